@@ -1,0 +1,13 @@
+# Kernels for one instruction set live in files named *_avx512bf16.cc and so on and are compiled for it; the CPU chooses
+# at run time (src/backend/cpu/cpu_features.h). Such a file includes only <immintrin.h> and plain declarations, so that
+# no inline function of a shared header is ever compiled for an instruction set the machine may lack.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(avx2_flags -mavx2 -mfma -mf16c)
+  set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512vl -mavx512dq)
+  set(avx512bf16_flags ${avx512_flags} -mavx512bf16)
+  set(amx_flags ${avx512bf16_flags} -mamx-tile -mamx-bf16)
+  foreach(isa avx2 avx512 avx512bf16 amx)
+    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cpu/*_${isa}.cc)
+    set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "${${isa}_flags}")
+  endforeach()
+endif()

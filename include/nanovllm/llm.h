@@ -1,0 +1,39 @@
+// The shortest way to generate text:
+//   nanovllm::LLM llm("models/demo");
+//   auto outputs = llm.generate({"Once upon a time"}, {.temperature = 0});
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/llm_engine.h"
+
+namespace nanovllm {
+
+class LLM {
+ public:
+  // See LLMEngine for what it throws.
+  explicit LLM(const std::string& model_dir, const EngineConfig& config = {});
+
+  // Called after every step with the requests that changed and what the step did; return false to
+  // stop: what is still unfinished is aborted and returned as far as it came.
+  using Callback =
+      std::function<bool(const std::vector<RequestOutput>& changed, const StepStats& step)>;
+
+  // Generates for all prompts at once; outputs are in the order of the prompts. One SamplingParams
+  // for all, or one each. Throws Error(kInvalidArgument) before any work when a prompt or its
+  // parameters can't be served.
+  std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
+                                      const SamplingParams& params, const Callback& callback = {});
+  std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
+                                      const std::vector<SamplingParams>& params,
+                                      const Callback& callback = {});
+
+  LLMEngine& engine() { return engine_; }
+
+ private:
+  LLMEngine engine_;
+};
+
+}  // namespace nanovllm

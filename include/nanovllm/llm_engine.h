@@ -1,0 +1,83 @@
+// The engine below LLM: requests in, one step at a time, outputs out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "nanovllm/config.h"
+#include "nanovllm/error.h"
+#include "nanovllm/outputs.h"
+#include "nanovllm/sampling_params.h"
+
+namespace nanovllm {
+
+// A prompt as text or as token ids.
+using Prompt = std::variant<std::string, std::vector<int32_t>>;
+
+// What one step did, for progress displays and metrics. Times in seconds.
+struct StepStats {
+  int num_prefill_tokens = 0;  // prompt tokens computed (recomputed ones included)
+  int num_decode_tokens = 0;   // sequences that decoded one token
+  int num_running = 0;
+  int num_waiting = 0;
+  int num_preemptions = 0;  // in this step
+  int num_used_blocks = 0;
+  int num_total_blocks = 0;
+  double seconds = 0;
+};
+
+// Facts about a loaded engine, as `nanovllm info` shows them.
+struct EngineInfo {
+  std::string architecture;
+  std::string device;  // e.g. "cpu (avx512_bf16, 2 threads)"
+  std::string dtype;
+  int64_t num_parameters = 0;
+  int64_t weight_bytes = 0;
+  int64_t kv_bytes_per_token = 0;
+  int64_t kv_cache_bytes = 0;
+  int num_kvcache_blocks = 0;
+  int kvcache_block_size = 0;
+  int max_model_len = 0;
+  int vocab_size = 0;
+  double load_seconds = 0;
+};
+
+// Not thread-safe: one thread calls all methods. abort_request may be called at any moment between
+// steps.
+class LLMEngine {
+ public:
+  // Loads the Hugging Face model folder. Throws Error when it is missing, corrupt, unsupported or
+  // does not fit.
+  LLMEngine(const std::string& model_dir, const EngineConfig& config = {});
+  ~LLMEngine();
+  LLMEngine(LLMEngine&&) noexcept;
+  LLMEngine& operator=(LLMEngine&&) noexcept;
+
+  // Queues a request and returns its id. Throws Error(kInvalidArgument) when it can never be served
+  // (empty prompt, too long, ids outside the vocabulary, parameters out of range, more KV than
+  // there is); the engine goes on unharmed.
+  uint64_t add_request(const Prompt& prompt, const SamplingParams& params);
+  // Ends a request now; its last output has finish_reason kAbort. Unknown ids are ignored.
+  void abort_request(uint64_t request_id);
+  // Runs one step and returns the requests that gained tokens or ended in it. Does nothing when
+  // there is no work.
+  std::vector<RequestOutput> step();
+  bool is_finished() const;
+  const StepStats& last_step() const;
+  const EngineInfo& info() const;
+  // The parameters a request starts from: generation_config.json's values over SamplingParams'
+  // defaults.
+  const SamplingParams& default_sampling_params() const;
+  // Text <-> ids with the model's tokenizer. Throws Error(kUnsupported) when the folder has none.
+  std::vector<int32_t> encode(const std::string& text, bool add_special_tokens = true) const;
+  std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens = true) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,57 @@
+// What a request gives back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace nanovllm {
+
+// One candidate token of a position. rank 1 = most likely. Log-probabilities are those of the
+// model's raw logits (natural logarithm, before temperature, penalties and biases), as vLLM reports
+// them.
+struct TokenLogprob {
+  int32_t token_id = 0;
+  float logprob = 0;
+  int rank = 0;
+  std::string decoded_token;
+};
+
+// The chosen (or prompt) token first, then the most likely ones in order; the chosen one is not
+// repeated.
+using PositionLogprobs = std::vector<TokenLogprob>;
+
+enum class FinishReason { kNone, kStop, kLength, kAbort };
+
+// "stop", "length", "abort"; empty for kNone.
+const char* to_string(FinishReason reason);
+
+struct CompletionOutput {
+  int index = 0;                           // 0 .. n-1
+  std::string text;                        // everything generated so far that is certain
+  std::vector<int32_t> token_ids;          // everything generated so far
+  std::vector<PositionLogprobs> logprobs;  // one entry a token, where asked for
+  FinishReason finish_reason = FinishReason::kNone;
+  std::string stop_reason;  // the stop text or "token <id>" that ended it; empty for EOS and length
+};
+
+struct RequestMetrics {  // seconds since the request was added
+  double time_to_first_token = 0;
+  double time_to_finish = 0;
+};
+
+struct RequestOutput {
+  uint64_t request_id = 0;
+  std::string prompt;  // empty when the prompt came as token ids
+  std::vector<int32_t> prompt_token_ids;
+  std::vector<std::optional<PositionLogprobs>>
+      prompt_logprobs;                    // where asked for; none for the first token
+  std::vector<CompletionOutput> outputs;  // n of them
+  bool finished = false;
+  int num_cached_tokens = 0;  // prompt tokens whose KV came from the prefix cache
+  int num_preemptions = 0;
+  RequestMetrics metrics;
+};
+
+}  // namespace nanovllm

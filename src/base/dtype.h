@@ -1,0 +1,57 @@
+// Element types of tensors, and bfloat16 in plain C++.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace nanovllm {
+
+enum class DType { kFloat32, kBFloat16, kFloat16, kInt32 };
+
+constexpr size_t size_of(DType dtype) {  // bytes
+  return dtype == DType::kFloat32 || dtype == DType::kInt32 ? 4 : 2;
+}
+
+constexpr const char* to_string(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "float32";
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kFloat16:
+      return "float16";
+    case DType::kInt32:
+      return "int32";
+  }
+  return "?";
+}
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+constexpr float to_float(BFloat16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
+
+// Rounds to nearest, ties to even, as hardware does; NaN stays NaN.
+constexpr BFloat16 to_bfloat16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40u)};
+  return {static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+}
+
+// IEEE half precision to float; exact.
+constexpr float half_to_float(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+  const uint32_t exponent = (half >> 10) & 0x1fu;
+  uint32_t mantissa = half & 0x3ffu;
+  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent != 0)
+    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  const float subnormal = static_cast<float>(mantissa) * 0x1p-24f;
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(subnormal));
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,59 @@
+// config.json and generation_config.json of a Hugging Face model folder, checked and in one layout.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "nanovllm/sampling_params.h"
+
+namespace nanovllm {
+
+// Llama-3's change of the rotary frequencies (rope_type "llama3"), linear or YaRN scaling; kind
+// "default" = none.
+struct RopeScaling {
+  std::string kind = "default";  // default | linear | llama3 | yarn
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int original_max_position_embeddings = 0;
+  double attention_factor = 0;  // yarn; 0 = derived
+  double beta_fast = 32;        // yarn
+  double beta_slow = 1;         // yarn
+};
+
+struct ModelConfig {
+  std::string model_dir;
+  std::string architecture;  // e.g. "Qwen3ForCausalLM"
+  std::string model_type;    // e.g. "qwen3"
+  int vocab_size = 0;
+  int hidden_size = 0;
+  int intermediate_size = 0;
+  int num_hidden_layers = 0;
+  int num_attention_heads = 0;
+  int num_key_value_heads = 0;
+  int head_dim = 0;
+  int max_position_embeddings = 0;
+  float rms_norm_eps = 1e-6f;
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  std::string hidden_act = "silu";
+  bool tie_word_embeddings = false;
+  bool attention_bias = false;  // biases on q, k, v (and o where the family has it there)
+  bool mlp_bias = false;
+  int sliding_window = 0;          // 0 = none
+  DType dtype = DType::kBFloat16;  // what the checkpoint says it holds
+  std::vector<int32_t>
+      eos_token_ids;  // config.json's, then generation_config.json's, without repeats
+  std::optional<int32_t> bos_token_id;
+  SamplingParams default_sampling_params;  // generation_config.json's over our defaults
+
+  // Reads both layouts: top-level rope_theta/rope_scaling/torch_dtype, and rope_parameters/dtype of
+  // transformers 5. Throws Error: kNotFound (folder or config.json), kCorruptData (bad JSON, field
+  // of the wrong type or out of range).
+  static ModelConfig load(const std::string& model_dir);
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,49 @@
+// One decoder-only language model, whatever its family.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/model_config.h"
+#include "io/weight_store.h"
+#include "ops/backend.h"
+#include "ops/communicator.h"
+
+namespace nanovllm {
+
+// What a model is built from. All references outlive the model.
+struct ModelContext {
+  const ModelConfig& config;
+  const WeightStore& weights;
+  Backend& backend;
+  Communicator& communicator;  // this rank's; world size 1 = no tensor parallelism
+  DType dtype;                 // of weights, activations and KV cache
+  int max_num_tokens;          // rows of the largest step
+  int max_num_logits;          // rows of the largest head product
+  int max_model_len;           // positions of the rotary table
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  // Per layer, of this rank; block_size is filled in by the runner.
+  virtual KvCacheSpec kv_cache_spec() const = 0;
+  virtual int num_layers() const = 0;
+  virtual int64_t num_parameters() const = 0;
+  virtual int64_t weight_bytes() const = 0;
+  // Computes a step and stores its KV. Returns float32 [num_logits, vocab_size] of
+  // batch.logits_rows in memory of the model's own that the next call overwrites; an empty tensor
+  // when num_logits is 0.
+  virtual Tensor forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) = 0;
+};
+
+// Builds the model config.architecture names. Throws Error(kUnsupported) listing the known
+// architectures.
+std::unique_ptr<Model> make_model(const ModelContext& context);
+
+// The architectures make_model knows, for messages and help.
+std::vector<std::string> supported_architectures();
+
+}  // namespace nanovllm

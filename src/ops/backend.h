@@ -1,0 +1,153 @@
+// The narrow interface every device implements: memory, weights, and about twenty ops.
+//
+// Rules that hold for every op
+// - Outputs are preallocated; tensors are row-major and live on the backend's device.
+// - "act" tensors are bfloat16 or float32 (the model's dtype); accumulation is always float32. The
+// residual stream is
+//   float32 in both cases.
+// - Ops on one Backend are issued by one thread, in order. A device may run them asynchronously;
+// synchronize() waits.
+// - A row's result depends on that row alone: never on the number of rows, on the other rows, or on
+// the number of
+//   threads (always on the CPU; on CUDA with `deterministic`).
+// - Shapes are the caller's duty (NANOVLLM_CHECK): no op throws for bad input, memory and device
+// faults throw Error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "ops/forward_batch.h"
+#include "ops/sampling.h"
+#include "ops/tensor.h"
+
+namespace nanovllm {
+
+// Device memory that frees itself.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ protected:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+struct MemoryInfo {
+  int64_t free_bytes = 0;  // what this process may still take (cgroup limits included)
+  int64_t total_bytes = 0;
+};
+
+// A [rows, cols] matrix of a checkpoint in host memory (a mapped file, as a rule), or a slice of
+// one.
+struct HostMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::kBFloat16;  // float32, bfloat16 or float16
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t row_stride = 0;  // elements from one row to the next
+};
+
+// The weight of y = x W^T + b in the layout, dtype and quantisation its backend likes. Made by
+// Backend::make_linear.
+class LinearWeight {
+ public:
+  virtual ~LinearWeight() = default;
+  int64_t in_features = 0;   // K
+  int64_t out_features = 0;  // N
+  DType dtype = DType::kBFloat16;
+};
+
+// Geometry of one layer's share of the KV cache. The layout inside a block is the backend's own.
+struct KvCacheSpec {
+  int num_kv_heads = 0;  // of this rank
+  int head_dim = 0;      // a multiple of 8
+  int block_size = 0;    // tokens; a multiple of 16
+  DType dtype = DType::kBFloat16;
+};
+
+// One layer's KV cache: num_blocks * kv_block_bytes(spec) bytes for K and for V together.
+struct KvCache {
+  KvCacheSpec spec;
+  void* data = nullptr;
+  int64_t num_blocks = 0;
+};
+
+struct AttentionParams {
+  int num_heads = 0;  // query heads of this rank; a multiple of num_kv_heads
+  float scale = 0;    // multiplies q.k, usually 1/sqrt(head_dim)
+  int window = 0;  // sliding window: a query sees its own and the window-1 tokens before; 0 = all
+  float soft_cap = 0;  // s <- soft_cap * tanh(s / soft_cap); 0 = none
+};
+
+struct RopeParams {
+  const float* q_norm = nullptr;  // [head_dim] RMSNorm weight per query head, or none
+  const float* k_norm = nullptr;  // [head_dim]
+  float norm_eps = 0;
+  // [max_positions, rotary_dim] of float32: the first half of a row is cos, the second half sin
+  // (NeoX pairing: element i turns with element i + rotary_dim/2). rotary_dim <= head_dim.
+  Tensor cos_sin;
+  int rotary_dim = 0;
+};
+
+enum class Activation { kSilu, kGelu, kGeluTanh };
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string description() const = 0;  // for people, e.g. "cpu (avx512_bf16, 2 threads)"
+  virtual bool is_cpu() const = 0;
+
+  // Memory. allocate() gives zeroed memory aligned to 64 bytes, or throws Error(kOutOfMemory)
+  // saying needed and free bytes. On the CPU untouched pages cost nothing.
+  virtual MemoryInfo memory() const = 0;
+  virtual std::unique_ptr<Buffer> allocate(size_t bytes) = 0;
+  virtual void upload(void* device, const void* host, size_t bytes) = 0;
+  virtual void download(void* host, const void* device, size_t bytes) = 0;
+  virtual void synchronize() = 0;
+
+  // Weights. The pieces are stacked along N (q, k, v; gate, up); bias is null or float32 [N] in
+  // host memory. Sources may be unmapped after the call. May be called by several threads at once.
+  virtual std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces,
+                                                    const float* bias, DType dtype) = 0;
+
+  // KV cache.
+  virtual size_t kv_block_bytes(
+      const KvCacheSpec& spec) const = 0;  // K and V of one block of one layer
+
+  // out[T,H] (float32) = table[ids[t]]; table is [V,H] of act dtype. Ids outside 0..V-1 give zeros
+  // (a vocabulary shard).
+  virtual void embedding(Tensor out, const int32_t* ids, Tensor table) = 0;
+  // out[T,H] (act) = x / sqrt(mean(x^2) + eps) * (offset + weight); x[T,H] float32, weight float32
+  // [H].
+  virtual void rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) = 0;
+  // residual[T,H] (float32) += x[T,H] (act); then out = rms_norm(residual).
+  virtual void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps,
+                            float offset) = 0;
+  // out[T,N] (act or float32) = x[T,K] (act) W^T + b.
+  virtual void linear(Tensor out, Tensor x, const LinearWeight& weight) = 0;
+  // qkv[T, (Hq + 2 Hkv) * D] (act): normalises q and k per head where asked, turns them by their
+  // positions, writes q back and k and v into the cache at slot_mapping.
+  virtual void qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope,
+                                  const KvCache& cache, const ForwardBatch& batch) = 0;
+  // out[T, Hq * D] (act) = softmax(scale q K^T, causal) V over the sequence's blocks; q as
+  // qk_norm_rope_store left it. A token at position p sees positions 0..p (or the window's).
+  // Grouped queries: head h reads KV head h / (Hq / Hkv).
+  virtual void paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
+                               const AttentionParams& params, const ForwardBatch& batch) = 0;
+  // out[T,I] (act) = activation(gate) * up of gate_up[T, 2I] (act): gate is the first half of a
+  // row.
+  virtual void act_and_mul(Tensor out, Tensor gate_up, Activation activation) = 0;
+  // out[R,H] = x[rows[r]], same dtype.
+  virtual void gather_rows(Tensor out, Tensor x, const int32_t* rows) = 0;
+
+  // Sampling: see ops/sampling.h. logits[R,V] float32 are changed in place.
+  virtual void sample(const SamplingBatch& batch, Tensor logits) = 0;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,55 @@
+// What the sampler is told about each row of logits, and what it gives back.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ops/tensor.h"
+
+namespace nanovllm {
+
+// One row of logits. Order of operations, as in vLLM: raw log-probabilities are read; logit_bias;
+// banned tokens (-inf); repetition, frequency and presence penalties; temperature; min_p; top_k;
+// top_p; draw. The draw inverts the cumulative distribution of the kept tokens in id order at u =
+// philox(seed, position) in [0, 1). temperature 0 takes the largest logit, the smallest id among
+// equals.
+struct SamplingRow {
+  float temperature = 1;
+  float top_p = 1;
+  float min_p = 0;
+  int32_t top_k = 0;  // 0 = all
+  float repetition_penalty = 1;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  uint64_t seed = 0;
+  uint64_t position = 0;                // index of the token drawn, prompt included
+  std::span<const int32_t> prompt_ids;  // for repetition_penalty
+  std::span<const int32_t> output_ids;  // for all three penalties
+  std::span<const std::pair<int32_t, float>> logit_bias;
+  std::span<const int32_t> banned_ids;  // EOS and stop tokens before min_tokens
+  int32_t num_logprobs = -1;            // -1 = none, 0 = the chosen token's only
+  int32_t forced_id =
+      -1;  // >= 0: nothing is drawn, log-probabilities are given for this id (prompts)
+};
+
+struct LogprobEntry {
+  int32_t token_id;
+  float logprob;
+  int32_t rank;  // 1 = most likely
+};
+
+struct SamplingResult {
+  int32_t token_id = -1;
+  std::vector<LogprobEntry>
+      logprobs;  // the chosen token, then the num_logprobs most likely without it
+};
+
+struct SamplingBatch {
+  std::span<const SamplingRow> rows;  // R
+  std::span<SamplingResult>
+      results;  // R, host memory; valid when sample() returns (CPU) or after synchronize()
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,46 @@
+// tokenizer.json: text to ids and back, exactly as Hugging Face's `tokenizers` does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace nanovllm {
+
+// Immutable and thread-safe after load.
+class Tokenizer {
+ public:
+  // Reads tokenizer.json (and tokenizer_config.json where present) of a model folder.
+  // Throws Error: kNotFound, kCorruptData, or kUnsupported naming the component that is not
+  // supported.
+  static std::unique_ptr<Tokenizer> load(const std::string& model_dir);
+  // From the text of a tokenizer.json; `origin` names it in errors.
+  static std::unique_ptr<Tokenizer> from_json(std::string_view json, const std::string& origin);
+
+  ~Tokenizer();
+
+  // Invalid UTF-8 is replaced by U+FFFD first, as Python's decode(errors="replace") does.
+  // add_special_tokens runs the post-processor's template (BOS and the like); special tokens in the
+  // text are recognised either way.
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  // Unknown ids give nothing.
+  std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
+
+  int vocab_size() const;  // largest id + 1, added tokens included
+  std::optional<int32_t> token_to_id(std::string_view token) const;
+  std::optional<std::string> id_to_token(
+      int32_t id) const;              // the vocabulary's own spelling, e.g. "Ġhello"
+  bool is_special(int32_t id) const;  // added and marked special
+
+ private:
+  friend class Detokenizer;
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nanovllm
