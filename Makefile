@@ -1,0 +1,54 @@
+# nanovllm: `make help` lists what there is.
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+MODEL ?= models/demo
+PREFIX ?= /usr/local
+
+.PHONY: all build run test bench format lint check asan tsan install clean help
+
+all: build
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+build: ## build the library and build/nanovllm (installs missing packages first)
+	@scripts/install_packages.sh build
+	@cmake --preset release $(CMAKE_FLAGS) -DNANOVLLM_TESTS=OFF -DNANOVLLM_BENCH=OFF >/dev/null
+	@cmake --build build -j $(JOBS)
+
+run: build ## let the demo model write several stories at once
+	@scripts/demo.sh $(MODEL)
+
+test: ## build and run every test
+	@scripts/install_packages.sh test
+	@cmake --preset release $(CMAKE_FLAGS) -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=ON >/dev/null
+	@cmake --build build -j $(JOBS)
+	@ctest --test-dir build --output-on-failure -j $(JOBS)
+
+bench: ## build and run the kernel benchmarks
+	@scripts/install_packages.sh test
+	@cmake --preset release $(CMAKE_FLAGS) -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=ON >/dev/null
+	@cmake --build build -j $(JOBS)
+	@for b in build/bench/nanovllm_*_bench; do echo "== $$b"; $$b $(BENCH_FLAGS) || exit 1; done
+
+format: ## format the sources in place
+	@scripts/install_packages.sh check
+	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs -r clang-format -i
+
+lint: ## clang-format, layering and clang-tidy; changes nothing
+	@scripts/install_packages.sh check
+	@scripts/lint.sh
+
+asan: ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
+	@scripts/sanitize.sh asan
+
+tsan: ## every test under ThreadSanitizer
+	@scripts/sanitize.sh tsan
+
+check: lint test asan tsan ## everything CI checks
+
+install: build ## install binary, library, headers and CMake package under PREFIX
+	@cmake --install build --prefix $(PREFIX)
+
+clean: ## remove all build folders
+	@rm -rf build build-*

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Checks that includes go only downwards: a layer includes itself and the layers below it (docs/architecture.md).
+
+Usage: check_layers.py [ROOT]. Exit status 1 and one line for each offence.
+"""
+import pathlib
+import re
+import sys
+
+# Layer -> layers it may include, itself always allowed.
+ALLOWED = {
+    "base": set(),
+    "io": {"base"},
+    "text": {"io", "base"},
+    "ops": {"base"},
+    "backend": {"ops", "base"},
+    "models": {"ops", "io", "base"},
+    "runner": {"models", "backend", "ops", "io", "base"},
+    "engine": {"runner", "text", "io", "base"},
+    "api": {"engine", "text", "io", "base"},
+    "cli": {"api", "engine", "text", "io", "base"},
+}
+# What the engine may know of what is below the runner: the plain data of a step, no tensors and no devices.
+EXTRA = {("engine", "ops/sampling.h")}
+DEVICE = re.compile(r'#\s*include\s*[<"](cuda|cublas|nccl|immintrin)')
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def offences(root: pathlib.Path):
+    for path in sorted((root / "src").rglob("*")):
+        if path.suffix not in {".h", ".cc", ".cu", ".cuh"}:
+            continue
+        layer = path.relative_to(root / "src").parts[0]
+        if layer not in ALLOWED:
+            yield f"{path}: no such layer '{layer}'; add it to {__file__}"
+            continue
+        text = path.read_text(encoding="utf-8")
+        if layer != "backend" and DEVICE.search(text):
+            yield f"{path}: device headers belong in src/backend"
+        # A test may stand on everything its layer stands on, directly or not.
+        allowed = set(ALLOWED[layer])
+        if path.stem.endswith("_test"):
+            for below in ALLOWED[layer]:
+                allowed |= ALLOWED[below]
+            if layer in {"models", "runner", "engine", "api"}:
+                allowed |= {"backend", "models", "runner"}
+        for name in INCLUDE.findall(text):
+            target = name.split("/")[0]
+            if target in {"nanovllm", layer} or "/" not in name or target in allowed:
+                continue
+            if (layer, name) not in EXTRA:
+                yield f'{path}: layer {layer} must not include "{name}"'
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
+    found = list(offences(root))
+    print("\n".join(found) if found else "layers: every include goes downwards")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
