@@ -120,9 +120,10 @@ class Backend {
   virtual size_t kv_block_bytes(
       const KvCacheSpec& spec) const = 0;  // K and V of one block of one layer
 
-  // out[T,H] (float32) = table[ids[t]]; table is [V,H] of act dtype. Ids outside 0..V-1 give zeros
-  // (a vocabulary shard).
-  virtual void embedding(Tensor out, const int32_t* ids, Tensor table) = 0;
+  // out[T,H] (float32) = table[ids[t] - first_id]; table is [V,H] of act dtype, at any address its
+  // dtype allows (the CPU reads the mapped file). Ids outside the table give zeros: a vocabulary
+  // shard starts at first_id.
+  virtual void embedding(Tensor out, const int32_t* ids, Tensor table, int32_t first_id) = 0;
   // out[T,H] (act) = x / sqrt(mean(x^2) + eps) * (offset + weight); x[T,H] float32, weight float32
   // [H].
   virtual void rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) = 0;
