@@ -21,7 +21,7 @@ struct ModelContext {
   Communicator& communicator;  // this rank's; world size 1 = no tensor parallelism
   DType dtype;                 // of weights, activations and KV cache
   int max_num_tokens;          // rows of the largest step
-  int max_num_logits;          // rows of the largest head product
+  int max_num_logits;          // rows of the largest head product: of one call of logits()
   int max_model_len;           // positions of the rotary table
 };
 
@@ -33,10 +33,14 @@ class Model {
   virtual int num_layers() const = 0;
   virtual int64_t num_parameters() const = 0;
   virtual int64_t weight_bytes() const = 0;
-  // Computes a step and stores its KV. Returns float32 [num_logits, vocab_size] of
-  // batch.logits_rows in memory of the model's own that the next call overwrites; an empty tensor
-  // when num_logits is 0.
-  virtual Tensor forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) = 0;
+  // Computes a step, stores its KV, and keeps the last hidden states of batch.logits_rows until the
+  // next call; num_logits may be anything from 0 to num_tokens.
+  virtual void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) = 0;
+  // The head product for rows [begin, end) of the last forward's logits_rows, at most
+  // max_num_logits at once: prompt log-probabilities want a row a token, which would make the
+  // logits of a long prompt gigabytes. Returns float32 [end - begin, vocab_size] in memory of the
+  // model's own that the next call overwrites.
+  virtual Tensor logits(int begin, int end) = 0;
 };
 
 // Builds the model config.architecture names. Throws Error(kUnsupported) listing the known

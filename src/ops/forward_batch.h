@@ -13,7 +13,7 @@ struct ForwardBatch {
   int num_tokens = 0;
   int num_seqs = 0;
   int num_decodes = 0;                 // sequences 0 .. num_decodes-1 have one new token
-  int num_logits = 0;                  // rows the head is computed for
+  int num_logits = 0;                  // rows whose logits are wanted
   int max_query_len = 0;               // most new tokens of a sequence
   int max_seq_len = 0;                 // longest context, new tokens included
   int block_table_stride = 0;          // entries in a row of block_table
