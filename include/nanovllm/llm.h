@@ -15,15 +15,19 @@ class LLM {
  public:
   // See LLMEngine for what it throws.
   explicit LLM(const std::string& model_dir, const EngineConfig& config = {});
+  explicit LLM(LLMEngine engine);
 
-  // Called after every step with the requests that changed and what the step did; return false to
-  // stop: what is still unfinished is aborted and returned as far as it came.
+  // Called after every step with the requests that changed (as SamplingParams::output_kind asks)
+  // and what the step did; return false to stop: what is still unfinished is aborted and returned
+  // as far as it came. Choose kDelta or kFinalOnly where long outputs must not be copied each step.
   using Callback =
       std::function<bool(const std::vector<RequestOutput>& changed, const StepStats& step)>;
 
   // Generates for all prompts at once; outputs are in the order of the prompts. One SamplingParams
-  // for all, or one each. Throws Error(kInvalidArgument) before any work when a prompt or its
-  // parameters can't be served.
+  // for all, or one each. What is returned is always complete, whatever output_kind says. Throws
+  // Error(kInvalidArgument) naming the prompt before any work when one of them or its parameters
+  // can't be served. Requests added to engine() directly run along; their outputs go to the
+  // callback only.
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const SamplingParams& params, const Callback& callback = {});
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,

@@ -29,6 +29,16 @@ struct StepStats {
   double seconds = 0;
 };
 
+// One line of a step's composition: what `--log-steps` prints.
+struct ScheduledRequest {
+  uint64_t request_id = 0;
+  int index = 0;                // which of the request's n completions
+  int num_computed_tokens = 0;  // tokens whose KV was there before the step
+  int num_new_tokens = 0;       // tokens computed by the step
+  int num_cached_tokens = 0;    // prompt tokens that came from the prefix cache
+  bool sampled = false;         // whether the step drew its next token
+};
+
 // Facts about a loaded engine, as `nanovllm info` shows them.
 struct EngineInfo {
   std::string architecture;
@@ -45,13 +55,17 @@ struct EngineInfo {
   double load_seconds = 0;
 };
 
+class EngineCore;
+
 // Not thread-safe: one thread calls all methods. abort_request may be called at any moment between
 // steps.
 class LLMEngine {
  public:
   // Loads the Hugging Face model folder. Throws Error when it is missing, corrupt, unsupported or
   // does not fit.
-  LLMEngine(const std::string& model_dir, const EngineConfig& config = {});
+  explicit LLMEngine(const std::string& model_dir, const EngineConfig& config = {});
+  // An engine around a core that is already set up (src/engine/engine_core.h).
+  explicit LLMEngine(std::unique_ptr<EngineCore> core);
   ~LLMEngine();
   LLMEngine(LLMEngine&&) noexcept;
   LLMEngine& operator=(LLMEngine&&) noexcept;
@@ -67,6 +81,11 @@ class LLMEngine {
   std::vector<RequestOutput> step();
   bool is_finished() const;
   const StepStats& last_step() const;
+  // What the step of last_step() computed, decodes first; empty when it computed nothing.
+  const std::vector<ScheduledRequest>& last_schedule() const;
+  // Completes EngineConfig::trace_file. Throws Error(kIo) with one sentence when it could not be
+  // written; the destructor does the same work but can only print that sentence.
+  void finish_trace();
   const EngineInfo& info() const;
   // The parameters a request starts from: generation_config.json's values over SamplingParams'
   // defaults.
@@ -76,8 +95,10 @@ class LLMEngine {
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens = true) const;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  friend class LLM;
+  void discard_request(uint64_t request_id);
+
+  std::unique_ptr<EngineCore> core_;
 };
 
 }  // namespace nanovllm

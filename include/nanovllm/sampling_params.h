@@ -9,9 +9,16 @@
 
 namespace nanovllm {
 
+// What the outputs of a request's steps hold.
+enum class RequestOutputKind {
+  kCumulative,  // everything so far, each time
+  kDelta,       // what is new since the request's last output; the prompt comes with the first one
+  kFinalOnly,   // everything, once, when the request ends
+};
+
 struct SamplingParams {
-  int n = 1;                 // completions of the prompt
-  double temperature = 1.0;  // >= 0; 0 = greedy
+  int n = 1;                 // completions of the prompt; 1 where temperature is 0
+  double temperature = 1.0;  // [0, 2]; 0 = greedy; below 0.01 is taken as 0.01
   double top_p = 1.0;        // (0, 1]: smallest set of tokens whose probabilities reach top_p
   int top_k = 0;             // 0 or -1 = all tokens
   double min_p = 0.0;        // [0, 1]: probability relative to the most likely token
@@ -21,17 +28,21 @@ struct SamplingParams {
   double repetition_penalty =
       1.0;  // > 0; logits of tokens in prompt or output: divided if positive, else multiplied
   std::map<int32_t, float> logit_bias;  // token id -> added to its logit, clamped to [-100, 100]
-  std::optional<uint64_t> seed;         // same seed, prompt and parameters: same tokens
-  int max_tokens = 64;                  // >= 1
-  int min_tokens = 0;                   // no EOS or stop token before so many tokens
-  bool ignore_eos = false;              // go on after the EOS token
-  std::vector<std::string> stop;        // texts that end the output (not part of it)
-  std::vector<int32_t> stop_token_ids;  // tokens that end the output
+  std::optional<uint64_t> seed;   // same seed, prompt and parameters: same tokens; completion i of
+                                  // n draws with seed + i
+  int max_tokens = 64;            // >= 1
+  int min_tokens = 0;             // no EOS or stop token before so many tokens
+  bool ignore_eos = false;        // go on after the EOS token
+  std::vector<std::string> stop;  // texts that end the output (not part of it)
+  std::vector<int32_t> stop_token_ids;      // tokens that end the output
   bool include_stop_str_in_output = false;  // keep the text that ended the output
   bool skip_special_tokens = true;          // leave special tokens out of the text
   std::optional<int>
       logprobs;  // so many most likely tokens a position, plus the chosen one; at most 20
-  std::optional<int> prompt_logprobs;  // the same for each prompt token
+  // The same for each prompt token. Such a request computes its whole prompt: the prefix cache
+  // holds no log-probabilities, so nothing is taken from it.
+  std::optional<int> prompt_logprobs;
+  RequestOutputKind output_kind = RequestOutputKind::kCumulative;
 
   // Throws Error(kInvalidArgument) with vLLM's sentence for the first parameter that is out of
   // range.

@@ -16,6 +16,14 @@ struct SequenceInput {
   std::span<const int32_t> token_ids;  // all known tokens
   int num_computed_tokens = 0;
   int num_new_tokens = 0;
+  // >= 0: the last new token was sampled by the step submitted just before, for its sequence of
+  // this index, and its id is not known here yet; token_ids ends before it. The runner takes it
+  // from there and counts it for the penalties, as if it ended token_ids and sampling.output_ids.
+  int pending_from = -1;
+  // The KV of positions below this is in shared blocks already and must not be written again
+  // (slot -1). Above num_computed_tokens only where a fully cached prompt recomputes its last
+  // token.
+  int num_stored_tokens = 0;
   std::span<const int32_t> block_table;  // blocks for all tokens up to computed + new
   bool sample = false;  // computed + new == total: draw the next token with `sampling`
   SamplingRow sampling;
