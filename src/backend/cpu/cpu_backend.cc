@@ -1,0 +1,33 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/host_memory.h"
+#include "backend/cpu/resource_limits.h"
+#include "base/check.h"
+
+namespace nanovllm {
+
+CpuBackend::CpuBackend(const CpuOptions& options)
+    : isa_(options.max_isa ? std::min(*options.max_isa, detected_isa()) : default_isa()),
+      pool_(options.num_threads) {}
+
+std::string CpuBackend::description() const {
+  const int threads = pool_.num_threads();
+  return fmt::format("cpu ({}, {} thread{})", to_string(isa_), threads, threads == 1 ? "" : "s");
+}
+
+MemoryInfo CpuBackend::memory() const { return read_memory_info(); }
+
+std::unique_ptr<Buffer> CpuBackend::allocate(size_t bytes) { return allocate_host(bytes); }
+
+void CpuBackend::upload(void* device, const void* host, size_t bytes) {
+  if (bytes > 0) std::memcpy(device, host, bytes);
+}
+
+void CpuBackend::download(void* host, const void* device, size_t bytes) {
+  if (bytes > 0) std::memcpy(host, device, bytes);
+}
+
+}  // namespace nanovllm

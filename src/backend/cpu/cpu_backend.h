@@ -1,0 +1,60 @@
+// The CPU backend: one class, one file per family of ops (linear.cc, attention.cc, ...).
+#pragma once
+
+#include <optional>
+
+#include "backend/cpu/cpu_features.h"
+#include "backend/cpu/thread_pool.h"
+#include "ops/backend.h"
+
+namespace nanovllm {
+
+struct CpuOptions {
+  int num_threads = 0;         // 0 = as many as affinity and cgroup limits allow
+  std::optional<Isa> max_isa;  // kernels use nothing above this; none = default_isa()
+};
+
+// Everything is synchronous: an op has finished when its call returns. Ops on one backend are
+// called by one thread at a time; allocate() and make_linear() by any.
+class CpuBackend final : public Backend {
+ public:
+  // Throws Error(kInvalidArgument) for a bad number of threads or a bad NANOVLLM_CPU_ISA.
+  explicit CpuBackend(const CpuOptions& options = {});
+
+  Isa isa() const { return isa_; }
+  ThreadPool& pool() { return pool_; }
+
+  std::string description() const override;
+  bool is_cpu() const override { return true; }
+
+  MemoryInfo memory() const override;
+  std::unique_ptr<Buffer> allocate(size_t bytes) override;
+  void upload(void* device, const void* host, size_t bytes) override;
+  void download(void* host, const void* device, size_t bytes) override;
+  void synchronize() override {}
+
+  std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
+                                            DType dtype) override;
+  void linear(Tensor out, Tensor x, const LinearWeight& weight) override;
+
+  size_t kv_block_bytes(const KvCacheSpec& spec) const override;
+  void qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope, const KvCache& cache,
+                          const ForwardBatch& batch) override;
+  void paged_attention(Tensor out, Tensor qkv, const KvCache& cache, const AttentionParams& params,
+                       const ForwardBatch& batch) override;
+
+  void embedding(Tensor out, const int32_t* ids, Tensor table) override;
+  void rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) override;
+  void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps,
+                    float offset) override;
+  void act_and_mul(Tensor out, Tensor gate_up, Activation activation) override;
+  void gather_rows(Tensor out, Tensor x, const int32_t* rows) override;
+
+  void sample(const SamplingBatch& batch, Tensor logits) override;
+
+ private:
+  Isa isa_;
+  ThreadPool pool_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,114 @@
+#include "backend/cpu/cpu_features.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <initializer_list>
+
+#include "base/check.h"
+
+#if defined(__x86_64__)
+#  include <cpuid.h>
+#  include <sys/syscall.h>
+#  include <unistd.h>
+#endif
+
+namespace nanovllm {
+namespace {
+
+constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
+
+#if defined(__x86_64__)
+
+struct CpuidLeaf {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+CpuidLeaf cpuid(uint32_t leaf, uint32_t subleaf) {
+  CpuidLeaf r;
+  if (__get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx) == 0) return {};
+  return r;
+}
+
+constexpr bool has(uint32_t word, std::initializer_list<int> bits) {
+  for (const int bit : bits)
+    if ((word >> bit & 1) == 0) return false;
+  return true;
+}
+
+// Register state that the operating system saves: bit 1 SSE, 2 AVX, 5-7 AVX-512, 17-18 AMX tiles.
+uint32_t saved_register_state() {
+  if (!has(cpuid(1, 0).ecx, {27})) return 0;  // OSXSAVE
+  uint32_t low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+
+// Linux grants tiles to processes that ask (ARCH_REQ_XCOMP_PERM for XTILEDATA), threads included.
+bool request_tiles() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+
+Isa detect() {
+  const CpuidLeaf leaf1 = cpuid(1, 0);
+  const CpuidLeaf leaf7 = cpuid(7, 0);
+  const uint32_t state = saved_register_state();
+  if (!has(state, {1, 2}) || !has(leaf1.ecx, {12, 28, 29}) || !has(leaf7.ebx, {5}))
+    return Isa::kPortable;  // FMA, AVX, F16C; AVX2
+  if (!has(state, {5, 6, 7}) || !has(leaf7.ebx, {16, 17, 30, 31}))
+    return Isa::kAvx2;  // AVX-512 F, DQ, BW, VL
+  if (!has(cpuid(7, 1).eax, {5})) return Isa::kAvx512;
+  if (!has(state, {17, 18}) || !has(leaf7.edx, {22, 24}) || !request_tiles())
+    return Isa::kAvx512Bf16;  // AMX-BF16, AMX-TILE
+  return Isa::kAmx;
+}
+
+#else
+
+Isa detect() { return Isa::kPortable; }
+
+#endif
+
+}  // namespace
+
+const char* to_string(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return "portable";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512_bf16";
+    case Isa::kAmx:
+      return "amx";
+  }
+  return "?";
+}
+
+Isa parse_isa(const std::string& name) {
+  for (const Isa isa : kAllIsas)
+    if (name == to_string(isa)) return isa;
+  throw_error(ErrorCode::kInvalidArgument,
+              "NANOVLLM_CPU_ISA is '{}', but must be portable, avx2, avx512, avx512_bf16 or amx",
+              name);
+}
+
+Isa detected_isa() {
+  static const Isa isa = detect();
+  return isa;
+}
+
+Isa default_isa() {
+  const char* name = std::getenv("NANOVLLM_CPU_ISA");
+  if (name == nullptr || *name == '\0') return detected_isa();
+  return std::min(parse_isa(name), detected_isa());
+}
+
+std::vector<Isa> available_isas() {
+  std::vector<Isa> isas;
+  for (const Isa isa : kAllIsas)
+    if (isa <= detected_isa()) isas.push_back(isa);
+  return isas;
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,59 @@
+#include "backend/cpu/host_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "backend/cpu/resource_limits.h"
+#include "base/check.h"
+
+namespace nanovllm {
+namespace {
+
+[[noreturn]] void throw_out_of_memory(size_t bytes) {
+  throw_error(ErrorCode::kOutOfMemory,
+              "cannot allocate {} bytes of memory: {} bytes are free; use less KV cache, a smaller "
+              "model or a machine with more memory",
+              bytes, read_memory_info().free_bytes);
+}
+
+class MappedBuffer final : public Buffer {
+ public:
+  explicit MappedBuffer(size_t bytes) {
+    // Room to cut the mapping to a huge page's boundary.
+    const size_t slack = bytes >= kHugePageBytes ? kHugePageBytes : 0;
+    mapped_bytes_ = bytes + slack;
+    mapping_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping_ == MAP_FAILED) throw_out_of_memory(bytes);
+    uintptr_t address = reinterpret_cast<uintptr_t>(mapping_);
+    if (slack > 0) {
+      address = (address + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
+      // Advice only: without huge pages everything works, slower.
+      madvise(reinterpret_cast<void*>(address), bytes, MADV_HUGEPAGE);
+    }
+    data_ = reinterpret_cast<void*>(address);
+    bytes_ = bytes;
+  }
+  ~MappedBuffer() override { munmap(mapping_, mapped_bytes_); }
+  MappedBuffer(const MappedBuffer&) = delete;
+  MappedBuffer& operator=(const MappedBuffer&) = delete;
+
+ private:
+  void* mapping_ = nullptr;
+  size_t mapped_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Buffer> allocate_host(size_t bytes) {
+  // The kernel would grant more than there is and kill the process when it is touched. Asking is
+  // too slow for small allocations, which can hardly matter.
+  if (bytes >= kHugePageBytes &&
+      bytes > static_cast<size_t>(std::max<int64_t>(0, read_memory_info().free_bytes)))
+    throw_out_of_memory(bytes);
+  return std::make_unique<MappedBuffer>(std::max<size_t>(bytes, 1));
+}
+
+}  // namespace nanovllm

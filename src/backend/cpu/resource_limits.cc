@@ -1,0 +1,159 @@
+#include "backend/cpu/resource_limits.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+namespace nanovllm {
+namespace {
+
+// Version 1 says "no limit" with a huge number instead of a word.
+constexpr int64_t kNoLimit = int64_t{1} << 60;
+
+std::optional<int64_t> read_number(const std::string& path) {
+  std::ifstream file(path);
+  int64_t value;
+  if (file >> value) return value;
+  return std::nullopt;  // absent, or "max"
+}
+
+// The value after `key` in a file of "key value" lines.
+std::optional<int64_t> read_key(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    std::string name;
+    int64_t value;
+    if (fields >> name >> value && name == key) return value;
+  }
+  return std::nullopt;
+}
+
+void limit_cpus(double cpus, CgroupLimits* limits) {
+  if (limits->cpus == 0 || cpus < limits->cpus) limits->cpus = cpus;
+}
+
+void limit_memory(int64_t limit, int64_t used, CgroupLimits* limits) {
+  if (limit >= kNoLimit) return;
+  const int64_t headroom = std::max<int64_t>(0, limit - used);
+  if (limits->memory_limit < 0 || limit < limits->memory_limit) limits->memory_limit = limit;
+  if (limits->memory_headroom < 0 || headroom < limits->memory_headroom)
+    limits->memory_headroom = headroom;
+}
+
+void read_v2_group(const std::string& folder, CgroupLimits* limits) {
+  std::ifstream cpu_max(folder + "/cpu.max");
+  double quota, period;
+  if (cpu_max >> quota >> period && quota > 0 && period > 0) limit_cpus(quota / period, limits);
+  if (const auto limit = read_number(folder + "/memory.max")) {
+    const std::string stat = folder + "/memory.stat";
+    const int64_t cache =
+        read_key(stat, "inactive_file").value_or(0) + read_key(stat, "active_file").value_or(0);
+    limit_memory(*limit, read_number(folder + "/memory.current").value_or(0) - cache, limits);
+  }
+}
+
+void read_v1_cpu_group(const std::string& folder, CgroupLimits* limits) {
+  const auto quota = read_number(folder + "/cpu.cfs_quota_us");
+  const auto period = read_number(folder + "/cpu.cfs_period_us");
+  if (quota && period && *quota > 0 && *period > 0)
+    limit_cpus(static_cast<double>(*quota) / static_cast<double>(*period), limits);
+}
+
+void read_v1_memory_group(const std::string& folder, CgroupLimits* limits) {
+  const auto limit = read_number(folder + "/memory.limit_in_bytes");
+  if (!limit) return;
+  const std::string stat = folder + "/memory.stat";
+  const int64_t cache = read_key(stat, "total_inactive_file").value_or(0) +
+                        read_key(stat, "total_active_file").value_or(0);
+  limit_memory(*limit, read_number(folder + "/memory.usage_in_bytes").value_or(0) - cache, limits);
+}
+
+// A container may see its own group's files at the mount point while /proc/self/cgroup names the
+// path on the host; so every prefix of the path is tried, the mount point included, and what does
+// not exist there limits nothing.
+template <typename ReadGroup>
+void read_hierarchy(const std::string& mount, std::string path, ReadGroup read_group) {
+  while (!path.empty() && path != "/") {
+    read_group(mount + path);
+    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  }
+  read_group(mount);
+}
+
+}  // namespace
+
+CgroupLimits read_cgroup_limits(const std::string& root) {
+  CgroupLimits limits;
+  const std::string base = root + (root.ends_with('/') ? "" : "/");
+  const std::string mount = base + "sys/fs/cgroup";
+  std::ifstream file(base + "proc/self/cgroup");
+  std::string line;
+  while (std::getline(file, line)) {  // "4:memory:/group" or, version 2, "0::/group"
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string path = line.substr(second + 1);
+    if (controllers.empty()) {
+      const auto read = [&](const std::string& folder) { read_v2_group(folder, &limits); };
+      read_hierarchy(mount, path, read);
+      read_hierarchy(mount + "/unified", path, read);
+      continue;
+    }
+    const std::string padded = "," + controllers + ",";
+    if (padded.find(",cpu,") != std::string::npos)
+      for (const std::string& name : {std::string("cpu"), controllers})
+        read_hierarchy(mount + "/" + name, path,
+                       [&](const std::string& folder) { read_v1_cpu_group(folder, &limits); });
+    if (padded.find(",memory,") != std::string::npos)
+      for (const std::string& name : {std::string("memory"), controllers})
+        read_hierarchy(mount + "/" + name, path,
+                       [&](const std::string& folder) { read_v1_memory_group(folder, &limits); });
+  }
+  return limits;
+}
+
+int usable_cpus() {
+  int cpus = static_cast<int>(std::thread::hardware_concurrency());
+  // cpu_set_t holds 1024 cores; larger machines need a larger set, found by trying.
+  for (size_t size = 1024; size <= 64 * 1024; size *= 2) {
+    cpu_set_t* set = CPU_ALLOC(size);
+    if (set == nullptr) break;
+    const size_t bytes = CPU_ALLOC_SIZE(size);
+    const bool ok = sched_getaffinity(0, bytes, set) == 0;
+    if (ok) cpus = CPU_COUNT_S(bytes, set);
+    CPU_FREE(set);
+    if (ok) break;
+  }
+  const double limit = read_cgroup_limits().cpus;
+  if (limit > 0) cpus = std::min(cpus, static_cast<int>(std::ceil(limit)));
+  return std::max(cpus, 1);
+}
+
+MemoryInfo read_memory_info(const std::string& root) {
+  MemoryInfo info;
+  const std::string base = root + (root.ends_with('/') ? "" : "/");
+  const std::string meminfo = base + "proc/meminfo";  // in KiB
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  info.total_bytes =
+      read_key(meminfo, "MemTotal:").value_or(sysconf(_SC_PHYS_PAGES) * page / 1024) * 1024;
+  info.free_bytes =
+      read_key(meminfo, "MemAvailable:").value_or(sysconf(_SC_AVPHYS_PAGES) * page / 1024) * 1024;
+  const CgroupLimits limits = read_cgroup_limits(root);
+  if (limits.memory_limit >= 0) {
+    info.total_bytes = std::min(info.total_bytes, limits.memory_limit);
+    info.free_bytes = std::min(info.free_bytes, limits.memory_headroom);
+  }
+  return info;
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,29 @@
+// What the machine, the affinity mask and control groups let this process use.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ops/backend.h"
+
+namespace nanovllm {
+
+// Limits found in control groups (versions 1 and 2, the process's own group and all above it).
+struct CgroupLimits {
+  double cpus = 0;               // CPU time a second; 0 = unlimited
+  int64_t memory_limit = -1;     // bytes; -1 = unlimited
+  int64_t memory_headroom = -1;  // bytes left in the tightest group, page cache counted as free
+};
+
+// `root` stands for "/" (tests build a tree of their own): reads proc/self/cgroup and
+// sys/fs/cgroup below it. What is absent or unreadable limits nothing.
+CgroupLimits read_cgroup_limits(const std::string& root = "/");
+
+// Cores this process may keep busy: the affinity mask, cut to the control groups' CPU limit rounded
+// up; at least 1.
+int usable_cpus();
+
+// Memory this process may have and still take, from /proc/meminfo and control groups.
+MemoryInfo read_memory_info(const std::string& root = "/");
+
+}  // namespace nanovllm
