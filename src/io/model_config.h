@@ -12,16 +12,17 @@
 namespace nanovllm {
 
 // Llama-3's change of the rotary frequencies (rope_type "llama3"), linear or YaRN scaling; kind
-// "default" = none.
+// "default" = none. Kinds that no model supports are kept as they are, for the model to refuse.
 struct RopeScaling {
-  std::string kind = "default";  // default | linear | llama3 | yarn
+  std::string kind = "default";  // default | linear | llama3 | yarn | ...
   double factor = 1;
   double low_freq_factor = 1;
   double high_freq_factor = 4;
-  int original_max_position_embeddings = 0;
-  double attention_factor = 0;  // yarn; 0 = derived
-  double beta_fast = 32;        // yarn
-  double beta_slow = 1;         // yarn
+  int original_max_position_embeddings = 0;  // llama3, yarn; max_position_embeddings if not given
+  double attention_factor = 0;               // yarn; 0 = derived
+  double beta_fast = 32;                     // yarn
+  double beta_slow = 1;                      // yarn
+  bool truncate = true;                      // yarn: whole dimensions bound the ramp
 };
 
 struct ModelConfig {
@@ -43,16 +44,23 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // biases on q, k, v (and o where the family has it there)
   bool mlp_bias = false;
-  int sliding_window = 0;          // 0 = none
+  int sliding_window = 0;  // tokens; 0 = none
+  // Which layers the window is for; empty = all. From layer_types or max_window_layers.
+  std::vector<bool> sliding_layers;
   DType dtype = DType::kBFloat16;  // what the checkpoint says it holds
   std::vector<int32_t>
       eos_token_ids;  // config.json's, then generation_config.json's, without repeats
   std::optional<int32_t> bos_token_id;
   SamplingParams default_sampling_params;  // generation_config.json's over our defaults
 
+  // Positions the model was made for: max_position_embeddings, stretched by linear or YaRN scaling.
+  int max_context_length() const;
+
   // Reads both layouts: top-level rope_theta/rope_scaling/torch_dtype, and rope_parameters/dtype of
-  // transformers 5. Throws Error: kNotFound (folder or config.json), kCorruptData (bad JSON, field
-  // of the wrong type or out of range).
+  // transformers 5. A size that config.json does not give is left 0: make_model refuses it, after
+  // the architecture. Throws Error: kNotFound (folder or config.json), kCorruptData (bad JSON,
+  // field of the wrong type or out of range), kUnsupported (quantised checkpoints, an unknown
+  // dtype).
   static ModelConfig load(const std::string& model_dir);
 };
 

@@ -1,0 +1,128 @@
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nanovllm {
+namespace {
+
+[[noreturn]] void throw_io_error(const std::string& path, int error) {
+  if (error == ENOENT || error == ENOTDIR) {
+    throw_error(ErrorCode::kNotFound, "{}: no such file", path);
+  }
+  if (error == EACCES || error == EPERM) {
+    throw_error(ErrorCode::kIo, "{}: no permission to read it", path);
+  }
+  throw_error(ErrorCode::kIo, "{}: can't be read: {}", path,
+              std::generic_category().message(error));
+}
+
+// A regular file opened for reading.
+class OpenFile {
+ public:
+  explicit OpenFile(const std::string& path) {
+    // O_NONBLOCK: opening a pipe that has no writer must not wait for one.
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd_ < 0) throw_io_error(path, errno);
+    struct stat status = {};
+    if (::fstat(fd_, &status) != 0) {
+      const int error = errno;
+      ::close(fd_);
+      throw_io_error(path, error);
+    }
+    if (!S_ISREG(status.st_mode)) {
+      ::close(fd_);
+      throw_error(ErrorCode::kIo, "{}: not a regular file", path);
+    }
+    size_ = static_cast<size_t>(status.st_size);
+  }
+  ~OpenFile() { ::close(fd_); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  int fd() const { return fd_; }
+  size_t size() const { return size_; }
+
+ private:
+  int fd_ = -1;
+  size_t size_ = 0;
+};
+
+}  // namespace
+
+MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
+  const OpenFile file(path_);
+  size_ = file.size();
+  if (size_ == 0) return;
+  void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd(), 0);
+  if (memory == MAP_FAILED) throw_io_error(path_, errno);
+  data_ = static_cast<const std::byte*>(memory);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void MappedFile::prefetch() const {
+  // Advice: that it fails changes nothing but the speed.
+  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_WILLNEED);
+}
+
+std::string read_text_file(const std::string& path, int64_t max_bytes) {
+  const OpenFile file(path);
+  if (file.size() > static_cast<size_t>(max_bytes)) {
+    throw_error(ErrorCode::kCorruptData, "{}: {} bytes long, expected at most {}", path,
+                file.size(), max_bytes);
+  }
+  std::string text(file.size(), '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t n = ::read(file.fd(), text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_io_error(path, errno);
+    if (n == 0) break;  // somebody shortened it meanwhile
+    done += static_cast<size_t>(n);
+  }
+  text.resize(done);
+  return text;
+}
+
+bool file_exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+
+void check_is_folder(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == EACCES) {
+      throw_error(ErrorCode::kIo, "{}: no permission to look into this folder", path);
+    }
+    throw_error(ErrorCode::kNotFound, "{}: no such folder; expected a Hugging Face model folder",
+                path);
+  }
+  if (!S_ISDIR(status.st_mode)) {
+    throw_error(ErrorCode::kNotFound,
+                "{}: not a folder; expected the Hugging Face model folder that holds config.json",
+                path);
+  }
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,41 @@
+// Reading files: mapped, or as one string.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace nanovllm {
+
+// A regular file mapped for reading; empty files map to an empty span. The memory lives as long as
+// the object, and reflects what others write to the file meanwhile.
+class MappedFile {
+ public:
+  // Throws Error: kNotFound, kIo (no permission, not a regular file, out of address space).
+  explicit MappedFile(std::string path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+
+  const std::string& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Asks the kernel to read the file ahead; returns at once. A file that is cached already costs
+  // next to nothing.
+  void prefetch() const;
+
+ private:
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// The whole file. Throws Error: kNotFound, kIo, kCorruptData (longer than max_bytes).
+std::string read_text_file(const std::string& path, int64_t max_bytes);
+
+bool file_exists(const std::string& path);
+
+// Throws Error(kNotFound) unless `path` is a folder.
+void check_is_folder(const std::string& path);
+
+}  // namespace nanovllm

@@ -1,0 +1,41 @@
+// JSON from files that nobody vouches for: bounded depth, no key twice, errors of one sentence.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace nanovllm {
+
+// `where` is what error messages begin with, the file's path as a rule. Throws Error(kCorruptData)
+// for bad JSON, nesting deeper than 64, and a key that an object has twice.
+nlohmann::json parse_json(std::string_view text, const std::string& where);
+
+// A name from a file, fit for an error message: no control characters, at most 100 bytes.
+std::string printable(std::string_view name);
+
+// The fields of one JSON object. Fields that are absent or null read as nothing; of another type
+// or out of range, they throw Error(kCorruptData) naming the file, the field and what was expected.
+class JsonFields {
+ public:
+  // Throws unless `value` is an object. Both must outlive this.
+  JsonFields(const nlohmann::json& value, std::string where);
+
+  const std::string& where() const { return where_; }
+  // Null when the field is absent or null.
+  const nlohmann::json* find(const char* key) const;
+  std::optional<int64_t> integer(const char* key, int64_t min, int64_t max) const;
+  std::optional<double> number(const char* key, double min, double max) const;
+  std::optional<bool> boolean(const char* key) const;
+  std::optional<std::string> string(const char* key) const;
+
+  [[noreturn]] void fail(const char* key, const std::string& expected) const;
+
+ private:
+  const nlohmann::json* object_;
+  std::string where_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,211 @@
+#include "io/model_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "io/file.h"
+#include "io/json.h"
+
+namespace nanovllm {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kMaxConfigBytes = 16 << 20;
+// Bounds far beyond any model, close enough that no product of two sizes overflows 64 bits.
+constexpr int64_t kMaxSize = 1 << 28;
+constexpr int64_t kMaxLayers = 10'000;
+constexpr double kInfinity = std::numeric_limits<double>::max();
+
+template <typename T, typename V>
+void assign_if(T& field, const std::optional<V>& value) {
+  if (value) field = static_cast<T>(*value);
+}
+
+DType parse_dtype(const std::string& name, const std::string& where) {
+  if (name == "bfloat16") return DType::kBFloat16;
+  if (name == "float16") return DType::kFloat16;
+  if (name == "float32") return DType::kFloat32;
+  throw_error(ErrorCode::kUnsupported,
+              "{}: dtype {} can't be loaded, only bfloat16, float16 and float32", where,
+              printable(name));
+}
+
+void read_sizes(const JsonFields& fields, ModelConfig& config) {
+  assign_if(config.vocab_size, fields.integer("vocab_size", 1, kMaxSize));
+  assign_if(config.hidden_size, fields.integer("hidden_size", 1, kMaxSize));
+  assign_if(config.intermediate_size, fields.integer("intermediate_size", 1, kMaxSize));
+  assign_if(config.num_hidden_layers, fields.integer("num_hidden_layers", 1, kMaxLayers));
+  assign_if(config.num_attention_heads, fields.integer("num_attention_heads", 1, kMaxSize));
+  config.num_key_value_heads = config.num_attention_heads;
+  assign_if(config.num_key_value_heads, fields.integer("num_key_value_heads", 1, kMaxSize));
+  if (config.model_type == "qwen3") {
+    config.head_dim = 128;  // transformers' default, which is not hidden_size / heads
+  } else if (config.num_attention_heads > 0) {
+    config.head_dim = config.hidden_size / config.num_attention_heads;
+  }
+  assign_if(config.head_dim, fields.integer("head_dim", 1, 1 << 16));
+  assign_if(config.max_position_embeddings,
+            fields.integer("max_position_embeddings", 1, INT32_MAX));
+  assign_if(config.rms_norm_eps, fields.number("rms_norm_eps", 0, 1));
+  assign_if(config.hidden_act, fields.string("hidden_act"));
+  assign_if(config.tie_word_embeddings, fields.boolean("tie_word_embeddings"));
+  assign_if(config.attention_bias, fields.boolean("attention_bias"));
+  assign_if(config.mlp_bias, fields.boolean("mlp_bias"));
+}
+
+void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
+  if (!fields.boolean("use_sliding_window").value_or(true)) return;
+  assign_if(config.sliding_window, fields.integer("sliding_window", 1, INT32_MAX));
+  if (config.sliding_window == 0) return;
+  const auto first = fields.integer("max_window_layers", 0, INT32_MAX);
+  if (const Json* types = fields.find("layer_types")) {
+    const bool fits = types->is_array() &&
+                      types->size() == static_cast<size_t>(config.num_hidden_layers) &&
+                      std::all_of(types->begin(), types->end(), [](const Json& type) {
+                        return type == "full_attention" || type == "sliding_attention";
+                      });
+    if (!fits) {
+      fields.fail("layer_types", "\"full_attention\" or \"sliding_attention\" for every layer");
+    }
+    for (const Json& type : *types) config.sliding_layers.push_back(type == "sliding_attention");
+  } else if (first) {
+    for (int i = 0; i < config.num_hidden_layers; ++i) config.sliding_layers.push_back(i >= *first);
+  }
+}
+
+// The factor that YaRN's paper gives for a stretch of `scale`.
+double yarn_magnitude(double scale, double mscale) {
+  return scale <= 1 ? 1 : 0.1 * mscale * std::log(scale) + 1;
+}
+
+void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
+  RopeScaling& scaling = config.rope_scaling;
+  assign_if(scaling.kind, fields.string("type"));
+  assign_if(scaling.kind, fields.string("rope_type"));
+  scaling.original_max_position_embeddings = config.max_position_embeddings;
+  assign_if(scaling.original_max_position_embeddings,
+            fields.integer("original_max_position_embeddings", 1, INT32_MAX));
+  if (scaling.kind == "yarn" && scaling.original_max_position_embeddings > 0) {
+    scaling.factor = static_cast<double>(config.max_position_embeddings) /
+                     scaling.original_max_position_embeddings;
+  }
+  const double tiny = 1e-6;
+  assign_if(scaling.factor, fields.number("factor", tiny, 1e6));
+  assign_if(scaling.low_freq_factor, fields.number("low_freq_factor", tiny, 1e6));
+  assign_if(scaling.high_freq_factor, fields.number("high_freq_factor", tiny, 1e6));
+  assign_if(scaling.beta_fast, fields.number("beta_fast", tiny, 1e6));
+  assign_if(scaling.beta_slow, fields.number("beta_slow", tiny, 1e6));
+  assign_if(scaling.truncate, fields.boolean("truncate"));
+  const auto mscale = fields.number("mscale", 0, 1e6);
+  const auto mscale_all_dim = fields.number("mscale_all_dim", 0, 1e6);
+  if (mscale.value_or(0) > 0 && mscale_all_dim.value_or(0) > 0) {
+    scaling.attention_factor =
+        yarn_magnitude(scaling.factor, *mscale) / yarn_magnitude(scaling.factor, *mscale_all_dim);
+  }
+  assign_if(scaling.attention_factor, fields.number("attention_factor", tiny, 1e6));
+  if (scaling.kind == "llama3" && scaling.high_freq_factor <= scaling.low_freq_factor) {
+    throw_error(ErrorCode::kCorruptData,
+                "{}: high_freq_factor is {}, expected more than low_freq_factor, which is {}",
+                fields.where(), scaling.high_freq_factor, scaling.low_freq_factor);
+  }
+  const double partial = fields.number("partial_rotary_factor", 0, 1).value_or(1);
+  if (partial != 1) scaling.kind = "partial_rotary_factor";
+}
+
+void read_rope(const JsonFields& fields, ModelConfig& config) {
+  const char* key = fields.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
+  assign_if(config.rope_theta, fields.number("rope_theta", 1, 1e18));
+  if (const Json* value = fields.find(key)) {
+    const JsonFields rope(*value, fields.where() + ", " + key);
+    assign_if(config.rope_theta, rope.number("rope_theta", 1, 1e18));
+    read_rope_scaling(rope, config);
+  }
+  const double partial = fields.number("partial_rotary_factor", 0, 1).value_or(1);
+  if (partial != 1) config.rope_scaling.kind = "partial_rotary_factor";
+}
+
+// One id or a list of them; negative ids stand for "none".
+void add_token_ids(const JsonFields& fields, const char* key, std::vector<int32_t>& ids) {
+  const Json* value = fields.find(key);
+  if (value == nullptr) return;
+  const auto add = [&](const Json& id) {
+    const bool fits = id.is_number_integer() &&
+                      (!id.is_number_unsigned() || id.get<uint64_t>() <= INT32_MAX) &&
+                      id.get<int64_t>() >= INT32_MIN;
+    if (!fits) fields.fail(key, "a token id or a list of token ids");
+    const auto token = id.get<int32_t>();
+    if (token >= 0 && std::find(ids.begin(), ids.end(), token) == ids.end()) ids.push_back(token);
+  };
+  if (value->is_array()) {
+    std::for_each(value->begin(), value->end(), add);
+  } else {
+    add(*value);
+  }
+}
+
+void read_generation_config(const std::string& path, ModelConfig& config) {
+  const Json document = parse_json(read_text_file(path, kMaxConfigBytes), path);
+  const JsonFields fields(document, path);
+  add_token_ids(fields, "eos_token_id", config.eos_token_ids);
+  SamplingParams& params = config.default_sampling_params;
+  assign_if(params.temperature, fields.number("temperature", 0, kInfinity));
+  assign_if(params.top_k, fields.integer("top_k", -1, INT32_MAX));
+  assign_if(params.top_p, fields.number("top_p", 0, 1));
+  if (params.top_p == 0) fields.fail("top_p", "a number above 0 and up to 1");
+  assign_if(params.min_p, fields.number("min_p", 0, 1));
+  assign_if(params.repetition_penalty, fields.number("repetition_penalty", 0, kInfinity));
+  if (params.repetition_penalty == 0) fields.fail("repetition_penalty", "a number above 0");
+  assign_if(params.max_tokens, fields.integer("max_new_tokens", 1, INT32_MAX));
+}
+
+}  // namespace
+
+int ModelConfig::max_context_length() const {
+  double stretched = max_position_embeddings;
+  if (rope_scaling.kind == "linear") stretched *= rope_scaling.factor;
+  if (rope_scaling.kind == "yarn") {
+    stretched =
+        std::max(stretched, rope_scaling.original_max_position_embeddings * rope_scaling.factor);
+  }
+  return static_cast<int>(std::min<double>(stretched, INT32_MAX));
+}
+
+ModelConfig ModelConfig::load(const std::string& model_dir) {
+  check_is_folder(model_dir);
+  const std::string path = model_dir + "/config.json";
+  const Json document = parse_json(read_text_file(path, kMaxConfigBytes), path);
+  const JsonFields fields(document, path);
+
+  ModelConfig config;
+  config.model_dir = model_dir;
+  if (const Json* names = fields.find("architectures")) {
+    if (!names->is_array() || names->empty() || !names->front().is_string()) {
+      fields.fail("architectures", "a list of one name");
+    }
+    config.architecture = names->front().get<std::string>();
+  }
+  assign_if(config.model_type, fields.string("model_type"));
+  if (fields.find("quantization_config") != nullptr) {
+    throw_error(ErrorCode::kUnsupported,
+                "{}: has a quantization_config; only unquantised checkpoints can be loaded", path);
+  }
+  read_sizes(fields, config);
+  read_sliding_window(fields, config);
+  read_rope(fields, config);
+  const char* dtype_key = fields.find("dtype") != nullptr ? "dtype" : "torch_dtype";
+  if (const auto name = fields.string(dtype_key)) config.dtype = parse_dtype(*name, path);
+  add_token_ids(fields, "eos_token_id", config.eos_token_ids);
+  std::vector<int32_t> bos;
+  add_token_ids(fields, "bos_token_id", bos);
+  if (!bos.empty()) config.bos_token_id = bos.front();
+
+  const std::string generation_path = model_dir + "/generation_config.json";
+  if (file_exists(generation_path)) read_generation_config(generation_path, config);
+  return config;
+}
+
+}  // namespace nanovllm

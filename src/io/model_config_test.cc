@@ -1,0 +1,266 @@
+#include "io/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "io/testing.h"
+
+namespace nanovllm {
+namespace {
+
+using testing::error_of;
+using testing::TempDir;
+
+ModelConfig load(const std::string& config, const std::string& generation_config = "") {
+  const TempDir dir;
+  dir.write("config.json", config);
+  if (!generation_config.empty()) dir.write("generation_config.json", generation_config);
+  return ModelConfig::load(dir.path());
+}
+
+std::string message_for(const std::string& config, const std::string& generation_config = "") {
+  return error_of([&] { load(config, generation_config); }).what();
+}
+
+constexpr const char* kTransformers4 = R"({
+  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 3072,
+  "intermediate_size": 8192, "num_attention_heads": 24, "num_hidden_layers": 28,
+  "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+  "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "torch_dtype": "float16",
+  "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                   "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+  "tie_word_embeddings": true, "eos_token_id": [128001, 128008], "bos_token_id": 128000})";
+
+TEST(ModelConfig, ReadsTheLayoutOfTransformers4) {
+  const ModelConfig config = load(kTransformers4);
+  EXPECT_EQ(config.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(config.model_type, "llama");
+  EXPECT_EQ(config.vocab_size, 128256);
+  EXPECT_EQ(config.hidden_size, 3072);
+  EXPECT_EQ(config.intermediate_size, 8192);
+  EXPECT_EQ(config.num_hidden_layers, 28);
+  EXPECT_EQ(config.num_attention_heads, 24);
+  EXPECT_EQ(config.num_key_value_heads, 8);
+  EXPECT_EQ(config.head_dim, 128);
+  EXPECT_EQ(config.max_position_embeddings, 131072);
+  EXPECT_FLOAT_EQ(config.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(config.rope_theta, 500000.0);
+  EXPECT_EQ(config.rope_scaling.kind, "llama3");
+  EXPECT_EQ(config.rope_scaling.factor, 32.0);
+  EXPECT_EQ(config.rope_scaling.low_freq_factor, 1.0);
+  EXPECT_EQ(config.rope_scaling.high_freq_factor, 4.0);
+  EXPECT_EQ(config.rope_scaling.original_max_position_embeddings, 8192);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ(config.dtype, DType::kFloat16);
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{128001, 128008}));
+  EXPECT_EQ(config.bos_token_id, 128000);
+  EXPECT_EQ(config.max_context_length(), 131072);
+}
+
+TEST(ModelConfig, ReadsTheLayoutOfTransformers5) {
+  const ModelConfig config = load(R"({
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "dtype": "float32",
+    "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2,
+    "max_position_embeddings": 4096, "layer_types": ["full_attention", "full_attention"],
+    "sliding_window": null, "use_sliding_window": false,
+    "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "yarn", "factor": 4.0,
+                        "original_max_position_embeddings": 2048, "beta_fast": 16}})");
+  EXPECT_EQ(config.dtype, DType::kFloat32);
+  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_EQ(config.rope_scaling.kind, "yarn");
+  EXPECT_EQ(config.rope_scaling.factor, 4.0);
+  EXPECT_EQ(config.rope_scaling.beta_fast, 16.0);
+  EXPECT_EQ(config.rope_scaling.attention_factor, 0.0);
+  EXPECT_EQ(config.head_dim, 128);  // Qwen3's default, whatever the hidden size
+  EXPECT_EQ(config.num_key_value_heads, 4);
+  EXPECT_EQ(config.sliding_window, 0);
+  EXPECT_EQ(config.max_context_length(), 8192);
+}
+
+TEST(ModelConfig, ReadsOldRopeScalingAndItsDefaults) {
+  const ModelConfig linear =
+      load(R"({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2}})");
+  EXPECT_EQ(linear.rope_scaling.kind, "linear");
+  EXPECT_EQ(linear.max_context_length(), 8192);
+  const ModelConfig plain = load(R"({"rope_scaling": null})");
+  EXPECT_EQ(plain.rope_scaling.kind, "default");
+  EXPECT_EQ(plain.rope_theta, 10000.0);
+  const ModelConfig partial = load(R"({"partial_rotary_factor": 0.5})");
+  EXPECT_EQ(partial.rope_scaling.kind, "partial_rotary_factor");
+  const ModelConfig mscale =
+      load(R"({"max_position_embeddings": 100, "rope_scaling": {"type": "yarn", "factor": 4,
+               "mscale": 1.0, "mscale_all_dim": 1.0}})");
+  EXPECT_DOUBLE_EQ(mscale.rope_scaling.attention_factor, 1.0);
+}
+
+TEST(ModelConfig, WindowsHoldForTheLayersThatHaveThem) {
+  const ModelConfig all = load(R"({"num_hidden_layers": 3, "sliding_window": 16})");
+  EXPECT_EQ(all.sliding_window, 16);
+  EXPECT_TRUE(all.sliding_layers.empty());
+  const ModelConfig off =
+      load(R"({"num_hidden_layers": 3, "sliding_window": 16, "use_sliding_window": false})");
+  EXPECT_EQ(off.sliding_window, 0);
+  const ModelConfig upper =
+      load(R"({"num_hidden_layers": 3, "sliding_window": 16, "max_window_layers": 2})");
+  EXPECT_EQ(upper.sliding_layers, (std::vector<bool>{false, false, true}));
+  const ModelConfig listed = load(
+      R"({"num_hidden_layers": 2, "sliding_window": 16, "max_window_layers": 2,
+          "layer_types": ["sliding_attention", "full_attention"]})");
+  EXPECT_EQ(listed.sliding_layers, (std::vector<bool>{true, false}));
+  EXPECT_NE(message_for(R"({"num_hidden_layers": 2, "sliding_window": 16,
+                            "layer_types": ["sliding_attention"]})")
+                .find("for every layer"),
+            std::string::npos);
+}
+
+TEST(ModelConfig, GenerationConfigGivesDefaultsAndMoreEndTokens) {
+  const ModelConfig config =
+      load(R"({"eos_token_id": 7})", R"({"eos_token_id": [9, 7], "temperature": 0.6, "top_k": 20,
+               "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.05, "max_new_tokens": 128})");
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{7, 9}));
+  EXPECT_EQ(config.default_sampling_params.temperature, 0.6);
+  EXPECT_EQ(config.default_sampling_params.top_k, 20);
+  EXPECT_EQ(config.default_sampling_params.top_p, 0.95);
+  EXPECT_EQ(config.default_sampling_params.min_p, 0.01);
+  EXPECT_EQ(config.default_sampling_params.repetition_penalty, 1.05);
+  EXPECT_EQ(config.default_sampling_params.max_tokens, 128);
+  const ModelConfig without = load(R"({"eos_token_id": -1})");
+  EXPECT_TRUE(without.eos_token_ids.empty());
+  EXPECT_EQ(without.default_sampling_params.temperature, SamplingParams().temperature);
+}
+
+struct BadConfig {
+  const char* config;
+  const char* generation_config;
+  const char* message;
+};
+
+TEST(ModelConfig, BadFieldsAreNamedInOneSentence) {
+  const BadConfig cases[] = {
+      {"", "", "config.json: not valid JSON"},
+      {"{\"a\": }", "", "config.json: not valid JSON"},
+      {"[1]", "", "config.json: expected a JSON object, found array"},
+      {R"({"a": 1, "a": 2})", "", "the key \"a\" appears twice"},
+      {R"({"hidden_size": "64"})", "", "\"hidden_size\" is \"64\", expected an integer from 1"},
+      {R"({"hidden_size": 64.0})", "", "\"hidden_size\" is 64.0, expected an integer"},
+      {R"({"hidden_size": 0})", "", "\"hidden_size\" is 0, expected an integer from 1"},
+      {R"({"hidden_size": -5})", "", "\"hidden_size\" is -5"},
+      {R"({"hidden_size": 18446744073709551615})", "", "\"hidden_size\" is 18446744073709551615"},
+      {R"({"vocab_size": 1e9})", "", "\"vocab_size\" is 1000000000.0"},
+      {R"({"num_hidden_layers": 1000000000})", "", "expected an integer from 1 to 10000"},
+      {R"({"rms_norm_eps": "x"})", "", "\"rms_norm_eps\" is \"x\", expected a number"},
+      {R"({"rope_theta": 0})", "", "\"rope_theta\" is 0, expected a number from 1"},
+      {R"({"tie_word_embeddings": 1})", "", "\"tie_word_embeddings\" is 1, expected true or false"},
+      {R"({"hidden_act": []})", "", "\"hidden_act\" is an array, expected a string"},
+      {R"({"architectures": []})", "", "\"architectures\" is an array, expected a list of one"},
+      {R"({"torch_dtype": "float64"})", "", "dtype float64 can't be loaded"},
+      {R"({"rope_scaling": 5})", "", "config.json, rope_scaling: expected a JSON object"},
+      {R"({"rope_scaling": {"type": "linear", "factor": 0}})", "",
+       "config.json, rope_scaling: \"factor\" is 0"},
+      {R"({"rope_scaling": {"type": "llama3", "low_freq_factor": 4}})", "",
+       "high_freq_factor is 4, expected more than low_freq_factor"},
+      {R"({"eos_token_id": "x"})", "", "\"eos_token_id\" is \"x\", expected a token id"},
+      {R"({"eos_token_id": [1, 4294967296]})", "", "expected a token id or a list"},
+      {R"({"quantization_config": {"bits": 4}})", "", "only unquantised checkpoints"},
+      {"{}", "{", "generation_config.json: not valid JSON"},
+      {"{}", R"({"temperature": -1})", "generation_config.json: \"temperature\" is -1"},
+      {"{}", R"({"top_p": 0.0})", "\"top_p\" is 0.0, expected a number above 0"},
+      {"{}", R"({"top_p": 1.5})", "\"top_p\" is 1.5"},
+      {"{}", R"({"top_k": 0.5})", "\"top_k\" is 0.5, expected an integer"},
+      {"{}", R"({"repetition_penalty": 0})",
+       "\"repetition_penalty\" is 0, expected a number above"},
+      {"{}", R"({"max_new_tokens": 0})", "\"max_new_tokens\" is 0"},
+  };
+  for (const BadConfig& bad : cases) {
+    const std::string message = message_for(bad.config, bad.generation_config);
+    EXPECT_NE(message.find(bad.message), std::string::npos) << message << "\nfor " << bad.config;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+TEST(ModelConfig, DeepNestingIsRefused) {
+  std::string text(1'000'000, '[');
+  EXPECT_NE(message_for(text).find("nested deeper than 64"), std::string::npos);
+}
+
+TEST(ModelConfig, MissingFoldersAndFilesAreRefused) {
+  const TempDir dir;
+  const Error folder = error_of([&] { ModelConfig::load(dir.path() + "/none"); });
+  EXPECT_EQ(folder.code(), ErrorCode::kNotFound);
+  EXPECT_NE(std::string(folder.what()).find("/none: no such folder"), std::string::npos);
+  const Error file = error_of([&] { ModelConfig::load(dir.path()); });
+  EXPECT_EQ(file.code(), ErrorCode::kNotFound);
+  EXPECT_EQ(std::string(file.what()), dir.path() + "/config.json: no such file");
+  const std::string huge = dir.write("config.json", std::string((16 << 20) + 1, ' '));
+  EXPECT_EQ(std::string(error_of([&] { ModelConfig::load(dir.path()); }).what()),
+            huge + ": 16777217 bytes long, expected at most 16777216");
+}
+
+TEST(ModelConfig, ReadsTheConfigsOfRealModels) {
+  const auto data = testing::extract_shared_data("tokenizers.tar.xz");
+  if (data == nullptr) GTEST_SKIP() << "../shared/data/tokenizers.tar.xz is not there";
+  const ModelConfig qwen3 = ModelConfig::load(data->path() + "/qwen3");
+  EXPECT_EQ(qwen3.architecture, "Qwen3ForCausalLM");
+  EXPECT_EQ(qwen3.head_dim, 128);
+  EXPECT_EQ(qwen3.eos_token_ids, (std::vector<int32_t>{151645, 151643}));
+  EXPECT_EQ(qwen3.default_sampling_params.temperature, 0.6);
+  const ModelConfig qwen2 = ModelConfig::load(data->path() + "/qwen2.5");
+  EXPECT_EQ(qwen2.sliding_window, 0);
+  EXPECT_EQ(qwen2.head_dim, 128);
+  const ModelConfig llama2 = ModelConfig::load(data->path() + "/llama-2");
+  EXPECT_EQ(llama2.dtype, DType::kFloat16);
+  EXPECT_EQ(llama2.num_key_value_heads, 32);
+  EXPECT_EQ(llama2.rope_theta, 10000.0);
+  const ModelConfig llama3 = ModelConfig::load(data->path() + "/llama-3.2");
+  EXPECT_EQ(llama3.rope_scaling.kind, "llama3");
+  EXPECT_EQ(llama3.eos_token_ids.size(), 3u);
+  const ModelConfig mistral = ModelConfig::load(data->path() + "/mistral-v0.2");
+  EXPECT_EQ(mistral.architecture, "MistralForCausalLM");
+  EXPECT_EQ(mistral.sliding_window, 0);
+}
+
+TEST(ModelConfig, MutatedFilesLoadOrThrowError) {
+  std::mt19937_64 random(7);
+  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  const std::string original = kTransformers4;
+  const std::string alphabet = "{}[]\",:0123456789-.eE\\ntrufals\x00\xff\x80";
+  const TempDir dir;
+  int loaded = 0, refused = 0;
+  for (int round = 0; round < 5'000; ++round) {
+    std::string text = original;
+    const size_t edits = 1 + below(3);
+    for (size_t i = 0; i < edits && !text.empty(); ++i) {
+      const size_t at = below(text.size());
+      switch (below(4)) {
+        case 0:
+          text[at] = alphabet[below(alphabet.size())];
+          break;
+        case 1:
+          text.erase(at, 1 + below(10));
+          break;
+        case 2:
+          text.insert(at, text.substr(below(text.size()), below(40)));
+          break;
+        case 3:
+          text[at] = static_cast<char>(random());
+          break;
+      }
+    }
+    dir.write("config.json", text);
+    try {
+      const ModelConfig config = ModelConfig::load(dir.path());
+      ASSERT_GE(config.hidden_size, 0);
+      ASSERT_GE(config.head_dim, 0);
+      ++loaded;
+    } catch (const Error& error) {
+      ASSERT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(loaded, 100);
+  EXPECT_GT(refused, 1'000);
+}
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,260 @@
+#include "io/safetensors.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <tuple>
+#include <unordered_set>
+#include <utility>
+
+#include "base/check.h"
+#include "io/json.h"
+
+namespace nanovllm {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kLengthBytes = 8;
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
+constexpr size_t kMaxRank = 8;
+
+// Receives the header token by token, so that a hostile one never becomes a document in memory.
+//   {"__metadata__": {"any": "text"}, "name": {"dtype": "BF16", "shape": [2, 3],
+//    "data_offsets": [0, 12]}, ...}
+class HeaderReader : public nlohmann::json_sax<Json> {
+ public:
+  explicit HeaderReader(const std::string& path) : path_(path) {}
+
+  std::vector<SafetensorsEntry> take_entries() { return std::move(entries_); }
+
+  bool start_object(size_t) override {
+    if (place_ == Place::kStart) {
+      place_ = Place::kTop;
+    } else if (place_ == Place::kName) {
+      place_ = is_metadata_ ? Place::kMetadata : Place::kTensor;
+    } else {
+      fail_here("an unexpected object");
+    }
+    return true;
+  }
+
+  bool key(string_t& key) override {
+    if (place_ == Place::kTop) {
+      begin_entry(key);
+    } else if (place_ == Place::kTensor) {
+      field_ = key == "dtype"          ? &dtype_
+               : key == "shape"        ? &shape_
+               : key == "data_offsets" ? &offsets_
+                                       : nullptr;
+      if (field_ == nullptr) fail_here(fmt::format("the unknown field \"{}\"", printable(key)));
+      if (field_->seen) fail_here(fmt::format("the field \"{}\" twice", key));
+      field_->seen = true;
+    }
+    return true;
+  }
+
+  bool end_object() override {
+    if (place_ == Place::kTensor) finish_entry();
+    place_ = place_ == Place::kTop ? Place::kEnd : Place::kTop;
+    return true;
+  }
+
+  bool start_array(size_t) override {
+    const bool wanted =
+        place_ == Place::kTensor && (field_ == &shape_ || field_ == &offsets_) && !field_->filled;
+    if (!wanted) fail_here("an unexpected array");
+    field_->filled = true;
+    place_ = Place::kNumbers;
+    return true;
+  }
+
+  bool end_array() override {
+    place_ = Place::kTensor;
+    return true;
+  }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (place_ != Place::kNumbers) fail_here("an unexpected number");
+    const size_t limit = field_ == &shape_ ? kMaxRank : 2;
+    if (field_->numbers.size() == limit) fail_here("too many numbers in an array");
+    field_->numbers.push_back(value);
+    return true;
+  }
+
+  bool string(string_t& value) override {
+    if (place_ == Place::kMetadata) return true;
+    if (place_ != Place::kTensor || field_ != &dtype_) fail_here("an unexpected string");
+    field_->filled = true;
+    if (value == "BF16") {
+      entry_.dtype = DType::kBFloat16;
+    } else if (value == "F16") {
+      entry_.dtype = DType::kFloat16;
+    } else if (value == "F32") {
+      entry_.dtype = DType::kFloat32;
+    } else {
+      throw_error(ErrorCode::kUnsupported,
+                  "{}: tensor {} has dtype {}; only BF16, F16 and F32 can be loaded", path_,
+                  printable(entry_.name), printable(value));
+    }
+    return true;
+  }
+
+  bool null() override { fail_here("an unexpected null"); }
+  bool boolean(bool) override { fail_here("an unexpected boolean"); }
+  bool number_integer(number_integer_t) override { fail_here("a negative number"); }
+  bool number_float(number_float_t, const string_t&) override {
+    fail_here("a number that is no 64-bit integer");
+  }
+  bool binary(binary_t&) override { fail_here("binary data"); }
+  bool parse_error(size_t position, const std::string&, const Json::exception&) override {
+    throw_error(ErrorCode::kCorruptData, "{}: the header is not valid JSON at byte {}", path_,
+                position);
+  }
+
+ private:
+  enum class Place { kStart, kTop, kName, kMetadata, kTensor, kNumbers, kEnd };
+  struct Field {
+    bool seen = false;
+    bool filled = false;
+    std::vector<uint64_t> numbers;
+  };
+
+  [[noreturn]] void fail_here(const std::string& what) const {
+    if (entry_.name.empty()) {
+      throw_error(ErrorCode::kCorruptData, "{}: the header holds {}", path_, what);
+    }
+    throw_error(ErrorCode::kCorruptData, "{}: the header holds {} at {}", path_, what,
+                printable(entry_.name));
+  }
+
+  void begin_entry(const std::string& name) {
+    if (!names_.insert(name).second) {
+      throw_error(ErrorCode::kCorruptData, "{}: tensor {} appears twice in the header", path_,
+                  printable(name));
+    }
+    is_metadata_ = name == "__metadata__";
+    entry_ = {};
+    entry_.name = name;
+    field_ = nullptr;
+    dtype_ = shape_ = offsets_ = {};
+    place_ = Place::kName;
+  }
+
+  void finish_entry() {
+    if (!dtype_.filled || !shape_.filled || offsets_.numbers.size() != 2) {
+      throw_error(ErrorCode::kCorruptData,
+                  "{}: tensor {} needs a dtype, a shape and two data_offsets", path_,
+                  printable(entry_.name));
+    }
+    for (uint64_t n : shape_.numbers) {
+      if (n > static_cast<uint64_t>(INT64_MAX)) fail_here("a huge dimension");
+      entry_.shape.push_back(static_cast<int64_t>(n));
+    }
+    entry_.begin = offsets_.numbers[0];
+    entry_.end = offsets_.numbers[1];
+    entries_.push_back(std::move(entry_));
+    entry_ = {};
+  }
+
+  const std::string& path_;
+  Place place_ = Place::kStart;
+  bool is_metadata_ = false;
+  SafetensorsEntry entry_;  // the one being read
+  Field dtype_, shape_, offsets_;
+  Field* field_ = nullptr;
+  std::unordered_set<std::string> names_;
+  std::vector<SafetensorsEntry> entries_;
+};
+
+// Bytes the dtype and shape need; false when they do not fit 64 bits.
+bool needed_bytes(const SafetensorsEntry& entry, uint64_t* bytes) {
+  *bytes = size_of(entry.dtype);
+  for (int64_t n : entry.shape) {
+    if (n == 0) {
+      *bytes = 0;
+      return true;
+    }
+  }
+  for (int64_t n : entry.shape) {
+    if (__builtin_mul_overflow(*bytes, static_cast<uint64_t>(n), bytes)) return false;
+  }
+  return true;
+}
+
+// Offsets count from the end of the header; `data_bytes` lie behind it.
+void check_offsets(const std::vector<SafetensorsEntry>& entries, uint64_t data_bytes,
+                   const std::string& path) {
+  uint64_t expected_begin = 0;
+  for (const SafetensorsEntry& entry : entries) {
+    uint64_t bytes = 0;
+    if (entry.end < entry.begin || !needed_bytes(entry, &bytes) ||
+        entry.end - entry.begin != bytes) {
+      throw_error(ErrorCode::kCorruptData,
+                  "{}: tensor {} lies at bytes {} to {}, which is not what its dtype {} and shape "
+                  "[{}] need",
+                  path, printable(entry.name), entry.begin, entry.end, to_string(entry.dtype),
+                  fmt::join(entry.shape, ", "));
+    }
+    if (entry.end > data_bytes) {
+      throw_error(ErrorCode::kCorruptData,
+                  "{}: truncated: tensor {} ends at byte {} of the data, but there are only {}; "
+                  "download the file again",
+                  path, printable(entry.name), entry.end, data_bytes);
+    }
+    if (entry.begin != expected_begin) {
+      throw_error(ErrorCode::kCorruptData, "{}: tensor {} begins at byte {} of the data, {} {}",
+                  path, printable(entry.name), entry.begin,
+                  entry.begin < expected_begin ? "inside the tensor before it, which ends at"
+                                               : "leaving a gap after the tensor that ends at",
+                  expected_begin);
+    }
+    expected_begin = entry.end;
+  }
+  if (expected_begin != data_bytes) {
+    throw_error(ErrorCode::kCorruptData,
+                "{}: the tensors end at byte {} of the data, but there are {}", path,
+                expected_begin, data_bytes);
+  }
+}
+
+}  // namespace
+
+std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const std::byte> file,
+                                                       const std::string& path) {
+  if (file.size() < kLengthBytes) {
+    throw_error(ErrorCode::kCorruptData,
+                "{}: {} bytes long, too short for a safetensors file; download it again", path,
+                file.size());
+  }
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), kLengthBytes);
+  if (header_bytes > kMaxHeaderBytes || header_bytes > file.size() - kLengthBytes) {
+    throw_error(ErrorCode::kCorruptData,
+                "{}: not a safetensors file, or truncated: the header would be {} bytes long in a "
+                "file of {}",
+                path, header_bytes, file.size());
+  }
+  const uint64_t data_begin = kLengthBytes + header_bytes;
+  const std::string_view header(reinterpret_cast<const char*>(file.data()) + kLengthBytes,
+                                header_bytes);
+  HeaderReader reader(path);
+  Json::sax_parse(header.begin(), header.end(), &reader);
+  std::vector<SafetensorsEntry> entries = reader.take_entries();
+
+  std::sort(entries.begin(), entries.end(),
+            [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+              return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+            });
+  check_offsets(entries, file.size() - data_begin, path);
+  for (SafetensorsEntry& entry : entries) {
+    entry.begin += data_begin;
+    entry.end += data_begin;
+  }
+  return entries;
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,76 @@
+// What tests that read files share: temporary folders, archives of reference data, safetensors
+// files made on the spot.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "nanovllm/error.h"
+
+namespace nanovllm::testing {
+
+// A folder that is gone when the object is.
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "nanovllm-test-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) std::abort();
+    path_ = name;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  const std::string& path() const { return path_; }
+  // Writes a file of that name and returns its path.
+  std::string write(const std::string& name, std::string_view content) const {
+    const std::string path = path_ + "/" + name;
+    std::ofstream(path, std::ios::binary) << content;
+    return path;
+  }
+
+ private:
+  std::string path_;
+};
+
+// The content of an archive of ../shared/data, without its top folder; null when it is not there,
+// and the test should skip.
+inline std::unique_ptr<TempDir> extract_shared_data(const std::string& archive) {
+  const std::string path = std::string(NANOVLLM_SOURCE_DIR) + "/../shared/data/" + archive;
+  if (!std::filesystem::exists(path)) return nullptr;
+  auto dir = std::make_unique<TempDir>();
+  const std::string command = "tar xf '" + path + "' --strip-components=1 -C '" + dir->path() + "'";
+  if (std::system(command.c_str()) != 0) return nullptr;
+  return dir;
+}
+
+// A safetensors file: the length of the header, the header, the data.
+inline std::string safetensors_bytes(std::string_view header, std::string_view data) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i)
+    bytes.push_back(static_cast<char>(uint64_t{header.size()} >> (8 * i)));
+  return bytes.append(header).append(data);
+}
+
+// The error a call throws. A call that does not throw is a failure of the test.
+template <typename Call>
+Error error_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no Error was thrown";
+  return Error(ErrorCode::kInternal, "no error");
+}
+
+}  // namespace nanovllm::testing

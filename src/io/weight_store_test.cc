@@ -1,0 +1,192 @@
+#include "io/weight_store.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "io/testing.h"
+
+namespace nanovllm {
+namespace {
+
+using testing::error_of;
+using testing::safetensors_bytes;
+using testing::TempDir;
+
+// One float32 tensor [2] of the given values.
+std::string one_tensor(const std::string& name, float first, float second) {
+  std::string data(8, '\0');
+  std::memcpy(data.data(), &first, 4);
+  std::memcpy(data.data() + 4, &second, 4);
+  return safetensors_bytes("{\"" + name + R"(":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+                           data);
+}
+
+std::string message_for(const TempDir& dir) {
+  return error_of([&] { WeightStore store(dir.path()); }).what();
+}
+
+TEST(WeightStore, GivesTensorsByNameAndRemembersWhichWereAskedFor) {
+  const TempDir dir;
+  dir.write("model.safetensors",
+            safetensors_bytes(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                              R"("b":{"dtype":"BF16","shape":[1,2],"data_offsets":[4,8]}})",
+                              std::string("\0\0\x80\x3f\x80\x3f\0\x40", 8)));
+  const WeightStore store(dir.path());
+  EXPECT_TRUE(store.contains("a"));
+  EXPECT_FALSE(store.contains("c"));
+  EXPECT_EQ(store.total_bytes(), 8);
+  EXPECT_EQ(store.unused(), (std::vector<std::string>{"a", "b"}));
+  const StoredTensor a = store.get("a", {1});
+  float value = 0;
+  std::memcpy(&value, a.data, 4);
+  EXPECT_EQ(value, 1.0f);
+  const StoredTensor b = store.get("b", {1, 2});
+  EXPECT_EQ(b.dtype, DType::kBFloat16);
+  EXPECT_EQ(to_float(static_cast<const BFloat16*>(b.data)[1]), 2.0f);
+  EXPECT_TRUE(store.unused().empty());
+}
+
+TEST(WeightStore, TensorsAtOddAddressesAreCopiedToEvenOnes) {
+  const TempDir dir;
+  std::string header = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  while (header.size() % 2 == 0) header += ' ';
+  const float values[2] = {1.5f, -2.25f};
+  dir.write("model.safetensors",
+            safetensors_bytes(header, {reinterpret_cast<const char*>(values), 8}));
+  const WeightStore store(dir.path());
+  const StoredTensor a = store.get("a", {2});
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data) % 4, 0u);
+  EXPECT_EQ(static_cast<const float*>(a.data)[1], -2.25f);
+  EXPECT_EQ(store.get("a", {2}).data, a.data);
+}
+
+TEST(WeightStore, MissingAndMisshapenTensorsAreNamed) {
+  const TempDir dir;
+  const std::string path = dir.write("model.safetensors", one_tensor("a", 1, 2));
+  const WeightStore store(dir.path());
+  const Error missing = error_of([&] { store.get("model.norm.weight", {2}); });
+  EXPECT_EQ(missing.code(), ErrorCode::kNotFound);
+  EXPECT_EQ(std::string(missing.what()),
+            path + ": tensor model.norm.weight is missing from the checkpoint");
+  const Error misshapen = error_of([&] { store.get("a", {2, 1}); });
+  EXPECT_EQ(misshapen.code(), ErrorCode::kCorruptData);
+  EXPECT_EQ(std::string(misshapen.what()),
+            path + ": tensor a has shape [2], but config.json asks for [2, 1]");
+  EXPECT_EQ(store.unused(), std::vector<std::string>{"a"});
+}
+
+TEST(WeightStore, ReadsShardsOfAnIndex) {
+  const TempDir dir;
+  dir.write("one.safetensors", one_tensor("a", 1, 2));
+  dir.write("two.safetensors", one_tensor("b", 3, 4));
+  dir.write("model.safetensors.index.json",
+            R"({"metadata":{"total_size":16},)"
+            R"("weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
+  const WeightStore store(dir.path());
+  EXPECT_EQ(static_cast<const float*>(store.get("b", {2}).data)[0], 3.0f);
+  EXPECT_EQ(store.total_bytes(), 16);
+  EXPECT_EQ(store.unused(), std::vector<std::string>{"a"});
+}
+
+TEST(WeightStore, BadIndexesAreRefused) {
+  const TempDir dir;
+  dir.write("one.safetensors", one_tensor("a", 1, 2));
+  dir.write("two.safetensors", one_tensor("a", 3, 4));
+  const auto message_for_index = [&](const std::string& text) {
+    dir.write("model.safetensors.index.json", text);
+    return message_for(dir);
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_PRED2(has, message_for_index("{"), "not valid JSON");
+  EXPECT_PRED2(has, message_for_index("[]"), "expected a JSON object");
+  EXPECT_PRED2(has, message_for_index("{}"), "has no weight_map");
+  EXPECT_PRED2(has, message_for_index(R"({"weight_map":[]})"), "has no weight_map");
+  EXPECT_PRED2(has, message_for_index(R"({"weight_map":{"a":1}})"), "expected the name of a file");
+  for (const char* path :
+       {"../secret", "/etc/passwd", "..", ".", "", "x/../../y", "a\\\\b", "a\\u0000"}) {
+    EXPECT_PRED2(has, message_for_index(std::string(R"({"weight_map":{"a":")") + path + "\"}}"),
+                 "expected the name of a file in the same folder")
+        << path;
+  }
+  EXPECT_PRED2(has, message_for_index(R"({"weight_map":{"a":"three.safetensors"}})"),
+               "three.safetensors: this shard is missing");
+  EXPECT_PRED2(has, message_for_index(R"({"weight_map":{"b":"one.safetensors"}})"),
+               "tensor b is not in one.safetensors");
+  EXPECT_PRED2(has,
+               message_for_index(R"({"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})"),
+               "two.safetensors: tensor a is also in");
+  EXPECT_PRED2(has,
+               message_for_index(R"({"weight_map":{"a":"one.safetensors","a":"two.safetensors"}})"),
+               "\"a\" appears twice");
+}
+
+TEST(WeightStore, FoldersWithoutACheckpointAreRefused) {
+  const TempDir dir;
+  EXPECT_EQ(error_of([&] { WeightStore store(dir.path() + "/none"); }).code(),
+            ErrorCode::kNotFound);
+  EXPECT_NE(message_for(dir).find("neither model.safetensors nor"), std::string::npos);
+  dir.write("pytorch_model.bin", "x");
+  EXPECT_NE(message_for(dir).find("save_pretrained"), std::string::npos);
+  const std::string file = dir.write("model", "x");
+  EXPECT_NE(std::string(error_of([&] { WeightStore store(file); }).what()).find("not a folder"),
+            std::string::npos);
+}
+
+TEST(WeightStore, WhatIsNoRegularFileIsRefusedWithoutWaiting) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/model.safetensors";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_NE(message_for(dir).find("not a regular file"), std::string::npos);
+  std::filesystem::remove(path);
+  std::filesystem::create_directory(path);
+  EXPECT_NE(message_for(dir).find("not a regular file"), std::string::npos);
+}
+
+// Run in a process of its own, which gives up the rights of root where it has them.
+TEST(WeightStoreDeathTest, FilesWithoutReadPermissionAreRefused) {
+  const TempDir dir;
+  const std::string path = dir.write("model.safetensors", one_tensor("a", 1, 2));
+  ASSERT_EQ(chmod(path.c_str(), 0), 0);
+  ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
+  const auto open_as_nobody = [&] {
+    if (geteuid() == 0 && setuid(65534) != 0) _exit(1);
+    const Error error = error_of([&] { WeightStore store(dir.path()); });
+    std::fputs(error.what(), stderr);
+    _exit(error.code() == ErrorCode::kIo ? 3 : 2);
+  };
+  EXPECT_EXIT(open_as_nobody(), ::testing::ExitedWithCode(3),
+              "model.safetensors: no permission to read it");
+}
+
+TEST(WeightStore, EveryTruncationIsRefused) {
+  const TempDir dir;
+  const std::string whole = one_tensor("a", 1, 2);
+  for (size_t n = 0; n < whole.size(); ++n) {
+    dir.write("model.safetensors", whole.substr(0, n));
+    EXPECT_EQ(error_of([&] { WeightStore store(dir.path()); }).code(), ErrorCode::kCorruptData)
+        << n;
+  }
+  dir.write("model.safetensors", whole);
+  EXPECT_TRUE(WeightStore(dir.path()).contains("a"));
+}
+
+TEST(WeightStore, ReadsTheTrainedCheckpointWholeAndInShards) {
+  const auto data = testing::extract_shared_data("checkpoints.tar.xz");
+  if (data == nullptr) GTEST_SKIP() << "../shared/data/checkpoints.tar.xz is not there";
+  const WeightStore whole(data->path() + "/stories260K-hf");
+  const WeightStore shards(data->path() + "/stories260K-hf-sharded");
+  EXPECT_EQ(whole.unused(), shards.unused());
+  EXPECT_EQ(whole.total_bytes(), shards.total_bytes());
+  const StoredTensor a = whole.get("model.embed_tokens.weight", {512, 64});
+  const StoredTensor b = shards.get("model.embed_tokens.weight", {512, 64});
+  EXPECT_EQ(std::memcmp(a.data, b.data, 512 * 64 * size_of(a.dtype)), 0);
+}
+
+}  // namespace
+}  // namespace nanovllm
