@@ -43,7 +43,7 @@ class CpuBackend final : public Backend {
   void paged_attention(Tensor out, Tensor qkv, const KvCache& cache, const AttentionParams& params,
                        const ForwardBatch& batch) override;
 
-  void embedding(Tensor out, const int32_t* ids, Tensor table) override;
+  void embedding(Tensor out, const int32_t* ids, Tensor table, int32_t first_id) override;
   void rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) override;
   void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps,
                     float offset) override;

@@ -4,12 +4,13 @@
 
 namespace nanovllm {
 
-void CpuBackend::embedding(Tensor out, const int32_t* ids, Tensor table) {
+void CpuBackend::embedding(Tensor out, const int32_t* ids, Tensor table, int32_t first_id) {
   const int64_t width = out.row_size();
   pool_.parallel_for(out.rows(), [&](int64_t t, int) {
-    const bool known = ids[t] >= 0 && ids[t] < table.rows();
+    const int64_t row = int64_t{ids[t]} - first_id;
+    const bool known = row >= 0 && row < table.rows();
     for (int64_t i = 0; i < width; ++i)
-      out.f32()[t * width + i] = known ? load(table, ids[t] * width + i) : 0.0f;
+      out.f32()[t * width + i] = known ? load(table, row * width + i) : 0.0f;
   });
 }
 
