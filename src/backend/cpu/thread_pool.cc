@@ -144,7 +144,7 @@ void ThreadPool::work(int thread) {
 
 void ThreadPool::worker(int thread) {
   int rounds_without_spinning = 0;
-  uint32_t seen = control_.load(std::memory_order_acquire);
+  uint32_t seen = 0;  // a loop may already be open when this thread starts
   while (!stop_.load(std::memory_order_relaxed)) {
     uint32_t word = control_.load(std::memory_order_acquire);
     const bool is_new = (word & ~kActiveMask) != (seen & ~kActiveMask);
