@@ -1,0 +1,362 @@
+#include "engine/block_manager.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace nanovllm {
+namespace {
+
+constexpr int kBlockSize = 4;
+constexpr int kMaxNumTokens = 1 << 20;
+
+std::vector<int32_t> text(int length, int32_t first = 0) {
+  std::vector<int32_t> ids(length);
+  std::iota(ids.begin(), ids.end(), first);
+  return ids;
+}
+
+Sequence make_sequence(std::vector<int32_t> ids, uint64_t salt = 0) {
+  static uint64_t next_id = 0;
+  Sequence sequence(next_id++, 0, std::move(ids), kMaxNumTokens);
+  sequence.num_cacheable_tokens = kMaxNumTokens;
+  sequence.cache_salt = salt;
+  return sequence;
+}
+
+// Allocates, and computes and registers the whole text.
+void compute(BlockManager& blocks, Sequence& sequence) {
+  ASSERT_TRUE(blocks.allocate(sequence));
+  sequence.num_computed_tokens = sequence.num_tokens();
+  blocks.register_computed(sequence, sequence.num_computed_tokens);
+}
+
+std::string wrong(const BlockManager& blocks, std::vector<const Sequence*> sequences) {
+  return blocks.check_integrity(sequences);
+}
+
+TEST(BlockManager, GivesEverySequenceBlocksOfItsOwn) {
+  BlockManager blocks(6, kBlockSize);
+  Sequence a = make_sequence(text(9)), b = make_sequence(text(12, 100));
+  ASSERT_TRUE(blocks.allocate(a));
+  ASSERT_TRUE(blocks.allocate(b));
+  EXPECT_EQ(a.block_table.size(), 3u);
+  EXPECT_EQ(b.block_table.size(), 3u);
+  EXPECT_EQ(blocks.num_free_blocks(), 0);
+  EXPECT_EQ(wrong(blocks, {&a, &b}), "");
+  blocks.deallocate(a);
+  EXPECT_EQ(blocks.num_free_blocks(), 3);
+  EXPECT_EQ(wrong(blocks, {&b}), "");
+}
+
+TEST(BlockManager, ChangesNothingWhenTooFewBlocksAreFree) {
+  BlockManager blocks(3, kBlockSize);
+  Sequence a = make_sequence(text(8)), b = make_sequence(text(5, 50));
+  ASSERT_TRUE(blocks.allocate(a));
+  EXPECT_FALSE(blocks.allocate(b));
+  EXPECT_TRUE(b.block_table.empty());
+  EXPECT_TRUE(blocks.append(a, 12));
+  EXPECT_FALSE(blocks.append(a, 13));
+  EXPECT_EQ(a.block_table.size(), 3u);
+  EXPECT_EQ(wrong(blocks, {&a, &b}), "");
+}
+
+TEST(BlockManager, AppendsABlockOnlyWhereOneBegins) {
+  BlockManager blocks(3, kBlockSize);
+  Sequence a = make_sequence(text(3));
+  ASSERT_TRUE(blocks.allocate(a));
+  ASSERT_TRUE(blocks.append(a, 4));
+  EXPECT_EQ(a.block_table.size(), 1u);
+  ASSERT_TRUE(blocks.append(a, 5));
+  EXPECT_EQ(a.block_table.size(), 2u);
+}
+
+TEST(PrefixCache, EqualBeginningsShareBlocks) {
+  BlockManager blocks(8, kBlockSize);
+  Sequence a = make_sequence(text(10));
+  compute(blocks, a);
+  auto ids = text(10);
+  ids[9] = 77;
+  Sequence b = make_sequence(ids);
+  ASSERT_TRUE(blocks.allocate(b));
+  EXPECT_EQ(b.num_computed_tokens, 8);
+  EXPECT_EQ(b.block_table[0], a.block_table[0]);
+  EXPECT_EQ(b.block_table[1], a.block_table[1]);
+  EXPECT_NE(b.block_table[2], a.block_table[2]);
+  EXPECT_EQ(blocks.num_used_blocks(), 4);
+  EXPECT_EQ(wrong(blocks, {&a, &b}), "");
+}
+
+TEST(PrefixCache, NothingIsFoundBeforeItIsComputed) {
+  BlockManager blocks(8, kBlockSize);
+  Sequence a = make_sequence(text(9)), b = make_sequence(text(9));
+  ASSERT_TRUE(blocks.allocate(a));
+  blocks.register_computed(a, 7);  // the second block lacks a token
+  ASSERT_TRUE(blocks.allocate(b));
+  EXPECT_EQ(b.num_computed_tokens, 4);
+  EXPECT_EQ(wrong(blocks, {&a, &b}), "");
+}
+
+TEST(PrefixCache, FullyCachedPromptRecomputesOneToken) {
+  BlockManager blocks(8, kBlockSize);
+  Sequence a = make_sequence(text(8)), b = make_sequence(text(8));
+  compute(blocks, a);
+  ASSERT_TRUE(blocks.allocate(b));
+  EXPECT_EQ(b.num_computed_tokens, 7);
+  EXPECT_EQ(b.num_stored_tokens, 8);
+  EXPECT_EQ(b.block_table, a.block_table);
+  EXPECT_EQ(wrong(blocks, {&a, &b}), "");
+}
+
+TEST(PrefixCache, SaltsKeepEqualTextsApart) {
+  BlockManager blocks(8, kBlockSize);
+  Sequence a = make_sequence(text(8), 1), b = make_sequence(text(8), 2);
+  compute(blocks, a);
+  ASSERT_TRUE(blocks.allocate(b));
+  EXPECT_EQ(b.num_computed_tokens, 0);
+}
+
+TEST(PrefixCache, SequencesThatMustNotReadComputeEverything) {
+  BlockManager blocks(8, kBlockSize);
+  Sequence a = make_sequence(text(8)), b = make_sequence(text(8));
+  compute(blocks, a);
+  b.reads_prefix_cache = false;
+  compute(blocks, b);
+  EXPECT_NE(a.block_table[0], b.block_table[0]);
+  EXPECT_EQ(wrong(blocks, {&a, &b}), "");
+}
+
+TEST(PrefixCache, TokensBeyondTheCacheableOnesAreNotShared) {
+  BlockManager blocks(12, kBlockSize);
+  Sequence a = make_sequence(text(12)), b = make_sequence(text(12)), c = make_sequence(text(12));
+  a.num_cacheable_tokens = 9;
+  compute(blocks, a);
+  ASSERT_TRUE(blocks.allocate(b));
+  EXPECT_EQ(b.num_computed_tokens, 8);
+  c.num_cacheable_tokens = 0;
+  ASSERT_TRUE(blocks.allocate(c));
+  EXPECT_EQ(c.num_computed_tokens, 0);
+  EXPECT_EQ(wrong(blocks, {&a, &b, &c}), "");
+}
+
+TEST(PrefixCache, CollidingHashesNeverServeAnotherText) {
+  BlockManager blocks(16, kBlockSize, [](uint64_t, std::span<const int32_t>) { return 42; });
+  Sequence a = make_sequence(text(12)), b = make_sequence(text(12, 500)),
+           c = make_sequence(text(12));
+  compute(blocks, a);
+  compute(blocks, b);
+  EXPECT_EQ(wrong(blocks, {&a, &b}), "");
+  ASSERT_TRUE(blocks.allocate(c));
+  EXPECT_EQ(c.block_table, a.block_table);
+  EXPECT_EQ(wrong(blocks, {&a, &b, &c}), "");
+}
+
+// Second blocks with equal tokens and equal hashes differ in what stands before them.
+TEST(PrefixCache, EqualTokensAfterDifferentTextsAreTold) {
+  BlockManager blocks(16, kBlockSize, [](uint64_t, std::span<const int32_t>) { return 7; });
+  auto first = text(8), second = text(8);
+  for (int i = 0; i < kBlockSize; ++i) second[i] = 900 + i;
+  Sequence a = make_sequence(first), b = make_sequence(second);
+  compute(blocks, a);
+  ASSERT_TRUE(blocks.allocate(b));
+  EXPECT_EQ(b.num_computed_tokens, 0);
+  b.num_computed_tokens = 8;
+  blocks.register_computed(b, 8);
+  second.push_back(1);
+  Sequence c = make_sequence(second);
+  ASSERT_TRUE(blocks.allocate(c));
+  EXPECT_EQ(c.block_table[1], b.block_table[1]);
+  EXPECT_EQ(wrong(blocks, {&a, &b, &c}), "");
+}
+
+// The parent's block is evicted and holds another text by the time its child is looked for.
+TEST(PrefixCache, AChildIsNotFoundUnderAnotherTextInItsParentsBlock) {
+  BlockManager blocks(3, kBlockSize, [](uint64_t, std::span<const int32_t>) { return 7; });
+  Sequence a = make_sequence(text(8));
+  compute(blocks, a);
+  const int parent = a.block_table[0], child = a.block_table[1];
+  Sequence other = make_sequence(text(4, 300));
+  ASSERT_TRUE(blocks.allocate(other));  // takes the third block
+  Sequence keeper = make_sequence({});
+  keeper.block_table = {child};  // holds the child alone, as a longer text's sequence might
+  a.block_table.pop_back();
+  blocks.deallocate(a);
+  Sequence b = make_sequence(text(4, 600));
+  compute(blocks, b);
+  ASSERT_EQ(b.block_table[0], parent);
+  auto ids = text(4, 600);
+  for (int i = 4; i < 8; ++i) ids.push_back(i);
+  blocks.deallocate(other);
+  Sequence c = make_sequence(ids);
+  ASSERT_TRUE(blocks.allocate(c));
+  EXPECT_EQ(c.num_computed_tokens, 4);
+  EXPECT_NE(c.block_table[1], child);
+}
+
+TEST(PrefixCache, FreedTextsStayFindableUntilTheirBlocksAreNeeded) {
+  BlockManager blocks(4, kBlockSize);
+  Sequence a = make_sequence(text(8));
+  compute(blocks, a);
+  blocks.deallocate(a);
+  EXPECT_EQ(blocks.num_free_blocks(), 4);
+  EXPECT_EQ(blocks.num_cached_blocks(), 2);
+  Sequence b = make_sequence(text(9));
+  ASSERT_TRUE(blocks.allocate(b));
+  EXPECT_EQ(b.num_computed_tokens, 8);
+  EXPECT_EQ(wrong(blocks, {&b}), "");
+}
+
+TEST(PrefixCache, TheEndOfATextIsEvictedBeforeItsBeginning) {
+  BlockManager blocks(4, kBlockSize);
+  Sequence a = make_sequence(text(12));
+  compute(blocks, a);
+  blocks.deallocate(a);
+  Sequence b = make_sequence(text(8, 700));  // the block without content, then the text's last one
+  ASSERT_TRUE(blocks.allocate(b));
+  blocks.deallocate(b);
+  Sequence c = make_sequence(text(12));
+  ASSERT_TRUE(blocks.allocate(c));
+  EXPECT_EQ(c.num_computed_tokens, 8);
+  EXPECT_EQ(wrong(blocks, {&c}), "");
+}
+
+TEST(PrefixCache, TheLeastRecentlyUsedTextIsEvictedFirst) {
+  BlockManager blocks(3, kBlockSize);
+  Sequence a = make_sequence(text(4)), b = make_sequence(text(4, 50)),
+           c = make_sequence(text(4, 90));
+  for (Sequence* s : {&a, &b, &c}) {
+    compute(blocks, *s);
+    blocks.deallocate(*s);
+  }
+  Sequence again = make_sequence(text(4));  // a is used again: b is the oldest now
+  compute(blocks, again);
+  blocks.deallocate(again);
+  Sequence other = make_sequence(text(3, 200));
+  ASSERT_TRUE(blocks.allocate(other));
+  Sequence a2 = make_sequence(text(5)), b2 = make_sequence(text(4, 50));
+  ASSERT_TRUE(blocks.allocate(a2));
+  EXPECT_EQ(a2.num_computed_tokens, 4);
+  blocks.deallocate(a2);
+  ASSERT_TRUE(blocks.allocate(b2));
+  EXPECT_EQ(b2.num_computed_tokens, 0);
+}
+
+TEST(PrefixCache, ATextComputedTwiceIsRegisteredOnce) {
+  BlockManager blocks(8, kBlockSize);
+  Sequence a = make_sequence(text(8)), b = make_sequence(text(8));
+  ASSERT_TRUE(blocks.allocate(a));
+  ASSERT_TRUE(blocks.allocate(b));
+  a.num_computed_tokens = b.num_computed_tokens = 8;
+  blocks.register_computed(a, 8);
+  blocks.register_computed(b, 8);
+  EXPECT_EQ(blocks.num_cached_blocks(), 2);
+  EXPECT_EQ(wrong(blocks, {&a, &b}), "");
+  b.token_ids.insert(b.token_ids.end(), {1, 2, 3, 4});
+  ASSERT_TRUE(blocks.append(b, 12));
+  b.num_computed_tokens = 12;
+  blocks.register_computed(b, 12);  // continues a's content
+  Sequence c = make_sequence(b.token_ids);
+  ASSERT_TRUE(blocks.allocate(c));
+  EXPECT_EQ(c.block_table[0], a.block_table[0]);
+  EXPECT_EQ(c.block_table[2], b.block_table[2]);
+  EXPECT_EQ(wrong(blocks, {&a, &b, &c}), "");
+}
+
+TEST(PrefixCache, HitsThatAreFreeBlocksAreNotCountedTwice) {
+  BlockManager blocks(2, kBlockSize);
+  Sequence a = make_sequence(text(4));
+  compute(blocks, a);
+  blocks.deallocate(a);
+  Sequence b = make_sequence(text(9));  // one hit and two more, but only one is left
+  EXPECT_FALSE(blocks.allocate(b));
+  EXPECT_EQ(blocks.num_free_blocks(), 2);
+  Sequence c = make_sequence(text(8));
+  EXPECT_TRUE(blocks.allocate(c));
+  EXPECT_EQ(wrong(blocks, {&b, &c}), "");
+}
+
+TEST(CheckIntegrity, FindsAHolderThatIsNotCounted) {
+  BlockManager blocks(4, kBlockSize);
+  Sequence a = make_sequence(text(4));
+  ASSERT_TRUE(blocks.allocate(a));
+  EXPECT_NE(wrong(blocks, {}), "");
+  Sequence b = make_sequence({});
+  b.block_table = a.block_table;
+  EXPECT_NE(wrong(blocks, {&a, &b}), "");
+}
+
+TEST(CheckIntegrity, FindsASharedBlockThatHoldsAnotherText) {
+  BlockManager blocks(4, kBlockSize);
+  Sequence a = make_sequence(text(4));
+  compute(blocks, a);
+  EXPECT_EQ(wrong(blocks, {&a}), "");
+  a.token_ids[2] = 99;
+  EXPECT_NE(wrong(blocks, {&a}), "");
+}
+
+// Random texts over a tiny alphabet, so that beginnings are often equal, against the rule that a
+// block is shared exactly when everything up to its end is equal.
+class BlockManagerProperty : public testing::TestWithParam<bool> {};
+
+TEST_P(BlockManagerProperty, BooksBalanceAndSharedBlocksHoldEqualTexts) {
+  std::mt19937 rng(17);
+  const auto pick = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
+  const auto weak_hash = [](uint64_t, std::span<const int32_t> ids) -> uint64_t { return ids[0]; };
+  auto blocks = GetParam() ? BlockManager(24, 2, weak_hash) : BlockManager(24, 2);
+  std::vector<std::unique_ptr<Sequence>> live;
+  int num_hits = 0;
+  for (int round = 0; round < 4000; ++round) {
+    if (pick(3) > 0) {
+      std::vector<int32_t> ids(1 + pick(12));
+      for (int32_t& id : ids) id = pick(2);
+      auto sequence = std::make_unique<Sequence>(round, 0, ids, kMaxNumTokens);
+      sequence->num_cacheable_tokens = kMaxNumTokens;
+      if (blocks.allocate(*sequence)) {
+        num_hits += sequence->num_computed_tokens > 1 ? 1 : 0;
+        live.push_back(std::move(sequence));
+      }
+    }
+    for (auto& sequence : live) {
+      if (pick(2) == 0) continue;
+      sequence->num_computed_tokens =
+          std::min(sequence->num_tokens(), sequence->num_computed_tokens + 1 + pick(4));
+      blocks.register_computed(*sequence, sequence->num_computed_tokens);
+      if (sequence->num_computed_tokens == sequence->num_tokens() &&
+          blocks.append(*sequence, sequence->num_tokens() + 1)) {
+        sequence->token_ids.push_back(pick(2));
+      }
+    }
+    if (!live.empty() && pick(3) == 0) {
+      const auto victim = live.begin() + pick(static_cast<int>(live.size()));
+      blocks.deallocate(**victim);
+      live.erase(victim);
+    }
+    std::vector<const Sequence*> holders;
+    for (const auto& sequence : live) holders.push_back(sequence.get());
+    ASSERT_EQ(blocks.check_integrity(holders), "") << "round " << round;
+    for (const auto& a : live) {
+      for (const auto& b : live) {
+        for (size_t i = 0; i < std::min(a->block_table.size(), b->block_table.size()); ++i) {
+          if (a->block_table[i] != b->block_table[i]) continue;
+          ASSERT_TRUE(std::equal(a->token_ids.begin(), a->token_ids.begin() + (i + 1) * 2,
+                                 b->token_ids.begin()))
+              << "round " << round;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_hits, 100);
+  for (auto& sequence : live) blocks.deallocate(*sequence);
+  EXPECT_EQ(blocks.num_free_blocks(), 24);
+  EXPECT_EQ(blocks.check_integrity({}), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(HashFunctions, BlockManagerProperty, testing::Bool(),
+                         [](const auto& test) { return test.param ? "Colliding" : "XxHash"; });
+
+}  // namespace
+}  // namespace nanovllm

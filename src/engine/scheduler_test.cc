@@ -1,0 +1,184 @@
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <vector>
+
+namespace nanovllm {
+namespace {
+
+// A scheduler whose steps "run" at once: every sequence samples token 1000 + its length.
+struct World {
+  World(SchedulerConfig config, int num_blocks, int block_size)
+      : blocks(num_blocks, block_size), scheduler(config, blocks) {}
+
+  Sequence& add(int prompt_length, int max_num_tokens = 1 << 20, bool cached = false) {
+    const auto id = static_cast<int32_t>(sequences.size());
+    std::vector<int32_t> prompt(prompt_length);
+    std::iota(prompt.begin(), prompt.end(), cached ? 0 : id * 10000);
+    sequences.push_back(std::make_unique<Sequence>(id, 0, std::move(prompt), max_num_tokens));
+    sequences.back()->num_cacheable_tokens = 1 << 20;
+    scheduler.add(*sequences.back());
+    return *sequences.back();
+  }
+
+  // {request id, new tokens} of the next step, which is then completed.
+  std::vector<std::pair<int, int>> step() {
+    std::vector<std::pair<int, int>> result;
+    const auto scheduled = scheduler.schedule();
+    scheduler.advance(scheduled);
+    for (const auto& [sequence, num_new] : scheduled) {
+      result.emplace_back(static_cast<int>(sequence->request_id), num_new);
+      blocks.register_computed(*sequence, sequence->num_computed_tokens);
+      if (sequence->num_pending_tokens > 0) {
+        sequence->token_ids.push_back(1000 + sequence->num_tokens());
+        --sequence->num_pending_tokens;
+        if (sequence->num_tokens() == sequence->max_num_tokens) scheduler.finish(*sequence);
+      }
+    }
+    std::vector<const Sequence*> holders;
+    for (const auto& sequence : sequences) holders.push_back(sequence.get());
+    EXPECT_EQ(blocks.check_integrity(holders), "");
+    return result;
+  }
+
+  BlockManager blocks;
+  Scheduler scheduler;
+  std::vector<std::unique_ptr<Sequence>> sequences;
+};
+
+using Step = std::vector<std::pair<int, int>>;
+
+TEST(Scheduler, MixesDecodesAndPromptsInOneStep) {
+  World world({.max_num_batched_tokens = 100, .max_num_seqs = 8}, 64, 4);
+  world.add(10);
+  EXPECT_EQ(world.step(), (Step{{0, 10}}));
+  world.add(20);
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 20}}));
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 1}}));
+}
+
+TEST(Scheduler, SplitsLongPromptsIntoChunksOfTheBudget) {
+  World world({.max_num_batched_tokens = 8, .max_num_seqs = 8}, 64, 4);
+  world.add(3);
+  world.add(12);
+  EXPECT_EQ(world.step(), (Step{{0, 3}, {1, 5}}));
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 7}}));
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 1}}));
+}
+
+TEST(Scheduler, PutsSequencesWithOneNewTokenFirst) {
+  World world({.max_num_batched_tokens = 10, .max_num_seqs = 8}, 64, 4);
+  world.add(12);
+  world.add(4);
+  EXPECT_EQ(world.step(), (Step{{0, 10}}));
+  EXPECT_EQ(world.step(), (Step{{0, 2}, {1, 4}}));
+  world.add(30);
+  world.add(1);
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 1}, {2, 8}}));
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 1}, {2, 8}}));
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 1}, {2, 8}}));
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 1}, {3, 1}, {2, 6}}));
+}
+
+TEST(Scheduler, RunsNoMoreSequencesThanAllowed) {
+  World world({.max_num_batched_tokens = 100, .max_num_seqs = 2}, 64, 4);
+  for (int i = 0; i < 4; ++i) world.add(3, 5);
+  EXPECT_EQ(world.step(), (Step{{0, 3}, {1, 3}}));
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 1}}));
+  EXPECT_EQ(world.step(), (Step{{2, 3}, {3, 3}}));
+}
+
+TEST(Scheduler, ServesInOrderOfArrivalEvenWhenALaterOneWouldFit) {
+  World world({.max_num_batched_tokens = 100, .max_num_seqs = 8}, 4, 4);
+  world.add(8, 9 + 3);
+  world.add(12, 13);
+  world.add(4, 5);
+  EXPECT_EQ(world.step(), (Step{{0, 8}}));  // 1 does not fit beside 0, and 2 waits behind it
+  EXPECT_EQ(world.step(), (Step{{0, 1}}));
+}
+
+TEST(Scheduler, PreemptsTheLatestAndRecomputesItFirst) {
+  World world({.max_num_batched_tokens = 100, .max_num_seqs = 8}, 4, 4);
+  Sequence& first = world.add(8, 13);
+  Sequence& second = world.add(7, 10);
+  world.add(4, 5);
+  EXPECT_EQ(world.step(), (Step{{0, 8}, {1, 7}}));
+  EXPECT_EQ(world.step(), (Step{{0, 1}}));  // 0 takes a third block from 1; nobody is let in
+  EXPECT_EQ(second.num_preemptions, 1);
+  EXPECT_EQ(world.scheduler.preempted().size(), 1u);
+  EXPECT_EQ(second.status, SequenceStatus::kWaiting);
+  EXPECT_EQ(world.scheduler.waiting().front(), &second);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(world.step(), (Step{{0, 1}}));
+  EXPECT_EQ(first.status, SequenceStatus::kFinished);
+  // 1 has its first block cached still; what it sampled before it was preempted is kept.
+  EXPECT_EQ(world.step(), (Step{{1, 4}, {2, 4}}));
+  EXPECT_EQ(second.num_tokens(), 9);
+}
+
+TEST(Scheduler, ASequenceAloneGetsTheWholeCache) {
+  World world({.max_num_batched_tokens = 5, .max_num_seqs = 8}, 3, 4);
+  Sequence& only = world.add(6, 13);  // 12 tokens are computed, 3 blocks
+  int steps = 0;
+  while (only.status != SequenceStatus::kFinished && steps < 20) {
+    world.step();
+    ++steps;
+  }
+  EXPECT_EQ(steps, 2 + 6);
+  EXPECT_EQ(only.num_preemptions, 0);
+}
+
+TEST(Scheduler, SkipsWhatThePrefixCacheHolds) {
+  World world({.max_num_batched_tokens = 100, .max_num_seqs = 8}, 16, 4);
+  world.add(10, 1 << 20, true);
+  world.step();
+  world.add(12, 1 << 20, true);
+  EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 4}}));
+  EXPECT_EQ(world.sequences[1]->num_stored_tokens, 8);
+}
+
+TEST(Scheduler, FinishesSequencesWhereverTheyAre) {
+  World world({.max_num_batched_tokens = 6, .max_num_seqs = 2}, 16, 4);
+  Sequence& running = world.add(4);
+  Sequence& prefilling = world.add(9);
+  Sequence& waiting = world.add(4);
+  world.step();
+  world.scheduler.finish(prefilling);
+  world.scheduler.finish(waiting);
+  EXPECT_EQ(world.step(), (Step{{0, 1}}));
+  world.scheduler.finish(running);
+  EXPECT_TRUE(world.step().empty());
+  EXPECT_EQ(world.blocks.num_free_blocks(), 16);
+}
+
+TEST(Scheduler, DoesNotScheduleBehindTheLastToken) {
+  BlockManager blocks(8, 4);
+  Scheduler scheduler({.max_num_batched_tokens = 16, .max_num_seqs = 4}, blocks);
+  Sequence sequence(0, 0, {1, 2, 3}, 5);
+  scheduler.add(sequence);
+  scheduler.advance(scheduler.schedule());
+  EXPECT_EQ(sequence.num_pending_tokens, 1);
+  const auto ahead = scheduler.schedule();  // the first token is not known yet, but counts
+  ASSERT_EQ(ahead.size(), 1u);
+  EXPECT_EQ(ahead[0].num_new_tokens, 1);
+  scheduler.advance(ahead);
+  EXPECT_EQ(sequence.num_pending_tokens, 2);
+  EXPECT_TRUE(scheduler.schedule().empty());  // 3 + 2 tokens are all it may have
+}
+
+TEST(Scheduler, CompletionsOfAnEarlierRequestGoBeforeLaterRequests) {
+  World world({.max_num_batched_tokens = 4, .max_num_seqs = 8}, 64, 4);
+  world.add(4);
+  world.add(4);
+  world.add(4);
+  world.step();
+  Sequence child(0, 1, {1, 2, 3}, 100);
+  world.scheduler.add(child);
+  EXPECT_EQ(world.scheduler.waiting().front(), &child);
+  world.scheduler.finish(child);
+}
+
+}  // namespace
+}  // namespace nanovllm

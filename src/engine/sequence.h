@@ -1,0 +1,72 @@
+// One completion of one prompt, as the scheduler and the block manager see it.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace nanovllm {
+
+enum class SequenceStatus {
+  kNew,      // in no queue: not added yet, or a completion that waits for its prompt's first one
+  kWaiting,  // holds no blocks
+  kRunning,  // holds blocks; part of every step that has room
+  kFinished,
+};
+
+// The cached content that a sequence's next full block continues (see BlockManager).
+struct PrefixChain {
+  int num_blocks = 0;       // full blocks of the sequence that are in the cache
+  uint64_t hash = 0;        // of the last of them
+  uint64_t content_id = 0;  // of the last of them; 0 = the beginning of a text
+};
+
+struct Sequence {
+  // max_num_tokens bounds prompt and output together.
+  Sequence(uint64_t request_id_, int index_, std::vector<int32_t> prompt_token_ids,
+           int max_num_tokens_)
+      : request_id(request_id_),
+        index(index_),
+        token_ids(std::move(prompt_token_ids)),
+        num_prompt_tokens(static_cast<int>(token_ids.size())),
+        max_num_tokens(max_num_tokens_) {}
+
+  const uint64_t request_id;
+  const int index;                 // which of the request's n completions
+  std::vector<int32_t> token_ids;  // prompt, then output, as far as the ids are known
+  const int num_prompt_tokens;
+  const int max_num_tokens;
+  SequenceStatus status = SequenceStatus::kNew;
+  // Tokens that steps in flight sample: they count, but their ids are not known yet.
+  int num_pending_tokens = 0;
+  int num_computed_tokens = 0;  // tokens whose KV is stored, or will be by the steps in flight
+  int num_stored_tokens = 0;    // tokens whose KV came from the cache; at most one above computed
+  int num_preemptions = 0;
+  std::vector<int32_t> block_table;
+
+  // What it may share. Tokens beyond num_cacheable_tokens are neither looked up nor registered;
+  // only sequences of the same salt share.
+  int num_cacheable_tokens = 0;
+  bool reads_prefix_cache = true;
+  uint64_t cache_salt = 0;
+  PrefixChain chain;
+
+  std::list<Sequence*>::iterator queue_position;  // in the scheduler's queue of its status
+
+  int num_tokens() const { return static_cast<int>(token_ids.size()) + num_pending_tokens; }
+  int num_output_tokens() const { return num_tokens() - num_prompt_tokens; }
+  // None once the last token it may have is sampled: that one is never fed back.
+  int num_uncomputed_tokens() const {
+    return num_tokens() < max_num_tokens ? num_tokens() - num_computed_tokens : 0;
+  }
+  std::span<const int32_t> prompt() const {
+    return {token_ids.data(), static_cast<size_t>(num_prompt_tokens)};
+  }
+  std::span<const int32_t> output() const {
+    return std::span(token_ids).subspan(num_prompt_tokens);
+  }
+};
+
+}  // namespace nanovllm
