@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/assert.h"
 #include "nanovllm/error.h"
 
 namespace nanovllm {
@@ -15,10 +16,4 @@ template <typename... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-[[noreturn]] void check_failed(const char* condition, const char* file, int line);
-
 }  // namespace nanovllm
-
-// For bugs of ours only: prints the condition and aborts. Bad input throws Error instead.
-#define NANOVLLM_CHECK(condition) \
-  ((condition) ? static_cast<void>(0) : ::nanovllm::check_failed(#condition, __FILE__, __LINE__))

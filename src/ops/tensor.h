@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "base/check.h"
+#include "base/assert.h"
 #include "base/dtype.h"
 
 namespace nanovllm {
