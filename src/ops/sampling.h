@@ -12,9 +12,18 @@ namespace nanovllm {
 
 // One row of logits. Order of operations, as in vLLM: raw log-probabilities are read; logit_bias;
 // banned tokens (-inf); repetition, frequency and presence penalties; temperature; min_p; top_k;
-// top_p; draw. The draw inverts the cumulative distribution of the kept tokens in id order at u =
-// philox(seed, position) in [0, 1). temperature 0 takes the largest logit, the smallest id among
-// equals.
+// top_p; draw.
+//
+// - A temperature below kGreedyTemperature takes the largest logit, the smallest id among equals.
+// - min_p keeps what is at least min_p times as likely as the most likely token.
+// - top_k keeps every token whose logit is at least the k-th largest: all the equals of the k-th.
+// - top_p keeps the fewest most likely tokens whose probabilities (among what min_p and top_k left)
+//   reach top_p, smaller ids first among equals, and always one.
+// - The draw inverts the cumulative distribution of the kept tokens in id order at u =
+//   philox_uniform(seed, position) in [0, 1) (base/philox.h).
+// - Ids outside the vocabulary in prompt_ids, output_ids, logit_bias and banned_ids are ignored.
+// - A row that holds a NaN or +inf, or nothing above -inf, before or after the edits, has no
+//   distribution: its result has token_id -1 and no log-probabilities, and no other row notices.
 struct SamplingRow {
   float temperature = 1;
   float top_p = 1;
@@ -24,26 +33,30 @@ struct SamplingRow {
   float presence_penalty = 0;
   float frequency_penalty = 0;
   uint64_t seed = 0;
-  uint64_t position = 0;                // index of the token drawn, prompt included
-  std::span<const int32_t> prompt_ids;  // for repetition_penalty
-  std::span<const int32_t> output_ids;  // for all three penalties
-  std::span<const std::pair<int32_t, float>> logit_bias;
-  std::span<const int32_t> banned_ids;  // EOS and stop tokens before min_tokens
-  int32_t num_logprobs = -1;            // -1 = none, 0 = the chosen token's only
+  uint64_t position = 0;                     // index of the token drawn, prompt included
+  std::span<const int32_t> prompt_ids = {};  // for repetition_penalty
+  std::span<const int32_t> output_ids = {};  // for all three penalties
+  std::span<const std::pair<int32_t, float>> logit_bias = {};
+  std::span<const int32_t> banned_ids = {};  // EOS and stop tokens before min_tokens
+  int32_t num_logprobs = -1;                 // -1 = none, 0 = the chosen token's only
   int32_t forced_id =
       -1;  // >= 0: nothing is drawn, log-probabilities are given for this id (prompts)
 };
 
+// Dividing by less would overflow; it is also where vLLM starts to be greedy.
+inline constexpr float kGreedyTemperature = 1e-5f;
+inline bool is_greedy(const SamplingRow& row) { return row.temperature < kGreedyTemperature; }
+
 struct LogprobEntry {
   int32_t token_id;
   float logprob;
-  int32_t rank;  // 1 = most likely
+  int32_t rank;  // 1 = most likely; smaller ids first among equals
 };
 
 struct SamplingResult {
-  int32_t token_id = -1;
+  int32_t token_id = -1;  // -1 = the row has no distribution to draw from
   std::vector<LogprobEntry>
-      logprobs;  // the chosen token, then the num_logprobs most likely without it
+      logprobs;  // the chosen token, then those of the num_logprobs most likely that are not it
 };
 
 struct SamplingBatch {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "backend/cpu/cpu_features.h"
+#include "backend/cpu/row_sampler.h"
 #include "backend/cpu/thread_pool.h"
 #include "ops/backend.h"
 
@@ -55,6 +57,7 @@ class CpuBackend final : public Backend {
  private:
   Isa isa_;
   ThreadPool pool_;
+  std::vector<RowSampler> row_samplers_;  // one a thread
 };
 
 }  // namespace nanovllm

@@ -1,0 +1,289 @@
+#include "backend/cpu/row_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "base/check.h"
+#include "base/philox.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// 16 KB of logits: small enough to share out, large enough to be worth waking a thread for.
+constexpr int64_t kBlocksInRange = 32;
+// 16 KB of sums, which fit in the L1 cache; a flat row of 150,000 logits has some hundreds in the
+// fullest bin.
+constexpr int kBins = 2048;
+// Weights of 0 are added to one of several sums that nobody reads: one would be a chain of
+// additions, each waiting for the one before.
+constexpr int kIdleBins = 16;
+
+}  // namespace
+
+template <typename Fn>
+void RowSampler::for_block_ranges(Fn&& fn) {
+  const int64_t num_ranges = (num_blocks_ + kBlocksInRange - 1) / kBlocksInRange;
+  if (num_ranges == 1) return fn(int64_t{0}, num_blocks_);
+  pool_->parallel_for(num_ranges, [&](int64_t range, int) {
+    const int64_t begin = range * kBlocksInRange;
+    fn(begin, std::min(begin + kBlocksInRange, num_blocks_));
+  });
+}
+
+int RowSampler::block_size(int64_t b) const {
+  return static_cast<int>(std::min<int64_t>(kSampleBlock, vocab_size_ - b * kSampleBlock));
+}
+
+SamplingResult RowSampler::sample(const SamplingKernels& kernels, ThreadPool& pool,
+                                  const SamplingRow& row, float* logits, int64_t vocab_size) {
+  kernels_ = &kernels;
+  pool_ = &pool;
+  logits_ = logits;
+  vocab_size_ = vocab_size;
+  num_blocks_ = num_sample_blocks(vocab_size);
+  SamplingResult result;
+  scan();
+  if (!find_top()) return result;
+  if (row.forced_id >= 0) {
+    NANOVLLM_CHECK(row.forced_id < vocab_size);
+    result.token_id = row.forced_id;
+  } else {
+    edits_.apply(row, logits_, vocab_size_);
+    rescan_edited();
+    if (!find_top()) return result;
+    result.token_id = is_greedy(row) ? first_largest() : draw(row);
+    if (row.num_logprobs >= 0) {
+      edits_.undo(logits_);
+      rescan_edited();
+      find_top();
+    }
+  }
+  if (row.num_logprobs >= 0) result.logprobs = logprobs(result.token_id, row.num_logprobs);
+  return result;
+}
+
+void RowSampler::scan() {
+  max_.resize(static_cast<size_t>(num_blocks_));
+  mass_.resize(static_cast<size_t>(num_blocks_));
+  for_block_ranges([&](int64_t begin, int64_t end) {
+    const int64_t last = std::min(end * kSampleBlock, vocab_size_);
+    kernels_->block_max(block(begin), last - begin * kSampleBlock, &max_[begin]);
+  });
+}
+
+void RowSampler::rescan_edited() {
+  edited_.assign(static_cast<size_t>(num_blocks_), 0);
+  edits_.for_each_edited([&](int32_t id) { edited_[id / kSampleBlock] = 1; });
+  for (int64_t b = 0; b < num_blocks_; ++b) {
+    if (edited_[b] != 0) kernels_->block_max(block(b), block_size(b), &max_[b]);
+  }
+}
+
+// False when there is no distribution to draw from.
+bool RowSampler::find_top() {
+  top_ = -kInfinity;
+  for (const float max : max_) {
+    if (std::isnan(max)) return false;
+    top_ = std::max(top_, max);
+  }
+  return std::isfinite(top_);
+}
+
+int32_t RowSampler::first_largest() const {
+  const int64_t b = std::find(max_.begin(), max_.end(), top_) - max_.begin();
+  const float* const x = block(b);
+  return static_cast<int32_t>(b * kSampleBlock + (std::find(x, x + block_size(b), top_) - x));
+}
+
+int32_t RowSampler::draw(const SamplingRow& row) {
+  scale_ = 1 / row.temperature;
+  return pick(find_threshold(row), philox_uniform(row.seed, row.position));
+}
+
+RowSampler::Threshold RowSampler::find_threshold(const SamplingRow& row) {
+  float lowest = -kInfinity;
+  if (row.min_p > 0) lowest = top_ + std::log(row.min_p) / scale_;
+  if (row.top_k > 0 && row.top_k < vocab_size_) lowest = std::max(lowest, kth_largest(row.top_k));
+  if (row.top_p < 1) return top_p_threshold(row.top_p, lowest);
+  return {lowest, vocab_size_};
+}
+
+// Fills mass_ and returns its sum.
+double RowSampler::weigh_blocks(float threshold) {
+  for_block_ranges([&](int64_t begin, int64_t end) {
+    const int64_t last = std::min(end * kSampleBlock, vocab_size_);
+    kernels_->block_mass(block(begin), last - begin * kSampleBlock, &max_[begin],
+                         {top_, scale_, threshold}, &mass_[begin]);
+  });
+  double total = 0;
+  for (const float mass : mass_) total += mass;
+  return total;
+}
+
+// 1 <= k <= vocab_size.
+float RowSampler::kth_largest(int64_t k) {
+  float bound = -kInfinity;
+  if (k <= num_blocks_) {
+    ordered_ = max_;
+    std::nth_element(ordered_.begin(), ordered_.begin() + (k - 1), ordered_.end(),
+                     std::greater<>());
+    bound = ordered_[k - 1];
+  }
+  size_t count = 0;
+  for (int64_t b = 0; b < num_blocks_; ++b) {
+    if (max_[b] < bound) continue;
+    if (ordered_.size() < count + kSampleBlock) ordered_.resize(2 * count + kSampleBlock);
+    const float* const x = block(b);
+    for (int i = 0; i < block_size(b); ++i) {
+      ordered_[count] = x[i];
+      count += x[i] >= bound;
+    }
+  }
+  std::nth_element(ordered_.begin(), ordered_.begin() + (k - 1),
+                   ordered_.begin() + static_cast<int64_t>(count), std::greater<>());
+  return ordered_[k - 1];
+}
+
+RowSampler::Threshold RowSampler::top_p_threshold(float top_p, float lowest) {
+  const double total = weigh_blocks(lowest);
+  const double needed = top_p * total;
+  // Tokens below this weight together have less than what top_p leaves over, so that none of them
+  // is kept: few tokens of a trained model's row are above it. Half, for what rounding may add.
+  const double unneeded = (1 - static_cast<double>(top_p)) * total / (2.0 * vocab_size_);
+  lowest = std::max(
+      {lowest, top_ + static_cast<float>(std::log(unneeded)) / scale_, top_ - 87 / scale_});
+  const float bins_per_unit = kBins / (top_ - lowest);
+  histogram_.assign(kBins + kIdleBins, 0);
+  float weight[kSampleBlock];
+  int32_t bin[kSampleBlock];
+  for (int64_t b = 0; b < num_blocks_; ++b) {
+    if (max_[b] < lowest) continue;
+    kernels_->weights(block(b), block_size(b), {top_, scale_, lowest}, weight);
+    kernels_->bins(block(b), block_size(b), top_, bins_per_unit, kBins - 1, bin);
+    for (int i = 0; i < block_size(b); ++i) {
+      histogram_[weight[i] > 0 ? bin[i] : kBins + i % kIdleBins] += weight[i];
+    }
+  }
+  double before = 0;
+  int crossed = 0;
+  while (crossed < kBins - 1 && before + histogram_[crossed] < needed) {
+    before += histogram_[crossed++];
+  }
+  candidates_.clear();
+  for (int64_t b = 0; b < num_blocks_; ++b) {
+    if (max_[b] < lowest) continue;
+    kernels_->bins(block(b), block_size(b), top_, bins_per_unit, kBins - 1, bin);
+    if (std::find(bin, bin + block_size(b), crossed) == bin + block_size(b)) continue;
+    kernels_->weights(block(b), block_size(b), {top_, scale_, lowest}, weight);
+    for (int i = 0; i < block_size(b); ++i) {
+      if (bin[i] != crossed || weight[i] == 0) continue;
+      candidates_.push_back({block(b)[i], static_cast<int32_t>(b * kSampleBlock + i), weight[i]});
+    }
+  }
+  // Rounding, or a top_p next to 1: everything above `lowest` is needed.
+  if (candidates_.empty()) return {lowest, vocab_size_};
+  return last_needed(needed - before);
+}
+
+// The last of the most likely candidates whose weights reach `needed`; the last of all when they do
+// not. Halves the candidates as quickselect does.
+RowSampler::Threshold RowSampler::last_needed(double needed) {
+  const auto more_likely = [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  };
+  auto begin = candidates_.begin();
+  auto end = candidates_.end();
+  while (end - begin > 1) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, more_likely);
+    double upper = 0;
+    for (auto c = begin; c != middle; ++c) upper += c->weight;
+    if (upper >= needed) {
+      end = middle;
+    } else {
+      needed -= upper;
+      begin = middle;
+    }
+  }
+  return {begin->logit, begin->id};
+}
+
+void RowSampler::block_weights(int64_t b, const Threshold& threshold, float* weight) const {
+  kernels_->weights(block(b), block_size(b), {top_, scale_, threshold.logit}, weight);
+  const int64_t first_id = b * kSampleBlock;
+  for (int i = 0; i < block_size(b); ++i) {
+    if (first_id + i > threshold.last_tie && block(b)[i] == threshold.logit) weight[i] = 0;
+  }
+}
+
+// The first token whose cumulative weight exceeds u times the total; -1 when nothing has a weight.
+int32_t RowSampler::pick(const Threshold& threshold, double u) {
+  double total = weigh_blocks(threshold.logit);
+  float weight[kSampleBlock];
+  if (threshold.last_tie < vocab_size_) {
+    for (int64_t b = threshold.last_tie / kSampleBlock; b < num_blocks_; ++b) {
+      if (max_[b] < threshold.logit) continue;
+      total -= mass_[b];
+      block_weights(b, threshold, weight);
+      mass_[b] = 0;
+      for (int i = 0; i < block_size(b); ++i) mass_[b] += weight[i];
+      total += mass_[b];
+    }
+  }
+  const double target = u * total;
+  double cumulative = 0;
+  int64_t chosen = -1;
+  for (int64_t b = 0; b < num_blocks_; ++b) {
+    if (mass_[b] == 0) continue;
+    chosen = b;
+    if (cumulative + mass_[b] > target) break;
+    cumulative += mass_[b];
+  }
+  if (chosen < 0) return -1;
+  block_weights(chosen, threshold, weight);
+  int32_t token = -1;
+  for (int i = 0; i < block_size(chosen); ++i) {
+    if (weight[i] == 0) continue;
+    token = static_cast<int32_t>(chosen * kSampleBlock + i);
+    cumulative += weight[i];
+    if (cumulative > target) break;
+  }
+  return token;
+}
+
+std::vector<LogprobEntry> RowSampler::logprobs(int32_t chosen, int32_t count) {
+  scale_ = 1;
+  const double log_total = top_ + std::log(weigh_blocks(-kInfinity));
+  const auto logprob = [&](int32_t id) { return static_cast<float>(logits_[id] - log_total); };
+  const float x = logits_[chosen];
+  const int64_t larger = kernels_->count_at_least(logits_, chosen, x) +
+                         kernels_->count_at_least(logits_ + chosen + 1, vocab_size_ - chosen - 1,
+                                                  std::nextafter(x, kInfinity));
+  std::vector<LogprobEntry> entries{{chosen, logprob(chosen), static_cast<int32_t>(larger + 1)}};
+  count = static_cast<int32_t>(std::min<int64_t>(count, vocab_size_));
+  if (count == 0) return entries;
+  const float kth = kth_largest(count);
+  candidates_.clear();
+  for (int64_t b = 0; b < num_blocks_; ++b) {
+    if (max_[b] < kth) continue;
+    for (int i = 0; i < block_size(b); ++i) {
+      const float logit = block(b)[i];
+      if (logit >= kth)
+        candidates_.push_back({logit, static_cast<int32_t>(b * kSampleBlock + i), 0});
+    }
+  }
+  std::partial_sort(candidates_.begin(), candidates_.begin() + count, candidates_.end(),
+                    [](const Candidate& a, const Candidate& b) {
+                      return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+                    });
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t id = candidates_[i].id;
+    if (id != chosen) entries.push_back({id, logprob(id), i + 1});
+  }
+  return entries;
+}
+
+}  // namespace nanovllm
