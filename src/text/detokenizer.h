@@ -27,22 +27,27 @@ class Detokenizer {
   std::unique_ptr<State> state_;
 };
 
-// Finds the first stop string in text that arrives in pieces, and holds back exactly what might
-// still become one.
+// Finds the stop string that ends first in text that arrives in pieces (the longest of those that
+// end together), and holds back exactly what might still become one. What it finds does not depend
+// on how the text is cut. Linear in the text; not thread-safe.
 class StopStringMatcher {
  public:
+  // Empty stop strings are never found.
   StopStringMatcher(std::vector<std::string> stops, bool include_stop_in_output);
   struct Result {
     std::string text;  // may be shown now
     int matched = -1;  // index of the stop string found; text after it is dropped
   };
-  Result append(std::string_view piece);
-  std::string finish();  // what was held back
+  Result append(std::string_view piece);  // nothing after a match or finish()
+  std::string finish();                   // what was held back
 
  private:
   std::vector<std::string> stops_;
+  std::vector<std::vector<size_t>> borders_;  // [stop][prefix length]: longest border of the prefix
+  std::vector<size_t> matched_;               // [stop]: bytes of it that end the text so far
   bool include_;
-  std::string held_;
+  bool done_ = false;
+  std::string held_;  // the longest such prefix
 };
 
 }  // namespace nanovllm

@@ -1,0 +1,219 @@
+#include "text/bpe.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <utility>
+
+#include "base/check.h"
+#include "text/byte_alphabet.h"
+#include "text/utf8.h"
+
+namespace nanovllm::text {
+
+namespace {
+
+constexpr uint32_t kNoRank = UINT32_MAX;
+
+// Up to here rescanning all pairs after each merge beats a heap.
+constexpr size_t kShortWord = 40;  // symbols
+
+}  // namespace
+
+MergeTable::MergeTable(size_t merges) { grow(std::bit_ceil(2 * merges + 2)); }
+
+void MergeTable::grow(size_t slots) {
+  std::vector<Slot> old(slots);
+  old.swap(slots_);
+  mask_ = slots - 1;
+  shift_ = 64 - std::countr_zero(slots);
+  for (const Slot& slot : old) {
+    if (slot.key == kEmpty) continue;
+    size_t i = slot_of(slot.key);
+    while (slots_[i].key != kEmpty) i = (i + 1) & mask_;
+    slots_[i] = slot;
+  }
+}
+
+void MergeTable::add(int32_t left, int32_t right, Merge merge) {
+  if (2 * (size_ + 1) > slots_.size()) grow(2 * slots_.size());
+  const uint64_t key = key_of(left, right);
+  size_t i = slot_of(key);
+  while (slots_[i].key != kEmpty && slots_[i].key != key) i = (i + 1) & mask_;
+  size_ += slots_[i].key == kEmpty;
+  slots_[i] = {key, merge};
+}
+
+Bpe::Bpe(Vocabulary vocabulary, MergeTable merges, BpeOptions options)
+    : vocabulary_(std::move(vocabulary)), merges_(std::move(merges)), options_(std::move(options)) {
+  plain_bytes_ = options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
+  for (int b = 0; b < 256; ++b) {
+    std::string spelling;
+    append_utf8(spelling, kByteToChar[b]);
+    byte_ids_[b] = vocabulary_.find(spelling);
+    plain_bytes_ = plain_bytes_ && byte_ids_[b] >= 0;
+    fallback_ids_[b] = vocabulary_.find(fmt::format("<0x{:02X}>", b));
+  }
+}
+
+MergeTable::Merge Bpe::pair(int32_t left, int32_t right) const {
+  const MergeTable::Merge* merge = merges_.find(left, right);
+  return merge ? *merge : MergeTable::Merge{kNoRank, -1};
+}
+
+int32_t Bpe::unknown_id() const {
+  const int32_t id = vocabulary_.find(*options_.unk_token);
+  if (id < 0) {
+    throw_error(ErrorCode::kCorruptData,
+                "the text has a character that the tokenizer's vocabulary lacks, and so does its "
+                "unk_token '{}'",
+                *options_.unk_token);
+  }
+  return id;
+}
+
+int32_t Bpe::find_character(std::string_view character, bool first, bool last) const {
+  const bool prefixed = !first && !options_.continuing_subword_prefix.empty();
+  const bool suffixed = last && !options_.end_of_word_suffix.empty();
+  if (!prefixed && !suffixed) return vocabulary_.find(character);
+  std::string spelling;
+  if (prefixed) spelling = options_.continuing_subword_prefix;
+  spelling += character;
+  if (suffixed) spelling += options_.end_of_word_suffix;
+  return vocabulary_.find(spelling);
+}
+
+bool Bpe::append_fallback(std::string_view character, bool first, bool last,
+                          std::vector<int32_t>& ids) const {
+  if (!options_.byte_fallback) return false;
+  std::string bytes;
+  if (!first) bytes += options_.continuing_subword_prefix;
+  bytes += character;
+  if (last) bytes += options_.end_of_word_suffix;
+  const size_t start = ids.size();
+  for (const char byte : bytes) {
+    const int32_t id = fallback_ids_[static_cast<uint8_t>(byte)];
+    if (id < 0) {
+      ids.resize(start);
+      return false;
+    }
+    ids.push_back(id);
+  }
+  return true;
+}
+
+void Bpe::split_characters(std::string_view word, std::vector<int32_t>& ids) const {
+  int32_t unknown = -1;  // an unknown token that is not written yet, so that more can join it
+  for (size_t i = 0; i < word.size();) {
+    const size_t length = utf8_length(word[i]);
+    const bool last = i + length == word.size();
+    const std::string_view character = word.substr(i, length);
+    const int32_t id = find_character(character, i == 0, last);
+    if (id >= 0) {
+      if (unknown >= 0) ids.push_back(std::exchange(unknown, -1));
+      ids.push_back(id);
+    } else if (!append_fallback(character, i == 0, last, ids) && options_.unk_token) {
+      if (unknown >= 0 && !options_.fuse_unk) ids.push_back(unknown);
+      unknown = unknown_id();
+    }
+    i += length;
+  }
+  if (unknown >= 0) ids.push_back(unknown);
+}
+
+void Bpe::merge_short(BpeScratch& scratch) const {
+  std::vector<int32_t>& ids = scratch.ids;
+  std::vector<MergeTable::Merge>& pairs = scratch.pairs;
+  pairs.clear();
+  for (size_t i = 0; i + 1 < ids.size(); ++i) pairs.push_back(pair(ids[i], ids[i + 1]));
+  while (!pairs.empty()) {
+    size_t best = 0;
+    for (size_t i = 1; i < pairs.size(); ++i) {
+      if (pairs[i].rank < pairs[best].rank) best = i;
+    }
+    if (pairs[best].rank == kNoRank) return;
+    ids[best] = pairs[best].id;
+    ids.erase(ids.begin() + static_cast<ptrdiff_t>(best) + 1);
+    pairs.erase(pairs.begin() + static_cast<ptrdiff_t>(best));
+    if (best > 0) pairs[best - 1] = pair(ids[best - 1], ids[best]);
+    if (best < pairs.size()) pairs[best] = pair(ids[best], ids[best + 1]);
+  }
+}
+
+// The same in O(n log n): a linked list of symbols and a heap of pairs, leftmost first among
+// equals. A heap entry is stale when the pair at its position has another rank by now.
+void Bpe::merge_long(BpeScratch& scratch) const {
+  std::vector<int32_t>& ids = scratch.ids;
+  std::vector<MergeTable::Merge>& pairs = scratch.pairs;
+  std::vector<uint32_t>&previous = scratch.previous, &next = scratch.next;
+  std::vector<uint64_t>& queue = scratch.queue;
+  const auto size = static_cast<uint32_t>(ids.size());
+  pairs.assign(size, {kNoRank, -1});
+  previous.resize(size);
+  next.resize(size);
+  queue.clear();
+  for (uint32_t i = 0; i < size; ++i) {
+    previous[i] = i - 1;
+    next[i] = i + 1;
+    if (i + 1 < size) pairs[i] = pair(ids[i], ids[i + 1]);
+    if (pairs[i].rank != kNoRank) queue.push_back(uint64_t{pairs[i].rank} << 32 | i);
+  }
+  std::make_heap(queue.begin(), queue.end(), std::greater<>());
+  const auto update = [&](uint32_t left, uint32_t right) {
+    pairs[left] = pair(ids[left], ids[right]);
+    if (pairs[left].rank == kNoRank) return;
+    queue.push_back(uint64_t{pairs[left].rank} << 32 | left);
+    std::push_heap(queue.begin(), queue.end(), std::greater<>());
+  };
+  while (!queue.empty()) {
+    std::pop_heap(queue.begin(), queue.end(), std::greater<>());
+    const uint64_t top = queue.back();
+    queue.pop_back();
+    const auto at = static_cast<uint32_t>(top);
+    if (pairs[at].rank != top >> 32) continue;
+    const uint32_t joined = next[at];
+    ids[at] = pairs[at].id;
+    ids[joined] = -1;
+    pairs[joined].rank = kNoRank;
+    next[at] = next[joined];
+    if (next[at] < size) {
+      previous[next[at]] = at;
+      update(at, next[at]);
+    } else {
+      pairs[at].rank = kNoRank;
+    }
+    if (at > 0) update(previous[at], at);
+  }
+  ids.erase(std::remove(ids.begin(), ids.end(), -1), ids.end());
+}
+
+void Bpe::encode(std::string_view word, bool byte_level, BpeScratch& scratch,
+                 std::vector<int32_t>& out) const {
+  std::vector<int32_t>& ids = scratch.ids;
+  ids.clear();
+  const bool by_table = byte_level && plain_bytes_;
+  if (byte_level && (!by_table || options_.ignore_merges)) {
+    scratch.spelling.clear();
+    append_byte_spelling(scratch.spelling, word);
+  }
+  const std::string_view spelled = byte_level ? std::string_view(scratch.spelling) : word;
+  if (options_.ignore_merges) {
+    if (const int32_t id = vocabulary_.find(spelled); id >= 0) {
+      out.push_back(id);
+      return;
+    }
+  }
+  if (by_table) {
+    for (const char byte : word) ids.push_back(byte_ids_[static_cast<uint8_t>(byte)]);
+  } else {
+    split_characters(spelled, ids);
+  }
+  if (ids.size() > kShortWord) {
+    merge_long(scratch);
+  } else {
+    merge_short(scratch);
+  }
+  out.insert(out.end(), ids.begin(), ids.end());
+}
+
+}  // namespace nanovllm::text

@@ -1,0 +1,100 @@
+// Byte pair encoding of one word: start from characters, join the pair of the lowest rank until no
+// pair is left.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/vocabulary.h"
+
+namespace nanovllm::text {
+
+// (left id, right id) -> rank and joined id; open addressing, 16 bytes a slot.
+class MergeTable {
+ public:
+  struct Merge {
+    uint32_t rank;
+    int32_t id;
+  };
+  explicit MergeTable(size_t merges = 0);
+  void add(int32_t left, int32_t right, Merge merge);  // the last one given stays
+  const Merge* find(int32_t left, int32_t right) const {
+    const uint64_t key = key_of(left, right);
+    for (size_t i = slot_of(key);; i = (i + 1) & mask_) {
+      if (slots_[i].key == key) return &slots_[i].merge;
+      if (slots_[i].key == kEmpty) return nullptr;
+    }
+  }
+
+ private:
+  static constexpr uint64_t kEmpty = UINT64_MAX;  // ids are not negative
+  struct Slot {
+    uint64_t key = kEmpty;
+    Merge merge{};
+  };
+  static uint64_t key_of(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+  size_t slot_of(uint64_t key) const { return (key * 0x9E3779B97F4A7C15u) >> shift_; }
+  void grow(size_t slots);
+
+  std::vector<Slot> slots_;
+  size_t mask_ = 0;
+  int shift_ = 0;  // 64 - log2(slots)
+  size_t size_ = 0;
+};
+
+struct BpeOptions {
+  std::optional<std::string> unk_token;
+  std::string continuing_subword_prefix;
+  std::string end_of_word_suffix;
+  bool fuse_unk = false;
+  bool byte_fallback = false;
+  bool ignore_merges = false;
+};
+
+// Buffers a caller keeps between words.
+struct BpeScratch {
+  std::vector<int32_t> ids;
+  std::vector<MergeTable::Merge> pairs;  // of ids[i] with the next one; rank kNoRank: does not join
+  std::vector<uint32_t> previous, next;
+  std::vector<uint64_t> queue;  // rank << 32 | position
+  std::string spelling;
+};
+
+// Immutable after construction.
+class Bpe {
+ public:
+  Bpe(Vocabulary vocabulary, MergeTable merges, BpeOptions options);
+
+  // Appends the ids of a word that is not empty. `byte_level`: the word is plain text and the
+  // vocabulary spells bytes. Throws Error(kCorruptData) when the unknown token is needed but is not
+  // in the vocabulary.
+  void encode(std::string_view word, bool byte_level, BpeScratch& scratch,
+              std::vector<int32_t>& out) const;
+
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+
+ private:
+  void split_characters(std::string_view word, std::vector<int32_t>& ids) const;
+  int32_t find_character(std::string_view character, bool first, bool last) const;
+  bool append_fallback(std::string_view character, bool first, bool last,
+                       std::vector<int32_t>& ids) const;
+  int32_t unknown_id() const;
+  MergeTable::Merge pair(int32_t left, int32_t right) const;
+  void merge_short(BpeScratch& scratch) const;
+  void merge_long(BpeScratch& scratch) const;
+
+  Vocabulary vocabulary_;
+  MergeTable merges_;
+  BpeOptions options_;
+  bool plain_bytes_ = false;                 // byte_ids_ is complete and no prefix or suffix is set
+  std::array<int32_t, 256> byte_ids_{};      // of the byte's spelling, -1: none
+  std::array<int32_t, 256> fallback_ids_{};  // of <0x00> ... <0xFF>
+};
+
+}  // namespace nanovllm::text

@@ -1,0 +1,215 @@
+#include "text/decode_steps.h"
+
+#include <algorithm>
+
+#include "text/byte_alphabet.h"
+#include "text/utf8.h"
+
+namespace nanovllm::text {
+
+void AppendStep::part(std::string_view text) {
+  if (after_token_ && spaces_) out_.push_back(' ');
+  after_token_ = false;
+  out_.append(text);
+}
+
+void FuseStep::finish() {
+  next_.end_token();
+  next_.finish();
+}
+
+void ByteLevelStep::token(std::string_view text) {
+  append_spelled_bytes(bytes_, text);
+  flush();
+}
+
+void ByteLevelStep::end_token() {
+  append_spelled_bytes(bytes_, spelling_);
+  spelling_.clear();
+  flush();
+}
+
+void ByteLevelStep::flush() {
+  const size_t valid = find_invalid_utf8(bytes_);
+  if (valid == bytes_.size()) {
+    next_.part(bytes_);
+    bytes_.clear();
+    return;
+  }
+  text_.assign(bytes_, 0, valid);
+  size_t done = valid;
+  while (done < bytes_.size()) {
+    const Utf8Step step = classify_utf8(bytes_.data() + done, bytes_.size() - done);
+    if (step.kind == Utf8Kind::kIncomplete) break;
+    if (step.kind == Utf8Kind::kValid) {
+      text_.append(bytes_, done, static_cast<size_t>(step.length));
+    } else {
+      text_.append(kReplacement);
+    }
+    done += static_cast<size_t>(step.length);
+  }
+  bytes_.erase(0, done);
+  if (!text_.empty()) next_.part(text_);
+}
+
+void ByteLevelStep::finish() {
+  if (!bytes_.empty()) next_.part(kReplacement);  // flush() leaves one cut-off character at most
+  bytes_.clear();
+  FuseStep::finish();
+}
+
+namespace {
+
+// The byte that "<0xE2>" stands for, -1 for any other token.
+int byte_of(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  int value = 0;
+  for (const char c : token.substr(3, 2)) {
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
+    if (digit < 0) return -1;
+    value = value * 16 + digit;
+  }
+  return value;
+}
+
+}  // namespace
+
+void ByteFallbackStep::part(std::string_view text) {
+  if (!ordinary_ && start_.size() + text.size() <= 6) {
+    start_.append(text);
+    return;
+  }
+  if (!ordinary_) {
+    ordinary_ = true;
+    flush();
+    next_.part(start_);
+    start_.clear();
+  }
+  next_.part(text);
+}
+
+void ByteFallbackStep::end_token() {
+  if (ordinary_) {
+    ordinary_ = false;
+    next_.end_token();
+    return;
+  }
+  token(start_);
+  start_.clear();
+}
+
+void ByteFallbackStep::token(std::string_view text) {
+  if (const int byte = byte_of(text); byte >= 0) {
+    bytes_.push_back(static_cast<char>(byte));
+    return;
+  }
+  flush();
+  next_.token(text);
+}
+
+void ByteFallbackStep::flush() {
+  if (bytes_.empty()) return;
+  if (find_invalid_utf8(bytes_) == bytes_.size()) {
+    next_.token(bytes_);
+  } else {
+    for (size_t i = 0; i < bytes_.size(); ++i) next_.token(kReplacement);
+  }
+  bytes_.clear();
+}
+
+void ByteFallbackStep::finish() {
+  flush();
+  next_.finish();
+}
+
+void ReplaceLiteralStep::part(std::string_view text) {
+  held_.append(text);
+  std::string_view rest = held_;
+  for (size_t at; (at = rest.find(literal_)) != rest.npos;) {
+    if (at > 0) next_.part(rest.substr(0, at));
+    next_.part(content_);
+    rest.remove_prefix(at + literal_.size());
+  }
+  size_t keep = std::min(rest.size(), literal_.size() - 1);
+  while (keep > 0 && !rest.ends_with(std::string_view(literal_).substr(0, keep))) --keep;
+  if (rest.size() > keep) next_.part(rest.substr(0, rest.size() - keep));
+  held_.erase(0, held_.size() - keep);
+}
+
+void ReplaceLiteralStep::end_token() {
+  if (!held_.empty()) next_.part(held_);
+  held_.clear();
+  next_.end_token();
+}
+
+void ReplaceRegexStep::end_token() {
+  std::vector<Section> sections;
+  pattern_.cut(token_, sections);
+  std::string replaced;
+  for (const Section& section : sections) {
+    if (section.is_match) {
+      replaced.append(content_);
+    } else {
+      replaced.append(token_, section.begin, section.end - section.begin);
+    }
+  }
+  token_.clear();
+  next_.token(replaced);
+}
+
+void StripStep::part(std::string_view text) {
+  while (cut_ < start_ && text.starts_with(content_)) {
+    text.remove_prefix(content_.size());
+    ++cut_;
+  }
+  if (text.empty()) return;
+  cut_ = start_;
+  if (stop_ == 0) {
+    next_.part(text);
+    return;
+  }
+  size_t tail = 0;  // `content` characters at the end
+  std::string_view body = text;
+  while (body.ends_with(content_)) {
+    body.remove_suffix(content_.size());
+    ++tail;
+  }
+  if (!body.empty()) {
+    release(held_);
+    held_ = 0;
+    next_.part(body);
+  }
+  const size_t now = held_ + tail;
+  held_ = static_cast<uint32_t>(std::min<size_t>(now, stop_));
+  release(now - held_);
+}
+
+void StripStep::release(size_t characters) {
+  for (size_t i = 0; i < characters; ++i) next_.part(content_);
+}
+
+void StripStep::end_token() {
+  cut_ = held_ = 0;
+  next_.end_token();
+}
+
+void MetaspaceStep::part(std::string_view text) {
+  text_.clear();
+  for (size_t at; (at = text.find(replacement_)) != text.npos;) {
+    text_.append(text.substr(0, at));
+    if (!drop_) text_.push_back(' ');
+    text.remove_prefix(at + replacement_.size());
+  }
+  text_.append(text);
+  if (!text_.empty()) next_.part(text_);
+}
+
+void MetaspaceStep::end_token() {
+  drop_ = false;
+  next_.end_token();
+}
+
+}  // namespace nanovllm::text

@@ -1,0 +1,16 @@
+// The hash of a short byte string, inlined into its callers.
+#pragma once
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace nanovllm::text {
+
+inline uint64_t hash_bytes(std::string_view bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+}  // namespace nanovllm::text

@@ -1,0 +1,80 @@
+#include "text/post_processor.h"
+
+#include <nlohmann/json.hpp>
+
+#include "text/json_fields.h"
+#include "text/vocabulary.h"
+
+namespace nanovllm::text {
+
+namespace {
+
+// Ids of the special token a template names.
+void append_special(const Fields& fields, const std::string& name, std::vector<int32_t>& out) {
+  const Json& table = fields.required("special_tokens");
+  if (!table.is_object()) fields.fail("has special_tokens that are not an object");
+  const auto entry = table.find(name);
+  if (entry == table.end()) {
+    fields.fail(fmt::format("uses the special token '{}', which its special_tokens lack", name));
+  }
+  const Fields token(*entry, fields.origin(), fields.path() + ".special_tokens." + name);
+  for (const Json& id : token.array("ids")) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > kMaxTokenId) {
+      token.fail("has ids that are not token ids");
+    }
+    out.push_back(id.get<int32_t>());
+  }
+}
+
+}  // namespace
+
+PostProcessor::PostProcessor(const Json& json, const std::string& origin) {
+  if (!json.is_null()) parse(Fields(json, origin, "post_processor"), 0);
+}
+
+void PostProcessor::parse(const Fields& fields, int depth) {
+  const std::string type = fields.type();
+  if (depth > kMaxNesting) fields.unsupported("is nested too deeply");
+  if (type == "ByteLevel") return;  // corrects offsets, which nobody asks for here
+  if (type == "Sequence") {
+    for (size_t i = 0; i < fields.array("processors").size(); ++i) {
+      parse(fields.element("processors", i), depth + 1);
+    }
+    return;
+  }
+  if (type != "TemplateProcessing") {
+    fields.unsupported(
+        fmt::format("is a '{}', which is not supported (TemplateProcessing, ByteLevel and Sequence "
+                    "are)",
+                    type));
+  }
+  if (has_template_) fields.unsupported("is the second template, and only one is supported");
+  has_template_ = true;
+  for (size_t i = 0; i < fields.array("single").size(); ++i) {
+    const Fields piece = fields.element("single", i);
+    if (const Json* special = piece.find("SpecialToken")) {
+      const Fields token(*special, fields.origin(), piece.path() + ".SpecialToken");
+      append_special(fields, token.string("id"), template_);
+    } else {
+      const Fields sequence(piece.required("Sequence"), fields.origin(),
+                            piece.path() + ".Sequence");
+      if (sequence.string("id") != "A") sequence.fail("uses a second sequence for a single text");
+      template_.push_back(kText);
+    }
+  }
+}
+
+void PostProcessor::apply(std::vector<int32_t>& ids, size_t start, bool add_special_tokens) const {
+  if (!has_template_) return;
+  const std::vector<int32_t> text(ids.begin() + static_cast<ptrdiff_t>(start), ids.end());
+  ids.resize(start);
+  for (const int32_t id : template_) {
+    if (id == kText) {
+      ids.insert(ids.end(), text.begin(), text.end());
+    } else if (add_special_tokens) {
+      ids.push_back(id);
+    }
+  }
+}
+
+}  // namespace nanovllm::text

@@ -1,0 +1,154 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "text/tokenizer_impl.h"
+#include "text/utf8.h"
+
+namespace nanovllm {
+
+using text::AddedToken;
+using text::AddedTokens;
+using text::EncodeScratch;
+
+std::unique_ptr<EncodeScratch> Tokenizer::Impl::take_scratch() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      auto scratch = std::move(idle_.back());
+      idle_.pop_back();
+      return scratch;
+    }
+  }
+  return std::make_unique<EncodeScratch>();
+}
+
+void Tokenizer::Impl::give_back(std::unique_ptr<EncodeScratch> scratch) {
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(scratch));
+}
+
+void Tokenizer::Impl::encode_word(std::string_view word, EncodeScratch& scratch,
+                                  std::vector<int32_t>& out) const {
+  if (scratch.cache.append(word, out)) return;
+  const size_t start = out.size();
+  parts.model->encode(word, parts.pre_tokenizer.byte_level(), scratch.bpe, out);
+  scratch.cache.store(word, std::span(out).subspan(start));
+}
+
+void Tokenizer::Impl::encode_words(std::string_view text, bool at_origin, EncodeScratch& scratch,
+                                   std::vector<int32_t>& out) const {
+  if (const auto pattern = parts.pre_tokenizer.only_pattern()) {
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = text::scan(*pattern, text, at);
+      encode_word(text.substr(at, end - at), scratch, out);
+      at = end;
+    }
+    return;
+  }
+  if (parts.pre_tokenizer.empty()) {
+    encode_word(text, scratch, out);
+    return;
+  }
+  parts.pre_tokenizer.apply(text, at_origin, scratch.pre_tokenize);
+  const text::Words& words = scratch.pre_tokenize.words;
+  for (const text::Span span : words.spans) {
+    encode_word(std::string_view(words.text).substr(span.begin, span.end - span.begin), scratch,
+                out);
+  }
+}
+
+// Text without verbatim added tokens.
+void Tokenizer::Impl::encode_text(std::string_view text, bool at_origin, EncodeScratch& scratch,
+                                  std::vector<int32_t>& out) const {
+  text = parts.normalizer.apply(text, scratch.normalize, at_origin);
+  if (text.empty()) return;
+  if (parts.added.empty(true)) {
+    encode_words(text, at_origin, scratch, out);
+    return;
+  }
+  parts.added.split(text, true, scratch.normalized);
+  for (const AddedTokens::Piece piece : scratch.normalized) {
+    if (piece.id >= 0) {
+      out.push_back(piece.id);
+    } else {
+      encode_words(text.substr(piece.begin, piece.end - piece.begin), at_origin && piece.begin == 0,
+                   scratch, out);
+    }
+  }
+}
+
+bool Tokenizer::Impl::decodable(int32_t id, bool skip_special_tokens,
+                                std::string_view& spelling) const {
+  if (const AddedToken* token = parts.added.get(id)) {
+    spelling = token->content;
+    return !(skip_special_tokens && token->special);
+  }
+  if (!parts.model->vocabulary().has_id(id)) return false;
+  spelling = parts.model->vocabulary().spelling(id);
+  return true;
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::~Tokenizer() = default;
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  std::string repaired;
+  if (text::find_invalid_utf8(text) != text.size()) {
+    repaired = text::replace_invalid_utf8(text);
+    text = repaired;
+  }
+  std::vector<int32_t> ids;
+  auto scratch = impl_->take_scratch();
+  if (impl_->parts.added.empty(false)) {
+    if (!text.empty()) impl_->encode_text(text, true, *scratch, ids);
+  } else {
+    impl_->parts.added.split(text, false, scratch->verbatim);
+    for (const AddedTokens::Piece piece : scratch->verbatim) {
+      if (piece.id >= 0) {
+        ids.push_back(piece.id);
+      } else {
+        impl_->encode_text(text.substr(piece.begin, piece.end - piece.begin), piece.begin == 0,
+                           *scratch, ids);
+      }
+    }
+  }
+  impl_->give_back(std::move(scratch));
+  impl_->parts.post_processor.apply(ids, 0, add_special_tokens);
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  text::DecodeStream stream = impl_->parts.decoder.start();
+  stream.out().reserve(ids.size() * 4);
+  std::string_view spelling;
+  for (const int32_t id : ids) {
+    if (impl_->decodable(id, skip_special_tokens, spelling)) stream.token(spelling);
+  }
+  stream.finish();
+  return std::move(stream.out());
+}
+
+int Tokenizer::vocab_size() const {
+  return std::max(impl_->parts.model->vocabulary().id_end(), impl_->parts.added.id_end());
+}
+
+std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
+  int32_t id = impl_->parts.added.find(token);
+  if (id < 0) id = impl_->parts.model->vocabulary().find(token);
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
+  std::string_view spelling;
+  if (!impl_->decodable(id, false, spelling)) return std::nullopt;
+  return std::string(spelling);
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  const AddedToken* token = impl_->parts.added.get(id);
+  return token != nullptr && token->special;
+}
+
+}  // namespace nanovllm

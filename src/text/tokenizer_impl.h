@@ -1,0 +1,67 @@
+// What a Tokenizer is made of.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/decoder.h"
+#include "text/normalizer.h"
+#include "text/post_processor.h"
+#include "text/pre_tokenizer.h"
+#include "text/tokenizer.h"
+#include "text/word_cache.h"
+
+namespace nanovllm {
+
+namespace text {
+
+// The parts as tokenizer.json describes them.
+struct TokenizerParts {
+  std::unique_ptr<Bpe> model;
+  AddedTokens added;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  PostProcessor post_processor;
+  Decoder decoder;
+};
+
+// Throws Error: kCorruptData, or kUnsupported naming the part; `origin` names the file in both.
+TokenizerParts parse_tokenizer(std::string_view json, const std::string& origin);
+
+// Everything encode() needs besides the tokenizer; reused from call to call.
+struct EncodeScratch {
+  WordCache cache;
+  BpeScratch bpe;
+  NormalizeScratch normalize;
+  PreTokenizeScratch pre_tokenize;
+  std::vector<AddedTokens::Piece> verbatim, normalized;
+};
+
+}  // namespace text
+
+struct Tokenizer::Impl {
+  text::TokenizerParts parts;
+
+  // Spelling an id has for the decoder; false: there is no such id, or it is to be skipped.
+  bool decodable(int32_t id, bool skip_special_tokens, std::string_view& spelling) const;
+  void encode_text(std::string_view text, bool at_origin, text::EncodeScratch& scratch,
+                   std::vector<int32_t>& out) const;
+  void encode_words(std::string_view text, bool at_origin, text::EncodeScratch& scratch,
+                    std::vector<int32_t>& out) const;
+  void encode_word(std::string_view word, text::EncodeScratch& scratch,
+                   std::vector<int32_t>& out) const;
+
+  std::unique_ptr<text::EncodeScratch> take_scratch();
+  void give_back(std::unique_ptr<text::EncodeScratch> scratch);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<text::EncodeScratch>> idle_;  // as many as ever encoded at once
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,152 @@
+// The test vectors of transformers.js and llama.cpp.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+namespace nanovllm {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kShared = NANOVLLM_SOURCE_DIR "/../shared/data";
+
+// The two archives, unpacked once for all tests of this file.
+class TokenizerVectors : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (!available()) return;
+    root_ = fs::temp_directory_path() / ("tokenizer_vectors_" + std::to_string(::getpid()));
+    fs::create_directories(root_);
+    for (const char* archive : {"tokenizers", "tokenizer-vectors"}) {
+      const std::string command =
+          std::string("tar -C ") + root_.string() + " -xf " + kShared + "/" + archive + ".tar.xz";
+      ASSERT_EQ(std::system(command.c_str()), 0) << command;
+    }
+  }
+  static void TearDownTestSuite() {
+    if (!root_.empty()) fs::remove_all(root_);
+  }
+  void SetUp() override {
+    if (!available()) GTEST_SKIP() << kShared << "/tokenizers.tar.xz is not there";
+  }
+
+  static bool available() {
+    return fs::exists(fs::path(kShared) / "tokenizers.tar.xz") &&
+           fs::exists(fs::path(kShared) / "tokenizer-vectors.tar.xz");
+  }
+  static fs::path root_;
+
+  static std::string read(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    EXPECT_TRUE(file) << path;
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  static std::unique_ptr<Tokenizer> load(const std::string& name) {
+    return Tokenizer::load((root_ / "tokenizers" / name).string());
+  }
+
+  // What transformers adds to decoding where the configuration has clean_up_tokenization_spaces.
+  static std::string cleaned_up(std::string text) {
+    const std::pair<std::string, std::string> kReplacements[] = {
+        {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
+        {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    for (const auto& [from, to] : kReplacements) {
+      for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) {
+        text.replace(at, from.size(), to);
+      }
+    }
+    return text;
+  }
+
+  // {"model id": [{"text", "ids", "decoded"}]}
+  static void check_transformers_js(const std::string& file, const std::string& model,
+                                    const std::string& tokenizer_name, bool clean_up = false) {
+    const auto tokenizer = load(tokenizer_name);
+    const auto cases = nlohmann::json::parse(
+        read(root_ / "tokenizer-vectors" / "transformers.js" / (file + ".json")));
+    ASSERT_TRUE(cases.contains(model)) << model;
+    ASSERT_FALSE(cases[model].empty());
+    for (const auto& test : cases[model]) {
+      const auto text = test["text"].get<std::string>();
+      const auto ids = test["ids"].get<std::vector<int32_t>>();
+      EXPECT_EQ(tokenizer->encode(text), ids) << tokenizer_name << ": " << text;
+      const std::string decoded = tokenizer->decode(ids, false);
+      EXPECT_EQ(clean_up ? cleaned_up(decoded) : decoded, test["decoded"].get<std::string>())
+          << tokenizer_name << ": " << text;
+    }
+  }
+
+  // Texts in .inp, a line of ids each in .out, without special tokens.
+  static void check_llama_cpp(const std::string& file, const std::string& tokenizer_name) {
+    const auto tokenizer = load(tokenizer_name);
+    const fs::path base = root_ / "tokenizer-vectors" / "llama.cpp" / ("ggml-vocab-" + file);
+    const std::string texts = read(base.string() + ".gguf.inp");
+    std::istringstream expected(read(base.string() + ".gguf.out"));
+    const std::string separator = "\n__ggml_vocab_test__\n";
+    int count = 0;
+    for (size_t begin = 0; begin < texts.size(); ++count) {
+      const size_t end = texts.find(separator, begin);
+      const std::string text = texts.substr(begin, end - begin);
+      std::string line;
+      ASSERT_TRUE(std::getline(expected, line));
+      std::istringstream numbers(line);
+      std::vector<int32_t> ids;
+      for (int32_t id; numbers >> id;) ids.push_back(id);
+      EXPECT_EQ(tokenizer->encode(text, false), ids) << tokenizer_name << ": " << text;
+      if (end == texts.npos) break;
+      begin = end + separator.size();
+    }
+    EXPECT_GE(count, 40);
+  }
+};
+
+fs::path TokenizerVectors::root_;
+
+TEST_F(TokenizerVectors, Qwen) {
+  for (const char* name : {"qwen2.5", "qwen3"}) {
+    check_llama_cpp("qwen2", name);
+    check_llama_cpp("deepseek-r1-qwen", name);
+    check_transformers_js("qwen2", "Xenova/Qwen1.5-0.5B-Chat", name);
+  }
+}
+
+TEST_F(TokenizerVectors, Llama3) {
+  check_llama_cpp("llama-bpe", "llama-3");
+  check_llama_cpp("llama-bpe", "llama-3.2");
+  check_transformers_js("llama", "Xenova/llama3-tokenizer-new", "llama-3", true);
+  check_transformers_js("llama", "Xenova/llama3-tokenizer-new", "llama-3.2", true);
+}
+
+TEST_F(TokenizerVectors, Gpt2) {
+  check_llama_cpp("gpt-2", "gpt2");
+  check_transformers_js("gpt2", "Xenova/gpt2", "gpt2", true);
+  check_transformers_js("gpt2", "openai-community/gpt2", "gpt2", true);
+}
+
+TEST_F(TokenizerVectors, Llama2) {
+  check_llama_cpp("llama-spm", "llama-2");
+  check_transformers_js("llama", "Xenova/llama-tokenizer", "llama-2");
+}
+
+TEST_F(TokenizerVectors, Phi3) { check_llama_cpp("phi-3", "phi-3-mini"); }
+
+TEST_F(TokenizerVectors, DeepSeekCoder) {
+  check_llama_cpp("deepseek-coder", "deepseek-coder-rebuilt");
+  check_transformers_js("llama", "Xenova/deepseek-coder-1.3b-instruct", "deepseek-coder-rebuilt");
+}
+
+}  // namespace
+}  // namespace nanovllm
