@@ -17,7 +17,8 @@ add_library(nanovllm_dependencies INTERFACE)
 target_include_directories(nanovllm_dependencies INTERFACE
   ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/src)
 target_compile_features(nanovllm_dependencies INTERFACE cxx_std_20)
-target_compile_options(nanovllm_dependencies INTERFACE -Wall -Wextra -Wpedantic -Wshadow)
+target_compile_options(nanovllm_dependencies INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow>)
 target_link_libraries(nanovllm_dependencies INTERFACE
   ${NANOVLLM_LINK_LIBRARIES} nlohmann_json::nlohmann_json)
 if(NANOVLLM_SANITIZE)
@@ -26,7 +27,21 @@ if(NANOVLLM_SANITIZE)
   target_link_options(nanovllm_dependencies INTERFACE -fsanitize=${NANOVLLM_SANITIZE})
 endif()
 
+if(NANOVLLM_CUDA)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90a)  # e.g. -DCMAKE_CUDA_ARCHITECTURES="80;86;89;90a;120"
+  endif()
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25 does not know that nvcc can
+  find_package(CUDAToolkit 12.4 REQUIRED)
+  target_compile_definitions(nanovllm_dependencies INTERFACE NANOVLLM_WITH_CUDA)
+  list(APPEND NANOVLLM_LINK_LIBRARIES CUDA::cudart_static CUDA::cublasLt)
+  target_link_libraries(nanovllm_dependencies INTERFACE CUDA::cudart_static CUDA::cublasLt)
+endif()
+
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()

@@ -2,6 +2,9 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/check.h"
+#ifdef NANOVLLM_WITH_CUDA
+#  include "backend/cuda/cuda_backend.h"
+#endif
 
 namespace nanovllm {
 
@@ -10,6 +13,10 @@ std::unique_ptr<Backend> make_cpu_backend(int num_threads) {
 }
 
 std::unique_ptr<Backend> make_backend(const std::string& device, int num_threads) {
+#ifdef NANOVLLM_WITH_CUDA
+  const bool use_cuda = device == "cuda" || (device == "auto" && CudaBackend::device_count() > 0);
+  if (use_cuda) return std::make_unique<CudaBackend>();
+#endif
   if (device == "cpu" || device == "auto") return make_cpu_backend(num_threads);
   if (device == "cuda")
     throw_error(ErrorCode::kUnsupported,

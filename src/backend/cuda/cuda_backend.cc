@@ -1,0 +1,130 @@
+#include "backend/cuda/cuda_backend.h"
+
+#include <utility>
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/product.h"
+#include "base/check.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLASLt's Hopper kernels want
+
+class CudaBuffer final : public Buffer {
+ public:
+  explicit CudaBuffer(size_t bytes) {
+    if (bytes == 0) return;
+    if (const cudaError_t status = cudaMalloc(&data_, bytes); status != cudaSuccess) {
+      cudaGetLastError();  // a failed allocation is no sticky error
+      size_t free = 0, total = 0;
+      NANOVLLM_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+      throw_error(ErrorCode::kOutOfMemory,
+                  "the GPU is out of memory: {} bytes were needed and {} are free", bytes, free);
+    }
+    bytes_ = bytes;
+    NANOVLLM_CUDA_CHECK(cudaMemset(data_, 0, bytes));
+  }
+  ~CudaBuffer() override { cudaFree(data_); }
+};
+
+}  // namespace
+
+int CudaBackend::device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+CudaBackend::CudaBackend(int device) : device_(device) {
+  if (device >= device_count()) {
+    throw_error(ErrorCode::kUnsupported, "no CUDA device {}: this machine has {}; use --device cpu",
+                device, device_count());
+  }
+  NANOVLLM_CUDA_CHECK(cudaSetDevice(device));
+  NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&properties_, device));
+  NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  cuda::check(cublasLtCreate(&cublas_), "cublasLtCreate");
+  workspace_ = allocate(kWorkspaceBytes);
+}
+
+CudaBackend::~CudaBackend() {
+  cudaStreamSynchronize(stream_);
+  products_.clear();
+  cublasLtDestroy(cublas_);
+  cudaStreamDestroy(stream_);
+}
+
+std::string CudaBackend::description() const {
+  return fmt::format("cuda ({}, {} SMs, {:.0f} GiB)", properties_.name,
+                     properties_.multiProcessorCount,
+                     static_cast<double>(properties_.totalGlobalMem) / 0x1p30);
+}
+
+MemoryInfo CudaBackend::memory() const {
+  size_t free = 0, total = 0;
+  NANOVLLM_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
+
+std::unique_ptr<Buffer> CudaBackend::allocate(size_t bytes) {
+  NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
+  return std::make_unique<CudaBuffer>(bytes);
+}
+
+void CudaBackend::upload(void* device, const void* host, size_t bytes) {
+  NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+}
+
+void CudaBackend::download(void* host, const void* device, size_t bytes) {
+  NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
+  synchronize();
+}
+
+void CudaBackend::synchronize() { NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+
+size_t CudaBackend::kv_block_bytes(const KvCacheSpec& spec) const {
+  return size_t{2} * spec.num_kv_heads * spec.block_size * spec.head_dim * size_of(spec.dtype);
+}
+
+void CudaBackend::embedding(Tensor out, const int32_t* ids, Tensor table, int32_t first_id) {
+  cuda::launch_embedding(stream_, out.f32(), ids, table.data, table.dtype,
+                         static_cast<int>(out.rows()), static_cast<int>(out.row_size()),
+                         static_cast<int>(table.rows()), first_id);
+}
+
+void CudaBackend::rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) {
+  cuda::launch_rms_norm(stream_, out.data, out.dtype, nullptr, nullptr, x.f32(), weight,
+                        static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps, offset);
+}
+
+void CudaBackend::add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
+                               float eps, float offset) {
+  NANOVLLM_CHECK(x.dtype == out.dtype);
+  cuda::launch_rms_norm(stream_, out.data, out.dtype, residual.f32(), x.data, nullptr, weight,
+                        static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps, offset);
+}
+
+void CudaBackend::qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope,
+                                     const KvCache& cache, const ForwardBatch& batch) {
+  cuda::launch_qk_norm_rope_store(stream_, qkv.data, qkv.dtype, num_heads, rope, cache, batch);
+}
+
+void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
+                                  const AttentionParams& params, const ForwardBatch& batch) {
+  cuda::launch_paged_attention(stream_, out.data, qkv.data, qkv.dtype, cache, params, batch);
+}
+
+void CudaBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {
+  cuda::launch_act_and_mul(stream_, out.data, gate_up.data, out.dtype, static_cast<int>(out.rows()),
+                           static_cast<int>(out.row_size()), activation);
+}
+
+void CudaBackend::gather_rows(Tensor out, Tensor x, const int32_t* rows) {
+  cuda::launch_gather_rows(stream_, out.data, x.data, rows, static_cast<int>(out.rows()),
+                           x.row_size() * static_cast<int64_t>(size_of(x.dtype)));
+}
+
+}  // namespace nanovllm

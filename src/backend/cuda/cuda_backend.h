@@ -1,0 +1,69 @@
+// The CUDA backend: one class, one device, one stream; the kernels are in the .cu files beside it.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+
+#include "ops/backend.h"
+
+namespace nanovllm {
+
+// Ops are enqueued on one stream and return at once; sample() and download() wait.
+class CudaBackend final : public Backend {
+ public:
+  // Throws Error(kUnsupported) when there is no such device or it is older than the build's
+  // kernels.
+  explicit CudaBackend(int device = 0);
+  ~CudaBackend() override;
+  static int device_count();  // 0 where there is no driver
+
+  cudaStream_t stream() const { return stream_; }
+
+  std::string description() const override;
+  bool is_cpu() const override { return false; }
+
+  MemoryInfo memory() const override;
+  std::unique_ptr<Buffer> allocate(size_t bytes) override;
+  void upload(void* device, const void* host, size_t bytes) override;
+  void download(void* host, const void* device, size_t bytes) override;
+  void synchronize() override;
+
+  std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
+                                            DType dtype) override;
+  void linear(Tensor out, Tensor x, const LinearWeight& weight) override;
+
+  size_t kv_block_bytes(const KvCacheSpec& spec) const override;
+  void qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope, const KvCache& cache,
+                          const ForwardBatch& batch) override;
+  void paged_attention(Tensor out, Tensor qkv, const KvCache& cache, const AttentionParams& params,
+                       const ForwardBatch& batch) override;
+
+  void embedding(Tensor out, const int32_t* ids, Tensor table, int32_t first_id) override;
+  void rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) override;
+  void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps,
+                    float offset) override;
+  void act_and_mul(Tensor out, Tensor gate_up, Activation activation) override;
+  void gather_rows(Tensor out, Tensor x, const int32_t* rows) override;
+
+  void sample(const SamplingBatch& batch, Tensor logits) override;
+
+ private:
+  // Rows, N, K, dtype of x and of out.
+  using ProductShape = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
+  struct Product;  // a cuBLASLt problem with its chosen algorithm
+  const Product& product(const ProductShape& shape);
+
+  int device_;
+  cudaDeviceProp properties_ = {};
+  cudaStream_t stream_ = nullptr;
+  cublasLtHandle_t cublas_ = nullptr;
+  std::unique_ptr<Buffer> workspace_;
+  std::map<ProductShape, std::unique_ptr<Product>> products_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,56 @@
+// Small device helpers shared by the kernels.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "backend/cuda/cuda_check.h"
+#include "base/dtype.h"
+
+namespace nanovllm::cuda {
+
+__device__ inline float load(const float* p) { return *p; }
+__device__ inline float load(const __nv_bfloat16* p) { return __bfloat162float(*p); }
+__device__ inline void store(float* p, float x) { *p = x; }
+__device__ inline void store(__nv_bfloat16* p, float x) { *p = __float2bfloat16_rn(x); }
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step >>= 1) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+  return x;
+}
+
+// Sum over the block on every thread; blockDim.x is a multiple of 32. The order depends on
+// blockDim.x only.
+__device__ inline float block_sum(float x) {
+  __shared__ float partial[32];
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = threadIdx.x % 32 < blockDim.x / 32 ? partial[threadIdx.x % 32] : 0.f;
+  x = warp_sum(x);
+  __syncthreads();  // `partial` may be used again
+  return x;
+}
+
+// Calls f(T{}) with the element type of `dtype`.
+template <typename F>
+void with_act_type(DType dtype, F&& f) {
+  if (dtype == DType::kBFloat16) {
+    f(__nv_bfloat16{});
+  } else {
+    f(float{});
+  }
+}
+
+inline int div_up(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+}  // namespace nanovllm::cuda

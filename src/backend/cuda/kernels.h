@@ -1,0 +1,41 @@
+// Launchers of the CUDA kernels: raw device pointers, no framework. Each .cu file holds one idea
+// and says in its first lines which bytes it must move. All launches are asynchronous on `stream`;
+// act is bfloat16 or float32 as `dtype` says.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "ops/backend.h"
+
+namespace nanovllm::cuda {
+
+void launch_embedding(cudaStream_t stream, float* out, const int32_t* ids, const void* table,
+                      DType dtype, int num_tokens, int hidden, int num_ids, int32_t first_id);
+
+// residual may be null (plain rms_norm of `x` float32); otherwise residual += act and x is ignored.
+void launch_rms_norm(cudaStream_t stream, void* out, DType dtype, float* residual, const void* act,
+                     const float* x, const float* weight, int num_rows, int hidden, float eps,
+                     float offset);
+
+void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int num_heads,
+                               const RopeParams& rope, const KvCache& cache,
+                               const ForwardBatch& batch);
+
+void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,
+                            const KvCache& cache, const AttentionParams& params,
+                            const ForwardBatch& batch);
+
+void launch_act_and_mul(cudaStream_t stream, void* out, const void* gate_up, DType dtype,
+                        int num_rows, int width, Activation activation);
+
+void launch_gather_rows(cudaStream_t stream, void* out, const void* x, const int32_t* rows,
+                        int num_rows, int64_t row_bytes);
+
+// out[R,N] += bias[N]; out is float32 or bfloat16.
+void launch_add_bias(cudaStream_t stream, void* out, DType dtype, const float* bias, int num_rows,
+                     int width);
+
+}  // namespace nanovllm::cuda
