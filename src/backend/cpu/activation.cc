@@ -1,33 +1,22 @@
 // The gated activation of an MLP.
-#include <cmath>
-
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/scalar.h"
+#include "backend/cpu/rows.h"
 
 namespace nanovllm {
-namespace {
-
-float activate(float x, Activation activation) {
-  switch (activation) {
-    case Activation::kSilu:
-      return x / (1.0f + std::exp(-x));
-    case Activation::kGelu:
-      return 0.5f * x * (1.0f + std::erf(x * 0.70710678f));
-    case Activation::kGeluTanh:
-      return 0.5f * x * (1.0f + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
-  }
-  return x;
-}
-
-}  // namespace
 
 void CpuBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {
+  NANOVLLM_CHECK(out.dtype == gate_up.dtype && 2 * out.row_size() == gate_up.row_size());
+  const RowKernels kernels = row_kernels(isa_, out.dtype);
+  const auto kernel = activation == Activation::kSilu   ? kernels.silu_and_mul
+                      : activation == Activation::kGelu ? kernels.gelu_and_mul
+                                                        : kernels.gelu_tanh_and_mul;
   const int64_t width = out.row_size();
-  pool_.parallel_for(out.rows(), [&](int64_t t, int) {
-    for (int64_t i = 0; i < width; ++i)
-      store(out, t * width + i,
-            activate(load(gate_up, 2 * t * width + i), activation) *
-                load(gate_up, (2 * t + 1) * width + i));
+  const size_t half_row = static_cast<size_t>(width) * size_of(out.dtype);
+  for_rows(pool_, out.rows(), width, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const char* gate = static_cast<const char*>(row_of(gate_up, t));
+      kernel(row_of(out, t), gate, gate + half_row, width);
+    }
   });
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "backend/cpu/attention.h"
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/row_sampler.h"
 #include "backend/cpu/thread_pool.h"
@@ -58,6 +59,7 @@ class CpuBackend final : public Backend {
   Isa isa_;
   ThreadPool pool_;
   std::vector<RowSampler> row_samplers_;  // one a thread
+  PagedAttention attention_{pool_, isa_};
 };
 
 }  // namespace nanovllm

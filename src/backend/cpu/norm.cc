@@ -1,27 +1,32 @@
 // RMSNorm, alone and after adding to the residual stream.
-#include <cmath>
-
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/scalar.h"
+#include "backend/cpu/rows.h"
 
 namespace nanovllm {
 
 void CpuBackend::rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) {
+  NANOVLLM_CHECK(x.dtype == DType::kFloat32 && out.num_elements() == x.num_elements());
+  const RowKernels kernels = row_kernels(isa_, out.dtype);
   const int64_t width = x.row_size();
-  pool_.parallel_for(x.rows(), [&](int64_t t, int) {
-    const float* row = x.f32() + t * width;
-    float sum = 0;
-    for (int64_t i = 0; i < width; ++i) sum += row[i] * row[i];
-    const float scale = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
-    for (int64_t i = 0; i < width; ++i)
-      store(out, t * width + i, row[i] * scale * (offset + weight[i]));
+  for_rows(pool_, x.rows(), width, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      kernels.rms_norm(row_of(out, t), x.f32() + t * width, weight, width, eps, offset);
   });
 }
 
 void CpuBackend::add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps,
                               float offset) {
-  for (int64_t i = 0; i < residual.num_elements(); ++i) residual.f32()[i] += load(x, i);
-  rms_norm(out, residual, weight, eps, offset);
+  NANOVLLM_CHECK(residual.dtype == DType::kFloat32 && out.dtype == x.dtype);
+  NANOVLLM_CHECK(residual.num_elements() == x.num_elements());
+  const RowKernels kernels = row_kernels(isa_, x.dtype);
+  const int64_t width = residual.row_size();
+  for_rows(pool_, residual.rows(), width, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      float* row = residual.f32() + t * width;
+      kernels.add(row, row_of(x, t), width);
+      kernels.rms_norm(row_of(out, t), row, weight, width, eps, offset);
+    }
+  });
 }
 
 }  // namespace nanovllm

@@ -1,0 +1,33 @@
+// Attention with AVX-512 and its bfloat16 dot products.
+#if defined(__AVX512BF16__)
+#  include "backend/cpu/attention_kernel.h"
+
+namespace nanovllm {
+namespace {
+
+// Weights are rounded to bfloat16, as in transformers' bfloat16 attention; their sum is not.
+struct DotBFloat16 {
+  using Operand = uint16_t;
+  using Cache = uint16_t;
+  // 24 accumulators, 4 vectors of keys or values and a query: 29 of 32 registers.
+  static constexpr int kDepth = 2, kRows = 6, kCols = 4;
+  // With few rows memory is the bound: whole rows of values are read in one pass.
+  static constexpr int kWideRows = 3, kWideCols = 8;
+  using Vector = __m512bh;
+  using Scalar = __m512bh;
+  static Vector load(const char* p) { return (__m512bh)_mm512_loadu_si512(p); }
+  static Scalar broadcast(const uint16_t* p) {
+    return (__m512bh)_mm512_broadcastd_epi32(_mm_loadu_si32(p));
+  }
+  static Floats step(Floats acc, Scalar a, Vector b) { return _mm512_dpbf16_ps(acc, a, b); }
+};
+
+}  // namespace
+
+AttentionKernels attention_kernels_avx512bf16(bool bfloat16) {
+  return bfloat16 ? make_attention_kernels<DotBFloat16>()
+                  : make_attention_kernels<DotFloat<6, 4>>();
+}
+
+}  // namespace nanovllm
+#endif

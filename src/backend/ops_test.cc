@@ -1,0 +1,154 @@
+// Every op but attention and sampling against its scalar reference, on every backend.
+#include "backend/ops_test_support.h"
+
+namespace nanovllm::test {
+namespace {
+
+constexpr int kThreadCounts[] = {1, 2, 3};
+
+using Ops = OpsTest;
+INSTANTIATE_TEST_SUITE_P(Backends, Ops, every_backend_and_dtype(), name_of);
+
+TEST_P(Ops, EmbeddingCopiesRowsOfTheShardAndZerosElsewhere) {
+  const auto backend = make();
+  Random random(1);
+  for (const int width : {8, 40, 96, 1001}) {
+    const HostTensor table(random.floats(37 * width, -3, 3), act(), {37, width});
+    std::vector<int32_t> ids = {5, 41, 4, 42, 0, -1, 17, 17};
+    for (int i = 0; i < 60; ++i) ids.push_back(random.between(0, 50));
+    const DeviceTensor device = upload(*backend, table.view);
+    const auto device_ids = upload(*backend, ids);
+    const auto rows = static_cast<int64_t>(ids.size());
+    const DeviceTensor out = device_tensor(*backend, DType::kFloat32, {rows, width});
+    backend->embedding(out.view, static_cast<int32_t*>(device_ids->data()), device.view, 5);
+    expect_close(download(*backend, out.view), reference::embedding(ids, table.view, 5), 0, 0);
+  }
+}
+
+TEST_P(Ops, RmsNormMatchesReference) {
+  const auto backend = make();
+  Random random(2);
+  for (const int width : {1, 7, 16, 63, 128, 1000, 1024, 2049}) {
+    for (const float offset : {0.0f, 1.0f}) {
+      const int rows = random.between(1, 40);
+      const float scale = width % 2 == 0 ? 1e-3f : 50.0f;
+      const HostTensor x(random.floats(rows * width, -scale, scale), DType::kFloat32,
+                         {rows, width});
+      const std::vector<float> weight = random.floats(width, -2, 2);
+      const DeviceTensor device = upload(*backend, x.view);
+      const auto device_weight = upload(*backend, weight);
+      const DeviceTensor out = device_tensor(*backend, act(), {rows, width});
+      backend->rms_norm(out.view, device.view, static_cast<float*>(device_weight->data()), 1e-6f,
+                        offset);
+      expect_close(download(*backend, out.view), reference::rms_norm(x.view, weight, 1e-6f, offset),
+                   rounding(act()) + 1e-6, 0);
+    }
+  }
+}
+
+TEST_P(Ops, AddRmsNormUpdatesTheResidualAndNormalisesIt) {
+  const auto backend = make();
+  Random random(3);
+  for (const int width : {3, 64, 100, 1024}) {
+    const int rows = random.between(1, 30);
+    const HostTensor residual(random.floats(rows * width, -4, 4), DType::kFloat32, {rows, width});
+    const HostTensor x(random.floats(rows * width, -4, 4), act(), {rows, width});
+    const std::vector<float> weight = random.floats(width, -2, 2);
+    const DeviceTensor device_residual = upload(*backend, residual.view);
+    const DeviceTensor device_x = upload(*backend, x.view);
+    const auto device_weight = upload(*backend, weight);
+    const DeviceTensor out = device_tensor(*backend, act(), {rows, width});
+    backend->add_rms_norm(out.view, device_residual.view, device_x.view,
+                          static_cast<float*>(device_weight->data()), 1e-5f, 0);
+    const HostTensor sum(reference::add(residual.view, x.view), DType::kFloat32, {rows, width});
+    const HostTensor actual_sum = download(*backend, device_residual.view);
+    expect_same_bits(actual_sum.bytes, sum.bytes);
+    expect_close(download(*backend, out.view), reference::rms_norm(sum.view, weight, 1e-5f, 0),
+                 rounding(act()) + 1e-6, 0);
+  }
+}
+
+TEST_P(Ops, RmsNormOfARowIsTheSameAloneAndWithAnyNumberOfThreads) {
+  Random random(4);
+  const int rows = 33, width = 777;
+  const HostTensor x(random.floats(rows * width, -1, 1), DType::kFloat32, {rows, width});
+  const std::vector<float> weight = random.floats(width, -2, 2);
+  HostTensor first;
+  for (const int threads : kThreadCounts) {
+    const auto backend = make(threads);
+    const DeviceTensor device = upload(*backend, x.view);
+    const auto device_weight = upload(*backend, weight);
+    const DeviceTensor out = device_tensor(*backend, act(), {rows, width});
+    const auto* w = static_cast<float*>(device_weight->data());
+    backend->rms_norm(out.view, device.view, w, 1e-6f, 0);
+    HostTensor all = download(*backend, out.view);
+    for (const int r : {0, 13, 32}) {
+      backend->rms_norm(out.view.first_rows(1), device.view.slice_rows(r, r + 1), w, 1e-6f, 0);
+      expect_same_bits(download(*backend, out.view.first_rows(1)).bytes, all.row(r));
+    }
+    if (first.bytes.empty())
+      first = std::move(all);
+    else
+      expect_same_bits(all.bytes, first.bytes);
+  }
+}
+
+TEST_P(Ops, ActAndMulMatchesReference) {
+  const auto backend = make();
+  Random random(5);
+  for (const Activation activation :
+       {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh}) {
+    for (const int width : {1, 8, 33, 768, 3072}) {
+      const int rows = random.between(1, 9);
+      std::vector<float> values = random.floats(rows * 2 * width, -6, 6);
+      // Gates far out, where the activation is 0, tiny or the identity.
+      const float far[] = {-1e30f, -300, -88, -40, -12, 0, 12, 40, 88, 300, 1e30f};
+      for (size_t i = 0; i < std::size(far) && static_cast<int>(i) < width; ++i) values[i] = far[i];
+      const HostTensor x(values, act(), {rows, 2 * width});
+      const DeviceTensor device = upload(*backend, x.view);
+      const DeviceTensor out = device_tensor(*backend, act(), {rows, width});
+      backend->act_and_mul(out.view, device.view, activation);
+      expect_close(download(*backend, out.view), reference::act_and_mul(x.view, activation),
+                   rounding(act()) + 5e-6, 1e-30);
+    }
+  }
+}
+
+TEST_P(Ops, GatherRowsCopiesBits) {
+  const auto backend = make();
+  Random random(6);
+  const HostTensor x(random.floats(50 * 321, -1, 1), act(), {50, 321});
+  std::vector<int32_t> rows;
+  for (int i = 0; i < 70; ++i) rows.push_back(random.below(50));
+  const DeviceTensor device = upload(*backend, x.view);
+  const auto device_rows = upload(*backend, rows);
+  const DeviceTensor out = device_tensor(*backend, act(), {70, 321});
+  backend->gather_rows(out.view, device.view, static_cast<int32_t*>(device_rows->data()));
+  const HostTensor actual = download(*backend, out.view);
+  for (int r = 0; r < 70; ++r) expect_same_bits(actual.row(r), x.row(rows[r]));
+}
+
+TEST_P(Ops, LinearMatchesReference) {
+  const auto backend = make();
+  Random random(7);
+  for (const auto& [depth, first_rows, second_rows] :
+       {std::tuple{8, 3, 1}, {64, 48, 16}, {200, 33, 64}, {1024, 17, 5}}) {
+    const int rows = random.between(1, 20);
+    const int width = first_rows + second_rows;
+    const HostTensor weight(random.floats(width * depth, -1, 1), act(), {width, depth});
+    const HostTensor x(random.floats(rows * depth, -1, 1), act(), {rows, depth});
+    const std::vector<float> bias = random.floats(width, -1, 1);
+    const size_t offset = static_cast<size_t>(first_rows) * depth * size_of(act());
+    const HostMatrix pieces[] = {{weight.bytes.data(), act(), first_rows, depth, depth},
+                                 {weight.bytes.data() + offset, act(), second_rows, depth, depth}};
+    const auto packed = backend->make_linear(pieces, bias.data(), act());
+    const DeviceTensor device = upload(*backend, x.view);
+    const DeviceTensor out = device_tensor(*backend, DType::kFloat32, {rows, width});
+    backend->linear(out.view, device.view, *packed);
+    expect_close(download(*backend, out.view), reference::linear(x.view, weight.view, bias), 2e-6,
+                 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm::test
