@@ -1,0 +1,134 @@
+#include "models/decoder.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "models/rope.h"
+#include "models/workspace.h"
+
+namespace nanovllm {
+namespace {
+
+struct DecoderLayer {
+  const float* input_norm = nullptr;
+  Attention attention;
+  const float* post_attention_norm = nullptr;
+  Mlp mlp;
+};
+
+class Decoder final : public Model {
+ public:
+  Decoder(const ModelContext& context, const DecoderOptions& options);
+
+  KvCacheSpec kv_cache_spec() const override {
+    return {sizes_.num_kv_heads, config_.head_dim, 0, dtype_};
+  }
+  int num_layers() const override { return static_cast<int>(layers_.size()); }
+  int64_t num_parameters() const override { return num_parameters_; }
+  int64_t weight_bytes() const override { return weight_bytes_; }
+  void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) override;
+  Tensor logits(int begin, int end) override;
+
+ private:
+  void load(const ModelContext& context, const DecoderOptions& options);
+  void add_and_norm(Step& step, const float* norm) const {
+    step.backend.add_rms_norm(step.x.hidden, step.x.residual, step.x.branch, norm,
+                              config_.rms_norm_eps, 0);
+  }
+
+  const ModelConfig& config_;
+  Backend& backend_;
+  Communicator& communicator_;
+  const DType dtype_;
+  const ShardSizes sizes_;
+  int64_t num_parameters_ = 0;
+  int64_t weight_bytes_ = 0;
+  WeightStorage storage_;
+  std::optional<Workspace> workspace_;
+
+  Embedding embedding_;
+  std::vector<DecoderLayer> layers_;
+  const float* norm_ = nullptr;
+  Head head_;
+  Tensor cos_sin_;      // [max_model_len, head_dim]
+  Tensor last_hidden_;  // [num_logits, hidden_size] act, of the last step
+};
+
+Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
+    : config_(context.config),
+      backend_(context.backend),
+      communicator_(context.communicator),
+      dtype_(context.dtype),
+      sizes_(context.config, context.communicator),
+      layers_(context.config.num_hidden_layers) {
+  load(context, options);
+}
+
+void Decoder::load(const ModelContext& context, const DecoderOptions& options) {
+  WeightLoader loader(context);
+  embedding_.load(context, loader, "model.embed_tokens");
+  for (int i = 0; i < num_layers(); ++i) {
+    const std::string name = fmt::format("model.layers.{}", i);
+    DecoderLayer& layer = layers_[i];
+    const bool has_window = options.windows == DecoderOptions::Windows::kAllLayers ||
+                            (options.windows == DecoderOptions::Windows::kListedLayers &&
+                             (config_.sliding_layers.empty() || config_.sliding_layers[i]));
+    loader.vector(&layer.input_norm, name + ".input_layernorm", config_.hidden_size);
+    layer.attention.load(context, loader, name + ".self_attn",
+                         {.qk_norm = options.qk_norm,
+                          .qkv_bias = options.qkv_bias,
+                          .output_bias = options.output_bias,
+                          .window = has_window ? config_.sliding_window : 0});
+    loader.vector(&layer.post_attention_norm, name + ".post_attention_layernorm",
+                  config_.hidden_size);
+    layer.mlp.load(context, loader, name + ".mlp", options.mlp_bias);
+  }
+  loader.vector(&norm_, "model.norm", config_.hidden_size);
+  head_.load(context, loader, config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head");
+
+  const float* cos_sin = nullptr;
+  loader.constant(&cos_sin, rope_table(rope_frequencies(config_), context.max_model_len));
+  workspace_.emplace(context, sizes_);
+  storage_ = loader.finish();
+  cos_sin_ = Tensor(const_cast<float*>(cos_sin), DType::kFloat32,
+                    {context.max_model_len, config_.head_dim});
+  num_parameters_ = loader.num_parameters();
+  weight_bytes_ = loader.weight_bytes();
+}
+
+void Decoder::forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) {
+  NANOVLLM_CHECK(kv_caches.size() == layers_.size());
+  Step step{backend_, communicator_, batch, workspace_->activations(batch.num_tokens)};
+  embedding_.forward(step);
+  backend_.rms_norm(step.x.hidden, step.x.residual, layers_[0].input_norm, config_.rms_norm_eps, 0);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const DecoderLayer& layer = layers_[i];
+    const bool is_last = i + 1 == layers_.size();
+    layer.attention.store(step, kv_caches[i], cos_sin_);
+    if (is_last && batch.num_logits == 0) break;  // all KV is stored, and nothing else is wanted
+    layer.attention.attend(step, kv_caches[i]);
+    if (is_last) workspace_->keep_rows(step);
+    layer.attention.project(step);
+    add_and_norm(step, layer.post_attention_norm);
+    layer.mlp.forward(step);
+    add_and_norm(step, is_last ? norm_ : layers_[i + 1].input_norm);
+  }
+  last_hidden_ = step.x.hidden.first_rows(batch.num_logits);
+}
+
+Tensor Decoder::logits(int begin, int end) {
+  const Tensor hidden = last_hidden_.slice_rows(begin, end);
+  const Tensor out = workspace_->logits(end - begin);
+  head_.forward(backend_, communicator_, out, workspace_->logits_shard(end - begin), hidden);
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_decoder(const ModelContext& context, const DecoderOptions& options) {
+  return std::make_unique<Decoder>(context, options);
+}
+
+}  // namespace nanovllm

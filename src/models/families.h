@@ -1,0 +1,15 @@
+// The families of models there are; registry.cc maps architectures to them.
+#pragma once
+
+#include <memory>
+
+#include "models/model.h"
+
+namespace nanovllm {
+
+std::unique_ptr<Model> make_qwen3(const ModelContext& context);
+std::unique_ptr<Model> make_qwen2(const ModelContext& context);
+std::unique_ptr<Model> make_llama(const ModelContext& context);
+std::unique_ptr<Model> make_mistral(const ModelContext& context);
+
+}  // namespace nanovllm

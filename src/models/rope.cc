@@ -1,0 +1,115 @@
+#include "models/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/check.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr double kTwoPi = 2 * std::numbers::pi;
+
+// Llama 3.1: long waves are stretched by `factor`, short ones kept, those between blended.
+double llama3_frequency(double inverse, const RopeScaling& scaling) {
+  const double wavelength = kTwoPi / inverse;  // positions a turn
+  const double context = scaling.original_max_position_embeddings;
+  if (wavelength < context / scaling.high_freq_factor) return inverse;
+  if (wavelength > context / scaling.low_freq_factor) return inverse / scaling.factor;
+  const double blend = (context / wavelength - scaling.low_freq_factor) /
+                       (scaling.high_freq_factor - scaling.low_freq_factor);
+  return (1 - blend) * inverse / scaling.factor + blend * inverse;
+}
+
+// YaRN, section 3.2: dimensions that turn often enough within the original context keep their
+// frequency, those that turn less than beta_slow times are stretched, with a ramp between.
+void apply_yarn(const ModelConfig& config, RopeFrequencies& frequencies) {
+  const RopeScaling& scaling = config.rope_scaling;
+  const double dim = config.head_dim;
+  const auto dimension_that_turns = [&](double rotations) {
+    return dim * std::log(scaling.original_max_position_embeddings / (rotations * kTwoPi)) /
+           (2 * std::log(config.rope_theta));
+  };
+  double low = dimension_that_turns(scaling.beta_fast);
+  double high = dimension_that_turns(scaling.beta_slow);
+  if (scaling.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1);
+  if (low == high) high += 0.001;
+  for (size_t i = 0; i < frequencies.inverse.size(); ++i) {
+    const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    double& inverse = frequencies.inverse[i];
+    inverse = inverse / scaling.factor * ramp + inverse * (1 - ramp);
+  }
+  frequencies.magnitude = scaling.attention_factor > 0 ? scaling.attention_factor
+                          : scaling.factor > 1         ? 0.1 * std::log(scaling.factor) + 1
+                                                       : 1;
+}
+
+}  // namespace
+
+RopeFrequencies rope_frequencies(const ModelConfig& config) {
+  const RopeScaling& scaling = config.rope_scaling;
+  RopeFrequencies frequencies;
+  frequencies.inverse.resize(config.head_dim / 2);
+  for (size_t i = 0; i < frequencies.inverse.size(); ++i) {
+    frequencies.inverse[i] =
+        std::pow(config.rope_theta, -2.0 * static_cast<double>(i) / config.head_dim);
+  }
+  if (scaling.kind == "linear") {
+    for (double& inverse : frequencies.inverse) inverse /= scaling.factor;
+  } else if (scaling.kind == "llama3") {
+    for (double& inverse : frequencies.inverse) inverse = llama3_frequency(inverse, scaling);
+  } else if (scaling.kind == "yarn") {
+    apply_yarn(config, frequencies);
+  } else if (scaling.kind != "default") {
+    throw_error(ErrorCode::kUnsupported,
+                "{}/config.json: rotary embedding of kind \"{}\" is not supported, only default, "
+                "linear, llama3 and yarn",
+                config.model_dir, scaling.kind);
+  }
+  return frequencies;
+}
+
+std::vector<float> rope_table(const RopeFrequencies& frequencies, int num_positions) {
+  const size_t half = frequencies.inverse.size();
+  std::vector<float> table(static_cast<size_t>(num_positions) * 2 * half);
+  // A sine costs far more than a product: position = start + offset, and the angle sum formulas
+  // give the rest from the turns of `start` and of the first kStride positions.
+  constexpr int kStride = 64;
+  struct Turn {
+    double cos, sin;
+  };
+  std::vector<Turn> offsets(kStride * half);
+  for (int offset = 0; offset < kStride; ++offset) {
+    for (size_t i = 0; i < half; ++i) {
+      const double angle = offset * frequencies.inverse[i];
+      offsets[offset * half + i] = {std::cos(angle), std::sin(angle)};
+    }
+  }
+  std::vector<Turn> starts(half);
+  for (int position = 0; position < num_positions; ++position) {
+    const int offset = position % kStride;
+    if (offset == 0) {
+      for (size_t i = 0; i < half; ++i) {
+        const double angle = position * frequencies.inverse[i];
+        starts[i] = {frequencies.magnitude * std::cos(angle),
+                     frequencies.magnitude * std::sin(angle)};
+      }
+    }
+    float* row = table.data() + static_cast<size_t>(position) * 2 * half;
+    for (size_t i = 0; i < half; ++i) {
+      const Turn a = starts[i];
+      const Turn b = offsets[offset * half + i];
+      row[i] = static_cast<float>(a.cos * b.cos - a.sin * b.sin);
+      row[half + i] = static_cast<float>(a.sin * b.cos + a.cos * b.sin);
+    }
+  }
+  return table;
+}
+
+}  // namespace nanovllm

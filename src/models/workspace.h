@@ -1,0 +1,33 @@
+// The memory of a model's intermediate results, allocated once for its largest step.
+#pragma once
+
+#include <memory>
+
+#include "models/layers.h"
+#include "models/model.h"
+
+namespace nanovllm {
+
+class Workspace {
+ public:
+  Workspace(const ModelContext& context, const ShardSizes& sizes);
+
+  // Views for a step of num_tokens rows. Attention and MLP share memory: one is done with it
+  // before the other begins.
+  Activations activations(int num_tokens) const;
+  // Of the step's residual and attention, keeps only the rows whose logits are wanted, and makes
+  // all views that small.
+  void keep_rows(Step& step) const;
+
+  Tensor logits(int num_rows) const;        // [num_rows, vocab_size] float32
+  Tensor logits_shard(int num_rows) const;  // [num_rows, vocab of this rank] float32
+
+ private:
+  std::unique_ptr<Buffer> memory_;
+  Activations all_;  // for the largest step
+  Tensor kept_residual_;
+  Tensor logits_;
+  Tensor logits_shard_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Makes tests/goldens: tiny random checkpoints of every family, with what transformers computes from them.
+
+Usage: make_goldens.py [--out FOLDER] [NAME...]
+
+Needs torch, transformers and safetensors. Each checkpoint's weights come from the seed recorded in its golden.json and are
+exact in bfloat16, whatever dtype they are stored in. golden.json holds, for prompts of several lengths:
+  logprobs           of each prompt token but the first, transformers in float32
+  top                of each position, the most likely next tokens and their log-probabilities, float32
+  bfloat16_logprobs  as logprobs, from transformers in bfloat16 on the same weights
+  greedy, margins    the float32 greedy continuation, and how far each token was ahead of the second (logits)
+"""
+import argparse
+import json
+import math
+import pathlib
+import shutil
+
+import safetensors.torch
+import torch
+import transformers
+
+PROMPT_LENGTHS = [1, 5, 17, 48, 64, 100, 150]
+NUM_GREEDY = 24
+TOP = 5
+
+COMMON = dict(vocab_size=384, hidden_size=64, intermediate_size=160, num_hidden_layers=3, num_attention_heads=4,
+              num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-6, tie_word_embeddings=False,
+              bos_token_id=1, eos_token_id=2)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
+
+# name -> (seed, config class, what differs from COMMON, rope parameters, how it is stored)
+CHECKPOINTS = {
+    "qwen3_tied": (11, "Qwen3", dict(num_attention_heads=6, head_dim=24, tie_word_embeddings=True),
+                   dict(rope_theta=1e6), dict()),
+    "qwen3_odd_vocab": (12, "Qwen3", dict(vocab_size=389, hidden_size=72, num_key_value_heads=1, head_dim=64,
+                                          num_hidden_layers=2), dict(rope_theta=1e6), dict(layout=4)),
+    "qwen3_yarn": (13, "Qwen3", dict(head_dim=32, num_key_value_heads=4, max_position_embeddings=256), dict(rope_theta=1e4, **YARN), dict()),
+    "qwen2_tied": (14, "Qwen2", dict(tie_word_embeddings=True), dict(rope_theta=1e6), dict(layout=4)),
+    "qwen2_window": (15, "Qwen2", dict(use_sliding_window=True, sliding_window=20, max_window_layers=1),
+                     dict(rope_theta=1e4), dict(layout=4)),
+    "llama2": (16, "Llama", dict(num_key_value_heads=4), dict(rope_theta=1e4), dict(layout=4, dtype="float16")),
+    "llama3": (17, "Llama", dict(num_attention_heads=6, head_dim=16, tie_word_embeddings=True, hidden_size=96),
+               dict(rope_theta=5e5, **LLAMA3), dict(layout=4)),
+    "llama_biases": (18, "Llama", dict(num_attention_heads=8, head_dim=8, attention_bias=True, mlp_bias=True),
+                     dict(rope_theta=1e4), dict(dtype="float32")),
+    "llama_linear": (19, "Llama", dict(num_key_value_heads=1, hidden_act="gelu_pytorch_tanh"),
+                     dict(rope_theta=1e4, rope_type="linear", factor=2.0), dict(layout=4)),
+    "mistral_window": (20, "Mistral", dict(sliding_window=16), dict(rope_theta=1e4), dict(shards=3)),
+}
+
+
+def random_weights(model, seed):
+    """Weights whose logits spread by about 3, so that the most likely token is clearly ahead."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, tensor in sorted(model.state_dict().items()):
+        noise = torch.randn(tensor.shape, generator=generator)
+        if name.endswith("norm.weight"):
+            value = 1 + 0.2 * noise
+        elif name.endswith(".bias"):
+            value = 0.3 * noise
+        elif name in ("lm_head.weight", "model.embed_tokens.weight"):
+            value = 3 / math.sqrt(tensor.shape[1]) * noise
+        else:
+            value = 1.4 / math.sqrt(tensor.shape[1]) * noise
+        value = value.to(torch.bfloat16).float()
+        weights[name] = torch.where(value.half().float() == value, value, 0)  # exact in float16, too
+    if model.config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    return weights
+
+
+def write_checkpoint(folder, config, weights, layout=5, dtype="bfloat16", shards=1):
+    fields = config.to_diff_dict()
+    fields["architectures"] = [type(config).__name__.replace("Config", "ForCausalLM")]
+    fields["dtype"] = dtype
+    if layout == 4:
+        rope = dict(fields.pop("rope_parameters"))
+        fields["rope_theta"] = rope.pop("rope_theta")
+        fields["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+        fields["torch_dtype"] = fields.pop("dtype")
+        fields.pop("layer_types", None)
+    (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
+    stored = {name: value.to(getattr(torch, dtype)).contiguous() for name, value in weights.items()}
+    if shards == 1:
+        safetensors.torch.save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    weight_map = {}
+    for i in range(shards):
+        file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
+        names = sorted(stored)[i::shards]
+        safetensors.torch.save_file({n: stored[n] for n in names}, folder / file, metadata={"format": "pt"})
+        weight_map.update({name: file for name in names})
+    index = {"metadata": {}, "weight_map": dict(sorted(weight_map.items()))}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+def load(folder, dtype):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    return model.eval()
+
+
+@torch.no_grad()
+def prompt_logprobs(model, ids):
+    """[length, vocab] log-probabilities of what follows each position."""
+    return model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+
+
+@torch.no_grad()
+def greedy(model, ids):
+    tokens, margins = [], []
+    for _ in range(NUM_GREEDY):
+        values, best = model(torch.tensor([ids + tokens])).logits[0, -1].topk(2)
+        tokens.append(best[0].item())
+        margins.append((values[0] - values[1]).item())
+    return tokens, margins
+
+
+def short(values, digits=6):
+    return [round(v, digits) for v in values]
+
+
+def make(name, out):
+    seed, family, changes, rope, storage = CHECKPOINTS[name]
+    config = getattr(transformers, family + "Config")(**{**COMMON, **changes}, rope_parameters=dict(rope))
+    folder = out / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    blank = transformers.AutoModelForCausalLM.from_config(config)
+    write_checkpoint(folder, config, random_weights(blank, seed), **storage)
+
+    exact, rounded = load(folder, torch.float32), load(folder, torch.bfloat16)
+    generator = torch.Generator().manual_seed(1000 + seed)
+    cases, errors = [], []
+    for length in PROMPT_LENGTHS:
+        ids = torch.randint(config.vocab_size, (length,), generator=generator).tolist()
+        logprobs = prompt_logprobs(exact, ids)
+        rough = prompt_logprobs(rounded, ids)
+        chosen = [logprobs[i, ids[i + 1]].item() for i in range(length - 1)]
+        rough_chosen = [rough[i, ids[i + 1]].item() for i in range(length - 1)]
+        top = logprobs.topk(TOP)
+        tokens, margins = greedy(exact, ids)
+        cases.append({
+            "ids": ids, "logprobs": short(chosen), "bfloat16_logprobs": short(rough_chosen),
+            "top": [[[t, round(v, 6)] for t, v in zip(ts, vs)]
+                    for ts, vs in zip(top.indices.tolist(), top.values.tolist())],
+            "greedy": tokens, "margins": short(margins, 4),
+        })
+        errors += [abs(a - b) for a, b in zip(chosen, rough_chosen)]
+        spread = exact(torch.tensor([ids])).logits.std().item()
+    golden = {"checkpoint": name, "seed": seed, "torch": torch.__version__,
+              "transformers": transformers.__version__, "cases": cases}
+    lines = json.dumps({**golden, "cases": []})[:-2]
+    lines += "\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n]}\n"
+    (folder / "golden.json").write_text(lines)
+
+    margins = [m for case in cases for m in case["margins"]]
+    size = sum(f.stat().st_size for f in folder.iterdir())
+    rms = math.sqrt(sum(e * e for e in errors) / len(errors))
+    print(f"{name:16} {size:7} bytes  logit spread {spread:.2f}  margins above 0.25: "
+          f"{sum(m > 0.25 for m in margins)}/{len(margins)}  bfloat16 error rms {rms:.4f} max {max(errors):.4f}")
+    assert size < 1_000_000
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent / "tests" / "goldens")
+    parser.add_argument("names", nargs="*", choices=[[], *CHECKPOINTS], metavar="NAME")
+    arguments = parser.parse_args()
+    torch.use_deterministic_algorithms(True)
+    for name in arguments.names or CHECKPOINTS:
+        make(name, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
