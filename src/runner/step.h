@@ -13,7 +13,7 @@ namespace nanovllm {
 // One scheduled sequence: tokens [num_computed_tokens, num_computed_tokens + num_new_tokens) are
 // computed.
 struct SequenceInput {
-  std::span<const int32_t> token_ids;  // all known tokens
+  std::span<const int32_t> token_ids = {};  // all known tokens
   int num_computed_tokens = 0;
   int num_new_tokens = 0;
   // >= 0: the last new token was sampled by the step submitted just before, for its sequence of
@@ -24,9 +24,9 @@ struct SequenceInput {
   // (slot -1). Above num_computed_tokens only where a fully cached prompt recomputes its last
   // token.
   int num_stored_tokens = 0;
-  std::span<const int32_t> block_table;  // blocks for all tokens up to computed + new
+  std::span<const int32_t> block_table = {};  // blocks for all tokens up to computed + new
   bool sample = false;  // computed + new == total: draw the next token with `sampling`
-  SamplingRow sampling;
+  SamplingRow sampling = {};
   // Log-probabilities of the prompt: for each new token at position p with p + 1 in
   // [prompt_logprobs_begin, end), the log-probability of token p + 1. Empty range = none.
   int prompt_logprobs_begin = 0;

@@ -1,0 +1,39 @@
+// How large the KV cache is made.
+#pragma once
+
+#include <cstdint>
+
+#include "nanovllm/config.h"
+#include "ops/backend.h"
+
+namespace nanovllm {
+
+struct KvCacheDemand {
+  int64_t block_bytes = 0;  // of one block, all layers of this rank
+  int block_size = 0;       // tokens
+  int max_model_len = 0;    // tokens
+};
+
+struct DeviceMemory {
+  bool is_cpu = true;
+  int64_t free_at_start = 0;  // bytes, before the weights were loaded
+  int64_t free_now = 0;       // bytes, with weights and workspace
+};
+
+// Of the memory that is free once a model is loaded, the part that its KV cache takes on a CPU
+// where nothing else is asked for: the machine has other work, and gpu_memory_utilization does not
+// apply.
+inline constexpr double kCpuKvCacheShare = 0.4;
+
+// The number of blocks:
+// - num_kvcache_blocks where it is given, and no more than kv_cache_memory holds where that is too;
+// - else what kv_cache_memory holds;
+// - else what is left of gpu_memory_utilization of the device (on the CPU: kCpuKvCacheShare of what
+//   is free), but no more than max_num_seqs sequences of max_model_len tokens can use.
+// Throws Error(kOutOfMemory), with the bytes needed and free, when that does not fit or is less
+// than one block, and Error(kInvalidArgument) when kv_cache_memory is less than one block or
+// num_kvcache_blocks more than kernels can address.
+int plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
+                  const DeviceMemory& memory);
+
+}  // namespace nanovllm

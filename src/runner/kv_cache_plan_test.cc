@@ -1,0 +1,96 @@
+#include "runner/kv_cache_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "io/testing.h"
+
+namespace nanovllm {
+namespace {
+
+using nanovllm::testing::error_of;
+
+constexpr int64_t kBlockBytes = 1000;
+constexpr KvCacheDemand kDemand{.block_bytes = kBlockBytes, .block_size = 16, .max_model_len = 100};
+
+DeviceMemory cpu_with(int64_t free) { return {true, free, free}; }
+
+EngineConfig config_for(int max_num_seqs) {
+  EngineConfig config;
+  config.max_num_seqs = max_num_seqs;
+  return config;
+}
+
+TEST(KvCachePlan, ACpuTakesItsShareOfWhatIsFree) {
+  EXPECT_EQ(plan_kv_cache(config_for(512), kDemand, cpu_with(100'000)), 40);
+  EXPECT_EQ(plan_kv_cache(config_for(512), kDemand, cpu_with(2500)), 1);
+}
+
+TEST(KvCachePlan, NoMoreThanAllSequencesCanUse) {
+  // 100 tokens are 7 blocks of 16.
+  EXPECT_EQ(plan_kv_cache(config_for(1), kDemand, cpu_with(1'000'000)), 7);
+  EXPECT_EQ(plan_kv_cache(config_for(3), kDemand, cpu_with(1'000'000)), 21);
+}
+
+TEST(KvCachePlan, ADevicesWeightsAndWorkspaceCountAgainstItsUtilization) {
+  EngineConfig config = config_for(512);
+  config.gpu_memory_utilization = 0.9;
+  EXPECT_EQ(plan_kv_cache(config, kDemand, {false, 100'000, 60'000}), 50);
+  EXPECT_EQ(plan_kv_cache(config, kDemand, {false, 100'000, 11'000}), 1);
+  const Error error = error_of([&] { plan_kv_cache(config, kDemand, {false, 100'000, 10'999}); });
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+  EXPECT_NE(std::string(error.what()).find("needs 1000 bytes"), std::string::npos);
+  EXPECT_NE(std::string(error.what()).find("10999"), std::string::npos);
+  EXPECT_NE(std::string(error.what()).find("gpu_memory_utilization 0.9"), std::string::npos);
+}
+
+TEST(KvCachePlan, LessThanOneBlockIsRefused) {
+  const Error error = error_of([] { plan_kv_cache({}, kDemand, cpu_with(2499)); });
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+  EXPECT_NE(std::string(error.what()).find("needs 1000 bytes"), std::string::npos);
+  EXPECT_NE(std::string(error.what()).find("2499"), std::string::npos);
+}
+
+TEST(KvCachePlan, BytesOverrideTheShares) {
+  EngineConfig config = config_for(1);
+  config.kv_cache_memory = 50'999;
+  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(51'000)), 50);
+  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(50'000)), 50);
+  EXPECT_EQ(error_of([&] { plan_kv_cache(config, kDemand, cpu_with(49'999)); }).code(),
+            ErrorCode::kOutOfMemory);
+  config.kv_cache_memory = 1000;
+  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(100'000)), 1);
+  config.kv_cache_memory = 999;
+  EXPECT_EQ(error_of([&] { plan_kv_cache(config, kDemand, cpu_with(100'000)); }).code(),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(KvCachePlan, BlocksAreTakenAsGivenWithinTheBytes) {
+  EngineConfig config = config_for(1);
+  config.num_kvcache_blocks = 90;
+  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(90'000)), 90);
+  const Error error = error_of([&] { plan_kv_cache(config, kDemand, cpu_with(89'999)); });
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+  EXPECT_NE(std::string(error.what()).find("90000 bytes"), std::string::npos);
+  EXPECT_NE(std::string(error.what()).find("89999"), std::string::npos);
+  config.kv_cache_memory = 20'000;
+  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(90'000)), 20);
+  config.kv_cache_memory = 200'000;
+  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(90'000)), 90);
+}
+
+TEST(KvCachePlan, SlotsFitInThirtyTwoBits) {
+  constexpr int kMost = 134'217'727;  // (2^31 - 1) / 16
+  EngineConfig config;
+  const KvCacheDemand tiny{.block_bytes = 1, .block_size = 16, .max_model_len = 1 << 30};
+  config.num_kvcache_blocks = kMost;
+  EXPECT_EQ(plan_kv_cache(config, tiny, cpu_with(int64_t{1} << 40)), kMost);
+  config.num_kvcache_blocks = kMost + 1;
+  EXPECT_EQ(error_of([&] { plan_kv_cache(config, tiny, cpu_with(int64_t{1} << 40)); }).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(plan_kv_cache({}, tiny, cpu_with(int64_t{1} << 40)), kMost);
+}
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,357 @@
+// The properties that the engine builds on: what a sequence gets depends on nothing but itself.
+// Over the tiny checkpoints of tests/goldens, whose numbers the tests of models check.
+#include "runner/model_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+
+#include "io/testing.h"
+
+namespace nanovllm {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using nanovllm::testing::error_of;
+
+constexpr int kBlockSize = 16;
+constexpr int kNumBlocks = 64;
+
+std::string golden(const std::string& name) {
+  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/" + name;
+}
+
+EngineConfig small_config(const std::string& dtype, int num_threads) {
+  EngineConfig config;
+  config.device = "cpu";
+  config.dtype = dtype;
+  config.num_threads = num_threads;
+  config.kvcache_block_size = kBlockSize;
+  config.num_kvcache_blocks = kNumBlocks;
+  config.max_num_seqs = 16;
+  config.max_num_batched_tokens = 512;
+  return config;
+}
+
+std::unique_ptr<Runner> load(const std::string& name, const EngineConfig& config) {
+  EngineInfo info;
+  return make_model_runner(ModelConfig::load(golden(name)), config, info);
+}
+
+Ids random_ids(int count, uint32_t seed) {
+  std::mt19937 rng(seed);
+  Ids ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng() % 380);
+  return ids;
+}
+
+// A sequence as the engine would keep it, computed `chunk` tokens a step.
+struct Request {
+  Ids token_ids;
+  Ids blocks;
+  int chunk = 1 << 20;
+  int num_stored_tokens = 0;
+  SamplingRow sampling = {.temperature = 0, .num_logprobs = 8};
+  int num_prompt_logprobs = -1;
+
+  int num_prompt_tokens = static_cast<int>(token_ids.size());
+  int num_computed = 0;
+  std::vector<SamplingResult> sampled = {};
+  std::vector<SamplingResult> prompt_logprobs = {};
+
+  SequenceInput input() {
+    const int total = static_cast<int>(token_ids.size());
+    SequenceInput in{.token_ids = token_ids,
+                     .num_computed_tokens = num_computed,
+                     .num_new_tokens = std::min(chunk, total - num_computed),
+                     .num_stored_tokens = num_stored_tokens,
+                     .block_table = blocks};
+    in.sample = in.num_computed_tokens + in.num_new_tokens == total;
+    in.sampling = sampling;
+    in.sampling.position = total;
+    in.sampling.prompt_ids = std::span(token_ids).first(num_prompt_tokens);
+    in.sampling.output_ids = std::span(token_ids).subspan(num_prompt_tokens);
+    if (num_prompt_logprobs >= 0) {
+      in.prompt_logprobs_begin = 1;
+      in.prompt_logprobs_end = num_prompt_tokens;
+      in.num_prompt_logprobs = num_prompt_logprobs;
+    }
+    return in;
+  }
+  void take(SequenceOutput output, int num_new_tokens, bool did_sample) {
+    num_computed += num_new_tokens;
+    for (SamplingResult& r : output.prompt_logprobs) prompt_logprobs.push_back(std::move(r));
+    if (!did_sample) return;
+    token_ids.push_back(output.sampled.token_id);
+    sampled.push_back(std::move(output.sampled));
+  }
+};
+
+// One step for all of them, decodes first as the scheduler sends them.
+void step(Runner& runner, std::vector<Request*> requests) {
+  std::stable_partition(requests.begin(), requests.end(),
+                        [](Request* r) { return r->input().num_new_tokens == 1; });
+  StepInput input;
+  for (Request* r : requests) input.sequences.push_back(r->input());
+  StepOutput output = runner.run(input);
+  ASSERT_EQ(output.sequences.size(), requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i]->take(std::move(output.sequences[i]), input.sequences[i].num_new_tokens,
+                      input.sequences[i].sample);
+  }
+}
+
+void generate(Runner& runner, Request& request, size_t num_tokens) {
+  while (request.sampled.size() < num_tokens) step(runner, {&request});
+}
+
+Ids block_range(int begin, int end) {
+  Ids blocks;
+  for (int b = begin; b < end; ++b) blocks.push_back(b);
+  return blocks;
+}
+
+// The same bits, not merely close.
+void expect_same(const std::vector<SamplingResult>& results,
+                 const std::vector<SamplingResult>& expected) {
+  ASSERT_EQ(results.size(), expected.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(results[i].token_id, expected[i].token_id) << "token " << i;
+    ASSERT_EQ(results[i].logprobs.size(), expected[i].logprobs.size());
+    for (size_t k = 0; k < results[i].logprobs.size(); ++k) {
+      EXPECT_EQ(results[i].logprobs[k].token_id, expected[i].logprobs[k].token_id);
+      EXPECT_EQ(results[i].logprobs[k].logprob, expected[i].logprobs[k].logprob) << "token " << i;
+    }
+  }
+}
+
+struct Case {
+  std::string checkpoint;
+  std::string dtype;
+};
+
+class ModelRunnerEqualities : public ::testing::TestWithParam<Case> {
+ protected:
+  static constexpr int kPromptTokens = 61;
+  static constexpr size_t kNewTokens = 12;
+
+  Request request() const {
+    return {.token_ids = random_ids(kPromptTokens, 1), .blocks = block_range(0, 8)};
+  }
+  std::unique_ptr<Runner> runner(int num_threads = 1) const {
+    return load(GetParam().checkpoint, small_config(GetParam().dtype, num_threads));
+  }
+};
+
+TEST_P(ModelRunnerEqualities, ChunkSizesChangeNothing) {
+  const auto r = runner();
+  Request whole = request();
+  whole.num_prompt_logprobs = 4;
+  generate(*r, whole, kNewTokens);
+  EXPECT_EQ(whole.prompt_logprobs.size(), kPromptTokens - 1U);
+  for (const int chunk : {1, 2, 7, 16, 60}) {
+    SCOPED_TRACE(::testing::Message() << "chunks of " << chunk);
+    Request chunked = request();
+    chunked.chunk = chunk;
+    chunked.num_prompt_logprobs = 4;
+    generate(*r, chunked, kNewTokens);
+    expect_same(chunked.sampled, whole.sampled);
+    expect_same(chunked.prompt_logprobs, whole.prompt_logprobs);
+  }
+}
+
+TEST_P(ModelRunnerEqualities, WhichBlocksASequenceHasChangesNothing) {
+  const auto r = runner();
+  Request first = request();
+  generate(*r, first, kNewTokens);
+  Request other = request();
+  other.blocks = {63, 5, 40, 8, 0, 22};
+  generate(*r, other, kNewTokens);
+  expect_same(other.sampled, first.sampled);
+}
+
+TEST_P(ModelRunnerEqualities, BatchMatesChangeNothing) {
+  const auto r = runner();
+  Request alone = request();
+  generate(*r, alone, kNewTokens);
+  // Mates before and behind it, prompts and decodes, that come and go.
+  std::vector<Request> mates;
+  for (int m = 0; m < 5; ++m) {
+    mates.push_back({.token_ids = random_ids(1 + 23 * m, 100 + m),
+                     .blocks = block_range(8 + 8 * m, 16 + 8 * m),
+                     .chunk = 9 + m});
+  }
+  Request together = request();
+  together.chunk = 10;
+  for (int i = 0; together.sampled.size() < kNewTokens; ++i) {
+    std::vector<Request*> batch;
+    for (int m = 0; m < 5; ++m) {
+      if (m == 2) batch.push_back(&together);
+      if ((i + m) % 3 != 0) batch.push_back(&mates[m]);
+    }
+    step(*r, batch);
+  }
+  expect_same(together.sampled, alone.sampled);
+}
+
+TEST_P(ModelRunnerEqualities, ThreadsChangeNothing) {
+  Request one = request();
+  one.num_prompt_logprobs = 2;
+  generate(*runner(1), one, kNewTokens);
+  for (const int num_threads : {2, 3}) {
+    Request more = request();
+    more.num_prompt_logprobs = 2;
+    generate(*runner(num_threads), more, kNewTokens);
+    expect_same(more.sampled, one.sampled);
+    expect_same(more.prompt_logprobs, one.prompt_logprobs);
+  }
+}
+
+TEST_P(ModelRunnerEqualities, RecomputingAStoredTokenWritesNothing) {
+  const auto r = runner();
+  Request first = request();
+  first.token_ids.resize(48);
+  first.num_prompt_tokens = 48;
+  generate(*r, first, 1);
+  // A fully cached prompt computes its last token again, in blocks that others read.
+  Request cached = request();
+  cached.token_ids.resize(48);
+  cached.num_prompt_tokens = 48;
+  cached.num_computed = 47;
+  cached.num_stored_tokens = 48;
+  cached.blocks = {0, 1, 2, 30, 31};
+  // Were position 47 written, this would spoil the first sequence's block.
+  Request spoiler = cached;
+  spoiler.token_ids[47] = (cached.token_ids[47] + 1) % 380;
+  step(*r, {&spoiler});
+  generate(*r, cached, kNewTokens);
+  generate(*r, first, kNewTokens);
+  expect_same(cached.sampled, first.sampled);
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const char* checkpoint :
+       {"llama2", "llama3", "llama_biases", "llama_linear", "mistral_window", "qwen2_tied",
+        "qwen2_window", "qwen3_odd_vocab", "qwen3_tied", "qwen3_yarn"}) {
+    for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, ModelRunnerEqualities, ::testing::ValuesIn(all_cases()),
+                         [](const auto& one) {
+                           return one.param.checkpoint + "_" + one.param.dtype;
+                         });
+
+TEST(ModelRunner, PromptLogprobsOfManyRowsComeInSeveralHeadProducts) {
+  const auto r = load("qwen3_tied", small_config("auto", 1));
+  const auto score = [&](int chunk) {
+    Request request{.token_ids = random_ids(300, 3),
+                    .blocks = block_range(0, 20),
+                    .chunk = chunk,
+                    .num_prompt_logprobs = 0};
+    generate(*r, request, 1);
+    return request.prompt_logprobs;
+  };
+  const std::vector<SamplingResult> whole = score(300);  // more than two buffers of logits
+  ASSERT_EQ(whole.size(), 299U);
+  const Ids ids = random_ids(300, 3);
+  for (int i = 0; i < 299; ++i) {
+    EXPECT_EQ(whole[i].token_id, ids[i + 1]);
+    ASSERT_EQ(whole[i].logprobs.size(), 1U);
+    EXPECT_LT(whole[i].logprobs[0].logprob, 0);
+  }
+  expect_same(score(128), whole);
+  expect_same(score(50), whole);
+}
+
+TEST(ModelRunner, SeededSamplesDependOnSeedAndPositionAlone) {
+  const auto r = load("llama3", small_config("auto", 2));
+  const auto draw = [&](uint64_t seed, int chunk) {
+    Request request{.token_ids = random_ids(40, 5), .blocks = block_range(0, 8), .chunk = chunk};
+    request.sampling = {.temperature = 2, .top_p = 0.95f, .repetition_penalty = 1.1f, .seed = seed};
+    generate(*r, request, 20);
+    return request.token_ids;
+  };
+  EXPECT_EQ(draw(1, 40), draw(1, 7));
+  EXPECT_NE(draw(1, 40), draw(2, 40));
+}
+
+TEST(ModelRunner, InfoSaysWhatWasLoaded) {
+  EngineInfo info;
+  const auto r = make_model_runner(ModelConfig::load(golden("qwen3_odd_vocab")),
+                                   small_config("auto", 1), info);
+  EXPECT_EQ(info.architecture, "Qwen3ForCausalLM");
+  EXPECT_EQ(info.device.substr(0, 5), "cpu (");
+  EXPECT_EQ(info.dtype, "bfloat16");
+  EXPECT_EQ(info.vocab_size, 389);
+  EXPECT_EQ(info.max_model_len, 512);
+  EXPECT_EQ(info.kvcache_block_size, kBlockSize);
+  EXPECT_EQ(info.num_kvcache_blocks, kNumBlocks);
+  EXPECT_EQ(r->num_kvcache_blocks(), kNumBlocks);
+  EXPECT_EQ(info.kv_bytes_per_token, 2 * 2 * 1 * 64 * 2);  // layers, K and V, heads, dim, bfloat16
+  EXPECT_EQ(info.kv_cache_bytes, info.kv_bytes_per_token * kBlockSize * kNumBlocks);
+  EXPECT_GT(info.num_parameters, 100'000);
+  EXPECT_GE(info.weight_bytes, 2 * info.num_parameters);
+  EXPECT_GT(info.load_seconds, 0);
+}
+
+TEST(ModelRunner, MaxModelLenIsLoweredToWhatTheModelWasTrainedFor) {
+  const ModelConfig model = ModelConfig::load(golden("qwen3_tied"));
+  const auto max_model_len = [&](int asked) {
+    EngineConfig config = small_config("auto", 1);
+    config.max_model_len = asked;
+    EngineInfo info;
+    make_model_runner(model, config, info);
+    return info.max_model_len;
+  };
+  EXPECT_EQ(max_model_len(511), 511);
+  EXPECT_EQ(max_model_len(512), 512);
+  EXPECT_EQ(max_model_len(513), 512);
+}
+
+TEST(ModelRunner, DtypeAutoIsTheCheckpointsAndBfloat16ForHalfPrecision) {
+  ModelConfig model = ModelConfig::load(golden("qwen3_tied"));
+  const auto dtype = [&](DType of_checkpoint, const std::string& asked) {
+    model.dtype = of_checkpoint;
+    EngineInfo info;
+    make_model_runner(model, small_config(asked, 1), info);
+    return info.dtype;
+  };
+  EXPECT_EQ(dtype(DType::kBFloat16, "auto"), "bfloat16");
+  EXPECT_EQ(dtype(DType::kFloat16, "auto"), "bfloat16");
+  EXPECT_EQ(dtype(DType::kFloat32, "auto"), "float32");
+  EXPECT_EQ(dtype(DType::kFloat32, "bfloat16"), "bfloat16");
+  EXPECT_EQ(dtype(DType::kBFloat16, "float32"), "float32");
+}
+
+TEST(ModelRunner, KvCacheThatDoesNotFitIsRefusedInBytes) {
+  EngineConfig config = small_config("auto", 1);
+  config.num_kvcache_blocks = 100'000'000;
+  const Error error = error_of([&] { load("qwen3_odd_vocab", config); });
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+  EXPECT_NE(std::string(error.what()).find("100000000 blocks needs 819200000000 bytes"),
+            std::string::npos)
+      << error.what();
+}
+
+TEST(ModelRunner, MoreRanksThanTheCpuHasAreRefused) {
+  EngineConfig config = small_config("auto", 1);
+  config.tensor_parallel_size = 2;
+  EXPECT_EQ(error_of([&] { load("qwen3_tied", config); }).code(), ErrorCode::kUnsupported);
+}
+
+TEST(ModelRunner, AFolderWithoutWeightsIsRefused) {
+  ModelConfig model = ModelConfig::load(golden("qwen3_tied"));
+  const nanovllm::testing::TempDir empty;
+  model.model_dir = empty.path();
+  EngineInfo info;
+  const Error error = error_of([&] { make_model_runner(model, small_config("auto", 1), info); });
+  EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace nanovllm

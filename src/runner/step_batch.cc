@@ -1,0 +1,142 @@
+#include "runner/step_batch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nanovllm {
+namespace {
+
+// Arrays begin at multiples of 64 bytes.
+constexpr size_t kAlignment = 16;
+
+// The positions p whose logits score a prompt token: p is new and p + 1 is asked for.
+std::pair<int, int> scored_positions(const SequenceInput& sequence) {
+  const int end_new = sequence.num_computed_tokens + sequence.num_new_tokens;
+  const int begin = std::max(sequence.num_computed_tokens, sequence.prompt_logprobs_begin - 1);
+  const int end = std::min(end_new, sequence.prompt_logprobs_end - 1);
+  return {begin, std::max(begin, end)};
+}
+
+}  // namespace
+
+void StepBatch::build(const StepInput& input) {
+  measure(input);
+  sampling_rows_.clear();
+  shares_.clear();
+  int first_token = 0;
+  for (size_t s = 0; s < input.sequences.size(); ++s) {
+    add_sequence(input.sequences[s], static_cast<int>(s), first_token);
+    add_logits_rows(input.sequences[s], first_token);
+    first_token += input.sequences[s].num_new_tokens;
+  }
+  staging_[layout_.query_start_loc + input.sequences.size()] = first_token;
+}
+
+void StepBatch::measure(const StepInput& input) {
+  sizes_ = {};
+  sizes_.num_seqs = static_cast<int>(input.sequences.size());
+  for (const SequenceInput& sequence : input.sequences) {
+    const int seq_len = sequence.num_computed_tokens + sequence.num_new_tokens;
+    const int num_blocks = (seq_len + block_size_ - 1) / block_size_;
+    NANOVLLM_CHECK(sequence.num_new_tokens >= 1);
+    NANOVLLM_CHECK(sequence.token_ids.size() >= static_cast<size_t>(seq_len));
+    NANOVLLM_CHECK(sequence.block_table.size() >= static_cast<size_t>(num_blocks));
+    // Decodes are what the batch begins with: one new token behind a prefill is a prefill of one.
+    if (sequence.num_new_tokens == 1 && sizes_.num_decodes == sizes_.num_tokens) {
+      ++sizes_.num_decodes;
+    }
+    sizes_.num_tokens += sequence.num_new_tokens;
+    sizes_.max_query_len = std::max(sizes_.max_query_len, sequence.num_new_tokens);
+    sizes_.max_seq_len = std::max(sizes_.max_seq_len, seq_len);
+    sizes_.block_table_stride = std::max(sizes_.block_table_stride, num_blocks);
+    const auto [begin, end] = scored_positions(sequence);
+    sizes_.num_logits += end - begin + (sequence.sample ? 1 : 0);
+  }
+  size_t size = 0;
+  const auto place = [&](size_t& offset, size_t count) {
+    offset = size;
+    size += (count + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  const size_t num_tokens = sizes_.num_tokens;
+  const size_t num_seqs = sizes_.num_seqs;
+  place(layout_.token_ids, num_tokens);
+  place(layout_.positions, num_tokens);
+  place(layout_.slot_mapping, num_tokens);
+  place(layout_.query_start_loc, num_seqs + 1);
+  place(layout_.seq_lens, num_seqs);
+  place(layout_.block_table, num_seqs * sizes_.block_table_stride);
+  place(layout_.logits_rows, sizes_.num_logits);
+  staging_.resize(size);
+}
+
+void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first_token) {
+  const int begin = sequence.num_computed_tokens;
+  const int seq_len = begin + sequence.num_new_tokens;
+  int32_t* const token_ids = &staging_[layout_.token_ids + first_token];
+  int32_t* const positions = &staging_[layout_.positions + first_token];
+  int32_t* const slots = &staging_[layout_.slot_mapping + first_token];
+  for (int i = 0; i < sequence.num_new_tokens; ++i) {
+    const int position = begin + i;
+    token_ids[i] = sequence.token_ids[position];
+    positions[i] = position;
+    slots[i] =
+        position < sequence.num_stored_tokens
+            ? -1
+            : sequence.block_table[position / block_size_] * block_size_ + position % block_size_;
+  }
+  staging_[layout_.query_start_loc + index] = first_token;
+  staging_[layout_.seq_lens + index] = seq_len;
+  const auto stride = static_cast<size_t>(sizes_.block_table_stride);
+  const auto table = staging_.begin() + static_cast<int64_t>(layout_.block_table + index * stride);
+  const int num_blocks = (seq_len + block_size_ - 1) / block_size_;
+  const auto end = std::copy_n(sequence.block_table.begin(), num_blocks, table);
+  std::fill(end, table + static_cast<int64_t>(stride), 0);
+}
+
+void StepBatch::add_logits_rows(const SequenceInput& sequence, int first_token) {
+  int32_t* const rows = &staging_[layout_.logits_rows];
+  const auto [begin, end] = scored_positions(sequence);
+  for (int position = begin; position < end; ++position) {
+    rows[sampling_rows_.size()] = first_token + position - sequence.num_computed_tokens;
+    SamplingRow row;
+    row.forced_id = sequence.token_ids[position + 1];
+    row.num_logprobs = sequence.num_prompt_logprobs;
+    sampling_rows_.push_back(row);
+  }
+  if (sequence.sample) {
+    rows[sampling_rows_.size()] = first_token + sequence.num_new_tokens - 1;
+    sampling_rows_.push_back(sequence.sampling);
+  }
+  shares_.push_back({end - begin, sequence.sample});
+}
+
+ForwardBatch StepBatch::forward_batch(const int32_t* staging) const {
+  ForwardBatch batch = sizes_;
+  batch.token_ids = staging + layout_.token_ids;
+  batch.positions = staging + layout_.positions;
+  batch.slot_mapping = staging + layout_.slot_mapping;
+  batch.query_start_loc = staging + layout_.query_start_loc;
+  batch.seq_lens = staging + layout_.seq_lens;
+  batch.block_table = staging + layout_.block_table;
+  batch.logits_rows = staging + layout_.logits_rows;
+  return batch;
+}
+
+StepOutput StepBatch::collect(std::span<SamplingResult> results) const {
+  StepOutput output;
+  output.sequences.resize(shares_.size());
+  auto result = results.begin();
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    SequenceOutput& sequence = output.sequences[s];
+    const auto scored_end = result + shares_[s].num_prompt_logprobs;
+    sequence.prompt_logprobs.assign(std::make_move_iterator(result),
+                                    std::make_move_iterator(scored_end));
+    result = scored_end;
+    if (shares_[s].sample) sequence.sampled = std::move(*result++);
+  }
+  return output;
+}
+
+}  // namespace nanovllm

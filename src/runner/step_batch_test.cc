@@ -1,0 +1,151 @@
+#include "runner/step_batch.h"
+
+#include <gtest/gtest.h>
+
+namespace nanovllm {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+Ids counting_ids(int n, int first) {
+  Ids ids(n);
+  for (int i = 0; i < n; ++i) ids[i] = first + i;
+  return ids;
+}
+
+Ids array(const int32_t* begin, int64_t count) { return {begin, begin + count}; }
+
+// Two decodes and a chunk of a prompt, in blocks of 16.
+class StepBatchTest : public testing::Test {
+ protected:
+  StepBatchTest() {
+    input_.sequences.resize(3);
+    input_.sequences[0] = {.token_ids = first_,
+                           .num_computed_tokens = 19,
+                           .num_new_tokens = 1,
+                           .block_table = first_blocks_,
+                           .sample = true,
+                           .sampling = {.seed = 1}};
+    input_.sequences[1] = {.token_ids = second_,
+                           .num_computed_tokens = 2,
+                           .num_new_tokens = 1,
+                           .block_table = second_blocks_,
+                           .sample = true,
+                           .sampling = {.seed = 2}};
+    input_.sequences[2] = {.token_ids = third_,
+                           .num_computed_tokens = 14,
+                           .num_new_tokens = 4,
+                           .block_table = third_blocks_};
+  }
+
+  Ids first_ = counting_ids(20, 100);
+  Ids second_ = counting_ids(3, 200);
+  Ids third_ = counting_ids(40, 300);
+  Ids first_blocks_ = {7, 3};
+  Ids second_blocks_ = {5};
+  Ids third_blocks_ = {9, 1, 4};  // one more than the chunk reaches
+  StepInput input_;
+  StepBatch batch_{16};
+};
+
+TEST_F(StepBatchTest, ArraysFollowTheSequences) {
+  batch_.build(input_);
+  const ForwardBatch b = batch_.forward_batch(batch_.staging().data());
+  EXPECT_EQ(b.num_tokens, 6);
+  EXPECT_EQ(b.num_seqs, 3);
+  EXPECT_EQ(b.num_decodes, 2);
+  EXPECT_EQ(b.num_logits, 2);
+  EXPECT_EQ(b.max_query_len, 4);
+  EXPECT_EQ(b.max_seq_len, 20);
+  EXPECT_EQ(b.block_table_stride, 2);
+  EXPECT_EQ(array(b.token_ids, 6), (Ids{119, 202, 314, 315, 316, 317}));
+  EXPECT_EQ(array(b.positions, 6), (Ids{19, 2, 14, 15, 16, 17}));
+  EXPECT_EQ(array(b.slot_mapping, 6),
+            (Ids{3 * 16 + 3, 5 * 16 + 2, 9 * 16 + 14, 9 * 16 + 15, 1 * 16 + 0, 1 * 16 + 1}));
+  EXPECT_EQ(array(b.query_start_loc, 4), (Ids{0, 1, 2, 6}));
+  EXPECT_EQ(array(b.seq_lens, 3), (Ids{20, 3, 18}));
+  EXPECT_EQ(array(b.block_table, 6), (Ids{7, 3, 5, 0, 9, 1}));
+  EXPECT_EQ(array(b.logits_rows, 2), (Ids{0, 1}));
+}
+
+TEST_F(StepBatchTest, ASingleTokenBehindAPrefillIsNoDecode) {
+  std::swap(input_.sequences[1], input_.sequences[2]);
+  batch_.build(input_);
+  EXPECT_EQ(batch_.forward_batch(batch_.staging().data()).num_decodes, 1);
+}
+
+TEST_F(StepBatchTest, SharedBlocksAreNotWrittenAgain) {
+  input_.sequences[2].num_stored_tokens = 16;
+  batch_.build(input_);
+  const ForwardBatch b = batch_.forward_batch(batch_.staging().data());
+  EXPECT_EQ(array(b.slot_mapping + 2, 4), (Ids{-1, -1, 1 * 16 + 0, 1 * 16 + 1}));
+}
+
+TEST_F(StepBatchTest, PromptLogprobsAreScoredWhereTheNextTokenIsAskedFor) {
+  SequenceInput& sequence = input_.sequences[2];  // computes positions 14 to 17
+  sequence.num_prompt_logprobs = 3;
+  const auto scored = [&](int begin, int end) {
+    sequence.prompt_logprobs_begin = begin;
+    sequence.prompt_logprobs_end = end;
+    batch_.build(input_);
+    Ids forced;
+    for (const SamplingRow& row : batch_.sampling_rows().subspan(2)) {
+      EXPECT_EQ(row.num_logprobs, 3);
+      forced.push_back(row.forced_id);
+    }
+    const ForwardBatch b = batch_.forward_batch(batch_.staging().data());
+    EXPECT_EQ(b.num_logits, 2 + static_cast<int>(forced.size()));
+    // The token after row r of the chunk is the one that row r scores.
+    for (size_t i = 0; i < forced.size(); ++i) {
+      EXPECT_EQ(b.token_ids[b.logits_rows[2 + i]] + 1, forced[i]);
+    }
+    return forced;
+  };
+  EXPECT_EQ(scored(1, 40), (Ids{315, 316, 317, 318}));
+  EXPECT_EQ(scored(15, 19), (Ids{315, 316, 317, 318}));
+  EXPECT_EQ(scored(16, 18), (Ids{316, 317}));
+  EXPECT_EQ(scored(1, 15), (Ids{}));
+  EXPECT_EQ(scored(1, 16), (Ids{315}));
+  EXPECT_EQ(scored(18, 40), (Ids{318}));
+  EXPECT_EQ(scored(19, 40), (Ids{}));
+  EXPECT_EQ(scored(0, 0), (Ids{}));
+}
+
+TEST_F(StepBatchTest, ResultsGoBackToTheirSequences) {
+  input_.sequences[1].sample = false;
+  input_.sequences[2].prompt_logprobs_begin = 1;
+  input_.sequences[2].prompt_logprobs_end = 17;
+  input_.sequences[2].sample = true;
+  batch_.build(input_);
+  ASSERT_EQ(batch_.sampling_rows().size(), 4U);
+  std::vector<SamplingResult> results(4);
+  for (int i = 0; i < 4; ++i) results[i].token_id = i;
+  const StepOutput output = batch_.collect(results);
+  ASSERT_EQ(output.sequences.size(), 3U);
+  EXPECT_EQ(output.sequences[0].sampled.token_id, 0);
+  EXPECT_TRUE(output.sequences[0].prompt_logprobs.empty());
+  EXPECT_EQ(output.sequences[1].sampled.token_id, -1);
+  ASSERT_EQ(output.sequences[2].prompt_logprobs.size(), 2U);
+  EXPECT_EQ(output.sequences[2].prompt_logprobs[0].token_id, 1);
+  EXPECT_EQ(output.sequences[2].prompt_logprobs[1].token_id, 2);
+  EXPECT_EQ(output.sequences[2].sampled.token_id, 3);
+}
+
+TEST_F(StepBatchTest, EqualSizesHaveEqualAddressesInOneCopy) {
+  batch_.build(input_);
+  const auto size = batch_.staging().size();
+  const ForwardBatch before = batch_.forward_batch(nullptr);
+  StepInput other = input_;
+  other.sequences[0].num_computed_tokens = 17;
+  other.sequences[1].num_computed_tokens = 0;
+  batch_.build(other);
+  const ForwardBatch after = batch_.forward_batch(nullptr);
+  EXPECT_EQ(batch_.staging().size(), size);
+  EXPECT_EQ(after.positions, before.positions);
+  EXPECT_EQ(after.block_table, before.block_table);
+  EXPECT_EQ(after.logits_rows, before.logits_rows);
+  EXPECT_LT(after.logits_rows, before.token_ids + size);
+}
+
+}  // namespace
+}  // namespace nanovllm
