@@ -1,0 +1,259 @@
+// What make_model refuses and how, and what a model owes its runner besides right logits.
+#include "models/model.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "backend/registry.h"
+#include "io/testing.h"
+#include "models/testing.h"
+
+namespace nanovllm {
+namespace {
+
+using nlohmann::json;
+using testing::error_of;
+using testing::ModelRig;
+
+std::string golden_dir(const std::string& name) {
+  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/" + name;
+}
+
+std::string read(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// A copy of a golden checkpoint that a test may spoil.
+class Copy {
+ public:
+  explicit Copy(const std::string& name)
+      : config_(json::parse(read(golden_dir(name) + "/config.json"))) {
+    const std::string bytes = read(golden_dir(name) + "/model.safetensors");
+    uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), 8);
+    header_ = json::parse(bytes.substr(8, length));
+    data_ = bytes.substr(8 + length);
+  }
+
+  json& config() { return config_; }
+  void rename_tensor(const std::string& from, const std::string& to) {
+    header_[to] = header_.at(from);
+    header_.erase(from);
+  }
+  void add_tensor(const std::string& name) {
+    header_[name] = {
+        {"dtype", "F32"}, {"shape", {1}}, {"data_offsets", {data_.size(), data_.size() + 4}}};
+    data_ += "1234";
+  }
+  // The folder with all changes.
+  const std::string& path() const {
+    dir_.write("config.json", config_.dump());
+    dir_.write("model.safetensors", testing::safetensors_bytes(header_.dump(), data_));
+    return dir_.path();
+  }
+
+ private:
+  testing::TempDir dir_;
+  json config_, header_;
+  std::string data_;
+};
+
+std::unique_ptr<ModelRig> load(const std::string& dir) {
+  return std::make_unique<ModelRig>(dir, DType::kFloat32, make_cpu_backend(2), 16);
+}
+
+// The message without the folder's name.
+std::string refusal(const Copy& copy, ErrorCode code) {
+  const std::string& dir = copy.path();
+  const Error error = error_of([&] { load(dir); });
+  EXPECT_EQ(error.code(), code) << error.what();
+  const std::string message = error.what();
+  EXPECT_EQ(message.rfind(dir, 0), 0u) << message;
+  return message.substr(dir.size());
+}
+
+TEST(ModelLoading, UnknownArchitecturesGetTheListOfKnownOnes) {
+  Copy copy("llama2");
+  copy.config()["architectures"] = {"GPT2LMHeadModel"};
+  const std::string known =
+      "; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+  EXPECT_EQ(refusal(copy, ErrorCode::kUnsupported),
+            "/config.json: architecture GPT2LMHeadModel is not supported" + known);
+  copy.config().erase("architectures");
+  EXPECT_EQ(refusal(copy, ErrorCode::kUnsupported), "/config.json: names no architecture" + known);
+}
+
+TEST(ModelLoading, MissingTensorsAreNamed) {
+  Copy copy("llama2");
+  copy.rename_tensor("model.layers.1.mlp.up_proj.weight", "other");
+  EXPECT_EQ(refusal(copy, ErrorCode::kNotFound),
+            "/model.safetensors: tensor model.layers.1.mlp.up_proj.weight is missing from the "
+            "checkpoint");
+}
+
+TEST(ModelLoading, SurplusTensorsAreNamed) {
+  Copy copy("llama2");
+  copy.add_tensor("model.layers.3.extra");
+  EXPECT_EQ(refusal(copy, ErrorCode::kCorruptData),
+            ": 1 tensor that a LlamaForCausalLM with this config.json does not have: "
+            "model.layers.3.extra");
+  Copy biases("llama_biases");
+  biases.config()["mlp_bias"] = false;
+  EXPECT_EQ(refusal(biases, ErrorCode::kCorruptData),
+            ": 9 tensors that a LlamaForCausalLM with this config.json does not have: "
+            "model.layers.0.mlp.down_proj.bias, model.layers.0.mlp.gate_proj.bias, "
+            "model.layers.0.mlp.up_proj.bias, ...");
+}
+
+TEST(ModelLoading, HarmlessSurplusTensorsAreIgnored) {
+  Copy copy("llama2");
+  copy.add_tensor("model.layers.0.self_attn.rotary_emb.inv_freq");
+  copy.config()["tie_word_embeddings"] = true;  // lm_head.weight is there, and not read
+  EXPECT_NO_THROW(load(copy.path()));
+}
+
+TEST(ModelLoading, MisshapenTensorsAreNamed) {
+  Copy copy("llama2");
+  copy.config()["intermediate_size"] = 168;
+  EXPECT_EQ(refusal(copy, ErrorCode::kCorruptData),
+            "/model.safetensors: tensor model.layers.0.mlp.gate_proj.weight has shape [160, 64], "
+            "but config.json asks for [168, 64]");
+  Copy huge("llama2");  // refused before any memory is asked for
+  huge.config()["vocab_size"] = 1 << 28;
+  EXPECT_EQ(refusal(huge, ErrorCode::kCorruptData),
+            "/model.safetensors: tensor model.embed_tokens.weight has shape [384, 64], but "
+            "config.json asks for [268435456, 64]");
+}
+
+TEST(ModelLoading, ConfigsThatNoModelCanHaveAreRefused) {
+  const struct {
+    const char* key;
+    json value;
+    ErrorCode code;
+    const char* message;
+  } cases[] = {
+      {"intermediate_size", nullptr, ErrorCode::kCorruptData,
+       "/config.json: \"intermediate_size\" is missing"},
+      {"max_position_embeddings", nullptr, ErrorCode::kCorruptData,
+       "/config.json: \"max_position_embeddings\" is missing"},
+      {"num_key_value_heads", 3, ErrorCode::kCorruptData,
+       "/config.json: num_attention_heads is 4, expected a multiple of num_key_value_heads, which "
+       "is 3"},
+      {"head_dim", 12, ErrorCode::kUnsupported,
+       "/config.json: head_dim is 12, only multiples of 8 are supported"},
+      {"hidden_act", "relu", ErrorCode::kUnsupported,
+       "/config.json: hidden_act \"relu\" is not supported, only silu, gelu, gelu_new and "
+       "gelu_pytorch_tanh"},
+      {"rope_scaling", json{{"type", "dynamic"}, {"factor", 2.0}}, ErrorCode::kUnsupported,
+       "/config.json: rotary embedding of kind \"dynamic\" is not supported, only default, linear, "
+       "llama3 and yarn"},
+  };
+  for (const auto& bad : cases) {
+    Copy copy("llama2");
+    copy.config()[bad.key] = bad.value;
+    EXPECT_EQ(refusal(copy, bad.code), bad.message);
+  }
+}
+
+// Only what loading needs; fails at one of the products.
+class FailingBackend final : public Backend {
+ public:
+  std::string description() const override { return "failing"; }
+  bool is_cpu() const override { return true; }
+  MemoryInfo memory() const override { return cpu_->memory(); }
+  std::unique_ptr<Buffer> allocate(size_t bytes) override { return cpu_->allocate(bytes); }
+  void upload(void* to, const void* from, size_t bytes) override { cpu_->upload(to, from, bytes); }
+  void download(void*, const void*, size_t) override {}
+  void synchronize() override {}
+  std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
+                                            DType dtype) override {
+    if (++num_products_ == 5) throw Error(ErrorCode::kOutOfMemory, "no memory");
+    return cpu_->make_linear(pieces, bias, dtype);
+  }
+  size_t kv_block_bytes(const KvCacheSpec& spec) const override {
+    return cpu_->kv_block_bytes(spec);
+  }
+  void embedding(Tensor, const int32_t*, Tensor, int32_t) override {}
+  void rms_norm(Tensor, Tensor, const float*, float, float) override {}
+  void add_rms_norm(Tensor, Tensor, Tensor, const float*, float, float) override {}
+  void linear(Tensor, Tensor, const LinearWeight&) override {}
+  void qk_norm_rope_store(Tensor, int, const RopeParams&, const KvCache&,
+                          const ForwardBatch&) override {}
+  void paged_attention(Tensor, Tensor, const KvCache&, const AttentionParams&,
+                       const ForwardBatch&) override {}
+  void act_and_mul(Tensor, Tensor, Activation) override {}
+  void gather_rows(Tensor, Tensor, const int32_t*) override {}
+  void sample(const SamplingBatch&, Tensor) override {}
+
+ private:
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend(1);
+  std::atomic<int> num_products_ = 0;
+};
+
+TEST(ModelLoading, AFailureOnALoadingThreadReachesTheCaller) {
+  const Error error = error_of([] {
+    ModelRig(golden_dir("llama2"), DType::kFloat32, std::make_unique<FailingBackend>(), 16);
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+}
+
+TEST(Model, CountsParametersAndBytes) {
+  for (const char* name : {"qwen3_tied", "llama_biases"}) {
+    const int64_t stored = WeightStore(golden_dir(name)).total_bytes();
+    const bool is_float32 = std::string(name) == "llama_biases";
+    const auto rig = load(golden_dir(name));
+    EXPECT_EQ(rig->model().num_parameters(), stored / (is_float32 ? 4 : 2));
+    const ModelConfig& config = rig->config();
+    // A tied head is the embedding in a second layout.
+    const int64_t head = config.tie_word_embeddings ? config.vocab_size * config.hidden_size : 0;
+    EXPECT_EQ(rig->model().weight_bytes(), (rig->model().num_parameters() + head) * 4);
+  }
+}
+
+TEST(Model, DescribesItsKvCache) {
+  const auto rig = load(golden_dir("qwen3_tied"));
+  const KvCacheSpec spec = rig->model().kv_cache_spec();
+  EXPECT_EQ(rig->model().num_layers(), 3);
+  EXPECT_EQ(spec.num_kv_heads, 2);
+  EXPECT_EQ(spec.head_dim, 24);
+  EXPECT_EQ(spec.dtype, DType::kFloat32);
+}
+
+std::vector<int32_t> some_ids(int count) {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < count; ++i) ids.push_back(i * 37 % 300);
+  return ids;
+}
+
+TEST(Model, WantingFewerLogitsChangesNone) {
+  const auto rig = load(golden_dir("qwen3_tied"));
+  const auto all = rig->step({{0, some_ids(40)}, {1, {5}}});
+  const auto last = rig->step({{2, some_ids(40)}, {3, {5}}}, /*only_last=*/true);
+  EXPECT_EQ(last[0][0], all[0][39]);
+  EXPECT_EQ(last[1][0], all[1][0]);
+}
+
+TEST(Model, AStepWithoutLogitsStoresItsKeysAndValues) {
+  const auto rig = load(golden_dir("qwen3_tied"));
+  const auto ids = some_ids(40);
+  const auto expected = rig->step({{0, ids}})[0][39];
+  rig->prefill({1, {ids.begin(), ids.begin() + 30}});
+  EXPECT_EQ(rig->step({{1, {ids.begin() + 30, ids.end()}}})[0][9], expected);
+}
+
+TEST(Model, TheLargestStepIsComputed) {
+  const auto rig = load(golden_dir("llama2"));
+  const int half = ModelRig::kMaxTokens / 2;
+  const auto logits = rig->step({{0, some_ids(half)}, {1, some_ids(half)}});
+  EXPECT_EQ(logits[0], logits[1]);
+}
+
+}  // namespace
+}  // namespace nanovllm

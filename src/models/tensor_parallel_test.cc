@@ -1,0 +1,195 @@
+// Ranks as threads of one process: together they compute what one rank computes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cstring>
+#include <thread>
+
+#include "backend/registry.h"
+#include "io/testing.h"
+#include "models/layers.h"
+#include "models/testing.h"
+
+namespace nanovllm {
+namespace {
+
+using testing::error_of;
+using testing::ModelRig;
+
+// What the ranks of a group share.
+struct Group {
+  explicit Group(int size) : tensors(size), barrier(size) {}
+  std::vector<Tensor> tensors;  // what each rank brings
+  std::barrier<> barrier;
+};
+
+class ThreadCommunicator final : public Communicator {
+ public:
+  ThreadCommunicator(Group& group, int rank) : group_(group), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int world_size() const override { return static_cast<int>(group_.tensors.size()); }
+
+  void all_reduce(Tensor x) override {
+    exchange(x);
+    std::vector<float> sum(x.num_elements());
+    for (const Tensor& tensor : group_.tensors) {
+      for (size_t i = 0; i < sum.size(); ++i) {
+        sum[i] += x.dtype == DType::kFloat32 ? tensor.f32()[i] : to_float(tensor.bf16()[i]);
+      }
+    }
+    group_.barrier.arrive_and_wait();
+    for (size_t i = 0; i < sum.size(); ++i) {
+      if (x.dtype == DType::kFloat32) {
+        x.f32()[i] = sum[i];
+      } else {
+        x.bf16()[i] = to_bfloat16(sum[i]);
+      }
+    }
+  }
+
+  void all_gather(Tensor out, Tensor x) override {
+    exchange(x);
+    const size_t bytes = x.row_size() * size_of(x.dtype);
+    char* to = out.as<char>();
+    for (int64_t row = 0; row < x.rows(); ++row) {
+      for (const Tensor& tensor : group_.tensors) {
+        std::memcpy(to, tensor.as<char>() + row * bytes, bytes);
+        to += bytes;
+      }
+    }
+    group_.barrier.arrive_and_wait();
+  }
+
+ private:
+  void exchange(Tensor x) {
+    group_.tensors[rank_] = x;
+    group_.barrier.arrive_and_wait();
+  }
+
+  Group& group_;
+  int rank_;
+};
+
+std::string golden_dir(const std::string& name) {
+  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/" + name;
+}
+
+std::vector<std::vector<float>> compute(const std::string& name, DType dtype,
+                                        Communicator* communicator) {
+  ModelRig rig(golden_dir(name), dtype, make_cpu_backend(1), 16, communicator);
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 40; ++i) ids.push_back(i * 37 % 380);
+  auto rows = rig.step({{0, ids}})[0];
+  rows.push_back(rig.step({{0, {3}}})[0][0]);
+  return rows;
+}
+
+struct Case {
+  const char* checkpoint;
+  int world_size;
+};
+
+class TensorParallel : public ::testing::TestWithParam<Case> {};
+
+TEST_P(TensorParallel, RanksTogetherComputeWhatOneDoes) {
+  const auto [name, world_size] = GetParam();
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const auto expected = compute(name, dtype, nullptr);
+    Group group(world_size);
+    std::vector<std::vector<std::vector<float>>> results(world_size);
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < world_size; ++rank) {
+      ranks.emplace_back([&, rank] {
+        ThreadCommunicator communicator(group, rank);
+        results[rank] = compute(name, dtype, &communicator);
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    const float tolerance = dtype == DType::kFloat32 ? 1e-3f : 0.6f;  // of logits that spread by 3
+    for (int rank = 0; rank < world_size; ++rank) {
+      ASSERT_EQ(results[rank], results[0]) << "the ranks disagree";
+    }
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(results[0][i].size(), expected[i].size());
+      for (size_t v = 0; v < expected[i].size(); ++v) {
+        ASSERT_NEAR(results[0][i][v], expected[i][v], tolerance) << i << " " << v;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, TensorParallel,
+    ::testing::Values(Case{"qwen3_tied", 2},
+                      Case{"qwen3_odd_vocab", 2},  // one KV head for both, an odd vocabulary
+                      Case{"qwen3_odd_vocab", 4}, Case{"qwen2_tied", 2}, Case{"llama2", 4},
+                      Case{"llama_biases", 2}, Case{"llama_biases", 8}, Case{"mistral_window", 2}),
+    [](const auto& test) {
+      return std::string(test.param.checkpoint) + "_" + std::to_string(test.param.world_size);
+    });
+
+class FakeRank final : public Communicator {
+ public:
+  FakeRank(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+
+ private:
+  int rank_, world_size_;
+};
+
+ModelConfig some_config() {
+  ModelConfig config;
+  config.model_dir = "dir";
+  config.vocab_size = 1000;
+  config.intermediate_size = 96;
+  config.num_attention_heads = 12;
+  config.num_key_value_heads = 4;
+  return config;
+}
+
+TEST(ShardSizes, SharesEverythingThatDivides) {
+  const ShardSizes sizes(some_config(), FakeRank(1, 2));
+  EXPECT_EQ(sizes.num_heads, 6);
+  EXPECT_EQ(sizes.num_kv_heads, 2);
+  EXPECT_EQ(sizes.first_kv_head, 2);
+  EXPECT_EQ(sizes.intermediate_size, 48);
+  EXPECT_EQ(sizes.vocab_size, 500);
+  EXPECT_TRUE(sizes.vocab_is_sharded);
+}
+
+TEST(ShardSizes, NeighboursHoldTheSameKvHeadWhereThereAreTooFew) {
+  ModelConfig config = some_config();
+  config.num_key_value_heads = 2;
+  for (int rank = 0; rank < 4; ++rank) {
+    const ShardSizes sizes(config, FakeRank(rank, 4));
+    EXPECT_EQ(sizes.num_kv_heads, 1);
+    EXPECT_EQ(sizes.first_kv_head, rank / 2);
+  }
+}
+
+TEST(ShardSizes, AVocabularyThatDoesNotDivideIsHeldWhole) {
+  ModelConfig config = some_config();
+  config.vocab_size = 1001;
+  const ShardSizes sizes(config, FakeRank(1, 2));
+  EXPECT_FALSE(sizes.vocab_is_sharded);
+  EXPECT_EQ(sizes.vocab_size, 1001);
+}
+
+TEST(ShardSizes, WhatCannotBeSharedIsRefused) {
+  const auto message = [](const ModelConfig& config, int world_size) {
+    return std::string(error_of([&] { ShardSizes(config, FakeRank(0, world_size)); }).what());
+  };
+  EXPECT_EQ(
+      message(some_config(), 5),
+      "dir: the 12 attention heads can't be shared by tensor_parallel_size 5; choose one that "
+      "divides them");
+  EXPECT_NE(message(some_config(), 3).find("4 key-value heads"), std::string::npos);
+  ModelConfig config = some_config();
+  config.intermediate_size = 97;
+  EXPECT_NE(message(config, 2).find("97 rows of intermediate_size"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nanovllm
