@@ -1,5 +1,7 @@
 // qk_norm_rope_store and paged_attention on every backend: against the scalar reference, and the
 // promise that a row's bits depend on its own sequence alone.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>

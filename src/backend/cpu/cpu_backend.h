@@ -56,10 +56,14 @@ class CpuBackend final : public Backend {
   void sample(const SamplingBatch& batch, Tensor logits) override;
 
  private:
+  char* linear_scratch(size_t bytes);
+
   Isa isa_;
   ThreadPool pool_;
   std::vector<RowSampler> row_samplers_;  // one a thread
   PagedAttention attention_{pool_, isa_};
+  // Packed activations of linear(); grows to what the largest call needs.
+  std::unique_ptr<Buffer> linear_scratch_;
 };
 
 }  // namespace nanovllm

@@ -1,0 +1,189 @@
+// Matrix products with AMX: 16 x 16 results from 16 x 32 activations and 32 x 16 weights in one
+// instruction. A packed panel holds two such tiles of weights side by side, every 16 steps.
+#include <immintrin.h>
+
+#include "backend/cpu/linear_avx512_ops.h"
+#include "backend/cpu/linear_kernels.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr int kTileRows = 16;
+constexpr int kTileBytes = 64;  // of a row: 16 float32, or 32 bfloat16
+constexpr int64_t kTileSteps = 16;
+constexpr int64_t kBlockBytes = kTileSteps * kPanelStepBytes;
+constexpr int64_t kPrefetchBytes = 8192;
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+// Tiles 0 and 1 hold the results of the upper rows with a panel. Tiles 2 and 3 hold those of the
+// lower rows with the same panel or, where there are no lower rows, those of the upper rows with
+// the next panel. 4 and 5 are the activations, 6 and 7 the weights.
+void configure(int upper_rows, int lower_rows) {
+  TileConfig config;
+  const int second = lower_rows > 0 ? lower_rows : upper_rows;
+  const int rows[8] = {upper_rows, upper_rows, second, second, upper_rows, second, 16, 16};
+  for (int i = 0; i < 8; ++i) {
+    config.rows[i] = static_cast<uint8_t>(rows[i]);
+    config.row_bytes[i] = kTileBytes;
+  }
+  // The intrinsic tells the compiler of the first bytes only; this makes it write them all before.
+  __asm__ volatile("" : : "r"(&config) : "memory");
+  _tile_loadconfig(&config);
+}
+
+void prefetch_block(const char* b) {
+#pragma GCC unroll 1
+  for (int64_t i = 0; i < kBlockBytes; i += 64) _mm_prefetch(b + kPrefetchBytes + i, _MM_HINT_T0);
+}
+
+void zero_tiles() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+// Results of one pass: [2][16][32] float32, the halves being tiles 0 and 1, and tiles 2 and 3.
+struct alignas(64) Results {
+  float values[2][kTileRows][kPanelColumns];
+};
+
+void store_tiles(Results& results) {
+  constexpr int kStride = kPanelColumns * 4;
+  _tile_stored(0, &results.values[0][0][0], kStride);
+  _tile_stored(1, &results.values[0][0][16], kStride);
+  _tile_stored(2, &results.values[1][0][0], kStride);
+  _tile_stored(3, &results.values[1][0][16], kStride);
+}
+
+void two_row_tiles(const LinearBlock& block, const char* a, const char* b, bool from_memory,
+                   Results& results) {
+  const char* lower = a + kTileRows * block.a_row_bytes;
+  zero_tiles();
+  for (int64_t s = 0; s < block.num_steps; s += kTileSteps) {
+    if (from_memory) prefetch_block(b);
+    _tile_loadd(6, b, kPanelStepBytes);
+    _tile_loadd(4, a, block.a_row_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, lower, block.a_row_bytes);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_loadd(7, b + kTileBytes, kPanelStepBytes);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+    a += kTileBytes;
+    lower += kTileBytes;
+    b += kBlockBytes;
+  }
+  store_tiles(results);
+}
+
+void two_panels(const LinearBlock& block, const char* a, const char* b, bool from_memory,
+                Results& results) {
+  const char* next = b + block.num_steps * kPanelStepBytes;
+  zero_tiles();
+  for (int64_t s = 0; s < block.num_steps; s += kTileSteps) {
+    if (from_memory) {
+      prefetch_block(b);
+      prefetch_block(next);
+    }
+    _tile_loadd(4, a, block.a_row_bytes);
+    _tile_loadd(6, b, kPanelStepBytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, b + kTileBytes, kPanelStepBytes);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(6, next, kPanelStepBytes);
+    _tile_dpbf16ps(2, 4, 6);
+    _tile_loadd(7, next + kTileBytes, kPanelStepBytes);
+    _tile_dpbf16ps(3, 4, 7);
+    a += kTileBytes;
+    b += kBlockBytes;
+    next += kBlockBytes;
+  }
+  store_tiles(results);
+}
+
+void one_tile(const LinearBlock& block, const char* a, const char* b, bool from_memory,
+              Results& results) {
+  zero_tiles();
+  for (int64_t s = 0; s < block.num_steps; s += kTileSteps) {
+    if (from_memory) prefetch_block(b);
+    _tile_loadd(4, a, block.a_row_bytes);
+    _tile_loadd(6, b, kPanelStepBytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, b + kTileBytes, kPanelStepBytes);
+    _tile_dpbf16ps(1, 4, 7);
+    a += kTileBytes;
+    b += kBlockBytes;
+  }
+  store_tiles(results);
+}
+
+// Half of the results to rows from `row` on and the columns of `panel`.
+void write_out(const LinearBlock& block, const Results& results, int half, int64_t row,
+               int num_rows, int64_t panel) {
+  for (int r = 0; r < num_rows; ++r) {
+    for (int c = 0; c < kPanelColumns; c += Avx512Ops::kLanes) {
+      const int64_t column = panel * kPanelColumns + c;
+      const int64_t left = block.num_columns - column;
+      if (left <= 0) continue;
+      const int lanes = left < Avx512Ops::kLanes ? static_cast<int>(left) : Avx512Ops::kLanes;
+      __m512 value = _mm512_load_ps(&results.values[half][r][c]);
+      if (block.bias != nullptr) value = Avx512Ops::add(value, block.bias + column);
+      const int64_t index = (row + r) * block.out_stride + column;
+      if (block.out_is_bf16)
+        Avx512Ops::store_bf16(block.out + index * 2, lanes, value);
+      else
+        Avx512Ops::store_f32(block.out + index * 4, lanes, value);
+    }
+  }
+}
+
+// Up to 32 rows with all panels of the block.
+void all_panels(const LinearBlock& block, int64_t row, int num_rows, bool from_memory) {
+  const int upper = num_rows < kTileRows ? num_rows : kTileRows;
+  const int lower = num_rows - upper;
+  const int64_t panel_bytes = block.num_steps * kPanelStepBytes;
+  const char* a = block.a + row * block.a_row_bytes;
+  const char* b = block.b;
+  Results results;
+  configure(upper, lower);
+  int64_t panel = 0;
+  if (lower > 0) {
+    for (; panel < block.num_panels; ++panel, b += panel_bytes) {
+      two_row_tiles(block, a, b, from_memory, results);
+      write_out(block, results, 0, row, upper, panel);
+      write_out(block, results, 1, row + upper, lower, panel);
+    }
+    return;
+  }
+  for (; panel + 2 <= block.num_panels; panel += 2, b += 2 * panel_bytes) {
+    two_panels(block, a, b, from_memory, results);
+    write_out(block, results, 0, row, upper, panel);
+    write_out(block, results, 1, row, upper, panel + 1);
+  }
+  if (panel < block.num_panels) {
+    one_tile(block, a, b, from_memory, results);
+    write_out(block, results, 0, row, upper, panel);
+  }
+}
+
+}  // namespace
+
+void linear_bf16_amx(const LinearBlock& block) {
+  for (int64_t i = block.first_tile; i < block.first_tile + block.num_tiles; ++i) {
+    const bool larger = i < block.tiling.num_larger;
+    const int64_t row = i * block.tiling.rows + (larger ? i : block.tiling.num_larger);
+    all_panels(block, row, static_cast<int>(block.tiling.rows + larger), i == block.first_tile);
+  }
+  _tile_release();
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,44 @@
+// Vector operations that the AVX-512 kernels share. For files compiled for AVX-512 or better only;
+// everything is in an unnamed namespace (see linear_loops.h).
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace nanovllm {
+namespace {
+
+// float32 to bfloat16 in the low halves of the lanes: to nearest, ties to even, NaN stays NaN.
+inline __m256i round_to_bf16(__m512 value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+  __m512i high = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  high = _mm512_mask_or_epi32(high, nan, _mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
+  return _mm512_cvtepi32_epi16(high);
+}
+
+struct Avx512Ops {
+  using Vec = __m512;
+  static constexpr int kLanes = 16;
+  static constexpr int kMaxRows = 12;
+  // 24 accumulators leave room for the weights and a broadcast; with fewer rows more columns keep
+  // the adders' pipelines full and several streams of weights open.
+  static constexpr int vectors(int rows) { return rows <= 3 ? 8 : rows <= 6 ? 4 : 2; }
+
+  static Vec zero() { return _mm512_setzero_ps(); }
+  static Vec add(Vec value, const float* p) { return _mm512_add_ps(value, _mm512_loadu_ps(p)); }
+  static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }
+  static __mmask16 mask(int lanes) { return static_cast<__mmask16>((1u << lanes) - 1u); }
+  static void store_f32(char* p, int lanes, Vec value) {
+    _mm512_mask_storeu_ps(p, mask(lanes), value);
+  }
+  static void store_bf16(char* p, int lanes, Vec value) {
+    _mm256_mask_storeu_epi16(p, mask(lanes), round_to_bf16(value));
+  }
+};
+
+}  // namespace
+}  // namespace nanovllm

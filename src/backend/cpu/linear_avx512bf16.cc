@@ -1,0 +1,30 @@
+// Matrix products with VDPBF16PS: two bfloat16 products a lane, added to a float32 accumulator.
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "backend/cpu/linear_avx512_ops.h"
+#include "backend/cpu/linear_loops.h"
+
+namespace nanovllm {
+namespace {
+
+struct DotOps : Avx512Ops {
+  using A = __m512bh;
+  using B = __m512bh;
+  static constexpr int kRowBytes = 4;
+  template <int rows>
+  static A load_a(const char* p) {
+    int32_t pair;
+    std::memcpy(&pair, p, sizeof pair);
+    return (A)_mm512_set1_epi32(pair);
+  }
+  static B load_b(const char* p) { return (B)_mm512_loadu_si512(p); }
+  static Vec multiply_add(Vec acc, A a, B b) { return _mm512_dpbf16_ps(acc, a, b); }
+};
+
+}  // namespace
+
+void linear_bf16_avx512bf16(const LinearBlock& block) { LinearLoops<DotOps>::run(block); }
+
+}  // namespace nanovllm

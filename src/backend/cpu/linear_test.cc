@@ -1,0 +1,236 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "base/dtype.h"
+
+namespace nanovllm {
+namespace {
+
+// A matrix of small numbers in a dtype, with the values it stands for.
+struct Matrix {
+  int64_t rows = 0, cols = 0;
+  DType dtype = DType::kFloat32;
+  std::vector<double> values;
+  std::vector<char> bytes;
+
+  Tensor tensor() { return Tensor(bytes.data(), dtype, {rows, cols}); }
+  HostMatrix host() const { return {bytes.data(), dtype, rows, cols, cols}; }
+};
+
+// Half precision of multiples of 1/16 up to 8, which have few bits.
+uint16_t to_half(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if (x == 0) return 0;
+  const uint32_t exponent = ((bits >> 23) & 0xff) - 127 + 15;
+  return static_cast<uint16_t>((bits >> 31) << 15 | exponent << 10 | ((bits >> 13) & 0x3ff));
+}
+
+template <typename Draw>
+Matrix make_matrix(int64_t rows, int64_t cols, DType dtype, Draw draw) {
+  Matrix m{rows, cols, dtype, {}, {}};
+  m.values.resize(static_cast<size_t>(rows * cols));
+  m.bytes.resize(m.values.size() * size_of(dtype));
+  for (size_t i = 0; i < m.values.size(); ++i) {
+    float value = draw();
+    char* p = m.bytes.data() + i * size_of(dtype);
+    if (dtype == DType::kFloat32) {
+      std::memcpy(p, &value, 4);
+    } else if (dtype == DType::kBFloat16) {
+      const BFloat16 rounded = to_bfloat16(value);
+      value = to_float(rounded);
+      std::memcpy(p, &rounded, 2);
+    } else {
+      const uint16_t half = to_half(value);
+      std::memcpy(p, &half, 2);
+    }
+    m.values[i] = value;
+  }
+  return m;
+}
+
+// Multiples of 1/4 up to 2: sums of thousands of products are exact in float32, in any order.
+Matrix small_numbers(int64_t rows, int64_t cols, DType dtype, std::mt19937& rng) {
+  return make_matrix(rows, cols, dtype,
+                     [&] { return static_cast<float>(static_cast<int>(rng() % 17) - 8) / 4; });
+}
+
+Matrix normal_numbers(int64_t rows, int64_t cols, DType dtype, std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  return make_matrix(rows, cols, dtype, [&] { return normal(rng); });
+}
+
+double reference(const Matrix& x, const Matrix& w, const std::vector<float>& bias, int64_t m,
+                 int64_t n) {
+  double sum = bias.empty() ? 0 : bias[n];
+  for (int64_t k = 0; k < x.cols; ++k) sum += x.values[m * x.cols + k] * w.values[n * w.cols + k];
+  return sum;
+}
+
+double element(const Matrix& m, int64_t i) {
+  if (m.dtype == DType::kFloat32) return reinterpret_cast<const float*>(m.bytes.data())[i];
+  return to_float(reinterpret_cast<const BFloat16*>(m.bytes.data())[i]);
+}
+
+Matrix output(int64_t rows, int64_t cols, DType dtype) {
+  // Filled with a pattern, so that what is not written shows.
+  return make_matrix(rows, cols, dtype, [] { return -12345.0f; });
+}
+
+class LinearTest : public testing::TestWithParam<Isa> {
+ protected:
+  CpuBackend backend(int threads) { return CpuBackend({threads, GetParam()}); }
+};
+
+struct Types {
+  DType weight, x, out;
+};
+constexpr DType kF32 = DType::kFloat32, kBf16 = DType::kBFloat16, kF16 = DType::kFloat16;
+constexpr Types kTypes[] = {{kBf16, kBf16, kBf16}, {kBf16, kBf16, kF32}, {kBf16, kF32, kF32},
+                            {kF32, kF32, kF32},    {kF32, kBf16, kBf16}, {kF32, kF32, kBf16}};
+
+TEST_P(LinearTest, ExactOnShapesThatAreMultiplesOfNothing) {
+  std::mt19937 rng(1);
+  CpuBackend cpu({2, GetParam()});
+  const int64_t sizes[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 65, 100, 257};
+  for (const int64_t k : sizes)
+    for (const int64_t n : sizes) {
+      const int64_t m = 1 + static_cast<int64_t>(rng() % 40);
+      const Types types = kTypes[rng() % std::size(kTypes)];
+      const bool with_bias = rng() % 2 == 0;
+      Matrix x = small_numbers(m, k, types.x, rng);
+      const Matrix w = small_numbers(n, k, kBf16, rng);
+      std::vector<float> bias(with_bias ? static_cast<size_t>(n) : 0);
+      for (float& b : bias) b = static_cast<float>(rng() % 9) - 4;
+      const HostMatrix source = w.host();
+      const auto weight =
+          cpu.make_linear({&source, 1}, with_bias ? bias.data() : nullptr, types.weight);
+      EXPECT_EQ(weight->in_features, k);
+      EXPECT_EQ(weight->out_features, n);
+      Matrix out = output(m, n, types.out);
+      cpu.linear(out.tensor(), x.tensor(), *weight);
+      for (int64_t i = 0; i < m * n; ++i) {
+        const double expected = reference(x, w, bias, i / n, i % n);
+        const double rounded =
+            types.out == kF32 ? expected : to_float(to_bfloat16(static_cast<float>(expected)));
+        ASSERT_EQ(element(out, i), rounded) << m << "x" << k << "x" << n << " at " << i;
+      }
+    }
+}
+
+TEST_P(LinearTest, EveryCombinationOfTypesIsAccurate) {
+  std::mt19937 rng(2);
+  CpuBackend cpu({2, GetParam()});
+  const int64_t k = 771, n = 203;
+  for (const Types types : kTypes)
+    for (const int64_t m : {1, 2, 7, 12, 13, 33, 70}) {
+      Matrix x = normal_numbers(m, k, types.x, rng);
+      const Matrix w = normal_numbers(n, k, types.weight, rng);
+      std::vector<float> bias(static_cast<size_t>(n), 0.5f);
+      const HostMatrix source = w.host();
+      const auto weight = cpu.make_linear({&source, 1}, bias.data(), types.weight);
+      Matrix out = output(m, n, types.out);
+      cpu.linear(out.tensor(), x.tensor(), *weight);
+      for (int64_t i = 0; i < m * n; ++i) {
+        const double expected = reference(x, w, bias, i / n, i % n);
+        double magnitude = 0.5;
+        for (int64_t j = 0; j < k; ++j)
+          magnitude += std::abs(x.values[i / n * k + j] * w.values[i % n * k + j]);
+        // The bound for a sum of k terms in any order. Kernels for bfloat16 weights may round
+        // float32 activations to bfloat16.
+        const bool rounds_x = types.weight == kBf16 && types.x == kF32;
+        const double bound =
+            magnitude * (static_cast<double>(k + 2) * 0x1p-24 + (rounds_x ? 0x1p-9 : 0)) +
+            (types.out == kBf16 ? std::abs(expected) * 0x1p-8 : 0);
+        ASSERT_NEAR(element(out, i), expected, bound) << m << " rows, at " << i;
+      }
+    }
+}
+
+TEST_P(LinearTest, PiecesOfSeveralTypesAndStridesAreStacked) {
+  std::mt19937 rng(3);
+  CpuBackend cpu({3, GetParam()});
+  const int64_t k = 129, m = 5;
+  for (const DType dtype : {kBf16, kF32}) {
+    std::vector<Matrix> storage;
+    storage.push_back(small_numbers(37, k + 3, kF16, rng));  // columns 0 to k-1 of wider rows
+    storage.push_back(small_numbers(5, k, kF32, rng));
+    storage.push_back(small_numbers(70, k, kBf16, rng));
+    std::vector<HostMatrix> pieces;
+    Matrix all{0, k, kF32, {}, {}};
+    for (const Matrix& part : storage) {
+      HostMatrix piece = part.host();
+      piece.cols = k;
+      pieces.push_back(piece);
+      for (int64_t r = 0; r < part.rows; ++r, ++all.rows)
+        for (int64_t c = 0; c < k; ++c) all.values.push_back(part.values[r * part.cols + c]);
+    }
+    const auto weight = cpu.make_linear(pieces, nullptr, dtype);
+    ASSERT_EQ(weight->out_features, all.rows);
+    Matrix x = small_numbers(m, k, kBf16, rng);
+    Matrix out = output(m, all.rows, kF32);
+    cpu.linear(out.tensor(), x.tensor(), *weight);
+    for (int64_t i = 0; i < m * all.rows; ++i)
+      ASSERT_EQ(element(out, i), reference(x, all, {}, i / all.rows, i % all.rows)) << i;
+  }
+}
+
+TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
+  std::mt19937 rng(4);
+  constexpr int64_t kRows = 512;
+  struct Shape {
+    int64_t k, n;
+  };
+  for (const Types types : {kTypes[0], kTypes[1], kTypes[3]})
+    for (const Shape shape : {Shape{192, 161}, Shape{99, 64}}) {
+      Matrix x = normal_numbers(kRows, shape.k, types.x, rng);
+      const Matrix w = normal_numbers(shape.n, shape.k, types.weight, rng);
+      const HostMatrix source = w.host();
+      std::vector<float> bias(static_cast<size_t>(shape.n), 0.1f);
+      Matrix expected;
+      for (const int threads : {1, 2, 3, 5}) {
+        CpuBackend cpu({threads, GetParam()});
+        const auto weight = cpu.make_linear({&source, 1}, bias.data(), types.weight);
+        for (const int64_t m : {1, 2, 3, 5, 8, 16, 17, 64, 512}) {
+          if (expected.rows == 0) {
+            // One row at a time is what everything else is compared with.
+            expected = output(kRows, shape.n, types.out);
+            for (int64_t r = 0; r < kRows; ++r)
+              cpu.linear(expected.tensor().slice_rows(r, r + 1), x.tensor().slice_rows(r, r + 1),
+                         *weight);
+          }
+          const int64_t first = (kRows - m) / 3;
+          Matrix out = output(m, shape.n, types.out);
+          cpu.linear(out.tensor(), x.tensor().slice_rows(first, first + m), *weight);
+          const Tensor same = expected.tensor().slice_rows(first, first + m);
+          ASSERT_EQ(std::memcmp(out.bytes.data(), same.data, same.bytes()), 0)
+              << m << " rows, " << threads << " threads";
+        }
+      }
+    }
+}
+
+TEST_P(LinearTest, MoreRowsThanArePackedAtOnce) {
+  std::mt19937 rng(5);
+  CpuBackend cpu({2, GetParam()});
+  const int64_t m = 2500, k = 32, n = 40;
+  Matrix x = small_numbers(m, k, kBf16, rng);
+  const Matrix w = small_numbers(n, k, kBf16, rng);
+  const HostMatrix source = w.host();
+  const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
+  Matrix out = output(m, n, kF32);
+  cpu.linear(out.tensor(), x.tensor(), *weight);
+  for (int64_t i = 0; i < m * n; ++i)
+    ASSERT_EQ(element(out, i), reference(x, w, {}, i / n, i % n)) << i;
+  cpu.linear(out.tensor().first_rows(0), x.tensor().first_rows(0), *weight);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, LinearTest, testing::ValuesIn(available_isas()),
+                         [](const auto& param) { return std::string(to_string(param.param)); });
+
+}  // namespace
+}  // namespace nanovllm
