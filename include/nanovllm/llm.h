@@ -37,6 +37,8 @@ class LLM {
   LLMEngine& engine() { return engine_; }
 
  private:
+  class Batch;
+
   LLMEngine engine_;
 };
 

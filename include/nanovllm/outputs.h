@@ -33,7 +33,9 @@ struct CompletionOutput {
   std::vector<int32_t> token_ids;          // everything generated so far
   std::vector<PositionLogprobs> logprobs;  // one entry a token, where asked for
   FinishReason finish_reason = FinishReason::kNone;
-  std::string stop_reason;  // the stop text or "token <id>" that ended it; empty for EOS and length
+  // The stop text or "token <id>" that ended it, or why the engine aborted it (logits that hold
+  // NaN); empty for EOS, length and abort_request.
+  std::string stop_reason;
 };
 
 struct RequestMetrics {  // seconds since the request was added

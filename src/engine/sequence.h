@@ -43,6 +43,7 @@ struct Sequence {
   int num_pending_tokens = 0;
   int num_computed_tokens = 0;  // tokens whose KV is stored, or will be by the steps in flight
   int num_stored_tokens = 0;    // tokens whose KV came from the cache; at most one above computed
+  int num_cached_tokens = 0;    // tokens it did not have to compute when it first ran
   int num_preemptions = 0;
   std::vector<int32_t> block_table;
 

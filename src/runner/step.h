@@ -19,6 +19,8 @@ struct SequenceInput {
   // >= 0: the last new token was sampled by the step submitted just before, for its sequence of
   // this index, and its id is not known here yet; token_ids ends before it. The runner takes it
   // from there and counts it for the penalties, as if it ended token_ids and sampling.output_ids.
+  // If that row had no distribution (id -1), the request is over and anything may be computed for
+  // it.
   int pending_from = -1;
   // The KV of positions below this is in shared blocks already and must not be written again
   // (slot -1). Above num_computed_tokens only where a fully cached prompt recomputes its last
@@ -35,7 +37,7 @@ struct SequenceInput {
 };
 
 struct SequenceOutput {
-  SamplingResult sampled;  // token_id -1 where `sample` was false
+  SamplingResult sampled;  // token_id -1 where `sample` was false or there was no distribution
   std::vector<SamplingResult>
       prompt_logprobs;  // one for each position asked for in this step, in order
 };

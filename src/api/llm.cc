@@ -1,0 +1,131 @@
+#include "nanovllm/llm.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nanovllm {
+
+namespace {
+
+template <typename T>
+void append(std::vector<T>& to, std::vector<T>&& from) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+// Adds what a kDelta output brings to what came before it.
+void append_delta(RequestOutput& total, RequestOutput&& delta) {
+  if (total.outputs.empty()) {
+    total = std::move(delta);
+    return;
+  }
+  total.finished = delta.finished;
+  total.num_preemptions = delta.num_preemptions;
+  total.num_cached_tokens = delta.num_cached_tokens;
+  total.metrics = delta.metrics;
+  for (size_t i = 0; i < total.outputs.size(); ++i) {
+    CompletionOutput& to = total.outputs[i];
+    CompletionOutput& from = delta.outputs[i];
+    to.text += from.text;
+    append(to.token_ids, std::move(from.token_ids));
+    append(to.logprobs, std::move(from.logprobs));
+    to.finish_reason = from.finish_reason;
+    to.stop_reason = std::move(from.stop_reason);
+  }
+}
+
+}  // namespace
+
+LLM::LLM(const std::string& model_dir, const EngineConfig& config) : engine_(model_dir, config) {}
+
+LLM::LLM(LLMEngine engine) : engine_(std::move(engine)) {}
+
+std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
+                                         const SamplingParams& params, const Callback& callback) {
+  return generate(prompts, std::vector<SamplingParams>(prompts.size(), params), callback);
+}
+
+// The requests of one generate(), in consecutive ids. Those that are not done when it ends, by an
+// exception say, are forgotten, so that the engine is free for the next call.
+class LLM::Batch {
+ public:
+  explicit Batch(LLMEngine& engine) : engine_(engine) {}
+  ~Batch() {
+    for_each_unfinished([this](uint64_t id) { engine_.discard_request(id); });
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  void add(const Prompt& prompt, const SamplingParams& params) {
+    const uint64_t id = engine_.add_request(prompt, params);
+    if (outputs_.empty()) first_id_ = id;
+    outputs_.emplace_back();
+    ++num_unfinished_;
+  }
+
+  void receive(std::vector<RequestOutput>&& changed, const std::vector<SamplingParams>& params) {
+    for (RequestOutput& output : changed) {
+      const uint64_t i = output.request_id - first_id_;
+      if (i >= outputs_.size()) continue;  // of a request that somebody added to the engine
+      if (output.finished) --num_unfinished_;
+      if (params[i].output_kind == RequestOutputKind::kDelta) {
+        append_delta(outputs_[i], std::move(output));
+      } else if (output.finished) {
+        outputs_[i] = std::move(output);
+      }
+    }
+  }
+
+  void abort() {
+    for_each_unfinished([this](uint64_t id) { engine_.abort_request(id); });
+  }
+
+  bool is_finished() const { return num_unfinished_ == 0; }
+  std::vector<RequestOutput> take() { return std::move(outputs_); }
+
+ private:
+  template <typename F>
+  void for_each_unfinished(F&& f) {
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (!outputs_[i].finished) f(first_id_ + i);
+    }
+  }
+
+  LLMEngine& engine_;
+  uint64_t first_id_ = 0;
+  std::vector<RequestOutput> outputs_;
+  size_t num_unfinished_ = 0;
+};
+
+std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
+                                         const std::vector<SamplingParams>& params,
+                                         const Callback& callback) {
+  if (params.size() != prompts.size()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "The lengths of prompts ({}) and sampling params ({}) must be the same.",
+                prompts.size(), params.size());
+  }
+  Batch batch(engine_);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    SamplingParams asked = params[i];
+    if (!callback) asked.output_kind = RequestOutputKind::kFinalOnly;  // nobody sees the others
+    try {
+      batch.add(prompts[i], asked);
+    } catch (const Error& error) {
+      if (prompts.size() == 1) throw;
+      throw Error(error.code(), fmt::format("prompt {}: {}", i, error.what()));
+    }
+  }
+  while (!batch.is_finished()) {
+    std::vector<RequestOutput> changed = engine_.step();
+    const bool go_on = !callback || callback(changed, engine_.last_step());
+    batch.receive(std::move(changed), params);
+    if (!go_on) batch.abort();
+  }
+  return batch.take();
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,264 @@
+#include "engine/engine_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nanovllm {
+
+namespace {
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+}  // namespace
+
+EngineCore::EngineCore(EngineParts parts)
+    : parts_(std::move(parts)),
+      blocks_(parts_.runner->num_kvcache_blocks(), parts_.config.kvcache_block_size),
+      scheduler_({.max_num_batched_tokens = parts_.config.max_num_batched_tokens,
+                  .max_num_seqs = parts_.config.max_num_seqs},
+                 blocks_),
+      context_{.tokenizer = parts_.tokenizer.get(),
+               .eos_token_ids = parts_.eos_token_ids,
+               .vocab_size = parts_.info.vocab_size,
+               .max_model_len = parts_.info.max_model_len,
+               .enable_prefix_caching = parts_.config.enable_prefix_caching,
+               .seed = parts_.config.seed},
+      limits_{.model_dir = parts_.model_dir,
+              .tokenizer = parts_.tokenizer.get(),
+              .vocab_size = parts_.info.vocab_size,
+              .max_model_len = parts_.info.max_model_len,
+              .num_kvcache_blocks = blocks_.num_blocks(),
+              .kvcache_block_size = blocks_.block_size()} {}
+
+EngineCore::~EngineCore() = default;
+
+uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& params) {
+  std::vector<int32_t> token_ids = check_request(prompt, params, limits_);
+  const auto* text = std::get_if<std::string>(&prompt);
+  const uint64_t id = next_request_id_++;
+  auto request = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
+                                           params, context_);
+  scheduler_.add(*request->completions()[0]);
+  for (const auto& completion : request->completions()) enter_phase(*completion, Phase::kQueued);
+  requests_.emplace(id, std::move(request));
+  return id;
+}
+
+void EngineCore::abort_request(uint64_t request_id) {
+  const auto found = requests_.find(request_id);
+  if (found == requests_.end() || found->second->is_finished()) return;
+  end_request(*found->second);
+  mark_changed(*found->second);
+}
+
+void EngineCore::discard_request(uint64_t request_id) {
+  const auto found = requests_.find(request_id);
+  if (found == requests_.end()) return;
+  end_request(*found->second);
+  std::erase(changed_, found->second.get());
+  erase(*found->second);
+}
+
+std::vector<RequestOutput> EngineCore::step() {
+  last_step_ = {};
+  last_schedule_.clear();
+  const auto depth = static_cast<size_t>(parts_.runner->pipeline_depth());
+  try {
+    bool alive = false;
+    do {
+      while (in_flight_.size() <= depth && submit_step()) {
+      }
+      if (in_flight_.empty()) break;
+      alive = collect_step();
+    } while (!alive && changed_.empty());
+  } catch (...) {
+    recover();
+    throw;
+  }
+  return take_outputs();
+}
+
+// Schedules one step and hands it to the runner. False when there is nothing to run now.
+bool EngineCore::submit_step() {
+  const auto now = Clock::now();
+  const auto scheduled = scheduler_.schedule();
+  for (Sequence* sequence : scheduler_.preempted()) {
+    enter_phase(static_cast<Completion&>(*sequence), Phase::kPreempted);
+    ++num_preemptions_;
+  }
+  if (scheduled.empty()) return false;
+  InFlightStep step;
+  step.submitted_at = now;
+  step.entries.reserve(scheduled.size());
+  input_.sequences.clear();
+  for (const auto& [sequence, num_new_tokens] : scheduled) {
+    auto& completion = static_cast<Completion&>(*sequence);
+    SequenceInput& input = input_.sequences.emplace_back();
+    completion.request->fill_input(completion, num_new_tokens, input);
+    if (completion.num_pending_tokens > 0) input.pending_from = completion.batch_index;
+    completion.batch_index = static_cast<int>(step.entries.size());
+    step.entries.push_back({&completion, completion.num_computed_tokens, num_new_tokens,
+                            completion.num_preemptions, input.sample});
+    if (completion.phase != Phase::kDecode) enter_phase(completion, Phase::kPrefill);
+  }
+  count(step);
+  parts_.runner->submit(input_);
+  scheduler_.advance(scheduled);
+  in_flight_.push_back(std::move(step));
+  return true;
+}
+
+// Waits for the oldest step. False when all it computed was for requests that have ended since.
+bool EngineCore::collect_step() {
+  StepOutput output = parts_.runner->collect();
+  const InFlightStep& step = in_flight_.front();
+  NANOVLLM_CHECK(output.sequences.size() == step.entries.size());
+  for (const SequenceOutput& sequence : output.sequences) {
+    if (sequence.sampled.token_id >= parts_.info.vocab_size) {
+      throw_error(ErrorCode::kInternal, "The model sampled token {} but has only {}.",
+                  sequence.sampled.token_id, parts_.info.vocab_size);
+    }
+  }
+  bool alive = false;
+  for (size_t i = 0; i < step.entries.size(); ++i) {
+    if (step.entries[i].completion->finish_reason != FinishReason::kNone) continue;
+    alive = true;
+    process(step.entries[i], std::move(output.sequences[i]));
+  }
+  if (alive) report(step);
+  in_flight_.pop_front();
+  return alive;
+}
+
+void EngineCore::process(const InFlightStep::Entry& entry, SequenceOutput&& output) {
+  Completion& completion = *entry.completion;
+  Request& request = *completion.request;
+  // The token counts even if the sequence had to give its blocks back since: it was drawn before.
+  const bool holds_its_blocks = entry.num_preemptions == completion.num_preemptions;
+  const int num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens;
+  if (holds_its_blocks) blocks_.register_computed(completion, num_computed_tokens);
+  request.receive(completion, entry.sampled, std::move(output));
+  if (entry.sampled) mark_changed(request);
+  const bool finished = completion.finish_reason != FinishReason::kNone;
+  const bool prompt_computed =
+      holds_its_blocks && num_computed_tokens >= completion.num_prompt_tokens;
+  if (completion.index == 0 && (prompt_computed || finished)) release_siblings(request);
+  if (finished) {
+    scheduler_.finish(completion);
+    enter_phase(completion, Phase::kNone);
+  } else if (entry.sampled && completion.phase == Phase::kPrefill) {
+    enter_phase(completion, Phase::kDecode);
+  }
+}
+
+void EngineCore::release_siblings(Request& request) {
+  if (std::exchange(request.siblings_released, true)) return;
+  for (const auto& completion : request.completions()) {
+    if (completion->status == SequenceStatus::kNew) scheduler_.add(*completion);
+  }
+}
+
+void EngineCore::end_request(Request& request) {
+  for (const auto& completion : request.completions()) {
+    if (completion->finish_reason != FinishReason::kNone) continue;
+    request.abort(*completion);
+    scheduler_.finish(*completion);
+    enter_phase(*completion, Phase::kNone);
+  }
+}
+
+// Nothing is in flight any more: what was not collected is computed again.
+void EngineCore::recover() {
+  while (!scheduler_.running().empty()) {
+    auto& completion = static_cast<Completion&>(*scheduler_.running().back());
+    scheduler_.preempt(completion);
+    enter_phase(completion, Phase::kPreempted);
+  }
+  for (const auto& [id, request] : requests_) {
+    for (const auto& completion : request->completions()) completion->num_pending_tokens = 0;
+  }
+  in_flight_.clear();
+}
+
+void EngineCore::mark_changed(Request& request) {
+  if (!std::exchange(request.changed, true)) changed_.push_back(&request);
+}
+
+// Steps in flight may still name the request: it lives until the last of them is collected.
+void EngineCore::erase(Request& request) {
+  auto node = requests_.extract(request.id());
+  if (!in_flight_.empty()) in_flight_.back().ended.push_back(std::move(node.mapped()));
+}
+
+std::vector<RequestOutput> EngineCore::take_outputs() {
+  std::vector<RequestOutput> outputs;
+  outputs.reserve(changed_.size());
+  for (Request* request : changed_) {
+    request->changed = false;
+    if (auto output = request->take_output()) outputs.push_back(std::move(*output));
+    if (request->is_finished()) erase(*request);
+  }
+  changed_.clear();
+  return outputs;
+}
+
+void EngineCore::count(InFlightStep& step) {
+  StepStats& stats = step.stats;
+  for (const auto& entry : step.entries) {
+    const bool decodes = entry.sampled && entry.num_new_tokens == 1 &&
+                         entry.num_computed_tokens >= entry.completion->num_prompt_tokens;
+    (decodes ? stats.num_decode_tokens : stats.num_prefill_tokens) += entry.num_new_tokens;
+  }
+  stats.num_running = static_cast<int>(scheduler_.running().size());
+  stats.num_waiting = static_cast<int>(scheduler_.waiting().size());
+  stats.num_preemptions = std::exchange(num_preemptions_, 0);
+  stats.num_used_blocks = blocks_.num_used_blocks();
+  stats.num_total_blocks = blocks_.num_blocks();
+}
+
+void EngineCore::report(const InFlightStep& step) {
+  // A step that was submitted ahead begins when the one before it ends.
+  const auto begin = std::max(step.submitted_at, last_collected_at_);
+  last_collected_at_ = Clock::now();
+  last_step_ = step.stats;
+  last_step_.seconds = seconds_between(begin, last_collected_at_);
+  for (const auto& entry : step.entries) {
+    last_schedule_.push_back({.request_id = entry.completion->request_id,
+                              .index = entry.completion->index,
+                              .num_computed_tokens = entry.num_computed_tokens,
+                              .num_new_tokens = entry.num_new_tokens,
+                              .num_cached_tokens = entry.completion->num_cached_tokens,
+                              .sampled = entry.sampled});
+  }
+  if (parts_.trace) parts_.trace->add_step(begin, last_collected_at_, last_step_, last_schedule_);
+}
+
+void EngineCore::enter_phase(Completion& completion, Phase phase) {
+  if (parts_.trace && completion.phase != phase) parts_.trace->enter_phase(completion, phase);
+}
+
+const Tokenizer& EngineCore::tokenizer() const {
+  if (parts_.tokenizer == nullptr) {
+    throw_error(ErrorCode::kUnsupported, "{} has no tokenizer.json; use token ids.",
+                parts_.model_dir);
+  }
+  return *parts_.tokenizer;
+}
+
+void EngineCore::finish_trace() {
+  if (parts_.trace) parts_.trace->finish();
+}
+
+std::string EngineCore::check_integrity() const {
+  std::vector<const Sequence*> sequences;
+  for (const auto& [id, request] : requests_) {
+    for (const auto& completion : request->completions()) sequences.push_back(completion.get());
+  }
+  return blocks_.check_integrity(sequences);
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,106 @@
+// The engine without a model: requests in, steps to a runner, outputs out.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/block_manager.h"
+#include "engine/request.h"
+#include "engine/request_check.h"
+#include "engine/scheduler.h"
+#include "engine/trace.h"
+#include "nanovllm/llm_engine.h"
+#include "runner/runner.h"
+
+namespace nanovllm {
+
+// What an engine is made of.
+struct EngineParts {
+  EngineConfig config;
+  EngineInfo info;  // max_model_len and vocab_size hold, not config's
+  std::string model_dir;
+  std::unique_ptr<Runner> runner;
+  std::unique_ptr<const Tokenizer> tokenizer;  // null = none: token ids only
+  std::vector<int32_t> eos_token_ids;
+  SamplingParams default_sampling_params;
+  std::unique_ptr<TraceWriter> trace;  // null = none
+};
+
+// See LLMEngine, whose methods these are. While a step runs, up to Runner::pipeline_depth() further
+// ones are scheduled and submitted; what a request gets does not depend on that.
+class EngineCore {
+ public:
+  explicit EngineCore(EngineParts parts);
+  ~EngineCore();
+
+  uint64_t add_request(const Prompt& prompt, const SamplingParams& params);
+  void abort_request(uint64_t request_id);
+  // Forgets a request; there will be no output of it.
+  void discard_request(uint64_t request_id);
+  // When the runner throws, all running requests go back to the queue and the error is passed on.
+  std::vector<RequestOutput> step();
+  bool is_finished() const { return requests_.empty(); }
+
+  const StepStats& last_step() const { return last_step_; }
+  const std::vector<ScheduledRequest>& last_schedule() const { return last_schedule_; }
+  const EngineInfo& info() const { return parts_.info; }
+  const SamplingParams& default_sampling_params() const { return parts_.default_sampling_params; }
+  // Throws Error(kUnsupported) when there is none.
+  const Tokenizer& tokenizer() const;
+  void finish_trace();
+
+  // Empty, or what is wrong with the books of blocks.
+  std::string check_integrity() const;
+
+ private:
+  // What a submitted step needs to be collected.
+  struct InFlightStep {
+    struct Entry {
+      Completion* completion;
+      int num_computed_tokens;  // before the step
+      int num_new_tokens;
+      int num_preemptions;  // of the sequence then; its blocks are others when it has more now
+      bool sampled;
+    };
+    std::vector<Entry> entries;
+    StepStats stats;
+    Clock::time_point submitted_at;
+    std::vector<std::unique_ptr<Request>> ended;  // not needed once this step is collected
+  };
+
+  bool submit_step();
+  bool collect_step();
+  void process(const InFlightStep::Entry& entry, SequenceOutput&& output);
+  void release_siblings(Request& request);
+  void end_request(Request& request);
+  void recover();
+  void mark_changed(Request& request);
+  void erase(Request& request);
+  std::vector<RequestOutput> take_outputs();
+  void count(InFlightStep& step);
+  void report(const InFlightStep& step);
+  void enter_phase(Completion& completion, Phase phase);
+
+  EngineParts parts_;
+  BlockManager blocks_;
+  Scheduler scheduler_;
+  RequestContext context_;
+  RequestLimits limits_;
+
+  std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;  // until their last output
+  uint64_t next_request_id_ = 0;
+  std::deque<InFlightStep> in_flight_;  // oldest first
+  std::vector<Request*> changed_;
+  StepInput input_;          // kept for its memory
+  int num_preemptions_ = 0;  // since the last step that was submitted
+
+  StepStats last_step_;
+  std::vector<ScheduledRequest> last_schedule_;
+  Clock::time_point last_collected_at_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,223 @@
+// Random workloads against a model that is a hash of its whole context: whatever the engine does
+// (chunks, prefix hits, preemption, pipelining, batch mates), each completion must be what the
+// model generates for it alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <tuple>
+
+#include "engine/fake_runner.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr int kVocabSize = 50;
+constexpr int kMaxModelLen = 60;
+constexpr int32_t kEos = 0;
+
+struct Expected {
+  std::vector<int32_t> token_ids;
+  FinishReason reason = FinishReason::kNone;
+};
+
+// What the model generates alone, by definition.
+Expected generate_alone(std::vector<int32_t> ids, const SamplingParams& params, int index) {
+  Expected expected;
+  const std::vector<int32_t> prompt = ids;
+  std::vector<int32_t> stop_ids = params.stop_token_ids;
+  stop_ids.push_back(kEos);
+  while (expected.reason == FinishReason::kNone) {
+    SamplingRow row;
+    row.temperature = static_cast<float>(params.temperature);
+    row.seed = params.seed.value_or(0) + index;
+    row.position = ids.size();
+    row.repetition_penalty = static_cast<float>(params.repetition_penalty);
+    row.prompt_ids = prompt;
+    row.output_ids = expected.token_ids;
+    const auto num_output = static_cast<int>(expected.token_ids.size());
+    if (num_output < params.min_tokens) row.banned_ids = stop_ids;
+    const int32_t id = FakeModel::sample(FakeModel::fold(ids), row, kVocabSize).token_id;
+    ids.push_back(id);
+    expected.token_ids.push_back(id);
+    const bool stops =
+        std::ranges::count(params.stop_token_ids, id) > 0 || (id == kEos && !params.ignore_eos);
+    if (stops && num_output + 1 >= params.min_tokens) {
+      expected.reason = FinishReason::kStop;
+    } else if (num_output + 1 == params.max_tokens || ids.size() == kMaxModelLen) {
+      expected.reason = FinishReason::kLength;
+    }
+  }
+  return expected;
+}
+
+class Workload {
+ public:
+  explicit Workload(uint32_t seed) : rng_(seed) {}
+
+  int pick(int n) { return static_cast<int>(rng_() % static_cast<unsigned>(n)); }
+  bool one_in(int n) { return pick(n) == 0; }
+
+  // Half of the prompts continue one of a few beginnings; some are equal as a whole.
+  std::vector<int32_t> prompt() {
+    std::vector<int32_t> ids;
+    if (one_in(2)) {
+      const int beginning = pick(3);
+      for (int i = 0; i < 4 + 8 * beginning; ++i) ids.push_back(1 + (i * 7 + beginning) % 40);
+    }
+    const int rest = ids.empty() ? 1 + pick(30) : pick(6);
+    for (int i = 0; i < rest; ++i) ids.push_back(1 + pick(2));
+    return ids;
+  }
+
+  SamplingParams params() {
+    SamplingParams p;
+    p.temperature = one_in(4) ? 0 : 1;
+    if (p.temperature > 0 && one_in(4)) p.n = 2 + pick(3);
+    p.seed = rng_();
+    p.max_tokens = 1 + pick(20);
+    if (one_in(3)) p.min_tokens = pick(p.max_tokens + 1);
+    p.ignore_eos = one_in(2);
+    if (one_in(3)) p.stop_token_ids = {5, 6, 7};
+    if (one_in(4)) p.repetition_penalty = 1.5;
+    if (one_in(4)) p.logprobs = pick(3);
+    if (one_in(5)) p.prompt_logprobs = pick(3);
+    p.output_kind = static_cast<RequestOutputKind>(pick(3));
+    return p;
+  }
+
+ private:
+  std::mt19937 rng_;
+};
+
+struct Tracked {
+  std::vector<int32_t> prompt;
+  SamplingParams params;
+  RequestOutput total;
+  bool aborted = false;
+};
+
+void receive(std::map<uint64_t, Tracked>& requests, std::vector<RequestOutput> outputs) {
+  for (RequestOutput& output : outputs) {
+    Tracked& tracked = requests.at(output.request_id);
+    ASSERT_FALSE(tracked.total.finished);
+    ASSERT_EQ(output.outputs.size(), static_cast<size_t>(tracked.params.n));
+    if (tracked.params.output_kind != RequestOutputKind::kDelta || tracked.total.outputs.empty()) {
+      tracked.total = std::move(output);
+      continue;
+    }
+    tracked.total.finished = output.finished;
+    for (size_t i = 0; i < output.outputs.size(); ++i) {
+      CompletionOutput& to = tracked.total.outputs[i];
+      const CompletionOutput& from = output.outputs[i];
+      to.token_ids.insert(to.token_ids.end(), from.token_ids.begin(), from.token_ids.end());
+      to.logprobs.insert(to.logprobs.end(), from.logprobs.begin(), from.logprobs.end());
+      to.finish_reason = from.finish_reason;
+    }
+  }
+}
+
+void check_logprobs(const Tracked& tracked, const CompletionOutput& output) {
+  ASSERT_EQ(output.logprobs.size(), tracked.params.logprobs ? output.token_ids.size() : 0);
+  std::vector<int32_t> ids = tracked.prompt;
+  for (size_t i = 0; i < output.logprobs.size(); ++i) {
+    ASSERT_EQ(output.logprobs[i].size(), static_cast<size_t>(*tracked.params.logprobs) + 1);
+    ASSERT_EQ(output.logprobs[i][0].token_id, output.token_ids[i]);
+    ASSERT_EQ(output.logprobs[i][0].logprob,
+              FakeModel::logprob(FakeModel::fold(ids), output.token_ids[i]));
+    ids.push_back(output.token_ids[i]);
+  }
+}
+
+void check_prompt_logprobs(const Tracked& tracked) {
+  const auto& got = tracked.total.prompt_logprobs;
+  ASSERT_EQ(got.size(), tracked.params.prompt_logprobs ? tracked.prompt.size() : 0);
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i].has_value(), i > 0);
+    if (i == 0) continue;
+    const uint64_t context = FakeModel::fold(std::span(tracked.prompt).first(i));
+    ASSERT_EQ((*got[i])[0].token_id, tracked.prompt[i]);
+    ASSERT_EQ((*got[i])[0].logprob, FakeModel::logprob(context, tracked.prompt[i]));
+  }
+}
+
+void check(const Tracked& tracked) {
+  ASSERT_TRUE(tracked.total.finished);
+  ASSERT_EQ(tracked.total.prompt_token_ids, tracked.prompt);
+  for (const CompletionOutput& output : tracked.total.outputs) {
+    const Expected expected = generate_alone(tracked.prompt, tracked.params, output.index);
+    if (output.finish_reason == FinishReason::kAbort) {
+      ASSERT_TRUE(tracked.aborted);
+      ASSERT_LE(output.token_ids.size(), expected.token_ids.size());
+      ASSERT_TRUE(
+          std::equal(output.token_ids.begin(), output.token_ids.end(), expected.token_ids.begin()));
+    } else {
+      ASSERT_EQ(output.token_ids, expected.token_ids);
+      ASSERT_EQ(output.finish_reason, expected.reason);
+    }
+    check_logprobs(tracked, output);
+  }
+  if (!tracked.aborted) check_prompt_logprobs(tracked);
+}
+
+// prefix caching, tokens a step, blocks, sequences a step, pipeline depth
+using Setup = std::tuple<bool, int, int, int, int>;
+
+class EngineProperty : public testing::TestWithParam<Setup> {};
+
+TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
+  const auto [caching, max_num_batched_tokens, num_blocks, max_num_seqs, depth] = GetParam();
+  int num_preemptions = 0, num_cached_tokens = 0;
+  for (uint32_t seed = 0; seed < 8; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Workload workload(seed);
+    FakeEngine engine = make_fake_engine({.num_blocks = num_blocks,
+                                          .max_model_len = kMaxModelLen,
+                                          .max_num_batched_tokens = max_num_batched_tokens,
+                                          .max_num_seqs = max_num_seqs,
+                                          .pipeline_depth = depth,
+                                          .enable_prefix_caching = caching});
+    std::map<uint64_t, Tracked> requests;
+    int num_steps = 0;
+    while (requests.size() < 60 || !engine.core->is_finished()) {
+      for (int arrivals = workload.pick(3); arrivals > 0 && requests.size() < 60; --arrivals) {
+        Tracked tracked{.prompt = workload.prompt(), .params = workload.params(), .total = {}};
+        const uint64_t id = engine.core->add_request(tracked.prompt, tracked.params);
+        requests.emplace(id, std::move(tracked));
+      }
+      if (workload.one_in(12) && !requests.empty()) {
+        const auto victim = static_cast<uint64_t>(workload.pick(static_cast<int>(requests.size())));
+        requests.at(victim).aborted = true;
+        engine.core->abort_request(victim);
+      }
+      receive(requests, engine.core->step());
+      ASSERT_EQ(engine.core->check_integrity(), "");
+      ASSERT_LT(++num_steps, 20000) << "the engine does not come to an end";
+      const StepStats& step = engine.core->last_step();
+      num_preemptions += step.num_preemptions;
+      ASSERT_LE(step.num_prefill_tokens + step.num_decode_tokens, max_num_batched_tokens);
+      ASSERT_LE(std::ssize(engine.core->last_schedule()), max_num_seqs);
+    }
+    for (const auto& [id, tracked] : requests) {
+      SCOPED_TRACE("request " + std::to_string(id));
+      check(tracked);
+      num_cached_tokens += tracked.total.num_cached_tokens;
+    }
+  }
+  // The workload must have met what it is about.
+  if (num_blocks < 20 && max_num_seqs > 2 && max_num_batched_tokens > 2) {
+    EXPECT_GT(num_preemptions, 10);
+  }
+  EXPECT_EQ(num_cached_tokens > 0, caching);
+}
+
+INSTANTIATE_TEST_SUITE_P(Setups, EngineProperty,
+                         testing::Combine(testing::Bool(), testing::Values(1, 3, 7, 64),
+                                          testing::Values(15, 18, 200), testing::Values(1, 4, 16),
+                                          testing::Values(0, 1)));
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,224 @@
+// What the user reads: text, stop strings, decoded log-probabilities. The "model" recites a script.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/fake_runner.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr int32_t kEos = 0;
+constexpr int kVocabSize = 30;
+
+// Ids 1 to 26 are the letters, 27 is a space, 28 and 29 are the two bytes of "é".
+std::unique_ptr<const Tokenizer> letters() {
+  std::string vocab = R"("<eos>":0)";
+  for (char c = 'a'; c <= 'z'; ++c) vocab += fmt::format(",\"{}\":{}", c, c - 'a' + 1);
+  vocab += R"(,"Ġ":27,"Ã":28,"©":29)";
+  return Tokenizer::from_json(
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":0,)"
+      R"("content":"<eos>","single_word":false,"lstrip":false,"rstrip":false,)"
+      R"("normalized":false,"special":true}],"normalizer":null,"pre_tokenizer":)"
+      R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},)"
+      R"("post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,)"
+      R"("trim_offsets":true,"use_regex":true},"model":{"type":"BPE","dropout":null,)"
+      R"("unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,)"
+      R"("fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{)" +
+          vocab + R"(},"merges":[]}})",
+      "letters");
+}
+
+class Reciter : public Runner {
+ public:
+  explicit Reciter(std::vector<int32_t> script) : script_(std::move(script)) {}
+  int num_kvcache_blocks() const override { return 64; }
+  StepOutput run(const StepInput& input) override {
+    StepOutput output;
+    for (const SequenceInput& sequence : input.sequences) {
+      SequenceOutput& result = output.sequences.emplace_back();
+      if (!sequence.sample) continue;
+      result.sampled.token_id = script_.at(sequence.sampling.output_ids.size());
+      result.sampled.logprobs = {{result.sampled.token_id, -0.5f, 1}, {27, -1.5f, 2}};
+    }
+    return output;
+  }
+
+ private:
+  const std::vector<int32_t> script_;
+};
+
+std::vector<int32_t> ids_of(const std::string& text) {
+  return text.empty() ? std::vector<int32_t>{} : letters()->encode(text);
+}
+
+std::unique_ptr<EngineCore> reciting(std::vector<int32_t> script) {
+  script.resize(100, kEos);
+  EngineParts parts;
+  parts.config.kvcache_block_size = 16;
+  parts.info.max_model_len = 200;
+  parts.info.vocab_size = kVocabSize;
+  parts.model_dir = "reciter";
+  parts.eos_token_ids = {kEos};
+  parts.tokenizer = letters();
+  parts.runner = std::make_unique<Reciter>(std::move(script));
+  return std::make_unique<EngineCore>(std::move(parts));
+}
+
+// All outputs of one request; the last one is final.
+std::vector<RequestOutput> recite(std::vector<int32_t> script, SamplingParams params) {
+  const auto core = reciting(std::move(script));
+  params.temperature = 0;
+  core->add_request("abc", params);
+  std::vector<RequestOutput> outputs;
+  while (!core->is_finished()) {
+    for (RequestOutput& output : core->step()) outputs.push_back(std::move(output));
+  }
+  return outputs;
+}
+
+CompletionOutput last_of(const std::vector<RequestOutput>& outputs) {
+  return outputs.back().outputs.at(0);
+}
+
+TEST(EngineText, IsTheTextOfTheTokensWithoutTheEnd) {
+  const auto outputs = recite(ids_of("hello world"), {});
+  EXPECT_EQ(outputs.back().prompt, "abc");
+  EXPECT_EQ(outputs.back().prompt_token_ids, ids_of("abc"));
+  EXPECT_EQ(last_of(outputs).text, "hello world");
+  EXPECT_EQ(last_of(outputs).token_ids.size(), 12u);  // EOS is one of them
+  EXPECT_EQ(last_of(outputs).finish_reason, FinishReason::kStop);
+}
+
+TEST(EngineText, DeltasJoinToTheWholeAndCharactersComeWhole) {
+  auto script = ids_of("caf");
+  script.insert(script.end(), {28, 29, 27, 28, 29});
+  SamplingParams params;
+  params.output_kind = RequestOutputKind::kDelta;
+  std::string joined;
+  for (const RequestOutput& output : recite(script, params)) {
+    EXPECT_EQ(output.outputs[0].text.find("\xef\xbf\xbd"), std::string::npos);
+    joined += output.outputs[0].text;
+  }
+  EXPECT_EQ(joined, "café é");
+}
+
+TEST(EngineText, AnIncompleteCharacterAtTheEndIsReplaced) {
+  SamplingParams params;
+  params.max_tokens = 2;
+  const auto outputs = recite({1, 28, 29}, params);
+  EXPECT_EQ(last_of(outputs).text, "a\xef\xbf\xbd");
+  EXPECT_EQ(outputs.front().outputs[0].text, "a");
+}
+
+TEST(EngineText, SpecialTokensAreKeptWhenAskedFor) {
+  SamplingParams params;
+  params.ignore_eos = true;
+  params.max_tokens = 3;
+  EXPECT_EQ(last_of(recite({1, kEos, 2}, params)).text, "ab");
+  params.skip_special_tokens = false;
+  EXPECT_EQ(last_of(recite({1, kEos, 2}, params)).text, "a<eos>b");
+}
+
+TEST(EngineText, TheTokenThatStopsIsNotPartOfItUnlessAskedFor) {
+  SamplingParams params;
+  params.stop_token_ids = {3};
+  params.skip_special_tokens = false;
+  EXPECT_EQ(last_of(recite({1, 2, 3, 4}, params)).text, "ab");
+  EXPECT_EQ(last_of(recite({1, 2, kEos}, params)).text, "ab");
+  params.include_stop_str_in_output = true;
+  EXPECT_EQ(last_of(recite({1, 2, 3, 4}, params)).text, "abc");
+  EXPECT_EQ(last_of(recite({1, 2, kEos}, params)).text, "ab<eos>");
+}
+
+TEST(EngineStopStrings, EndTheTextBeforeThemAndHoldBackWhatMayBecomeThem) {
+  SamplingParams params;
+  params.stop = {"zzz", "the end"};
+  const auto outputs = recite(ids_of("it was the endless"), params);
+  const CompletionOutput last = last_of(outputs);
+  EXPECT_EQ(last.text, "it was ");
+  EXPECT_EQ(last.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(last.stop_reason, "the end");
+  EXPECT_EQ(last.token_ids, ids_of("it was the end"));
+  for (const RequestOutput& output : outputs) {
+    EXPECT_EQ(std::string("it was ").rfind(output.outputs[0].text, 0), 0u)
+        << output.outputs[0].text;
+  }
+}
+
+TEST(EngineStopStrings, StayInTheTextWhenAskedFor) {
+  SamplingParams params;
+  params.stop = {"the end"};
+  params.include_stop_str_in_output = true;
+  EXPECT_EQ(last_of(recite(ids_of("it was the endless"), params)).text, "it was the end");
+}
+
+TEST(EngineStopStrings, WinOverTheLengthAtTheSameToken) {
+  SamplingParams params;
+  params.stop = {"bc"};
+  params.max_tokens = 3;
+  const CompletionOutput last = last_of(recite(ids_of("abcd"), params));
+  EXPECT_EQ(last.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(last.text, "a");
+}
+
+TEST(EngineStopStrings, ThatOnlyBeganBelongToTheText) {
+  SamplingParams params;
+  params.stop = {"the end"};
+  const auto by_eos = last_of(recite(ids_of("it was the en"), params));
+  EXPECT_EQ(by_eos.text, "it was the en");
+  EXPECT_EQ(by_eos.stop_reason, "");
+  params.max_tokens = 9;
+  const auto by_length = last_of(recite(ids_of("it was the end"), params));
+  EXPECT_EQ(by_length.text, "it was th");
+  EXPECT_EQ(by_length.finish_reason, FinishReason::kLength);
+}
+
+TEST(EngineStopStrings, DoNotStopWithinMinTokens) {
+  SamplingParams params;
+  params.stop = {"ab"};
+  params.min_tokens = 4;
+  const CompletionOutput last = last_of(recite(ids_of("abcdabcd"), params));
+  EXPECT_EQ(last.text, "abcd");
+  EXPECT_EQ(last.token_ids, ids_of("abcdab"));
+}
+
+TEST(EngineStopStrings, HeldBackTextIsShownWhenTheRequestIsAborted) {
+  const auto core = reciting(ids_of("it was the end"));
+  SamplingParams params;
+  params.stop = {"the end"};
+  const uint64_t id = core->add_request("abc", params);
+  for (int i = 0; i < 9; ++i) core->step();
+  core->abort_request(id);
+  const auto outputs = core->step();
+  ASSERT_EQ(outputs.size(), 1u);
+  EXPECT_EQ(outputs[0].outputs[0].text, "it was th");
+  EXPECT_EQ(outputs[0].outputs[0].finish_reason, FinishReason::kAbort);
+}
+
+TEST(EngineText, LogprobsCarryTheTextOfTheirTokens) {
+  SamplingParams params;
+  params.logprobs = 1;
+  const CompletionOutput last = last_of(recite(ids_of("hi"), params));
+  ASSERT_EQ(last.logprobs.size(), 3u);
+  EXPECT_EQ(last.logprobs[0][0].decoded_token, "h");
+  EXPECT_EQ(last.logprobs[0][1].decoded_token, " ");
+  EXPECT_EQ(last.logprobs[2][0].decoded_token, "<eos>");
+}
+
+TEST(EngineText, ARowWithoutADistributionEndsItsRequestAlone) {
+  const auto core = reciting({1, 2, -1});
+  core->add_request("abc", {});
+  std::vector<RequestOutput> outputs;
+  while (!core->is_finished()) outputs = core->step();
+  const CompletionOutput& last = outputs.at(0).outputs[0];
+  EXPECT_EQ(last.text, "ab");
+  EXPECT_EQ(last.finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(last.stop_reason, "the model's logits leave no token to draw");
+}
+
+}  // namespace
+}  // namespace nanovllm

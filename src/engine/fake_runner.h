@@ -1,0 +1,221 @@
+// A runner for tests: a "model" whose next token is a hash of everything before it, read from where
+// the block table leads. Any mix-up of blocks, positions or tokens changes what it generates.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "engine/engine_core.h"
+#include "runner/runner.h"
+
+namespace nanovllm {
+
+// The model itself: what a text leads to, computed in one go.
+class FakeModel {
+ public:
+  static uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  }
+  // KV of a token at a position whose context folds to `context`, and the fold that includes it.
+  static uint64_t kv(int32_t token_id, int position, uint64_t context) {
+    return mix(context + 0x9e3779b97f4a7c15 * (static_cast<uint64_t>(token_id) + 1) +
+               static_cast<uint64_t>(position) * 0xd1342543de82ef95);
+  }
+  static uint64_t fold(uint64_t context, uint64_t kv) { return mix(context ^ kv) + 1; }
+
+  static uint64_t fold(std::span<const int32_t> token_ids) {
+    uint64_t context = 0;
+    for (size_t p = 0; p < token_ids.size(); ++p) {
+      context = fold(context, kv(token_ids[p], static_cast<int>(p), context));
+    }
+    return context;
+  }
+
+  static float logprob(uint64_t context, int32_t token_id) {
+    return -static_cast<float>(mix(context + static_cast<uint64_t>(token_id)) % 1000) / 100;
+  }
+
+  static SamplingResult sample(uint64_t context, const SamplingRow& row, int vocab_size) {
+    SamplingResult result;
+    if (row.forced_id >= 0) {
+      result.token_id = row.forced_id;
+    } else {
+      uint64_t x = context + (row.temperature > 0 ? mix(row.seed * 31 + row.position + 1) : 0);
+      if (row.repetition_penalty != 1) {
+        for (const int32_t id : row.prompt_ids) x = mix(x + static_cast<uint64_t>(id));
+        for (const int32_t id : row.output_ids) x = mix(x + static_cast<uint64_t>(id) * 7);
+      }
+      do {
+        x = mix(x + 1);
+        result.token_id = static_cast<int32_t>(x % static_cast<uint64_t>(vocab_size));
+      } while (std::ranges::count(row.banned_ids, result.token_id) > 0);
+    }
+    if (row.num_logprobs >= 0) {
+      for (int32_t i = 0; i <= row.num_logprobs; ++i) {
+        const int32_t id = (result.token_id + i) % vocab_size;
+        result.logprobs.push_back({id, logprob(context, id), i + 1});
+      }
+    }
+    return result;
+  }
+};
+
+class FakeRunner : public Runner {
+ public:
+  FakeRunner(int num_blocks, int block_size, int vocab_size, int depth)
+      : num_blocks_(num_blocks),
+        block_size_(block_size),
+        vocab_size_(vocab_size),
+        depth_(depth),
+        kv_(static_cast<size_t>(num_blocks) * block_size, 0) {}
+
+  int num_kvcache_blocks() const override { return num_blocks_; }
+  int pipeline_depth() const override { return depth_; }
+
+  StepOutput run(const StepInput& input) override {
+    submit(input);
+    return collect();
+  }
+
+  void submit(const StepInput& input) override {
+    NANOVLLM_CHECK(static_cast<int>(done_.size()) <= depth_);
+    if (fail_at_step == num_steps++) {
+      done_.clear();
+      throw Error(ErrorCode::kInternal, "The device is on fire.");
+    }
+    written_.clear();
+    StepOutput output;
+    std::vector<int32_t> sampled;
+    bool prefills = false;
+    for (const SequenceInput& sequence : input.sequences) {
+      prefills = prefills || sequence.num_new_tokens > 1;
+      NANOVLLM_CHECK(prefills == (sequence.num_new_tokens > 1));  // decodes come first
+      output.sequences.push_back(compute(sequence));
+      sampled.push_back(output.sequences.back().sampled.token_id);
+      num_computed_tokens += sequence.num_new_tokens;
+    }
+    last_sampled_ = std::move(sampled);
+    done_.push_back(std::move(output));
+  }
+
+  StepOutput collect() override {
+    NANOVLLM_CHECK(!done_.empty());
+    StepOutput output = std::move(done_.front());
+    done_.pop_front();
+    return output;
+  }
+
+  int num_steps = 0;
+  int num_computed_tokens = 0;
+  int fail_at_step = -1;  // this submit() throws
+
+ private:
+  uint64_t& kv_at(const SequenceInput& s, int position) {
+    const int32_t block = s.block_table[static_cast<size_t>(position / block_size_)];
+    NANOVLLM_CHECK(block >= 0 && block < num_blocks_);
+    return kv_[static_cast<size_t>(block) * block_size_ + position % block_size_];
+  }
+
+  SequenceOutput compute(const SequenceInput& s) {
+    const int end = s.num_computed_tokens + s.num_new_tokens;
+    const auto num_known = static_cast<int>(s.token_ids.size());
+    NANOVLLM_CHECK(s.num_new_tokens > 0 && end <= num_known + (s.pending_from >= 0 ? 1 : 0));
+    NANOVLLM_CHECK(static_cast<int>(s.block_table.size()) * block_size_ >= end);
+    SequenceOutput output;
+    uint64_t context = 0;
+    for (int p = 0; p < end; ++p) {
+      uint64_t& stored = kv_at(s, p);
+      if (p >= s.num_computed_tokens) {
+        const int32_t id = p < num_known ? s.token_ids[p] : last_sampled_.at(s.pending_from);
+        NANOVLLM_CHECK(id >= 0 && id < vocab_size_);
+        const uint64_t value = FakeModel::kv(id, p, context);
+        if (p >= s.num_stored_tokens) {
+          NANOVLLM_CHECK(written_.insert(&stored).second);  // two tokens never share a slot
+          stored = value;
+        }
+      }
+      context = FakeModel::fold(context, stored);
+      if (p >= s.num_computed_tokens && p + 1 >= s.prompt_logprobs_begin &&
+          p + 1 < s.prompt_logprobs_end) {
+        SamplingRow row;
+        row.forced_id = s.token_ids[p + 1];
+        row.num_logprobs = s.num_prompt_logprobs;
+        output.prompt_logprobs.push_back(FakeModel::sample(context, row, vocab_size_));
+      }
+    }
+    if (s.sample) output.sampled = sample(context, s);
+    return output;
+  }
+
+  SamplingResult sample(uint64_t context, const SequenceInput& s) const {
+    NANOVLLM_CHECK(s.sampling.position ==
+                   static_cast<uint64_t>(s.num_computed_tokens + s.num_new_tokens));
+    SamplingRow row = s.sampling;
+    std::vector<int32_t> output_ids(row.output_ids.begin(), row.output_ids.end());
+    if (s.pending_from >= 0) output_ids.push_back(last_sampled_.at(s.pending_from));
+    row.output_ids = output_ids;
+    return FakeModel::sample(context, row, vocab_size_);
+  }
+
+  const int num_blocks_;
+  const int block_size_;
+  const int vocab_size_;
+  const int depth_;
+  std::vector<uint64_t> kv_;
+  std::vector<int32_t> last_sampled_;  // by the step submitted last
+  std::deque<StepOutput> done_;
+  std::unordered_set<const uint64_t*> written_;  // in the present step
+};
+
+struct FakeEngineOptions {
+  int num_blocks = 64;
+  int block_size = 4;
+  int vocab_size = 50;
+  int max_model_len = 200;
+  int max_num_batched_tokens = 64;
+  int max_num_seqs = 16;
+  int pipeline_depth = 0;
+  bool enable_prefix_caching = true;
+  std::vector<int32_t> eos_token_ids = {0};
+  uint64_t seed = 0;
+  std::string trace_file = {};
+};
+
+struct FakeEngine {
+  std::unique_ptr<EngineCore> core;
+  FakeRunner* runner = nullptr;  // the core's
+};
+
+inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
+                                   std::unique_ptr<const Tokenizer> tokenizer = nullptr) {
+  EngineParts parts;
+  parts.config.max_num_batched_tokens = options.max_num_batched_tokens;
+  parts.config.max_num_seqs = options.max_num_seqs;
+  parts.config.kvcache_block_size = options.block_size;
+  parts.config.enable_prefix_caching = options.enable_prefix_caching;
+  parts.config.seed = options.seed;
+  parts.info.max_model_len = options.max_model_len;
+  parts.info.vocab_size = options.vocab_size;
+  parts.model_dir = "fake";
+  if (!options.trace_file.empty()) parts.trace = std::make_unique<TraceWriter>(options.trace_file);
+  parts.eos_token_ids = options.eos_token_ids;
+  parts.tokenizer = std::move(tokenizer);
+  auto runner = std::make_unique<FakeRunner>(options.num_blocks, options.block_size,
+                                             options.vocab_size, options.pipeline_depth);
+  FakeEngine engine;
+  engine.runner = runner.get();
+  parts.runner = std::move(runner);
+  engine.core = std::make_unique<EngineCore>(std::move(parts));
+  return engine;
+}
+
+}  // namespace nanovllm

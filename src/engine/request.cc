@@ -1,0 +1,250 @@
+#include "engine/request.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/check.h"
+
+namespace nanovllm {
+
+namespace {
+
+// Sequences of this salt share with nobody but their siblings.
+constexpr uint64_t kPrivateSalt = uint64_t{1} << 63;
+
+// Distinct requests get unrelated streams (the finaliser of SplitMix64, Steele et al. 2014).
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+SamplingRow constant_row(const SamplingParams& params) {
+  SamplingRow row;
+  row.repetition_penalty = static_cast<float>(params.repetition_penalty);
+  row.presence_penalty = static_cast<float>(params.presence_penalty);
+  row.frequency_penalty = static_cast<float>(params.frequency_penalty);
+  if (params.temperature < 1e-5) {
+    row.temperature = 0;
+  } else {
+    row.temperature = static_cast<float>(std::max(params.temperature, 0.01));
+    row.top_p = static_cast<float>(params.top_p);
+    row.min_p = static_cast<float>(params.min_p);
+    row.top_k = std::max(params.top_k, 0);
+  }
+  return row;
+}
+
+// As SamplingRow counts them: -1 = none. A request's -1 means the whole vocabulary.
+int num_logprobs(const std::optional<int>& asked, int vocab_size) {
+  if (!asked) return -1;
+  return *asked == -1 ? vocab_size : *asked;
+}
+
+bool contains(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+}  // namespace
+
+Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
+                 const SamplingParams& params, const RequestContext& context)
+    : id_(id),
+      prompt_(std::move(prompt)),
+      params_(params),
+      context_(context),
+      row_(constant_row(params)),
+      stop_ids_(context.eos_token_ids),
+      num_unfinished_(params.n),
+      added_at_(Clock::now()) {
+  for (const auto& [token_id, bias] : params_.logit_bias) {
+    logit_bias_.emplace_back(token_id, std::clamp(bias, -100.0f, 100.0f));
+  }
+  stop_ids_.insert(stop_ids_.end(), params_.stop_token_ids.begin(), params_.stop_token_ids.end());
+  row_.num_logprobs = num_logprobs(params_.logprobs, context.vocab_size);
+  num_prompt_logprobs_ = num_logprobs(params_.prompt_logprobs, context.vocab_size);
+  if (params_.prompt_logprobs) prompt_logprobs_.emplace_back(std::nullopt);
+  const auto num_prompt_tokens = static_cast<int64_t>(prompt_token_ids.size());
+  const auto max_num_tokens = static_cast<int>(
+      std::min<int64_t>(num_prompt_tokens + params_.max_tokens, context.max_model_len));
+  for (int i = 0; i < params_.n; ++i) {
+    auto completion = std::make_unique<Completion>(id, i, prompt_token_ids, max_num_tokens);
+    completion->request = this;
+    completion->seed = params_.seed.value_or(mix(context.seed ^ mix(id))) + i;
+    if (context.enable_prefix_caching) {
+      completion->num_cacheable_tokens = max_num_tokens;
+    } else if (params_.n > 1) {  // the prompt's blocks, for each other
+      completion->num_cacheable_tokens = completion->num_prompt_tokens;
+      completion->cache_salt = kPrivateSalt | id;
+    }
+    completion->reads_prefix_cache = i > 0 || !params_.prompt_logprobs;
+    if (!params_.stop.empty()) {
+      completion->stop_strings.emplace(params_.stop, params_.include_stop_str_in_output);
+    }
+    completions_.push_back(std::move(completion));
+  }
+}
+
+void Request::fill_input(const Completion& completion, int num_new_tokens,
+                         SequenceInput& input) const {
+  input.token_ids = completion.token_ids;
+  input.num_computed_tokens = completion.num_computed_tokens;
+  input.num_new_tokens = num_new_tokens;
+  input.num_stored_tokens = completion.num_stored_tokens;
+  input.block_table = completion.block_table;
+  input.sample = completion.num_computed_tokens + num_new_tokens == completion.num_tokens();
+  if (input.sample) {
+    input.sampling = row_;
+    input.sampling.seed = completion.seed;
+    input.sampling.position = static_cast<uint64_t>(completion.num_tokens());
+    input.sampling.prompt_ids = completion.prompt();
+    input.sampling.output_ids = completion.output();
+    input.sampling.logit_bias = logit_bias_;
+    if (completion.num_output_tokens() < params_.min_tokens) input.sampling.banned_ids = stop_ids_;
+  }
+  if (params_.prompt_logprobs && completion.index == 0) {
+    input.prompt_logprobs_begin = static_cast<int>(prompt_logprobs_.size());
+    input.prompt_logprobs_end = completion.num_prompt_tokens;
+    input.num_prompt_logprobs = num_prompt_logprobs_;
+  }
+}
+
+void Request::receive(Completion& completion, bool sampled, SequenceOutput&& output) {
+  for (const SamplingResult& result : output.prompt_logprobs) {
+    prompt_logprobs_.emplace_back(position_logprobs(result));
+  }
+  if (!sampled) return;
+  --completion.num_pending_tokens;
+  if (output.sampled.token_id >= 0) {
+    append_token(completion, output.sampled);
+  } else {
+    end(completion, FinishReason::kAbort);
+    completion.stop_reason = "the model's logits leave no token to draw";
+  }
+}
+
+void Request::append_token(Completion& completion, const SamplingResult& sampled) {
+  const int32_t token_id = sampled.token_id;
+  completion.token_ids.push_back(token_id);
+  if (metrics_.time_to_first_token == 0) metrics_.time_to_first_token = seconds_since_added();
+  if (params_.logprobs) completion.logprobs.push_back(position_logprobs(sampled));
+
+  const bool at_stop_token = stops_at(completion, token_id);
+  const bool at_length = static_cast<int>(completion.token_ids.size()) >= completion.max_num_tokens;
+  if (context_.tokenizer != nullptr) append_text(completion, token_id, at_stop_token);
+  if (completion.finish_reason != FinishReason::kNone) return;  // it came to a stop string
+  if (at_stop_token || at_length) {
+    end(completion, at_stop_token ? FinishReason::kStop : FinishReason::kLength);
+  }
+}
+
+bool Request::stops_at(Completion& completion, int32_t token_id) const {
+  const auto num_output =
+      static_cast<int>(completion.token_ids.size()) - completion.num_prompt_tokens;
+  if (num_output < params_.min_tokens) return false;
+  if (!params_.ignore_eos && contains(context_.eos_token_ids, token_id)) return true;
+  if (!contains(params_.stop_token_ids, token_id)) return false;
+  completion.stop_reason = fmt::format("token {}", token_id);
+  return true;
+}
+
+void Request::append_text(Completion& completion, int32_t token_id, bool at_stop_token) {
+  if (!completion.detokenizer) {
+    completion.detokenizer.emplace(*context_.tokenizer, params_.skip_special_tokens);
+  }
+  if (at_stop_token && !params_.include_stop_str_in_output) return;
+  show(completion, completion.detokenizer->append(token_id));
+}
+
+// Stop strings are looked for in the text of the tokens after min_tokens.
+void Request::show(Completion& completion, const std::string& piece) {
+  if (!completion.stop_strings || std::ssize(completion.output()) <= params_.min_tokens) {
+    completion.text += piece;
+    return;
+  }
+  const StopStringMatcher::Result result = completion.stop_strings->append(piece);
+  completion.text += result.text;
+  if (result.matched < 0) return;
+  completion.stop_reason = params_.stop[result.matched];
+  set_finished(completion, FinishReason::kStop);
+}
+
+// Ends a completion for another reason than a stop string: what was held back is certain now, and
+// may still be found to hold a stop string.
+void Request::end(Completion& completion, FinishReason reason) {
+  if (completion.detokenizer) show(completion, completion.detokenizer->finish());
+  if (completion.finish_reason != FinishReason::kNone) return;
+  if (completion.stop_strings) completion.text += completion.stop_strings->finish();
+  set_finished(completion, reason);
+}
+
+void Request::set_finished(Completion& completion, FinishReason reason) {
+  completion.finish_reason = reason;
+  if (--num_unfinished_ == 0) metrics_.time_to_finish = seconds_since_added();
+}
+
+void Request::abort(Completion& completion) {
+  if (completion.finish_reason == FinishReason::kNone) end(completion, FinishReason::kAbort);
+}
+
+PositionLogprobs Request::position_logprobs(const SamplingResult& result) const {
+  PositionLogprobs position;
+  position.reserve(result.logprobs.size());
+  for (const LogprobEntry& entry : result.logprobs) {
+    TokenLogprob& token = position.emplace_back();
+    token.token_id = entry.token_id;
+    token.logprob = entry.logprob;
+    token.rank = entry.rank;
+    if (context_.tokenizer != nullptr) {
+      token.decoded_token = context_.tokenizer->decode(std::span(&entry.token_id, 1), false);
+    }
+  }
+  return position;
+}
+
+std::optional<RequestOutput> Request::take_output() {
+  if (params_.output_kind == RequestOutputKind::kFinalOnly && !is_finished()) return std::nullopt;
+  RequestOutput output;
+  output.request_id = id_;
+  output.finished = is_finished();
+  output.metrics = metrics_;
+  output.num_cached_tokens = completions_[0]->num_cached_tokens;
+  for (const auto& completion : completions_) output.num_preemptions += completion->num_preemptions;
+  if (params_.output_kind != RequestOutputKind::kDelta || !std::exchange(prompt_shown_, true)) {
+    const auto prompt_ids = completions_[0]->prompt();
+    output.prompt_token_ids.assign(prompt_ids.begin(), prompt_ids.end());
+    output.prompt = prompt_;
+    output.prompt_logprobs = prompt_logprobs_;
+  }
+  output.outputs.reserve(completions_.size());
+  for (const auto& completion : completions_) {
+    output.outputs.push_back(completion_output(*completion));
+  }
+  return output;
+}
+
+CompletionOutput Request::completion_output(Completion& completion) const {
+  CompletionOutput output;
+  output.index = completion.index;
+  output.finish_reason = completion.finish_reason;
+  output.stop_reason = completion.stop_reason;
+  const auto ids = completion.output();
+  const bool delta = params_.output_kind == RequestOutputKind::kDelta;
+  const size_t first_token = delta ? std::exchange(completion.num_shown_tokens, ids.size()) : 0;
+  const size_t first_char =
+      delta ? std::exchange(completion.num_shown_chars, completion.text.size()) : 0;
+  output.token_ids.assign(ids.begin() + static_cast<ptrdiff_t>(first_token), ids.end());
+  output.text = completion.text.substr(first_char);
+  if (params_.logprobs) {
+    output.logprobs.assign(completion.logprobs.begin() + static_cast<ptrdiff_t>(first_token),
+                           completion.logprobs.end());
+  }
+  return output;
+}
+
+double Request::seconds_since_added() const {
+  return std::chrono::duration<double>(Clock::now() - added_at_).count();
+}
+
+}  // namespace nanovllm

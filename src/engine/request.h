@@ -1,0 +1,108 @@
+// One request: its completions, when each of them ends, and what the user is shown.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/sequence.h"
+#include "nanovllm/llm_engine.h"
+#include "runner/step.h"
+#include "text/detokenizer.h"
+
+namespace nanovllm {
+
+using Clock = std::chrono::steady_clock;
+
+class Request;
+
+// Where a completion is in its life, for the trace.
+enum class Phase { kNone, kQueued, kPrefill, kDecode, kPreempted };
+
+// A sequence with what its user sees of it.
+struct Completion : Sequence {
+  using Sequence::Sequence;
+
+  Request* request = nullptr;
+  uint64_t seed = 0;
+  std::optional<Detokenizer> detokenizer;  // from the first token on, where there is a tokenizer
+  std::optional<StopStringMatcher> stop_strings;
+  std::string text;
+  std::vector<PositionLogprobs> logprobs;
+  FinishReason finish_reason = FinishReason::kNone;
+  std::string stop_reason;
+  Phase phase = Phase::kNone;
+  int batch_index = 0;  // in the last step submitted with it
+
+  // What the outputs of a kDelta request have shown.
+  size_t num_shown_tokens = 0;
+  size_t num_shown_chars = 0;
+};
+
+// What all requests of an engine have in common.
+struct RequestContext {
+  const Tokenizer* tokenizer = nullptr;
+  std::vector<int32_t> eos_token_ids;
+  int vocab_size = 0;
+  int max_model_len = 0;
+  bool enable_prefix_caching = true;
+  uint64_t seed = 0;
+};
+
+class Request {
+ public:
+  // `context` outlives the request.
+  Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
+          const SamplingParams& params, const RequestContext& context);
+
+  uint64_t id() const { return id_; }
+  const std::vector<std::unique_ptr<Completion>>& completions() const { return completions_; }
+  bool is_finished() const { return num_unfinished_ == 0; }
+
+  // What the runner is told of a scheduled completion. Valid while neither changes.
+  void fill_input(const Completion& completion, int num_new_tokens, SequenceInput& input) const;
+  // Takes what a step gave the completion: log-probabilities of the prompt and, where it sampled, a
+  // token, which may end it.
+  void receive(Completion& completion, bool sampled, SequenceOutput&& output);
+  void abort(Completion& completion);
+
+  // The next output of the kind that was asked for, or none when there is nothing to show.
+  std::optional<RequestOutput> take_output();
+
+  // Kept by the engine. The other completions wait until the first one's prompt is computed, to
+  // share its blocks.
+  bool siblings_released = false;
+  bool changed = false;  // since the last output
+
+ private:
+  void append_token(Completion& completion, const SamplingResult& sampled);
+  bool stops_at(Completion& completion, int32_t token_id) const;
+  void append_text(Completion& completion, int32_t token_id, bool at_stop_token);
+  void show(Completion& completion, const std::string& piece);
+  void end(Completion& completion, FinishReason reason);
+  void set_finished(Completion& completion, FinishReason reason);
+  PositionLogprobs position_logprobs(const SamplingResult& result) const;
+  CompletionOutput completion_output(Completion& completion) const;
+  double seconds_since_added() const;
+
+  const uint64_t id_;
+  std::string prompt_;
+  const SamplingParams params_;
+  const RequestContext& context_;
+  SamplingRow row_;  // what is the same for every token
+  int num_prompt_logprobs_ = -1;
+  std::vector<std::pair<int32_t, float>> logit_bias_;
+  std::vector<int32_t> stop_ids_;  // EOS and stop_token_ids: banned before min_tokens
+  std::vector<std::unique_ptr<Completion>> completions_;
+  std::vector<std::optional<PositionLogprobs>> prompt_logprobs_;
+  bool prompt_shown_ = false;
+  int num_unfinished_ = 0;
+  Clock::time_point added_at_;
+  RequestMetrics metrics_;
+};
+
+}  // namespace nanovllm

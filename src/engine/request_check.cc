@@ -1,0 +1,107 @@
+#include "engine/request_check.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nanovllm {
+
+namespace {
+
+void check_ids(const std::vector<int32_t>& ids, const char* name, int vocab_size) {
+  std::string outside;
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab_size) outside += fmt::format("{}{}", outside.empty() ? "" : ", ", id);
+  }
+  if (!outside.empty()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "token_id(s) [{}] in {} contain out-of-vocab token ids. Vocabulary size: {}",
+                outside, name, vocab_size);
+  }
+}
+
+void check_params(const SamplingParams& params, const RequestLimits& limits) {
+  params.validate();
+  for (const auto& [logprobs, what] :
+       {std::pair{params.logprobs, "sample"}, std::pair{params.prompt_logprobs, "prompt"}}) {
+    if (logprobs == -1 && limits.vocab_size > 20) {
+      throw_error(ErrorCode::kInvalidArgument,
+                  "Requested {} logprobs of {}, which is greater than max allowed: 20", what,
+                  limits.vocab_size);
+    }
+  }
+  std::vector<int32_t> biased;
+  for (const auto& [id, bias] : params.logit_bias) biased.push_back(id);
+  check_ids(biased, "logit_bias", limits.vocab_size);
+  check_ids(params.stop_token_ids, "stop_token_ids", limits.vocab_size);
+  if (!params.stop.empty() && limits.tokenizer == nullptr) {
+    throw_error(ErrorCode::kUnsupported,
+                "stop strings need a tokenizer, and {} has no tokenizer.json; use stop_token_ids.",
+                limits.model_dir);
+  }
+}
+
+void check_length(int num_prompt_tokens, const SamplingParams& params,
+                  const RequestLimits& limits) {
+  if (num_prompt_tokens == 0) {
+    throw_error(ErrorCode::kInvalidArgument, "The decoder prompt cannot be empty");
+  }
+  if (num_prompt_tokens > limits.max_model_len) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "The decoder prompt (length {}) is longer than the maximum model length of {}. "
+                "Make sure that `max_model_len` is no smaller than the number of text tokens.",
+                num_prompt_tokens, limits.max_model_len);
+  }
+  if (num_prompt_tokens == limits.max_model_len) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "The decoder prompt (length {}) plus the number of requested output tokens (at "
+                "least 1) is longer than the maximum model length of {}. Make sure that "
+                "`max_model_len` is no smaller than the number of text tokens (prompt + requested "
+                "output tokens).",
+                num_prompt_tokens, limits.max_model_len);
+  }
+  // The last token is never fed back, so it needs no room.
+  const int64_t num_tokens =
+      std::min<int64_t>(int64_t{num_prompt_tokens} + params.max_tokens, limits.max_model_len) - 1;
+  const int64_t num_blocks =
+      (num_tokens + limits.kvcache_block_size - 1) / limits.kvcache_block_size;
+  if (num_blocks > limits.num_kvcache_blocks) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "The request can never fit in the KV cache: {} prompt tokens and up to {} output "
+                "tokens need {} blocks of {} tokens, but there are {}; lower max_tokens, or raise "
+                "num_kvcache_blocks or kv_cache_memory.",
+                num_prompt_tokens, num_tokens + 1 - num_prompt_tokens, num_blocks,
+                limits.kvcache_block_size, limits.num_kvcache_blocks);
+  }
+}
+
+std::vector<int32_t> token_ids_of(const Prompt& prompt, const RequestLimits& limits) {
+  if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return *ids;
+  if (limits.tokenizer == nullptr) {
+    throw_error(ErrorCode::kUnsupported,
+                "A text prompt needs a tokenizer, and {} has no tokenizer.json; give the prompt as "
+                "token ids.",
+                limits.model_dir);
+  }
+  return limits.tokenizer->encode(std::get<std::string>(prompt));
+}
+
+}  // namespace
+
+std::vector<int32_t> check_request(const Prompt& prompt, const SamplingParams& params,
+                                   const RequestLimits& limits) {
+  check_params(params, limits);
+  std::vector<int32_t> ids = token_ids_of(prompt, limits);
+  check_length(static_cast<int>(ids.size()), params, limits);
+  const auto outside = std::find_if(ids.begin(), ids.end(),
+                                    [&](int32_t id) { return id < 0 || id >= limits.vocab_size; });
+  if (outside != ids.end()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside,
+                limits.vocab_size - 1);
+  }
+  return ids;
+}
+
+}  // namespace nanovllm

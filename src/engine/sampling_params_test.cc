@@ -1,0 +1,142 @@
+#include "nanovllm/sampling_params.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "nanovllm/config.h"
+#include "nanovllm/error.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+template <typename T>
+std::string refusal(const std::function<void(T&)>& change) {
+  T value;
+  change(value);
+  try {
+    value.validate();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "";
+}
+
+using P = SamplingParams;
+using Change = std::function<void(P&)>;
+
+TEST(SamplingParamsValidate, RefusesWithVllmsSentence) {
+  const std::pair<Change, const char*> cases[] = {
+      {[](P& p) { p.n = 0; }, "n must be at least 1, got 0."},
+      {[](P& p) { p.n = 16385; }, "n must be at most 16384, got 16385."},
+      {[](P& p) { p.presence_penalty = 2.5; }, "presence_penalty must be in [-2, 2], got 2.5."},
+      {[](P& p) { p.presence_penalty = kNaN; }, "presence_penalty must be in [-2, 2], got nan."},
+      {[](P& p) { p.frequency_penalty = -3; }, "frequency_penalty must be in [-2, 2], got -3.0."},
+      {[](P& p) { p.repetition_penalty = 0; },
+       "repetition_penalty must be greater than zero, got 0.0."},
+      {[](P& p) { p.repetition_penalty = kInfinity; },
+       "repetition_penalty must be a finite number, got inf."},
+      {[](P& p) { p.temperature = -1; }, "temperature must be non-negative, got -1.0."},
+      {[](P& p) { p.temperature = kNaN; }, "temperature must be a finite number, got nan."},
+      {[](P& p) { p.temperature = 2.1; }, "temperature must be in [0, 2], got 2.1."},
+      {[](P& p) { p.top_p = 0; }, "top_p must be in (0, 1], got 0.0."},
+      {[](P& p) { p.top_p = 1.5; }, "top_p must be in (0, 1], got 1.5."},
+      {[](P& p) { p.top_k = -2; }, "top_k must be 0 (disable), or at least 1, got -2."},
+      {[](P& p) { p.min_p = -0.1; }, "min_p must be in [0, 1], got -0.1."},
+      {[](P& p) { p.min_p = 1.1; }, "min_p must be in [0, 1], got 1.1."},
+      {[](P& p) { p.max_tokens = 0; }, "max_tokens must be at least 1, got 0."},
+      {[](P& p) { p.min_tokens = -1; }, "min_tokens must be greater than or equal to 0, got -1."},
+      {[](P& p) { p.min_tokens = 65; },
+       "min_tokens must be less than or equal to max_tokens=64, got 65."},
+      {[](P& p) { p.logprobs = -2; }, "logprobs must be non-negative or -1, got -2."},
+      {[](P& p) { p.prompt_logprobs = -2; }, "prompt_logprobs must be non-negative or -1, got -2."},
+      {[](P& p) { p.logprobs = 21; },
+       "Requested sample logprobs of 21, which is greater than max allowed: 20"},
+      {[](P& p) { p.prompt_logprobs = 21; },
+       "Requested prompt logprobs of 21, which is greater than max allowed: 20"},
+      {[](P& p) {
+         p.stop = {"a", ""};
+       },
+       "stop cannot contain an empty string."},
+      {[](P& p) {
+         p.logit_bias = {{3, std::numeric_limits<float>::quiet_NaN()}};
+       },
+       "logit_bias of token 3 must be a number."},
+      {[](P& p) { p.temperature = 0, p.n = 2; }, "n must be 1 when using greedy sampling, got 2."},
+  };
+  for (const auto& [change, sentence] : cases) EXPECT_EQ(refusal<P>(change), sentence);
+}
+
+TEST(SamplingParamsValidate, AcceptsTheEndsOfEveryRange) {
+  const Change cases[] = {
+      [](P&) {},
+      [](P& p) { p.n = 16384; },
+      [](P& p) { p.presence_penalty = -2, p.frequency_penalty = 2; },
+      [](P& p) { p.repetition_penalty = 1e-3; },
+      [](P& p) { p.temperature = 0; },
+      [](P& p) { p.temperature = 2; },
+      [](P& p) { p.top_p = 1e-6; },
+      [](P& p) { p.top_k = -1; },
+      [](P& p) { p.min_p = 1; },
+      [](P& p) { p.max_tokens = 1, p.min_tokens = 1; },
+      [](P& p) { p.logprobs = 0, p.prompt_logprobs = 20; },
+      [](P& p) { p.logprobs = -1; },
+      [](P& p) {
+        p.logit_bias = {{3, 1e9f}};
+      },
+  };
+  for (const Change& change : cases) EXPECT_EQ(refusal<P>(change), "");
+}
+
+using C = EngineConfig;
+using ConfigChange = std::function<void(C&)>;
+
+TEST(EngineConfigValidate, NamesTheFieldThatIsOutOfRange) {
+  const std::pair<ConfigChange, const char*> cases[] = {
+      {[](C& c) { c.max_num_batched_tokens = 0; },
+       "max_num_batched_tokens must be between 1 and 1048576, got 0."},
+      {[](C& c) { c.max_num_seqs = 0; }, "max_num_seqs must be between 1 and 65536, got 0."},
+      {[](C& c) { c.max_model_len = 1; }, "max_model_len must be between 2 and 16777216, got 1."},
+      {[](C& c) { c.gpu_memory_utilization = 0; },
+       "gpu_memory_utilization must be in (0, 1], got 0."},
+      {[](C& c) { c.gpu_memory_utilization = 1.5; },
+       "gpu_memory_utilization must be in (0, 1], got 1.5."},
+      {[](C& c) { c.gpu_memory_utilization = kNaN; },
+       "gpu_memory_utilization must be in (0, 1], got nan."},
+      {[](C& c) { c.kv_cache_memory = 0; }, "kv_cache_memory must be at least 1 byte, got 0."},
+      {[](C& c) { c.num_kvcache_blocks = 0; },
+       "num_kvcache_blocks (-1 for as many as fit) must be between 1 and 16777216, got 0."},
+      {[](C& c) { c.kvcache_block_size = 8; },
+       "kvcache_block_size must be between 16 and 4096, got 8."},
+      {[](C& c) { c.kvcache_block_size = 24; },
+       "kvcache_block_size must be a multiple of 16, got 24."},
+      {[](C& c) { c.tensor_parallel_size = 9; },
+       "tensor_parallel_size must be between 1 and 8, got 9."},
+      {[](C& c) { c.device = "tpu"; }, "device must be one of auto, cpu, cuda, got \"tpu\"."},
+      {[](C& c) { c.dtype = "int8"; },
+       "dtype must be one of auto, bfloat16, float32, got \"int8\"."},
+      {[](C& c) { c.num_threads = -1; },
+       "num_threads (0 for as many as allowed) must be between 0 and 1024, got -1."},
+  };
+  for (const auto& [change, sentence] : cases) EXPECT_EQ(refusal<C>(change), sentence);
+}
+
+TEST(EngineConfigValidate, AcceptsTheEndsOfEveryRange) {
+  const ConfigChange cases[] = {
+      [](C&) {},
+      [](C& c) { c.max_num_batched_tokens = c.max_num_seqs = 1, c.max_model_len = 2; },
+      [](C& c) { c.gpu_memory_utilization = 1, c.kv_cache_memory = 1; },
+      [](C& c) { c.num_kvcache_blocks = 1, c.kvcache_block_size = 16; },
+      [](C& c) { c.tensor_parallel_size = 8, c.device = "cuda", c.dtype = "float32"; },
+  };
+  for (const ConfigChange& change : cases) EXPECT_EQ(refusal<C>(change), "");
+}
+
+}  // namespace
+}  // namespace nanovllm

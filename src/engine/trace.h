@@ -1,0 +1,49 @@
+// A Chrome/Perfetto trace of a run (JSON array format): steps and what they batched, block usage,
+// and each request's life as one track.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "engine/request.h"
+
+namespace nanovllm {
+
+// The file is valid JSON whenever nothing is being written: each flush writes over the closing
+// bracket of the one before, so what a killed process leaves can still be opened.
+class TraceWriter {
+ public:
+  // Throws Error(kIo) when the file can't be created.
+  explicit TraceWriter(std::string path);
+  // finish(), but prints what that would throw.
+  ~TraceWriter();
+  TraceWriter(const TraceWriter&) = delete;
+  TraceWriter& operator=(const TraceWriter&) = delete;
+
+  // Ends the completion's phase and begins the next one; kNone ends its life.
+  void enter_phase(Completion& completion, Phase phase);
+  void add_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
+                std::span<const ScheduledRequest> scheduled);
+
+  // Writes what is left. Throws Error(kIo), once, when something could not be written.
+  void finish();
+
+ private:
+  int64_t microseconds(Clock::time_point time) const;
+  void begin_event();
+  void flush();
+  void fail(int error_number);
+
+  const std::string path_;
+  int file_ = -1;
+  int64_t end_ = 0;     // bytes in the file before its closing bracket
+  std::string buffer_;  // events not written yet
+  bool first_ = true;
+  std::string failure_;  // what to tell; nothing is written after a failure
+  bool finished_ = false;
+  const Clock::time_point begin_ = Clock::now();
+};
+
+}  // namespace nanovllm
