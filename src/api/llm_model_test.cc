@@ -1,0 +1,211 @@
+// The whole engine on the demo model: what a request gets depends on nothing but itself.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/llm.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr const char* kModel = NANOVLLM_SOURCE_DIR "/models/demo";
+
+EngineConfig base_config() {
+  EngineConfig config;
+  config.device = "cpu";
+  config.num_threads = 2;
+  config.num_kvcache_blocks = 256;
+  config.kvcache_block_size = 16;
+  config.max_model_len = 512;
+  return config;
+}
+
+const std::vector<Prompt>& prompts() {
+  static const std::vector<Prompt> all = {
+      "Once upon a time there was a little girl",
+      "Once upon a time there was a little girl who had a red ball and a blue box. She",
+      "Once upon a time there was a little girl who had a red ball and a blue box. One day",
+      "The dog",
+      "Tom and Lily were friends. They liked to play in the park. Tom had a new car. Lily said,",
+      "Tom and Lily were friends. They liked to play in the park. Tom had a new car. Tom said,",
+  };
+  return all;
+}
+
+std::vector<SamplingParams> params() {
+  std::vector<SamplingParams> all(prompts().size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].temperature = i % 2 == 0 ? 0 : 0.8;
+    all[i].seed = 10 + i;
+    all[i].max_tokens = 48;
+    all[i].ignore_eos = true;
+    all[i].logprobs = 1;
+  }
+  all[1].n = 3;
+  all[3].repetition_penalty = 1.2;
+  return all;
+}
+
+struct Result {
+  std::vector<RequestOutput> outputs;
+  int num_preemptions = 0;
+};
+
+Result run(const EngineConfig& config) {
+  LLM llm(kModel, config);
+  Result result;
+  result.outputs = llm.generate(prompts(), params());
+  for (const auto& output : result.outputs) result.num_preemptions += output.num_preemptions;
+  return result;
+}
+
+void expect_equal(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    SCOPED_TRACE("request " + std::to_string(i));
+    ASSERT_EQ(a[i].outputs.size(), b[i].outputs.size());
+    for (size_t j = 0; j < a[i].outputs.size(); ++j) {
+      const CompletionOutput &x = a[i].outputs[j], &y = b[i].outputs[j];
+      EXPECT_EQ(x.token_ids, y.token_ids);
+      EXPECT_EQ(x.text, y.text);
+      ASSERT_EQ(x.logprobs.size(), y.logprobs.size());
+      for (size_t k = 0; k < x.logprobs.size(); ++k) {
+        ASSERT_EQ(x.logprobs[k][0].logprob, y.logprobs[k][0].logprob) << "token " << k;
+      }
+    }
+  }
+}
+
+// Every test compares, bit by bit, with this run: all requests in one batch.
+class LlmOnTheDemoModel : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { base_ = run(base_config()); }
+  static void TearDownTestSuite() { base_.reset(); }
+  static std::optional<Result> base_;
+};
+
+std::optional<Result> LlmOnTheDemoModel::base_;
+
+TEST_F(LlmOnTheDemoModel, WritesTextOfTheLengthAskedFor) {
+  EXPECT_EQ(base_->num_preemptions, 0);
+  for (const RequestOutput& output : base_->outputs) {
+    for (const CompletionOutput& completion : output.outputs) {
+      EXPECT_EQ(completion.token_ids.size(), 48u);
+      EXPECT_FALSE(completion.text.empty());
+    }
+  }
+}
+
+TEST_F(LlmOnTheDemoModel, OneRequestAtATimeGivesTheSame) {
+  EngineConfig config = base_config();
+  config.max_num_seqs = 1;
+  expect_equal(run(config).outputs, base_->outputs);
+}
+
+TEST_F(LlmOnTheDemoModel, PrefixHitsGiveTheSame) {
+  LLM llm(kModel, base_config());
+  const auto first = llm.generate(prompts(), params());
+  const auto second = llm.generate(prompts(), params());
+  for (const RequestOutput& output : second) {
+    if (output.prompt_token_ids.size() > 16) {
+      EXPECT_GT(output.num_cached_tokens, 0);
+    }
+  }
+  expect_equal(first, base_->outputs);
+  expect_equal(second, base_->outputs);
+  EngineConfig config = base_config();
+  config.enable_prefix_caching = false;
+  expect_equal(run(config).outputs, base_->outputs);
+}
+
+TEST_F(LlmOnTheDemoModel, AFullyCachedPromptGivesTheSame) {
+  LLM llm(kModel, base_config());
+  std::vector<int32_t> ids = llm.engine().encode(std::get<std::string>(prompts()[4]));
+  ids.resize(16);
+  SamplingParams one = params()[4];
+  const auto first = llm.generate({ids}, one);
+  const auto second = llm.generate({ids}, one);
+  EXPECT_EQ(first[0].num_cached_tokens, 0);
+  EXPECT_EQ(second[0].num_cached_tokens, 15);
+  expect_equal(first, second);
+}
+
+TEST_F(LlmOnTheDemoModel, AnyChunkSizeGivesTheSame) {
+  for (const int chunk : {1, 5, 17}) {
+    EngineConfig config = base_config();
+    config.max_num_batched_tokens = chunk;
+    expect_equal(run(config).outputs, base_->outputs);
+  }
+}
+
+TEST_F(LlmOnTheDemoModel, PreemptionGivesTheSame) {
+  for (const bool caching : {true, false}) {
+    EngineConfig config = base_config();
+    config.num_kvcache_blocks = 12;
+    config.enable_prefix_caching = caching;
+    const Result tight = run(config);
+    EXPECT_GT(tight.num_preemptions, 0);
+    expect_equal(tight.outputs, base_->outputs);
+  }
+}
+
+TEST_F(LlmOnTheDemoModel, AnyNumberOfThreadsGivesTheSame) {
+  for (const int num_threads : {1, 3}) {
+    EngineConfig config = base_config();
+    config.num_threads = num_threads;
+    expect_equal(run(config).outputs, base_->outputs);
+  }
+}
+
+TEST_F(LlmOnTheDemoModel, AnyBlockSizeGivesTheSame) {
+  EngineConfig config = base_config();
+  config.kvcache_block_size = 48;
+  config.num_kvcache_blocks = 64;
+  expect_equal(run(config).outputs, base_->outputs);
+}
+
+TEST_F(LlmOnTheDemoModel, PromptLogprobsAreTheSameInChunks) {
+  SamplingParams asked;
+  asked.temperature = 0;
+  asked.max_tokens = 1;
+  asked.prompt_logprobs = 2;
+  LLM whole(kModel, base_config());
+  EngineConfig config = base_config();
+  config.max_num_batched_tokens = 3;
+  LLM chunked(kModel, config);
+  const auto a = whole.generate({prompts()[2]}, asked), b = chunked.generate({prompts()[2]}, asked);
+  ASSERT_EQ(a[0].prompt_logprobs.size(), a[0].prompt_token_ids.size());
+  ASSERT_EQ(b[0].prompt_logprobs.size(), a[0].prompt_logprobs.size());
+  for (size_t i = 1; i < a[0].prompt_logprobs.size(); ++i) {
+    const PositionLogprobs &x = a[0].prompt_logprobs[i].value(), &y = *b[0].prompt_logprobs[i];
+    ASSERT_EQ(x.size(), y.size());
+    EXPECT_EQ(x[0].token_id, a[0].prompt_token_ids[i]);
+    EXPECT_LE(x[0].logprob, 0);
+    for (size_t k = 0; k < x.size(); ++k) {
+      EXPECT_EQ(x[k].token_id, y[k].token_id);
+      EXPECT_EQ(x[k].logprob, y[k].logprob);
+    }
+  }
+}
+
+TEST(LlmEngine, RefusesFoldersThatAreNoModel) {
+  EXPECT_THROW(LLM("/nowhere/at/all"), Error);
+  EngineConfig config = base_config();
+  config.kvcache_block_size = 17;
+  EXPECT_THROW(LLM(kModel, config), Error);
+}
+
+TEST(LlmEngine, EncodesAndDecodes) {
+  const LLMEngine engine(kModel, base_config());
+  const auto ids = engine.encode("Once upon a time");
+  EXPECT_FALSE(ids.empty());
+  EXPECT_EQ(engine.decode(ids), "Once upon a time");
+  EXPECT_EQ(engine.info().num_kvcache_blocks, 256);
+  EXPECT_EQ(engine.info().max_model_len, 512);
+}
+
+}  // namespace
+}  // namespace nanovllm
