@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config ccache nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev
-       libpcre2-dev libutf8proc-dev)
+       libpcre2-dev libutf8proc-dev libedit-dev)
 test=(libgtest-dev libbenchmark-dev python3 python3-jinja2 xz-utils)
 check=(clang-format clang-tidy git)
 

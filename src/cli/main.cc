@@ -1,8 +1,77 @@
-#include <cstdio>
+// The nanovllm binary: parses the command line and turns errors into sentences and exit codes.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <map>
 
 #include "base/version.h"
+#include "cli/commands.h"
+#include "cli/terminal.h"
+#include "nanovllm/error.h"
 
-int main() {
-  std::printf("nanovllm %s\n", nanovllm::kVersion);
-  return 0;
+namespace {
+
+using namespace nanovllm::cli;  // NOLINT(google-build-using-namespace)
+
+void print_error(const std::string& message) {
+  fmt::print(stderr, "{} {}\n", colored(stderr, "nanovllm:", 1), message);
+}
+
+int run_command(const Command& command) {
+  try {
+    const int status = command();
+    if (std::fflush(stdout) != 0) throw nanovllm::Error(nanovllm::ErrorCode::kIo, "");
+    return status;
+  } catch (const nanovllm::Error& error) {
+    if (*error.what() != '\0') print_error(error.what());
+    return kExitError;
+  } catch (const std::bad_alloc&) {
+    print_error(
+        "out of memory: use a smaller model, --kv-cache-memory or --max-num-batched-tokens");
+  } catch (const std::exception& error) {
+    print_error(fmt::format("internal error: {}", error.what()));
+  }
+  return kExitError;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "nanovllm: serves large language models in Hugging Face format, many requests at once.\n\n"
+      "  nanovllm generate models/demo -p \"Once upon a time\"      continue a text\n"
+      "  nanovllm generate MODEL --input requests.jsonl           serve a file of requests\n"
+      "  nanovllm chat MODEL                                      talk to it\n"
+      "  nanovllm bench throughput MODEL                          measure it\n\n"
+      "MODEL is a folder with config.json, *.safetensors and tokenizer.json.",
+      "nanovllm"};
+  app.set_version_flag("--version", fmt::format("nanovllm {}", nanovllm::kVersion));
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(36);
+
+  std::map<const CLI::App*, Command> commands;
+  const auto declare = [&](CLI::App& parent, const char* name, const char* help,
+                           Command (*add)(CLI::App&)) {
+    CLI::App* command = parent.add_subcommand(name, help);
+    commands[command] = add(*command);
+  };
+  declare(app, "generate", "continue prompts, from the command line or a file", add_generate);
+  CLI::App* bench = app.add_subcommand("bench", "measure speed");
+  bench->require_subcommand(1);
+  declare(*bench, "throughput", "many requests at once (default: nano-vLLM's own workload)",
+          add_bench_throughput);
+  declare(*bench, "latency", "one batch, step by step", add_bench_latency);
+  declare(app, "info", "what a model needs and what the engine would do with it", add_info);
+  declare(app, "tokenize", "text to token ids, or ids to text", add_tokenize);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  for (const auto& [command, run] : commands) {
+    if (command->parsed()) return run_command(run);
+  }
+  return kExitUsage;
 }

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Compares nanovllm with llama.cpp and ik_llama.cpp on this CPU, round by round, and prints medians and ratios.
+
+The peers are programs of yours: build them for this machine and convert the same model with llama.cpp's
+convert_hf_to_gguf.py --outtype bf16. Every round runs each engine once on each case, so that a noisy neighbour hits all.
+
+  bench/compare_cpu.py MODEL_DIR --gguf MODEL.gguf --llama DIR_WITH_LLAMA_BENCH --ik DIR_WITH_IKS_LLAMA_BENCH
+"""
+import argparse
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+import time
+
+# name, batch size, prompt tokens, output tokens, what is measured
+CASES = [
+    ("prefill 512", 1, 512, 1, "prefill"),
+    ("prefill 2048", 1, 2048, 1, "prefill"),
+    ("decode, batch 1, empty context", 1, 1, 64, "decode"),
+    ("decode, batch 1, context 1024", 1, 1024, 48, "decode"),
+    ("decode, 16 requests, context 128-192", 16, 128, 64, "decode"),
+    ("decode, 16 requests, context 512-576", 16, 512, 64, "decode"),
+]
+
+
+def output_of(command):
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, check=True).stdout
+
+
+def nanovllm(args, batch, prompt, output, phase):
+    line = output_of([args.nanovllm, "bench", "latency", args.model, "--batch-size", batch, "--input-len", prompt, "--output-len", output,
+                      "--num-warmup", 1, "--num-iters", 1, "--num-threads", args.threads, "--json", "-q"])
+    return json.loads(line)[f"{phase}_tokens_per_second"]
+
+
+def llama_bench(folder, args, extra, **want):
+    """The average tok/s of the test whose fields equal `want`."""
+    text = output_of([folder / "llama-bench", "-m", args.gguf, "-t", args.threads, "-r", 1, "-o", "json", *extra])
+    tests = [t for t in json.loads(text) if all(t.get(key) == value for key, value in want.items())]
+    return tests[-1]["avg_ts"]
+
+
+def batched_bench(folder, args, batch, prompt, output, extra):
+    text = output_of([folder / "llama-batched-bench", "-m", args.gguf, "-t", args.threads, "-c", batch * (prompt + output), "-b", 2048,
+                      "-npp", prompt, "-ntg", output, "-npl", batch, *extra])
+    row = [r for r in text.splitlines() if re.match(r"\|\s*\d+ \|", r)][-1]
+    return float(row.split("|")[8])  # S_TG t/s
+
+
+def llama(args, batch, prompt, output, phase):
+    if batch > 1:
+        return batched_bench(args.llama, args, batch, prompt, output, ["-fa", "on"])
+    if phase == "prefill":
+        return llama_bench(args.llama, args, ["-p", prompt, "-n", 0, "-fa", 1], n_prompt=prompt)
+    return llama_bench(args.llama, args, ["-p", 0, "-n", output, "-d", prompt if prompt > 1 else 0, "-fa", 1], n_gen=output)
+
+
+def ik(args, batch, prompt, output, phase):
+    if batch > 1:
+        return batched_bench(args.ik, args, batch, prompt, output, ["-rtr", "-fa", "on"])
+    common = ["-rtr", 1, "-fa", 1]
+    if phase == "prefill":
+        return llama_bench(args.ik, args, [*common, "-p", prompt, "-n", 0], n_prompt=prompt)
+    if prompt == 1:
+        return llama_bench(args.ik, args, [*common, "-p", 0, "-n", output], n_gen=output)
+    return llama_bench(args.ik, args, [*common, "-p", 0, "-n", 0, "-gp", f"{prompt},{output}"], n_gen=output)
+
+
+def seconds(command):
+    start = time.monotonic()
+    subprocess.run([str(c) for c in command], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    return time.monotonic() - start
+
+
+def first_token(args):
+    """Seconds from command to first token of each engine, page cache warm."""
+    text = "Hello, my name is"
+    commands = {"nanovllm": [args.nanovllm, "generate", args.model, "-q", "-p", text, "--max-tokens", 1, "--num-threads", args.threads]}
+    if args.llama:
+        commands["llama.cpp"] = [args.llama / "llama-completion", "-m", args.gguf, "-t", args.threads, "-p", text, "-n", 1, "-no-cnv", "-c", 512]
+    if args.ik:
+        commands["ik_llama.cpp"] = [args.ik / "llama-cli", "-m", args.gguf, "-t", args.threads, "-p", text, "-n", 1, "-rtr", "-c", 512]
+    return {name: seconds(command) for name, command in commands.items()}
+
+
+def row(name, values, peers):
+    """One line of the table: medians, and the median over the rounds of ours / the better peer."""
+    medians = {engine: statistics.median(v) for engine, v in values.items()}
+    better = max if name != "command to first token, s" else min
+    cells = [f"{medians[e]:.2f}" if e in medians else "" for e in ("nanovllm", *peers)]
+    ratio = ""
+    if peers:
+        ratios = [ours / better(values[p][i] for p in peers) for i, ours in enumerate(values["nanovllm"])]
+        ratio = f"{statistics.median(ratios):.2f}x"
+    return "| " + " | ".join([name, *cells, ratio]) + " |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=pathlib.Path, help="Hugging Face model folder")
+    parser.add_argument("--gguf", type=pathlib.Path, help="the same model for the peers")
+    parser.add_argument("--llama", type=pathlib.Path, help="folder with llama.cpp's llama-bench, llama-batched-bench, llama-completion")
+    parser.add_argument("--ik", type=pathlib.Path, help="folder with ik_llama.cpp's llama-bench, llama-batched-bench, llama-cli")
+    parser.add_argument("--nanovllm", type=pathlib.Path, default=pathlib.Path("build/nanovllm"))
+    parser.add_argument("--probe", type=pathlib.Path, default=pathlib.Path("build/bench/nanovllm_memory_probe"))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="regular expression: only the cases it finds")
+    args = parser.parse_args()
+    engines = {"nanovllm": nanovllm}
+    if args.llama:
+        engines["llama.cpp"] = llama
+    if args.ik:
+        engines["ik_llama.cpp"] = ik
+    peers = [e for e in engines if e != "nanovllm"]
+    table = {case[0]: {e: [] for e in engines} for case in CASES}
+    bandwidth, firsts = [], []
+    for _ in range(args.rounds):
+        for name, *shape in CASES:
+            if not re.search(args.only, name):
+                continue
+            for engine, measure in engines.items():
+                table[name][engine].append(measure(args, *shape))
+            if args.probe.exists():
+                bandwidth.append(float(output_of([args.probe, args.threads]).split()[0]))
+        if re.search(args.only, "first token"):
+            firsts.append(first_token(args))
+    print("| tok/s | " + " | ".join(["nanovllm", *peers, "ratio to the better peer"]) + " |")
+    print("|---" * (len(engines) + 2) + "|")
+    for name, values in table.items():
+        if values["nanovllm"]:
+            print(row(name, values, peers))
+    if firsts:
+        print(row("command to first token, s", {e: [f[e] for f in firsts] for e in engines}, peers))
+    if bandwidth:
+        print(f"\nDRAM read bandwidth probed between the cases: median {statistics.median(bandwidth):.1f} GB/s, "
+              f"{min(bandwidth):.1f} to {max(bandwidth):.1f}")
+
+
+if __name__ == "__main__":
+    main()

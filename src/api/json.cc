@@ -1,0 +1,235 @@
+#include "api/json.h"
+
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nanovllm {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+template <typename T>
+T integer_value(const json& value, std::string_view name) {
+  if (!value.is_number_integer()) {
+    throw_error(ErrorCode::kInvalidArgument, "{} must be an integer, got {}", name, value.dump());
+  }
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<uint64_t>();
+    if (std::in_range<T>(number)) return static_cast<T>(number);
+  } else {
+    const auto number = value.get<int64_t>();
+    if (std::in_range<T>(number)) return static_cast<T>(number);
+  }
+  throw_error(ErrorCode::kInvalidArgument, "{} is out of range: {}", name, value.dump());
+}
+
+void read(const json& value, std::string_view name, int& out) {
+  out = integer_value<int>(value, name);
+}
+
+void read(const json& value, std::string_view name, double& out) {
+  if (!value.is_number()) {
+    throw_error(ErrorCode::kInvalidArgument, "{} must be a number, got {}", name, value.dump());
+  }
+  out = value.get<double>();
+}
+
+void read(const json& value, std::string_view name, bool& out) {
+  if (!value.is_boolean()) {
+    throw_error(ErrorCode::kInvalidArgument, "{} must be true or false, got {}", name,
+                value.dump());
+  }
+  out = value.get<bool>();
+}
+
+template <typename T>
+void read(const json& value, std::string_view name, std::optional<T>& out) {
+  out = value.is_null() ? std::nullopt : std::optional<T>(integer_value<T>(value, name));
+}
+
+void read(const json& value, std::string_view name, std::vector<int32_t>& out) {
+  if (!value.is_array()) {
+    throw_error(ErrorCode::kInvalidArgument, "{} must be a list of token ids, got {}", name,
+                value.dump());
+  }
+  out.clear();
+  for (const json& item : value) out.push_back(integer_value<int32_t>(item, name));
+}
+
+// A text or a list of texts, as the OpenAI API has `stop`.
+void read(const json& value, std::string_view name, std::vector<std::string>& out) {
+  out.clear();
+  if (value.is_null()) return;
+  const json list = value.is_string() ? json::array({value}) : value;
+  if (!list.is_array()) {
+    throw_error(ErrorCode::kInvalidArgument, "{} must be a text or a list of texts, got {}", name,
+                value.dump());
+  }
+  for (const json& item : list) {
+    if (!item.is_string()) {
+      throw_error(ErrorCode::kInvalidArgument, "{} must hold texts only, got {}", name,
+                  item.dump());
+    }
+    out.push_back(item.get<std::string>());
+  }
+}
+
+void read(const json& value, std::string_view name, std::map<int32_t, float>& out) {
+  if (!value.is_object()) {
+    throw_error(ErrorCode::kInvalidArgument, "{} must be an object token id -> bias, got {}", name,
+                value.dump());
+  }
+  out.clear();
+  for (const auto& [key, bias] : value.items()) {
+    const json id = json::parse(key, nullptr, false);
+    double number = 0;
+    read(bias, name, number);
+    out[integer_value<int32_t>(id, name)] = static_cast<float>(number);
+  }
+}
+
+using Setter = std::function<void(SamplingParams&, const json&, std::string_view)>;
+
+template <typename Member>
+Setter setter(Member SamplingParams::*member) {
+  return [member](SamplingParams& params, const json& value, std::string_view name) {
+    read(value, name, params.*member);
+  };
+}
+
+const std::map<std::string_view, Setter>& setters() {
+  using P = SamplingParams;
+  static const std::map<std::string_view, Setter> table = {
+      {"n", setter(&P::n)},
+      {"temperature", setter(&P::temperature)},
+      {"top_p", setter(&P::top_p)},
+      {"top_k", setter(&P::top_k)},
+      {"min_p", setter(&P::min_p)},
+      {"presence_penalty", setter(&P::presence_penalty)},
+      {"frequency_penalty", setter(&P::frequency_penalty)},
+      {"repetition_penalty", setter(&P::repetition_penalty)},
+      {"logit_bias", setter(&P::logit_bias)},
+      {"seed", setter(&P::seed)},
+      {"max_tokens", setter(&P::max_tokens)},
+      {"min_tokens", setter(&P::min_tokens)},
+      {"ignore_eos", setter(&P::ignore_eos)},
+      {"stop", setter(&P::stop)},
+      {"stop_token_ids", setter(&P::stop_token_ids)},
+      {"include_stop_str_in_output", setter(&P::include_stop_str_in_output)},
+      {"skip_special_tokens", setter(&P::skip_special_tokens)},
+      {"logprobs", setter(&P::logprobs)},
+      {"prompt_logprobs", setter(&P::prompt_logprobs)},
+  };
+  return table;
+}
+
+ordered_json to_json(const PositionLogprobs& position) {
+  ordered_json object = ordered_json::object();
+  for (const TokenLogprob& entry : position) {
+    object[std::to_string(entry.token_id)] = entry.logprob;
+  }
+  return object;
+}
+
+void add_completion(ordered_json& line, const CompletionOutput& completion) {
+  line["text"] = completion.text;
+  line["token_ids"] = completion.token_ids;
+  line["finish_reason"] = to_string(completion.finish_reason);
+  if (!completion.stop_reason.empty()) line["stop_reason"] = completion.stop_reason;
+  if (completion.logprobs.empty()) return;
+  ordered_json& positions = line["logprobs"] = ordered_json::array();
+  for (const PositionLogprobs& position : completion.logprobs) {
+    positions.push_back(to_json(position));
+  }
+}
+
+}  // namespace
+
+void update_sampling_params(SamplingParams& params, const json& object) {
+  if (!object.is_object()) {
+    throw_error(ErrorCode::kInvalidArgument, "sampling_params must be an object, got {}",
+                object.dump());
+  }
+  for (const auto& [name, value] : object.items()) {
+    const auto found = setters().find(name);
+    if (found == setters().end()) {
+      throw_error(ErrorCode::kInvalidArgument, "unknown sampling parameter \"{}\"", name);
+    }
+    found->second(params, value, name);
+  }
+}
+
+RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults) {
+  json object;
+  try {
+    object = json::parse(line);
+  } catch (const json::exception& error) {
+    throw_error(ErrorCode::kInvalidArgument, "not a JSON object: {}", error.what());
+  }
+  if (!object.is_object()) {
+    throw_error(ErrorCode::kInvalidArgument, "a request must be a JSON object, got {}",
+                object.dump());
+  }
+  RequestLine request{{}, defaults};
+  bool has_prompt = false;
+  for (const auto& [name, value] : object.items()) {
+    if (name == "prompt" || name == "prompt_token_ids") {
+      if (has_prompt) {
+        throw_error(ErrorCode::kInvalidArgument,
+                    "give either \"prompt\" or \"prompt_token_ids\", not both");
+      }
+      has_prompt = true;
+      if (name == "prompt") {
+        if (!value.is_string()) {
+          throw_error(ErrorCode::kInvalidArgument, "\"prompt\" must be a text, got {}",
+                      value.dump());
+        }
+        request.prompt = value.get<std::string>();
+      } else {
+        read(value, name, request.prompt.emplace<std::vector<int32_t>>());
+      }
+    } else if (name == "sampling_params") {
+      update_sampling_params(request.params, value);
+    } else {
+      throw_error(ErrorCode::kInvalidArgument,
+                  "unknown field \"{}\"; a request has \"prompt\" or \"prompt_token_ids\", and "
+                  "\"sampling_params\"",
+                  name);
+    }
+  }
+  if (!has_prompt) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "a request needs \"prompt\" (a text) or \"prompt_token_ids\" (a list)");
+  }
+  return request;
+}
+
+ordered_json result_line(int64_t index, const RequestOutput& output) {
+  ordered_json line = {{"index", index}};
+  if (output.outputs.size() == 1) {
+    add_completion(line, output.outputs.front());
+  } else {
+    for (const CompletionOutput& completion : output.outputs) {
+      ordered_json item = {{"index", completion.index}};
+      add_completion(item, completion);
+      line["outputs"].push_back(std::move(item));
+    }
+  }
+  line["num_prompt_tokens"] = output.prompt_token_ids.size();
+  line["num_cached_tokens"] = output.num_cached_tokens;
+  if (!output.prompt_logprobs.empty()) {
+    ordered_json& positions = line["prompt_logprobs"] = ordered_json::array();
+    for (const auto& position : output.prompt_logprobs) {
+      positions.push_back(position ? to_json(*position) : ordered_json(nullptr));
+    }
+  }
+  return line;
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,30 @@
+// Requests and results as JSON lines, for the command line and the server.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "nanovllm/llm_engine.h"
+
+namespace nanovllm {
+
+// Sets the fields of `params` that the object names; names are SamplingParams' own. Throws
+// Error(kInvalidArgument) for an unknown name or a value of the wrong type. Ranges are
+// SamplingParams::validate's business.
+void update_sampling_params(SamplingParams& params, const nlohmann::json& object);
+
+struct RequestLine {
+  Prompt prompt;
+  SamplingParams params;
+};
+
+// One line {"prompt": str} or {"prompt_token_ids": [int]} with optional "sampling_params". Throws
+// Error(kInvalidArgument) saying what is wrong with it.
+RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults);
+
+// index, text, token_ids, finish_reason, num_cached_tokens; logprobs and prompt_logprobs where the
+// output has them (per position an object token id -> logprob, null for the first prompt token).
+// With n > 1 the completions are in "outputs" instead.
+nlohmann::ordered_json result_line(int64_t index, const RequestOutput& output);
+
+}  // namespace nanovllm

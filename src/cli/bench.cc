@@ -1,0 +1,322 @@
+// `nanovllm bench`: throughput over many requests, latency of one batch.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/check.h"
+#include "cli/commands.h"
+#include "cli/nano_vllm_workload.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "nanovllm/llm.h"
+
+namespace nanovllm::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// p in [0, 1]; values need not be sorted.
+double percentile(std::vector<double> values, double p) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(p * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+double mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
+// Random prompts that share no prefix, so that no run profits from the prefix cache; ids 0..10000
+// as nano-vLLM draws them, fewer where the vocabulary is smaller.
+class PromptSource {
+ public:
+  PromptSource(int vocab_size, uint64_t seed)
+      : generator_(seed), token_(0, std::min(vocab_size - 1, 10000)) {}
+  Prompt draw(int length) {
+    std::vector<int32_t> ids(static_cast<size_t>(length));
+    for (int32_t& id : ids) id = token_(generator_);
+    return ids;
+  }
+
+ private:
+  std::mt19937_64 generator_;
+  std::uniform_int_distribution<int32_t> token_;
+};
+
+SamplingParams fixed_length(double temperature, int num_tokens) {
+  SamplingParams params;
+  params.temperature = temperature;
+  params.max_tokens = num_tokens;
+  params.ignore_eos = true;
+  params.output_kind = RequestOutputKind::kFinalOnly;
+  return params;
+}
+
+// Time and tokens of the steps of one run, apart for steps that only prefill, only decode, or do
+// both.
+struct PhaseTimes {
+  double prefill_seconds = 0, decode_seconds = 0, mixed_seconds = 0;
+  int64_t prefill_tokens = 0, decode_tokens = 0;
+
+  void add(const StepStats& step) {
+    if (step.num_prefill_tokens > 0 && step.num_decode_tokens > 0) {
+      mixed_seconds += step.seconds;
+    } else if (step.num_prefill_tokens > 0) {
+      prefill_seconds += step.seconds;
+      prefill_tokens += step.num_prefill_tokens;
+    } else {
+      decode_seconds += step.seconds;
+      decode_tokens += step.num_decode_tokens;
+    }
+  }
+  double prefill_speed() const {
+    return prefill_seconds > 0 ? static_cast<double>(prefill_tokens) / prefill_seconds : 0;
+  }
+  double decode_speed() const {
+    return decode_seconds > 0 ? static_cast<double>(decode_tokens) / decode_seconds : 0;
+  }
+};
+
+struct Run {
+  std::vector<RequestOutput> outputs;
+  PhaseTimes phases;
+  double seconds = 0;
+};
+
+Run run(LLM& llm, const std::vector<Prompt>& prompts, const std::vector<SamplingParams>& params,
+        const std::string& label, bool quiet) {
+  Run result;
+  Progress progress(label, static_cast<int64_t>(prompts.size()), !quiet);
+  int64_t done = 0;
+  const auto start = Clock::now();
+  result.outputs = llm.generate(prompts, params, [&](const auto& changed, const StepStats& step) {
+    for (const RequestOutput& output : changed) done += output.finished ? 1 : 0;
+    result.phases.add(step);
+    progress.update(done, step);
+    return !InterruptGuard::interrupted();
+  });
+  result.seconds = seconds_since(start);
+  progress.clear();
+  if (InterruptGuard::interrupted()) {
+    throw_error(ErrorCode::kInvalidArgument, "interrupted; a benchmark has no partial result");
+  }
+  return result;
+}
+
+void print_table(const std::vector<std::pair<std::string, std::string>>& rows) {
+  for (const auto& [name, value] : rows) fmt::print("{:<34} {:>16}\n", name, value);
+}
+
+ordered_json describe(const EngineInfo& info, const std::string& model) {
+  return {{"model", model},
+          {"architecture", info.architecture},
+          {"device", info.device},
+          {"dtype", info.dtype},
+          {"load_seconds", info.load_seconds}};
+}
+
+struct ThroughputOptions {
+  std::string model;
+  int num_prompts = 0;
+  int input_len = 0;
+  int output_len = 0;
+  uint64_t seed = 0;
+  bool json = false;
+  bool quiet = false;
+  EngineConfig engine;
+};
+
+std::vector<RequestLengths> workload(const ThroughputOptions& options) {
+  std::vector<RequestLengths> lengths;
+  const bool uniform = options.input_len > 0 || options.output_len > 0;
+  const int count =
+      options.num_prompts > 0 ? options.num_prompts : static_cast<int>(kNanoVllmWorkload.size());
+  for (int i = 0; i < count; ++i) {
+    RequestLengths request = kNanoVllmWorkload[static_cast<size_t>(i) % kNanoVllmWorkload.size()];
+    if (uniform) {
+      request = {options.input_len > 0 ? options.input_len : 512,
+                 options.output_len > 0 ? options.output_len : 128};
+    }
+    lengths.push_back(request);
+  }
+  return lengths;
+}
+
+int bench_throughput(const ThroughputOptions& options) {
+  const InterruptGuard guard;
+  LLM llm(options.model, options.engine);
+  const EngineInfo& info = llm.engine().info();
+  PromptSource source(info.vocab_size, options.seed);
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+  int64_t input_tokens = 0;
+  for (const RequestLengths& request : workload(options)) {
+    prompts.push_back(source.draw(request.input));
+    params.push_back(fixed_length(0.6, request.output));
+    input_tokens += request.input;
+  }
+  run(llm, {source.draw(16)}, {fixed_length(0.6, 4)}, "Warming up", true);
+  const Run result = run(llm, prompts, params, "Benchmark", options.quiet);
+
+  int64_t output_tokens = 0, preemptions = 0;
+  std::vector<double> ttft, tpot;
+  for (const RequestOutput& output : result.outputs) {
+    const auto count = static_cast<int64_t>(output.outputs.front().token_ids.size());
+    const RequestMetrics& times = output.metrics;
+    output_tokens += count;
+    preemptions += output.num_preemptions;
+    ttft.push_back(times.time_to_first_token);
+    if (count > 1) {
+      tpot.push_back((times.time_to_finish - times.time_to_first_token) /
+                     static_cast<double>(count - 1));
+    }
+  }
+  const auto per_second = [&](int64_t tokens) {
+    return static_cast<double>(tokens) / result.seconds;
+  };
+  ordered_json line = describe(info, options.model);
+  line["requests"] = result.outputs.size();
+  line["input_tokens"] = input_tokens;
+  line["output_tokens"] = output_tokens;
+  line["seconds"] = result.seconds;
+  line["output_tokens_per_second"] = per_second(output_tokens);
+  line["total_tokens_per_second"] = per_second(input_tokens + output_tokens);
+  line["requests_per_second"] = per_second(static_cast<int64_t>(result.outputs.size()));
+  line["ttft_seconds"] = {
+      {"mean", mean(ttft)}, {"p50", percentile(ttft, 0.5)}, {"p99", percentile(ttft, 0.99)}};
+  line["tpot_seconds"] = {
+      {"mean", mean(tpot)}, {"p50", percentile(tpot, 0.5)}, {"p99", percentile(tpot, 0.99)}};
+  line["preemptions"] = preemptions;
+  if (options.json) {
+    fmt::print("{}\n", line.dump());
+    return kExitOk;
+  }
+  fmt::print("{} on {}, {}\n", bold(stdout, options.model), info.device, info.dtype);
+  print_table(
+      {{"requests", fmt::format("{}", result.outputs.size())},
+       {"input tokens", fmt::format("{}", input_tokens)},
+       {"output tokens", fmt::format("{}", output_tokens)},
+       {"time", fmt::format("{:.2f} s", result.seconds)},
+       {"output throughput", fmt::format("{:.1f} tok/s", per_second(output_tokens))},
+       {"total throughput", fmt::format("{:.1f} tok/s", per_second(input_tokens + output_tokens))},
+       {"time to first token, mean", fmt::format("{:.3f} s", mean(ttft))},
+       {"time to first token, p99", fmt::format("{:.3f} s", percentile(ttft, 0.99))},
+       {"time per output token, mean", fmt::format("{:.2f} ms", 1e3 * mean(tpot))},
+       {"time per output token, p99", fmt::format("{:.2f} ms", 1e3 * percentile(tpot, 0.99))},
+       {"preemptions", fmt::format("{}", preemptions)}});
+  return kExitOk;
+}
+
+struct LatencyOptions {
+  std::string model;
+  int batch_size = 1;
+  int input_len = 128;
+  int output_len = 128;
+  int num_warmup = 1;
+  int num_iters = 3;
+  uint64_t seed = 0;
+  bool json = false;
+  bool quiet = false;
+  EngineConfig engine;
+};
+
+int bench_latency(const LatencyOptions& options) {
+  const InterruptGuard guard;
+  LLM llm(options.model, options.engine);
+  const EngineInfo& info = llm.engine().info();
+  PromptSource source(info.vocab_size, options.seed);
+  std::vector<double> latency, prefill, decode;
+  for (int i = 0; i < options.num_warmup + options.num_iters; ++i) {
+    std::vector<Prompt> prompts;
+    for (int j = 0; j < options.batch_size; ++j) prompts.push_back(source.draw(options.input_len));
+    const std::vector<SamplingParams> params(prompts.size(), fixed_length(0, options.output_len));
+    const bool warmup = i < options.num_warmup;
+    const Run result =
+        run(llm, prompts, params, warmup ? "Warming up" : "Iteration", options.quiet);
+    if (warmup) continue;
+    latency.push_back(result.seconds);
+    prefill.push_back(result.phases.prefill_speed());
+    decode.push_back(result.phases.decode_speed());
+  }
+  if (options.json) {
+    ordered_json line = describe(info, options.model);
+    line["batch_size"] = options.batch_size;
+    line["input_len"] = options.input_len;
+    line["output_len"] = options.output_len;
+    line["latency_seconds"] = {
+        {"median", percentile(latency, 0.5)}, {"p99", percentile(latency, 0.99)}, {"all", latency}};
+    line["prefill_tokens_per_second"] = percentile(prefill, 0.5);
+    line["decode_tokens_per_second"] = percentile(decode, 0.5);
+    fmt::print("{}\n", line.dump());
+    return kExitOk;
+  }
+  fmt::print("{} on {}, {}; {} requests, {} tokens in, {} out; median of {}\n",
+             bold(stdout, options.model), info.device, info.dtype, options.batch_size,
+             options.input_len, options.output_len, options.num_iters);
+  print_table({{"latency", fmt::format("{:.3f} s", percentile(latency, 0.5))},
+               {"latency, p99", fmt::format("{:.3f} s", percentile(latency, 0.99))},
+               {"prefill", fmt::format("{:.1f} tok/s", percentile(prefill, 0.5))},
+               {"decode", fmt::format("{:.1f} tok/s", percentile(decode, 0.5))}});
+  return kExitOk;
+}
+
+template <typename Options>
+void add_common(CLI::App& app, Options& options) {
+  app.add_option("model", options.model, "model folder")->required();
+  app.add_option("--seed", options.seed, "of the random prompts")->capture_default_str();
+  app.add_flag("--json", options.json, "one JSON object instead of the table");
+  app.add_flag("-q,--quiet", options.quiet, "no progress display");
+  add_engine_options(app, options.engine);
+}
+
+}  // namespace
+
+Command add_bench_throughput(CLI::App& app) {
+  auto options = std::make_shared<ThroughputOptions>();
+  app.add_option("--num-prompts", options->num_prompts,
+                 "requests (default: the 256 of nano-vLLM's bench.py)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--input-len", options->input_len,
+                 "prompt tokens of every request (default: nano-vLLM's 100 to 1024)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--output-len", options->output_len,
+                 "output tokens of every request (default: nano-vLLM's 100 to 1024)")
+      ->check(CLI::PositiveNumber);
+  add_common(app, *options);
+  return [options] { return bench_throughput(*options); };
+}
+
+Command add_bench_latency(CLI::App& app) {
+  auto options = std::make_shared<LatencyOptions>();
+  app.add_option("--batch-size", options->batch_size, "requests at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--input-len", options->input_len, "prompt tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--output-len", options->output_len, "output tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--num-warmup", options->num_warmup, "runs before the measured ones")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--num-iters", options->num_iters, "measured runs; medians are shown")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_common(app, *options);
+  return [options] { return bench_latency(*options); };
+}
+
+}  // namespace nanovllm::cli

@@ -1,0 +1,18 @@
+// The commands of the binary. Each add_ function declares one and returns what runs it; the
+// returned function gives the exit status and may throw Error.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace nanovllm::cli {
+
+using Command = std::function<int()>;
+
+Command add_generate(CLI::App& app);
+Command add_bench_throughput(CLI::App& app);
+Command add_bench_latency(CLI::App& app);
+Command add_info(CLI::App& app);
+Command add_tokenize(CLI::App& app);
+
+}  // namespace nanovllm::cli

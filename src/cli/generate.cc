@@ -1,0 +1,280 @@
+// `nanovllm generate`: prompts from the command line, a file or standard input.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "api/json.h"
+#include "base/check.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/step_log.h"
+#include "cli/terminal.h"
+#include "nanovllm/llm_engine.h"
+
+namespace nanovllm::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  std::vector<std::string> prompts;
+  std::string input;
+  std::string output;
+  bool json = false;
+  bool quiet = false;
+  bool log_steps = false;
+  EngineConfig engine;
+  SamplingOptions sampling;
+};
+
+// Where requests come from: -p texts, or the lines of a file that are read only as far as the
+// engine can use them.
+class RequestSource {
+ public:
+  RequestSource(const Options& options, const SamplingParams& defaults)
+      : options_(options), defaults_(defaults) {
+    if (options.input.empty()) return;
+    if (options.input == "-") {
+      stream_ = &std::cin;
+      return;
+    }
+    file_.open(options.input);
+    if (!file_) {
+      throw_error(ErrorCode::kIo, "cannot read requests from {}: {}", options.input,
+                  std::strerror(errno));
+    }
+    stream_ = &file_;
+  }
+
+  // The next request, or nothing at the end. Throws Error for a line that is no request; the next
+  // call goes on.
+  std::optional<RequestLine> next() {
+    if (stream_ == nullptr) {
+      if (index_ + 1 >= static_cast<int64_t>(options_.prompts.size())) return {};
+      return RequestLine{options_.prompts[static_cast<size_t>(++index_)], defaults_};
+    }
+    std::string line;
+    while (std::getline(*stream_, line)) {
+      ++line_number_;
+      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+      ++index_;
+      return parse_request_line(line, defaults_);
+    }
+    if (stream_->bad()) {
+      throw_error(ErrorCode::kIo, "cannot read requests from {}: {}", options_.input,
+                  std::strerror(errno));
+    }
+    return {};
+  }
+
+  int64_t index() const { return index_; }  // of the request that next() gave or refused
+  std::string place() const {               // for messages
+    return stream_ == nullptr ? fmt::format("prompt {}", index_ + 1)
+                              : fmt::format("{}:{}", options_.input, line_number_);
+  }
+  int64_t total() const {  // 0 = unknown
+    return stream_ == nullptr ? static_cast<int64_t>(options_.prompts.size()) : 0;
+  }
+
+ private:
+  const Options& options_;
+  const SamplingParams& defaults_;
+  std::ifstream file_;
+  std::istream* stream_ = nullptr;
+  int64_t index_ = -1;
+  int64_t line_number_ = 0;
+};
+
+// Standard output or a file; every failed write is an error with the reason.
+class ResultSink {
+ public:
+  explicit ResultSink(const std::string& path) : path_(path.empty() ? "standard output" : path) {
+    if (path.empty()) return;
+    file_ = std::fopen(path.c_str(), "w");
+    if (file_ == nullptr) fail();
+  }
+  ~ResultSink() {
+    if (file_ != stdout) std::fclose(file_);
+  }
+  ResultSink(const ResultSink&) = delete;
+  ResultSink& operator=(const ResultSink&) = delete;
+
+  void write(const std::string& text) {
+    if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) fail();
+    if (std::fflush(file_) != 0) fail();
+  }
+  std::FILE* stream() const { return file_; }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw_error(ErrorCode::kIo, "cannot write results to {}: {}", path_, std::strerror(errno));
+  }
+  std::string path_;
+  std::FILE* file_ = stdout;
+};
+
+class Generation {
+ public:
+  explicit Generation(const Options& options)
+      : options_(options),
+        sink_(options.output),
+        engine_(options.model, options.engine),
+        defaults_(options.sampling.apply_to(engine_.default_sampling_params())),
+        source_(options, defaults_),
+        json_(options.json || !options.input.empty() || !options.output.empty()),
+        streaming_(!json_ && source_.total() == 1 && defaults_.n == 1 &&
+                   is_terminal(sink_.stream())),
+        progress_("Generating", source_.total(), !options.quiet && !streaming_) {
+    defaults_.output_kind = streaming_ ? RequestOutputKind::kDelta : RequestOutputKind::kFinalOnly;
+  }
+
+  int run() {
+    const InterruptGuard guard;
+    bool interrupted = false;
+    while (true) {
+      if (!interrupted) feed();
+      if (engine_.is_finished()) break;
+      handle(engine_.step());
+      if (options_.log_steps) log_step(num_steps_++, engine_);
+      progress_.update(num_done_, engine_.last_step());
+      if (InterruptGuard::interrupted() && !interrupted) {
+        interrupted = true;
+        for (const auto& [id, index] : index_of_) engine_.abort_request(id);
+      }
+    }
+    progress_.finish();
+    engine_.finish_trace();
+    if (interrupted) fmt::print(stderr, "nanovllm: interrupted; what was done so far is written\n");
+    if (interrupted) return kExitInterrupted;
+    return num_failed_ > 0 ? kExitSomeFailed : kExitOk;
+  }
+
+ private:
+  // Keeps twice as many requests in the engine as a step can hold, so that it never starves and a
+  // file of any length is never held in memory.
+  void feed() {
+    const size_t wanted = 2 * static_cast<size_t>(options_.engine.max_num_seqs);
+    while (!at_end_ && index_of_.size() < wanted && !InterruptGuard::interrupted()) {
+      try {
+        const auto request = source_.next();
+        if (!request) {
+          at_end_ = true;
+          return;
+        }
+        index_of_[engine_.add_request(request->prompt, request->params)] = source_.index();
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kIo) throw;
+        refuse(error.what());
+      }
+    }
+  }
+
+  void refuse(const std::string& reason) {
+    ++num_failed_;
+    ++num_done_;
+    progress_.clear();
+    fmt::print(stderr, "nanovllm: {}: {}\n", source_.place(), reason);
+    if (json_) {
+      write_line({{"index", source_.index()}, {"error", reason}});
+    } else {
+      print_in_order(source_.index(), "");
+    }
+  }
+
+  void write_line(const nlohmann::ordered_json& line) {
+    sink_.write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  }
+
+  void handle(const std::vector<RequestOutput>& outputs) {
+    for (const RequestOutput& output : outputs) {
+      if (streaming_) stream(output);
+      if (!output.finished) continue;
+      const int64_t index = index_of_.at(output.request_id);
+      index_of_.erase(output.request_id);
+      ++num_done_;
+      if (json_) {
+        progress_.clear();
+        write_line(result_line(index, output));
+      } else if (!streaming_) {
+        std::string text;
+        for (const CompletionOutput& completion : output.outputs) {
+          text += fmt::format("{}{}\n\n", bold(sink_.stream(), output.prompt), completion.text);
+        }
+        print_in_order(index, std::move(text));
+      }
+    }
+  }
+
+  void stream(const RequestOutput& output) {
+    if (!prompt_shown_) sink_.write(bold(stdout, output.prompt));
+    prompt_shown_ = true;
+    sink_.write(output.outputs.front().text);
+    if (output.finished) sink_.write("\n");
+  }
+
+  // People read prompts in the order they gave them.
+  void print_in_order(int64_t index, std::string text) {
+    finished_[index] = std::move(text);
+    for (auto it = finished_.begin(); it != finished_.end() && it->first == next_printed_;
+         it = finished_.erase(it), ++next_printed_) {
+      progress_.clear();
+      sink_.write(it->second);
+    }
+  }
+
+  const Options& options_;
+  ResultSink sink_;
+  LLMEngine engine_;
+  SamplingParams defaults_;
+  RequestSource source_;
+  bool json_;
+  bool streaming_;  // one text prompt on a terminal: its tokens appear as they come
+  Progress progress_;
+  std::map<uint64_t, int64_t> index_of_;  // request id -> index
+  std::map<int64_t, std::string> finished_;
+  int64_t next_printed_ = 0;
+  int64_t num_done_ = 0;
+  int64_t num_steps_ = 0;
+  int64_t num_failed_ = 0;
+  bool prompt_shown_ = false;  // while streaming
+  bool at_end_ = false;
+};
+
+}  // namespace
+
+Command add_generate(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("model", options->model, "model folder")->required();
+  auto* prompt = app.add_option("-p,--prompt", options->prompts,
+                                "text to continue (may be given several times)");
+  app.add_option("--input", options->input,
+                 "JSON lines {\"prompt\": str} or {\"prompt_token_ids\": [int]}, each with an "
+                 "optional \"sampling_params\"; - reads standard input")
+      ->excludes(prompt);
+  app.add_option("--output", options->output,
+                 "write results here as JSON lines (default: standard output)");
+  app.add_flag("--json", options->json, "results as JSON lines, for prompts given with -p too");
+  app.add_flag("--log-steps", options->log_steps, "say on stderr what each step computed");
+  app.add_flag("-q,--quiet", options->quiet, "no progress display");
+  options->sampling.add_to(app);
+  add_engine_options(app, options->engine);
+  app.footer(
+      "Result lines hold index, text, token_ids, finish_reason (stop, length, abort) and\n"
+      "num_cached_tokens, and logprobs and prompt_logprobs where asked for; they come in the\n"
+      "order in which requests finish. Ctrl-C ends cleanly with what is done so far.\n"
+      "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused, 130 interrupted.");
+  return [options] {
+    if (options->prompts.empty() && options->input.empty()) {
+      throw_error(ErrorCode::kInvalidArgument,
+                  "nothing to do: give prompts with -p TEXT, or a file with --input");
+    }
+    return Generation(*options).run();
+  };
+}
+
+}  // namespace nanovllm::cli

@@ -1,0 +1,75 @@
+// `nanovllm info`: what a model is and what memory the engine takes for it.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "nanovllm/llm_engine.h"
+
+namespace nanovllm::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  bool json = false;
+  EngineConfig engine;
+};
+
+std::string mebibytes(int64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
+}
+
+int info(const Options& options) {
+  const LLMEngine engine(options.model, options.engine);
+  const EngineInfo& facts = engine.info();
+  const int64_t tokens = static_cast<int64_t>(facts.num_kvcache_blocks) * facts.kvcache_block_size;
+  if (options.json) {
+    const nlohmann::ordered_json line = {{"model", options.model},
+                                         {"architecture", facts.architecture},
+                                         {"device", facts.device},
+                                         {"dtype", facts.dtype},
+                                         {"num_parameters", facts.num_parameters},
+                                         {"weight_bytes", facts.weight_bytes},
+                                         {"vocab_size", facts.vocab_size},
+                                         {"max_model_len", facts.max_model_len},
+                                         {"kv_bytes_per_token", facts.kv_bytes_per_token},
+                                         {"kvcache_block_size", facts.kvcache_block_size},
+                                         {"num_kvcache_blocks", facts.num_kvcache_blocks},
+                                         {"kv_cache_bytes", facts.kv_cache_bytes},
+                                         {"load_seconds", facts.load_seconds}};
+    fmt::print("{}\n", line.dump());
+    return kExitOk;
+  }
+  const auto row = [](const char* name, const std::string& value) {
+    fmt::print("{:<22} {}\n", name, value);
+  };
+  row("model", bold(stdout, options.model));
+  row("architecture", facts.architecture);
+  row("device", facts.device);
+  row("dtype", facts.dtype);
+  row("parameters", fmt::format("{:.2f} M", static_cast<double>(facts.num_parameters) / 1e6));
+  row("weights", mebibytes(facts.weight_bytes));
+  row("vocabulary", fmt::format("{} tokens", facts.vocab_size));
+  row("max_model_len", fmt::format("{} tokens", facts.max_model_len));
+  row("KV cache per token", fmt::format("{} bytes", facts.kv_bytes_per_token));
+  row("KV cache", fmt::format("{} blocks of {} tokens = {} tokens, {}", facts.num_kvcache_blocks,
+                              facts.kvcache_block_size, tokens, mebibytes(facts.kv_cache_bytes)));
+  row("full-length requests", fmt::format("{} fit at once", tokens / facts.max_model_len));
+  row("loaded in", fmt::format("{:.3f} s", facts.load_seconds));
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_info(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("model", options->model, "model folder")->required();
+  app.add_flag("--json", options->json, "one JSON object");
+  add_engine_options(app, options->engine);
+  return [options] { return info(*options); };
+}
+
+}  // namespace nanovllm::cli

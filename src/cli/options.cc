@@ -1,0 +1,152 @@
+#include "cli/options.h"
+
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "api/json.h"
+#include "base/check.h"
+
+namespace nanovllm::cli {
+namespace {
+
+template <typename T>
+CLI::Option* add(CLI::App& app, const char* flag, T& value, const char* help, const char* group) {
+  return app.add_option(flag, value, help)->group(group)->capture_default_str();
+}
+
+}  // namespace
+
+int64_t parse_bytes(const std::string& text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  const std::string suffix(rest, end);
+  const std::string known = "KMGT";
+  double unit = 1;
+  bool valid = error == std::errc() && number >= 0;
+  if (!suffix.empty()) {
+    const auto position = known.find(static_cast<char>(std::toupper(suffix[0])));
+    valid = valid && position != std::string::npos &&
+            (suffix.size() == 1 || suffix.substr(1) == "B" || suffix.substr(1) == "iB");
+    unit = std::pow(1024.0, static_cast<double>(position) + 1);
+  }
+  if (!valid || number * unit >= 0x1p62) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "\"{}\" is not a size in bytes; write for example 536870912, 512M or 1.5G", text);
+  }
+  return static_cast<int64_t>(number * unit);
+}
+
+void add_engine_options(CLI::App& app, EngineConfig& config) {
+  const char* group = "Engine";
+  add(app, "--device", config.device, "auto, cpu or cuda", group);
+  add(app, "--dtype", config.dtype, "auto (the checkpoint's), bfloat16 or float32", group);
+  add(app, "--num-threads", config.num_threads,
+      "CPU threads; 0 = as many as affinity and cgroup limits allow", group);
+  add(app, "--max-model-len", config.max_model_len, "longest prompt plus output, in tokens", group);
+  add(app, "--max-num-seqs", config.max_num_seqs, "sequences in one step, at most", group);
+  add(app, "--max-num-batched-tokens", config.max_num_batched_tokens,
+      "tokens in one step, at most (longer prompts are computed in chunks)", group);
+  add(app, "--kvcache-block-size", config.kvcache_block_size, "tokens in a block of the KV cache",
+      group);
+  add(app, "--num-kvcache-blocks", config.num_kvcache_blocks,
+      "blocks in the KV cache; -1 = as many as memory allows", group);
+  app.add_option_function<std::string>(
+         "--kv-cache-memory",
+         [&config](const std::string& text) {
+           try {
+             config.kv_cache_memory = parse_bytes(text);
+           } catch (const Error& error) {
+             throw CLI::ValidationError("--kv-cache-memory", error.what());
+           }
+         },
+         "bytes for the KV cache (512M, 4G, ...); overrides the share of memory")
+      ->group(group);
+  add(app, "--gpu-memory-utilization", config.gpu_memory_utilization,
+      "share of the GPU memory free at start that may be used", group);
+  app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
+               "reuse the KV of equal prompt beginnings (default: on)")
+      ->group(group);
+  app.add_flag("--enforce-eager", config.enforce_eager, "no CUDA graphs")->group(group);
+  app.add_flag("--deterministic", config.deterministic,
+               "cuda: tokens never depend on batch mates (always so on the CPU)")
+      ->group(group);
+  add(app, "--tensor-parallel-size", config.tensor_parallel_size,
+      "ranks that share the weights, 1 to 8", group);
+  add(app, "--engine-seed", config.seed, "base of the seeds of requests that bring none", group);
+  app.add_option("--trace", config.trace_file,
+                 "write a Chrome/Perfetto trace of the run to this file")
+      ->group(group);
+}
+
+void SamplingOptions::add_to(CLI::App& app) {
+  const char* group = "Sampling (defaults: the model's generation_config.json)";
+  const auto option = [&](const char* flag, auto& value, const char* help) {
+    app.add_option(flag, value, help)->group(group);
+  };
+  option("--temperature", temperature_, "0 = greedy; higher is more random");
+  option("--top-k", top_k_, "draw from the k most likely tokens only; 0 = all");
+  option("--top-p", top_p_, "draw from the smallest set of tokens with this probability");
+  option("--min-p", min_p_, "drop tokens below this share of the likeliest one's probability");
+  option("--seed", seed_, "same seed, prompt and parameters: same tokens");
+  option("--max-tokens", max_tokens_, "longest output, in tokens");
+  option("--min-tokens", min_tokens_, "no end of text before so many tokens");
+  option("-n,--n", n_, "completions of each prompt");
+  option("--presence-penalty", presence_penalty_, "-2 to 2: against tokens already generated");
+  option("--frequency-penalty", frequency_penalty_, "-2 to 2: the same, for each occurrence");
+  option("--repetition-penalty", repetition_penalty_, "above 1: against tokens already seen");
+  option("--logprobs", logprobs_, "log-probabilities of so many top tokens for each position");
+  option("--prompt-logprobs", prompt_logprobs_, "the same for each token of the prompt");
+  app.add_option("--stop", stop_, "text that ends the output (may be given several times)")
+      ->group(group)
+      ->allow_extra_args(false);
+  app.add_option("--stop-token-ids", stop_token_ids_, "token ids that end the output")
+      ->group(group)
+      ->delimiter(',');
+  app.add_option("--logit-bias", logit_bias_, "ID:BIAS, added to that token's logit")
+      ->group(group)
+      ->delimiter(',');
+  app.add_flag("--ignore-eos", ignore_eos_, "go on after the end-of-text token")->group(group);
+  app.add_flag("--include-stop-str-in-output", include_stop_str_in_output_,
+               "keep the text that ended the output")
+      ->group(group);
+  app.add_flag("--no-skip-special-tokens", keep_special_tokens_, "show special tokens in the text")
+      ->group(group);
+}
+
+SamplingParams SamplingOptions::apply_to(SamplingParams params) const {
+  const auto set = [](auto& field, const auto& given) {
+    if (given) field = *given;
+  };
+  set(params.n, n_);
+  set(params.temperature, temperature_);
+  set(params.top_k, top_k_);
+  set(params.top_p, top_p_);
+  set(params.min_p, min_p_);
+  set(params.seed, seed_);
+  set(params.max_tokens, max_tokens_);
+  set(params.min_tokens, min_tokens_);
+  set(params.presence_penalty, presence_penalty_);
+  set(params.frequency_penalty, frequency_penalty_);
+  set(params.repetition_penalty, repetition_penalty_);
+  set(params.logprobs, logprobs_);
+  set(params.prompt_logprobs, prompt_logprobs_);
+  if (!stop_.empty()) params.stop = stop_;
+  if (!stop_token_ids_.empty()) params.stop_token_ids = stop_token_ids_;
+  for (const std::string& pair : logit_bias_) {
+    const auto colon = pair.find(':');
+    const std::string value = colon == std::string::npos ? "" : pair.substr(colon + 1);
+    const auto bias = nlohmann::json::parse(value, nullptr, false);
+    if (!bias.is_number()) {
+      throw_error(ErrorCode::kInvalidArgument, "--logit-bias wants ID:BIAS, got \"{}\"", pair);
+    }
+    update_sampling_params(params, {{"logit_bias", {{pair.substr(0, colon), bias}}}});
+  }
+  params.ignore_eos = params.ignore_eos || ignore_eos_;
+  params.include_stop_str_in_output |= include_stop_str_in_output_;
+  if (keep_special_tokens_) params.skip_special_tokens = false;
+  return params;
+}
+
+}  // namespace nanovllm::cli

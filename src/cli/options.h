@@ -1,0 +1,36 @@
+// Flags that several commands share: the engine's and the sampler's.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nanovllm/config.h"
+#include "nanovllm/sampling_params.h"
+
+namespace nanovllm::cli {
+
+// Every field of EngineConfig as a flag of the same name with dashes.
+void add_engine_options(CLI::App& app, EngineConfig& config);
+
+// The sampling flags that were given; the others keep the model's defaults.
+class SamplingOptions {
+ public:
+  void add_to(CLI::App& app);
+  SamplingParams apply_to(SamplingParams params) const;
+
+ private:
+  std::optional<int> n_, top_k_, max_tokens_, min_tokens_, logprobs_, prompt_logprobs_;
+  std::optional<double> temperature_, top_p_, min_p_;
+  std::optional<double> presence_penalty_, frequency_penalty_, repetition_penalty_;
+  std::optional<uint64_t> seed_;
+  std::vector<std::string> stop_, logit_bias_;
+  std::vector<int32_t> stop_token_ids_;
+  bool ignore_eos_ = false, include_stop_str_in_output_ = false, keep_special_tokens_ = false;
+};
+
+// "512", "64K", "1.5G": bytes with the binary suffixes K, M, G, T. Throws Error(kInvalidArgument).
+int64_t parse_bytes(const std::string& text);
+
+}  // namespace nanovllm::cli

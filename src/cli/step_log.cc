@@ -1,0 +1,40 @@
+#include "cli/step_log.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace nanovllm::cli {
+namespace {
+
+std::string name(const ScheduledRequest& request) {
+  return request.index > 0 ? fmt::format("{}.{}", request.request_id, request.index)
+                           : fmt::format("{}", request.request_id);
+}
+
+}  // namespace
+
+void log_step(int64_t number, const LLMEngine& engine) {
+  const StepStats& stats = engine.last_step();
+  std::string prefills, decodes;
+  int num_prefills = 0, num_decodes = 0;
+  for (const ScheduledRequest& request : engine.last_schedule()) {
+    if (request.num_new_tokens == 1 && request.sampled) {
+      ++num_decodes;
+      decodes += " " + name(request);
+      continue;
+    }
+    ++num_prefills;
+    prefills += fmt::format(" {}:{}+{}", name(request), request.num_computed_tokens,
+                            request.num_new_tokens);
+    if (request.num_cached_tokens > 0)
+      prefills += fmt::format("(cached {})", request.num_cached_tokens);
+  }
+  if (num_prefills + num_decodes == 0) return;
+  fmt::print(stderr, "step {}: {} prefill ({} tokens), {} decode; blocks {}/{};{}{}{}{}\n", number,
+             num_prefills, stats.num_prefill_tokens, num_decodes, stats.num_used_blocks,
+             stats.num_total_blocks, prefills, num_decodes > 0 ? " |" : "", decodes,
+             stats.num_preemptions > 0 ? fmt::format("; preempted {}", stats.num_preemptions) : "");
+}
+
+}  // namespace nanovllm::cli

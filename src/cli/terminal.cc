@@ -1,0 +1,111 @@
+#include "cli/terminal.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+
+namespace nanovllm::cli {
+namespace {
+
+std::atomic<int> interruptions = 0;
+static_assert(std::atomic<int>::is_always_lock_free, "signal handlers may touch it");
+
+void on_signal(int) {
+  if (interruptions.fetch_add(1) > 0) _exit(kExitInterrupted);
+}
+
+bool use_color(std::FILE* stream) {
+  return is_terminal(stream) && std::getenv("NO_COLOR") == nullptr;
+}
+
+std::string styled(std::FILE* stream, std::string_view text, int code) {
+  return use_color(stream) ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : std::string(text);
+}
+
+}  // namespace
+
+bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }
+
+std::string bold(std::FILE* stream, std::string_view text) { return styled(stream, text, 1); }
+std::string dim(std::FILE* stream, std::string_view text) { return styled(stream, text, 2); }
+std::string colored(std::FILE* stream, std::string_view text, int color) {
+  return styled(stream, text, 30 + color);
+}
+
+InterruptGuard::InterruptGuard() {
+  reset();
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+}
+
+InterruptGuard::~InterruptGuard() {
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
+
+bool InterruptGuard::interrupted() { return interruptions.load() > 0; }
+void InterruptGuard::reset() { interruptions = 0; }
+
+Progress::Progress(std::string label, int64_t total, bool enabled)
+    : label_(std::move(label)), total_(total), enabled_(enabled), in_place_(is_terminal(stderr)) {}
+
+Progress::~Progress() { clear(); }
+
+void Progress::update(int64_t done, const StepStats& step) {
+  done_ = done;
+  if (step.seconds > 0) {
+    if (step.num_prefill_tokens > 0) prefill_speed_ = step.num_prefill_tokens / step.seconds;
+    if (step.num_decode_tokens > 0) decode_speed_ = step.num_decode_tokens / step.seconds;
+  }
+  const auto pause = std::chrono::milliseconds(in_place_ ? 100 : 5000);
+  if (!enabled_ || Clock::now() - last_draw_ < pause) return;
+  draw();
+}
+
+void Progress::clear() {
+  if (drawn_ && in_place_) fmt::print(stderr, "\r\x1b[K");
+  drawn_ = false;
+}
+
+void Progress::finish() {
+  if (!enabled_) return;
+  draw();
+  if (in_place_) fmt::print(stderr, "\n");
+  drawn_ = false;
+}
+
+void Progress::draw() {
+  last_draw_ = Clock::now();
+  if (in_place_) {
+    fmt::print(stderr, "\r\x1b[K{}", text());
+  } else {
+    fmt::print(stderr, "{}\n", text());
+  }
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+std::string Progress::text() const {
+  constexpr int kWidth = 20;  // characters
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start_).count();
+  std::string bar;
+  if (total_ > 0) {
+    const auto filled = static_cast<int>(std::min<int64_t>(kWidth, done_ * kWidth / total_));
+    if (in_place_) {
+      for (int i = 0; i < kWidth; ++i) bar += i < filled ? "█" : "░";
+      bar += ' ';
+    }
+    bar += fmt::format("{}/{}", done_, total_);
+  } else {
+    bar = fmt::format("{} done", done_);
+  }
+  return fmt::format("{} {} [{:02}:{:02}, prefill {:.0f} tok/s, decode {:.0f} tok/s]", label_, bar,
+                     seconds / 60, seconds % 60, prefill_speed_, decode_speed_);
+}
+
+}  // namespace nanovllm::cli

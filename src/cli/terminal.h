@@ -1,0 +1,68 @@
+// What a person sees: colours on a terminal only, a progress line, and an answer to Ctrl-C.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "nanovllm/llm_engine.h"
+
+namespace nanovllm::cli {
+
+bool is_terminal(std::FILE* stream);
+
+// ANSI styles; texts pass unchanged where `stream` is no terminal or NO_COLOR is set.
+std::string bold(std::FILE* stream, std::string_view text);
+std::string dim(std::FILE* stream, std::string_view text);
+std::string colored(std::FILE* stream, std::string_view text, int color);  // 0..7 ANSI colour
+
+// Counts Ctrl-C (SIGINT) and SIGTERM. The first asks the work to end cleanly; the second ends the
+// process at once with status 130.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+  static bool interrupted();
+  static void reset();  // the interruption was answered; a chat goes on
+};
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitError = 1;          // an error, told on stderr
+inline constexpr int kExitUsage = 2;          // the command line is wrong
+inline constexpr int kExitSomeFailed = 3;     // some requests were refused, the others were served
+inline constexpr int kExitInterrupted = 130;  // Ctrl-C; what was done so far was written
+
+// "Generating 3/6 [00:12, prefill 1234 tok/s, decode 567 tok/s]" on stderr: redrawn in place on a
+// terminal, a plain line every few seconds elsewhere.
+class Progress {
+ public:
+  Progress(std::string label, int64_t total, bool enabled);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void update(int64_t done, const StepStats& step);
+  void clear();   // takes the line away so that something else can be printed
+  void finish();  // draws the last state and ends the line
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void draw();
+  std::string text() const;
+
+  std::string label_;
+  int64_t total_;
+  bool enabled_;
+  bool in_place_;
+  bool drawn_ = false;
+  int64_t done_ = 0;
+  double prefill_speed_ = 0;  // tokens/s of the last prefill step
+  double decode_speed_ = 0;   // tokens/s of the last decode step
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point last_draw_ = start_;
+};
+
+}  // namespace nanovllm::cli

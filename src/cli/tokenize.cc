@@ -1,0 +1,106 @@
+// `nanovllm tokenize`: text to token ids and back.
+#include <fmt/format.h>
+
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/check.h"
+#include "cli/commands.h"
+#include "cli/terminal.h"
+#include "text/tokenizer.h"
+
+namespace nanovllm::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  std::vector<std::string> texts;
+  bool ids = false;
+  bool show = false;
+  bool count = false;
+  bool no_special = false;
+  bool keep_special = false;
+};
+
+std::string read_standard_input() {
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+}
+
+// "1 2 3", "1,2,3" or "[1, 2, 3]".
+std::vector<int32_t> parse_ids(std::string text) {
+  for (char& c : text) {
+    if (c == ',' || c == '[' || c == ']') c = ' ';
+  }
+  std::istringstream stream(text);
+  std::vector<int32_t> ids;
+  int32_t id = 0;
+  while (stream >> id) ids.push_back(id);
+  if (!stream.eof()) {
+    throw_error(ErrorCode::kInvalidArgument, "--ids wants token ids separated by spaces or commas");
+  }
+  return ids;
+}
+
+// The pieces side by side, each in another colour than its neighbour; what a terminal would swallow
+// is escaped.
+void show_pieces(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  int color = 0;
+  std::string line;
+  for (const int32_t id : ids) {
+    std::string piece = tokenizer.id_to_token(id).value_or("?");
+    std::string shown;
+    for (const char c : piece) {
+      shown +=
+          static_cast<unsigned char>(c) < 0x20 ? fmt::format("\\x{:02x}", c) : std::string(1, c);
+    }
+    line += colored(stdout, shown, 1 + color % 6) + dim(stdout, fmt::format("({}) ", id));
+    ++color;
+  }
+  fmt::print("{}\n", line);
+}
+
+int tokenize(const Options& options) {
+  const auto tokenizer = Tokenizer::load(options.model);
+  std::vector<std::string> texts = options.texts;
+  if (texts.empty()) texts.push_back(read_standard_input());
+  for (const std::string& text : texts) {
+    if (options.ids) {
+      fmt::print("{}\n", tokenizer->decode(parse_ids(text), !options.keep_special));
+      continue;
+    }
+    const std::vector<int32_t> ids = tokenizer->encode(text, !options.no_special);
+    if (options.count) {
+      fmt::print("{}\n", ids.size());
+    } else if (options.show) {
+      show_pieces(*tokenizer, ids);
+    } else {
+      fmt::print("{}\n", nlohmann::json(ids).dump());
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_tokenize(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("model", options->model, "model folder")->required();
+  app.add_option("text", options->texts, "text, or ids with --ids (default: standard input)");
+  app.add_flag("--ids", options->ids, "the other way: ids to text");
+  app.add_flag("--show", options->show, "the pieces in colour, each with its id");
+  app.add_flag("--count", options->count, "only how many tokens");
+  app.add_flag("--no-special", options->no_special,
+               "add no special tokens (BOS and the like) around the text");
+  app.add_flag("--no-skip-special-tokens", options->keep_special,
+               "with --ids: show special tokens in the text");
+  app.footer(
+      "Each text gives one line: a JSON list of ids, or with --ids the text.\n"
+      "  nanovllm tokenize models/demo \"Once upon a time\"\n"
+      "  nanovllm tokenize models/demo --ids \"12 7 99\"");
+  return [options] { return tokenize(*options); };
+}
+
+}  // namespace nanovllm::cli

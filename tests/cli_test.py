@@ -1,0 +1,282 @@
+"""The real binary, end to end: good input, bad input, signals and broken outputs."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+BINARY = os.environ["NANOVLLM"]
+MODEL = os.environ["NANOVLLM_MODEL"]
+SMALL = ["--max-model-len", "512", "--max-tokens", "8", "--temperature", "0"]
+
+
+def run(*args, stdin=None, **kwargs):
+    return subprocess.run([BINARY, *map(str, args)], input=stdin, capture_output=True, text=True, timeout=300, **kwargs)
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+class CommandLine(unittest.TestCase):
+    def test_help_names_every_command(self):
+        result = run("--help")
+        self.assertEqual(result.returncode, 0)
+        for command in ("generate", "bench", "info", "tokenize"):
+            self.assertIn(command, result.stdout)
+
+    def test_every_command_has_help(self):
+        for command in (["generate"], ["bench", "throughput"], ["bench", "latency"], ["info"], ["tokenize"]):
+            result = run(*command, "--help")
+            self.assertEqual(result.returncode, 0, command)
+            self.assertIn("model", result.stdout)
+
+    def test_usage_errors_exit_with_2(self):
+        for args in ([], ["generate"], ["nonsense"], ["generate", MODEL, "--no-such-flag"],
+                     ["generate", MODEL, "-p", "x", "--input", "y"], ["info", MODEL, "--max-num-seqs", "many"],
+                     ["info", MODEL, "--kv-cache-memory", "5 apples"]):
+            result = run(*args)
+            self.assertEqual(result.returncode, 2, args)
+            self.assertNotEqual(result.stderr, "")
+
+    def test_values_out_of_range_are_told_in_one_line(self):
+        for args, word in ((["--max-num-seqs", "0"], "max_num_seqs"), (["--kvcache-block-size", "17"], "kvcache_block_size"),
+                           (["--tensor-parallel-size", "9"], "tensor_parallel_size"), (["--dtype", "int3"], "int3"),
+                           (["--device", "toaster"], "toaster")):
+            result = run("info", MODEL, *args)
+            self.assertEqual(result.returncode, 1, args)
+            self.assertIn(word, result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+
+class Generate(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name, content=None):
+        path = pathlib.Path(self.folder.name) / name
+        if content is not None:
+            path.write_text(content)
+        return path
+
+    def test_prompts_are_answered_in_order(self):
+        result = run("generate", MODEL, "-p", "Once upon a time", "-p", "The dog", *SMALL)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertLess(result.stdout.index("Once upon a time"), result.stdout.index("The dog"))
+        self.assertNotIn("\x1b", result.stdout)
+
+    def test_quiet_says_nothing_on_stderr(self):
+        self.assertEqual(run("generate", MODEL, "-q", "-p", "Hello", *SMALL).stderr, "")
+
+    def test_json_lines_carry_the_documented_fields(self):
+        source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"logprobs": 2, "prompt_logprobs": 1}}\n'
+                           '\n{"prompt_token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 3, "ignore_eos": true}}\n')
+        target = self.path("out.jsonl")
+        result = run("generate", MODEL, "--input", source, "--output", target, *SMALL)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout, "")
+        by_index = {line["index"]: line for line in lines(target.read_text())}
+        self.assertEqual(sorted(by_index), [0, 1])
+        for line in by_index.values():
+            for field in ("text", "token_ids", "finish_reason", "num_cached_tokens"):
+                self.assertIn(field, line)
+        self.assertEqual(len(by_index[1]["token_ids"]), 3)
+        self.assertEqual(by_index[1]["finish_reason"], "length")
+        first = by_index[0]
+        self.assertEqual(len(first["logprobs"]), len(first["token_ids"]))
+        for position, token in zip(first["logprobs"], first["token_ids"]):
+            self.assertIn(str(token), position)
+            self.assertEqual(max(position.values()), position[str(token)])  # greedy
+        self.assertIsNone(first["prompt_logprobs"][0])
+        self.assertTrue(all(value <= 0 for position in first["prompt_logprobs"][1:] for value in position.values()))
+
+    def test_standard_input_pipes(self):
+        result = run("generate", MODEL, "--input", "-", *SMALL, stdin='{"prompt": "Hi"}\n')
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(lines(result.stdout)), 1)
+
+    def test_a_bad_request_is_refused_and_the_others_go_on(self):
+        bad = ['{"prompt": 5}', 'not json', '[]', '{}', '{"prompt": "x", "colour": 1}', '{"prompt": ""}', '{"prompt_token_ids": []}',
+               '{"prompt_token_ids": [99999999]}', '{"prompt_token_ids": [-1]}', '{"prompt": "x", "sampling_params": {"temperature": -1}}',
+               '{"prompt": "x", "sampling_params": {"top_p": 0}}', '{"prompt": "x", "sampling_params": {"tempature": 1}}',
+               '{"prompt": "x", "sampling_params": {"max_tokens": 0}}', '{"prompt": "x", "sampling_params": {"max_tokens": 1e99}}',
+               '{"prompt": "x", "prompt_token_ids": [1]}', '{"prompt": "%s"}' % ("word " * 3000)]
+        source = self.path("in.jsonl", "\n".join(['{"prompt": "Good"}'] + bad + ['{"prompt": "Also good"}']) + "\n")
+        result = run("generate", MODEL, "--input", source, "-q", *SMALL)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        results = lines(result.stdout)
+        self.assertEqual(sorted(r["index"] for r in results), list(range(len(bad) + 2)))
+        good = [r["index"] for r in results if "text" in r]
+        self.assertEqual(sorted(good), [0, len(bad) + 1])
+        self.assertTrue(all(r["error"] for r in results if "error" in r))
+        self.assertEqual(len(result.stderr.splitlines()), len(bad))
+        self.assertIn("in.jsonl:3", result.stderr)
+
+    def test_greedy_output_does_not_depend_on_batch_mates_or_threads(self):
+        texts = ["Once upon a time there was", "The king said", "A small bird", "Tom went to the"]
+        alone = [lines(run("generate", MODEL, "--json", "-q", "-p", t, *SMALL).stdout)[0]["token_ids"] for t in texts]
+        for extra in ([], ["--num-threads", "1"], ["--num-threads", "3"], ["--max-num-batched-tokens", "5"],
+                      ["--no-enable-prefix-caching"], ["--max-num-seqs", "2"], ["--kvcache-block-size", "16"]):
+            flags = [arg for t in texts for arg in ("-p", t)]
+            together = lines(run("generate", MODEL, "--json", "-q", *flags, *SMALL, *extra).stdout)
+            self.assertEqual([r["token_ids"] for r in sorted(together, key=lambda r: r["index"])], alone, extra)
+
+    def test_stop_text_ends_the_output(self):
+        whole = lines(run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL).stdout)[0]["text"]
+        word = whole.split()[2]
+        cut = lines(run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", "--stop", word, *SMALL).stdout)[0]
+        self.assertEqual(cut["finish_reason"], "stop")
+        self.assertEqual(cut["text"], whole[: whole.index(word)])
+
+    def test_n_gives_different_samples_and_a_seed_repeats_them(self):
+        args = ("generate", MODEL, "--json", "-q", "-p", "Once upon a time", "-n", "3", "--seed", "5", "--temperature", "1",
+                "--max-tokens", "12")
+        first, second = lines(run(*args).stdout)[0], lines(run(*args).stdout)[0]
+        self.assertEqual(first, second)
+        self.assertEqual(len({tuple(o["token_ids"]) for o in first["outputs"]}), 3)
+
+    def test_missing_and_broken_model_folders_are_told(self):
+        result = run("generate", "/nonexistent/model", "-p", "x")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("/nonexistent/model", result.stderr)
+        broken = self.path("broken")
+        shutil.copytree(MODEL, broken)
+        weights = broken / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-100])
+        self.assert_one_sentence(run("generate", broken, "-p", "x"), "model.safetensors")
+        weights.write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
+        self.assert_one_sentence(run("generate", broken, "-p", "x"), "model.safetensors")
+        weights.unlink()
+        self.assert_one_sentence(run("generate", broken, "-p", "x"), "safetensors")
+        shutil.copy(pathlib.Path(MODEL) / "model.safetensors", weights)
+        (broken / "config.json").write_text("{broken")
+        self.assert_one_sentence(run("generate", broken, "-p", "x"), "config.json")
+        config = json.loads((pathlib.Path(MODEL) / "config.json").read_text())
+        (broken / "config.json").write_text(json.dumps(config | {"architectures": ["UnheardOfModel"]}))
+        self.assert_one_sentence(run("generate", broken, "-p", "x"), "UnheardOfModel")
+
+    def assert_one_sentence(self, result, word):
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn(word, result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+
+    def test_unreadable_files_are_told(self):
+        result = run("generate", MODEL, "--input", "/nonexistent.jsonl")
+        self.assert_one_sentence(result, "/nonexistent.jsonl")
+        if os.geteuid() == 0:
+            return  # root may read everything
+        broken = self.path("locked")
+        shutil.copytree(MODEL, broken)
+        (broken / "model.safetensors").chmod(0)
+        self.assert_one_sentence(run("generate", broken, "-p", "x"), "ermission")
+
+    def test_outputs_that_cannot_be_written_are_told(self):
+        self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/nonexistent/out", *SMALL), "/nonexistent/out")
+        self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/dev/full", *SMALL), "No space left")
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([BINARY, "generate", MODEL, "-q", "-p", "x", *SMALL], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assert_one_sentence(result, "No space left")
+        result = run("generate", MODEL, "-q", "-p", "x", "--trace", "/dev/full", *SMALL)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("/dev/full", result.stderr)
+
+    def test_a_closed_pipe_ends_the_program_quietly(self):
+        process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stdout.close()
+        try:
+            process.stdin.write('{"prompt": "x"}\n' * 50)
+            process.stdin.close()
+        except BrokenPipeError:
+            pass
+        self.assertEqual(process.stderr.read(), "")
+        self.assertNotEqual(process.wait(timeout=60), 0)
+        process.stderr.close()
+
+    def test_ctrl_c_writes_what_is_done_so_far(self):
+        target = self.path("out.jsonl")
+        source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"max_tokens": 400, "ignore_eos": true}}\n' * 400)
+        process = subprocess.Popen([BINARY, "generate", MODEL, "--input", source, "--output", target, "--max-num-seqs", "8"],
+                                   stderr=subprocess.PIPE, text=True)
+        deadline = time.time() + 60
+        while time.time() < deadline and (not target.exists() or target.stat().st_size == 0):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, error)
+        results = lines(target.read_text())
+        self.assertGreater(len(results), 0)
+        self.assertLess(sum(r["finish_reason"] == "length" for r in results), 400)
+
+    def test_trace_is_valid_json_with_steps_and_requests(self):
+        trace = self.path("trace.json")
+        result = run("generate", MODEL, "-q", "-p", "Once", "-p", "The", "--trace", trace, *SMALL)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        events = json.loads(trace.read_text())
+        events = events["traceEvents"] if isinstance(events, dict) else events
+        self.assertGreaterEqual(len(events), 8)
+        self.assertTrue({"X", "C"} <= {event["ph"] for event in events})
+
+    def test_log_steps_shows_prefill_and_decode(self):
+        result = run("generate", MODEL, "-q", "--log-steps", "-p", "Once upon a time", *SMALL)
+        self.assertIn("prefill", result.stderr)
+        self.assertIn("decode", result.stderr)
+
+    def test_preemption_changes_no_token(self):
+        flags = [arg for i in range(6) for arg in ("-p", f"Story number {i}: once upon a time")]
+        common = ["--json", "-q", *flags, "--temperature", "0", "--max-tokens", "60", "--ignore-eos", "--max-model-len", "128",
+                  "--kvcache-block-size", "16"]
+        roomy = run("generate", MODEL, *common)
+        tight = run("generate", MODEL, *common, "--num-kvcache-blocks", "12")
+        self.assertEqual(tight.returncode, 0, tight.stderr)
+        key = lambda r: r["index"]
+        self.assertEqual([r["token_ids"] for r in sorted(lines(roomy.stdout), key=key)],
+                         [r["token_ids"] for r in sorted(lines(tight.stdout), key=key)])
+
+
+class OtherCommands(unittest.TestCase):
+    def test_info_counts_the_kv_cache(self):
+        facts = json.loads(run("info", MODEL, "--json").stdout)
+        config = json.loads((pathlib.Path(MODEL) / "config.json").read_text())
+        expected = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 2  # bytes
+        self.assertEqual(facts["kv_bytes_per_token"], expected)
+        self.assertEqual(facts["kv_cache_bytes"], facts["num_kvcache_blocks"] * facts["kvcache_block_size"] * expected)
+        self.assertEqual(run("info", MODEL).returncode, 0)
+
+    def test_kv_cache_memory_bounds_the_cache(self):
+        facts = json.loads(run("info", MODEL, "--json", "--kv-cache-memory", "64M").stdout)
+        self.assertLessEqual(facts["kv_cache_bytes"], 64 << 20)
+        self.assertGreater(facts["kv_cache_bytes"], 60 << 20)
+        result = run("info", MODEL, "--kv-cache-memory", "1K")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("bytes", result.stderr)
+
+    def test_tokenize_goes_both_ways(self):
+        text = "Once upon a time, 小猫 🐈 said: naïve?"
+        ids = json.loads(run("tokenize", MODEL, text).stdout)
+        self.assertEqual(run("tokenize", MODEL, "--ids", " ".join(map(str, ids))).stdout, text + "\n")
+        self.assertEqual(json.loads(run("tokenize", MODEL, stdin=text).stdout), ids)
+        self.assertEqual(run("tokenize", MODEL, "--count", text).stdout, f"{len(ids)}\n")
+        self.assertNotIn("\x1b", run("tokenize", MODEL, "--show", text).stdout)
+        self.assertEqual(run("tokenize", MODEL, "--ids", "1 two").returncode, 1)
+
+    def test_benchmarks_print_a_table_and_json(self):
+        small = ["--num-prompts", "3", "--input-len", "16", "--output-len", "4", "-q"]
+        result = run("bench", "throughput", MODEL, *small)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("tok/s", result.stdout)
+        facts = json.loads(run("bench", "throughput", MODEL, *small, "--json").stdout)
+        self.assertEqual((facts["requests"], facts["input_tokens"], facts["output_tokens"]), (3, 48, 12))
+        self.assertGreater(facts["output_tokens_per_second"], 0)
+        facts = json.loads(run("bench", "latency", MODEL, "--input-len", "16", "--output-len", "4", "-q", "--json").stdout)
+        self.assertGreater(facts["decode_tokens_per_second"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
