@@ -1,11 +1,10 @@
 #include "text/normalizer.h"
 
-#include <utf8proc.h>
-
 #include <nlohmann/json.hpp>
 
 #include "text/json_fields.h"
 #include "text/pattern_json.h"
+#include "text/unicode_versions.h"
 #include "text/utf8.h"
 
 namespace nanovllm::text {
@@ -25,7 +24,7 @@ void append_lowercase(std::string_view text, std::string& out) {
     if (c == 0x130) {  // the one character whose lower case is two: i and a dot above
       out.append("i\xCC\x87");
     } else {
-      append_utf8(out, static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+      append_utf8(out, to_lower(c));
     }
   }
 }

@@ -6,7 +6,7 @@
 #include "text/byte_alphabet.h"
 #include "text/json_fields.h"
 #include "text/pattern_json.h"
-#include "text/unicode.h"
+#include "text/unicode_versions.h"
 #include "text/utf8.h"
 
 namespace nanovllm::text {
@@ -26,11 +26,6 @@ SplitBehavior parse_behavior(const Fields& fields) {
     if (name == known) return behavior;
   }
   fields.fail(fmt::format("has the unknown behavior '{}'", name));
-}
-
-bool is_ascii_or_unicode_punctuation(uint32_t c) {
-  return c < 0x80 ? class_of_ascii(c) == CharClass::kOther && c > 0x20 && c != 0x7F
-                  : is_punctuation(c);
 }
 
 }  // namespace
@@ -68,12 +63,12 @@ void PreTokenizer::parse(const Fields& fields, int depth) {
         Split{parse_pattern(fields, "pattern"), parse_behavior(fields), fields.boolean("invert")});
   } else if (type == "Digits") {
     steps_.emplace_back(Split{
-        Pattern::character(is_number),
+        Pattern::character(is_numeric),
         fields.boolean("individual_digits") ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
         false});
   } else if (type == "Punctuation") {
     steps_.emplace_back(
-        Split{Pattern::character(is_ascii_or_unicode_punctuation),
+        Split{Pattern::character(is_split_punctuation),
               fields.find("behavior") ? parse_behavior(fields) : SplitBehavior::kIsolated, false});
   } else if (type == "Metaspace") {
     parse_metaspace(fields);

@@ -1,11 +1,10 @@
 // Reading tokenizer.json: the vocabulary and the merges straight from the text, for they are nearly
 // all of it; the small parts through a JSON tree.
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <system_error>
 #include <utility>
 
 #include "base/check.h"
+#include "io/file.h"
 #include "text/json_fields.h"
 #include "text/json_reader.h"
 #include "text/tokenizer_impl.h"
@@ -197,18 +196,12 @@ std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view json, const std
 
 std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& model_dir) {
   const std::string path = model_dir + "/tokenizer.json";
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) {
-    throw_error(ErrorCode::kNotFound, "{}: can't be opened; a Hugging Face model folder has it",
-                path);
+  if (!file_exists(path)) {
+    throw_error(ErrorCode::kNotFound, "{}: not there; a Hugging Face model folder has it", path);
   }
-  const auto size = static_cast<size_t>(std::max<std::streamoff>(file.tellg(), 0));
-  const auto text = std::make_unique_for_overwrite<char[]>(size);
-  file.seekg(0);
-  if (!file.read(text.get(), static_cast<std::streamsize>(size))) {
-    throw_error(ErrorCode::kIo, "{}: can't be read", path);
-  }
-  return from_json({text.get(), size}, path);
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  return from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
 }
 
 }  // namespace nanovllm

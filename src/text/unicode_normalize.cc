@@ -3,8 +3,10 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
+#include "text/unicode_versions.h"
 #include "text/utf8.h"
 
 namespace nanovllm::text {
@@ -32,15 +34,47 @@ constexpr Range kJoining[] = {
     {0x16D67, 0x16D68},
 };
 
-bool joins_earlier(uint32_t c) {
+// Characters that NFC replaces by others (NFC_Quick_Check=No).
+// clang-format off
+constexpr Range kReplaced[] = {
+    {0x340, 0x341}, {0x343, 0x344}, {0x374, 0x374}, {0x37E, 0x37E}, {0x387, 0x387},
+    {0x958, 0x95F}, {0x9DC, 0x9DD}, {0x9DF, 0x9DF}, {0xA33, 0xA33}, {0xA36, 0xA36},
+    {0xA59, 0xA5B}, {0xA5E, 0xA5E}, {0xB5C, 0xB5D}, {0xF43, 0xF43}, {0xF4D, 0xF4D},
+    {0xF52, 0xF52}, {0xF57, 0xF57}, {0xF5C, 0xF5C}, {0xF69, 0xF69}, {0xF73, 0xF73},
+    {0xF75, 0xF76}, {0xF78, 0xF78}, {0xF81, 0xF81}, {0xF93, 0xF93}, {0xF9D, 0xF9D},
+    {0xFA2, 0xFA2}, {0xFA7, 0xFA7}, {0xFAC, 0xFAC}, {0xFB9, 0xFB9}, {0x1F71, 0x1F71},
+    {0x1F73, 0x1F73}, {0x1F75, 0x1F75}, {0x1F77, 0x1F77}, {0x1F79, 0x1F79}, {0x1F7B, 0x1F7B},
+    {0x1F7D, 0x1F7D}, {0x1FBB, 0x1FBB}, {0x1FBE, 0x1FBE}, {0x1FC9, 0x1FC9}, {0x1FCB, 0x1FCB},
+    {0x1FD3, 0x1FD3}, {0x1FDB, 0x1FDB}, {0x1FE3, 0x1FE3}, {0x1FEB, 0x1FEB}, {0x1FEE, 0x1FEF},
+    {0x1FF9, 0x1FF9}, {0x1FFB, 0x1FFB}, {0x1FFD, 0x1FFD}, {0x2000, 0x2001}, {0x2126, 0x2126},
+    {0x212A, 0x212B}, {0x2329, 0x232A}, {0x2ADC, 0x2ADC}, {0xF900, 0xFA0D}, {0xFA10, 0xFA10},
+    {0xFA12, 0xFA12}, {0xFA15, 0xFA1E}, {0xFA20, 0xFA20}, {0xFA22, 0xFA22}, {0xFA25, 0xFA26},
+    {0xFA2A, 0xFA6D}, {0xFA70, 0xFAD9}, {0xFB1D, 0xFB1D}, {0xFB1F, 0xFB1F}, {0xFB2A, 0xFB36},
+    {0xFB38, 0xFB3C}, {0xFB3E, 0xFB3E}, {0xFB40, 0xFB41}, {0xFB43, 0xFB44}, {0xFB46, 0xFB4E},
+    {0x1D15E, 0x1D164}, {0x1D1BB, 0x1D1C0}, {0x2F800, 0x2FA1D},
+};
+// clang-format on
+
+bool contains(std::span<const Range> ranges, uint32_t c) {
   const auto range =
-      std::upper_bound(std::begin(kJoining), std::end(kJoining), c,
+      std::upper_bound(ranges.begin(), ranges.end(), c,
                        [](uint32_t value, const Range& other) { return value <= other.last; });
-  return range != std::end(kJoining) && c >= range->first;
+  return range != ranges.end() && c >= range->first;
+}
+
+const utf8proc_property_t* property_of(uint32_t c) {
+  return utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
 }
 
 int combining_class(uint32_t c) {
-  return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
+  const int value = property_of(c)->combining_class;
+  return value != 0 && unknown_to_normalizers(c) ? 0 : value;
+}
+
+// What has neither a combining class nor a decomposition and joins nothing, and is common.
+bool is_plain(uint32_t c) {
+  return c < 0xA0 || (c >= 0x3400 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3) ||
+         (c >= 0x400 && c < 0x482 && c != 0x450 && c != 0x45D);
 }
 
 struct Mark {
@@ -49,6 +83,10 @@ struct Mark {
 };
 
 void decompose(uint32_t c, NormalForm form, std::vector<Mark>& out) {
+  if (unknown_to_normalizers(c)) {
+    out.push_back({c, 0});
+    return;
+  }
   utf8proc_int32_t buffer[32];  // no character decomposes to more than 18
   int boundary = 0;
   const int options =
@@ -63,6 +101,7 @@ void decompose(uint32_t c, NormalForm form, std::vector<Mark>& out) {
 
 // Canonical composition of two characters, or 0.
 uint32_t compose(uint32_t first, uint32_t second) {
+  if (unknown_to_normalizers(second)) return 0;
   utf8proc_int32_t pair[] = {static_cast<utf8proc_int32_t>(first),
                              static_cast<utf8proc_int32_t>(second)};
   const auto count = utf8proc_normalize_utf32(
@@ -110,13 +149,11 @@ void append_composed(std::vector<Mark>& marks, std::string& out) {
 }  // namespace
 
 bool is_stable(uint32_t c, NormalForm form) {
-  if (c < 0xA0) return true;
-  const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
-  if (property->decomp_seqindex != UINT16_MAX) {
-    if (form == NormalForm::kNfkc) return false;
-    if (property->decomp_type == 0 && property->comp_exclusion) return false;
+  if (is_plain(c)) return true;
+  if (form == NormalForm::kNfkc && property_of(c)->decomp_seqindex != UINT16_MAX) {
+    return unknown_to_normalizers(c);  // some that are stable are not told from the others here
   }
-  return !joins_earlier(c);
+  return !contains(kReplaced, c) && !contains(kJoining, c);
 }
 
 bool normalize_unicode(std::string_view text, NormalForm form, std::string& out) {
@@ -134,7 +171,7 @@ bool normalize_unicode(std::string_view text, NormalForm form, std::string& out)
     }
     const uint32_t c = decode_utf8(text.data() + i);
     const size_t next = i + utf8_length(text[i]);
-    const int this_class = c < 0x300 ? 0 : combining_class(c);
+    const int this_class = is_plain(c) ? 0 : combining_class(c);
     const bool stable = is_stable(c, form);
     if (stable && (this_class == 0 || last_class <= this_class)) {
       if (this_class == 0) boundary = i;
