@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/philox.h"
@@ -14,9 +15,9 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // 16 KB of logits: small enough to share out, large enough to be worth waking a thread for.
 constexpr int64_t kBlocksInRange = 32;
-// 16 KB of sums, which fit in the L1 cache; a flat row of 150,000 logits has some hundreds in the
+// 32 KB of sums, which fit in the L1 cache; a flat row of 150,000 logits has some hundreds in the
 // fullest bin.
-constexpr int kBins = 2048;
+constexpr int kBins = 8192;
 // Weights of 0 are added to one of several sums that nobody reads: one would be a chain of
 // additions, each waiting for the one before.
 constexpr int kIdleBins = 16;
@@ -31,10 +32,6 @@ void RowSampler::for_block_ranges(Fn&& fn) {
     const int64_t begin = range * kBlocksInRange;
     fn(begin, std::min(begin + kBlocksInRange, num_blocks_));
   });
-}
-
-int RowSampler::block_size(int64_t b) const {
-  return static_cast<int>(std::min<int64_t>(kSampleBlock, vocab_size_ - b * kSampleBlock));
 }
 
 SamplingResult RowSampler::sample(const SamplingKernels& kernels, ThreadPool& pool,
@@ -112,32 +109,71 @@ RowSampler::Threshold RowSampler::find_threshold(const SamplingRow& row) {
 }
 
 // Fills mass_ and returns its sum.
-double RowSampler::weigh_blocks(float threshold) {
+double RowSampler::weigh_blocks(const Threshold& threshold) {
+  // Before the block of the last tie, equals of the threshold count; behind it, they do not.
+  const int64_t tie_block = threshold.last_tie / kSampleBlock;
+  const float above = std::nextafter(threshold.logit, kInfinity);
   for_block_ranges([&](int64_t begin, int64_t end) {
-    const int64_t last = std::min(end * kSampleBlock, vocab_size_);
-    kernels_->block_mass(block(begin), last - begin * kSampleBlock, &max_[begin],
-                         {top_, scale_, threshold}, &mass_[begin]);
+    const int64_t middle = std::clamp(tie_block, begin, end);
+    weigh_range(begin, middle, threshold.logit);
+    weigh_range(middle, end, above);
   });
+  if (tie_block < num_blocks_) {
+    float weight[kSampleBlock];
+    block_weights(tie_block, threshold, weight);
+    mass_[tie_block] = std::accumulate(weight, weight + block_size(tie_block), 0.0f);
+  }
   double total = 0;
   for (const float mass : mass_) total += mass;
   return total;
 }
 
-// 1 <= k <= vocab_size.
-float RowSampler::kth_largest(int64_t k) {
-  float bound = -kInfinity;
-  if (k <= num_blocks_) {
+void RowSampler::weigh_range(int64_t begin, int64_t end, float lowest) {
+  if (begin == end) return;
+  const int64_t last = std::min(end * kSampleBlock, vocab_size_);
+  kernels_->block_mass(block(begin), last - begin * kSampleBlock, &max_[begin],
+                       {top_, scale_, lowest}, &mass_[begin]);
+}
+
+void RowSampler::block_weights(int64_t b, const Threshold& threshold, float* weight) const {
+  kernels_->weights(block(b), block_size(b), {top_, scale_, threshold.logit}, weight);
+  const int64_t first_id = b * kSampleBlock;
+  for (int i = 0; i < block_size(b); ++i) {
+    if (first_id + i > threshold.last_tie && block(b)[i] == threshold.logit) weight[i] = 0;
+  }
+}
+
+// A value that at least k logits reach, and not many more.
+float RowSampler::bound_of_kth_largest(int64_t k) {
+  if (k <= num_blocks_ / 8) {
     ordered_ = max_;
     std::nth_element(ordered_.begin(), ordered_.begin() + (k - 1), ordered_.end(),
                      std::greater<>());
-    bound = ordered_[k - 1];
+    return ordered_[k - 1];
   }
+  // Guess from one logit in kStride, so low that it is hardly ever wrong, and make sure.
+  constexpr int64_t kStride = 16;
+  const auto expected = static_cast<double>(k) / kStride;
+  const auto rank = static_cast<int64_t>(expected + 4 * std::sqrt(expected)) + 8;
+  if (rank > vocab_size_ / kStride) return -kInfinity;
+  ordered_.clear();
+  for (int64_t i = 0; i < vocab_size_; i += kStride) ordered_.push_back(logits_[i]);
+  std::nth_element(ordered_.begin(), ordered_.begin() + (rank - 1), ordered_.end(),
+                   std::greater<>());
+  const float guess = ordered_[rank - 1];
+  return kernels_->count_at_least(logits_, vocab_size_, guess) >= k ? guess : -kInfinity;
+}
+
+// 1 <= k <= vocab_size.
+float RowSampler::kth_largest(int64_t k) {
+  const float bound = bound_of_kth_largest(k);
   size_t count = 0;
   for (int64_t b = 0; b < num_blocks_; ++b) {
     if (max_[b] < bound) continue;
     if (ordered_.size() < count + kSampleBlock) ordered_.resize(2 * count + kSampleBlock);
     const float* const x = block(b);
-    for (int i = 0; i < block_size(b); ++i) {
+    const int n = block_size(b);
+    for (int i = 0; i < n; ++i) {
       ordered_[count] = x[i];
       count += x[i] >= bound;
     }
@@ -148,7 +184,7 @@ float RowSampler::kth_largest(int64_t k) {
 }
 
 RowSampler::Threshold RowSampler::top_p_threshold(float top_p, float lowest) {
-  const double total = weigh_blocks(lowest);
+  const double total = weigh_blocks({lowest, vocab_size_});
   const double needed = top_p * total;
   // Tokens below this weight together have less than what top_p leaves over, so that none of them
   // is kept: few tokens of a trained model's row are above it. Half, for what rounding may add.
@@ -163,7 +199,7 @@ RowSampler::Threshold RowSampler::top_p_threshold(float top_p, float lowest) {
     if (max_[b] < lowest) continue;
     kernels_->weights(block(b), block_size(b), {top_, scale_, lowest}, weight);
     kernels_->bins(block(b), block_size(b), top_, bins_per_unit, kBins - 1, bin);
-    for (int i = 0; i < block_size(b); ++i) {
+    for (int i = 0; i < kSampleBlock; ++i) {  // behind a short block, weights are 0
       histogram_[weight[i] > 0 ? bin[i] : kBins + i % kIdleBins] += weight[i];
     }
   }
@@ -176,9 +212,11 @@ RowSampler::Threshold RowSampler::top_p_threshold(float top_p, float lowest) {
   for (int64_t b = 0; b < num_blocks_; ++b) {
     if (max_[b] < lowest) continue;
     kernels_->bins(block(b), block_size(b), top_, bins_per_unit, kBins - 1, bin);
-    if (std::find(bin, bin + block_size(b), crossed) == bin + block_size(b)) continue;
+    int hits = 0;
+    for (int i = 0; i < kSampleBlock; ++i) hits += bin[i] == crossed;
+    if (hits == 0) continue;
     kernels_->weights(block(b), block_size(b), {top_, scale_, lowest}, weight);
-    for (int i = 0; i < block_size(b); ++i) {
+    for (int i = 0; i < kSampleBlock; ++i) {
       if (bin[i] != crossed || weight[i] == 0) continue;
       candidates_.push_back({block(b)[i], static_cast<int32_t>(b * kSampleBlock + i), weight[i]});
     }
@@ -211,28 +249,9 @@ RowSampler::Threshold RowSampler::last_needed(double needed) {
   return {begin->logit, begin->id};
 }
 
-void RowSampler::block_weights(int64_t b, const Threshold& threshold, float* weight) const {
-  kernels_->weights(block(b), block_size(b), {top_, scale_, threshold.logit}, weight);
-  const int64_t first_id = b * kSampleBlock;
-  for (int i = 0; i < block_size(b); ++i) {
-    if (first_id + i > threshold.last_tie && block(b)[i] == threshold.logit) weight[i] = 0;
-  }
-}
-
 // The first token whose cumulative weight exceeds u times the total; -1 when nothing has a weight.
 int32_t RowSampler::pick(const Threshold& threshold, double u) {
-  double total = weigh_blocks(threshold.logit);
-  float weight[kSampleBlock];
-  if (threshold.last_tie < vocab_size_) {
-    for (int64_t b = threshold.last_tie / kSampleBlock; b < num_blocks_; ++b) {
-      if (max_[b] < threshold.logit) continue;
-      total -= mass_[b];
-      block_weights(b, threshold, weight);
-      mass_[b] = 0;
-      for (int i = 0; i < block_size(b); ++i) mass_[b] += weight[i];
-      total += mass_[b];
-    }
-  }
+  const double total = weigh_blocks(threshold);
   const double target = u * total;
   double cumulative = 0;
   int64_t chosen = -1;
@@ -243,6 +262,7 @@ int32_t RowSampler::pick(const Threshold& threshold, double u) {
     cumulative += mass_[b];
   }
   if (chosen < 0) return -1;
+  float weight[kSampleBlock];
   block_weights(chosen, threshold, weight);
   int32_t token = -1;
   for (int i = 0; i < block_size(chosen); ++i) {
@@ -256,7 +276,7 @@ int32_t RowSampler::pick(const Threshold& threshold, double u) {
 
 std::vector<LogprobEntry> RowSampler::logprobs(int32_t chosen, int32_t count) {
   scale_ = 1;
-  const double log_total = top_ + std::log(weigh_blocks(-kInfinity));
+  const double log_total = top_ + std::log(weigh_blocks({-kInfinity, vocab_size_}));
   const auto logprob = [&](int32_t id) { return static_cast<float>(logits_[id] - log_total); };
   const float x = logits_[chosen];
   const int64_t larger = kernels_->count_at_least(logits_, chosen, x) +

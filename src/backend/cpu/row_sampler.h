@@ -6,6 +6,7 @@
 // probability over logit and refines the one bin that the threshold falls into.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -40,7 +41,9 @@ class RowSampler {
   template <typename Fn>
   void for_block_ranges(Fn&& fn);
   const float* block(int64_t b) const { return logits_ + b * kSampleBlock; }
-  int block_size(int64_t b) const;  // the last block may be short
+  int block_size(int64_t b) const {  // the last block may be short
+    return static_cast<int>(std::min<int64_t>(kSampleBlock, vocab_size_ - b * kSampleBlock));
+  }
 
   void scan();
   void rescan_edited();
@@ -48,7 +51,9 @@ class RowSampler {
   int32_t first_largest() const;
   int32_t draw(const SamplingRow& row);
   Threshold find_threshold(const SamplingRow& row);
-  double weigh_blocks(float threshold);
+  double weigh_blocks(const Threshold& threshold);
+  void weigh_range(int64_t begin, int64_t end, float lowest);
+  float bound_of_kth_largest(int64_t k);
   float kth_largest(int64_t k);
   Threshold top_p_threshold(float top_p, float lowest);
   Threshold last_needed(double needed);
@@ -69,7 +74,7 @@ class RowSampler {
   std::vector<float> mass_;      // [num_blocks]
   std::vector<float> ordered_;   // values that nth_element shuffles
   std::vector<uint8_t> edited_;  // [num_blocks] the block holds an edited logit
-  std::vector<double> histogram_;
+  std::vector<float> histogram_;
   std::vector<Candidate> candidates_;
 };
 

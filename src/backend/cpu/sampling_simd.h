@@ -68,35 +68,41 @@ NANOVLLM_INLINE Floats weigh(Floats x, const WeightParams& params, float lowest)
   return kept ? p * power : Floats{};
 }
 
-NANOVLLM_INLINE float sum(const Floats (&total)[kParts]) {
-  float s[kLanes];
-  std::memcpy(s, total, sizeof s);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) s[i] += s[i + half];
-  }
-  return s[0];
+// Written out, because compilers make loops over a few lanes slow.
+template <typename T, typename Op>
+NANOVLLM_INLINE T reduce_eight(const T* v, Op op) {
+  return op(op(op(v[0], v[4]), op(v[2], v[6])), op(op(v[1], v[5]), op(v[3], v[7])));
+}
+
+template <typename Op>
+NANOVLLM_INLINE float reduce(const Floats (&v)[kParts], Op op) {
+  float lanes[kLanes];
+  for (int p = 0; p < kParts; ++p) std::memcpy(lanes + p * kWidth, &v[p], sizeof v[p]);
+  return op(reduce_eight(lanes, op), reduce_eight(lanes + 8, op));
+}
+
+NANOVLLM_INLINE bool any(const Ints (&v)[kParts]) {
+  uint64_t lanes[kLanes / 2];
+  for (int p = 0; p < kParts; ++p) std::memcpy(lanes + p * kWidth / 2, &v[p], sizeof v[p]);
+  return reduce_eight(lanes, [](uint64_t a, uint64_t b) { return a | b; }) != 0;
 }
 
 void block_max(const float* x, int64_t n, float* max) {
   float copy[kSampleBlock];
   for (int64_t b = 0; b * kSampleBlock < n; ++b) {
     const float* block = whole_block(x + b * kSampleBlock, n - b * kSampleBlock, copy);
-    Floats best = load(block);
-    Ints is_nan = best != best;
-    for (int i = kWidth; i < kSampleBlock; i += kWidth) {
-      const Floats v = load(block + i);
-      is_nan |= v != v;
-      best = v > best ? v : best;
+    Floats best[kParts];
+    for (int part = 0; part < kParts; ++part) best[part] = load(block + part * kWidth);
+    Ints is_nan[kParts] = {};
+    for (int i = 0; i < kSampleBlock; i += kLanes) {
+      for (int part = 0; part < kParts; ++part) {
+        const Floats v = load(block + i + part * kWidth);
+        is_nan[part] |= v != v;
+        best[part] = v > best[part] ? v : best[part];
+      }
     }
-    float lanes[kWidth];
-    std::memcpy(lanes, &best, sizeof lanes);
-    for (int half = kWidth / 2; half > 0; half /= 2) {
-      for (int i = 0; i < half; ++i)
-        lanes[i] = lanes[i + half] > lanes[i] ? lanes[i + half] : lanes[i];
-    }
-    int32_t any_nan = 0;
-    for (int i = 0; i < kWidth; ++i) any_nan |= is_nan[i];
-    max[b] = any_nan != 0 ? __builtin_nanf("") : lanes[0];
+    max[b] = any(is_nan) ? __builtin_nanf("")
+                         : reduce(best, [](float p, float q) { return p > q ? p : q; });
   }
 }
 
@@ -121,10 +127,11 @@ void block_mass(const float* x, int64_t n, const float* max, WeightParams params
     const float* block = whole_block(x + b * kSampleBlock, n - b * kSampleBlock, copy);
     Floats total[kParts] = {};
     for (int i = 0; i < kSampleBlock; i += kLanes) {
-      for (int p = 0; p < kParts; ++p)
-        total[p] += weigh(load(block + i + p * kWidth), params, lowest);
+      for (int part = 0; part < kParts; ++part) {
+        total[part] += weigh(load(block + i + part * kWidth), params, lowest);
+      }
     }
-    mass[b] = sum(total);
+    mass[b] = reduce(total, [](float p, float q) { return p + q; });
   }
 }
 
