@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -29,7 +30,7 @@ double seconds_since(Clock::time_point start) {
 double percentile(std::vector<double> values, double p) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(p * static_cast<double>(values.size() - 1) + 0.5)];
+  return values[static_cast<size_t>(std::lround(p * static_cast<double>(values.size() - 1)))];
 }
 
 double mean(const std::vector<double>& values) {
@@ -240,6 +241,7 @@ int bench_latency(const LatencyOptions& options) {
   std::vector<double> latency, prefill, decode;
   for (int i = 0; i < options.num_warmup + options.num_iters; ++i) {
     std::vector<Prompt> prompts;
+    prompts.reserve(static_cast<size_t>(options.batch_size));
     for (int j = 0; j < options.batch_size; ++j) prompts.push_back(source.draw(options.input_len));
     const std::vector<SamplingParams> params(prompts.size(), fixed_length(0, options.output_len));
     const bool warmup = i < options.num_warmup;

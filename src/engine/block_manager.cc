@@ -62,10 +62,10 @@ bool BlockManager::append(Sequence& sequence, int num_tokens) {
 }
 
 void BlockManager::deallocate(Sequence& sequence) {
-  for (auto block = sequence.block_table.rbegin(); block != sequence.block_table.rend(); ++block) {
-    drop(*block);
+  while (!sequence.block_table.empty()) {
+    drop(sequence.block_table.back());
+    sequence.block_table.pop_back();
   }
-  sequence.block_table.clear();
   sequence.chain = {};
   sequence.num_computed_tokens = sequence.num_stored_tokens = 0;
 }

@@ -37,11 +37,11 @@ EngineCore::EngineCore(EngineParts parts)
 EngineCore::~EngineCore() = default;
 
 uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& params) {
-  std::vector<int32_t> token_ids = check_request(prompt, params, limits_);
+  const std::vector<int32_t> token_ids = check_request(prompt, params, limits_);
   const auto* text = std::get_if<std::string>(&prompt);
   const uint64_t id = next_request_id_++;
-  auto request = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
-                                           params, context_);
+  auto request =
+      std::make_unique<Request>(id, text == nullptr ? "" : *text, token_ids, params, context_);
   scheduler_.add(*request->completions()[0]);
   for (const auto& completion : request->completions()) enter_phase(*completion, Phase::kQueued);
   requests_.emplace(id, std::move(request));
@@ -237,7 +237,7 @@ void EngineCore::report(const InFlightStep& step) {
   if (parts_.trace) parts_.trace->add_step(begin, last_collected_at_, last_step_, last_schedule_);
 }
 
-void EngineCore::enter_phase(Completion& completion, Phase phase) {
+void EngineCore::enter_phase(Completion& completion, Phase phase) const {
   if (parts_.trace && completion.phase != phase) parts_.trace->enter_phase(completion, phase);
 }
 
@@ -249,7 +249,7 @@ const Tokenizer& EngineCore::tokenizer() const {
   return *parts_.tokenizer;
 }
 
-void EngineCore::finish_trace() {
+void EngineCore::finish_trace() const {
   if (parts_.trace) parts_.trace->finish();
 }
 

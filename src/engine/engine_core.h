@@ -51,7 +51,7 @@ class EngineCore {
   const SamplingParams& default_sampling_params() const { return parts_.default_sampling_params; }
   // Throws Error(kUnsupported) when there is none.
   const Tokenizer& tokenizer() const;
-  void finish_trace();
+  void finish_trace() const;
 
   // Empty, or what is wrong with the books of blocks.
   std::string check_integrity() const;
@@ -83,7 +83,7 @@ class EngineCore {
   std::vector<RequestOutput> take_outputs();
   void count(InFlightStep& step);
   void report(const InFlightStep& step);
-  void enter_phase(Completion& completion, Phase phase);
+  void enter_phase(Completion& completion, Phase phase) const;
 
   EngineParts parts_;
   BlockManager blocks_;

@@ -48,7 +48,7 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
 
 }  // namespace
 
-Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
+Request::Request(uint64_t id, std::string prompt, const std::vector<int32_t>& prompt_token_ids,
                  const SamplingParams& params, const RequestContext& context)
     : id_(id),
       prompt_(std::move(prompt)),

@@ -88,6 +88,15 @@ void MappedFile::prefetch() const {
   if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_WILLNEED);
 }
 
+void MappedFile::release(const void* data, size_t bytes) const {
+  // Whole pages only: what lies beside them may be in use.
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t begin = (address + page - 1) / page * page;
+  const uintptr_t end = (address + bytes) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 std::string read_text_file(const std::string& path, int64_t max_bytes) {
   const OpenFile file(path);
   if (file.size() > static_cast<size_t>(max_bytes)) {

@@ -23,6 +23,9 @@ class MappedFile {
   // Asks the kernel to read the file ahead; returns at once. A file that is cached already costs
   // next to nothing.
   void prefetch() const;
+  // Tells the kernel that a part of the file has been read: it no longer counts as memory of this
+  // process. Reading it again is allowed and costs a little.
+  void release(const void* data, size_t bytes) const;
 
  private:
   std::string path_;

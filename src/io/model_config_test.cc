@@ -223,12 +223,14 @@ TEST(ModelConfig, ReadsTheConfigsOfRealModels) {
 TEST(ModelConfig, MutatedFilesLoadOrThrowError) {
   std::mt19937_64 random(7);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
-  const std::string original = kTransformers4;
+  const std::string generation =
+      R"({"eos_token_id": [9, 7], "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.01,
+          "repetition_penalty": 1.05, "max_new_tokens": 128})";
   const std::string alphabet = "{}[]\",:0123456789-.eE\\ntrufals\x00\xff\x80";
   const TempDir dir;
   int loaded = 0, refused = 0;
   for (int round = 0; round < 5'000; ++round) {
-    std::string text = original;
+    std::string text = round % 4 == 0 ? generation : kTransformers4;
     const size_t edits = 1 + below(3);
     for (size_t i = 0; i < edits && !text.empty(); ++i) {
       const size_t at = below(text.size());
@@ -247,7 +249,8 @@ TEST(ModelConfig, MutatedFilesLoadOrThrowError) {
           break;
       }
     }
-    dir.write("config.json", text);
+    dir.write(round % 4 == 0 ? "generation_config.json" : "config.json", text);
+    dir.write(round % 4 == 0 ? "config.json" : "generation_config.json", "{}");
     try {
       const ModelConfig config = ModelConfig::load(dir.path());
       ASSERT_GE(config.hidden_size, 0);

@@ -34,6 +34,7 @@ class TempDir {
   // Writes a file of that name and returns its path.
   std::string write(const std::string& name, std::string_view content) const {
     const std::string path = path_ + "/" + name;
+    std::filesystem::remove(path);  // ext4 waits for the disk where a file is overwritten
     std::ofstream(path, std::ios::binary) << content;
     return path;
   }

@@ -86,6 +86,12 @@ class WeightStore::Impl {
     return tensor;
   }
 
+  void release(std::string_view name) const {
+    const auto it = items_.find(name);
+    if (it == items_.end()) return;
+    files_[it->second.file].release(it->second.tensor.data, it->second.bytes);
+  }
+
   std::vector<std::string> unused() const {
     std::vector<std::string> names;
     for (const auto& [name, item] : items_) {
@@ -174,6 +180,7 @@ StoredTensor WeightStore::get(std::string_view name,
                               const std::vector<int64_t>& expected_shape) const {
   return impl_->get(name, expected_shape);
 }
+void WeightStore::release(std::string_view name) const { impl_->release(name); }
 std::vector<std::string> WeightStore::unused() const { return impl_->unused(); }
 int64_t WeightStore::total_bytes() const { return impl_->total_bytes(); }
 

@@ -29,6 +29,9 @@ class WeightStore {
   // Throws Error(kNotFound) naming the tensor and the file or folder looked in, Error(kCorruptData)
   // when the shape is another than expected. Remembers that the tensor was asked for.
   StoredTensor get(std::string_view name, const std::vector<int64_t>& expected_shape) const;
+  // A tensor has been copied and is not going to be read again soon: its pages stop counting as
+  // memory of this process. It stays valid.
+  void release(std::string_view name) const;
   // Names never asked for: surplus tensors.
   std::vector<std::string> unused() const;
   int64_t total_bytes() const;

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <random>
 
 #include "io/testing.h"
 
@@ -90,6 +91,59 @@ TEST(WeightStore, ReadsShardsOfAnIndex) {
   EXPECT_EQ(static_cast<const float*>(store.get("b", {2}).data)[0], 3.0f);
   EXPECT_EQ(store.total_bytes(), 16);
   EXPECT_EQ(store.unused(), std::vector<std::string>{"a"});
+}
+
+TEST(WeightStore, ReleasedTensorsStayReadable) {
+  const TempDir dir;
+  const int64_t count = 100'000;
+  const std::string data(count * 4, '\x40');
+  dir.write("model.safetensors",
+            safetensors_bytes(R"({"a":{"dtype":"F32","shape":[100000],"data_offsets":[0,400000]}})",
+                              data));
+  const WeightStore store(dir.path());
+  const void* before = store.get("a", {count}).data;
+  store.release("a");
+  store.release("no such tensor");
+  EXPECT_EQ(store.get("a", {count}).data, before);
+  EXPECT_EQ(std::memcmp(before, data.data(), data.size()), 0);
+}
+
+// Whatever the index is: the tensors of the shard, or an Error.
+TEST(WeightStore, MutatedIndexesLoadOrThrowError) {
+  const TempDir dir;
+  dir.write("one.safetensors", one_tensor("a", 1, 2));
+  const std::string original =
+      R"({"metadata":{"total_size":8},"weight_map":{"a":"one.safetensors"}})";
+  const std::string alphabet = "{}[]\",:./\\0123 anult";
+  std::mt19937_64 random(5);
+  const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  int loaded = 0, refused = 0;
+  for (int round = 0; round < 4'000; ++round) {
+    std::string text = original;
+    for (size_t edits = 1 + below(2); edits > 0; --edits) {
+      const size_t at = below(text.size());
+      switch (below(3)) {
+        case 0:
+          text[at] = alphabet[below(alphabet.size())];
+          break;
+        case 1:
+          text.erase(at, 1 + below(3));
+          break;
+        case 2:
+          text.insert(at, text.substr(below(text.size()), below(30)));
+          break;
+      }
+    }
+    dir.write("model.safetensors.index.json", text);
+    try {
+      ASSERT_TRUE(WeightStore(dir.path()).contains("a"));
+      ++loaded;
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(loaded, 100);
+  EXPECT_GT(refused, 1'000);
 }
 
 TEST(WeightStore, BadIndexesAreRefused) {

@@ -1,31 +1,35 @@
-// Our models against transformers on the same weights: tests/goldens (tools/make_goldens.py) and a
-// trained checkpoint, on every instruction set this machine has.
+// Our models against transformers on the same weights, tests/goldens (tools/make_goldens.py), on
+// every instruction set this machine has.
 //
 // float32: every prompt log-probability, and those of the most likely tokens of every position,
 // within 1e-3 of transformers in float32, and the same greedy token wherever its margin (its logit
-// minus the second's) exceeds 0.01. bfloat16: over all prompt log-probabilities of a checkpoint,
-// both the root mean square and the largest deviation from transformers in float32 are at most 1.2
-// times those of transformers in bfloat16; the same greedy token wherever its margin exceeds 0.25.
+// minus the second's) exceeds 0.01.
+//
+// bfloat16: over all prompt log-probabilities of a checkpoint, both the root mean square and the
+// 99th percentile of the deviations from transformers in float32 are at most 1.2 times those of
+// transformers in bfloat16, and the same greedy token wherever its margin exceeds 0.25. The very
+// largest of some hundred deviations is a matter of luck: it varies by a third between equally
+// exact runs.
 //
 // Greedy tokens are compared with the golden continuation fed in, so that each is tested.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "backend/cpu/cpu_backend.h"
-#include "io/testing.h"
 #include "models/testing.h"
 
 namespace nanovllm {
 namespace {
 
 using testing::Chunk;
+using testing::log_softmax;
 using testing::ModelRig;
-
-using Rows = std::vector<std::vector<float>>;  // [position][vocab]
+using testing::percentile_99;
+using testing::root_mean_square;
+using testing::Rows;
 
 struct GoldenCase {
   std::vector<int32_t> ids;
@@ -99,26 +103,9 @@ std::vector<Rows> compute_mixed(ModelRig& rig, const std::vector<GoldenCase>& ca
   }
 }
 
-std::vector<double> log_softmax(const std::vector<float>& logits) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - largest);
-  std::vector<double> result;
-  result.reserve(logits.size());
-  for (const float logit : logits) result.push_back(logit - largest - std::log(sum));
-  return result;
-}
-
-int32_t most_likely(const std::vector<float>& logits) {
-  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-void expect_greedy(const GoldenCase& golden, const Rows& rows, float margin) {
-  for (size_t i = 0; i < golden.greedy.size(); ++i) {
-    if (golden.margins[i] <= margin) continue;
-    EXPECT_EQ(most_likely(rows[golden.ids.size() - 1 + i]), golden.greedy[i])
-        << "token " << i << " after " << golden.ids.size() << ", margin " << golden.margins[i];
-  }
+// The rows that predict the continuation.
+Rows continuation(const GoldenCase& golden, const Rows& rows) {
+  return {rows.begin() + static_cast<std::ptrdiff_t>(golden.ids.size()) - 1, rows.end()};
 }
 
 class Golden : public ::testing::TestWithParam<const char*> {
@@ -141,21 +128,9 @@ TEST_P(Golden, Float32LogProbabilitiesAndGreedyTokensAreThoseOfTransformers) {
         }
         for (const auto& [id, logprob] : golden.top[i]) EXPECT_NEAR(logprobs[id], logprob, 1e-3);
       }
-      expect_greedy(golden, rows[c], 0.01f);
+      testing::expect_greedy(continuation(golden, rows[c]), golden.greedy, golden.margins, 0.01f);
     }
   }
-}
-
-double root_mean_square(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value * value;
-  return std::sqrt(sum / static_cast<double>(values.size()));
-}
-
-double percentile_99(std::vector<double> values) {
-  for (double& value : values) value = std::abs(value);
-  std::sort(values.begin(), values.end());
-  return values[values.size() * 99 / 100];
 }
 
 TEST_P(Golden, Bfloat16IsAsExactAsTransformers) {
@@ -170,7 +145,7 @@ TEST_P(Golden, Bfloat16IsAsExactAsTransformers) {
         ours.push_back(log_softmax(rows[c][i])[golden.ids[i + 1]] - golden.logprobs[i]);
         theirs.push_back(golden.bfloat16_logprobs[i] - golden.logprobs[i]);
       }
-      expect_greedy(golden, rows[c], 0.25f);
+      testing::expect_greedy(continuation(golden, rows[c]), golden.greedy, golden.margins, 0.25f);
     }
     EXPECT_LE(root_mean_square(ours), 1.2 * root_mean_square(theirs));
     EXPECT_LE(percentile_99(ours), 1.2 * percentile_99(theirs));
@@ -201,43 +176,6 @@ INSTANTIATE_TEST_SUITE_P(All, Golden,
                                            "qwen2_tied", "qwen2_window", "llama2", "llama3",
                                            "llama_biases", "llama_linear", "mistral_window"),
                          [](const auto& test) { return std::string(test.param); });
-
-// The trained checkpoint's golden.json comes from a reference in float64.
-class TrainedCheckpoint : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(TrainedCheckpoint, GivesItsGoldenTokens) {
-  const auto data = testing::extract_shared_data("checkpoints.tar.xz");
-  if (data == nullptr) GTEST_SKIP() << "../shared/data/checkpoints.tar.xz is not there";
-  const std::string dir = data->path() + "/" + GetParam();
-  // Shards hold the same weights and have no golden.json of their own.
-  const auto document =
-      nlohmann::json::parse(std::ifstream(data->path() + "/stories260K-hf/golden.json"));
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    SCOPED_TRACE(to_string(dtype));
-    ModelRig rig(dir, dtype, make_backend(default_isa(), 2), 16);
-    int sequence = 0;
-    for (const auto& item : document.at("cases")) {
-      GoldenCase golden;
-      item.at("ids").get_to(golden.ids);
-      item.at("greedy").get_to(golden.greedy);
-      item.at("gap").get_to(golden.margins);
-      Rows rows = rig.step({{sequence, golden.ids}})[0];
-      if (dtype == DType::kFloat32) {
-        const std::vector<float> expected = item.at("last_logits");
-        for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(rows.back()[i], expected[i], 1e-3);
-      }
-      for (const int32_t id : golden.greedy) rows.push_back(rig.step({{sequence, {id}}})[0][0]);
-      expect_greedy(golden, rows, dtype == DType::kFloat32 ? 0.01f : 0.25f);
-      ++sequence;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(All, TrainedCheckpoint,
-                         ::testing::Values("stories260K-hf", "stories260K-hf-sharded"),
-                         [](const auto& test) {
-                           return std::string(test.param) == "stories260K-hf" ? "Whole" : "Sharded";
-                         });
 
 }  // namespace
 }  // namespace nanovllm

@@ -1,6 +1,10 @@
 // Drives a model directly, without engine or runner, as tests and goldens need it.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,6 +13,45 @@
 #include "models/model.h"
 
 namespace nanovllm::testing {
+
+using Rows = std::vector<std::vector<float>>;  // [position][vocab] logits
+
+inline std::vector<double> log_softmax(const std::vector<float>& logits) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  std::vector<double> result;
+  result.reserve(logits.size());
+  for (const float logit : logits) result.push_back(logit - largest - std::log(sum));
+  return result;
+}
+
+inline int32_t most_likely(const std::vector<float>& logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+inline double root_mean_square(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+// Of the magnitudes.
+inline double percentile_99(std::vector<double> values) {
+  for (double& value : values) value = std::abs(value);
+  std::sort(values.begin(), values.end());
+  return values[values.size() * 99 / 100];
+}
+
+// Row i predicts token i. A token is compared where its golden margin, its logit minus the
+// second's, exceeds `margin`.
+inline void expect_greedy(const Rows& rows, const std::vector<int32_t>& tokens,
+                          const std::vector<float>& margins, float margin) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (margins[i] <= margin) continue;
+    EXPECT_EQ(most_likely(rows[i]), tokens[i]) << "token " << i << ", margin " << margins[i];
+  }
+}
 
 // The next tokens of one sequence, to be computed in one step.
 struct Chunk {
@@ -47,8 +90,7 @@ class ModelRig {
 
   // Computes one step; sequences of one new token come first. Returns the logits of the new tokens
   // of each chunk, or, with only_last, of the last one of each: [chunk][token][vocab].
-  std::vector<std::vector<std::vector<float>>> step(const std::vector<Chunk>& chunks,
-                                                    bool only_last = false) {
+  std::vector<Rows> step(const std::vector<Chunk>& chunks, bool only_last = false) {
     Arrays arrays;
     std::vector<size_t> order;
     for (const bool decodes : {true, false}) {
@@ -59,13 +101,23 @@ class ModelRig {
     for (const size_t i : order) append(chunks[i], only_last, &arrays);
     forward(arrays);
 
-    std::vector<std::vector<std::vector<float>>> result(chunks.size());
+    std::vector<Rows> result(chunks.size());
     int row = 0;
     for (const size_t i : order) {
       const size_t count = only_last ? 1 : chunks[i].ids.size();
       for (size_t k = 0; k < count; ++k) result[i].push_back(logits_row(row++, arrays));
     }
     return result;
+  }
+
+  // The logits that predict each token of `continuation` after `ids`, which are computed at once.
+  Rows continuation(int sequence, const std::vector<int32_t>& ids,
+                    const std::vector<int32_t>& continuation) {
+    Rows rows = {step({{sequence, ids}}, /*only_last=*/true)[0][0]};
+    for (size_t i = 0; i + 1 < continuation.size(); ++i) {
+      rows.push_back(step({{sequence, {continuation[i]}}})[0][0]);
+    }
+    return rows;
   }
 
   // Computes a step without wanting any logits.

@@ -110,9 +110,13 @@ void WeightLoader::linear(std::unique_ptr<LinearWeight>* out, std::vector<Matrix
   }
   weight_bytes_ += size * static_cast<int64_t>(size_of(context_.dtype));
   std::vector<float> bias_values = bias ? find_bias(slices) : std::vector<float>();
-  jobs_.push_back({size, [this, out, pieces = std::move(pieces), values = std::move(bias_values)] {
+  jobs_.push_back({size, [this, out, slices = std::move(slices), pieces = std::move(pieces),
+                          values = std::move(bias_values)] {
                      *out = context_.backend.make_linear(
                          pieces, values.empty() ? nullptr : values.data(), context_.dtype);
+                     for (const MatrixSlice& slice : slices) {
+                       context_.weights.release(slice.name + ".weight");
+                     }
                    }});
 }
 
