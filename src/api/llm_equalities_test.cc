@@ -1,0 +1,177 @@
+// Every family of models, in both dtypes, through the whole engine: what a request gets depends on
+// its own prompt, parameters and seed alone. Over the tiny checkpoints of tests/goldens.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "nanovllm/llm.h"
+
+namespace nanovllm {
+namespace {
+
+struct Case {
+  std::string checkpoint;
+  std::string dtype;
+};
+
+EngineConfig base_config() {
+  EngineConfig config;
+  config.device = "cpu";
+  config.num_threads = 2;
+  config.kvcache_block_size = 16;
+  config.num_kvcache_blocks = 128;
+  config.max_model_len = 160;
+  config.max_num_batched_tokens = 512;
+  return config;
+}
+
+std::vector<int32_t> random_ids(int count, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng() % 380);
+  return ids;
+}
+
+// A token, a few, some blocks, the same with another end, and a long one.
+std::vector<Prompt> prompts() {
+  std::vector<int32_t> fork = random_ids(45, 2);
+  fork.back() = (fork.back() + 1) % 380;
+  return {random_ids(1, 1), random_ids(17, 5), random_ids(45, 2), fork, random_ids(90, 3)};
+}
+
+std::vector<SamplingParams> params() {
+  std::vector<SamplingParams> all(5);
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].temperature = i % 2 == 0 ? 0 : 1.5;
+    all[i].seed = 100 + i;
+    all[i].max_tokens = 20;
+    all[i].ignore_eos = true;
+    all[i].logprobs = 3;
+  }
+  all[1].top_p = 0.9;
+  all[1].n = 2;
+  all[3].top_k = 50;
+  all[3].min_p = 0.01;
+  all[4].repetition_penalty = 1.2;
+  all[4].frequency_penalty = 0.1;
+  return all;
+}
+
+void expect_equal(const std::vector<RequestOutput>& outputs,
+                  const std::vector<RequestOutput>& expected) {
+  ASSERT_EQ(outputs.size(), expected.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    SCOPED_TRACE(::testing::Message() << "request " << i);
+    ASSERT_EQ(outputs[i].outputs.size(), expected[i].outputs.size());
+    for (size_t n = 0; n < outputs[i].outputs.size(); ++n) {
+      const CompletionOutput& x = outputs[i].outputs[n];
+      const CompletionOutput& y = expected[i].outputs[n];
+      EXPECT_EQ(x.token_ids, y.token_ids);
+      ASSERT_EQ(x.logprobs.size(), y.logprobs.size());
+      for (size_t t = 0; t < x.logprobs.size(); ++t) {
+        ASSERT_EQ(x.logprobs[t].size(), y.logprobs[t].size());
+        for (size_t k = 0; k < x.logprobs[t].size(); ++k) {
+          EXPECT_EQ(x.logprobs[t][k].token_id, y.logprobs[t][k].token_id);
+          EXPECT_EQ(x.logprobs[t][k].logprob, y.logprobs[t][k].logprob) << "token " << t;
+        }
+      }
+    }
+  }
+}
+
+class LlmEqualities : public ::testing::TestWithParam<Case> {
+ protected:
+  static LLM load(EngineConfig config) {
+    config.dtype = GetParam().dtype;
+    return LLM(NANOVLLM_SOURCE_DIR "/tests/goldens/" + GetParam().checkpoint, config);
+  }
+  static std::vector<RequestOutput> generate(const EngineConfig& config) {
+    return load(config).generate(prompts(), params());
+  }
+};
+
+TEST_P(LlmEqualities, BatchMates) {
+  const auto together = generate(base_config());
+  EngineConfig config = base_config();
+  config.max_num_seqs = 1;
+  expect_equal(generate(config), together);
+  LLM llm = load(base_config());
+  for (size_t i = 0; i < prompts().size(); ++i) {
+    expect_equal(llm.generate({prompts()[i]}, params()[i]), {together[i]});
+  }
+}
+
+TEST_P(LlmEqualities, PrefixCaching) {
+  LLM llm = load(base_config());
+  const auto first = llm.generate(prompts(), params());
+  const auto again = llm.generate(prompts(), params());
+  EXPECT_EQ(again[4].num_cached_tokens, 80);
+  expect_equal(again, first);
+  EngineConfig config = base_config();
+  config.enable_prefix_caching = false;
+  const auto uncached = generate(config);
+  EXPECT_EQ(uncached[4].num_cached_tokens, 0);
+  expect_equal(uncached, first);
+}
+
+TEST_P(LlmEqualities, ChunkSizes) {
+  const auto whole = generate(base_config());
+  for (const int chunk : {1, 3, 16, 50, 91}) {
+    SCOPED_TRACE(::testing::Message() << "max_num_batched_tokens " << chunk);
+    EngineConfig config = base_config();
+    config.max_num_batched_tokens = chunk;
+    expect_equal(generate(config), whole);
+  }
+}
+
+TEST_P(LlmEqualities, Preemption) {
+  const auto ample = generate(base_config());
+  for (const bool caching : {true, false}) {
+    EngineConfig config = base_config();
+    config.num_kvcache_blocks = 10;
+    config.enable_prefix_caching = caching;
+    const auto tight = generate(config);
+    int num_preemptions = 0;
+    for (const RequestOutput& output : tight) num_preemptions += output.num_preemptions;
+    EXPECT_GT(num_preemptions, 0);
+    expect_equal(tight, ample);
+  }
+}
+
+TEST_P(LlmEqualities, Threads) {
+  const auto two = generate(base_config());
+  for (const int num_threads : {1, 3}) {
+    EngineConfig config = base_config();
+    config.num_threads = num_threads;
+    expect_equal(generate(config), two);
+  }
+}
+
+TEST_P(LlmEqualities, BlockSizes) {
+  const auto small = generate(base_config());
+  for (const int block_size : {32, 48, 256}) {
+    EngineConfig config = base_config();
+    config.kvcache_block_size = block_size;
+    expect_equal(generate(config), small);
+  }
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const char* checkpoint :
+       {"llama2", "llama3", "llama_biases", "llama_linear", "mistral_window", "qwen2_tied",
+        "qwen2_window", "qwen3_odd_vocab", "qwen3_tied", "qwen3_yarn"}) {
+    for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, LlmEqualities, ::testing::ValuesIn(all_cases()),
+                         [](const auto& one) {
+                           return one.param.checkpoint + "_" + one.param.dtype;
+                         });
+
+}  // namespace
+}  // namespace nanovllm
