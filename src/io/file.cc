@@ -91,10 +91,10 @@ void MappedFile::prefetch() const {
 void MappedFile::release(const void* data, size_t bytes) const {
   // Whole pages only: what lies beside them may be in use.
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  const uintptr_t begin = (address + page - 1) / page * page;
-  const uintptr_t end = (address + bytes) / page * page;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  const uintptr_t before = (page - reinterpret_cast<uintptr_t>(data) % page) % page;
+  if (bytes < before + page) return;
+  auto* begin = static_cast<char*>(const_cast<void*>(data)) + before;
+  ::madvise(begin, (bytes - before) / page * page, MADV_DONTNEED);
 }
 
 std::string read_text_file(const std::string& path, int64_t max_bytes) {

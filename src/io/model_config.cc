@@ -58,10 +58,14 @@ void read_sizes(const JsonFields& fields, ModelConfig& config) {
 }
 
 void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
-  if (!fields.boolean("use_sliding_window").value_or(true)) return;
+  // Where fields are absent, transformers' defaults hold: a Qwen has no window, or has it from
+  // layer 28 on; others have it in all layers.
+  const bool is_qwen = config.model_type.rfind("qwen", 0) == 0;
+  if (!fields.boolean("use_sliding_window").value_or(!is_qwen)) return;
   assign_if(config.sliding_window, fields.integer("sliding_window", 1, INT32_MAX));
   if (config.sliding_window == 0) return;
-  const auto first = fields.integer("max_window_layers", 0, INT32_MAX);
+  auto first = fields.integer("max_window_layers", 0, INT32_MAX);
+  if (!first && is_qwen) first = 28;
   if (const Json* types = fields.find("layer_types")) {
     const bool fits = types->is_array() &&
                       types->size() == static_cast<size_t>(config.num_hidden_layers) &&

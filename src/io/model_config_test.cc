@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "io/testing.h"
@@ -101,6 +102,14 @@ TEST(ModelConfig, WindowsHoldForTheLayersThatHaveThem) {
   const ModelConfig off =
       load(R"({"num_hidden_layers": 3, "sliding_window": 16, "use_sliding_window": false})");
   EXPECT_EQ(off.sliding_window, 0);
+  const ModelConfig qwen =
+      load(R"({"model_type": "qwen2", "num_hidden_layers": 30, "sliding_window": 16})");
+  EXPECT_EQ(qwen.sliding_window, 0);
+  const ModelConfig qwen_upper =
+      load(R"({"model_type": "qwen2", "num_hidden_layers": 30, "sliding_window": 16,
+               "use_sliding_window": true})");
+  EXPECT_EQ(std::count(qwen_upper.sliding_layers.begin(), qwen_upper.sliding_layers.end(), true),
+            2);
   const ModelConfig upper =
       load(R"({"num_hidden_layers": 3, "sliding_window": 16, "max_window_layers": 2})");
   EXPECT_EQ(upper.sliding_layers, (std::vector<bool>{false, false, true}));

@@ -69,6 +69,49 @@ TEST(Rope, YarnKeepsFastDimensionsAndScalesTheMagnitude) {
   EXPECT_EQ(rope_frequencies(config).magnitude, 1.25);
 }
 
+// From transformers 5.23 (ROPE_INIT_FUNCTIONS), in float32: Llama 3.1's shape.
+TEST(Rope, FrequenciesAreThoseOfTransformers) {
+  ModelConfig config = config_with("llama3");
+  config.head_dim = 128;
+  config.max_position_embeddings = 65536;
+  config.rope_scaling.original_max_position_embeddings = 8192;
+  const int dimensions[] = {0, 20, 26, 29, 30, 31, 32, 33, 34, 35, 36, 40, 63};
+  const double llama3[] = {1,
+                           0.016560441,
+                           0.0048394212,
+                           0.0021665706,
+                           0.0013718937,
+                           0.00085675146,
+                           0.00052484602,
+                           0.00031269365,
+                           0.00017850779,
+                           9.5562122e-05,
+                           7.7846555e-05,
+                           3.4281024e-05,
+                           3.0689259e-07};
+  const double yarn[] = {1,
+                         0.01485569,
+                         0.0028467185,
+                         0.0011349253,
+                         0.00081483979,
+                         0.00057442719,
+                         0.00039514786,
+                         0.00026259795,
+                         0.00016561303,
+                         9.5562122e-05,
+                         7.7846555e-05,
+                         3.4281024e-05,
+                         3.0689259e-07};
+  for (size_t i = 0; i < std::size(dimensions); ++i) {
+    config.rope_scaling.kind = "llama3";
+    const double value = rope_frequencies(config).inverse[dimensions[i]];
+    EXPECT_NEAR(value, llama3[i], 2e-6 * llama3[i]) << dimensions[i];
+    config.rope_scaling.kind = "yarn";
+    const double stretched = rope_frequencies(config).inverse[dimensions[i]];
+    EXPECT_NEAR(stretched, yarn[i], 2e-6 * yarn[i]) << dimensions[i];
+  }
+}
+
 TEST(Rope, UnknownKindsAreNamed) {
   const Error error = testing::error_of([] { rope_frequencies(config_with("dynamic")); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
