@@ -18,34 +18,36 @@ constexpr uint32_t kNoRank = UINT32_MAX;
 // Up to here rescanning all pairs after each merge beats a heap.
 constexpr size_t kShortWord = 40;  // symbols
 
+constexpr std::string_view kSeparator = "\xE2\x96\x81";  // SentencePiece's U+2581 for a space
+
+bool is_byte_token(std::string_view token) {
+  return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
+}
+
+// How many insertions ahead a slot is fetched into the cache; the table is larger than it.
+constexpr size_t kPrefetchDistance = 16;
+
 }  // namespace
 
-MergeTable::MergeTable(size_t merges) { grow(std::bit_ceil(2 * merges + 2)); }
-
-void MergeTable::grow(size_t slots) {
-  std::vector<Slot> old(slots);
-  old.swap(slots_);
-  mask_ = slots - 1;
-  shift_ = 64 - std::countr_zero(slots);
-  for (const Slot& slot : old) {
-    if (slot.key == kEmpty) continue;
-    size_t i = slot_of(slot.key);
-    while (slots_[i].key != kEmpty) i = (i + 1) & mask_;
-    slots_[i] = slot;
+MergeTable::MergeTable(std::span<const Rule> rules)
+    : slots_(std::bit_ceil(rules.size() * 4 / 3 + 2)),
+      mask_(slots_.size() - 1),
+      shift_(64 - std::countr_zero(slots_.size())) {
+  for (size_t rank = 0; rank < rules.size(); ++rank) {
+    if (rank + kPrefetchDistance < rules.size()) {
+      const Rule& ahead = rules[rank + kPrefetchDistance];
+      __builtin_prefetch(&slots_[slot_of(key_of(ahead.left, ahead.right))], 1);
+    }
+    const auto& [left, right, joined] = rules[rank];
+    const uint64_t key = key_of(left, right);
+    size_t i = slot_of(key);
+    while (slots_[i].key != kEmpty && slots_[i].key != key) i = (i + 1) & mask_;
+    slots_[i] = {key, {static_cast<uint32_t>(rank), joined}};
   }
 }
 
-void MergeTable::add(int32_t left, int32_t right, Merge merge) {
-  if (2 * (size_ + 1) > slots_.size()) grow(2 * slots_.size());
-  const uint64_t key = key_of(left, right);
-  size_t i = slot_of(key);
-  while (slots_[i].key != kEmpty && slots_[i].key != key) i = (i + 1) & mask_;
-  size_ += slots_[i].key == kEmpty;
-  slots_[i] = {key, merge};
-}
-
-Bpe::Bpe(Vocabulary vocabulary, MergeTable merges, BpeOptions options)
-    : vocabulary_(std::move(vocabulary)), merges_(std::move(merges)), options_(std::move(options)) {
+Bpe::Bpe(Vocabulary vocabulary, std::span<const MergeTable::Rule> rules, BpeOptions options)
+    : vocabulary_(std::move(vocabulary)), merges_(rules), options_(std::move(options)) {
   plain_bytes_ = options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
   for (int b = 0; b < 256; ++b) {
     std::string spelling;
@@ -54,6 +56,31 @@ Bpe::Bpe(Vocabulary vocabulary, MergeTable merges, BpeOptions options)
     plain_bytes_ = plain_bytes_ && byte_ids_[b] >= 0;
     fallback_ids_[b] = vocabulary_.find(fmt::format("<0x{:02X}>", b));
   }
+  cuts_at_separator_ = separators_are_ends(rules);
+}
+
+bool Bpe::separators_are_ends(std::span<const MergeTable::Rule> rules) const {
+  if (vocabulary_.find(kSeparator) < 0 || options_.ignore_merges ||
+      !options_.continuing_subword_prefix.empty() || !options_.end_of_word_suffix.empty()) {
+    return false;
+  }
+  // Tokens that stand for other text than their spelling must not take part in merges.
+  const int32_t unknown = options_.unk_token ? vocabulary_.find(*options_.unk_token) : -1;
+  const auto stands_for_itself = [&](int32_t id) {
+    return id != unknown && (!options_.byte_fallback || !is_byte_token(vocabulary_.spelling(id)));
+  };
+  return std::all_of(rules.begin(), rules.end(), [&](const MergeTable::Rule& rule) {
+    return stands_for_itself(rule.left) && stands_for_itself(rule.right) &&
+           (vocabulary_.spelling(rule.left).ends_with(kSeparator) ||
+            !vocabulary_.spelling(rule.right).starts_with(kSeparator));
+  });
+}
+
+size_t Bpe::part_end(std::string_view word, size_t from) const {
+  if (!cuts_at_separator_) return word.size();
+  size_t at = from;
+  while (word.substr(at).starts_with(kSeparator)) at += kSeparator.size();
+  return std::min(word.find(kSeparator, at), word.size());
 }
 
 MergeTable::Merge Bpe::pair(int32_t left, int32_t right) const {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +21,13 @@ class MergeTable {
     uint32_t rank;
     int32_t id;
   };
-  explicit MergeTable(size_t merges = 0);
-  void add(int32_t left, int32_t right, Merge merge);  // the last one given stays
+  struct Rule {
+    int32_t left, right, joined;
+  };
+  MergeTable() : MergeTable(std::span<const Rule>()) {}
+  // In the order of their ranks; of equal pairs the last one stays.
+  explicit MergeTable(std::span<const Rule> rules);
+
   const Merge* find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
     for (size_t i = slot_of(key);; i = (i + 1) & mask_) {
@@ -40,12 +46,10 @@ class MergeTable {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
   size_t slot_of(uint64_t key) const { return (key * 0x9E3779B97F4A7C15u) >> shift_; }
-  void grow(size_t slots);
 
-  std::vector<Slot> slots_;
-  size_t mask_ = 0;
-  int shift_ = 0;  // 64 - log2(slots)
-  size_t size_ = 0;
+  std::vector<Slot> slots_;  // at most three quarters full
+  size_t mask_;
+  int shift_;  // 64 - log2(slots)
 };
 
 struct BpeOptions {
@@ -69,7 +73,8 @@ struct BpeScratch {
 // Immutable after construction.
 class Bpe {
  public:
-  Bpe(Vocabulary vocabulary, MergeTable merges, BpeOptions options);
+  // `rules` are the merges in the order of their ranks.
+  Bpe(Vocabulary vocabulary, std::span<const MergeTable::Rule> rules, BpeOptions options);
 
   // Appends the ids of a word that is not empty. `byte_level`: the word is plain text and the
   // vocabulary spells bytes. Throws Error(kCorruptData) when the unknown token is needed but is not
@@ -77,11 +82,16 @@ class Bpe {
   void encode(std::string_view word, bool byte_level, BpeScratch& scratch,
               std::vector<int32_t>& out) const;
 
+  // The end of the part of `word` that starts at `from` and that no merge joins with what follows:
+  // encoding the parts one by one gives what encoding the word gives.
+  size_t part_end(std::string_view word, size_t from) const;
+
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  private:
   void split_characters(std::string_view word, std::vector<int32_t>& ids) const;
   int32_t find_character(std::string_view character, bool first, bool last) const;
+  bool separators_are_ends(std::span<const MergeTable::Rule> rules) const;
   bool append_fallback(std::string_view character, bool first, bool last,
                        std::vector<int32_t>& ids) const;
   int32_t unknown_id() const;
@@ -92,6 +102,9 @@ class Bpe {
   Vocabulary vocabulary_;
   MergeTable merges_;
   BpeOptions options_;
+  // Set when the vocabulary has the SentencePiece separator and nothing joins another character
+  // with one after it, so that words can be cut there.
+  bool cuts_at_separator_ = false;
   bool plain_bytes_ = false;                 // byte_ids_ is complete and no prefix or suffix is set
   std::array<int32_t, 256> byte_ids_{};      // of the byte's spelling, -1: none
   std::array<int32_t, 256> fallback_ids_{};  // of <0x00> ... <0xFF>

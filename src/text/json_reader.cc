@@ -13,7 +13,7 @@ void JsonReader::fail(const std::string& what) const {
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t newline = before.rfind('\n');
   const size_t column = 1 + before.size() - (newline == before.npos ? 0 : newline + 1);
-  throw_error(ErrorCode::kCorruptData, "{}: line {}, column {}: {}", origin_, line, column, what);
+  throw_error(ErrorCode::kCorruptData, "{}: line {}, column {}: {}", *origin_, line, column, what);
 }
 
 void JsonReader::skip_space() {

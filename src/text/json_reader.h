@@ -13,7 +13,7 @@ namespace nanovllm::text {
 class JsonReader {
  public:
   JsonReader(std::string_view document, const std::string& origin)
-      : text_(document), origin_(origin) {}
+      : text_(document), origin_(&origin) {}
 
   char peek();  // the next character that is not white space, '\0' at the end
   // Object and array iteration: `first` is true before the first call and kept by the reader.
@@ -34,7 +34,7 @@ class JsonReader {
   uint32_t hex4();
 
   std::string_view text_;
-  const std::string& origin_;
+  const std::string* origin_;
   size_t at_ = 0;
   std::string scratch_;
 };

@@ -31,6 +31,19 @@ void Tokenizer::Impl::give_back(std::unique_ptr<EncodeScratch> scratch) {
 
 void Tokenizer::Impl::encode_word(std::string_view word, EncodeScratch& scratch,
                                   std::vector<int32_t>& out) const {
+  if (parts.pre_tokenizer.byte_level()) {
+    encode_part(word, scratch, out);
+    return;
+  }
+  for (size_t at = 0; at < word.size();) {
+    const size_t end = parts.model->part_end(word, at);
+    encode_part(word.substr(at, end - at), scratch, out);
+    at = end;
+  }
+}
+
+void Tokenizer::Impl::encode_part(std::string_view word, EncodeScratch& scratch,
+                                  std::vector<int32_t>& out) const {
   if (scratch.cache.append(word, out)) return;
   const size_t start = out.size();
   parts.model->encode(word, parts.pre_tokenizer.byte_level(), scratch.bpe, out);

@@ -55,6 +55,9 @@ struct Tokenizer::Impl {
                     std::vector<int32_t>& out) const;
   void encode_word(std::string_view word, text::EncodeScratch& scratch,
                    std::vector<int32_t>& out) const;
+  // Of a word that is not to be cut further.
+  void encode_part(std::string_view word, text::EncodeScratch& scratch,
+                   std::vector<int32_t>& out) const;
 
   std::unique_ptr<text::EncodeScratch> take_scratch();
   void give_back(std::unique_ptr<text::EncodeScratch> scratch);

@@ -35,6 +35,7 @@ Vocabulary parse_vocabulary(JsonReader& reader, size_t document_size) {
     if (id > kMaxTokenId) reader.fail(fmt::format("the token id {} is too large", id));
     vocabulary.add(token, static_cast<int32_t>(id));
   }
+  vocabulary.finish();
   return vocabulary;
 }
 
@@ -43,41 +44,55 @@ class MergeReader {
   MergeReader(JsonReader& reader, const Vocabulary& vocabulary, size_t prefix_length)
       : reader_(reader), vocabulary_(vocabulary), prefix_length_(prefix_length) {}
 
-  MergeTable read() {
-    MergeTable table(vocabulary_.size());
+  std::vector<MergeTable::Rule> read() {
+    std::vector<MergeTable::Rule> rules;
+    rules.reserve(vocabulary_.size());
     reader_.begin('[');
-    uint32_t rank = 0;
-    for (bool first = true; reader_.next_element(first); ++rank) read_one(rank, table);
-    return table;
+    for (bool first = true; reader_.next_element(first);) {
+      const size_t middle = read_pair();
+      if (middle == 0) continue;
+      const std::string_view joined = joined_;
+      MergeTable::Rule rule;
+      rule.left = id_of(joined.substr(0, middle));
+      rule.right = id_of(joined.substr(middle));
+      if (joined.size() - middle < prefix_length_) fail();
+      joined_.erase(middle, prefix_length_);
+      rule.joined = id_of_joined();
+      rules.push_back(rule);
+    }
+    return rules;
   }
 
  private:
-  void read_one(uint32_t rank, MergeTable& table) {
-    size_t middle = 0;
+  // Puts both tokens into joined_ and returns where the second starts; 0: a line of comment.
+  size_t read_pair() {
     if (reader_.peek() == '[') {
       bool first = true;
       reader_.begin('[');
       if (!reader_.next_element(first)) fail();
       joined_ = reader_.string();
-      middle = joined_.size();
+      const size_t middle = joined_.size();
       if (!reader_.next_element(first)) fail();
       joined_ += reader_.string();
-      if (reader_.next_element(first)) fail();
-    } else {
-      joined_ = reader_.string();
-      middle = joined_.find(' ');
-      if (middle == joined_.npos || joined_.find(' ', middle + 1) != joined_.npos) {
-        // serves files that start their merges as merges.txt does
-        if (joined_.starts_with("#version")) return;
-        fail();
-      }
-      joined_.erase(middle, 1);
+      if (middle == 0 || reader_.next_element(first)) fail();
+      return middle;
     }
-    const int32_t left = id_of(std::string_view(joined_).substr(0, middle));
-    const int32_t right = id_of(std::string_view(joined_).substr(middle));
-    if (joined_.size() - middle < prefix_length_) fail();
-    joined_.erase(middle, prefix_length_);
-    table.add(left, right, {rank, id_of(joined_)});
+    joined_ = reader_.string();
+    if (joined_.starts_with("#version")) return 0;
+    const size_t middle = joined_.find(' ');
+    if (middle == 0 || middle == joined_.npos || joined_.find(' ', middle + 1) != joined_.npos) {
+      fail();
+    }
+    joined_.erase(middle, 1);
+    return middle;
+  }
+
+  // Merges mostly stand in the order of the ids they make, so the table is seldom needed.
+  int32_t id_of_joined() {
+    for (const int32_t guess : {last_ + 1, last_}) {
+      if (vocabulary_.has_id(guess) && vocabulary_.spelling(guess) == joined_) return last_ = guess;
+    }
+    return last_ = id_of(joined_);
   }
 
   int32_t id_of(std::string_view token) {
@@ -94,51 +109,64 @@ class MergeReader {
   const Vocabulary& vocabulary_;
   size_t prefix_length_;
   std::string joined_;
+  int32_t last_ = -1;  // joined id of the last merge
 };
+
+constexpr const char* kPrefix = "continuing_subword_prefix";
+
+size_t prefix_length(const Fields& fields) {
+  return fields.optional_string(kPrefix).value_or("").size();
+}
+
+BpeOptions parse_options(const Fields& fields) {
+  // Files from before the type was written are all BPE.
+  const std::string type = fields.optional_string("type").value_or("BPE");
+  if (type != "BPE") {
+    fields.unsupported(fmt::format("is a '{}', which is not supported (BPE is)", type));
+  }
+  if (const Json* dropout = fields.find("dropout"); dropout && *dropout != 0) {
+    fields.unsupported(
+        "has a 'dropout', which makes tokenization random (remove it or set it to 0)");
+  }
+  return {.unk_token = fields.optional_string("unk_token"),
+          .continuing_subword_prefix = fields.optional_string(kPrefix).value_or(""),
+          .end_of_word_suffix = fields.optional_string("end_of_word_suffix").value_or(""),
+          .fuse_unk = fields.boolean_or("fuse_unk", false),
+          .byte_fallback = fields.boolean_or("byte_fallback", false),
+          .ignore_merges = fields.boolean_or("ignore_merges", false)};
+}
 
 std::unique_ptr<Bpe> parse_model(JsonReader& reader, size_t document_size,
                                  const std::string& origin) {
   std::optional<Vocabulary> vocabulary;
-  std::optional<std::string_view> merges;
+  std::optional<std::vector<MergeTable::Rule>> rules;
+  std::optional<JsonReader> merges;  // where the list starts, when it comes before what it needs
   Json small = Json::object();
   reader.begin('{');
   std::string name;
   for (bool first = true; reader.next_member(first, name);) {
     if (name == "vocab" && reader.peek() == '{') {
       vocabulary = parse_vocabulary(reader, document_size);
+    } else if (name == "merges" && vocabulary && small.contains(kPrefix)) {
+      const Fields fields(small, origin, "model");
+      rules = MergeReader(reader, *vocabulary, prefix_length(fields)).read();
     } else if (name == "merges") {
-      merges = reader.skip_value();
-    } else if (name == "vocab") {
-      small[name] = Json::array();  // a list: the unigram model, which the type tells
+      merges = reader;
       reader.skip_value();
+    } else if (name == "vocab") {
+      reader.skip_value();  // a list: the unigram model, which the type tells
     } else {
       small[name] = parse_part(reader.skip_value(), "model." + name, origin);
     }
   }
   const Fields fields(small, origin, "model");
-  // Files from before the type was written are all BPE.
-  const std::string type = fields.optional_string("type").value_or("BPE");
-  if (type != "BPE") {
-    fields.unsupported(fmt::format("is a '{}', which is not supported (BPE is)", type));
-  }
+  BpeOptions options = parse_options(fields);
   if (!vocabulary) fields.fail("has no 'vocab'");
-  if (!merges) fields.fail("has no 'merges'");
-  BpeOptions options;
-  options.unk_token = fields.optional_string("unk_token");
-  options.continuing_subword_prefix =
-      fields.optional_string("continuing_subword_prefix").value_or("");
-  options.end_of_word_suffix = fields.optional_string("end_of_word_suffix").value_or("");
-  options.fuse_unk = fields.boolean_or("fuse_unk", false);
-  options.byte_fallback = fields.boolean_or("byte_fallback", false);
-  options.ignore_merges = fields.boolean_or("ignore_merges", false);
-  if (const Json* dropout = fields.find("dropout"); dropout && *dropout != 0) {
-    fields.unsupported(
-        "has a 'dropout', which makes tokenization random (remove it or set it to 0)");
+  if (!rules) {
+    if (!merges) fields.fail("has no 'merges'");
+    rules = MergeReader(*merges, *vocabulary, prefix_length(fields)).read();
   }
-  JsonReader merge_reader(*merges, origin);
-  MergeTable table =
-      MergeReader(merge_reader, *vocabulary, options.continuing_subword_prefix.size()).read();
-  return std::make_unique<Bpe>(std::move(*vocabulary), std::move(table), std::move(options));
+  return std::make_unique<Bpe>(std::move(*vocabulary), *rules, std::move(options));
 }
 
 void parse_added_tokens(const Json& json, const std::string& origin, TokenizerParts& parts) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "base/check.h"
 #include "text/hash.h"
@@ -9,78 +10,83 @@
 namespace nanovllm::text {
 
 namespace {
+
 uint32_t hash_of(std::string_view token) { return static_cast<uint32_t>(hash_bytes(token)); }
+
+// How many insertions ahead a slot is fetched into the cache; the table is larger than it.
+constexpr size_t kPrefetchDistance = 16;
+
 }  // namespace
 
 void Vocabulary::reserve(size_t tokens, size_t bytes) {
-  arena_.reserve(bytes);
-  entries_.reserve(tokens);
-  by_id_.reserve(tokens);
-  if (slots_.size() < 2 * tokens) grow(std::bit_ceil(2 * tokens));
+  arena_.reserve(bytes + tokens * (sizeof(Header) + 4));
+  records_.reserve(tokens);
 }
 
-Vocabulary::Slot* Vocabulary::find_slot(std::string_view token, uint32_t hash) {
-  const size_t mask = slots_.size() - 1;
-  for (size_t i = hash & mask;; i = (i + 1) & mask) {
-    Slot& slot = slots_[i];
-    if (slot.entry == 0) return &slot;
-    if (slot.hash != hash) continue;
-    const Entry& entry = entries_[slot.entry - 1];
-    if (std::string_view(arena_.data() + entry.offset, entry.length) == token) return &slot;
-  }
+Vocabulary::Header Vocabulary::header_at(size_t record) const {
+  Header header;
+  std::memcpy(&header, arena_.data() + record, sizeof header);
+  return header;
 }
 
-void Vocabulary::grow(size_t slots) {
-  std::vector<Slot> old(std::max<size_t>(slots, 16));
-  old.swap(slots_);
-  const size_t mask = slots_.size() - 1;
-  for (const Slot& slot : old) {
-    if (slot.entry == 0) continue;
-    size_t i = slot.hash & mask;
-    while (slots_[i].entry != 0) i = (i + 1) & mask;
-    slots_[i] = slot;
-  }
+std::string_view Vocabulary::spelling_at(size_t record) const {
+  return {arena_.data() + record + sizeof(Header), header_at(record).length};
 }
 
 void Vocabulary::add(std::string_view token, int32_t id) {
   NANOVLLM_CHECK(id >= 0 && static_cast<uint32_t>(id) <= kMaxTokenId);
-  if (2 * (entries_.size() + 1) > slots_.size()) grow(2 * slots_.size());
-  const uint32_t hash = hash_of(token);
-  Slot* slot = find_slot(token, hash);
-  if (slot->entry == 0) {
-    entries_.push_back(
-        {static_cast<uint32_t>(arena_.size()), static_cast<uint32_t>(token.size()), id});
-    arena_.append(token);
-    *slot = {hash, static_cast<uint32_t>(entries_.size())};
-  } else {
-    Entry& entry = entries_[slot->entry - 1];
-    if (by_id_[entry.id] == slot->entry) by_id_[entry.id] = 0;
-    entry.id = id;
+  NANOVLLM_CHECK(arena_.size() + token.size() < UINT32_MAX - 16);
+  const Header header{hash_of(token), id, static_cast<uint32_t>(token.size())};
+  records_.push_back(static_cast<uint32_t>(arena_.size()));
+  arena_.append(reinterpret_cast<const char*>(&header), sizeof header);
+  arena_.append(token);
+  arena_.append(-token.size() % 4, '\0');
+}
+
+void Vocabulary::finish() {
+  slots_.assign(std::bit_ceil(records_.size() * 4 / 3 + 1), {0, 0});
+  const size_t mask = slots_.size() - 1;
+  for (size_t i = 0; i < records_.size(); ++i) {
+    if (i + kPrefetchDistance < records_.size()) {
+      __builtin_prefetch(&slots_[header_at(records_[i + kPrefetchDistance]).hash & mask], 1);
+    }
+    const uint32_t record = records_[i];
+    const Header header = header_at(record);
+    size_t at = header.hash & mask;
+    while (slots_[at].record != 0 && (slots_[at].hash != header.hash ||
+                                      spelling_at(slots_[at].record - 1) != spelling_at(record))) {
+      at = (at + 1) & mask;
+    }
+    if (slots_[at].record == 0) {
+      ++size_;
+    } else {
+      // The spelling again: its former id belongs to nothing, unless it was given away since.
+      uint32_t& former = by_id_[header_at(slots_[at].record - 1).id];
+      if (former == slots_[at].record) former = 0;
+    }
+    slots_[at] = {header.hash, record + 1};
+    const auto id = static_cast<size_t>(header.id);
+    if (id >= by_id_.size()) by_id_.resize(id + 1);
+    by_id_[id] = record + 1;
   }
-  if (static_cast<size_t>(id) >= by_id_.size()) by_id_.resize(static_cast<size_t>(id) + 1);
-  by_id_[id] = slot->entry;
+  records_ = {};
 }
 
 int32_t Vocabulary::find(std::string_view token) const {
-  if (slots_.empty()) return -1;
   const uint32_t hash = hash_of(token);
   const size_t mask = slots_.size() - 1;
-  for (size_t i = hash & mask;; i = (i + 1) & mask) {
-    const Slot& slot = slots_[i];
-    if (slot.entry == 0) return -1;
-    if (slot.hash != hash) continue;
-    const Entry& entry = entries_[slot.entry - 1];
-    if (std::string_view(arena_.data() + entry.offset, entry.length) == token) return entry.id;
+  for (size_t i = hash & mask; slots_[i].record != 0; i = (i + 1) & mask) {
+    if (slots_[i].hash == hash && spelling_at(slots_[i].record - 1) == token) {
+      return header_at(slots_[i].record - 1).id;
+    }
   }
+  return -1;
 }
 
 bool Vocabulary::has_id(int32_t id) const {
   return id >= 0 && static_cast<size_t>(id) < by_id_.size() && by_id_[id] != 0;
 }
 
-std::string_view Vocabulary::spelling(int32_t id) const {
-  const Entry& entry = entries_[by_id_[id] - 1];
-  return std::string_view(arena_.data() + entry.offset, entry.length);
-}
+std::string_view Vocabulary::spelling(int32_t id) const { return spelling_at(by_id_[id] - 1); }
 
 }  // namespace nanovllm::text
