@@ -48,7 +48,9 @@ TEST(BlockManager, GivesEverySequenceBlocksOfItsOwn) {
   EXPECT_EQ(b.block_table.size(), 3u);
   EXPECT_EQ(blocks.num_free_blocks(), 0);
   EXPECT_EQ(wrong(blocks, {&a, &b}), "");
+  a.num_computed_tokens = 9;
   blocks.deallocate(a);
+  EXPECT_EQ(a.num_computed_tokens, 0);
   EXPECT_EQ(blocks.num_free_blocks(), 3);
   EXPECT_EQ(wrong(blocks, {&b}), "");
 }
@@ -114,6 +116,14 @@ TEST(PrefixCache, FullyCachedPromptRecomputesOneToken) {
 
 TEST(PrefixCache, SaltsKeepEqualTextsApart) {
   BlockManager blocks(8, kBlockSize);
+  Sequence a = make_sequence(text(8), 1), b = make_sequence(text(8), 2);
+  compute(blocks, a);
+  ASSERT_TRUE(blocks.allocate(b));
+  EXPECT_EQ(b.num_computed_tokens, 0);
+}
+
+TEST(PrefixCache, SaltsKeepEqualTextsApartEvenWhereHashesCollide) {
+  BlockManager blocks(8, kBlockSize, [](uint64_t, std::span<const int32_t>) { return 3; });
   Sequence a = make_sequence(text(8), 1), b = make_sequence(text(8), 2);
   compute(blocks, a);
   ASSERT_TRUE(blocks.allocate(b));
@@ -222,6 +232,19 @@ TEST(PrefixCache, TheEndOfATextIsEvictedBeforeItsBeginning) {
   ASSERT_TRUE(blocks.allocate(c));
   EXPECT_EQ(c.num_computed_tokens, 8);
   EXPECT_EQ(wrong(blocks, {&c}), "");
+}
+
+TEST(PrefixCache, BlocksWithoutContentAreTakenBeforeCachedOnes) {
+  BlockManager blocks(3, kBlockSize);
+  Sequence a = make_sequence(text(4)), b = make_sequence(text(7, 50));
+  compute(blocks, a);
+  ASSERT_TRUE(blocks.allocate(b));
+  blocks.deallocate(a);
+  blocks.deallocate(b);  // freed later, but there is nothing in it
+  Sequence c = make_sequence(text(8, 90)), d = make_sequence(text(4));
+  ASSERT_TRUE(blocks.allocate(c));
+  ASSERT_TRUE(blocks.allocate(d));
+  EXPECT_EQ(d.num_computed_tokens, 3);
 }
 
 TEST(PrefixCache, TheLeastRecentlyUsedTextIsEvictedFirst) {

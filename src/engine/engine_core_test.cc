@@ -389,6 +389,21 @@ TEST(EnginePipeline, DropsTheTokenSampledAfterAStop) {
             greedy_tokens(prompt_of(7, 30), 5));
 }
 
+// The first completion gives its blocks back while the step that samples its only token runs.
+TEST(EnginePipeline, CompletionsRunWhenTheFirstOneEndsAfterItWasPreempted) {
+  FakeEngine engine = make_fake_engine({.num_blocks = 3, .pipeline_depth = 1});
+  engine.core->add_request(prompt_of(4), greedy(3));
+  SamplingParams params = random(1, 5);
+  params.n = 2;
+  const uint64_t id = engine.core->add_request(prompt_of(8, 20), params);
+  const auto outputs = run(*engine.core);
+  EXPECT_EQ(outputs.at(id).num_preemptions, 1);
+  for (const CompletionOutput& completion : outputs.at(id).outputs) {
+    EXPECT_EQ(completion.token_ids.size(), 1u);
+    EXPECT_EQ(completion.finish_reason, FinishReason::kLength);
+  }
+}
+
 TEST(EngineRefuses, WhatCanNeverBeServedAndGoesOn) {
   FakeEngine engine = make_fake_engine({.num_blocks = 8, .max_model_len = 64});
   EngineCore& core = *engine.core;

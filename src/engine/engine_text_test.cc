@@ -186,6 +186,13 @@ TEST(EngineStopStrings, DoNotStopWithinMinTokens) {
   EXPECT_EQ(last.token_ids, ids_of("abcdab"));
 }
 
+TEST(EngineText, ATokenThatStopsDoesNotWithinMinTokens) {
+  SamplingParams params;
+  params.min_tokens = 4;
+  params.stop_token_ids = {2};
+  EXPECT_EQ(last_of(recite({1, 2, kEos, 3, 2, 4}, params)).token_ids.size(), 5u);
+}
+
 TEST(EngineStopStrings, HeldBackTextIsShownWhenTheRequestIsAborted) {
   const auto core = reciting(ids_of("it was the end"));
   SamplingParams params;

@@ -118,6 +118,19 @@ TEST(Scheduler, PreemptsTheLatestAndRecomputesItFirst) {
   EXPECT_EQ(second.num_tokens(), 9);
 }
 
+TEST(Scheduler, NobodyIsLetInWhileOthersAreSentOut) {
+  World world({.max_num_batched_tokens = 100, .max_num_seqs = 8}, 4, 4);
+  world.add(8, 13);
+  Sequence& second = world.add(7, 10);
+  world.step();
+  Sequence sibling(0, 1, {1, 2, 3}, 4);  // older than the second, and would fit in its place
+  world.scheduler.add(sibling);
+  EXPECT_EQ(world.step(), (Step{{0, 1}}));
+  EXPECT_EQ(second.status, SequenceStatus::kWaiting);
+  EXPECT_EQ(world.scheduler.waiting().front(), &sibling);
+  world.scheduler.finish(sibling);
+}
+
 TEST(Scheduler, ASequenceAloneGetsTheWholeCache) {
   World world({.max_num_batched_tokens = 5, .max_num_seqs = 8}, 3, 4);
   Sequence& only = world.add(6, 13);  // 12 tokens are computed, 3 blocks
