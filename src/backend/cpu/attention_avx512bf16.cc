@@ -11,8 +11,9 @@ struct DotBFloat16 {
   using Cache = uint16_t;
   // 24 accumulators, 4 vectors of keys or values and a query: 29 of 32 registers.
   static constexpr int kDepth = 2, kRows = 6, kCols = 4;
-  // With few rows memory is the bound: whole rows of values are read in one pass.
-  static constexpr int kWideRows = 3, kWideCols = 8;
+  // With few rows memory is the bound, and reading few streams at once is what counts: two cache
+  // tiles of keys, whole rows of values in one pass.
+  static constexpr int kFewRows = 3, kFewRowsKeyCols = 2, kFewRowsValueCols = 8;
   using Vector = __m512bh;
   using Scalar = __m512bh;
   static Vector load(const char* p) { return (__m512bh)_mm512_loadu_si512(p); }

@@ -12,7 +12,8 @@
 //   sign; the finished row has positive ones only.)
 //
 // Dot describes the products: Operand is the type of queries and weights, kDepth the consecutive
-// dimensions or tokens that one step() sums, kRows x kCols the register tile.
+// dimensions or tokens that one step() sums, kRows x kCols the register tile; with up to kFewRows
+// rows it has other columns.
 #pragma once
 
 #include "backend/cpu/attention_task.h"
@@ -118,40 +119,55 @@ class AttentionKernel {
       state.sum[r] = Simd::reduce_add(Simd::load(lane_sums_ + r * kLanes));
   }
 
+  // Where the cache tiles of some keys lie.
+  struct TilePointers {
+    const char* keys[kKeyTile / kSubtile];
+    const char* values[kKeyTile / kSubtile];
+  };
+
+  // `count` cache tiles from key `first` on, which is a multiple of 16; the last one there is takes
+  // the place of those behind it.
+  void find_tiles(int first, int count, TilePointers* tiles) const {
+    const int last = end_visible(task_.rows - 1) - 1;
+    for (int i = 0; i < count; ++i) {
+      const int key = smaller(first + i * kSubtile, last);
+      const int64_t block = task_.block_table[key / task_.block_size];
+      const int64_t index = key % task_.block_size / kSubtile;
+      tiles->keys[i] = task_.keys + block * task_.block_bytes + index * task_.key_tile_bytes;
+      tiles->values[i] = task_.values + block * task_.block_bytes + index * task_.value_tile_bytes;
+    }
+  }
+
   // Keys first .. end-1 of one tile; first is a multiple of 16.
   void compute_tile(int first, int end, const SoftmaxState& state) {
     const int subtiles = (end - first + kSubtile - 1) / kSubtile;
-    const char* keys[kKeyTile / kSubtile];
-    const char* values[kKeyTile / kSubtile];
-    for (int i = 0; i < subtiles; ++i) {
-      const int key = first + i * kSubtile;
-      const int64_t block = task_.block_table[key / task_.block_size];
-      const int64_t index = key % task_.block_size / kSubtile;
-      keys[i] = task_.keys + block * task_.block_bytes + index * task_.key_tile_bytes;
-      values[i] = task_.values + block * task_.block_bytes + index * task_.value_tile_bytes;
-    }
-    compute_scores(keys, subtiles);
+    TilePointers tiles, next;
+    find_tiles(first, subtiles, &tiles);
+    find_tiles(first + subtiles * kSubtile, subtiles, &next);
+    compute_scores(tiles, subtiles);
     for (int r = 0; r < task_.rows; ++r)
       tile_max_[r] = scale_and_mask(scores_ + r * kKeyTile, subtiles, first_visible(r) - first,
                                     end_visible(r) - first);
     update_max(state);
     for (int r = 0; r < task_.rows; ++r)
       compute_weights(r, subtiles, first_visible(r) - first, end_visible(r) - first, state.max[r]);
-    add_values(values, subtiles, state.acc);
+    add_values(tiles.values, next.keys, subtiles, state.acc);
   }
 
   // scores[rows, 64] = q k^T
-  void compute_scores(const char* const* keys, int subtiles) {
+  void compute_scores(const TilePointers& tiles, int subtiles) {
     for_each_block<Dot::kRows>(task_.rows, [&]<int R>(int row) {
-      for_each_block<Dot::kCols>(subtiles, [&]<int J>(int col) {
-        score_block<R, J>(q_ + static_cast<int64_t>(row) * task_.head_dim, keys + col,
-                          scores_ + row * kKeyTile + col * kLanes);
+      constexpr int kCols = is_few(R) ? Dot::kFewRowsKeyCols : Dot::kCols;
+      for_each_block<kCols>(subtiles, [&]<int J>(int col) {
+        score_block<R, J>(q_ + static_cast<int64_t>(row) * task_.head_dim, tiles.keys + col,
+                          tiles.values + col, scores_ + row * kKeyTile + col * kLanes);
       });
     });
   }
 
   template <int R, int J>
-  void score_block(const Operand* q, const char* const* keys, float* scores) const {
+  void score_block(const Operand* q, const char* const* keys, const char* const* coming,
+                   float* scores) const {
     Floats acc[R][J];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
@@ -159,10 +175,13 @@ class AttentionKernel {
       for (int j = 0; j < J; ++j) acc[r][j] = Simd::set1(0);
     const int dim = task_.head_dim;
     for (int d = 0; d < dim; d += Dot::kDepth) {
+      const int64_t offset = static_cast<int64_t>(d) * kSubtile * sizeof(Cache);
       typename Dot::Vector k[J];
 #pragma GCC unroll 8
-      for (int j = 0; j < J; ++j)
-        k[j] = Dot::load(keys[j] + static_cast<int64_t>(d) * kSubtile * sizeof(Cache));
+      for (int j = 0; j < J; ++j) {
+        k[j] = Dot::load(keys[j] + offset);
+        if constexpr (is_few(R)) prefetch(coming[j] + offset);
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         const typename Dot::Scalar scalar = Dot::broadcast(q + static_cast<int64_t>(r) * dim + d);
@@ -234,20 +253,20 @@ class AttentionKernel {
   }
 
   // acc[rows, padded_dim] = acc * rescale + weights v
-  void add_values(const char* const* values, int subtiles, float* acc) {
+  void add_values(const char* const* values, const char* const* coming, int subtiles, float* acc) {
     const int dim = task_.padded_dim;
     for_each_block<Dot::kRows>(task_.rows, [&]<int R>(int row) {
-      for_each_block<(R <= Dot::kWideRows ? Dot::kWideCols : Dot::kCols)>(
-          dim / kLanes, [&]<int J>(int col) {
-            value_block<R, J>(weights_ + row * kKeyTile, rescale_ + row, values, subtiles,
-                              col * kLanes, acc + static_cast<int64_t>(row) * dim + col * kLanes);
-          });
+      constexpr int kCols = is_few(R) ? Dot::kFewRowsValueCols : Dot::kCols;
+      for_each_block<kCols>(dim / kLanes, [&]<int J>(int col) {
+        value_block<R, J>(weights_ + row * kKeyTile, rescale_ + row, values, coming, subtiles,
+                          col * kLanes, acc + static_cast<int64_t>(row) * dim + col * kLanes);
+      });
     });
   }
 
   template <int R, int J>
   void value_block(const Operand* weights, const float* rescale, const char* const* values,
-                   int subtiles, int first_dim, float* acc) const {
+                   const char* const* coming, int subtiles, int first_dim, float* acc) const {
     const int64_t dim = task_.padded_dim;
     Floats sum[R][J];
 #pragma GCC unroll 8
@@ -257,11 +276,14 @@ class AttentionKernel {
         sum[r][j] = Simd::mul(Simd::load(acc + r * dim + j * kLanes), Simd::set1(rescale[r]));
     for (int i = 0; i < subtiles; ++i) {
       for (int token = 0; token < kSubtile; token += Dot::kDepth) {
-        const char* row = values[i] + (token * dim + first_dim * Dot::kDepth) * sizeof(Cache);
+        const int64_t offset = (token * dim + first_dim * Dot::kDepth) * sizeof(Cache);
+        constexpr int64_t kVectorBytes = kLanes * Dot::kDepth * sizeof(Cache);
         typename Dot::Vector v[J];
 #pragma GCC unroll 8
-        for (int j = 0; j < J; ++j)
-          v[j] = Dot::load(row + static_cast<int64_t>(j) * kLanes * Dot::kDepth * sizeof(Cache));
+        for (int j = 0; j < J; ++j) {
+          v[j] = Dot::load(values[i] + offset + j * kVectorBytes);
+          if constexpr (is_few(R)) prefetch(coming[i] + offset + j * kVectorBytes);
+        }
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
           const typename Dot::Scalar scalar =
@@ -276,6 +298,12 @@ class AttentionKernel {
 #pragma GCC unroll 8
       for (int j = 0; j < J; ++j) Simd::store(acc + r * dim + j * kLanes, sum[r][j]);
   }
+
+  // With few rows, decodes as a rule, memory is the bound. Each product then fetches what the next
+  // one reads, values or the next tile's keys, into the second-level cache: the processor's own
+  // prefetching stops at the end of a page, which is where a cache tile of 128 dimensions ends.
+  static constexpr bool is_few(int rows) { return rows <= Dot::kFewRows; }
+  static void prefetch(const char* p) { __builtin_prefetch(p, 0, 2); }
 
   // total = total and next as if they had been one span.
   static void merge(const AttentionTask& task, const SoftmaxState& total,
@@ -363,7 +391,8 @@ struct DotExpanded {
   using Operand = float;
   using Cache = uint16_t;
   static constexpr int kDepth = 2, kRows = kTileRows, kCols = kTileCols;
-  static constexpr int kWideRows = 0, kWideCols = 1;
+  static constexpr int kFewRows = kTileRows < 3 ? kTileRows : 3;
+  static constexpr int kFewRowsKeyCols = kTileCols, kFewRowsValueCols = kTileCols;
   struct Vector {
     Floats even, odd;
   };
@@ -386,7 +415,8 @@ struct DotFloat {
   using Operand = float;
   using Cache = float;
   static constexpr int kDepth = 1, kRows = kTileRows, kCols = kTileCols;
-  static constexpr int kWideRows = 0, kWideCols = 1;
+  static constexpr int kFewRows = kTileRows < 3 ? kTileRows : 3;
+  static constexpr int kFewRowsKeyCols = kTileCols, kFewRowsValueCols = kTileCols;
   using Vector = Floats;
   using Scalar = Floats;
   static Vector load(const char* p) { return Simd::load(reinterpret_cast<const float*>(p)); }
