@@ -51,27 +51,37 @@ __attribute__((target("avx2"))) uint64_t read_avx2(const char* p, size_t bytes) 
 constexpr int kChains = 20;
 
 __attribute__((target("avx512f,avx512bf16"))) float multiply_avx512bf16(int64_t rounds) {
-  __m512 acc[kChains] = {};
+  __m512 acc[kChains];
+#  pragma GCC unroll 20
+  for (int c = 0; c < kChains; ++c) acc[c] = _mm512_setzero_ps();
   __m512bh a = (__m512bh)_mm512_set1_epi32(0x3f803f80), b = a;
   for (int64_t i = 0; i < rounds; ++i) {
-    __asm__ volatile("" : "+v"(a), "+v"(b));
 #  pragma GCC unroll 20
-    for (int c = 0; c < kChains; ++c) acc[c] = _mm512_dpbf16_ps(acc[c], a, b);
+    for (int c = 0; c < kChains; ++c) {
+      acc[c] = _mm512_dpbf16_ps(acc[c], a, b);
+      __asm__ volatile("" : "+v"(acc[c]));  // or equal chains become one
+    }
   }
   __m512 sum = acc[0];
+#  pragma GCC unroll 20
   for (int c = 1; c < kChains; ++c) sum = _mm512_add_ps(sum, acc[c]);
   return _mm512_cvtss_f32(sum);
 }
 
 __attribute__((target("avx512f"))) float multiply_avx512(int64_t rounds) {
-  __m512 acc[kChains] = {};
+  __m512 acc[kChains];
+#  pragma GCC unroll 20
+  for (int c = 0; c < kChains; ++c) acc[c] = _mm512_setzero_ps();
   __m512 a = _mm512_set1_ps(1), b = a;
   for (int64_t i = 0; i < rounds; ++i) {
-    __asm__ volatile("" : "+v"(a), "+v"(b));
 #  pragma GCC unroll 20
-    for (int c = 0; c < kChains; ++c) acc[c] = _mm512_fmadd_ps(a, b, acc[c]);
+    for (int c = 0; c < kChains; ++c) {
+      acc[c] = _mm512_fmadd_ps(a, b, acc[c]);
+      __asm__ volatile("" : "+v"(acc[c]));
+    }
   }
   __m512 sum = acc[0];
+#  pragma GCC unroll 20
   for (int c = 1; c < kChains; ++c) sum = _mm512_add_ps(sum, acc[c]);
   return _mm512_cvtss_f32(sum);
 }
@@ -79,14 +89,19 @@ __attribute__((target("avx512f"))) float multiply_avx512(int64_t rounds) {
 constexpr int kAvx2Chains = 12;
 
 __attribute__((target("avx2,fma"))) float multiply_avx2(int64_t rounds) {
-  __m256 acc[kAvx2Chains] = {};
+  __m256 acc[kAvx2Chains];
+#  pragma GCC unroll 12
+  for (int c = 0; c < kAvx2Chains; ++c) acc[c] = _mm256_setzero_ps();
   __m256 a = _mm256_set1_ps(1), b = a;
   for (int64_t i = 0; i < rounds; ++i) {
-    __asm__ volatile("" : "+x"(a), "+x"(b));
 #  pragma GCC unroll 12
-    for (int c = 0; c < kAvx2Chains; ++c) acc[c] = _mm256_fmadd_ps(a, b, acc[c]);
+    for (int c = 0; c < kAvx2Chains; ++c) {
+      acc[c] = _mm256_fmadd_ps(a, b, acc[c]);
+      __asm__ volatile("" : "+x"(acc[c]));
+    }
   }
   __m256 sum = acc[0];
+#  pragma GCC unroll 12
   for (int c = 1; c < kAvx2Chains; ++c) sum = _mm256_add_ps(sum, acc[c]);
   return _mm256_cvtss_f32(sum);
 }

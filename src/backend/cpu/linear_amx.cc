@@ -136,7 +136,8 @@ void write_out(const LinearBlock& block, const Results& results, int half, int64
       if (left <= 0) continue;
       const int lanes = left < Avx512Ops::kLanes ? static_cast<int>(left) : Avx512Ops::kLanes;
       __m512 value = _mm512_load_ps(&results.values[half][r][c]);
-      if (block.bias != nullptr) value = Avx512Ops::add(value, block.bias + column);
+      if (block.bias != nullptr)
+        value = Avx512Ops::add(value, Avx512Ops::load(block.bias + column));
       const int64_t index = (row + r) * block.out_stride + column;
       if (block.out_is_bf16)
         Avx512Ops::store_bf16(block.out + index * 2, lanes, value);

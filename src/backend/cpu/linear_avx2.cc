@@ -26,8 +26,10 @@ struct Avx2Ops {
   using Vec = __m256;
   static constexpr int kLanes = 8;
   static Vec zero() { return _mm256_setzero_ps(); }
-  static Vec add(Vec value, const float* p) { return _mm256_add_ps(value, _mm256_loadu_ps(p)); }
-  static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }
+  static Vec load(const float* p) { return _mm256_loadu_ps(p); }
+  static void store(float* p, Vec value) { _mm256_storeu_ps(p, value); }
+  static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+  static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
   static void store_f32(char* p, int lanes, Vec value) {
     if (lanes == kLanes)
       _mm256_storeu_ps(reinterpret_cast<float*>(p), value);

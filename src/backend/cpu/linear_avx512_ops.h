@@ -29,8 +29,10 @@ struct Avx512Ops {
   static constexpr int vectors(int rows) { return rows <= 3 ? 8 : rows <= 6 ? 4 : 2; }
 
   static Vec zero() { return _mm512_setzero_ps(); }
-  static Vec add(Vec value, const float* p) { return _mm512_add_ps(value, _mm512_loadu_ps(p)); }
-  static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }
+  static Vec load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Vec value) { _mm512_storeu_ps(p, value); }
+  static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
   static __mmask16 mask(int lanes) { return static_cast<__mmask16>((1u << lanes) - 1u); }
   static void store_f32(char* p, int lanes, Vec value) {
     _mm512_mask_storeu_ps(p, mask(lanes), value);

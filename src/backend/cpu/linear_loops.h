@@ -9,8 +9,8 @@
 //   kMaxRows          rows of the largest tile
 //   vectors(rows)     how many Vecs of columns a tile of so many rows takes at once
 //   zero(), load_a<rows>(p), load_b(p), multiply_add(acc, a, b), prefetch(p)
-//   store_f32(p, lanes, v), store_bf16(p, lanes, v)   the first `lanes` of v
-//   add(v, p)         v + the floats at p
+//   load(p), store(p, v), add(v, w)                   of whole Vecs of float32
+//   store_f32(p, lanes, v), store_bf16(p, lanes, v)   of the first `lanes`
 #pragma once
 
 #include "backend/cpu/linear_kernels.h"
@@ -21,11 +21,10 @@ template <typename Ops>
 class LinearLoops {
  public:
   static void run(const LinearBlock& block) {
-    for (int64_t i = block.first_tile; i < block.first_tile + block.num_tiles; ++i) {
-      const bool larger = i < block.tiling.num_larger;
-      const int64_t row = i * block.tiling.rows + (larger ? i : block.tiling.num_larger);
-      dispatch<Ops::kMaxRows>(block.tiling.rows + larger, block, row, i == block.first_tile);
-    }
+    if (block.num_tiles == 1)
+      one_tile(block);
+    else
+      several_tiles(block);
   }
 
  private:
@@ -34,43 +33,103 @@ class LinearLoops {
   static constexpr int kVectorBytes = kPanelStepBytes / kVectorsPerPanel;
   // Memory takes about 100 ns to answer, in which a core that reads 40 GB/s consumes 4 KiB.
   static constexpr int64_t kPrefetchBytes = 4096;
+  // Of packed activations, that go through a panel one after another: a part of the second-level
+  // cache that leaves room for the weights.
+  static constexpr int64_t kGroupBytes = 256 << 10;
 
-  template <int rows>
-  static void dispatch(int64_t wanted, const LinearBlock& block, int64_t row, bool from_memory) {
-    if constexpr (rows > 1) {
-      if (wanted < rows) return dispatch<rows - 1>(wanted, block, row, from_memory);
-    }
-    if (from_memory)
-      all_panels<rows, true>(block, row);
-    else
-      all_panels<rows, false>(block, row);
+  enum class Prefetch { kNone, kAhead, kPointer };
+
+  // A tile's place, and what to prefetch meanwhile.
+  struct Place {
+    int64_t row;
+    int64_t panel;
+    const char* prefetch;
+  };
+  using TileFn = void (*)(const LinearBlock&, const Place&);
+
+  static int64_t first_row(const LinearBlock& block, int64_t tile) {
+    const int64_t larger = tile < block.tiling.num_larger ? tile : block.tiling.num_larger;
+    return tile * block.tiling.rows + larger;
+  }
+  static int64_t rows_of(const LinearBlock& block, int64_t tile) {
+    return block.tiling.rows + (tile < block.tiling.num_larger);
   }
 
-  // A row tile with all the block's panels.
-  template <int rows, bool from_memory>
-  static void all_panels(const LinearBlock& block, int64_t row) {
-    constexpr int kAtOnce = Ops::vectors(rows);
-    if constexpr (kAtOnce > kVectorsPerPanel) {
-      constexpr int kPanels = kAtOnce / kVectorsPerPanel;
-      int64_t panel = 0;
-      for (; panel + kPanels <= block.num_panels; panel += kPanels)
-        tile<rows, kAtOnce, from_memory>(block, row, panel, 0);
-      for (; panel < block.num_panels; ++panel)
-        tile<rows, kVectorsPerPanel, from_memory>(block, row, panel, 0);
-    } else {
-      for (int64_t panel = 0; panel < block.num_panels; ++panel)
-        for (int v = 0; v < kVectorsPerPanel; v += kAtOnce)
-          tile<rows, kAtOnce, from_memory>(block, row, panel, v);
+  // Few rows: the weights stream in from memory at its own speed, several panels at once.
+  static void one_tile(const LinearBlock& block) {
+    const int64_t rows = rows_of(block, block.first_tile);
+    const TileFn several = find<Panels::kSeveral, Prefetch::kAhead>(rows);
+    const TileFn single = find<Panels::kOne, Prefetch::kAhead>(rows);
+    const int at_once = panels_at_once(rows);
+    Place place{first_row(block, block.first_tile), 0, nullptr};
+    for (; place.panel + at_once <= block.num_panels; place.panel += at_once) several(block, place);
+    for (; place.panel < block.num_panels; ++place.panel) single(block, place);
+  }
+
+  // More rows: while some tiles go through a panel, which then is in a cache, they fetch the next
+  // one from memory, so that computing and reading overlap.
+  static void several_tiles(const LinearBlock& block) {
+    const int64_t panel_bytes = block.num_steps * kPanelStepBytes;
+    const int64_t end = block.first_tile + block.num_tiles;
+    const int64_t fit = kGroupBytes / (rows_of(block, block.first_tile) * block.a_row_bytes);
+    const int64_t group = fit < 2 ? 2 : fit;
+    for (int64_t first = block.first_tile; first < end; first += group) {
+      const int64_t last = first + group < end ? first + group : end;
+      for (int64_t panel = 0; panel < block.num_panels; ++panel) {
+        const char* next = block.b + (panel + 1) * panel_bytes;
+        for (int64_t tile = first; tile < last; ++tile) {
+          // Each of the first two tiles fetches a half of it, a line a step.
+          const bool fetch = tile < block.first_tile + 2;
+          const TileFn fn = fetch ? find<Panels::kOne, Prefetch::kPointer>(rows_of(block, tile))
+                                  : find<Panels::kOne, Prefetch::kNone>(rows_of(block, tile));
+          fn(block, {first_row(block, tile), panel,
+                     tile == block.first_tile ? next : next + panel_bytes / 2});
+        }
+      }
     }
+  }
+
+  enum class Panels { kOne, kSeveral };
+
+  static constexpr int panels_at_once(int64_t rows) {
+    const int vectors = Ops::vectors(static_cast<int>(rows));
+    return vectors > kVectorsPerPanel ? vectors / kVectorsPerPanel : 1;
+  }
+
+  template <Panels panels, Prefetch prefetch, int rows = Ops::kMaxRows>
+  static TileFn find(int64_t wanted) {
+    if constexpr (rows > 1) {
+      if (wanted < rows) return find<panels, prefetch, rows - 1>(wanted);
+    }
+    if constexpr (Ops::vectors(rows) < kVectorsPerPanel)
+      return &panel_in_parts<rows, prefetch>;
+    else if constexpr (panels == Panels::kSeveral)
+      return &tile<rows, Ops::vectors(rows), prefetch>;
+    else
+      return &tile<rows, kVectorsPerPanel, prefetch>;
+  }
+
+  template <int rows, Prefetch prefetch>
+  static void panel_in_parts(const LinearBlock& block, const Place& place) {
+    constexpr int kAtOnce = Ops::vectors(rows);
+    tile<rows, kAtOnce, prefetch>(block, place);
+    for (int v = kAtOnce; v < kVectorsPerPanel; v += kAtOnce)
+      part<rows, kAtOnce, Prefetch::kNone>(block, place, v);
+  }
+
+  template <int rows, int vectors, Prefetch prefetch>
+  static void tile(const LinearBlock& block, const Place& place) {
+    part<rows, vectors, prefetch>(block, place, 0);
   }
 
   // `rows` rows by `vectors` Vecs of columns, from Vec `first` of a panel on. The Vecs are whole
   // panels or lie within one.
-  template <int rows, int vectors, bool from_memory>
-  static void tile(const LinearBlock& block, int64_t row, int64_t panel, int first) {
+  template <int rows, int vectors, Prefetch prefetch>
+  static void part(const LinearBlock& block, const Place& place, int first) {
     const int64_t panel_bytes = block.num_steps * kPanelStepBytes;
-    const char* a = block.a + row * block.a_row_bytes;
-    const char* b = block.b + panel * panel_bytes + first * kVectorBytes;
+    const char* a = block.a + place.row * block.a_row_bytes;
+    const char* b = block.b + place.panel * panel_bytes + first * kVectorBytes;
+    const char* fetch = place.prefetch;
     Vec acc[rows][vectors];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r)
@@ -83,7 +142,12 @@ class LinearLoops {
         const char* p =
             b + (v / kVectorsPerPanel) * panel_bytes + (v % kVectorsPerPanel) * kVectorBytes;
         weights[v] = Ops::load_b(p);
-        if (from_memory && (v * kVectorBytes) % 64 == 0) Ops::prefetch(p + kPrefetchBytes);
+        if (prefetch == Prefetch::kAhead && (v * kVectorBytes) % 64 == 0)
+          Ops::prefetch(p + kPrefetchBytes);
+      }
+      if constexpr (prefetch == Prefetch::kPointer) {
+        Ops::prefetch(fetch);
+        fetch += 64;
       }
 #pragma GCC unroll 16
       for (int r = 0; r < rows; ++r) {
@@ -94,23 +158,34 @@ class LinearLoops {
       a += rows * Ops::kRowBytes;
       b += kPanelStepBytes;
     }
-    const int64_t column = panel * kPanelColumns + first * Ops::kLanes;
+    // Through memory, so that what follows exists once and not unrolled in every instantiation.
+    alignas(64) float results[rows * vectors * Ops::kLanes];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 16
-      for (int v = 0; v < vectors; ++v) store(block, row + r, column + v * Ops::kLanes, acc[r][v]);
+      for (int v = 0; v < vectors; ++v)
+        Ops::store(results + (r * vectors + v) * Ops::kLanes, acc[r][v]);
+    write_out(block, place.row, rows, place.panel * kPanelColumns + first * Ops::kLanes,
+              vectors * Ops::kLanes, results);
   }
 
-  static void store(const LinearBlock& block, int64_t row, int64_t column, Vec value) {
+  // Adds the bias to [rows][columns] results and stores those whose columns exist.
+  __attribute__((noinline)) static void write_out(const LinearBlock& block, int64_t row, int rows,
+                                                  int64_t column, int columns,
+                                                  const float* results) {
     const int64_t left = block.num_columns - column;
-    if (left <= 0) return;
-    const int lanes = left < Ops::kLanes ? static_cast<int>(left) : Ops::kLanes;
-    if (block.bias != nullptr) value = Ops::add(value, block.bias + column);
-    const int64_t index = row * block.out_stride + column;
-    if (block.out_is_bf16)
-      Ops::store_bf16(block.out + index * 2, lanes, value);
-    else
-      Ops::store_f32(block.out + index * 4, lanes, value);
+    const int existing = left < columns ? static_cast<int>(left) : columns;
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < existing; c += Ops::kLanes) {
+        const int lanes = existing - c < Ops::kLanes ? existing - c : Ops::kLanes;
+        Vec value = Ops::load(results + r * columns + c);
+        if (block.bias != nullptr) value = Ops::add(value, Ops::load(block.bias + column + c));
+        const int64_t index = (row + r) * block.out_stride + column + c;
+        if (block.out_is_bf16)
+          Ops::store_bf16(block.out + index * 2, lanes, value);
+        else
+          Ops::store_f32(block.out + index * 4, lanes, value);
+      }
   }
 };
 

@@ -21,11 +21,13 @@ struct PortableOps {
   static constexpr int vectors(int rows) { return rows <= 2 ? 4 : 2; }
 
   static Vec zero() { return Vec{}; }
-  static Vec add(Vec value, const float* p) {
-    Vec other;
-    std::memcpy(&other, p, sizeof other);
-    return value + other;
+  static Vec load(const float* p) {
+    Vec value;
+    std::memcpy(&value, p, sizeof value);
+    return value;
   }
+  static void store(float* p, Vec value) { std::memcpy(p, &value, sizeof value); }
+  static Vec add(Vec a, Vec b) { return a + b; }
   static void prefetch(const char* p) { __builtin_prefetch(p); }
   static void store_f32(char* p, int lanes, Vec value) {
     std::memcpy(p, &value, static_cast<size_t>(lanes) * 4);
@@ -51,11 +53,7 @@ struct FloatOps : PortableOps {
   static A load_a(const char* p) {
     return Floats{} + load_float(p);
   }
-  static B load_b(const char* p) {
-    B b;
-    std::memcpy(&b, p, sizeof b);
-    return b;
-  }
+  static B load_b(const char* p) { return load(reinterpret_cast<const float*>(p)); }
   static Vec multiply_add(Vec acc, A a, B b) { return acc + a * b; }
 };
 
