@@ -26,6 +26,7 @@ class ChatTemplate {
                      bool add_generation_prompt, const nlohmann::ordered_json& kwargs) const;
 
  private:
+  ChatTemplate();
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,190 @@
+#include "text/chat_template.h"
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "base/check.h"
+#include "text/jinja/jinja.h"
+
+namespace nanovllm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+// What transformers passes to every template, where tokenizer_config.json sets it.
+constexpr std::array<const char*, 7> kSpecialTokens = {
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+// Names a message's reasoning is passed under; the first is the one templates read.
+constexpr std::array<const char*, 3> kReasoningNames = {"reasoning_content", "thinking",
+                                                        "reasoning"};
+
+std::optional<std::string> read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return std::move(text).str();
+}
+
+std::optional<Json> read_json(const fs::path& path) {
+  const std::optional<std::string> text = read_file(path);
+  if (!text.has_value()) return std::nullopt;
+  Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    throw_error(ErrorCode::kCorruptData, "{}: not a JSON object", path.string());
+  }
+  return json;
+}
+
+using Sources = std::map<std::string, std::string>;  // name to template
+
+// A template, or a list of named ones.
+void add_sources(const Json& config, const fs::path& path, Sources& sources) {
+  const auto found = config.find("chat_template");
+  if (found == config.end() || found->is_null()) return;
+  if (found->is_string()) {
+    sources["default"] = found->get<std::string>();
+    return;
+  }
+  if (!found->is_array()) {
+    throw_error(ErrorCode::kCorruptData, "{}: chat_template must be a string or a list",
+                path.string());
+  }
+  for (const Json& entry : *found) {
+    const bool is_valid = entry.is_object() && entry.contains("name") &&
+                          entry["name"].is_string() && entry.contains("template") &&
+                          entry["template"].is_string();
+    if (!is_valid) {
+      throw_error(ErrorCode::kCorruptData,
+                  "{}: every entry of chat_template must have a name and a template",
+                  path.string());
+    }
+    sources[entry["name"].get<std::string>()] = entry["template"].get<std::string>();
+  }
+}
+
+Sources find_sources(const fs::path& folder, const std::optional<Json>& config) {
+  Sources sources;
+  if (auto text = read_file(folder / "chat_template.jinja")) sources["default"] = std::move(*text);
+  if (auto text = read_file(folder / "additional_chat_templates" / "tool_use.jinja")) {
+    sources["tool_use"] = std::move(*text);
+  }
+  if (!sources.empty()) return sources;
+  const fs::path legacy = folder / "chat_template.json";
+  if (const auto json = read_json(legacy)) add_sources(*json, legacy, sources);
+  if (sources.empty() && config.has_value()) {
+    add_sources(*config, folder / "tokenizer_config.json", sources);
+  }
+  return sources;
+}
+
+Json find_special_tokens(const std::optional<Json>& config) {
+  Json tokens = Json::object();
+  if (!config.has_value()) return tokens;
+  for (const char* name : kSpecialTokens) {
+    const auto found = config->find(name);
+    if (found == config->end()) continue;
+    if (found->is_string()) {
+      tokens[name] = *found;
+    } else if (found->is_object() && found->contains("content")) {
+      tokens[name] = (*found)["content"];
+    }
+  }
+  return tokens;
+}
+
+// As transformers prepares a message: keys without a value are left out, and reasoning is there
+// under the name that templates read, whichever name it came under.
+Json prepare_message(const Json& message, size_t index) {
+  if (!message.is_object()) {
+    throw_error(ErrorCode::kInvalidArgument, "message {} is not an object", index);
+  }
+  Json prepared = Json::object();
+  for (const auto& [name, value] : message.items()) {
+    if (!value.is_null()) prepared[name] = value;
+  }
+  for (const char* name : kReasoningNames) {
+    const auto found = prepared.find(name);
+    if (found == prepared.end()) continue;
+    const Json reasoning = *found;
+    if (!prepared.contains("thinking")) prepared["thinking"] = reasoning;
+    prepared["reasoning_content"] = reasoning;
+    break;
+  }
+  return prepared;
+}
+
+}  // namespace
+
+struct ChatTemplate::Impl {
+  std::map<std::string, jinja::Program> programs;  // by name
+  Json special_tokens = Json::object();
+
+  const jinja::Program& choose(bool has_tools) const {
+    if (has_tools) {
+      const auto tool_use = programs.find("tool_use");
+      if (tool_use != programs.end()) return tool_use->second;
+    }
+    const auto found = programs.find("default");
+    if (found != programs.end()) return found->second;
+    throw_error(ErrorCode::kInvalidArgument,
+                "the model has several chat templates and none of them is named 'default'");
+  }
+};
+
+std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& model_dir) {
+  const fs::path folder(model_dir);
+  const std::optional<Json> config = read_json(folder / "tokenizer_config.json");
+  const Sources sources = find_sources(folder, config);
+  if (sources.empty()) {
+    throw_error(ErrorCode::kNotFound,
+                "{}: no chat template (looked for chat_template.jinja, chat_template.json and "
+                "chat_template in tokenizer_config.json)",
+                model_dir);
+  }
+  auto result = std::unique_ptr<ChatTemplate>(new ChatTemplate());
+  for (const auto& [name, source] : sources) {
+    result->impl_->programs.emplace(name, jinja::Program(source));
+  }
+  result->impl_->special_tokens = find_special_tokens(config);
+  return result;
+}
+
+ChatTemplate::ChatTemplate() : impl_(std::make_unique<Impl>()) {}
+
+ChatTemplate::ChatTemplate(const std::string& source) : ChatTemplate() {
+  impl_->programs.emplace("default", jinja::Program(source));
+}
+
+ChatTemplate::~ChatTemplate() = default;
+
+std::string ChatTemplate::render(const Json& messages, const Json& tools,
+                                 bool add_generation_prompt, const Json& kwargs) const {
+  if (!messages.is_array() || messages.empty()) {
+    throw_error(ErrorCode::kInvalidArgument, "messages must be an array of at least one message");
+  }
+  if (!tools.is_null() && !tools.is_array()) {
+    throw_error(ErrorCode::kInvalidArgument, "tools must be an array");
+  }
+  if (!kwargs.is_null() && !kwargs.is_object()) {
+    throw_error(ErrorCode::kInvalidArgument, "chat_template_kwargs must be an object");
+  }
+  Json variables = impl_->special_tokens;
+  variables["documents"] = nullptr;
+  for (const auto& [name, value] : kwargs.items()) variables[name] = value;
+  Json prepared = Json::array();
+  for (const Json& message : messages)
+    prepared.push_back(prepare_message(message, prepared.size()));
+  variables["messages"] = std::move(prepared);
+  variables["tools"] = tools;
+  variables["add_generation_prompt"] = add_generation_prompt;
+  return impl_->choose(!tools.is_null()).render(variables);
+}
+
+}  // namespace nanovllm

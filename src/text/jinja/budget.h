@@ -1,0 +1,100 @@
+// How much one rendering may use: steps (time), live bytes (memory), nesting (stack) and output.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "text/jinja/error.h"
+
+namespace nanovllm::jinja {
+
+// A real chat of a thousand messages takes about a million steps, and no template needs more than a
+// few dozen levels. Every limit is an error of its own that names the limit.
+struct Limits {
+  int64_t max_steps = 50'000'000;             // evaluated nodes, and one for every 64 bytes handled
+  int64_t max_live_bytes = int64_t{1} << 29;  // of strings and containers, the variables included
+  int64_t max_output_bytes = int64_t{1} << 26;
+  int max_depth = 1000;  // nested evaluations, macros and recursive loops included
+};
+
+// Containers within containers: bounds every recursion over data (printing, comparing, freeing).
+inline constexpr int kMaxDataDepth = 500;
+// Expressions within expressions and blocks within blocks: bounds every recursion over the
+// template.
+inline constexpr int kMaxExpressionDepth = 200;
+inline constexpr int kMaxBlockDepth = 100;
+// Bytes of template source.
+inline constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
+
+class Budget {
+ public:
+  explicit Budget(const Limits& limits) : limits_(limits) {}
+  Budget(const Budget&) = delete;
+  Budget& operator=(const Budget&) = delete;
+
+  void step() {
+    if (++steps_ > limits_.max_steps) fail_steps();
+  }
+  // To be called before the work is done, so that a refusal costs nothing.
+  void work(size_t bytes) {
+    steps_ += static_cast<int64_t>(bytes >> 6);
+    if (steps_ > limits_.max_steps || bytes > (size_t{1} << 40)) fail_steps();
+  }
+  // Says that `bytes` are about to be allocated; nothing is recorded.
+  void expect(size_t bytes) const {
+    if (bytes > static_cast<size_t>(limits_.max_live_bytes - live_)) fail_memory();
+  }
+  void allocate(size_t bytes) {
+    expect(bytes);
+    live_ += static_cast<int64_t>(bytes);
+  }
+  void release(size_t bytes) noexcept { live_ -= static_cast<int64_t>(bytes); }
+
+  void enter() {
+    if (++depth_ > limits_.max_depth) {
+      --depth_;
+      fail_depth();
+    }
+  }
+  void leave() noexcept { --depth_; }
+  void check_output(size_t bytes) const {
+    if (bytes > static_cast<size_t>(limits_.max_output_bytes)) fail_output();
+  }
+  int64_t steps() const { return steps_; }
+
+ private:
+  [[noreturn]] void fail_steps() const {
+    fail(Fault::kLimit, "rendering takes more than the {} steps allowed", limits_.max_steps);
+  }
+  [[noreturn]] void fail_memory() const {
+    fail(Fault::kLimit, "rendering needs more than the {} bytes of memory allowed",
+         limits_.max_live_bytes);
+  }
+  [[noreturn]] void fail_depth() const {
+    fail(Fault::kLimit, "macros, loops or expressions nest deeper than the {} levels allowed",
+         limits_.max_depth);
+  }
+  [[noreturn]] void fail_output() const {
+    fail(Fault::kLimit, "the rendered text is longer than the {} bytes allowed",
+         limits_.max_output_bytes);
+  }
+
+  const Limits limits_;
+  int64_t steps_ = 0;
+  int64_t live_ = 0;  // bytes
+  int depth_ = 0;
+};
+
+// One level of nesting for as long as it lives.
+class Nesting {
+ public:
+  explicit Nesting(Budget& budget) : budget_(budget) { budget_.enter(); }
+  ~Nesting() { budget_.leave(); }
+  Nesting(const Nesting&) = delete;
+  Nesting& operator=(const Nesting&) = delete;
+
+ private:
+  Budget& budget_;
+};
+
+}  // namespace nanovllm::jinja
