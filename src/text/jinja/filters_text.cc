@@ -314,7 +314,7 @@ Value filter_xmlattr(Interpreter& in, const Value& value, Arguments& arguments) 
                        text_of(escape(budget, entry.value)));
     budget.expect(out.size());
   }
-  if (bool_argument(autospace, true) && !out.empty()) out.insert(0, " ");
+  if (bool_argument(autospace, true) && !out.empty()) out = fmt::format(" {}", out);
   return make_string(budget, std::move(out), in.autoescape());
 }
 

@@ -100,13 +100,12 @@ std::string finish_number(Budget& budget, const Spec& spec, bool is_negative, st
   const char align = spec.align == 0 ? '>' : spec.align;
   if (spec.grouping != 0) {
     if (align == '=' && spec.fill == '0') {
-      // Zeros that fill up are grouped like the digits they go with.
+      // Zeros that fill up are grouped like the digits they go with. A separator never stands
+      // first, so a width that would end on one is exceeded by one.
       const auto wanted = spec.width - static_cast<int64_t>(prefix.size() + rest.size());
-      while (static_cast<int64_t>(group(whole, spec.grouping, group_size).size()) < wanted) {
-        budget.step();
-        whole.insert(0, "0");
-        // A separator never stands first, so a width that would end on one is exceeded by one.
-      }
+      auto count = static_cast<int64_t>(whole.size());
+      while (count + (count - 1) / static_cast<int64_t>(group_size) < wanted) ++count;
+      whole = pad(budget, whole, count, '0', Align::kRight);
     }
     whole = group(whole, spec.grouping, group_size);
   }

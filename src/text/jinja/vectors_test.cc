@@ -1,0 +1,116 @@
+// The chat templates and snippets of ../shared/data/chat-templates.tar.xz with the text that real
+// Jinja2 gives.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "nanovllm/error.h"
+#include "text/jinja/jinja.h"
+
+namespace nanovllm::jinja {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kArchive = NANOVLLM_SOURCE_DIR "/../shared/data/chat-templates.tar.xz";
+
+class ChatTemplateVectors : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (!fs::exists(kArchive)) return;
+    root_ = fs::temp_directory_path() / ("chat_templates_" + std::to_string(::getpid()));
+    fs::create_directories(root_);
+    const std::string command = "tar -C " + root_.string() + " -xf " + kArchive;
+    ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  }
+  static void TearDownTestSuite() {
+    if (!root_.empty()) fs::remove_all(root_);
+  }
+  void SetUp() override {
+    if (!fs::exists(kArchive)) GTEST_SKIP() << kArchive << " is not there";
+  }
+
+  static fs::path find(const std::string& name) {
+    for (const auto& entry : fs::recursive_directory_iterator(root_)) {
+      if (entry.path().filename() == name) return entry.path();
+    }
+    ADD_FAILURE() << name << " is not in the archive";
+    return {};
+  }
+  static std::string read(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  // The vectors' clock: 2025-07-10 12:00.
+  static RenderOptions at_mock_date() {
+    std::tm now{};
+    now.tm_year = 125;
+    now.tm_mon = 6;
+    now.tm_mday = 10;
+    now.tm_hour = 12;
+    now.tm_wday = 4;
+    now.tm_yday = 190;
+    RenderOptions options;
+    options.now = now;
+    return options;
+  }
+
+  static fs::path root_;
+};
+
+fs::path ChatTemplateVectors::root_;
+
+TEST_F(ChatTemplateVectors, TemplatesRenderAsInJinja2) {
+  const Json vectors = Json::parse(read(find("chat_template_vectors.json")));
+  int compared = 0;
+  for (const char* group : {"default_templates", "custom_templates"}) {
+    for (const auto& [name, vector] : vectors.at(group).items()) {
+      const Program program(vector.at("chat_template").get<std::string>());
+      EXPECT_EQ(program.render(vector.at("data"), at_mock_date()), vector.at("target")) << name;
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 27);
+}
+
+TEST_F(ChatTemplateVectors, SnippetsRenderAsInJinja2) {
+  const Json vectors = Json::parse(read(find("jinja_syntax_vectors.json")));
+  int compared = 0;
+  for (const Json& vector : vectors) {
+    // Functions of JavaScript can't be given as data.
+    if (vector.at("has_function").get<bool>()) continue;
+    const auto source = vector.at("template").get<std::string>();
+    ++compared;
+    if (vector.at("expected_jinja2").is_null()) {
+      EXPECT_THROW(Program(source).render(vector.at("context")), Error) << source;
+    } else {
+      EXPECT_EQ(Program(source).render(vector.at("context")), vector.at("expected_jinja2"))
+          << source;
+    }
+  }
+  EXPECT_EQ(compared, 157);
+}
+
+TEST_F(ChatTemplateVectors, EveryTemplateCompiles) {
+  int compiled = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(root_)) {
+    if (entry.path().extension() != ".jinja") continue;
+    EXPECT_NO_THROW(Program(read(entry.path()))) << entry.path();
+    ++compiled;
+  }
+  EXPECT_EQ(compiled, 56);
+}
+
+}  // namespace
+}  // namespace nanovllm::jinja

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""Compares our chat templates with Jinja2, set up as Hugging Face transformers sets it up.
+
+chat_template_driver is looked for in the folder NANOVLLM_BIN, the archive in NANOVLLM_SHARED. Every template and every snippet is rendered with many generated
+conversations by both; output must be identical, and where Jinja2 raises we must fail. Exit status 1 and what differs
+otherwise, 77 (a skipped test) when Jinja2 is not installed. Templates come from data/chat-templates.tar.xz, where that is
+there, and from chat_template_cases.py.
+"""
+import datetime
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+try:
+    import jinja2
+    import jinja2.ext
+    import jinja2.nodes
+    import jinja2.runtime
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+except ImportError:
+    print("SKIPPED: ChatTemplateOracle needs the Python package jinja2 (python3-jinja2)")
+    sys.exit(77)
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import chat_template_cases as cases  # noqa: E402
+
+NOW = 1752148800  # 2025-07-10 12:00:00 UTC
+
+
+class Generation(jinja2.ext.Extension):
+    """{% generation %}: its body as it is, in a scope like that of a call block."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_render"), [], [], body).set_lineno(lineno)
+
+    def _render(self, caller):
+        return caller()
+
+
+class Environment(ImmutableSandboxedEnvironment):
+    """With the sandbox of Jinja2 3.1.6, which also forbids list.pop and list.clear."""
+
+    def is_safe_attribute(self, obj, attr, value):
+        if isinstance(obj, list) and attr in ("pop", "clear"):
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
+
+def check_name(name):
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError("private name")
+
+
+class Namespace(jinja2.utils.Namespace):
+    def __init__(*args, **kwargs):
+        self, args = args[0], args[1:]
+        attributes = dict(*args, **kwargs)
+        for name in attributes:
+            check_name(name)
+        jinja2.utils.Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name, value):
+        check_name(name)
+        jinja2.utils.Namespace.__setitem__(self, name, value)
+
+
+class TemplateDict:
+    def __call__(self, *args, **kwargs):
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args, **kwargs):
+        return dict.fromkeys(*args, **kwargs)
+
+
+def raise_exception(message):
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def strftime_now(format):
+    return datetime.datetime.fromtimestamp(NOW).strftime(format)
+
+
+def make_environment():
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    environment.globals["dict"] = TemplateDict()
+    environment.globals["namespace"] = Namespace
+    return environment
+
+
+def prepare_messages(messages):
+    """What transformers.apply_chat_template does to messages before it renders them."""
+    prepared = []
+    for message in messages:
+        message = {key: value for key, value in message.items() if value is not None}
+        names = ("reasoning_content", "thinking", "reasoning")
+        reasoning = next((message[name] for name in names if name in message), None)
+        if reasoning is not None:
+            message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+        prepared.append(message)
+    return prepared
+
+
+def variables_of(request):
+    """What ChatTemplate makes of a request."""
+    if "messages" not in request:
+        return request["variables"]
+    return {"documents": None, **request["kwargs"], "messages": prepare_messages(request["messages"]),
+            "tools": request["tools"], "add_generation_prompt": request["add_generation_prompt"]}
+
+
+class Oracle:
+    def __init__(self):
+        self.environment = make_environment()
+        self.compiled = {}
+
+    def render(self, request):
+        """The output, or None where Jinja2 raises."""
+        source = request["template"]
+        if source not in self.compiled:
+            try:
+                self.compiled[source] = self.environment.from_string(source)
+            except Exception as error:  # whatever Jinja2 or Python itself raises
+                self.compiled[source] = error
+        template = self.compiled[source]
+        if isinstance(template, Exception):
+            return None, f"{type(template).__name__}: {template}"
+        try:
+            output = template.render(variables_of(request))
+            output.encode("utf-8")
+            return output, None
+        except Exception as error:
+            return None, f"{type(error).__name__}: {error}"
+
+
+def run_driver(driver, requests):
+    with tempfile.NamedTemporaryFile("w+", suffix=".jsonl") as file:
+        for request in requests:
+            file.write(json.dumps(request) + "\n")
+        file.flush()
+        with open(file.name) as stdin:
+            done = subprocess.run([driver], stdin=stdin, capture_output=True, check=False)
+    if done.returncode != 0:
+        print(f"the driver ended with {done.returncode} after {len(done.stdout.splitlines())} of {len(requests)} lines")
+        print(done.stderr.decode(errors="replace")[-2000:])
+        sys.exit(1)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def collect(shared):
+    """(name, request) for everything that is compared."""
+    requests = []
+    templates = dict(cases.TEMPLATES)
+    snippets = [(f"own snippet {index}", source, {}) for index, source in enumerate(cases.SNIPPETS)]
+    archive = shared / "data" / "chat-templates.tar.xz"
+    if archive.exists():
+        with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as tar:
+            tar.extractall(folder)
+            for path in sorted(pathlib.Path(folder).rglob("*.jinja")):
+                templates[path.name] = path.read_text(encoding="utf-8")
+            vectors = json.loads(next(pathlib.Path(folder).rglob("chat_template_vectors.json")).read_text())
+            for group in ("default_templates", "custom_templates"):
+                for name, vector in vectors[group].items():
+                    templates[name] = vector["chat_template"]
+                    requests.append((name + " (its own data)",
+                                     {"template": vector["chat_template"], "variables": vector["data"]}))
+            for vector in json.loads(next(pathlib.Path(folder).rglob("jinja_syntax_vectors.json")).read_text()):
+                if not vector["has_function"]:
+                    snippets.append((vector["name"], vector["template"], vector["context"]))
+    else:
+        print(f"SKIPPED in part: {archive} is not there; only our own templates are compared")
+    for name, source, variables in snippets:
+        requests.append((name, {"template": source, "variables": {**cases.VARIABLES, **variables}}))
+    for name, source in templates.items():
+        for case, conversation in cases.conversations():
+            # ChatTemplate shows the time as it is, so what depends on it is compared below ChatTemplate.
+            if "strftime_now" in source:
+                conversation = {"variables": variables_of(conversation)}
+            requests.append((f"{name} with {case}", {"template": source, **conversation}))
+    for _, request in requests:
+        request["now"] = NOW
+    return requests
+
+
+def show(expected, actual):
+    """Both from shortly before where they part."""
+    start = max(0, len(os.path.commonprefix([expected, actual])) - 60)
+    print(f"    Jinja2: {expected[start:start + 300]!r}\n    ours:   {actual[start:start + 300]!r}")
+
+
+def main():
+    requests = collect(pathlib.Path(os.environ["NANOVLLM_SHARED"]))
+    driver = pathlib.Path(os.environ["NANOVLLM_BIN"]) / "chat_template_driver"
+    responses = run_driver(driver, [request for _, request in requests])
+    oracle = Oracle()
+    different = raised = 0
+    for (name, request), response in zip(requests, responses):
+        expected, error = oracle.render(request)
+        raised += expected is None
+        if response.get("output") == expected:
+            continue
+        different += 1
+        if different <= int(os.environ.get("SHOW", "20")):
+            print(f"--- {name}")
+            show(error if expected is None else expected, response.get("output", response.get("error")))
+            if len(request["template"]) < 300:
+                print(f"    template: {request['template']!r}")
+    print(f"{len(requests)} renderings compared ({raised} of which Jinja2 refuses), {different} differ")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
