@@ -27,11 +27,11 @@ class CommandLine(unittest.TestCase):
     def test_help_names_every_command(self):
         result = run("--help")
         self.assertEqual(result.returncode, 0)
-        for command in ("generate", "bench", "info", "tokenize"):
+        for command in ("generate", "chat", "bench", "info", "tokenize"):
             self.assertIn(command, result.stdout)
 
     def test_every_command_has_help(self):
-        for command in (["generate"], ["bench", "throughput"], ["bench", "latency"], ["info"], ["tokenize"]):
+        for command in (["generate"], ["chat"], ["bench", "throughput"], ["bench", "latency"], ["info"], ["tokenize"]):
             result = run(*command, "--help")
             self.assertEqual(result.returncode, 0, command)
             self.assertIn("model", result.stdout)
@@ -276,6 +276,18 @@ class OtherCommands(unittest.TestCase):
         self.assertGreater(facts["output_tokens_per_second"], 0)
         facts = json.loads(run("bench", "latency", MODEL, "--input-len", "16", "--output-len", "4", "-q", "--json").stdout)
         self.assertGreater(facts["decode_tokens_per_second"], 0)
+
+    def test_chat_answers_and_obeys_commands(self):
+        result = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20",
+                     stdin="/help\nTell me a story about a dog.\n/params temperature=0.5\n/params nonsense=1\n/retry\n/clear\n/what\n/quit\nnever read\n")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("/system", result.stdout)
+        self.assertIn("temperature=0.5", result.stdout)
+        self.assertIn("nonsense", result.stderr)
+        self.assertIn("/what", result.stderr)
+        self.assertEqual(result.stderr.count("tokens"), 2)  # the speed of two answers
+        one = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20", "-m", "Tell me a story about a dog.")
+        self.assertTrue(one.stdout.strip())
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ namespace nanovllm::cli {
 using Command = std::function<int()>;
 
 Command add_generate(CLI::App& app);
+Command add_chat(CLI::App& app);
 Command add_bench_throughput(CLI::App& app);
 Command add_bench_latency(CLI::App& app);
 Command add_info(CLI::App& app);

@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
     commands[command] = add(*command);
   };
   declare(app, "generate", "continue prompts, from the command line or a file", add_generate);
+  declare(app, "chat", "talk to a model in the terminal", add_chat);
   CLI::App* bench = app.add_subcommand("bench", "measure speed");
   bench->require_subcommand(1);
   declare(*bench, "throughput", "many requests at once (default: nano-vLLM's own workload)",

@@ -1,0 +1,257 @@
+// `nanovllm chat`: a conversation in the terminal.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+
+#include "api/json.h"
+#include "base/check.h"
+#include "cli/commands.h"
+#include "cli/line_reader.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "nanovllm/llm_engine.h"
+#include "text/chat_template.h"
+
+namespace nanovllm::cli {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+struct Options {
+  std::string model;
+  std::string system;
+  std::string message;
+  std::string chat_template;
+  std::string template_kwargs = "{}";
+  std::string tools;
+  EngineConfig engine;
+  SamplingOptions sampling;
+};
+
+constexpr const char* kHelp =
+    "  /system TEXT    start over with this system message (without TEXT: none)\n"
+    "  /clear          forget the conversation\n"
+    "  /params         show the sampling parameters; /params temperature=0.5 top_k=20 sets some\n"
+    "  /retry          answer the last message again\n"
+    "  /help           this list\n"
+    "  /quit           leave (Ctrl-D too)\n"
+    "  Ctrl-C          stop the answer\n";
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw_error(ErrorCode::kNotFound, "cannot read {}: {}", path, std::strerror(errno));
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::unique_ptr<ChatTemplate> load_template(const Options& options) {
+  if (options.chat_template.empty()) return ChatTemplate::load(options.model);
+  return std::make_unique<ChatTemplate>(read_file(options.chat_template));
+}
+
+ordered_json load_tools(const std::string& path) {
+  if (path.empty()) return nullptr;
+  auto tools = ordered_json::parse(read_file(path), nullptr, false);
+  if (!tools.is_array()) {
+    throw_error(ErrorCode::kInvalidArgument, "{} must be a JSON list of tools", path);
+  }
+  return tools;
+}
+
+ordered_json parse_kwargs(const std::string& text) {
+  auto object = ordered_json::parse(text, nullptr, false);
+  if (!object.is_object()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "--chat-template-kwargs wants a JSON object such as "
+                "'{{\"enable_thinking\": false}}', got {}",
+                text);
+  }
+  return object;
+}
+
+class Chat {
+ public:
+  explicit Chat(const Options& options)
+      : options_(options),
+        template_(load_template(options)),
+        tools_(load_tools(options.tools)),
+        kwargs_(parse_kwargs(options.template_kwargs)),
+        engine_(options.model, options.engine) {
+    SamplingParams defaults = engine_.default_sampling_params();
+    defaults.max_tokens = engine_.info().max_model_len;
+    params_ = options.sampling.apply_to(defaults);
+    params_.n = 1;
+    params_.validate();
+    clear(options.system);
+  }
+
+  int run() {
+    if (!options_.message.empty()) return answer(options_.message) ? kExitOk : kExitInterrupted;
+    LineReader reader("> ");
+    if (reader.interactive()) {
+      fmt::print("{} on {}. /help lists the commands, Ctrl-D leaves.\n",
+                 bold(stdout, options_.model), engine_.info().device);
+    }
+    while (auto line = reader.read()) {
+      if (line->find_first_not_of(" \t") == std::string::npos) continue;
+      if (*line == "/quit" || *line == "/exit") break;
+      try {
+        if (!command(*line)) answer(*line);
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kInternal) throw;
+        fmt::print(stderr, "{}\n", colored(stderr, error.what(), 1));
+      }
+    }
+    return kExitOk;
+  }
+
+ private:
+  void clear(const std::string& system) {
+    system_ = system;
+    messages_ = ordered_json::array();
+    if (!system.empty()) messages_.push_back({{"role", "system"}, {"content", system}});
+  }
+
+  // True when the line was a command.
+  bool command(const std::string& line) {
+    if (line[0] != '/') return false;
+    const auto space = line.find(' ');
+    const std::string name = line.substr(0, space);
+    const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
+    if (name == "/help") {
+      fmt::print("{}", kHelp);
+    } else if (name == "/clear") {
+      clear(system_);
+    } else if (name == "/system") {
+      clear(rest);
+    } else if (name == "/params") {
+      set_params(rest);
+    } else if (name == "/retry") {
+      retry();
+    } else {
+      throw_error(ErrorCode::kInvalidArgument, "no such command: {}; /help lists them", name);
+    }
+    return true;
+  }
+
+  void set_params(const std::string& text) {
+    SamplingParams changed = params_;
+    std::istringstream words(text);
+    for (std::string word; words >> word;) {
+      const auto equals = word.find('=');
+      const std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
+      json parsed = json::parse(value, nullptr, false);
+      if (parsed.is_discarded()) parsed = value;
+      update_sampling_params(changed, {{word.substr(0, equals), parsed}});
+    }
+    changed.n = 1;
+    changed.validate();
+    params_ = changed;
+    fmt::print("temperature={} top_k={} top_p={} min_p={} repetition_penalty={} max_tokens={}{}\n",
+               params_.temperature, params_.top_k, params_.top_p, params_.min_p,
+               params_.repetition_penalty, params_.max_tokens,
+               params_.seed ? fmt::format(" seed={}", *params_.seed) : "");
+  }
+
+  void retry() {
+    if (messages_.size() < 2 || messages_.back()["role"] != "assistant") {
+      throw_error(ErrorCode::kInvalidArgument, "there is no answer to try again yet");
+    }
+    messages_.erase(messages_.size() - 1);
+    const auto text = messages_.back()["content"].get<std::string>();
+    messages_.erase(messages_.size() - 1);
+    answer(text);
+  }
+
+  // Streams the answer to one message; false when Ctrl-C stopped it. A message that can't be
+  // answered leaves the conversation as it was.
+  bool answer(const std::string& text) {
+    ordered_json messages = messages_;
+    messages.push_back({{"role", "user"}, {"content", text}});
+    const std::string prompt = template_->render(messages, tools_, true, kwargs_);
+    const std::vector<int32_t> ids = engine_.encode(prompt, false);
+    const int room = engine_.info().max_model_len - static_cast<int>(ids.size());
+    if (room <= 0) {
+      throw_error(ErrorCode::kInvalidArgument,
+                  "the conversation has {} tokens and the model takes {}; /clear starts over",
+                  ids.size(), engine_.info().max_model_len);
+    }
+    SamplingParams params = params_;
+    params.max_tokens = std::min(params.max_tokens, room);
+    params.output_kind = RequestOutputKind::kDelta;
+    const InterruptGuard guard;
+    const uint64_t id = engine_.add_request(ids, params);
+    std::string reply;
+    RequestOutput last;
+    size_t num_tokens = 0;
+    bool aborted = false;
+    while (!engine_.is_finished()) {
+      for (RequestOutput& output : engine_.step()) {
+        fmt::print("{}", output.outputs.front().text);
+        reply += output.outputs.front().text;
+        num_tokens += output.outputs.front().token_ids.size();
+        last = std::move(output);
+      }
+      std::fflush(stdout);
+      if (InterruptGuard::interrupted() && !aborted) {
+        aborted = true;
+        engine_.abort_request(id);
+      }
+    }
+    fmt::print("\n");
+    show_speed(num_tokens, last.metrics, aborted);
+    messages.push_back({{"role", "assistant"}, {"content", reply}});
+    messages_ = std::move(messages);
+    return !aborted;
+  }
+
+  static void show_speed(size_t count, const RequestMetrics& times, bool aborted) {
+    const double decode = times.time_to_finish - times.time_to_first_token;
+    std::string text = fmt::format("{} tokens", count);
+    if (count > 1 && decode > 0) {
+      text += fmt::format(", {:.1f} tok/s", static_cast<double>(count - 1) / decode);
+    }
+    text += fmt::format(", first after {:.2f} s", times.time_to_first_token);
+    if (aborted) text += ", stopped";
+    fmt::print(stderr, "{}\n", dim(stderr, "[" + text + "]"));
+  }
+
+  const Options& options_;
+  std::unique_ptr<ChatTemplate> template_;
+  ordered_json tools_;
+  ordered_json kwargs_;
+  LLMEngine engine_;
+  SamplingParams params_;
+  std::string system_;
+  ordered_json messages_;
+};
+
+}  // namespace
+
+Command add_chat(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("model", options->model, "model folder")->required();
+  app.add_option("--system", options->system, "system message");
+  app.add_option("-m,--message", options->message, "answer this one message and end");
+  app.add_option("--chat-template", options->chat_template,
+                 "Jinja file to use instead of the model's own template");
+  app.add_option("--chat-template-kwargs", options->template_kwargs,
+                 "further variables for the template, as a JSON object")
+      ->capture_default_str();
+  app.add_option("--tools", options->tools,
+                 "JSON file with a list of tools for the template, as the OpenAI API has them");
+  options->sampling.add_to(app);
+  add_engine_options(app, options->engine);
+  app.footer(std::string("In the chat:\n") + kHelp);
+  return [options] { return Chat(*options).run(); };
+}
+
+}  // namespace nanovllm::cli
