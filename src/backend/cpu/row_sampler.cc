@@ -18,9 +18,6 @@ constexpr int64_t kBlocksInRange = 32;
 // 32 KB of sums, which fit in the L1 cache; a flat row of 150,000 logits has some hundreds in the
 // fullest bin.
 constexpr int kBins = 8192;
-// Weights of 0 are added to one of several sums that nobody reads: one would be a chain of
-// additions, each waiting for the one before.
-constexpr int kIdleBins = 16;
 
 }  // namespace
 
@@ -167,20 +164,10 @@ float RowSampler::bound_of_kth_largest(int64_t k) {
 // 1 <= k <= vocab_size.
 float RowSampler::kth_largest(int64_t k) {
   const float bound = bound_of_kth_largest(k);
-  size_t count = 0;
-  for (int64_t b = 0; b < num_blocks_; ++b) {
-    if (max_[b] < bound) continue;
-    if (ordered_.size() < count + kSampleBlock) ordered_.resize(2 * count + kSampleBlock);
-    const float* const x = block(b);
-    const int n = block_size(b);
-    for (int i = 0; i < n; ++i) {
-      ordered_[count] = x[i];
-      count += x[i] >= bound;
-    }
-  }
-  std::nth_element(ordered_.begin(), ordered_.begin() + (k - 1),
-                   ordered_.begin() + static_cast<int64_t>(count), std::greater<>());
-  return ordered_[k - 1];
+  collect_at_least(bound);
+  std::nth_element(collected_.begin(), collected_.begin() + (k - 1), collected_.end(),
+                   std::greater<>());
+  return collected_[k - 1];
 }
 
 RowSampler::Threshold RowSampler::top_p_threshold(float top_p, float lowest) {
@@ -191,39 +178,55 @@ RowSampler::Threshold RowSampler::top_p_threshold(float top_p, float lowest) {
   const double unneeded = (1 - static_cast<double>(top_p)) * total / (2.0 * vocab_size_);
   lowest = std::max(
       {lowest, top_ + static_cast<float>(std::log(unneeded)) / scale_, top_ - 87 / scale_});
+  collect_at_least(lowest);
   const float bins_per_unit = kBins / (top_ - lowest);
-  histogram_.assign(kBins + kIdleBins, 0);
   float weight[kSampleBlock];
   int32_t bin[kSampleBlock];
-  for (int64_t b = 0; b < num_blocks_; ++b) {
-    if (max_[b] < lowest) continue;
-    kernels_->weights(block(b), block_size(b), {top_, scale_, lowest}, weight);
-    kernels_->bins(block(b), block_size(b), top_, bins_per_unit, kBins - 1, bin);
-    for (int i = 0; i < kSampleBlock; ++i) {  // behind a short block, weights are 0
-      histogram_[weight[i] > 0 ? bin[i] : kBins + i % kIdleBins] += weight[i];
+  const auto for_each_candidate = [&](auto&& fn) {
+    for (size_t begin = 0; begin < collected_.size(); begin += kSampleBlock) {
+      const float* const x = &collected_[begin];
+      const auto n = static_cast<int>(std::min<size_t>(kSampleBlock, collected_.size() - begin));
+      kernels_->weights(x, n, {top_, scale_, lowest}, weight);
+      kernels_->bins(x, n, top_, bins_per_unit, kBins - 1, bin);
+      for (int i = 0; i < n; ++i) fn(begin + i, bin[i], weight[i]);
     }
-  }
+  };
+  histogram_.assign(kBins, 0);
+  for_each_candidate([&](size_t, int32_t b, float w) { histogram_[b] += w; });
   double before = 0;
-  int crossed = 0;
+  int32_t crossed = 0;
   while (crossed < kBins - 1 && before + histogram_[crossed] < needed) {
     before += histogram_[crossed++];
   }
   candidates_.clear();
-  for (int64_t b = 0; b < num_blocks_; ++b) {
-    if (max_[b] < lowest) continue;
-    kernels_->bins(block(b), block_size(b), top_, bins_per_unit, kBins - 1, bin);
-    int hits = 0;
-    for (int i = 0; i < kSampleBlock; ++i) hits += bin[i] == crossed;
-    if (hits == 0) continue;
-    kernels_->weights(block(b), block_size(b), {top_, scale_, lowest}, weight);
-    for (int i = 0; i < kSampleBlock; ++i) {
-      if (bin[i] != crossed || weight[i] == 0) continue;
-      candidates_.push_back({block(b)[i], static_cast<int32_t>(b * kSampleBlock + i), weight[i]});
-    }
-  }
-  // Rounding, or a top_p next to 1: everything above `lowest` is needed.
+  for_each_candidate([&](size_t i, int32_t b, float w) {
+    if (b == crossed) candidates_.push_back({collected_[i], collected_ids_[i], w});
+  });
+  // Rounding, or a top_p next to 1: everything from `lowest` on is needed.
   if (candidates_.empty()) return {lowest, vocab_size_};
   return last_needed(needed - before);
+}
+
+// Logits from `lowest` on, in id order.
+void RowSampler::collect_at_least(float lowest) {
+  const size_t size = kernels_->count_at_least(logits_, vocab_size_, lowest);
+  // Each logit is written before it is known to count, so that nothing has to be predicted.
+  collected_.resize(size + 1);
+  collected_ids_.resize(size + 1);
+  size_t count = 0;
+  for (int64_t b = 0; b < num_blocks_; ++b) {
+    if (max_[b] < lowest) continue;
+    const float* const x = block(b);
+    const auto first_id = static_cast<int32_t>(b * kSampleBlock);
+    const int n = block_size(b);
+    for (int i = 0; i < n; ++i) {
+      collected_[count] = x[i];
+      collected_ids_[count] = first_id + i;
+      count += x[i] >= lowest;
+    }
+  }
+  collected_.resize(size);
+  collected_ids_.resize(size);
 }
 
 // The last of the most likely candidates whose weights reach `needed`; the last of all when they do
@@ -286,14 +289,10 @@ std::vector<LogprobEntry> RowSampler::logprobs(int32_t chosen, int32_t count) {
   count = static_cast<int32_t>(std::min<int64_t>(count, vocab_size_));
   if (count == 0) return entries;
   const float kth = kth_largest(count);
+  collect_at_least(kth);
   candidates_.clear();
-  for (int64_t b = 0; b < num_blocks_; ++b) {
-    if (max_[b] < kth) continue;
-    for (int i = 0; i < block_size(b); ++i) {
-      const float logit = block(b)[i];
-      if (logit >= kth)
-        candidates_.push_back({logit, static_cast<int32_t>(b * kSampleBlock + i), 0});
-    }
+  for (size_t i = 0; i < collected_.size(); ++i) {
+    candidates_.push_back({collected_[i], collected_ids_[i], 0});
   }
   std::partial_sort(candidates_.begin(), candidates_.begin() + count, candidates_.end(),
                     [](const Candidate& a, const Candidate& b) {

@@ -55,6 +55,7 @@ class RowSampler {
   void weigh_range(int64_t begin, int64_t end, float lowest);
   float bound_of_kth_largest(int64_t k);
   float kth_largest(int64_t k);
+  void collect_at_least(float lowest);
   Threshold top_p_threshold(float top_p, float lowest);
   Threshold last_needed(double needed);
   int32_t pick(const Threshold& threshold, double u);
@@ -75,6 +76,8 @@ class RowSampler {
   std::vector<float> ordered_;   // values that nth_element shuffles
   std::vector<uint8_t> edited_;  // [num_blocks] the block holds an edited logit
   std::vector<float> histogram_;
+  std::vector<float> collected_;  // logits, and their ids
+  std::vector<int32_t> collected_ids_;
   std::vector<Candidate> candidates_;
 };
 

@@ -1,6 +1,7 @@
 #include "backend/cpu/sampling_edits.h"
 
 #include <limits>
+#include <ranges>
 
 namespace nanovllm {
 namespace {
@@ -56,7 +57,7 @@ void LogitEdits::apply_penalties(const SamplingRow& row, float* logits, int64_t 
 
 void LogitEdits::undo(float* logits) {
   // Backwards: a logit that was edited twice ends with its first value.
-  for (auto edit = undo_.rbegin(); edit != undo_.rend(); ++edit) logits[edit->first] = edit->second;
+  for (const auto& [id, raw] : std::views::reverse(undo_)) logits[id] = raw;
 }
 
 }  // namespace nanovllm

@@ -97,7 +97,7 @@ void block_max(const float* x, int64_t n, float* max) {
     for (int i = 0; i < kSampleBlock; i += kLanes) {
       for (int part = 0; part < kParts; ++part) {
         const Floats v = load(block + i + part * kWidth);
-        is_nan[part] |= v != v;
+        is_nan[part] |= v != v;  // NOLINT(misc-redundant-expression): only NaN differs from itself
         best[part] = v > best[part] ? v : best[part];
       }
     }
