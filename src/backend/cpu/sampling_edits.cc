@@ -1,7 +1,6 @@
 #include "backend/cpu/sampling_edits.h"
 
 #include <limits>
-#include <ranges>
 
 namespace nanovllm {
 namespace {
@@ -57,7 +56,7 @@ void LogitEdits::apply_penalties(const SamplingRow& row, float* logits, int64_t 
 
 void LogitEdits::undo(float* logits) {
   // Backwards: a logit that was edited twice ends with its first value.
-  for (const auto& [id, raw] : std::views::reverse(undo_)) logits[id] = raw;
+  for (size_t i = undo_.size(); i-- > 0;) logits[undo_[i].first] = undo_[i].second;
 }
 
 }  // namespace nanovllm
