@@ -1,5 +1,5 @@
-// NANOVLLM_CHECK, for bugs of ours only: prints the condition and aborts. Bad input throws Error instead
-// (base/check.h). Apart from that header so that device code can include it.
+// NANOVLLM_CHECK, for bugs of ours only: prints the condition and aborts. Bad input throws Error
+// instead (base/check.h). Apart from that header so that device code can include it.
 #pragma once
 
 namespace nanovllm {

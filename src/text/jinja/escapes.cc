@@ -20,7 +20,8 @@ char32_t read_hex(std::string_view text, size_t& pos, int count, char letter) {
     if (digit < 0) fail(Fault::kSyntax, "\\{} needs {} hexadecimal digits", letter, count);
     value = value * 16 + static_cast<char32_t>(digit);
   }
-  if (value > 0x10FFFF) fail(Fault::kSyntax, "\\U{:08x} is no Unicode character", static_cast<uint32_t>(value));
+  if (value > 0x10FFFF)
+    fail(Fault::kSyntax, "\\U{:08x} is no Unicode character", static_cast<uint32_t>(value));
   return value;
 }
 
