@@ -64,6 +64,9 @@ void append_opaque(std::string& out, const Value& value) {
     case Kind::kFunction:
       out += fmt::format("<function {}>", value.as_function().name);
       break;
+    case Kind::kSelf:
+      out += "<TemplateReference None>";
+      break;
     case Kind::kMethod:
       out += fmt::format("<built-in method {} of {} object>", value.as<Method>().builtin.name,
                          type_name(value.as<Method>().self));

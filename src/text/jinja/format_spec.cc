@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 #include "text/jinja/format.h"
 #include "text/jinja/interpreter.h"
@@ -142,21 +143,43 @@ std::string format_string(Budget& budget, Spec spec, const Value& value) {
   return finish_number(budget, spec, false, "", std::string(text), "", 3);
 }
 
+// Without a type but with a precision: like 'g', but with an exponent already where a number would
+// otherwise end at its point, and with a digit behind the point where there is no exponent.
+std::string general_digits(Budget& budget, double number, int64_t precision) {
+  precision = std::max<int64_t>(1, precision);
+  std::string scientific = float_digits(budget, number, 'e', precision - 1, false);
+  const size_t e = scientific.find('e');
+  if (e == std::string::npos) return scientific;  // inf and nan
+  const int exponent = std::atoi(scientific.c_str() + e + 1);
+  if (exponent >= -4 && exponent < precision - 1) {
+    std::string digits = float_digits(budget, number, 'g', precision, false);
+    if (digits.find('.') == std::string::npos) digits += ".0";
+    return digits;
+  }
+  std::string mantissa = scientific.substr(0, e);
+  if (mantissa.find('.') != std::string::npos) {
+    mantissa.erase(mantissa.find_last_not_of('0') + 1);
+    if (mantissa.back() == '.') mantissa.pop_back();
+  }
+  return mantissa + scientific.substr(e);
+}
+
 std::string format_float(Budget& budget, const Spec& spec, const Value& value) {
   const double number = float_of(value);
   const bool is_negative = std::signbit(number) && !std::isnan(number);
   std::string digits;
   if (spec.type == 0 && spec.precision < 0) {
     digits = float_repr(std::abs(number));
+  } else if (spec.type == 0) {
+    digits = general_digits(budget, number, spec.precision);
   } else {
     char type = spec.type;
-    if (type == 0 || type == 'n') type = 'g';
+    if (type == 'n') type = 'g';
     const bool is_percent = type == '%';
     int64_t precision = spec.precision < 0 ? 6 : spec.precision;
     if ((type == 'g' || type == 'G') && precision == 0) precision = 1;
     digits = float_digits(budget, is_percent ? number * 100 : number, is_percent ? 'f' : type,
                           precision, spec.alternate);
-    if (spec.type == 0 && digits.find_first_of(".en") == std::string::npos) digits += ".0";
     if (is_percent) digits += '%';
   }
   const size_t whole = std::min(digits.find_first_not_of("0123456789"), digits.size());

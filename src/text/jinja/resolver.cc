@@ -115,6 +115,16 @@ class Resolver {
       case ExprKind::kCondition:
         is_soft = true;
         break;
+      case ExprKind::kAnd:
+      case ExprKind::kOr: {
+        // Jinja folds constants before it looks for filters, so what is never reached may name any.
+        const auto& node = static_cast<const Binary&>(expr);
+        const bool is_decided =
+            node.left->kind == ExprKind::kConst &&
+            is_truthy(static_cast<const Const&>(*node.left).value) == (expr.kind == ExprKind::kOr);
+        resolve(*node.left, frame, is_soft);
+        return resolve(*node.right, frame, is_soft || is_decided);
+      }
       case ExprKind::kFilter:
       case ExprKind::kTest: {
         const auto& node = static_cast<FilterOrTest&>(expr);
