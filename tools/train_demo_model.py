@@ -4,7 +4,7 @@
     python3 tools/train_demo_model.py --corpora corpora.tar.xz --out models/demo
 
 The text is small (half a million tokens of short stories, three million of children's books), so the
-model is not trained on it alone: four larger teachers are trained first, with strong regularisation,
+model is not trained on it alone: several larger teachers are trained first, with strong regularisation,
 they write new stories, and the small model learns the teachers' mean distribution over all of it
 (as in "Baby Llama", arXiv:2308.02019). The best state on held-out stories is kept each time.
 
@@ -43,7 +43,7 @@ def main() -> None:
         from demo_model import corpus, tokens
 
         root = corpus.open_corpora(arguments.corpora, arguments.work)
-        passes, prompts = (2, 64) if arguments.smoke else (20, 16000)
+        passes, prompts = (2, 64) if arguments.smoke else (40, 16000)
         tokens.prepare(root, arguments.work, passes, prompts, arguments.seed)
     if arguments.stage in ("all", "train"):
         from demo_model import distil

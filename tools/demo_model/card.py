@@ -14,6 +14,8 @@ from .model import Shape
 SAMPLE_REQUESTS = ("Tell me a story about a dragon.", "Tell me a story about a little boat and the moon.")
 SAMPLE_OPENING = "Once upon a time, there was a little mouse who"
 
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
 
 def sample(folder: Path) -> list[tuple[str, str]]:
     """Prompt and answer, drawn with generation_config.json and a fixed seed."""
@@ -59,6 +61,7 @@ def write_card(report: dict, folder: Path) -> None:
     text = template.substitute(
         parameters=f"{report['parameters'] / 1e6:.2f} million",
         teacher_parameters=f"{report['teacher_parameters'] / 1e6:.0f} million",
+        teachers=NUMBERS[len(teachers)],
         layers=report["shape"]["num_hidden_layers"],
         hidden=report["shape"]["hidden_size"],
         heads=report["shape"]["num_attention_heads"],

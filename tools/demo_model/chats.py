@@ -5,6 +5,8 @@ import math
 import random
 import re
 
+from .casting import GROUP_OF, leading_noun, with_article
+
 CHARACTER = re.compile(r"\b(an?)\s+((?:[a-z]+\s+){0,2}[a-z]+)\s+(?:named|called)\s+([A-Z][a-z]+)")
 WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[.,!?;\"]|[A-Z]\w*")
 DETERMINERS = set("a an the his her their my your some this that".split())
@@ -87,24 +89,27 @@ class Topics:
             if seen >= max(4, 0.25 * total[word])
             and as_noun[word] > 0.7 * seen
             and re.fullmatch("[a-z]{3,}", word)
-        } - DULL
+        } - DULL | set(GROUP_OF)
 
     def subjects(self, story: str) -> list[str]:
-        """The story's two most telling nouns, each with the article that the story gives it."""
+        """The story's two most telling nouns, each with the article that the story gives it.
+
+        The leading noun comes first where there is one.
+        """
         counts = collections.Counter(word for word in WORD.findall(story) if word in self.nouns)
         opening = set(WORD.findall(story[: len(story) // 2]))
         weight = {
-            word: count * math.log(self.num_stories / self.documents[word])
+            word: count * math.log(self.num_stories / (1 + self.documents[word]))
             for word, count in counts.items()
             if count >= 2 and word in opening
         }
-        best = sorted(weight, key=weight.get, reverse=True)[:2]
+        best = sorted(weight, key=lambda w: (w == leading_noun(story), weight[w]), reverse=True)[:2]
         return [self._with_article(story, word) for word in best]
 
     @staticmethod
     def _with_article(story: str, word: str) -> str:
         if re.search(rf"\b[Aa]n?\s+(?:[a-z]+\s+){{0,2}}{word}\b", story) and not word.endswith("s"):
-            return ("an " if word[0] in "aeiou" else "a ") + word
+            return with_article(word)
         if word.endswith("s") or re.search(rf"\b(some|more|of|with)\s+{word}\b", story):
             return word
         return "the " + word
@@ -113,7 +118,7 @@ class Topics:
         """What a listener could have asked for to be told this story; None if nothing stands out."""
         found = CHARACTER.search(story[:250])
         subjects = self.subjects(story)
-        options = list(subjects)
+        options = subjects[:1] * 3 + subjects[1:]
         if len(subjects) == 2:
             options.append(f"{subjects[0]} and {subjects[1]}")
         if found:
@@ -121,8 +126,8 @@ class Topics:
             noun = kind.split()[-1]
             options.append(f"{article} {kind} named {name}")
             if noun not in DULL:  # "a little brown dog" is also "a dog"; "a boy" is too little to go by
-                options += [f"{article} {kind}", f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"]
-            options += [f"{article} {kind} and {subject}" for subject in subjects if subject not in kind]
+                options += [f"{article} {kind}", with_article(noun)]
+            options += [f"{article} {kind} and {subject}" for subject in subjects if subject.split()[-1] not in kind]
         return rng.choice(options) if options else None
 
 

@@ -10,15 +10,22 @@ from tokenizers import Tokenizer
 
 from . import publish, writing
 from .model import Qwen3, Shape, distillation_loss, next_token_loss
-from .tokens import Encoder, load_streams
-from .training import Plan, Result, Windows, evaluate, held_out_windows, train
+from .tokens import load_streams
+from .training import Plan, Result, Windows, evaluate, held_out_windows, story_loss, train
 
 STUDENT = Shape(vocab_size=4099)
 TEACHER = dataclasses.replace(STUDENT, hidden_size=512, intermediate_size=1536, head_dim=64)
 # Weight decay, learning rate, steps: alike enough to share compiled code, different enough to err
 # differently, and a spread where the best choice is not known beforehand.
-TEACHER_PLANS = ((0.3, 1.2e-3, 1600), (0.6, 1.2e-3, 2000), (1.0, 1.2e-3, 2800), (0.6, 2e-3, 2000))
-TEACHER_DROPOUT, STUDENT_DROPOUT = 0.2, 0.0
+TEACHER_PLANS = (
+    (1.0, 1.2e-3, 1200),
+    (1.0, 1.6e-3, 1400),
+    (1.5, 1.2e-3, 1400),
+    (1.0, 1.2e-3, 1600),
+    (2.0, 1.2e-3, 1400),
+    (1.5, 1.6e-3, 1200),
+)
+TEACHER_DROPOUT, STUDENT_DROPOUT = 0.25, 0.0
 TEACHER_MIX = {"stories": (0.15, 0.5), "books": (0.85, 0.5)}
 STUDENT_MIX = {"stories": (0.2, 0.25), "written": (0.4, 0.55), "books": (0.4, 0.2)}
 STUDENT_STEPS, STUDENT_RATE, STUDENT_DECAY = 9000, 2e-3, 0.1
@@ -34,7 +41,8 @@ class Scale:
     teacher_plans: tuple = TEACHER_PLANS
     student_steps: int = STUDENT_STEPS
     tokens_per_step: int = 32768
-    stories_per_teacher: int = 4000
+    writers: int = 3  # the best of the teachers
+    stories_per_writer: int = 5300
     evaluations: int = 20
 
 
@@ -44,7 +52,8 @@ SMOKE = Scale(
     teacher_plans=((0.3, 1e-3, 4), (0.6, 1e-3, 4)),
     student_steps=4,
     tokens_per_step=2048,
-    stories_per_teacher=32,
+    writers=1,
+    stories_per_writer=64,
     evaluations=2,
 )
 
@@ -115,9 +124,9 @@ class Run:
         return model.eval(), result
 
     def write_stories(self, teachers: list[Qwen3]) -> None:
-        newline = Encoder(Tokenizer.from_file(str(self.work / "tokenizer.json"))).newline
+        tokenizer = Tokenizer.from_file(str(self.work / "tokenizer.json"))
         stream = writing.stream_of_teachers(
-            teachers, self.streams["prompts"], newline, self.seed, self.scale.stories_per_teacher
+            teachers, self.streams["prompts"], tokenizer, self.seed, self.scale.stories_per_writer
         )
         self.streams["written"] = stream
         self.log(f"teachers wrote {len(stream.starts)} stories, {len(stream.tokens)} tokens")
@@ -133,9 +142,10 @@ class Run:
         teachers = [model for model, _ in trained]
         ensemble = evaluate(teachers, self.held_out)
         self.log("teachers together: " + " ".join(f"{k} {v:.4f}" for k, v in ensemble.items()))
-        self.write_stories(teachers)
-        # A minute for compilation and for what follows the last step.
-        student, result = self.train_student(teachers, max(self.seconds - self.elapsed() - 60, 1.0))
+        ranked = sorted(trained, key=lambda pair: story_loss(pair[1].best))
+        self.write_stories([model for model, _ in ranked[: self.scale.writers]])
+        # Half a minute for compilation and for what follows the last step.
+        student, result = self.train_student(teachers, max(self.seconds - self.elapsed() - 30, 1.0))
         publish.save_weights(student, self.work / "model.safetensors")
         rounded = publish.load_weights(self.scale.student, self.work / "model.safetensors").to(self.device)
         final = evaluate([rounded], self.held_out)

@@ -8,6 +8,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from . import chats
+from .casting import recast
 from .corpus import load_books, load_stories
 from .names import rename
 
@@ -91,6 +92,13 @@ class Encoder:
         return documents
 
 
+def vary(story: str, rng: random.Random) -> str:
+    """New names three times in four, a new leading noun every other time."""
+    if rng.random() < 0.5:
+        story = recast(story, rng)
+    return rename(story, rng) if rng.random() < 0.75 else story
+
+
 def group(stories: list[str], rng: random.Random) -> list[list[str]]:
     """Most conversations hold one story, some two, a few up to six."""
     groups, index = [], 0
@@ -102,15 +110,14 @@ def group(stories: list[str], rng: random.Random) -> list[list[str]]:
 
 
 def story_stream(encoder: Encoder, topics: chats.Topics, stories: list[str], passes: int, rng) -> Stream:
-    """Every pass holds each story once, half of them plain and half in conversations, in a new order
-    and, three times in four, with new names."""
+    """Every pass holds each story once, varied, in a new order, half of them plain and half in conversations."""
     documents = []
     for _ in range(passes):
-        renamed = [rename(s, rng) if rng.random() < 0.75 else s for s in stories]
-        rng.shuffle(renamed)
-        half = len(renamed) // 2
-        talks = [chats.conversation(topics, g, rng) for g in group(renamed[half:], rng)]
-        mixed = encoder.stories(renamed[:half]) + encoder.conversations(talks)
+        varied = [vary(s, rng) for s in stories]
+        rng.shuffle(varied)
+        half = len(varied) // 2
+        talks = [chats.conversation(topics, g, rng) for g in group(varied[half:], rng)]
+        mixed = encoder.stories(varied[:half]) + encoder.conversations(talks)
         rng.shuffle(mixed)
         documents += mixed
     return Stream.join(documents)
@@ -133,8 +140,8 @@ def story_prompts(encoder: Encoder, topics: chats.Topics, stories: list[str], co
     """Openings from which a teacher is to write a new story: requests, and first words."""
     prompts = []
     for _ in range(count):
-        story = rename(rng.choice(stories), rng)
-        if rng.random() < 0.6:
+        story = vary(rng.choice(stories), rng)
+        if rng.random() < 0.75:
             text = chats.request(topics.topic(story, rng), rng)
             ids = encoder.conversations([[("user", text), ("assistant", "")]])[0][:-3]
         else:

@@ -2,7 +2,9 @@
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
+from .casting import GROUP_OF, LOWER_WORD
 from .model import Qwen3
 from .publish import ENDOFTEXT_ID, IM_END_ID, in_transformers
 from .tokens import GIVEN, Stream
@@ -33,31 +35,45 @@ def continuations(model, prompts: list[np.ndarray], max_tokens: int, **sampling)
     return written
 
 
-def write_stories(teacher: Qwen3, prompts: list[np.ndarray], endings: dict[bool, list[int]], seed: int):
-    """Documents in the teacher's words; a story that found no end is left out."""
-    dtype = torch.bfloat16 if teacher.head.is_cuda else torch.float32
-    model = in_transformers(teacher, dtype)
-    torch.manual_seed(seed)
-    plain = [p & (GIVEN - 1) for p in prompts]
-    written = continuations(model, plain, 420, do_sample=True, temperature=1.0, top_k=0, top_p=0.95)
-    documents = []
-    for prompt, story in zip(prompts, written):
-        if story and len(story) > 40:
-            is_chat = bool((prompt & (GIVEN - 1) > ENDOFTEXT_ID).any())
-            parts = (prompt, np.array(story, dtype=np.uint16), np.array(endings[is_chat], dtype=np.uint16))
-            documents.append(np.concatenate(parts))
-    return documents
+class Writer:
+    """Collects complete stories that name what their request asks for."""
+
+    def __init__(self, tokenizer: Tokenizer, seed: int):
+        self.tokenizer, self.seed = tokenizer, seed
+        newline = tokenizer.encode("\n").ids[0]
+        self.after_story = np.array([ENDOFTEXT_ID], dtype=np.uint16)
+        self.after_turn = np.array([IM_END_ID, newline | GIVEN, ENDOFTEXT_ID | GIVEN], dtype=np.uint16)
+
+    def wanted(self, prompt: np.ndarray, story: list[int] | None) -> bool:
+        if not story or len(story) < 40:
+            return False
+        asked = set(LOWER_WORD.findall(self.tokenizer.decode(prompt.tolist()))) & set(GROUP_OF)
+        return all(noun in self.tokenizer.decode(story).lower() for noun in asked)
+
+    def write(self, teacher: Qwen3, prompts: list[np.ndarray]) -> list[np.ndarray]:
+        """A document for every prompt to which `teacher` found a wanted story."""
+        dtype = torch.bfloat16 if teacher.head.is_cuda else torch.float32
+        model = in_transformers(teacher, dtype)
+        torch.manual_seed(self.seed)
+        plain = [p & (GIVEN - 1) for p in prompts]
+        written = continuations(model, plain, 420, do_sample=True, temperature=1.0, top_k=0, top_p=0.95)
+        documents = []
+        for prompt, bare, story in zip(prompts, plain, written):
+            if self.wanted(bare, story):
+                ending = self.after_turn if (bare > ENDOFTEXT_ID).any() else self.after_story
+                documents.append(np.concatenate((prompt, np.array(story, dtype=np.uint16), ending)))
+        return documents
 
 
-def stream_of_teachers(teachers: list[Qwen3], prompts: Stream, newline: int, seed: int, batch: int) -> Stream:
+def stream_of_teachers(
+    teachers: list[Qwen3], prompts: Stream, tokenizer: Tokenizer, seed: int, batch: int
+) -> Stream:
     """The prompts are dealt out among the teachers, at most `batch` each."""
-    endings = {
-        False: [ENDOFTEXT_ID],
-        True: [IM_END_ID, newline | GIVEN, ENDOFTEXT_ID | GIVEN],
-    }
+    writer = Writer(tokenizer, seed)
     pieces = np.split(prompts.tokens, prompts.starts[1:])
     documents = []
     for index, teacher in enumerate(teachers):
-        dealt = pieces[index :: len(teachers)][:batch]
-        documents += write_stories(teacher, dealt, endings, seed + index)
+        documents += writer.write(teacher, pieces[index :: len(teachers)][:batch])
+    if not documents:
+        raise SystemExit("no teacher finished a story that was asked for: train the teachers longer")
     return Stream.join(documents)
