@@ -145,8 +145,11 @@ void ThreadPool::work(int thread) {
 void ThreadPool::worker(int thread) {
   int rounds_without_spinning = 0;
   uint32_t seen = 0;  // a loop may already be open when this thread starts
-  while (!stop_.load(std::memory_order_relaxed)) {
+  while (true) {
     uint32_t word = control_.load(std::memory_order_acquire);
+    // Only after the word: one that stop_workers() has changed brings its stop_ along, and waiting
+    // for another change of that one would never end.
+    if (stop_.load(std::memory_order_relaxed)) return;
     const bool is_new = (word & ~kActiveMask) != (seen & ~kActiveMask);
     if ((word & kOpen) == 0 || !is_new) {
       const auto changed = [&] {
