@@ -3,72 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <numeric>
 #include <set>
+#include <string>
 
-#include "engine/fake_runner.h"
+#include "engine/engine_test_support.h"
 
 namespace nanovllm {
 namespace {
-
-using Ids = std::vector<int32_t>;
-
-Ids prompt_of(int length, int32_t first = 1) {
-  Ids ids(length);
-  std::iota(ids.begin(), ids.end(), first);
-  return ids;
-}
-
-SamplingParams greedy(int max_tokens) {
-  SamplingParams params;
-  params.temperature = 0;
-  params.max_tokens = max_tokens;
-  params.ignore_eos = true;
-  return params;
-}
-
-SamplingParams random(int max_tokens, std::optional<uint64_t> seed = {}) {
-  SamplingParams params = greedy(max_tokens);
-  params.temperature = 1;
-  params.seed = seed;
-  return params;
-}
-
-// What greedy decoding of the fake model gives.
-Ids greedy_tokens(Ids ids, int count, int vocab_size = 50) {
-  const size_t num_prompt_tokens = ids.size();
-  for (int i = 0; i < count; ++i) {
-    SamplingRow row;
-    row.temperature = 0;
-    ids.push_back(FakeModel::sample(FakeModel::fold(ids), row, vocab_size).token_id);
-  }
-  return {ids.begin() + static_cast<ptrdiff_t>(num_prompt_tokens), ids.end()};
-}
-
-// Runs the engine until it is finished; the last output of each request.
-std::map<uint64_t, RequestOutput> run(EngineCore& core) {
-  std::map<uint64_t, RequestOutput> last;
-  for (int i = 0; i < 10000 && !core.is_finished(); ++i) {
-    for (RequestOutput& output : core.step()) last[output.request_id] = std::move(output);
-    EXPECT_EQ(core.check_integrity(), "");
-  }
-  EXPECT_TRUE(core.is_finished());
-  return last;
-}
-
-RequestOutput run_one(EngineCore& core, const Ids& prompt, const SamplingParams& params) {
-  const uint64_t id = core.add_request(prompt, params);
-  return run(core).at(id);
-}
-
-std::string refusal(EngineCore& core, const Prompt& prompt, const SamplingParams& params) {
-  try {
-    core.add_request(prompt, params);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // Everything below holds whether or not steps are submitted ahead.
 class Engine : public testing::TestWithParam<int> {
@@ -384,7 +325,10 @@ TEST(EnginePipeline, DropsTheTokenSampledAfterAStop) {
   const RequestOutput output = run_one(*engine.core, prompt_of(5), params);
   EXPECT_EQ(output.outputs[0].token_ids, Ids(expected.begin(), expected.begin() + 2));
   EXPECT_EQ(engine.runner->num_steps, 3);  // one step late
-  // The step that is still in flight harms nobody.
+  // The step that is still in flight harms nobody, and nobody is shown it.
+  engine.core->add_request(prompt_of(6, 40), greedy(1));
+  EXPECT_EQ(engine.core->step().size(), 1u);
+  EXPECT_TRUE(engine.core->is_finished());
   EXPECT_EQ(run_one(*engine.core, prompt_of(7, 30), greedy(5)).outputs[0].token_ids,
             greedy_tokens(prompt_of(7, 30), 5));
 }
@@ -402,77 +346,6 @@ TEST(EnginePipeline, CompletionsRunWhenTheFirstOneEndsAfterItWasPreempted) {
     EXPECT_EQ(completion.token_ids.size(), 1u);
     EXPECT_EQ(completion.finish_reason, FinishReason::kLength);
   }
-}
-
-TEST(EngineRefuses, WhatCanNeverBeServedAndGoesOn) {
-  FakeEngine engine = make_fake_engine({.num_blocks = 8, .max_model_len = 64});
-  EngineCore& core = *engine.core;
-  const uint64_t good = core.add_request(prompt_of(5), greedy(3));
-  EXPECT_EQ(refusal(core, Ids{}, greedy(1)), "The decoder prompt cannot be empty");
-  EXPECT_EQ(refusal(core, Ids(65, 1), greedy(1)),
-            "The decoder prompt (length 65) is longer than the maximum model length of 64. Make "
-            "sure that `max_model_len` is no smaller than the number of text tokens.");
-  EXPECT_EQ(refusal(core, Ids(64, 1), greedy(1)),
-            "The decoder prompt (length 64) plus the number of requested output tokens (at least "
-            "1) is longer than the maximum model length of 64. Make sure that `max_model_len` is "
-            "no smaller than the number of text tokens (prompt + requested output tokens).");
-  EXPECT_EQ(refusal(core, Ids{1, 50, 2}, greedy(1)),
-            "Token id 50 is out of vocabulary; the model knows 0 to 49.");
-  EXPECT_EQ(refusal(core, Ids{1, -1}, greedy(1)),
-            "Token id -1 is out of vocabulary; the model knows 0 to 49.");
-  EXPECT_EQ(refusal(core, prompt_of(20), greedy(14)),
-            "The request can never fit in the KV cache: 20 prompt tokens and up to 14 output "
-            "tokens need 9 blocks of 4 tokens, but there are 8; lower max_tokens, or raise "
-            "num_kvcache_blocks or kv_cache_memory.");
-  SamplingParams params = greedy(1);
-  params.stop = {"end"};
-  EXPECT_EQ(refusal(core, prompt_of(5), params),
-            "stop strings need a tokenizer, and fake has no tokenizer.json; use stop_token_ids.");
-  EXPECT_EQ(refusal(core, "text", greedy(1)),
-            "A text prompt needs a tokenizer, and fake has no tokenizer.json; give the prompt as "
-            "token ids.");
-  params = greedy(1);
-  params.stop_token_ids = {3, 50, -2};
-  EXPECT_EQ(refusal(core, prompt_of(5), params),
-            "token_id(s) [50, -2] in stop_token_ids contain out-of-vocab token ids. Vocabulary "
-            "size: 50");
-  params = greedy(1);
-  params.logit_bias = {{50, 1.0f}};
-  EXPECT_EQ(refusal(core, prompt_of(5), params),
-            "token_id(s) [50] in logit_bias contain out-of-vocab token ids. Vocabulary size: 50");
-  params = greedy(1);
-  params.logprobs = -1;
-  EXPECT_EQ(refusal(core, prompt_of(5), params),
-            "Requested sample logprobs of 50, which is greater than max allowed: 20");
-  EXPECT_EQ(refusal(core, prompt_of(5), greedy(0)), "max_tokens must be at least 1, got 0.");
-  EXPECT_EQ(run(core).at(good).outputs[0].token_ids, greedy_tokens(prompt_of(5), 3));
-}
-
-TEST(EngineServes, WhatJustFits) {
-  FakeEngine engine = make_fake_engine({.num_blocks = 8, .max_model_len = 64});
-  // 32 slots: the 33rd token is never fed back.
-  EXPECT_EQ(run_one(*engine.core, prompt_of(20), greedy(13)).outputs[0].token_ids,
-            greedy_tokens(prompt_of(20), 13));
-  FakeEngine longest = make_fake_engine({.max_model_len = 64});
-  EXPECT_EQ(run_one(*longest.core, Ids(63, 1), greedy(9)).outputs[0].token_ids,
-            greedy_tokens(Ids(63, 1), 1));
-}
-
-TEST(EngineServes, AllLogprobsOfATinyVocabulary) {
-  FakeEngine engine = make_fake_engine({.vocab_size = 10});
-  SamplingParams params = greedy(1);
-  params.logprobs = -1;
-  const RequestOutput output = run_one(*engine.core, {1, 2, 3}, params);
-  EXPECT_EQ(output.outputs[0].logprobs.at(0).size(), 11u);  // the chosen one, then all
-}
-
-TEST(EngineDiscards, ARequestThatIsDiscardedLeavesNothing) {
-  FakeEngine engine = make_fake_engine();
-  const uint64_t id = engine.core->add_request(prompt_of(5), greedy(3));
-  engine.core->discard_request(id);
-  EXPECT_TRUE(engine.core->is_finished());
-  EXPECT_TRUE(engine.core->step().empty());
-  EXPECT_EQ(engine.runner->num_steps, 0);
 }
 
 }  // namespace

@@ -184,6 +184,9 @@ TEST(EngineStopStrings, DoNotStopWithinMinTokens) {
   const CompletionOutput last = last_of(recite(ids_of("abcdabcd"), params));
   EXPECT_EQ(last.text, "abcd");
   EXPECT_EQ(last.token_ids, ids_of("abcdab"));
+  params.stop = {"b"};
+  params.min_tokens = 2;  // the second token is one of them
+  EXPECT_EQ(last_of(recite(ids_of("abcb"), params)).text, "abc");
 }
 
 TEST(EngineText, ATokenThatStopsDoesNotWithinMinTokens) {

@@ -1,0 +1,92 @@
+// What the engine refuses, with which sentence, and what it just serves.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "engine/engine_test_support.h"
+
+namespace nanovllm {
+namespace {
+
+std::string refusal(EngineCore& core, const Prompt& prompt, const SamplingParams& params) {
+  try {
+    core.add_request(prompt, params);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(EngineRefuses, WhatCanNeverBeServedAndGoesOn) {
+  FakeEngine engine = make_fake_engine({.num_blocks = 8, .max_model_len = 64});
+  EngineCore& core = *engine.core;
+  const uint64_t good = core.add_request(prompt_of(5), greedy(3));
+  EXPECT_EQ(refusal(core, Ids{}, greedy(1)), "The decoder prompt cannot be empty");
+  EXPECT_EQ(refusal(core, Ids(65, 1), greedy(1)),
+            "The decoder prompt (length 65) is longer than the maximum model length of 64. Make "
+            "sure that `max_model_len` is no smaller than the number of text tokens.");
+  EXPECT_EQ(refusal(core, Ids(64, 1), greedy(1)),
+            "The decoder prompt (length 64) plus the number of requested output tokens (at least "
+            "1) is longer than the maximum model length of 64. Make sure that `max_model_len` is "
+            "no smaller than the number of text tokens (prompt + requested output tokens).");
+  EXPECT_EQ(refusal(core, Ids{1, 50, 2}, greedy(1)),
+            "Token id 50 is out of vocabulary; the model knows 0 to 49.");
+  EXPECT_EQ(refusal(core, Ids{1, -1}, greedy(1)),
+            "Token id -1 is out of vocabulary; the model knows 0 to 49.");
+  EXPECT_EQ(refusal(core, prompt_of(20), greedy(14)),
+            "The request can never fit in the KV cache: 20 prompt tokens and up to 14 output "
+            "tokens need 9 blocks of 4 tokens, but there are 8; lower max_tokens, or raise "
+            "num_kvcache_blocks or kv_cache_memory.");
+  SamplingParams params = greedy(1);
+  params.stop = {"end"};
+  EXPECT_EQ(refusal(core, prompt_of(5), params),
+            "stop strings need a tokenizer, and fake has no tokenizer.json; use stop_token_ids.");
+  EXPECT_EQ(refusal(core, "text", greedy(1)),
+            "A text prompt needs a tokenizer, and fake has no tokenizer.json; give the prompt as "
+            "token ids.");
+  params = greedy(1);
+  params.stop_token_ids = {3, 50, -2};
+  EXPECT_EQ(refusal(core, prompt_of(5), params),
+            "token_id(s) [50, -2] in stop_token_ids contain out-of-vocab token ids. Vocabulary "
+            "size: 50");
+  params = greedy(1);
+  params.logit_bias = {{50, 1.0f}};
+  EXPECT_EQ(refusal(core, prompt_of(5), params),
+            "token_id(s) [50] in logit_bias contain out-of-vocab token ids. Vocabulary size: 50");
+  params = greedy(1);
+  params.logprobs = -1;
+  EXPECT_EQ(refusal(core, prompt_of(5), params),
+            "Requested sample logprobs of 50, which is greater than max allowed: 20");
+  EXPECT_EQ(refusal(core, prompt_of(5), greedy(0)), "max_tokens must be at least 1, got 0.");
+  EXPECT_EQ(run(core).at(good).outputs[0].token_ids, greedy_tokens(prompt_of(5), 3));
+}
+
+TEST(EngineServes, WhatJustFits) {
+  FakeEngine engine = make_fake_engine({.num_blocks = 8, .max_model_len = 64});
+  // 32 slots: the 33rd token is never fed back.
+  EXPECT_EQ(run_one(*engine.core, prompt_of(20), greedy(13)).outputs[0].token_ids,
+            greedy_tokens(prompt_of(20), 13));
+  FakeEngine longest = make_fake_engine({.max_model_len = 64});
+  EXPECT_EQ(run_one(*longest.core, Ids(63, 1), greedy(9)).outputs[0].token_ids,
+            greedy_tokens(Ids(63, 1), 1));
+}
+
+TEST(EngineServes, AllLogprobsOfATinyVocabulary) {
+  FakeEngine engine = make_fake_engine({.vocab_size = 10});
+  SamplingParams params = greedy(1);
+  params.logprobs = -1;
+  const RequestOutput output = run_one(*engine.core, {1, 2, 3}, params);
+  EXPECT_EQ(output.outputs[0].logprobs.at(0).size(), 11u);  // the chosen one, then all
+}
+
+TEST(EngineDiscards, ARequestThatIsDiscardedLeavesNothing) {
+  FakeEngine engine = make_fake_engine();
+  const uint64_t id = engine.core->add_request(prompt_of(5), greedy(3));
+  engine.core->discard_request(id);
+  EXPECT_TRUE(engine.core->is_finished());
+  EXPECT_TRUE(engine.core->step().empty());
+  EXPECT_EQ(engine.runner->num_steps, 0);
+}
+
+}  // namespace
+}  // namespace nanovllm

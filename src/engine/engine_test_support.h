@@ -1,0 +1,67 @@
+// What the tests of the engine share: requests, and what the fake model gives for them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/fake_runner.h"
+
+namespace nanovllm {
+
+using Ids = std::vector<int32_t>;
+
+inline Ids prompt_of(int length, int32_t first = 1) {
+  Ids ids(length);
+  std::iota(ids.begin(), ids.end(), first);
+  return ids;
+}
+
+inline SamplingParams greedy(int max_tokens) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = max_tokens;
+  params.ignore_eos = true;
+  return params;
+}
+
+inline SamplingParams random(int max_tokens, std::optional<uint64_t> seed = {}) {
+  SamplingParams params = greedy(max_tokens);
+  params.temperature = 1;
+  params.seed = seed;
+  return params;
+}
+
+// What greedy decoding of the fake model gives.
+inline Ids greedy_tokens(Ids ids, int count, int vocab_size = 50) {
+  const size_t num_prompt_tokens = ids.size();
+  for (int i = 0; i < count; ++i) {
+    SamplingRow row;
+    row.temperature = 0;
+    ids.push_back(FakeModel::sample(FakeModel::fold(ids), row, vocab_size).token_id);
+  }
+  return {ids.begin() + static_cast<ptrdiff_t>(num_prompt_tokens), ids.end()};
+}
+
+// Runs the engine until it is finished; the last output of each request.
+inline std::map<uint64_t, RequestOutput> run(EngineCore& core) {
+  std::map<uint64_t, RequestOutput> last;
+  for (int i = 0; i < 10000 && !core.is_finished(); ++i) {
+    for (RequestOutput& output : core.step()) last[output.request_id] = std::move(output);
+    EXPECT_EQ(core.check_integrity(), "");
+  }
+  EXPECT_TRUE(core.is_finished());
+  return last;
+}
+
+inline RequestOutput run_one(EngineCore& core, const Ids& prompt, const SamplingParams& params) {
+  const uint64_t id = core.add_request(prompt, params);
+  return run(core).at(id);
+}
+
+}  // namespace nanovllm
