@@ -3,11 +3,20 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/check.h"
+#include "text/json_fields.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
 
 namespace nanovllm::text {
+
+AddedToken parse_added_token(const Fields& fields) {
+  return {.content = fields.string("content"),
+          .single_word = fields.boolean("single_word"),
+          .lstrip = fields.boolean("lstrip"),
+          .rstrip = fields.boolean("rstrip"),
+          .normalized = fields.boolean("normalized"),
+          .special = fields.boolean("special")};
+}
 
 void TokenTrie::add(std::string_view key, int32_t id) {
   uint32_t at = 0;
@@ -63,7 +72,10 @@ void AddedTokens::add(AddedToken token, const Vocabulary& vocabulary) {
   if (next_id_ < 0) next_id_ = static_cast<int32_t>(vocabulary.size());
   int32_t id = find(token.content);
   if (id < 0) id = vocabulary.find(token.content);
-  if (id < 0) id = next_id_++;
+  add_with_id(std::move(token), id >= 0 ? id : next_id_++);
+}
+
+void AddedTokens::add_with_id(AddedToken token, int32_t id) {
   if (static_cast<size_t>(id) >= index_.size()) index_.resize(static_cast<size_t>(id) + 1, -1);
   by_content_[token.content] = id;
   if (index_[id] >= 0) {

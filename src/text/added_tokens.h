@@ -22,6 +22,9 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
+// An entry of added_tokens or added_tokens_decoder.
+AddedToken parse_added_token(const class Fields& fields);
+
 // Leftmost-longest search for a set of strings.
 class TokenTrie {
  public:
@@ -51,6 +54,7 @@ class AddedTokens {
   // Gives the token the id its content has already, or the next free one, whatever id the file
   // names: so does Hugging Face.
   void add(AddedToken token, const Vocabulary& vocabulary);
+  void add_with_id(AddedToken token, int32_t id);  // the content is not empty
   void finish(const Normalizer& normalizer);
 
   struct Piece {

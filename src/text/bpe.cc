@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "io/json.h"
 #include "text/byte_alphabet.h"
 #include "text/utf8.h"
 
@@ -94,7 +95,7 @@ int32_t Bpe::unknown_id() const {
     throw_error(ErrorCode::kCorruptData,
                 "the text has a character that the tokenizer's vocabulary lacks, and so does its "
                 "unk_token '{}'",
-                *options_.unk_token);
+                printable(*options_.unk_token));
   }
   return id;
 }

@@ -107,7 +107,7 @@ void Decoder::parse(const Fields& fields, int depth) {
     fields.unsupported(fmt::format(
         "is a '{}', which is not supported (ByteLevel, ByteFallback, Fuse, Replace, Strip, "
         "Metaspace and Sequence are)",
-        type));
+        printable(type)));
   }
 }
 

@@ -42,12 +42,15 @@ class StopStringMatcher {
   std::string finish();                   // what was held back
 
  private:
+  std::string take_held(size_t keep);  // all but the last `keep` bytes
+
   std::vector<std::string> stops_;
   std::vector<std::vector<size_t>> borders_;  // [stop][prefix length]: longest border of the prefix
   std::vector<size_t> matched_;               // [stop]: bytes of it that end the text so far
   bool include_;
   bool done_ = false;
-  std::string held_;  // the longest such prefix
+  std::string held_;  // from shown_ on: the longest such prefix
+  size_t shown_ = 0;
 };
 
 }  // namespace nanovllm

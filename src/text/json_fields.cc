@@ -4,6 +4,15 @@
 
 namespace nanovllm::text {
 
+Json parse_part(std::string_view json, std::string_view name, const std::string& origin) {
+  try {
+    return Json::parse(json);
+  } catch (const nlohmann::json::exception& error) {
+    throw_error(ErrorCode::kCorruptData, "{}: '{}' is not valid JSON: {}", origin, printable(name),
+                error.what());
+  }
+}
+
 uint32_t Fields::character(const char* name) const {
   const std::string value = string(name);
   if (value.empty() || value.size() != static_cast<size_t>(utf8_length(value[0]))) {

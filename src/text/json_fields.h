@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "io/json.h"
 
 namespace nanovllm::text {
 
@@ -17,7 +18,7 @@ using Json = nlohmann::ordered_json;
 class Fields {
  public:
   Fields(const Json& object, const std::string& origin, std::string path)
-      : object_(object), origin_(origin), path_(std::move(path)) {
+      : object_(object), origin_(origin), path_(printable(path)) {
     if (!object.is_object()) fail("is not an object");
   }
 
@@ -82,6 +83,9 @@ class Fields {
   const std::string& origin_;
   std::string path_;
 };
+
+// A document or a part of one. Throws Error(kCorruptData) with `name` and `origin`.
+Json parse_part(std::string_view json, std::string_view name, const std::string& origin);
 
 // How deep Sequences may nest.
 inline constexpr int kMaxNesting = 16;

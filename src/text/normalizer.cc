@@ -60,7 +60,7 @@ void Normalizer::parse(const Fields& fields, int depth) {
     fields.unsupported(fmt::format(
         "is a '{}', which is not supported (NFC, NFKC, Lowercase, Replace, Prepend and Sequence "
         "are)",
-        type));
+        printable(type)));
   }
 }
 

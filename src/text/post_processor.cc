@@ -1,6 +1,7 @@
 #include "text/post_processor.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "text/json_fields.h"
 #include "text/vocabulary.h"
@@ -15,7 +16,8 @@ void append_special(const Fields& fields, const std::string& name, std::vector<i
   if (!table.is_object()) fields.fail("has special_tokens that are not an object");
   const auto entry = table.find(name);
   if (entry == table.end()) {
-    fields.fail(fmt::format("uses the special token '{}', which its special_tokens lack", name));
+    fields.fail(
+        fmt::format("uses the special token '{}', which its special_tokens lack", printable(name)));
   }
   const Fields token(*entry, fields.origin(), fields.path() + ".special_tokens." + name);
   for (const Json& id : token.array("ids")) {
@@ -46,7 +48,7 @@ void PostProcessor::parse(const Fields& fields, int depth) {
     fields.unsupported(
         fmt::format("is a '{}', which is not supported (TemplateProcessing, ByteLevel and Sequence "
                     "are)",
-                    type));
+                    printable(type)));
   }
   if (has_template_) fields.unsupported("is the second template, and only one is supported");
   has_template_ = true;
@@ -64,10 +66,24 @@ void PostProcessor::parse(const Fields& fields, int depth) {
   }
 }
 
-void PostProcessor::apply(std::vector<int32_t>& ids, size_t start, bool add_special_tokens) const {
+void PostProcessor::set_ends(std::optional<int32_t> first, std::optional<int32_t> last) {
+  const int32_t none = -1;
+  const bool has_first = has_template_ && !template_.empty() && template_.front() != kText;
+  const bool has_last = has_template_ && !template_.empty() && template_.back() != kText;
+  const int32_t begin = first.value_or(has_first ? template_.front() : none);
+  const int32_t end = last.value_or(has_last ? template_.back() : none);
+  has_template_ = true;
+  template_.clear();
+  if (begin >= 0) template_.push_back(begin);
+  template_.push_back(kText);
+  if (end >= 0) template_.push_back(end);
+}
+
+void PostProcessor::apply(std::vector<int32_t>& ids, bool add_special_tokens) const {
   if (!has_template_) return;
-  const std::vector<int32_t> text(ids.begin() + static_cast<ptrdiff_t>(start), ids.end());
-  ids.resize(start);
+  const std::vector<int32_t> text = std::move(ids);
+  ids.clear();
+  ids.reserve(text.size() + template_.size());
   for (const int32_t id : template_) {
     if (id == kText) {
       ids.insert(ids.end(), text.begin(), text.end());

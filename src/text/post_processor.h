@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,12 @@ class PostProcessor {
   // `json` may be null. Throws Error: kCorruptData, or kUnsupported naming the post-processor.
   PostProcessor(const nlohmann::ordered_json& json, const std::string& origin);
 
-  // What apply() does to ids that hold the text's tokens from `start` on.
-  void apply(std::vector<int32_t>& ids, size_t start, bool add_special_tokens) const;
+  // Makes the template one of this token, the text and that token; -1: no token there, nothing: the
+  // one the template has there stays.
+  void set_ends(std::optional<int32_t> first, std::optional<int32_t> last);
+
+  // Puts the template around the text's ids.
+  void apply(std::vector<int32_t>& ids, bool add_special_tokens) const;
 
  private:
   static constexpr int32_t kText = -1;  // stands for the text's own tokens

@@ -25,7 +25,7 @@ SplitBehavior parse_behavior(const Fields& fields) {
   for (const auto& [known, behavior] : kNames) {
     if (name == known) return behavior;
   }
-  fields.fail(fmt::format("has the unknown behavior '{}'", name));
+  fields.fail(fmt::format("has the unknown behavior '{}'", printable(name)));
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ void PreTokenizer::parse(const Fields& fields, int depth) {
     fields.unsupported(fmt::format(
         "is a '{}', which is not supported (Split, ByteLevel, Digits, Punctuation, Metaspace and "
         "Sequence are)",
-        type));
+        printable(type)));
   }
 }
 
@@ -91,7 +91,7 @@ void PreTokenizer::parse_metaspace(const Fields& fields) {
   } else if (scheme == "never") {
     step.prepend = PrependScheme::kNever;
   } else {
-    fields.fail(fmt::format("has the unknown prepend_scheme '{}'", scheme));
+    fields.fail(fmt::format("has the unknown prepend_scheme '{}'", printable(scheme)));
   }
   if (!fields.boolean_or("add_prefix_space", true)) {
     if (fields.find("prepend_scheme") && step.prepend != PrependScheme::kNever) {

@@ -4,6 +4,7 @@
 #include <pcre2.h>
 
 #include "base/check.h"
+#include "io/json.h"
 #include "text/regex_syntax.h"
 
 namespace nanovllm::text {
@@ -76,7 +77,7 @@ Regex::Regex(std::string_view pattern, const std::string& origin)
   pcre2_compile_context_free(compile);
   if (code_->code == nullptr) {
     throw_error(ErrorCode::kCorruptData, "{}: the regular expression '{}' does not compile: {}",
-                origin, pattern, message_of(error));
+                origin, printable(pattern), message_of(error));
   }
   pcre2_jit_compile(code_->code,
                     PCRE2_JIT_COMPLETE);  // where there is no JIT, the interpreter runs
@@ -102,7 +103,7 @@ std::optional<Span> Regex::find(std::string_view text, size_t from) const {
   if (result < 0) {
     throw_error(ErrorCode::kInvalidArgument,
                 "the regular expression '{}' of {} gave up on a text of {} bytes: {}",
-                code_->pattern, code_->origin, text.size(), message_of(result));
+                printable(code_->pattern), code_->origin, text.size(), message_of(result));
   }
   const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(data);
   return Span{offsets[0], offsets[1]};

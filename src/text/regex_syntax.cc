@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "io/json.h"
 #include "text/char_set.h"
 #include "text/utf8.h"
 
@@ -35,14 +36,14 @@ class Translator {
     return true;
   }
   [[noreturn]] void corrupt(const std::string& what) const {
-    throw_error(ErrorCode::kCorruptData, "{}: the regular expression '{}' {}", origin_, pattern_,
-                what);
+    throw_error(ErrorCode::kCorruptData, "{}: the regular expression '{}' {}", origin_,
+                printable(pattern_), what);
   }
   [[noreturn]] void unsupported(const std::string& what) const {
     throw_error(ErrorCode::kUnsupported,
                 "{}: the regular expression '{}' has {}, which is not "
                 "supported",
-                origin_, pattern_, what);
+                origin_, printable(pattern_), what);
   }
 
   // Up to the end of the group or of the pattern.
@@ -242,7 +243,7 @@ class Translator {
     if (end == pattern_.npos) corrupt("has a \\p{ that does not end");
     const std::string_view name = pattern_.substr(at_, end - at_);
     const auto set = property_set(name, in_class);
-    if (!set) unsupported(fmt::format("the property '{}'", name));
+    if (!set) unsupported(fmt::format("the property '{}'", printable(name)));
     at_ = end + 1;
     return negative ? set->negated() : *set;
   }
@@ -328,7 +329,7 @@ class Translator {
     if (end == pattern_.npos) corrupt("has a [: that does not end");
     const std::string_view name = pattern_.substr(at_, end - at_);
     const auto set = posix_set(name);
-    if (!set) unsupported(fmt::format("the class [:{}:]", name));
+    if (!set) unsupported(fmt::format("the class [:{}:]", printable(name)));
     at_ = end + 2;
     return negative ? set->negated() : *set;
   }

@@ -37,18 +37,27 @@ StopStringMatcher::Result StopStringMatcher::append(std::string_view piece) {
     done_ = true;
     held_.append(piece.substr(0, at + 1));
     if (!include_) held_.resize(held_.size() - stops_[static_cast<size_t>(found)].size());
-    return {std::exchange(held_, {}), found};
+    return {take_held(0), found};
   }
   held_.append(piece);
-  const size_t keep = matched_.empty() ? 0 : *std::max_element(matched_.begin(), matched_.end());
-  Result result{held_.substr(0, held_.size() - keep)};
-  held_.erase(0, held_.size() - keep);
-  return result;
+  return {take_held(matched_.empty() ? 0 : *std::max_element(matched_.begin(), matched_.end()))};
+}
+
+std::string StopStringMatcher::take_held(size_t keep) {
+  const size_t end = held_.size() - keep;
+  std::string text = held_.substr(shown_, end - shown_);
+  shown_ = end;
+  // Moving what is kept to the front only now and then keeps the cost linear.
+  if (shown_ >= keep) {
+    held_.erase(0, shown_);
+    shown_ = 0;
+  }
+  return text;
 }
 
 std::string StopStringMatcher::finish() {
   done_ = true;
-  return std::exchange(held_, {});
+  return take_held(0);
 }
 
 }  // namespace nanovllm

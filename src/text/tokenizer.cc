@@ -12,6 +12,17 @@ using text::AddedToken;
 using text::AddedTokens;
 using text::EncodeScratch;
 
+namespace {
+
+// Texts up to this many bytes leave buffers of a few megabytes at most.
+constexpr size_t kKeepScratch = 256 * 1024;
+
+}  // namespace
+
+Tokenizer::Impl::Impl(text::TokenizerParts all) : parts(std::move(all)) {
+  parts.added.finish(parts.normalizer);
+}
+
 std::unique_ptr<EncodeScratch> Tokenizer::Impl::take_scratch() {
   {
     const std::lock_guard lock(mutex_);
@@ -24,7 +35,8 @@ std::unique_ptr<EncodeScratch> Tokenizer::Impl::take_scratch() {
   return std::make_unique<EncodeScratch>();
 }
 
-void Tokenizer::Impl::give_back(std::unique_ptr<EncodeScratch> scratch) {
+void Tokenizer::Impl::give_back(std::unique_ptr<EncodeScratch> scratch, size_t bytes) {
+  if (bytes > kKeepScratch) return;
   const std::lock_guard lock(mutex_);
   idle_.push_back(std::move(scratch));
 }
@@ -127,8 +139,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
       }
     }
   }
-  impl_->give_back(std::move(scratch));
-  impl_->parts.post_processor.apply(ids, 0, add_special_tokens);
+  impl_->give_back(std::move(scratch), text.size());
+  impl_->parts.post_processor.apply(ids, add_special_tokens);
   return ids;
 }
 

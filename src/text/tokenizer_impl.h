@@ -30,7 +30,8 @@ struct TokenizerParts {
   Decoder decoder;
 };
 
-// Throws Error: kCorruptData, or kUnsupported naming the part; `origin` names the file in both.
+// Everything but added.finish(), for more tokens may follow. Throws Error: kCorruptData, or
+// kUnsupported naming the part; `origin` names the file in both.
 TokenizerParts parse_tokenizer(std::string_view json, const std::string& origin);
 
 // Everything encode() needs besides the tokenizer; reused from call to call.
@@ -45,6 +46,7 @@ struct EncodeScratch {
 }  // namespace text
 
 struct Tokenizer::Impl {
+  explicit Impl(text::TokenizerParts all);  // calls all.added.finish()
   text::TokenizerParts parts;
 
   // Spelling an id has for the decoder; false: there is no such id, or it is to be skipped.
@@ -60,7 +62,8 @@ struct Tokenizer::Impl {
                    std::vector<int32_t>& out) const;
 
   std::unique_ptr<text::EncodeScratch> take_scratch();
-  void give_back(std::unique_ptr<text::EncodeScratch> scratch);
+  // `bytes`: of the text it served; buffers that grew for a long one are not kept.
+  void give_back(std::unique_ptr<text::EncodeScratch> scratch, size_t bytes);
 
  private:
   std::mutex mutex_;

@@ -7,6 +7,7 @@
 #include "io/file.h"
 #include "text/json_fields.h"
 #include "text/json_reader.h"
+#include "text/tokenizer_config.h"
 #include "text/tokenizer_impl.h"
 
 namespace nanovllm {
@@ -14,15 +15,6 @@ namespace nanovllm {
 namespace text {
 
 namespace {
-
-Json parse_part(std::string_view json, const std::string& name, const std::string& origin) {
-  try {
-    return Json::parse(json);
-  } catch (const nlohmann::json::exception& error) {
-    throw_error(ErrorCode::kCorruptData, "{}: '{}' is not valid JSON: {}", origin, name,
-                error.what());
-  }
-}
 
 Vocabulary parse_vocabulary(JsonReader& reader, size_t document_size) {
   Vocabulary vocabulary;
@@ -98,7 +90,8 @@ class MergeReader {
   int32_t id_of(std::string_view token) {
     const int32_t id = vocabulary_.find(token);
     if (id < 0) {
-      reader_.fail(fmt::format("a merge needs the token '{}', which the vocabulary lacks", token));
+      reader_.fail(fmt::format("a merge needs the token '{}', which the vocabulary lacks",
+                               printable(token)));
     }
     return id;
   }
@@ -122,7 +115,7 @@ BpeOptions parse_options(const Fields& fields) {
   // Files from before the type was written are all BPE.
   const std::string type = fields.optional_string("type").value_or("BPE");
   if (type != "BPE") {
-    fields.unsupported(fmt::format("is a '{}', which is not supported (BPE is)", type));
+    fields.unsupported(fmt::format("is a '{}', which is not supported (BPE is)", printable(type)));
   }
   if (const Json* dropout = fields.find("dropout"); dropout && *dropout != 0) {
     fields.unsupported(
@@ -171,16 +164,11 @@ std::unique_ptr<Bpe> parse_model(JsonReader& reader, size_t document_size,
 
 void parse_added_tokens(const Json& json, const std::string& origin, TokenizerParts& parts) {
   if (json.is_null()) return;
-  if (!json.is_array())
+  if (!json.is_array()) {
     throw_error(ErrorCode::kCorruptData, "{}: added_tokens is not a list", origin);
+  }
   for (size_t i = 0; i < json.size(); ++i) {
-    const Fields fields(json[i], origin, fmt::format("added_tokens[{}]", i));
-    parts.added.add({.content = fields.string("content"),
-                     .single_word = fields.boolean("single_word"),
-                     .lstrip = fields.boolean("lstrip"),
-                     .rstrip = fields.boolean("rstrip"),
-                     .normalized = fields.boolean("normalized"),
-                     .special = fields.boolean("special")},
+    parts.added.add(parse_added_token(Fields(json[i], origin, fmt::format("added_tokens[{}]", i))),
                     parts.model->vocabulary());
   }
 }
@@ -210,26 +198,38 @@ TokenizerParts parse_tokenizer(std::string_view json, const std::string& origin)
   parts.post_processor = PostProcessor(small["post_processor"], origin);
   parts.decoder = Decoder(small["decoder"], origin);
   parse_added_tokens(small["added_tokens"], origin, parts);
-  parts.added.finish(parts.normalizer);
   return parts;
 }
 
 }  // namespace text
 
+namespace {
+
+std::string_view text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+}  // namespace
+
 std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view json, const std::string& origin) {
-  auto impl = std::make_unique<Impl>();
-  impl->parts = text::parse_tokenizer(json, origin);
+  auto impl = std::make_unique<Impl>(text::parse_tokenizer(json, origin));
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& model_dir) {
   const std::string path = model_dir + "/tokenizer.json";
   if (!file_exists(path)) {
-    throw_error(ErrorCode::kNotFound, "{}: not there; a Hugging Face model folder has it", path);
+    throw_error(ErrorCode::kNotFound,
+                "{}: not there; the folder of a Hugging Face model has it, and transformers' "
+                "save_pretrained writes it from older files",
+                path);
   }
-  const MappedFile file(path);
-  const auto bytes = file.bytes();
-  return from_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path);
+  text::TokenizerParts parts = text::parse_tokenizer(text_of(MappedFile(path)), path);
+  const std::string config = model_dir + "/tokenizer_config.json";
+  if (file_exists(config)) {
+    text::apply_tokenizer_config(text_of(MappedFile(config)), config, parts);
+  }
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::make_unique<Impl>(std::move(parts))));
 }
 
 }  // namespace nanovllm

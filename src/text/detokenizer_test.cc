@@ -1,0 +1,172 @@
+#include "text/detokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "text/testing.h"
+
+namespace nanovllm {
+namespace {
+
+using text::TestJson;
+
+// Every way of decoding: byte level, SentencePiece and chains that only a stream finds hard.
+std::vector<TestJson> all_tokenizers() {
+  std::vector<TestJson> all = {text::byte_level_json(), text::sentence_piece_json()};
+  for (const char* decoder :
+       {"null", R"({"type": "ByteFallback"})", R"({"type": "Fuse"})",
+        R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true})",
+        R"({"type": "Strip", "content": "▁", "start": 1, "stop": 1})",
+        R"({"type": "Sequence", "decoders": [{"type": "Fuse"},
+            {"type": "Strip", "content": "▁", "start": 2, "stop": 3}]})",
+        R"({"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Replace", "pattern": {"String": "llol"}, "content": "-"}]})",
+        R"({"type": "Sequence", "decoders": [{"type": "Fuse"},
+            {"type": "Replace", "pattern": {"Regex": "l+"}, "content": "L"}]})",
+        R"({"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "ByteFallback"}]})"}) {
+    TestJson json = text::sentence_piece_json();
+    json["decoder"] = TestJson::parse(decoder);
+    all.push_back(std::move(json));
+  }
+  return all;
+}
+
+TEST(Detokenizer, PiecesJoinToTheWholeForAnyIds) {
+  std::mt19937 random(11);
+  for (const TestJson& json : all_tokenizers()) {
+    const auto tokenizer = text::make_tokenizer(json);
+    for (int round = 0; round < 400; ++round) {
+      const bool skip = round % 2;
+      const int32_t range = round % 3 ? tokenizer->vocab_size() + 2 : 262;
+      std::vector<int32_t> ids(random() % 40);
+      for (int32_t& id : ids) id = static_cast<int32_t>(random()) % range;
+      Detokenizer detokenizer(*tokenizer, skip);
+      std::string joined;
+      for (const int32_t id : ids) {
+        const std::string piece = detokenizer.append(id);
+        ASSERT_EQ(text::find_invalid_utf8(piece), piece.size()) << "half a character";
+        joined += piece;
+      }
+      joined += detokenizer.finish();
+      ASSERT_EQ(joined, tokenizer->decode(ids, skip))
+          << json["decoder"] << testing::PrintToString(ids);
+    }
+  }
+}
+
+TEST(Detokenizer, TextComesBackThroughTheStream) {
+  std::mt19937 random(12);
+  for (const TestJson& json : {text::byte_level_json(), text::sentence_piece_json()}) {
+    const auto tokenizer = text::make_tokenizer(json);
+    for (int round = 0; round < 300; ++round) {
+      std::string text = text::random_text(random, 30);
+      // The separator itself decodes to a space.
+      for (size_t at; (at = text.find("▁")) != text.npos;) text.replace(at, 3, 1, '_');
+      Detokenizer detokenizer(*tokenizer, false);
+      std::string joined;
+      for (const int32_t id : tokenizer->encode(text, false)) joined += detokenizer.append(id);
+      ASSERT_EQ(joined + detokenizer.finish(), text);
+    }
+  }
+}
+
+TEST(Detokenizer, CharactersAreHeldBackUntilTheyAreWhole) {
+  const auto tokenizer = text::make_tokenizer(text::byte_level_json());
+  Detokenizer detokenizer(*tokenizer, true);
+  const auto ids = tokenizer->encode("😀a");  // F0 9F, 98, 80, a
+  ASSERT_EQ(ids.size(), 4u);
+  EXPECT_EQ(detokenizer.append(ids[0]), "");
+  EXPECT_EQ(detokenizer.append(ids[1]), "");
+  EXPECT_EQ(detokenizer.append(ids[2]), "😀");
+  EXPECT_EQ(detokenizer.append(ids[3]), "a");
+  EXPECT_EQ(detokenizer.append(ids[0]), "");
+  EXPECT_EQ(detokenizer.append(ids[3]), "\uFFFDa");
+  EXPECT_EQ(detokenizer.append(ids[0]), "");
+  EXPECT_EQ(detokenizer.finish(), "\uFFFD");
+}
+
+TEST(Detokenizer, LeadingSpaceGoesOnlyAtTheStart) {
+  const auto tokenizer = text::make_tokenizer(text::sentence_piece_json());
+  Detokenizer detokenizer(*tokenizer, true);
+  const int32_t hello = tokenizer->token_to_id("▁hello").value();
+  EXPECT_EQ(detokenizer.append(1), "");
+  EXPECT_EQ(detokenizer.append(hello), "hello");
+  EXPECT_EQ(detokenizer.append(hello), " hello");
+}
+
+// --- stop strings ---
+
+struct Found {
+  std::string text;
+  int matched = -1;
+};
+
+// By definition: the stop that ends first, the longest of those that end there.
+Found find_stop(const std::string& text, const std::vector<std::string>& stops, bool include) {
+  for (size_t end = 1; end <= text.size(); ++end) {
+    int best = -1;
+    for (size_t i = 0; i < stops.size(); ++i) {
+      if (stops[i].empty() || !std::string_view(text).substr(0, end).ends_with(stops[i])) continue;
+      if (best < 0 || stops[i].size() > stops[best].size()) best = static_cast<int>(i);
+    }
+    if (best >= 0) return {text.substr(0, include ? end : end - stops[best].size()), best};
+  }
+  return {text, -1};
+}
+
+// Bytes at the end of `text` that begin a stop.
+size_t must_hold(const std::string& text, const std::vector<std::string>& stops) {
+  size_t hold = 0;
+  for (const std::string& stop : stops) {
+    for (size_t n = 1; n < stop.size() && n <= text.size(); ++n) {
+      if (text.ends_with(stop.substr(0, n))) hold = std::max(hold, n);
+    }
+  }
+  return hold;
+}
+
+TEST(StopStringMatcher, FindsTheSameHoweverTextIsCutAndHoldsNoMoreThanItMust) {
+  std::mt19937 random(13);
+  const auto word = [&](size_t longest) {
+    std::string text;
+    for (size_t n = random() % (longest + 1); n > 0; --n) text += "ab\n"[random() % 3];
+    return text;
+  };
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<std::string> stops(random() % 4);
+    for (std::string& stop : stops) stop = word(5);
+    const std::string text = word(20);
+    const bool include = random() % 2;
+    StopStringMatcher matcher(stops, include);
+    std::string shown, given;
+    int matched = -1;
+    while (given.size() < text.size() && matched < 0) {
+      const std::string piece = text.substr(given.size(), random() % 4);
+      given += piece;
+      const auto result = matcher.append(piece);
+      shown += result.text;
+      matched = result.matched;
+      if (matched < 0) {
+        ASSERT_EQ(shown.size(), given.size() - must_hold(given, stops));
+      }
+    }
+    const Found expected = find_stop(text, stops, include);
+    EXPECT_EQ(matcher.append(matched < 0 ? "" : "more").text, "");
+    shown += matcher.finish();
+    ASSERT_EQ(matched, expected.matched) << text;
+    ASSERT_EQ(shown, expected.text);
+  }
+}
+
+TEST(StopStringMatcher, TakesLinearTime) {
+  const std::string stop = std::string(100000, 'a') + "b";
+  StopStringMatcher matcher({stop}, false);
+  size_t shown = 0;
+  for (int i = 0; i < 1000000; ++i) shown += matcher.append("a").text.size();
+  EXPECT_EQ(shown, 900000u);
+  EXPECT_EQ(matcher.append("b").matched, 0);
+}
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,282 @@
+#include "text/tokenizer.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "nanovllm/error.h"
+#include "text/testing.h"
+
+namespace nanovllm {
+namespace {
+
+using text::byte_level_json;
+using text::make_tokenizer;
+using text::sentence_piece_json;
+using text::TestJson;
+using Ids = std::vector<int32_t>;
+
+Ids ids_of(const Tokenizer& tokenizer, const std::vector<std::string>& tokens) {
+  Ids ids;
+  for (const std::string& token : tokens) ids.push_back(tokenizer.token_to_id(token).value_or(-1));
+  return ids;
+}
+
+TEST(Tokenizer, EncodesAndDecodesByteLevel) {
+  const auto tokenizer = make_tokenizer(byte_level_json());
+  const Ids ids = tokenizer->encode("hello  wor<|end|>é");
+  EXPECT_EQ(ids, ids_of(*tokenizer, {"hello", "Ġ", "Ġwor", "<|end|>", "Ã©"}));
+  EXPECT_EQ(tokenizer->decode(ids, false), "hello  wor<|end|>é");
+  EXPECT_EQ(tokenizer->decode(ids, true), "hello  woré");
+  EXPECT_TRUE(tokenizer->encode("").empty());
+  EXPECT_EQ(tokenizer->decode({}), "");
+}
+
+TEST(Tokenizer, EncodesAndDecodesSentencePiece) {
+  const auto tokenizer = make_tokenizer(sentence_piece_json());
+  const Ids ids = tokenizer->encode("hello world");
+  EXPECT_EQ(ids, ids_of(*tokenizer, {"<s>", "▁hello", "▁wor", "l", "d"}));
+  EXPECT_EQ(tokenizer->decode(ids), "hello world");
+  EXPECT_EQ(tokenizer->encode("", true), Ids{1});
+  EXPECT_EQ(tokenizer->encode("z", false), ids_of(*tokenizer, {"▁", "<0x7A>"}));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("  a 😀\n")), "  a 😀\n");
+}
+
+TEST(Tokenizer, KnowsItsTokens) {
+  const auto tokenizer = make_tokenizer(byte_level_json());
+  const int32_t end = tokenizer->token_to_id("<|end|>").value();
+  EXPECT_EQ(tokenizer->vocab_size(), end + 1);
+  EXPECT_EQ(tokenizer->id_to_token(end), "<|end|>");
+  EXPECT_TRUE(tokenizer->is_special(end));
+  EXPECT_FALSE(tokenizer->is_special(end - 1));
+  for (const int32_t id : {-1, end + 1, INT32_MIN, INT32_MAX}) {
+    EXPECT_FALSE(tokenizer->id_to_token(id));
+    EXPECT_FALSE(tokenizer->is_special(id));
+    EXPECT_EQ(tokenizer->decode(Ids{id}), "");
+  }
+  EXPECT_FALSE(tokenizer->token_to_id("absent"));
+}
+
+TEST(Tokenizer, ReplacesInvalidUtf8) {
+  const auto tokenizer = make_tokenizer(byte_level_json());
+  EXPECT_EQ(tokenizer->encode("a\xE2\x82 b\xFF"), tokenizer->encode("a\uFFFD b\uFFFD"));
+}
+
+TEST(Tokenizer, AddedTokensTakeWhiteSpaceAndRespectWords) {
+  TestJson json = byte_level_json();
+  const auto add = [&](const char* content, const char* flag) {
+    json["added_tokens"].push_back(text::added_token_json(content, false));
+    json["added_tokens"].back()[flag] = true;
+  };
+  add("[L]", "lstrip");
+  add("[R]", "rstrip");
+  add("wo", "single_word");
+  const auto tokenizer = make_tokenizer(json);
+  EXPECT_EQ(tokenizer->encode("a \n[L]a"), ids_of(*tokenizer, {"a", "[L]", "a"}));
+  EXPECT_EQ(tokenizer->encode("a[R] \u3000a"), ids_of(*tokenizer, {"a", "[R]", "a"}));
+  EXPECT_EQ(tokenizer->encode("[R] [L]"), ids_of(*tokenizer, {"[R]", "[L]"}));
+  EXPECT_EQ(tokenizer->encode("wo"), ids_of(*tokenizer, {"wo"}));
+  EXPECT_EQ(tokenizer->encode("(wo)"), ids_of(*tokenizer, {"(", "wo", ")"}));
+  EXPECT_EQ(tokenizer->encode("wor"), ids_of(*tokenizer, {"w", "or"}));
+}
+
+TEST(Tokenizer, BothSpellingsOfMergesAreTheSame) {
+  const TestJson pairs = byte_level_json();
+  TestJson strings = pairs;
+  for (auto& merge : strings["model"]["merges"]) {
+    merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+  }
+  std::mt19937 random(5);
+  const auto first = make_tokenizer(pairs), second = make_tokenizer(strings);
+  for (int i = 0; i < 200; ++i) {
+    const std::string text = text::random_text(random, 20);
+    EXPECT_EQ(first->encode(text), second->encode(text));
+  }
+}
+
+TEST(Tokenizer, ModelFieldsMayComeInAnyOrder) {
+  const TestJson json = sentence_piece_json();
+  TestJson reversed = json;
+  reversed["model"] = TestJson::object();
+  for (auto field = json["model"].rbegin(); field != json["model"].rend(); ++field) {
+    reversed["model"][field.key()] = field.value();
+  }
+  EXPECT_EQ(make_tokenizer(reversed)->encode("hello wor"),
+            make_tokenizer(json)->encode("hello wor"));
+}
+
+TEST(Tokenizer, LongRunsTakeLinearTime) {
+  // A megabyte each; anything quadratic would take hours.
+  const auto bytes = make_tokenizer(byte_level_json());
+  const auto pieces = make_tokenizer(sentence_piece_json());
+  for (const std::string unit :
+       {"a", " ", "\n", "7", "'", "😀", "\xCC\x81\xCC\xA3", "中", "<", "a "}) {
+    std::string text;
+    while (text.size() < 1 << 20) text += unit;
+    EXPECT_EQ(bytes->decode(bytes->encode(text), false), text) << unit;
+    EXPECT_EQ(pieces->decode(pieces->encode(text, false), false), text) << unit;
+  }
+}
+
+TEST(Tokenizer, ThreadsShareOne) {
+  const auto tokenizer = make_tokenizer(byte_level_json());
+  std::vector<std::string> texts;
+  std::vector<Ids> expected;
+  std::mt19937 random(6);
+  for (int i = 0; i < 200; ++i) {
+    texts.push_back(text::random_text(random, 30));
+    expected.push_back(tokenizer->encode(texts.back()));
+  }
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(4, 0);
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (size_t i = 0; i < texts.size(); ++i)
+        wrong[t] += tokenizer->encode(texts[i]) != expected[i];
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, std::vector<int>(4, 0));
+}
+
+// Loading `json` fails with `code` and a message that has all of `parts`.
+void expect_error(const std::string& json, ErrorCode code, const std::vector<std::string>& parts) {
+  try {
+    Tokenizer::from_json(json, "here/tokenizer.json");
+    ADD_FAILURE() << "loaded: " << json.substr(0, 300);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    for (const std::string& part : parts) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+          << error.what() << " lacks " << part;
+    }
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+  }
+}
+
+TEST(Tokenizer, NamesWhatItDoesNotSupport) {
+  const auto with = [](const char* part, const char* value) {
+    TestJson json = byte_level_json();
+    json[part] = TestJson::parse(value);
+    return json.dump();
+  };
+  const ErrorCode unsupported = ErrorCode::kUnsupported;
+  expect_error(with("normalizer", R"({"type": "BertNormalizer"})"), unsupported,
+               {"here/tokenizer.json", "normalizer", "BertNormalizer"});
+  expect_error(with("normalizer", R"({"type": "Sequence", "normalizers":
+                    [{"type": "NFC"}, {"type": "Nmt"}]})"),
+               unsupported, {"normalizer.normalizers[1]", "Nmt"});
+  expect_error(with("pre_tokenizer", R"({"type": "Whitespace"})"), unsupported,
+               {"pre_tokenizer", "Whitespace"});
+  expect_error(with("pre_tokenizer", R"JSON({"type": "Split", "behavior": "Isolated",
+                    "invert": false, "pattern": {"Regex": "(?~a)"}})JSON"),
+               unsupported, {"(?~a)"});
+  expect_error(with("post_processor", R"({"type": "RobertaProcessing"})"), unsupported,
+               {"post_processor", "RobertaProcessing"});
+  expect_error(with("decoder", R"({"type": "WordPiece"})"), unsupported, {"decoder", "WordPiece"});
+  expect_error(with("model", R"({"type": "Unigram", "vocab": [["a", 0.5]]})"), unsupported,
+               {"model", "Unigram"});
+  expect_error(with("model", R"({"type": "BPE", "dropout": 0.1, "vocab": {}, "merges": []})"),
+               unsupported, {"dropout"});
+}
+
+TEST(Tokenizer, SaysWhereAFileIsWrong) {
+  const ErrorCode corrupt = ErrorCode::kCorruptData;
+  const std::string good = byte_level_json().dump();
+  expect_error("", corrupt, {"here/tokenizer.json", "line 1"});
+  expect_error("[]", corrupt, {"object"});
+  expect_error("{}", corrupt, {"model"});
+  expect_error(good.substr(0, good.size() / 2), corrupt, {"line 1"});
+  expect_error(good + "x", corrupt, {"after the end"});
+  const auto model = [](const char* vocab, const char* merges) {
+    return fmt::format(R"({{"model": {{"type": "BPE", "vocab": {}, "merges": {}}}}})", vocab,
+                       merges);
+  };
+  expect_error(model(R"({"a": -1})", "[]"), corrupt, {"non-negative integer"});
+  expect_error(model(R"({"a": 1.5})", "[]"), corrupt, {"non-negative integer"});
+  expect_error(model(R"({"a": 16777216})", "[]"), corrupt, {"16777216", "too large"});
+  expect_error(model(R"({"a": 0})", R"(["a b"])"), corrupt, {"'b'", "vocabulary lacks"});
+  expect_error(model(R"({"a": 0, "b": 1})", R"(["a b"])"), corrupt, {"'ab'", "vocabulary lacks"});
+  expect_error(model(R"({"a": 0})", R"(["a"])"), corrupt, {"not a pair"});
+  expect_error(model(R"({"a": 0})", R"([["a", "a", "a"]])"), corrupt, {"not a pair"});
+  expect_error(model(R"({"\ud800": 0})", "[]"), corrupt, {"surrogate"});
+  expect_error(model("{\"\xFF\": 0}", "[]"), corrupt, {"UTF-8"});
+}
+
+TEST(Tokenizer, TheLargestIdIsAccepted) {
+  const auto tokenizer = Tokenizer::from_json(
+      R"({"model": {"type": "BPE", "vocab": {"a": 16777215}, "merges": []}})", "test");
+  EXPECT_EQ(tokenizer->encode("a"), Ids{16777215});
+  EXPECT_EQ(tokenizer->vocab_size(), 16777216);
+}
+
+class ModelFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() /
+              fmt::format("tokenizer_test_{}_{}", ::getpid(),
+                          testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void write(const char* name, const std::string& content) {
+    std::ofstream(folder_ / name, std::ios::binary) << content;
+  }
+  std::unique_ptr<Tokenizer> load() { return Tokenizer::load(folder_.string()); }
+  std::filesystem::path folder_;
+};
+
+TEST_F(ModelFolder, WithoutTokenizerIsNotFound) {
+  try {
+    load();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+    EXPECT_NE(std::string(error.what()).find("tokenizer.json"), std::string::npos);
+  }
+}
+
+TEST_F(ModelFolder, ConfigurationAddsTokensThatAreMissing) {
+  write("tokenizer.json", byte_level_json().dump());
+  TestJson token = text::added_token_json("<extra>", true);
+  write("tokenizer_config.json", TestJson{{"added_tokens_decoder", {{"300", token}}}}.dump());
+  const auto tokenizer = load();
+  EXPECT_EQ(tokenizer->encode("a<extra>"), (Ids{*tokenizer->token_to_id("a"), 300}));
+  EXPECT_TRUE(tokenizer->is_special(300));
+  EXPECT_EQ(tokenizer->vocab_size(), 301);
+}
+
+TEST_F(ModelFolder, ConfigurationDecidesAboutBosAndEos) {
+  write("tokenizer.json", sentence_piece_json().dump());
+  write("tokenizer_config.json", R"({"add_bos_token": false, "bos_token": "<s>"})");
+  EXPECT_EQ(load()->encode("a").size(), 2u);
+  write("tokenizer_config.json", R"({"add_eos_token": true, "eos_token": {"content": "</s>"}})");
+  const Ids ids = load()->encode("a");
+  EXPECT_EQ(ids.front(), 1);
+  EXPECT_EQ(ids.back(), 2);
+  EXPECT_EQ(load()->encode("a", false).size(), 2u);
+}
+
+TEST_F(ModelFolder, ConfigurationThatContradictsIsRefused) {
+  write("tokenizer.json", byte_level_json().dump());
+  for (const char* config :
+       {"{", "[]", R"({"add_bos_token": true, "bos_token": "<none>"})",
+        R"({"added_tokens_decoder": {"x": {}}})",
+        R"({"added_tokens_decoder": {"5": {"content": "<new>", "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false, "special": true}}})"}) {
+    write("tokenizer_config.json", config);
+    try {
+      load();
+      ADD_FAILURE() << config;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorruptData) << error.what();
+      EXPECT_NE(std::string(error.what()).find("tokenizer_config.json"), std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm
