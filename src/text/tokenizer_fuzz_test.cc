@@ -71,7 +71,7 @@ TEST(TokenizerFuzz, DamagedBytesOfTheFile) {
             bad[at] = "{}[]\",:0\\n"[random() % 10];
             break;
         }
-        if (bad.empty()) bad = " ";
+        if (bad.empty()) bad.push_back(' ');
       }
       try_tokenizer(bad, random);
     }
