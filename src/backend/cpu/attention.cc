@@ -27,6 +27,9 @@ AttentionKernels kernels_for(Isa isa, bool bfloat16) {
   return attention_kernels_portable(bfloat16);
 }
 
+// Bounds the memory for states of spans (64 MiB): tiles are left whole beyond it.
+constexpr int64_t kMaxStateFloats = int64_t{16} << 20;
+
 constexpr int64_t round_up_to_line(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 float* reserve(std::unique_ptr<Buffer>& buffer, int64_t floats) {
@@ -78,6 +81,7 @@ void PagedAttention::plan_tiles(const ForwardBatch& batch, int group, int window
       tile.rows = std::min(kMaxAttentionRows, rows - row);
       const int begin = window > 0 ? std::max(0, first_position + row / group - window + 1) : 0;
       const int end = first_position + (row + tile.rows - 1) / group + 1;
+      tile.begin = begin;
       tile.first_span = begin / kAttentionSpan;
       tile.end_span = (end - 1) / kAttentionSpan + 1;
       tile.cost = int64_t{end - begin} * (tile.rows + kRowsOfReading);
@@ -98,14 +102,17 @@ void PagedAttention::plan_pieces(int num_kv_heads, int padded_dim) {
   const int threads = pool_.num_threads();
   for (Tile& tile : tiles_) {
     const int spans = tile.end_span - tile.first_span;
-    if (threads == 1 || spans == 1 || tile.cost * threads * kPiecesPerThread <= total_cost) {
+    const int64_t stride = round_up_to_line(attention_state_floats(tile.rows, padded_dim));
+    const int64_t floats = stride * spans * num_kv_heads;
+    if (threads == 1 || spans == 1 || tile.cost * threads * kPiecesPerThread <= total_cost ||
+        state_floats_ + floats > kMaxStateFloats) {
       pieces_.push_back({&tile, tile.first_span, tile.end_span});
       continue;
     }
     tile.split = num_split_++;
-    tile.state_stride = round_up_to_line(attention_state_floats(tile.rows, padded_dim));
+    tile.state_stride = stride;
     tile.states = state_floats_;
-    state_floats_ += tile.state_stride * spans * num_kv_heads;
+    state_floats_ += floats;
     for (int span = tile.first_span; span < tile.end_span; ++span)
       pieces_.push_back({&tile, span, span + 1});
   }
@@ -125,6 +132,17 @@ void PagedAttention::reserve_memory(int num_kv_heads, int padded_dim) {
       missing_spans_[tile.split * num_kv_heads + head].store(tile.end_span - tile.first_span,
                                                              std::memory_order_relaxed);
   }
+}
+
+// Where a piece's keys begin.
+const char* PagedAttention::first_keys(const AttentionTask& base, const KvCacheSpec& spec,
+                                       const ForwardBatch& batch, const Piece& piece, int head) {
+  const Tile& tile = *piece.tile;
+  const int key = std::max(piece.first_span * kAttentionSpan, tile.begin);
+  const int64_t block =
+      batch.block_table[int64_t{tile.seq} * batch.block_table_stride + key / spec.block_size];
+  return base.keys + block * base.block_bytes + head * KvLayout(spec).head +
+         key % spec.block_size / kKvTile * base.key_tile_bytes;
 }
 
 void PagedAttention::run_piece(const AttentionKernels& kernels, AttentionTask task,
@@ -174,9 +192,16 @@ void PagedAttention::run(Tensor out, Tensor qkv, const KvCache& cache,
   const auto num_tasks = static_cast<int64_t>(pieces_.size()) * heads;
   std::atomic<int64_t> next{0};
   pool_.parallel_for(std::min<int64_t>(pool_.num_threads(), num_tasks), [&](int64_t, int thread) {
-    for (int64_t i = next++; i < num_tasks; i = next++)
-      run_piece(kernels, base, spec, batch, pieces_[i / heads], static_cast<int>(i % heads),
+    for (int64_t i = next++; i < num_tasks; i = next++) {
+      AttentionTask task = base;
+      // As a rule the other threads take the tasks in between.
+      const int64_t coming = i + pool_.num_threads();
+      if (coming < num_tasks)
+        task.coming_keys = first_keys(base, spec, batch, pieces_[coming / heads],
+                                      static_cast<int>(coming % heads));
+      run_piece(kernels, task, spec, batch, pieces_[i / heads], static_cast<int>(i % heads),
                 thread);
+    }
   });
 }
 

@@ -28,6 +28,7 @@ class PagedAttention {
     int seq = 0;
     int first_row = 0;
     int rows = 0;
+    int begin = 0;       // first key that some row sees
     int first_span = 0;  // spans of keys that some row sees: first_span .. end_span-1
     int end_span = 0;
     int64_t cost = 0;          // of one KV head
@@ -45,6 +46,8 @@ class PagedAttention {
   void plan_tiles(const ForwardBatch& batch, int group, int window);
   void plan_pieces(int num_kv_heads, int padded_dim);
   void reserve_memory(int num_kv_heads, int padded_dim);
+  static const char* first_keys(const AttentionTask& base, const KvCacheSpec& spec,
+                                const ForwardBatch& batch, const Piece& piece, int head);
   void run_piece(const AttentionKernels& kernels, AttentionTask task, const KvCacheSpec& spec,
                  const ForwardBatch& batch, const Piece& piece, int head, int thread);
 

@@ -119,48 +119,58 @@ class AttentionKernel {
       state.sum[r] = Simd::reduce_add(Simd::load(lane_sums_ + r * kLanes));
   }
 
-  // Where the cache tiles of some keys lie.
-  struct TilePointers {
-    const char* keys[kKeyTile / kSubtile];
-    const char* values[kKeyTile / kSubtile];
-  };
+  // Index of the cache tile of a key, in tiles from the beginning of its block; sets the block.
+  int64_t find_tile(int key, int64_t* block) const {
+    *block = task_.block_table[key / task_.block_size] * task_.block_bytes;
+    return key % task_.block_size / kSubtile;
+  }
 
-  // `count` cache tiles from key `first` on, which is a multiple of 16; the last one there is takes
-  // the place of those behind it.
-  void find_tiles(int first, int count, TilePointers* tiles) const {
-    const int last = end_visible(task_.rows - 1) - 1;
+  // Cache tiles of keys that are worth fetching while those up to `first` are computed: the task's
+  // next ones, or those of the task that probably comes next.
+  void find_coming(int first, int count, const char** keys) const {
+    const int end = smaller(end_visible(task_.rows - 1), task_.end_span * kAttentionSpan);
+    int64_t block;
     for (int i = 0; i < count; ++i) {
-      const int key = smaller(first + i * kSubtile, last);
-      const int64_t block = task_.block_table[key / task_.block_size];
-      const int64_t index = key % task_.block_size / kSubtile;
-      tiles->keys[i] = task_.keys + block * task_.block_bytes + index * task_.key_tile_bytes;
-      tiles->values[i] = task_.values + block * task_.block_bytes + index * task_.value_tile_bytes;
+      const int key = first + i * kSubtile;
+      if (key >= end && task_.coming_keys != nullptr) {
+        keys[i] = task_.coming_keys +
+                  (i - (end - first + kSubtile - 1) / kSubtile) * task_.key_tile_bytes;
+      } else {
+        const int64_t tile = find_tile(smaller(key, end - 1), &block);
+        keys[i] = task_.keys + block + tile * task_.key_tile_bytes;
+      }
     }
   }
 
   // Keys first .. end-1 of one tile; first is a multiple of 16.
   void compute_tile(int first, int end, const SoftmaxState& state) {
     const int subtiles = (end - first + kSubtile - 1) / kSubtile;
-    TilePointers tiles, next;
-    find_tiles(first, subtiles, &tiles);
-    find_tiles(first + subtiles * kSubtile, subtiles, &next);
-    compute_scores(tiles, subtiles);
+    const char *keys[kKeyTile / kSubtile], *values[kKeyTile / kSubtile];
+    const char* coming_keys[kKeyTile / kSubtile];
+    for (int i = 0; i < subtiles; ++i) {
+      int64_t block;
+      const int64_t tile = find_tile(first + i * kSubtile, &block);
+      keys[i] = task_.keys + block + tile * task_.key_tile_bytes;
+      values[i] = task_.values + block + tile * task_.value_tile_bytes;
+    }
+    find_coming(first + subtiles * kSubtile, subtiles, coming_keys);
+    compute_scores(keys, values, subtiles);
     for (int r = 0; r < task_.rows; ++r)
       tile_max_[r] = scale_and_mask(scores_ + r * kKeyTile, subtiles, first_visible(r) - first,
                                     end_visible(r) - first);
     update_max(state);
     for (int r = 0; r < task_.rows; ++r)
       compute_weights(r, subtiles, first_visible(r) - first, end_visible(r) - first, state.max[r]);
-    add_values(tiles.values, next.keys, subtiles, state.acc);
+    add_values(values, coming_keys, subtiles, state.acc);
   }
 
   // scores[rows, 64] = q k^T
-  void compute_scores(const TilePointers& tiles, int subtiles) {
+  void compute_scores(const char* const* keys, const char* const* coming, int subtiles) {
     for_each_block<Dot::kRows>(task_.rows, [&]<int R>(int row) {
       constexpr int kCols = is_few(R) ? Dot::kFewRowsKeyCols : Dot::kCols;
       for_each_block<kCols>(subtiles, [&]<int J>(int col) {
-        score_block<R, J>(q_ + static_cast<int64_t>(row) * task_.head_dim, tiles.keys + col,
-                          tiles.values + col, scores_ + row * kKeyTile + col * kLanes);
+        score_block<R, J>(q_ + static_cast<int64_t>(row) * task_.head_dim, keys + col, coming + col,
+                          scores_ + row * kKeyTile + col * kLanes);
       });
     });
   }

@@ -42,6 +42,9 @@ struct AttentionTask {
   const int32_t* block_table = nullptr;  // the sequence's
   int block_size = 0;
 
+  // Key tiles that this thread will probably read next, or null: fetched ahead, never used here.
+  const char* coming_keys = nullptr;
+
   // Spans of keys that are computed here, numbered from position 0.
   int first_span = 0;
   int end_span = 0;
