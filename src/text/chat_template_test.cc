@@ -1,0 +1,202 @@
+#include "text/chat_template.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nanovllm/error.h"
+
+namespace nanovllm {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// A folder that looks like a model's, gone after the test.
+class ChatTemplateFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::temp_directory_path() /
+              (std::string("chat_template_") + info->name() + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    fs::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+  void write_config(const Json& config) const { write("tokenizer_config.json", config.dump()); }
+  std::unique_ptr<ChatTemplate> load() const { return ChatTemplate::load(folder_.string()); }
+  std::string render(const Json& tools = nullptr, const Json& kwargs = Json::object()) const {
+    return load()->render({{{"role", "user"}, {"content", "hi"}}}, tools, false, kwargs);
+  }
+  // The code of the error that loading gives.
+  ErrorCode load_error() const {
+    try {
+      load();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    ADD_FAILURE() << "loaded";
+    return ErrorCode::kInternal;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(ChatTemplateFolder, TheJinjaFileGoesBeforeAllOthers) {
+  write_config({{"chat_template", "config"}});
+  EXPECT_EQ(render(), "config");
+  write("chat_template.json", R"({"chat_template": "legacy"})");
+  EXPECT_EQ(render(), "legacy");
+  write("chat_template.jinja", "file");
+  EXPECT_EQ(render(), "file");
+}
+
+TEST_F(ChatTemplateFolder, ToolsChooseTheTemplateForTools) {
+  const Json default_template = {{"name", "default"}, {"template", "default"}};
+  const Json tool_template = {{"name", "tool_use"}, {"template", "tools"}};
+  write_config({{"chat_template", {default_template, tool_template}}});
+  EXPECT_EQ(render(), "default");
+  EXPECT_EQ(render(Json::array()), "tools");
+  write_config({{"chat_template", {default_template}}});
+  EXPECT_EQ(render(Json::array()), "default");
+  write_config({{"chat_template", {tool_template}}});
+  EXPECT_THROW(render(), Error);
+}
+
+TEST_F(ChatTemplateFolder, AdditionalTemplatesAreFound) {
+  write("chat_template.jinja", "default");
+  write("additional_chat_templates/tool_use.jinja", "tools");
+  EXPECT_EQ(render(), "default");
+  EXPECT_EQ(render(Json::array()), "tools");
+}
+
+TEST_F(ChatTemplateFolder, SpecialTokensAreStringsOrObjectsAndKwargsOverrideThem) {
+  write_config({{"chat_template", "{{ bos_token }}|{{ eos_token }}|{{ pad_token is defined }}"},
+                {"bos_token", "<s>"},
+                {"eos_token", {{"content", "</s>"}, {"lstrip", false}}},
+                {"pad_token", nullptr}});
+  EXPECT_EQ(render(), "<s>|</s>|False");
+  EXPECT_EQ(render(nullptr, {{"bos_token", "<b>"}}), "<b>|</s>|False");
+}
+
+TEST_F(ChatTemplateFolder, WhatIsMissingOrBrokenIsSaid) {
+  EXPECT_EQ(load_error(), ErrorCode::kNotFound);
+  write_config({{"chat_template", nullptr}});
+  EXPECT_EQ(load_error(), ErrorCode::kNotFound);
+  write_config({{"chat_template", 5}});
+  EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
+  write_config({{"chat_template", {{{"name", "default"}}}}});
+  EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
+  write("tokenizer_config.json", "{");
+  EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
+  write_config({{"chat_template", "{% if %}"}});
+  EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
+}
+
+std::string render(const std::string& source, const Json& messages, const Json& tools = nullptr,
+                   bool prompt = false, const Json& kwargs = Json::object()) {
+  return ChatTemplate(source).render(messages, tools, prompt, kwargs);
+}
+
+const Json kHello = {{{"role", "user"}, {"content", "Hello"}}};
+
+TEST(ChatTemplate, ChatMlRendersAsTrained) {
+  const std::string source =
+      "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' "
+      "}}{%- endfor %}\n{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}\n"
+      "{%- if enable_thinking is defined and enable_thinking is false %}"
+      "{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{%- endif %}";
+  const std::string turn = "<|im_start|>user\nHello<|im_end|>\n";
+  EXPECT_EQ(render(source, kHello), turn);
+  EXPECT_EQ(render(source, kHello, nullptr, true), turn + "<|im_start|>assistant\n");
+  EXPECT_EQ(render(source, kHello, nullptr, true, {{"enable_thinking", true}}),
+            turn + "<|im_start|>assistant\n");
+  EXPECT_EQ(render(source, kHello, nullptr, true, {{"enable_thinking", false}}),
+            turn + "<|im_start|>assistant\n<think>\n\n</think>\n\n");
+}
+
+TEST(ChatTemplate, ToolsAndDocumentsAreThereAndNoneWithoutAny) {
+  EXPECT_EQ(render("{{ tools is none }}{{ documents is none }}", kHello), "TrueTrue");
+  const Json tool = {{"type", "function"}, {"function", {{"name", "f"}, {"a", 1.0}}}};
+  EXPECT_EQ(render("{% for t in tools %}{{ t|tojson }}{% endfor %}{{ documents[0].text }}", kHello,
+                   Json::array({tool}), false, {{"documents", {{{"text", "d"}}}}}),
+            R"({"type": "function", "function": {"name": "f", "a": 1.0}}d)");
+}
+
+TEST(ChatTemplate, NullValuesOfAMessageAreLeftOut) {
+  EXPECT_EQ(render("{{ messages[0].content is defined }}{{ messages[0].x is defined }}",
+                   {{{"role", "user"}, {"content", nullptr}, {"x", 1}}}),
+            "FalseTrue");
+}
+
+TEST(ChatTemplate, ReasoningIsFoundUnderEveryName) {
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    EXPECT_EQ(render("{{ messages[0].reasoning_content }}{{ messages[0].thinking }}",
+                     {{{"role", "assistant"}, {name, "r"}}}),
+              "rr")
+        << name;
+  }
+}
+
+TEST(ChatTemplate, ErrorsSayWhere) {
+  try {
+    render("line one\n  {{ raise_exception('roles must alternate') }}", kHello);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_STREQ(error.what(), "chat template, line 2, column 21: roles must alternate");
+  }
+  try {
+    ChatTemplate("a\n{{ \xC3\xA4\xC3\xA4 ( }}");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+    EXPECT_EQ(std::string(error.what()).rfind("chat template, line 2, column ", 0), 0U)
+        << error.what();
+  }
+}
+
+TEST(ChatTemplate, WrongInputIsRefused) {
+  EXPECT_THROW(render("", Json::array()), Error);
+  EXPECT_THROW(render("", "text"), Error);
+  EXPECT_THROW(render("", Json::array({5})), Error);
+  EXPECT_THROW(render("", kHello, "tools"), Error);
+  EXPECT_THROW(render("", kHello, nullptr, false, Json::array()), Error);
+}
+
+TEST(ChatTemplate, InvalidUtf8PassesThrough) {
+  const Json messages = {{{"role", "user"},
+                          {"content",
+                           "a\xFF"
+                           "b"}}};
+  EXPECT_EQ(render("{{ messages[0].content|trim }}{{ messages[0].content|length }}", messages),
+            "a\xFF"
+            "b3");
+}
+
+TEST(ChatTemplate, OneTemplateServesManyThreads) {
+  const ChatTemplate shared(
+      "{% for m in messages %}{{ '\xC3\xA4' ~ m.content|upper ~ 'text'[1:3] }}{% endfor %}");
+  std::vector<std::thread> threads;
+  std::vector<std::string> results(4);
+  for (std::string& result : results) {
+    threads.emplace_back([&shared, &result] {
+      for (int i = 0; i < 200; ++i) result = shared.render(kHello, nullptr, false, Json::object());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& result : results) EXPECT_EQ(result, "\xC3\xA4HELLOex");
+}
+
+}  // namespace
+}  // namespace nanovllm
