@@ -10,8 +10,8 @@
 namespace nanovllm {
 namespace {
 
-typedef float Floats __attribute__((vector_size(16)));
-typedef uint32_t Words __attribute__((vector_size(16)));
+using Floats __attribute__((vector_size(16))) = float;
+using Words __attribute__((vector_size(16))) = uint32_t;
 
 struct PortableOps {
   using Vec = Floats;

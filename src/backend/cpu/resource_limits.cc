@@ -1,5 +1,6 @@
 #include "backend/cpu/resource_limits.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -112,11 +113,11 @@ CgroupLimits read_cgroup_limits(const std::string& root) {
     const std::string padded = "," + controllers + ",";
     if (padded.find(",cpu,") != std::string::npos)
       for (const std::string& name : {std::string("cpu"), controllers})
-        read_hierarchy(mount + "/" + name, path,
+        read_hierarchy(fmt::format("{}/{}", mount, name), path,
                        [&](const std::string& folder) { read_v1_cpu_group(folder, &limits); });
     if (padded.find(",memory,") != std::string::npos)
       for (const std::string& name : {std::string("memory"), controllers})
-        read_hierarchy(mount + "/" + name, path,
+        read_hierarchy(fmt::format("{}/{}", mount, name), path,
                        [&](const std::string& folder) { read_v1_memory_group(folder, &limits); });
   }
   return limits;
