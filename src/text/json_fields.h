@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 // "normalizer.normalizers[1]".
 class Fields {
  public:
-  Fields(const Json& object, const std::string& origin, std::string path)
+  Fields(const Json& object, const std::string& origin, const std::string& path)
       : object_(object), origin_(origin), path_(printable(path)) {
     if (!object.is_object()) fail("is not an object");
   }

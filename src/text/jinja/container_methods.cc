@@ -18,7 +18,7 @@ bool is_equal(Interpreter& in, const Value& a, const Value& b) {
 Value sequence_count(Interpreter& in, const Value& self, Arguments& arguments) {
   const auto [wanted] = bind<1>(arguments, "count", {"value", "/"});
   int64_t count = 0;
-  in.for_each(self, [&](const Value& item) {
+  in.for_each(self, [&, wanted = wanted](const Value& item) {
     count += is_equal(in, item, *wanted) ? 1 : 0;
     return true;
   });
@@ -36,7 +36,7 @@ Value sequence_index(Interpreter& in, const Value& self, Arguments& arguments) {
   const int64_t to = bound(stop, length);
   int64_t index = 0;
   int64_t found = -1;
-  in.for_each(self, [&](const Value& item) {
+  in.for_each(self, [&, wanted = wanted](const Value& item) {
     if (index >= from && index < to && is_equal(in, item, *wanted)) found = index;
     ++index;
     return found < 0;
@@ -76,7 +76,7 @@ Value dict_copy(Interpreter& in, const Value& self, Arguments& arguments) {
 Value dict_fromkeys(Interpreter& in, const Value&, Arguments& arguments) {
   const auto [keys, value] = bind<2>(arguments, "fromkeys", {"iterable", "value?", "/"});
   Value dict = make_dict(in.budget());
-  in.for_each(*keys, [&](const Value& key) {
+  in.for_each(*keys, [&, value = value](const Value& key) {
     dict.as<Dict>().set(key, value == nullptr ? Value::none() : *value);
     return true;
   });

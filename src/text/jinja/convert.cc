@@ -162,11 +162,11 @@ std::string float_repr(double value) {
     return out + fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
   }
   if (exponent < 0)
-    return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+    return out + "0." + std::string(static_cast<size_t>(-exponent) - 1, '0') + digits;
   if (count <= exponent + 1) {
     return out + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
   }
-  const auto whole = static_cast<size_t>(exponent + 1);
+  const auto whole = static_cast<size_t>(exponent) + 1;
   return out + digits.substr(0, whole) + "." + digits.substr(whole);
 }
 

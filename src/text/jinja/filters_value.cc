@@ -67,7 +67,7 @@ Value filter_length(Interpreter& in, const Value& value, Arguments& arguments) {
 
 Value filter_int(Interpreter&, const Value& value, Arguments& arguments) {
   const auto [otherwise, base] = bind<2>(arguments, "int", {"default?", "base?"});
-  const Value fallback = otherwise == nullptr ? Value::integer(0) : *otherwise;
+  Value fallback = otherwise == nullptr ? Value::integer(0) : *otherwise;
   switch (value.kind()) {
     case Kind::kUndefined:
       fail_undefined(value);

@@ -60,7 +60,9 @@ Interpreter::~Interpreter() {
 
 void Interpreter::set_variable(const std::string& name, Value value) {
   for (size_t i = 0; i < context_.size(); ++i) {
-    if (template_.context_names[i] == name) context_[i] = std::move(value);
+    if (template_.context_names[i] != name) continue;
+    context_[i] = std::move(value);
+    return;
   }
 }
 

@@ -37,7 +37,7 @@ struct FunctionScope {
 struct Variable {
   FunctionScope* function = nullptr;
   int slot = -1;
-  auto operator<=>(const Variable&) const = default;
+  auto operator<=>(const Variable&) const = default;  // NOLINT(modernize-use-nullptr): not one
 };
 
 class Symbols {
