@@ -2,6 +2,7 @@
 // collision costs no more than encoding the word again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -41,7 +42,7 @@ class WordCache {
     entry.length = static_cast<uint8_t>(word.size());
     entry.count = static_cast<uint8_t>(ids.size());
     std::memcpy(entry.word, word.data(), word.size());
-    std::memcpy(entry.ids, ids.data(), ids.size_bytes());
+    std::copy(ids.begin(), ids.end(), entry.ids);  // ids may be empty, and memcpy takes no null
   }
 
  private:
