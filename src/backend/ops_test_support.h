@@ -14,27 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/backend_cases.h"
 #include "ops/backend.h"
 #include "ops/reference.h"
 
 namespace nanovllm::test {
-
-// A way to make a backend; every op test runs on all of them.
-struct BackendCase {
-  std::string name;
-  std::function<std::unique_ptr<Backend>(int num_threads)> make;
-};
-inline void PrintTo(const BackendCase& c, std::ostream* out) { *out << c.name; }
-
-inline std::vector<BackendCase> backends() {
-  std::vector<BackendCase> cases;
-  for (const Isa isa : available_isas())
-    cases.push_back({std::string("cpu_") + to_string(isa), [isa](int threads) {
-                       return std::make_unique<CpuBackend>(CpuOptions{threads, isa});
-                     }});
-  return cases;
-}
 
 // A tensor in host memory that owns its elements.
 struct HostTensor {

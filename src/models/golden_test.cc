@@ -1,5 +1,5 @@
 // Our models against transformers on the same weights, tests/goldens (tools/make_goldens.py), on
-// every instruction set this machine has.
+// every backend of the build and every instruction set this machine has.
 //
 // float32: every prompt log-probability, and those of the most likely tokens of every position,
 // within 1e-3 of transformers in float32, and the same greedy token wherever its margin (its logit
@@ -18,7 +18,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/backend_cases.h"
 #include "models/testing.h"
 
 namespace nanovllm {
@@ -59,10 +59,6 @@ std::vector<GoldenCase> load_cases(const std::string& name) {
                      item.at("top"), item.at("greedy"), item.at("margins")});
   }
   return cases;
-}
-
-std::unique_ptr<Backend> make_backend(Isa isa, int num_threads) {
-  return std::make_unique<CpuBackend>(CpuOptions{.num_threads = num_threads, .max_isa = isa});
 }
 
 // Each prompt alone and at once, then its continuation token by token.
@@ -115,9 +111,9 @@ class Golden : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(Golden, Float32LogProbabilitiesAndGreedyTokensAreThoseOfTransformers) {
-  for (const Isa isa : available_isas()) {
-    SCOPED_TRACE(to_string(isa));
-    ModelRig rig(golden_dir(GetParam()), DType::kFloat32, make_backend(isa, 2), 16);
+  for (const test::BackendCase& backend : test::backends()) {
+    SCOPED_TRACE(backend.name);
+    ModelRig rig(golden_dir(GetParam()), DType::kFloat32, backend.make(2), 16);
     const std::vector<Rows> rows = compute_mixed(rig, cases_);
     for (size_t c = 0; c < cases_.size(); ++c) {
       const GoldenCase& golden = cases_[c];
@@ -134,9 +130,9 @@ TEST_P(Golden, Float32LogProbabilitiesAndGreedyTokensAreThoseOfTransformers) {
 }
 
 TEST_P(Golden, Bfloat16IsAsExactAsTransformers) {
-  for (const Isa isa : available_isas()) {
-    SCOPED_TRACE(to_string(isa));
-    ModelRig rig(golden_dir(GetParam()), DType::kBFloat16, make_backend(isa, 2), 32);
+  for (const test::BackendCase& backend : test::backends()) {
+    SCOPED_TRACE(backend.name);
+    ModelRig rig(golden_dir(GetParam()), DType::kBFloat16, backend.make(2), 32);
     const std::vector<Rows> rows = compute_mixed(rig, cases_);
     std::vector<double> ours, theirs;
     for (size_t c = 0; c < cases_.size(); ++c) {
@@ -153,17 +149,18 @@ TEST_P(Golden, Bfloat16IsAsExactAsTransformers) {
       RecordProperty("rms_" + name, std::to_string(root_mean_square(errors)));
       RecordProperty("percentile_99_" + name, std::to_string(percentile_99(errors)));
     };
-    record(to_string(isa), ours);
+    record(backend.name, ours);
     record("transformers", theirs);
   }
 }
 
 TEST_P(Golden, ChunksBatchMatesAndThreadsChangeNoBit) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const Isa isa : available_isas()) {
-      SCOPED_TRACE(to_string(isa));
-      ModelRig one(golden_dir(GetParam()), dtype, make_backend(isa, 1), 16);
-      ModelRig two(golden_dir(GetParam()), dtype, make_backend(isa, 2), 16);
+    for (const test::BackendCase& backend : test::backends()) {
+      if (!backend.is_deterministic) continue;
+      SCOPED_TRACE(backend.name);
+      ModelRig one(golden_dir(GetParam()), dtype, backend.make(1), 16);
+      ModelRig two(golden_dir(GetParam()), dtype, backend.make(2), 16);
       const std::vector<Rows> alone = compute_alone(one, cases_);
       const std::vector<Rows> mixed = compute_mixed(two, cases_);
       ASSERT_EQ(alone, mixed);

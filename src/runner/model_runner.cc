@@ -64,7 +64,9 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config, E
                             static_cast<int64_t>(config.max_num_seqs) * max_model_len_))),
       batch_(config.kvcache_block_size) {
   const auto start = std::chrono::steady_clock::now();
-  backend_ = make_backend(config.device, config.num_threads);
+  backend_ = make_backend({.device = config.device,
+                           .num_threads = config.num_threads,
+                           .deterministic = config.deterministic});
   if (config.tensor_parallel_size > 1) {
     throw_error(ErrorCode::kUnsupported,
                 "tensor_parallel_size is {}, but device {} runs as one rank; use 1",

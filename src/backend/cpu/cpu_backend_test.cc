@@ -66,14 +66,14 @@ TEST(CpuBackend, UploadAndDownloadCopy) {
 
 TEST(Registry, CpuByName) {
   EXPECT_TRUE(make_cpu_backend(1)->is_cpu());
-  EXPECT_TRUE(make_backend("cpu", 2)->is_cpu());
-  EXPECT_NE(make_backend("auto", 1), nullptr);
+  EXPECT_TRUE(make_backend({.device = "cpu", .num_threads = 2})->is_cpu());
+  EXPECT_NE(make_backend({.num_threads = 1}), nullptr);
 }
 
 TEST(Registry, UnknownDevicesAndBadThreadCountsAreRefused) {
   const auto code_of = [](const std::string& device, int threads) {
     try {
-      make_backend(device, threads);
+      make_backend({.device = device, .num_threads = threads});
     } catch (const Error& error) {
       return error.code();
     }

@@ -38,13 +38,14 @@ int CudaBackend::device_count() {
   return 0;
 }
 
-CudaBackend::CudaBackend(int device) : device_(device) {
-  if (device >= device_count()) {
+CudaBackend::CudaBackend(const CudaOptions& options)
+    : device_(options.device), deterministic_(options.deterministic) {
+  if (device_ >= device_count()) {
     throw_error(ErrorCode::kUnsupported, "no CUDA device {}: this machine has {}; use --device cpu",
-                device, device_count());
+                device_, device_count());
   }
-  NANOVLLM_CUDA_CHECK(cudaSetDevice(device));
-  NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&properties_, device));
+  NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
+  NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&properties_, device_));
   NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   cuda::check(cublasLtCreate(&cublas_), "cublasLtCreate");
   workspace_ = allocate(kWorkspaceBytes);

@@ -13,12 +13,17 @@
 
 namespace nanovllm {
 
+struct CudaOptions {
+  int device = 0;
+  bool deterministic = false;  // see BackendOptions
+};
+
 // Ops are enqueued on one stream and return at once; sample() and download() wait.
 class CudaBackend final : public Backend {
  public:
   // Throws Error(kUnsupported) when there is no such device or it is older than the build's
   // kernels.
-  explicit CudaBackend(int device = 0);
+  explicit CudaBackend(const CudaOptions& options = {});
   ~CudaBackend() override;
   static int device_count();  // 0 where there is no driver
 
@@ -58,7 +63,8 @@ class CudaBackend final : public Backend {
   struct Product;  // a cuBLASLt problem with its chosen algorithm
   const Product& product(const ProductShape& shape);
 
-  int device_;
+  const int device_;
+  const bool deterministic_;
   cudaDeviceProp properties_ = {};
   cudaStream_t stream_ = nullptr;
   cublasLtHandle_t cublas_ = nullptr;

@@ -1,0 +1,45 @@
+// The backends that tests run on: every instruction set this machine has, and CUDA where the build
+// has it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "ops/backend.h"
+#ifdef NANOVLLM_WITH_CUDA
+#  include "backend/cuda/cuda_backend.h"
+#endif
+
+namespace nanovllm::test {
+
+// A way to make a backend.
+struct BackendCase {
+  std::string name;
+  std::function<std::unique_ptr<Backend>(int num_threads)> make;
+  // Rows never depend on their batch mates, to the last bit.
+  bool is_deterministic = true;
+};
+inline void PrintTo(const BackendCase& c, std::ostream* out) { *out << c.name; }
+
+inline std::vector<BackendCase> backends() {
+  std::vector<BackendCase> cases;
+  for (const Isa isa : available_isas())
+    cases.push_back({std::string("cpu_") + to_string(isa), [isa](int threads) {
+                       return std::make_unique<CpuBackend>(CpuOptions{threads, isa});
+                     }});
+#ifdef NANOVLLM_WITH_CUDA
+  for (const bool deterministic : {false, true})
+    cases.push_back({deterministic ? "cuda_deterministic" : "cuda",
+                     [deterministic](int) {
+                       return std::make_unique<CudaBackend>(CudaOptions{0, deterministic});
+                     },
+                     deterministic});
+#endif
+  return cases;
+}
+
+}  // namespace nanovllm::test
