@@ -23,7 +23,8 @@ target_compile_options(nanovllm_dependencies INTERFACE
 target_link_libraries(nanovllm_dependencies INTERFACE
   ${NANOVLLM_LINK_LIBRARIES} nlohmann_json::nlohmann_json)
 if(NANOVLLM_SANITIZE)
-  target_compile_options(nanovllm_dependencies INTERFACE
+  # More optimisation or debug information than this makes the large tests compile for a minute each.
+  target_compile_options(nanovllm_dependencies INTERFACE -O1 -g1
     -fsanitize=${NANOVLLM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(nanovllm_dependencies INTERFACE -fsanitize=${NANOVLLM_SANITIZE})
 endif()
