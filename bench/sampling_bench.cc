@@ -49,7 +49,7 @@ void sampling(benchmark::State& state, const Kind& kind, bool trained) {
   uint64_t position = 0;
   for (auto _ : state) {
     for (SamplingRow& row : rows) row.position = position++;
-    cpu.sample({rows, results}, tensor);
+    cpu.sample(rows, tensor, nullptr, nullptr)->collect(results);
     benchmark::DoNotOptimize(results.data());
   }
   const auto bytes = static_cast<double>(logits.size() * sizeof(float));

@@ -190,7 +190,10 @@ class FailingBackend final : public Backend {
                        const ForwardBatch&) override {}
   void act_and_mul(Tensor, Tensor, Activation) override {}
   void gather_rows(Tensor, Tensor, const int32_t*) override {}
-  void sample(const SamplingBatch&, Tensor) override {}
+  std::unique_ptr<SamplingTicket> sample(std::span<const SamplingRow>, Tensor, int32_t*,
+                                         const int32_t*) override {
+    return nullptr;
+  }
 
  private:
   std::unique_ptr<Backend> cpu_ = make_cpu_backend(1);

@@ -147,8 +147,13 @@ class Backend {
   // out[R,H] = x[rows[r]], same dtype.
   virtual void gather_rows(Tensor out, Tensor x, const int32_t* rows) = 0;
 
-  // Sampling: see ops/sampling.h. logits[R,V] float32 are changed in place.
-  virtual void sample(const SamplingBatch& batch, Tensor logits) = 0;
+  // Sampling: see ops/sampling.h. logits[R,V] float32 may be changed. sampled_ids[R], device memory
+  // or null, receives each row's token_id. previous_ids is device memory that the rows with a
+  // pending token point into; it may be null when there are none, and may not overlap sampled_ids.
+  // `rows` and all that they refer to is read before the call returns.
+  virtual std::unique_ptr<SamplingTicket> sample(std::span<const SamplingRow> rows, Tensor logits,
+                                                 int32_t* sampled_ids,
+                                                 const int32_t* previous_ids) = 0;
 };
 
 }  // namespace nanovllm

@@ -1,4 +1,4 @@
-// What the sampler is told about each row of logits, and what it gives back.
+// What the sampler is told about each row of logits, and what it gives back, and when.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,9 @@ struct SamplingRow {
   uint64_t position = 0;                     // index of the token drawn, prompt included
   std::span<const int32_t> prompt_ids = {};  // for repetition_penalty
   std::span<const int32_t> output_ids = {};  // for all three penalties
+  // >= 0: one more token ends output_ids, and the host does not know it yet: it is
+  // previous_ids[pending_from] on the device (see Backend::sample).
+  int32_t pending_from = -1;
   std::span<const std::pair<int32_t, float>> logit_bias = {};
   std::span<const int32_t> banned_ids = {};  // EOS and stop tokens before min_tokens
   int32_t num_logprobs = -1;                 // -1 = none, 0 = the chosen token's only
@@ -46,6 +49,9 @@ struct SamplingRow {
 // Dividing by less would overflow; it is also where vLLM starts to be greedy.
 inline constexpr float kGreedyTemperature = 1e-5f;
 inline bool is_greedy(const SamplingRow& row) { return row.temperature < kGreedyTemperature; }
+inline bool has_penalties(const SamplingRow& row) {
+  return row.repetition_penalty != 1 || row.presence_penalty != 0 || row.frequency_penalty != 0;
+}
 
 struct LogprobEntry {
   int32_t token_id;
@@ -59,10 +65,15 @@ struct SamplingResult {
       logprobs;  // the chosen token, then those of the num_logprobs most likely that are not it
 };
 
-struct SamplingBatch {
-  std::span<const SamplingRow> rows;  // R
-  std::span<SamplingResult>
-      results;  // R, host memory; valid when sample() returns (CPU) or after synchronize()
+// Results on their way from the device. The tickets of a backend are collected in the order in
+// which sample() gave them, on the thread that called it; one that is not wanted may be destroyed
+// instead.
+class SamplingTicket {
+ public:
+  virtual ~SamplingTicket() = default;
+  // Waits for the device and fills in the results of the call's R rows. To be called once. Throws
+  // Error on device faults.
+  virtual void collect(std::span<SamplingResult> results) = 0;
 };
 
 }  // namespace nanovllm

@@ -141,11 +141,10 @@ StepOutput ModelRunner::run(const StepInput& input) {
   results_.assign(batch.num_logits, {});
   for (int begin = 0; begin < batch.num_logits; begin += max_num_logits_) {
     const int count = std::min(max_num_logits_, batch.num_logits - begin);
-    backend_->sample({.rows = batch_.sampling_rows().subspan(begin, count),
-                      .results = std::span(results_).subspan(begin, count)},
-                     model_->logits(begin, begin + count));
+    const auto ticket = backend_->sample(batch_.sampling_rows().subspan(begin, count),
+                                         model_->logits(begin, begin + count), nullptr, nullptr);
+    ticket->collect(std::span(results_).subspan(begin, count));
   }
-  backend_->synchronize();
   return batch_.collect(results_);
 }
 

@@ -53,7 +53,9 @@ class CpuBackend final : public Backend {
   void act_and_mul(Tensor out, Tensor gate_up, Activation activation) override;
   void gather_rows(Tensor out, Tensor x, const int32_t* rows) override;
 
-  void sample(const SamplingBatch& batch, Tensor logits) override;
+  std::unique_ptr<SamplingTicket> sample(std::span<const SamplingRow> rows, Tensor logits,
+                                         int32_t* sampled_ids,
+                                         const int32_t* previous_ids) override;
 
  private:
   char* linear_scratch(size_t bytes);

@@ -22,9 +22,7 @@ void LogitEdits::apply(const SamplingRow& row, float* logits, int64_t vocab_size
   for (const int32_t id : row.banned_ids) {
     if (id >= 0 && id < vocab_size) set(logits, id, -std::numeric_limits<float>::infinity());
   }
-  if (row.repetition_penalty != 1 || row.frequency_penalty != 0 || row.presence_penalty != 0) {
-    apply_penalties(row, logits, vocab_size);
-  }
+  if (has_penalties(row)) apply_penalties(row, logits, vocab_size);
 }
 
 // Counting in an array of the vocabulary's size costs one visit a token and leaves no sorting to

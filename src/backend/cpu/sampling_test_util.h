@@ -33,8 +33,8 @@ inline std::vector<SamplingResult> sample_rows(Backend& backend,
   std::vector<SamplingResult> results(rows.size());
   const auto num_rows = static_cast<int64_t>(rows.size());
   const auto vocab_size = static_cast<int64_t>(logits.size()) / num_rows;
-  backend.sample({rows, results}, Tensor(logits.data(), DType::kFloat32, {num_rows, vocab_size}));
-  backend.synchronize();
+  const Tensor tensor(logits.data(), DType::kFloat32, {num_rows, vocab_size});
+  backend.sample(rows, tensor, nullptr, nullptr)->collect(results);
   return results;
 }
 

@@ -55,7 +55,9 @@ class CudaBackend final : public Backend {
   void act_and_mul(Tensor out, Tensor gate_up, Activation activation) override;
   void gather_rows(Tensor out, Tensor x, const int32_t* rows) override;
 
-  void sample(const SamplingBatch& batch, Tensor logits) override;
+  std::unique_ptr<SamplingTicket> sample(std::span<const SamplingRow> rows, Tensor logits,
+                                         int32_t* sampled_ids,
+                                         const int32_t* previous_ids) override;
 
  private:
   // Rows, N, K, dtype of x and of out.
