@@ -3,38 +3,51 @@
 // the act tensors, once each: the row waits in registers between the two passes.
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMaxPerThread = 64;  // rows of up to 16,384 elements stay in registers
 
-template <typename T, int kPerThread>
+// A thread holds kPerThread vectors of kVector neighbouring elements.
+template <typename T, int kVector, int kPerThread>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_kernel(T* out, float* residual, const T* act, const float* x, const float* weight,
                     int hidden, float eps, float offset) {
+  release_successor();
+  wait_for_predecessor();
   const int64_t base = static_cast<int64_t>(blockIdx.x) * hidden;
-  float value[kPerThread];
+  float value[kPerThread][kVector];
   float sum = 0;
 #pragma unroll
   for (int j = 0; j < kPerThread; ++j) {
-    const int i = threadIdx.x + j * kThreads;
+    const int i = (threadIdx.x + j * kThreads) * kVector;
     if (i >= hidden) break;
     if (residual != nullptr) {
-      value[j] = residual[base + i] + load(act + base + i);
-      residual[base + i] = value[j];
+      float branch[kVector];
+      load_vector(value[j], residual + base + i);
+      load_vector(branch, act + base + i);
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) value[j][e] += branch[e];
+      store_vector(residual + base + i, value[j]);
     } else {
-      value[j] = x[base + i];
+      load_vector(value[j], x + base + i);
     }
-    sum += value[j] * value[j];
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) sum += value[j][e] * value[j][e];
   }
   const float scale = rsqrtf(block_sum(sum) / static_cast<float>(hidden) + eps);
 #pragma unroll
   for (int j = 0; j < kPerThread; ++j) {
-    const int i = threadIdx.x + j * kThreads;
+    const int i = (threadIdx.x + j * kThreads) * kVector;
     if (i >= hidden) break;
-    store(out + base + i, value[j] * scale * (offset + weight[i]));
+    float factor[kVector];
+    load_vector(factor, weight + i);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) value[j][e] *= scale * (offset + factor[e]);
+    store_vector(out + base + i, value[j]);
   }
 }
 
@@ -44,23 +57,24 @@ void launch_rms_norm(cudaStream_t stream, void* out, DType dtype, float* residua
                      const float* x, const float* weight, int num_rows, int hidden, float eps,
                      float offset) {
   if (num_rows == 0) return;
-  NANOVLLM_CHECK(hidden <= kThreads * kMaxPerThread);
   with_act_type(dtype, [&](auto tag) {
     using T = decltype(tag);
-    const auto launch = [&](auto kernel) {
-      kernel<<<num_rows, kThreads, 0, stream>>>(static_cast<T*>(out), residual,
-                                                static_cast<const T*>(act), x, weight, hidden, eps,
-                                                offset);
+    const auto run = [&](auto kernel) {
+      launch(stream, kernel, num_rows, kThreads, 0, static_cast<T*>(out), residual,
+             static_cast<const T*>(act), x, weight, hidden, eps, offset);
     };
-    if (hidden <= 4 * kThreads) {
-      launch(rms_norm_kernel<T, 4>);
+    if (hidden % 4 != 0) {
+      NANOVLLM_CHECK(hidden <= 32 * kThreads);
+      run(rms_norm_kernel<T, 1, 32>);
+    } else if (hidden <= 4 * kThreads) {
+      run(rms_norm_kernel<T, 4, 1>);
     } else if (hidden <= 16 * kThreads) {
-      launch(rms_norm_kernel<T, 16>);
+      run(rms_norm_kernel<T, 4, 4>);
     } else {
-      launch(rms_norm_kernel<T, kMaxPerThread>);
+      NANOVLLM_CHECK(hidden <= 64 * kThreads);
+      run(rms_norm_kernel<T, 4, 16>);
     }
   });
-  NANOVLLM_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace nanovllm::cuda

@@ -1,0 +1,77 @@
+// Launches with programmatic dependent launch: a kernel's blocks may start while the kernel before
+// it on the stream still runs, so that its start-up (and whatever does not depend on the
+// predecessor, the prefetch of weights above all) hides behind the predecessor's tail.
+//
+// The rule: every kernel launched by launch() calls wait_for_predecessor() in every thread before
+// it reads what an earlier kernel wrote, and before it writes anything at all. The predecessor's
+// results are complete then, and so are those of all kernels before it, because it waited likewise.
+// release_successor() is a hint: once every block has called it or ended, the next kernel's blocks
+// may be scheduled beside this kernel's; call it early when the successor fits beside, late
+// otherwise.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <utility>
+
+#include "backend/cuda/cuda_check.h"
+
+namespace nanovllm::cuda {
+
+// Whether the kernels of this build know, on this machine's GPUs, how to wait for a predecessor
+// (code for sm_90 or later is loaded).
+bool supports_programmatic_launch();
+
+// Shared memory beyond what a kernel gets unasked.
+constexpr size_t kDefaultSharedBytes = size_t{48} << 10;
+
+// kernel<<<grid, block, shared_bytes, stream>>>(args...), in clusters of `cluster` blocks along x.
+template <typename... Params, typename... Args>
+void launch_clusters(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block,
+                     int cluster, size_t shared_bytes, Args&&... args) {
+  if (shared_bytes > kDefaultSharedBytes) {
+    NANOVLLM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(shared_bytes)));
+  }
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  if (supports_programmatic_launch()) {
+    auto& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    auto& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
+    attribute.val.clusterDim.y = 1;
+    attribute.val.clusterDim.z = 1;
+  }
+  NANOVLLM_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...));
+}
+
+// kernel<<<grid, block, shared_bytes, stream>>>(args...).
+template <typename... Params, typename... Args>
+void launch(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block,
+            size_t shared_bytes, Args&&... args) {
+  launch_clusters(stream, kernel, grid, block, 1, shared_bytes, std::forward<Args>(args)...);
+}
+
+__device__ inline void wait_for_predecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ inline void release_successor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace nanovllm::cuda
