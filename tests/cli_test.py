@@ -127,6 +127,19 @@ class Generate(unittest.TestCase):
             together = lines(run("generate", MODEL, "--json", "-q", *flags, *SMALL, *extra).stdout)
             self.assertEqual([r["token_ids"] for r in sorted(together, key=lambda r: r["index"])], alone, extra)
 
+    def test_ranks_together_write_what_one_does(self):
+        args = ["generate", MODEL, "--json", "-q", "-p", "Once upon a time there was", "--device", "cpu", "--dtype", "float32"]
+        alone = run(*args, *SMALL)
+        together = run(*args, *SMALL, "--tensor-parallel-size", "2")
+        self.assertEqual(together.returncode, 0, together.stderr)
+        self.assertEqual(lines(together.stdout)[0]["text"], lines(alone.stdout)[0]["text"])
+
+    def test_heads_that_ranks_cannot_share_are_refused_in_one_line(self):
+        result = run("generate", MODEL, "-p", "Hi", "--device", "cpu", "--tensor-parallel-size", "3")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("the 8 attention heads can't be shared by tensor_parallel_size 3", result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
     def test_stop_text_ends_the_output(self):
         whole = lines(run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL).stdout)[0]["text"]
         word = whole.split()[2]

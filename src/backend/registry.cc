@@ -1,6 +1,10 @@
 #include "backend/registry.h"
 
+#include <algorithm>
+
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/cpu_communicator.h"
+#include "backend/cpu/resource_limits.h"
 #include "base/check.h"
 #ifdef NANOVLLM_WITH_CUDA
 #  include "backend/cuda/cuda_backend.h"
@@ -8,24 +12,52 @@
 
 namespace nanovllm {
 
+namespace {
+
+// Which kind of device a name stands for. Throws where this build has none.
+bool is_cuda(const std::string& device) {
+#ifdef NANOVLLM_WITH_CUDA
+  if (device == "cuda" || (device == "auto" && CudaBackend::device_count() > 0)) return true;
+#endif
+  if (device == "cpu" || device == "auto") return false;
+  if (device == "cuda") {
+    throw_error(ErrorCode::kUnsupported,
+                "device cuda is not available: this build has no CUDA backend; use cpu or auto");
+  }
+  throw_error(ErrorCode::kInvalidArgument, "device is '{}', but must be auto, cpu or cuda", device);
+}
+
+// Rank `rank`'s share of the threads; at least one.
+int share_of_threads(int num_threads, int rank, int num_ranks) {
+  if (num_ranks == 1) return num_threads;
+  const int total = num_threads == 0 ? usable_cpus() : num_threads;
+  return std::max(1, total * (rank + 1) / num_ranks - total * rank / num_ranks);
+}
+
+}  // namespace
+
 std::unique_ptr<Backend> make_cpu_backend(int num_threads) {
   return std::make_unique<CpuBackend>(CpuOptions{.num_threads = num_threads, .max_isa = {}});
 }
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
-  const std::string& device = options.device;
+  [[maybe_unused]] const bool cuda = is_cuda(options.device);
 #ifdef NANOVLLM_WITH_CUDA
-  const bool use_cuda = device == "cuda" || (device == "auto" && CudaBackend::device_count() > 0);
-  if (use_cuda) {
+  if (cuda) {
     return std::make_unique<CudaBackend>(
         CudaOptions{.device = options.device_index, .deterministic = options.deterministic});
   }
 #endif
-  if (device == "cpu" || device == "auto") return make_cpu_backend(options.num_threads);
-  if (device == "cuda")
-    throw_error(ErrorCode::kUnsupported,
-                "device cuda is not available: this build has no CUDA backend; use cpu or auto");
-  throw_error(ErrorCode::kInvalidArgument, "device is '{}', but must be auto, cpu or cuda", device);
+  return make_cpu_backend(
+      share_of_threads(options.num_threads, options.device_index, options.num_ranks));
+}
+
+std::unique_ptr<CommunicatorGroup> make_communicator_group(const std::string& device,
+                                                           int world_size) {
+  if (!is_cuda(device)) return std::make_unique<CpuCommunicatorGroup>(world_size);
+  throw_error(ErrorCode::kUnsupported,
+              "tensor_parallel_size is {}, but the CUDA backend runs as one rank; use 1",
+              world_size);
 }
 
 }  // namespace nanovllm

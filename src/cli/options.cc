@@ -73,7 +73,7 @@ void add_engine_options(CLI::App& app, EngineConfig& config) {
                "cuda: tokens never depend on batch mates (always so on the CPU)")
       ->group(group);
   add(app, "--tensor-parallel-size", config.tensor_parallel_size,
-      "ranks that share the weights, 1 to 8", group);
+      "ranks that share the weights, 1 to 8: a GPU each, or a share of the CPU threads", group);
   add(app, "--engine-seed", config.seed, "base of the seeds of requests that bring none", group);
   app.add_option("--trace", config.trace_file,
                  "write a Chrome/Perfetto trace of the run to this file")

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "engine/engine_core.h"
 #include "io/model_config.h"
-#include "runner/model_runner.h"
+#include "runner/parallel_runner.h"
 #include "text/tokenizer.h"
 
 namespace nanovllm {
@@ -25,7 +25,7 @@ std::unique_ptr<EngineCore> load(const std::string& model_dir, const EngineConfi
   if (std::filesystem::exists(std::filesystem::path(model_dir) / "tokenizer.json")) {
     parts.tokenizer = Tokenizer::load(model_dir);
   }
-  parts.runner = make_model_runner(model, config, parts.info);
+  parts.runner = make_runner(model, config, parts.info);
   return std::make_unique<EngineCore>(std::move(parts));
 }
 

@@ -33,10 +33,6 @@ class Decoder final : public Model {
 
  private:
   void load(const ModelContext& context, const DecoderOptions& options);
-  void add_and_norm(Step& step, const float* norm) const {
-    step.backend.add_rms_norm(step.x.hidden, step.x.residual, step.x.branch, norm,
-                              config_.rms_norm_eps, 0);
-  }
 
   const ModelConfig& config_;
   Backend& backend_;
@@ -111,9 +107,9 @@ void Decoder::forward(const ForwardBatch& batch, std::span<const KvCache> kv_cac
     layer.attention.attend(step, kv_caches[i]);
     if (is_last) workspace_->keep_rows(step);
     layer.attention.project(step);
-    add_and_norm(step, layer.post_attention_norm);
+    add_and_norm(step, layer.post_attention_norm, config_.rms_norm_eps);
     layer.mlp.forward(step);
-    add_and_norm(step, is_last ? norm_ : layers_[i + 1].input_norm);
+    add_and_norm(step, is_last ? norm_ : layers_[i + 1].input_norm, config_.rms_norm_eps);
   }
   last_hidden_ = step.x.hidden.first_rows(batch.num_logits);
 }

@@ -100,6 +100,11 @@ void Head::forward(Backend& backend, Communicator& communicator, Tensor out, Ten
   }
 }
 
+void add_and_norm(Step& step, const float* norm, float eps) {
+  step.communicator.all_reduce_add_rms_norm(step.backend, step.x.hidden, step.x.residual,
+                                            step.x.branch, norm, eps, 0);
+}
+
 void Attention::load(const ModelContext& context, WeightLoader& loader, const std::string& name,
                      const AttentionOptions& options) {
   const ModelConfig& config = context.config;
@@ -142,7 +147,6 @@ void Attention::attend(Step& step, const KvCache& cache) const {
 
 void Attention::project(Step& step) const {
   step.backend.linear(step.x.branch, step.x.attention, *o_proj_);
-  if (step.communicator.world_size() > 1) step.communicator.all_reduce(step.x.branch);
 }
 
 void Mlp::load(const ModelContext& context, WeightLoader& loader, const std::string& name,
@@ -164,7 +168,6 @@ void Mlp::forward(Step& step) const {
   step.backend.linear(step.x.gate_up, step.x.hidden, *gate_up_proj_);
   step.backend.act_and_mul(step.x.mlp, step.x.gate_up, activation_);
   step.backend.linear(step.x.branch, step.x.mlp, *down_proj_);
-  if (step.communicator.world_size() > 1) step.communicator.all_reduce(step.x.branch);
 }
 
 }  // namespace nanovllm

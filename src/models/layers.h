@@ -1,5 +1,7 @@
 // The layers that models are put together from. Tensor parallelism lives here: each layer holds its
-// rank's share of the weights, and what leaves a layer is whole and the same on every rank.
+// rank's share of the weights. What a block (attention or MLP) adds to the residual leaves it as
+// this rank's summand, and add_and_norm() adds the ranks up: the residual and what is normalised of
+// it are whole and the same on every rank.
 #pragma once
 
 #include <memory>
@@ -16,7 +18,7 @@ namespace nanovllm {
 struct Activations {
   Tensor residual;   // [T, hidden_size] float32
   Tensor hidden;     // [T, hidden_size] act: what a block reads
-  Tensor branch;     // [T, hidden_size] act: what a block adds to the residual
+  Tensor branch;     // [T, hidden_size] act: this rank's part of what a block adds to the residual
   Tensor qkv;        // [T, (num_heads + 2 num_kv_heads) * head_dim] act, of this rank
   Tensor attention;  // [T, num_heads * head_dim] act
   Tensor gate_up;    // [T, 2 intermediate_size] act
@@ -79,6 +81,9 @@ struct AttentionOptions {
   bool output_bias = false;
   int window = 0;  // tokens a query sees; 0 = all
 };
+
+// residual += branch of all ranks; hidden = rms_norm(residual).
+void add_and_norm(Step& step, const float* norm, float eps);
 
 // Grouped-query attention over the paged KV cache.
 class Attention {

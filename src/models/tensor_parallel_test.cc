@@ -1,10 +1,8 @@
 // Ranks as threads of one process: together they compute what one rank computes.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <barrier>
-#include <cstring>
 #include <thread>
+#include <vector>
 
 #include "backend/registry.h"
 #include "io/testing.h"
@@ -17,67 +15,16 @@ namespace {
 using testing::error_of;
 using testing::ModelRig;
 
-// What the ranks of a group share.
-struct Group {
-  explicit Group(int size) : tensors(size), barrier(size) {}
-  std::vector<Tensor> tensors;  // what each rank brings
-  std::barrier<> barrier;
-};
-
-class ThreadCommunicator final : public Communicator {
- public:
-  ThreadCommunicator(Group& group, int rank) : group_(group), rank_(rank) {}
-  int rank() const override { return rank_; }
-  int world_size() const override { return static_cast<int>(group_.tensors.size()); }
-
-  void all_reduce(Tensor x) override {
-    exchange(x);
-    std::vector<float> sum(x.num_elements());
-    for (const Tensor& tensor : group_.tensors) {
-      for (size_t i = 0; i < sum.size(); ++i) {
-        sum[i] += x.dtype == DType::kFloat32 ? tensor.f32()[i] : to_float(tensor.bf16()[i]);
-      }
-    }
-    group_.barrier.arrive_and_wait();
-    for (size_t i = 0; i < sum.size(); ++i) {
-      if (x.dtype == DType::kFloat32) {
-        x.f32()[i] = sum[i];
-      } else {
-        x.bf16()[i] = to_bfloat16(sum[i]);
-      }
-    }
-  }
-
-  void all_gather(Tensor out, Tensor x) override {
-    exchange(x);
-    const size_t bytes = x.row_size() * size_of(x.dtype);
-    char* to = out.as<char>();
-    for (int64_t row = 0; row < x.rows(); ++row) {
-      for (const Tensor& tensor : group_.tensors) {
-        std::memcpy(to, tensor.as<char>() + row * bytes, bytes);
-        to += bytes;
-      }
-    }
-    group_.barrier.arrive_and_wait();
-  }
-
- private:
-  void exchange(Tensor x) {
-    group_.tensors[rank_] = x;
-    group_.barrier.arrive_and_wait();
-  }
-
-  Group& group_;
-  int rank_;
-};
-
 std::string golden_dir(const std::string& name) {
   return std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/" + name;
 }
 
+// What rank `rank` of a group computes, or a model alone.
 std::vector<std::vector<float>> compute(const std::string& name, DType dtype,
-                                        Communicator* communicator) {
-  ModelRig rig(golden_dir(name), dtype, make_cpu_backend(1), 16, communicator);
+                                        CommunicatorGroup* group = nullptr, int rank = 0) {
+  auto backend = make_cpu_backend(1);
+  const auto communicator = group != nullptr ? group->join(rank, *backend) : nullptr;
+  ModelRig rig(golden_dir(name), dtype, std::move(backend), 16, communicator.get());
   std::vector<int32_t> ids;
   for (int i = 0; i < 40; ++i) ids.push_back(i * 37 % 380);
   auto rows = rig.step({{0, ids}})[0];
@@ -95,15 +42,12 @@ class TensorParallel : public ::testing::TestWithParam<Case> {};
 TEST_P(TensorParallel, RanksTogetherComputeWhatOneDoes) {
   const auto [name, world_size] = GetParam();
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    const auto expected = compute(name, dtype, nullptr);
-    Group group(world_size);
+    const auto expected = compute(name, dtype);
+    const auto group = make_communicator_group("cpu", world_size);
     std::vector<std::vector<std::vector<float>>> results(world_size);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < world_size; ++rank) {
-      ranks.emplace_back([&, rank] {
-        ThreadCommunicator communicator(group, rank);
-        results[rank] = compute(name, dtype, &communicator);
-      });
+      ranks.emplace_back([&, rank] { results[rank] = compute(name, dtype, group.get(), rank); });
     }
     for (std::thread& rank : ranks) rank.join();
     const float tolerance = dtype == DType::kFloat32 ? 1e-3f : 0.6f;  // of logits that spread by 3

@@ -12,9 +12,10 @@ int64_t blocks_in_shares(const EngineConfig& config, const KvCacheDemand& demand
                          const DeviceMemory& memory) {
   const double share = memory.is_cpu ? kCpuKvCacheShare : config.gpu_memory_utilization;
   const int64_t budget =
-      memory.is_cpu ? static_cast<int64_t>(share * static_cast<double>(memory.free_now))
-                    : static_cast<int64_t>(share * static_cast<double>(memory.free_at_start)) -
-                          (memory.free_at_start - memory.free_now);
+      memory.is_cpu
+          ? static_cast<int64_t>(share * static_cast<double>(memory.free_now)) / memory.num_ranks
+          : static_cast<int64_t>(share * static_cast<double>(memory.free_at_start)) -
+                (memory.free_at_start - memory.free_now);
   if (budget < demand.block_bytes) {
     throw_error(ErrorCode::kOutOfMemory,
                 "no room for a KV cache: one block of {} tokens needs {} bytes, and of the {} "
@@ -54,11 +55,13 @@ int plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
     num_blocks = blocks_in_shares(config, demand, memory);
   }
   num_blocks = std::min(num_blocks, most);
-  if (num_blocks > memory.free_now / demand.block_bytes) {
+  const int64_t free_bytes = memory.free_now / memory.num_ranks;
+  if (num_blocks > free_bytes / demand.block_bytes) {
     throw_error(ErrorCode::kOutOfMemory,
-                "a KV cache of {} blocks needs {} bytes, but {} are free; lower "
+                "a KV cache of {} blocks needs {} bytes, but {} are free{}; lower "
                 "num_kvcache_blocks or kv_cache_memory",
-                num_blocks, num_blocks * demand.block_bytes, memory.free_now);
+                num_blocks, num_blocks * demand.block_bytes, free_bytes,
+                memory.num_ranks > 1 ? " for each rank" : "");
   }
   return static_cast<int>(num_blocks);
 }

@@ -16,6 +16,7 @@ struct KvCacheDemand {
 
 struct DeviceMemory {
   bool is_cpu = true;
+  int num_ranks = 1;          // cpu: that share it, each with a KV cache of its own
   int64_t free_at_start = 0;  // bytes, before the weights were loaded
   int64_t free_now = 0;       // bytes, with weights and workspace
 };
@@ -27,7 +28,7 @@ inline constexpr double kCpuKvCacheShare = 0.4;
 
 // The number of blocks:
 // - num_kvcache_blocks where it is given, and no more than kv_cache_memory holds where that is too;
-// - else what kv_cache_memory holds;
+// - else what kv_cache_memory holds, which is every rank's alone;
 // - else what is left of gpu_memory_utilization of the device (on the CPU: kCpuKvCacheShare of what
 //   is free), but no more than max_num_seqs sequences of max_model_len tokens can use.
 // Throws Error(kOutOfMemory), with the bytes needed and free, when that does not fit or is less

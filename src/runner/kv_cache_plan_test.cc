@@ -14,7 +14,7 @@ using nanovllm::testing::error_of;
 constexpr int64_t kBlockBytes = 1000;
 constexpr KvCacheDemand kDemand{.block_bytes = kBlockBytes, .block_size = 16, .max_model_len = 100};
 
-DeviceMemory cpu_with(int64_t free) { return {true, free, free}; }
+DeviceMemory cpu_with(int64_t free, int num_ranks = 1) { return {true, num_ranks, free, free}; }
 
 EngineConfig config_for(int max_num_seqs) {
   EngineConfig config;
@@ -27,6 +27,15 @@ TEST(KvCachePlan, ACpuTakesItsShareOfWhatIsFree) {
   EXPECT_EQ(plan_kv_cache(config_for(512), kDemand, cpu_with(2500)), 1);
 }
 
+TEST(KvCachePlan, RanksOnACpuShareIt) {
+  EXPECT_EQ(plan_kv_cache(config_for(512), kDemand, cpu_with(100'000, 4)), 10);
+  EngineConfig config = config_for(512);
+  config.kv_cache_memory = 30'000;
+  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(60'000, 2)), 30);
+  EXPECT_EQ(error_of([&] { plan_kv_cache(config, kDemand, cpu_with(59'999, 2)); }).code(),
+            ErrorCode::kOutOfMemory);
+}
+
 TEST(KvCachePlan, NoMoreThanAllSequencesCanUse) {
   // 100 tokens are 7 blocks of 16.
   EXPECT_EQ(plan_kv_cache(config_for(1), kDemand, cpu_with(1'000'000)), 7);
@@ -36,9 +45,11 @@ TEST(KvCachePlan, NoMoreThanAllSequencesCanUse) {
 TEST(KvCachePlan, ADevicesWeightsAndWorkspaceCountAgainstItsUtilization) {
   EngineConfig config = config_for(512);
   config.gpu_memory_utilization = 0.9;
-  EXPECT_EQ(plan_kv_cache(config, kDemand, {false, 100'000, 60'000}), 50);
-  EXPECT_EQ(plan_kv_cache(config, kDemand, {false, 100'000, 11'000}), 1);
-  const Error error = error_of([&] { plan_kv_cache(config, kDemand, {false, 100'000, 10'999}); });
+  EXPECT_EQ(plan_kv_cache(config, kDemand, {false, 1, 100'000, 60'000}), 50);
+  EXPECT_EQ(plan_kv_cache(config, kDemand, {false, 1, 100'000, 11'000}), 1);
+  const Error error = error_of([&] {
+    plan_kv_cache(config, kDemand, {false, 1, 100'000, 10'999});
+  });
   EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
   EXPECT_NE(std::string(error.what()).find("needs 1000 bytes"), std::string::npos);
   EXPECT_NE(std::string(error.what()).find("10999"), std::string::npos);

@@ -28,13 +28,15 @@ DType resolve_dtype(const std::string& name, DType of_checkpoint) {
 
 class ModelRunner final : public Runner {
  public:
-  ModelRunner(const ModelConfig& model, const EngineConfig& config, EngineInfo& info);
+  ModelRunner(const ModelConfig& model, const EngineConfig& config, EngineInfo& info,
+              CommunicatorGroup* group, int rank);
 
   int num_kvcache_blocks() const override { return num_kvcache_blocks_; }
   StepOutput run(const StepInput& input) override;
 
  private:
-  void allocate_kv_cache(const EngineConfig& config, int64_t free_at_start);
+  void allocate_kv_cache(const EngineConfig& config, int64_t free_at_start,
+                         CommunicatorGroup* group);
   const int32_t* staging_on_device();
 
   const ModelConfig model_config_;
@@ -42,7 +44,7 @@ class ModelRunner final : public Runner {
   const int max_model_len_;
   const int max_num_tokens_;
   std::unique_ptr<Backend> backend_;
-  Communicator communicator_;
+  std::unique_ptr<Communicator> communicator_;
   int max_num_logits_ = 0;
   std::unique_ptr<WeightStore> weights_;  // mapped for as long as the model reads from it
   std::unique_ptr<Model> model_;
@@ -55,7 +57,8 @@ class ModelRunner final : public Runner {
   std::vector<SamplingResult> results_;
 };
 
-ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config, EngineInfo& info)
+ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config, EngineInfo& info,
+                         CommunicatorGroup* group, int rank)
     : model_config_(model),
       dtype_(resolve_dtype(config.dtype, model.dtype)),
       max_model_len_(std::min(config.max_model_len, model.max_position_embeddings)),
@@ -66,12 +69,11 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config, E
   const auto start = std::chrono::steady_clock::now();
   backend_ = make_backend({.device = config.device,
                            .num_threads = config.num_threads,
+                           .num_ranks = group != nullptr ? group->world_size() : 1,
+                           .device_index = rank,
                            .deterministic = config.deterministic});
-  if (config.tensor_parallel_size > 1) {
-    throw_error(ErrorCode::kUnsupported,
-                "tensor_parallel_size is {}, but device {} runs as one rank; use 1",
-                config.tensor_parallel_size, backend_->description());
-  }
+  communicator_ =
+      group != nullptr ? group->join(rank, *backend_) : std::make_unique<Communicator>();
   const int64_t free_at_start = backend_->memory().free_bytes;
   max_num_logits_ = backend_->is_cpu() ? kCpuLogitsRows : config.max_num_seqs;
   max_num_logits_ = std::min(max_num_logits_, max_num_tokens_);
@@ -79,12 +81,12 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config, E
   model_ = make_model({.config = model_config_,
                        .weights = *weights_,
                        .backend = *backend_,
-                       .communicator = communicator_,
+                       .communicator = *communicator_,
                        .dtype = dtype_,
                        .max_num_tokens = max_num_tokens_,
                        .max_num_logits = max_num_logits_,
                        .max_model_len = max_model_len_});
-  allocate_kv_cache(config, free_at_start);
+  allocate_kv_cache(config, free_at_start, group);
 
   info.architecture = model_config_.architecture;
   info.device = backend_->description();
@@ -101,17 +103,24 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config, E
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void ModelRunner::allocate_kv_cache(const EngineConfig& config, int64_t free_at_start) {
+void ModelRunner::allocate_kv_cache(const EngineConfig& config, int64_t free_at_start,
+                                    CommunicatorGroup* group) {
   KvCacheSpec spec = model_->kv_cache_spec();
   spec.block_size = config.kvcache_block_size;
   const auto layer_block_bytes = static_cast<int64_t>(backend_->kv_block_bytes(spec));
-  num_kvcache_blocks_ = plan_kv_cache(config,
-                                      {.block_bytes = layer_block_bytes * model_->num_layers(),
-                                       .block_size = spec.block_size,
-                                       .max_model_len = max_model_len_},
-                                      {.is_cpu = backend_->is_cpu(),
-                                       .free_at_start = free_at_start,
-                                       .free_now = backend_->memory().free_bytes});
+  num_kvcache_blocks_ =
+      plan_kv_cache(config,
+                    {.block_bytes = layer_block_bytes * model_->num_layers(),
+                     .block_size = spec.block_size,
+                     .max_model_len = max_model_len_},
+                    {.is_cpu = backend_->is_cpu(),
+                     .num_ranks = backend_->is_cpu() ? communicator_->world_size() : 1,
+                     .free_at_start = free_at_start,
+                     .free_now = backend_->memory().free_bytes});
+  if (group != nullptr) {
+    num_kvcache_blocks_ =
+        static_cast<int>(group->smallest(communicator_->rank(), num_kvcache_blocks_));
+  }
   const int64_t layer_bytes = layer_block_bytes * num_kvcache_blocks_;
   kv_cache_memory_ = backend_->allocate(static_cast<size_t>(layer_bytes * model_->num_layers()));
   for (int layer = 0; layer < model_->num_layers(); ++layer) {
@@ -151,8 +160,8 @@ StepOutput ModelRunner::run(const StepInput& input) {
 }  // namespace
 
 std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const EngineConfig& config,
-                                          EngineInfo& info) {
-  return std::make_unique<ModelRunner>(model, config, info);
+                                          EngineInfo& info, CommunicatorGroup* group, int rank) {
+  return std::make_unique<ModelRunner>(model, config, info, group, rank);
 }
 
 }  // namespace nanovllm

@@ -338,12 +338,6 @@ TEST(ModelRunner, KvCacheThatDoesNotFitIsRefusedInBytes) {
       << error.what();
 }
 
-TEST(ModelRunner, MoreRanksThanTheCpuHasAreRefused) {
-  EngineConfig config = small_config("auto", 1);
-  config.tensor_parallel_size = 2;
-  EXPECT_EQ(error_of([&] { load("qwen3_tied", config); }).code(), ErrorCode::kUnsupported);
-}
-
 TEST(ModelRunner, AFolderWithoutWeightsIsRefused) {
   ModelConfig model = ModelConfig::load(golden("qwen3_tied"));
   const nanovllm::testing::TempDir empty;

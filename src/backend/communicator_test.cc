@@ -1,0 +1,204 @@
+// The exchanges between the ranks of a tensor-parallel group, on every device of the build that has
+// enough of them.
+#include <atomic>
+#include <thread>
+
+#include "backend/ops_test_support.h"
+#include "backend/registry.h"
+#include "nanovllm/error.h"
+
+namespace nanovllm::test {
+namespace {
+
+struct Case {
+  std::string device;
+  int world_size;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.device << "_" << c.world_size; }
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const int world_size : {1, 2, 3, 4, 8}) all.push_back({"cpu", world_size});
+#ifdef NANOVLLM_WITH_CUDA
+  for (const int world_size : {2, 4, 8}) all.push_back({"cuda", world_size});
+#endif
+  return all;
+}
+
+class Communicators : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+#ifdef NANOVLLM_WITH_CUDA
+    if (GetParam().device == "cuda" && CudaBackend::device_count() < GetParam().world_size) {
+      GTEST_SKIP() << "this machine has " << CudaBackend::device_count() << " GPUs";
+    }
+#endif
+  }
+  int world_size() const { return GetParam().world_size; }
+
+  // Calls f(rank, communicator, backend) on a thread of each rank.
+  template <typename F>
+  void on_all_ranks(F f) {
+    group_ = make_communicator_group(GetParam().device, world_size());
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto backend = make_backend({.device = GetParam().device,
+                                           .num_threads = 2 * world_size(),
+                                           .num_ranks = world_size(),
+                                           .device_index = rank});
+        const auto communicator = group_->join(rank, *backend);
+        EXPECT_EQ(communicator->rank(), rank);
+        EXPECT_EQ(communicator->world_size(), world_size());
+        f(rank, *communicator, *backend);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    group_->check();
+  }
+
+  // What rank `rank` brings to call `call`: every rank can say it of every other.
+  static HostTensor input(int call, int rank, DType dtype, int64_t rows, int64_t cols) {
+    Random random(static_cast<uint32_t>(1000 * call + rank));
+    return {random.floats(rows * cols, -2, 2), dtype, {rows, cols}};
+  }
+  // The sum of all ranks' inputs, added in the order of the ranks in float32.
+  std::vector<float> sum(int call, DType dtype, int64_t rows, int64_t cols) const {
+    std::vector<float> total(static_cast<size_t>(rows * cols));
+    for (int rank = 0; rank < world_size(); ++rank) {
+      const HostTensor x = input(call, rank, dtype, rows, cols);
+      for (size_t i = 0; i < total.size(); ++i) total[i] += x.at(static_cast<int64_t>(i));
+    }
+    return total;
+  }
+
+  std::unique_ptr<CommunicatorGroup> group_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, Communicators, ::testing::ValuesIn(cases()),
+                         [](const auto& test) {
+                           return test.param.device + "_" + std::to_string(test.param.world_size);
+                         });
+
+// Rows and columns: one element, odd sizes, whole decode and prefill steps.
+constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1},    {3, 7},     {1, 1024},  {1, 4096},
+                                                   {5, 2056}, {37, 1023}, {64, 4096}, {400, 1024}};
+
+TEST_P(Communicators, AllReduceAddsInTheOrderOfTheRanks) {
+  on_all_ranks([&](int rank, Communicator& communicator, Backend& backend) {
+    int call = 0;
+    for (const auto& [rows, cols] : kShapes) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        ++call;
+        const DeviceTensor x = upload(backend, input(call, rank, dtype, rows, cols).view);
+        communicator.all_reduce(x.view);
+        const HostTensor expected(sum(call, dtype, rows, cols), dtype, {rows, cols});
+        expect_same_bits(download(backend, x.view).bytes, expected.bytes);
+      }
+    }
+  });
+}
+
+TEST_P(Communicators, CallsInQuickSuccessionDoNotOverrunEachOther) {
+  constexpr int kCalls = 200;
+  on_all_ranks([&](int rank, Communicator& communicator, Backend& backend) {
+    std::vector<DeviceTensor> tensors;
+    const auto cols = [](int call) { return int64_t{8} << (call * 7 % 11); };
+    for (int call = 0; call < kCalls; ++call) {
+      tensors.push_back(upload(backend, input(call, rank, DType::kBFloat16, 1, cols(call)).view));
+    }
+    backend.synchronize();
+    for (const DeviceTensor& x : tensors) communicator.all_reduce(x.view);
+    for (int call = 0; call < kCalls; ++call) {
+      const HostTensor expected(sum(call, DType::kBFloat16, 1, cols(call)), DType::kBFloat16,
+                                {1, cols(call)});
+      expect_same_bits(download(backend, tensors[call].view).bytes, expected.bytes);
+    }
+  });
+}
+
+TEST_P(Communicators, AllReduceAddRmsNormIsThatOfTheSum) {
+  on_all_ranks([&](int rank, Communicator& communicator, Backend& backend) {
+    int call = 0;
+    for (const auto& [rows, cols] : kShapes) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        ++call;
+        const DeviceTensor x = upload(backend, input(call, rank, dtype, rows, cols).view);
+        const HostTensor residual = input(call, 100, DType::kFloat32, rows, cols);
+        const DeviceTensor device_residual = upload(backend, residual.view);
+        const std::vector<float> weight = Random(9).floats(cols, -2, 2);
+        const auto device_weight = upload(backend, weight);
+        const DeviceTensor out = device_tensor(backend, dtype, {rows, cols});
+        communicator.all_reduce_add_rms_norm(backend, out.view, device_residual.view, x.view,
+                                             static_cast<float*>(device_weight->data()), 1e-5f, 0);
+        std::vector<float> total = sum(call, dtype, rows, cols);
+        for (size_t i = 0; i < total.size(); ++i) total[i] += residual.view.f32()[i];
+        // The sum of the ranks may be rounded on its way to the residual.
+        const double rounded = world_size() > 1 ? world_size() * 2 * rounding(dtype) : 0;
+        const HostTensor actual = download(backend, device_residual.view);
+        expect_close(actual, total, 1e-6, rounded + 1e-6);
+        expect_close(download(backend, out.view),
+                     reference::rms_norm(actual.view, weight, 1e-5f, 0), rounding(dtype) + 2e-6, 0);
+      }
+    }
+  });
+}
+
+TEST_P(Communicators, AllGatherPutsRowsSideBySide) {
+  on_all_ranks([&](int rank, Communicator& communicator, Backend& backend) {
+    int call = 0;
+    for (const auto& [rows, cols] : kShapes) {
+      ++call;
+      const DeviceTensor x = upload(backend, input(call, rank, DType::kFloat32, rows, cols).view);
+      const DeviceTensor out = device_tensor(backend, DType::kFloat32, {rows, cols * world_size()});
+      communicator.all_gather(out.view, x.view);
+      const HostTensor actual = download(backend, out.view);
+      for (int other = 0; other < world_size(); ++other) {
+        const HostTensor part = input(call, other, DType::kFloat32, rows, cols);
+        for (int64_t row = 0; row < rows; ++row) {
+          const auto bytes = static_cast<size_t>(cols) * sizeof(float);
+          expect_same_bits(actual.row(row).subspan(other * bytes, bytes), part.row(row));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Communicators, TheSmallestValueIsThatOfAllRanks) {
+  on_all_ranks([&](int rank, Communicator&, Backend&) {
+    for (int call = 0; call < 20; ++call) {
+      const int64_t value = 100 + (rank * 5 + call) % 7;
+      int64_t expected = 1000;
+      for (int other = 0; other < world_size(); ++other) {
+        expected = std::min<int64_t>(expected, 100 + (other * 5 + call) % 7);
+      }
+      EXPECT_EQ(group_->smallest(rank, value), expected);
+    }
+  });
+}
+
+TEST_P(Communicators, ARankThatFailsReleasesTheOthers) {
+  std::atomic<int> released{0};
+  const auto work = [&](int rank, Communicator& communicator, Backend& backend) {
+    const DeviceTensor x = upload(backend, input(1, rank, DType::kBFloat16, 2, 4096).view);
+    communicator.all_reduce(x.view);
+    backend.synchronize();
+    group_->check();
+    if (rank == world_size() - 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      return group_->abort();
+    }
+    try {
+      communicator.all_reduce(x.view);
+      backend.synchronize();
+      group_->check();
+    } catch (const Error&) {
+      ++released;
+    }
+  };
+  EXPECT_THROW(on_all_ranks(work), Error);
+  EXPECT_EQ(released, world_size() - 1);
+}
+
+}  // namespace
+}  // namespace nanovllm::test

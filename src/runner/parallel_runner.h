@@ -1,0 +1,49 @@
+// Tensor parallelism: several runners, each with its share of the weights and of every KV head,
+// that compute each step together.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "io/model_config.h"
+#include "nanovllm/config.h"
+#include "nanovllm/llm_engine.h"
+#include "ops/communicator.h"
+#include "runner/runner.h"
+
+namespace nanovllm {
+
+// What an engine runs on: a ModelRunner, or a ParallelRunner of tensor_parallel_size of them, whose
+// `info` counts the bytes of all ranks. Throws as make_model_runner does, and Error(kUnsupported)
+// when the machine has fewer devices than ranks or the model can't be shared by so many.
+std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig& config,
+                                    EngineInfo& info);
+
+// One thread a rank. Every rank gets the same input and draws the same tokens for itself: all have
+// the same logits, to the last bit, and random numbers depend on seed and position alone. So
+// nothing is sent back to the ranks, and the results of rank 0 are everybody's.
+//
+// When a rank throws, the others are released from their collectives and its error is thrown, then
+// and by every later call: the ranks' KV caches and positions in the sequence of collectives no
+// longer agree.
+class ParallelRunner final : public Runner {
+ public:
+  using MakeRank = std::function<std::unique_ptr<Runner>(int rank)>;
+
+  // Calls make_rank for each rank on that rank's thread, all at once.
+  ParallelRunner(std::unique_ptr<CommunicatorGroup> group, const MakeRank& make_rank);
+  ~ParallelRunner() override;
+
+  int num_kvcache_blocks() const override;
+  int pipeline_depth() const override;
+  StepOutput run(const StepInput& input) override;
+  void submit(const StepInput& input) override;
+  StepOutput collect() override;
+
+ private:
+  class Ranks;
+  const std::unique_ptr<CommunicatorGroup> group_;
+  std::unique_ptr<Ranks> ranks_;
+};
+
+}  // namespace nanovllm

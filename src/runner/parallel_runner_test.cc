@@ -1,0 +1,217 @@
+// Ranks as threads: together they give what one gives, and none outlives another's death.
+#include "runner/parallel_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "backend/registry.h"
+#include "io/testing.h"
+
+namespace nanovllm {
+namespace {
+
+using nanovllm::testing::error_of;
+
+constexpr int kBlockSize = 16;
+
+std::string golden(const std::string& name) {
+  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/" + name;
+}
+
+EngineConfig small_config(int num_ranks, const std::string& dtype = "auto") {
+  EngineConfig config;
+  config.device = "cpu";
+  config.dtype = dtype;
+  config.tensor_parallel_size = num_ranks;
+  config.num_threads = 2;
+  config.kvcache_block_size = kBlockSize;
+  config.num_kvcache_blocks = 32;
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = 512;
+  return config;
+}
+
+// A prompt with its continuation, computed in one step; what is sampled comes after it.
+struct Text {
+  std::vector<int32_t> token_ids;
+  std::vector<int32_t> blocks = std::vector<int32_t>(32);
+  SamplingRow sampling = {.temperature = 1, .seed = 7, .num_logprobs = 3};
+
+  explicit Text(std::vector<int32_t> ids) : token_ids(std::move(ids)) {
+    for (int i = 0; i < 32; ++i) blocks[i] = i;
+  }
+  StepInput step() {
+    const int count = static_cast<int>(token_ids.size());
+    SequenceInput input{.token_ids = token_ids, .num_new_tokens = count, .block_table = blocks};
+    input.sample = true;
+    input.sampling = sampling;
+    input.sampling.position = count;
+    input.prompt_logprobs_begin = 1;
+    input.prompt_logprobs_end = count;
+    input.num_prompt_logprobs = 0;
+    return {{input}};
+  }
+};
+
+struct Case {
+  const char* checkpoint;
+  int num_ranks;
+};
+
+class ParallelRunnerGoldens : public ::testing::TestWithParam<Case> {};
+
+// Every token of the golden continuations that transformers chose by a clear margin is the most
+// likely one (models/golden_test.cc says why by how much).
+TEST_P(ParallelRunnerGoldens, GreedyTokensAreThoseOfTransformers) {
+  const auto [checkpoint, num_ranks] = GetParam();
+  const auto document = nlohmann::json::parse(std::ifstream(golden(checkpoint) + "/golden.json"));
+  const std::pair<const char*, float> margins[] = {{"float32", 0.01f}, {"bfloat16", 0.25f}};
+  for (const auto& [dtype, least_margin] : margins) {
+    EngineInfo info;
+    const auto runner =
+        make_runner(ModelConfig::load(golden(checkpoint)), small_config(num_ranks, dtype), info);
+    for (const auto& item : document.at("cases")) {
+      const std::vector<int32_t> prompt = item.at("ids"), continuation = item.at("greedy");
+      const std::vector<float> margin = item.at("margins");
+      Text text(prompt);
+      text.token_ids.insert(text.token_ids.end(), continuation.begin(), continuation.end());
+      const SequenceOutput output = runner->run(text.step()).sequences.at(0);
+      ASSERT_EQ(output.prompt_logprobs.size(), text.token_ids.size() - 1);
+      for (size_t i = 0; i < continuation.size(); ++i) {
+        if (margin[i] <= least_margin) continue;
+        const SamplingResult& result = output.prompt_logprobs[prompt.size() - 1 + i];
+        EXPECT_EQ(result.token_id, continuation[i]);
+        EXPECT_EQ(result.logprobs.at(0).rank, 1) << dtype << ", token " << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ParallelRunnerGoldens,
+                         ::testing::Values(Case{"qwen3_tied", 1}, Case{"qwen3_tied", 2},
+                                           Case{"qwen3_odd_vocab", 4}, Case{"qwen2_window", 2},
+                                           Case{"llama2", 2}, Case{"llama2", 4},
+                                           Case{"llama_biases", 8}, Case{"mistral_window", 4}),
+                         [](const auto& test) {
+                           return std::string(test.param.checkpoint) + "_" +
+                                  std::to_string(test.param.num_ranks);
+                         });
+
+TEST(ParallelRunner, InfoCountsTheBytesOfAllRanks) {
+  const ModelConfig model = ModelConfig::load(golden("llama2"));
+  EngineInfo one, four;
+  make_runner(model, small_config(1), one);
+  const auto runner = make_runner(model, small_config(4), four);
+  EXPECT_EQ(four.num_parameters, one.num_parameters);
+  EXPECT_EQ(four.kv_bytes_per_token, one.kv_bytes_per_token);
+  EXPECT_EQ(four.kv_cache_bytes, one.kv_cache_bytes);
+  EXPECT_GE(four.weight_bytes, one.weight_bytes);
+  EXPECT_LT(four.weight_bytes, 2 * one.weight_bytes);
+  EXPECT_EQ(four.device.substr(0, 9), "4 x cpu (");
+  EXPECT_EQ(runner->num_kvcache_blocks(), 32);
+}
+
+TEST(ParallelRunner, HeadsThatTheRanksCannotShareAreRefused) {
+  EngineInfo info;
+  const Error error =
+      error_of([&] { make_runner(ModelConfig::load(golden("llama2")), small_config(3), info); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(std::string(error.what()),
+            golden("llama2") +
+                ": the 4 attention heads can't be shared by tensor_parallel_size 3; choose one "
+                "that divides them");
+}
+
+// A rank that joins its group, exchanges something in every step, and dies when it is told to.
+class FakeRank final : public Runner {
+ public:
+  FakeRank(CommunicatorGroup& group, int rank, int dies_in_step)
+      : backend_(make_cpu_backend(1)),
+        communicator_(group.join(rank, *backend_)),
+        dies_in_step_(dies_in_step),
+        num_blocks_(static_cast<int>(group.smallest(rank, 10 - rank))) {}
+
+  int num_kvcache_blocks() const override { return num_blocks_; }
+  StepOutput run(const StepInput&) override {
+    if (num_steps_++ == dies_in_step_) throw Error(ErrorCode::kOutOfMemory, "a rank has died");
+    float value = static_cast<float>(communicator_->rank() + 1);
+    communicator_->all_reduce(Tensor(&value, DType::kFloat32, {1}));
+    StepOutput output;
+    output.sequences.resize(1);
+    output.sequences[0].sampled.token_id = static_cast<int32_t>(value) * 100 + num_steps_;
+    return output;
+  }
+
+ private:
+  const std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<Communicator> communicator_;
+  const int dies_in_step_;
+  const int num_blocks_;
+  int num_steps_ = 0;
+};
+
+TEST(ParallelRunner, RanksAgreeOnTheSmallestKvCacheAndTakeEveryStepTogether) {
+  auto group = make_communicator_group("cpu", 4);
+  CommunicatorGroup& ranks = *group;
+  ParallelRunner runner(std::move(group),
+                        [&](int rank) { return std::make_unique<FakeRank>(ranks, rank, -1); });
+  EXPECT_EQ(runner.num_kvcache_blocks(), 7);
+  for (int step = 1; step <= 50; ++step) {
+    EXPECT_EQ(runner.run({}).sequences.at(0).sampled.token_id, 1000 + step);
+  }
+}
+
+TEST(ParallelRunner, ARankThatDiesInAStepEndsAllWithItsSentence) {
+  for (int dying = 0; dying < 3; ++dying) {
+    auto group = make_communicator_group("cpu", 3);
+    CommunicatorGroup& ranks = *group;
+    ParallelRunner runner(std::move(group), [&](int rank) {
+      return std::make_unique<FakeRank>(ranks, rank, rank == dying ? 2 : -1);
+    });
+    runner.run({});
+    runner.run({});
+    for (int again = 0; again < 2; ++again) {
+      const Error error = error_of([&] { runner.run({}); });
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+      EXPECT_STREQ(error.what(), "a rank has died");
+    }
+  }
+}
+
+TEST(ParallelRunner, ARankThatDiesWhileLoadingEndsAllWithItsSentence) {
+  auto group = make_communicator_group("cpu", 3);
+  CommunicatorGroup& ranks = *group;
+  std::atomic<int> num_made{0};
+  const Error error = error_of([&] {
+    ParallelRunner(std::move(group), [&](int rank) {
+      if (rank == 1) {
+        // The others wait for it in smallest().
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        throw Error(ErrorCode::kCorruptData, "rank 1 can't read its weights");
+      }
+      auto runner = std::make_unique<FakeRank>(ranks, rank, -1);
+      ++num_made;
+      return runner;
+    });
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+  EXPECT_STREQ(error.what(), "rank 1 can't read its weights");
+  EXPECT_EQ(num_made, 0);
+}
+
+TEST(ParallelRunner, AFolderWithoutWeightsIsRefused) {
+  ModelConfig model = ModelConfig::load(golden("llama2"));
+  const nanovllm::testing::TempDir empty;
+  model.model_dir = empty.path();
+  EngineInfo info;
+  EXPECT_EQ(error_of([&] { make_runner(model, small_config(2), info); }).code(),
+            ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace nanovllm
