@@ -24,7 +24,10 @@ class CudaBuffer final : public Buffer {
                   "the GPU is out of memory: {} bytes were needed and {} are free", bytes, free);
     }
     bytes_ = bytes;
+    // The zeros go through the legacy stream, which the backend's non-blocking one does not wait
+    // for.
     NANOVLLM_CUDA_CHECK(cudaMemset(data_, 0, bytes));
+    NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
   }
   ~CudaBuffer() override { cudaFree(data_); }
 };
