@@ -1,26 +1,36 @@
-// The exchanges between the ranks of a tensor-parallel group, on every device of the build that has
-// enough of them.
+// The exchanges between the ranks of a tensor-parallel group: on the CPU, on as many GPUs as there
+// are ranks, and on one GPU that all ranks share.
 #include <atomic>
 #include <thread>
 
 #include "backend/ops_test_support.h"
 #include "backend/registry.h"
 #include "nanovllm/error.h"
+#ifdef NANOVLLM_WITH_CUDA
+#  include "backend/cuda/cuda_communicator.h"
+#endif
 
 namespace nanovllm::test {
 namespace {
 
 struct Case {
+  std::string name;
   std::string device;
   int world_size;
+  bool share_a_gpu = false;
 };
-void PrintTo(const Case& c, std::ostream* out) { *out << c.device << "_" << c.world_size; }
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const int world_size : {1, 2, 3, 4, 8}) all.push_back({"cpu", world_size});
+  const auto add = [&](const std::string& name, const std::string& device, int world_size) {
+    all.push_back(
+        {name + "_" + std::to_string(world_size), device, world_size, name == "cuda_shared"});
+  };
+  for (const int world_size : {1, 2, 3, 4, 8}) add("cpu", "cpu", world_size);
 #ifdef NANOVLLM_WITH_CUDA
-  for (const int world_size : {2, 4, 8}) all.push_back({"cuda", world_size});
+  for (const int world_size : {2, 3, 4}) add("cuda_shared", "cuda", world_size);
+  for (const int world_size : {2, 4, 8}) add("cuda", "cuda", world_size);
 #endif
   return all;
 }
@@ -29,7 +39,8 @@ class Communicators : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
 #ifdef NANOVLLM_WITH_CUDA
-    if (GetParam().device == "cuda" && CudaBackend::device_count() < GetParam().world_size) {
+    const int needed = GetParam().share_a_gpu ? 1 : world_size();
+    if (GetParam().device == "cuda" && CudaBackend::device_count() < needed) {
       GTEST_SKIP() << "this machine has " << CudaBackend::device_count() << " GPUs";
     }
 #endif
@@ -39,14 +50,14 @@ class Communicators : public ::testing::TestWithParam<Case> {
   // Calls f(rank, communicator, backend) on a thread of each rank.
   template <typename F>
   void on_all_ranks(F f) {
-    group_ = make_communicator_group(GetParam().device, world_size());
+    group_ = make_group();
     std::vector<std::thread> threads;
     for (int rank = 0; rank < world_size(); ++rank) {
       threads.emplace_back([&, rank] {
         const auto backend = make_backend({.device = GetParam().device,
                                            .num_threads = 2 * world_size(),
                                            .num_ranks = world_size(),
-                                           .device_index = rank});
+                                           .device_index = GetParam().share_a_gpu ? 0 : rank});
         const auto communicator = group_->join(rank, *backend);
         EXPECT_EQ(communicator->rank(), rank);
         EXPECT_EQ(communicator->world_size(), world_size());
@@ -56,6 +67,16 @@ class Communicators : public ::testing::TestWithParam<Case> {
     for (std::thread& thread : threads) thread.join();
     group_->check();
   }
+
+  std::unique_ptr<CommunicatorGroup> make_group() const {
+#ifdef NANOVLLM_WITH_CUDA
+    if (GetParam().share_a_gpu) return std::make_unique<CudaCommunicatorGroup>(world_size());
+#endif
+    return make_communicator_group(GetParam().device, world_size());
+  }
+  // Where all ranks wait for each other. Ranks that share a GPU must not allocate or free while
+  // another one's kernel waits for theirs: that waits for the device.
+  void meet(int rank) { group_->smallest(rank, 0); }
 
   // What rank `rank` brings to call `call`: every rank can say it of every other.
   static HostTensor input(int call, int rank, DType dtype, int64_t rows, int64_t cols) {
@@ -76,9 +97,7 @@ class Communicators : public ::testing::TestWithParam<Case> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, Communicators, ::testing::ValuesIn(cases()),
-                         [](const auto& test) {
-                           return test.param.device + "_" + std::to_string(test.param.world_size);
-                         });
+                         [](const auto& test) { return test.param.name; });
 
 // Rows and columns: one element, odd sizes, whole decode and prefill steps.
 constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1},    {3, 7},     {1, 1024},  {1, 4096},
@@ -91,16 +110,18 @@ TEST_P(Communicators, AllReduceAddsInTheOrderOfTheRanks) {
       for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
         ++call;
         const DeviceTensor x = upload(backend, input(call, rank, dtype, rows, cols).view);
+        meet(rank);
         communicator.all_reduce(x.view);
         const HostTensor expected(sum(call, dtype, rows, cols), dtype, {rows, cols});
         expect_same_bits(download(backend, x.view).bytes, expected.bytes);
+        meet(rank);
       }
     }
   });
 }
 
 TEST_P(Communicators, CallsInQuickSuccessionDoNotOverrunEachOther) {
-  constexpr int kCalls = 200;
+  constexpr int kCalls = 100;
   on_all_ranks([&](int rank, Communicator& communicator, Backend& backend) {
     std::vector<DeviceTensor> tensors;
     const auto cols = [](int call) { return int64_t{8} << (call * 7 % 11); };
@@ -108,12 +129,14 @@ TEST_P(Communicators, CallsInQuickSuccessionDoNotOverrunEachOther) {
       tensors.push_back(upload(backend, input(call, rank, DType::kBFloat16, 1, cols(call)).view));
     }
     backend.synchronize();
+    meet(rank);
     for (const DeviceTensor& x : tensors) communicator.all_reduce(x.view);
     for (int call = 0; call < kCalls; ++call) {
       const HostTensor expected(sum(call, DType::kBFloat16, 1, cols(call)), DType::kBFloat16,
                                 {1, cols(call)});
       expect_same_bits(download(backend, tensors[call].view).bytes, expected.bytes);
     }
+    meet(rank);
   });
 }
 
@@ -129,6 +152,7 @@ TEST_P(Communicators, AllReduceAddRmsNormIsThatOfTheSum) {
         const std::vector<float> weight = Random(9).floats(cols, -2, 2);
         const auto device_weight = upload(backend, weight);
         const DeviceTensor out = device_tensor(backend, dtype, {rows, cols});
+        meet(rank);
         communicator.all_reduce_add_rms_norm(backend, out.view, device_residual.view, x.view,
                                              static_cast<float*>(device_weight->data()), 1e-5f, 0);
         std::vector<float> total = sum(call, dtype, rows, cols);
@@ -139,6 +163,7 @@ TEST_P(Communicators, AllReduceAddRmsNormIsThatOfTheSum) {
         expect_close(actual, total, 1e-6, rounded + 1e-6);
         expect_close(download(backend, out.view),
                      reference::rms_norm(actual.view, weight, 1e-5f, 0), rounding(dtype) + 2e-6, 0);
+        meet(rank);
       }
     }
   });
@@ -151,8 +176,10 @@ TEST_P(Communicators, AllGatherPutsRowsSideBySide) {
       ++call;
       const DeviceTensor x = upload(backend, input(call, rank, DType::kFloat32, rows, cols).view);
       const DeviceTensor out = device_tensor(backend, DType::kFloat32, {rows, cols * world_size()});
+      meet(rank);
       communicator.all_gather(out.view, x.view);
       const HostTensor actual = download(backend, out.view);
+      meet(rank);
       for (int other = 0; other < world_size(); ++other) {
         const HostTensor part = input(call, other, DType::kFloat32, rows, cols);
         for (int64_t row = 0; row < rows; ++row) {
@@ -181,6 +208,7 @@ TEST_P(Communicators, ARankThatFailsReleasesTheOthers) {
   std::atomic<int> released{0};
   const auto work = [&](int rank, Communicator& communicator, Backend& backend) {
     const DeviceTensor x = upload(backend, input(1, rank, DType::kBFloat16, 2, 4096).view);
+    meet(rank);
     communicator.all_reduce(x.view);
     backend.synchronize();
     group_->check();

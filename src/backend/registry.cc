@@ -8,6 +8,7 @@
 #include "base/check.h"
 #ifdef NANOVLLM_WITH_CUDA
 #  include "backend/cuda/cuda_backend.h"
+#  include "backend/cuda/cuda_communicator.h"
 #endif
 
 namespace nanovllm {
@@ -54,10 +55,20 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
 
 std::unique_ptr<CommunicatorGroup> make_communicator_group(const std::string& device,
                                                            int world_size) {
-  if (!is_cuda(device)) return std::make_unique<CpuCommunicatorGroup>(world_size);
-  throw_error(ErrorCode::kUnsupported,
-              "tensor_parallel_size is {}, but the CUDA backend runs as one rank; use 1",
-              world_size);
+  [[maybe_unused]] const bool cuda = is_cuda(device);
+#ifdef NANOVLLM_WITH_CUDA
+  if (cuda) {
+    const int num_devices = CudaBackend::device_count();
+    if (world_size > num_devices) {
+      throw_error(ErrorCode::kUnsupported,
+                  "tensor_parallel_size is {}, but this machine has {} GPU{}; use at most {}, or "
+                  "device cpu",
+                  world_size, num_devices, num_devices == 1 ? "" : "s", std::max(1, num_devices));
+    }
+    return std::make_unique<CudaCommunicatorGroup>(world_size);
+  }
+#endif
+  return std::make_unique<CpuCommunicatorGroup>(world_size);
 }
 
 }  // namespace nanovllm

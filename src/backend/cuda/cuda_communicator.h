@@ -1,0 +1,46 @@
+// The ranks of a tensor-parallel group as GPUs that write into each other's memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "ops/communicator.h"
+
+namespace nanovllm {
+
+namespace cuda {
+struct PeerMemory;
+struct PeerStatus;
+}  // namespace cuda
+
+class CudaCommunicatorGroup final : public CommunicatorGroup {
+ public:
+  // Up to so many bytes out of each GPU, sending everything to everybody is faster than adding up
+  // shares: it is half the way (docs/benchmarks.md).
+  static constexpr int64_t kMostLineBytes = int64_t{1} << 19;
+
+  // Throws Error(kUnsupported) for more ranks than an exchange can have.
+  explicit CudaCommunicatorGroup(int world_size, int64_t most_line_bytes = kMostLineBytes);
+  ~CudaCommunicatorGroup() override;
+  // `backend` is a CudaBackend. Throws Error(kUnsupported) when its GPU and another rank's can't
+  // reach each other's memory. Several ranks may share a GPU, as tests do.
+  std::unique_ptr<Communicator> join(int rank, Backend& backend) override;
+  void abort() override;
+  void check() override;
+
+ private:
+  class Rank;
+  struct Peer {
+    int device = 0;
+    cuda::PeerMemory* memory = nullptr;
+  };
+  void enable_access(int rank);
+
+  const int64_t most_line_bytes_;
+  std::vector<Peer> peers_;             // [world_size]
+  cuda::PeerStatus* status_ = nullptr;  // pinned
+};
+
+}  // namespace nanovllm
