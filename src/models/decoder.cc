@@ -105,7 +105,8 @@ void Decoder::forward(const ForwardBatch& batch, std::span<const KvCache> kv_cac
     layer.attention.store(step, kv_caches[i], cos_sin_);
     if (is_last && batch.num_logits == 0) break;  // all KV is stored, and nothing else is wanted
     layer.attention.attend(step, kv_caches[i]);
-    if (is_last) workspace_->keep_rows(step);
+    // As many rows as tokens are all rows, in order.
+    if (is_last && batch.num_logits < batch.num_tokens) workspace_->keep_rows(step);
     layer.attention.project(step);
     add_and_norm(step, layer.post_attention_norm, config_.rms_norm_eps);
     layer.mlp.forward(step);

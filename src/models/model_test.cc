@@ -172,6 +172,8 @@ class FailingBackend final : public Backend {
   void upload(void* to, const void* from, size_t bytes) override { cpu_->upload(to, from, bytes); }
   void download(void*, const void*, size_t) override {}
   void synchronize() override {}
+  std::unique_ptr<Buffer> allocate_staging(size_t bytes) override { return allocate(bytes); }
+  void stage_batch(int32_t*, const int32_t*, int64_t, int64_t, const int32_t*) override {}
   std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
                                             DType dtype) override {
     if (++num_products_ == 5) throw Error(ErrorCode::kOutOfMemory, "no memory");

@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -95,6 +96,12 @@ struct RopeParams {
   int rotary_dim = 0;
 };
 
+// Ops recorded once, to be run again as one: at the same addresses, on what is there by then.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+};
+
 enum class Activation { kSilu, kGelu, kGeluTanh };
 
 class Backend {
@@ -110,6 +117,21 @@ class Backend {
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;
   virtual void synchronize() = 0;
+
+  // Zeroed host memory that stage_batch() reads.
+  virtual std::unique_ptr<Buffer> allocate_staging(size_t bytes) = 0;
+  // device[0, count) = host[0, count), where `host` lies in staging memory and must not change
+  // before the device is done. The first num_token_ids are token ids: one of -1 - r, unknown to the
+  // host as yet, becomes previous_ids[r], or 0 where that is negative. previous_ids is device
+  // memory; null when there are none of these.
+  virtual void stage_batch(int32_t* device, const int32_t* host, int64_t count,
+                           int64_t num_token_ids, const int32_t* previous_ids) = 0;
+
+  // Records the ops that `ops` issues instead of running them; they may not allocate, copy from or
+  // to the host, or wait. Null where the device has no graphs: nothing was called then.
+  virtual std::unique_ptr<Graph> capture(const std::function<void()>& /*ops*/) { return nullptr; }
+  // Runs a graph of this backend, in order with other ops.
+  virtual void launch(const Graph& /*graph*/) {}
 
   // Weights. The pieces are stacked along N (q, k, v; gate, up); bias is null or float32 [N] in
   // host memory. Sources may be unmapped after the call. May be called by several threads at once.

@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
+#include <utility>
 
 #include "backend/registry.h"
 #include "base/check.h"
-#include "io/weight_store.h"
-#include "models/model.h"
 #include "runner/kv_cache_plan.h"
-#include "runner/step_batch.h"
 
 namespace nanovllm {
 namespace {
@@ -26,56 +23,30 @@ DType resolve_dtype(const std::string& name, DType of_checkpoint) {
   return of_checkpoint == DType::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
 }
 
-class ModelRunner final : public Runner {
- public:
-  ModelRunner(const ModelConfig& model, const EngineConfig& config, EngineInfo& info,
-              CommunicatorGroup* group, int rank);
+}  // namespace
 
-  int num_kvcache_blocks() const override { return num_kvcache_blocks_; }
-  StepOutput run(const StepInput& input) override;
-
- private:
-  void allocate_kv_cache(const EngineConfig& config, int64_t free_at_start,
-                         CommunicatorGroup* group);
-  const int32_t* staging_on_device();
-
-  const ModelConfig model_config_;
-  const DType dtype_;
-  const int max_model_len_;
-  const int max_num_tokens_;
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Communicator> communicator_;
-  int max_num_logits_ = 0;
-  std::unique_ptr<WeightStore> weights_;  // mapped for as long as the model reads from it
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<Buffer> kv_cache_memory_;
-  std::vector<KvCache> kv_caches_;  // [num_layers]
-  int num_kvcache_blocks_ = 0;
-
-  StepBatch batch_;
-  std::unique_ptr<Buffer> staging_;  // the batch on the device
-  std::vector<SamplingResult> results_;
-};
-
-ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config, EngineInfo& info,
-                         CommunicatorGroup* group, int rank)
+ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
+                         std::unique_ptr<Backend> backend,
+                         std::unique_ptr<Communicator> communicator)
     : model_config_(model),
+      config_(config),
       dtype_(resolve_dtype(config.dtype, model.dtype)),
       max_model_len_(std::min(config.max_model_len, model.max_position_embeddings)),
       max_num_tokens_(static_cast<int>(
           std::min<int64_t>(config.max_num_batched_tokens,
                             static_cast<int64_t>(config.max_num_seqs) * max_model_len_))),
-      batch_(config.kvcache_block_size) {
-  const auto start = std::chrono::steady_clock::now();
-  backend_ = make_backend({.device = config.device,
-                           .num_threads = config.num_threads,
-                           .num_ranks = group != nullptr ? group->world_size() : 1,
-                           .device_index = rank,
-                           .deterministic = config.deterministic});
-  communicator_ =
-      group != nullptr ? group->join(rank, *backend_) : std::make_unique<Communicator>();
-  const int64_t free_at_start = backend_->memory().free_bytes;
-  max_num_logits_ = backend_->is_cpu() ? kCpuLogitsRows : config.max_num_seqs;
+      backend_(std::move(backend)),
+      communicator_(std::move(communicator)),
+      free_at_start_(backend_->memory().free_bytes) {
+  load_model();
+  make_steps();
+  if (!backend_->is_cpu()) warm_up();
+}
+
+ModelRunner::~ModelRunner() { abandon(); }
+
+void ModelRunner::load_model() {
+  max_num_logits_ = backend_->is_cpu() ? kCpuLogitsRows : config_.max_num_seqs;
   max_num_logits_ = std::min(max_num_logits_, max_num_tokens_);
   weights_ = std::make_unique<WeightStore>(model_config_.model_dir);
   model_ = make_model({.config = model_config_,
@@ -86,82 +57,211 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config, E
                        .max_num_tokens = max_num_tokens_,
                        .max_num_logits = max_num_logits_,
                        .max_model_len = max_model_len_});
-  allocate_kv_cache(config, free_at_start, group);
+}
 
+void ModelRunner::make_steps() {
+  DecodeBuckets buckets;
+  if (!backend_->is_cpu() && !config_.enforce_eager) {
+    buckets = DecodeBuckets(max_num_logits_, max_model_len_, config_.kvcache_block_size);
+  }
+  const size_t staging_size = StepBatch::staging_size(max_num_tokens_, config_.max_num_seqs,
+                                                      max_model_len_, config_.kvcache_block_size);
+  staging_ = backend_->allocate(staging_size * sizeof(int32_t));
+  for (InFlightStep& step : steps_) {
+    step.staging = backend_->allocate_staging(staging_size * sizeof(int32_t));
+    step.batch = std::make_unique<StepBatch>(
+        config_.kvcache_block_size, buckets,
+        std::span(static_cast<int32_t*>(step.staging->data()), staging_size));
+    step.sampled_ids = backend_->allocate(static_cast<size_t>(max_num_tokens_) * sizeof(int32_t));
+  }
+}
+
+// Runs the largest prefill and the largest decode step on a KV cache of one block, so that whatever
+// they allocate is there before the KV cache takes what is left, and no request waits for it.
+void ModelRunner::warm_up() {
+  KvCacheSpec spec = model_->kv_cache_spec();
+  spec.block_size = config_.kvcache_block_size;
+  const std::unique_ptr<Buffer> block = backend_->allocate(backend_->kv_block_bytes(spec));
+  kv_caches_.assign(model_->num_layers(), {.spec = spec, .data = block->data(), .num_blocks = 1});
+  std::vector<int32_t> zeros;
+  StepInput input = largest_step(zeros);
+  run(input);
+  input.sequences.resize(std::min<size_t>(input.sequences.size(), max_num_logits_));
+  for (SequenceInput& sequence : input.sequences) sequence.num_new_tokens = 1;
+  run(input);
+  backend_->synchronize();
+}
+
+// As many sequences as may be, of equally many tokens as far as they divide. They store nothing.
+StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
+  const int num_seqs = std::min(config_.max_num_seqs, max_num_tokens_);
+  const int longest = (max_num_tokens_ + num_seqs - 1) / num_seqs;
+  zeros.assign(longest, 0);
+  StepInput input;
+  for (int s = 0; s < num_seqs; ++s) {
+    const bool is_longer = s >= num_seqs - max_num_tokens_ % num_seqs;
+    input.sequences.push_back({.token_ids = zeros,
+                               .num_new_tokens = max_num_tokens_ / num_seqs + (is_longer ? 1 : 0),
+                               .num_stored_tokens = longest,
+                               .block_table = zeros,
+                               .sample = true,
+                               .sampling = {.temperature = 0}});
+  }
+  return input;
+}
+
+int ModelRunner::plan_kv_cache() const {
+  KvCacheSpec spec = model_->kv_cache_spec();
+  spec.block_size = config_.kvcache_block_size;
+  const auto layer_block_bytes = static_cast<int64_t>(backend_->kv_block_bytes(spec));
+  return nanovllm::plan_kv_cache(config_,
+                                 {.block_bytes = layer_block_bytes * model_->num_layers(),
+                                  .block_size = spec.block_size,
+                                  .max_model_len = max_model_len_},
+                                 {.is_cpu = backend_->is_cpu(),
+                                  .num_ranks = backend_->is_cpu() ? communicator_->world_size() : 1,
+                                  .free_at_start = free_at_start_,
+                                  .free_now = backend_->memory().free_bytes});
+}
+
+void ModelRunner::allocate_kv_cache(int num_blocks) {
+  KvCacheSpec spec = model_->kv_cache_spec();
+  spec.block_size = config_.kvcache_block_size;
+  const size_t layer_bytes = backend_->kv_block_bytes(spec) * static_cast<size_t>(num_blocks);
+  kv_cache_memory_ = backend_->allocate(layer_bytes * static_cast<size_t>(model_->num_layers()));
+  kv_caches_.clear();
+  for (int layer = 0; layer < model_->num_layers(); ++layer) {
+    kv_caches_.push_back(
+        {.spec = spec,
+         .data = static_cast<char*>(kv_cache_memory_->data()) + layer * layer_bytes,
+         .num_blocks = num_blocks});
+  }
+  num_kvcache_blocks_ = num_blocks;
+  graphs_.emplace(*backend_);  // they hold the addresses of the cache
+}
+
+void ModelRunner::describe(EngineInfo& info) const {
   info.architecture = model_config_.architecture;
   info.device = backend_->description();
   info.dtype = to_string(dtype_);
   info.num_parameters = model_->num_parameters();
   info.weight_bytes = model_->weight_bytes();
   info.kv_cache_bytes = static_cast<int64_t>(kv_cache_memory_->bytes());
-  info.kv_bytes_per_token = info.kv_cache_bytes / num_kvcache_blocks_ / config.kvcache_block_size;
+  info.kv_bytes_per_token = info.kv_cache_bytes / num_kvcache_blocks_ / config_.kvcache_block_size;
   info.num_kvcache_blocks = num_kvcache_blocks_;
-  info.kvcache_block_size = config.kvcache_block_size;
+  info.kvcache_block_size = config_.kvcache_block_size;
   info.max_model_len = max_model_len_;
   info.vocab_size = model_config_.vocab_size;
-  info.load_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-void ModelRunner::allocate_kv_cache(const EngineConfig& config, int64_t free_at_start,
-                                    CommunicatorGroup* group) {
-  KvCacheSpec spec = model_->kv_cache_spec();
-  spec.block_size = config.kvcache_block_size;
-  const auto layer_block_bytes = static_cast<int64_t>(backend_->kv_block_bytes(spec));
-  num_kvcache_blocks_ =
-      plan_kv_cache(config,
-                    {.block_bytes = layer_block_bytes * model_->num_layers(),
-                     .block_size = spec.block_size,
-                     .max_model_len = max_model_len_},
-                    {.is_cpu = backend_->is_cpu(),
-                     .num_ranks = backend_->is_cpu() ? communicator_->world_size() : 1,
-                     .free_at_start = free_at_start,
-                     .free_now = backend_->memory().free_bytes});
-  if (group != nullptr) {
-    num_kvcache_blocks_ =
-        static_cast<int>(group->smallest(communicator_->rank(), num_kvcache_blocks_));
-  }
-  const int64_t layer_bytes = layer_block_bytes * num_kvcache_blocks_;
-  kv_cache_memory_ = backend_->allocate(static_cast<size_t>(layer_bytes * model_->num_layers()));
-  for (int layer = 0; layer < model_->num_layers(); ++layer) {
-    kv_caches_.push_back({.spec = spec,
-                          .data = static_cast<char*>(kv_cache_memory_->data()) +
-                                  static_cast<int64_t>(layer) * layer_bytes,
-                          .num_blocks = num_kvcache_blocks_});
-  }
-}
-
-const int32_t* ModelRunner::staging_on_device() {
-  const std::span<const int32_t> host = batch_.staging();
-  if (backend_->is_cpu()) return host.data();
-  if (!staging_ || staging_->bytes() < host.size_bytes()) {
-    staging_ = backend_->allocate(2 * host.size_bytes());
-  }
-  backend_->upload(staging_->data(), host.data(), host.size_bytes());
-  return static_cast<const int32_t*>(staging_->data());
 }
 
 StepOutput ModelRunner::run(const StepInput& input) {
   if (input.sequences.empty()) return {};
-  batch_.build(input);
-  const ForwardBatch batch = batch_.forward_batch(staging_on_device());
-  NANOVLLM_CHECK(batch.num_tokens <= max_num_tokens_ && batch.max_seq_len <= max_model_len_);
-  model_->forward(batch, kv_caches_);
-  results_.assign(batch.num_logits, {});
-  for (int begin = 0; begin < batch.num_logits; begin += max_num_logits_) {
-    const int count = std::min(max_num_logits_, batch.num_logits - begin);
-    const auto ticket = backend_->sample(batch_.sampling_rows().subspan(begin, count),
-                                         model_->logits(begin, begin + count), nullptr, nullptr);
-    ticket->collect(std::span(results_).subspan(begin, count));
-  }
-  return batch_.collect(results_);
+  submit(input);
+  return collect();
 }
 
-}  // namespace
+void ModelRunner::submit(const StepInput& input) {
+  NANOVLLM_CHECK(num_submitted_ - num_collected_ < 2);
+  try {
+    enqueue(input, steps_[num_submitted_ % 2], steps_[(num_submitted_ + 1) % 2]);
+  } catch (...) {
+    abandon();
+    throw;
+  }
+  ++num_submitted_;
+}
+
+void ModelRunner::enqueue(const StepInput& input, InFlightStep& step,
+                          const InFlightStep& previous) {
+  step.batch->build(input, previous.batch.get());
+  const std::span<const int32_t> staging = step.batch->staging();
+  auto* const on_device = static_cast<int32_t*>(staging_->data());
+  const ForwardBatch batch = step.batch->forward_batch(on_device);
+  NANOVLLM_CHECK(batch.num_tokens <= max_num_tokens_ && batch.max_seq_len <= max_model_len_);
+  backend_->stage_batch(on_device, staging.data(), std::ssize(staging), batch.num_tokens,
+                        static_cast<const int32_t*>(previous.sampled_ids->data()));
+  if (graphs_ && step.batch->decode_shape()) {
+    const Tensor logits = graphs_->run(*step.batch->decode_shape(), [&] {
+      model_->forward(batch, kv_caches_);
+      return model_->logits(0, batch.num_logits);
+    });
+    sample(step, previous, 0, logits.first_rows(std::ssize(step.batch->sampling_rows())));
+    return;
+  }
+  model_->forward(batch, kv_caches_);
+  const int num_rows = static_cast<int>(step.batch->sampling_rows().size());
+  for (int begin = 0; begin < num_rows; begin += max_num_logits_) {
+    const int end = std::min(begin + max_num_logits_, num_rows);
+    sample(step, previous, begin, model_->logits(begin, end));
+  }
+}
+
+// Rows begin, begin + 1, ...: as many as there are logits.
+void ModelRunner::sample(InFlightStep& step, const InFlightStep& previous, int begin,
+                         const Tensor& logits) {
+  const auto count = static_cast<size_t>(logits.rows());
+  step.tickets.push_back(
+      backend_->sample(step.batch->sampling_rows().subspan(begin, count), logits,
+                       static_cast<int32_t*>(step.sampled_ids->data()) + begin,
+                       static_cast<const int32_t*>(previous.sampled_ids->data())));
+  step.ticket_rows.push_back(static_cast<int>(count));
+}
+
+StepOutput ModelRunner::collect() {
+  NANOVLLM_CHECK(num_collected_ < num_submitted_);
+  InFlightStep& step = steps_[num_collected_ % 2];
+  results_.assign(step.batch->sampling_rows().size(), {});
+  std::span<SamplingResult> rest = results_;
+  try {
+    for (size_t i = 0; i < step.tickets.size(); ++i) {
+      step.tickets[i]->collect(rest.first(step.ticket_rows[i]));
+      rest = rest.subspan(step.ticket_rows[i]);
+    }
+    // Without anything to sample there is nothing that tells when the staging memory was read.
+    if (step.tickets.empty()) backend_->synchronize();
+  } catch (...) {
+    abandon();
+    throw;
+  }
+  step.tickets.clear();
+  step.ticket_rows.clear();
+  ++num_collected_;
+  return step.batch->collect(results_);
+}
+
+// Nothing is in flight any more; what was is forgotten.
+void ModelRunner::abandon() noexcept {
+  for (InFlightStep& step : steps_) {
+    step.tickets.clear();
+    step.ticket_rows.clear();
+  }
+  num_submitted_ = num_collected_ = 0;
+  try {
+    backend_->synchronize();
+  } catch (const Error&) {
+    // The device failed: whoever asks it for anything next will hear of it.
+  }
+}
 
 std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const EngineConfig& config,
                                           EngineInfo& info, CommunicatorGroup* group, int rank) {
-  return std::make_unique<ModelRunner>(model, config, info, group, rank);
+  const auto start = std::chrono::steady_clock::now();
+  auto backend = make_backend({.device = config.device,
+                               .num_threads = config.num_threads,
+                               .num_ranks = group != nullptr ? group->world_size() : 1,
+                               .device_index = rank,
+                               .deterministic = config.deterministic});
+  auto communicator =
+      group != nullptr ? group->join(rank, *backend) : std::make_unique<Communicator>();
+  auto runner =
+      std::make_unique<ModelRunner>(model, config, std::move(backend), std::move(communicator));
+  int num_blocks = runner->plan_kv_cache();
+  if (group != nullptr) num_blocks = static_cast<int>(group->smallest(rank, num_blocks));
+  runner->allocate_kv_cache(num_blocks);
+  runner->describe(info);
+  info.load_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return runner;
 }
 
 }  // namespace nanovllm

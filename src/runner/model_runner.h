@@ -1,15 +1,87 @@
 // From a model folder to a runner that is ready for steps.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "io/model_config.h"
+#include "io/weight_store.h"
+#include "models/model.h"
 #include "nanovllm/config.h"
 #include "nanovllm/llm_engine.h"
 #include "ops/communicator.h"
+#include "runner/decode_graphs.h"
 #include "runner/runner.h"
+#include "runner/step_batch.h"
 
 namespace nanovllm {
+
+// One rank's share of a model and of its KV cache. It becomes ready in two strokes, so that ranks
+// can agree on the number of blocks between them: the constructor loads, allocate_kv_cache() ends.
+// On a device steps are asynchronous: submit() enqueues one while another runs, and the tokens that
+// this other one samples go from step to step on the device. Decode steps run as graphs there.
+class ModelRunner final : public Runner {
+ public:
+  // Throws Error: kNotFound, kCorruptData, kUnsupported, kOutOfMemory.
+  ModelRunner(const ModelConfig& model, const EngineConfig& config,
+              std::unique_ptr<Backend> backend, std::unique_ptr<Communicator> communicator);
+  ~ModelRunner() override;
+
+  // How many blocks the config asks for or this rank has memory for. Throws as plan_kv_cache().
+  int plan_kv_cache() const;
+  // No step before this.
+  void allocate_kv_cache(int num_blocks);
+  // All but load_seconds.
+  void describe(EngineInfo& info) const;
+
+  int num_kvcache_blocks() const override { return num_kvcache_blocks_; }
+  StepOutput run(const StepInput& input) override;
+  int pipeline_depth() const override { return backend_->is_cpu() ? 0 : 1; }
+  void submit(const StepInput& input) override;
+  StepOutput collect() override;
+
+ private:
+  // A step from submit() to collect(). There are two: one runs while the next is laid out.
+  struct InFlightStep {
+    std::unique_ptr<Buffer> staging;
+    std::unique_ptr<StepBatch> batch;
+    std::unique_ptr<Buffer> sampled_ids;  // [max_num_tokens] int32 on the device
+    std::vector<std::unique_ptr<SamplingTicket>> tickets;
+    std::vector<int> ticket_rows;
+  };
+
+  void load_model();
+  void make_steps();
+  void warm_up();
+  StepInput largest_step(std::vector<int32_t>& zeros) const;
+  void enqueue(const StepInput& input, InFlightStep& step, const InFlightStep& previous);
+  void sample(InFlightStep& step, const InFlightStep& previous, int begin, const Tensor& logits);
+  void abandon() noexcept;
+
+  const ModelConfig model_config_;
+  const EngineConfig config_;
+  const DType dtype_;
+  const int max_model_len_;
+  const int max_num_tokens_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Communicator> communicator_;
+  const int64_t free_at_start_;  // bytes
+  int max_num_logits_ = 0;
+  std::unique_ptr<WeightStore> weights_;  // mapped for as long as the model reads from it
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Buffer> kv_cache_memory_;
+  std::vector<KvCache> kv_caches_;  // [num_layers]
+  int num_kvcache_blocks_ = 0;
+
+  std::unique_ptr<Buffer> staging_;  // a step's integers on the device
+  std::array<InFlightStep, 2> steps_;
+  int num_submitted_ = 0;
+  int num_collected_ = 0;
+  std::optional<DecodeGraphs> graphs_;
+  std::vector<SamplingResult> results_;
+};
 
 // Loads one rank's share of the weights of `model` on the device that `config` names, sizes the KV
 // cache and fills in all of `info`: max_model_len is config's, lowered to what the model was

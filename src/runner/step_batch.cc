@@ -1,6 +1,7 @@
 #include "runner/step_batch.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -10,6 +11,8 @@ namespace {
 
 // Arrays begin at multiples of 64 bytes.
 constexpr size_t kAlignment = 16;
+
+size_t aligned(size_t count) { return (count + kAlignment - 1) / kAlignment * kAlignment; }
 
 // The positions p whose logits score a prompt token: p is new and p + 1 is asked for.
 std::pair<int, int> scored_positions(const SequenceInput& sequence) {
@@ -21,27 +24,44 @@ std::pair<int, int> scored_positions(const SequenceInput& sequence) {
 
 }  // namespace
 
-void StepBatch::build(const StepInput& input) {
+size_t StepBatch::staging_size(int max_num_tokens, int max_num_seqs, int max_model_len,
+                               int block_size) {
+  const size_t num_tokens = max_num_tokens, num_seqs = max_num_seqs;
+  const size_t num_blocks = (max_model_len + block_size - 1) / block_size;
+  return 4 * aligned(num_tokens) + aligned(num_seqs + 1) + aligned(num_seqs) +
+         aligned(num_seqs * num_blocks);
+}
+
+void StepBatch::build(const StepInput& input, const StepBatch* previous) {
   measure(input);
+  place_arrays();
   sampling_rows_.clear();
   shares_.clear();
   int first_token = 0;
   for (size_t s = 0; s < input.sequences.size(); ++s) {
-    add_sequence(input.sequences[s], static_cast<int>(s), first_token);
-    add_logits_rows(input.sequences[s], first_token);
-    first_token += input.sequences[s].num_new_tokens;
+    const SequenceInput& sequence = input.sequences[s];
+    add_sequence(sequence, static_cast<int>(s), first_token);
+    add_logits_rows(sequence, first_token);
+    if (sequence.pending_from >= 0) {
+      NANOVLLM_CHECK(previous != nullptr);
+      add_pending(sequence, first_token, *previous);
+    }
+    first_token += sequence.num_new_tokens;
   }
-  staging_[layout_.query_start_loc + input.sequences.size()] = first_token;
+  if (decode_shape_) add_padding(first_token);
+  staging_[layout_.query_start_loc + sizes_.num_seqs] = sizes_.num_tokens;
 }
 
 void StepBatch::measure(const StepInput& input) {
   sizes_ = {};
   sizes_.num_seqs = static_cast<int>(input.sequences.size());
+  bool all_sample = true;
   for (const SequenceInput& sequence : input.sequences) {
     const int seq_len = sequence.num_computed_tokens + sequence.num_new_tokens;
+    const int num_known = seq_len - (sequence.pending_from >= 0 ? 1 : 0);
     const int num_blocks = (seq_len + block_size_ - 1) / block_size_;
     NANOVLLM_CHECK(sequence.num_new_tokens >= 1);
-    NANOVLLM_CHECK(sequence.token_ids.size() >= static_cast<size_t>(seq_len));
+    NANOVLLM_CHECK(sequence.token_ids.size() >= static_cast<size_t>(num_known));
     NANOVLLM_CHECK(sequence.block_table.size() >= static_cast<size_t>(num_blocks));
     // Decodes are what the batch begins with: one new token behind a prefill is a prefill of one.
     if (sequence.num_new_tokens == 1 && sizes_.num_decodes == sizes_.num_tokens) {
@@ -53,11 +73,26 @@ void StepBatch::measure(const StepInput& input) {
     sizes_.block_table_stride = std::max(sizes_.block_table_stride, num_blocks);
     const auto [begin, end] = scored_positions(sequence);
     sizes_.num_logits += end - begin + (sequence.sample ? 1 : 0);
+    all_sample = all_sample && sequence.sample && begin == end;
   }
+  decode_shape_.reset();
+  if (all_sample && sizes_.num_decodes == sizes_.num_seqs) {
+    decode_shape_ = buckets_.find(sizes_.num_seqs, sizes_.block_table_stride);
+    if (decode_shape_) pad_to(*decode_shape_);
+  }
+}
+
+void StepBatch::pad_to(const DecodeShape& shape) {
+  sizes_.num_tokens = sizes_.num_seqs = sizes_.num_decodes = sizes_.num_logits = shape.num_seqs;
+  sizes_.block_table_stride = shape.block_table_stride;
+  sizes_.max_seq_len = shape.max_seq_len;
+}
+
+void StepBatch::place_arrays() {
   size_t size = 0;
   const auto place = [&](size_t& offset, size_t count) {
     offset = size;
-    size += (count + kAlignment - 1) / kAlignment * kAlignment;
+    size += aligned(count);
   };
   const size_t num_tokens = sizes_.num_tokens;
   const size_t num_seqs = sizes_.num_seqs;
@@ -68,7 +103,8 @@ void StepBatch::measure(const StepInput& input) {
   place(layout_.seq_lens, num_seqs);
   place(layout_.block_table, num_seqs * sizes_.block_table_stride);
   place(layout_.logits_rows, sizes_.num_logits);
-  staging_.resize(size);
+  NANOVLLM_CHECK(size <= staging_.size());
+  staging_size_ = size;
 }
 
 void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first_token) {
@@ -77,9 +113,10 @@ void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first
   int32_t* const token_ids = &staging_[layout_.token_ids + first_token];
   int32_t* const positions = &staging_[layout_.positions + first_token];
   int32_t* const slots = &staging_[layout_.slot_mapping + first_token];
+  const int num_known = sequence.num_new_tokens - (sequence.pending_from >= 0 ? 1 : 0);
+  std::copy_n(sequence.token_ids.begin() + begin, num_known, token_ids);
   for (int i = 0; i < sequence.num_new_tokens; ++i) {
     const int position = begin + i;
-    token_ids[i] = sequence.token_ids[position];
     positions[i] = position;
     slots[i] =
         position < sequence.num_stored_tokens
@@ -109,7 +146,29 @@ void StepBatch::add_logits_rows(const SequenceInput& sequence, int first_token) 
     rows[sampling_rows_.size()] = first_token + sequence.num_new_tokens - 1;
     sampling_rows_.push_back(sequence.sampling);
   }
-  shares_.push_back({end - begin, sequence.sample});
+  const int last_row = static_cast<int>(sampling_rows_.size()) - 1;
+  shares_.push_back({end - begin, sequence.sample ? last_row : -1});
+}
+
+void StepBatch::add_pending(const SequenceInput& sequence, int first_token,
+                            const StepBatch& previous) {
+  const int row = previous.shares_[sequence.pending_from].sampled_row;
+  NANOVLLM_CHECK(row >= 0);
+  staging_[layout_.token_ids + first_token + sequence.num_new_tokens - 1] = -1 - row;
+  if (sequence.sample) sampling_rows_.back().pending_from = row;
+}
+
+void StepBatch::add_padding(int first) {
+  const int count = sizes_.num_seqs - first;
+  const auto rest_of = [&](size_t offset) { return staging_.begin() + offset + first; };
+  std::fill_n(rest_of(layout_.token_ids), count, 0);
+  std::fill_n(rest_of(layout_.positions), count, 0);
+  std::fill_n(rest_of(layout_.slot_mapping), count, -1);
+  std::fill_n(rest_of(layout_.seq_lens), count, 0);
+  std::iota(rest_of(layout_.query_start_loc), rest_of(layout_.query_start_loc) + count, first);
+  std::iota(rest_of(layout_.logits_rows), rest_of(layout_.logits_rows) + count, first);
+  const auto stride = static_cast<size_t>(sizes_.block_table_stride);
+  std::fill_n(staging_.begin() + layout_.block_table + first * stride, count * stride, 0);
 }
 
 ForwardBatch StepBatch::forward_batch(const int32_t* staging) const {
@@ -134,7 +193,7 @@ StepOutput StepBatch::collect(std::span<SamplingResult> results) const {
     sequence.prompt_logprobs.assign(std::make_move_iterator(result),
                                     std::make_move_iterator(scored_end));
     result = scored_end;
-    if (shares_[s].sample) sequence.sampled = std::move(*result++);
+    if (shares_[s].sampled_row >= 0) sequence.sampled = std::move(*result++);
   }
   return output;
 }

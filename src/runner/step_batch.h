@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ops/forward_batch.h"
+#include "runner/decode_buckets.h"
 #include "runner/step.h"
 
 namespace nanovllm {
@@ -13,19 +16,31 @@ namespace nanovllm {
 // Keeps its memory from step to step. Everything that goes to the device lies in one contiguous
 // staging area, so that one copy a step takes it there; where an array begins depends on the sizes
 // of the step alone, so that steps of equal sizes have equal addresses.
+//
+// A step whose sequences all have one new token and sample is padded to one of `buckets`. Sequences
+// that only pad have one token of id 0 at position 0, no context (seq_lens 0) and no slot (-1):
+// attention has nothing to do for them, and nobody looks at their logits.
 class StepBatch {
  public:
-  explicit StepBatch(int block_size) : block_size_(block_size) {}
+  StepBatch(int block_size, DecodeBuckets buckets, std::span<int32_t> staging)
+      : block_size_(block_size), buckets_(std::move(buckets)), staging_(staging) {}
+
+  // What the largest step needs, in elements.
+  static size_t staging_size(int max_num_tokens, int max_num_seqs, int max_model_len,
+                             int block_size);
 
   // Reads all that `input` refers to but for the ids and biases that its sampling rows point to.
-  void build(const StepInput& input);
+  // `previous` is the step submitted just before, where sequences have tokens pending from it: such
+  // a token's id is written as -1 - the row that samples it there (see Backend::stage_batch).
+  void build(const StepInput& input, const StepBatch* previous = nullptr);
 
-  std::span<const int32_t> staging() const { return staging_; }
-  // The batch whose arrays lie where the staging area was copied to (the CPU reads it in place).
+  std::span<const int32_t> staging() const { return staging_.first(staging_size_); }
+  // The batch whose arrays lie where the staging area was copied to.
   ForwardBatch forward_batch(const int32_t* staging) const;
+  const std::optional<DecodeShape>& decode_shape() const { return decode_shape_; }
 
-  // One for each of the batch's logits_rows: of every sequence first the prompt's log-probabilities
-  // in order, then the token to sample.
+  // One for each row of logits that somebody looks at: of every sequence first the prompt's
+  // log-probabilities in order, then the token to sample.
   std::span<const SamplingRow> sampling_rows() const { return sampling_rows_; }
   // Gives each sequence its share of `results`, which are in the order of sampling_rows().
   StepOutput collect(std::span<SamplingResult> results) const;
@@ -42,19 +57,26 @@ class StepBatch {
   };
   struct LogitsShare {
     int num_prompt_logprobs = 0;
-    bool sample = false;
+    int sampled_row = -1;  // of sampling_rows(); -1 = the sequence samples nothing
   };
 
   void measure(const StepInput& input);
+  void pad_to(const DecodeShape& shape);
+  void place_arrays();
   void add_sequence(const SequenceInput& sequence, int index, int first_token);
   void add_logits_rows(const SequenceInput& sequence, int first_token);
+  void add_pending(const SequenceInput& sequence, int first_token, const StepBatch& previous);
+  void add_padding(int first);
 
   const int block_size_;
+  const DecodeBuckets buckets_;
+  const std::span<int32_t> staging_;
+  size_t staging_size_ = 0;
   ForwardBatch sizes_;  // its pointers are empty
+  std::optional<DecodeShape> decode_shape_;
   Layout layout_;
-  std::vector<int32_t> staging_;
   std::vector<SamplingRow> sampling_rows_;
-  std::vector<LogitsShare> shares_;  // [num_seqs]
+  std::vector<LogitsShare> shares_;  // of the sequences of the input
 };
 
 }  // namespace nanovllm

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace nanovllm {
 namespace {
 
@@ -45,7 +47,8 @@ class StepBatchTest : public testing::Test {
   Ids second_blocks_ = {5};
   Ids third_blocks_ = {9, 1, 4};  // one more than the chunk reaches
   StepInput input_;
-  StepBatch batch_{16};
+  std::vector<int32_t> memory_ = Ids(StepBatch::staging_size(64, 8, 64, 16), 12345);
+  StepBatch batch_{16, {}, memory_};
 };
 
 TEST_F(StepBatchTest, ArraysFollowTheSequences) {
@@ -145,6 +148,131 @@ TEST_F(StepBatchTest, EqualSizesHaveEqualAddressesInOneCopy) {
   EXPECT_EQ(after.block_table, before.block_table);
   EXPECT_EQ(after.logits_rows, before.logits_rows);
   EXPECT_LT(after.logits_rows, before.token_ids + size);
+}
+
+TEST_F(StepBatchTest, TheLargestStepFitsItsStagingArea) {
+  StepInput input;
+  const Ids ids = counting_ids(64, 0), blocks = {0, 1, 2, 3};
+  for (int s = 0; s < 8; ++s) {
+    input.sequences.push_back({.token_ids = ids,
+                               .num_computed_tokens = 56,
+                               .num_new_tokens = 8,
+                               .block_table = blocks,
+                               .sample = true,
+                               .prompt_logprobs_begin = 1,
+                               .prompt_logprobs_end = 64});
+  }
+  batch_.build(input);
+  EXPECT_EQ(batch_.forward_batch(nullptr).num_logits, 64);
+  EXPECT_EQ(batch_.staging().size(), memory_.size());
+}
+
+// A step of only decodes, and buckets that hold it.
+class PaddedStepBatchTest : public StepBatchTest {
+ protected:
+  PaddedStepBatchTest() { input_.sequences.pop_back(); }
+
+  StepBatch padded_{16, DecodeBuckets(8, 64, 16), memory_};
+};
+
+TEST_F(PaddedStepBatchTest, DecodesAreFollowedBySequencesWithoutContext) {
+  const Ids ids = counting_ids(10, 400), blocks = {2};
+  input_.sequences.push_back({.token_ids = ids,
+                              .num_computed_tokens = 9,
+                              .num_new_tokens = 1,
+                              .block_table = blocks,
+                              .sample = true});
+  padded_.build(input_);
+  ASSERT_TRUE(padded_.decode_shape());
+  EXPECT_EQ(padded_.decode_shape()->num_seqs, 4);
+  const ForwardBatch b = padded_.forward_batch(padded_.staging().data());
+  EXPECT_EQ(b.num_tokens, 4);
+  EXPECT_EQ(b.num_seqs, 4);
+  EXPECT_EQ(b.num_decodes, 4);
+  EXPECT_EQ(b.num_logits, 4);
+  EXPECT_EQ(b.max_query_len, 1);
+  EXPECT_EQ(b.max_seq_len, 64);
+  EXPECT_EQ(b.block_table_stride, 4);
+  EXPECT_EQ(array(b.token_ids, 4), (Ids{119, 202, 409, 0}));
+  EXPECT_EQ(array(b.positions, 4), (Ids{19, 2, 9, 0}));
+  EXPECT_EQ(array(b.slot_mapping, 4), (Ids{3 * 16 + 3, 5 * 16 + 2, 2 * 16 + 9, -1}));
+  EXPECT_EQ(array(b.query_start_loc, 5), (Ids{0, 1, 2, 3, 4}));
+  EXPECT_EQ(array(b.seq_lens, 4), (Ids{20, 3, 10, 0}));
+  EXPECT_EQ(array(b.block_table, 16), (Ids{7, 3, 0, 0, 5, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(array(b.logits_rows, 4), (Ids{0, 1, 2, 3}));
+  EXPECT_EQ(padded_.sampling_rows().size(), 3U);  // nobody samples padding
+}
+
+TEST_F(PaddedStepBatchTest, StepsOfOneBucketHaveOneSetOfAddresses) {
+  const auto end = [&] { return padded_.forward_batch(nullptr).logits_rows; };
+  padded_.build(input_);
+  const int32_t* const of_two = end();
+  input_.sequences[0].num_computed_tokens = 2;
+  padded_.build(input_);
+  EXPECT_EQ(end(), of_two);
+  input_.sequences.resize(5, input_.sequences[0]);
+  padded_.build(input_);
+  EXPECT_NE(end(), of_two);
+}
+
+TEST_F(PaddedStepBatchTest, OtherStepsAreNotPadded) {
+  const auto is_padded = [&](const StepInput& input) {
+    padded_.build(input);
+    return padded_.decode_shape().has_value();
+  };
+  EXPECT_TRUE(is_padded(input_));
+  StepInput prefill = input_;
+  prefill.sequences[1].num_computed_tokens = 0;
+  prefill.sequences[1].num_new_tokens = 3;
+  EXPECT_FALSE(is_padded(prefill));
+  StepInput silent = input_;
+  silent.sequences[1].sample = false;
+  EXPECT_FALSE(is_padded(silent));
+  StepInput scored = input_;
+  scored.sequences[0].prompt_logprobs_begin = 1;
+  scored.sequences[0].prompt_logprobs_end = 30;
+  scored.sequences[0].token_ids = third_;
+  EXPECT_FALSE(is_padded(scored));
+  StepInput many;
+  many.sequences.assign(9, input_.sequences[1]);
+  EXPECT_FALSE(is_padded(many));
+}
+
+TEST_F(StepBatchTest, PendingTokensNameTheRowThatSamplesThem) {
+  // The third sequence's prompt is scored in front of its sample, so that rows are not sequences.
+  input_.sequences[2].prompt_logprobs_begin = 1;
+  input_.sequences[2].prompt_logprobs_end = 17;
+  input_.sequences[2].sample = true;
+  StepBatch& before = batch_;
+  before.build(input_);  // rows: the two decodes, two prompt tokens, the third's sample
+  Ids other_memory(memory_.size());
+  StepBatch after(16, {}, other_memory);
+  StepInput input;
+  input.sequences.resize(3);
+  input.sequences[0] = {.token_ids = third_,
+                        .num_computed_tokens = 40,
+                        .num_new_tokens = 1,
+                        .pending_from = 2,
+                        .block_table = third_blocks_,
+                        .sample = true};
+  input.sequences[1] = {.token_ids = first_,
+                        .num_computed_tokens = 5,
+                        .num_new_tokens = 1,
+                        .block_table = first_blocks_,
+                        .sample = true};
+  // All of it again, after a preemption: only the last token is not known.
+  input.sequences[2] = {.token_ids = second_,
+                        .num_computed_tokens = 1,
+                        .num_new_tokens = 3,
+                        .pending_from = 1,
+                        .block_table = second_blocks_,
+                        .sample = true};
+  after.build(input, &before);
+  const ForwardBatch b = after.forward_batch(after.staging().data());
+  EXPECT_EQ(array(b.token_ids, 5), (Ids{-1 - 4, 105, 201, 202, -1 - 1}));
+  EXPECT_EQ(after.sampling_rows()[0].pending_from, 4);
+  EXPECT_EQ(after.sampling_rows()[1].pending_from, -1);
+  EXPECT_EQ(after.sampling_rows()[2].pending_from, 1);
 }
 
 }  // namespace

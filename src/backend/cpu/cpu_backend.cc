@@ -30,4 +30,14 @@ void CpuBackend::download(void* host, const void* device, size_t bytes) {
   if (bytes > 0) std::memcpy(host, device, bytes);
 }
 
+std::unique_ptr<Buffer> CpuBackend::allocate_staging(size_t bytes) { return allocate_host(bytes); }
+
+void CpuBackend::stage_batch(int32_t* device, const int32_t* host, int64_t count,
+                             int64_t num_token_ids, const int32_t* previous_ids) {
+  std::copy_n(host, count, device);
+  for (int64_t i = 0; i < num_token_ids; ++i) {
+    if (device[i] < 0) device[i] = std::max(0, previous_ids[-1 - device[i]]);
+  }
+}
+
 }  // namespace nanovllm

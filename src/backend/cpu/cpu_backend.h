@@ -35,6 +35,9 @@ class CpuBackend final : public Backend {
   void upload(void* device, const void* host, size_t bytes) override;
   void download(void* host, const void* device, size_t bytes) override;
   void synchronize() override {}
+  std::unique_ptr<Buffer> allocate_staging(size_t bytes) override;
+  void stage_batch(int32_t* device, const int32_t* host, int64_t count, int64_t num_token_ids,
+                   const int32_t* previous_ids) override;
 
   std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
                                             DType dtype) override;

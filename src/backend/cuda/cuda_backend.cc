@@ -1,5 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include <cstring>
 #include <utility>
 
 #include "backend/cuda/cuda_check.h"
@@ -12,9 +13,10 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLASLt's Hopper kernels want
 
+// Zeroed in order with the ops of `stream`.
 class CudaBuffer final : public Buffer {
  public:
-  explicit CudaBuffer(size_t bytes) {
+  CudaBuffer(size_t bytes, cudaStream_t stream) {
     if (bytes == 0) return;
     if (const cudaError_t status = cudaMalloc(&data_, bytes); status != cudaSuccess) {
       cudaGetLastError();  // a failed allocation is no sticky error
@@ -24,12 +26,21 @@ class CudaBuffer final : public Buffer {
                   "the GPU is out of memory: {} bytes were needed and {} are free", bytes, free);
     }
     bytes_ = bytes;
-    // The zeros go through the legacy stream, which the backend's non-blocking one does not wait
-    // for.
-    NANOVLLM_CUDA_CHECK(cudaMemset(data_, 0, bytes));
-    NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
+    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(data_, 0, bytes, stream));
   }
   ~CudaBuffer() override { cudaFree(data_); }
+};
+
+// Pinned: the device reads it over the bus.
+class PinnedBuffer final : public Buffer {
+ public:
+  explicit PinnedBuffer(size_t bytes) {
+    if (bytes == 0) return;
+    NANOVLLM_CUDA_CHECK(cudaHostAlloc(&data_, bytes, cudaHostAllocPortable));
+    bytes_ = bytes;
+    std::memset(data_, 0, bytes);
+  }
+  ~PinnedBuffer() override { cudaFreeHost(data_); }
 };
 
 }  // namespace
@@ -75,7 +86,7 @@ MemoryInfo CudaBackend::memory() const {
 
 std::unique_ptr<Buffer> CudaBackend::allocate(size_t bytes) {
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
-  return std::make_unique<CudaBuffer>(bytes);
+  return std::make_unique<CudaBuffer>(bytes, stream_);
 }
 
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
@@ -88,6 +99,16 @@ void CudaBackend::download(void* host, const void* device, size_t bytes) {
 }
 
 void CudaBackend::synchronize() { NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+
+std::unique_ptr<Buffer> CudaBackend::allocate_staging(size_t bytes) {
+  NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
+  return std::make_unique<PinnedBuffer>(bytes);
+}
+
+void CudaBackend::stage_batch(int32_t* device, const int32_t* host, int64_t count,
+                              int64_t num_token_ids, const int32_t* previous_ids) {
+  cuda::launch_stage_batch(stream_, device, host, count, num_token_ids, previous_ids);
+}
 
 size_t CudaBackend::kv_block_bytes(const KvCacheSpec& spec) const {
   return size_t{2} * spec.num_kv_heads * spec.block_size * spec.head_dim * size_of(spec.dtype);

@@ -12,6 +12,10 @@
 
 namespace nanovllm::cuda {
 
+// `host` is pinned memory; see Backend::stage_batch.
+void launch_stage_batch(cudaStream_t stream, int32_t* device, const int32_t* host, int64_t count,
+                        int64_t num_token_ids, const int32_t* previous_ids);
+
 void launch_embedding(cudaStream_t stream, float* out, const int32_t* ids, const void* table,
                       DType dtype, int num_tokens, int hidden, int num_ids, int32_t first_id);
 

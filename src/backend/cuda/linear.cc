@@ -68,22 +68,22 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
   for (const HostMatrix& piece : pieces) {
     const size_t bytes = row_bytes * static_cast<size_t>(piece.rows);
     if (piece.dtype == dtype) {
-      NANOVLLM_CUDA_CHECK(cudaMemcpy2D(
+      NANOVLLM_CUDA_CHECK(cudaMemcpy2DAsync(
           target, row_bytes, piece.data, static_cast<size_t>(piece.row_stride) * size_of(dtype),
-          row_bytes, static_cast<size_t>(piece.rows), cudaMemcpyHostToDevice));
+          row_bytes, static_cast<size_t>(piece.rows), cudaMemcpyHostToDevice, stream_));
     } else {
       staging.resize(bytes);
       for (int64_t row = 0; row < piece.rows; ++row) {
         convert_row(staging.data() + static_cast<size_t>(row) * row_bytes, dtype, piece, row);
       }
-      NANOVLLM_CUDA_CHECK(cudaMemcpy(target, staging.data(), bytes, cudaMemcpyHostToDevice));
+      upload(target, staging.data(), bytes);
     }
     target += bytes;
   }
   if (bias != nullptr) {
     const size_t bytes = static_cast<size_t>(weight->out_features) * sizeof(float);
     weight->bias = allocate(bytes);
-    NANOVLLM_CUDA_CHECK(cudaMemcpy(weight->bias->data(), bias, bytes, cudaMemcpyHostToDevice));
+    upload(weight->bias->data(), bias, bytes);
   }
   return weight;
 }

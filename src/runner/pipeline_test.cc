@@ -1,0 +1,226 @@
+// What a step gives does not depend on how it is run: one at a time or submitted ahead of the
+// tokens it continues, op by op or as a graph.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/registry.h"
+#include "runner/model_runner.h"
+
+namespace nanovllm {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+constexpr int kBlockSize = 16;
+constexpr int kBlocksPerSequence = 8;
+constexpr int kNumSequences = 6;
+
+bool has_cuda() {
+  try {
+    make_backend({.device = "cuda"});
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::unique_ptr<Runner> load(const std::string& device, const std::string& dtype,
+                             bool enforce_eager = false) {
+  EngineConfig config;
+  config.device = device;
+  config.dtype = dtype;
+  config.num_threads = 1;
+  config.kvcache_block_size = kBlockSize;
+  config.num_kvcache_blocks = kNumSequences * kBlocksPerSequence;
+  config.max_num_seqs = kNumSequences;
+  config.max_num_batched_tokens = 256;
+  config.enforce_eager = enforce_eager;
+  EngineInfo info;
+  return make_model_runner(
+      ModelConfig::load(std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/qwen3_tied"), config,
+      info);
+}
+
+// A sequence as the engine keeps it.
+struct Sequence {
+  Ids token_ids;
+  size_t num_tokens = 0;  // pending one included
+  size_t num_wanted = 0;
+  int num_computed = 0;
+  int batch_index = -1;  // in the step submitted last; -1 = it was not there
+  Ids blocks = {};
+  SamplingRow sampling = {};
+
+  size_t num_prompt_tokens = token_ids.size();
+};
+
+// Sequences of several lengths that end at different times: batches of every size from 6 to 1.
+std::vector<Sequence> make_sequences(bool greedy) {
+  std::mt19937 rng(7);
+  std::vector<Sequence> sequences;
+  for (int s = 0; s < kNumSequences; ++s) {
+    Ids ids(5 + 11 * s);
+    for (int32_t& id : ids) id = static_cast<int32_t>(rng() % 380);
+    Sequence sequence{
+        .token_ids = ids, .num_tokens = ids.size(), .num_wanted = ids.size() + 9 + 7 * s};
+    for (int b = 0; b < kBlocksPerSequence; ++b) {
+      sequence.blocks.push_back(b * kNumSequences + s);
+    }
+    sequence.sampling = {.temperature = greedy ? 0.0f : 1.5f, .seed = 100U + s, .num_logprobs = 3};
+    if (s % 2 == 1) sequence.sampling.repetition_penalty = 1.3f;
+    sequences.push_back(sequence);
+  }
+  return sequences;
+}
+
+// The whole batch in steps of at most `chunk` new tokens a sequence.
+class Driver {
+ public:
+  Driver(Runner& runner, std::vector<Sequence> sequences, int depth)
+      : runner_(runner), sequences_(std::move(sequences)), depth_(depth) {}
+
+  // What each sequence sampled, in order.
+  std::vector<std::vector<SamplingResult>> run(int chunk, int recompute_at_step = -1) {
+    outputs_.resize(sequences_.size());
+    for (int step = 0;; ++step) {
+      // As after a preemption: the KV is computed again, a pending token's too.
+      if (step == recompute_at_step) sequences_.back().num_computed = 0;
+      const bool submitted = submit(chunk);
+      if (in_flight_.empty()) return outputs_;
+      if (std::ssize(in_flight_) > depth_ || !submitted) collect();
+    }
+  }
+
+ private:
+  bool submit(int chunk) {
+    StepInput input;
+    std::vector<std::pair<int, int>> order;  // new tokens, sequence
+    for (size_t s = 0; s < sequences_.size(); ++s) {
+      const Sequence& sequence = sequences_[s];
+      const int left = static_cast<int>(sequence.num_tokens) - sequence.num_computed;
+      if (sequence.num_tokens < sequence.num_wanted && left > 0) {
+        order.emplace_back(std::min(chunk, left), static_cast<int>(s));
+      }
+    }
+    std::stable_partition(order.begin(), order.end(), [](auto& o) { return o.first == 1; });
+    std::vector<int> sampled;
+    std::vector<int> indices(sequences_.size(), -1);
+    for (const auto& [num_new, s] : order) {
+      Sequence& sequence = sequences_[s];
+      SequenceInput in{.token_ids = sequence.token_ids,
+                       .num_computed_tokens = sequence.num_computed,
+                       .num_new_tokens = num_new,
+                       .block_table = sequence.blocks};
+      const bool reaches_end =
+          sequence.num_computed + num_new == static_cast<int>(sequence.num_tokens);
+      if (reaches_end && sequence.token_ids.size() < sequence.num_tokens) {
+        in.pending_from = sequence.batch_index;
+      }
+      in.sample = reaches_end;
+      in.sampling = sequence.sampling;
+      in.sampling.position = sequence.num_tokens;
+      in.sampling.prompt_ids = std::span(sequence.token_ids).first(sequence.num_prompt_tokens);
+      in.sampling.output_ids = std::span(sequence.token_ids).subspan(sequence.num_prompt_tokens);
+      indices[s] = static_cast<int>(input.sequences.size());
+      sampled.push_back(reaches_end ? s : -1);
+      input.sequences.push_back(in);
+      sequence.num_computed += num_new;
+      if (reaches_end) ++sequence.num_tokens;
+    }
+    if (input.sequences.empty()) return false;
+    for (size_t s = 0; s < sequences_.size(); ++s) sequences_[s].batch_index = indices[s];
+    runner_.submit(input);
+    in_flight_.push_back(sampled);
+    return true;
+  }
+
+  void collect() {
+    StepOutput output = runner_.collect();
+    const std::vector<int> sampled = std::move(in_flight_.front());
+    in_flight_.erase(in_flight_.begin());
+    for (size_t i = 0; i < sampled.size(); ++i) {
+      if (sampled[i] < 0) continue;
+      sequences_[sampled[i]].token_ids.push_back(output.sequences[i].sampled.token_id);
+      outputs_[sampled[i]].push_back(std::move(output.sequences[i].sampled));
+    }
+  }
+
+  Runner& runner_;
+  std::vector<Sequence> sequences_;
+  int depth_;
+  std::vector<std::vector<int>> in_flight_;  // which sequence each row samples
+  std::vector<std::vector<SamplingResult>> outputs_;
+};
+
+void expect_same(const std::vector<std::vector<SamplingResult>>& one,
+                 const std::vector<std::vector<SamplingResult>>& other, float tolerance) {
+  ASSERT_EQ(one.size(), other.size());
+  for (size_t s = 0; s < one.size(); ++s) {
+    ASSERT_EQ(one[s].size(), other[s].size()) << "sequence " << s;
+    for (size_t i = 0; i < one[s].size(); ++i) {
+      ASSERT_EQ(one[s][i].token_id, other[s][i].token_id) << "sequence " << s << ", token " << i;
+      ASSERT_EQ(one[s][i].logprobs.size(), other[s][i].logprobs.size());
+      for (size_t k = 0; k < one[s][i].logprobs.size(); ++k) {
+        EXPECT_NEAR(one[s][i].logprobs[k].logprob, other[s][i].logprobs[k].logprob, tolerance)
+            << "sequence " << s << ", token " << i;
+      }
+    }
+  }
+}
+
+class Pipeline : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "cuda" && !has_cuda())
+      GTEST_SKIP() << "no CUDA device in this build or machine";
+  }
+};
+
+TEST_P(Pipeline, StepsSubmittedAheadSampleTheSameTokens) {
+  for (const std::string dtype : {"bfloat16", "float32"}) {
+    for (const bool greedy : {true, false}) {
+      const auto runner = load(GetParam(), dtype);
+      const auto alone = Driver(*runner, make_sequences(greedy), 0).run(256);
+      const auto ahead = Driver(*runner, make_sequences(greedy), 1).run(256);
+      ASSERT_EQ(alone[0].size(), 9U);
+      expect_same(ahead, alone, 0);
+    }
+  }
+}
+
+TEST_P(Pipeline, ChunksAndDecodesMixAhead) {
+  const auto runner = load(GetParam(), "float32");
+  const auto alone = Driver(*runner, make_sequences(true), 0).run(9);
+  expect_same(Driver(*runner, make_sequences(true), 1).run(9), alone, 0);
+}
+
+TEST_P(Pipeline, APendingTokenIsComputedAgainWithAllBeforeIt) {
+  const auto runner = load(GetParam(), "float32");
+  const auto alone = Driver(*runner, make_sequences(true), 0).run(256);
+  expect_same(Driver(*runner, make_sequences(true), 1).run(256, /*recompute_at_step=*/5), alone,
+              1e-3f);
+}
+
+TEST_P(Pipeline, GraphsSampleTheTokensOfEagerSteps) {
+  if (GetParam() == "cpu") GTEST_SKIP() << "the CPU has no graphs";
+  for (const bool greedy : {true, false}) {
+    const auto eager =
+        Driver(*load(GetParam(), "float32", true), make_sequences(greedy), 0).run(256);
+    const auto runner = load(GetParam(), "float32");
+    // The first run records, the second finds all graphs there.
+    expect_same(Driver(*runner, make_sequences(greedy), 1).run(256), eager, 1e-3f);
+    expect_same(Driver(*runner, make_sequences(greedy), 1).run(256), eager, 1e-3f);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, Pipeline, ::testing::Values("cpu", "cuda"),
+                         [](const auto& one) { return one.param; });
+
+}  // namespace
+}  // namespace nanovllm
