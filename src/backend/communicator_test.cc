@@ -1,5 +1,7 @@
 // The exchanges between the ranks of a tensor-parallel group: on the CPU, on as many GPUs as there
 // are ranks, and on one GPU that all ranks share.
+#include <fmt/format.h>
+
 #include <atomic>
 #include <thread>
 
@@ -25,7 +27,7 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   const auto add = [&](const std::string& name, const std::string& device, int world_size) {
     all.push_back(
-        {name + "_" + std::to_string(world_size), device, world_size, name == "cuda_shared"});
+        {fmt::format("{}_{}", name, world_size), device, world_size, name == "cuda_shared"});
   };
   for (const int world_size : {1, 2, 3, 4, 8}) add("cpu", "cpu", world_size);
 #ifdef NANOVLLM_WITH_CUDA
@@ -227,6 +229,21 @@ TEST_P(Communicators, ARankThatFailsReleasesTheOthers) {
   EXPECT_THROW(on_all_ranks(work), Error);
   EXPECT_EQ(released, world_size() - 1);
 }
+
+#ifdef NANOVLLM_WITH_CUDA
+TEST(CommunicatorGroup, MoreRanksThanGpusAreRefusedInBothNumbers) {
+  const int num_devices = CudaBackend::device_count();
+  try {
+    make_communicator_group("cuda", num_devices + 1);
+    FAIL() << "no Error was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    const std::string expected = fmt::format(
+        "tensor_parallel_size is {}, but this machine has {} GPU", num_devices + 1, num_devices);
+    EXPECT_EQ(std::string(error.what()).substr(0, expected.size()), expected);
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace nanovllm::test

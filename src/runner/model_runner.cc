@@ -40,6 +40,7 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
       free_at_start_(backend_->memory().free_bytes) {
   load_model();
   make_steps();
+  communicator_->meet();  // ranks do not load equally fast
   if (!backend_->is_cpu()) warm_up();
 }
 

@@ -16,6 +16,7 @@ class CudaCommunicatorGroup::Rank final : public Communicator {
   int rank() const override { return peers_.rank; }
   int world_size() const override { return peers_.world_size; }
 
+  void meet() override { group_.barrier_.arrive_and_wait(); }
   void all_reduce(Tensor x) override;
   void all_gather(Tensor out, Tensor x) override;
   void all_reduce_add_rms_norm(Backend& backend, Tensor out, Tensor residual, Tensor x,
