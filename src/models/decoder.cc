@@ -102,9 +102,11 @@ void Decoder::forward(const ForwardBatch& batch, std::span<const KvCache> kv_cac
   for (size_t i = 0; i < layers_.size(); ++i) {
     const DecoderLayer& layer = layers_[i];
     const bool is_last = i + 1 == layers_.size();
-    layer.attention.store(step, kv_caches[i], cos_sin_);
-    if (is_last && batch.num_logits == 0) break;  // all KV is stored, and nothing else is wanted
-    layer.attention.attend(step, kv_caches[i]);
+    if (is_last && batch.num_logits == 0) {  // nothing but the KV is wanted
+      layer.attention.store(step, kv_caches[i], cos_sin_);
+      break;
+    }
+    layer.attention.attend(step, kv_caches[i], cos_sin_);
     // As many rows as tokens are all rows, in order.
     if (is_last && batch.num_logits < batch.num_tokens) workspace_->keep_rows(step);
     layer.attention.project(step);

@@ -90,9 +90,10 @@ class Attention {
  public:
   void load(const ModelContext& context, WeightLoader& loader, const std::string& name,
             const AttentionOptions& options);
-  // hidden -> attention; stores keys and values. `cos_sin` is the rotary table.
+  // hidden -> keys and values in the cache. `cos_sin` is the rotary table.
   void store(Step& step, const KvCache& cache, Tensor cos_sin) const;
-  void attend(Step& step, const KvCache& cache) const;
+  // The same, and hidden -> attention.
+  void attend(Step& step, const KvCache& cache, Tensor cos_sin) const;
   void project(Step& step) const;  // attention -> branch
 
  private:

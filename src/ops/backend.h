@@ -163,6 +163,14 @@ class Backend {
   // Grouped queries: head h reads KV head h / (Hq / Hkv).
   virtual void paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
                                const AttentionParams& params, const ForwardBatch& batch) = 0;
+  // qk_norm_rope_store, then paged_attention. A backend may do both in one pass; the q, k and v of
+  // qkv are nobody's afterwards.
+  virtual void store_and_attend(Tensor out, Tensor qkv, const RopeParams& rope,
+                                const KvCache& cache, const AttentionParams& params,
+                                const ForwardBatch& batch) {
+    qk_norm_rope_store(qkv, params.num_heads, rope, cache, batch);
+    paged_attention(out, qkv, cache, params, batch);
+  }
   // out[T,I] (act) = activation(gate) * up of gate_up[T, 2I] (act): gate is the first half of a
   // row.
   virtual void act_and_mul(Tensor out, Tensor gate_up, Activation activation) = 0;

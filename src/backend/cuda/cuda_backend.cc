@@ -63,6 +63,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   cuda::check(cublasLtCreate(&cublas_), "cublasLtCreate");
   workspace_ = allocate(kWorkspaceBytes);
+  attention_workspace_ = allocate(cuda::attention_workspace_bytes(properties_.multiProcessorCount));
 }
 
 CudaBackend::~CudaBackend() {
@@ -139,7 +140,10 @@ void CudaBackend::qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams
 
 void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
                                   const AttentionParams& params, const ForwardBatch& batch) {
-  cuda::launch_paged_attention(stream_, out.data, qkv.data, qkv.dtype, cache, params, batch);
+  cuda::launch_paged_attention(
+      stream_, out.data, qkv.data, qkv.dtype, cache, params, batch,
+      cuda::attention_workspace(attention_workspace_->data(), properties_.multiProcessorCount),
+      deterministic_);
 }
 
 void CudaBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {

@@ -75,7 +75,8 @@ class CudaBackend final : public Backend {
   cudaDeviceProp properties_ = {};
   cudaStream_t stream_ = nullptr;
   cublasLtHandle_t cublas_ = nullptr;
-  std::unique_ptr<Buffer> workspace_;
+  std::unique_ptr<Buffer> workspace_;            // of cuBLASLt
+  std::unique_ptr<Buffer> attention_workspace_;  // see cuda::AttentionWorkspace
   std::map<ProductShape, std::unique_ptr<Product>> products_;
 };
 

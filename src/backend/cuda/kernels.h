@@ -28,9 +28,29 @@ void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int 
                                const RopeParams& rope, const KvCache& cache,
                                const ForwardBatch& batch);
 
+// Where the blocks of decode attention leave unfinished results. At a fixed address, zeroed once;
+// launches of one stream may share it.
+struct AttentionWorkspace {
+  float* partials = nullptr;
+  int* arrivals = nullptr;
+  int num_multiprocessors = 0;
+};
+size_t attention_workspace_bytes(int num_multiprocessors);
+AttentionWorkspace attention_workspace(void* data, int num_multiprocessors);
+
+// The launch depends on the batch's numbers of tokens and sequences, never on their lengths, where
+// all sequences decode. `deterministic`: a row's bits depend on its own sequence only.
 void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,
                             const KvCache& cache, const AttentionParams& params,
-                            const ForwardBatch& batch);
+                            const ForwardBatch& batch, const AttentionWorkspace& workspace,
+                            bool deterministic);
+
+// Both in one kernel, for a batch of decodes only: returns false, and launches nothing, where there
+// is none for these shapes.
+bool launch_store_and_decode_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,
+                                       const RopeParams& rope, const KvCache& cache,
+                                       const AttentionParams& params, const ForwardBatch& batch,
+                                       const AttentionWorkspace& workspace);
 
 void launch_act_and_mul(cudaStream_t stream, void* out, const void* gate_up, DType dtype,
                         int num_rows, int width, Activation activation);

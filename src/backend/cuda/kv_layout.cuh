@@ -12,7 +12,10 @@ struct KvView {
   int num_kv_heads, head_dim, block_size;
   // Element offset of the vector of a slot (block * block_size + offset); is_value picks K or V.
   __host__ __device__ int64_t offset(int64_t slot, int head, int is_value) const {
-    const int64_t block = slot / block_size, token = slot % block_size;
+    return offset_in_block(slot / block_size, static_cast<int>(slot % block_size), head, is_value);
+  }
+  __host__ __device__ int64_t offset_in_block(int64_t block, int token, int head,
+                                              int is_value) const {
     return (((block * 2 + is_value) * num_kv_heads + head) * block_size + token) * head_dim;
   }
 };

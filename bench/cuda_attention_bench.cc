@@ -1,0 +1,248 @@
+// Paged attention on the GPU: how fast decodes read keys and values, as a share of what a plain
+// read of device memory reaches (4,650 GB/s on an H200), and how fast prefills compute (visible
+// pairs of tokens only). Every case goes around enough layers that its data do not fit the L2
+// cache; the launches lie in a CUDA graph, as in a real step.
+//
+//   nanovllm_cuda_attention_bench [part of the cases' names] [--deterministic] [--ceiling GB/s]
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_check.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr int kBlockSize = 256;
+constexpr size_t kEnoughBytes = size_t{400} << 20;  // several times any L2
+constexpr int kRepeats = 7;
+
+struct Sequence {
+  int seq_len, num_new;
+};
+
+struct Case {
+  std::string name;
+  std::vector<Sequence> sequences;
+  int num_heads = 16, num_kv_heads = 8, head_dim = 128;
+  int window = 0;
+};
+
+// Milliseconds of one replay of what `ops` enqueues, the median of several.
+double time_graph(CudaBackend& backend, const std::function<void()>& ops) {
+  ops();  // loads the kernels
+  backend.synchronize();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(backend.stream(), cudaStreamCaptureModeThreadLocal));
+  ops();
+  NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(backend.stream(), &graph));
+  NANOVLLM_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  cudaEvent_t start = nullptr, stop = nullptr;
+  NANOVLLM_CUDA_CHECK(cudaEventCreate(&start));
+  NANOVLLM_CUDA_CHECK(cudaEventCreate(&stop));
+  std::vector<float> times(kRepeats + 1);
+  for (float& time : times) {
+    NANOVLLM_CUDA_CHECK(cudaEventRecord(start, backend.stream()));
+    NANOVLLM_CUDA_CHECK(cudaGraphLaunch(executable, backend.stream()));
+    NANOVLLM_CUDA_CHECK(cudaEventRecord(stop, backend.stream()));
+    NANOVLLM_CUDA_CHECK(cudaEventSynchronize(stop));
+    NANOVLLM_CUDA_CHECK(cudaEventElapsedTime(&time, start, stop));
+  }
+  NANOVLLM_CUDA_CHECK(cudaEventDestroy(start));
+  NANOVLLM_CUDA_CHECK(cudaEventDestroy(stop));
+  NANOVLLM_CUDA_CHECK(cudaGraphExecDestroy(executable));
+  NANOVLLM_CUDA_CHECK(cudaGraphDestroy(graph));
+  std::sort(times.begin() + 1, times.end());  // the first warms up
+  return times[1 + kRepeats / 2];
+}
+
+template <typename T>
+std::unique_ptr<Buffer> upload(Backend& backend, const std::vector<T>& values) {
+  auto buffer = backend.allocate(values.size() * sizeof(T));
+  backend.upload(buffer->data(), values.data(), buffer->bytes());
+  backend.synchronize();
+  return buffer;
+}
+
+// Random bfloat16 between -2 and 2, the same few megabytes again and again.
+std::unique_ptr<Buffer> random_bfloat16(Backend& backend, size_t count) {
+  std::mt19937 random(1);
+  std::vector<uint16_t> pattern(std::min<size_t>(count, (size_t{4} << 20) + 77));
+  for (uint16_t& x : pattern) {
+    const float value = static_cast<float>(random() >> 8) * 0x1p-22f - 2;
+    uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    x = static_cast<uint16_t>(bits >> 16);
+  }
+  auto buffer = backend.allocate(2 * count);
+  for (size_t i = 0; i < count; i += pattern.size())
+    backend.upload(static_cast<uint16_t*>(buffer->data()) + i, pattern.data(),
+                   2 * std::min(pattern.size(), count - i));
+  backend.synchronize();
+  return buffer;
+}
+
+class Bench {
+ public:
+  Bench(const CudaOptions& options, double ceiling) : backend_(options), ceiling_(ceiling) {}
+
+  void run(const Case& c) {
+    const KvCacheSpec spec = {c.num_kv_heads, c.head_dim, kBlockSize, DType::kBFloat16};
+    std::vector<int32_t> positions, slots, query_start_loc = {0}, seq_lens;
+    int num_blocks = 0, stride = 0;
+    double kv_bytes = 0, pairs = 0;
+    ForwardBatch batch;
+    for (const Sequence& s : c.sequences) {
+      const int blocks = (s.seq_len + kBlockSize - 1) / kBlockSize;
+      num_blocks += blocks;
+      stride = std::max(stride, blocks);
+      const int seen = c.window > 0 ? std::min(s.seq_len, c.window + s.num_new - 1) : s.seq_len;
+      kv_bytes += 4.0 * c.num_kv_heads * c.head_dim * seen;
+      pairs += s.num_new * (s.seq_len - (s.num_new - 1) / 2.0);
+      query_start_loc.push_back(query_start_loc.back() + s.num_new);
+      seq_lens.push_back(s.seq_len);
+      batch.num_decodes += s.num_new == 1 ? 1 : 0;
+      batch.max_query_len = std::max(batch.max_query_len, s.num_new);
+      batch.max_seq_len = std::max(batch.max_seq_len, s.seq_len);
+    }
+    std::vector<int32_t> ids(num_blocks), table;
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(2));
+    for (const Sequence& s : c.sequences) {
+      const size_t row = table.size();
+      for (int b = 0; b * kBlockSize < s.seq_len; ++b) {
+        table.push_back(ids.back());
+        ids.pop_back();
+      }
+      table.resize(row + stride, 0);
+      for (int i = s.seq_len - s.num_new; i < s.seq_len; ++i) {
+        positions.push_back(i);
+        slots.push_back(table[row + i / kBlockSize] * kBlockSize + i % kBlockSize);
+      }
+    }
+    const int num_tokens = query_start_loc.back();
+    const int width = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+    const size_t layer_bytes = backend_.kv_block_bytes(spec) * num_blocks;
+    const int num_layers = static_cast<int>(std::clamp<size_t>(kEnoughBytes / layer_bytes, 2, 64));
+    const auto cache = random_bfloat16(backend_, num_layers * layer_bytes / 2);
+    const auto qkv = random_bfloat16(backend_, size_t{1} * num_tokens * width);
+    const auto out = backend_.allocate(size_t{2} * num_tokens * c.num_heads * c.head_dim);
+    const auto cos_sin =
+        upload(backend_, std::vector<float>(size_t{1} * batch.max_seq_len * c.head_dim, 0.7f));
+    const auto norm = upload(backend_, std::vector<float>(c.head_dim, 1.f));
+    const auto device_positions = upload(backend_, positions),
+               device_slots = upload(backend_, slots),
+               device_starts = upload(backend_, query_start_loc),
+               device_lens = upload(backend_, seq_lens), device_table = upload(backend_, table);
+    batch.num_tokens = num_tokens;
+    batch.num_seqs = static_cast<int>(c.sequences.size());
+    batch.block_table_stride = stride;
+    batch.positions = static_cast<int32_t*>(device_positions->data());
+    batch.slot_mapping = static_cast<int32_t*>(device_slots->data());
+    batch.query_start_loc = static_cast<int32_t*>(device_starts->data());
+    batch.seq_lens = static_cast<int32_t*>(device_lens->data());
+    batch.block_table = static_cast<int32_t*>(device_table->data());
+    const AttentionParams params = {c.num_heads, 1 / std::sqrt(static_cast<float>(c.head_dim)),
+                                    c.window, 0};
+    RopeParams rope;
+    rope.q_norm = rope.k_norm = static_cast<float*>(norm->data());
+    rope.norm_eps = 1e-6f;
+    rope.cos_sin = Tensor(cos_sin->data(), DType::kFloat32, {batch.max_seq_len, c.head_dim});
+    rope.rotary_dim = c.head_dim;
+    const Tensor x(qkv->data(), DType::kBFloat16, {num_tokens, width});
+    const Tensor y(out->data(), DType::kBFloat16, {num_tokens, c.num_heads * c.head_dim});
+    const auto for_each_layer = [&](auto&& op) {
+      return time_graph(backend_,
+                        [&] {
+                          for (int i = 0; i < num_layers; ++i)
+                            op(KvCache{spec, static_cast<char*>(cache->data()) + i * layer_bytes,
+                                       num_blocks});
+                        }) /
+             num_layers;
+    };
+    const double ms = for_each_layer(
+        [&](const KvCache& layer) { backend_.paged_attention(y, x, layer, params, batch); });
+    const double store_ms = for_each_layer([&](const KvCache& layer) {
+      backend_.qk_norm_rope_store(x, c.num_heads, rope, layer, batch);
+    });
+    const double both_ms = for_each_layer([&](const KvCache& layer) {
+      backend_.store_and_attend(y, x, rope, layer, params, batch);
+    });
+    const double speed = kv_bytes / ms / 1e6;
+    fmt::print("{:<24} {:>9.2f} us {:>6.0f} GB/s {:>5.1f}%", c.name, ms * 1e3, speed,
+               100 * speed / ceiling_);
+    if (batch.max_query_len > 1)
+      fmt::print(" {:>5.0f} TFLOP/s", 4.0 * c.num_heads * c.head_dim * pairs / ms / 1e9);
+    fmt::print("  store {:>7.2f} us, both {:>9.2f} us\n", store_ms * 1e3, both_ms * 1e3);
+    std::fflush(stdout);
+  }
+
+ private:
+  CudaBackend backend_;
+  const double ceiling_;  // GB/s
+};
+
+std::vector<Sequence> ragged(int count, int longest) {
+  std::mt19937 random(3);
+  std::vector<Sequence> sequences;
+  for (int s = 0; s < count; ++s)
+    sequences.push_back({1 + static_cast<int>(random() % longest), 1});
+  return sequences;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> cases;
+  for (const int batch : {1, 8, 32, 256})
+    for (const int context : {128, 1000, 4000})
+      cases.push_back({fmt::format("decode {} x {}", batch, context),
+                       std::vector<Sequence>(batch, {context, 1})});
+  cases.push_back({"decode 256 x 1..2000", ragged(256, 2000)});
+  cases.push_back({"decode 32 x 1..8000", ragged(32, 8000)});
+  cases.push_back({"decode 1 x 32000", {{32000, 1}}});
+  cases.push_back({"decode 256 x 1000 32/8", std::vector<Sequence>(256, {1000, 1}), 32, 8});
+  cases.push_back({"decode 256 x 1000 d64", std::vector<Sequence>(256, {1000, 1}), 32, 8, 64});
+  cases.push_back({"decode 256 x 1000 d96", std::vector<Sequence>(256, {1000, 1}), 32, 32, 96});
+  cases.push_back({"decode 256 x 1000 d256", std::vector<Sequence>(256, {1000, 1}), 8, 4, 256});
+  cases.push_back({"decode 256 x 1000 32/2", std::vector<Sequence>(256, {1000, 1}), 32, 2});
+  cases.push_back({"prefill 1 x 4096", {{4096, 4096}}});
+  cases.push_back({"prefill 1 x 16384", {{16384, 16384}}});
+  cases.push_back({"prefill 16 x 1024", std::vector<Sequence>(16, {1024, 1024})});
+  cases.push_back({"prefill 512 of 8704", {{8704, 512}}});
+  cases.push_back({"prefill 16 of 8208", {{8208, 16}}});
+  cases.push_back({"prefill 1 x 16384 32/8", {{16384, 16384}}, 32, 8});
+  cases.push_back({"prefill 1 x 4096 d64", {{4096, 4096}}, 16, 8, 64});
+  cases.push_back({"prefill 1 x 4096 d256", {{4096, 4096}}, 8, 4, 256});
+  return cases;
+}
+
+}  // namespace
+}  // namespace nanovllm
+
+int main(int argc, char** argv) {
+  nanovllm::CudaOptions options;
+  std::string part;
+  double ceiling = 4650;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--deterministic") {
+      options.deterministic = true;
+    } else if (argument == "--ceiling" && i + 1 < argc) {
+      ceiling = std::stod(argv[++i]);
+    } else {
+      part = argument;
+    }
+  }
+  nanovllm::Bench bench(options, ceiling);
+  for (const nanovllm::Case& c : nanovllm::cases())
+    if (c.name.find(part) != std::string::npos) bench.run(c);
+}
