@@ -1,44 +1,13 @@
 #include "text/jinja/interpreter.h"
 
+#include <type_traits>
+
 #include "text/jinja/builtins.h"
 #include "text/jinja/interpreter_scopes.h"
 #include "text/jinja/operators.h"
 #include "text/jinja/unicode.h"
 
 namespace nanovllm::jinja {
-
-// {% for x in xs if test %}: the items for which the test holds. The test runs in a function of its
-// own, as its target is another variable than that of the body.
-class FilteredIterator : public Iterator {
- public:
-  FilteredIterator(Budget* budget, const For& node, Value items, Activation* activation)
-      : Iterator(budget, items.depth()),
-        node_(node),
-        items_(std::move(items)),
-        activation_(activation) {}
-
-  bool next(Interpreter& in, Value& item) override {
-    const Nesting nesting(in.budget());
-    const Interpreter::Running running(in, activation_);
-    Value candidate;
-    while (items_.as<Iterator>().next(in, candidate)) {
-      in.budget().step();
-      in.enter(node_.test_scope);
-      in.assign(*node_.test_target, candidate);
-      if (!is_truthy(in.evaluate(*node_.test))) continue;
-      // What is passed on is the target's value, so that a list that was unpacked becomes a tuple.
-      item = node_.test_target->kind == ExprKind::kTuple ? in.evaluate(*node_.test_target)
-                                                         : std::move(candidate);
-      return true;
-    }
-    return false;
-  }
-
- private:
-  const For& node_;
-  Value items_;
-  Activation* activation_;
-};
 
 Interpreter::Interpreter(const Template& source, Budget& budget, const std::tm& now)
     : template_(source), budget_(budget), now_(now), context_(source.context_names.size()) {
@@ -147,44 +116,47 @@ Interpreter::Flow Interpreter::run(const Stmt& statement) {
   offset_ = statement.offset;
   switch (statement.kind) {
     case StmtKind::kOutput:
-      run_output(static_cast<const Output&>(statement));
-      return Flow::kNext;
+      return run_as(statement, &Interpreter::run_output);
     case StmtKind::kFor:
-      run_for(static_cast<const For&>(statement));
-      return Flow::kNext;
+      return run_as(statement, &Interpreter::run_for);
     case StmtKind::kIf:
-      return run_if(static_cast<const If&>(statement));
+      return run_as(statement, &Interpreter::run_if);
     case StmtKind::kMacro:
-      define_macro(static_cast<const MacroStmt&>(statement));
-      return Flow::kNext;
+      return run_as(statement, &Interpreter::define_macro);
     case StmtKind::kCallBlock:
-      run_call_block(static_cast<const CallBlock&>(statement));
-      return Flow::kNext;
+      return run_as(statement, &Interpreter::run_call_block);
     case StmtKind::kFilterBlock:
-      return run_filter_block(static_cast<const FilterBlock&>(statement));
+      return run_as(statement, &Interpreter::run_filter_block);
     case StmtKind::kWith:
-      return run_with(static_cast<const With&>(statement));
-    case StmtKind::kAssign: {
-      const auto& node = static_cast<const Assign&>(statement);
-      assign(*node.target, evaluate(*node.value));
-      return Flow::kNext;
-    }
+      return run_as(statement, &Interpreter::run_with);
+    case StmtKind::kAssign:
+      return run_as(statement, &Interpreter::run_assign);
     case StmtKind::kAssignBlock:
-      return run_assign_block(static_cast<const AssignBlock&>(statement));
+      return run_as(statement, &Interpreter::run_assign_block);
     case StmtKind::kBlock:
-      run_block(static_cast<const Block&>(statement));
-      return Flow::kNext;
+      return run_as(statement, &Interpreter::run_block);
     case StmtKind::kAutoescape:
-      return run_autoescape(static_cast<const Autoescape&>(statement));
+      return run_as(statement, &Interpreter::run_autoescape);
     case StmtKind::kImport:
-      fail(Fault::kUnsupported, "{{% {} %}} needs another template, and a chat template has none",
-           static_cast<const Import&>(statement).tag);
+      return run_as(statement, &Interpreter::refuse_import);
     case StmtKind::kBreak:
       return Flow::kBreak;
     case StmtKind::kContinue:
       return Flow::kContinue;
   }
   return Flow::kNext;
+}
+
+template <typename Node, typename Result>
+Interpreter::Flow Interpreter::run_as(const Stmt& statement,
+                                      Result (Interpreter::*handle)(const Node&)) {
+  const auto& node = static_cast<const Node&>(statement);
+  if constexpr (std::is_same_v<Result, Flow>) {
+    return (this->*handle)(node);
+  } else {
+    (this->*handle)(node);
+    return Flow::kNext;
+  }
 }
 
 void Interpreter::run_output(const Output& node) {
@@ -204,69 +176,6 @@ Interpreter::Flow Interpreter::run_if(const If& node) {
     if (is_truthy(evaluate(*branch.test))) return run(branch.body);
   }
   return run(node.otherwise);
-}
-
-void Interpreter::run_for(const For& node) {
-  const Value iterable = evaluate(*node.iterable);
-  run_loop(node, iterable, activation_, 0);
-}
-
-// A recursive loop is a function of its own, called for the outermost iterable here and by
-// `loop(...)` for those within.
-void Interpreter::run_loop(const For& node, const Value& iterable, Activation* around, int depth0) {
-  std::unique_ptr<Activation> owner;
-  const Running running(
-      *this, node.is_recursive ? new_activation(node.function, around, owner) : activation_);
-  if (run_loop_items(node, iterable, around, depth0)) return;
-  enter(node.else_scope);
-  run(node.otherwise);
-  leave(node.else_scope);
-}
-
-// Whether the body ran to its end at least once: a loop whose iterations all end in break or
-// continue counts as empty, as in Jinja.
-bool Interpreter::run_loop_items(const For& node, const Value& iterable, Activation* around,
-                                 int depth0) {
-  bool completed = false;
-  std::unique_ptr<Activation> test_activation;
-  Value source = iterable;
-  if (node.test != nullptr) {
-    Activation* activation = new_activation(node.test_function, around, test_activation);
-    source = make<FilteredIterator>(Kind::kIterator, budget_, node, iterate(iterable), activation);
-  }
-  if (node.loop_slot < 0) {
-    for_each(source, [&](const Value& item) { return run_item(node, item, completed); });
-    leave(node.scope);
-    return completed;
-  }
-  const Value loop =
-      make<Loop>(Kind::kLoop, budget_, node, source, iterate(source), around, depth0);
-  auto& state = loop.as<Loop>();
-  try {
-    while (state.advance(*this)) {
-      activation_->slots[static_cast<size_t>(node.loop_slot)] = loop;
-      if (!run_item(node, state.current, completed)) break;
-    }
-  } catch (...) {
-    // The loop may outlive what it runs over and then must not reach for it.
-    state.finish();
-    keep(loop);
-    throw;
-  }
-  leave(node.scope);
-  state.finish();
-  if (!loop.as_object()->is_unique()) keep(loop);
-  return completed;
-}
-
-// One iteration; false after a break.
-bool Interpreter::run_item(const For& node, const Value& item, bool& completed) {
-  budget_.step();
-  enter(node.scope);
-  assign(*node.target, item);
-  const Flow flow = run(node.body);
-  completed |= flow == Flow::kNext;
-  return flow != Flow::kBreak;
 }
 
 void Interpreter::define_macro(const MacroStmt& node) {
@@ -332,6 +241,8 @@ Interpreter::Flow Interpreter::run_assign_block(const AssignBlock& node) {
   return Flow::kNext;
 }
 
+void Interpreter::run_assign(const Assign& node) { assign(*node.target, evaluate(*node.value)); }
+
 void Interpreter::run_block(const Block& node) {
   if (node.is_required) fail(Fault::kRuntime, "Required block '{}' not found", node.name);
   Values saved;
@@ -364,6 +275,11 @@ Interpreter::Flow Interpreter::run_autoescape(const Autoescape& node) {
   autoescape_ = outer;
   leave(node.scope);
   return flow;
+}
+
+void Interpreter::refuse_import(const Import& node) {
+  fail(Fault::kUnsupported, "{{% {} %}} needs another template, and a chat template has none",
+       node.tag);
 }
 
 void Interpreter::assign(const Expr& target, const Value& value) {

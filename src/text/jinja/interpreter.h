@@ -63,20 +63,21 @@ class Interpreter {
   // Statements (interpreter.cc)
   Flow run(const Body& body);
   Flow run(const Stmt& statement);
+  // A statement of a known kind; what returns nothing goes on with the next one.
+  template <typename Node, typename Result>
+  Flow run_as(const Stmt& statement, Result (Interpreter::*handle)(const Node&));
   void run_output(const Output& node);
   Flow run_if(const If& node);
-  void run_for(const For& node);
-  void run_loop(const For& node, const Value& iterable, Activation* around, int depth0);
-  bool run_loop_items(const For& node, const Value& iterable, Activation* around, int depth0);
-  bool run_item(const For& node, const Value& item, bool& completed);
   void define_macro(const MacroStmt& node);
   void run_call_block(const CallBlock& node);
   Flow run_filter_block(const FilterBlock& node);
   Flow run_with(const With& node);
   Flow run_assign_block(const AssignBlock& node);
+  void run_assign(const Assign& node);
   void run_block(const Block& node);
   void run_block_body(const Block& node);
   Flow run_autoescape(const Autoescape& node);
+  [[noreturn]] void refuse_import(const Import& node);
   void enter(const Scope& scope);
   void leave(const Scope& scope);
   void write(std::string_view text);
@@ -86,6 +87,12 @@ class Interpreter {
   Value& slot(const Ref& ref);
   Activation* new_activation(const Function& function, Activation* parent,
                              std::unique_ptr<Activation>& owner);
+
+  // Loops (interpreter_loops.cc)
+  void run_for(const For& node);
+  void run_loop(const For& node, const Value& iterable, Activation* around, int depth0);
+  bool run_loop_items(const For& node, const Value& iterable, Activation* around, int depth0);
+  bool run_item(const For& node, const Value& item, bool& completed);
 
   // Expressions (evaluator.cc)
   Value evaluate(const Expr& expr);
