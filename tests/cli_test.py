@@ -302,6 +302,23 @@ class OtherCommands(unittest.TestCase):
         one = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20", "-m", "Tell me a story about a dog.")
         self.assertTrue(one.stdout.strip())
 
+    def test_chat_gives_the_template_tools_kwargs_and_special_tokens(self):
+        with tempfile.TemporaryDirectory() as folder:
+            template, tools = pathlib.Path(folder, "t.jinja"), pathlib.Path(folder, "tools.json")
+            template.write_text("{{ raise_exception([eos_token, tools | tojson, enable_thinking] | join(' / ')) }}")
+            tools.write_text('[{"type": "function", "function": {"name": "f"}}]')
+            flags = {"--chat-template": template, "--tools": tools, "--chat-template-kwargs": '{"enable_thinking": false}', "-m": "x"}
+            chat = lambda changed: run("chat", MODEL, *[part for flag in (flags | changed).items() for part in flag])
+            result = chat({})
+            self.assertEqual(result.returncode, 1)
+            self.assertIn('<|im_end|> / [{"type": "function", "function": {"name": "f"}}] / False', result.stderr)
+            for flag, value in (("--chat-template", "/nonexistent.jinja"), ("--tools", template), ("--chat-template-kwargs", "[]")):
+                result = chat({flag: value})
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(str(value), result.stderr)
+            template.write_text("one\n{% if %}")
+            self.assertIn("line 2, column", run("chat", MODEL, "--chat-template", template, "-m", "x").stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

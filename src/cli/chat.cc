@@ -44,7 +44,7 @@ constexpr const char* kHelp =
     "  /retry          answer the last message again\n"
     "  /help           this list\n"
     "  /quit           leave (Ctrl-D too)\n"
-    "  Ctrl-C          stop the answer\n";
+    "  Ctrl-C          stop the answer; at the prompt, drop what was typed\n";
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path);
@@ -54,7 +54,7 @@ std::string read_file(const std::string& path) {
 
 std::unique_ptr<ChatTemplate> load_template(const Options& options) {
   if (options.chat_template.empty()) return ChatTemplate::load(options.model);
-  return std::make_unique<ChatTemplate>(read_file(options.chat_template));
+  return ChatTemplate::from_source(read_file(options.chat_template), options.model);
 }
 
 ordered_json load_tools(const std::string& path) {
@@ -97,6 +97,7 @@ class Chat {
     if (!options_.message.empty()) return answer(options_.message) ? kExitOk : kExitInterrupted;
     LineReader reader("> ");
     if (reader.interactive()) {
+      stay_.emplace(InterruptGuard::Again::kMeansNothing);
       fmt::print("{} on {}. /help lists the commands, Ctrl-D leaves.\n",
                  bold(stdout, options_.model), engine_.info().device);
     }
@@ -109,6 +110,7 @@ class Chat {
         if (error.code() == ErrorCode::kInternal) throw;
         fmt::print(stderr, "{}\n", colored(stderr, error.what(), 1));
       }
+      if (!reader.interactive() && InterruptGuard::interrupted()) return kExitInterrupted;
     }
     return kExitOk;
   }
@@ -187,7 +189,9 @@ class Chat {
     SamplingParams params = params_;
     params.max_tokens = std::min(params.max_tokens, room);
     params.output_kind = RequestOutputKind::kDelta;
-    const InterruptGuard guard;
+    std::optional<InterruptGuard> guard;
+    if (!stay_) guard.emplace();
+    InterruptGuard::reset();
     const uint64_t id = engine_.add_request(ids, params);
     std::string reply;
     RequestOutput last;
@@ -232,6 +236,7 @@ class Chat {
   SamplingParams params_;
   std::string system_;
   ordered_json messages_;
+  std::optional<InterruptGuard> stay_;  // through a talk at the terminal, between answers too
 };
 
 }  // namespace
@@ -242,7 +247,8 @@ Command add_chat(CLI::App& app) {
   app.add_option("--system", options->system, "system message");
   app.add_option("-m,--message", options->message, "answer this one message and end");
   app.add_option("--chat-template", options->chat_template,
-                 "Jinja file to use instead of the model's own template");
+                 "Jinja file to use instead of the model's own template; it gets the model's "
+                 "bos_token, eos_token and so on");
   app.add_option("--chat-template-kwargs", options->template_kwargs,
                  "further variables for the template, as a JSON object")
       ->capture_default_str();

@@ -1,36 +1,97 @@
 #include "cli/line_reader.h"
 
-#include <editline/readline.h>
+#include <histedit.h>
 
+#include <cerrno>
 #include <clocale>
 #include <cstdio>
-#include <cstdlib>
 #include <iostream>
-#include <memory>
 #include <utility>
 
 #include "cli/terminal.h"
 
 namespace nanovllm::cli {
 
-LineReader::LineReader(std::string prompt)
-    : prompt_(std::move(prompt)), interactive_(is_terminal(stdin) && is_terminal(stdout)) {
-  if (interactive_) std::setlocale(LC_CTYPE, "");  // editing by characters, not bytes
+namespace {
+
+constexpr int kHistoryLines = 1000;
+
+// What the keys of common terminals send, where the editor does not know it from terminfo.
+constexpr std::pair<const char*, const char*> kKeys[] = {{"^C", "em-kill-line"},
+                                                         {"^R", "em-inc-search-prev"},
+                                                         {"\\e[H", "ed-move-to-beg"},
+                                                         {"\\e[F", "ed-move-to-end"},
+                                                         {"\\e[1~", "ed-move-to-beg"},
+                                                         {"\\e[4~", "ed-move-to-end"},
+                                                         {"\\e[3~", "ed-delete-next-char"},
+                                                         {"\\e[1;5C", "em-next-word"},
+                                                         {"\\e[1;5D", "ed-prev-word"}};
+
+}  // namespace
+
+struct LineReader::Editor {
+  explicit Editor(std::string prompt_text)
+      : prompt(std::move(prompt_text)),
+        line(el_init("nanovllm", stdin, stdout, stderr)),
+        history(history_init()) {
+    HistEvent event;
+    ::history(history, &event, H_SETSIZE, kHistoryLines);
+    ::history(history, &event, H_SETUNIQUE, 1);
+    el_set(line, EL_CLIENTDATA, this);
+    el_set(
+        line, EL_PROMPT, +[](EditLine* from) {
+          void* self = nullptr;
+          el_get(from, EL_CLIENTDATA, &self);
+          return static_cast<Editor*>(self)->prompt.data();
+        });
+    el_set(line, EL_HIST, ::history, history);
+    el_set(line, EL_EDITOR, "emacs");
+    el_set(line, EL_SIGNAL, 1);  // the terminal is put right before a signal ends the program
+    const char* const end = nullptr;
+    el_set(line, EL_SETTY, "-d", "intr=", end);  // while a line is edited, Ctrl-C is a key
+    for (const auto& [key, function] : kKeys) el_set(line, EL_BIND, key, function, end);
+    el_source(line, nullptr);  // the user's own .editrc
+  }
+  ~Editor() {
+    history_end(history);
+    el_end(line);
+  }
+  Editor(const Editor&) = delete;
+  Editor& operator=(const Editor&) = delete;
+
+  std::string prompt;
+  EditLine* line;
+  History* history;
+};
+
+LineReader::LineReader(std::string prompt) {
+  if (!is_terminal(stdin) || !is_terminal(stdout)) return;
+  std::setlocale(LC_CTYPE, "");  // editing by characters, not bytes
+  editor_ = std::make_unique<Editor>(std::move(prompt));
 }
 
+LineReader::~LineReader() = default;
+
 std::optional<std::string> LineReader::read() {
-  if (!interactive_) {
-    std::string line;
-    if (std::getline(std::cin, line)) return line;
+  std::string text;
+  if (!interactive()) {
+    if (std::getline(std::cin, text)) return text;
     return {};
   }
-  const std::unique_ptr<char, void (*)(void*)> line(readline(prompt_.c_str()), std::free);
-  if (line == nullptr) {
+  const char* typed = nullptr;
+  int length = 0;  // bytes, -1 for an error
+  do {
+    typed = el_gets(editor_->line, &length);  // a Ctrl-C right before editing starts interrupts it
+  } while (typed == nullptr && length < 0 && errno == EINTR);
+  if (typed == nullptr || length <= 0) {
     std::puts("");
     return {};
   }
-  if (*line != '\0') add_history(line.get());
-  return std::string(line.get());
+  text.assign(typed, static_cast<size_t>(length));
+  if (text.ends_with('\n')) text.pop_back();
+  HistEvent event;
+  if (!text.empty()) ::history(editor_->history, &event, H_ENTER, text.c_str());
+  return text;
 }
 
 }  // namespace nanovllm::cli

@@ -1,6 +1,7 @@
-// Lines from standard input, with editing and history on a terminal.
+// Lines of a terminal with editing and history, or plain lines of a pipe.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -9,12 +10,17 @@ namespace nanovllm::cli {
 class LineReader {
  public:
   explicit LineReader(std::string prompt);
-  bool interactive() const { return interactive_; }
-  std::optional<std::string> read();  // nothing at the end of input
+  ~LineReader();
+  LineReader(const LineReader&) = delete;
+  LineReader& operator=(const LineReader&) = delete;
+
+  bool interactive() const { return editor_ != nullptr; }  // input and output are terminals
+  // Nothing at the end of the input. On a terminal, Ctrl-C drops what was typed.
+  std::optional<std::string> read();
 
  private:
-  std::string prompt_;
-  bool interactive_;
+  struct Editor;
+  std::unique_ptr<Editor> editor_;  // null for a pipe
 };
 
 }  // namespace nanovllm::cli

@@ -14,9 +14,11 @@ namespace {
 std::atomic<int> interruptions = 0;
 static_assert(std::atomic<int>::is_always_lock_free, "signal handlers may touch it");
 
-void on_signal(int) {
+void count_and_end_at_the_second(int) {
   if (interruptions.fetch_add(1) > 0) _exit(kExitInterrupted);
 }
+
+void count(int) { interruptions = 1; }
 
 bool use_color(std::FILE* stream) {
   return is_terminal(stream) && std::getenv("NO_COLOR") == nullptr;
@@ -36,10 +38,14 @@ std::string colored(std::FILE* stream, std::string_view text, int color) {
   return styled(stream, text, 30 + color);
 }
 
-InterruptGuard::InterruptGuard() {
+InterruptGuard::InterruptGuard(Again again) {
   reset();
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+  if (again == Again::kMeansNothing) {
+    std::signal(SIGINT, count);
+    return;
+  }
+  std::signal(SIGINT, count_and_end_at_the_second);
+  std::signal(SIGTERM, count_and_end_at_the_second);
 }
 
 InterruptGuard::~InterruptGuard() {

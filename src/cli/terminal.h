@@ -18,16 +18,19 @@ std::string bold(std::FILE* stream, std::string_view text);
 std::string dim(std::FILE* stream, std::string_view text);
 std::string colored(std::FILE* stream, std::string_view text, int color);  // 0..7 ANSI colour
 
-// Counts Ctrl-C (SIGINT) and SIGTERM. The first asks the work to end cleanly; the second ends the
-// process at once with status 130.
+// While it lives, Ctrl-C (SIGINT) only asks the work to end cleanly. There is one at a time.
 class InterruptGuard {
  public:
-  InterruptGuard();
+  enum class Again {
+    kEndsProgram,  // the second Ctrl-C does so at once, with status 130; SIGTERM counts as Ctrl-C
+    kMeansNothing  // the program stays whatever the user types; SIGTERM ends it
+  };
+  explicit InterruptGuard(Again again = Again::kEndsProgram);
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
   static bool interrupted();
-  static void reset();  // the interruption was answered; a chat goes on
+  static void reset();  // what was interrupted has ended; another work begins
 };
 
 inline constexpr int kExitOk = 0;

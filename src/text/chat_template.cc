@@ -156,6 +156,14 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& model_dir) {
   return result;
 }
 
+std::unique_ptr<ChatTemplate> ChatTemplate::from_source(const std::string& source,
+                                                        const std::string& model_dir) {
+  auto result = std::make_unique<ChatTemplate>(source);
+  result->impl_->special_tokens =
+      find_special_tokens(read_json(fs::path(model_dir) / "tokenizer_config.json"));
+  return result;
+}
+
 ChatTemplate::ChatTemplate() : impl_(std::make_unique<Impl>()) {}
 
 ChatTemplate::ChatTemplate(const std::string& source) : ChatTemplate() {

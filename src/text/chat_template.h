@@ -14,13 +14,17 @@ class ChatTemplate {
   // (the one named "default", or "tool_use" when tools are given, where it is a list). Throws
   // Error(kNotFound) when there is none.
   static std::unique_ptr<ChatTemplate> load(const std::string& model_dir);
-  // Throws Error(kCorruptData) with line and column when the template does not parse.
+  // That template with the special tokens of a model folder.
+  static std::unique_ptr<ChatTemplate> from_source(const std::string& source,
+                                                   const std::string& model_dir);
+  // That template alone. All three throw Error(kCorruptData) with line and column when a template
+  // does not parse.
   explicit ChatTemplate(const std::string& source);
   ~ChatTemplate();
 
   // messages: array of {"role", "content", ...}; tools: array or null; kwargs: object of further
-  // variables (enable_thinking, ...). bos_token and eos_token come from the folder when loaded from
-  // one, or from kwargs. Throws Error(kInvalidArgument) for raise_exception and for what Jinja
+  // variables (enable_thinking, ...). bos_token and eos_token come from the model folder or from
+  // kwargs. Throws Error(kInvalidArgument) for raise_exception and for what Jinja
   // would raise, with line and column.
   std::string render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                      bool add_generation_prompt, const nlohmann::ordered_json& kwargs) const;

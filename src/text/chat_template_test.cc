@@ -89,6 +89,18 @@ TEST_F(ChatTemplateFolder, SpecialTokensAreStringsOrObjectsAndKwargsOverrideThem
   EXPECT_EQ(render(nullptr, {{"bos_token", "<b>"}}), "<b>|</s>|False");
 }
 
+TEST_F(ChatTemplateFolder, ATemplateOfOnesOwnGetsTheSpecialTokensOfTheModel) {
+  write_config({{"chat_template", "the model's"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}});
+  const auto own = ChatTemplate::from_source("{{ bos_token }}own{{ eos_token }}", folder_.string());
+  EXPECT_EQ(own->render({{{"role", "user"}}}, nullptr, false, Json::object()), "<s>own</s>");
+  write("tokenizer_config.json", "{");
+  EXPECT_THROW(ChatTemplate::from_source("own", folder_.string()), Error);
+  fs::remove(folder_ / "tokenizer_config.json");
+  EXPECT_EQ(ChatTemplate::from_source("{{ bos_token is defined }}", folder_.string())
+                ->render({{{"role", "user"}}}, nullptr, false, Json::object()),
+            "False");
+}
+
 TEST_F(ChatTemplateFolder, WhatIsMissingOrBrokenIsSaid) {
   EXPECT_EQ(load_error(), ErrorCode::kNotFound);
   write_config({{"chat_template", nullptr}});

@@ -1,0 +1,211 @@
+"""What a person at a terminal sees: a conversation and colours, driven through a pseudo-terminal."""
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import termios
+import time
+import unittest
+
+BINARY = os.environ["NANOVLLM"]
+MODEL = os.environ["NANOVLLM_MODEL"]
+SPEED = re.compile(r"\[(\d+) tokens, [\d.]+ tok/s, first after [\d.]+ s(, stopped)?\]")
+# ChatML, but a message that says "show" is answered with an error that shows what the template was given.
+TEMPLATE = """{%- if messages[-1].content == 'show' %}{{ raise_exception((messages[:-1] | map(attribute='role') | join(' '))
+~ '; system: ' ~ (messages[0].content if messages[0].role == 'system' else 'none') ~ '; eos: ' ~ eos_token) }}{% endif %}
+{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}"""
+
+
+class Terminal:
+    """A program on a pseudo-terminal."""
+
+    def __init__(self, *args, **environment):
+        self.master, slave = pty.openpty()
+        self.slave = slave
+        self.seen = ""  # all that was printed
+        self.at = 0  # what was expected so far ends here
+        self.process = subprocess.Popen(
+            [BINARY, *args], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", **environment},
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+
+    def type(self, keys):
+        os.write(self.master, keys.encode())
+
+    def read(self, seconds):
+        if select.select([self.master], [], [], seconds)[0]:
+            self.seen += os.read(self.master, 65536).decode(errors="replace")
+            return True
+        return False
+
+    def expect(self, pattern, seconds=120):
+        """Waits until what was printed since the last match matches; returns the match."""
+        deadline = time.monotonic() + seconds
+        while True:
+            match = re.compile(pattern).search(self.seen, self.at)
+            if match:
+                self.at = match.end()
+                return match
+            if time.monotonic() > deadline or (not self.read(0.5) and self.process.poll() is not None):
+                raise AssertionError(f"no {pattern!r} in {self.seen[self.at:]!r}, exit {self.process.poll()}")
+
+    def prompt(self):
+        """Waits for the prompt, and until keys go to the line editor and no longer to the kernel."""
+        self.expect(r"(^|\n|\r)> ")
+        deadline = time.monotonic() + 120
+        while termios.tcgetattr(self.slave)[3] & termios.ICANON and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def end(self):
+        """Exit status, when all output was read."""
+        while self.process.poll() is None or self.read(0):
+            self.read(0.1)
+        return self.process.returncode
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+class Chat(unittest.TestCase):
+    def chat(self, *args, long=False):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        template = os.path.join(folder.name, "template.jinja")
+        with open(template, "w", encoding="utf-8") as file:
+            file.write(TEMPLATE)
+        length = ["--ignore-eos"] if long else ["--max-tokens", "12"]
+        terminal = Terminal("chat", MODEL, "--temperature", "0", "--chat-template", template, *length, *args)
+        self.addCleanup(terminal.close)
+        terminal.expect("Ctrl-D leaves")
+        terminal.prompt()
+        return terminal
+
+    def begin_answer(self, terminal):
+        """Text is shown, and more of it is still to come."""
+        terminal.type("Tell me a story about a dog.\n")
+        terminal.expect("dog\\.\r*\n")
+        terminal.expect("[a-z]+ [a-z]+ [a-z]+")
+
+    def test_answers_carry_their_speed_and_the_conversation_goes_on(self):
+        terminal = self.chat("--system", "Be kind.")
+        for message in ("Tell me a story about a dog.", "And about Grüße 小猫?"):
+            terminal.type(message + "\n")
+            self.assertEqual(terminal.expect(SPEED.pattern).group(2), None)
+            terminal.prompt()
+        terminal.type("show\n")
+        terminal.expect("system user assistant user assistant; system: Be kind.; eos: <\\|im_end\\|>")
+        terminal.prompt()
+        terminal.type("/clear\n")
+        terminal.prompt()
+        terminal.type("show\n")
+        terminal.expect("system; system: Be kind.;")
+        terminal.prompt()
+        terminal.type("/system Be short.\n")
+        terminal.prompt()
+        terminal.type("show\n")
+        terminal.expect("system; system: Be short.;")
+        terminal.prompt()
+        terminal.type("/system\n")
+        terminal.prompt()
+        terminal.type("show\n")
+        terminal.expect("; system: none;")
+        terminal.prompt()
+        terminal.type("/params temperature=0.5 top_k=20\n")
+        terminal.expect("temperature=0.5 top_k=20")
+        terminal.prompt()
+        terminal.type("/quit\n")
+        self.assertEqual(terminal.end(), 0)
+
+    def test_the_answer_streams_and_ctrl_c_stops_it_alone(self):
+        terminal = self.chat(long=True)
+        for presses in (1, 5):
+            self.begin_answer(terminal)
+            self.assertIsNone(SPEED.search(terminal.seen, terminal.at))
+            for _ in range(presses):
+                terminal.type("\x03")
+                time.sleep(0.01)
+            stopped = terminal.expect(SPEED.pattern)
+            self.assertEqual(stopped.group(2), ", stopped")
+            self.assertLess(int(stopped.group(1)), 1900)
+            terminal.prompt()
+        terminal.type("show\n")  # what was said before the stop belongs to the conversation
+        terminal.expect("user assistant user assistant;")
+        terminal.prompt()
+        terminal.type("\x04")
+        self.assertEqual(terminal.end(), 0)
+
+    def test_ctrl_c_at_the_prompt_drops_the_line(self):
+        terminal = self.chat()
+        terminal.type("/nonsense\x03/help\n")
+        terminal.expect("sampling parameters")
+        terminal.prompt()
+        terminal.type("\x03\x03\x04")
+        self.assertEqual(terminal.end(), 0)
+        self.assertNotIn("no such command", terminal.seen)
+
+    def test_lines_are_edited_by_characters_and_come_back_from_history(self):
+        terminal = self.chat("--system", "x")
+        terminal.type("/system ä小b\x7f\x7f\x7fé\n")
+        terminal.prompt()
+        terminal.type("show\n")
+        terminal.expect("system: é;")
+        terminal.prompt()
+        terminal.type("\x1b[A\x1b[A\x1b[B\n")  # up, up, down: "show"
+        terminal.expect("system: é;")
+        terminal.prompt()
+        terminal.type("\x04")
+        self.assertEqual(terminal.end(), 0)
+
+    def test_the_terminal_is_left_as_it_was(self):
+        probe_master, probe = pty.openpty()
+        fresh = termios.tcgetattr(probe)
+        os.close(probe)
+        os.close(probe_master)
+        for leave in ("/quit\n", "\x04", signal.SIGTERM):
+            terminal = self.chat()
+            if leave is signal.SIGTERM:
+                terminal.process.send_signal(leave)
+                self.assertEqual(terminal.end(), -leave)
+            else:
+                terminal.type(leave)
+                self.assertEqual(terminal.end(), 0)
+            self.assertEqual(termios.tcgetattr(terminal.slave), fresh)
+
+    def test_a_termination_signal_ends_the_program_in_the_middle_of_an_answer(self):
+        terminal = self.chat(long=True)
+        self.begin_answer(terminal)
+        terminal.process.send_signal(signal.SIGTERM)
+        self.assertEqual(terminal.end(), -signal.SIGTERM)
+
+
+class Colours(unittest.TestCase):
+    def pieces(self, **environment):
+        terminal = Terminal("tokenize", MODEL, "--show", "Once upon a time\n\x1b", **environment)
+        self.addCleanup(terminal.close)
+        self.assertEqual(terminal.end(), 0)
+        return terminal.seen
+
+    def test_pieces_are_coloured_on_a_terminal(self):
+        shown = self.pieces()
+        colours = re.findall(r"\x1b\[(3[1-6])m", shown)
+        self.assertGreaterEqual(len(colours), 4)
+        self.assertTrue(all(a != b for a, b in zip(colours, colours[1:])), "neighbours differ")
+        plain = re.sub(r"\x1b\[\d+m", "", shown)
+        self.assertNotIn("\x1b", plain)  # the text's own escape character is not sent on
+        piped = subprocess.run([BINARY, "tokenize", MODEL, "--show", "Once upon a time\n\x1b"], capture_output=True, text=True)
+        self.assertEqual(plain.replace("\r\n", "\n"), piped.stdout)
+
+    def test_no_color_is_respected(self):
+        self.assertNotIn("\x1b", self.pieces(NO_COLOR="1"))
+
+
+if __name__ == "__main__":
+    unittest.main()
