@@ -3,8 +3,9 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 MODEL ?= models/demo
 PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 30
 
-.PHONY: all build run test bench format lint check asan tsan install clean help
+.PHONY: all build run test bench format lint check asan tsan fuzz install clean help
 
 all: build
 
@@ -21,6 +22,7 @@ run: build ## let the demo model write several stories at once
 
 test: ## build and run every test
 	@scripts/install_packages.sh test
+	@scripts/install_tokenizers.sh build/python
 	@cmake --preset release $(CMAKE_FLAGS) -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=ON >/dev/null
 	@cmake --build build -j $(JOBS)
 	@ctest --test-dir build --output-on-failure -j $(JOBS)
@@ -44,6 +46,9 @@ asan: ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
 
 tsan: ## every test under ThreadSanitizer
 	@scripts/sanitize.sh tsan
+
+fuzz: ## fuzz all that comes from outside, FUZZ_SECONDS=30 for each target
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
 
 check: lint test asan tsan ## everything CI checks
 
