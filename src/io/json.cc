@@ -1,5 +1,6 @@
 #include "io/json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -38,28 +39,48 @@ class Guard {
   std::vector<std::set<std::string>> keys_;  // of every object that is open
 };
 
+// Bytes of the UTF-8 character that `text` starts with, 0 when it starts with none.
+size_t character_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  if (lead < 0xc2 || lead > 0xf4 || length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const bool is_out_of_range = (lead == 0xe0 && byte(1) < 0xa0) ||
+                               (lead == 0xed && byte(1) > 0x9f) ||
+                               (lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) > 0x8f);
+  return is_out_of_range ? 0 : length;
+}
+
 }  // namespace
 
 std::string printable(std::string_view name) {
-  std::string text(name.substr(0, kMaxShown));
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  std::string text;
+  while (!name.empty()) {
+    if (text.size() >= kMaxShown) return text + "...";
+    const auto first = static_cast<unsigned char>(name[0]);
+    const size_t length = character_length(name);
+    text += length == 0 || first < 0x20 || first == 0x7f ? "?" : name.substr(0, length);
+    name.remove_prefix(std::max<size_t>(length, 1));
   }
-  if (name.size() <= kMaxShown) return text;
-  // Never ends inside a UTF-8 sequence.
-  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xc0) == 0x80) text.pop_back();
-  if (!text.empty() && static_cast<unsigned char>(text.back()) >= 0xc0) text.pop_back();
-  return text + "...";
+  return text;
+}
+
+std::string reason_of(const std::exception& json_error) {
+  std::string_view reason = json_error.what();
+  const size_t tag_end = reason.find("] ");  // "[json.exception.parse_error.101] "
+  if (tag_end != std::string_view::npos) reason.remove_prefix(tag_end + 2);
+  return printable(reason);
 }
 
 nlohmann::json parse_json(std::string_view text, const std::string& where) {
   try {
     return nlohmann::json::parse(text.begin(), text.end(), Guard(where));
   } catch (const nlohmann::json::exception& error) {
-    std::string_view reason = error.what();
-    const size_t tag_end = reason.find("] ");  // "[json.exception.parse_error.101] "
-    if (tag_end != std::string_view::npos) reason.remove_prefix(tag_end + 2);
-    throw_error(ErrorCode::kCorruptData, "{}: not valid JSON: {}", where, printable(reason));
+    throw_error(ErrorCode::kCorruptData, "{}: not valid JSON: {}", where, reason_of(error));
   }
 }
 

@@ -13,8 +13,11 @@ namespace nanovllm {
 // for bad JSON, nesting deeper than 64, and a key that an object has twice.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-// A name from a file, fit for an error message: no control characters, at most 100 bytes.
+// A name from a file, fit for an error message: UTF-8 without control characters, and not much more
+// than 100 bytes of it.
 std::string printable(std::string_view name);
+// What an exception of the JSON library says, fit for an error message.
+std::string reason_of(const std::exception& json_error);
 
 // The fields of one JSON object. Fields that are absent or null read as nothing; of another type
 // or out of range, they throw Error(kCorruptData) naming the file, the field and what was expected.

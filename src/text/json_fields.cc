@@ -9,7 +9,7 @@ Json parse_part(std::string_view json, std::string_view name, const std::string&
     return Json::parse(json);
   } catch (const nlohmann::json::exception& error) {
     throw_error(ErrorCode::kCorruptData, "{}: '{}' is not valid JSON: {}", origin, printable(name),
-                error.what());
+                reason_of(error));
   }
 }
 

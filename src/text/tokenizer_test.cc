@@ -183,6 +183,27 @@ TEST(Tokenizer, NamesWhatItDoesNotSupport) {
                unsupported, {"dropout"});
 }
 
+TEST(Tokenizer, NamesEveryOtherComponentOfThePackage) {
+  const std::pair<const char*, std::vector<std::string>> kOthers[] = {
+      {"normalizer",
+       {"BertNormalizer", "ByteLevel", "NFD", "NFKD", "Nmt", "Precompiled", "Strip",
+        "StripAccents"}},
+      {"pre_tokenizer",
+       {"BertPreTokenizer", "CharDelimiterSplit", "FixedLength", "UnicodeScripts", "Whitespace",
+        "WhitespaceSplit"}},
+      {"post_processor", {"BertProcessing", "RobertaProcessing"}},
+      {"decoder", {"BPEDecoder", "CTC", "WordPiece"}},
+      {"model", {"Unigram", "WordLevel", "WordPiece"}}};
+  for (const auto& [part, types] : kOthers) {
+    for (const std::string& type : types) {
+      TestJson json = byte_level_json();
+      json[part] = {{"type", type}};
+      expect_error(json.dump(), ErrorCode::kUnsupported,
+                   {part, fmt::format("'{}', which is not supported", type)});
+    }
+  }
+}
+
 TEST(Tokenizer, SaysWhereAFileIsWrong) {
   const ErrorCode corrupt = ErrorCode::kCorruptData;
   const std::string good = byte_level_json().dump();
@@ -204,6 +225,18 @@ TEST(Tokenizer, SaysWhereAFileIsWrong) {
   expect_error(model(R"({"a": 0})", R"([["a", "a", "a"]])"), corrupt, {"not a pair"});
   expect_error(model(R"({"\ud800": 0})", "[]"), corrupt, {"surrogate"});
   expect_error(model("{\"\xFF\": 0}", "[]"), corrupt, {"UTF-8"});
+}
+
+TEST(Tokenizer, MessagesAboutDamagedTextAreUtf8) {
+  const std::string damaged = R"({"decoder": ["\u00e9 )" + std::string(5000, 'x') + "\xFF\"]}";
+  try {
+    Tokenizer::from_json(damaged, "here");
+    FAIL();
+  } catch (const Error& error) {
+    const std::string_view message = error.what();
+    EXPECT_EQ(text::find_invalid_utf8(message), message.size());
+    EXPECT_LT(message.size(), 200u);
+  }
 }
 
 TEST(Tokenizer, TheLargestIdIsAccepted) {

@@ -9,15 +9,36 @@
 #include "text/jinja/lexer.h"
 #include "text/jinja/parser.h"
 #include "text/jinja/resolver.h"
+#include "text/jinja/unicode.h"
 
 namespace nanovllm::jinja {
 namespace {
+
+constexpr size_t kLongestMessage = 1000;  // bytes, roughly
+
+// Templates and data put any text into messages; it is shown in one line of UTF-8.
+std::string one_line(std::string_view message) {
+  std::string out;
+  for (size_t pos = 0; pos < message.size();) {
+    if (out.size() >= kLongestMessage) return out + "...";
+    const char32_t c = decode(message, pos);
+    const bool is_surrogate = c >= 0xD800 && c <= 0xDFFF;
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c < 0x20 || (c >= 0x7F && c < 0xA0)) {
+      out += fmt::format("\\x{:02x}", static_cast<uint32_t>(c));
+    } else {
+      append_utf8(out, is_surrogate || c >= kInvalidByte ? U'\uFFFD' : c);
+    }
+  }
+  return out;
+}
 
 [[noreturn]] void throw_at(ErrorCode code, const Template& in, uint32_t offset,
                            std::string_view message) {
   const Position position = position_of(in.source, offset);
   throw_error(code, "chat template, line {}, column {}: {}", position.line, position.column,
-              message);
+              one_line(message));
 }
 
 std::tm local_time() {

@@ -1,4 +1,5 @@
 // Every limit on both sides, and templates that are out to crash or hang.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "text/jinja/testing.h"
@@ -160,6 +161,18 @@ TEST(JinjaLimits, ChainsOfEveryKindAreBounded) {
         std::string(link) + " %}{% endfor %}";
     EXPECT_TRUE(mentions(error_of(source), "500 levels")) << link << ": " << error_of(source);
   }
+}
+
+TEST(JinjaLimits, MessagesAreOneLineOfUtf8AndOfBoundedLength) {
+  const auto raised = [](std::string_view message) {
+    return fmt::format("chat template, line 1, column 19: {}", message);
+  };
+  EXPECT_EQ(error_of("{{ raise_exception('a\nb\\tc') }}"), raised("a\\nb\\x09c"));
+  EXPECT_EQ(error_of("{{ raise_exception('\xC3 \xC3\xA4 \\ud800') }}"),
+            raised("\uFFFD \u00E4 \uFFFD"));
+  EXPECT_EQ(error_of("{{ raise_exception('x' * 9999) }}"), raised(std::string(1000, 'x') + "..."));
+  EXPECT_TRUE(mentions(error_of("{{ x['new\nline'].y }}", {{"x", Json::object()}}),
+                       "has no attribute 'new\\nline'"));
 }
 
 TEST(JinjaLimits, TemplatesAreOfBoundedSize) {
