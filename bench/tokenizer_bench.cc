@@ -1,16 +1,17 @@
 // Speed of the tokenizer: how long loading takes, and how fast text becomes ids and ids text.
 //
 // usage: tokenizer_bench MODEL_DIR TEXT_FILE...
-// Prints one line of JSON: the best of several runs each. bench/tokenizer_bench.py compares it with
-// the Python package.
+// A file is one text, or several with zero bytes between them, which are encoded one after the
+// other. Prints one line of JSON: the best of several runs each. bench/tokenizer_bench.py compares
+// it with the Python package.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
+#include <vector>
 
 #include "text/tokenizer.h"
 
@@ -31,6 +32,31 @@ double best_time(Run&& run) {
   return best;
 }
 
+std::vector<std::string> read_texts(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<std::string> texts;
+  for (std::string text; std::getline(file, text, '\0');) texts.push_back(text);
+  return texts;
+}
+
+nlohmann::json measure(const nanovllm::Tokenizer& tokenizer,
+                       const std::vector<std::string>& texts) {
+  std::vector<std::vector<int32_t>> ids;
+  size_t num_bytes = 0, num_tokens = 0;
+  for (const std::string& text : texts) {
+    ids.push_back(tokenizer.encode(text, false));
+    num_bytes += text.size();
+    num_tokens += ids.back().size();
+  }
+  const double encode = best_time([&] {
+    for (const std::string& text : texts) tokenizer.encode(text, false);
+  });
+  const double decode = best_time([&] {
+    for (const auto& list : ids) tokenizer.decode(list, false);
+  });
+  return {{"bytes", num_bytes}, {"tokens", num_tokens}, {"encode", encode}, {"decode", decode}};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -42,17 +68,7 @@ int main(int argc, char** argv) {
     nlohmann::json report;
     report["load"] = best_time([&] { nanovllm::Tokenizer::load(argv[1]); });
     const auto tokenizer = nanovllm::Tokenizer::load(argv[1]);
-    for (int i = 2; i < argc; ++i) {
-      std::ifstream file(argv[i], std::ios::binary);
-      std::ostringstream buffer;
-      buffer << file.rdbuf();
-      const std::string text = buffer.str();
-      const auto ids = tokenizer->encode(text, false);
-      report[argv[i]] = {{"bytes", text.size()},
-                         {"tokens", ids.size()},
-                         {"encode", best_time([&] { tokenizer->encode(text, false); })},
-                         {"decode", best_time([&] { tokenizer->decode(ids, false); })}};
-    }
+    for (int i = 2; i < argc; ++i) report[argv[i]] = measure(*tokenizer, read_texts(argv[i]));
     std::printf("%s\n", report.dump().c_str());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -4,7 +4,8 @@
 usage: tokenizer_bench.py TOKENIZER_BENCH MODEL_DIR... [--text FILE]... [--pathological]
 
 TOKENIZER_BENCH is the program built from bench/tokenizer_bench.cc. Without --text, source code of
-this repository is encoded. Times are the best of several runs; ids are compared too.
+this repository is encoded. Every text is measured whole and cut into pieces of the size of a chat
+message. Times are the best of several runs; the numbers of tokens are compared too.
 """
 import argparse
 import json
@@ -17,6 +18,9 @@ import time
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
 import tokenizers  # noqa: E402  (reads the environment when imported)
+
+
+PIECE = 2000  # characters
 
 
 def best_time(run):
@@ -72,38 +76,42 @@ def main():
     if not texts:
         texts["source code"] = source_code()
 
+    cases = {}  # name -> texts that are encoded one after the other
+    for name, text in texts.items():
+        cases[name] = [text]
+        cases[f"{name}, in pieces"] = [text[i:i + PIECE] for i in range(0, len(text), PIECE)]
     with tempfile.TemporaryDirectory() as folder:
         paths = {}
-        for index, (name, text) in enumerate(texts.items()):
+        for index, (name, parts) in enumerate(cases.items()):
             paths[name] = os.path.join(folder, str(index))
             with open(paths[name], "w", encoding="utf-8", newline="") as file:
-                file.write(text)
+                file.write("\0".join(parts))
         for model in options.models:
-            compare(options.bench, model, texts, paths)
+            compare(options.bench, model, cases, paths)
 
 
-def compare(bench, model, texts, paths):
+def compare(bench, model, cases, paths):
     output = subprocess.run([bench, model, *paths.values()], check=True, capture_output=True)
     ours = json.loads(output.stdout)
     path = os.path.join(model, "tokenizer.json")
     peer_load = best_time(lambda: tokenizers.Tokenizer.from_file(path))
     peer = tokenizers.Tokenizer.from_file(path)
     print(f"{model}: load {ours['load'] * 1e3:.1f} ms, tokenizers {peer_load * 1e3:.1f} ms")
-    print(f"  {'text':24}{'MB':>7}  {'encode MB/s':>24}  {'decode MB/s':>24}")
-    for name, text in texts.items():
+    print(f"  {'text':36}{'MB':>7}  {'encode MB/s':>24}  {'decode MB/s':>24}")
+    for name, texts in cases.items():
         mine = ours[paths[name]]
-        ids = peer.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        if len(ids) != mine["tokens"]:
-            sys.exit(f"{name}: {mine['tokens']} tokens, but tokenizers has {len(ids)}")
-        encode = best_time(lambda: peer.encode_batch_fast([text], add_special_tokens=False))
-        decode = best_time(lambda: peer.decode(ids, skip_special_tokens=False))
+        ids = [encoding.ids for encoding in peer.encode_batch_fast(texts, add_special_tokens=False)]
+        if sum(map(len, ids)) != mine["tokens"]:
+            sys.exit(f"{name}: {mine['tokens']} tokens, but tokenizers has {sum(map(len, ids))}")
+        encode = best_time(lambda: peer.encode_batch_fast(texts, add_special_tokens=False))
+        decode = best_time(lambda: peer.decode_batch(ids, skip_special_tokens=False))
         mega = mine["bytes"] / 1e6
 
         def rates(seconds, peer_seconds):
             return (f"{mega / seconds:8.1f} / {mega / peer_seconds:6.1f} "
                     f"{peer_seconds / seconds:5.1f}x")
 
-        print(f"  {name:24}{mega:7.2f}  {rates(mine['encode'], encode):>24}"
+        print(f"  {name:36}{mega:7.2f}  {rates(mine['encode'], encode):>24}"
               f"  {rates(mine['decode'], decode):>24}")
     print("  (ours / tokenizers, and how many times faster)")
 

@@ -112,12 +112,21 @@ TEST(Tokenizer, LongRunsTakeLinearTime) {
   // A megabyte each; anything quadratic would take hours.
   const auto bytes = make_tokenizer(byte_level_json());
   const auto pieces = make_tokenizer(sentence_piece_json());
+  TestJson json = byte_level_json();
+  json["normalizer"] = TestJson::parse(R"({"type": "NFKC"})");
+  json["pre_tokenizer"] = TestJson::parse(R"JSON({"type": "Sequence", "pretokenizers": [
+      {"type": "Split", "behavior": "Isolated", "invert": false, "pattern": {"Regex":
+       "[!-/]+[A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
+      {"type": "Digits", "individual_digits": true},
+      {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]})JSON");
+  const auto with_regex = make_tokenizer(json);
   for (const std::string unit :
        {"a", " ", "\n", "7", "'", "😀", "\xCC\x81\xCC\xA3", "中", "<", "a "}) {
     std::string text;
     while (text.size() < 1 << 20) text += unit;
     EXPECT_EQ(bytes->decode(bytes->encode(text), false), text) << unit;
     EXPECT_EQ(pieces->decode(pieces->encode(text, false), false), text) << unit;
+    EXPECT_FALSE(with_regex->encode("e" + text).empty()) << unit;
   }
 }
 
