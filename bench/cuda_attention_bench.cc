@@ -175,9 +175,8 @@ class Bench {
     const double store_ms = for_each_layer([&](const KvCache& layer) {
       backend_.qk_norm_rope_store(x, c.num_heads, rope, layer, batch);
     });
-    const double both_ms = for_each_layer([&](const KvCache& layer) {
-      backend_.store_and_attend(y, x, rope, layer, params, batch);
-    });
+    const double both_ms = for_each_layer(
+        [&](const KvCache& layer) { backend_.store_and_attend(y, x, rope, layer, params, batch); });
     const double speed = kv_bytes / ms / 1e6;
     fmt::print("{:<24} {:>9.2f} us {:>6.0f} GB/s {:>5.1f}%", c.name, ms * 1e3, speed,
                100 * speed / ceiling_);

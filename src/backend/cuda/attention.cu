@@ -128,7 +128,8 @@ void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DTy
   if (rest == 0) return;
   problem.first_seq = first_token;
   problem.num_seqs = batch.num_seqs;
-  if (launch_prefill_attention(stream, o, x, kv, problem, rest)) return;
+  if (launch_prefill_attention(stream, o, x, kv, problem, rest, workspace.num_multiprocessors))
+    return;
   launch_general(stream, o, x, kv, problem, first_token, rest);
 }
 

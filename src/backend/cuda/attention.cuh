@@ -120,6 +120,6 @@ bool launch_store_and_decode_attention(cudaStream_t stream, __nv_bfloat16* out,
                                        const int32_t* slots);
 bool launch_prefill_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
                               const __nv_bfloat16* cache, const AttentionProblem& problem,
-                              int num_tokens);
+                              int num_tokens, int num_multiprocessors);
 
 }  // namespace nanovllm::cuda

@@ -4,19 +4,15 @@
 //
 // The work of all sequences and KV heads is one line of tiles of 16 tokens, cut into equal shares
 // for the warps of a fixed number of blocks ("stream-K", https://arxiv.org/abs/2301.03598), so that
-// ragged contexts load every multiprocessor alike and the launch depends on no length. A warp
-// streams its tiles from memory to registers in exactly the layout of the tensor cores' operands,
-// no shared memory between, and the heads of a group share them:
-//   S^T [16 tokens, 8 heads] = K Q^T,   O^T [head_dim, 8 heads] += V^T P^T.
-// Pieces of a sequence and head that lie in several warps are merged in shared memory, those that
-// lie in several blocks by the last of these blocks to arrive
-// (https://pytorch.org/blog/flash-decoding).
+// ragged contexts load every multiprocessor alike and the launch depends on no length. What a warp
+// does to a tile is in attention_decode_warp.cuh: the heads of a group share it. Pieces of a
+// sequence and head that lie in several warps are merged in shared memory, those that lie in
+// several blocks by the last of these blocks to arrive (https://pytorch.org/blog/flash-decoding).
 #include <algorithm>
 
 #include "backend/cuda/attention.cuh"
+#include "backend/cuda/attention_decode_warp.cuh"
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/mma.cuh"
-#include "backend/cuda/vector.cuh"
 #include "base/assert.h"
 
 namespace nanovllm::cuda {
@@ -24,7 +20,6 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
-constexpr int kTile = 16;          // tokens; a divisor of every block size
 constexpr int kMinBlockTiles = 8;  // fewer are not worth a block of their own
 constexpr int kMaxBlocksPerSm = 3;
 
@@ -81,290 +76,6 @@ __device__ Share share_of_block(const int* sums, int num_seqs, int units) {
   }
   return {0, 0, 1, 0, 0};
 }
-
-// Sixteen (or eight) bytes that nobody reads again. Written by an earlier kernel, which may have
-// run beside this one: not through the read-only path.
-__device__ void stream_load(uint32_t (&x)[4], const __nv_bfloat16* p) {
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "l"(p));
-}
-__device__ void stream_load(uint32_t (&x)[2], const __nv_bfloat16* p) {
-  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];\n"
-               : "=r"(x[0]), "=r"(x[1])
-               : "l"(p));
-}
-
-__device__ void store_words(__nv_bfloat16* p, const uint32_t (&x)[4]) {
-  *reinterpret_cast<uint4*>(p) = make_uint4(x[0], x[1], x[2], x[3]);
-}
-__device__ void store_words(__nv_bfloat16* p, const uint32_t (&x)[2]) {
-  *reinterpret_cast<uint2*>(p) = make_uint2(x[0], x[1]);
-}
-
-// A warp's registers: r = lane / 4 and c = lane % 4 in what follows.
-template <int kDim, int kHeadTiles>
-struct Warp {
-  static constexpr int kKSteps = kDim / 32;
-  static constexpr int kVector = kDim % 64 == 0 ? 8 : 4;  // neighbouring elements of V a lane
-  static constexpr int kVSteps = kDim / (8 * kVector);
-
-  // Elements 32i + 8c .. + 7 of tokens r and r + 8: the columns of two products in an order that
-  // makes 16 bytes a lane of them; q has the same.
-  uint32_t k[2][kKSteps][4];
-  // Elements (8i + r) * kVector .. of tokens 2c, 2c + 1, 2c + 8, 2c + 9.
-  uint32_t v[kVSteps][4][kVector / 2];
-  uint32_t q[kHeadTiles][kKSteps][4];  // of head r
-  // Of elements (8i + r) * kVector + 2j (first two) and + 2j + 1, heads 2c and 2c + 1.
-  float o[kHeadTiles][kVSteps][kVector / 2][4];
-  float largest[kHeadTiles][2], total[kHeadTiles][2];  // of heads 2c, 2c + 1; total: of this lane
-
-  __device__ void load_k(const __nv_bfloat16* tile, int lane) {
-    const __nv_bfloat16* p = tile + lane / 4 * kDim + lane % 4 * 8;
-#pragma unroll
-    for (int i = 0; i < kKSteps; ++i) {
-      stream_load(k[0][i], p + 32 * i);
-      stream_load(k[1][i], p + 8 * kDim + 32 * i);
-    }
-  }
-
-  __device__ void load_v(const __nv_bfloat16* tile, int lane) {
-    const __nv_bfloat16* p = tile + lane % 4 * 2 * kDim + lane / 4 * kVector;
-#pragma unroll
-    for (int i = 0; i < kVSteps; ++i) {
-#pragma unroll
-      for (int t = 0; t < 4; ++t)
-        stream_load(v[i][t], p + ((t & 1) + (t & 2) * 4) * kDim + 8 * kVector * i);
-    }
-  }
-
-  // Per-head RMSNorm and rotary embedding of all of the head's elements, as in rope.cu; x as q[0].
-  // A rotation's partner lies in the same lane.
-  __device__ static void norm_and_turn(uint32_t (&x)[kKSteps][4], const float* norm, float eps,
-                                       const float* cos_sin, int lane) {
-    constexpr int kHalf = kKSteps / 2;
-    const int first = lane % 4 * 8;
-    float y[kKSteps][8];
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < kKSteps; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float2 pair = unpack_bfloat16(x[i][e]);
-        y[i][2 * e] = pair.x, y[i][2 * e + 1] = pair.y;
-        sum += pair.x * pair.x + pair.y * pair.y;
-      }
-    }
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    if (norm != nullptr) {
-      const float scale = rsqrtf(sum / kDim + eps);
-#pragma unroll
-      for (int i = 0; i < kKSteps; ++i) {
-        float weight[8];
-        load_vector(weight, norm + 32 * i + first);
-#pragma unroll
-        for (int e = 0; e < 8; ++e) y[i][e] *= scale * weight[e];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      float cosine[8], sine[8];
-      load_vector(cosine, cos_sin + 32 * i + first);
-      load_vector(sine, cos_sin + kDim / 2 + 32 * i + first);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const float a = y[i][e], b = y[i + kHalf][e];
-        y[i][e] = a * cosine[e] - b * sine[e];
-        y[i + kHalf][e] = b * cosine[e] + a * sine[e];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kKSteps; ++i) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) x[i][e] = pack_bfloat16(y[i][2 * e], y[i][2 * e + 1]);
-    }
-  }
-
-  // Puts a new key and value in place of token `token` of the loaded tile, and into the cache.
-  __device__ void put_token(int token, const uint32_t (&key)[kKSteps][4],
-                            const __nv_bfloat16* value, __nv_bfloat16* k_tile,
-                            __nv_bfloat16* v_tile, int lane) {
-    const int r = lane / 4, c = lane % 4;
-    if (r == token % 8) {
-#pragma unroll
-      for (int i = 0; i < kKSteps; ++i) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) (token < 8 ? k[0] : k[1])[i][e] = key[i][e];
-        store_words(k_tile + token * kDim + 32 * i + 8 * c, key[i]);
-      }
-    }
-    if (c == token % 8 / 2) {
-#pragma unroll
-      for (int i = 0; i < kVSteps; ++i) {
-        const int element = (8 * i + r) * kVector;
-        uint32_t x[kVector / 2];
-        stream_load(x, value + element);
-#pragma unroll
-        for (int t = 0; t < 4; ++t) {
-          if (t != token % 2 + token / 8 * 2) continue;
-#pragma unroll
-          for (int j = 0; j < kVector / 2; ++j) v[i][t][j] = x[j];
-        }
-        store_words(v_tile + token * kDim + element, x);
-      }
-    }
-  }
-
-  // `row` is the first of `num_heads` query heads; heads beyond count as zeros.
-  __device__ void begin(const __nv_bfloat16* row, int num_heads, int lane) {
-#pragma unroll
-    for (int t = 0; t < kHeadTiles; ++t) {
-      const int head = 8 * t + lane / 4;
-#pragma unroll
-      for (int i = 0; i < kKSteps; ++i) {
-        uint4 x = {};
-        if (head < num_heads)
-          x = *reinterpret_cast<const uint4*>(row + head * kDim + 32 * i + lane % 4 * 8);
-        q[t][i][0] = x.x, q[t][i][1] = x.y, q[t][i][2] = x.z, q[t][i][3] = x.w;
-      }
-      largest[t][0] = largest[t][1] = -INFINITY;
-      total[t][0] = total[t][1] = 0;
-#pragma unroll
-      for (int i = 0; i < kVSteps; ++i) {
-#pragma unroll
-        for (int j = 0; j < kVector / 2; ++j)
-          o[t][i][j][0] = o[t][i][j][1] = o[t][i][j][2] = o[t][i][j][3] = 0;
-      }
-    }
-  }
-
-  __device__ void scores(float (&s)[kHeadTiles][4]) const {
-#pragma unroll
-    for (int t = 0; t < kHeadTiles; ++t) {
-      s[t][0] = s[t][1] = s[t][2] = s[t][3] = 0;
-#pragma unroll
-      for (int i = 0; i < kKSteps; ++i) {
-        const uint32_t a[4] = {k[0][i][0], k[1][i][0], k[0][i][1], k[1][i][1]};
-        const uint32_t b[4] = {k[0][i][2], k[1][i][2], k[0][i][3], k[1][i][3]};
-        mma_bf16(s[t], a, q[t][i][0], q[t][i][1]);
-        mma_bf16(s[t], b, q[t][i][2], q[t][i][3]);
-      }
-    }
-  }
-
-  // Online softmax; s becomes the tile's weights. Tokens first .. end - 1 of the tile count.
-  __device__ void weigh(float (&s)[kHeadTiles][4], const AttentionParams& params, int first,
-                        int end, int lane) {
-    const int token = lane / 4;
-    float multiplier = params.scale * kLog2E;
-    if (params.soft_cap > 0) {
-      const float inner = params.scale / params.soft_cap;
-      multiplier = params.soft_cap * kLog2E;
-#pragma unroll
-      for (int t = 0; t < kHeadTiles; ++t) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) s[t][e] = tanhf(s[t][e] * inner);
-      }
-    }
-#pragma unroll
-    for (int t = 0; t < kHeadTiles; ++t) {
-      if (token < first || token >= end) s[t][0] = s[t][1] = -INFINITY;
-      if (token + 8 < first || token + 8 >= end) s[t][2] = s[t][3] = -INFINITY;
-      float now[2] = {fmaxf(s[t][0], s[t][2]) * multiplier, fmaxf(s[t][1], s[t][3]) * multiplier};
-#pragma unroll
-      for (int step = 4; step < 32; step <<= 1) {
-        now[0] = fmaxf(now[0], __shfl_xor_sync(0xffffffffu, now[0], step));
-        now[1] = fmaxf(now[1], __shfl_xor_sync(0xffffffffu, now[1], step));
-      }
-      if (__any_sync(0xffffffffu, now[0] > largest[t][0] || now[1] > largest[t][1])) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          now[h] = fmaxf(now[h], largest[t][h]);
-          const float keep = exp2f(largest[t][h] - now[h]);
-          largest[t][h] = now[h];
-          total[t][h] *= keep;
-#pragma unroll
-          for (int i = 0; i < kVSteps; ++i) {
-#pragma unroll
-            for (int j = 0; j < kVector / 2; ++j) o[t][i][j][h] *= keep, o[t][i][j][2 + h] *= keep;
-          }
-        }
-      }
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        s[t][e] = exp2f(s[t][e] * multiplier - largest[t][e % 2]);
-        total[t][e % 2] += s[t][e];
-      }
-    }
-  }
-
-  // Zeros in place of what is no token, so that a weight of 0 makes 0 of anything.
-  __device__ void mask_v(int first, int end, int lane) {
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      const int token = lane % 4 * 2 + (t & 1) + (t & 2) * 4;
-      if (token >= first && token < end) continue;
-#pragma unroll
-      for (int i = 0; i < kVSteps; ++i) {
-#pragma unroll
-        for (int j = 0; j < kVector / 2; ++j) v[i][t][j] = 0;
-      }
-    }
-  }
-
-  __device__ void add_values(const float (&weights)[kHeadTiles][4]) {
-#pragma unroll
-    for (int t = 0; t < kHeadTiles; ++t) {
-      const uint32_t b0 = transpose_matrix(pack_bfloat16(weights[t][0], weights[t][1]));
-      const uint32_t b1 = transpose_matrix(pack_bfloat16(weights[t][2], weights[t][3]));
-#pragma unroll
-      for (int i = 0; i < kVSteps; ++i) {
-#pragma unroll
-        for (int j = 0; j < kVector / 2; ++j) {
-          const uint32_t a[4] = {__byte_perm(v[i][0][j], v[i][1][j], 0x5410),
-                                 __byte_perm(v[i][0][j], v[i][1][j], 0x7632),
-                                 __byte_perm(v[i][2][j], v[i][3][j], 0x5410),
-                                 __byte_perm(v[i][2][j], v[i][3][j], 0x7632)};
-          mma_bf16(o[t][i][j], a, b0, b1);
-        }
-      }
-    }
-  }
-
-  // The lanes' totals become the heads'.
-  __device__ void finish() {
-#pragma unroll
-    for (int t = 0; t < kHeadTiles; ++t) {
-#pragma unroll
-      for (int step = 4; step < 32; step <<= 1) {
-        total[t][0] += __shfl_xor_sync(0xffffffffu, total[t][0], step);
-        total[t][1] += __shfl_xor_sync(0xffffffffu, total[t][1], step);
-      }
-    }
-  }
-
-  // Calls f(head, element, x, largest, total) for the lane's vectors x of O.
-  template <typename F>
-  __device__ void for_each_vector(int num_heads, int lane, F&& f) const {
-#pragma unroll
-    for (int t = 0; t < kHeadTiles; ++t) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int head = 8 * t + lane % 4 * 2 + h;
-        if (head >= num_heads) continue;
-#pragma unroll
-        for (int i = 0; i < kVSteps; ++i) {
-          float x[kVector];
-#pragma unroll
-          for (int j = 0; j < kVector / 2; ++j)
-            x[2 * j] = o[t][i][j][h], x[2 * j + 1] = o[t][i][j][2 + h];
-          f(head, (8 * i + lane / 4) * kVector, x, largest[t][h], total[t][h]);
-        }
-      }
-    }
-  }
-};
 
 // An unfinished result in shared or device memory: of each head the sum of the weighted values, the
 // largest score and the total of the weights.
@@ -440,42 +151,64 @@ struct DecodeKernel {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (lane < 2) pieces[warp][lane].seq = -1;
     if (warp == 0 && lane < 2) open[lane].seq = -1;
-    // seq_lens is older than the predecessor, which released this kernel after it had waited.
     prefix_sums<kThreads>(sums, p.num_seqs, [&](int s) {
       const TileRange tiles = tiles_of(p, p.seq_lens[s]);
       return tiles.end - tiles.begin;
     });
     const Share share = share_of_block(sums, p.num_seqs, units());
-    wait_for_predecessor();
-    release_successor();
-    if (share.begin >= share.end) return;
-
     const int each = (share.end - share.begin + kWarps - 1) / kWarps;
     const int begin = min(share.end, share.begin + warp * each);
     stream(sums, begin, min(share.end, begin + each), shared, pieces[warp]);
+    if (share.begin >= share.end) return;
     __syncthreads();
     merge_warps(share, shared, pieces, open);
     merge_blocks(share, shared, open);
   }
 
-  // Tiles begin .. end - 1; leaves unfinished pieces in shared memory.
+  // Tiles begin .. end - 1; leaves unfinished pieces in shared memory. All but the new tokens' keys
+  // and values are older than the predecessor, and so are the batch's lengths and blocks: they are
+  // fetched before the wait.
   __device__ void stream(const int* sums, int begin, int end, float* shared,
                          Segment* pieces) const {
-    if (begin >= end) return;
+    if (begin >= end) {
+      wait_for_predecessor();
+      release_successor();
+      return;
+    }
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int64_t to_values = static_cast<int64_t>(p.kv.num_kv_heads) * p.kv.block_size * kDim;
-    Warp<kDim, kHeadTiles> state;
+    DecodeWarp<kDim, kHeadTiles> state;
     Segment segment = segment_at(sums, begin);
     int seq_len = p.seq_lens[segment.seq];
     int tile = tiles_of(p, seq_len).begin + begin - segment.begin;
     __nv_bfloat16* data = tile_data(segment, tile);
-    state.load_k(data, lane);
-    state.load_v(data + to_values, lane);
+    const bool is_old = kStores || (tile + 1) * kTile < seq_len;
+    if (is_old) {
+      state.load_k(data, lane);
+      state.load_v(data + to_values, lane);
+    }
+    wait_for_predecessor();
+    release_successor();
+    if (!is_old) {
+      state.load_k(data, lane);
+      state.load_v(data + to_values, lane);
+    }
     for (int index = begin; index < end;) {
       const Segment current = segment;
       const int piece_end = min(current.end, end), piece_begin = index;
       const int last = seq_len, first = p.first_visible(seq_len - 1);
       const int heads = num_heads(current.unit);
+      if constexpr (kStores) {
+        if (piece_end == current.end && slots[current.seq] >= 0) {
+          const int last_tile = (last - 1) / kTile;
+          __nv_bfloat16* const k_tile = tile_data(current, last_tile);
+          store_token(current, last, k_tile, k_tile + to_values, lane);
+          if (tile == last_tile) {  // it was fetched without the token
+            state.load_k(data, lane);
+            state.load_v(data + to_values, lane);
+          }
+        }
+      }
       state.begin(qkv +
                       static_cast<int64_t>(current.seq) *
                           (p.params.num_heads + 2 * p.kv.num_kv_heads) * kDim +
@@ -488,10 +221,6 @@ struct DecodeKernel {
       }
       while (index < piece_end) {
         const int valid_begin = first - tile * kTile, valid_end = last - tile * kTile;
-        if constexpr (kStores) {
-          if (valid_end <= kTile && slots[current.seq] >= 0)
-            store_token(state, current, last, data, data + to_values, lane);
-        }
         float s[kHeadTiles][4];
         state.scores(s);
         if (++index < end) {  // on to the next tile
@@ -533,19 +262,28 @@ struct DecodeKernel {
     return rope.cos_sin + static_cast<int64_t>(seq_len - 1) * kDim;
   }
 
-  // The last token of the sequence, whose tile the warp has loaded.
-  __device__ void store_token(Warp<kDim, kHeadTiles>& state, const Segment& s, int seq_len,
-                              __nv_bfloat16* k_tile, __nv_bfloat16* v_tile, int lane) const {
-    const int kv_heads = p.kv.num_kv_heads;
+  // Key and value of the sequence's last token into their tile, for the warp itself to read back.
+  __device__ void store_token(const Segment& s, int seq_len, __nv_bfloat16* k_tile,
+                              __nv_bfloat16* v_tile, int lane) const {
+    const int kv_heads = p.kv.num_kv_heads, offset = (seq_len - 1) % kTile * kDim;
     const __nv_bfloat16* row =
         qkv + (static_cast<int64_t>(s.seq) * (p.params.num_heads + 2 * kv_heads) +
-               p.params.num_heads + s.unit / parts()) *
+               p.params.num_heads + s.unit) *
                   kDim;
     uint32_t key[kDim / 32][4];
 #pragma unroll
     for (int i = 0; i < kDim / 32; ++i) stream_load(key[i], row + 32 * i + lane % 4 * 8);
-    state.norm_and_turn(key, rope.k_norm, rope.eps, angles(seq_len), lane);
-    state.put_token((seq_len - 1) % kTile, key, row + kv_heads * kDim, k_tile, v_tile, lane);
+    DecodeWarp<kDim, kHeadTiles>::norm_and_turn(key, rope.k_norm, rope.eps, angles(seq_len), lane);
+    if (lane < 4) {
+#pragma unroll
+      for (int i = 0; i < kDim / 32; ++i)
+        *reinterpret_cast<uint4*>(k_tile + offset + 32 * i + lane * 8) =
+            make_uint4(key[i][0], key[i][1], key[i][2], key[i][3]);
+    }
+    if (lane < kDim / 8)
+      *reinterpret_cast<uint4*>(v_tile + offset + lane * 8) =
+          *reinterpret_cast<const uint4*>(row + kv_heads * kDim + lane * 8);
+    __syncwarp();
   }
 
   // A warp merges the segment that began in it, the first warp that of the blocks before as well.
@@ -598,6 +336,8 @@ struct DecodeKernel {
   // The last block that brings a piece of a segment puts all of them together.
   __device__ void merge_blocks(const Share& share, float* shared, const Segment* open) const {
     __shared__ bool is_last[2];
+    __syncthreads();
+    if (open[0].seq < 0 && open[1].seq < 0) return;
     __threadfence();
     __syncthreads();
     if (threadIdx.x < 2 && open[threadIdx.x].seq >= 0) {

@@ -20,9 +20,9 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
 
-template <int kDim>
+// A warp has kRowTiles * 16 rows: fewer where there is too little work for all multiprocessors.
+template <int kDim, int kRowTiles>
 struct PrefillKernel {
-  static constexpr int kRowTiles = kDim <= 128 ? 2 : 1;  // of 16 rows, a warp
   static constexpr int kWarpRows = 16 * kRowTiles;
   static constexpr int kRows = kWarps * kWarpRows;
   static constexpr int kKeys = kDim <= 128 ? 64 : 32;
@@ -328,27 +328,39 @@ struct PrefillKernel {
   }
 };
 
-template <int kDim>
+template <typename Kernel>
 __global__ void __launch_bounds__(kThreads, 2)
-    prefill_attention_kernel(const __grid_constant__ PrefillKernel<kDim> kernel) {
+    prefill_attention_kernel(const __grid_constant__ Kernel kernel) {
   kernel.run();
+}
+
+template <typename Kernel>
+void launch_prefill(cudaStream_t stream, const Kernel& kernel, int num_tokens) {
+  const int num_seqs = kernel.p.num_seqs - kernel.p.first_seq;
+  // Every sequence may end in a block that is not full.
+  const int64_t rows = int64_t{num_tokens} * kernel.p.group;
+  const auto blocks =
+      static_cast<unsigned>(rows / Kernel::kRows + std::min<int64_t>(rows, num_seqs));
+  launch(stream, prefill_attention_kernel<Kernel>, dim3(kernel.p.kv.num_kv_heads, blocks), kThreads,
+         Kernel::kSharedBytes + sizeof(int) * (num_seqs + 1), kernel);
 }
 
 }  // namespace
 
 bool launch_prefill_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
                               const __nv_bfloat16* cache, const AttentionProblem& problem,
-                              int num_tokens) {
+                              int num_tokens, int num_multiprocessors) {
   return with_head_dim(problem.kv.head_dim, [&](auto dim) {
-    using Kernel = PrefillKernel<decltype(dim)::value>;
-    const int num_seqs = problem.num_seqs - problem.first_seq;
-    // Every sequence may end in a block that is not full.
-    const int64_t rows = int64_t{num_tokens} * problem.group;
-    const auto blocks =
-        static_cast<unsigned>(rows / Kernel::kRows + std::min<int64_t>(rows, num_seqs));
-    launch(stream, prefill_attention_kernel<decltype(dim)::value>,
-           dim3(problem.kv.num_kv_heads, blocks), kThreads,
-           Kernel::kSharedBytes + sizeof(int) * (num_seqs + 1), Kernel{out, qkv, cache, problem});
+    constexpr int kDim = decltype(dim)::value;
+    if constexpr (kDim <= 128) {
+      using Large = PrefillKernel<kDim, 2>;
+      const int64_t rows = int64_t{num_tokens} * problem.group;
+      const int num_seqs = problem.num_seqs - problem.first_seq;
+      if (rows / num_seqs > Large::kRows / 2 &&
+          rows / Large::kRows * problem.kv.num_kv_heads >= num_multiprocessors)
+        return launch_prefill(stream, Large{out, qkv, cache, problem}, num_tokens);
+    }
+    launch_prefill(stream, PrefillKernel<kDim, 1>{out, qkv, cache, problem}, num_tokens);
   });
 }
 

@@ -146,6 +146,17 @@ void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
       deterministic_);
 }
 
+void CudaBackend::store_and_attend(Tensor out, Tensor qkv, const RopeParams& rope,
+                                   const KvCache& cache, const AttentionParams& params,
+                                   const ForwardBatch& batch) {
+  const bool is_done =
+      !deterministic_ && batch.num_decodes == batch.num_tokens &&
+      cuda::launch_store_and_decode_attention(
+          stream_, out.data, qkv.data, qkv.dtype, rope, cache, params, batch,
+          cuda::attention_workspace(attention_workspace_->data(), properties_.multiProcessorCount));
+  if (!is_done) Backend::store_and_attend(out, qkv, rope, cache, params, batch);
+}
+
 void CudaBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {
   cuda::launch_act_and_mul(stream_, out.data, gate_up.data, out.dtype, static_cast<int>(out.rows()),
                            static_cast<int>(out.row_size()), activation);
