@@ -5,7 +5,7 @@ MODEL ?= models/demo
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 30
 
-.PHONY: all build run test bench format lint check asan tsan fuzz install clean help
+.PHONY: all build cuda run test bench format lint check asan tsan fuzz install clean help
 
 all: build
 
@@ -16,6 +16,11 @@ build: ## build the library and build/nanovllm (installs missing packages first)
 	@scripts/install_packages.sh build
 	@cmake --preset release $(CMAKE_FLAGS) -DNANOVLLM_TESTS=OFF -DNANOVLLM_BENCH=OFF >/dev/null
 	@cmake --build build -j $(JOBS)
+
+cuda: ## build build-cuda/nanovllm, which serves NVIDIA GPUs too (needs the CUDA toolkit, 12.4 or newer)
+	@scripts/install_packages.sh build
+	@cmake --preset cuda $(CMAKE_FLAGS) -DNANOVLLM_TESTS=OFF -DNANOVLLM_BENCH=OFF >/dev/null
+	@cmake --build build-cuda -j $(JOBS)
 
 run: build ## let the demo model write several stories at once
 	@scripts/demo.sh $(MODEL)

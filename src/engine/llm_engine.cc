@@ -1,6 +1,7 @@
 #include "nanovllm/llm_engine.h"
 
 #include <filesystem>
+#include <future>
 #include <utility>
 
 #include "base/check.h"
@@ -22,10 +23,14 @@ std::unique_ptr<EngineCore> load(const std::string& model_dir, const EngineConfi
   if (!config.trace_file.empty()) parts.trace = std::make_unique<TraceWriter>(config.trace_file);
   parts.eos_token_ids = model.eos_token_ids;
   parts.default_sampling_params = model.default_sampling_params;
-  if (std::filesystem::exists(std::filesystem::path(model_dir) / "tokenizer.json")) {
-    parts.tokenizer = Tokenizer::load(model_dir);
-  }
+  // Large vocabularies take as long to read as a device takes to wake up.
+  auto tokenizer = std::async(std::launch::async, [&]() -> std::unique_ptr<const Tokenizer> {
+    const bool has_one =
+        std::filesystem::exists(std::filesystem::path(model_dir) / "tokenizer.json");
+    return has_one ? Tokenizer::load(model_dir) : nullptr;
+  });
   parts.runner = make_runner(model, config, parts.info);
+  parts.tokenizer = tokenizer.get();
   return std::make_unique<EngineCore>(std::move(parts));
 }
 

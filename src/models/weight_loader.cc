@@ -18,6 +18,9 @@
 namespace nanovllm {
 namespace {
 
+// A part of a table that one thread uploads at a time.
+constexpr int64_t kElementsOfTableJob = int64_t{1} << 23;
+
 float element(const void* data, DType dtype, int64_t i) {
   if (dtype == DType::kFloat32) return static_cast<const float*>(data)[i];
   const uint16_t bits = static_cast<const uint16_t*>(data)[i];
@@ -177,43 +180,53 @@ void WeightLoader::upload_vectors(WeightStorage& storage) {
   }
 }
 
-void WeightLoader::upload_tables(WeightStorage& storage) {
-  for (Table& table : tables_) {
-    const HostMatrix& source = table.source;
-    Tensor& out = *table.out;
-    storage.push_back(context_.backend.allocate(out.bytes()));
-    out.data = storage.back()->data();
-    if (source.dtype == out.dtype) {
-      context_.backend.upload(out.data, source.data, out.bytes());
-      continue;
+// Makes room for the tables and adds jobs that fill it, a part each.
+void WeightLoader::add_table_jobs(WeightStorage& storage) {
+  for (const Table& table : tables_) {
+    storage.push_back(context_.backend.allocate(table.out->bytes()));
+    table.out->data = storage.back()->data();
+    const int64_t rows = table.source.rows, cols = table.source.cols;
+    const int64_t rows_of_job = std::max<int64_t>(1, kElementsOfTableJob / cols);
+    for (int64_t row = 0; row < rows; row += rows_of_job) {
+      const int64_t end = std::min(rows, row + rows_of_job);
+      jobs_.push_back({(end - row) * cols, [this, out = *table.out, source = table.source, row,
+                                            end] { upload_rows(out, source, row, end); }});
     }
-    // Converted in pieces that stay in the cache.
-    const int64_t rows_at_once = std::max<int64_t>(1, (int64_t{1} << 18) / source.cols);
-    std::vector<char> converted;
-    for (int64_t row = 0; row < source.rows; row += rows_at_once) {
-      const Tensor part = out.slice_rows(row, std::min(source.rows, row + rows_at_once));
-      converted.resize(part.bytes());
-      for (int64_t i = 0; i < part.num_elements(); ++i) {
-        const float value = element(advance(source, row * source.cols), source.dtype, i);
-        const BFloat16 rounded = to_bfloat16(value);
-        if (out.dtype == DType::kFloat32) {
-          std::memcpy(converted.data() + i * 4, &value, 4);
-        } else {
-          std::memcpy(converted.data() + i * 2, &rounded, 2);
-        }
+  }
+}
+
+void WeightLoader::upload_rows(const Tensor& table, const HostMatrix& source, int64_t begin,
+                               int64_t end) const {
+  if (source.dtype == table.dtype) {
+    const Tensor part = table.slice_rows(begin, end);
+    context_.backend.upload(part.data, advance(source, begin * source.cols), part.bytes());
+    return;
+  }
+  // Converted in pieces that stay in the cache.
+  const int64_t rows_at_once = std::max<int64_t>(1, (int64_t{1} << 18) / source.cols);
+  std::vector<char> converted;
+  for (int64_t row = begin; row < end; row += rows_at_once) {
+    const Tensor part = table.slice_rows(row, std::min(end, row + rows_at_once));
+    converted.resize(part.bytes());
+    for (int64_t i = 0; i < part.num_elements(); ++i) {
+      const float value = element(advance(source, row * source.cols), source.dtype, i);
+      const BFloat16 rounded = to_bfloat16(value);
+      if (table.dtype == DType::kFloat32) {
+        std::memcpy(converted.data() + i * 4, &value, 4);
+      } else {
+        std::memcpy(converted.data() + i * 2, &rounded, 2);
       }
-      context_.backend.upload(part.data, converted.data(), part.bytes());
     }
+    context_.backend.upload(part.data, converted.data(), part.bytes());
   }
 }
 
 WeightStorage WeightLoader::finish() {
   refuse_surplus();
   WeightStorage storage;
-  run_in_parallel(jobs_, [&] {
-    upload_vectors(storage);
-    upload_tables(storage);
-  });
+  add_table_jobs(storage);
+  run_in_parallel(jobs_, [&] { upload_vectors(storage); });
+  context_.backend.finish_loading();
   return storage;
 }
 

@@ -69,7 +69,8 @@ class WeightLoader {
   std::vector<float> find_bias(const std::vector<MatrixSlice>& slices);
   void refuse_surplus() const;
   void upload_vectors(WeightStorage& storage);
-  void upload_tables(WeightStorage& storage);
+  void add_table_jobs(WeightStorage& storage);
+  void upload_rows(const Tensor& table, const HostMatrix& source, int64_t begin, int64_t end) const;
 
   const ModelContext& context_;
   std::vector<Job> jobs_;

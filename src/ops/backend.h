@@ -114,6 +114,7 @@ class Backend {
   // saying needed and free bytes. On the CPU untouched pages cost nothing.
   virtual MemoryInfo memory() const = 0;
   virtual std::unique_ptr<Buffer> allocate(size_t bytes) = 0;
+  // `host` may change or go when upload() returns; several threads may call it at once.
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;
   virtual void synchronize() = 0;
@@ -137,6 +138,9 @@ class Backend {
   // host memory. Sources may be unmapped after the call. May be called by several threads at once.
   virtual std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces,
                                                     const float* bias, DType dtype) = 0;
+
+  // All weights have been made: frees what only their making needed.
+  virtual void finish_loading() {}
 
   // KV cache.
   virtual size_t kv_block_bytes(

@@ -5,43 +5,16 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/memory.h"
 #include "backend/cuda/product.h"
 #include "base/check.h"
 
 namespace nanovllm {
 namespace {
 
+// Smaller ones are not worth a chunk of pinned memory: the driver has some of its own for them.
+constexpr size_t kLargeUpload = size_t{1} << 18;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLASLt's Hopper kernels want
-
-// Zeroed in order with the ops of `stream`.
-class CudaBuffer final : public Buffer {
- public:
-  CudaBuffer(size_t bytes, cudaStream_t stream) {
-    if (bytes == 0) return;
-    if (const cudaError_t status = cudaMalloc(&data_, bytes); status != cudaSuccess) {
-      cudaGetLastError();  // a failed allocation is no sticky error
-      size_t free = 0, total = 0;
-      NANOVLLM_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-      throw_error(ErrorCode::kOutOfMemory,
-                  "the GPU is out of memory: {} bytes were needed and {} are free", bytes, free);
-    }
-    bytes_ = bytes;
-    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(data_, 0, bytes, stream));
-  }
-  ~CudaBuffer() override { cudaFree(data_); }
-};
-
-// Pinned: the device reads it over the bus.
-class PinnedBuffer final : public Buffer {
- public:
-  explicit PinnedBuffer(size_t bytes) {
-    if (bytes == 0) return;
-    NANOVLLM_CUDA_CHECK(cudaHostAlloc(&data_, bytes, cudaHostAllocPortable));
-    bytes_ = bytes;
-    std::memset(data_, 0, bytes);
-  }
-  ~PinnedBuffer() override { cudaFreeHost(data_); }
-};
 
 }  // namespace
 
@@ -61,6 +34,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
   NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&properties_, device_));
   NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  uploader_ = std::make_unique<cuda::Uploader>(device_, stream_);
   cuda::check(cublasLtCreate(&cublas_), "cublasLtCreate");
   workspace_ = allocate(kWorkspaceBytes);
   attention_workspace_ = allocate(cuda::attention_workspace_bytes(properties_.multiProcessorCount));
@@ -69,6 +43,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_);
   products_.clear();
+  uploader_.reset();
   cublasLtDestroy(cublas_);
   cudaStreamDestroy(stream_);
 }
@@ -87,12 +62,26 @@ MemoryInfo CudaBackend::memory() const {
 
 std::unique_ptr<Buffer> CudaBackend::allocate(size_t bytes) {
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
-  return std::make_unique<CudaBuffer>(bytes, stream_);
+  auto buffer = std::make_unique<cuda::DeviceBuffer>(bytes);
+  if (bytes > 0) {
+    // Zero at once and not in the order of the stream: other devices may write to it.
+    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0, bytes, stream_));
+    synchronize();
+  }
+  return buffer;
 }
 
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
-  NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+  if (bytes < kLargeUpload) {
+    NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    return;
+  }
+  uploader_->copy(device, bytes, [host](char* chunk, size_t begin, size_t count) {
+    std::memcpy(chunk, static_cast<const char*>(host) + begin, count);
+  });
 }
+
+void CudaBackend::finish_loading() { uploader_->release(); }
 
 void CudaBackend::download(void* host, const void* device, size_t bytes) {
   NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
@@ -103,7 +92,7 @@ void CudaBackend::synchronize() { NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stre
 
 std::unique_ptr<Buffer> CudaBackend::allocate_staging(size_t bytes) {
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
-  return std::make_unique<PinnedBuffer>(bytes);
+  return std::make_unique<cuda::PinnedBuffer>(bytes);
 }
 
 void CudaBackend::stage_batch(int32_t* device, const int32_t* host, int64_t count,

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "backend/cuda/uploader.h"
 #include "ops/backend.h"
 
 namespace nanovllm {
@@ -35,6 +36,7 @@ class CudaBackend final : public Backend {
   MemoryInfo memory() const override;
   std::unique_ptr<Buffer> allocate(size_t bytes) override;
   void upload(void* device, const void* host, size_t bytes) override;
+  void finish_loading() override;
   void download(void* host, const void* device, size_t bytes) override;
   void synchronize() override;
   std::unique_ptr<Buffer> allocate_staging(size_t bytes) override;
@@ -76,6 +78,7 @@ class CudaBackend final : public Backend {
   const bool deterministic_;
   cudaDeviceProp properties_ = {};
   cudaStream_t stream_ = nullptr;
+  std::unique_ptr<cuda::Uploader> uploader_;
   cublasLtHandle_t cublas_ = nullptr;
   std::unique_ptr<Buffer> workspace_;            // of cuBLASLt
   std::unique_ptr<Buffer> attention_workspace_;  // see cuda::AttentionWorkspace

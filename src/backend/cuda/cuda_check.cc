@@ -8,8 +8,12 @@ void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   const auto code =
       status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kInternal;
-  throw_error(code, "CUDA failed: {} ({}) in {}", cudaGetErrorString(status),
-              cudaGetErrorName(status), call);
+  // A kernel's fault stays: from then on every call fails with it. Others are forgotten here.
+  cudaGetLastError();
+  const bool is_lost = cudaFree(nullptr) == status;
+  throw_error(code, "CUDA failed: {} ({}) in {}{}", cudaGetErrorString(status),
+              cudaGetErrorName(status), call,
+              is_lost ? "; this process can't use the device any more" : "");
 }
 
 void check(cublasStatus_t status, const char* call) {

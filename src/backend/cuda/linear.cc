@@ -2,10 +2,10 @@
 // row.
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/memory.h"
 #include "backend/cuda/product.h"
 #include "base/check.h"
 
@@ -32,16 +32,26 @@ float element(const HostMatrix& matrix, int64_t index) {
   }
 }
 
-// One row in the weight's dtype.
-void convert_row(void* out, DType dtype, const HostMatrix& matrix, int64_t row) {
-  const int64_t base = row * matrix.row_stride;
-  for (int64_t i = 0; i < matrix.cols; ++i) {
-    const float value = element(matrix, base + i);
-    if (dtype == DType::kBFloat16) {
-      static_cast<BFloat16*>(out)[i] = to_bfloat16(value);
+// Elements [begin, end) of a matrix in `dtype`, counted row by row.
+void read_elements(void* out, DType dtype, const HostMatrix& matrix, int64_t begin, int64_t end) {
+  auto* target = static_cast<char*>(out);
+  while (begin < end) {
+    const int64_t col = begin % matrix.cols;
+    const int64_t first = begin / matrix.cols * matrix.row_stride + col;
+    const bool has_gaps = matrix.row_stride != matrix.cols;
+    const int64_t count = has_gaps ? std::min(end - begin, matrix.cols - col) : end - begin;
+    if (matrix.dtype == dtype) {
+      const auto* source = static_cast<const char*>(matrix.data) + first * size_of(dtype);
+      std::memcpy(target, source, static_cast<size_t>(count) * size_of(dtype));
+    } else if (dtype == DType::kBFloat16) {
+      auto* values = reinterpret_cast<BFloat16*>(target);
+      for (int64_t i = 0; i < count; ++i) values[i] = to_bfloat16(element(matrix, first + i));
     } else {
-      static_cast<float*>(out)[i] = value;
+      auto* values = reinterpret_cast<float*>(target);
+      for (int64_t i = 0; i < count; ++i) values[i] = element(matrix, first + i);
     }
+    target += static_cast<size_t>(count) * size_of(dtype);
+    begin += count;
   }
 }
 
@@ -62,27 +72,22 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
   weight->in_features = pieces.front().cols;
   for (const HostMatrix& piece : pieces) weight->out_features += piece.rows;
   const size_t row_bytes = static_cast<size_t>(weight->in_features) * size_of(dtype);
-  weight->data = allocate(row_bytes * static_cast<size_t>(weight->out_features));
+  weight->data =
+      std::make_unique<cuda::DeviceBuffer>(row_bytes * static_cast<size_t>(weight->out_features));
   auto* target = static_cast<char*>(weight->data->data());
-  std::vector<char> staging;
+  const auto element_bytes = static_cast<int64_t>(size_of(dtype));
   for (const HostMatrix& piece : pieces) {
     const size_t bytes = row_bytes * static_cast<size_t>(piece.rows);
-    if (piece.dtype == dtype) {
-      NANOVLLM_CUDA_CHECK(cudaMemcpy2DAsync(
-          target, row_bytes, piece.data, static_cast<size_t>(piece.row_stride) * size_of(dtype),
-          row_bytes, static_cast<size_t>(piece.rows), cudaMemcpyHostToDevice, stream_));
-    } else {
-      staging.resize(bytes);
-      for (int64_t row = 0; row < piece.rows; ++row) {
-        convert_row(staging.data() + static_cast<size_t>(row) * row_bytes, dtype, piece, row);
-      }
-      upload(target, staging.data(), bytes);
-    }
+    uploader_->copy(target, bytes, [&](char* chunk, size_t begin, size_t count) {
+      const auto first = static_cast<int64_t>(begin) / element_bytes;
+      read_elements(chunk, dtype, piece, first,
+                    first + static_cast<int64_t>(count) / element_bytes);
+    });
     target += bytes;
   }
   if (bias != nullptr) {
     const size_t bytes = static_cast<size_t>(weight->out_features) * sizeof(float);
-    weight->bias = allocate(bytes);
+    weight->bias = std::make_unique<cuda::DeviceBuffer>(bytes);
     upload(weight->bias->data(), bias, bytes);
   }
   return weight;
