@@ -5,7 +5,8 @@ usage: tokenizer_bench.py TOKENIZER_BENCH MODEL_DIR... [--text FILE]... [--patho
 
 TOKENIZER_BENCH is the program built from bench/tokenizer_bench.cc. Without --text, source code of
 this repository is encoded. Every text is measured whole and cut into pieces of the size of a chat
-message. Times are the best of several runs; the numbers of tokens are compared too.
+message. Times are those of the processor, which other programs do not change much, the best of
+several runs; the numbers of tokens are compared too.
 """
 import argparse
 import json
@@ -26,9 +27,9 @@ PIECE = 2000  # characters
 def best_time(run):
     best, total, count = 1e9, 0.0, 0
     while count < 3 or (total < 1 and count < 20):
-        start = time.perf_counter()
+        start = time.process_time()
         run()
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         best, total, count = min(best, seconds), total + seconds, count + 1
         if total > 10:
             break
