@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs the distribution packages that building, testing, checking and fuzzing need (Debian 12, Ubuntu 24.04). Does
-# nothing, and needs no rights, where all of them are there already. Usage: install_packages.sh [build|test|check|fuzz]
+# nothing, and needs no rights, where all of them are there already. Usage: install_packages.sh [build|test|check|fuzz|pip]
 set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config ccache nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev
        libpcre2-dev libutf8proc-dev libedit-dev)
-test=(libgtest-dev libbenchmark-dev python3 python3-jinja2 python3-pip xz-utils)
+test=(libgtest-dev libbenchmark-dev python3 python3-jinja2 xz-utils)
 check=(clang-format clang-tidy git)
 
 is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
@@ -46,5 +46,6 @@ case "${1:-build}" in
     install_missing "${build[@]}" clang
     install_missing "libclang-rt-$(clang_version)-dev"
     ;;
-  *) echo "usage: $0 [build|test|check|fuzz]" >&2; exit 2 ;;
+  pip) install_missing python3-pip ;;
+  *) echo "usage: $0 [build|test|check|fuzz|pip]" >&2; exit 2 ;;
 esac

@@ -8,6 +8,10 @@ python=/usr/bin/python3
 [ -x "$python" ] || python=python3
 
 [ -d "$folder/tokenizers-$version.dist-info" ] && exit 0
+# pip comes from the distribution, if that needs no password and not long.
+if ! "$python" -m pip --version >/dev/null 2>&1 && { [ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null; }; then
+  timeout 120 "$(dirname "$0")/install_packages.sh" pip
+fi
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 # Its dependencies only download models.
