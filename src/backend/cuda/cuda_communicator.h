@@ -19,7 +19,7 @@ class CudaCommunicatorGroup final : public CommunicatorGroup {
  public:
   // While no more bytes than this leave a GPU, sending everything to everybody is faster than adding
   // up shares: it is half the way (bench/all_reduce_bench.cc, on H200s linked by NVLink).
-  static constexpr int64_t kMostLineBytes = int64_t{1} << 20;
+  static constexpr int64_t kMostLineBytes = int64_t{1} << 19;
 
   // Throws Error(kUnsupported) for more ranks than an exchange can have.
   explicit CudaCommunicatorGroup(int world_size, int64_t most_line_bytes = kMostLineBytes);

@@ -72,6 +72,9 @@ __global__ void __launch_bounds__(kPeerThreads)
   Exchange exchange{group, count, Patience(group)};
   const int64_t chunk = int64_t{kPeerThreads} * kValues;
   for (int64_t begin = blockIdx.x * chunk; begin < num_elements; begin += gridDim.x * chunk) {
+    // Only when all threads of the block are done with the last number may the next be sent: one
+    // that has nothing to send could otherwise find its line overwritten by the one after that.
+    __syncthreads();
     exchange.number = next_number(exchange.number);
     const int64_t i = begin + threadIdx.x * kValues;
     if (i >= num_elements) continue;
@@ -93,72 +96,76 @@ __global__ void __launch_bounds__(kPeerThreads)
   if (threadIdx.x == 0) count = exchange.number;
 }
 
-// A block takes whole rows; a thread holds kPerThread vectors of 16 bytes, two lines each. What
-// does not depend on the other ranks is loaded before it is needed: the weight even before the
-// predecessor has ended.
+// A block takes whole rows; a thread holds kPerThread vectors of 16 bytes, two lines each.
 template <typename T, int kPerThread>
 __global__ void __launch_bounds__(kPeerThreads)
     all_reduce_add_rms_norm_kernel(const __grid_constant__ PeerGroup group, T* out, float* residual,
                                    const T* x, const float* weight, int num_rows, int hidden,
                                    float eps, float offset) {
-  constexpr int kVector = sizeof(uint4) / sizeof(T);
-  constexpr int kLine = kVector / 2;
-  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  const auto element = [&](int j) { return (thread + j * threads) * kVector; };
-  const auto slot = [&](int j, int half) { return (2 * j + half) * threads + thread; };
+  constexpr int kHalf = sizeof(uint2) / sizeof(T);
   release_successor();
-  float factor[kPerThread][kVector];
-#pragma unroll
-  for (int j = 0; j < kPerThread; ++j) {
-    if (element(j) < hidden) load_vector(factor[j], weight + element(j));
-  }
   wait_for_predecessor();
   uint32_t& count = group.memory[group.rank]->num_line_exchanges[blockIdx.x];
   Exchange exchange{group, count, Patience(group)};
+  const auto element = [&](int j) {
+    return (threadIdx.x + j * static_cast<int>(blockDim.x)) * 2 * kHalf;
+  };
+  const auto slot = [&](int j, int half) {
+    return (2 * j + half) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+  };
   for (int row = blockIdx.x; row < num_rows; row += gridDim.x) {
+    exchange.number = next_number(exchange.number);
     const int64_t base = static_cast<int64_t>(row) * hidden;
     uint4 own[kPerThread];
-    float value[kPerThread][kVector];
-#pragma unroll
-    for (int j = 0; j < kPerThread; ++j) {
-      if (element(j) < hidden) own[j] = *reinterpret_cast<const uint4*>(x + base + element(j));
-    }
-    exchange.number = next_number(exchange.number);
+    float value[kPerThread][2][kHalf];
 #pragma unroll
     for (int j = 0; j < kPerThread; ++j) {
       if (element(j) >= hidden) break;
+      own[j] = *reinterpret_cast<const uint4*>(x + base + element(j));
       exchange.send_to_all(slot(j, 0), {own[j].x, own[j].y});
       exchange.send_to_all(slot(j, 1), {own[j].z, own[j].w});
-      load_vector(value[j], residual + base + element(j));
     }
     float squares = 0;
 #pragma unroll
     for (int j = 0; j < kPerThread; ++j) {
       if (element(j) >= hidden) break;
-      const uint2 halves[2] = {{own[j].x, own[j].y}, {own[j].z, own[j].w}};
+      float* stored = residual + base + element(j);
+      float old[2][kHalf];  // asked for before the wait
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float sum[kLine];
-        exchange.template receive_sum<T>(slot(j, half), halves[half], sum);
 #pragma unroll
-        for (int e = 0; e < kLine; ++e) {
-          float& v = value[j][half * kLine + e];
-          v += sum[e];
-          squares += v * v;
+        for (int e = 0; e < kHalf; e += 2) {
+          const float2 pair = *reinterpret_cast<const float2*>(stored + half * kHalf + e);
+          old[half][e] = pair.x, old[half][e + 1] = pair.y;
         }
       }
-      store_vector(residual + base + element(j), value[j]);
+      exchange.template receive_sum<T>(slot(j, 0), {own[j].x, own[j].y}, value[j][0]);
+      exchange.template receive_sum<T>(slot(j, 1), {own[j].z, own[j].w}, value[j][1]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int e = 0; e < kHalf; e += 2) {
+          const float a = value[j][half][e] += old[half][e];
+          const float b = value[j][half][e + 1] += old[half][e + 1];
+          *reinterpret_cast<float2*>(stored + half * kHalf + e) = make_float2(a, b);
+          squares += a * a + b * b;
+        }
+      }
     }
     const float scale = rsqrtf(block_sum(squares) / static_cast<float>(hidden) + eps);
 #pragma unroll
     for (int j = 0; j < kPerThread; ++j) {
       if (element(j) >= hidden) break;
 #pragma unroll
-      for (int e = 0; e < kVector; ++e) value[j][e] *= scale * (offset + factor[j][e]);
-      store_vector(out + base + element(j), value[j]);
+      for (int half = 0; half < 2; ++half) {
+        const int i = element(j) + half * kHalf;
+#pragma unroll
+        for (int e = 0; e < kHalf; ++e) value[j][half][e] *= scale * (offset + weight[i + e]);
+        *reinterpret_cast<uint2*>(out + base + i) = pack(value[j][half], T{});
+      }
     }
   }
-  if (thread == 0) count = exchange.number;  // block_sum has synchronised the threads
+  if (threadIdx.x == 0) count = exchange.number;  // block_sum has synchronised the threads
 }
 
 }  // namespace
