@@ -150,5 +150,51 @@ TEST_P(Ops, LinearMatchesReference) {
   }
 }
 
+// Sizes on both sides of the boundaries where a backend may change its kernel.
+constexpr struct {
+  int rows, depth, width;
+} kProducts[] = {{1, 8, 6},     {1, 1024, 384}, {2, 256, 64},   {5, 3072, 40}, {7, 200, 34},
+                 {8, 2048, 96}, {9, 1024, 64},  {17, 512, 130}, {33, 64, 48},  {70, 1032, 20}};
+
+TEST_P(Ops, LinearRoundsOnceForAnyNumberOfRows) {
+  const auto backend = make();
+  Random random(8);
+  for (const auto& [rows, depth, width] : kProducts) {
+    const HostTensor weight(random.floats(width * depth, -0.1f, 0.1f), act(), {width, depth});
+    const HostTensor x(random.floats(rows * depth, -1, 1), act(), {rows, depth});
+    // Far larger than the product: rounded alone, the product would keep more than is left.
+    const std::vector<float> bias(width, 3);
+    const HostMatrix piece{weight.bytes.data(), act(), width, depth, depth};
+    const auto packed = backend->make_linear({&piece, 1}, bias.data(), act());
+    const DeviceTensor device = upload(*backend, x.view);
+    const DeviceTensor out = device_tensor(*backend, act(), {rows, width});
+    backend->linear(out.view, device.view, *packed);
+    expect_close(download(*backend, out.view), reference::linear(x.view, weight.view, bias),
+                 rounding(act()) + 2e-6, 1e-5);
+  }
+}
+
+TEST_P(Ops, LinearOfARowIsTheSameInAnyCompany) {
+  if (!backend_case().is_deterministic) GTEST_SKIP() << "promised with `deterministic` only";
+  const auto backend = make();
+  Random random(9);
+  for (const int depth : {64, 1032, 3072}) {
+    constexpr int kRows = 75, kWidth = 96;
+    const HostTensor weight(random.floats(kWidth * depth, -1, 1), act(), {kWidth, depth});
+    const HostTensor x(random.floats(kRows * depth, -1, 1), act(), {kRows, depth});
+    const HostMatrix piece{weight.bytes.data(), act(), kWidth, depth, depth};
+    const auto packed = backend->make_linear({&piece, 1}, nullptr, act());
+    const DeviceTensor device = upload(*backend, x.view);
+    const DeviceTensor out = device_tensor(*backend, DType::kFloat32, {kRows, kWidth});
+    backend->linear(out.view, device.view, *packed);
+    const HostTensor all = download(*backend, out.view);
+    for (const auto& [begin, end] : {std::pair{0, 1}, {3, 5}, {13, 31}, {40, 75}}) {
+      backend->linear(out.view.slice_rows(begin, end), device.view.slice_rows(begin, end), *packed);
+      const HostTensor some = download(*backend, out.view.slice_rows(begin, end));
+      for (int row = begin; row < end; ++row) expect_same_bits(some.row(row - begin), all.row(row));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nanovllm::test

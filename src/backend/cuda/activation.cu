@@ -27,14 +27,14 @@ __global__ void act_and_mul_kernel(T* out, const T* gate_up, int width) {
 }
 
 template <typename T, int n>
-__global__ void add_bias_kernel(T* out, const float* bias, int width) {
+__global__ void bias_kernel(T* out, const float* bias, int width, bool accumulate) {
   release_successor();
   wait_for_predecessor();
   const int64_t row = blockIdx.x;
   const int i = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * n;
   if (i >= width) return;
-  float x[n], b[n];
-  load_vector(x, out + row * width + i);
+  float x[n] = {}, b[n];
+  if (accumulate) load_vector(x, out + row * width + i);
   load_vector(b, bias + i);
 #pragma unroll
   for (int e = 0; e < n; ++e) x[e] += b[e];
@@ -62,19 +62,19 @@ void launch_act_and_mul(cudaStream_t stream, void* out, const void* gate_up, DTy
   });
 }
 
-void launch_add_bias(cudaStream_t stream, void* out, DType dtype, const float* bias, int num_rows,
-                     int width) {
+void launch_bias(cudaStream_t stream, void* out, DType dtype, const float* bias, int num_rows,
+                 int width, bool accumulate) {
   if (num_rows == 0) return;
   with_act_type(dtype, [&](auto tag) {
     using T = decltype(tag);
     const auto run = [&](auto kernel, int n) {
       launch(stream, kernel, dim3(num_rows, div_up(width, n * kThreads)), kThreads, 0,
-             static_cast<T*>(out), bias, width);
+             static_cast<T*>(out), bias, width, accumulate);
     };
     if (width % kVector == 0) {
-      run(add_bias_kernel<T, kVector>, kVector);
+      run(bias_kernel<T, kVector>, kVector);
     } else {
-      run(add_bias_kernel<T, 1>, 1);
+      run(bias_kernel<T, 1>, 1);
     }
   });
 }

@@ -6,7 +6,6 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/memory.h"
-#include "backend/cuda/product.h"
 #include "base/check.h"
 
 namespace nanovllm {
@@ -35,16 +34,14 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&properties_, device_));
   NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   uploader_ = std::make_unique<cuda::Uploader>(device_, stream_);
-  cuda::check(cublasLtCreate(&cublas_), "cublasLtCreate");
   workspace_ = allocate(kWorkspaceBytes);
   attention_workspace_ = allocate(cuda::attention_workspace_bytes(properties_.multiProcessorCount));
+  products_ = std::make_unique<cuda::CublasProducts>(workspace_->data(), kWorkspaceBytes);
 }
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_);
-  products_.clear();
   uploader_.reset();
-  cublasLtDestroy(cublas_);
   cudaStreamDestroy(stream_);
 }
 

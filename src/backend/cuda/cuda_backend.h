@@ -1,14 +1,12 @@
 // The CUDA backend: one class, one device, one stream; the kernels are in the .cu files beside it.
 #pragma once
 
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-#include <map>
 #include <memory>
-#include <mutex>
-#include <tuple>
 
+#include "backend/cuda/linear_skinny.h"
+#include "backend/cuda/product.h"
 #include "backend/cuda/uploader.h"
 #include "ops/backend.h"
 
@@ -69,20 +67,20 @@ class CudaBackend final : public Backend {
                                          const int32_t* previous_ids) override;
 
  private:
-  // Rows, N, K, dtype of x and of out.
-  using ProductShape = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
-  struct Product;  // a cuBLASLt problem with its chosen algorithm
-  const Product& product(const ProductShape& shape);
+  // out = x W^T, or += it; no bias.
+  void multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate);
+  // Fills in what the tensors say and launches; false if the product is not for that kernel.
+  bool launch_if_skinny(cuda::SkinnyProduct product, Tensor out, Tensor x,
+                        const LinearWeight& weight);
 
   const int device_;
   const bool deterministic_;
   cudaDeviceProp properties_ = {};
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<cuda::Uploader> uploader_;
-  cublasLtHandle_t cublas_ = nullptr;
   std::unique_ptr<Buffer> workspace_;            // of cuBLASLt
   std::unique_ptr<Buffer> attention_workspace_;  // see cuda::AttentionWorkspace
-  std::map<ProductShape, std::unique_ptr<Product>> products_;
+  std::unique_ptr<cuda::CublasProducts> products_;
 };
 
 }  // namespace nanovllm

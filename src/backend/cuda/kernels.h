@@ -58,8 +58,12 @@ void launch_act_and_mul(cudaStream_t stream, void* out, const void* gate_up, DTy
 void launch_gather_rows(cudaStream_t stream, void* out, const void* x, const int32_t* rows,
                         int num_rows, int64_t row_bytes);
 
-// out[R,N] += bias[N]; out is float32 or bfloat16.
-void launch_add_bias(cudaStream_t stream, void* out, DType dtype, const float* bias, int num_rows,
-                     int width);
+// Every row of out[R,N] = bias[N], or += bias; out is float32 or bfloat16.
+void launch_bias(cudaStream_t stream, void* out, DType dtype, const float* bias, int num_rows,
+                 int width, bool accumulate);
+
+// out[T,N] (+)= x[T,K] W[N,K]^T in a fixed order.
+void launch_linear_float(cudaStream_t stream, float* out, const float* x, const float* weight,
+                         int64_t num_rows, int n, int k, bool accumulate);
 
 }  // namespace nanovllm::cuda

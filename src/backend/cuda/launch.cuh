@@ -33,13 +33,18 @@ void launch_clusters(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, 
     NANOVLLM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              static_cast<int>(shared_bytes)));
   }
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[3] = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
+  // Kernels run beside each other only where they want the same division of a multiprocessor's
+  // memory into cache and shared memory: all of ours want as much shared memory as there is.
+  auto& carveout = attributes[config.numAttrs++];
+  carveout.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  carveout.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   if (supports_programmatic_launch()) {
     auto& attribute = attributes[config.numAttrs++];
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

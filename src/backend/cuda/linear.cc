@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/memory.h"
-#include "backend/cuda/product.h"
 #include "base/check.h"
 
 namespace nanovllm {
@@ -16,10 +16,6 @@ struct CudaLinearWeight final : LinearWeight {
   std::unique_ptr<Buffer> data;  // [N, K] of dtype
   std::unique_ptr<Buffer> bias;  // [N] float32, or none
 };
-
-cudaDataType_t cuda_type(DType dtype) {
-  return dtype == DType::kBFloat16 ? CUDA_R_16BF : CUDA_R_32F;
-}
 
 float element(const HostMatrix& matrix, int64_t index) {
   switch (matrix.dtype) {
@@ -57,13 +53,6 @@ void read_elements(void* out, DType dtype, const HostMatrix& matrix, int64_t beg
 
 }  // namespace
 
-CudaBackend::Product::~Product() {
-  cublasLtMatrixLayoutDestroy(weight);
-  cublasLtMatrixLayoutDestroy(x);
-  cublasLtMatrixLayoutDestroy(out);
-  cublasLtMatmulDescDestroy(description);
-}
-
 std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatrix> pieces,
                                                        const float* bias, DType dtype) {
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
@@ -93,51 +82,45 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
   return weight;
 }
 
-// cuBLASLt thinks in columns: out^T[N,T] = W[N,K] x^T[K,T], with W and x as stored being K x N and
-// K x T.
-const CudaBackend::Product& CudaBackend::product(const ProductShape& shape) {
-  auto& entry = products_[shape];
-  if (entry != nullptr) return *entry;
-  const auto [rows, n, k, x_type, out_type] = shape;
-  auto made = std::make_unique<Product>();
-  NANOVLLM_CUDA_CHECK(cublasLtMatmulDescCreate(&made->description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-  const cublasOperation_t transpose = CUBLAS_OP_T;
-  NANOVLLM_CUDA_CHECK(cublasLtMatmulDescSetAttribute(made->description, CUBLASLT_MATMUL_DESC_TRANSA,
-                                                     &transpose, sizeof(transpose)));
-  NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&made->weight, cuda_type(x_type), k, n, k));
-  NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&made->x, cuda_type(x_type), k, rows, k));
-  NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&made->out, cuda_type(out_type), n, rows, n));
-  cublasLtMatmulPreference_t preference = nullptr;
-  NANOVLLM_CUDA_CHECK(cublasLtMatmulPreferenceCreate(&preference));
-  const size_t workspace = workspace_->bytes();
-  NANOVLLM_CUDA_CHECK(cublasLtMatmulPreferenceSetAttribute(
-      preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)));
-  cublasLtMatmulHeuristicResult_t result = {};
-  int count = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(cublas_, made->description, made->weight, made->x, made->out,
-                                     made->out, preference, 1, &result, &count);
-  cublasLtMatmulPreferenceDestroy(preference);
-  cuda::check(count > 0 ? status : CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic");
-  made->algorithm = result.algo;
-  entry = std::move(made);
-  return *entry;
+void CudaBackend::multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate) {
+  const auto& w = static_cast<const CudaLinearWeight&>(weight);
+  if (deterministic_ && x.dtype == DType::kFloat32) {
+    cuda::launch_linear_float(stream_, out.f32(), x.f32(), static_cast<float*>(w.data->data()),
+                              x.rows(), static_cast<int>(w.out_features),
+                              static_cast<int>(w.in_features), accumulate);
+  } else {
+    products_->multiply(stream_, out, x, w.data->data(), w.out_features, accumulate);
+  }
+}
+
+bool CudaBackend::launch_if_skinny(cuda::SkinnyProduct product, Tensor out, Tensor x,
+                                   const LinearWeight& weight) {
+  const auto& w = static_cast<const CudaLinearWeight&>(weight);
+  NANOVLLM_CHECK(x.row_size() == w.in_features);
+  if (w.dtype != DType::kBFloat16) return false;
+  product.rows = static_cast<int>(x.rows());
+  product.out_features = static_cast<int>(w.out_features);
+  product.in_features = static_cast<int>(w.in_features);
+  product.weight = w.data->data();
+  product.bias = w.bias == nullptr ? nullptr : static_cast<const float*>(w.bias->data());
+  product.x = x.data;
+  product.out = out.data;
+  product.out_dtype = out.dtype;
+  product.fixed_order = deterministic_;
+  return cuda::launch_skinny(stream_, product, properties_.multiProcessorCount);
 }
 
 void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   const auto& w = static_cast<const CudaLinearWeight&>(weight);
   if (x.rows() == 0) return;
-  NANOVLLM_CHECK(x.row_size() == w.in_features && out.row_size() == w.out_features &&
-                 x.dtype == w.dtype);
-  const Product& p = product({x.rows(), w.out_features, w.in_features, x.dtype, out.dtype});
-  const float one = 1, zero = 0;
-  NANOVLLM_CUDA_CHECK(cublasLtMatmul(cublas_, p.description, &one, w.data->data(), p.weight, x.data,
-                                     p.x, &zero, out.data, p.out, out.data, p.out, &p.algorithm,
-                                     workspace_->data(), workspace_->bytes(), stream_));
+  NANOVLLM_CHECK(out.row_size() == w.out_features && x.dtype == w.dtype);
+  if (launch_if_skinny({}, out, x, w)) return;
+  // The product is added to the bias, so that the sum is rounded once.
   if (w.bias != nullptr) {
-    cuda::launch_add_bias(stream_, out.data, out.dtype, static_cast<float*>(w.bias->data()),
-                          static_cast<int>(out.rows()), static_cast<int>(out.row_size()));
+    cuda::launch_bias(stream_, out.data, out.dtype, static_cast<float*>(w.bias->data()),
+                      static_cast<int>(out.rows()), static_cast<int>(out.row_size()), false);
   }
+  multiply(out, x, w, w.bias != nullptr);
 }
 
 }  // namespace nanovllm

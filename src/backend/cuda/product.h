@@ -1,21 +1,39 @@
-// One matrix product as cuBLASLt wants it, with the algorithm chosen for its shape.
+// Products by cuBLASLt: out[T,N] = x[T,K] W[N,K]^T, with the algorithm chosen once for a shape.
 #pragma once
 
 #include <cublasLt.h>
+#include <cuda_runtime_api.h>
 
-#include "backend/cuda/cuda_backend.h"
+#include <map>
+#include <memory>
+#include <tuple>
 
-namespace nanovllm {
+#include "ops/tensor.h"
 
-struct CudaBackend::Product {
-  cublasLtMatmulDesc_t description = nullptr;
-  cublasLtMatrixLayout_t weight = nullptr, x = nullptr, out = nullptr;
-  cublasLtMatmulAlgo_t algorithm = {};
+namespace nanovllm::cuda {
 
-  Product() = default;
-  ~Product();
-  Product(const Product&) = delete;
-  Product& operator=(const Product&) = delete;
+class CublasProducts {
+ public:
+  // `workspace` is what the kernels may use, for one product at a time.
+  CublasProducts(void* workspace, size_t workspace_bytes);
+  ~CublasProducts();
+  CublasProducts(const CublasProducts&) = delete;
+  CublasProducts& operator=(const CublasProducts&) = delete;
+
+  // `accumulate` adds to out.
+  void multiply(cudaStream_t stream, Tensor out, Tensor x, const void* weight, int64_t n,
+                bool accumulate);
+
+ private:
+  // Rows, N, K, dtype of x and of out.
+  using Shape = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
+  struct Problem;
+  cublasLtMatmulAlgo_t algorithm(const Shape& shape);
+
+  cublasLtHandle_t handle_ = nullptr;
+  void* const workspace_;
+  const size_t workspace_bytes_;
+  std::map<Shape, cublasLtMatmulAlgo_t> algorithms_;
 };
 
-}  // namespace nanovllm
+}  // namespace nanovllm::cuda

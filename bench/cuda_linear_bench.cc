@@ -1,0 +1,358 @@
+// Matrix products on a GPU: ours beside cuBLASLt, for the shapes of Qwen3-0.6B and 8B, and a whole
+// decode step's products in one graph. Weights are rotated so that none is found in L2; all times
+// are of CUDA graphs with enough launches that the start does not count.
+//
+//   cuda_linear_bench [check|products|step]
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/linear_skinny.h"
+
+namespace nanovllm::cuda {
+namespace {
+
+using Bf16 = BFloat16;
+constexpr int kMultiprocessors = 132;
+
+struct Shape {
+  const char* name;
+  int n, k;
+  Epilogue epilogue;
+  bool norm;
+};
+const Shape kSmall[] = {{"qkv", 4096, 1024, Epilogue::kStore, true},
+                        {"o", 1024, 2048, Epilogue::kAdd, false},
+                        {"gate_up", 6144, 1024, Epilogue::kActAndMul, true},
+                        {"down", 1024, 3072, Epilogue::kAdd, false},
+                        {"head", 151936, 1024, Epilogue::kStore, false}};
+const Shape kLarge[] = {{"qkv 8B", 6144, 4096, Epilogue::kStore, true},
+                        {"o 8B", 4096, 4096, Epilogue::kAdd, false},
+                        {"gate_up 8B", 24576, 4096, Epilogue::kActAndMul, true},
+                        {"down 8B", 4096, 12288, Epilogue::kAdd, false}};
+
+// n numbers in [-scale, scale) on the device; the seed moves them along.
+template <typename T>
+T* device_array(int64_t n, float scale = 1, int seed = 1) {
+  static const std::vector<float> random = [] {
+    std::mt19937 engine(1);
+    std::vector<float> values(1000003);
+    for (float& value : values) value = static_cast<float>(engine() >> 8) * 0x1p-23f - 1;
+    return values;
+  }();
+  std::vector<T> host(std::min<int64_t>(n, 32 << 20));
+  for (size_t i = 0; i < host.size(); ++i) {
+    const float value = random[(i + static_cast<size_t>(seed) * 7919) % random.size()] * scale;
+    if constexpr (sizeof(T) == 2) {
+      host[i] = to_bfloat16(value);
+    } else {
+      host[i] = value;
+    }
+  }
+  T* p = nullptr;
+  NANOVLLM_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&p), n * sizeof(T)));
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(host.size()))
+    NANOVLLM_CUDA_CHECK(cudaMemcpy(p + i, host.data(),
+                                   std::min<int64_t>(n - i, host.size()) * sizeof(T),
+                                   cudaMemcpyHostToDevice));
+  return p;
+}
+
+// Microseconds of one replay of what `enqueue` puts on the stream.
+double time_graph(const std::function<void(cudaStream_t)>& enqueue, int replays = 5) {
+  static cudaStream_t stream = [] {
+    cudaStream_t s;
+    NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    return s;
+  }();
+  enqueue(stream);
+  NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream));
+  cudaGraph_t graph;
+  cudaGraphExec_t instance;
+  NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  enqueue(stream);
+  NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  NANOVLLM_CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
+  cudaEvent_t begin, end;
+  cudaEventCreate(&begin);
+  cudaEventCreate(&end);
+  std::vector<double> times;
+  for (int i = 0; i < replays + 1; ++i) {
+    NANOVLLM_CUDA_CHECK(cudaEventRecord(begin, stream));
+    NANOVLLM_CUDA_CHECK(cudaGraphLaunch(instance, stream));
+    NANOVLLM_CUDA_CHECK(cudaEventRecord(end, stream));
+    NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream));
+    float ms = 0;
+    cudaEventElapsedTime(&ms, begin, end);
+    if (i > 0) times.push_back(ms * 1e3);
+  }
+  std::sort(times.begin(), times.end());
+  cudaGraphExecDestroy(instance);
+  cudaGraphDestroy(graph);
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return times[times.size() / 2];
+}
+
+// out = x W^T through cuBLASLt with the best of the first `tries` algorithms.
+class Cublas {
+ public:
+  Cublas() {
+    NANOVLLM_CUDA_CHECK(cublasLtCreate(&handle_));
+    NANOVLLM_CUDA_CHECK(cudaMalloc(&workspace_, kWorkspace));
+  }
+  struct Problem {
+    cublasLtMatmulDesc_t description;
+    cublasLtMatrixLayout_t w, x, out;
+    std::vector<cublasLtMatmulHeuristicResult_t> results;
+  };
+  Problem problem(int rows, int n, int k, bool float_out, int tries) {
+    Problem p;
+    cublasLtMatmulDescCreate(&p.description, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    const cublasOperation_t transpose = CUBLAS_OP_T;
+    cublasLtMatmulDescSetAttribute(p.description, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
+                                   sizeof transpose);
+    cublasLtMatrixLayoutCreate(&p.w, CUDA_R_16BF, k, n, k);
+    cublasLtMatrixLayoutCreate(&p.x, CUDA_R_16BF, k, rows, k);
+    cublasLtMatrixLayoutCreate(&p.out, float_out ? CUDA_R_32F : CUDA_R_16BF, n, rows, n);
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulPreferenceCreate(&preference);
+    const size_t workspace = kWorkspace;
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                         &workspace, sizeof workspace);
+    p.results.resize(tries);
+    int count = 0;
+    NANOVLLM_CUDA_CHECK(cublasLtMatmulAlgoGetHeuristic(handle_, p.description, p.w, p.x, p.out,
+                                                       p.out, preference, tries, p.results.data(),
+                                                       &count));
+    p.results.resize(count);
+    return p;
+  }
+  void run(cudaStream_t stream, const Problem& p, int algorithm, const Bf16* w, const Bf16* x,
+           void* out) {
+    const float one = 1, zero = 0;
+    NANOVLLM_CUDA_CHECK(cublasLtMatmul(handle_, p.description, &one, w, p.w, x, p.x, &zero, out,
+                                       p.out, out, p.out, &p.results[algorithm].algo, workspace_,
+                                       kWorkspace, stream));
+  }
+
+ private:
+  static constexpr size_t kWorkspace = size_t{32} << 20;
+  cublasLtHandle_t handle_;
+  void* workspace_;
+};
+
+template <typename T>
+std::vector<T> to_host(const T* p, int64_t n) {
+  std::vector<T> v(n);
+  NANOVLLM_CUDA_CHECK(cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
+  return v;
+}
+
+// Every epilogue and prologue against simple kernels.
+int check() {
+  int failures = 0;
+  Cublas cublas;
+  constexpr int kShapes[][2] = {{4096, 1024}, {1024, 2048}, {1024, 3072}, {6144, 1024}, {50, 8},
+                                {1003, 200},  {8200, 1032}, {256, 12288}, {24576, 4096}};
+  for (const auto& shape : kShapes) {
+    const int n = shape[0], k = shape[1];
+    for (const int rows : {1, 2, 5, 8, 9, 16, 17, 32}) {
+      Bf16* w = device_array<Bf16>(int64_t{n} * k, 1, 3);
+      Bf16* x = device_array<Bf16>(int64_t{rows} * k, 1, 4);
+      float* residual_in = device_array<float>(int64_t{rows} * k, 1, 5);
+      float* norm = device_array<float>(k, 1, 6);
+      float* bias = device_array<float>(n, 1, 7);
+      Bf16* hidden = device_array<Bf16>(int64_t{rows} * k);
+      float* y = device_array<float>(int64_t{rows} * n);
+      float* out = device_array<float>(int64_t{rows} * n, 1, 8);
+      const std::vector<float> before = to_host(out, int64_t{rows} * n);
+      const std::vector<float> b = to_host(bias, n);
+      for (const bool with_norm : {false, true}) {
+        if (with_norm)
+          launch_rms_norm(nullptr, hidden, DType::kBFloat16, nullptr, nullptr, residual_in, norm,
+                          rows, k, 1e-6f, 0);
+        const auto problem = cublas.problem(rows, n, k, true, 1);
+        cublas.run(nullptr, problem, 0, w, with_norm ? hidden : x, y);
+        const std::vector<float> expected = to_host(y, int64_t{rows} * n);
+        for (const Epilogue e : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kActAndMul}) {
+          if (e == Epilogue::kActAndMul && n % 2 != 0) continue;
+          SkinnyProduct p;
+          p.rows = rows, p.out_features = n, p.in_features = k, p.weight = w, p.bias = bias;
+          p.x = with_norm ? static_cast<void*>(residual_in) : x;
+          if (with_norm) p.norm = {norm, 1e-6f, 0};
+          p.epilogue = e, p.out = out;
+          p.out_dtype = e == Epilogue::kStore ? DType::kFloat32 : DType::kBFloat16;
+          NANOVLLM_CUDA_CHECK(
+              cudaMemcpy(out, before.data(), before.size() * 4, cudaMemcpyHostToDevice));
+          if (!launch_skinny(nullptr, p, kMultiprocessors)) continue;
+          NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
+          double error = 0, norm2 = 0;
+          const int width = e == Epilogue::kActAndMul ? n / 2 : n;
+          const std::vector<float> f = to_host(out, int64_t{rows} * n);
+          const std::vector<Bf16> h = to_host(reinterpret_cast<Bf16*>(out), int64_t{rows} * width);
+          for (int64_t i = 0; i < int64_t{rows} * width; ++i) {
+            const int64_t row = i / width, c = i % width;
+            const auto at = [&](int64_t col) { return double(expected[row * n + col]) + b[col]; };
+            double want = at(c), got = f[i];
+            if (e == Epilogue::kAdd) want += before[i];
+            if (e == Epilogue::kActAndMul) {
+              want = want / (1 + std::exp(-want)) * at(width + c);
+              got = to_float(h[i]);
+            }
+            error += (got - want) * (got - want);
+            norm2 += want * want;
+          }
+          const double relative = std::sqrt(error / norm2);
+          const double limit = e == Epilogue::kStore ? (with_norm ? 3e-4 : 5e-6) : 6e-3;
+          if (!(relative < limit)) {
+            ++failures;
+            std::printf("WRONG n %d k %d rows %d norm %d epilogue %d: %.2e\n", n, k, rows,
+                        with_norm, static_cast<int>(e), relative);
+          }
+        }
+      }
+      for (void* p : {(void*)w, (void*)x, (void*)residual_in, (void*)norm, (void*)bias,
+                      (void*)hidden, (void*)y, (void*)out})
+        cudaFree(p);
+    }
+  }
+  std::printf("check: %d failures\n", failures);
+  return failures;
+}
+
+void products(const std::vector<int>& row_counts, bool large) {
+  static Cublas cublas;
+  std::printf("%-11s %5s | %8s %6s | %8s %8s %3s | %8s\n", "shape", "rows", "ours us", "GB/s",
+              "cublas0", "best", "#", "norm+ours");
+  const std::vector<Shape> shapes = large
+                                        ? std::vector<Shape>(std::begin(kLarge), std::end(kLarge))
+                                        : std::vector<Shape>(std::begin(kSmall), std::end(kSmall));
+  for (const Shape& s : shapes) {
+    const int64_t bytes = int64_t{2} * s.n * s.k;
+    const int copies = static_cast<int>(std::max<int64_t>(2, (int64_t{300} << 20) / bytes + 1));
+    const int launches = std::max(copies, 8);
+    std::vector<Bf16*> weights;
+    for (int i = 0; i < copies; ++i)
+      weights.push_back(device_array<Bf16>(int64_t{s.n} * s.k, 0.03f, i));
+    const int max_rows = *std::max_element(row_counts.begin(), row_counts.end());
+    Bf16* x = device_array<Bf16>(int64_t{max_rows} * s.k);
+    float* residual = device_array<float>(int64_t{max_rows} * s.k);
+    float* norm = device_array<float>(s.k);
+    auto* out = device_array<float>(int64_t{max_rows} * s.n);
+    for (const int rows : row_counts) {
+      double ours = 0, fused = 0;
+      SkinnyProduct p;
+      p.rows = rows, p.out_features = s.n, p.in_features = s.k, p.x = x;
+      p.epilogue = s.epilogue, p.out = out;
+      p.out_dtype = s.n > 100000 ? DType::kFloat32 : DType::kBFloat16;
+      const auto run = [&](cudaStream_t stream) {
+        for (int i = 0; i < launches; ++i) {
+          p.weight = weights[i % copies];
+          launch_skinny(stream, p, kMultiprocessors);
+        }
+      };
+      p.weight = weights[0];
+      if (launch_skinny(nullptr, p, kMultiprocessors)) ours = time_graph(run) / launches;
+      p.norm = {norm, 1e-6f, 0}, p.x = residual;
+      if (s.norm && launch_skinny(nullptr, p, kMultiprocessors)) fused = time_graph(run) / launches;
+      const auto problem = cublas.problem(rows, s.n, s.k, p.out_dtype == DType::kFloat32, 8);
+      double first = 0, best = 1e9;
+      int which = 0;
+      for (int a = 0; a < static_cast<int>(problem.results.size()); ++a) {
+        const double t = time_graph([&](cudaStream_t stream) {
+                           for (int i = 0; i < launches; ++i)
+                             cublas.run(stream, problem, a, weights[i % copies], x, out);
+                         }) /
+                         launches;
+        if (a == 0) first = t;
+        if (t < best) best = t, which = a;
+      }
+      std::printf("%-11s %5d | %8.2f %6.0f | %8.2f %8.2f %3d | %8.2f | %5.0f TFLOP/s\n", s.name,
+                  rows, ours, ours > 0 ? bytes / ours * 1e-3 : 0, first, best, which, fused,
+                  2e-6 * rows * s.n * s.k / best);
+    }
+    for (Bf16* w : weights) cudaFree(w);
+    cudaFree(x), cudaFree(residual), cudaFree(norm), cudaFree(out);
+  }
+}
+
+struct LayerWeights {
+  Bf16 *qkv, *o, *gate_up, *down;
+};
+
+// All products of one decode step of Qwen3-0.6B: 28 layers and the head.
+void step(const std::vector<int>& row_counts) {
+  std::vector<LayerWeights> layers;
+  for (int i = 0; i < 28; ++i)
+    layers.push_back(
+        {device_array<Bf16>(4096 * 1024, 0.03f, i), device_array<Bf16>(1024 * 2048, 0.03f, i),
+         device_array<Bf16>(6144 * 1024, 0.03f, i), device_array<Bf16>(1024 * 3072, 0.03f, i)});
+  Bf16* head = device_array<Bf16>(151936 * 1024, 0.03f);
+  float* residual = device_array<float>(256 * 1024);
+  float* norm = device_array<float>(1024);
+  Bf16 *hidden = device_array<Bf16>(256 * 1024), *qkv = device_array<Bf16>(256 * 4096),
+       *attention = device_array<Bf16>(256 * 2048), *mlp = device_array<Bf16>(256 * 3072);
+  float* logits = device_array<float>(256 * 151936);
+  for (const int rows : row_counts) {
+    const auto product = [&](int n, int k, const void* w, const void* x, const float* norm_weight,
+                             Epilogue e, void* out, DType dtype) {
+      SkinnyProduct p;
+      p.rows = rows, p.out_features = n, p.in_features = k, p.weight = w, p.x = x;
+      if (norm_weight != nullptr) p.norm = {norm_weight, 1e-6f, 0};
+      p.epilogue = e, p.out = out, p.out_dtype = dtype;
+      return p;
+    };
+    const auto run = [&](cudaStream_t stream, bool with_head) {
+      for (const LayerWeights& l : layers) {
+        for (const SkinnyProduct& p :
+             {product(4096, 1024, l.qkv, residual, norm, Epilogue::kStore, qkv, DType::kBFloat16),
+              product(1024, 2048, l.o, attention, nullptr, Epilogue::kAdd, residual,
+                      DType::kBFloat16),
+              product(6144, 1024, l.gate_up, residual, norm, Epilogue::kActAndMul, mlp,
+                      DType::kBFloat16),
+              product(1024, 3072, l.down, mlp, nullptr, Epilogue::kAdd, residual,
+                      DType::kBFloat16)})
+          launch_skinny(stream, p, kMultiprocessors);
+      }
+      if (!with_head) return;
+      launch_rms_norm(stream, hidden, DType::kBFloat16, nullptr, nullptr, residual, norm, rows,
+                      1024, 1e-6f, 0);
+      launch_skinny(
+          stream,
+          product(151936, 1024, head, hidden, nullptr, Epilogue::kStore, logits, DType::kFloat32),
+          kMultiprocessors);
+    };
+    const double layers_only = time_graph([&](cudaStream_t s) { run(s, false); });
+    const double all = time_graph([&](cudaStream_t s) { run(s, true); });
+    std::printf(
+        "step, %3d rows: 28 layers %.1f us (%.2f a layer; memory floor %.1f), with the head "
+        "%.1f us\n",
+        rows, layers_only, layers_only / 28, 28 * 31.46e6 / 4.65e6, all);
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm::cuda
+
+int main(int argc, char** argv) {
+  using namespace nanovllm::cuda;
+  const std::string what = argc > 1 ? argv[1] : "all";
+  int failures = 0;
+  if (what == "check" || what == "all") failures = check();
+  if (what == "step" || what == "all") step({1, 2, 4, 8, 16, 32});
+  if (what == "ones") step({1, 8});
+  if (what == "products" || what == "all") products({1, 2, 4, 8, 16, 32, 64, 128, 256}, false);
+  if (what == "large" || what == "all") products({1, 8, 32}, true);
+  if (what == "prefill" || what == "all") products({512, 2048, 8192}, false);
+  return failures;
+}

@@ -1,0 +1,50 @@
+// Matrix products with few rows, where streaming the weights is all that counts; see
+// linear_skinny.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "ops/backend.h"
+
+namespace nanovllm::cuda {
+
+// RMSNorm as part of a product.
+struct NormParams {
+  const float* weight = nullptr;  // float32 [K]
+  float eps = 0;
+  float offset = 0;  // added to the weight
+};
+
+// What becomes of the product's rows.
+enum class Epilogue {
+  kStore,      // out = y
+  kAdd,        // out (float32) += y rounded to bfloat16
+  kActAndMul,  // out[I] = activation(y[0, I)) * y[I, 2I), both rounded to bfloat16 before
+};
+
+// y[R,N] = x[R,K] W[N,K]^T + bias, all bfloat16 but the bias; with a norm, x is the RMSNorm of a
+// float32 residual stream, rounded to bfloat16.
+struct SkinnyProduct {
+  int rows = 0;          // R
+  int out_features = 0;  // N
+  int in_features = 0;   // K
+  const void* weight = nullptr;
+  const float* bias = nullptr;  // [N], or none
+  const void* x = nullptr;      // [R,K] bfloat16, or float32 with a norm
+  NormParams norm = {};         // no weight = none
+  Epilogue epilogue = Epilogue::kStore;
+  Activation activation = Activation::kSilu;
+  void* out = nullptr;  // [R,N], or [R,N/2] with kActAndMul
+  DType out_dtype = DType::kBFloat16;
+  // A row's result is the same for any number of rows, and any number is taken.
+  bool fixed_order = false;
+};
+
+// More rows are left to cuBLASLt, but for a fixed order.
+constexpr int kMaxSkinnyRows = 8;
+constexpr int kFixedOrderRows = 32;  // at once
+
+// Returns false, having done nothing, for products that it does not take.
+bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product, int multiprocessors);
+
+}  // namespace nanovllm::cuda
