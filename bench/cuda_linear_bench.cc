@@ -290,54 +290,56 @@ struct LayerWeights {
   Bf16 *qkv, *o, *gate_up, *down;
 };
 
-// All products of one decode step of Qwen3-0.6B: 28 layers and the head.
-void step(const std::vector<int>& row_counts) {
-  std::vector<LayerWeights> layers;
-  for (int i = 0; i < 28; ++i)
-    layers.push_back(
-        {device_array<Bf16>(4096 * 1024, 0.03f, i), device_array<Bf16>(1024 * 2048, 0.03f, i),
-         device_array<Bf16>(6144 * 1024, 0.03f, i), device_array<Bf16>(1024 * 3072, 0.03f, i)});
-  Bf16* head = device_array<Bf16>(151936 * 1024, 0.03f);
-  float* residual = device_array<float>(256 * 1024);
-  float* norm = device_array<float>(1024);
-  Bf16 *hidden = device_array<Bf16>(256 * 1024), *qkv = device_array<Bf16>(256 * 4096),
-       *attention = device_array<Bf16>(256 * 2048), *mlp = device_array<Bf16>(256 * 3072);
-  float* logits = device_array<float>(256 * 151936);
-  for (const int rows : row_counts) {
-    const auto product = [&](int n, int k, const void* w, const void* x, const float* norm_weight,
-                             Epilogue e, void* out, DType dtype) {
-      SkinnyProduct p;
-      p.rows = rows, p.out_features = n, p.in_features = k, p.weight = w, p.x = x;
-      if (norm_weight != nullptr) p.norm = {norm_weight, 1e-6f, 0};
-      p.epilogue = e, p.out = out, p.out_dtype = dtype;
-      return p;
-    };
-    const auto run = [&](cudaStream_t stream, bool with_head) {
-      for (const LayerWeights& l : layers) {
-        for (const SkinnyProduct& p :
-             {product(4096, 1024, l.qkv, residual, norm, Epilogue::kStore, qkv, DType::kBFloat16),
-              product(1024, 2048, l.o, attention, nullptr, Epilogue::kAdd, residual,
-                      DType::kBFloat16),
-              product(6144, 1024, l.gate_up, residual, norm, Epilogue::kActAndMul, mlp,
-                      DType::kBFloat16),
-              product(1024, 3072, l.down, mlp, nullptr, Epilogue::kAdd, residual,
-                      DType::kBFloat16)})
-          launch_skinny(stream, p, kMultiprocessors);
-      }
-      if (!with_head) return;
-      launch_rms_norm(stream, hidden, DType::kBFloat16, nullptr, nullptr, residual, norm, rows,
-                      1024, 1e-6f, 0);
-      launch_skinny(
-          stream,
-          product(151936, 1024, head, hidden, nullptr, Epilogue::kStore, logits, DType::kFloat32),
-          kMultiprocessors);
-    };
-    const double layers_only = time_graph([&](cudaStream_t s) { run(s, false); });
-    const double all = time_graph([&](cudaStream_t s) { run(s, true); });
-    std::printf(
-        "step, %3d rows: 28 layers %.1f us (%.2f a layer; memory floor %.1f), with the head "
-        "%.1f us\n",
-        rows, layers_only, layers_only / 28, 28 * 31.46e6 / 4.65e6, all);
+// The products of the layers of one decode step of Qwen3-0.6B.
+class DecodeStep {
+ public:
+  explicit DecodeStep(int rows) : rows_(rows) {
+    for (int i = 0; i < kLayers; ++i)
+      layers_.push_back(
+          {device_array<Bf16>(4096 * 1024, 0.03f, i), device_array<Bf16>(1024 * 2048, 0.03f, i),
+           device_array<Bf16>(6144 * 1024, 0.03f, i), device_array<Bf16>(1024 * 3072, 0.03f, i)});
+  }
+
+  // What is between two attentions: from one layer's output projection to the next one's q, k, v.
+  void run(cudaStream_t stream) const {
+    for (int i = 0; i < kLayers; ++i) {
+      const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % kLayers];
+      for (const SkinnyProduct& p :
+           {product(1024, 2048, l.o, attention_, false, Epilogue::kAdd, residual_),
+            product(6144, 1024, l.gate_up, residual_, true, Epilogue::kActAndMul, mlp_),
+            product(1024, 3072, l.down, mlp_, false, Epilogue::kAdd, residual_),
+            product(4096, 1024, next.qkv, residual_, true, Epilogue::kStore, qkv_)})
+        launch_skinny(stream, p, kMultiprocessors);
+    }
+  }
+
+  static constexpr int kLayers = 28;
+
+ private:
+  SkinnyProduct product(int n, int k, const void* weight, const void* x, bool norm,
+                        Epilogue epilogue, void* out) const {
+    SkinnyProduct p;
+    p.rows = rows_, p.out_features = n, p.in_features = k, p.weight = weight, p.x = x;
+    if (norm) p.norm = {norm_, 1e-6f, 0};
+    p.epilogue = epilogue, p.out = out;
+    return p;
+  }
+
+  const int rows_;
+  std::vector<LayerWeights> layers_;
+  float* residual_ = device_array<float>(256 * 1024);
+  float* norm_ = device_array<float>(1024);
+  Bf16* qkv_ = device_array<Bf16>(256 * 4096);
+  Bf16* attention_ = device_array<Bf16>(256 * 2048);
+  Bf16* mlp_ = device_array<Bf16>(256 * 3072);
+};
+
+void step() {
+  for (const int rows : {1, 2, 4, 8}) {
+    const DecodeStep decode(rows);
+    const double time = time_graph([&](cudaStream_t s) { decode.run(s); });
+    std::printf("28 layers, %d rows: %.1f us (%.2f a layer, memory floor %.2f)\n", rows, time,
+                time / 28, 31.46e6 / 4.65e6);
   }
 }
 
@@ -349,8 +351,7 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
   int failures = 0;
   if (what == "check" || what == "all") failures = check();
-  if (what == "step" || what == "all") step({1, 2, 4, 8, 16, 32});
-  if (what == "ones") step({1, 8});
+  if (what == "step" || what == "all") step();
   if (what == "products" || what == "all") products({1, 2, 4, 8, 16, 32, 64, 128, 256}, false);
   if (what == "large" || what == "all") products({1, 8, 32}, true);
   if (what == "prefill" || what == "all") products({512, 2048, 8192}, false);

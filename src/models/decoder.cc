@@ -33,6 +33,10 @@ class Decoder final : public Model {
 
  private:
   void load(const ModelContext& context, const DecoderOptions& options);
+  // From a layer's attention to the next one's qkv, or to the hidden rows of the logits; at once
+  // where the backend can.
+  void finish_layer(Step& step, int i) const;
+  bool finish_layer_at_once(Step& step, int i) const;
 
   const ModelConfig& config_;
   Backend& backend_;
@@ -94,14 +98,40 @@ void Decoder::load(const ModelContext& context, const DecoderOptions& options) {
   weight_bytes_ = loader.weight_bytes();
 }
 
+void Decoder::finish_layer(Step& step, int i) const {
+  const DecoderLayer* next = i + 1 < num_layers() ? &layers_[i + 1] : nullptr;
+  layers_[i].attention.project(step);
+  add_and_norm(step, layers_[i].post_attention_norm, config_.rms_norm_eps);
+  layers_[i].mlp.forward(step);
+  add_and_norm(step, next != nullptr ? next->input_norm : norm_, config_.rms_norm_eps);
+  if (next != nullptr) next->attention.read(step);
+}
+
+bool Decoder::finish_layer_at_once(Step& step, int i) const {
+  if (communicator_.world_size() > 1) return false;  // the ranks meet in between
+  const DecoderLayer& layer = layers_[i];
+  const DecoderLayer* next = i + 1 < num_layers() ? &layers_[i + 1] : nullptr;
+  const float eps = config_.rms_norm_eps;
+  const LayerTail tail = {.output_proj = &layer.attention.output_proj(),
+                          .norm = {layer.post_attention_norm, eps},
+                          .gate_up_proj = &layer.mlp.gate_up_proj(),
+                          .activation = layer.mlp.activation(),
+                          .down_proj = &layer.mlp.down_proj(),
+                          .next_norm = {next != nullptr ? next->input_norm : norm_, eps},
+                          .next_proj = next != nullptr ? &next->attention.input_proj() : nullptr};
+  return backend_.layer_tail(next != nullptr ? step.x.qkv : step.x.hidden, step.x.residual,
+                             step.x.attention, step.x.mlp, tail);
+}
+
 void Decoder::forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) {
   NANOVLLM_CHECK(kv_caches.size() == layers_.size());
   Step step{backend_, communicator_, batch, workspace_->activations(batch.num_tokens)};
   embedding_.forward(step);
   backend_.rms_norm(step.x.hidden, step.x.residual, layers_[0].input_norm, config_.rms_norm_eps, 0);
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  layers_[0].attention.read(step);
+  for (int i = 0; i < num_layers(); ++i) {
     const DecoderLayer& layer = layers_[i];
-    const bool is_last = i + 1 == layers_.size();
+    const bool is_last = i + 1 == num_layers();
     if (is_last && batch.num_logits == 0) {  // nothing but the KV is wanted
       layer.attention.store(step, kv_caches[i], cos_sin_);
       break;
@@ -109,10 +139,7 @@ void Decoder::forward(const ForwardBatch& batch, std::span<const KvCache> kv_cac
     layer.attention.attend(step, kv_caches[i], cos_sin_);
     // As many rows as tokens are all rows, in order.
     if (is_last && batch.num_logits < batch.num_tokens) workspace_->keep_rows(step);
-    layer.attention.project(step);
-    add_and_norm(step, layer.post_attention_norm, config_.rms_norm_eps);
-    layer.mlp.forward(step);
-    add_and_norm(step, is_last ? norm_ : layers_[i + 1].input_norm, config_.rms_norm_eps);
+    if (!finish_layer_at_once(step, i)) finish_layer(step, i);
   }
   last_hidden_ = step.x.hidden.first_rows(batch.num_logits);
 }

@@ -134,17 +134,19 @@ void Attention::load(const ModelContext& context, WeightLoader& loader, const st
   params_.window = options.window;
 }
 
+void Attention::read(Step& step) const {
+  step.backend.linear(step.x.qkv, step.x.hidden, *qkv_proj_);
+}
+
 void Attention::store(Step& step, const KvCache& cache, Tensor cos_sin) const {
   RopeParams rope = rope_;
   rope.cos_sin = cos_sin;
-  step.backend.linear(step.x.qkv, step.x.hidden, *qkv_proj_);
   step.backend.qk_norm_rope_store(step.x.qkv, params_.num_heads, rope, cache, step.batch);
 }
 
 void Attention::attend(Step& step, const KvCache& cache, Tensor cos_sin) const {
   RopeParams rope = rope_;
   rope.cos_sin = cos_sin;
-  step.backend.linear(step.x.qkv, step.x.hidden, *qkv_proj_);
   step.backend.store_and_attend(step.x.attention, step.x.qkv, rope, cache, params_, step.batch);
 }
 

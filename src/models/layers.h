@@ -90,11 +90,16 @@ class Attention {
  public:
   void load(const ModelContext& context, WeightLoader& loader, const std::string& name,
             const AttentionOptions& options);
-  // hidden -> keys and values in the cache. `cos_sin` is the rotary table.
+  void read(Step& step) const;  // hidden -> qkv
+  // qkv -> keys and values in the cache. `cos_sin` is the rotary table.
   void store(Step& step, const KvCache& cache, Tensor cos_sin) const;
-  // The same, and hidden -> attention.
+  // The same, and qkv -> attention.
   void attend(Step& step, const KvCache& cache, Tensor cos_sin) const;
   void project(Step& step) const;  // attention -> branch
+
+  // For a tail computed at once.
+  const LinearWeight& input_proj() const { return *qkv_proj_; }
+  const LinearWeight& output_proj() const { return *o_proj_; }
 
  private:
   std::unique_ptr<LinearWeight> qkv_proj_;
@@ -108,6 +113,11 @@ class Mlp {
  public:
   void load(const ModelContext& context, WeightLoader& loader, const std::string& name, bool bias);
   void forward(Step& step) const;
+
+  // For a tail computed at once.
+  const LinearWeight& gate_up_proj() const { return *gate_up_proj_; }
+  const LinearWeight& down_proj() const { return *down_proj_; }
+  Activation activation() const { return activation_; }
 
  private:
   std::unique_ptr<LinearWeight> gate_up_proj_;

@@ -102,7 +102,28 @@ class Graph {
   virtual ~Graph() = default;
 };
 
+// RMSNorm as part of another op.
+struct NormParams {
+  const float* weight = nullptr;  // float32 [H]
+  float eps = 0;
+  float offset = 0;  // added to the weight
+};
+
 enum class Activation { kSilu, kGelu, kGeluTanh };
+
+// What a layer does between its attention and the next layer's:
+//   residual += output_proj(attention)
+//   residual += down_proj(activation(gate) * up), gate and up = gate_up_proj(norm(residual))
+//   out = next_proj(next_norm(residual)), or the norm alone after the last layer.
+struct LayerTail {
+  const LinearWeight* output_proj = nullptr;
+  NormParams norm;
+  const LinearWeight* gate_up_proj = nullptr;
+  Activation activation = Activation::kSilu;
+  const LinearWeight* down_proj = nullptr;
+  NormParams next_norm;
+  const LinearWeight* next_proj = nullptr;  // or none
+};
 
 class Backend {
  public:
@@ -178,6 +199,14 @@ class Backend {
   // out[T,I] (act) = activation(gate) * up of gate_up[T, 2I] (act): gate is the first half of a
   // row.
   virtual void act_and_mul(Tensor out, Tensor gate_up, Activation activation) = 0;
+  // The tail of a layer at once, where this device and this number of rows gain by it; otherwise
+  // returns false, having done nothing, and the caller takes the steps one by one. residual[T,H]
+  // float32, attention[T, Hq * D] and out act; mlp[T,I] act is for the device's use. `out` and
+  // `mlp` may lie over `attention`, and over each other.
+  virtual bool layer_tail(Tensor /*out*/, Tensor /*residual*/, Tensor /*attention*/, Tensor /*mlp*/,
+                          const LayerTail&) {
+    return false;
+  }
   // out[R,H] = x[rows[r]], same dtype.
   virtual void gather_rows(Tensor out, Tensor x, const int32_t* rows) = 0;
 

@@ -46,6 +46,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
                                             DType dtype) override;
   void linear(Tensor out, Tensor x, const LinearWeight& weight) override;
+  bool layer_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp,
+                  const LayerTail& tail) override;
 
   size_t kv_block_bytes(const KvCacheSpec& spec) const override;
   void qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope, const KvCache& cache,
@@ -69,9 +71,8 @@ class CudaBackend final : public Backend {
  private:
   // out = x W^T, or += it; no bias.
   void multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate);
-  // Fills in what the tensors say and launches; false if the product is not for that kernel.
-  bool launch_if_skinny(cuda::SkinnyProduct product, Tensor out, Tensor x,
-                        const LinearWeight& weight);
+  // False if the product is not for that kernel.
+  bool launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight);
 
   const int device_;
   const bool deterministic_;

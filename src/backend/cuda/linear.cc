@@ -1,7 +1,9 @@
 // Matrix products: y[T,N] = x[T,K] W^T + b. Weights stay as checkpoints have them, [N,K] row by
 // row.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_check.h"
@@ -51,6 +53,20 @@ void read_elements(void* out, DType dtype, const HostMatrix& matrix, int64_t beg
   }
 }
 
+// Fills in what the tensors say.
+void describe(cuda::SkinnyProduct& product, Tensor out, Tensor x, const LinearWeight& weight) {
+  const auto& w = static_cast<const CudaLinearWeight&>(weight);
+  NANOVLLM_CHECK(x.row_size() == w.in_features && w.dtype == DType::kBFloat16);
+  product.rows = static_cast<int>(x.rows());
+  product.out_features = static_cast<int>(w.out_features);
+  product.in_features = static_cast<int>(w.in_features);
+  product.weight = w.data->data();
+  product.bias = w.bias == nullptr ? nullptr : static_cast<const float*>(w.bias->data());
+  product.x = x.data;
+  product.out = out.data;
+  product.out_dtype = out.dtype;
+}
+
 }  // namespace
 
 std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatrix> pieces,
@@ -93,20 +109,10 @@ void CudaBackend::multiply(Tensor out, Tensor x, const LinearWeight& weight, boo
   }
 }
 
-bool CudaBackend::launch_if_skinny(cuda::SkinnyProduct product, Tensor out, Tensor x,
-                                   const LinearWeight& weight) {
-  const auto& w = static_cast<const CudaLinearWeight&>(weight);
-  NANOVLLM_CHECK(x.row_size() == w.in_features);
-  if (w.dtype != DType::kBFloat16) return false;
-  product.rows = static_cast<int>(x.rows());
-  product.out_features = static_cast<int>(w.out_features);
-  product.in_features = static_cast<int>(w.in_features);
-  product.weight = w.data->data();
-  product.bias = w.bias == nullptr ? nullptr : static_cast<const float*>(w.bias->data());
-  product.x = x.data;
-  product.out = out.data;
-  product.out_dtype = out.dtype;
-  product.fixed_order = deterministic_;
+bool CudaBackend::launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight) {
+  if (x.dtype != DType::kBFloat16) return false;
+  cuda::SkinnyProduct product = {.fixed_order = deterministic_};
+  describe(product, out, x, weight);
   return cuda::launch_skinny(stream_, product, properties_.multiProcessorCount);
 }
 
@@ -114,13 +120,41 @@ void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   const auto& w = static_cast<const CudaLinearWeight&>(weight);
   if (x.rows() == 0) return;
   NANOVLLM_CHECK(out.row_size() == w.out_features && x.dtype == w.dtype);
-  if (launch_if_skinny({}, out, x, w)) return;
+  if (launch_if_skinny(out, x, w)) return;
   // The product is added to the bias, so that the sum is rounded once.
   if (w.bias != nullptr) {
     cuda::launch_bias(stream_, out.data, out.dtype, static_cast<float*>(w.bias->data()),
                       static_cast<int>(out.rows()), static_cast<int>(out.row_size()), false);
   }
   multiply(out, x, w, w.bias != nullptr);
+}
+
+bool CudaBackend::layer_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp,
+                             const LayerTail& tail) {
+  // In a fixed order a row must be normalised as it is with any number of rows: apart.
+  if (deterministic_ || attention.dtype != DType::kBFloat16 || attention.rows() == 0) return false;
+  std::array<cuda::SkinnyProduct, 4> products;
+  products[0].epilogue = cuda::Epilogue::kAdd;
+  describe(products[0], residual, attention, *tail.output_proj);
+  products[1].norm = tail.norm;
+  products[1].epilogue = cuda::Epilogue::kActAndMul;
+  products[1].activation = tail.activation;
+  describe(products[1], mlp, residual, *tail.gate_up_proj);
+  products[2].epilogue = cuda::Epilogue::kAdd;
+  describe(products[2], residual, mlp, *tail.down_proj);
+  products[3].norm = tail.next_norm;
+  if (tail.next_proj != nullptr) describe(products[3], out, residual, *tail.next_proj);
+
+  const auto chain = std::span(products).first(tail.next_proj != nullptr ? 4 : 3);
+  const int multiprocessors = properties_.multiProcessorCount;
+  for (const cuda::SkinnyProduct& product : chain) {
+    if (!cuda::is_skinny(product, multiprocessors)) return false;
+  }
+  for (const cuda::SkinnyProduct& product : chain)
+    cuda::launch_skinny(stream_, product, multiprocessors);
+  if (tail.next_proj == nullptr)
+    rms_norm(out, residual, tail.next_norm.weight, tail.next_norm.eps, tail.next_norm.offset);
+  return true;
 }
 
 }  // namespace nanovllm

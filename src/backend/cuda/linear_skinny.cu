@@ -42,7 +42,8 @@ template <int kTiles>
 constexpr int kStageSlots = kTiles * 2 * kThreads;  // of 16 bytes
 
 struct Plan {
-  int tiles = 0;       // of 8 features a block
+  int tiles = 0;  // of 8 features a block
+  int rows_at_once = 0;
   int cluster = 1;     // blocks that share K
   int units = 0;       // a warp's, for one group of features
   int groups = 0;      // of 8 tiles features
@@ -434,6 +435,7 @@ int row_sets_of(int rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
 Plan make_plan(const SkinnyProduct& p, int tiles, int cluster, int multiprocessors) {
   Plan plan;
   plan.tiles = tiles;
+  plan.rows_at_once = p.rows;
   plan.cluster = cluster;
   const bool pairs = p.epilogue == Epilogue::kActAndMul;
   plan.groups = div_up(pairs ? p.out_features / 2 : p.out_features, tiles * (pairs ? 4 : 8));
@@ -468,6 +470,24 @@ Plan best_plan(const SkinnyProduct& p, int multiprocessors) {
   return best;
 }
 
+// No tiles = not for this kernel.
+Plan plan_of(const SkinnyProduct& p, int multiprocessors) {
+  if (p.in_features % 8 != 0) return {};
+  if (!p.fixed_order) {
+    if (p.rows > kMaxSkinnyRows) return {};
+    const Plan plan = best_plan(p, multiprocessors);
+    // cuBLASLt streams very large weights as well.
+    return plan.groups > kMaxRounds * plan.blocks ? Plan{} : plan;
+  }
+  // One division of K for any number of rows: that of the most rows that fit at once.
+  SkinnyProduct part = p;
+  for (part.rows = kFixedOrderRows; part.rows >= 8; part.rows /= 2) {
+    const Plan plan = best_plan(part, multiprocessors);
+    if (plan.tiles > 0) return plan;
+  }
+  return {};
+}
+
 template <int kTiles>
 void launch_tiles(cudaStream_t stream, const SkinnyProduct& p, const Plan& plan) {
   const auto run = [&](auto kernel) {
@@ -499,31 +519,23 @@ void launch_plan(cudaStream_t stream, const SkinnyProduct& product, const Plan& 
 
 }  // namespace
 
+bool is_skinny(const SkinnyProduct& product, int multiprocessors) {
+  return plan_of(product, multiprocessors).tiles > 0;
+}
+
 bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product, int multiprocessors) {
-  if (product.in_features % 8 != 0) return false;
-  if (!product.fixed_order) {
-    if (product.rows > kMaxSkinnyRows) return false;
-    const Plan plan = best_plan(product, multiprocessors);
-    // cuBLASLt streams very large weights as well.
-    if (plan.tiles == 0 || plan.groups > kMaxRounds * plan.blocks) return false;
-    launch_plan(stream, product, plan);
-    return true;
-  }
-  // One division of K for any number of rows: that of the most rows that fit at once.
-  SkinnyProduct part = product;
-  Plan plan;
-  for (part.rows = kFixedOrderRows; part.rows >= 8 && plan.tiles == 0; part.rows /= 2)
-    plan = best_plan(part, multiprocessors);
+  const Plan plan = plan_of(product, multiprocessors);
   if (plan.tiles == 0) return false;
-  const int rows_at_once = part.rows * 2;
-  const int width =
-      product.epilogue == Epilogue::kActAndMul ? product.out_features / 2 : product.out_features;
+  const bool pairs = product.epilogue == Epilogue::kActAndMul;
+  const int width = pairs ? product.out_features / 2 : product.out_features;
   const bool is_float_out =
-      product.epilogue == Epilogue::kAdd || product.out_dtype == DType::kFloat32;
-  for (int row = 0; row < product.rows; row += rows_at_once) {
-    part.rows = std::min(rows_at_once, product.rows - row);
+      product.epilogue == Epilogue::kAdd || (!pairs && product.out_dtype == DType::kFloat32);
+  const bool is_float_x = product.norm.weight != nullptr;
+  SkinnyProduct part = product;
+  for (int row = 0; row < product.rows; row += plan.rows_at_once) {
+    part.rows = std::min(plan.rows_at_once, product.rows - row);
     part.x = static_cast<const char*>(product.x) +
-             int64_t{row} * product.in_features * (product.norm.weight != nullptr ? 4 : 2);
+             int64_t{row} * product.in_features * (is_float_x ? 4 : 2);
     part.out = static_cast<char*>(product.out) + int64_t{row} * width * (is_float_out ? 4 : 2);
     launch_plan(stream, part, plan);
   }

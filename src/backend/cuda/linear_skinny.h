@@ -8,13 +8,6 @@
 
 namespace nanovllm::cuda {
 
-// RMSNorm as part of a product.
-struct NormParams {
-  const float* weight = nullptr;  // float32 [K]
-  float eps = 0;
-  float offset = 0;  // added to the weight
-};
-
 // What becomes of the product's rows.
 enum class Epilogue {
   kStore,      // out = y
@@ -44,6 +37,8 @@ struct SkinnyProduct {
 constexpr int kMaxSkinnyRows = 8;
 constexpr int kFixedOrderRows = 32;  // at once
 
+// Whether launch_skinny() takes the product.
+bool is_skinny(const SkinnyProduct& product, int multiprocessors);
 // Returns false, having done nothing, for products that it does not take.
 bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product, int multiprocessors);
 

@@ -53,6 +53,10 @@ cublasLtMatmulAlgo_t CublasProducts::algorithm(const Shape& shape) {
   NANOVLLM_CUDA_CHECK(
       cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                            &workspace_bytes_, sizeof(workspace_bytes_)));
+  // Partial sums stay float32 until the last.
+  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  NANOVLLM_CUDA_CHECK(cublasLtMatmulPreferenceSetAttribute(
+      preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions)));
   cublasLtMatmulHeuristicResult_t result = {};
   int count = 0;
   const cublasStatus_t status =
