@@ -4,14 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/error.h"
 #include "nanovllm/llm.h"
 
 namespace nanovllm {
 namespace {
 
-std::vector<RequestOutput> generate(int num_ranks) {
+std::vector<RequestOutput> generate(int num_ranks, const std::string& device = "cpu") {
   EngineConfig config;
-  config.device = "cpu";
+  config.device = device;
   config.dtype = "float32";
   config.num_threads = 2;
   config.tensor_parallel_size = num_ranks;
@@ -35,19 +36,37 @@ std::vector<RequestOutput> generate(int num_ranks) {
   return llm.generate(prompts, {greedy, random, greedy, random});
 }
 
+void expect_equal(const std::vector<RequestOutput>& outputs,
+                  const std::vector<RequestOutput>& expected) {
+  ASSERT_EQ(outputs.size(), expected.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_EQ(outputs[i].outputs[0].token_ids, expected[i].outputs[0].token_ids) << "request " << i;
+    EXPECT_EQ(outputs[i].outputs[0].text, expected[i].outputs[0].text);
+  }
+}
+
 // Sums differ in rounding with the number of ranks; in float32 that is far below the margins by
 // which these tokens are chosen.
 TEST(LlmParallel, RanksTogetherWriteWhatOneDoes) {
   const std::vector<RequestOutput> expected = generate(1);
   for (const int num_ranks : {2, 4, 8}) {  // 8 ranks are more than the model's 4 KV heads
-    const std::vector<RequestOutput> outputs = generate(num_ranks);
-    ASSERT_EQ(outputs.size(), expected.size());
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      EXPECT_EQ(outputs[i].outputs[0].token_ids, expected[i].outputs[0].token_ids) << num_ranks;
-      EXPECT_EQ(outputs[i].outputs[0].text, expected[i].outputs[0].text);
+    expect_equal(generate(num_ranks), expected);
+  }
+}
+
+#ifdef NANOVLLM_WITH_CUDA
+TEST(LlmParallel, GpusTogetherWriteWhatTheCpuDoes) {
+  const std::vector<RequestOutput> expected = generate(1);
+  for (const int num_ranks : {1, 2, 4}) {
+    try {
+      expect_equal(generate(num_ranks, "cuda"), expected);
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
+      GTEST_SKIP() << error.what();  // fewer GPUs than ranks
     }
   }
 }
+#endif
 
 }  // namespace
 }  // namespace nanovllm

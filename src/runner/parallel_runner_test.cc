@@ -1,6 +1,7 @@
 // Ranks as threads: together they give what one gives, and none outlives another's death.
 #include "runner/parallel_runner.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -61,20 +62,32 @@ struct Text {
 struct Case {
   const char* checkpoint;
   int num_ranks;
+  const char* device = "cpu";
 };
+
+bool has_devices(const std::string& device, int count) {
+  try {
+    make_communicator_group(device, count);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 class ParallelRunnerGoldens : public ::testing::TestWithParam<Case> {};
 
 // Every token of the golden continuations that transformers chose by a clear margin is the most
 // likely one (models/golden_test.cc says why by how much).
 TEST_P(ParallelRunnerGoldens, GreedyTokensAreThoseOfTransformers) {
-  const auto [checkpoint, num_ranks] = GetParam();
+  const auto [checkpoint, num_ranks, device] = GetParam();
+  if (!has_devices(device, num_ranks)) GTEST_SKIP() << "fewer GPUs than ranks";
   const auto document = nlohmann::json::parse(std::ifstream(golden(checkpoint) + "/golden.json"));
   const std::pair<const char*, float> margins[] = {{"float32", 0.01f}, {"bfloat16", 0.25f}};
   for (const auto& [dtype, least_margin] : margins) {
     EngineInfo info;
-    const auto runner =
-        make_runner(ModelConfig::load(golden(checkpoint)), small_config(num_ranks, dtype), info);
+    EngineConfig config = small_config(num_ranks, dtype);
+    config.device = device;
+    const auto runner = make_runner(ModelConfig::load(golden(checkpoint)), config, info);
     for (const auto& item : document.at("cases")) {
       const std::vector<int32_t> prompt = item.at("ids"), continuation = item.at("greedy");
       const std::vector<float> margin = item.at("margins");
@@ -92,15 +105,23 @@ TEST_P(ParallelRunnerGoldens, GreedyTokensAreThoseOfTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ParallelRunnerGoldens,
+std::string name_of(const ::testing::TestParamInfo<Case>& test) {
+  return fmt::format("{}_{}", test.param.checkpoint, test.param.num_ranks);
+}
+INSTANTIATE_TEST_SUITE_P(Cpu, ParallelRunnerGoldens,
                          ::testing::Values(Case{"qwen3_tied", 1}, Case{"qwen3_tied", 2},
                                            Case{"qwen3_odd_vocab", 4}, Case{"qwen2_window", 2},
                                            Case{"llama2", 2}, Case{"llama2", 4},
                                            Case{"llama_biases", 8}, Case{"mistral_window", 4}),
-                         [](const auto& test) {
-                           return std::string(test.param.checkpoint) + "_" +
-                                  std::to_string(test.param.num_ranks);
-                         });
+                         name_of);
+#ifdef NANOVLLM_WITH_CUDA
+INSTANTIATE_TEST_SUITE_P(Cuda, ParallelRunnerGoldens,
+                         ::testing::Values(Case{"qwen3_tied", 2, "cuda"},
+                                           Case{"qwen3_odd_vocab", 4, "cuda"},
+                                           Case{"llama2", 2, "cuda"}, Case{"llama2", 4, "cuda"},
+                                           Case{"mistral_window", 4, "cuda"}),
+                         name_of);
+#endif
 
 TEST(ParallelRunner, InfoCountsTheBytesOfAllRanks) {
   const ModelConfig model = ModelConfig::load(golden("llama2"));

@@ -1,5 +1,5 @@
 // What a step gives does not depend on how it is run: one at a time or submitted ahead of the
-// tokens it continues, op by op or as a graph.
+// tokens it continues, op by op or as a graph, by one rank or by two.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +11,10 @@
 
 #include "backend/registry.h"
 #include "runner/model_runner.h"
+#include "runner/parallel_runner.h"
+#ifdef NANOVLLM_WITH_CUDA
+#  include "backend/cuda/cuda_communicator.h"
+#endif
 
 namespace nanovllm {
 namespace {
@@ -21,30 +25,60 @@ constexpr int kBlockSize = 16;
 constexpr int kBlocksPerSequence = 8;
 constexpr int kNumSequences = 6;
 
-bool has_cuda() {
+// Where a test runs.
+struct Place {
+  std::string name;
+  std::string device;
+  int num_ranks = 1;
+  bool share_a_gpu = false;
+};
+
+bool is_there(const Place& place) {
   try {
-    make_backend({.device = "cuda"});
+    make_backend(
+        {.device = place.device, .device_index = place.share_a_gpu ? 0 : place.num_ranks - 1});
     return true;
   } catch (const Error&) {
     return false;
   }
 }
 
-std::unique_ptr<Runner> load(const std::string& device, const std::string& dtype,
+// All ranks on one GPU.
+std::unique_ptr<Runner> load_on_one_gpu([[maybe_unused]] const ModelConfig& model,
+                                        [[maybe_unused]] const EngineConfig& config) {
+#ifdef NANOVLLM_WITH_CUDA
+  auto group = std::make_unique<CudaCommunicatorGroup>(config.tensor_parallel_size);
+  CommunicatorGroup& ranks = *group;
+  return std::make_unique<ParallelRunner>(std::move(group), [&](int rank) {
+    auto backend = make_backend({.device = "cuda"});
+    auto communicator = ranks.join(rank, *backend);
+    auto runner =
+        std::make_unique<ModelRunner>(model, config, std::move(backend), std::move(communicator));
+    runner->allocate_kv_cache(config.num_kvcache_blocks);
+    return runner;
+  });
+#else
+  return nullptr;
+#endif
+}
+
+std::unique_ptr<Runner> load(const Place& place, const std::string& dtype,
                              bool enforce_eager = false) {
   EngineConfig config;
-  config.device = device;
+  config.device = place.device;
+  config.tensor_parallel_size = place.num_ranks;
   config.dtype = dtype;
-  config.num_threads = 1;
+  config.num_threads = place.num_ranks;
   config.kvcache_block_size = kBlockSize;
   config.num_kvcache_blocks = kNumSequences * kBlocksPerSequence;
   config.max_num_seqs = kNumSequences;
   config.max_num_batched_tokens = 256;
   config.enforce_eager = enforce_eager;
+  const ModelConfig model =
+      ModelConfig::load(std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/qwen3_tied");
+  if (place.share_a_gpu) return load_on_one_gpu(model, config);
   EngineInfo info;
-  return make_model_runner(
-      ModelConfig::load(std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/qwen3_tied"), config,
-      info);
+  return make_runner(model, config, info);
 }
 
 // A sequence as the engine keeps it.
@@ -174,11 +208,10 @@ void expect_same(const std::vector<std::vector<SamplingResult>>& one,
   }
 }
 
-class Pipeline : public ::testing::TestWithParam<std::string> {
+class Pipeline : public ::testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
-    if (GetParam() == "cuda" && !has_cuda())
-      GTEST_SKIP() << "no CUDA device in this build or machine";
+    if (!is_there(GetParam())) GTEST_SKIP() << "this machine has fewer GPUs";
   }
 };
 
@@ -208,7 +241,7 @@ TEST_P(Pipeline, APendingTokenIsComputedAgainWithAllBeforeIt) {
 }
 
 TEST_P(Pipeline, GraphsSampleTheTokensOfEagerSteps) {
-  if (GetParam() == "cpu") GTEST_SKIP() << "the CPU has no graphs";
+  if (GetParam().device == "cpu") GTEST_SKIP() << "the CPU has no graphs";
   for (const bool greedy : {true, false}) {
     const auto eager =
         Driver(*load(GetParam(), "float32", true), make_sequences(greedy), 0).run(256);
@@ -219,8 +252,18 @@ TEST_P(Pipeline, GraphsSampleTheTokensOfEagerSteps) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, Pipeline, ::testing::Values("cpu", "cuda"),
-                         [](const auto& one) { return one.param; });
+std::vector<Place> places() {
+  std::vector<Place> all = {{"cpu", "cpu"}, {"cpu_2", "cpu", 2}};
+#ifdef NANOVLLM_WITH_CUDA
+  all.push_back({"cuda", "cuda"});
+  all.push_back({"cuda_2", "cuda", 2});
+  all.push_back({"cuda_shared_2", "cuda", 2, true});
+#endif
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, Pipeline, ::testing::ValuesIn(places()),
+                         [](const auto& one) { return one.param.name; });
 
 }  // namespace
 }  // namespace nanovllm
