@@ -316,6 +316,14 @@ class OtherCommands(unittest.TestCase):
                 result = chat({flag: value})
                 self.assertNotEqual(result.returncode, 0)
                 self.assertIn(str(value), result.stderr)
+            deep = "[" * 300000 + "]" * 300000
+            tools.write_text(deep)
+            result = run("chat", MODEL, "--tools", tools, "-m", "x")
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("nested deeper", result.stderr)
+            result = run("chat", MODEL, stdin=f"/params temperature={deep}\n")
+            self.assertEqual(result.returncode, 0)
+            self.assertIn("nested deeper", result.stderr)
             template.write_text("one\n{% if %}")
             self.assertIn("line 2, column", run("chat", MODEL, "--chat-template", template, "-m", "x").stderr)
 

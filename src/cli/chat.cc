@@ -17,6 +17,7 @@
 #include "cli/line_reader.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "io/json.h"
 #include "nanovllm/llm_engine.h"
 #include "text/chat_template.h"
 
@@ -59,7 +60,7 @@ std::unique_ptr<ChatTemplate> load_template(const Options& options) {
 
 ordered_json load_tools(const std::string& path) {
   if (path.empty()) return nullptr;
-  auto tools = ordered_json::parse(read_file(path), nullptr, false);
+  auto tools = parse_ordered_json(read_file(path), path);
   if (!tools.is_array()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be a JSON list of tools", path);
   }
@@ -67,7 +68,7 @@ ordered_json load_tools(const std::string& path) {
 }
 
 ordered_json parse_kwargs(const std::string& text) {
-  auto object = ordered_json::parse(text, nullptr, false);
+  auto object = parse_ordered_json(text, "--chat-template-kwargs");
   if (!object.is_object()) {
     throw_error(ErrorCode::kInvalidArgument,
                 "--chat-template-kwargs wants a JSON object such as "
@@ -150,8 +151,8 @@ class Chat {
     for (std::string word; words >> word;) {
       const auto equals = word.find('=');
       const std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
-      json parsed = json::parse(value, nullptr, false);
-      if (parsed.is_discarded()) parsed = value;
+      json parsed = value;
+      if (json::accept(value)) parsed = parse_json(value, "/params");
       update_sampling_params(changed, {{word.substr(0, equals), parsed}});
     }
     changed.n = 1;

@@ -12,6 +12,7 @@ namespace nanovllm {
 namespace {
 
 constexpr int kMaxDepth = 64;
+constexpr int kMaxOrderedDepth = 512;
 constexpr size_t kMaxShown = 100;  // bytes of a value or name in a message
 
 // Watches a document while it is parsed.
@@ -80,6 +81,22 @@ nlohmann::json parse_json(std::string_view text, const std::string& where) {
   try {
     return nlohmann::json::parse(text.begin(), text.end(), Guard(where));
   } catch (const nlohmann::json::exception& error) {
+    throw_error(ErrorCode::kCorruptData, "{}: not valid JSON: {}", where, reason_of(error));
+  }
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where) {
+  using Json = nlohmann::ordered_json;
+  const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxOrderedDepth) {
+      throw_error(ErrorCode::kCorruptData, "{}: JSON nested deeper than {} levels", where,
+                  kMaxOrderedDepth);
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), check_depth);
+  } catch (const Json::exception& error) {
     throw_error(ErrorCode::kCorruptData, "{}: not valid JSON: {}", where, reason_of(error));
   }
 }

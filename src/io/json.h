@@ -13,6 +13,10 @@ namespace nanovllm {
 // for bad JSON, nesting deeper than 64, and a key that an object has twice.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
+// The same with keys in the file's order, and up to 512 levels deep. Whatever comes from outside is
+// parsed by one of the two, for the library recurses when it copies or prints what is nested.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);
+
 // A name from a file, fit for an error message: UTF-8 without control characters, and not much more
 // than 100 bytes of it.
 std::string printable(std::string_view name);

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "io/json.h"
 #include "text/jinja/jinja.h"
 
 namespace nanovllm {
@@ -35,7 +36,7 @@ std::optional<std::string> read_file(const fs::path& path) {
 std::optional<Json> read_json(const fs::path& path) {
   const std::optional<std::string> text = read_file(path);
   if (!text.has_value()) return std::nullopt;
-  Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  Json json = parse_ordered_json(*text, path.string());
   if (!json.is_object()) {
     throw_error(ErrorCode::kCorruptData, "{}: not a JSON object", path.string());
   }

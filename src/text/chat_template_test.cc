@@ -111,6 +111,9 @@ TEST_F(ChatTemplateFolder, WhatIsMissingOrBrokenIsSaid) {
   EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
   write("tokenizer_config.json", "{");
   EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
+  write("tokenizer_config.json",
+        R"({"x": )" + std::string(300000, '[') + std::string(300000, ']') + "}");
+  EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
   write_config({{"chat_template", "{% if %}"}});
   EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
 }

@@ -5,12 +5,7 @@
 namespace nanovllm::text {
 
 Json parse_part(std::string_view json, std::string_view name, const std::string& origin) {
-  try {
-    return Json::parse(json);
-  } catch (const nlohmann::json::exception& error) {
-    throw_error(ErrorCode::kCorruptData, "{}: '{}' is not valid JSON: {}", origin, printable(name),
-                reason_of(error));
-  }
+  return parse_ordered_json(json, fmt::format("{}: {}", origin, printable(name)));
 }
 
 uint32_t Fields::character(const char* name) const {

@@ -154,6 +154,9 @@ TEST(TokenizerFuzz, DeepNestingIsRefused) {
   std::string deep;
   for (int i = 0; i < 100000; ++i) deep += R"({"type": "Sequence", "normalizers": [)";
   EXPECT_FALSE(try_tokenizer(R"({"normalizer": )" + deep, random));
+  const std::string all_of_it = std::string(300000, '[') + std::string(300000, ']');
+  EXPECT_FALSE(try_tokenizer(R"({"normalizer": )" + all_of_it + "}", random));
+  EXPECT_FALSE(try_tokenizer(R"({"model": {"x": )" + all_of_it + "}}", random));
   for (const int depth : {16, 17}) {
     TestJson json = text::byte_level_json();
     TestJson nested = {{"type", "NFC"}};
