@@ -10,11 +10,7 @@
 #include <vector>
 
 #include "backend/registry.h"
-#include "runner/model_runner.h"
 #include "runner/parallel_runner.h"
-#ifdef NANOVLLM_WITH_CUDA
-#  include "backend/cuda/cuda_communicator.h"
-#endif
 
 namespace nanovllm {
 namespace {
@@ -30,36 +26,15 @@ struct Place {
   std::string name;
   std::string device;
   int num_ranks = 1;
-  bool share_a_gpu = false;
 };
 
 bool is_there(const Place& place) {
   try {
-    make_backend(
-        {.device = place.device, .device_index = place.share_a_gpu ? 0 : place.num_ranks - 1});
+    make_backend({.device = place.device, .device_index = place.num_ranks - 1});
     return true;
   } catch (const Error&) {
     return false;
   }
-}
-
-// All ranks on one GPU.
-std::unique_ptr<Runner> load_on_one_gpu([[maybe_unused]] const ModelConfig& model,
-                                        [[maybe_unused]] const EngineConfig& config) {
-#ifdef NANOVLLM_WITH_CUDA
-  auto group = std::make_unique<CudaCommunicatorGroup>(config.tensor_parallel_size);
-  CommunicatorGroup& ranks = *group;
-  return std::make_unique<ParallelRunner>(std::move(group), [&](int rank) {
-    auto backend = make_backend({.device = "cuda"});
-    auto communicator = ranks.join(rank, *backend);
-    auto runner =
-        std::make_unique<ModelRunner>(model, config, std::move(backend), std::move(communicator));
-    runner->allocate_kv_cache(config.num_kvcache_blocks);
-    return runner;
-  });
-#else
-  return nullptr;
-#endif
 }
 
 std::unique_ptr<Runner> load(const Place& place, const std::string& dtype,
@@ -76,7 +51,6 @@ std::unique_ptr<Runner> load(const Place& place, const std::string& dtype,
   config.enforce_eager = enforce_eager;
   const ModelConfig model =
       ModelConfig::load(std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/qwen3_tied");
-  if (place.share_a_gpu) return load_on_one_gpu(model, config);
   EngineInfo info;
   return make_runner(model, config, info);
 }
@@ -257,7 +231,6 @@ std::vector<Place> places() {
 #ifdef NANOVLLM_WITH_CUDA
   all.push_back({"cuda", "cuda"});
   all.push_back({"cuda_2", "cuda", 2});
-  all.push_back({"cuda_shared_2", "cuda", 2, true});
 #endif
   return all;
 }
