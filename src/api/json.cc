@@ -1,12 +1,14 @@
 #include "api/json.h"
 
+#include <algorithm>
+#include <charconv>
 #include <functional>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "base/check.h"
+#include "io/json.h"
 
 namespace nanovllm {
 namespace {
@@ -17,7 +19,7 @@ using nlohmann::ordered_json;
 template <typename T>
 T integer_value(const json& value, std::string_view name) {
   if (!value.is_number_integer()) {
-    throw_error(ErrorCode::kInvalidArgument, "{} must be an integer, got {}", name, value.dump());
+    throw_error(ErrorCode::kInvalidArgument, "{} must be an integer, got {}", name, shown(value));
   }
   if (value.is_number_unsigned()) {
     const auto number = value.get<uint64_t>();
@@ -26,7 +28,7 @@ T integer_value(const json& value, std::string_view name) {
     const auto number = value.get<int64_t>();
     if (std::in_range<T>(number)) return static_cast<T>(number);
   }
-  throw_error(ErrorCode::kInvalidArgument, "{} is out of range: {}", name, value.dump());
+  throw_error(ErrorCode::kInvalidArgument, "{} is out of range: {}", name, shown(value));
 }
 
 void read(const json& value, std::string_view name, int& out) {
@@ -35,7 +37,7 @@ void read(const json& value, std::string_view name, int& out) {
 
 void read(const json& value, std::string_view name, double& out) {
   if (!value.is_number()) {
-    throw_error(ErrorCode::kInvalidArgument, "{} must be a number, got {}", name, value.dump());
+    throw_error(ErrorCode::kInvalidArgument, "{} must be a number, got {}", name, shown(value));
   }
   out = value.get<double>();
 }
@@ -43,7 +45,7 @@ void read(const json& value, std::string_view name, double& out) {
 void read(const json& value, std::string_view name, bool& out) {
   if (!value.is_boolean()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be true or false, got {}", name,
-                value.dump());
+                shown(value));
   }
   out = value.get<bool>();
 }
@@ -56,7 +58,7 @@ void read(const json& value, std::string_view name, std::optional<T>& out) {
 void read(const json& value, std::string_view name, std::vector<int32_t>& out) {
   if (!value.is_array()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be a list of token ids, got {}", name,
-                value.dump());
+                shown(value));
   }
   out.clear();
   for (const json& item : value) out.push_back(integer_value<int32_t>(item, name));
@@ -69,12 +71,12 @@ void read(const json& value, std::string_view name, std::vector<std::string>& ou
   const json list = value.is_string() ? json::array({value}) : value;
   if (!list.is_array()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be a text or a list of texts, got {}", name,
-                value.dump());
+                shown(value));
   }
   for (const json& item : list) {
     if (!item.is_string()) {
       throw_error(ErrorCode::kInvalidArgument, "{} must hold texts only, got {}", name,
-                  item.dump());
+                  shown(item));
     }
     out.push_back(item.get<std::string>());
   }
@@ -83,14 +85,20 @@ void read(const json& value, std::string_view name, std::vector<std::string>& ou
 void read(const json& value, std::string_view name, std::map<int32_t, float>& out) {
   if (!value.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be an object token id -> bias, got {}", name,
-                value.dump());
+                shown(value));
   }
   out.clear();
   for (const auto& [key, bias] : value.items()) {
-    const json id = json::parse(key, nullptr, false);
+    int32_t id = 0;
+    const char* const end = key.data() + key.size();
+    const auto [rest, error] = std::from_chars(key.data(), end, id);
+    if (error != std::errc() || rest != end) {
+      throw_error(ErrorCode::kInvalidArgument, "{} has the key \"{}\", expected a token id", name,
+                  printable(key));
+    }
     double number = 0;
     read(bias, name, number);
-    out[integer_value<int32_t>(id, name)] = static_cast<float>(number);
+    out[id] = static_cast<float>(std::clamp(number, -1e6, 1e6));  // far beyond what has an effect
   }
 }
 
@@ -154,27 +162,23 @@ void add_completion(ordered_json& line, const CompletionOutput& completion) {
 void update_sampling_params(SamplingParams& params, const json& object) {
   if (!object.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "sampling_params must be an object, got {}",
-                object.dump());
+                shown(object));
   }
   for (const auto& [name, value] : object.items()) {
     const auto found = setters().find(name);
     if (found == setters().end()) {
-      throw_error(ErrorCode::kInvalidArgument, "unknown sampling parameter \"{}\"", name);
+      throw_error(ErrorCode::kInvalidArgument, "unknown sampling parameter \"{}\"",
+                  printable(name));
     }
     found->second(params, value, name);
   }
 }
 
 RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults) {
-  json object;
-  try {
-    object = json::parse(line);
-  } catch (const json::exception& error) {
-    throw_error(ErrorCode::kInvalidArgument, "not a JSON object: {}", error.what());
-  }
+  const json object = parse_json(line, "the request");
   if (!object.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "a request must be a JSON object, got {}",
-                object.dump());
+                shown(object));
   }
   RequestLine request{{}, defaults};
   bool has_prompt = false;
@@ -188,7 +192,7 @@ RequestLine parse_request_line(const std::string& line, const SamplingParams& de
       if (name == "prompt") {
         if (!value.is_string()) {
           throw_error(ErrorCode::kInvalidArgument, "\"prompt\" must be a text, got {}",
-                      value.dump());
+                      shown(value));
         }
         request.prompt = value.get<std::string>();
       } else {
@@ -200,7 +204,7 @@ RequestLine parse_request_line(const std::string& line, const SamplingParams& de
       throw_error(ErrorCode::kInvalidArgument,
                   "unknown field \"{}\"; a request has \"prompt\" or \"prompt_token_ids\", and "
                   "\"sampling_params\"",
-                  name);
+                  printable(name));
     }
   }
   if (!has_prompt) {

@@ -19,7 +19,8 @@ struct RequestLine {
 };
 
 // One line {"prompt": str} or {"prompt_token_ids": [int]} with optional "sampling_params". Throws
-// Error(kInvalidArgument) saying what is wrong with it.
+// Error(kInvalidArgument), or Error(kCorruptData) where it is not JSON, saying what is wrong with
+// it.
 RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults);
 
 // index, text, token_ids, finish_reason, num_cached_tokens; logprobs and prompt_logprobs where the

@@ -70,6 +70,11 @@ std::string printable(std::string_view name) {
   return text;
 }
 
+std::string shown(const nlohmann::json& value) {
+  if (value.is_structured()) return std::string("an ") + value.type_name();
+  return printable(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 std::string reason_of(const std::exception& json_error) {
   std::string_view reason = json_error.what();
   const size_t tag_end = reason.find("] ");  // "[json.exception.parse_error.101] "
@@ -117,12 +122,8 @@ const nlohmann::json* JsonFields::find(const char* key) const {
 void JsonFields::fail(const char* key, const std::string& expected) const {
   const nlohmann::json* value = find(key);
   NANOVLLM_CHECK(value != nullptr);
-  const std::string shown =
-      value->is_structured()
-          ? std::string("an ") + value->type_name()
-          : value->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  throw_error(ErrorCode::kCorruptData, "{}: \"{}\" is {}, expected {}", where_, key,
-              printable(shown), expected);
+  throw_error(ErrorCode::kCorruptData, "{}: \"{}\" is {}, expected {}", where_, key, shown(*value),
+              expected);
 }
 
 std::optional<int64_t> JsonFields::integer(const char* key, int64_t min, int64_t max) const {

@@ -20,6 +20,9 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::stri
 // A name from a file, fit for an error message: UTF-8 without control characters, and not much more
 // than 100 bytes of it.
 std::string printable(std::string_view name);
+// A value as an error message shows it: a number, a text or the like as it is written, of an object
+// or a list only that it is one.
+std::string shown(const nlohmann::json& value);
 // What an exception of the JSON library says, fit for an error message.
 std::string reason_of(const std::exception& json_error);
 

@@ -1,0 +1,60 @@
+// Requests as JSON lines: what is taken, and what is refused in which sentence.
+#include "api/json.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace nanovllm {
+namespace {
+
+std::string refusal(const std::string& line) {
+  try {
+    parse_request_line(line, {});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string nested(int depth) { return std::string(depth, '[') + std::string(depth, ']'); }
+
+TEST(RequestLine, TakesItsParametersOverTheDefaults) {
+  SamplingParams defaults;
+  defaults.top_k = 7;
+  const RequestLine request = parse_request_line(
+      R"({"prompt_token_ids": [1, 2], "sampling_params":
+          {"temperature": 0, "logit_bias": {"12": -3, "4": 1e300}, "stop": "x"}})",
+      defaults);
+  EXPECT_EQ(std::get<std::vector<int32_t>>(request.prompt), (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(request.params.temperature, 0);
+  EXPECT_EQ(request.params.top_k, 7);
+  EXPECT_EQ(request.params.stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(request.params.logit_bias.at(12), -3);
+  EXPECT_GT(request.params.logit_bias.at(4), 100);
+}
+
+TEST(RequestLine, RefusesNestingThatWouldExhaustTheStack) {
+  const std::string sentence = "the request: JSON nested deeper than 64 levels";
+  EXPECT_EQ(refusal(nested(1'000'000)), sentence);
+  EXPECT_EQ(refusal(R"({"prompt": )" + nested(1'000'000) + "}"), sentence);
+  EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"stop": )" + nested(1'000'000) + "}}"),
+            sentence);
+}
+
+TEST(RequestLine, IsRefusedInOneShortSentence) {
+  EXPECT_EQ(refusal("[1, 2]"), "a request must be a JSON object, got an array");
+  EXPECT_EQ(refusal(R"({"prompt": [1, 2]})"), "\"prompt\" must be a text, got an array");
+  EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"logit_bias": {"12abc": 1}}})"),
+            "logit_bias has the key \"12abc\", expected a token id");
+  EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"temperature": "\u001bhot"}})"),
+            "temperature must be a number, got \"\\u001bhot\"");
+  EXPECT_EQ(refusal("{\"prompt\": \"x\", \"a\\u0000b\": 1}"),
+            "unknown field \"a?b\"; a request has \"prompt\" or \"prompt_token_ids\", and "
+            "\"sampling_params\"");
+  EXPECT_LT(refusal(R"({"prompt": )" + std::string(5000, '1') + "}").size(), 300u);
+  EXPECT_NE(refusal("not json"), "");
+}
+
+}  // namespace
+}  // namespace nanovllm
