@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import select
 import shutil
 import signal
 import struct
@@ -101,12 +102,38 @@ class Generate(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(lines(result.stdout)), 1)
 
+    def test_requests_do_not_wait_for_those_behind_them(self):
+        process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, text=True)
+        for i in range(2):
+            process.stdin.write('{"prompt": "Hi"}\n')
+            process.stdin.flush()
+            self.assertTrue(select.select([process.stdout], [], [], 60)[0], "no answer while the pipe is open")
+            self.assertEqual(json.loads(process.stdout.readline())["index"], i)
+        process.send_signal(signal.SIGINT)  # waiting for input that never comes
+        self.assertEqual(process.wait(timeout=60), 130)
+        process.stdin.close()
+        process.stdout.close()
+
+    def test_results_never_overwrite_the_requests(self):
+        source = self.path("in.jsonl", '{"prompt": "Hi"}\n')
+        result = run("generate", MODEL, "--input", source, "--output", source.parent / "." / "in.jsonl", *SMALL)
+        self.assert_one_sentence(result, "in.jsonl")
+        self.assertEqual(source.read_text(), '{"prompt": "Hi"}\n')
+
+    def test_a_prompt_in_brackets_is_one_prompt(self):
+        texts = ["[hello, world]", "a", "[]"]
+        result = run("generate", MODEL, "-q", "-p", *texts[:2], "-p", texts[2], *SMALL)
+        for text in texts:
+            self.assertIn(text, result.stdout)
+
     def test_a_bad_request_is_refused_and_the_others_go_on(self):
         bad = ['{"prompt": 5}', 'not json', '[]', '{}', '{"prompt": "x", "colour": 1}', '{"prompt": ""}', '{"prompt_token_ids": []}',
                '{"prompt_token_ids": [99999999]}', '{"prompt_token_ids": [-1]}', '{"prompt": "x", "sampling_params": {"temperature": -1}}',
                '{"prompt": "x", "sampling_params": {"top_p": 0}}', '{"prompt": "x", "sampling_params": {"tempature": 1}}',
                '{"prompt": "x", "sampling_params": {"max_tokens": 0}}', '{"prompt": "x", "sampling_params": {"max_tokens": 1e99}}',
-               '{"prompt": "x", "prompt_token_ids": [1]}', '{"prompt": "%s"}' % ("word " * 3000)]
+               '{"prompt": "x", "sampling_params": {"logit_bias": {"12abc": 1}}}', "[" * 500000 + "]" * 500000,
+               '{"prompt": %s}' % ("[" * 500000 + "]" * 500000), '{"prompt": "x", "prompt_token_ids": [1]}', '{"prompt": "%s"}' % ("word " * 3000)]
         source = self.path("in.jsonl", "\n".join(['{"prompt": "Good"}'] + bad + ['{"prompt": "Also good"}']) + "\n")
         result = run("generate", MODEL, "--input", source, "-q", *SMALL)
         self.assertEqual(result.returncode, 3, result.stderr)
@@ -117,6 +144,7 @@ class Generate(unittest.TestCase):
         self.assertTrue(all(r["error"] for r in results if "error" in r))
         self.assertEqual(len(result.stderr.splitlines()), len(bad))
         self.assertIn("in.jsonl:3", result.stderr)
+        self.assertLess(max(map(len, result.stderr.splitlines())), 400)
 
     def test_greedy_output_does_not_depend_on_batch_mates_or_threads(self):
         texts = ["Once upon a time there was", "The king said", "A small bird", "Tom went to the"]

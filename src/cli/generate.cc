@@ -3,8 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iostream>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include "api/json.h"
 #include "base/check.h"
 #include "cli/commands.h"
+#include "cli/input_lines.h"
 #include "cli/options.h"
 #include "cli/step_log.h"
 #include "cli/terminal.h"
@@ -19,6 +19,8 @@
 
 namespace nanovllm::cli {
 namespace {
+
+constexpr int kMaxNumPrompts = 1 << 20;  // behind one -p
 
 struct Options {
   std::string model;
@@ -38,54 +40,44 @@ class RequestSource {
  public:
   RequestSource(const Options& options, const SamplingParams& defaults)
       : options_(options), defaults_(defaults) {
-    if (options.input.empty()) return;
-    if (options.input == "-") {
-      stream_ = &std::cin;
-      return;
-    }
-    file_.open(options.input);
-    if (!file_) {
-      throw_error(ErrorCode::kIo, "cannot read requests from {}: {}", options.input,
-                  std::strerror(errno));
-    }
-    stream_ = &file_;
+    if (!options.input.empty()) lines_.emplace(options.input);
   }
 
-  // The next request, or nothing at the end. Throws Error for a line that is no request; the next
-  // call goes on.
-  std::optional<RequestLine> next() {
-    if (stream_ == nullptr) {
-      if (index_ + 1 >= static_cast<int64_t>(options_.prompts.size())) return {};
+  // The next request, or nothing where there is none yet; it waits a moment for one if `wait`.
+  // Throws Error for a line that is no request; the next call goes on.
+  std::optional<RequestLine> next(bool wait) {
+    if (!lines_) {
+      at_end_ = index_ + 1 >= static_cast<int64_t>(options_.prompts.size());
+      if (at_end_) return {};
       return RequestLine{options_.prompts[static_cast<size_t>(++index_)], defaults_};
     }
     std::string line;
-    while (std::getline(*stream_, line)) {
+    InputLines::Next state;
+    while ((state = lines_->next(line, wait)) == InputLines::Next::kLine) {
       ++line_number_;
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
       ++index_;
       return parse_request_line(line, defaults_);
     }
-    if (stream_->bad()) {
-      throw_error(ErrorCode::kIo, "cannot read requests from {}: {}", options_.input,
-                  std::strerror(errno));
-    }
+    at_end_ = state == InputLines::Next::kEnd;
     return {};
   }
+  bool at_end() const { return at_end_; }
 
   int64_t index() const { return index_; }  // of the request that next() gave or refused
   std::string place() const {               // for messages
-    return stream_ == nullptr ? fmt::format("prompt {}", index_ + 1)
-                              : fmt::format("{}:{}", options_.input, line_number_);
+    return lines_ ? fmt::format("{}:{}", options_.input, line_number_)
+                  : fmt::format("prompt {}", index_ + 1);
   }
   int64_t total() const {  // 0 = unknown
-    return stream_ == nullptr ? static_cast<int64_t>(options_.prompts.size()) : 0;
+    return lines_ ? 0 : static_cast<int64_t>(options_.prompts.size());
   }
 
  private:
   const Options& options_;
   const SamplingParams& defaults_;
-  std::ifstream file_;
-  std::istream* stream_ = nullptr;
+  std::optional<InputLines> lines_;
+  bool at_end_ = false;
   int64_t index_ = -1;
   int64_t line_number_ = 0;
 };
@@ -138,10 +130,13 @@ class Generation {
     bool interrupted = false;
     while (true) {
       if (!interrupted) feed();
-      if (engine_.is_finished()) break;
-      handle(engine_.step());
-      if (options_.log_steps) log_step(num_steps_++, engine_);
-      progress_.update(num_done_, engine_.last_step());
+      if (!engine_.is_finished()) {
+        handle(engine_.step());
+        if (options_.log_steps) log_step(num_steps_++, engine_);
+        progress_.update(num_done_, engine_.last_step());
+      } else if (interrupted || source_.at_end()) {
+        break;
+      }
       if (InterruptGuard::interrupted() && !interrupted) {
         interrupted = true;
         for (const auto& [id, index] : index_of_) engine_.abort_request(id);
@@ -156,16 +151,14 @@ class Generation {
 
  private:
   // Keeps twice as many requests in the engine as a step can hold, so that it never starves and a
-  // file of any length is never held in memory.
+  // file of any length is never held in memory. Requests that are there never wait for those that
+  // are not: whoever writes them may wait for the first answer.
   void feed() {
     const size_t wanted = 2 * static_cast<size_t>(options_.engine.max_num_seqs);
-    while (!at_end_ && index_of_.size() < wanted && !InterruptGuard::interrupted()) {
+    while (!source_.at_end() && index_of_.size() < wanted && !InterruptGuard::interrupted()) {
       try {
-        const auto request = source_.next();
-        if (!request) {
-          at_end_ = true;
-          return;
-        }
+        const auto request = source_.next(engine_.is_finished());
+        if (!request) return;
         index_of_[engine_.add_request(request->prompt, request->params)] = source_.index();
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kIo) throw;
@@ -242,8 +235,19 @@ class Generation {
   int64_t num_steps_ = 0;
   int64_t num_failed_ = 0;
   bool prompt_shown_ = false;  // while streaming
-  bool at_end_ = false;
 };
+
+// Opening the results would empty the requests before they are read.
+void check_files(const Options& options) {
+  std::error_code ignored;  // a file that is not there is told where it is opened
+  if (!std::filesystem::is_regular_file(options.input, ignored) ||
+      !std::filesystem::equivalent(options.input, options.output, ignored)) {
+    return;
+  }
+  throw_error(ErrorCode::kInvalidArgument,
+              "--output {} is the file that --input reads; name another one for the results",
+              options.output);
+}
 
 }  // namespace
 
@@ -251,7 +255,9 @@ Command add_generate(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("model", options->model, "model folder")->required();
   auto* prompt = app.add_option("-p,--prompt", options->prompts,
-                                "text to continue (may be given several times)");
+                                "text to continue (may be given several times)")
+                     ->expected(1, kMaxNumPrompts)
+                     ->allow_extra_args(false);  // else CLI11 takes "[a, b]" for two texts
   app.add_option("--input", options->input,
                  "JSON lines {\"prompt\": str} or {\"prompt_token_ids\": [int]}, each with an "
                  "optional \"sampling_params\"; - reads standard input")
@@ -273,6 +279,7 @@ Command add_generate(CLI::App& app) {
       throw_error(ErrorCode::kInvalidArgument,
                   "nothing to do: give prompts with -p TEXT, or a file with --input");
     }
+    check_files(*options);
     return Generation(*options).run();
   };
 }

@@ -1,0 +1,75 @@
+#include "cli/input_lines.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nanovllm::cli {
+namespace {
+
+constexpr size_t kReadBytes = 1 << 16;
+constexpr int kPatience = 200;  // milliseconds
+
+}  // namespace
+
+InputLines::InputLines(std::string path) : path_(std::move(path)) {
+  file_ = path_ == "-" ? STDIN_FILENO : ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file_ < 0) fail();
+}
+
+InputLines::~InputLines() {
+  if (file_ != STDIN_FILENO) ::close(file_);
+}
+
+InputLines::Next InputLines::next(std::string& line, bool wait) {
+  while (true) {
+    const size_t newline = buffer_.find('\n', searched_);
+    if (newline != std::string::npos) {
+      line.assign(buffer_, begin_, newline - begin_);
+      begin_ = searched_ = newline + 1;
+      return Next::kLine;
+    }
+    searched_ = buffer_.size();
+    if (at_end_) {  // the last line may lack its newline
+      line.assign(buffer_, begin_);
+      begin_ = searched_;
+      return line.empty() ? Next::kEnd : Next::kLine;
+    }
+    if (!is_readable(wait)) return Next::kNotYet;
+    fill();
+  }
+}
+
+bool InputLines::is_readable(bool wait) const {
+  pollfd request = {.fd = file_, .events = POLLIN, .revents = 0};
+  const int count = ::poll(&request, 1, wait ? kPatience : 0);
+  if (count < 0 && errno != EINTR) fail();
+  return count > 0;
+}
+
+void InputLines::fill() {
+  buffer_.erase(0, begin_);
+  begin_ = 0;
+  searched_ = buffer_.size();
+  buffer_.resize(searched_ + kReadBytes);
+  const ssize_t count = ::read(file_, buffer_.data() + searched_, kReadBytes);
+  const int error = errno;
+  buffer_.resize(searched_ + static_cast<size_t>(count < 0 ? 0 : count));
+  at_end_ = count == 0;
+  if (count < 0 && error != EINTR && error != EAGAIN) {
+    errno = error;
+    fail();
+  }
+}
+
+void InputLines::fail() const {
+  throw_error(ErrorCode::kIo, "cannot read requests from {}: {}", path_, std::strerror(errno));
+}
+
+}  // namespace nanovllm::cli
