@@ -96,6 +96,8 @@ struct Run {
   double seconds = 0;
 };
 
+struct Interrupted {};
+
 Run run(LLM& llm, const std::vector<Prompt>& prompts, const std::vector<SamplingParams>& params,
         const std::string& label, bool quiet) {
   Run result;
@@ -110,10 +112,17 @@ Run run(LLM& llm, const std::vector<Prompt>& prompts, const std::vector<Sampling
   });
   result.seconds = seconds_since(start);
   progress.clear();
-  if (InterruptGuard::interrupted()) {
-    throw_error(ErrorCode::kInvalidArgument, "interrupted; a benchmark has no partial result");
-  }
+  if (InterruptGuard::interrupted()) throw Interrupted();
   return result;
+}
+
+// What would be cut short is not what was asked to be measured.
+void check_lengths(const EngineInfo& info, int input_len, int output_len) {
+  if (int64_t{input_len} + output_len <= info.max_model_len) return;
+  throw_error(ErrorCode::kInvalidArgument,
+              "requests of {} tokens in and {} out are longer than max_model_len, which is {}; "
+              "choose shorter ones, or raise --max-model-len as far as the model goes",
+              input_len, output_len, info.max_model_len);
 }
 
 void print_table(const std::vector<std::pair<std::string, std::string>>& rows) {
@@ -164,12 +173,14 @@ int bench_throughput(const ThroughputOptions& options) {
   std::vector<SamplingParams> params;
   int64_t input_tokens = 0;
   for (const RequestLengths& request : workload(options)) {
+    check_lengths(info, request.input, request.output);
     prompts.push_back(source.draw(request.input));
     params.push_back(fixed_length(0.6, request.output));
     input_tokens += request.input;
   }
   run(llm, {source.draw(16)}, {fixed_length(0.6, 4)}, "Warming up", true);
   const Run result = run(llm, prompts, params, "Benchmark", options.quiet);
+  llm.engine().finish_trace();
 
   int64_t output_tokens = 0, preemptions = 0;
   std::vector<double> ttft, tpot;
@@ -201,7 +212,7 @@ int bench_throughput(const ThroughputOptions& options) {
       {"mean", mean(tpot)}, {"p50", percentile(tpot, 0.5)}, {"p99", percentile(tpot, 0.99)}};
   line["preemptions"] = preemptions;
   if (options.json) {
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
   fmt::print("{} on {}, {}\n", bold(stdout, options.model), info.device, info.dtype);
@@ -238,6 +249,7 @@ int bench_latency(const LatencyOptions& options) {
   LLM llm(options.model, options.engine);
   const EngineInfo& info = llm.engine().info();
   PromptSource source(info.vocab_size, options.seed);
+  check_lengths(info, options.input_len, options.output_len);
   std::vector<double> latency, prefill, decode;
   for (int i = 0; i < options.num_warmup + options.num_iters; ++i) {
     std::vector<Prompt> prompts;
@@ -252,6 +264,7 @@ int bench_latency(const LatencyOptions& options) {
     prefill.push_back(result.phases.prefill_speed());
     decode.push_back(result.phases.decode_speed());
   }
+  llm.engine().finish_trace();
   if (options.json) {
     ordered_json line = describe(info, options.model);
     line["batch_size"] = options.batch_size;
@@ -261,7 +274,7 @@ int bench_latency(const LatencyOptions& options) {
         {"median", percentile(latency, 0.5)}, {"p99", percentile(latency, 0.99)}, {"all", latency}};
     line["prefill_tokens_per_second"] = percentile(prefill, 0.5);
     line["decode_tokens_per_second"] = percentile(decode, 0.5);
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
   fmt::print("{} on {}, {}; {} requests, {} tokens in, {} out; median of {}\n",
@@ -272,6 +285,17 @@ int bench_latency(const LatencyOptions& options) {
                {"prefill", fmt::format("{:.1f} tok/s", percentile(prefill, 0.5))},
                {"decode", fmt::format("{:.1f} tok/s", percentile(decode, 0.5))}});
   return kExitOk;
+}
+
+Command until_interrupted(Command command) {
+  return [command = std::move(command)] {
+    try {
+      return command();
+    } catch (const Interrupted&) {
+      fmt::print(stderr, "nanovllm: interrupted; a benchmark has no partial result\n");
+      return kExitInterrupted;
+    }
+  };
 }
 
 template <typename Options>
@@ -297,7 +321,7 @@ Command add_bench_throughput(CLI::App& app) {
                  "output tokens of every request (default: nano-vLLM's 100 to 1024)")
       ->check(CLI::PositiveNumber);
   add_common(app, *options);
-  return [options] { return bench_throughput(*options); };
+  return until_interrupted([options] { return bench_throughput(*options); });
 }
 
 Command add_bench_latency(CLI::App& app) {
@@ -318,7 +342,7 @@ Command add_bench_latency(CLI::App& app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   add_common(app, *options);
-  return [options] { return bench_latency(*options); };
+  return until_interrupted([options] { return bench_latency(*options); });
 }
 
 }  // namespace nanovllm::cli

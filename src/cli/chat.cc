@@ -49,7 +49,10 @@ constexpr const char* kHelp =
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path);
-  if (!file) throw_error(ErrorCode::kNotFound, "cannot read {}: {}", path, std::strerror(errno));
+  if (file) file.peek();  // a folder opens, but can't be read
+  if (file.bad() || !file.is_open()) {
+    throw_error(ErrorCode::kNotFound, "cannot read {}: {}", path, std::strerror(errno));
+  }
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
@@ -89,12 +92,18 @@ class Chat {
     SamplingParams defaults = engine_.default_sampling_params();
     defaults.max_tokens = engine_.info().max_model_len;
     params_ = options.sampling.apply_to(defaults);
-    params_.n = 1;
-    params_.validate();
+    check(params_);
     clear(options.system);
   }
 
   int run() {
+    const int status = talk();
+    engine_.finish_trace();
+    return status;
+  }
+
+ private:
+  int talk() {
     if (!options_.message.empty()) return answer(options_.message) ? kExitOk : kExitInterrupted;
     LineReader reader("> ");
     if (reader.interactive()) {
@@ -116,7 +125,6 @@ class Chat {
     return kExitOk;
   }
 
- private:
   void clear(const std::string& system) {
     system_ = system;
     messages_ = ordered_json::array();
@@ -155,13 +163,21 @@ class Chat {
       if (json::accept(value)) parsed = parse_json(value, "/params");
       update_sampling_params(changed, {{word.substr(0, equals), parsed}});
     }
-    changed.n = 1;
-    changed.validate();
+    check(changed);
     params_ = changed;
     fmt::print("temperature={} top_k={} top_p={} min_p={} repetition_penalty={} max_tokens={}{}\n",
                params_.temperature, params_.top_k, params_.top_p, params_.min_p,
                params_.repetition_penalty, params_.max_tokens,
                params_.seed ? fmt::format(" seed={}", *params_.seed) : "");
+  }
+
+  static void check(const SamplingParams& params) {
+    params.validate();
+    if (params.n != 1 || params.logprobs || params.prompt_logprobs) {
+      throw_error(ErrorCode::kInvalidArgument,
+                  "a chat shows one answer and no log-probabilities; use generate for n, logprobs "
+                  "and prompt_logprobs");
+    }
   }
 
   void retry() {

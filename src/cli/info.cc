@@ -1,6 +1,7 @@
 // `nanovllm info`: what a model is and what memory the engine takes for it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -40,7 +41,7 @@ int info(const Options& options) {
                                          {"num_kvcache_blocks", facts.num_kvcache_blocks},
                                          {"kv_cache_bytes", facts.kv_cache_bytes},
                                          {"load_seconds", facts.load_seconds}};
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
   const auto row = [](const char* name, const std::string& value) {
@@ -57,7 +58,11 @@ int info(const Options& options) {
   row("KV cache per token", fmt::format("{} bytes", facts.kv_bytes_per_token));
   row("KV cache", fmt::format("{} blocks of {} tokens = {} tokens, {}", facts.num_kvcache_blocks,
                               facts.kvcache_block_size, tokens, mebibytes(facts.kv_cache_bytes)));
-  row("full-length requests", fmt::format("{} fit at once", tokens / facts.max_model_len));
+  // The last token is never fed back, so it needs no room.
+  const int blocks_each =
+      (facts.max_model_len - 1 + facts.kvcache_block_size - 1) / facts.kvcache_block_size;
+  row("full-length requests",
+      fmt::format("{} fit at once", facts.num_kvcache_blocks / std::max(1, blocks_each)));
   row("loaded in", fmt::format("{:.3f} s", facts.load_seconds));
   return kExitOk;
 }

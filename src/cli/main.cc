@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <map>
+#include <system_error>
 
 #include "base/version.h"
 #include "cli/commands.h"
@@ -21,14 +24,15 @@ void print_error(const std::string& message) {
 int run_command(const Command& command) {
   try {
     const int status = command();
-    if (std::fflush(stdout) != 0) throw nanovllm::Error(nanovllm::ErrorCode::kIo, "");
-    return status;
+    if (std::fflush(stdout) == 0) return status;
+    print_error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
   } catch (const nanovllm::Error& error) {
-    if (*error.what() != '\0') print_error(error.what());
-    return kExitError;
+    print_error(error.what());
   } catch (const std::bad_alloc&) {
     print_error(
         "out of memory: use a smaller model, --kv-cache-memory or --max-num-batched-tokens");
+  } catch (const std::system_error& error) {  // fmt::print's, when it can't write
+    print_error(error.what());
   } catch (const std::exception& error) {
     print_error(fmt::format("internal error: {}", error.what()));
   }

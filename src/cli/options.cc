@@ -26,7 +26,8 @@ int64_t parse_bytes(const std::string& text) {
   double unit = 1;
   bool valid = error == std::errc() && number >= 0;
   if (!suffix.empty()) {
-    const auto position = known.find(static_cast<char>(std::toupper(suffix[0])));
+    const auto position =
+        known.find(static_cast<char>(std::toupper(static_cast<unsigned char>(suffix[0]))));
     valid = valid && position != std::string::npos &&
             (suffix.size() == 1 || suffix.substr(1) == "B" || suffix.substr(1) == "iB");
     unit = std::pow(1024.0, static_cast<double>(position) + 1);
@@ -103,10 +104,12 @@ void SamplingOptions::add_to(CLI::App& app) {
       ->allow_extra_args(false);
   app.add_option("--stop-token-ids", stop_token_ids_, "token ids that end the output")
       ->group(group)
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_option("--logit-bias", logit_bias_, "ID:BIAS, added to that token's logit")
       ->group(group)
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_flag("--ignore-eos", ignore_eos_, "go on after the end-of-text token")->group(group);
   app.add_flag("--include-stop-str-in-output", include_stop_str_in_output_,
                "keep the text that ended the output")

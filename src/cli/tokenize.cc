@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "base/check.h"
@@ -17,6 +18,7 @@ namespace {
 
 struct Options {
   std::string model;
+  std::optional<std::string> first;
   std::vector<std::string> texts;
   bool ids = false;
   bool show = false;
@@ -37,8 +39,11 @@ std::vector<int32_t> parse_ids(std::string text) {
   std::istringstream stream(text);
   std::vector<int32_t> ids;
   int32_t id = 0;
-  while (stream >> id) ids.push_back(id);
-  if (!stream.eof()) {
+  while (stream >> std::ws && !stream.eof()) {
+    if (stream >> id) {
+      ids.push_back(id);
+      continue;
+    }
     throw_error(ErrorCode::kInvalidArgument, "--ids wants token ids separated by spaces or commas");
   }
   return ids;
@@ -65,7 +70,7 @@ void show_pieces(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
 int tokenize(const Options& options) {
   const auto tokenizer = Tokenizer::load(options.model);
   std::vector<std::string> texts = options.texts;
-  if (texts.empty()) texts.push_back(read_standard_input());
+  texts.insert(texts.begin(), options.first ? *options.first : read_standard_input());
   for (const std::string& text : texts) {
     if (options.ids) {
       fmt::print("{}\n", tokenizer->decode(parse_ids(text), !options.keep_special));
@@ -88,7 +93,16 @@ int tokenize(const Options& options) {
 Command add_tokenize(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("model", options->model, "model folder")->required();
-  app.add_option("text", options->texts, "text, or ids with --ids (default: standard input)");
+  app.add_option("text", options->first,
+                 "text, or ids with --ids, or several (default: standard input)");
+  // Further texts come as what is left over: CLI11 would take "[1, 2]" in a list for two of them.
+  app.allow_extras();
+  app.parse_complete_callback([&app, options] {
+    options->texts = app.remaining();
+    for (const std::string& text : options->texts) {
+      if (text.size() > 1 && text[0] == '-') throw CLI::ExtrasError({text});
+    }
+  });
   app.add_flag("--ids", options->ids, "the other way: ids to text");
   app.add_flag("--show", options->show, "the pieces in colour, each with its id");
   app.add_flag("--count", options->count, "only how many tokens");
