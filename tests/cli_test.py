@@ -104,7 +104,7 @@ class Generate(unittest.TestCase):
 
     def test_requests_do_not_wait_for_those_behind_them(self):
         process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, text=True)
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         for i in range(2):
             process.stdin.write('{"prompt": "Hi"}\n')
             process.stdin.flush()
