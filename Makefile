@@ -5,7 +5,7 @@ MODEL ?= models/demo
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 30
 
-.PHONY: all build cuda run test bench format lint check asan tsan fuzz install clean help
+.PHONY: all build cuda run test test-gpu bench format lint check asan tsan fuzz install clean help
 
 all: build
 
@@ -31,6 +31,9 @@ test: ## build and run every test
 	@cmake --preset release $(CMAKE_FLAGS) -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=ON >/dev/null
 	@cmake --build build -j $(JOBS)
 	@ctest --test-dir build --output-on-failure -j $(JOBS)
+
+test-gpu: ## build the CUDA backend and run every test that computes on a GPU
+	@CMAKE_FLAGS="$(CMAKE_FLAGS)" JOBS=$(JOBS) scripts/test_gpu.sh
 
 bench: ## build and run the kernel benchmarks
 	@scripts/install_packages.sh test

@@ -35,6 +35,7 @@ if(NANOVLLM_CUDA)
   endif()
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} --expt-relaxed-constexpr")  # constexpr functions in kernels
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25 does not know that nvcc can
   find_package(CUDAToolkit 12.4 REQUIRED)
   target_compile_definitions(nanovllm_dependencies INTERFACE NANOVLLM_WITH_CUDA)

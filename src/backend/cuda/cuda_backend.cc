@@ -6,6 +6,7 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/memory.h"
+#include "backend/cuda/sampling.h"
 #include "base/check.h"
 
 namespace nanovllm {
@@ -37,11 +38,13 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   workspace_ = allocate(kWorkspaceBytes);
   attention_workspace_ = allocate(cuda::attention_workspace_bytes(properties_.multiProcessorCount));
   products_ = std::make_unique<cuda::CublasProducts>(workspace_->data(), kWorkspaceBytes);
+  sampler_ = std::make_unique<cuda::Sampler>(*this, stream_);
 }
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_);
   uploader_.reset();
+  sampler_.reset();
   cudaStreamDestroy(stream_);
 }
 

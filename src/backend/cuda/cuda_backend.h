@@ -11,13 +11,16 @@
 #include "ops/backend.h"
 
 namespace nanovllm {
+namespace cuda {
+class Sampler;
+}
 
 struct CudaOptions {
   int device = 0;
   bool deterministic = false;  // see BackendOptions
 };
 
-// Ops are enqueued on one stream and return at once; sample() and download() wait.
+// Ops are enqueued on one stream and return at once; download() and collecting a ticket wait.
 class CudaBackend final : public Backend {
  public:
   // Throws Error(kUnsupported) when there is no such device or it is older than the build's
@@ -82,6 +85,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Buffer> workspace_;            // of cuBLASLt
   std::unique_ptr<Buffer> attention_workspace_;  // see cuda::AttentionWorkspace
   std::unique_ptr<cuda::CublasProducts> products_;
+  std::unique_ptr<cuda::Sampler> sampler_;
 };
 
 }  // namespace nanovllm

@@ -1,25 +1,45 @@
-// Rows of a table by id. Moves H * (size of act) bytes in and 4 H out for each token.
-#include "backend/cuda/device.cuh"
+// Rows of a table by id. Moves H * (size of act) bytes in and 4 H out for each token; gather_rows
+// moves a row's bytes in and out. Both 16 bytes at a time where addresses and sizes allow it.
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
 namespace {
 
-template <typename T>
-__global__ void embedding_kernel(float* out, const int32_t* ids, const T* table, int hidden,
-                                 int num_ids, int32_t first_id) {
+constexpr int kThreads = 128;
+
+bool is_multiple(int unit, const void* a, const void* b, int64_t bytes) {
+  return (reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) |
+          static_cast<uintptr_t>(bytes)) %
+             unit ==
+         0;
+}
+
+template <int n, typename T>
+__global__ void __launch_bounds__(kThreads)
+    embedding_kernel(float* out, const int32_t* ids, const T* table, int hidden, int num_ids,
+                     int32_t first_id) {
+  wait_for_predecessor();
+  release_successor();
   const int64_t token = blockIdx.x;
-  const int32_t id = ids[token] - first_id;
+  const int64_t id = static_cast<int64_t>(ids[token]) - first_id;
   const bool inside = id >= 0 && id < num_ids;
-  for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-    out[token * hidden + i] = inside ? load(table + static_cast<int64_t>(id) * hidden + i) : 0.f;
+  for (int i = static_cast<int>(threadIdx.x) * n; i < hidden; i += kThreads * n) {
+    float x[n] = {};
+    if (inside) load_vector(x, table + id * hidden + i);
+    store_vector(out + token * hidden + i, x);
   }
 }
 
-__global__ void gather_kernel(uint4* out, const uint4* x, const int32_t* rows, int64_t row_size) {
+template <typename Unit>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(Unit* out, const Unit* x, const int32_t* rows, int64_t row_size) {
+  wait_for_predecessor();
+  release_successor();
   const int64_t row = blockIdx.x;
-  const uint4* source = x + static_cast<int64_t>(rows[row]) * row_size;
-  for (int64_t i = threadIdx.x; i < row_size; i += blockDim.x) out[row * row_size + i] = source[i];
+  const Unit* const source = x + static_cast<int64_t>(rows[row]) * row_size;
+  for (int64_t i = threadIdx.x; i < row_size; i += kThreads) out[row * row_size + i] = source[i];
 }
 
 }  // namespace
@@ -29,19 +49,30 @@ void launch_embedding(cudaStream_t stream, float* out, const int32_t* ids, const
   if (num_tokens == 0) return;
   with_act_type(dtype, [&](auto act) {
     using T = decltype(act);
-    embedding_kernel<<<num_tokens, 256, 0, stream>>>(out, ids, static_cast<const T*>(table), hidden,
-                                                     num_ids, first_id);
+    constexpr int kWide = 16 / static_cast<int>(sizeof(T));
+    const auto row_bytes = static_cast<int64_t>(hidden) * static_cast<int64_t>(sizeof(T));
+    const auto kernel = is_multiple(16, out, table, row_bytes) ? embedding_kernel<kWide, T>
+                                                               : embedding_kernel<1, T>;
+    launch(stream, kernel, dim3(num_tokens), dim3(kThreads), 0, out, ids,
+           static_cast<const T*>(table), hidden, num_ids, first_id);
   });
-  NANOVLLM_CUDA_CHECK(cudaGetLastError());
 }
 
 void launch_gather_rows(cudaStream_t stream, void* out, const void* x, const int32_t* rows,
                         int num_rows, int64_t row_bytes) {
   if (num_rows == 0) return;
-  gather_kernel<<<num_rows, 256, 0, stream>>>(static_cast<uint4*>(out),
-                                              static_cast<const uint4*>(x), rows,
-                                              row_bytes / static_cast<int64_t>(sizeof(uint4)));
-  NANOVLLM_CUDA_CHECK(cudaGetLastError());
+  const auto launch_units = [&](auto unit) {
+    using Unit = decltype(unit);
+    launch(stream, gather_kernel<Unit>, dim3(num_rows), dim3(kThreads), 0, static_cast<Unit*>(out),
+           static_cast<const Unit*>(x), rows, row_bytes / static_cast<int64_t>(sizeof(Unit)));
+  };
+  if (is_multiple(16, out, x, row_bytes)) {
+    launch_units(uint4{});
+  } else if (is_multiple(4, out, x, row_bytes)) {
+    launch_units(uint32_t{});
+  } else {
+    launch_units(uint16_t{});
+  }
 }
 
 }  // namespace nanovllm::cuda

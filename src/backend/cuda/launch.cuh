@@ -22,8 +22,8 @@ namespace nanovllm::cuda {
 // (code for sm_90 or later is loaded).
 bool supports_programmatic_launch();
 
-// Shared memory beyond what a kernel gets unasked.
-constexpr size_t kDefaultSharedBytes = size_t{48} << 10;
+// Dynamic shared memory that a kernel gets unasked: 48 KiB, less what its static arrays may take.
+constexpr size_t kDefaultSharedBytes = size_t{46} << 10;
 
 // kernel<<<grid, block, shared_bytes, stream>>>(args...), in clusters of `cluster` blocks along x.
 template <typename... Params, typename... Args>

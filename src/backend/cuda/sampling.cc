@@ -1,51 +1,115 @@
-// Sampling on the host: downloads the logits and runs the scalar sampler on each row.
+#include "backend/cuda/sampling.h"
+
 #include <algorithm>
-#include <memory>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/sampling_slot.h"
 #include "base/check.h"
-#include "ops/reference_sampling.h"
 
 namespace nanovllm {
-namespace {
+namespace cuda {
 
-class Ticket final : public SamplingTicket {
+class Sampler::Ticket final : public SamplingTicket {
  public:
-  explicit Ticket(std::vector<SamplingResult> results) : results_(std::move(results)) {}
+  Ticket(Sampler& sampler, std::unique_ptr<SamplingSlot> slot)
+      : sampler_(sampler), slot_(std::move(slot)) {}
+  ~Ticket() override { sampler_.give_back(std::move(slot_)); }
+
   void collect(std::span<SamplingResult> results) override {
-    NANOVLLM_CHECK(results.size() == results_.size());
-    std::move(results_.begin(), results_.end(), results.begin());
+    slot_->wait();
+    slot_->read(results);
   }
 
  private:
-  std::vector<SamplingResult> results_;
+  Sampler& sampler_;
+  std::unique_ptr<SamplingSlot> slot_;
 };
 
-}  // namespace
+Sampler::Sampler(Backend& backend, cudaStream_t stream) : backend_(backend), stream_(stream) {}
+Sampler::~Sampler() = default;
+
+std::unique_ptr<SamplingSlot> Sampler::take_slot() {
+  if (free_slots_.empty()) return std::make_unique<SamplingSlot>();
+  std::unique_ptr<SamplingSlot> slot = std::move(free_slots_.back());
+  free_slots_.pop_back();
+  return slot;
+}
+
+void Sampler::give_back(std::unique_ptr<SamplingSlot> slot) {
+  free_slots_.push_back(std::move(slot));
+}
+
+void* Sampler::grow(std::unique_ptr<Buffer>& buffer, size_t bytes) {
+  if (!buffer || buffer->bytes() < bytes) {
+    buffer.reset();
+    buffer = backend_.allocate(bytes + bytes / 2);
+  }
+  return buffer->data();
+}
+
+std::unique_ptr<SamplingTicket> Sampler::sample(std::span<const SamplingRow> rows, Tensor logits,
+                                                int32_t* sampled_ids, const int32_t* previous_ids) {
+  NANOVLLM_CHECK(logits.dtype == DType::kFloat32);
+  NANOVLLM_CHECK(logits.rows() == static_cast<int64_t>(rows.size()));
+  NANOVLLM_CHECK(logits.row_size() <= kMaxVocabSize);
+  std::unique_ptr<SamplingSlot> slot = take_slot();
+  slot->fill(rows, logits.row_size());
+  if (!rows.empty()) {
+    SamplingStep step;
+    step.num_rows = static_cast<int>(rows.size());
+    step.vocab_size = logits.row_size();
+    step.num_blocks = static_cast<int>((logits.row_size() + kSampleBlock - 1) / kSampleBlock);
+    step.logits = logits.f32();
+    step.sampled_ids = sampled_ids;
+    step.previous_ids = previous_ids;
+    launch(*slot, step);
+  }
+  return std::make_unique<Ticket>(*this, std::move(slot));
+}
+
+void Sampler::launch(SamplingSlot& slot, SamplingStep& step) {
+  const size_t num_rows = step.num_rows;
+  const size_t stats_bytes = num_rows * step.num_blocks * sizeof(BlockStats);
+  step.stats = static_cast<BlockStats*>(grow(stats_, stats_bytes));
+  const bool wants_logprobs = slot.max_logprobs() >= 0;
+  if (wants_logprobs) step.raw_stats = static_cast<BlockStats*>(grow(raw_stats_, stats_bytes));
+  if (step.sampled_ids == nullptr) {
+    step.sampled_ids = static_cast<int32_t*>(grow(sampled_ids_, num_rows * sizeof(int32_t)));
+  }
+  const char* rows_data = slot.rows_bytes().data();
+  if (slot.num_edited() > 0) {
+    // Lists may be long, and are read more than once.
+    const size_t bytes = slot.rows_bytes().size();
+    rows_data = static_cast<const char*>(grow(rows_, bytes));
+    backend_.upload(rows_->data(), slot.rows_bytes().data(), bytes);
+    step.raw_logits =
+        static_cast<RawLogit*>(grow(raw_logits_, slot.num_list_entries() * sizeof(RawLogit)));
+  }
+  slot.describe(rows_data, step);
+  for (int first = 0; first < step.num_rows; first += kScanRows) {
+    const int count = std::min(kScanRows, step.num_rows - first);
+    ScanRows rows = {};
+    for (int r = 0; r < count; ++r) {
+      const RowParams& params = slot.params()[first + r];
+      rows.rate[r] = scan_rate(params);
+      if (params.num_logprobs >= 0) rows.wants_raw[r / 32] |= 1u << (r % 32);
+    }
+    launch_sampling_scan(stream_, step, rows, first, count);
+  }
+  if (slot.num_edited() > 0) launch_sampling_edits(stream_, step);
+  launch_sampling_select(stream_, step);
+  if (wants_logprobs) launch_sampling_logprobs(stream_, step);
+  slot.record(stream_);
+}
+
+}  // namespace cuda
 
 std::unique_ptr<SamplingTicket> CudaBackend::sample(std::span<const SamplingRow> rows,
                                                     Tensor logits, int32_t* sampled_ids,
                                                     const int32_t* previous_ids) {
-  std::vector<float> host(static_cast<size_t>(logits.num_elements()));
-  download(host.data(), logits.data, logits.bytes());
-  const auto vocab = static_cast<size_t>(logits.row_size());
-  std::vector<SamplingResult> results(rows.size());
-  for (size_t r = 0; r < rows.size(); ++r) {
-    SamplingRow row = rows[r];
-    std::vector<int32_t> output_ids(row.output_ids.begin(), row.output_ids.end());
-    if (row.pending_from >= 0) {
-      output_ids.push_back(-1);
-      download(&output_ids.back(), previous_ids + row.pending_from, sizeof(int32_t));
-      row.output_ids = output_ids;
-    }
-    results[r] = reference_sample(row, std::span(host).subspan(r * vocab, vocab));
-    if (sampled_ids != nullptr) upload(sampled_ids + r, &results[r].token_id, sizeof(int32_t));
-  }
-  synchronize();
-  return std::make_unique<Ticket>(std::move(results));
+  return sampler_->sample(rows, logits, sampled_ids, previous_ids);
 }
 
 }  // namespace nanovllm

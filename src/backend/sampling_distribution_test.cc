@@ -5,24 +5,19 @@
 #include <algorithm>
 #include <string>
 
-#include "backend/cpu/sampling_test_util.h"
-#include "base/philox.h"
+#include "backend/sampling_test_support.h"
 #include "ops/reference_sampling.h"
 
-namespace nanovllm {
+namespace nanovllm::test {
 namespace {
 
 using Ids = std::vector<int32_t>;
 using Bias = std::vector<std::pair<int32_t, float>>;
 
-// Draws at positions 0, 1, ... of one seed.
-std::vector<int> histogram_of_draws(Backend& backend, SamplingRow row,
+std::vector<int> histogram_of_draws(Backend& backend, const SamplingRow& row,
                                     const std::vector<float>& logits, int num_draws) {
   std::vector<int> counts(logits.size());
-  for (int i = 0; i < num_draws; ++i) {
-    row.position = i;
-    ++counts[sample_row(backend, row, logits).token_id];
-  }
+  for (const int32_t id : draws(backend, row, logits, num_draws)) ++counts[id];
   return counts;
 }
 
@@ -58,10 +53,7 @@ double chi_square_deviation(const std::vector<int>& counts,
   return (statistic - freedom) / std::sqrt(2 * freedom);
 }
 
-class SamplingDistributionTest : public testing::TestWithParam<Isa> {
- protected:
-  CpuBackend backend_{CpuOptions{.num_threads = 1, .max_isa = GetParam()}};
-};
+using SamplingDistributionTest = SamplingBackendTest;
 
 TEST_P(SamplingDistributionTest, DrawsHaveTheReferencesDistribution) {
   const Ids prompt = {1, 2, 3, 3};
@@ -88,7 +80,7 @@ TEST_P(SamplingDistributionTest, DrawsHaveTheReferencesDistribution) {
     const std::vector<float> logits =
         normal_logits(vocab_size, static_cast<uint32_t>(vocab_size), 1.5f);
     for (const SamplingRow& row : rows) {
-      const std::vector<int> counts = histogram_of_draws(backend_, row, logits, 20000);
+      const std::vector<int> counts = histogram_of_draws(*backend_, row, logits, 20000);
       const std::vector<double> probabilities = reference_probabilities(row, logits);
       EXPECT_LT(chi_square_deviation(counts, probabilities), 4)
           << "vocabulary of " << vocab_size << ", seed " << row.seed;
@@ -98,25 +90,9 @@ TEST_P(SamplingDistributionTest, DrawsHaveTheReferencesDistribution) {
 
 TEST_P(SamplingDistributionTest, AWrongDistributionIsNoticed) {
   const std::vector<float> logits = normal_logits(40, 1, 1.5f);
-  const std::vector<int> counts = histogram_of_draws(backend_, {}, logits, 20000);
+  const std::vector<int> counts = histogram_of_draws(*backend_, {}, logits, 20000);
   EXPECT_GT(chi_square_deviation(counts, reference_probabilities({.temperature = 1.1f}, logits)),
             4);
-}
-
-// The token must be one of the reference's, and u must lie in its share of the unit interval, but
-// for what float sums may differ from double ones.
-void expect_drawn_as_reference(Backend& backend, const SamplingRow& row,
-                               const std::vector<float>& logits) {
-  const int32_t token = sample_row(backend, row, logits).token_id;
-  const std::vector<double> p = reference_probabilities(row, logits);
-  ASSERT_GE(token, 0);
-  ASSERT_LT(token, static_cast<int32_t>(p.size()));
-  EXPECT_GT(p[token], 0);
-  double before = 0;
-  for (int32_t id = 0; id < token; ++id) before += p[id];
-  const double u = philox_uniform(row.seed, row.position);
-  EXPECT_GE(u, before - 1e-5);
-  EXPECT_LE(u, before + p[token] + 1e-5);
 }
 
 TEST_P(SamplingDistributionTest, RandomRowsAreDrawnAsTheReferenceDraws) {
@@ -146,7 +122,8 @@ TEST_P(SamplingDistributionTest, RandomRowsAreDrawnAsTheReferenceDraws) {
       if (maybe()) row.frequency_penalty = uniform(-2, 2);
       if (maybe()) row.presence_penalty = uniform(-2, 2);
       SCOPED_TRACE(testing::Message() << "vocabulary of " << vocab_size << ", case " << i);
-      expect_drawn_as_reference(backend_, row, logits);
+      expect_drawn(sample_row(*backend_, row, logits).token_id, row,
+                   reference_probabilities(row, logits));
     }
   }
 }
@@ -163,7 +140,7 @@ TEST_P(SamplingDistributionTest, GreedyAndLogprobsAreTheReferences) {
           .temperature = 0,
           .num_logprobs = static_cast<int32_t>(rng() % 21),
           .forced_id = i % 3 == 0 ? static_cast<int32_t>(rng() % vocab_size) : -1};
-      const SamplingResult result = sample_row(backend_, row, logits);
+      const SamplingResult result = sample_row(*backend_, row, logits);
       const SamplingResult expected = reference_sample(row, logits);
       EXPECT_EQ(result.token_id, expected.token_id);
       ASSERT_EQ(result.logprobs.size(), expected.logprobs.size());
@@ -179,7 +156,7 @@ TEST_P(SamplingDistributionTest, GreedyAndLogprobsAreTheReferences) {
 TEST_P(SamplingDistributionTest, SeedAndPositionDecideTheDraw) {
   const std::vector<float> logits = normal_logits(1000, 3, 1);
   const auto draw = [&](uint64_t seed, uint64_t position) {
-    return sample_row(backend_, {.seed = seed, .position = position}, logits).token_id;
+    return sample_row(*backend_, {.seed = seed, .position = position}, logits).token_id;
   };
   std::vector<int32_t> by_position;
   std::vector<int32_t> by_seed;
@@ -210,10 +187,9 @@ TEST_P(SamplingDistributionTest, ThreadsAndBatchMatesChangeNothing) {
     const std::vector<float> logits = normal_logits(kVocabSize * num_rows, 8, 2);
     for (int position = 0; position < 20; ++position) {
       for (SamplingRow& row : rows) row.position = position;
-      const auto expected = sample_rows(backend_, rows, logits);
+      const auto expected = sample_rows(*backend_, rows, logits);
       for (const int num_threads : {2, 3}) {
-        CpuBackend backend({.num_threads = num_threads, .max_isa = GetParam()});
-        const auto results = sample_rows(backend, rows, logits);
+        const auto results = sample_rows(*GetParam().make(num_threads), rows, logits);
         for (int r = 0; r < num_rows; ++r) {
           EXPECT_EQ(results[r].token_id, expected[r].token_id);
           ASSERT_EQ(results[r].logprobs.size(), expected[r].logprobs.size());
@@ -225,15 +201,15 @@ TEST_P(SamplingDistributionTest, ThreadsAndBatchMatesChangeNothing) {
       for (int r = 0; r < num_rows; ++r) {
         const auto begin = logits.begin() + static_cast<int64_t>(r * kVocabSize);
         const SamplingResult alone =
-            sample_row(backend_, rows[r], {begin, begin + static_cast<int64_t>(kVocabSize)});
+            sample_row(*backend_, rows[r], {begin, begin + static_cast<int64_t>(kVocabSize)});
         EXPECT_EQ(alone.token_id, expected[r].token_id);
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, SamplingDistributionTest, testing::ValuesIn(available_isas()),
-                         [](const auto& isa) { return std::string(to_string(isa.param)); });
+INSTANTIATE_TEST_SUITE_P(Backends, SamplingDistributionTest, testing::ValuesIn(backends()),
+                         name_of_backend);
 
 }  // namespace
-}  // namespace nanovllm
+}  // namespace nanovllm::test

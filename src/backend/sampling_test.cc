@@ -5,9 +5,9 @@
 #include <set>
 #include <string>
 
-#include "backend/cpu/sampling_test_util.h"
+#include "backend/sampling_test_support.h"
 
-namespace nanovllm {
+namespace nanovllm::test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -16,10 +16,13 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 using Ids = std::vector<int32_t>;
 using Bias = std::vector<std::pair<int32_t, float>>;
 
-class SamplingTest : public testing::TestWithParam<Isa> {
+// The size of the blocks that backends divide a row into.
+constexpr int kBlock = 128;
+
+class SamplingTest : public SamplingBackendTest {
  protected:
   SamplingResult sample(const SamplingRow& row, const std::vector<float>& logits) {
-    return sample_row(backend_, row, logits);
+    return sample_row(*backend_, row, logits);
   }
   int32_t greedy(SamplingRow row, const std::vector<float>& logits) {
     row.temperature = 0;
@@ -27,17 +30,10 @@ class SamplingTest : public testing::TestWithParam<Isa> {
   }
   // Every token that comes up in so many draws that one of probability 0.005 is missed less than
   // once in 10^8.
-  std::set<int32_t> drawn(SamplingRow row, const std::vector<float>& logits) {
-    constexpr int kDraws = 4000;
-    std::set<int32_t> ids;
-    for (int i = 0; i < kDraws; ++i) {
-      row.position = i;
-      ids.insert(sample(row, logits).token_id);
-    }
-    return ids;
+  std::set<int32_t> drawn(const SamplingRow& row, const std::vector<float>& logits) {
+    const std::vector<int32_t> ids = draws(*backend_, row, logits, 4000);
+    return {ids.begin(), ids.end()};
   }
-
-  CpuBackend backend_{CpuOptions{.num_threads = 1, .max_isa = GetParam()}};
 };
 
 TEST_P(SamplingTest, GreedyTakesTheLargestAndTheSmallestIdAmongEquals) {
@@ -83,7 +79,7 @@ TEST_P(SamplingTest, TopKKeepsAllEqualsOfTheKth) {
 TEST_P(SamplingTest, TopKFindsTheKthOnBothSidesOfTheNumberOfBlocks) {
   // 10 blocks of logits 0 .. n-1, shuffled; the tokens of the 3 largest sit in one block or in
   // many.
-  constexpr int kSize = 10 * kSampleBlock;
+  constexpr int kSize = 10 * kBlock;
   std::vector<float> logits(kSize);
   for (int i = 0; i < kSize; ++i) logits[i] = static_cast<float>(i * 37 % kSize);
   for (const int k : {1, 3, 9, 10, 11, 100}) {
@@ -105,7 +101,7 @@ TEST_P(SamplingTest, TopPKeepsTheFewestThatReachIt) {
 }
 
 TEST_P(SamplingTest, TopPKeepsSmallerIdsAmongEquals) {
-  std::vector<float> equal(2 * kSampleBlock, -kInfinity);
+  std::vector<float> equal(2 * kBlock, -kInfinity);
   for (const int id : {3, 100, 130, 200}) equal[id] = 7;
   EXPECT_EQ(drawn({.top_p = 0.25f}, equal), (std::set<int32_t>{3}));
   EXPECT_EQ(drawn({.top_p = 0.26f}, equal), (std::set<int32_t>{3, 100}));
@@ -262,7 +258,7 @@ TEST_P(SamplingTest, ARowWithoutADistributionGivesNoTokenAndHarmsNobody) {
     logits.insert(logits.end(), bad.begin(), bad.end());
     logits.insert(logits.end(), good.begin(), good.end());
     const SamplingRow row{.seed = 9, .num_logprobs = 2};
-    const auto results = sample_rows(backend_, {row, bad_row, row}, logits);
+    const auto results = sample_rows(*backend_, {row, bad_row, row}, logits);
     EXPECT_EQ(results[1].token_id, -1);
     EXPECT_TRUE(results[1].logprobs.empty());
     const SamplingResult alone = sample(row, good);
@@ -292,8 +288,7 @@ TEST_P(SamplingTest, ARowWithoutADistributionGivesNoTokenAndHarmsNobody) {
   expect_none(good, {.logit_bias = overflow});
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, SamplingTest, testing::ValuesIn(available_isas()),
-                         [](const auto& isa) { return std::string(to_string(isa.param)); });
+INSTANTIATE_TEST_SUITE_P(Backends, SamplingTest, testing::ValuesIn(backends()), name_of_backend);
 
 }  // namespace
-}  // namespace nanovllm
+}  // namespace nanovllm::test

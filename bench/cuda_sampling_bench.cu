@@ -1,0 +1,174 @@
+// Sampling on the device from R rows of 151,936 logits (Qwen3): microseconds a step, from events
+// around many steps in a row, and the share of the measured read bandwidth at which one pass over
+// the logits would take as long. "trained" rows look as a trained model's do: few tokens count;
+// "flat" ones are the worst case.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_check.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr int64_t kVocabSize = 151936;
+constexpr int kOutputIds = 300;
+
+struct Kind {
+  const char* name;
+  SamplingRow row;
+};
+
+const Kind kKinds[] = {{"greedy", {.temperature = 0}},
+                       {"temperature", {}},
+                       {"top-k 50", {.top_k = 50}},
+                       {"top-p 0.9", {.top_p = 0.9f}},
+                       {"top-k 20, top-p 0.95", {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20}},
+                       {"min-p 0.05", {.min_p = 0.05f}},
+                       {"greedy, 5 logprobs", {.temperature = 0, .num_logprobs = 5}},
+                       {"all, penalties, 5 logprobs",
+                        {.temperature = 0.8f,
+                         .top_p = 0.9f,
+                         .min_p = 0.01f,
+                         .top_k = 50,
+                         .repetition_penalty = 1.1f,
+                         .presence_penalty = 0.1f,
+                         .frequency_penalty = 0.1f,
+                         .num_logprobs = 5}}};
+
+std::vector<float> make_logits(int64_t rows, bool trained) {
+  std::mt19937 rng(1);
+  std::normal_distribution<float> normal(0, trained ? 2.5f : 1);
+  std::vector<float> logits(static_cast<size_t>(rows * kVocabSize));
+  for (float& x : logits) x = normal(rng);
+  for (int64_t r = 0; trained && r < rows; ++r) {
+    for (int i = 0; i < 30; ++i) logits[r * kVocabSize + rng() % kVocabSize] += 12;
+  }
+  return logits;
+}
+
+class Timer {
+ public:
+  Timer() {
+    NANOVLLM_CUDA_CHECK(cudaEventCreate(&begin_));
+    NANOVLLM_CUDA_CHECK(cudaEventCreate(&end_));
+  }
+  ~Timer() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  template <typename F>
+  double microseconds(cudaStream_t stream, F&& f) {
+    NANOVLLM_CUDA_CHECK(cudaEventRecord(begin_, stream));
+    f();
+    NANOVLLM_CUDA_CHECK(cudaEventRecord(end_, stream));
+    NANOVLLM_CUDA_CHECK(cudaEventSynchronize(end_));
+    float milliseconds = 0;
+    NANOVLLM_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin_, end_));
+    return milliseconds * 1000.0;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr;
+  cudaEvent_t end_ = nullptr;
+};
+
+// Bytes per second of a copy, reads and writes together.
+double memory_bandwidth(CudaBackend& backend) {
+  constexpr size_t kBytes = size_t{1} << 30;
+  const auto from = backend.allocate(kBytes);
+  const auto to = backend.allocate(kBytes);
+  Timer timer;
+  double best = 1e30;
+  for (int i = 0; i < 5; ++i) {
+    best = std::min(best, timer.microseconds(backend.stream(), [&] {
+      NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(to->data(), from->data(), kBytes,
+                                          cudaMemcpyDeviceToDevice, backend.stream()));
+    }));
+  }
+  return 2e6 * static_cast<double>(kBytes) / best;
+}
+
+// Keeps the device busy while the host enqueues what is to be timed.
+__global__ void spin(int64_t nanoseconds) {
+  uint64_t start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (now - start < static_cast<uint64_t>(nanoseconds));
+}
+
+// Median over batches of steps that run one behind the other.
+double step_microseconds(CudaBackend& backend, std::vector<SamplingRow>& rows,
+                         const std::vector<Tensor>& logits) {
+  constexpr int kBatches = 15;
+  constexpr int kSteps = 20;
+  constexpr int64_t kEnqueueNanoseconds = 5'000'000;
+  Timer timer;
+  std::vector<double> times;
+  uint64_t position = 0;
+  std::vector<std::unique_ptr<SamplingTicket>> tickets;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    spin<<<1, 1, 0, backend.stream()>>>(kEnqueueNanoseconds);
+    const double time = timer.microseconds(backend.stream(), [&] {
+      for (int step = 0; step < kSteps; ++step) {
+        for (SamplingRow& row : rows) row.position = position++;
+        tickets.push_back(backend.sample(rows, logits[step % logits.size()], nullptr, nullptr));
+      }
+    });
+    tickets.clear();
+    times.push_back(time / kSteps);
+  }
+  std::nth_element(times.begin(), times.begin() + kBatches / 2, times.end());
+  return times[kBatches / 2];
+}
+
+void run() {
+  CudaBackend backend;
+  const double bandwidth = memory_bandwidth(backend);
+  std::printf("%s, %.2f TB/s\n", backend.description().c_str(), bandwidth / 1e12);
+  std::mt19937 rng(2);
+  std::vector<int32_t> output_ids(kOutputIds);
+  for (int32_t& id : output_ids) id = static_cast<int32_t>(rng() % kVocabSize);
+  for (const bool trained : {true, false}) {
+    for (const int num_rows : {1, 32, 256}) {
+      const std::vector<float> values = make_logits(num_rows, trained);
+      // Several sets, so that they do not all stay in the L2 cache.
+      std::vector<std::unique_ptr<Buffer>> buffers;
+      std::vector<Tensor> logits;
+      for (int i = 0; i < (num_rows == 1 ? 8 : 4); ++i) {
+        buffers.push_back(backend.allocate(values.size() * sizeof(float)));
+        backend.upload(buffers.back()->data(), values.data(), values.size() * sizeof(float));
+        logits.emplace_back(buffers.back()->data(), DType::kFloat32,
+                            std::initializer_list<int64_t>{num_rows, kVocabSize});
+      }
+      for (const Kind& kind : kKinds) {
+        std::vector<SamplingRow> rows(num_rows, kind.row);
+        for (SamplingRow& row : rows) row.output_ids = output_ids;
+        const double time = step_microseconds(backend, rows, logits);
+        const double floor = 1e6 * static_cast<double>(values.size() * sizeof(float)) / bandwidth;
+        std::printf("%-8s %3d rows  %-28s %8.1f us  %5.1f%% of the bandwidth\n",
+                    trained ? "trained" : "flat", num_rows, kind.name, time, 100 * floor / time);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm
+
+int main() {
+  try {
+    nanovllm::run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return EXIT_FAILURE;
+  }
+  return EXIT_SUCCESS;
+}

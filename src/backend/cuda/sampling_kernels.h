@@ -1,0 +1,114 @@
+// The kernels of sampling, in the order in which a step launches them:
+//
+//   scan      reads all logits once: the largest of each block and the block's mass
+//   [sampling_scan.cu] edits     biases, bans and penalties, where a row has any
+//   [sampling_edits.cu] select    a token for each row [sampling_select.cu] logprobs
+//   log-probabilities and ranks, where a row wants any                      [sampling_logprobs.cu]
+//
+// Only the scan has to read everything; those behind it read the blocks that can matter. What a row
+// gets depends on that row alone: every sum has an order that only the vocabulary's size decides.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/sampling.h"
+
+namespace nanovllm::cuda {
+
+constexpr int kSampleBlock = 128;                    // logits in a block
+constexpr int64_t kMaxVocabSize = int64_t{1} << 21;  // what shared memory has room for
+constexpr int kMaxLogprobs = 32;                     // most likely tokens that a row can ask for
+constexpr int kScanRows = 512;                       // rows that one launch of the scan takes
+
+// A SamplingRow as the kernels read it. Its lists lie one after the other in SamplingStep::lists.
+struct RowParams {
+  uint64_t seed;
+  uint64_t position;
+  float temperature;
+  float top_p;
+  float min_p;
+  int32_t top_k;
+  float repetition_penalty;
+  float presence_penalty;
+  float frequency_penalty;
+  int32_t forced_id;
+  int32_t num_logprobs;
+  int32_t pending_from;
+  // From here on in `lists`: the ids of biases (each once), the biases (float32), banned ids, the
+  // prompt's and the output's ids, and room for the pending one; lists that nothing needs are
+  // empty. -1 = the row is not edited.
+  int32_t lists_begin;
+  int32_t num_biases;
+  int32_t num_banned;
+  int32_t num_prompt;
+  int32_t num_output;
+  int32_t has_penalties;
+};
+static_assert(sizeof(RowParams) % sizeof(uint64_t) == 0);
+
+// log2(e) / temperature; 0 = nothing is drawn, so that the row needs no mass.
+constexpr float kLog2E = 1.44269504f;
+constexpr float scan_rate(const RowParams& params) {
+  const bool draws = params.forced_id < 0 && params.temperature >= kGreedyTemperature;
+  return draws ? kLog2E / params.temperature : 0;
+}
+
+constexpr int num_list_entries(const RowParams& params) {
+  return 2 * params.num_biases + params.num_banned + params.num_prompt + params.num_output + 1;
+}
+
+// The largest logit of a block and the sum of exp((x - max) / temperature) over the block.
+struct BlockStats {
+  float max;
+  float mass;
+};
+
+// The raw value of an edited logit; id -1 = none.
+struct RawLogit {
+  int32_t id;
+  float value;
+};
+
+// One call of sample(). Device memory, but for what is said to be pinned host memory, which the
+// kernels access across the bus: so little that a copy would take longer.
+struct SamplingStep {
+  int num_rows = 0;                   // R
+  int64_t vocab_size = 0;             // V
+  int num_blocks = 0;                 // B = ceil(V / kSampleBlock)
+  float* logits = nullptr;            // [R, V]
+  BlockStats* stats = nullptr;        // [R, B] at the row's temperature, edits included
+  BlockStats* raw_stats = nullptr;    // [R, B] at temperature 1, without edits; null = not needed
+  const RowParams* params = nullptr;  // [R], pinned where no row is edited
+  const int32_t* lists = nullptr;     // see RowParams
+  RawLogit* raw_logits = nullptr;     // one for each entry of `lists`
+  const int32_t* edited_rows = nullptr;  // [num_edited]
+  int num_edited = 0;
+  const int32_t* previous_ids = nullptr;  // what pending_from points into
+  int32_t* sampled_ids = nullptr;         // [R]
+  int32_t* token_ids = nullptr;           // [R], pinned
+  LogprobEntry* logprobs = nullptr;       // [R, logprobs_stride], pinned
+  int32_t* num_logprobs = nullptr;        // [R], pinned
+  int logprobs_stride = 0;
+};
+
+// What the scan has to know of each row. It travels as a kernel argument, so that nothing has to
+// arrive before the scan can begin.
+struct ScanRows {
+  float rate[kScanRows];               // scan_rate of the row
+  uint32_t wants_raw[kScanRows / 32];  // bits: the row needs raw_stats
+};
+
+// Rows first_row .. first_row + num_rows - 1, at most kScanRows.
+void launch_sampling_scan(cudaStream_t stream, const SamplingStep& step, const ScanRows& rows,
+                          int first_row, int num_rows);
+void launch_sampling_edits(cudaStream_t stream, const SamplingStep& step);
+void launch_sampling_select(cudaStream_t stream, const SamplingStep& step);
+void launch_sampling_logprobs(cudaStream_t stream, const SamplingStep& step);
+
+// Shared memory of the kernels that work on a whole row, which bounds the vocabulary.
+size_t sampling_shared_bytes(int num_blocks);
+
+}  // namespace nanovllm::cuda
