@@ -17,8 +17,8 @@ struct PeerStatus;
 
 class CudaCommunicatorGroup final : public CommunicatorGroup {
  public:
-  // While no more bytes than this leave a GPU, sending everything to everybody is faster than adding
-  // up shares: it is half the way (bench/all_reduce_bench.cc, on H200s linked by NVLink).
+  // While no more bytes than this leave a GPU, sending everything to everybody is faster than
+  // adding up shares: it is half the way (bench/all_reduce_bench.cc, on H200s linked by NVLink).
   static constexpr int64_t kMostLineBytes = int64_t{1} << 19;
 
   // Throws Error(kUnsupported) for more ranks than an exchange can have.
