@@ -1,8 +1,8 @@
 // The sizes that uniform decode steps are padded to.
 #pragma once
 
-#include <compare>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 namespace nanovllm {
@@ -12,7 +12,11 @@ struct DecodeShape {
   int num_seqs = 0;
   int block_table_stride = 0;  // entries in a row of the block table
   int max_seq_len = 0;         // tokens that such a row has room for
-  auto operator<=>(const DecodeShape&) const = default;
+
+  friend bool operator<(const DecodeShape& a, const DecodeShape& b) {
+    return std::tie(a.num_seqs, a.block_table_stride, a.max_seq_len) <
+           std::tie(b.num_seqs, b.block_table_stride, b.max_seq_len);
+  }
 };
 
 // A CUDA graph has fixed sizes, so decode steps are padded to one of a few: 1, 2, 4, 8 and the
