@@ -93,8 +93,8 @@ void ModelRunner::warm_up() {
   backend_->synchronize();
 }
 
-// As many sequences as may be, of equally many tokens as far as they divide. They store nothing, and
-// sample as it takes the most memory.
+// As many sequences as may be, of equally many tokens as far as they divide. They store nothing,
+// and sample as it takes the most memory.
 StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
   const int num_seqs = std::min(config_.max_num_seqs, max_num_tokens_);
   const int longest = (max_num_tokens_ + num_seqs - 1) / num_seqs;
