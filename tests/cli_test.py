@@ -254,6 +254,20 @@ class Generate(unittest.TestCase):
         self.assertNotEqual(process.wait(timeout=60), 0)
         process.stderr.close()
 
+    def test_weights_cut_short_while_they_are_served_are_told(self):
+        broken = self.path("broken")
+        shutil.copytree(MODEL, broken)
+        process = subprocess.Popen([BINARY, "generate", broken, "-q", "--device", "cpu", "--input", "-", *SMALL], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stdin.write('{"prompt": "Hi"}\n')
+        process.stdin.flush()
+        self.assertIn("text", json.loads(process.stdout.readline()))
+        os.truncate(broken / "model.safetensors", 4096)
+        _, error = process.communicate('{"prompt": "Hello"}\n', timeout=60)
+        self.assertEqual(process.returncode, 1, error)
+        self.assertIn("cut short", error)
+        self.assertEqual(error.count("\n"), 1, error)
+
     def test_ctrl_c_writes_what_is_done_so_far(self):
         target = self.path("out.jsonl")
         source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"max_tokens": 400, "ignore_eos": true}}\n' * 400)

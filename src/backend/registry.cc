@@ -28,14 +28,12 @@ bool is_cuda(const std::string& device) {
   throw_error(ErrorCode::kInvalidArgument, "device is '{}', but must be auto, cpu or cuda", device);
 }
 
-// Rank `rank`'s share of the threads; at least one.
-int share_of_threads(int num_threads, int rank, int num_ranks) {
-  if (num_ranks == 1) return num_threads;
+}  // namespace
+
+int threads_of_rank(int num_threads, int rank, int num_ranks) {
   const int total = num_threads == 0 ? usable_cpus() : num_threads;
   return std::max(1, total * (rank + 1) / num_ranks - total * rank / num_ranks);
 }
-
-}  // namespace
 
 std::unique_ptr<Backend> make_cpu_backend(int num_threads) {
   return std::make_unique<CpuBackend>(CpuOptions{.num_threads = num_threads, .max_isa = {}});
@@ -49,8 +47,9 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
         CudaOptions{.device = options.device_index, .deterministic = options.deterministic});
   }
 #endif
-  return make_cpu_backend(
-      share_of_threads(options.num_threads, options.device_index, options.num_ranks));
+  const int num_threads =
+      threads_of_rank(options.num_threads, options.device_index, options.num_ranks);
+  return make_cpu_backend(std::min(num_threads, ThreadPool::kMaxThreads));
 }
 
 std::unique_ptr<CommunicatorGroup> make_communicator_group(const std::string& device,

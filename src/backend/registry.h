@@ -17,6 +17,10 @@ struct BackendOptions {
   bool deterministic = false;  // cuda: rows never depend on their batch mates; always so on the cpu
 };
 
+// A rank's share of `num_threads` host threads (0 = as many as affinity and cgroup limits allow);
+// at least one.
+int threads_of_rank(int num_threads, int rank, int num_ranks);
+
 // Throws Error(kUnsupported) when the build or machine has no such device.
 std::unique_ptr<Backend> make_backend(const BackendOptions& options);
 std::unique_ptr<Backend> make_cpu_backend(int num_threads);

@@ -10,6 +10,7 @@
 
 #include "base/version.h"
 #include "cli/commands.h"
+#include "cli/file_fault.h"
 #include "cli/terminal.h"
 #include "nanovllm/error.h"
 
@@ -42,6 +43,7 @@ int run_command(const Command& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  explain_file_faults();
   CLI::App app{
       "nanovllm: serves large language models in Hugging Face format, many requests at once.\n\n"
       "  nanovllm generate models/demo -p \"Once upon a time\"      continue a text\n"

@@ -44,12 +44,15 @@ class OpenFile {
     }
     size_ = static_cast<size_t>(status.st_size);
   }
-  ~OpenFile() { ::close(fd_); }
+  ~OpenFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
   int fd() const { return fd_; }
   size_t size() const { return size_; }
+  int release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_ = -1;
@@ -59,28 +62,43 @@ class OpenFile {
 }  // namespace
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  const OpenFile file(path_);
+  OpenFile file(path_);
   size_ = file.size();
   if (size_ == 0) return;
   void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd(), 0);
   if (memory == MAP_FAILED) throw_io_error(path_, errno);
   data_ = static_cast<const std::byte*>(memory);
+  fd_ = file.release();
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (fd_ >= 0) ::close(fd_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
+}
+
+void MappedFile::check_size() const {
+  if (fd_ < 0) return;
+  struct stat status = {};
+  if (::fstat(fd_, &status) != 0) throw_io_error(path_, errno);
+  if (status.st_size >= static_cast<off_t>(size_)) return;
+  throw_error(ErrorCode::kCorruptData,
+              "{}: cut short while it was being read: {} of {} bytes are left; write a model's "
+              "files elsewhere and move them into place",
+              path_, status.st_size, size_);
 }
 
 void MappedFile::prefetch() const {

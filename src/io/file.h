@@ -10,6 +10,12 @@ namespace nanovllm {
 
 // A regular file mapped for reading; empty files map to an empty span. The memory lives as long as
 // the object, and reflects what others write to the file meanwhile.
+//
+// Where somebody cuts the file short, touching what is gone raises SIGBUS. check_size() before a
+// part is read turns that into an error but for a file that is cut between the check and the read,
+// and for parts that are read in place as long as the model runs (the table of embeddings on the
+// CPU). Only a signal handler can tell that, and signals belong to the program: the binary has one
+// (cli/file_fault.h).
 class MappedFile {
  public:
   // Throws Error: kNotFound, kIo (no permission, not a regular file, out of address space).
@@ -20,6 +26,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Throws Error(kCorruptData) when the file has become shorter than what is mapped.
+  void check_size() const;
   // Asks the kernel to read the file ahead; returns at once. A file that is cached already costs
   // next to nothing.
   void prefetch() const;
@@ -29,6 +37,7 @@ class MappedFile {
 
  private:
   std::string path_;
+  int fd_ = -1;  // open as long as the mapping, for check_size()
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
 };

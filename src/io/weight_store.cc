@@ -81,9 +81,15 @@ class WeightStore::Impl {
                   fmt::join(expected_shape, ", "));
     }
     item.used.store(true, std::memory_order_relaxed);
+    files_[item.file].check_size();
     StoredTensor tensor = item.tensor;
     tensor.data = aligned(item);
     return tensor;
+  }
+
+  void check_size(std::string_view name) const {
+    const auto it = items_.find(name);
+    if (it != items_.end()) files_[it->second.file].check_size();
   }
 
   void release(std::string_view name) const {
@@ -180,6 +186,7 @@ StoredTensor WeightStore::get(std::string_view name,
                               const std::vector<int64_t>& expected_shape) const {
   return impl_->get(name, expected_shape);
 }
+void WeightStore::check_size(std::string_view name) const { impl_->check_size(name); }
 void WeightStore::release(std::string_view name) const { impl_->release(name); }
 std::vector<std::string> WeightStore::unused() const { return impl_->unused(); }
 int64_t WeightStore::total_bytes() const { return impl_->total_bytes(); }

@@ -27,8 +27,12 @@ class WeightStore {
 
   bool contains(std::string_view name) const;
   // Throws Error(kNotFound) naming the tensor and the file or folder looked in, Error(kCorruptData)
-  // when the shape is another than expected. Remembers that the tensor was asked for.
+  // when the shape is another than expected or the file has been cut short. Remembers that the
+  // tensor was asked for.
   StoredTensor get(std::string_view name, const std::vector<int64_t>& expected_shape) const;
+  // To be called before a tensor is read that was asked for a while ago. Throws
+  // Error(kCorruptData) when its file has been cut short meanwhile.
+  void check_size(std::string_view name) const;
   // A tensor has been copied and is not going to be read again soon: its pages stop counting as
   // memory of this process. It stays valid.
   void release(std::string_view name) const;

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <random>
 
 #include "io/testing.h"
@@ -109,6 +110,22 @@ TEST(WeightStore, ReleasedTensorsStayReadable) {
 }
 
 // Whatever the index is: the tensors of the shard, or an Error.
+TEST(WeightStore, AFileCutShortLaterIsToldBeforeItIsRead) {
+  const TempDir dir;
+  const std::string path = dir.write("model.safetensors", one_tensor("a", 1, 2));
+  const WeightStore store(dir.path());
+  store.get("a", {2});
+  store.check_size("a");
+  std::filesystem::resize_file(path, 4);
+  for (const auto& read : {std::function([&] { store.get("a", {2}); }),
+                           std::function([&] { store.check_size("a"); })}) {
+    const Error error = error_of(read);
+    EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+    EXPECT_NE(std::string(error.what()).find(path + ": cut short"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(WeightStore, MutatedIndexesLoadOrThrowError) {
   const TempDir dir;
   dir.write("one.safetensors", one_tensor("a", 1, 2));

@@ -3,11 +3,19 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
+#include <thread>
+#include <utility>
 
 #include "backend/registry.h"
 #include "io/testing.h"
@@ -162,10 +170,12 @@ TEST(ModelLoading, ConfigsThatNoModelCanHaveAreRefused) {
   }
 }
 
-// Only what loading needs; fails at one of the products.
-class FailingBackend final : public Backend {
+// Only what loading needs; calls `at_product` with the number of each product, from 1 on.
+class LoadingBackend final : public Backend {
  public:
-  std::string description() const override { return "failing"; }
+  explicit LoadingBackend(std::function<void(int)> at_product)
+      : at_product_(std::move(at_product)) {}
+  std::string description() const override { return "loading"; }
   bool is_cpu() const override { return true; }
   MemoryInfo memory() const override { return cpu_->memory(); }
   std::unique_ptr<Buffer> allocate(size_t bytes) override { return cpu_->allocate(bytes); }
@@ -176,7 +186,7 @@ class FailingBackend final : public Backend {
   void stage_batch(int32_t*, const int32_t*, int64_t, int64_t, const int32_t*) override {}
   std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
                                             DType dtype) override {
-    if (++num_products_ == 5) throw Error(ErrorCode::kOutOfMemory, "no memory");
+    at_product_(++num_products_);
     return cpu_->make_linear(pieces, bias, dtype);
   }
   size_t kv_block_bytes(const KvCacheSpec& spec) const override {
@@ -198,15 +208,55 @@ class FailingBackend final : public Backend {
   }
 
  private:
+  const std::function<void(int)> at_product_;
   std::unique_ptr<Backend> cpu_ = make_cpu_backend(1);
   std::atomic<int> num_products_ = 0;
 };
 
+void load_with(const std::string& model_dir, int num_threads, std::function<void(int)> at_product) {
+  LoadingBackend backend(std::move(at_product));
+  Communicator alone;
+  const ModelConfig config = ModelConfig::load(model_dir);
+  const WeightStore weights(model_dir);
+  make_model({config, weights, backend, alone, DType::kFloat32, 8, 8, 8, num_threads});
+}
+
 TEST(ModelLoading, AFailureOnALoadingThreadReachesTheCaller) {
   const Error error = error_of([] {
-    ModelRig(golden_dir("llama2"), DType::kFloat32, std::make_unique<FailingBackend>(), 16);
+    load_with(golden_dir("llama2"), 4, [](int product) {
+      if (product == 5) throw Error(ErrorCode::kOutOfMemory, "no memory");
+    });
   });
   EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+}
+
+TEST(ModelLoading, TakesAsManyThreadsAsItMay) {
+  for (const size_t num_threads : {1, 3}) {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::set<std::thread::id> threads;
+    load_with(golden_dir("llama2"), static_cast<int>(num_threads), [&](int) {
+      std::unique_lock lock(mutex);
+      threads.insert(std::this_thread::get_id());
+      changed.notify_all();
+      // Whoever comes first waits for the others, so that none is done before all have begun.
+      changed.wait_for(lock, std::chrono::seconds(20),
+                       [&] { return threads.size() >= num_threads; });
+    });
+    EXPECT_EQ(threads.size(), num_threads);
+  }
+}
+
+TEST(ModelLoading, AFileCutShortMeanwhileIsRefused) {
+  const Copy copy("llama2");
+  const std::string path = copy.path() + "/model.safetensors";
+  const Error error = error_of([&] {
+    load_with(copy.path(), 1, [&](int product) {
+      if (product == 2) std::filesystem::resize_file(path, 5000);
+    });
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+  EXPECT_NE(std::string(error.what()).find("cut short"), std::string::npos) << error.what();
 }
 
 TEST(Model, CountsParametersAndBytes) {

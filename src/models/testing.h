@@ -74,8 +74,15 @@ class ModelRig {
         communicator_(communicator != nullptr ? *communicator : alone_),
         block_size_(block_size),
         blocks_per_sequence_((kMaxLength + block_size - 1) / block_size) {
-    model_ = make_model(
-        {config_, weights_, *backend_, communicator_, dtype, kMaxTokens, kMaxLogits, kMaxLength});
+    model_ = make_model({.config = config_,
+                         .weights = weights_,
+                         .backend = *backend_,
+                         .communicator = communicator_,
+                         .dtype = dtype,
+                         .max_num_tokens = kMaxTokens,
+                         .max_num_logits = kMaxLogits,
+                         .max_model_len = kMaxLength,
+                         .num_loading_threads = 2});
     KvCacheSpec spec = model_->kv_cache_spec();
     spec.block_size = block_size;
     const int64_t num_blocks = int64_t{kMaxSequences} * blocks_per_sequence_;

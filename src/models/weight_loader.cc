@@ -45,7 +45,7 @@ bool is_harmless(const std::string& name, bool tied) {
 // Runs all jobs, the largest first so that no thread ends with a long one alone. Throws what the
 // first failing job threw, after the threads have ended.
 template <typename Job>
-void run_in_parallel(std::vector<Job>& jobs, const std::function<void()>& beside) {
+void run_in_parallel(std::vector<Job>& jobs, int max_threads, const std::function<void()>& beside) {
   std::stable_sort(jobs.begin(), jobs.end(),
                    [](const Job& a, const Job& b) { return a.size > b.size; });
   std::atomic<size_t> next{0};
@@ -65,8 +65,7 @@ void run_in_parallel(std::vector<Job>& jobs, const std::function<void()>& beside
   };
   // More threads than this only wait for memory.
   constexpr size_t kMaxThreads = 16;
-  const size_t num_threads = std::min(
-      {jobs.size(), size_t{std::max(1u, std::thread::hardware_concurrency())}, kMaxThreads});
+  const size_t num_threads = std::min({jobs.size(), static_cast<size_t>(max_threads), kMaxThreads});
   std::vector<std::thread> threads;
   try {
     for (size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
@@ -115,6 +114,9 @@ void WeightLoader::linear(std::unique_ptr<LinearWeight>* out, std::vector<Matrix
   std::vector<float> bias_values = bias ? find_bias(slices) : std::vector<float>();
   jobs_.push_back({size, [this, out, slices = std::move(slices), pieces = std::move(pieces),
                           values = std::move(bias_values)] {
+                     for (const MatrixSlice& slice : slices) {
+                       context_.weights.check_size(slice.name + ".weight");
+                     }
                      *out = context_.backend.make_linear(
                          pieces, values.empty() ? nullptr : values.data(), context_.dtype);
                      for (const MatrixSlice& slice : slices) {
@@ -144,7 +146,7 @@ void WeightLoader::table(Tensor* out, const MatrixSlice& slice) {
   if (context_.backend.is_cpu() && source.dtype == context_.dtype) {
     out->data = const_cast<void*>(source.data);
   } else {
-    tables_.push_back({out, source});
+    tables_.push_back({out, source, slice.name + ".weight"});
   }
 }
 
@@ -189,14 +191,16 @@ void WeightLoader::add_table_jobs(WeightStorage& storage) {
     const int64_t rows_of_job = std::max<int64_t>(1, kElementsOfTableJob / cols);
     for (int64_t row = 0; row < rows; row += rows_of_job) {
       const int64_t end = std::min(rows, row + rows_of_job);
-      jobs_.push_back({(end - row) * cols, [this, out = *table.out, source = table.source, row,
-                                            end] { upload_rows(out, source, row, end); }});
+      jobs_.push_back(
+          {(end - row) * cols, [this, &table, row, end] { upload_rows(table, row, end); }});
     }
   }
 }
 
-void WeightLoader::upload_rows(const Tensor& table, const HostMatrix& source, int64_t begin,
-                               int64_t end) const {
+void WeightLoader::upload_rows(const Table& entry, int64_t begin, int64_t end) const {
+  const Tensor& table = *entry.out;
+  const HostMatrix& source = entry.source;
+  context_.weights.check_size(entry.name);
   if (source.dtype == table.dtype) {
     const Tensor part = table.slice_rows(begin, end);
     context_.backend.upload(part.data, advance(source, begin * source.cols), part.bytes());
@@ -225,7 +229,7 @@ WeightStorage WeightLoader::finish() {
   refuse_surplus();
   WeightStorage storage;
   add_table_jobs(storage);
-  run_in_parallel(jobs_, [&] { upload_vectors(storage); });
+  run_in_parallel(jobs_, context_.num_loading_threads, [&] { upload_vectors(storage); });
   context_.backend.finish_loading();
   return storage;
 }

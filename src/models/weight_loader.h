@@ -59,6 +59,7 @@ class WeightLoader {
   struct Table {
     Tensor* out;
     HostMatrix source;
+    std::string name;
   };
   struct Job {
     int64_t size;  // elements
@@ -70,7 +71,7 @@ class WeightLoader {
   void refuse_surplus() const;
   void upload_vectors(WeightStorage& storage);
   void add_table_jobs(WeightStorage& storage);
-  void upload_rows(const Tensor& table, const HostMatrix& source, int64_t begin, int64_t end) const;
+  void upload_rows(const Table& entry, int64_t begin, int64_t end) const;
 
   const ModelContext& context_;
   std::vector<Job> jobs_;

@@ -50,14 +50,17 @@ void ModelRunner::load_model() {
   max_num_logits_ = backend_->is_cpu() ? kCpuLogitsRows : config_.max_num_seqs;
   max_num_logits_ = std::min(max_num_logits_, max_num_tokens_);
   weights_ = std::make_unique<WeightStore>(model_config_.model_dir);
-  model_ = make_model({.config = model_config_,
-                       .weights = *weights_,
-                       .backend = *backend_,
-                       .communicator = *communicator_,
-                       .dtype = dtype_,
-                       .max_num_tokens = max_num_tokens_,
-                       .max_num_logits = max_num_logits_,
-                       .max_model_len = max_model_len_});
+  model_ =
+      make_model({.config = model_config_,
+                  .weights = *weights_,
+                  .backend = *backend_,
+                  .communicator = *communicator_,
+                  .dtype = dtype_,
+                  .max_num_tokens = max_num_tokens_,
+                  .max_num_logits = max_num_logits_,
+                  .max_model_len = max_model_len_,
+                  .num_loading_threads = threads_of_rank(config_.num_threads, communicator_->rank(),
+                                                         communicator_->world_size())});
 }
 
 void ModelRunner::make_steps() {
