@@ -24,9 +24,9 @@ struct SamplingParams {
   double min_p = 0.0;        // [0, 1]: probability relative to the most likely token
   double presence_penalty =
       0.0;  // [-2, 2]; subtracted once from the logits of tokens already generated
-  double frequency_penalty = 0.0;  // [-2, 2]; subtracted once for every time a token was generated
-  double repetition_penalty =
-      1.0;  // > 0; logits of tokens in prompt or output: divided if positive, else multiplied
+  double frequency_penalty = 0.0;   // [-2, 2]; subtracted once for every time a token was generated
+  double repetition_penalty = 1.0;  // > 0, in float32's range; logits of tokens in prompt or
+                                    // output: divided if positive, else multiplied
   std::map<int32_t, float> logit_bias;  // token id -> added to its logit, clamped to [-100, 100]
   std::optional<uint64_t> seed;   // same seed, prompt and parameters: same tokens; completion i of
                                   // n draws with seed + i
@@ -37,8 +37,9 @@ struct SamplingParams {
   std::vector<int32_t> stop_token_ids;      // tokens that end the output
   bool include_stop_str_in_output = false;  // keep the text that ended the output
   bool skip_special_tokens = true;          // leave special tokens out of the text
-  std::optional<int>
-      logprobs;  // so many most likely tokens a position, plus the chosen one; at most 20
+  // So many most likely tokens a position, plus the chosen one: up to 20, or -1 for the whole
+  // vocabulary, which is refused where that has more than 20 tokens.
+  std::optional<int> logprobs;
   // The same for each prompt token. Such a request computes its whole prompt: the prefix cache
   // holds no log-probabilities, so nothing is taken from it.
   std::optional<int> prompt_logprobs;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "base/check.h"
 
@@ -29,7 +30,8 @@ SamplingRow constant_row(const SamplingParams& params) {
     row.temperature = 0;
   } else {
     row.temperature = static_cast<float>(std::max(params.temperature, 0.01));
-    row.top_p = static_cast<float>(params.top_p);
+    // What is 0 as float32 would keep no token at all.
+    row.top_p = std::max(static_cast<float>(params.top_p), std::numeric_limits<float>::min());
     row.min_p = static_cast<float>(params.min_p);
     row.top_k = std::max(params.top_k, 0);
   }

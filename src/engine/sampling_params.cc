@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 
@@ -37,6 +38,14 @@ void check_penalty(double penalty, const char* name) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be in [-2, 2], got {}.", name,
                 number(penalty));
   }
+}
+
+// Penalties reach the device as float32, where smaller numbers are 0 and larger ones infinite.
+void check_float32(double value, const char* name) {
+  using Limits = std::numeric_limits<float>;
+  if (value >= Limits::min() && value <= Limits::max()) return;
+  throw_error(ErrorCode::kInvalidArgument, "{} must be between {} and {}, got {}.", name,
+              Limits::min(), Limits::max(), number(value));
 }
 
 void check_distribution(const SamplingParams& p) {
@@ -96,6 +105,7 @@ void SamplingParams::validate() const {
     throw_error(kInvalid, "repetition_penalty must be greater than zero, got {}.",
                 number(repetition_penalty));
   }
+  check_float32(repetition_penalty, "repetition_penalty");
   check_distribution(*this);
   check_lengths(*this);
   check_logprobs(logprobs, "logprobs", "sample");
