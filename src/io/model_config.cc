@@ -130,6 +130,11 @@ void read_rope(const JsonFields& fields, ModelConfig& config) {
   }
   const double partial = fields.number("partial_rotary_factor", 0, 1).value_or(1);
   if (partial != 1) config.rope_scaling.kind = "partial_rotary_factor";
+  // YaRN divides by its logarithm.
+  if (config.rope_scaling.kind == "yarn" && config.rope_theta <= 1) {
+    throw_error(ErrorCode::kCorruptData, "{}: rope_theta is {}, but yarn needs more than 1",
+                fields.where(), config.rope_theta);
+  }
 }
 
 // One id or a list of them; negative ids stand for "none".

@@ -169,6 +169,8 @@ TEST(ModelConfig, BadFieldsAreNamedInOneSentence) {
        "config.json, rope_scaling: \"factor\" is 0"},
       {R"({"rope_scaling": {"type": "llama3", "low_freq_factor": 4}})", "",
        "high_freq_factor is 4, expected more than low_freq_factor"},
+      {R"({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}})", "",
+       "config.json: rope_theta is 1, but yarn needs more than 1"},
       {R"({"eos_token_id": "x"})", "", "\"eos_token_id\" is \"x\", expected a token id"},
       {R"({"eos_token_id": [1, 4294967296]})", "", "expected a token id or a list"},
       {R"({"quantization_config": {"bits": 4}})", "", "only unquantised checkpoints"},
