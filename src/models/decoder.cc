@@ -33,6 +33,8 @@ class Decoder final : public Model {
 
  private:
   void load(const ModelContext& context, const DecoderOptions& options);
+  // A backend's refusal would not say which flag asks for so much.
+  void check_rope_memory(int max_model_len) const;
   // From a layer's attention to the next one's qkv, or to the hidden rows of the logits; at once
   // where the backend can.
   void finish_layer(Step& step, int i) const;
@@ -88,6 +90,7 @@ void Decoder::load(const ModelContext& context, const DecoderOptions& options) {
   loader.vector(&norm_, "model.norm", config_.hidden_size);
   head_.load(context, loader, config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head");
 
+  check_rope_memory(context.max_model_len);
   const float* cos_sin = nullptr;
   loader.constant(&cos_sin, rope_table(rope_frequencies(config_), context.max_model_len));
   workspace_.emplace(context, sizes_);
@@ -96,6 +99,18 @@ void Decoder::load(const ModelContext& context, const DecoderOptions& options) {
                     {context.max_model_len, config_.head_dim});
   num_parameters_ = loader.num_parameters();
   weight_bytes_ = loader.weight_bytes();
+}
+
+void Decoder::check_rope_memory(int max_model_len) const {
+  const int64_t bytes =
+      int64_t{max_model_len} * config_.head_dim * static_cast<int64_t>(sizeof(float));
+  const int64_t needed = backend_.is_cpu() ? 2 * bytes : bytes;  // while it is copied
+  const int64_t free_bytes = backend_.memory().free_bytes;
+  if (needed <= free_bytes) return;
+  throw_error(ErrorCode::kOutOfMemory,
+              "the rotary table of max_model_len {} tokens needs {} bytes, but {} are free; lower "
+              "max_model_len",
+              max_model_len, needed, free_bytes);
 }
 
 void Decoder::finish_layer(Step& step, int i) const {

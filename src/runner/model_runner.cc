@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "backend/registry.h"
@@ -23,6 +24,22 @@ DType resolve_dtype(const std::string& name, DType of_checkpoint) {
   return of_checkpoint == DType::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
 }
 
+// In elements. Block tables grow with the product of three flags, far beyond what their defaults
+// let anyone expect.
+size_t checked_staging_size(int max_num_tokens, const EngineConfig& config, int max_model_len) {
+  const size_t size = StepBatch::staging_size(max_num_tokens, config.max_num_seqs, max_model_len,
+                                              config.kvcache_block_size);
+  if (size > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "the block tables of max_num_seqs {} sequences of max_model_len {} tokens in "
+                "blocks of kvcache_block_size {} need {} bytes; lower the first two or raise the "
+                "last",
+                config.max_num_seqs, max_model_len, config.kvcache_block_size,
+                size * sizeof(int32_t));
+  }
+  return size;
+}
+
 }  // namespace
 
 ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
@@ -35,6 +52,7 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
       max_num_tokens_(static_cast<int>(
           std::min<int64_t>(config.max_num_batched_tokens,
                             static_cast<int64_t>(config.max_num_seqs) * max_model_len_))),
+      staging_size_(checked_staging_size(max_num_tokens_, config, max_model_len_)),
       backend_(std::move(backend)),
       communicator_(std::move(communicator)),
       free_at_start_(backend_->memory().free_bytes) {
@@ -68,14 +86,12 @@ void ModelRunner::make_steps() {
   if (!backend_->is_cpu() && !config_.enforce_eager) {
     buckets = DecodeBuckets(max_num_logits_, max_model_len_, config_.kvcache_block_size);
   }
-  const size_t staging_size = StepBatch::staging_size(max_num_tokens_, config_.max_num_seqs,
-                                                      max_model_len_, config_.kvcache_block_size);
-  staging_ = backend_->allocate(staging_size * sizeof(int32_t));
+  staging_ = backend_->allocate(staging_size_ * sizeof(int32_t));
   for (InFlightStep& step : steps_) {
-    step.staging = backend_->allocate_staging(staging_size * sizeof(int32_t));
+    step.staging = backend_->allocate_staging(staging_size_ * sizeof(int32_t));
     step.batch = std::make_unique<StepBatch>(
         config_.kvcache_block_size, buckets,
-        std::span(static_cast<int32_t*>(step.staging->data()), staging_size));
+        std::span(static_cast<int32_t*>(step.staging->data()), staging_size_));
     step.sampled_ids = backend_->allocate(static_cast<size_t>(max_num_tokens_) * sizeof(int32_t));
   }
 }

@@ -65,6 +65,7 @@ class ModelRunner final : public Runner {
   const DType dtype_;
   const int max_model_len_;
   const int max_num_tokens_;
+  const size_t staging_size_;  // elements
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Communicator> communicator_;
   const int64_t free_at_start_;  // bytes

@@ -338,6 +338,20 @@ TEST(ModelRunner, KvCacheThatDoesNotFitIsRefusedInBytes) {
       << error.what();
 }
 
+TEST(ModelRunner, BlockTablesBeyondReasonAreRefusedByTheFlagsThatMakeThem) {
+  ModelConfig model = ModelConfig::load(golden("llama2"));
+  model.max_position_embeddings = 1 << 24;
+  EngineConfig config = small_config("float32", 1);
+  config.max_num_seqs = 1 << 16;
+  config.max_model_len = 1 << 24;
+  EngineInfo info;
+  const Error error = error_of([&] { make_model_runner(model, config, info); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(std::string(error.what()).find("max_num_seqs 65536"), std::string::npos);
+  EXPECT_NE(std::string(error.what()).find("max_model_len 16777216"), std::string::npos);
+  EXPECT_NE(std::string(error.what()).find("kvcache_block_size 16"), std::string::npos);
+}
+
 TEST(ModelRunner, AFolderWithoutWeightsIsRefused) {
   ModelConfig model = ModelConfig::load(golden("qwen3_tied"));
   const nanovllm::testing::TempDir empty;
