@@ -40,7 +40,10 @@ class CommandLine(unittest.TestCase):
     def test_usage_errors_exit_with_2(self):
         for args in ([], ["generate"], ["nonsense"], ["generate", MODEL, "--no-such-flag"],
                      ["generate", MODEL, "-p", "x", "--input", "y"], ["info", MODEL, "--max-num-seqs", "many"],
-                     ["info", MODEL, "--kv-cache-memory", "5 apples"]):
+                     ["info", MODEL, "--kv-cache-memory", "5 apples"], ["info", MODEL, "--trace", "/dev/null"],
+                     ["generate", MODEL], ["generate", MODEL, "-p", "x", "--temperature", "-1"],
+                     ["generate", "/nonexistent", "--input", "-", "--top-p", "0"], ["generate", MODEL, "-p", "x", "--logit-bias", "3"],
+                     ["tokenize", MODEL, "--ids", "two"], ["chat", MODEL, "--chat-template-kwargs", "[]", "-m", "x"]):
             result = run(*args)
             self.assertEqual(result.returncode, 2, args)
             self.assertNotEqual(result.stderr, "")
@@ -50,7 +53,7 @@ class CommandLine(unittest.TestCase):
                            (["--tensor-parallel-size", "9"], "tensor_parallel_size"), (["--dtype", "int3"], "int3"),
                            (["--device", "toaster"], "toaster")):
             result = run("info", MODEL, *args)
-            self.assertEqual(result.returncode, 1, args)
+            self.assertEqual(result.returncode, 2, args)
             self.assertIn(word, result.stderr)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
 
@@ -118,7 +121,7 @@ class Generate(unittest.TestCase):
     def test_results_never_overwrite_the_requests(self):
         source = self.path("in.jsonl", '{"prompt": "Hi"}\n')
         result = run("generate", MODEL, "--input", source, "--output", source.parent / "." / "in.jsonl", *SMALL)
-        self.assert_one_sentence(result, "in.jsonl")
+        self.assert_one_sentence(result, "in.jsonl", status=2)
         self.assertEqual(source.read_text(), '{"prompt": "Hi"}\n')
 
     def test_a_prompt_in_brackets_is_one_prompt(self):
@@ -202,8 +205,8 @@ class Generate(unittest.TestCase):
         (broken / "config.json").write_text(json.dumps(config | {"architectures": ["UnheardOfModel"]}))
         self.assert_one_sentence(run("generate", broken, "-p", "x"), "UnheardOfModel")
 
-    def assert_one_sentence(self, result, word):
-        self.assertEqual(result.returncode, 1, result.stderr)
+    def assert_one_sentence(self, result, word, status=1):
+        self.assertEqual(result.returncode, status, result.stderr)
         self.assertIn(word, result.stderr)
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
 
@@ -226,6 +229,7 @@ class Generate(unittest.TestCase):
 
     def test_outputs_that_cannot_be_written_are_told(self):
         self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/nonexistent/out", *SMALL), "/nonexistent/out")
+        self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/tmp", *SMALL), "directory")
         self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/dev/full", *SMALL), "No space left")
         with open("/dev/full", "w") as full:
             result = subprocess.run([BINARY, "generate", MODEL, "-q", "-p", "x", *SMALL], stdout=full, stderr=subprocess.PIPE, text=True)
@@ -240,6 +244,36 @@ class Generate(unittest.TestCase):
             result = run(*command, "--trace", "/dev/full")
             self.assertEqual(result.returncode, 1, command)
             self.assertIn("/dev/full", result.stderr)
+
+    def test_a_model_that_fails_to_load_leaves_older_results(self):
+        results, trace = self.path("results.jsonl", "kept"), self.path("trace.json", "kept")
+        run("generate", "/nonexistent/model", "-p", "x", "--output", results, "--trace", trace)
+        broken = self.path("broken")
+        shutil.copytree(MODEL, broken)
+        os.truncate(broken / "model.safetensors", 4096)
+        result = run("generate", broken, "-p", "x", "--output", results, "--trace", trace)
+        self.assert_one_sentence(result, "model.safetensors")
+        self.assertEqual((results.read_text(), trace.read_text()), ("kept", "kept"))
+        other = self.path("none.jsonl")
+        run("generate", broken, "-p", "x", "--output", other)
+        self.assertFalse(other.exists())
+
+    def test_log_probabilities_are_shown_in_plain_output_too(self):
+        result = run("generate", MODEL, "-q", "-p", "Once upon a time", "--logprobs", "2", "--prompt-logprobs", "0", *SMALL)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        found = json.loads(run("generate", MODEL, "-q", "--json", "-p", "Once upon a time", "--logprobs", "2", *SMALL).stdout)
+        first = {float(f"{value:.4f}") for value in found["logprobs"][0].values()}
+        self.assertIn("prompt token", result.stdout)
+        table = result.stdout[result.stdout.rindex("  token "):].splitlines()
+        self.assertEqual(len(table) - 2, len(found["token_ids"]))  # a header, and an empty line
+        self.assertTrue(all(f"{value:.4f}" in table[1] for value in first), table)
+
+    def test_the_smallest_top_p_is_greedy(self):
+        args = ["generate", MODEL, "-q", "--json", "-p", "Once upon a time", "--max-tokens", "8", "--max-model-len", "512"]
+        greedy = run(*args, "--temperature", "0")
+        smallest = run(*args, "--temperature", "1", "--top-p", "1e-300")
+        self.assertEqual(smallest.returncode, 0, smallest.stderr)
+        self.assertEqual(smallest.stdout, greedy.stdout)
 
     def test_a_closed_pipe_ends_the_program_quietly(self):
         process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,
@@ -323,7 +357,7 @@ class OtherCommands(unittest.TestCase):
         self.assertLessEqual(facts["kv_cache_bytes"], 64 << 20)
         self.assertGreater(facts["kv_cache_bytes"], 60 << 20)
         result = run("info", MODEL, "--kv-cache-memory", "1K")
-        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.returncode, 2)
         self.assertIn("bytes", result.stderr)
 
     def test_tokenize_goes_both_ways(self):
@@ -337,7 +371,10 @@ class OtherCommands(unittest.TestCase):
         self.assertEqual(run("tokenize", MODEL, "--ids", json.dumps(ids), "[12, 7]", "99").stdout.splitlines()[0], text)
         self.assertEqual(len(run("tokenize", MODEL, "[a, b]", "c").stdout.splitlines()), 2)
         for bad in ("1 two", "99999999999", "1 -", "two"):
-            self.assertEqual(run("tokenize", MODEL, "--ids", bad).returncode, 1, bad)
+            self.assertEqual(run("tokenize", MODEL, "--ids", bad).returncode, 2, bad)
+        unknown = run("tokenize", MODEL, "--ids", f"{ids[0]} 4098 99999999 -1")
+        self.assertEqual((unknown.returncode, unknown.stdout), (0, "Once\n"))
+        self.assertEqual(unknown.stderr, "nanovllm: left out, not in the vocabulary: 99999999, -1\n")
         self.assertEqual(run("tokenize", MODEL, "a", "--no-such-flag").returncode, 2)
 
     def test_benchmarks_print_a_table_and_json(self):
@@ -352,7 +389,7 @@ class OtherCommands(unittest.TestCase):
         self.assertGreater(facts["decode_tokens_per_second"], 0)
         for command in ("latency", "throughput"):
             result = run("bench", command, MODEL, "--input-len", "16", "--output-len", "49", "--max-model-len", "64")
-            self.assertEqual(result.returncode, 1, result.stdout)
+            self.assertEqual(result.returncode, 2, result.stdout)
             self.assertIn("max_model_len", result.stderr)
 
     def test_ctrl_c_ends_a_benchmark_with_130(self):
@@ -376,7 +413,7 @@ class OtherCommands(unittest.TestCase):
         self.assertEqual(odd.returncode, 0, odd.stderr)
         self.assertEqual(odd.stderr.count(b"first after"), 1, odd.stderr[:999])
         for flag in ("-n", "--logprobs", "--prompt-logprobs"):
-            self.assertEqual(run("chat", MODEL, "-m", "x", flag, "2").returncode, 1)
+            self.assertEqual(run("chat", MODEL, "-m", "x", flag, "2").returncode, 2)
         one = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20", "-m", "Tell me a story about a dog.")
         self.assertTrue(one.stdout.strip())
 

@@ -305,6 +305,7 @@ void add_common(CLI::App& app, Options& options) {
   app.add_flag("--json", options.json, "one JSON object instead of the table");
   app.add_flag("-q,--quiet", options.quiet, "no progress display");
   add_engine_options(app, options.engine);
+  add_trace_option(app, options.engine);
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ class Chat {
 
  private:
   int talk() {
-    if (!options_.message.empty()) return answer(options_.message) ? kExitOk : kExitInterrupted;
+    if (!options_.message.empty()) return answer_once();
     LineReader reader("> ");
     if (reader.interactive()) {
       stay_.emplace(InterruptGuard::Again::kMeansNothing);
@@ -123,6 +123,17 @@ class Chat {
       if (!reader.interactive() && InterruptGuard::interrupted()) return kExitInterrupted;
     }
     return kExitOk;
+  }
+
+  // What a template refuses is an error, not a wrong use of the command.
+  int answer_once() {
+    try {
+      return answer(options_.message) ? kExitOk : kExitInterrupted;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInvalidArgument) throw;
+      print_error(error.what());
+      return kExitError;
+    }
   }
 
   void clear(const std::string& system) {
@@ -273,6 +284,7 @@ Command add_chat(CLI::App& app) {
                  "JSON file with a list of tools for the template, as the OpenAI API has them");
   options->sampling.add_to(app);
   add_engine_options(app, options->engine);
+  add_trace_option(app, options->engine);
   app.footer(std::string("In the chat:\n") + kHelp);
   return [options] { return Chat(*options).run(); };
 }

@@ -1,9 +1,11 @@
 // `nanovllm generate`: prompts from the command line, a file or standard input.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +14,7 @@
 #include "base/check.h"
 #include "cli/commands.h"
 #include "cli/input_lines.h"
+#include "cli/logprob_table.h"
 #include "cli/options.h"
 #include "cli/step_log.h"
 #include "cli/terminal.h"
@@ -85,13 +88,21 @@ class RequestSource {
 // Standard output or a file; every failed write is an error with the reason.
 class ResultSink {
  public:
-  explicit ResultSink(const std::string& path) : path_(path.empty() ? "standard output" : path) {
-    if (path.empty()) return;
-    file_ = std::fopen(path.c_str(), "w");
+  // Changes nothing as yet: the file's old content goes when there are results to come. Throws
+  // where opening it is sure to fail.
+  explicit ResultSink(const std::string& path) : path_(path) {
+    if (path_.empty() || ::access(path.c_str(), W_OK) == 0) return;
+    if (errno != ENOENT) fail();
+    const std::string folder = std::filesystem::path(path).parent_path();
+    if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) fail();
+  }
+  void open() {
+    if (path_.empty()) return;
+    file_ = std::fopen(path_.c_str(), "w");
     if (file_ == nullptr) fail();
   }
   ~ResultSink() {
-    if (file_ != stdout) std::fclose(file_);
+    if (file_ != nullptr && file_ != stdout) std::fclose(file_);
   }
   ResultSink(const ResultSink&) = delete;
   ResultSink& operator=(const ResultSink&) = delete;
@@ -104,7 +115,8 @@ class ResultSink {
 
  private:
   [[noreturn]] void fail() const {
-    throw_error(ErrorCode::kIo, "cannot write results to {}: {}", path_, std::strerror(errno));
+    throw_error(ErrorCode::kIo, "cannot write results to {}: {}",
+                path_.empty() ? "standard output" : path_, std::strerror(errno));
   }
   std::string path_;
   std::FILE* file_ = stdout;
@@ -119,13 +131,14 @@ class Generation {
         defaults_(options.sampling.apply_to(engine_.default_sampling_params())),
         source_(options, defaults_),
         json_(options.json || !options.input.empty() || !options.output.empty()),
-        streaming_(!json_ && source_.total() == 1 && defaults_.n == 1 &&
-                   is_terminal(sink_.stream())),
+        streaming_(!json_ && source_.total() == 1 && defaults_.n == 1 && !defaults_.logprobs &&
+                   !defaults_.prompt_logprobs && is_terminal(sink_.stream())),
         progress_("Generating", source_.total(), !options.quiet && !streaming_) {
     defaults_.output_kind = streaming_ ? RequestOutputKind::kDelta : RequestOutputKind::kFinalOnly;
   }
 
   int run() {
+    sink_.open();
     const InterruptGuard guard;
     bool interrupted = false;
     while (true) {
@@ -194,9 +207,11 @@ class Generation {
         progress_.clear();
         write_line(result_line(index, output));
       } else if (!streaming_) {
-        std::string text;
+        std::string text = prompt_logprob_table(output);
         for (const CompletionOutput& completion : output.outputs) {
           text += fmt::format("{}{}\n\n", bold(sink_.stream(), output.prompt), completion.text);
+          const std::string table = logprob_table(completion);
+          if (!table.empty()) text += table + "\n";
         }
         print_in_order(index, std::move(text));
       }
@@ -237,6 +252,13 @@ class Generation {
   bool prompt_shown_ = false;  // while streaming
 };
 
+// Flags are refused before anything is loaded, whatever the model's own defaults are.
+void check_sampling(const SamplingOptions& flags) {
+  SamplingParams params;
+  params.max_tokens = std::numeric_limits<int>::max();  // the model's may be more than ours
+  flags.apply_to(params).validate();
+}
+
 // Opening the results would empty the requests before they are read.
 void check_files(const Options& options) {
   std::error_code ignored;  // a file that is not there is told where it is opened
@@ -269,16 +291,19 @@ Command add_generate(CLI::App& app) {
   app.add_flag("-q,--quiet", options->quiet, "no progress display");
   options->sampling.add_to(app);
   add_engine_options(app, options->engine);
+  add_trace_option(app, options->engine);
   app.footer(
       "Result lines hold index, text, token_ids, finish_reason (stop, length, abort) and\n"
       "num_cached_tokens, and logprobs and prompt_logprobs where asked for; they come in the\n"
-      "order in which requests finish. Ctrl-C ends cleanly with what is done so far.\n"
+      "order in which requests finish. Prompts given with -p are answered in plain text, with\n"
+      "log-probabilities as a table. Ctrl-C ends cleanly with what is done so far.\n"
       "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused, 130 interrupted.");
   return [options] {
     if (options->prompts.empty() && options->input.empty()) {
       throw_error(ErrorCode::kInvalidArgument,
                   "nothing to do: give prompts with -p TEXT, or a file with --input");
     }
+    check_sampling(options->sampling);
     check_files(*options);
     return Generation(*options).run();
   };

@@ -18,10 +18,6 @@ namespace {
 
 using namespace nanovllm::cli;  // NOLINT(google-build-using-namespace)
 
-void print_error(const std::string& message) {
-  fmt::print(stderr, "{} {}\n", colored(stderr, "nanovllm:", 1), message);
-}
-
 int run_command(const Command& command) {
   try {
     const int status = command();
@@ -29,9 +25,11 @@ int run_command(const Command& command) {
     print_error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
   } catch (const nanovllm::Error& error) {
     print_error(error.what());
+    if (error.code() == nanovllm::ErrorCode::kInvalidArgument) return kExitUsage;
   } catch (const std::bad_alloc&) {
     print_error(
-        "out of memory: use a smaller model, --kv-cache-memory or --max-num-batched-tokens");
+        "out of memory: use a smaller model, or lower --kv-cache-memory, --max-model-len, "
+        "--max-num-seqs or --max-num-batched-tokens");
   } catch (const std::system_error& error) {  // fmt::print's, when it can't write
     print_error(error.what());
   } catch (const std::exception& error) {
@@ -55,6 +53,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", fmt::format("nanovllm {}", nanovllm::kVersion));
   app.require_subcommand(1);
   app.get_formatter()->column_width(36);
+  app.footer(
+      "Exit status: 0 done, 1 error, 2 wrong usage, 3 some requests refused, 130 interrupted.");
 
   std::map<const CLI::App*, Command> commands;
   const auto declare = [&](CLI::App& parent, const char* name, const char* help,

@@ -10,6 +10,8 @@
 namespace nanovllm::cli {
 namespace {
 
+constexpr const char* kEngineGroup = "Engine";
+
 template <typename T>
 CLI::Option* add(CLI::App& app, const char* flag, T& value, const char* help, const char* group) {
   return app.add_option(flag, value, help)->group(group)->capture_default_str();
@@ -40,7 +42,7 @@ int64_t parse_bytes(const std::string& text) {
 }
 
 void add_engine_options(CLI::App& app, EngineConfig& config) {
-  const char* group = "Engine";
+  const char* group = kEngineGroup;
   add(app, "--device", config.device, "auto, cpu or cuda", group);
   add(app, "--dtype", config.dtype, "auto (the checkpoint's), bfloat16 or float32", group);
   add(app, "--num-threads", config.num_threads,
@@ -76,9 +78,12 @@ void add_engine_options(CLI::App& app, EngineConfig& config) {
   add(app, "--tensor-parallel-size", config.tensor_parallel_size,
       "ranks that share the weights, 1 to 8: a GPU each, or a share of the CPU threads", group);
   add(app, "--engine-seed", config.seed, "base of the seeds of requests that bring none", group);
+}
+
+void add_trace_option(CLI::App& app, EngineConfig& config) {
   app.add_option("--trace", config.trace_file,
                  "write a Chrome/Perfetto trace of the run to this file")
-      ->group(group);
+      ->group(kEngineGroup);
 }
 
 void SamplingOptions::add_to(CLI::App& app) {
@@ -97,7 +102,8 @@ void SamplingOptions::add_to(CLI::App& app) {
   option("--presence-penalty", presence_penalty_, "-2 to 2: against tokens already generated");
   option("--frequency-penalty", frequency_penalty_, "-2 to 2: the same, for each occurrence");
   option("--repetition-penalty", repetition_penalty_, "above 1: against tokens already seen");
-  option("--logprobs", logprobs_, "log-probabilities of so many top tokens for each position");
+  option("--logprobs", logprobs_,
+         "log-probabilities of so many top tokens for each position, up to 20");
   option("--prompt-logprobs", prompt_logprobs_, "the same for each token of the prompt");
   app.add_option("--stop", stop_, "text that ends the output (may be given several times)")
       ->group(group)

@@ -11,8 +11,10 @@
 
 namespace nanovllm::cli {
 
-// Every field of EngineConfig as a flag of the same name with dashes.
+// Every field of EngineConfig as a flag of the same name with dashes, but for the trace.
 void add_engine_options(CLI::App& app, EngineConfig& config);
+// --trace, for commands that serve requests.
+void add_trace_option(CLI::App& app, EngineConfig& config);
 
 // The sampling flags that were given; the others keep the model's defaults.
 class SamplingOptions {

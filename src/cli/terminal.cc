@@ -38,6 +38,10 @@ std::string colored(std::FILE* stream, std::string_view text, int color) {
   return styled(stream, text, 30 + color);
 }
 
+void print_error(std::string_view message) {
+  fmt::print(stderr, "{} {}\n", colored(stderr, "nanovllm:", 1), message);
+}
+
 InterruptGuard::InterruptGuard(Again again) {
   reset();
   if (again == Again::kMeansNothing) {

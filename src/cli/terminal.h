@@ -18,6 +18,9 @@ std::string bold(std::FILE* stream, std::string_view text);
 std::string dim(std::FILE* stream, std::string_view text);
 std::string colored(std::FILE* stream, std::string_view text, int color);  // 0..7 ANSI colour
 
+// "nanovllm: MESSAGE" on stderr.
+void print_error(std::string_view message);
+
 // While it lives, Ctrl-C (SIGINT) only asks the work to end cleanly. There is one at a time.
 class InterruptGuard {
  public:
@@ -35,7 +38,7 @@ class InterruptGuard {
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitError = 1;          // an error, told on stderr
-inline constexpr int kExitUsage = 2;          // the command line is wrong
+inline constexpr int kExitUsage = 2;          // the command line asks for what can't be had
 inline constexpr int kExitSomeFailed = 3;     // some requests were refused, the others were served
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C; what was done so far was written
 

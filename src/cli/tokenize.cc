@@ -1,5 +1,6 @@
 // `nanovllm tokenize`: text to token ids and back.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <iostream>
 #include <iterator>
@@ -67,13 +68,25 @@ void show_pieces(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   fmt::print("{}\n", line);
 }
 
+// Nothing stands for them in the text, as in Hugging Face's libraries.
+void tell_unknown(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  std::vector<int32_t> unknown;
+  for (const int32_t id : ids) {
+    if (!tokenizer.id_to_token(id)) unknown.push_back(id);
+  }
+  if (unknown.empty()) return;
+  fmt::print(stderr, "nanovllm: left out, not in the vocabulary: {}\n", fmt::join(unknown, ", "));
+}
+
 int tokenize(const Options& options) {
   const auto tokenizer = Tokenizer::load(options.model);
   std::vector<std::string> texts = options.texts;
   texts.insert(texts.begin(), options.first ? *options.first : read_standard_input());
   for (const std::string& text : texts) {
     if (options.ids) {
-      fmt::print("{}\n", tokenizer->decode(parse_ids(text), !options.keep_special));
+      const std::vector<int32_t> ids = parse_ids(text);
+      tell_unknown(*tokenizer, ids);
+      fmt::print("{}\n", tokenizer->decode(ids, !options.keep_special));
       continue;
     }
     const std::vector<int32_t> ids = tokenizer->encode(text, !options.no_special);
@@ -111,7 +124,8 @@ Command add_tokenize(CLI::App& app) {
   app.add_flag("--no-skip-special-tokens", options->keep_special,
                "with --ids: show special tokens in the text");
   app.footer(
-      "Each text gives one line: a JSON list of ids, or with --ids the text.\n"
+      "Each text gives one line: a JSON list of ids, or with --ids the text. Ids that are not in\n"
+      "the vocabulary are left out of the text, and named on stderr.\n"
       "  nanovllm tokenize models/demo \"Once upon a time\"\n"
       "  nanovllm tokenize models/demo --ids \"12 7 99\"");
   return [options] { return tokenize(*options); };

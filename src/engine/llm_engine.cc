@@ -20,7 +20,6 @@ std::unique_ptr<EngineCore> load(const std::string& model_dir, const EngineConfi
   EngineParts parts;
   parts.config = config;
   parts.model_dir = model_dir;
-  if (!config.trace_file.empty()) parts.trace = std::make_unique<TraceWriter>(config.trace_file);
   parts.eos_token_ids = model.eos_token_ids;
   parts.default_sampling_params = model.default_sampling_params;
   // Large vocabularies take as long to read as a device takes to wake up.
@@ -31,6 +30,8 @@ std::unique_ptr<EngineCore> load(const std::string& model_dir, const EngineConfi
   });
   parts.runner = make_runner(model, config, parts.info);
   parts.tokenizer = tokenizer.get();
+  // Not before: a model that can't be loaded leaves an older trace as it is.
+  if (!config.trace_file.empty()) parts.trace = std::make_unique<TraceWriter>(config.trace_file);
   return std::make_unique<EngineCore>(std::move(parts));
 }
 
