@@ -206,6 +206,8 @@ spaces|trim|'xax'|trim('x')|n|trim|s|truncate(5)|'a b c d e f g h i j'|truncate(
 """
 
 STATEMENTS = [
+    "{{ ('ab'|safe)|list }}{{ ('ab'|safe)|first is escaped }}{{ ('ab'|safe)|last is escaped }}{{ ('ab'|safe)|sort }}",
+    "{{ range(3)[::2] }}{{ range(9, 0, -2)[::-5] }}{{ range(5)[5:1] }}{{ range(0)[::2] }}", "{{ ''.isprintable(1) }}",
     "{% set a = 1 %}{% for i in [1, 2] %}{% set a = a + i %}{{ a }}{% endfor %}{{ a }}",
     "{% for i in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.depth }}{{ loop.previtem }}{{ loop.nextitem }}{{ loop.cycle('a', 'b') }}{{ loop.changed(i > 1) }};{% endfor %}",
     "{% for i in l|map('abs') %}{{ loop.length }}{{ loop.last }}{{ loop.revindex }}{{ loop.nextitem }}{% endfor %}",

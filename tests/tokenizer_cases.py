@@ -226,6 +226,8 @@ def small_tokenizers(rng):
         return bytewise(name, sequence("pretokenizers", split(pattern, **options),
                                        byte_level(use_regex=False)))
 
+    blanks = [added(" ", lstrip=True, rstrip=True), added("\n", rstrip=True), added(" \t", lstrip=True, rstrip=True)]
+    yield bytewise("blank-tokens", byte_level(), tokens=blanks)
     yield bytewise("gpt2", byte_level(), tokens=specials)
     yield bytewise("gpt2-prefix", byte_level(prefix=True), tokens=specials)
     yield bytewise("byte-level-no-regex", byte_level(use_regex=False))

@@ -123,9 +123,11 @@ void AddedTokens::split(std::string_view text, bool normalized, std::vector<Piec
       if (previous < done || !is_space(decode_utf8(text.data() + previous))) break;
       begin = previous;
     }
+    if (token.lstrip) begin = std::max(begin, done);
     while (token.rstrip && end < text.size() && is_space(decode_utf8(text.data() + end))) {
       end += utf8_length(text[end]);
     }
+    if (begin >= end) continue;  // the token before has taken all of it, as its blanks
     if (done < begin) pieces.push_back({done, begin, -1});
     pieces.push_back({begin, end, match.id});
     done = end;

@@ -48,9 +48,10 @@ Value number_attribute(const Value& number, std::string_view name) {
   return {};
 }
 
-// What slice.indices() gives.
+// What slice.indices() gives. The step is capped, for there is no difference beyond the length.
 struct SliceRange {
   int64_t start, step, count;
+  int64_t stop, exact_step;
 };
 
 SliceRange slice_range(const Value& start, const Value& stop, const Value& step, int64_t length) {
@@ -75,7 +76,7 @@ SliceRange slice_range(const Value& start, const Value& stop, const Value& step,
   const int64_t to = has_stop ? clamp(index(stop, 0)) : (by > 0 ? highest : lowest);
   // A step beyond the length reaches one item; capping it keeps the sums below from overflowing.
   const int64_t stride = by > 0 ? std::min(by, length + 1) : by < -length ? length + 1 : -by;
-  SliceRange range{from, by > 0 ? stride : -stride, 0};
+  SliceRange range{from, by > 0 ? stride : -stride, 0, to, by};
   if (by > 0 && from < to) range.count = (to - from - 1) / stride + 1;
   if (by < 0 && from > to) range.count = (from - to - 1) / stride + 1;
   return range;
@@ -253,8 +254,9 @@ Value Interpreter::evaluate_slice(const Value& object, const Slice& slice) {
   if (object.is_sequence()) return slice_items(budget_, object, range);
   const auto& whole = object.as<Range>();
   const int64_t from = whole.start + range.start * whole.step;
-  const int64_t by = whole.step * range.step;
-  return make<Range>(Kind::kRange, budget_, from, from + range.count * by, by);
+  int64_t by = 0;
+  if (__builtin_mul_overflow(whole.step, range.exact_step, &by)) by = whole.step * range.step;
+  return make<Range>(Kind::kRange, budget_, from, whole.start + range.stop * whole.step, by);
 }
 
 }  // namespace nanovllm::jinja

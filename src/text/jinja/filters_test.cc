@@ -290,6 +290,9 @@ TEST(JinjaFilters, Safe) {
                   {"('<b>'|safe) ~ '<i>'", "<b><i>"},
                   {"('<%s>'|safe) % '<'", "<&lt;>"},
                   {"[('<'|safe)]", "[Markup('<')]"},
+                  {"('<>'|safe)|list", "['<', '>']"},
+                  {"('<>'|safe)|first is escaped", "False"},
+                  {"('<>'|safe)|last is escaped", "True"},
                   {"(','|safe).join(['<'])", "&lt;"},
               });
 }

@@ -16,7 +16,8 @@ class CharacterIterator : public Iterator {
     if (pos_ >= text.size()) return false;
     const size_t begin = pos_;
     decode(text, pos_);
-    item = make_string(in.budget(), text.substr(begin, pos_ - begin), is_markup(string_));
+    // Plain, of a Markup too: Python iterates over the str that it is.
+    item = make_string(in.budget(), text.substr(begin, pos_ - begin));
     return true;
   }
   const char* type_name() const override { return "str_iterator"; }

@@ -154,6 +154,8 @@ TEST(JinjaMethods, Predicates) {
                   {"'1a'.isidentifier()", "False"},
                   {"'\303\251'.isascii()", "False"},
                   {"'a\\n'.isprintable()", "False"},
+                  {"''.isprintable()", "True"},
+                  {"''.isprintable(1)", kFails},
               });
 }
 

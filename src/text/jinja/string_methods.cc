@@ -284,7 +284,10 @@ Value isascii(Interpreter&, const Value& self, Arguments& arguments) {
 }
 
 Value isprintable(Interpreter& in, const Value& self, Arguments& arguments) {
-  if (text_of(self).empty()) return Value::boolean(true);
+  if (text_of(self).empty()) {
+    bind_none(arguments, "isprintable");
+    return Value::boolean(true);
+  }
   return all_characters<is_printable>(in, self, arguments);
 }
 
