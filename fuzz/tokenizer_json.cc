@@ -1,10 +1,9 @@
 // Any bytes as a tokenizer.json, and behind the first zero byte as a tokenizer_config.json. What
 // loads must encode, decode and stream as every tokenizer does.
+#include "check_ids.h"
 #include "fuzzing.h"
-#include "text/detokenizer.h"
 #include "text/tokenizer_config.h"
 #include "text/tokenizer_impl.h"
-#include "text/utf8.h"
 
 namespace nanovllm {
 namespace {
@@ -15,14 +14,7 @@ void use(const Tokenizer& tokenizer, std::string_view text) {
   const std::vector<int32_t> ids = tokenizer.encode(text);
   for (const int32_t id : ids) require(id >= 0 && id < tokenizer.vocab_size(), "ids are in range");
   require(tokenizer.encode(text) == ids, "a text has one encoding");
-  for (const bool skip_special : {false, true}) {
-    const std::string decoded = tokenizer.decode(ids, skip_special);
-    require(text::find_invalid_utf8(decoded) == decoded.size(), "decoded text is UTF-8");
-    Detokenizer detokenizer(tokenizer, skip_special);
-    std::string joined;
-    for (const int32_t id : ids) joined += detokenizer.append(id);
-    require(joined + detokenizer.finish() == decoded, "a stream gives what decode gives");
-  }
+  for (const bool skip_special : {false, true}) fuzzing::check_ids(tokenizer, ids, skip_special);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // the text is cut.
 #include <cstring>
 
+#include "check_ids.h"
 #include "fuzzing.h"
 #include "text/detokenizer.h"
 #include "text/testing.h"
@@ -76,19 +77,6 @@ void check_text(const Fixture& fixture, std::string_view text) {
   }
 }
 
-void check_ids(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool skip_special) {
-  const std::string whole = tokenizer.decode(ids, skip_special);
-  require(text::find_invalid_utf8(whole) == whole.size(), "decoded text is UTF-8");
-  Detokenizer detokenizer(tokenizer, skip_special);
-  std::string joined;
-  for (const int32_t id : ids) {
-    const std::string piece = detokenizer.append(id);
-    require(text::find_invalid_utf8(piece) == piece.size(), "no half a character is shown");
-    joined += piece;
-  }
-  require(joined + detokenizer.finish() == whole, "a stream gives what decode gives");
-}
-
 // Parts of the text itself as stop strings: what is found must not depend on the pieces.
 void check_stops(std::string_view text, size_t cut) {
   const std::vector<std::string> stops = {std::string(text.substr(text.size() / 2, cut % 7)),
@@ -122,9 +110,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (i % 3 != 0) ids[i] = static_cast<uint8_t>(text[i]) + 12 * static_cast<int32_t>(cut % 2);
   }
-  check_ids(*fixture.tokenizer, ids, cut % 2 == 0);
+  fuzzing::check_ids(*fixture.tokenizer, ids, cut % 2 == 0);
   ids.resize(text.size() / 4);  // any 32 bits
   if (!ids.empty()) std::memcpy(ids.data(), text.data(), ids.size() * 4);
-  check_ids(*fixture.tokenizer, ids, false);
+  fuzzing::check_ids(*fixture.tokenizer, ids, false);
   return 0;
 }
