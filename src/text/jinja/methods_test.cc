@@ -136,26 +136,16 @@ TEST(JinjaMethods, Pad) {
 
 TEST(JinjaMethods, Predicates) {
   check(true, {
-                  {"'abc'.isalpha()", "True"},
-                  {"'ab1'.isalpha()", "False"},
-                  {"'ab1'.isalnum()", "True"},
-                  {"'12'.isdigit()", "True"},
-                  {"'\302\262'.isdigit()", "True"},
-                  {"'\302\262'.isdecimal()", "False"},
-                  {"'\302\275'.isnumeric()", "True"},
-                  {"' \\t'.isspace()", "True"},
-                  {"''.isspace()", "False"},
-                  {"'aB'.islower()", "False"},
-                  {"'\302\252'.islower()", "True"},
-                  {"'AB1'.isupper()", "True"},
-                  {"'Ab Cd'.istitle()", "True"},
-                  {"'AB'.istitle()", "False"},
-                  {"'a_1'.isidentifier()", "True"},
-                  {"'1a'.isidentifier()", "False"},
-                  {"'\303\251'.isascii()", "False"},
-                  {"'a\\n'.isprintable()", "False"},
-                  {"''.isprintable()", "True"},
-                  {"''.isprintable(1)", kFails},
+                  {"'abc'.isalpha()", "True"},        {"'ab1'.isalpha()", "False"},
+                  {"'ab1'.isalnum()", "True"},        {"'12'.isdigit()", "True"},
+                  {"'\302\262'.isdigit()", "True"},   {"'\302\262'.isdecimal()", "False"},
+                  {"'\302\275'.isnumeric()", "True"}, {"' \\t'.isspace()", "True"},
+                  {"''.isspace()", "False"},          {"'aB'.islower()", "False"},
+                  {"'\302\252'.islower()", "True"},   {"'AB1'.isupper()", "True"},
+                  {"'Ab Cd'.istitle()", "True"},      {"'AB'.istitle()", "False"},
+                  {"'a_1'.isidentifier()", "True"},   {"'1a'.isidentifier()", "False"},
+                  {"'\303\251'.isascii()", "False"},  {"'a\\n'.isprintable()", "False"},
+                  {"''.isprintable()", "True"},       {"''.isprintable(1)", kFails},
               });
 }
 
