@@ -376,6 +376,7 @@ class OtherCommands(unittest.TestCase):
         self.assertEqual((unknown.returncode, unknown.stdout), (0, "Once\n"))
         self.assertEqual(unknown.stderr, "nanovllm: left out, not in the vocabulary: 99999999, -1\n")
         self.assertEqual(run("tokenize", MODEL, "a", "--no-such-flag").returncode, 2)
+        self.assertEqual(run("tokenize", MODEL, "--count", "--", "--no-such-flag", "-x").stdout.count("\n"), 2)
 
     def test_benchmarks_print_a_table_and_json(self):
         small = ["--num-prompts", "3", "--input-len", "16", "--output-len", "4", "-q"]

@@ -111,9 +111,14 @@ Command add_tokenize(CLI::App& app) {
   // Further texts come as what is left over: CLI11 would take "[1, 2]" in a list for two of them.
   app.allow_extras();
   app.parse_complete_callback([&app, options] {
-    options->texts = app.remaining();
-    for (const std::string& text : options->texts) {
-      if (text.size() > 1 && text[0] == '-') throw CLI::ExtrasError({text});
+    bool may_be_flag = true;
+    for (const std::string& text : app.remaining()) {
+      if (may_be_flag && text == "--") {
+        may_be_flag = false;
+        continue;
+      }
+      if (may_be_flag && text.size() > 1 && text[0] == '-') throw CLI::ExtrasError({text});
+      options->texts.push_back(text);
     }
   });
   app.add_flag("--ids", options->ids, "the other way: ids to text");
@@ -125,7 +130,8 @@ Command add_tokenize(CLI::App& app) {
                "with --ids: show special tokens in the text");
   app.footer(
       "Each text gives one line: a JSON list of ids, or with --ids the text. Ids that are not in\n"
-      "the vocabulary are left out of the text, and named on stderr.\n"
+      "the vocabulary are left out of the text, and named on stderr. Texts may begin with a dash behind\n"
+      "MODEL --.\n"
       "  nanovllm tokenize models/demo \"Once upon a time\"\n"
       "  nanovllm tokenize models/demo --ids \"12 7 99\"");
   return [options] { return tokenize(*options); };
