@@ -366,7 +366,11 @@ class OtherCommands(unittest.TestCase):
         self.assertEqual(run("tokenize", MODEL, "--ids", " ".join(map(str, ids))).stdout, text + "\n")
         self.assertEqual(json.loads(run("tokenize", MODEL, stdin=text).stdout), ids)
         self.assertEqual(run("tokenize", MODEL, "--count", text).stdout, f"{len(ids)}\n")
-        self.assertNotIn("\x1b", run("tokenize", MODEL, "--show", text).stdout)
+        shown = run("tokenize", MODEL, "--show", text + "\n\t\x9b").stdout
+        self.assertNotIn("\x1b", shown)
+        self.assertTrue(shown.startswith("Once("), shown)
+        self.assertRegex(shown, r" upon\(.*\\xe5\(.*\\n\(.*\\x09\(")
+        self.assertNotIn("\x9b", shown)
         self.assertEqual(json.loads(run("tokenize", MODEL, text).stdout), ids)
         self.assertEqual(run("tokenize", MODEL, "--ids", json.dumps(ids), "[12, 7]", "99").stdout.splitlines()[0], text)
         self.assertEqual(len(run("tokenize", MODEL, "[a, b]", "c").stdout.splitlines()), 2)

@@ -21,7 +21,7 @@ void log_step(int64_t number, const LLMEngine& engine) {
   for (const ScheduledRequest& request : engine.last_schedule()) {
     if (request.num_new_tokens == 1 && request.sampled) {
       ++num_decodes;
-      decodes += " " + name(request);
+      decodes += fmt::format(" {}", name(request));
       continue;
     }
     ++num_prefills;

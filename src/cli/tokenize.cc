@@ -12,7 +12,9 @@
 #include "base/check.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
+#include "text/byte_alphabet.h"
 #include "text/tokenizer.h"
+#include "text/utf8.h"
 
 namespace nanovllm::cli {
 namespace {
@@ -50,19 +52,45 @@ std::vector<int32_t> parse_ids(std::string text) {
   return ids;
 }
 
-// The pieces side by side, each in another colour than its neighbour; what a terminal would swallow
-// is escaped.
+// The bytes of the text that a token stands for, where its vocabulary spells bytes (GPT-2's way);
+// else the token as the vocabulary has it.
+std::string bytes_of(const Tokenizer& tokenizer, int32_t id) {
+  const std::string piece = tokenizer.id_to_token(id).value_or("?");
+  std::string bytes;
+  text::append_spelled_bytes(bytes, piece);
+  const bool spells_bytes =
+      tokenizer.decode(std::vector<int32_t>{id}, false) == text::replace_invalid_utf8(bytes);
+  return spells_bytes ? bytes : piece;
+}
+
+// As it is but for parts of characters and what a terminal would swallow.
+std::string escaped(std::string_view bytes) {
+  std::string shown;
+  for (size_t valid = text::find_invalid_utf8(bytes); !bytes.empty();) {
+    const auto lead = static_cast<unsigned char>(bytes[0]);
+    const size_t length = valid > 0 ? static_cast<size_t>(text::utf8_length(bytes[0])) : 1;
+    const uint32_t c = valid > 0 ? text::decode_utf8(bytes.data()) : lead;
+    if (c == '\n') {
+      shown += "\\n";
+    } else if (valid == 0 || c < 0x20 || (c >= 0x7F && c < 0xA0)) {
+      for (const char byte : bytes.substr(0, length))
+        shown += fmt::format("\\x{:02x}", byte & 0xFF);
+    } else {
+      shown += bytes.substr(0, length);
+    }
+    bytes.remove_prefix(length);
+    valid = valid > 0 ? valid - length : text::find_invalid_utf8(bytes);
+  }
+  return shown;
+}
+
+// The pieces side by side, each in another colour than its neighbour.
 void show_pieces(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   int color = 0;
   std::string line;
   for (const int32_t id : ids) {
-    std::string piece = tokenizer.id_to_token(id).value_or("?");
-    std::string shown;
-    for (const char c : piece) {
-      shown +=
-          static_cast<unsigned char>(c) < 0x20 ? fmt::format("\\x{:02x}", c) : std::string(1, c);
-    }
-    line += colored(stdout, shown, 1 + color % 6) + dim(stdout, fmt::format("({}) ", id));
+    line += colored(stdout, escaped(bytes_of(tokenizer, id)), 1 + color % 6) +
+            dim(stdout, fmt::format("({}) ", id));
     ++color;
   }
   fmt::print("{}\n", line);
@@ -130,8 +158,8 @@ Command add_tokenize(CLI::App& app) {
                "with --ids: show special tokens in the text");
   app.footer(
       "Each text gives one line: a JSON list of ids, or with --ids the text. Ids that are not in\n"
-      "the vocabulary are left out of the text, and named on stderr. Texts may begin with a dash behind\n"
-      "MODEL --.\n"
+      "the vocabulary are left out of the text, and named on stderr. A text may begin with a dash\n"
+      "behind MODEL --. --show writes parts of characters as \\xe4.\n"
       "  nanovllm tokenize models/demo \"Once upon a time\"\n"
       "  nanovllm tokenize models/demo --ids \"12 7 99\"");
   return [options] { return tokenize(*options); };
