@@ -6,6 +6,7 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -16,6 +17,7 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/layer_tail.h"
 #include "backend/cuda/linear_skinny.h"
 
 namespace nanovllm::cuda {
@@ -300,16 +302,21 @@ class DecodeStep {
            device_array<Bf16>(6144 * 1024, 0.03f, i), device_array<Bf16>(1024 * 3072, 0.03f, i)});
   }
 
-  // What is between two attentions: from one layer's output projection to the next one's q, k, v.
-  void run(cudaStream_t stream) const {
+  // What is between two attentions: from one layer's output projection to the next one's q, k, v;
+  // with `kernel` in one launch a layer.
+  void run(cudaStream_t stream, const LayerTailKernel* kernel) const {
     for (int i = 0; i < kLayers; ++i) {
       const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % kLayers];
-      for (const SkinnyProduct& p :
-           {product(1024, 2048, l.o, attention_, false, Epilogue::kAdd, residual_),
-            product(6144, 1024, l.gate_up, residual_, true, Epilogue::kActAndMul, mlp_),
-            product(1024, 3072, l.down, mlp_, false, Epilogue::kAdd, residual_),
-            product(4096, 1024, next.qkv, residual_, true, Epilogue::kStore, qkv_)})
-        launch_skinny(stream, p, kMultiprocessors);
+      const std::array products = {
+          product(1024, 2048, l.o, attention_, false, Epilogue::kAdd, residual_),
+          product(6144, 1024, l.gate_up, residual_, true, Epilogue::kActAndMul, mlp_),
+          product(1024, 3072, l.down, mlp_, false, Epilogue::kAdd, residual_),
+          product(4096, 1024, next.qkv, residual_, true, Epilogue::kStore, qkv_)};
+      if (kernel != nullptr) {
+        NANOVLLM_CHECK(kernel->launch(stream, products));
+      } else {
+        for (const SkinnyProduct& p : products) launch_skinny(stream, p, kMultiprocessors);
+      }
     }
   }
 
@@ -335,11 +342,15 @@ class DecodeStep {
 };
 
 void step() {
+  const auto kernel = LayerTailKernel::make(0, kMultiprocessors);
   for (const int rows : {1, 2, 4, 8}) {
     const DecodeStep decode(rows);
-    const double time = time_graph([&](cudaStream_t s) { decode.run(s); });
-    std::printf("28 layers, %d rows: %.1f us (%.2f a layer, memory floor %.2f)\n", rows, time,
-                time / 28, 31.46e6 / 4.65e6);
+    std::printf("28 layers, %d rows, us a layer (memory floor %.2f):", rows, 31.46e6 / 4.65e6);
+    for (const LayerTailKernel* way : {static_cast<LayerTailKernel*>(nullptr), kernel.get()}) {
+      const double time = time_graph([&](cudaStream_t s) { decode.run(s, way); });
+      std::printf(" %s %.2f", way == nullptr ? "chain" : "one kernel", time / 28);
+    }
+    std::printf("\n");
   }
 }
 

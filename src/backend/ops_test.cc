@@ -218,67 +218,154 @@ void take_steps(Backend& backend, Tensor out, Tensor residual, Tensor attention,
   backend.synchronize();
 }
 
+struct TailShape {
+  int hidden_size, heads, width, next;  // next 0: the last layer's
+  bool bias = false;
+  Activation activation = Activation::kSilu;
+  float offset = 0;  // of the norms
+};
+
+// A layer's weights and what it works on.
+class TailFixture {
+ public:
+  TailFixture(Backend& backend, DType act, const TailShape& shape, Random& random)
+      : backend_(backend), act_(act), shape_(shape) {
+    const int hidden_size = shape.hidden_size;
+    o_ = weight(hidden_size, shape.heads, random);
+    gate_up_ = weight(2 * shape.width, hidden_size, random);
+    down_ = weight(hidden_size, shape.width, random);
+    if (shape.next > 0) next_ = weight(shape.next, hidden_size, random);
+    norm_ = upload(backend, random.floats(hidden_size, 0.5f, 2));
+    next_norm_ = upload(backend, random.floats(hidden_size, 0.5f, 2));
+    tail = {.output_proj = o_.get(),
+            .norm = {static_cast<float*>(norm_->data()), 1e-5f, shape.offset},
+            .gate_up_proj = gate_up_.get(),
+            .activation = shape.activation,
+            .down_proj = down_.get(),
+            .next_norm = {static_cast<float*>(next_norm_->data()), 1e-5f, shape.offset},
+            .next_proj = next_.get()};
+  }
+
+  // Fresh input of some rows.
+  void begin(int rows, Random& random) {
+    const int64_t hidden_size = shape_.hidden_size;
+    x_ = HostTensor(random.floats(rows * shape_.heads, -1, 1), act_, {rows, shape_.heads});
+    start_ =
+        HostTensor(random.floats(rows * hidden_size, -2, 2), DType::kFloat32, {rows, hidden_size});
+    attention_ = upload(backend_, x_.view);
+    residual = upload(backend_, start_.view);
+    out = device_tensor(backend_, act_, {rows, shape_.next > 0 ? shape_.next : hidden_size});
+    mlp_ = device_tensor(backend_, act_, {rows, shape_.width});
+  }
+  void restart() { backend_.upload(residual.view.data, start_.bytes.data(), start_.bytes.size()); }
+  bool run() {
+    return backend_.layer_tail(out.view, residual.view, attention_.view, mlp_.view, tail);
+  }
+  // Of what a run left.
+  void expect_what_steps_give() {
+    const HostTensor fused_residual = download(backend_, residual.view);
+    const HostTensor fused_out = download(backend_, out.view);
+    restart();
+    take_steps(backend_, out.view, residual.view, attention_.view, shape_.width, tail);
+    expect_near(fused_residual, download(backend_, residual.view));
+    expect_near(fused_out, download(backend_, out.view));
+  }
+
+  LayerTail tail;
+  DeviceTensor residual, out;
+
+ private:
+  std::unique_ptr<LinearWeight> weight(int rows, int cols, Random& random) {
+    const HostTensor w(random.floats(int64_t{rows} * cols, -0.1f, 0.1f), act_, {rows, cols});
+    const HostMatrix piece{w.bytes.data(), act_, rows, cols, cols};
+    const std::vector<float> b = random.floats(rows, -1, 1);
+    auto packed = backend_.make_linear({&piece, 1}, shape_.bias ? b.data() : nullptr, act_);
+    backend_.synchronize();
+    return packed;
+  }
+
+  // Values on the edge of two roundings go either way, and take others with them.
+  void expect_near(const HostTensor& actual, const HostTensor& wanted) const {
+    double error = 0, sum = 0;
+    for (int64_t i = 0; i < actual.view.num_elements(); ++i) {
+      error += std::pow(actual.at(i) - wanted.at(i), 2);
+      sum += std::pow(wanted.at(i), 2);
+    }
+    EXPECT_LE(std::sqrt(error / sum), 2 * rounding(act_))
+        << actual.view.rows() << " rows of " << shape_.hidden_size;
+  }
+
+  Backend& backend_;
+  const DType act_;
+  const TailShape shape_;
+  std::unique_ptr<LinearWeight> o_, gate_up_, down_, next_;
+  std::unique_ptr<Buffer> norm_, next_norm_;
+  HostTensor x_, start_;
+  DeviceTensor attention_, mlp_;
+};
+
+constexpr TailShape kSmallQwen = {1024, 2048, 3072, 4096};
+
 TEST_P(Ops, LayerTailIsWhatItsStepsAre) {
   const auto backend = make();
   Random random(10);
-  int num_tails = 0;
-  const auto weight = [&](int rows, int cols, bool bias) {
-    const HostTensor w(random.floats(int64_t{rows} * cols, -0.1f, 0.1f), act(), {rows, cols});
-    const HostMatrix piece{w.bytes.data(), act(), rows, cols, cols};
-    const std::vector<float> b = random.floats(rows, -1, 1);
-    auto packed = backend->make_linear({&piece, 1}, bias ? b.data() : nullptr, act());
-    backend->synchronize();
-    return packed;
-  };
-  for (const auto& [rows, hidden_size, heads, width, next] : {std::tuple{1, 1024, 2048, 3072, 4096},
-                                                              {1, 64, 64, 160, 128},
-                                                              {2, 200, 96, 344, 66},
-                                                              {3, 256, 520, 72, 0},
-                                                              {5, 1024, 2048, 3072, 4096},
-                                                              {8, 2048, 1024, 1032, 600},
-                                                              {9, 64, 64, 160, 128}}) {
-    const bool bias = hidden_size == 200;
-    const auto o = weight(hidden_size, heads, bias), gate_up = weight(2 * width, hidden_size, bias);
-    const auto down = weight(hidden_size, width, bias);
-    const auto qkv = next > 0 ? weight(next, hidden_size, bias) : nullptr;
-    const auto norm = upload(*backend, random.floats(hidden_size, 0.5f, 2));
-    const auto next_norm = upload(*backend, random.floats(hidden_size, 0.5f, 2));
-    const LayerTail tail = {.output_proj = o.get(),
-                            .norm = {static_cast<float*>(norm->data()), 1e-5f},
-                            .gate_up_proj = gate_up.get(),
-                            .activation = bias ? Activation::kGeluTanh : Activation::kSilu,
-                            .down_proj = down.get(),
-                            .next_norm = {static_cast<float*>(next_norm->data()), 1e-5f},
-                            .next_proj = qkv.get()};
-    const HostTensor x(random.floats(rows * heads, -1, 1), act(), {rows, heads});
-    const HostTensor start(random.floats(rows * hidden_size, -2, 2), DType::kFloat32,
-                           {rows, hidden_size});
-    const DeviceTensor attention = upload(*backend, x.view);
-    const DeviceTensor expected_residual = upload(*backend, start.view);
-    const DeviceTensor residual = upload(*backend, start.view);
-    const int out_width = next > 0 ? next : hidden_size;
-    const DeviceTensor expected = device_tensor(*backend, act(), {rows, out_width});
-    const DeviceTensor out = device_tensor(*backend, act(), {rows, out_width});
-    const DeviceTensor mlp = device_tensor(*backend, act(), {rows, width});
-    take_steps(*backend, expected.view, expected_residual.view, attention.view, width, tail);
-    if (!backend->layer_tail(out.view, residual.view, attention.view, mlp.view, tail)) continue;
-    ++num_tails;
-    // Values on the edge of two roundings go either way, and take others with them.
-    const auto expect_near = [&](const Tensor& actual, const Tensor& wanted) {
-      const HostTensor a = download(*backend, actual), w = download(*backend, wanted);
-      double error = 0, sum = 0;
-      for (int64_t i = 0; i < a.view.num_elements(); ++i) {
-        error += std::pow(a.at(i) - w.at(i), 2);
-        sum += std::pow(w.at(i), 2);
-      }
-      EXPECT_LE(std::sqrt(error / sum), 2 * rounding(act())) << rows << " rows of " << hidden_size;
-    };
-    expect_near(residual.view, expected_residual.view);
-    expect_near(out.view, expected.view);
-  }
-  // Backends need not do it; CUDA is expected to.
+  const struct {
+    std::vector<int> row_counts;
+    TailShape shape;
+  } cases[] = {{{1, 2, 3, 4, 5, 6, 7, 8, 9}, kSmallQwen},
+               {{1, 8, 5}, {1024, 2048, 3072, 0}},
+               {{1, 3, 8}, {896, 1152, 2944, 4072, true, Activation::kGelu, 1}},
+               {{4, 9, 1}, {64, 64, 160, 128}},
+               {{2, 7}, {256, 512, 128, 0, true, Activation::kGeluTanh, 1}},
+               {{2}, {200, 96, 344, 66, true, Activation::kGeluTanh}},
+               {{3}, {256, 520, 72, 0}},
+               {{8}, {2048, 1024, 1032, 600}}};
+  // Backends need not do it; CUDA is expected to, for few rows.
   const bool fuses = backend_case().name == "cuda" && act() == DType::kBFloat16;
-  EXPECT_EQ(num_tails, fuses ? 6 : 0);
+  for (const auto& [row_counts, shape] : cases) {
+    TailFixture layer(*backend, act(), shape, random);
+    for (const int rows : row_counts) {
+      layer.begin(rows, random);
+      const bool is_done = layer.run();
+      EXPECT_EQ(is_done, fuses && rows <= 8);
+      if (is_done) layer.expect_what_steps_give();
+    }
+  }
+}
+
+TEST_P(Ops, LayerTailIsOfEveryBackendOfADevice) {
+  const auto first = make(), second = make();
+  Random random(12);
+  for (Backend* backend : {first.get(), second.get()}) {
+    TailFixture layer(*backend, act(), kSmallQwen, random);
+    layer.begin(2, random);
+    if (!layer.run()) GTEST_SKIP() << "not of this backend";
+    layer.expect_what_steps_give();
+  }
+}
+
+TEST_P(Ops, LayerTailRepeatsItselfInGraphs) {
+  const auto backend = make();
+  Random random(11);
+  TailFixture layer(*backend, act(), kSmallQwen, random);
+  for (const int rows : {1, 8, 3}) {
+    layer.begin(rows, random);
+    if (!layer.run()) GTEST_SKIP() << "not of this backend";
+    layer.run();
+    layer.run();
+    const HostTensor residual = download(*backend, layer.residual.view);
+    const HostTensor out = download(*backend, layer.out.view);
+    const auto graph = backend->capture([&] {
+      for (int i = 0; i < 3; ++i) layer.run();
+    });
+    for (int i = 0; i < 100; ++i) {
+      layer.restart();
+      backend->launch(*graph);
+      expect_same_bits(download(*backend, layer.residual.view).row(rows - 1),
+                       residual.row(rows - 1));
+      expect_same_bits(download(*backend, layer.out.view).row(rows - 1), out.row(rows - 1));
+    }
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/layer_tail.h"
 #include "backend/cuda/memory.h"
 #include "backend/cuda/sampling.h"
 #include "base/check.h"
@@ -38,12 +39,14 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   workspace_ = allocate(kWorkspaceBytes);
   attention_workspace_ = allocate(cuda::attention_workspace_bytes(properties_.multiProcessorCount));
   products_ = std::make_unique<cuda::CublasProducts>(workspace_->data(), kWorkspaceBytes);
+  tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_.multiProcessorCount);
   sampler_ = std::make_unique<cuda::Sampler>(*this, stream_);
 }
 
 CudaBackend::~CudaBackend() {
   cudaStreamSynchronize(stream_);
   uploader_.reset();
+  tail_kernel_.reset();
   sampler_.reset();
   cudaStreamDestroy(stream_);
 }

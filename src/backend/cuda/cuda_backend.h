@@ -12,8 +12,9 @@
 
 namespace nanovllm {
 namespace cuda {
+class LayerTailKernel;
 class Sampler;
-}
+}  // namespace cuda
 
 struct CudaOptions {
   int device = 0;
@@ -85,6 +86,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Buffer> workspace_;            // of cuBLASLt
   std::unique_ptr<Buffer> attention_workspace_;  // see cuda::AttentionWorkspace
   std::unique_ptr<cuda::CublasProducts> products_;
+  std::unique_ptr<cuda::LayerTailKernel> tail_kernel_;  // or none
   std::unique_ptr<cuda::Sampler> sampler_;
 };
 

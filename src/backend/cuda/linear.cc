@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/layer_tail.h"
 #include "backend/cuda/memory.h"
 #include "base/check.h"
 
@@ -143,7 +144,13 @@ bool CudaBackend::layer_tail(Tensor out, Tensor residual, Tensor attention, Tens
   products[2].epilogue = cuda::Epilogue::kAdd;
   describe(products[2], residual, mlp, *tail.down_proj);
   products[3].norm = tail.next_norm;
-  if (tail.next_proj != nullptr) describe(products[3], out, residual, *tail.next_proj);
+  if (tail.next_proj != nullptr) {
+    describe(products[3], out, residual, *tail.next_proj);
+  } else {
+    products[3].out = out.data;
+    products[3].out_dtype = out.dtype;
+  }
+  if (tail_kernel_ != nullptr && tail_kernel_->launch(stream_, products)) return true;
 
   const auto chain = std::span(products).first(tail.next_proj != nullptr ? 4 : 3);
   const int multiprocessors = properties_.multiProcessorCount;

@@ -1,0 +1,40 @@
+// What a decoder layer does behind its attention, for few rows, in one kernel; see layer_tail.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <span>
+
+#include "backend/cuda/linear_skinny.h"
+
+namespace nanovllm::cuda {
+
+// The kernel's blocks wait for each other, so that all of them must be on the device at once: two
+// such kernels of two streams could each hold what the other waits for. So the process has one
+// instance a device. Processes that share a device take turns on it, and are no danger to each
+// other, unless a server of CUDA's multi-process service merges them.
+class LayerTailKernel {
+ public:
+  // Of the current device; null where the kernel does not run, or another instance has the device.
+  static std::unique_ptr<LayerTailKernel> make(int device, int multiprocessors);
+  ~LayerTailKernel();  // the launches must be over
+  LayerTailKernel(const LayerTailKernel&) = delete;
+  LayerTailKernel& operator=(const LayerTailKernel&) = delete;
+
+  // The products of the attention's output, of gate and up, of the MLP's output and of the next
+  // layer's attention, one after the other. The last may have no weight: then its norm alone, in
+  // bfloat16, is its output. The second product's output is left unwritten.
+  // Returns false, having done nothing, for products that the kernel does not take. All launches
+  // are of one stream.
+  bool launch(cudaStream_t stream, std::span<const SkinnyProduct, 4> products) const;
+
+ private:
+  LayerTailKernel(int device, int multiprocessors);
+
+  const int device_;
+  const int multiprocessors_;
+  std::unique_ptr<Buffer> memory_;  // TailMemory
+};
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,115 @@
+// A ring of slots in shared memory that one warp fills with rows of weights, as far ahead as there
+// is room, and the others empty. The copies are the bulk copies of sm_90: one instruction a row,
+// with the bytes counted by a barrier in shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/mma.cuh"
+
+namespace nanovllm::cuda {
+
+constexpr int kSlotFeatures = 8;
+constexpr int kSlotDepth = 1024;  // elements of K
+constexpr int kSlotBytes = kSlotFeatures * (kSlotDepth * 2 + 64);
+
+__device__ inline void init_barrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Makes init_barrier() known to the copies; the block must meet then.
+__device__ inline void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void arrive_and_expect(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ inline void wait_barrier(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// A multiple of 16 bytes between addresses that are.
+__device__ inline void copy_bulk(uint32_t target, const void* source, int bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(target),
+      "l"(source), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+template <int kSlots>
+struct RingMemory {
+  alignas(128) uint8_t slots[kSlots][kSlotBytes];
+  alignas(8) uint64_t full[kSlots];
+  uint64_t empty[kSlots];
+
+  __device__ void init(int num_consumers) {
+    for (int i = 0; i < kSlots; ++i) {
+      init_barrier(shared_address(&full[i]), 1);
+      init_barrier(shared_address(&empty[i]), num_consumers);
+    }
+  }
+};
+
+// One warp's way around the ring; all lanes call together.
+template <int kSlots>
+class RingWalk {
+ public:
+  __device__ explicit RingWalk(RingMemory<kSlots>& memory) : memory_(memory) {}
+
+  // For the warp that fills: waits until the slot is empty, then starts the copies of `length`
+  // elements of up to kSlotFeatures rows that are `stride` elements apart, and `row_bytes` in the
+  // slot.
+  __device__ void fill(const __nv_bfloat16* first, int num_rows, int64_t stride, int length,
+                       int row_bytes) {
+    wait_barrier(shared_address(&memory_.empty[slot_]), parity_ ^ 1);
+    const int lane = threadIdx.x % 32;
+    const uint32_t full = shared_address(&memory_.full[slot_]);
+    if (lane == 0) arrive_and_expect(full, num_rows * length * 2);
+    __syncwarp();
+    if (lane < num_rows) {
+      copy_bulk(shared_address(memory_.slots[slot_]) + lane * row_bytes, first + lane * stride,
+                length * 2, full);
+    }
+    advance();
+  }
+
+  // For the warps that empty: waits until the next slot is full, and returns its address.
+  __device__ uint32_t take() {
+    wait_barrier(shared_address(&memory_.full[slot_]), parity_);
+    const uint32_t slot = shared_address(memory_.slots[slot_]);
+    advance();
+    return slot;
+  }
+  // Gives the last `count` slots taken back.
+  __device__ void give_back(int count) {
+    __syncwarp();
+    const int lane = threadIdx.x % 32;
+    const int slot = slot_ - 1 - lane;
+    if (lane < count) arrive(shared_address(&memory_.empty[slot < 0 ? slot + kSlots : slot]));
+  }
+
+ private:
+  __device__ void advance() {
+    if (++slot_ == kSlots) {
+      slot_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+  RingMemory<kSlots>& memory_;
+  int slot_ = 0;
+  uint32_t parity_ = 0;
+};
+
+}  // namespace nanovllm::cuda
