@@ -85,17 +85,25 @@ Sources find_sources(const fs::path& folder, const std::optional<Json>& config) 
   return sources;
 }
 
-Json find_special_tokens(const std::optional<Json>& config) {
-  Json tokens = Json::object();
-  if (!config.has_value()) return tokens;
+void add_special_tokens(const Json& source, Json& tokens) {
   for (const char* name : kSpecialTokens) {
-    const auto found = config->find(name);
-    if (found == config->end()) continue;
+    const auto found = source.find(name);
+    if (found == source.end()) continue;
     if (found->is_string()) {
       tokens[name] = *found;
     } else if (found->is_object() && found->contains("content")) {
       tokens[name] = (*found)["content"];
     }
+  }
+}
+
+// Folders from before added_tokens_decoder keep them in a file of their own, which goes first.
+Json find_special_tokens(const fs::path& folder, const std::optional<Json>& config) {
+  Json tokens = Json::object();
+  if (config.has_value()) add_special_tokens(*config, tokens);
+  if (config.has_value() && config->contains("added_tokens_decoder")) return tokens;
+  if (const auto map = read_json(folder / "special_tokens_map.json")) {
+    add_special_tokens(*map, tokens);
   }
   return tokens;
 }
@@ -153,7 +161,7 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& model_dir) {
   for (const auto& [name, source] : sources) {
     result->impl_->programs.emplace(name, jinja::Program(source));
   }
-  result->impl_->special_tokens = find_special_tokens(config);
+  result->impl_->special_tokens = find_special_tokens(folder, config);
   return result;
 }
 
@@ -161,7 +169,7 @@ std::unique_ptr<ChatTemplate> ChatTemplate::from_source(const std::string& sourc
                                                         const std::string& model_dir) {
   auto result = std::make_unique<ChatTemplate>(source);
   result->impl_->special_tokens =
-      find_special_tokens(read_json(fs::path(model_dir) / "tokenizer_config.json"));
+      find_special_tokens(model_dir, read_json(fs::path(model_dir) / "tokenizer_config.json"));
   return result;
 }
 

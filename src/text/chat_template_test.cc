@@ -89,6 +89,16 @@ TEST_F(ChatTemplateFolder, SpecialTokensAreStringsOrObjectsAndKwargsOverrideThem
   EXPECT_EQ(render(nullptr, {{"bos_token", "<b>"}}), "<b>|</s>|False");
 }
 
+TEST_F(ChatTemplateFolder, OlderFoldersKeepSpecialTokensInAFileOfTheirOwn) {
+  Json config = {{"chat_template", "{{ bos_token }}|{{ eos_token }}"}, {"bos_token", "<old>"}};
+  write("special_tokens_map.json", R"({"bos_token": "<s>", "eos_token": {"content": "</s>"}})");
+  write_config(config);
+  EXPECT_EQ(render(), "<s>|</s>");
+  config["added_tokens_decoder"] = Json::object();
+  write_config(config);
+  EXPECT_EQ(render(), "<old>|");
+}
+
 TEST_F(ChatTemplateFolder, ATemplateOfOnesOwnGetsTheSpecialTokensOfTheModel) {
   write_config({{"chat_template", "the model's"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}});
   const auto own = ChatTemplate::from_source("{{ bos_token }}own{{ eos_token }}", folder_.string());
