@@ -47,9 +47,11 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
         CudaOptions{.device = options.device_index, .deterministic = options.deterministic});
   }
 #endif
-  const int num_threads =
-      threads_of_rank(options.num_threads, options.device_index, options.num_ranks);
-  return make_cpu_backend(std::min(num_threads, ThreadPool::kMaxThreads));
+  // A single rank's backend refuses numbers of threads that can't be.
+  return make_cpu_backend(
+      options.num_ranks == 1
+          ? options.num_threads
+          : threads_of_rank(options.num_threads, options.device_index, options.num_ranks));
 }
 
 std::unique_ptr<CommunicatorGroup> make_communicator_group(const std::string& device,
