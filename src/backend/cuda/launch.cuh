@@ -21,6 +21,8 @@ namespace nanovllm::cuda {
 // Whether the kernels of this build know, on this machine's GPUs, how to wait for a predecessor
 // (code for sm_90 or later is loaded).
 bool supports_programmatic_launch();
+// Clusters of blocks came with it.
+inline bool supports_clusters() { return supports_programmatic_launch(); }
 
 // Dynamic shared memory that a kernel gets unasked: 48 KiB, less what its static arrays may take.
 constexpr size_t kDefaultSharedBytes = size_t{46} << 10;

@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kThreads = (kTailWarps + 1) * 32;
 
-__device__ void stream_weights(const TailParams& p, TailShared& shared) {
+[[maybe_unused]] __device__ void stream_weights(const TailParams& p, TailShared& shared) {
   RingWalk<kTailSlots> ring(shared.ring);
   for (int step = 0; step < kNumTailSteps; ++step) {
     const TailProduct& product = p.products[step];
@@ -55,6 +55,7 @@ __device__ void stream_weights(const TailParams& p, TailShared& shared) {
 // Few enough registers for blocks of an attention beside one of these.
 template <Activation kActivation, int kRows>
 __global__ void __maxnreg__(112) layer_tail_kernel(const __grid_constant__ TailParams p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900  // older devices have no bulk copies
   extern __shared__ uint4 memory[];
   auto& shared = *reinterpret_cast<TailShared*>(memory);
   if (threadIdx.x == 0) {
@@ -70,6 +71,7 @@ __global__ void __maxnreg__(112) layer_tail_kernel(const __grid_constant__ TailP
     wait_for_predecessor();
     warp.run();
   }
+#endif
 }
 
 // One flag a device, for the whole process.

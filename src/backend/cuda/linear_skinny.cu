@@ -342,6 +342,7 @@ __device__ void reduce_and_finish(const SkinnyProduct& p, const Plan& plan, int 
            group == static_cast<int>(blockIdx.x) / plan.cluster;
   };
   if (plan.cluster > 1) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     namespace cg = cooperative_groups;
     const cg::cluster_group cluster = cg::this_cluster();
     // Each block adds its own, then writes out its share of the features.
@@ -359,6 +360,7 @@ __device__ void reduce_and_finish(const SkinnyProduct& p, const Plan& plan, int 
         finish(p, row, group * kFeatures + column, total, is_first(i) ? &old : nullptr);
     }
     cluster.sync();  // a block's totals are read until then
+#endif
   } else if (p.epilogue == Epilogue::kActAndMul) {
     constexpr int kPairs = kFeatures / 2;
     for (int i = threadIdx.x; i < p.rows * kPairs; i += kThreads) {
@@ -454,7 +456,8 @@ Plan make_plan(const SkinnyProduct& p, int tiles, int cluster, int multiprocesso
   plan.cost = int64_t{rounds} * tiles * 8 * plan.units * kBlockUnit +
               int64_t{p.rows} * plan.units * kBlockUnit + (cluster > 1 ? 6000 : 0);
   const bool fits = plan.shared_bytes + kReservedBytes <= kSharedBytes;
-  const bool shares_k = p.norm.weight == nullptr && !pairs && tiles % cluster == 0 && rounds == 1;
+  const bool shares_k = supports_clusters() && p.norm.weight == nullptr && !pairs &&
+                        tiles % cluster == 0 && rounds == 1;
   if (!fits || (cluster > 1 && !shares_k) || (pairs && tiles % 2 != 0)) plan.tiles = 0;
   return plan;
 }
