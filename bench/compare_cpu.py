@@ -12,6 +12,7 @@ import pathlib
 import re
 import statistics
 import subprocess
+import sys
 import time
 
 # name, batch size, prompt tokens, output tokens, what is measured
@@ -25,8 +26,12 @@ CASES = [
 ]
 
 
+def run(command):
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, check=True)
+
+
 def output_of(command):
-    return subprocess.run([str(c) for c in command], capture_output=True, text=True, check=True).stdout
+    return run(command).stdout
 
 
 def nanovllm(args, batch, prompt, output, phase):
@@ -43,8 +48,9 @@ def llama_bench(folder, args, extra, **want):
 
 
 def batched_bench(folder, args, batch, prompt, output, extra):
-    text = output_of([folder / "llama-batched-bench", "-m", args.gguf, "-t", args.threads, "-c", batch * (prompt + output), "-b", 2048,
+    done = run([folder / "llama-batched-bench", "-m", args.gguf, "-t", args.threads, "-c", batch * (prompt + output), "-b", 2048,
                       "-npp", prompt, "-ntg", output, "-npl", batch, *extra])
+    text = done.stdout + done.stderr  # ik_llama.cpp writes its table to the latter
     row = [r for r in text.splitlines() if re.match(r"\|\s*\d+ \|", r)][-1]
     return float(row.split("|")[8])  # S_TG t/s
 
@@ -123,6 +129,7 @@ def main():
                 continue
             for engine, measure in engines.items():
                 table[name][engine].append(measure(args, *shape))
+                print(f"{name}: {engine} {table[name][engine][-1]:.1f}", file=sys.stderr, flush=True)
             if args.probe.exists():
                 bandwidth.append(float(output_of([args.probe, args.threads]).split()[0]))
         if re.search(args.only, "first token"):
