@@ -3,6 +3,7 @@
 // would modify a list or dict can be reached.
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "text/jinja/builtins.h"
 #include "text/jinja/interpreter.h"
@@ -82,6 +83,25 @@ SliceRange slice_range(const Value& start, const Value& stop, const Value& step,
   return range;
 }
 
+// A slice of a range, bounds and all as Python has them but for what no int64 holds: such bounds
+// are cut off, and a step that reaches no second item shows as the largest.
+Value slice_range_object(Budget& budget, const Range& whole, const SliceRange& slice) {
+  __extension__ using Wide = __int128;
+  const auto cut_off = [](Wide x) {
+    constexpr Wide kLeast = std::numeric_limits<int64_t>::min();
+    constexpr Wide kMost = std::numeric_limits<int64_t>::max();
+    return static_cast<int64_t>(std::clamp(x, kLeast, kMost));
+  };
+  const int64_t from = cut_off(whole.start + Wide{slice.start} * whole.step);
+  const Wide step = Wide{whole.step} * slice.exact_step;
+  if (step == cut_off(step)) {
+    const int64_t stop = cut_off(whole.start + Wide{slice.stop} * whole.step);
+    return make<Range>(Kind::kRange, budget, from, stop, cut_off(step));
+  }
+  const int64_t stop = step > 0 ? from + slice.count : from - slice.count;
+  return make<Range>(Kind::kRange, budget, from, stop, cut_off(step));
+}
+
 Value slice_string(Budget& budget, const Value& value, const SliceRange& range) {
   const std::string& text = text_of(value);
   budget.work(text.size());
@@ -136,7 +156,7 @@ Value item_at(Budget& budget, const Value& object, int64_t index) {
       return make_string(budget, text.substr(begin, end - begin), is_markup(object));
     }
     case Kind::kRange:
-      return Value::integer(object.as<Range>().start + index * object.as<Range>().step);
+      return Value::integer(object.as<Range>().at(index));
     default:
       return items_of(object)[at];
   }
@@ -253,10 +273,7 @@ Value Interpreter::evaluate_slice(const Value& object, const Slice& slice) {
   if (object.is_string()) return slice_string(budget_, object, range);
   if (object.is_sequence()) return slice_items(budget_, object, range);
   const auto& whole = object.as<Range>();
-  const int64_t from = whole.start + range.start * whole.step;
-  int64_t by = 0;
-  if (__builtin_mul_overflow(whole.step, range.exact_step, &by)) by = whole.step * range.step;
-  return make<Range>(Kind::kRange, budget_, from, whole.start + range.stop * whole.step, by);
+  return slice_range_object(budget_, whole, range);
 }
 
 }  // namespace nanovllm::jinja

@@ -51,7 +51,7 @@ class RangeIterator : public Iterator {
   bool next(Interpreter&, Value& item) override {
     const auto& range = range_.as<Range>();
     if (index_ >= range.length) return false;
-    item = Value::integer(range.start + range.step * index_++);
+    item = Value::integer(range.at(index_++));
     return true;
   }
   const char* type_name() const override { return "range_iterator"; }
@@ -81,7 +81,7 @@ class ReverseIterator : public Iterator {
         break;
       }
       case Kind::kRange:
-        item = Value::integer(sequence_.as<Range>().start + sequence_.as<Range>().step * left_);
+        item = Value::integer(sequence_.as<Range>().at(left_));
         break;
       default:
         item = items_of(sequence_)[index];

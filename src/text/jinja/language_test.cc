@@ -76,21 +76,29 @@ TEST(JinjaLanguage, Undefined) {
 }
 
 TEST(JinjaLanguage, Sandbox) {
-  check(false, {
-                   {"{{ ''.__class__ }}", ""},
-                   {"{{ ''.__class__.x }}", kFails},
-                   {"{{ ''.__class__() }}", kFails},
-                   {"{{ d.update(a=1) }}", kFails},
-                   {"{{ l.append is defined }}", "False"},
-                   {"{{ range(100000)|length }}", "100000"},
-                   {"{{ range(3)[::2] }} {{ range(0)[::2] }} {{ range(5)[5:1] }}",
-                    "range(0, 3, 2) range(0, 0, 2) range(5, 1)"},
-                   {"{{ range(9, 0, -2)[::-5] }}", "range(1, 11, 10)"},
-                   {"{{ range(1, 9, 3)[::9223372036854775807]|list }}", "[1]"},
-                   {"{{ range(100001) }}", kFails},
-                   {"{% set ns = namespace(_a=1) %}", kFails},
-                   {"{% set ns = namespace() %}{% set ns._a = 1 %}", kFails},
-               });
+  check(false,
+        {
+            {"{{ ''.__class__ }}", ""},
+            {"{{ ''.__class__.x }}", kFails},
+            {"{{ ''.__class__() }}", kFails},
+            {"{{ d.update(a=1) }}", kFails},
+            {"{{ l.append is defined }}", "False"},
+            {"{{ range(100000)|length }}", "100000"},
+            {"{{ range(-9223372036854775807, 9223372036854775807, 4611686018427387904)[1:]"
+             "|list }}",
+             "[-4611686018427387903, 1, 4611686018427387905]"},
+            {"{{ range(0, 9, 4)[::9223372036854775807]|list }}", "[0]"},
+            {"{{ range(-9, -9223372036854775807, -9223372036854775806)[:1:9]|list }}", "[-9]"},
+            {"{{ range(0, 9223372036854775807, 9223372036854775806)[:2]|list }}",
+             "[0, 9223372036854775806]"},
+            {"{{ range(3)[::2] }} {{ range(0)[::2] }} {{ range(5)[5:1] }}",
+             "range(0, 3, 2) range(0, 0, 2) range(5, 1)"},
+            {"{{ range(9, 0, -2)[::-5] }}", "range(1, 11, 10)"},
+            {"{{ range(1, 9, 3)[::9223372036854775807]|list }}", "[1]"},
+            {"{{ range(100001) }}", kFails},
+            {"{% set ns = namespace(_a=1) %}", kFails},
+            {"{% set ns = namespace() %}{% set ns._a = 1 %}", kFails},
+        });
 }
 
 TEST(JinjaLanguage, Slices) {

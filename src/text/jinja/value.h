@@ -239,6 +239,11 @@ struct View : Object {
 
 struct Range : Object {
   Range(Budget* budget, int64_t from, int64_t to, int64_t by);
+  // The item at 0 <= index < length. Unsigned, since index * step can exceed int64_t on the way.
+  int64_t at(int64_t index) const {
+    return static_cast<int64_t>(static_cast<uint64_t>(start) +
+                                static_cast<uint64_t>(index) * static_cast<uint64_t>(step));
+  }
   int64_t start, stop, step, length;
 };
 
