@@ -125,12 +125,7 @@ TEST_P(SamplingLargeTest, EditsAllOverTheRow) {
   const SamplingResult result = sample_row(*backend_, row, logits);
   const SamplingResult expected = reference_sample(row, logits);
   EXPECT_EQ(result.token_id, expected.token_id);
-  ASSERT_EQ(result.logprobs.size(), expected.logprobs.size());
-  for (size_t k = 0; k < expected.logprobs.size(); ++k) {
-    EXPECT_EQ(result.logprobs[k].token_id, expected.logprobs[k].token_id);
-    EXPECT_EQ(result.logprobs[k].rank, expected.logprobs[k].rank);
-    EXPECT_NEAR(result.logprobs[k].logprob, expected.logprobs[k].logprob, 2e-5);
-  }
+  expect_near(result.logprobs, expected.logprobs);
 }
 
 TEST_P(SamplingLargeTest, RanksOfUnlikelyTokensAndOfEquals) {
@@ -139,12 +134,7 @@ TEST_P(SamplingLargeTest, RanksOfUnlikelyTokensAndOfEquals) {
     const SamplingRow row{.num_logprobs = 20, .forced_id = forced};
     const SamplingResult result = sample_row(*backend_, row, logits);
     const SamplingResult expected = reference_sample(row, logits);
-    ASSERT_EQ(result.logprobs.size(), expected.logprobs.size());
-    for (size_t k = 0; k < expected.logprobs.size(); ++k) {
-      EXPECT_EQ(result.logprobs[k].token_id, expected.logprobs[k].token_id);
-      EXPECT_EQ(result.logprobs[k].rank, expected.logprobs[k].rank);
-      EXPECT_NEAR(result.logprobs[k].logprob, expected.logprobs[k].logprob, 2e-5);
-    }
+    expect_near(result.logprobs, expected.logprobs);
   }
 }
 

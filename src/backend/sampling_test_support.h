@@ -40,6 +40,16 @@ std::unique_ptr<Buffer> on_device(Backend& backend, const std::vector<T>& values
   return buffer;
 }
 
+inline void expect_near(const std::vector<LogprobEntry>& actual,
+                        const std::vector<LogprobEntry>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t k = 0; k < expected.size(); ++k) {
+    EXPECT_EQ(actual[k].token_id, expected[k].token_id);
+    EXPECT_EQ(actual[k].rank, expected[k].rank);
+    EXPECT_NEAR(actual[k].logprob, expected[k].logprob, 2e-5);
+  }
+}
+
 // `rows` of equally long logits, one after the other; samples a copy.
 inline std::vector<SamplingResult> sample_rows(Backend& backend,
                                                const std::vector<SamplingRow>& rows,
