@@ -51,6 +51,7 @@ __device__ void prefix_sums(int* sums, int n, Count&& count) {
   const int each = (n + kThreads - 1) / kThreads;
   const int begin = min(n, static_cast<int>(threadIdx.x) * each), end = min(n, begin + each);
   int sum = 0;
+#pragma unroll 1
   for (int i = begin; i < end; ++i) {
     sums[i] = sum;
     sum += count(i);
@@ -64,7 +65,9 @@ __device__ void prefix_sums(int* sums, int n, Count&& count) {
   if (lane == 31) warp_sums[warp] = before;
   before -= sum;
   __syncthreads();
+#pragma unroll 1
   for (int w = 0; w < warp; ++w) before += warp_sums[w];
+#pragma unroll 1
   for (int i = begin; i < end; ++i) sums[i] += before;
   if (threadIdx.x == kThreads - 1) sums[n] = before + sum;
   __syncthreads();
@@ -73,6 +76,7 @@ __device__ void prefix_sums(int* sums, int n, Count&& count) {
 // The i with sums[i] <= x < sums[i + 1], for x < sums[n].
 __device__ inline int find_segment(const int* sums, int n, int x) {
   int low = 0, high = n - 1;
+#pragma unroll 1
   while (low < high) {
     const int middle = (low + high + 1) / 2;
     if (sums[middle] <= x) {

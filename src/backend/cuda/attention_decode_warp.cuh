@@ -1,28 +1,22 @@
-// What one warp does to a tile of 16 tokens in decode attention: keys and values go from memory to
-// registers in the layout of the tensor cores' operands, with no shared memory between.
+// What one warp does to a tile of 16 tokens in decode attention:
 //   S^T [16 tokens, 8 heads] = K Q^T,   O^T [head_dim, 8 heads] += V^T P^T.
-// The products may take the elements of a head and the tokens of a tile in any order, as long as
-// both operands agree; the order here lets every lane load 16 bytes at once.
+// Both operands may take the elements of a head and the tokens of a tile in any order, as long as
+// they agree; the order here lets every lane read 16 bytes of shared memory at once.
 #pragma once
 
-#include "backend/cuda/attention.cuh"
+#include <type_traits>
+
+#include "backend/cuda/attention_decode_share.cuh"
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
 
-constexpr int kTile = 16;  // tokens; a divisor of every block size
-
-// Sixteen (or eight) bytes that nobody reads again. Written by an earlier kernel, which may have
-// run beside this one: not through the read-only path.
-__device__ inline void stream_load(uint32_t (&x)[4], const __nv_bfloat16* p) {
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "l"(p));
-}
-__device__ inline void stream_load(uint32_t (&x)[2], const __nv_bfloat16* p) {
-  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];\n"
-               : "=r"(x[0]), "=r"(x[1])
+// Into this multiprocessor's cache: constants that are wanted soon.
+__device__ inline void touch_line(const float* p) {
+  [[maybe_unused]] float x, y, z, w;
+  asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];\n"
+               : "=f"(x), "=f"(y), "=f"(z), "=f"(w)
                : "l"(p));
 }
 
@@ -43,22 +37,60 @@ struct DecodeWarp {
   float o[kHeadTiles][kVSteps][kVector / 2][4];
   float largest[kHeadTiles][2], total[kHeadTiles][2];  // of heads 2c, 2c + 1; total: of this lane
 
-  __device__ void load_k(const __nv_bfloat16* tile, int lane) {
-    const __nv_bfloat16* p = tile + lane / 4 * kDim + lane % 4 * 8;
+  using Vector = std::conditional_t<kVector == 8, uint4, uint2>;  // of V
+
+  // `tile`: [16, kDim] in shared memory.
+  __device__ void load_k(const char* tile, int lane) {
+    const char* p = tile + (lane / 4 * kDim + lane % 4 * 8) * 2;
 #pragma unroll
     for (int i = 0; i < kKSteps; ++i) {
-      stream_load(k[0][i], p + 32 * i);
-      stream_load(k[1][i], p + 8 * kDim + 32 * i);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint4 x = *reinterpret_cast<const uint4*>(p + (8 * half * kDim + 32 * i) * 2);
+        k[half][i][0] = x.x, k[half][i][1] = x.y, k[half][i][2] = x.z, k[half][i][3] = x.w;
+      }
     }
   }
 
-  __device__ void load_v(const __nv_bfloat16* tile, int lane) {
-    const __nv_bfloat16* p = tile + lane % 4 * 2 * kDim + lane / 4 * kVector;
+  __device__ void load_v(const char* tile, int lane) {
+    const char* p = tile + (lane % 4 * 2 * kDim + lane / 4 * kVector) * 2;
 #pragma unroll
     for (int i = 0; i < kVSteps; ++i) {
 #pragma unroll
-      for (int t = 0; t < 4; ++t)
-        stream_load(v[i][t], p + ((t & 1) + (t & 2) * 4) * kDim + 8 * kVector * i);
+      for (int t = 0; t < 4; ++t) {
+        const int offset = ((t & 1) + (t & 2) * 4) * kDim + 8 * kVector * i;
+        keep_value(v[i][t], *reinterpret_cast<const Vector*>(p + offset * 2));
+      }
+    }
+  }
+
+  __device__ static void keep_value(uint32_t (&x)[kVector / 2], Vector y) {
+    x[0] = y.x, x[1] = y.y;
+    if constexpr (kVector == 8) x[2] = y.z, x[3] = y.w;
+  }
+
+  // The newest token, which was not in memory when its tile was fetched.
+  struct NewToken {
+    uint32_t key[kKSteps][4];  // as q[0] holds a head
+    Vector value[kVSteps];     // elements (8i + r) * kVector ..
+  };
+  __device__ void put_key(const NewToken& x, int token, int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (lane / 4 + 8 * half != token) continue;
+#pragma unroll
+      for (int i = 0; i < kKSteps; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) k[half][i][e] = x.key[i][e];
+      }
+    }
+  }
+  __device__ void put_value(const NewToken& x, int token, int lane) {
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      if (lane % 4 * 2 + (t & 1) + (t & 2) * 4 != token) continue;
+#pragma unroll
+      for (int i = 0; i < kVSteps; ++i) keep_value(v[i][t], x.value[i]);
     }
   }
 
