@@ -28,8 +28,10 @@ namespace {
 
 constexpr int kThreads = (kTailWarps + 1) * 32;
 
-[[maybe_unused]] __device__ void stream_weights(const TailParams& p, TailShared& shared) {
-  RingWalk<kTailSlots> ring(shared.ring);
+// Calls f(i, piece) with all weights of this block in the order of their use.
+template <typename F>
+__device__ void for_each_piece(const TailParams& p, F&& f) {
+  int i = 0;
   for (int step = 0; step < kNumTailSteps; ++step) {
     const TailProduct& product = p.products[step];
     const TailTiles tiles = tiles_of_block(p, step);
@@ -43,13 +45,29 @@ constexpr int kThreads = (kTailWarps + 1) * 32;
           } else {
             feature += half * 8;
           }
-          ring.fill(product.weight + static_cast<int64_t>(feature) * product.depth + k,
-                    max(0, min(kSlotFeatures, end - feature)), product.depth,
-                    min(kSlotDepth, product.depth - k), slot_row_bytes(halves_of(step)));
+          f(i++, SlotPiece{product.weight + static_cast<int64_t>(feature) * product.depth + k,
+                           max(0, min(kSlotFeatures, end - feature)), product.depth,
+                           min(kSlotDepth, product.depth - k), slot_row_bytes(halves_of(step))});
         }
       }
     }
   }
+}
+
+// Weights are older than all predecessors. What finds no slot yet goes into L2 at once: if memory
+// had to send it later, it would be in the way of what the blocks tell each other.
+[[maybe_unused]] __device__ void stream_weights(const TailParams& p, TailShared& shared) {
+  RingWalk<kTailSlots> ring(shared.ring);
+  for_each_piece(p, [&](int i, const SlotPiece& piece) {
+    if (i < kTailSlots) {
+      ring.fill(piece);
+    } else {
+      piece.prefetch();
+    }
+  });
+  for_each_piece(p, [&](int i, const SlotPiece& piece) {
+    if (i >= kTailSlots) ring.fill(piece);
+  });
 }
 
 // Few enough registers for blocks of an attention beside one of these.
@@ -65,7 +83,7 @@ __global__ void __maxnreg__(112) layer_tail_kernel(const __grid_constant__ TailP
   __syncthreads();
   release_successor();
   if (threadIdx.x >= kTailWarps * 32) {
-    stream_weights(p, shared);  // older than all predecessors
+    stream_weights(p, shared);
   } else {
     TailWarp<kActivation, kRows> warp(p, shared);
     wait_for_predecessor();
@@ -130,6 +148,7 @@ bool LayerTailKernel::launch(cudaStream_t stream,
     if (!describe(p.products[step], products[step], step, multiprocessors_)) return false;
   }
   if (p.products[kGateUpStep].features > kMaxTailWidth) return false;
+  p.inverse_hidden = 1.f / static_cast<float>(p.products[kGateUpStep].depth);
   p.norm = products[kGateUpStep].norm;
   p.next_norm = products[kNextStep].norm;
   p.attention = static_cast<const __nv_bfloat16*>(first.x);

@@ -35,6 +35,7 @@ struct TailParams {
   TailProduct products[kNumTailSteps];
   NormParams norm, next_norm;
   int rows = 0;
+  float inverse_hidden = 0;
   const __nv_bfloat16* attention = nullptr;  // [R, K of the first]
   float* residual = nullptr;                 // [R, H]
   __nv_bfloat16* out = nullptr;              // [R, N of the last], or [R, H]

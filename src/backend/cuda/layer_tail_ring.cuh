@@ -47,6 +47,26 @@ __device__ inline void copy_bulk(uint32_t target, const void* source, int bytes,
       : "memory");
 }
 
+// Into L2.
+__device__ inline void prefetch_bulk(const void* source, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
+}
+
+// Up to kSlotFeatures rows of weights, some of their columns: what a slot takes.
+struct SlotPiece {
+  const __nv_bfloat16* first;
+  int num_rows;
+  int64_t stride;  // elements between rows
+  int length;      // elements of a row
+  int row_bytes;   // between rows in the slot
+
+  // One lane copies a row.
+  __device__ void prefetch() const {
+    const int lane = threadIdx.x % 32;
+    if (lane < num_rows) prefetch_bulk(first + lane * stride, length * 2);
+  }
+};
+
 template <int kSlots>
 struct RingMemory {
   alignas(128) uint8_t slots[kSlots][kSlotBytes];
@@ -67,26 +87,34 @@ class RingWalk {
  public:
   __device__ explicit RingWalk(RingMemory<kSlots>& memory) : memory_(memory) {}
 
-  // For the warp that fills: waits until the slot is empty, then starts the copies of `length`
-  // elements of up to kSlotFeatures rows that are `stride` elements apart, and `row_bytes` in the
-  // slot.
-  __device__ void fill(const __nv_bfloat16* first, int num_rows, int64_t stride, int length,
-                       int row_bytes) {
+  // For the warp that fills: waits until the slot is empty, then starts the copies.
+  __device__ void fill(const SlotPiece& piece) {
     wait_barrier(shared_address(&memory_.empty[slot_]), parity_ ^ 1);
     const int lane = threadIdx.x % 32;
     const uint32_t full = shared_address(&memory_.full[slot_]);
-    if (lane == 0) arrive_and_expect(full, num_rows * length * 2);
+    if (lane == 0) arrive_and_expect(full, piece.num_rows * piece.length * 2);
     __syncwarp();
-    if (lane < num_rows) {
-      copy_bulk(shared_address(memory_.slots[slot_]) + lane * row_bytes, first + lane * stride,
-                length * 2, full);
+    if (lane < piece.num_rows) {
+      copy_bulk(shared_address(memory_.slots[slot_]) + lane * piece.row_bytes,
+                piece.first + lane * piece.stride, piece.length * 2, full);
     }
     advance();
   }
 
-  // For the warps that empty: waits until the next slot is full, and returns its address.
+  // For the warps that empty: waits until the next `count` slots are full.
+  __device__ void wait_for(int count) const {
+    int slot = slot_;
+    uint32_t parity = parity_;
+    for (int i = 0; i < count; ++i) {
+      wait_barrier(shared_address(&memory_.full[slot]), parity);
+      if (++slot == kSlots) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+  }
+  // The address of the next one of those.
   __device__ uint32_t take() {
-    wait_barrier(shared_address(&memory_.full[slot_]), parity_);
     const uint32_t slot = shared_address(memory_.slots[slot_]);
     advance();
     return slot;

@@ -77,6 +77,7 @@ class TailWarp {
     if (hidden_place_.exists) own = __ldcg(residual);
     const TailExchange exchange(*p_.memory);
     TailRow* rows = exchange.rows();
+    ring_.wait_for(hidden_tiles_.count * slot_depths(p_.products[kAttentionStep].depth));
 #pragma unroll 1
     for (int round = 0;; ++round) {
       if (hidden_tiles_.count > 0) {
@@ -95,6 +96,7 @@ class TailWarp {
         write_norm(rows);
       }
       if (round == 1) break;
+      ring_.wait_for(hidden_tiles_.count * slot_depths(p_.products[kMlpStep].depth));
       load_mlp(x, rows);
     }
     exchange.finish(p_.rows);
@@ -105,6 +107,7 @@ class TailWarp {
   // narrow operands hold 8 neighbours of each unit instead, and so do the weights with them.
   using NarrowOperand = uint4[kMaxTailChunks * kTailUnits];
   using WideOperand = uint32_t[kTailUnits][4];
+  using WideTile = uint32_t[kTailUnits * 2][4];
   // Many rows are polled with care.
   static constexpr bool kProbes = kRows > 2;
 
@@ -121,6 +124,8 @@ class TailWarp {
     const int feature = tiles.first * tile_features + local;
     return {row, feature, local, row < p_.rows && feature < p_.products[step].features};
   }
+
+  __device__ static int slot_depths(int depth) { return (depth + kSlotDepth - 1) / kSlotDepth; }
 
   // The row of which a lane holds elements, in the tensor cores' operand; any for those behind the
   // last, whose sums are not used.
@@ -142,7 +147,7 @@ class TailWarp {
   __device__ void load_mlp(NarrowOperand& x, const TailRow* rows) const {
     const int chunks = own_chunks(p_.products[kMlpStep].depth);
     const uint32_t* source = rows[operand_row()].mlp + (warp_ * kWarpDepth + lane_ % 4 * 8) / 2;
-    load_written(x, kProbes, [&](int i) {
+    load_written(x, true, [&](int i) {
       return i / kTailUnits < chunks ? load_words(source + vector_of(i) * 4) : uint4{0, 0, 0, 0};
     });
   }
@@ -160,8 +165,11 @@ class TailWarp {
     const Place place = place_of(tiles, step, 2);
     const bool is_gate_up = step == kGateUpStep;
     WideOperand x;
+    WideTile weights;
+    ring_.wait_for(tiles.count * 2);
+    load_tile(weights);
     scale_rows(x, rows, round);
-    multiply_wide(x, tiles.count);
+    multiply_wide(x, weights, tiles.count);
     if (!place.exists) return;
     const float scale = norm_scale(place.row, is_gate_up ? p_.norm : p_.next_norm);
     if (is_gate_up) {
@@ -258,7 +266,7 @@ class TailWarp {
     float sum = 0;
 #pragma unroll
     for (int warp = 0; warp < kTailWarps; ++warp) sum += shared_.square_sums[warp][row];
-    return rsqrtf(sum / static_cast<float>(hidden()) + norm.eps);
+    return rsqrtf(sum * p_.inverse_hidden + norm.eps);
   }
 
   // The norm of rows that are being written but for the rows' scales, which are left for the sums
@@ -288,7 +296,7 @@ class TailWarp {
   // there on return.
   __device__ void multiply_narrow(const NarrowOperand& x, int depth) {
     const uint32_t lane_offset = offset_in_row() + lane_ / 4 * slot_row_bytes(1) + lane_ % 4 * 16;
-    const int num_chunks = (depth + kSlotDepth - 1) / kSlotDepth, chunks = own_chunks(depth);
+    const int num_chunks = slot_depths(depth), chunks = own_chunks(depth);
 #pragma unroll 1
     for (int tile = 0; tile < hidden_tiles_.count; ++tile) {
       float sums[4][4] = {};  // several, so that products need not wait for each other
@@ -317,23 +325,27 @@ class TailWarp {
     meet_tail_warps();
   }
 
-  // Likewise of whole tiles.
-  __device__ void multiply_wide(const WideOperand& x, int num_tiles) {
-    const uint32_t lane_offset = offset_in_row() + lane_ % 8 * slot_row_bytes(2) + lane_ / 16 * 16;
+  // This warp's part of a tile's weights.
+  __device__ void load_tile(WideTile& weights) {
+    const uint32_t low = ring_.take(), high = ring_.take();
+    const uint32_t slot = (lane_ / 8 % 2 == 0 ? low : high) + offset_in_row() +
+                          lane_ % 8 * slot_row_bytes(2) + lane_ / 16 * 16;
+#pragma unroll
+    for (int i = 0; i < kTailUnits * 2; ++i) load_matrices(weights[i], slot + i * kTailUnit);
+  }
+
+  // Likewise of whole tiles; `weights` are those of the first.
+  __device__ void multiply_wide(const WideOperand& x, WideTile& weights, int num_tiles) {
     const bool has_part = first_element() < hidden();
 #pragma unroll 1
     for (int tile = 0; tile < num_tiles; ++tile) {
       float sums[4][4] = {};
-      const uint32_t low = ring_.take(), high = ring_.take();
-      const uint32_t slot = (lane_ / 8 % 2 == 0 ? low : high) + lane_offset;
       if (has_part) {
 #pragma unroll
-        for (int i = 0; i < kTailUnits * 2; ++i) {
-          uint32_t a[4];
-          load_matrices(a, slot + i * kTailUnit);
-          mma_bf16(sums[i % 4], a, x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
-        }
+        for (int i = 0; i < kTailUnits * 2; ++i)
+          mma_bf16(sums[i % 4], weights[i], x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
       }
+      if (tile + 1 < num_tiles) load_tile(weights);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int row = lane_ % 4 * 2 + e % 2;
