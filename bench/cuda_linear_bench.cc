@@ -19,6 +19,7 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/layer_tail.h"
 #include "backend/cuda/linear_skinny.h"
+#include "backend/cuda/linear_wgmma.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -300,6 +301,7 @@ class DecodeStep {
       layers_.push_back(
           {device_array<Bf16>(4096 * 1024, 0.03f, i), device_array<Bf16>(1024 * 2048, 0.03f, i),
            device_array<Bf16>(6144 * 1024, 0.03f, i), device_array<Bf16>(1024 * 3072, 0.03f, i)});
+    NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&device_, 0));
   }
 
   // What is between two attentions: from one layer's output projection to the next one's q, k, v;
@@ -320,9 +322,53 @@ class DecodeStep {
     }
   }
 
+  // For more rows.
+  void run_wgmma(cudaStream_t stream) const {
+    for (int i = 0; i < kLayers; ++i) {
+      const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % kLayers];
+      for (const WgmmaProduct& p :
+           {wgmma(1024, 2048, l.o, attention_, false, Epilogue::kAdd, residual_),
+            wgmma(6144, 1024, l.gate_up, nullptr, true, Epilogue::kActAndMul, mlp_),
+            wgmma(1024, 3072, l.down, mlp_, false, Epilogue::kAdd, residual_),
+            wgmma(4096, 1024, next.qkv, nullptr, true, Epilogue::kStore, qkv_)})
+        launch_wgmma(stream, p, device_);
+    }
+  }
+
+  // cuBLASLt and the kernels between its products.
+  void run_cublas(cudaStream_t stream) {
+    const auto multiply = [&](int n, int k, const Bf16* w, const Bf16* x, Bf16* out) {
+      cublas_.run(stream, cublas_.problem(rows_, n, k, false, 1), 0, w, x, out);
+    };
+    const auto add_and_norm = [&] {
+      launch_rms_norm(stream, hidden_, DType::kBFloat16, residual_, branch_, nullptr, norm_, rows_,
+                      1024, 1e-6f, 0);
+    };
+    for (int i = 0; i < kLayers; ++i) {
+      const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % kLayers];
+      multiply(1024, 2048, l.o, attention_, branch_);
+      add_and_norm();
+      multiply(6144, 1024, l.gate_up, hidden_, gate_up_);
+      launch_act_and_mul(stream, mlp_, gate_up_, DType::kBFloat16, rows_, 3072, Activation::kSilu);
+      multiply(1024, 3072, l.down, mlp_, branch_);
+      add_and_norm();
+      multiply(4096, 1024, next.qkv, hidden_, qkv_);
+    }
+  }
+
   static constexpr int kLayers = 28;
 
  private:
+  WgmmaProduct wgmma(int n, int k, const void* weight, const void* x, bool norm, Epilogue epilogue,
+                     void* out) const {
+    WgmmaProduct p;
+    p.rows = rows_, p.out_features = n, p.in_features = k, p.weight = weight, p.x = x;
+    const SplitNorm split = {{norm_, 1e-6f, 0}, hidden_, squares_, square_parts(1024)};
+    if (norm) p.norm = split;
+    if (epilogue == Epilogue::kAdd) p.next_norm = split;
+    p.epilogue = epilogue, p.out = out;
+    return p;
+  }
   SkinnyProduct product(int n, int k, const void* weight, const void* x, bool norm,
                         Epilogue epilogue, void* out) const {
     SkinnyProduct p;
@@ -333,9 +379,15 @@ class DecodeStep {
   }
 
   const int rows_;
+  Cublas cublas_;
+  cudaDeviceProp device_;
   std::vector<LayerWeights> layers_;
   float* residual_ = device_array<float>(256 * 1024);
   float* norm_ = device_array<float>(1024);
+  float* squares_ = device_array<float>(256 * 16);
+  Bf16* hidden_ = device_array<Bf16>(256 * 1024);
+  Bf16* branch_ = device_array<Bf16>(256 * 1024);
+  Bf16* gate_up_ = device_array<Bf16>(256 * 6144);
   Bf16* qkv_ = device_array<Bf16>(256 * 4096);
   Bf16* attention_ = device_array<Bf16>(256 * 2048);
   Bf16* mlp_ = device_array<Bf16>(256 * 3072);
@@ -351,6 +403,13 @@ void step() {
       std::printf(" %s %.2f", way == nullptr ? "chain" : "one kernel", time / 28);
     }
     std::printf("\n");
+  }
+  for (const int rows : {9, 16, 32, 48, kMaxWgmmaRows}) {
+    DecodeStep decode(rows);
+    const double ours = time_graph([&](cudaStream_t s) { decode.run_wgmma(s); });
+    const double cublas = time_graph([&](cudaStream_t s) { decode.run_cublas(s); });
+    std::printf("28 layers, %d rows, us a layer: chain %.2f, cuBLASLt and kernels %.2f\n", rows,
+                ours / 28, cublas / 28);
   }
 }
 

@@ -38,6 +38,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   uploader_ = std::make_unique<cuda::Uploader>(device_, stream_);
   workspace_ = allocate(kWorkspaceBytes);
   attention_workspace_ = allocate(cuda::attention_workspace_bytes(properties_.multiProcessorCount));
+  split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(workspace_->data(), kWorkspaceBytes);
   tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_.multiProcessorCount);
   sampler_ = std::make_unique<cuda::Sampler>(*this, stream_);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "backend/cuda/linear_skinny.h"
+#include "backend/cuda/linear_wgmma.h"
 #include "backend/cuda/product.h"
 #include "backend/cuda/uploader.h"
 #include "ops/backend.h"
@@ -77,6 +78,8 @@ class CudaBackend final : public Backend {
   void multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate);
   // False if the product is not for that kernel.
   bool launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight);
+  // layer_tail() for more rows than linear_skinny.cu takes.
+  bool wgmma_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp, const LayerTail& tail);
 
   const int device_;
   const bool deterministic_;
@@ -85,6 +88,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<cuda::Uploader> uploader_;
   std::unique_ptr<Buffer> workspace_;            // of cuBLASLt
   std::unique_ptr<Buffer> attention_workspace_;  // see cuda::AttentionWorkspace
+  std::unique_ptr<Buffer> split_norm_;           // see cuda::SplitNorm
   std::unique_ptr<cuda::CublasProducts> products_;
   std::unique_ptr<cuda::LayerTailKernel> tail_kernel_;  // or none
   std::unique_ptr<cuda::Sampler> sampler_;

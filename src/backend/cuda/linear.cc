@@ -55,7 +55,8 @@ void read_elements(void* out, DType dtype, const HostMatrix& matrix, int64_t beg
 }
 
 // Fills in what the tensors say.
-void describe(cuda::SkinnyProduct& product, Tensor out, Tensor x, const LinearWeight& weight) {
+template <typename Product>
+void describe(Product& product, Tensor out, Tensor x, const LinearWeight& weight) {
   const auto& w = static_cast<const CudaLinearWeight&>(weight);
   NANOVLLM_CHECK(x.row_size() == w.in_features && w.dtype == DType::kBFloat16);
   product.rows = static_cast<int>(x.rows());
@@ -65,7 +66,7 @@ void describe(cuda::SkinnyProduct& product, Tensor out, Tensor x, const LinearWe
   product.bias = w.bias == nullptr ? nullptr : static_cast<const float*>(w.bias->data());
   product.x = x.data;
   product.out = out.data;
-  product.out_dtype = out.dtype;
+  if constexpr (requires { product.out_dtype; }) product.out_dtype = out.dtype;
 }
 
 }  // namespace
@@ -155,10 +156,45 @@ bool CudaBackend::layer_tail(Tensor out, Tensor residual, Tensor attention, Tens
   const auto chain = std::span(products).first(tail.next_proj != nullptr ? 4 : 3);
   const int multiprocessors = properties_.multiProcessorCount;
   for (const cuda::SkinnyProduct& product : chain) {
-    if (!cuda::is_skinny(product, multiprocessors)) return false;
+    if (!cuda::is_skinny(product, multiprocessors))
+      return wgmma_tail(out, residual, attention, mlp, tail);
   }
   for (const cuda::SkinnyProduct& product : chain)
     cuda::launch_skinny(stream_, product, multiprocessors);
+  if (tail.next_proj == nullptr)
+    rms_norm(out, residual, tail.next_norm.weight, tail.next_norm.eps, tail.next_norm.offset);
+  return true;
+}
+
+bool CudaBackend::wgmma_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp,
+                             const LayerTail& tail) {
+  const auto hidden_size = static_cast<int>(residual.row_size());
+  // Of a norm between two products, for one at a time.
+  cuda::SplitNorm norm = {.weighted = split_norm_->data(),
+                          .squares = static_cast<float*>(split_norm_->data()) +
+                                     cuda::kMaxWgmmaRows * cuda::kMaxSplitNorm / 2,
+                          .parts = cuda::square_parts(hidden_size)};
+  std::array<cuda::WgmmaProduct, 4> products;
+  norm.norm = tail.norm;
+  products[0].epilogue = cuda::Epilogue::kAdd;
+  products[0].next_norm = norm;
+  describe(products[0], residual, attention, *tail.output_proj);
+  products[1].norm = norm;
+  products[1].epilogue = cuda::Epilogue::kActAndMul;
+  products[1].activation = tail.activation;
+  describe(products[1], mlp, residual, *tail.gate_up_proj);
+  norm.norm = tail.next_norm;
+  products[2].epilogue = cuda::Epilogue::kAdd;
+  if (tail.next_proj != nullptr) products[2].next_norm = norm;
+  describe(products[2], residual, mlp, *tail.down_proj);
+  products[3].norm = norm;
+  if (tail.next_proj != nullptr) describe(products[3], out, residual, *tail.next_proj);
+
+  const auto chain = std::span(products).first(tail.next_proj != nullptr ? 4 : 3);
+  for (const cuda::WgmmaProduct& product : chain) {
+    if (!cuda::takes_wgmma(product, properties_)) return false;
+  }
+  for (const cuda::WgmmaProduct& product : chain) cuda::launch_wgmma(stream_, product, properties_);
   if (tail.next_proj == nullptr)
     rms_norm(out, residual, tail.next_norm.weight, tail.next_norm.eps, tail.next_norm.offset);
   return true;

@@ -1,0 +1,92 @@
+// Hopper's asynchronous copies: boxes of tensor maps into shared memory, stores into the shared
+// memory of the cluster's other blocks, and the barriers that count their bytes. For code that is
+// compiled for sm_90a only.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace nanovllm::cuda {
+
+__device__ inline uint32_t shared_window(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// A barrier in shared memory. A phase ends when all arrivals are there and all bytes announced.
+class Barrier {
+ public:
+  __device__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals)
+                 : "memory");
+  }
+  // Arrives and announces bytes that copies will bring.
+  __device__ void expect(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
+                 "r"(bytes)
+                 : "memory");
+  }
+  __device__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
+  // Until the phase of this parity has ended.
+  __device__ void wait(uint32_t parity) const {
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n}" ::"r"(address()),
+        "r"(parity)
+        : "memory");
+  }
+  __device__ uint32_t address() const { return shared_window(this); }
+
+ private:
+  uint64_t state_;
+};
+
+// Makes initialised barriers visible to the copy engine and to the cluster, once these have synced.
+__device__ inline void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
+}
+
+// The box of a matrix, see make_tensor_map(), at this row and chunk. `kOnce`: no kernel reads it
+// again soon.
+template <bool kOnce>
+__device__ inline void load_box(void* target, const CUtensorMap& map, int row, int chunk,
+                                const Barrier& barrier) {
+  constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1000000000000000;
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %2, %4}], [%5], %6;" ::"r"(shared_window(target)),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(0), "r"(row), "r"(chunk), "r"(barrier.address()),
+      "l"(kOnce ? kEvictFirst : kEvictNormal)
+      : "memory");
+}
+
+// Stores into the shared memory of block `rank`, whose barrier counts the 16 bytes.
+__device__ inline void store_remote(const void* target, const Barrier& barrier, int rank,
+                                    float4 x) {
+  asm volatile(
+      "{\n.reg .b32 data, bar;\n"
+      "mapa.shared::cluster.u32 data, %0, %2;\n"
+      "mapa.shared::cluster.u32 bar, %1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [data], {%3, %4, %5, %6}, "
+      "[bar];\n}" ::"r"(shared_window(target)),
+      "r"(barrier.address()), "r"(rank), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+      : "memory");
+}
+
+__device__ inline void sync_cluster() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+
+}  // namespace nanovllm::cuda
