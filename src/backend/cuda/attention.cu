@@ -41,13 +41,13 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int key = p.first_visible(position) + warp; key <= position; key += kWarps) {
     const int64_t block =
         p.block_table[static_cast<int64_t>(s) * p.block_table_stride + key / p.kv.block_size];
-    const int64_t slot = block * p.kv.block_size + key % p.kv.block_size;
-    const T* k = cache + p.kv.offset(slot, kv_head, 0);
-    const T* v = cache + p.kv.offset(slot, kv_head, 1);
+    const int offset = key % p.kv.block_size, swizzle = p.kv.swizzle(offset);
+    const T* k = cache + p.kv.offset_in_block(block, offset, kv_head, 0);
+    const T* v = cache + p.kv.offset_in_block(block, offset, kv_head, 1);
     float dot = 0;
 #pragma unroll
     for (int j = 0; j < kMaxPerLane; ++j) {
-      if (lane + 32 * j < dim) dot += query[j] * load(k + lane + 32 * j);
+      if (lane + 32 * j < dim) dot += query[j] * load(k + ((lane + 32 * j) ^ swizzle));
     }
     float score = warp_sum(dot);
     if (p.params.soft_cap > 0) score = p.params.soft_cap * tanhf(score / p.params.soft_cap);
@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(kWarps * 32)
     largest = now;
 #pragma unroll
     for (int j = 0; j < kMaxPerLane; ++j) {
-      if (lane + 32 * j < dim) sum[j] = sum[j] * keep + weight * load(v + lane + 32 * j);
+      if (lane + 32 * j < dim)
+        sum[j] = sum[j] * keep + weight * load(v + ((lane + 32 * j) ^ swizzle));
     }
   }
 

@@ -162,7 +162,8 @@ struct PrefillKernel {
         if (16 * kVectors % kThreads != 0 && i >= 16 * kVectors) break;
         const int row = i / kVectors, vector = i % kVectors;
         copy_async(shared_address(target + (group + row) * kStride + vector * 8),
-                   source + row * kDim + vector * 8, tile + group + row < end);
+                   source + row * kDim + (vector * 8 ^ KvView::swizzle(kDim, row)),
+                   tile + group + row < end);
       }
       cursor.advance(16, p.kv.block_size);
     }

@@ -1,54 +1,68 @@
-// Copies of whole stretches of memory into shared memory by the copy engine of sm_90 and later,
-// completing on a barrier in shared memory ("mbarrier").
+// Copies by the copy engine into shared memory, and barriers there that count their bytes as well
+// as arrivals ("mbarrier"). For code of sm_90 and later.
 #pragma once
 
-#include "backend/cuda/mma.cuh"
+#include <cuda_runtime.h>
+
+#include <cstdint>
 
 namespace nanovllm::cuda {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-
-__device__ inline void init_barrier(uint64_t* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(arrivals)
-               : "memory");
+__device__ inline uint32_t shared_window(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
-// To be called by the thread that initialised barriers, before the copy engine uses them.
+
+// A phase ends when all arrivals are there and all bytes announced.
+class Barrier {
+ public:
+  __device__ void init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals)
+                 : "memory");
+  }
+  // Arrives and announces bytes that copies will bring.
+  __device__ void expect(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
+                 "r"(bytes)
+                 : "memory");
+  }
+  __device__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
+  // Until the phase of this parity has ended.
+  __device__ void wait(uint32_t parity) const {
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n}" ::"r"(address()),
+        "r"(parity)
+        : "memory");
+  }
+  __device__ uint32_t address() const { return shared_window(this); }
+
+ private:
+  uint64_t state_;
+};
+
+// Makes initialised barriers known to the copy engine, and to the cluster once these have synced.
 __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Between a thread's own writes to shared memory and later copies to the same place.
+__device__ inline void order_copies_behind_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Counts as one arrival; the barrier also waits for so many bytes.
-__device__ inline void expect_bytes(uint64_t* barrier, int bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(bytes)
-      : "memory");
-}
-
-// `bytes` is a multiple of 16, and so are both addresses.
-__device__ inline void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
+// A multiple of 16 bytes between addresses that are. The engine takes twice the requests for
+// targets that are not aligned to 128.
+__device__ inline void copy_bulk(uint32_t target, const void* source, int bytes,
+                                 const Barrier& barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(shared)),
-      "l"(global), "r"(bytes), "r"(shared_address(barrier))
+          "r"(target),
+      "l"(source), "r"(bytes), "r"(barrier.address())
       : "memory");
 }
-
-// Until the barrier's phase of this parity is over.
-__device__ inline void wait_for_barrier(uint64_t* barrier, int parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-#endif
 
 }  // namespace nanovllm::cuda

@@ -38,6 +38,8 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   uploader_ = std::make_unique<cuda::Uploader>(device_, stream_);
   workspace_ = allocate(kWorkspaceBytes);
   attention_workspace_ = allocate(cuda::attention_workspace_bytes(properties_.multiProcessorCount));
+  NANOVLLM_CUDA_CHECK(
+      cudaMemsetAsync(attention_workspace_->data(), 0xff, attention_workspace_->bytes(), stream_));
   split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(workspace_->data(), kWorkspaceBytes);
   tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_.multiProcessorCount);
@@ -131,12 +133,15 @@ void CudaBackend::qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams
   cuda::launch_qk_norm_rope_store(stream_, qkv.data, qkv.dtype, num_heads, rope, cache, batch);
 }
 
+cuda::AttentionWorkspace CudaBackend::attention_workspace() const {
+  return {static_cast<uint32_t*>(attention_workspace_->data()), properties_.multiProcessorCount,
+          static_cast<int>(properties_.sharedMemPerBlockOptin)};
+}
+
 void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
                                   const AttentionParams& params, const ForwardBatch& batch) {
-  cuda::launch_paged_attention(
-      stream_, out.data, qkv.data, qkv.dtype, cache, params, batch,
-      cuda::attention_workspace(attention_workspace_->data(), properties_.multiProcessorCount),
-      deterministic_);
+  cuda::launch_paged_attention(stream_, out.data, qkv.data, qkv.dtype, cache, params, batch,
+                               attention_workspace(), deterministic_);
 }
 
 void CudaBackend::store_and_attend(Tensor out, Tensor qkv, const RopeParams& rope,
@@ -144,9 +149,8 @@ void CudaBackend::store_and_attend(Tensor out, Tensor qkv, const RopeParams& rop
                                    const ForwardBatch& batch) {
   const bool is_done =
       !deterministic_ && batch.num_decodes == batch.num_tokens &&
-      cuda::launch_store_and_decode_attention(
-          stream_, out.data, qkv.data, qkv.dtype, rope, cache, params, batch,
-          cuda::attention_workspace(attention_workspace_->data(), properties_.multiProcessorCount));
+      cuda::launch_store_and_decode_attention(stream_, out.data, qkv.data, qkv.dtype, rope, cache,
+                                              params, batch, attention_workspace());
   if (!is_done) Backend::store_and_attend(out, qkv, rope, cache, params, batch);
 }
 

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "backend/cuda/kernels.h"
 #include "backend/cuda/linear_skinny.h"
 #include "backend/cuda/linear_wgmma.h"
 #include "backend/cuda/product.h"
@@ -80,6 +81,8 @@ class CudaBackend final : public Backend {
   bool launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight);
   // layer_tail() for more rows than linear_skinny.cu takes.
   bool wgmma_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp, const LayerTail& tail);
+
+  cuda::AttentionWorkspace attention_workspace() const;
 
   const int device_;
   const bool deterministic_;

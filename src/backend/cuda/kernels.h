@@ -28,15 +28,14 @@ void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int 
                                const RopeParams& rope, const KvCache& cache,
                                const ForwardBatch& batch);
 
-// Where the blocks of decode attention leave unfinished results. At a fixed address, zeroed once;
-// launches of one stream may share it.
+// Where the blocks of decode attention hand unfinished results to each other. At a fixed address,
+// all bytes 0xff at first (hand_over.cuh); launches of one stream may share it.
 struct AttentionWorkspace {
-  float* partials = nullptr;
-  int* arrivals = nullptr;
+  uint32_t* words = nullptr;
   int num_multiprocessors = 0;
+  int max_shared_bytes = 0;  // that a block may have
 };
 size_t attention_workspace_bytes(int num_multiprocessors);
-AttentionWorkspace attention_workspace(void* data, int num_multiprocessors);
 
 // The launch depends on the batch's numbers of tokens and sequences, never on their lengths, where
 // all sequences decode. `deterministic`: a row's bits depend on its own sequence only.

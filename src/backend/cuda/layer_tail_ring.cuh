@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/bulk_copy.cuh"
 #include "backend/cuda/mma.cuh"
 
 namespace nanovllm::cuda {
@@ -12,40 +13,6 @@ namespace nanovllm::cuda {
 constexpr int kSlotFeatures = 8;
 constexpr int kSlotDepth = 1024;  // elements of K
 constexpr int kSlotBytes = kSlotFeatures * (kSlotDepth * 2 + 64);
-
-__device__ inline void init_barrier(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-// Makes init_barrier() known to the copies; the block must meet then.
-__device__ inline void publish_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ inline void arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ inline void arrive_and_expect(uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-__device__ inline void wait_barrier(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-// A multiple of 16 bytes between addresses that are.
-__device__ inline void copy_bulk(uint32_t target, const void* source, int bytes, uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(target),
-      "l"(source), "r"(bytes), "r"(barrier)
-      : "memory");
-}
 
 // Into L2.
 __device__ inline void prefetch_bulk(const void* source, int bytes) {
@@ -70,13 +37,12 @@ struct SlotPiece {
 template <int kSlots>
 struct RingMemory {
   alignas(128) uint8_t slots[kSlots][kSlotBytes];
-  alignas(8) uint64_t full[kSlots];
-  uint64_t empty[kSlots];
+  Barrier full[kSlots], empty[kSlots];
 
   __device__ void init(int num_consumers) {
     for (int i = 0; i < kSlots; ++i) {
-      init_barrier(shared_address(&full[i]), 1);
-      init_barrier(shared_address(&empty[i]), num_consumers);
+      full[i].init(1);
+      empty[i].init(num_consumers);
     }
   }
 };
@@ -89,10 +55,10 @@ class RingWalk {
 
   // For the warp that fills: waits until the slot is empty, then starts the copies.
   __device__ void fill(const SlotPiece& piece) {
-    wait_barrier(shared_address(&memory_.empty[slot_]), parity_ ^ 1);
+    memory_.empty[slot_].wait(parity_ ^ 1);
     const int lane = threadIdx.x % 32;
-    const uint32_t full = shared_address(&memory_.full[slot_]);
-    if (lane == 0) arrive_and_expect(full, piece.num_rows * piece.length * 2);
+    Barrier& full = memory_.full[slot_];
+    if (lane == 0) full.expect(piece.num_rows * piece.length * 2);
     __syncwarp();
     if (lane < piece.num_rows) {
       copy_bulk(shared_address(memory_.slots[slot_]) + lane * piece.row_bytes,
@@ -106,7 +72,7 @@ class RingWalk {
     int slot = slot_;
     uint32_t parity = parity_;
     for (int i = 0; i < count; ++i) {
-      wait_barrier(shared_address(&memory_.full[slot]), parity);
+      memory_.full[slot].wait(parity);
       if (++slot == kSlots) {
         slot = 0;
         parity ^= 1;
@@ -124,7 +90,7 @@ class RingWalk {
     __syncwarp();
     const int lane = threadIdx.x % 32;
     const int slot = slot_ - 1 - lane;
-    if (lane < count) arrive(shared_address(&memory_.empty[slot < 0 ? slot + kSlots : slot]));
+    if (lane < count) memory_.empty[slot < 0 ? slot + kSlots : slot].arrive();
   }
 
  private:

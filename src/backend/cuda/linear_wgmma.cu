@@ -22,8 +22,8 @@ namespace {
 constexpr int kGroups = 2;          // warpgroups, which take units in turn
 constexpr int kGroupThreads = 128;  // of each
 constexpr int kConsumers = kGroups * kGroupThreads;
-constexpr int kThreads = kConsumers + 64;  // a warp for the copies, one for the norm
-constexpr int kStep = 16;                  // of K, at once
+constexpr int kThreads = kConsumers + 64;   // a warp for the copies, one for the norm
+[[maybe_unused]] constexpr int kStep = 16;  // of K, at once
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 

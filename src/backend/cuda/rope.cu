@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(kThreads)
     store_vector(from, x);
   } else if (slot >= 0) {
     const int kv_head = head - num_heads - (is_value ? kv.num_kv_heads : 0);
-    store_vector(cache + kv.offset(slot, kv_head, is_value ? 1 : 0) + i, x);
+    const int place = i ^ kv.swizzle(static_cast<int>(slot % kv.block_size));
+    store_vector(cache + kv.offset(slot, kv_head, is_value ? 1 : 0) + place, x);
   }
 }
 
@@ -106,17 +107,19 @@ __global__ void __launch_bounds__(kThreads)
   const float* cosine = rope.cos_sin + static_cast<int64_t>(positions[token]) * rope.rotary_dim;
   const int64_t slot = slots[token];
   T* target = x;
+  int swizzle = 0;
   if (!is_query) {
     if (slot < 0) return;
     const int kv_head = head - num_heads - (is_value ? kv.num_kv_heads : 0);
     target = cache + kv.offset(slot, kv_head, is_value ? 1 : 0);
+    swizzle = kv.swizzle(static_cast<int>(slot % kv.block_size));
   }
   for (int i = lane; i < kv.head_dim; i += 32) {
     float y = row[i];
     if (!is_value && i < half) y = row[i] * cosine[i] - row[i + half] * cosine[half + i];
     if (!is_value && i >= half && i < rope.rotary_dim)
       y = row[i] * cosine[i - half] + row[i - half] * cosine[i];
-    store(target + i, y);
+    store(target + (i ^ swizzle), y);
   }
 }
 

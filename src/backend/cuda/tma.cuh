@@ -1,6 +1,5 @@
-// Hopper's asynchronous copies: boxes of tensor maps into shared memory, stores into the shared
-// memory of the cluster's other blocks, and the barriers that count their bytes. For code that is
-// compiled for sm_90a only.
+// Hopper's asynchronous copies: boxes of tensor maps into shared memory, and stores into the shared
+// memory of the cluster's other blocks. For code of sm_90 and later.
 #pragma once
 
 #include <cuda.h>
@@ -8,48 +7,9 @@
 
 #include <cstdint>
 
+#include "backend/cuda/bulk_copy.cuh"
+
 namespace nanovllm::cuda {
-
-__device__ inline uint32_t shared_window(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// A barrier in shared memory. A phase ends when all arrivals are there and all bytes announced.
-class Barrier {
- public:
-  __device__ void init(int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals)
-                 : "memory");
-  }
-  // Arrives and announces bytes that copies will bring.
-  __device__ void expect(uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
-                 "r"(bytes)
-                 : "memory");
-  }
-  __device__ void arrive() {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
-  }
-  // Until the phase of this parity has ended.
-  __device__ void wait(uint32_t parity) const {
-    asm volatile(
-        "{\n.reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra again;\n}" ::"r"(address()),
-        "r"(parity)
-        : "memory");
-  }
-  __device__ uint32_t address() const { return shared_window(this); }
-
- private:
-  uint64_t state_;
-};
-
-// Makes initialised barriers visible to the copy engine and to the cluster, once these have synced.
-__device__ inline void publish_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
 
 __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
