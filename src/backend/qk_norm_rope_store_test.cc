@@ -37,15 +37,16 @@ TEST_P(QkNormRopeStore, PaddingTokensStoreNothing) {
 TEST_P(QkNormRopeStore, QueriesAreNormalisedAndTurned) {
   const auto backend = make();
   Random random(9);
+  constexpr int kSlotsOfASequence = 16;
   for (const auto& [dim, rotary] : {std::pair{8, 8}, {40, 40}, {64, 32}, {80, 80}, {128, 128}}) {
-    const int heads = 3, tokens = 20, width = (heads + 2) * dim;
+    const int heads = 3, tokens = 20, width = (heads + 2) * dim;  // 4 tokens, a padding; again
     const HostTensor qkv(random.floats(tokens * width, -3, 3), act(), {tokens, width});
     const std::vector<float> norm = random.floats(dim, 0.5f, 2);
     const std::vector<float> table = random.floats(64 * rotary, -1, 1);
     std::vector<int32_t> positions, slots;
     for (int t = 0; t < tokens; ++t) {
       positions.push_back(random.below(64));
-      slots.push_back(t % 5 == 4 ? -1 : t);
+      slots.push_back(t % 5 == 4 ? -1 : t / 5 * kSlotsOfASequence + t % 5);
     }
     RopeParams rope;
     rope.norm_eps = 1e-6f;
@@ -56,12 +57,12 @@ TEST_P(QkNormRopeStore, QueriesAreNormalisedAndTurned) {
     batch.num_tokens = tokens;
     batch.positions = positions.data();
     batch.slot_mapping = slots.data();
-    reference::PlainKvCache plain(1, dim, 32, 1);
+    reference::PlainKvCache plain(1, dim, kSlotsOfASequence, 4);
     const std::vector<float> expected =
         reference::qk_norm_rope_store(qkv.view, heads, rope, plain, batch);
 
-    const KvCacheSpec spec{1, dim, 32, act()};
-    const auto memory = backend->allocate(backend->kv_block_bytes(spec));
+    const KvCacheSpec spec{1, dim, kSlotsOfASequence, act()};
+    const auto memory = backend->allocate(4 * backend->kv_block_bytes(spec));
     const auto device_positions = upload(*backend, positions),
                device_slots = upload(*backend, slots);
     const auto device_norm = upload(*backend, norm), device_table = upload(*backend, table);
@@ -70,7 +71,7 @@ TEST_P(QkNormRopeStore, QueriesAreNormalisedAndTurned) {
     rope.q_norm = static_cast<float*>(device_norm->data());
     rope.cos_sin.data = device_table->data();
     const DeviceTensor device = upload(*backend, qkv.view);
-    backend->qk_norm_rope_store(device.view, heads, rope, {spec, memory->data(), 1}, batch);
+    backend->qk_norm_rope_store(device.view, heads, rope, {spec, memory->data(), 4}, batch);
     const HostTensor after = download(*backend, device.view);
     HostTensor q(act(), {tokens, heads * dim});
     for (int t = 0; t < tokens; ++t) {

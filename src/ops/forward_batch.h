@@ -19,8 +19,9 @@ struct ForwardBatch {
   int block_table_stride = 0;          // entries in a row of block_table
   const int32_t* token_ids = nullptr;  // [T]
   const int32_t* positions = nullptr;  // [T]
-  const int32_t* slot_mapping =
-      nullptr;  // [T] block * block_size + offset; -1 = padding, nothing is stored
+  // [T] block * block_size + offset; -1 = nothing is stored: padding, or it is there already. Of a
+  // sequence, all tokens behind the first one that is stored are stored too.
+  const int32_t* slot_mapping = nullptr;
   const int32_t* query_start_loc = nullptr;  // [S+1]
   const int32_t* seq_lens = nullptr;         // [S] context length with this step's tokens
   const int32_t* block_table = nullptr;      // [S, block_table_stride]
