@@ -304,7 +304,7 @@ class Generate(unittest.TestCase):
 
     def test_ctrl_c_writes_what_is_done_so_far(self):
         target = self.path("out.jsonl")
-        source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"max_tokens": 400, "ignore_eos": true}}\n' * 400)
+        source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"max_tokens": 100, "ignore_eos": true}}\n' * 400)
         process = subprocess.Popen([BINARY, "generate", MODEL, "--input", source, "--output", target, "--max-num-seqs", "8"],
                                    stderr=subprocess.PIPE, text=True)
         deadline = time.time() + 60
@@ -398,7 +398,9 @@ class OtherCommands(unittest.TestCase):
             self.assertIn("max_model_len", result.stderr)
 
     def test_ctrl_c_ends_a_benchmark_with_130(self):
-        process = subprocess.Popen([BINARY, "bench", "throughput", MODEL], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # Steps are short, for a Ctrl-C waits for the end of one, and there are many.
+        process = subprocess.Popen([BINARY, "bench", "throughput", MODEL, "--num-prompts", "64", "--input-len", "8", "--output-len", "2000"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         process.stderr.readline()  # the first line of progress
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=60)
