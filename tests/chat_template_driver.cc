@@ -1,13 +1,14 @@
-// Renders templates for the comparison with Jinja2: one JSON object a line in, one a line out.
-// In: {"template", "variables"} for the language alone, or {"template", "messages", "tools",
-// "add_generation_prompt", "kwargs"} for the whole of ChatTemplate; "now": seconds since the epoch.
-// Out: {"output"} or {"error"}.
+// Renders templates for the comparison with Jinja2. In: a line with a JSON array of all templates,
+// each of which is rendered many times; then one JSON object a line. {"template", "variables"} is
+// for the language alone, {"template", "messages", "tools", "add_generation_prompt", "kwargs"} for
+// the whole of ChatTemplate; "template" is an index into the array; "now": seconds since the epoch.
+// Out: {"output"} or {"error"} for each object.
 #include <ctime>
 #include <iostream>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "nanovllm/error.h"
 #include "text/chat_template.h"
@@ -17,14 +18,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string render_variables(const Json& request) {
-  // Compiled once: the comparison renders each template many times.
-  static std::map<std::string, nanovllm::jinja::Program> programs;
-  const auto source = request.at("template").get<std::string>();
-  auto program = programs.find(source);
-  if (program == programs.end()) {
-    program = programs.emplace(source, nanovllm::jinja::Program(source)).first;
+// The templates, each compiled where it is first needed.
+template <typename Compiled>
+class Templates {
+ public:
+  explicit Templates(const std::vector<std::string>& sources) : sources_(sources) {}
+  const Compiled& of(const Json& request) {
+    const auto index = request.at("template").get<size_t>();
+    return compiled_.try_emplace(index, sources_.at(index)).first->second;
   }
+
+ private:
+  const std::vector<std::string>& sources_;
+  std::map<size_t, Compiled> compiled_;
+};
+
+std::string render_variables(const nanovllm::jinja::Program& program, const Json& request) {
   nanovllm::jinja::RenderOptions options;
   if (request.contains("now")) {
     const auto now = request["now"].get<std::time_t>();
@@ -32,25 +41,31 @@ std::string render_variables(const Json& request) {
     localtime_r(&now, &local);
     options.now = local;
   }
-  return program->second.render(request.at("variables"), options);
+  return program.render(request.at("variables"), options);
 }
 
-std::string render_chat(const Json& request) {
-  return nanovllm::ChatTemplate(request.at("template").get<std::string>())
-      .render(request.at("messages"), request.at("tools"),
-              request.at("add_generation_prompt").get<bool>(), request.at("kwargs"));
+std::string render_chat(const nanovllm::ChatTemplate& chat_template, const Json& request) {
+  return chat_template.render(request.at("messages"), request.at("tools"),
+                              request.at("add_generation_prompt").get<bool>(),
+                              request.at("kwargs"));
 }
 
 }  // namespace
 
 int main() {
   std::ios::sync_with_stdio(false);
-  for (std::string line; std::getline(std::cin, line);) {
+  std::string line;
+  std::getline(std::cin, line);
+  const auto sources = Json::parse(line).get<std::vector<std::string>>();
+  Templates<nanovllm::jinja::Program> programs(sources);
+  Templates<nanovllm::ChatTemplate> chat_templates(sources);
+  while (std::getline(std::cin, line)) {
     Json response;
     try {
       const Json request = Json::parse(line);
-      response["output"] =
-          request.contains("messages") ? render_chat(request) : render_variables(request);
+      response["output"] = request.contains("messages")
+                               ? render_chat(chat_templates.of(request), request)
+                               : render_variables(programs.of(request), request);
     } catch (const nanovllm::Error& error) {
       response = {{"error", error.what()}};
     }

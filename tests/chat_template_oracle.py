@@ -149,9 +149,10 @@ class Oracle:
 
 
 def run_driver(driver, requests):
+    indices = {}
+    lines = [json.dumps({**request, "template": indices.setdefault(request["template"], len(indices))}) for request in requests]
     with tempfile.NamedTemporaryFile("w+", suffix=".jsonl") as file:
-        for request in requests:
-            file.write(json.dumps(request) + "\n")
+        file.write("\n".join([json.dumps(list(indices)), *lines]) + "\n")
         file.flush()
         with open(file.name) as stdin:
             done = subprocess.run([driver], stdin=stdin, capture_output=True, check=False)
