@@ -49,10 +49,10 @@ lint: ## clang-format, layering and clang-tidy; changes nothing
 	@scripts/install_packages.sh check
 	@scripts/lint.sh
 
-asan: ## every test under AddressSanitizer and UndefinedBehaviorSanitizer
+asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/sanitize.sh asan
 
-tsan: ## every test under ThreadSanitizer
+tsan: ## the tests under ThreadSanitizer
 	@scripts/sanitize.sh tsan
 
 fuzz: ## fuzz all that comes from outside, FUZZ_SECONDS=30 for each target

@@ -6,12 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "base/testing.h"
 #include "nanovllm/llm.h"
 
 namespace nanovllm {
 namespace {
 
 constexpr const char* kModel = NANOVLLM_SOURCE_DIR "/models/demo";
+constexpr int kMaxTokens = test::full_or_reduced(48, 24);
 
 EngineConfig base_config() {
   EngineConfig config;
@@ -40,7 +42,7 @@ std::vector<SamplingParams> params() {
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].temperature = i % 2 == 0 ? 0 : 0.8;
     all[i].seed = 10 + i;
-    all[i].max_tokens = 48;
+    all[i].max_tokens = kMaxTokens;
     all[i].ignore_eos = true;
     all[i].logprobs = 1;
   }
@@ -93,7 +95,7 @@ TEST_F(LlmOnTheDemoModel, WritesTextOfTheLengthAskedFor) {
   EXPECT_EQ(base_->num_preemptions, 0);
   for (const RequestOutput& output : base_->outputs) {
     for (const CompletionOutput& completion : output.outputs) {
-      EXPECT_EQ(completion.token_ids.size(), 48u);
+      EXPECT_EQ(std::ssize(completion.token_ids), kMaxTokens);
       EXPECT_FALSE(completion.text.empty());
     }
   }

@@ -44,13 +44,14 @@ TEST_P(Attention, MatchesReferenceForEveryGroupSize) {
 // Few sequences, whose contexts a device may cut into many pieces.
 TEST_P(Attention, DecodesMatchReferenceForEveryHeadDim) {
   const auto backend = make();
+  const int longest = full_or_reduced(311, 107), window_size = full_or_reduced(200, 60);
   for (const int dim : {64, 80, 96, 128, 256}) {
     for (const int heads : {1, 3, 10}) {
-      for (const int window : {0, 200}) {
+      for (const int window : {0, window_size}) {
         Variant variant;
         variant.window = window;
         variant.num_padding = 3;
-        const Sequences sequences({heads, 1, dim, 48}, act(), {1, 311, 48, 200}, 130);
+        const Sequences sequences({heads, 1, dim, 48}, act(), {1, longest, 48, window_size}, 130);
         expect_reference(
             sequences,
             sequences.run(*backend, prefilled_then_decoded(sequences.lengths()), variant), variant);
@@ -62,6 +63,7 @@ TEST_P(Attention, DecodesMatchReferenceForEveryHeadDim) {
 // The keys and values of the first decodes are read by the next ones.
 TEST_P(Attention, StoringAndAttendingInOnePassMatchesReference) {
   const auto backend = make();
+  const int longest = full_or_reduced(300, 80);
   for (const int dim : {64, 128}) {
     for (const int heads : {4, 6, 20}) {
       for (const int window : {0, 30}) {
@@ -69,7 +71,7 @@ TEST_P(Attention, StoringAndAttendingInOnePassMatchesReference) {
         variant.norm_and_rope = variant.one_pass = true;
         variant.window = window;
         variant.num_padding = 2;
-        const Sequences sequences({heads, 2, dim, 32, dim}, act(), {1, 300, 32, 33, 97}, 150);
+        const Sequences sequences({heads, 2, dim, 32, dim}, act(), {1, longest, 32, 33, 97}, 150);
         std::vector<Step> steps = {{}};
         for (int s = 1; s < 5; ++s) steps[0].push_back({s, sequences.lengths()[s] - 20});
         for (int i = 0; i < 20; ++i) {
@@ -87,8 +89,8 @@ TEST_P(Attention, DecodesMatchReferenceInLargeRaggedBatches) {
   const auto backend = make();
   Random random(10);
   for (const int dim : {64, 128}) {
-    std::vector<int> lengths = {600};
-    for (int s = 0; s < 70; ++s) lengths.push_back(random.between(1, 100));
+    std::vector<int> lengths = {full_or_reduced(600, 150)};
+    for (int s = 0; s < 70; ++s) lengths.push_back(random.between(1, full_or_reduced(100, 40)));
     const Sequences sequences({6, 3, dim, 16}, act(), lengths, 140);
     for (const float soft_cap : {0.f, 5.f}) {
       Variant variant;

@@ -314,6 +314,12 @@ bool fuses_layer_tail(const BackendCase& backend, DType act) {
 TEST_P(Ops, LayerTailIsWhatItsStepsAre) {
   const auto backend = make();
   Random random(10);
+  if (!fuses_layer_tail(backend_case(), act())) {
+    TailFixture layer(*backend, act(), {64, 64, 160, 128}, random);
+    layer.begin(4, random);
+    ASSERT_FALSE(layer.run());
+    GTEST_SKIP() << "takes the steps one by one";
+  }
   const struct {
     std::vector<int> row_counts;
     TailShape shape;
@@ -329,14 +335,14 @@ TEST_P(Ops, LayerTailIsWhatItsStepsAre) {
     TailFixture layer(*backend, act(), shape, random);
     for (const int rows : row_counts) {
       layer.begin(rows, random);
-      const bool is_done = layer.run();
-      EXPECT_EQ(is_done, fuses_layer_tail(backend_case(), act()) && rows <= 8);
-      if (is_done) layer.expect_what_steps_give();
+      ASSERT_TRUE(layer.run());
+      layer.expect_what_steps_give();
     }
   }
 }
 
 TEST_P(Ops, LayerTailOfManyRowsIsWhatItsStepsAre) {
+  if (!fuses_layer_tail(backend_case(), act())) GTEST_SKIP() << "takes the steps one by one";
   const auto backend = make();
   Random random(13);
   const struct {

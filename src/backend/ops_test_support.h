@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "backend/backend_cases.h"
+#include "base/testing.h"
 #include "ops/backend.h"
 #include "ops/reference.h"
 

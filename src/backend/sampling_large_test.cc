@@ -75,23 +75,25 @@ TEST_P(SamplingLargeTest, MoreEqualsAtTheThresholdThanFitAnywhere) {
 }
 
 TEST_P(SamplingLargeTest, TopPKeepsSmallerIdsOfALongRunOfEquals) {
+  constexpr int kDraws = full_or_reduced(200, 40);
   const std::vector<float> equal(kVocabSize, -3);
-  const std::vector<int32_t> ids = draws(*backend_, {.top_p = 0.25f, .seed = 1}, equal, 200);
+  const std::vector<int32_t> ids = draws(*backend_, {.top_p = 0.25f, .seed = 1}, equal, kDraws);
   EXPECT_LE(*std::max_element(ids.begin(), ids.end()), static_cast<int32_t>(kVocabSize / 4 + 1));
   EXPECT_GT(*std::max_element(ids.begin(), ids.end()), static_cast<int32_t>(kVocabSize / 5));
 }
 
 TEST_P(SamplingLargeTest, ThresholdsBetweenNeighbouringFloats) {
+  constexpr int kDraws = full_or_reduced(100, 10);
   for (const float x : {1.0f, 0.0f, -0.0f, -1.0f}) {
     std::vector<float> logits(kVocabSize, x);
     const float above = std::nextafter(x, 2.0f);
     for (size_t i = 0; i < kVocabSize; i += 5) logits[i] = above;
     const auto num_above = static_cast<int32_t>((kVocabSize + 4) / 5);
     const std::vector<int32_t> of_above =
-        draws(*backend_, {.top_k = num_above, .seed = 1}, logits, 100);
+        draws(*backend_, {.top_k = num_above, .seed = 1}, logits, kDraws);
     for (const int32_t id : of_above) EXPECT_EQ(id % 5, 0);
     const std::vector<int32_t> of_all =
-        draws(*backend_, {.top_k = num_above + 1, .seed = 1}, logits, 100);
+        draws(*backend_, {.top_k = num_above + 1, .seed = 1}, logits, kDraws);
     EXPECT_TRUE(std::any_of(of_all.begin(), of_all.end(), [](int32_t id) { return id % 5 != 0; }));
   }
 }

@@ -14,6 +14,7 @@
 
 #include "backend/backend_cases.h"
 #include "base/philox.h"
+#include "base/testing.h"
 #include "ops/sampling.h"
 
 namespace nanovllm::test {

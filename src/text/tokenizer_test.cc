@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/testing.h"
 #include "nanovllm/error.h"
 #include "text/testing.h"
 
@@ -109,7 +110,8 @@ TEST(Tokenizer, ModelFieldsMayComeInAnyOrder) {
 }
 
 TEST(Tokenizer, LongRunsTakeLinearTime) {
-  // A megabyte each; anything quadratic would take hours.
+  // Anything quadratic would take hours.
+  constexpr size_t kBytes = test::full_or_reduced(1 << 20, 1 << 17);
   const auto bytes = make_tokenizer(byte_level_json());
   const auto pieces = make_tokenizer(sentence_piece_json());
   TestJson json = byte_level_json();
@@ -123,7 +125,7 @@ TEST(Tokenizer, LongRunsTakeLinearTime) {
   for (const std::string unit :
        {"a", " ", "\n", "7", "'", "😀", "\xCC\x81\xCC\xA3", "中", "<", "a "}) {
     std::string text;
-    while (text.size() < 1 << 20) text += unit;
+    while (text.size() < kBytes) text += unit;
     EXPECT_EQ(bytes->decode(bytes->encode(text), false), text) << unit;
     EXPECT_EQ(pieces->decode(pieces->encode(text, false), false), text) << unit;
     EXPECT_FALSE(with_regex->encode("e" + text).empty()) << unit;
