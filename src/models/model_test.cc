@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -170,14 +171,15 @@ TEST(ModelLoading, ConfigsThatNoModelCanHaveAreRefused) {
   }
 }
 
-// Only what loading needs; calls `at_product` with the number of each product, from 1 on.
+// Only what loading needs; calls `at_product` with the number of each product, from 1 on, and says
+// that `free_bytes` are free.
 class LoadingBackend final : public Backend {
  public:
-  explicit LoadingBackend(std::function<void(int)> at_product)
-      : at_product_(std::move(at_product)) {}
+  LoadingBackend(std::function<void(int)> at_product, int64_t free_bytes)
+      : at_product_(std::move(at_product)), free_bytes_(free_bytes) {}
   std::string description() const override { return "loading"; }
   bool is_cpu() const override { return true; }
-  MemoryInfo memory() const override { return cpu_->memory(); }
+  MemoryInfo memory() const override { return {.free_bytes = free_bytes_}; }
   std::unique_ptr<Buffer> allocate(size_t bytes) override { return cpu_->allocate(bytes); }
   void upload(void* to, const void* from, size_t bytes) override { cpu_->upload(to, from, bytes); }
   void download(void*, const void*, size_t) override {}
@@ -209,12 +211,14 @@ class LoadingBackend final : public Backend {
 
  private:
   const std::function<void(int)> at_product_;
+  const int64_t free_bytes_;
   std::unique_ptr<Backend> cpu_ = make_cpu_backend(1);
   std::atomic<int> num_products_ = 0;
 };
 
-void load_with(const std::string& model_dir, int num_threads, std::function<void(int)> at_product) {
-  LoadingBackend backend(std::move(at_product));
+void load_with(const std::string& model_dir, int num_threads, std::function<void(int)> at_product,
+               int64_t free_bytes = std::numeric_limits<int64_t>::max()) {
+  LoadingBackend backend(std::move(at_product), free_bytes);
   Communicator alone;
   const ModelConfig config = ModelConfig::load(model_dir);
   const WeightStore weights(model_dir);
@@ -257,6 +261,20 @@ TEST(ModelLoading, AFileCutShortMeanwhileIsRefused) {
   });
   EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
   EXPECT_NE(std::string(error.what()).find("cut short"), std::string::npos) << error.what();
+}
+
+TEST(ModelLoading, ARotaryTableLargerThanMemoryIsRefused) {
+  // 8 positions of 16 float32, and the same once more while they are copied.
+  const auto load_into = [](int64_t free_bytes) {
+    load_with(
+        golden_dir("llama2"), 1, [](int) {}, free_bytes);
+  };
+  EXPECT_NO_THROW(load_into(1024));
+  const Error error = error_of([&] { load_into(1023); });
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+  EXPECT_STREQ(error.what(),
+               "the rotary table of max_model_len 8 tokens needs 1024 bytes, but 1023 are free; "
+               "lower max_model_len");
 }
 
 TEST(Model, CountsParametersAndBytes) {
