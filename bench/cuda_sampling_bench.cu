@@ -1,57 +1,20 @@
-// Sampling on the device from R rows of 151,936 logits (Qwen3): microseconds a step, from events
-// around many steps in a row, and the share of the measured read bandwidth at which one pass over
-// the logits would take as long. "trained" rows look as a trained model's do: few tokens count;
-// "flat" ones are the worst case.
+// Sampling on the device; sampling_cases.h says from what. Microseconds a step, from events around
+// many steps in a row, and the share of the measured read bandwidth at which one pass over the
+// logits would take as long.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <random>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_check.h"
+#include "sampling_cases.h"
 
 namespace nanovllm {
 namespace {
-
-constexpr int64_t kVocabSize = 151936;
-constexpr int kOutputIds = 300;
-
-struct Kind {
-  const char* name;
-  SamplingRow row;
-};
-
-const Kind kKinds[] = {{"greedy", {.temperature = 0}},
-                       {"temperature", {}},
-                       {"top-k 50", {.top_k = 50}},
-                       {"top-p 0.9", {.top_p = 0.9f}},
-                       {"top-k 20, top-p 0.95", {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20}},
-                       {"min-p 0.05", {.min_p = 0.05f}},
-                       {"greedy, 5 logprobs", {.temperature = 0, .num_logprobs = 5}},
-                       {"all, penalties, 5 logprobs",
-                        {.temperature = 0.8f,
-                         .top_p = 0.9f,
-                         .min_p = 0.01f,
-                         .top_k = 50,
-                         .repetition_penalty = 1.1f,
-                         .presence_penalty = 0.1f,
-                         .frequency_penalty = 0.1f,
-                         .num_logprobs = 5}}};
-
-std::vector<float> make_logits(int64_t rows, bool trained) {
-  std::mt19937 rng(1);
-  std::normal_distribution<float> normal(0, trained ? 2.5f : 1);
-  std::vector<float> logits(static_cast<size_t>(rows * kVocabSize));
-  for (float& x : logits) x = normal(rng);
-  for (int64_t r = 0; trained && r < rows; ++r) {
-    for (int i = 0; i < 30; ++i) logits[r * kVocabSize + rng() % kVocabSize] += 12;
-  }
-  return logits;
-}
 
 class Timer {
  public:
@@ -133,12 +96,10 @@ void run() {
   CudaBackend backend;
   const double bandwidth = memory_bandwidth(backend);
   std::printf("%s, %.2f TB/s\n", backend.description().c_str(), bandwidth / 1e12);
-  std::mt19937 rng(2);
-  std::vector<int32_t> output_ids(kOutputIds);
-  for (int32_t& id : output_ids) id = static_cast<int32_t>(rng() % kVocabSize);
+  const std::vector<int32_t> output_ids = sampling_output_ids();
   for (const bool trained : {true, false}) {
     for (const int num_rows : {1, 32, 256}) {
-      const std::vector<float> values = make_logits(num_rows, trained);
+      const std::vector<float> values = sampling_logits(num_rows, trained);
       // Several sets, so that they do not all stay in the L2 cache.
       std::vector<std::unique_ptr<Buffer>> buffers;
       std::vector<Tensor> logits;
@@ -146,11 +107,10 @@ void run() {
         buffers.push_back(backend.allocate(values.size() * sizeof(float)));
         backend.upload(buffers.back()->data(), values.data(), values.size() * sizeof(float));
         logits.emplace_back(buffers.back()->data(), DType::kFloat32,
-                            std::initializer_list<int64_t>{num_rows, kVocabSize});
+                            std::initializer_list<int64_t>{num_rows, kSampledVocabSize});
       }
-      for (const Kind& kind : kKinds) {
-        std::vector<SamplingRow> rows(num_rows, kind.row);
-        for (SamplingRow& row : rows) row.output_ids = output_ids;
+      for (const SamplingKind& kind : kSamplingKinds) {
+        std::vector<SamplingRow> rows = sampling_rows(kind, num_rows, output_ids);
         const double time = step_microseconds(backend, rows, logits);
         const double floor = 1e6 * static_cast<double>(values.size() * sizeof(float)) / bandwidth;
         std::printf("%-8s %3d rows  %-28s %8.1f us  %5.1f%% of the bandwidth\n",

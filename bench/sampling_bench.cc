@@ -1,51 +1,25 @@
-// Sampling from rows of 151,936 logits (Qwen3), with each parameter alone and as chat models ask
-// for them together. "trained" rows look as a trained model's do: few tokens count. "flat" ones are
-// the worst case.
+// Sampling on the CPU; sampling_cases.h says from what.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
 #include "ceilings.h"
+#include "sampling_cases.h"
 
 namespace nanovllm {
 namespace {
 
-constexpr int64_t kVocabSize = 151936;
-
-struct Kind {
-  const char* name;
-  SamplingRow row;
-};
-const Kind kKinds[] = {{"greedy", {.temperature = 0}},
-                       {"temperature", {}},
-                       {"top_k_20_top_p", {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20}},
-                       {"top_p", {.top_p = 0.95f}},
-                       {"top_k_5000", {.top_k = 5000}},
-                       {"min_p", {.min_p = 0.05f}},
-                       {"logprobs_5", {.temperature = 0, .num_logprobs = 5}}};
-
-std::vector<float> make_logits(int64_t rows, bool trained) {
-  std::mt19937 rng(1);
-  std::normal_distribution<float> normal(0, trained ? 2.5f : 1);
-  std::vector<float> logits(static_cast<size_t>(rows * kVocabSize));
-  for (float& x : logits) x = normal(rng);
-  for (int64_t r = 0; trained && r < rows; ++r) {
-    for (int i = 0; i < 30; ++i) logits[r * kVocabSize + rng() % kVocabSize] += 12;
-  }
-  return logits;
-}
-
-void sampling(benchmark::State& state, const Kind& kind, bool trained) {
+void sampling(benchmark::State& state, const SamplingKind& kind, bool trained) {
   static CpuBackend cpu;
   const int64_t num_rows = state.range(0);
-  std::vector<float> logits = make_logits(num_rows, trained);
-  std::vector<SamplingRow> rows(num_rows, kind.row);
+  std::vector<float> logits = sampling_logits(num_rows, trained);
+  const std::vector<int32_t> output_ids = sampling_output_ids();
+  std::vector<SamplingRow> rows = sampling_rows(kind, num_rows, output_ids);
   std::vector<SamplingResult> results(num_rows);
-  const Tensor tensor(logits.data(), DType::kFloat32, {num_rows, kVocabSize});
+  const Tensor tensor(logits.data(), DType::kFloat32, {num_rows, kSampledVocabSize});
   uint64_t position = 0;
   for (auto _ : state) {
     for (SamplingRow& row : rows) row.position = position++;
@@ -59,7 +33,7 @@ void sampling(benchmark::State& state, const Kind& kind, bool trained) {
 }
 
 const bool registered = [] {
-  for (const Kind& kind : kKinds) {
+  for (const SamplingKind& kind : kSamplingKinds) {
     for (const bool trained : {true, false}) {
       const std::string name =
           std::string("sampling/") + kind.name + (trained ? "/trained" : "/flat");
