@@ -1,5 +1,7 @@
 #include "backend/cuda/product.h"
 
+#include <bit>
+
 #include "backend/cuda/cuda_check.h"
 #include "base/assert.h"
 
@@ -45,6 +47,12 @@ CublasProducts::CublasProducts(void* workspace, size_t workspace_bytes)
 
 CublasProducts::~CublasProducts() { cublasLtDestroy(handle_); }
 
+// Few kernels serve all numbers of rows: the first use of one makes the device wait for it to be
+// loaded.
+int64_t CublasProducts::rows_of_algorithm(int64_t rows) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
+}
+
 cublasLtMatmulAlgo_t CublasProducts::algorithm(const Shape& shape) {
   if (const auto found = algorithms_.find(shape); found != algorithms_.end()) return found->second;
   const Problem problem(shape);
@@ -70,7 +78,9 @@ cublasLtMatmulAlgo_t CublasProducts::algorithm(const Shape& shape) {
 void CublasProducts::multiply(cudaStream_t stream, Tensor out, Tensor x, const void* weight,
                               int64_t n, bool accumulate) {
   const Shape shape{x.rows(), n, x.row_size(), x.dtype, out.dtype};
-  const cublasLtMatmulAlgo_t chosen = algorithm(shape);
+  Shape shape_of_algorithm = shape;
+  std::get<0>(shape_of_algorithm) = rows_of_algorithm(x.rows());
+  const cublasLtMatmulAlgo_t chosen = algorithm(shape_of_algorithm);
   const Problem problem(shape);
   const float one = 1, beta = accumulate ? 1 : 0;
   NANOVLLM_CUDA_CHECK(cublasLtMatmul(handle_, problem.description, &one, weight, problem.weight,

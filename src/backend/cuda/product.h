@@ -1,4 +1,5 @@
-// Products by cuBLASLt: out[T,N] = x[T,K] W[N,K]^T, with the algorithm chosen once for a shape.
+// Products by cuBLASLt: out[T,N] = x[T,K] W[N,K]^T, with the algorithm chosen once for shapes whose
+// T has the same power of two above it.
 #pragma once
 
 #include <cublasLt.h>
@@ -28,6 +29,7 @@ class CublasProducts {
   // Rows, N, K, dtype of x and of out.
   using Shape = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
   struct Problem;
+  static int64_t rows_of_algorithm(int64_t rows);
   cublasLtMatmulAlgo_t algorithm(const Shape& shape);
 
   cublasLtHandle_t handle_ = nullptr;
