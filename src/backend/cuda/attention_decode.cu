@@ -2,7 +2,7 @@
 // memory, it must move 2 * num_kv_heads * head_dim elements a context token and nothing else to
 // speak of.
 //
-// Which tiles a warp computes: attention_decode_share.cuh; how they come into shared memory:
+// Which tiles a warp computes: attention_decode_plan.h; how they come into shared memory:
 // attention_decode_ring.cuh; what the warp does to a tile: attention_decode_warp.cuh; how pieces of
 // a sequence and head that lie in several warps are put together: attention_decode_merge.cuh.
 #include <algorithm>
@@ -16,13 +16,6 @@ namespace {
 
 constexpr int kStaticSharedBytes = 2 << 10;  // at most, of a block
 
-// What a block knows about the batch, in shared memory.
-struct SharedBatch {
-  int* sums;   // [num_seqs + 1], prefix sums of the sequences' tiles; see share_of_block()
-  int* lens;   // [num_seqs]
-  int* slots;  // [num_seqs], of the newest tokens; none: < 0
-};
-
 // kStores: qk_norm_rope_store's work is done on the way. A block fills a multiprocessor.
 template <int kDim, int kHeadTiles, bool kStores>
 struct DecodeKernel {
@@ -33,8 +26,8 @@ struct DecodeKernel {
   static constexpr int kHeads = 8 * kHeadTiles;
   static constexpr int kWarps = kDim > 128 ? 4 : 8;
   static constexpr int kThreads = kWarps * 32;
+  static_assert(!kStores || (2 * kDim <= kThreads && kHeadTiles == 1));
   static constexpr int kMinBlocks = kDim <= 128 && kHeadTiles == 1 ? 2 : 1;
-  using Work = Share<kWarps>;
 
   __nv_bfloat16* out;
   const __nv_bfloat16* qkv;
@@ -45,6 +38,8 @@ struct DecodeKernel {
   const int32_t* slots;  // [num_seqs], likewise
   // Set at launch.
   int parts, part_heads, units, stages;
+  DecodePlan plan;
+  bool plan_is_new;  // from the predecessor
 
   // Of a KV head's query heads a unit of work takes part_heads, or what is left.
   __device__ int kv_head(int unit) const { return kStores ? unit : unit / parts; }
@@ -60,7 +55,8 @@ struct DecodeKernel {
   }
 
   // Shared memory: the warps' rings of tiles; for each warp, queries and then a piece; pieces of
-  // segments that began before their warp; the norms' weights; the batch.
+  // segments that began before their warp; where kStores, the weights of the norms of q and k, and
+  // for each warp a row of cos and sin.
   __host__ __device__ int ring_bytes() const { return stages * Ring::kTileBytes; }
   __host__ __device__ int part_bytes() const {
     return Partial<kDim>::floats(part_heads) * static_cast<int>(sizeof(float));
@@ -79,31 +75,24 @@ struct DecodeKernel {
   __host__ __device__ int norms_offset() const {
     return kWarps * (ring_bytes() + scratch_bytes() + part_bytes());
   }
-  __host__ __device__ int batch_offset() const {
-    return norms_offset() + (kStores ? 2 * kDim * static_cast<int>(sizeof(float)) : 0);
+  __device__ float* norms(char* shared) const {
+    return reinterpret_cast<float*>(shared + norms_offset());
   }
-  int shared_bytes(int num_blocks) const {
-    const int arrays = has_few_segments(units, p.num_seqs, num_blocks) ? 4 : 3;
-    return Ring::kAlignment + batch_offset() +
-           arrays * (p.num_seqs + 1) * static_cast<int>(sizeof(int));
+  __device__ float* angles(char* shared, int warp) const {
+    return norms(shared) + (2 + warp) * kDim;
   }
-  __device__ SharedBatch shared_batch(char* shared) const {
-    auto* lens = reinterpret_cast<int*>(shared + batch_offset());
-    return {lens + 2 * p.num_seqs, lens, lens + p.num_seqs};
+  int shared_bytes() const {
+    constexpr int kRowBytes = kDim * static_cast<int>(sizeof(float));
+    return Ring::kAlignment + norms_offset() + (kStores ? (2 + kWarps) * kRowBytes : 0);
   }
 
-  __device__ Segment segment_at(const int* sums, int index) const {
-    const int seq = find_segment(sums, p.num_seqs, index / units);
-    const int tiles = sums[seq + 1] - sums[seq], start = units * sums[seq];
-    const int unit = (index - start) / tiles;
-    return {seq, unit, start + unit * tiles, start + (unit + 1) * tiles};
-  }
+  __device__ int first_tile(int seq_len) const { return p.first_visible(seq_len - 1) / kTile; }
   // There is one.
-  __device__ Segment segment_after(const int* sums, const Segment& s) const {
+  __device__ Segment segment_after(const Segment& s) const {
     if (s.unit + 1 < units) return {s.seq, s.unit + 1, s.end, 2 * s.end - s.begin};
-    int seq = s.seq + 1;
-    while (sums[seq + 1] == sums[seq]) ++seq;
-    return {seq, 0, s.end, s.end + sums[seq + 1] - sums[seq]};
+    int seq = s.seq + 1, len = p.seq_lens[seq];
+    while (len == 0) len = p.seq_lens[++seq];
+    return {seq, 0, s.end, s.end + (len + kTile - 1) / kTile - first_tile(len)};
   }
 
   // Any behind the sequence's last.
@@ -120,17 +109,8 @@ struct DecodeKernel {
     return static_cast<int64_t>(p.kv.num_kv_heads) * p.kv.block_size * kDim;
   }
 
-  // Walks over a warp's tiles to fetch them. The next block's number is loaded a block ahead: the
-  // warp would wait for it.
-  struct Walk {
-    int index, end;
-    Segment segment;
-    int block_index, tile_in_block, next_block;
-    int row;  // of the tile; < 0 at the end
-  };
-  __device__ void enter_segment(Walk& walk, const SharedBatch& batch) const {
-    const int tile =
-        tiles_of(p, batch.lens[walk.segment.seq]).begin + walk.index - walk.segment.begin;
+  __device__ void enter_segment(WarpWalk& walk) const {
+    const int tile = first_tile(p.seq_lens[walk.segment.seq]);
     const int tiles = p.kv.block_size / kTile;
     walk.block_index = tile / tiles;
     walk.tile_in_block = tile - walk.block_index * tiles;
@@ -138,12 +118,12 @@ struct DecodeKernel {
     walk.next_block = block_of(walk.segment, walk.block_index + 1);
     walk.row = tile_row(block, walk.segment.unit, walk.tile_in_block);
   }
-  __device__ void advance(Walk& walk, const SharedBatch& batch) const {
+  __device__ void advance(WarpWalk& walk) const {
     if (++walk.index >= walk.end) {
       walk.row = -1;
     } else if (walk.index == walk.segment.end) {
-      walk.segment = segment_after(batch.sums, walk.segment);
-      enter_segment(walk, batch);
+      walk.segment = segment_after(walk.segment);
+      enter_segment(walk);
     } else if (++walk.tile_in_block * kTile < p.kv.block_size) {
       walk.row += kTile;
     } else {
@@ -158,87 +138,69 @@ struct DecodeKernel {
     __shared__ Barrier arrived[kWarps][kMaxStages];
     __shared__ Segment pieces[kWarps][2];  // of a segment that began before, in the warp
     char* const shared = dynamic + (-shared_window(dynamic) & (Ring::kAlignment - 1));
-    const SharedBatch batch = shared_batch(shared);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (plan_is_new) wait_for_predecessor();
+    const WarpWalk walk = plan.warps[blockIdx.x * kWarps + warp];
+    const BlockShare share = plan.shares[blockIdx.x];
     if (lane < 2) pieces[warp][lane].seq = -1;
-    load_norms(reinterpret_cast<float*>(shared + norms_offset()));
-    prefix_sums<kThreads>(batch.sums, p.num_seqs, [&](int s) {
-      const int len = p.seq_lens[s];
-      batch.lens[s] = len;
-      if constexpr (kStores) batch.slots[s] = slots[s];
-      const TileRange tiles = tiles_of(p, len);
-      return tiles.end - tiles.begin;
-    });
-    const Work share = share_of_block<kWarps>(batch.sums, p.num_seqs, units);
     Ring ring(shared + warp * ring_bytes(), arrived[warp], stages);
-    stream(batch, share.start(warp), share.start(warp + 1), ring, shared, pieces[warp]);
-    if (share.begin() == share.end()) return;
+    stream(walk, ring, shared, pieces[warp]);
+    if (share.begin == share.end) return;
     __syncthreads();
     merge(share, shared, pieces);
   }
 
-  __device__ void load_norms(float* norms) const {
-    if constexpr (kStores) {
-      if (rope.q_norm == nullptr) return;
-#pragma unroll 1
-      for (int i = threadIdx.x; i < kDim; i += kThreads)
-        norms[i] = rope.q_norm[i], norms[kDim + i] = rope.k_norm[i];
-    }
-  }
-
-  // Tiles begin .. end - 1; leaves unfinished pieces in shared memory. With kStores all but the new
+  // All tiles of a warp; leaves unfinished pieces in shared memory. With kStores all but the new
   // tokens' keys and values are older than the predecessor, and so are the batch's lengths and
   // blocks: they are fetched before the wait.
-  __device__ void stream(const SharedBatch& batch, int begin, int end, Ring& ring, char* shared,
-                         Segment* pieces) const {
-    if (begin == end) {
-      wait_for_predecessor();
-      release_successor();
-      return;
-    }
+  __device__ void stream(WarpWalk walk, Ring& ring, char* shared, Segment* pieces) const {
+    const int begin = walk.index, end = walk.end;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    Segment current = segment_at(batch.sums, begin);
-    Walk walk = {begin, end, current};
-    enter_segment(walk, batch);
+    Segment current = walk.segment;
     const auto fetch = [&] {
       const __nv_bfloat16* keys = cache + static_cast<int64_t>(walk.row) * kDim;
       ring.fetch(walk.row < 0 ? nullptr : keys, keys + to_values());
-      if (walk.row >= 0) advance(walk, batch);
+      if (walk.row >= 0) advance(walk);
     };
+    int seq_len = 0;
+    float4 turn = {};
+    if (begin < end) seq_len = p.seq_lens[current.seq];
     if constexpr (kStores) {
-#pragma unroll 1
-      for (int i = 0; i < stages; ++i) fetch();
-      if (lane * 4 < kDim) touch_line(angles(batch.lens[current.seq]) + lane * 4);
+      if (begin < end) {
+        fetch();
+        turn = load_angles(seq_len, lane);
+      }
+      load_norms(norms(shared));
+      __syncthreads();
     }
     wait_for_predecessor();
     release_successor();
-    if constexpr (!kStores) {
+    if (begin == end) return;
+    // Ahead of most tiles: what the memory is asked for first comes first.
+    Rows rows = load_rows(current, end, lane);
 #pragma unroll 1
-      for (int i = 0; i < stages; ++i) fetch();
-    }
+    for (int i = kStores ? 1 : 0; i < stages; ++i) fetch();
     Warp state;
     for (int index = begin; index < end;) {
-      if (index == current.end) current = segment_after(batch.sums, current);
+      if (index == current.end) {
+        current = segment_after(current);
+        rows = load_rows(current, end, lane);
+        seq_len = p.seq_lens[current.seq];
+        if constexpr (kStores) turn = load_angles(seq_len, lane);
+      }
       const int piece_begin = index, piece_end = min(current.end, end);
-      const int seq_len = batch.lens[current.seq], heads = num_heads(current.unit);
+      const int heads = num_heads(current.unit);
       const int first = p.first_visible(seq_len - 1);
       int tile = first / kTile + index - current.begin;
-      [[maybe_unused]] int new_tile = -1;
-      [[maybe_unused]] uint4 token = {};
-      if constexpr (kStores) {
-        const int slot = piece_end == current.end ? batch.slots[current.seq] : -1;
-        if (slot >= 0) new_tile = (seq_len - 1) / kTile;
-        token = prepare_and_store(current, seq_len, slot, shared, lane);
-      } else {
-        load_queries(current, scratch(shared, warp), lane);
-      }
+      const int new_tile = rows.slot >= 0 ? (seq_len - 1) / kTile : -1;
+      prepare(rows, turn, current, shared, lane);
       state.begin(scratch(shared, warp), lane);
       for (; index < piece_end; ++index, ++tile) {
         const int valid_begin = first - tile * kTile, valid_end = seq_len - tile * kTile;
         char* const keys = ring.wait();
         char* const values = keys + Ring::kHalfBytes;
         if (valid_begin > 0 || valid_end < kTile || (kStores && tile == new_tile)) {
-          if (kStores && tile == new_tile) put_token(keys, valid_end - 1, token, lane);
+          if (kStores && tile == new_tile) put_token(keys, valid_end - 1, rows.token, lane);
           clear(values, 0, valid_begin, lane);
           clear(values, valid_end, kTile, lane);
           ring.order_writes();
@@ -273,8 +235,15 @@ struct DecodeKernel {
     }
   }
 
-  __device__ const float* angles(int seq_len) const {
-    return rope.cos_sin + static_cast<int64_t>(seq_len - 1) * kDim;
+  // Four neighbours a lane of the cos and sin of a sequence's last position.
+  __device__ float4 load_angles(int seq_len, int lane) const {
+    const float* row = rope.cos_sin + static_cast<int64_t>(seq_len - 1) * kDim;
+    return lane * 4 < kDim ? *reinterpret_cast<const float4*>(row + lane * 4) : float4{};
+  }
+  __device__ void load_norms(float* norms) const {
+    const int i = threadIdx.x % kDim;
+    if (rope.q_norm == nullptr || threadIdx.x >= 2 * kDim) return;
+    norms[threadIdx.x] = threadIdx.x < kDim ? rope.q_norm[i] : rope.k_norm[i];
   }
   // Of q, k or v, in their order.
   __device__ const __nv_bfloat16* head_row(int seq, int head) const {
@@ -282,56 +251,71 @@ struct DecodeKernel {
     return qkv + (static_cast<int64_t>(seq) * heads + head) * kDim;
   }
 
-  // The rows of a segment's queries into `scratch`.
-  __device__ void load_queries(const Segment& s, char* scratch, int lane) const {
+  // A segment's queries and, where kStores, the newest token's key as the row behind them. `slot`
+  // is the token's if the warp is to store it, and `token` 8 elements a lane: of the key, then of
+  // the value.
+  struct Rows {
+    RowPart<kDim> part[kHeadTiles];
+    int slot;
+    uint4 token;
+  };
+  static constexpr int kChunks = kDim / 8;
+  __device__ static bool holds_value(int lane) { return lane >= kChunks && lane < 2 * kChunks; }
+
+  __device__ Rows load_rows(const Segment& s, int end, int lane) const {
+    const int heads = num_heads(s.unit);
+    Rows rows;
+    rows.slot = -1;
+    if constexpr (kStores) {
+      if (s.end <= end) rows.slot = slots[s.seq];
+    }
 #pragma unroll
     for (int t = 0; t < kHeadTiles; ++t) {
       const int head = 8 * t + lane / 4;
-      RowPart<kDim> row;
-      row.load(head < num_heads(s.unit) ? head_row(s.seq, first_head(s.unit) + head) : nullptr,
-               lane);
-      row.store(scratch + head * kQueryStride<kDim>, lane);
+      const __nv_bfloat16* source = nullptr;
+      if (head < heads) source = head_row(s.seq, first_head(s.unit) + head);
+      if (kStores && head == heads) source = head_row(s.seq, p.params.num_heads + s.unit);
+      rows.part[t].load(source, lane);
     }
-    __syncwarp();
+    rows.token = {};
+    if (kStores && holds_value(lane)) {
+      const int head = p.params.num_heads + p.kv.num_kv_heads + s.unit;
+      rows.token = *reinterpret_cast<const uint4*>(head_row(s.seq, head) + lane % kChunks * 8);
+    }
+    return rows;
   }
 
-  // Likewise, normalised and turned, and with them the newest token's key as the row behind; with
-  // its value it is stored, unless slot < 0. Returns 8 elements a lane: of the key, then of the
-  // value.
-  __device__ uint4 prepare_and_store(const Segment& s, int seq_len, int slot, char* shared,
-                                     int lane) const {
-    constexpr int kChunks = kDim / 8;
-    static_assert(2 * kChunks <= 32 && kHeadTiles == 1);
-    char* const rows = scratch(shared, threadIdx.x / 32);
-    const int heads = num_heads(s.unit), row = lane / 4;
-    const __nv_bfloat16* key = head_row(s.seq, p.params.num_heads + s.unit);
-    const bool is_value = lane >= kChunks && lane < 2 * kChunks;
-    const __nv_bfloat16* source = row == heads && slot >= 0 ? key : nullptr;
-    if (row < heads) source = head_row(s.seq, first_head(s.unit) + row);
-    RowPart<kDim> part;
-    part.load(source, lane);
-    uint4 token = {};
-    if (is_value)
-      token = *reinterpret_cast<const uint4*>(key + p.kv.num_kv_heads * kDim + lane % kChunks * 8);
-    const float* norm = nullptr;
-    if (rope.q_norm != nullptr)
-      norm = reinterpret_cast<const float*>(shared + norms_offset()) + (row < heads ? 0 : kDim);
-    part.norm_and_turn(norm, rope.eps, angles(seq_len), lane);
-    part.store(rows + row * kQueryStride<kDim>, lane);
+  // The rows into shared memory, where kStores normalised and turned; the newest token into the
+  // cache. What is read on the way lies in shared memory: the copies that are under way would be
+  // waited for.
+  __device__ void prepare(Rows& rows, const float4& turn, const Segment& s, char* shared,
+                          int lane) const {
+    const int warp = threadIdx.x / 32, heads = num_heads(s.unit), row = lane / 4;
+    char* const target_rows = scratch(shared, warp);
+    if constexpr (kStores) {
+      float* const cos_sin = angles(shared, warp);
+      if (lane * 4 < kDim) *reinterpret_cast<float4*>(cos_sin + lane * 4) = turn;
+      __syncwarp();
+      const float* norm = norms(shared) + (row < heads ? 0 : kDim);
+      rows.part[0].norm_and_turn(rope.q_norm != nullptr ? norm : nullptr, rope.eps, cos_sin, lane);
+    }
+#pragma unroll
+    for (int t = 0; t < kHeadTiles; ++t)
+      rows.part[t].store(target_rows + (8 * t + row) * kQueryStride<kDim>, lane);
     __syncwarp();
-    if (slot < 0) return token;
+    if (!kStores || rows.slot < 0) return;
     if (lane < kChunks)
-      token = *reinterpret_cast<const uint4*>(rows + heads * kQueryStride<kDim> + lane * 16);
-    const int block = slot / p.kv.block_size, offset = slot - block * p.kv.block_size;
-    __nv_bfloat16* const target = cache + p.kv.offset_in_block(block, offset, s.unit, is_value) +
+      rows.token =
+          *reinterpret_cast<const uint4*>(target_rows + heads * kQueryStride<kDim> + lane * 16);
+    const int block = rows.slot / p.kv.block_size, offset = rows.slot - block * p.kv.block_size;
+    __nv_bfloat16* const target = cache +
+                                  p.kv.offset_in_block(block, offset, s.unit, holds_value(lane)) +
                                   (lane % kChunks * 8 ^ KvView::swizzle(kDim, offset));
-    if (lane < 2 * kChunks) *reinterpret_cast<uint4*>(target) = token;
-    return token;
+    if (lane < 2 * kChunks) *reinterpret_cast<uint4*>(target) = rows.token;
   }
 
   // The newest token was not in memory when its tile was fetched.
   __device__ void put_token(char* tile, int place, const uint4& token, int lane) const {
-    constexpr int kChunks = kDim / 8;
     if (lane < 2 * kChunks) {
       *reinterpret_cast<uint4*>(tile + lane / kChunks * Ring::kHalfBytes +
                                 Layout::offset(place, lane % kChunks)) = token;
@@ -339,7 +323,7 @@ struct DecodeKernel {
   }
 
   // The block's warps put the pieces together, a head of a segment a warp.
-  __device__ void merge(const Work& share, char* shared, const Segment (*pieces)[2]) const {
+  __device__ void merge(const BlockShare& share, char* shared, const Segment (*pieces)[2]) const {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     // Lane 0 has a segment that began before the block, lane w + 1 the one that begins in warp w.
     const bool has_run = lane <= kWarps && pieces[max(lane - 1, 0)][min(lane, 1)].seq >= 0;
@@ -362,12 +346,19 @@ struct DecodeKernel {
         merged.send(words_of(block, head));
         continue;
       }
-      const int others = segment.end > share.end() ? share.block_of(segment.end - 1) - block : 0;
+      const int others =
+          segment.end > share.end ? block_of_tile(share, segment.end - 1) - block : 0;
       merged.receive(others, [&](int i) { return words_of(block + 1 + i, head); });
       merged.write(out_row(segment, head));
     }
   }
 
+  // The block that has a tile of the block's cut.
+  __device__ int block_of_tile(const BlockShare& share, int tile) const {
+    const int i = tile - share.cut_begin, split = share.longer * (share.each + 1);
+    const int part = i < split ? i / (share.each + 1) : share.longer + (i - split) / share.each;
+    return share.first_block + part / kWarps;
+  }
   __device__ uint32_t* words_of(int block, int head) const {
     return workspace.words + (block * part_heads + head) * Head::kWords;
   }
@@ -380,7 +371,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
   kernel.run();
 }
 
-// False: too many sequences for the multiprocessors' shared memory.
+// False: too many sequences, or too little shared memory.
 template <typename Kernel>
 bool launch_decode(cudaStream_t stream, Kernel kernel) {
   const AttentionProblem& p = kernel.p;
@@ -395,10 +386,15 @@ bool launch_decode(cudaStream_t stream, Kernel kernel) {
                         div_up(most_tiles, kMinBlockTiles) + int64_t{p.num_seqs} * kernel.units));
   const int most_bytes = kernel.workspace.max_shared_bytes - kStaticSharedBytes;
   kernel.stages = kMaxStages;
-  while (kernel.stages > 1 && kernel.shared_bytes(num_blocks) > most_bytes) --kernel.stages;
-  if (kernel.shared_bytes(num_blocks) > most_bytes) return false;
+  while (kernel.stages > 1 && kernel.shared_bytes() > most_bytes) --kernel.stages;
+  if (kernel.shared_bytes() > most_bytes || p.num_seqs > DecodePlans::kMaxSeqs) return false;
+  const auto [plan, is_new] = kernel.workspace.plans->find(
+      stream, {p.seq_lens, p.block_table, p.block_table_stride, p.num_seqs, p.params.window,
+               p.kv.num_kv_heads, kernel.units, p.kv.block_size, num_blocks, Kernel::kWarps});
+  kernel.plan = plan;
+  kernel.plan_is_new = is_new;
   launch(stream, decode_attention_kernel<Kernel>, num_blocks, Kernel::kThreads,
-         static_cast<size_t>(kernel.shared_bytes(num_blocks)), kernel);
+         static_cast<size_t>(kernel.shared_bytes()), kernel);
   return true;
 }
 

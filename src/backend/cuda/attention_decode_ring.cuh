@@ -4,7 +4,7 @@
 // word.
 #pragma once
 
-#include "backend/cuda/attention_decode_share.cuh"
+#include "backend/cuda/attention_decode_plan.h"
 #include "backend/cuda/bulk_copy.cuh"
 #include "backend/cuda/mma.cuh"
 

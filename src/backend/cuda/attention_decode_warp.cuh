@@ -9,14 +9,6 @@
 
 namespace nanovllm::cuda {
 
-// Into this multiprocessor's cache: constants that are wanted soon.
-__device__ inline void touch_line(const float* p) {
-  [[maybe_unused]] float x, y, z, w;
-  asm volatile("ld.global.v4.f32 {%0,%1,%2,%3}, [%4];\n"
-               : "=f"(x), "=f"(y), "=f"(z), "=f"(w)
-               : "l"(p));
-}
-
 // A lane's part of a row of kDim elements, which four lanes share: elements
 // 32i + 8c .. + 7, with c = lane % 4. A rotation's partners lie in the same lane.
 template <int kDim>

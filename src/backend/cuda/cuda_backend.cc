@@ -40,6 +40,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   attention_workspace_ = allocate(cuda::attention_workspace_bytes(properties_.multiProcessorCount));
   NANOVLLM_CUDA_CHECK(
       cudaMemsetAsync(attention_workspace_->data(), 0xff, attention_workspace_->bytes(), stream_));
+  decode_plans_ = std::make_unique<cuda::DecodePlans>(properties_.multiProcessorCount);
   split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(workspace_->data(), kWorkspaceBytes);
   tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_.multiProcessorCount);
@@ -78,6 +79,7 @@ std::unique_ptr<Buffer> CudaBackend::allocate(size_t bytes) {
 }
 
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
+  decode_plans_->forget();
   if (bytes < kLargeUpload) {
     NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
     return;
@@ -103,6 +105,7 @@ std::unique_ptr<Buffer> CudaBackend::allocate_staging(size_t bytes) {
 
 void CudaBackend::stage_batch(int32_t* device, const int32_t* host, int64_t count,
                               int64_t num_token_ids, const int32_t* previous_ids) {
+  decode_plans_->forget();
   cuda::launch_stage_batch(stream_, device, host, count, num_token_ids, previous_ids);
 }
 
@@ -134,8 +137,8 @@ void CudaBackend::qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams
 }
 
 cuda::AttentionWorkspace CudaBackend::attention_workspace() const {
-  return {static_cast<uint32_t*>(attention_workspace_->data()), properties_.multiProcessorCount,
-          static_cast<int>(properties_.sharedMemPerBlockOptin)};
+  return {static_cast<uint32_t*>(attention_workspace_->data()), decode_plans_.get(),
+          properties_.multiProcessorCount, static_cast<int>(properties_.sharedMemPerBlockOptin)};
 }
 
 void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,

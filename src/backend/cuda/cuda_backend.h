@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "backend/cuda/attention_decode_plan.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/linear_skinny.h"
 #include "backend/cuda/linear_wgmma.h"
@@ -91,7 +92,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<cuda::Uploader> uploader_;
   std::unique_ptr<Buffer> workspace_;            // of cuBLASLt
   std::unique_ptr<Buffer> attention_workspace_;  // see cuda::AttentionWorkspace
-  std::unique_ptr<Buffer> split_norm_;           // see cuda::SplitNorm
+  std::unique_ptr<cuda::DecodePlans> decode_plans_;
+  std::unique_ptr<Buffer> split_norm_;  // see cuda::SplitNorm
   std::unique_ptr<cuda::CublasProducts> products_;
   std::unique_ptr<cuda::LayerTailKernel> tail_kernel_;  // or none
   std::unique_ptr<cuda::Sampler> sampler_;

@@ -31,6 +31,8 @@ class CudaGraph final : public Graph {
 std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
   // Thread-local: other ranks' threads do as they like meanwhile.
   NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  // A graph is launched for other batches than the one it is recorded with: it makes its own plan.
+  decode_plans_->forget();
   cudaGraph_t graph = nullptr;
   try {
     ops();
@@ -40,11 +42,13 @@ std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
     cudaGetLastError();
     throw;
   }
+  decode_plans_->forget();
   NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
   return std::make_unique<CudaGraph>(graph, stream_);
 }
 
 void CudaBackend::launch(const Graph& graph) {
+  decode_plans_->forget();
   NANOVLLM_CUDA_CHECK(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable(), stream_));
 }
 

@@ -28,10 +28,13 @@ void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int 
                                const RopeParams& rope, const KvCache& cache,
                                const ForwardBatch& batch);
 
+class DecodePlans;  // attention_decode_plan.h
+
 // Where the blocks of decode attention hand unfinished results to each other. At a fixed address,
 // all bytes 0xff at first (hand_over.cuh); launches of one stream may share it.
 struct AttentionWorkspace {
   uint32_t* words = nullptr;
+  DecodePlans* plans = nullptr;
   int num_multiprocessors = 0;
   int max_shared_bytes = 0;  // that a block may have
 };
