@@ -39,8 +39,8 @@ class TileRing {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (keys != nullptr && threadIdx.x % 32 == 0) {
       arrived_[fetched_].expect(kTileBytes);
-      copy_bulk(stage, keys, kHalfBytes, arrived_[fetched_]);
-      copy_bulk(stage + kHalfBytes, values, kHalfBytes, arrived_[fetched_]);
+      copy_bulk(stage, keys, kHalfBytes, arrived_[fetched_], kEvictFirst);
+      copy_bulk(stage + kHalfBytes, values, kHalfBytes, arrived_[fetched_], kEvictFirst);
     }
 #else
     for (int i = threadIdx.x % 32 * 16; keys != nullptr && i < kHalfBytes; i += 32 * 16) {

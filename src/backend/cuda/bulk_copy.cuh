@@ -54,14 +54,17 @@ __device__ inline void order_copies_behind_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// What L2 is told of data that are copied; the first: no kernel reads them again soon.
+constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1000000000000000;
+
 // A multiple of 16 bytes between addresses that are. The engine takes twice the requests for
 // targets that are not aligned to 128.
 __device__ inline void copy_bulk(uint32_t target, const void* source, int bytes,
-                                 const Barrier& barrier) {
+                                 const Barrier& barrier, uint64_t policy = kEvictNormal) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(target),
-      "l"(source), "r"(bytes), "r"(barrier.address())
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(target),
+      "l"(source), "r"(bytes), "r"(barrier.address()), "l"(policy)
       : "memory");
 }
 

@@ -20,7 +20,6 @@ __device__ inline void prefetch_map(const CUtensorMap& map) {
 template <bool kOnce>
 __device__ inline void load_box(void* target, const CUtensorMap& map, int row, int chunk,
                                 const Barrier& barrier) {
-  constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictNormal = 0x1000000000000000;
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%2, %3, %2, %4}], [%5], %6;" ::"r"(shared_window(target)),
