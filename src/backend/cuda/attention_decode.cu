@@ -139,12 +139,13 @@ struct DecodeKernel {
     __shared__ Segment pieces[kWarps][2];  // of a segment that began before, in the warp
     char* const shared = dynamic + (-shared_window(dynamic) & (Ring::kAlignment - 1));
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const float norm = kStores ? load_norm() : 0;
     if (plan_is_new) wait_for_predecessor();
     const WarpWalk walk = plan.warps[blockIdx.x * kWarps + warp];
     const BlockShare share = plan.shares[blockIdx.x];
     if (lane < 2) pieces[warp][lane].seq = -1;
     Ring ring(shared + warp * ring_bytes(), arrived[warp], stages);
-    stream(walk, ring, shared, pieces[warp]);
+    stream(walk, norm, ring, shared, pieces[warp]);
     if (share.begin == share.end) return;
     __syncthreads();
     merge(share, shared, pieces);
@@ -153,7 +154,8 @@ struct DecodeKernel {
   // All tiles of a warp; leaves unfinished pieces in shared memory. With kStores all but the new
   // tokens' keys and values are older than the predecessor, and so are the batch's lengths and
   // blocks: they are fetched before the wait.
-  __device__ void stream(WarpWalk walk, Ring& ring, char* shared, Segment* pieces) const {
+  __device__ void stream(WarpWalk walk, float norm, Ring& ring, char* shared,
+                         Segment* pieces) const {
     const int begin = walk.index, end = walk.end;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     Segment current = walk.segment;
@@ -162,15 +164,14 @@ struct DecodeKernel {
       ring.fetch(walk.row < 0 ? nullptr : keys, keys + to_values());
       if (walk.row >= 0) advance(walk);
     };
-    int seq_len = 0;
+    int seq_len = walk.first_seq_len;
     float4 turn = {};
-    if (begin < end) seq_len = p.seq_lens[current.seq];
     if constexpr (kStores) {
       if (begin < end) {
         fetch();
         turn = load_angles(seq_len, lane);
       }
-      load_norms(norms(shared));
+      if (threadIdx.x < 2 * kDim) norms(shared)[threadIdx.x] = norm;
       __syncthreads();
     }
     wait_for_predecessor();
@@ -240,10 +241,10 @@ struct DecodeKernel {
     const float* row = rope.cos_sin + static_cast<int64_t>(seq_len - 1) * kDim;
     return lane * 4 < kDim ? *reinterpret_cast<const float4*>(row + lane * 4) : float4{};
   }
-  __device__ void load_norms(float* norms) const {
-    const int i = threadIdx.x % kDim;
-    if (rope.q_norm == nullptr || threadIdx.x >= 2 * kDim) return;
-    norms[threadIdx.x] = threadIdx.x < kDim ? rope.q_norm[i] : rope.k_norm[i];
+  // A thread's part of the norms' weights: q's, then k's.
+  __device__ float load_norm() const {
+    const float* norm = threadIdx.x < kDim ? rope.q_norm : rope.k_norm;
+    return norm == nullptr || threadIdx.x >= 2 * kDim ? 0 : norm[threadIdx.x % kDim];
   }
   // Of q, k or v, in their order.
   __device__ const __nv_bfloat16* head_row(int seq, int head) const {

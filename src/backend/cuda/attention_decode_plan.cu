@@ -62,7 +62,8 @@ __device__ WarpWalk walk_of(const DecodeProblem& p, const int* sums, const Block
   const int tiles = sums[seq + 1] - sums[seq], first = p.units * sums[seq];
   const int unit = (begin - first) / tiles;
   walk.segment = {seq, unit, first + unit * tiles, first + (unit + 1) * tiles};
-  const int tile = tiles_of(p, p.seq_lens[seq]).begin + begin - walk.segment.begin;
+  walk.first_seq_len = p.seq_lens[seq];
+  const int tile = tiles_of(p, walk.first_seq_len).begin + begin - walk.segment.begin;
   const int tiles_of_block = p.block_size / kTile;
   walk.block_index = tile / tiles_of_block;
   walk.tile_in_block = tile % tiles_of_block;

@@ -47,6 +47,7 @@ struct alignas(16) WarpWalk {
   int tile_in_block;
   Segment segment;
   int block_index, next_block;  // the next block's number is loaded a block ahead
+  int first_seq_len;            // of the sequence that the walk begins with
 };
 
 // A block's parts are neighbours: first_part .. of a cut that starts at the launch's block
