@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -41,27 +42,20 @@ struct Case {
 double time_graph(CudaBackend& backend, const std::function<void()>& ops) {
   ops();  // loads the kernels
   backend.synchronize();
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(backend.stream(), cudaStreamCaptureModeThreadLocal));
-  ops();
-  NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(backend.stream(), &graph));
-  NANOVLLM_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  const std::unique_ptr<Graph> graph = backend.capture(ops);
   cudaEvent_t start = nullptr, stop = nullptr;
   NANOVLLM_CUDA_CHECK(cudaEventCreate(&start));
   NANOVLLM_CUDA_CHECK(cudaEventCreate(&stop));
   std::vector<float> times(kRepeats + 1);
   for (float& time : times) {
     NANOVLLM_CUDA_CHECK(cudaEventRecord(start, backend.stream()));
-    NANOVLLM_CUDA_CHECK(cudaGraphLaunch(executable, backend.stream()));
+    backend.launch(*graph);
     NANOVLLM_CUDA_CHECK(cudaEventRecord(stop, backend.stream()));
     NANOVLLM_CUDA_CHECK(cudaEventSynchronize(stop));
     NANOVLLM_CUDA_CHECK(cudaEventElapsedTime(&time, start, stop));
   }
   NANOVLLM_CUDA_CHECK(cudaEventDestroy(start));
   NANOVLLM_CUDA_CHECK(cudaEventDestroy(stop));
-  NANOVLLM_CUDA_CHECK(cudaGraphExecDestroy(executable));
-  NANOVLLM_CUDA_CHECK(cudaGraphDestroy(graph));
   std::sort(times.begin() + 1, times.end());  // the first warms up
   return times[1 + kRepeats / 2];
 }
@@ -133,7 +127,7 @@ class Bench {
     const int num_tokens = query_start_loc.back();
     const int width = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
     const size_t layer_bytes = backend_.kv_block_bytes(spec) * num_blocks;
-    const int num_layers = static_cast<int>(std::clamp<size_t>(kEnoughBytes / layer_bytes, 2, 64));
+    const int num_layers = static_cast<int>(std::clamp<size_t>(kEnoughBytes / layer_bytes, 8, 64));
     const auto cache = random_bfloat16(backend_, num_layers * layer_bytes / 2);
     const auto qkv = random_bfloat16(backend_, size_t{1} * num_tokens * width);
     const auto out = backend_.allocate(size_t{2} * num_tokens * c.num_heads * c.head_dim);
