@@ -1,0 +1,16 @@
+// From a model folder to an engine.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/engine_core.h"
+
+namespace nanovllm {
+
+// Loads the Hugging Face model folder. Throws Error when it is missing, corrupt, unsupported or
+// does not fit.
+std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
+                                             const EngineConfig& config);
+
+}  // namespace nanovllm
