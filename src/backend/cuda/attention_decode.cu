@@ -2,13 +2,13 @@
 // memory, it must move 2 * num_kv_heads * head_dim elements a context token and nothing else to
 // speak of.
 //
-// Which tiles a warp computes: attention_decode_plan.h; how they come into shared memory:
-// attention_decode_ring.cuh; what the warp does to a tile: attention_decode_warp.cuh; how pieces of
-// a sequence and head that lie in several warps are put together: attention_decode_merge.cuh.
+// Which tiles a warp computes: attention_decode_plan.h; where they and the queries lie:
+// attention_decode_batch.cuh; how tiles come into shared memory: attention_decode_ring.cuh; what
+// the warp does to a tile: attention_decode_warp.cuh; how pieces of a sequence and head that lie in
+// several warps are put together: attention_decode_merge.cuh.
 #include <algorithm>
 
-#include "backend/cuda/attention.cuh"
-#include "backend/cuda/attention_decode_warp.cuh"
+#include "backend/cuda/attention_decode_batch.cuh"
 #include "backend/cuda/launch.cuh"
 
 namespace nanovllm::cuda {
@@ -18,40 +18,30 @@ constexpr int kStaticSharedBytes = 2 << 10;  // at most, of a block
 
 // kStores: qk_norm_rope_store's work is done on the way. A block fills a multiprocessor.
 template <int kDim, int kHeadTiles, bool kStores>
-struct DecodeKernel {
+struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
+  using Batch = DecodeBatch<kDim, kHeadTiles, kStores>;
+  using Batch::cache, Batch::p, Batch::part_heads, Batch::rope;
+  using Batch::kChunks;
+  using typename Batch::Rows;
   using Warp = DecodeWarp<kDim, kHeadTiles>;
   using Ring = TileRing<kDim>;
   using Layout = TileLayout<kDim>;
   using Head = MergedHead<kDim>;
-  static constexpr int kHeads = 8 * kHeadTiles;
   static constexpr int kWarps = kDim > 128 ? 4 : 8;
   static constexpr int kThreads = kWarps * 32;
   static_assert(!kStores || (2 * kDim <= kThreads && kHeadTiles == 1));
   static constexpr int kMinBlocks = kDim <= 128 && kHeadTiles == 1 ? 2 : 1;
 
   __nv_bfloat16* out;
-  const __nv_bfloat16* qkv;
-  __nv_bfloat16* cache;  // written where kStores
-  AttentionProblem p;
   AttentionWorkspace workspace;
-  Rope rope;             // where kStores
-  const int32_t* slots;  // [num_seqs], likewise
-  // Set at launch.
-  int parts, part_heads, units, stages;
+  int stages;
   DecodePlan plan;
   bool plan_is_new;  // from the predecessor
 
-  // Of a KV head's query heads a unit of work takes part_heads, or what is left.
-  __device__ int kv_head(int unit) const { return kStores ? unit : unit / parts; }
-  __device__ int first_head(int unit) const {
-    return kStores ? unit * p.group : unit / parts * p.group + unit % parts * kHeads;
-  }
-  __device__ int num_heads(int unit) const {
-    return kStores ? p.group : min(kHeads, p.group - unit % parts * kHeads);
-  }
   __device__ __nv_bfloat16* out_row(const Segment& s, int head) const {
     return out +
-           (static_cast<int64_t>(s.seq) * p.params.num_heads + first_head(s.unit) + head) * kDim;
+           (static_cast<int64_t>(s.seq) * p.params.num_heads + this->first_head(s.unit) + head) *
+               kDim;
   }
 
   // Shared memory: the warps' rings of tiles; for each warp, queries and then a piece; pieces of
@@ -86,60 +76,13 @@ struct DecodeKernel {
     return Ring::kAlignment + norms_offset() + (kStores ? (2 + kWarps) * kRowBytes : 0);
   }
 
-  __device__ int first_tile(int seq_len) const { return p.first_visible(seq_len - 1) / kTile; }
-  // There is one.
-  __device__ Segment segment_after(const Segment& s) const {
-    if (s.unit + 1 < units) return {s.seq, s.unit + 1, s.end, 2 * s.end - s.begin};
-    int seq = s.seq + 1, len = p.seq_lens[seq];
-    while (len == 0) len = p.seq_lens[++seq];
-    return {seq, 0, s.end, s.end + (len + kTile - 1) / kTile - first_tile(len)};
-  }
-
-  // Any behind the sequence's last.
-  __device__ int block_of(const Segment& s, int index) const {
-    return p.block_table[static_cast<int64_t>(s.seq) * p.block_table_stride +
-                         min(index, p.block_table_stride - 1)];
-  }
-  // Of a tile's first key among the rows of the cache.
-  __device__ int tile_row(int block, int unit, int tile_in_block) const {
-    const int head = 2 * block * p.kv.num_kv_heads + kv_head(unit);  // among all K and V
-    return head * p.kv.block_size + tile_in_block * kTile;
-  }
-  __device__ int64_t to_values() const {
-    return static_cast<int64_t>(p.kv.num_kv_heads) * p.kv.block_size * kDim;
-  }
-
-  __device__ void enter_segment(WarpWalk& walk) const {
-    const int tile = first_tile(p.seq_lens[walk.segment.seq]);
-    const int tiles = p.kv.block_size / kTile;
-    walk.block_index = tile / tiles;
-    walk.tile_in_block = tile - walk.block_index * tiles;
-    const int block = block_of(walk.segment, walk.block_index);
-    walk.next_block = block_of(walk.segment, walk.block_index + 1);
-    walk.row = tile_row(block, walk.segment.unit, walk.tile_in_block);
-  }
-  __device__ void advance(WarpWalk& walk) const {
-    if (++walk.index >= walk.end) {
-      walk.row = -1;
-    } else if (walk.index == walk.segment.end) {
-      walk.segment = segment_after(walk.segment);
-      enter_segment(walk);
-    } else if (++walk.tile_in_block * kTile < p.kv.block_size) {
-      walk.row += kTile;
-    } else {
-      walk.tile_in_block = 0;
-      walk.row = tile_row(walk.next_block, walk.segment.unit, 0);
-      walk.next_block = block_of(walk.segment, ++walk.block_index + 1);
-    }
-  }
-
   __device__ void run() const {
     extern __shared__ char dynamic[];
     __shared__ Barrier arrived[kWarps][kMaxStages];
     __shared__ Segment pieces[kWarps][2];  // of a segment that began before, in the warp
     char* const shared = dynamic + (-shared_window(dynamic) & (Ring::kAlignment - 1));
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const float norm = kStores ? load_norm() : 0;
+    const float norm = kStores ? this->load_norm() : 0;
     if (plan_is_new) wait_for_predecessor();
     const WarpWalk walk = plan.warps[blockIdx.x * kWarps + warp];
     const BlockShare share = plan.shares[blockIdx.x];
@@ -161,15 +104,15 @@ struct DecodeKernel {
     Segment current = walk.segment;
     const auto fetch = [&] {
       const __nv_bfloat16* keys = cache + static_cast<int64_t>(walk.row) * kDim;
-      ring.fetch(walk.row < 0 ? nullptr : keys, keys + to_values());
-      if (walk.row >= 0) advance(walk);
+      ring.fetch(walk.row < 0 ? nullptr : keys, keys + this->to_values());
+      if (walk.row >= 0) this->advance(walk);
     };
     int seq_len = walk.first_seq_len;
     float4 turn = {};
     if constexpr (kStores) {
       if (begin < end) {
         fetch();
-        turn = load_angles(seq_len, lane);
+        turn = this->load_angles(seq_len, lane);
       }
       if (threadIdx.x < 2 * kDim) norms(shared)[threadIdx.x] = norm;
       __syncthreads();
@@ -178,19 +121,19 @@ struct DecodeKernel {
     release_successor();
     if (begin == end) return;
     // Ahead of most tiles: what the memory is asked for first comes first.
-    Rows rows = load_rows(current, end, lane);
+    Rows rows = this->load_rows(current, end, lane);
 #pragma unroll 1
     for (int i = kStores ? 1 : 0; i < stages; ++i) fetch();
     Warp state;
     for (int index = begin; index < end;) {
       if (index == current.end) {
-        current = segment_after(current);
-        rows = load_rows(current, end, lane);
+        current = this->segment_after(current);
+        rows = this->load_rows(current, end, lane);
         seq_len = p.seq_lens[current.seq];
-        if constexpr (kStores) turn = load_angles(seq_len, lane);
+        if constexpr (kStores) turn = this->load_angles(seq_len, lane);
       }
       const int piece_begin = index, piece_end = min(current.end, end);
-      const int heads = num_heads(current.unit);
+      const int heads = this->num_heads(current.unit);
       const int first = p.first_visible(seq_len - 1);
       int tile = first / kTile + index - current.begin;
       const int new_tile = rows.slot >= 0 ? (seq_len - 1) / kTile : -1;
@@ -236,62 +179,12 @@ struct DecodeKernel {
     }
   }
 
-  // Four neighbours a lane of the cos and sin of a sequence's last position.
-  __device__ float4 load_angles(int seq_len, int lane) const {
-    const float* row = rope.cos_sin + static_cast<int64_t>(seq_len - 1) * kDim;
-    return lane * 4 < kDim ? *reinterpret_cast<const float4*>(row + lane * 4) : float4{};
-  }
-  // A thread's part of the norms' weights: q's, then k's.
-  __device__ float load_norm() const {
-    const float* norm = threadIdx.x < kDim ? rope.q_norm : rope.k_norm;
-    return norm == nullptr || threadIdx.x >= 2 * kDim ? 0 : norm[threadIdx.x % kDim];
-  }
-  // Of q, k or v, in their order.
-  __device__ const __nv_bfloat16* head_row(int seq, int head) const {
-    const int heads = p.params.num_heads + 2 * p.kv.num_kv_heads;
-    return qkv + (static_cast<int64_t>(seq) * heads + head) * kDim;
-  }
-
-  // A segment's queries and, where kStores, the newest token's key as the row behind them. `slot`
-  // is the token's if the warp is to store it, and `token` 8 elements a lane: of the key, then of
-  // the value.
-  struct Rows {
-    RowPart<kDim> part[kHeadTiles];
-    int slot;
-    uint4 token;
-  };
-  static constexpr int kChunks = kDim / 8;
-  __device__ static bool holds_value(int lane) { return lane >= kChunks && lane < 2 * kChunks; }
-
-  __device__ Rows load_rows(const Segment& s, int end, int lane) const {
-    const int heads = num_heads(s.unit);
-    Rows rows;
-    rows.slot = -1;
-    if constexpr (kStores) {
-      if (s.end <= end) rows.slot = slots[s.seq];
-    }
-#pragma unroll
-    for (int t = 0; t < kHeadTiles; ++t) {
-      const int head = 8 * t + lane / 4;
-      const __nv_bfloat16* source = nullptr;
-      if (head < heads) source = head_row(s.seq, first_head(s.unit) + head);
-      if (kStores && head == heads) source = head_row(s.seq, p.params.num_heads + s.unit);
-      rows.part[t].load(source, lane);
-    }
-    rows.token = {};
-    if (kStores && holds_value(lane)) {
-      const int head = p.params.num_heads + p.kv.num_kv_heads + s.unit;
-      rows.token = *reinterpret_cast<const uint4*>(head_row(s.seq, head) + lane % kChunks * 8);
-    }
-    return rows;
-  }
-
   // The rows into shared memory, where kStores normalised and turned; the newest token into the
   // cache. What is read on the way lies in shared memory: the copies that are under way would be
   // waited for.
   __device__ void prepare(Rows& rows, const float4& turn, const Segment& s, char* shared,
                           int lane) const {
-    const int warp = threadIdx.x / 32, heads = num_heads(s.unit), row = lane / 4;
+    const int warp = threadIdx.x / 32, heads = this->num_heads(s.unit), row = lane / 4;
     char* const target_rows = scratch(shared, warp);
     if constexpr (kStores) {
       float* const cos_sin = angles(shared, warp);
@@ -309,9 +202,9 @@ struct DecodeKernel {
       rows.token =
           *reinterpret_cast<const uint4*>(target_rows + heads * kQueryStride<kDim> + lane * 16);
     const int block = rows.slot / p.kv.block_size, offset = rows.slot - block * p.kv.block_size;
-    __nv_bfloat16* const target = cache +
-                                  p.kv.offset_in_block(block, offset, s.unit, holds_value(lane)) +
-                                  (lane % kChunks * 8 ^ KvView::swizzle(kDim, offset));
+    __nv_bfloat16* const target =
+        cache + p.kv.offset_in_block(block, offset, s.unit, Batch::holds_value(lane)) +
+        (lane % kChunks * 8 ^ KvView::swizzle(kDim, offset));
     if (lane < 2 * kChunks) *reinterpret_cast<uint4*>(target) = rows.token;
   }
 
@@ -336,7 +229,7 @@ struct DecodeKernel {
       const int place = __ffs(__ballot_sync(0xffffffffu, has_run && rank == run)) - 1;
       const int first_warp = max(place - 1, 0), slot = min(place, 1);
       const Segment segment = pieces[first_warp][slot];
-      if (head >= num_heads(segment.unit)) continue;
+      if (head >= this->num_heads(segment.unit)) continue;
       const bool continues = lane > first_warp && lane < kWarps && pieces[lane][0].seq >= 0 &&
                              pieces[lane][0].begin == segment.begin;
       const int n = 1 + __popc(__ballot_sync(0xffffffffu, continues));
@@ -372,10 +265,21 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
   kernel.run();
 }
 
+struct DecodeArguments {
+  __nv_bfloat16* out;
+  const __nv_bfloat16* qkv;
+  __nv_bfloat16* cache;
+  const AttentionProblem& p;
+  const AttentionWorkspace& workspace;
+  Rope rope = {};
+  const int32_t* slots = nullptr;
+};
+
 // False: too many sequences, or too little shared memory.
 template <typename Kernel>
-bool launch_decode(cudaStream_t stream, Kernel kernel) {
-  const AttentionProblem& p = kernel.p;
+bool launch_decode(cudaStream_t stream, const DecodeArguments& a) {
+  const AttentionProblem& p = a.p;
+  Kernel kernel = {{a.qkv, a.cache, p, a.rope, a.slots}, a.out, a.workspace};
   kernel.parts = div_up(p.group, Kernel::kHeads);
   kernel.part_heads = std::min(p.group, Kernel::kHeads);
   kernel.units = p.kv.num_kv_heads * kernel.parts;
@@ -383,13 +287,13 @@ bool launch_decode(cudaStream_t stream, Kernel kernel) {
   const int64_t most_tiles =
       int64_t{p.num_seqs} * kernel.units * p.block_table_stride * (p.kv.block_size / kTile);
   const int num_blocks = static_cast<int>(
-      std::min<int64_t>(kernel.workspace.num_multiprocessors,
+      std::min<int64_t>(a.workspace.num_multiprocessors,
                         div_up(most_tiles, kMinBlockTiles) + int64_t{p.num_seqs} * kernel.units));
-  const int most_bytes = kernel.workspace.max_shared_bytes - kStaticSharedBytes;
+  const int most_bytes = a.workspace.max_shared_bytes - kStaticSharedBytes;
   kernel.stages = kMaxStages;
   while (kernel.stages > 1 && kernel.shared_bytes() > most_bytes) --kernel.stages;
   if (kernel.shared_bytes() > most_bytes || p.num_seqs > DecodePlans::kMaxSeqs) return false;
-  const auto [plan, is_new] = kernel.workspace.plans->find(
+  const auto [plan, is_new] = a.workspace.plans->find(
       stream, {p.seq_lens, p.block_table, p.block_table_stride, p.num_seqs, p.params.window,
                p.kv.num_kv_heads, kernel.units, p.kv.block_size, num_blocks, Kernel::kWarps});
   kernel.plan = plan;
@@ -409,18 +313,17 @@ size_t attention_workspace_bytes(int num_multiprocessors) {
 bool launch_decode_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
                              __nv_bfloat16* cache, const AttentionProblem& problem,
                              const AttentionWorkspace& workspace) {
+  const DecodeArguments arguments = {out, qkv, cache, problem, workspace};
   bool is_done = false;
   with_head_dim(problem.kv.head_dim, [&](auto dim) {
     constexpr int kDim = decltype(dim)::value;
     if constexpr (kDim <= 128) {
       if (problem.group > 8) {
-        is_done = launch_decode(stream,
-                                DecodeKernel<kDim, 2, false>{out, qkv, cache, problem, workspace});
+        is_done = launch_decode<DecodeKernel<kDim, 2, false>>(stream, arguments);
         return;
       }
     }
-    is_done =
-        launch_decode(stream, DecodeKernel<kDim, 1, false>{out, qkv, cache, problem, workspace});
+    is_done = launch_decode<DecodeKernel<kDim, 1, false>>(stream, arguments);
   });
   return is_done;
 }
@@ -430,17 +333,12 @@ bool launch_store_and_decode_attention(cudaStream_t stream, __nv_bfloat16* out,
                                        const AttentionProblem& problem,
                                        const AttentionWorkspace& workspace, const Rope& rope,
                                        const int32_t* slots) {
+  const DecodeArguments arguments = {out, qkv, cache, problem, workspace, rope, slots};
   const int dim = problem.kv.head_dim;
   // The new key takes the place of a head.
   if (rope.rotary_dim != dim || problem.group >= 8) return false;
-  if (dim == 64) {
-    return launch_decode(
-        stream, DecodeKernel<64, 1, true>{out, qkv, cache, problem, workspace, rope, slots});
-  }
-  if (dim == 128) {
-    return launch_decode(
-        stream, DecodeKernel<128, 1, true>{out, qkv, cache, problem, workspace, rope, slots});
-  }
+  if (dim == 64) return launch_decode<DecodeKernel<64, 1, true>>(stream, arguments);
+  if (dim == 128) return launch_decode<DecodeKernel<128, 1, true>>(stream, arguments);
   return false;
 }
 
