@@ -91,6 +91,7 @@ __device__ inline int find_segment(const int* sums, int n, int x) {
 // Calls f(Constant<kDim>) and returns true if there is a tensor-core kernel for the head size.
 template <int n>
 struct Constant {
+  static_assert(is_tensor_core_dim(n));  // the cache is swizzled for these
   static constexpr int value = n;
 };
 template <typename F>
@@ -113,7 +114,9 @@ bool with_head_dim(int head_dim, F&& f) {
   }
 }
 
-// Both return false, and launch nothing, where the head size has no such kernel. bfloat16 only.
+// They return false, and launch nothing, where there is no such kernel: for the head size or group,
+// for a rotary embedding of part of a head, for more sequences or tiles than a plan takes, or on a
+// device with too little shared memory. bfloat16 only.
 bool launch_decode_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
                              __nv_bfloat16* cache, const AttentionProblem& problem,
                              const AttentionWorkspace& workspace);

@@ -7,6 +7,7 @@
 // the warp does to a tile: attention_decode_warp.cuh; how pieces of a sequence and head that lie in
 // several warps are put together: attention_decode_merge.cuh.
 #include <algorithm>
+#include <limits>
 
 #include "backend/cuda/attention_decode_batch.cuh"
 #include "backend/cuda/launch.cuh"
@@ -14,10 +15,14 @@
 namespace nanovllm::cuda {
 namespace {
 
-constexpr int kStaticSharedBytes = 2 << 10;  // at most, of a block
+constexpr int kStaticSharedBytes = 1 << 10;  // at most, of a block
+
+// Of a block. Half as many where a device's multiprocessors have too little shared memory for the
+// rings of more.
+constexpr int most_warps(int dim) { return dim > 128 ? 4 : 8; }
 
 // kStores: qk_norm_rope_store's work is done on the way. A block fills a multiprocessor.
-template <int kDim, int kHeadTiles, bool kStores>
+template <int kDim, int kHeadTiles, bool kStores, int kWarps>
 struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
   using Batch = DecodeBatch<kDim, kHeadTiles, kStores>;
   using Batch::cache, Batch::p, Batch::part_heads, Batch::rope;
@@ -27,9 +32,12 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
   using Ring = TileRing<kDim>;
   using Layout = TileLayout<kDim>;
   using Head = MergedHead<kDim>;
-  static constexpr int kWarps = kDim > 128 ? 4 : 8;
+  static constexpr int kNumWarps = kWarps;
   static constexpr int kThreads = kWarps * 32;
-  static_assert(!kStores || (2 * kDim <= kThreads && kHeadTiles == 1));
+  static_assert(!kStores || kHeadTiles == 1);
+  // A thread's part of the weights of the norms of q and k.
+  static constexpr int kNorms = (2 * kDim + kThreads - 1) / kThreads;
+  using Norms = float[kNorms];
   static constexpr int kMinBlocks = kDim <= 128 && kHeadTiles == 1 ? 2 : 1;
 
   __nv_bfloat16* out;
@@ -65,11 +73,11 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
   __host__ __device__ int norms_offset() const {
     return kWarps * (ring_bytes() + scratch_bytes() + part_bytes());
   }
-  __device__ float* norms(char* shared) const {
+  __device__ float* norms_of(char* shared) const {
     return reinterpret_cast<float*>(shared + norms_offset());
   }
   __device__ float* angles(char* shared, int warp) const {
-    return norms(shared) + (2 + warp) * kDim;
+    return norms_of(shared) + (2 + warp) * kDim;
   }
   int shared_bytes() const {
     constexpr int kRowBytes = kDim * static_cast<int>(sizeof(float));
@@ -82,22 +90,39 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
     __shared__ Segment pieces[kWarps][2];  // of a segment that began before, in the warp
     char* const shared = dynamic + (-shared_window(dynamic) & (Ring::kAlignment - 1));
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const float norm = kStores ? this->load_norm() : 0;
+    Norms norms = {};
+    if constexpr (kStores) load_norms(norms);
     if (plan_is_new) wait_for_predecessor();
     const WarpWalk walk = plan.warps[blockIdx.x * kWarps + warp];
     const BlockShare share = plan.shares[blockIdx.x];
     if (lane < 2) pieces[warp][lane].seq = -1;
     Ring ring(shared + warp * ring_bytes(), arrived[warp], stages);
-    stream(walk, norm, ring, shared, pieces[warp]);
+    stream(walk, norms, ring, shared, pieces[warp]);
     if (share.begin == share.end) return;
     __syncthreads();
     merge(share, shared, pieces);
   }
 
+  __device__ void load_norms(Norms& norms) const {
+#pragma unroll
+    for (int n = 0; n < kNorms; ++n) {
+      const uint32_t i = threadIdx.x + n * kThreads;
+      const float* norm = i < kDim ? rope.q_norm : rope.k_norm;
+      norms[n] = norm == nullptr || i >= 2 * kDim ? 0 : norm[i % kDim];
+    }
+  }
+  __device__ void keep_norms(const Norms& norms, char* shared) const {
+#pragma unroll
+    for (int n = 0; n < kNorms; ++n) {
+      const uint32_t i = threadIdx.x + n * kThreads;
+      if (i < 2 * kDim) norms_of(shared)[i] = norms[n];
+    }
+  }
+
   // All tiles of a warp; leaves unfinished pieces in shared memory. With kStores all but the new
   // tokens' keys and values are older than the predecessor, and so are the batch's lengths and
   // blocks: they are fetched before the wait.
-  __device__ void stream(WarpWalk walk, float norm, Ring& ring, char* shared,
+  __device__ void stream(WarpWalk walk, const Norms& norms, Ring& ring, char* shared,
                          Segment* pieces) const {
     const int begin = walk.index, end = walk.end;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -114,7 +139,7 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
         fetch();
         turn = this->load_angles(seq_len, lane);
       }
-      if (threadIdx.x < 2 * kDim) norms(shared)[threadIdx.x] = norm;
+      keep_norms(norms, shared);
       __syncthreads();
     }
     wait_for_predecessor();
@@ -190,7 +215,7 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
       float* const cos_sin = angles(shared, warp);
       if (lane * 4 < kDim) *reinterpret_cast<float4*>(cos_sin + lane * 4) = turn;
       __syncwarp();
-      const float* norm = norms(shared) + (row < heads ? 0 : kDim);
+      const float* norm = norms_of(shared) + (row < heads ? 0 : kDim);
       rows.part[0].norm_and_turn(rope.q_norm != nullptr ? norm : nullptr, rope.eps, cos_sin, lane);
     }
 #pragma unroll
@@ -275,7 +300,7 @@ struct DecodeArguments {
   const int32_t* slots = nullptr;
 };
 
-// False: too many sequences, or too little shared memory.
+// False: too many tiles for numbers of 32 bits, too many sequences, or too little shared memory.
 template <typename Kernel>
 bool launch_decode(cudaStream_t stream, const DecodeArguments& a) {
   const AttentionProblem& p = a.p;
@@ -284,23 +309,31 @@ bool launch_decode(cudaStream_t stream, const DecodeArguments& a) {
   kernel.part_heads = std::min(p.group, Kernel::kHeads);
   kernel.units = p.kv.num_kv_heads * kernel.parts;
   // No more blocks than the longest contexts of the block table can need.
-  const int64_t most_tiles =
-      int64_t{p.num_seqs} * kernel.units * p.block_table_stride * (p.kv.block_size / kTile);
-  const int num_blocks = static_cast<int>(
-      std::min<int64_t>(a.workspace.num_multiprocessors,
-                        div_up(most_tiles, kMinBlockTiles) + int64_t{p.num_seqs} * kernel.units));
+  const int64_t segments = int64_t{p.num_seqs} * kernel.units;
+  const int64_t most_tiles = segments * p.block_table_stride * (p.kv.block_size / kTile);
+  if (most_tiles > std::numeric_limits<int>::max() / 2 || p.num_seqs > DecodePlans::kMaxSeqs)
+    return false;
+  const int num_blocks = static_cast<int>(std::min<int64_t>(
+      a.workspace.num_multiprocessors, div_up(most_tiles, kMinBlockTiles) + segments));
   const int most_bytes = a.workspace.max_shared_bytes - kStaticSharedBytes;
   kernel.stages = kMaxStages;
   while (kernel.stages > 1 && kernel.shared_bytes() > most_bytes) --kernel.stages;
-  if (kernel.shared_bytes() > most_bytes || p.num_seqs > DecodePlans::kMaxSeqs) return false;
+  if (kernel.shared_bytes() > most_bytes) return false;
   const auto [plan, is_new] = a.workspace.plans->find(
       stream, {p.seq_lens, p.block_table, p.block_table_stride, p.num_seqs, p.params.window,
-               p.kv.num_kv_heads, kernel.units, p.kv.block_size, num_blocks, Kernel::kWarps});
+               p.kv.num_kv_heads, kernel.units, p.kv.block_size, num_blocks, Kernel::kNumWarps});
   kernel.plan = plan;
   kernel.plan_is_new = is_new;
   launch(stream, decode_attention_kernel<Kernel>, num_blocks, Kernel::kThreads,
          static_cast<size_t>(kernel.shared_bytes()), kernel);
   return true;
+}
+
+template <int kDim, int kHeadTiles, bool kStores>
+bool launch_with_room(cudaStream_t stream, const DecodeArguments& a) {
+  constexpr int kMost = most_warps(kDim);
+  return launch_decode<DecodeKernel<kDim, kHeadTiles, kStores, kMost>>(stream, a) ||
+         launch_decode<DecodeKernel<kDim, kHeadTiles, kStores, kMost / 2>>(stream, a);
 }
 
 }  // namespace
@@ -319,11 +352,11 @@ bool launch_decode_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv
     constexpr int kDim = decltype(dim)::value;
     if constexpr (kDim <= 128) {
       if (problem.group > 8) {
-        is_done = launch_decode<DecodeKernel<kDim, 2, false>>(stream, arguments);
+        is_done = launch_with_room<kDim, 2, false>(stream, arguments);
         return;
       }
     }
-    is_done = launch_decode<DecodeKernel<kDim, 1, false>>(stream, arguments);
+    is_done = launch_with_room<kDim, 1, false>(stream, arguments);
   });
   return is_done;
 }
@@ -335,10 +368,11 @@ bool launch_store_and_decode_attention(cudaStream_t stream, __nv_bfloat16* out,
                                        const int32_t* slots) {
   const DecodeArguments arguments = {out, qkv, cache, problem, workspace, rope, slots};
   const int dim = problem.kv.head_dim;
-  // The new key takes the place of a head.
+  // The new key takes the place of a head, and is normalised with the others or not at all.
   if (rope.rotary_dim != dim || problem.group >= 8) return false;
-  if (dim == 64) return launch_decode<DecodeKernel<64, 1, true>>(stream, arguments);
-  if (dim == 128) return launch_decode<DecodeKernel<128, 1, true>>(stream, arguments);
+  if ((rope.q_norm == nullptr) != (rope.k_norm == nullptr)) return false;
+  if (dim == 64) return launch_with_room<64, 1, true>(stream, arguments);
+  if (dim == 128) return launch_with_room<128, 1, true>(stream, arguments);
   return false;
 }
 

@@ -79,11 +79,6 @@ struct DecodeBatch {
     const float* row = rope.cos_sin + static_cast<int64_t>(seq_len - 1) * kDim;
     return lane * 4 < kDim ? *reinterpret_cast<const float4*>(row + lane * 4) : float4{};
   }
-  // A thread's part of the norms' weights: q's, then k's.
-  __device__ float load_norm() const {
-    const float* norm = threadIdx.x < kDim ? rope.q_norm : rope.k_norm;
-    return norm == nullptr || threadIdx.x >= 2 * kDim ? 0 : norm[threadIdx.x % kDim];
-  }
   // Of q, k or v, in their order.
   __device__ const __nv_bfloat16* head_row(int seq, int head) const {
     const int heads = p.params.num_heads + 2 * p.kv.num_kv_heads;

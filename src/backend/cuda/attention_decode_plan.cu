@@ -120,16 +120,19 @@ DecodePlan DecodePlans::plan(size_t slot) const {
 }
 
 DecodePlans::Found DecodePlans::find(cudaStream_t stream, const DecodeProblem& problem) {
+  const uint64_t generation = generation_.load(std::memory_order_relaxed);
   for (size_t slot = 0; slot < known_.size(); ++slot) {
-    if (known_[slot] == problem) return {plan(slot), false};
+    const Known& known = known_[slot];
+    if (known.generation == generation && known.problem == problem) return {plan(slot), false};
   }
   NANOVLLM_CHECK(problem.num_seqs <= kMaxSeqs && problem.num_warps <= kMaxDecodeWarps &&
                  problem.num_blocks <= num_multiprocessors_);
   const size_t slot = std::exchange(next_, 1 - next_);
-  known_[slot] = problem;
+  known_[slot] = {};
   const bool few = has_few_segments(problem);
   const size_t ints = static_cast<size_t>(problem.num_seqs + 1) * (few ? 2 : 1);
   launch(stream, plan_kernel, 1, kThreads, ints * sizeof(int), problem, plan(slot), few);
+  known_[slot] = {problem, generation};
   return {plan(slot), true};
 }
 

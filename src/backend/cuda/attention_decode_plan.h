@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "backend/cuda/memory.h"
@@ -68,8 +69,9 @@ class DecodePlans {
  public:
   explicit DecodePlans(int num_multiprocessors);
 
-  // After anything was written that a problem points to, and where a graph begins or ends.
-  void forget() { known_ = {}; }
+  // After anything was written that a problem points to, and where a graph begins or ends. Any
+  // thread may.
+  void forget() { generation_.fetch_add(1, std::memory_order_relaxed); }
 
   struct Found {
     DecodePlan plan;
@@ -86,7 +88,12 @@ class DecodePlans {
 
   const int num_multiprocessors_;
   DeviceBuffer memory_;
-  std::array<DecodeProblem, 2> known_;
+  struct Known {
+    DecodeProblem problem;
+    uint64_t generation = 0;  // of forget()
+  };
+  std::array<Known, 2> known_;
+  std::atomic<uint64_t> generation_ = 1;
   size_t next_ = 0;
 };
 

@@ -117,7 +117,7 @@ struct DecodeWarp {
   float o[kHeadTiles][kSteps][4];  // elements 16i + r (first two) and 16i + r + 8, heads 2c, 2c + 1
   float largest[kHeadTiles][2], total[kHeadTiles][2];  // of heads 2c, 2c + 1; total: of this lane
 
-  // `queries`: rows in shared memory, zeros behind the last head.
+  // `queries`: rows in shared memory; what is behind the last head does not matter.
   __device__ void begin(const char* queries, int lane) {
     const uint32_t source = shared_address(queries) + lane % 8 * kQueryStride<kDim> + lane / 8 * 16;
 #pragma unroll

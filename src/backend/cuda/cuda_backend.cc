@@ -151,7 +151,7 @@ void CudaBackend::store_and_attend(Tensor out, Tensor qkv, const RopeParams& rop
                                    const KvCache& cache, const AttentionParams& params,
                                    const ForwardBatch& batch) {
   const bool is_done =
-      !deterministic_ && batch.num_decodes == batch.num_tokens &&
+      !deterministic_ && batch.num_tokens > 0 && batch.num_decodes == batch.num_tokens &&
       cuda::launch_store_and_decode_attention(stream_, out.data, qkv.data, qkv.dtype, rope, cache,
                                               params, batch, attention_workspace());
   if (!is_done) Backend::store_and_attend(out, qkv, rope, cache, params, batch);

@@ -37,6 +37,7 @@ std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
   try {
     ops();
   } catch (...) {
+    decode_plans_->forget();
     cudaStreamEndCapture(stream_, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
     cudaGetLastError();
