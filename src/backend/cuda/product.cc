@@ -83,9 +83,16 @@ void CublasProducts::multiply(cudaStream_t stream, Tensor out, Tensor x, const v
   const cublasLtMatmulAlgo_t chosen = algorithm(shape_of_algorithm);
   const Problem problem(shape);
   const float one = 1, beta = accumulate ? 1 : 0;
-  NANOVLLM_CUDA_CHECK(cublasLtMatmul(handle_, problem.description, &one, weight, problem.weight,
-                                     x.data, problem.x, &beta, out.data, problem.out, out.data,
-                                     problem.out, &chosen, workspace_, workspace_bytes_, stream));
+  const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return cublasLtMatmul(handle_, problem.description, &one, weight, problem.weight, x.data,
+                          problem.x, &beta, out.data, problem.out, out.data, problem.out,
+                          &algorithm, workspace_, workspace_bytes_, stream);
+  };
+  cublasStatus_t status = run(chosen);
+  // An algorithm need not take fewer rows than it was chosen for.
+  if (status != CUBLAS_STATUS_SUCCESS && shape != shape_of_algorithm)
+    status = run(algorithm(shape));
+  check(status, "cublasLtMatmul");
 }
 
 }  // namespace nanovllm::cuda
