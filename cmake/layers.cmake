@@ -43,7 +43,10 @@ function(nanovllm_tests)
         target_compile_options(${name}_tests PRIVATE -fno-sanitize=undefined)
       endif()
       target_compile_definitions(${name}_tests PRIVATE NANOVLLM_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
-      gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES TIMEOUT 600)
+      # Ranks of tests may share a GPU: to load a kernel when it is first used would wait for the device, and so for
+      # another rank's kernel that waits for this rank's.
+      gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
+        PROPERTIES TIMEOUT 600 ENVIRONMENT CUDA_MODULE_LOADING=EAGER)
     endif()
   endforeach()
 endfunction()

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <latch>
 #include <thread>
 
@@ -24,12 +23,6 @@ struct Case {
   bool share_a_gpu = false;
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-
-#ifdef NANOVLLM_WITH_CUDA
-// To load a kernel when it is first used waits for the device, and with it, where ranks share one,
-// for a kernel that waits for this rank.
-[[maybe_unused]] const int kLoadsKernelsAtOnce = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-#endif
 
 std::vector<Case> cases() {
   std::vector<Case> all;
