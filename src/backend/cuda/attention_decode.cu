@@ -88,7 +88,7 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
     extern __shared__ char dynamic[];
     __shared__ Barrier arrived[kWarps][kMaxStages];
     __shared__ Segment pieces[kWarps][2];  // of a segment that began before, in the warp
-    char* const shared = dynamic + (-shared_window(dynamic) & (Ring::kAlignment - 1));
+    char* const shared = dynamic + (-shared_address(dynamic) & (Ring::kAlignment - 1));
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     Norms norms = {};
     if constexpr (kStores) load_norms(norms);

@@ -6,11 +6,9 @@
 
 #include <cstdint>
 
-namespace nanovllm::cuda {
+#include "backend/cuda/mma.cuh"
 
-__device__ inline uint32_t shared_window(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+namespace nanovllm::cuda {
 
 // A phase ends when all arrivals are there and all bytes announced.
 class Barrier {
@@ -38,7 +36,7 @@ class Barrier {
         "r"(parity)
         : "memory");
   }
-  __device__ uint32_t address() const { return shared_window(this); }
+  __device__ uint32_t address() const { return shared_address(this); }
 
  private:
   uint64_t state_;

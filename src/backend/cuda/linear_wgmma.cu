@@ -29,7 +29,7 @@ constexpr int kThreads = kConsumers + 64;   // a warp for the copies, one for th
 
 struct Barriers {
   Barrier w[kMaxStages], x[kMaxStages];  // a unit is there
-  Barrier free[kMaxStages];              // a unit of x and its weights are used up
+  Barrier free[kMaxStages];              // a unit of x is used up
   Barrier sums;                          // the other blocks' have come
 };
 
@@ -76,7 +76,6 @@ class Producer {
         feature_(tile * part_features),
         w_chunk_(first_chunk),
         x_chunk_(first_chunk),
-        end_(first_chunk + plan.units * plan.unit),
         barriers_(barriers) {}
 
   __device__ void fetch_weights() {
@@ -93,8 +92,7 @@ class Producer {
       barriers_.x[unit].expect(plan_.x_bytes);
   }
 
-  // x, and the weights that found no place as yet.
-  __device__ void fetch_all() {
+  __device__ void fetch_all_x() {
     Turn freed;
 #  pragma unroll 1
     for (int unit = 0; unit < plan_.units; ++unit) {
@@ -102,7 +100,6 @@ class Producer {
         barriers_.free[freed.stage].wait(freed.parity);
         barriers_.x[freed.stage].expect(plan_.x_bytes);
         freed.next(1, plan_.x_stages);
-        if (w_chunk_ < end_) fetch_weights();
       }
       fetch_x();
     }
@@ -121,7 +118,6 @@ class Producer {
   char* const shared_;
   const int feature_;
   int w_chunk_, x_chunk_;
-  const int end_;
   Turn w_turn_, x_turn_;
   Barriers& barriers_;
 };
@@ -133,8 +129,8 @@ __device__ void multiply(float (&sums)[kRows / 2], const WgmmaPlan& plan, char* 
   constexpr int kXChunk = kRows * kChunk * 2 / 16;  // in the coin of descriptions
   const int w_chunk = plan.features * kChunk * 2 / 16;
   const int w_unit = plan.w_bytes / 16, x_unit = plan.x_bytes / 16;
-  const uint64_t w = describe_tile(shared_window(shared));
-  const uint64_t x = describe_tile(shared_window(shared) + plan.x_offset);
+  const uint64_t w = describe_tile(shared_address(shared));
+  const uint64_t x = describe_tile(shared_address(shared) + plan.x_offset);
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   Turn w_turn(group, plan.w_stages), x_turn(group, plan.x_stages);
   int previous = -1;
@@ -244,7 +240,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ char dynamic[];
   __shared__ Barriers barriers;
   release_successor();
-  char* shared = dynamic + (-shared_window(dynamic) & 1023);
+  char* shared = dynamic + (-shared_address(dynamic) & 1023);
   const int tile = static_cast<int>(blockIdx.y), rank = static_cast<int>(blockIdx.x);
   Producer producer(w_map, x_map, plan, shared, tile, rank * plan.units * plan.unit,
                     kPairs ? plan.features / 2 : plan.features, barriers);
@@ -274,7 +270,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   wait_for_predecessor();
   if (copies) {
-    producer.fetch_all();
+    producer.fetch_all_x();
   } else if (threadIdx.x >= kConsumers + 32) {
     if (p.norm.weighted != nullptr)
       fetch_scale(p, reinterpret_cast<float*>(shared + plan.scale_offset));

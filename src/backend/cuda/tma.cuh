@@ -22,7 +22,7 @@ __device__ inline void load_box(void* target, const CUtensorMap& map, int row, i
                                 const Barrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%2, %3, %2, %4}], [%5], %6;" ::"r"(shared_window(target)),
+      "[%0], [%1, {%2, %3, %2, %4}], [%5], %6;" ::"r"(shared_address(target)),
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(0), "r"(row), "r"(chunk), "r"(barrier.address()),
       "l"(kOnce ? kEvictFirst : kEvictNormal)
       : "memory");
@@ -36,7 +36,7 @@ __device__ inline void store_remote(const void* target, const Barrier& barrier, 
       "mapa.shared::cluster.u32 data, %0, %2;\n"
       "mapa.shared::cluster.u32 bar, %1, %2;\n"
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [data], {%3, %4, %5, %6}, "
-      "[bar];\n}" ::"r"(shared_window(target)),
+      "[bar];\n}" ::"r"(shared_address(target)),
       "r"(barrier.address()), "r"(rank), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
       : "memory");
 }
