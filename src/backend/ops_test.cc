@@ -314,7 +314,7 @@ bool fuses_layer_tail(const BackendCase& backend, DType act) {
   return backend.name == "cuda" && act == DType::kBFloat16;
 }
 
-// Tails of 9 to 64 rows, of layers that are large enough.
+// Tails of 9 to 128 rows, of layers that are large enough.
 bool fuses_many_rows([[maybe_unused]] const BackendCase& backend, [[maybe_unused]] DType act) {
 #ifdef NANOVLLM_WITH_CUDA
   int major = 0, minor = 0;
@@ -365,16 +365,16 @@ TEST_P(Ops, LayerTailOfManyRowsIsWhatItsStepsAre) {
   const struct {
     std::vector<int> row_counts;
     TailShape shape;
-  } cases[] = {{{9, 16, 17, 31, 32, 33, 48, 64, 65}, kSmallQwen},
-               {{16, 31, 50}, {1024, 2048, 3072, 0, true, Activation::kGelu, 1}},
+  } cases[] = {{{9, 16, 17, 31, 32, 33, 48, 64, 65, 96, 97, 128, 129}, kSmallQwen},
+               {{16, 31, 50, 90, 111}, {1024, 2048, 3072, 0, true, Activation::kGelu, 1}},
                // Tiles with features missing.
-               {{11, 32, 48, 61}, {960, 2048, 2560, 6000, true, Activation::kGeluTanh}}};
+               {{11, 32, 48, 61, 70, 127}, {960, 2048, 2560, 6000, true, Activation::kGeluTanh}}};
   for (const auto& [row_counts, shape] : cases) {
     TailFixture layer(*backend, act(), shape, random);
     for (const int rows : row_counts) {
       layer.begin(rows, random);
       const bool is_done = layer.run();
-      EXPECT_EQ(is_done, rows <= 64);
+      EXPECT_EQ(is_done, rows <= 128);
       if (is_done) layer.expect_what_steps_give();
     }
   }
@@ -397,7 +397,7 @@ TEST_P(Ops, LayerTailRepeatsItselfInGraphs) {
   const auto backend = make();
   Random random(11);
   TailFixture layer(*backend, act(), kSmallQwen, random);
-  for (const int rows : {1, 8, 3, 9, 32, 17, 48, 64}) {
+  for (const int rows : {1, 8, 3, 9, 32, 17, 48, 64, 80, 128}) {
     layer.begin(rows, random);
     const bool is_done = layer.run();
     ASSERT_EQ(is_done, rows <= 8 || fuses_many_rows(backend_case(), act()));

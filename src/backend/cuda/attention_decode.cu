@@ -86,7 +86,7 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
 
   __device__ void run() const {
     extern __shared__ char dynamic[];
-    __shared__ Barrier arrived[kWarps][kMaxStages];
+    __shared__ Barrier arrived[kWarps][kMaxTileStages];
     __shared__ Segment pieces[kWarps][2];  // of a segment that began before, in the warp
     char* const shared = dynamic + (-shared_address(dynamic) & (Ring::kAlignment - 1));
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -316,7 +316,7 @@ bool launch_decode(cudaStream_t stream, const DecodeArguments& a) {
   const int num_blocks = static_cast<int>(std::min<int64_t>(
       a.workspace.num_multiprocessors, div_up(most_tiles, kMinBlockTiles) + segments));
   const int most_bytes = a.workspace.max_shared_bytes - kStaticSharedBytes;
-  kernel.stages = kMaxStages;
+  kernel.stages = kMaxTileStages;
   while (kernel.stages > 1 && kernel.shared_bytes() > most_bytes) --kernel.stages;
   if (kernel.shared_bytes() > most_bytes) return false;
   const auto [plan, is_new] = a.workspace.plans->find(

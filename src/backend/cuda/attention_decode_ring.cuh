@@ -1,7 +1,8 @@
 // A warp's tiles of keys and values on their way from memory: a ring of stages in shared memory, of
-// 16 tokens' keys and values each, as they lie in the cache. Enough bytes must be under way to
-// cover the latency of the memory; from sm_90 on the copy engine brings a tile at one thread's
-// word.
+// 16 tokens' keys and values each, as they lie in the cache. Two of eight warps cover the latency
+// of the memory; more would wait for each other, keep a multiprocessor from the blocks of the
+// kernels before and after, and let warps end at different times. From sm_90 on the copy engine
+// brings a tile at one thread's word.
 #pragma once
 
 #include "backend/cuda/attention_decode_plan.h"
@@ -10,7 +11,7 @@
 
 namespace nanovllm::cuda {
 
-constexpr int kMaxStages = 4;
+constexpr int kMaxTileStages = 2;
 
 template <int kDim>
 class TileRing {
@@ -19,7 +20,7 @@ class TileRing {
   static constexpr int kTileBytes = 2 * kHalfBytes;
   static constexpr int kAlignment = 128;  // see copy_bulk()
 
-  // `data`: stages * kTileBytes. `arrived`: [kMaxStages] in shared memory.
+  // `data`: stages * kTileBytes. `arrived`: [kMaxTileStages] in shared memory.
   __device__ TileRing(char* data, Barrier* arrived, int stages)
       : data_(data), arrived_(arrived), stages_(stages) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -83,15 +84,10 @@ class TileRing {
  private:
   // Until the oldest of the ring's groups of copies has arrived.
   __device__ void wait_for_groups() const {
-    switch (stages_) {
-      case 1:
-        return wait_for_copies<0>();
-      case 2:
-        return wait_for_copies<1>();
-      case 3:
-        return wait_for_copies<2>();
-      default:
-        return wait_for_copies<3>();
+    if (stages_ == 1) {
+      wait_for_copies<0>();
+    } else {
+      wait_for_copies<1>();
     }
   }
 

@@ -1,4 +1,4 @@
-// Matrix products of 9 to 64 rows on Hopper: y[R,N] = x[R,K] W[N,K]^T, bound by the 2 N K bytes of
+// Matrix products of 9 to 128 rows on Hopper: y[R,N] = x[R,K] W[N,K]^T, bound by the 2 N K bytes of
 // weights, if all of a block's weights are on their way at once and do not wait for x.
 //
 // A block computes 64 features (the tensor cores' M) of all rows (their N), so that few rows waste
@@ -342,8 +342,12 @@ void launch_wgmma(cudaStream_t stream, const WgmmaProduct& p, const cudaDevicePr
       return launch_rows<32>(stream, p, plan);
     case 48:
       return launch_rows<48>(stream, p, plan);
-    default:
+    case 64:
       return launch_rows<64>(stream, p, plan);
+    case 96:
+      return launch_rows<96>(stream, p, plan);
+    default:
+      return launch_rows<128>(stream, p, plan);
   }
 }
 

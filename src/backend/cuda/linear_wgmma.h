@@ -36,7 +36,7 @@ struct WgmmaProduct {
 };
 
 // More rows are left to cuBLASLt.
-constexpr int kMaxWgmmaRows = 64;
+constexpr int kMaxWgmmaRows = 128;
 constexpr int kMaxSplitNorm = 8192;  // elements of a row
 
 // Parts of a row's squares that a product of so many features and kAdd leaves.

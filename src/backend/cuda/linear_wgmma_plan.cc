@@ -39,10 +39,13 @@ void divide(WgmmaPlan& plan, const WgmmaProduct& p, int multiprocessors) {
     if (tiles <= multiprocessors && tiles * 2 > multiprocessors) plan.features = kFewer;
   }
   plan.tiles = tiles_of(p, plan.features);
-  // To exchange sums takes as long as to fetch a third of the weights on fewer multiprocessors;
-  // with half the products to do, two blocks share one well while x is small.
+  // To exchange sums takes as long as to fetch a third of the weights on fewer multiprocessors,
+  // unless there are more rows than features; with half the products to do, two blocks share one
+  // well while x is small. Clusters of eight with so many rows find no room side by side.
+  const bool many_rows = plan.rows > kTileFeatures;
   int most = multiprocessors;
-  if (p.epilogue == Epilogue::kStore) most = multiprocessors * 2 / 3;
+  if (p.epilogue == Epilogue::kStore && !many_rows) most = multiprocessors * 2 / 3;
+  if (p.epilogue == Epilogue::kAdd && many_rows) most = multiprocessors / 2;
   if (pairs && plan.rows == 32) most = multiprocessors * 2;
   plan.k_blocks = k_blocks_of(p, plan.tiles, most);
 }
@@ -80,7 +83,8 @@ WgmmaPlan plan_wgmma(const WgmmaProduct& p, int multiprocessors) {
   if (p.rows > kMaxWgmmaRows || p.in_features % kChunk != 0 || p.out_features % 16 != 0) return {};
   if (p.next_norm.weighted != nullptr && p.out_features > kMaxSplitNorm) return {};
   WgmmaPlan plan;
-  plan.rows = (p.rows + 15) / 16 * 16;
+  const int step = p.rows <= 64 ? 16 : 32;  // of the rows there are kernels for
+  plan.rows = (p.rows + step - 1) / step * step;
   divide(plan, p, multiprocessors);
   const int chunks = p.in_features / kChunk / plan.k_blocks;
   plan.unit = 1;
