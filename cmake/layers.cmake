@@ -46,7 +46,7 @@ function(nanovllm_tests)
       # Ranks of tests may share a GPU: to load a kernel when it is first used would wait for the device, and so for
       # another rank's kernel that waits for this rank's.
       gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
-        PROPERTIES TIMEOUT 600 ENVIRONMENT CUDA_MODULE_LOADING=EAGER)
+        PROPERTIES TIMEOUT 600 ENVIRONMENT "CUDA_MODULE_LOADING=EAGER;CUDA_DEVICE_MAX_CONNECTIONS=32")
     endif()
   endforeach()
 endfunction()

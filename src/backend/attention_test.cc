@@ -84,6 +84,49 @@ TEST_P(Attention, StoringAndAttendingInOnePassMatchesReference) {
   }
 }
 
+TEST_P(Attention, OnePassMatchesReferenceForEveryGroupSize) {
+  const auto backend = make();
+  for (const int dim : {64, 128}) {
+    for (const int heads : {1, 5, 7, 8, 16}) {
+      for (const float soft_cap : {0.f, 3.f}) {
+        Variant variant;
+        variant.norm_and_rope = variant.one_pass = variant.repeats = true;
+        variant.soft_cap = soft_cap;
+        const Sequences sequences({2 * heads, 2, dim, 16, dim}, act(), {1, 70, 16, 17}, 160);
+        expect_reference(
+            sequences,
+            sequences.run(*backend, prefilled_then_decoded(sequences.lengths()), variant), variant);
+      }
+    }
+  }
+}
+
+// A context that more than a few of a device's blocks share.
+TEST_P(Attention, DecodesOfLongContextsMatchReference) {
+  const auto backend = make();
+  for (const bool one_pass : {false, true}) {
+    Variant variant;
+    variant.norm_and_rope = variant.one_pass = one_pass;
+    const Sequences sequences({2, 1, 64, 256, 64}, act(), {full_or_reduced(1500, 300), 40}, 170);
+    expect_reference(sequences,
+                     sequences.run(*backend, prefilled_then_decoded(sequences.lengths()), variant),
+                     variant);
+  }
+}
+
+// More than a device plans for at once.
+TEST_P(Attention, MatchesReferenceForVeryManySequences) {
+  const auto backend = make();
+  const std::vector<int> lengths(full_or_reduced(16385, 400), 2);
+  const Sequences sequences({1, 1, 64, 16, 64}, act(), lengths, 180);
+  for (const bool one_pass : {false, true}) {
+    Variant variant;
+    variant.norm_and_rope = variant.one_pass = one_pass;
+    expect_reference(sequences, sequences.run(*backend, prefilled_then_decoded(lengths), variant),
+                     variant);
+  }
+}
+
 // Many sequences, whose contexts a device may deal out in pieces of equal size.
 TEST_P(Attention, DecodesMatchReferenceInLargeRaggedBatches) {
   const auto backend = make();

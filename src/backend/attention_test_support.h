@@ -31,6 +31,7 @@ struct Variant {
   bool norm_and_rope = false;  // else queries and keys are used as they are
   bool one_pass = false;       // store_and_attend
   int num_padding = 0;         // rows of sequences without tokens behind a step of decodes
+  bool repeats = false;        // steps run twice, and find their tokens stored the second time
 };
 
 // New tokens of a sequence in a step.
@@ -82,7 +83,8 @@ class Sequences {
       outputs.emplace_back(act_, std::initializer_list<int64_t>{length, out_width()});
     std::vector<int> computed(lengths_.size(), 0);
     for (const Step& step : steps) {
-      const HostTensor out = run_step(backend, cache, step, computed, variant);
+      HostTensor out = run_step(backend, cache, step, computed, variant, false);
+      if (variant.repeats) out = run_step(backend, cache, step, computed, variant, true);
       int row = 0;
       for (const Chunk& chunk : step) {
         for (int i = 0; i < chunk.num_new; ++i, ++row) {
@@ -167,7 +169,8 @@ class Sequences {
   };
 
   HostTensor run_step(Backend& backend, Cache& cache, const Step& step,
-                      const std::vector<int>& computed, const Variant& variant) const {
+                      const std::vector<int>& computed, const Variant& variant,
+                      bool are_stored) const {
     std::vector<int32_t> positions, slots, query_start_loc = {0}, seq_lens, tables;
     ForwardBatch batch;
     std::vector<char> qkv_bytes;
@@ -176,8 +179,9 @@ class Sequences {
       for (int i = 0; i < chunk.num_new; ++i) {
         const int position = computed[chunk.seq] + i;
         positions.push_back(position);
-        slots.push_back(table[position / shape_.block_size] * shape_.block_size +
-                        position % shape_.block_size);
+        const int slot =
+            table[position / shape_.block_size] * shape_.block_size + position % shape_.block_size;
+        slots.push_back(are_stored ? -1 : slot);
         const auto row = qkv_[chunk.seq].row(position);
         qkv_bytes.insert(qkv_bytes.end(), row.begin(), row.end());
       }
