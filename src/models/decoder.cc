@@ -1,5 +1,6 @@
 #include "models/decoder.h"
 
+#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -35,6 +36,12 @@ class Decoder final : public Model {
   void load(const ModelContext& context, const DecoderOptions& options);
   // A backend's refusal would not say which flag asks for so much.
   void check_rope_memory(int max_model_len) const;
+  // From the residual stream to the first layer's qkv.
+  void enter_layers(Step& step) const;
+  // All layers, with what hidden holds in the end the rows of the logits; one half of the batch
+  // beside the other, where the backend wants that.
+  void compute_layers(Step& step, std::span<const KvCache> kv_caches) const;
+  void compute_in_lanes(const ForwardBatch& batch, std::span<const KvCache> kv_caches) const;
   // From a layer's attention to the next one's qkv, or to the hidden rows of the logits; at once
   // where the backend can.
   void finish_layer(Step& step, int i) const;
@@ -47,6 +54,7 @@ class Decoder final : public Model {
   const ShardSizes sizes_;
   int64_t num_parameters_ = 0;
   int64_t weight_bytes_ = 0;
+  int64_t layer_bytes_ = 0;  // of a layer's matrices, as they are in dtype
   WeightStorage storage_;
   std::optional<Workspace> workspace_;
 
@@ -95,6 +103,10 @@ void Decoder::load(const ModelContext& context, const DecoderOptions& options) {
   loader.constant(&cos_sin, rope_table(rope_frequencies(config_), context.max_model_len));
   workspace_.emplace(context, sizes_);
   storage_ = loader.finish();
+  for (const LinearWeight* weight :
+       {&layers_[0].attention.input_proj(), &layers_[0].attention.output_proj(),
+        &layers_[0].mlp.gate_up_proj(), &layers_[0].mlp.down_proj()})
+    layer_bytes_ += weight->in_features * weight->out_features * size_of(weight->dtype);
   cos_sin_ = Tensor(const_cast<float*>(cos_sin), DType::kFloat32,
                     {context.max_model_len, config_.head_dim});
   num_parameters_ = loader.num_parameters();
@@ -138,12 +150,27 @@ bool Decoder::finish_layer_at_once(Step& step, int i) const {
                              step.x.attention, step.x.mlp, tail);
 }
 
+void Decoder::enter_layers(Step& step) const {
+  backend_.rms_norm(step.x.hidden, step.x.residual, layers_[0].input_norm, config_.rms_norm_eps, 0);
+  layers_[0].attention.read(step);
+}
+
 void Decoder::forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) {
   NANOVLLM_CHECK(kv_caches.size() == layers_.size());
   Step step{backend_, communicator_, batch, workspace_->activations(batch.num_tokens)};
   embedding_.forward(step);
-  backend_.rms_norm(step.x.hidden, step.x.residual, layers_[0].input_norm, config_.rms_norm_eps, 0);
-  layers_[0].attention.read(step);
+  if (communicator_.world_size() == 1 && batch.num_tokens <= workspace_->max_lane_tokens() &&
+      backend_.wants_lanes(batch, layer_bytes_)) {
+    compute_in_lanes(batch, kv_caches);
+  } else {
+    compute_layers(step, kv_caches);
+  }
+  last_hidden_ = step.x.hidden.first_rows(batch.num_logits);
+}
+
+void Decoder::compute_layers(Step& step, std::span<const KvCache> kv_caches) const {
+  const ForwardBatch& batch = step.batch;
+  enter_layers(step);
   for (int i = 0; i < num_layers(); ++i) {
     const DecoderLayer& layer = layers_[i];
     const bool is_last = i + 1 == num_layers();
@@ -156,7 +183,30 @@ void Decoder::forward(const ForwardBatch& batch, std::span<const KvCache> kv_cac
     if (is_last && batch.num_logits < batch.num_tokens) workspace_->keep_rows(step);
     if (!finish_layer_at_once(step, i)) finish_layer(step, i);
   }
-  last_hidden_ = step.x.hidden.first_rows(batch.num_logits);
+}
+
+void Decoder::compute_in_lanes(const ForwardBatch& batch,
+                               std::span<const KvCache> kv_caches) const {
+  const int n = batch.num_tokens;
+  const std::array batches = {decodes_of(batch, 0, n / 2), decodes_of(batch, n / 2, n)};
+  std::array steps = {
+      Step{backend_, communicator_, batches[0], workspace_->lane_activations(0, n)},
+      Step{backend_, communicator_, batches[1], workspace_->lane_activations(1, n)}};
+  const auto in_each_lane = [&](auto&& f) {
+    for (const int lane : {0, 1}) {
+      backend_.use_lane(lane);
+      f(steps[lane]);
+    }
+  };
+  backend_.begin_lanes();
+  in_each_lane([&](Step& step) { enter_layers(step); });
+  for (int i = 0; i < num_layers(); ++i) {
+    in_each_lane([&](Step& step) {
+      layers_[i].attention.attend(step, kv_caches[i], cos_sin_);
+      if (!finish_layer_at_once(step, i)) finish_layer(step, i);
+    });
+  }
+  backend_.end_lanes();
 }
 
 Tensor Decoder::logits(int begin, int end) {

@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/backend_cases.h"
+#include "base/testing.h"
 #include "models/testing.h"
 
 namespace nanovllm {
@@ -151,6 +152,38 @@ TEST_P(Golden, Bfloat16IsAsExactAsTransformers) {
     };
     record(backend.name, ours);
     record("transformers", theirs);
+  }
+}
+
+// Steps that a device may compute in halves, side by side.
+TEST_P(Golden, LargeStepsOfDecodesAreAsExact) {
+  constexpr int kSequences = test::full_or_reduced(ModelRig::kMaxSequences, 12);
+  constexpr size_t kTokens = 16;
+  for (const test::BackendCase& backend : test::backends()) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      SCOPED_TRACE(backend.name + " " + to_string(dtype));
+      ModelRig rig(golden_dir(GetParam()), dtype, backend.make(2), 16);
+      std::vector<double> ours, theirs;
+      for (size_t t = 0; t < kTokens; ++t) {
+        std::vector<Chunk> chunks;
+        for (int s = 0; s < kSequences; ++s) {
+          const std::vector<int32_t>& ids = cases_[s % cases_.size()].ids;
+          if (t + 1 < ids.size()) chunks.push_back({s, {ids[t]}});
+        }
+        const auto logits = rig.step(chunks);
+        for (size_t i = 0; i < chunks.size(); ++i) {
+          const GoldenCase& golden = cases_[chunks[i].sequence % cases_.size()];
+          ours.push_back(log_softmax(logits[i][0])[golden.ids[t + 1]] - golden.logprobs[t]);
+          theirs.push_back(golden.bfloat16_logprobs[t] - golden.logprobs[t]);
+          if (dtype == DType::kFloat32) {
+            EXPECT_NEAR(ours.back(), 0, 1e-3);
+          }
+        }
+      }
+      if (dtype == DType::kBFloat16) {
+        EXPECT_LE(root_mean_square(ours), 1.5 * root_mean_square(theirs));
+      }
+    }
   }
 }
 

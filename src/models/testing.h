@@ -62,9 +62,9 @@ struct Chunk {
 // A model with a KV cache whose blocks lie in an arbitrary order.
 class ModelRig {
  public:
-  static constexpr int kMaxTokens = 512;    // of a step
-  static constexpr int kMaxSequences = 16;  // ever
-  static constexpr int kMaxLength = 320;    // of a sequence
+  static constexpr int kMaxTokens = 512;     // of a step
+  static constexpr int kMaxSequences = 144;  // ever
+  static constexpr int kMaxLength = 320;     // of a sequence
 
   ModelRig(const std::string& model_dir, DType dtype, std::unique_ptr<Backend> backend,
            int block_size, Communicator* communicator = nullptr)
@@ -136,7 +136,7 @@ class ModelRig {
   }
 
  private:
-  static constexpr int kMaxLogits = 64;
+  static constexpr int kMaxLogits = 160;
 
   struct Arrays {
     std::vector<int32_t> token_ids, positions, slots, starts{0}, lengths, table, logits_rows;

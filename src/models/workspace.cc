@@ -1,6 +1,7 @@
 #include "models/workspace.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -60,6 +61,12 @@ Workspace::Workspace(const ModelContext& context, const ShardSizes& sizes) {
   layout.add(&all_.gate_up, act, rows, int64_t{2} * sizes.intermediate_size);
   layout.add(&all_.mlp, act, rows, sizes.intermediate_size);
   layout.skip_to_total();
+  const int64_t half = (int64_t{context.max_num_logits} + 1) / 2;
+  for (const auto& [tensor, whole] : {std::pair{&second_.qkv, &all_.qkv},
+                                      {&second_.attention, &all_.attention},
+                                      {&second_.gate_up, &all_.gate_up},
+                                      {&second_.mlp, &all_.mlp}})
+    layout.add(tensor, act, half, whole->row_size());
   layout.add(&logits_, DType::kFloat32, context.max_num_logits, config.vocab_size);
   if (sizes.vocab_is_sharded) {
     layout.add(&logits_shard_, DType::kFloat32, context.max_num_logits, sizes.vocab_size);
@@ -74,6 +81,20 @@ Activations Workspace::activations(int num_tokens) const {
        {&x.residual, &x.hidden, &x.branch, &x.qkv, &x.attention, &x.gate_up, &x.mlp}) {
     *tensor = tensor->first_rows(num_tokens);
   }
+  return x;
+}
+
+Activations Workspace::lane_activations(int lane, int num_tokens) const {
+  const int half = num_tokens / 2;
+  if (lane == 0) return activations(half);
+  Activations x = activations(num_tokens);
+  for (Tensor* tensor : {&x.residual, &x.hidden, &x.branch})
+    *tensor = tensor->slice_rows(half, num_tokens);
+  const int rest = num_tokens - half;
+  x.qkv = second_.qkv.first_rows(rest);
+  x.attention = second_.attention.first_rows(rest);
+  x.gate_up = second_.gate_up.first_rows(rest);
+  x.mlp = second_.mlp.first_rows(rest);
   return x;
 }
 

@@ -155,6 +155,20 @@ class Backend {
   // Runs a graph of this backend, in order with other ops.
   virtual void launch(const Graph& /*graph*/) {}
 
+  // Lanes. A device may compute two halves of a batch of decodes side by side, one's attention
+  // beside the other's products. Whether it gains by that, if a layer has so many bytes of weights
+  // that each half reads:
+  virtual bool wants_lanes(const ForwardBatch& /*batch*/, int64_t /*layer_bytes*/) const {
+    return false;
+  }
+  // From begin_lanes() to end_lanes() ops belong to the lane that use_lane() chose last, 0 or 1, at
+  // first 0. A lane's ops run in order, behind all before begin_lanes() and ahead of all behind
+  // end_lanes(); ops of different lanes may run at once, and so must not share memory. Only ops of
+  // layers may lie in between: no memory, graphs or sampling.
+  virtual void begin_lanes() {}
+  virtual void use_lane(int /*lane*/) {}
+  virtual void end_lanes() {}
+
   // Weights. The pieces are stacked along N (q, k, v; gate, up); bias is null or float32 [N] in
   // host memory. Sources may be unmapped after the call. May be called by several threads at once.
   virtual std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces,

@@ -34,25 +34,33 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   }
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
   NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&properties_, device_));
-  NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  uploader_ = std::make_unique<cuda::Uploader>(device_, stream_);
-  workspace_ = allocate(kWorkspaceBytes);
-  attention_workspace_ = allocate(cuda::attention_workspace_bytes(properties_.multiProcessorCount));
-  NANOVLLM_CUDA_CHECK(
-      cudaMemsetAsync(attention_workspace_->data(), 0xff, attention_workspace_->bytes(), stream_));
-  decode_plans_ = std::make_unique<cuda::DecodePlans>(properties_.multiProcessorCount);
-  split_norm_ = allocate(cuda::split_norm_bytes());
-  products_ = std::make_unique<cuda::CublasProducts>(workspace_->data(), kWorkspaceBytes);
+  NANOVLLM_CUDA_CHECK(cudaEventCreateWithFlags(&lanes_event_, cudaEventDisableTiming));
+  for (Lane& lane : lanes_)
+    NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking));
+  uploader_ = std::make_unique<cuda::Uploader>(device_, lane_->stream);
+  for (Lane& lane : lanes_) make_lane(lane);
+  products_ = std::make_unique<cuda::CublasProducts>(kWorkspaceBytes);
   tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_.multiProcessorCount);
-  sampler_ = std::make_unique<cuda::Sampler>(*this, stream_);
+  sampler_ = std::make_unique<cuda::Sampler>(*this, lane_->stream);
 }
 
 CudaBackend::~CudaBackend() {
-  cudaStreamSynchronize(stream_);
+  cudaStreamSynchronize(lane_->stream);
   uploader_.reset();
   tail_kernel_.reset();
   sampler_.reset();
-  cudaStreamDestroy(stream_);
+  for (Lane& lane : lanes_) cudaStreamDestroy(lane.stream);
+  cudaEventDestroy(lanes_event_);
+}
+
+void CudaBackend::make_lane(Lane& lane) {
+  const int multiprocessors = properties_.multiProcessorCount;
+  lane.workspace = allocate(kWorkspaceBytes);
+  lane.attention_words = allocate(cuda::attention_workspace_bytes(multiprocessors));
+  NANOVLLM_CUDA_CHECK(cudaMemsetAsync(lane.attention_words->data(), 0xff,
+                                      lane.attention_words->bytes(), lane_->stream));
+  lane.decode_plans = std::make_unique<cuda::DecodePlans>(multiprocessors);
+  lane.split_norm = allocate(cuda::split_norm_bytes());
 }
 
 std::string CudaBackend::description() const {
@@ -72,16 +80,17 @@ std::unique_ptr<Buffer> CudaBackend::allocate(size_t bytes) {
   auto buffer = std::make_unique<cuda::DeviceBuffer>(bytes);
   if (bytes > 0) {
     // Zero at once and not in the order of the stream: other devices may write to it.
-    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0, bytes, stream_));
+    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0, bytes, lane_->stream));
     synchronize();
   }
   return buffer;
 }
 
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
-  decode_plans_->forget();
+  forget_plans();
   if (bytes < kLargeUpload) {
-    NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    NANOVLLM_CUDA_CHECK(
+        cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, lane_->stream));
     return;
   }
   uploader_->copy(device, bytes, [host](char* chunk, size_t begin, size_t count) {
@@ -92,11 +101,11 @@ void CudaBackend::upload(void* device, const void* host, size_t bytes) {
 void CudaBackend::finish_loading() { uploader_->release(); }
 
 void CudaBackend::download(void* host, const void* device, size_t bytes) {
-  NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
+  NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, lane_->stream));
   synchronize();
 }
 
-void CudaBackend::synchronize() { NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+void CudaBackend::synchronize() { NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(lane_->stream)); }
 
 std::unique_ptr<Buffer> CudaBackend::allocate_staging(size_t bytes) {
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
@@ -105,8 +114,8 @@ std::unique_ptr<Buffer> CudaBackend::allocate_staging(size_t bytes) {
 
 void CudaBackend::stage_batch(int32_t* device, const int32_t* host, int64_t count,
                               int64_t num_token_ids, const int32_t* previous_ids) {
-  decode_plans_->forget();
-  cuda::launch_stage_batch(stream_, device, host, count, num_token_ids, previous_ids);
+  forget_plans();
+  cuda::launch_stage_batch(lane_->stream, device, host, count, num_token_ids, previous_ids);
 }
 
 size_t CudaBackend::kv_block_bytes(const KvCacheSpec& spec) const {
@@ -114,36 +123,37 @@ size_t CudaBackend::kv_block_bytes(const KvCacheSpec& spec) const {
 }
 
 void CudaBackend::embedding(Tensor out, const int32_t* ids, Tensor table, int32_t first_id) {
-  cuda::launch_embedding(stream_, out.f32(), ids, table.data, table.dtype,
+  cuda::launch_embedding(lane_->stream, out.f32(), ids, table.data, table.dtype,
                          static_cast<int>(out.rows()), static_cast<int>(out.row_size()),
                          static_cast<int>(table.rows()), first_id);
 }
 
 void CudaBackend::rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) {
-  cuda::launch_rms_norm(stream_, out.data, out.dtype, nullptr, nullptr, x.f32(), weight,
+  cuda::launch_rms_norm(lane_->stream, out.data, out.dtype, nullptr, nullptr, x.f32(), weight,
                         static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps, offset);
 }
 
 void CudaBackend::add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
                                float eps, float offset) {
   NANOVLLM_CHECK(x.dtype == out.dtype);
-  cuda::launch_rms_norm(stream_, out.data, out.dtype, residual.f32(), x.data, nullptr, weight,
+  cuda::launch_rms_norm(lane_->stream, out.data, out.dtype, residual.f32(), x.data, nullptr, weight,
                         static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps, offset);
 }
 
 void CudaBackend::qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope,
                                      const KvCache& cache, const ForwardBatch& batch) {
-  cuda::launch_qk_norm_rope_store(stream_, qkv.data, qkv.dtype, num_heads, rope, cache, batch);
+  cuda::launch_qk_norm_rope_store(lane_->stream, qkv.data, qkv.dtype, num_heads, rope, cache,
+                                  batch);
 }
 
 cuda::AttentionWorkspace CudaBackend::attention_workspace() const {
-  return {static_cast<uint32_t*>(attention_workspace_->data()), decode_plans_.get(),
-          properties_.multiProcessorCount, static_cast<int>(properties_.sharedMemPerBlockOptin)};
+  return {static_cast<uint32_t*>(lane_->attention_words->data()), lane_->decode_plans.get(),
+          multiprocessors_for_attention(), static_cast<int>(properties_.sharedMemPerBlockOptin)};
 }
 
 void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
                                   const AttentionParams& params, const ForwardBatch& batch) {
-  cuda::launch_paged_attention(stream_, out.data, qkv.data, qkv.dtype, cache, params, batch,
+  cuda::launch_paged_attention(lane_->stream, out.data, qkv.data, qkv.dtype, cache, params, batch,
                                attention_workspace(), deterministic_);
 }
 
@@ -152,18 +162,19 @@ void CudaBackend::store_and_attend(Tensor out, Tensor qkv, const RopeParams& rop
                                    const ForwardBatch& batch) {
   const bool is_done =
       !deterministic_ && batch.num_tokens > 0 && batch.num_decodes == batch.num_tokens &&
-      cuda::launch_store_and_decode_attention(stream_, out.data, qkv.data, qkv.dtype, rope, cache,
-                                              params, batch, attention_workspace());
+      cuda::launch_store_and_decode_attention(lane_->stream, out.data, qkv.data, qkv.dtype, rope,
+                                              cache, params, batch, attention_workspace());
   if (!is_done) Backend::store_and_attend(out, qkv, rope, cache, params, batch);
 }
 
 void CudaBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {
-  cuda::launch_act_and_mul(stream_, out.data, gate_up.data, out.dtype, static_cast<int>(out.rows()),
-                           static_cast<int>(out.row_size()), activation);
+  cuda::launch_act_and_mul(lane_->stream, out.data, gate_up.data, out.dtype,
+                           static_cast<int>(out.rows()), static_cast<int>(out.row_size()),
+                           activation);
 }
 
 void CudaBackend::gather_rows(Tensor out, Tensor x, const int32_t* rows) {
-  cuda::launch_gather_rows(stream_, out.data, x.data, rows, static_cast<int>(out.rows()),
+  cuda::launch_gather_rows(lane_->stream, out.data, x.data, rows, static_cast<int>(out.rows()),
                            x.row_size() * static_cast<int64_t>(size_of(x.dtype)));
 }
 

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <memory>
 
 #include "backend/cuda/attention_decode_plan.h"
@@ -33,7 +34,7 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
   static int device_count();  // 0 where there is no driver
 
-  cudaStream_t stream() const { return stream_; }
+  cudaStream_t stream() const { return lane_->stream; }
 
   std::string description() const override;
   bool is_cpu() const override { return false; }
@@ -49,6 +50,10 @@ class CudaBackend final : public Backend {
                    const int32_t* previous_ids) override;
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override;
   void launch(const Graph& graph) override;
+  bool wants_lanes(const ForwardBatch& batch, int64_t layer_bytes) const override;
+  void begin_lanes() override;
+  void use_lane(int lane) override;
+  void end_lanes() override;
 
   std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
                                             DType dtype) override;
@@ -84,16 +89,30 @@ class CudaBackend final : public Backend {
   bool wgmma_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp, const LayerTail& tail);
 
   cuda::AttentionWorkspace attention_workspace() const;
+  // What was prepared for a batch's attention is for another batch.
+  void forget_plans();
+  void leave_lanes();
+  int multiprocessors_for_attention() const;
+  int multiprocessors_for_products() const;  // 0 = all
+
+  // What kernels that may run at once must not share.
+  struct Lane {
+    cudaStream_t stream = nullptr;
+    std::unique_ptr<Buffer> workspace;        // of cuBLASLt
+    std::unique_ptr<Buffer> attention_words;  // see cuda::AttentionWorkspace
+    std::unique_ptr<cuda::DecodePlans> decode_plans;
+    std::unique_ptr<Buffer> split_norm;  // see cuda::SplitNorm
+  };
+  void make_lane(Lane& lane);
 
   const int device_;
   const bool deterministic_;
   cudaDeviceProp properties_ = {};
-  cudaStream_t stream_ = nullptr;
+  std::array<Lane, 2> lanes_;
+  Lane* lane_ = lanes_.data();
+  bool in_lanes_ = false;
+  cudaEvent_t lanes_event_ = nullptr;
   std::unique_ptr<cuda::Uploader> uploader_;
-  std::unique_ptr<Buffer> workspace_;            // of cuBLASLt
-  std::unique_ptr<Buffer> attention_workspace_;  // see cuda::AttentionWorkspace
-  std::unique_ptr<cuda::DecodePlans> decode_plans_;
-  std::unique_ptr<Buffer> split_norm_;  // see cuda::SplitNorm
   std::unique_ptr<cuda::CublasProducts> products_;
   std::unique_ptr<cuda::LayerTailKernel> tail_kernel_;  // or none
   std::unique_ptr<cuda::Sampler> sampler_;

@@ -30,27 +30,29 @@ class CudaGraph final : public Graph {
 
 std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
   // Thread-local: other ranks' threads do as they like meanwhile.
-  NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(lane_->stream, cudaStreamCaptureModeThreadLocal));
   // A graph is launched for other batches than the one it is recorded with: it makes its own plan.
-  decode_plans_->forget();
+  forget_plans();
   cudaGraph_t graph = nullptr;
   try {
     ops();
   } catch (...) {
-    decode_plans_->forget();
-    cudaStreamEndCapture(stream_, &graph);
+    forget_plans();
+    leave_lanes();
+    cudaStreamEndCapture(lane_->stream, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
     cudaGetLastError();
     throw;
   }
-  decode_plans_->forget();
-  NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
-  return std::make_unique<CudaGraph>(graph, stream_);
+  forget_plans();
+  NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(lane_->stream, &graph));
+  return std::make_unique<CudaGraph>(graph, lane_->stream);
 }
 
 void CudaBackend::launch(const Graph& graph) {
-  decode_plans_->forget();
-  NANOVLLM_CUDA_CHECK(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable(), stream_));
+  forget_plans();
+  NANOVLLM_CUDA_CHECK(
+      cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable(), lane_->stream));
 }
 
 }  // namespace nanovllm

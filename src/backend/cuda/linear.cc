@@ -103,11 +103,13 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
 void CudaBackend::multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate) {
   const auto& w = static_cast<const CudaLinearWeight&>(weight);
   if (deterministic_ && x.dtype == DType::kFloat32) {
-    cuda::launch_linear_float(stream_, out.f32(), x.f32(), static_cast<float*>(w.data->data()),
-                              x.rows(), static_cast<int>(w.out_features),
-                              static_cast<int>(w.in_features), accumulate);
+    cuda::launch_linear_float(
+        lane_->stream, out.f32(), x.f32(), static_cast<float*>(w.data->data()), x.rows(),
+        static_cast<int>(w.out_features), static_cast<int>(w.in_features), accumulate);
   } else {
-    products_->multiply(stream_, out, x, w.data->data(), w.out_features, accumulate);
+    products_->multiply(
+        {lane_->stream, lane_->workspace->data(), in_lanes_ ? multiprocessors_for_products() : 0},
+        out, x, w.data->data(), w.out_features, accumulate);
   }
 }
 
@@ -115,7 +117,7 @@ bool CudaBackend::launch_if_skinny(Tensor out, Tensor x, const LinearWeight& wei
   if (x.dtype != DType::kBFloat16) return false;
   cuda::SkinnyProduct product = {.fixed_order = deterministic_};
   describe(product, out, x, weight);
-  return cuda::launch_skinny(stream_, product, properties_.multiProcessorCount);
+  return cuda::launch_skinny(lane_->stream, product, properties_.multiProcessorCount);
 }
 
 void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
@@ -125,7 +127,7 @@ void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   if (launch_if_skinny(out, x, w)) return;
   // The product is added to the bias, so that the sum is rounded once.
   if (w.bias != nullptr) {
-    cuda::launch_bias(stream_, out.data, out.dtype, static_cast<float*>(w.bias->data()),
+    cuda::launch_bias(lane_->stream, out.data, out.dtype, static_cast<float*>(w.bias->data()),
                       static_cast<int>(out.rows()), static_cast<int>(out.row_size()), false);
   }
   multiply(out, x, w, w.bias != nullptr);
@@ -133,8 +135,10 @@ void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
 
 bool CudaBackend::layer_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp,
                              const LayerTail& tail) {
-  // In a fixed order a row must be normalised as it is with any number of rows: apart.
-  if (deterministic_ || attention.dtype != DType::kBFloat16 || attention.rows() == 0) return false;
+  // In a fixed order a row must be normalised as it is with any number of rows: apart. In a lane
+  // the tails' kernels, which want all multiprocessors, would keep the other lane waiting.
+  if (deterministic_ || in_lanes_ || attention.dtype != DType::kBFloat16 || attention.rows() == 0)
+    return false;
   std::array<cuda::SkinnyProduct, 4> products;
   products[0].epilogue = cuda::Epilogue::kAdd;
   describe(products[0], residual, attention, *tail.output_proj);
@@ -151,7 +155,7 @@ bool CudaBackend::layer_tail(Tensor out, Tensor residual, Tensor attention, Tens
     products[3].out = out.data;
     products[3].out_dtype = out.dtype;
   }
-  if (tail_kernel_ != nullptr && tail_kernel_->launch(stream_, products)) return true;
+  if (tail_kernel_ != nullptr && tail_kernel_->launch(lane_->stream, products)) return true;
 
   const auto chain = std::span(products).first(tail.next_proj != nullptr ? 4 : 3);
   const int multiprocessors = properties_.multiProcessorCount;
@@ -160,7 +164,7 @@ bool CudaBackend::layer_tail(Tensor out, Tensor residual, Tensor attention, Tens
       return wgmma_tail(out, residual, attention, mlp, tail);
   }
   for (const cuda::SkinnyProduct& product : chain)
-    cuda::launch_skinny(stream_, product, multiprocessors);
+    cuda::launch_skinny(lane_->stream, product, multiprocessors);
   if (tail.next_proj == nullptr)
     rms_norm(out, residual, tail.next_norm.weight, tail.next_norm.eps, tail.next_norm.offset);
   return true;
@@ -170,8 +174,8 @@ bool CudaBackend::wgmma_tail(Tensor out, Tensor residual, Tensor attention, Tens
                              const LayerTail& tail) {
   const auto hidden_size = static_cast<int>(residual.row_size());
   // Of a norm between two products, for one at a time.
-  cuda::SplitNorm norm = {.weighted = split_norm_->data(),
-                          .squares = static_cast<float*>(split_norm_->data()) +
+  cuda::SplitNorm norm = {.weighted = lane_->split_norm->data(),
+                          .squares = static_cast<float*>(lane_->split_norm->data()) +
                                      cuda::kMaxWgmmaRows * cuda::kMaxSplitNorm / 2,
                           .parts = cuda::square_parts(hidden_size)};
   std::array<cuda::WgmmaProduct, 4> products;
@@ -194,7 +198,8 @@ bool CudaBackend::wgmma_tail(Tensor out, Tensor residual, Tensor attention, Tens
   for (const cuda::WgmmaProduct& product : chain) {
     if (!cuda::takes_wgmma(product, properties_)) return false;
   }
-  for (const cuda::WgmmaProduct& product : chain) cuda::launch_wgmma(stream_, product, properties_);
+  for (const cuda::WgmmaProduct& product : chain)
+    cuda::launch_wgmma(lane_->stream, product, properties_);
   if (tail.next_proj == nullptr)
     rms_norm(out, residual, tail.next_norm.weight, tail.next_norm.eps, tail.next_norm.offset);
   return true;
