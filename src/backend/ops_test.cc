@@ -199,6 +199,29 @@ TEST_P(Ops, LinearOfARowIsTheSameInAnyCompany) {
   }
 }
 
+TEST_P(Ops, LinearOfATableIsThatOfAWeightOfItsOwn) {
+  const auto backend = make();
+  Random random(13);
+  for (const auto& [rows, depth, width] : kProducts) {
+    const HostTensor matrix(random.floats(width * depth, -1, 1), act(), {width, depth});
+    const HostTensor x(random.floats(rows * depth, -1, 1), act(), {rows, depth});
+    const DeviceTensor table = device_tensor(*backend, act(), {width, depth});
+    const auto shared = backend->make_linear_of_table(table.view);
+    if (shared == nullptr) GTEST_SKIP() << "this backend's weights have a layout of their own";
+    // Filled in later, as loading does.
+    backend->upload(table.view.data, matrix.bytes.data(), matrix.bytes.size());
+    const HostMatrix piece{matrix.bytes.data(), act(), width, depth, depth};
+    const auto own = backend->make_linear({&piece, 1}, nullptr, act());
+    const DeviceTensor device = upload(*backend, x.view);
+    const DeviceTensor expected = device_tensor(*backend, DType::kFloat32, {rows, width});
+    const DeviceTensor actual = device_tensor(*backend, DType::kFloat32, {rows, width});
+    backend->linear(expected.view, device.view, *own);
+    backend->linear(actual.view, device.view, *shared);
+    expect_same_bits(download(*backend, actual.view).bytes,
+                     download(*backend, expected.view).bytes);
+  }
+}
+
 // The steps that layer_tail() stands for, by the backend's own simple ops.
 void take_steps(Backend& backend, Tensor out, Tensor residual, Tensor attention, int width,
                 const LayerTail& tail) {

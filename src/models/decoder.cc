@@ -96,7 +96,9 @@ void Decoder::load(const ModelContext& context, const DecoderOptions& options) {
     layer.mlp.load(context, loader, name + ".mlp", options.mlp_bias);
   }
   loader.vector(&norm_, "model.norm", config_.hidden_size);
-  head_.load(context, loader, config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head");
+  const bool is_tied = config_.tie_word_embeddings;
+  head_.load(context, loader, is_tied ? "model.embed_tokens" : "lm_head",
+             is_tied ? &embedding_ : nullptr);
 
   check_rope_memory(context.max_model_len);
   const float* cos_sin = nullptr;

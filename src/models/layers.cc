@@ -84,9 +84,15 @@ void Embedding::forward(Step& step) const {
   if (is_sharded_) step.communicator.all_reduce(step.x.residual);
 }
 
-void Head::load(const ModelContext& context, WeightLoader& loader, const std::string& name) {
+void Head::load(const ModelContext& context, WeightLoader& loader, const std::string& name,
+                const Embedding* tied) {
   const ShardSizes sizes(context.config, context.communicator);
-  loader.linear(&weight_, {vocabulary_slice(name, context.config, sizes)}, false);
+  const MatrixSlice slice = vocabulary_slice(name, context.config, sizes);
+  if (tied != nullptr) {
+    loader.linear_of_table(&weight_, slice, tied->table());
+  } else {
+    loader.linear(&weight_, {slice}, false);
+  }
   is_sharded_ = sizes.vocab_is_sharded;
 }
 

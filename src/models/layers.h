@@ -54,6 +54,7 @@ class Embedding {
  public:
   void load(const ModelContext& context, WeightLoader& loader, const std::string& name);
   void forward(Step& step) const;  // -> residual
+  const Tensor& table() const { return table_; }
 
  private:
   Tensor table_;  // [vocab, hidden_size]
@@ -64,8 +65,9 @@ class Embedding {
 // Hidden states to logits.
 class Head {
  public:
-  // `name` is the embedding's where they are tied.
-  void load(const ModelContext& context, WeightLoader& loader, const std::string& name);
+  // Tied to an embedding, loaded before and by the same name, it may lie in that one's table.
+  void load(const ModelContext& context, WeightLoader& loader, const std::string& name,
+            const Embedding* tied);
   // out[R, vocab_size] float32; `shard` is [R, vocab of this rank], the same memory with one rank.
   void forward(Backend& backend, Communicator& communicator, Tensor out, Tensor shard,
                Tensor hidden) const;

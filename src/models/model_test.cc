@@ -191,6 +191,11 @@ class LoadingBackend final : public Backend {
     at_product_(++num_products_);
     return cpu_->make_linear(pieces, bias, dtype);
   }
+  std::unique_ptr<LinearWeight> make_linear_of_table(Tensor table) override {
+    if (!shares_tables) return nullptr;
+    shared_tables.push_back(table);
+    return std::make_unique<LinearWeight>();
+  }
   size_t kv_block_bytes(const KvCacheSpec& spec) const override {
     return cpu_->kv_block_bytes(spec);
   }
@@ -208,6 +213,10 @@ class LoadingBackend final : public Backend {
                                          const int32_t*) override {
     return nullptr;
   }
+
+  bool shares_tables = false;
+  std::vector<Tensor> shared_tables;
+  int num_products() const { return num_products_; }
 
  private:
   const std::function<void(int)> at_product_;
@@ -288,6 +297,52 @@ TEST(Model, CountsParametersAndBytes) {
     const int64_t head = config.tie_word_embeddings ? config.vocab_size * config.hidden_size : 0;
     EXPECT_EQ(rig->model().weight_bytes(), (rig->model().num_parameters() + head) * 4);
   }
+}
+
+class SecondOfTwo final : public Communicator {
+ public:
+  int rank() const override { return 1; }
+  int world_size() const override { return 2; }
+};
+
+TEST(ModelLoading, ATiedHeadLiesInTheEmbeddingsTableWhereTheBackendCanHaveItSo) {
+  const std::string dir = golden_dir("qwen3_tied");  // bfloat16, so that float32 is a copy
+  const ModelConfig config = ModelConfig::load(dir);
+  const WeightStore weights(dir);
+  const StoredTensor stored =
+      weights.get("model.embed_tokens.weight", {config.vocab_size, config.hidden_size});
+  Communicator alone;
+  SecondOfTwo second;
+  for (Communicator* communicator : {&alone, static_cast<Communicator*>(&second)}) {
+    LoadingBackend copying([](int) {}, std::numeric_limits<int64_t>::max());
+    LoadingBackend sharing([](int) {}, std::numeric_limits<int64_t>::max());
+    sharing.shares_tables = true;
+    const auto load_by = [&](Backend& backend) {
+      return make_model({config, weights, backend, *communicator, DType::kFloat32, 8, 8, 8, 2});
+    };
+    const auto copied = load_by(copying), shared = load_by(sharing);
+    EXPECT_EQ(sharing.num_products(), copying.num_products() - 1);
+    ASSERT_EQ(sharing.shared_tables.size(), 1u);
+    const Tensor table = sharing.shared_tables[0];
+    EXPECT_EQ(table.rows(), config.vocab_size / communicator->world_size());
+    EXPECT_EQ(table.row_size(), config.hidden_size);
+    const int64_t skipped = communicator->rank() * table.num_elements();
+    for (int64_t i = 0; i < table.num_elements(); ++i) {
+      ASSERT_EQ(table.f32()[i], to_float(static_cast<const BFloat16*>(stored.data)[skipped + i]));
+    }
+    EXPECT_EQ(shared->num_parameters(), copied->num_parameters());
+    EXPECT_EQ(shared->weight_bytes() + static_cast<int64_t>(table.bytes()), copied->weight_bytes());
+  }
+}
+
+TEST(ModelLoading, AHeadOfItsOwnSharesNoTable) {
+  LoadingBackend backend([](int) {}, std::numeric_limits<int64_t>::max());
+  backend.shares_tables = true;
+  const ModelConfig config = ModelConfig::load(golden_dir("llama2"));
+  const WeightStore weights(golden_dir("llama2"));
+  Communicator alone;
+  make_model({config, weights, backend, alone, DType::kBFloat16, 8, 8, 8, 2});
+  EXPECT_TRUE(backend.shared_tables.empty());
 }
 
 TEST(Model, DescribesItsKvCache) {

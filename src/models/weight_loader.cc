@@ -150,6 +150,11 @@ void WeightLoader::table(Tensor* out, const MatrixSlice& slice) {
   }
 }
 
+void WeightLoader::linear_of_table(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice,
+                                   const Tensor& table) {
+  table_products_.push_back({out, slice, &table});
+}
+
 void WeightLoader::refuse_surplus() const {
   std::vector<std::string> surplus = context_.weights.unused();
   std::erase_if(surplus, [&](const std::string& name) {
@@ -229,7 +234,12 @@ WeightStorage WeightLoader::finish() {
   refuse_surplus();
   WeightStorage storage;
   add_table_jobs(storage);
+  for (const TableProduct& product : table_products_) {
+    *product.out = context_.backend.make_linear_of_table(*product.table);
+    if (*product.out == nullptr) linear(product.out, {product.slice}, false);
+  }
   run_in_parallel(jobs_, context_.num_loading_threads, [&] { upload_vectors(storage); });
+  for (const Table& table : tables_) context_.weights.release(table.name);
   context_.backend.finish_loading();
   return storage;
 }

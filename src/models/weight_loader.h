@@ -42,6 +42,9 @@ class WeightLoader {
   void vector(const float** out, const std::string& name, int64_t size);
   // A table of act dtype, whole rows. On the CPU it stays in the mapped file where dtypes agree.
   void table(Tensor* out, const MatrixSlice& slice);
+  // The slice that table() was asked to put into `table`, without a copy where the backend can.
+  void linear_of_table(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice,
+                       const Tensor& table);
   // Float32 values of our own, on the device.
   void constant(const float** out, std::vector<float> values);
 
@@ -61,6 +64,11 @@ class WeightLoader {
     HostMatrix source;
     std::string name;
   };
+  struct TableProduct {
+    std::unique_ptr<LinearWeight>* out;
+    MatrixSlice slice;
+    const Tensor* table;
+  };
   struct Job {
     int64_t size;  // elements
     std::function<void()> run;
@@ -77,6 +85,7 @@ class WeightLoader {
   std::vector<Job> jobs_;
   std::vector<Vector> vectors_;
   std::vector<Table> tables_;
+  std::vector<TableProduct> table_products_;
   std::set<std::string> counted_;  // tied tensors are asked for twice
   int64_t num_parameters_ = 0;
   int64_t weight_bytes_ = 0;

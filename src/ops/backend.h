@@ -55,7 +55,7 @@ struct HostMatrix {
 };
 
 // The weight of y = x W^T + b in the layout, dtype and quantisation its backend likes. Made by
-// Backend::make_linear.
+// Backend::make_linear or make_linear_of_table.
 class LinearWeight {
  public:
   virtual ~LinearWeight() = default;
@@ -173,6 +173,10 @@ class Backend {
   // host memory. Sources may be unmapped after the call. May be called by several threads at once.
   virtual std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces,
                                                     const float* bias, DType dtype) = 0;
+  // The weight of y = x table^T in the table's own memory, which outlives it; table is [N,K] of act
+  // dtype, and may be filled in later. Null where the backend wants a layout of its own, as
+  // make_linear() has it, or the table does not lie as its products need it.
+  virtual std::unique_ptr<LinearWeight> make_linear_of_table(Tensor /*table*/) { return nullptr; }
 
   // All weights have been made: frees what only their making needed.
   virtual void finish_loading() {}

@@ -57,6 +57,7 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
                                             DType dtype) override;
+  std::unique_ptr<LinearWeight> make_linear_of_table(Tensor table) override;
   void linear(Tensor out, Tensor x, const LinearWeight& weight) override;
   bool layer_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp,
                   const LayerTail& tail) override;

@@ -15,9 +15,13 @@
 namespace nanovllm {
 namespace {
 
+// What cudaMalloc gives and cuBLASLt counts on where it is told nothing else.
+constexpr uintptr_t kTableAlignment = 256;  // bytes
+
 struct CudaLinearWeight final : LinearWeight {
-  std::unique_ptr<Buffer> data;  // [N, K] of dtype
-  std::unique_ptr<Buffer> bias;  // [N] float32, or none
+  const void* data = nullptr;      // [N, K] of dtype
+  std::unique_ptr<Buffer> memory;  // that `data` lies in, or none: a table's
+  std::unique_ptr<Buffer> bias;    // [N] float32, or none
 };
 
 float element(const HostMatrix& matrix, int64_t index) {
@@ -62,7 +66,7 @@ void describe(Product& product, Tensor out, Tensor x, const LinearWeight& weight
   product.rows = static_cast<int>(x.rows());
   product.out_features = static_cast<int>(w.out_features);
   product.in_features = static_cast<int>(w.in_features);
-  product.weight = w.data->data();
+  product.weight = w.data;
   product.bias = w.bias == nullptr ? nullptr : static_cast<const float*>(w.bias->data());
   product.x = x.data;
   product.out = out.data;
@@ -79,9 +83,10 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
   weight->in_features = pieces.front().cols;
   for (const HostMatrix& piece : pieces) weight->out_features += piece.rows;
   const size_t row_bytes = static_cast<size_t>(weight->in_features) * size_of(dtype);
-  weight->data =
+  weight->memory =
       std::make_unique<cuda::DeviceBuffer>(row_bytes * static_cast<size_t>(weight->out_features));
-  auto* target = static_cast<char*>(weight->data->data());
+  weight->data = weight->memory->data();
+  auto* target = static_cast<char*>(weight->memory->data());
   const auto element_bytes = static_cast<int64_t>(size_of(dtype));
   for (const HostMatrix& piece : pieces) {
     const size_t bytes = row_bytes * static_cast<size_t>(piece.rows);
@@ -100,16 +105,25 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
   return weight;
 }
 
+std::unique_ptr<LinearWeight> CudaBackend::make_linear_of_table(Tensor table) {
+  if (reinterpret_cast<uintptr_t>(table.data) % kTableAlignment != 0) return nullptr;
+  auto weight = std::make_unique<CudaLinearWeight>();
+  weight->dtype = table.dtype;
+  weight->out_features = table.rows();
+  weight->in_features = table.row_size();
+  weight->data = table.data;
+  return weight;
+}
+
 void CudaBackend::multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate) {
   const auto& w = static_cast<const CudaLinearWeight&>(weight);
   if (deterministic_ && x.dtype == DType::kFloat32) {
-    cuda::launch_linear_float(
-        lane_->stream, out.f32(), x.f32(), static_cast<float*>(w.data->data()), x.rows(),
-        static_cast<int>(w.out_features), static_cast<int>(w.in_features), accumulate);
+    cuda::launch_linear_float(lane_->stream, out.f32(), x.f32(), static_cast<const float*>(w.data),
+                              x.rows(), static_cast<int>(w.out_features),
+                              static_cast<int>(w.in_features), accumulate);
   } else {
-    products_->multiply(
-        {lane_->stream, lane_->workspace->data(), in_lanes_ ? multiprocessors_for_products() : 0},
-        out, x, w.data->data(), w.out_features, accumulate);
+    products_->multiply({lane_->stream, lane_->workspace->data(), multiprocessors_for_products()},
+                        out, x, w.data, w.out_features, accumulate);
   }
 }
 
