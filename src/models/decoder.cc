@@ -36,10 +36,12 @@ class Decoder final : public Model {
   void load(const ModelContext& context, const DecoderOptions& options);
   // A backend's refusal would not say which flag asks for so much.
   void check_rope_memory(int max_model_len) const;
+  int64_t layer_bytes() const;  // of a layer's matrices
   // From the residual stream to the first layer's qkv.
   void enter_layers(Step& step) const;
   // All layers, with what hidden holds in the end the rows of the logits; one half of the batch
   // beside the other, where the backend wants that.
+  bool wants_lanes(const ForwardBatch& batch) const;
   void compute_layers(Step& step, std::span<const KvCache> kv_caches) const;
   void compute_in_lanes(const ForwardBatch& batch, std::span<const KvCache> kv_caches) const;
   // From a layer's attention to the next one's qkv, or to the hidden rows of the logits; at once
@@ -54,7 +56,7 @@ class Decoder final : public Model {
   const ShardSizes sizes_;
   int64_t num_parameters_ = 0;
   int64_t weight_bytes_ = 0;
-  int64_t layer_bytes_ = 0;  // of a layer's matrices, as they are in dtype
+  int min_lane_tokens_ = 0;  // see Backend
   WeightStorage storage_;
   std::optional<Workspace> workspace_;
 
@@ -103,16 +105,19 @@ void Decoder::load(const ModelContext& context, const DecoderOptions& options) {
   check_rope_memory(context.max_model_len);
   const float* cos_sin = nullptr;
   loader.constant(&cos_sin, rope_table(rope_frequencies(config_), context.max_model_len));
-  workspace_.emplace(context, sizes_);
+  if (sizes_.world_size == 1) min_lane_tokens_ = backend_.min_lane_tokens(layer_bytes());
+  workspace_.emplace(context, sizes_, min_lane_tokens_ > 0);
   storage_ = loader.finish();
-  for (const LinearWeight* weight :
-       {&layers_[0].attention.input_proj(), &layers_[0].attention.output_proj(),
-        &layers_[0].mlp.gate_up_proj(), &layers_[0].mlp.down_proj()})
-    layer_bytes_ += weight->in_features * weight->out_features * size_of(weight->dtype);
   cos_sin_ = Tensor(const_cast<float*>(cos_sin), DType::kFloat32,
                     {context.max_model_len, config_.head_dim});
   num_parameters_ = loader.num_parameters();
   weight_bytes_ = loader.weight_bytes();
+}
+
+int64_t Decoder::layer_bytes() const {
+  const int64_t heads = int64_t{2} * sizes_.num_heads + int64_t{2} * sizes_.num_kv_heads;
+  const int64_t columns = heads * config_.head_dim + int64_t{3} * sizes_.intermediate_size;
+  return columns * config_.hidden_size * static_cast<int64_t>(size_of(dtype_));
 }
 
 void Decoder::check_rope_memory(int max_model_len) const {
@@ -161,13 +166,18 @@ void Decoder::forward(const ForwardBatch& batch, std::span<const KvCache> kv_cac
   NANOVLLM_CHECK(kv_caches.size() == layers_.size());
   Step step{backend_, communicator_, batch, workspace_->activations(batch.num_tokens)};
   embedding_.forward(step);
-  if (communicator_.world_size() == 1 && batch.num_tokens <= workspace_->max_lane_tokens() &&
-      backend_.wants_lanes(batch, layer_bytes_)) {
+  if (wants_lanes(batch)) {
     compute_in_lanes(batch, kv_caches);
   } else {
     compute_layers(step, kv_caches);
   }
   last_hidden_ = step.x.hidden.first_rows(batch.num_logits);
+}
+
+bool Decoder::wants_lanes(const ForwardBatch& batch) const {
+  return min_lane_tokens_ > 0 && batch.num_tokens >= min_lane_tokens_ &&
+         batch.num_tokens <= workspace_->max_lane_tokens() &&
+         batch.num_decodes == batch.num_tokens && batch.num_logits == batch.num_tokens;
 }
 
 void Decoder::compute_layers(Step& step, std::span<const KvCache> kv_caches) const {
@@ -201,12 +211,17 @@ void Decoder::compute_in_lanes(const ForwardBatch& batch,
     }
   };
   backend_.begin_lanes();
-  in_each_lane([&](Step& step) { enter_layers(step); });
-  for (int i = 0; i < num_layers(); ++i) {
-    in_each_lane([&](Step& step) {
-      layers_[i].attention.attend(step, kv_caches[i], cos_sin_);
-      if (!finish_layer_at_once(step, i)) finish_layer(step, i);
-    });
+  try {
+    in_each_lane([&](Step& step) { enter_layers(step); });
+    for (int i = 0; i < num_layers(); ++i) {
+      in_each_lane([&](Step& step) {
+        layers_[i].attention.attend(step, kv_caches[i], cos_sin_);
+        if (!finish_layer_at_once(step, i)) finish_layer(step, i);
+      });
+    }
+  } catch (...) {
+    backend_.end_lanes();  // later steps wait for what is under way
+    throw;
   }
   backend_.end_lanes();
 }

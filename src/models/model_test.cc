@@ -27,11 +27,8 @@ namespace {
 
 using nlohmann::json;
 using testing::error_of;
+using testing::golden_dir;
 using testing::ModelRig;
-
-std::string golden_dir(const std::string& name) {
-  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/" + name;
-}
 
 std::string read(const std::string& path) {
   std::ostringstream text;

@@ -13,11 +13,8 @@ namespace nanovllm {
 namespace {
 
 using testing::error_of;
+using testing::golden_dir;
 using testing::ModelRig;
-
-std::string golden_dir(const std::string& name) {
-  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/" + name;
-}
 
 // What rank `rank` of a group computes, or a model alone.
 std::vector<std::vector<float>> compute(const std::string& name, DType dtype,

@@ -53,6 +53,10 @@ inline void expect_greedy(const Rows& rows, const std::vector<int32_t>& tokens,
   }
 }
 
+inline std::string golden_dir(const std::string& name) {
+  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/" + name;
+}
+
 // The next tokens of one sequence, to be computed in one step.
 struct Chunk {
   int sequence;
@@ -94,6 +98,11 @@ class ModelRig {
 
   const ModelConfig& config() const { return config_; }
   Model& model() { return *model_; }
+  // Whether steps run as graphs, where the device has any.
+  void use_graphs(bool uses_graphs) {
+    uses_graphs_ = uses_graphs;
+    graph_.reset();
+  }
 
   // Computes one step; sequences of one new token come first. Returns the logits of the new tokens
   // of each chunk, or, with only_last, of the last one of each: [chunk][token][vocab].
@@ -193,7 +202,12 @@ class ModelRig {
     batch.seq_lens = upload(arrays.lengths);
     batch.block_table = upload(arrays.table);
     batch.logits_rows = upload(arrays.logits_rows);
-    model_->forward(batch, caches_);
+    if (uses_graphs_) graph_ = backend_->capture([&] { model_->forward(batch, caches_); });
+    if (graph_ != nullptr) {
+      backend_->launch(*graph_);
+    } else {
+      model_->forward(batch, caches_);
+    }
   }
 
   const int32_t* upload(const std::vector<int32_t>& values) {
@@ -228,6 +242,8 @@ class ModelRig {
   std::vector<KvCache> caches_;
   std::vector<int> lengths_ = std::vector<int>(kMaxSequences, 0);
   std::vector<float> fetched_;
+  bool uses_graphs_ = false;
+  std::unique_ptr<Graph> graph_;  // of the last step
 };
 
 }  // namespace nanovllm::testing

@@ -42,7 +42,7 @@ class Layout {
 
 }  // namespace
 
-Workspace::Workspace(const ModelContext& context, const ShardSizes& sizes) {
+Workspace::Workspace(const ModelContext& context, const ShardSizes& sizes, bool has_lanes) {
   const ModelConfig& config = context.config;
   const int64_t rows = context.max_num_tokens;
   const int64_t hidden = config.hidden_size;
@@ -61,7 +61,7 @@ Workspace::Workspace(const ModelContext& context, const ShardSizes& sizes) {
   layout.add(&all_.gate_up, act, rows, int64_t{2} * sizes.intermediate_size);
   layout.add(&all_.mlp, act, rows, sizes.intermediate_size);
   layout.skip_to_total();
-  const int64_t half = (int64_t{context.max_num_logits} + 1) / 2;
+  const int64_t half = has_lanes ? (int64_t{context.max_num_logits} + 1) / 2 : 0;
   for (const auto& [tensor, whole] : {std::pair{&second_.qkv, &all_.qkv},
                                       {&second_.attention, &all_.attention},
                                       {&second_.gate_up, &all_.gate_up},

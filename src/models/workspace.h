@@ -10,13 +10,15 @@ namespace nanovllm {
 
 class Workspace {
  public:
-  Workspace(const ModelContext& context, const ShardSizes& sizes);
+  // `has_lanes`: steps may be computed in halves.
+  Workspace(const ModelContext& context, const ShardSizes& sizes, bool has_lanes);
 
   // Views for a step of num_tokens rows. Attention and MLP share memory: one is done with it
   // before the other begins.
   Activations activations(int num_tokens) const;
   // Of one half of the rows, so that both can be computed at once: lane 0 the first ones, lane 1
-  // the rest. Up to max_lane_tokens().
+  // the rest. Up to max_lane_tokens(), 0
+  // without lanes.
   Activations lane_activations(int lane, int num_tokens) const;
   int64_t max_lane_tokens() const { return 2 * second_.qkv.rows(); }
   // Of the step's residual and attention, keeps only the rows whose logits are wanted, and makes

@@ -155,12 +155,10 @@ class Backend {
   // Runs a graph of this backend, in order with other ops.
   virtual void launch(const Graph& /*graph*/) {}
 
-  // Lanes. A device may compute two halves of a batch of decodes side by side, one's attention
-  // beside the other's products. Whether it gains by that, if a layer has so many bytes of weights
-  // that each half reads:
-  virtual bool wants_lanes(const ForwardBatch& /*batch*/, int64_t /*layer_bytes*/) const {
-    return false;
-  }
+  // Lanes. A device may compute two halves of a step of decodes side by side, one's attention
+  // beside the other's products. The smallest step that gains by it, in tokens, if a layer has so
+  // many bytes of weights, which each half reads; 0 = none.
+  virtual int min_lane_tokens(int64_t /*layer_bytes*/) const { return 0; }
   // From begin_lanes() to end_lanes() ops belong to the lane that use_lane() chose last, 0 or 1, at
   // first 0. A lane's ops run in order, behind all before begin_lanes() and ahead of all behind
   // end_lanes(); ops of different lanes may run at once, and so must not share memory. Only ops of
@@ -175,7 +173,7 @@ class Backend {
                                                     const float* bias, DType dtype) = 0;
   // The weight of y = x table^T in the table's own memory, which outlives it; table is [N,K] of act
   // dtype, and may be filled in later. Null where the backend wants a layout of its own, as
-  // make_linear() has it, or the table does not lie as its products need it.
+  // make_linear() has it.
   virtual std::unique_ptr<LinearWeight> make_linear_of_table(Tensor /*table*/) { return nullptr; }
 
   // All weights have been made: frees what only their making needed.

@@ -19,7 +19,7 @@ struct CpuOptions {
 
 // Everything is synchronous: an op has finished when its call returns. Ops on one backend are
 // called by one thread at a time; allocate() and make_linear() by any.
-class CpuBackend final : public Backend {
+class CpuBackend : public Backend {
  public:
   // Throws Error(kInvalidArgument) for a bad number of threads or a bad NANOVLLM_CPU_ISA.
   explicit CpuBackend(const CpuOptions& options = {});

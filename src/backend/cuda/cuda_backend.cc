@@ -37,11 +37,13 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   NANOVLLM_CUDA_CHECK(cudaEventCreateWithFlags(&lanes_event_, cudaEventDisableTiming));
   for (Lane& lane : lanes_)
     NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking));
-  uploader_ = std::make_unique<cuda::Uploader>(device_, lane_->stream);
-  for (Lane& lane : lanes_) make_lane(lane);
+  uploader_ = std::make_unique<cuda::Uploader>(device_, stream());
+  make_lane(lanes_[0]);
+  if (has_lanes()) make_lane(lanes_[1]);
+  split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(kWorkspaceBytes);
   tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_.multiProcessorCount);
-  sampler_ = std::make_unique<cuda::Sampler>(*this, lane_->stream);
+  sampler_ = std::make_unique<cuda::Sampler>(*this, stream());
 }
 
 CudaBackend::~CudaBackend() {
@@ -60,7 +62,6 @@ void CudaBackend::make_lane(Lane& lane) {
   NANOVLLM_CUDA_CHECK(cudaMemsetAsync(lane.attention_words->data(), 0xff,
                                       lane.attention_words->bytes(), lane_->stream));
   lane.decode_plans = std::make_unique<cuda::DecodePlans>(multiprocessors);
-  lane.split_norm = allocate(cuda::split_norm_bytes());
 }
 
 std::string CudaBackend::description() const {

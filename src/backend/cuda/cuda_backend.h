@@ -1,4 +1,5 @@
-// The CUDA backend: one class, one device, one stream; the kernels are in the .cu files beside it.
+// The CUDA backend: one class, one device, ops in the order of one stream; the kernels are in the
+// .cu files beside it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,7 +26,8 @@ struct CudaOptions {
   bool deterministic = false;  // see BackendOptions
 };
 
-// Ops are enqueued on one stream and return at once; download() and collecting a ticket wait.
+// Ops are enqueued in the order of one stream and return at once; download() and collecting a
+// ticket wait.
 class CudaBackend final : public Backend {
  public:
   // Throws Error(kUnsupported) when there is no such device or it is older than the build's
@@ -34,7 +36,7 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
   static int device_count();  // 0 where there is no driver
 
-  cudaStream_t stream() const { return lane_->stream; }
+  cudaStream_t stream() const { return lanes_[0].stream; }
 
   std::string description() const override;
   bool is_cpu() const override { return false; }
@@ -50,7 +52,7 @@ class CudaBackend final : public Backend {
                    const int32_t* previous_ids) override;
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override;
   void launch(const Graph& graph) override;
-  bool wants_lanes(const ForwardBatch& batch, int64_t layer_bytes) const override;
+  int min_lane_tokens(int64_t layer_bytes) const override;
   void begin_lanes() override;
   void use_lane(int lane) override;
   void end_lanes() override;
@@ -92,7 +94,6 @@ class CudaBackend final : public Backend {
   cuda::AttentionWorkspace attention_workspace() const;
   // What was prepared for a batch's attention is for another batch.
   void forget_plans();
-  void leave_lanes();
   int multiprocessors_for_attention() const;
   int multiprocessors_for_products() const;  // 0 = all
 
@@ -102,18 +103,19 @@ class CudaBackend final : public Backend {
     std::unique_ptr<Buffer> workspace;        // of cuBLASLt
     std::unique_ptr<Buffer> attention_words;  // see cuda::AttentionWorkspace
     std::unique_ptr<cuda::DecodePlans> decode_plans;
-    std::unique_ptr<Buffer> split_norm;  // see cuda::SplitNorm
   };
+  bool has_lanes() const { return !deterministic_ && properties_.major == 9; }
   void make_lane(Lane& lane);
 
   const int device_;
   const bool deterministic_;
   cudaDeviceProp properties_ = {};
-  std::array<Lane, 2> lanes_;
+  std::array<Lane, 2> lanes_;  // the second one's memory where has_lanes()
   Lane* lane_ = lanes_.data();
   bool in_lanes_ = false;
   cudaEvent_t lanes_event_ = nullptr;
   std::unique_ptr<cuda::Uploader> uploader_;
+  std::unique_ptr<Buffer> split_norm_;  // see cuda::SplitNorm
   std::unique_ptr<cuda::CublasProducts> products_;
   std::unique_ptr<cuda::LayerTailKernel> tail_kernel_;  // or none
   std::unique_ptr<cuda::Sampler> sampler_;

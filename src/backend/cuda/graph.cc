@@ -30,7 +30,7 @@ class CudaGraph final : public Graph {
 
 std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
   // Thread-local: other ranks' threads do as they like meanwhile.
-  NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(lane_->stream, cudaStreamCaptureModeThreadLocal));
+  NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
   // A graph is launched for other batches than the one it is recorded with: it makes its own plan.
   forget_plans();
   cudaGraph_t graph = nullptr;
@@ -38,21 +38,19 @@ std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
     ops();
   } catch (...) {
     forget_plans();
-    leave_lanes();
-    cudaStreamEndCapture(lane_->stream, &graph);
+    cudaStreamEndCapture(stream(), &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
     cudaGetLastError();
     throw;
   }
   forget_plans();
-  NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(lane_->stream, &graph));
-  return std::make_unique<CudaGraph>(graph, lane_->stream);
+  NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(stream(), &graph));
+  return std::make_unique<CudaGraph>(graph, stream());
 }
 
 void CudaBackend::launch(const Graph& graph) {
   forget_plans();
-  NANOVLLM_CUDA_CHECK(
-      cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable(), lane_->stream));
+  NANOVLLM_CUDA_CHECK(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable(), stream()));
 }
 
 }  // namespace nanovllm

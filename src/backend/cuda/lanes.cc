@@ -12,17 +12,15 @@ constexpr int kMinTokens = 129;
 
 }  // namespace
 
-bool CudaBackend::wants_lanes(const ForwardBatch& batch, int64_t layer_bytes) const {
-  // Both halves read a layer's weights: the second one out of L2, if they fit.
-  return !deterministic_ && properties_.major == 9 && batch.num_tokens >= kMinTokens &&
-         batch.num_decodes == batch.num_tokens && batch.num_logits == batch.num_tokens &&
-         layer_bytes <= properties_.l2CacheSize;
+int CudaBackend::min_lane_tokens(int64_t layer_bytes) const {
+  // The second half finds the weights in L2, if they fit.
+  return has_lanes() && layer_bytes <= properties_.l2CacheSize ? kMinTokens : 0;
 }
 
 // Two multiprocessors share a port to L2, and one alone can fill it: attention with a block a pair
-// reads as fast as with one a multiprocessor. Two less, so that all blocks find room where products
-// hold both of a pair; so both lanes' attention fits on the device, whose blocks wait for each
-// other.
+// reads as fast as with one a multiprocessor. Two less leave room where products hold both of a
+// pair. Blocks of one attention wait for each other, so those of both lanes must fit on the device
+// at once.
 int CudaBackend::multiprocessors_for_attention() const {
   const int all = properties_.multiProcessorCount;
   return in_lanes_ ? all / 2 - 2 : all;
@@ -42,18 +40,16 @@ void CudaBackend::begin_lanes() {
 void CudaBackend::use_lane(int lane) { lane_ = &lanes_[static_cast<size_t>(lane)]; }
 
 void CudaBackend::end_lanes() {
-  leave_lanes();
+  use_lane(0);
+  in_lanes_ = false;
   NANOVLLM_CUDA_CHECK(cudaEventRecord(lanes_event_, lanes_[1].stream));
   NANOVLLM_CUDA_CHECK(cudaStreamWaitEvent(lanes_[0].stream, lanes_event_));
 }
 
-void CudaBackend::leave_lanes() {
-  use_lane(0);
-  in_lanes_ = false;
-}
-
 void CudaBackend::forget_plans() {
-  for (Lane& lane : lanes_) lane.decode_plans->forget();
+  for (Lane& lane : lanes_) {
+    if (lane.decode_plans != nullptr) lane.decode_plans->forget();
+  }
 }
 
 }  // namespace nanovllm

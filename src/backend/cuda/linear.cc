@@ -15,9 +15,6 @@
 namespace nanovllm {
 namespace {
 
-// What cudaMalloc gives and cuBLASLt counts on where it is told nothing else.
-constexpr uintptr_t kTableAlignment = 256;  // bytes
-
 struct CudaLinearWeight final : LinearWeight {
   const void* data = nullptr;      // [N, K] of dtype
   std::unique_ptr<Buffer> memory;  // that `data` lies in, or none: a table's
@@ -106,7 +103,6 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
 }
 
 std::unique_ptr<LinearWeight> CudaBackend::make_linear_of_table(Tensor table) {
-  if (reinterpret_cast<uintptr_t>(table.data) % kTableAlignment != 0) return nullptr;
   auto weight = std::make_unique<CudaLinearWeight>();
   weight->dtype = table.dtype;
   weight->out_features = table.rows();
@@ -188,8 +184,8 @@ bool CudaBackend::wgmma_tail(Tensor out, Tensor residual, Tensor attention, Tens
                              const LayerTail& tail) {
   const auto hidden_size = static_cast<int>(residual.row_size());
   // Of a norm between two products, for one at a time.
-  cuda::SplitNorm norm = {.weighted = lane_->split_norm->data(),
-                          .squares = static_cast<float*>(lane_->split_norm->data()) +
+  cuda::SplitNorm norm = {.weighted = split_norm_->data(),
+                          .squares = static_cast<float*>(split_norm_->data()) +
                                      cuda::kMaxWgmmaRows * cuda::kMaxSplitNorm / 2,
                           .parts = cuda::square_parts(hidden_size)};
   std::array<cuda::WgmmaProduct, 4> products;
