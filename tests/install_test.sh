@@ -16,3 +16,9 @@ output=$("$folder/build/embed" "$source/models/demo")
   "$source/CMakeLists.txt")" ]
 if "$folder/build/embed" /nonexistent 2>"$folder/error"; then exit 1; fi
 grep -q '/nonexistent' "$folder/error"
+
+# What was linked is the build's own library: with CUDA it looks for a device, without it says so.
+refusal='this build has no CUDA backend'
+if grep -q '^NANOVLLM_CUDA:BOOL=ON$' "$build/CMakeCache.txt"; then refusal='no CUDA device 0'; fi
+if CUDA_VISIBLE_DEVICES='' "$folder/build/embed" "$source/models/demo" cuda 2>"$folder/error"; then exit 1; fi
+grep -q "$refusal" "$folder/error" || { cat "$folder/error"; exit 1; }

@@ -4,12 +4,12 @@
 #include "nanovllm/llm.h"
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: embed MODEL_FOLDER\n");
+  if (argc < 2 || argc > 3) {
+    std::fprintf(stderr, "usage: embed MODEL_FOLDER [DEVICE]\n");
     return 2;
   }
   try {
-    nanovllm::LLM llm(argv[1], {.max_model_len = 256});
+    nanovllm::LLM llm(argv[1], {.max_model_len = 256, .device = argc > 2 ? argv[2] : "auto"});
     nanovllm::SamplingParams params;
     params.temperature = 0;
     params.max_tokens = 32;
