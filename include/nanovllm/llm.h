@@ -30,14 +30,22 @@ class LLM {
   // callback only.
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const SamplingParams& params, const Callback& callback = {});
+  // A template because one comes second where both fit: GCC takes {.temperature = 0} for either.
+  template <int = 0>
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const std::vector<SamplingParams>& params,
-                                      const Callback& callback = {});
+                                      const Callback& callback = {}) {
+    return generate_each(prompts, params, callback);
+  }
 
   LLMEngine& engine() { return engine_; }
 
  private:
   class Batch;
+
+  std::vector<RequestOutput> generate_each(const std::vector<Prompt>& prompts,
+                                           const std::vector<SamplingParams>& params,
+                                           const Callback& callback);
 
   LLMEngine engine_;
 };

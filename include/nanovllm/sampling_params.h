@@ -16,6 +16,7 @@ enum class RequestOutputKind {
   kFinalOnly,   // everything, once, when the request ends
 };
 
+// Members without an initializer would be warned about by GCC wherever {.temperature = 0} stands.
 struct SamplingParams {
   int n = 1;                 // completions of the prompt; 1 where temperature is 0
   double temperature = 1.0;  // [0, 2]; 0 = greedy; below 0.01 is taken as 0.01
@@ -27,22 +28,23 @@ struct SamplingParams {
   double frequency_penalty = 0.0;   // [-2, 2]; subtracted once for every time a token was generated
   double repetition_penalty = 1.0;  // > 0, in float32's range; logits of tokens in prompt or
                                     // output: divided if positive, else multiplied
-  std::map<int32_t, float> logit_bias;  // token id -> added to its logit, clamped to [-100, 100]
-  std::optional<uint64_t> seed;   // same seed, prompt and parameters: same tokens; completion i of
-                                  // n draws with seed + i
-  int max_tokens = 64;            // >= 1
-  int min_tokens = 0;             // no EOS or stop token before so many tokens
-  bool ignore_eos = false;        // go on after the EOS token
-  std::vector<std::string> stop;  // texts that end the output (not part of it)
-  std::vector<int32_t> stop_token_ids;      // tokens that end the output
-  bool include_stop_str_in_output = false;  // keep the text that ended the output
-  bool skip_special_tokens = true;          // leave special tokens out of the text
+  // Token id -> added to its logit, clamped to [-100, 100].
+  std::map<int32_t, float> logit_bias = {};
+  std::optional<uint64_t> seed = {};  // same seed, prompt and parameters: same tokens; completion i
+                                      // of n draws with seed + i
+  int max_tokens = 64;                // >= 1
+  int min_tokens = 0;                 // no EOS or stop token before so many tokens
+  bool ignore_eos = false;            // go on after the EOS token
+  std::vector<std::string> stop = {};        // texts that end the output (not part of it)
+  std::vector<int32_t> stop_token_ids = {};  // tokens that end the output
+  bool include_stop_str_in_output = false;   // keep the text that ended the output
+  bool skip_special_tokens = true;           // leave special tokens out of the text
   // So many most likely tokens a position, plus the chosen one: up to 20, or -1 for the whole
   // vocabulary, which is refused where that has more than 20 tokens.
-  std::optional<int> logprobs;
+  std::optional<int> logprobs = {};
   // The same for each prompt token. Such a request computes its whole prompt: the prefix cache
   // holds no log-probabilities, so nothing is taken from it.
-  std::optional<int> prompt_logprobs;
+  std::optional<int> prompt_logprobs = {};
   RequestOutputKind output_kind = RequestOutputKind::kCumulative;
 
   // Throws Error(kInvalidArgument) with vLLM's sentence for the first parameter that is out of

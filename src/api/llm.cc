@@ -45,7 +45,7 @@ LLM::LLM(LLMEngine engine) : engine_(std::move(engine)) {}
 
 std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
                                          const SamplingParams& params, const Callback& callback) {
-  return generate(prompts, std::vector<SamplingParams>(prompts.size(), params), callback);
+  return generate_each(prompts, std::vector<SamplingParams>(prompts.size(), params), callback);
 }
 
 // The requests of one generate(), in consecutive ids. Those that are not done when it ends, by an
@@ -100,9 +100,9 @@ class LLM::Batch {
   size_t num_unfinished_ = 0;
 };
 
-std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
-                                         const std::vector<SamplingParams>& params,
-                                         const Callback& callback) {
+std::vector<RequestOutput> LLM::generate_each(const std::vector<Prompt>& prompts,
+                                              const std::vector<SamplingParams>& params,
+                                              const Callback& callback) {
   if (params.size() != prompts.size()) {
     throw_error(ErrorCode::kInvalidArgument,
                 "The lengths of prompts ({}) and sampling params ({}) must be the same.",

@@ -193,6 +193,18 @@ TEST_F(LlmOnTheDemoModel, PromptLogprobsAreTheSameInChunks) {
   }
 }
 
+TEST(LlmModel, TheHeadersExampleWorksWordForWord) {
+  std::filesystem::current_path(NANOVLLM_SOURCE_DIR);
+  nanovllm::LLM llm("models/demo");
+  auto outputs = llm.generate({"Once upon a time"}, {.temperature = 0});
+  ASSERT_EQ(outputs.size(), 1u);
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  const auto expected = llm.generate({"Once upon a time"}, std::vector<SamplingParams>{greedy});
+  EXPECT_EQ(outputs[0].outputs[0].token_ids, expected[0].outputs[0].token_ids);
+  EXPECT_EQ(outputs[0].outputs[0].text, expected[0].outputs[0].text);
+}
+
 TEST(LlmEngine, RefusesFoldersThatAreNoModel) {
   EXPECT_THROW(LLM("/nowhere/at/all"), Error);
   EngineConfig config = base_config();
