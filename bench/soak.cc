@@ -340,7 +340,7 @@ int main(int argc, char** argv) {
   app.add_option("model", options.model, "model folder")->required();
   app.add_option("--seconds", options.seconds, "until no more requests come")
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "of the load")->capture_default_str();
+  cli::add_seed(app, "--seed", options.seed, "of the load");
   cli::add_engine_options(app, options.engine);
   try {
     app.parse(argc, argv);

@@ -57,6 +57,21 @@ class CommandLine(unittest.TestCase):
             self.assertIn(word, result.stderr)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
 
+    def test_seeds_are_64_bits_and_every_other_is_refused_by_its_flag(self):
+        most = 2 ** 64 - 1
+        commands = {"--seed": (["generate"], ["chat"], ["bench", "throughput"], ["bench", "latency"]),
+                    "--engine-seed": (["info"], ["chat"])}
+        for flag, forms in commands.items():
+            for command in forms:
+                least = -1 if flag == "--seed" and command[0] != "bench" else 0
+                for seed in (least, most):  # taken: what is missing is the model
+                    self.assertNotIn(flag, run(*command, "/nonexistent", flag, seed).stderr)
+                for seed in (least - 1, most + 1, "99999999999999999999", "1.5", "many", ""):
+                    result = run(*command, "/nonexistent", flag, seed)
+                    self.assertEqual(result.returncode, 2, (command, seed))
+                    self.assertEqual(result.stderr.splitlines()[0],
+                                     f"{flag}: must be an integer from {least} to {most}, got {seed}")
+
 
 class Generate(unittest.TestCase):
     def setUp(self):
@@ -184,6 +199,15 @@ class Generate(unittest.TestCase):
         first, second = lines(run(*args).stdout)[0], lines(run(*args).stdout)[0]
         self.assertEqual(first, second)
         self.assertEqual(len({tuple(o["token_ids"]) for o in first["outputs"]}), 3)
+
+    def test_seed_minus_one_is_no_seed(self):
+        source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"seed": -1}}\n')
+        both = ("-q", "--json", "--temperature", "1", "--max-tokens", "12", "--max-model-len", "512", "--engine-seed", "3")
+        prompt = ("generate", MODEL, *both, "-p", "Once upon a time")
+        without = lines(run(*prompt).stdout)[0]
+        self.assertEqual(lines(run(*prompt, "--seed", "-1").stdout)[0], without)
+        self.assertEqual(lines(run("generate", MODEL, *both, "--input", source, "--seed", "5").stdout)[0], without)
+        self.assertNotEqual(lines(run(*prompt, "--seed", "5").stdout)[0], without)
 
     def test_missing_and_broken_model_folders_are_told(self):
         result = run("generate", "/nonexistent/model", "-p", "x")

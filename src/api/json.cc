@@ -102,6 +102,13 @@ void read(const json& value, std::string_view name, std::map<int32_t, float>& ou
   }
 }
 
+// vLLM's: -1 is no seed.
+void read_seed(SamplingParams& params, const json& value, std::string_view name) {
+  // A comparison of json with -1 would take 2^64-1 for it.
+  const bool none = value.is_number_integer() && !value.is_number_unsigned() && value == -1;
+  read(none ? json() : value, name, params.seed);
+}
+
 using Setter = std::function<void(SamplingParams&, const json&, std::string_view)>;
 
 template <typename Member>
@@ -123,7 +130,7 @@ const std::map<std::string_view, Setter>& setters() {
       {"frequency_penalty", setter(&P::frequency_penalty)},
       {"repetition_penalty", setter(&P::repetition_penalty)},
       {"logit_bias", setter(&P::logit_bias)},
-      {"seed", setter(&P::seed)},
+      {"seed", read_seed},
       {"max_tokens", setter(&P::max_tokens)},
       {"min_tokens", setter(&P::min_tokens)},
       {"ignore_eos", setter(&P::ignore_eos)},

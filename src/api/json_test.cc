@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace nanovllm {
@@ -34,6 +35,22 @@ TEST(RequestLine, TakesItsParametersOverTheDefaults) {
   EXPECT_GT(request.params.logit_bias.at(4), 100);
 }
 
+TEST(RequestLine, TakesEverySeedOf64BitsAndMinusOneAsNone) {
+  SamplingParams defaults;
+  defaults.seed = 7;
+  const auto seed_of = [&](const std::string& seed) {
+    const std::string line = R"({"prompt": "x", "sampling_params": {"seed": )" + seed + "}}";
+    return parse_request_line(line, defaults).params.seed;
+  };
+  EXPECT_EQ(seed_of("0"), 0u);
+  EXPECT_EQ(seed_of("18446744073709551615"), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(seed_of("-1"), std::nullopt);
+  EXPECT_EQ(seed_of("null"), std::nullopt);
+  for (const char* wrong : {"-2", "-9223372036854775808", "18446744073709551616", "-1.0", "1.5"}) {
+    EXPECT_THROW(seed_of(wrong), Error) << wrong;
+  }
+}
+
 TEST(RequestLine, RefusesNestingThatWouldExhaustTheStack) {
   const std::string sentence = "the request: JSON nested deeper than 64 levels";
   EXPECT_EQ(refusal(nested(1'000'000)), sentence);
@@ -47,6 +64,8 @@ TEST(RequestLine, IsRefusedInOneShortSentence) {
   EXPECT_EQ(refusal(R"({"prompt": [1, 2]})"), "\"prompt\" must be a text, got an array");
   EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"logit_bias": {"12abc": 1}}})"),
             "logit_bias has the key \"12abc\", expected a token id");
+  EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"seed": -2}})"),
+            "seed is out of range: -2");
   EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"temperature": "\u001bhot"}})"),
             "temperature must be a number, got \"\\u001bhot\"");
   EXPECT_EQ(refusal("{\"prompt\": \"x\", \"a\\u0000b\": 1}"),

@@ -301,7 +301,7 @@ Command until_interrupted(Command command) {
 template <typename Options>
 void add_common(CLI::App& app, Options& options) {
   app.add_option("model", options.model, "model folder")->required();
-  app.add_option("--seed", options.seed, "of the random prompts")->capture_default_str();
+  add_seed(app, "--seed", options.seed, "of the random prompts");
   app.add_flag("--json", options.json, "one JSON object instead of the table");
   app.add_flag("-q,--quiet", options.quiet, "no progress display");
   add_engine_options(app, options.engine);

@@ -1,7 +1,10 @@
 #include "cli/options.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "api/json.h"
@@ -17,7 +20,28 @@ CLI::Option* add(CLI::App& app, const char* flag, T& value, const char* help, co
   return app.add_option(flag, value, help)->group(group)->capture_default_str();
 }
 
+// The least seed is 0, or -1 where that asks for no seed; then nothing is returned for it.
+std::optional<uint64_t> parse_seed(const char* flag, const std::string& text, int least) {
+  if (least == -1 && text == "-1") return std::nullopt;
+  uint64_t seed = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, seed);
+  if (error != std::errc() || rest != end) {
+    throw CLI::ValidationError(flag, fmt::format("must be an integer from {} to {}, got {}", least,
+                                                 std::numeric_limits<uint64_t>::max(), text));
+  }
+  return seed;
+}
+
 }  // namespace
+
+CLI::Option* add_seed(CLI::App& app, const char* flag, uint64_t& seed, const char* help) {
+  return app
+      .add_option_function<std::string>(
+          flag, [flag, &seed](const std::string& text) { seed = *parse_seed(flag, text, 0); }, help)
+      ->type_name("UINT")
+      ->default_str(std::to_string(seed));
+}
 
 int64_t parse_bytes(const std::string& text) {
   double number = 0;
@@ -77,7 +101,8 @@ void add_engine_options(CLI::App& app, EngineConfig& config) {
       ->group(group);
   add(app, "--tensor-parallel-size", config.tensor_parallel_size,
       "ranks that share the weights, 1 to 8: a GPU each, or a share of the CPU threads", group);
-  add(app, "--engine-seed", config.seed, "base of the seeds of requests that bring none", group);
+  add_seed(app, "--engine-seed", config.seed, "base of the seeds of requests that bring none")
+      ->group(group);
 }
 
 void add_trace_option(CLI::App& app, EngineConfig& config) {
@@ -95,7 +120,11 @@ void SamplingOptions::add_to(CLI::App& app) {
   option("--top-k", top_k_, "draw from the k most likely tokens only; 0 = all");
   option("--top-p", top_p_, "draw from the smallest set of tokens with this probability");
   option("--min-p", min_p_, "drop tokens below this share of the likeliest one's probability");
-  option("--seed", seed_, "same seed, prompt and parameters: same tokens");
+  app.add_option_function<std::string>(
+         "--seed", [this](const std::string& text) { seed_ = parse_seed("--seed", text, -1); },
+         "same seed, prompt and parameters: same tokens; -1 = none")
+      ->type_name("INT")
+      ->group(group);
   option("--max-tokens", max_tokens_, "longest output, in tokens");
   option("--min-tokens", min_tokens_, "no end of text before so many tokens");
   option("-n,--n", n_, "completions of each prompt");

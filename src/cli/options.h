@@ -16,6 +16,9 @@ void add_engine_options(CLI::App& app, EngineConfig& config);
 // --trace, for commands that serve requests.
 void add_trace_option(CLI::App& app, EngineConfig& config);
 
+// A flag for a seed from 0 to 2^64-1; CLI11's own would wrap negative numbers and clamp large ones.
+CLI::Option* add_seed(CLI::App& app, const char* flag, uint64_t& seed, const char* help);
+
 // The sampling flags that were given; the others keep the model's defaults.
 class SamplingOptions {
  public:
@@ -26,7 +29,7 @@ class SamplingOptions {
   std::optional<int> n_, top_k_, max_tokens_, min_tokens_, logprobs_, prompt_logprobs_;
   std::optional<double> temperature_, top_p_, min_p_;
   std::optional<double> presence_penalty_, frequency_penalty_, repetition_penalty_;
-  std::optional<uint64_t> seed_;
+  std::optional<std::optional<uint64_t>> seed_;  // --seed -1 asks for none
   std::vector<std::string> stop_, logit_bias_;
   std::vector<int32_t> stop_token_ids_;
   bool ignore_eos_ = false, include_stop_str_in_output_ = false, keep_special_tokens_ = false;
