@@ -200,6 +200,17 @@ class Generate(unittest.TestCase):
         self.assertEqual(first, second)
         self.assertEqual(len({tuple(o["token_ids"]) for o in first["outputs"]}), 3)
 
+    def test_result_lines_of_several_completions_are_as_documented(self):
+        line = lines(run("generate", MODEL, "--json", "-q", "-p", "Once", "-n", "2", "--temperature", "1", "--logprobs", "1",
+                         "--max-tokens", "4", "--max-model-len", "512").stdout)[0]
+        self.assertEqual(list(line), ["index", "outputs", "num_prompt_tokens", "num_cached_tokens"])
+        fields = ["index", "text", "token_ids", "finish_reason", "logprobs"]
+        self.assertEqual([[name for name in output if name != "stop_reason"] for output in line["outputs"]], [fields] * 2)
+        self.assertEqual([output["index"] for output in line["outputs"]], [0, 1])
+        text = run("generate", "--help").stdout
+        for name in (*line, *fields):
+            self.assertIn(name, text)
+
     def test_seed_minus_one_is_no_seed(self):
         source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"seed": -1}}\n')
         both = ("-q", "--json", "--temperature", "1", "--max-tokens", "12", "--max-model-len", "512", "--engine-seed", "3")

@@ -293,10 +293,12 @@ Command add_generate(CLI::App& app) {
   add_engine_options(app, options->engine);
   add_trace_option(app, options->engine);
   app.footer(
-      "Result lines hold index, text, token_ids, finish_reason (stop, length, abort) and\n"
-      "num_cached_tokens, and logprobs and prompt_logprobs where asked for; they come in the\n"
-      "order in which requests finish. Prompts given with -p are answered in plain text, with\n"
-      "log-probabilities as a table. Ctrl-C ends cleanly with what is done so far.\n"
+      "Result lines hold index, text, token_ids, finish_reason (stop, length, abort),\n"
+      "num_prompt_tokens and num_cached_tokens, and logprobs and prompt_logprobs where asked for;\n"
+      "they come in the order in which requests finish. With n > 1, the list \"outputs\" holds\n"
+      "index, text, token_ids, finish_reason and logprobs of each completion instead.\n"
+      "Prompts given with -p are answered in plain text, with log-probabilities as a table.\n"
+      "Ctrl-C ends cleanly with what is done so far.\n"
       "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused, 130 interrupted.");
   return [options] {
     if (options->prompts.empty() && options->input.empty()) {
