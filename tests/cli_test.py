@@ -48,6 +48,28 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(result.returncode, 2, args)
             self.assertNotEqual(result.stderr, "")
 
+    def test_unknown_commands_are_named(self):
+        for args, word in ((["bogus"], "bogus"), (["bogus", MODEL, "-q"], "bogus"), (["bench", "bogus"], "bogus"), (["--bogus"], "--bogus")):
+            result = run(*args)
+            self.assertEqual(result.returncode, 2, args)
+            self.assertEqual(result.stderr, f'nanovllm: there is no command "{word}"; --help lists those there are\n')
+        self.assertEqual(run("bogus", "--help").returncode, 0)
+        self.assertIn("subcommand", run("bench").stderr)  # none is named where none was given
+
+    def test_numbers_below_their_least_are_told_shortly(self):
+        flags = {"throughput": {"--num-prompts": 1, "--input-len": 1, "--output-len": 1},
+                 "latency": {"--batch-size": 1, "--input-len": 1, "--output-len": 1, "--num-warmup": 0, "--num-iters": 1}}
+        for command, leasts in flags.items():
+            for flag, least in leasts.items():
+                result = run("bench", command, "/nonexistent", flag, least - 1)
+                self.assertEqual(result.returncode, 2, flag)
+                self.assertEqual(result.stderr.splitlines()[0], f"{flag}: must be at least {least}, got {least - 1}")
+                self.assertIn("/nonexistent", run("bench", command, "/nonexistent", flag, least).stderr)
+                for wrong in ("99999999999", "1.5", "many"):
+                    result = run("bench", command, "/nonexistent", flag, wrong)
+                    self.assertEqual(result.returncode, 2, flag)
+                    self.assertIn(f"{flag}: must be an integer up to 2147483647, got {wrong}", result.stderr)
+
     def test_values_out_of_range_are_told_in_one_line(self):
         for args, word in ((["--max-num-seqs", "0"], "max_num_seqs"), (["--kvcache-block-size", "17"], "kvcache_block_size"),
                            (["--tensor-parallel-size", "9"], "tensor_parallel_size"), (["--dtype", "int3"], "int3"),

@@ -314,13 +314,13 @@ Command add_bench_throughput(CLI::App& app) {
   auto options = std::make_shared<ThroughputOptions>();
   app.add_option("--num-prompts", options->num_prompts,
                  "requests (default: the 256 of nano-vLLM's bench.py)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   app.add_option("--input-len", options->input_len,
                  "prompt tokens of every request (default: nano-vLLM's 100 to 1024)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   app.add_option("--output-len", options->output_len,
                  "output tokens of every request (default: nano-vLLM's 100 to 1024)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   add_common(app, *options);
   return until_interrupted([options] { return bench_throughput(*options); });
 }
@@ -328,19 +328,19 @@ Command add_bench_throughput(CLI::App& app) {
 Command add_bench_latency(CLI::App& app) {
   auto options = std::make_shared<LatencyOptions>();
   app.add_option("--batch-size", options->batch_size, "requests at once")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   app.add_option("--input-len", options->input_len, "prompt tokens")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   app.add_option("--output-len", options->output_len, "output tokens")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   app.add_option("--num-warmup", options->num_warmup, "runs before the measured ones")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   app.add_option("--num-iters", options->num_iters, "measured runs; medians are shown")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   add_common(app, *options);
   return until_interrupted([options] { return bench_latency(*options); });

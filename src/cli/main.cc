@@ -6,7 +6,9 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "base/version.h"
 #include "cli/commands.h"
@@ -36,6 +38,14 @@ int run_command(const Command& command) {
     print_error(fmt::format("internal error: {}", error.what()));
   }
   return kExitError;
+}
+
+// The word that stands where a command should, or nothing. CLI11 says only that one is missing.
+std::string unknown_command(const CLI::App& app) {
+  const CLI::App* parent = &app;
+  while (!parent->get_subcommands().empty()) parent = parent->get_subcommands().front();
+  const std::vector<std::string> words = app.remaining(true);
+  return parent->get_require_subcommand_min() > 0 && !words.empty() ? words.front() : "";
 }
 
 }  // namespace
@@ -75,6 +85,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const std::string word = unknown_command(app);
+    if (error.get_exit_code() != 0 && !word.empty()) {
+      print_error(fmt::format("there is no command \"{}\"; --help lists those there are", word));
+      return kExitUsage;
+    }
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
   for (const auto& [command, run] : commands) {

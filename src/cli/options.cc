@@ -35,6 +35,18 @@ std::optional<uint64_t> parse_seed(const char* flag, const std::string& text, in
 
 }  // namespace
 
+CLI::Validator at_least(int least) {
+  const auto check = [least](const std::string& text) -> std::string {
+    int value = 0;
+    if (!CLI::detail::lexical_cast(text, value)) {
+      return fmt::format("must be an integer up to {}, got {}", std::numeric_limits<int>::max(),
+                         text);
+    }
+    return value < least ? fmt::format("must be at least {}, got {}", least, text) : "";
+  };
+  return {check, ""};
+}
+
 CLI::Option* add_seed(CLI::App& app, const char* flag, uint64_t& seed, const char* help) {
   return app
       .add_option_function<std::string>(

@@ -16,6 +16,9 @@ void add_engine_options(CLI::App& app, EngineConfig& config);
 // --trace, for commands that serve requests.
 void add_trace_option(CLI::App& app, EngineConfig& config);
 
+// Refuses smaller integers; CLI11's own checks tell their range with every digit of a double's.
+CLI::Validator at_least(int least);
+
 // A flag for a seed from 0 to 2^64-1; CLI11's own would wrap negative numbers and clamp large ones.
 CLI::Option* add_seed(CLI::App& app, const char* flag, uint64_t& seed, const char* help);
 
