@@ -39,11 +39,11 @@ class Decoder final : public Model {
   int64_t layer_bytes() const;  // of a layer's matrices
   // From the residual stream to the first layer's qkv.
   void enter_layers(Step& step) const;
-  // All layers, with what hidden holds in the end the rows of the logits; one half of the batch
-  // beside the other, where the backend wants that.
-  bool wants_lanes(const ForwardBatch& batch) const;
+  // All layers; in the end hidden holds the rows of the logits.
   void compute_layers(Step& step, std::span<const KvCache> kv_caches) const;
+  // The same for a batch that wants it, one half beside the other.
   void compute_in_lanes(const ForwardBatch& batch, std::span<const KvCache> kv_caches) const;
+  bool wants_lanes(const ForwardBatch& batch) const;
   // From a layer's attention to the next one's qkv, or to the hidden rows of the logits; at once
   // where the backend can.
   void finish_layer(Step& step, int i) const;

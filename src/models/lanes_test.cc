@@ -21,9 +21,10 @@ constexpr int kMinTokens = 5;
 
 class LaneBackend final : public CpuBackend {
  public:
-  LaneBackend() : CpuBackend(CpuOptions{2, {}}) {}
+  explicit LaneBackend(int64_t layer_bytes)
+      : CpuBackend(CpuOptions{2, {}}), layer_bytes_(layer_bytes) {}
   int min_lane_tokens(int64_t layer_bytes) const override {
-    EXPECT_EQ(layer_bytes, wanted_layer_bytes);
+    EXPECT_EQ(layer_bytes, layer_bytes_);
     return kMinTokens;
   }
   void begin_lanes() override {
@@ -45,10 +46,12 @@ class LaneBackend final : public CpuBackend {
     CpuBackend::paged_attention(out, qkv, cache, params, batch);
   }
 
-  static inline int64_t wanted_layer_bytes = 0;
   int lane = -1;  // outside
   int num_begun = 0, num_uses[2] = {};
   std::function<void(int)> at_attention = [](int) {};
+
+ private:
+  const int64_t layer_bytes_;
 };
 
 class Lanes : public ::testing::Test {
@@ -56,9 +59,8 @@ class Lanes : public ::testing::Test {
   Lanes() {
     const ModelConfig config = ModelConfig::load(dir_);
     const int64_t heads = 2 * (config.num_attention_heads + config.num_key_value_heads);
-    LaneBackend::wanted_layer_bytes =
-        4 * config.hidden_size * (heads * config.head_dim + 3 * config.intermediate_size);
-    auto backend = std::make_unique<LaneBackend>();
+    auto backend = std::make_unique<LaneBackend>(
+        4 * config.hidden_size * (heads * config.head_dim + 3 * config.intermediate_size));
     backend_ = backend.get();
     in_lanes_.emplace(dir_, DType::kFloat32, std::move(backend), 16);
     plain_.emplace(dir_, DType::kFloat32, std::make_unique<CpuBackend>(CpuOptions{2, {}}), 16);

@@ -17,8 +17,7 @@ class Workspace {
   // before the other begins.
   Activations activations(int num_tokens) const;
   // Of one half of the rows, so that both can be computed at once: lane 0 the first ones, lane 1
-  // the rest. Up to max_lane_tokens(), 0
-  // without lanes.
+  // the rest. Up to max_lane_tokens(), 0 without lanes.
   Activations lane_activations(int lane, int num_tokens) const;
   int64_t max_lane_tokens() const { return 2 * second_.qkv.rows(); }
   // Of the step's residual and attention, keeps only the rows whose logits are wanted, and makes

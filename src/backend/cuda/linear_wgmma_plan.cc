@@ -41,8 +41,8 @@ void divide(WgmmaPlan& plan, const WgmmaProduct& p, int multiprocessors) {
   plan.tiles = tiles_of(p, plan.features);
   // To exchange sums takes as long as to fetch a third of the weights on fewer multiprocessors,
   // unless there are more rows than features; with half the products to do, two blocks share one
-  // well while x is small. More than four
-  // blocks then find no room side by side, but of few tiles.
+  // well while x is small. Clusters with many rows leave no room for a second block beside: half as
+  // many blocks do then.
   const bool many_rows = plan.rows > kTileFeatures;
   int most = multiprocessors;
   if (p.epilogue == Epilogue::kStore && !many_rows) most = multiprocessors * 2 / 3;
