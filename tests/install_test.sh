@@ -5,6 +5,9 @@ set -euo pipefail
 cmake=$1 build=$2 source=$3
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+# A library that was compiled with sanitizers needs programs that are.
+sanitize=$(sed -n 's/^NANOVLLM_SANITIZE:STRING=//p' "$build/CMakeCache.txt")
+[ -z "$sanitize" ] || export CXXFLAGS="${CXXFLAGS:-} -fsanitize=$sanitize"
 "$cmake" --install "$build" --prefix "$folder/prefix" >"$folder/log"
 "$cmake" -S "$source/examples/embed" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_PREFIX_PATH="$folder/prefix" >>"$folder/log" 2>&1 || { cat "$folder/log"; exit 1; }

@@ -29,7 +29,7 @@ std::string bytes_of(std::span<const int32_t> ids) {
 
 std::string answer(const Tokenizer& tokenizer, char what, const std::string& request) {
   std::vector<int32_t> ids(request.size() / 4);
-  std::memcpy(ids.data(), request.data(), ids.size() * 4);
+  if (!ids.empty()) std::memcpy(ids.data(), request.data(), ids.size() * 4);  // takes no null
   switch (what) {
     case 'E':
     case 'e':

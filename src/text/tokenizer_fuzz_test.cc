@@ -129,7 +129,7 @@ void change_one(TestJson& json, std::mt19937& random) {
 TEST(TokenizerFuzz, ChangedValuesOfTheFile) {
   std::mt19937 random(22);
   int loaded = 0;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < test::full_or_reduced(3000, 1000); ++round) {
     TestJson json = round % 2 ? text::byte_level_json() : text::sentence_piece_json();
     for (const char* part : {"normalizer", "pre_tokenizer", "decoder"}) {
       if (random() % 3 == 0) change_one(json[part], random);

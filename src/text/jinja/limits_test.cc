@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/testing.h"
 #include "text/jinja/testing.h"
 
 namespace nanovllm::jinja {
@@ -61,6 +62,9 @@ TEST(JinjaLimits, LiveMemoryIsBoundedAndGivenBack) {
 }
 
 TEST(JinjaLimits, AmplificationIsRefusedBeforeItIsDone) {
+  Limits limits;  // time is spent on reaching them
+  limits.max_steps /= test::full_or_reduced(1, 20);
+  limits.max_live_bytes /= test::full_or_reduced(1, 20);
   for (const char* source :
        {"{{ 'x' * 9223372036854775807 }}",
         "{{ [1] * 9223372036854775807 }}",
@@ -90,7 +94,7 @@ TEST(JinjaLimits, AmplificationIsRefusedBeforeItIsDone) {
         "{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
         "{% set ns = namespace(x=(1,)) %}{% for i in range(99) %}{% set ns.x = (ns.x, ns.x) %}"
         "{% endfor %}{{ {ns.x: 1} }}"}) {
-    EXPECT_THROW(render(source), Error) << source;
+    EXPECT_THROW(render(source, Json::object(), with_limits(limits)), Error) << source;
   }
 }
 
