@@ -69,6 +69,8 @@ class TailWarp {
   }
 
   // After the predecessor. In two rounds, so that the second finds its instructions in the cache.
+  // The warps of a block meet twice a round, before they add up their sums, be there features or
+  // not: the next sums may take the place of these only behind that.
   __device__ void run() {
     NarrowOperand x;
     load_attention(x);
@@ -88,6 +90,8 @@ class TailWarp {
                      __float_as_uint(own));
           if (round == 1) *residual = own;
         }
+      } else {
+        meet_tail_warps();
       }
       if (round == 0) exchange.clear_last();
       if (round == 0 || p_.products[kNextStep].weight != nullptr) {
@@ -160,7 +164,7 @@ class TailWarp {
   __device__ void multiply_norm(TailRow* rows, int round) {
     const int step = round * 2 + 1;
     const TailTiles tiles = tiles_of_block(p_, step);
-    if (tiles.count == 0) return;
+    if (tiles.count == 0) return meet_tail_warps();
     const TailProduct& product = p_.products[step];
     const Place place = place_of(tiles, step, 2);
     const bool is_gate_up = step == kGateUpStep;
