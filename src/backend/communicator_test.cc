@@ -81,16 +81,6 @@ class Communicators : public ::testing::TestWithParam<Case> {
   // another one's kernel waits for theirs: that waits for the device.
   void meet(int rank) { group_->smallest(rank, 0); }
 
-  // A kernel is loaded when it is first used, which may wait for the device: where ranks share one,
-  // for another rank's kernel, which waits for this rank's.
-  void load_norm(Backend& backend, Tensor out, const Tensor& residual, Tensor x,
-                 const Buffer& weight) const {
-    if (!GetParam().share_a_gpu) return;
-    const DeviceTensor copy = upload(backend, residual);
-    backend.add_rms_norm(out, copy.view, x, static_cast<const float*>(weight.data()), 1e-5f, 0);
-    backend.synchronize();
-  }
-
   // What rank `rank` brings to call `call`: every rank can say it of every other.
   static HostTensor input(int call, int rank, DType dtype, int64_t rows, int64_t cols) {
     Random random(static_cast<uint32_t>(1000 * call + rank));
@@ -171,7 +161,6 @@ TEST_P(Communicators, AllReduceAddRmsNormIsThatOfTheSum) {
         const std::vector<float> weight = Random(9).floats(cols, -2, 2);
         const auto device_weight = upload(backend, weight);
         const DeviceTensor out = device_tensor(backend, dtype, {rows, cols});
-        load_norm(backend, out.view, residual.view, x.view, *device_weight);
         meet(rank);
         communicator.all_reduce_add_rms_norm(backend, out.view, device_residual.view, x.view,
                                              static_cast<float*>(device_weight->data()), 1e-5f, 0);

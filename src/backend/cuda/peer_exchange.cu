@@ -39,10 +39,11 @@ class AddressExchange {
       addresses[threadIdx.x] =
           reinterpret_cast<char*>(uint64_t{answer.y} << 32 | uint64_t{answer.x});
     }
-    // Not earlier: where ranks share a GPU, successors would take the place of those who are waited
-    // for.
+    const bool are_all_there = __syncthreads_and(there) != 0;
+    // Not earlier, by any thread: where ranks share a GPU, successors would take the place of those
+    // who are waited for.
     release_successor();
-    return __syncthreads_and(there);
+    return are_all_there;
   }
 
   // Waits until the same blocks of all ranks have come here: they read nothing more of this rank's,
