@@ -5,7 +5,7 @@ MODEL ?= models/demo
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 30
 
-.PHONY: all build cuda run test test-gpu bench format lint check asan tsan fuzz install clean help
+.PHONY: all build cuda run test test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
 
 all: build
 
@@ -34,6 +34,9 @@ test: ## build and run every test
 
 test-gpu: ## build the CUDA backend and run every test that computes on a GPU
 	@CMAKE_FLAGS="$(CMAKE_FLAGS)" JOBS=$(JOBS) scripts/test_gpu.sh
+
+sanitize-gpu: ## compute-sanitizer's memcheck and racecheck over the kernels' tests, on a GPU
+	@CMAKE_FLAGS="$(CMAKE_FLAGS)" JOBS=$(JOBS) scripts/sanitize_gpu.sh
 
 bench: ## build and run the kernel benchmarks
 	@scripts/install_packages.sh test

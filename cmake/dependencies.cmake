@@ -38,7 +38,8 @@ if(NANOVLLM_CUDA)
   set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} --expt-relaxed-constexpr")  # constexpr functions in kernels
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25 does not know that nvcc can
   find_package(CUDAToolkit 12.4 REQUIRED)
-  target_compile_definitions(nanovllm_dependencies INTERFACE NANOVLLM_WITH_CUDA)
+  target_compile_definitions(nanovllm_dependencies INTERFACE NANOVLLM_WITH_CUDA
+                             $<$<BOOL:${NANOVLLM_RACECHECK}>:NANOVLLM_RACECHECK>)
   list(APPEND NANOVLLM_LINK_LIBRARIES CUDA::cudart_static CUDA::cublasLt)
   target_link_libraries(nanovllm_dependencies INTERFACE CUDA::cudart_static CUDA::cublasLt)
 endif()

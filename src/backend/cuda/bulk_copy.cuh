@@ -13,6 +13,14 @@ namespace nanovllm::cuda {
 // A phase ends when all arrivals are there and all bytes announced.
 class Barrier {
  public:
+  // One lane speaks for its warp, but for racecheck, which takes that for the lane's accesses only.
+#ifdef NANOVLLM_RACECHECK
+  static constexpr int kWarpArrivals = 32;
+#else
+  static constexpr int kWarpArrivals = 1;
+#endif
+
+  __device__ void init_warps(int warps) { init(warps * kWarpArrivals); }
   __device__ void init(int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals)
                  : "memory");
@@ -25,6 +33,11 @@ class Barrier {
   }
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
+  // A whole warp's arrival, by all its lanes, after what it orders.
+  __device__ void arrive_warp() {
+    if constexpr (kWarpArrivals == 1) __syncwarp();
+    if (threadIdx.x % 32 < kWarpArrivals) arrive();
   }
   // Until the phase of this parity has ended.
   __device__ void wait(uint32_t parity) const {

@@ -42,7 +42,7 @@ struct RingMemory {
   __device__ void init(int num_consumers) {
     for (int i = 0; i < kSlots; ++i) {
       full[i].init(1);
-      empty[i].init(num_consumers);
+      empty[i].init_warps(num_consumers);
     }
   }
 };
@@ -88,9 +88,11 @@ class RingWalk {
   // Gives the last `count` slots taken back.
   __device__ void give_back(int count) {
     __syncwarp();
-    const int lane = threadIdx.x % 32;
-    const int slot = slot_ - 1 - lane;
-    if (lane < count) memory_.empty[slot < 0 ? slot + kSlots : slot].arrive();
+    constexpr int kLanes = 32 / Barrier::kWarpArrivals;  // each gives a slot back
+    for (int i = threadIdx.x % kLanes; i < count; i += kLanes) {
+      const int slot = slot_ - 1 - i;
+      memory_.empty[slot < 0 ? slot + kSlots : slot].arrive();
+    }
   }
 
  private:

@@ -39,7 +39,7 @@ __device__ inline void init_barriers(const WgmmaPlan& plan, Barriers& barriers) 
   if (lane < plan.w_stages) barriers.w[lane].init(1);
   if (lane < plan.x_stages) {
     barriers.x[lane].init(1);
-    barriers.free[lane].init(kGroupThreads / 32);
+    barriers.free[lane].init_warps(kGroupThreads / 32);
   }
   if (lane == 31) {
     barriers.sums.init(1);
@@ -148,7 +148,7 @@ __device__ void multiply(float (&sums)[kRows / 2], const WgmmaPlan& plan, char* 
     }
     commit_products();
     wait_products<1>();
-    if (previous >= 0 && threadIdx.x % 32 == 0) barriers.free[previous].arrive();
+    if (previous >= 0) barriers.free[previous].arrive_warp();
     previous = x_turn.stage;
     w_turn.next(kGroups, plan.w_stages);
     x_turn.next(kGroups, plan.x_stages);
