@@ -207,11 +207,16 @@ std::vector<Case> cases() {
   cases.push_back({"decode 256 x 1000 d96", std::vector<Sequence>(256, {1000, 1}), 32, 32, 96});
   cases.push_back({"decode 256 x 1000 d256", std::vector<Sequence>(256, {1000, 1}), 8, 4, 256});
   cases.push_back({"decode 256 x 1000 32/2", std::vector<Sequence>(256, {1000, 1}), 32, 2});
+  cases.push_back({"prefill 1 x 128", {{128, 128}}});
+  cases.push_back({"prefill 1 x 512", {{512, 512}}});
+  cases.push_back({"prefill 4 x 300", std::vector<Sequence>(4, {300, 300})});
   cases.push_back({"prefill 1 x 4096", {{4096, 4096}}});
   cases.push_back({"prefill 1 x 16384", {{16384, 16384}}});
   cases.push_back({"prefill 16 x 1024", std::vector<Sequence>(16, {1024, 1024})});
   cases.push_back({"prefill 512 of 8704", {{8704, 512}}});
   cases.push_back({"prefill 16 of 8208", {{8208, 16}}});
+  cases.push_back({"prefill 4 x 40 of 2040", std::vector<Sequence>(4, {2040, 40})});
+  cases.push_back({"prefill 30 x 5 of 1005", std::vector<Sequence>(30, {1005, 5})});
   cases.push_back({"prefill 1 x 16384 32/8", {{16384, 16384}}, 32, 8});
   cases.push_back({"prefill 1 x 4096 d64", {{4096, 4096}}, 16, 8, 64});
   cases.push_back({"prefill 1 x 4096 d256", {{4096, 4096}}, 8, 4, 256});

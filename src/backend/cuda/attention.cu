@@ -129,6 +129,9 @@ void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DTy
   if (rest == 0) return;
   problem.first_seq = first_token;
   problem.num_seqs = batch.num_seqs;
+  if (!deterministic && launch_wgmma_prefill_attention(stream, o, x, cache, problem,
+                                                       {rest, batch.max_seq_len}, workspace))
+    return;
   if (launch_prefill_attention(stream, o, x, kv, problem, rest, workspace.num_multiprocessors))
     return;
   launch_general(stream, o, x, kv, problem, first_token, rest);

@@ -1,6 +1,6 @@
 // What the attention kernels share: the problem in raw pointers, and how a block finds its share of
 // a ragged batch. The kernels: attention.cu (any shape, scalar), attention_decode.cu (one query
-// token a sequence), attention_prefill.cu (chunks).
+// token a sequence), attention_prefill.cu and, on Hopper, attention_prefill_wgmma.cu (chunks).
 #pragma once
 
 #include <cstdint>
@@ -128,5 +128,14 @@ bool launch_store_and_decode_attention(cudaStream_t stream, __nv_bfloat16* out,
 bool launch_prefill_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
                               const __nv_bfloat16* cache, const AttentionProblem& problem,
                               int num_tokens, int num_multiprocessors);
+struct PrefillBatch {
+  int num_tokens;
+  int max_seq_len;
+};
+// For Hopper. Its bits differ from the other kernel's, and depend on the batch.
+bool launch_wgmma_prefill_attention(cudaStream_t stream, __nv_bfloat16* out,
+                                    const __nv_bfloat16* qkv, const KvCache& cache,
+                                    const AttentionProblem& problem, const PrefillBatch& batch,
+                                    const AttentionWorkspace& workspace);
 
 }  // namespace nanovllm::cuda

@@ -279,7 +279,7 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
     return share.first_block + part / kWarps;
   }
   __device__ uint32_t* words_of(int block, int head) const {
-    return workspace.words + (block * part_heads + head) * Head::kWords;
+    return workspace.decode_words + (block * part_heads + head) * Head::kWords;
   }
 };
 
@@ -338,7 +338,7 @@ bool launch_with_room(cudaStream_t stream, const DecodeArguments& a) {
 
 }  // namespace
 
-size_t attention_workspace_bytes(int num_multiprocessors) {
+size_t decode_attention_bytes(int num_multiprocessors) {
   constexpr size_t kWords = std::max(8 * MergedHead<256>::kWords, 16 * MergedHead<128>::kWords);
   return sizeof(uint32_t) * kWords * num_multiprocessors;
 }

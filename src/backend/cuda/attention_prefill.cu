@@ -2,14 +2,14 @@
 // of FlashAttention-2 (https://arxiv.org/abs/2307.08691). It computes 4 * head_dim operations for
 // each query head and visible pair of tokens; a block reads K and V once for kRows rows.
 //
-// The rows of a sequence are its new tokens times the query heads of one KV head, token by token,
-// so that the heads share K and V and small chunks fill a block. A block takes kRows of them
-// through tiles of kKeys positions, which start at multiples of kKeys: a row's sums run in an order
-// that depends on its position only, and tiles in which it sees nothing leave its state as it was.
-// Its bits depend on neither chunks nor batch mates.
+// A block takes kRows rows of a sequence, see attention_prefill.cuh, through tiles of kKeys
+// positions, which start at multiples of kKeys: a row's sums run in an order that depends on its
+// position only, and tiles in which it sees nothing leave its state as it was. Its bits depend on
+// neither chunks nor batch mates.
 #include <algorithm>
 
-#include "backend/cuda/attention.cuh"
+#include "backend/cuda/attention_prefill.cuh"
+#include "backend/cuda/attention_softmax.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/vector.cuh"
@@ -36,17 +36,12 @@ struct PrefillKernel {
   const __nv_bfloat16* cache;
   AttentionProblem p;
 
-  // What a block computes: rows `row` .. of a sequence and KV head.
-  struct Work {
-    int seq, kv_head, row, num_rows;  // num_rows: of the sequence
-    int first_token;                  // row of qkv and out
-    int context;                      // tokens of the sequence before its new ones
-  };
+  using Work = PrefillWork;
 
   // A warp's state: S and O of kRowTiles * 16 rows, of which a lane holds two in each tile.
   struct State {
     float o[kRowTiles][kValueTiles][4] = {};
-    float largest[kRowTiles][2], total[kRowTiles][2] = {};
+    SoftmaxRows rows[kRowTiles];
   };
 
   // Where the next tile of keys lies: tiles advance by kKeys positions, 16 of them in one block.
@@ -63,27 +58,12 @@ struct PrefillKernel {
     extern __shared__ __nv_bfloat16 shared[];
     int* sums = reinterpret_cast<int*>(shared) + kSharedBytes / sizeof(int);
     // The lengths are older than the predecessor, which released this kernel after it had waited.
-    const int num_seqs = p.num_seqs - p.first_seq;
-    prefix_sums<kThreads>(sums, num_seqs, [&](int s) { return (num_rows(s) + kRows - 1) / kRows; });
+    const int num_pieces = count_prefill_pieces<kThreads, kRows>(sums, p);
     wait_for_predecessor();
     release_successor();
-    // The last rows of a sequence see the most: they go first.
-    const int job = sums[num_seqs] - 1 - static_cast<int>(blockIdx.y);
-    if (job < 0) return;
-    const int s = find_segment(sums, num_seqs, job);
-    Work work;
-    work.seq = p.first_seq + s;
-    work.kv_head = blockIdx.x;
-    work.num_rows = num_rows(s);
-    work.row = (job - sums[s]) * kRows;
-    work.first_token = p.query_start_loc[work.seq];
-    work.context = p.seq_lens[work.seq] - work.num_rows / p.group;
-    attend(work, shared);
-  }
-
-  __device__ int num_rows(int s) const {
-    const int32_t* start = p.query_start_loc + p.first_seq + s;
-    return (start[1] - start[0]) * p.group;
+    const auto piece = static_cast<int>(blockIdx.y);
+    if (piece < num_pieces)
+      attend(prefill_work<kRows>(sums, p, piece, static_cast<int>(blockIdx.x)), shared);
   }
 
   __device__ void attend(const Work& work, __nv_bfloat16* shared) const {
@@ -96,9 +76,6 @@ struct PrefillKernel {
     const int last_position = work.context + last_row / p.group;
 
     State state;
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) state.largest[t][0] = state.largest[t][1] = -INFINITY;
-
     int tile = p.first_visible(first_position) / kKeys * kKeys;  // its first position
     KeyCursor cursor = {p.block_table + static_cast<int64_t>(work.seq) * p.block_table_stride,
                         tile / p.kv.block_size, tile % p.kv.block_size};
@@ -113,7 +90,10 @@ struct PrefillKernel {
       commit_copies();
       float s[kRowTiles][kKeyTiles][4] = {};
       multiply_keys(queries + warp_row * kStride, keys, s, lane);
-      if (p.params.soft_cap > 0) cap(s);
+      if (p.params.soft_cap > 0) {
+#pragma unroll
+        for (auto& scores : s) cap_scores(scores, p);
+      }
       const bool some_hidden =
           tile + kKeys - 1 > first_position || tile < p.first_visible(last_position);
       if (some_hidden) hide(s, work, work.row + warp_row + lane / 4, tile, lane);
@@ -195,74 +175,28 @@ struct PrefillKernel {
     }
   }
 
-  // -infinity for the keys that a row does not see; `row` is the lane's first.
+  // `row` is the lane's first.
   __device__ void hide(float (&s)[kRowTiles][kKeyTiles][4], const Work& work, int row, int tile,
                        int lane) const {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int own = work.context + (row + 16 * t + 8 * h) / p.group;
-        const int first = p.first_visible(own);
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const int key = tile + 8 * n + lane % 4 * 2 + e;
-            if (key > own || key < first) s[t][n][2 * h + e] = -INFINITY;
-          }
-        }
-      }
+      const int first = row + 16 * t;
+      const int own[2] = {work.context + first / p.group, work.context + (first + 8) / p.group};
+      hide_keys(s[t], p, own, tile, lane);
     }
   }
 
-  // Softmax takes the scores times this, in units of log2.
-  __device__ float multiplier() const {
-    return (p.params.soft_cap > 0 ? p.params.soft_cap : p.params.scale) * kLog2E;
-  }
-
-  __device__ void cap(float (&s)[kRowTiles][kKeyTiles][4]) const {
-    const float inner = p.params.scale / p.params.soft_cap;
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-        for (float& x : s[t][n]) x = tanhf(x * inner);
-      }
-    }
-  }
-
-  // Online softmax (https://arxiv.org/abs/1805.02867): s becomes the tile's weights.
+  // s becomes the tile's weights.
   __device__ void weigh(float (&s)[kRowTiles][kKeyTiles][4], State& state) const {
-    const float factor = multiplier();
+    const float factor = score_factor(p);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
+      float keep[2];
+      weigh_keys(s[t], state.rows[t], factor, keep);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float now = -INFINITY;
+      for (int n = 0; n < kValueTiles; ++n) {
 #pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
-          now = fmaxf(now, fmaxf(s[t][n][2 * h], s[t][n][2 * h + 1]));
-        now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 1));
-        now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 2));
-        now = fmaxf(state.largest[t][h], now);
-        const float base = now == -INFINITY ? 0.f : now * factor;
-        const float keep = exp2f(state.largest[t][h] * factor - base);
-        state.largest[t][h] = now;
-        float sum = 0;
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-          for (int e = 2 * h; e < 2 * h + 2; ++e) {
-            s[t][n][e] = exp2f(fmaf(s[t][n][e], factor, -base));
-            sum += s[t][n][e];
-          }
-        }
-        state.total[t][h] = state.total[t][h] * keep + sum;
-#pragma unroll
-        for (int n = 0; n < kValueTiles; ++n)
-          state.o[t][n][2 * h] *= keep, state.o[t][n][2 * h + 1] *= keep;
+        for (int e = 0; e < 4; ++e) state.o[t][n][e] *= keep[e / 2];
       }
     }
   }
@@ -305,10 +239,7 @@ struct PrefillKernel {
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float total = state.total[t][h];
-        total += __shfl_xor_sync(0xffffffffu, total, 1);
-        total += __shfl_xor_sync(0xffffffffu, total, 2);
-        const float factor = total > 0 ? 1 / total : 0.f;  // a row of padding sees nothing
+        const float factor = softmax_factor(state.rows[t], h);
 #pragma unroll
         for (int n = 0; n < kValueTiles; ++n)
           *reinterpret_cast<uint32_t*>(rows + (16 * t + 8 * h + lane / 4) * kStride + 8 * n +

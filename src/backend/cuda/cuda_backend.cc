@@ -58,9 +58,15 @@ CudaBackend::~CudaBackend() {
 void CudaBackend::make_lane(Lane& lane) {
   const int multiprocessors = properties_.multiProcessorCount;
   lane.workspace = allocate(kWorkspaceBytes);
-  lane.attention_words = allocate(cuda::attention_workspace_bytes(multiprocessors));
-  NANOVLLM_CUDA_CHECK(cudaMemsetAsync(lane.attention_words->data(), 0xff,
-                                      lane.attention_words->bytes(), lane_->stream));
+  const auto words = [&](size_t bytes) {
+    auto buffer = allocate(bytes);
+    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0xff, bytes, lane_->stream));
+    return buffer;
+  };
+  lane.decode_words = words(cuda::decode_attention_bytes(multiprocessors));
+  // Lanes are for decodes.
+  if (&lane == lane_ && properties_.major == 9 && !deterministic_)
+    lane.prefill_words = words(cuda::prefill_attention_bytes(multiprocessors));
   lane.decode_plans = std::make_unique<cuda::DecodePlans>(multiprocessors);
 }
 
@@ -148,7 +154,10 @@ void CudaBackend::qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams
 }
 
 cuda::AttentionWorkspace CudaBackend::attention_workspace() const {
-  return {static_cast<uint32_t*>(lane_->attention_words->data()), lane_->decode_plans.get(),
+  const auto words = [](const std::unique_ptr<Buffer>& buffer) {
+    return buffer ? static_cast<uint32_t*>(buffer->data()) : nullptr;
+  };
+  return {words(lane_->decode_words), words(lane_->prefill_words), lane_->decode_plans.get(),
           multiprocessors_for_attention(), static_cast<int>(properties_.sharedMemPerBlockOptin)};
 }
 

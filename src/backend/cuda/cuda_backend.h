@@ -100,8 +100,8 @@ class CudaBackend final : public Backend {
   // What kernels that may run at once must not share.
   struct Lane {
     cudaStream_t stream = nullptr;
-    std::unique_ptr<Buffer> workspace;        // of cuBLASLt
-    std::unique_ptr<Buffer> attention_words;  // see cuda::AttentionWorkspace
+    std::unique_ptr<Buffer> workspace;                    // of cuBLASLt
+    std::unique_ptr<Buffer> decode_words, prefill_words;  // see cuda::AttentionWorkspace
     std::unique_ptr<cuda::DecodePlans> decode_plans;
   };
   bool has_lanes() const { return !deterministic_ && properties_.major == 9; }

@@ -30,15 +30,16 @@ void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int 
 
 class DecodePlans;  // attention_decode_plan.h
 
-// Where the blocks of decode attention hand unfinished results to each other. At a fixed address,
-// all bytes 0xff at first (hand_over.cuh); launches of one stream may share it.
+// Of launches of one stream, which may share it. At fixed addresses, all bytes 0xff at first.
 struct AttentionWorkspace {
-  uint32_t* words = nullptr;
+  uint32_t* decode_words = nullptr;   // see hand_over.cuh
+  uint32_t* prefill_words = nullptr;  // of Hopper's kernel, which is not used without
   DecodePlans* plans = nullptr;
   int num_multiprocessors = 0;
   int max_shared_bytes = 0;  // that a block may have
 };
-size_t attention_workspace_bytes(int num_multiprocessors);
+size_t decode_attention_bytes(int num_multiprocessors);
+size_t prefill_attention_bytes(int num_multiprocessors);
 
 // The launch depends on the batch's numbers of tokens and sequences, never on their lengths, where
 // all sequences decode. `deterministic`: a row's bits depend on its own sequence only.

@@ -18,4 +18,8 @@ struct BoxShape {
 // reads as zero. `matrix` is aligned to 16 bytes, cols a multiple of 64.
 CUtensorMap make_tensor_map(const void* matrix, int rows, int cols, int parts, BoxShape box);
 
+// Of a row-major bfloat16 matrix, likewise: a copy brings lines of the same 64 columns of
+// `box_rows` rows, as they lie in memory. Rows are counted in int32.
+CUtensorMap make_line_map(const void* matrix, int64_t rows, int cols, int box_rows);
+
 }  // namespace nanovllm::cuda

@@ -28,6 +28,16 @@ __device__ inline void load_box(void* target, const CUtensorMap& map, int row, i
       : "memory");
 }
 
+// A box of lines, see make_line_map().
+__device__ inline void load_lines(void* target, const CUtensorMap& map, int row, int chunk,
+                                  const Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(target)),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(0), "r"(row), "r"(chunk), "r"(barrier.address())
+      : "memory");
+}
+
 // Stores into the shared memory of block `rank`, whose barrier counts the 16 bytes.
 __device__ inline void store_remote(const void* target, const Barrier& barrier, int rank,
                                     float4 x) {

@@ -29,7 +29,7 @@ __device__ inline void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// d[64 features, n rows] += a[64 features, 16] b[n rows, 16]
+// d[64 features, n rows] += a[64 features, 16] b[n rows, 16], or = where not kAdds.
 __device__ inline void multiply_tile(float (&d)[8], uint64_t a, uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
@@ -64,18 +64,19 @@ __device__ inline void multiply_tile(float (&d)[24], uint64_t a, uint64_t b) {
       : "l"(a), "l"(b));
 }
 
-__device__ inline void multiply_tile(float (&d)[32], uint64_t a, uint64_t b) {
+template <bool kAdds = true>
+__device__ void multiply_tile(float (&d)[32], uint64_t a, uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
       "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-      ", %32, %33, 1, 1, 1, 0, 0;"
+      ", %32, %33, %34, 1, 1, 0, 0;"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
         "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
         "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
         "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
         "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "l"(a), "l"(b));
+      : "l"(a), "l"(b), "n"(kAdds));
 }
 
 __device__ inline void multiply_tile(float (&d)[48], uint64_t a, uint64_t b) {
@@ -96,7 +97,8 @@ __device__ inline void multiply_tile(float (&d)[48], uint64_t a, uint64_t b) {
       : "l"(a), "l"(b));
 }
 
-__device__ inline void multiply_tile(float (&d)[64], uint64_t a, uint64_t b) {
+template <bool kAdds = true>
+__device__ void multiply_tile(float (&d)[64], uint64_t a, uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
@@ -104,7 +106,7 @@ __device__ inline void multiply_tile(float (&d)[64], uint64_t a, uint64_t b) {
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
       "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
       "%62, %63}"
-      ", %64, %65, 1, 1, 1, 0, 0;"
+      ", %64, %65, %66, 1, 1, 0, 0;"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
         "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
         "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
@@ -115,7 +117,7 @@ __device__ inline void multiply_tile(float (&d)[64], uint64_t a, uint64_t b) {
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
         "+f"(d[63])
-      : "l"(a), "l"(b));
+      : "l"(a), "l"(b), "n"(kAdds));
 }
 
 }  // namespace nanovllm::cuda
