@@ -14,10 +14,12 @@ read -ra flags <<<"${CMAKE_FLAGS:-}"
 cmake --preset cuda -B build-racecheck "${flags[@]}" -DNANOVLLM_RACECHECK=ON -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=OFF \
   >/dev/null
 cmake --build build-racecheck -j "${JOBS:-$(nproc)}" --target backend_tests
-# bfloat16 is what the tensor cores' kernels take. Thousands of sequences would take hours and show nothing new.
-filter='*Ops.*cuda_bfloat16:*Attention*cuda_bfloat16:Sampl*cuda*:-*VeryMany*'
+# bfloat16 is what the tensor cores' kernels take. Thousands of sequences or launches would take hours and show nothing
+# new.
+filter='*Ops.*cuda_bfloat16:*QkNorm*cuda_bfloat16:*Attention*cuda_bfloat16:*Sampling*cuda*-*VeryMany*:*InGraphs*'
 for tool in memcheck racecheck; do
   echo "== compute-sanitizer --tool $tool"
-  compute-sanitizer --tool "$tool" --error-exitcode 1 build-racecheck/backend_tests --gtest_brief=1 \
-    --gtest_filter="$filter"
+  # What racecheck says of cuBLASLt's kernels (nvjet) is not ours to mend.
+  compute-sanitizer --tool "$tool" --error-exitcode 1 --kernel-name-exclude kernel_substring=nvjet \
+    build-racecheck/backend_tests --gtest_brief=1 --gtest_filter="$filter"
 done
