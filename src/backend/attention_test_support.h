@@ -32,6 +32,7 @@ struct Variant {
   bool one_pass = false;       // store_and_attend
   int num_padding = 0;         // rows of sequences without tokens behind a step of decodes
   bool repeats = false;        // steps run twice, and find their tokens stored the second time
+  int num_launches = 1;        // of the attention alone, with nothing between them
 };
 
 // New tokens of a sequence in a step.
@@ -230,7 +231,8 @@ class Sequences {
       backend.store_and_attend(out.view, qkv.view, rope, cache.cache, params(variant), batch);
     } else {
       backend.qk_norm_rope_store(qkv.view, shape_.num_heads, rope, cache.cache, batch);
-      backend.paged_attention(out.view, qkv.view, cache.cache, params(variant), batch);
+      for (int i = 0; i < variant.num_launches; ++i)
+        backend.paged_attention(out.view, qkv.view, cache.cache, params(variant), batch);
     }
     return download(backend, out.view);
   }

@@ -129,10 +129,12 @@ bool launch_prefill_attention(cudaStream_t stream, __nv_bfloat16* out, const __n
                               const __nv_bfloat16* cache, const AttentionProblem& problem,
                               int num_tokens, int num_multiprocessors);
 struct PrefillBatch {
-  int num_tokens;
-  int max_seq_len;
+  int num_tokens;   // of the problem's sequences
+  int max_seq_len;  // of the whole batch
 };
-// For Hopper. Its bits differ from the other kernel's, and depend on the batch.
+// For Hopper, where there is a workspace. Nothing either for few rows a sequence, unless contexts
+// are long enough to be shared among blocks. Its bits differ from the other kernel's, and depend on
+// the batch.
 bool launch_wgmma_prefill_attention(cudaStream_t stream, __nv_bfloat16* out,
                                     const __nv_bfloat16* qkv, const KvCache& cache,
                                     const AttentionProblem& problem, const PrefillBatch& batch,

@@ -118,11 +118,9 @@ struct PrefillKernel {
     const int64_t width = (p.params.num_heads + 2 * p.kv.num_kv_heads) * kDim;
     for (int i = threadIdx.x; i < kRows * kVectors; i += kThreads) {
       const int row = i / kVectors, vector = i % kVectors;
-      const int r = min(work.row + row, last_row);
-      const int head = work.kv_head * p.group + r % p.group;
+      const auto [token, head] = work.place_of(min(work.row + row, last_row), p.group);
       copy_async(shared_address(queries + row * kStride + vector * 8),
-                 qkv + (work.first_token + r / p.group) * width + head * kDim + vector * 8,
-                 work.row + row <= last_row);
+                 qkv + token * width + head * kDim + vector * 8, work.row + row <= last_row);
     }
   }
 
@@ -252,8 +250,7 @@ struct PrefillKernel {
       const int row = i / kVectors, vector = i % kVectors;
       const int r = work.row + static_cast<int>(threadIdx.x) / 32 * kWarpRows + row;
       if (r > last_row) break;
-      const int64_t token = work.first_token + r / p.group;
-      const int head = work.kv_head * p.group + r % p.group;
+      const auto [token, head] = work.place_of(r, p.group);
       *reinterpret_cast<uint4*>(out + (token * p.params.num_heads + head) * kDim + vector * 8) =
           *reinterpret_cast<const uint4*>(rows + row * kStride + vector * 8);
     }

@@ -12,6 +12,15 @@ struct PrefillWork {
   int seq, kv_head, row, num_rows;  // num_rows: of the sequence
   int first_token;                  // row of qkv and out
   int context;                      // tokens of the sequence before its new ones
+
+  // Of a row: of qkv and out, and among all query heads.
+  struct Place {
+    int64_t token;
+    int head;
+  };
+  __device__ Place place_of(int r, int group) const {
+    return {first_token + r / group, kv_head * group + r % group};
+  }
 };
 
 __device__ inline int num_prefill_rows(const AttentionProblem& p, int seq) {

@@ -16,6 +16,10 @@ __device__ inline float load(const __nv_bfloat16* p) { return __bfloat162float(*
 __device__ inline void store(float* p, float x) { *p = x; }
 __device__ inline void store(__nv_bfloat16* p, float x) { *p = __float2bfloat16_rn(x); }
 
+__device__ inline float round_to_bfloat16(float x) {
+  return __bfloat162float(__float2bfloat16_rn(x));
+}
+
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step >>= 1) x += __shfl_xor_sync(0xffffffffu, x, step);

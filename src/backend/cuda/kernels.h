@@ -41,8 +41,9 @@ struct AttentionWorkspace {
 size_t decode_attention_bytes(int num_multiprocessors);
 size_t prefill_attention_bytes(int num_multiprocessors);
 
-// The launch depends on the batch's numbers of tokens and sequences, never on their lengths, where
-// all sequences decode. `deterministic`: a row's bits depend on its own sequence only.
+// The launch depends on the batch's numbers of tokens and sequences and its largest length, never
+// on the other lengths, where all sequences decode. `deterministic`: a row's bits depend on its own
+// sequence only.
 void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,
                             const KvCache& cache, const AttentionParams& params,
                             const ForwardBatch& batch, const AttentionWorkspace& workspace,

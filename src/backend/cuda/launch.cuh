@@ -26,6 +26,15 @@ bool supports_programmatic_launch();
 // Clusters of blocks came with it.
 inline bool supports_clusters() { return supports_programmatic_launch(); }
 
+// Whether this build has the code of a kernel that is for Hopper proper (sm_90a) only: without, it
+// is empty, and has no arrays in shared memory.
+template <typename... Params>
+bool is_compiled(void (*kernel)(Params...)) {
+  cudaFuncAttributes attributes = {};
+  NANOVLLM_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  return attributes.sharedSizeBytes > 0;
+}
+
 // Dynamic shared memory that a kernel gets unasked: 48 KiB, less what its static arrays may take.
 constexpr size_t kDefaultSharedBytes = size_t{46} << 10;
 

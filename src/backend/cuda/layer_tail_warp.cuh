@@ -35,9 +35,6 @@ struct TailShared {
   float square_sums[kTailWarps][kTailRows];
 };
 
-__device__ inline float round_to_bfloat16(float x) {
-  return __bfloat162float(__float2bfloat16_rn(x));
-}
 __device__ inline uint4 load_shared(uint32_t address) {
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"

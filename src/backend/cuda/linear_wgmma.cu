@@ -313,24 +313,15 @@ void launch_rows(cudaStream_t stream, const WgmmaProduct& p, const WgmmaPlan& pl
   }
 }
 
-// Whether this build has the kernels for Hopper proper (sm_90a): without, they are empty, and have
-// no barriers in shared memory.
-bool is_compiled() {
-  static const bool result = [] {
-    cudaFuncAttributes attributes = {};
-    NANOVLLM_CUDA_CHECK(cudaFuncGetAttributes(&attributes, wgmma_kernel<16, 1, false>));
-    return attributes.sharedSizeBytes > 0;
-  }();
-  return result;
-}
-
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 }  // namespace
 
 bool takes_wgmma(const WgmmaProduct& p, const cudaDeviceProp& device) {
-  return device.major == 9 && device.minor == 0 && is_aligned(p.x) && is_aligned(p.out) &&
-         plan_wgmma(p, device.multiProcessorCount).features > 0 && is_compiled();
+  if (device.major != 9 || device.minor != 0) return false;
+  static const bool has_kernels = is_compiled(wgmma_kernel<16, 1, false>);
+  return has_kernels && is_aligned(p.x) && is_aligned(p.out) &&
+         plan_wgmma(p, device.multiProcessorCount).features > 0;
 }
 
 void launch_wgmma(cudaStream_t stream, const WgmmaProduct& p, const cudaDeviceProp& device) {

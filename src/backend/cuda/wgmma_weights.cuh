@@ -13,11 +13,20 @@ __device__ inline uint64_t describe_columns(uint32_t address, int chunk_bytes) {
   return kLayout | static_cast<uint64_t>(chunk_bytes >> 4) << 16 | (address & 0x3ffff) >> 4;
 }
 
-// Keeps what the compiler does with registers of sums behind the wait for their products.
+// Keeps what the compiler does with registers of products on its side of here: behind the wait for
+// sums, and before the products that take them.
 template <int n>
 __device__ void settle(float (&d)[n]) {
 #pragma unroll
   for (float& x : d) asm volatile("" : "+f"(x)::"memory");
+}
+template <int n>
+__device__ void settle(uint32_t (&a)[n][4]) {
+#pragma unroll
+  for (auto& four : a) {
+#pragma unroll
+    for (uint32_t& x : four) asm volatile("" : "+r"(x)::"memory");
+  }
 }
 
 // d[64, n] += a[64, 16] b[16, n]
