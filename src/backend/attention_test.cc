@@ -161,67 +161,69 @@ TEST_P(Attention, MatchesReferenceInRaggedBatches) {
   }
 }
 
-// As many rows as a GPU has kernels of their own for, in two chunks.
-TEST_P(Attention, MatchesReferenceInLargeChunks) {
-  const auto backend = make();
-  const struct {
-    Shape shape;
-    std::vector<int> lengths;
-    int window;
-    float soft_cap;
-  } cases[] = {
-      {{16, 8, 128, 256}, {900, 70, 257, 129}, 0, 0}, {{8, 8, 128, 16}, {1500}, 0, 0},
-      {{14, 2, 64, 48}, {1000, 400}, 150, 0},         {{48, 16, 64, 32}, {500, 128}, 0, 5},
-      {{8, 8, 256, 16}, {1300, 130}, 0, 0},           {{10, 2, 256, 80}, {800, 300}, 64, 3}};
-  for (const auto& [shape, lengths, window, soft_cap] : cases) {
-    std::vector<int> own = lengths;
-    if (backend->is_cpu()) {
-      for (int& length : own) length = 1 + length / 10;
+// Sizes that a GPU has kernels of their own for; a tenth of them on the CPU.
+struct LargeCase {
+  Shape shape;
+  std::vector<int> lengths;
+  int window;
+  float soft_cap;
+
+  std::vector<int> lengths_on(const Backend& backend) const {
+    std::vector<int> all = lengths;
+    if (backend.is_cpu()) {
+      for (int& length : all) length = 1 + length / 10;
     }
+    return all;
+  }
+  Variant variant() const {
     Variant variant;
-    variant.norm_and_rope = soft_cap == 0;
     variant.window = window;
     variant.soft_cap = soft_cap;
     variant.num_launches = 3;
-    const Sequences sequences(shape, act(), own, 190);
-    expect_reference(sequences, sequences.run(*backend, chunked(own, own[0] * 2 / 3), variant),
-                     variant);
+    return variant;
+  }
+};
+
+TEST_P(Attention, MatchesReferenceInLargeChunks) {
+  const auto backend = make();
+  const LargeCase cases[] = {
+      {{16, 8, 128, 256}, {900, 70, 257, 129}, 0, 0}, {{8, 8, 128, 16}, {1500}, 0, 0},
+      {{14, 2, 64, 48}, {1000, 400}, 150, 0},         {{48, 16, 64, 32}, {500, 128}, 0, 5},
+      {{8, 8, 256, 16}, {1300, 130}, 0, 0},           {{10, 2, 256, 80}, {800, 300}, 64, 3},
+      {{16, 16, 256, 32}, {1400, 90}, 40, 0}};
+  for (const LargeCase& c : cases) {
+    const std::vector<int> lengths = c.lengths_on(*backend);
+    Variant variant = c.variant();
+    variant.norm_and_rope = c.soft_cap == 0;
+    const Sequences sequences(c.shape, act(), lengths, 190);
+    const std::vector<Step> steps = chunked(lengths, lengths[0] * 2 / 3);
+    expect_reference(sequences, sequences.run(*backend, steps, variant), variant);
   }
 }
 
 // Whose keys a GPU's blocks may share.
 TEST_P(Attention, MatchesReferenceInShortChunksBehindLongContexts) {
   const auto backend = make();
-  const struct {
-    Shape shape;
-    std::vector<int> lengths;
-    int window;
-    float soft_cap;
-  } cases[] = {{{16, 8, 128, 256}, {1500}, 0, 0},       {{4, 2, 128, 16}, {2100, 1}, 0, 5},
-               {{7, 1, 64, 48}, {1300, 50, 300}, 0, 0}, {{6, 2, 64, 16}, {1900}, 700, 0},
-               {{2, 2, 256, 32}, {1000, 700}, 0, 0},    {{5, 1, 256, 16}, {1100}, 500, 3}};
-  for (const auto& [shape, lengths, window, soft_cap] : cases) {
-    std::vector<int> own = lengths;
-    if (backend->is_cpu()) {
-      for (int& length : own) length = 1 + length / 10;
-    }
+  const LargeCase cases[] = {
+      {{16, 8, 128, 256}, {1500}, 0, 0},       {{4, 2, 128, 16}, {2100, 1}, 0, 5},
+      {{7, 1, 64, 48}, {1300, 50, 300}, 0, 0}, {{6, 2, 64, 16}, {1900}, 700, 0},
+      {{2, 2, 256, 32}, {1000, 700}, 0, 0},    {{5, 1, 256, 16}, {1100}, 500, 3},
+      {{1, 1, 64, 256}, {4800}, 0, 0},         {{2, 1, 128, 64}, {4700, 120}, 300, 0}};
+  for (const LargeCase& c : cases) {
+    const std::vector<int> lengths = c.lengths_on(*backend);
     std::vector<Step> steps(4);
-    for (int s = 0; s < static_cast<int>(own.size()); ++s) {
-      const int left = own[s] > 100 ? 70 : 0;
-      steps[0].push_back({s, own[s] - left});
+    for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
+      const int left = lengths[s] > 100 ? 70 : 0;
+      steps[0].push_back({s, lengths[s] - left});
       if (left == 0) continue;
       steps[1].push_back({s, 5});
       steps[2].push_back({s, 63});
       steps[3].push_back({s, 2});
     }
     std::stable_partition(steps[0].begin(), steps[0].end(),
-                          [](const Chunk& c) { return c.num_new == 1; });
-    Variant variant;
-    variant.window = window;
-    variant.soft_cap = soft_cap;
-    variant.num_launches = 3;
-    const Sequences sequences(shape, act(), own, 200);
-    expect_reference(sequences, sequences.run(*backend, steps, variant), variant);
+                          [](const Chunk& chunk) { return chunk.num_new == 1; });
+    const Sequences sequences(c.shape, act(), lengths, 200);
+    expect_reference(sequences, sequences.run(*backend, steps, c.variant()), c.variant());
   }
 }
 
