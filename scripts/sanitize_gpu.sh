@@ -15,11 +15,18 @@ cmake --preset cuda -B build-racecheck "${flags[@]}" -DNANOVLLM_RACECHECK=ON -DN
   >/dev/null
 cmake --build build-racecheck -j "${JOBS:-$(nproc)}" --target backend_tests
 # bfloat16 is what the tensor cores' kernels take. Thousands of sequences or launches would take hours and show nothing
-# new.
+# new; nor would thousands of draws under racecheck.
 filter='*Ops.*cuda_bfloat16:*QkNorm*cuda_bfloat16:*Attention*cuda_bfloat16:*Sampling*cuda*-*VeryMany*:*InGraphs*'
-for tool in memcheck racecheck; do
+sanitize() {
+  local tool=$1 tests=$2
+  shift 2
   echo "== compute-sanitizer --tool $tool"
-  # What racecheck says of cuBLASLt's kernels (nvjet) is not ours to mend.
-  compute-sanitizer --tool "$tool" --error-exitcode 1 --kernel-name-exclude kernel_substring=nvjet \
-    build-racecheck/backend_tests --gtest_brief=1 --gtest_filter="$filter"
-done
+  compute-sanitizer --tool "$tool" "$@" build-racecheck/backend_tests --gtest_filter="$tests"
+}
+sanitize memcheck "$filter" --error-exitcode 1
+log=build-racecheck/racecheck.log
+sanitize racecheck "$filter:*SamplingDistribution*:*GoUncollected*" | tee "$log"
+grep -q 'RACECHECK SUMMARY' "$log" || refuse "racecheck gave no summary; see $log."
+# cuBLASLt's kernels (nvjet) synchronise in ways that racecheck does not follow; they are not ours to mend, and racecheck
+# fails when told to leave them out.
+if grep 'Race reported' "$log" | grep -v nvjet; then refuse "racecheck found races (above); see $log."; fi
