@@ -2,6 +2,7 @@
 // instruction. A packed panel holds two such tiles of weights side by side, every 16 steps.
 #include <immintrin.h>
 
+#include "backend/cpu/linear_amx_few_rows.h"
 #include "backend/cpu/linear_avx512_ops.h"
 #include "backend/cpu/linear_kernels.h"
 
@@ -37,6 +38,14 @@ void configure(int upper_rows, int lower_rows) {
   // The intrinsic tells the compiler of the first bytes only; this makes it write them all before.
   __asm__ volatile("" : : "r"(&config) : "memory");
   _tile_loadconfig(&config);
+}
+
+int64_t first_row(const LinearBlock& block, int64_t tile) {
+  return tile * block.tiling.rows +
+         (tile < block.tiling.num_larger ? tile : block.tiling.num_larger);
+}
+int64_t rows_of(const LinearBlock& block, int64_t tile) {
+  return block.tiling.rows + (tile < block.tiling.num_larger);
 }
 
 void prefetch_block(const char* b) {
@@ -126,8 +135,8 @@ void one_tile(const LinearBlock& block, const char* a, const char* b, bool from_
   store_tiles(results);
 }
 
-// Half of the results to rows from `row` on and the columns of `panel`.
-void write_out(const LinearBlock& block, const Results& results, int half, int64_t row,
+// The results of `num_rows` rows from `row` on, `stride` apart, with the columns of `panel`.
+void write_out(const LinearBlock& block, const float* results, int64_t stride, int64_t row,
                int num_rows, int64_t panel) {
   for (int r = 0; r < num_rows; ++r) {
     for (int c = 0; c < kPanelColumns; c += Avx512Ops::kLanes) {
@@ -135,7 +144,7 @@ void write_out(const LinearBlock& block, const Results& results, int half, int64
       const int64_t left = block.num_columns - column;
       if (left <= 0) continue;
       const int lanes = left < Avx512Ops::kLanes ? static_cast<int>(left) : Avx512Ops::kLanes;
-      __m512 value = _mm512_load_ps(&results.values[half][r][c]);
+      __m512 value = _mm512_load_ps(results + r * stride + c);
       if (block.bias != nullptr)
         value = Avx512Ops::add(value, Avx512Ops::load(block.bias + column));
       const int64_t index = (row + r) * block.out_stride + column;
@@ -145,6 +154,10 @@ void write_out(const LinearBlock& block, const Results& results, int half, int64
         Avx512Ops::store_f32(block.out + index * 4, lanes, value);
     }
   }
+}
+void write_half(const LinearBlock& block, const Results& results, int half, int64_t row,
+                int num_rows, int64_t panel) {
+  write_out(block, &results.values[half][0][0], kPanelColumns, row, num_rows, panel);
 }
 
 // Up to 32 rows with all panels of the block.
@@ -160,29 +173,53 @@ void all_panels(const LinearBlock& block, int64_t row, int num_rows, bool from_m
   if (lower > 0) {
     for (; panel < block.num_panels; ++panel, b += panel_bytes) {
       two_row_tiles(block, a, b, from_memory, results);
-      write_out(block, results, 0, row, upper, panel);
-      write_out(block, results, 1, row + upper, lower, panel);
+      write_half(block, results, 0, row, upper, panel);
+      write_half(block, results, 1, row + upper, lower, panel);
     }
     return;
   }
   for (; panel + 2 <= block.num_panels; panel += 2, b += 2 * panel_bytes) {
     two_panels(block, a, b, from_memory, results);
-    write_out(block, results, 0, row, upper, panel);
-    write_out(block, results, 1, row, upper, panel + 1);
+    write_half(block, results, 0, row, upper, panel);
+    write_half(block, results, 1, row, upper, panel + 1);
   }
   if (panel < block.num_panels) {
     one_tile(block, a, b, from_memory, results);
-    write_out(block, results, 0, row, upper, panel);
+    write_half(block, results, 0, row, upper, panel);
+  }
+}
+
+template <int rows = FewRows::kMaxRows>
+void few_rows(const LinearBlock& block, int64_t wanted) {
+  if constexpr (rows > 1) {
+    if (wanted < rows) return few_rows<rows - 1>(block, wanted);
+  }
+  constexpr int kAtOnce = FewRows::panels_at_once(rows);
+  const int64_t row = first_row(block, block.first_tile);
+  const int64_t panel_bytes = block.num_steps * kPanelStepBytes;
+  const char* a = block.a + row * block.a_row_bytes;
+  alignas(64) float results[rows * kAtOnce * kPanelColumns];
+  const NoDenormals no_denormals;
+  int64_t panel = 0;
+  for (; panel + kAtOnce <= block.num_panels; panel += kAtOnce) {
+    FewRows::multiply<rows, kAtOnce>(block, a, block.b + panel * panel_bytes, results);
+    for (int i = 0; i < kAtOnce; ++i)
+      write_out(block, results + i * kPanelColumns, kAtOnce * kPanelColumns, row, rows, panel + i);
+  }
+  for (; panel < block.num_panels; ++panel) {
+    FewRows::multiply<rows, 1>(block, a, block.b + panel * panel_bytes, results);
+    write_out(block, results, kPanelColumns, row, rows, panel);
   }
 }
 
 }  // namespace
 
 void linear_bf16_amx(const LinearBlock& block) {
+  const int64_t rows = rows_of(block, block.first_tile);
+  if (block.num_tiles == 1 && rows <= FewRows::kMaxRows) return few_rows(block, rows);
   for (int64_t i = block.first_tile; i < block.first_tile + block.num_tiles; ++i) {
-    const bool larger = i < block.tiling.num_larger;
-    const int64_t row = i * block.tiling.rows + (larger ? i : block.tiling.num_larger);
-    all_panels(block, row, static_cast<int>(block.tiling.rows + larger), i == block.first_tile);
+    all_panels(block, first_row(block, i), static_cast<int>(rows_of(block, i)),
+               i == block.first_tile);
   }
   _tile_release();
 }

@@ -214,6 +214,30 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
     }
 }
 
+// Factors, products and sums below what float32 has in full: kernels for few rows must take them
+// for zero where those for many do.
+TEST_P(LinearTest, ARowOfTinyNumbersHasTheSameBitsInEveryBatch) {
+  std::mt19937 rng(6);
+  constexpr int64_t kRows = 40, kDepth = 160, kColumns = 100;
+  const auto power = [&](int low, int high) {
+    const int exponent = low + static_cast<int>(rng() % static_cast<unsigned>(high - low));
+    return std::ldexp(rng() % 2 == 0 ? 1.25f : -1.75f, exponent);
+  };
+  Matrix x = make_matrix(kRows, kDepth, kBf16, [&] { return power(-133, -120); });
+  const Matrix w = make_matrix(kColumns, kDepth, kBf16, [&] { return power(-20, 0); });
+  const HostMatrix source = w.host();
+  CpuBackend cpu({2, GetParam()});
+  const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
+  Matrix expected = output(kRows, kColumns, kF32);
+  cpu.linear(expected.tensor(), x.tensor(), *weight);
+  for (const int64_t m : {1, 2, 3, 4, 5, 16}) {
+    Matrix out = output(m, kColumns, kF32);
+    cpu.linear(out.tensor(), x.tensor().slice_rows(7, 7 + m), *weight);
+    const Tensor same = expected.tensor().slice_rows(7, 7 + m);
+    EXPECT_EQ(std::memcmp(out.bytes.data(), same.data, same.bytes()), 0) << m << " rows";
+  }
+}
+
 TEST_P(LinearTest, MoreRowsThanArePackedAtOnce) {
   std::mt19937 rng(5);
   CpuBackend cpu({2, GetParam()});
