@@ -13,6 +13,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 # name, batch size, prompt tokens, output tokens, what is measured
@@ -26,8 +27,11 @@ CASES = [
 ]
 
 
+SCRATCH = tempfile.TemporaryDirectory()  # some engines leave logs where they run
+
+
 def run(command):
-    return subprocess.run([str(c) for c in command], capture_output=True, text=True, check=True)
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, check=True, cwd=SCRATCH.name)
 
 
 def output_of(command):
@@ -76,7 +80,7 @@ def ik(args, batch, prompt, output, phase):
 
 def seconds(command):
     start = time.monotonic()
-    subprocess.run([str(c) for c in command], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    subprocess.run([str(c) for c in command], stdin=subprocess.DEVNULL, capture_output=True, check=True, cwd=SCRATCH.name)
     return time.monotonic() - start
 
 
@@ -115,6 +119,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="regular expression: only the cases it finds")
     args = parser.parse_args()
+    for name, value in vars(args).items():
+        if isinstance(value, pathlib.Path):
+            setattr(args, name, value.resolve())
     engines = {"nanovllm": nanovllm}
     if args.llama:
         engines["llama.cpp"] = llama

@@ -63,7 +63,7 @@ class CommandLine(unittest.TestCase):
             for flag, least in leasts.items():
                 result = run("bench", command, "/nonexistent", flag, least - 1)
                 self.assertEqual(result.returncode, 2, flag)
-                self.assertEqual(result.stderr.splitlines()[0], f"{flag}: must be at least {least}, got {least - 1}")
+                self.assertEqual(result.stderr.splitlines()[0], f"nanovllm: {flag}: must be at least {least}, got {least - 1}")
                 self.assertIn("/nonexistent", run("bench", command, "/nonexistent", flag, least).stderr)
                 for wrong in ("99999999999", "1.5", "many"):
                     result = run("bench", command, "/nonexistent", flag, wrong)
@@ -92,7 +92,7 @@ class CommandLine(unittest.TestCase):
                     result = run(*command, "/nonexistent", flag, seed)
                     self.assertEqual(result.returncode, 2, (command, seed))
                     self.assertEqual(result.stderr.splitlines()[0],
-                                     f"{flag}: must be an integer from {least} to {most}, got {seed}")
+                                     f"nanovllm: {flag}: must be an integer from {least} to {most}, got {seed}")
 
 
 class Generate(unittest.TestCase):
@@ -466,7 +466,7 @@ class OtherCommands(unittest.TestCase):
     def test_chat_answers_and_obeys_commands(self):
         result = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20",
                      stdin="/help\nTell me a story about a dog.\n/params temperature=0.5\n/params nonsense=1\n/retry\n/clear\n/what\n/quit\nnever read\n")
-        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.returncode, 3, result.stderr)  # some lines were refused
         self.assertIn("/system", result.stdout)
         self.assertIn("temperature=0.5", result.stdout)
         self.assertIn("nonsense", result.stderr)
@@ -474,12 +474,15 @@ class OtherCommands(unittest.TestCase):
         self.assertEqual(result.stderr.count("tokens"), 2)  # the speed of two answers
         odd = subprocess.run([BINARY, "chat", MODEL, "--max-tokens", "2"], capture_output=True, timeout=300,
                              input=b"/params temperature=\xff\n/params n=2\n/params stop=\xff\nHi\n")
-        self.assertEqual(odd.returncode, 0, odd.stderr)
+        self.assertEqual(odd.returncode, 3, odd.stderr)
         self.assertEqual(odd.stderr.count(b"first after"), 1, odd.stderr[:999])
         for flag in ("-n", "--logprobs", "--prompt-logprobs"):
             self.assertEqual(run("chat", MODEL, "-m", "x", flag, "2").returncode, 2)
         one = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20", "-m", "Tell me a story about a dog.")
         self.assertTrue(one.stdout.strip())
+        self.assertEqual(run("chat", MODEL, "--max-tokens", "2", stdin="Hi\n").returncode, 0)
+        for command in (["chat", "/nonexistent", "-m", "x"], ["tokenize", "/nonexistent", "x"]):
+            self.assertIn("/nonexistent: no such folder", run(*command).stderr)
 
     def test_chat_gives_the_template_tools_kwargs_and_special_tokens(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -501,7 +504,7 @@ class OtherCommands(unittest.TestCase):
             self.assertEqual(result.returncode, 1)
             self.assertIn("nested deeper", result.stderr)
             result = run("chat", MODEL, stdin=f"/params temperature={deep}\n")
-            self.assertEqual(result.returncode, 0)
+            self.assertEqual(result.returncode, 3)
             self.assertIn("nested deeper", result.stderr)
             self.assertIn("Is a directory", chat({"--tools": folder}).stderr)
             template.write_text("one\n{% if %}")

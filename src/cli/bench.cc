@@ -316,10 +316,12 @@ Command add_bench_throughput(CLI::App& app) {
                  "requests (default: the 256 of nano-vLLM's bench.py)")
       ->check(at_least(1));
   app.add_option("--input-len", options->input_len,
-                 "prompt tokens of every request (default: nano-vLLM's 100 to 1024)")
+                 "prompt tokens of every request (default: nano-vLLM's 100 to 1024; 512 with "
+                 "--output-len)")
       ->check(at_least(1));
   app.add_option("--output-len", options->output_len,
-                 "output tokens of every request (default: nano-vLLM's 100 to 1024)")
+                 "output tokens of every request (default: nano-vLLM's 100 to 1024; 128 with "
+                 "--input-len)")
       ->check(at_least(1));
   add_common(app, *options);
   return until_interrupted([options] { return bench_throughput(*options); });

@@ -17,6 +17,7 @@
 #include "cli/line_reader.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "io/file.h"
 #include "io/json.h"
 #include "nanovllm/llm_engine.h"
 #include "text/chat_template.h"
@@ -57,6 +58,7 @@ std::string read_file(const std::string& path) {
 }
 
 std::unique_ptr<ChatTemplate> load_template(const Options& options) {
+  check_is_folder(options.model);
   if (options.chat_template.empty()) return ChatTemplate::load(options.model);
   return ChatTemplate::from_source(read_file(options.chat_template), options.model);
 }
@@ -111,6 +113,7 @@ class Chat {
       fmt::print("{} on {}. /help lists the commands, Ctrl-D leaves.\n",
                  bold(stdout, options_.model), engine_.info().device);
     }
+    bool some_refused = false;
     while (auto line = reader.read()) {
       if (line->find_first_not_of(" \t") == std::string::npos) continue;
       if (*line == "/quit" || *line == "/exit") break;
@@ -119,10 +122,11 @@ class Chat {
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kInternal) throw;
         fmt::print(stderr, "{}\n", colored(stderr, error.what(), 1));
+        some_refused = true;
       }
       if (!reader.interactive() && InterruptGuard::interrupted()) return kExitInterrupted;
     }
-    return kExitOk;
+    return some_refused && !reader.interactive() ? kExitSomeFailed : kExitOk;
   }
 
   // What a template refuses is an error, not a wrong use of the command.
@@ -282,10 +286,15 @@ Command add_chat(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--tools", options->tools,
                  "JSON file with a list of tools for the template, as the OpenAI API has them");
-  options->sampling.add_to(app);
+  options->sampling.add_to(app, "what the model has room for");
+  for (const char* flag : {"-n", "--logprobs", "--prompt-logprobs"})
+    app.remove_option(app.get_option(flag));
   add_engine_options(app, options->engine);
   add_trace_option(app, options->engine);
-  app.footer(std::string("In the chat:\n") + kHelp);
+  app.footer(
+      std::string("In the chat:\n") + kHelp +
+      "Standard input that is no terminal is taken line by line.\n"
+      "Exit status: 0 all answered, 1 error, 2 usage, 3 some lines refused, 130 interrupted.");
   return [options] { return Chat(*options).run(); };
 }
 

@@ -277,7 +277,7 @@ Command add_generate(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("model", options->model, "model folder")->required();
   auto* prompt = app.add_option("-p,--prompt", options->prompts,
-                                "text to continue (may be given several times)")
+                                "text to continue, or several; MODEL goes before it")
                      ->expected(1, kMaxNumPrompts)
                      ->allow_extra_args(false);  // else CLI11 takes "[a, b]" for two texts
   app.add_option("--input", options->input,
@@ -289,15 +289,19 @@ Command add_generate(CLI::App& app) {
   app.add_flag("--json", options->json, "results as JSON lines, for prompts given with -p too");
   app.add_flag("--log-steps", options->log_steps, "say on stderr what each step computed");
   app.add_flag("-q,--quiet", options->quiet, "no progress display");
-  options->sampling.add_to(app);
+  options->sampling.add_to(app, "64");
   add_engine_options(app, options->engine);
   add_trace_option(app, options->engine);
   app.footer(
-      "Result lines hold index, text, token_ids, finish_reason (stop, length, abort),\n"
-      "num_prompt_tokens and num_cached_tokens, and logprobs and prompt_logprobs where asked for;\n"
-      "they come in the order in which requests finish. With n > 1, the list \"outputs\" holds\n"
-      "index, text, token_ids, finish_reason and logprobs of each completion instead.\n"
-      "Prompts given with -p are answered in plain text, with log-probabilities as a table.\n"
+      "Result lines hold index (which request, from 0), text, token_ids, finish_reason (stop,\n"
+      "length, abort), stop_reason where something stopped it, num_prompt_tokens and\n"
+      "num_cached_tokens, and logprobs and prompt_logprobs where asked for; they come in the "
+      "order\n"
+      "in which requests finish. With n > 1, the list \"outputs\" holds index, text, token_ids,\n"
+      "finish_reason and logprobs of each completion instead. Of a refused request the line holds\n"
+      "index and error.\n"
+      "Prompts given with -p are answered in plain text, with log-probabilities as a table; the\n"
+      "text of a single one appears as it comes where the output is a terminal.\n"
       "Ctrl-C ends cleanly with what is done so far.\n"
       "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused, 130 interrupted.");
   return [options] {

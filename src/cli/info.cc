@@ -52,7 +52,7 @@ int info(const Options& options) {
   row("device", facts.device);
   row("dtype", facts.dtype);
   row("parameters", fmt::format("{:.2f} M", static_cast<double>(facts.num_parameters) / 1e6));
-  row("weights", mebibytes(facts.weight_bytes));
+  row("weights in memory", mebibytes(facts.weight_bytes));
   row("vocabulary", fmt::format("{} tokens", facts.vocab_size));
   row("max_model_len", fmt::format("{} tokens", facts.max_model_len));
   row("KV cache per token", fmt::format("{} bytes", facts.kv_bytes_per_token));

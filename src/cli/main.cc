@@ -62,6 +62,9 @@ int main(int argc, char** argv) {
       "nanovllm"};
   app.set_version_flag("--version", fmt::format("nanovllm {}", nanovllm::kVersion));
   app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return fmt::format("nanovllm: {}\nRun with --help for more information.\n", error.what());
+  });
   app.get_formatter()->column_width(36);
   app.footer(
       "Exit status: 0 done, 1 error, 2 wrong usage, 3 some requests refused, 130 interrupted.");

@@ -123,12 +123,12 @@ void add_trace_option(CLI::App& app, EngineConfig& config) {
       ->group(kEngineGroup);
 }
 
-void SamplingOptions::add_to(CLI::App& app) {
+void SamplingOptions::add_to(CLI::App& app, const char* max_tokens) {
   const char* group = "Sampling (defaults: the model's generation_config.json)";
-  const auto option = [&](const char* flag, auto& value, const char* help) {
+  const auto option = [&](const char* flag, auto& value, const std::string& help) {
     app.add_option(flag, value, help)->group(group);
   };
-  option("--temperature", temperature_, "0 = greedy; higher is more random");
+  option("--temperature", temperature_, "0 = greedy; higher, up to 2, is more random");
   option("--top-k", top_k_, "draw from the k most likely tokens only; 0 = all");
   option("--top-p", top_p_, "draw from the smallest set of tokens with this probability");
   option("--min-p", min_p_, "drop tokens below this share of the likeliest one's probability");
@@ -137,7 +137,8 @@ void SamplingOptions::add_to(CLI::App& app) {
          "same seed, prompt and parameters: same tokens; -1 = none")
       ->type_name("INT")
       ->group(group);
-  option("--max-tokens", max_tokens_, "longest output, in tokens");
+  option("--max-tokens", max_tokens_,
+         fmt::format("longest output, in tokens (default: {})", max_tokens));
   option("--min-tokens", min_tokens_, "no end of text before so many tokens");
   option("-n,--n", n_, "completions of each prompt");
   option("--presence-penalty", presence_penalty_, "-2 to 2: against tokens already generated");

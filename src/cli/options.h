@@ -25,7 +25,8 @@ CLI::Option* add_seed(CLI::App& app, const char* flag, uint64_t& seed, const cha
 // The sampling flags that were given; the others keep the model's defaults.
 class SamplingOptions {
  public:
-  void add_to(CLI::App& app);
+  // max_tokens: what holds where neither a flag nor the model says.
+  void add_to(CLI::App& app, const char* max_tokens);
   SamplingParams apply_to(SamplingParams params) const;
 
  private:

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
+#include "io/file.h"
 #include "text/byte_alphabet.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
@@ -107,6 +108,7 @@ void tell_unknown(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
 }
 
 int tokenize(const Options& options) {
+  check_is_folder(options.model);
   const auto tokenizer = Tokenizer::load(options.model);
   std::vector<std::string> texts = options.texts;
   texts.insert(texts.begin(), options.first ? *options.first : read_standard_input());
@@ -149,17 +151,20 @@ Command add_tokenize(CLI::App& app) {
       options->texts.push_back(text);
     }
   });
-  app.add_flag("--ids", options->ids, "the other way: ids to text");
-  app.add_flag("--show", options->show, "the pieces in colour, each with its id");
-  app.add_flag("--count", options->count, "only how many tokens");
+  auto* ids = app.add_flag("--ids", options->ids, "the other way: ids to text");
+  auto* show = app.add_flag("--show", options->show, "the pieces in colour, each with its id")
+                   ->excludes(ids);
+  app.add_flag("--count", options->count, "only how many tokens")->excludes(ids)->excludes(show);
   app.add_flag("--no-special", options->no_special,
                "add no special tokens (BOS and the like) around the text");
   app.add_flag("--no-skip-special-tokens", options->keep_special,
                "with --ids: show special tokens in the text");
   app.footer(
-      "Each text gives one line: a JSON list of ids, or with --ids the text. Ids that are not in\n"
-      "the vocabulary are left out of the text, and named on stderr. A text may begin with a dash\n"
+      "Each text gives a JSON list of ids on a line of its own, or with --ids the text and a new\n"
+      "line. Standard input is one text, with the new line at its end. Ids that are not in the\n"
+      "vocabulary are left out of the text, and named on stderr. A text may begin with a dash\n"
       "behind MODEL --. --show writes parts of characters as \\xe4.\n"
+      "Exit status: 0 done, 1 error, 2 usage.\n"
       "  nanovllm tokenize models/demo \"Once upon a time\"\n"
       "  nanovllm tokenize models/demo --ids \"12 7 99\"");
   return [options] { return tokenize(*options); };
