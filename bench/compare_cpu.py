@@ -95,6 +95,18 @@ def first_token(args):
     return {name: seconds(command) for name, command in commands.items()}
 
 
+def cpu_times():
+    """Ticks of all CPUs that the host gave to others, and all ticks."""
+    ticks = [int(field) for field in pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    return ticks[7], sum(ticks)
+
+
+def stolen_since(before):
+    """What makes a figure of a virtual machine worthless."""
+    stolen, total = (now - then for now, then in zip(cpu_times(), before))
+    return f" ({100 * stolen / total:.0f}% of the time stolen by the host)" if 50 * stolen > total else ""
+
+
 def row(name, values, peers):
     """One line of the table: medians, and the median over the rounds of ours / the better peer."""
     medians = {engine: statistics.median(v) for engine, v in values.items()}
@@ -135,8 +147,9 @@ def main():
             if not re.search(args.only, name):
                 continue
             for engine, measure in engines.items():
+                before = cpu_times()
                 table[name][engine].append(measure(args, *shape))
-                print(f"{name}: {engine} {table[name][engine][-1]:.1f}", file=sys.stderr, flush=True)
+                print(f"{name}: {engine} {table[name][engine][-1]:.1f}{stolen_since(before)}", file=sys.stderr, flush=True)
             if args.probe.exists():
                 bandwidth.append(float(output_of([args.probe, args.threads]).split()[0]))
         if re.search(args.only, "first token"):
