@@ -287,8 +287,6 @@ Command add_chat(CLI::App& app) {
   app.add_option("--tools", options->tools,
                  "JSON file with a list of tools for the template, as the OpenAI API has them");
   options->sampling.add_to(app, "what the model has room for");
-  for (const char* flag : {"-n", "--logprobs", "--prompt-logprobs"})
-    app.remove_option(app.get_option(flag));
   add_engine_options(app, options->engine);
   add_trace_option(app, options->engine);
   app.footer(

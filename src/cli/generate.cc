@@ -289,17 +289,17 @@ Command add_generate(CLI::App& app) {
   app.add_flag("--json", options->json, "results as JSON lines, for prompts given with -p too");
   app.add_flag("--log-steps", options->log_steps, "say on stderr what each step computed");
   app.add_flag("-q,--quiet", options->quiet, "no progress display");
-  options->sampling.add_to(app, "64");
+  options->sampling.add_to(app, std::to_string(SamplingParams().max_tokens));
+  options->sampling.add_details_to(app);
   add_engine_options(app, options->engine);
   add_trace_option(app, options->engine);
   app.footer(
       "Result lines hold index (which request, from 0), text, token_ids, finish_reason (stop,\n"
       "length, abort), stop_reason where something stopped it, num_prompt_tokens and\n"
-      "num_cached_tokens, and logprobs and prompt_logprobs where asked for; they come in the "
-      "order\n"
-      "in which requests finish. With n > 1, the list \"outputs\" holds index, text, token_ids,\n"
-      "finish_reason and logprobs of each completion instead. Of a refused request the line holds\n"
-      "index and error.\n"
+      "num_cached_tokens, and logprobs and prompt_logprobs where asked for; they come in the\n"
+      "order in which requests finish. With n > 1, the list \"outputs\" holds index, text,\n"
+      "token_ids, finish_reason and logprobs of each completion instead. Of a refused request\n"
+      "the line holds index and error.\n"
       "Prompts given with -p are answered in plain text, with log-probabilities as a table; the\n"
       "text of a single one appears as it comes where the output is a terminal.\n"
       "Ctrl-C ends cleanly with what is done so far.\n"

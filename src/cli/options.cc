@@ -14,6 +14,7 @@ namespace nanovllm::cli {
 namespace {
 
 constexpr const char* kEngineGroup = "Engine";
+constexpr const char* kSamplingGroup = "Sampling (defaults: the model's generation_config.json)";
 
 template <typename T>
 CLI::Option* add(CLI::App& app, const char* flag, T& value, const char* help, const char* group) {
@@ -123,8 +124,8 @@ void add_trace_option(CLI::App& app, EngineConfig& config) {
       ->group(kEngineGroup);
 }
 
-void SamplingOptions::add_to(CLI::App& app, const char* max_tokens) {
-  const char* group = "Sampling (defaults: the model's generation_config.json)";
+void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens) {
+  const char* group = kSamplingGroup;
   const auto option = [&](const char* flag, auto& value, const std::string& help) {
     app.add_option(flag, value, help)->group(group);
   };
@@ -140,13 +141,9 @@ void SamplingOptions::add_to(CLI::App& app, const char* max_tokens) {
   option("--max-tokens", max_tokens_,
          fmt::format("longest output, in tokens (default: {})", max_tokens));
   option("--min-tokens", min_tokens_, "no end of text before so many tokens");
-  option("-n,--n", n_, "completions of each prompt");
   option("--presence-penalty", presence_penalty_, "-2 to 2: against tokens already generated");
   option("--frequency-penalty", frequency_penalty_, "-2 to 2: the same, for each occurrence");
   option("--repetition-penalty", repetition_penalty_, "above 1: against tokens already seen");
-  option("--logprobs", logprobs_,
-         "log-probabilities of so many top tokens for each position, up to 20");
-  option("--prompt-logprobs", prompt_logprobs_, "the same for each token of the prompt");
   app.add_option("--stop", stop_, "text that ends the output (may be given several times)")
       ->group(group)
       ->allow_extra_args(false);
@@ -164,6 +161,15 @@ void SamplingOptions::add_to(CLI::App& app, const char* max_tokens) {
       ->group(group);
   app.add_flag("--no-skip-special-tokens", keep_special_tokens_, "show special tokens in the text")
       ->group(group);
+}
+
+void SamplingOptions::add_details_to(CLI::App& app) {
+  app.add_option("-n,--n", n_, "completions of each prompt")->group(kSamplingGroup);
+  app.add_option("--logprobs", logprobs_,
+                 "log-probabilities of so many top tokens for each position, up to 20")
+      ->group(kSamplingGroup);
+  app.add_option("--prompt-logprobs", prompt_logprobs_, "the same for each token of the prompt")
+      ->group(kSamplingGroup);
 }
 
 SamplingParams SamplingOptions::apply_to(SamplingParams params) const {

@@ -26,7 +26,9 @@ CLI::Option* add_seed(CLI::App& app, const char* flag, uint64_t& seed, const cha
 class SamplingOptions {
  public:
   // max_tokens: what holds where neither a flag nor the model says.
-  void add_to(CLI::App& app, const char* max_tokens);
+  void add_to(CLI::App& app, const std::string& max_tokens);
+  // Several completions, and log-probabilities.
+  void add_details_to(CLI::App& app);
   SamplingParams apply_to(SamplingParams params) const;
 
  private:

@@ -233,10 +233,6 @@ constexpr int64_t kTaskBytes = 512 << 10;
 // Packing less than this is quicker than waking another thread.
 constexpr int64_t kParallelPackBytes = 64 << 10;
 
-int64_t tile_begin(const RowTiling& tiling, int64_t tile) {
-  return tile * tiling.rows + std::min(tile, tiling.num_larger);
-}
-
 PackedRows plan_rows(const Product& p) {
   const bool bf16 = p.weight.dtype == DType::kBFloat16;
   const int64_t rows = p.x.rows();
@@ -260,8 +256,8 @@ bool usable_as_they_are(const Product& p, const PackedRows& packed) {
 
 void pack_tile(const Product& p, const PackedRows& packed, int64_t tile, char* out) {
   const DType dtype = packed.format == RowFormat::kTileFloats ? DType::kFloat32 : DType::kBFloat16;
-  const int64_t begin = tile_begin(packed.tiling, tile);
-  const int64_t end = tile_begin(packed.tiling, tile + 1);
+  const int64_t begin = first_row(packed.tiling, tile);
+  const int64_t end = first_row(packed.tiling, tile + 1);
   const int64_t columns = p.weight.in_features;
   std::array<SourceRow, kMaxRows> rows;
   for (int64_t r = begin; r < end; ++r)

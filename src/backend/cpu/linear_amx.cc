@@ -1,5 +1,6 @@
 // Matrix products with AMX: 16 x 16 results from 16 x 32 activations and 32 x 16 weights in one
-// instruction. A packed panel holds two such tiles of weights side by side, every 16 steps.
+// instruction. A packed panel holds two such tiles of weights side by side, every 16 steps. Very
+// few rows are linear_amx_few_rows.h's.
 #include <immintrin.h>
 
 #include "backend/cpu/linear_amx_few_rows.h"
@@ -11,7 +12,6 @@ namespace {
 
 constexpr int kTileRows = 16;
 constexpr int kTileBytes = 64;  // of a row: 16 float32, or 32 bfloat16
-constexpr int64_t kTileSteps = 16;
 constexpr int64_t kBlockBytes = kTileSteps * kPanelStepBytes;
 constexpr int64_t kPrefetchBytes = 8192;
 
@@ -38,14 +38,6 @@ void configure(int upper_rows, int lower_rows) {
   // The intrinsic tells the compiler of the first bytes only; this makes it write them all before.
   __asm__ volatile("" : : "r"(&config) : "memory");
   _tile_loadconfig(&config);
-}
-
-int64_t first_row(const LinearBlock& block, int64_t tile) {
-  return tile * block.tiling.rows +
-         (tile < block.tiling.num_larger ? tile : block.tiling.num_larger);
-}
-int64_t rows_of(const LinearBlock& block, int64_t tile) {
-  return block.tiling.rows + (tile < block.tiling.num_larger);
 }
 
 void prefetch_block(const char* b) {
@@ -195,7 +187,7 @@ void few_rows(const LinearBlock& block, int64_t wanted) {
     if (wanted < rows) return few_rows<rows - 1>(block, wanted);
   }
   constexpr int kAtOnce = FewRows::panels_at_once(rows);
-  const int64_t row = first_row(block, block.first_tile);
+  const int64_t row = first_row(block.tiling, block.first_tile);
   const int64_t panel_bytes = block.num_steps * kPanelStepBytes;
   const char* a = block.a + row * block.a_row_bytes;
   alignas(64) float results[rows * kAtOnce * kPanelColumns];
@@ -215,10 +207,10 @@ void few_rows(const LinearBlock& block, int64_t wanted) {
 }  // namespace
 
 void linear_bf16_amx(const LinearBlock& block) {
-  const int64_t rows = rows_of(block, block.first_tile);
+  const int64_t rows = rows_of(block.tiling, block.first_tile);
   if (block.num_tiles == 1 && rows <= FewRows::kMaxRows) return few_rows(block, rows);
   for (int64_t i = block.first_tile; i < block.first_tile + block.num_tiles; ++i) {
-    all_panels(block, first_row(block, i), static_cast<int>(rows_of(block, i)),
+    all_panels(block, first_row(block.tiling, i), static_cast<int>(rows_of(block.tiling, i)),
                i == block.first_tile);
   }
   _tile_release();

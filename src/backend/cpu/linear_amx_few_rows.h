@@ -17,6 +17,8 @@
 namespace nanovllm {
 namespace {
 
+constexpr int64_t kTileSteps = 16;  // of a tile of weights
+
 // Denormals are zeros while it lives.
 class NoDenormals {
  public:
@@ -69,7 +71,6 @@ class FewRows {
   }
 
  private:
-  static constexpr int64_t kTileSteps = 16;
   static constexpr int64_t kPrefetchBytes = 4096;
 
   struct Pair {

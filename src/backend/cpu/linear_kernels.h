@@ -1,5 +1,6 @@
-// What linear.cc asks of the kernels of one instruction set. Plain declarations only: files that
-// are compiled for a special instruction set include this.
+// What linear.cc asks of the kernels of one instruction set. Files that are compiled for a special
+// instruction set include this: plain declarations only, but for an unnamed namespace (see
+// linear_loops.h).
 //
 // Weights are packed in panels of 32 columns (output features), 128 bytes a step:
 //
@@ -29,6 +30,18 @@ struct RowTiling {
   int64_t rows;
   int64_t num_larger;
 };
+
+namespace {
+
+inline int64_t first_row(const RowTiling& tiling, int64_t tile) {
+  const int64_t larger = tile < tiling.num_larger ? tile : tiling.num_larger;
+  return tile * tiling.rows + larger;
+}
+inline int64_t rows_of(const RowTiling& tiling, int64_t tile) {
+  return tiling.rows + (tile < tiling.num_larger);
+}
+
+}  // namespace
 
 // The product of some row tiles with some neighbouring panels: what one task computes.
 struct LinearBlock {

@@ -47,21 +47,13 @@ class LinearLoops {
   };
   using TileFn = void (*)(const LinearBlock&, const Place&);
 
-  static int64_t first_row(const LinearBlock& block, int64_t tile) {
-    const int64_t larger = tile < block.tiling.num_larger ? tile : block.tiling.num_larger;
-    return tile * block.tiling.rows + larger;
-  }
-  static int64_t rows_of(const LinearBlock& block, int64_t tile) {
-    return block.tiling.rows + (tile < block.tiling.num_larger);
-  }
-
   // Few rows: the weights stream in from memory at its own speed, several panels at once.
   static void one_tile(const LinearBlock& block) {
-    const int64_t rows = rows_of(block, block.first_tile);
+    const int64_t rows = rows_of(block.tiling, block.first_tile);
     const TileFn several = find<Panels::kSeveral, Prefetch::kAhead>(rows);
     const TileFn single = find<Panels::kOne, Prefetch::kAhead>(rows);
     const int at_once = panels_at_once(rows);
-    Place place{first_row(block, block.first_tile), 0, nullptr};
+    Place place{first_row(block.tiling, block.first_tile), 0, nullptr};
     for (; place.panel + at_once <= block.num_panels; place.panel += at_once) several(block, place);
     for (; place.panel < block.num_panels; ++place.panel) single(block, place);
   }
@@ -71,7 +63,7 @@ class LinearLoops {
   static void several_tiles(const LinearBlock& block) {
     const int64_t panel_bytes = block.num_steps * kPanelStepBytes;
     const int64_t end = block.first_tile + block.num_tiles;
-    const int64_t fit = kGroupBytes / (rows_of(block, block.first_tile) * block.a_row_bytes);
+    const int64_t fit = kGroupBytes / (rows_of(block.tiling, block.first_tile) * block.a_row_bytes);
     const int64_t group = fit < 2 ? 2 : fit;
     for (int64_t first = block.first_tile; first < end; first += group) {
       const int64_t last = first + group < end ? first + group : end;
@@ -80,9 +72,10 @@ class LinearLoops {
         for (int64_t tile = first; tile < last; ++tile) {
           // Each of the first two tiles fetches a half of it, a line a step.
           const bool fetch = tile < block.first_tile + 2;
-          const TileFn fn = fetch ? find<Panels::kOne, Prefetch::kPointer>(rows_of(block, tile))
-                                  : find<Panels::kOne, Prefetch::kNone>(rows_of(block, tile));
-          fn(block, {first_row(block, tile), panel,
+          const TileFn fn =
+              fetch ? find<Panels::kOne, Prefetch::kPointer>(rows_of(block.tiling, tile))
+                    : find<Panels::kOne, Prefetch::kNone>(rows_of(block.tiling, tile));
+          fn(block, {first_row(block.tiling, tile), panel,
                      tile == block.first_tile ? next : next + panel_bytes / 2});
         }
       }
