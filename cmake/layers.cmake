@@ -37,11 +37,7 @@ function(nanovllm_tests)
           target_link_libraries(${name}_tests PRIVATE nanovllm_${layer})
         endif()
       endforeach()
-      target_link_libraries(${name}_tests PRIVATE GTest::gtest GTest::gtest_main)
-      if(NANOVLLM_SANITIZE MATCHES "undefined")
-        # The code under test is checked; checking the tests' own would double the time they take to compile.
-        target_compile_options(${name}_tests PRIVATE -fno-sanitize=undefined)
-      endif()
+      target_link_libraries(${name}_tests PRIVATE GTest::gtest GTest::gtest_main nanovllm_test_options)
       target_compile_definitions(${name}_tests PRIVATE NANOVLLM_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
       # Ranks of tests may share a GPU: to load a kernel when it is first used would wait for the device, and so for
       # another rank's kernel that waits for this rank's; streams that share a hardware queue wait for each other too.
