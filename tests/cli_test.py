@@ -49,10 +49,11 @@ class CommandLine(unittest.TestCase):
             self.assertNotEqual(result.stderr, "")
 
     def test_unknown_commands_are_named(self):
-        for args, word in ((["bogus"], "bogus"), (["bogus", MODEL, "-q"], "bogus"), (["bench", "bogus"], "bogus"), (["--bogus"], "--bogus")):
+        for args, what in ((["bogus"], 'command "bogus"'), (["bogus", MODEL, "-q"], 'command "bogus"'),
+                           (["bench", "bogus"], 'command "bogus"'), (["--bogus"], 'option before a command "--bogus"')):
             result = run(*args)
             self.assertEqual(result.returncode, 2, args)
-            self.assertEqual(result.stderr, f'nanovllm: there is no command "{word}"; --help lists those there are\n')
+            self.assertEqual(result.stderr, f"nanovllm: there is no {what}; --help lists those there are\n")
         self.assertEqual(run("bogus", "--help").returncode, 0)
         self.assertIn("subcommand", run("bench").stderr)  # none is named where none was given
 

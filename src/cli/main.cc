@@ -41,7 +41,7 @@ int run_command(const Command& command) {
 }
 
 // The word that stands where a command should, or nothing. CLI11 says only that one is missing.
-std::string unknown_command(const CLI::App& app) {
+std::string misplaced_word(const CLI::App& app) {
   const CLI::App* parent = &app;
   while (!parent->get_subcommands().empty()) parent = parent->get_subcommands().front();
   const std::vector<std::string> words = app.remaining(true);
@@ -88,9 +88,10 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const std::string word = unknown_command(app);
+    const std::string word = misplaced_word(app);
     if (error.get_exit_code() != 0 && !word.empty()) {
-      print_error(fmt::format("there is no command \"{}\"; --help lists those there are", word));
+      const char* what = word.starts_with('-') ? "option before a command" : "command";
+      print_error(fmt::format("there is no {} \"{}\"; --help lists those there are", what, word));
       return kExitUsage;
     }
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
