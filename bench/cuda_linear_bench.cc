@@ -1,6 +1,7 @@
 // Matrix products on a GPU: ours beside cuBLASLt, for the shapes of Qwen3-0.6B and 8B, and a whole
-// decode step's products in one graph. Weights are rotated so that none is found in L2; all times
-// are of CUDA graphs with enough launches that the start does not count.
+// decode step's products in one graph, for those of Qwen2.5-0.5B and Qwen3 up to 32B. Weights are
+// rotated so that none is found in L2; all times are of CUDA graphs with enough launches that the
+// start does not count.
 //
 //   cuda_linear_bench [check|products|step]
 #include <cublasLt.h>
@@ -25,7 +26,15 @@ namespace nanovllm::cuda {
 namespace {
 
 using Bf16 = BFloat16;
-constexpr int kMultiprocessors = 132;
+
+int multiprocessors() {
+  static const int count = [] {
+    int n = 0;
+    NANOVLLM_CUDA_CHECK(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0));
+    return n;
+  }();
+  return count;
+}
 
 struct Shape {
   const char* name;
@@ -70,13 +79,19 @@ T* device_array(int64_t n, float scale = 1, int seed = 1) {
   return p;
 }
 
-// Microseconds of one replay of what `enqueue` puts on the stream.
-double time_graph(const std::function<void(cudaStream_t)>& enqueue, int replays = 5) {
-  static cudaStream_t stream = [] {
+// The one that all kernels are launched on: those that wait for all their blocks must not meet.
+cudaStream_t the_stream() {
+  static const cudaStream_t stream = [] {
     cudaStream_t s;
     NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
     return s;
   }();
+  return stream;
+}
+
+// Microseconds of one replay of what `enqueue` puts on the stream.
+double time_graph(const std::function<void(cudaStream_t)>& enqueue, int replays = 5) {
+  const cudaStream_t stream = the_stream();
   enqueue(stream);
   NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream));
   cudaGraph_t graph;
@@ -197,7 +212,7 @@ int check() {
           p.out_dtype = e == Epilogue::kStore ? DType::kFloat32 : DType::kBFloat16;
           NANOVLLM_CUDA_CHECK(
               cudaMemcpy(out, before.data(), before.size() * 4, cudaMemcpyHostToDevice));
-          if (!launch_skinny(nullptr, p, kMultiprocessors)) continue;
+          if (!launch_skinny(nullptr, p, multiprocessors())) continue;
           NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
           double error = 0, norm2 = 0;
           const int width = e == Epilogue::kActAndMul ? n / 2 : n;
@@ -261,13 +276,14 @@ void products(const std::vector<int>& row_counts, bool large) {
       const auto run = [&](cudaStream_t stream) {
         for (int i = 0; i < launches; ++i) {
           p.weight = weights[i % copies];
-          launch_skinny(stream, p, kMultiprocessors);
+          launch_skinny(stream, p, multiprocessors());
         }
       };
       p.weight = weights[0];
-      if (launch_skinny(nullptr, p, kMultiprocessors)) ours = time_graph(run) / launches;
+      if (launch_skinny(nullptr, p, multiprocessors())) ours = time_graph(run) / launches;
       p.norm = {norm, 1e-6f, 0}, p.x = residual;
-      if (s.norm && launch_skinny(nullptr, p, kMultiprocessors)) fused = time_graph(run) / launches;
+      if (s.norm && launch_skinny(nullptr, p, multiprocessors()))
+        fused = time_graph(run) / launches;
       const auto problem = cublas.problem(rows, s.n, s.k, p.out_dtype == DType::kFloat32, 8);
       double first = 0, best = 1e9;
       int which = 0;
@@ -293,77 +309,113 @@ struct LayerWeights {
   Bf16 *qkv, *o, *gate_up, *down;
 };
 
-// The products of the layers of one decode step of Qwen3-0.6B.
+struct Layers {
+  const char* name;
+  int hidden, heads, width, qkv;  // features
+  int count;
+
+  int64_t weight_bytes() const {
+    return int64_t{2} * hidden * (int64_t{heads} + 3 * width + qkv);  // of a layer
+  }
+};
+constexpr Layers kQwenSmall = {"0.6B", 1024, 2048, 3072, 4096, 28};
+constexpr Layers kSteps[] = {kQwenSmall,
+                             {"0.5B", 896, 896, 4864, 1152, 24},
+                             {"1.7B", 2048, 2048, 6144, 4096, 14},
+                             {"4B", 2560, 4096, 9728, 6144, 8},
+                             {"8B", 4096, 4096, 12288, 6144, 8},
+                             {"14B", 5120, 5120, 17408, 7168, 6},
+                             {"32B", 5120, 8192, 25600, 10240, 4}};
+
+// The products of the layers of one decode step.
 class DecodeStep {
  public:
-  explicit DecodeStep(int rows) : rows_(rows) {
-    for (int i = 0; i < kLayers; ++i)
-      layers_.push_back(
-          {device_array<Bf16>(4096 * 1024, 0.03f, i), device_array<Bf16>(1024 * 2048, 0.03f, i),
-           device_array<Bf16>(6144 * 1024, 0.03f, i), device_array<Bf16>(1024 * 3072, 0.03f, i)});
+  explicit DecodeStep(const Layers& shape) : shape_(shape) {
+    const auto matrix = [](int n, int k, int seed) {
+      return device_array<Bf16>(int64_t{n} * k, 0.03f, seed);
+    };
+    for (int i = 0; i < shape.count; ++i)
+      layers_.push_back({matrix(shape.qkv, shape.hidden, i), matrix(shape.hidden, shape.heads, i),
+                         matrix(2 * shape.width, shape.hidden, i),
+                         matrix(shape.hidden, shape.width, i)});
     NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&device_, 0));
   }
+  ~DecodeStep() {
+    for (const LayerWeights& l : layers_)
+      for (Bf16* w : {l.qkv, l.o, l.gate_up, l.down}) cudaFree(w);
+    for (float* x : {residual_, norm_, squares_}) cudaFree(x);
+    for (Bf16* x : {hidden_, branch_, gate_up_, qkv_, attention_, mlp_}) cudaFree(x);
+  }
+  DecodeStep(const DecodeStep&) = delete;
+  DecodeStep& operator=(const DecodeStep&) = delete;
+
+  void set_rows(int rows) { rows_ = rows; }
 
   // What is between two attentions: from one layer's output projection to the next one's q, k, v;
-  // with `kernel` in one launch a layer.
-  void run(cudaStream_t stream, const LayerTailKernel* kernel) const {
-    for (int i = 0; i < kLayers; ++i) {
-      const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % kLayers];
+  // with `kernel` in one launch a layer. False if one is not for these kernels.
+  bool run(cudaStream_t stream, const LayerTailKernel* kernel) const {
+    const auto [name, hidden, heads, width, qkv, count] = shape_;
+    for (int i = 0; i < count; ++i) {
+      const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % count];
       const std::array products = {
-          product(1024, 2048, l.o, attention_, false, Epilogue::kAdd, residual_),
-          product(6144, 1024, l.gate_up, residual_, true, Epilogue::kActAndMul, mlp_),
-          product(1024, 3072, l.down, mlp_, false, Epilogue::kAdd, residual_),
-          product(4096, 1024, next.qkv, residual_, true, Epilogue::kStore, qkv_)};
+          product(hidden, heads, l.o, attention_, false, Epilogue::kAdd, residual_),
+          product(2 * width, hidden, l.gate_up, residual_, true, Epilogue::kActAndMul, mlp_),
+          product(hidden, width, l.down, mlp_, false, Epilogue::kAdd, residual_),
+          product(qkv, hidden, next.qkv, residual_, true, Epilogue::kStore, qkv_)};
       if (kernel != nullptr) {
-        NANOVLLM_CHECK(kernel->launch(stream, products));
+        if (!kernel->launch(stream, products) && !kernel->launch_large(stream, products))
+          return false;
       } else {
-        for (const SkinnyProduct& p : products) launch_skinny(stream, p, kMultiprocessors);
+        for (const SkinnyProduct& p : products) {
+          if (!launch_skinny(stream, p, multiprocessors())) return false;
+        }
       }
     }
+    return true;
   }
 
   // For more rows.
   void run_wgmma(cudaStream_t stream) const {
-    for (int i = 0; i < kLayers; ++i) {
-      const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % kLayers];
+    const auto [name, hidden, heads, width, qkv, count] = shape_;
+    for (int i = 0; i < count; ++i) {
+      const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % count];
       for (const WgmmaProduct& p :
-           {wgmma(1024, 2048, l.o, attention_, false, Epilogue::kAdd, residual_),
-            wgmma(6144, 1024, l.gate_up, nullptr, true, Epilogue::kActAndMul, mlp_),
-            wgmma(1024, 3072, l.down, mlp_, false, Epilogue::kAdd, residual_),
-            wgmma(4096, 1024, next.qkv, nullptr, true, Epilogue::kStore, qkv_)})
+           {wgmma(hidden, heads, l.o, attention_, false, Epilogue::kAdd, residual_),
+            wgmma(2 * width, hidden, l.gate_up, nullptr, true, Epilogue::kActAndMul, mlp_),
+            wgmma(hidden, width, l.down, mlp_, false, Epilogue::kAdd, residual_),
+            wgmma(qkv, hidden, next.qkv, nullptr, true, Epilogue::kStore, qkv_)})
         launch_wgmma(stream, p, device_);
     }
   }
 
   // cuBLASLt and the kernels between its products.
   void run_cublas(cudaStream_t stream) {
+    const auto [name, hidden, heads, width, qkv, count] = shape_;
     const auto multiply = [&](int n, int k, const Bf16* w, const Bf16* x, Bf16* out) {
       cublas_.run(stream, cublas_.problem(rows_, n, k, false, 1), 0, w, x, out);
     };
-    const auto add_and_norm = [&] {
+    const auto add_and_norm = [&, size = hidden] {
       launch_rms_norm(stream, hidden_, DType::kBFloat16, residual_, branch_, nullptr, norm_, rows_,
-                      1024, 1e-6f, 0);
+                      size, 1e-6f, 0);
     };
-    for (int i = 0; i < kLayers; ++i) {
-      const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % kLayers];
-      multiply(1024, 2048, l.o, attention_, branch_);
+    for (int i = 0; i < count; ++i) {
+      const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % count];
+      multiply(hidden, heads, l.o, attention_, branch_);
       add_and_norm();
-      multiply(6144, 1024, l.gate_up, hidden_, gate_up_);
-      launch_act_and_mul(stream, mlp_, gate_up_, DType::kBFloat16, rows_, 3072, Activation::kSilu);
-      multiply(1024, 3072, l.down, mlp_, branch_);
+      multiply(2 * width, hidden, l.gate_up, hidden_, gate_up_);
+      launch_act_and_mul(stream, mlp_, gate_up_, DType::kBFloat16, rows_, width, Activation::kSilu);
+      multiply(hidden, width, l.down, mlp_, branch_);
       add_and_norm();
-      multiply(4096, 1024, next.qkv, hidden_, qkv_);
+      multiply(qkv, hidden, next.qkv, hidden_, qkv_);
     }
   }
-
-  static constexpr int kLayers = 28;
 
  private:
   WgmmaProduct wgmma(int n, int k, const void* weight, const void* x, bool norm, Epilogue epilogue,
                      void* out) const {
     WgmmaProduct p;
     p.rows = rows_, p.out_features = n, p.in_features = k, p.weight = weight, p.x = x;
-    const SplitNorm split = {{norm_, 1e-6f, 0}, hidden_, squares_, square_parts(1024)};
+    const SplitNorm split = {{norm_, 1e-6f, 0}, hidden_, squares_, square_parts(shape_.hidden)};
     if (norm) p.norm = split;
     if (epilogue == Epilogue::kAdd) p.next_norm = split;
     p.epilogue = epilogue, p.out = out;
@@ -378,38 +430,48 @@ class DecodeStep {
     return p;
   }
 
-  const int rows_;
+  static constexpr int kMaxRows = 256;
+
+  const Layers shape_;
+  int rows_ = 1;
   Cublas cublas_;
   cudaDeviceProp device_;
   std::vector<LayerWeights> layers_;
-  float* residual_ = device_array<float>(256 * 1024);
-  float* norm_ = device_array<float>(1024);
-  float* squares_ = device_array<float>(256 * 16);
-  Bf16* hidden_ = device_array<Bf16>(256 * 1024);
-  Bf16* branch_ = device_array<Bf16>(256 * 1024);
-  Bf16* gate_up_ = device_array<Bf16>(256 * 6144);
-  Bf16* qkv_ = device_array<Bf16>(256 * 4096);
-  Bf16* attention_ = device_array<Bf16>(256 * 2048);
-  Bf16* mlp_ = device_array<Bf16>(256 * 3072);
+  float* residual_ = device_array<float>(kMaxRows * shape_.hidden);
+  float* norm_ = device_array<float>(shape_.hidden);
+  float* squares_ = device_array<float>(kMaxRows * 16);
+  Bf16* hidden_ = device_array<Bf16>(kMaxRows * shape_.hidden);
+  Bf16* branch_ = device_array<Bf16>(kMaxRows * shape_.hidden);
+  Bf16* gate_up_ = device_array<Bf16>(kMaxRows * 2 * shape_.width);
+  Bf16* qkv_ = device_array<Bf16>(kMaxRows * shape_.qkv);
+  Bf16* attention_ = device_array<Bf16>(kMaxRows * shape_.heads);
+  Bf16* mlp_ = device_array<Bf16>(kMaxRows * shape_.width);
 };
 
 void step() {
-  const auto kernel = LayerTailKernel::make(0, kMultiprocessors);
-  for (const int rows : {1, 2, 4, 8}) {
-    const DecodeStep decode(rows);
-    std::printf("28 layers, %d rows, us a layer (memory floor %.2f):", rows, 31.46e6 / 4.65e6);
-    for (const LayerTailKernel* way : {static_cast<LayerTailKernel*>(nullptr), kernel.get()}) {
-      const double time = time_graph([&](cudaStream_t s) { decode.run(s, way); });
-      std::printf(" %s %.2f", way == nullptr ? "chain" : "one kernel", time / 28);
+  const auto kernel = LayerTailKernel::make(0, multiprocessors());
+  for (const Layers& layers : kSteps) {
+    DecodeStep decode(layers);
+    for (const int rows : {1, 2, 4, 8}) {
+      decode.set_rows(rows);
+      std::printf("%s, %d rows, us a layer (memory floor %.2f):", layers.name, rows,
+                  static_cast<double>(layers.weight_bytes()) / 4.65e6);
+      for (const LayerTailKernel* way : {static_cast<LayerTailKernel*>(nullptr), kernel.get()}) {
+        if (!decode.run(the_stream(), way)) continue;
+        const double time = time_graph([&](cudaStream_t s) { decode.run(s, way); });
+        std::printf(" %s %.2f,", way == nullptr ? "chain" : "one kernel", time / layers.count);
+      }
+      const double cublas = time_graph([&](cudaStream_t s) { decode.run_cublas(s); });
+      std::printf(" cuBLASLt and kernels %.2f\n", cublas / layers.count);
     }
-    std::printf("\n");
   }
+  DecodeStep decode(kQwenSmall);
   for (const int rows : {9, 16, 32, 48, kMaxWgmmaRows}) {
-    DecodeStep decode(rows);
+    decode.set_rows(rows);
     const double ours = time_graph([&](cudaStream_t s) { decode.run_wgmma(s); });
     const double cublas = time_graph([&](cudaStream_t s) { decode.run_cublas(s); });
-    std::printf("28 layers, %d rows, us a layer: chain %.2f, cuBLASLt and kernels %.2f\n", rows,
-                ours / 28, cublas / 28);
+    std::printf("0.6B, %d rows, us a layer: chain %.2f, cuBLASLt and kernels %.2f\n", rows,
+                ours / kQwenSmall.count, cublas / kQwenSmall.count);
   }
 }
 

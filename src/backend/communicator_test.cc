@@ -6,7 +6,7 @@
 #include <latch>
 #include <thread>
 
-#include "backend/ops_test_support.h"
+#include "backend/layer_tail_test_support.h"
 #include "backend/registry.h"
 #include "nanovllm/error.h"
 #ifdef NANOVLLM_WITH_CUDA
@@ -178,6 +178,87 @@ TEST_P(Communicators, AllReduceAddRmsNormIsThatOfTheSum) {
   });
 }
 
+// Whether ranks have a kernel for the tails of layers that they share: one that takes a whole GPU.
+bool shares_tails([[maybe_unused]] const Case& test) {
+#ifdef NANOVLLM_WITH_CUDA
+  return test.device == "cuda" && !test.share_a_gpu && has_tail_kernels();
+#else
+  return false;
+#endif
+}
+
+constexpr TailShape kTinyLayer = {64, 64, 160, 128};
+constexpr TailShape kOddLayer = {1152, 640, 12288, 4968, true, Activation::kGelu, 1};
+constexpr TailShape kLastLayer = {8192, 256, 1152, 0};
+
+TEST_P(Communicators, LayerTailIsWhatItsStepsAre) {
+  std::vector<HostTensor> residuals(world_size());
+  on_all_ranks([&](int rank, Communicator& communicator, Backend& backend) {
+    const bool is_shared = shares_tails(GetParam());
+    for (const TailShape& shape : {kTinyLayer, kLargeLayer, kOddLayer, kLastLayer}) {
+      if (!is_shared && shape.hidden_size > kTinyLayer.hidden_size) continue;
+      Random own(rank + 1), common(50);
+      TailFixture layer(backend, DType::kBFloat16, shape, own, common);
+      for (const int rows : {1, 8, 3}) {
+        layer.begin(rows, own, common);
+        meet(rank);
+        const bool is_done = layer.run(communicator);
+        // Sums that are too large for everybody's lines go another way.
+        const bool is_small =
+            rows * shape.hidden_size * 2 <= (512 << 10) / std::max(1, world_size() - 1);
+        EXPECT_EQ(is_done, is_shared && shape.hidden_size % 128 == 0 && is_small);
+        if (!is_done) continue;
+        residuals[rank] = download(backend, layer.residual.view);
+        meet(rank);
+        expect_same_bits(residuals[rank].bytes, residuals[0].bytes);
+        layer.expect_what_steps_give(communicator);
+        meet(rank);
+      }
+    }
+  });
+}
+
+// Launches follow each other, and those of all-reduces, as quickly as the GPUs can.
+TEST_P(Communicators, LayerTailsRepeatThemselvesInGraphs) {
+  if (!shares_tails(GetParam())) GTEST_SKIP() << "takes the steps one by one";
+  on_all_ranks([&](int rank, Communicator& communicator, Backend& backend) {
+    Random own(rank + 1), common(50);
+    TailFixture large(backend, DType::kBFloat16, kLargeLayer, own, common);
+    TailFixture odd(backend, DType::kBFloat16, kOddLayer, own, common);
+    large.begin(1, own, common);
+    odd.begin(8, own, common);
+    const DeviceTensor x = upload(backend, input(1, rank, DType::kBFloat16, 2, 4096).view);
+    const auto run = [&] {
+      for (int i = 0; i < 3; ++i) EXPECT_TRUE(large.run(communicator));
+      EXPECT_TRUE(odd.run(communicator));
+      communicator.all_reduce(x.view);
+      EXPECT_TRUE(large.run(communicator));
+      EXPECT_TRUE(odd.run(communicator));
+    };
+    const auto restart = [&] { large.restart(), odd.restart(); };
+    meet(rank);
+    run();
+    std::vector<HostTensor> first;
+    for (const TailFixture* layer : {&large, &odd}) {
+      first.push_back(download(backend, layer->residual.view));
+      first.push_back(download(backend, layer->out));
+    }
+    restart();
+    meet(rank);
+    const auto graph = backend.capture(run);
+    meet(rank);
+    for (int i = 0; i < 100; ++i) backend.launch(*graph);
+    restart();
+    backend.launch(*graph);
+    size_t i = 0;
+    for (const TailFixture* layer : {&large, &odd}) {
+      expect_same_bits(download(backend, layer->residual.view).bytes, first[i++].bytes);
+      expect_same_bits(download(backend, layer->out).bytes, first[i++].bytes);
+    }
+    meet(rank);
+  });
+}
+
 TEST_P(Communicators, AllGatherPutsRowsSideBySide) {
   on_all_ranks([&](int rank, Communicator& communicator, Backend& backend) {
     int call = 0;
@@ -217,29 +298,53 @@ TEST_P(Communicators, ARankThatFailsReleasesTheOthers) {
   std::atomic<int> released{0};
   std::latch all_went_well(world_size());  // so far: a slow rank must not meet the failure here
   const auto work = [&](int rank, Communicator& communicator, Backend& backend) {
+    Random own(rank + 1), common(50);
+    const bool has_tails = shares_tails(GetParam());
+    TailFixture layer(backend, DType::kBFloat16, has_tails ? kLargeLayer : kTinyLayer, own, common);
+    layer.begin(3, own, common);
     const DeviceTensor x = upload(backend, input(1, rank, DType::kBFloat16, 2, 4096).view);
     meet(rank);
-    communicator.all_reduce(x.view);
-    backend.synchronize();
-    group_->check();
+    const auto exchange = [&] {
+      if (!has_tails || !layer.run(communicator)) communicator.all_reduce(x.view);
+      backend.synchronize();
+      group_->check();
+    };
+    exchange();
     all_went_well.arrive_and_wait();
     if (rank == world_size() - 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       return group_->abort();
     }
     try {
-      communicator.all_reduce(x.view);
-      backend.synchronize();
-      group_->check();
+      exchange();
     } catch (const Error&) {
       ++released;
     }
   };
   EXPECT_THROW(on_all_ranks(work), Error);
   EXPECT_EQ(released, world_size() - 1);
+  // Nobody has written to memory of a rank that was gone: the devices still work.
+  group_ = nullptr;
+  on_all_ranks([](int, Communicator&, Backend& backend) { backend.synchronize(); });
 }
 
 #ifdef NANOVLLM_WITH_CUDA
+TEST(CommunicatorGroup, ASecondOneOfSeveralCudaRanksIsRefused) {
+  if (CudaBackend::device_count() == 0) GTEST_SKIP() << "this machine has 0 GPUs";
+  auto first = std::make_unique<CudaCommunicatorGroup>(2);
+  const CudaCommunicatorGroup alone(1);
+  try {
+    const CudaCommunicatorGroup second(2);
+    FAIL() << "no Error was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("an engine with several GPUs already"),
+              std::string::npos);
+  }
+  first = nullptr;
+  EXPECT_NO_THROW(const CudaCommunicatorGroup second(2));
+}
+
 TEST(CommunicatorGroup, MoreRanksThanGpusAreRefusedInBothNumbers) {
   const int num_devices = CudaBackend::device_count();
   try {

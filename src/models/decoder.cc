@@ -142,7 +142,6 @@ void Decoder::finish_layer(Step& step, int i) const {
 }
 
 bool Decoder::finish_layer_at_once(Step& step, int i) const {
-  if (communicator_.world_size() > 1) return false;  // the ranks meet in between
   const DecoderLayer& layer = layers_[i];
   const DecoderLayer* next = i + 1 < num_layers() ? &layers_[i + 1] : nullptr;
   const float eps = config_.rms_norm_eps;
@@ -153,8 +152,8 @@ bool Decoder::finish_layer_at_once(Step& step, int i) const {
                           .down_proj = &layer.mlp.down_proj(),
                           .next_norm = {next != nullptr ? next->input_norm : norm_, eps},
                           .next_proj = next != nullptr ? &next->attention.input_proj() : nullptr};
-  return backend_.layer_tail(next != nullptr ? step.x.qkv : step.x.hidden, step.x.residual,
-                             step.x.attention, step.x.mlp, tail);
+  return communicator_.layer_tail(backend_, next != nullptr ? step.x.qkv : step.x.hidden,
+                                  step.x.residual, step.x.attention, step.x.mlp, tail);
 }
 
 void Decoder::enter_layers(Step& step) const {

@@ -33,6 +33,12 @@ class Communicator {
     all_reduce(x);
     backend.add_rms_norm(out, residual, x, weight, eps, offset);
   }
+  // Backend::layer_tail of a layer whose output and down projections give each rank a part of a
+  // sum. All ranks return the same.
+  virtual bool layer_tail(Backend& backend, Tensor out, Tensor residual, Tensor attention,
+                          Tensor mlp, const LayerTail& tail) {
+    return world_size() == 1 && backend.layer_tail(out, residual, attention, mlp, tail);
+  }
 };
 
 // The ranks themselves: threads of this process, each with a backend of its own. Made by

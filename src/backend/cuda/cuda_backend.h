@@ -19,6 +19,7 @@ namespace nanovllm {
 namespace cuda {
 class LayerTailKernel;
 class Sampler;
+struct PeerGroup;
 }  // namespace cuda
 
 struct CudaOptions {
@@ -63,6 +64,11 @@ class CudaBackend final : public Backend {
   void linear(Tensor out, Tensor x, const LinearWeight& weight) override;
   bool layer_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp,
                   const LayerTail& tail) override;
+  // The tail of a layer that the ranks of a group share; all of them have the kernel, in as many
+  // blocks. False on all of them, or on none.
+  bool layer_tail_of_ranks(const cuda::PeerGroup& group, Tensor out, Tensor residual,
+                           Tensor attention, Tensor mlp, const LayerTail& tail);
+  int tail_kernel_blocks() const;  // 0 without one
 
   size_t kv_block_bytes(const KvCacheSpec& spec) const override;
   void qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope, const KvCache& cache,
@@ -88,6 +94,13 @@ class CudaBackend final : public Backend {
   void multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate);
   // False if the product is not for that kernel.
   bool launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight);
+  bool may_fuse_tail(Tensor attention) const;
+  void norm_after_tail(Tensor out, Tensor residual, const LayerTail& tail);
+  std::array<cuda::SkinnyProduct, 4> tail_products(Tensor out, Tensor residual, Tensor attention,
+                                                   Tensor mlp, const LayerTail& tail) const;
+  // layer_tail() in a chain of linear_skinny.cu's products, but for a norm alone. False if one is
+  // not for that kernel.
+  bool launch_chain(std::span<const cuda::SkinnyProduct, 4> products);
   // layer_tail() for more rows than linear_skinny.cu takes.
   bool wgmma_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp, const LayerTail& tail);
 

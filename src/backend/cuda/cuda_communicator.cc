@@ -11,8 +11,8 @@ namespace nanovllm {
 
 class CudaCommunicatorGroup::Rank final : public Communicator {
  public:
-  Rank(CudaCommunicatorGroup& group, int rank, cudaStream_t stream);
-  ~Rank() override;
+  Rank(CudaCommunicatorGroup& group, int rank, const CudaBackend& backend);
+  ~Rank() override { cudaDeviceSynchronize(); }
   int rank() const override { return peers_.rank; }
   int world_size() const override { return peers_.world_size; }
 
@@ -21,27 +21,29 @@ class CudaCommunicatorGroup::Rank final : public Communicator {
   void all_gather(Tensor out, Tensor x) override;
   void all_reduce_add_rms_norm(Backend& backend, Tensor out, Tensor residual, Tensor x,
                                const float* weight, float eps, float offset) override;
+  bool layer_tail(Backend& backend, Tensor out, Tensor residual, Tensor attention, Tensor mlp,
+                  const LayerTail& tail) override;
 
  private:
-  bool sends_lines(const Tensor& x) const {
-    return static_cast<int64_t>(x.bytes()) <=
-           group_.most_line_bytes_ / std::max(1, world_size() - 1);
+  bool sends_lines(int64_t bytes) const {
+    return bytes <= group_.most_line_bytes_ / std::max(1, world_size() - 1);
   }
+  bool sends_lines(const Tensor& x) const { return sends_lines(static_cast<int64_t>(x.bytes())); }
 
   CudaCommunicatorGroup& group_;
   const cudaStream_t stream_;
   cuda::PeerGroup peers_;
-  cuda::PeerMemory* memory_ = nullptr;  // this rank's
+  bool all_have_tail_kernels_ = false;
 };
 
-CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank, cudaStream_t stream)
-    : group_(group), stream_(stream) {
+CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank,
+                                  const CudaBackend& backend)
+    : group_(group), stream_(backend.stream()) {
   Peer& self = group.peers_[rank];
   NANOVLLM_CUDA_CHECK(cudaGetDevice(&self.device));
-  NANOVLLM_CUDA_CHECK(cudaMalloc(&memory_, sizeof(cuda::PeerMemory)));
-  NANOVLLM_CUDA_CHECK(cudaMemset(memory_, 0, sizeof(cuda::PeerMemory)));
+  NANOVLLM_CUDA_CHECK(cudaMalloc(&self.memory, sizeof(cuda::PeerMemory)));
+  NANOVLLM_CUDA_CHECK(cudaMemset(self.memory, 0, sizeof(cuda::PeerMemory)));
   NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
-  self.memory = memory_;
   group.barrier_.arrive_and_wait();
   group.enable_access(rank);
   group.barrier_.arrive_and_wait();  // nobody sends before all can
@@ -51,16 +53,10 @@ CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank, cudaSt
   for (int other = 0; other < group.world_size(); ++other) {
     peers_.memory[other] = group.peers_[other].memory;
   }
-}
-
-CudaCommunicatorGroup::Rank::~Rank() {
-  cudaDeviceSynchronize();
-  try {
-    group_.barrier_.arrive_and_wait();  // another rank may still be sending
-  } catch (const Error&) {
-    // It has failed and sends no more.
-  }
-  cudaFree(memory_);
+  // Kernels on GPUs of different sizes would not take the same layers.
+  const int64_t size = backend.tail_kernel_blocks();
+  all_have_tail_kernels_ =
+      group.smallest(rank, size) > 0 && group.smallest(rank, size) == -group.smallest(rank, -size);
 }
 
 void CudaCommunicatorGroup::Rank::all_reduce(Tensor x) {
@@ -88,8 +84,38 @@ void CudaCommunicatorGroup::Rank::all_reduce_add_rms_norm(Backend& backend, Tens
                                        weight, static_cast<int>(x.rows()), hidden, eps, offset);
 }
 
+bool CudaCommunicatorGroup::Rank::layer_tail(Backend& backend, Tensor out, Tensor residual,
+                                             Tensor attention, Tensor mlp, const LayerTail& tail) {
+  if (world_size() == 1) return backend.layer_tail(out, residual, attention, mlp, tail);
+  // A sum goes to everybody in any case, in float32.
+  const bool is_small =
+      sends_lines(residual.num_elements() * static_cast<int64_t>(size_of(attention.dtype)));
+  return all_have_tail_kernels_ && is_small &&
+         dynamic_cast<CudaBackend&>(backend).layer_tail_of_ranks(peers_, out, residual, attention,
+                                                                 mlp, tail);
+}
+
+CudaCommunicatorGroup::OnlyOne::OnlyOne(int world_size) : counts_(world_size > 1) {
+  if (counts_ && exists().exchange(true)) {
+    throw_error(ErrorCode::kUnsupported,
+                "this process has an engine with several GPUs already, and the GPUs of two could "
+                "wait for each other for ever; end that one first, or run this one in a process "
+                "of its own");
+  }
+}
+
+CudaCommunicatorGroup::OnlyOne::~OnlyOne() {
+  if (counts_) exists() = false;
+}
+
+std::atomic<bool>& CudaCommunicatorGroup::OnlyOne::exists() {
+  static std::atomic<bool> flag{false};
+  return flag;
+}
+
 CudaCommunicatorGroup::CudaCommunicatorGroup(int world_size, int64_t most_line_bytes)
     : CommunicatorGroup(world_size, /*may_spin=*/true),
+      only_one_(world_size),
       most_line_bytes_(most_line_bytes),
       peers_(world_size) {
   if (world_size > cuda::kMaxRanks) {
@@ -100,10 +126,14 @@ CudaCommunicatorGroup::CudaCommunicatorGroup(int world_size, int64_t most_line_b
   *status_ = {};
 }
 
-CudaCommunicatorGroup::~CudaCommunicatorGroup() { cudaFreeHost(status_); }
+// The ranks are gone, and what they sent has arrived: also where one failed and did not wait.
+CudaCommunicatorGroup::~CudaCommunicatorGroup() {
+  for (const Peer& peer : peers_) cudaFree(peer.memory);
+  cudaFreeHost(status_);
+}
 
 std::unique_ptr<Communicator> CudaCommunicatorGroup::join(int rank, Backend& backend) {
-  return std::make_unique<Rank>(*this, rank, dynamic_cast<CudaBackend&>(backend).stream());
+  return std::make_unique<Rank>(*this, rank, dynamic_cast<CudaBackend&>(backend));
 }
 
 void CudaCommunicatorGroup::enable_access(int rank) {

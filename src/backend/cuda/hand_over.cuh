@@ -22,6 +22,10 @@ __device__ inline uint4 load_words(const uint32_t* p) {
 __device__ inline void store_word(uint32_t* p, uint32_t x) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
 }
+__device__ inline void store_two_words(uint32_t* p, uint2 x) {
+  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(x.x), "r"(x.y)
+               : "memory");
+}
 __device__ inline void store_words(uint32_t* p, uint4 x) {
   asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(x.x), "r"(x.y),
                "r"(x.z), "r"(x.w)

@@ -57,7 +57,7 @@ __device__ void for_each_piece(const TailParams& p, F&& f) {
 // Weights are older than all predecessors. What finds no slot yet goes into L2 at once: if memory
 // had to send it later, it would be in the way of what the blocks tell each other.
 [[maybe_unused]] __device__ void stream_weights(const TailParams& p, TailShared& shared) {
-  RingWalk<kTailSlots> ring(shared.ring);
+  RingWalk ring(shared.ring);
   for_each_piece(p, [&](int i, const SlotPiece& piece) {
     if (i < kTailSlots) {
       ring.fill(piece);
@@ -98,12 +98,13 @@ std::atomic<bool>& is_taken(int device) {
   return taken[static_cast<size_t>(device) % taken.size()];
 }
 
-// Whether every multiprocessor holds a block: no other limit than shared memory is near.
+// Whether every multiprocessor holds a block: the limits of threads and registers are those of all
+// devices that have as much shared memory.
 bool fits(int device) {
   int bytes = 0;
   NANOVLLM_CUDA_CHECK(
       cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return sizeof(TailShared) <= static_cast<size_t>(bytes);
+  return std::max(sizeof(TailShared), large_tail_shared_bytes()) <= static_cast<size_t>(bytes);
 }
 
 // Whether the kernel takes the products, as far as one alone says.
@@ -127,8 +128,13 @@ std::unique_ptr<LayerTailKernel> LayerTailKernel::make(int device, int multiproc
     return nullptr;
   if (is_taken(device).exchange(true)) return nullptr;
   std::unique_ptr<LayerTailKernel> kernel(new LayerTailKernel(device, multiprocessors));
-  kernel->memory_ = std::make_unique<DeviceBuffer>(sizeof(TailMemory));
-  NANOVLLM_CUDA_CHECK(cudaMemset(kernel->memory_->data(), 0xff, sizeof(TailMemory)));
+  const auto all_set = [](size_t bytes) {
+    auto memory = std::make_unique<DeviceBuffer>(bytes);
+    NANOVLLM_CUDA_CHECK(cudaMemset(memory->data(), 0xff, bytes));
+    return memory;
+  };
+  kernel->memory_ = all_set(sizeof(TailMemory));
+  kernel->large_memory_ = all_set(large_tail_memory_bytes());
   NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
   return kernel;
 }
@@ -137,6 +143,11 @@ LayerTailKernel::LayerTailKernel(int device, int multiprocessors)
     : device_(device), multiprocessors_(multiprocessors) {}
 
 LayerTailKernel::~LayerTailKernel() { is_taken(device_) = false; }
+
+bool LayerTailKernel::launch_large(cudaStream_t stream, std::span<const SkinnyProduct, 4> products,
+                                   const PeerGroup& group) const {
+  return launch_large_tail(stream, products, multiprocessors_, group, large_memory_->data());
+}
 
 bool LayerTailKernel::launch(cudaStream_t stream,
                              std::span<const SkinnyProduct, 4> products) const {

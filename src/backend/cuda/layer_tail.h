@@ -1,4 +1,5 @@
-// What a decoder layer does behind its attention, for few rows, in one kernel; see layer_tail.cu.
+// What a decoder layer does behind its attention, for few rows, in one kernel; see layer_tail.cu
+// and layer_tail_large.cu.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,16 +8,18 @@
 #include <span>
 
 #include "backend/cuda/linear_skinny.h"
+#include "backend/cuda/peer_memory.cuh"
 
 namespace nanovllm::cuda {
 
-// The kernel's blocks wait for each other, so that all of them must be on the device at once: two
+// The kernels' blocks wait for each other, so that all of them must be on the device at once: two
 // such kernels of two streams could each hold what the other waits for. So the process has one
-// instance a device. Processes that share a device take turns on it, and are no danger to each
-// other, unless a server of CUDA's multi-process service merges them.
+// instance a device, and one group of ranks (cuda_communicator.h). Processes that share a device
+// take turns on it, and are no danger to each other, unless a server of CUDA's multi-process
+// service merges them.
 class LayerTailKernel {
  public:
-  // Of the current device; null where the kernel does not run, or another instance has the device.
+  // Of the current device; null where the kernels do not run, or another instance has the device.
   static std::unique_ptr<LayerTailKernel> make(int device, int multiprocessors);
   ~LayerTailKernel();  // the launches must be over
   LayerTailKernel(const LayerTailKernel&) = delete;
@@ -28,13 +31,26 @@ class LayerTailKernel {
   // Returns false, having done nothing, for products that the kernel does not take. All launches
   // are of one stream.
   bool launch(cudaStream_t stream, std::span<const SkinnyProduct, 4> products) const;
+  // Likewise for larger layers, but that without a weight the last product's norm is the caller's
+  // to compute. The first and third product are the sums of what the group's ranks have, which all
+  // launch the same.
+  bool launch_large(cudaStream_t stream, std::span<const SkinnyProduct, 4> products,
+                    const PeerGroup& group = {}) const;
 
  private:
   LayerTailKernel(int device, int multiprocessors);
 
   const int device_;
   const int multiprocessors_;
-  std::unique_ptr<Buffer> memory_;  // TailMemory
+  std::unique_ptr<Buffer> memory_;        // TailMemory
+  std::unique_ptr<Buffer> large_memory_;  // LargeTailMemory
 };
+
+// layer_tail_large.cu's part of LayerTailKernel: the shared memory that its kernel takes and the
+// device memory that it is to be given, which begins with all bits set.
+size_t large_tail_shared_bytes();
+size_t large_tail_memory_bytes();
+bool launch_large_tail(cudaStream_t stream, std::span<const SkinnyProduct, 4> products,
+                       int multiprocessors, const PeerGroup& group, void* memory);
 
 }  // namespace nanovllm::cuda

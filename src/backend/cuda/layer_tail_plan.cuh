@@ -44,6 +44,11 @@ struct TailParams {
 
 #ifdef __CUDACC__
 
+// The warps of a block that compute.
+__device__ inline void meet_tail_warps() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kTailWarps * 32) : "memory");
+}
+
 struct TailTiles {
   int first, count;
 };

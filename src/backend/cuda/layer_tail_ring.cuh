@@ -12,9 +12,11 @@ namespace nanovllm::cuda {
 
 constexpr int kSlotFeatures = 8;
 constexpr int kSlotDepth = 1024;  // elements of K
-constexpr int kSlotBytes = kSlotFeatures * (kSlotDepth * 2 + 64);
 
 // Into L2.
+__device__ inline void prefetch_line(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 __device__ inline void prefetch_bulk(const void* source, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
 }
@@ -34,9 +36,10 @@ struct SlotPiece {
   }
 };
 
-template <int kSlots>
+// kRowBytes: the most between rows.
+template <int kSlots, int kRowBytes>
 struct RingMemory {
-  alignas(128) uint8_t slots[kSlots][kSlotBytes];
+  alignas(128) uint8_t slots[kSlots][kSlotFeatures * kRowBytes];
   Barrier full[kSlots], empty[kSlots];
 
   __device__ void init(int num_consumers) {
@@ -48,13 +51,13 @@ struct RingMemory {
 };
 
 // One warp's way around the ring; all lanes call together.
-template <int kSlots>
+template <int kSlots, int kRowBytes>
 class RingWalk {
  public:
-  __device__ explicit RingWalk(RingMemory<kSlots>& memory) : memory_(memory) {}
+  __device__ explicit RingWalk(RingMemory<kSlots, kRowBytes>& memory) : memory_(memory) {}
 
   // For the warp that fills: waits until the slot is empty, then starts the copies.
-  __device__ void fill(const SlotPiece& piece) {
+  __device__ void fill(const SlotPiece& piece, uint64_t policy = kEvictNormal) {
     memory_.empty[slot_].wait(parity_ ^ 1);
     const int lane = threadIdx.x % 32;
     Barrier& full = memory_.full[slot_];
@@ -62,7 +65,7 @@ class RingWalk {
     __syncwarp();
     if (lane < piece.num_rows) {
       copy_bulk(shared_address(memory_.slots[slot_]) + lane * piece.row_bytes,
-                piece.first + lane * piece.stride, piece.length * 2, full);
+                piece.first + lane * piece.stride, piece.length * 2, full, policy);
     }
     advance();
   }
@@ -85,6 +88,11 @@ class RingWalk {
     advance();
     return slot;
   }
+  // Likewise, once it is full.
+  __device__ uint32_t take_full() {
+    memory_.full[slot_].wait(parity_);
+    return take();
+  }
   // Gives the last `count` slots taken back.
   __device__ void give_back(int count) {
     __syncwarp();
@@ -103,7 +111,7 @@ class RingWalk {
     }
   }
 
-  RingMemory<kSlots>& memory_;
+  RingMemory<kSlots, kRowBytes>& memory_;
   int slot_ = 0;
   uint32_t parity_ = 0;
 };

@@ -30,21 +30,10 @@ struct TailScratch {
 };
 
 struct TailShared {
-  RingMemory<kTailSlots> ring;
+  RingMemory<kTailSlots, slot_row_bytes(1)> ring;
   TailScratch scratch[kTailWarps];
   float square_sums[kTailWarps][kTailRows];
 };
-
-__device__ inline uint4 load_shared(uint32_t address) {
-  uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(address));
-  return x;
-}
-__device__ inline void meet_tail_warps() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kTailWarps * 32) : "memory");
-}
 
 // All warps of a block but the one that streams the weights call the same functions. kRows: as many
 // rows as there are, rounded up to a power of two.
@@ -60,8 +49,7 @@ class TailWarp {
         hidden_tiles_(tiles_of_block(p, kAttentionStep)),
         hidden_place_(place_of(hidden_tiles_, kAttentionStep, 1)) {
     for (const NormParams* norm : {&p.norm, &p.next_norm}) {
-      if (first_element() < hidden())
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(norm->weight + first_element()));
+      if (first_element() < hidden()) prefetch_line(norm->weight + first_element());
     }
   }
 
@@ -392,7 +380,7 @@ class TailWarp {
   const int lane_ = static_cast<int>(threadIdx.x) % 32;
   const int warp_ = static_cast<int>(threadIdx.x) / 32;
   TailScratch& scratch_;
-  RingWalk<kTailSlots> ring_;
+  RingWalk<kTailSlots, slot_row_bytes(1)> ring_;
   const TailTiles hidden_tiles_;  // of the residual stream
   const Place hidden_place_;      // likewise
 };

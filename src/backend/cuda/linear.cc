@@ -143,12 +143,10 @@ void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   multiply(out, x, w, w.bias != nullptr);
 }
 
-bool CudaBackend::layer_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp,
-                             const LayerTail& tail) {
-  // In a fixed order a row must be normalised as it is with any number of rows: apart. In a lane
-  // the tails' kernels, which want all multiprocessors, would keep the other lane waiting.
-  if (deterministic_ || in_lanes_ || attention.dtype != DType::kBFloat16 || attention.rows() == 0)
-    return false;
+// The products of a layer's tail, in their order.
+std::array<cuda::SkinnyProduct, 4> CudaBackend::tail_products(Tensor out, Tensor residual,
+                                                              Tensor attention, Tensor mlp,
+                                                              const LayerTail& tail) const {
   std::array<cuda::SkinnyProduct, 4> products;
   products[0].epilogue = cuda::Epilogue::kAdd;
   describe(products[0], residual, attention, *tail.output_proj);
@@ -165,18 +163,56 @@ bool CudaBackend::layer_tail(Tensor out, Tensor residual, Tensor attention, Tens
     products[3].out = out.data;
     products[3].out_dtype = out.dtype;
   }
-  if (tail_kernel_ != nullptr && tail_kernel_->launch(lane_->stream, products)) return true;
+  return products;
+}
 
-  const auto chain = std::span(products).first(tail.next_proj != nullptr ? 4 : 3);
-  const int multiprocessors = properties_.multiProcessorCount;
-  for (const cuda::SkinnyProduct& product : chain) {
-    if (!cuda::is_skinny(product, multiprocessors))
-      return wgmma_tail(out, residual, attention, mlp, tail);
-  }
-  for (const cuda::SkinnyProduct& product : chain)
-    cuda::launch_skinny(lane_->stream, product, multiprocessors);
+// In a fixed order a row must be normalised as it is with any number of rows: apart. In a lane the
+// tails' kernels, which want all multiprocessors, would keep the other lane waiting.
+bool CudaBackend::may_fuse_tail(Tensor attention) const {
+  return !deterministic_ && !in_lanes_ && attention.dtype == DType::kBFloat16 &&
+         attention.rows() > 0;
+}
+
+bool CudaBackend::layer_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp,
+                             const LayerTail& tail) {
+  if (!may_fuse_tail(attention)) return false;
+  const auto products = tail_products(out, residual, attention, mlp, tail);
+  if (tail_kernel_ != nullptr && tail_kernel_->launch(lane_->stream, products)) return true;
+  const bool is_done =
+      (tail_kernel_ != nullptr && tail_kernel_->launch_large(lane_->stream, products)) ||
+      launch_chain(products);
+  if (!is_done) return wgmma_tail(out, residual, attention, mlp, tail);
+  norm_after_tail(out, residual, tail);
+  return true;
+}
+
+int CudaBackend::tail_kernel_blocks() const {
+  return tail_kernel_ != nullptr ? properties_.multiProcessorCount : 0;
+}
+
+bool CudaBackend::layer_tail_of_ranks(const cuda::PeerGroup& group, Tensor out, Tensor residual,
+                                      Tensor attention, Tensor mlp, const LayerTail& tail) {
+  NANOVLLM_CHECK(tail_kernel_ != nullptr);
+  if (!may_fuse_tail(attention)) return false;
+  const auto products = tail_products(out, residual, attention, mlp, tail);
+  if (!tail_kernel_->launch_large(lane_->stream, products, group)) return false;
+  norm_after_tail(out, residual, tail);
+  return true;
+}
+
+// The last layer's norm, which is no part of the chains and of the large kernel.
+void CudaBackend::norm_after_tail(Tensor out, Tensor residual, const LayerTail& tail) {
   if (tail.next_proj == nullptr)
     rms_norm(out, residual, tail.next_norm.weight, tail.next_norm.eps, tail.next_norm.offset);
+}
+
+bool CudaBackend::launch_chain(std::span<const cuda::SkinnyProduct, 4> products) {
+  const auto chain = products.first(products.back().weight != nullptr ? 4 : 3);
+  const int multiprocessors = properties_.multiProcessorCount;
+  const auto is_skinny = [&](const auto& p) { return cuda::is_skinny(p, multiprocessors); };
+  if (!std::ranges::all_of(chain, is_skinny)) return false;
+  for (const cuda::SkinnyProduct& product : chain)
+    cuda::launch_skinny(lane_->stream, product, multiprocessors);
   return true;
 }
 
@@ -210,8 +246,7 @@ bool CudaBackend::wgmma_tail(Tensor out, Tensor residual, Tensor attention, Tens
   }
   for (const cuda::WgmmaProduct& product : chain)
     cuda::launch_wgmma(lane_->stream, product, properties_);
-  if (tail.next_proj == nullptr)
-    rms_norm(out, residual, tail.next_norm.weight, tail.next_norm.eps, tail.next_norm.offset);
+  norm_after_tail(out, residual, tail);
   return true;
 }
 

@@ -9,7 +9,8 @@
 //
 // Blocks talk only to the blocks of the same index of the other ranks. All exchanges are launched
 // with equal grids on all ranks, no larger than what is resident at once, so nobody waits for a
-// block that can't start.
+// block that can't start: as long as no other group's kernels, waiting for theirs, take the room
+// (see CudaCommunicatorGroup).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,9 +20,11 @@
 namespace nanovllm::cuda {
 
 constexpr int kMaxRanks = 8;
-constexpr int kPeerBlocks = 64;     // of an exchange
-constexpr int kPeerThreads = 512;   // of a block, at most
-constexpr int kLinesAtOnce = 2048;  // that a block sends to each rank: 16 KiB of data
+constexpr int kPeerBlocks = 64;       // of an exchange
+constexpr int kPeerThreads = 512;     // of a block, at most
+constexpr int kLinesAtOnce = 2048;    // that a block sends to each rank: 16 KiB of data
+constexpr int kMaxTailLines = 32768;  // 8 rows of 8,192 features; see layer_tail_large.cu
+constexpr int kMaxTailCounts = 2048;
 
 struct alignas(16) Line {
   uint32_t data0, number0, data1, number1;
@@ -31,10 +34,13 @@ struct PeerMemory {
   // [parity of the number][block][source]: while a rank reads those of one exchange, a faster one
   // may already send those of the next, but none of the one after it, for which it needs an answer.
   Line lines[2][kPeerBlocks][kMaxRanks][kLinesAtOnce];
+  // [parity of the launch][which of a layer's sums][source][pair of features], of layer tails.
+  Line tail_lines[2][2][kMaxRanks][kMaxTailLines];
   Line addresses[kPeerBlocks][kMaxRanks];  // [block][source] of what the source brings
   uint32_t done[kPeerBlocks][kMaxRanks];   // [block][source] number of the exchange it is done with
   uint32_t num_line_exchanges[kPeerBlocks];     // of this rank's block so far
   uint32_t num_address_exchanges[kPeerBlocks];  // likewise
+  uint32_t last_tail[kMaxTailCounts];           // number of the last one, of each warp
 };
 
 // In host memory that every GPU sees.
@@ -62,7 +68,16 @@ class Patience {
   __device__ explicit Patience(const PeerGroup& group) : status_(group.status) {}
 
   __device__ bool is_over() {
+    if (is_over_) return true;
     if (++looks_ % kLooksAtOnce != 0) return false;  // the status is a microsecond away
+    is_over_ = is_over_now();
+    return is_over_;
+  }
+
+ private:
+  static constexpr uint32_t kLooksAtOnce = 4096;
+
+  __device__ bool is_over_now() {
     if (status_->aborted != 0) return true;
     uint64_t now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -73,9 +88,8 @@ class Patience {
     return true;
   }
 
- private:
-  static constexpr uint32_t kLooksAtOnce = 4096;
   volatile PeerStatus* status_;
+  bool is_over_ = false;
   uint32_t looks_ = 0;
   uint64_t start_ = 0;
 };
