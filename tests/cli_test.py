@@ -43,14 +43,16 @@ class CommandLine(unittest.TestCase):
                      ["info", MODEL, "--kv-cache-memory", "5 apples"], ["info", MODEL, "--trace", "/dev/null"],
                      ["generate", MODEL], ["generate", MODEL, "-p", "x", "--temperature", "-1"],
                      ["generate", "/nonexistent", "--input", "-", "--top-p", "0"], ["generate", MODEL, "-p", "x", "--logit-bias", "3"],
-                     ["tokenize", MODEL, "--ids", "two"], ["chat", MODEL, "--chat-template-kwargs", "[]", "-m", "x"]):
+                     ["tokenize", MODEL, "--ids", "two"], ["chat", MODEL, "--chat-template-kwargs", "[]", "-m", "x"],
+                     ["chat", MODEL, "--chat-template-kwargs", "{bad", "-m", "x"]):
             result = run(*args)
             self.assertEqual(result.returncode, 2, args)
             self.assertNotEqual(result.stderr, "")
 
     def test_unknown_commands_are_named(self):
         for args, what in ((["bogus"], 'command "bogus"'), (["bogus", MODEL, "-q"], 'command "bogus"'),
-                           (["bench", "bogus"], 'command "bogus"'), (["--bogus"], 'option before a command "--bogus"')):
+                           (["bench", "bogus"], 'command "bogus"'), (["--bogus"], 'option before a command "--bogus"'),
+                           (["--temperature", "0", "generate", MODEL, "-p", "a"], 'option before a command "--temperature"')):
             result = run(*args)
             self.assertEqual(result.returncode, 2, args)
             self.assertEqual(result.stderr, f"nanovllm: there is no {what}; --help lists those there are\n")
@@ -332,6 +334,34 @@ class Generate(unittest.TestCase):
         smallest = run(*args, "--temperature", "1", "--top-p", "1e-300")
         self.assertEqual(smallest.returncode, 0, smallest.stderr)
         self.assertEqual(smallest.stdout, greedy.stdout)
+
+    def test_messages_that_nobody_can_read_cost_no_result(self):
+        requests = self.path("requests.jsonl", '{"prompt": "Hi"}\nbad\n')
+        closed = {"preexec_fn": lambda: os.close(2)}
+        with open("/dev/full", "w") as full:
+            for how in ({"stderr": full}, closed):
+                output = self.path("results.jsonl")
+                result = subprocess.run([BINARY, "generate", MODEL, "--input", requests, "--output", output, *SMALL], **how)
+                self.assertEqual(result.returncode, 3, how)
+                lines = output.read_text().splitlines()
+                self.assertEqual(sorted("error" in json.loads(line) for line in lines), [False, True])
+                self.assertEqual(subprocess.run([BINARY, "generate", "/nope", "-p", "a"], **how).returncode, 1)
+
+    def test_a_trace_does_not_take_the_place_of_requests_or_results(self):
+        requests = self.path("requests.jsonl", '{"prompt": "Hi"}\n')
+        result = run("generate", MODEL, "--input", requests, "--trace", requests, *SMALL)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("is the file that --input reads", result.stderr)
+        self.assertEqual(requests.read_text(), '{"prompt": "Hi"}\n')
+        new = self.path("new.json")
+        result = run("generate", MODEL, "--input", requests, "--trace", new, "--output", new, *SMALL)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("is the file that --output writes", result.stderr)
+        self.assertFalse(new.exists())
+
+    def test_a_dash_for_the_results_is_standard_output(self):
+        result = run("generate", MODEL, "-q", "-p", "Hi", "--output", "-", *SMALL)
+        self.assertEqual(json.loads(result.stdout)["index"], 0)
 
     def test_a_closed_pipe_ends_the_program_quietly(self):
         process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,

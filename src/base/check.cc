@@ -3,10 +3,12 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/message.h"
+
 namespace nanovllm {
 
 void check_failed(const char* condition, const char* file, int line) {
-  fmt::print(stderr, "nanovllm: internal error: {} does not hold ({}:{})\n", condition, file, line);
+  print_message("nanovllm: internal error: {} does not hold ({}:{})\n", condition, file, line);
   std::abort();
 }
 

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "cli/commands.h"
 #include "cli/nano_vllm_workload.h"
 #include "cli/options.h"
@@ -292,7 +293,7 @@ Command until_interrupted(Command command) {
     try {
       return command();
     } catch (const Interrupted&) {
-      fmt::print(stderr, "nanovllm: interrupted; a benchmark has no partial result\n");
+      print_message("nanovllm: interrupted; a benchmark has no partial result\n");
       return kExitInterrupted;
     }
   };

@@ -13,6 +13,7 @@
 
 #include "api/json.h"
 #include "base/check.h"
+#include "base/message.h"
 #include "cli/commands.h"
 #include "cli/line_reader.h"
 #include "cli/options.h"
@@ -73,7 +74,7 @@ ordered_json load_tools(const std::string& path) {
 }
 
 ordered_json parse_kwargs(const std::string& text) {
-  auto object = parse_ordered_json(text, "--chat-template-kwargs");
+  auto object = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) {
     throw_error(ErrorCode::kInvalidArgument,
                 "--chat-template-kwargs wants a JSON object such as "
@@ -121,7 +122,7 @@ class Chat {
         if (!command(*line)) answer(*line);
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kInternal) throw;
-        fmt::print(stderr, "{}\n", colored(stderr, error.what(), 1));
+        print_message("{}\n", colored(stderr, error.what(), 1));
         some_refused = true;
       }
       if (!reader.interactive() && InterruptGuard::interrupted()) return kExitInterrupted;
@@ -243,6 +244,7 @@ class Chat {
       }
     }
     fmt::print("\n");
+    std::fflush(stdout);  // before what stderr says, where both are one file
     show_speed(num_tokens, last.metrics, aborted);
     messages.push_back({{"role", "assistant"}, {"content", reply}});
     messages_ = std::move(messages);
@@ -257,7 +259,7 @@ class Chat {
     }
     text += fmt::format(", first after {:.2f} s", times.time_to_first_token);
     if (aborted) text += ", stopped";
-    fmt::print(stderr, "{}\n", dim(stderr, "[" + text + "]"));
+    print_message("{}\n", dim(stderr, "[" + text + "]"));
   }
 
   const Options& options_;

@@ -12,6 +12,7 @@
 
 #include "api/json.h"
 #include "base/check.h"
+#include "base/message.h"
 #include "cli/commands.h"
 #include "cli/input_lines.h"
 #include "cli/logprob_table.h"
@@ -90,7 +91,7 @@ class ResultSink {
  public:
   // Changes nothing as yet: the file's old content goes when there are results to come. Throws
   // where opening it is sure to fail.
-  explicit ResultSink(const std::string& path) : path_(path) {
+  explicit ResultSink(const std::string& path) : path_(path == "-" ? "" : path) {
     if (path_.empty() || ::access(path.c_str(), W_OK) == 0) return;
     if (errno != ENOENT) fail();
     const std::string folder = std::filesystem::path(path).parent_path();
@@ -157,7 +158,7 @@ class Generation {
     }
     progress_.finish();
     engine_.finish_trace();
-    if (interrupted) fmt::print(stderr, "nanovllm: interrupted; what was done so far is written\n");
+    if (interrupted) print_message("nanovllm: interrupted; what was done so far is written\n");
     if (interrupted) return kExitInterrupted;
     return num_failed_ > 0 ? kExitSomeFailed : kExitOk;
   }
@@ -184,7 +185,7 @@ class Generation {
     ++num_failed_;
     ++num_done_;
     progress_.clear();
-    fmt::print(stderr, "nanovllm: {}: {}\n", source_.place(), reason);
+    print_message("nanovllm: {}: {}\n", source_.place(), reason);
     if (json_) {
       write_line({{"index", source_.index()}, {"error", reason}});
     } else {
@@ -259,16 +260,30 @@ void check_sampling(const SamplingOptions& flags) {
   flags.apply_to(params).validate();
 }
 
-// Opening the results would empty the requests before they are read.
-void check_files(const Options& options) {
+// Whether both name one file, there already or not yet; devices may be named twice.
+bool is_same_file(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
   std::error_code ignored;  // a file that is not there is told where it is opened
-  if (!std::filesystem::is_regular_file(options.input, ignored) ||
-      !std::filesystem::equivalent(options.input, options.output, ignored)) {
-    return;
+  if (a.empty() || b.empty() || a == "-" || b == "-") return false;
+  if (fs::exists(a, ignored))
+    return fs::is_regular_file(a, ignored) && fs::equivalent(a, b, ignored);
+  return fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
+}
+
+// Opening a file to write would empty it before it is read.
+void check_files(const Options& options) {
+  if (is_same_file(options.input, options.output)) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "--output {} is the file that --input reads; name another one for the results",
+                options.output);
   }
-  throw_error(ErrorCode::kInvalidArgument,
-              "--output {} is the file that --input reads; name another one for the results",
-              options.output);
+  const std::string& trace = options.engine.trace_file;
+  for (const auto& [file, use] :
+       {std::pair{options.input, "--input reads"}, std::pair{options.output, "--output writes"}}) {
+    if (!is_same_file(trace, file)) continue;
+    throw_error(ErrorCode::kInvalidArgument,
+                "--trace {} is the file that {}; name another one for the trace", trace, use);
+  }
 }
 
 }  // namespace
@@ -285,7 +300,7 @@ Command add_generate(CLI::App& app) {
                  "optional \"sampling_params\"; - reads standard input")
       ->excludes(prompt);
   app.add_option("--output", options->output,
-                 "write results here as JSON lines (default: standard output)");
+                 "write results here as JSON lines (default: standard output; so does -)");
   app.add_flag("--json", options->json, "results as JSON lines, for prompts given with -p too");
   app.add_flag("--log-steps", options->log_steps, "say on stderr what each step computed");
   app.add_flag("-q,--quiet", options->quiet, "no progress display");

@@ -1,5 +1,7 @@
 // The nanovllm binary: parses the command line and turns errors into sentences and exit codes.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
@@ -40,8 +42,20 @@ int run_command(const Command& command) {
   return kExitError;
 }
 
-// The word that stands where a command should, or nothing. CLI11 says only that one is missing.
+// A program that is started with stderr closed would otherwise get its number for a file that it
+// opens, and its messages there. What is read from or written to the other two fails as before.
+void keep_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) != -1) continue;
+    open("/dev/null", stream == STDOUT_FILENO ? O_RDONLY : O_WRONLY);  // the least number is free
+  }
+}
+
+// The word that stands where a command should, or an option that stands before it, or nothing.
+// CLI11 says only that a command is missing or which words are left, the last one first.
 std::string misplaced_word(const CLI::App& app) {
+  const std::vector<std::string> before = app.remaining(false);
+  if (!before.empty() && before.front().starts_with('-')) return before.front();
   const CLI::App* parent = &app;
   while (!parent->get_subcommands().empty()) parent = parent->get_subcommands().front();
   const std::vector<std::string> words = app.remaining(true);
@@ -51,6 +65,7 @@ std::string misplaced_word(const CLI::App& app) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_standard_streams();
   explain_file_faults();
   CLI::App app{
       "nanovllm: serves large language models in Hugging Face format, many requests at once.\n\n"

@@ -147,11 +147,13 @@ void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens) {
   app.add_option("--stop", stop_, "text that ends the output (may be given several times)")
       ->group(group)
       ->allow_extra_args(false);
-  app.add_option("--stop-token-ids", stop_token_ids_, "token ids that end the output")
+  app.add_option("--stop-token-ids", stop_token_ids_,
+                 "token ids that end the output: 5,6 or several times")
       ->group(group)
       ->delimiter(',')
       ->allow_extra_args(false);
-  app.add_option("--logit-bias", logit_bias_, "ID:BIAS, added to that token's logit")
+  app.add_option("--logit-bias", logit_bias_,
+                 "ID:BIAS, added to that token's logit: 5:-100,6:2 or several times")
       ->group(group)
       ->delimiter(',')
       ->allow_extra_args(false);

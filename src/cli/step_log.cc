@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "base/message.h"
+
 namespace nanovllm::cli {
 namespace {
 
@@ -31,10 +33,11 @@ void log_step(int64_t number, const LLMEngine& engine) {
       prefills += fmt::format("(cached {})", request.num_cached_tokens);
   }
   if (num_prefills + num_decodes == 0) return;
-  fmt::print(stderr, "step {}: {} prefill ({} tokens), {} decode; blocks {}/{};{}{}{}{}\n", number,
-             num_prefills, stats.num_prefill_tokens, num_decodes, stats.num_used_blocks,
-             stats.num_total_blocks, prefills, num_decodes > 0 ? " |" : "", decodes,
-             stats.num_preemptions > 0 ? fmt::format("; preempted {}", stats.num_preemptions) : "");
+  print_message(
+      "step {}: {} prefill ({} tokens), {} decode; blocks {}/{};{}{}{}{}\n", number, num_prefills,
+      stats.num_prefill_tokens, num_decodes, stats.num_used_blocks, stats.num_total_blocks,
+      prefills, num_decodes > 0 ? " |" : "", decodes,
+      stats.num_preemptions > 0 ? fmt::format("; preempted {}", stats.num_preemptions) : "");
 }
 
 }  // namespace nanovllm::cli

@@ -8,6 +8,8 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "base/message.h"
+
 namespace nanovllm::cli {
 namespace {
 
@@ -39,7 +41,7 @@ std::string colored(std::FILE* stream, std::string_view text, int color) {
 }
 
 void print_error(std::string_view message) {
-  fmt::print(stderr, "{} {}\n", colored(stderr, "nanovllm:", 1), message);
+  print_message("{} {}\n", colored(stderr, "nanovllm:", 1), message);
 }
 
 InterruptGuard::InterruptGuard(Again again) {
@@ -77,23 +79,23 @@ void Progress::update(int64_t done, const StepStats& step) {
 }
 
 void Progress::clear() {
-  if (drawn_ && in_place_) fmt::print(stderr, "\r\x1b[K");
+  if (drawn_ && in_place_) print_message("\r\x1b[K");
   drawn_ = false;
 }
 
 void Progress::finish() {
   if (!enabled_) return;
   draw();
-  if (in_place_) fmt::print(stderr, "\n");
+  if (in_place_) print_message("\n");
   drawn_ = false;
 }
 
 void Progress::draw() {
   last_draw_ = Clock::now();
   if (in_place_) {
-    fmt::print(stderr, "\r\x1b[K{}", text());
+    print_message("\r\x1b[K{}", text());
   } else {
-    fmt::print(stderr, "{}\n", text());
+    print_message("{}\n", text());
   }
   std::fflush(stderr);
   drawn_ = true;

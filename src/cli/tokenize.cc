@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "io/file.h"
@@ -104,7 +105,7 @@ void tell_unknown(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
     if (!tokenizer.id_to_token(id)) unknown.push_back(id);
   }
   if (unknown.empty()) return;
-  fmt::print(stderr, "nanovllm: left out, not in the vocabulary: {}\n", fmt::join(unknown, ", "));
+  print_message("nanovllm: left out, not in the vocabulary: {}\n", fmt::join(unknown, ", "));
 }
 
 int tokenize(const Options& options) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message.h"
 
 namespace nanovllm {
 
@@ -71,7 +72,7 @@ TraceWriter::~TraceWriter() {
   try {
     finish();
   } catch (const Error& error) {
-    fmt::print(stderr, "nanovllm: {}\n", error.what());
+    print_message("nanovllm: {}\n", error.what());
   }
   ::close(file_);
 }
