@@ -52,7 +52,8 @@ class CommandLine(unittest.TestCase):
     def test_unknown_commands_are_named(self):
         for args, what in ((["bogus"], 'command "bogus"'), (["bogus", MODEL, "-q"], 'command "bogus"'),
                            (["bench", "bogus"], 'command "bogus"'), (["--bogus"], 'option before a command "--bogus"'),
-                           (["--temperature", "0", "generate", MODEL, "-p", "a"], 'option before a command "--temperature"')):
+                           (["--temperature", "0", "generate", MODEL, "-p", "a"], 'option before a command "--temperature"'),
+                           (["bench", "--json", "latency", MODEL], 'option before a command "--json"')):
             result = run(*args)
             self.assertEqual(result.returncode, 2, args)
             self.assertEqual(result.stderr, f"nanovllm: there is no {what}; --help lists those there are\n")

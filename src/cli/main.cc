@@ -54,12 +54,14 @@ void keep_standard_streams() {
 // The word that stands where a command should, or an option that stands before it, or nothing.
 // CLI11 says only that a command is missing or which words are left, the last one first.
 std::string misplaced_word(const CLI::App& app) {
-  const std::vector<std::string> before = app.remaining(false);
-  if (!before.empty() && before.front().starts_with('-')) return before.front();
   const CLI::App* parent = &app;
-  while (!parent->get_subcommands().empty()) parent = parent->get_subcommands().front();
-  const std::vector<std::string> words = app.remaining(true);
-  return parent->get_require_subcommand_min() > 0 && !words.empty() ? words.front() : "";
+  while (parent->get_require_subcommand_min() > 0) {
+    const std::vector<std::string> words = parent->remaining(false);
+    if (!words.empty()) return words.front();
+    if (parent->get_subcommands().empty()) break;
+    parent = parent->get_subcommands().front();
+  }
+  return "";
 }
 
 }  // namespace

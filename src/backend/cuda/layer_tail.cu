@@ -76,19 +76,7 @@ __global__ void __maxnreg__(112) layer_tail_kernel(const __grid_constant__ TailP
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900  // older devices have no bulk copies
   extern __shared__ uint4 memory[];
   auto& shared = *reinterpret_cast<TailShared*>(memory);
-  if (threadIdx.x == 0) {
-    shared.ring.init(kTailWarps);
-    publish_barriers();
-  }
-  __syncthreads();
-  release_successor();
-  if (threadIdx.x >= kTailWarps * 32) {
-    stream_weights(p, shared);
-  } else {
-    TailWarp<kActivation, kRows> warp(p, shared);
-    wait_for_predecessor();
-    warp.run();
-  }
+  run_tail_block<TailWarp<kActivation, kRows>>(p, shared, [&] { stream_weights(p, shared); });
 #endif
 }
 

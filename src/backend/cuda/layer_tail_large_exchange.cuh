@@ -98,9 +98,8 @@ class LargeExchange {
            tail_number_);
     }
   }
-  // The sum of all ranks' parts, the same on all of them. In a loop, although the lines could be
-  // asked for at once: code that runs once a launch has to come from memory, and unrolled it cost
-  // more than it gained.
+  // The sum of all ranks' parts, the same on all of them. In a loop: code that runs once a launch
+  // is to be short, as it has to be fetched.
   __device__ float2 receive_sum(int round, int pair, float2 own_part, Patience& patience) const {
     const PeerGroup& group = p_.group;
     float2 sum = {0, 0};

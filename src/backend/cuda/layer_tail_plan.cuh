@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/device.cuh"
+#include "backend/cuda/launch.cuh"
 #include "backend/cuda/layer_tail_exchange.cuh"
 #include "backend/cuda/layer_tail_ring.cuh"
 #include "ops/backend.h"
@@ -47,6 +48,25 @@ struct TailParams {
 // The warps of a block that compute.
 __device__ inline void meet_tail_warps() {
   asm volatile("bar.sync 1, %0;" ::"n"(kTailWarps * 32) : "memory");
+}
+
+// A block of a tail's kernel: one warp streams the weights, which are older than all predecessors,
+// and the others compute.
+template <typename Warp, typename Params, typename Shared, typename Stream>
+__device__ void run_tail_block(const Params& p, Shared& shared, Stream&& stream_weights) {
+  if (threadIdx.x == 0) {
+    shared.ring.init(kTailWarps);
+    publish_barriers();
+  }
+  __syncthreads();
+  release_successor();
+  if (threadIdx.x >= kTailWarps * 32) {
+    stream_weights();
+  } else {
+    Warp warp(p, shared);
+    wait_for_predecessor();
+    warp.run();
+  }
 }
 
 struct TailTiles {
