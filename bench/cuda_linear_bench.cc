@@ -363,7 +363,8 @@ class DecodeStep {
           product(hidden, width, l.down, mlp_, false, Epilogue::kAdd, residual_),
           product(qkv, hidden, next.qkv, residual_, true, Epilogue::kStore, qkv_)};
       if (kernel != nullptr) {
-        if (!kernel->launch(stream, products) && !kernel->launch_large(stream, products))
+        if (!kernel->launch(stream, products) &&
+            !kernel->launch_large({.stream = stream}, products))
           return false;
       } else {
         for (const SkinnyProduct& p : products) {

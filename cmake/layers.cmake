@@ -39,10 +39,9 @@ function(nanovllm_tests)
       endforeach()
       target_link_libraries(${name}_tests PRIVATE GTest::gtest GTest::gtest_main nanovllm_test_options)
       target_compile_definitions(${name}_tests PRIVATE NANOVLLM_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
-      # Ranks of tests may share a GPU: to load a kernel when it is first used would wait for the device, and so for
-      # another rank's kernel that waits for this rank's; streams that share a hardware queue wait for each other too.
+      # Ranks of tests may share a GPU, where streams of one hardware queue would wait for each other.
       gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
-        PROPERTIES TIMEOUT 600 ENVIRONMENT "CUDA_MODULE_LOADING=EAGER;CUDA_DEVICE_MAX_CONNECTIONS=32")
+        PROPERTIES TIMEOUT 600 ENVIRONMENT CUDA_DEVICE_MAX_CONNECTIONS=32)
     endif()
   endforeach()
 endfunction()

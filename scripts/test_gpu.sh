@@ -15,7 +15,7 @@ cmake --preset cuda "${flags[@]}" -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=OFF >/dev
 cmake --build build-cuda -j "${JOBS:-$(nproc)}"
 
 # As ctest sets them; see cmake/layers.cmake.
-export CUDA_MODULE_LOADING=EAGER CUDA_DEVICE_MAX_CONNECTIONS=32
+export CUDA_DEVICE_MAX_CONNECTIONS=32
 filter='*cuda*:*Cuda*:*CUDA*:*Golden*'
 # A process runs a quarter of a program's tests: ctest has one for each, and where there are several GPUs it takes
 # seconds to reach them.

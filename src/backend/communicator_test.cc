@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <chrono>
 #include <latch>
 #include <thread>
 
@@ -77,9 +78,18 @@ class Communicators : public ::testing::TestWithParam<Case> {
 #endif
     return make_communicator_group(GetParam().device, world_size());
   }
-  // Where all ranks wait for each other. Ranks that share a GPU must not allocate or free while
-  // another one's kernel waits for theirs: that waits for the device.
+  // Where all ranks wait for each other.
   void meet(int rank) { group_->smallest(rank, 0); }
+
+  // Calls f, or launches what a graph has recorded of it: the threads do not meet at each of its
+  // calls then.
+  template <typename F>
+  static void run_at_once(Communicator& communicator, Backend& backend, const F& f) {
+    const auto graph = backend.capture(f);
+    if (graph == nullptr) return f();
+    communicator.launch(backend, *graph);
+    backend.synchronize();
+  }
 
   // What rank `rank` brings to call `call`: every rank can say it of every other.
   static HostTensor input(int call, int rank, DType dtype, int64_t rows, int64_t cols) {
@@ -119,11 +129,9 @@ TEST_P(Communicators, AllReduceAddsInTheOrderOfTheRanks) {
       for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
         ++call;
         const DeviceTensor x = upload(backend, input(call, rank, dtype, rows, cols).view);
-        meet(rank);
         communicator.all_reduce(x.view);
         const HostTensor expected(sum(call, dtype, rows, cols), dtype, {rows, cols});
         expect_same_bits(download(backend, x.view).bytes, expected.bytes);
-        meet(rank);
       }
     }
   });
@@ -137,15 +145,55 @@ TEST_P(Communicators, CallsInQuickSuccessionDoNotOverrunEachOther) {
     for (int call = 0; call < kCalls; ++call) {
       tensors.push_back(upload(backend, input(call, rank, DType::kBFloat16, 1, cols(call)).view));
     }
-    backend.synchronize();
-    meet(rank);
-    for (const DeviceTensor& x : tensors) communicator.all_reduce(x.view);
+    const DeviceTensor scratch = device_tensor(backend, DType::kBFloat16, {1, 8});
+    communicator.all_reduce(scratch.view);  // kernels are loaded outside graphs
+    run_at_once(communicator, backend, [&] {
+      for (const DeviceTensor& x : tensors) communicator.all_reduce(x.view);
+    });
     for (int call = 0; call < kCalls; ++call) {
       const HostTensor expected(sum(call, DType::kBFloat16, 1, cols(call)), DType::kBFloat16,
                                 {1, cols(call)});
       expect_same_bits(download(backend, tensors[call].view).bytes, expected.bytes);
     }
-    meet(rank);
+  });
+}
+
+// A product of zeros, whose kernel depends on its rows and dtype.
+class Product {
+ public:
+  Product(Backend& backend, int64_t rows, DType dtype)
+      : in_(device_tensor(backend, dtype, {rows, kSize})),
+        out_(device_tensor(backend, dtype, {rows, kSize})) {
+    const std::vector<float> zeros(kSize * kSize);
+    const HostMatrix piece{zeros.data(), DType::kFloat32, kSize, kSize, kSize};
+    weight_ = backend.make_linear({&piece, 1}, nullptr, dtype);
+    backend.synchronize();
+  }
+  void compute(Backend& backend) { backend.linear(out_.view, in_.view, *weight_); }
+
+ private:
+  static constexpr int64_t kSize = 512;
+  DeviceTensor in_, out_;
+  std::unique_ptr<LinearWeight> weight_;
+};
+
+// On GPUs either may wait for all that a device has been given, with locks held: a rank that is
+// late for its call must need none of these.
+TEST_P(Communicators, RanksMayLoadKernelsAndFreeMemoryBetweenCalls) {
+  on_all_ranks([&](int rank, Communicator& communicator, Backend& backend) {
+    for (const int rows : {16, 1024, 64, 256, 4096}) {
+      if (GetParam().device == "cpu" && rows > 16) continue;
+      const DeviceTensor x = upload(backend, input(rows, rank, DType::kBFloat16, 8, 512).view);
+      Product before(backend, rows, DType::kBFloat16), behind(backend, rows, DType::kFloat32);
+      meet(rank);
+      if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      before.compute(backend);
+      backend.allocate(1 << 20);
+      communicator.all_reduce(x.view);
+      behind.compute(backend);
+      const HostTensor expected(sum(rows, DType::kBFloat16, 8, 512), DType::kBFloat16, {8, 512});
+      expect_same_bits(download(backend, x.view).bytes, expected.bytes);
+    }
   });
 }
 
@@ -161,7 +209,6 @@ TEST_P(Communicators, AllReduceAddRmsNormIsThatOfTheSum) {
         const std::vector<float> weight = Random(9).floats(cols, -2, 2);
         const auto device_weight = upload(backend, weight);
         const DeviceTensor out = device_tensor(backend, dtype, {rows, cols});
-        meet(rank);
         communicator.all_reduce_add_rms_norm(backend, out.view, device_residual.view, x.view,
                                              static_cast<float*>(device_weight->data()), 1e-5f, 0);
         std::vector<float> total = sum(call, dtype, rows, cols);
@@ -172,7 +219,6 @@ TEST_P(Communicators, AllReduceAddRmsNormIsThatOfTheSum) {
         expect_close(actual, total, 1e-6, rounded + 1e-6);
         expect_close(download(backend, out.view),
                      reference::rms_norm(actual.view, weight, 1e-5f, 0), rounding(dtype) + 2e-6, 0);
-        meet(rank);
       }
     }
   });
@@ -201,7 +247,6 @@ TEST_P(Communicators, LayerTailIsWhatItsStepsAre) {
       TailFixture layer(backend, DType::kBFloat16, shape, own, common);
       for (const int rows : {1, 8, 3}) {
         layer.begin(rows, own, common);
-        meet(rank);
         const bool is_done = layer.run(communicator);
         // Sums that are too large for everybody's lines go another way.
         const bool is_small =
@@ -236,7 +281,6 @@ TEST_P(Communicators, LayerTailsRepeatThemselvesInGraphs) {
       EXPECT_TRUE(odd.run(communicator));
     };
     const auto restart = [&] { large.restart(), odd.restart(); };
-    meet(rank);
     run();
     std::vector<HostTensor> first;
     for (const TailFixture* layer : {&large, &odd}) {
@@ -244,18 +288,15 @@ TEST_P(Communicators, LayerTailsRepeatThemselvesInGraphs) {
       first.push_back(download(backend, layer->out));
     }
     restart();
-    meet(rank);
     const auto graph = backend.capture(run);
-    meet(rank);
-    for (int i = 0; i < 100; ++i) backend.launch(*graph);
+    for (int i = 0; i < 100; ++i) communicator.launch(backend, *graph);
     restart();
-    backend.launch(*graph);
+    communicator.launch(backend, *graph);
     size_t i = 0;
     for (const TailFixture* layer : {&large, &odd}) {
       expect_same_bits(download(backend, layer->residual.view).bytes, first[i++].bytes);
       expect_same_bits(download(backend, layer->out).bytes, first[i++].bytes);
     }
-    meet(rank);
   });
 }
 
@@ -266,10 +307,8 @@ TEST_P(Communicators, AllGatherPutsRowsSideBySide) {
       ++call;
       const DeviceTensor x = upload(backend, input(call, rank, DType::kFloat32, rows, cols).view);
       const DeviceTensor out = device_tensor(backend, DType::kFloat32, {rows, cols * world_size()});
-      meet(rank);
       communicator.all_gather(out.view, x.view);
       const HostTensor actual = download(backend, out.view);
-      meet(rank);
       for (int other = 0; other < world_size(); ++other) {
         const HostTensor part = input(call, other, DType::kFloat32, rows, cols);
         for (int64_t row = 0; row < rows; ++row) {
@@ -295,36 +334,46 @@ TEST_P(Communicators, TheSmallestValueIsThatOfAllRanks) {
 }
 
 TEST_P(Communicators, ARankThatFailsReleasesTheOthers) {
-  std::atomic<int> released{0};
-  std::latch all_went_well(world_size());  // so far: a slow rank must not meet the failure here
-  const auto work = [&](int rank, Communicator& communicator, Backend& backend) {
-    Random own(rank + 1), common(50);
-    const bool has_tails = shares_tails(GetParam());
-    TailFixture layer(backend, DType::kBFloat16, has_tails ? kLargeLayer : kTinyLayer, own, common);
-    layer.begin(3, own, common);
-    const DeviceTensor x = upload(backend, input(1, rank, DType::kBFloat16, 2, 4096).view);
-    meet(rank);
-    const auto exchange = [&] {
-      if (!has_tails || !layer.run(communicator)) communicator.all_reduce(x.view);
+  for (const bool in_graph : {false, true}) {
+    std::atomic<int> released{0};
+    std::latch all_went_well(world_size());  // so far: a slow rank must not meet the failure here
+    const auto work = [&](int rank, Communicator& communicator, Backend& backend) {
+      Random own(rank + 1), common(50);
+      const bool has_tails = shares_tails(GetParam());
+      TailFixture layer(backend, DType::kBFloat16, has_tails ? kLargeLayer : kTinyLayer, own,
+                        common);
+      layer.begin(3, own, common);
+      const DeviceTensor x = upload(backend, input(1, rank, DType::kBFloat16, 2, 4096).view);
+      const auto exchange = [&] {
+        if (!has_tails || !layer.run(communicator)) communicator.all_reduce(x.view);
+      };
+      exchange();
       backend.synchronize();
       group_->check();
+      const auto graph = in_graph ? backend.capture(exchange) : nullptr;
+      all_went_well.arrive_and_wait();
+      if (rank == world_size() - 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        return group_->abort();
+      }
+      const auto start = std::chrono::steady_clock::now();
+      try {
+        // Not Communicator::launch: the devices wait, and not the threads.
+        if (graph != nullptr) backend.launch(*graph);
+        if (graph == nullptr) exchange();
+        backend.synchronize();
+        group_->check();
+      } catch (const Error&) {
+        ++released;
+      }
+      // Before it has lost its patience, after 30 s.
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(25));
     };
-    exchange();
-    all_went_well.arrive_and_wait();
-    if (rank == world_size() - 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      return group_->abort();
-    }
-    try {
-      exchange();
-    } catch (const Error&) {
-      ++released;
-    }
-  };
-  EXPECT_THROW(on_all_ranks(work), Error);
-  EXPECT_EQ(released, world_size() - 1);
+    EXPECT_THROW(on_all_ranks(work), Error);
+    EXPECT_EQ(released, world_size() - 1);
+    group_ = nullptr;
+  }
   // Nobody has written to memory of a rank that was gone: the devices still work.
-  group_ = nullptr;
   on_all_ranks([](int, Communicator&, Backend& backend) { backend.synchronize(); });
 }
 

@@ -1,7 +1,7 @@
 // What a layer does behind its attention in one op, against the steps that it stands for.
 #include "backend/layer_tail_test_support.h"
 #ifdef NANOVLLM_WITH_CUDA
-#  include "backend/cuda/peer_memory.cuh"
+#  include "backend/cuda/peer_queue.h"
 #endif
 
 namespace nanovllm::test {
@@ -161,8 +161,9 @@ TEST_P(LayerTails, LargeLayersHaveAKernelOfTheirOwn) {
     TailFixture layer(*backend, act(), shape, random);
     for (const int rows : row_counts) {
       layer.begin(rows, random);
-      const bool is_done = cuda.layer_tail_of_ranks({}, layer.out, layer.residual.view,
-                                                    layer.attention, layer.mlp, layer.tail);
+      const bool is_done =
+          cuda.layer_tail_of_ranks({.stream = cuda.stream()}, layer.out, layer.residual.view,
+                                   layer.attention, layer.mlp, layer.tail);
       EXPECT_EQ(is_done, is_taken) << rows << " rows of " << shape.hidden_size;
       if (is_done) layer.expect_what_steps_give();
     }

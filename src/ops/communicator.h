@@ -19,9 +19,6 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const { return 0; }
   virtual int world_size() const { return 1; }
-  // Returns when all ranks have called it. For threads that may be far apart, as after loading: a
-  // device does not wait for another one for long.
-  virtual void meet() {}
   // x becomes the sum of all ranks' x; act or float32.
   virtual void all_reduce(Tensor) {}
   // out[R, world_size * n] = the ranks' x[R, n] side by side. With one rank `out` may be `x`.
@@ -39,6 +36,8 @@ class Communicator {
                           Tensor mlp, const LayerTail& tail) {
     return world_size() == 1 && backend.layer_tail(out, residual, attention, mlp, tail);
   }
+  // Backend::launch of a graph that has recorded calls of this object.
+  virtual void launch(Backend& backend, const Graph& graph) { backend.launch(graph); }
 };
 
 // The ranks themselves: threads of this process, each with a backend of its own. Made by

@@ -58,7 +58,6 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
       free_at_start_(backend_->memory().free_bytes) {
   load_model();
   make_steps();
-  communicator_->meet();  // ranks do not load equally fast
   if (!backend_->is_cpu()) warm_up();
 }
 
@@ -158,7 +157,7 @@ void ModelRunner::allocate_kv_cache(int num_blocks) {
          .num_blocks = num_blocks});
   }
   num_kvcache_blocks_ = num_blocks;
-  graphs_.emplace(*backend_);  // they hold the addresses of the cache
+  graphs_.emplace(*backend_, *communicator_);  // they hold the addresses of the cache
 }
 
 void ModelRunner::describe(EngineInfo& info) const {

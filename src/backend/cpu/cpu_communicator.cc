@@ -48,7 +48,6 @@ class CpuCommunicatorGroup::Rank final : public Communicator {
   int rank() const override { return rank_; }
   int world_size() const override { return group_.world_size(); }
 
-  void meet() override { group_.barrier_.arrive_and_wait(); }
   void all_reduce(Tensor x) override;
   void all_gather(Tensor out, Tensor x) override;
 

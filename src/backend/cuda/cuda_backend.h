@@ -19,7 +19,7 @@ namespace nanovllm {
 namespace cuda {
 class LayerTailKernel;
 class Sampler;
-struct PeerGroup;
+struct PeerQueue;
 }  // namespace cuda
 
 struct CudaOptions {
@@ -66,7 +66,7 @@ class CudaBackend final : public Backend {
                   const LayerTail& tail) override;
   // The tail of a layer that the ranks of a group share; all of them have the kernel, in as many
   // blocks. False on all of them, or on none.
-  bool layer_tail_of_ranks(const cuda::PeerGroup& group, Tensor out, Tensor residual,
+  bool layer_tail_of_ranks(const cuda::PeerQueue& queue, Tensor out, Tensor residual,
                            Tensor attention, Tensor mlp, const LayerTail& tail);
   int tail_kernel_blocks() const;  // 0 without one
 

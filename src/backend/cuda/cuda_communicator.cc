@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/cpu/resource_limits.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/peer_kernels.h"
@@ -13,16 +14,18 @@ class CudaCommunicatorGroup::Rank final : public Communicator {
  public:
   Rank(CudaCommunicatorGroup& group, int rank, const CudaBackend& backend);
   ~Rank() override { cudaDeviceSynchronize(); }
-  int rank() const override { return peers_.rank; }
-  int world_size() const override { return peers_.world_size; }
+  int rank() const override { return queue_.group.rank; }
+  int world_size() const override { return queue_.group.world_size; }
 
-  void meet() override { group_.barrier_.arrive_and_wait(); }
   void all_reduce(Tensor x) override;
   void all_gather(Tensor out, Tensor x) override;
   void all_reduce_add_rms_norm(Backend& backend, Tensor out, Tensor residual, Tensor x,
                                const float* weight, float eps, float offset) override;
   bool layer_tail(Backend& backend, Tensor out, Tensor residual, Tensor attention, Tensor mlp,
                   const LayerTail& tail) override;
+  void launch(Backend& backend, const Graph& graph) override {
+    queue_.together([&] { backend.launch(graph); });
+  }
 
  private:
   bool sends_lines(int64_t bytes) const {
@@ -31,14 +34,13 @@ class CudaCommunicatorGroup::Rank final : public Communicator {
   bool sends_lines(const Tensor& x) const { return sends_lines(static_cast<int64_t>(x.bytes())); }
 
   CudaCommunicatorGroup& group_;
-  const cudaStream_t stream_;
-  cuda::PeerGroup peers_;
+  cuda::PeerQueue queue_;
   bool all_have_tail_kernels_ = false;
 };
 
 CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank,
                                   const CudaBackend& backend)
-    : group_(group), stream_(backend.stream()) {
+    : group_(group), queue_{.stream = backend.stream(), .barrier = &group.barrier_} {
   Peer& self = group.peers_[rank];
   NANOVLLM_CUDA_CHECK(cudaGetDevice(&self.device));
   NANOVLLM_CUDA_CHECK(cudaMalloc(&self.memory, sizeof(cuda::PeerMemory)));
@@ -47,11 +49,11 @@ CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank,
   group.barrier_.arrive_and_wait();
   group.enable_access(rank);
   group.barrier_.arrive_and_wait();  // nobody sends before all can
-  peers_.rank = rank;
-  peers_.world_size = group.world_size();
-  peers_.status = group.status_;
+  queue_.group.rank = rank;
+  queue_.group.world_size = group.world_size();
+  queue_.group.status = group.status_;
   for (int other = 0; other < group.world_size(); ++other) {
-    peers_.memory[other] = group.peers_[other].memory;
+    queue_.group.memory[other] = group.peers_[other].memory;
   }
   // Kernels on GPUs of different sizes would not take the same layers.
   const int64_t size = backend.tail_kernel_blocks();
@@ -62,12 +64,12 @@ CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank,
 void CudaCommunicatorGroup::Rank::all_reduce(Tensor x) {
   const auto launch =
       sends_lines(x) ? cuda::launch_all_reduce_lines : cuda::launch_all_reduce_exchange;
-  launch(stream_, peers_, x.data, x.dtype, x.num_elements());
+  launch(queue_, x.data, x.dtype, x.num_elements());
 }
 
 void CudaCommunicatorGroup::Rank::all_gather(Tensor out, Tensor x) {
   NANOVLLM_CHECK(out.num_elements() == x.num_elements() * world_size());
-  cuda::launch_all_gather(stream_, peers_, out.data, x.data, x.rows(),
+  cuda::launch_all_gather(queue_, out.data, x.data, x.rows(),
                           x.row_size() * static_cast<int64_t>(size_of(x.dtype)));
 }
 
@@ -80,8 +82,8 @@ void CudaCommunicatorGroup::Rank::all_reduce_add_rms_norm(Backend& backend, Tens
     return Communicator::all_reduce_add_rms_norm(backend, out, residual, x, weight, eps, offset);
   }
   NANOVLLM_CHECK(x.dtype == out.dtype);
-  cuda::launch_all_reduce_add_rms_norm(stream_, peers_, out.data, x.dtype, residual.f32(), x.data,
-                                       weight, static_cast<int>(x.rows()), hidden, eps, offset);
+  cuda::launch_all_reduce_add_rms_norm(queue_, out.data, x.dtype, residual.f32(), x.data, weight,
+                                       static_cast<int>(x.rows()), hidden, eps, offset);
 }
 
 bool CudaCommunicatorGroup::Rank::layer_tail(Backend& backend, Tensor out, Tensor residual,
@@ -91,7 +93,7 @@ bool CudaCommunicatorGroup::Rank::layer_tail(Backend& backend, Tensor out, Tenso
   const bool is_small =
       sends_lines(residual.num_elements() * static_cast<int64_t>(size_of(attention.dtype)));
   return all_have_tail_kernels_ && is_small &&
-         dynamic_cast<CudaBackend&>(backend).layer_tail_of_ranks(peers_, out, residual, attention,
+         dynamic_cast<CudaBackend&>(backend).layer_tail_of_ranks(queue_, out, residual, attention,
                                                                  mlp, tail);
 }
 
@@ -114,7 +116,7 @@ std::atomic<bool>& CudaCommunicatorGroup::OnlyOne::exists() {
 }
 
 CudaCommunicatorGroup::CudaCommunicatorGroup(int world_size, int64_t most_line_bytes)
-    : CommunicatorGroup(world_size, /*may_spin=*/true),
+    : CommunicatorGroup(world_size, world_size <= usable_cpus()),
       only_one_(world_size),
       most_line_bytes_(most_line_bytes),
       peers_(world_size) {

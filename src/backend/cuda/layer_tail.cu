@@ -132,9 +132,9 @@ LayerTailKernel::LayerTailKernel(int device, int multiprocessors)
 
 LayerTailKernel::~LayerTailKernel() { is_taken(device_) = false; }
 
-bool LayerTailKernel::launch_large(cudaStream_t stream, std::span<const SkinnyProduct, 4> products,
-                                   const PeerGroup& group) const {
-  return launch_large_tail(stream, products, multiprocessors_, group, large_memory_->data());
+bool LayerTailKernel::launch_large(const PeerQueue& queue,
+                                   std::span<const SkinnyProduct, 4> products) const {
+  return launch_large_tail(queue, products, multiprocessors_, large_memory_->data());
 }
 
 bool LayerTailKernel::launch(cudaStream_t stream,

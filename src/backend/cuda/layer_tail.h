@@ -8,7 +8,7 @@
 #include <span>
 
 #include "backend/cuda/linear_skinny.h"
-#include "backend/cuda/peer_memory.cuh"
+#include "backend/cuda/peer_queue.h"
 
 namespace nanovllm::cuda {
 
@@ -33,9 +33,8 @@ class LayerTailKernel {
   bool launch(cudaStream_t stream, std::span<const SkinnyProduct, 4> products) const;
   // Likewise for larger layers, but that without a weight the last product's norm is the caller's
   // to compute. The first and third product are the sums of what the group's ranks have, which all
-  // launch the same.
-  bool launch_large(cudaStream_t stream, std::span<const SkinnyProduct, 4> products,
-                    const PeerGroup& group = {}) const;
+  // launch the same, together.
+  bool launch_large(const PeerQueue& queue, std::span<const SkinnyProduct, 4> products) const;
 
  private:
   LayerTailKernel(int device, int multiprocessors);
@@ -50,7 +49,7 @@ class LayerTailKernel {
 // device memory that it is to be given, which begins with all bits set.
 size_t large_tail_shared_bytes();
 size_t large_tail_memory_bytes();
-bool launch_large_tail(cudaStream_t stream, std::span<const SkinnyProduct, 4> products,
-                       int multiprocessors, const PeerGroup& group, void* memory);
+bool launch_large_tail(const PeerQueue& queue, std::span<const SkinnyProduct, 4> products,
+                       int multiprocessors, void* memory);
 
 }  // namespace nanovllm::cuda

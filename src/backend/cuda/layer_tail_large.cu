@@ -11,10 +11,10 @@
 // needs only these elements of the rows at once; sums stay in registers to the product's end. The
 // rows of a slot are 2,048 bytes apart, so that the two that a quarter of a warp reads lie in the
 // same banks: reading takes two passes, a third of the time that the copies take.
-#include "backend/cuda/launch.cuh"
 #include "backend/cuda/layer_tail.h"
 #include "backend/cuda/layer_tail_large.cuh"
 #include "backend/cuda/memory.h"
+#include "backend/cuda/peer_launch.cuh"
 
 namespace nanovllm::cuda {
 namespace {
@@ -84,8 +84,8 @@ bool describe(LargeProduct& product, const SkinnyProduct& source, int step, int 
 size_t large_tail_shared_bytes() { return sizeof(LargeTailShared); }
 size_t large_tail_memory_bytes() { return sizeof(LargeTailMemory); }
 
-bool launch_large_tail(cudaStream_t stream, std::span<const SkinnyProduct, 4> products,
-                       int multiprocessors, const PeerGroup& group, void* memory) {
+bool launch_large_tail(const PeerQueue& queue, std::span<const SkinnyProduct, 4> products,
+                       int multiprocessors, void* memory) {
   LargeTailParams p;
   const SkinnyProduct& first = products[kAttentionStep];
   p.rows = first.rows;
@@ -104,12 +104,12 @@ bool launch_large_tail(cudaStream_t stream, std::span<const SkinnyProduct, 4> pr
   p.residual = static_cast<float*>(first.out);
   p.out = static_cast<__nv_bfloat16*>(products[kNextStep].out);
   p.memory = static_cast<LargeTailMemory*>(memory);
-  p.group = group;
+  p.group = queue.group;
   // Few tiles gain 4% by code of their own (Qwen3-1.7B on an H200).
   const bool is_narrow = p.products[kGateUpStep].pass_features <= kMaxLargeTiles / 2 * 8;
-  launch(stream,
-         is_narrow ? large_tail_kernel<kMaxLargeTiles / 2> : large_tail_kernel<kMaxLargeTiles>,
-         multiprocessors, kThreads, sizeof(LargeTailShared), p);
+  launch_together(
+      queue, is_narrow ? large_tail_kernel<kMaxLargeTiles / 2> : large_tail_kernel<kMaxLargeTiles>,
+      multiprocessors, kThreads, sizeof(LargeTailShared), p);
   return true;
 }
 

@@ -178,9 +178,9 @@ bool CudaBackend::layer_tail(Tensor out, Tensor residual, Tensor attention, Tens
   if (!may_fuse_tail(attention)) return false;
   const auto products = tail_products(out, residual, attention, mlp, tail);
   if (tail_kernel_ != nullptr && tail_kernel_->launch(lane_->stream, products)) return true;
-  const bool is_done =
-      (tail_kernel_ != nullptr && tail_kernel_->launch_large(lane_->stream, products)) ||
-      launch_chain(products);
+  const bool is_done = (tail_kernel_ != nullptr &&
+                        tail_kernel_->launch_large({.stream = lane_->stream}, products)) ||
+                       launch_chain(products);
   if (!is_done) return wgmma_tail(out, residual, attention, mlp, tail);
   norm_after_tail(out, residual, tail);
   return true;
@@ -190,12 +190,12 @@ int CudaBackend::tail_kernel_blocks() const {
   return tail_kernel_ != nullptr ? properties_.multiProcessorCount : 0;
 }
 
-bool CudaBackend::layer_tail_of_ranks(const cuda::PeerGroup& group, Tensor out, Tensor residual,
+bool CudaBackend::layer_tail_of_ranks(const cuda::PeerQueue& queue, Tensor out, Tensor residual,
                                       Tensor attention, Tensor mlp, const LayerTail& tail) {
   NANOVLLM_CHECK(tail_kernel_ != nullptr);
   if (!may_fuse_tail(attention)) return false;
   const auto products = tail_products(out, residual, attention, mlp, tail);
-  if (!tail_kernel_->launch_large(lane_->stream, products, group)) return false;
+  if (!tail_kernel_->launch_large(queue, products)) return false;
   norm_after_tail(out, residual, tail);
   return true;
 }

@@ -8,8 +8,8 @@
 // Reads come back a few microseconds later, so every thread has several under way.
 #include <algorithm>
 
-#include "backend/cuda/launch.cuh"
 #include "backend/cuda/peer_kernels.h"
+#include "backend/cuda/peer_launch.cuh"
 #include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
@@ -170,30 +170,32 @@ __global__ void __launch_bounds__(kPeerThreads)
 
 }  // namespace
 
-void launch_all_reduce_exchange(cudaStream_t stream, const PeerGroup& group, void* x, DType dtype,
+void launch_all_reduce_exchange(const PeerQueue& queue, void* x, DType dtype,
                                 int64_t num_elements) {
   if (num_elements == 0) return;
   with_act_type(dtype, [&](auto tag) {
     using T = decltype(tag);
     constexpr int64_t kVector = sizeof(uint4) / sizeof(T);
-    const int64_t vectors = num_elements / kVector / group.world_size + 1;  // of a rank, at most
+    const int64_t vectors =
+        num_elements / kVector / queue.group.world_size + 1;  // of a rank, at most
     const int blocks = std::min(kPeerBlocks, div_up(vectors, kPeerThreads));
     const bool one_each = vectors <= int64_t{kPeerBlocks} * kPeerThreads;
-    launch(stream, one_each ? all_reduce_exchange_kernel<T, 1> : all_reduce_exchange_kernel<T, 4>,
-           blocks, kPeerThreads, 0, group, static_cast<T*>(x), num_elements);
+    launch_together(queue,
+                    one_each ? all_reduce_exchange_kernel<T, 1> : all_reduce_exchange_kernel<T, 4>,
+                    blocks, kPeerThreads, 0, queue.group, static_cast<T*>(x), num_elements);
   });
 }
 
-void launch_all_gather(cudaStream_t stream, const PeerGroup& group, void* out, const void* x,
-                       int64_t num_rows, int64_t row_bytes) {
+void launch_all_gather(const PeerQueue& queue, void* out, const void* x, int64_t num_rows,
+                       int64_t row_bytes) {
   if (num_rows == 0 || row_bytes == 0) return;
   const auto run = [&](auto unit) {
     using Unit = decltype(unit);
     const int64_t units = row_bytes / static_cast<int64_t>(sizeof(Unit));
     const int blocks =
-        std::min(kPeerBlocks, div_up(num_rows * units * group.world_size, kPeerThreads));
-    launch(stream, all_gather_kernel<Unit>, blocks, kPeerThreads, 0, group, static_cast<Unit*>(out),
-           static_cast<const Unit*>(x), num_rows, units);
+        std::min(kPeerBlocks, div_up(num_rows * units * queue.group.world_size, kPeerThreads));
+    launch_together(queue, all_gather_kernel<Unit>, blocks, kPeerThreads, 0, queue.group,
+                    static_cast<Unit*>(out), static_cast<const Unit*>(x), num_rows, units);
   };
   if (row_bytes % sizeof(uint4) == 0) {
     run(uint4{});

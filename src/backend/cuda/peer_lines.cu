@@ -5,8 +5,8 @@
 // layer ends with: a block a row, whose sum stays in registers.
 #include <algorithm>
 
-#include "backend/cuda/launch.cuh"
 #include "backend/cuda/peer_kernels.h"
+#include "backend/cuda/peer_launch.cuh"
 #include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
@@ -170,15 +170,14 @@ __global__ void __launch_bounds__(kPeerThreads)
 
 }  // namespace
 
-void launch_all_reduce_lines(cudaStream_t stream, const PeerGroup& group, void* x, DType dtype,
-                             int64_t num_elements) {
+void launch_all_reduce_lines(const PeerQueue& queue, void* x, DType dtype, int64_t num_elements) {
   if (num_elements == 0) return;
   with_act_type(dtype, [&](auto tag) {
     using T = decltype(tag);
     constexpr int kValues = sizeof(uint2) / sizeof(T);
     const int blocks = std::min(kPeerBlocks, div_up(num_elements, kPeerThreads * kValues));
-    launch(stream, all_reduce_kernel<T>, blocks, kPeerThreads, 0, group, static_cast<T*>(x),
-           num_elements);
+    launch_together(queue, all_reduce_kernel<T>, blocks, kPeerThreads, 0, queue.group,
+                    static_cast<T*>(x), num_elements);
   });
 }
 
@@ -187,19 +186,18 @@ bool can_all_reduce_add_rms_norm(DType dtype, int hidden) {
   return bytes % sizeof(uint4) == 0 && bytes <= kLinesAtOnce * int64_t{sizeof(uint2)};
 }
 
-void launch_all_reduce_add_rms_norm(cudaStream_t stream, const PeerGroup& group, void* out,
-                                    DType dtype, float* residual, const void* x,
-                                    const float* weight, int num_rows, int hidden, float eps,
-                                    float offset) {
+void launch_all_reduce_add_rms_norm(const PeerQueue& queue, void* out, DType dtype, float* residual,
+                                    const void* x, const float* weight, int num_rows, int hidden,
+                                    float eps, float offset) {
   if (num_rows == 0) return;
   with_act_type(dtype, [&](auto tag) {
     using T = decltype(tag);
     const int vectors = hidden / static_cast<int>(sizeof(uint4) / sizeof(T));
     const int threads = std::min(kPeerThreads, div_up(vectors, 32) * 32);
     const auto run = [&](auto kernel) {
-      launch(stream, kernel, std::min(kPeerBlocks, num_rows), threads, 0, group,
-             static_cast<T*>(out), residual, static_cast<const T*>(x), weight, num_rows, hidden,
-             eps, offset);
+      launch_together(queue, kernel, std::min(kPeerBlocks, num_rows), threads, 0, queue.group,
+                      static_cast<T*>(out), residual, static_cast<const T*>(x), weight, num_rows,
+                      hidden, eps, offset);
     };
     if (vectors <= kPeerThreads) {
       run(all_reduce_add_rms_norm_kernel<T, 1>);

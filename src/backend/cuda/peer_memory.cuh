@@ -49,7 +49,7 @@ struct PeerStatus {
   int timed_out;  // a rank has waited in vain for kPatienceNanoseconds
 };
 
-// Far more than ranks are apart in any step, loading and capturing included.
+// Far more than kernels are apart that ranks launch together (peer_queue.h).
 constexpr uint64_t kPatienceNanoseconds = 30'000'000'000;
 
 // What a kernel knows of its group.
