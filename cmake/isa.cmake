@@ -19,3 +19,8 @@ endif()
 # A compiler that fuses multiplications and additions may do so in one tile size and not in another.
 set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cpu/linear_portable.cc PROPERTIES
   COMPILE_OPTIONS -ffp-contract=off)
+
+# Where translation units are merged, such files and their portable counterparts stay alone: they include the same
+# kernels for another width. (CMake merges none that has options of its own.)
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cpu/*_portable.cc)
+set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

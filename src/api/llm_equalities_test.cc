@@ -6,10 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "api/outputs_testing.h"
 #include "nanovllm/llm.h"
 
 namespace nanovllm {
 namespace {
+
+using test::expect_equal;
 
 struct Case {
   std::string checkpoint;
@@ -57,28 +60,6 @@ std::vector<SamplingParams> params() {
   all[4].repetition_penalty = 1.2;
   all[4].frequency_penalty = 0.1;
   return all;
-}
-
-void expect_equal(const std::vector<RequestOutput>& outputs,
-                  const std::vector<RequestOutput>& expected) {
-  ASSERT_EQ(outputs.size(), expected.size());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    SCOPED_TRACE(::testing::Message() << "request " << i);
-    ASSERT_EQ(outputs[i].outputs.size(), expected[i].outputs.size());
-    for (size_t n = 0; n < outputs[i].outputs.size(); ++n) {
-      const CompletionOutput& x = outputs[i].outputs[n];
-      const CompletionOutput& y = expected[i].outputs[n];
-      EXPECT_EQ(x.token_ids, y.token_ids);
-      ASSERT_EQ(x.logprobs.size(), y.logprobs.size());
-      for (size_t t = 0; t < x.logprobs.size(); ++t) {
-        ASSERT_EQ(x.logprobs[t].size(), y.logprobs[t].size());
-        for (size_t k = 0; k < x.logprobs[t].size(); ++k) {
-          EXPECT_EQ(x.logprobs[t][k].token_id, y.logprobs[t][k].token_id);
-          EXPECT_EQ(x.logprobs[t][k].logprob, y.logprobs[t][k].logprob) << "token " << t;
-        }
-      }
-    }
-  }
 }
 
 class LlmEqualities : public ::testing::TestWithParam<Case> {

@@ -6,16 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "api/outputs_testing.h"
 #include "base/testing.h"
 #include "nanovllm/llm.h"
 
 namespace nanovllm {
 namespace {
 
+using test::expect_equal;
+
 constexpr const char* kModel = NANOVLLM_SOURCE_DIR "/models/demo";
 constexpr int kMaxTokens = test::full_or_reduced(48, 24);
 
-EngineConfig base_config() {
+EngineConfig demo_config() {
   EngineConfig config;
   config.device = "cpu";
   config.num_threads = 2;
@@ -25,7 +28,7 @@ EngineConfig base_config() {
   return config;
 }
 
-const std::vector<Prompt>& prompts() {
+const std::vector<Prompt>& demo_prompts() {
   static const std::vector<Prompt> all = {
       "Once upon a time there was a little girl",
       "Once upon a time there was a little girl who had a red ball and a blue box. She",
@@ -37,8 +40,8 @@ const std::vector<Prompt>& prompts() {
   return all;
 }
 
-std::vector<SamplingParams> params() {
-  std::vector<SamplingParams> all(prompts().size());
+std::vector<SamplingParams> demo_params() {
+  std::vector<SamplingParams> all(demo_prompts().size());
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].temperature = i % 2 == 0 ? 0 : 0.8;
     all[i].seed = 10 + i;
@@ -59,32 +62,15 @@ struct Result {
 Result run(const EngineConfig& config) {
   LLM llm(kModel, config);
   Result result;
-  result.outputs = llm.generate(prompts(), params());
+  result.outputs = llm.generate(demo_prompts(), demo_params());
   for (const auto& output : result.outputs) result.num_preemptions += output.num_preemptions;
   return result;
 }
 
-void expect_equal(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    SCOPED_TRACE("request " + std::to_string(i));
-    ASSERT_EQ(a[i].outputs.size(), b[i].outputs.size());
-    for (size_t j = 0; j < a[i].outputs.size(); ++j) {
-      const CompletionOutput &x = a[i].outputs[j], &y = b[i].outputs[j];
-      EXPECT_EQ(x.token_ids, y.token_ids);
-      EXPECT_EQ(x.text, y.text);
-      ASSERT_EQ(x.logprobs.size(), y.logprobs.size());
-      for (size_t k = 0; k < x.logprobs.size(); ++k) {
-        ASSERT_EQ(x.logprobs[k][0].logprob, y.logprobs[k][0].logprob) << "token " << k;
-      }
-    }
-  }
-}
-
 // Every test compares, bit by bit, with this run: all requests in one batch.
-class LlmOnTheDemoModel : public testing::Test {
+class LlmOnTheDemoModel : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { base_ = run(base_config()); }
+  static void SetUpTestSuite() { base_ = run(demo_config()); }
   static void TearDownTestSuite() { base_.reset(); }
   static std::optional<Result> base_;
 };
@@ -102,15 +88,15 @@ TEST_F(LlmOnTheDemoModel, WritesTextOfTheLengthAskedFor) {
 }
 
 TEST_F(LlmOnTheDemoModel, OneRequestAtATimeGivesTheSame) {
-  EngineConfig config = base_config();
+  EngineConfig config = demo_config();
   config.max_num_seqs = 1;
   expect_equal(run(config).outputs, base_->outputs);
 }
 
 TEST_F(LlmOnTheDemoModel, PrefixHitsGiveTheSame) {
-  LLM llm(kModel, base_config());
-  const auto first = llm.generate(prompts(), params());
-  const auto second = llm.generate(prompts(), params());
+  LLM llm(kModel, demo_config());
+  const auto first = llm.generate(demo_prompts(), demo_params());
+  const auto second = llm.generate(demo_prompts(), demo_params());
   for (const RequestOutput& output : second) {
     if (output.prompt_token_ids.size() > 16) {
       EXPECT_GT(output.num_cached_tokens, 0);
@@ -118,16 +104,16 @@ TEST_F(LlmOnTheDemoModel, PrefixHitsGiveTheSame) {
   }
   expect_equal(first, base_->outputs);
   expect_equal(second, base_->outputs);
-  EngineConfig config = base_config();
+  EngineConfig config = demo_config();
   config.enable_prefix_caching = false;
   expect_equal(run(config).outputs, base_->outputs);
 }
 
 TEST_F(LlmOnTheDemoModel, AFullyCachedPromptGivesTheSame) {
-  LLM llm(kModel, base_config());
-  std::vector<int32_t> ids = llm.engine().encode(std::get<std::string>(prompts()[4]));
+  LLM llm(kModel, demo_config());
+  std::vector<int32_t> ids = llm.engine().encode(std::get<std::string>(demo_prompts()[4]));
   ids.resize(16);
-  SamplingParams one = params()[4];
+  SamplingParams one = demo_params()[4];
   const auto first = llm.generate({ids}, one);
   const auto second = llm.generate({ids}, one);
   EXPECT_EQ(first[0].num_cached_tokens, 0);
@@ -137,7 +123,7 @@ TEST_F(LlmOnTheDemoModel, AFullyCachedPromptGivesTheSame) {
 
 TEST_F(LlmOnTheDemoModel, AnyChunkSizeGivesTheSame) {
   for (const int chunk : {1, 5, 17}) {
-    EngineConfig config = base_config();
+    EngineConfig config = demo_config();
     config.max_num_batched_tokens = chunk;
     expect_equal(run(config).outputs, base_->outputs);
   }
@@ -145,7 +131,7 @@ TEST_F(LlmOnTheDemoModel, AnyChunkSizeGivesTheSame) {
 
 TEST_F(LlmOnTheDemoModel, PreemptionGivesTheSame) {
   for (const bool caching : {true, false}) {
-    EngineConfig config = base_config();
+    EngineConfig config = demo_config();
     config.num_kvcache_blocks = 12;
     config.enable_prefix_caching = caching;
     const Result tight = run(config);
@@ -156,14 +142,14 @@ TEST_F(LlmOnTheDemoModel, PreemptionGivesTheSame) {
 
 TEST_F(LlmOnTheDemoModel, AnyNumberOfThreadsGivesTheSame) {
   for (const int num_threads : {1, 3}) {
-    EngineConfig config = base_config();
+    EngineConfig config = demo_config();
     config.num_threads = num_threads;
     expect_equal(run(config).outputs, base_->outputs);
   }
 }
 
 TEST_F(LlmOnTheDemoModel, AnyBlockSizeGivesTheSame) {
-  EngineConfig config = base_config();
+  EngineConfig config = demo_config();
   config.kvcache_block_size = 48;
   config.num_kvcache_blocks = 64;
   expect_equal(run(config).outputs, base_->outputs);
@@ -174,11 +160,12 @@ TEST_F(LlmOnTheDemoModel, PromptLogprobsAreTheSameInChunks) {
   asked.temperature = 0;
   asked.max_tokens = 1;
   asked.prompt_logprobs = 2;
-  LLM whole(kModel, base_config());
-  EngineConfig config = base_config();
+  LLM whole(kModel, demo_config());
+  EngineConfig config = demo_config();
   config.max_num_batched_tokens = 3;
   LLM chunked(kModel, config);
-  const auto a = whole.generate({prompts()[2]}, asked), b = chunked.generate({prompts()[2]}, asked);
+  const auto a = whole.generate({demo_prompts()[2]}, asked),
+             b = chunked.generate({demo_prompts()[2]}, asked);
   ASSERT_EQ(a[0].prompt_logprobs.size(), a[0].prompt_token_ids.size());
   ASSERT_EQ(b[0].prompt_logprobs.size(), a[0].prompt_logprobs.size());
   for (size_t i = 1; i < a[0].prompt_logprobs.size(); ++i) {
@@ -207,13 +194,13 @@ TEST(LlmModel, TheHeadersExampleWorksWordForWord) {
 
 TEST(LlmEngine, RefusesFoldersThatAreNoModel) {
   EXPECT_THROW(LLM("/nowhere/at/all"), Error);
-  EngineConfig config = base_config();
+  EngineConfig config = demo_config();
   config.kvcache_block_size = 17;
   EXPECT_THROW(LLM(kModel, config), Error);
 }
 
 TEST(LlmEngine, EncodesAndDecodes) {
-  const LLMEngine engine(kModel, base_config());
+  const LLMEngine engine(kModel, demo_config());
   const auto ids = engine.encode("Once upon a time");
   EXPECT_FALSE(ids.empty());
   EXPECT_EQ(engine.decode(ids), "Once upon a time");

@@ -4,11 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "api/outputs_testing.h"
 #include "nanovllm/error.h"
 #include "nanovllm/llm.h"
 
 namespace nanovllm {
 namespace {
+
+using test::expect_equal;
 
 std::vector<RequestOutput> generate(int num_ranks, const std::string& device = "cpu") {
   EngineConfig config;
@@ -34,15 +37,6 @@ std::vector<RequestOutput> generate(int num_ranks, const std::string& device = "
   random.repetition_penalty = 1.1;
   LLM llm(NANOVLLM_SOURCE_DIR "/models/demo", config);
   return llm.generate(prompts, {greedy, random, greedy, random});
-}
-
-void expect_equal(const std::vector<RequestOutput>& outputs,
-                  const std::vector<RequestOutput>& expected) {
-  ASSERT_EQ(outputs.size(), expected.size());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    EXPECT_EQ(outputs[i].outputs[0].token_ids, expected[i].outputs[0].token_ids) << "request " << i;
-    EXPECT_EQ(outputs[i].outputs[0].text, expected[i].outputs[0].text);
-  }
 }
 
 // Sums differ in rounding with the number of ranks; in float32 that is far below the margins by

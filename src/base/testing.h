@@ -3,6 +3,11 @@
 
 namespace nanovllm::test {
 
+#ifdef __SANITIZE_THREAD__
+inline constexpr bool kUnderThreadSanitizer = true;
+#else
+inline constexpr bool kUnderThreadSanitizer = false;
+#endif
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kUnderSanitizer = true;
 #else

@@ -29,7 +29,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-struct Options {
+struct ChatOptions {
   std::string model;
   std::string system;
   std::string message;
@@ -58,7 +58,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-std::unique_ptr<ChatTemplate> load_template(const Options& options) {
+std::unique_ptr<ChatTemplate> load_template(const ChatOptions& options) {
   check_is_folder(options.model);
   if (options.chat_template.empty()) return ChatTemplate::load(options.model);
   return ChatTemplate::from_source(read_file(options.chat_template), options.model);
@@ -86,7 +86,7 @@ ordered_json parse_kwargs(const std::string& text) {
 
 class Chat {
  public:
-  explicit Chat(const Options& options)
+  explicit Chat(const ChatOptions& options)
       : options_(options),
         template_(load_template(options)),
         tools_(load_tools(options.tools)),
@@ -262,7 +262,7 @@ class Chat {
     print_message("{}\n", dim(stderr, "[" + text + "]"));
   }
 
-  const Options& options_;
+  const ChatOptions& options_;
   std::unique_ptr<ChatTemplate> template_;
   ordered_json tools_;
   ordered_json kwargs_;
@@ -276,7 +276,7 @@ class Chat {
 }  // namespace
 
 Command add_chat(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ChatOptions>();
   app.add_option("model", options->model, "model folder")->required();
   app.add_option("--system", options->system, "system message");
   app.add_option("-m,--message", options->message, "answer this one message and end");

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kMaxNumPrompts = 1 << 20;  // behind one -p
 
-struct Options {
+struct GenerateOptions {
   std::string model;
   std::vector<std::string> prompts;
   std::string input;
@@ -42,7 +42,7 @@ struct Options {
 // engine can use them.
 class RequestSource {
  public:
-  RequestSource(const Options& options, const SamplingParams& defaults)
+  RequestSource(const GenerateOptions& options, const SamplingParams& defaults)
       : options_(options), defaults_(defaults) {
     if (!options.input.empty()) lines_.emplace(options.input);
   }
@@ -78,7 +78,7 @@ class RequestSource {
   }
 
  private:
-  const Options& options_;
+  const GenerateOptions& options_;
   const SamplingParams& defaults_;
   std::optional<InputLines> lines_;
   bool at_end_ = false;
@@ -125,7 +125,7 @@ class ResultSink {
 
 class Generation {
  public:
-  explicit Generation(const Options& options)
+  explicit Generation(const GenerateOptions& options)
       : options_(options),
         sink_(options.output),
         engine_(options.model, options.engine),
@@ -236,7 +236,7 @@ class Generation {
     }
   }
 
-  const Options& options_;
+  const GenerateOptions& options_;
   ResultSink sink_;
   LLMEngine engine_;
   SamplingParams defaults_;
@@ -271,7 +271,7 @@ bool is_same_file(const std::string& a, const std::string& b) {
 }
 
 // Opening a file to write would empty it before it is read.
-void check_files(const Options& options) {
+void check_files(const GenerateOptions& options) {
   if (is_same_file(options.input, options.output)) {
     throw_error(ErrorCode::kInvalidArgument,
                 "--output {} is the file that --input reads; name another one for the results",
@@ -289,7 +289,7 @@ void check_files(const Options& options) {
 }  // namespace
 
 Command add_generate(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateOptions>();
   app.add_option("model", options->model, "model folder")->required();
   auto* prompt = app.add_option("-p,--prompt", options->prompts,
                                 "text to continue, or several; MODEL goes before it")

@@ -13,7 +13,7 @@
 namespace nanovllm::cli {
 namespace {
 
-struct Options {
+struct InfoOptions {
   std::string model;
   bool json = false;
   EngineConfig engine;
@@ -23,7 +23,7 @@ std::string mebibytes(int64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
 }
 
-int info(const Options& options) {
+int info(const InfoOptions& options) {
   const LLMEngine engine(options.model, options.engine);
   const EngineInfo& facts = engine.info();
   const int64_t tokens = static_cast<int64_t>(facts.num_kvcache_blocks) * facts.kvcache_block_size;
@@ -70,7 +70,7 @@ int info(const Options& options) {
 }  // namespace
 
 Command add_info(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InfoOptions>();
   app.add_option("model", options->model, "model folder")->required();
   app.add_flag("--json", options->json, "one JSON object");
   add_engine_options(app, options->engine);

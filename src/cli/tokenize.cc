@@ -21,7 +21,7 @@
 namespace nanovllm::cli {
 namespace {
 
-struct Options {
+struct TokenizeOptions {
   std::string model;
   std::optional<std::string> first;
   std::vector<std::string> texts;
@@ -108,7 +108,7 @@ void tell_unknown(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   print_message("nanovllm: left out, not in the vocabulary: {}\n", fmt::join(unknown, ", "));
 }
 
-int tokenize(const Options& options) {
+int tokenize(const TokenizeOptions& options) {
   check_is_folder(options.model);
   const auto tokenizer = Tokenizer::load(options.model);
   std::vector<std::string> texts = options.texts;
@@ -135,7 +135,7 @@ int tokenize(const Options& options) {
 }  // namespace
 
 Command add_tokenize(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TokenizeOptions>();
   app.add_option("model", options->model, "model folder")->required();
   app.add_option("text", options->first,
                  "text, or ids with --ids, or several (default: standard input)");

@@ -323,7 +323,7 @@ TEST(CheckIntegrity, FindsASharedBlockThatHoldsAnotherText) {
 
 // Random texts over a tiny alphabet, so that beginnings are often equal, against the rule that a
 // block is shared exactly when everything up to its end is equal.
-class BlockManagerProperty : public testing::TestWithParam<bool> {};
+class BlockManagerProperty : public ::testing::TestWithParam<bool> {};
 
 TEST_P(BlockManagerProperty, BooksBalanceAndSharedBlocksHoldEqualTexts) {
   std::mt19937 rng(17);

@@ -12,7 +12,7 @@ namespace nanovllm {
 namespace {
 
 // Everything below holds whether or not steps are submitted ahead.
-class Engine : public testing::TestWithParam<int> {
+class Engine : public ::testing::TestWithParam<int> {
  protected:
   FakeEngine make(FakeEngineOptions options = {}) {
     options.pipeline_depth = GetParam();

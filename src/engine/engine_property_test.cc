@@ -166,7 +166,7 @@ void check(const Tracked& tracked) {
 // prefix caching, tokens a step, blocks, sequences a step, pipeline depth
 using Setup = std::tuple<bool, int, int, int, int>;
 
-class EngineProperty : public testing::TestWithParam<Setup> {};
+class EngineProperty : public ::testing::TestWithParam<Setup> {};
 
 TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
   const auto [caching, max_num_batched_tokens, num_blocks, max_num_seqs, depth] = GetParam();

@@ -11,8 +11,8 @@
 namespace nanovllm {
 namespace {
 
-constexpr int32_t kEos = 0;
-constexpr int kVocabSize = 30;
+constexpr int32_t kEndId = 0;
+constexpr int kNumLetters = 30;
 
 // Ids 1 to 26 are the letters, 27 is a space, 28 and 29 are the two bytes of "é".
 std::unique_ptr<const Tokenizer> letters() {
@@ -56,13 +56,13 @@ std::vector<int32_t> ids_of(const std::string& text) {
 }
 
 std::unique_ptr<EngineCore> reciting(std::vector<int32_t> script) {
-  script.resize(100, kEos);
+  script.resize(100, kEndId);
   EngineParts parts;
   parts.config.kvcache_block_size = 16;
   parts.info.max_model_len = 200;
-  parts.info.vocab_size = kVocabSize;
+  parts.info.vocab_size = kNumLetters;
   parts.model_dir = "reciter";
-  parts.eos_token_ids = {kEos};
+  parts.eos_token_ids = {kEndId};
   parts.tokenizer = letters();
   parts.runner = std::make_unique<Reciter>(std::move(script));
   return std::make_unique<EngineCore>(std::move(parts));
@@ -118,9 +118,9 @@ TEST(EngineText, SpecialTokensAreKeptWhenAskedFor) {
   SamplingParams params;
   params.ignore_eos = true;
   params.max_tokens = 3;
-  EXPECT_EQ(last_of(recite({1, kEos, 2}, params)).text, "ab");
+  EXPECT_EQ(last_of(recite({1, kEndId, 2}, params)).text, "ab");
   params.skip_special_tokens = false;
-  EXPECT_EQ(last_of(recite({1, kEos, 2}, params)).text, "a<eos>b");
+  EXPECT_EQ(last_of(recite({1, kEndId, 2}, params)).text, "a<eos>b");
 }
 
 TEST(EngineText, TheTokenThatStopsIsNotPartOfItUnlessAskedFor) {
@@ -128,10 +128,10 @@ TEST(EngineText, TheTokenThatStopsIsNotPartOfItUnlessAskedFor) {
   params.stop_token_ids = {3};
   params.skip_special_tokens = false;
   EXPECT_EQ(last_of(recite({1, 2, 3, 4}, params)).text, "ab");
-  EXPECT_EQ(last_of(recite({1, 2, kEos}, params)).text, "ab");
+  EXPECT_EQ(last_of(recite({1, 2, kEndId}, params)).text, "ab");
   params.include_stop_str_in_output = true;
   EXPECT_EQ(last_of(recite({1, 2, 3, 4}, params)).text, "abc");
-  EXPECT_EQ(last_of(recite({1, 2, kEos}, params)).text, "ab<eos>");
+  EXPECT_EQ(last_of(recite({1, 2, kEndId}, params)).text, "ab<eos>");
 }
 
 TEST(EngineStopStrings, EndTheTextBeforeThemAndHoldBackWhatMayBecomeThem) {
@@ -193,7 +193,7 @@ TEST(EngineText, ATokenThatStopsDoesNotWithinMinTokens) {
   SamplingParams params;
   params.min_tokens = 4;
   params.stop_token_ids = {2};
-  EXPECT_EQ(last_of(recite({1, 2, kEos, 3, 2, 4}, params)).token_ids.size(), 5u);
+  EXPECT_EQ(last_of(recite({1, 2, kEndId, 3, 2, 4}, params)).token_ids.size(), 5u);
 }
 
 TEST(EngineStopStrings, HeldBackTextIsShownWhenTheRequestIsAborted) {

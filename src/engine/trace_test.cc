@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Trace : public testing::Test {
+class Trace : public ::testing::Test {
  protected:
   void TearDown() override { fs::remove(path_); }
 

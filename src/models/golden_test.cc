@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/backend_cases.h"
+#include "base/testing.h"
 #include "models/testing.h"
 
 namespace nanovllm {
@@ -203,6 +204,7 @@ TEST_P(Golden, LargeStepsOfDecodesAreAsExact) {
 }
 
 TEST_P(Golden, ChunksBatchMatesAndThreadsChangeNoBit) {
+  cases_.resize(std::min(cases_.size(), test::full_or_reduced<size_t>(cases_.size(), 3)));
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const test::BackendCase& backend : test::backends()) {
       if (!backend.is_deterministic) continue;

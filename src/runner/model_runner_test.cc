@@ -9,19 +9,17 @@
 #include <string>
 
 #include "io/testing.h"
+#include "runner/testing.h"
 
 namespace nanovllm {
 namespace {
 
 using Ids = std::vector<int32_t>;
 using nanovllm::testing::error_of;
+using test::golden;
+using test::kBlockSize;
 
-constexpr int kBlockSize = 16;
 constexpr int kNumBlocks = 64;
-
-std::string golden(const std::string& name) {
-  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/" + name;
-}
 
 EngineConfig small_config(const std::string& dtype, int num_threads) {
   EngineConfig config;

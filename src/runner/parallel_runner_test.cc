@@ -12,17 +12,14 @@
 
 #include "backend/registry.h"
 #include "io/testing.h"
+#include "runner/testing.h"
 
 namespace nanovllm {
 namespace {
 
 using nanovllm::testing::error_of;
-
-constexpr int kBlockSize = 16;
-
-std::string golden(const std::string& name) {
-  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/" + name;
-}
+using test::golden;
+using test::kBlockSize;
 
 EngineConfig small_config(int num_ranks, const std::string& dtype = "auto") {
   EngineConfig config;
@@ -59,7 +56,7 @@ struct Text {
   }
 };
 
-struct Case {
+struct RankCase {
   const char* checkpoint;
   int num_ranks;
   const char* device = "cpu";
@@ -74,7 +71,7 @@ bool has_devices(const std::string& device, int count) {
   }
 }
 
-class ParallelRunnerGoldens : public ::testing::TestWithParam<Case> {};
+class ParallelRunnerGoldens : public ::testing::TestWithParam<RankCase> {};
 
 // Every token of the golden continuations that transformers chose by a clear margin is the most
 // likely one (models/golden_test.cc says why by how much).
@@ -105,21 +102,23 @@ TEST_P(ParallelRunnerGoldens, GreedyTokensAreThoseOfTransformers) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<Case>& test) {
+std::string name_of(const ::testing::TestParamInfo<RankCase>& test) {
   return fmt::format("{}_{}", test.param.checkpoint, test.param.num_ranks);
 }
 INSTANTIATE_TEST_SUITE_P(Cpu, ParallelRunnerGoldens,
-                         ::testing::Values(Case{"qwen3_tied", 1}, Case{"qwen3_tied", 2},
-                                           Case{"qwen3_odd_vocab", 4}, Case{"qwen2_window", 2},
-                                           Case{"llama2", 2}, Case{"llama2", 4},
-                                           Case{"llama_biases", 8}, Case{"mistral_window", 4}),
+                         ::testing::Values(RankCase{"qwen3_tied", 1}, RankCase{"qwen3_tied", 2},
+                                           RankCase{"qwen3_odd_vocab", 4},
+                                           RankCase{"qwen2_window", 2}, RankCase{"llama2", 2},
+                                           RankCase{"llama2", 4}, RankCase{"llama_biases", 8},
+                                           RankCase{"mistral_window", 4}),
                          name_of);
 #ifdef NANOVLLM_WITH_CUDA
 INSTANTIATE_TEST_SUITE_P(Cuda, ParallelRunnerGoldens,
-                         ::testing::Values(Case{"qwen3_tied", 2, "cuda"},
-                                           Case{"qwen3_odd_vocab", 4, "cuda"},
-                                           Case{"llama2", 2, "cuda"}, Case{"llama2", 4, "cuda"},
-                                           Case{"mistral_window", 4, "cuda"}),
+                         ::testing::Values(RankCase{"qwen3_tied", 2, "cuda"},
+                                           RankCase{"qwen3_odd_vocab", 4, "cuda"},
+                                           RankCase{"llama2", 2, "cuda"},
+                                           RankCase{"llama2", 4, "cuda"},
+                                           RankCase{"mistral_window", 4, "cuda"}),
                          name_of);
 #endif
 

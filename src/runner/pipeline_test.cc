@@ -11,13 +11,15 @@
 
 #include "backend/registry.h"
 #include "runner/parallel_runner.h"
+#include "runner/testing.h"
 
 namespace nanovllm {
 namespace {
 
 using Ids = std::vector<int32_t>;
+using test::golden;
+using test::kBlockSize;
 
-constexpr int kBlockSize = 16;
 constexpr int kBlocksPerSequence = 8;
 constexpr int kNumSequences = 6;
 
@@ -49,8 +51,7 @@ std::unique_ptr<Runner> load(const Place& place, const std::string& dtype,
   config.max_num_seqs = kNumSequences;
   config.max_num_batched_tokens = 256;
   config.enforce_eager = enforce_eager;
-  const ModelConfig model =
-      ModelConfig::load(std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/qwen3_tied");
+  const ModelConfig model = ModelConfig::load(golden("qwen3_tied"));
   EngineInfo info;
   return make_runner(model, config, info);
 }

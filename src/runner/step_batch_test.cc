@@ -18,7 +18,7 @@ Ids counting_ids(int n, int first) {
 Ids array(const int32_t* begin, int64_t count) { return {begin, begin + count}; }
 
 // Two decodes and a chunk of a prompt, in blocks of 16.
-class StepBatchTest : public testing::Test {
+class StepBatchTest : public ::testing::Test {
  protected:
   StepBatchTest() {
     input_.sequences.resize(3);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "text/byte_alphabet.h"
+#include "text/hash.h"
 #include "text/utf8.h"
 
 namespace nanovllm::text {
@@ -24,9 +25,6 @@ constexpr std::string_view kSeparator = "\xE2\x96\x81";  // SentencePiece's U+25
 bool is_byte_token(std::string_view token) {
   return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
 }
-
-// How many insertions ahead a slot is fetched into the cache; the table is larger than it.
-constexpr size_t kPrefetchDistance = 16;
 
 }  // namespace
 

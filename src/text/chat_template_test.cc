@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 // A folder that looks like a model's, gone after the test.
-class ChatTemplateFolder : public testing::Test {
+class ChatTemplateFolder : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto* info = testing::UnitTest::GetInstance()->current_test_info();

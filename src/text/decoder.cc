@@ -10,7 +10,7 @@
 
 namespace nanovllm::text {
 
-namespace {
+namespace decoders {
 
 struct ByteLevel {};
 struct ByteFallback {};
@@ -30,6 +30,9 @@ struct Metaspace {
   std::string replacement;
   bool prepended;
 };
+
+using Any =
+    std::variant<ByteLevel, ByteFallback, Fuse, ReplaceLiteral, ReplaceRegex, Strip, Metaspace>;
 
 struct MakeStep {
   DecodeStep& next;
@@ -51,10 +54,9 @@ struct MakeStep {
   }
 };
 
-}  // namespace
+}  // namespace decoders
 
-struct Decoder::Config
-    : std::variant<ByteLevel, ByteFallback, Fuse, ReplaceLiteral, ReplaceRegex, Strip, Metaspace> {
+struct Decoder::Config : decoders::Any {
   using variant::variant;
 };
 
@@ -77,28 +79,28 @@ void Decoder::parse(const Fields& fields, int depth) {
       parse(fields.element("decoders", i), depth + 1);
     }
   } else if (type == "ByteLevel") {
-    configs_.emplace_back(ByteLevel{});
+    configs_.emplace_back(decoders::ByteLevel{});
   } else if (type == "ByteFallback") {
-    configs_.emplace_back(ByteFallback{});
+    configs_.emplace_back(decoders::ByteFallback{});
   } else if (type == "Fuse") {
-    configs_.emplace_back(Fuse{});
+    configs_.emplace_back(decoders::Fuse{});
   } else if (type == "Replace") {
     const Fields pattern(fields.required("pattern"), fields.origin(), fields.path() + ".pattern");
     const auto literal = pattern.optional_string("String");
     if (literal && !literal->empty()) {
-      configs_.emplace_back(ReplaceLiteral{*literal, fields.string("content")});
+      configs_.emplace_back(decoders::ReplaceLiteral{*literal, fields.string("content")});
     } else {
       configs_.emplace_back(
-          ReplaceRegex{parse_pattern(fields, "pattern"), fields.string("content")});
+          decoders::ReplaceRegex{parse_pattern(fields, "pattern"), fields.string("content")});
     }
   } else if (type == "Strip") {
-    Strip strip;
+    decoders::Strip strip;
     append_utf8(strip.content, fields.character("content"));
     strip.start = fields.unsigned_integer("start");
     strip.stop = fields.unsigned_integer("stop");
     configs_.emplace_back(std::move(strip));
   } else if (type == "Metaspace") {
-    Metaspace metaspace;
+    decoders::Metaspace metaspace;
     append_utf8(metaspace.replacement, fields.character("replacement"));
     metaspace.prepended = fields.optional_string("prepend_scheme").value_or("always") != "never" &&
                           fields.boolean_or("add_prefix_space", true);
@@ -116,9 +118,8 @@ DecodeStream Decoder::start() const {
   std::vector<std::unique_ptr<DecodeStep>> steps;
   steps.push_back(std::make_unique<AppendStep>(*out, join_with_spaces_));
   for (auto config = configs_.rbegin(); config != configs_.rend(); ++config) {
-    using Base =
-        std::variant<ByteLevel, ByteFallback, Fuse, ReplaceLiteral, ReplaceRegex, Strip, Metaspace>;
-    steps.push_back(std::visit(MakeStep{*steps.back()}, static_cast<const Base&>(*config)));
+    steps.push_back(
+        std::visit(decoders::MakeStep{*steps.back()}, static_cast<const decoders::Any&>(*config)));
   }
   return DecodeStream(std::move(steps), std::move(out));
 }

@@ -9,6 +9,10 @@
 
 namespace nanovllm::text {
 
+// How many insertions ahead a slot of a hash table, which is larger than the cache, is fetched into
+// it.
+inline constexpr size_t kPrefetchDistance = 16;
+
 inline uint64_t hash_bytes(std::string_view bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }

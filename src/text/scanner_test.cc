@@ -11,7 +11,7 @@
 namespace nanovllm::text {
 namespace {
 
-class ScannerTest : public testing::TestWithParam<KnownPattern> {
+class ScannerTest : public ::testing::TestWithParam<KnownPattern> {
  protected:
   void expect_same(const std::string& text) {
     for (size_t at = 0; at < text.size();) {

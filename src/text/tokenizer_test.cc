@@ -257,7 +257,7 @@ TEST(Tokenizer, TheLargestIdIsAccepted) {
   EXPECT_EQ(tokenizer->vocab_size(), 16777216);
 }
 
-class ModelFolder : public testing::Test {
+class ModelFolder : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() /

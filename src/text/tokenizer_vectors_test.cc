@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr const char* kShared = NANOVLLM_SOURCE_DIR "/../shared/data";
 
 // The two archives, unpacked once for all tests of this file.
-class TokenizerVectors : public testing::Test {
+class TokenizerVectors : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     if (!available()) return;

@@ -2,7 +2,9 @@
 
 #include <utf8proc.h>
 
-#include <algorithm>
+#include <iterator>
+
+#include "text/code_point_ranges.h"
 
 namespace nanovllm::text {
 
@@ -76,10 +78,8 @@ std::span<const CategoryRange> recent_characters() { return kRecent; }
 int category(uint32_t c) {
   const int known = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   if (known != UTF8PROC_CATEGORY_CN) return known;
-  const auto range = std::upper_bound(
-      std::begin(kRecent), std::end(kRecent), c,
-      [](uint32_t value, const CategoryRange& candidate) { return value <= candidate.last; });
-  return range != std::end(kRecent) && c >= range->first ? range->category : known;
+  const auto range = find_range(kRecent, c);
+  return range != std::end(kRecent) ? range->category : known;
 }
 
 bool is_letter(uint32_t c) {

@@ -3,9 +3,9 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <span>
 #include <vector>
 
+#include "text/code_point_ranges.h"
 #include "text/unicode_versions.h"
 #include "text/utf8.h"
 
@@ -13,12 +13,8 @@ namespace nanovllm::text {
 
 namespace {
 
-struct Range {
-  uint32_t first, last;
-};
-
 // Characters that can join an earlier one (NFC_Quick_Check=Maybe).
-constexpr Range kJoining[] = {
+constexpr CodePointRange kJoining[] = {
     {0x300, 0x304},     {0x306, 0x30C},     {0x30F, 0x30F},     {0x311, 0x311},
     {0x313, 0x314},     {0x31B, 0x31B},     {0x323, 0x328},     {0x32D, 0x32E},
     {0x330, 0x331},     {0x338, 0x338},     {0x342, 0x342},     {0x345, 0x345},
@@ -36,7 +32,7 @@ constexpr Range kJoining[] = {
 
 // Characters that NFC replaces by others (NFC_Quick_Check=No).
 // clang-format off
-constexpr Range kReplaced[] = {
+constexpr CodePointRange kReplaced[] = {
     {0x340, 0x341}, {0x343, 0x344}, {0x374, 0x374}, {0x37E, 0x37E}, {0x387, 0x387},
     {0x958, 0x95F}, {0x9DC, 0x9DD}, {0x9DF, 0x9DF}, {0xA33, 0xA33}, {0xA36, 0xA36},
     {0xA59, 0xA5B}, {0xA5E, 0xA5E}, {0xB5C, 0xB5D}, {0xF43, 0xF43}, {0xF4D, 0xF4D},
@@ -54,13 +50,6 @@ constexpr Range kReplaced[] = {
     {0x1D15E, 0x1D164}, {0x1D1BB, 0x1D1C0}, {0x2F800, 0x2FA1D},
 };
 // clang-format on
-
-bool contains(std::span<const Range> ranges, uint32_t c) {
-  const auto range =
-      std::upper_bound(ranges.begin(), ranges.end(), c,
-                       [](uint32_t value, const Range& other) { return value <= other.last; });
-  return range != ranges.end() && c >= range->first;
-}
 
 const utf8proc_property_t* property_of(uint32_t c) {
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(c));

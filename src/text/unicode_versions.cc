@@ -2,22 +2,16 @@
 
 #include <utf8proc.h>
 
-#include <algorithm>
-#include <span>
-
+#include "text/code_point_ranges.h"
 #include "text/unicode.h"
 
 namespace nanovllm::text {
 
 namespace {
 
-struct Range {
-  uint32_t first, last;
-};
-
 // clang-format off
 // Punctuation that came after Unicode 8.
-constexpr Range kRecentPunctuation[] = {
+constexpr CodePointRange kRecentPunctuation[] = {
     {0x61D, 0x61D}, {0x9FD, 0x9FD}, {0xA76, 0xA76}, {0xC77, 0xC77}, {0xC84, 0xC84},
     {0x1B4E, 0x1B4F}, {0x1B7D, 0x1B7F}, {0x2E43, 0x2E4F}, {0x2E52, 0x2E5D}, {0x10D6E, 0x10D6E},
     {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x113D4, 0x113D5},
@@ -31,7 +25,7 @@ constexpr Range kRecentPunctuation[] = {
 };
 
 // What Unicode 10 to 14 added that has a combining class, a decomposition or a composition.
-constexpr Range kRecentForNormalizers[] = {
+constexpr CodePointRange kRecentForNormalizers[] = {
     {0x7FD, 0x7FD}, {0x898, 0x89F}, {0x8CA, 0x8D3}, {0x9FE, 0x9FE}, {0xC3C, 0xC3C},
     {0xD3B, 0xD3C}, {0xEBA, 0xEBA}, {0x1715, 0x1715}, {0x1ABF, 0x1ACE}, {0x1DF6, 0x1DFA},
     {0x32FF, 0x32FF}, {0xA7F2, 0xA7F4}, {0xA82C, 0xA82C}, {0xAB69, 0xAB69}, {0x10781, 0x10785},
@@ -45,14 +39,6 @@ constexpr Range kRecentForNormalizers[] = {
     {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9},
 };
 // clang-format on
-
-template <typename Ranges>
-bool contains(const Ranges& ranges, uint32_t c) {
-  const auto range =
-      std::upper_bound(std::begin(ranges), std::end(ranges), c,
-                       [](uint32_t value, const auto& other) { return value <= other.last; });
-  return range != std::end(ranges) && c >= range->first;
-}
 
 }  // namespace
 

@@ -13,9 +13,6 @@ namespace {
 
 uint32_t hash_of(std::string_view token) { return static_cast<uint32_t>(hash_bytes(token)); }
 
-// How many insertions ahead a slot is fetched into the cache; the table is larger than it.
-constexpr size_t kPrefetchDistance = 16;
-
 }  // namespace
 
 void Vocabulary::reserve(size_t tokens, size_t bytes) {

@@ -12,7 +12,7 @@ namespace nanovllm {
 namespace {
 
 // Sets NANOVLLM_CPU_ISA for one test and puts back what it was.
-class CpuIsaVariable : public testing::Test {
+class CpuIsaVariable : public ::testing::Test {
  protected:
   void SetUp() override {
     const char* value = std::getenv(kName);

@@ -31,7 +31,7 @@ std::vector<Conversions> available() {
   return all;
 }
 
-class LinearConvert : public testing::TestWithParam<Conversions> {};
+class LinearConvert : public ::testing::TestWithParam<Conversions> {};
 
 TEST_P(LinearConvert, EverySixteenBitValueWidensExactly) {
   std::vector<uint16_t> in(65536);

@@ -14,7 +14,7 @@ namespace nanovllm {
 namespace {
 
 // A folder that stands for "/", with files written by the test.
-class ResourceLimits : public testing::Test {
+class ResourceLimits : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string name = (std::filesystem::temp_directory_path() / "limits-XXXXXX").string();

@@ -26,7 +26,7 @@ std::vector<float> normal_row(size_t n, uint32_t seed, float spread) {
   return x;
 }
 
-class SamplingKernelsTest : public testing::TestWithParam<Isa> {
+class SamplingKernelsTest : public ::testing::TestWithParam<Isa> {
  protected:
   const SamplingKernels& kernels_ = sampling_kernels(GetParam());
 };

@@ -13,7 +13,7 @@
 namespace nanovllm {
 namespace {
 
-class ThreadPoolTest : public testing::TestWithParam<int> {};
+class ThreadPoolTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(ThreadPoolTest, EveryTaskRunsOnceAndItsWritesAreVisible) {
   ThreadPool pool(GetParam());

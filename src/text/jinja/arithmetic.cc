@@ -24,10 +24,6 @@ const char* symbol(BinaryOp op) { return kSymbols[static_cast<int>(op)]; }
        type_name(b));
 }
 
-bool is_number(const Value& value) {
-  return value.is_integer() || value.is(Kind::kFloat) || value.is(Kind::kBigInt);
-}
-
 int64_t power(int64_t base, int64_t exponent) {
   int64_t result = 1;
   while (exponent > 0) {
@@ -218,7 +214,7 @@ double float_of(const Value& number) {
 
 Value apply_binary(Interpreter& in, BinaryOp op, Value a, const Value& b) {
   Budget& budget = in.budget();
-  if (is_number(a) && is_number(b)) return combine_numbers(op, a, b);
+  if (a.is_number() && b.is_number()) return combine_numbers(op, a, b);
   switch (op) {
     case BinaryOp::kAdd:
       if (a.is_string() && b.is_string()) return add_strings(budget, std::move(a), b);

@@ -10,10 +10,6 @@
 namespace nanovllm::jinja {
 namespace {
 
-bool is_number(const Value& value) {
-  return value.is_integer() || value.is(Kind::kFloat) || value.is(Kind::kBigInt);
-}
-
 // Wide enough to hold every 64-bit integer and every double exactly (x86-64; elsewhere nearly).
 long double wide(const Value& number) {
   if (number.is(Kind::kFloat)) return number.as_float();
@@ -104,7 +100,7 @@ bool view_contains(Budget& budget, const View& view, const Value& item) {
 }
 
 bool range_contains(const Range& range, const Value& item) {
-  if (!is_number(item) || range.length == 0) return false;
+  if (!item.is_number() || range.length == 0) return false;
   const long double value = wide(item);
   if (value != std::floor(value)) return false;
   const long double index = (value - static_cast<long double>(range.start)) / range.step;
@@ -166,7 +162,7 @@ int64_t length_of(const Value& value) {
 }
 
 bool equal(Budget& budget, const Value& a, const Value& b) {
-  if (is_number(a) && is_number(b)) {
+  if (a.is_number() && b.is_number()) {
     if (a.is_integer() && b.is_integer()) return a.as_int() == b.as_int();
     return wide(a) == wide(b);
   }
@@ -196,7 +192,7 @@ bool equal(Budget& budget, const Value& a, const Value& b) {
 bool compare(Budget& budget, CompareOp op, const Value& a, const Value& b) {
   if (op == CompareOp::kEq) return equal(budget, a, b);
   if (op == CompareOp::kNe) return !equal(budget, a, b);
-  if (is_number(a) && is_number(b)) {
+  if (a.is_number() && b.is_number()) {
     if (a.is_integer() && b.is_integer()) return ordered(op, a.as_int(), b.as_int());
     return ordered(op, wide(a), wide(b));
   }

@@ -162,7 +162,7 @@ class Mutator {
   std::mt19937 random_;
 };
 
-class JinjaFuzz : public testing::TestWithParam<uint32_t> {};
+class JinjaFuzz : public ::testing::TestWithParam<uint32_t> {};
 
 TEST_P(JinjaFuzz, MutatedTemplatesAreRenderedOrRefused) {
   RenderOptions options;

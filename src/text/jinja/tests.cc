@@ -25,9 +25,7 @@ bool is_true(const Value& value) { return value.is(Kind::kBool) && value.as_bool
 bool is_false(const Value& value) { return value.is(Kind::kBool) && !value.as_bool(); }
 bool is_integer(const Value& value) { return value.is(Kind::kInt) || value.is(Kind::kBigInt); }
 bool is_float(const Value& value) { return value.is(Kind::kFloat); }
-bool is_number(const Value& value) {
-  return is_integer(value) || is_float(value) || is_boolean(value);
-}
+bool is_number(const Value& value) { return value.is_number(); }
 bool is_string(const Value& value) { return value.is_string(); }
 bool is_mapping(const Value& value) { return value.is(Kind::kDict); }
 bool is_sequence(const Value& value) { return has_length(value) && !value.is(Kind::kView); }

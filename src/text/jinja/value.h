@@ -140,6 +140,7 @@ class Value {
   bool is_sequence() const { return kind_ == Kind::kList || kind_ == Kind::kTuple; }
   // bool is a subclass of int in Python.
   bool is_integer() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }
+  bool is_number() const { return is_integer() || is(Kind::kFloat) || is(Kind::kBigInt); }
 
   bool as_bool() const { return bool_; }
   int64_t as_int() const { return kind_ == Kind::kBool ? static_cast<int64_t>(bool_) : int_; }

@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kArchive = NANOVLLM_SOURCE_DIR "/../shared/data/chat-templates.tar.xz";
 
-class ChatTemplateVectors : public testing::Test {
+class ChatTemplateVectors : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     if (!fs::exists(kArchive)) return;
