@@ -48,7 +48,7 @@ format: ## format the sources in place
 	@scripts/install_packages.sh check
 	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs -r clang-format -i
 
-lint: ## clang-format, layering and clang-tidy; changes nothing
+lint: ## clang-format, layering, unused names and clang-tidy; changes nothing
 	@scripts/install_packages.sh check
 	@scripts/lint.sh
 

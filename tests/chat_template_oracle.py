@@ -164,9 +164,9 @@ def run_driver(driver, requests):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def collect(shared):
+def collect(shared, every):
     """(name, request) for everything that is compared."""
-    requests = []
+    requests, conversations = [], []
     templates = dict(cases.TEMPLATES)
     snippets = [(f"own snippet {index}", source, {}) for index, source in enumerate(cases.SNIPPETS)]
     archive = shared / "data" / "chat-templates.tar.xz"
@@ -193,7 +193,8 @@ def collect(shared):
             # ChatTemplate shows the time as it is, so what depends on it is compared below ChatTemplate.
             if "strftime_now" in source:
                 conversation = {"variables": variables_of(conversation)}
-            requests.append((f"{name} with {case}", {"template": source, **conversation}))
+            conversations.append((f"{name} with {case}", {"template": source, **conversation}))
+    requests += conversations[::every]
     for _, request in requests:
         request["now"] = NOW
     return requests
@@ -207,8 +208,10 @@ def show(expected, actual):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--every", type=int, default=1, help="of all renderings, compare each Nth (default: 1)")
-    requests = collect(pathlib.Path(os.environ["NANOVLLM_SHARED"]))[::parser.parse_args().every]
+    parser.add_argument("--every", type=int, default=1,
+                        help="of all templates with all conversations, compare each Nth (default: 1)")
+    options = parser.parse_args()
+    requests = collect(pathlib.Path(os.environ["NANOVLLM_SHARED"]), options.every)
     driver = pathlib.Path(os.environ["NANOVLLM_BIN"]) / "chat_template_driver"
     responses = run_driver(driver, [request for _, request in requests])
     oracle = Oracle()

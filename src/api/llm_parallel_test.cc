@@ -40,7 +40,7 @@ std::vector<RequestOutput> generate(int num_ranks, const std::string& device = "
 }
 
 // Sums differ in rounding with the number of ranks; in float32 that is far below the margins by
-// which these tokens are chosen.
+// which these tokens are chosen. (Log-probabilities, which would differ, are not asked for.)
 TEST(LlmParallel, RanksTogetherWriteWhatOneDoes) {
   const std::vector<RequestOutput> expected = generate(1);
   for (const int num_ranks : {2, 4, 8}) {  // 8 ranks are more than the model's 4 KV heads

@@ -179,7 +179,7 @@ struct LargeCase {
     Variant variant;
     variant.window = window;
     variant.soft_cap = soft_cap;
-    variant.num_launches = full_or_reduced(3, 1);
+    variant.num_launches = full_or_reduced(3, 2);
     return variant;
   }
 };

@@ -1,5 +1,5 @@
 // The backends that tests run on: every instruction set this machine has, and CUDA where the build
-// has it. Under ThreadSanitizer two sets: how threads share the work does not depend on it.
+// has it. Under ThreadSanitizer the first and the last set: cpu/linear_test has threads with all.
 #pragma once
 
 #include <functional>

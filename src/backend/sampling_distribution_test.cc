@@ -122,7 +122,7 @@ TEST_P(SamplingDistributionTest, RandomRowsAreDrawnAsTheReferenceDraws) {
       if (maybe()) row.repetition_penalty = uniform(0.5f, 2);
       if (maybe()) row.frequency_penalty = uniform(-2, 2);
       if (maybe()) row.presence_penalty = uniform(-2, 2);
-      SCOPED_TRACE(testing::Message() << "vocabulary of " << vocab_size << ", case " << i);
+      SCOPED_TRACE(::testing::Message() << "vocabulary of " << vocab_size << ", case " << i);
       expect_drawn(sample_row(*backend_, row, logits).token_id, row,
                    reference_probabilities(row, logits));
     }
@@ -204,7 +204,7 @@ TEST_P(SamplingDistributionTest, ThreadsAndBatchMatesChangeNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, SamplingDistributionTest, testing::ValuesIn(backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, SamplingDistributionTest, ::testing::ValuesIn(backends()),
                          name_of_backend);
 
 }  // namespace

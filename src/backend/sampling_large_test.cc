@@ -46,7 +46,7 @@ TEST_P(SamplingLargeTest, FlatRows) {
         SamplingRow{.temperature = 100, .top_k = 90000, .seed = 8},
         SamplingRow{.min_p = 0.02f, .seed = 9},
         SamplingRow{.top_p = 0.7f, .top_k = 20000, .seed = 10}}) {
-    SCOPED_TRACE(testing::Message() << "seed " << row.seed);
+    SCOPED_TRACE(::testing::Message() << "seed " << row.seed);
     expect_drawn_as_reference(*backend_, row, logits);
   }
 }
@@ -58,7 +58,7 @@ TEST_P(SamplingLargeTest, RowsOfATrainedModel) {
        {SamplingRow{.temperature = 0.6f, .top_p = 0.95f, .top_k = 20, .seed = 1},
         SamplingRow{.top_p = 0.9f, .seed = 2}, SamplingRow{.top_p = 0.9999f, .seed = 3},
         SamplingRow{.min_p = 0.05f, .seed = 4}}) {
-    SCOPED_TRACE(testing::Message() << "seed " << row.seed);
+    SCOPED_TRACE(::testing::Message() << "seed " << row.seed);
     expect_drawn_as_reference(*backend_, row, logits);
   }
 }
@@ -69,7 +69,7 @@ TEST_P(SamplingLargeTest, MoreEqualsAtTheThresholdThanFitAnywhere) {
        {SamplingRow{.top_p = 0.5f, .seed = 1}, SamplingRow{.top_k = 1000, .seed = 2},
         SamplingRow{.top_k = 30000, .seed = 3},
         SamplingRow{.top_p = 0.6f, .top_k = 30000, .seed = 4}}) {
-    SCOPED_TRACE(testing::Message() << "seed " << row.seed);
+    SCOPED_TRACE(::testing::Message() << "seed " << row.seed);
     expect_drawn_as_reference(*backend_, row, logits);
   }
 }
@@ -140,7 +140,7 @@ TEST_P(SamplingLargeTest, RanksOfUnlikelyTokensAndOfEquals) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, SamplingLargeTest, testing::ValuesIn(backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, SamplingLargeTest, ::testing::ValuesIn(backends()),
                          name_of_backend);
 
 }  // namespace

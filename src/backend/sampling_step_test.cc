@@ -144,7 +144,7 @@ TEST_P(SamplingStepTest, AStepWithoutRowsGivesNothing) {
   backend_->sample({}, none, nullptr, nullptr)->collect(results);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, SamplingStepTest, testing::ValuesIn(backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, SamplingStepTest, ::testing::ValuesIn(backends()),
                          name_of_backend);
 
 }  // namespace

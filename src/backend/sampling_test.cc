@@ -288,7 +288,7 @@ TEST_P(SamplingTest, ARowWithoutADistributionGivesNoTokenAndHarmsNobody) {
   expect_none(good, {.logit_bias = overflow});
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, SamplingTest, testing::ValuesIn(backends()), name_of_backend);
+INSTANTIATE_TEST_SUITE_P(Backends, SamplingTest, ::testing::ValuesIn(backends()), name_of_backend);
 
 }  // namespace
 }  // namespace nanovllm::test

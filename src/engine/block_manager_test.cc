@@ -378,7 +378,7 @@ TEST_P(BlockManagerProperty, BooksBalanceAndSharedBlocksHoldEqualTexts) {
   EXPECT_EQ(blocks.check_integrity({}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(HashFunctions, BlockManagerProperty, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(HashFunctions, BlockManagerProperty, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "Colliding" : "XxHash"; });
 
 }  // namespace

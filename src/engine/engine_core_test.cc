@@ -20,7 +20,7 @@ class Engine : public ::testing::TestWithParam<int> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(PipelineDepth, Engine, testing::Values(0, 1));
+INSTANTIATE_TEST_SUITE_P(PipelineDepth, Engine, ::testing::Values(0, 1));
 
 TEST_P(Engine, GeneratesMaxTokens) {
   FakeEngine engine = make();

@@ -215,9 +215,9 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Setups, EngineProperty,
-                         testing::Combine(testing::Bool(), testing::Values(1, 3, 7, 64),
-                                          testing::Values(15, 18, 200), testing::Values(1, 4, 16),
-                                          testing::Values(0, 1)));
+                         ::testing::Combine(::testing::Bool(), ::testing::Values(1, 3, 7, 64),
+                                            ::testing::Values(15, 18, 200),
+                                            ::testing::Values(1, 4, 16), ::testing::Values(0, 1)));
 
 }  // namespace
 }  // namespace nanovllm

@@ -204,7 +204,7 @@ TEST_P(Golden, LargeStepsOfDecodesAreAsExact) {
 }
 
 TEST_P(Golden, ChunksBatchMatesAndThreadsChangeNoBit) {
-  cases_.resize(std::min(cases_.size(), test::full_or_reduced<size_t>(cases_.size(), 3)));
+  if (test::kUnderSanitizer) cases_ = {cases_.at(0), cases_.at(2), cases_.back()};
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const test::BackendCase& backend : test::backends()) {
       if (!backend.is_deterministic) continue;

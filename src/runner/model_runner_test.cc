@@ -9,16 +9,16 @@
 #include <string>
 
 #include "io/testing.h"
-#include "runner/testing.h"
+#include "models/testing.h"
 
 namespace nanovllm {
 namespace {
 
 using Ids = std::vector<int32_t>;
 using nanovllm::testing::error_of;
-using test::golden;
-using test::kBlockSize;
+using nanovllm::testing::golden_dir;
 
+constexpr int kBlockSize = 16;
 constexpr int kNumBlocks = 64;
 
 EngineConfig small_config(const std::string& dtype, int num_threads) {
@@ -35,7 +35,7 @@ EngineConfig small_config(const std::string& dtype, int num_threads) {
 
 std::unique_ptr<Runner> load(const std::string& name, const EngineConfig& config) {
   EngineInfo info;
-  return make_model_runner(ModelConfig::load(golden(name)), config, info);
+  return make_model_runner(ModelConfig::load(golden_dir(name)), config, info);
 }
 
 Ids random_ids(int count, uint32_t seed) {
@@ -280,7 +280,7 @@ TEST(ModelRunner, SeededSamplesDependOnSeedAndPositionAlone) {
 
 TEST(ModelRunner, InfoSaysWhatWasLoaded) {
   EngineInfo info;
-  const auto r = make_model_runner(ModelConfig::load(golden("qwen3_odd_vocab")),
+  const auto r = make_model_runner(ModelConfig::load(golden_dir("qwen3_odd_vocab")),
                                    small_config("auto", 1), info);
   EXPECT_EQ(info.architecture, "Qwen3ForCausalLM");
   EXPECT_EQ(info.device.substr(0, 5), "cpu (");
@@ -298,7 +298,7 @@ TEST(ModelRunner, InfoSaysWhatWasLoaded) {
 }
 
 TEST(ModelRunner, MaxModelLenIsLoweredToWhatTheModelWasTrainedFor) {
-  const ModelConfig model = ModelConfig::load(golden("qwen3_tied"));
+  const ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
   const auto max_model_len = [&](int asked) {
     EngineConfig config = small_config("auto", 1);
     config.max_model_len = asked;
@@ -312,7 +312,7 @@ TEST(ModelRunner, MaxModelLenIsLoweredToWhatTheModelWasTrainedFor) {
 }
 
 TEST(ModelRunner, DtypeAutoIsTheCheckpointsAndBfloat16ForHalfPrecision) {
-  ModelConfig model = ModelConfig::load(golden("qwen3_tied"));
+  ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
   const auto dtype = [&](DType of_checkpoint, const std::string& asked) {
     model.dtype = of_checkpoint;
     EngineInfo info;
@@ -337,7 +337,7 @@ TEST(ModelRunner, KvCacheThatDoesNotFitIsRefusedInBytes) {
 }
 
 TEST(ModelRunner, BlockTablesBeyondReasonAreRefusedByTheFlagsThatMakeThem) {
-  ModelConfig model = ModelConfig::load(golden("llama2"));
+  ModelConfig model = ModelConfig::load(golden_dir("llama2"));
   model.max_position_embeddings = 1 << 24;
   EngineConfig config = small_config("float32", 1);
   config.max_num_seqs = 1 << 16;
@@ -351,7 +351,7 @@ TEST(ModelRunner, BlockTablesBeyondReasonAreRefusedByTheFlagsThatMakeThem) {
 }
 
 TEST(ModelRunner, AFolderWithoutWeightsIsRefused) {
-  ModelConfig model = ModelConfig::load(golden("qwen3_tied"));
+  ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
   const nanovllm::testing::TempDir empty;
   model.model_dir = empty.path();
   EngineInfo info;

@@ -12,14 +12,13 @@
 
 #include "backend/registry.h"
 #include "io/testing.h"
-#include "runner/testing.h"
+#include "models/testing.h"
 
 namespace nanovllm {
 namespace {
 
 using nanovllm::testing::error_of;
-using test::golden;
-using test::kBlockSize;
+using nanovllm::testing::golden_dir;
 
 EngineConfig small_config(int num_ranks, const std::string& dtype = "auto") {
   EngineConfig config;
@@ -27,7 +26,7 @@ EngineConfig small_config(int num_ranks, const std::string& dtype = "auto") {
   config.dtype = dtype;
   config.tensor_parallel_size = num_ranks;
   config.num_threads = 2;
-  config.kvcache_block_size = kBlockSize;
+  config.kvcache_block_size = 16;
   config.num_kvcache_blocks = 32;
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = 512;
@@ -78,13 +77,14 @@ class ParallelRunnerGoldens : public ::testing::TestWithParam<RankCase> {};
 TEST_P(ParallelRunnerGoldens, GreedyTokensAreThoseOfTransformers) {
   const auto [checkpoint, num_ranks, device] = GetParam();
   if (!has_devices(device, num_ranks)) GTEST_SKIP() << "fewer GPUs than ranks";
-  const auto document = nlohmann::json::parse(std::ifstream(golden(checkpoint) + "/golden.json"));
+  const auto document =
+      nlohmann::json::parse(std::ifstream(golden_dir(checkpoint) + "/golden.json"));
   const std::pair<const char*, float> margins[] = {{"float32", 0.01f}, {"bfloat16", 0.25f}};
   for (const auto& [dtype, least_margin] : margins) {
     EngineInfo info;
     EngineConfig config = small_config(num_ranks, dtype);
     config.device = device;
-    const auto runner = make_runner(ModelConfig::load(golden(checkpoint)), config, info);
+    const auto runner = make_runner(ModelConfig::load(golden_dir(checkpoint)), config, info);
     for (const auto& item : document.at("cases")) {
       const std::vector<int32_t> prompt = item.at("ids"), continuation = item.at("greedy");
       const std::vector<float> margin = item.at("margins");
@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, ParallelRunnerGoldens,
 #endif
 
 TEST(ParallelRunner, InfoCountsTheBytesOfAllRanks) {
-  const ModelConfig model = ModelConfig::load(golden("llama2"));
+  const ModelConfig model = ModelConfig::load(golden_dir("llama2"));
   EngineInfo one, four;
   make_runner(model, small_config(1), one);
   const auto runner = make_runner(model, small_config(4), four);
@@ -138,11 +138,11 @@ TEST(ParallelRunner, InfoCountsTheBytesOfAllRanks) {
 
 TEST(ParallelRunner, HeadsThatTheRanksCannotShareAreRefused) {
   EngineInfo info;
-  const Error error =
-      error_of([&] { make_runner(ModelConfig::load(golden("llama2")), small_config(3), info); });
+  const Error error = error_of(
+      [&] { make_runner(ModelConfig::load(golden_dir("llama2")), small_config(3), info); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_EQ(std::string(error.what()),
-            golden("llama2") +
+            golden_dir("llama2") +
                 ": the 4 attention heads can't be shared by tensor_parallel_size 3; choose one "
                 "that divides them");
 }
@@ -225,7 +225,7 @@ TEST(ParallelRunner, ARankThatDiesWhileLoadingEndsAllWithItsSentence) {
 }
 
 TEST(ParallelRunner, AFolderWithoutWeightsIsRefused) {
-  ModelConfig model = ModelConfig::load(golden("llama2"));
+  ModelConfig model = ModelConfig::load(golden_dir("llama2"));
   const nanovllm::testing::TempDir empty;
   model.model_dir = empty.path();
   EngineInfo info;

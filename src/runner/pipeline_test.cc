@@ -10,15 +10,14 @@
 #include <vector>
 
 #include "backend/registry.h"
+#include "models/testing.h"
 #include "runner/parallel_runner.h"
-#include "runner/testing.h"
 
 namespace nanovllm {
 namespace {
 
 using Ids = std::vector<int32_t>;
-using test::golden;
-using test::kBlockSize;
+using nanovllm::testing::golden_dir;
 
 constexpr int kBlocksPerSequence = 8;
 constexpr int kNumSequences = 6;
@@ -46,12 +45,12 @@ std::unique_ptr<Runner> load(const Place& place, const std::string& dtype,
   config.tensor_parallel_size = place.num_ranks;
   config.dtype = dtype;
   config.num_threads = place.num_ranks;
-  config.kvcache_block_size = kBlockSize;
+  config.kvcache_block_size = 16;
   config.num_kvcache_blocks = kNumSequences * kBlocksPerSequence;
   config.max_num_seqs = kNumSequences;
   config.max_num_batched_tokens = 256;
   config.enforce_eager = enforce_eager;
-  const ModelConfig model = ModelConfig::load(golden("qwen3_tied"));
+  const ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
   EngineInfo info;
   return make_runner(model, config, info);
 }

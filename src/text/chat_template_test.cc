@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 class ChatTemplateFolder : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
     folder_ = fs::temp_directory_path() /
               (std::string("chat_template_") + info->name() + std::to_string(::getpid()));
     fs::create_directories(folder_);

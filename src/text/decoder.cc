@@ -10,7 +10,7 @@
 
 namespace nanovllm::text {
 
-namespace decoders {
+namespace decoders {  // no anonymous one: a class with linkage is made of these
 
 struct ByteLevel {};
 struct ByteFallback {};

@@ -4,13 +4,13 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 namespace nanovllm::text {
 
-// How many insertions ahead a slot of a hash table, which is larger than the cache, is fetched into
-// it.
+// Hash tables are larger than the cache: their slots are fetched so many insertions ahead.
 inline constexpr size_t kPrefetchDistance = 16;
 
 inline uint64_t hash_bytes(std::string_view bytes) {

@@ -47,8 +47,8 @@ TEST_P(ScannerTest, IsFoundByItsRegularExpression) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ScannerTest,
-                         testing::Values(KnownPattern::kGpt2, KnownPattern::kOneDigit,
-                                         KnownPattern::kThreeDigits));
+                         ::testing::Values(KnownPattern::kGpt2, KnownPattern::kOneDigit,
+                                           KnownPattern::kThreeDigits));
 
 TEST(Scanner, OtherPatternsAreUnknown) {
   EXPECT_FALSE(known_pattern(R"(\s+)"));

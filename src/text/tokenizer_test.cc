@@ -262,7 +262,7 @@ class ModelFolder : public ::testing::Test {
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() /
               fmt::format("tokenizer_test_{}_{}", ::getpid(),
-                          testing::UnitTest::GetInstance()->current_test_info()->name());
+                          ::testing::UnitTest::GetInstance()->current_test_info()->name());
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }

@@ -76,7 +76,7 @@ TEST_P(LinearConvert, WritesExactlyAsManyAsAskedFor) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, LinearConvert, testing::ValuesIn(available()),
+INSTANTIATE_TEST_SUITE_P(Isas, LinearConvert, ::testing::ValuesIn(available()),
                          [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace

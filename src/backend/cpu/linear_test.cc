@@ -254,7 +254,7 @@ TEST_P(LinearTest, MoreRowsThanArePackedAtOnce) {
   cpu.linear(out.tensor().first_rows(0), x.tensor().first_rows(0), *weight);
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, LinearTest, testing::ValuesIn(available_isas()),
+INSTANTIATE_TEST_SUITE_P(Isas, LinearTest, ::testing::ValuesIn(available_isas()),
                          [](const auto& param) { return std::string(to_string(param.param)); });
 
 }  // namespace

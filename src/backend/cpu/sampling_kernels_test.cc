@@ -135,7 +135,7 @@ TEST_P(SamplingKernelsTest, CountAtLeastCountsEquals) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, SamplingKernelsTest, testing::ValuesIn(available_isas()),
+INSTANTIATE_TEST_SUITE_P(Isas, SamplingKernelsTest, ::testing::ValuesIn(available_isas()),
                          [](const auto& isa) { return std::string(to_string(isa.param)); });
 
 }  // namespace

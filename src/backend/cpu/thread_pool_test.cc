@@ -80,7 +80,7 @@ TEST_P(ThreadPoolTest, SeveralThreadsMayCallAtOnce) {
   EXPECT_EQ(total, 4 * 300 * 20);
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 5, 8),
+INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, ::testing::Values(1, 2, 3, 5, 8),
                          testing::PrintToStringParamName());
 
 TEST(ThreadPool, TwoThreadsWorkAtOnce) {

@@ -192,7 +192,7 @@ TEST_P(JinjaFuzz, MutatedTemplatesAreRenderedOrRefused) {
   EXPECT_GT(refused, 200);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, JinjaFuzz, testing::Range(1U, 9U));
+INSTANTIATE_TEST_SUITE_P(Seeds, JinjaFuzz, ::testing::Range(1U, 9U));
 
 }  // namespace
 }  // namespace nanovllm::jinja
