@@ -39,8 +39,10 @@ def output_of(command):
 
 
 def nanovllm(args, batch, prompt, output, phase):
+    # A KV cache of what the case needs, as the peers get one: then the warmup touches all of it, as theirs do.
+    blocks = batch * -(-(prompt + output) // 256)
     line = output_of([args.nanovllm, "bench", "latency", args.model, "--batch-size", batch, "--input-len", prompt, "--output-len", output,
-                      "--num-warmup", 1, "--num-iters", 1, "--num-threads", args.threads, "--json", "-q"])
+                      "--num-kvcache-blocks", blocks, "--num-warmup", 1, "--num-iters", 1, "--num-threads", args.threads, "--json", "-q"])
     return json.loads(line)[f"{phase}_tokens_per_second"]
 
 
@@ -108,8 +110,8 @@ def stolen_since(before):
     return f" ({share:.0%} of the time stolen by the host)" if share > 0.02 else ""
 
 
-def row(name, values, peers):
-    """One line of the table: medians, and the median over the rounds of ours / the better peer."""
+def row(name, values, peers, bandwidth=()):
+    """One line of the table: medians, the median over the rounds of ours / the better peer, what the probe read."""
     medians = {engine: statistics.median(v) for engine, v in values.items()}
     better = max if name != "command to first token, s" else min
     cells = [f"{medians[e]:.2f}" if e in medians else "" for e in ("nanovllm", *peers)]
@@ -117,7 +119,8 @@ def row(name, values, peers):
     if peers:
         ratios = [ours / better(values[p][i] for p in peers) for i, ours in enumerate(values["nanovllm"])]
         ratio = f"{statistics.median(ratios):.2f}x"
-    return "| " + " | ".join([name, *cells, ratio]) + " |"
+    probed = f"{statistics.median(bandwidth):.1f} ({min(bandwidth):.1f} to {max(bandwidth):.1f})" if bandwidth else ""
+    return "| " + " | ".join([name, *cells, ratio, probed]) + " |"
 
 
 def main():
@@ -142,7 +145,8 @@ def main():
         engines["ik_llama.cpp"] = ik
     peers = [e for e in engines if e != "nanovllm"]
     table = {case[0]: {e: [] for e in engines} for case in CASES}
-    bandwidth, firsts = [], []
+    bandwidth = {case[0]: [] for case in CASES}
+    firsts = []
     for _ in range(args.rounds):
         for name, *shape in CASES:
             if not re.search(args.only, name):
@@ -152,21 +156,19 @@ def main():
                 table[name][engine].append(measure(args, *shape))
                 print(f"{name}: {engine} {table[name][engine][-1]:.1f}{stolen_since(before)}", file=sys.stderr, flush=True)
             if args.probe.exists():
-                bandwidth.append(float(output_of([args.probe, args.threads]).split()[0]))
+                bandwidth[name].append(float(output_of([args.probe, args.threads]).split()[0]))
+                print(f"{name}: the probe reads {bandwidth[name][-1]:.1f} GB/s", file=sys.stderr, flush=True)
         if re.search(args.only, "first token"):
             before = cpu_times()
             firsts.append(first_token(args))
             print(f"first token: {firsts[-1]}{stolen_since(before)}", file=sys.stderr, flush=True)
-    print("| tok/s | " + " | ".join(["nanovllm", *peers, "ratio to the better peer"]) + " |")
-    print("|---" * (len(engines) + 2) + "|")
+    print("| tok/s | " + " | ".join(["nanovllm", *peers, "ratio to the better peer", "DRAM reads probed beside it, GB/s"]) + " |")
+    print("|---" * (len(engines) + 3) + "|")
     for name, values in table.items():
         if values["nanovllm"]:
-            print(row(name, values, peers))
+            print(row(name, values, peers, bandwidth[name]))
     if firsts:
         print(row("command to first token, s", {e: [f[e] for f in firsts] for e in engines}, peers))
-    if bandwidth:
-        print(f"\nDRAM read bandwidth probed between the cases: median {statistics.median(bandwidth):.1f} GB/s, "
-              f"{min(bandwidth):.1f} to {max(bandwidth):.1f}")
 
 
 if __name__ == "__main__":

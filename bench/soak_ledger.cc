@@ -30,6 +30,12 @@ size_t num_tokens(const RequestOutput& output) {
   return count;
 }
 
+std::string describe(const StopReason& reason) {
+  if (const auto* token_id = std::get_if<int32_t>(&reason)) return fmt::format("at token {}", *token_id);
+  if (const auto* text = std::get_if<std::string>(&reason)) return fmt::format("at \"{}\"", *text);
+  return "for no reason";
+}
+
 // An aborted completion is a beginning of what it would have been.
 void check_repetition(const CompletionOutput& got, const CompletionOutput& first) {
   const size_t count = got.token_ids.size();
@@ -45,9 +51,8 @@ void check_repetition(const CompletionOutput& got, const CompletionOutput& first
   }
   if (!whole) return;
   expect(got.finish_reason == first.finish_reason && got.stop_reason == first.stop_reason,
-         "its repetition ended by \"{}\" \"{}\" instead of \"{}\" \"{}\"",
-         to_string(got.finish_reason), got.stop_reason, to_string(first.finish_reason),
-         first.stop_reason);
+         "its repetition ended by \"{}\" {} instead of \"{}\" {}", to_string(got.finish_reason),
+         describe(got.stop_reason), to_string(first.finish_reason), describe(first.stop_reason));
   expect(got.text == first.text, "its repetition gave the text \"{}\" instead of \"{}\"", got.text,
          first.text);
 }
@@ -237,16 +242,19 @@ void SoakLedger::check_length(const SoakEntry& entry, const CompletionOutput& co
 void SoakLedger::check_end(const SoakEntry& entry, const CompletionOutput& completion) const {
   const SamplingParams& params = entry.request.params;
   expect(completion.finish_reason != FinishReason::kAbort || entry.aborted,
-         "the engine aborted it: {}", completion.stop_reason);
+         "the engine aborted it: {}", describe(completion.stop_reason));
   if (completion.finish_reason != FinishReason::kStop) return;
   expect(std::ssize(completion.token_ids) >= params.min_tokens,
          "it stopped after {} tokens, before min_tokens {}", completion.token_ids.size(),
          params.min_tokens);
   expect(!params.ignore_eos || !params.stop_token_ids.empty() || !params.stop.empty(),
          "it stopped though nothing was to stop it");
-  if (!completion.stop_reason.starts_with("token ")) return;
-  expect(std::ranges::count(params.stop_token_ids, completion.token_ids.back()) > 0,
-         "token {} stopped it but is none of its stop tokens", completion.token_ids.back());
+  const auto* token_id = std::get_if<int32_t>(&completion.stop_reason);
+  if (token_id == nullptr) return;
+  expect(*token_id == completion.token_ids.back(), "token {} stopped it but its last one is {}",
+         *token_id, completion.token_ids.back());
+  expect(std::ranges::count(params.stop_token_ids, *token_id) > 0,
+         "token {} stopped it but is none of its stop tokens", *token_id);
 }
 
 void SoakLedger::check_logprobs(const PositionLogprobs& logprobs, int count, int32_t chosen) const {

@@ -216,8 +216,14 @@ class Generate(unittest.TestCase):
         whole = lines(run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL).stdout)[0]["text"]
         word = whole.split()[2]
         cut = lines(run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", "--stop", word, *SMALL).stdout)[0]
-        self.assertEqual(cut["finish_reason"], "stop")
+        self.assertEqual((cut["finish_reason"], cut["stop_reason"]), ("stop", word))
         self.assertEqual(cut["text"], whole[: whole.index(word)])
+
+    def test_the_reason_of_a_stop_token_is_its_id(self):
+        args = ("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL)
+        token_id = lines(run(*args).stdout)[0]["token_ids"][2]
+        cut = lines(run(*args, "--stop-token-ids", str(token_id)).stdout)[0]
+        self.assertEqual((cut["finish_reason"], cut["stop_reason"]), ("stop", token_id))
 
     def test_n_gives_different_samples_and_a_seed_repeats_them(self):
         args = ("generate", MODEL, "--json", "-q", "-p", "Once upon a time", "-n", "3", "--seed", "5", "--temperature", "1",
@@ -481,6 +487,9 @@ class OtherCommands(unittest.TestCase):
         self.assertGreater(facts["output_tokens_per_second"], 0)
         facts = json.loads(run("bench", "latency", MODEL, "--input-len", "16", "--output-len", "4", "-q", "--json").stdout)
         self.assertGreater(facts["decode_tokens_per_second"], 0)
+        result = run("bench", "latency", MODEL, "--input-len", "16", "--output-len", "1", "-q", "--json")
+        self.assertNotIn("decode_tokens_per_second", json.loads(result.stdout))
+        self.assertNotIn("decode", run("bench", "latency", MODEL, "--input-len", "16", "--output-len", "1", "-q").stdout)
         for command in ("latency", "throughput"):
             result = run("bench", command, MODEL, "--input-len", "16", "--output-len", "49", "--max-model-len", "64")
             self.assertEqual(result.returncode, 2, result.stdout)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace nanovllm {
@@ -27,15 +28,17 @@ enum class FinishReason { kNone, kStop, kLength, kAbort };
 // "stop", "length", "abort"; empty for kNone.
 const char* to_string(FinishReason reason);
 
+// The stop token or the stop text that ended a completion, or why the engine aborted it (logits that
+// hold NaN); nothing for EOS, length and abort_request. The first two as in vLLM.
+using StopReason = std::variant<std::monostate, int32_t, std::string>;
+
 struct CompletionOutput {
   int index = 0;                           // 0 .. n-1
   std::string text;                        // everything generated so far that is certain
   std::vector<int32_t> token_ids;          // everything generated so far
   std::vector<PositionLogprobs> logprobs;  // one entry a token, where asked for
   FinishReason finish_reason = FinishReason::kNone;
-  // The stop text or "token <id>" that ended it, or why the engine aborted it (logits that hold
-  // NaN); empty for EOS, length and abort_request.
-  std::string stop_reason;
+  StopReason stop_reason;
 };
 
 struct RequestMetrics {  // seconds since the request was added

@@ -156,7 +156,10 @@ void add_completion(ordered_json& line, const CompletionOutput& completion) {
   line["text"] = completion.text;
   line["token_ids"] = completion.token_ids;
   line["finish_reason"] = to_string(completion.finish_reason);
-  if (!completion.stop_reason.empty()) line["stop_reason"] = completion.stop_reason;
+  if (const auto* token_id = std::get_if<int32_t>(&completion.stop_reason))
+    line["stop_reason"] = *token_id;
+  if (const auto* text = std::get_if<std::string>(&completion.stop_reason))
+    line["stop_reason"] = *text;
   if (completion.logprobs.empty()) return;
   ordered_json& positions = line["logprobs"] = ordered_json::array();
   for (const PositionLogprobs& position : completion.logprobs) {

@@ -274,17 +274,20 @@ int bench_latency(const LatencyOptions& options) {
     line["latency_seconds"] = {
         {"median", percentile(latency, 0.5)}, {"p99", percentile(latency, 0.99)}, {"all", latency}};
     line["prefill_tokens_per_second"] = percentile(prefill, 0.5);
-    line["decode_tokens_per_second"] = percentile(decode, 0.5);
+    // A single token comes from the prefill.
+    if (options.output_len > 1) line["decode_tokens_per_second"] = percentile(decode, 0.5);
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
   fmt::print("{} on {}, {}; {} requests, {} tokens in, {} out; median of {}\n",
              bold(stdout, options.model), info.device, info.dtype, options.batch_size,
              options.input_len, options.output_len, options.num_iters);
-  print_table({{"latency", fmt::format("{:.3f} s", percentile(latency, 0.5))},
-               {"latency, p99", fmt::format("{:.3f} s", percentile(latency, 0.99))},
-               {"prefill", fmt::format("{:.1f} tok/s", percentile(prefill, 0.5))},
-               {"decode", fmt::format("{:.1f} tok/s", percentile(decode, 0.5))}});
+  std::vector<std::pair<std::string, std::string>> rows = {{"latency", fmt::format("{:.3f} s", percentile(latency, 0.5))},
+                 {"latency, p99", fmt::format("{:.3f} s", percentile(latency, 0.99))},
+                 {"prefill", fmt::format("{:.1f} tok/s", percentile(prefill, 0.5))}};
+  if (options.output_len > 1)
+    rows.emplace_back("decode", fmt::format("{:.1f} tok/s", percentile(decode, 0.5)));
+  print_table(rows);
   return kExitOk;
 }
 

@@ -30,7 +30,7 @@ TEST_P(Engine, GeneratesMaxTokens) {
   ASSERT_EQ(output.outputs.size(), 1u);
   EXPECT_EQ(output.outputs[0].token_ids, greedy_tokens(prompt_of(9), 7));
   EXPECT_EQ(output.outputs[0].finish_reason, FinishReason::kLength);
-  EXPECT_EQ(output.outputs[0].stop_reason, "");
+  EXPECT_EQ(output.outputs[0].stop_reason, StopReason());
   EXPECT_GT(output.metrics.time_to_first_token, 0);
   EXPECT_GE(output.metrics.time_to_finish, output.metrics.time_to_first_token);
 }
@@ -43,7 +43,7 @@ TEST_P(Engine, StopsAtEosAndKeepsIt) {
   const RequestOutput output = run_one(*engine.core, prompt_of(9), params);
   EXPECT_EQ(output.outputs[0].token_ids, Ids(expected.begin(), expected.begin() + 4));
   EXPECT_EQ(output.outputs[0].finish_reason, FinishReason::kStop);
-  EXPECT_EQ(output.outputs[0].stop_reason, "");
+  EXPECT_EQ(output.outputs[0].stop_reason, StopReason());
 }
 
 TEST_P(Engine, StopsAtAStopTokenEvenWhereEosIsIgnored) {
@@ -54,7 +54,7 @@ TEST_P(Engine, StopsAtAStopTokenEvenWhereEosIsIgnored) {
   const RequestOutput output = run_one(*engine.core, prompt_of(9), params);
   EXPECT_EQ(output.outputs[0].token_ids, Ids(expected.begin(), expected.begin() + 5));
   EXPECT_EQ(output.outputs[0].finish_reason, FinishReason::kStop);
-  EXPECT_EQ(output.outputs[0].stop_reason, "token " + std::to_string(expected[4]));
+  EXPECT_EQ(output.outputs[0].stop_reason, StopReason(expected[4]));
 }
 
 TEST_P(Engine, NeitherEosNorStopTokensComeBeforeMinTokens) {

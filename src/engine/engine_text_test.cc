@@ -141,7 +141,7 @@ TEST(EngineStopStrings, EndTheTextBeforeThemAndHoldBackWhatMayBecomeThem) {
   const CompletionOutput last = last_of(outputs);
   EXPECT_EQ(last.text, "it was ");
   EXPECT_EQ(last.finish_reason, FinishReason::kStop);
-  EXPECT_EQ(last.stop_reason, "the end");
+  EXPECT_EQ(last.stop_reason, StopReason("the end"));
   EXPECT_EQ(last.token_ids, ids_of("it was the end"));
   for (const RequestOutput& output : outputs) {
     EXPECT_EQ(std::string("it was ").rfind(output.outputs[0].text, 0), 0u)
@@ -170,7 +170,7 @@ TEST(EngineStopStrings, ThatOnlyBeganBelongToTheText) {
   params.stop = {"the end"};
   const auto by_eos = last_of(recite(ids_of("it was the en"), params));
   EXPECT_EQ(by_eos.text, "it was the en");
-  EXPECT_EQ(by_eos.stop_reason, "");
+  EXPECT_EQ(by_eos.stop_reason, StopReason());
   params.max_tokens = 9;
   const auto by_length = last_of(recite(ids_of("it was the end"), params));
   EXPECT_EQ(by_length.text, "it was th");
@@ -227,7 +227,7 @@ TEST(EngineText, ARowWithoutADistributionEndsItsRequestAlone) {
   const CompletionOutput& last = outputs.at(0).outputs[0];
   EXPECT_EQ(last.text, "ab");
   EXPECT_EQ(last.finish_reason, FinishReason::kAbort);
-  EXPECT_EQ(last.stop_reason, "the model's logits leave no token to draw");
+  EXPECT_EQ(last.stop_reason, StopReason("the model's logits leave no token to draw"));
 }
 
 }  // namespace

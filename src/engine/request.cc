@@ -147,7 +147,7 @@ bool Request::stops_at(Completion& completion, int32_t token_id) const {
   if (num_output < params_.min_tokens) return false;
   if (!params_.ignore_eos && contains(context_.eos_token_ids, token_id)) return true;
   if (!contains(params_.stop_token_ids, token_id)) return false;
-  completion.stop_reason = fmt::format("token {}", token_id);
+  completion.stop_reason = token_id;
   return true;
 }
 

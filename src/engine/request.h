@@ -34,7 +34,7 @@ struct Completion : Sequence {
   std::string text;
   std::vector<PositionLogprobs> logprobs;
   FinishReason finish_reason = FinishReason::kNone;
-  std::string stop_reason;
+  StopReason stop_reason;
   Phase phase = Phase::kNone;
   int batch_index = 0;  // in the last step submitted with it
 
