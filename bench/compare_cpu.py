@@ -2,7 +2,8 @@
 """Compares nanovllm with llama.cpp and ik_llama.cpp on this CPU, round by round, and prints medians and ratios.
 
 The peers are programs of yours: build them for this machine and convert the same model with llama.cpp's
-convert_hf_to_gguf.py --outtype bf16. Every round runs each engine once on each case, so that a noisy neighbour hits all.
+convert_hf_to_gguf.py --outtype bf16. Every round runs each engine once on each case (twice up to the first token: the first one warms page cache and memory), so
+that a noisy neighbour hits all.
 
   bench/compare_cpu.py MODEL_DIR --gguf MODEL.gguf --llama DIR_WITH_LLAMA_BENCH --ik DIR_WITH_IKS_LLAMA_BENCH
 """
@@ -31,7 +32,9 @@ SCRATCH = tempfile.TemporaryDirectory()  # some engines leave logs where they ru
 
 
 def run(command):
-    return subprocess.run([str(c) for c in command], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, cwd=SCRATCH.name)
+    # A model of random weights may write half a character.
+    return subprocess.run([str(c) for c in command], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=True,
+                          cwd=SCRATCH.name)
 
 
 def output_of(command):
@@ -40,9 +43,10 @@ def output_of(command):
 
 def nanovllm(args, batch, prompt, output, phase):
     # A KV cache of what the case needs, as the peers get one: then the warmup touches all of it, as theirs do.
-    blocks = batch * -(-(prompt + output) // 256)
+    blocks = batch * -(-(prompt + output - 1) // 256)  # the last token is never read
     line = output_of([args.nanovllm, "bench", "latency", args.model, "--batch-size", batch, "--input-len", prompt, "--output-len", output,
-                      "--num-kvcache-blocks", blocks, "--num-warmup", 1, "--num-iters", 1, "--num-threads", args.threads, "--json", "-q"])
+                      "--num-kvcache-blocks", blocks, "--num-warmup", 1, "--num-iters", 1, "--num-threads", args.threads, "--json",
+                      "-q"])
     return json.loads(line)[f"{phase}_tokens_per_second"]
 
 

@@ -31,9 +31,9 @@ size_t num_tokens(const RequestOutput& output) {
 }
 
 std::string describe(const StopReason& reason) {
-  if (const auto* token_id = std::get_if<int32_t>(&reason)) return fmt::format("at token {}", *token_id);
-  if (const auto* text = std::get_if<std::string>(&reason)) return fmt::format("at \"{}\"", *text);
-  return "for no reason";
+  if (const auto* id = std::get_if<int32_t>(&reason)) return fmt::format("token {}", *id);
+  if (const auto* text = std::get_if<std::string>(&reason)) return fmt::format("\"{}\"", *text);
+  return "no reason";
 }
 
 // An aborted completion is a beginning of what it would have been.
@@ -51,7 +51,7 @@ void check_repetition(const CompletionOutput& got, const CompletionOutput& first
   }
   if (!whole) return;
   expect(got.finish_reason == first.finish_reason && got.stop_reason == first.stop_reason,
-         "its repetition ended by \"{}\" {} instead of \"{}\" {}", to_string(got.finish_reason),
+         "its repetition ended by \"{}\" ({}) instead of \"{}\" ({})", to_string(got.finish_reason),
          describe(got.stop_reason), to_string(first.finish_reason), describe(first.stop_reason));
   expect(got.text == first.text, "its repetition gave the text \"{}\" instead of \"{}\"", got.text,
          first.text);

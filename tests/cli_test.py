@@ -240,7 +240,7 @@ class Generate(unittest.TestCase):
         self.assertEqual([[name for name in output if name != "stop_reason"] for output in line["outputs"]], [fields] * 2)
         self.assertEqual([output["index"] for output in line["outputs"]], [0, 1])
         text = run("generate", "--help").stdout
-        for name in (*line, *fields):
+        for name in (*line, *fields, "stop_reason"):
             self.assertIn(name, text)
 
     def test_seed_minus_one_is_no_seed(self):
@@ -487,9 +487,14 @@ class OtherCommands(unittest.TestCase):
         self.assertGreater(facts["output_tokens_per_second"], 0)
         facts = json.loads(run("bench", "latency", MODEL, "--input-len", "16", "--output-len", "4", "-q", "--json").stdout)
         self.assertGreater(facts["decode_tokens_per_second"], 0)
-        result = run("bench", "latency", MODEL, "--input-len", "16", "--output-len", "1", "-q", "--json")
-        self.assertNotIn("decode_tokens_per_second", json.loads(result.stdout))
-        self.assertNotIn("decode", run("bench", "latency", MODEL, "--input-len", "16", "--output-len", "1", "-q").stdout)
+        # One token is no decode: it comes from the prefill.
+        for command, shown, left_out in (("latency", "prefill", "decode"), ("throughput", "to first token", "per output token")):
+            one = ["bench", command, MODEL, "--input-len", "16", "--output-len", "1", "-q"]
+            one += ["--num-prompts", "3"] if command == "throughput" else []
+            table, facts = run(*one).stdout, json.loads(run(*one, "--json").stdout)
+            self.assertIn(shown, table)
+            self.assertNotIn(left_out, table)
+            self.assertFalse({"decode_tokens_per_second", "tpot_seconds"} & set(facts))
         for command in ("latency", "throughput"):
             result = run("bench", command, MODEL, "--input-len", "16", "--output-len", "49", "--max-model-len", "64")
             self.assertEqual(result.returncode, 2, result.stdout)

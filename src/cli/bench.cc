@@ -209,26 +209,32 @@ int bench_throughput(const ThroughputOptions& options) {
   line["requests_per_second"] = per_second(static_cast<int64_t>(result.outputs.size()));
   line["ttft_seconds"] = {
       {"mean", mean(ttft)}, {"p50", percentile(ttft, 0.5)}, {"p99", percentile(ttft, 0.99)}};
-  line["tpot_seconds"] = {
-      {"mean", mean(tpot)}, {"p50", percentile(tpot, 0.5)}, {"p99", percentile(tpot, 0.99)}};
+  if (!tpot.empty()) {
+    line["tpot_seconds"] = {
+        {"mean", mean(tpot)}, {"p50", percentile(tpot, 0.5)}, {"p99", percentile(tpot, 0.99)}};
+  }
   line["preemptions"] = preemptions;
   if (options.json) {
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
   fmt::print("{} on {}, {}\n", bold(stdout, options.model), info.device, info.dtype);
-  print_table(
-      {{"requests", fmt::format("{}", result.outputs.size())},
-       {"input tokens", fmt::format("{}", input_tokens)},
-       {"output tokens", fmt::format("{}", output_tokens)},
-       {"time", fmt::format("{:.2f} s", result.seconds)},
-       {"output throughput", fmt::format("{:.1f} tok/s", per_second(output_tokens))},
-       {"total throughput", fmt::format("{:.1f} tok/s", per_second(input_tokens + output_tokens))},
-       {"time to first token, mean", fmt::format("{:.3f} s", mean(ttft))},
-       {"time to first token, p99", fmt::format("{:.3f} s", percentile(ttft, 0.99))},
-       {"time per output token, mean", fmt::format("{:.2f} ms", 1e3 * mean(tpot))},
-       {"time per output token, p99", fmt::format("{:.2f} ms", 1e3 * percentile(tpot, 0.99))},
-       {"preemptions", fmt::format("{}", preemptions)}});
+  std::vector<std::pair<std::string, std::string>> rows = {
+      {"requests", fmt::format("{}", result.outputs.size())},
+      {"input tokens", fmt::format("{}", input_tokens)},
+      {"output tokens", fmt::format("{}", output_tokens)},
+      {"time", fmt::format("{:.2f} s", result.seconds)},
+      {"output throughput", fmt::format("{:.1f} tok/s", per_second(output_tokens))},
+      {"total throughput", fmt::format("{:.1f} tok/s", per_second(input_tokens + output_tokens))},
+      {"time to first token, mean", fmt::format("{:.3f} s", mean(ttft))},
+      {"time to first token, p99", fmt::format("{:.3f} s", percentile(ttft, 0.99))},
+      {"preemptions", fmt::format("{}", preemptions)}};
+  if (!tpot.empty()) {
+    rows.emplace_back("time per output token, mean", fmt::format("{:.2f} ms", 1e3 * mean(tpot)));
+    rows.emplace_back("time per output token, p99",
+                      fmt::format("{:.2f} ms", 1e3 * percentile(tpot, 0.99)));
+  }
+  print_table(rows);
   return kExitOk;
 }
 
@@ -282,9 +288,10 @@ int bench_latency(const LatencyOptions& options) {
   fmt::print("{} on {}, {}; {} requests, {} tokens in, {} out; median of {}\n",
              bold(stdout, options.model), info.device, info.dtype, options.batch_size,
              options.input_len, options.output_len, options.num_iters);
-  std::vector<std::pair<std::string, std::string>> rows = {{"latency", fmt::format("{:.3f} s", percentile(latency, 0.5))},
-                 {"latency, p99", fmt::format("{:.3f} s", percentile(latency, 0.99))},
-                 {"prefill", fmt::format("{:.1f} tok/s", percentile(prefill, 0.5))}};
+  std::vector<std::pair<std::string, std::string>> rows = {
+      {"latency", fmt::format("{:.3f} s", percentile(latency, 0.5))},
+      {"latency, p99", fmt::format("{:.3f} s", percentile(latency, 0.99))},
+      {"prefill", fmt::format("{:.1f} tok/s", percentile(prefill, 0.5))}};
   if (options.output_len > 1)
     rows.emplace_back("decode", fmt::format("{:.1f} tok/s", percentile(decode, 0.5)));
   print_table(rows);

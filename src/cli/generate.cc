@@ -310,11 +310,12 @@ Command add_generate(CLI::App& app) {
   add_trace_option(app, options->engine);
   app.footer(
       "Result lines hold index (which request, from 0), text, token_ids, finish_reason (stop,\n"
-      "length, abort), stop_reason where a stop text or token (its id) ended it,\n"
-      "num_prompt_tokens and num_cached_tokens, and logprobs and prompt_logprobs where asked\n"
-      "for; they come in the order in which requests finish. With n > 1, the list \"outputs\" holds index, text,\n"
-      "token_ids, finish_reason and logprobs of each completion instead. Of a refused request\n"
-      "the line holds index and error.\n"
+      "length, abort), stop_reason (the stop text, the stop token's id or why the engine\n"
+      "aborted it, where there is one), num_prompt_tokens and num_cached_tokens, and logprobs\n"
+      "and prompt_logprobs where asked for; they come in the order in which requests finish.\n"
+      "With n > 1, the list \"outputs\" holds index, text, token_ids, finish_reason, stop_reason\n"
+      "and logprobs of each completion instead. Of a refused request the line holds index and\n"
+      "error.\n"
       "Prompts given with -p are answered in plain text, with log-probabilities as a table; the\n"
       "text of a single one appears as it comes where the output is a terminal.\n"
       "Ctrl-C ends cleanly with what is done so far.\n"

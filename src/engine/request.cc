@@ -122,6 +122,8 @@ void Request::receive(Completion& completion, bool sampled, SequenceOutput&& out
     append_token(completion, output.sampled);
   } else {
     end(completion, FinishReason::kAbort);
+    // Ending it may have shown text that was held back, and a stop string in it.
+    if (completion.finish_reason != FinishReason::kAbort) return;
     completion.stop_reason = "the model's logits leave no token to draw";
   }
 }
