@@ -219,6 +219,12 @@ class Generate(unittest.TestCase):
         self.assertEqual((cut["finish_reason"], cut["stop_reason"]), ("stop", word))
         self.assertEqual(cut["text"], whole[: whole.index(word)])
 
+    def test_null_asks_for_as_many_tokens_as_fit(self):
+        request = {"prompt": "Once", "sampling_params": {"max_tokens": None, "ignore_eos": True}}
+        line = lines(run("generate", MODEL, "--input", "-", "-q", "--max-model-len", "64", stdin=json.dumps(request)).stdout)[0]
+        self.assertEqual(line["finish_reason"], "length")
+        self.assertEqual(line["num_prompt_tokens"] + len(line["token_ids"]), 64)
+
     def test_the_reason_of_a_stop_token_is_its_id(self):
         args = ("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL)
         token_id = lines(run(*args).stdout)[0]["token_ids"][2]
@@ -409,8 +415,10 @@ class Generate(unittest.TestCase):
         _, error = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, error)
         results = lines(target.read_text())
-        self.assertGreater(len(results), 0)
-        self.assertLess(sum(r["finish_reason"] == "length" for r in results), 400)
+        self.assertTrue(all(r["token_ids"] for r in results))
+        done = sum(r["finish_reason"] == "length" for r in results)
+        self.assertTrue(0 < done < 400, done)
+        self.assertIn(f"nanovllm: interrupted: {done} done, {len(results) - done} cut short, the others not begun\n", error)
 
     def test_trace_is_valid_json_with_steps_and_requests(self):
         trace = self.path("trace.json")

@@ -32,7 +32,7 @@ struct SamplingParams {
   std::map<int32_t, float> logit_bias = {};
   std::optional<uint64_t> seed = {};  // same seed, prompt and parameters: same tokens; completion i
                                       // of n draws with seed + i
-  int max_tokens = 64;                // >= 1
+  int max_tokens = 64;                // >= 1; more than fit in max_model_len are as many as fit
   int min_tokens = 0;                 // no EOS or stop token before so many tokens
   bool ignore_eos = false;            // go on after the EOS token
   std::vector<std::string> stop = {};        // texts that end the output (not part of it)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -56,11 +57,12 @@ void read(const json& value, std::string_view name, std::optional<T>& out) {
 }
 
 void read(const json& value, std::string_view name, std::vector<int32_t>& out) {
+  out.clear();
+  if (value.is_null()) return;
   if (!value.is_array()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be a list of token ids, got {}", name,
                 shown(value));
   }
-  out.clear();
   for (const json& item : value) out.push_back(integer_value<int32_t>(item, name));
 }
 
@@ -83,11 +85,12 @@ void read(const json& value, std::string_view name, std::vector<std::string>& ou
 }
 
 void read(const json& value, std::string_view name, std::map<int32_t, float>& out) {
+  out.clear();
+  if (value.is_null()) return;
   if (!value.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be an object token id -> bias, got {}", name,
                 shown(value));
   }
-  out.clear();
   for (const auto& [key, bias] : value.items()) {
     int32_t id = 0;
     const char* const end = key.data() + key.size();
@@ -107,6 +110,14 @@ void read_seed(SamplingParams& params, const json& value, std::string_view name)
   // A comparison of json with -1 would take 2^64-1 for it.
   const bool none = value.is_number_integer() && !value.is_number_unsigned() && value == -1;
   read(none ? json() : value, name, params.seed);
+}
+
+// vLLM's: null is as many as fit.
+void read_max_tokens(SamplingParams& params, const json& value, std::string_view name) {
+  if (value.is_null())
+    params.max_tokens = std::numeric_limits<int>::max();
+  else
+    read(value, name, params.max_tokens);
 }
 
 using Setter = std::function<void(SamplingParams&, const json&, std::string_view)>;
@@ -131,7 +142,7 @@ const std::map<std::string_view, Setter>& setters() {
       {"repetition_penalty", setter(&P::repetition_penalty)},
       {"logit_bias", setter(&P::logit_bias)},
       {"seed", read_seed},
-      {"max_tokens", setter(&P::max_tokens)},
+      {"max_tokens", read_max_tokens},
       {"min_tokens", setter(&P::min_tokens)},
       {"ignore_eos", setter(&P::ignore_eos)},
       {"stop", setter(&P::stop)},
@@ -170,6 +181,7 @@ void add_completion(ordered_json& line, const CompletionOutput& completion) {
 }  // namespace
 
 void update_sampling_params(SamplingParams& params, const json& object) {
+  if (object.is_null()) return;
   if (!object.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "sampling_params must be an object, got {}",
                 shown(object));

@@ -51,6 +51,25 @@ TEST(RequestLine, TakesEverySeedOf64BitsAndMinusOneAsNone) {
   }
 }
 
+TEST(RequestLine, TakesNullForWhatVllmTakesNoneFor) {
+  SamplingParams defaults;
+  defaults.stop_token_ids = {5};
+  defaults.logit_bias[3] = 1;
+  defaults.stop = {"x"};
+  const SamplingParams params =
+      parse_request_line(R"({"prompt": "x", "sampling_params": {"max_tokens": null, "stop": null,
+          "stop_token_ids": null, "logit_bias": null, "logprobs": null}})",
+                         defaults)
+          .params;
+  EXPECT_EQ(params.max_tokens, std::numeric_limits<int>::max());
+  EXPECT_TRUE(params.stop_token_ids.empty() && params.logit_bias.empty() && params.stop.empty());
+  EXPECT_EQ(params.logprobs, std::nullopt);
+  EXPECT_EQ(parse_request_line(R"({"prompt": "x", "sampling_params": null})", defaults).params.stop,
+            defaults.stop);
+  EXPECT_THROW(parse_request_line(R"({"prompt": "x", "sampling_params": {"n": null}})", defaults),
+               Error);
+}
+
 TEST(RequestLine, RefusesNestingThatWouldExhaustTheStack) {
   const std::string sentence = "the request: JSON nested deeper than 64 levels";
   EXPECT_EQ(refusal(nested(1'000'000)), sentence);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -141,25 +142,27 @@ class Generation {
   int run() {
     sink_.open();
     const InterruptGuard guard;
-    bool interrupted = false;
     while (true) {
-      if (!interrupted) feed();
+      if (!interrupted_) feed();
       if (!engine_.is_finished()) {
         handle(engine_.step());
         if (options_.log_steps) log_step(num_steps_++, engine_);
         progress_.update(num_done_, engine_.last_step());
-      } else if (interrupted || source_.at_end()) {
+      } else if (interrupted_ || source_.at_end()) {
         break;
       }
-      if (InterruptGuard::interrupted() && !interrupted) {
-        interrupted = true;
+      if (InterruptGuard::interrupted() && !interrupted_) {
+        interrupted_ = true;
         for (const auto& [id, index] : index_of_) engine_.abort_request(id);
       }
     }
     progress_.finish();
     engine_.finish_trace();
-    if (interrupted) print_message("nanovllm: interrupted; what was done so far is written\n");
-    if (interrupted) return kExitInterrupted;
+    if (interrupted_) {
+      print_message("nanovllm: interrupted: {} done, {} cut short, the others not begun\n",
+                    num_done_, num_cut_short_);
+      return kExitInterrupted;
+    }
     return num_failed_ > 0 ? kExitSomeFailed : kExitOk;
   }
 
@@ -203,7 +206,12 @@ class Generation {
       if (!output.finished) continue;
       const int64_t index = index_of_.at(output.request_id);
       index_of_.erase(output.request_id);
-      ++num_done_;
+      const Progressed progressed = how_far(output);
+      if (progressed == Progressed::kNotAtAll) {
+        if (!json_) print_in_order(index, "");
+        continue;
+      }
+      ++(progressed == Progressed::kPartly ? num_cut_short_ : num_done_);
       if (json_) {
         progress_.clear();
         write_line(result_line(index, output));
@@ -217,6 +225,21 @@ class Generation {
         print_in_order(index, std::move(text));
       }
     }
+  }
+
+  enum class Progressed { kNotAtAll, kPartly, kToTheEnd };
+
+  // What a Ctrl-C left of a request; without one all come to their ends.
+  Progressed how_far(const RequestOutput& output) const {
+    if (!interrupted_) return Progressed::kToTheEnd;
+    const auto cut = [](const CompletionOutput& completion) {
+      return completion.finish_reason == FinishReason::kAbort;
+    };
+    const auto empty = [](const CompletionOutput& completion) {
+      return completion.token_ids.empty();
+    };
+    if (std::ranges::none_of(output.outputs, cut)) return Progressed::kToTheEnd;
+    return std::ranges::all_of(output.outputs, empty) ? Progressed::kNotAtAll : Progressed::kPartly;
   }
 
   void stream(const RequestOutput& output) {
@@ -248,9 +271,11 @@ class Generation {
   std::map<int64_t, std::string> finished_;
   int64_t next_printed_ = 0;
   int64_t num_done_ = 0;
+  int64_t num_cut_short_ = 0;  // by a Ctrl-C
   int64_t num_steps_ = 0;
   int64_t num_failed_ = 0;
   bool prompt_shown_ = false;  // while streaming
+  bool interrupted_ = false;
 };
 
 // Flags are refused before anything is loaded, whatever the model's own defaults are.
