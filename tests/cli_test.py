@@ -429,6 +429,11 @@ class Generate(unittest.TestCase):
         self.assertGreaterEqual(len(events), 8)
         self.assertTrue({"X", "C"} <= {event["ph"] for event in events})
 
+    def test_log_steps_knows_a_prompt_of_one_token(self):
+        steps = run("generate", MODEL, "-q", "--log-steps", "-p", "The", *SMALL).stderr.splitlines()
+        self.assertRegex(steps[0], r"^step 0: 1 prefill \(1 tokens\), 0 decode; blocks \d+/\d+; 0:0\+1$")
+        self.assertRegex(steps[1], r"^step 1: 0 prefill \(0 tokens\), 1 decode; blocks \d+/\d+; \| 0$")
+
     def test_log_steps_shows_prefill_and_decode(self):
         result = run("generate", MODEL, "-q", "--log-steps", "-p", "Once upon a time", *SMALL)
         self.assertIn("prefill", result.stderr)

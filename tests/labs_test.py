@@ -16,7 +16,7 @@ class Labs(unittest.TestCase):
         for page in pages:
             text = page.read_text(encoding="utf-8")
             for script in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
-                script = script.replace("build/nanovllm", str(BINARY))
+                script = re.sub(r"build(-cuda)?/nanovllm", str(BINARY), script)
                 result = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
                 self.assertEqual(result.returncode, 0, f"{page.name}: {result.stderr}")
                 # Which steps there are depends on the engine alone, never on the processor: they must be the page's.

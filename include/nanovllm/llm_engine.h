@@ -37,6 +37,7 @@ struct ScheduledRequest {
   int num_new_tokens = 0;       // tokens computed by the step
   int num_cached_tokens = 0;    // prompt tokens that came from the prefix cache
   bool sampled = false;         // whether the step drew its next token
+  bool decode = false;          // whether what it computed was the token drawn last, not a prompt
 };
 
 // Facts about a loaded engine, as `nanovllm info` shows them.

@@ -21,7 +21,7 @@ void log_step(int64_t number, const LLMEngine& engine) {
   std::string prefills, decodes;
   int num_prefills = 0, num_decodes = 0;
   for (const ScheduledRequest& request : engine.last_schedule()) {
-    if (request.num_new_tokens == 1 && request.sampled) {
+    if (request.decode) {
       ++num_decodes;
       decodes += fmt::format(" {}", name(request));
       continue;

@@ -65,6 +65,7 @@ class EngineCore {
       int num_new_tokens;
       int num_preemptions;  // of the sequence then; its blocks are others when it has more now
       bool sampled;
+      bool decode = false;
     };
     std::vector<Entry> entries;
     StepStats stats;
