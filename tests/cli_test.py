@@ -418,7 +418,7 @@ class Generate(unittest.TestCase):
         self.assertTrue(all(r["token_ids"] for r in results))
         done = sum(r["finish_reason"] == "length" for r in results)
         self.assertTrue(0 < done < 400, done)
-        self.assertIn(f"nanovllm: interrupted: {done} done, {len(results) - done} cut short, the others not begun\n", error)
+        self.assertIn(f"nanovllm: interrupted: {done} done, {len(results) - done} cut short, no others begun\n", error)
 
     def test_trace_is_valid_json_with_steps_and_requests(self):
         trace = self.path("trace.json")

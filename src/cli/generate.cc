@@ -159,8 +159,8 @@ class Generation {
     progress_.finish();
     engine_.finish_trace();
     if (interrupted_) {
-      print_message("nanovllm: interrupted: {} done, {} cut short, the others not begun\n",
-                    num_done_, num_cut_short_);
+      print_message("nanovllm: interrupted: {} done, {} cut short, no others begun\n", num_done_,
+                    num_cut_short_);
       return kExitInterrupted;
     }
     return num_failed_ > 0 ? kExitSomeFailed : kExitOk;
@@ -239,7 +239,9 @@ class Generation {
       return completion.token_ids.empty();
     };
     if (std::ranges::none_of(output.outputs, cut)) return Progressed::kToTheEnd;
-    return std::ranges::all_of(output.outputs, empty) ? Progressed::kNotAtAll : Progressed::kPartly;
+    // A streamed one's output holds only what is new, and something had been shown.
+    return !streaming_ && std::ranges::all_of(output.outputs, empty) ? Progressed::kNotAtAll
+                                                                     : Progressed::kPartly;
   }
 
   void stream(const RequestOutput& output) {
