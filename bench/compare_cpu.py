@@ -2,8 +2,8 @@
 """Compares nanovllm with llama.cpp and ik_llama.cpp on this CPU, round by round, and prints medians and ratios.
 
 The peers are programs of yours: build them for this machine and convert the same model with llama.cpp's
-convert_hf_to_gguf.py --outtype bf16. Every round runs each engine once on each case (twice up to the first token: the first one warms page cache and memory), so
-that a noisy neighbour hits all.
+convert_hf_to_gguf.py --outtype bf16. Every round runs each engine once on each case, so that a noisy neighbour hits
+all; up to the first token each is started twice, and the second start counts.
 
   bench/compare_cpu.py MODEL_DIR --gguf MODEL.gguf --llama DIR_WITH_LLAMA_BENCH --ik DIR_WITH_IKS_LLAMA_BENCH
 """

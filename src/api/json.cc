@@ -57,19 +57,17 @@ void read(const json& value, std::string_view name, std::optional<T>& out) {
 }
 
 void read(const json& value, std::string_view name, std::vector<int32_t>& out) {
-  out.clear();
-  if (value.is_null()) return;
   if (!value.is_array()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be a list of token ids, got {}", name,
                 shown(value));
   }
+  out.clear();
   for (const json& item : value) out.push_back(integer_value<int32_t>(item, name));
 }
 
 // A text or a list of texts, as the OpenAI API has `stop`.
 void read(const json& value, std::string_view name, std::vector<std::string>& out) {
   out.clear();
-  if (value.is_null()) return;
   const json list = value.is_string() ? json::array({value}) : value;
   if (!list.is_array()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be a text or a list of texts, got {}", name,
@@ -85,12 +83,11 @@ void read(const json& value, std::string_view name, std::vector<std::string>& ou
 }
 
 void read(const json& value, std::string_view name, std::map<int32_t, float>& out) {
-  out.clear();
-  if (value.is_null()) return;
   if (!value.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be an object token id -> bias, got {}", name,
                 shown(value));
   }
+  out.clear();
   for (const auto& [key, bias] : value.items()) {
     int32_t id = 0;
     const char* const end = key.data() + key.size();
@@ -129,6 +126,17 @@ Setter setter(Member SamplingParams::*member) {
   };
 }
 
+// The same for what null empties, as None does in vLLM.
+template <typename Member>
+Setter nullable(Member SamplingParams::*member) {
+  return [member](SamplingParams& params, const json& value, std::string_view name) {
+    if (value.is_null())
+      params.*member = {};
+    else
+      read(value, name, params.*member);
+  };
+}
+
 const std::map<std::string_view, Setter>& setters() {
   using P = SamplingParams;
   static const std::map<std::string_view, Setter> table = {
@@ -140,13 +148,13 @@ const std::map<std::string_view, Setter>& setters() {
       {"presence_penalty", setter(&P::presence_penalty)},
       {"frequency_penalty", setter(&P::frequency_penalty)},
       {"repetition_penalty", setter(&P::repetition_penalty)},
-      {"logit_bias", setter(&P::logit_bias)},
+      {"logit_bias", nullable(&P::logit_bias)},
       {"seed", read_seed},
       {"max_tokens", read_max_tokens},
       {"min_tokens", setter(&P::min_tokens)},
       {"ignore_eos", setter(&P::ignore_eos)},
-      {"stop", setter(&P::stop)},
-      {"stop_token_ids", setter(&P::stop_token_ids)},
+      {"stop", nullable(&P::stop)},
+      {"stop_token_ids", nullable(&P::stop_token_ids)},
       {"include_stop_str_in_output", setter(&P::include_stop_str_in_output)},
       {"skip_special_tokens", setter(&P::skip_special_tokens)},
       {"logprobs", setter(&P::logprobs)},

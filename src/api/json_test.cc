@@ -81,6 +81,8 @@ TEST(RequestLine, RefusesNestingThatWouldExhaustTheStack) {
 TEST(RequestLine, IsRefusedInOneShortSentence) {
   EXPECT_EQ(refusal("[1, 2]"), "a request must be a JSON object, got an array");
   EXPECT_EQ(refusal(R"({"prompt": [1, 2]})"), "\"prompt\" must be a text, got an array");
+  EXPECT_EQ(refusal(R"({"prompt_token_ids": null})"),
+            "prompt_token_ids must be a list of token ids, got null");
   EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"logit_bias": {"12abc": 1}}})"),
             "logit_bias has the key \"12abc\", expected a token id");
   EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"seed": -2}})"),

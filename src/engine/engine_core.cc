@@ -208,10 +208,9 @@ std::vector<RequestOutput> EngineCore::take_outputs() {
 
 void EngineCore::count(InFlightStep& step) {
   StepStats& stats = step.stats;
-  for (auto& entry : step.entries) {
-    entry.decode = entry.sampled && entry.num_new_tokens == 1 &&
-                   entry.num_computed_tokens >= entry.completion->num_prompt_tokens;
-    (entry.decode ? stats.num_decode_tokens : stats.num_prefill_tokens) += entry.num_new_tokens;
+  for (const auto& entry : step.entries) {
+    (entry.is_decode() ? stats.num_decode_tokens : stats.num_prefill_tokens) +=
+        entry.num_new_tokens;
   }
   stats.num_running = static_cast<int>(scheduler_.running().size());
   stats.num_waiting = static_cast<int>(scheduler_.waiting().size());
@@ -233,7 +232,7 @@ void EngineCore::report(const InFlightStep& step) {
                               .num_new_tokens = entry.num_new_tokens,
                               .num_cached_tokens = entry.completion->num_cached_tokens,
                               .sampled = entry.sampled,
-                              .decode = entry.decode});
+                              .decode = entry.is_decode()});
   }
   if (parts_.trace) parts_.trace->add_step(begin, last_collected_at_, last_step_, last_schedule_);
 }

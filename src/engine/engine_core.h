@@ -65,7 +65,12 @@ class EngineCore {
       int num_new_tokens;
       int num_preemptions;  // of the sequence then; its blocks are others when it has more now
       bool sampled;
-      bool decode = false;
+
+      // Whether it computes the token drawn last, not a prompt.
+      bool is_decode() const {
+        return sampled && num_new_tokens == 1 &&
+               num_computed_tokens >= completion->num_prompt_tokens;
+      }
     };
     std::vector<Entry> entries;
     StepStats stats;

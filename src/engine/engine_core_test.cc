@@ -297,9 +297,11 @@ TEST_P(Engine, TellsWhatAStepComputed) {
   EXPECT_EQ(schedule[0].num_new_tokens, 1);
   EXPECT_EQ(schedule[0].num_computed_tokens, GetParam() == 1 ? 5 : 4);
   EXPECT_TRUE(schedule[0].sampled);
+  EXPECT_TRUE(schedule[0].decode);
   EXPECT_EQ(schedule[1].request_id, b);
   EXPECT_EQ(schedule[1].num_new_tokens, 11);
   EXPECT_FALSE(schedule[1].sampled);
+  EXPECT_FALSE(schedule[1].decode);
   const StepStats& stats = engine.core->last_step();
   EXPECT_EQ(stats.num_prefill_tokens, 11);
   EXPECT_EQ(stats.num_decode_tokens, 1);
