@@ -27,12 +27,14 @@ constexpr Shape kShapes[] = {{"qkv", 1024, 4096, DType::kBFloat16},
 
 constexpr int64_t kColdBytes = int64_t{256} << 20;
 
+// Of a normal distribution, as a model's weights nearly are.
 std::vector<uint16_t> random_bf16(int64_t n) {
   std::mt19937 rng(1);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> draws(1 << 16);
+  for (uint16_t& draw : draws) draw = to_bfloat16(normal(rng)).bits;
   std::vector<uint16_t> values(static_cast<size_t>(n));
-  // Signed numbers of magnitude 1/4 to 1.
-  for (uint16_t& value : values)
-    value = static_cast<uint16_t>((0x3e80 + rng() % 0x100) | rng() % 2 << 15);
+  for (uint16_t& value : values) value = draws[rng() % draws.size()];
   return values;
 }
 

@@ -292,7 +292,10 @@ TEST(Model, CountsParametersAndBytes) {
     const ModelConfig& config = rig->config();
     // A tied head is the embedding in a second layout.
     const int64_t head = config.tie_word_embeddings ? config.vocab_size * config.hidden_size : 0;
-    EXPECT_EQ(rig->model().weight_bytes(), (rig->model().num_parameters() + head) * 4);
+    // The CPU pads weights to whole panels.
+    const int64_t bytes = (rig->model().num_parameters() + head) * 4;
+    EXPECT_GE(rig->model().weight_bytes(), bytes);
+    EXPECT_LT(rig->model().weight_bytes(), bytes + bytes / 20);
   }
 }
 

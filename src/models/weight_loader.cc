@@ -110,7 +110,7 @@ void WeightLoader::linear(std::unique_ptr<LinearWeight>* out, std::vector<Matrix
     pieces.push_back(find(slice));
     size += pieces.back().rows * pieces.back().cols;
   }
-  weight_bytes_ += size * static_cast<int64_t>(size_of(context_.dtype));
+  linears_.push_back(out);
   std::vector<float> bias_values = bias ? find_bias(slices) : std::vector<float>();
   jobs_.push_back({size, [this, out, slices = std::move(slices), pieces = std::move(pieces),
                           values = std::move(bias_values)] {
@@ -239,6 +239,7 @@ WeightStorage WeightLoader::finish() {
     if (*product.out == nullptr) linear(product.out, {product.slice}, false);
   }
   run_in_parallel(jobs_, context_.num_loading_threads, [&] { upload_vectors(storage); });
+  for (const auto* linear : linears_) weight_bytes_ += (*linear)->bytes;
   for (const Table& table : tables_) context_.weights.release(table.name);
   context_.backend.finish_loading();
   return storage;

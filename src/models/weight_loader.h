@@ -52,7 +52,7 @@ class WeightLoader {
   WeightStorage finish();
 
   int64_t num_parameters() const { return num_parameters_; }  // of the whole model
-  int64_t weight_bytes() const { return weight_bytes_; }      // on this rank
+  int64_t weight_bytes() const { return weight_bytes_; }      // on this rank, once loaded
 
  private:
   struct Vector {
@@ -83,6 +83,7 @@ class WeightLoader {
 
   const ModelContext& context_;
   std::vector<Job> jobs_;
+  std::vector<const std::unique_ptr<LinearWeight>*> linears_;
   std::vector<Vector> vectors_;
   std::vector<Table> tables_;
   std::vector<TableProduct> table_products_;

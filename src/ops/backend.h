@@ -61,6 +61,7 @@ class LinearWeight {
   virtual ~LinearWeight() = default;
   int64_t in_features = 0;   // K
   int64_t out_features = 0;  // N
+  int64_t bytes = 0;         // of memory of its own, the bias aside
   DType dtype = DType::kBFloat16;
 };
 

@@ -61,14 +61,20 @@ class CpuBackend : public Backend {
                                          const int32_t* previous_ids) override;
 
  private:
-  char* linear_scratch(size_t bytes);
+  // Memory that grows to the most it was asked for.
+  class Scratch {
+   public:
+    char* get(size_t bytes);
+
+   private:
+    std::unique_ptr<Buffer> buffer_;
+  };
 
   Isa isa_;
   ThreadPool pool_;
   std::vector<RowSampler> row_samplers_;  // one a thread
   PagedAttention attention_{pool_, isa_};
-  // Packed activations of linear(); grows to what the largest call needs.
-  std::unique_ptr<Buffer> linear_scratch_;
+  Scratch packed_rows_, decoded_panels_;  // of linear()
 };
 
 }  // namespace nanovllm

@@ -1,6 +1,7 @@
 // y = x W^T + b: packing of weights and activations, and the division of a product into tasks.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -13,12 +14,20 @@ namespace nanovllm {
 namespace {
 
 struct CpuLinearWeight final : LinearWeight {
-  std::unique_ptr<Buffer> panels;  // see linear_kernels.h
+  std::unique_ptr<Buffer> panels;  // see linear_kernels.h and, if coded, coded_weights.h
   std::vector<float> bias;         // [N], padded to whole panels; or empty
   int64_t num_panels = 0;
   int64_t num_steps = 0;
+  // If coded, [num_panels], else empty.
+  std::vector<std::vector<WeightPatch>> patches;
+  std::vector<const WeightPatch*> panel_patches;  // where each panel's begin
 
-  int64_t panel_bytes() const { return num_steps * kPanelStepBytes; }
+  bool coded() const { return !panel_patches.empty(); }
+  int64_t plain_panel_bytes() const { return num_steps * kPanelStepBytes; }
+  int64_t coded_panel_bytes() const {
+    return kCodeTableBytes + num_steps / kUnitSteps * kUnitBytes;
+  }
+  int64_t panel_bytes() const { return coded() ? coded_panel_bytes() : plain_panel_bytes(); }
 };
 
 constexpr int64_t round_up(int64_t n, int64_t multiple) {
@@ -33,6 +42,7 @@ const LinearKernels& kernels_of(Isa isa) {
                                               linear_f32_portable,
                                               4,
                                               transpose_portable,
+                                              nullptr,
                                               bf16_to_f32_portable,
                                               f16_to_f32_portable,
                                               f32_to_bf16_portable};
@@ -43,6 +53,7 @@ const LinearKernels& kernels_of(Isa isa) {
                                           linear_f32_avx2,
                                           6,
                                           transpose_avx2,
+                                          nullptr,
                                           bf16_to_f32_avx2,
                                           f16_to_f32_avx2,
                                           f32_to_bf16_avx2};
@@ -52,6 +63,7 @@ const LinearKernels& kernels_of(Isa isa) {
                                             linear_f32_avx512,
                                             12,
                                             transpose_avx512,
+                                            code_panel_avx512,
                                             bf16_to_f32_avx2,
                                             f16_to_f32_avx2,
                                             f32_to_bf16_avx2};
@@ -61,6 +73,7 @@ const LinearKernels& kernels_of(Isa isa) {
                                                 linear_f32_avx512,
                                                 12,
                                                 transpose_avx512,
+                                                code_panel_avx512,
                                                 bf16_to_f32_avx2,
                                                 f16_to_f32_avx2,
                                                 f32_to_bf16_avx2};
@@ -70,6 +83,7 @@ const LinearKernels& kernels_of(Isa isa) {
                                          linear_f32_avx512,
                                          12,
                                          transpose_avx512,
+                                         code_panel_avx512,
                                          bf16_to_f32_avx2,
                                          f16_to_f32_avx2,
                                          f32_to_bf16_avx2};
@@ -133,9 +147,9 @@ void stage_row(const LinearKernels& kernels, const SourceRow& row, int64_t first
 }
 
 // Packs `rows` of `columns` elements, converted to `dtype` and padded with zeros to num_words words
-// of 4 bytes: out[w * rows.size() + r] = word w of row r.
+// of 4 bytes: out[w * rows.size() + r] = word w of row r. For past_caches see LinearKernels.
 void pack_rows(const LinearKernels& kernels, std::span<const SourceRow> rows, int64_t columns,
-               DType dtype, int64_t num_words, void* out) {
+               DType dtype, int64_t num_words, void* out, bool past_caches = false) {
   const int num_rows = static_cast<int>(rows.size());
   const int64_t per_word = 4 / static_cast<int64_t>(size_of(dtype));
   if (num_rows == 1) return stage_row(kernels, rows[0], 0, columns, dtype, num_words, out);
@@ -147,7 +161,7 @@ void pack_rows(const LinearKernels& kernels, std::span<const SourceRow> rows, in
   }();
   if (as_they_are) {
     for (int r = 0; r < num_rows; ++r) pointers[r] = rows[r].data;
-    kernels.transpose(pointers.data(), num_rows, num_words, out, num_rows);
+    kernels.transpose(pointers.data(), num_rows, num_words, out, num_rows, past_caches);
     return;
   }
   constexpr int64_t kChunkWords = 128;
@@ -160,7 +174,7 @@ void pack_rows(const LinearKernels& kernels, std::span<const SourceRow> rows, in
     for (int r = 0; r < num_rows; ++r)
       stage_row(kernels, rows[r], first, count, dtype, words, staged[r]);
     kernels.transpose(pointers.data(), num_rows, words,
-                      static_cast<char*>(out) + word * num_rows * 4, num_rows);
+                      static_cast<char*>(out) + word * num_rows * 4, num_rows, past_caches);
   }
 }
 
@@ -174,6 +188,66 @@ SourceRow row_of(std::span<const HostMatrix> pieces, int64_t n) {
     n -= piece.rows;
   }
   return {};
+}
+
+// Packs panels of a weight, each on its own.
+struct PanelPacker {
+  const LinearKernels& kernels;
+  std::span<const HostMatrix> pieces;
+  const CpuLinearWeight& weight;
+
+  void pack(int64_t panel, void* out, bool past_caches) const {
+    std::array<SourceRow, kPanelColumns> rows;
+    for (int i = 0; i < kPanelColumns; ++i) rows[i] = row_of(pieces, panel * kPanelColumns + i);
+    pack_rows(kernels, rows, weight.in_features, weight.dtype, weight.num_steps, out, past_caches);
+  }
+};
+
+// A patch costs a product of one row as much time as memory takes for some 200 bytes, and coding
+// saves 64 bytes in 128 weights. A weight with more patches than this stays plain; no single panel
+// may have more than 32 times as many.
+constexpr int64_t kWeightsPerPatch = 512;
+
+// Codes all panels, or returns false if that takes too many patches.
+bool pack_coded(ThreadPool& pool, const PanelPacker& packer, CpuLinearWeight& weight) {
+  struct Staging {
+    std::unique_ptr<Buffer> plain;
+    std::vector<WeightPatch> patches;
+  };
+  const int64_t bytes = weight.coded_panel_bytes();
+  const int64_t max_of_panel = weight.num_steps * kPanelColumns * 2 * 32 / kWeightsPerPatch;
+  const int64_t max_patches = weight.num_panels * max_of_panel / 32;
+  weight.panels = allocate_host(static_cast<size_t>(weight.num_panels * bytes));
+  std::vector<Staging> staging(static_cast<size_t>(pool.num_threads()));
+  for (Staging& of_thread : staging) {
+    of_thread.plain = allocate_host(static_cast<size_t>(weight.plain_panel_bytes()));
+    of_thread.patches.resize(static_cast<size_t>(max_of_panel) + 1);
+  }
+  std::vector<std::vector<WeightPatch>> patches(static_cast<size_t>(weight.num_panels));
+  std::atomic<int64_t> num_patches = 0;
+  pool.parallel_for(weight.num_panels, [&](int64_t panel, int thread) {
+    if (num_patches > max_patches) return;
+    auto& [plain, list] = staging[thread];
+    packer.pack(panel, plain->data(), false);
+    const int64_t count = packer.kernels.code_panel(
+        static_cast<const char*>(plain->data()), weight.num_steps,
+        static_cast<char*>(weight.panels->data()) + panel * bytes, list.data(), max_of_panel);
+    num_patches += count < 0 ? max_patches + 1 : count;
+    patches[panel].assign(list.begin(), list.begin() + std::max<int64_t>(count, 0) + 1);
+  });
+  if (num_patches > max_patches) return false;
+  weight.patches = std::move(patches);
+  weight.panel_patches.reserve(weight.patches.size());
+  for (const auto& list : weight.patches) weight.panel_patches.push_back(list.data());
+  return true;
+}
+
+void pack_plain(ThreadPool& pool, const PanelPacker& packer, CpuLinearWeight& weight) {
+  const int64_t bytes = weight.plain_panel_bytes();
+  weight.panels = allocate_host(static_cast<size_t>(weight.num_panels * bytes));
+  pool.parallel_for(weight.num_panels, [&](int64_t panel, int) {
+    packer.pack(panel, static_cast<char*>(weight.panels->data()) + panel * bytes, true);
+  });
 }
 
 }  // namespace
@@ -192,18 +266,15 @@ std::unique_ptr<LinearWeight> CpuBackend::make_linear(std::span<const HostMatrix
   const int64_t n = weight->out_features, k = weight->in_features;
   weight->num_panels = divide_up(n, kPanelColumns);
   weight->num_steps = round_up(dtype == DType::kBFloat16 ? divide_up(k, 2) : k, kStepMultiple);
-  weight->panels = allocate_host(static_cast<size_t>(weight->num_panels * weight->panel_bytes()));
   if (bias != nullptr) {
     weight->bias.assign(static_cast<size_t>(weight->num_panels * kPanelColumns), 0.0f);
     std::copy(bias, bias + n, weight->bias.begin());
   }
   const LinearKernels& kernels = kernels_of(isa_);
-  pool_.parallel_for(weight->num_panels, [&](int64_t panel, int) {
-    std::array<SourceRow, kPanelColumns> rows;
-    for (int i = 0; i < kPanelColumns; ++i) rows[i] = row_of(pieces, panel * kPanelColumns + i);
-    pack_rows(kernels, rows, k, dtype, weight->num_steps,
-              static_cast<char*>(weight->panels->data()) + panel * weight->panel_bytes());
-  });
+  const PanelPacker packer{kernels, pieces, *weight};
+  const bool may_code = dtype == DType::kBFloat16 && kernels.code_panel != nullptr;
+  if (!may_code || !pack_coded(pool_, packer, *weight)) pack_plain(pool_, packer, *weight);
+  weight->bytes = static_cast<int64_t>(weight->panels->bytes());
   return weight;
 }
 
@@ -286,16 +357,16 @@ Division divide(const CpuLinearWeight& weight, int64_t num_tiles, int num_thread
   // Enough that a thread which comes late costs little.
   const int64_t wanted = num_threads == 1 ? 1 : int64_t{4} * num_threads;
   Division d;
-  d.panels_per_task = std::clamp<int64_t>(weight.num_panels / wanted, 1,
-                                          std::max<int64_t>(1, kTaskBytes / weight.panel_bytes()));
+  d.panels_per_task = std::clamp<int64_t>(
+      weight.num_panels / wanted, 1, std::max<int64_t>(1, kTaskBytes / weight.plain_panel_bytes()));
   d.panel_tasks = divide_up(weight.num_panels, d.panels_per_task);
   d.tiles_per_task = divide_up(num_tiles, divide_up(wanted, d.panel_tasks));
   d.row_tasks = divide_up(num_tiles, d.tiles_per_task);
   return d;
 }
 
-LinearBlock make_block(const Product& p, const PackedRows& packed, const Division& d,
-                       int64_t task) {
+LinearBlock make_block(const Product& p, const PackedRows& packed, const Division& d, int64_t task,
+                       char* scratch) {
   const CpuLinearWeight& w = p.weight;
   const int64_t tile = task % d.row_tasks * d.tiles_per_task;
   const int64_t panel = task / d.row_tasks * d.panels_per_task;
@@ -307,6 +378,7 @@ LinearBlock make_block(const Product& p, const PackedRows& packed, const Divisio
   block.first_tile = tile;
   block.num_tiles = std::min(d.tiles_per_task, packed.num_tiles - tile);
   block.b = static_cast<const char*>(w.panels->data()) + panel * w.panel_bytes();
+  block.panel_bytes = w.panel_bytes();
   block.num_panels = std::min(d.panels_per_task, w.num_panels - panel);
   block.num_steps = w.num_steps;
   block.bias = w.bias.empty() ? nullptr : w.bias.data() + column;
@@ -314,17 +386,19 @@ LinearBlock make_block(const Product& p, const PackedRows& packed, const Divisio
   block.out_stride = w.out_features;
   block.num_columns = w.out_features - column;
   block.out_is_bf16 = p.out.dtype == DType::kBFloat16;
+  block.patches = w.coded() ? w.panel_patches.data() + panel : nullptr;
+  block.scratch = scratch;
   return block;
 }
 
 }  // namespace
 
-char* CpuBackend::linear_scratch(size_t bytes) {
-  if (linear_scratch_ == nullptr || linear_scratch_->bytes() < bytes) {
-    linear_scratch_.reset();
-    linear_scratch_ = allocate_host(bytes);
+char* CpuBackend::Scratch::get(size_t bytes) {
+  if (buffer_ == nullptr || buffer_->bytes() < bytes) {
+    buffer_.reset();
+    buffer_ = allocate_host(bytes);
   }
-  return static_cast<char*>(linear_scratch_->data());
+  return static_cast<char*>(buffer_->data());
 }
 
 void CpuBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
@@ -341,17 +415,21 @@ void CpuBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
       packed.data = product.x.as<char>();
     } else {
       const int64_t bytes = (end - begin) * packed.row_bytes;
-      char* scratch = linear_scratch(static_cast<size_t>(bytes));
-      const auto pack = [&](int64_t tile, int) { pack_tile(product, packed, tile, scratch); };
+      char* rows = packed_rows_.get(static_cast<size_t>(bytes));
+      const auto pack = [&](int64_t tile, int) { pack_tile(product, packed, tile, rows); };
       if (bytes < kParallelPackBytes)
         for (int64_t tile = 0; tile < packed.num_tiles; ++tile) pack(tile, 0);
       else
         pool_.parallel_for(packed.num_tiles, pack);
-      packed.data = scratch;
+      packed.data = rows;
     }
     const Division division = divide(w, packed.num_tiles, pool_.num_threads());
-    pool_.parallel_for(division.panel_tasks * division.row_tasks, [&](int64_t task, int) {
-      kernel(make_block(product, packed, division, task));
+    const int64_t decoded_bytes =
+        w.coded() ? std::max(division.panels_per_task * w.plain_panel_bytes(), kMinScratchBytes)
+                  : 0;
+    char* decoded = decoded_panels_.get(static_cast<size_t>(decoded_bytes * pool_.num_threads()));
+    pool_.parallel_for(division.panel_tasks * division.row_tasks, [&](int64_t task, int thread) {
+      kernel(make_block(product, packed, division, task, decoded + thread * decoded_bytes));
     });
   }
 }

@@ -40,10 +40,66 @@ void configure(int upper_rows, int lower_rows) {
   _tile_loadconfig(&config);
 }
 
-void prefetch_block(const char* b) {
+// A panel's weights as tiles are loaded from them. The first row tile finds them in memory: it
+// fetches plain ones for the others, and decodes coded ones into block.scratch. The second fetches
+// what lies behind this block, which this thread as a rule takes next.
+class Weights {
+ public:
+  Weights(const LinearBlock& block, int64_t panel, int64_t tile)
+      : decodes_(tile == 0 && block.patches != nullptr) {
+    const char* stored = block.b + panel * block.panel_bytes;
+    if (tile == 0) fetch_ = stored + kPrefetchBytes;
+    if (tile == 1) fetch_ = stored + block.num_panels * block.panel_bytes;
+    plain_ = stored;
+    if (block.patches == nullptr) return;
+    fetch_bytes_ = kTileSteps / kUnitSteps * kUnitBytes;
+    // A single row tile leaves nothing for others and stays within the first-level cache.
+    const bool keeps = block.num_tiles > 1;
+    mask_ = keeps ? -1 : 2 * kBlockBytes - 1;
+    decoded_ = block.scratch +
+               (keeps ? panel * block.num_steps * kPanelStepBytes : panel % 2 * 2 * kBlockBytes);
+    plain_ = decoded_;
+    num_units_ = static_cast<uint32_t>(block.num_steps / kUnitSteps);
+    source_ = CodedPanel(stored, block.patches[panel]);
+    if (decodes_) decode(0);
+  }
+
+  // The next 16 steps.
+  const char* next() {
+    const char* now = plain_ + (offset_ & mask_);
+    offset_ += kBlockBytes;
+    if (fetch_ != nullptr) {
 #pragma GCC unroll 1
-  for (int64_t i = 0; i < kBlockBytes; i += 64) _mm_prefetch(b + kPrefetchBytes + i, _MM_HINT_T0);
-}
+      for (int64_t i = 0; i < fetch_bytes_; i += 64) _mm_prefetch(fetch_ + i, _MM_HINT_T1);
+      fetch_ += fetch_bytes_;
+    }
+    // One ahead, so that vector units and tiles work at the same time.
+    if (decodes_ && unit_ < num_units_) decode(offset_ & mask_);
+    return now;
+  }
+
+ private:
+  void decode(int64_t offset) {
+    char* out = decoded_ + offset;
+    for (const uint32_t end = unit_ + kTileSteps / kUnitSteps; unit_ < end; ++unit_) {
+      __m512i w[4];
+      source_.next(unit_, w);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i, out += 64) _mm512_store_si512(out, w[i]);
+    }
+    // The intrinsics for tiles do not tell the compiler that they read memory.
+    __asm__ volatile("" : : : "memory");
+  }
+
+  const bool decodes_;
+  const char* plain_;
+  int64_t offset_ = 0, mask_ = -1;
+  const char* fetch_ = nullptr;
+  int64_t fetch_bytes_ = kBlockBytes;
+  CodedPanel source_;
+  char* decoded_ = nullptr;
+  uint32_t unit_ = 0, num_units_ = 0;
+};
 
 void zero_tiles() {
   _tile_zero(0);
@@ -65,12 +121,11 @@ void store_tiles(Results& results) {
   _tile_stored(3, &results.values[1][0][16], kStride);
 }
 
-void two_row_tiles(const LinearBlock& block, const char* a, const char* b, bool from_memory,
-                   Results& results) {
+void two_row_tiles(const LinearBlock& block, const char* a, Weights weights, Results& results) {
   const char* lower = a + kTileRows * block.a_row_bytes;
   zero_tiles();
   for (int64_t s = 0; s < block.num_steps; s += kTileSteps) {
-    if (from_memory) prefetch_block(b);
+    const char* b = weights.next();
     _tile_loadd(6, b, kPanelStepBytes);
     _tile_loadd(4, a, block.a_row_bytes);
     _tile_dpbf16ps(0, 4, 6);
@@ -81,20 +136,16 @@ void two_row_tiles(const LinearBlock& block, const char* a, const char* b, bool 
     _tile_dpbf16ps(3, 5, 7);
     a += kTileBytes;
     lower += kTileBytes;
-    b += kBlockBytes;
   }
   store_tiles(results);
 }
 
-void two_panels(const LinearBlock& block, const char* a, const char* b, bool from_memory,
+void two_panels(const LinearBlock& block, const char* a, Weights left, Weights right,
                 Results& results) {
-  const char* next = b + block.num_steps * kPanelStepBytes;
   zero_tiles();
   for (int64_t s = 0; s < block.num_steps; s += kTileSteps) {
-    if (from_memory) {
-      prefetch_block(b);
-      prefetch_block(next);
-    }
+    const char* b = left.next();
+    const char* next = right.next();
     _tile_loadd(4, a, block.a_row_bytes);
     _tile_loadd(6, b, kPanelStepBytes);
     _tile_dpbf16ps(0, 4, 6);
@@ -105,24 +156,20 @@ void two_panels(const LinearBlock& block, const char* a, const char* b, bool fro
     _tile_loadd(7, next + kTileBytes, kPanelStepBytes);
     _tile_dpbf16ps(3, 4, 7);
     a += kTileBytes;
-    b += kBlockBytes;
-    next += kBlockBytes;
   }
   store_tiles(results);
 }
 
-void one_tile(const LinearBlock& block, const char* a, const char* b, bool from_memory,
-              Results& results) {
+void one_tile(const LinearBlock& block, const char* a, Weights weights, Results& results) {
   zero_tiles();
   for (int64_t s = 0; s < block.num_steps; s += kTileSteps) {
-    if (from_memory) prefetch_block(b);
+    const char* b = weights.next();
     _tile_loadd(4, a, block.a_row_bytes);
     _tile_loadd(6, b, kPanelStepBytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + kTileBytes, kPanelStepBytes);
     _tile_dpbf16ps(1, 4, 7);
     a += kTileBytes;
-    b += kBlockBytes;
   }
   store_tiles(results);
 }
@@ -153,30 +200,28 @@ void write_half(const LinearBlock& block, const Results& results, int half, int6
 }
 
 // Up to 32 rows with all panels of the block.
-void all_panels(const LinearBlock& block, int64_t row, int num_rows, bool from_memory) {
+void all_panels(const LinearBlock& block, int64_t row, int num_rows, int64_t tile) {
   const int upper = num_rows < kTileRows ? num_rows : kTileRows;
   const int lower = num_rows - upper;
-  const int64_t panel_bytes = block.num_steps * kPanelStepBytes;
   const char* a = block.a + row * block.a_row_bytes;
-  const char* b = block.b;
   Results results;
   configure(upper, lower);
   int64_t panel = 0;
   if (lower > 0) {
-    for (; panel < block.num_panels; ++panel, b += panel_bytes) {
-      two_row_tiles(block, a, b, from_memory, results);
+    for (; panel < block.num_panels; ++panel) {
+      two_row_tiles(block, a, Weights(block, panel, tile), results);
       write_half(block, results, 0, row, upper, panel);
       write_half(block, results, 1, row + upper, lower, panel);
     }
     return;
   }
-  for (; panel + 2 <= block.num_panels; panel += 2, b += 2 * panel_bytes) {
-    two_panels(block, a, b, from_memory, results);
+  for (; panel + 2 <= block.num_panels; panel += 2) {
+    two_panels(block, a, Weights(block, panel, tile), Weights(block, panel + 1, tile), results);
     write_half(block, results, 0, row, upper, panel);
     write_half(block, results, 1, row, upper, panel + 1);
   }
   if (panel < block.num_panels) {
-    one_tile(block, a, b, from_memory, results);
+    one_tile(block, a, Weights(block, panel, tile), results);
     write_half(block, results, 0, row, upper, panel);
   }
 }
@@ -188,18 +233,17 @@ void few_rows(const LinearBlock& block, int64_t wanted) {
   }
   constexpr int kAtOnce = FewRows::panels_at_once(rows);
   const int64_t row = first_row(block.tiling, block.first_tile);
-  const int64_t panel_bytes = block.num_steps * kPanelStepBytes;
   const char* a = block.a + row * block.a_row_bytes;
   alignas(64) float results[rows * kAtOnce * kPanelColumns];
   const NoDenormals no_denormals;
   int64_t panel = 0;
   for (; panel + kAtOnce <= block.num_panels; panel += kAtOnce) {
-    FewRows::multiply<rows, kAtOnce>(block, a, block.b + panel * panel_bytes, results);
+    FewRows::multiply<rows, kAtOnce>(block, a, panel, results);
     for (int i = 0; i < kAtOnce; ++i)
       write_out(block, results + i * kPanelColumns, kAtOnce * kPanelColumns, row, rows, panel + i);
   }
   for (; panel < block.num_panels; ++panel) {
-    FewRows::multiply<rows, 1>(block, a, block.b + panel * panel_bytes, results);
+    FewRows::multiply<rows, 1>(block, a, panel, results);
     write_out(block, results, kPanelColumns, row, rows, panel);
   }
 }
@@ -211,7 +255,7 @@ void linear_bf16_amx(const LinearBlock& block) {
   if (block.num_tiles == 1 && rows <= FewRows::kMaxRows) return few_rows(block, rows);
   for (int64_t i = block.first_tile; i < block.first_tile + block.num_tiles; ++i) {
     all_panels(block, first_row(block.tiling, i), static_cast<int>(rows_of(block.tiling, i)),
-               i == block.first_tile);
+               i - block.first_tile);
   }
   _tile_release();
 }

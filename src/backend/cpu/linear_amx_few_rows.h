@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "backend/cpu/coded_weights_avx512.h"
 #include "backend/cpu/linear_kernels.h"
 
 namespace nanovllm {
@@ -38,30 +39,81 @@ class FewRows {
   // That go side by side: as many as there are registers for, so that memory has several streams.
   static constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
-  // The results of `rows` rows with neighbouring panels, [rows][panels][32].
+  // The results of `rows` rows with `panels` panels from `panel` on, [rows][panels][32].
   template <int rows, int panels>
-  static void multiply(const LinearBlock& block, const char* a, const char* b, float* results) {
-    const int64_t panel_bytes = block.num_steps * kPanelStepBytes;
+  static void multiply(const LinearBlock& block, const char* a, int64_t panel, float* results) {
+    if (block.patches != nullptr)
+      multiply<CodedUnits<panels>, rows, panels>(block, a, panel, results);
+    else
+      multiply<PlainUnits<panels>, rows, panels>(block, a, panel, results);
+  }
+
+ private:
+  // Both give two steps of a panel at a time.
+  template <int panels>
+  class PlainUnits {
+   public:
+    PlainUnits(const LinearBlock& block, int64_t panel)
+        : b_(block.b + panel * block.panel_bytes), panel_bytes_(block.panel_bytes) {}
+    void next(int p, uint32_t unit, __m512i (&w)[4]) {
+      const char* at = b_ + p * panel_bytes_ + unit * int64_t{kUnitSteps * kPanelStepBytes};
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        _mm_prefetch(at + kPrefetchBytes + i * 64, _MM_HINT_T1);
+        w[i] = _mm512_loadu_si512(at + i * 64);
+      }
+    }
+
+   private:
+    const char* b_;
+    int64_t panel_bytes_;
+  };
+  template <int panels>
+  class CodedUnits {
+   public:
+    CodedUnits(const LinearBlock& block, int64_t panel) {
+      for (int p = 0; p < panels; ++p)
+        panels_[p] =
+            CodedPanel(block.b + (panel + p) * block.panel_bytes, block.patches[panel + p]);
+    }
+    void next(int p, uint32_t unit, __m512i (&w)[4]) {
+#pragma GCC unroll 4
+      for (int line = 0; line < kUnitBytes; line += 64)
+        _mm_prefetch(panels_[p].unit() + kPrefetchBytes + line, _MM_HINT_T1);
+      panels_[p].next(unit, w);
+    }
+
+   private:
+    CodedPanel panels_[panels];
+  };
+
+  template <typename Units, int rows, int panels>
+  static void multiply(const LinearBlock& block, const char* a, int64_t panel, float* results) {
+    Units units(block, panel);
     Sums<rows, panels> total;
     total.clear();
-    for (int64_t s = 0; s < block.num_steps; s += kTileSteps) {
+    const uint32_t num_units = static_cast<uint32_t>(block.num_steps / kUnitSteps);
+    for (uint32_t first = 0; first < num_units; first += kTileSteps / kUnitSteps) {
       Sums<rows, panels> even, odd;
       even.clear();
       odd.clear();
 #pragma GCC unroll 1
-      for (int64_t step = s; step < s + kTileSteps; ++step, b += kPanelStepBytes) {
-        Pair x[rows];
+      for (uint32_t unit = first; unit < first + kTileSteps / kUnitSteps; ++unit) {
+        const char* x = a + unit * int64_t{kUnitSteps * 4};
 #pragma GCC unroll 4
-        for (int r = 0; r < rows; ++r) x[r] = broadcast(a + r * block.a_row_bytes + step * 4);
-#pragma GCC unroll 8
-        for (int v = 0; v < panels * 2; ++v) {
-          const char* p = b + v / 2 * panel_bytes + v % 2 * 64;
-          _mm_prefetch(p + kPrefetchBytes, _MM_HINT_T1);
-          const Pair w = split(_mm512_loadu_si512(p));
+        for (int p = 0; p < panels; ++p) {
+          __m512i w[4];
+          units.next(p, unit, w);
 #pragma GCC unroll 4
-          for (int r = 0; r < rows; ++r) {
-            even.v[r][v] = _mm512_fmadd_ps(x[r].even, w.even, even.v[r][v]);
-            odd.v[r][v] = _mm512_fmadd_ps(x[r].odd, w.odd, odd.v[r][v]);
+          for (int i = 0; i < 4; ++i) {
+            const Pair b = split(w[i]);
+            const int v = 2 * p + i % 2;
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; ++r) {
+              const Pair ar = broadcast(x + r * block.a_row_bytes + i / 2 * 4);
+              even.v[r][v] = _mm512_fmadd_ps(ar.even, b.even, even.v[r][v]);
+              odd.v[r][v] = _mm512_fmadd_ps(ar.odd, b.odd, odd.v[r][v]);
+            }
           }
         }
       }
@@ -70,7 +122,6 @@ class FewRows {
     std::memcpy(results, total.v, sizeof total.v);
   }
 
- private:
   static constexpr int64_t kPrefetchBytes = 4096;
 
   struct Pair {

@@ -113,9 +113,8 @@ void linear_bf16_avx2(const LinearBlock& block) { LinearLoops<WideningOps>::run(
 
 void linear_f32_avx2(const LinearBlock& block) { LinearLoops<FloatOps>::run(block); }
 
-void transpose_avx2(const void* const* rows, int num_rows, int64_t count, void* out,
-                    int64_t stride) {
-  const bool streaming = num_rows == 32 && stride == 32;
+void transpose_avx2(const void* const* rows, int num_rows, int64_t count, void* out, int64_t stride,
+                    bool past_caches) {
   alignas(32) static constexpr int32_t kMask[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
   for (int64_t d = 0; d < count; d += 8) {
     for (int first = 0; first < num_rows; first += 8) {
@@ -131,14 +130,14 @@ void transpose_avx2(const void* const* rows, int num_rows, int64_t count, void* 
       const __m256i mask = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMask + 8 - n));
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) {
-        if (streaming)
+        if (past_caches)
           _mm256_stream_si256(reinterpret_cast<__m256i*>(p + i * stride), r[i]);
         else
           _mm256_maskstore_epi32(p + i * stride, mask, r[i]);
       }
     }
   }
-  if (streaming) _mm_sfence();
+  if (past_caches) _mm_sfence();
 }
 
 void bf16_to_f32_avx2(const void* in, float* out, int64_t n) {

@@ -2,7 +2,7 @@
 #include <immintrin.h>
 
 #include "backend/cpu/linear_avx512_ops.h"
-#include "backend/cpu/linear_loops.h"
+#include "backend/cpu/linear_coded_loops.h"
 
 namespace nanovllm {
 namespace {
@@ -32,11 +32,11 @@ struct WideningOps : Avx512Ops {
     return {_mm512_set1_ps(*reinterpret_cast<const float*>(p)),
             _mm512_set1_ps(*reinterpret_cast<const float*>(p + rows * 4))};
   }
-  static B load_b(const char* p) {
-    const __m512i pair = _mm512_loadu_si512(p);
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)),
-            _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(-65536)))};
+  static B weights(__m512i pairs) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
+            _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)))};
   }
+  static B load_b(const char* p) { return weights(_mm512_loadu_si512(p)); }
   static Vec multiply_add(Vec acc, A a, B b) {
     return _mm512_fmadd_ps(a.odd, b.odd, _mm512_fmadd_ps(a.even, b.even, acc));
   }
@@ -76,13 +76,12 @@ inline void transpose_16x16(__m512i* r) {
 
 }  // namespace
 
-void linear_bf16_avx512(const LinearBlock& block) { LinearLoops<WideningOps>::run(block); }
+void linear_bf16_avx512(const LinearBlock& block) { CodedLoops<WideningOps>::run(block); }
 
 void linear_f32_avx512(const LinearBlock& block) { LinearLoops<FloatOps>::run(block); }
 
 void transpose_avx512(const void* const* rows, int num_rows, int64_t count, void* out,
-                      int64_t stride) {
-  const bool streaming = num_rows == 32 && stride == 32;
+                      int64_t stride, bool past_caches) {
   for (int first = 0; first < num_rows; first += 16) {
     const int n = num_rows - first < 16 ? num_rows - first : 16;
     const __mmask16 mask = static_cast<__mmask16>((1u << n) - 1u);
@@ -94,7 +93,7 @@ void transpose_avx512(const void* const* rows, int num_rows, int64_t count, void
                      : _mm512_setzero_si512();
       transpose_16x16(r);
       char* p = static_cast<char*>(out) + (d * stride + first) * 4;
-      if (streaming) {
+      if (past_caches) {
 #pragma GCC unroll 16
         for (int i = 0; i < 16; ++i)
           _mm512_stream_si512(reinterpret_cast<__m512i*>(p + i * stride * 4), r[i]);
@@ -104,7 +103,7 @@ void transpose_avx512(const void* const* rows, int num_rows, int64_t count, void
       }
     }
   }
-  if (streaming) _mm_sfence();
+  if (past_caches) _mm_sfence();
 }
 
 }  // namespace nanovllm

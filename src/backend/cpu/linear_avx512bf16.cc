@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "backend/cpu/linear_avx512_ops.h"
-#include "backend/cpu/linear_loops.h"
+#include "backend/cpu/linear_coded_loops.h"
 
 namespace nanovllm {
 namespace {
@@ -19,12 +19,13 @@ struct DotOps : Avx512Ops {
     std::memcpy(&pair, p, sizeof pair);
     return (A)_mm512_set1_epi32(pair);
   }
-  static B load_b(const char* p) { return (B)_mm512_loadu_si512(p); }
+  static B weights(__m512i pairs) { return (B)pairs; }
+  static B load_b(const char* p) { return weights(_mm512_loadu_si512(p)); }
   static Vec multiply_add(Vec acc, A a, B b) { return _mm512_dpbf16_ps(acc, a, b); }
 };
 
 }  // namespace
 
-void linear_bf16_avx512bf16(const LinearBlock& block) { LinearLoops<DotOps>::run(block); }
+void linear_bf16_avx512bf16(const LinearBlock& block) { CodedLoops<DotOps>::run(block); }
 
 }  // namespace nanovllm

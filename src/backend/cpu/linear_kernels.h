@@ -7,7 +7,8 @@
 //   bfloat16   [panels][steps][32][2]   step s holds k = 2s and 2s + 1 of every column, side by
 //   side float32    [panels][steps][32]      step s holds k = s
 //
-// Steps are a multiple of 16 and panels are whole; what K and N lack is zeros. Every kernel adds a
+// Steps are a multiple of 16 and panels are whole; what K and N lack is zeros. Where the kernels
+// can decode them, bfloat16 panels are coded (see coded_weights.h). Every kernel adds a
 // column's products in the order of the steps to one float32 accumulator, whatever the number of
 // rows, so that a row's result never depends on the rows beside it.
 //
@@ -19,11 +20,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cpu/coded_weights.h"
+
 namespace nanovllm {
 
 inline constexpr int kPanelColumns = 32;
 inline constexpr int kPanelStepBytes = 128;
 inline constexpr int kStepMultiple = 16;
+inline constexpr int64_t kMinScratchBytes = 8192;
 
 // How rows are cut into tiles: the first num_larger have rows + 1 rows, the others `rows`.
 struct RowTiling {
@@ -51,6 +55,7 @@ struct LinearBlock {
   int64_t first_tile;
   int64_t num_tiles;
   const char* b;  // the first panel
+  int64_t panel_bytes;
   int64_t num_panels;
   int64_t num_steps;
   const float* bias;    // of the first panel's columns on, padded to whole panels; or null
@@ -58,6 +63,10 @@ struct LinearBlock {
   int64_t out_stride;   // elements from a row to the next
   int64_t num_columns;  // from the first panel on; the last panel may be part padding
   bool out_is_bf16;
+  // Coded panels: the patches of each, from the first on, and room for all panels decoded, at least
+  // kMinScratchBytes, aligned to 64 bytes. Plain ones: null, and no room.
+  const WeightPatch* const* patches;
+  char* scratch;
 };
 
 enum class RowFormat {
@@ -73,10 +82,13 @@ struct LinearKernels {
   void (*f32)(const LinearBlock& block);  // float32 weights; kTileFloats
   int f32_tile_rows;
   // out[d * stride + r] = rows[r][d] for d < count (a multiple of 16) and r < num_rows <= 32, in
-  // elements of 4 bytes. With 32 rows and stride 32 `out` is aligned to 64 bytes and written past
-  // the caches where that is possible.
-  void (*transpose)(const void* const* rows, int num_rows, int64_t count, void* out,
-                    int64_t stride);
+  // elements of 4 bytes. Written past the caches, where the kernel can, `out` is aligned to 64
+  // bytes and num_rows and stride are 32.
+  void (*transpose)(const void* const* rows, int num_rows, int64_t count, void* out, int64_t stride,
+                    bool past_caches);
+  // See code_panel_avx512; null where the kernels read plain panels only.
+  int64_t (*code_panel)(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches,
+                        int64_t max_patches);
   // Conversions of n elements, bfloat16 rounded to nearest even.
   void (*bf16_to_f32)(const void* in, float* out, int64_t n);
   void (*f16_to_f32)(const void* in, float* out, int64_t n);
@@ -86,15 +98,15 @@ struct LinearKernels {
 void linear_bf16_portable(const LinearBlock& block);
 void linear_f32_portable(const LinearBlock& block);
 void transpose_portable(const void* const* rows, int num_rows, int64_t count, void* out,
-                        int64_t stride);
+                        int64_t stride, bool past_caches);
 void bf16_to_f32_portable(const void* in, float* out, int64_t n);
 void f16_to_f32_portable(const void* in, float* out, int64_t n);
 void f32_to_bf16_portable(const void* in, uint16_t* out, int64_t n);
 
 void linear_bf16_avx2(const LinearBlock& block);
 void linear_f32_avx2(const LinearBlock& block);
-void transpose_avx2(const void* const* rows, int num_rows, int64_t count, void* out,
-                    int64_t stride);
+void transpose_avx2(const void* const* rows, int num_rows, int64_t count, void* out, int64_t stride,
+                    bool past_caches);
 void bf16_to_f32_avx2(const void* in, float* out, int64_t n);
 void f16_to_f32_avx2(const void* in, float* out, int64_t n);
 void f32_to_bf16_avx2(const void* in, uint16_t* out, int64_t n);
@@ -102,7 +114,7 @@ void f32_to_bf16_avx2(const void* in, uint16_t* out, int64_t n);
 void linear_bf16_avx512(const LinearBlock& block);
 void linear_f32_avx512(const LinearBlock& block);
 void transpose_avx512(const void* const* rows, int num_rows, int64_t count, void* out,
-                      int64_t stride);
+                      int64_t stride, bool past_caches);
 
 void linear_bf16_avx512bf16(const LinearBlock& block);
 

@@ -27,7 +27,7 @@ class LinearLoops {
       several_tiles(block);
   }
 
- private:
+ protected:
   using Vec = typename Ops::Vec;
   static constexpr int kVectorsPerPanel = kPanelColumns / Ops::kLanes;
   static constexpr int kVectorBytes = kPanelStepBytes / kVectorsPerPanel;
@@ -39,10 +39,11 @@ class LinearLoops {
 
   enum class Prefetch { kNone, kAhead, kPointer };
 
-  // A tile's place, and what to prefetch meanwhile.
+  // A tile's place, its first panel's weights, and what to prefetch meanwhile.
   struct Place {
     int64_t row;
     int64_t panel;
+    const char* b;
     const char* prefetch;
   };
   using TileFn = void (*)(const LinearBlock&, const Place&);
@@ -53,33 +54,47 @@ class LinearLoops {
     const TileFn several = find<Panels::kSeveral, Prefetch::kAhead>(rows);
     const TileFn single = find<Panels::kOne, Prefetch::kAhead>(rows);
     const int at_once = panels_at_once(rows);
-    Place place{first_row(block.tiling, block.first_tile), 0, nullptr};
-    for (; place.panel + at_once <= block.num_panels; place.panel += at_once) several(block, place);
-    for (; place.panel < block.num_panels; ++place.panel) single(block, place);
+    Place place{first_row(block.tiling, block.first_tile), 0, block.b, nullptr};
+    while (place.panel < block.num_panels) {
+      const int taken = place.panel + at_once <= block.num_panels ? at_once : 1;
+      (taken > 1 ? several : single)(block, place);
+      place.panel += taken;
+      place.b += taken * block.panel_bytes;
+    }
   }
 
   // More rows: while some tiles go through a panel, which then is in a cache, they fetch the next
   // one from memory, so that computing and reading overlap.
   static void several_tiles(const LinearBlock& block) {
-    const int64_t panel_bytes = block.num_steps * kPanelStepBytes;
     const int64_t end = block.first_tile + block.num_tiles;
-    const int64_t fit = kGroupBytes / (rows_of(block.tiling, block.first_tile) * block.a_row_bytes);
-    const int64_t group = fit < 2 ? 2 : fit;
+    const int64_t group = tiles_at_once(block);
     for (int64_t first = block.first_tile; first < end; first += group) {
       const int64_t last = first + group < end ? first + group : end;
       for (int64_t panel = 0; panel < block.num_panels; ++panel) {
-        const char* next = block.b + (panel + 1) * panel_bytes;
+        const char* b = block.b + panel * block.panel_bytes;
+        const char* next = b + block.panel_bytes;
         for (int64_t tile = first; tile < last; ++tile) {
           // Each of the first two tiles fetches a half of it, a line a step.
           const bool fetch = tile < block.first_tile + 2;
-          const TileFn fn =
-              fetch ? find<Panels::kOne, Prefetch::kPointer>(rows_of(block.tiling, tile))
-                    : find<Panels::kOne, Prefetch::kNone>(rows_of(block.tiling, tile));
-          fn(block, {first_row(block.tiling, tile), panel,
-                     tile == block.first_tile ? next : next + panel_bytes / 2});
+          const char* half = tile == block.first_tile ? next : next + block.panel_bytes / 2;
+          one_panel(block, tile, panel, b, fetch ? half : nullptr);
         }
       }
     }
+  }
+
+  static int64_t tiles_at_once(const LinearBlock& block) {
+    const int64_t fit = kGroupBytes / (rows_of(block.tiling, block.first_tile) * block.a_row_bytes);
+    return fit < 2 ? 2 : fit;
+  }
+
+  // `prefetch` may be null.
+  static void one_panel(const LinearBlock& block, int64_t tile, int64_t panel, const char* b,
+                        const char* prefetch) {
+    const int64_t rows = rows_of(block.tiling, tile);
+    const TileFn fn = prefetch != nullptr ? find<Panels::kOne, Prefetch::kPointer>(rows)
+                                          : find<Panels::kOne, Prefetch::kNone>(rows);
+    fn(block, {first_row(block.tiling, tile), panel, b, prefetch});
   }
 
   enum class Panels { kOne, kSeveral };
@@ -121,13 +136,10 @@ class LinearLoops {
   static void part(const LinearBlock& block, const Place& place, int first) {
     const int64_t panel_bytes = block.num_steps * kPanelStepBytes;
     const char* a = block.a + place.row * block.a_row_bytes;
-    const char* b = block.b + place.panel * panel_bytes + first * kVectorBytes;
+    const char* b = place.b + first * kVectorBytes;
     const char* fetch = place.prefetch;
     Vec acc[rows][vectors];
-#pragma GCC unroll 16
-    for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 16
-      for (int v = 0; v < vectors; ++v) acc[r][v] = Ops::zero();
+    clear<rows, vectors>(acc);
     for (int64_t s = 0; s < block.num_steps; ++s) {
       typename Ops::B weights[vectors];
 #pragma GCC unroll 16
@@ -151,15 +163,28 @@ class LinearLoops {
       a += rows * Ops::kRowBytes;
       b += kPanelStepBytes;
     }
-    // Through memory, so that what follows exists once and not unrolled in every instantiation.
+    finish<rows, vectors>(block, place.row, place.panel * kPanelColumns + first * Ops::kLanes, acc);
+  }
+
+  template <int rows, int vectors>
+  static void clear(Vec (&acc)[rows][vectors]) {
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 16
+      for (int v = 0; v < vectors; ++v) acc[r][v] = Ops::zero();
+  }
+
+  // Through memory, so that what follows exists once and not unrolled in every instantiation.
+  template <int rows, int vectors>
+  static void finish(const LinearBlock& block, int64_t row, int64_t column,
+                     const Vec (&acc)[rows][vectors]) {
     alignas(64) float results[rows * vectors * Ops::kLanes];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 16
       for (int v = 0; v < vectors; ++v)
         Ops::store(results + (r * vectors + v) * Ops::kLanes, acc[r][v]);
-    write_out(block, place.row, rows, place.panel * kPanelColumns + first * Ops::kLanes,
-              vectors * Ops::kLanes, results);
+    write_out(block, row, rows, column, vectors * Ops::kLanes, results);
   }
 
   // Adds the bias to [rows][columns] results and stores those whose columns exist.

@@ -87,7 +87,7 @@ void linear_bf16_portable(const LinearBlock& block) { LinearLoops<WideningOps>::
 void linear_f32_portable(const LinearBlock& block) { LinearLoops<FloatOps>::run(block); }
 
 void transpose_portable(const void* const* rows, int num_rows, int64_t count, void* out,
-                        int64_t stride) {
+                        int64_t stride, bool /*past_caches*/) {
   for (int64_t d = 0; d < count; ++d)
     for (int r = 0; r < num_rows; ++r)
       std::memcpy(static_cast<char*>(out) + (d * stride + r) * 4,

@@ -239,6 +239,69 @@ TEST_P(LinearTest, ARowOfTinyNumbersHasTheSameBitsInEveryBatch) {
   }
 }
 
+// Where the kernels can decode weights, those whose exponents vary little are coded in 12 bits and
+// others are not; that must not show.
+TEST_P(LinearTest, AColumnHasTheSameBitsWhateverItsNeighboursExponents) {
+  std::mt19937 rng(7);
+  constexpr int64_t kDepth = 544, kColumns = 160, kRows = 37;
+  CpuBackend cpu({2, GetParam()});
+  // One in 500 is of a size of its own, so that every panel has some such.
+  std::normal_distribution<float> normal;
+  const Matrix w = make_matrix(kColumns, kDepth, kBf16, [&] {
+    const float value = normal(rng);
+    return rng() % 500 == 0 ? value * std::ldexp(1.0f, static_cast<int>(rng() % 60) - 40) : value;
+  });
+  const Matrix wild = make_matrix(32, kDepth, kBf16, [&] {
+    return normal(rng) * std::ldexp(1.0f, static_cast<int>(rng() % 200) - 100);
+  });
+  Matrix x = normal_numbers(kRows, kDepth, kBf16, rng);
+  const HostMatrix tame[] = {w.host()}, both[] = {w.host(), wild.host()};
+  const auto alone = cpu.make_linear(tame, nullptr, kBf16);
+  const auto beside_wild = cpu.make_linear(both, nullptr, kBf16);
+  if (cpu.isa() >= Isa::kAvx512) {
+    EXPECT_LT(alone->bytes, kColumns * kDepth * 2 * 4 / 5);
+  }
+  EXPECT_GE(beside_wild->bytes, (kColumns + 32) * kDepth * 2);
+  for (const int64_t m : {1, 2, 3, 4, 5, 12, 13, 24, 37}) {
+    Matrix out = output(m, kColumns, kF32), wider = output(m, kColumns + 32, kF32);
+    cpu.linear(out.tensor(), x.tensor().first_rows(m), *alone);
+    cpu.linear(wider.tensor(), x.tensor().first_rows(m), *beside_wild);
+    for (int64_t r = 0; r < m; ++r) {
+      const char* row = wider.bytes.data() + r * (kColumns + 32) * 4;
+      ASSERT_EQ(std::memcmp(out.bytes.data() + r * kColumns * 4, row, kColumns * 4), 0)
+          << "row " << r << " of " << m;
+    }
+    for (int64_t i = 0; i < m * kColumns; ++i) {
+      double magnitude = 0;
+      for (int64_t j = 0; j < kDepth; ++j)
+        magnitude +=
+            std::abs(x.values[i / kColumns * kDepth + j] * w.values[i % kColumns * kDepth + j]);
+      ASSERT_NEAR(element(out, i), reference(x, w, {}, i / kColumns, i % kColumns),
+                  magnitude * (kDepth + 2) * 0x1p-24);
+    }
+  }
+}
+
+// Coding pays as long as one weight in 512 at most has an exponent of its own, in no panel of 32
+// columns more than one in 16.
+TEST_P(LinearTest, WeightsAreCodedAsLongAsThatPays) {
+  constexpr int64_t kDepth = 32, kColumns = 40 * 32;
+  CpuBackend cpu({2, GetParam()});
+  // With so many weights, `distance` apart, whose exponent is another than all the others'.
+  const auto is_coded = [&](int64_t num_odd, int64_t distance) {
+    Matrix w = make_matrix(kColumns, kDepth, kBf16, [] { return 1.0f; });
+    auto* weights = reinterpret_cast<BFloat16*>(w.bytes.data());
+    for (int64_t i = 0; i < num_odd; ++i) weights[i * distance] = {0x0080};
+    const HostMatrix source = w.host();
+    return cpu.make_linear({&source, 1}, nullptr, kBf16)->bytes < kColumns * kDepth * 2;
+  };
+  const bool may_code = cpu.isa() >= Isa::kAvx512;
+  EXPECT_EQ(is_coded(80, 500), may_code);
+  EXPECT_FALSE(is_coded(81, 500));
+  EXPECT_EQ(is_coded(64, 1), may_code);
+  EXPECT_FALSE(is_coded(65, 1));
+}
+
 TEST_P(LinearTest, MoreRowsThanArePackedAtOnce) {
   std::mt19937 rng(5);
   CpuBackend cpu({2, GetParam()});

@@ -83,6 +83,7 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
   weight->memory =
       std::make_unique<cuda::DeviceBuffer>(row_bytes * static_cast<size_t>(weight->out_features));
   weight->data = weight->memory->data();
+  weight->bytes = static_cast<int64_t>(weight->memory->bytes());
   auto* target = static_cast<char*>(weight->memory->data());
   const auto element_bytes = static_cast<int64_t>(size_of(dtype));
   for (const HostMatrix& piece : pieces) {

@@ -1,0 +1,129 @@
+// The loops of linear_loops.h over coded panels (coded_weights.h), the same sums in the same order.
+// `Ops` gives moreover weights(v), a vector of a plain step as a B.
+#pragma once
+
+#include "backend/cpu/coded_weights_avx512.h"
+#include "backend/cpu/linear_loops.h"
+
+namespace nanovllm {
+
+template <typename Ops>
+class CodedLoops : private LinearLoops<Ops> {
+ public:
+  static void run(const LinearBlock& block) {
+    if (block.patches == nullptr)
+      LinearLoops<Ops>::run(block);
+    else if (block.num_tiles == 1)
+      one_tile(block);
+    else
+      several_tiles(block);
+  }
+
+ private:
+  using Plain = LinearLoops<Ops>;
+  using typename Plain::Place;
+  using typename Plain::Prefetch;
+  using typename Plain::Vec;
+  static constexpr int kVectorsPerPanel = 2;
+  static_assert(Plain::kVectorsPerPanel == kVectorsPerPanel);
+  using TileFn = void (*)(const LinearBlock&, const Place&);
+
+  // What becomes of the decoded weights, and what is prefetched meanwhile.
+  enum class Use {
+    kOnce,  // nothing; what comes next in each panel's stream
+    kKeep,  // stored in block.scratch; place.prefetch on, a line a unit
+  };
+
+  static void one_tile(const LinearBlock& block) {
+    const int64_t rows = rows_of(block.tiling, block.first_tile);
+    const TileFn several = find<Use::kOnce, true>(rows);
+    const TileFn single = find<Use::kOnce, false>(rows);
+    const int at_once = Plain::panels_at_once(rows);
+    Place place{first_row(block.tiling, block.first_tile), 0, block.b, nullptr};
+    while (place.panel < block.num_panels) {
+      const int taken = place.panel + at_once <= block.num_panels ? at_once : 1;
+      (taken > 1 ? several : single)(block, place);
+      place.panel += taken;
+      place.b += taken * block.panel_bytes;
+    }
+  }
+
+  // The first tile decodes a panel for the others, which find it in a cache. Meanwhile it fetches
+  // the first third of the next panel from memory, the second tile the rest.
+  static void several_tiles(const LinearBlock& block) {
+    const int64_t end = block.first_tile + block.num_tiles;
+    const int64_t group = Plain::tiles_at_once(block);
+    for (int64_t first = block.first_tile; first < end; first += group) {
+      const int64_t last = first + group < end ? first + group : end;
+      for (int64_t panel = 0; panel < block.num_panels; ++panel) {
+        const char* b = block.b + panel * block.panel_bytes;
+        const char* next = b + block.panel_bytes;
+        find<Use::kKeep, false>(rows_of(block.tiling, first))(
+            block, {first_row(block.tiling, first), panel, b, next});
+        for (int64_t tile = first + 1; tile < last; ++tile)
+          Plain::one_panel(block, tile, panel, block.scratch,
+                           tile == block.first_tile + 1 ? next + block.panel_bytes / 3 : nullptr);
+      }
+    }
+  }
+
+  template <Use use, bool several, int rows = Ops::kMaxRows>
+  static TileFn find(int64_t wanted) {
+    if constexpr (rows > 1) {
+      if (wanted < rows) return find<use, several, rows - 1>(wanted);
+    }
+    return &tile < use, rows, several ? Ops::vectors(rows) / kVectorsPerPanel : 1 > ;
+  }
+
+  template <Use use, int rows, int panels>
+  static void tile(const LinearBlock& block, const Place& place) {
+    constexpr int kVectors = panels * kVectorsPerPanel;
+    constexpr int kStepBytes = rows * Ops::kRowBytes;
+    const char* a = block.a + place.row * block.a_row_bytes;
+    const char* fetch = place.prefetch;
+    char* keep = block.scratch;
+    CodedPanel coded[panels];
+#pragma GCC unroll 4
+    for (int p = 0; p < panels; ++p)
+      coded[p] = CodedPanel(place.b + p * block.panel_bytes, block.patches[place.panel + p]);
+    Vec acc[rows][kVectors];
+    Plain::template clear<rows, kVectors>(acc);
+    const uint32_t num_units = static_cast<uint32_t>(block.num_steps / kUnitSteps);
+    for (uint32_t unit = 0; unit < num_units; ++unit) {
+#pragma GCC unroll 4
+      for (int p = 0; p < panels; ++p) {
+        if constexpr (use == Use::kOnce) {
+#pragma GCC unroll 4
+          for (int line = 0; line < kUnitBytes; line += 64)
+            Ops::prefetch(coded[p].unit() + Plain::kPrefetchBytes + line);
+        }
+        __m512i w[4];
+        coded[p].next(unit, w);
+        if constexpr (use == Use::kKeep) {
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) _mm512_store_si512(keep + i * 64, w[i]);
+        }
+#pragma GCC unroll 2
+        for (int step = 0; step < kUnitSteps; ++step) {
+          const typename Ops::B left = Ops::weights(w[2 * step]);
+          const typename Ops::B right = Ops::weights(w[2 * step + 1]);
+#pragma GCC unroll 16
+          for (int r = 0; r < rows; ++r) {
+            const typename Ops::A x = Ops::template load_a<rows>(a + step * kStepBytes + r * 4);
+            acc[r][2 * p] = Ops::multiply_add(acc[r][2 * p], x, left);
+            acc[r][2 * p + 1] = Ops::multiply_add(acc[r][2 * p + 1], x, right);
+          }
+        }
+      }
+      if constexpr (use == Use::kKeep) {
+        keep += kUnitSteps * kPanelStepBytes;
+        Ops::prefetch(fetch);
+        fetch += 64;
+      }
+      a += kUnitSteps * kStepBytes;
+    }
+    Plain::template finish<rows, kVectors>(block, place.row, place.panel * kPanelColumns, acc);
+  }
+};
+
+}  // namespace nanovllm
