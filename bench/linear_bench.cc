@@ -25,7 +25,7 @@ constexpr Shape kShapes[] = {{"qkv", 1024, 4096, DType::kBFloat16},
                              {"down", 3072, 1024, DType::kBFloat16},
                              {"lm_head", 1024, 151936, DType::kFloat32}};
 
-constexpr int64_t kColdBytes = int64_t{256} << 20;
+constexpr int64_t kColdBytes = int64_t{512} << 20;
 
 // Of a normal distribution, as a model's weights nearly are.
 std::vector<uint16_t> random_bf16(int64_t n) {
@@ -43,11 +43,10 @@ void linear(benchmark::State& state, Shape shape, DType dtype) {
   static CpuBackend cpu;
   const std::vector<uint16_t> source = random_bf16(shape.n * shape.k);
   const HostMatrix matrix{source.data(), DType::kBFloat16, shape.n, shape.k, shape.k};
-  const double weight_bytes =
-      static_cast<double>(shape.n * shape.k) * static_cast<double>(size_of(dtype));
   std::vector<std::unique_ptr<LinearWeight>> weights;
-  for (double total = 0; weights.size() < 2 || total < kColdBytes; total += weight_bytes)
+  for (int64_t total = 0; weights.size() < 2 || total < kColdBytes; total += weights[0]->bytes)
     weights.push_back(cpu.make_linear({&matrix, 1}, nullptr, dtype));
+  const auto weight_bytes = static_cast<double>(weights[0]->bytes);  // as they lie in memory
   const DType act = dtype;
   const DType out_dtype = act == DType::kFloat32 ? act : shape.out;
   const auto x_buffer = cpu.allocate(static_cast<size_t>(m * shape.k) * size_of(act));

@@ -2,10 +2,10 @@
 // rows, cut by a quarter. Plain declarations only (see linear_kernels.h).
 //
 // A weight's exponent takes few of its 256 values within a panel, so its 8 bits become a code of 4:
-// 0 stands for the exponent 0 (zeros), 1 to 15 for 15 neighbouring exponents that the panel's own
-// table names. A weight with another exponent is coded as zero and listed as a patch. (Observed of
-// published models by Zhang et al., "70% Size, 100% Accuracy", arXiv:2504.11651, who vary the
-// codes' lengths; equal lengths are what vector instructions decode quickest.)
+// 0 stands for the exponent 0 (zeros and denormals), 1 to 15 for 15 neighbouring exponents that the
+// panel's own table names. A weight with another exponent is coded as zero and listed as a patch.
+// (Observed of published models by Zhang et al., "70% Size, 100% Accuracy", arXiv:2504.11651, who
+// vary the codes' lengths; equal lengths are what vector instructions decode quickest.)
 //
 //   panel   table: 16 exponents, in their place within a bfloat16, twice: 64 bytes
 //           units: [steps / 2] of 192 bytes
@@ -33,10 +33,8 @@ struct WeightPatch {
 };
 inline constexpr uint32_t kNoUnit = UINT32_MAX;
 
-// Codes a plain panel; `coded` is aligned to 64 bytes and written past the caches. Writes up to
-// max_patches patches and the one that ends them. Returns their number, or -1 if there would be
-// more.
-int64_t code_panel_avx512(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches,
-                          int64_t max_patches);
+// Codes a plain panel; `coded` is aligned to 64 bytes and written past the caches. `patches` has
+// room for every weight and the patch that ends them. Returns their number, without that one.
+int64_t code_panel_avx512(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches);
 
 }  // namespace nanovllm

@@ -14,34 +14,33 @@ uint16_t word_at(const char* plain, int64_t index) {
   return word;
 }
 
-// The exponent below the 15 that cover most of a sample of the weights. Any choice is without loss.
+// The exponent below the 15 that cover most of a sample of the weights; of equals those in the
+// middle, because what the sample lacks may lie on both sides. Any choice is without loss.
 int choose_base(const char* plain, int64_t num_weights) {
   constexpr int64_t kSamples = 4096;
   uint32_t counts[256] = {};
   // Odd, so that the sample goes through all columns.
   const int64_t stride = num_weights / kSamples | 1;
   for (int64_t i = 0; i < num_weights; i += stride) ++counts[word_at(plain, i) >> 7 & 0xff];
-  int best = 0;
+  int first = 0, last = 0;
   uint32_t covered = 0, most = 0;
   for (int top = 1; top < 256; ++top) {
     covered += counts[top];
     if (top > kCodedExponents) covered -= counts[top - kCodedExponents];
-    if (covered > most && top >= kCodedExponents) {
-      most = covered;
-      best = top - kCodedExponents;
-    }
+    if (top < kCodedExponents || covered < most) continue;
+    last = top - kCodedExponents;
+    if (covered > most) first = last;
+    most = covered;
   }
-  return best;
+  return (first + last) / 2;
 }
 
 struct Coder {
   __m512i base;
-  WeightPatch* patches;
-  int64_t max_patches;
-  int64_t num_patches = 0;
+  WeightPatch* next_patch;
 
   // Takes the codes out of 32 words: what is left are signs and mantissas. Words without a code
-  // become zeros and patches, as far as there is room for them.
+  // become zeros and patches.
   __m512i code(__m512i* words, uint32_t unit, int vector) {
     const __m512i exponents =
         _mm512_and_si512(_mm512_srli_epi16(*words, 7), _mm512_set1_epi16(0xff));
@@ -60,10 +59,9 @@ struct Coder {
   void list(__m512i words, __mmask32 missing, uint32_t unit, int vector) {
     alignas(64) uint16_t bits[32];
     _mm512_store_si512(bits, words);
-    for (; missing != 0; missing &= missing - 1, ++num_patches) {
+    for (; missing != 0; missing &= missing - 1) {
       const int i = __builtin_ctz(missing);
-      if (num_patches < max_patches)
-        patches[num_patches] = {unit, static_cast<uint16_t>(vector * 32 + i), bits[i]};
+      *next_patch++ = {unit, static_cast<uint16_t>(vector * 32 + i), bits[i]};
     }
   }
 };
@@ -72,15 +70,14 @@ void stream(char* to, __m512i value) { _mm512_stream_si512(reinterpret_cast<__m5
 
 }  // namespace
 
-int64_t code_panel_avx512(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches,
-                          int64_t max_patches) {
+int64_t code_panel_avx512(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches) {
   const int base = choose_base(plain, num_steps * kPanelColumns * 2);
   alignas(64) uint16_t table[32];
   for (int i = 0; i < 32; ++i)
     table[i] = static_cast<uint16_t>(i % 16 == 0 ? 0 : (base + i % 16) << 7);
   stream(coded, _mm512_load_si512(table));
   coded += kCodeTableBytes;
-  Coder coder{_mm512_set1_epi16(static_cast<int16_t>(base)), patches, max_patches};
+  Coder coder{_mm512_set1_epi16(static_cast<int16_t>(base)), patches};
   for (int64_t unit = 0; unit < num_steps / kUnitSteps; ++unit) {
     __m512i w[4], codes = _mm512_setzero_si512();
     for (int i = 0; i < 4; ++i) {
@@ -95,9 +92,8 @@ int64_t code_panel_avx512(const char* plain, int64_t num_steps, char* coded, Wei
     coded += kUnitBytes;
   }
   _mm_sfence();
-  if (coder.num_patches > max_patches) return -1;
-  patches[coder.num_patches] = {kNoUnit, 0, 0};
-  return coder.num_patches;
+  *coder.next_patch = {kNoUnit, 0, 0};
+  return coder.next_patch - patches;
 }
 
 }  // namespace nanovllm

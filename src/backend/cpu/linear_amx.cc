@@ -41,45 +41,49 @@ void configure(int upper_rows, int lower_rows) {
 }
 
 // A panel's weights as tiles are loaded from them. The first row tile finds them in memory: it
-// fetches plain ones for the others, and decodes coded ones into block.scratch. The second fetches
-// what lies behind this block, which this thread as a rule takes next.
+// fetches plain ones into the caches, and decodes coded ones into block.scratch.
 class Weights {
  public:
-  Weights(const LinearBlock& block, int64_t panel, int64_t tile)
-      : decodes_(tile == 0 && block.patches != nullptr) {
-    const char* stored = block.b + panel * block.panel_bytes;
-    if (tile == 0) fetch_ = stored + kPrefetchBytes;
-    if (tile == 1) fetch_ = stored + block.num_panels * block.panel_bytes;
-    plain_ = stored;
+  Weights(const LinearBlock& block, int64_t panel, bool is_first)
+      : is_first_(is_first), plain_(block.b + panel * block.panel_bytes) {
+    fetch_ = plain_ + kPrefetchBytes;
     if (block.patches == nullptr) return;
+    source_ = CodedPanel(plain_, block.patches[panel]);
     fetch_bytes_ = kTileSteps / kUnitSteps * kUnitBytes;
     // A single row tile leaves nothing for others and stays within the first-level cache.
     const bool keeps = block.num_tiles > 1;
-    mask_ = keeps ? -1 : 2 * kBlockBytes - 1;
-    decoded_ = block.scratch +
-               (keeps ? panel * block.num_steps * kPanelStepBytes : panel % 2 * 2 * kBlockBytes);
+    mask_ = keeps ? -1 : kHalves * kBlockBytes - 1;
+    decoded_ = block.scratch + (keeps ? panel * block.num_steps * kPanelStepBytes
+                                      : panel % kPanels * kHalves * kBlockBytes);
     plain_ = decoded_;
+    if (!is_first) return;
     num_units_ = static_cast<uint32_t>(block.num_steps / kUnitSteps);
-    source_ = CodedPanel(stored, block.patches[panel]);
-    if (decodes_) decode(0);
+    decode(0);
   }
 
   // The next 16 steps.
   const char* next() {
     const char* now = plain_ + (offset_ & mask_);
     offset_ += kBlockBytes;
-    if (fetch_ != nullptr) {
+    if (is_first_) {
 #pragma GCC unroll 1
       for (int64_t i = 0; i < fetch_bytes_; i += 64) _mm_prefetch(fetch_ + i, _MM_HINT_T1);
       fetch_ += fetch_bytes_;
+      // One ahead, so that vector units and tiles work at the same time.
+      if (unit_ < num_units_) decode(offset_ & mask_);
     }
-    // One ahead, so that vector units and tiles work at the same time.
-    if (decodes_ && unit_ < num_units_) decode(offset_ & mask_);
     return now;
   }
 
  private:
+  static constexpr int64_t kPanels = 2, kHalves = 2;  // side by side; one decoded, one in use
+  static_assert(kMinScratchBytes >= kPanels * kHalves * kBlockBytes);
+  static_assert(kStepMultiple % kTileSteps == 0);
+
   void decode(int64_t offset) {
+    // The intrinsics for tiles do not tell the compiler that they read memory: what they read must
+    // not be overwritten before, nor written after.
+    __asm__ volatile("" : : : "memory");
     char* out = decoded_ + offset;
     for (const uint32_t end = unit_ + kTileSteps / kUnitSteps; unit_ < end; ++unit_) {
       __m512i w[4];
@@ -87,18 +91,17 @@ class Weights {
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i, out += 64) _mm512_store_si512(out, w[i]);
     }
-    // The intrinsics for tiles do not tell the compiler that they read memory.
     __asm__ volatile("" : : : "memory");
   }
 
-  const bool decodes_;
+  const bool is_first_;
   const char* plain_;
-  int64_t offset_ = 0, mask_ = -1;
-  const char* fetch_ = nullptr;
+  const char* fetch_;
   int64_t fetch_bytes_ = kBlockBytes;
+  int64_t offset_ = 0, mask_ = -1;
   CodedPanel source_;
   char* decoded_ = nullptr;
-  uint32_t unit_ = 0, num_units_ = 0;
+  uint32_t unit_ = 0, num_units_ = 0;  // to decode; none if the panel is plain
 };
 
 void zero_tiles() {
@@ -200,7 +203,7 @@ void write_half(const LinearBlock& block, const Results& results, int half, int6
 }
 
 // Up to 32 rows with all panels of the block.
-void all_panels(const LinearBlock& block, int64_t row, int num_rows, int64_t tile) {
+void all_panels(const LinearBlock& block, int64_t row, int num_rows, bool is_first) {
   const int upper = num_rows < kTileRows ? num_rows : kTileRows;
   const int lower = num_rows - upper;
   const char* a = block.a + row * block.a_row_bytes;
@@ -209,19 +212,20 @@ void all_panels(const LinearBlock& block, int64_t row, int num_rows, int64_t til
   int64_t panel = 0;
   if (lower > 0) {
     for (; panel < block.num_panels; ++panel) {
-      two_row_tiles(block, a, Weights(block, panel, tile), results);
+      two_row_tiles(block, a, Weights(block, panel, is_first), results);
       write_half(block, results, 0, row, upper, panel);
       write_half(block, results, 1, row + upper, lower, panel);
     }
     return;
   }
   for (; panel + 2 <= block.num_panels; panel += 2) {
-    two_panels(block, a, Weights(block, panel, tile), Weights(block, panel + 1, tile), results);
+    two_panels(block, a, Weights(block, panel, is_first), Weights(block, panel + 1, is_first),
+               results);
     write_half(block, results, 0, row, upper, panel);
     write_half(block, results, 1, row, upper, panel + 1);
   }
   if (panel < block.num_panels) {
-    one_tile(block, a, Weights(block, panel, tile), results);
+    one_tile(block, a, Weights(block, panel, is_first), results);
     write_half(block, results, 0, row, upper, panel);
   }
 }
@@ -255,7 +259,7 @@ void linear_bf16_amx(const LinearBlock& block) {
   if (block.num_tiles == 1 && rows <= FewRows::kMaxRows) return few_rows(block, rows);
   for (int64_t i = block.first_tile; i < block.first_tile + block.num_tiles; ++i) {
     all_panels(block, first_row(block.tiling, i), static_cast<int>(rows_of(block.tiling, i)),
-               i - block.first_tile);
+               i == block.first_tile);
   }
   _tile_release();
 }

@@ -45,12 +45,11 @@ class FewRows {
     if (block.patches != nullptr)
       multiply<CodedUnits<panels>, rows, panels>(block, a, panel, results);
     else
-      multiply<PlainUnits<panels>, rows, panels>(block, a, panel, results);
+      multiply<PlainUnits, rows, panels>(block, a, panel, results);
   }
 
  private:
   // Both give two steps of a panel at a time.
-  template <int panels>
   class PlainUnits {
    public:
     PlainUnits(const LinearBlock& block, int64_t panel)

@@ -22,11 +22,10 @@ class CodedLoops : private LinearLoops<Ops> {
  private:
   using Plain = LinearLoops<Ops>;
   using typename Plain::Place;
-  using typename Plain::Prefetch;
+  using typename Plain::TileFn;
   using typename Plain::Vec;
   static constexpr int kVectorsPerPanel = 2;
   static_assert(Plain::kVectorsPerPanel == kVectorsPerPanel);
-  using TileFn = void (*)(const LinearBlock&, const Place&);
 
   // What becomes of the decoded weights, and what is prefetched meanwhile.
   enum class Use {
@@ -36,16 +35,7 @@ class CodedLoops : private LinearLoops<Ops> {
 
   static void one_tile(const LinearBlock& block) {
     const int64_t rows = rows_of(block.tiling, block.first_tile);
-    const TileFn several = find<Use::kOnce, true>(rows);
-    const TileFn single = find<Use::kOnce, false>(rows);
-    const int at_once = Plain::panels_at_once(rows);
-    Place place{first_row(block.tiling, block.first_tile), 0, block.b, nullptr};
-    while (place.panel < block.num_panels) {
-      const int taken = place.panel + at_once <= block.num_panels ? at_once : 1;
-      (taken > 1 ? several : single)(block, place);
-      place.panel += taken;
-      place.b += taken * block.panel_bytes;
-    }
+    Plain::all_panels(block, find<Use::kOnce, true>(rows), find<Use::kOnce, false>(rows));
   }
 
   // The first tile decodes a panel for the others, which find it in a cache. Meanwhile it fetches
@@ -62,7 +52,7 @@ class CodedLoops : private LinearLoops<Ops> {
             block, {first_row(block.tiling, first), panel, b, next});
         for (int64_t tile = first + 1; tile < last; ++tile)
           Plain::one_panel(block, tile, panel, block.scratch,
-                           tile == block.first_tile + 1 ? next + block.panel_bytes / 3 : nullptr);
+                           tile == first + 1 ? next + block.panel_bytes / 3 : nullptr);
       }
     }
   }
@@ -72,7 +62,8 @@ class CodedLoops : private LinearLoops<Ops> {
     if constexpr (rows > 1) {
       if (wanted < rows) return find<use, several, rows - 1>(wanted);
     }
-    return &tile < use, rows, several ? Ops::vectors(rows) / kVectorsPerPanel : 1 > ;
+    constexpr int kPanels = several ? Ops::vectors(rows) / kVectorsPerPanel : 1;
+    return &tile<use, rows, kPanels>;
   }
 
   template <Use use, int rows, int panels>

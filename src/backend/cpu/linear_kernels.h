@@ -4,8 +4,8 @@
 //
 // Weights are packed in panels of 32 columns (output features), 128 bytes a step:
 //
-//   bfloat16   [panels][steps][32][2]   step s holds k = 2s and 2s + 1 of every column, side by
-//   side float32    [panels][steps][32]      step s holds k = s
+//   bfloat16   [panels][steps][32][2]   step s holds k = 2s and 2s + 1 of each column side by side
+//   float32    [panels][steps][32]      step s holds k = s
 //
 // Steps are a multiple of 16 and panels are whole; what K and N lack is zeros. Where the kernels
 // can decode them, bfloat16 panels are coded (see coded_weights.h). Every kernel adds a
@@ -63,8 +63,8 @@ struct LinearBlock {
   int64_t out_stride;   // elements from a row to the next
   int64_t num_columns;  // from the first panel on; the last panel may be part padding
   bool out_is_bf16;
-  // Coded panels: the patches of each, from the first on, and room for all panels decoded, at least
-  // kMinScratchBytes, aligned to 64 bytes. Plain ones: null, and no room.
+  // Of coded panels: the patches of each, from the first on, and room for the decoded weights of
+  // all, at least kMinScratchBytes, aligned to 64 bytes. Both are null if panels are plain.
   const WeightPatch* const* patches;
   char* scratch;
 };
@@ -82,13 +82,12 @@ struct LinearKernels {
   void (*f32)(const LinearBlock& block);  // float32 weights; kTileFloats
   int f32_tile_rows;
   // out[d * stride + r] = rows[r][d] for d < count (a multiple of 16) and r < num_rows <= 32, in
-  // elements of 4 bytes. Written past the caches, where the kernel can, `out` is aligned to 64
-  // bytes and num_rows and stride are 32.
+  // elements of 4 bytes. With past_caches `out` is written so where the kernel can; then it is
+  // aligned to 64 bytes, and num_rows and stride are 32.
   void (*transpose)(const void* const* rows, int num_rows, int64_t count, void* out, int64_t stride,
                     bool past_caches);
   // See code_panel_avx512; null where the kernels read plain panels only.
-  int64_t (*code_panel)(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches,
-                        int64_t max_patches);
+  int64_t (*code_panel)(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches);
   // Conversions of n elements, bfloat16 rounded to nearest even.
   void (*bf16_to_f32)(const void* in, float* out, int64_t n);
   void (*f16_to_f32)(const void* in, float* out, int64_t n);

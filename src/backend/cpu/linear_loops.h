@@ -51,9 +51,13 @@ class LinearLoops {
   // Few rows: the weights stream in from memory at its own speed, several panels at once.
   static void one_tile(const LinearBlock& block) {
     const int64_t rows = rows_of(block.tiling, block.first_tile);
-    const TileFn several = find<Panels::kSeveral, Prefetch::kAhead>(rows);
-    const TileFn single = find<Panels::kOne, Prefetch::kAhead>(rows);
-    const int at_once = panels_at_once(rows);
+    all_panels(block, find<Panels::kSeveral, Prefetch::kAhead>(rows),
+               find<Panels::kOne, Prefetch::kAhead>(rows));
+  }
+
+  // The first tile with all panels, by the one function as long as there are enough of them.
+  static void all_panels(const LinearBlock& block, TileFn several, TileFn single) {
+    const int at_once = panels_at_once(rows_of(block.tiling, block.first_tile));
     Place place{first_row(block.tiling, block.first_tile), 0, block.b, nullptr};
     while (place.panel < block.num_panels) {
       const int taken = place.panel + at_once <= block.num_panels ? at_once : 1;
