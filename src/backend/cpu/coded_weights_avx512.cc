@@ -14,8 +14,8 @@ uint16_t word_at(const char* plain, int64_t index) {
   return word;
 }
 
-// The exponent below the 15 that cover most of a sample of the weights; of equals those in the
-// middle, because what the sample lacks may lie on both sides. Any choice is without loss.
+// The exponent below the 15 that cover most of a sample of the weights; of neighbouring equals
+// the middle one, because what the sample lacks may lie on both sides. Any choice is without loss.
 int choose_base(const char* plain, int64_t num_weights) {
   constexpr int64_t kSamples = 4096;
   uint32_t counts[256] = {};
@@ -27,10 +27,14 @@ int choose_base(const char* plain, int64_t num_weights) {
   for (int top = 1; top < 256; ++top) {
     covered += counts[top];
     if (top > kCodedExponents) covered -= counts[top - kCodedExponents];
-    if (top < kCodedExponents || covered < most) continue;
-    last = top - kCodedExponents;
-    if (covered > most) first = last;
-    most = covered;
+    const int base = top - kCodedExponents;
+    if (base < 0) continue;
+    if (covered > most) {
+      most = covered;
+      first = last = base;
+    } else if (covered == most && base == last + 1) {
+      last = base;
+    }
   }
   return (first + last) / 2;
 }
