@@ -40,26 +40,19 @@ const LinearKernels& linear_kernels(Isa isa) {
                                             bf16_to_f32_avx2,
                                             f16_to_f32_avx2,
                                             f32_to_bf16_avx2};
-  static constexpr LinearKernels kAvx512Bf16 = {linear_bf16_avx512bf16,
-                                                RowFormat::kTilePairs,
-                                                12,
-                                                linear_f32_avx512,
-                                                12,
-                                                transpose_avx512,
-                                                code_panel_avx512,
-                                                bf16_to_f32_avx2,
-                                                f16_to_f32_avx2,
-                                                f32_to_bf16_avx2};
-  static constexpr LinearKernels kAmx = {linear_bf16_amx,
-                                         RowFormat::kRows,
-                                         32,
-                                         linear_f32_avx512,
-                                         12,
-                                         transpose_avx512,
-                                         code_panel_avx512,
-                                         bf16_to_f32_avx2,
-                                         f16_to_f32_avx2,
-                                         f32_to_bf16_avx2};
+  static constexpr LinearKernels kAvx512Bf16 = [] {
+    LinearKernels kernels = kAvx512;
+    kernels.bf16 = linear_bf16_avx512bf16;
+    kernels.bf16_format = RowFormat::kTilePairs;
+    return kernels;
+  }();
+  static constexpr LinearKernels kAmx = [] {
+    LinearKernels kernels = kAvx512;
+    kernels.bf16 = linear_bf16_amx;
+    kernels.bf16_format = RowFormat::kRows;
+    kernels.bf16_tile_rows = 32;
+    return kernels;
+  }();
   switch (isa) {
     case Isa::kAmx:
       return kAmx;
