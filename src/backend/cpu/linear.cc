@@ -32,6 +32,8 @@ struct Product {
 constexpr int64_t kMaxRowsAtOnce = 1024;
 // Of weights, that a task keeps in the second-level cache while it goes through the rows.
 constexpr int64_t kTaskBytes = 512 << 10;
+// Panels that kernels read at once where they have one tile, which memory feeds quicker than one.
+constexpr int64_t kStreams = 4;
 // Packing less than this is quicker than waking another thread.
 constexpr int64_t kParallelPackBytes = 64 << 10;
 
@@ -88,8 +90,9 @@ Division divide(const CpuLinearWeight& weight, int64_t num_tiles, int num_thread
   // Enough that a thread which comes late costs little.
   const int64_t wanted = num_threads == 1 ? 1 : int64_t{4} * num_threads;
   Division d;
-  d.panels_per_task = std::clamp<int64_t>(
-      weight.num_panels / wanted, 1, std::max<int64_t>(1, kTaskBytes / weight.plain_panel_bytes()));
+  const int64_t least = num_tiles == 1 ? kStreams : 1;
+  d.panels_per_task = std::clamp<int64_t>(weight.num_panels / wanted, 1,
+                                          std::max(least, kTaskBytes / weight.plain_panel_bytes()));
   d.panel_tasks = divide_up(weight.num_panels, d.panels_per_task);
   d.tiles_per_task = divide_up(num_tiles, divide_up(wanted, d.panel_tasks));
   d.row_tasks = divide_up(num_tiles, d.tiles_per_task);

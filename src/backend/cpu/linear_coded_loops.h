@@ -86,7 +86,7 @@ class CodedLoops : private LinearLoops<Ops> {
         if constexpr (use == Use::kOnce) {
 #pragma GCC unroll 4
           for (int line = 0; line < kUnitBytes; line += 64)
-            Ops::prefetch(coded[p].unit() + Plain::kPrefetchBytes + line);
+            Ops::prefetch(coded[p].unit() + Plain::prefetch_bytes(panels) + line);
         }
         __m512i w[4];
         coded[p].next(unit, w);
