@@ -464,6 +464,7 @@ class OtherCommands(unittest.TestCase):
         facts = json.loads(run("info", MODEL, "--json", "--kv-cache-memory", "64M").stdout)
         self.assertLessEqual(facts["kv_cache_bytes"], 64 << 20)
         self.assertGreater(facts["kv_cache_bytes"], 60 << 20)
+        self.assertEqual(facts["full_length_requests"], 64 * 256 // facts["max_model_len"])
         result = run("info", MODEL, "--kv-cache-memory", "1K")
         self.assertEqual(result.returncode, 2)
         self.assertIn("bytes", result.stderr)
@@ -530,7 +531,10 @@ class OtherCommands(unittest.TestCase):
         self.assertIn("temperature=0.5", result.stdout)
         self.assertIn("nonsense", result.stderr)
         self.assertIn("/what", result.stderr)
-        self.assertEqual(result.stderr.count("tokens"), 2)  # the speed of two answers
+        self.assertEqual(result.stderr.count("first after"), 2)  # the speed of two answers
+        self.assertEqual(result.stderr.count("cut off at max_tokens=20"), 2)
+        full = run("chat", MODEL, "--max-model-len", "48", "-m", "Tell me a story about a dog.")
+        self.assertIn("cut off: no room left", full.stderr)
         odd = subprocess.run([BINARY, "chat", MODEL, "--max-tokens", "2"], capture_output=True, timeout=300,
                              input=b"/params temperature=\xff\n/params n=2\n/params stop=\xff\nHi\n")
         self.assertEqual(odd.returncode, 3, odd.stderr)

@@ -245,21 +245,30 @@ class Chat {
     }
     fmt::print("\n");
     std::fflush(stdout);  // before what stderr says, where both are one file
-    show_speed(num_tokens, last.metrics, aborted);
+    show_speed(num_tokens, last.metrics, aborted ? ", stopped" : cut_off(last, params));
     messages.push_back({{"role", "assistant"}, {"content", reply}});
     messages_ = std::move(messages);
     return !aborted;
   }
 
-  static void show_speed(size_t count, const RequestMetrics& times, bool aborted) {
+  // What the line below an answer says of one that did not come to its end.
+  std::string cut_off(const RequestOutput& output, const SamplingParams& params) const {
+    if (output.outputs.empty() || output.outputs.front().finish_reason != FinishReason::kLength) {
+      return "";
+    }
+    if (params.max_tokens < params_.max_tokens)
+      return ", cut off: no room left, /clear starts over";
+    return fmt::format(", cut off at max_tokens={}", params.max_tokens);
+  }
+
+  static void show_speed(size_t count, const RequestMetrics& times, const std::string& ending) {
     const double decode = times.time_to_finish - times.time_to_first_token;
     std::string text = fmt::format("{} tokens", count);
     if (count > 1 && decode > 0) {
       text += fmt::format(", {:.1f} tok/s", static_cast<double>(count - 1) / decode);
     }
     text += fmt::format(", first after {:.2f} s", times.time_to_first_token);
-    if (aborted) text += ", stopped";
-    print_message("{}\n", dim(stderr, "[" + text + "]"));
+    print_message("{}\n", dim(stderr, "[" + text + ending + "]"));
   }
 
   const ChatOptions& options_;

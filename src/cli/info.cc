@@ -27,6 +27,10 @@ int info(const InfoOptions& options) {
   const LLMEngine engine(options.model, options.engine);
   const EngineInfo& facts = engine.info();
   const int64_t tokens = static_cast<int64_t>(facts.num_kvcache_blocks) * facts.kvcache_block_size;
+  // The last token is never fed back, so it needs no room.
+  const int blocks_each =
+      (facts.max_model_len - 1 + facts.kvcache_block_size - 1) / facts.kvcache_block_size;
+  const int full_length_requests = facts.num_kvcache_blocks / std::max(1, blocks_each);
   if (options.json) {
     const nlohmann::ordered_json line = {{"model", options.model},
                                          {"architecture", facts.architecture},
@@ -40,6 +44,7 @@ int info(const InfoOptions& options) {
                                          {"kvcache_block_size", facts.kvcache_block_size},
                                          {"num_kvcache_blocks", facts.num_kvcache_blocks},
                                          {"kv_cache_bytes", facts.kv_cache_bytes},
+                                         {"full_length_requests", full_length_requests},
                                          {"load_seconds", facts.load_seconds}};
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
@@ -58,11 +63,7 @@ int info(const InfoOptions& options) {
   row("KV cache per token", fmt::format("{} bytes", facts.kv_bytes_per_token));
   row("KV cache", fmt::format("{} blocks of {} tokens = {} tokens, {}", facts.num_kvcache_blocks,
                               facts.kvcache_block_size, tokens, mebibytes(facts.kv_cache_bytes)));
-  // The last token is never fed back, so it needs no room.
-  const int blocks_each =
-      (facts.max_model_len - 1 + facts.kvcache_block_size - 1) / facts.kvcache_block_size;
-  row("full-length requests",
-      fmt::format("{} fit at once", facts.num_kvcache_blocks / std::max(1, blocks_each)));
+  row("full-length requests", fmt::format("{} fit at once", full_length_requests));
   row("loaded in", fmt::format("{:.3f} s", facts.load_seconds));
   return kExitOk;
 }
