@@ -465,6 +465,10 @@ class OtherCommands(unittest.TestCase):
         self.assertLessEqual(facts["kv_cache_bytes"], 64 << 20)
         self.assertGreater(facts["kv_cache_bytes"], 60 << 20)
         self.assertEqual(facts["full_length_requests"], 64 * 256 // facts["max_model_len"])
+        # The last token of a request needs no room.
+        for length, expected in ((257, 64), (258, 32)):
+            facts = json.loads(run("info", MODEL, "--json", "--kv-cache-memory", "64M", "--max-model-len", str(length)).stdout)
+            self.assertEqual(facts["full_length_requests"], expected)
         result = run("info", MODEL, "--kv-cache-memory", "1K")
         self.assertEqual(result.returncode, 2)
         self.assertIn("bytes", result.stderr)
@@ -524,7 +528,7 @@ class OtherCommands(unittest.TestCase):
         self.assertEqual((process.returncode, out), (130, ""), error)
 
     def test_chat_answers_and_obeys_commands(self):
-        result = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20",
+        result = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20", "--ignore-eos",
                      stdin="/help\nTell me a story about a dog.\n/params temperature=0.5\n/params nonsense=1\n/retry\n/clear\n/what\n/quit\nnever read\n")
         self.assertEqual(result.returncode, 3, result.stderr)  # some lines were refused
         self.assertIn("/system", result.stdout)
@@ -533,8 +537,11 @@ class OtherCommands(unittest.TestCase):
         self.assertIn("/what", result.stderr)
         self.assertEqual(result.stderr.count("first after"), 2)  # the speed of two answers
         self.assertEqual(result.stderr.count("cut off at max_tokens=20"), 2)
-        full = run("chat", MODEL, "--max-model-len", "48", "-m", "Tell me a story about a dog.")
-        self.assertIn("cut off: no room left", full.stderr)
+        full = run("chat", MODEL, "--max-model-len", "48", "--ignore-eos", "-m", "Tell me a story about a dog.")
+        self.assertIn("cut off: a conversation takes up to 48 tokens", full.stderr)
+        whole = run("chat", MODEL, "--temperature", "0", "--stop", "a", "-m", "Tell me a story about a dog.")
+        self.assertIn("first after", whole.stderr)
+        self.assertNotIn("cut off", whole.stderr)
         odd = subprocess.run([BINARY, "chat", MODEL, "--max-tokens", "2"], capture_output=True, timeout=300,
                              input=b"/params temperature=\xff\n/params n=2\n/params stop=\xff\nHi\n")
         self.assertEqual(odd.returncode, 3, odd.stderr)

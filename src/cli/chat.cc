@@ -245,20 +245,24 @@ class Chat {
     }
     fmt::print("\n");
     std::fflush(stdout);  // before what stderr says, where both are one file
-    show_speed(num_tokens, last.metrics, aborted ? ", stopped" : cut_off(last, params));
+    show_speed(num_tokens, last.metrics,
+               aborted ? ", stopped" : cut_off(last, params.max_tokens == room));
     messages.push_back({{"role", "assistant"}, {"content", reply}});
     messages_ = std::move(messages);
     return !aborted;
   }
 
   // What the line below an answer says of one that did not come to its end.
-  std::string cut_off(const RequestOutput& output, const SamplingParams& params) const {
-    if (output.outputs.empty() || output.outputs.front().finish_reason != FinishReason::kLength) {
-      return "";
+  std::string cut_off(const RequestOutput& output, bool room_is_full) const {
+    const CompletionOutput& answer = output.outputs.front();
+    if (const auto* reason = std::get_if<std::string>(&answer.stop_reason);
+        reason != nullptr && answer.finish_reason == FinishReason::kAbort) {
+      return ", aborted: " + *reason;
     }
-    if (params.max_tokens < params_.max_tokens)
-      return ", cut off: no room left, /clear starts over";
-    return fmt::format(", cut off at max_tokens={}", params.max_tokens);
+    if (answer.finish_reason != FinishReason::kLength) return "";
+    if (!room_is_full) return fmt::format(", cut off at max_tokens={}", params_.max_tokens);
+    return fmt::format(", cut off: a conversation takes up to {} tokens",
+                       engine_.info().max_model_len);
   }
 
   static void show_speed(size_t count, const RequestMetrics& times, const std::string& ending) {

@@ -32,7 +32,8 @@ struct Product {
 constexpr int64_t kMaxRowsAtOnce = 1024;
 // Of weights, that a task keeps in the second-level cache while it goes through the rows.
 constexpr int64_t kTaskBytes = 512 << 10;
-// Panels that kernels read at once where they have one tile, which memory feeds quicker than one.
+// Panels that a task of one tile has if there are enough: as many as kernels for AVX-512 read at
+// once for few rows, which memory delivers quicker than one after another.
 constexpr int64_t kStreams = 4;
 // Packing less than this is quicker than waking another thread.
 constexpr int64_t kParallelPackBytes = 64 << 10;
@@ -93,6 +94,8 @@ Division divide(const CpuLinearWeight& weight, int64_t num_tiles, int num_thread
   const int64_t least = num_tiles == 1 ? kStreams : 1;
   d.panels_per_task = std::clamp<int64_t>(weight.num_panels / wanted, 1,
                                           std::max(least, kTaskBytes / weight.plain_panel_bytes()));
+  if (num_tiles == 1 && d.panels_per_task > kStreams)
+    d.panels_per_task -= d.panels_per_task % kStreams;
   d.panel_tasks = divide_up(weight.num_panels, d.panels_per_task);
   d.tiles_per_task = divide_up(num_tiles, divide_up(wanted, d.panel_tasks));
   d.row_tasks = divide_up(num_tiles, d.tiles_per_task);
@@ -160,7 +163,9 @@ void CpuBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
     const Division division = divide(w, packed.num_tiles, pool_.num_threads());
     // Each thread's; see LinearBlock::scratch.
     const int64_t decoded_bytes =
-        std::max(division.panels_per_task * w.plain_panel_bytes(), kMinScratchBytes);
+        division.tiles_per_task == 1
+            ? kMinScratchBytes
+            : std::max(division.panels_per_task * w.plain_panel_bytes(), kMinScratchBytes);
     char* decoded = nullptr;
     if (w.coded())
       decoded = decoded_panels_.get(static_cast<size_t>(decoded_bytes * pool_.num_threads()));

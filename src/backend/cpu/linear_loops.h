@@ -32,9 +32,9 @@ class LinearLoops {
   static constexpr int kVectorsPerPanel = kPanelColumns / Ops::kLanes;
   static constexpr int kVectorBytes = kPanelStepBytes / kVectorsPerPanel;
   // How far ahead to ask for the weights of each of so many panels. Memory takes about 100 ns to
-  // answer, in which a core that reads 40 GB/s consumes 4 KiB. Four streams of one to three rows
-  // share these: of more, a Zen 4 reads a seventh less, and Xeons do not care. With fewer streams
-  // and more rows both want 4 KiB a stream.
+  // answer, in which a core that reads 40 GB/s consumes 4 KiB. Four streams, as AVX-512 has
+  // them for one to three rows, share these: with more, a core of a Zen 4 reads a tenth less, and
+  // one of a Xeon as much. With fewer streams and more rows both want 4 KiB a stream.
   static constexpr int64_t prefetch_bytes(int panels) { return panels >= 4 ? 1024 : 4096; }
   // Of packed activations, that go through a panel one after another: a part of the second-level
   // cache that leaves room for the weights.

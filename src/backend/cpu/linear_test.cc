@@ -215,6 +215,29 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
     }
 }
 
+// So long rows that a task of several tiles takes fewer panels than one of a single tile.
+TEST_P(LinearTest, ALongRowHasTheSameBitsInEveryBatch) {
+  std::mt19937 rng(8);
+  constexpr int64_t kRows = 33, kDepth = 4128, kColumns = 9 * 32 - 5;
+  Matrix x = normal_numbers(kRows, kDepth, kBf16, rng);
+  const Matrix w = normal_numbers(kColumns, kDepth, kBf16, rng);
+  const HostMatrix source = w.host();
+  Matrix expected;
+  for (const int threads : {1, 2}) {
+    CpuBackend cpu({threads, GetParam()});
+    const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
+    for (const int64_t m : {kRows, int64_t{1}, int64_t{3}, int64_t{4}, int64_t{16}}) {
+      Matrix out = output(m, kColumns, kF32);
+      cpu.linear(out.tensor(), x.tensor().slice_rows(0, m), *weight);
+      if (expected.rows == 0) expected = out;
+      ASSERT_EQ(std::memcmp(out.bytes.data(), expected.bytes.data(), out.bytes.size()), 0)
+          << m << " rows, " << threads << " threads";
+    }
+    for (const int64_t i : {int64_t{0}, kColumns - 1, kRows * kColumns - 1})
+      EXPECT_NEAR(element(expected, i), reference(x, w, {}, i / kColumns, i % kColumns), 0.1);
+  }
+}
+
 // Factors, products and sums below what float32 has in full: kernels for few rows must take them
 // for zero where those for many do.
 TEST_P(LinearTest, ARowOfTinyNumbersHasTheSameBitsInEveryBatch) {
