@@ -13,7 +13,7 @@ import unittest
 
 BINARY = os.environ["NANOVLLM"]
 MODEL = os.environ["NANOVLLM_MODEL"]
-SPEED = re.compile(r"\[(\d+) tokens, [\d.]+ tok/s, first after [\d.]+ s(, stopped)?\]")
+SPEED = re.compile(r"\[(\d+) tokens, [\d.]+ tok/s, first after [\d.]+ s(, stopped|, cut off at max_tokens=12)?\]")
 # ChatML, but a message that says "show" is answered with an error that shows what the template was given.
 TEMPLATE = """{%- if messages[-1].content == 'show' %}{{ raise_exception((messages[:-1] | map(attribute='role') | join(' '))
 ~ '; system: ' ~ (messages[0].content if messages[0].role == 'system' else 'none') ~ '; eos: ' ~ eos_token) }}{% endif %}
@@ -98,7 +98,7 @@ class Chat(unittest.TestCase):
         terminal = self.chat("--system", "Be kind.")
         for message in ("Tell me a story about a dog.", "And about Grüße 小猫?"):
             terminal.type(message + "\n")
-            self.assertEqual(terminal.expect(SPEED.pattern).group(2), None)
+            self.assertNotEqual(terminal.expect(SPEED.pattern).group(2), ", stopped")
             terminal.prompt()
         terminal.type("show\n")
         terminal.expect("system user assistant user assistant; system: Be kind.; eos: <\\|im_end\\|>")
