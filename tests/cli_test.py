@@ -539,6 +539,13 @@ class OtherCommands(unittest.TestCase):
         self.assertEqual(result.stderr.count("cut off at max_tokens=20"), 2)
         full = run("chat", MODEL, "--max-model-len", "48", "--ignore-eos", "-m", "Tell me a story about a dog.")
         self.assertIn("cut off: a conversation takes up to 48 tokens", full.stderr)
+        small = run("chat", MODEL, "--max-model-len", "40", "--max-tokens", "4", "--ignore-eos",
+                    stdin="Hi\n" + "Tell me a story about a dog.\n" * 2 + "/clear\n" + "Tell me a story. " * 9 + "\n")
+        self.assertEqual(small.returncode, 3, small.stderr)
+        self.assertRegex(small.stderr, r"has \d+ tokens and the model takes 40; /clear starts over\n")
+        self.assertRegex(small.stderr, r"has \d+ tokens and the model takes 40\n")
+        empty = run("chat", MODEL, "--max-tokens", "4", "--ignore-eos", "-m", "")
+        self.assertIn("cut off at max_tokens=4", empty.stderr)
         whole = run("chat", MODEL, "--temperature", "0", "--stop", "a", "-m", "Tell me a story about a dog.")
         self.assertIn("first after", whole.stderr)
         self.assertNotIn("cut off", whole.stderr)

@@ -32,7 +32,7 @@ using nlohmann::ordered_json;
 struct ChatOptions {
   std::string model;
   std::string system;
-  std::string message;
+  std::optional<std::string> message;
   std::string chat_template;
   std::string template_kwargs = "{}";
   std::string tools;
@@ -107,7 +107,7 @@ class Chat {
 
  private:
   int talk() {
-    if (!options_.message.empty()) return answer_once();
+    if (options_.message) return answer_once();
     LineReader reader("> ");
     if (reader.interactive()) {
       stay_.emplace(InterruptGuard::Again::kMeansNothing);
@@ -133,7 +133,7 @@ class Chat {
   // What a template refuses is an error, not a wrong use of the command.
   int answer_once() {
     try {
-      return answer(options_.message) ? kExitOk : kExitInterrupted;
+      return answer(*options_.message) ? kExitOk : kExitInterrupted;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInvalidArgument) throw;
       print_error(error.what());
@@ -216,8 +216,9 @@ class Chat {
     const int room = engine_.info().max_model_len - static_cast<int>(ids.size());
     if (room <= 0) {
       throw_error(ErrorCode::kInvalidArgument,
-                  "the conversation has {} tokens and the model takes {}; /clear starts over",
-                  ids.size(), engine_.info().max_model_len);
+                  "with this message the conversation has {} tokens and the model takes {}{}",
+                  ids.size(), engine_.info().max_model_len,
+                  messages.size() > 2 ? "; /clear starts over" : "");
     }
     SamplingParams params = params_;
     params.max_tokens = std::min(params.max_tokens, room);
@@ -292,7 +293,10 @@ Command add_chat(CLI::App& app) {
   auto options = std::make_shared<ChatOptions>();
   app.add_option("model", options->model, "model folder")->required();
   app.add_option("--system", options->system, "system message");
-  app.add_option("-m,--message", options->message, "answer this one message and end");
+  // A function, as CLI11 takes an empty text for no value of an optional.
+  app.add_option_function<std::string>(
+      "-m,--message", [options](const std::string& text) { options->message = text; },
+      "answer this one message and end");
   app.add_option("--chat-template", options->chat_template,
                  "Jinja file to use instead of the model's own template; it gets the model's "
                  "bos_token, eos_token and so on");
