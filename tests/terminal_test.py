@@ -98,7 +98,7 @@ class Chat(unittest.TestCase):
         terminal = self.chat("--system", "Be kind.")
         for message in ("Tell me a story about a dog.", "And about Grüße 小猫?"):
             terminal.type(message + "\n")
-            self.assertNotEqual(terminal.expect(SPEED.pattern).group(2), ", stopped")
+            self.assertEqual(terminal.expect(SPEED.pattern).group(2), ", cut off at max_tokens=12")
             terminal.prompt()
         terminal.type("show\n")
         terminal.expect("system user assistant user assistant; system: Be kind.; eos: <\\|im_end\\|>")

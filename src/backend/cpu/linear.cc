@@ -91,11 +91,10 @@ Division divide(const CpuLinearWeight& weight, int64_t num_tiles, int num_thread
   // Enough that a thread which comes late costs little.
   const int64_t wanted = num_threads == 1 ? 1 : int64_t{4} * num_threads;
   Division d;
-  const int64_t least = num_tiles == 1 ? kStreams : 1;
-  d.panels_per_task = std::clamp<int64_t>(weight.num_panels / wanted, 1,
-                                          std::max(least, kTaskBytes / weight.plain_panel_bytes()));
-  if (num_tiles == 1 && d.panels_per_task > kStreams)
-    d.panels_per_task -= d.panels_per_task % kStreams;
+  const int64_t at_once = num_tiles == 1 ? kStreams : 1;
+  d.panels_per_task = std::clamp<int64_t>(
+      weight.num_panels / wanted, 1, std::max(at_once, kTaskBytes / weight.plain_panel_bytes()));
+  if (d.panels_per_task > at_once) d.panels_per_task -= d.panels_per_task % at_once;
   d.panel_tasks = divide_up(weight.num_panels, d.panels_per_task);
   d.tiles_per_task = divide_up(num_tiles, divide_up(wanted, d.panel_tasks));
   d.row_tasks = divide_up(num_tiles, d.tiles_per_task);
@@ -162,10 +161,9 @@ void CpuBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
     }
     const Division division = divide(w, packed.num_tiles, pool_.num_threads());
     // Each thread's; see LinearBlock::scratch.
-    const int64_t decoded_bytes =
-        division.tiles_per_task == 1
-            ? kMinScratchBytes
-            : std::max(division.panels_per_task * w.plain_panel_bytes(), kMinScratchBytes);
+    const int64_t shared_bytes =
+        division.tiles_per_task > 1 ? division.panels_per_task * w.plain_panel_bytes() : 0;
+    const int64_t decoded_bytes = std::max(shared_bytes, kMinScratchBytes);
     char* decoded = nullptr;
     if (w.coded())
       decoded = decoded_panels_.get(static_cast<size_t>(decoded_bytes * pool_.num_threads()));
