@@ -33,8 +33,17 @@ struct WeightPatch {
 };
 inline constexpr uint32_t kNoUnit = UINT32_MAX;
 
-// Codes a plain panel; `coded` is aligned to 64 bytes and written past the caches. `patches` has
-// room for every weight and the patch that ends them. Returns their number, without that one.
+// Neighbouring exponents that have a code.
+inline constexpr int kCodedExponents = 15;
+
+// Chooses a plain panel's exponents and writes the table of its coded form. Returns the exponent
+// below them, which has no code.
+int write_code_table(const char* plain, int64_t num_steps, char* coded);
+
+// Codes a plain panel; `coded` is aligned to 64 bytes and its units are written past the caches.
+// `patches` has room for every weight and the patch that ends them. Returns their number, without
+// that one.
+int64_t code_panel_avx2(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches);
 int64_t code_panel_avx512(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches);
 
 }  // namespace nanovllm

@@ -1,43 +1,10 @@
-// Coding of weights (coded_weights.h).
+// Coding of weights (coded_weights.h) with AVX-512.
 #include "backend/cpu/coded_weights_avx512.h"
 
 #include "backend/cpu/linear_kernels.h"
 
 namespace nanovllm {
 namespace {
-
-constexpr int kCodedExponents = 15;
-
-uint16_t word_at(const char* plain, int64_t index) {
-  uint16_t word;
-  __builtin_memcpy(&word, plain + index * 2, sizeof word);
-  return word;
-}
-
-// The exponent below the 15 that cover most of a sample of the weights; of neighbouring equals
-// the middle one, because what the sample lacks may lie on both sides. Any choice is without loss.
-int choose_base(const char* plain, int64_t num_weights) {
-  constexpr int64_t kSamples = 4096;
-  uint32_t counts[256] = {};
-  // Odd, so that the sample goes through all columns.
-  const int64_t stride = num_weights / kSamples | 1;
-  for (int64_t i = 0; i < num_weights; i += stride) ++counts[word_at(plain, i) >> 7 & 0xff];
-  int first = 0, last = 0;
-  uint32_t covered = 0, most = 0;
-  for (int top = 1; top < 256; ++top) {
-    covered += counts[top];
-    if (top > kCodedExponents) covered -= counts[top - kCodedExponents];
-    const int base = top - kCodedExponents;
-    if (base < 0) continue;
-    if (covered > most) {
-      most = covered;
-      first = last = base;
-    } else if (covered == most && base == last + 1) {
-      last = base;
-    }
-  }
-  return (first + last) / 2;
-}
 
 struct Coder {
   __m512i base;
@@ -75,11 +42,7 @@ void stream(char* to, __m512i value) { _mm512_stream_si512(reinterpret_cast<__m5
 }  // namespace
 
 int64_t code_panel_avx512(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches) {
-  const int base = choose_base(plain, num_steps * kPanelColumns * 2);
-  alignas(64) uint16_t table[32];
-  for (int i = 0; i < 32; ++i)
-    table[i] = static_cast<uint16_t>(i % 16 == 0 ? 0 : (base + i % 16) << 7);
-  stream(coded, _mm512_load_si512(table));
+  const int base = write_code_table(plain, num_steps, coded);
   coded += kCodeTableBytes;
   Coder coder{_mm512_set1_epi16(static_cast<int16_t>(base)), patches};
   for (int64_t unit = 0; unit < num_steps / kUnitSteps; ++unit) {

@@ -1,4 +1,4 @@
-// The coder against a scalar decoder written after the layout's description.
+// The coders against a scalar decoder written after the layout's description.
 #include "backend/cpu/coded_weights.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_features.h"
-#include "backend/cpu/linear_kernels.h"
+#include "backend/cpu/linear_pack.h"
 #include "base/dtype.h"
 
 namespace nanovllm {
@@ -26,16 +26,6 @@ struct alignas(64) Panel {
   std::vector<WeightPatch> patches;
   int64_t count = 0;
 };
-
-Panel code(const Words& plain) {
-  Panel panel;
-  panel.patches.resize(kWeights + 1);
-  panel.count = code_panel_avx512(reinterpret_cast<const char*>(plain.data()), kSteps, panel.bytes,
-                                  panel.patches.data());
-  EXPECT_EQ(panel.patches[static_cast<size_t>(panel.count)].unit, kNoUnit);
-  panel.patches.resize(static_cast<size_t>(panel.count));
-  return panel;
-}
 
 uint16_t word(const char* vector, int i) {
   uint16_t value;
@@ -63,10 +53,17 @@ Words decode(const Panel& panel) {
   return plain;
 }
 
-class CodedWeights : public ::testing::Test {
+class CodedWeights : public ::testing::TestWithParam<Isa> {
  protected:
-  void SetUp() override {
-    if (detected_isa() < Isa::kAvx512) GTEST_SKIP() << "this processor has no AVX-512";
+  static Panel code(const Words& plain) {
+    Panel panel;
+    panel.patches.resize(kWeights + 1);
+    const auto code_panel = linear_kernels(GetParam()).code_panel;
+    panel.count = code_panel(reinterpret_cast<const char*>(plain.data()), kSteps, panel.bytes,
+                             panel.patches.data());
+    EXPECT_EQ(panel.patches[static_cast<size_t>(panel.count)].unit, kNoUnit);
+    panel.patches.resize(static_cast<size_t>(panel.count));
+    return panel;
   }
   template <typename Draw>
   static Words words(Draw draw) {
@@ -77,7 +74,7 @@ class CodedWeights : public ::testing::Test {
   std::mt19937 rng_{7};
 };
 
-TEST_F(CodedWeights, NormalWeightsNeedFewPatches) {
+TEST_P(CodedWeights, NormalWeightsNeedFewPatches) {
   std::normal_distribution<float> normal(0, 0.02f);
   const Words plain = words([&] { return to_bfloat16(normal(rng_)).bits; });
   const Panel panel = code(plain);
@@ -85,7 +82,7 @@ TEST_F(CodedWeights, NormalWeightsNeedFewPatches) {
   EXPECT_LT(panel.count, kWeights / 1000);
 }
 
-TEST_F(CodedWeights, EveryBitPatternComesBack) {
+TEST_P(CodedWeights, EveryBitPatternComesBack) {
   for (int first = 0; first < 65536; first += kWeights) {
     int next = first;
     const Words plain = words([&] { return next++; });
@@ -95,7 +92,7 @@ TEST_F(CodedWeights, EveryBitPatternComesBack) {
   EXPECT_EQ(decode(code(random)), random);
 }
 
-TEST_F(CodedWeights, AnyFifteenNeighbouringExponentsAndZerosNeedNoPatch) {
+TEST_P(CodedWeights, AnyFifteenNeighbouringExponentsAndZerosNeedNoPatch) {
   for (const unsigned lowest : {1u, 2u, 100u, 120u, 240u, 241u}) {
     const Words plain = words([&] {
       const unsigned exponent = rng_() % 4 == 0 ? 0 : lowest + rng_() % 15;
@@ -108,13 +105,13 @@ TEST_F(CodedWeights, AnyFifteenNeighbouringExponentsAndZerosNeedNoPatch) {
   }
 }
 
-TEST_F(CodedWeights, ZerosAloneNeedNoPatch) {
+TEST_P(CodedWeights, ZerosAloneNeedNoPatch) {
   const Words plain(kWeights, 0);
   EXPECT_EQ(code(plain).count, 0);
   EXPECT_EQ(decode(code(plain)), plain);
 }
 
-TEST_F(CodedWeights, PatchesAreInOrder) {
+TEST_P(CodedWeights, PatchesAreInOrder) {
   Words plain = words([&] { return 0x3f80 | (rng_() & 0x807f); });
   for (const int64_t i : {int64_t{0}, int64_t{1}, int64_t{127}, int64_t{128}, kWeights - 1}) {
     plain[static_cast<size_t>(i)] = 0x0080;  // the smallest number that is normal
@@ -127,6 +124,17 @@ TEST_F(CodedWeights, PatchesAreInOrder) {
                                return a.unit != b.unit ? a.unit < b.unit : a.position < b.position;
                              }));
 }
+
+std::vector<Isa> coding_isas() {
+  std::vector<Isa> isas = available_isas();
+  std::erase_if(isas, [](Isa isa) { return linear_kernels(isa).code_panel == nullptr; });
+  return isas;
+}
+
+// Without AVX2 there are none.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CodedWeights);
+INSTANTIATE_TEST_SUITE_P(Isas, CodedWeights, ::testing::ValuesIn(coding_isas()),
+                         [](const auto& param) { return std::string(to_string(param.param)); });
 
 }  // namespace
 }  // namespace nanovllm

@@ -3,8 +3,9 @@
 
 #include <cstring>
 
+#include "backend/cpu/coded_weights_avx2.h"
+#include "backend/cpu/linear_coded_loops.h"
 #include "backend/cpu/linear_kernels.h"
-#include "backend/cpu/linear_loops.h"
 
 namespace nanovllm {
 namespace {
@@ -68,16 +69,22 @@ struct WideningOps : Avx2Ops {
   using B = A;
   static constexpr int kRowBytes = 8;
   static constexpr int kMaxRows = 5;
-  static constexpr int vectors(int rows) { return rows <= 2 ? 4 : 2; }
+  static constexpr int vectors(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
   template <int rows>
   static A load_a(const char* p) {
     return {_mm256_broadcast_ss(reinterpret_cast<const float*>(p)),
             _mm256_broadcast_ss(reinterpret_cast<const float*>(p + rows * 4))};
   }
+  using Words = __m256i;
+  static void store_words(char* p, Words words) {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(p), words);
+  }
+  static B weights(Words pairs) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)),
+            _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)))};
+  }
   static B load_b(const char* p) {
-    const __m256i pair = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(pair, 16)),
-            _mm256_castsi256_ps(_mm256_and_si256(pair, _mm256_set1_epi32(-65536)))};
+    return weights(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
   static Vec multiply_add(Vec acc, A a, B b) {
     return _mm256_fmadd_ps(a.odd, b.odd, _mm256_fmadd_ps(a.even, b.even, acc));
@@ -109,7 +116,7 @@ inline void transpose_8x8(__m256i* r) {
 
 }  // namespace
 
-void linear_bf16_avx2(const LinearBlock& block) { LinearLoops<WideningOps>::run(block); }
+void linear_bf16_avx2(const LinearBlock& block) { CodedLoops<WideningOps>::run(block); }
 
 void linear_f32_avx2(const LinearBlock& block) { LinearLoops<FloatOps>::run(block); }
 

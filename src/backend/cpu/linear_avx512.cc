@@ -1,6 +1,7 @@
 // Matrix products with float32 FMA of AVX-512, and the transposition that packs matrices.
 #include <immintrin.h>
 
+#include "backend/cpu/coded_weights_avx512.h"
 #include "backend/cpu/linear_avx512_ops.h"
 #include "backend/cpu/linear_coded_loops.h"
 

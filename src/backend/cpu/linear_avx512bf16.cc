@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "backend/cpu/coded_weights_avx512.h"
 #include "backend/cpu/linear_avx512_ops.h"
 #include "backend/cpu/linear_coded_loops.h"
 

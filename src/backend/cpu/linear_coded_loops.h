@@ -1,8 +1,10 @@
 // The loops of linear_loops.h over coded panels (coded_weights.h), the same sums in the same order.
-// `Ops` gives moreover weights(v), a vector of a plain step as a B.
+// Include it behind the CodedPanel of the instruction set. `Ops` gives moreover
+//   Words                    what CodedPanel decodes into
+//   weights(words)           a vector of a plain step as a B
+//   store_words(p, words)    to an aligned address
 #pragma once
 
-#include "backend/cpu/coded_weights_avx512.h"
 #include "backend/cpu/linear_loops.h"
 
 namespace nanovllm {
@@ -24,8 +26,12 @@ class CodedLoops : private LinearLoops<Ops> {
   using typename Plain::Place;
   using typename Plain::TileFn;
   using typename Plain::Vec;
-  static constexpr int kVectorsPerPanel = 2;
-  static_assert(Plain::kVectorsPerPanel == kVectorsPerPanel);
+  using Words = typename Ops::Words;
+  using Plain::kVectorBytes;
+  using Plain::kVectorsPerPanel;
+  // Decoding gives four vectors of a unit at a time: two of each step.
+  static constexpr int kPartVectors = 2;
+  static constexpr int kParts = kVectorsPerPanel / kPartVectors;
 
   // What becomes of the decoded weights, and what is prefetched meanwhile.
   enum class Use {
@@ -63,12 +69,23 @@ class CodedLoops : private LinearLoops<Ops> {
       if (wanted < rows) return find<use, several, rows - 1>(wanted);
     }
     constexpr int kPanels = several ? Ops::vectors(rows) / kVectorsPerPanel : 1;
-    return &tile<use, rows, kPanels>;
+    if constexpr (Ops::vectors(rows) < kVectorsPerPanel)
+      return &panel_in_parts<use, rows>;
+    else
+      return &tile<use, rows, kPanels, 0, kParts>;
   }
 
-  template <Use use, int rows, int panels>
+  template <Use use, int rows>
+  static void panel_in_parts(const LinearBlock& block, const Place& place) {
+    static_assert(Ops::vectors(rows) == kPartVectors && kParts == 2);
+    tile<use, rows, 1, 0, 1>(block, place);
+    tile<use, rows, 1, 1, 1>(block, place);
+  }
+
+  // `rows` rows by `parts` parts of `panels` panels, from part `first_part` of each on.
+  template <Use use, int rows, int panels, int first_part, int parts>
   static void tile(const LinearBlock& block, const Place& place) {
-    constexpr int kVectors = panels * kVectorsPerPanel;
+    constexpr int kVectors = panels * parts * kPartVectors;
     constexpr int kStepBytes = rows * Ops::kRowBytes;
     const char* a = block.a + place.row * block.a_row_bytes;
     const char* fetch = place.prefetch;
@@ -83,37 +100,61 @@ class CodedLoops : private LinearLoops<Ops> {
     for (uint32_t unit = 0; unit < num_units; ++unit) {
 #pragma GCC unroll 4
       for (int p = 0; p < panels; ++p) {
-        if constexpr (use == Use::kOnce) {
+        if constexpr (use == Use::kOnce && first_part == 0) {
 #pragma GCC unroll 4
           for (int line = 0; line < kUnitBytes; line += 64)
             Ops::prefetch(coded[p].unit() + Plain::prefetch_bytes(panels) + line);
         }
-        __m512i w[4];
-        coded[p].next(unit, w);
-        if constexpr (use == Use::kKeep) {
-#pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i) _mm512_store_si512(keep + i * 64, w[i]);
-        }
 #pragma GCC unroll 2
-        for (int step = 0; step < kUnitSteps; ++step) {
-          const typename Ops::B left = Ops::weights(w[2 * step]);
-          const typename Ops::B right = Ops::weights(w[2 * step + 1]);
-#pragma GCC unroll 16
-          for (int r = 0; r < rows; ++r) {
-            const typename Ops::A x = Ops::template load_a<rows>(a + step * kStepBytes + r * 4);
-            acc[r][2 * p] = Ops::multiply_add(acc[r][2 * p], x, left);
-            acc[r][2 * p + 1] = Ops::multiply_add(acc[r][2 * p + 1], x, right);
-          }
+        for (int part = first_part; part < first_part + parts; ++part) {
+          Words w[2 * kPartVectors];
+          if constexpr (kParts == 1)
+            coded[p].next(unit, w);
+          else
+            coded[p].next(unit, part, part == first_part + parts - 1, w);
+          if constexpr (use == Use::kKeep) store_part(keep, part, w);
+          multiply_part<rows>(a, w, (p * parts + part - first_part) * kPartVectors, acc);
         }
       }
       if constexpr (use == Use::kKeep) {
         keep += kUnitSteps * kPanelStepBytes;
-        Ops::prefetch(fetch);
-        fetch += 64;
+        if constexpr (first_part == 0) {
+          Ops::prefetch(fetch);
+          fetch += 64;
+        }
       }
       a += kUnitSteps * kStepBytes;
     }
-    Plain::template finish<rows, kVectors>(block, place.row, place.panel * kPanelColumns, acc);
+    const int64_t column = place.panel * kPanelColumns + first_part * kPartVectors * Ops::kLanes;
+    Plain::template finish<rows, kVectors>(block, place.row, column, acc);
+  }
+
+  static inline __attribute__((always_inline)) void store_part(char* keep, int part,
+                                                               const Words (&w)[4]) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      Ops::store_words(keep + i / kPartVectors * kPanelStepBytes +
+                           (part * kPartVectors + i % kPartVectors) * kVectorBytes,
+                       w[i]);
+  }
+
+  // Adds the products of a unit's steps to the accumulators from `first` on.
+  template <int rows, int vectors>
+  static inline __attribute__((always_inline)) void multiply_part(const char* a,
+                                                                  const Words (&w)[4], int first,
+                                                                  Vec (&acc)[rows][vectors]) {
+#pragma GCC unroll 2
+    for (int step = 0; step < kUnitSteps; ++step) {
+      const typename Ops::B left = Ops::weights(w[2 * step]);
+      const typename Ops::B right = Ops::weights(w[2 * step + 1]);
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; ++r) {
+        const char* x_at = a + step * rows * Ops::kRowBytes + r * 4;
+        const typename Ops::A x = Ops::template load_a<rows>(x_at);
+        acc[r][first] = Ops::multiply_add(acc[r][first], x, left);
+        acc[r][first + 1] = Ops::multiply_add(acc[r][first + 1], x, right);
+      }
+    }
   }
 };
 

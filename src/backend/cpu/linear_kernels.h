@@ -87,7 +87,7 @@ struct LinearKernels {
   // aligned to 64 bytes, and num_rows and stride are 32.
   void (*transpose)(const void* const* rows, int num_rows, int64_t count, void* out, int64_t stride,
                     bool past_caches);
-  // See code_panel_avx512; null where the kernels read plain panels only.
+  // See code_panel_avx2; null where the kernels read plain panels only.
   int64_t (*code_panel)(const char* plain, int64_t num_steps, char* coded, WeightPatch* patches);
   // Conversions of n elements, bfloat16 rounded to nearest even.
   void (*bf16_to_f32)(const void* in, float* out, int64_t n);

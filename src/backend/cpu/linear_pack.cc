@@ -26,7 +26,7 @@ const LinearKernels& linear_kernels(Isa isa) {
                                           linear_f32_avx2,
                                           6,
                                           transpose_avx2,
-                                          nullptr,
+                                          code_panel_avx2,
                                           bf16_to_f32_avx2,
                                           f16_to_f32_avx2,
                                           f32_to_bf16_avx2};
