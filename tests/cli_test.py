@@ -74,6 +74,18 @@ class CommandLine(unittest.TestCase):
                     self.assertEqual(result.returncode, 2, flag)
                     self.assertIn(f"{flag}: must be an integer up to 2147483647, got {wrong}", result.stderr)
 
+    def test_values_that_are_no_numbers_are_told_by_their_flag(self):
+        whole = "an integer up to 2147483647"
+        for flag, value, what in (("--temperature", "hot", "a number"), ("--top-k", "1.5", whole), ("--max-tokens", "1e3", whole),
+                                  ("--n", "99999999999", whole), ("--logprobs", "x", whole), ("--max-num-seqs", "many", whole),
+                                  ("--gpu-memory-utilization", "", "a number")):
+            result = run("generate", "/nonexistent", "-p", "x", flag, value)
+            self.assertEqual(result.returncode, 2, flag)
+            self.assertEqual(result.stderr.splitlines()[0], f"nanovllm: {flag}: must be {what}, got {value}")
+        ids = run("generate", "/nonexistent", "-p", "x", "--stop-token-ids", "5,x")
+        self.assertEqual(ids.stderr.splitlines()[0], f"nanovllm: --stop-token-ids: must be {whole}, got x")
+        self.assertNotIn("...", "\n".join(line for line in run("generate", "--help").stdout.splitlines() if line.startswith("  --s")))
+
     def test_values_out_of_range_are_told_in_one_line(self):
         for args, word in ((["--max-num-seqs", "0"], "max_num_seqs"), (["--kvcache-block-size", "17"], "kvcache_block_size"),
                            (["--tensor-parallel-size", "9"], "tensor_parallel_size"), (["--dtype", "int3"], "int3"),
@@ -211,6 +223,40 @@ class Generate(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("the 8 attention heads can't be shared by tensor_parallel_size 3", result.stderr)
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+    def test_plain_output_says_how_many_texts_were_cut_off(self):
+        said = "nanovllm: cut off at the longest output: 2 of 2 texts; --max-tokens sets it\n"
+        prompts = ["-p", "Once upon a time", "-p", "The dog", "-p", ""]
+        result = run("generate", MODEL, *prompts, "--ignore-eos", *SMALL)
+        self.assertEqual(result.returncode, 3)  # the empty prompt
+        self.assertIn(said, result.stderr)
+        self.assertIn("Generating 3/3", result.stderr)
+        first = run("generate", MODEL, "-p", "Once upon a time", "--stop", "a", "-n", "3", "--temperature", "0", "--max-tokens", "40")
+        self.assertNotIn("cut off", first.stderr)
+        self.assertNotIn("cut off", run("generate", MODEL, "-p", "The dog", "--json", *SMALL).stderr)
+
+    def test_answers_that_the_engine_aborts_are_told_and_counted(self):
+        broken = self.path("nan")
+        shutil.copytree(MODEL, broken)
+        weights = bytearray((broken / "model.safetensors").read_bytes())
+        size = struct.unpack("<Q", weights[:8])[0]
+        begin, end = json.loads(weights[8:8 + size])["model.norm.weight"]["data_offsets"]
+        weights[8 + size + begin:8 + size + end] = b"\xc0\x7f" * ((end - begin) // 2)  # bfloat16 NaN
+        (broken / "model.safetensors").write_bytes(weights)
+        reason = "the model's logits leave no token to draw"
+        result = run("generate", broken, "-p", "a", "-p", "b", *SMALL)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        for number in (1, 2):
+            self.assertIn(f"nanovllm: prompt {number}: aborted: {reason}\n", result.stderr)
+        source = self.path("in.jsonl", '\n{"prompt": "a"}\n')
+        result = run("generate", broken, "--input", source, *SMALL)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn(f"nanovllm: {source}:2: aborted: {reason}\n", result.stderr)
+        self.assertEqual(lines(result.stdout)[0]["finish_reason"], "abort")
+        for status, args, text in ((1, ["-m", "Hi"], None), (3, [], "Hi\n")):
+            chat = run("chat", broken, *args, stdin=text)
+            self.assertEqual(chat.returncode, status, chat.stderr)
+            self.assertIn(f"aborted: {reason}]", chat.stderr)
 
     def test_stop_text_ends_the_output(self):
         whole = lines(run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL).stdout)[0]["text"]

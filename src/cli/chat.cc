@@ -14,6 +14,7 @@
 #include "api/json.h"
 #include "base/check.h"
 #include "base/message.h"
+#include "cli/abort_reason.h"
 #include "cli/commands.h"
 #include "cli/line_reader.h"
 #include "cli/options.h"
@@ -114,7 +115,6 @@ class Chat {
       fmt::print("{} on {}. /help lists the commands, Ctrl-D leaves.\n",
                  bold(stdout, options_.model), engine_.info().device);
     }
-    bool some_refused = false;
     while (auto line = reader.read()) {
       if (line->find_first_not_of(" \t") == std::string::npos) continue;
       if (*line == "/quit" || *line == "/exit") break;
@@ -123,17 +123,18 @@ class Chat {
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kInternal) throw;
         print_message("{}\n", colored(stderr, error.what(), 1));
-        some_refused = true;
+        some_failed_ = true;
       }
       if (!reader.interactive() && InterruptGuard::interrupted()) return kExitInterrupted;
     }
-    return some_refused && !reader.interactive() ? kExitSomeFailed : kExitOk;
+    return some_failed_ && !reader.interactive() ? kExitSomeFailed : kExitOk;
   }
 
   // What a template refuses is an error, not a wrong use of the command.
   int answer_once() {
     try {
-      return answer(*options_.message) ? kExitOk : kExitInterrupted;
+      if (!answer(*options_.message)) return kExitInterrupted;
+      return some_failed_ ? kExitError : kExitOk;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInvalidArgument) throw;
       print_error(error.what());
@@ -230,7 +231,7 @@ class Chat {
     std::string reply;
     RequestOutput last;
     size_t num_tokens = 0;
-    bool aborted = false;
+    bool stopped = false;
     while (!engine_.is_finished()) {
       for (RequestOutput& output : engine_.step()) {
         fmt::print("{}", output.outputs.front().text);
@@ -239,27 +240,25 @@ class Chat {
         last = std::move(output);
       }
       std::fflush(stdout);
-      if (InterruptGuard::interrupted() && !aborted) {
-        aborted = true;
+      if (InterruptGuard::interrupted() && !stopped) {
+        stopped = true;
         engine_.abort_request(id);
       }
     }
     fmt::print("\n");
     std::fflush(stdout);  // before what stderr says, where both are one file
     show_speed(num_tokens, last.metrics,
-               aborted ? ", stopped" : cut_off(last, params.max_tokens == room));
+               stopped ? ", stopped" : cut_off(last, params.max_tokens == room));
     messages.push_back({{"role", "assistant"}, {"content", reply}});
     messages_ = std::move(messages);
-    return !aborted;
+    some_failed_ |= abort_reason(last.outputs.front()) != nullptr;
+    return !stopped;
   }
 
   // What the line below an answer says of one that did not come to its end.
   std::string cut_off(const RequestOutput& output, bool room_is_full) const {
     const CompletionOutput& answer = output.outputs.front();
-    if (const auto* reason = std::get_if<std::string>(&answer.stop_reason);
-        reason != nullptr && answer.finish_reason == FinishReason::kAbort) {
-      return ", aborted: " + *reason;
-    }
+    if (const std::string* reason = abort_reason(answer)) return ", aborted: " + *reason;
     if (answer.finish_reason != FinishReason::kLength) return "";
     if (!room_is_full) return fmt::format(", cut off at max_tokens={}", params_.max_tokens);
     return fmt::format(", cut off: a conversation takes up to {} tokens",
@@ -284,6 +283,7 @@ class Chat {
   SamplingParams params_;
   std::string system_;
   ordered_json messages_;
+  bool some_failed_ = false;  // lines that were refused, or answers that the engine aborted
   std::optional<InterruptGuard> stay_;  // through a talk at the terminal, between answers too
 };
 
@@ -308,10 +308,10 @@ Command add_chat(CLI::App& app) {
   options->sampling.add_to(app, "what the model has room for");
   add_engine_options(app, options->engine);
   add_trace_option(app, options->engine);
-  app.footer(
-      std::string("In the chat:\n") + kHelp +
-      "Standard input that is no terminal is taken line by line.\n"
-      "Exit status: 0 all answered, 1 error, 2 usage, 3 some lines refused, 130 interrupted.");
+  app.footer(std::string("In the chat:\n") + kHelp +
+             "Standard input that is no terminal is taken line by line.\n"
+             "Exit status: 0 all answered, 1 error, 2 usage, 3 some lines refused or\n"
+             "their answers aborted by the engine (1 with -m), 130 interrupted.");
   return [options] { return Chat(*options).run(); };
 }
 

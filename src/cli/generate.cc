@@ -14,6 +14,7 @@
 #include "api/json.h"
 #include "base/check.h"
 #include "base/message.h"
+#include "cli/abort_reason.h"
 #include "cli/commands.h"
 #include "cli/input_lines.h"
 #include "cli/logprob_table.h"
@@ -147,13 +148,13 @@ class Generation {
       if (!engine_.is_finished()) {
         handle(engine_.step());
         if (options_.log_steps) log_step(num_steps_++, engine_);
-        progress_.update(num_done_, engine_.last_step());
+        progress_.update(num_done_ + num_failed_, engine_.last_step());
       } else if (interrupted_ || source_.at_end()) {
         break;
       }
       if (InterruptGuard::interrupted() && !interrupted_) {
         interrupted_ = true;
-        for (const auto& [id, index] : index_of_) engine_.abort_request(id);
+        for (const auto& [id, origin] : origin_of_) engine_.abort_request(id);
       }
     }
     progress_.finish();
@@ -162,6 +163,11 @@ class Generation {
       print_message("nanovllm: interrupted: {} done, {} cut short, no others begun\n", num_done_,
                     num_cut_short_);
       return kExitInterrupted;
+    }
+    if (num_cut_off_ > 0 && !json_ && !options_.quiet) {
+      print_message(
+          "nanovllm: cut off at the longest output: {} of {} texts; --max-tokens sets it\n",
+          num_cut_off_, num_texts_);
     }
     return num_failed_ > 0 ? kExitSomeFailed : kExitOk;
   }
@@ -172,23 +178,27 @@ class Generation {
   // are not: whoever writes them may wait for the first answer.
   void feed() {
     const size_t wanted = 2 * static_cast<size_t>(options_.engine.max_num_seqs);
-    while (!source_.at_end() && index_of_.size() < wanted && !InterruptGuard::interrupted()) {
+    while (!source_.at_end() && origin_of_.size() < wanted && !InterruptGuard::interrupted()) {
       try {
         const auto request = source_.next(engine_.is_finished());
         if (!request) return;
-        index_of_[engine_.add_request(request->prompt, request->params)] = source_.index();
+        const uint64_t id = engine_.add_request(request->prompt, request->params);
+        origin_of_[id] = {source_.index(), source_.place()};
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kIo) throw;
-        refuse(error.what());
+        fail(source_.place(), error.what());
+        write_refusal(error.what());
       }
     }
   }
 
-  void refuse(const std::string& reason) {
+  void fail(const std::string& place, const std::string& reason) {
     ++num_failed_;
-    ++num_done_;
     progress_.clear();
-    print_message("nanovllm: {}: {}\n", source_.place(), reason);
+    print_message("nanovllm: {}: {}\n", place, reason);
+  }
+
+  void write_refusal(const std::string& reason) {
     if (json_) {
       write_line({{"index", source_.index()}, {"error", reason}});
     } else {
@@ -204,14 +214,18 @@ class Generation {
     for (const RequestOutput& output : outputs) {
       if (streaming_) stream(output);
       if (!output.finished) continue;
-      const int64_t index = index_of_.at(output.request_id);
-      index_of_.erase(output.request_id);
+      const auto [index, place] = origin_of_.extract(output.request_id).mapped();
       const Progressed progressed = how_far(output);
       if (progressed == Progressed::kNotAtAll) {
         if (!json_) print_in_order(index, "");
         continue;
       }
-      ++(progressed == Progressed::kPartly ? num_cut_short_ : num_done_);
+      if (const std::string* reason = first_abort_reason(output)) {
+        fail(place, "aborted: " + *reason);
+      } else {
+        ++(progressed == Progressed::kPartly ? num_cut_short_ : num_done_);
+      }
+      count_texts(output);
       if (json_) {
         progress_.clear();
         write_line(result_line(index, output));
@@ -224,6 +238,19 @@ class Generation {
         }
         print_in_order(index, std::move(text));
       }
+    }
+  }
+
+  static const std::string* first_abort_reason(const RequestOutput& output) {
+    for (const CompletionOutput& completion : output.outputs)
+      if (const std::string* reason = abort_reason(completion)) return reason;
+    return nullptr;
+  }
+
+  void count_texts(const RequestOutput& output) {
+    for (const CompletionOutput& completion : output.outputs) {
+      ++num_texts_;
+      if (completion.finish_reason == FinishReason::kLength) ++num_cut_off_;
     }
   }
 
@@ -269,13 +296,19 @@ class Generation {
   bool json_;
   bool streaming_;  // one text prompt on a terminal: its tokens appear as they come
   Progress progress_;
-  std::map<uint64_t, int64_t> index_of_;  // request id -> index
+  struct Origin {
+    int64_t index;
+    std::string place;
+  };
+  std::map<uint64_t, Origin> origin_of_;  // by request id
   std::map<int64_t, std::string> finished_;
   int64_t next_printed_ = 0;
   int64_t num_done_ = 0;
   int64_t num_cut_short_ = 0;  // by a Ctrl-C
   int64_t num_steps_ = 0;
-  int64_t num_failed_ = 0;
+  int64_t num_failed_ = 0;  // refused, or aborted by the engine
+  int64_t num_texts_ = 0;
+  int64_t num_cut_off_ = 0;    // texts that came to no end of their own
   bool prompt_shown_ = false;  // while streaming
   bool interrupted_ = false;
 };
@@ -346,7 +379,8 @@ Command add_generate(CLI::App& app) {
       "Prompts given with -p are answered in plain text, with log-probabilities as a table; the\n"
       "text of a single one appears as it comes where the output is a terminal.\n"
       "Ctrl-C ends cleanly with what is done so far.\n"
-      "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused, 130 interrupted.");
+      "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused or\n"
+      "aborted by the engine, 130 interrupted.");
   return [options] {
     if (options->prompts.empty() && options->input.empty()) {
       throw_error(ErrorCode::kInvalidArgument,

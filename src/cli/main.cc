@@ -84,7 +84,8 @@ int main(int argc, char** argv) {
   });
   app.get_formatter()->column_width(36);
   app.footer(
-      "Exit status: 0 done, 1 error, 2 wrong usage, 3 some requests refused, 130 interrupted.");
+      "Exit status: 0 done, 1 error, 2 wrong usage, 3 some requests refused or aborted,\n"
+      "130 interrupted.");
 
   std::map<const CLI::App*, Command> commands;
   const auto declare = [&](CLI::App& parent, const char* name, const char* help,

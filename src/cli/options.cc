@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "api/json.h"
 #include "base/check.h"
@@ -16,9 +17,31 @@ namespace {
 constexpr const char* kEngineGroup = "Engine";
 constexpr const char* kSamplingGroup = "Sampling (defaults: the model's generation_config.json)";
 
+// What is wrong with the text of a number; CLI11's own words name neither reason nor remedy.
 template <typename T>
-CLI::Option* add(CLI::App& app, const char* flag, T& value, const char* help, const char* group) {
-  return app.add_option(flag, value, help)->group(group)->capture_default_str();
+std::string fault_of_number(const std::string& text) {
+  T value = 0;
+  if (CLI::detail::lexical_cast(text, value)) return "";
+  if (std::is_floating_point_v<T>) return fmt::format("must be a number, got {}", text);
+  return fmt::format("must be an integer up to {}, got {}", std::numeric_limits<T>::max(), text);
+}
+
+template <typename T>
+CLI::Option* check_number(CLI::Option* option) {
+  return option->check(CLI::Validator(fault_of_number<T>, ""));
+}
+
+template <typename T>
+CLI::Option* add(CLI::App& app, const char* flag, T& value, const std::string& help,
+                 const char* group) {
+  CLI::Option* option = app.add_option(flag, value, help)->group(group)->capture_default_str();
+  if constexpr (std::is_arithmetic_v<T>) check_number<T>(option);
+  return option;
+}
+template <typename T>
+CLI::Option* add(CLI::App& app, const char* flag, std::optional<T>& value, const std::string& help,
+                 const char* group) {
+  return check_number<T>(app.add_option(flag, value, help)->group(group));
 }
 
 // The least seed is 0, or -1 where that asks for no seed; then nothing is returned for it.
@@ -39,10 +62,7 @@ std::optional<uint64_t> parse_seed(const char* flag, const std::string& text, in
 CLI::Validator at_least(int least) {
   const auto check = [least](const std::string& text) -> std::string {
     int value = 0;
-    if (!CLI::detail::lexical_cast(text, value)) {
-      return fmt::format("must be an integer up to {}, got {}", std::numeric_limits<int>::max(),
-                         text);
-    }
+    if (!CLI::detail::lexical_cast(text, value)) return fault_of_number<int>(text);
     return value < least ? fmt::format("must be at least {}, got {}", least, text) : "";
   };
   return {check, ""};
@@ -84,7 +104,8 @@ void add_engine_options(CLI::App& app, EngineConfig& config) {
   add(app, "--dtype", config.dtype, "auto (the checkpoint's), bfloat16 or float32", group);
   add(app, "--num-threads", config.num_threads,
       "CPU threads; 0 = as many as affinity and cgroup limits allow", group);
-  add(app, "--max-model-len", config.max_model_len, "longest prompt plus output, in tokens", group);
+  add(app, "--max-model-len", config.max_model_len,
+      "longest prompt plus output, in tokens; never more than the model's own", group);
   add(app, "--max-num-seqs", config.max_num_seqs, "sequences in one step, at most", group);
   add(app, "--max-num-batched-tokens", config.max_num_batched_tokens,
       "tokens in one step, at most (longer prompts are computed in chunks)", group);
@@ -127,7 +148,7 @@ void add_trace_option(CLI::App& app, EngineConfig& config) {
 void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens) {
   const char* group = kSamplingGroup;
   const auto option = [&](const char* flag, auto& value, const std::string& help) {
-    app.add_option(flag, value, help)->group(group);
+    add(app, flag, value, help, group);
   };
   option("--temperature", temperature_, "0 = greedy; higher, up to 2, is more random");
   option("--top-k", top_k_, "draw from the k most likely tokens only; 0 = all");
@@ -144,17 +165,21 @@ void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens) {
   option("--presence-penalty", presence_penalty_, "-2 to 2: against tokens already generated");
   option("--frequency-penalty", frequency_penalty_, "-2 to 2: the same, for each occurrence");
   option("--repetition-penalty", repetition_penalty_, "above 1: against tokens already seen");
+  // Given several times, they add up; help need not show "..." for that.
   app.add_option("--stop", stop_, "text that ends the output (may be given several times)")
       ->group(group)
+      ->option_text("TEXT")
       ->allow_extra_args(false);
-  app.add_option("--stop-token-ids", stop_token_ids_,
-                 "token ids that end the output: 5,6 or several times")
+  check_number<int32_t>(app.add_option("--stop-token-ids", stop_token_ids_,
+                                       "token ids that end the output: 5,6 or several times"))
       ->group(group)
+      ->option_text("INT")
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--logit-bias", logit_bias_,
                  "ID:BIAS, added to that token's logit: 5:-100,6:2 or several times")
       ->group(group)
+      ->option_text("TEXT")
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_flag("--ignore-eos", ignore_eos_, "go on after the end-of-text token")->group(group);
@@ -166,12 +191,11 @@ void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens) {
 }
 
 void SamplingOptions::add_details_to(CLI::App& app) {
-  app.add_option("-n,--n", n_, "completions of each prompt")->group(kSamplingGroup);
-  app.add_option("--logprobs", logprobs_,
-                 "log-probabilities of so many top tokens for each position, up to 20")
-      ->group(kSamplingGroup);
-  app.add_option("--prompt-logprobs", prompt_logprobs_, "the same for each token of the prompt")
-      ->group(kSamplingGroup);
+  const char* group = kSamplingGroup;
+  add(app, "-n,--n", n_, "completions of each prompt", group);
+  add(app, "--logprobs", logprobs_,
+      "log-probabilities of so many top tokens for each position, up to 20", group);
+  add(app, "--prompt-logprobs", prompt_logprobs_, "the same for each token of the prompt", group);
 }
 
 SamplingParams SamplingOptions::apply_to(SamplingParams params) const {

@@ -39,7 +39,7 @@ class InterruptGuard {
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitError = 1;          // an error, told on stderr
 inline constexpr int kExitUsage = 2;          // the command line asks for what can't be had
-inline constexpr int kExitSomeFailed = 3;     // some requests were refused, the others were served
+inline constexpr int kExitSomeFailed = 3;     // some requests were refused or aborted by the engine
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C; what was done so far was written
 
 // "Generating 3/6 [00:12, prefill 1234 tok/s, decode 567 tok/s]" on stderr: redrawn in place on a
