@@ -28,13 +28,13 @@ uint64_t read_portable(const char* p, size_t bytes) {
 }
 
 #if defined(__x86_64__)
-// Several streams, as a good kernel has them, and prefetching far ahead.
+// In so many streams, prefetching far ahead.
+template <int streams>
 __attribute__((target("avx2"))) uint64_t read_avx2(const char* p, size_t bytes) {
-  constexpr int kStreams = 4;
-  const size_t stride = bytes / kStreams;
-  __m256i sum[kStreams] = {};
+  const size_t stride = bytes / streams;
+  __m256i sum[streams] = {};
   for (size_t i = 0; i < stride; i += 64)
-    for (int s = 0; s < kStreams; ++s) {
+    for (int s = 0; s < streams; ++s) {
       const char* q = p + static_cast<size_t>(s) * stride + i;
       _mm_prefetch(q + 4096, _MM_HINT_T0);
       sum[s] = _mm256_add_epi64(sum[s], _mm256_load_si256(reinterpret_cast<const __m256i*>(q)));
@@ -109,29 +109,53 @@ __attribute__((target("avx2,fma"))) float multiply_avx2(int64_t rounds) {
 
 }  // namespace
 
-double read_bandwidth(CpuBackend& cpu) {
-  constexpr size_t kBytes = size_t{512} << 20;
-  constexpr size_t kTaskBytes = size_t{4} << 20;
+namespace {
+
+constexpr size_t kReadBytes = size_t{512} << 20;
+
+const char* memory_to_read(CpuBackend& cpu) {
   static const std::unique_ptr<Buffer> buffer = [&] {
-    auto memory = cpu.allocate(kBytes);
-    std::fill_n(static_cast<char*>(memory->data()), kBytes, char{1});
+    auto memory = cpu.allocate(kReadBytes);
+    std::fill_n(static_cast<char*>(memory->data()), kReadBytes, char{1});
     return memory;
   }();
-  const char* data = static_cast<const char*>(buffer->data());
-  auto read = &read_portable;
+  return static_cast<const char*>(buffer->data());
+}
+
+// Some processors read most in one stream, others in several.
+uint64_t read(const char* p, size_t bytes, bool one_stream) {
 #if defined(__x86_64__)
-  if (detected_isa() >= Isa::kAvx2) read = &read_avx2;
+  if (detected_isa() >= Isa::kAvx2)
+    return one_stream ? read_avx2<1>(p, bytes) : read_avx2<4>(p, bytes);
 #endif
+  return read_portable(p, bytes);
+}
+
+// Bytes a second.
+double time_read(CpuBackend& cpu, const char* data, size_t bytes, bool one_stream) {
+  constexpr size_t kTaskBytes = size_t{4} << 20;
   static std::atomic<uint64_t> sink{0};
+  const auto start = Clock::now();
+  cpu.pool().parallel_for(bytes / kTaskBytes, [&](int64_t task, int) {
+    sink += read(data + static_cast<size_t>(task) * kTaskBytes, kTaskBytes, one_stream);
+  });
+  return static_cast<double>(bytes) / seconds_since(start);
+}
+
+}  // namespace
+
+double read_bandwidth(CpuBackend& cpu) {
   double best = 0;
-  for (int pass = 0; pass < 4; ++pass) {
-    const auto start = Clock::now();
-    cpu.pool().parallel_for(kBytes / kTaskBytes, [&](int64_t task, int) {
-      sink += read(data + static_cast<size_t>(task) * kTaskBytes, kTaskBytes);
-    });
-    best = std::max(best, static_cast<double>(kBytes) / seconds_since(start));
-  }
+  for (int pass = 0; pass < 6; ++pass)
+    best = std::max(best, time_read(cpu, memory_to_read(cpu), kReadBytes, pass % 2 == 0));
   return best;
+}
+
+double read_once(CpuBackend& cpu) {
+  constexpr size_t kPartBytes = kReadBytes / 4;
+  static size_t next = 0;
+  const char* part = memory_to_read(cpu) + next++ % 4 * kPartBytes;
+  return time_read(cpu, part, kPartBytes, reads_in_one_stream());
 }
 
 double peak_flops(CpuBackend& cpu, DType weights) {

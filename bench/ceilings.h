@@ -12,6 +12,9 @@ namespace nanovllm {
 // beside what is compared with it. Takes about 0.1 s.
 double read_bandwidth(CpuBackend& cpu);
 
+// The same of one quick pass over a part of that memory, which takes some milliseconds.
+double read_once(CpuBackend& cpu);
+
 // Floating-point operations a second that all threads reach together with the multiply-add
 // instruction of the backend's instruction set, on registers alone: for bfloat16 or float32
 // weights. 0 where it is not known how to measure it.

@@ -13,8 +13,9 @@
 namespace nanovllm {
 
 struct CpuOptions {
-  int num_threads = 0;         // 0 = as many as affinity and cgroup limits allow
-  std::optional<Isa> max_isa;  // kernels use nothing above this; none = default_isa()
+  int num_threads = 0;                  // 0 = as many as affinity and cgroup limits allow
+  std::optional<Isa> max_isa;           // kernels use nothing above this; none = default_isa()
+  std::optional<bool> one_stream = {};  // none = reads_in_one_stream(); changes speed only
 };
 
 // Everything is synchronous: an op has finished when its call returns. Ops on one backend are
@@ -71,6 +72,7 @@ class CpuBackend : public Backend {
   };
 
   Isa isa_;
+  bool one_stream_;
   ThreadPool pool_;
   std::vector<RowSampler> row_samplers_;  // one a thread
   PagedAttention attention_{pool_, isa_};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <initializer_list>
 
 #include "base/check.h"
@@ -61,9 +62,20 @@ Isa detect() {
   return Isa::kAmx;
 }
 
+bool made_by_amd() {
+  const CpuidLeaf leaf = cpuid(0, 0);
+  const auto is = [&](const char(&name)[13]) {
+    const uint32_t words[] = {leaf.ebx, leaf.edx, leaf.ecx};
+    return std::memcmp(words, name, sizeof words) == 0;
+  };
+  return is("AuthenticAMD") || is("HygonGenuine");
+}
+
 #else
 
 Isa detect() { return Isa::kPortable; }
+
+bool made_by_amd() { return false; }
 
 #endif
 
@@ -102,6 +114,11 @@ Isa default_isa() {
   const char* name = std::getenv("NANOVLLM_CPU_ISA");
   if (name == nullptr || *name == '\0') return detected_isa();
   return std::min(parse_isa(name), detected_isa());
+}
+
+bool reads_in_one_stream() {
+  static const bool amd = made_by_amd();
+  return amd;
 }
 
 std::vector<Isa> available_isas() {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "backend/cpu/cpu_backend.h"
@@ -80,6 +82,16 @@ TEST(CpuFeatures, EverythingUpToTheDetectedIsAvailable) {
   EXPECT_EQ(isas.front(), Isa::kPortable);
   EXPECT_EQ(isas.back(), detected_isa());
   EXPECT_EQ(isas.size(), static_cast<size_t>(detected_isa()) + 1);
+}
+
+// As the kernel names the vendor, where it does.
+TEST(CpuFeatures, ProcessorsOfAmdReadInOneStream) {
+  std::ifstream file("/proc/cpuinfo");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (text.find("vendor_id") == std::string::npos) GTEST_SKIP() << "/proc/cpuinfo names no vendor";
+  const bool amd = text.find("AuthenticAMD") != std::string::npos ||
+                   text.find("HygonGenuine") != std::string::npos;
+  EXPECT_EQ(reads_in_one_stream(), amd);
 }
 
 TEST(CpuFeatures, AnIsaTheMachineLacksIsNotUsed) {

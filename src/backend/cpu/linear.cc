@@ -24,6 +24,7 @@ struct PackedRows {
 struct Product {
   const LinearKernels& kernels;
   const CpuLinearWeight& weight;
+  bool one_stream;
   Tensor out, x;
 };
 
@@ -33,7 +34,7 @@ constexpr int64_t kMaxRowsAtOnce = 1024;
 // Of weights, that a task keeps in the second-level cache while it goes through the rows.
 constexpr int64_t kTaskBytes = 512 << 10;
 // Panels that a task of one tile has if there are enough: as many as kernels for AVX-512 read at
-// once for few rows, which memory delivers quicker than one after another.
+// once for few rows where several streams are best.
 constexpr int64_t kStreams = 4;
 // Packing less than this is quicker than waking another thread.
 constexpr int64_t kParallelPackBytes = 64 << 10;
@@ -122,6 +123,7 @@ LinearBlock make_block(const Product& p, const PackedRows& packed, const Divisio
   block.out_stride = w.out_features;
   block.num_columns = w.out_features - column;
   block.out_is_bf16 = p.out.dtype == DType::kBFloat16;
+  block.one_stream = p.one_stream;
   block.patches = w.coded() ? w.panel_patches.data() + panel : nullptr;
   block.scratch = scratch;
   return block;
@@ -145,7 +147,8 @@ void CpuBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   const auto kernel = w.dtype == DType::kBFloat16 ? kernels.bf16 : kernels.f32;
   for (int64_t begin = 0; begin < x.rows(); begin += kMaxRowsAtOnce) {
     const int64_t end = std::min(begin + kMaxRowsAtOnce, x.rows());
-    const Product product{kernels, w, out.slice_rows(begin, end), x.slice_rows(begin, end)};
+    const Product product{kernels, w, one_stream_, out.slice_rows(begin, end),
+                          x.slice_rows(begin, end)};
     PackedRows packed = plan_rows(product);
     if (usable_as_they_are(product, packed)) {
       packed.data = product.x.as<char>();

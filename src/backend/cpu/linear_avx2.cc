@@ -31,6 +31,7 @@ struct Avx2Ops {
   static void store(float* p, Vec value) { _mm256_storeu_ps(p, value); }
   static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
   static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
+  static void prefetch_near(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }
   static void store_f32(char* p, int lanes, Vec value) {
     if (lanes == kLanes)
       _mm256_storeu_ps(reinterpret_cast<float*>(p), value);
@@ -69,7 +70,7 @@ struct WideningOps : Avx2Ops {
   using B = A;
   static constexpr int kRowBytes = 8;
   static constexpr int kMaxRows = 5;
-  static constexpr int vectors(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
+  static constexpr int vectors(int rows) { return rows <= 2 ? 4 : 2; }
   template <int rows>
   static A load_a(const char* p) {
     return {_mm256_broadcast_ss(reinterpret_cast<const float*>(p)),

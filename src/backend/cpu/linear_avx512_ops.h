@@ -35,6 +35,7 @@ struct Avx512Ops {
   static void store_words(char* p, Words words) { _mm512_store_si512(p, words); }
   static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
   static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
+  static void prefetch_near(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }
   static __mmask16 mask(int lanes) { return static_cast<__mmask16>((1u << lanes) - 1u); }
   static void store_f32(char* p, int lanes, Vec value) {
     _mm512_mask_storeu_ps(p, mask(lanes), value);

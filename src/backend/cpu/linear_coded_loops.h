@@ -23,7 +23,9 @@ class CodedLoops : private LinearLoops<Ops> {
 
  private:
   using Plain = LinearLoops<Ops>;
+  using typename Plain::Panels;
   using typename Plain::Place;
+  using typename Plain::Prefetch;
   using typename Plain::TileFn;
   using typename Plain::Vec;
   using Words = typename Ops::Words;
@@ -33,15 +35,13 @@ class CodedLoops : private LinearLoops<Ops> {
   static constexpr int kPartVectors = 2;
   static constexpr int kParts = kVectorsPerPanel / kPartVectors;
 
-  // What becomes of the decoded weights, and what is prefetched meanwhile.
-  enum class Use {
-    kOnce,  // nothing; what comes next in each panel's stream
-    kKeep,  // stored in block.scratch; place.prefetch on, a line a unit
-  };
-
   static void one_tile(const LinearBlock& block) {
     const int64_t rows = rows_of(block.tiling, block.first_tile);
-    Plain::all_panels(block, find<Use::kOnce, true>(rows), find<Use::kOnce, false>(rows));
+    const TileFn one = find<Panels::kOne, Prefetch::kStream>(rows);
+    if (block.one_stream) return Plain::all_panels(block, 1, one, one);
+    Plain::all_panels(block, Plain::panels_at_once(rows),
+                      find<Panels::kSeveral, Prefetch::kStreams>(rows),
+                      find<Panels::kOne, Prefetch::kStreams>(rows));
   }
 
   // The first tile decodes a panel for the others, which find it in a cache. Meanwhile it fetches
@@ -54,7 +54,7 @@ class CodedLoops : private LinearLoops<Ops> {
       for (int64_t panel = 0; panel < block.num_panels; ++panel) {
         const char* b = block.b + panel * block.panel_bytes;
         const char* next = b + block.panel_bytes;
-        find<Use::kKeep, false>(rows_of(block.tiling, first))(
+        find<Panels::kOne, Prefetch::kPointer>(rows_of(block.tiling, first))(
             block, {first_row(block.tiling, first), panel, b, next});
         for (int64_t tile = first + 1; tile < last; ++tile)
           Plain::one_panel(block, tile, panel, block.scratch,
@@ -63,28 +63,31 @@ class CodedLoops : private LinearLoops<Ops> {
     }
   }
 
-  template <Use use, bool several, int rows = Ops::kMaxRows>
+  // With Prefetch::kPointer the decoded weights are kept in block.scratch, and lines are fetched
+  // one a unit.
+  template <Panels panels, Prefetch prefetch, int rows = Ops::kMaxRows>
   static TileFn find(int64_t wanted) {
     if constexpr (rows > 1) {
-      if (wanted < rows) return find<use, several, rows - 1>(wanted);
+      if (wanted < rows) return find<panels, prefetch, rows - 1>(wanted);
     }
-    constexpr int kPanels = several ? Ops::vectors(rows) / kVectorsPerPanel : 1;
+    constexpr int kPanels = panels == Panels::kSeveral ? Ops::vectors(rows) / kVectorsPerPanel : 1;
     if constexpr (Ops::vectors(rows) < kVectorsPerPanel)
-      return &panel_in_parts<use, rows>;
+      return &panel_in_parts<prefetch, rows>;
     else
-      return &tile<use, rows, kPanels, 0, kParts>;
+      return &tile<prefetch, rows, kPanels, 0, kParts>;
   }
 
-  template <Use use, int rows>
+  template <Prefetch prefetch, int rows>
   static void panel_in_parts(const LinearBlock& block, const Place& place) {
     static_assert(Ops::vectors(rows) == kPartVectors && kParts == 2);
-    tile<use, rows, 1, 0, 1>(block, place);
-    tile<use, rows, 1, 1, 1>(block, place);
+    tile<prefetch, rows, 1, 0, 1>(block, place);
+    tile<prefetch, rows, 1, 1, 1>(block, place);
   }
 
   // `rows` rows by `parts` parts of `panels` panels, from part `first_part` of each on.
-  template <Use use, int rows, int panels, int first_part, int parts>
+  template <Prefetch prefetch, int rows, int panels, int first_part, int parts>
   static void tile(const LinearBlock& block, const Place& place) {
+    constexpr bool kKeep = prefetch == Prefetch::kPointer;
     constexpr int kVectors = panels * parts * kPartVectors;
     constexpr int kStepBytes = rows * Ops::kRowBytes;
     const char* a = block.a + place.row * block.a_row_bytes;
@@ -100,10 +103,10 @@ class CodedLoops : private LinearLoops<Ops> {
     for (uint32_t unit = 0; unit < num_units; ++unit) {
 #pragma GCC unroll 4
       for (int p = 0; p < panels; ++p) {
-        if constexpr (use == Use::kOnce && first_part == 0) {
+        if constexpr (first_part == 0) {
 #pragma GCC unroll 4
           for (int line = 0; line < kUnitBytes; line += 64)
-            Ops::prefetch(coded[p].unit() + Plain::prefetch_bytes(panels) + line);
+            Plain::template ask_ahead<prefetch, panels>(coded[p].unit() + line);
         }
 #pragma GCC unroll 2
         for (int part = first_part; part < first_part + parts; ++part) {
@@ -112,11 +115,11 @@ class CodedLoops : private LinearLoops<Ops> {
             coded[p].next(unit, w);
           else
             coded[p].next(unit, part, part == first_part + parts - 1, w);
-          if constexpr (use == Use::kKeep) store_part(keep, part, w);
+          if constexpr (kKeep) store_part(keep, part, w);
           multiply_part<rows>(a, w, (p * parts + part - first_part) * kPartVectors, acc);
         }
       }
-      if constexpr (use == Use::kKeep) {
+      if constexpr (kKeep) {
         keep += kUnitSteps * kPanelStepBytes;
         if constexpr (first_part == 0) {
           Ops::prefetch(fetch);

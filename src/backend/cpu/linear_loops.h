@@ -8,7 +8,8 @@
 //   kRowBytes         bytes of packed activation a row and step
 //   kMaxRows          rows of the largest tile
 //   vectors(rows)     how many Vecs of columns a tile of so many rows takes at once
-//   zero(), load_a<rows>(p), load_b(p), multiply_add(acc, a, b), prefetch(p)
+//   zero(), load_a<rows>(p), load_b(p), multiply_add(acc, a, b)
+//   prefetch(p), prefetch_near(p)                     into the second-level cache, into the first
 //   load(p), store(p, v), add(v, w)                   of whole Vecs of float32
 //   store_f32(p, lanes, v), store_bf16(p, lanes, v)   of the first `lanes`
 #pragma once
@@ -31,16 +32,16 @@ class LinearLoops {
   using Vec = typename Ops::Vec;
   static constexpr int kVectorsPerPanel = kPanelColumns / Ops::kLanes;
   static constexpr int kVectorBytes = kPanelStepBytes / kVectorsPerPanel;
-  // How far ahead to ask for the weights of each of so many panels. Memory takes about 100 ns to
-  // answer, in which a core that reads 40 GB/s consumes 4 KiB. Four streams, as AVX-512 has
-  // them for one to three rows, share these: with more, a core of a Zen 4 reads a tenth less, and
-  // one of a Xeon as much. With fewer streams and more rows both want 4 KiB a stream.
-  static constexpr int64_t prefetch_bytes(int panels) { return panels >= 4 ? 1024 : 4096; }
   // Of packed activations, that go through a panel one after another: a part of the second-level
   // cache that leaves room for the weights.
   static constexpr int64_t kGroupBytes = 256 << 10;
 
-  enum class Prefetch { kNone, kAhead, kPointer };
+  enum class Prefetch {
+    kNone,
+    kStream,   // what comes next in the only stream of weights
+    kStreams,  // the same of several streams, or of one where several are best
+    kPointer   // what place.prefetch points to, a line a step
+  };
 
   // A tile's place, its first panel's weights, and what to prefetch meanwhile.
   struct Place {
@@ -51,16 +52,18 @@ class LinearLoops {
   };
   using TileFn = void (*)(const LinearBlock&, const Place&);
 
-  // Few rows: the weights stream in from memory at its own speed, several panels at once.
+  // Few rows: the weights stream in from memory at its own speed, several panels at once where the
+  // processor reads so best.
   static void one_tile(const LinearBlock& block) {
     const int64_t rows = rows_of(block.tiling, block.first_tile);
-    all_panels(block, find<Panels::kSeveral, Prefetch::kAhead>(rows),
-               find<Panels::kOne, Prefetch::kAhead>(rows));
+    const TileFn one = find<Panels::kOne, Prefetch::kStream>(rows);
+    if (block.one_stream) return all_panels(block, 1, one, one);
+    all_panels(block, panels_at_once(rows), find<Panels::kSeveral, Prefetch::kStreams>(rows),
+               find<Panels::kOne, Prefetch::kStreams>(rows));
   }
 
-  // The first tile with all panels, by the one function as long as there are enough of them.
-  static void all_panels(const LinearBlock& block, TileFn several, TileFn single) {
-    const int at_once = panels_at_once(rows_of(block.tiling, block.first_tile));
+  // The first tile with all panels, `at_once` by the one function as long as there are so many.
+  static void all_panels(const LinearBlock& block, int at_once, TileFn several, TileFn single) {
     Place place{first_row(block.tiling, block.first_tile), 0, block.b, nullptr};
     while (place.panel < block.num_panels) {
       const int taken = place.panel + at_once <= block.num_panels ? at_once : 1;
@@ -68,6 +71,18 @@ class LinearLoops {
       place.panel += taken;
       place.b += taken * block.panel_bytes;
     }
+  }
+
+  // Asks for the line that lies ahead of p in the stream of one of so many panels. Memory takes
+  // about 100 ns to answer, in which a core that reads 40 GB/s consumes 4 KiB.
+  template <Prefetch prefetch, int panels>
+  static void ask_ahead(const char* p) {
+    // A core of a Zen 4 takes a third less of one stream into the second-level cache than into the
+    // first, and a tenth less of several, however far ahead.
+    if constexpr (prefetch == Prefetch::kStream) Ops::prefetch_near(p + 4096);
+    // A core of a Xeon does not care whether four streams, as AVX-512 has them for one to three
+    // rows, share the distance.
+    if constexpr (prefetch == Prefetch::kStreams) Ops::prefetch(p + (panels >= 4 ? 1024 : 4096));
   }
 
   // More rows: while some tiles go through a panel, which then is in a cache, they fetch the next
@@ -154,8 +169,7 @@ class LinearLoops {
         const char* p =
             b + (v / kVectorsPerPanel) * panel_bytes + (v % kVectorsPerPanel) * kVectorBytes;
         weights[v] = Ops::load_b(p);
-        if (prefetch == Prefetch::kAhead && (v * kVectorBytes) % 64 == 0)
-          Ops::prefetch(p + prefetch_bytes(vectors / kVectorsPerPanel));
+        if ((v * kVectorBytes) % 64 == 0) ask_ahead<prefetch, vectors / kVectorsPerPanel>(p);
       }
       if constexpr (prefetch == Prefetch::kPointer) {
         Ops::prefetch(fetch);

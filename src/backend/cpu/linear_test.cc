@@ -84,7 +84,8 @@ Matrix output(int64_t rows, int64_t cols, DType dtype) {
 
 class LinearTest : public ::testing::TestWithParam<Isa> {
  protected:
-  CpuBackend backend(int threads) { return CpuBackend({threads, GetParam()}); }
+  // An even number of threads reads weights in one stream, an odd one in several.
+  CpuBackend backend(int threads) { return CpuBackend({threads, GetParam(), threads % 2 == 0}); }
 };
 
 struct Types {
@@ -194,7 +195,7 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
       std::vector<float> bias(static_cast<size_t>(shape.n), 0.1f);
       Matrix expected;
       for (const int threads : {1, 2, 3, 5}) {
-        CpuBackend cpu({threads, GetParam()});
+        CpuBackend cpu = backend(threads);
         const auto weight = cpu.make_linear({&source, 1}, bias.data(), types.weight);
         for (const int64_t m : {1, 2, 3, 5, 8, 16, 17, 64, 512}) {
           if (expected.rows == 0) {
@@ -224,7 +225,7 @@ TEST_P(LinearTest, ALongRowHasTheSameBitsInEveryBatch) {
   const HostMatrix source = w.host();
   Matrix expected;
   for (const int threads : {1, 2}) {
-    CpuBackend cpu({threads, GetParam()});
+    CpuBackend cpu = backend(threads);
     const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
     for (const int64_t m : {kRows, int64_t{1}, int64_t{3}, int64_t{4}, int64_t{16}}) {
       Matrix out = output(m, kColumns, kF32);
@@ -285,7 +286,7 @@ TEST_P(LinearTest, ProductsWithTheIdentityGiveTheWeightsBitForBit) {
     reinterpret_cast<BFloat16*>(identity.bytes.data())[i * kDepth + i] = to_bfloat16(1.0f);
   const HostMatrix source = w.host();
   for (const int threads : {1, 2}) {
-    CpuBackend cpu({threads, GetParam()});
+    CpuBackend cpu = backend(threads);
     const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
     EXPECT_EQ(weight->bytes < kColumns * kDepth * 2, cpu.isa() >= Isa::kAvx2);
     for (const int64_t m : {1, 2, 3, 4, 5, 12, 13, 16, 17, 32, 33, 64, 160}) {
@@ -313,7 +314,7 @@ TEST_P(LinearTest, AColumnHasTheSameBitsWhateverItsNeighboursExponents) {
   Matrix x = normal_numbers(kRows, kDepth, kBf16, rng);
   const HostMatrix tame[] = {w.host()}, both[] = {w.host(), wild.host()};
   for (const int threads : {1, 2}) {
-    CpuBackend cpu({threads, GetParam()});
+    CpuBackend cpu = backend(threads);
     const auto alone = cpu.make_linear(tame, nullptr, kBf16);
     const auto beside_wild = cpu.make_linear(both, nullptr, kBf16);
     EXPECT_EQ(alone->bytes < kColumns * kDepth * 2, cpu.isa() >= Isa::kAvx2);
