@@ -31,10 +31,9 @@ class CodedPanel {
 
   const char* unit() const { return unit_; }
 
-  // A part's vectors of unit `index`, the next one: w[0] and w[1] are its first step. The last part
-  // that is wanted of a unit moves on to the next.
-  inline __attribute__((always_inline)) void next(uint32_t index, int part, bool last,
-                                                  __m256i (&w)[4]) {
+  // A part's vectors of unit `index`, the parts and units in order: w[0] and w[1] are its first
+  // step.
+  inline __attribute__((always_inline)) void next(uint32_t index, int part, __m256i (&w)[4]) {
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       __m256i first = load(i * 32), second = load(64 + i * 32), codes = load(128 + i * 32);
@@ -54,11 +53,11 @@ class CodedPanel {
       for (int i = 0; i < 4; ++i)
         _mm256_store_si256(reinterpret_cast<__m256i*>(words + i * 16), w[i]);
       const WeightPatch* behind = apply(patch_, index, part, words);
-      if (last) patch_ = behind;
+      if (part == 1) patch_ = behind;
       for (int i = 0; i < 4; ++i)
         w[i] = _mm256_load_si256(reinterpret_cast<const __m256i*>(words + i * 16));
     }
-    if (last) unit_ += kUnitBytes;
+    if (part == 1) unit_ += kUnitBytes;
   }
 
  private:

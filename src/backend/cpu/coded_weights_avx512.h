@@ -27,8 +27,8 @@ class CodedPanel {
 
   const char* unit() const { return unit_; }
 
-  // The vectors of unit `index`, which is the next; w[0] and w[1] are its first step.
-  inline __attribute__((always_inline)) void next(uint32_t index, __m512i (&w)[4]) {
+  // The vectors of unit `index`, which is the next, in one part; w[0] and w[1] are its first step.
+  inline __attribute__((always_inline)) void next(uint32_t index, int /*part*/, __m512i (&w)[4]) {
     const __m512i table = _mm512_load_si512(table_);
     const __m512i codes = _mm512_load_si512(unit_ + 128);
     const __m512i first = _mm512_load_si512(unit_), second = _mm512_load_si512(unit_ + 64);

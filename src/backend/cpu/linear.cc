@@ -164,9 +164,8 @@ void CpuBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
     }
     const Division division = divide(w, packed.num_tiles, pool_.num_threads());
     // Each thread's; see LinearBlock::scratch.
-    const int64_t shared_bytes =
-        division.tiles_per_task > 1 ? division.panels_per_task * w.plain_panel_bytes() : 0;
-    const int64_t decoded_bytes = std::max(shared_bytes, kMinScratchBytes);
+    const int64_t panels_kept = division.tiles_per_task > 1 ? division.panels_per_task : 1;
+    const int64_t decoded_bytes = std::max(panels_kept * w.plain_panel_bytes(), kMinScratchBytes);
     char* decoded = nullptr;
     if (w.coded())
       decoded = decoded_panels_.get(static_cast<size_t>(decoded_bytes * pool_.num_threads()));

@@ -87,7 +87,7 @@ class Weights {
     char* out = decoded_ + offset;
     for (const uint32_t end = unit_ + kTileSteps / kUnitSteps; unit_ < end; ++unit_) {
       __m512i w[4];
-      source_.next(unit_, w);
+      source_.next(unit_, 0, w);
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i, out += 64) _mm512_store_si512(out, w[i]);
     }

@@ -79,7 +79,7 @@ class FewRows {
 #pragma GCC unroll 4
       for (int line = 0; line < kUnitBytes; line += 64)
         _mm_prefetch(panels_[p].unit() + kPrefetchBytes + line, _MM_HINT_T1);
-      panels_[p].next(unit, w);
+      panels_[p].next(unit, 0, w);
     }
 
    private:

@@ -15,7 +15,7 @@ class CodedLoops : private LinearLoops<Ops> {
   static void run(const LinearBlock& block) {
     if (block.patches == nullptr)
       LinearLoops<Ops>::run(block);
-    else if (block.num_tiles == 1)
+    else if (block.num_tiles == 1 && decodes_along(rows_of(block.tiling, block.first_tile)))
       one_tile(block);
     else
       several_tiles(block);
@@ -44,51 +44,72 @@ class CodedLoops : private LinearLoops<Ops> {
                       find<Panels::kOne, Prefetch::kStreams>(rows));
   }
 
-  // The first tile decodes a panel for the others, which find it in a cache. Meanwhile it fetches
-  // the first third of the next panel from memory, the second tile the rest.
+  // Whether a tile of so many rows leaves registers to decode its weights as it goes.
+  static constexpr bool decodes_along(int64_t rows) {
+    return Ops::vectors(static_cast<int>(rows)) >= kVectorsPerPanel;
+  }
+
+  // A panel is decoded for all tiles, which find it in a cache: by the first one if it can, else by
+  // a pass before it. Whoever decodes fetches the first third of the next panel from memory, the
+  // next tile the rest.
   static void several_tiles(const LinearBlock& block) {
     const int64_t end = block.first_tile + block.num_tiles;
     const int64_t group = Plain::tiles_at_once(block);
     for (int64_t first = block.first_tile; first < end; first += group) {
       const int64_t last = first + group < end ? first + group : end;
+      const int64_t rows = rows_of(block.tiling, first);
+      const TileFn decode_along = find<Panels::kOne, Prefetch::kPointer>(rows);
+      const int64_t others = decodes_along(rows) ? first + 1 : first;
       for (int64_t panel = 0; panel < block.num_panels; ++panel) {
         const char* b = block.b + panel * block.panel_bytes;
         const char* next = b + block.panel_bytes;
-        find<Panels::kOne, Prefetch::kPointer>(rows_of(block.tiling, first))(
+        (decodes_along(rows) ? decode_along : decode)(
             block, {first_row(block.tiling, first), panel, b, next});
-        for (int64_t tile = first + 1; tile < last; ++tile)
+        for (int64_t tile = others; tile < last; ++tile)
           Plain::one_panel(block, tile, panel, block.scratch,
-                           tile == first + 1 ? next + block.panel_bytes / 3 : nullptr);
+                           tile == others ? next + block.panel_bytes / 3 : nullptr);
       }
     }
   }
 
+  // Into block.scratch; a line of place.prefetch a unit.
+  static void decode(const LinearBlock& block, const Place& place) {
+    CodedPanel coded(place.b, block.patches[place.panel]);
+    char* keep = block.scratch;
+    const char* fetch = place.prefetch;
+    const uint32_t num_units = static_cast<uint32_t>(block.num_steps / kUnitSteps);
+    for (uint32_t unit = 0; unit < num_units; ++unit) {
+#pragma GCC unroll 2
+      for (int part = 0; part < kParts; ++part) {
+        Words w[2 * kPartVectors];
+        coded.next(unit, part, w);
+        store_part(keep, part, w);
+      }
+      keep += kUnitSteps * kPanelStepBytes;
+      Ops::prefetch(fetch);
+      fetch += 64;
+    }
+  }
+
   // With Prefetch::kPointer the decoded weights are kept in block.scratch, and lines are fetched
-  // one a unit.
+  // one a unit. Null where tiles can't decode along.
   template <Panels panels, Prefetch prefetch, int rows = Ops::kMaxRows>
   static TileFn find(int64_t wanted) {
     if constexpr (rows > 1) {
       if (wanted < rows) return find<panels, prefetch, rows - 1>(wanted);
     }
-    constexpr int kPanels = panels == Panels::kSeveral ? Ops::vectors(rows) / kVectorsPerPanel : 1;
-    if constexpr (Ops::vectors(rows) < kVectorsPerPanel)
-      return &panel_in_parts<prefetch, rows>;
+    if constexpr (!decodes_along(rows))
+      return nullptr;
     else
-      return &tile<prefetch, rows, kPanels, 0, kParts>;
+      return &tile < prefetch, rows,
+             panels == Panels::kSeveral ? Ops::vectors(rows) / kVectorsPerPanel : 1 > ;
   }
 
-  template <Prefetch prefetch, int rows>
-  static void panel_in_parts(const LinearBlock& block, const Place& place) {
-    static_assert(Ops::vectors(rows) == kPartVectors && kParts == 2);
-    tile<prefetch, rows, 1, 0, 1>(block, place);
-    tile<prefetch, rows, 1, 1, 1>(block, place);
-  }
-
-  // `rows` rows by `parts` parts of `panels` panels, from part `first_part` of each on.
-  template <Prefetch prefetch, int rows, int panels, int first_part, int parts>
+  // `rows` rows by `panels` panels.
+  template <Prefetch prefetch, int rows, int panels>
   static void tile(const LinearBlock& block, const Place& place) {
     constexpr bool kKeep = prefetch == Prefetch::kPointer;
-    constexpr int kVectors = panels * parts * kPartVectors;
+    constexpr int kVectors = panels * kVectorsPerPanel;
     constexpr int kStepBytes = rows * Ops::kRowBytes;
     const char* a = block.a + place.row * block.a_row_bytes;
     const char* fetch = place.prefetch;
@@ -103,33 +124,25 @@ class CodedLoops : private LinearLoops<Ops> {
     for (uint32_t unit = 0; unit < num_units; ++unit) {
 #pragma GCC unroll 4
       for (int p = 0; p < panels; ++p) {
-        if constexpr (first_part == 0) {
 #pragma GCC unroll 4
-          for (int line = 0; line < kUnitBytes; line += 64)
-            Plain::template ask_ahead<prefetch, panels>(coded[p].unit() + line);
-        }
+        for (int line = 0; line < kUnitBytes; line += 64)
+          Plain::template ask_ahead<prefetch, panels>(coded[p].unit() + line);
 #pragma GCC unroll 2
-        for (int part = first_part; part < first_part + parts; ++part) {
+        for (int part = 0; part < kParts; ++part) {
           Words w[2 * kPartVectors];
-          if constexpr (kParts == 1)
-            coded[p].next(unit, w);
-          else
-            coded[p].next(unit, part, part == first_part + parts - 1, w);
+          coded[p].next(unit, part, w);
           if constexpr (kKeep) store_part(keep, part, w);
-          multiply_part<rows>(a, w, (p * parts + part - first_part) * kPartVectors, acc);
+          multiply_part<rows>(a, w, (p * kParts + part) * kPartVectors, acc);
         }
       }
       if constexpr (kKeep) {
         keep += kUnitSteps * kPanelStepBytes;
-        if constexpr (first_part == 0) {
-          Ops::prefetch(fetch);
-          fetch += 64;
-        }
+        Ops::prefetch(fetch);
+        fetch += 64;
       }
       a += kUnitSteps * kStepBytes;
     }
-    const int64_t column = place.panel * kPanelColumns + first_part * kPartVectors * Ops::kLanes;
-    Plain::template finish<rows, kVectors>(block, place.row, column, acc);
+    Plain::template finish<rows, kVectors>(block, place.row, place.panel * kPanelColumns, acc);
   }
 
   static inline __attribute__((always_inline)) void store_part(char* keep, int part,

@@ -64,9 +64,9 @@ struct LinearBlock {
   int64_t num_columns;  // from the first panel on; the last panel may be part padding
   bool out_is_bf16;
   bool one_stream;  // see reads_in_one_stream()
-  // Of coded panels: the patches of each, from the first on, and kMinScratchBytes, with several
-  // tiles room for the decoded weights of all if that is more, aligned to 64 bytes. Both are null
-  // if panels are plain.
+  // Of coded panels: the patches of each, from the first on, and room for the decoded weights of
+  // one, with several tiles of all, but kMinScratchBytes at least, aligned to 64 bytes. Both are
+  // null if panels are plain.
   const WeightPatch* const* patches;
   char* scratch;
 };
