@@ -84,7 +84,7 @@ const bool registered = [] {
           (std::string("linear/") + to_string(dtype) + "/" + shape.name).c_str(),
           [=](benchmark::State& state) { linear(state, shape, dtype); });
       bench->Unit(benchmark::kMicrosecond)->UseRealTime();
-      for (const int64_t m : {1, 4, 12, 16, 24, 32, 64, 512, 2048})
+      for (const int64_t m : {1, 2, 4, 8, 12, 16, 24, 32, 64, 512, 2048})
         if (m * shape.n < int64_t{1} << 28) bench->Arg(m);
     }
   return true;

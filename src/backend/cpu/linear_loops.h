@@ -77,8 +77,8 @@ class LinearLoops {
   // about 100 ns to answer, in which a core that reads 40 GB/s consumes 4 KiB.
   template <Prefetch prefetch, int panels>
   static void ask_ahead(const char* p) {
-    // A core of a Zen 4 takes a third less of one stream into the second-level cache than into the
-    // first, and a tenth less of several, however far ahead.
+    // Cores of a Zen 4 take up to a third less of one stream into the second-level cache than into
+    // the first, and up to a tenth less of several.
     if constexpr (prefetch == Prefetch::kStream) Ops::prefetch_near(p + 4096);
     // A core of a Xeon does not care whether four streams, as AVX-512 has them for one to three
     // rows, share the distance.
