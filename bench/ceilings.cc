@@ -107,10 +107,6 @@ __attribute__((target("avx2,fma"))) float multiply_avx2(int64_t rounds) {
 }
 #endif
 
-}  // namespace
-
-namespace {
-
 constexpr size_t kReadBytes = size_t{512} << 20;
 
 const char* memory_to_read(CpuBackend& cpu) {

@@ -32,14 +32,11 @@ struct Step {
   double probe, rate;  // bytes/s
 };
 
-// The weights but for the embedding's table, of which a step reads one row, and the KV cache.
-double bytes_of_step(const LLMEngine& engine, const Options& options) {
-  const ModelConfig config = ModelConfig::load(options.model);
-  const double table = static_cast<double>(config.vocab_size) * config.hidden_size *
-                       static_cast<double>(size_of(config.dtype));
-  return static_cast<double>(engine.info().weight_bytes) - table +
-         static_cast<double>(engine.info().kv_bytes_per_token) *
-             (options.context + options.num_steps / 2);
+// But for the embedding's table, of which a step reads one row.
+int64_t weight_bytes_of_step(const LLMEngine& engine, const std::string& model) {
+  const ModelConfig config = ModelConfig::load(model);
+  return engine.info().weight_bytes - int64_t{config.vocab_size} * config.hidden_size *
+                                          static_cast<int64_t>(size_of(config.dtype));
 }
 
 double seconds_of(auto&& work) {
@@ -60,12 +57,14 @@ std::vector<Step> measure(const Options& options) {
   params.ignore_eos = true;
   params.max_tokens = options.num_steps + 1;
   engine.add_request(std::vector<int32_t>(static_cast<size_t>(options.context), 1), params);
-  const double bytes = bytes_of_step(engine, options);
-  engine.step();  // the prompt
+  while (engine.step().empty()) continue;  // the prompt, perhaps in chunks
+  const int64_t weight_bytes = weight_bytes_of_step(engine, options.model);
+  int64_t num_tokens = options.context;  // of which a step reads the keys and values
   std::vector<Step> steps;
   double before = read_once(prober);
   while (!engine.is_finished()) {
-    const double rate = bytes / seconds_of([&] { engine.step(); });
+    const int64_t bytes = weight_bytes + ++num_tokens * engine.info().kv_bytes_per_token;
+    const double rate = static_cast<double>(bytes) / seconds_of([&] { engine.step(); });
     const double after = read_once(prober);
     if (std::abs(before - after) <= kMaxDifference * std::max(before, after))
       steps.push_back({(before + after) / 2, rate});
@@ -104,8 +103,15 @@ void run(const Options& options) {
   for (double low = 0; low <= most; low += kBand) print_band(steps, low, low + kBand);
 }
 
-int number(int argc, char** argv, int index, int otherwise) {
-  return argc > index ? std::atoi(argv[index]) : otherwise;
+// Throws Error(kInvalidArgument).
+int positive(int argc, char** argv, int index, int otherwise) {
+  if (argc <= index) return otherwise;
+  const int value = std::atoi(argv[index]);
+  if (value < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("\"{}\" should be an integer from 1 on", argv[index]));
+  }
+  return value;
 }
 
 }  // namespace
@@ -120,9 +126,9 @@ int main(int argc, char** argv) {
   try {
     Options options;
     options.model = argv[1];
-    options.num_threads = number(argc, argv, 2, options.num_threads);
-    options.context = number(argc, argv, 3, options.context);
-    options.num_steps = number(argc, argv, 4, options.num_steps);
+    options.num_threads = positive(argc, argv, 2, options.num_threads);
+    options.context = positive(argc, argv, 3, options.context);
+    options.num_steps = positive(argc, argv, 4, options.num_steps);
     run(options);
     return 0;
   } catch (const Error& error) {

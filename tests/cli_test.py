@@ -77,14 +77,17 @@ class CommandLine(unittest.TestCase):
     def test_values_that_are_no_numbers_are_told_by_their_flag(self):
         whole = "an integer up to 2147483647"
         for flag, value, what in (("--temperature", "hot", "a number"), ("--top-k", "1.5", whole), ("--max-tokens", "1e3", whole),
-                                  ("--n", "99999999999", whole), ("--logprobs", "x", whole), ("--max-num-seqs", "many", whole),
+                                  ("--n", "99999999999", whole), ("--max-tokens", "010", whole), ("--max-tokens", "0x10", whole), ("--logprobs", "x", whole), ("--max-num-seqs", "many", whole),
                                   ("--gpu-memory-utilization", "", "a number")):
             result = run("generate", "/nonexistent", "-p", "x", flag, value)
             self.assertEqual(result.returncode, 2, flag)
             self.assertEqual(result.stderr.splitlines()[0], f"nanovllm: {flag}: must be {what}, got {value}")
         ids = run("generate", "/nonexistent", "-p", "x", "--stop-token-ids", "5,x")
         self.assertEqual(ids.stderr.splitlines()[0], f"nanovllm: --stop-token-ids: must be {whole}, got x")
-        self.assertNotIn("...", "\n".join(line for line in run("generate", "--help").stdout.splitlines() if line.startswith("  --s")))
+        shown = run("generate", "--help").stdout
+        for flag in ("--stop TEXT ", "--stop-token-ids INT ", "--logit-bias TEXT "):
+            self.assertIn(flag, shown)
+        self.assertNotRegex(shown, r"--(stop|stop-token-ids|logit-bias) \w+ \.\.\.")
 
     def test_values_out_of_range_are_told_in_one_line(self):
         for args, word in ((["--max-num-seqs", "0"], "max_num_seqs"), (["--kvcache-block-size", "17"], "kvcache_block_size"),
@@ -225,15 +228,22 @@ class Generate(unittest.TestCase):
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
 
     def test_plain_output_says_how_many_texts_were_cut_off(self):
-        said = "nanovllm: cut off at the longest output: 2 of 2 texts; --max-tokens sets it\n"
+        said = "nanovllm: 2 of 2 texts reached --max-tokens or --max-model-len and were cut off\n"
         prompts = ["-p", "Once upon a time", "-p", "The dog", "-p", ""]
         result = run("generate", MODEL, *prompts, "--ignore-eos", *SMALL)
         self.assertEqual(result.returncode, 3)  # the empty prompt
         self.assertIn(said, result.stderr)
         self.assertIn("Generating 3/3", result.stderr)
-        first = run("generate", MODEL, "-p", "Once upon a time", "--stop", "a", "-n", "3", "--temperature", "0", "--max-tokens", "40")
-        self.assertNotIn("cut off", first.stderr)
-        self.assertNotIn("cut off", run("generate", MODEL, "-p", "The dog", "--json", *SMALL).stderr)
+        self.assertIn("nanovllm: 3 of 3 texts", run("generate", MODEL, "-p", "The dog", "-n", "3", "--max-tokens", "2").stderr)
+        short = run("generate", MODEL, "-p", "The dog", "--max-model-len", "12", "--ignore-eos", "--max-tokens", "100")
+        self.assertIn("nanovllm: 1 of 1 texts", short.stderr)
+        for flags in (["--stop", "a"], ["--json"], ["-q"]):
+            result = run("generate", MODEL, "-p", "Once upon a time", "--temperature", "0", "--max-tokens", "40", *flags)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertNotIn("cut off", result.stderr)
+        refused = run("generate", MODEL, "-p", "", "-p", "")
+        self.assertEqual(refused.returncode, 3)
+        self.assertIn("Generating 2/2", refused.stderr)
 
     def test_answers_that_the_engine_aborts_are_told_and_counted(self):
         broken = self.path("nan")

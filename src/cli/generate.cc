@@ -157,16 +157,16 @@ class Generation {
         for (const auto& [id, origin] : origin_of_) engine_.abort_request(id);
       }
     }
-    progress_.finish();
+    progress_.finish(num_done_ + num_failed_);
     engine_.finish_trace();
     if (interrupted_) {
-      print_message("nanovllm: interrupted: {} done, {} cut short, no others begun\n", num_done_,
-                    num_cut_short_);
+      print_message("nanovllm: interrupted: {} done, {}{} cut short, no others begun\n", num_done_,
+                    num_failed_ > 0 ? fmt::format("{} failed, ", num_failed_) : "", num_cut_short_);
       return kExitInterrupted;
     }
     if (num_cut_off_ > 0 && !json_ && !options_.quiet) {
       print_message(
-          "nanovllm: cut off at the longest output: {} of {} texts; --max-tokens sets it\n",
+          "nanovllm: {} of {} texts reached --max-tokens or --max-model-len and were cut off\n",
           num_cut_off_, num_texts_);
     }
     return num_failed_ > 0 ? kExitSomeFailed : kExitOk;
@@ -214,7 +214,8 @@ class Generation {
     for (const RequestOutput& output : outputs) {
       if (streaming_) stream(output);
       if (!output.finished) continue;
-      const auto [index, place] = origin_of_.extract(output.request_id).mapped();
+      const auto [index, place] = origin_of_.at(output.request_id);
+      origin_of_.erase(output.request_id);
       const Progressed progressed = how_far(output);
       if (progressed == Progressed::kNotAtAll) {
         if (!json_) print_in_order(index, "");
@@ -363,7 +364,8 @@ Command add_generate(CLI::App& app) {
                  "write results here as JSON lines (default: standard output; so does -)");
   app.add_flag("--json", options->json, "results as JSON lines, for prompts given with -p too");
   app.add_flag("--log-steps", options->log_steps, "say on stderr what each step computed");
-  app.add_flag("-q,--quiet", options->quiet, "no progress display");
+  app.add_flag("-q,--quiet", options->quiet,
+               "no progress display, no remark on texts that were cut off");
   options->sampling.add_to(app, std::to_string(SamplingParams().max_tokens));
   options->sampling.add_details_to(app);
   add_engine_options(app, options->engine);

@@ -17,12 +17,23 @@ namespace {
 constexpr const char* kEngineGroup = "Engine";
 constexpr const char* kSamplingGroup = "Sampling (defaults: the model's generation_config.json)";
 
+// The number that is the whole of a text, without the octal and hexadecimal ones that CLI11 knows.
+template <typename T>
+std::optional<T> parse_number(const std::string& text) {
+  T value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || rest != end) return std::nullopt;
+  const size_t digits = text.starts_with('-') ? 1 : 0;
+  const bool octal = std::is_integral_v<T> && text.size() > digits + 1 && text[digits] == '0';
+  return octal ? std::nullopt : std::optional(value);
+}
+
 // What is wrong with the text of a number; CLI11's own words name neither reason nor remedy.
 template <typename T>
 std::string fault_of_number(const std::string& text) {
-  T value = 0;
-  if (CLI::detail::lexical_cast(text, value)) return "";
-  if (std::is_floating_point_v<T>) return fmt::format("must be a number, got {}", text);
+  if (parse_number<T>(text)) return "";
+  if constexpr (std::is_floating_point_v<T>) return fmt::format("must be a number, got {}", text);
   return fmt::format("must be an integer up to {}, got {}", std::numeric_limits<T>::max(), text);
 }
 
@@ -47,10 +58,8 @@ CLI::Option* add(CLI::App& app, const char* flag, std::optional<T>& value, const
 // The least seed is 0, or -1 where that asks for no seed; then nothing is returned for it.
 std::optional<uint64_t> parse_seed(const char* flag, const std::string& text, int least) {
   if (least == -1 && text == "-1") return std::nullopt;
-  uint64_t seed = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, seed);
-  if (error != std::errc() || rest != end) {
+  const auto seed = parse_number<uint64_t>(text);
+  if (!seed) {
     throw CLI::ValidationError(flag, fmt::format("must be an integer from {} to {}, got {}", least,
                                                  std::numeric_limits<uint64_t>::max(), text));
   }
@@ -61,9 +70,9 @@ std::optional<uint64_t> parse_seed(const char* flag, const std::string& text, in
 
 CLI::Validator at_least(int least) {
   const auto check = [least](const std::string& text) -> std::string {
-    int value = 0;
-    if (!CLI::detail::lexical_cast(text, value)) return fault_of_number<int>(text);
-    return value < least ? fmt::format("must be at least {}, got {}", least, text) : "";
+    const auto value = parse_number<int>(text);
+    if (!value) return fault_of_number<int>(text);
+    return *value < least ? fmt::format("must be at least {}, got {}", least, text) : "";
   };
   return {check, ""};
 }

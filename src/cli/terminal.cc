@@ -83,7 +83,8 @@ void Progress::clear() {
   drawn_ = false;
 }
 
-void Progress::finish() {
+void Progress::finish(int64_t done) {
+  done_ = done;
   if (!enabled_) return;
   draw();
   if (in_place_) print_message("\n");

@@ -51,8 +51,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void update(int64_t done, const StepStats& step);
-  void clear();   // takes the line away so that something else can be printed
-  void finish();  // draws the last state and ends the line
+  void clear();               // takes the line away so that something else can be printed
+  void finish(int64_t done);  // draws the last state and ends the line
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -36,8 +36,11 @@ inline constexpr uint32_t kNoUnit = UINT32_MAX;
 // Neighbouring exponents that have a code.
 inline constexpr int kCodedExponents = 15;
 
+// What a unit's first two vectors hold of a weight.
+inline constexpr int16_t kSignAndMantissa = static_cast<int16_t>(0x807f);
+
 // Chooses a plain panel's exponents and writes the table of its coded form. Returns the exponent
-// below them, which has no code.
+// below the first of them.
 int write_code_table(const char* plain, int64_t num_steps, char* coded);
 
 // Codes a plain panel; `coded` is aligned to 64 bytes and its units are written past the caches.

@@ -23,7 +23,7 @@ struct Coder {
     const __m256i kept = _mm256_or_si256(in_table, _mm256_cmpeq_epi16(exponents, zero));
     const uint32_t missing = ~static_cast<uint32_t>(_mm256_movemask_epi8(kept));
     if (__builtin_expect(missing != 0, 0)) list(*words, missing, unit, position);
-    const __m256i rest = _mm256_and_si256(*words, _mm256_set1_epi16(static_cast<int16_t>(0x807f)));
+    const __m256i rest = _mm256_and_si256(*words, _mm256_set1_epi16(kSignAndMantissa));
     *words = _mm256_and_si256(kept, rest);
     return _mm256_and_si256(in_table, codes);
   }

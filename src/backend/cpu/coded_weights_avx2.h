@@ -67,7 +67,7 @@ class CodedPanel {
   // The exponents come as negative numbers, exponent times -128: a product of bytes moves each to
   // its place, and takes a signed factor only.
   static __m256i join(__m256i rest, __m256i exponents) {
-    const __m256i mask = _mm256_set1_epi16(static_cast<int16_t>(0x807f));
+    const __m256i mask = _mm256_set1_epi16(kSignAndMantissa);
     return _mm256_sub_epi16(_mm256_and_si256(rest, mask), exponents);
   }
   // Static, so that a panel's pointers may live in registers.

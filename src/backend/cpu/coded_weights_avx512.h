@@ -11,8 +11,6 @@
 namespace nanovllm {
 namespace {
 
-constexpr int16_t kSignAndMantissa = static_cast<int16_t>(0x807f);
-
 inline __m512i swap_bytes(__m512i words) {
   const __m512i swapped = _mm512_set4_epi32(0x0e0f0c0d, 0x0a0b0809, 0x06070405, 0x02030001);
   return _mm512_shuffle_epi8(words, swapped);

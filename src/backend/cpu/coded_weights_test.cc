@@ -127,7 +127,7 @@ TEST_P(CodedWeights, PatchesAreInOrder) {
 
 std::vector<Isa> coding_isas() {
   std::vector<Isa> isas = available_isas();
-  std::erase_if(isas, [](Isa isa) { return linear_kernels(isa).code_panel == nullptr; });
+  std::erase_if(isas, [](Isa isa) { return isa < Isa::kAvx2; });
   return isas;
 }
 

@@ -26,8 +26,8 @@ Isa default_isa();
 // Every Isa up to the detected one, lowest first.
 std::vector<Isa> available_isas();
 
-// Whether a core of this processor reads most from memory in one stream, as AMD's do, or in
-// several at once.
+// Whether the cores of this processor together read most from memory in one stream each, or in
+// several at once. True for AMD's; measured on a Zen 4 (docs/benchmarks.md).
 bool reads_in_one_stream();
 
 }  // namespace nanovllm

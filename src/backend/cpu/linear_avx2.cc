@@ -76,6 +76,7 @@ struct WideningOps : Avx2Ops {
     return {_mm256_broadcast_ss(reinterpret_cast<const float*>(p)),
             _mm256_broadcast_ss(reinterpret_cast<const float*>(p + rows * 4))};
   }
+  using Panel = CodedPanel;
   using Words = __m256i;
   static void store_words(char* p, Words words) {
     _mm256_store_si256(reinterpret_cast<__m256i*>(p), words);

@@ -27,6 +27,8 @@ struct WideningOps : Avx512Ops {
     __m512 even, odd;
   };
   using B = A;
+  using Panel = CodedPanel;
+  using Words = __m512i;
   static constexpr int kRowBytes = 8;
   template <int rows>
   static A load_a(const char* p) {

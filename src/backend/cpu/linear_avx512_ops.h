@@ -22,7 +22,6 @@ inline __m256i round_to_bf16(__m512 value) {
 
 struct Avx512Ops {
   using Vec = __m512;
-  using Words = __m512i;
   static constexpr int kLanes = 16;
   static constexpr int kMaxRows = 12;
   // 24 accumulators leave room for the weights and a broadcast; with fewer rows more columns keep
@@ -32,7 +31,7 @@ struct Avx512Ops {
   static Vec zero() { return _mm512_setzero_ps(); }
   static Vec load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, Vec value) { _mm512_storeu_ps(p, value); }
-  static void store_words(char* p, Words words) { _mm512_store_si512(p, words); }
+  static void store_words(char* p, __m512i words) { _mm512_store_si512(p, words); }
   static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
   static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
   static void prefetch_near(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }

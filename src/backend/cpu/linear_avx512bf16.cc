@@ -13,6 +13,8 @@ namespace {
 struct DotOps : Avx512Ops {
   using A = __m512bh;
   using B = __m512bh;
+  using Panel = CodedPanel;
+  using Words = __m512i;
   static constexpr int kRowBytes = 4;
   template <int rows>
   static A load_a(const char* p) {

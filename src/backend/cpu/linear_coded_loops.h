@@ -1,6 +1,7 @@
 // The loops of linear_loops.h over coded panels (coded_weights.h), the same sums in the same order.
-// Include it behind the CodedPanel of the instruction set. `Ops` gives moreover
-//   Words                    what CodedPanel decodes into
+// `Ops` gives moreover
+//   Panel                    the instruction set's CodedPanel
+//   Words                    what that decodes into
 //   weights(words)           a vector of a plain step as a B
 //   store_words(p, words)    to an aligned address
 #pragma once
@@ -37,9 +38,7 @@ class CodedLoops : private LinearLoops<Ops> {
 
   static void one_tile(const LinearBlock& block) {
     const int64_t rows = rows_of(block.tiling, block.first_tile);
-    const TileFn one = find<Panels::kOne, Prefetch::kStream>(rows);
-    if (block.one_stream) return Plain::all_panels(block, 1, one, one);
-    Plain::all_panels(block, Plain::panels_at_once(rows),
+    Plain::all_panels(block, find<Panels::kOne, Prefetch::kStream>(rows),
                       find<Panels::kSeveral, Prefetch::kStreams>(rows),
                       find<Panels::kOne, Prefetch::kStreams>(rows));
   }
@@ -74,7 +73,7 @@ class CodedLoops : private LinearLoops<Ops> {
 
   // Into block.scratch; a line of place.prefetch a unit.
   static void decode(const LinearBlock& block, const Place& place) {
-    CodedPanel coded(place.b, block.patches[place.panel]);
+    typename Ops::Panel coded(place.b, block.patches[place.panel]);
     char* keep = block.scratch;
     const char* fetch = place.prefetch;
     const uint32_t num_units = static_cast<uint32_t>(block.num_steps / kUnitSteps);
@@ -98,11 +97,9 @@ class CodedLoops : private LinearLoops<Ops> {
     if constexpr (rows > 1) {
       if (wanted < rows) return find<panels, prefetch, rows - 1>(wanted);
     }
-    if constexpr (!decodes_along(rows))
-      return nullptr;
-    else
-      return &tile < prefetch, rows,
-             panels == Panels::kSeveral ? Ops::vectors(rows) / kVectorsPerPanel : 1 > ;
+    constexpr int kPanels = panels == Panels::kSeveral ? Ops::vectors(rows) / kVectorsPerPanel : 1;
+    if constexpr (decodes_along(rows)) return &tile<prefetch, rows, kPanels>;
+    return nullptr;
   }
 
   // `rows` rows by `panels` panels.
@@ -114,10 +111,11 @@ class CodedLoops : private LinearLoops<Ops> {
     const char* a = block.a + place.row * block.a_row_bytes;
     const char* fetch = place.prefetch;
     char* keep = block.scratch;
-    CodedPanel coded[panels];
+    typename Ops::Panel coded[panels];
 #pragma GCC unroll 4
     for (int p = 0; p < panels; ++p)
-      coded[p] = CodedPanel(place.b + p * block.panel_bytes, block.patches[place.panel + p]);
+      coded[p] =
+          typename Ops::Panel(place.b + p * block.panel_bytes, block.patches[place.panel + p]);
     Vec acc[rows][kVectors];
     Plain::template clear<rows, kVectors>(acc);
     const uint32_t num_units = static_cast<uint32_t>(block.num_steps / kUnitSteps);

@@ -52,22 +52,25 @@ class LinearLoops {
   };
   using TileFn = void (*)(const LinearBlock&, const Place&);
 
-  // Few rows: the weights stream in from memory at its own speed, several panels at once where the
-  // processor reads so best.
+  // Few rows: the weights stream in from memory at its own speed.
   static void one_tile(const LinearBlock& block) {
     const int64_t rows = rows_of(block.tiling, block.first_tile);
-    const TileFn one = find<Panels::kOne, Prefetch::kStream>(rows);
-    if (block.one_stream) return all_panels(block, 1, one, one);
-    all_panels(block, panels_at_once(rows), find<Panels::kSeveral, Prefetch::kStreams>(rows),
+    all_panels(block, find<Panels::kOne, Prefetch::kStream>(rows),
+               find<Panels::kSeveral, Prefetch::kStreams>(rows),
                find<Panels::kOne, Prefetch::kStreams>(rows));
   }
 
-  // The first tile with all panels, `at_once` by the one function as long as there are so many.
-  static void all_panels(const LinearBlock& block, int at_once, TileFn several, TileFn single) {
+  // The first tile with all panels: one after another by the first function if that is how this
+  // processor reads best, else several at once by the second as long as there are so many, and the
+  // others by the third.
+  static void all_panels(const LinearBlock& block, TileFn one, TileFn several, TileFn single) {
+    const TileFn alone = block.one_stream ? one : single;
+    const int at_once =
+        block.one_stream ? 1 : panels_at_once(rows_of(block.tiling, block.first_tile));
     Place place{first_row(block.tiling, block.first_tile), 0, block.b, nullptr};
     while (place.panel < block.num_panels) {
       const int taken = place.panel + at_once <= block.num_panels ? at_once : 1;
-      (taken > 1 ? several : single)(block, place);
+      (taken > 1 ? several : alone)(block, place);
       place.panel += taken;
       place.b += taken * block.panel_bytes;
     }
@@ -77,8 +80,7 @@ class LinearLoops {
   // about 100 ns to answer, in which a core that reads 40 GB/s consumes 4 KiB.
   template <Prefetch prefetch, int panels>
   static void ask_ahead(const char* p) {
-    // Cores of a Zen 4 take up to a third less of one stream into the second-level cache than into
-    // the first, and up to a tenth less of several.
+    // Cores of a Zen 4 take less of one stream into the second-level cache than into the first.
     if constexpr (prefetch == Prefetch::kStream) Ops::prefetch_near(p + 4096);
     // A core of a Xeon does not care whether four streams, as AVX-512 has them for one to three
     // rows, share the distance.

@@ -84,8 +84,13 @@ Matrix output(int64_t rows, int64_t cols, DType dtype) {
 
 class LinearTest : public ::testing::TestWithParam<Isa> {
  protected:
-  // An even number of threads reads weights in one stream, an odd one in several.
-  CpuBackend backend(int threads) { return CpuBackend({threads, GetParam(), threads % 2 == 0}); }
+  // How a backend computes, which must not change a bit.
+  struct Way {
+    int threads;
+    bool one_stream;
+  };
+  static constexpr Way kWays[] = {{1, false}, {1, true}, {2, false}, {2, true}};
+  CpuBackend backend(Way way) { return CpuBackend({way.threads, GetParam(), way.one_stream}); }
 };
 
 struct Types {
@@ -194,8 +199,9 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
       const HostMatrix source = w.host();
       std::vector<float> bias(static_cast<size_t>(shape.n), 0.1f);
       Matrix expected;
-      for (const int threads : {1, 2, 3, 5}) {
-        CpuBackend cpu = backend(threads);
+      for (const Way way :
+           {Way{1, false}, Way{1, true}, Way{2, true}, Way{3, false}, Way{5, true}}) {
+        CpuBackend cpu = backend(way);
         const auto weight = cpu.make_linear({&source, 1}, bias.data(), types.weight);
         for (const int64_t m : {1, 2, 3, 5, 8, 16, 17, 64, 512}) {
           if (expected.rows == 0) {
@@ -210,7 +216,7 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
           cpu.linear(out.tensor(), x.tensor().slice_rows(first, first + m), *weight);
           const Tensor same = expected.tensor().slice_rows(first, first + m);
           ASSERT_EQ(std::memcmp(out.bytes.data(), same.data, same.bytes()), 0)
-              << m << " rows, " << threads << " threads";
+              << m << " rows, " << way.threads << " threads";
         }
       }
     }
@@ -224,15 +230,15 @@ TEST_P(LinearTest, ALongRowHasTheSameBitsInEveryBatch) {
   const Matrix w = normal_numbers(kColumns, kDepth, kBf16, rng);
   const HostMatrix source = w.host();
   Matrix expected;
-  for (const int threads : {1, 2}) {
-    CpuBackend cpu = backend(threads);
+  for (const Way way : kWays) {
+    CpuBackend cpu = backend(way);
     const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
     for (const int64_t m : {kRows, int64_t{1}, int64_t{3}, int64_t{4}, int64_t{16}}) {
       Matrix out = output(m, kColumns, kF32);
       cpu.linear(out.tensor(), x.tensor().slice_rows(0, m), *weight);
       if (expected.rows == 0) expected = out;
       ASSERT_EQ(std::memcmp(out.bytes.data(), expected.bytes.data(), out.bytes.size()), 0)
-          << m << " rows, " << threads << " threads";
+          << m << " rows, " << way.threads << " threads";
     }
     for (const int64_t i : {int64_t{0}, kColumns - 1, kRows * kColumns - 1})
       EXPECT_NEAR(element(expected, i), reference(x, w, {}, i / kColumns, i % kColumns), 0.1);
@@ -285,8 +291,8 @@ TEST_P(LinearTest, ProductsWithTheIdentityGiveTheWeightsBitForBit) {
   for (int64_t i = 0; i < kDepth; ++i)
     reinterpret_cast<BFloat16*>(identity.bytes.data())[i * kDepth + i] = to_bfloat16(1.0f);
   const HostMatrix source = w.host();
-  for (const int threads : {1, 2}) {
-    CpuBackend cpu = backend(threads);
+  for (const Way way : kWays) {
+    CpuBackend cpu = backend(way);
     const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
     EXPECT_EQ(weight->bytes < kColumns * kDepth * 2, cpu.isa() >= Isa::kAvx2);
     for (const int64_t m : {1, 2, 3, 4, 5, 12, 13, 16, 17, 32, 33, 64, 160}) {
@@ -296,7 +302,7 @@ TEST_P(LinearTest, ProductsWithTheIdentityGiveTheWeightsBitForBit) {
         for (int64_t i = 0; i < m * kColumns; ++i)
           ASSERT_EQ(element(out, i),
                     to_float(weights[i % kColumns * kDepth + first + i / kColumns]))
-              << m << " rows, " << threads << " threads, row " << first + i / kColumns
+              << m << " rows, " << way.threads << " threads, row " << first + i / kColumns
               << ", column " << i % kColumns;
       }
     }
@@ -313,8 +319,8 @@ TEST_P(LinearTest, AColumnHasTheSameBitsWhateverItsNeighboursExponents) {
   });
   Matrix x = normal_numbers(kRows, kDepth, kBf16, rng);
   const HostMatrix tame[] = {w.host()}, both[] = {w.host(), wild.host()};
-  for (const int threads : {1, 2}) {
-    CpuBackend cpu = backend(threads);
+  for (const Way way : kWays) {
+    CpuBackend cpu = backend(way);
     const auto alone = cpu.make_linear(tame, nullptr, kBf16);
     const auto beside_wild = cpu.make_linear(both, nullptr, kBf16);
     EXPECT_EQ(alone->bytes < kColumns * kDepth * 2, cpu.isa() >= Isa::kAvx2);
