@@ -84,11 +84,10 @@ TEST(CpuFeatures, EverythingUpToTheDetectedIsAvailable) {
   EXPECT_EQ(isas.size(), static_cast<size_t>(detected_isa()) + 1);
 }
 
-// As the kernel names the vendor, where it does.
+// As the kernel names the vendor; of other architectures it names none.
 TEST(CpuFeatures, ProcessorsOfAmdReadInOneStream) {
   std::ifstream file("/proc/cpuinfo");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (text.find("vendor_id") == std::string::npos) GTEST_SKIP() << "/proc/cpuinfo names no vendor";
   const bool amd = text.find("AuthenticAMD") != std::string::npos ||
                    text.find("HygonGenuine") != std::string::npos;
   EXPECT_EQ(reads_in_one_stream(), amd);
