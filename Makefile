@@ -5,6 +5,8 @@ MODEL ?= models/demo
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 30
 
+# Targets install packages and configure the same folders; their builds are parallel by JOBS.
+.NOTPARALLEL:
 .PHONY: all build cuda run test test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
 
 all: build
@@ -23,7 +25,7 @@ cuda: ## build build-cuda/nanovllm, which serves NVIDIA GPUs too (needs the CUDA
 	@cmake --build build-cuda -j $(JOBS)
 
 run: build ## let the demo model write several stories at once
-	@scripts/demo.sh $(MODEL)
+	@scripts/demo.sh "$(MODEL)"
 
 test: ## build and run every test
 	@scripts/install_packages.sh test
@@ -64,7 +66,7 @@ fuzz: ## fuzz all that comes from outside, FUZZ_SECONDS=30 for each target
 check: lint test asan tsan ## everything CI checks
 
 install: build ## install binary, library, headers and CMake package under PREFIX
-	@cmake --install build --prefix $(PREFIX)
+	@cmake --install build --prefix "$(PREFIX)"
 
 clean: ## remove all build folders
 	@rm -rf build build-*

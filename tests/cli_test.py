@@ -1,30 +1,15 @@
-"""The real binary, end to end: good input, bad input, signals and broken outputs."""
+"""The real binary, end to end: good and bad input."""
 import json
 import os
 import pathlib
-import select
 import shutil
-import signal
 import struct
-import subprocess
-import tempfile
-import time
 import unittest
 
-BINARY = os.environ["NANOVLLM"]
-MODEL = os.environ["NANOVLLM_MODEL"]
-SMALL = ["--max-model-len", "512", "--max-tokens", "8", "--temperature", "0"]
+from cli_testing import MODEL, SMALL, CliTest, lines, run
 
 
-def run(*args, stdin=None, **kwargs):
-    return subprocess.run([BINARY, *map(str, args)], input=stdin, capture_output=True, text=True, timeout=300, **kwargs)
-
-
-def lines(text):
-    return [json.loads(line) for line in text.splitlines()]
-
-
-class CommandLine(unittest.TestCase):
+class CommandLine(CliTest):
     def test_help_names_every_command(self):
         result = run("--help")
         self.assertEqual(result.returncode, 0)
@@ -114,17 +99,7 @@ class CommandLine(unittest.TestCase):
                                      f"nanovllm: {flag}: must be an integer from {least} to {most}, got {seed}")
 
 
-class Generate(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
-    def path(self, name, content=None):
-        path = pathlib.Path(self.folder.name) / name
-        if content is not None:
-            path.write_text(content)
-        return path
-
+class Generate(CliTest):
     def test_prompts_are_answered_in_order(self):
         result = run("generate", MODEL, "-p", "Once upon a time", "-p", "The dog", *SMALL)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -155,30 +130,6 @@ class Generate(unittest.TestCase):
             self.assertEqual(max(position.values()), position[str(token)])  # greedy
         self.assertIsNone(first["prompt_logprobs"][0])
         self.assertTrue(all(value <= 0 for position in first["prompt_logprobs"][1:] for value in position.values()))
-
-    def test_standard_input_pipes(self):
-        result = run("generate", MODEL, "--input", "-", *SMALL, stdin='{"prompt": "Hi"}\n')
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(len(lines(result.stdout)), 1)
-
-    def test_requests_do_not_wait_for_those_behind_them(self):
-        process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for i in range(2):
-            process.stdin.write('{"prompt": "Hi"}\n')
-            process.stdin.flush()
-            self.assertTrue(select.select([process.stdout], [], [], 60)[0], "no answer while the pipe is open")
-            self.assertEqual(json.loads(process.stdout.readline())["index"], i)
-        process.send_signal(signal.SIGINT)  # waiting for input that never comes
-        self.assertEqual(process.wait(timeout=60), 130)
-        process.stdin.close()
-        process.stdout.close()
-
-    def test_results_never_overwrite_the_requests(self):
-        source = self.path("in.jsonl", '{"prompt": "Hi"}\n')
-        result = run("generate", MODEL, "--input", source, "--output", source.parent / "." / "in.jsonl", *SMALL)
-        self.assert_one_sentence(result, "in.jsonl", status=2)
-        self.assertEqual(source.read_text(), '{"prompt": "Hi"}\n')
 
     def test_a_prompt_in_brackets_is_one_prompt(self):
         texts = ["[hello, world]", "a", "[]"]
@@ -246,13 +197,7 @@ class Generate(unittest.TestCase):
         self.assertIn("Generating 2/2", refused.stderr)
 
     def test_answers_that_the_engine_aborts_are_told_and_counted(self):
-        broken = self.path("nan")
-        shutil.copytree(MODEL, broken)
-        weights = bytearray((broken / "model.safetensors").read_bytes())
-        size = struct.unpack("<Q", weights[:8])[0]
-        begin, end = json.loads(weights[8:8 + size])["model.norm.weight"]["data_offsets"]
-        weights[8 + size + begin:8 + size + end] = b"\xc0\x7f" * ((end - begin) // 2)  # bfloat16 NaN
-        (broken / "model.safetensors").write_bytes(weights)
+        broken = self.model_without_logits()
         reason = "the model's logits leave no token to draw"
         result = run("generate", broken, "-p", "a", "-p", "b", *SMALL)
         self.assertEqual(result.returncode, 3, result.stderr)
@@ -263,10 +208,25 @@ class Generate(unittest.TestCase):
         self.assertEqual(result.returncode, 3, result.stderr)
         self.assertIn(f"nanovllm: {source}:2: aborted: {reason}\n", result.stderr)
         self.assertEqual(lines(result.stdout)[0]["finish_reason"], "abort")
+        for command in ("latency", "throughput"):
+            bench = run("bench", command, broken, "-q", "--input-len", "8", "--output-len", "4")
+            self.assert_one_sentence(bench, f"aborted a request: {reason}")
+            self.assertEqual(bench.stdout, "")
         for status, args, text in ((1, ["-m", "Hi"], None), (3, [], "Hi\n")):
             chat = run("chat", broken, *args, stdin=text)
             self.assertEqual(chat.returncode, status, chat.stderr)
             self.assertIn(f"aborted: {reason}]", chat.stderr)
+
+    def test_several_biases_hold_together(self):
+        def first_token(*flags):
+            result = run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL, *flags)
+            return lines(result.stdout)[0]["token_ids"][0]
+        first = first_token()
+        second = first_token("--logit-bias", f"{first}:-100")
+        self.assertNotEqual(first, second)
+        for flags in (["--logit-bias", f"{first}:-100,{second}:-100"],
+                      ["--logit-bias", f"{first}:-100", "--logit-bias", f"{second}:-100"]):
+            self.assertNotIn(first_token(*flags), (first, second))
 
     def test_stop_text_ends_the_output(self):
         whole = lines(run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL).stdout)[0]["text"]
@@ -334,46 +294,6 @@ class Generate(unittest.TestCase):
         (broken / "config.json").write_text(json.dumps(config | {"architectures": ["UnheardOfModel"]}))
         self.assert_one_sentence(run("generate", broken, "-p", "x"), "UnheardOfModel")
 
-    def assert_one_sentence(self, result, word, status=1):
-        self.assertEqual(result.returncode, status, result.stderr)
-        self.assertIn(word, result.stderr)
-        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-
-    def test_unreadable_files_are_told(self):
-        result = run("generate", MODEL, "--input", "/nonexistent.jsonl")
-        self.assert_one_sentence(result, "/nonexistent.jsonl")
-        broken = self.path("locked")
-        shutil.copytree(MODEL, broken)
-        (broken / "model.safetensors").chmod(0)
-        other = {}
-        if os.geteuid() == 0:  # root may read everything
-            other = {"user": 65534}
-            os.chmod(self.folder.name, 0o755)
-            broken.chmod(0o755)
-            try:
-                run("--version", **other)
-            except PermissionError:
-                self.skipTest(f"only root may run {BINARY}, and root may read every file")
-        self.assert_one_sentence(run("generate", broken, "-p", "x", **other), "ermission")
-
-    def test_outputs_that_cannot_be_written_are_told(self):
-        self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/nonexistent/out", *SMALL), "/nonexistent/out")
-        self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/tmp", *SMALL), "directory")
-        self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/dev/full", *SMALL), "No space left")
-        with open("/dev/full", "w") as full:
-            result = subprocess.run([BINARY, "generate", MODEL, "-q", "-p", "x", *SMALL], stdout=full, stderr=subprocess.PIPE, text=True)
-        self.assert_one_sentence(result, "No space left")
-        for command in (["info", MODEL], ["tokenize", MODEL, "x"]):
-            with open("/dev/full", "w") as full:
-                result = subprocess.run([BINARY, *command], stdout=full, stderr=subprocess.PIPE, text=True)
-            self.assert_one_sentence(result, "No space left")
-        short = ["--input-len", "8", "--output-len", "2"]
-        for command in (["generate", MODEL, "-q", "-p", "x", *SMALL], ["chat", MODEL, "-m", "x", "--max-tokens", "2"],
-                        ["bench", "latency", MODEL, "-q", *short], ["bench", "throughput", MODEL, "-q", "--num-prompts", "1", *short]):
-            result = run(*command, "--trace", "/dev/full")
-            self.assertEqual(result.returncode, 1, command)
-            self.assertIn("/dev/full", result.stderr)
-
     def test_a_model_that_fails_to_load_leaves_older_results(self):
         results, trace = self.path("results.jsonl", "kept"), self.path("trace.json", "kept")
         run("generate", "/nonexistent/model", "-p", "x", "--output", results, "--trace", trace)
@@ -403,78 +323,6 @@ class Generate(unittest.TestCase):
         smallest = run(*args, "--temperature", "1", "--top-p", "1e-300")
         self.assertEqual(smallest.returncode, 0, smallest.stderr)
         self.assertEqual(smallest.stdout, greedy.stdout)
-
-    def test_messages_that_nobody_can_read_cost_no_result(self):
-        requests = self.path("requests.jsonl", '{"prompt": "Hi"}\nbad\n')
-        closed = {"preexec_fn": lambda: os.close(2)}
-        with open("/dev/full", "w") as full:
-            for how in ({"stderr": full}, closed):
-                output = self.path("results.jsonl")
-                result = subprocess.run([BINARY, "generate", MODEL, "--input", requests, "--output", output, *SMALL], **how)
-                self.assertEqual(result.returncode, 3, how)
-                lines = output.read_text().splitlines()
-                self.assertEqual(sorted("error" in json.loads(line) for line in lines), [False, True])
-                self.assertEqual(subprocess.run([BINARY, "generate", "/nope", "-p", "a"], **how).returncode, 1)
-
-    def test_a_trace_does_not_take_the_place_of_requests_or_results(self):
-        requests = self.path("requests.jsonl", '{"prompt": "Hi"}\n')
-        result = run("generate", MODEL, "--input", requests, "--trace", requests, *SMALL)
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("is the file that --input reads", result.stderr)
-        self.assertEqual(requests.read_text(), '{"prompt": "Hi"}\n')
-        new = self.path("new.json")
-        result = run("generate", MODEL, "--input", requests, "--trace", new, "--output", new, *SMALL)
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("is the file that --output writes", result.stderr)
-        self.assertFalse(new.exists())
-
-    def test_a_dash_for_the_results_is_standard_output(self):
-        result = run("generate", MODEL, "-q", "-p", "Hi", "--output", "-", *SMALL)
-        self.assertEqual(json.loads(result.stdout)["index"], 0)
-
-    def test_a_closed_pipe_ends_the_program_quietly(self):
-        process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        process.stdout.close()
-        try:
-            process.stdin.write('{"prompt": "x"}\n' * 50)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass
-        self.assertEqual(process.stderr.read(), "")
-        self.assertNotEqual(process.wait(timeout=60), 0)
-        process.stderr.close()
-
-    def test_weights_cut_short_while_they_are_served_are_told(self):
-        broken = self.path("broken")
-        shutil.copytree(MODEL, broken)
-        process = subprocess.Popen([BINARY, "generate", broken, "-q", "--device", "cpu", "--input", "-", *SMALL], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        process.stdin.write('{"prompt": "Hi"}\n')
-        process.stdin.flush()
-        self.assertIn("text", json.loads(process.stdout.readline()))
-        os.truncate(broken / "model.safetensors", 4096)
-        _, error = process.communicate('{"prompt": "Hello"}\n', timeout=60)
-        self.assertEqual(process.returncode, 1, error)
-        self.assertIn("cut short", error)
-        self.assertEqual(error.count("\n"), 1, error)
-
-    def test_ctrl_c_writes_what_is_done_so_far(self):
-        target = self.path("out.jsonl")
-        source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"max_tokens": 100, "ignore_eos": true}}\n' * 400)
-        process = subprocess.Popen([BINARY, "generate", MODEL, "--input", source, "--output", target, "--max-num-seqs", "8"],
-                                   stderr=subprocess.PIPE, text=True)
-        deadline = time.time() + 60
-        while time.time() < deadline and (not target.exists() or target.stat().st_size == 0):
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
-        self.assertEqual(process.returncode, 130, error)
-        results = lines(target.read_text())
-        self.assertTrue(all(r["token_ids"] for r in results))
-        done = sum(r["finish_reason"] == "length" for r in results)
-        self.assertTrue(0 < done < 400, done)
-        self.assertIn(f"nanovllm: interrupted: {done} done, {len(results) - done} cut short, no others begun\n", error)
 
     def test_trace_is_valid_json_with_steps_and_requests(self):
         trace = self.path("trace.json")
@@ -507,7 +355,7 @@ class Generate(unittest.TestCase):
                          [r["token_ids"] for r in sorted(lines(tight.stdout), key=key)])
 
 
-class OtherCommands(unittest.TestCase):
+class OtherCommands(CliTest):
     def test_info_counts_the_kv_cache(self):
         facts = json.loads(run("info", MODEL, "--json").stdout)
         config = json.loads((pathlib.Path(MODEL) / "config.json").read_text())
@@ -573,75 +421,6 @@ class OtherCommands(unittest.TestCase):
             result = run("bench", command, MODEL, "--input-len", "16", "--output-len", "49", "--max-model-len", "64")
             self.assertEqual(result.returncode, 2, result.stdout)
             self.assertIn("max_model_len", result.stderr)
-
-    def test_ctrl_c_ends_a_benchmark_with_130(self):
-        # Steps are short, for a Ctrl-C waits for the end of one, and there are many.
-        process = subprocess.Popen([BINARY, "bench", "throughput", MODEL, "--num-prompts", "64", "--input-len", "8", "--output-len", "2000"],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        process.stderr.readline()  # the first line of progress
-        process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=60)
-        self.assertEqual((process.returncode, out), (130, ""), error)
-
-    def test_chat_answers_and_obeys_commands(self):
-        result = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20", "--ignore-eos",
-                     stdin="/help\nTell me a story about a dog.\n/params temperature=0.5\n/params nonsense=1\n/retry\n/clear\n/what\n/quit\nnever read\n")
-        self.assertEqual(result.returncode, 3, result.stderr)  # some lines were refused
-        self.assertIn("/system", result.stdout)
-        self.assertIn("temperature=0.5", result.stdout)
-        self.assertIn("nonsense", result.stderr)
-        self.assertIn("/what", result.stderr)
-        self.assertEqual(result.stderr.count("first after"), 2)  # the speed of two answers
-        self.assertEqual(result.stderr.count("cut off at max_tokens=20"), 2)
-        full = run("chat", MODEL, "--max-model-len", "48", "--ignore-eos", "-m", "Tell me a story about a dog.")
-        self.assertIn("cut off: a conversation takes up to 48 tokens", full.stderr)
-        small = run("chat", MODEL, "--max-model-len", "40", "--max-tokens", "4", "--ignore-eos",
-                    stdin="Hi\n" + "Tell me a story about a dog.\n" * 2 + "/clear\n" + "Tell me a story. " * 9 + "\n")
-        self.assertEqual(small.returncode, 3, small.stderr)
-        self.assertRegex(small.stderr, r"has \d+ tokens and the model takes 40; /clear starts over\n")
-        self.assertRegex(small.stderr, r"has \d+ tokens and the model takes 40\n")
-        empty = run("chat", MODEL, "--max-tokens", "4", "--ignore-eos", "-m", "")
-        self.assertIn("cut off at max_tokens=4", empty.stderr)
-        whole = run("chat", MODEL, "--temperature", "0", "--stop", "a", "-m", "Tell me a story about a dog.")
-        self.assertIn("first after", whole.stderr)
-        self.assertNotIn("cut off", whole.stderr)
-        odd = subprocess.run([BINARY, "chat", MODEL, "--max-tokens", "2"], capture_output=True, timeout=300,
-                             input=b"/params temperature=\xff\n/params n=2\n/params stop=\xff\nHi\n")
-        self.assertEqual(odd.returncode, 3, odd.stderr)
-        self.assertEqual(odd.stderr.count(b"first after"), 1, odd.stderr[:999])
-        for flag in ("-n", "--logprobs", "--prompt-logprobs"):
-            self.assertEqual(run("chat", MODEL, "-m", "x", flag, "2").returncode, 2)
-        one = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20", "-m", "Tell me a story about a dog.")
-        self.assertTrue(one.stdout.strip())
-        self.assertEqual(run("chat", MODEL, "--max-tokens", "2", stdin="Hi\n").returncode, 0)
-        for command in (["chat", "/nonexistent", "-m", "x"], ["tokenize", "/nonexistent", "x"]):
-            self.assertIn("/nonexistent: no such folder", run(*command).stderr)
-
-    def test_chat_gives_the_template_tools_kwargs_and_special_tokens(self):
-        with tempfile.TemporaryDirectory() as folder:
-            template, tools = pathlib.Path(folder, "t.jinja"), pathlib.Path(folder, "tools.json")
-            template.write_text("{{ raise_exception([eos_token, tools | tojson, enable_thinking] | join(' / ')) }}")
-            tools.write_text('[{"type": "function", "function": {"name": "f"}}]')
-            flags = {"--chat-template": template, "--tools": tools, "--chat-template-kwargs": '{"enable_thinking": false}', "-m": "x"}
-            chat = lambda changed: run("chat", MODEL, *[part for flag in (flags | changed).items() for part in flag])
-            result = chat({})
-            self.assertEqual(result.returncode, 1)
-            self.assertIn('<|im_end|> / [{"type": "function", "function": {"name": "f"}}] / False', result.stderr)
-            for flag, value in (("--chat-template", "/nonexistent.jinja"), ("--tools", template), ("--chat-template-kwargs", "[]")):
-                result = chat({flag: value})
-                self.assertNotEqual(result.returncode, 0)
-                self.assertIn(str(value), result.stderr)
-            deep = "[" * 300000 + "]" * 300000
-            tools.write_text(deep)
-            result = run("chat", MODEL, "--tools", tools, "-m", "x")
-            self.assertEqual(result.returncode, 1)
-            self.assertIn("nested deeper", result.stderr)
-            result = run("chat", MODEL, stdin=f"/params temperature={deep}\n")
-            self.assertEqual(result.returncode, 3)
-            self.assertIn("nested deeper", result.stderr)
-            self.assertIn("Is a directory", chat({"--tools": folder}).stderr)
-            template.write_text("one\n{% if %}")
-            self.assertIn("line 2, column", run("chat", MODEL, "--chat-template", template, "-m", "x").stderr)
 
 
 if __name__ == "__main__":

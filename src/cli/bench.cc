@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/message.h"
+#include "cli/abort_reason.h"
 #include "cli/commands.h"
 #include "cli/nano_vllm_workload.h"
 #include "cli/options.h"
@@ -99,6 +100,13 @@ struct Run {
 
 struct Interrupted {};
 
+void check_served(const CompletionOutput& completion) {
+  const std::string* reason = abort_reason(completion);
+  if (reason == nullptr) return;
+  throw_error(ErrorCode::kInternal, "the engine aborted a request: {}; nothing was measured",
+              *reason);
+}
+
 Run run(LLM& llm, const std::vector<Prompt>& prompts, const std::vector<SamplingParams>& params,
         const std::string& label, bool quiet) {
   Run result;
@@ -114,6 +122,7 @@ Run run(LLM& llm, const std::vector<Prompt>& prompts, const std::vector<Sampling
   result.seconds = seconds_since(start);
   progress.clear();
   if (InterruptGuard::interrupted()) throw Interrupted();
+  for (const RequestOutput& output : result.outputs) check_served(output.outputs.front());
   return result;
 }
 
@@ -258,7 +267,7 @@ int bench_latency(const LatencyOptions& options) {
   PromptSource source(info.vocab_size, options.seed);
   check_lengths(info, options.input_len, options.output_len);
   std::vector<double> latency, prefill, decode;
-  for (int i = 0; i < options.num_warmup + options.num_iters; ++i) {
+  for (int64_t i = 0; i < int64_t{options.num_warmup} + options.num_iters; ++i) {
     std::vector<Prompt> prompts;
     prompts.reserve(static_cast<size_t>(options.batch_size));
     for (int j = 0; j < options.batch_size; ++j) prompts.push_back(source.draw(options.input_len));

@@ -75,12 +75,17 @@ ordered_json load_tools(const std::string& path) {
 }
 
 ordered_json parse_kwargs(const std::string& text) {
-  auto object = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  ordered_json object;
+  try {
+    object = parse_ordered_json(text, "--chat-template-kwargs");
+  } catch (const Error&) {
+    // No object, then.
+  }
   if (!object.is_object()) {
     throw_error(ErrorCode::kInvalidArgument,
                 "--chat-template-kwargs wants a JSON object such as "
                 "'{{\"enable_thinking\": false}}', got {}",
-                text);
+                printable(text));
   }
   return object;
 }
@@ -117,17 +122,22 @@ class Chat {
     }
     while (auto line = reader.read()) {
       if (line->find_first_not_of(" \t") == std::string::npos) continue;
-      if (*line == "/quit" || *line == "/exit") break;
+      if (is_farewell(*line)) break;
       try {
         if (!command(*line)) answer(*line);
       } catch (const Error& error) {
-        if (error.code() == ErrorCode::kInternal) throw;
+        if (error.code() == ErrorCode::kInternal || error.code() == ErrorCode::kIo) throw;
         print_message("{}\n", colored(stderr, error.what(), 1));
         some_failed_ = true;
       }
       if (!reader.interactive() && InterruptGuard::interrupted()) return kExitInterrupted;
     }
     return some_failed_ && !reader.interactive() ? kExitSomeFailed : kExitOk;
+  }
+
+  static bool is_farewell(const std::string& line) {
+    const std::string name = line.substr(0, line.find_last_not_of(" \t") + 1);
+    return name == "/quit" || name == "/exit";
   }
 
   // What a template refuses is an error, not a wrong use of the command.
@@ -201,10 +211,16 @@ class Chat {
     if (messages_.size() < 2 || messages_.back()["role"] != "assistant") {
       throw_error(ErrorCode::kInvalidArgument, "there is no answer to try again yet");
     }
+    const ordered_json before = messages_;
     messages_.erase(messages_.size() - 1);
     const auto text = messages_.back()["content"].get<std::string>();
     messages_.erase(messages_.size() - 1);
-    answer(text);
+    try {
+      answer(text);
+    } catch (const Error&) {
+      messages_ = before;
+      throw;
+    }
   }
 
   // Streams the answer to one message; false when Ctrl-C stopped it. A message that can't be
@@ -239,14 +255,14 @@ class Chat {
         num_tokens += output.outputs.front().token_ids.size();
         last = std::move(output);
       }
-      std::fflush(stdout);
+      flush_standard_output();
       if (InterruptGuard::interrupted() && !stopped) {
         stopped = true;
         engine_.abort_request(id);
       }
     }
     fmt::print("\n");
-    std::fflush(stdout);  // before what stderr says, where both are one file
+    flush_standard_output();  // before what stderr says, where both are one file
     show_speed(num_tokens, last.metrics,
                stopped ? ", stopped" : cut_off(last, params.max_tokens == room));
     messages.push_back({{"role", "assistant"}, {"content", reply}});

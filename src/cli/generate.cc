@@ -57,15 +57,21 @@ class RequestSource {
       if (at_end_) return {};
       return RequestLine{options_.prompts[static_cast<size_t>(++index_)], defaults_};
     }
+    using Next = InputLines::Next;
     std::string line;
-    InputLines::Next state;
-    while ((state = lines_->next(line, wait)) == InputLines::Next::kLine) {
+    Next state;
+    while ((state = lines_->next(line, wait)) == Next::kLine || state == Next::kTooLong) {
       ++line_number_;
+      if (state == Next::kTooLong) {
+        ++index_;
+        throw_error(ErrorCode::kInvalidArgument, "the line is longer than {} MiB",
+                    InputLines::kMaxLineBytes >> 20);
+      }
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
       ++index_;
       return parse_request_line(line, defaults_);
     }
-    at_end_ = state == InputLines::Next::kEnd;
+    at_end_ = state == Next::kEnd;
     return {};
   }
   bool at_end() const { return at_end_; }
@@ -118,6 +124,7 @@ class ResultSink {
 
  private:
   [[noreturn]] void fail() const {
+    end_if_nobody_reads();
     throw_error(ErrorCode::kIo, "cannot write results to {}: {}",
                 path_.empty() ? "standard output" : path_, std::strerror(errno));
   }
@@ -130,9 +137,9 @@ class Generation {
   explicit Generation(const GenerateOptions& options)
       : options_(options),
         sink_(options.output),
+        source_(options, defaults_),
         engine_(options.model, options.engine),
         defaults_(options.sampling.apply_to(engine_.default_sampling_params())),
-        source_(options, defaults_),
         json_(options.json || !options.input.empty() || !options.output.empty()),
         streaming_(!json_ && source_.total() == 1 && defaults_.n == 1 && !defaults_.logprobs &&
                    !defaults_.prompt_logprobs && is_terminal(sink_.stream())),
@@ -147,7 +154,10 @@ class Generation {
       if (!interrupted_) feed();
       if (!engine_.is_finished()) {
         handle(engine_.step());
-        if (options_.log_steps) log_step(num_steps_++, engine_);
+        if (options_.log_steps) {
+          progress_.clear();
+          log_step(num_steps_++, engine_);
+        }
         progress_.update(num_done_ + num_failed_, engine_.last_step());
       } else if (interrupted_ || source_.at_end()) {
         break;
@@ -290,10 +300,11 @@ class Generation {
   }
 
   const GenerateOptions& options_;
+  // What can't be read or written is told before the model is loaded.
   ResultSink sink_;
+  RequestSource source_;
   LLMEngine engine_;
   SamplingParams defaults_;
-  RequestSource source_;
   bool json_;
   bool streaming_;  // one text prompt on a terminal: its tokens appear as they come
   Progress progress_;
@@ -321,6 +332,11 @@ void check_sampling(const SamplingOptions& flags) {
   flags.apply_to(params).validate();
 }
 
+// The file behind standard input, where that is one.
+std::string input_path(const std::string& input) {
+  return input == "-" ? fmt::format("/proc/self/fd/{}", STDIN_FILENO) : input;
+}
+
 // Whether both name one file, there already or not yet; devices may be named twice.
 bool is_same_file(const std::string& a, const std::string& b) {
   namespace fs = std::filesystem;
@@ -333,14 +349,15 @@ bool is_same_file(const std::string& a, const std::string& b) {
 
 // Opening a file to write would empty it before it is read.
 void check_files(const GenerateOptions& options) {
-  if (is_same_file(options.input, options.output)) {
+  const std::string input = input_path(options.input);
+  if (is_same_file(input, options.output)) {
     throw_error(ErrorCode::kInvalidArgument,
                 "--output {} is the file that --input reads; name another one for the results",
                 options.output);
   }
   const std::string& trace = options.engine.trace_file;
   for (const auto& [file, use] :
-       {std::pair{options.input, "--input reads"}, std::pair{options.output, "--output writes"}}) {
+       {std::pair{input, "--input reads"}, std::pair{options.output, "--output writes"}}) {
     if (!is_same_file(trace, file)) continue;
     throw_error(ErrorCode::kInvalidArgument,
                 "--trace {} is the file that {}; name another one for the trace", trace, use);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,6 +22,11 @@ constexpr int kPatience = 200;  // milliseconds
 InputLines::InputLines(std::string path) : path_(std::move(path)) {
   file_ = path_ == "-" ? STDIN_FILENO : ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (file_ < 0) fail();
+  struct stat status = {};
+  if (::fstat(file_, &status) == 0 && S_ISDIR(status.st_mode)) {
+    errno = EISDIR;
+    fail();
+  }
 }
 
 InputLines::~InputLines() {
@@ -33,17 +39,30 @@ InputLines::Next InputLines::next(std::string& line, bool wait) {
     if (newline != std::string::npos) {
       line.assign(buffer_, begin_, newline - begin_);
       begin_ = searched_ = newline + 1;
-      return Next::kLine;
+      return whole(line);
     }
     searched_ = buffer_.size();
+    drop_what_is_too_long();
     if (at_end_) {  // the last line may lack its newline
       line.assign(buffer_, begin_);
       begin_ = searched_;
-      return line.empty() ? Next::kEnd : Next::kLine;
+      return line.empty() && !too_long_ ? Next::kEnd : whole(line);
     }
     if (!is_readable(wait)) return Next::kNotYet;
     fill();
   }
+}
+
+InputLines::Next InputLines::whole(const std::string& line) {
+  const bool dropped = std::exchange(too_long_, false);
+  return dropped || line.size() > kMaxLineBytes ? Next::kTooLong : Next::kLine;
+}
+
+void InputLines::drop_what_is_too_long() {
+  if (buffer_.size() - begin_ <= kMaxLineBytes) return;
+  too_long_ = true;
+  buffer_.clear();
+  begin_ = searched_ = 0;
 }
 
 bool InputLines::is_readable(bool wait) const {

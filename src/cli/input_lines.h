@@ -9,11 +9,15 @@ class InputLines {
  public:
   enum class Next {
     kLine,
-    kNotYet,  // whoever writes may still write more
+    kTooLong,  // a line of more than kMaxLineBytes, which is lost
+    kNotYet,   // whoever writes may still write more
     kEnd,
   };
 
-  // "-" is standard input. Throws Error(kIo) when the file can't be opened.
+  // More than any request needs, and less than memory has.
+  static constexpr size_t kMaxLineBytes = size_t{64} << 20;
+
+  // "-" is standard input. Throws Error(kIo) when the file can't be opened or is a folder.
   explicit InputLines(std::string path);
   ~InputLines();
   InputLines(const InputLines&) = delete;
@@ -26,13 +30,16 @@ class InputLines {
  private:
   bool is_readable(bool wait) const;
   void fill();
+  void drop_what_is_too_long();
+  Next whole(const std::string& line);  // what a line is whose end has been found
   [[noreturn]] void fail() const;
 
   const std::string path_;
   int file_ = -1;
-  std::string buffer_;   // what was read and not taken
-  size_t begin_ = 0;     // of the next line
-  size_t searched_ = 0;  // there is no newline from begin_ to here
+  std::string buffer_;     // what was read and not taken
+  size_t begin_ = 0;       // of the next line
+  size_t searched_ = 0;    // there is no newline from begin_ to here
+  bool too_long_ = false;  // the next line, whose beginning was dropped
   bool at_end_ = false;
 };
 

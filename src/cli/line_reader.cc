@@ -5,9 +5,11 @@
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <utility>
 
+#include "base/check.h"
 #include "cli/terminal.h"
 
 namespace nanovllm::cli {
@@ -75,7 +77,13 @@ LineReader::~LineReader() = default;
 std::optional<std::string> LineReader::read() {
   std::string text;
   if (!interactive()) {
-    if (std::getline(std::cin, text)) return text;
+    if (std::getline(std::cin, text)) {
+      if (text.ends_with('\r')) text.pop_back();  // of a file from Windows
+      return text;
+    }
+    if (std::ferror(stdin) != 0) {
+      throw_error(ErrorCode::kIo, "cannot read standard input: {}", std::strerror(errno));
+    }
     return {};
   }
   const char* typed = nullptr;

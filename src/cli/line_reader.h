@@ -15,7 +15,7 @@ class LineReader {
   LineReader& operator=(const LineReader&) = delete;
 
   bool interactive() const { return editor_ != nullptr; }  // input and output are terminals
-  // Nothing at the end of the input. On a terminal, Ctrl-C drops what was typed.
+  // Nothing at the end of the input. On a terminal, Ctrl-C drops what was typed. Throws Error(kIo).
   std::optional<std::string> read();
 
  private:

@@ -5,13 +5,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
-#include <cstring>
 #include <exception>
 #include <map>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
 
+#include "base/message.h"
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/file_fault.h"
@@ -25,8 +26,8 @@ using namespace nanovllm::cli;  // NOLINT(google-build-using-namespace)
 int run_command(const Command& command) {
   try {
     const int status = command();
-    if (std::fflush(stdout) == 0) return status;
-    print_error(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+    flush_standard_output();
+    return status;
   } catch (const nanovllm::Error& error) {
     print_error(error.what());
     if (error.code() == nanovllm::ErrorCode::kInvalidArgument) return kExitUsage;
@@ -35,6 +36,8 @@ int run_command(const Command& command) {
         "out of memory: use a smaller model, or lower --kv-cache-memory, --max-model-len, "
         "--max-num-seqs or --max-num-batched-tokens");
   } catch (const std::system_error& error) {  // fmt::print's, when it can't write
+    errno = error.code().value();
+    end_if_nobody_reads();
     print_error(error.what());
   } catch (const std::exception& error) {
     print_error(fmt::format("internal error: {}", error.what()));
@@ -64,10 +67,20 @@ std::string misplaced_word(const CLI::App& app) {
   return "";
 }
 
+// Help, the version, or what is wrong with the command line. Returns the exit status.
+int print_outcome(const CLI::App& app, const CLI::Error& outcome) {
+  std::ostringstream help, fault;
+  const int code = app.exit(outcome, help, fault);
+  fmt::print("{}", help.str());
+  nanovllm::print_message("{}", fault.str());
+  return code == 0 ? kExitOk : kExitUsage;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   keep_standard_streams();
+  let_writes_fail();
   explain_file_faults();
   CLI::App app{
       "nanovllm: serves large language models in Hugging Face format, many requests at once.\n\n"
@@ -112,7 +125,7 @@ int main(int argc, char** argv) {
       print_error(fmt::format("there is no {} \"{}\"; --help lists those there are", what, word));
       return kExitUsage;
     }
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+    return run_command([&] { return print_outcome(app, error); });
   }
   for (const auto& [command, run] : commands) {
     if (command->parsed()) return run_command(run);

@@ -226,15 +226,17 @@ SamplingParams SamplingOptions::apply_to(SamplingParams params) const {
   set(params.prompt_logprobs, prompt_logprobs_);
   if (!stop_.empty()) params.stop = stop_;
   if (!stop_token_ids_.empty()) params.stop_token_ids = stop_token_ids_;
+  nlohmann::json biases;
   for (const std::string& pair : logit_bias_) {
     const auto colon = pair.find(':');
     const std::string value = colon == std::string::npos ? "" : pair.substr(colon + 1);
-    const auto bias = nlohmann::json::parse(value, nullptr, false);
+    nlohmann::json bias = nlohmann::json::parse(value, nullptr, false);
     if (!bias.is_number()) {
       throw_error(ErrorCode::kInvalidArgument, "--logit-bias wants ID:BIAS, got \"{}\"", pair);
     }
-    update_sampling_params(params, {{"logit_bias", {{pair.substr(0, colon), bias}}}});
+    biases[pair.substr(0, colon)] = std::move(bias);
   }
+  if (!biases.is_null()) update_sampling_params(params, {{"logit_bias", biases}});
   params.ignore_eos = params.ignore_eos || ignore_eos_;
   params.include_stop_str_in_output |= include_stop_str_in_output_;
   if (keep_special_tokens_) params.skip_special_tokens = false;

@@ -11,7 +11,8 @@
 
 namespace nanovllm::cli {
 
-// Every field of EngineConfig as a flag of the same name with dashes, but for the trace.
+// Every field of EngineConfig but the trace as a flag of the same name with dashes; `seed` is
+// --engine-seed.
 void add_engine_options(CLI::App& app, EngineConfig& config);
 // --trace, for commands that serve requests.
 void add_trace_option(CLI::App& app, EngineConfig& config);

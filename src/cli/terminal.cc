@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 
+#include "base/check.h"
 #include "base/message.h"
 
 namespace nanovllm::cli {
@@ -44,19 +47,40 @@ void print_error(std::string_view message) {
   print_message("{} {}\n", colored(stderr, "nanovllm:", 1), message);
 }
 
+void let_writes_fail() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+void end_if_nobody_reads() {
+  if (errno != EPIPE) return;
+  std::signal(SIGPIPE, SIG_DFL);
+  std::raise(SIGPIPE);
+}
+
+void flush_standard_output() {
+  if (std::fflush(stdout) == 0) return;
+  end_if_nobody_reads();
+  throw_error(ErrorCode::kIo, "cannot write to standard output: {}", std::strerror(errno));
+}
+
 InterruptGuard::InterruptGuard(Again again) {
   reset();
   if (again == Again::kMeansNothing) {
-    std::signal(SIGINT, count);
+    install(SIGINT, count);
     return;
   }
-  std::signal(SIGINT, count_and_end_at_the_second);
-  std::signal(SIGTERM, count_and_end_at_the_second);
+  install(SIGINT, count_and_end_at_the_second);
+  install(SIGTERM, count_and_end_at_the_second);
 }
 
 InterruptGuard::~InterruptGuard() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  install(SIGINT, SIG_DFL);
+  install(SIGTERM, SIG_DFL);
+}
+
+void InterruptGuard::install(int signal, Handler handler) {
+  if (std::signal(signal, handler) == SIG_IGN) std::signal(signal, SIG_IGN);
 }
 
 bool InterruptGuard::interrupted() { return interruptions.load() > 0; }

@@ -21,7 +21,17 @@ std::string colored(std::FILE* stream, std::string_view text, int color);  // 0.
 // "nanovllm: MESSAGE" on stderr.
 void print_error(std::string_view message);
 
-// While it lives, Ctrl-C (SIGINT) only asks the work to end cleanly. There is one at a time.
+// Writing to a pipe that nobody reads, or a file beyond the limit on files' sizes, fails from now
+// on instead of ending the program: messages that nobody reads must not cost the results.
+void let_writes_fail();
+// Ends the program as the shell expects of one whose results nobody reads any more, if that is why
+// writing them failed, which errno tells.
+void end_if_nobody_reads();
+// What was printed so far. Throws Error(kIo).
+void flush_standard_output();
+
+// While it lives, Ctrl-C (SIGINT) only asks the work to end cleanly; where the program is to ignore
+// the signal, as shells have it for scripts' background jobs, it does. There is one at a time.
 class InterruptGuard {
  public:
   enum class Again {
@@ -34,6 +44,10 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
   static bool interrupted();
   static void reset();  // what was interrupted has ended; another work begins
+
+ private:
+  using Handler = void (*)(int);
+  static void install(int signal, Handler handler);
 };
 
 inline constexpr int kExitOk = 0;

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -33,7 +36,11 @@ struct TokenizeOptions {
 };
 
 std::string read_standard_input() {
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  if (std::ferror(stdin) != 0) {
+    throw_error(ErrorCode::kIo, "cannot read standard input: {}", std::strerror(errno));
+  }
+  return text;
 }
 
 // "1 2 3", "1,2,3" or "[1, 2, 3]".

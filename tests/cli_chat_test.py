@@ -1,0 +1,90 @@
+"""nanovllm chat, line by line."""
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from cli_testing import BINARY, MODEL, CliTest, lines, run
+
+
+class Chat(CliTest):
+    def test_chat_answers_and_obeys_commands(self):
+        result = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20", "--ignore-eos",
+                     stdin="/help\nTell me a story about a dog.\n/params temperature=0.5\n/params nonsense=1\n/retry\n/clear\n/what\n/quit\nnever read\n")
+        self.assertEqual(result.returncode, 3, result.stderr)  # some lines were refused
+        self.assertIn("/system", result.stdout)
+        self.assertIn("temperature=0.5", result.stdout)
+        self.assertIn("nonsense", result.stderr)
+        self.assertIn("/what", result.stderr)
+        self.assertEqual(result.stderr.count("first after"), 2)  # the speed of two answers
+        self.assertEqual(result.stderr.count("cut off at max_tokens=20"), 2)
+        full = run("chat", MODEL, "--max-model-len", "48", "--ignore-eos", "-m", "Tell me a story about a dog.")
+        self.assertIn("cut off: a conversation takes up to 48 tokens", full.stderr)
+        small = run("chat", MODEL, "--max-model-len", "40", "--max-tokens", "4", "--ignore-eos",
+                    stdin="Hi\n" + "Tell me a story about a dog.\n" * 2 + "/clear\n" + "Tell me a story. " * 9 + "\n")
+        self.assertEqual(small.returncode, 3, small.stderr)
+        self.assertRegex(small.stderr, r"has \d+ tokens and the model takes 40; /clear starts over\n")
+        self.assertRegex(small.stderr, r"has \d+ tokens and the model takes 40\n")
+        empty = run("chat", MODEL, "--max-tokens", "4", "--ignore-eos", "-m", "")
+        self.assertIn("cut off at max_tokens=4", empty.stderr)
+        whole = run("chat", MODEL, "--temperature", "0", "--stop", "a", "-m", "Tell me a story about a dog.")
+        self.assertIn("first after", whole.stderr)
+        self.assertNotIn("cut off", whole.stderr)
+        odd = subprocess.run([BINARY, "chat", MODEL, "--max-tokens", "2"], capture_output=True, timeout=300,
+                             input=b"/params temperature=\xff\n/params n=2\n/params stop=\xff\nHi\n")
+        self.assertEqual(odd.returncode, 3, odd.stderr)
+        self.assertEqual(odd.stderr.count(b"first after"), 1, odd.stderr[:999])
+        for flag in ("-n", "--logprobs", "--prompt-logprobs"):
+            self.assertEqual(run("chat", MODEL, "-m", "x", flag, "2").returncode, 2)
+        one = run("chat", MODEL, "--temperature", "0", "--max-tokens", "20", "-m", "Tell me a story about a dog.")
+        self.assertTrue(one.stdout.strip())
+        self.assertEqual(run("chat", MODEL, "--max-tokens", "2", stdin="Hi\n").returncode, 0)
+        for command in (["chat", "/nonexistent", "-m", "x"], ["tokenize", "/nonexistent", "x"]):
+            self.assertIn("/nonexistent: no such folder", run(*command).stderr)
+
+    def test_chat_gives_the_template_tools_kwargs_and_special_tokens(self):
+        with tempfile.TemporaryDirectory() as folder:
+            template, tools = pathlib.Path(folder, "t.jinja"), pathlib.Path(folder, "tools.json")
+            template.write_text("{{ raise_exception([eos_token, tools | tojson, enable_thinking] | join(' / ')) }}")
+            tools.write_text('[{"type": "function", "function": {"name": "f"}}]')
+            flags = {"--chat-template": template, "--tools": tools, "--chat-template-kwargs": '{"enable_thinking": false}', "-m": "x"}
+            chat = lambda changed: run("chat", MODEL, *[part for flag in (flags | changed).items() for part in flag])
+            result = chat({})
+            self.assertEqual(result.returncode, 1)
+            self.assertIn('<|im_end|> / [{"type": "function", "function": {"name": "f"}}] / False', result.stderr)
+            for flag, value in (("--chat-template", "/nonexistent.jinja"), ("--tools", template), ("--chat-template-kwargs", "[]")):
+                result = chat({flag: value})
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(str(value), result.stderr)
+            deep = "[" * 300000 + "]" * 300000
+            tools.write_text(deep)
+            result = run("chat", MODEL, "--tools", tools, "-m", "x")
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("nested deeper", result.stderr)
+            result = run("chat", MODEL, stdin=f"/params temperature={deep}\n")
+            self.assertEqual(result.returncode, 3)
+            self.assertIn("nested deeper", result.stderr)
+            self.assertIn("Is a directory", chat({"--tools": folder}).stderr)
+            template.write_text("one\n{% if %}")
+            self.assertIn("line 2, column", run("chat", MODEL, "--chat-template", template, "-m", "x").stderr)
+
+    def test_a_refused_retry_leaves_the_conversation_as_it_was(self):
+        result = run("chat", MODEL, "--max-tokens", "2",
+                     stdin="Hi\n/params stop_token_ids=[99999999]\n/retry\n/params stop_token_ids=[]\n/retry\n")
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn("stop_token_ids contain out-of-vocab", result.stderr)
+        self.assertEqual(result.stderr.count("first after"), 2, result.stderr)
+
+    def test_lines_may_end_as_in_windows_and_commands_with_blanks(self):
+        for text in ("Hi\r\n\r\n/quit\r\nHi\r\n", "Hi\n\n/quit \t\nHi\n"):
+            result = run("chat", MODEL, "--max-tokens", "2", stdin=text)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(result.stderr.count("first after"), 1, result.stderr)
+
+    def test_deep_kwargs_are_refused(self):
+        result = run("chat", MODEL, "-m", "x", "--chat-template-kwargs", '{"a": ' + "[" * 60000 + "]" * 60000 + "}")
+        self.assert_one_sentence(result, "wants a JSON object", status=2)
+
+
+if __name__ == "__main__":
+    unittest.main()

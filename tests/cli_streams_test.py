@@ -1,0 +1,207 @@
+"""Files, pipes and signals around the real binary."""
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from cli_testing import BINARY, MODEL, SMALL, CliTest, lines, run
+
+
+class Streams(CliTest):
+    def test_results_never_overwrite_the_requests(self):
+        source = self.path("in.jsonl", '{"prompt": "Hi"}\n')
+        result = run("generate", MODEL, "--input", source, "--output", source.parent / "." / "in.jsonl", *SMALL)
+        self.assert_one_sentence(result, "in.jsonl", status=2)
+        for flag in ("--output", "--trace"):
+            with open(source) as requests:
+                result = subprocess.run([BINARY, "generate", MODEL, "--input", "-", flag, source], stdin=requests,
+                                        capture_output=True, text=True)
+            self.assert_one_sentence(result, "in.jsonl is the file that --input reads", status=2)
+        self.assertEqual(source.read_text(), '{"prompt": "Hi"}\n')
+
+    def test_unreadable_files_are_told(self):
+        # Before anything is loaded, and before anything is written over.
+        older = self.path("older.jsonl", "kept")
+        for source, why in (("/nonexistent.jsonl", "No such file"), ("/tmp", "Is a directory")):
+            result = run("generate", "/no/model", "--input", source, "--output", older)
+            self.assert_one_sentence(result, f"{source}: {why}")
+        self.assertEqual(older.read_text(), "kept")
+        folder = os.open("/tmp", os.O_RDONLY)
+        self.addCleanup(os.close, folder)
+        for command in (["generate", MODEL, "--input", "-"], ["tokenize", MODEL], ["chat", MODEL]):
+            result = subprocess.run([BINARY, *command], stdin=folder, capture_output=True, text=True)
+            self.assert_one_sentence(result, "Is a directory")
+            self.assertEqual(result.stdout, "")
+        broken = self.path("locked")
+        shutil.copytree(MODEL, broken)
+        (broken / "model.safetensors").chmod(0)
+        other = {}
+        if os.geteuid() == 0:  # root may read everything
+            other = {"user": 65534}
+            os.chmod(self.folder.name, 0o755)
+            broken.chmod(0o755)
+            try:
+                run("--version", **other)
+            except PermissionError:
+                self.skipTest(f"only root may run {BINARY}, and root may read every file")
+        self.assert_one_sentence(run("generate", broken, "-p", "x", **other), "ermission")
+
+    def test_outputs_that_cannot_be_written_are_told(self):
+        self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/nonexistent/out", *SMALL), "/nonexistent/out")
+        self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/tmp", *SMALL), "directory")
+        self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/dev/full", *SMALL), "No space left")
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([BINARY, "generate", MODEL, "-q", "-p", "x", *SMALL], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assert_one_sentence(result, "No space left")
+        for command in (["info", MODEL], ["tokenize", MODEL, "x"], ["--version"], ["--help"], ["bench", "latency", "--help"],
+                        ["chat", MODEL, "--max-tokens", "2", "-m", "x"]):
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([BINARY, *command], stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assert_one_sentence(result, "No space left")
+        limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8, 8))}  # bytes
+        self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", self.path("out"), *SMALL, **limit), "File too large")
+        short = ["--input-len", "8", "--output-len", "2"]
+        for command in (["generate", MODEL, "-q", "-p", "x", *SMALL], ["chat", MODEL, "-m", "x", "--max-tokens", "2"],
+                        ["bench", "latency", MODEL, "-q", *short], ["bench", "throughput", MODEL, "-q", "--num-prompts", "1", *short]):
+            result = run(*command, "--trace", "/dev/full")
+            self.assertEqual(result.returncode, 1, command)
+            self.assertIn("/dev/full", result.stderr)
+
+    def test_messages_that_nobody_can_read_cost_no_result(self):
+        requests = self.path("requests.jsonl", '{"prompt": "Hi"}\nbad\n')
+        closed = {"preexec_fn": lambda: os.close(2)}
+        with open("/dev/full", "w") as full:
+            for how in ({"stderr": full}, closed):
+                output = self.path("results.jsonl")
+                result = subprocess.run([BINARY, "generate", MODEL, "--input", requests, "--output", output, *SMALL], **how)
+                self.assertEqual(result.returncode, 3, how)
+                lines = output.read_text().splitlines()
+                self.assertEqual(sorted("error" in json.loads(line) for line in lines), [False, True])
+                self.assertEqual(subprocess.run([BINARY, "generate", "/nope", "-p", "a"], **how).returncode, 1)
+
+    def test_a_trace_does_not_take_the_place_of_requests_or_results(self):
+        requests = self.path("requests.jsonl", '{"prompt": "Hi"}\n')
+        result = run("generate", MODEL, "--input", requests, "--trace", requests, *SMALL)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("is the file that --input reads", result.stderr)
+        self.assertEqual(requests.read_text(), '{"prompt": "Hi"}\n')
+        new = self.path("new.json")
+        result = run("generate", MODEL, "--input", requests, "--trace", new, "--output", new, *SMALL)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("is the file that --output writes", result.stderr)
+        self.assertFalse(new.exists())
+
+    def test_a_dash_for_the_results_is_standard_output(self):
+        result = run("generate", MODEL, "-q", "-p", "Hi", "--output", "-", *SMALL)
+        self.assertEqual(json.loads(result.stdout)["index"], 0)
+
+    def test_a_closed_pipe_ends_the_program_quietly(self):
+        process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stdout.close()
+        try:
+            process.stdin.write('{"prompt": "x"}\n' * 50)
+            process.stdin.close()
+        except BrokenPipeError:
+            pass
+        self.assertEqual(process.stderr.read(), "")
+        self.assertEqual(process.wait(timeout=60), -signal.SIGPIPE)
+        process.stderr.close()
+
+    def test_a_reader_of_messages_who_leaves_costs_no_result(self):
+        source, target = self.path("in.jsonl", '{"prompt": "Hi"}\nbad\n' * 20), self.path("out.jsonl")
+        reader, writer = os.pipe()
+        os.close(reader)
+        result = subprocess.run([BINARY, "generate", MODEL, "--input", source, "--output", target, *SMALL], stderr=writer)
+        os.close(writer)
+        self.assertEqual(result.returncode, 3)
+        self.assertEqual(len(lines(target.read_text())), 40)
+
+    def test_a_line_without_end_is_refused_and_the_others_go_on(self):
+        long = b'{"prompt": "' + b"x" * (64 << 20)
+        for end in (b'"}\n{"prompt": "Hi"}\n', b""):
+            result = subprocess.run([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], input=b"bad\n" + long + end, capture_output=True)
+            self.assertEqual(result.returncode, 3)
+            self.assertIn(b"nanovllm: -:2: the line is longer than 64 MiB\n", result.stderr)
+            answers = sorted(lines(result.stdout.decode()), key=lambda answer: answer["index"])
+            self.assertEqual(answers[1], {"index": 1, "error": "the line is longer than 64 MiB"})
+            self.assertEqual(["text" in answer for answer in answers], [False, False, True][:3 if end else 2])
+
+    def test_a_background_job_of_a_script_does_not_hear_ctrl_c(self):
+        ignore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+        process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, text=True, **ignore)
+        process.stdin.write('{"prompt": "Hi"}\n')
+        process.stdin.flush()
+        self.assertIn("text", json.loads(process.stdout.readline()))
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate('{"prompt": "Hello"}\n', timeout=60)
+        self.assertEqual(process.returncode, 0)
+        self.assertEqual(len(lines(out)), 1)
+
+    def test_weights_cut_short_while_they_are_served_are_told(self):
+        broken = self.path("broken")
+        shutil.copytree(MODEL, broken)
+        process = subprocess.Popen([BINARY, "generate", broken, "-q", "--device", "cpu", "--input", "-", *SMALL], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stdin.write('{"prompt": "Hi"}\n')
+        process.stdin.flush()
+        self.assertIn("text", json.loads(process.stdout.readline()))
+        os.truncate(broken / "model.safetensors", 4096)
+        _, error = process.communicate('{"prompt": "Hello"}\n', timeout=60)
+        self.assertEqual(process.returncode, 1, error)
+        self.assertIn("cut short", error)
+        self.assertEqual(error.count("\n"), 1, error)
+
+    def test_ctrl_c_writes_what_is_done_so_far(self):
+        target = self.path("out.jsonl")
+        source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"max_tokens": 100, "ignore_eos": true}}\n' * 400)
+        process = subprocess.Popen([BINARY, "generate", MODEL, "--input", source, "--output", target, "--max-num-seqs", "8"],
+                                   stderr=subprocess.PIPE, text=True)
+        deadline = time.time() + 60
+        while time.time() < deadline and (not target.exists() or target.stat().st_size == 0):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, error)
+        results = lines(target.read_text())
+        self.assertTrue(all(r["token_ids"] for r in results))
+        done = sum(r["finish_reason"] == "length" for r in results)
+        self.assertTrue(0 < done < 400, done)
+        self.assertIn(f"nanovllm: interrupted: {done} done, {len(results) - done} cut short, no others begun\n", error)
+
+    def test_ctrl_c_ends_a_benchmark_with_130(self):
+        # Steps are short, for a Ctrl-C waits for the end of one, and there are many.
+        process = subprocess.Popen([BINARY, "bench", "throughput", MODEL, "--num-prompts", "64", "--input-len", "8", "--output-len", "2000"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stderr.readline()  # the first line of progress
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, out), (130, ""), error)
+
+    def test_requests_do_not_wait_for_those_behind_them(self):
+        process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for i in range(2):
+            process.stdin.write('{"prompt": "Hi"}\n')
+            process.stdin.flush()
+            self.assertTrue(select.select([process.stdout], [], [], 60)[0], "no answer while the pipe is open")
+            self.assertEqual(json.loads(process.stdout.readline())["index"], i)
+        process.send_signal(signal.SIGINT)  # waiting for input that never comes
+        self.assertEqual(process.wait(timeout=60), 130)
+        process.stdin.close()
+        process.stdout.close()
+
+    def test_standard_input_pipes(self):
+        result = run("generate", MODEL, "--input", "-", *SMALL, stdin='{"prompt": "Hi"}\n')
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(lines(result.stdout)), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,49 @@
+"""What the tests of the real binary share."""
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+
+BINARY = os.environ["NANOVLLM"]
+MODEL = os.environ["NANOVLLM_MODEL"]
+SMALL = ["--max-model-len", "512", "--max-tokens", "8", "--temperature", "0"]
+
+
+def run(*args, stdin=None, **kwargs):
+    return subprocess.run([BINARY, *map(str, args)], input=stdin, capture_output=True, text=True, timeout=300, **kwargs)
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+class CliTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name, content=None):
+        path = pathlib.Path(self.folder.name) / name
+        if content is not None:
+            path.write_text(content)
+        return path
+
+    def assert_one_sentence(self, result, word, status=1):
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertIn(word, result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+
+    def model_without_logits(self):
+        """The demo model with a final norm of NaN."""
+        broken = self.path("nan")
+        shutil.copytree(MODEL, broken)
+        weights = bytearray((broken / "model.safetensors").read_bytes())
+        size = struct.unpack("<Q", weights[:8])[0]
+        begin, end = json.loads(weights[8:8 + size])["model.norm.weight"]["data_offsets"]
+        weights[8 + size + begin:8 + size + end] = b"\xc0\x7f" * ((end - begin) // 2)  # bfloat16 NaN
+        (broken / "model.safetensors").write_bytes(weights)
+        return broken
