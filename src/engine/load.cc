@@ -1,14 +1,27 @@
 #include "engine/load.h"
 
-#include <filesystem>
+#include <algorithm>
 #include <future>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "io/file.h"
 #include "io/model_config.h"
 #include "runner/parallel_runner.h"
 #include "text/tokenizer.h"
 
 namespace nanovllm {
+namespace {
+
+// The tokenizer's goes with config.json's and generation_config.json's: a finetune may have changed
+// the one and left the others as they were.
+void add_eos(const Tokenizer& tokenizer, std::vector<int32_t>& ids) {
+  const std::optional<int32_t> id = tokenizer.eos_token_id();
+  if (id && std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);
+}
+
+}  // namespace
 
 std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
                                              const EngineConfig& config) {
@@ -19,14 +32,15 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
   parts.model_dir = model_dir;
   parts.eos_token_ids = model.eos_token_ids;
   parts.default_sampling_params = model.default_sampling_params;
-  // Large vocabularies take as long to read as a device takes to wake up.
-  auto tokenizer = std::async(std::launch::async, [&]() -> std::unique_ptr<const Tokenizer> {
-    const bool has_one =
-        std::filesystem::exists(std::filesystem::path(model_dir) / "tokenizer.json");
-    return has_one ? Tokenizer::load(model_dir) : nullptr;
-  });
+  // Large vocabularies take as long to read as a device takes to wake up. Where the system gives no
+  // thread, the tokenizer is read after the model.
+  auto tokenizer = std::async(
+      std::launch::async | std::launch::deferred, [&]() -> std::unique_ptr<const Tokenizer> {
+        return file_exists(model_dir + "/tokenizer.json") ? Tokenizer::load(model_dir) : nullptr;
+      });
   parts.runner = make_runner(model, config, parts.info);
   parts.tokenizer = tokenizer.get();
+  if (parts.tokenizer) add_eos(*parts.tokenizer, parts.eos_token_ids);
   // Not before: a model that can't be loaded leaves an older trace as it is.
   if (!config.trace_file.empty()) parts.trace = std::make_unique<TraceWriter>(config.trace_file);
   return std::make_unique<EngineCore>(std::move(parts));

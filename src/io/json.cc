@@ -64,7 +64,9 @@ std::string printable(std::string_view name) {
     if (text.size() >= kMaxShown) return text + "...";
     const auto first = static_cast<unsigned char>(name[0]);
     const size_t length = character_length(name);
-    text += length == 0 || first < 0x20 || first == 0x7f ? "?" : name.substr(0, length);
+    const bool is_c1 = length == 2 && first == 0xc2 && static_cast<unsigned char>(name[1]) < 0xa0;
+    const bool hidden = length == 0 || first < 0x20 || first == 0x7f || is_c1;
+    text += hidden ? "?" : name.substr(0, length);
     name.remove_prefix(std::max<size_t>(length, 1));
   }
   return text;
@@ -113,6 +115,8 @@ JsonFields::JsonFields(const nlohmann::json& value, std::string where)
                 value.type_name());
   }
 }
+
+bool JsonFields::has(const char* key) const { return object_->contains(key); }
 
 const nlohmann::json* JsonFields::find(const char* key) const {
   const auto it = object_->find(key);

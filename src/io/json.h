@@ -13,7 +13,8 @@ namespace nanovllm {
 // for bad JSON, nesting deeper than 64, and a key that an object has twice.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-// The same with keys in the file's order, and up to 512 levels deep. Whatever comes from outside is
+// The same with keys in the file's order, up to 512 levels deep; of a key that an object has twice,
+// the last value counts. Whatever comes from outside is
 // parsed by one of the two, for the library recurses when it copies or prints what is nested.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);
 
@@ -34,6 +35,7 @@ class JsonFields {
   JsonFields(const nlohmann::json& value, std::string where);
 
   const std::string& where() const { return where_; }
+  bool has(const char* key) const;  // be it null
   // Null when the field is absent or null.
   const nlohmann::json* find(const char* key) const;
   std::optional<int64_t> integer(const char* key, int64_t min, int64_t max) const;

@@ -59,9 +59,10 @@ void read_sizes(const JsonFields& fields, ModelConfig& config) {
 
 void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
   // Where fields are absent, transformers' defaults hold: a Qwen has no window, or has it from
-  // layer 28 on; others have it in all layers.
+  // layer 28 on; others have it in all layers, a Mistral of 4096 tokens.
   const bool is_qwen = config.model_type.rfind("qwen", 0) == 0;
   if (!fields.boolean("use_sliding_window").value_or(!is_qwen)) return;
+  if (config.model_type == "mistral" && !fields.has("sliding_window")) config.sliding_window = 4096;
   assign_if(config.sliding_window, fields.integer("sliding_window", 1, INT32_MAX));
   if (config.sliding_window == 0) return;
   auto first = fields.integer("max_window_layers", 0, INT32_MAX);
@@ -208,9 +209,6 @@ ModelConfig ModelConfig::load(const std::string& model_dir) {
   const char* dtype_key = fields.find("dtype") != nullptr ? "dtype" : "torch_dtype";
   if (const auto name = fields.string(dtype_key)) config.dtype = parse_dtype(*name, path);
   add_token_ids(fields, "eos_token_id", config.eos_token_ids);
-  std::vector<int32_t> bos;
-  add_token_ids(fields, "bos_token_id", bos);
-  if (!bos.empty()) config.bos_token_id = bos.front();
 
   const std::string generation_path = model_dir + "/generation_config.json";
   if (file_exists(generation_path)) read_generation_config(generation_path, config);

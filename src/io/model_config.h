@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,7 +49,6 @@ struct ModelConfig {
   DType dtype = DType::kBFloat16;  // what the checkpoint says it holds
   std::vector<int32_t>
       eos_token_ids;  // config.json's, then generation_config.json's, without repeats
-  std::optional<int32_t> bos_token_id;
   SamplingParams default_sampling_params;  // generation_config.json's over our defaults
 
   // Positions the model was made for: max_position_embeddings, stretched by linear or YaRN scaling.

@@ -55,7 +55,6 @@ TEST(ModelConfig, ReadsTheLayoutOfTransformers4) {
   EXPECT_TRUE(config.tie_word_embeddings);
   EXPECT_EQ(config.dtype, DType::kFloat16);
   EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{128001, 128008}));
-  EXPECT_EQ(config.bos_token_id, 128000);
   EXPECT_EQ(config.max_context_length(), 131072);
 }
 
@@ -99,6 +98,9 @@ TEST(ModelConfig, WindowsHoldForTheLayersThatHaveThem) {
   const ModelConfig all = load(R"({"num_hidden_layers": 3, "sliding_window": 16})");
   EXPECT_EQ(all.sliding_window, 16);
   EXPECT_TRUE(all.sliding_layers.empty());
+  EXPECT_EQ(load(R"({"model_type": "mistral"})").sliding_window, 4096);
+  EXPECT_EQ(load(R"({"model_type": "mistral", "sliding_window": null})").sliding_window, 0);
+  EXPECT_EQ(load(R"({"model_type": "llama"})").sliding_window, 0);
   const ModelConfig off =
       load(R"({"num_hidden_layers": 3, "sliding_window": 16, "use_sliding_window": false})");
   EXPECT_EQ(off.sliding_window, 0);
@@ -164,6 +166,7 @@ TEST(ModelConfig, BadFieldsAreNamedInOneSentence) {
       {R"({"hidden_act": []})", "", "\"hidden_act\" is an array, expected a string"},
       {R"({"architectures": []})", "", "\"architectures\" is an array, expected a list of one"},
       {R"({"torch_dtype": "float64"})", "", "dtype float64 can't be loaded"},
+      {"{\"torch_dtype\": \"a\\u0085\\u001b\\u00a0b\"}", "", "dtype a??\u00a0b can't be loaded"},
       {R"({"rope_scaling": 5})", "", "config.json, rope_scaling: expected a JSON object"},
       {R"({"rope_scaling": {"type": "linear", "factor": 0}})", "",
        "config.json, rope_scaling: \"factor\" is 0"},

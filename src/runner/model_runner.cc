@@ -48,7 +48,7 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
     : model_config_(model),
       config_(config),
       dtype_(resolve_dtype(config.dtype, model.dtype)),
-      max_model_len_(std::min(config.max_model_len, model.max_position_embeddings)),
+      max_model_len_(std::min(config.max_model_len, model.max_context_length())),
       max_num_tokens_(static_cast<int>(
           std::min<int64_t>(config.max_num_batched_tokens,
                             static_cast<int64_t>(config.max_num_seqs) * max_model_len_))),

@@ -298,9 +298,9 @@ TEST(ModelRunner, InfoSaysWhatWasLoaded) {
   EXPECT_GT(info.load_seconds, 0);
 }
 
-TEST(ModelRunner, MaxModelLenIsLoweredToWhatTheModelWasTrainedFor) {
-  const ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
-  const auto max_model_len = [&](int asked) {
+TEST(ModelRunner, MaxModelLenIsLoweredToWhatTheModelWasMadeFor) {
+  const auto max_model_len = [&](int asked, const std::string& name = "qwen3_tied") {
+    const ModelConfig model = ModelConfig::load(golden_dir(name));
     EngineConfig config = small_config("auto", 1);
     config.max_model_len = asked;
     EngineInfo info;
@@ -310,6 +310,8 @@ TEST(ModelRunner, MaxModelLenIsLoweredToWhatTheModelWasTrainedFor) {
   EXPECT_EQ(max_model_len(511), 511);
   EXPECT_EQ(max_model_len(512), 512);
   EXPECT_EQ(max_model_len(513), 512);
+  EXPECT_EQ(max_model_len(1024, "llama_linear"), 1024);  // 512, stretched by two
+  EXPECT_EQ(max_model_len(1025, "llama_linear"), 1024);
 }
 
 TEST(ModelRunner, DtypeAutoIsTheCheckpointsAndBfloat16ForHalfPrecision) {

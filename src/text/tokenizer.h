@@ -35,6 +35,8 @@ class Tokenizer {
   std::optional<std::string> id_to_token(
       int32_t id) const;              // the vocabulary's own spelling, e.g. "Ġhello"
   bool is_special(int32_t id) const;  // added and marked special
+  // tokenizer_config.json's eos_token, where it names a token.
+  std::optional<int32_t> eos_token_id() const;
 
  private:
   friend class Detokenizer;

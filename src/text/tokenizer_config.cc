@@ -54,6 +54,12 @@ std::optional<std::string> token_content(const Fields& config, const char* name)
   return Fields(*value, config.origin(), name).string("content");
 }
 
+std::optional<int32_t> id_of(const Fields& config, const TokenizerParts& parts, const char* name) {
+  const auto content = token_content(config, name);
+  const int32_t id = content ? find_token(parts, *content) : -1;
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
 // The id that `flag` puts at an end of the text, -1: none; nothing when the flag is not set.
 std::optional<int32_t> wanted_id(const Fields& config, const TokenizerParts& parts,
                                  const char* flag, const char* token) {
@@ -73,6 +79,7 @@ void apply_tokenizer_config(std::string_view json, const std::string& origin,
   const Json document = parse_part(json, "the document", origin);
   const Fields config(document, origin, "the document");
   add_missing_tokens(config, parts);
+  parts.eos_token_id = id_of(config, parts, "eos_token");
   const auto bos = wanted_id(config, parts, "add_bos_token", "bos_token");
   const auto eos = wanted_id(config, parts, "add_eos_token", "eos_token");
   if (bos || eos) parts.post_processor.set_ends(bos, eos);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,7 @@ struct TokenizerParts {
   PreTokenizer pre_tokenizer;
   PostProcessor post_processor;
   Decoder decoder;
+  std::optional<int32_t> eos_token_id;  // tokenizer_config.json's
 };
 
 // Everything but added.finish(), for more tokens may follow. Throws Error: kCorruptData, or

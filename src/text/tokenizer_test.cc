@@ -304,6 +304,20 @@ TEST_F(ModelFolder, ConfigurationDecidesAboutBosAndEos) {
   EXPECT_EQ(load()->encode("a", false).size(), 2u);
 }
 
+TEST_F(ModelFolder, ConfigurationNamesTheEos) {
+  write("tokenizer.json", sentence_piece_json().dump());
+  EXPECT_EQ(load()->eos_token_id(), std::nullopt);
+  for (const char* config : {R"({"eos_token": "</s>"})",
+                             R"({"eos_token": {"content": "</s>"}, "add_eos_token": false})"}) {
+    write("tokenizer_config.json", config);
+    EXPECT_EQ(load()->eos_token_id(), 2) << config;
+  }
+  for (const char* config : {R"({"eos_token": null})", R"({"eos_token": "<nothing known>"})"}) {
+    write("tokenizer_config.json", config);
+    EXPECT_EQ(load()->eos_token_id(), std::nullopt) << config;
+  }
+}
+
 TEST_F(ModelFolder, ConfigurationThatContradictsIsRefused) {
   write("tokenizer.json", byte_level_json().dump());
   for (const char* config :
