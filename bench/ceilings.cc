@@ -1,6 +1,8 @@
 #include "ceilings.h"
 
-#include <immintrin.h>
+#if defined(__x86_64__)
+#  include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <atomic>

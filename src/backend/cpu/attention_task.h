@@ -50,6 +50,8 @@ struct AttentionTask {
   int end_span = 0;
 };
 
+namespace {  // see simd.h
+
 // Softmax in progress of `rows` rows: running maxima and sums, and unnormalised outputs.
 //   max [rows padded to 16], sum [rows padded to 16], acc [rows, padded_dim]
 constexpr int64_t attention_state_floats(int rows, int padded_dim) {
@@ -63,6 +65,8 @@ constexpr int64_t attention_scratch_floats(int padded_dim) {
          + kRows * (64 + 64 + 16) + 2 * kRows  // scores, weights, sums; max, scale
          + 2 * attention_state_floats(kMaxAttentionRows, padded_dim);
 }
+
+}  // namespace
 
 struct AttentionKernels {
   // Computes the task's spans and writes the finished rows to out.

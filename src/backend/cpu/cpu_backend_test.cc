@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "backend/registry.h"
+#include "backend/sampling_test_support.h"
 #include "base/check.h"
+#include "base/philox.h"
 
 namespace nanovllm {
 namespace {
@@ -62,6 +64,19 @@ TEST(CpuBackend, UploadAndDownloadCopy) {
   cpu.synchronize();
   EXPECT_EQ(sent, received);
   cpu.upload(nullptr, nullptr, 0);
+}
+
+// Sums of so many equal weights in float32 would fall short by more than what is to be cut.
+TEST(CpuBackend, TopPCutsTheLastOfManyEquals) {
+  constexpr int kVocabSize = 151936;
+  std::vector<float> logits(kVocabSize, 0.0f);
+  logits[0] = 1;
+  SamplingRow row{.temperature = 1, .top_p = 0.999f};
+  while (philox_uniform(row.seed, row.position) < 0.9995f) ++row.position;
+  const auto backend = make_cpu_backend(1);
+  const int32_t token = test::sample_row(*backend, row, logits).token_id;
+  EXPECT_GE(token, static_cast<int32_t>(0.998 * kVocabSize));
+  EXPECT_LE(token, static_cast<int32_t>(0.999 * kVocabSize));
 }
 
 TEST(Registry, CpuByName) {

@@ -239,7 +239,6 @@ void few_rows(const LinearBlock& block, int64_t wanted) {
   const int64_t row = first_row(block.tiling, block.first_tile);
   const char* a = block.a + row * block.a_row_bytes;
   alignas(64) float results[rows * kAtOnce * kPanelColumns];
-  const NoDenormals no_denormals;
   int64_t panel = 0;
   for (; panel + kAtOnce <= block.num_panels; panel += kAtOnce) {
     FewRows::multiply<rows, kAtOnce>(block, a, panel, results);

@@ -88,6 +88,7 @@ class FewRows {
 
   template <typename Units, int rows, int panels>
   static void multiply(const LinearBlock& block, const char* a, int64_t panel, float* results) {
+    const NoDenormals no_denormals;
     Units units(block, panel);
     Sums<rows, panels> total;
     total.clear();

@@ -9,8 +9,9 @@
 //
 // Steps are a multiple of 16 and panels are whole; what K and N lack is zeros. Where the kernels
 // can decode them, bfloat16 panels are coded (see coded_weights.h). Every kernel adds a
-// column's products in the order of the steps to one float32 accumulator, whatever the number of
-// rows, so that a row's result never depends on the rows beside it.
+// column's products in an order of its own that is the same for any number of rows, so that a
+// row's result never depends on the rows beside it: in the order of the steps to one float32
+// accumulator, or as AMX does (linear_amx_few_rows.h).
 //
 // Activations come as rows (AMX reads them so) or packed in tiles of a few rows, so that a kernel
 // reads both its streams in order: for each step the values of all the tile's rows, as bfloat16

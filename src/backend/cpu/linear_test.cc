@@ -255,12 +255,15 @@ TEST_P(LinearTest, ARowOfTinyNumbersHasTheSameBitsInEveryBatch) {
     return std::ldexp(rng() % 2 == 0 ? 1.25f : -1.75f, exponent);
   };
   Matrix x = make_matrix(kRows, kDepth, kBf16, [&] { return power(-133, -120); });
+  // Sums with them are denormals too.
+  std::vector<float> bias(kColumns);
+  for (float& b : bias) b = power(-133, -126);
   // Few exponents for weights that are coded where kernels can decode them.
   for (const int lowest : {-20, -10}) {
     const Matrix w = make_matrix(kColumns, kDepth, kBf16, [&] { return power(lowest, 0); });
     const HostMatrix source = w.host();
     CpuBackend cpu({2, GetParam()});
-    const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
+    const auto weight = cpu.make_linear({&source, 1}, bias.data(), kBf16);
     Matrix expected = output(kRows, kColumns, kF32);
     cpu.linear(expected.tensor(), x.tensor(), *weight);
     for (const int64_t m : {1, 2, 3, 4, 5, 16}) {

@@ -136,7 +136,7 @@ int usable_cpus() {
     if (ok) break;
   }
   const double limit = read_cgroup_limits().cpus;
-  if (limit > 0) cpus = std::min(cpus, static_cast<int>(std::ceil(limit)));
+  if (limit > 0 && limit < cpus) cpus = static_cast<int>(std::ceil(limit));
   return std::max(cpus, 1);
 }
 

@@ -75,7 +75,7 @@ class RowSampler {
   std::vector<float> mass_;      // [num_blocks]
   std::vector<float> ordered_;   // values that nth_element shuffles
   std::vector<uint8_t> edited_;  // [num_blocks] the block holds an edited logit
-  std::vector<float> histogram_;
+  std::vector<double> histogram_;
   std::vector<float> collected_;  // logits, and their ids
   std::vector<int32_t> collected_ids_;
   std::vector<Candidate> candidates_;

@@ -58,7 +58,8 @@ std::unique_ptr<SamplingTicket> CpuBackend::sample(std::span<const SamplingRow> 
                                               vocab_size);
     if (sampled_ids != nullptr) sampled_ids[r] = results[r].token_id;
   };
-  if (num_rows >= pool_.num_threads()) {
+  // A row that several threads share waits for them now and then.
+  if (2 * num_rows >= pool_.num_threads()) {
     pool_.parallel_for(num_rows, sample_row);
   } else {
     for (int64_t r = 0; r < num_rows; ++r) sample_row(r, 0);

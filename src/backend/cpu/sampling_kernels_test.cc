@@ -83,6 +83,19 @@ TEST_P(SamplingKernelsTest, WeightsKeepTheThresholdItselfAndNothingBelow) {
   EXPECT_EQ(weight[4], 0);
 }
 
+// Where neighbouring floats are far apart for the temperature, the limit can't be told in logits.
+TEST_P(SamplingKernelsTest, LargeLogitsWeighNothingBelowTheSmallestFloat) {
+  const float unit = std::ldexp(1.0f, -15);  // between neighbours from 256 on
+  std::vector<float> x;
+  for (int i = 0; i < 40; ++i) x.push_back(300 - static_cast<float>(i) * unit);
+  std::vector<float> weight(kSampleBlock);
+  kernels_.weights(x.data(), 40, {300, 1e5f, -kInfinity}, weight.data());
+  for (int i = 0; i < 40; ++i) {
+    const double y = -static_cast<double>(i) * unit * 1e5;
+    EXPECT_NEAR(weight[i], y < -87 ? 0 : std::exp(y), 3e-7 * std::exp(y)) << i;
+  }
+}
+
 TEST_P(SamplingKernelsTest, MinusInfinityWeighsNothingAtAnyTemperature) {
   const std::vector<float> x = {0, -kInfinity};
   std::vector<float> weight(kSampleBlock);

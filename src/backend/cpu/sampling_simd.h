@@ -48,11 +48,14 @@ NANOVLLM_INLINE float lowest_that_weighs(const WeightParams& params) {
   return lowest > -__FLT_MAX__ ? lowest : -__FLT_MAX__;
 }
 
-// exp((x - top) * scale) within 2 ulp where x >= lowest, else 0. Cephes' polynomial on
+// exp((x - top) * scale) within 2 ulp where x >= lowest and that is a normal float, else 0. Cephes'
+// polynomial on
 // [-ln2/2, ln2/2], with ln2 in two parts so that the reduction is exact.
 NANOVLLM_INLINE Floats weigh(Floats x, const WeightParams& params, float lowest) {
-  const Ints kept = x >= lowest;
-  const Floats y = kept ? (x - params.top) * params.scale : Floats{};
+  const Floats distance = (x - params.top) * params.scale;
+  // `lowest` is rounded, at large logits by more than what lies between -87 and an overflow.
+  const Ints kept = (x >= lowest) & (distance >= -87.0f);
+  const Floats y = kept ? distance : Floats{};
   const Ints n = __builtin_convertvector(y * 1.44269504088896341f - 0.5f, Ints);
   const Floats nf = __builtin_convertvector(n, Floats);
   const Floats r = y - nf * 0.693359375f - nf * -2.12194440e-4f;

@@ -56,7 +56,7 @@ inline Floats exp2(Floats x) {
   return exp2_parts(whole, Simd::sub(x, whole));
 }
 
-// e^x within 2 ulp where that is a normal float; infinite from x = 89 on, 0 below -104.
+// e^x within 2 ulp where that is a normal float and x <= 88; infinite from x = 89 on, 0 below -104.
 inline Floats exp(Floats x) {
   x = Simd::max(Simd::min(x, Simd::set1(128)), Simd::set1(-128));
   const Floats scaled = Simd::mul(x, Simd::set1(kLog2E));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <system_error>
+#include <utility>
 
 #include "backend/cpu/resource_limits.h"
 #include "base/check.h"
@@ -130,14 +131,22 @@ bool ThreadPool::take_back(Range& range, int64_t* task) {
   return false;
 }
 
+void ThreadPool::run_task(int64_t task, int thread) {
+  try {
+    fn_(context_, task, thread);
+  } catch (...) {
+    if (!failed_.exchange(true)) failure_ = std::current_exception();
+  }
+}
+
 void ThreadPool::work(int thread) {
   const Membership outer = current;
   current = {this, thread};
   int64_t task;
-  while (take_front(ranges_[thread], &task)) fn_(context_, task, thread);
+  while (take_front(ranges_[thread], &task)) run_task(task, thread);
   for (int i = 1; i < num_threads_; ++i) {
     Range& victim = ranges_[(thread + i) % num_threads_];
-    while (take_back(victim, &task)) fn_(context_, task, thread);
+    while (take_back(victim, &task)) run_task(task, thread);
   }
   current = outer;
 }
@@ -165,7 +174,7 @@ void ThreadPool::worker(int thread) {
     work(thread);
     const uint32_t left = control_.fetch_sub(1, std::memory_order_acq_rel) - 1;
     if ((left & (kActiveMask | kOpen)) == 0) {
-      all_left_.store(1, std::memory_order_release);
+      all_left_.store(1);  // sequentially consistent: before the look for those who wait
       all_left_.notify_one();
     }
   }
@@ -189,7 +198,7 @@ void ThreadPool::run(int64_t num_tasks, TaskFn fn, void* context) {
   }
   all_left_.store(0, std::memory_order_relaxed);
   const uint32_t loop = control_.load(std::memory_order_relaxed) / kLoopUnit + 1;
-  control_.store(loop * kLoopUnit | kOpen, std::memory_order_release);
+  control_.store(loop * kLoopUnit | kOpen);  // sequentially consistent, as all_left_ below
   control_.notify_all();
   work(0);
   const uint32_t closed = control_.fetch_and(~kOpen, std::memory_order_acq_rel);
@@ -198,7 +207,10 @@ void ThreadPool::run(int64_t num_tasks, TaskFn fn, void* context) {
     if (!spin_until(all_left, &caller_rounds_without_spinning_))
       all_left_.wait(0, std::memory_order_acquire);
   }
+  const bool failed = failed_.exchange(false);
+  const std::exception_ptr failure = failed ? std::exchange(failure_, nullptr) : nullptr;
   busy_.store(false, std::memory_order_release);
+  if (failed) std::rethrow_exception(failure);
 }
 
 }  // namespace nanovllm

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <thread>
 #include <type_traits>
@@ -22,7 +23,7 @@ namespace nanovllm {
 // all where they are more than the cores this process may use, and stop doing so for a while when
 // they notice that another process wants their core.
 //
-// The task function must not throw. Which thread runs a task is not deterministic.
+// Which thread runs a task is not deterministic.
 class ThreadPool {
  public:
   static constexpr int kMaxThreads = 1024;
@@ -37,7 +38,8 @@ class ThreadPool {
   int num_threads() const { return num_threads_; }
 
   // Calls fn(task, thread) for each task and returns when all are done; their writes are visible
-  // then. `thread` in 0 .. num_threads()-1 is the index of the thread that runs the task, for
+  // then. When one throws, others may not be run; the first exception is thrown on when none runs
+  // any more. `thread` in 0 .. num_threads()-1 is the index of the thread that runs the task, for
   // scratch memory: no two tasks run at once with the same one, as long as a single thread calls
   // this. May be called by several threads at once and by tasks: a call that finds the pool busy
   // runs its tasks itself, in order (a nested one under its task's thread index, another thread's
@@ -63,6 +65,7 @@ class ThreadPool {
   void run_inline(int64_t num_tasks, TaskFn fn, void* context, int thread);
   void stop_workers();
   void work(int thread);
+  void run_task(int64_t task, int thread);
   bool take_front(Range& range, int64_t* task);
   bool take_back(Range& range, int64_t* task);
   void worker(int thread);
@@ -78,6 +81,8 @@ class ThreadPool {
   TaskFn fn_ = nullptr;
   void* context_ = nullptr;
   int caller_rounds_without_spinning_ = 0;
+  std::atomic<bool> failed_{false};
+  std::exception_ptr failure_;  // of the task that set failed_
 
   std::atomic<bool> busy_{false};
   std::atomic<bool> stop_{false};

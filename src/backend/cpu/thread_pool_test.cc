@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -23,6 +25,33 @@ TEST_P(ThreadPoolTest, EveryTaskRunsOnceAndItsWritesAreVisible) {
     pool.parallel_for(n, [&](int64_t task, int) { ++runs[task]; });
     for (const int r : runs) ASSERT_EQ(r, 1);
   }
+}
+
+TEST_P(ThreadPoolTest, WhatATaskThrowsReachesTheCallerAndThePoolGoesOn) {
+  ThreadPool pool(GetParam());
+  for (const int64_t n : {1, 2, 64}) {
+    for (int64_t thrower = 0; thrower < n; thrower += 9) {
+      std::vector<int> runs(static_cast<size_t>(n), 0);
+      const auto task = [&](int64_t i, int) {
+        ++runs[i];
+        if (i == thrower) throw std::bad_alloc();
+      };
+      EXPECT_THROW(pool.parallel_for(n, task), std::bad_alloc);
+      EXPECT_EQ(runs[thrower], 1);
+      std::ranges::fill(runs, 0);
+      pool.parallel_for(n, [&](int64_t i, int) { ++runs[i]; });
+      EXPECT_EQ(std::ranges::count(runs, 1), n);
+    }
+  }
+}
+
+TEST_P(ThreadPoolTest, ANestedLoopThrowsThroughItsTask) {
+  ThreadPool pool(GetParam());
+  const auto inner = [](int64_t i, int) {
+    if (i == 3) throw std::bad_alloc();
+  };
+  EXPECT_THROW(pool.parallel_for(8, [&](int64_t, int) { pool.parallel_for(8, inner); }),
+               std::bad_alloc);
 }
 
 TEST_P(ThreadPoolTest, TasksThatRunAtOnceHaveDifferentThreadIndices) {
