@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "engine/fake_runner.h"
+#include "text/testing.h"
 
 namespace nanovllm {
 namespace {
 
 constexpr int32_t kEndId = 0;
-constexpr int kNumLetters = 30;
 
 // Ids 1 to 26 are the letters, 27 is a space, 28 and 29 are the two bytes of "é".
 std::unique_ptr<const Tokenizer> letters() {
@@ -34,8 +34,9 @@ std::unique_ptr<const Tokenizer> letters() {
 
 class Reciter : public Runner {
  public:
-  explicit Reciter(std::vector<int32_t> script) : script_(std::move(script)) {}
-  int num_kvcache_blocks() const override { return 64; }
+  explicit Reciter(std::vector<int32_t> script, int num_blocks)
+      : script_(std::move(script)), num_blocks_(num_blocks) {}
+  int num_kvcache_blocks() const override { return num_blocks_; }
   StepOutput run(const StepInput& input) override {
     StepOutput output;
     for (const SequenceInput& sequence : input.sequences) {
@@ -49,22 +50,25 @@ class Reciter : public Runner {
 
  private:
   const std::vector<int32_t> script_;
+  const int num_blocks_;
 };
 
 std::vector<int32_t> ids_of(const std::string& text) {
   return text.empty() ? std::vector<int32_t>{} : letters()->encode(text);
 }
 
-std::unique_ptr<EngineCore> reciting(std::vector<int32_t> script) {
+std::unique_ptr<EngineCore> reciting(std::vector<int32_t> script,
+                                     std::unique_ptr<const Tokenizer> tokenizer = letters(),
+                                     int num_blocks = 64) {
   script.resize(100, kEndId);
   EngineParts parts;
   parts.config.kvcache_block_size = 16;
   parts.info.max_model_len = 200;
-  parts.info.vocab_size = kNumLetters;
+  parts.info.vocab_size = tokenizer->vocab_size();
   parts.model_dir = "reciter";
   parts.eos_token_ids = {kEndId};
-  parts.tokenizer = letters();
-  parts.runner = std::make_unique<Reciter>(std::move(script));
+  parts.tokenizer = std::move(tokenizer);
+  parts.runner = std::make_unique<Reciter>(std::move(script), num_blocks);
   return std::make_unique<EngineCore>(std::move(parts));
 }
 
@@ -132,6 +136,71 @@ TEST(EngineText, TheTokenThatStopsIsNotPartOfItUnlessAskedFor) {
   params.include_stop_str_in_output = true;
   EXPECT_EQ(last_of(recite({1, 2, 3, 4}, params)).text, "abc");
   EXPECT_EQ(last_of(recite({1, 2, kEndId}, params)).text, "ab<eos>");
+}
+
+// --- text after a prompt ---
+
+constexpr const char* kPrompt = "hello wor";
+
+std::unique_ptr<const Tokenizer> sentence_piece() {
+  return text::make_tokenizer(text::sentence_piece_json());
+}
+
+// The text of one request after kPrompt.
+CompletionOutput continued(const std::string& text, SamplingParams params) {
+  const auto core = reciting(sentence_piece()->encode(text, false), sentence_piece());
+  params.temperature = 0;
+  core->add_request(kPrompt, params);
+  std::vector<RequestOutput> outputs;
+  while (!core->is_finished()) outputs = core->step();
+  return last_of(outputs);
+}
+
+TEST(EngineText, GoesOnWhereThePromptEnds) {
+  SamplingParams params;
+  params.max_tokens = 2;
+  EXPECT_EQ(continued("hello wor", params).text, " hello wor");
+  params.skip_special_tokens = false;
+  EXPECT_EQ(continued("hello wor", params).text, " hello wor");
+  params.stop = {" hello"};
+  const CompletionOutput stopped = continued("hello wor", params);
+  EXPECT_EQ(stopped.text, "");
+  EXPECT_EQ(stopped.stop_reason, StopReason(" hello"));
+  EXPECT_EQ(stopped.token_ids.size(), 1u);
+}
+
+TEST(EngineText, GoesOnWhereThePromptEndsInEveryCompletionAfterPreemption) {
+  std::vector<int32_t> script;
+  std::string expected;
+  for (int i = 0; i < 24; ++i) {
+    script.push_back(sentence_piece()->token_to_id("▁hello").value());
+    expected += " hello";
+  }
+  const auto core = reciting(script, sentence_piece(), 3);  // two completions need two each
+  SamplingParams params;
+  params.n = 2;
+  params.max_tokens = 24;
+  params.output_kind = RequestOutputKind::kFinalOnly;
+  core->add_request(kPrompt, params);
+  std::vector<RequestOutput> outputs;
+  while (!core->is_finished()) outputs = core->step();
+  EXPECT_GT(outputs.at(0).num_preemptions, 0);
+  for (const CompletionOutput& completion : outputs[0].outputs) {
+    EXPECT_EQ(completion.text, expected);
+  }
+}
+
+TEST(EngineText, OfNoTokenIsEmptyAfterAPromptThatEndsInsideACharacter) {
+  const auto core = reciting({kEndId});
+  core->add_request(std::vector<int32_t>{1, 28}, {});
+  EXPECT_EQ(last_of(core->step()).text, "");
+}
+
+TEST(EngineText, TakesTheCharacterThatThePromptBegan) {
+  const auto core = reciting({29, 1, kEndId});
+  core->add_request(std::vector<int32_t>{1, 28}, {});
+  EXPECT_EQ(last_of(core->step()).text, "é");
+  EXPECT_EQ(last_of(core->step()).text, "éa");
 }
 
 TEST(EngineStopStrings, EndTheTextBeforeThemAndHoldBackWhatMayBecomeThem) {

@@ -154,10 +154,11 @@ bool Request::stops_at(Completion& completion, int32_t token_id) const {
 }
 
 void Request::append_text(Completion& completion, int32_t token_id, bool at_stop_token) {
-  if (!completion.detokenizer) {
-    completion.detokenizer.emplace(*context_.tokenizer, params_.skip_special_tokens);
-  }
   if (at_stop_token && !params_.include_stop_str_in_output) return;
+  if (!completion.detokenizer) {
+    completion.detokenizer.emplace(*context_.tokenizer, params_.skip_special_tokens,
+                                   completion.prompt());
+  }
   show(completion, completion.detokenizer->append(token_id));
 }
 

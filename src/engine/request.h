@@ -29,7 +29,7 @@ struct Completion : Sequence {
 
   Request* request = nullptr;
   uint64_t seed = 0;
-  std::optional<Detokenizer> detokenizer;  // from the first token on, where there is a tokenizer
+  std::optional<Detokenizer> detokenizer;  // from the first token with text on
   std::optional<StopStringMatcher> stop_strings;
   std::string text;
   std::vector<PositionLogprobs> logprobs;

@@ -52,6 +52,11 @@ void ByteLevelStep::flush() {
   if (!text_.empty()) next_.part(text_);
 }
 
+void ByteLevelStep::end_prompt() {
+  end_token();
+  next_.end_prompt();
+}
+
 void ByteLevelStep::finish() {
   if (!bytes_.empty()) next_.part(kReplacement);  // flush() leaves one cut-off character at most
   bytes_.clear();
@@ -73,6 +78,16 @@ int byte_of(std::string_view token) {
     value = value * 16 + digit;
   }
   return value;
+}
+
+// How many bytes at the end begin a character.
+size_t cut_off_bytes(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const Utf8Step step = classify_utf8(bytes.data(), bytes.size());
+    if (step.kind == Utf8Kind::kIncomplete) break;
+    bytes.remove_prefix(static_cast<size_t>(step.length));
+  }
+  return bytes.size();
 }
 
 }  // namespace
@@ -120,6 +135,21 @@ void ByteFallbackStep::flush() {
   bytes_.clear();
 }
 
+// A run of the prompt's ends here, so that it is not shown again with the bytes that follow.
+void ByteFallbackStep::end_prompt() {
+  if (!start_.empty()) {
+    ordinary_ = true;
+    next_.part(start_);
+    start_.clear();
+  }
+  const size_t whole = bytes_.size() - cut_off_bytes(bytes_);
+  std::string cut_off = bytes_.substr(whole);
+  bytes_.resize(whole);
+  flush();
+  bytes_ = std::move(cut_off);
+  next_.end_prompt();
+}
+
 void ByteFallbackStep::finish() {
   flush();
   next_.finish();
@@ -139,13 +169,22 @@ void ReplaceLiteralStep::part(std::string_view text) {
   held_.erase(0, held_.size() - keep);
 }
 
-void ReplaceLiteralStep::end_token() {
+void ReplaceLiteralStep::release() {
   if (!held_.empty()) next_.part(held_);
   held_.clear();
+}
+
+void ReplaceLiteralStep::end_token() {
+  release();
   next_.end_token();
 }
 
-void ReplaceRegexStep::end_token() {
+void ReplaceLiteralStep::end_prompt() {
+  release();
+  next_.end_prompt();
+}
+
+std::string ReplaceRegexStep::take_replaced() {
   std::vector<Section> sections;
   pattern_.cut(token_, sections);
   std::string replaced;
@@ -157,7 +196,12 @@ void ReplaceRegexStep::end_token() {
     }
   }
   token_.clear();
-  next_.token(replaced);
+  return replaced;
+}
+
+void ReplaceRegexStep::end_prompt() {
+  if (!token_.empty()) next_.part(take_replaced());
+  next_.end_prompt();
 }
 
 void StripStep::part(std::string_view text) {
@@ -194,6 +238,12 @@ void StripStep::release(size_t characters) {
 void StripStep::end_token() {
   cut_ = held_ = 0;
   next_.end_token();
+}
+
+void StripStep::end_prompt() {
+  release(held_);
+  held_ = 0;
+  next_.end_prompt();
 }
 
 void MetaspaceStep::part(std::string_view text) {

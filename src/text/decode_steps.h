@@ -16,6 +16,7 @@ class AppendStep : public DecodeStep {
   AppendStep(std::string& out, bool spaces_between) : out_(out), spaces_(spaces_between) {}
   void part(std::string_view text) override;
   void end_token() override { after_token_ = true; }
+  void end_prompt() override {}
   void finish() override {}
 
  private:
@@ -29,6 +30,7 @@ class ForwardingStep : public DecodeStep {
   explicit ForwardingStep(DecodeStep& next) : next_(next) {}
   void part(std::string_view text) override { next_.part(text); }
   void end_token() override { next_.end_token(); }
+  void end_prompt() override { next_.end_prompt(); }
   void finish() override { next_.finish(); }
 
  protected:
@@ -50,6 +52,7 @@ class ByteLevelStep : public FuseStep {
   void part(std::string_view text) override { spelling_.append(text); }
   void end_token() override;
   void token(std::string_view text) override;
+  void end_prompt() override;
   void finish() override;
 
  private:
@@ -66,6 +69,7 @@ class ByteFallbackStep : public ForwardingStep {
   void part(std::string_view text) override;
   void end_token() override;
   void token(std::string_view text) override;
+  void end_prompt() override;
   void finish() override;
 
  private:
@@ -82,8 +86,10 @@ class ReplaceLiteralStep : public ForwardingStep {
       : ForwardingStep(next), literal_(std::move(literal)), content_(std::move(content)) {}
   void part(std::string_view text) override;
   void end_token() override;
+  void end_prompt() override;
 
  private:
+  void release();
   std::string literal_, content_;
   std::string held_;  // may be the start of the literal
 };
@@ -93,9 +99,11 @@ class ReplaceRegexStep : public ForwardingStep {
   ReplaceRegexStep(DecodeStep& next, const Pattern& pattern, std::string content)
       : ForwardingStep(next), pattern_(pattern), content_(std::move(content)) {}
   void part(std::string_view text) override { token_.append(text); }
-  void end_token() override;
+  void end_token() override { next_.token(take_replaced()); }
+  void end_prompt() override;
 
  private:
+  std::string take_replaced();
   const Pattern& pattern_;
   std::string content_;
   std::string token_;
@@ -108,6 +116,7 @@ class StripStep : public ForwardingStep {
       : ForwardingStep(next), content_(std::move(content)), start_(start), stop_(stop) {}
   void part(std::string_view text) override;
   void end_token() override;
+  void end_prompt() override;
 
  private:
   void release(size_t characters);

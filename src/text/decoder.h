@@ -17,6 +17,9 @@ class DecodeStep {
   virtual ~DecodeStep() = default;
   virtual void part(std::string_view text) = 0;
   virtual void end_token() = 0;
+  // Hands on what is held back but the start of a character: the text so far is the prompt's, and
+  // what follows goes on from there.
+  virtual void end_prompt() = 0;
   virtual void finish() = 0;
   virtual void token(std::string_view text) {
     part(text);
@@ -31,6 +34,7 @@ class DecodeStream {
                         std::unique_ptr<std::string> out)
       : out_(std::move(out)), steps_(std::move(steps)) {}
   void token(std::string_view spelling) { steps_.back()->token(spelling); }
+  void end_prompt() { steps_.back()->end_prompt(); }
   void finish() { steps_.back()->finish(); }
   // What became certain since the last call; the caller empties it.
   std::string& out() { return *out_; }

@@ -6,15 +6,34 @@
 
 namespace nanovllm {
 
+namespace {
+
+// How many of a prompt's last tokens are looked at (vLLM's least): up to three can be bytes of a
+// character that is cut off, and one before them tells decoders that the text has begun.
+constexpr int kNumContextTokens = 4;
+
+}  // namespace
+
 struct Detokenizer::State {
   const Tokenizer::Impl& tokenizer;
   bool skip_special_tokens;
   text::DecodeStream stream;
 };
 
-Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
+Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens,
+                         std::span<const int32_t> prompt)
     : state_(new State{*tokenizer.impl_, skip_special_tokens,
-                       tokenizer.impl_->parts.decoder.start()}) {}
+                       tokenizer.impl_->parts.decoder.start()}) {
+  size_t begin = prompt.size();
+  std::string_view spelling;
+  for (int found = 0; begin > 0 && found < kNumContextTokens;) {
+    if (state_->tokenizer.decodable(prompt[--begin], skip_special_tokens, spelling)) ++found;
+  }
+  for (const int32_t id : prompt.subspan(begin)) append(id);
+  state_->stream.end_prompt();
+  state_->stream.out().clear();
+}
+
 Detokenizer::~Detokenizer() = default;
 Detokenizer::Detokenizer(Detokenizer&&) noexcept = default;
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,9 +15,13 @@ namespace nanovllm {
 // The pieces append() and finish() return, joined, equal Tokenizer::decode of all ids at once, for
 // any split. Never returns half a character. Not thread-safe; the tokenizer outlives it. Costs O(1)
 // a token, amortised.
+//
+// After a prompt they are what the ids add to its text: the first of them keeps the blank that
+// decoders take from the first token of a text. A character that the prompt only begins is theirs.
 class Detokenizer {
  public:
-  Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens);
+  Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens,
+              std::span<const int32_t> prompt = {});
   ~Detokenizer();
   Detokenizer(Detokenizer&&) noexcept;
   std::string append(int32_t id);  // the text that became certain

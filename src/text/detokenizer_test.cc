@@ -95,6 +95,82 @@ TEST(Detokenizer, LeadingSpaceGoesOnlyAtTheStart) {
   EXPECT_EQ(detokenizer.append(hello), " hello");
 }
 
+std::string text_after(const Tokenizer& tokenizer, const std::vector<int32_t>& prompt,
+                       const std::vector<int32_t>& ids, bool skip_special_tokens = true) {
+  Detokenizer detokenizer(tokenizer, skip_special_tokens, prompt);
+  std::string text;
+  for (const int32_t id : ids) text += detokenizer.append(id);
+  return text + detokenizer.finish();
+}
+
+TEST(Detokenizer, AfterAPromptComesWhatTheIdsAddToItsText) {
+  std::mt19937 random(14);
+  const std::vector<TestJson> all = all_tokenizers();
+  for (size_t i = 0; i < 6; ++i) {  // the others replace or strip what lies on both sides
+    const auto tokenizer = text::make_tokenizer(all[i]);
+    size_t num_compared = 0;
+    for (int round = 0; round < 1000; ++round) {
+      const bool skip = round % 2;
+      const auto random_ids = [&] {
+        std::vector<int32_t> ids(random() % 12);
+        for (int32_t& id : ids) {
+          // Mostly what is no single byte, as random bytes make no characters.
+          const int32_t first = random() % 4 ? tokenizer->vocab_size() - 22 : 0;
+          id = first + static_cast<int32_t>(random()) % 24;
+        }
+        return ids;
+      };
+      const std::vector<int32_t> prompt = random_ids(), ids = random_ids();
+      std::vector<int32_t> both = prompt;
+      both.insert(both.end(), ids.begin(), ids.end());
+      const std::string before = tokenizer->decode(prompt, skip),
+                        whole = tokenizer->decode(both, skip);
+      if (before.ends_with("\uFFFD") || !whole.starts_with(before)) continue;
+      ++num_compared;
+      ASSERT_EQ(text_after(*tokenizer, prompt, ids, skip), whole.substr(before.size()))
+          << all[i]["decoder"] << testing::PrintToString(prompt) << testing::PrintToString(ids);
+    }
+    EXPECT_GT(num_compared, 300u) << all[i]["decoder"];
+  }
+}
+
+TEST(Detokenizer, NothingOfThePromptComesBackWhateverTheDecoderHolds) {
+  for (const TestJson& json : all_tokenizers()) {
+    const auto tokenizer = text::make_tokenizer(json);
+    const auto id = [&](const char* token) { return tokenizer->token_to_id(token).value(); };
+    const std::string text =
+        text_after(*tokenizer, {id("h"), id("e"), id("ll")}, {id("a"), id("d")});
+    EXPECT_EQ(text, json["decoder"].is_null() ? " a d" : "ad") << json["decoder"];
+  }
+}
+
+TEST(Detokenizer, ACharacterBelongsToThePromptOnlyWhenItIsWholeThere) {
+  const auto byte_level = text::make_tokenizer(text::byte_level_json());
+  const std::vector<int32_t> emoji = byte_level->encode("😀");  // F0 9F, 98, 80
+  EXPECT_EQ(text_after(*byte_level, emoji, byte_level->encode("a")), "a");
+  EXPECT_EQ(text_after(*byte_level, {emoji[0]}, {emoji[1], emoji[2]}), "😀");
+  EXPECT_EQ(text_after(*byte_level, {emoji[0]}, byte_level->encode("a")), "\uFFFDa");
+
+  const auto sentence_piece = text::make_tokenizer(text::sentence_piece_json());
+  const auto byte = [](int value) { return 3 + value; };
+  const int32_t a = sentence_piece->token_to_id("a").value();
+  const std::vector<int32_t> two = {a, byte(0xE6), byte(0x96), byte(0x87), byte(0xE6), byte(0x96)};
+  const std::vector<int32_t> one(two.begin(), two.end() - 2);
+  EXPECT_EQ(text_after(*sentence_piece, one, {a}), "a");
+  EXPECT_EQ(text_after(*sentence_piece, one, {byte(0xC3), byte(0xA9), a}), "éa");
+  EXPECT_EQ(text_after(*sentence_piece, two, {byte(0x87), a}), "文a");
+  EXPECT_EQ(text_after(*sentence_piece, {a, byte(0xF0), byte(0x9F), byte(0x98)}, {byte(0x80), a}),
+            "😀a");
+}
+
+TEST(Detokenizer, APromptWithoutTextLeavesTheBeginningToTheIds) {
+  const auto tokenizer = text::make_tokenizer(text::sentence_piece_json());
+  const int32_t bos = 1, hello = tokenizer->token_to_id("▁hello").value();
+  EXPECT_EQ(text_after(*tokenizer, {bos}, {hello}), "hello");
+  EXPECT_EQ(text_after(*tokenizer, {bos}, {hello}, false), " hello");
+  EXPECT_EQ(text_after(*tokenizer, {hello, bos, bos, bos, bos, bos}, {hello}), " hello");
+}
+
 // --- stop strings ---
 
 struct Found {
