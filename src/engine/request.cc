@@ -26,7 +26,7 @@ SamplingRow constant_row(const SamplingParams& params) {
   row.repetition_penalty = static_cast<float>(params.repetition_penalty);
   row.presence_penalty = static_cast<float>(params.presence_penalty);
   row.frequency_penalty = static_cast<float>(params.frequency_penalty);
-  if (params.temperature < 1e-5) {
+  if (params.temperature == 0) {
     row.temperature = 0;
   } else {
     row.temperature = static_cast<float>(std::max(params.temperature, 0.01));

@@ -113,7 +113,7 @@ void SamplingParams::validate() const {
   if (std::ranges::any_of(stop, &std::string::empty)) {
     throw_error(kInvalid, "stop cannot contain an empty string.");
   }
-  if (temperature < 1e-5 && n > 1) {
+  if (temperature == 0 && n > 1) {
     throw_error(kInvalid, "n must be 1 when using greedy sampling, got {}.", n);
   }
 }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "engine/request.h"
 #include "nanovllm/config.h"
 #include "nanovllm/error.h"
 
@@ -86,8 +87,9 @@ TEST(SamplingParamsValidate, AcceptsTheEndsOfEveryRange) {
       [](P& p) { p.repetition_penalty = std::numeric_limits<float>::max(); },
       [](P& p) { p.temperature = 0; },
       [](P& p) { p.temperature = 2; },
+      [](P& p) { p.temperature = 1e-300, p.n = 2; },
       [](P& p) { p.top_p = 1e-6; },
-      [](P& p) { p.top_p = p.min_p = p.temperature = 1e-300; },  // one token, all, greedy
+      [](P& p) { p.top_p = p.min_p = p.temperature = 1e-300; },  // one token, all, as 0.01
       [](P& p) { p.top_k = -1; },
       [](P& p) { p.min_p = 1; },
       [](P& p) { p.max_tokens = 1, p.min_tokens = 1; },
@@ -98,6 +100,22 @@ TEST(SamplingParamsValidate, AcceptsTheEndsOfEveryRange) {
       },
   };
   for (const Change& change : cases) EXPECT_EQ(refusal<P>(change), "");
+}
+
+TEST(SamplingParamsTemperature, IsGreedyAtZeroOnlyAndAtLeastAHundredthElse) {
+  const RequestContext context{.vocab_size = 50, .max_model_len = 100};
+  const std::pair<double, float> cases[] = {
+      {0, 0}, {1e-300, 0.01f}, {1e-6, 0.01f}, {0.009, 0.01f}, {0.5, 0.5f}};
+  for (const auto& [asked, expected] : cases) {
+    SamplingParams params;
+    params.temperature = asked;
+    params.top_k = 3;
+    const Request request(0, "", {1, 2, 3}, params, context);
+    SequenceInput input;
+    request.fill_input(*request.completions()[0], 3, input);
+    EXPECT_EQ(input.sampling.temperature, expected);
+    EXPECT_EQ(input.sampling.top_k, asked == 0 ? 0 : 3);
+  }
 }
 
 using C = EngineConfig;
