@@ -33,7 +33,8 @@ struct SamplingParams {
   std::optional<uint64_t> seed = {};  // same seed, prompt and parameters: same tokens; completion i
                                       // of n draws with seed + i
   int max_tokens = 64;                // >= 1; more than fit in max_model_len are as many as fit
-  int min_tokens = 0;                 // no EOS or stop token before so many tokens
+  int min_tokens = 0;                 // the first so many hold no EOS, no stop token and no end of
+                                      // a stop text
   bool ignore_eos = false;            // go on after the EOS token
   std::vector<std::string> stop = {};        // texts that end the output (not part of it)
   std::vector<int32_t> stop_token_ids = {};  // tokens that end the output

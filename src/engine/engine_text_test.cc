@@ -258,6 +258,23 @@ TEST(EngineStopStrings, DoNotStopWithinMinTokens) {
   EXPECT_EQ(last_of(recite(ids_of("abcb"), params)).text, "abc");
 }
 
+TEST(EngineStopStrings, CountWhereTheyEndAfterMinTokensWhereverTheyBegin) {
+  SamplingParams params;
+  params.stop = {"cd"};
+  params.min_tokens = 3;
+  const auto outputs = recite(ids_of("abcde"), params);
+  EXPECT_EQ(last_of(outputs).text, "ab");
+  EXPECT_EQ(last_of(outputs).token_ids, ids_of("abcd"));
+  EXPECT_EQ(last_of(outputs).stop_reason, StopReason("cd"));
+  EXPECT_EQ(outputs.at(2).outputs[0].text, "ab");  // "c" may become part of it
+  params.stop = {"aa"};
+  params.min_tokens = 2;
+  EXPECT_EQ(last_of(recite(ids_of("aaab"), params)).text, "a");
+  params.stop = {"ab"};
+  params.max_tokens = 2;
+  EXPECT_EQ(last_of(recite(ids_of("ab"), params)).text, "ab");
+}
+
 TEST(EngineText, ATokenThatStopsDoesNotWithinMinTokens) {
   SamplingParams params;
   params.min_tokens = 4;

@@ -162,13 +162,14 @@ void Request::append_text(Completion& completion, int32_t token_id, bool at_stop
   show(completion, completion.detokenizer->append(token_id));
 }
 
-// Stop strings are looked for in the text of the tokens after min_tokens.
+// Stop strings count where they end after min_tokens, wherever they begin.
 void Request::show(Completion& completion, const std::string& piece) {
-  if (!completion.stop_strings || std::ssize(completion.output()) <= params_.min_tokens) {
+  if (!completion.stop_strings) {
     completion.text += piece;
     return;
   }
-  const StopStringMatcher::Result result = completion.stop_strings->append(piece);
+  const bool may_match = std::ssize(completion.output()) > params_.min_tokens;
+  const StopStringMatcher::Result result = completion.stop_strings->append(piece, may_match);
   completion.text += result.text;
   if (result.matched < 0) return;
   completion.stop_reason = params_.stop[result.matched];

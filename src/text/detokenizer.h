@@ -43,8 +43,10 @@ class StopStringMatcher {
     std::string text;  // may be shown now
     int matched = -1;  // index of the stop string found; text after it is dropped
   };
-  Result append(std::string_view piece);  // nothing after a match or finish()
-  std::string finish();                   // what was held back
+  // Nothing after a match or finish(). With may_match = false, stop strings that end in the piece
+  // are passed over; those that begin in it still count.
+  Result append(std::string_view piece, bool may_match = true);
+  std::string finish();  // what was held back
 
  private:
   std::string take_held(size_t keep);  // all but the last `keep` bytes

@@ -178,9 +178,11 @@ struct Found {
   int matched = -1;
 };
 
-// By definition: the stop that ends first, the longest of those that end there.
-Found find_stop(const std::string& text, const std::vector<std::string>& stops, bool include) {
-  for (size_t end = 1; end <= text.size(); ++end) {
+// By definition: the stop that ends first, the longest of those that end there. None ends in the
+// first `passed_over` bytes.
+Found find_stop(const std::string& text, const std::vector<std::string>& stops, bool include,
+                size_t passed_over) {
+  for (size_t end = passed_over + 1; end <= text.size(); ++end) {
     int best = -1;
     for (size_t i = 0; i < stops.size(); ++i) {
       if (stops[i].empty() || !std::string_view(text).substr(0, end).ends_with(stops[i])) continue;
@@ -214,20 +216,24 @@ TEST(StopStringMatcher, FindsTheSameHoweverTextIsCutAndHoldsNoMoreThanItMust) {
     for (std::string& stop : stops) stop = word(5);
     const std::string text = word(20);
     const bool include = random() % 2;
+    const size_t passed_over = random() % 2 ? random() % (text.size() + 1) : 0;
     StopStringMatcher matcher(stops, include);
     std::string shown, given;
     int matched = -1;
     while (given.size() < text.size() && matched < 0) {
-      const std::string piece = text.substr(given.size(), random() % 4);
+      const bool may_match = given.size() >= passed_over;
+      const size_t end = may_match ? text.size() : passed_over;
+      const std::string piece =
+          text.substr(given.size(), std::min<size_t>(random() % 4, end - given.size()));
       given += piece;
-      const auto result = matcher.append(piece);
+      const auto result = matcher.append(piece, may_match);
       shown += result.text;
       matched = result.matched;
       if (matched < 0) {
         ASSERT_EQ(shown.size(), given.size() - must_hold(given, stops));
       }
     }
-    const Found expected = find_stop(text, stops, include);
+    const Found expected = find_stop(text, stops, include, passed_over);
     EXPECT_EQ(matcher.append(matched < 0 ? "" : "more").text, "");
     shown += matcher.finish();
     ASSERT_EQ(matched, expected.matched) << text;

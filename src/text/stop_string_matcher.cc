@@ -20,7 +20,7 @@ StopStringMatcher::StopStringMatcher(std::vector<std::string> stops, bool includ
   matched_.assign(stops_.size(), 0);
 }
 
-StopStringMatcher::Result StopStringMatcher::append(std::string_view piece) {
+StopStringMatcher::Result StopStringMatcher::append(std::string_view piece, bool may_match) {
   if (done_) return {};
   for (size_t at = 0; at < piece.size(); ++at) {
     int found = -1;
@@ -30,8 +30,10 @@ StopStringMatcher::Result StopStringMatcher::append(std::string_view piece) {
       if (stop.empty()) continue;
       while (length > 0 && piece[at] != stop[length]) length = borders_[i][length];
       length += piece[at] == stop[length];
+      if (length < stop.size()) continue;
+      length = borders_[i][length];  // for what follows if this one is passed over
       const bool longer = found < 0 || stop.size() > stops_[static_cast<size_t>(found)].size();
-      if (length == stop.size() && longer) found = static_cast<int>(i);
+      if (may_match && longer) found = static_cast<int>(i);
     }
     if (found < 0) continue;
     done_ = true;
