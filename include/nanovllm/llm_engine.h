@@ -98,8 +98,10 @@ class LLMEngine {
  private:
   friend class LLM;
   void discard_request(uint64_t request_id);
+  std::vector<RequestOutput> run_step();
 
   std::unique_ptr<EngineCore> core_;
+  bool generating_ = false;  // LLM::generate() takes what the steps give
 };
 
 }  // namespace nanovllm

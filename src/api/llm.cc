@@ -52,8 +52,16 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
 // exception say, are forgotten, so that the engine is free for the next call.
 class LLM::Batch {
  public:
-  explicit Batch(LLMEngine& engine) : engine_(engine) {}
+  explicit Batch(LLMEngine& engine) : engine_(engine) {
+    if (engine_.generating_) {
+      throw_error(ErrorCode::kInvalidArgument,
+                  "generate() can't be called by a callback of generate(); add requests to "
+                  "engine() instead.");
+    }
+    engine_.generating_ = true;
+  }
   ~Batch() {
+    engine_.generating_ = false;
     for_each_unfinished([this](uint64_t id) { engine_.discard_request(id); });
   }
   Batch(const Batch&) = delete;
@@ -120,7 +128,11 @@ std::vector<RequestOutput> LLM::generate_each(const std::vector<Prompt>& prompts
     }
   }
   while (!batch.is_finished()) {
-    std::vector<RequestOutput> changed = engine_.step();
+    if (engine_.is_finished()) {
+      throw_error(ErrorCode::kInvalidArgument,
+                  "The requests of generate() are gone: its engine was replaced while it ran.");
+    }
+    std::vector<RequestOutput> changed = engine_.run_step();
     const bool go_on = !callback || callback(changed, engine_.last_step());
     batch.receive(std::move(changed), params);
     if (!go_on) batch.abort();

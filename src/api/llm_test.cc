@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -111,6 +112,47 @@ TEST(Llm, StopsWhenTheCallbackSaysSo) {
     EXPECT_EQ(outputs[1].prompt_token_ids, prompt_of(3, 5));
     EXPECT_TRUE(llm.engine().is_finished());
   }
+}
+
+// What `interfere` does in a callback is refused, and the generation goes on unharmed.
+void expect_refused(const std::function<void(LLM&)>& interfere, const char* sentence) {
+  LLM llm = make_llm();
+  SamplingParams params = params_of(6);
+  params.output_kind = RequestOutputKind::kDelta;
+  const auto expected = llm.generate({prompt_of(3, 1)}, params);
+  int num_refused = 0;
+  const auto outputs = llm.generate({prompt_of(3, 1)}, params, [&](const auto&, const auto&) {
+    try {
+      interfere(llm);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_STREQ(error.what(), sentence);
+      ++num_refused;
+    }
+    return true;
+  });
+  EXPECT_EQ(num_refused, 6);
+  EXPECT_EQ(outputs.at(0).outputs[0].token_ids, expected.at(0).outputs[0].token_ids);
+  interfere(llm);
+}
+
+TEST(Llm, ACallbackCanNeitherGenerateNorStep) {
+  expect_refused([](LLM& llm) { llm.generate({prompt_of(3, 1)}, params_of(3)); },
+                 "generate() can't be called by a callback of generate(); add requests to "
+                 "engine() instead.");
+  expect_refused([](LLM& llm) { llm.engine().step(); },
+                 "step() can't be called while generate() runs, for it would take outputs of its "
+                 "requests.");
+}
+
+TEST(Llm, EndsWhenItsEngineIsReplaced) {
+  LLM llm = make_llm();
+  const auto replace = [&](const auto&, const auto&) {
+    llm.engine() = LLMEngine(make_fake_engine().core);
+    return true;
+  };
+  EXPECT_THROW(llm.generate({prompt_of(3, 1)}, params_of(5), replace), Error);
+  EXPECT_EQ(llm.generate({prompt_of(3, 1)}, params_of(5))[0].outputs[0].token_ids.size(), 5u);
 }
 
 TEST(Llm, IsFreeForTheNextCallAfterAnException) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "engine/engine_core.h"
 #include "engine/load.h"
 
@@ -23,7 +24,16 @@ void LLMEngine::abort_request(uint64_t request_id) { core_->abort_request(reques
 
 void LLMEngine::discard_request(uint64_t request_id) { core_->discard_request(request_id); }
 
-std::vector<RequestOutput> LLMEngine::step() { return core_->step(); }
+std::vector<RequestOutput> LLMEngine::step() {
+  if (generating_) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "step() can't be called while generate() runs, for it would take outputs of its "
+                "requests.");
+  }
+  return run_step();
+}
+
+std::vector<RequestOutput> LLMEngine::run_step() { return core_->step(); }
 
 bool LLMEngine::is_finished() const { return core_->is_finished(); }
 
