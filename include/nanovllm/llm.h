@@ -18,10 +18,10 @@ class LLM {
   explicit LLM(LLMEngine engine);
 
   // Called after every step with the requests that changed (as SamplingParams::output_kind asks)
-  // and what the step did; return false to stop: what is still unfinished is aborted and returned
-  // as far as it came. Choose kDelta or kFinalOnly where long outputs must not be copied each step.
-  // It may add and abort requests of engine(), but generate() and engine().step() throw
-  // Error(kInvalidArgument) there.
+  // and what the step did; return false to stop: it is not called again, and what is still
+  // unfinished is aborted and returned as far as it came. Choose kDelta or kFinalOnly where long
+  // outputs must not be copied each step. It may add and abort requests of engine(), but generate()
+  // and engine().step() throw Error(kInvalidArgument) there.
   using Callback =
       std::function<bool(const std::vector<RequestOutput>& changed, const StepStats& step)>;
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -97,7 +98,7 @@ class LLMEngine {
 
  private:
   friend class LLM;
-  void discard_request(uint64_t request_id);
+  std::optional<RequestOutput> discard_request(uint64_t request_id);
   std::vector<RequestOutput> run_step();
 
   std::unique_ptr<EngineCore> core_;

@@ -74,21 +74,22 @@ class LLM::Batch {
     ++num_unfinished_;
   }
 
-  void receive(std::vector<RequestOutput>&& changed, const std::vector<SamplingParams>& params) {
-    for (RequestOutput& output : changed) {
-      const uint64_t i = output.request_id - first_id_;
-      if (i >= outputs_.size()) continue;  // of a request that somebody added to the engine
-      if (output.finished) --num_unfinished_;
-      if (params[i].output_kind == RequestOutputKind::kDelta) {
-        append_delta(outputs_[i], std::move(output));
-      } else if (output.finished) {
-        outputs_[i] = std::move(output);
-      }
+  void receive(RequestOutput&& output, const std::vector<SamplingParams>& params) {
+    const uint64_t i = output.request_id - first_id_;
+    if (i >= outputs_.size()) return;  // of a request that somebody added to the engine
+    if (output.finished) --num_unfinished_;
+    if (params[i].output_kind == RequestOutputKind::kDelta) {
+      append_delta(outputs_[i], std::move(output));
+    } else if (output.finished) {
+      outputs_[i] = std::move(output);
     }
   }
 
-  void abort() {
-    for_each_unfinished([this](uint64_t id) { engine_.abort_request(id); });
+  // Takes what there is without a further step, whose other outputs nobody would see.
+  void abort(const std::vector<SamplingParams>& params) {
+    for_each_unfinished([&](uint64_t id) {
+      if (auto output = engine_.discard_request(id)) receive(std::move(*output), params);
+    });
   }
 
   bool is_finished() const { return num_unfinished_ == 0; }
@@ -134,8 +135,8 @@ std::vector<RequestOutput> LLM::generate_each(const std::vector<Prompt>& prompts
     }
     std::vector<RequestOutput> changed = engine_.run_step();
     const bool go_on = !callback || callback(changed, engine_.last_step());
-    batch.receive(std::move(changed), params);
-    if (!go_on) batch.abort();
+    for (RequestOutput& output : changed) batch.receive(std::move(output), params);
+    if (!go_on) batch.abort(params);
   }
   return batch.take();
 }

@@ -110,7 +110,36 @@ TEST(Llm, StopsWhenTheCallbackSaysSo) {
     EXPECT_EQ(outputs[0].outputs[0].finish_reason, FinishReason::kAbort);
     EXPECT_TRUE(outputs[1].outputs[0].token_ids.empty());
     EXPECT_EQ(outputs[1].prompt_token_ids, prompt_of(3, 5));
+    EXPECT_TRUE(outputs[0].finished && outputs[1].finished);
+    EXPECT_EQ(num_calls, 4);
     EXPECT_TRUE(llm.engine().is_finished());
+  }
+}
+
+TEST(Llm, StoppingLosesNothingOfRequestsThatRunAlong) {
+  for (const int depth : {0, 1}) {
+    LLM llm = make_llm({.pipeline_depth = depth});
+    SamplingParams params = params_of(6);
+    params.output_kind = RequestOutputKind::kDelta;
+    const Ids expected = llm.generate({prompt_of(4, 2)}, params)[0].outputs[0].token_ids;
+    const uint64_t other = llm.engine().add_request(prompt_of(4, 2), params);
+    Ids seen;
+    const auto collect = [&](const std::vector<RequestOutput>& changed) {
+      for (const RequestOutput& output : changed) {
+        if (output.request_id != other) continue;
+        const Ids& ids = output.outputs[0].token_ids;
+        seen.insert(seen.end(), ids.begin(), ids.end());
+      }
+    };
+    const auto outputs =
+        llm.generate({prompt_of(3, 1)}, params, [&](const auto& changed, const auto&) {
+          collect(changed);
+          return seen.size() < 2;
+        });
+    EXPECT_EQ(outputs.at(0).outputs[0].token_ids.size(), 2u);
+    EXPECT_EQ(outputs[0].outputs[0].finish_reason, FinishReason::kAbort);
+    while (!llm.engine().is_finished()) collect(llm.engine().step());
+    EXPECT_EQ(seen, expected);
   }
 }
 

@@ -55,12 +55,15 @@ void EngineCore::abort_request(uint64_t request_id) {
   mark_changed(*found->second);
 }
 
-void EngineCore::discard_request(uint64_t request_id) {
+std::optional<RequestOutput> EngineCore::discard_request(uint64_t request_id) {
   const auto found = requests_.find(request_id);
-  if (found == requests_.end()) return;
-  end_request(*found->second);
-  std::erase(changed_, found->second.get());
-  erase(*found->second);
+  if (found == requests_.end()) return std::nullopt;
+  Request& request = *found->second;
+  end_request(request);
+  std::optional<RequestOutput> output = request.take_output();
+  std::erase(changed_, &request);
+  erase(request);
+  return output;
 }
 
 std::vector<RequestOutput> EngineCore::step() {

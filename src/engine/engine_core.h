@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -39,8 +40,8 @@ class EngineCore {
 
   uint64_t add_request(const Prompt& prompt, const SamplingParams& params);
   void abort_request(uint64_t request_id);
-  // Forgets a request; there will be no output of it.
-  void discard_request(uint64_t request_id);
+  // Ends a request now and forgets it. Returns its last output, none for unknown ids.
+  std::optional<RequestOutput> discard_request(uint64_t request_id);
   // When the runner throws, all running requests go back to the queue and the error is passed on.
   std::vector<RequestOutput> step();
   bool is_finished() const { return requests_.empty(); }
