@@ -27,9 +27,9 @@ class LLM {
 
   // Generates for all prompts at once; outputs are in the order of the prompts. One SamplingParams
   // for all, or one each. What is returned is always complete, whatever output_kind says. Throws
-  // Error(kInvalidArgument) naming the prompt before any work when one of them or its parameters
-  // can't be served. Requests added to engine() directly run along; their outputs go to the
-  // callback only.
+  // what LLMEngine::add_request throws, naming the prompt, before any work when one of them or its
+  // parameters can't be served, and what LLMEngine::step throws; its requests are gone then.
+  // Requests added to engine() directly run along; their outputs go to the callback only.
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const SamplingParams& params, const Callback& callback = {});
   // A template because one comes second where both fit: GCC takes {.temperature = 0} for either.

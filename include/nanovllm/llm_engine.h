@@ -74,12 +74,15 @@ class LLMEngine {
 
   // Queues a request and returns its id. Throws Error(kInvalidArgument) when it can never be served
   // (empty prompt, too long, ids outside the vocabulary, parameters out of range, more KV than
-  // there is); the engine goes on unharmed.
+  // there is), or kUnsupported for a text prompt or SamplingParams::stop where the folder has no
+  // tokenizer.json; the engine goes on unharmed.
   uint64_t add_request(const Prompt& prompt, const SamplingParams& params);
   // Ends a request now; its last output has finish_reason kAbort. Unknown ids are ignored.
   void abort_request(uint64_t request_id);
   // Runs one step and returns the requests that gained tokens or ended in it. Does nothing when
-  // there is no work.
+  // there is no work. Throws Error when a step fails on the device: what was not collected is
+  // computed again by the next step(), and no request is lost. Throws Error(kInvalidArgument) while
+  // LLM::generate() runs.
   std::vector<RequestOutput> step();
   bool is_finished() const;
   const StepStats& last_step() const;

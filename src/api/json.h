@@ -8,9 +8,9 @@
 
 namespace nanovllm {
 
-// Sets the fields of `params` that the object names; names are SamplingParams' own. Throws
-// Error(kInvalidArgument) for an unknown name or a value of the wrong type. Ranges are
-// SamplingParams::validate's business.
+// Sets the fields of `params` that the object names; names are SamplingParams' own, without
+// output_kind. Throws Error(kInvalidArgument) for an unknown name or a value of the wrong type.
+// Ranges are SamplingParams::validate's business.
 void update_sampling_params(SamplingParams& params, const nlohmann::json& object);
 
 struct RequestLine {
@@ -23,9 +23,10 @@ struct RequestLine {
 // it.
 RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults);
 
-// index, text, token_ids, finish_reason, num_cached_tokens; logprobs and prompt_logprobs where the
-// output has them (per position an object token id -> logprob, null for the first prompt token).
-// With n > 1 the completions are in "outputs" instead.
+// index, text, token_ids, finish_reason, num_prompt_tokens, num_cached_tokens; stop_reason,
+// logprobs and prompt_logprobs where the output has them (per position an object token id ->
+// logprob, null for the first prompt token). With n > 1 each completion's fields are in the list
+// "outputs" instead.
 nlohmann::ordered_json result_line(int64_t index, const RequestOutput& output);
 
 }  // namespace nanovllm

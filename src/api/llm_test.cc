@@ -97,6 +97,12 @@ TEST(Llm, OneBadPromptIsNamedAndNothingIsDone) {
   EXPECT_EQ(runner->num_steps, 0);
   EXPECT_TRUE(llm.engine().is_finished());
   EXPECT_THROW(llm.generate({prompt_of(3, 1)}, {params_of(3), params_of(3)}), Error);
+  try {
+    llm.generate({prompt_of(3, 1), "text"}, params_of(3));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  }
 }
 
 TEST(Llm, StopsWhenTheCallbackSaysSo) {
