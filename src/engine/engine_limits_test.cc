@@ -57,6 +57,10 @@ TEST(EngineRefuses, WhatCanNeverBeServedAndGoesOn) {
   params.logprobs = -1;
   EXPECT_EQ(refusal(core, prompt_of(5), params),
             "Requested sample logprobs of 50, which is greater than max allowed: 20");
+  params.logprobs = {};
+  params.prompt_logprobs = -1;
+  EXPECT_EQ(refusal(core, prompt_of(5), params),
+            "Requested prompt logprobs of 50, which is greater than max allowed: 20");
   EXPECT_EQ(refusal(core, prompt_of(5), greedy(0)), "max_tokens must be at least 1, got 0.");
   EXPECT_EQ(run(core).at(good).outputs[0].token_ids, greedy_tokens(prompt_of(5), 3));
 }
@@ -77,6 +81,14 @@ TEST(EngineServes, AllLogprobsOfATinyVocabulary) {
   params.logprobs = -1;
   const RequestOutput output = run_one(*engine.core, {1, 2, 3}, params);
   EXPECT_EQ(output.outputs[0].logprobs.at(0).size(), 11u);  // the chosen one, then all
+}
+
+TEST(EngineServes, AllLogprobsUpToTheMostThatMayBeAskedFor) {
+  SamplingParams params = greedy(1);
+  params.logprobs = -1;
+  EXPECT_EQ(refusal(*make_fake_engine({.vocab_size = 20}).core, Ids{1, 2}, params), "");
+  EXPECT_EQ(refusal(*make_fake_engine({.vocab_size = 21}).core, Ids{1, 2}, params),
+            "Requested sample logprobs of 21, which is greater than max allowed: 20");
 }
 
 TEST(EngineDiscards, ARequestThatIsDiscardedLeavesNothing) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/logprobs_limit.h"
 
 namespace nanovllm {
 
@@ -25,11 +26,7 @@ void check_params(const SamplingParams& params, const RequestLimits& limits) {
   params.validate();
   for (const auto& [logprobs, what] :
        {std::pair{params.logprobs, "sample"}, std::pair{params.prompt_logprobs, "prompt"}}) {
-    if (logprobs == -1 && limits.vocab_size > 20) {
-      throw_error(ErrorCode::kInvalidArgument,
-                  "Requested {} logprobs of {}, which is greater than max allowed: 20", what,
-                  limits.vocab_size);
-    }
+    if (logprobs == -1) check_max_logprobs(limits.vocab_size, what);
   }
   std::vector<int32_t> biased;
   for (const auto& [id, bias] : params.logit_bias) biased.push_back(id);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "engine/logprobs_limit.h"
 
 namespace nanovllm {
 
@@ -26,11 +27,7 @@ void check_logprobs(const std::optional<int>& logprobs, const char* name, const 
     throw_error(ErrorCode::kInvalidArgument, "{} must be non-negative or -1, got {}.", name,
                 *logprobs);
   }
-  if (*logprobs > kMaxLogprobs) {
-    throw_error(ErrorCode::kInvalidArgument,
-                "Requested {} logprobs of {}, which is greater than max allowed: {}", what,
-                *logprobs, kMaxLogprobs);
-  }
+  check_max_logprobs(*logprobs, what);
 }
 
 void check_penalty(double penalty, const char* name) {
@@ -88,6 +85,13 @@ void check_lengths(const SamplingParams& p) {
 }
 
 }  // namespace
+
+void check_max_logprobs(int num_logprobs, const char* what) {
+  if (num_logprobs <= kMaxLogprobs) return;
+  throw_error(ErrorCode::kInvalidArgument,
+              "Requested {} logprobs of {}, which is greater than max allowed: {}", what,
+              num_logprobs, kMaxLogprobs);
+}
 
 void SamplingParams::validate() const {
   constexpr auto kInvalid = ErrorCode::kInvalidArgument;
