@@ -137,17 +137,25 @@ Setter nullable(Member SamplingParams::*member) {
   };
 }
 
+// The same for what null leaves as it is, where None is the default in vLLM.
+template <typename Member>
+Setter defaulted(Member SamplingParams::*member) {
+  return [member](SamplingParams& params, const json& value, std::string_view name) {
+    if (!value.is_null()) read(value, name, params.*member);
+  };
+}
+
 const std::map<std::string_view, Setter>& setters() {
   using P = SamplingParams;
   static const std::map<std::string_view, Setter> table = {
-      {"n", setter(&P::n)},
-      {"temperature", setter(&P::temperature)},
-      {"top_p", setter(&P::top_p)},
-      {"top_k", setter(&P::top_k)},
-      {"min_p", setter(&P::min_p)},
-      {"presence_penalty", setter(&P::presence_penalty)},
-      {"frequency_penalty", setter(&P::frequency_penalty)},
-      {"repetition_penalty", setter(&P::repetition_penalty)},
+      {"n", defaulted(&P::n)},
+      {"temperature", defaulted(&P::temperature)},
+      {"top_p", defaulted(&P::top_p)},
+      {"top_k", defaulted(&P::top_k)},
+      {"min_p", defaulted(&P::min_p)},
+      {"presence_penalty", defaulted(&P::presence_penalty)},
+      {"frequency_penalty", defaulted(&P::frequency_penalty)},
+      {"repetition_penalty", defaulted(&P::repetition_penalty)},
       {"logit_bias", nullable(&P::logit_bias)},
       {"seed", read_seed},
       {"max_tokens", read_max_tokens},

@@ -1,6 +1,7 @@
 // Requests as JSON lines: what is taken, and what is refused in which sentence.
 #include "api/json.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -66,8 +67,38 @@ TEST(RequestLine, TakesNullForWhatVllmTakesNoneFor) {
   EXPECT_EQ(params.logprobs, std::nullopt);
   EXPECT_EQ(parse_request_line(R"({"prompt": "x", "sampling_params": null})", defaults).params.stop,
             defaults.stop);
-  EXPECT_THROW(parse_request_line(R"({"prompt": "x", "sampling_params": {"n": null}})", defaults),
-               Error);
+}
+
+TEST(RequestLine, NullKeepsTheDefaultWhereNoneIsOneInVllm) {
+  SamplingParams defaults;
+  defaults.n = 3;
+  defaults.temperature = 0.6;
+  defaults.top_p = 0.9;
+  defaults.top_k = 20;
+  defaults.min_p = 0.1;
+  defaults.presence_penalty = 0.2;
+  defaults.frequency_penalty = 0.3;
+  defaults.repetition_penalty = 1.1;
+  const SamplingParams params =
+      parse_request_line(R"({"prompt": "x", "sampling_params": {"n": null, "temperature": null,
+          "top_p": null, "top_k": null, "min_p": null, "presence_penalty": null,
+          "frequency_penalty": null, "repetition_penalty": null}})",
+                         defaults)
+          .params;
+  EXPECT_EQ(params.n, 3);
+  EXPECT_EQ(params.temperature, 0.6);
+  EXPECT_EQ(params.top_p, 0.9);
+  EXPECT_EQ(params.top_k, 20);
+  EXPECT_EQ(params.min_p, 0.1);
+  EXPECT_EQ(params.presence_penalty, 0.2);
+  EXPECT_EQ(params.frequency_penalty, 0.3);
+  EXPECT_EQ(params.repetition_penalty, 1.1);
+  for (const char* name :
+       {"min_tokens", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens"}) {
+    const std::string line =
+        fmt::format(R"({{"prompt": "x", "sampling_params": {{"{}": null}}}})", name);
+    EXPECT_TRUE(refusal(line).ends_with(", got null")) << refusal(line);
+  }
 }
 
 TEST(RequestLine, RefusesNestingThatWouldExhaustTheStack) {
