@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -78,8 +79,8 @@ class ModelRunner final : public Runner {
 
   std::unique_ptr<Buffer> staging_;  // a step's integers on the device
   std::array<InFlightStep, 2> steps_;
-  int num_submitted_ = 0;
-  int num_collected_ = 0;
+  uint64_t num_submitted_ = 0;  // 2^31 steps of a millisecond take but 25 days
+  uint64_t num_collected_ = 0;
   std::optional<DecodeGraphs> graphs_;
   std::vector<SamplingResult> results_;
 };
