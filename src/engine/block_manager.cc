@@ -80,23 +80,32 @@ void BlockManager::register_computed(Sequence& sequence, int num_tokens) {
         std::span<const int32_t>(sequence.token_ids)
             .subspan(static_cast<size_t>(chain.num_blocks) * block_size_, block_size_);
     const uint64_t hash = hash_(chain.hash, tokens);
-    int block = find(hash, sequence, tokens, chain.content_id);
-    if (block < 0) {  // else another sequence computed the same text first: its block stands for it
-      block = sequence.block_table[chain.num_blocks];
-      NANOVLLM_CHECK(blocks_[block].content_id == 0);
-      Block& b = blocks_[block];
-      b.content_id = next_content_id_++;
-      b.parent_id = chain.content_id;
-      b.salt = sequence.cache_salt;
-      b.hash = hash;
-      std::copy(tokens.begin(), tokens.end(),
-                token_ids_.begin() + static_cast<ptrdiff_t>(block) * block_size_);
-      int& bucket = buckets_[hash & (buckets_.size() - 1)];
-      b.next_in_bucket = std::exchange(bucket, block);
-      ++num_registered_;
+    int& block = sequence.block_table[chain.num_blocks];
+    if (const int found = find(hash, sequence, tokens, chain.content_id); found >= 0) {
+      // Another sequence computed the same text first. Held as its own, that block outlives all
+      // that will be registered behind it.
+      hold(found);
+      drop(std::exchange(block, found));
+    } else {
+      enter(block, hash, sequence, tokens, chain.content_id);
     }
     chain = {chain.num_blocks + 1, hash, blocks_[block].content_id};
   }
+}
+
+void BlockManager::enter(int block, uint64_t hash, const Sequence& sequence,
+                         std::span<const int32_t> token_ids, uint64_t parent_id) {
+  Block& b = blocks_[block];
+  NANOVLLM_CHECK(b.content_id == 0);
+  b.content_id = next_content_id_++;
+  b.parent_id = parent_id;
+  b.salt = sequence.cache_salt;
+  b.hash = hash;
+  std::copy(token_ids.begin(), token_ids.end(),
+            token_ids_.begin() + static_cast<ptrdiff_t>(block) * block_size_);
+  int& bucket = buckets_[hash & (buckets_.size() - 1)];
+  b.next_in_bucket = std::exchange(bucket, block);
+  ++num_registered_;
 }
 
 PrefixChain BlockManager::root(const Sequence& sequence) const {
@@ -233,26 +242,34 @@ std::string BlockManager::check_hash_table() const {
   return "";
 }
 
-// The registered blocks of a sequence hold its text, each the child of the one before it.
+// A sequence holds what it registered or found: its text, each block the child of the one before.
 std::string BlockManager::check_sequence(const Sequence& sequence) const {
   const auto num_held = static_cast<int>(sequence.block_table.size());
-  if (sequence.chain.num_blocks > num_held) return "a sequence registered blocks it does not hold";
+  const PrefixChain& chain = sequence.chain;
+  if (chain.num_blocks > num_held) return "a sequence registered blocks it does not hold";
   if (num_held > 0 && sequence.num_computed_tokens > num_held * block_size_) {
     return "a sequence computed tokens it has no blocks for";
   }
+  uint64_t parent_id = 0;
   for (int i = 0; i < num_held; ++i) {
     const int block = sequence.block_table[i];
     if (block < 0 || block >= num_blocks()) return fmt::format("block {} does not exist", block);
-    if (blocks_[block].content_id == 0) continue;
+    const uint64_t content_id = blocks_[block].content_id;
+    if ((content_id != 0) != (i < chain.num_blocks)) {
+      return fmt::format("block {} is registered or not, unlike its sequence", block);
+    }
+    if (content_id == 0) continue;
     const auto begin = sequence.token_ids.begin() + static_cast<ptrdiff_t>(i) * block_size_;
     if ((i + 1) * block_size_ > static_cast<int>(sequence.token_ids.size()) ||
         !std::equal(begin, begin + block_size_, tokens_of(block).begin())) {
       return fmt::format("block {} is registered for another text", block);
     }
-    const uint64_t parent_id = i == 0 ? 0 : blocks_[sequence.block_table[i - 1]].content_id;
-    if ((i == 0 || parent_id != 0) && blocks_[block].parent_id != parent_id) {
+    if (blocks_[block].parent_id != std::exchange(parent_id, content_id)) {
       return fmt::format("block {} does not continue the block before it", block);
     }
+  }
+  if (chain.num_blocks > 0 && chain.content_id != parent_id) {
+    return "a sequence continues another content than its last registered block's";
   }
   return "";
 }

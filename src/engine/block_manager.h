@@ -38,6 +38,8 @@ class BlockManager {
   // Takes all blocks back; what is registered stays findable until it is evicted.
   void deallocate(Sequence& sequence);
   // Registers the blocks that the first num_tokens tokens fill. Their KV must have been computed.
+  // Where another sequence registered the same text first, its block takes the place of the own
+  // one, which steps in flight may still read, but none may write to.
   void register_computed(Sequence& sequence, int num_tokens);
 
   int num_blocks() const { return static_cast<int>(blocks_.size()) - 1; }
@@ -70,6 +72,8 @@ class BlockManager {
   int find(uint64_t hash, const Sequence& sequence, std::span<const int32_t> token_ids,
            uint64_t parent_id) const;
   void match_prefix(Sequence& sequence) const;
+  void enter(int block, uint64_t hash, const Sequence& sequence, std::span<const int32_t> token_ids,
+             uint64_t parent_id);
   int take_free_block();
   void hold(int block);
   void drop(int block);

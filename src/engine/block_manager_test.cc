@@ -135,7 +135,8 @@ TEST(PrefixCache, SequencesThatMustNotReadComputeEverything) {
   Sequence a = make_sequence(text(8)), b = make_sequence(text(8));
   compute(blocks, a);
   b.reads_prefix_cache = false;
-  compute(blocks, b);
+  ASSERT_TRUE(blocks.allocate(b));
+  EXPECT_EQ(b.num_computed_tokens, 0);
   EXPECT_NE(a.block_table[0], b.block_table[0]);
   EXPECT_EQ(wrong(blocks, {&a, &b}), "");
 }
@@ -268,7 +269,30 @@ TEST(PrefixCache, TheLeastRecentlyUsedTextIsEvictedFirst) {
   EXPECT_EQ(b2.num_computed_tokens, 0);
 }
 
-TEST(PrefixCache, ATextComputedTwiceIsRegisteredOnce) {
+TEST(PrefixCache, ATextComputedTwiceIsKeptOnce) {
+  BlockManager blocks(8, kBlockSize);
+  Sequence a = make_sequence(text(10)), b = make_sequence(text(10));
+  ASSERT_TRUE(blocks.allocate(a));
+  ASSERT_TRUE(blocks.allocate(b));
+  const auto own = b.block_table;
+  a.num_computed_tokens = b.num_computed_tokens = 10;
+  blocks.register_computed(a, 10);
+  blocks.register_computed(b, 10);
+  EXPECT_EQ(blocks.num_cached_blocks(), 2);
+  EXPECT_EQ(blocks.num_used_blocks(), 4);
+  EXPECT_EQ(b.block_table, (std::vector<int32_t>{a.block_table[0], a.block_table[1], own[2]}));
+  EXPECT_EQ(wrong(blocks, {&a, &b}), "");
+  b.token_ids.insert(b.token_ids.end(), {1, 2});
+  b.num_computed_tokens = 12;
+  blocks.register_computed(b, 12);  // continues a's content
+  Sequence c = make_sequence(b.token_ids);
+  ASSERT_TRUE(blocks.allocate(c));
+  EXPECT_EQ(c.block_table, b.block_table);
+  EXPECT_EQ(wrong(blocks, {&a, &b, &c}), "");
+}
+
+// The first to compute a text ends, and its blocks are wanted while the second still grows.
+TEST(PrefixCache, WhatContinuesATextComputedTwiceIsFoundAfterTheFirstOneIsGone) {
   BlockManager blocks(8, kBlockSize);
   Sequence a = make_sequence(text(8)), b = make_sequence(text(8));
   ASSERT_TRUE(blocks.allocate(a));
@@ -276,17 +300,19 @@ TEST(PrefixCache, ATextComputedTwiceIsRegisteredOnce) {
   a.num_computed_tokens = b.num_computed_tokens = 8;
   blocks.register_computed(a, 8);
   blocks.register_computed(b, 8);
-  EXPECT_EQ(blocks.num_cached_blocks(), 2);
-  EXPECT_EQ(wrong(blocks, {&a, &b}), "");
+  blocks.deallocate(a);
+  Sequence c = make_sequence(text(20, 500));
+  compute(blocks, c);
   b.token_ids.insert(b.token_ids.end(), {1, 2, 3, 4});
   ASSERT_TRUE(blocks.append(b, 12));
   b.num_computed_tokens = 12;
-  blocks.register_computed(b, 12);  // continues a's content
-  Sequence c = make_sequence(b.token_ids);
-  ASSERT_TRUE(blocks.allocate(c));
-  EXPECT_EQ(c.block_table[0], a.block_table[0]);
-  EXPECT_EQ(c.block_table[2], b.block_table[2]);
-  EXPECT_EQ(wrong(blocks, {&a, &b, &c}), "");
+  blocks.register_computed(b, 12);
+  EXPECT_EQ(wrong(blocks, {&b, &c}), "");
+  Sequence again = make_sequence(b.token_ids);
+  blocks.deallocate(b);
+  blocks.deallocate(c);
+  ASSERT_TRUE(blocks.allocate(again));
+  EXPECT_EQ(again.num_computed_tokens, 11);
 }
 
 TEST(PrefixCache, HitsThatAreFreeBlocksAreNotCountedTwice) {
@@ -310,6 +336,16 @@ TEST(CheckIntegrity, FindsAHolderThatIsNotCounted) {
   Sequence b = make_sequence({});
   b.block_table = a.block_table;
   EXPECT_NE(wrong(blocks, {&a, &b}), "");
+}
+
+TEST(CheckIntegrity, FindsARegisteredBlockWhoseParentIsNotHeld) {
+  BlockManager blocks(4, kBlockSize);
+  Sequence a = make_sequence(text(8)), other = make_sequence(text(4));
+  other.reads_prefix_cache = false;
+  compute(blocks, a);
+  ASSERT_TRUE(blocks.allocate(other));
+  std::swap(a.block_table[0], other.block_table[0]);
+  EXPECT_EQ(wrong(blocks, {&a, &other}), "block 2 is registered or not, unlike its sequence");
 }
 
 TEST(CheckIntegrity, FindsASharedBlockThatHoldsAnotherText) {
