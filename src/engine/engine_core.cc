@@ -1,6 +1,7 @@
 #include "engine/engine_core.h"
 
 #include <algorithm>
+#include <list>
 #include <utility>
 
 #include "base/check.h"
@@ -159,10 +160,13 @@ void EngineCore::process(const InFlightStep::Entry& entry, SequenceOutput&& outp
 }
 
 void EngineCore::release_siblings(Request& request) {
-  if (std::exchange(request.siblings_released, true)) return;
+  if (request.siblings_released) return;
+  std::list<Sequence*> siblings;
   for (const auto& completion : request.completions()) {
-    if (completion->status == SequenceStatus::kNew) scheduler_.add(*completion);
+    if (completion->status == SequenceStatus::kNew) siblings.push_back(completion.get());
   }
+  scheduler_.add(std::move(siblings));
+  request.siblings_released = true;
 }
 
 void EngineCore::end_request(Request& request) {

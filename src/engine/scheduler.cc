@@ -75,10 +75,15 @@ void Scheduler::push(Sequence& sequence, int num_new_tokens) {
   (num_new_tokens == 1 ? scheduled_ : prefills_).push_back({&sequence, num_new_tokens});
 }
 
-void Scheduler::add(Sequence& sequence) {
-  NANOVLLM_CHECK(sequence.status == SequenceStatus::kNew);
-  sequence.status = SequenceStatus::kWaiting;
-  sequence.queue_position = waiting_.insert(waiting_place(sequence), &sequence);
+void Scheduler::add(std::list<Sequence*> siblings) noexcept {
+  if (siblings.empty()) return;
+  const auto place = waiting_place(*siblings.front());
+  for (auto it = siblings.begin(); it != siblings.end(); ++it) {
+    NANOVLLM_CHECK((*it)->status == SequenceStatus::kNew);
+    (*it)->status = SequenceStatus::kWaiting;
+    (*it)->queue_position = it;  // still valid in waiting_
+  }
+  waiting_.splice(place, siblings);
 }
 
 void Scheduler::preempt(Sequence& sequence) {

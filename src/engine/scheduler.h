@@ -31,7 +31,10 @@ class Scheduler {
   Scheduler(const SchedulerConfig& config, BlockManager& blocks);
 
   // Queues a sequence by its arrival: request id, then index.
-  void add(Sequence& sequence);
+  void add(Sequence& sequence) { add(std::list<Sequence*>{&sequence}); }
+  // Queues sequences of one request, in order of index, at the place of the first. None that is
+  // queued may belong between them.
+  void add(std::list<Sequence*> siblings) noexcept;
   // Ends a sequence wherever it is and takes its blocks back.
   void finish(Sequence& sequence);
   // Sends a running sequence back to the queue; everything it computed is computed again.

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <deque>
+#include <list>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -191,6 +194,27 @@ TEST(Scheduler, CompletionsOfAnEarlierRequestGoBeforeLaterRequests) {
   world.scheduler.add(child);
   EXPECT_EQ(world.scheduler.waiting().front(), &child);
   world.scheduler.finish(child);
+}
+
+// One place is looked for: one for each would be 5 * 10^9 steps along the queue.
+TEST(Scheduler, QueuesManySiblingsAtOnce) {
+  constexpr int kNumSiblings = 100000;
+  World world({.max_num_batched_tokens = 4, .max_num_seqs = 8}, 64, 4);
+  Sequence& first = world.add(4);
+  Sequence& later = world.add(4);
+  std::deque<Sequence> siblings;
+  std::list<Sequence*> queue;
+  for (int i = 1; i <= kNumSiblings; ++i) {
+    queue.push_back(&siblings.emplace_back(0, i, std::vector<int32_t>{1, 2, 3}, 100));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  world.scheduler.add(queue);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  queue.push_front(&first);
+  queue.push_back(&later);
+  EXPECT_EQ(world.scheduler.waiting(), queue);
+  for (Sequence& sibling : siblings) world.scheduler.finish(sibling);
+  EXPECT_EQ(world.scheduler.waiting(), (std::list<Sequence*>{&first, &later}));
 }
 
 }  // namespace
