@@ -38,11 +38,11 @@ EngineCore::EngineCore(EngineParts parts)
 EngineCore::~EngineCore() = default;
 
 uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& params) {
-  const std::vector<int32_t> token_ids = check_request(prompt, params, limits_);
+  std::vector<int32_t> token_ids = check_request(prompt, params, limits_);
   const auto* text = std::get_if<std::string>(&prompt);
   const uint64_t id = next_request_id_++;
-  auto request =
-      std::make_unique<Request>(id, text == nullptr ? "" : *text, token_ids, params, context_);
+  auto request = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
+                                           params, context_);
   scheduler_.add(*request->completions()[0]);
   for (const auto& completion : request->completions()) enter_phase(*completion, Phase::kQueued);
   requests_.emplace(id, std::move(request));

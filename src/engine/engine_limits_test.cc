@@ -91,6 +91,20 @@ TEST(EngineServes, AllLogprobsUpToTheMostThatMayBeAskedFor) {
             "Requested sample logprobs of 21, which is greater than max allowed: 20");
 }
 
+TEST(EngineServes, ManyCompletionsThatHoldTheirPromptOnce) {
+  RequestContext context;
+  context.max_model_len = 4096;
+  SamplingParams params = random(2, 1);
+  params.n = 16384;
+  const Request request(0, "", Ids(4000, 1), params, context);
+  size_t num_ids = 0;
+  for (const auto& completion : request.completions()) {
+    num_ids += completion->token_ids.capacity();
+    EXPECT_EQ(completion->num_tokens(), 4000);
+  }
+  EXPECT_EQ(num_ids, 4000u);
+}
+
 TEST(EngineDiscards, ARequestThatIsDiscardedLeavesNothing) {
   FakeEngine engine = make_fake_engine();
   const uint64_t id = engine.core->add_request(prompt_of(5), greedy(3));

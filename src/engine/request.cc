@@ -50,7 +50,7 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
 
 }  // namespace
 
-Request::Request(uint64_t id, std::string prompt, const std::vector<int32_t>& prompt_token_ids,
+Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
                  const SamplingParams& params, const RequestContext& context)
     : id_(id),
       prompt_(std::move(prompt)),
@@ -70,21 +70,24 @@ Request::Request(uint64_t id, std::string prompt, const std::vector<int32_t>& pr
   const auto num_prompt_tokens = static_cast<int64_t>(prompt_token_ids.size());
   const auto max_num_tokens = static_cast<int>(
       std::min<int64_t>(num_prompt_tokens + params_.max_tokens, context.max_model_len));
-  for (int i = 0; i < params_.n; ++i) {
-    auto completion = std::make_unique<Completion>(id, i, prompt_token_ids, max_num_tokens);
+  completions_.push_back(
+      std::make_unique<Completion>(id, 0, std::move(prompt_token_ids), max_num_tokens));
+  for (int i = 1; i < params_.n; ++i) {
+    completions_.push_back(std::make_unique<Completion>(*completions_[0], i));
+  }
+  for (const auto& completion : completions_) {
     completion->request = this;
-    completion->seed = params_.seed.value_or(mix(context.seed ^ mix(id))) + i;
+    completion->seed = params_.seed.value_or(mix(context.seed ^ mix(id))) + completion->index;
     if (context.enable_prefix_caching) {
       completion->num_cacheable_tokens = max_num_tokens;
     } else if (params_.n > 1) {  // the prompt's blocks, for each other
       completion->num_cacheable_tokens = completion->num_prompt_tokens;
       completion->cache_salt = kPrivateSalt | id;
     }
-    completion->reads_prefix_cache = i > 0 || !params_.prompt_logprobs;
+    completion->reads_prefix_cache = completion->index > 0 || !params_.prompt_logprobs;
     if (!params_.stop.empty()) {
       completion->stop_strings.emplace(params_.stop, params_.include_stop_str_in_output);
     }
-    completions_.push_back(std::move(completion));
   }
 }
 
@@ -135,7 +138,8 @@ void Request::append_token(Completion& completion, const SamplingResult& sampled
   if (params_.logprobs) completion.logprobs.push_back(position_logprobs(sampled));
 
   const bool at_stop_token = stops_at(completion, token_id);
-  const bool at_length = static_cast<int>(completion.token_ids.size()) >= completion.max_num_tokens;
+  const bool at_length =
+      completion.num_prompt_tokens + std::ssize(completion.output()) >= completion.max_num_tokens;
   if (context_.tokenizer != nullptr) append_text(completion, token_id, at_stop_token);
   if (completion.finish_reason != FinishReason::kNone) return;  // it came to a stop string
   if (at_stop_token || at_length) {
@@ -144,9 +148,7 @@ void Request::append_token(Completion& completion, const SamplingResult& sampled
 }
 
 bool Request::stops_at(Completion& completion, int32_t token_id) const {
-  const auto num_output =
-      static_cast<int>(completion.token_ids.size()) - completion.num_prompt_tokens;
-  if (num_output < params_.min_tokens) return false;
+  if (std::ssize(completion.output()) < params_.min_tokens) return false;
   if (!params_.ignore_eos && contains(context_.eos_token_ids, token_id)) return true;
   if (!contains(params_.stop_token_ids, token_id)) return false;
   completion.stop_reason = token_id;

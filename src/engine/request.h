@@ -56,7 +56,7 @@ struct RequestContext {
 class Request {
  public:
   // `context` outlives the request.
-  Request(uint64_t id, std::string prompt, const std::vector<int32_t>& prompt_token_ids,
+  Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
           const SamplingParams& params, const RequestContext& context);
 
   uint64_t id() const { return id_; }

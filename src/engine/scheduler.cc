@@ -40,6 +40,7 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
   while (preempted_.empty() && !waiting_.empty() && budget > 0 &&
          std::ssize(running_) < config_.max_num_seqs) {
     Sequence& sequence = *waiting_.front();
+    sequence.hold_prompt();
     if (!blocks_.allocate(sequence)) break;
     running_.splice(running_.end(), waiting_, waiting_.begin());
     sequence.status = SequenceStatus::kRunning;
@@ -89,6 +90,7 @@ void Scheduler::add(std::list<Sequence*> siblings) noexcept {
 void Scheduler::preempt(Sequence& sequence) {
   NANOVLLM_CHECK(sequence.status == SequenceStatus::kRunning);
   blocks_.deallocate(sequence);
+  sequence.drop_prompt();
   ++sequence.num_preemptions;
   sequence.status = SequenceStatus::kWaiting;
   waiting_.splice(waiting_place(sequence), running_, sequence.queue_position);
@@ -109,6 +111,7 @@ void Scheduler::finish(Sequence& sequence) {
   } else if (sequence.status == SequenceStatus::kWaiting) {
     waiting_.erase(sequence.queue_position);
   }
+  sequence.drop_prompt();
   sequence.status = SequenceStatus::kFinished;
 }
 

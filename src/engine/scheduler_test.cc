@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <list>
@@ -194,6 +195,34 @@ TEST(Scheduler, CompletionsOfAnEarlierRequestGoBeforeLaterRequests) {
   world.scheduler.add(child);
   EXPECT_EQ(world.scheduler.waiting().front(), &child);
   world.scheduler.finish(child);
+}
+
+TEST(Scheduler, SiblingsHoldTheirPromptOnlyWhileTheyRun) {
+  BlockManager blocks(8, 4);
+  Scheduler scheduler({.max_num_batched_tokens = 64, .max_num_seqs = 2}, blocks);
+  Sequence first(0, 0, {1, 2, 3, 4, 5}, 9);
+  Sequence second(first, 1), third(first, 2);
+  for (Sequence* sequence : {&first, &second, &third}) scheduler.add(*sequence);
+  EXPECT_EQ(second.num_tokens(), 5);
+  EXPECT_TRUE(second.token_ids.empty());
+  scheduler.advance(scheduler.schedule());
+  EXPECT_EQ(second.token_ids, first.token_ids);
+  EXPECT_TRUE(third.token_ids.empty());
+  second.token_ids.push_back(6);
+  --second.num_pending_tokens;
+  scheduler.preempt(second);
+  EXPECT_EQ(second.token_ids, (std::vector<int32_t>{6}));
+  EXPECT_EQ(second.num_tokens(), 6);
+  EXPECT_EQ(second.num_output_tokens(), 1);
+  scheduler.advance(scheduler.schedule());
+  EXPECT_EQ(second.token_ids, (std::vector<int32_t>{1, 2, 3, 4, 5, 6}));
+  scheduler.finish(second);
+  EXPECT_EQ(second.token_ids.capacity(), 1u);
+  EXPECT_EQ(second.output()[0], 6);
+  scheduler.finish(first);
+  EXPECT_EQ(first.token_ids.size(), 5u);
+  EXPECT_TRUE(std::ranges::equal(third.prompt(), first.token_ids));
+  scheduler.finish(third);
 }
 
 // One place is looked for: one for each would be 5 * 10^9 steps along the queue.

@@ -32,12 +32,24 @@ struct Sequence {
         token_ids(std::move(prompt_token_ids)),
         num_prompt_tokens(static_cast<int>(token_ids.size())),
         max_num_tokens(max_num_tokens_) {}
+  // Another completion of the prompt of `first`, which outlives it. It has a copy of the prompt's
+  // ids only while it holds_prompt: n completions of a long prompt need not fit into memory at
+  // once.
+  Sequence(const Sequence& first, int index_)
+      : request_id(first.request_id),
+        index(index_),
+        num_prompt_tokens(first.num_prompt_tokens),
+        max_num_tokens(first.max_num_tokens),
+        prompt_of(&first),
+        holds_prompt(false) {}
 
   const uint64_t request_id;
   const int index;                 // which of the request's n completions
-  std::vector<int32_t> token_ids;  // prompt, then output, as far as the ids are known
+  std::vector<int32_t> token_ids;  // prompt if held, then output, as far as the ids are known
   const int num_prompt_tokens;
   const int max_num_tokens;
+  const Sequence* const prompt_of = nullptr;  // null = it has its own and always holds it
+  bool holds_prompt = true;
   SequenceStatus status = SequenceStatus::kNew;
   // Tokens that steps in flight sample: they count, but their ids are not known yet.
   int num_pending_tokens = 0;
@@ -56,17 +68,31 @@ struct Sequence {
 
   std::list<Sequence*>::iterator queue_position;  // in the scheduler's queue of its status
 
-  int num_tokens() const { return static_cast<int>(token_ids.size()) + num_pending_tokens; }
-  int num_output_tokens() const { return num_tokens() - num_prompt_tokens; }
+  int num_tokens() const { return num_prompt_tokens + num_output_tokens(); }
+  int num_output_tokens() const { return static_cast<int>(output().size()) + num_pending_tokens; }
   // None once the last token it may have is sampled: that one is never fed back.
   int num_uncomputed_tokens() const {
     return num_tokens() < max_num_tokens ? num_tokens() - num_computed_tokens : 0;
   }
   std::span<const int32_t> prompt() const {
+    if (prompt_of != nullptr) return prompt_of->prompt();
     return {token_ids.data(), static_cast<size_t>(num_prompt_tokens)};
   }
   std::span<const int32_t> output() const {
-    return std::span(token_ids).subspan(num_prompt_tokens);
+    return std::span(token_ids).subspan(holds_prompt ? num_prompt_tokens : 0);
+  }
+
+  // Whoever computes the sequence or looks it up in the cache has it hold its prompt.
+  void hold_prompt() {
+    if (holds_prompt) return;
+    token_ids.insert(token_ids.begin(), prompt().begin(), prompt().end());
+    holds_prompt = true;
+  }
+  void drop_prompt() noexcept {
+    if (prompt_of == nullptr || !holds_prompt) return;
+    token_ids.erase(token_ids.begin(), token_ids.begin() + num_prompt_tokens);
+    token_ids.shrink_to_fit();
+    holds_prompt = false;
   }
 };
 
