@@ -24,7 +24,7 @@ struct StepStats {
   int num_decode_tokens = 0;   // sequences that decoded one token
   int num_running = 0;
   int num_waiting = 0;
-  int num_preemptions = 0;  // in this step
+  int num_preemptions = 0;  // in this step and in those before it that nobody was shown
   int num_used_blocks = 0;
   int num_total_blocks = 0;
   double seconds = 0;

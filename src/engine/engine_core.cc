@@ -109,10 +109,10 @@ bool EngineCore::submit_step() {
                             completion.num_preemptions, input.sample});
     if (completion.phase != Phase::kDecode) enter_phase(completion, Phase::kPrefill);
   }
-  count(step);
   parts_.runner->submit(input_);
   scheduler_.advance(scheduled);
   in_flight_.push_back(std::move(step));
+  count(in_flight_.back());
   return true;
 }
 
@@ -134,7 +134,10 @@ bool EngineCore::collect_step() {
     process(step.entries[i], std::move(output.sequences[i]));
   }
   if (alive) report(step);
+  const int num_untold = alive ? 0 : step.stats.num_preemptions;
   in_flight_.pop_front();
+  // What a step that nobody is shown did to others is told with the next one.
+  (in_flight_.empty() ? num_preemptions_ : in_flight_.front().stats.num_preemptions) += num_untold;
   return alive;
 }
 
@@ -188,6 +191,7 @@ void EngineCore::recover() {
   for (const auto& [id, request] : requests_) {
     for (const auto& completion : request->completions()) completion->num_pending_tokens = 0;
   }
+  for (const InFlightStep& step : in_flight_) num_preemptions_ += step.stats.num_preemptions;
   in_flight_.clear();
 }
 

@@ -103,7 +103,7 @@ class EngineCore {
   std::deque<InFlightStep> in_flight_;  // oldest first
   std::vector<Request*> changed_;
   StepInput input_;          // kept for its memory
-  int num_preemptions_ = 0;  // since the last step that was submitted
+  int num_preemptions_ = 0;  // since the last step that was submitted, and those of lost steps
 
   StepStats last_step_;
   std::vector<ScheduledRequest> last_schedule_;

@@ -335,6 +335,43 @@ TEST(EnginePipeline, DropsTheTokenSampledAfterAStop) {
             greedy_tokens(prompt_of(7, 30), 5));
 }
 
+// The step that takes the younger one's blocks for the older one is dropped, as that one has ended.
+TEST(EnginePipeline, PreemptionsOfADroppedStepAreToldWithTheNextOne) {
+  const Ids expected = greedy_tokens(prompt_of(7), 1);
+  FakeEngine engine = make_fake_engine({.num_blocks = 4, .pipeline_depth = 1});
+  SamplingParams params = greedy(9);
+  params.stop_token_ids = {expected[0]};
+  engine.core->add_request(prompt_of(7), params);
+  const uint64_t id = engine.core->add_request(prompt_of(8, 20), greedy(5));
+  int num_preemptions = 0, last = 0;
+  while (!engine.core->is_finished()) {
+    for (const RequestOutput& output : engine.core->step()) {
+      if (output.request_id == id) last = output.num_preemptions;
+    }
+    num_preemptions += engine.core->last_step().num_preemptions;
+  }
+  EXPECT_EQ(last, 1);
+  EXPECT_EQ(num_preemptions, 1);
+}
+
+TEST_P(Engine, PreemptionsOfAStepThatFailedAreToldWithTheNextOne) {
+  for (const int failing_step : {1, 2, 3, 4}) {
+    FakeEngine engine = make({.num_blocks = 4});
+    engine.runner->fail_at_step = failing_step;
+    engine.core->add_request(prompt_of(7), greedy(8));
+    engine.core->add_request(prompt_of(8, 20), greedy(5));
+    int num_preemptions = 0;
+    while (!engine.core->is_finished()) {
+      try {
+        engine.core->step();
+        num_preemptions += engine.core->last_step().num_preemptions;
+      } catch (const Error&) {
+      }
+    }
+    EXPECT_GE(num_preemptions, 1) << failing_step;
+  }
+}
+
 // The first completion gives its blocks back while the step that samples its only token runs.
 TEST(EnginePipeline, CompletionsRunWhenTheFirstOneEndsAfterItWasPreempted) {
   FakeEngine engine = make_fake_engine({.num_blocks = 3, .pipeline_depth = 1});
