@@ -23,8 +23,8 @@ class Chat(CliTest):
         small = run("chat", MODEL, "--max-model-len", "40", "--max-tokens", "4", "--ignore-eos",
                     stdin="Hi\n" + "Tell me a story about a dog.\n" * 2 + "/clear\n" + "Tell me a story. " * 9 + "\n")
         self.assertEqual(small.returncode, 3, small.stderr)
-        self.assertRegex(small.stderr, r"has \d+ tokens and the model takes 40; /clear starts over\n")
-        self.assertRegex(small.stderr, r"has \d+ tokens and the model takes 40\n")
+        self.assertRegex(small.stderr, r"has \d+ tokens and may have 40; /clear starts over\n")
+        self.assertRegex(small.stderr, r"has \d+ tokens and may have 40\n")
         empty = run("chat", MODEL, "--max-tokens", "4", "--ignore-eos", "-m", "")
         self.assertIn("cut off at max_tokens=4", empty.stderr)
         whole = run("chat", MODEL, "--temperature", "0", "--stop", "a", "-m", "Tell me a story about a dog.")
@@ -67,6 +67,11 @@ class Chat(CliTest):
             self.assertIn("Is a directory", chat({"--tools": folder}).stderr)
             template.write_text("one\n{% if %}")
             self.assertIn("line 2, column", run("chat", MODEL, "--chat-template", template, "-m", "x").stderr)
+
+    def test_a_small_kv_cache_bounds_the_answer(self):
+        result = run("chat", MODEL, "--num-kvcache-blocks", "3", "--kvcache-block-size", "16", "--ignore-eos", "-m", "Hi")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("cut off: a conversation takes up to 49 tokens", result.stderr)
 
     def test_a_refused_retry_leaves_the_conversation_as_it_was(self):
         result = run("chat", MODEL, "--max-tokens", "2",

@@ -237,9 +237,10 @@ class Generate(CliTest):
 
     def test_null_asks_for_as_many_tokens_as_fit(self):
         request = {"prompt": "Once", "sampling_params": {"max_tokens": None, "ignore_eos": True}}
-        line = lines(run("generate", MODEL, "--input", "-", "-q", "--max-model-len", "64", stdin=json.dumps(request)).stdout)[0]
-        self.assertEqual(line["finish_reason"], "length")
-        self.assertEqual(line["num_prompt_tokens"] + len(line["token_ids"]), 64)
+        for flags, room in ((["--max-model-len", "64"], 64), (["--num-kvcache-blocks", "2", "--kvcache-block-size", "16"], 33)):
+            line = lines(run("generate", MODEL, "--input", "-", "-q", *flags, stdin=json.dumps(request)).stdout)[0]
+            self.assertEqual(line["finish_reason"], "length")
+            self.assertEqual(line["num_prompt_tokens"] + len(line["token_ids"]), room)
 
     def test_the_reason_of_a_stop_token_is_its_id(self):
         args = ("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL)

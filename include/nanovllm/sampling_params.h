@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,6 +16,9 @@ enum class RequestOutputKind {
   kDelta,       // what is new since the request's last output; the prompt comes with the first one
   kFinalOnly,   // everything, once, when the request ends
 };
+
+// SamplingParams::max_tokens that ends an output only where model and KV cache do.
+inline constexpr int kAsManyAsFit = std::numeric_limits<int>::max();
 
 // Members without an initializer would be warned about by GCC wherever {.temperature = 0} stands.
 struct SamplingParams {

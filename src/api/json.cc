@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -112,7 +111,7 @@ void read_seed(SamplingParams& params, const json& value, std::string_view name)
 // vLLM's: null is as many as fit.
 void read_max_tokens(SamplingParams& params, const json& value, std::string_view name) {
   if (value.is_null())
-    params.max_tokens = std::numeric_limits<int>::max();
+    params.max_tokens = kAsManyAsFit;
   else
     read(value, name, params.max_tokens);
 }

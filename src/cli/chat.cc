@@ -97,9 +97,10 @@ class Chat {
         template_(load_template(options)),
         tools_(load_tools(options.tools)),
         kwargs_(parse_kwargs(options.template_kwargs)),
-        engine_(options.model, options.engine) {
+        engine_(options.model, options.engine),
+        room_(room_of(engine_.info())) {
     SamplingParams defaults = engine_.default_sampling_params();
-    defaults.max_tokens = engine_.info().max_model_len;
+    defaults.max_tokens = room_;
     params_ = options.sampling.apply_to(defaults);
     check(params_);
     clear(options.system);
@@ -133,6 +134,11 @@ class Chat {
       if (!reader.interactive() && InterruptGuard::interrupted()) return kExitInterrupted;
     }
     return some_failed_ && !reader.interactive() ? kExitSomeFailed : kExitOk;
+  }
+
+  static int room_of(const EngineInfo& info) {
+    const int64_t in_kv_cache = int64_t{info.num_kvcache_blocks} * info.kvcache_block_size + 1;
+    return static_cast<int>(std::min<int64_t>(info.max_model_len, in_kv_cache));
   }
 
   static bool is_farewell(const std::string& line) {
@@ -230,12 +236,11 @@ class Chat {
     messages.push_back({{"role", "user"}, {"content", text}});
     const std::string prompt = template_->render(messages, tools_, true, kwargs_);
     const std::vector<int32_t> ids = engine_.encode(prompt, false);
-    const int room = engine_.info().max_model_len - static_cast<int>(ids.size());
+    const int room = room_ - static_cast<int>(ids.size());
     if (room <= 0) {
       throw_error(ErrorCode::kInvalidArgument,
-                  "with this message the conversation has {} tokens and the model takes {}{}",
-                  ids.size(), engine_.info().max_model_len,
-                  messages.size() > 2 ? "; /clear starts over" : "");
+                  "with this message the conversation has {} tokens and may have {}{}", ids.size(),
+                  room_, messages.size() > 2 ? "; /clear starts over" : "");
     }
     SamplingParams params = params_;
     params.max_tokens = std::min(params.max_tokens, room);
@@ -277,8 +282,7 @@ class Chat {
     if (const std::string* reason = abort_reason(answer)) return ", aborted: " + *reason;
     if (answer.finish_reason != FinishReason::kLength) return "";
     if (!room_is_full) return fmt::format(", cut off at max_tokens={}", params_.max_tokens);
-    return fmt::format(", cut off: a conversation takes up to {} tokens",
-                       engine_.info().max_model_len);
+    return fmt::format(", cut off: a conversation takes up to {} tokens", room_);
   }
 
   static void show_speed(size_t count, const RequestMetrics& times, const std::string& ending) {
@@ -296,6 +300,7 @@ class Chat {
   ordered_json tools_;
   ordered_json kwargs_;
   LLMEngine engine_;
+  const int room_;  // tokens of a conversation with its last answer
   SamplingParams params_;
   std::string system_;
   ordered_json messages_;

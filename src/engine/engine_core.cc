@@ -22,12 +22,15 @@ EngineCore::EngineCore(EngineParts parts)
       scheduler_({.max_num_batched_tokens = parts_.config.max_num_batched_tokens,
                   .max_num_seqs = parts_.config.max_num_seqs},
                  blocks_),
-      context_{.tokenizer = parts_.tokenizer.get(),
-               .eos_token_ids = parts_.eos_token_ids,
-               .vocab_size = parts_.info.vocab_size,
-               .max_model_len = parts_.info.max_model_len,
-               .enable_prefix_caching = parts_.config.enable_prefix_caching,
-               .seed = parts_.config.seed},
+      context_{
+          .tokenizer = parts_.tokenizer.get(),
+          .eos_token_ids = parts_.eos_token_ids,
+          .vocab_size = parts_.info.vocab_size,
+          // The last token is never fed back, so it needs no room.
+          .max_num_tokens = static_cast<int>(std::min<int64_t>(
+              parts_.info.max_model_len, int64_t{blocks_.num_blocks()} * blocks_.block_size() + 1)),
+          .enable_prefix_caching = parts_.config.enable_prefix_caching,
+          .seed = parts_.config.seed},
       limits_{.model_dir = parts_.model_dir,
               .tokenizer = parts_.tokenizer.get(),
               .vocab_size = parts_.info.vocab_size,

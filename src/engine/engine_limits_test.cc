@@ -37,6 +37,7 @@ TEST(EngineRefuses, WhatCanNeverBeServedAndGoesOn) {
             "The request can never fit in the KV cache: 20 prompt tokens and up to 14 output "
             "tokens need 9 blocks of 4 tokens, but there are 8; lower max_tokens, or raise "
             "num_kvcache_blocks or kv_cache_memory.");
+  EXPECT_NE(refusal(core, prompt_of(33), greedy(kAsManyAsFit)), "");
   SamplingParams params = greedy(1);
   params.stop = {"end"};
   EXPECT_EQ(refusal(core, prompt_of(5), params),
@@ -70,6 +71,12 @@ TEST(EngineServes, WhatJustFits) {
   // 32 slots: the 33rd token is never fed back.
   EXPECT_EQ(run_one(*engine.core, prompt_of(20), greedy(13)).outputs[0].token_ids,
             greedy_tokens(prompt_of(20), 13));
+  for (const int num_prompt_tokens : {20, 32}) {
+    const Ids prompt = prompt_of(num_prompt_tokens);
+    const RequestOutput output = run_one(*engine.core, prompt, greedy(kAsManyAsFit));
+    EXPECT_EQ(output.outputs[0].token_ids, greedy_tokens(prompt, 33 - num_prompt_tokens));
+    EXPECT_EQ(output.outputs[0].finish_reason, FinishReason::kLength);
+  }
   FakeEngine longest = make_fake_engine({.max_model_len = 64});
   EXPECT_EQ(run_one(*longest.core, Ids(63, 1), greedy(9)).outputs[0].token_ids,
             greedy_tokens(Ids(63, 1), 1));
@@ -93,7 +100,7 @@ TEST(EngineServes, AllLogprobsUpToTheMostThatMayBeAskedFor) {
 
 TEST(EngineServes, ManyCompletionsThatHoldTheirPromptOnce) {
   RequestContext context;
-  context.max_model_len = 4096;
+  context.max_num_tokens = 4096;
   SamplingParams params = random(2, 1);
   params.n = 16384;
   const Request request(0, "", Ids(4000, 1), params, context);

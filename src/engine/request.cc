@@ -69,7 +69,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
   if (params_.prompt_logprobs) prompt_logprobs_.emplace_back(std::nullopt);
   const auto num_prompt_tokens = static_cast<int64_t>(prompt_token_ids.size());
   const auto max_num_tokens = static_cast<int>(
-      std::min<int64_t>(num_prompt_tokens + params_.max_tokens, context.max_model_len));
+      std::min<int64_t>(num_prompt_tokens + params_.max_tokens, context.max_num_tokens));
   completions_.push_back(
       std::make_unique<Completion>(id, 0, std::move(prompt_token_ids), max_num_tokens));
   for (int i = 1; i < params_.n; ++i) {

@@ -48,7 +48,7 @@ struct RequestContext {
   const Tokenizer* tokenizer = nullptr;
   std::vector<int32_t> eos_token_ids;
   int vocab_size = 0;
-  int max_model_len = 0;
+  int max_num_tokens = 0;  // of a prompt and its output together
   bool enable_prefix_caching = true;
   uint64_t seed = 0;
 };

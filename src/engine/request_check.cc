@@ -58,9 +58,10 @@ void check_length(int num_prompt_tokens, const SamplingParams& params,
                 "output tokens).",
                 num_prompt_tokens, limits.max_model_len);
   }
+  const int max_tokens = params.max_tokens == kAsManyAsFit ? 1 : params.max_tokens;
   // The last token is never fed back, so it needs no room.
   const int64_t num_tokens =
-      std::min<int64_t>(int64_t{num_prompt_tokens} + params.max_tokens, limits.max_model_len) - 1;
+      std::min<int64_t>(int64_t{num_prompt_tokens} + max_tokens, limits.max_model_len) - 1;
   const int64_t num_blocks =
       (num_tokens + limits.kvcache_block_size - 1) / limits.kvcache_block_size;
   if (num_blocks > limits.num_kvcache_blocks) {
