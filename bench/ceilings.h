@@ -9,7 +9,7 @@ namespace nanovllm {
 
 // Bytes a second that all threads of the backend read together from memory, streaming through
 // huge pages that no cache can hold. Neighbours on the same machine make it swing: measure it
-// beside what is compared with it. Takes about 0.1 s.
+// beside what is compared with it. Takes some tenths of a second.
 double read_bandwidth(CpuBackend& cpu);
 
 // The same of one quick pass over a part of that memory, which takes some milliseconds.

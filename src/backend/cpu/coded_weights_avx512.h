@@ -36,12 +36,7 @@ class CodedPanel {
     w[1] = join(_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), table), swap_bytes(first));
     w[2] = join(_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 8), table), second);
     w[3] = join(_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 12), table), swap_bytes(second));
-    if (__builtin_expect(patch_->unit == index, 0)) {
-      alignas(64) uint16_t words[kUnitWeights];
-      for (int i = 0; i < 4; ++i) _mm512_store_si512(words + i * 32, w[i]);
-      patch_ = apply(patch_, index, words);
-      for (int i = 0; i < 4; ++i) w[i] = _mm512_load_si512(words + i * 32);
-    }
+    for (; __builtin_expect(patch_->unit == index, 0); ++patch_) apply(*patch_, w);
     unit_ += kUnitBytes;
   }
 
@@ -50,11 +45,13 @@ class CodedPanel {
     // exponents | (rest & mask)
     return _mm512_ternarylogic_epi32(exponents, rest, _mm512_set1_epi16(kSignAndMantissa), 0xf8);
   }
-  // Static, so that a panel's pointers may live in registers.
-  __attribute__((noinline)) static const WeightPatch* apply(const WeightPatch* patch,
-                                                            uint32_t index, uint16_t* words) {
-    for (; patch->unit == index; ++patch) words[patch->position] = patch->bits;
-    return patch;
+  static inline __attribute__((always_inline)) void apply(const WeightPatch& patch,
+                                                          __m512i (&w)[4]) {
+    const __m512i bits = _mm512_set1_epi16(static_cast<int16_t>(patch.bits));
+    const __mmask32 word = __mmask32{1} << patch.position % 32;
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      w[i] = _mm512_mask_mov_epi16(w[i], patch.position / 32 == i ? word : __mmask32{0}, bits);
   }
 
   const char* table_;

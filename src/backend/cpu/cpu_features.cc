@@ -62,7 +62,10 @@ Isa detect() {
   return Isa::kAmx;
 }
 
-bool made_by_amd() {
+bool is_amd_up_to_zen4() {
+  const uint32_t version = cpuid(1, 0).eax;
+  const uint32_t family = version >> 8 & 15;
+  if (family == 15 && (version >> 20 & 255) > 10) return false;  // Zen 4's is 25, Zen 5's 26
   const CpuidLeaf leaf = cpuid(0, 0);
   const auto is = [&](const char(&name)[13]) {
     const uint32_t words[] = {leaf.ebx, leaf.edx, leaf.ecx};
@@ -75,7 +78,7 @@ bool made_by_amd() {
 
 Isa detect() { return Isa::kPortable; }
 
-bool made_by_amd() { return false; }
+bool is_amd_up_to_zen4() { return false; }
 
 #endif
 
@@ -117,8 +120,8 @@ Isa default_isa() {
 }
 
 bool reads_in_one_stream() {
-  static const bool amd = made_by_amd();
-  return amd;
+  static const bool one = is_amd_up_to_zen4();
+  return one;
 }
 
 std::vector<Isa> available_isas() {

@@ -84,13 +84,15 @@ TEST(CpuFeatures, EverythingUpToTheDetectedIsAvailable) {
   EXPECT_EQ(isas.size(), static_cast<size_t>(detected_isa()) + 1);
 }
 
-// As the kernel names the vendor; of other architectures it names none.
-TEST(CpuFeatures, ProcessorsOfAmdReadInOneStream) {
+// As the kernel names vendor and family; of other architectures it names none.
+TEST(CpuFeatures, ProcessorsOfAmdUpToZen4ReadInOneStream) {
   std::ifstream file("/proc/cpuinfo");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const bool amd = text.find("AuthenticAMD") != std::string::npos ||
                    text.find("HygonGenuine") != std::string::npos;
-  EXPECT_EQ(reads_in_one_stream(), amd);
+  const auto family = text.find("cpu family\t: ");
+  const bool up_to_zen4 = family != std::string::npos && std::stoi(text.substr(family + 13)) <= 25;
+  EXPECT_EQ(reads_in_one_stream(), amd && up_to_zen4);
 }
 
 TEST(CpuFeatures, AnIsaTheMachineLacksIsNotUsed) {

@@ -116,6 +116,9 @@ class CodedLoops : private LinearLoops<Ops> {
     for (int p = 0; p < panels; ++p)
       coded[p] =
           typename Ops::Panel(place.b + p * block.panel_bytes, block.patches[place.panel + p]);
+    // The lists of patches are a stream too thin for processors to foresee.
+    if (place.panel + panels < block.num_panels)
+      Ops::prefetch_near(reinterpret_cast<const char*>(block.patches[place.panel + panels]));
     Vec acc[rows][kVectors];
     Plain::template clear<rows, kVectors>(acc);
     const uint32_t num_units = static_cast<uint32_t>(block.num_steps / kUnitSteps);
