@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <iterator>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -71,15 +73,35 @@ TraceWriter::TraceWriter(std::string path) : path_(std::move(path)) {
 TraceWriter::~TraceWriter() {
   try {
     finish();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     print_message("nanovllm: {}\n", error.what());
   }
   ::close(file_);
 }
 
-void TraceWriter::enter_phase(Completion& completion, Phase phase) {
+void TraceWriter::enter_phase(Completion& completion, Phase phase) noexcept {
   const Phase last = std::exchange(completion.phase, phase);
-  if (!failure_.empty()) return;
+  write([&] { append_phase(completion, last, phase); });
+}
+
+void TraceWriter::add_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
+                           std::span<const ScheduledRequest> scheduled) noexcept {
+  write([&] { append_step(begin, end, stats, scheduled); });
+}
+
+// Without memory for them the events are lost, and with them the trace: not the requests.
+template <typename Append>
+void TraceWriter::write(const Append& append) noexcept {
+  if (error_ != 0) return;
+  try {
+    append();
+    if (buffer_.size() >= kFlushBytes) flush();
+  } catch (const std::bad_alloc&) {
+    fail(ENOMEM);
+  }
+}
+
+void TraceWriter::append_phase(const Completion& completion, Phase last, Phase phase) {
   const int64_t now = microseconds(Clock::now());
   const auto add = [&](char kind, const char* name) {
     begin_event();
@@ -93,12 +115,10 @@ void TraceWriter::enter_phase(Completion& completion, Phase phase) {
   if (last != Phase::kNone) add('e', name_of(last));
   if (phase != Phase::kNone) add('b', name_of(phase));
   if (phase == Phase::kNone) add('e', life.c_str());
-  if (buffer_.size() >= kFlushBytes) flush();
 }
 
-void TraceWriter::add_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
-                           std::span<const ScheduledRequest> scheduled) {
-  if (!failure_.empty()) return;
+void TraceWriter::append_step(Clock::time_point begin, Clock::time_point end,
+                              const StepStats& stats, std::span<const ScheduledRequest> scheduled) {
   const int64_t begin_us = microseconds(begin), end_us = microseconds(end);
   const auto out = std::back_inserter(buffer_);
   begin_event();
@@ -124,13 +144,12 @@ void TraceWriter::add_step(Clock::time_point begin, Clock::time_point end, const
                  R"({{"ph":"C","pid":1,"ts":{},"name":"requests","args":{{"running":{},)"
                  R"("waiting":{}}}}})",
                  end_us, stats.num_running, stats.num_waiting);
-  if (buffer_.size() >= kFlushBytes) flush();
 }
 
 void TraceWriter::finish() {
   flush();
-  if (std::exchange(finished_, true) || failure_.empty()) return;
-  throw Error(ErrorCode::kIo, failure_);
+  if (std::exchange(finished_, true) || error_ == 0) return;
+  throw_error(ErrorCode::kIo, "The trace file {} is incomplete: {}.", path_, std::strerror(error_));
 }
 
 int64_t TraceWriter::microseconds(Clock::time_point time) const {
@@ -140,7 +159,7 @@ int64_t TraceWriter::microseconds(Clock::time_point time) const {
 void TraceWriter::begin_event() { buffer_ += std::exchange(first_, false) ? "\n" : ",\n"; }
 
 void TraceWriter::flush() {
-  if (!failure_.empty() || buffer_.empty()) return;
+  if (error_ != 0 || buffer_.empty()) return;
   const auto num_bytes = static_cast<int64_t>(buffer_.size());
   buffer_ += kClosing;
   if (const int error = write_all(file_, buffer_, end_); error != 0) {
@@ -152,9 +171,8 @@ void TraceWriter::flush() {
 }
 
 // Keeps what was written before: the closing bracket goes back to where it was.
-void TraceWriter::fail(int error_number) {
-  failure_ =
-      fmt::format("The trace file {} is incomplete: {}.", path_, std::strerror(error_number));
+void TraceWriter::fail(int error) noexcept {
+  error_ = error;
   if (end_ > 0 && ::ftruncate(file_, end_) == 0) write_all(file_, kClosing, end_);
 }
 

@@ -23,25 +23,31 @@ class TraceWriter {
   TraceWriter& operator=(const TraceWriter&) = delete;
 
   // Ends the completion's phase and begins the next one; kNone ends its life.
-  void enter_phase(Completion& completion, Phase phase);
+  void enter_phase(Completion& completion, Phase phase) noexcept;
   void add_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
-                std::span<const ScheduledRequest> scheduled);
+                std::span<const ScheduledRequest> scheduled) noexcept;
 
-  // Writes what is left. Throws Error(kIo), once, when something could not be written.
+  // Writes what is left. Throws Error(kIo), once, when something could not be written, be it for
+  // lack of memory.
   void finish();
 
  private:
+  template <typename Append>
+  void write(const Append& append) noexcept;
+  void append_phase(const Completion& completion, Phase last, Phase phase);
+  void append_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
+                   std::span<const ScheduledRequest> scheduled);
   int64_t microseconds(Clock::time_point time) const;
   void begin_event();
   void flush();
-  void fail(int error_number);
+  void fail(int error) noexcept;
 
   const std::string path_;
   int file_ = -1;
   int64_t end_ = 0;     // bytes in the file before its closing bracket
   std::string buffer_;  // events not written yet
   bool first_ = true;
-  std::string failure_;  // what to tell; nothing is written after a failure
+  int error_ = 0;  // errno's, to be told in the end; nothing is written after it
   bool finished_ = false;
   const Clock::time_point begin_ = Clock::now();
 };
