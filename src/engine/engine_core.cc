@@ -184,8 +184,10 @@ void EngineCore::end_request(Request& request) {
   }
 }
 
-// Nothing is in flight any more: what was not collected is computed again.
-void EngineCore::recover() {
+// The runner may have steps that it knows nothing wrong of: they are forgotten on both sides, and
+// what was not collected is computed again.
+void EngineCore::recover() noexcept {
+  parts_.runner->abandon();
   while (!scheduler_.running().empty()) {
     auto& completion = static_cast<Completion&>(*scheduler_.running().back());
     scheduler_.preempt(completion);
@@ -251,7 +253,7 @@ void EngineCore::report(const InFlightStep& step) {
   if (parts_.trace) parts_.trace->add_step(begin, last_collected_at_, last_step_, last_schedule_);
 }
 
-void EngineCore::enter_phase(Completion& completion, Phase phase) const {
+void EngineCore::enter_phase(Completion& completion, Phase phase) const noexcept {
   if (parts_.trace && completion.phase != phase) parts_.trace->enter_phase(completion, phase);
 }
 

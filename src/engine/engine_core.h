@@ -42,7 +42,8 @@ class EngineCore {
   void abort_request(uint64_t request_id);
   // Ends a request now and forgets it. Returns its last output, none for unknown ids.
   std::optional<RequestOutput> discard_request(uint64_t request_id);
-  // When the runner throws, all running requests go back to the queue and the error is passed on.
+  // When anything in it throws, the steps in flight are abandoned, all running requests go back to
+  // the queue and the error is passed on.
   std::vector<RequestOutput> step();
   bool is_finished() const { return requests_.empty(); }
 
@@ -84,13 +85,13 @@ class EngineCore {
   void process(const InFlightStep::Entry& entry, SequenceOutput&& output);
   void release_siblings(Request& request);
   void end_request(Request& request);
-  void recover();
+  void recover() noexcept;
   void mark_changed(Request& request);
   void erase(Request& request);
   std::vector<RequestOutput> take_outputs();
   void count(InFlightStep& step);
   void report(const InFlightStep& step);
-  void enter_phase(Completion& completion, Phase phase) const;
+  void enter_phase(Completion& completion, Phase phase) const noexcept;
 
   EngineParts parts_;
   BlockManager blocks_;

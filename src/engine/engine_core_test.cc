@@ -258,10 +258,12 @@ TEST_P(Engine, AbortsInTheMiddleOfAPromptAndOfSiblings) {
   }
 }
 
-TEST_P(Engine, AFailingStepLeavesAnEngineThatGoesOn) {
+// A runner that failed is empty; one that returned something wrong may hold the step behind it.
+void expect_to_go_on(const FakeEngineOptions& options, int FakeRunner::*fault,
+                     const std::string& sentence) {
   for (int failing_step = 0; failing_step < 7; ++failing_step) {
-    FakeEngine engine = make({.max_num_batched_tokens = 8});
-    engine.runner->fail_at_step = failing_step;
+    FakeEngine engine = make_fake_engine(options);
+    engine.runner->*fault = failing_step;
     const uint64_t a = engine.core->add_request(prompt_of(10), greedy(6));
     const uint64_t b = engine.core->add_request(prompt_of(5, 20), greedy(6));
     std::map<uint64_t, Ids> got;
@@ -272,7 +274,7 @@ TEST_P(Engine, AFailingStepLeavesAnEngineThatGoesOn) {
           got[output.request_id] = output.outputs[0].token_ids;
         }
       } catch (const Error& error) {
-        EXPECT_STREQ(error.what(), "The device is on fire.");
+        EXPECT_EQ(error.what(), sentence);
         ++num_errors;
       }
       ASSERT_EQ(engine.core->check_integrity(), "");
@@ -281,6 +283,16 @@ TEST_P(Engine, AFailingStepLeavesAnEngineThatGoesOn) {
     EXPECT_EQ(got[a], greedy_tokens(prompt_of(10), 6));
     EXPECT_EQ(got[b], greedy_tokens(prompt_of(5, 20), 6));
   }
+}
+
+TEST_P(Engine, AFailingStepLeavesAnEngineThatGoesOn) {
+  expect_to_go_on({.max_num_batched_tokens = 8, .pipeline_depth = GetParam()},
+                  &FakeRunner::fail_at_step, "The device is on fire.");
+}
+
+TEST_P(Engine, AnImpossibleTokenLeavesAnEngineThatGoesOn) {
+  expect_to_go_on({.max_num_batched_tokens = 8, .pipeline_depth = GetParam()},
+                  &FakeRunner::impossible_at_step, "The model sampled token 50 but has only 50.");
 }
 
 TEST_P(Engine, TellsWhatAStepComputed) {

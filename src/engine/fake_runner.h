@@ -103,6 +103,9 @@ class FakeRunner : public Runner {
       sampled.push_back(output.sequences.back().sampled.token_id);
       num_computed_tokens += sequence.num_new_tokens;
     }
+    if (impossible_at_step == num_steps - 1) {
+      output.sequences.back().sampled.token_id = vocab_size_;
+    }
     last_sampled_ = std::move(sampled);
     done_.push_back(std::move(output));
   }
@@ -114,9 +117,12 @@ class FakeRunner : public Runner {
     return output;
   }
 
+  void abandon() noexcept override { done_.clear(); }
+
   int num_steps = 0;
   int num_computed_tokens = 0;
-  int fail_at_step = -1;  // this submit() throws
+  int fail_at_step = -1;        // this submit() throws
+  int impossible_at_step = -1;  // this one samples a token that there is not
 
  private:
   uint64_t& kv_at(const SequenceInput& s, int position) {

@@ -249,7 +249,6 @@ StepOutput ModelRunner::collect() {
   return step.batch->collect(results_);
 }
 
-// Nothing is in flight any more; what was is forgotten.
 void ModelRunner::abandon() noexcept {
   for (InFlightStep& step : steps_) {
     step.tickets.clear();

@@ -42,6 +42,7 @@ class ModelRunner final : public Runner {
   int pipeline_depth() const override { return backend_->is_cpu() ? 0 : 1; }
   void submit(const StepInput& input) override;
   StepOutput collect() override;
+  void abandon() noexcept override;
 
  private:
   // A step from submit() to collect(). There are two: one runs while the next is laid out.
@@ -59,7 +60,6 @@ class ModelRunner final : public Runner {
   StepInput largest_step(std::vector<int32_t>& zeros) const;
   void enqueue(const StepInput& input, InFlightStep& step, const InFlightStep& previous);
   void sample(InFlightStep& step, const InFlightStep& previous, int begin, const Tensor& logits);
-  void abandon() noexcept;
 
   const ModelConfig model_config_;
   const EngineConfig config_;

@@ -144,6 +144,14 @@ StepOutput ParallelRunner::collect() {
   return result;
 }
 
+void ParallelRunner::abandon() noexcept {
+  try {
+    ranks_->run([&](int rank) { ranks_->runner(rank).abandon(); });
+  } catch (...) {
+    // A rank failed before: every later call says so, and no step is collected any more.
+  }
+}
+
 std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig& config,
                                     EngineInfo& info) {
   const int num_ranks = config.tensor_parallel_size;

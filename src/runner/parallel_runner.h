@@ -39,6 +39,7 @@ class ParallelRunner final : public Runner {
   StepOutput run(const StepInput& input) override;
   void submit(const StepInput& input) override;
   StepOutput collect() override;
+  void abandon() noexcept override;
 
  private:
   class Ranks;

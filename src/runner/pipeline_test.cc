@@ -105,7 +105,6 @@ class Driver {
     }
   }
 
- private:
   bool submit(int chunk) {
     StepInput input;
     std::vector<std::pair<int, int>> order;  // new tokens, sequence
@@ -148,6 +147,7 @@ class Driver {
     return true;
   }
 
+ private:
   void collect() {
     StepOutput output = runner_.collect();
     const std::vector<int> sampled = std::move(in_flight_.front());
@@ -212,6 +212,17 @@ TEST_P(Pipeline, APendingTokenIsComputedAgainWithAllBeforeIt) {
   const auto alone = Driver(*runner, make_sequences(true), 0).run(256);
   expect_same(Driver(*runner, make_sequences(true), 1).run(256, /*recompute_at_step=*/5), alone,
               1e-3f);
+}
+
+TEST_P(Pipeline, AbandonedStepsAreForgotten) {
+  const auto runner = load(GetParam(), "float32");
+  const auto alone = Driver(*runner, make_sequences(true), 0).run(256);
+  for (int num_abandoned = 0; num_abandoned <= 2; ++num_abandoned) {
+    Driver abandoned(*runner, make_sequences(false), 1);
+    for (int i = 0; i < num_abandoned; ++i) ASSERT_TRUE(abandoned.submit(256));
+    runner->abandon();
+    expect_same(Driver(*runner, make_sequences(true), 1).run(256), alone, 0);
+  }
 }
 
 TEST_P(Pipeline, GraphsSampleTheTokensOfEagerSteps) {

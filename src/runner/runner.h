@@ -28,6 +28,9 @@ class Runner {
   virtual void submit(const StepInput& input) { done_ = run(input); }
   // Waits for the oldest step submitted and not yet collected. Throws as run().
   virtual StepOutput collect() { return std::move(done_); }
+  // Forgets the steps that were submitted and not collected, once they have ended. A device that
+  // failed says so when it is given the next one.
+  virtual void abandon() noexcept {}
 
  private:
   StepOutput done_;
