@@ -144,7 +144,19 @@ bool EngineCore::collect_step() {
   return alive;
 }
 
+// A request that took its token in half can't go on, and would meet the same error again.
 void EngineCore::process(const InFlightStep::Entry& entry, SequenceOutput&& output) {
+  try {
+    receive(entry, std::move(output));
+  } catch (...) {
+    Request& request = *entry.completion->request;
+    end_request(request);
+    mark_changed(request);
+    throw;
+  }
+}
+
+void EngineCore::receive(const InFlightStep::Entry& entry, SequenceOutput&& output) {
   Completion& completion = *entry.completion;
   Request& request = *completion.request;
   // The token counts even if the sequence had to give its blocks back since: it was drawn before.
@@ -154,15 +166,15 @@ void EngineCore::process(const InFlightStep::Entry& entry, SequenceOutput&& outp
   request.receive(completion, entry.sampled, std::move(output));
   if (entry.sampled) mark_changed(request);
   const bool finished = completion.finish_reason != FinishReason::kNone;
-  const bool prompt_computed =
-      holds_its_blocks && num_computed_tokens >= completion.num_prompt_tokens;
-  if (completion.index == 0 && (prompt_computed || finished)) release_siblings(request);
   if (finished) {
     scheduler_.finish(completion);
     enter_phase(completion, Phase::kNone);
   } else if (entry.sampled && completion.phase == Phase::kPrefill) {
     enter_phase(completion, Phase::kDecode);
   }
+  const bool prompt_computed =
+      holds_its_blocks && num_computed_tokens >= completion.num_prompt_tokens;
+  if (completion.index == 0 && (prompt_computed || finished)) release_siblings(request);
 }
 
 void EngineCore::release_siblings(Request& request) {
@@ -175,9 +187,8 @@ void EngineCore::release_siblings(Request& request) {
   request.siblings_released = true;
 }
 
-void EngineCore::end_request(Request& request) {
+void EngineCore::end_request(Request& request) noexcept {
   for (const auto& completion : request.completions()) {
-    if (completion->finish_reason != FinishReason::kNone) continue;
     request.abort(*completion);
     scheduler_.finish(*completion);
     enter_phase(*completion, Phase::kNone);

@@ -43,7 +43,8 @@ class EngineCore {
   // Ends a request now and forgets it. Returns its last output, none for unknown ids.
   std::optional<RequestOutput> discard_request(uint64_t request_id);
   // When anything in it throws, the steps in flight are abandoned, all running requests go back to
-  // the queue and the error is passed on.
+  // the queue and the error is passed on. A request that it came from, as its text can't be decoded
+  // or there is no memory for it, ends as if it was aborted.
   std::vector<RequestOutput> step();
   bool is_finished() const { return requests_.empty(); }
 
@@ -83,8 +84,9 @@ class EngineCore {
   bool submit_step();
   bool collect_step();
   void process(const InFlightStep::Entry& entry, SequenceOutput&& output);
+  void receive(const InFlightStep::Entry& entry, SequenceOutput&& output);
   void release_siblings(Request& request);
-  void end_request(Request& request);
+  void end_request(Request& request) noexcept;
   void recover() noexcept;
   void mark_changed(Request& request);
   void erase(Request& request);

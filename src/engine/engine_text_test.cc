@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/fake_runner.h"
+#include "engine/engine_test_support.h"
 #include "text/testing.h"
 
 namespace nanovllm {
@@ -314,6 +316,53 @@ TEST(EngineText, ARowWithoutADistributionEndsItsRequestAlone) {
   EXPECT_EQ(last.text, "ab");
   EXPECT_EQ(last.finish_reason, FinishReason::kAbort);
   EXPECT_EQ(last.stop_reason, StopReason("the model's logits leave no token to draw"));
+}
+
+// Words "w0" to "w49", one of which is so much work for the decoder that it gives up.
+std::unique_ptr<const Tokenizer> words(int32_t too_hard) {
+  std::string vocab;
+  for (int id = 0; id < 50; ++id) {
+    const std::string word = id == too_hard ? std::string(60, 'a') + 'b' : fmt::format("w{}", id);
+    vocab += fmt::format("{}\"{}\":{}", id == 0 ? "" : ",", word, id);
+  }
+  return Tokenizer::from_json(
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
+      R"("pre_tokenizer":null,"post_processor":null,"decoder":{"type":"Replace","pattern":)"
+      R"({"Regex":"(a+)+$"},"content":"a"},"model":{"type":"BPE","dropout":null,)"
+      R"("unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,)"
+      R"("fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{)" +
+          vocab + R"(},"merges":[]}})",
+      "words");
+}
+
+TEST(EngineText, ATokenThatCannotBeDecodedEndsItsRequestAlone) {
+  const Ids hard = greedy_tokens(prompt_of(5), 3), easy = greedy_tokens(prompt_of(7, 20), 8);
+  ASSERT_EQ(std::ranges::count(hard, hard[2]), 1);
+  ASSERT_EQ(std::ranges::count(easy, hard[2]), 0);
+  for (const int depth : {0, 1}) {
+    for (const int max_tokens : {3, 8}) {  // ends with that token, or does not
+      FakeEngine engine = make_fake_engine({.pipeline_depth = depth}, words(hard[2]));
+      const uint64_t first = engine.core->add_request(prompt_of(5), greedy(max_tokens));
+      const uint64_t second = engine.core->add_request(prompt_of(7, 20), greedy(8));
+      std::map<uint64_t, CompletionOutput> last;
+      std::vector<std::string> errors;
+      for (int i = 0; i < 20 && !engine.core->is_finished(); ++i) {
+        try {
+          for (auto& output : engine.core->step()) last[output.request_id] = output.outputs[0];
+        } catch (const Error& error) {
+          errors.emplace_back(error.what());
+        }
+        ASSERT_EQ(engine.core->check_integrity(), "");
+      }
+      EXPECT_TRUE(engine.core->is_finished());
+      ASSERT_EQ(errors.size(), 1u);
+      EXPECT_NE(errors[0].find("gave up on a text of 61 bytes"), std::string::npos) << errors[0];
+      EXPECT_EQ(last[first].finish_reason, FinishReason::kAbort);
+      EXPECT_EQ(last[first].text, fmt::format("w{}w{}", hard[0], hard[1]));
+      EXPECT_EQ(last[second].finish_reason, FinishReason::kLength);
+      EXPECT_EQ(last[second].token_ids, easy);
+    }
+  }
 }
 
 }  // namespace

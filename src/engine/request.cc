@@ -187,13 +187,19 @@ void Request::end(Completion& completion, FinishReason reason) {
   set_finished(completion, reason);
 }
 
-void Request::set_finished(Completion& completion, FinishReason reason) {
+void Request::set_finished(Completion& completion, FinishReason reason) noexcept {
   completion.finish_reason = reason;
   if (--num_unfinished_ == 0) metrics_.time_to_finish = seconds_since_added();
 }
 
-void Request::abort(Completion& completion) {
-  if (completion.finish_reason == FinishReason::kNone) end(completion, FinishReason::kAbort);
+void Request::abort(Completion& completion) noexcept {
+  if (completion.finish_reason != FinishReason::kNone) return;
+  try {
+    end(completion, FinishReason::kAbort);
+  } catch (...) {
+    // Its text stays without what was held back. Nothing fails once it is finished.
+    set_finished(completion, FinishReason::kAbort);
+  }
 }
 
 PositionLogprobs Request::position_logprobs(const SamplingResult& result) const {
@@ -251,7 +257,7 @@ CompletionOutput Request::completion_output(Completion& completion) const {
   return output;
 }
 
-double Request::seconds_since_added() const {
+double Request::seconds_since_added() const noexcept {
   return std::chrono::duration<double>(Clock::now() - added_at_).count();
 }
 

@@ -66,9 +66,10 @@ class Request {
   // What the runner is told of a scheduled completion. Valid while neither changes.
   void fill_input(const Completion& completion, int num_new_tokens, SequenceInput& input) const;
   // Takes what a step gave the completion: log-probabilities of the prompt and, where it sampled, a
-  // token, which may end it.
+  // token, which may end it. When it throws, the completion can't go on.
   void receive(Completion& completion, bool sampled, SequenceOutput&& output);
-  void abort(Completion& completion);
+  // Ends a completion that has not ended, with all of its text that can be decoded.
+  void abort(Completion& completion) noexcept;
 
   // The next output of the kind that was asked for, or none when there is nothing to show.
   std::optional<RequestOutput> take_output();
@@ -84,10 +85,10 @@ class Request {
   void append_text(Completion& completion, int32_t token_id, bool at_stop_token);
   void show(Completion& completion, const std::string& piece);
   void end(Completion& completion, FinishReason reason);
-  void set_finished(Completion& completion, FinishReason reason);
+  void set_finished(Completion& completion, FinishReason reason) noexcept;
   PositionLogprobs position_logprobs(const SamplingResult& result) const;
   CompletionOutput completion_output(Completion& completion) const;
-  double seconds_since_added() const;
+  double seconds_since_added() const noexcept;
 
   const uint64_t id_;
   std::string prompt_;

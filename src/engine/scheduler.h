@@ -35,7 +35,7 @@ class Scheduler {
   // Queues sequences of one request, in order of index, at the place of the first. None that is
   // queued may belong between them.
   void add(std::list<Sequence*> siblings) noexcept;
-  // Ends a sequence wherever it is and takes its blocks back.
+  // Ends a sequence wherever it is and takes its blocks back; one that has ended stays so.
   void finish(Sequence& sequence);
   // Sends a running sequence back to the queue; everything it computed is computed again.
   void preempt(Sequence& sequence);
