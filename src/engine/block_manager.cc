@@ -36,6 +36,7 @@ BlockManager::BlockManager(int num_blocks, int block_size, HashFunction hash)
 
 bool BlockManager::allocate(Sequence& sequence) {
   NANOVLLM_CHECK(sequence.block_table.empty());
+  sequence.block_table.reserve(blocks_for(sequence.num_tokens()));  // nothing below can throw
   if (sequence.reads_prefix_cache) match_prefix(sequence);
   const auto num_hits = static_cast<int>(sequence.block_table.size());
   const auto num_free_hits =
@@ -57,7 +58,10 @@ bool BlockManager::allocate(Sequence& sequence) {
 bool BlockManager::append(Sequence& sequence, int num_tokens) {
   const int num_missing = blocks_for(num_tokens) - static_cast<int>(sequence.block_table.size());
   if (num_missing > num_free_) return false;
-  for (int i = 0; i < num_missing; ++i) sequence.block_table.push_back(take_free_block());
+  for (int i = 0; i < num_missing; ++i) {
+    int32_t& block = sequence.block_table.emplace_back();  // throws before a block is held
+    block = take_free_block();
+  }
   return true;
 }
 

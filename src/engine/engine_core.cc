@@ -43,12 +43,18 @@ EngineCore::~EngineCore() = default;
 uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& params) {
   std::vector<int32_t> token_ids = check_request(prompt, params, limits_);
   const auto* text = std::get_if<std::string>(&prompt);
-  const uint64_t id = next_request_id_++;
-  auto request = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
-                                           params, context_);
-  scheduler_.add(*request->completions()[0]);
-  for (const auto& completion : request->completions()) enter_phase(*completion, Phase::kQueued);
-  requests_.emplace(id, std::move(request));
+  const uint64_t id = next_request_id_;
+  auto owner = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
+                                         params, context_);
+  Request& request = *owner;
+  Requests added;
+  added.emplace(id, std::move(owner));
+  if (changed_.capacity() <= requests_.size()) changed_.reserve(2 * requests_.size() + 1);
+  scheduler_.add(*request.completions()[0]);
+  // Nothing fails once the scheduler knows it.
+  requests_.merge(added);
+  ++next_request_id_;
+  for (const auto& completion : request.completions()) enter_phase(*completion, Phase::kQueued);
   return id;
 }
 
@@ -211,22 +217,26 @@ void EngineCore::recover() noexcept {
   in_flight_.clear();
 }
 
-void EngineCore::mark_changed(Request& request) {
+void EngineCore::mark_changed(Request& request) noexcept {
   if (!std::exchange(request.changed, true)) changed_.push_back(&request);
 }
 
 // Steps in flight may still name the request: it lives until the last of them is collected.
-void EngineCore::erase(Request& request) {
+void EngineCore::erase(Request& request) noexcept {
   auto node = requests_.extract(request.id());
-  if (!in_flight_.empty()) in_flight_.back().ended.push_back(std::move(node.mapped()));
+  if (!in_flight_.empty()) in_flight_.back().ended.insert(std::move(node));
 }
 
+// All of them, or none where there is no memory for all: then the next step's come with them.
 std::vector<RequestOutput> EngineCore::take_outputs() {
   std::vector<RequestOutput> outputs;
   outputs.reserve(changed_.size());
+  for (const Request* request : changed_) {
+    if (auto output = request->output()) outputs.push_back(std::move(*output));
+  }
   for (Request* request : changed_) {
     request->changed = false;
-    if (auto output = request->take_output()) outputs.push_back(std::move(*output));
+    request->mark_shown();
     if (request->is_finished()) erase(*request);
   }
   changed_.clear();

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/block_manager.h"
@@ -60,6 +60,9 @@ class EngineCore {
   std::string check_integrity() const;
 
  private:
+  // A map, whose nodes move to another one without any memory to be found.
+  using Requests = std::map<uint64_t, std::unique_ptr<Request>>;
+
   // What a submitted step needs to be collected.
   struct InFlightStep {
     struct Entry {
@@ -78,7 +81,7 @@ class EngineCore {
     std::vector<Entry> entries;
     StepStats stats;
     Clock::time_point submitted_at;
-    std::vector<std::unique_ptr<Request>> ended;  // not needed once this step is collected
+    Requests ended;  // not needed once this step is collected
   };
 
   bool submit_step();
@@ -88,8 +91,8 @@ class EngineCore {
   void release_siblings(Request& request);
   void end_request(Request& request) noexcept;
   void recover() noexcept;
-  void mark_changed(Request& request);
-  void erase(Request& request);
+  void mark_changed(Request& request) noexcept;
+  void erase(Request& request) noexcept;
   std::vector<RequestOutput> take_outputs();
   void count(InFlightStep& step);
   void report(const InFlightStep& step);
@@ -101,11 +104,11 @@ class EngineCore {
   RequestContext context_;
   RequestLimits limits_;
 
-  std::unordered_map<uint64_t, std::unique_ptr<Request>> requests_;  // until their last output
+  Requests requests_;  // until their last output
   uint64_t next_request_id_ = 0;
   std::deque<InFlightStep> in_flight_;  // oldest first
-  std::vector<Request*> changed_;
-  StepInput input_;          // kept for its memory
+  std::vector<Request*> changed_;       // has room for all
+  StepInput input_;                     // kept for its memory
   int num_preemptions_ = 0;  // since the last step that was submitted, and those of lost steps
 
   StepStats last_step_;

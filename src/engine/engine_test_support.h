@@ -1,12 +1,15 @@
 // What the tests of the engine share: requests, and what the fake model gives for them.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,6 +49,23 @@ inline Ids greedy_tokens(Ids ids, int count, int vocab_size = 50) {
     ids.push_back(FakeModel::sample(FakeModel::fold(ids), row, vocab_size).token_id);
   }
   return {ids.begin() + static_cast<ptrdiff_t>(num_prompt_tokens), ids.end()};
+}
+
+// Words "w0" to "w49", of which the decoder may give up on one.
+inline std::unique_ptr<const Tokenizer> words(int32_t too_hard = -1) {
+  std::string vocab;
+  for (int id = 0; id < 50; ++id) {
+    const std::string word = id == too_hard ? std::string(60, 'a') + 'b' : fmt::format("w{}", id);
+    vocab += fmt::format("{}\"{}\":{}", id == 0 ? "" : ",", word, id);
+  }
+  return Tokenizer::from_json(
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
+      R"("pre_tokenizer":null,"post_processor":null,"decoder":{"type":"Replace","pattern":)"
+      R"({"Regex":"(a+)+$"},"content":"a"},"model":{"type":"BPE","dropout":null,)"
+      R"("unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,)"
+      R"("fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{)" +
+          vocab + R"(},"merges":[]}})",
+      "words");
 }
 
 // Runs the engine until it is finished; the last output of each request.

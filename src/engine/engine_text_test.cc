@@ -318,23 +318,6 @@ TEST(EngineText, ARowWithoutADistributionEndsItsRequestAlone) {
   EXPECT_EQ(last.stop_reason, StopReason("the model's logits leave no token to draw"));
 }
 
-// Words "w0" to "w49", one of which is so much work for the decoder that it gives up.
-std::unique_ptr<const Tokenizer> words(int32_t too_hard) {
-  std::string vocab;
-  for (int id = 0; id < 50; ++id) {
-    const std::string word = id == too_hard ? std::string(60, 'a') + 'b' : fmt::format("w{}", id);
-    vocab += fmt::format("{}\"{}\":{}", id == 0 ? "" : ",", word, id);
-  }
-  return Tokenizer::from_json(
-      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
-      R"("pre_tokenizer":null,"post_processor":null,"decoder":{"type":"Replace","pattern":)"
-      R"({"Regex":"(a+)+$"},"content":"a"},"model":{"type":"BPE","dropout":null,)"
-      R"("unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,)"
-      R"("fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{)" +
-          vocab + R"(},"merges":[]}})",
-      "words");
-}
-
 TEST(EngineText, ATokenThatCannotBeDecodedEndsItsRequestAlone) {
   const Ids hard = greedy_tokens(prompt_of(5), 3), easy = greedy_tokens(prompt_of(7, 20), 8);
   ASSERT_EQ(std::ranges::count(hard, hard[2]), 1);

@@ -7,10 +7,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/engine_test_support.h"
 
@@ -56,7 +59,7 @@ class Scarcity {
   int64_t left_;
 };
 
-TEST(OutOfMemory, EndsTheTraceAndNotTheRequests) {
+TEST(TraceOutOfMemory, EndsAloneAndStaysValid) {
   const auto path = std::filesystem::temp_directory_path() /
                     ("nanovllm_scarcity_" + std::to_string(::getpid()) + ".json");
   bool has_failed = true;
@@ -81,6 +84,115 @@ TEST(OutOfMemory, EndsTheTraceAndNotTheRequests) {
     EXPECT_EQ(nlohmann::json::parse(file).size() > 2000, !has_failed);
   }
   std::filesystem::remove(path);
+}
+
+// What users have of a run: the completions of four requests, one of which is aborted on its way;
+// a fifth is discarded.
+class ScarceRun {
+ public:
+  ScarceRun(int depth, Scarcity& scarcity)
+      : engine_(make_fake_engine({.num_blocks = 12,
+                                  .max_num_batched_tokens = 8,
+                                  .pipeline_depth = depth,
+                                  .eos_token_ids = {7}},
+                                 words())),
+        scarcity_(scarcity) {
+    SamplingParams delta = greedy(6), three = random(5, 3), last_only = random(6, 9);
+    delta.logprobs = 1;
+    delta.output_kind = RequestOutputKind::kDelta;
+    three.n = 3;
+    three.stop = {"w1w2w3"};
+    last_only.prompt_logprobs = 1;
+    last_only.output_kind = RequestOutputKind::kFinalOnly;
+    last_only.ignore_eos = false;
+    add(10, delta);
+    add(5, three);
+    add(9, last_only);
+    add(6, greedy(40));
+    add(7, greedy(40));
+    for (int i = 0; i < 300 && !engine_.core->is_finished(); ++i) {
+      attempt([&] { receive(engine_.core->step()); });
+      if (i == 3) scarcity_.run([&] { engine_.core->abort_request(kAborted); });
+      if (i == 4) scarcity_.run([&] { engine_.core->discard_request(kDiscarded); });
+      EXPECT_EQ(engine_.core->check_integrity(), "");
+    }
+    EXPECT_TRUE(engine_.core->is_finished());
+    EXPECT_EQ(completions.size(), 6u);
+  }
+
+  static constexpr uint64_t kAborted = 3, kDiscarded = 4;
+  std::map<std::pair<uint64_t, int>, CompletionOutput> completions;
+  int num_errors = 0;
+
+ private:
+  template <typename Function>
+  bool attempt(const Function& function) {
+    try {
+      scarcity_.run(function);
+      return true;
+    } catch (const std::bad_alloc&) {
+      ++num_errors;
+      return false;
+    }
+  }
+
+  void add(int length, const SamplingParams& params) {
+    const auto add_once = [&] { engine_.core->add_request(prompt_of(length, 2 * length), params); };
+    if (!attempt(add_once)) add_once();
+  }
+
+  // The caller is out of the engine and has memory.
+  void receive(std::vector<RequestOutput> outputs) {
+    const int64_t left = std::exchange(allocations_to_failure, kNever);
+    for (RequestOutput& output : outputs) {
+      for (CompletionOutput& part : output.outputs) {
+        CompletionOutput& whole = completions[{output.request_id, part.index}];
+        if (output.request_id == 0) {
+          part.text = whole.text + part.text;
+          part.token_ids.insert(part.token_ids.begin(), whole.token_ids.begin(),
+                                whole.token_ids.end());
+          part.logprobs.insert(part.logprobs.begin(), whole.logprobs.begin(), whole.logprobs.end());
+        }
+        whole = std::move(part);
+      }
+    }
+    allocations_to_failure = left;
+  }
+
+  FakeEngine engine_;
+  Scarcity& scarcity_;
+};
+
+class OutOfMemory : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(PipelineDepth, OutOfMemory, ::testing::Values(0, 1));
+
+TEST_P(OutOfMemory, CostsAtMostTheRequestThatFoundNone) {
+  Scarcity none(1 << 30);
+  const auto expected = ScarceRun(GetParam(), none).completions;
+  bool has_failed = true;
+  int64_t n = 0;
+  for (; has_failed && !HasFailure(); ++n) {
+    SCOPED_TRACE("allocation " + std::to_string(n));
+    Scarcity scarcity(n);
+    const ScarceRun run(GetParam(), scarcity);
+    has_failed = scarcity.has_failed();
+    EXPECT_LE(run.num_errors, has_failed ? 1 : 0);
+    std::set<uint64_t> victims;
+    for (const auto& [key, whole] : expected) {
+      const CompletionOutput& got = run.completions.at(key);
+      if (key.first == ScarceRun::kAborted) continue;
+      if (got.finish_reason == FinishReason::kAbort) {
+        victims.insert(key.first);
+      } else {
+        EXPECT_EQ(got.token_ids, whole.token_ids);
+        EXPECT_EQ(got.text, whole.text);
+        EXPECT_EQ(got.logprobs.size(), whole.logprobs.size());
+        EXPECT_EQ(got.finish_reason, whole.finish_reason);
+      }
+    }
+    EXPECT_LE(victims.size(), static_cast<size_t>(run.num_errors));
+  }
+  EXPECT_GT(n, 400);
 }
 
 }  // namespace

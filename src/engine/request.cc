@@ -217,7 +217,7 @@ PositionLogprobs Request::position_logprobs(const SamplingResult& result) const 
   return position;
 }
 
-std::optional<RequestOutput> Request::take_output() {
+std::optional<RequestOutput> Request::output() const {
   if (params_.output_kind == RequestOutputKind::kFinalOnly && !is_finished()) return std::nullopt;
   RequestOutput output;
   output.request_id = id_;
@@ -225,7 +225,7 @@ std::optional<RequestOutput> Request::take_output() {
   output.metrics = metrics_;
   output.num_cached_tokens = completions_[0]->num_cached_tokens;
   for (const auto& completion : completions_) output.num_preemptions += completion->num_preemptions;
-  if (params_.output_kind != RequestOutputKind::kDelta || !std::exchange(prompt_shown_, true)) {
+  if (params_.output_kind != RequestOutputKind::kDelta || !prompt_shown_) {
     const auto prompt_ids = completions_[0]->prompt();
     output.prompt_token_ids.assign(prompt_ids.begin(), prompt_ids.end());
     output.prompt = prompt_;
@@ -238,16 +238,23 @@ std::optional<RequestOutput> Request::take_output() {
   return output;
 }
 
-CompletionOutput Request::completion_output(Completion& completion) const {
+void Request::mark_shown() noexcept {
+  prompt_shown_ = true;
+  for (const auto& completion : completions_) {
+    completion->num_shown_tokens = completion->output().size();
+    completion->num_shown_chars = completion->text.size();
+  }
+}
+
+CompletionOutput Request::completion_output(const Completion& completion) const {
   CompletionOutput output;
   output.index = completion.index;
   output.finish_reason = completion.finish_reason;
   output.stop_reason = completion.stop_reason;
   const auto ids = completion.output();
   const bool delta = params_.output_kind == RequestOutputKind::kDelta;
-  const size_t first_token = delta ? std::exchange(completion.num_shown_tokens, ids.size()) : 0;
-  const size_t first_char =
-      delta ? std::exchange(completion.num_shown_chars, completion.text.size()) : 0;
+  const size_t first_token = delta ? completion.num_shown_tokens : 0;
+  const size_t first_char = delta ? completion.num_shown_chars : 0;
   output.token_ids.assign(ids.begin() + static_cast<ptrdiff_t>(first_token), ids.end());
   output.text = completion.text.substr(first_char);
   if (params_.logprobs) {

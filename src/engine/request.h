@@ -72,7 +72,9 @@ class Request {
   void abort(Completion& completion) noexcept;
 
   // The next output of the kind that was asked for, or none when there is nothing to show.
-  std::optional<RequestOutput> take_output();
+  std::optional<RequestOutput> output() const;
+  // The user has it: the next one of kind kDelta begins behind it.
+  void mark_shown() noexcept;
 
   // Kept by the engine. The other completions wait until the first one's prompt is computed, to
   // share its blocks.
@@ -87,7 +89,7 @@ class Request {
   void end(Completion& completion, FinishReason reason);
   void set_finished(Completion& completion, FinishReason reason) noexcept;
   PositionLogprobs position_logprobs(const SamplingResult& result) const;
-  CompletionOutput completion_output(Completion& completion) const;
+  CompletionOutput completion_output(const Completion& completion) const;
   double seconds_since_added() const noexcept;
 
   const uint64_t id_;
