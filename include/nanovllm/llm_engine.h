@@ -101,7 +101,8 @@ class LLMEngine {
 
  private:
   friend class LLM;
-  std::optional<RequestOutput> discard_request(uint64_t request_id);
+  void discard_request(uint64_t request_id) noexcept;
+  std::optional<RequestOutput> finish_request(uint64_t request_id);
   std::vector<RequestOutput> run_step();
 
   std::unique_ptr<EngineCore> core_;

@@ -88,7 +88,7 @@ class LLM::Batch {
   // Takes what there is without a further step, whose other outputs nobody would see.
   void abort(const std::vector<SamplingParams>& params) {
     for_each_unfinished([&](uint64_t id) {
-      if (auto output = engine_.discard_request(id)) receive(std::move(*output), params);
+      if (auto output = engine_.finish_request(id)) receive(std::move(*output), params);
     });
   }
 

@@ -65,14 +65,20 @@ void EngineCore::abort_request(uint64_t request_id) {
   mark_changed(*found->second);
 }
 
-std::optional<RequestOutput> EngineCore::discard_request(uint64_t request_id) {
+void EngineCore::discard_request(uint64_t request_id) noexcept {
+  const auto found = requests_.find(request_id);
+  if (found == requests_.end()) return;
+  end_request(*found->second);
+  std::erase(changed_, found->second.get());
+  erase(*found->second);
+}
+
+std::optional<RequestOutput> EngineCore::finish_request(uint64_t request_id) {
   const auto found = requests_.find(request_id);
   if (found == requests_.end()) return std::nullopt;
-  Request& request = *found->second;
-  end_request(request);
-  std::optional<RequestOutput> output = request.take_output();
-  std::erase(changed_, &request);
-  erase(request);
+  end_request(*found->second);
+  std::optional<RequestOutput> output = found->second->output();
+  discard_request(request_id);
   return output;
 }
 

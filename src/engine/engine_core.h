@@ -40,8 +40,10 @@ class EngineCore {
 
   uint64_t add_request(const Prompt& prompt, const SamplingParams& params);
   void abort_request(uint64_t request_id);
-  // Ends a request now and forgets it. Returns its last output, none for unknown ids.
-  std::optional<RequestOutput> discard_request(uint64_t request_id);
+  // Ends a request now and forgets it.
+  void discard_request(uint64_t request_id) noexcept;
+  // The same, but returns its last output; none for unknown ids.
+  std::optional<RequestOutput> finish_request(uint64_t request_id);
   // When anything in it throws, the steps in flight are abandoned, all running requests go back to
   // the queue and the error is passed on. A request that it came from, as its text can't be decoded
   // or there is no memory for it, ends as if it was aborted.
