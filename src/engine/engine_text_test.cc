@@ -178,7 +178,8 @@ TEST(EngineText, GoesOnWhereThePromptEndsInEveryCompletionAfterPreemption) {
     script.push_back(sentence_piece()->token_to_id("▁hello").value());
     expected += " hello";
   }
-  const auto core = reciting(script, sentence_piece(), 2);  // each completion needs two, and shares one
+  const auto core =
+      reciting(script, sentence_piece(), 2);  // each completion needs two, and shares one
   SamplingParams params;
   params.n = 2;
   params.max_tokens = 24;

@@ -26,6 +26,7 @@ inline __m128i round_to_bf16(__m256 value) {
 struct Avx2Ops {
   using Vec = __m256;
   static constexpr int kLanes = 8;
+  static constexpr int kAskingRows = 1;
   static Vec zero() { return _mm256_setzero_ps(); }
   static Vec load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, Vec value) { _mm256_storeu_ps(p, value); }

@@ -23,6 +23,7 @@ inline __m256i round_to_bf16(__m512 value) {
 struct Avx512Ops {
   using Vec = __m512;
   static constexpr int kLanes = 16;
+  static constexpr int kAskingRows = 1;
   static constexpr int kMaxRows = 12;
   // 24 accumulators leave room for the weights and a broadcast; with fewer rows more columns keep
   // the adders' pipelines full and several streams of weights open.

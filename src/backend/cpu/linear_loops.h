@@ -7,6 +7,8 @@
 //   kLanes            columns of a Vec
 //   kRowBytes         bytes of packed activation a row and step
 //   kMaxRows          rows of the largest tile
+//   kAskingRows       fewest rows of a tile that asks for its weights ahead where they come in one
+//                     stream; with fewer, the processor's own prefetchers do better alone
 //   vectors(rows)     how many Vecs of columns a tile of so many rows takes at once
 //   zero(), load_a<rows>(p), load_b(p), multiply_add(acc, a, b)
 //   prefetch(p), prefetch_near(p)                     into the second-level cache, into the first
@@ -55,7 +57,9 @@ class LinearLoops {
   // Few rows: the weights stream in from memory at its own speed.
   static void one_tile(const LinearBlock& block) {
     const int64_t rows = rows_of(block.tiling, block.first_tile);
-    all_panels(block, find<Panels::kOne, Prefetch::kStream>(rows),
+    all_panels(block,
+               rows < Ops::kAskingRows ? find<Panels::kOne, Prefetch::kNone>(rows)
+                                       : find<Panels::kOne, Prefetch::kStream>(rows),
                find<Panels::kSeveral, Prefetch::kStreams>(rows),
                find<Panels::kOne, Prefetch::kStreams>(rows));
   }

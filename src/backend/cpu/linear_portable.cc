@@ -16,6 +16,7 @@ using Words __attribute__((vector_size(16))) = uint32_t;
 struct PortableOps {
   using Vec = Floats;
   static constexpr int kLanes = 4;
+  static constexpr int kAskingRows = 1;
   static constexpr int kMaxRows = 4;
   // At most 8 accumulators: 16 registers must also hold weights and activations.
   static constexpr int vectors(int rows) { return rows <= 2 ? 4 : 2; }
