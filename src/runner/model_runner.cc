@@ -96,7 +96,8 @@ void ModelRunner::make_steps() {
 }
 
 // Runs the largest prefill and the largest decode step on a KV cache of one block, so that whatever
-// they allocate is there before the KV cache takes what is left, and no request waits for it.
+// they allocate is there before the KV cache takes what is left, and no request waits for it. What
+// log-probabilities, penalties and biases need besides comes with the first request that has them.
 void ModelRunner::warm_up() {
   KvCacheSpec spec = model_->kv_cache_spec();
   spec.block_size = config_.kvcache_block_size;
@@ -112,7 +113,7 @@ void ModelRunner::warm_up() {
 }
 
 // As many sequences as may be, of equally many tokens as far as they divide. They store nothing,
-// and sample as it takes the most memory.
+// and sample with top_p.
 StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
   const int num_seqs = std::min(config_.max_num_seqs, max_num_tokens_);
   const int longest = (max_num_tokens_ + num_seqs - 1) / num_seqs;
