@@ -132,6 +132,22 @@ class Streams(CliTest):
             self.assertEqual(answers[1], {"index": 1, "error": "the line is longer than 64 MiB"})
             self.assertEqual(["text" in answer for answer in answers], [False, False, True][:3 if end else 2])
 
+    def test_ctrl_c_ends_an_input_without_lines(self):
+        process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "/dev/zero", *SMALL], stderr=subprocess.PIPE, text=True)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, error)
+
+    def test_who_has_it_ignore_closed_pipes_gets_a_sentence(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        for command in (["generate", MODEL, "-q", "-p", "x", *SMALL], ["info", MODEL], ["--help"]):
+            result = subprocess.run([BINARY, *command], stdout=writer, stderr=subprocess.PIPE, text=True,
+                                    restore_signals=False)  # Python ignores SIGPIPE
+            self.assert_one_sentence(result, "Broken pipe")
+        os.close(writer)
+
     def test_a_background_job_of_a_script_does_not_hear_ctrl_c(self):
         ignore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)}
         process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,

@@ -78,11 +78,12 @@ class LLMEngine {
   // tokenizer.json; the engine goes on unharmed.
   uint64_t add_request(const Prompt& prompt, const SamplingParams& params);
   // Ends a request now; its last output has finish_reason kAbort. Unknown ids are ignored.
-  void abort_request(uint64_t request_id);
+  void abort_request(uint64_t request_id) noexcept;
   // Runs one step and returns the requests that gained tokens or ended in it. Does nothing when
   // there is no work. Throws Error when a step fails on the device: what was not collected is
-  // computed again by the next step(), and no request is lost. Throws Error(kInvalidArgument) while
-  // LLM::generate() runs.
+  // computed again by the next step(), and no request is lost; but ranks that share a model can't
+  // go on, and every later step throws. Throws std::bad_alloc where memory ends, which may end a
+  // request, and Error(kInvalidArgument) while LLM::generate() runs.
   std::vector<RequestOutput> step();
   bool is_finished() const;
   const StepStats& last_step() const;

@@ -254,7 +254,8 @@ class Chat {
     size_t num_tokens = 0;
     bool stopped = false;
     while (!engine_.is_finished()) {
-      for (RequestOutput& output : engine_.step()) {
+      for (RequestOutput& output : step_or_abort(id)) {
+        if (output.request_id != id) continue;  // what is left of an answer that failed
         fmt::print("{}", output.outputs.front().text);
         reply += output.outputs.front().text;
         num_tokens += output.outputs.front().token_ids.size();
@@ -274,6 +275,15 @@ class Chat {
     messages_ = std::move(messages);
     some_failed_ |= abort_reason(last.outputs.front()) != nullptr;
     return !stopped;
+  }
+
+  std::vector<RequestOutput> step_or_abort(uint64_t id) {
+    try {
+      return engine_.step();
+    } catch (const Error&) {
+      engine_.abort_request(id);
+      throw;
+    }
   }
 
   // What the line below an answer says of one that did not come to its end.

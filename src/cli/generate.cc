@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -328,7 +327,7 @@ class Generation {
 // Flags are refused before anything is loaded, whatever the model's own defaults are.
 void check_sampling(const SamplingOptions& flags) {
   SamplingParams params;
-  params.max_tokens = std::numeric_limits<int>::max();  // the model's may be more than ours
+  params.max_tokens = kAsManyAsFit;  // the model's may be more than ours
   flags.apply_to(params).validate();
 }
 

@@ -42,8 +42,8 @@ InputLines::Next InputLines::next(std::string& line, bool wait) {
       return whole(line);
     }
     searched_ = buffer_.size();
-    drop_what_is_too_long();
-    if (at_end_) {  // the last line may lack its newline
+    if (drop_what_is_too_long()) return Next::kNotYet;  // there may be no end of it
+    if (at_end_) {                                      // the last line may lack its newline
       line.assign(buffer_, begin_);
       begin_ = searched_;
       return line.empty() && !too_long_ ? Next::kEnd : whole(line);
@@ -58,11 +58,12 @@ InputLines::Next InputLines::whole(const std::string& line) {
   return dropped || line.size() > kMaxLineBytes ? Next::kTooLong : Next::kLine;
 }
 
-void InputLines::drop_what_is_too_long() {
-  if (buffer_.size() - begin_ <= kMaxLineBytes) return;
+bool InputLines::drop_what_is_too_long() {
+  if (buffer_.size() - begin_ <= kMaxLineBytes) return false;
   too_long_ = true;
   buffer_.clear();
   begin_ = searched_ = 0;
+  return true;
 }
 
 bool InputLines::is_readable(bool wait) const {

@@ -30,7 +30,7 @@ class InputLines {
  private:
   bool is_readable(bool wait) const;
   void fill();
-  void drop_what_is_too_long();
+  bool drop_what_is_too_long();
   Next whole(const std::string& line);  // what a line is whose end has been found
   [[noreturn]] void fail() const;
 

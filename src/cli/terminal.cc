@@ -16,6 +16,7 @@
 namespace nanovllm::cli {
 namespace {
 
+bool pipes_end_the_program = true;  // unless whoever started it had it ignore SIGPIPE
 std::atomic<int> interruptions = 0;
 static_assert(std::atomic<int>::is_always_lock_free, "signal handlers may touch it");
 
@@ -48,12 +49,12 @@ void print_error(std::string_view message) {
 }
 
 void let_writes_fail() {
-  std::signal(SIGPIPE, SIG_IGN);
+  pipes_end_the_program = std::signal(SIGPIPE, SIG_IGN) != SIG_IGN;
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
 void end_if_nobody_reads() {
-  if (errno != EPIPE) return;
+  if (errno != EPIPE || !pipes_end_the_program) return;
   std::signal(SIGPIPE, SIG_DFL);
   std::raise(SIGPIPE);
 }

@@ -58,7 +58,7 @@ uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& par
   return id;
 }
 
-void EngineCore::abort_request(uint64_t request_id) {
+void EngineCore::abort_request(uint64_t request_id) noexcept {
   const auto found = requests_.find(request_id);
   if (found == requests_.end() || found->second->is_finished()) return;
   end_request(*found->second);
@@ -158,10 +158,14 @@ bool EngineCore::collect_step() {
 
 // A request that took its token in half can't go on, and would meet the same error again.
 void EngineCore::process(const InFlightStep::Entry& entry, SequenceOutput&& output) {
+  Request& request = *entry.completion->request;
   try {
     receive(entry, std::move(output));
+  } catch (const Error& error) {  // its text can't be decoded
+    end_request(request);
+    mark_changed(request);
+    request.give_reason(error.what());
   } catch (...) {
-    Request& request = *entry.completion->request;
     end_request(request);
     mark_changed(request);
     throw;

@@ -39,14 +39,14 @@ class EngineCore {
   ~EngineCore();
 
   uint64_t add_request(const Prompt& prompt, const SamplingParams& params);
-  void abort_request(uint64_t request_id);
+  void abort_request(uint64_t request_id) noexcept;
   // Ends a request now and forgets it.
   void discard_request(uint64_t request_id) noexcept;
   // The same, but returns its last output; none for unknown ids.
   std::optional<RequestOutput> finish_request(uint64_t request_id);
-  // When anything in it throws, the steps in flight are abandoned, all running requests go back to
-  // the queue and the error is passed on. A request that it came from, as its text can't be decoded
-  // or there is no memory for it, ends as if it was aborted.
+  // When scheduling, computing or taking over a step throws, the steps in flight are abandoned, all
+  // running requests go back to the queue and the error is passed on. A request that there is no
+  // memory for ends as if it was aborted; one whose text can't be decoded does so alone.
   std::vector<RequestOutput> step();
   bool is_finished() const { return requests_.empty(); }
 

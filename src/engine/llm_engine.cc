@@ -20,7 +20,7 @@ uint64_t LLMEngine::add_request(const Prompt& prompt, const SamplingParams& para
   return core_->add_request(prompt, params);
 }
 
-void LLMEngine::abort_request(uint64_t request_id) { core_->abort_request(request_id); }
+void LLMEngine::abort_request(uint64_t request_id) noexcept { core_->abort_request(request_id); }
 
 void LLMEngine::discard_request(uint64_t request_id) noexcept {
   core_->discard_request(request_id);

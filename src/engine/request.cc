@@ -202,6 +202,14 @@ void Request::abort(Completion& completion) noexcept {
   }
 }
 
+void Request::give_reason(const char* reason) {
+  for (const auto& completion : completions_) {
+    const bool has_none = std::holds_alternative<std::monostate>(completion->stop_reason);
+    if (completion->finish_reason == FinishReason::kAbort && has_none)
+      completion->stop_reason = reason;
+  }
+}
+
 PositionLogprobs Request::position_logprobs(const SamplingResult& result) const {
   PositionLogprobs position;
   position.reserve(result.logprobs.size());

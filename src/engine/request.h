@@ -70,6 +70,8 @@ class Request {
   void receive(Completion& completion, bool sampled, SequenceOutput&& output);
   // Ends a completion that has not ended, with all of its text that can be decoded.
   void abort(Completion& completion) noexcept;
+  // Why its completions were aborted, where they have no reason yet.
+  void give_reason(const char* reason);
 
   // The next output of the kind that was asked for, or none when there is nothing to show.
   std::optional<RequestOutput> output() const;

@@ -65,12 +65,14 @@ void check_length(int num_prompt_tokens, const SamplingParams& params,
   const int64_t num_blocks =
       (num_tokens + limits.kvcache_block_size - 1) / limits.kvcache_block_size;
   if (num_blocks > limits.num_kvcache_blocks) {
-    throw_error(ErrorCode::kInvalidArgument,
-                "The request can never fit in the KV cache: {} prompt tokens and up to {} output "
-                "tokens need {} blocks of {} tokens, but there are {}; lower max_tokens, or raise "
-                "num_kvcache_blocks or kv_cache_memory.",
-                num_prompt_tokens, num_tokens + 1 - num_prompt_tokens, num_blocks,
-                limits.kvcache_block_size, limits.num_kvcache_blocks);
+    throw_error(
+        ErrorCode::kInvalidArgument,
+        "The request can never fit in the KV cache: {} prompt tokens and up to {} output "
+        "tokens need {} blocks of {} tokens, but there are {}; {}raise num_kvcache_blocks or "
+        "kv_cache_memory.",
+        num_prompt_tokens, num_tokens + 1 - num_prompt_tokens, num_blocks,
+        limits.kvcache_block_size, limits.num_kvcache_blocks,
+        max_tokens > 1 ? "lower max_tokens, or " : "");
   }
 }
 

@@ -147,7 +147,7 @@ void TraceWriter::append_step(Clock::time_point begin, Clock::time_point end,
 }
 
 void TraceWriter::finish() {
-  flush();
+  write([this] { flush(); });
   if (std::exchange(finished_, true) || error_ == 0) return;
   throw_error(ErrorCode::kIo, "The trace file {} is incomplete: {}.", path_, std::strerror(error_));
 }

@@ -14,8 +14,8 @@ namespace nanovllm {
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
 // The same with keys in the file's order, up to 512 levels deep; of a key that an object has twice,
-// the last value counts. Whatever comes from outside is
-// parsed by one of the two, for the library recurses when it copies or prints what is nested.
+// the last value counts. Whatever comes from outside is parsed by one of the two, for the library
+// recurses when it copies or prints what is nested.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);
 
 // A name from a file, fit for an error message: UTF-8 without control characters, and not much more

@@ -66,8 +66,8 @@ std::optional<int32_t> wanted_id(const Fields& config, const TokenizerParts& par
   if (config.find(flag) == nullptr) return std::nullopt;
   const auto content = token_content(config, token);
   if (!config.boolean(flag) || !content) return -1;
-  const int32_t id = find_token(parts, *content);
-  if (id < 0)
+  const auto id = id_of(config, parts, token);
+  if (!id)
     config.fail(fmt::format("has a {} '{}' that is not a token", token, printable(*content)));
   return id;
 }

@@ -17,7 +17,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kBlocksInRange = 32;
 // 32 KB of sums, which fit in the L1 cache; a flat row of 150,000 logits has some hundreds in the
 // fullest bin.
-constexpr int kBins = 8192;
+constexpr int kBins = 4096;
 
 }  // namespace
 

@@ -49,8 +49,7 @@ NANOVLLM_INLINE float lowest_that_weighs(const WeightParams& params) {
 }
 
 // exp((x - top) * scale) within 2 ulp where x >= lowest and that is a normal float, else 0. Cephes'
-// polynomial on
-// [-ln2/2, ln2/2], with ln2 in two parts so that the reduction is exact.
+// polynomial on [-ln2/2, ln2/2], with ln2 in two parts so that the reduction is exact.
 NANOVLLM_INLINE Floats weigh(Floats x, const WeightParams& params, float lowest) {
   const Floats distance = (x - params.top) * params.scale;
   // `lowest` is rounded, at large logits by more than what lies between -87 and an overflow.
