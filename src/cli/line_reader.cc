@@ -5,11 +5,9 @@
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <utility>
 
-#include "base/check.h"
 #include "cli/terminal.h"
 
 namespace nanovllm::cli {
@@ -81,9 +79,7 @@ std::optional<std::string> LineReader::read() {
       if (text.ends_with('\r')) text.pop_back();  // of a file from Windows
       return text;
     }
-    if (std::ferror(stdin) != 0) {
-      throw_error(ErrorCode::kIo, "cannot read standard input: {}", std::strerror(errno));
-    }
+    check_standard_input();
     return {};
   }
   const char* typed = nullptr;

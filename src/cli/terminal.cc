@@ -65,6 +65,11 @@ void flush_standard_output() {
   throw_error(ErrorCode::kIo, "cannot write to standard output: {}", std::strerror(errno));
 }
 
+void check_standard_input() {
+  if (std::ferror(stdin) == 0) return;
+  throw_error(ErrorCode::kIo, "cannot read standard input: {}", std::strerror(errno));
+}
+
 InterruptGuard::InterruptGuard(Again again) {
   reset();
   if (again == Again::kMeansNothing) {

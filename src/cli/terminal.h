@@ -29,6 +29,8 @@ void let_writes_fail();
 void end_if_nobody_reads();
 // What was printed so far. Throws Error(kIo).
 void flush_standard_output();
+// Throws Error(kIo) where standard input ended because it can't be read, which streams don't tell.
+void check_standard_input();
 
 // While it lives, Ctrl-C (SIGINT) only asks the work to end cleanly; where the program is to ignore
 // the signal, as shells have it for scripts' background jobs, it does. There is one at a time.

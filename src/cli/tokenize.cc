@@ -2,9 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -37,9 +34,7 @@ struct TokenizeOptions {
 
 std::string read_standard_input() {
   std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-  if (std::ferror(stdin) != 0) {
-    throw_error(ErrorCode::kIo, "cannot read standard input: {}", std::strerror(errno));
-  }
+  check_standard_input();
   return text;
 }
 

@@ -61,8 +61,7 @@ uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& par
 void EngineCore::abort_request(uint64_t request_id) noexcept {
   const auto found = requests_.find(request_id);
   if (found == requests_.end() || found->second->is_finished()) return;
-  end_request(*found->second);
-  mark_changed(*found->second);
+  give_up(*found->second);
 }
 
 void EngineCore::discard_request(uint64_t request_id) noexcept {
@@ -162,12 +161,10 @@ void EngineCore::process(const InFlightStep::Entry& entry, SequenceOutput&& outp
   try {
     receive(entry, std::move(output));
   } catch (const Error& error) {  // its text can't be decoded
-    end_request(request);
-    mark_changed(request);
+    give_up(request);
     request.give_reason(error.what());
   } catch (...) {
-    end_request(request);
-    mark_changed(request);
+    give_up(request);
     throw;
   }
 }
@@ -201,6 +198,11 @@ void EngineCore::release_siblings(Request& request) {
   }
   scheduler_.add(std::move(siblings));
   request.siblings_released = true;
+}
+
+void EngineCore::give_up(Request& request) noexcept {
+  end_request(request);
+  mark_changed(request);
 }
 
 void EngineCore::end_request(Request& request) noexcept {

@@ -91,6 +91,7 @@ class EngineCore {
   void process(const InFlightStep::Entry& entry, SequenceOutput&& output);
   void receive(const InFlightStep::Entry& entry, SequenceOutput&& output);
   void release_siblings(Request& request);
+  void give_up(Request& request) noexcept;
   void end_request(Request& request) noexcept;
   void recover() noexcept;
   void mark_changed(Request& request) noexcept;
