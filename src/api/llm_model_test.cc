@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "api/outputs_testing.h"
 #include "base/testing.h"
 #include "nanovllm/llm.h"
+#include "text/chat_template.h"
 
 namespace nanovllm {
 namespace {
@@ -178,6 +181,46 @@ TEST_F(LlmOnTheDemoModel, PromptLogprobsAreTheSameInChunks) {
       EXPECT_EQ(x[k].logprob, y[k].logprob);
     }
   }
+}
+
+// From text and messages to text; golden.json: see tools/demo_model/golden.py. No margin of its
+// float32 run is below 0.01.
+TEST(LlmModel, WritesWhatTransformersWrites) {
+  const auto golden =
+      nlohmann::ordered_json::parse(std::ifstream(kModel + std::string("/golden.json")));
+  const auto chat_template = ChatTemplate::load(kModel);
+  std::vector<Prompt> prompts;
+  for (const auto& item : golden.at("cases")) {
+    const bool chat = item.contains("messages");
+    prompts.push_back(chat ? chat_template->render(item["messages"], nullptr, true, {})
+                           : item.at("prompt").get<std::string>());
+    EXPECT_EQ(std::get<std::string>(prompts.back()), item.at("prompt"));
+  }
+  EngineConfig config = demo_config();
+  config.dtype = "float32";
+  const auto outputs =
+      LLM(kModel, config)
+          .generate(prompts, {.temperature = 0, .max_tokens = golden.at("max_tokens")});
+  ASSERT_EQ(outputs.size(), 4u);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto& expected = golden["cases"][i]["float32"];
+    EXPECT_EQ(outputs[i].prompt_token_ids, golden["cases"][i]["prompt_token_ids"]);
+    EXPECT_EQ(outputs[i].outputs[0].token_ids, expected["token_ids"]);
+    EXPECT_EQ(outputs[i].outputs[0].text, expected["text"]);
+  }
+}
+
+TEST(LlmModel, TellsWhichEosItWasButForTheTokenizers) {
+  LLM llm(kModel, demo_config());
+  const int32_t im_end = 4098, endoftext = 4096;
+  const auto ended_by = [&](int32_t id) {
+    SamplingParams params = {.temperature = 0, .logit_bias = {{id, 100.0f}}};
+    return llm.generate({"Once upon a time"}, params)[0].outputs[0];
+  };
+  EXPECT_EQ(ended_by(im_end).finish_reason, FinishReason::kStop);
+  EXPECT_EQ(ended_by(im_end).stop_reason, StopReason());
+  EXPECT_EQ(ended_by(endoftext).finish_reason, FinishReason::kStop);
+  EXPECT_EQ(ended_by(endoftext).stop_reason, StopReason(endoftext));
 }
 
 TEST(LlmModel, TheHeadersExampleWorksWordForWord) {

@@ -1,5 +1,6 @@
 #include "nanovllm/llm_engine.h"
 
+#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -39,7 +40,15 @@ std::vector<RequestOutput> LLMEngine::step() {
   return run_step();
 }
 
-std::vector<RequestOutput> LLMEngine::run_step() { return core_->step(); }
+std::vector<RequestOutput> LLMEngine::run_step() {
+  std::vector<RequestOutput> outputs = core_->step();
+#ifndef NDEBUG  // in debug and sanitizer builds
+  if (const std::string wrong = core_->check_integrity(); !wrong.empty()) {
+    check_failed(wrong.c_str(), __FILE__, __LINE__);
+  }
+#endif
+  return outputs;
+}
 
 bool LLMEngine::is_finished() const { return core_->is_finished(); }
 

@@ -20,8 +20,9 @@ nlohmann::json read_json(const std::string& path) {
   return nlohmann::json::parse(std::ifstream(path));
 }
 
-// golden.json: see tools/demo_model/golden.py. Same bounds as in golden_test.cc; bfloat16 is
-// compared where both have read transformers' float32 tokens.
+// golden.json: see tools/demo_model/golden.py. The bounds of golden_test.cc, but for its
+// percentile, which so few tokens do not have; bfloat16 is compared where both have read
+// transformers' float32 tokens.
 TEST(DemoModel, GivesTheTokensOfTransformers) {
   const std::string dir = std::string(NANOVLLM_SOURCE_DIR) + "/models/demo";
   const auto document = read_json(dir + "/golden.json");
