@@ -29,8 +29,8 @@ enum class FinishReason { kNone, kStop, kLength, kAbort };
 const char* to_string(FinishReason reason);
 
 // The stop token or the stop text that ended a completion, or why the engine aborted it (logits
-// that hold NaN, a token that can't be decoded); nothing for EOS, length and abort_request. The
-// first two as in vLLM.
+// that hold NaN, a token that can't be decoded); nothing for length, abort_request and the
+// tokenizer's EOS, while other EOS ids count as stop tokens. As in vLLM, but for the aborts.
 using StopReason = std::variant<std::monostate, int32_t, std::string>;
 
 struct CompletionOutput {

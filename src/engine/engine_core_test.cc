@@ -43,7 +43,7 @@ TEST_P(Engine, StopsAtEosAndKeepsIt) {
   const RequestOutput output = run_one(*engine.core, prompt_of(9), params);
   EXPECT_EQ(output.outputs[0].token_ids, Ids(expected.begin(), expected.begin() + 4));
   EXPECT_EQ(output.outputs[0].finish_reason, FinishReason::kStop);
-  EXPECT_EQ(output.outputs[0].stop_reason, StopReason());
+  EXPECT_EQ(output.outputs[0].stop_reason, StopReason(expected[3]));
 }
 
 TEST_P(Engine, StopsAtAStopTokenEvenWhereEosIsIgnored) {

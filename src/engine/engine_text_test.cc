@@ -242,7 +242,7 @@ TEST(EngineStopStrings, ThatOnlyBeganBelongToTheText) {
   params.stop = {"the end"};
   const auto by_eos = last_of(recite(ids_of("it was the en"), params));
   EXPECT_EQ(by_eos.text, "it was the en");
-  EXPECT_EQ(by_eos.stop_reason, StopReason());
+  EXPECT_EQ(by_eos.stop_reason, StopReason(kEndId));
   params.max_tokens = 9;
   const auto by_length = last_of(recite(ids_of("it was the end"), params));
   EXPECT_EQ(by_length.text, "it was th");

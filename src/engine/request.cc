@@ -149,9 +149,11 @@ void Request::append_token(Completion& completion, const SamplingResult& sampled
 
 bool Request::stops_at(Completion& completion, int32_t token_id) const {
   if (std::ssize(completion.output()) < params_.min_tokens) return false;
-  if (!params_.ignore_eos && contains(context_.eos_token_ids, token_id)) return true;
-  if (!contains(params_.stop_token_ids, token_id)) return false;
-  completion.stop_reason = token_id;
+  const bool is_eos = !params_.ignore_eos && contains(context_.eos_token_ids, token_id);
+  if (!is_eos && !contains(params_.stop_token_ids, token_id)) return false;
+  // As in vLLM, further EOS ids count as stop tokens: they tell which of them it was.
+  const bool is_tokenizers = context_.tokenizer && context_.tokenizer->eos_token_id() == token_id;
+  if (!is_eos || !is_tokenizers) completion.stop_reason = token_id;
   return true;
 }
 
