@@ -1,4 +1,5 @@
-// Times every CPU kernel. Usage: nanovllm_kernels_bench [--benchmark_filter=REGEX]; set
+// Times every CPU kernel; of_read and of_peak are its shares of what the machine reads and
+// multiplies at most. Usage: nanovllm_kernels_bench [--benchmark_filter=REGEX]; set
 // NANOVLLM_CPU_ISA to measure the kernels of a lower instruction set.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
