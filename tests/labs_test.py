@@ -7,22 +7,44 @@ import unittest
 
 BINARY = pathlib.Path(os.environ["NANOVLLM"])
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# What depends on the engine alone, never on the processor: steps, sizes, and the counts of a result line.
+FIXED = re.compile(r'^(step \d+: .*|(?:vocabulary|max_model_len|KV cache|full-length requests) .*)$'
+                   r'|^\{("index":\d+),.*,("num_prompt_tokens":.*)\}$', re.MULTILINE)
 
 
 class Labs(unittest.TestCase):
-    def test_every_lab_runs_and_prints_its_steps(self):
-        pages = sorted((ROOT / "docs" / "labs").glob("[0-9]-*.md"))
-        self.assertEqual(len(pages), 6)
-        for page in pages:
-            text = page.read_text(encoding="utf-8")
-            for script in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
-                script = re.sub(r"build(-cuda)?/nanovllm", str(BINARY), script)
-                result = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
-                self.assertEqual(result.returncode, 0, f"{page.name}: {result.stderr}")
-                # Which steps there are depends on the engine alone, never on the processor: they must be the page's.
-                steps = [line for line in text.splitlines() if re.match(r"step \d+: ", line)]
-                for line in steps:
-                    self.assertIn(line, result.stderr.splitlines(), page.name)
+    def run_lab(self, number):
+        """A lab's page, and what its command prints."""
+        page, = (ROOT / "docs" / "labs").glob(f"{number}-*.md")
+        text = page.read_text(encoding="utf-8")
+        script, = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+        script = re.sub(r"build(-cuda)?/nanovllm", str(BINARY), script)
+        result = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+        self.assertEqual(result.returncode, 0, f"{page.name}: {result.stderr}")
+        return text, result.stderr + result.stdout
+
+    def test_steps_sizes_and_counts_are_those_of_the_pages(self):
+        for number, least in ((1, 5), (2, 10), (3, 13), (4, 5)):
+            page, shown = map(FIXED.findall, self.run_lab(number))
+            self.assertGreaterEqual(len(page), least, number)
+            for line in page:
+                self.assertIn(line, shown, number)
+
+    def test_the_table_of_samplers_is_what_the_page_says(self):
+        page, shown = self.run_lab(5)
+        page = re.findall(r"^\| (\d+)(?: \(all\))? \| (\d+) \| (\d+) \| (.*) \|$", page, re.MULTILINE)
+        shown = [row.split(" ", 3) for row in shown.splitlines()]
+        device = subprocess.run([BINARY, "info", ROOT / "models" / "demo"], capture_output=True, text=True).stdout
+        if "cpu (avx512_bf16" in device:  # as where the page was written; others round differently
+            self.assertEqual([list(row) for row in page], [[*counts, text.strip()] for *counts, text in shown])
+        self.assertEqual([row[0] for row in shown], [row[0] for row in page])
+        texts, tokens = zip(*((int(row[1]), int(row[2])) for row in shown))
+        self.assertEqual(texts[0], 1)
+        self.assertGreater(min(texts[1:]), 40)
+        self.assertEqual(list(tokens), sorted(tokens))
+
+    def test_eager_runs_and_graphs_are_measured(self):
+        self.run_lab(6)
 
 
 if __name__ == "__main__":
