@@ -1,4 +1,5 @@
 """Files, pipes and signals around the real binary."""
+import ctypes
 import json
 import os
 import resource
@@ -10,6 +11,8 @@ import time
 import unittest
 
 from cli_testing import BINARY, MODEL, SMALL, CliTest, lines, run
+
+LIBC = ctypes.CDLL(None)
 
 
 class Streams(CliTest):
@@ -37,19 +40,35 @@ class Streams(CliTest):
             result = subprocess.run([BINARY, *command], stdin=folder, capture_output=True, text=True)
             self.assert_one_sentence(result, "Is a directory")
             self.assertEqual(result.stdout, "")
-        broken = self.path("locked")
-        shutil.copytree(MODEL, broken)
-        (broken / "model.safetensors").chmod(0)
-        other = {}
-        if os.geteuid() == 0:  # root may read everything
-            other = {"user": 65534}
-            os.chmod(self.folder.name, 0o755)
-            broken.chmod(0o755)
-            try:
-                run("--version", **other)
-            except PermissionError:
-                self.skipTest(f"only root may run {BINARY}, and root may read every file")
-        self.assert_one_sentence(run("generate", broken, "-p", "x", **other), "ermission")
+
+    def test_files_and_folders_without_permission_are_told(self):
+        model = self.path("model")
+        shutil.copytree(MODEL, model)
+        for locked, missing in ((model / "model.safetensors",) * 2, (model / "config.json",) * 2, (model, model / "config.json")):
+            mode = locked.stat().st_mode
+            locked.chmod(0)
+            result = self.run_without_rights("generate", model, "-p", "x")
+            self.assert_one_sentence(result, f"{missing}: no permission to read it")
+            locked.chmod(mode)
+        folder = self.path("folder")
+        folder.mkdir(0o500)
+        target = folder / "out.jsonl"
+        result = self.run_without_rights("generate", "/no/model", "-p", "x", "--output", target)
+        self.assert_one_sentence(result, f"cannot write results to {target}: Permission denied")
+        source = self.path("in.jsonl", '{"prompt": "Hi"}\n')
+        source.chmod(0)
+        result = self.run_without_rights("generate", "/no/model", "--input", source)
+        self.assert_one_sentence(result, f"cannot read requests from {source}: Permission denied")
+
+    def run_without_rights(self, *args):
+        """As one whose every file is his own and who may do with them only what their modes say, as root otherwise may not."""
+        binary = self.path("nanovllm")
+        if not binary.exists():  # the build folder may be another's
+            shutil.copy(BINARY, binary)
+        def drop():
+            for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+                LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP; fails for those who have none to drop
+        return subprocess.run([binary, *map(str, args)], capture_output=True, text=True, timeout=300, preexec_fn=drop)
 
     def test_outputs_that_cannot_be_written_are_told(self):
         self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/nonexistent/out", *SMALL), "/nonexistent/out")
