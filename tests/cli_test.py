@@ -4,9 +4,10 @@ import os
 import pathlib
 import shutil
 import struct
+import subprocess
 import unittest
 
-from cli_testing import MODEL, SMALL, CliTest, lines, run
+from cli_testing import BINARY, MODEL, SMALL, CliTest, lines, run
 
 
 class CommandLine(CliTest):
@@ -108,6 +109,22 @@ class Generate(CliTest):
 
     def test_quiet_says_nothing_on_stderr(self):
         self.assertEqual(run("generate", MODEL, "-q", "-p", "Hello", *SMALL).stderr, "")
+
+    def test_progress_counts_the_requests_of_a_file(self):
+        line = '{"prompt": "Hi"}'
+        speeds = r"\[\d\d:\d\d, prefill \d+ tok/s, decode \d+ tok/s\]\n$"
+        padding = " " * 100000  # more than is read at once
+        for text, total in ((line, 1), (f"{line}\n\n \t\r\n{line}\r\n\n", 2), (f"{padding}{line}{padding}\n{padding}\n  {line}", 2),
+                            (f"{line}\nbad\n{line}\n", 3)):
+            source = self.path("in.jsonl", text)
+            result = run("generate", MODEL, "--input", source, *SMALL)
+            self.assertRegex(result.stderr, rf"(?m)^Generating {total}/{total} {speeds}")
+            self.assertRegex(run("generate", MODEL, "--input", "-", *SMALL, stdin=text).stderr, rf"(?m)^Generating {total} done {speeds}")
+        with open(source, "rb") as requests:  # from where it stands, and without moving it
+            os.lseek(requests.fileno(), len(line) + 1, os.SEEK_SET)
+            result = subprocess.run([BINARY, "generate", MODEL, "--input", "-", *SMALL], stdin=requests, capture_output=True, text=True)
+        self.assertIn("Generating 2/2 ", result.stderr)
+        self.assertEqual(len(lines(result.stdout)), 2)
 
     def test_json_lines_carry_the_documented_fields(self):
         source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"logprobs": 2, "prompt_logprobs": 1}}\n'

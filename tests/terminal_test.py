@@ -1,4 +1,4 @@
-"""What a person at a terminal sees: a conversation and colours, driven through a pseudo-terminal."""
+"""What a person at a terminal sees: a conversation, progress and colours, driven through a pseudo-terminal."""
 import fcntl
 import os
 import pty
@@ -184,6 +184,69 @@ class Chat(unittest.TestCase):
         self.begin_answer(terminal)
         terminal.process.send_signal(signal.SIGTERM)
         self.assertEqual(terminal.end(), -signal.SIGTERM)
+
+
+class Work(unittest.TestCase):
+    BAR = r"\r\x1b\[K{} (█*░*) (\d+)/{} \[\d\d:\d\d, prefill \d+ tok/s, decode \d+ tok/s\]"
+
+    def start(self, *args):
+        terminal = Terminal(*args)
+        self.addCleanup(terminal.close)
+        return terminal
+
+    def expect_bar(self, terminal, label, total):
+        """A bar of which the share that is done is filled; returns how many are."""
+        bar, done = terminal.expect(self.BAR.format(label, total)).groups()
+        self.assertEqual(len(bar), 20)
+        self.assertEqual(bar.count("█"), int(done) * 20 // total)
+        return int(done)
+
+    def file_of_requests(self, count):
+        file = tempfile.NamedTemporaryFile("w", suffix=".jsonl")
+        self.addCleanup(file.close)
+        file.write('{"prompt": "Once upon a time"}\n' * count)
+        file.flush()
+        return file.name
+
+    def test_a_file_of_requests_has_a_bar_that_is_redrawn_in_place(self):
+        args = ["generate", MODEL, "--output", "/dev/null", "--ignore-eos", "--input"]
+        terminal = self.start(*args, self.file_of_requests(400), "--max-num-seqs", "2", "--max-tokens", "100")
+        done = [self.expect_bar(terminal, "Generating", 400)]
+        while done[-1] < 20:
+            done.append(self.expect_bar(terminal, "Generating", 400))
+        self.assertEqual(done, sorted(done))
+        self.assertNotIn("\n", terminal.seen[:terminal.at])
+        terminal.type("\x03")
+        self.assertEqual(terminal.end(), 130)
+        terminal = self.start(*args, self.file_of_requests(3), "--max-tokens", "2")
+        self.assertEqual(terminal.end(), 0)
+        while self.expect_bar(terminal, "Generating", 3) < 3:
+            pass
+        self.assertEqual(terminal.seen[terminal.at:], "\r\n")
+
+    def test_benchmarks_have_a_bar(self):
+        for command, label, total in ((["throughput", "--num-prompts", "64"], "Benchmark", 64), (["latency", "--batch-size", "8"], "Warming up", 8)):
+            terminal = self.start("bench", *command, MODEL, "--input-len", "8", "--output-len", "2000")
+            for _ in range(2):
+                self.expect_bar(terminal, label, total)
+            terminal.type("\x03")
+            self.assertEqual(terminal.end(), 130)
+
+    def test_the_text_of_a_single_prompt_appears_as_it_comes(self):
+        args = ["generate", MODEL, "-p", "Once upon a time", "--temperature", "0", "--ignore-eos", "--max-tokens"]
+        terminal = self.start(*args, "1900")
+        terminal.expect("\x1b\\[1mOnce upon a time\x1b\\[0m[^\x1b]* [a-z]+ [a-z]+ ")
+        terminal.type("\x03")
+        self.assertEqual(terminal.end(), 130)
+        self.assertIn("0 done, 1 cut short", terminal.seen)
+        terminal = self.start(*args, "20")
+        self.assertEqual(terminal.end(), 0)
+        plain = re.sub(r"\x1b\[\dm", "", terminal.seen)
+        self.assertNotIn("\x1b", plain)  # no bar between the words
+        piped = subprocess.run([BINARY, *args, "20", "-q"], capture_output=True, text=True)
+        text, remark = plain.replace("\r\n", "\n").rsplit("nanovllm:", 1)
+        self.assertEqual(text.rstrip("\n"), piped.stdout.rstrip("\n"))
+        self.assertIn("cut off", remark)
 
 
 class Colours(unittest.TestCase):

@@ -66,7 +66,7 @@ class RequestSource {
         throw_error(ErrorCode::kInvalidArgument, "the line is longer than {} MiB",
                     InputLines::kMaxLineBytes >> 20);
       }
-      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+      if (line.find_first_not_of(InputLines::kBlanks) == std::string::npos) continue;
       ++index_;
       return parse_request_line(line, defaults_);
     }
@@ -80,8 +80,8 @@ class RequestSource {
     return lines_ ? fmt::format("{}:{}", options_.input, line_number_)
                   : fmt::format("prompt {}", index_ + 1);
   }
-  int64_t total() const {  // 0 = unknown
-    return lines_ ? 0 : static_cast<int64_t>(options_.prompts.size());
+  int64_t total() const {  // 0 = unknown; to be called before next()
+    return lines_ ? lines_->count() : static_cast<int64_t>(options_.prompts.size());
   }
 
  private:
@@ -142,7 +142,8 @@ class Generation {
         json_(options.json || !options.input.empty() || !options.output.empty()),
         streaming_(!json_ && source_.total() == 1 && defaults_.n == 1 && !defaults_.logprobs &&
                    !defaults_.prompt_logprobs && is_terminal(sink_.stream())),
-        progress_("Generating", source_.total(), !options.quiet && !streaming_) {
+        progress_("Generating", options.quiet ? 0 : source_.total(),
+                  !options.quiet && !streaming_) {
     defaults_.output_kind = streaming_ ? RequestOutputKind::kDelta : RequestOutputKind::kFinalOnly;
   }
 

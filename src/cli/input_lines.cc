@@ -53,6 +53,27 @@ InputLines::Next InputLines::next(std::string& line, bool wait) {
   }
 }
 
+int64_t InputLines::count() const {
+  struct stat status = {};
+  if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) return 0;
+  std::string buffer(kReadBytes, '\0');
+  int64_t num_lines = 0;
+  bool in_line = false;  // else before the first character of one that counts
+  off_t at = ::lseek(file_, 0, SEEK_CUR);
+  ssize_t size = 0;
+  while ((size = ::pread(file_, buffer.data(), buffer.size(), at)) > 0) {
+    const std::string_view block(buffer.data(), static_cast<size_t>(size));
+    size_t i = 0;
+    while ((i = in_line ? block.find('\n', i) : block.find_first_not_of(kBlanks, i)) !=
+           block.npos) {
+      num_lines += in_line ? 0 : 1;
+      in_line = !in_line;
+    }
+    at += size;
+  }
+  return num_lines;
+}
+
 InputLines::Next InputLines::whole(const std::string& line) {
   const bool dropped = std::exchange(too_long_, false);
   return dropped || line.size() > kMaxLineBytes ? Next::kTooLong : Next::kLine;

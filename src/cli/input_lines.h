@@ -1,7 +1,9 @@
 // The lines of a file, a pipe or standard input, without waiting for those that are not there yet.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace nanovllm::cli {
 
@@ -17,6 +19,9 @@ class InputLines {
   // More than any request needs, and less than memory has.
   static constexpr size_t kMaxLineBytes = size_t{64} << 20;
 
+  // Lines of nothing else are no requests.
+  static constexpr std::string_view kBlanks = " \t\r\n";
+
   // "-" is standard input. Throws Error(kIo) when the file can't be opened or is a folder.
   explicit InputLines(std::string path);
   ~InputLines();
@@ -26,6 +31,10 @@ class InputLines {
   // Takes the next line, without its newline. Where there is none yet it waits for a moment if
   // `wait`, not so long that Ctrl-C would go unnoticed. Throws Error(kIo) when reading fails.
   Next next(std::string& line, bool wait);
+
+  // How many lines with more than blanks next() will find in a file; 0 for what is not a file. To
+  // be called before next(), and changes nothing.
+  int64_t count() const;
 
  private:
   bool is_readable(bool wait) const;
