@@ -5,6 +5,7 @@ import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import tempfile
 import termios
@@ -23,8 +24,9 @@ TEMPLATE = """{%- if messages[-1].content == 'show' %}{{ raise_exception((messag
 class Terminal:
     """A program on a pseudo-terminal."""
 
-    def __init__(self, *args, **environment):
+    def __init__(self, *args, columns=80, **environment):
         self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
         self.slave = slave
         self.seen = ""  # all that was printed
         self.at = 0  # what was expected so far ends here
@@ -189,16 +191,17 @@ class Chat(unittest.TestCase):
 class Work(unittest.TestCase):
     BAR = r"\r\x1b\[K{} (█*░*) (\d+)/{} \[\d\d:\d\d, prefill \d+ tok/s, decode \d+ tok/s\]"
 
-    def start(self, *args):
-        terminal = Terminal(*args)
+    def start(self, *args, **kwargs):
+        terminal = Terminal(*args, **kwargs)
         self.addCleanup(terminal.close)
         return terminal
 
-    def expect_bar(self, terminal, label, total):
-        """A bar of which the share that is done is filled; returns how many are."""
-        bar, done = terminal.expect(self.BAR.format(label, total)).groups()
-        self.assertEqual(len(bar), 20)
-        self.assertEqual(bar.count("█"), int(done) * 20 // total)
+    def expect_bar(self, terminal, label, total, columns=80):
+        """A bar of which the share that is done is filled, on one line; returns how many are."""
+        line = terminal.expect(self.BAR.format(label, total))
+        bar, done = line.groups()
+        self.assertEqual(len(bar), min(20, columns - (len(line.group(0)) - len("\r\x1b[K") - len(bar)) - 1))
+        self.assertEqual(bar.count("█"), int(done) * len(bar) // total)
         return int(done)
 
     def file_of_requests(self, count):
@@ -210,10 +213,10 @@ class Work(unittest.TestCase):
 
     def test_a_file_of_requests_has_a_bar_that_is_redrawn_in_place(self):
         args = ["generate", MODEL, "--output", "/dev/null", "--ignore-eos", "--input"]
-        terminal = self.start(*args, self.file_of_requests(400), "--max-num-seqs", "2", "--max-tokens", "100")
-        done = [self.expect_bar(terminal, "Generating", 400)]
+        terminal = self.start(*args, self.file_of_requests(400), "--max-num-seqs", "2", "--max-tokens", "100", columns=100)
+        done = [self.expect_bar(terminal, "Generating", 400, columns=100)]
         while done[-1] < 20:
-            done.append(self.expect_bar(terminal, "Generating", 400))
+            done.append(self.expect_bar(terminal, "Generating", 400, columns=100))
         self.assertEqual(done, sorted(done))
         self.assertNotIn("\n", terminal.seen[:terminal.at])
         terminal.type("\x03")

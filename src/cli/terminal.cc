@@ -1,6 +1,7 @@
 #include "cli/terminal.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +29,12 @@ void count(int) { interruptions = 1; }
 
 bool use_color(std::FILE* stream) {
   return is_terminal(stream) && std::getenv("NO_COLOR") == nullptr;
+}
+
+int columns(std::FILE* terminal) {
+  winsize size = {};
+  const bool known = ioctl(fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
 }
 
 std::string styled(std::FILE* stream, std::string_view text, int code) {
@@ -133,22 +140,21 @@ void Progress::draw() {
 }
 
 std::string Progress::text() const {
-  constexpr int kWidth = 20;  // characters
+  constexpr int kMaxWidth = 20;  // characters of the bar
   const auto seconds =
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start_).count();
+  const std::string speeds = fmt::format("[{:02}:{:02}, prefill {:.0f} tok/s, decode {:.0f} tok/s]",
+                                         seconds / 60, seconds % 60, prefill_speed_, decode_speed_);
+  if (total_ == 0) return fmt::format("{} {} done {}", label_, done_, speeds);
+  const std::string count = fmt::format("{}/{} {}", done_, total_, speeds);
+  if (!in_place_) return fmt::format("{} {}", label_, count);
+  // What wraps can't be redrawn in place; the two spaces and a cursor need room too.
+  const int others = static_cast<int>(label_.size() + count.size()) + 3;
+  const int width = std::clamp(columns(stderr) - others, 0, kMaxWidth);
+  const int64_t filled = done_ * width / total_;
   std::string bar;
-  if (total_ > 0) {
-    const auto filled = static_cast<int>(std::min<int64_t>(kWidth, done_ * kWidth / total_));
-    if (in_place_) {
-      for (int i = 0; i < kWidth; ++i) bar += i < filled ? "█" : "░";
-      bar += ' ';
-    }
-    bar += fmt::format("{}/{}", done_, total_);
-  } else {
-    bar = fmt::format("{} done", done_);
-  }
-  return fmt::format("{} {} [{:02}:{:02}, prefill {:.0f} tok/s, decode {:.0f} tok/s]", label_, bar,
-                     seconds / 60, seconds % 60, prefill_speed_, decode_speed_);
+  for (int i = 0; i < width; ++i) bar += i < filled ? "█" : "░";
+  return fmt::format("{} {} {}", label_, bar, count);
 }
 
 }  // namespace nanovllm::cli

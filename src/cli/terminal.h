@@ -58,8 +58,8 @@ inline constexpr int kExitUsage = 2;          // the command line asks for what 
 inline constexpr int kExitSomeFailed = 3;     // some requests were refused or aborted by the engine
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C; what was done so far was written
 
-// "Generating 3/6 [00:12, prefill 1234 tok/s, decode 567 tok/s]" on stderr: redrawn in place on a
-// terminal, a plain line every few seconds elsewhere.
+// "Generating 3/6 [00:12, prefill 1234 tok/s, decode 567 tok/s]" on stderr: with a bar, redrawn in
+// place on a terminal, a plain line every few seconds elsewhere.
 class Progress {
  public:
   Progress(std::string label, int64_t total, bool enabled);
