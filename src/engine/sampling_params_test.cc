@@ -1,5 +1,6 @@
 #include "nanovllm/sampling_params.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -15,6 +16,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr int kIntMax = std::numeric_limits<int>::max();
 
 template <typename T>
 std::string refusal(const std::function<void(T&)>& change) {
@@ -36,9 +38,12 @@ TEST(SamplingParamsValidate, RefusesWithVllmsSentence) {
   const std::pair<Change, const char*> cases[] = {
       {[](P& p) { p.n = 0; }, "n must be at least 1, got 0."},
       {[](P& p) { p.n = 16385; }, "n must be at most 16384, got 16385."},
+      {[](P& p) { p.presence_penalty = -2.5; }, "presence_penalty must be in [-2, 2], got -2.5."},
       {[](P& p) { p.presence_penalty = 2.5; }, "presence_penalty must be in [-2, 2], got 2.5."},
       {[](P& p) { p.presence_penalty = kNaN; }, "presence_penalty must be in [-2, 2], got nan."},
       {[](P& p) { p.frequency_penalty = -3; }, "frequency_penalty must be in [-2, 2], got -3.0."},
+      {[](P& p) { p.frequency_penalty = 3; }, "frequency_penalty must be in [-2, 2], got 3.0."},
+      {[](P& p) { p.frequency_penalty = kNaN; }, "frequency_penalty must be in [-2, 2], got nan."},
       {[](P& p) { p.repetition_penalty = 0; },
        "repetition_penalty must be greater than zero, got 0.0."},
       {[](P& p) { p.repetition_penalty = kInfinity; },
@@ -52,9 +57,11 @@ TEST(SamplingParamsValidate, RefusesWithVllmsSentence) {
       {[](P& p) { p.temperature = 2.1; }, "temperature must be in [0, 2], got 2.1."},
       {[](P& p) { p.top_p = 0; }, "top_p must be in (0, 1], got 0.0."},
       {[](P& p) { p.top_p = 1.5; }, "top_p must be in (0, 1], got 1.5."},
+      {[](P& p) { p.top_p = kNaN; }, "top_p must be in (0, 1], got nan."},
       {[](P& p) { p.top_k = -2; }, "top_k must be 0 (disable), or at least 1, got -2."},
       {[](P& p) { p.min_p = -0.1; }, "min_p must be in [0, 1], got -0.1."},
       {[](P& p) { p.min_p = 1.1; }, "min_p must be in [0, 1], got 1.1."},
+      {[](P& p) { p.min_p = kNaN; }, "min_p must be in [0, 1], got nan."},
       {[](P& p) { p.max_tokens = 0; }, "max_tokens must be at least 1, got 0."},
       {[](P& p) { p.min_tokens = -1; }, "min_tokens must be greater than or equal to 0, got -1."},
       {[](P& p) { p.min_tokens = 65; },
@@ -81,20 +88,27 @@ TEST(SamplingParamsValidate, RefusesWithVllmsSentence) {
 TEST(SamplingParamsValidate, AcceptsTheEndsOfEveryRange) {
   const Change cases[] = {
       [](P&) {},
+      [](P& p) { p.n = 1; },
       [](P& p) { p.n = 16384; },
-      [](P& p) { p.presence_penalty = -2, p.frequency_penalty = 2; },
+      [](P& p) { p.presence_penalty = p.frequency_penalty = -2; },
+      [](P& p) { p.presence_penalty = p.frequency_penalty = 2; },
       [](P& p) { p.repetition_penalty = std::numeric_limits<float>::min(); },
       [](P& p) { p.repetition_penalty = std::numeric_limits<float>::max(); },
       [](P& p) { p.temperature = 0; },
       [](P& p) { p.temperature = 2; },
       [](P& p) { p.temperature = 1e-300, p.n = 2; },
       [](P& p) { p.top_p = 1e-6; },
+      [](P& p) { p.top_p = 1; },
       [](P& p) { p.top_p = p.min_p = p.temperature = 1e-300; },  // one token, all, as 0.01
       [](P& p) { p.top_k = -1; },
+      [](P& p) { p.top_k = kIntMax; },
+      [](P& p) { p.min_p = 0; },
       [](P& p) { p.min_p = 1; },
-      [](P& p) { p.max_tokens = 1, p.min_tokens = 1; },
-      [](P& p) { p.logprobs = 0, p.prompt_logprobs = 20; },
-      [](P& p) { p.logprobs = -1; },
+      [](P& p) { p.max_tokens = 1, p.min_tokens = 0; },
+      [](P& p) { p.max_tokens = p.min_tokens = 1; },
+      [](P& p) { p.max_tokens = p.min_tokens = kIntMax; },
+      [](P& p) { p.logprobs = p.prompt_logprobs = -1; },
+      [](P& p) { p.logprobs = p.prompt_logprobs = 20; },
       [](P& p) {
         p.logit_bias = {{3, 1e9f}};
       },
@@ -123,12 +137,36 @@ TEST(SamplingParamsTemperature, IsGreedyAtZeroOnlyAndAtLeastAHundredthElse) {
 using C = EngineConfig;
 using ConfigChange = std::function<void(C&)>;
 
+struct Range {
+  int C::*field;
+  const char* name;
+  int low, high;
+};
+
+TEST(EngineConfigValidate, TakesEveryIntegerUpToBothEndsOfItsRange) {
+  const Range ranges[] = {
+      {&C::max_num_batched_tokens, "max_num_batched_tokens", 1, 1 << 20},
+      {&C::max_num_seqs, "max_num_seqs", 1, 1 << 16},
+      {&C::max_model_len, "max_model_len", 2, 1 << 24},
+      {&C::num_kvcache_blocks, "num_kvcache_blocks (-1 for as many as fit)", 1, 1 << 24},
+      {&C::kvcache_block_size, "kvcache_block_size", 16, 4096},
+      {&C::tensor_parallel_size, "tensor_parallel_size", 1, 8},
+      {&C::num_threads, "num_threads (0 for as many as allowed)", 0, 1024},
+  };
+  for (const Range& range : ranges) {
+    const auto refusal_of = [&](int value) {
+      return refusal<C>([&](C& c) { c.*range.field = value; });
+    };
+    for (const int end : {range.low, range.high}) EXPECT_EQ(refusal_of(end), "") << range.name;
+    for (const int beyond : {range.low - 1, range.high + 1}) {
+      EXPECT_EQ(refusal_of(beyond), fmt::format("{} must be between {} and {}, got {}.", range.name,
+                                                range.low, range.high, beyond));
+    }
+  }
+}
+
 TEST(EngineConfigValidate, NamesTheFieldThatIsOutOfRange) {
   const std::pair<ConfigChange, const char*> cases[] = {
-      {[](C& c) { c.max_num_batched_tokens = 0; },
-       "max_num_batched_tokens must be between 1 and 1048576, got 0."},
-      {[](C& c) { c.max_num_seqs = 0; }, "max_num_seqs must be between 1 and 65536, got 0."},
-      {[](C& c) { c.max_model_len = 1; }, "max_model_len must be between 2 and 16777216, got 1."},
       {[](C& c) { c.gpu_memory_utilization = 0; },
        "gpu_memory_utilization must be in (0, 1], got 0."},
       {[](C& c) { c.gpu_memory_utilization = 1.5; },
@@ -136,30 +174,28 @@ TEST(EngineConfigValidate, NamesTheFieldThatIsOutOfRange) {
       {[](C& c) { c.gpu_memory_utilization = kNaN; },
        "gpu_memory_utilization must be in (0, 1], got nan."},
       {[](C& c) { c.kv_cache_memory = 0; }, "kv_cache_memory must be at least 1 byte, got 0."},
-      {[](C& c) { c.num_kvcache_blocks = 0; },
-       "num_kvcache_blocks (-1 for as many as fit) must be between 1 and 16777216, got 0."},
-      {[](C& c) { c.kvcache_block_size = 8; },
-       "kvcache_block_size must be between 16 and 4096, got 8."},
+      {[](C& c) { c.num_kvcache_blocks = -2; },
+       "num_kvcache_blocks (-1 for as many as fit) must be between 1 and 16777216, got -2."},
       {[](C& c) { c.kvcache_block_size = 24; },
        "kvcache_block_size must be a multiple of 16, got 24."},
-      {[](C& c) { c.tensor_parallel_size = 9; },
-       "tensor_parallel_size must be between 1 and 8, got 9."},
       {[](C& c) { c.device = "tpu"; }, "device must be one of auto, cpu, cuda, got \"tpu\"."},
       {[](C& c) { c.dtype = "int8"; },
        "dtype must be one of auto, bfloat16, float32, got \"int8\"."},
-      {[](C& c) { c.num_threads = -1; },
-       "num_threads (0 for as many as allowed) must be between 0 and 1024, got -1."},
   };
   for (const auto& [change, sentence] : cases) EXPECT_EQ(refusal<C>(change), sentence);
 }
 
-TEST(EngineConfigValidate, AcceptsTheEndsOfEveryRange) {
+TEST(EngineConfigValidate, AcceptsEveryChoiceAndTheEndsOfOtherRanges) {
   const ConfigChange cases[] = {
       [](C&) {},
-      [](C& c) { c.max_num_batched_tokens = c.max_num_seqs = 1, c.max_model_len = 2; },
-      [](C& c) { c.gpu_memory_utilization = 1, c.kv_cache_memory = 1; },
-      [](C& c) { c.num_kvcache_blocks = 1, c.kvcache_block_size = 16; },
-      [](C& c) { c.tensor_parallel_size = 8, c.device = "cuda", c.dtype = "float32"; },
+      [](C& c) { c.gpu_memory_utilization = 1e-6, c.kv_cache_memory = 1; },
+      [](C& c) {
+        c.gpu_memory_utilization = 1, c.kv_cache_memory = std::numeric_limits<int64_t>::max();
+      },
+      [](C& c) { c.device = "auto", c.dtype = "auto"; },
+      [](C& c) { c.device = "cpu", c.dtype = "bfloat16"; },
+      [](C& c) { c.device = "cuda", c.dtype = "float32"; },
+      [](C& c) { c.num_kvcache_blocks = -1; },
   };
   for (const ConfigChange& change : cases) EXPECT_EQ(refusal<C>(change), "");
 }
