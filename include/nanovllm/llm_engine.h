@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nanovllm/config.h"
+#include "nanovllm/engine_info.h"
 #include "nanovllm/error.h"
 #include "nanovllm/outputs.h"
 #include "nanovllm/sampling_params.h"
@@ -39,22 +40,6 @@ struct ScheduledRequest {
   int num_cached_tokens = 0;    // prompt tokens that came from the prefix cache
   bool sampled = false;         // whether the step drew its next token
   bool decode = false;          // whether what it computed was the token drawn last, not a prompt
-};
-
-// Facts about a loaded engine, as `nanovllm info` shows them.
-struct EngineInfo {
-  std::string architecture;
-  std::string device;  // e.g. "cpu (avx512_bf16, 2 threads)"
-  std::string dtype;
-  int64_t num_parameters = 0;
-  int64_t weight_bytes = 0;
-  int64_t kv_bytes_per_token = 0;
-  int64_t kv_cache_bytes = 0;
-  int num_kvcache_blocks = 0;
-  int kvcache_block_size = 0;
-  int max_model_len = 0;
-  int vocab_size = 0;
-  double load_seconds = 0;
 };
 
 class EngineCore;

@@ -11,7 +11,7 @@
 #include "io/weight_store.h"
 #include "models/model.h"
 #include "nanovllm/config.h"
-#include "nanovllm/llm_engine.h"
+#include "nanovllm/engine_info.h"
 #include "ops/communicator.h"
 #include "runner/decode_graphs.h"
 #include "runner/runner.h"

@@ -7,7 +7,7 @@
 
 #include "io/model_config.h"
 #include "nanovllm/config.h"
-#include "nanovllm/llm_engine.h"
+#include "nanovllm/engine_info.h"
 #include "ops/communicator.h"
 #include "runner/runner.h"
 

@@ -11,6 +11,7 @@
 
 #include "backend/registry.h"
 #include "models/testing.h"
+#include "nanovllm/error.h"
 #include "runner/parallel_runner.h"
 
 namespace nanovllm {

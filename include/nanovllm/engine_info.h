@@ -1,0 +1,25 @@
+// What `nanovllm info` shows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace nanovllm {
+
+// Facts about a loaded engine.
+struct EngineInfo {
+  std::string architecture;
+  std::string device;  // e.g. "cpu (avx512_bf16, 2 threads)"
+  std::string dtype;
+  int64_t num_parameters = 0;
+  int64_t weight_bytes = 0;
+  int64_t kv_bytes_per_token = 0;
+  int64_t kv_cache_bytes = 0;
+  int num_kvcache_blocks = 0;
+  int kvcache_block_size = 0;
+  int max_model_len = 0;
+  int vocab_size = 0;
+  double load_seconds = 0;
+};
+
+}  // namespace nanovllm
