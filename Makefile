@@ -60,7 +60,7 @@ asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 tsan: ## the tests under ThreadSanitizer
 	@scripts/sanitize.sh tsan
 
-fuzz: ## fuzz all that comes from outside, FUZZ_SECONDS=30 for each target
+fuzz: ## fuzz what reads model files, texts, templates and requests, FUZZ_SECONDS=30 for each target
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
 
 check: lint test asan tsan ## everything CI checks

@@ -4,8 +4,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/testing.h"
+#include "text/utf8.h"
 
 namespace nanovllm {
 namespace {
@@ -125,6 +130,106 @@ TEST(RequestLine, IsRefusedInOneShortSentence) {
             "\"sampling_params\"");
   EXPECT_LT(refusal(R"({"prompt": )" + std::string(5000, '1') + "}").size(), 300u);
   EXPECT_NE(refusal("not json"), "");
+}
+
+constexpr const char* kEveryParameter = R"({"prompt": "Grüße 👋", "sampling_params": {"n": 2,
+    "temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "presence_penalty": -0.5,
+    "frequency_penalty": 0.5, "repetition_penalty": 1.1, "logit_bias": {"7": -1.5, "11": 100},
+    "seed": 42, "max_tokens": 128, "min_tokens": 3, "ignore_eos": true, "stop": ["\n\n", "é"],
+    "stop_token_ids": [2, 5], "include_stop_str_in_output": true, "skip_special_tokens": false,
+    "logprobs": 5, "prompt_logprobs": 0}})";
+
+void damage_bytes(std::string& line, std::mt19937& random) {
+  static constexpr char kAlphabet[] = "{}[]\",:0123456789-.eE\\nutrfals\xff\x80";  // and a zero
+  for (uint32_t edits = 1 + random() % 3; edits > 0 && !line.empty(); --edits) {
+    const size_t at = random() % line.size();
+    switch (random() % 4) {
+      case 0:
+        line[at] = kAlphabet[random() % sizeof(kAlphabet)];
+        break;
+      case 1:
+        line[at] = static_cast<char>(random());
+        break;
+      case 2:
+        line.erase(at, 1 + random() % 10);
+        break;
+      default:
+        line.insert(at, line.substr(random() % line.size(), random() % 40));
+        break;
+    }
+  }
+}
+
+// Gives one parameter, or a part of it, another's value or one of another kind.
+std::string with_changed_value(std::mt19937& random) {
+  static const char* const kValues[] = {"null",
+                                        "true",
+                                        "0",
+                                        "-1",
+                                        "1e-300",
+                                        "1e300",
+                                        "2147483648",
+                                        "18446744073709551615",
+                                        "-9223372036854775808",
+                                        R"("")",
+                                        R"("\u0000\n")",
+                                        R"("😀")",
+                                        "[]",
+                                        "[3]",
+                                        R"(["a", "b"])",
+                                        R"(["a", 1])",
+                                        "{}",
+                                        R"({"3": 1})",
+                                        R"({"-3": null})",
+                                        R"({"03": 1e300})",
+                                        R"({"é": 1})"};
+  nlohmann::json request = nlohmann::json::parse(kEveryParameter);
+  nlohmann::json* value = &request["sampling_params"];
+  do {
+    auto child = value->begin();
+    std::advance(child, static_cast<ptrdiff_t>(random() % value->size()));
+    value = &*child;
+  } while (value->is_structured() && random() % 2 == 0);
+  *value = nlohmann::json::parse(kValues[random() % std::size(kValues)]);
+  return request.dump();
+}
+
+// Whether the line is a request, be its parameters in range or not; if it is none, or they are not,
+// one line of UTF-8 must say so.
+bool is_request(const std::string& line) {
+  bool is_parsed = false;
+  try {
+    const RequestLine request = parse_request_line(line, {});
+    is_parsed = true;
+    request.params.validate();
+  } catch (const Error& error) {
+    const std::string sentence = error.what();
+    EXPECT_TRUE(error.code() == ErrorCode::kInvalidArgument ||
+                (error.code() == ErrorCode::kCorruptData && !is_parsed));
+    EXPECT_FALSE(sentence.empty());
+    EXPECT_LT(sentence.size(), 400u) << sentence;
+    EXPECT_EQ(sentence.find('\n'), std::string::npos) << sentence;
+    EXPECT_EQ(text::find_invalid_utf8(sentence), sentence.size()) << sentence;
+  } catch (const std::exception& other) {
+    ADD_FAILURE() << "not an Error: " << other.what();
+  }
+  return is_parsed;
+}
+
+TEST(RequestLine, MutatedLinesAreParsedOrRefusedInOneSentence) {
+  ASSERT_TRUE(is_request(kEveryParameter));
+  // Under AddressSanitizer each exception takes half a millisecond.
+  constexpr int kRounds = test::full_or_reduced(20'000, 4'000);
+  std::mt19937 random(31);
+  int parsed = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    std::string line = round % 2 == 0 ? kEveryParameter : with_changed_value(random);
+    if (round % 4 != 1) damage_bytes(line, random);
+    parsed += is_request(line);
+    ASSERT_FALSE(HasFailure()) << line;
+  }
+  EXPECT_GT(parsed, kRounds / 20);
+  EXPECT_LT(parsed, kRounds - kRounds / 10);
 }
 
 }  // namespace

@@ -1,0 +1,66 @@
+// Any bytes as a config.json, and behind the first zero byte as a generation_config.json: refused,
+// or sizes within the bounds that the models count on.
+#include "io/model_config.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "fuzzing.h"
+
+namespace nanovllm {
+namespace {
+
+// A folder that is gone when the run ends.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "nanovllm-fuzz-XXXXXX").string();
+    fuzzing::require(mkdtemp(name.data()) != nullptr, "a folder can be made");
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  const std::string& path() const { return path_; }
+  void write(const char* name, std::string_view content) const {
+    std::ofstream(path_ + "/" + name, std::ios::binary) << content;
+  }
+
+ private:
+  std::string path_;
+};
+
+void check(const ModelConfig& config) {
+  using fuzzing::require;
+  for (const int size : {config.vocab_size, config.hidden_size, config.intermediate_size,
+                         config.num_attention_heads, config.num_key_value_heads, config.head_dim}) {
+    require(size >= 0 && size <= 1 << 28, "no product of two sizes overflows");
+  }
+  require(config.num_hidden_layers >= 0 && config.num_hidden_layers <= 10'000,
+          "layers are bounded");
+  require(config.sliding_layers.empty() ||
+              config.sliding_layers.size() == static_cast<size_t>(config.num_hidden_layers),
+          "every layer has a window or none");
+  require(config.max_context_length() >= config.max_position_embeddings, "scaling only stretches");
+  for (const int32_t id : config.eos_token_ids) require(id >= 0, "token ids are not negative");
+}
+
+}  // namespace
+}  // namespace nanovllm
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace nanovllm;
+  static const Folder kFolder;
+  const std::string_view input = fuzzing::as_text(data, size);
+  const std::string_view config = input.substr(0, input.find('\0'));
+  kFolder.write("config.json", config);
+  kFolder.write("generation_config.json",
+                config.size() == input.size() ? "{}" : input.substr(config.size() + 1));
+  fuzzing::run_or_refuse([&] { check(ModelConfig::load(kFolder.path())); });
+  return 0;
+}
