@@ -15,6 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
+constexpr size_t kMaxEosTokens = 1024;
 // Bounds far beyond any model, close enough that no product of two sizes overflows 64 bits.
 constexpr int64_t kMaxSize = 1 << 28;
 constexpr int64_t kMaxLayers = 10'000;
@@ -151,6 +152,9 @@ void add_token_ids(const JsonFields& fields, const char* key, std::vector<int32_
     if (token >= 0 && std::find(ids.begin(), ids.end(), token) == ids.end()) ids.push_back(token);
   };
   if (value->is_array()) {
+    if (value->size() > kMaxEosTokens) {
+      fields.fail(key, fmt::format("a token id or a list of at most {}", kMaxEosTokens));
+    }
     std::for_each(value->begin(), value->end(), add);
   } else {
     add(*value);

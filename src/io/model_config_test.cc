@@ -1,5 +1,7 @@
 #include "io/model_config.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -136,6 +138,12 @@ TEST(ModelConfig, GenerationConfigGivesDefaultsAndMoreEndTokens) {
   EXPECT_EQ(config.default_sampling_params.min_p, 0.01);
   EXPECT_EQ(config.default_sampling_params.repetition_penalty, 1.05);
   EXPECT_EQ(config.default_sampling_params.max_tokens, 128);
+  const auto many = [](int count) {
+    const std::vector<int> ids(static_cast<size_t>(count), 5);
+    return fmt::format(R"({{"eos_token_id": [{}]}})", fmt::join(ids, ", "));
+  };
+  EXPECT_EQ(load(many(1024)).eos_token_ids, std::vector<int32_t>{5});
+  EXPECT_NE(message_for(many(1025)).find("a list of at most 1024"), std::string::npos);
   const ModelConfig without = load(R"({"eos_token_id": -1})");
   EXPECT_TRUE(without.eos_token_ids.empty());
   EXPECT_EQ(without.default_sampling_params.temperature, SamplingParams().temperature);

@@ -11,7 +11,7 @@ namespace nanovllm {
 
 CpuBackend::CpuBackend(const CpuOptions& options)
     : isa_(options.max_isa ? std::min(*options.max_isa, detected_isa()) : default_isa()),
-      one_stream_(options.one_stream.value_or(reads_in_one_stream())),
+      weight_streams_(options.streams),
       pool_(options.num_threads) {}
 
 std::string CpuBackend::description() const {

@@ -8,14 +8,15 @@
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/row_sampler.h"
 #include "backend/cpu/thread_pool.h"
+#include "backend/cpu/weight_streams.h"
 #include "ops/backend.h"
 
 namespace nanovllm {
 
 struct CpuOptions {
-  int num_threads = 0;                  // 0 = as many as affinity and cgroup limits allow
-  std::optional<Isa> max_isa;           // kernels use nothing above this; none = default_isa()
-  std::optional<bool> one_stream = {};  // none = reads_in_one_stream(); changes speed only
+  int num_threads = 0;                       // 0 = as many as affinity and cgroup limits allow
+  std::optional<Isa> max_isa;                // kernels use nothing above this; none = default_isa()
+  WeightStreams streams = weight_streams();  // changes speed only
 };
 
 // Everything is synchronous: an op has finished when its call returns. Ops on one backend are
@@ -72,7 +73,7 @@ class CpuBackend : public Backend {
   };
 
   Isa isa_;
-  bool one_stream_;
+  WeightStreams weight_streams_;
   ThreadPool pool_;
   std::vector<RowSampler> row_samplers_;  // one a thread
   PagedAttention attention_{pool_, isa_};

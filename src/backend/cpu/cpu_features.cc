@@ -6,6 +6,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "backend/cpu/weight_streams.h"
 #include "base/check.h"
 
 #if defined(__x86_64__)
@@ -62,23 +63,23 @@ Isa detect() {
   return Isa::kAmx;
 }
 
-bool is_amd_up_to_zen4() {
-  const uint32_t version = cpuid(1, 0).eax;
-  const uint32_t family = version >> 8 & 15;
-  if (family == 15 && (version >> 20 & 255) > 10) return false;  // Zen 4's is 25, Zen 5's 26
+WeightStreams find_weight_streams() {
   const CpuidLeaf leaf = cpuid(0, 0);
   const auto is = [&](const char(&name)[13]) {
     const uint32_t words[] = {leaf.ebx, leaf.edx, leaf.ecx};
     return std::memcmp(words, name, sizeof words) == 0;
   };
-  return is("AuthenticAMD") || is("HygonGenuine");
+  if (!is("AuthenticAMD") && !is("HygonGenuine")) return WeightStreams::kSeveral;
+  const uint32_t version = cpuid(1, 0).eax;
+  const uint32_t family = (version >> 8 & 15) + (version >> 20 & 255);
+  return family > 25 ? WeightStreams::kOne : WeightStreams::kOneForeseen;  // Zen 4's, Zen 5's is 26
 }
 
 #else
 
 Isa detect() { return Isa::kPortable; }
 
-bool is_amd_up_to_zen4() { return false; }
+WeightStreams find_weight_streams() { return WeightStreams::kSeveral; }
 
 #endif
 
@@ -119,9 +120,9 @@ Isa default_isa() {
   return std::min(parse_isa(name), detected_isa());
 }
 
-bool reads_in_one_stream() {
-  static const bool one = is_amd_up_to_zen4();
-  return one;
+WeightStreams weight_streams() {
+  static const WeightStreams streams = find_weight_streams();
+  return streams;
 }
 
 std::vector<Isa> available_isas() {

@@ -26,8 +26,4 @@ Isa default_isa();
 // Every Isa up to the detected one, lowest first.
 std::vector<Isa> available_isas();
 
-// Whether the cores of this processor together read most from memory in one stream each, or in
-// several at once. True for AMD's up to Zen 4; measured on a Zen 4 (docs/benchmarks.md).
-bool reads_in_one_stream();
-
 }  // namespace nanovllm

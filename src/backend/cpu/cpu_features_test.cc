@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/weight_streams.h"
 #include "base/check.h"
 
 namespace nanovllm {
@@ -85,14 +86,15 @@ TEST(CpuFeatures, EverythingUpToTheDetectedIsAvailable) {
 }
 
 // As the kernel names vendor and family; of other architectures it names none.
-TEST(CpuFeatures, ProcessorsOfAmdUpToZen4ReadInOneStream) {
+TEST(CpuFeatures, ProcessorsOfAmdReadInOneStream) {
   std::ifstream file("/proc/cpuinfo");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const bool amd = text.find("AuthenticAMD") != std::string::npos ||
                    text.find("HygonGenuine") != std::string::npos;
   const auto family = text.find("cpu family\t: ");
   const bool up_to_zen4 = family != std::string::npos && std::stoi(text.substr(family + 13)) <= 25;
-  EXPECT_EQ(reads_in_one_stream(), amd && up_to_zen4);
+  const auto of_amd = up_to_zen4 ? WeightStreams::kOneForeseen : WeightStreams::kOne;
+  EXPECT_EQ(weight_streams(), amd ? of_amd : WeightStreams::kSeveral);
 }
 
 TEST(CpuFeatures, AnIsaTheMachineLacksIsNotUsed) {

@@ -24,7 +24,7 @@ struct PackedRows {
 struct Product {
   const LinearKernels& kernels;
   const CpuLinearWeight& weight;
-  bool one_stream;
+  WeightStreams streams;
   Tensor out, x;
 };
 
@@ -123,7 +123,7 @@ LinearBlock make_block(const Product& p, const PackedRows& packed, const Divisio
   block.out_stride = w.out_features;
   block.num_columns = w.out_features - column;
   block.out_is_bf16 = p.out.dtype == DType::kBFloat16;
-  block.one_stream = p.one_stream;
+  block.streams = p.streams;
   block.patches = w.coded() ? w.panel_patches.data() + panel : nullptr;
   block.scratch = scratch;
   return block;
@@ -147,7 +147,7 @@ void CpuBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   const auto kernel = w.dtype == DType::kBFloat16 ? kernels.bf16 : kernels.f32;
   for (int64_t begin = 0; begin < x.rows(); begin += kMaxRowsAtOnce) {
     const int64_t end = std::min(begin + kMaxRowsAtOnce, x.rows());
-    const Product product{kernels, w, one_stream_, out.slice_rows(begin, end),
+    const Product product{kernels, w, weight_streams_, out.slice_rows(begin, end),
                           x.slice_rows(begin, end)};
     PackedRows packed = plan_rows(product);
     if (usable_as_they_are(product, packed)) {

@@ -39,8 +39,8 @@ class CodedLoops : private LinearLoops<Ops> {
   static void one_tile(const LinearBlock& block) {
     const int64_t rows = rows_of(block.tiling, block.first_tile);
     Plain::all_panels(block,
-                      rows < Ops::kAskingRows ? find<Panels::kOne, Prefetch::kNone>(rows)
-                                              : find<Panels::kOne, Prefetch::kStream>(rows),
+                      Plain::is_foreseen(block, rows) ? find<Panels::kOne, Prefetch::kNone>(rows)
+                                                      : find<Panels::kOne, Prefetch::kStream>(rows),
                       find<Panels::kSeveral, Prefetch::kStreams>(rows),
                       find<Panels::kOne, Prefetch::kStreams>(rows));
   }

@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "backend/cpu/coded_weights.h"
+#include "backend/cpu/weight_streams.h"
 
 namespace nanovllm {
 
@@ -64,7 +65,7 @@ struct LinearBlock {
   int64_t out_stride;   // elements from a row to the next
   int64_t num_columns;  // from the first panel on; the last panel may be part padding
   bool out_is_bf16;
-  bool one_stream;  // see reads_in_one_stream()
+  WeightStreams streams;
   // Of coded panels: the patches of each, from the first on, and room for the decoded weights of
   // one, with several tiles of all, but kMinScratchBytes at least, aligned to 64 bytes. Both are
   // null if panels are plain.

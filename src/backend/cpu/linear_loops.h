@@ -7,8 +7,7 @@
 //   kLanes            columns of a Vec
 //   kRowBytes         bytes of packed activation a row and step
 //   kMaxRows          rows of the largest tile
-//   kAskingRows       fewest rows of a tile that asks for its weights ahead where they come in one
-//                     stream; with fewer, the processor's own prefetchers do better alone
+//   kAskingRows       fewest rows of a tile that is too slow for WeightStreams::kOneForeseen
 //   vectors(rows)     how many Vecs of columns a tile of so many rows takes at once
 //   zero(), load_a<rows>(p), load_b(p), multiply_add(acc, a, b)
 //   prefetch(p), prefetch_near(p)                     into the second-level cache, into the first
@@ -58,19 +57,23 @@ class LinearLoops {
   static void one_tile(const LinearBlock& block) {
     const int64_t rows = rows_of(block.tiling, block.first_tile);
     all_panels(block,
-               rows < Ops::kAskingRows ? find<Panels::kOne, Prefetch::kNone>(rows)
-                                       : find<Panels::kOne, Prefetch::kStream>(rows),
+               is_foreseen(block, rows) ? find<Panels::kOne, Prefetch::kNone>(rows)
+                                        : find<Panels::kOne, Prefetch::kStream>(rows),
                find<Panels::kSeveral, Prefetch::kStreams>(rows),
                find<Panels::kOne, Prefetch::kStreams>(rows));
+  }
+
+  static bool is_foreseen(const LinearBlock& block, int64_t rows) {
+    return block.streams == WeightStreams::kOneForeseen && rows < Ops::kAskingRows;
   }
 
   // The first tile with all panels: one after another by the first function if that is how this
   // processor reads best, else several at once by the second as long as there are so many, and the
   // others by the third.
   static void all_panels(const LinearBlock& block, TileFn one, TileFn several, TileFn single) {
-    const TileFn alone = block.one_stream ? one : single;
-    const int at_once =
-        block.one_stream ? 1 : panels_at_once(rows_of(block.tiling, block.first_tile));
+    const bool one_stream = block.streams != WeightStreams::kSeveral;
+    const TileFn alone = one_stream ? one : single;
+    const int at_once = one_stream ? 1 : panels_at_once(rows_of(block.tiling, block.first_tile));
     Place place{first_row(block.tiling, block.first_tile), 0, block.b, nullptr};
     while (place.panel < block.num_panels) {
       const int taken = place.panel + at_once <= block.num_panels ? at_once : 1;
@@ -84,8 +87,8 @@ class LinearLoops {
   // about 100 ns to answer, in which a core that reads 40 GB/s consumes 4 KiB, and varies.
   template <Prefetch prefetch, int panels>
   static void ask_ahead(const char* p) {
-    // Cores of a Zen 4 take less of one stream into the second-level cache than into the first, and
-    // a twentieth less from 4 KiB ahead.
+    // Cores of a Zen 4 and of a Zen 5 take less of one stream into the second-level cache than into
+    // the first, and a few percent less from 4 KiB ahead.
     if constexpr (prefetch == Prefetch::kStream) Ops::prefetch_near(p + 8192);
     // A core of a Xeon does not care whether four streams, as AVX-512 has them for one to three
     // rows, share the distance.

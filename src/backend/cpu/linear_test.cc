@@ -87,10 +87,12 @@ class LinearTest : public ::testing::TestWithParam<Isa> {
   // How a backend computes, which must not change a bit.
   struct Way {
     int threads;
-    bool one_stream;
+    WeightStreams streams;
   };
-  static constexpr Way kWays[] = {{1, false}, {1, true}, {2, false}, {2, true}};
-  CpuBackend backend(Way way) { return CpuBackend({way.threads, GetParam(), way.one_stream}); }
+  static constexpr Way kWays[] = {
+      {1, WeightStreams::kSeveral}, {1, WeightStreams::kOne}, {1, WeightStreams::kOneForeseen},
+      {2, WeightStreams::kSeveral}, {2, WeightStreams::kOne}, {2, WeightStreams::kOneForeseen}};
+  CpuBackend backend(Way way) { return CpuBackend({way.threads, GetParam(), way.streams}); }
 };
 
 struct Types {
@@ -199,8 +201,9 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
       const HostMatrix source = w.host();
       std::vector<float> bias(static_cast<size_t>(shape.n), 0.1f);
       Matrix expected;
-      for (const Way way :
-           {Way{1, false}, Way{1, true}, Way{2, true}, Way{3, false}, Way{5, true}}) {
+      for (const Way way : {Way{1, WeightStreams::kSeveral}, Way{1, WeightStreams::kOne},
+                            Way{2, WeightStreams::kOneForeseen}, Way{3, WeightStreams::kSeveral},
+                            Way{5, WeightStreams::kOne}}) {
         CpuBackend cpu = backend(way);
         const auto weight = cpu.make_linear({&source, 1}, bias.data(), types.weight);
         for (const int64_t m : {1, 2, 3, 5, 8, 16, 17, 64, 512}) {
