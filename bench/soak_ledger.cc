@@ -253,7 +253,7 @@ void SoakLedger::check_end(const SoakEntry& entry, const CompletionOutput& compl
   if (token_id == nullptr) return;
   expect(*token_id == completion.token_ids.back(), "token {} stopped it but its last one is {}",
          *token_id, completion.token_ids.back());
-  expect(std::ranges::count(params.stop_token_ids, *token_id) > 0,
+  expect(!params.ignore_eos || std::ranges::count(params.stop_token_ids, *token_id) > 0,
          "token {} stopped it but is none of its stop tokens", *token_id);
 }
 

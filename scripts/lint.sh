@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, layering, unused names and clang-tidy over what git tracks; every finding fails.
+# Format, layering and unused names of what git tracks, clang-tidy over library and program; every finding fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror

@@ -34,7 +34,7 @@ class CheckLayers(unittest.TestCase):
         for layer, header in [("base", "error.h"), ("text", "sampling_params.h"), ("runner", "config.h"),
                               ("api", "llm.h")]:
             self.assertEqual(self.offences(f"src/{layer}/a.h", f"nanovllm/{header}"), "")
-        for layer, header in [("base", "llm.h"), ("models", "config.h"), ("runner", "llm_engine.h"),
+        for layer, header in [("base", "llm.h"), ("models", "config.h"), ("runner", "llm_engine.h"), ("backend", "sampling_params.h"),
                               ("engine", "llm.h"), ("cli", "new.h")]:
             self.assertIn("must not include", self.offences(f"src/{layer}/a.h", f"nanovllm/{header}"))
 
@@ -42,6 +42,8 @@ class CheckLayers(unittest.TestCase):
         self.assertEqual(self.offences("include/nanovllm/llm_engine.h", "nanovllm/config.h"), "")
         self.assertIn("must not include", self.offences("include/nanovllm/error.h", "nanovllm/llm.h"))
         self.assertIn("must not include", self.offences("include/nanovllm/llm_engine.h", "engine/request.h"))
+        self.assertIn("must not include", self.offences("include/nanovllm/llm_engine.h", "ops/sampling.h"))
+        self.assertIn("must not include", self.offences("include/nanovllm/error.h", "llm.h"))
         self.assertIn("of no layer", self.offences("include/nanovllm/new.h", "nanovllm/error.h"))
 
 

@@ -15,6 +15,13 @@ from cli_testing import BINARY, MODEL, SMALL, CliTest, lines, run
 LIBC = ctypes.CDLL(None)
 
 
+def drop_rights():
+    """Lets root do with files no more than their modes say; nobody else can do more."""
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+    LIBC.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())  # version 3, this process; nothing to inherit
+
+
 class Streams(CliTest):
     def test_results_never_overwrite_the_requests(self):
         source = self.path("in.jsonl", '{"prompt": "Hi"}\n')
@@ -42,6 +49,10 @@ class Streams(CliTest):
             self.assertEqual(result.stdout, "")
 
     def test_files_and_folders_without_permission_are_told(self):
+        secret = self.path("secret", "x")
+        secret.chmod(0)
+        probe = subprocess.run(["cat", secret], capture_output=True, preexec_fn=drop_rights)
+        self.assertNotEqual(probe.returncode, 0, "this user reads every file and can't give up that right: run the tests as another")
         model = self.path("model")
         shutil.copytree(MODEL, model)
         for locked, missing in ((model / "model.safetensors",) * 2, (model / "config.json",) * 2, (model, model / "config.json")):
@@ -65,10 +76,7 @@ class Streams(CliTest):
         binary = self.path("nanovllm")
         if not binary.exists():  # the build folder may be another's
             shutil.copy(BINARY, binary)
-        def drop():
-            for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-                LIBC.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP; fails for those who have none to drop
-        return subprocess.run([binary, *map(str, args)], capture_output=True, text=True, timeout=300, preexec_fn=drop)
+        return subprocess.run([binary, *map(str, args)], capture_output=True, text=True, timeout=300, preexec_fn=drop_rights)
 
     def test_outputs_that_cannot_be_written_are_told(self):
         self.assert_one_sentence(run("generate", MODEL, "-q", "-p", "x", "--output", "/nonexistent/out", *SMALL), "/nonexistent/out")

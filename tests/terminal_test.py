@@ -32,7 +32,7 @@ class Terminal:
         self.at = 0  # what was expected so far ends here
         self.process = subprocess.Popen(
             [BINARY, *args], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", **environment},
+            env={**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, "TERM": "xterm", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", **environment},
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
 
     def type(self, keys):
@@ -226,6 +226,15 @@ class Work(unittest.TestCase):
         while self.expect_bar(terminal, "Generating", 3) < 3:
             pass
         self.assertEqual(terminal.seen[terminal.at:], "\r\n")
+
+    def test_a_narrow_terminal_has_a_line_cut_to_its_width(self):
+        terminal = self.start("generate", MODEL, "--output", "/dev/null", "--input", self.file_of_requests(3), "--max-tokens", "2", columns=40)
+        self.assertEqual(terminal.end(), 0)
+        drawn = terminal.seen.rstrip().split("\r\x1b[K")[1:]
+        self.assertGreater(len(drawn), 0)
+        for line in drawn:
+            self.assertRegex(line, r"^Generating \d/3 \[")
+            self.assertEqual(len(line), 39)
 
     def test_benchmarks_have_a_bar(self):
         for command, label, total in ((["throughput", "--num-prompts", "64"], "Benchmark", 64), (["latency", "--batch-size", "8"], "Warming up", 8)):

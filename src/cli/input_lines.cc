@@ -71,7 +71,7 @@ int64_t InputLines::count() const {
     }
     at += size;
   }
-  return num_lines;
+  return size < 0 ? 0 : num_lines;
 }
 
 InputLines::Next InputLines::whole(const std::string& line) {

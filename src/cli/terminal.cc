@@ -145,12 +145,14 @@ std::string Progress::text() const {
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start_).count();
   const std::string speeds = fmt::format("[{:02}:{:02}, prefill {:.0f} tok/s, decode {:.0f} tok/s]",
                                          seconds / 60, seconds % 60, prefill_speed_, decode_speed_);
-  if (total_ == 0) return fmt::format("{} {} done {}", label_, done_, speeds);
-  const std::string count = fmt::format("{}/{} {}", done_, total_, speeds);
-  if (!in_place_) return fmt::format("{} {}", label_, count);
-  // What wraps can't be redrawn in place; the two spaces and a cursor need room too.
-  const int others = static_cast<int>(label_.size() + count.size()) + 3;
-  const int width = std::clamp(columns(stderr) - others, 0, kMaxWidth);
+  const std::string count = total_ > 0 ? fmt::format("{}/{} {}", done_, total_, speeds)
+                                       : fmt::format("{} done {}", done_, speeds);
+  const std::string line = fmt::format("{} {}", label_, count);
+  if (!in_place_) return line;
+  // What wraps can't be redrawn in place; the cursor needs room too.
+  const int room = columns(stderr) - 1;
+  const int width = std::min(room - static_cast<int>(line.size()) - 1, kMaxWidth);
+  if (total_ == 0 || width <= 0) return line.substr(0, static_cast<size_t>(std::max(room, 1)));
   const int64_t filled = done_ * width / total_;
   std::string bar;
   for (int i = 0; i < width; ++i) bar += i < filled ? "█" : "░";

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "engine/engine_core.h"
 #include "engine/load.h"
 
@@ -43,9 +44,9 @@ std::vector<RequestOutput> LLMEngine::step() {
 std::vector<RequestOutput> LLMEngine::run_step() {
   std::vector<RequestOutput> outputs = core_->step();
 #ifndef NDEBUG  // in debug and sanitizer builds
-  if (const std::string wrong = core_->check_integrity(); !wrong.empty()) {
-    check_failed(wrong.c_str(), __FILE__, __LINE__);
-  }
+  const std::string wrong_books = core_->check_integrity();
+  if (!wrong_books.empty()) print_message("nanovllm: {}\n", wrong_books);
+  NANOVLLM_CHECK(wrong_books.empty());
 #endif
   return outputs;
 }

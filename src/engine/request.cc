@@ -206,8 +206,9 @@ void Request::abort(Completion& completion) noexcept {
 
 void Request::give_reason(const char* reason) {
   for (const auto& completion : completions_) {
-    const bool has_none = std::holds_alternative<std::monostate>(completion->stop_reason);
-    if (completion->finish_reason == FinishReason::kAbort && has_none)
+    // A stop token's id is none: the end it would have made is what failed.
+    const bool has_one = std::holds_alternative<std::string>(completion->stop_reason);
+    if (completion->finish_reason == FinishReason::kAbort && !has_one)
       completion->stop_reason = reason;
   }
 }

@@ -100,7 +100,7 @@ void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
                      scaling.original_max_position_embeddings;
   }
   const double tiny = 1e-6;
-  assign_if(scaling.factor, fields.number("factor", tiny, 1e6));
+  assign_if(scaling.factor, fields.number("factor", 1, 1e6));
   assign_if(scaling.low_freq_factor, fields.number("low_freq_factor", tiny, 1e6));
   assign_if(scaling.high_freq_factor, fields.number("high_freq_factor", tiny, 1e6));
   assign_if(scaling.beta_fast, fields.number("beta_fast", tiny, 1e6));
@@ -153,7 +153,7 @@ void add_token_ids(const JsonFields& fields, const char* key, std::vector<int32_
   };
   if (value->is_array()) {
     if (value->size() > kMaxEosTokens) {
-      fields.fail(key, fmt::format("a token id or a list of at most {}", kMaxEosTokens));
+      fields.fail(key, fmt::format("a token id or a list of at most {} token ids", kMaxEosTokens));
     }
     std::for_each(value->begin(), value->end(), add);
   } else {

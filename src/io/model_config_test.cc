@@ -143,7 +143,7 @@ TEST(ModelConfig, GenerationConfigGivesDefaultsAndMoreEndTokens) {
     return fmt::format(R"({{"eos_token_id": [{}]}})", fmt::join(ids, ", "));
   };
   EXPECT_EQ(load(many(1024)).eos_token_ids, std::vector<int32_t>{5});
-  EXPECT_NE(message_for(many(1025)).find("a list of at most 1024"), std::string::npos);
+  EXPECT_NE(message_for(many(1025)).find("a list of at most 1024 token ids"), std::string::npos);
   const ModelConfig without = load(R"({"eos_token_id": -1})");
   EXPECT_TRUE(without.eos_token_ids.empty());
   EXPECT_EQ(without.default_sampling_params.temperature, SamplingParams().temperature);
@@ -178,6 +178,7 @@ TEST(ModelConfig, BadFieldsAreNamedInOneSentence) {
       {R"({"rope_scaling": 5})", "", "config.json, rope_scaling: expected a JSON object"},
       {R"({"rope_scaling": {"type": "linear", "factor": 0}})", "",
        "config.json, rope_scaling: \"factor\" is 0"},
+      {R"({"rope_scaling": {"type": "linear", "factor": 0.5}})", "", "\"factor\" is 0.5"},
       {R"({"rope_scaling": {"type": "llama3", "low_freq_factor": 4}})", "",
        "high_freq_factor is 4, expected more than low_freq_factor"},
       {R"({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}})", "",
