@@ -323,10 +323,14 @@ TEST(EngineText, ATokenThatCannotBeDecodedEndsItsRequestAlone) {
   const Ids hard = greedy_tokens(prompt_of(5), 3), easy = greedy_tokens(prompt_of(7, 20), 8);
   ASSERT_EQ(std::ranges::count(hard, hard[2]), 1);
   ASSERT_EQ(std::ranges::count(easy, hard[2]), 0);
+  SamplingParams stopping = greedy(8);
+  stopping.stop_token_ids = {hard[2]};
+  stopping.include_stop_str_in_output = true;
   for (const int depth : {0, 1}) {
-    for (const int max_tokens : {3, 8}) {  // ends with that token, or does not
+    // Would go on behind that token, or end with it.
+    for (const SamplingParams& params : {greedy(8), greedy(3), stopping}) {
       FakeEngine engine = make_fake_engine({.pipeline_depth = depth}, words(hard[2]));
-      const uint64_t first = engine.core->add_request(prompt_of(5), greedy(max_tokens));
+      const uint64_t first = engine.core->add_request(prompt_of(5), params);
       const uint64_t second = engine.core->add_request(prompt_of(7, 20), greedy(8));
       std::map<uint64_t, CompletionOutput> last;
       for (int i = 0; i < 20 && !engine.core->is_finished(); ++i) {
