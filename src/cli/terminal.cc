@@ -147,7 +147,7 @@ std::string Progress::text() const {
                                          seconds / 60, seconds % 60, prefill_speed_, decode_speed_);
   const std::string count = total_ > 0 ? fmt::format("{}/{} {}", done_, total_, speeds)
                                        : fmt::format("{} done {}", done_, speeds);
-  const std::string line = fmt::format("{} {}", label_, count);
+  std::string line = fmt::format("{} {}", label_, count);
   if (!in_place_) return line;
   // What wraps can't be redrawn in place; the cursor needs room too.
   const int room = columns(stderr) - 1;
