@@ -223,8 +223,8 @@ class Work(unittest.TestCase):
         self.assertEqual(terminal.end(), 130)
         terminal = self.start(*args, self.file_of_requests(3), "--max-tokens", "2")
         self.assertEqual(terminal.end(), 0)
-        while self.expect_bar(terminal, "Generating", 3) < 3:
-            pass
+        terminal.at = terminal.seen.rindex("\r\x1b[K")
+        self.assertEqual(self.expect_bar(terminal, "Generating", 3), 3)
         self.assertEqual(terminal.seen[terminal.at:], "\r\n")
 
     def test_a_narrow_terminal_has_a_line_cut_to_its_width(self):

@@ -1,9 +1,12 @@
 #include "api/json.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <string_view>
 #include <utility>
 
@@ -204,8 +207,8 @@ void update_sampling_params(SamplingParams& params, const json& object) {
   for (const auto& [name, value] : object.items()) {
     const auto found = setters().find(name);
     if (found == setters().end()) {
-      throw_error(ErrorCode::kInvalidArgument, "unknown sampling parameter \"{}\"",
-                  printable(name));
+      throw_error(ErrorCode::kInvalidArgument, "unknown sampling parameter \"{}\"; there are {}",
+                  printable(name), fmt::join(std::views::keys(setters()), ", "));
     }
     found->second(params, value, name);
   }

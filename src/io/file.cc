@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -59,10 +60,23 @@ class OpenFile {
   size_t size_ = 0;
 };
 
+// What git leaves of a large file where Git LFS is not installed.
+void refuse_lfs_pointer(const OpenFile& file, const std::string& path) {
+  constexpr std::string_view kBegin = "version https://git-lfs";
+  constexpr size_t kMaxBytes = 1024;
+  char begin[kBegin.size()] = {};
+  if (file.size() > kMaxBytes || ::pread(file.fd(), begin, sizeof begin, 0) < 0) return;
+  if (std::string_view(begin, sizeof begin) != kBegin) return;
+  throw_error(ErrorCode::kCorruptData,
+              "{}: a pointer of Git LFS and not the file itself; run git lfs pull in its folder",
+              path);
+}
+
 }  // namespace
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   OpenFile file(path_);
+  refuse_lfs_pointer(file, path_);
   size_ = file.size();
   if (size_ == 0) return;
   void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd(), 0);
@@ -117,6 +131,7 @@ void MappedFile::release(const void* data, size_t bytes) const {
 
 std::string read_text_file(const std::string& path, int64_t max_bytes) {
   const OpenFile file(path);
+  refuse_lfs_pointer(file, path);
   if (file.size() > static_cast<size_t>(max_bytes)) {
     throw_error(ErrorCode::kCorruptData, "{}: {} bytes long, expected at most {}", path,
                 file.size(), max_bytes);

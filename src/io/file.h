@@ -18,7 +18,8 @@ namespace nanovllm {
 // (cli/file_fault.h).
 class MappedFile {
  public:
-  // Throws Error: kNotFound, kIo (no permission, not a regular file, out of address space).
+  // Throws Error: kNotFound, kIo (no permission, not a regular file, out of address space),
+  // kCorruptData (a pointer of Git LFS).
   explicit MappedFile(std::string path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -42,7 +43,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// The whole file. Throws Error: kNotFound, kIo, kCorruptData (longer than max_bytes).
+// The whole file. Throws Error: kNotFound, kIo, kCorruptData (longer than max_bytes, a
+// pointer of Git LFS).
 std::string read_text_file(const std::string& path, int64_t max_bytes);
 
 bool file_exists(const std::string& path);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 constexpr int kMaxOrderedDepth = 512;
-constexpr size_t kMaxShown = 100;  // bytes of a value or name in a message
+constexpr size_t kMaxReason = 300;  // bytes of a parser's message, which ends with what it met
 
 // Watches a document while it is parsed.
 class Guard {
@@ -58,10 +58,10 @@ size_t character_length(std::string_view text) {
 
 }  // namespace
 
-std::string printable(std::string_view name) {
+std::string printable(std::string_view name, size_t max_bytes) {
   std::string text;
   while (!name.empty()) {
-    if (text.size() >= kMaxShown) return text + "...";
+    if (text.size() >= max_bytes) return text + "...";
     const auto first = static_cast<unsigned char>(name[0]);
     const size_t length = character_length(name);
     const bool is_c1 = length == 2 && first == 0xc2 && static_cast<unsigned char>(name[1]) < 0xa0;
@@ -81,7 +81,7 @@ std::string reason_of(const std::exception& json_error) {
   std::string_view reason = json_error.what();
   const size_t tag_end = reason.find("] ");  // "[json.exception.parse_error.101] "
   if (tag_end != std::string_view::npos) reason.remove_prefix(tag_end + 2);
-  return printable(reason);
+  return printable(reason, kMaxReason);
 }
 
 nlohmann::json parse_json(std::string_view text, const std::string& where) {

@@ -19,8 +19,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& where);
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);
 
 // A name from a file, fit for an error message: UTF-8 without control characters, and not much more
-// than 100 bytes of it.
-std::string printable(std::string_view name);
+// than so many bytes of it.
+std::string printable(std::string_view name, size_t max_bytes = 100);
 // A value as an error message shows it: a number, a text or the like as it is written, of an object
 // or a list only that it is one.
 std::string shown(const nlohmann::json& value);

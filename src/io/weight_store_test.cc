@@ -9,6 +9,7 @@
 #include <functional>
 #include <random>
 
+#include "io/file.h"
 #include "io/testing.h"
 
 namespace nanovllm {
@@ -195,6 +196,20 @@ TEST(WeightStore, BadIndexesAreRefused) {
   EXPECT_PRED2(has,
                message_for_index(R"({"weight_map":{"a":"one.safetensors","a":"two.safetensors"}})"),
                "\"a\" appears twice");
+}
+
+TEST(WeightStore, PointersOfGitLfsAreToldFromFiles) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 1192135096\n";
+  const TempDir dir;
+  dir.write("model.safetensors", pointer);
+  EXPECT_NE(message_for(dir).find("model.safetensors: a pointer of Git LFS"), std::string::npos);
+  dir.write("model.safetensors", pointer.substr(0, 10));
+  EXPECT_EQ(message_for(dir).find("Git LFS"), std::string::npos);
+  dir.write("config.json", pointer);
+  EXPECT_NE(std::string(error_of([&] { read_text_file(dir.path() + "/config.json", 1024); }).what())
+                .find("git lfs pull"),
+            std::string::npos);
 }
 
 TEST(WeightStore, FoldersWithoutACheckpointAreRefused) {
