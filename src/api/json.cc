@@ -6,9 +6,9 @@
 #include <charconv>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <ranges>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "io/json.h"
@@ -196,6 +196,13 @@ void add_completion(ordered_json& line, const CompletionOutput& completion) {
   }
 }
 
+std::vector<std::string_view> parameter_names() {
+  std::vector<std::string_view> names;
+  names.reserve(setters().size());
+  for (const auto& [name, setter] : setters()) names.push_back(name);
+  return names;
+}
+
 }  // namespace
 
 void update_sampling_params(SamplingParams& params, const json& object) {
@@ -208,7 +215,7 @@ void update_sampling_params(SamplingParams& params, const json& object) {
     const auto found = setters().find(name);
     if (found == setters().end()) {
       throw_error(ErrorCode::kInvalidArgument, "unknown sampling parameter \"{}\"; there are {}",
-                  printable(name), fmt::join(std::views::keys(setters()), ", "));
+                  printable(name), fmt::join(parameter_names(), ", "));
     }
     found->second(params, value, name);
   }
