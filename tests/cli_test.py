@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -125,6 +126,18 @@ class Generate(CliTest):
             result = subprocess.run([BINARY, "generate", MODEL, "--input", "-", *SMALL], stdin=requests, capture_output=True, text=True)
         self.assertIn("Generating 2/2 ", result.stderr)
         self.assertEqual(len(lines(result.stdout)), 2)
+
+    def test_the_last_line_of_progress_has_the_speeds_of_the_whole_run(self):
+        request = '{"prompt": "Once upon a time", "sampling_params": {"max_tokens": %d, "ignore_eos": true}}\n'
+        source, trace = self.path("in.jsonl", request % 40 * 7 + request % 80), self.path("trace.json")  # one is alone at the end
+        for flags in ([], ["--max-num-batched-tokens", "9"]):  # with steps that both prefill and decode
+            result = run("generate", MODEL, "--input", source, "--trace", trace, *flags)
+            shown = re.search(r"Generating 8/8 \[\d\d:\d\d, prefill (\d+) tok/s, decode (\d+) tok/s\]\n", result.stderr)
+            steps = [event for event in json.loads(trace.read_text()) if event.get("name") == "step"]
+            for speed, kind in zip(shown.groups(), ("prefill_tokens", "decode_tokens")):
+                such = [step for step in steps if step["args"][kind] > 0]
+                average = sum(step["args"][kind] for step in such) / sum(step["dur"] for step in such) * 1e6
+                self.assertAlmostEqual(int(speed), average, delta=1 + 0.02 * average, msg=kind)
 
     def test_json_lines_carry_the_documented_fields(self):
         source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"logprobs": 2, "prompt_logprobs": 1}}\n'

@@ -104,12 +104,21 @@ Progress::Progress(std::string label, int64_t total, bool enabled)
 
 Progress::~Progress() { clear(); }
 
+void Progress::Speed::add(int num_tokens_of_step, double seconds_of_step) {
+  if (num_tokens_of_step == 0 || seconds_of_step <= 0) return;
+  shown = num_tokens_of_step / seconds_of_step;
+  num_tokens += num_tokens_of_step;
+  seconds += seconds_of_step;
+}
+
+void Progress::Speed::show_average() {
+  if (seconds > 0) shown = static_cast<double>(num_tokens) / seconds;
+}
+
 void Progress::update(int64_t done, const StepStats& step) {
   done_ = done;
-  if (step.seconds > 0) {
-    if (step.num_prefill_tokens > 0) prefill_speed_ = step.num_prefill_tokens / step.seconds;
-    if (step.num_decode_tokens > 0) decode_speed_ = step.num_decode_tokens / step.seconds;
-  }
+  prefill_speed_.add(step.num_prefill_tokens, step.seconds);
+  decode_speed_.add(step.num_decode_tokens, step.seconds);
   const auto pause = std::chrono::milliseconds(in_place_ ? 100 : 5000);
   if (!enabled_ || Clock::now() - last_draw_ < pause) return;
   draw();
@@ -122,6 +131,8 @@ void Progress::clear() {
 
 void Progress::finish(int64_t done) {
   done_ = done;
+  prefill_speed_.show_average();
+  decode_speed_.show_average();
   if (!enabled_) return;
   draw();
   if (in_place_) print_message("\n");
@@ -143,8 +154,9 @@ std::string Progress::text() const {
   constexpr int kMaxWidth = 20;  // characters of the bar
   const auto seconds =
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start_).count();
-  const std::string speeds = fmt::format("[{:02}:{:02}, prefill {:.0f} tok/s, decode {:.0f} tok/s]",
-                                         seconds / 60, seconds % 60, prefill_speed_, decode_speed_);
+  const std::string speeds =
+      fmt::format("[{:02}:{:02}, prefill {:.0f} tok/s, decode {:.0f} tok/s]", seconds / 60,
+                  seconds % 60, prefill_speed_.shown, decode_speed_.shown);
   const std::string count = total_ > 0 ? fmt::format("{}/{} {}", done_, total_, speeds)
                                        : fmt::format("{} done {}", done_, speeds);
   std::string line = fmt::format("{} {}", label_, count);

@@ -59,7 +59,9 @@ inline constexpr int kExitSomeFailed = 3;     // some requests were refused or a
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C; what was done so far was written
 
 // "Generating 3/6 [00:12, prefill 1234 tok/s, decode 567 tok/s]" on stderr: with a bar, redrawn in
-// place on a terminal, a plain line every few seconds elsewhere.
+// place on a terminal, a plain line every few seconds elsewhere. Speeds are those of the last step
+// with such tokens; in the last line those of all such steps: their tokens over their seconds, of
+// which a step that prefills and decodes counts for both.
 class Progress {
  public:
   Progress(std::string label, int64_t total, bool enabled);
@@ -68,10 +70,19 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   void update(int64_t done, const StepStats& step);
   void clear();               // takes the line away so that something else can be printed
-  void finish(int64_t done);  // draws the last state and ends the line
+  void finish(int64_t done);  // draws the last state with the run's speeds and ends the line
 
  private:
   using Clock = std::chrono::steady_clock;
+  // Of the tokens of one kind.
+  struct Speed {
+    double shown = 0;  // tokens/s
+    int64_t num_tokens = 0;
+    double seconds = 0;
+
+    void add(int num_tokens_of_step, double seconds_of_step);
+    void show_average();
+  };
   void draw();
   std::string text() const;
 
@@ -81,8 +92,8 @@ class Progress {
   bool in_place_;
   bool drawn_ = false;
   int64_t done_ = 0;
-  double prefill_speed_ = 0;  // tokens/s of the last prefill step
-  double decode_speed_ = 0;   // tokens/s of the last decode step
+  Speed prefill_speed_;
+  Speed decode_speed_;
   Clock::time_point start_ = Clock::now();
   Clock::time_point last_draw_ = start_;
 };
