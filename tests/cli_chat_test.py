@@ -80,6 +80,20 @@ class Chat(CliTest):
         self.assertIn("stop_token_ids contain out-of-vocab", result.stderr)
         self.assertEqual(result.stderr.count("first after"), 2, result.stderr)
 
+    def test_params_show_all_that_is_not_as_usual(self):
+        first = ["--temperature", "0", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--repetition-penalty", "1", "--max-tokens", "5"]
+        shown = "temperature=0 top_k=0 top_p=1 min_p=0 repetition_penalty=1 max_tokens=5"
+        self.assertEqual(run("chat", MODEL, *first, stdin="/params\n").stdout, shown + "\n")
+        flags = ["--presence-penalty", "0.5", "--frequency-penalty", "-1", "--logit-bias", "5:-100,6:0.1", "--seed", "7", "--min-tokens", "2",
+                 "--ignore-eos", "--stop", "a, \"b\"", "--stop", "c\x1b", "--stop-token-ids", "5,6", "--include-stop-str-in-output", "--no-skip-special-tokens"]
+        rest = (' presence_penalty=0.5 frequency_penalty=-1 logit_bias={"5":-100,"6":0.1} seed=7 min_tokens=2 ignore_eos=true '
+                r'stop=["a, \"b\"","c\u001b"] stop_token_ids=[5,6] include_stop_str_in_output=true skip_special_tokens=false')
+        self.assertEqual(run("chat", MODEL, *first, *flags, stdin="/params\n").stdout, shown + rest + "\n")
+        words = rest.replace("a, ", "a,")  # what is shown without blanks can be given again
+        self.assertEqual(run("chat", MODEL, *first, stdin=f"/params {words}\n").stdout, shown + words + "\n")
+        one = run("chat", MODEL, *first, stdin="/params stop=a,b\n")
+        self.assertEqual(one.stdout, shown + ' stop=["a,b"]\n')
+
     def test_lines_may_end_as_in_windows_and_commands_with_blanks(self):
         for text in ("Hi\r\n\r\n/quit\r\nHi\r\n", "Hi\n\n/quit \t\nHi\n"):
             result = run("chat", MODEL, "--max-tokens", "2", stdin=text)

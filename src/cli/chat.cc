@@ -90,6 +90,39 @@ ordered_json parse_kwargs(const std::string& text) {
   return object;
 }
 
+// "name=value ...": what people change most, and whatever else is not SamplingParams' own default;
+// texts, lists and objects as JSON.
+std::string describe(const SamplingParams& params) {
+  const SamplingParams defaults;
+  std::string text =
+      fmt::format("temperature={} top_k={} top_p={} min_p={} repetition_penalty={} max_tokens={}",
+                  params.temperature, params.top_k, params.top_p, params.min_p,
+                  params.repetition_penalty, params.max_tokens);
+  const auto add = [&](const char* name, const auto& value, const auto& usual) {
+    if (value != usual) text += fmt::format(" {}={}", name, value);
+  };
+  const auto add_json = [&](const char* name, const json& value) {
+    if (value.empty()) return;
+    const auto replace = json::error_handler_t::replace;
+    text += fmt::format(" {}={}", name, value.dump(-1, ' ', false, replace));
+  };
+  add("presence_penalty", params.presence_penalty, defaults.presence_penalty);
+  add("frequency_penalty", params.frequency_penalty, defaults.frequency_penalty);
+  std::vector<std::string> biases;
+  for (const auto& [id, bias] : params.logit_bias)
+    biases.push_back(fmt::format("\"{}\":{}", id, bias));
+  if (!biases.empty()) text += fmt::format(" logit_bias={{{}}}", fmt::join(biases, ","));
+  if (params.seed) text += fmt::format(" seed={}", *params.seed);
+  add("min_tokens", params.min_tokens, defaults.min_tokens);
+  add("ignore_eos", params.ignore_eos, defaults.ignore_eos);
+  add_json("stop", params.stop);
+  add_json("stop_token_ids", params.stop_token_ids);
+  add("include_stop_str_in_output", params.include_stop_str_in_output,
+      defaults.include_stop_str_in_output);
+  add("skip_special_tokens", params.skip_special_tokens, defaults.skip_special_tokens);
+  return text;
+}
+
 class Chat {
  public:
   explicit Chat(const ChatOptions& options)
@@ -198,10 +231,7 @@ class Chat {
     }
     check(changed);
     params_ = changed;
-    fmt::print("temperature={} top_k={} top_p={} min_p={} repetition_penalty={} max_tokens={}{}\n",
-               params_.temperature, params_.top_k, params_.top_p, params_.min_p,
-               params_.repetition_penalty, params_.max_tokens,
-               params_.seed ? fmt::format(" seed={}", *params_.seed) : "");
+    fmt::print("{}\n", describe(params_));
   }
 
   static void check(const SamplingParams& params) {
