@@ -453,6 +453,24 @@ class OtherCommands(CliTest):
             self.assertEqual(result.returncode, 2, result.stdout)
             self.assertIn("max_model_len", result.stderr)
 
+    def test_a_batch_that_cannot_run_at_once_is_refused(self):
+        batch = ["bench", "latency", MODEL, "--batch-size", "4", "--input-len", "16", "--output-len", "17", "--num-iters", "1", "-q"]
+        for flags, needed, there in ((["--max-num-seqs", "3"], "4 sequences in a step", 3), (["--max-num-batched-tokens", "3"], "4 tokens in a step", 3),
+                                     (["--kvcache-block-size", "16", "--num-kvcache-blocks", "7"], "8 blocks of the KV cache", 7)):
+            result = run(*batch, *flags)
+            self.assert_one_sentence(result, f"a batch of 4 needs {needed} at once and there are {there}; ask for less, or raise {flags[-2]}", 2)
+            self.assertEqual(result.stdout, "")
+            trace = self.path("trace.json")
+            result = run(*batch, *flags[:-1], there + 1, "--trace", trace)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            steps = [event["args"] for event in json.loads(trace.read_text()) if event.get("name") == "step"]
+            self.assertEqual(sum(step["preemptions"] for step in steps), 0)
+
+    def test_short_latencies_are_shown_in_milliseconds(self):
+        result = run("bench", "latency", MODEL, "--input-len", "4", "--output-len", "2", "-q")
+        self.assertRegex(result.stdout, r"(?m)^latency +(\d+\.\d ms|\d+\.\d{3} s)$")
+        self.assertNotRegex(result.stdout, r" 0\.0\d* s")
+
 
 if __name__ == "__main__":
     unittest.main()

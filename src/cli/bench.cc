@@ -135,6 +135,11 @@ void check_lengths(const EngineInfo& info, int input_len, int output_len) {
               input_len, output_len, info.max_model_len);
 }
 
+// Shown to people.
+std::string shown_latency(double seconds) {
+  return seconds < 0.1 ? fmt::format("{:.1f} ms", 1e3 * seconds) : fmt::format("{:.3f} s", seconds);
+}
+
 void print_table(const std::vector<std::pair<std::string, std::string>>& rows) {
   for (const auto& [name, value] : rows) fmt::print("{:<34} {:>16}\n", name, value);
 }
@@ -235,8 +240,8 @@ int bench_throughput(const ThroughputOptions& options) {
       {"time", fmt::format("{:.2f} s", result.seconds)},
       {"output throughput", fmt::format("{:.1f} tok/s", per_second(output_tokens))},
       {"total throughput", fmt::format("{:.1f} tok/s", per_second(input_tokens + output_tokens))},
-      {"time to first token, mean", fmt::format("{:.3f} s", mean(ttft))},
-      {"time to first token, p99", fmt::format("{:.3f} s", percentile(ttft, 0.99))},
+      {"time to first token, mean", shown_latency(mean(ttft))},
+      {"time to first token, p99", shown_latency(percentile(ttft, 0.99))},
       {"preemptions", fmt::format("{}", preemptions)}};
   if (!tpot.empty()) {
     rows.emplace_back("time per output token, mean", fmt::format("{:.2f} ms", 1e3 * mean(tpot)));
@@ -260,12 +265,31 @@ struct LatencyOptions {
   EngineConfig engine;
 };
 
+// Requests that wait for others take longer than a batch does.
+void check_runs_at_once(const EngineInfo& info, const LatencyOptions& options) {
+  const auto check = [&](int64_t needed, int64_t there, const char* of_what, const char* flag) {
+    if (needed <= there) return;
+    throw_error(ErrorCode::kInvalidArgument,
+                "a batch of {} needs {} {} at once and there are {}; ask for less, or raise {}",
+                options.batch_size, needed, of_what, there, flag);
+  };
+  check(options.batch_size, options.engine.max_num_seqs, "sequences in a step", "--max-num-seqs");
+  check(options.batch_size, options.engine.max_num_batched_tokens, "tokens in a step",
+        "--max-num-batched-tokens");
+  // The last token is never read, so that nothing of it is kept.
+  const int64_t num_tokens = int64_t{options.input_len} + options.output_len - 1;
+  const int64_t blocks = (num_tokens + info.kvcache_block_size - 1) / info.kvcache_block_size;
+  check(options.batch_size * blocks, info.num_kvcache_blocks, "blocks of the KV cache",
+        "--num-kvcache-blocks or --kv-cache-memory");
+}
+
 int bench_latency(const LatencyOptions& options) {
   const InterruptGuard guard;
   LLM llm(options.model, options.engine);
   const EngineInfo& info = llm.engine().info();
   PromptSource source(info.vocab_size, options.seed);
   check_lengths(info, options.input_len, options.output_len);
+  check_runs_at_once(info, options);
   std::vector<double> latency, prefill, decode;
   for (int64_t i = 0; i < int64_t{options.num_warmup} + options.num_iters; ++i) {
     std::vector<Prompt> prompts;
@@ -298,8 +322,8 @@ int bench_latency(const LatencyOptions& options) {
              bold(stdout, options.model), info.device, info.dtype, options.batch_size,
              options.input_len, options.output_len, options.num_iters);
   std::vector<std::pair<std::string, std::string>> rows = {
-      {"latency", fmt::format("{:.3f} s", percentile(latency, 0.5))},
-      {"latency, p99", fmt::format("{:.3f} s", percentile(latency, 0.99))},
+      {"latency", shown_latency(percentile(latency, 0.5))},
+      {"latency, p99", shown_latency(percentile(latency, 0.99))},
       {"prefill", fmt::format("{:.1f} tok/s", percentile(prefill, 0.5))}};
   if (options.output_len > 1)
     rows.emplace_back("decode", fmt::format("{:.1f} tok/s", percentile(decode, 0.5)));
