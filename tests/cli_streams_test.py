@@ -216,7 +216,18 @@ class Streams(CliTest):
         self.assertTrue(all(r["token_ids"] for r in results))
         done = sum(r["finish_reason"] == "length" for r in results)
         self.assertTrue(0 < done < 400, done)
-        self.assertIn(f"nanovllm: interrupted: {done} done, {len(results) - done} cut short, no others begun\n", error)
+        self.assertIn(f"nanovllm: interrupted: {done} done, {len(results) - done} cut short, {400 - len(results)} not begun\n", error)
+
+    def test_ctrl_c_counts_what_was_not_begun_only_where_all_are_known(self):
+        process = subprocess.Popen([BINARY, "generate", MODEL, "--input", "-", *SMALL], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        process.stdin.write('{"prompt": "Hi"}\n')
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)  # while more may come through the pipe
+        self.assertEqual(process.wait(timeout=60), 130)
+        _, error = process.communicate()
+        self.assertIn("nanovllm: interrupted: 1 done, 0 cut short, no others begun\n", error)
 
     def test_ctrl_c_ends_a_benchmark_with_130(self):
         # Steps are short, for a Ctrl-C waits for the end of one, and there are many.

@@ -250,7 +250,7 @@ class Work(unittest.TestCase):
         terminal.expect("\x1b\\[1mOnce upon a time\x1b\\[0m[^\x1b]* [a-z]+ [a-z]+ ")
         terminal.type("\x03")
         self.assertEqual(terminal.end(), 130)
-        self.assertIn("0 done, 1 cut short", terminal.seen)
+        self.assertIn("0 done, 1 cut short, 0 not begun", terminal.seen)
         terminal = self.start(*args, "20")
         self.assertEqual(terminal.end(), 0)
         plain = re.sub(r"\x1b\[\dm", "", terminal.seen)

@@ -142,8 +142,8 @@ class Generation {
         json_(options.json || !options.input.empty() || !options.output.empty()),
         streaming_(!json_ && source_.total() == 1 && defaults_.n == 1 && !defaults_.logprobs &&
                    !defaults_.prompt_logprobs && is_terminal(sink_.stream())),
-        progress_("Generating", options.quiet ? 0 : source_.total(),
-                  !options.quiet && !streaming_) {
+        total_(options.quiet ? 0 : source_.total()),
+        progress_("Generating", total_, !options.quiet && !streaming_) {
     defaults_.output_kind = streaming_ ? RequestOutputKind::kDelta : RequestOutputKind::kFinalOnly;
   }
 
@@ -170,8 +170,12 @@ class Generation {
     progress_.finish(num_done_ + num_failed_);
     engine_.finish_trace();
     if (interrupted_) {
-      print_message("nanovllm: interrupted: {} done, {}{} cut short, no others begun\n", num_done_,
-                    num_failed_ > 0 ? fmt::format("{} failed, ", num_failed_) : "", num_cut_short_);
+      const int64_t begun = num_done_ + num_failed_ + num_cut_short_;
+      // A file may have grown meanwhile.
+      print_message("nanovllm: interrupted: {} done, {}{} cut short, {}\n", num_done_,
+                    num_failed_ > 0 ? fmt::format("{} failed, ", num_failed_) : "", num_cut_short_,
+                    total_ >= begun && total_ > 0 ? fmt::format("{} not begun", total_ - begun)
+                                                  : "no others begun");
       return kExitInterrupted;
     }
     if (num_cut_off_ > 0 && !json_ && !options_.quiet) {
@@ -307,6 +311,7 @@ class Generation {
   SamplingParams defaults_;
   bool json_;
   bool streaming_;  // one text prompt on a terminal: its tokens appear as they come
+  int64_t total_;   // requests; 0 = unknown
   Progress progress_;
   struct Origin {
     int64_t index;
