@@ -100,6 +100,14 @@ class CommandLine(CliTest):
                     self.assertEqual(result.stderr.splitlines()[0],
                                      f"nanovllm: {flag}: must be an integer from {least} to {most}, got {seed}")
 
+    def test_runs_without_a_seed_draw_by_the_engine_s(self):
+        def texts(*flags):
+            return run("generate", MODEL, "-q", "-p", "Once upon a time", "--temperature", "2", "--max-tokens", "20", *flags).stdout
+        self.assertEqual(texts(), texts())
+        self.assertEqual(texts(), texts("--seed", "-1", "--engine-seed", "0"))
+        self.assertNotEqual(texts(), texts("--engine-seed", "1"))
+        self.assertEqual(texts("--seed", "5"), texts("--seed", "5", "--engine-seed", "1"))
+
 
 class Generate(CliTest):
     def test_prompts_are_answered_in_order(self):
