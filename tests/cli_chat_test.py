@@ -80,6 +80,13 @@ class Chat(CliTest):
         self.assertIn("stop_token_ids contain out-of-vocab", result.stderr)
         self.assertEqual(result.stderr.count("first after"), 2, result.stderr)
 
+    def test_commands_that_take_nothing_say_so(self):
+        commands = ("/quit", "/exit", "/help", "/clear", "/retry")
+        result = run("chat", MODEL, stdin="".join(f"{command} \tnow\n" for command in commands) + "/clear\t \n/system\tx\n/quit\t\nHi\n")
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertEqual(result.stderr, "".join(f"{command} takes nothing after it\n" for command in commands))
+        self.assertEqual(result.stdout, "")  # what /clear and /system did is told on terminals
+
     def test_params_show_all_that_is_not_as_usual(self):
         first = ["--temperature", "0", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--repetition-penalty", "1", "--max-tokens", "5"]
         shown = "temperature=0 top_k=0 top_p=1 min_p=0 repetition_penalty=1 max_tokens=5"

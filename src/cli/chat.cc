@@ -41,9 +41,10 @@ struct ChatOptions {
   SamplingOptions sampling;
 };
 
+constexpr const char* kSpaces = " \t";
 constexpr const char* kHelp =
     "  /system TEXT    start over with this system message (without TEXT: none)\n"
-    "  /clear          forget the conversation\n"
+    "  /clear          forget the conversation, but not the system message\n"
     "  /params         show the sampling parameters; /params temperature=0.5 top_k=20 sets some\n"
     "  /retry          answer the last message again\n"
     "  /help           this list\n"
@@ -92,7 +93,7 @@ ordered_json parse_kwargs(const std::string& text) {
 
 // "name=value ...": what people change most, and whatever else is not SamplingParams' own default;
 // texts, lists and objects as JSON.
-std::string describe(const SamplingParams& params) {
+std::string params_text(const SamplingParams& params) {
   const SamplingParams defaults;
   std::string text =
       fmt::format("temperature={} top_k={} top_p={} min_p={} repetition_penalty={} max_tokens={}",
@@ -155,10 +156,13 @@ class Chat {
                  bold(stdout, options_.model), engine_.info().device);
     }
     while (auto line = reader.read()) {
-      if (line->find_first_not_of(" \t") == std::string::npos) continue;
-      if (is_farewell(*line)) break;
+      if (line->find_first_not_of(kSpaces) == std::string::npos) continue;
       try {
-        if (!command(*line)) answer(*line);
+        if (line->front() != '/') {
+          answer(*line);
+        } else if (!command(*line)) {
+          break;
+        }
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kInternal || error.code() == ErrorCode::kIo) throw;
         print_message("{}\n", colored(stderr, error.what(), 1));
@@ -172,11 +176,6 @@ class Chat {
   static int room_of(const EngineInfo& info) {
     const int64_t in_kv_cache = int64_t{info.num_kvcache_blocks} * info.kvcache_block_size + 1;
     return static_cast<int>(std::min<int64_t>(info.max_model_len, in_kv_cache));
-  }
-
-  static bool is_farewell(const std::string& line) {
-    const std::string name = line.substr(0, line.find_last_not_of(" \t") + 1);
-    return name == "/quit" || name == "/exit";
   }
 
   // What a template refuses is an error, not a wrong use of the command.
@@ -197,26 +196,40 @@ class Chat {
     if (!system.empty()) messages_.push_back({{"role", "system"}, {"content", system}});
   }
 
-  // True when the line was a command.
+  // False when it ends the talk.
   bool command(const std::string& line) {
-    if (line[0] != '/') return false;
-    const auto space = line.find(' ');
+    const auto space = line.find_first_of(kSpaces);
     const std::string name = line.substr(0, space);
     const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
-    if (name == "/help") {
+    const auto is = [&](const char* one) {
+      if (name != one) return false;
+      if (rest.find_first_not_of(kSpaces) == std::string::npos) return true;
+      throw_error(ErrorCode::kInvalidArgument, "{} takes nothing after it", name);
+    };
+    if (is("/quit") || is("/exit")) return false;
+    if (is("/help")) {
       fmt::print("{}", kHelp);
-    } else if (name == "/clear") {
+    } else if (is("/clear")) {
       clear(system_);
+      remark(system_.empty() ? "the conversation is forgotten"
+                             : "the conversation is forgotten, the system message stays");
     } else if (name == "/system") {
       clear(rest);
+      remark(rest.empty() ? "a new conversation without a system message"
+                          : "a new conversation with this system message");
     } else if (name == "/params") {
       set_params(rest);
-    } else if (name == "/retry") {
+    } else if (is("/retry")) {
       retry();
     } else {
       throw_error(ErrorCode::kInvalidArgument, "no such command: {}; /help lists them", name);
     }
     return true;
+  }
+
+  // To a person at the terminal; scripts know what they asked for.
+  void remark(std::string_view text) const {
+    if (stay_) print_message("{}\n", dim(stderr, fmt::format("[{}]", text)));
   }
 
   void set_params(const std::string& text) {
@@ -231,7 +244,7 @@ class Chat {
     }
     check(changed);
     params_ = changed;
-    fmt::print("{}\n", describe(params_));
+    fmt::print("{}\n", params_text(params_));
   }
 
   static void check(const SamplingParams& params) {
