@@ -165,9 +165,8 @@ void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens) {
   option("--min-p", min_p_, "drop tokens below this share of the likeliest one's probability");
   app.add_option_function<std::string>(
          "--seed", [this](const std::string& text) { seed_ = parse_seed("--seed", text, -1); },
-         "same seed, prompt and parameters: same tokens; without one (-1), every run draws the "
-         "same "
-         "too, by --engine-seed")
+         "same seed, prompt and parameters: same tokens; without one (-1) every run draws alike, "
+         "by --engine-seed")
       ->type_name("INT")
       ->group(group);
   option("--max-tokens", max_tokens_,
