@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 constexpr int kMaxOrderedDepth = 512;
-constexpr size_t kMaxReason = 200;  // bytes of a parser's message, which ends with what it met
+constexpr size_t kMaxReason = 150;  // bytes of a parser's message, which ends with what it met
 
 // Watches a document while it is parsed.
 class Guard {
