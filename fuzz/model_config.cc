@@ -2,38 +2,11 @@
 // or sizes within the bounds that the models count on.
 #include "io/model_config.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
 #include "fuzzing.h"
+#include "io/temp_dir.h"
 
 namespace nanovllm {
 namespace {
-
-// A folder that is gone when the run ends.
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "nanovllm-fuzz-XXXXXX").string();
-    fuzzing::require(mkdtemp(name.data()) != nullptr, "a folder can be made");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  const std::string& path() const { return path_; }
-  void write(const char* name, std::string_view content) const {
-    std::ofstream(path_ + "/" + name, std::ios::binary) << content;
-  }
-
- private:
-  std::string path_;
-};
 
 void check(const ModelConfig& config) {
   using fuzzing::require;
@@ -55,7 +28,7 @@ void check(const ModelConfig& config) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace nanovllm;
-  static const Folder kFolder;
+  static const testing::TempDir kFolder;
   const std::string_view input = fuzzing::as_text(data, size);
   const std::string_view config = input.substr(0, input.find('\0'));
   kFolder.write("config.json", config);
