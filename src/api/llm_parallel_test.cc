@@ -1,6 +1,10 @@
 // The whole engine on the demo model with its weights shared by ranks.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -45,6 +49,40 @@ TEST(LlmParallel, RanksTogetherWriteWhatOneDoes) {
   const std::vector<RequestOutput> expected = generate(1);
   for (const int num_ranks : {2, 4, 8}) {  // 8 ranks are more than the model's 4 KV heads
     expect_equal(generate(num_ranks), expected);
+  }
+}
+
+// Signals that the threads of this process block, the calling one's left out; a mask each.
+std::vector<uint64_t> masks_of_other_threads() {
+  std::vector<uint64_t> masks;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (thread.path().filename() == std::to_string(gettid())) continue;
+    std::ifstream status(thread.path() / "status");
+    for (std::string word; status >> word;) {
+      if (word == "SigBlk:" && status >> word) masks.push_back(std::stoull(word, nullptr, 16));
+    }
+  }
+  return masks;
+}
+
+// What a line editor does at a Ctrl-C must not happen in two threads at once.
+TEST(LlmParallel, ThreadsOfTheEngineLeaveSignalsToTheProgram) {
+  for (const int num_ranks : {1, 2}) {
+    EngineConfig config;
+    config.device = "cpu";
+    config.num_threads = 4;
+    config.tensor_parallel_size = num_ranks;
+    config.num_kvcache_blocks = 16;
+    const LLM llm(NANOVLLM_SOURCE_DIR "/models/demo", config);
+    const std::vector<uint64_t> masks = masks_of_other_threads();
+    EXPECT_GE(masks.size(), num_ranks == 1 ? 3 : 4);
+    for (const uint64_t mask : masks) {
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD})
+        EXPECT_TRUE(mask & uint64_t{1} << (signal - 1)) << signal;
+    }
+    sigset_t own;
+    ASSERT_EQ(pthread_sigmask(SIG_BLOCK, nullptr, &own), 0);
+    EXPECT_EQ(sigismember(&own, SIGINT), 0);
   }
 }
 

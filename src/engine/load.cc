@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/signals.h"
 #include "io/file.h"
 #include "io/model_config.h"
 #include "runner/parallel_runner.h"
@@ -21,6 +22,18 @@ void add_eos(const Tokenizer& tokenizer, std::vector<int32_t>& ids) {
   if (id && std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);
 }
 
+// Large vocabularies take as long to read as a device takes to wake up. Where the system gives no
+// thread, the tokenizer is read when it is asked for. Null where the model has none.
+std::future<std::unique_ptr<const Tokenizer>> begin_to_load_tokenizer(
+    const std::string& model_dir) {
+  const SignalsBlocked in_thread;
+  return std::async(std::launch::async | std::launch::deferred,
+                    [model_dir]() -> std::unique_ptr<const Tokenizer> {
+                      if (!file_exists(model_dir + "/tokenizer.json")) return nullptr;
+                      return Tokenizer::load(model_dir);
+                    });
+}
+
 }  // namespace
 
 std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
@@ -32,12 +45,7 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
   parts.model_dir = model_dir;
   parts.eos_token_ids = model.eos_token_ids;
   parts.default_sampling_params = model.default_sampling_params;
-  // Large vocabularies take as long to read as a device takes to wake up. Where the system gives no
-  // thread, the tokenizer is read after the model.
-  auto tokenizer = std::async(
-      std::launch::async | std::launch::deferred, [&]() -> std::unique_ptr<const Tokenizer> {
-        return file_exists(model_dir + "/tokenizer.json") ? Tokenizer::load(model_dir) : nullptr;
-      });
+  auto tokenizer = begin_to_load_tokenizer(model_dir);
   parts.runner = make_runner(model, config, parts.info);
   parts.tokenizer = tokenizer.get();
   if (parts.tokenizer) add_eos(*parts.tokenizer, parts.eos_token_ids);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/signals.h"
 
 namespace nanovllm {
 namespace {
@@ -68,6 +69,7 @@ void run_in_parallel(std::vector<Job>& jobs, int max_threads, const std::functio
   const size_t num_threads = std::min({jobs.size(), static_cast<size_t>(max_threads), kMaxThreads});
   std::vector<std::thread> threads;
   try {
+    const SignalsBlocked in_threads;
     for (size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
   } catch (const std::system_error&) {
     // The system gives no more threads: those there are do it.

@@ -13,6 +13,7 @@
 
 #include "backend/registry.h"
 #include "base/check.h"
+#include "base/signals.h"
 #include "base/spin_wait.h"
 #include "runner/model_runner.h"
 
@@ -55,6 +56,7 @@ class ParallelRunner::Ranks {
 ParallelRunner::Ranks::Ranks(CommunicatorGroup& group)
     : group_(group), runners_(group.world_size()) {
   try {
+    const SignalsBlocked in_ranks;
     for (int rank = 0; rank < num_ranks(); ++rank)
       threads_.emplace_back([this, rank] { work(rank); });
   } catch (const std::system_error& error) {

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/resource_limits.h"
 #include "base/check.h"
+#include "base/signals.h"
 
 namespace nanovllm {
 namespace {
@@ -62,6 +63,7 @@ ThreadPool::ThreadPool(int num_threads) {
   ranges_ = std::make_unique<Range[]>(static_cast<size_t>(num_threads_));
   workers_.reserve(static_cast<size_t>(num_threads_ - 1));
   try {
+    const SignalsBlocked in_workers;
     for (int i = 1; i < num_threads_; ++i) workers_.emplace_back([this, i] { worker(i); });
   } catch (const std::system_error& error) {
     const size_t started = workers_.size();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <new>
 #include <numeric>
 #include <thread>
@@ -121,6 +122,21 @@ TEST(ThreadPool, TwoThreadsWorkAtOnce) {
     while (arrived < 2) std::this_thread::yield();
   });
   EXPECT_EQ(arrived, 2);
+}
+
+TEST(ThreadPool, WorkersTakeNoSignalsButThoseOfTheirFaults) {
+  ThreadPool pool(2);
+  std::atomic<int> arrived{0};
+  pool.parallel_for(2, [&](int64_t, int thread) {
+    ++arrived;
+    while (arrived < 2) std::this_thread::yield();
+    sigset_t blocked;
+    ASSERT_EQ(pthread_sigmask(SIG_BLOCK, nullptr, &blocked), 0);
+    EXPECT_EQ(sigismember(&blocked, SIGINT), thread == 0 ? 0 : 1);
+    EXPECT_EQ(sigismember(&blocked, SIGTSTP), thread == 0 ? 0 : 1);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT})
+      EXPECT_EQ(sigismember(&blocked, fault), 0) << fault;
+  });
 }
 
 TEST(ThreadPool, AFreeThreadTakesOverTheTasksOfABusyOne) {
