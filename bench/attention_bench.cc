@@ -157,7 +157,7 @@ void norm_rope_store(benchmark::State& state, DType dtype) {
   state.counters["of_read"] = {bytes / ceiling, kRate};
 }
 
-const bool registered = [] {
+const bool attention_registered = [] {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
     const auto add = [dtype](const char* name, auto op, const char* first, const char* second,
                              const std::vector<std::vector<int64_t>>& cases) {

@@ -56,13 +56,13 @@ constexpr int kChains = 20;
 __attribute__((target("avx512f,avx512bf16"))) float multiply_avx512bf16(int64_t rounds) {
   __m512 acc[kChains];
 #  pragma GCC unroll 20
-  for (int c = 0; c < kChains; ++c) acc[c] = _mm512_setzero_ps();
+  for (__m512& chain : acc) chain = _mm512_setzero_ps();
   __m512bh a = (__m512bh)_mm512_set1_epi32(0x3f803f80), b = a;
   for (int64_t i = 0; i < rounds; ++i) {
 #  pragma GCC unroll 20
-    for (int c = 0; c < kChains; ++c) {
-      acc[c] = _mm512_dpbf16_ps(acc[c], a, b);
-      __asm__ volatile("" : "+v"(acc[c]));  // or equal chains become one
+    for (__m512& chain : acc) {
+      chain = _mm512_dpbf16_ps(chain, a, b);
+      __asm__ volatile("" : "+v"(chain));  // or equal chains become one
     }
   }
   __m512 sum = acc[0];
@@ -74,13 +74,13 @@ __attribute__((target("avx512f,avx512bf16"))) float multiply_avx512bf16(int64_t 
 __attribute__((target("avx512f"))) float multiply_avx512(int64_t rounds) {
   __m512 acc[kChains];
 #  pragma GCC unroll 20
-  for (int c = 0; c < kChains; ++c) acc[c] = _mm512_setzero_ps();
+  for (__m512& chain : acc) chain = _mm512_setzero_ps();
   __m512 a = _mm512_set1_ps(1), b = a;
   for (int64_t i = 0; i < rounds; ++i) {
 #  pragma GCC unroll 20
-    for (int c = 0; c < kChains; ++c) {
-      acc[c] = _mm512_fmadd_ps(a, b, acc[c]);
-      __asm__ volatile("" : "+v"(acc[c]));
+    for (__m512& chain : acc) {
+      chain = _mm512_fmadd_ps(a, b, chain);
+      __asm__ volatile("" : "+v"(chain));
     }
   }
   __m512 sum = acc[0];
@@ -94,13 +94,13 @@ constexpr int kAvx2Chains = 12;
 __attribute__((target("avx2,fma"))) float multiply_avx2(int64_t rounds) {
   __m256 acc[kAvx2Chains];
 #  pragma GCC unroll 12
-  for (int c = 0; c < kAvx2Chains; ++c) acc[c] = _mm256_setzero_ps();
+  for (__m256& chain : acc) chain = _mm256_setzero_ps();
   __m256 a = _mm256_set1_ps(1), b = a;
   for (int64_t i = 0; i < rounds; ++i) {
 #  pragma GCC unroll 12
-    for (int c = 0; c < kAvx2Chains; ++c) {
-      acc[c] = _mm256_fmadd_ps(a, b, acc[c]);
-      __asm__ volatile("" : "+x"(acc[c]));
+    for (__m256& chain : acc) {
+      chain = _mm256_fmadd_ps(a, b, chain);
+      __asm__ volatile("" : "+x"(chain));
     }
   }
   __m256 sum = acc[0];
@@ -148,9 +148,10 @@ Read best_read(CpuBackend& cpu) {
   const std::vector<Read> ways = ways_to_read();
   std::vector<int> wins(ways.size());
   for (int pass = 0; pass < 15; ++pass) {
-    std::vector<double> rates;
-    for (const Read way : ways)
-      rates.push_back(time_read(cpu, memory_to_read(cpu), kReadBytes / 4, way));
+    std::vector<double> rates(ways.size());
+    std::ranges::transform(ways, rates.begin(), [&](Read way) {
+      return time_read(cpu, memory_to_read(cpu), kReadBytes / 4, way);
+    });
     ++wins[static_cast<size_t>(std::ranges::max_element(rates) - rates.begin())];
   }
   return ways[static_cast<size_t>(std::ranges::max_element(wins) - wins.begin())];

@@ -44,8 +44,8 @@ EngineParts parts_of(int block_size, bool with_text) {
 }
 
 std::vector<int32_t> prompt_of(int length, int first, int step = 1) {
-  std::vector<int32_t> ids;
-  for (int i = 0; i < length; ++i) ids.push_back((first + i * step) % 4096);
+  std::vector<int32_t> ids(static_cast<size_t>(length));
+  for (int i = 0; i < length; ++i) ids[i] = (first + i * step) % 4096;
   return ids;
 }
 
@@ -78,9 +78,9 @@ void admit(benchmark::State& state) {
   for (auto _ : state) {
     state.PauseTiming();
     if (!cached) ++round;
-    std::vector<std::vector<int32_t>> prompts;
+    std::vector<std::vector<int32_t>> prompts(static_cast<size_t>(num_sequences));
     for (int i = 0; i < num_sequences; ++i)
-      prompts.push_back(prompt_of(length, i * 13, 1 + round % 4096));
+      prompts[i] = prompt_of(length, i * 13, 1 + round % 4096);
     state.ResumeTiming();
     for (auto& prompt : prompts) core.add_request(std::move(prompt), params);
     while (!core.is_finished()) core.step();

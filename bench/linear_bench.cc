@@ -77,7 +77,7 @@ void linear(benchmark::State& state, Shape shape, DType dtype) {
   if (peak > 0) state.counters["of_peak"] = {flops / peak, rate};
 }
 
-const bool registered = [] {
+const bool linear_registered = [] {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32})
     for (const Shape& shape : kShapes) {
       auto* bench = benchmark::RegisterBenchmark(

@@ -96,7 +96,7 @@ void gather_rows(benchmark::State& state, DType act) {
           [&] { cpu().gather_rows(out.tensor, x.tensor, rows.data()); });
 }
 
-const bool registered = [] {
+const bool rows_registered = [] {
   for (const DType act : {DType::kBFloat16, DType::kFloat32}) {
     const auto add = [act](const char* name, auto op, auto... more) {
       benchmark::RegisterBenchmark((std::string(name) + "/" + to_string(act)).c_str(), op, act,

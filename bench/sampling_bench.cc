@@ -32,7 +32,7 @@ void sampling(benchmark::State& state, const SamplingKind& kind, bool trained) {
   state.counters["of_read"] = {bytes / read_bandwidth(cpu), rate};
 }
 
-const bool registered = [] {
+const bool sampling_registered = [] {
   for (const SamplingKind& kind : kSamplingKinds) {
     for (const bool trained : {true, false}) {
       const std::string name =

@@ -157,7 +157,7 @@ SoakRequest SoakWorkload::bad_request() {
   bad.params = params(static_cast<int>(bad.ids.size()));
   switch (pick(4)) {
     case 0:  // too long for the model or for the KV cache
-      bad.ids.resize(static_cast<size_t>(limits_.max_num_tokens() + 1 + pick(100)));
+      bad.ids.resize(static_cast<size_t>(limits_.max_num_tokens()) + 1 + pick(100));
       break;
     case 1:
       bad.ids[static_cast<size_t>(pick(static_cast<int>(bad.ids.size())))] = limits_.vocab_size;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Format, layering and unused names of what git tracks, clang-tidy over library and program; every finding fails.
+# Format, layering and unused names of what git tracks, clang-tidy over library, program and benchmarks; every
+# finding fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror

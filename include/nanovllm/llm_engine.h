@@ -45,7 +45,8 @@ struct ScheduledRequest {
 class EngineCore;
 
 // Not thread-safe: one thread calls all methods. abort_request may be called at any moment between
-// steps.
+// steps. The threads that an engine starts block all signals but those of their own faults, so that
+// the program's handlers run in its own threads.
 class LLMEngine {
  public:
   // Loads the Hugging Face model folder. Throws Error when it is missing, corrupt, unsupported or

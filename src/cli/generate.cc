@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -15,9 +13,10 @@
 #include "base/message.h"
 #include "cli/abort_reason.h"
 #include "cli/commands.h"
-#include "cli/input_lines.h"
 #include "cli/logprob_table.h"
 #include "cli/options.h"
+#include "cli/request_source.h"
+#include "cli/result_sink.h"
 #include "cli/step_log.h"
 #include "cli/terminal.h"
 #include "nanovllm/llm_engine.h"
@@ -39,104 +38,12 @@ struct GenerateOptions {
   SamplingOptions sampling;
 };
 
-// Where requests come from: -p texts, or the lines of a file that are read only as far as the
-// engine can use them.
-class RequestSource {
- public:
-  RequestSource(const GenerateOptions& options, const SamplingParams& defaults)
-      : options_(options), defaults_(defaults) {
-    if (!options.input.empty()) lines_.emplace(options.input);
-  }
-
-  // The next request, or nothing where there is none yet; it waits a moment for one if `wait`.
-  // Throws Error for a line that is no request; the next call goes on.
-  std::optional<RequestLine> next(bool wait) {
-    if (!lines_) {
-      at_end_ = index_ + 1 >= static_cast<int64_t>(options_.prompts.size());
-      if (at_end_) return {};
-      return RequestLine{options_.prompts[static_cast<size_t>(++index_)], defaults_};
-    }
-    using Next = InputLines::Next;
-    std::string line;
-    Next state;
-    while ((state = lines_->next(line, wait)) == Next::kLine || state == Next::kTooLong) {
-      ++line_number_;
-      if (state == Next::kTooLong) {
-        ++index_;
-        throw_error(ErrorCode::kInvalidArgument, "the line is longer than {} MiB",
-                    InputLines::kMaxLineBytes >> 20);
-      }
-      if (line.find_first_not_of(InputLines::kBlanks) == std::string::npos) continue;
-      ++index_;
-      return parse_request_line(line, defaults_);
-    }
-    at_end_ = state == Next::kEnd;
-    return {};
-  }
-  bool at_end() const { return at_end_; }
-
-  int64_t index() const { return index_; }  // of the request that next() gave or refused
-  std::string place() const {               // for messages
-    return lines_ ? fmt::format("{}:{}", options_.input, line_number_)
-                  : fmt::format("prompt {}", index_ + 1);
-  }
-  int64_t total() const {  // 0 = unknown; to be called before next()
-    return lines_ ? lines_->count() : static_cast<int64_t>(options_.prompts.size());
-  }
-
- private:
-  const GenerateOptions& options_;
-  const SamplingParams& defaults_;
-  std::optional<InputLines> lines_;
-  bool at_end_ = false;
-  int64_t index_ = -1;
-  int64_t line_number_ = 0;
-};
-
-// Standard output or a file; every failed write is an error with the reason.
-class ResultSink {
- public:
-  // Changes nothing as yet: the file's old content goes when there are results to come. Throws
-  // where opening it is sure to fail.
-  explicit ResultSink(const std::string& path) : path_(path == "-" ? "" : path) {
-    if (path_.empty() || ::access(path.c_str(), W_OK) == 0) return;
-    if (errno != ENOENT) fail();
-    const std::string folder = std::filesystem::path(path).parent_path();
-    if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) fail();
-  }
-  void open() {
-    if (path_.empty()) return;
-    file_ = std::fopen(path_.c_str(), "w");
-    if (file_ == nullptr) fail();
-  }
-  ~ResultSink() {
-    if (file_ != nullptr && file_ != stdout) std::fclose(file_);
-  }
-  ResultSink(const ResultSink&) = delete;
-  ResultSink& operator=(const ResultSink&) = delete;
-
-  void write(const std::string& text) {
-    if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) fail();
-    if (std::fflush(file_) != 0) fail();
-  }
-  std::FILE* stream() const { return file_; }
-
- private:
-  [[noreturn]] void fail() const {
-    end_if_nobody_reads();
-    throw_error(ErrorCode::kIo, "cannot write results to {}: {}",
-                path_.empty() ? "standard output" : path_, std::strerror(errno));
-  }
-  std::string path_;
-  std::FILE* file_ = stdout;
-};
-
 class Generation {
  public:
   explicit Generation(const GenerateOptions& options)
       : options_(options),
         sink_(options.output),
-        source_(options, defaults_),
+        source_(options.prompts, options.input, defaults_),
         engine_(options.model, options.engine),
         defaults_(options.sampling.apply_to(engine_.default_sampling_params())),
         json_(options.json || !options.input.empty() || !options.output.empty()),

@@ -32,9 +32,8 @@ class InputLines {
   // `wait`, not so long that Ctrl-C would go unnoticed. Throws Error(kIo) when reading fails.
   Next next(std::string& line, bool wait);
 
-  // How many lines with more than blanks next() will find in a file; 0 for what is no file or
-  // can't be read. To
-  // be called before next(), and changes nothing.
+  // How many lines with more than blanks next() will find in a file; 0 for what is no file or can't
+  // be read. To be called before next(), and changes nothing.
   int64_t count() const;
 
  private:

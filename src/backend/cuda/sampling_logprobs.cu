@@ -3,7 +3,7 @@
 // reach the chosen token's logit (few, but for unlikely tokens of a prompt) and those that reach
 // the last of the most likely ones.
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/sampling_row.cuh"
+#include "backend/cuda/sampling_row_threshold.cuh"
 
 namespace nanovllm::cuda {
 namespace {

@@ -3,7 +3,7 @@
 // and top_k read the few blocks that reach their thresholds; top_p those that hold what its tokens
 // can be among, which is all of a flat row.
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/sampling_row.cuh"
+#include "backend/cuda/sampling_row_threshold.cuh"
 #include "base/philox.h"
 
 namespace nanovllm::cuda {

@@ -1,0 +1,49 @@
+#include "cli/request_source.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace nanovllm::cli {
+
+RequestSource::RequestSource(const std::vector<std::string>& prompts, const std::string& input,
+                             const SamplingParams& defaults)
+    : prompts_(prompts), input_(input), defaults_(defaults) {
+  if (!input.empty()) lines_.emplace(input);
+}
+
+std::optional<RequestLine> RequestSource::next_prompt() {
+  at_end_ = index_ + 1 >= static_cast<int64_t>(prompts_.size());
+  if (at_end_) return {};
+  return RequestLine{prompts_[static_cast<size_t>(++index_)], defaults_};
+}
+
+std::optional<RequestLine> RequestSource::next(bool wait) {
+  if (!lines_) return next_prompt();
+  using Next = InputLines::Next;
+  std::string line;
+  Next state;
+  while ((state = lines_->next(line, wait)) == Next::kLine || state == Next::kTooLong) {
+    ++line_number_;
+    if (state == Next::kTooLong) {
+      ++index_;
+      throw_error(ErrorCode::kInvalidArgument, "the line is longer than {} MiB",
+                  InputLines::kMaxLineBytes >> 20);
+    }
+    if (line.find_first_not_of(InputLines::kBlanks) == std::string::npos) continue;
+    ++index_;
+    return parse_request_line(line, defaults_);
+  }
+  at_end_ = state == Next::kEnd;
+  return {};
+}
+
+std::string RequestSource::place() const {
+  return lines_ ? fmt::format("{}:{}", input_, line_number_) : fmt::format("prompt {}", index_ + 1);
+}
+
+int64_t RequestSource::total() const {
+  return lines_ ? lines_->count() : static_cast<int64_t>(prompts_.size());
+}
+
+}  // namespace nanovllm::cli

@@ -1,0 +1,45 @@
+// Where the requests of `nanovllm generate` come from.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/json.h"
+#include "cli/input_lines.h"
+
+namespace nanovllm::cli {
+
+// Texts of the command line, or the lines of a file that are read only as far as the engine can use
+// them.
+class RequestSource {
+ public:
+  // `input` is a file of request lines, "-" for standard input; where it is empty, `prompts` are
+  // the requests. Both and `defaults`, which may still change until the first next(), are kept by
+  // reference. Throws Error(kIo) when the file can't be opened.
+  RequestSource(const std::vector<std::string>& prompts, const std::string& input,
+                const SamplingParams& defaults);
+
+  // The next request, or nothing where there is none yet; it waits a moment for one if `wait`.
+  // Throws Error for a line that is no request, or too long for one; the next call goes on.
+  std::optional<RequestLine> next(bool wait);
+  bool at_end() const { return at_end_; }
+
+  int64_t index() const { return index_; }  // of the request that next() gave or refused
+  std::string place() const;                // its, for messages
+  int64_t total() const;                    // 0 = unknown; to be called before next()
+
+ private:
+  std::optional<RequestLine> next_prompt();
+
+  const std::vector<std::string>& prompts_;
+  const std::string& input_;
+  const SamplingParams& defaults_;
+  std::optional<InputLines> lines_;
+  bool at_end_ = false;
+  int64_t index_ = -1;
+  int64_t line_number_ = 0;
+};
+
+}  // namespace nanovllm::cli
