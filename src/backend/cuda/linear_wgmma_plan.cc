@@ -60,6 +60,9 @@ void place(WgmmaPlan& plan, int chunks) {
   plan.w_bytes = plan.features * kChunk * 2 * plan.unit;
   plan.x_bytes = plan.rows * kChunk * 2 * plan.unit;
   plan.x_stages = std::min(std::max(kXBytes / plan.x_bytes, kMinStages), most);
+  // A stage that is used again belongs to one of the groups. The other, ahead of it, could take the
+  // end of a phase for that of the next but one: barriers tell only odd phases from even ones.
+  if (plan.x_stages < plan.units) plan.x_stages -= plan.x_stages % kSumGroups;
   const int room = kMaxShared - kAlignment - others - plan.x_stages * plan.x_bytes;
   plan.w_stages = std::min(std::max(room / plan.w_bytes, kMinStages), most);
   plan.x_offset = plan.w_stages * plan.w_bytes;
