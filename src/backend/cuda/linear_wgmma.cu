@@ -19,8 +19,7 @@
 namespace nanovllm::cuda {
 namespace {
 
-constexpr int kGroups = 2;          // warpgroups, which take units in turn
-constexpr int kGroupThreads = 128;  // of each
+constexpr int kGroupThreads = 128;
 constexpr int kConsumers = kGroups * kGroupThreads;
 constexpr int kThreads = kConsumers + 64;   // a warp for the copies, one for the norm
 [[maybe_unused]] constexpr int kStep = 16;  // of K, at once

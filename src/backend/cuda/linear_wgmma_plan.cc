@@ -11,7 +11,6 @@ constexpr int kAlignment = 1024;       // of the swizzle
 constexpr int kXBytes = 32 << 10;
 // A unit is given back when the next one's products have begun.
 constexpr int kMinStages = 4;
-constexpr int kSumGroups = 2;  // of a block's threads, with sums of their own
 // A copy's, as few as possible: one takes a thread a while.
 constexpr int kMaxUnitBytes = 16 << 10;
 
@@ -62,14 +61,14 @@ void place(WgmmaPlan& plan, int chunks) {
   plan.x_stages = std::min(std::max(kXBytes / plan.x_bytes, kMinStages), most);
   // A stage that is used again belongs to one of the groups. The other, ahead of it, could take the
   // end of a phase for that of the next but one: barriers tell only odd phases from even ones.
-  if (plan.x_stages < plan.units) plan.x_stages -= plan.x_stages % kSumGroups;
+  if (plan.x_stages < plan.units) plan.x_stages -= plan.x_stages % kGroups;
   const int room = kMaxShared - kAlignment - others - plan.x_stages * plan.x_bytes;
   plan.w_stages = std::min(std::max(room / plan.w_bytes, kMinStages), most);
   plan.x_offset = plan.w_stages * plan.w_bytes;
   // The tensor cores read a whole tile where there are fewer features.
   const int operands = std::max(plan.x_offset + plan.x_stages * plan.x_bytes,
                                 plan.x_offset + (kTileFeatures - plan.features) * kChunk * 2);
-  plan.received_offset = std::max(operands, kSumGroups * staged);
+  plan.received_offset = std::max(operands, kGroups * staged);
   plan.scale_offset = plan.received_offset + (plan.k_blocks > 1 ? staged : 0);
   plan.shared_bytes = static_cast<size_t>(plan.scale_offset + plan.rows * 4 + kAlignment);
 }

@@ -7,6 +7,7 @@
 
 namespace nanovllm::cuda {
 
+constexpr int kGroups = 2;         // warpgroups of a block, which take units in turn
 constexpr int kTileFeatures = 64;  // that the tensor cores multiply at once
 constexpr int kChunk = 64;         // elements of K in a line of shared memory, 128 bytes
 constexpr int kMaxStages = 24;
@@ -21,7 +22,7 @@ struct WgmmaPlan {
   int unit = 0;      // chunks that are copied at once
   int units = 0;     // of a block
   int w_stages = 0;  // units in shared memory, of the weight
-  int x_stages = 0;  // and of x
+  int x_stages = 0;  // and of x; each belongs to one group, or is used once
   int w_bytes = 0;   // of a unit
   int x_bytes = 0;
   // Where things are in shared memory, bytes.

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kMultiprocessors = 132;  // an H100's
 constexpr int kSharedBytes = 227 << 10;
+constexpr int kStaticBytes = 1 << 10;  // the kernel's barriers, at most
 
 WgmmaProduct product(Epilogue epilogue, int rows, int out_features, int in_features) {
   WgmmaProduct p;
@@ -51,7 +52,7 @@ TEST(CudaWgmmaPlan, CoversTheProduct) {
 
 TEST(CudaWgmmaPlan, FitsInSharedMemory) {
   for_all_plans([](const WgmmaProduct&, const WgmmaPlan& plan) {
-    EXPECT_LE(static_cast<int>(plan.shared_bytes), kSharedBytes);
+    EXPECT_LE(static_cast<int>(plan.shared_bytes) + kStaticBytes, kSharedBytes);
     EXPECT_EQ(plan.w_stages, plan.units);
     EXPECT_GE(plan.x_offset, plan.w_stages * plan.w_bytes);
     EXPECT_GE(plan.received_offset, plan.x_offset + plan.x_stages * plan.x_bytes);
@@ -61,7 +62,7 @@ TEST(CudaWgmmaPlan, FitsInSharedMemory) {
 // One that is ahead could take stale rows for those it waits for.
 TEST(CudaWgmmaPlan, WarpgroupsShareNoStageThatIsUsedAgain) {
   for_all_plans([](const WgmmaProduct&, const WgmmaPlan& plan) {
-    EXPECT_TRUE(plan.x_stages == plan.units || plan.x_stages % 2 == 0) << plan.x_stages;
+    EXPECT_TRUE(plan.x_stages == plan.units || plan.x_stages % kGroups == 0) << plan.x_stages;
   });
 }
 
