@@ -3,13 +3,15 @@
 // rotated so that none is found in L2; all times are of CUDA graphs with enough launches that the
 // start does not count.
 //
-//   cuda_linear_bench [check|products|step]
+//   cuda_linear_bench [check|products|step|repeat]
 #include <cublasLt.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -89,8 +91,10 @@ cudaStream_t the_stream() {
   return stream;
 }
 
-// Microseconds of one replay of what `enqueue` puts on the stream.
-double time_graph(const std::function<void(cudaStream_t)>& enqueue, int replays = 5) {
+using Enqueue = std::function<void(cudaStream_t)>;
+
+// What `enqueue` puts on the stream, which it has done once before.
+cudaGraphExec_t capture(const Enqueue& enqueue) {
   const cudaStream_t stream = the_stream();
   enqueue(stream);
   NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream));
@@ -100,6 +104,14 @@ double time_graph(const std::function<void(cudaStream_t)>& enqueue, int replays 
   enqueue(stream);
   NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
   NANOVLLM_CUDA_CHECK(cudaGraphInstantiate(&instance, graph, 0));
+  cudaGraphDestroy(graph);
+  return instance;
+}
+
+// Microseconds of one replay.
+double time_graph(const Enqueue& enqueue, int replays = 5) {
+  const cudaStream_t stream = the_stream();
+  const cudaGraphExec_t instance = capture(enqueue);
   cudaEvent_t begin, end;
   cudaEventCreate(&begin);
   cudaEventCreate(&end);
@@ -115,7 +127,6 @@ double time_graph(const std::function<void(cudaStream_t)>& enqueue, int replays 
   }
   std::sort(times.begin(), times.end());
   cudaGraphExecDestroy(instance);
-  cudaGraphDestroy(graph);
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
   return times[times.size() / 2];
@@ -389,6 +400,37 @@ class DecodeStep {
     }
   }
 
+  // The same step from the same start again and again, which has to end in the same bits: a race
+  // between a kernel's warps can be so rare that nothing else shows it. Returns how many times it
+  // did not.
+  int repeat_wgmma(double seconds) const {
+    const size_t bytes = size_t{4} * rows_ * shape_.hidden;
+    const std::vector<float> start = to_host(residual_, rows_ * shape_.hidden);
+    const auto again = [&] {
+      NANOVLLM_CUDA_CHECK(
+          cudaMemcpyAsync(residual_, start.data(), bytes, cudaMemcpyHostToDevice, the_stream()));
+    };
+    const cudaGraphExec_t step = capture([&](cudaStream_t s) { run_wgmma(s); });
+    const auto result = [&] {
+      again();
+      NANOVLLM_CUDA_CHECK(cudaGraphLaunch(step, the_stream()));
+      NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(the_stream()));
+      return to_host(residual_, rows_ * shape_.hidden);
+    };
+    const std::vector<float> expected = result();
+    int steps = 0, failures = 0;
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(seconds)) {
+      failures += std::memcmp(result().data(), expected.data(), bytes) != 0;
+      ++steps;
+    }
+    again();
+    cudaGraphExecDestroy(step);
+    std::printf("%s, %d rows: %d of %d steps ended in other bits\n", shape_.name, rows_, failures,
+                steps);
+    return failures;
+  }
+
   // cuBLASLt and the kernels between its products.
   void run_cublas(cudaStream_t stream) {
     const auto [name, hidden, heads, width, qkv, count] = shape_;
@@ -467,13 +509,23 @@ void step() {
     }
   }
   DecodeStep decode(kQwenSmall);
-  for (const int rows : {9, 16, 32, 48, kMaxWgmmaRows}) {
+  for (const int rows : {9, 16, 32, 48, 64, 96, kMaxWgmmaRows}) {
     decode.set_rows(rows);
     const double ours = time_graph([&](cudaStream_t s) { decode.run_wgmma(s); });
     const double cublas = time_graph([&](cudaStream_t s) { decode.run_cublas(s); });
     std::printf("0.6B, %d rows, us a layer: chain %.2f, cuBLASLt and kernels %.2f\n", rows,
                 ours / kQwenSmall.count, cublas / kQwenSmall.count);
   }
+}
+
+int repeat(double seconds) {
+  int failures = 0;
+  DecodeStep decode(kQwenSmall);
+  for (const int rows : {9, 16, 32, 48, 64, 80, 96, 112, kMaxWgmmaRows}) {
+    decode.set_rows(rows);
+    failures += decode.repeat_wgmma(seconds);
+  }
+  return failures;
 }
 
 }  // namespace
@@ -485,6 +537,7 @@ int main(int argc, char** argv) {
   int failures = 0;
   if (what == "check" || what == "all") failures = check();
   if (what == "step" || what == "all") step();
+  if (what == "repeat" || what == "all") failures += repeat(argc > 2 ? std::atof(argv[2]) : 0.3);
   if (what == "products" || what == "all") products({1, 2, 4, 8, 16, 32, 64, 128, 256}, false);
   if (what == "large" || what == "all") products({1, 8, 32}, true);
   if (what == "prefill" || what == "all") products({512, 2048, 8192}, false);

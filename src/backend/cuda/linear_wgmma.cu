@@ -3,11 +3,12 @@
 //
 // A block computes 64 features (the tensor cores' M) of all rows (their N), so that few rows waste
 // nothing; K is shared by the blocks of a cluster where features alone are too few blocks, and
-// their sums are sent to the block that finishes a row and added there in a fixed order. A
-// producer warp has the copy engine bring the weights before the kernel waits for its predecessor
-// (weights depend on nothing), and then x. Every block reads its share of K of all rows of x, R K /
-// k_blocks elements, out of L2. What is left is the time from one product to the next, of threads
-// that each do little: see linear_wgmma_epilogue.cuh.
+// their sums are sent to the block that finishes a row and added there in a fixed order. A warp has
+// the copy engine bring the weights before the kernel waits for its predecessor (weights depend on
+// nothing), another one x as soon as it is there: a block that finds room late has both on their
+// way side by side. Every block reads its share of K of all rows of x, R K / k_blocks elements, out
+// of L2. What is left is the time from one product to the next, of threads that each do little: see
+// linear_wgmma_epilogue.cuh.
 #include <type_traits>
 
 #include "backend/cuda/launch.cuh"
@@ -21,21 +22,23 @@ namespace {
 
 constexpr int kGroupThreads = 128;
 constexpr int kConsumers = kGroups * kGroupThreads;
-constexpr int kThreads = kConsumers + 64;   // a warp for the copies, one for the norm
+// A warp each for the copies of the weight and of x, and for the norm.
+constexpr int kWeightWarp = kConsumers / 32, kXWarp = kWeightWarp + 1;
+constexpr int kThreads = kConsumers + 96;
 [[maybe_unused]] constexpr int kStep = 16;  // of K, at once
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 struct Barriers {
-  Barrier w[kMaxStages], x[kMaxStages];  // a unit is there
-  Barrier free[kMaxStages];              // a unit of x is used up
+  Barrier w[kMaxCopies], x[kMaxCopies];  // a unit is there
+  Barrier free[kMaxCopies];              // a unit of x is used up
   Barrier sums;                          // the other blocks' have come
 };
 
 // By one warp.
 __device__ inline void init_barriers(const WgmmaPlan& plan, Barriers& barriers) {
   const int lane = threadIdx.x % 32;
-  if (lane < plan.w_stages) barriers.w[lane].init(1);
+  if (lane < plan.w_copies) barriers.w[lane].init(1);
   if (lane < plan.x_stages) {
     barriers.x[lane].init(1);
     barriers.free[lane].init_warps(kGroupThreads / 32);
@@ -62,82 +65,53 @@ struct Turn {
   }
 };
 
-// The copies, by one thread.
-class Producer {
- public:
-  __device__ Producer(const CUtensorMap& w_map, const CUtensorMap& x_map, const WgmmaPlan& plan,
-                      char* shared, int tile, int first_chunk, int part_features,
-                      Barriers& barriers)
-      : w_map_(w_map),
-        x_map_(x_map),
-        plan_(plan),
-        shared_(shared),
-        feature_(tile * part_features),
-        w_chunk_(first_chunk),
-        x_chunk_(first_chunk),
-        barriers_(barriers) {}
-
-  __device__ void fetch_weights() {
-    Barrier& barrier = barriers_.w[w_turn_.stage];
-    barrier.expect(plan_.w_bytes);
-    load_box<true>(shared_ + w_turn_.stage * plan_.w_bytes, w_map_, feature_, w_chunk_, barrier);
-    w_chunk_ += plan_.unit;
-    w_turn_.next(1, plan_.w_stages);
-  }
-
-  // Before the kernel waits, so that nothing but the copies is left to do after.
-  __device__ void announce_x() {
-    for (int unit = 0; unit < min(plan_.units, plan_.x_stages); ++unit)
-      barriers_.x[unit].expect(plan_.x_bytes);
-  }
-
-  __device__ void fetch_all_x() {
-    Turn freed;
+// The copies of the weight, by one thread.
+__device__ inline void fetch_weights(const CUtensorMap& map, const WgmmaPlan& plan, char* shared,
+                                     int feature, int first_chunk, Barriers& barriers) {
 #  pragma unroll 1
-    for (int unit = 0; unit < plan_.units; ++unit) {
-      if (unit >= plan_.x_stages) {
-        barriers_.free[freed.stage].wait(freed.parity);
-        barriers_.x[freed.stage].expect(plan_.x_bytes);
-        freed.next(1, plan_.x_stages);
-      }
-      fetch_x();
+  for (int copy = 0; copy < plan.w_copies; ++copy) {
+    barriers.w[copy].expect(plan.w_bytes);
+    load_box<true>(shared + copy * plan.w_bytes, map, feature,
+                   first_chunk + copy * (plan.unit << plan.w_shift), barriers.w[copy]);
+  }
+}
+
+// Before the kernel waits, so that nothing but the copies is left to do after.
+__device__ inline void announce_x(const WgmmaPlan& plan, Barriers& barriers) {
+#  pragma unroll 1
+  for (int unit = 0; unit < plan.x_stages; ++unit) barriers.x[unit].expect(plan.x_bytes);
+}
+
+// Those of x, by another one.
+__device__ inline void fetch_x(const CUtensorMap& map, const WgmmaPlan& plan, char* shared,
+                               int first_chunk, Barriers& barriers) {
+  Turn turn;
+#  pragma unroll 1
+  for (int unit = 0; unit < plan.units; ++unit, turn.next(1, plan.x_stages)) {
+    Barrier& barrier = barriers.x[turn.stage];
+    if (unit >= plan.x_stages) {
+      barriers.free[turn.stage].wait(turn.parity ^ 1);
+      barrier.expect(plan.x_bytes);
     }
+    load_box<false>(shared + plan.x_offset + turn.stage * plan.x_bytes, map, 0,
+                    first_chunk + unit * plan.unit, barrier);
   }
-
- private:
-  __device__ void fetch_x() {
-    load_box<false>(shared_ + plan_.x_offset + x_turn_.stage * plan_.x_bytes, x_map_, 0, x_chunk_,
-                    barriers_.x[x_turn_.stage]);
-    x_chunk_ += plan_.unit;
-    x_turn_.next(1, plan_.x_stages);
-  }
-
-  const CUtensorMap &w_map_, &x_map_;
-  const WgmmaPlan& plan_;
-  char* const shared_;
-  const int feature_;
-  int w_chunk_, x_chunk_;
-  Turn w_turn_, x_turn_;
-  Barriers& barriers_;
-};
+}
 
 // One warpgroup's products: of every kGroups-th unit.
 template <int kRows>
-__device__ void multiply(float (&sums)[kRows / 2], const WgmmaPlan& plan, char* shared,
+__device__ void multiply(float (&sums)[kRows / 2], const WgmmaPlan& plan, char* shared, int group,
                          Barriers& barriers) {
   constexpr int kXChunk = kRows * kChunk * 2 / 16;  // in the coin of descriptions
-  const int w_chunk = plan.features * kChunk * 2 / 16;
-  const int w_unit = plan.w_bytes / 16, x_unit = plan.x_bytes / 16;
+  const int w_chunk = plan.features * kChunk * 2 / 16, x_unit = plan.x_bytes / 16;
   const uint64_t w = describe_tile(shared_address(shared));
   const uint64_t x = describe_tile(shared_address(shared) + plan.x_offset);
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  Turn w_turn(group, plan.w_stages), x_turn(group, plan.x_stages);
-  int previous = -1;
+  Turn turn(group, plan.x_stages);
 #  pragma unroll 1
   for (int unit = group; unit < plan.units; unit += kGroups) {
-    barriers.w[w_turn.stage].wait(w_turn.parity);
-    barriers.x[x_turn.stage].wait(x_turn.parity);
-    uint64_t a = w + w_turn.stage * w_unit, b = x + x_turn.stage * x_unit;
+    barriers.w[unit >> plan.w_shift].wait(0);
+    barriers.x[turn.stage].wait(turn.parity);
+    uint64_t a = w + unit * plan.unit * w_chunk, b = x + turn.stage * x_unit;
     begin_products();
 #  pragma unroll 1
     for (int chunk = 0; chunk < plan.unit; ++chunk, a += w_chunk, b += kXChunk) {
@@ -146,11 +120,12 @@ __device__ void multiply(float (&sums)[kRows / 2], const WgmmaPlan& plan, char* 
         multiply_tile(sums, a + step * 2, b + step * 2);
     }
     commit_products();
-    wait_products<1>();
-    if (previous >= 0) barriers.free[previous].arrive_warp();
-    previous = x_turn.stage;
-    w_turn.next(kGroups, plan.w_stages);
-    x_turn.next(kGroups, plan.x_stages);
+    // Given back at once where it is wanted again: the other group keeps the tensor cores busy.
+    if (unit + plan.x_stages < plan.units) {
+      wait_products<0>();
+      barriers.free[turn.stage].arrive_warp();
+    }
+    turn.next(kGroups, plan.x_stages);
   }
   wait_products<0>();
 }
@@ -209,12 +184,14 @@ __device__ void consume(const WgmmaPlan& plan, int rank, char* shared, Barriers&
                         Epilogue& epilogue) {
   wait_for_predecessor();
   epilogue.fetch();
+  // Of the first lane, so that the compiler sees that all agree: else it makes each product wait
+  // for the one before ("wgmma.mma_async instructions are serialized").
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
   float sums[kRows / 2] = {};
-  multiply<kRows>(sums, plan, shared, barriers);
+  multiply<kRows>(sums, plan, shared, group, barriers);
   // The sums go where the operands were.
   auto* staged = reinterpret_cast<float*>(shared);
   const auto* scale = reinterpret_cast<const float*>(shared + plan.scale_offset);
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   sync_threads<kConsumers>(kUsedUp);
   stage_sums<kRows>(sums, staged + group * kRows * kStagedStride);
   sync_threads<kConsumers + 32>(kStaged);
@@ -222,6 +199,7 @@ __device__ void consume(const WgmmaPlan& plan, int rank, char* shared, Barriers&
     epilogue.finish(staged, scale);
   } else {
     auto* received = reinterpret_cast<float*>(shared + plan.received_offset);
+    wait_cluster();
     send_sums<kRows, kKBlocks>(rank, staged, received, barriers.sums);
     barriers.sums.wait(0);
     epilogue.finish(received, scale);
@@ -241,24 +219,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   release_successor();
   char* shared = dynamic + (-shared_address(dynamic) & 1023);
   const int tile = static_cast<int>(blockIdx.y), rank = static_cast<int>(blockIdx.x);
-  Producer producer(w_map, x_map, plan, shared, tile, rank * plan.units * plan.unit,
-                    kPairs ? plan.features / 2 : plan.features, barriers);
-  const bool copies = threadIdx.x == kConsumers;
-  if (threadIdx.x / 32 == kConsumers / 32) {
-    if (copies) prefetch_map(w_map), prefetch_map(x_map);
+  const int first_chunk = rank * plan.units * plan.unit;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const bool first_lane = threadIdx.x % 32 == 0;
+  if (warp == kWeightWarp) {
+    if (first_lane) prefetch_map(w_map), prefetch_map(x_map);
     init_barriers(plan, barriers);
-    if (copies) {
-#  pragma unroll 1
-      for (int unit = 0; unit < plan.w_stages; ++unit) producer.fetch_weights();
-      producer.announce_x();
-    }
-    __syncwarp();
   }
-  if constexpr (kKBlocks > 1) {
-    sync_cluster();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
+  if constexpr (kKBlocks > 1) arrive_cluster();
   if (threadIdx.x < kConsumers) {
     constexpr int kShare = kRows / kKBlocks, kParts = kKBlocks == 1 ? kGroups : kKBlocks;
     using Epilogue = std::conditional_t<kPairs, PairEpilogue<kConsumers, kParts, kShare>,
@@ -267,13 +236,24 @@ __global__ void __launch_bounds__(kThreads, 1)
     consume<kRows, kKBlocks>(plan, rank, shared, barriers, epilogue);
     return;
   }
-  wait_for_predecessor();
-  if (copies) {
-    producer.fetch_all_x();
-  } else if (threadIdx.x >= kConsumers + 32) {
+  if (warp == kWeightWarp) {
+    const int part_features = kPairs ? plan.features / 2 : plan.features;
+    if (first_lane) fetch_weights(w_map, plan, shared, tile * part_features, first_chunk, barriers);
+  } else if (warp == kXWarp) {
+    if (first_lane) {
+      announce_x(plan, barriers);
+      wait_for_predecessor();
+      fetch_x(x_map, plan, shared, first_chunk, barriers);
+    }
+  } else {
+    wait_for_predecessor();
     if (p.norm.weighted != nullptr)
       fetch_scale(p, reinterpret_cast<float*>(shared + plan.scale_offset));
     arrive_threads<kConsumers + 32>(kStaged);
+  }
+  if constexpr (kKBlocks > 1) {
+    __syncwarp();
+    wait_cluster();
   }
 #endif
 }
@@ -282,7 +262,7 @@ template <int kRows, int kKBlocks, bool kPairs>
 void launch_kernel(cudaStream_t stream, const WgmmaProduct& p, const WgmmaPlan& plan) {
   constexpr int kParts = kPairs ? 2 : 1;
   const CUtensorMap w_map = make_tensor_map(p.weight, p.out_features, p.in_features, kParts,
-                                            {plan.features / kParts, plan.unit});
+                                            {plan.features / kParts, plan.unit << plan.w_shift});
   const CUtensorMap x_map = make_tensor_map(p.norm.weighted != nullptr ? p.norm.weighted : p.x,
                                             p.rows, p.in_features, 1, {kRows, plan.unit});
   launch_clusters(stream, wgmma_kernel<kRows, kKBlocks, kPairs>, dim3(kKBlocks, plan.tiles),

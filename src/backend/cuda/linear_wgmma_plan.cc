@@ -9,10 +9,10 @@ constexpr int kMaxShared = 225 << 10;  // bytes, less what is static
 constexpr int kAlignment = 1024;       // of the swizzle
 // Enough of x in flight to hide the way to L2.
 constexpr int kXBytes = 32 << 10;
-// A unit is given back when the next one's products have begun.
 constexpr int kMinStages = 4;
-// A copy's, as few as possible: one takes a thread a while.
-constexpr int kMaxUnitBytes = 16 << 10;
+// As few copies as possible: one takes a thread a while. But those of a block that starts late are
+// waited for.
+constexpr int kMaxCopyBytes = 16 << 10;
 
 int tiles_of(const WgmmaProduct& p, int features) {
   return (p.out_features + features - 1) / features;
@@ -40,31 +40,39 @@ void divide(WgmmaPlan& plan, const WgmmaProduct& p, int multiprocessors) {
   plan.tiles = tiles_of(p, plan.features);
   // To exchange sums takes as long as to fetch a third of the weights on fewer multiprocessors,
   // unless there are more rows than features; with half the products to do, two blocks share one
-  // well while x is small. Clusters with many rows leave no room for a second block beside: half as
-  // many blocks do then.
-  const bool many_rows = plan.rows > kTileFeatures;
+  // well while x is small. With many rows no second block finds room beside one: half as many
+  // blocks then, so that the next product's have multiprocessors to start on.
   int most = multiprocessors;
-  if (p.epilogue == Epilogue::kStore && !many_rows) most = multiprocessors * 2 / 3;
-  if (p.epilogue == Epilogue::kAdd && many_rows) most = multiprocessors / 2;
+  if (!pairs && plan.rows > kTileFeatures) {
+    most = multiprocessors / 2;
+  } else if (p.epilogue == Epilogue::kStore) {
+    most = multiprocessors * 2 / 3;
+  }
   if (pairs && plan.rows == 32) most = multiprocessors * 2;
   plan.k_blocks = k_blocks_of(p, plan.tiles, most);
 }
 
-// Divides shared memory: as much of the weight as fits beside enough of x.
+// Divides shared memory: the weight, and enough of x.
 void place(WgmmaPlan& plan, int chunks) {
   plan.units = chunks / plan.unit;
   const int staged = plan.rows * kStagedStride * 4;
   const int others = plan.rows * 4 + (plan.k_blocks > 1 ? staged : 0);
-  const int most = std::min(plan.units, kMaxStages);
-  plan.w_bytes = plan.features * kChunk * 2 * plan.unit;
+  const int chunk_bytes = plan.features * kChunk * 2;
+  plan.w_bytes = chunk_bytes * plan.unit;
+  plan.w_copies = plan.units;
+  for (plan.w_shift = 0; plan.w_copies % 2 == 0 && plan.w_bytes * 2 <= kMaxCopyBytes;
+       ++plan.w_shift)
+    plan.w_bytes *= 2, plan.w_copies /= 2;
   plan.x_bytes = plan.rows * kChunk * 2 * plan.unit;
-  plan.x_stages = std::min(std::max(kXBytes / plan.x_bytes, kMinStages), most);
+  plan.x_stages = std::min(std::max(kXBytes / plan.x_bytes, kMinStages), plan.units);
+  plan.x_offset = chunk_bytes * chunks;
+  // A block that leaves no room for another on its multiprocessor takes it all.
+  const int spare = kMaxShared - kAlignment - others - plan.x_offset - plan.x_stages * plan.x_bytes;
+  if (spare * 2 < kMaxShared)
+    plan.x_stages = std::min(plan.x_stages + std::max(spare, 0) / plan.x_bytes, plan.units);
   // A stage that is used again belongs to one of the groups. The other, ahead of it, could take the
   // end of a phase for that of the next but one: barriers tell only odd phases from even ones.
   if (plan.x_stages < plan.units) plan.x_stages -= plan.x_stages % kGroups;
-  const int room = kMaxShared - kAlignment - others - plan.x_stages * plan.x_bytes;
-  plan.w_stages = std::min(std::max(room / plan.w_bytes, kMinStages), most);
-  plan.x_offset = plan.w_stages * plan.w_bytes;
   // The tensor cores read a whole tile where there are fewer features.
   const int operands = std::max(plan.x_offset + plan.x_stages * plan.x_bytes,
                                 plan.x_offset + (kTileFeatures - plan.features) * kChunk * 2);
@@ -92,7 +100,7 @@ WgmmaPlan plan_wgmma(const WgmmaProduct& p, int multiprocessors) {
   const int chunks = p.in_features / kChunk / plan.k_blocks;
   plan.unit = 1;
   while (chunks % (plan.unit * 2) == 0 && plan.unit * 4 <= chunks &&
-         plan.rows * kChunk * 2 * plan.unit * 2 <= kMaxUnitBytes)
+         plan.rows * kChunk * 2 * plan.unit * 2 <= kMaxCopyBytes)
     plan.unit *= 2;
   place(plan, chunks);
   // One block a multiprocessor, not all clusters of a full device find room at once.
@@ -104,8 +112,9 @@ WgmmaPlan plan_wgmma(const WgmmaProduct& p, int multiprocessors) {
   // some: larger products are long enough for cuBLASLt.
   const int blocks = plan.tiles * plan.k_blocks;
   const int resident = plan.shared_bytes * 2 <= kMaxShared ? 2 : 1;
-  const bool pays = plan.w_stages == plan.units && plan.shared_bytes <= kMaxShared &&
-                    blocks <= multiprocessors * resident && blocks * 3 >= multiprocessors;
+  const bool pays = std::max(plan.w_copies, plan.x_stages) <= kMaxCopies &&
+                    plan.shared_bytes <= kMaxShared && blocks <= multiprocessors * resident &&
+                    blocks * 3 >= multiprocessors;
   return pays ? plan : WgmmaPlan{};
 }
 

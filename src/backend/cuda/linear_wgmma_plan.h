@@ -10,7 +10,7 @@ namespace nanovllm::cuda {
 constexpr int kGroups = 2;         // warpgroups of a block, which take units in turn
 constexpr int kTileFeatures = 64;  // that the tensor cores multiply at once
 constexpr int kChunk = 64;         // elements of K in a line of shared memory, 128 bytes
-constexpr int kMaxStages = 24;
+constexpr int kMaxCopies = 24;     // of a weight, and stages of x
 constexpr int kMaxKBlocks = 8;
 constexpr int kStagedStride = kTileFeatures + 4;  // floats: rows share no banks
 
@@ -19,11 +19,12 @@ struct WgmmaPlan {
   int rows = 0;      // the product's and padding
   int tiles = 0;     // of `features`
   int k_blocks = 1;  // of a cluster, which share K and, in the end, the rows
-  int unit = 0;      // chunks that are copied at once
+  int unit = 0;      // chunks of x that are copied, and multiplied, at once
   int units = 0;     // of a block
-  int w_stages = 0;  // units in shared memory, of the weight
-  int x_stages = 0;  // and of x; each belongs to one group, or is used once
-  int w_bytes = 0;   // of a unit
+  int x_stages = 0;  // units of x in shared memory; each stage is one group's, or used once
+  int w_shift = 0;   // log2 of the units whose share of the weight is one copy
+  int w_copies = 0;  // all of a block's share of the weight stays in shared memory
+  int w_bytes = 0;   // of a copy
   int x_bytes = 0;
   // Where things are in shared memory, bytes.
   int x_offset = 0;

@@ -51,11 +51,12 @@ __device__ inline void store_remote(const void* target, const Barrier& barrier, 
       : "memory");
 }
 
-__device__ inline void sync_cluster() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
+// The blocks of a cluster wait for each other in two steps, both taken by all their threads.
+__device__ inline void arrive_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ inline void wait_cluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 }  // namespace nanovllm::cuda
