@@ -30,9 +30,10 @@ constexpr int kThreads = kConsumers + 96;
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 struct Barriers {
-  Barrier w[kMaxCopies], x[kMaxCopies];  // a unit is there
-  Barrier free[kMaxCopies];              // a unit of x is used up
-  Barrier sums;                          // the other blocks' have come
+  Barrier w[kMaxCopies];     // a copy of the weight's is there
+  Barrier x[kMaxCopies];     // a unit is there
+  Barrier free[kMaxCopies];  // a unit of x is used up
+  Barrier sums;              // the other blocks' have come
 };
 
 // By one warp.
@@ -82,7 +83,7 @@ __device__ inline void announce_x(const WgmmaPlan& plan, Barriers& barriers) {
   for (int unit = 0; unit < plan.x_stages; ++unit) barriers.x[unit].expect(plan.x_bytes);
 }
 
-// Those of x, by another one.
+// The copies of x, by one thread.
 __device__ inline void fetch_x(const CUtensorMap& map, const WgmmaPlan& plan, char* shared,
                                int first_chunk, Barriers& barriers) {
   Turn turn;

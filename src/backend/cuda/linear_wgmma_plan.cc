@@ -10,19 +10,21 @@ constexpr int kAlignment = 1024;       // of the swizzle
 // Enough of x in flight to hide the way to L2.
 constexpr int kXBytes = 32 << 10;
 constexpr int kMinStages = 4;
-// As few copies as possible: one takes a thread a while. But those of a block that starts late are
-// waited for.
-constexpr int kMaxCopyBytes = 16 << 10;
+// Copies grow up to here: each takes a thread a while, but nobody can begin with a part of one.
+constexpr int kCopyBytes = 16 << 10;
 
 int tiles_of(const WgmmaProduct& p, int features) {
   return (p.out_features + features - 1) / features;
 }
 
-// So many blocks share K that there are at most `most` of them.
-int k_blocks_of(const WgmmaProduct& p, int tiles, int most) {
+// Enough for a product: see plan_wgmma().
+bool are_enough(int blocks, int multiprocessors) { return blocks * 3 >= multiprocessors; }
+
+// So many blocks share K that there are at most `most` of them, or just enough.
+int k_blocks_of(const WgmmaProduct& p, int tiles, int most, int multiprocessors) {
   int blocks = 1;
-  while (blocks < kMaxKBlocks && tiles * blocks * 2 <= most &&
-         p.in_features % (kChunk * blocks * 2) == 0)
+  while (blocks < kMaxKBlocks && p.in_features % (kChunk * blocks * 2) == 0 &&
+         (tiles * blocks * 2 <= most || !are_enough(tiles * blocks, multiprocessors)))
     blocks *= 2;
   return blocks;
 }
@@ -38,10 +40,10 @@ void divide(WgmmaPlan& plan, const WgmmaProduct& p, int multiprocessors) {
     if (tiles <= multiprocessors && tiles * 2 > multiprocessors) plan.features = kFewer;
   }
   plan.tiles = tiles_of(p, plan.features);
-  // To exchange sums takes as long as to fetch a third of the weights on fewer multiprocessors,
-  // unless there are more rows than features; with half the products to do, two blocks share one
-  // well while x is small. With many rows no second block finds room beside one: half as many
-  // blocks then, so that the next product's have multiprocessors to start on.
+  // To exchange sums takes as long as to fetch a third of the weights on fewer multiprocessors;
+  // with half the products to do, two blocks share one well while x is small. With many rows there
+  // is mostly no room for a second one: half as many blocks then, so that the next product's have
+  // multiprocessors to start on.
   int most = multiprocessors;
   if (!pairs && plan.rows > kTileFeatures) {
     most = multiprocessors / 2;
@@ -49,7 +51,7 @@ void divide(WgmmaPlan& plan, const WgmmaProduct& p, int multiprocessors) {
     most = multiprocessors * 2 / 3;
   }
   if (pairs && plan.rows == 32) most = multiprocessors * 2;
-  plan.k_blocks = k_blocks_of(p, plan.tiles, most);
+  plan.k_blocks = k_blocks_of(p, plan.tiles, most, multiprocessors);
 }
 
 // Divides shared memory: the weight, and enough of x.
@@ -60,8 +62,7 @@ void place(WgmmaPlan& plan, int chunks) {
   const int chunk_bytes = plan.features * kChunk * 2;
   plan.w_bytes = chunk_bytes * plan.unit;
   plan.w_copies = plan.units;
-  for (plan.w_shift = 0; plan.w_copies % 2 == 0 && plan.w_bytes * 2 <= kMaxCopyBytes;
-       ++plan.w_shift)
+  for (plan.w_shift = 0; plan.w_copies % 2 == 0 && plan.w_bytes * 2 <= kCopyBytes; ++plan.w_shift)
     plan.w_bytes *= 2, plan.w_copies /= 2;
   plan.x_bytes = plan.rows * kChunk * 2 * plan.unit;
   plan.x_stages = std::min(std::max(kXBytes / plan.x_bytes, kMinStages), plan.units);
@@ -100,7 +101,7 @@ WgmmaPlan plan_wgmma(const WgmmaProduct& p, int multiprocessors) {
   const int chunks = p.in_features / kChunk / plan.k_blocks;
   plan.unit = 1;
   while (chunks % (plan.unit * 2) == 0 && plan.unit * 4 <= chunks &&
-         plan.rows * kChunk * 2 * plan.unit * 2 <= kMaxCopyBytes)
+         plan.rows * kChunk * 2 * plan.unit * 2 <= kCopyBytes)
     plan.unit *= 2;
   place(plan, chunks);
   // One block a multiprocessor, not all clusters of a full device find room at once.
@@ -114,7 +115,7 @@ WgmmaPlan plan_wgmma(const WgmmaProduct& p, int multiprocessors) {
   const int resident = plan.shared_bytes * 2 <= kMaxShared ? 2 : 1;
   const bool pays = std::max(plan.w_copies, plan.x_stages) <= kMaxCopies &&
                     plan.shared_bytes <= kMaxShared && blocks <= multiprocessors * resident &&
-                    blocks * 3 >= multiprocessors;
+                    are_enough(blocks, multiprocessors);
   return pays ? plan : WgmmaPlan{};
 }
 

@@ -23,7 +23,7 @@ struct WgmmaPlan {
   int units = 0;     // of a block
   int x_stages = 0;  // units of x in shared memory; each stage is one group's, or used once
   int w_shift = 0;   // log2 of the units whose share of the weight is one copy
-  int w_copies = 0;  // all of a block's share of the weight stays in shared memory
+  int w_copies = 0;  // of a block's share of the weight, all of which stays in shared memory
   int w_bytes = 0;   // of a copy
   int x_bytes = 0;
   // Where things are in shared memory, bytes.

@@ -62,6 +62,20 @@ TEST(CudaWgmmaPlan, FitsInSharedMemory) {
   });
 }
 
+// Also where a doubling leads from just too few blocks to more than there should be.
+TEST(CudaWgmmaPlan, TakesFeaturesOfAnyNumberOfTiles) {
+  for (const int multiprocessors : {78, 114, kMultiprocessors}) {
+    for (int rows = 1; rows <= kMaxWgmmaRows; ++rows) {
+      for (int out = 1024; out <= 4096; out += kTileFeatures) {
+        const WgmmaPlan plan =
+            plan_wgmma(product(Epilogue::kStore, rows, out, 1024), multiprocessors);
+        EXPECT_GT(plan.features, 0)
+            << rows << " rows, " << out << " features on " << multiprocessors << " multiprocessors";
+      }
+    }
+  }
+}
+
 // One that is ahead could take stale rows for those it waits for.
 TEST(CudaWgmmaPlan, WarpgroupsShareNoStageThatIsUsedAgain) {
   for_all_plans([](const WgmmaProduct&, const WgmmaPlan& plan) {
