@@ -16,12 +16,12 @@ help: ## show this list
 
 build: ## build the library and build/nanovllm (installs missing packages first)
 	@scripts/install_packages.sh build
-	@cmake --preset release $(CMAKE_FLAGS) -DNANOVLLM_TESTS=OFF -DNANOVLLM_BENCH=OFF >/dev/null
+	@cmake --preset release -DNANOVLLM_TESTS=OFF -DNANOVLLM_BENCH=OFF $(CMAKE_FLAGS) >/dev/null
 	@cmake --build build -j $(JOBS)
 
 cuda: ## build build-cuda/nanovllm, which serves NVIDIA GPUs too (needs the CUDA toolkit, 12.4 or newer)
 	@scripts/install_packages.sh build
-	@cmake --preset cuda $(CMAKE_FLAGS) -DNANOVLLM_TESTS=OFF -DNANOVLLM_BENCH=OFF >/dev/null
+	@cmake --preset cuda -DNANOVLLM_TESTS=OFF -DNANOVLLM_BENCH=OFF $(CMAKE_FLAGS) >/dev/null
 	@cmake --build build-cuda -j $(JOBS)
 
 run: build ## let the demo model write several stories at once
@@ -30,7 +30,7 @@ run: build ## let the demo model write several stories at once
 test: ## build and run every test
 	@scripts/install_packages.sh test
 	@scripts/install_tokenizers.sh build/python
-	@cmake --preset release $(CMAKE_FLAGS) -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=ON >/dev/null
+	@cmake --preset release -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=ON $(CMAKE_FLAGS) >/dev/null
 	@cmake --build build -j $(JOBS)
 	@ctest --test-dir build --output-on-failure -j $(JOBS)
 
@@ -42,7 +42,7 @@ sanitize-gpu: ## compute-sanitizer's memcheck and racecheck over the kernels' te
 
 bench: ## build and run the kernel benchmarks
 	@scripts/install_packages.sh test
-	@cmake --preset release $(CMAKE_FLAGS) -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=ON >/dev/null
+	@cmake --preset release -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=ON $(CMAKE_FLAGS) >/dev/null
 	@cmake --build build -j $(JOBS)
 	@for b in build/bench/nanovllm_*_bench; do echo "== $$b"; $$b $(BENCH_FLAGS) || exit 1; done
 
@@ -63,7 +63,7 @@ tsan: ## the tests under ThreadSanitizer
 fuzz: ## fuzz what reads model files, texts, templates and requests, FUZZ_SECONDS=30 for each target
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
 
-check: lint test asan tsan ## everything CI checks
+check: lint test asan tsan ## what CI runs, but for `make run` and the CUDA build
 
 install: build ## install binary, library, headers and CMake package under PREFIX
 	@cmake --install build --prefix "$(PREFIX)"

@@ -32,9 +32,15 @@ SCRATCH = tempfile.TemporaryDirectory()  # some engines leave logs where they ru
 
 
 def run(command):
-    # A model of random weights may write half a character.
-    return subprocess.run([str(c) for c in command], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=True,
-                          cwd=SCRATCH.name)
+    command = [str(c) for c in command]
+    try:
+        # A model of random weights may write half a character.
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", cwd=SCRATCH.name)
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}; --help says which programs are needed")
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr.strip()}")
+    return done
 
 
 def output_of(command):

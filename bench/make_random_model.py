@@ -40,6 +40,8 @@ def main():
     parser.add_argument("source", type=pathlib.Path, help="folder with config.json and tokenizer")
     parser.add_argument("model", type=pathlib.Path, help="folder to write")
     args = parser.parse_args()
+    if not (args.source / "config.json").is_file():
+        parser.error(f"there is no {args.source}/config.json; SOURCE has to be a model folder")
     config = json.loads((args.source / "config.json").read_text())
     if config.get("model_type") != "qwen3":
         parser.error(f"{args.source}/config.json is of {config.get('model_type')}, expected qwen3")

@@ -11,7 +11,7 @@ nvidia-smi -L 2>/dev/null | grep -q '^GPU' ||
   refuse "make sanitize-gpu needs an NVIDIA GPU and nvidia-smi -L lists none."
 scripts/install_packages.sh test
 read -ra flags <<<"${CMAKE_FLAGS:-}"
-cmake --preset cuda -B build-racecheck "${flags[@]}" -DNANOVLLM_RACECHECK=ON -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=OFF \
+cmake --preset cuda -B build-racecheck -DNANOVLLM_RACECHECK=ON -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=OFF "${flags[@]}" \
   >/dev/null
 cmake --build build-racecheck -j "${JOBS:-$(nproc)}" --target backend_tests
 # bfloat16 is what the tensor cores' kernels take, and sampling's are the same for `deterministic`. Thousands of

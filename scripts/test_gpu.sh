@@ -11,7 +11,7 @@ nvidia-smi -L 2>/dev/null | grep -q '^GPU' ||
   refuse "make test-gpu needs an NVIDIA GPU and nvidia-smi -L lists none; make test runs what needs no GPU."
 scripts/install_packages.sh test
 read -ra flags <<<"${CMAKE_FLAGS:-}"
-cmake --preset cuda "${flags[@]}" -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=OFF >/dev/null
+cmake --preset cuda -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=OFF "${flags[@]}" >/dev/null
 cmake --build build-cuda -j "${JOBS:-$(nproc)}"
 
 # As ctest sets them; see cmake/layers.cmake.

@@ -156,6 +156,10 @@ class Chat(unittest.TestCase):
 
     def test_ctrl_c_at_the_prompt_drops_the_line(self):
         terminal = self.chat()
+        terminal.type("half typed")
+        terminal.expect("half typed")
+        terminal.type("\x03")
+        terminal.expect(r"\^C\r\n> ")
         terminal.type("/nonsense\x03/help\n")
         terminal.expect("sampling parameters")
         terminal.prompt()

@@ -17,15 +17,10 @@ namespace {
 constexpr int kHistoryLines = 1000;
 
 // What the keys of common terminals send, where the editor does not know it from terminfo.
-constexpr std::pair<const char*, const char*> kKeys[] = {{"^C", "em-kill-line"},
-                                                         {"^R", "em-inc-search-prev"},
-                                                         {"\\e[H", "ed-move-to-beg"},
-                                                         {"\\e[F", "ed-move-to-end"},
-                                                         {"\\e[1~", "ed-move-to-beg"},
-                                                         {"\\e[4~", "ed-move-to-end"},
-                                                         {"\\e[3~", "ed-delete-next-char"},
-                                                         {"\\e[1;5C", "em-next-word"},
-                                                         {"\\e[1;5D", "ed-prev-word"}};
+constexpr std::pair<const char*, const char*> kKeys[] = {
+    {"^R", "em-inc-search-prev"}, {"\\e[H", "ed-move-to-beg"},  {"\\e[F", "ed-move-to-end"},
+    {"\\e[1~", "ed-move-to-beg"}, {"\\e[4~", "ed-move-to-end"}, {"\\e[3~", "ed-delete-next-char"},
+    {"\\e[1;5C", "em-next-word"}, {"\\e[1;5D", "ed-prev-word"}};
 
 }  // namespace
 
@@ -48,7 +43,6 @@ struct LineReader::Editor {
     el_set(line, EL_EDITOR, "emacs");
     el_set(line, EL_SIGNAL, 1);  // the terminal is put right before a signal ends the program
     const char* const end = nullptr;
-    el_set(line, EL_SETTY, "-d", "intr=", end);  // while a line is edited, Ctrl-C is a key
     for (const auto& [key, function] : kKeys) el_set(line, EL_BIND, key, function, end);
     el_source(line, nullptr);  // the user's own .editrc
   }
@@ -84,9 +78,8 @@ std::optional<std::string> LineReader::read() {
   }
   const char* typed = nullptr;
   int length = 0;  // bytes, -1 for an error
-  do {
-    typed = el_gets(editor_->line, &length);  // a Ctrl-C right before editing starts interrupts it
-  } while (typed == nullptr && length < 0 && errno == EINTR);
+  while ((typed = el_gets(editor_->line, &length)) == nullptr && length < 0 && errno == EINTR)
+    std::puts("^C");  // which drops what is typed, as in a shell
   if (typed == nullptr || length <= 0) {
     std::puts("");
     return {};

@@ -29,8 +29,9 @@ int CudaBackend::device_count() {
 CudaBackend::CudaBackend(const CudaOptions& options)
     : device_(options.device), deterministic_(options.deterministic) {
   if (device_ >= device_count()) {
-    throw_error(ErrorCode::kUnsupported, "no CUDA device {}: this machine has {}; use --device cpu",
-                device_, device_count());
+    throw_error(ErrorCode::kUnsupported,
+                "no CUDA device {}: this machine has {}; use the device cpu", device_,
+                device_count());
   }
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
   NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&properties_, device_));
