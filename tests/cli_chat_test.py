@@ -1,4 +1,5 @@
 """nanovllm chat, line by line."""
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -64,7 +65,11 @@ class Chat(CliTest):
             result = run("chat", MODEL, stdin=f"/params temperature={deep}\n")
             self.assertEqual(result.returncode, 3)
             self.assertIn("nested deeper", result.stderr)
-            self.assertIn("Is a directory", chat({"--tools": folder}).stderr)
+            pipe = pathlib.Path(folder, "pipe")
+            os.mkfifo(pipe)
+            for flag in ("--chat-template", "--tools"):
+                for path in (folder, pipe, "/dev/zero"):
+                    self.assert_one_sentence(chat({flag: path}), f"{path}: not a regular file")
             template.write_text("one\n{% if %}")
             self.assertIn("line 2, column", run("chat", MODEL, "--chat-template", template, "-m", "x").stderr)
 

@@ -2,10 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -51,24 +47,15 @@ constexpr const char* kHelp =
     "  /quit           leave (Ctrl-D too)\n"
     "  Ctrl-C          stop the answer; at the prompt, drop what was typed\n";
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path);
-  if (file) file.peek();  // a folder opens, but can't be read
-  if (file.bad() || !file.is_open()) {
-    throw_error(ErrorCode::kNotFound, "cannot read {}: {}", path, std::strerror(errno));
-  }
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
 std::unique_ptr<ChatTemplate> load_template(const ChatOptions& options) {
   check_is_folder(options.model);
   if (options.chat_template.empty()) return ChatTemplate::load(options.model);
-  return ChatTemplate::from_source(read_file(options.chat_template), options.model);
+  return ChatTemplate::from_source(read_text_file(options.chat_template), options.model);
 }
 
 ordered_json load_tools(const std::string& path) {
   if (path.empty()) return nullptr;
-  auto tools = parse_ordered_json(read_file(path), path);
+  auto tools = parse_ordered_json(read_text_file(path), path);
   if (!tools.is_array()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be a JSON list of tools", path);
   }

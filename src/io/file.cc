@@ -6,23 +6,33 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "base/check.h"
+#include "io/json.h"
 
 namespace nanovllm {
 namespace {
 
+// The path as messages show it, with what it leads to where it is a link.
+std::string shown_path(const std::string& path) {
+  std::error_code is_no_link;
+  const std::string target = std::filesystem::read_symlink(path, is_no_link);
+  return target.empty() ? path : fmt::format("{}, a link to {}", path, printable(target, 300));
+}
+
 [[noreturn]] void throw_io_error(const std::string& path, int error) {
+  const std::string name = shown_path(path);
   if (error == ENOENT || error == ENOTDIR) {
-    throw_error(ErrorCode::kNotFound, "{}: no such file", path);
+    throw_error(ErrorCode::kNotFound, "{}: no such file", name);
   }
   if (error == EACCES || error == EPERM) {
-    throw_error(ErrorCode::kIo, "{}: no permission to read it", path);
+    throw_error(ErrorCode::kIo, "{}: no permission to read it", name);
   }
-  throw_error(ErrorCode::kIo, "{}: can't be read: {}", path,
+  throw_error(ErrorCode::kIo, "{}: can't be read: {}", name,
               std::generic_category().message(error));
 }
 
@@ -41,7 +51,7 @@ class OpenFile {
     }
     if (!S_ISREG(status.st_mode)) {
       ::close(fd_);
-      throw_error(ErrorCode::kIo, "{}: not a regular file", path);
+      throw_error(ErrorCode::kIo, "{}: not a regular file", shown_path(path));
     }
     size_ = static_cast<size_t>(status.st_size);
   }
@@ -149,7 +159,15 @@ std::string read_text_file(const std::string& path, int64_t max_bytes) {
   return text;
 }
 
-bool file_exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+bool file_exists(const std::string& path) {
+  struct stat status = {};
+  if (::lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return false;
+    throw_io_error(path, errno);
+  }
+  if (S_ISLNK(status.st_mode) && ::stat(path.c_str(), &status) != 0) throw_io_error(path, errno);
+  return true;
+}
 
 void check_is_folder(const std::string& path) {
   struct stat status = {};
@@ -158,7 +176,7 @@ void check_is_folder(const std::string& path) {
       throw_error(ErrorCode::kIo, "{}: no permission to look into this folder", path);
     }
     throw_error(ErrorCode::kNotFound, "{}: no such folder; expected a Hugging Face model folder",
-                path);
+                shown_path(path));
   }
   if (!S_ISDIR(status.st_mode)) {
     throw_error(ErrorCode::kNotFound,

@@ -215,6 +215,11 @@ TEST(ModelConfig, MissingFoldersAndFilesAreRefused) {
   const Error file = error_of([&] { ModelConfig::load(dir.path()); });
   EXPECT_EQ(file.code(), ErrorCode::kNotFound);
   EXPECT_EQ(std::string(file.what()), dir.path() + "/config.json: no such file");
+  dir.write("config.json", "{}");
+  EXPECT_NO_THROW(ModelConfig::load(dir.path()));
+  std::filesystem::create_symlink("../blobs/0", dir.path() + "/generation_config.json");
+  EXPECT_EQ(std::string(error_of([&] { ModelConfig::load(dir.path()); }).what()),
+            dir.path() + "/generation_config.json, a link to ../blobs/0: no such file");
   const std::string huge = dir.write("config.json", std::string((16 << 20) + 1, ' '));
   EXPECT_EQ(std::string(error_of([&] { ModelConfig::load(dir.path()); }).what()),
             huge + ": 16777217 bytes long, expected at most 16777216");

@@ -234,6 +234,19 @@ TEST(WeightStore, WhatIsNoRegularFileIsRefusedWithoutWaiting) {
   EXPECT_NE(message_for(dir).find("not a regular file"), std::string::npos);
 }
 
+// A pruned cache is no reason to take another checkpoint, or to say that there is none.
+TEST(WeightStore, LinksThatLeadNowhereAreToldFromFilesThatAreNotThere) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/model.safetensors";
+  dir.write("one.safetensors", one_tensor("a", 1, 2));
+  dir.write("model.safetensors.index.json", R"({"weight_map": {"a": "one.safetensors"}})");
+  EXPECT_NO_THROW(WeightStore(dir.path()));
+  std::filesystem::create_symlink("../blobs/0", path);
+  EXPECT_EQ(message_for(dir), path + ", a link to ../blobs/0: no such file");
+  std::filesystem::rename(path, dir.path() + "/one.safetensors");
+  EXPECT_EQ(message_for(dir), dir.path() + "/one.safetensors, a link to ../blobs/0: no such file");
+}
+
 // Run in a process of its own, which gives up the rights of root where it has them.
 TEST(WeightStoreDeathTest, FilesWithoutReadPermissionAreRefused) {
   const TempDir dir;

@@ -2,13 +2,12 @@
 
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "base/check.h"
+#include "io/file.h"
 #include "io/json.h"
 #include "text/jinja/jinja.h"
 
@@ -26,11 +25,8 @@ constexpr std::array<const char*, 3> kReasoningNames = {"reasoning_content", "th
                                                         "reasoning"};
 
 std::optional<std::string> read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return std::move(text).str();
+  if (!file_exists(path)) return std::nullopt;
+  return read_text_file(path);
 }
 
 std::optional<Json> read_json(const fs::path& path) {
@@ -73,8 +69,10 @@ void add_sources(const Json& config, const fs::path& path, Sources& sources) {
 Sources find_sources(const fs::path& folder, const std::optional<Json>& config) {
   Sources sources;
   if (auto text = read_file(folder / "chat_template.jinja")) sources["default"] = std::move(*text);
-  if (auto text = read_file(folder / "additional_chat_templates" / "tool_use.jinja")) {
-    sources["tool_use"] = std::move(*text);
+  const fs::path additional = folder / "additional_chat_templates";
+  if (file_exists(additional)) {
+    if (auto text = read_file(additional / "tool_use.jinja"))
+      sources["tool_use"] = std::move(*text);
   }
   if (!sources.empty()) return sources;
   const fs::path legacy = folder / "chat_template.json";

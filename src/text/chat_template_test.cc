@@ -1,6 +1,7 @@
 #include "text/chat_template.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -126,6 +127,50 @@ TEST_F(ChatTemplateFolder, WhatIsMissingOrBrokenIsSaid) {
   EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
   write_config({{"chat_template", "{% if %}"}});
   EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
+}
+
+// Each of them alone, so that another template could take the place of one that is passed over.
+TEST_F(ChatTemplateFolder, WhatIsNoReadableFileIsNeitherReadNorTakenForAbsent) {
+  const std::pair<const char*, const char*> names[] = {
+      {"chat_template.jinja", "template"},
+      {"additional_chat_templates/tool_use.jinja", "template"},
+      {"chat_template.json", R"({"chat_template": "template"})"},
+      {"special_tokens_map.json", "{}"},
+      {"tokenizer_config.json", R"({"chat_template": "template"})"}};
+  for (const auto& [name, text] : names) {
+    TearDown();
+    write_config({{"chat_template", "another"}});
+    const fs::path path = folder_ / name;
+    const auto expect_refused = [&, name = name](const std::string& why) {
+      try {
+        load();
+        ADD_FAILURE() << "loaded: " << name << ", " << why;
+      } catch (const Error& error) {
+        EXPECT_EQ(std::string(error.what()).find(path.string()), 0u) << error.what();
+        EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+      }
+      fs::remove(path);
+    };
+    write(name, text);
+    EXPECT_NO_THROW(load()) << name;
+    fs::resize_file(path, (64 << 20) + 1);
+    expect_refused("67108865 bytes long");
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    expect_refused("not a regular file");
+    fs::create_directory(path);
+    expect_refused("not a regular file");
+    fs::create_symlink("/dev/zero", path);
+    expect_refused("not a regular file");
+    fs::create_symlink("nowhere", path);
+    expect_refused("a link to nowhere: no such file");
+    fs::create_symlink(path.filename(), path);
+    expect_refused("Too many levels of symbolic links");
+  }
+  TearDown();
+  write_config({{"chat_template", "another"}});
+  EXPECT_NO_THROW(load());
+  fs::create_symlink("nowhere", folder_ / "additional_chat_templates");
+  EXPECT_EQ(load_error(), ErrorCode::kNotFound);
 }
 
 std::string render(const std::string& source, const Json& messages, const Json& tools = nullptr,

@@ -227,7 +227,7 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& model_dir) {
   text::TokenizerParts parts = text::parse_tokenizer(text_of(MappedFile(path)), path);
   const std::string config = model_dir + "/tokenizer_config.json";
   if (file_exists(config)) {
-    text::apply_tokenizer_config(text_of(MappedFile(config)), config, parts);
+    text::apply_tokenizer_config(read_text_file(config), config, parts);
   }
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::make_unique<Impl>(std::move(parts))));
 }

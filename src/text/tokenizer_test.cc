@@ -283,6 +283,23 @@ TEST_F(ModelFolder, WithoutTokenizerIsNotFound) {
   }
 }
 
+TEST_F(ModelFolder, LinksThatLeadNowhereAreToldFromFilesThatAreNotThere) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    write("tokenizer.json", byte_level_json().dump());
+    EXPECT_NO_THROW(load());
+    std::filesystem::remove(folder_ / name);
+    std::filesystem::create_symlink("../blobs/0", folder_ / name);
+    try {
+      load();
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()),
+                (folder_ / name).string() + ", a link to ../blobs/0: no such file");
+    }
+    std::filesystem::remove(folder_ / name);
+  }
+}
+
 TEST_F(ModelFolder, ConfigurationAddsTokensThatAreMissing) {
   write("tokenizer.json", byte_level_json().dump());
   TestJson token = text::added_token_json("<extra>", true);
