@@ -89,7 +89,7 @@ double yarn_magnitude(double scale, double mscale) {
 }
 
 void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
-  RopeScaling& scaling = config.rope_scaling;
+  RopeScaling& scaling = config.rope_scaling = RopeScaling();
   assign_if(scaling.kind, fields.string("type"));
   assign_if(scaling.kind, fields.string("rope_type"));
   scaling.original_max_position_embeddings = config.max_position_embeddings;
@@ -118,17 +118,33 @@ void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
                 "{}: high_freq_factor is {}, expected more than low_freq_factor, which is {}",
                 fields.where(), scaling.high_freq_factor, scaling.low_freq_factor);
   }
+  const bool needs_factor =
+      scaling.kind == "linear" || scaling.kind == "llama3" || scaling.kind == "yarn";
+  const bool no_effect = needs_factor ? scaling.factor == 1 && fields.find("factor") == nullptr
+                                      : scaling.kind == "default" && scaling.factor != 1;
+  if (no_effect) {
+    throw_error(ErrorCode::kCorruptData,
+                "{}: would have no effect; expected both a rope_type and a factor", fields.where());
+  }
   const double partial = fields.number("partial_rotary_factor", 0, 1).value_or(1);
   if (partial != 1) scaling.kind = "partial_rotary_factor";
 }
 
+// Where both are there, rope_scaling counts, as in transformers: people add it. What transformers
+// then forgets is the rope_theta of rope_parameters, with which no model gives sense.
 void read_rope(const JsonFields& fields, ModelConfig& config) {
-  const char* key = fields.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
-  assign_if(config.rope_theta, fields.number("rope_theta", 1, 1e18));
-  if (const Json* value = fields.find(key)) {
+  const auto theta = fields.number("rope_theta", 1, 1e18);
+  assign_if(config.rope_theta, theta);
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const Json* value = fields.find(key);
+    if (value == nullptr || *value == Json::object()) continue;
     const JsonFields rope(*value, fields.where() + ", " + key);
+    assign_if(config.rope_theta, theta);
     assign_if(config.rope_theta, rope.number("rope_theta", 1, 1e18));
     read_rope_scaling(rope, config);
+    for (const auto& [name, field] : value->items()) {  // one for each kind of layers
+      if (field.is_object()) config.rope_scaling.kind = name;
+    }
   }
   const double partial = fields.number("partial_rotary_factor", 0, 1).value_or(1);
   if (partial != 1) config.rope_scaling.kind = "partial_rotary_factor";

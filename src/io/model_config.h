@@ -55,10 +55,10 @@ struct ModelConfig {
   int max_context_length() const;
 
   // Reads both layouts: top-level rope_theta/rope_scaling/torch_dtype, and rope_parameters/dtype of
-  // transformers 5. A size that config.json does not give is left 0: make_model refuses it, after
-  // the architecture. Throws Error: kNotFound (folder or config.json), kCorruptData (bad JSON,
-  // field of the wrong type or out of range), kUnsupported (quantised checkpoints, an unknown
-  // dtype).
+  // transformers 5; rope_scaling goes before rope_parameters. A size that config.json does not give
+  // is left 0: make_model refuses it, after the architecture. Throws Error: kNotFound (folder or
+  // config.json), kCorruptData (bad JSON, field of the wrong type or out of range), kUnsupported
+  // (quantised checkpoints, an unknown dtype).
   static ModelConfig load(const std::string& model_dir);
 };
 

@@ -96,6 +96,53 @@ TEST(ModelConfig, ReadsOldRopeScalingAndItsDefaults) {
   EXPECT_DOUBLE_EQ(mscale.rope_scaling.attention_factor, 1.0);
 }
 
+TEST(ModelConfig, RopeScalingGoesBeforeRopeParameters) {
+  const auto load_rope = [](const std::string& scaling, const std::string& more = "") {
+    return load(R"({"max_position_embeddings": 4096, "rope_parameters": {"rope_theta": 1e6,
+                    "rope_type": "llama3", "factor": 8, "low_freq_factor": 2}, "rope_scaling": )" +
+                scaling + more + "}");
+  };
+  const ModelConfig yarn = load_rope(R"({"rope_type": "yarn", "factor": 4})");
+  EXPECT_EQ(yarn.rope_scaling.kind, "yarn");
+  EXPECT_EQ(yarn.rope_scaling.factor, 4);
+  EXPECT_EQ(yarn.rope_scaling.low_freq_factor, RopeScaling().low_freq_factor);
+  EXPECT_EQ(yarn.rope_theta, 1e6);
+  EXPECT_EQ(yarn.max_context_length(), 16384);
+  const std::string linear = R"({"type": "linear", "factor": 2})";
+  EXPECT_EQ(load_rope(linear, R"(, "rope_theta": 5e5)").rope_theta, 5e5);
+  EXPECT_EQ(
+      load_rope(R"({"type": "linear", "factor": 2, "rope_theta": 7e5})", R"(, "rope_theta": 5e5)")
+          .rope_theta,
+      7e5);
+  EXPECT_EQ(load_rope(R"({"type": "default"})").rope_scaling.kind, "default");
+  for (const char* nothing : {"null", "{}"}) {
+    const ModelConfig parameters = load_rope(nothing, R"(, "rope_theta": 5e5)");
+    EXPECT_EQ(parameters.rope_scaling.kind, "llama3") << nothing;
+    EXPECT_EQ(parameters.rope_scaling.factor, 8) << nothing;
+    EXPECT_EQ(parameters.rope_theta, 1e6) << nothing;
+  }
+}
+
+TEST(ModelConfig, ScalingsThatWouldHaveNoEffectAreRefused) {
+  const auto with = [](const std::string& scaling) {
+    return R"({"max_position_embeddings": 4096, "rope_scaling": )" + scaling + "}";
+  };
+  for (const char* scaling : {R"({"factor": 2})", R"({"rope_typ": "yarn", "factor": 2})",
+                              R"({"type": "default", "factor": 2})", R"({"type": "linear"})",
+                              R"({"type": "llama3"})", R"({"type": "yarn", "facto": 2})"}) {
+    EXPECT_NE(message_for(with(scaling)).find("config.json, rope_scaling: would have no effect"),
+              std::string::npos)
+        << scaling;
+  }
+  for (const char* scaling :
+       {R"({"type": "default", "factor": 1})", R"({"type": "linear", "factor": 1})",
+        R"({"type": "yarn", "original_max_position_embeddings": 2048})"}) {
+    EXPECT_NO_THROW(load(with(scaling))) << scaling;
+  }
+  EXPECT_EQ(load(with(R"({"full_attention": {"type": "linear", "factor": 2}})")).rope_scaling.kind,
+            "full_attention");
+}
+
 TEST(ModelConfig, WindowsHoldForTheLayersThatHaveThem) {
   const ModelConfig all = load(R"({"num_hidden_layers": 3, "sliding_window": 16})");
   EXPECT_EQ(all.sliding_window, 16);
