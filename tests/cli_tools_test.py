@@ -1,6 +1,7 @@
 """info, tokenize and bench of the real binary."""
 import json
 import pathlib
+import shutil
 import unittest
 
 from cli_testing import MODEL, CliTest, run
@@ -14,6 +15,20 @@ class Tools(CliTest):
         self.assertEqual(facts["kv_bytes_per_token"], expected)
         self.assertEqual(facts["kv_cache_bytes"], facts["num_kvcache_blocks"] * facts["kvcache_block_size"] * expected)
         self.assertEqual(run("info", MODEL).returncode, 0)
+
+    def test_wrong_defaults_of_the_model_are_blamed_on_their_file(self):
+        model = self.path("model")
+        shutil.copytree(MODEL, model)
+        file = model / "generation_config.json"
+        for bad, message in (({"temperature": 2.5}, "temperature must be in [0, 2], got 2.5."), ({"temperature": 1e300}, "temperature must be in"),
+                             ({"repetition_penalty": 1e300}, "repetition_penalty must be between"), ({"repetition_penalty": 1e-300}, "repetition_penalty"),
+                             ({"top_k": -2}, '"top_k" is -2'), ({"min_p": 1.5}, '"min_p" is 1.5')):
+            file.write_text(json.dumps(bad))
+            self.assert_one_sentence(run("info", model), f"{file}: {message}" if "must" in message else message)
+            self.assert_one_sentence(run("generate", model, "-q", "-p", "x", "--temperature", "0"), str(file))
+        for good in ({"temperature": 2}, {"temperature": 0, "top_k": -1, "repetition_penalty": 1e38}):
+            file.write_text(json.dumps(good))
+            self.assertEqual(run("info", model).returncode, 0, good)
 
     def test_kv_cache_memory_bounds_the_cache(self):
         facts = json.loads(run("info", MODEL, "--json", "--kv-cache-memory", "64M").stdout)

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/signals.h"
 #include "io/file.h"
 #include "io/model_config.h"
@@ -20,6 +21,16 @@ namespace {
 void add_eos(const Tokenizer& tokenizer, std::vector<int32_t>& ids) {
   const std::optional<int32_t> id = tokenizer.eos_token_id();
   if (id && std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);
+}
+
+// Requests begin with these: what is wrong with them is the file's fault and no request's.
+void check_defaults(const ModelConfig& model) {
+  try {
+    model.default_sampling_params.validate();
+  } catch (const Error& error) {
+    throw_error(ErrorCode::kCorruptData, "{}/generation_config.json: {}", model.model_dir,
+                error.what());
+  }
 }
 
 // Large vocabularies take as long to read as a device takes to wake up. Where the system gives no
@@ -40,6 +51,7 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
                                              const EngineConfig& config) {
   config.validate();
   const ModelConfig model = ModelConfig::load(model_dir);
+  check_defaults(model);
   EngineParts parts;
   parts.config = config;
   parts.model_dir = model_dir;
