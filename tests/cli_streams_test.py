@@ -34,6 +34,39 @@ class Streams(CliTest):
             self.assert_one_sentence(result, "in.jsonl is the file that --input reads", status=2)
         self.assertEqual(source.read_text(), '{"prompt": "Hi"}\n')
 
+    def test_outputs_never_overwrite_what_the_run_reads(self):
+        model = self.path("model")
+        shutil.copytree(MODEL, model)
+        (model / "additional_chat_templates").mkdir()
+        self.path("blob.jinja", "{{ messages[0].content }}")
+        (model / "additional_chat_templates" / "tool_use.jinja").symlink_to(self.path("blob.jinja"))
+        self.path("link").symlink_to(model / "tokenizer.json")
+        os.link(model / "model.safetensors", self.path("hard"))
+        template, tools, talk = self.path("t.jinja", "{{ messages[0].content }}"), self.path("tools.json", "[]"), self.path("talk", "Hi\n")
+        chat = ["chat", model, "--chat-template", template, "--tools", tools]
+        files = [path for path in self.path(".").rglob("*") if path.is_file()]
+        before = {path: path.read_bytes() for path in files}
+
+        def refuse(command, output, word):
+            with open(talk) as stdin:
+                result = subprocess.run([BINARY, *map(str, [*command, output])], stdin=stdin, capture_output=True, text=True, timeout=300)
+            self.assert_one_sentence(result, word, status=2)
+            self.assertIn(str(output), result.stderr)
+
+        for output in (model / "model.safetensors", model / "a" / ".." / "tokenizer.json", self.path("link"), self.path("hard"),
+                       self.path("blob.jinja"), model / "additional_chat_templates" / "tool_use.jinja"):
+            (model / "a").mkdir(exist_ok=True)
+            for command in (["generate", model, "-p", "x", "--output"], ["generate", model, "-p", "x", "--trace"], [*chat, "--trace"],
+                            ["bench", "throughput", model, "-q", "--num-prompts", "1", "--trace"], ["bench", "latency", model, "-q", "--trace"]):
+                refuse(command, output, "is a file of the model")
+        refuse([*chat, "--trace"], template, "--chat-template reads")
+        refuse([*chat, "--trace"], tools, "--tools reads")
+        refuse([*chat, "--trace"], talk, "standard input reads")
+        self.assertEqual({path: path.read_bytes() for path in files}, before)
+        new = model / "results.jsonl"
+        result = run("generate", model, "-q", "-p", "x", "--output", new, "--trace", model / "trace.json", *SMALL)
+        self.assertEqual((result.returncode, len(lines(new.read_text()))), (0, 1), result.stderr)
+
     def test_unreadable_files_are_told(self):
         # Before anything is loaded, and before anything is written over.
         older = self.path("older.jsonl", "kept")

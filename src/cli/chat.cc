@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/line_reader.h"
 #include "cli/options.h"
+#include "cli/output_check.h"
 #include "cli/terminal.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -373,7 +374,13 @@ Command add_chat(CLI::App& app) {
              "Standard input that is no terminal is taken line by line.\n"
              "Exit status: 0 all answered, 1 error, 2 usage, 3 some lines refused or\n"
              "their answers aborted by the engine (1 with -m), 130 interrupted.");
-  return [options] { return Chat(*options).run(); };
+  return [options] {
+    check_output("--trace", options->engine.trace_file, options->model,
+                 {{options->chat_template, "--chat-template reads"},
+                  {options->tools, "--tools reads"},
+                  {standard_input_path(), "standard input reads"}});
+    return Chat(*options).run();
+  };
 }
 
 }  // namespace nanovllm::cli

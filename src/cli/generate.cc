@@ -1,9 +1,7 @@
 // `nanovllm generate`: prompts from the command line, a file or standard input.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/logprob_table.h"
 #include "cli/options.h"
+#include "cli/output_check.h"
 #include "cli/request_source.h"
 #include "cli/result_sink.h"
 #include "cli/step_log.h"
@@ -244,36 +243,12 @@ void check_sampling(const SamplingOptions& flags) {
   flags.apply_to(params).validate();
 }
 
-// The file behind standard input, where that is one.
-std::string input_path(const std::string& input) {
-  return input == "-" ? fmt::format("/proc/self/fd/{}", STDIN_FILENO) : input;
-}
-
-// Whether both name one file, there already or not yet; devices may be named twice.
-bool is_same_file(const std::string& a, const std::string& b) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;  // a file that is not there is told where it is opened
-  if (a.empty() || b.empty() || a == "-" || b == "-") return false;
-  if (fs::exists(a, ignored))
-    return fs::is_regular_file(a, ignored) && fs::equivalent(a, b, ignored);
-  return fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
-}
-
-// Opening a file to write would empty it before it is read.
 void check_files(const GenerateOptions& options) {
-  const std::string input = input_path(options.input);
-  if (is_same_file(input, options.output)) {
-    throw_error(ErrorCode::kInvalidArgument,
-                "--output {} is the file that --input reads; name another one for the results",
-                options.output);
-  }
-  const std::string& trace = options.engine.trace_file;
-  for (const auto& [file, use] :
-       {std::pair{input, "--input reads"}, std::pair{options.output, "--output writes"}}) {
-    if (!is_same_file(trace, file)) continue;
-    throw_error(ErrorCode::kInvalidArgument,
-                "--trace {} is the file that {}; name another one for the trace", trace, use);
-  }
+  const UsedFile input = {options.input == "-" ? standard_input_path() : options.input,
+                          "--input reads"};
+  check_output("--output", options.output, options.model, {input});
+  check_output("--trace", options.engine.trace_file, options.model,
+               {input, {options.output, "--output writes"}});
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "base/signals.h"
 #include "io/file.h"
 #include "io/model_config.h"
+#include "io/output_file.h"
 #include "runner/parallel_runner.h"
 #include "text/tokenizer.h"
 
@@ -52,6 +53,11 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
   config.validate();
   const ModelConfig model = ModelConfig::load(model_dir);
   check_defaults(model);
+  if (is_file_of_model(config.trace_file, model_dir)) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "The trace file {} is a file of the model {}; name another one.", config.trace_file,
+                model_dir);
+  }
   EngineParts parts;
   parts.config = config;
   parts.model_dir = model_dir;
