@@ -192,6 +192,23 @@ class Streams(CliTest):
             self.assertEqual(answers[1], {"index": 1, "error": "the line is longer than 64 MiB"})
             self.assertEqual(["text" in answer for answer in answers], [False, False, True][:3 if end else 2])
 
+    def test_standard_input_has_a_limit(self):
+        limit = 64 << 20  # bytes
+        for command, what in ((["tokenize", MODEL], "standard input: longer than 64 MiB"),
+                              (["chat", MODEL, *SMALL], "standard input: a line is longer than 64 MiB")):
+            for data in ("/dev/zero", b" " * (limit + 1)):
+                source = {"stdin": open(data)} if isinstance(data, str) else {"input": data}
+                result = subprocess.run([BINARY, *command], capture_output=True, timeout=300, **source)
+                self.assertEqual((result.returncode, result.stdout), (1, b""), result.stderr[:999])
+                self.assertEqual(result.stderr.decode(), f"nanovllm: {what}\n")
+                if isinstance(data, str):
+                    source["stdin"].close()
+        # A line of blanks says nothing, but may be as long as that.
+        result = subprocess.run([BINARY, "chat", MODEL, *SMALL], input=b" " * limit + b"\nHi\n", capture_output=True, timeout=300)
+        self.assertEqual((result.returncode, result.stderr.count(b"first after")), (0, 1), result.stderr[:999])
+        result = subprocess.run([BINARY, "tokenize", MODEL, "--ids"], input=b" " * (limit - 1) + b"1", capture_output=True, timeout=300)
+        self.assertEqual((result.returncode, result.stderr), (0, b""))
+
     def test_ctrl_c_ends_an_input_without_lines(self):
         process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "/dev/zero", *SMALL], stderr=subprocess.PIPE, text=True)
         time.sleep(1)

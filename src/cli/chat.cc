@@ -371,7 +371,7 @@ Command add_chat(CLI::App& app) {
   add_engine_options(app, options->engine);
   add_trace_option(app, options->engine);
   app.footer(std::string("In the chat:\n") + kHelp +
-             "Standard input that is no terminal is taken line by line.\n"
+             "Standard input that is no terminal is taken line by line, up to 64 MiB each.\n"
              "Exit status: 0 all answered, 1 error, 2 usage, 3 some lines refused or\n"
              "their answers aborted by the engine (1 with -m), 130 interrupted.");
   return [options] {

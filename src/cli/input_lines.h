@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "io/file.h"
+
 namespace nanovllm::cli {
 
 class InputLines {
@@ -17,7 +19,7 @@ class InputLines {
   };
 
   // More than any request needs, and less than memory has.
-  static constexpr size_t kMaxLineBytes = size_t{64} << 20;
+  static constexpr size_t kMaxLineBytes = kMaxTextBytes;
 
   // Lines of nothing else are no requests.
   static constexpr std::string_view kBlanks = " \t\r\n";

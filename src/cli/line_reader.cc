@@ -5,10 +5,11 @@
 #include <cerrno>
 #include <clocale>
 #include <cstdio>
-#include <iostream>
 #include <utility>
 
+#include "base/check.h"
 #include "cli/terminal.h"
+#include "io/file.h"
 
 namespace nanovllm::cli {
 
@@ -69,12 +70,17 @@ LineReader::~LineReader() = default;
 std::optional<std::string> LineReader::read() {
   std::string text;
   if (!interactive()) {
-    if (std::getline(std::cin, text)) {
-      if (text.ends_with('\r')) text.pop_back();  // of a file from Windows
-      return text;
+    int c = 0;
+    while ((c = std::getc(stdin)) != EOF && c != '\n') {
+      text += static_cast<char>(c);
+      if (text.size() <= size_t{kMaxTextBytes}) continue;
+      throw_error(ErrorCode::kCorruptData, "standard input: a line is longer than {} MiB",
+                  kMaxTextBytes >> 20);
     }
     check_standard_input();
-    return {};
+    if (c == EOF && text.empty()) return {};
+    if (text.ends_with('\r')) text.pop_back();  // of a file from Windows
+    return text;
   }
   const char* typed = nullptr;
   int length = 0;  // bytes, -1 for an error

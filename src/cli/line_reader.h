@@ -15,7 +15,8 @@ class LineReader {
   LineReader& operator=(const LineReader&) = delete;
 
   bool interactive() const { return editor_ != nullptr; }  // input and output are terminals
-  // Nothing at the end of the input. On a terminal, Ctrl-C drops what was typed. Throws Error(kIo).
+  // Nothing at the end of the input. On a terminal, Ctrl-C drops what was typed. Throws Error: kIo,
+  // and kCorruptData for a line of a pipe that is longer than any message.
   std::optional<std::string> read();
 
  private:

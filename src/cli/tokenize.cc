@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <iostream>
-#include <iterator>
+#include <array>
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -33,7 +33,14 @@ struct TokenizeOptions {
 };
 
 std::string read_standard_input() {
-  std::string text{std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  std::string text;
+  std::array<char, 1 << 16> part;
+  size_t size = 0;
+  while ((size = std::fread(part.data(), 1, part.size(), stdin)) > 0) {
+    text.append(part.data(), size);
+    if (text.size() <= size_t{kMaxTextBytes}) continue;
+    throw_error(ErrorCode::kCorruptData, "standard input: longer than {} MiB", kMaxTextBytes >> 20);
+  }
   check_standard_input();
   return text;
 }
@@ -164,9 +171,11 @@ Command add_tokenize(CLI::App& app) {
                "with --ids: show special tokens in the text");
   app.footer(
       "Each text gives a JSON list of ids on a line of its own, or with --ids the text and a new\n"
-      "line. Standard input is one text, with the new line at its end. Ids that are not in the\n"
-      "vocabulary are left out of the text, and named on stderr. A text may begin with a dash\n"
-      "behind MODEL --. --show writes parts of characters as \\xe4.\n"
+      "line. Standard input is one text of up to 64 MiB, with the new line at its end. Ids that "
+      "are\n"
+      "not in the vocabulary are left out of the text, and named on stderr. A text may begin with "
+      "a\n"
+      "dash behind MODEL --. --show writes parts of characters as \\xe4.\n"
       "Exit status: 0 done, 1 error, 2 usage.\n"
       "  nanovllm tokenize models/demo \"Once upon a time\"\n"
       "  nanovllm tokenize models/demo --ids \"12 7 99\"");
