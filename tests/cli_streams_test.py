@@ -2,6 +2,8 @@
 import ctypes
 import json
 import os
+import pathlib
+import re
 import resource
 import select
 import shutil
@@ -287,6 +289,16 @@ class Streams(CliTest):
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=60)
         self.assertEqual((process.returncode, out), (130, ""), error)
+
+    def test_a_benchmark_of_any_length_fits_into_memory(self):
+        process = subprocess.Popen([BINARY, "bench", "throughput", MODEL, "--num-prompts", "1000000000", "--input-len", "8", "--output-len", "2"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertRegex(process.stderr.readline(), r"Benchmark \d+/1000000000 ")
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.assertLess(int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]), 2 << 20)
 
     def test_requests_do_not_wait_for_those_behind_them(self):
         process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE,

@@ -163,64 +163,88 @@ struct ThroughputOptions {
   EngineConfig engine;
 };
 
-std::vector<RequestLengths> workload(const ThroughputOptions& options) {
-  std::vector<RequestLengths> lengths;
-  const bool uniform = options.input_len > 0 || options.output_len > 0;
-  const int count =
-      options.num_prompts > 0 ? options.num_prompts : static_cast<int>(kNanoVllmWorkload.size());
-  for (int i = 0; i < count; ++i) {
-    RequestLengths request = kNanoVllmWorkload[static_cast<size_t>(i) % kNanoVllmWorkload.size()];
-    if (uniform) {
-      request = {options.input_len > 0 ? options.input_len : 512,
-                 options.output_len > 0 ? options.output_len : 128};
-    }
-    lengths.push_back(request);
+int64_t num_requests(const ThroughputOptions& options) {
+  return options.num_prompts > 0 ? options.num_prompts
+                                 : static_cast<int64_t>(kNanoVllmWorkload.size());
+}
+
+RequestLengths lengths_of(const ThroughputOptions& options, int64_t request) {
+  if (options.input_len == 0 && options.output_len == 0)
+    return kNanoVllmWorkload[static_cast<size_t>(request) % kNanoVllmWorkload.size()];
+  return {options.input_len > 0 ? options.input_len : 512,
+          options.output_len > 0 ? options.output_len : 128};
+}
+
+struct Served {
+  int64_t input_tokens = 0, output_tokens = 0, preemptions = 0;
+  double seconds = 0;
+  std::vector<double> ttft, tpot;  // seconds; a request's first token counts from the run's start
+
+  void add(const RequestOutput& output, double now) {
+    check_served(output.outputs.front());
+    const auto count = static_cast<int64_t>(output.outputs.front().token_ids.size());
+    const double after_first = output.metrics.time_to_finish - output.metrics.time_to_first_token;
+    output_tokens += count;
+    preemptions += output.num_preemptions;
+    ttft.push_back(now - after_first);
+    if (count > 1) tpot.push_back(after_first / static_cast<double>(count - 1));
   }
-  return lengths;
+};
+
+// All requests wait from the start, but no more of them are made than steps can choose from: what
+// is done does not depend on it, and memory holds any number.
+Served serve(LLMEngine& engine, const ThroughputOptions& options) {
+  const int64_t total = num_requests(options);
+  const int64_t window = 2 * int64_t{options.engine.max_num_seqs};
+  PromptSource source(engine.info().vocab_size, options.seed);
+  Progress progress("Benchmark", total, !options.quiet);
+  Served served;
+  int64_t made = 0, done = 0;
+  const auto start = Clock::now();
+  while (done < total) {
+    for (; made < total && made - done < window; ++made) {
+      const RequestLengths lengths = lengths_of(options, made);
+      engine.add_request(source.draw(lengths.input), fixed_length(0.6, lengths.output));
+      served.input_tokens += lengths.input;
+    }
+    for (const RequestOutput& output : engine.step()) {
+      if (!output.finished) continue;
+      served.add(output, seconds_since(start));
+      ++done;
+    }
+    progress.update(done, engine.last_step());
+    if (InterruptGuard::interrupted()) throw Interrupted();
+  }
+  served.seconds = seconds_since(start);
+  return served;
 }
 
 int bench_throughput(const ThroughputOptions& options) {
   const InterruptGuard guard;
   LLM llm(options.model, options.engine);
   const EngineInfo& info = llm.engine().info();
-  PromptSource source(info.vocab_size, options.seed);
-  std::vector<Prompt> prompts;
-  std::vector<SamplingParams> params;
-  int64_t input_tokens = 0;
-  for (const RequestLengths& request : workload(options)) {
-    check_lengths(info, request.input, request.output);
-    prompts.push_back(source.draw(request.input));
-    params.push_back(fixed_length(0.6, request.output));
-    input_tokens += request.input;
+  const int64_t requests = num_requests(options);
+  for (int64_t i = 0; i < std::min<int64_t>(requests, kNanoVllmWorkload.size()); ++i) {
+    const RequestLengths lengths = lengths_of(options, i);
+    check_lengths(info, lengths.input, lengths.output);
   }
-  run(llm, {source.draw(16)}, {fixed_length(0.6, 4)}, "Warming up", true);
-  const Run result = run(llm, prompts, params, "Benchmark", options.quiet);
+  PromptSource others(info.vocab_size, ~options.seed);
+  run(llm, {others.draw(16)}, {fixed_length(0.6, 4)}, "Warming up", true);
+  const Served served = serve(llm.engine(), options);
   llm.engine().finish_trace();
 
-  int64_t output_tokens = 0, preemptions = 0;
-  std::vector<double> ttft, tpot;
-  for (const RequestOutput& output : result.outputs) {
-    const auto count = static_cast<int64_t>(output.outputs.front().token_ids.size());
-    const RequestMetrics& times = output.metrics;
-    output_tokens += count;
-    preemptions += output.num_preemptions;
-    ttft.push_back(times.time_to_first_token);
-    if (count > 1) {
-      tpot.push_back((times.time_to_finish - times.time_to_first_token) /
-                     static_cast<double>(count - 1));
-    }
-  }
+  const auto& [input_tokens, output_tokens, preemptions, seconds, ttft, tpot] = served;
   const auto per_second = [&](int64_t tokens) {
-    return static_cast<double>(tokens) / result.seconds;
+    return static_cast<double>(tokens) / served.seconds;
   };
   ordered_json line = describe(info, options.model);
-  line["requests"] = result.outputs.size();
+  line["requests"] = requests;
   line["input_tokens"] = input_tokens;
   line["output_tokens"] = output_tokens;
-  line["seconds"] = result.seconds;
+  line["seconds"] = seconds;
   line["output_tokens_per_second"] = per_second(output_tokens);
   line["total_tokens_per_second"] = per_second(input_tokens + output_tokens);
-  line["requests_per_second"] = per_second(static_cast<int64_t>(result.outputs.size()));
+  line["requests_per_second"] = per_second(requests);
   line["ttft_seconds"] = {
       {"mean", mean(ttft)}, {"p50", percentile(ttft, 0.5)}, {"p99", percentile(ttft, 0.99)}};
   if (!tpot.empty()) {
@@ -234,10 +258,10 @@ int bench_throughput(const ThroughputOptions& options) {
   }
   fmt::print("{} on {}, {}\n", bold(stdout, options.model), info.device, info.dtype);
   std::vector<std::pair<std::string, std::string>> rows = {
-      {"requests", fmt::format("{}", result.outputs.size())},
+      {"requests", fmt::format("{}", requests)},
       {"input tokens", fmt::format("{}", input_tokens)},
       {"output tokens", fmt::format("{}", output_tokens)},
-      {"time", fmt::format("{:.2f} s", result.seconds)},
+      {"time", fmt::format("{:.2f} s", seconds)},
       {"output throughput", fmt::format("{:.1f} tok/s", per_second(output_tokens))},
       {"total throughput", fmt::format("{:.1f} tok/s", per_second(input_tokens + output_tokens))},
       {"time to first token, mean", shown_latency(mean(ttft))},
