@@ -239,6 +239,8 @@ TEST(JinjaFilters, Tojson) {
              "{\"b\": [1, 2.0, null, true], \"a\": \"\303\251\\\"\\\\\\n\"}"},
             {"{'b': 1, 'a': {}}|tojson(indent=2)", "{\n  \"b\": 1,\n  \"a\": {}\n}"},
             {"{'b': 1, 'a': 2}|tojson(sort_keys=true)", "{\"a\": 2, \"b\": 1}"},
+            {"'~\x7f'|tojson(ensure_ascii=true)", "\"~\\u007f\""},
+            {"'~\x7f'|tojson", "\"~\x7f\""},
             {"'\303\251\360\237\221\213'|tojson(ensure_ascii=true)", "\"\\u00e9\\ud83d\\udc4b\""},
             {"[1, {'a': 2}]|tojson(separators=(',', ':'))", "[1,{\"a\":2}]"},
             {"[[]]|tojson(indent=0)", "[\n[]\n]"},

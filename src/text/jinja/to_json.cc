@@ -74,7 +74,7 @@ class JsonWriter {
     for (size_t pos = 0; pos < text.size();) {
       const char c = text[pos];
       const auto byte = static_cast<unsigned char>(c);
-      if (byte >= 0x80) {
+      if (byte >= 0x80 || (byte == 0x7F && style_.ensure_ascii)) {
         const size_t begin = pos;
         const char32_t character = decode(text, pos);
         if (style_.ensure_ascii) {
