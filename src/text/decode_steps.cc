@@ -1,6 +1,7 @@
 #include "text/decode_steps.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "text/byte_alphabet.h"
 #include "text/utf8.h"
@@ -63,9 +64,6 @@ void ByteLevelStep::finish() {
   FuseStep::finish();
 }
 
-namespace {
-
-// The byte that "<0xE2>" stands for, -1 for any other token.
 int byte_of(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
   int value = 0;
@@ -79,6 +77,8 @@ int byte_of(std::string_view token) {
   }
   return value;
 }
+
+namespace {
 
 // How many bytes at the end begin a character.
 size_t cut_off_bytes(std::string_view bytes) {
@@ -126,8 +126,9 @@ void ByteFallbackStep::token(std::string_view text) {
 }
 
 void ByteFallbackStep::flush() {
+  const bool broken = std::exchange(broken_, false);
   if (bytes_.empty()) return;
-  if (find_invalid_utf8(bytes_) == bytes_.size()) {
+  if (!broken && find_invalid_utf8(bytes_) == bytes_.size()) {
     next_.token(bytes_);
   } else {
     for (size_t i = 0; i < bytes_.size(); ++i) next_.token(kReplacement);
@@ -145,7 +146,9 @@ void ByteFallbackStep::end_prompt() {
   const size_t whole = bytes_.size() - cut_off_bytes(bytes_);
   std::string cut_off = bytes_.substr(whole);
   bytes_.resize(whole);
+  const bool broken = broken_ || find_invalid_utf8(bytes_) != whole;
   flush();
+  broken_ = broken;  // the run goes on, and none of it is text
   bytes_ = std::move(cut_off);
   next_.end_prompt();
 }

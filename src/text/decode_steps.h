@@ -62,6 +62,9 @@ class ByteLevelStep : public FuseStep {
   std::string text_;
 };
 
+// The byte that "<0xE2>" stands for, -1 for any other token.
+int byte_of(std::string_view token);
+
 // Runs of tokens such as <0xE2> to the text they are when they are UTF-8, else to one U+FFFD each.
 class ByteFallbackStep : public ForwardingStep {
  public:
@@ -77,6 +80,7 @@ class ByteFallbackStep : public ForwardingStep {
   std::string start_;      // of a token that may turn out to be a byte
   bool ordinary_ = false;  // the token at hand is no byte, its parts are handed on
   std::string bytes_;      // of the run
+  bool broken_ = false;    // what the prompt had of the run is no UTF-8
 };
 
 // Within a token.

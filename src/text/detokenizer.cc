@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "text/decode_steps.h"
 #include "text/tokenizer_impl.h"
 
 namespace nanovllm {
@@ -9,7 +10,8 @@ namespace nanovllm {
 namespace {
 
 // How many of a prompt's last tokens are looked at (vLLM's least): up to three can be bytes of a
-// character that is cut off, and one before them tells decoders that the text has begun.
+// character that is cut off, and one before them tells decoders that the text has begun. A run of
+// bytes is looked at as a whole, as it is text or not as a whole.
 constexpr int kNumContextTokens = 4;
 
 }  // namespace
@@ -26,8 +28,11 @@ Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens,
                        tokenizer.impl_->parts.decoder.start()}) {
   size_t begin = prompt.size();
   std::string_view spelling;
-  for (int found = 0; begin > 0 && found < kNumContextTokens;) {
-    if (state_->tokenizer.decodable(prompt[--begin], skip_special_tokens, spelling)) ++found;
+  bool in_run = false;  // of bytes
+  for (int found = 0; begin > 0 && (found < kNumContextTokens || in_run);) {
+    if (!state_->tokenizer.decodable(prompt[--begin], skip_special_tokens, spelling)) continue;
+    ++found;
+    in_run = text::byte_of(spelling) >= 0;
   }
   for (const int32_t id : prompt.subspan(begin)) append(id);
   state_->stream.end_prompt();

@@ -163,6 +163,39 @@ TEST(Detokenizer, ACharacterBelongsToThePromptOnlyWhenItIsWholeThere) {
             "😀a");
 }
 
+// A run of bytes that is no UTF-8 has a U+FFFD for each of them, wherever the prompt cuts it.
+TEST(Detokenizer, AfterAPromptInARunOfBytesComesTheEndOfTheWholeText) {
+  std::mt19937 random(15);
+  const std::vector<TestJson> all = all_tokenizers();
+  const std::vector<std::string> parts = {"文", "é", "😀", "\xE6", "\xFF", "\x96", "\x87", "A"};
+  for (const size_t i : {size_t{1}, size_t{3}}) {
+    const auto tokenizer = text::make_tokenizer(all[i]);
+    const int32_t bos = 1, a = tokenizer->token_to_id("a").value();
+    int num_broken = 0;
+    for (int round = 0; round < 3000; ++round) {
+      std::vector<int32_t> whole;
+      for (size_t n = random() % 9; n > 0; --n) {
+        const size_t part = random() % (parts.size() + 2);
+        if (part < parts.size()) {
+          for (const char c : parts[part]) whole.push_back(3 + static_cast<unsigned char>(c));
+        } else {
+          whole.push_back(part == parts.size() ? a : bos);  // a special token ends no run
+        }
+      }
+      const std::string text = tokenizer->decode(whole, true);
+      num_broken += text.find("\uFFFD") != text.npos;
+      for (size_t cut = 0; cut <= whole.size(); ++cut) {
+        const auto middle = whole.begin() + static_cast<std::ptrdiff_t>(cut);
+        const std::string after =
+            text_after(*tokenizer, {whole.begin(), middle}, {middle, whole.end()});
+        ASSERT_TRUE(text.ends_with(after)) << cut << testing::PrintToString(whole);
+      }
+    }
+    EXPECT_GT(num_broken, 1000);
+    EXPECT_LT(num_broken, 2900);
+  }
+}
+
 TEST(Detokenizer, APromptWithoutTextLeavesTheBeginningToTheIds) {
   const auto tokenizer = text::make_tokenizer(text::sentence_piece_json());
   const int32_t bos = 1, hello = tokenizer->token_to_id("▁hello").value();
