@@ -1,10 +1,12 @@
-// Messages to people, on stderr.
+// Messages to people, on stderr, and what they are made of.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 namespace nanovllm {
 
@@ -13,6 +15,11 @@ template <typename... Args>
 void print_message(fmt::format_string<Args...> format, Args&&... args) {
   const std::string text = fmt::format(format, std::forward<Args>(args)...);
   std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+// "1 byte", "2 bytes".
+inline std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 }  // namespace nanovllm

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/process_limits.h"
 #include "io/json.h"
 
 namespace nanovllm {
@@ -32,8 +33,8 @@ std::string shown_path(const std::string& path) {
   if (error == EACCES || error == EPERM) {
     throw_error(ErrorCode::kIo, "{}: no permission to read it", name);
   }
-  throw_error(ErrorCode::kIo, "{}: can't be read: {}", name,
-              std::generic_category().message(error));
+  throw_error(ErrorCode::kIo, "{}: can't be read: {}{}", name,
+              std::generic_category().message(error), error == ENOMEM ? memory_limits() : "");
 }
 
 // A regular file opened for reading.

@@ -124,12 +124,13 @@ void Decoder::check_rope_memory(int max_model_len) const {
   const int64_t bytes =
       int64_t{max_model_len} * config_.head_dim * static_cast<int64_t>(sizeof(float));
   const int64_t needed = backend_.is_cpu() ? 2 * bytes : bytes;  // while it is copied
-  const int64_t free_bytes = backend_.memory().free_bytes;
-  if (needed <= free_bytes) return;
-  throw_error(ErrorCode::kOutOfMemory,
-              "the rotary table of max_model_len {} tokens needs {} bytes, but {} are free; lower "
-              "max_model_len",
-              max_model_len, needed, free_bytes);
+  const MemoryInfo memory = backend_.memory();
+  if (needed <= memory.free_bytes) return;
+  throw_error(
+      ErrorCode::kOutOfMemory,
+      "the rotary table of max_model_len {} tokens needs {} bytes, but {} are free{}; lower "
+      "max_model_len",
+      max_model_len, needed, memory.free_bytes, memory.limit);
 }
 
 void Decoder::finish_layer(Step& step, int i) const {

@@ -40,8 +40,10 @@ class Buffer {
 };
 
 struct MemoryInfo {
-  int64_t free_bytes = 0;  // what this process may still take (cgroup limits included)
+  int64_t free_bytes = 0;  // what this process may still take, under all limits
   int64_t total_bytes = 0;
+  // Which limit leaves less than the machine has, for messages: " (ulimit -v)". Empty = none.
+  std::string limit = {};
 };
 
 // A [rows, cols] matrix of a checkpoint in host memory (a mapped file, as a rule), or a slice of

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/message.h"
 
 namespace nanovllm {
 namespace {
@@ -19,10 +20,10 @@ int64_t blocks_in_shares(const EngineConfig& config, const KvCacheDemand& demand
   if (budget < demand.block_bytes) {
     throw_error(ErrorCode::kOutOfMemory,
                 "no room for a KV cache: one block of {} tokens needs {} bytes, and of the {} "
-                "bytes free with the model loaded {} may be used ({}); free memory, lower "
+                "free{} with the model loaded {} may be used ({}); free memory, lower "
                 "max_num_batched_tokens, or set kv_cache_memory",
-                demand.block_size, demand.block_bytes, memory.free_now,
-                std::max<int64_t>(budget, 0),
+                demand.block_size, demand.block_bytes, counted(memory.free_now, "byte"),
+                memory.limit, std::max<int64_t>(budget, 0),
                 memory.is_cpu ? fmt::format("a share of {}", share)
                               : fmt::format("gpu_memory_utilization {}", share));
   }
@@ -47,8 +48,8 @@ int plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
     const int64_t fitting = *config.kv_cache_memory / demand.block_bytes;
     if (fitting < 1) {
       throw_error(ErrorCode::kInvalidArgument,
-                  "kv_cache_memory is {} bytes, but one block of {} tokens needs {}",
-                  *config.kv_cache_memory, demand.block_size, demand.block_bytes);
+                  "kv_cache_memory is {}, but one block of {} tokens needs {}",
+                  counted(*config.kv_cache_memory, "byte"), demand.block_size, demand.block_bytes);
     }
     num_blocks = num_blocks > 0 ? std::min(num_blocks, fitting) : fitting;
   } else if (num_blocks <= 0) {
@@ -58,10 +59,10 @@ int plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
   const int64_t free_bytes = memory.free_now / memory.num_ranks;
   if (num_blocks > free_bytes / demand.block_bytes) {
     throw_error(ErrorCode::kOutOfMemory,
-                "a KV cache of {} blocks needs {} bytes, but {} are free{}; lower "
-                "num_kvcache_blocks or kv_cache_memory",
-                num_blocks, num_blocks * demand.block_bytes, free_bytes,
-                memory.num_ranks > 1 ? " for each rank" : "");
+                "a KV cache of {} needs {} bytes, but {} are free{}{}; lower num_kvcache_blocks or "
+                "kv_cache_memory",
+                counted(num_blocks, "block"), num_blocks * demand.block_bytes, free_bytes,
+                memory.num_ranks > 1 ? " for each rank" : "", memory.limit);
   }
   return static_cast<int>(num_blocks);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "nanovllm/config.h"
 #include "ops/backend.h"
@@ -19,6 +20,7 @@ struct DeviceMemory {
   int num_ranks = 1;          // cpu: that share it, each with a KV cache of its own
   int64_t free_at_start = 0;  // bytes, before the weights were loaded
   int64_t free_now = 0;       // bytes, with weights and workspace
+  std::string limit = {};     // MemoryInfo's
 };
 
 // Of the memory that is free once a model is loaded, the part that its KV cache takes on a CPU

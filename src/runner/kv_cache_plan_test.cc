@@ -63,6 +63,20 @@ TEST(KvCachePlan, LessThanOneBlockIsRefused) {
   EXPECT_NE(std::string(error.what()).find("2499"), std::string::npos);
 }
 
+TEST(KvCachePlan, TheLimitThatBitesIsNamed) {
+  EngineConfig config;
+  DeviceMemory memory = cpu_with(2499);
+  memory.limit = " (ulimit -v)";
+  const Error share = error_of([&] { plan_kv_cache(config, kDemand, memory); });
+  EXPECT_NE(std::string(share.what()).find("2499 bytes free (ulimit -v) with"), std::string::npos);
+  config.num_kvcache_blocks = 3;
+  const Error blocks = error_of([&] { plan_kv_cache(config, kDemand, memory); });
+  EXPECT_NE(std::string(blocks.what()).find("2499 are free (ulimit -v);"), std::string::npos);
+  config.num_kvcache_blocks = 1;
+  const Error one = error_of([&] { plan_kv_cache(config, kDemand, cpu_with(1)); });
+  EXPECT_NE(std::string(one.what()).find("a KV cache of 1 block needs"), std::string::npos);
+}
+
 TEST(KvCachePlan, BytesOverrideTheShares) {
   EngineConfig config = config_for(1);
   config.kv_cache_memory = 50'999;

@@ -135,6 +135,7 @@ int ModelRunner::plan_kv_cache() const {
   KvCacheSpec spec = model_->kv_cache_spec();
   spec.block_size = config_.kvcache_block_size;
   const auto layer_block_bytes = static_cast<int64_t>(backend_->kv_block_bytes(spec));
+  const MemoryInfo memory = backend_->memory();
   return nanovllm::plan_kv_cache(config_,
                                  {.block_bytes = layer_block_bytes * model_->num_layers(),
                                   .block_size = spec.block_size,
@@ -142,7 +143,8 @@ int ModelRunner::plan_kv_cache() const {
                                  {.is_cpu = backend_->is_cpu(),
                                   .num_ranks = backend_->is_cpu() ? communicator_->world_size() : 1,
                                   .free_at_start = free_at_start_,
-                                  .free_now = backend_->memory().free_bytes});
+                                  .free_now = memory.free_bytes,
+                                  .limit = memory.limit});
 }
 
 void ModelRunner::allocate_kv_cache(int num_blocks) {

@@ -13,6 +13,7 @@
 
 #include "backend/registry.h"
 #include "base/check.h"
+#include "base/process_limits.h"
 #include "base/signals.h"
 #include "base/spin_wait.h"
 #include "runner/model_runner.h"
@@ -62,8 +63,8 @@ ParallelRunner::Ranks::Ranks(CommunicatorGroup& group)
   } catch (const std::system_error& error) {
     const size_t started = threads_.size();
     stop();
-    throw_error(ErrorCode::kOutOfMemory, "the thread of rank {} of {} cannot be started ({})",
-                started, num_ranks(), error.code().message());
+    throw_error(ErrorCode::kOutOfMemory, "the thread of rank {} of {} cannot be started ({}{})",
+                started, num_ranks(), error.code().message(), memory_limits());
   }
 }
 

@@ -7,15 +7,19 @@
 
 #include "backend/cpu/resource_limits.h"
 #include "base/check.h"
+#include "base/message.h"
 
 namespace nanovllm {
 namespace {
 
 [[noreturn]] void throw_out_of_memory(size_t bytes) {
-  throw_error(ErrorCode::kOutOfMemory,
-              "cannot allocate {} bytes of memory: {} bytes are free; use less KV cache, a smaller "
-              "model or a machine with more memory",
-              bytes, read_memory_info().free_bytes);
+  const MemoryInfo memory = read_memory_info();
+  throw_error(
+      ErrorCode::kOutOfMemory,
+      "cannot allocate {} of memory: {} bytes are free{}; use less KV cache, fewer tokens a step "
+      "(max_num_batched_tokens), a smaller model or {}",
+      counted(static_cast<int64_t>(bytes), "byte"), memory.free_bytes, memory.limit,
+      memory.limit.empty() ? "a machine with more memory" : "raise that limit");
 }
 
 class MappedBuffer final : public Buffer {

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -90,6 +91,28 @@ void read_hierarchy(const std::string& mount, std::string path, ReadGroup read_g
   read_group(mount);
 }
 
+// What a shell's ulimit sets, and what of it is used.
+struct ProcessLimit {
+  std::string_view name;  // in /proc/self/limits
+  const char* used;       // in /proc/self/status
+  const char* shown;
+};
+constexpr ProcessLimit kProcessLimits[] = {{"Max address space", "VmSize:", " (ulimit -v)"},
+                                           {"Max data size", "VmData:", " (ulimit -d)"}};
+
+// The soft limit, in bytes; nothing for "unlimited".
+std::optional<int64_t> read_limit(const std::string& path, std::string_view name) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    if (!line.starts_with(name)) continue;
+    std::istringstream fields(line.substr(name.size()));
+    int64_t value;
+    if (fields >> value) return value;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 CgroupLimits read_cgroup_limits(const std::string& root) {
@@ -149,10 +172,27 @@ MemoryInfo read_memory_info(const std::string& root) {
       read_key(meminfo, "MemTotal:").value_or(sysconf(_SC_PHYS_PAGES) * page / 1024) * 1024;
   info.free_bytes =
       read_key(meminfo, "MemAvailable:").value_or(sysconf(_SC_AVPHYS_PAGES) * page / 1024) * 1024;
+  const auto apply = [&](int64_t limit, int64_t headroom, const char* name) {
+    info.total_bytes = std::min(info.total_bytes, limit);
+    if (headroom >= info.free_bytes) return;
+    info.free_bytes = std::max<int64_t>(headroom, 0);
+    info.limit = name;
+  };
   const CgroupLimits limits = read_cgroup_limits(root);
   if (limits.memory_limit >= 0) {
-    info.total_bytes = std::min(info.total_bytes, limits.memory_limit);
-    info.free_bytes = std::min(info.free_bytes, limits.memory_headroom);
+    apply(limits.memory_limit, limits.memory_headroom, " (the control group's limit)");
+  }
+  for (const ProcessLimit& limit : kProcessLimits) {
+    const auto bytes = read_limit(base + "proc/self/limits", limit.name);
+    const auto used = read_key(base + "proc/self/status", limit.used);  // in KiB
+    if (bytes && used) apply(*bytes, *bytes - *used * 1024, limit.shown);
+  }
+  // Where the system promises no more than it has, what is promised and not yet used counts.
+  if (read_number(base + "proc/sys/vm/overcommit_memory") == 2) {
+    const auto promises = read_key(meminfo, "CommitLimit:");
+    const auto promised = read_key(meminfo, "Committed_AS:");
+    if (promises && promised)
+      apply(*promises * 1024, (*promises - *promised) * 1024, " (vm.overcommit_memory=2)");
   }
   return info;
 }

@@ -23,7 +23,8 @@ CgroupLimits read_cgroup_limits(const std::string& root = "/");
 // up; at least 1.
 int usable_cpus();
 
-// Memory this process may have and still take, from /proc/meminfo and control groups.
+// Memory this process may have and still take: the least of what /proc/meminfo, control groups and
+// the process's own limits (ulimit -v and -d) leave; `limit` names the group or the latter.
 MemoryInfo read_memory_info(const std::string& root = "/");
 
 }  // namespace nanovllm

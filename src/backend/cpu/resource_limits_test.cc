@@ -100,6 +100,45 @@ TEST_F(ResourceLimits, MemoryIsTheLesserOfMachineAndGroup) {
   EXPECT_EQ(read_memory_info(root_.string()).free_bytes, 200000);
 }
 
+TEST_F(ResourceLimits, TheProcessesOwnLimitsCountAndAreNamed) {
+  write("proc/meminfo", "MemTotal:       1000 kB\nMemAvailable:    600 kB\n");
+  const auto limit = [&](const std::string& addresses, const std::string& data) {
+    write("proc/self/limits",
+          "Limit                     Soft Limit           Hard Limit           Units     \n"
+          "Max data size             " +
+              data +
+              "            unlimited            bytes     \n"
+              "Max address space         " +
+              addresses + "            unlimited            bytes     \n");
+    return read_memory_info(root_.string());
+  };
+  write("proc/self/status", "VmPeak:\t 900 kB\nVmSize:\t 300 kB\nVmData:\t 100 kB\n");
+  EXPECT_EQ(limit("unlimited", "unlimited").free_bytes, 600 * 1024);
+  EXPECT_EQ(limit("unlimited", "unlimited").limit, "");
+  EXPECT_EQ(limit("921600", "unlimited").limit, "");  // 900 KiB leave 600
+  EXPECT_EQ(limit("921599", "unlimited").limit, " (ulimit -v)");
+  EXPECT_EQ(limit("921599", "unlimited").free_bytes, 600 * 1024 - 1);
+  EXPECT_EQ(limit("921599", "unlimited").total_bytes, 921599);
+  EXPECT_EQ(limit("921599", "716799").limit, " (ulimit -v)");  // as little as the other leaves
+  EXPECT_EQ(limit("921599", "716798").limit, " (ulimit -d)");
+  EXPECT_EQ(limit("1", "unlimited").free_bytes, 0);
+  write("proc/self/cgroup", "0::/\n");
+  write("sys/fs/cgroup/memory.max", "300000\n");
+  EXPECT_EQ(limit("921599", "unlimited").limit, " (the control group's limit)");
+}
+
+TEST_F(ResourceLimits, WhatTheSystemHasPromisedIsNotFreeWhereItKeepsItsPromises) {
+  write("proc/meminfo",
+        "MemTotal: 1000 kB\nMemAvailable: 600 kB\nCommitLimit: 700 kB\nCommitted_AS: 500 kB\n");
+  for (const char* mode : {"0\n", "1\n"}) {
+    write("proc/sys/vm/overcommit_memory", mode);
+    EXPECT_EQ(read_memory_info(root_.string()).free_bytes, 600 * 1024);
+  }
+  write("proc/sys/vm/overcommit_memory", "2\n");
+  EXPECT_EQ(read_memory_info(root_.string()).free_bytes, 200 * 1024);
+  EXPECT_EQ(read_memory_info(root_.string()).limit, " (vm.overcommit_memory=2)");
+}
+
 TEST(UsableCpus, FollowsTheAffinityMask) {
   EXPECT_GE(usable_cpus(), 1);
   // In a thread of its own, whose mask dies with it.

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/resource_limits.h"
 #include "base/check.h"
+#include "base/process_limits.h"
 #include "base/signals.h"
 
 namespace nanovllm {
@@ -69,8 +70,8 @@ ThreadPool::ThreadPool(int num_threads) {
     const size_t started = workers_.size();
     stop_workers();
     throw_error(ErrorCode::kOutOfMemory,
-                "thread {} of {} cannot be started ({}): use fewer threads or raise the limit",
-                started + 2, num_threads_, error.code().message());
+                "thread {} of {} cannot be started ({}{}): use fewer threads or raise the limit",
+                started + 2, num_threads_, error.code().message(), memory_limits());
   }
 }
 
