@@ -3,12 +3,13 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import struct
 import subprocess
 import unittest
 
-from cli_testing import BINARY, MODEL, SMALL, CliTest, lines, run
+from cli_testing import BINARY, MODEL, SANITIZED, SMALL, CliTest, lines, run
 
 
 class CommandLine(CliTest):
@@ -35,6 +36,53 @@ class CommandLine(CliTest):
             result = run(*args)
             self.assertEqual(result.returncode, 2, args)
             self.assertNotEqual(result.stderr, "")
+
+    def test_of_a_repeated_flag_the_last_counts(self):
+        def tokens(*flags):
+            return lines(run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL, *flags).stdout)[0]["token_ids"]
+        self.assertEqual(len(tokens("--max-tokens", "5", "--max-tokens", "3")), 3)
+        self.assertEqual(tokens("--max-tokens=3", "--max-tokens=5"), tokens("--max-tokens", "5"))
+        self.assertEqual(tokens("--temperature", "2", "--seed", "1", "--seed", "2"), tokens("--temperature", "2", "--seed", "2"))
+        self.assertEqual(lines(run("info", MODEL, "--json", "--kv-cache-memory", "64M", "--kv-cache-memory", "32M").stdout)[0]
+                         ["kv_cache_bytes"], 32 << 20)
+        latency = run("bench", "latency", MODEL, "--json", "-q", "--batch-size", "3", "--batch-size", "2", "--input-len", "8",
+                      "--output-len", "2", "--num-iters", "1", "--num-warmup", "0", "--seed", "1", "--seed", "2")
+        self.assertEqual(lines(latency.stdout)[0]["batch_size"], 2, latency.stderr)
+        chat = run("chat", MODEL, "-m", "Hi", "-m", "Hello", "--max-tokens", "9", "--max-tokens", "2", "--device", "x", "--device", "cpu")
+        self.assertEqual(chat.returncode, 0, chat.stderr)
+        self.assertIn("2 tokens", chat.stderr)
+        both = [word for i in range(1, 3) for word in ("--output", self.path(f"{i}.jsonl"))]
+        self.assertEqual(run("generate", MODEL, "-q", "-p", "a", *both, *SMALL).returncode, 0)
+        self.assertEqual([self.path(f"{i}.jsonl").exists() for i in (1, 2)], [False, True])
+        self.assertEqual(run("generate", MODEL, "-p", "a", "--max-tokens", "x", "--max-tokens", "3").returncode, 2)  # as with vLLM
+
+    def test_a_flag_that_took_the_model_for_a_text_is_named(self):
+        for args in (["-p", "a", "b", MODEL, "-q"], ["-p", "a", MODEL, "-p", "b", "-q"], ["-p", MODEL]):
+            result = run("generate", *args)
+            self.assertEqual(result.returncode, 2, args)
+            self.assertEqual(result.stderr.splitlines()[0],
+                             f'nanovllm: model is required, and -p took "{MODEL}" for a text; MODEL goes before -p')
+        self.assertIn('-p took "nowhere" for a text', run("generate", "-p", "a", "nowhere", "-q").stderr)
+        for args in (["generate"], ["generate", "--input", "-"], ["chat", "-m", "a"], ["info"]):
+            self.assertEqual(run(*args).stderr.splitlines()[0], "nanovllm: model is required")
+
+    def test_sizes_that_no_machine_has_are_called_too_large(self):
+        for size in ("9223372036854775807", "4611686018427387904", "4194304T"):
+            result = run("info", MODEL, "--kv-cache-memory", size)
+            self.assertEqual(result.returncode, 2)
+            self.assertEqual(result.stderr.splitlines()[0],
+                             f"nanovllm: --kv-cache-memory: {size} is too large: it must be less than 4194304T")
+        self.assert_one_sentence(run("info", MODEL, "--kv-cache-memory", "4194303T"), "are free")
+        one = run("info", MODEL, "--kv-cache-memory", "1", "--kvcache-block-size", "16")
+        self.assert_one_sentence(one, "kv_cache_memory is 1 byte, but one block", status=2)
+
+    def test_a_file_of_requests_counts_its_lines_from_1_blank_ones_included(self):
+        source = self.path("in.jsonl", '\n \t\r\n\n{"prompt": x}\n\n{"prompt": 1}\n')
+        result = run("generate", MODEL, "-q", "--input", source)
+        self.assertEqual(result.returncode, 3)
+        first, second = result.stderr.splitlines()
+        self.assertIn(f"{source}:4: the request: not valid JSON: parse error at line 4, column 12: ", first)
+        self.assertTrue(second.startswith(f'nanovllm: {source}:6: "prompt" must be a text'), second)
 
     def test_unknown_commands_are_named(self):
         for args, what in ((["bogus"], 'command "bogus"'), (["bogus", MODEL, "-q"], 'command "bogus"'),
@@ -107,6 +155,30 @@ class CommandLine(CliTest):
         self.assertEqual(texts(), texts("--seed", "-1", "--engine-seed", "0"))
         self.assertNotEqual(texts(), texts("--engine-seed", "1"))
         self.assertEqual(texts("--seed", "5"), texts("--seed", "5", "--engine-seed", "1"))
+
+
+@unittest.skipIf(SANITIZED, "sanitizers reserve terabytes of addresses")
+class Ulimit(CliTest):
+    def limited(self, kind, mebibytes, *args):
+        limit = (mebibytes << 20, resource.RLIM_INFINITY)
+        return run(*args, preexec_fn=lambda: resource.setrlimit(kind, limit))
+
+    def test_the_cache_takes_no_more_than_the_process_may_have(self):
+        whole = run("generate", MODEL, "-p", "Once upon a time", "-q", *SMALL).stdout
+        for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+            for mebibytes in (400, 1000):
+                result = self.limited(kind, mebibytes, "generate", MODEL, "-p", "Once upon a time", "-q", "--num-threads", "2", *SMALL[2:])
+                self.assertEqual((result.returncode, result.stdout), (0, whole), result.stderr)
+
+    def test_the_limit_that_bites_is_named(self):
+        few = ["--num-threads", "1"]
+        for kind, flag in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
+            result = self.limited(kind, 400, "info", MODEL, *few, "--kv-cache-memory", "1G")
+            self.assert_one_sentence(result, f"are free (ulimit {flag}); lower num_kvcache_blocks or kv_cache_memory")
+            self.assert_one_sentence(self.limited(kind, 80, "info", MODEL, *few), f"are free (ulimit {flag}); use less")
+        self.assert_one_sentence(self.limited(resource.RLIMIT_AS, 24, "info", MODEL, *few), "Cannot allocate memory (ulimit -v 24576)")
+        threads = self.limited(resource.RLIMIT_DATA, 24, "info", MODEL, "--num-threads", "64")
+        self.assert_one_sentence(threads, "(ulimit -d 24576)): use fewer threads or raise the limit")
 
 
 class Generate(CliTest):
@@ -225,7 +297,7 @@ class Generate(CliTest):
         self.assertIn("Generating 3/3", result.stderr)
         self.assertIn("nanovllm: 3 of 3 texts", run("generate", MODEL, "-p", "The dog", "-n", "3", "--max-tokens", "2").stderr)
         short = run("generate", MODEL, "-p", "The dog", "--max-model-len", "12", "--ignore-eos", "--max-tokens", "100")
-        self.assertIn("nanovllm: 1 of 1 texts", short.stderr)
+        self.assertIn("nanovllm: 1 of 1 text reached --max-tokens or --max-model-len and was cut off\n", short.stderr)
         for flags in (["--stop", "a"], ["--json"], ["-q"]):
             result = run("generate", MODEL, "-p", "Once upon a time", "--temperature", "0", "--max-tokens", "40", *flags)
             self.assertEqual(result.returncode, 0, result.stderr)
@@ -374,7 +446,7 @@ class Generate(CliTest):
 
     def test_log_steps_knows_a_prompt_of_one_token(self):
         steps = run("generate", MODEL, "-q", "--log-steps", "-p", "The", *SMALL).stderr.splitlines()
-        self.assertRegex(steps[0], r"^step 0: 1 prefill \(1 tokens\), 0 decode; blocks \d+/\d+; 0:0\+1$")
+        self.assertRegex(steps[0], r"^step 0: 1 prefill \(1 token\), 0 decode; blocks \d+/\d+; 0:0\+1$")
         self.assertRegex(steps[1], r"^step 1: 0 prefill \(0 tokens\), 1 decode; blocks \d+/\d+; \| 0$")
 
     def test_log_steps_shows_prefill_and_decode(self):

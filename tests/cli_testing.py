@@ -10,6 +10,8 @@ import unittest
 
 BINARY = os.environ["NANOVLLM"]
 MODEL = os.environ["NANOVLLM_MODEL"]
+# Sanitizers reserve terabytes of addresses.
+SANITIZED = any(name in pathlib.Path(BINARY).read_bytes() for name in (b"__asan_init", b"__tsan_init"))
 SMALL = ["--max-model-len", "512", "--max-tokens", "8", "--temperature", "0"]
 
 

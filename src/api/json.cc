@@ -221,8 +221,9 @@ void update_sampling_params(SamplingParams& params, const json& object) {
   }
 }
 
-RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults) {
-  const json object = parse_json(line, "the request");
+RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults,
+                               int64_t number) {
+  const json object = parse_json(line, "the request", number);
   if (!object.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "a request must be a JSON object, got {}",
                 shown(object));

@@ -22,8 +22,9 @@ struct RequestLine {
 
 // One line {"prompt": str} or {"prompt_token_ids": [int]} with optional "sampling_params". Throws
 // Error(kInvalidArgument), or Error(kCorruptData) where it is not JSON, saying what is wrong with
-// it.
-RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults);
+// it. `number` is the line's in its file, from 1.
+RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults,
+                               int64_t number = 1);
 
 // index, text, token_ids, finish_reason, num_prompt_tokens, num_cached_tokens; stop_reason,
 // logprobs and prompt_logprobs where the output has them (per position an object token id ->

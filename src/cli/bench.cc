@@ -342,9 +342,9 @@ int bench_latency(const LatencyOptions& options) {
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
-  fmt::print("{} on {}, {}; {} requests, {} tokens in, {} out; median of {}\n",
-             bold(stdout, options.model), info.device, info.dtype, options.batch_size,
-             options.input_len, options.output_len, options.num_iters);
+  fmt::print("{} on {}, {}; {}, {} in, {} out; median of {}\n", bold(stdout, options.model),
+             info.device, info.dtype, counted(options.batch_size, "request"),
+             counted(options.input_len, "token"), options.output_len, options.num_iters);
   std::vector<std::pair<std::string, std::string>> rows = {
       {"latency", shown_latency(percentile(latency, 0.5))},
       {"latency, p99", shown_latency(percentile(latency, 0.99))},

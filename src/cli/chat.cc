@@ -328,7 +328,7 @@ class Chat {
 
   static void show_speed(size_t count, const RequestMetrics& times, const std::string& ending) {
     const double decode = times.time_to_finish - times.time_to_first_token;
-    std::string text = fmt::format("{} tokens", count);
+    std::string text = counted(static_cast<int64_t>(count), "token");
     if (count > 1 && decode > 0) {
       text += fmt::format(", {:.1f} tok/s", static_cast<double>(count - 1) / decode);
     }

@@ -85,9 +85,8 @@ class Generation {
       return kExitInterrupted;
     }
     if (num_cut_off_ > 0 && !json_ && !options_.quiet) {
-      print_message(
-          "nanovllm: {} of {} texts reached --max-tokens or --max-model-len and were cut off\n",
-          num_cut_off_, num_texts_);
+      print_message("nanovllm: {} of {} reached --max-tokens or --max-model-len and {} cut off\n",
+                    num_cut_off_, counted(num_texts_, "text"), num_cut_off_ == 1 ? "was" : "were");
     }
     return num_failed_ > 0 ? kExitSomeFailed : kExitOk;
   }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/message.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -58,12 +59,14 @@ int info(const InfoOptions& options) {
   row("dtype", facts.dtype);
   row("parameters", fmt::format("{:.2f} M", static_cast<double>(facts.num_parameters) / 1e6));
   row("weights in memory", mebibytes(facts.weight_bytes));
-  row("vocabulary", fmt::format("{} tokens", facts.vocab_size));
-  row("max_model_len", fmt::format("{} tokens", facts.max_model_len));
-  row("KV cache per token", fmt::format("{} bytes", facts.kv_bytes_per_token));
-  row("KV cache", fmt::format("{} blocks of {} tokens = {} tokens, {}", facts.num_kvcache_blocks,
-                              facts.kvcache_block_size, tokens, mebibytes(facts.kv_cache_bytes)));
-  row("full-length requests", fmt::format("{} fit at once", full_length_requests));
+  row("vocabulary", counted(facts.vocab_size, "token"));
+  row("max_model_len", counted(facts.max_model_len, "token"));
+  row("KV cache per token", counted(facts.kv_bytes_per_token, "byte"));
+  row("KV cache",
+      fmt::format("{} of {} tokens = {} tokens, {}", counted(facts.num_kvcache_blocks, "block"),
+                  facts.kvcache_block_size, tokens, mebibytes(facts.kv_cache_bytes)));
+  row("full-length requests",
+      fmt::format("{} fit{} at once", full_length_requests, full_length_requests == 1 ? "s" : ""));
   row("loaded in", fmt::format("{:.3f} s", facts.load_seconds));
   return kExitOk;
 }

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <sstream>
 #include <string>
@@ -13,10 +15,12 @@
 #include <vector>
 
 #include "base/message.h"
+#include "base/process_limits.h"
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/file_fault.h"
 #include "cli/terminal.h"
+#include "io/json.h"
 #include "nanovllm/error.h"
 
 namespace {
@@ -32,9 +36,10 @@ int run_command(const Command& command) {
     print_error(error.what());
     if (error.code() == nanovllm::ErrorCode::kInvalidArgument) return kExitUsage;
   } catch (const std::bad_alloc&) {
-    print_error(
-        "out of memory: use a smaller model, or lower --kv-cache-memory, --max-model-len, "
-        "--max-num-seqs or --max-num-batched-tokens");
+    print_error(fmt::format(
+        "out of memory{}: use a smaller model, or lower --kv-cache-memory, --max-model-len, "
+        "--max-num-seqs or --max-num-batched-tokens",
+        nanovllm::memory_limits()));
   } catch (const std::system_error& error) {  // fmt::print's, when it can't write
     errno = error.code().value();
     end_if_nobody_reads();
@@ -67,6 +72,23 @@ std::string misplaced_word(const CLI::App& app) {
   return "";
 }
 
+// What to do where MODEL is missing because -p, which takes several texts, took it for one.
+std::string advice_on(const CLI::App& app, const CLI::Error& error) {
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  if (commands.empty() || error.get_name() != "RequiredError") return "";
+  const CLI::Option* prompt = commands.front()->get_option_no_throw("--prompt");
+  const CLI::Option* model = commands.front()->get_option_no_throw("model");
+  if (prompt == nullptr || prompt->empty() || !model->empty()) return "";
+  const std::vector<std::string>& texts = prompt->results();
+  std::error_code ignored;  // what can't be looked at is no folder
+  const auto is_folder = [&](const auto& text) {
+    return std::filesystem::is_directory(text, ignored);
+  };
+  const auto found = std::find_if(texts.rbegin(), texts.rend(), is_folder);
+  return fmt::format(", and -p took \"{}\" for a text; MODEL goes before -p",
+                     nanovllm::printable(found == texts.rend() ? texts.back() : *found));
+}
+
 // Help, the version, or what is wrong with the command line. Returns the exit status.
 int print_outcome(const CLI::App& app, const CLI::Error& outcome) {
   std::ostringstream help, fault;
@@ -92,8 +114,11 @@ int main(int argc, char** argv) {
       "nanovllm"};
   app.set_version_flag("--version", fmt::format("nanovllm {}", nanovllm::kVersion));
   app.require_subcommand(1);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return fmt::format("nanovllm: {}\nRun with --help for more information.\n", error.what());
+  // As with vLLM; what may be given several times adds up all the same.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.failure_message([](const CLI::App* parsed, const CLI::Error& error) {
+    return fmt::format("nanovllm: {}{}\nRun with --help for more information.\n", error.what(),
+                       advice_on(*parsed, error));
   });
   app.get_formatter()->column_width(36);
   app.footer(

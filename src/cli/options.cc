@@ -100,7 +100,11 @@ int64_t parse_bytes(const std::string& text) {
             (suffix.size() == 1 || suffix.substr(1) == "B" || suffix.substr(1) == "iB");
     unit = std::pow(1024.0, static_cast<double>(position) + 1);
   }
-  if (!valid || number * unit >= 0x1p62) {
+  if (valid && number * unit >= 0x1p62) {
+    throw_error(ErrorCode::kInvalidArgument, "{} is too large: it must be less than 4194304T",
+                text);
+  }
+  if (!valid) {
     throw_error(ErrorCode::kInvalidArgument,
                 "\"{}\" is not a size in bytes; write for example 536870912, 512M or 1.5G", text);
   }

@@ -42,7 +42,8 @@ class SamplingOptions {
   bool ignore_eos_ = false, include_stop_str_in_output_ = false, keep_special_tokens_ = false;
 };
 
-// "512", "64K", "1.5G": bytes with the binary suffixes K, M, G, T. Throws Error(kInvalidArgument).
+// "512", "64K", "1.5G": bytes with the binary suffixes K, M, G, T, less than 2^62. Throws
+// Error(kInvalidArgument).
 int64_t parse_bytes(const std::string& text);
 
 }  // namespace nanovllm::cli

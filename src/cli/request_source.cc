@@ -32,7 +32,7 @@ std::optional<RequestLine> RequestSource::next(bool wait) {
     }
     if (line.find_first_not_of(InputLines::kBlanks) == std::string::npos) continue;
     ++index_;
-    return parse_request_line(line, defaults_);
+    return parse_request_line(line, defaults_, line_number_);
   }
   at_end_ = state == Next::kEnd;
   return {};

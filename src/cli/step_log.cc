@@ -34,9 +34,9 @@ void log_step(int64_t number, const LLMEngine& engine) {
   }
   if (num_prefills + num_decodes == 0) return;
   print_message(
-      "step {}: {} prefill ({} tokens), {} decode; blocks {}/{};{}{}{}{}\n", number, num_prefills,
-      stats.num_prefill_tokens, num_decodes, stats.num_used_blocks, stats.num_total_blocks,
-      prefills, num_decodes > 0 ? " |" : "", decodes,
+      "step {}: {} prefill ({}), {} decode; blocks {}/{};{}{}{}{}\n", number, num_prefills,
+      counted(stats.num_prefill_tokens, "token"), num_decodes, stats.num_used_blocks,
+      stats.num_total_blocks, prefills, num_decodes > 0 ? " |" : "", decodes,
       stats.num_preemptions > 0 ? fmt::format("; preempted {}", stats.num_preemptions) : "");
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "engine/logprobs_limit.h"
 
 namespace nanovllm {
@@ -67,11 +68,13 @@ void check_length(int num_prompt_tokens, const SamplingParams& params,
   if (num_blocks > limits.num_kvcache_blocks) {
     throw_error(
         ErrorCode::kInvalidArgument,
-        "The request can never fit in the KV cache: {} prompt tokens and up to {} output "
-        "tokens need {} blocks of {} tokens, but there are {}; {}raise num_kvcache_blocks or "
-        "kv_cache_memory.",
-        num_prompt_tokens, num_tokens + 1 - num_prompt_tokens, num_blocks,
-        limits.kvcache_block_size, limits.num_kvcache_blocks,
+        "The request can never fit in the KV cache: {} and up to {} need {} of {} tokens, but "
+        "there {}; {}raise num_kvcache_blocks or kv_cache_memory.",
+        counted(num_prompt_tokens, "prompt token"),
+        counted(num_tokens + 1 - num_prompt_tokens, "output token"), counted(num_blocks, "block"),
+        limits.kvcache_block_size,
+        fmt::format("{} {}", limits.num_kvcache_blocks == 1 ? "is" : "are",
+                    limits.num_kvcache_blocks),
         max_tokens > 1 ? "lower max_tokens, or " : "");
   }
 }

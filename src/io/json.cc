@@ -1,6 +1,7 @@
 #include "io/json.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -56,6 +57,16 @@ size_t character_length(std::string_view text) {
   return is_out_of_range ? 0 : length;
 }
 
+// A parser's message about a text that begins with this line of its file.
+std::string with_line(const std::string& reason, int64_t first) {
+  constexpr std::string_view kAt = "parse error at line ";
+  int64_t line = 0;
+  if (!reason.starts_with(kAt)) return reason;
+  const char* const end = reason.data() + reason.size();
+  const char* const rest = std::from_chars(reason.data() + kAt.size(), end, line).ptr;
+  return fmt::format("{}{}{}", kAt, first + line - 1, std::string_view(rest, end));
+}
+
 }  // namespace
 
 std::string printable(std::string_view name, size_t max_bytes) {
@@ -84,11 +95,12 @@ std::string reason_of(const std::exception& json_error) {
   return printable(reason, kMaxReason);
 }
 
-nlohmann::json parse_json(std::string_view text, const std::string& where) {
+nlohmann::json parse_json(std::string_view text, const std::string& where, int64_t line) {
   try {
     return nlohmann::json::parse(text.begin(), text.end(), Guard(where));
   } catch (const nlohmann::json::exception& error) {
-    throw_error(ErrorCode::kCorruptData, "{}: not valid JSON: {}", where, reason_of(error));
+    throw_error(ErrorCode::kCorruptData, "{}: not valid JSON: {}", where,
+                with_line(reason_of(error), line));
   }
 }
 

@@ -11,7 +11,8 @@ namespace nanovllm {
 
 // `where` is what error messages begin with, the file's path as a rule. Throws Error(kCorruptData)
 // for bad JSON, nesting deeper than 64, and a key that an object has twice.
-nlohmann::json parse_json(std::string_view text, const std::string& where);
+// `line` is the file's line, from 1, that the text begins with.
+nlohmann::json parse_json(std::string_view text, const std::string& where, int64_t line = 1);
 
 // The same with keys in the file's order, up to 512 levels deep; of a key that an object has twice,
 // the last value counts. Whatever comes from outside is parsed by one of the two, for the library

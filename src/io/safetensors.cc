@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "io/json.h"
 
 namespace nanovllm {
@@ -227,8 +228,8 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const std::byte
                                                        const std::string& path) {
   if (file.size() < kLengthBytes) {
     throw_error(ErrorCode::kCorruptData,
-                "{}: {} bytes long, too short for a safetensors file; download it again", path,
-                file.size());
+                "{}: {} long, too short for a safetensors file; download it again", path,
+                counted(static_cast<int64_t>(file.size()), "byte"));
   }
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data(), kLengthBytes);
