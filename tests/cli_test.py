@@ -25,6 +25,15 @@ class CommandLine(CliTest):
             self.assertEqual(result.returncode, 0, command)
             self.assertIn("model", result.stdout)
 
+    def test_help_says_what_only_gpus_have(self):
+        for command in (["generate"], ["chat"], ["bench", "throughput"], ["bench", "latency"], ["info"]):
+            groups = dict(re.findall(r"(?ms)^([A-Z][^\n]*):\n(.*?)(?=\n\n)", run(*command, "--help").stdout))
+            flags = {name: set(re.findall(r"(?m)^  (--[\w-]+)", text)) for name, text in groups.items()}
+            gpus = {"--gpu-memory-utilization", "--enforce-eager", "--deterministic"}
+            self.assertEqual(flags["Engine, on GPUs only"], gpus)
+            self.assertTrue({"--device", "--num-threads", "--engine-seed"} <= flags["Engine"])
+            self.assertFalse(flags["Options"] & (gpus | flags["Engine"]), flags)
+
     def test_usage_errors_exit_with_2(self):
         for args in ([], ["generate"], ["nonsense"], ["generate", MODEL, "--no-such-flag"],
                      ["generate", MODEL, "-p", "x", "--input", "y"], ["info", MODEL, "--max-num-seqs", "many"],
@@ -120,9 +129,9 @@ class CommandLine(CliTest):
         ids = run("generate", "/nonexistent", "-p", "x", "--stop-token-ids", "5,x")
         self.assertEqual(ids.stderr.splitlines()[0], f"nanovllm: --stop-token-ids: must be {whole}, got x")
         shown = run("generate", "--help").stdout
-        for flag in ("--stop TEXT ", "--stop-token-ids INT ", "--logit-bias TEXT "):
+        for flag in ("--stop TEXT ", "--bad-words TEXT ", "--stop-token-ids INT ", "--logit-bias TEXT "):
             self.assertIn(flag, shown)
-        self.assertNotRegex(shown, r"--(stop|stop-token-ids|logit-bias) \w+ \.\.\.")
+        self.assertNotRegex(shown, r"--(stop|bad-words|stop-token-ids|logit-bias) \w+ \.\.\.")
 
     def test_values_out_of_range_are_told_in_one_line(self):
         for args, word in ((["--max-num-seqs", "0"], "max_num_seqs"), (["--kvcache-block-size", "17"], "kvcache_block_size"),
@@ -237,9 +246,11 @@ class Generate(CliTest):
         self.assertEqual(len(first["logprobs"]), len(first["token_ids"]))
         for position, token in zip(first["logprobs"], first["token_ids"]):
             self.assertIn(str(token), position)
-            self.assertEqual(max(position.values()), position[str(token)])  # greedy
+            self.assertEqual(position[str(token)]["rank"], 1)  # greedy
+            self.assertEqual(list(position[str(token)]), ["logprob", "rank", "decoded_token"])
+            self.assertEqual(max(entry["logprob"] for entry in position.values()), position[str(token)]["logprob"])
         self.assertIsNone(first["prompt_logprobs"][0])
-        self.assertTrue(all(value <= 0 for position in first["prompt_logprobs"][1:] for value in position.values()))
+        self.assertTrue(all(value["logprob"] <= 0 and value["rank"] >= 1 for position in first["prompt_logprobs"][1:] for value in position.values()))
 
     def test_a_prompt_in_brackets_is_one_prompt(self):
         texts = ["[hello, world]", "a", "[]"]
@@ -345,6 +356,43 @@ class Generate(CliTest):
         self.assertEqual((cut["finish_reason"], cut["stop_reason"]), ("stop", word))
         self.assertEqual(cut["text"], whole[: whole.index(word)])
 
+    def test_stop_and_bad_words_know_line_breaks_and_tabs(self):
+        story = lines(run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", "--stop", r"\n", *SMALL[:2], "--temperature", "0",
+                          "--max-tokens", "100").stdout)[0]
+        self.assertEqual((story["finish_reason"], story["stop_reason"]), ("stop", "\n"))
+        texts = {r"a\tb": "a\tb", r"\\n": r"\n", r"\boxed": r"\boxed", "a\\": "a\\", r"\\\n": "\\\n", "b\n": "b\n"}
+        for flag in ("--stop", "--bad-words"):
+            given = [word for text in texts for word in (flag, text)]
+            shown = run("chat", MODEL, *given, stdin="/params\n").stdout
+            self.assertIn(json.dumps(list(texts.values()), separators=(",", ":")), shown)
+
+    def test_bad_words_never_appear(self):
+        def texts(*flags, **params):
+            request = {"prompt": "Once upon a time", "sampling_params": params}
+            result = run("generate", MODEL, "-q", "--input", "-", *flags, *SMALL[:2], "--max-tokens", "40", "--seed", "3",
+                         "--temperature", "1", stdin=(json.dumps(request) + "\n") * 8)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return {line["text"] for line in lines(result.stdout)}
+        self.assertTrue(any("She" in text for text in texts()))
+        for banned in (["--bad-words", "She"], ["--bad-words", " She"]):
+            self.assertFalse(any("She" in text for text in texts(*banned)), banned)
+        self.assertFalse(any("She" in text for text in texts("--bad-words", "her", bad_words=["She"])))
+        # Of several tokens: the first is no offence.
+        whole = texts()
+        pair = next(text for text in whole if ". She" in text)
+        self.assertTrue(pair)
+        without = texts(bad_words=[". She"])
+        self.assertFalse(any(". She" in text for text in without))
+        self.assertTrue(any("." in text for text in without))
+        empty = run("generate", MODEL, "-p", "a", "--bad-words", "")
+        self.assert_one_sentence(empty, "bad_words cannot contain an empty string.", status=2)
+
+    def test_completions_are_numbered_in_plain_output(self):
+        args = ("generate", MODEL, "-q", "-p", "Once", "-p", "The", "--seed", "5", "--temperature", "1", "--max-tokens", "3")
+        several = run(*args, "-n", "3").stdout
+        self.assertEqual(re.findall(r"(?m)^\[(\d)/3\] (Once|The)", several), [(i, text) for text in ("Once", "The") for i in "123"])
+        self.assertNotIn("[1/1]", run(*args).stdout)
+
     def test_null_asks_for_as_many_tokens_as_fit(self):
         request = {"prompt": "Once", "sampling_params": {"max_tokens": None, "ignore_eos": True}}
         for flags, room in ((["--max-model-len", "64"], 64), (["--num-kvcache-blocks", "2", "--kvcache-block-size", "16"], 33)):
@@ -422,7 +470,7 @@ class Generate(CliTest):
         result = run("generate", MODEL, "-q", "-p", "Once upon a time", "--logprobs", "2", "--prompt-logprobs", "0", *SMALL)
         self.assertEqual(result.returncode, 0, result.stderr)
         found = json.loads(run("generate", MODEL, "-q", "--json", "-p", "Once upon a time", "--logprobs", "2", *SMALL).stdout)
-        first = {float(f"{value:.4f}") for value in found["logprobs"][0].values()}
+        first = {float(f"{token['logprob']:.4f}") for token in found["logprobs"][0].values()}
         self.assertIn("prompt token", result.stdout)
         table = result.stdout[result.stdout.rindex("  token "):].splitlines()
         self.assertEqual(len(table) - 2, len(found["token_ids"]))  # a header, and an empty line

@@ -57,6 +57,16 @@ class Tools(CliTest):
         self.assertEqual(json.loads(run("tokenize", MODEL, text).stdout), ids)
         self.assertEqual(run("tokenize", MODEL, "--ids", json.dumps(ids), "[12, 7]", "99").stdout.splitlines()[0], text)
         self.assertEqual(len(run("tokenize", MODEL, "[a, b]", "c").stdout.splitlines()), 2)
+        source = self.path("text.txt", text + "\n")
+        for flags in (["--input", source], ["--input", "-"], ["--count", "--input", source]):
+            self.assertEqual(run("tokenize", MODEL, *flags, stdin=text + "\n").stdout, run("tokenize", MODEL, *flags[:-2], text + "\n").stdout)
+        self.assertEqual(run("tokenize", MODEL, "--ids", "--input", self.path("ids.txt", json.dumps(ids))).stdout, text + "\n")
+        self.assert_one_sentence(run("tokenize", MODEL, "--input", self.path("none.txt")), "none.txt")
+        with open(self.path("large.txt"), "wb") as large:
+            large.truncate((64 << 20) + 1)
+        self.assert_one_sentence(run("tokenize", MODEL, "--input", large.name), "67108865 bytes long, expected at most 67108864")
+        for args in (["a", "--input", source], ["--input", source, "a"], ["--input", source, "--", "a"]):
+            self.assertEqual(run("tokenize", MODEL, *args).returncode, 2, args)
         for bad in ("1 two", "99999999999", "1 -", "two"):
             self.assertEqual(run("tokenize", MODEL, "--ids", bad).returncode, 2, bad)
         unknown = run("tokenize", MODEL, "--ids", f"{ids[0]} 4098 99999999 -1")

@@ -16,7 +16,7 @@ struct TokenLogprob {
   int32_t token_id = 0;
   float logprob = 0;
   int rank = 0;
-  std::string decoded_token;
+  std::optional<std::string> decoded_token;  // where the model has a tokenizer
 };
 
 // The chosen (or prompt) token first, then the most likely ones in order; the chosen one is not

@@ -42,8 +42,12 @@ struct SamplingParams {
   bool ignore_eos = false;            // go on after the EOS token
   std::vector<std::string> stop = {};        // texts that end the output (not part of it)
   std::vector<int32_t> stop_token_ids = {};  // tokens that end the output
-  bool include_stop_str_in_output = false;   // keep the text that ended the output
-  bool skip_special_tokens = true;           // leave special tokens out of the text
+  // Texts that the output must not hold: the last token of each is banned where the others stand
+  // before it. How one is spelled is vLLM's rule: at the beginning of a text, and behind a space
+  // where that is as many tokens. A request with words of several tokens runs no step ahead.
+  std::vector<std::string> bad_words = {};
+  bool include_stop_str_in_output = false;  // keep the text that ended the output
+  bool skip_special_tokens = true;          // leave special tokens out of the text
   // So many most likely tokens a position, plus the chosen one: up to 20, or -1 for the whole
   // vocabulary, which is refused where that has more than 20 tokens.
   std::optional<int> logprobs = {};

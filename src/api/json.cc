@@ -165,6 +165,7 @@ const std::map<std::string_view, Setter>& setters() {
       {"ignore_eos", setter(&P::ignore_eos)},
       {"stop", nullable(&P::stop)},
       {"stop_token_ids", nullable(&P::stop_token_ids)},
+      {"bad_words", nullable(&P::bad_words)},
       {"include_stop_str_in_output", setter(&P::include_stop_str_in_output)},
       {"skip_special_tokens", setter(&P::skip_special_tokens)},
       {"logprobs", setter(&P::logprobs)},
@@ -176,7 +177,9 @@ const std::map<std::string_view, Setter>& setters() {
 ordered_json to_json(const PositionLogprobs& position) {
   ordered_json object = ordered_json::object();
   for (const TokenLogprob& entry : position) {
-    object[std::to_string(entry.token_id)] = entry.logprob;
+    ordered_json& token = object[std::to_string(entry.token_id)];
+    token = {{"logprob", entry.logprob}, {"rank", entry.rank}, {"decoded_token", nullptr}};
+    if (entry.decoded_token) token["decoded_token"] = *entry.decoded_token;
   }
   return object;
 }

@@ -28,8 +28,8 @@ RequestLine parse_request_line(const std::string& line, const SamplingParams& de
 
 // index, text, token_ids, finish_reason, num_prompt_tokens, num_cached_tokens; stop_reason,
 // logprobs and prompt_logprobs where the output has them (per position an object token id ->
-// logprob, null for the first prompt token). With n > 1 each completion's fields are in the list
-// "outputs" instead.
+// {logprob, rank, decoded_token} as in vLLM, null for the first prompt token). With n > 1 each
+// completion's fields are in the list "outputs" instead.
 nlohmann::ordered_json result_line(int64_t index, const RequestOutput& output);
 
 }  // namespace nanovllm

@@ -64,7 +64,7 @@ TEST(RequestLine, TakesNullForWhatVllmTakesNoneFor) {
   defaults.stop = {"x"};
   const SamplingParams params =
       parse_request_line(R"({"prompt": "x", "sampling_params": {"max_tokens": null, "stop": null,
-          "stop_token_ids": null, "logit_bias": null, "logprobs": null}})",
+          "stop_token_ids": null, "bad_words": null, "logit_bias": null, "logprobs": null}})",
                          defaults)
           .params;
   EXPECT_EQ(params.max_tokens, std::numeric_limits<int>::max());
@@ -106,6 +106,38 @@ TEST(RequestLine, NullKeepsTheDefaultWhereNoneIsOneInVllm) {
   }
 }
 
+TEST(RequestLine, TakesBadWordsAsAList) {
+  const RequestLine request =
+      parse_request_line(R"({"prompt": "x", "sampling_params": {"bad_words": ["a", " b"]}})", {});
+  EXPECT_EQ(request.params.bad_words, (std::vector<std::string>{"a", " b"}));
+  EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"bad_words": [5]}})"),
+            "bad_words must hold texts only, got 5");
+}
+
+TEST(RequestLine, TellsWhereInItsFileItIsBroken) {
+  try {
+    parse_request_line(R"({"prompt": x})", {}, 7);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_TRUE(std::string(error.what())
+                    .starts_with("the request: not valid JSON: parse error at line 7, column 12: "))
+        << error.what();
+  }
+}
+
+TEST(ResultLine, HoldsLogprobRankAndDecodedTokenOfEachCandidate) {
+  RequestOutput output;
+  output.prompt_logprobs = {std::nullopt, PositionLogprobs{{5, -0.5f, 3, std::nullopt}}};
+  output.outputs.push_back({});
+  output.outputs[0].logprobs = {{{7, -2.25f, 40, " a"}, {9, -0.25f, 1, "\xff"}}};
+  const nlohmann::ordered_json line = result_line(0, output);
+  EXPECT_EQ(line.at("prompt_logprobs").dump(),
+            R"([null,{"5":{"logprob":-0.5,"rank":3,"decoded_token":null}}])");
+  EXPECT_EQ(line.at("logprobs").dump(-1, ' ', true, nlohmann::json::error_handler_t::replace),
+            R"([{"7":{"logprob":-2.25,"rank":40,"decoded_token":" a"},)"
+            R"("9":{"logprob":-0.25,"rank":1,"decoded_token":"\ufffd"}}])");
+}
+
 TEST(RequestLine, RefusesNestingThatWouldExhaustTheStack) {
   const std::string sentence = "the request: JSON nested deeper than 64 levels";
   EXPECT_EQ(refusal(nested(1'000'000)), sentence);
@@ -136,7 +168,7 @@ constexpr const char* kEveryParameter = R"({"prompt": "Grüße 👋", "sampling_
     "temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "presence_penalty": -0.5,
     "frequency_penalty": 0.5, "repetition_penalty": 1.1, "logit_bias": {"7": -1.5, "11": 100},
     "seed": 42, "max_tokens": 128, "min_tokens": 3, "ignore_eos": true, "stop": ["\n\n", "é"],
-    "stop_token_ids": [2, 5], "include_stop_str_in_output": true, "skip_special_tokens": false,
+    "stop_token_ids": [2, 5], "bad_words": ["no", " \u00fc"], "include_stop_str_in_output": true, "skip_special_tokens": false,
     "logprobs": 5, "prompt_logprobs": 0}})";
 
 void damage_bytes(std::string& line, std::mt19937& random) {

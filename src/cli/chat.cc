@@ -106,6 +106,7 @@ std::string params_text(const SamplingParams& params) {
   add("ignore_eos", params.ignore_eos, defaults.ignore_eos);
   add_json("stop", params.stop);
   add_json("stop_token_ids", params.stop_token_ids);
+  add_json("bad_words", params.bad_words);
   add("include_stop_str_in_output", params.include_stop_str_in_output,
       defaults.include_stop_str_in_output);
   add("skip_special_tokens", params.skip_special_tokens, defaults.skip_special_tokens);

@@ -152,6 +152,8 @@ class Generation {
       } else if (!streaming_) {
         std::string text = prompt_logprob_table(output);
         for (const CompletionOutput& completion : output.outputs) {
+          if (output.outputs.size() > 1)
+            text += fmt::format("[{}/{}] ", completion.index + 1, output.outputs.size());
           text += fmt::format("{}{}\n\n", bold(sink_.stream(), output.prompt), completion.text);
           const std::string table = logprob_table(completion);
           if (!table.empty()) text += table + "\n";
@@ -281,8 +283,11 @@ Command add_generate(CLI::App& app) {
       "With n > 1, the list \"outputs\" holds index, text, token_ids, finish_reason, stop_reason\n"
       "and logprobs of each completion instead. Of a refused request the line holds index and\n"
       "error.\n"
-      "Prompts given with -p are answered in plain text, with log-probabilities as a table; the\n"
-      "text of a single one appears as it comes where the output is a terminal.\n"
+      "A position of logprobs is an object token id -> {logprob, rank, decoded_token}, the drawn\n"
+      "token first.\n"
+      "Prompts given with -p are answered in plain text, with log-probabilities as a table and a\n"
+      "number before each of several completions; the text of a single one appears as it comes\n"
+      "where the output is a terminal.\n"
       "Ctrl-C ends cleanly with what is done so far.\n"
       "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused or\n"
       "aborted by the engine, 130 interrupted.");

@@ -8,8 +8,9 @@ namespace nanovllm::cli {
 namespace {
 
 // In quotes, so that spaces and line breaks can be seen.
-std::string quoted(const std::string& token) {
-  return nlohmann::json(token).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::string quoted(const std::optional<std::string>& token) {
+  return nlohmann::json(token.value_or(""))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string header(const char* what) {

@@ -15,6 +15,7 @@ namespace nanovllm::cli {
 namespace {
 
 constexpr const char* kEngineGroup = "Engine";
+constexpr const char* kGpuGroup = "Engine, on GPUs only";
 constexpr const char* kSamplingGroup = "Sampling (defaults: the model's generation_config.json)";
 
 // The number that is the whole of a text, without the octal and hexadecimal ones that CLI11 knows.
@@ -53,6 +54,19 @@ template <typename T>
 CLI::Option* add(CLI::App& app, const char* flag, std::optional<T>& value, const std::string& help,
                  const char* group) {
   return check_number<T>(app.add_option(flag, value, help)->group(group));
+}
+
+// Shells make it hard to write a line break. Other backslashes stay as they are: \boxed is a stop.
+std::string unescape(std::string& text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char next = text[i] == '\\' && i + 1 < text.size() ? text[i + 1] : '\0';
+    const bool known = next == 'n' || next == 't' || next == '\\';
+    plain += !known ? text[i] : next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+    i += known ? 1 : 0;
+  }
+  text = std::move(plain);
+  return "";  // nothing is wrong with it
 }
 
 // The least seed is 0, or -1 where that asks for no seed; then nothing is returned for it.
@@ -113,7 +127,7 @@ int64_t parse_bytes(const std::string& text) {
 
 void add_engine_options(CLI::App& app, EngineConfig& config) {
   const char* group = kEngineGroup;
-  add(app, "--device", config.device, "auto, cpu or cuda", group);
+  add(app, "--device", config.device, "auto, cpu or, where the build has it, cuda", group);
   add(app, "--dtype", config.dtype, "auto (the checkpoint's), bfloat16 or float32", group);
   add(app, "--num-threads", config.num_threads,
       "CPU threads; 0 = as many as affinity and cgroup limits allow", group);
@@ -138,14 +152,14 @@ void add_engine_options(CLI::App& app, EngineConfig& config) {
          "bytes for the KV cache (512M, 4G, ...); overrides the share of memory")
       ->group(group);
   add(app, "--gpu-memory-utilization", config.gpu_memory_utilization,
-      "share of the GPU memory free at start that may be used", group);
+      "share of the memory free at start that may be used", kGpuGroup);
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
                "reuse the KV of equal prompt beginnings (default: on)")
       ->group(group);
-  app.add_flag("--enforce-eager", config.enforce_eager, "no CUDA graphs")->group(group);
+  app.add_flag("--enforce-eager", config.enforce_eager, "no CUDA graphs")->group(kGpuGroup);
   app.add_flag("--deterministic", config.deterministic,
-               "cuda: tokens never depend on batch mates (always so on the CPU)")
-      ->group(group);
+               "tokens never depend on batch mates (always so on the CPU)")
+      ->group(kGpuGroup);
   add(app, "--tensor-parallel-size", config.tensor_parallel_size,
       "ranks that share the weights, 1 to 8: a GPU each, or a share of the CPU threads", group);
   add_seed(app, "--engine-seed", config.seed, "base of the seeds of requests that bring none")
@@ -180,10 +194,16 @@ void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens) {
   option("--frequency-penalty", frequency_penalty_, "-2 to 2: the same, for each occurrence");
   option("--repetition-penalty", repetition_penalty_, "above 1: against tokens already seen");
   // Given several times, they add up; help need not show "..." for that.
-  app.add_option("--stop", stop_, "text that ends the output (may be given several times)")
-      ->group(group)
-      ->option_text("TEXT")
-      ->allow_extra_args(false);
+  const auto texts = [&](const char* flag, std::vector<std::string>& value, const char* help) {
+    app.add_option(flag, value, help)
+        ->group(group)
+        ->option_text("TEXT")
+        ->transform(CLI::Validator(unescape, ""))
+        ->allow_extra_args(false);
+  };
+  texts("--stop", stop_,
+        "text that ends the output (may be given several times; knows \\n, \\t and \\\\)");
+  texts("--bad-words", bad_words_, "text that the output must not hold (in the same way)");
   check_number<int32_t>(app.add_option("--stop-token-ids", stop_token_ids_,
                                        "token ids that end the output: 5,6 or several times"))
       ->group(group)
@@ -230,6 +250,7 @@ SamplingParams SamplingOptions::apply_to(SamplingParams params) const {
   set(params.logprobs, logprobs_);
   set(params.prompt_logprobs, prompt_logprobs_);
   if (!stop_.empty()) params.stop = stop_;
+  if (!bad_words_.empty()) params.bad_words = bad_words_;
   if (!stop_token_ids_.empty()) params.stop_token_ids = stop_token_ids_;
   nlohmann::json biases;
   for (const std::string& pair : logit_bias_) {

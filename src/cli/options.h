@@ -37,7 +37,7 @@ class SamplingOptions {
   std::optional<double> temperature_, top_p_, min_p_;
   std::optional<double> presence_penalty_, frequency_penalty_, repetition_penalty_;
   std::optional<std::optional<uint64_t>> seed_;  // --seed -1 asks for none
-  std::vector<std::string> stop_, logit_bias_;
+  std::vector<std::string> stop_, bad_words_, logit_bias_;
   std::vector<int32_t> stop_token_ids_;
   bool ignore_eos_ = false, include_stop_str_in_output_ = false, keep_special_tokens_ = false;
 };

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/message.h"
 #include "cli/commands.h"
+#include "cli/input_lines.h"
 #include "cli/terminal.h"
 #include "io/file.h"
 #include "text/byte_alphabet.h"
@@ -24,6 +25,7 @@ namespace {
 struct TokenizeOptions {
   std::string model;
   std::optional<std::string> first;
+  std::string input;
   std::vector<std::string> texts;
   bool ids = false;
   bool show = false;
@@ -43,6 +45,11 @@ std::string read_standard_input() {
   }
   check_standard_input();
   return text;
+}
+
+std::string read_input(const std::string& path) {
+  if (path.empty() || path == "-") return read_standard_input();
+  return read_text_file(path, InputLines::kMaxLineBytes);
 }
 
 // "1 2 3", "1,2,3" or "[1, 2, 3]".
@@ -121,7 +128,7 @@ int tokenize(const TokenizeOptions& options) {
   check_is_folder(options.model);
   const auto tokenizer = Tokenizer::load(options.model);
   std::vector<std::string> texts = options.texts;
-  texts.insert(texts.begin(), options.first ? *options.first : read_standard_input());
+  texts.insert(texts.begin(), options.first ? *options.first : read_input(options.input));
   for (const std::string& text : texts) {
     if (options.ids) {
       const std::vector<int32_t> ids = parse_ids(text);
@@ -146,8 +153,10 @@ int tokenize(const TokenizeOptions& options) {
 Command add_tokenize(CLI::App& app) {
   auto options = std::make_shared<TokenizeOptions>();
   app.add_option("model", options->model, "model folder")->required();
-  app.add_option("text", options->first,
-                 "text, or ids with --ids, or several (default: standard input)");
+  auto* text = app.add_option("text", options->first,
+                              "text, or ids with --ids, or several (default: standard input)");
+  app.add_option("--input", options->input, "file that is the text; - reads standard input")
+      ->excludes(text);
   // Further texts come as what is left over: CLI11 would take "[1, 2]" in a list for two of them.
   app.allow_extras();
   app.parse_complete_callback([&app, options] {
@@ -171,11 +180,9 @@ Command add_tokenize(CLI::App& app) {
                "with --ids: show special tokens in the text");
   app.footer(
       "Each text gives a JSON list of ids on a line of its own, or with --ids the text and a new\n"
-      "line. Standard input is one text of up to 64 MiB, with the new line at its end. Ids that "
-      "are\n"
-      "not in the vocabulary are left out of the text, and named on stderr. A text may begin with "
-      "a\n"
-      "dash behind MODEL --. --show writes parts of characters as \\xe4.\n"
+      "line. A file or standard input is one text of up to 64 MiB, with the new line at its end.\n"
+      "Ids that are not in the vocabulary are left out of the text, and named on stderr. A text may\n"
+      "begin with a dash behind MODEL --. --show writes parts of characters as \\xe4.\n"
       "Exit status: 0 done, 1 error, 2 usage.\n"
       "  nanovllm tokenize models/demo \"Once upon a time\"\n"
       "  nanovllm tokenize models/demo --ids \"12 7 99\"");

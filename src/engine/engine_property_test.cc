@@ -1,10 +1,12 @@
 // Random workloads against a model that is a hash of its whole context: whatever the engine does
 // (chunks, prefix hits, preemption, pipelining, batch mates), each completion must be what the
 // model generates for it alone.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -24,6 +26,33 @@ struct Expected {
   FinishReason reason = FinishReason::kNone;
 };
 
+// Each id is a letter: a bad word's tokens are its letters' ids.
+char letter_of(int id) { return static_cast<char>(id < 26 ? 'a' + id : 'A' + id - 26); }
+int32_t id_of(char letter) { return letter >= 'a' ? letter - 'a' : letter - 'A' + 26; }
+
+std::unique_ptr<const Tokenizer> letters() {
+  std::string vocab;
+  for (int id = 0; id < kVocabSize; ++id)
+    vocab += fmt::format("{}\"{}\":{}", id == 0 ? "" : ",", letter_of(id), id);
+  return Tokenizer::from_json(
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
+      R"("pre_tokenizer":null,"post_processor":null,"decoder":null,"model":{"type":"BPE",)"
+      R"("dropout":null,"unk_token":null,"continuing_subword_prefix":null,)"
+      R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,)"
+      R"("ignore_merges":false,"vocab":{)" +
+          vocab + R"(},"merges":[]}})",
+      "letters");
+}
+
+// The last letters of those whose other letters the output ends with.
+void append_banned(const std::vector<std::string>& bad_words, const std::vector<int32_t>& output,
+                   std::vector<int32_t>& ids) {
+  std::string text;
+  for (const int32_t id : output) text += letter_of(id);
+  for (const std::string& word : bad_words)
+    if (text.ends_with(word.substr(0, word.size() - 1))) ids.push_back(id_of(word.back()));
+}
+
 // What the model generates alone, by definition.
 Expected generate_alone(std::vector<int32_t> ids, const SamplingParams& params, int index) {
   Expected expected;
@@ -39,7 +68,10 @@ Expected generate_alone(std::vector<int32_t> ids, const SamplingParams& params, 
     row.prompt_ids = prompt;
     row.output_ids = expected.token_ids;
     const auto num_output = static_cast<int>(expected.token_ids.size());
-    if (num_output < params.min_tokens) row.banned_ids = stop_ids;
+    std::vector<int32_t> banned_ids;
+    if (num_output < params.min_tokens) banned_ids = stop_ids;
+    append_banned(params.bad_words, expected.token_ids, banned_ids);
+    row.banned_ids = banned_ids;
     const int32_t id = FakeModel::sample(FakeModel::fold(ids), row, kVocabSize).token_id;
     ids.push_back(id);
     expected.token_ids.push_back(id);
@@ -83,6 +115,12 @@ class Workload {
     p.ignore_eos = one_in(2);
     if (one_in(3)) p.stop_token_ids = {5, 6, 7};
     if (one_in(4)) p.repetition_penalty = 1.5;
+    if (one_in(4)) {
+      // Of one letter, and all that begin with one that is drawn once in five tokens.
+      for (int i = pick(8); i >= 0; --i) p.bad_words.emplace_back(1, letter_of(pick(kVocabSize)));
+      for (int i = one_in(2) ? 500 : 0; i > 0; --i)
+        p.bad_words.push_back({letter_of(pick(10)), letter_of(pick(kVocabSize))});
+    }
     if (one_in(4)) p.logprobs = pick(3);
     if (one_in(5)) p.prompt_logprobs = pick(3);
     p.output_kind = static_cast<RequestOutputKind>(pick(3));
@@ -179,7 +217,8 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
                                           .max_num_batched_tokens = max_num_batched_tokens,
                                           .max_num_seqs = max_num_seqs,
                                           .pipeline_depth = depth,
-                                          .enable_prefix_caching = caching});
+                                          .enable_prefix_caching = caching},
+                                         letters());
     std::map<uint64_t, Tracked> requests;
     int num_steps = 0;
     while (requests.size() < 60 || !engine.core->is_finished()) {

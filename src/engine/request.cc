@@ -64,6 +64,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
     logit_bias_.emplace_back(token_id, std::clamp(bias, -100.0f, 100.0f));
   }
   stop_ids_.insert(stop_ids_.end(), params_.stop_token_ids.begin(), params_.stop_token_ids.end());
+  if (!params_.bad_words.empty()) bad_words_ = BadWords(params_.bad_words, *context.tokenizer);
   row_.num_logprobs = num_logprobs(params_.logprobs, context.vocab_size);
   num_prompt_logprobs_ = num_logprobs(params_.prompt_logprobs, context.vocab_size);
   if (params_.prompt_logprobs) prompt_logprobs_.emplace_back(std::nullopt);
@@ -84,6 +85,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
       completion->num_cacheable_tokens = completion->num_prompt_tokens;
       completion->cache_salt = kPrivateSalt | id;
     }
+    completion->awaits_ids = bad_words_.look_back();
     completion->reads_prefix_cache = completion->index > 0 || !params_.prompt_logprobs;
     if (!params_.stop.empty()) {
       completion->stop_strings.emplace(params_.stop, params_.include_stop_str_in_output);
@@ -91,8 +93,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
   }
 }
 
-void Request::fill_input(const Completion& completion, int num_new_tokens,
-                         SequenceInput& input) const {
+void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const {
   input.token_ids = completion.token_ids;
   input.num_computed_tokens = completion.num_computed_tokens;
   input.num_new_tokens = num_new_tokens;
@@ -107,6 +108,12 @@ void Request::fill_input(const Completion& completion, int num_new_tokens,
     input.sampling.output_ids = completion.output();
     input.sampling.logit_bias = logit_bias_;
     if (completion.num_output_tokens() < params_.min_tokens) input.sampling.banned_ids = stop_ids_;
+    if (!bad_words_.empty()) {
+      const auto others = input.sampling.banned_ids;
+      completion.banned_ids.assign(others.begin(), others.end());
+      bad_words_.append_banned(completion.output(), completion.banned_ids);
+      input.sampling.banned_ids = completion.banned_ids;
+    }
   }
   if (params_.prompt_logprobs && completion.index == 0) {
     input.prompt_logprobs_begin = static_cast<int>(prompt_logprobs_.size());

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/bad_words.h"
 #include "engine/sequence.h"
 #include "nanovllm/llm_engine.h"
 #include "runner/step.h"
@@ -36,7 +37,8 @@ struct Completion : Sequence {
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;
   Phase phase = Phase::kNone;
-  int batch_index = 0;  // in the last step submitted with it
+  int batch_index = 0;              // in the last step submitted with it
+  std::vector<int32_t> banned_ids;  // in that step, where bad words were asked for
 
   // What the outputs of a kDelta request have shown.
   size_t num_shown_tokens = 0;
@@ -64,7 +66,7 @@ class Request {
   bool is_finished() const { return num_unfinished_ == 0; }
 
   // What the runner is told of a scheduled completion. Valid while neither changes.
-  void fill_input(const Completion& completion, int num_new_tokens, SequenceInput& input) const;
+  void fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const;
   // Takes what a step gave the completion: log-probabilities of the prompt and, where it sampled, a
   // token, which may end it. When it throws, the completion can't go on.
   void receive(Completion& completion, bool sampled, SequenceOutput&& output);
@@ -102,6 +104,7 @@ class Request {
   int num_prompt_logprobs_ = -1;
   std::vector<std::pair<int32_t, float>> logit_bias_;
   std::vector<int32_t> stop_ids_;  // EOS and stop_token_ids: banned before min_tokens
+  BadWords bad_words_;
   std::vector<std::unique_ptr<Completion>> completions_;
   std::vector<std::optional<PositionLogprobs>> prompt_logprobs_;
   bool prompt_shown_ = false;

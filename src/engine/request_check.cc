@@ -38,6 +38,11 @@ void check_params(const SamplingParams& params, const RequestLimits& limits) {
                 "stop strings need a tokenizer, and {} has no tokenizer.json; use stop_token_ids.",
                 limits.model_dir);
   }
+  if (!params.bad_words.empty() && limits.tokenizer == nullptr) {
+    throw_error(ErrorCode::kUnsupported,
+                "bad_words need a tokenizer, and {} has no tokenizer.json; use logit_bias.",
+                limits.model_dir);
+  }
 }
 
 void check_length(int num_prompt_tokens, const SamplingParams& params,

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "engine/bad_words.h"
 #include "engine/logprobs_limit.h"
 
 namespace nanovllm {
@@ -116,6 +117,13 @@ void SamplingParams::validate() const {
   check_logprobs(prompt_logprobs, "prompt_logprobs", "prompt");
   if (std::ranges::any_of(stop, &std::string::empty)) {
     throw_error(kInvalid, "stop cannot contain an empty string.");
+  }
+  for (const std::string& word : bad_words) {
+    if (word.empty()) throw_error(kInvalid, "bad_words cannot contain an empty string.");
+    if (!without_leading_space(word).empty()) continue;
+    throw_error(kInvalid,
+                "bad_words cannot contain a text of white space only; ban its tokens with "
+                "logit_bias.");
   }
   if (temperature == 0 && n > 1) {
     throw_error(kInvalid, "n must be 1 when using greedy sampling, got {}.", n);

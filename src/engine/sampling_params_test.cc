@@ -77,6 +77,14 @@ TEST(SamplingParamsValidate, RefusesWithVllmsSentence) {
        },
        "stop cannot contain an empty string."},
       {[](P& p) {
+         p.bad_words = {"a", ""};
+       },
+       "bad_words cannot contain an empty string."},
+      {[](P& p) {
+         p.bad_words = {"a", " \n"};
+       },
+       "bad_words cannot contain a text of white space only; ban its tokens with logit_bias."},
+      {[](P& p) {
          p.logit_bias = {{3, std::numeric_limits<float>::quiet_NaN()}};
        },
        "logit_bias of token 3 must be a number."},

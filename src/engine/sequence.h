@@ -53,6 +53,7 @@ struct Sequence {
   SequenceStatus status = SequenceStatus::kNew;
   // Tokens that steps in flight sample: they count, but their ids are not known yet.
   int num_pending_tokens = 0;
+  bool awaits_ids = false;      // what it may draw depends on all ids before: no step runs ahead
   int num_computed_tokens = 0;  // tokens whose KV is stored, or will be by the steps in flight
   int num_stored_tokens = 0;    // tokens whose KV came from the cache; at most one above computed
   int num_cached_tokens = 0;    // tokens it did not have to compute when it first ran
@@ -72,6 +73,7 @@ struct Sequence {
   int num_output_tokens() const { return static_cast<int>(output().size()) + num_pending_tokens; }
   // None once the last token it may have is sampled: that one is never fed back.
   int num_uncomputed_tokens() const {
+    if (awaits_ids && num_pending_tokens > 0) return 0;
     return num_tokens() < max_num_tokens ? num_tokens() - num_computed_tokens : 0;
   }
   std::span<const int32_t> prompt() const {

@@ -40,7 +40,7 @@ struct SamplingRow {
   // previous_ids[pending_from] on the device (see Backend::sample).
   int32_t pending_from = -1;
   std::span<const std::pair<int32_t, float>> logit_bias = {};
-  std::span<const int32_t> banned_ids = {};  // EOS and stop tokens before min_tokens
+  std::span<const int32_t> banned_ids = {};  // bad words; EOS and stop tokens before min_tokens
   int32_t num_logprobs = -1;                 // -1 = none, 0 = the chosen token's only
   int32_t forced_id =
       -1;  // >= 0: nothing is drawn, log-probabilities are given for this id (prompts)

@@ -1,0 +1,75 @@
+// How bad words are spelled, and which tokens they ban.
+#include "engine/bad_words.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine_test_support.h"
+#include "io/testing.h"
+
+namespace nanovllm {
+namespace {
+
+using nanovllm::testing::error_of;
+
+// a, b and c are 0, 1 and 2, a space is 3, "ab" is 4, " a" is 5, " ab" is 6.
+std::unique_ptr<const Tokenizer> syllables() {
+  return Tokenizer::from_json(
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
+      R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,)"
+      R"("use_regex":true},"post_processor":null,"decoder":null,"model":{"type":"BPE",)"
+      R"("dropout":null,"unk_token":null,"continuing_subword_prefix":null,)"
+      R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":false,)"
+      R"("vocab":{"a":0,"b":1,"c":2,"Ġ":3,"ab":4,"Ġa":5,"Ġab":6},)"
+      R"("merges":["a b","Ġ a","Ġ ab"]}})",
+      "syllables");
+}
+
+Ids banned(const std::vector<std::string>& words, const Ids& output) {
+  Ids ids;
+  BadWords(words, *syllables()).append_banned(output, ids);
+  return ids;
+}
+
+TEST(BadWords, AreBannedAtTheBeginningAndBehindASpace) {
+  EXPECT_EQ(banned({"ab"}, {}), (Ids{4, 6}));
+  EXPECT_EQ(banned({" \t\n\u00a0ab"}, {}),
+            (Ids{4, 6}));  // the space that is given is not asked for
+  EXPECT_EQ(banned({"ab", "a"}, {2, 2}), (Ids{4, 6, 0, 5}));
+}
+
+TEST(BadWords, CountBehindASpaceOnlyWhereThatIsAsManyTokensWithAnotherBeginning) {
+  EXPECT_EQ(banned({"c"}, {}), Ids{2});  // " c" is two
+  EXPECT_EQ(banned({"abc"}, {4}), Ids{2});
+  EXPECT_EQ(banned({"abc"}, {6}), Ids{2});  // " ab", "c"
+}
+
+TEST(BadWords, OfSeveralTokensBanTheLastWhereTheOthersEndTheOutput) {
+  EXPECT_EQ(banned({"cab"}, {}), Ids{});
+  EXPECT_EQ(banned({"cab"}, {0, 2}), Ids{4});
+  EXPECT_EQ(banned({"cab"}, {2, 0}), Ids{});
+  EXPECT_EQ(banned({"ccb"}, {2}), Ids{});
+  EXPECT_EQ(banned({"ccb"}, {2, 2}), Ids{1});
+  EXPECT_EQ(banned({"ccb"}, {1, 2, 2}), Ids{1});
+  EXPECT_FALSE(BadWords({"ab", "c"}, *syllables()).look_back());
+  EXPECT_TRUE(BadWords({"ab", "cb"}, *syllables()).look_back());
+}
+
+TEST(BadWords, ThatTheTokenizerCannotSpellAreRefused) {
+  const Error error = error_of([] { banned({"ab", "x"}, {}); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_STREQ(error.what(), "bad_words can't hold \"x\": the tokenizer has no tokens for it");
+}
+
+TEST(BadWords, LoseTheWhiteSpaceTheyBeginWith) {
+  EXPECT_EQ(without_leading_space(" \u3000\x1c\r\n a b "), "a b ");
+  EXPECT_EQ(without_leading_space("a"), "a");
+  EXPECT_EQ(without_leading_space(" \t"), "");
+  EXPECT_EQ(without_leading_space(" \xe3\x80"), "\xe3\x80");  // half a character
+}
+
+}  // namespace
+}  // namespace nanovllm
