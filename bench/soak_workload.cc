@@ -88,6 +88,7 @@ void SoakWorkload::draw_distribution(SamplingParams& p) {
   if (one_in(8)) {
     for (int i = pick(8); i >= 0; --i) p.logit_bias[token()] = static_cast<float>(uniform(-9, 9));
   }
+  if (!texts_.empty() && one_in(8)) p.bad_words = {"e", "the end"};
 }
 
 void SoakWorkload::draw_end(SamplingParams& p) {

@@ -185,7 +185,10 @@ class Ulimit(CliTest):
             result = self.limited(kind, 400, "info", MODEL, *few, "--kv-cache-memory", "1G")
             self.assert_one_sentence(result, f"are free (ulimit {flag}); lower num_kvcache_blocks or kv_cache_memory")
             self.assert_one_sentence(self.limited(kind, 80, "info", MODEL, *few), f"are free (ulimit {flag}); use less")
-        self.assert_one_sentence(self.limited(resource.RLIMIT_AS, 24, "info", MODEL, *few), "Cannot allocate memory (ulimit -v 24576)")
+        large = self.path("large")
+        shutil.copytree(MODEL, large)
+        os.truncate(large / "model.safetensors", 1 << 30)
+        self.assert_one_sentence(self.limited(resource.RLIMIT_AS, 400, "info", large, *few), "Cannot allocate memory (ulimit -v 409600)")
         threads = self.limited(resource.RLIMIT_DATA, 24, "info", MODEL, "--num-threads", "64")
         self.assert_one_sentence(threads, "(ulimit -d 24576)): use fewer threads or raise the limit")
 
