@@ -18,11 +18,21 @@ bool fuses_layer_tail(const BackendCase& backend, DType act) {
 // Tails of 9 to 128 rows, of layers that are large enough.
 bool fuses_many_rows([[maybe_unused]] const BackendCase& backend, [[maybe_unused]] DType act) {
 #ifdef NANOVLLM_WITH_CUDA
-  return fuses_layer_tail(backend, act) &&
-         device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-         device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
+  if (!fuses_layer_tail(backend, act)) return false;
+  const cudaDeviceProp device = cuda::device_properties(0);
+  return device.major == 9 && device.minor == 0;
 #else
   return false;
+#endif
+}
+
+// GPUs with less shared memory than Hopper may leave layers of more than 1,024 features to the
+// steps.
+bool must_fuse([[maybe_unused]] const TailShape& shape) {
+#ifdef NANOVLLM_WITH_CUDA
+  return shape.hidden_size <= 1024 || has_tail_kernels();
+#else
+  return true;
 #endif
 }
 
@@ -55,7 +65,8 @@ TEST_P(LayerTails, IsWhatItsStepsAre) {
     for (const int rows : row_counts) {
       layer.begin(rows, random);
       const bool is_done = layer.run();
-      EXPECT_EQ(is_done, rows <= 8);  // 9 of so small a layer are no rows for Hopper's kernels
+      // 9 of so small a layer are no rows for Hopper's kernels.
+      EXPECT_TRUE(is_done == (rows <= 8) || !must_fuse(shape)) << rows << " rows";
       if (is_done) layer.expect_what_steps_give();
     }
   }
@@ -113,7 +124,9 @@ TEST_P(LayerTails, RepeatsItselfInGraphs) {
   for (const auto& [layer, rows] : runs) {
     layer.begin(rows, random);
     const bool is_done = layer.run();
-    ASSERT_EQ(is_done, rows <= 8 || fuses_many_rows(backend_case(), act()));
+    if (&layer == &small || must_fuse(kLargeLayer)) {
+      ASSERT_EQ(is_done, rows <= 8 || fuses_many_rows(backend_case(), act()));
+    }
     if (!is_done) continue;
     layer.run();
     layer.run();

@@ -7,24 +7,18 @@
 #include "ops/communicator.h"
 
 #ifdef NANOVLLM_WITH_CUDA
-#  include <cuda_runtime_api.h>
-
 #  include "backend/cuda/cuda_backend.h"
+#  include "backend/cuda/device_properties.h"
 #endif
 
 namespace nanovllm::test {
 
 #ifdef NANOVLLM_WITH_CUDA
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int value = 0;
-  EXPECT_EQ(cudaDeviceGetAttribute(&value, attribute, 0), cudaSuccess);
-  return value;
-}
 // Whether the GPU is to have kernels that do a layer's tail at once: Hopper, and what has as much
 // shared memory.
 inline bool has_tail_kernels() {
-  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 &&
-         device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= 227 << 10;
+  const cudaDeviceProp device = cuda::device_properties(0);
+  return device.major >= 9 && device.sharedMemPerBlockOptin >= 227 << 10;
 }
 #endif
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device_properties.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/layer_tail.h"
 #include "backend/cuda/memory.h"
@@ -34,7 +35,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
                 device_count());
   }
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
-  NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&properties_, device_));
+  properties_ = cuda::device_properties(device_);
   NANOVLLM_CUDA_CHECK(cudaEventCreateWithFlags(&lanes_event_, cudaEventDisableTiming));
   for (Lane& lane : lanes_)
     NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking));
@@ -43,7 +44,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   if (has_lanes()) make_lane(lanes_[1]);
   split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(kWorkspaceBytes);
-  tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_.multiProcessorCount);
+  tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_);
   sampler_ = std::make_unique<cuda::Sampler>(*this, stream());
 }
 

@@ -17,12 +17,10 @@
 #include <utility>
 
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device_properties.h"
 
 namespace nanovllm::cuda {
 
-// Whether the kernels of this build know, on this machine's GPUs, how to wait for a predecessor
-// (code for sm_90 or later is loaded).
-bool supports_programmatic_launch();
 // Clusters of blocks came with it.
 inline bool supports_clusters() { return supports_programmatic_launch(); }
 
@@ -42,10 +40,8 @@ constexpr size_t kDefaultSharedBytes = size_t{46} << 10;
 template <typename... Params, typename... Args>
 void launch_clusters(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block,
                      int cluster, size_t shared_bytes, Args&&... args) {
-  if (shared_bytes > kDefaultSharedBytes) {
-    NANOVLLM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(shared_bytes)));
-  }
+  if (shared_bytes > kDefaultSharedBytes)
+    allow_shared_memory(reinterpret_cast<const void*>(kernel), shared_bytes);
   cudaLaunchAttribute attributes[3] = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;

@@ -88,11 +88,9 @@ std::atomic<bool>& is_taken(int device) {
 
 // Whether every multiprocessor holds a block: the limits of threads and registers are those of all
 // devices that have as much shared memory.
-bool fits(int device) {
-  int bytes = 0;
-  NANOVLLM_CUDA_CHECK(
-      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return std::max(sizeof(TailShared), large_tail_shared_bytes()) <= static_cast<size_t>(bytes);
+bool fits(const cudaDeviceProp& properties) {
+  return std::max(sizeof(TailShared), large_tail_shared_bytes()) <=
+         properties.sharedMemPerBlockOptin;
 }
 
 // Whether the kernel takes the products, as far as one alone says.
@@ -111,8 +109,10 @@ bool describe(TailProduct& product, const SkinnyProduct& source, int step, int m
 
 }  // namespace
 
-std::unique_ptr<LayerTailKernel> LayerTailKernel::make(int device, int multiprocessors) {
-  if (!supports_programmatic_launch() || multiprocessors > kMaxTailBlocks || !fits(device))
+std::unique_ptr<LayerTailKernel> LayerTailKernel::make(int device,
+                                                       const cudaDeviceProp& properties) {
+  const int multiprocessors = properties.multiProcessorCount;
+  if (!supports_programmatic_launch() || multiprocessors > kMaxTailBlocks || !fits(properties))
     return nullptr;
   if (is_taken(device).exchange(true)) return nullptr;
   std::unique_ptr<LayerTailKernel> kernel(new LayerTailKernel(device, multiprocessors));

@@ -20,7 +20,7 @@ namespace nanovllm::cuda {
 class LayerTailKernel {
  public:
   // Of the current device; null where the kernels do not run, or another instance has the device.
-  static std::unique_ptr<LayerTailKernel> make(int device, int multiprocessors);
+  static std::unique_ptr<LayerTailKernel> make(int device, const cudaDeviceProp& properties);
   ~LayerTailKernel();  // the launches must be over
   LayerTailKernel(const LayerTailKernel&) = delete;
   LayerTailKernel& operator=(const LayerTailKernel&) = delete;
