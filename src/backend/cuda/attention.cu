@@ -132,8 +132,7 @@ void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DTy
   if (!deterministic && launch_wgmma_prefill_attention(stream, o, x, cache, problem,
                                                        {rest, batch.max_seq_len}, workspace))
     return;
-  if (launch_prefill_attention(stream, o, x, kv, problem, rest, workspace.num_multiprocessors))
-    return;
+  if (launch_prefill_attention(stream, o, x, kv, problem, rest, workspace)) return;
   launch_general(stream, o, x, kv, problem, first_token, rest);
 }
 

@@ -127,7 +127,7 @@ bool launch_store_and_decode_attention(cudaStream_t stream, __nv_bfloat16* out,
                                        const int32_t* slots);
 bool launch_prefill_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
                               const __nv_bfloat16* cache, const AttentionProblem& problem,
-                              int num_tokens, int num_multiprocessors);
+                              int num_tokens, const AttentionWorkspace& workspace);
 struct PrefillBatch {
   int num_tokens;   // of the problem's sequences
   int max_seq_len;  // of the whole batch

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
+constexpr size_t kStaticSharedBytes = 1024;  // at most, of a block
 
 // A warp has kRowTiles * 16 rows: fewer where there is too little work for all multiprocessors.
 template <int kDim, int kRowTiles>
@@ -263,34 +264,45 @@ __global__ void __launch_bounds__(kThreads, 2)
   kernel.run();
 }
 
+// False: too little shared memory for so many sequences.
 template <typename Kernel>
-void launch_prefill(cudaStream_t stream, const Kernel& kernel, int num_tokens) {
+bool launch_prefill(cudaStream_t stream, const Kernel& kernel, int num_tokens,
+                    int max_shared_bytes) {
   const int num_seqs = kernel.p.num_seqs - kernel.p.first_seq;
+  const size_t bytes = Kernel::kSharedBytes + sizeof(int) * (num_seqs + 1);
+  if (bytes + kStaticSharedBytes > static_cast<size_t>(max_shared_bytes)) return false;
   // Every sequence may end in a block that is not full.
   const int64_t rows = int64_t{num_tokens} * kernel.p.group;
   const auto blocks =
       static_cast<unsigned>(rows / Kernel::kRows + std::min<int64_t>(rows, num_seqs));
   launch(stream, prefill_attention_kernel<Kernel>, dim3(kernel.p.kv.num_kv_heads, blocks), kThreads,
-         Kernel::kSharedBytes + sizeof(int) * (num_seqs + 1), kernel);
+         bytes, kernel);
+  return true;
 }
 
 }  // namespace
 
 bool launch_prefill_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
                               const __nv_bfloat16* cache, const AttentionProblem& problem,
-                              int num_tokens, int num_multiprocessors) {
-  return with_head_dim(problem.kv.head_dim, [&](auto dim) {
+                              int num_tokens, const AttentionWorkspace& workspace) {
+  bool is_done = false;
+  with_head_dim(problem.kv.head_dim, [&](auto dim) {
     constexpr int kDim = decltype(dim)::value;
     if constexpr (kDim <= 128) {
       using Large = PrefillKernel<kDim, 2>;
       const int64_t rows = int64_t{num_tokens} * problem.group;
       const int num_seqs = problem.num_seqs - problem.first_seq;
       if (rows / num_seqs > Large::kRows / 2 &&
-          rows / Large::kRows * problem.kv.num_kv_heads >= num_multiprocessors)
-        return launch_prefill(stream, Large{out, qkv, cache, problem}, num_tokens);
+          rows / Large::kRows * problem.kv.num_kv_heads >= workspace.num_multiprocessors) {
+        is_done = launch_prefill(stream, Large{out, qkv, cache, problem}, num_tokens,
+                                 workspace.max_shared_bytes);
+        return;
+      }
     }
-    launch_prefill(stream, PrefillKernel<kDim, 1>{out, qkv, cache, problem}, num_tokens);
+    is_done = launch_prefill(stream, PrefillKernel<kDim, 1>{out, qkv, cache, problem}, num_tokens,
+                             workspace.max_shared_bytes);
   });
+  return is_done;
 }
 
 }  // namespace nanovllm::cuda

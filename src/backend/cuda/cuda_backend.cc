@@ -45,7 +45,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(kWorkspaceBytes);
   tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_);
-  sampler_ = std::make_unique<cuda::Sampler>(*this, stream());
+  sampler_ = std::make_unique<cuda::Sampler>(*this, stream(), properties_.sharedMemPerBlockOptin);
 }
 
 CudaBackend::~CudaBackend() {

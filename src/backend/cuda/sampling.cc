@@ -27,7 +27,8 @@ class Sampler::Ticket final : public SamplingTicket {
   std::unique_ptr<SamplingSlot> slot_;
 };
 
-Sampler::Sampler(Backend& backend, cudaStream_t stream) : backend_(backend), stream_(stream) {}
+Sampler::Sampler(Backend& backend, cudaStream_t stream, size_t shared_bytes)
+    : backend_(backend), stream_(stream), max_vocab_size_(cuda::max_vocab_size(shared_bytes)) {}
 Sampler::~Sampler() = default;
 
 std::unique_ptr<SamplingSlot> Sampler::take_slot() {
@@ -53,7 +54,13 @@ std::unique_ptr<SamplingTicket> Sampler::sample(std::span<const SamplingRow> row
                                                 int32_t* sampled_ids, const int32_t* previous_ids) {
   NANOVLLM_CHECK(logits.dtype == DType::kFloat32);
   NANOVLLM_CHECK(logits.rows() == static_cast<int64_t>(rows.size()));
-  NANOVLLM_CHECK(logits.row_size() <= kMaxVocabSize);
+  if (logits.row_size() > max_vocab_size_) {
+    throw_error(
+        ErrorCode::kUnsupported,
+        "this GPU has too little shared memory for a vocabulary of {} tokens: up to {} fit; "
+        "use the device cpu or a larger GPU",
+        logits.row_size(), max_vocab_size_);
+  }
   std::unique_ptr<SamplingSlot> slot = take_slot();
   slot->fill(rows, logits.row_size());
   if (!rows.empty()) {

@@ -19,8 +19,8 @@ class SamplingSlot;
 // One for each backend; outlives its tickets.
 class Sampler {
  public:
-  // Allocates from `backend` and enqueues on `stream`.
-  Sampler(Backend& backend, cudaStream_t stream);
+  // Allocates from `backend` and enqueues on `stream`; blocks may have so much shared memory.
+  Sampler(Backend& backend, cudaStream_t stream, size_t shared_bytes);
   ~Sampler();
 
   // See Backend::sample.
@@ -39,6 +39,7 @@ class Sampler {
 
   Backend& backend_;
   const cudaStream_t stream_;
+  const int64_t max_vocab_size_;
   std::vector<std::unique_ptr<SamplingSlot>> free_slots_;
   std::unique_ptr<Buffer> stats_;
   std::unique_ptr<Buffer> raw_stats_;

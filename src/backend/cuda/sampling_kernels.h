@@ -11,6 +11,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -18,10 +19,10 @@
 
 namespace nanovllm::cuda {
 
-constexpr int kSampleBlock = 128;                    // logits in a block
-constexpr int64_t kMaxVocabSize = int64_t{1} << 21;  // what shared memory has room for
-constexpr int kMaxLogprobs = 32;                     // most likely tokens that a row can ask for
-constexpr int kScanRows = 512;                       // rows that one launch of the scan takes
+constexpr int kSampleBlock = 128;     // logits in a block
+constexpr int kMaxLogprobs = 32;      // most likely tokens that a row can ask for
+constexpr int kScanRows = 512;        // rows that one launch of the scan takes
+constexpr int kMaxCandidates = 4096;  // tokens of a row that shared memory holds
 
 // A SamplingRow as the kernels read it. Its lists lie one after the other in SamplingStep::lists.
 struct RowParams {
@@ -108,7 +109,17 @@ void launch_sampling_edits(cudaStream_t stream, const SamplingStep& step);
 void launch_sampling_select(cudaStream_t stream, const SamplingStep& step);
 void launch_sampling_logprobs(cudaStream_t stream, const SamplingStep& step);
 
-// Shared memory of the kernels that work on a whole row, which bounds the vocabulary.
-size_t sampling_shared_bytes(int num_blocks);
+// Shared memory of the kernels that work on a whole row, which bounds the vocabulary: candidates,
+// and for each block its statistics and a place in a list of 16-bit numbers.
+constexpr size_t kSampleBlockBytes = sizeof(BlockStats) + sizeof(uint16_t);
+constexpr size_t sampling_shared_bytes(int num_blocks) {
+  return kMaxCandidates * sizeof(unsigned long long) + num_blocks * kSampleBlockBytes;
+}
+// Where a block may have so much.
+constexpr int64_t max_vocab_size(size_t shared_bytes) {
+  constexpr size_t kStaticBytes = 2048;  // at most
+  const size_t room = (shared_bytes - kStaticBytes - sampling_shared_bytes(0)) / kSampleBlockBytes;
+  return std::min(static_cast<int64_t>(room) * kSampleBlock, int64_t{1} << 21);
+}
 
 }  // namespace nanovllm::cuda

@@ -12,7 +12,6 @@ namespace nanovllm::cuda {
 
 constexpr int kRowThreads = 512;
 constexpr int kRowWarps = kRowThreads / 32;
-constexpr int kMaxCandidates = 4096;
 constexpr int32_t kAllTies = INT32_MAX;
 
 // Tokens with logit >= `logit`, of its equals only those with ids up to `last_tie`.

@@ -67,11 +67,6 @@ __global__ void __launch_bounds__(kRowThreads)
 
 }  // namespace
 
-size_t sampling_shared_bytes(int num_blocks) {
-  return kMaxCandidates * sizeof(unsigned long long) +
-         num_blocks * (sizeof(BlockStats) + sizeof(uint16_t));
-}
-
 void launch_sampling_select(cudaStream_t stream, const SamplingStep& step) {
   launch(stream, select_kernel, dim3(step.num_rows), dim3(kRowThreads),
          sampling_shared_bytes(step.num_blocks), step,
