@@ -174,11 +174,31 @@ TEST_P(Ops, LinearMatchesReferenceForAnyNumberOfRows) {
   }
 }
 
+// Where a device's fast memory does not hold them whole.
+TEST_P(Ops, LinearOfLongRowsMatchesReference) {
+  const auto backend = make();
+  Random random(15);
+  for (const auto& [rows, depth, width] :
+       {std::tuple{1, 12288, 40}, {9, 12296, 1034}, {40, 25600, 24}}) {
+    const HostTensor weight(random.floats(int64_t{width} * depth, -0.1f, 0.1f), act(),
+                            {width, depth});
+    const HostTensor x(random.floats(int64_t{rows} * depth, -1, 1), act(), {rows, depth});
+    const HostMatrix piece{weight.bytes.data(), act(), width, depth, depth};
+    const auto packed = backend->make_linear({&piece, 1}, nullptr, act());
+    const DeviceTensor device = upload(*backend, x.view);
+    const DeviceTensor out = device_tensor(*backend, DType::kFloat32, {rows, width});
+    backend->linear(out.view, device.view, *packed);
+    // Sums of so many products have larger errors than their value says.
+    expect_close(download(*backend, out.view), reference::linear(x.view, weight.view, {}), 1e-5,
+                 1e-4);
+  }
+}
+
 TEST_P(Ops, LinearOfARowIsTheSameInAnyCompany) {
   if (!backend_case().is_deterministic) GTEST_SKIP() << "promised with `deterministic` only";
   const auto backend = make();
   Random random(9);
-  for (const int depth : {64, 1032, 3072}) {
+  for (const int depth : {64, 1032, 3072, 12296, 25600}) {
     constexpr int kRows = 75, kWidth = 96;
     const HostTensor weight(random.floats(kWidth * depth, -1, 1), act(), {kWidth, depth});
     const HostTensor x(random.floats(kRows * depth, -1, 1), act(), {kRows, depth});

@@ -21,9 +21,6 @@
 
 namespace nanovllm::cuda {
 
-// Clusters of blocks came with it.
-inline bool supports_clusters() { return supports_programmatic_launch(); }
-
 // Whether this build has the code of a kernel that is for Hopper proper (sm_90a) only: without, it
 // is empty, and has no arrays in shared memory.
 template <typename... Params>

@@ -128,7 +128,7 @@ bool CudaBackend::launch_if_skinny(Tensor out, Tensor x, const LinearWeight& wei
   if (x.dtype != DType::kBFloat16) return false;
   cuda::SkinnyProduct product = {.fixed_order = deterministic_};
   describe(product, out, x, weight);
-  return cuda::launch_skinny(lane_->stream, product, properties_.multiProcessorCount);
+  return cuda::launch_skinny(lane_->stream, product, properties_);
 }
 
 void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
@@ -209,11 +209,10 @@ void CudaBackend::norm_after_tail(Tensor out, Tensor residual, const LayerTail& 
 
 bool CudaBackend::launch_chain(std::span<const cuda::SkinnyProduct, 4> products) {
   const auto chain = products.first(products.back().weight != nullptr ? 4 : 3);
-  const int multiprocessors = properties_.multiProcessorCount;
-  const auto is_skinny = [&](const auto& p) { return cuda::is_skinny(p, multiprocessors); };
+  const auto is_skinny = [&](const auto& p) { return cuda::is_skinny(p, properties_); };
   if (!std::ranges::all_of(chain, is_skinny)) return false;
   for (const cuda::SkinnyProduct& product : chain)
-    cuda::launch_skinny(lane_->stream, product, multiprocessors);
+    cuda::launch_skinny(lane_->stream, product, properties_);
   return true;
 }
 

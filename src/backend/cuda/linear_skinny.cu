@@ -3,7 +3,9 @@
 // A block computes 8 kTiles features of all rows; its warps share K, 64 elements at a time in turn,
 // and their sums are added in a fixed order at the end. Features are many enough blocks to fill the
 // device, so that no sums meet in device memory; where N is small, the blocks of a cluster share K
-// as well and add their sums through distributed shared memory.
+// as well and add their sums through distributed shared memory. Rows that do not fit into shared
+// memory are left to others, or come in slices, again for each group of features, where sums must
+// have a fixed order.
 //
 // Every thread copies exactly the weights that its own tensor core operands hold, 16 bytes at a
 // time, into slots of shared memory that it alone reads: no barrier stands between the stream of
@@ -23,10 +25,6 @@ namespace nanovllm::cuda {
 namespace {
 
 using namespace skinny;
-
-constexpr int kMaxRounds = 8;                         // of groups of features a block
-constexpr int64_t kSharedBytes = int64_t{228} << 10;  // of a multiprocessor
-constexpr int64_t kReservedBytes = 1024;              // of each block's, by the system
 
 // kRowSets: sets of 8 rows.
 template <int kTiles, int kRowSets>
@@ -194,7 +192,7 @@ __global__ void __launch_bounds__(kThreads)
   const int rank = static_cast<int>(blockIdx.x) % plan.cluster;
   WeightStream<kTiles> stream(p, plan, shared, rank);
   auto* rows = reinterpret_cast<__nv_bfloat16*>(shared + plan.stages * kStageSlots<kTiles>);
-  const int stride = plan.units * kBlockUnit + kPad;
+  const int stride = plan.x_units * kBlockUnit + kPad;
   auto* partials = reinterpret_cast<float*>(rows + kRowSets * 8 * stride);
   auto* norm = partials + plan.sum_floats;
   if (p.norm.weight != nullptr) copy_norm(p, norm);
@@ -208,23 +206,33 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     normalise_rows(p, plan, rows, norm);
   } else {
-    copy_rows(p, plan, rank, rows);
+    copy_rows(p, plan, rank, 0, rows);
   }
   __syncthreads();
 
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const __nv_bfloat16* x = rows + lane / 4 * stride + warp * kUnit + lane % 4 * 8;
   const int blocks = static_cast<int>(gridDim.x) / plan.cluster;
-  int stage = 0;
+  int stage = 0, held = 0;  // the first unit whose columns of x are there
   for (int group = static_cast<int>(blockIdx.x) / plan.cluster; group < plan.groups;
        group += blocks) {
     Sums<kTiles, kRowSets> sums;
     sums.clear();
-    for (int unit = 0; unit < plan.units; ++unit) {
-      wait_for_copies<kDepth - 1>();
-      sums.add(x + unit * kBlockUnit, stride, stream, stage);
-      stream.fetch(stage);
-      stage = stage + 1 == kDepth ? 0 : stage + 1;
+#pragma unroll 1
+    for (int first = 0; first < plan.units; first += plan.x_units) {
+      if (first != held) {
+        __syncthreads();  // the columns before are read until then
+        copy_rows(p, plan, rank, first, rows);
+        __syncthreads();
+        held = first;
+      }
+      const int count = min(plan.x_units, plan.units - first);
+      for (int unit = 0; unit < count; ++unit) {
+        wait_for_copies<kDepth - 1>();
+        sums.add(x + unit * kBlockUnit, stride, stream, stage);
+        stream.fetch(stage);
+        stage = stage + 1 == kDepth ? 0 : stage + 1;
+      }
     }
     sums.store(partials + warp * (kRowSets * kTiles * 64));
     __syncthreads();
@@ -233,68 +241,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-int stages_of(int tiles) {
-  return tiles == 1 ? kStages<1> : tiles == 2 ? kStages<2> : tiles == 4 ? kStages<4> : kStages<6>;
-}
-
-int row_sets_of(int rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }
-
-// How to divide a product of these tiles and this cluster.
-Plan make_plan(const SkinnyProduct& p, int tiles, int cluster, int multiprocessors) {
-  Plan plan;
-  plan.tiles = tiles;
-  plan.rows_at_once = p.rows;
-  plan.cluster = cluster;
-  const bool pairs = p.epilogue == Epilogue::kActAndMul;
-  plan.groups = div_up(pairs ? p.out_features / 2 : p.out_features, tiles * (pairs ? 4 : 8));
-  plan.units = div_up(p.in_features, kBlockUnit * cluster);
-  const int row_sets = row_sets_of(p.rows);
-  const int64_t x_bytes = int64_t{row_sets} * 8 * (plan.units * kBlockUnit + kPad) * 2;
-  plan.sum_floats = row_sets * 8 * tiles * 8 * (kWarps + (cluster > 1));
-  const int64_t norm_bytes = p.norm.weight == nullptr ? 0 : (p.in_features + kWarps) * 4;
-  const int rounds = div_up(int64_t{plan.groups} * cluster, multiprocessors);
-  plan.stages = static_cast<int>(std::min<int64_t>(stages_of(tiles), int64_t{rounds} * plan.units));
-  plan.shared_bytes =
-      x_bytes + plan.sum_floats * 4 + norm_bytes + int64_t{plan.stages} * tiles * 2 * kThreads * 16;
-  const int resident = plan.shared_bytes + kReservedBytes <= kSharedBytes / 2 ? 2 : 1;
-  plan.blocks = std::min(plan.groups * cluster, multiprocessors * resident);
-  // Elements that the busiest multiprocessor reads, with a cluster's exchange in the same coin.
-  plan.cost = int64_t{rounds} * tiles * 8 * plan.units * kBlockUnit +
-              int64_t{p.rows} * plan.units * kBlockUnit + (cluster > 1 ? 6000 : 0);
-  const bool fits = plan.shared_bytes + kReservedBytes <= kSharedBytes;
-  const bool shares_k = supports_clusters() && p.norm.weight == nullptr && !pairs &&
-                        tiles % cluster == 0 && rounds == 1;
-  if (!fits || (cluster > 1 && !shares_k) || (pairs && tiles % 2 != 0)) plan.tiles = 0;
-  return plan;
-}
-
-Plan best_plan(const SkinnyProduct& p, int multiprocessors) {
-  Plan best;
-  for (const int tiles : {6, 4, 2, 1}) {
-    for (const int cluster : {1, 2, 4}) {
-      const Plan plan = make_plan(p, tiles, cluster, multiprocessors);
-      if (plan.tiles > 0 && (best.tiles == 0 || plan.cost < best.cost)) best = plan;
-    }
-  }
-  return best;
-}
-
-// No tiles = not for this kernel.
-Plan plan_of(const SkinnyProduct& p, int multiprocessors) {
-  if (p.in_features % 8 != 0) return {};
-  if (!p.fixed_order) {
-    if (p.rows > kMaxSkinnyRows) return {};
-    const Plan plan = best_plan(p, multiprocessors);
-    // cuBLASLt streams very large weights as well.
-    return plan.groups > kMaxRounds * plan.blocks ? Plan{} : plan;
-  }
-  // One division of K for any number of rows: that of the most rows that fit at once.
-  SkinnyProduct part = p;
-  for (part.rows = kFixedOrderRows; part.rows >= 8; part.rows /= 2) {
-    const Plan plan = best_plan(part, multiprocessors);
-    if (plan.tiles > 0) return plan;
-  }
-  return {};
+Device device_of(const cudaDeviceProp& properties) {
+  return {properties.multiProcessorCount, static_cast<int64_t>(properties.sharedMemPerBlockOptin),
+          static_cast<int64_t>(properties.sharedMemPerMultiprocessor), properties.major >= 9};
 }
 
 template <int kTiles>
@@ -328,12 +277,13 @@ void launch_plan(cudaStream_t stream, const SkinnyProduct& product, const Plan& 
 
 }  // namespace
 
-bool is_skinny(const SkinnyProduct& product, int multiprocessors) {
-  return plan_of(product, multiprocessors).tiles > 0;
+bool is_skinny(const SkinnyProduct& product, const cudaDeviceProp& device) {
+  return plan_of(product, device_of(device)).tiles > 0;
 }
 
-bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product, int multiprocessors) {
-  const Plan plan = plan_of(product, multiprocessors);
+bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product,
+                   const cudaDeviceProp& device) {
+  const Plan plan = plan_of(product, device_of(device));
   if (plan.tiles == 0) return false;
   const bool pairs = product.epilogue == Epilogue::kActAndMul;
   const int width = pairs ? product.out_features / 2 : product.out_features;

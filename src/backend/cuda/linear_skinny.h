@@ -38,8 +38,8 @@ constexpr int kMaxSkinnyRows = 8;
 constexpr int kFixedOrderRows = 32;  // at once
 
 // Whether launch_skinny() takes the product.
-bool is_skinny(const SkinnyProduct& product, int multiprocessors);
+bool is_skinny(const SkinnyProduct& product, const cudaDeviceProp& device);
 // Returns false, having done nothing, for products that it does not take.
-bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product, int multiprocessors);
+bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product, const cudaDeviceProp& device);
 
 }  // namespace nanovllm::cuda

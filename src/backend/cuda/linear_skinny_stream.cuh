@@ -2,39 +2,16 @@
 // rows, or their norms. See linear_skinny.cu.
 #pragma once
 
-#include "backend/cuda/linear_skinny.h"
+#include "backend/cuda/linear_skinny_plan.h"
 #include "backend/cuda/mma.cuh"
 #include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda::skinny {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * 32;
-constexpr int kUnit = 64;                   // elements of K that a warp takes in turn
-constexpr int kBlockUnit = kWarps * kUnit;  // and all warps of a block
-constexpr int kPad = 32;                    // elements: two neighbouring rows of x share no bank
-
-// Weights in flight: slots for so many units.
 template <int kTiles>
-constexpr int kStages = kTiles == 1   ? 6
-                        : kTiles == 2 ? 4
-                        : kTiles == 4 ? 3
-                                      : 2;
+constexpr int kStages = stages_of(kTiles);
 template <int kTiles>
 constexpr int kStageSlots = kTiles * 2 * kThreads;  // of 16 bytes
-
-struct Plan {
-  int tiles = 0;  // of 8 features a block
-  int rows_at_once = 0;
-  int cluster = 1;     // blocks that share K
-  int units = 0;       // a warp's, for one group of features
-  int groups = 0;      // of 8 tiles features
-  int stages = 0;      // slots for so many units are there
-  int sum_floats = 0;  // of shared memory for partial sums
-  int blocks = 0;
-  int64_t shared_bytes = 0;
-  int64_t cost = 0;
-};
 
 // The stream of a thread's weights: for each group of features of the block and each unit of the
 // warp, the thread's part of kTiles tiles.
@@ -93,15 +70,16 @@ class WeightStream {
   int unit_ = 0;
 };
 
-// x's rows into shared memory, with the columns this block multiplies: blocks of kBlockUnit
-// neighbours, every cluster-th of them.
-__device__ inline void copy_rows(const SkinnyProduct& p, const Plan& plan, int rank,
+// x's rows into shared memory, with the columns that this block multiplies from unit `first` on:
+// blocks of kBlockUnit neighbours, every cluster-th of them.
+__device__ inline void copy_rows(const SkinnyProduct& p, const Plan& plan, int rank, int first,
                                  __nv_bfloat16* rows) {
-  const int columns = plan.units * kBlockUnit, stride = columns + kPad;
+  const int columns = plan.x_units * kBlockUnit, stride = columns + kPad;
   const auto* x = static_cast<const __nv_bfloat16*>(p.x);
   for (int i = threadIdx.x; i < p.rows * columns / 8; i += kThreads) {
     const int row = i / (columns / 8), column = i % (columns / 8) * 8;
-    const int k = (column / kBlockUnit * plan.cluster + rank) * kBlockUnit + column % kBlockUnit;
+    const int unit = (first + column / kBlockUnit) * plan.cluster + rank;
+    const int k = unit * kBlockUnit + column % kBlockUnit;
     const bool inside = k < p.in_features;
     copy_async(shared_address(rows + row * stride + column),
                x + static_cast<int64_t>(row) * p.in_features + (inside ? k : 0), inside);
