@@ -1,6 +1,8 @@
 """nanovllm chat, line by line."""
+import json
 import os
 import pathlib
+import resource
 import subprocess
 import tempfile
 import unittest
@@ -116,6 +118,113 @@ class Chat(CliTest):
     def test_deep_kwargs_are_refused(self):
         result = run("chat", MODEL, "-m", "x", "--chat-template-kwargs", '{"a": ' + "[" * 60000 + "]" * 60000 + "}")
         self.assert_one_sentence(result, "wants a JSON object", status=2)
+
+    def messages_of(self, stdin, *args):
+        """What the template was given with each message, of a chat whose template answers nothing, and what else was said."""
+        template = self.path("messages.jinja", "{{ raise_exception(messages | tojson) }}")
+        result = run("chat", MODEL, "--chat-template", template, *args, stdin=stdin)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        given, said = [], []
+        for line in result.stderr.splitlines():
+            begin = line.find("[{") if line.startswith("chat template") else -1
+            given.append(json.loads(line[begin:])) if begin >= 0 else said.append(line)
+        return given, said
+
+    def texts_of(self, stdin):
+        given, said = self.messages_of(stdin)
+        return [messages[-1]["content"] for messages in given], said
+
+    def test_messages_of_several_lines(self):
+        for text, messages in (
+                ("a\\\n b \\\n\\\nc\\d\ne\n", ["a\n b \n\nc\\d", "e"]),
+                ("a\\\r\nb\r\n", ["a\nb"]),
+                ("a\\", ["a"]),  # the input ends
+                ("a\\\n", ["a"]),
+                ('"""\n/quit\n\n"" \\\n"""x\n"""\ne\n', ['/quit\n\n"" \\\n"""x', "e"]),
+                ('"""a\nb""" \t\n"""/help"""\n""""\n"""\n', ["a\nb", "/help", '"']),
+                ('"""\n\na\n\n"""\n', ["\na\n"]),
+                ('a """\nb"""\n', ['a """', 'b"""']),
+                ("/x\\\ny\n//\\\n\n", ["/x\ny", "//\n"])):  # several lines that name no command
+            self.assertEqual(self.texts_of(text), (messages, []), text)
+        self.assertEqual(self.messages_of("/system\\\nBe\\\nkind.\nHi\n")[0][0][0], {"role": "system", "content": "Be\nkind."})
+
+    def test_quotes_without_end_are_told(self):
+        for text in ('"""', '"""a\nb"" "\n', '"""""\n'):
+            self.assertEqual(self.texts_of("e\n" + text), (["e"], ['the text that begins with """ has no """ at the end of a line']), text)
+
+    def test_a_text_of_many_lines_has_the_limit_of_one(self):
+        for begin, middle, end in (('"""', "", '"""'), ("", "\\", "")):
+            room = (64 << 20) - len(begin) - len(end) - 2  # two newlines
+            half = "x" * (room // 2)
+            for rest, fits in ((room - len(half), True), (room - len(half) + 1, False)):
+                text = f"{begin}{half}{middle}\n{half}{'x' * (rest - len(half))}{middle}\n{end}\ne\n"
+                result = run("chat", MODEL, "--chat-template", self.path("one.jinja", "{{ raise_exception(messages[-1].content | length) }}"), stdin=text)
+                self.assertEqual("the text is longer than 64 MiB" not in result.stderr, fits, result.stderr[:999])
+                self.assertEqual(len(result.stderr.splitlines()), 2, result.stderr[:999])
+
+    def test_a_conversation_is_saved_and_loaded(self):
+        file = self.path("kept.json")
+        result = run("chat", MODEL, "--temperature", "0", "--max-tokens", "5", "--system", "Be kind.", stdin=f'Grüße "小猫"\\\n!\n/save {file} \t\n')
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (0, 1), result.stderr)
+        kept = json.loads(file.read_text())
+        self.assertEqual(kept, [{"role": "system", "content": "Be kind."}, {"role": "user", "content": 'Grüße "小猫"\n!'},
+                                {"role": "assistant", "content": result.stdout[:-1]}])
+        given, said = self.messages_of(f"/load {file}\nGo on\n/clear\nHi\n")
+        self.assertEqual(given, [kept + [{"role": "user", "content": "Go on"}], kept[:1] + [{"role": "user", "content": "Hi"}]])
+        self.assertEqual(said, [])
+        again = run("chat", MODEL, "--temperature", "0", "--max-tokens", "5", stdin=f"/load {file}\n/retry\n/clear\n/save {file}\n")
+        self.assertEqual((again.returncode, again.stdout), (0, result.stdout), again.stderr)
+        self.assertEqual(json.loads(file.read_text()), kept[:1])
+
+    def test_conversations_that_cannot_be_kept_or_loaded_are_told(self):
+        def refused(command, sentence):
+            result = run("chat", MODEL, "--max-tokens", "2", stdin=f"Hi\n{command}\n/save {kept}\n")
+            self.assertEqual(result.returncode, 3, result.stderr)
+            self.assertEqual(result.stderr.splitlines()[1:], [sentence])
+            self.assertEqual([message["role"] for message in json.loads(kept.read_text())], ["user", "assistant"])  # it goes on
+
+        kept, none = self.path("kept.json"), self.path("none")
+        fifo = self.path("fifo")
+        os.mkfifo(fifo)
+        for command in ("/save", "/load \t"):
+            refused(command, f"{command.split()[0]} wants the name of a file")
+        refused(f"/save {none}/x", f"cannot save the conversation to {none}/x: No such file or directory")
+        for path in (self.folder.name, fifo):
+            refused(f"/save {path}", f"cannot save the conversation to {path}: not a regular file")
+            refused(f"/load {path}", f"{path}: not a regular file")
+        refused(f"/load {none}", f"{none}: no such file")
+        message = '{"role": "user", "content": "x"}'
+        for text, sentence in (("{}", ' must be a JSON list of messages such as {"role": "user", "content": "Hi"}'),
+                               (f"[{message}, 1]", ', message 2: must be an object with "role" and "content"'),
+                               ('[{"role": "user"}]', ', message 1: "content" must be there and be a text'),
+                               ('[{"role": 1, "content": ""}]', ', message 1: "role" must be there and be a text'),
+                               ('[{"role": "me\\n", "content": ""}]',
+                                ', message 1: "role" must be one of system, developer, user, assistant, tool, not me?')):
+            path = self.path("bad.json", text)
+            refused(f"/load {path}", f"{path}{sentence}")
+        path = self.path("bad.json", "[1,")
+        result = run("chat", MODEL, stdin=f"/load {path}\n")
+        self.assert_one_sentence(result, f"{path}: ", status=3)
+        limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8, 8))}  # bytes
+        result = run("chat", MODEL, "--system", "x" * 9, stdin=f"/save {kept}\n", **limit)
+        self.assert_one_sentence(result, f"cannot save the conversation to {kept}: File too large", status=3)
+
+    def test_only_an_answer_to_a_user_is_tried_again(self):
+        for roles in (["assistant"], ["system", "assistant"], ["user", "assistant", "user"], []):
+            file = self.path("loaded.json", json.dumps([{"role": role, "content": "x"} for role in roles]))
+            result = run("chat", MODEL, stdin=f"/load {file}\n/retry\n")
+            self.assertEqual((result.returncode, result.stderr), (3, "there is no answer to try again yet\n"), roles)
+
+    def test_a_name_of_the_hub_gets_a_hint(self):
+        hint = "; models of the hub are not downloaded: run hf download Own-1/Mo_del-0.6B --local-dir Mo_del-0.6B and give that folder\n"
+        said = "nanovllm: Own-1/Mo_del-0.6B: no such folder; expected a Hugging Face model folder"
+        for command in (["generate", "-p", "x", "--"], ["chat", "-m", "x"], ["tokenize"]):
+            result = run(*command, "Own-1/Mo_del-0.6B", *(["x"] if command == ["tokenize"] else []), cwd=self.folder.name)
+            self.assertEqual((result.returncode, result.stderr), (1, said + hint))
+        self.path("own").mkdir()
+        for path in ("model", "./model", "../own1/model", "/own1/model", "own1/a/model", "own1/", "/model", "~/model", "own1/mo del", "own/model"):
+            result = run("chat", path, "-m", "x", cwd=self.folder.name)
+            self.assert_one_sentence(result, f"nanovllm: {path}: no such folder; expected a Hugging Face model folder\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What a person at a terminal sees: a conversation, progress and colours, driven through a pseudo-terminal."""
 import codecs
 import fcntl
+import json
 import os
 import pty
 import re
@@ -17,16 +18,18 @@ BINARY = os.environ["NANOVLLM"]
 MODEL = os.environ["NANOVLLM_MODEL"]
 SPEED = re.compile(r"\[(\d+) tokens, [\d.]+ tok/s, first after [\d.]+ s(, stopped|, cut off at max_tokens=12)?\]")
 SLOWLY = ["--ignore-eos", "--dtype", "float32", "--num-threads", "1"]  # an answer takes seconds on a fast machine too
-# ChatML, but a message that says "show" is answered with an error that shows what the template was given.
-TEMPLATE = """{%- if messages[-1].content == 'show' %}{{ raise_exception((messages[:-1] | map(attribute='role') | join(' '))
+# ChatML, but a message that says "show" is answered with an error that shows what the template was given, and one that
+# begins with "repeat" with one that shows the message.
+TEMPLATE = """{%- if messages[-1].content.startswith('repeat') %}{{ raise_exception(messages[-1].content | tojson) }}{% endif %}
+{%- if messages[-1].content == 'show' %}{{ raise_exception((messages[:-1] | map(attribute='role') | join(' '))
 ~ '; system: ' ~ (messages[0].content if messages[0].role == 'system' else 'none') ~ '; eos: ' ~ eos_token) }}{% endif %}
 {%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}"""
 
 
 class Terminal:
-    """A program on a pseudo-terminal."""
+    """A program on a pseudo-terminal, or a shell that runs "$@" there with control over jobs."""
 
-    def __init__(self, *args, columns=80, **environment):
+    def __init__(self, *args, columns=80, shell="", **environment):
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
         self.slave = slave
@@ -34,7 +37,7 @@ class Terminal:
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a read may end within a character
         self.at = 0  # what was expected so far ends here
         self.process = subprocess.Popen(
-            [BINARY, *args], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            [*(["bash", "-mc", shell, "bash"] if shell else []), BINARY, *args], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             env={**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, "TERM": "xterm", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", **environment},
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
 
@@ -81,14 +84,14 @@ class Terminal:
 
 
 class Chat(unittest.TestCase):
-    def chat(self, *args, long=False):
+    def chat(self, *args, long=False, **environment):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         template = os.path.join(folder.name, "template.jinja")
         with open(template, "w", encoding="utf-8") as file:
             file.write(TEMPLATE)
         length = SLOWLY if long else ["--max-tokens", "12"]
-        terminal = Terminal("chat", MODEL, "--temperature", "0", "--chat-template", template, *length, *args)
+        terminal = Terminal("chat", MODEL, "--temperature", "0", "--chat-template", template, *length, *args, **environment)
         self.addCleanup(terminal.close)
         terminal.expect("Ctrl-D leaves")
         terminal.prompt()
@@ -180,26 +183,125 @@ class Chat(unittest.TestCase):
         terminal.type("\x04")
         terminal.expect_end(0)
 
+    def expect_message(self, terminal, keys, message):
+        terminal.type(keys)
+        terminal.expect(": " + re.escape(json.dumps(message, ensure_ascii=False)))
+        terminal.prompt()
+
+    def test_a_pasted_text_is_one_message(self):
+        terminal = self.chat()
+        pasted = "\x1b[200~{}\x1b[201~"
+        for newline in ("\r", "\n", "\r\n"):  # what terminals send for one
+            text = newline.join(["repeat", "/quit", "", "\tGrüße 小猫\\", '"""', ""])
+            self.expect_message(terminal, pasted.format(text) + "\n", 'repeat\n/quit\n\n\tGrüße 小猫\\\n"""')
+        self.expect_message(terminal, "repeat a" + pasted.format("b\rc") + pasted.format("d\0") + "\x7ff\n", "repeat ab\ncf")
+        self.expect_message(terminal, pasted.format("repeat\r") + "after\n", "repeat\nafter")
+        self.expect_message(terminal, "\x1b[A\n", "repeat\nafter")  # as it was, from history
+        self.expect_message(terminal, pasted.format("repeat a\\") + "\nb\n", "repeat a\nb")
+        many = "".join(f"line {i}\r" for i in range(100))  # more than the terminal shows
+        self.expect_message(terminal, pasted.format("repeat\r" + many) + "\n", "repeat\n" + many.replace("\r", "\n")[:-1])
+        terminal.type("/system " + pasted.format("Be\rkind.") + "\n")
+        terminal.expect("a new conversation with this")
+        terminal.prompt()
+        terminal.type("show\n")
+        terminal.expect(r"system: Be\\nkind\.")
+        terminal.prompt()
+        terminal.type("\x1b[200~half")
+        terminal.type("\x03")
+        terminal.expect(r"\^C\r\n> ")
+        terminal.type(pasted.format("/help\r") + "\n")  # a line is a command, typed or pasted
+        terminal.expect("sampling parameters")
+        terminal.type("\x04")
+        terminal.expect_end(0)
+
+    def test_what_is_pasted_during_an_answer_is_one_message(self):
+        terminal = self.chat("--max-tokens", "300", long=True)
+        self.begin_answer(terminal)
+        terminal.type("\x1b[200~repeat\rthis\x1b[201~\n")
+        self.assertIsNone(SPEED.search(terminal.seen))
+        terminal.expect('"repeat\\\\nthis"')
+        terminal.prompt()
+
+    def test_terminals_that_know_no_marks_are_not_asked_for_them(self):
+        for environment in ({"TERM": "dumb"}, {"HOME": self.home_with_editrc("bind -v\n")}):
+            terminal = self.chat(**environment)
+            terminal.type("repeat this\n")
+            terminal.expect('"repeat this"')
+            self.assertNotIn("2004", terminal.seen)
+        self.assertIn("\x1b[?2004h", self.chat(HOME=self.home_with_editrc("bind -e\n")).seen)
+
+    def home_with_editrc(self, text):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        with open(os.path.join(folder.name, ".editrc"), "w", encoding="utf-8") as file:
+            file.write(text)
+        return folder.name
+
+    def test_a_message_goes_on_after_a_backslash_and_in_quotes(self):
+        terminal = self.chat()
+        self.expect_message(terminal, "repeat\\\nthis \\\n\n", "repeat\nthis \n")
+        self.assertEqual(terminal.seen.count("... "), 2)
+        self.expect_message(terminal, '"""repeat\n/quit\n\\\n"""\n', "repeat\n/quit\n\\")
+        terminal.type('"""\nhalf\n')
+        terminal.expect("half\r\n... ")
+        terminal.type("\x03")
+        terminal.expect(r"\^C\r\n> ")
+        self.expect_message(terminal, "half\\\n\x03repeat this\n", "repeat this")
+        terminal.type('"""\n\x04')
+        terminal.expect('the text that begins with """ has no """ at the end of a line')
+        terminal.prompt()
+        self.expect_message(terminal, "repeat this\n", "repeat this")
+
+    def test_conversations_are_kept_and_found_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "kept.json")
+            terminal = self.chat("--system", "Be kind.")
+            terminal.type("Tell me a story.\n")
+            terminal.expect(SPEED.pattern)
+            terminal.prompt()
+            terminal.type(f"/save {file}\n")
+            terminal.expect("\\[the conversation is in ")
+            terminal.prompt()
+            terminal = self.chat()
+            for path, said in ((folder, "not a regular file"), (file, "\\[a conversation of 3 messages\\]")):
+                terminal.type(f"/load {path}\n")
+                terminal.expect(said)
+                terminal.prompt()
+            terminal.type("show\n")
+            terminal.expect("system user assistant; system: Be kind.;")
+
+    def test_a_stopped_program_goes_on_with_its_prompt(self):
+        terminal = self.chat(shell='"$@"; echo stopped; fg')
+        with open(f"/proc/{terminal.process.pid}/task/{terminal.process.pid}/children", encoding="ascii") as children:
+            os.kill(int(children.read()), signal.SIGTSTP)
+        terminal.expect(r"(?s)\x1b\[\?2004l.*stopped\r\n.*\x1b\[\?2004h> ")
+        self.expect_message(terminal, "\x1b[200~repeat\rthis\x1b[201~\n", "repeat\nthis")
+
     def test_the_terminal_is_left_as_it_was(self):
         probe_master, probe = pty.openpty()
         fresh = termios.tcgetattr(probe)
         os.close(probe)
         os.close(probe_master)
-        for leave in ("/quit\n", "\x04", signal.SIGTERM):
+        for leave in ("/quit\n", "\x04", signal.SIGTERM, signal.SIGQUIT):
             terminal = self.chat()
-            if leave is signal.SIGTERM:
+            if isinstance(leave, signal.Signals):
                 terminal.process.send_signal(leave)
                 terminal.expect_end(-leave)
             else:
                 terminal.type(leave)
                 terminal.expect_end(0)
             self.assertEqual(termios.tcgetattr(terminal.slave), fresh)
+            self.assert_pastes_unmarked(terminal)
 
     def test_a_termination_signal_ends_the_program_in_the_middle_of_an_answer(self):
         terminal = self.chat(long=True)
         self.begin_answer(terminal)
         terminal.process.send_signal(signal.SIGTERM)
         terminal.expect_end(-signal.SIGTERM)
+        self.assert_pastes_unmarked(terminal)
+
+    def assert_pastes_unmarked(self, terminal):
+        self.assertEqual(re.findall("\x1b\\[\\?2004([hl])", terminal.seen), ["h", "l"])
 
 
 class Work(unittest.TestCase):

@@ -12,9 +12,11 @@
 #include "base/message.h"
 #include "cli/abort_reason.h"
 #include "cli/commands.h"
+#include "cli/conversation.h"
 #include "cli/line_reader.h"
 #include "cli/options.h"
 #include "cli/output_check.h"
+#include "cli/params_text.h"
 #include "cli/terminal.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -38,15 +40,19 @@ struct ChatOptions {
   SamplingOptions sampling;
 };
 
-constexpr const char* kSpaces = " \t";
+constexpr const char* kSpaces = " \t\n";
 constexpr const char* kHelp =
     "  /system TEXT    start over with this system message (without TEXT: none)\n"
     "  /clear          forget the conversation, but not the system message\n"
     "  /params         show the sampling parameters; /params temperature=0.5 top_k=20 sets some\n"
     "  /retry          answer the last message again\n"
+    "  /save FILE      keep the conversation, as a JSON list of messages\n"
+    "  /load FILE      go on with a conversation that was kept\n"
     "  /help           this list\n"
     "  /quit           leave (Ctrl-D too)\n"
-    "  Ctrl-C          stop the answer; at the prompt, drop what was typed\n";
+    "  Ctrl-C          stop the answer; at the prompt, drop what was typed\n"
+    "  A \\ at a line's end continues the message on the next line; one in \"\"\" has as many\n"
+    "  lines as it needs and is no command. What is pasted is one message.\n";
 
 std::unique_ptr<ChatTemplate> load_template(const ChatOptions& options) {
   check_is_folder(options.model);
@@ -77,40 +83,6 @@ ordered_json parse_kwargs(const std::string& text) {
                 printable(text));
   }
   return object;
-}
-
-// "name=value ...": what people change most, and whatever else is not SamplingParams' own default;
-// texts, lists and objects as JSON.
-std::string params_text(const SamplingParams& params) {
-  const SamplingParams defaults;
-  std::string text =
-      fmt::format("temperature={} top_k={} top_p={} min_p={} repetition_penalty={} max_tokens={}",
-                  params.temperature, params.top_k, params.top_p, params.min_p,
-                  params.repetition_penalty, params.max_tokens);
-  const auto add = [&](const char* name, const auto& value, const auto& usual) {
-    if (value != usual) text += fmt::format(" {}={}", name, value);
-  };
-  const auto add_json = [&](const char* name, const json& value) {
-    if (value.empty()) return;
-    const auto replace = json::error_handler_t::replace;
-    text += fmt::format(" {}={}", name, value.dump(-1, ' ', false, replace));
-  };
-  add("presence_penalty", params.presence_penalty, defaults.presence_penalty);
-  add("frequency_penalty", params.frequency_penalty, defaults.frequency_penalty);
-  std::vector<std::string> biases;
-  for (const auto& [id, bias] : params.logit_bias)
-    biases.push_back(fmt::format("\"{}\":{}", id, bias));
-  if (!biases.empty()) text += fmt::format(" logit_bias={{{}}}", fmt::join(biases, ","));
-  if (params.seed) text += fmt::format(" seed={}", *params.seed);
-  add("min_tokens", params.min_tokens, defaults.min_tokens);
-  add("ignore_eos", params.ignore_eos, defaults.ignore_eos);
-  add_json("stop", params.stop);
-  add_json("stop_token_ids", params.stop_token_ids);
-  add_json("bad_words", params.bad_words);
-  add("include_stop_str_in_output", params.include_stop_str_in_output,
-      defaults.include_stop_str_in_output);
-  add("skip_special_tokens", params.skip_special_tokens, defaults.skip_special_tokens);
-  return text;
 }
 
 class Chat {
@@ -144,14 +116,10 @@ class Chat {
       fmt::print("{} on {}. /help lists the commands, Ctrl-D leaves.\n",
                  bold(stdout, options_.model), engine_.info().device);
     }
-    while (auto line = reader.read()) {
-      if (line->find_first_not_of(kSpaces) == std::string::npos) continue;
+    while (true) {
       try {
-        if (line->front() != '/') {
-          answer(*line);
-        } else if (!command(*line)) {
-          break;
-        }
+        const auto input = reader.read();
+        if (!input || !obey(*input)) break;
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kInternal || error.code() == ErrorCode::kIo) throw;
         print_message("{}\n", colored(stderr, error.what(), 1));
@@ -181,11 +149,18 @@ class Chat {
 
   void clear(const std::string& system) {
     system_ = system;
-    messages_ = ordered_json::array();
+    messages_ = Messages::array();
     if (!system.empty()) messages_.push_back({{"role", "system"}, {"content", system}});
   }
 
   // False when it ends the talk.
+  bool obey(const LineReader::Text& input) {
+    if (input.text.find_first_not_of(kSpaces) == std::string::npos) return true;
+    if (!input.verbatim && input.text.front() == '/') return command(input.text);
+    answer(input.text);
+    return true;
+  }
+
   bool command(const std::string& line) {
     const auto space = line.find_first_of(kSpaces);
     const std::string name = line.substr(0, space);
@@ -210,6 +185,14 @@ class Chat {
       set_params(rest);
     } else if (is("/retry")) {
       retry();
+    } else if (name == "/save") {
+      const std::string path = path_in(name, rest);
+      save_messages(messages_, path);
+      remark(fmt::format("the conversation is in {}", path));
+    } else if (name == "/load") {
+      load(path_in(name, rest));
+    } else if (line.find('\n') != std::string::npos) {
+      answer(line);  // what was pasted may begin with a path, or with a comment of C
     } else {
       throw_error(ErrorCode::kInvalidArgument, "no such command: {}; /help lists them", name);
     }
@@ -245,8 +228,23 @@ class Chat {
     }
   }
 
+  static std::string path_in(const std::string& command, const std::string& rest) {
+    const auto begin = rest.find_first_not_of(kSpaces);
+    if (begin == std::string::npos)
+      throw_error(ErrorCode::kInvalidArgument, "{} wants the name of a file", command);
+    return rest.substr(begin, rest.find_last_not_of(kSpaces) + 1 - begin);
+  }
+
+  void load(const std::string& path) {
+    messages_ = load_messages(path);
+    system_ = system_of(messages_);
+    remark(fmt::format("a conversation of {} message{}", messages_.size(),
+                       messages_.size() == 1 ? "" : "s"));
+  }
+
   void retry() {
-    if (messages_.size() < 2 || messages_.back()["role"] != "assistant") {
+    if (messages_.size() < 2 || messages_.back()["role"] != "assistant" ||
+        messages_[messages_.size() - 2]["role"] != "user") {
       throw_error(ErrorCode::kInvalidArgument, "there is no answer to try again yet");
     }
     const ordered_json before = messages_;
@@ -345,7 +343,7 @@ class Chat {
   const int room_;  // tokens of a conversation with its last answer
   SamplingParams params_;
   std::string system_;
-  ordered_json messages_;
+  Messages messages_;
   bool some_failed_ = false;  // lines that were refused, or answers that the engine aborted
   std::optional<InterruptGuard> stay_;  // through a talk at the terminal, between answers too
 };
@@ -372,7 +370,7 @@ Command add_chat(CLI::App& app) {
   add_engine_options(app, options->engine);
   add_trace_option(app, options->engine);
   app.footer(std::string("In the chat:\n") + kHelp +
-             "Standard input that is no terminal is taken line by line, up to 64 MiB each.\n"
+             "Standard input that is no terminal is taken in the same way, up to 64 MiB a line.\n"
              "Exit status: 0 all answered, 1 error, 2 usage, 3 some lines refused or\n"
              "their answers aborted by the engine (1 with -m), 130 interrupted.");
   return [options] {

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <filesystem>
 #include <string_view>
@@ -81,6 +83,26 @@ void refuse_lfs_pointer(const OpenFile& file, const std::string& path) {
   throw_error(ErrorCode::kCorruptData,
               "{}: a pointer of Git LFS and not the file itself; run git lfs pull in its folder",
               path);
+}
+
+// What to do about a folder that is not there, where its name may be one of the hub: OWNER/MODEL,
+// and no folder OWNER.
+std::string hub_hint(const std::string& path) {
+  const size_t slash = path.find('/');
+  const auto is_name = [](std::string_view text) {
+    constexpr std::string_view kSigns = "-_.";
+    const auto fits = [&](unsigned char c) {
+      return std::isalnum(c) != 0 || kSigns.find(static_cast<char>(c)) != kSigns.npos;
+    };
+    return !text.empty() && text.front() != '.' && std::ranges::all_of(text, fits);
+  };
+  if (slash == path.npos || !is_name(path.substr(0, slash)) || !is_name(path.substr(slash + 1)))
+    return "";
+  if (::access(path.substr(0, slash).c_str(), F_OK) == 0) return "";
+  return fmt::format(
+      "; models of the hub are not downloaded: run hf download {} --local-dir {} and give that "
+      "folder",
+      path, path.substr(slash + 1));
 }
 
 }  // namespace
@@ -176,8 +198,8 @@ void check_is_folder(const std::string& path) {
     if (errno == EACCES) {
       throw_error(ErrorCode::kIo, "{}: no permission to look into this folder", path);
     }
-    throw_error(ErrorCode::kNotFound, "{}: no such folder; expected a Hugging Face model folder",
-                shown_path(path));
+    throw_error(ErrorCode::kNotFound, "{}: no such folder; expected a Hugging Face model folder{}",
+                shown_path(path), hub_hint(path));
   }
   if (!S_ISDIR(status.st_mode)) {
     throw_error(ErrorCode::kNotFound,

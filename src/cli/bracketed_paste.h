@@ -1,0 +1,29 @@
+// Bracketed paste: the terminal marks where a pasted text begins and ends, so that its newlines are
+// not taken for Enter.
+#pragma once
+
+#include <histedit.h>
+
+#include <optional>
+#include <string>
+
+namespace nanovllm::cli {
+
+// While it lives, the terminal of standard output marks what is pasted; a signal that ends or stops
+// the program takes that back first. There is one at a time.
+class BracketedPaste {
+ public:
+  static constexpr const char* kBegin = "\\e[200~";  // as el_set(EL_BIND) has it
+
+  BracketedPaste();
+  ~BracketedPaste();
+  BracketedPaste(const BracketedPaste&) = delete;
+  BracketedPaste& operator=(const BracketedPaste&) = delete;
+};
+
+// What follows kBegin up to the end of the paste, with "\n" for each newline and without characters
+// 0; of a text longer than any message may be, only so much that it is still longer. Nothing when
+// the input ended or a signal came before the paste's end.
+std::optional<std::wstring> read_paste(EditLine* line);
+
+}  // namespace nanovllm::cli
