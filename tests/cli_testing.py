@@ -2,10 +2,13 @@
 import json
 import os
 import pathlib
+import pty
+import re
 import shutil
 import struct
 import subprocess
 import tempfile
+import threading
 import unittest
 
 BINARY = os.environ["NANOVLLM"]
@@ -17,6 +20,31 @@ SMALL = ["--max-model-len", "512", "--max-tokens", "8", "--temperature", "0"]
 
 def run(*args, stdin=None, **kwargs):
     return subprocess.run([BINARY, *map(str, args)], input=stdin, capture_output=True, text=True, timeout=300, **kwargs)
+
+
+def run_watched(*args, stdin=None, **kwargs):
+    """With its messages on a terminal; `stderr` is what stands there in the end. `stdin` is a text or a file."""
+    terminal, other_end = pty.openpty()
+    seen = []
+
+    def watch():
+        try:
+            while data := os.read(terminal, 65536):
+                seen.append(data)
+        except OSError:
+            pass  # nobody has the other end open any more
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        source = {"input": stdin} if stdin is None or isinstance(stdin, str) else {"stdin": stdin}
+        result = subprocess.run([BINARY, *map(str, args)], stdout=subprocess.PIPE, stderr=other_end, text=True, timeout=300, **source, **kwargs)
+    finally:
+        os.close(other_end)
+        watcher.join()
+        os.close(terminal)
+    result.stderr = re.sub(r"[^\n]*\r\x1b\[K", "", b"".join(seen).decode().replace("\r\n", "\n"))
+    return result
 
 
 def lines(text):

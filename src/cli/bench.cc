@@ -112,11 +112,15 @@ Run run(LLM& llm, const std::vector<Prompt>& prompts, const std::vector<Sampling
   Run result;
   Progress progress(label, static_cast<int64_t>(prompts.size()), !quiet);
   int64_t done = 0;
+  double num_tokens = 0, all_tokens = 0;  // of the outputs
+  for (const SamplingParams& one : params) all_tokens += one.max_tokens;
   const auto start = Clock::now();
   result.outputs = llm.generate(prompts, params, [&](const auto& changed, const StepStats& step) {
     for (const RequestOutput& output : changed) done += output.finished ? 1 : 0;
     result.phases.add(step);
-    progress.update(done, step);
+    for (const ScheduledRequest& one : llm.engine().last_schedule())
+      num_tokens += one.sampled ? 1 : 0;
+    progress.update(done, num_tokens / all_tokens, step);
     return !InterruptGuard::interrupted();
   });
   result.seconds = seconds_since(start);

@@ -64,7 +64,8 @@ class Generation {
           progress_.clear();
           log_step(num_steps_++, engine_);
         }
-        progress_.update(num_done_ + num_failed_, engine_.last_step());
+        count_tokens();
+        progress_.update(num_done_ + num_failed_, share(), engine_.last_step());
       } else if (interrupted_ || source_.at_end()) {
         break;
       }
@@ -73,7 +74,7 @@ class Generation {
         for (const auto& [id, origin] : origin_of_) engine_.abort_request(id);
       }
     }
-    progress_.finish(num_done_ + num_failed_);
+    progress_.finish(num_done_ + num_failed_, share());
     engine_.finish_trace();
     if (interrupted_) {
       const int64_t begun = num_done_ + num_failed_ + num_cut_short_;
@@ -102,13 +103,31 @@ class Generation {
         const auto request = source_.next(engine_.is_finished());
         if (!request) return;
         const uint64_t id = engine_.add_request(request->prompt, request->params);
-        origin_of_[id] = {source_.index(), source_.place()};
+        const int longest = std::min(request->params.max_tokens, engine_.info().max_model_len);
+        origin_of_[id] = {source_.index(), source_.place(), 1.0 * longest * request->params.n};
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kIo) throw;
         fail(source_.place(), error.what());
         write_refusal(error.what());
       }
     }
+  }
+
+  void count_tokens() {
+    if (total_ == 0) return;  // nobody asks
+    for (const ScheduledRequest& request : engine_.last_schedule()) {
+      const auto found = origin_of_.find(request.request_id);
+      if (request.sampled && found != origin_of_.end()) ++found->second.num_tokens;
+    }
+  }
+
+  // Of the work: requests that are done, and of the others what they have of the tokens that they
+  // may have.
+  double share() const {
+    if (total_ == 0) return 0;
+    auto done = static_cast<double>(num_done_ + num_failed_);
+    for (const auto& [id, origin] : origin_of_) done += origin.num_tokens / origin.max_tokens;
+    return done / static_cast<double>(total_);
   }
 
   void fail(const std::string& place, const std::string& reason) {
@@ -126,29 +145,33 @@ class Generation {
   }
 
   void write_line(const nlohmann::ordered_json& line) {
-    sink_.write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  }
+
+  void write(const std::string& text) {
+    progress_.clear_for(sink_.stream());
+    sink_.write(text);
   }
 
   void handle(const std::vector<RequestOutput>& outputs) {
     for (const RequestOutput& output : outputs) {
       if (streaming_) stream(output);
       if (!output.finished) continue;
-      const auto [index, place] = origin_of_.at(output.request_id);
+      const Origin origin = origin_of_.at(output.request_id);
       origin_of_.erase(output.request_id);
       const Progressed progressed = how_far(output);
       if (progressed == Progressed::kNotAtAll) {
-        if (!json_) print_in_order(index, "");
+        if (!json_) print_in_order(origin.index, "");
         continue;
       }
       if (const std::string* reason = first_abort_reason(output)) {
-        fail(place, "aborted: " + *reason);
+        fail(origin.place, "aborted: " + *reason);
       } else {
         ++(progressed == Progressed::kPartly ? num_cut_short_ : num_done_);
       }
       count_texts(output);
       if (json_) {
-        progress_.clear();
-        write_line(result_line(index, output));
+        write_line(result_line(origin.index, output));
       } else if (!streaming_) {
         std::string text = prompt_logprob_table(output);
         for (const CompletionOutput& completion : output.outputs) {
@@ -158,7 +181,7 @@ class Generation {
           const std::string table = logprob_table(completion);
           if (!table.empty()) text += table + "\n";
         }
-        print_in_order(index, std::move(text));
+        print_in_order(origin.index, std::move(text));
       }
     }
   }
@@ -205,8 +228,7 @@ class Generation {
     finished_[index] = std::move(text);
     for (auto it = finished_.begin(); it != finished_.end() && it->first == next_printed_;
          it = finished_.erase(it), ++next_printed_) {
-      progress_.clear();
-      sink_.write(it->second);
+      if (!it->second.empty()) write(it->second);
     }
   }
 
@@ -223,6 +245,8 @@ class Generation {
   struct Origin {
     int64_t index;
     std::string place;
+    double max_tokens = 1;  // of all its completions
+    double num_tokens = 0;
   };
   std::map<uint64_t, Origin> origin_of_;  // by request id
   std::map<int64_t, std::string> finished_;
@@ -287,7 +311,7 @@ Command add_generate(CLI::App& app) {
       "token first.\n"
       "Prompts given with -p are answered in plain text, with log-probabilities as a table and a\n"
       "number before each of several completions; the text of a single one appears as it comes\n"
-      "where the output is a terminal.\n"
+      "where the output is a terminal. Progress is shown where stderr is one.\n"
       "Ctrl-C ends cleanly with what is done so far.\n"
       "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused or\n"
       "aborted by the engine, 130 interrupted.");

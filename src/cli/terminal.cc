@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,6 +36,12 @@ int columns(std::FILE* terminal) {
   winsize size = {};
   const bool known = ioctl(fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return known ? size.ws_col : 80;
+}
+
+bool is_pipe(std::FILE* stream) {
+  struct stat status = {};
+  return fstat(fileno(stream), &status) == 0 &&
+         (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode));
 }
 
 std::string styled(std::FILE* stream, std::string_view text, int code) {
@@ -100,7 +107,7 @@ bool InterruptGuard::interrupted() { return interruptions.load() > 0; }
 void InterruptGuard::reset() { interruptions = 0; }
 
 Progress::Progress(std::string label, int64_t total, bool enabled)
-    : label_(std::move(label)), total_(total), enabled_(enabled), in_place_(is_terminal(stderr)) {}
+    : label_(std::move(label)), total_(total), enabled_(enabled && is_terminal(stderr)) {}
 
 Progress::~Progress() { clear(); }
 
@@ -115,13 +122,14 @@ void Progress::Speed::show_average() {
   if (seconds > 0) shown = static_cast<double>(num_tokens) / seconds;
 }
 
-void Progress::update(int64_t done, const StepStats& step) {
+void Progress::update(int64_t done, double share, const StepStats& step) {
   done_ = done;
+  share_ = share;
   prefill_speed_.add(step.num_prefill_tokens, step.seconds);
   decode_speed_.add(step.num_decode_tokens, step.seconds);
   const auto pause = std::chrono::milliseconds(in_place_ ? 100 : 5000);
   if (!enabled_ || Clock::now() - last_draw_ < pause) return;
-  draw();
+  draw("");
 }
 
 void Progress::clear() {
@@ -129,24 +137,29 @@ void Progress::clear() {
   drawn_ = false;
 }
 
-void Progress::finish(int64_t done) {
+void Progress::clear_for(std::FILE* results) {
+  clear();
+  if (in_place_) in_place_ = !enabled_ || !is_pipe(results);
+}
+
+void Progress::finish(int64_t done, double share) {
   done_ = done;
+  share_ = share;
   prefill_speed_.show_average();
   decode_speed_.show_average();
-  if (!enabled_) return;
-  draw();
-  if (in_place_) print_message("\n");
+  if (!enabled_ || prefill_speed_.seconds + decode_speed_.seconds == 0) return;
+  draw("\n");
   drawn_ = false;
 }
 
-void Progress::draw() {
+// In one piece, so that what others write to the terminal comes before or after it.
+void Progress::draw(const char* end) {
   last_draw_ = Clock::now();
   if (in_place_) {
-    print_message("\r\x1b[K{}", text());
+    print_message("\r\x1b[K{}{}", text(), end);
   } else {
     print_message("{}\n", text());
   }
-  std::fflush(stderr);
   drawn_ = true;
 }
 
@@ -165,7 +178,8 @@ std::string Progress::text() const {
   const int room = columns(stderr) - 1;
   const int width = std::min(room - static_cast<int>(line.size()) - 1, kMaxWidth);
   if (total_ == 0 || width <= 0) return line.substr(0, static_cast<size_t>(std::max(room, 1)));
-  const int64_t filled = done_ * width / total_;
+  // A share is a sum of many numbers, and what is done shows whole.
+  const int filled = static_cast<int>(std::clamp(share_, 0.0, 1.0) * width + 1e-6);
   std::string bar;
   for (int i = 0; i < width; ++i) bar += i < filled ? "█" : "░";
   return fmt::format("{} {} {}", label_, bar, count);

@@ -58,19 +58,24 @@ inline constexpr int kExitUsage = 2;          // the command line asks for what 
 inline constexpr int kExitSomeFailed = 3;     // some requests were refused or aborted by the engine
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C; what was done so far was written
 
-// "Generating 3/6 [00:12, prefill 1234 tok/s, decode 567 tok/s]" on stderr: with a bar, redrawn in
-// place on a terminal, a plain line every few seconds elsewhere. Speeds are those of the last step
-// with such tokens; in the last line those of all such steps: their tokens over their seconds, of
-// which a step that prefills and decodes counts for both.
+// "Generating ███░░░ 3/6 [00:12, prefill 1234 tok/s, decode 567 tok/s]" on stderr where that is a
+// terminal, redrawn in place. Speeds are those of the last step with such tokens; in the last line
+// those of all such steps: their tokens over their seconds, of which a step that prefills and
+// decodes counts for both.
 class Progress {
  public:
   Progress(std::string label, int64_t total, bool enabled);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  void update(int64_t done, const StepStats& step);
-  void clear();               // takes the line away so that something else can be printed
-  void finish(int64_t done);  // draws the last state with the run's speeds and ends the line
+  // `share` of the work is done, from 0 to 1: the bar's filled part, where the total is known.
+  void update(int64_t done, double share, const StepStats& step);
+  void clear();  // takes the line away so that something else can be printed
+  // The same for results. Those that go through a pipe may come to the terminal at any moment
+  // later: from now on, there are whole lines every few seconds, which they can't be glued to.
+  void clear_for(std::FILE* results);
+  // Draws the last state with the run's speeds and ends the line, if there was any work.
+  void finish(int64_t done, double share);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -83,15 +88,16 @@ class Progress {
     void add(int num_tokens_of_step, double seconds_of_step);
     void show_average();
   };
-  void draw();
+  void draw(const char* end);
   std::string text() const;
 
   std::string label_;
   int64_t total_;
   bool enabled_;
-  bool in_place_;
+  bool in_place_ = true;
   bool drawn_ = false;
   int64_t done_ = 0;
+  double share_ = 0;
   Speed prefill_speed_;
   Speed decode_speed_;
   Clock::time_point start_ = Clock::now();
