@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -97,17 +98,38 @@ class Chat(CliTest):
     def test_params_show_all_that_is_not_as_usual(self):
         first = ["--temperature", "0", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--repetition-penalty", "1", "--max-tokens", "5"]
         shown = "temperature=0 top_k=0 top_p=1 min_p=0 repetition_penalty=1 max_tokens=5"
-        self.assertEqual(run("chat", MODEL, *first, stdin="/params\n").stdout, shown + "\n")
+        source = "\ntemperature 0 (--temperature)\n"
+        self.assertEqual(run("chat", MODEL, *first, stdin="/params\n").stdout, shown + source)
         flags = ["--presence-penalty", "0.5", "--frequency-penalty", "-1", "--logit-bias", "5:-100,6:0.1", "--seed", "7", "--min-tokens", "2",
                  "--ignore-eos", "--stop", "a, \"b\"", "--stop", "c\x1b", "--stop-token-ids", "5,6", "--include-stop-str-in-output", "--no-skip-special-tokens",
                  "--bad-words", r"no\n", "--bad-words", r"\\never"]
         rest = (' presence_penalty=0.5 frequency_penalty=-1 logit_bias={"5":-100,"6":0.1} seed=7 min_tokens=2 ignore_eos=true '
                 r'stop=["a, \"b\"","c\u001b"] stop_token_ids=[5,6] bad_words=["no\n","\\never"] include_stop_str_in_output=true skip_special_tokens=false')
-        self.assertEqual(run("chat", MODEL, *first, *flags, stdin="/params\n").stdout, shown + rest + "\n")
+        self.assertEqual(run("chat", MODEL, *first, *flags, stdin="/params\n").stdout, shown + rest + source)
         words = rest.replace("a, ", "a,")  # what is shown without blanks can be given again
-        self.assertEqual(run("chat", MODEL, *first, stdin=f"/params {words}\n").stdout, shown + words + "\n")
+        self.assertEqual(run("chat", MODEL, *first, stdin=f"/params {words}\n").stdout, shown + words + source)
         one = run("chat", MODEL, *first, stdin="/params stop=a,b\n")
-        self.assertEqual(one.stdout, shown + ' stop=["a,b"]\n')
+        self.assertEqual(one.stdout, shown + ' stop=["a,b"]' + source)
+
+    def test_params_say_where_the_temperature_comes_from(self):
+        def said(model, *flags, params=""):
+            result = run("chat", model, *flags, stdin=f"/params top_p=1{params}\n/params temperature=9\n/params\n")
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (3, 1), result.stderr)
+            first, again = result.stdout.splitlines()[1::2]
+            self.assertEqual(first, again)
+            return first
+
+        model = self.path("model")
+        shutil.copytree(MODEL, model)
+        config = json.loads((model / "generation_config.json").read_text())
+        for value, source in ((0.25, "temperature 0.25 (generation_config.json)"), (1, "temperature 1 (generation_config.json)"),
+                              (None, "temperature 1 (the default, as the model names none)")):
+            (model / "generation_config.json").write_text(json.dumps(config | {"temperature": value}))
+            self.assertEqual(said(model), source)
+            self.assertEqual(said(model, "--temperature", "0.5"), "temperature 0.5 (--temperature)")
+            self.assertEqual(said(model, "--temperature", "0.5", params=" temperature=0.75"), "temperature 0.75 (/params)")
+        (model / "generation_config.json").unlink()
+        self.assertEqual(said(model), "temperature 1 (the default, as the model names none)")
 
     def test_lines_may_end_as_in_windows_and_commands_with_blanks(self):
         for text in ("Hi\r\n\r\n/quit\r\nHi\r\n", "Hi\n\n/quit \t\nHi\n"):

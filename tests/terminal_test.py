@@ -93,7 +93,7 @@ class Chat(unittest.TestCase):
         length = SLOWLY if long else ["--max-tokens", "12"]
         terminal = Terminal("chat", MODEL, "--temperature", "0", "--chat-template", template, *length, *args, **environment)
         self.addCleanup(terminal.close)
-        terminal.expect("Ctrl-D leaves")
+        terminal.expect(r"on cpu [^\n]*, temperature 0 \(--temperature\)\. /help lists the commands, Ctrl-D leaves")
         terminal.prompt()
         return terminal
 

@@ -19,6 +19,7 @@ struct EngineInfo {
   int kvcache_block_size = 0;
   int max_model_len = 0;
   int vocab_size = 0;
+  std::string temperature_source;  // the model's file that sets the default one; empty: none does
   double load_seconds = 0;
 };
 

@@ -98,6 +98,9 @@ class Chat {
     defaults.max_tokens = room_;
     params_ = options.sampling.apply_to(defaults);
     check(params_);
+    temperature_source_ = engine_.info().temperature_source;
+    if (temperature_source_.empty()) temperature_source_ = "the default, as the model names none";
+    if (options.sampling.sets_temperature()) temperature_source_ = "--temperature";
     clear(options.system);
   }
 
@@ -113,8 +116,8 @@ class Chat {
     LineReader reader("> ");
     if (reader.interactive()) {
       stay_.emplace(InterruptGuard::Again::kMeansNothing);
-      fmt::print("{} on {}. /help lists the commands, Ctrl-D leaves.\n",
-                 bold(stdout, options_.model), engine_.info().device);
+      fmt::print("{} on {}, {}. /help lists the commands, Ctrl-D leaves.\n",
+                 bold(stdout, options_.model), engine_.info().device, temperature_text());
     }
     while (true) {
       try {
@@ -206,17 +209,26 @@ class Chat {
 
   void set_params(const std::string& text) {
     SamplingParams changed = params_;
+    std::string source = temperature_source_;
     std::istringstream words(text);
     for (std::string word; words >> word;) {
       const auto equals = word.find('=');
       const std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
       json parsed = value;
       if (json::accept(value)) parsed = parse_json(value, "/params");
-      update_sampling_params(changed, {{word.substr(0, equals), parsed}});
+      const std::string name = word.substr(0, equals);
+      update_sampling_params(changed, {{name, parsed}});
+      if (name == "temperature") source = "/params";
     }
     check(changed);
     params_ = changed;
-    fmt::print("{}\n", params_text(params_));
+    temperature_source_ = source;
+    fmt::print("{}\n{}\n", params_text(params_), temperature_text());
+  }
+
+  // What makes a chat sober or wild, and where to change it.
+  std::string temperature_text() const {
+    return fmt::format("temperature {} ({})", params_.temperature, temperature_source_);
   }
 
   static void check(const SamplingParams& params) {
@@ -342,6 +354,7 @@ class Chat {
   LLMEngine engine_;
   const int room_;  // tokens of a conversation with its last answer
   SamplingParams params_;
+  std::string temperature_source_;
   std::string system_;
   Messages messages_;
   bool some_failed_ = false;  // lines that were refused, or answers that the engine aborted

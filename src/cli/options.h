@@ -31,6 +31,7 @@ class SamplingOptions {
   // Several completions, and log-probabilities.
   void add_details_to(CLI::App& app);
   SamplingParams apply_to(SamplingParams params) const;
+  bool sets_temperature() const { return temperature_.has_value(); }
 
  private:
   std::optional<int> n_, top_k_, max_tokens_, min_tokens_, logprobs_, prompt_logprobs_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -182,7 +183,10 @@ void read_generation_config(const std::string& path, ModelConfig& config) {
   const JsonFields fields(document, path);
   add_token_ids(fields, "eos_token_id", config.eos_token_ids);
   SamplingParams& params = config.default_sampling_params;
-  assign_if(params.temperature, fields.number("temperature", 0, kInfinity));
+  if (const auto temperature = fields.number("temperature", 0, kInfinity)) {
+    params.temperature = *temperature;
+    config.temperature_source = std::filesystem::path(path).filename();
+  }
   assign_if(params.top_k, fields.integer("top_k", -1, INT32_MAX));
   assign_if(params.top_p, fields.number("top_p", 0, 1));
   if (params.top_p == 0) fields.fail("top_p", "a number above 0 and up to 1");

@@ -50,6 +50,7 @@ struct ModelConfig {
   std::vector<int32_t>
       eos_token_ids;  // config.json's, then generation_config.json's, without repeats
   SamplingParams default_sampling_params;  // generation_config.json's over our defaults
+  std::string temperature_source;          // the file that sets theirs; empty: our default
 
   // Positions the model was made for: max_position_embeddings, stretched by linear or YaRN scaling.
   int max_context_length() const;

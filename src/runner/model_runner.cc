@@ -175,6 +175,7 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.kvcache_block_size = config_.kvcache_block_size;
   info.max_model_len = max_model_len_;
   info.vocab_size = model_config_.vocab_size;
+  info.temperature_source = model_config_.temperature_source;
 }
 
 StepOutput ModelRunner::run(const StepInput& input) {
