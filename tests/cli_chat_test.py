@@ -198,6 +198,17 @@ class Chat(CliTest):
         self.assertEqual((again.returncode, again.stdout), (0, result.stdout), again.stderr)
         self.assertEqual(json.loads(file.read_text()), kept[:1])
 
+    def test_no_conversation_is_saved_over_files_in_use(self):
+        model, trace = self.path("model"), self.path("trace.json")
+        shutil.copytree(MODEL, model)
+        before = {file.name: file.read_bytes() for file in model.iterdir()}
+        for file, why in ((model / "tokenizer.json", f"is a file of the model {model}"), (trace, "is the file that --trace writes")):
+            result = run("chat", model, "--trace", trace, stdin=f"/save {file}\n")
+            self.assertEqual(result.returncode, 3)
+            self.assertIn(f"/save {file} {why}; name another one", result.stderr)
+        self.assertEqual({file.name: file.read_bytes() for file in model.iterdir()}, before)
+        self.assertEqual(run("chat", model, stdin=f"/save {model / 'new.json'}\n").returncode, 0)
+
     def test_conversations_that_cannot_be_kept_or_loaded_are_told(self):
         def refused(command, sentence):
             result = run("chat", MODEL, "--max-tokens", "2", stdin=f"Hi\n{command}\n/save {kept}\n")

@@ -54,6 +54,15 @@ constexpr const char* kHelp =
     "  A \\ at a line's end continues the message on the next line; one in \"\"\" has as many\n"
     "  lines as it needs and is no command. What is pasted is one message.\n";
 
+void check_outputs(const char* flag, const std::string& path, const ChatOptions& options) {
+  const std::string& trace = options.engine.trace_file;
+  check_output(flag, path, options.model,
+               {{options.chat_template, "--chat-template reads"},
+                {options.tools, "--tools reads"},
+                {standard_input_path(), "standard input reads"},
+                {path == trace ? "" : trace, "--trace writes"}});
+}
+
 std::unique_ptr<ChatTemplate> load_template(const ChatOptions& options) {
   check_is_folder(options.model);
   if (options.chat_template.empty()) return ChatTemplate::load(options.model);
@@ -190,6 +199,7 @@ class Chat {
       retry();
     } else if (name == "/save") {
       const std::string path = path_in(name, rest);
+      check_outputs("/save", path, options_);
       save_messages(messages_, path);
       remark(fmt::format("the conversation is in {}", path));
     } else if (name == "/load") {
@@ -387,10 +397,7 @@ Command add_chat(CLI::App& app) {
              "Exit status: 0 all answered, 1 error, 2 usage, 3 some lines refused or\n"
              "their answers aborted by the engine (1 with -m), 130 interrupted.");
   return [options] {
-    check_output("--trace", options->engine.trace_file, options->model,
-                 {{options->chat_template, "--chat-template reads"},
-                  {options->tools, "--tools reads"},
-                  {standard_input_path(), "standard input reads"}});
+    check_outputs("--trace", options->engine.trace_file, *options);
     return Chat(*options).run();
   };
 }

@@ -153,10 +153,10 @@ int tokenize(const TokenizeOptions& options) {
 Command add_tokenize(CLI::App& app) {
   auto options = std::make_shared<TokenizeOptions>();
   app.add_option("model", options->model, "model folder")->required();
-  auto* text = app.add_option("text", options->first,
-                              "text, or ids with --ids, or several (default: standard input)");
+  auto* first = app.add_option("text", options->first,
+                               "text, or ids with --ids, or several (default: standard input)");
   app.add_option("--input", options->input, "file that is the text; - reads standard input")
-      ->excludes(text);
+      ->excludes(first);
   // Further texts come as what is left over: CLI11 would take "[1, 2]" in a list for two of them.
   app.allow_extras();
   app.parse_complete_callback([&app, options] {
@@ -181,7 +181,8 @@ Command add_tokenize(CLI::App& app) {
   app.footer(
       "Each text gives a JSON list of ids on a line of its own, or with --ids the text and a new\n"
       "line. A file or standard input is one text of up to 64 MiB, with the new line at its end.\n"
-      "Ids that are not in the vocabulary are left out of the text, and named on stderr. A text may\n"
+      "Ids that are not in the vocabulary are left out of the text, and named on stderr. A text "
+      "may\n"
       "begin with a dash behind MODEL --. --show writes parts of characters as \\xe4.\n"
       "Exit status: 0 done, 1 error, 2 usage.\n"
       "  nanovllm tokenize models/demo \"Once upon a time\"\n"
