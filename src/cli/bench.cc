@@ -204,19 +204,24 @@ Served serve(LLMEngine& engine, const ThroughputOptions& options) {
   Progress progress("Benchmark", total, !options.quiet);
   Served served;
   int64_t made = 0, done = 0;
+  double num_tokens = 0, tokens_of_made = 0;  // of the outputs
   const auto start = Clock::now();
   while (done < total) {
     for (; made < total && made - done < window; ++made) {
       const RequestLengths lengths = lengths_of(options, made);
       engine.add_request(source.draw(lengths.input), fixed_length(0.6, lengths.output));
       served.input_tokens += lengths.input;
+      tokens_of_made += lengths.output;
     }
     for (const RequestOutput& output : engine.step()) {
       if (!output.finished) continue;
       served.add(output, seconds_since(start));
       ++done;
     }
-    progress.update(done, engine.last_step());
+    for (const ScheduledRequest& one : engine.last_schedule()) num_tokens += one.sampled ? 1 : 0;
+    const double all_tokens =
+        tokens_of_made / static_cast<double>(made) * static_cast<double>(total);
+    progress.update(done, num_tokens / all_tokens, engine.last_step());
     if (InterruptGuard::interrupted()) throw Interrupted();
   }
   served.seconds = seconds_since(start);
