@@ -60,7 +60,7 @@ void check_outputs(const char* flag, const std::string& path, const ChatOptions&
                {{options.chat_template, "--chat-template reads"},
                 {options.tools, "--tools reads"},
                 {standard_input_path(), "standard input reads"},
-                {path == trace ? "" : trace, "--trace writes"}});
+                {std::string_view(flag) == "--trace" ? "" : trace, "--trace writes"}});
 }
 
 std::unique_ptr<ChatTemplate> load_template(const ChatOptions& options) {
