@@ -162,7 +162,7 @@ LineReader::Got LineReader::read_line(const std::string& prompt, std::string& li
   while ((c = std::getc(stdin)) != EOF && c != '\n') {
     line += static_cast<char>(c);
     if (line.size() <= size_t{kMaxTextBytes}) continue;
-    throw_error(ErrorCode::kCorruptData, "standard input: a line is longer than {} MiB",
+    throw_error(ErrorCode::kIo, "standard input: a line is longer than {} MiB",
                 kMaxTextBytes >> 20);
   }
   check_standard_input();

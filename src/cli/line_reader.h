@@ -22,9 +22,9 @@ class LineReader {
   bool interactive() const { return editor_ != nullptr; }  // input and output are terminals
   // A line, or several: a "\" at a line's end continues it, """ at a line's beginning and at a
   // line's end stand around a text, and what is pasted at a terminal is one text. Nothing at the
-  // end of the input. At a terminal, Ctrl-C drops what was typed. Throws Error: kIo,
-  // kCorruptData for a line of a pipe that is longer than any message, and kInvalidArgument for a
-  // text that is too long or whose quotes don't end; after that the next call goes on.
+  // end of the input. At a terminal, Ctrl-C drops what was typed. Throws Error: kIo, for a line of
+  // a pipe that is longer than any message too, and kInvalidArgument for a text that is too long or
+  // whose quotes don't end; after that the next call goes on.
   std::optional<Text> read();
 
  private:
