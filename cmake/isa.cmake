@@ -16,8 +16,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   endforeach()
 endif()
 
-# A compiler that fuses multiplications and additions may do so in one tile size and not in another.
-set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cpu/linear_portable.cc PROPERTIES
+# A compiler that fuses multiplications and additions may do so in one tile size and not in another, and rounds otherwise
+# than who defined a format.
+set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cpu/linear_portable.cc
+                            ${CMAKE_CURRENT_SOURCE_DIR}/src/io/ggml_blocks.cc PROPERTIES
   COMPILE_OPTIONS -ffp-contract=off)
 
 # Where translation units are merged, such files and their portable counterparts stay alone: they include the same

@@ -1,0 +1,37 @@
+// The number formats of GGUF files (ggml's tensor types): plain numbers, and blocks of codes that
+// share scales. https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, ggml-common.h
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "base/matrix_decoder.h"
+
+namespace nanovllm {
+
+struct GgmlFormat {
+  uint32_t id = 0;
+  const char* name = "";       // e.g. "Q4_K"
+  int64_t block_elements = 0;  // 1 for plain numbers; a row is a whole number of blocks
+  int64_t block_bytes = 0;
+  std::optional<DType> plain;  // of F32, F16 and BF16, which need no decoding
+};
+
+// F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4; null for
+// any other id.
+const GgmlFormat* find_ggml_format(uint32_t id);
+
+// The name of any type that ggml or ik_llama.cpp knows or knew, also of those that can't be read;
+// empty otherwise.
+std::string_view ggml_type_name(uint32_t id);
+
+// Decodes `data`, [rows, cols] of a format that is not plain, in rows without gaps. `name` is the
+// tensor's, for messages.
+std::unique_ptr<MatrixDecoder> make_ggml_decoder(const GgmlFormat& format, const void* data,
+                                                 int64_t rows, int64_t cols, std::string name);
+
+}  // namespace nanovllm
