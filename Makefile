@@ -3,11 +3,12 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 MODEL ?= models/demo
 PREFIX ?= /usr/local
+SMOLLM2 ?= models/SmolLM2-135M-Instruct.Q4_1.gguf
 FUZZ_SECONDS ?= 30
 
 # Targets install packages and configure the same folders; their builds are parallel by JOBS.
 .NOTPARALLEL:
-.PHONY: all build cuda run test test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
+.PHONY: all build cuda run chat test test-real test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
 
 all: build
 
@@ -27,12 +28,20 @@ cuda: ## build build-cuda/nanovllm, which serves NVIDIA GPUs too (needs the CUDA
 run: build ## let the demo model write several stories at once
 	@scripts/demo.sh "$(MODEL)"
 
+chat: build ## talk to a real model, SmolLM2-135M-Instruct (fetches its 98 MB once)
+	@scripts/fetch_smollm2.sh "$(SMOLLM2)"
+	@build/nanovllm chat "$(SMOLLM2)" --temperature 0.2 --top-p 0.9 # as its authors draw
+
 test: ## build and run every test
 	@scripts/install_packages.sh test
 	@scripts/install_tokenizers.sh build/python
 	@cmake --preset release -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=ON $(CMAKE_FLAGS) >/dev/null
 	@cmake --build build -j $(JOBS)
 	@ctest --test-dir build --output-on-failure -j $(JOBS)
+
+test-real: build ## a published model against what transformers gives on it (fetches its 98 MB once)
+	@scripts/fetch_smollm2.sh "$(SMOLLM2)"
+	@python3 tests/real_model_test.py build/nanovllm "$(SMOLLM2)" ../shared/real-models
 
 test-gpu: ## build the CUDA backend and run every test that computes on a GPU
 	@CMAKE_FLAGS="$(CMAKE_FLAGS)" JOBS=$(JOBS) scripts/test_gpu.sh

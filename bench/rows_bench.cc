@@ -58,7 +58,7 @@ void embedding(benchmark::State& state, DType act) {
   const Rows out(DType::kFloat32, num_rows, kHidden);
   int64_t next = 0;
   measure(state, table.first_rows(num_rows).bytes() + out.tensor.bytes(), [&] {
-    cpu().embedding(out.tensor, ids.data() + next, table, 0);
+    cpu().embedding(out.tensor, ids.data() + next, EmbeddingTable(table), 0);
     next = (next + num_rows) % table_rows;
   });
 }

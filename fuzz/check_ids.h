@@ -23,4 +23,16 @@ inline void check_ids(const Tokenizer& tokenizer, const std::vector<int32_t>& id
   require(joined + detokenizer.finish() == whole, "a stream gives what decode gives");
 }
 
+inline void check_tokenizer(const Tokenizer& tokenizer) {
+  for (const std::string_view text : {"", " ", "hello  wor<|end|>é", "a\n\n'LL 12345 中文😀\u0301",
+                                      "▁▁h\xE2\x96<s>\xFF\t[L] \u3000"}) {
+    const std::vector<int32_t> ids = tokenizer.encode(text);
+    for (const int32_t id : ids) {
+      require(id >= 0 && id < tokenizer.vocab_size(), "ids are in range");
+    }
+    require(tokenizer.encode(text) == ids, "a text has one encoding");
+    for (const bool skip_special : {false, true}) check_ids(tokenizer, ids, skip_special);
+  }
+}
+
 }  // namespace nanovllm::fuzzing

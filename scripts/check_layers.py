@@ -25,7 +25,7 @@ PUBLIC = {
     "error.h": "base",
     "sampling_params.h": "io",
     "config.h": "runner",
-    "engine_info.h": "runner",
+    "engine_info.h": "io",
     "outputs.h": "engine",
     "llm_engine.h": "engine",
     "llm.h": "api",

@@ -3,22 +3,26 @@
 
 Usage: make_goldens.py [--out FOLDER] [NAME...]
 
-Needs torch, transformers and safetensors. Each checkpoint's weights come from the seed recorded in its golden.json and are
+Needs torch, transformers, safetensors and compressed-tensors. Each checkpoint's weights come from the seed recorded in its golden.json and are
 exact in bfloat16, whatever dtype they are stored in. golden.json holds, for prompts of several lengths:
   logprobs           of each prompt token but the first, transformers in float32
   top                of each position, the most likely next tokens and their log-probabilities, float32
   bfloat16_logprobs  as logprobs, from transformers in bfloat16 on the same weights
   greedy, margins    the float32 greedy continuation, and how far each token was ahead of the second (logits)
+Of a quantised checkpoint, transformers computes with the weights decoded to float32.
 """
 import argparse
 import json
 import math
 import pathlib
 import shutil
+import tempfile
 
 import safetensors.torch
 import torch
 import transformers
+
+import make_quantized_goldens as quantized
 
 PROMPT_LENGTHS = [1, 5, 17, 48, 64, 100, 150]
 NUM_GREEDY = 24
@@ -49,6 +53,8 @@ CHECKPOINTS = {
     "llama_linear": (19, "Llama", dict(num_key_value_heads=1, hidden_act="gelu_pytorch_tanh"),
                      dict(rope_theta=1e4, rope_type="linear", factor=2.0), dict(layout=4)),
     "mistral_window": (20, "Mistral", dict(sliding_window=16), dict(rope_theta=1e4), dict(shards=3)),
+    "qwen3_fp8": (22, "Qwen3", dict(vocab_size=128, head_dim=32, num_hidden_layers=1, tie_word_embeddings=True),
+                  dict(rope_theta=1e6), dict(quantise="fp8")),
 }
 
 
@@ -73,7 +79,29 @@ def random_weights(model, seed):
     return weights
 
 
-def write_checkpoint(folder, config, weights, layout=5, dtype="bfloat16", shards=1):
+def quantise(weights, how):
+    """(quantization_config, tensors as they are stored, weights as they are decoded)"""
+    int4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+    head = {"num_bits": 8, "type": "int", "strategy": "channel"}
+    stored, decoded = {}, {}
+    for name, value in weights.items():
+        if value.dim() == 1 or name == "model.embed_tokens.weight":
+            stored[name], decoded[name] = value.bfloat16(), value
+            continue
+        if how == "fp8":
+            parts, decoded[name] = quantized.fp8(value, (128, 128))
+        else:
+            args = head if name == "lm_head.weight" else int4
+            parts, decoded[name] = quantized.compress(value, args, "pack-quantized")
+        stored.update({name.removesuffix("weight") + part: tensor for part, tensor in parts.items()})
+    groups = {"layers": {"targets": ["Linear"], "weights": int4}, "head": {"targets": ["re:.*lm_head"], "weights": head}}
+    config = quantized.compressed_config(groups, "pack-quantized") if how == "int4" else {
+        "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+        "modules_to_not_convert": ["lm_head"]}
+    return config, stored, decoded
+
+
+def write_checkpoint(folder, config, weights, layout=5, dtype="bfloat16", shards=1, quantization=None):
     fields = config.to_diff_dict()
     fields["architectures"] = [type(config).__name__.replace("Config", "ForCausalLM")]
     fields["dtype"] = dtype
@@ -83,8 +111,11 @@ def write_checkpoint(folder, config, weights, layout=5, dtype="bfloat16", shards
         fields["rope_scaling"] = None if rope["rope_type"] == "default" else rope
         fields["torch_dtype"] = fields.pop("dtype")
         fields.pop("layer_types", None)
+    if quantization:
+        fields["quantization_config"] = quantization
     (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
-    stored = {name: value.to(getattr(torch, dtype)).contiguous() for name, value in weights.items()}
+    stored = weights if quantization else {name: value.to(getattr(torch, dtype)) for name, value in weights.items()}
+    stored = {name: value.contiguous() for name, value in stored.items()}
     if shards == 1:
         safetensors.torch.save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
         return
@@ -123,6 +154,30 @@ def short(values, digits=6):
     return [round(v, digits) for v in values]
 
 
+def make_case(exact, rounded, ids, errors):
+    """One of golden.json's cases, and the errors of bfloat16 appended to `errors`."""
+    logprobs = prompt_logprobs(exact, ids)
+    rough = prompt_logprobs(rounded, ids)
+    chosen = [logprobs[i, ids[i + 1]].item() for i in range(len(ids) - 1)]
+    rough_chosen = [rough[i, ids[i + 1]].item() for i in range(len(ids) - 1)]
+    top = logprobs.topk(TOP)
+    tokens, margins = greedy(exact, ids)
+    errors += [abs(a - b) for a, b in zip(chosen, rough_chosen)]
+    return {
+        "ids": ids, "logprobs": short(chosen), "bfloat16_logprobs": short(rough_chosen),
+        "top": [[[t, round(v, 6)] for t, v in zip(ts, vs)]
+                for ts, vs in zip(top.indices.tolist(), top.values.tolist())],
+        "greedy": tokens, "margins": short(margins, 4),
+    }
+
+
+def write_golden(path, golden, cases):
+    """One line a case."""
+    lines = json.dumps({**golden, "cases": []})[:-2]
+    lines += "\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n]}\n"
+    path.write_text(lines)
+
+
 def make(name, out):
     seed, family, changes, rope, storage = CHECKPOINTS[name]
     config = getattr(transformers, family + "Config")(**{**COMMON, **changes}, rope_parameters=dict(rope))
@@ -130,32 +185,24 @@ def make(name, out):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     blank = transformers.AutoModelForCausalLM.from_config(config)
-    write_checkpoint(folder, config, random_weights(blank, seed), **storage)
-
-    exact, rounded = load(folder, torch.float32), load(folder, torch.bfloat16)
+    weights, how = random_weights(blank, seed), storage.get("quantise")
+    with tempfile.TemporaryDirectory() as plain:
+        if how:
+            quantization, stored, weights = quantise(weights, how)
+            write_checkpoint(folder, config, stored, quantization=quantization)
+            write_checkpoint(pathlib.Path(plain), config, weights, dtype="float32")
+        else:
+            write_checkpoint(folder, config, weights, **storage)
+        source = plain if how else folder
+        exact, rounded = load(source, torch.float32), load(source, torch.bfloat16)
     generator = torch.Generator().manual_seed(1000 + seed)
     cases, errors = [], []
     for length in PROMPT_LENGTHS:
         ids = torch.randint(config.vocab_size, (length,), generator=generator).tolist()
-        logprobs = prompt_logprobs(exact, ids)
-        rough = prompt_logprobs(rounded, ids)
-        chosen = [logprobs[i, ids[i + 1]].item() for i in range(length - 1)]
-        rough_chosen = [rough[i, ids[i + 1]].item() for i in range(length - 1)]
-        top = logprobs.topk(TOP)
-        tokens, margins = greedy(exact, ids)
-        cases.append({
-            "ids": ids, "logprobs": short(chosen), "bfloat16_logprobs": short(rough_chosen),
-            "top": [[[t, round(v, 6)] for t, v in zip(ts, vs)]
-                    for ts, vs in zip(top.indices.tolist(), top.values.tolist())],
-            "greedy": tokens, "margins": short(margins, 4),
-        })
-        errors += [abs(a - b) for a, b in zip(chosen, rough_chosen)]
+        cases.append(make_case(exact, rounded, ids, errors))
         spread = exact(torch.tensor([ids])).logits.std().item()
-    golden = {"checkpoint": name, "seed": seed, "torch": torch.__version__,
-              "transformers": transformers.__version__, "cases": cases}
-    lines = json.dumps({**golden, "cases": []})[:-2]
-    lines += "\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n]}\n"
-    (folder / "golden.json").write_text(lines)
+    golden = {"checkpoint": name, "seed": seed, "torch": torch.__version__, "transformers": transformers.__version__}
+    write_golden(folder / "golden.json", golden, cases)
 
     margins = [m for case in cases for m in case["margins"]]
     size = sum(f.stat().st_size for f in folder.iterdir())

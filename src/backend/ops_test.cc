@@ -20,7 +20,8 @@ TEST_P(Ops, EmbeddingCopiesRowsOfTheShardAndZerosElsewhere) {
     const auto device_ids = upload(*backend, ids);
     const auto rows = static_cast<int64_t>(ids.size());
     const DeviceTensor out = device_tensor(*backend, DType::kFloat32, {rows, width});
-    backend->embedding(out.view, static_cast<int32_t*>(device_ids->data()), device.view, 5);
+    backend->embedding(out.view, static_cast<int32_t*>(device_ids->data()),
+                       EmbeddingTable(device.view), 5);
     expect_close(download(*backend, out.view), reference::embedding(ids, table.view, 5), 0, 0);
   }
 }

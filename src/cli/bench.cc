@@ -377,7 +377,7 @@ Command until_interrupted(Command command) {
 
 template <typename Options>
 void add_common(CLI::App& app, Options& options) {
-  app.add_option("model", options.model, "model folder")->required();
+  app.add_option("model", options.model, "model folder or GGUF file")->required();
   add_seed(app, "--seed", options.seed, "of the random prompts");
   app.add_flag("--json", options.json, "one JSON object instead of the table");
   app.add_flag("-q,--quiet", options.quiet, "no progress display");

@@ -19,6 +19,7 @@
 #include "cli/params_text.h"
 #include "cli/terminal.h"
 #include "io/file.h"
+#include "io/gguf.h"
 #include "io/json.h"
 #include "nanovllm/llm_engine.h"
 #include "text/chat_template.h"
@@ -64,7 +65,7 @@ void check_outputs(const char* flag, const std::string& path, const ChatOptions&
 }
 
 std::unique_ptr<ChatTemplate> load_template(const ChatOptions& options) {
-  check_is_folder(options.model);
+  if (!find_gguf(options.model)) check_is_folder(options.model);
   if (options.chat_template.empty()) return ChatTemplate::load(options.model);
   return ChatTemplate::from_source(read_text_file(options.chat_template), options.model);
 }
@@ -375,7 +376,7 @@ class Chat {
 
 Command add_chat(CLI::App& app) {
   auto options = std::make_shared<ChatOptions>();
-  app.add_option("model", options->model, "model folder")->required();
+  app.add_option("model", options->model, "model folder or GGUF file")->required();
   app.add_option("--system", options->system, "system message");
   // A function, as CLI11 takes an empty text for no value of an optional.
   app.add_option_function<std::string>(

@@ -280,7 +280,7 @@ void check_files(const GenerateOptions& options) {
 
 Command add_generate(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
-  app.add_option("model", options->model, "model folder")->required();
+  app.add_option("model", options->model, "model folder or GGUF file")->required();
   auto* prompt = app.add_option("-p,--prompt", options->prompts,
                                 "text to continue, or several; MODEL goes before it")
                      ->expected(1, kMaxNumPrompts)

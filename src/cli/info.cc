@@ -24,6 +24,32 @@ std::string mebibytes(int64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
 }
 
+double bits_a_weight(const EngineInfo& facts) {
+  double bytes = 0;
+  for (const WeightFormat& format : facts.weight_formats) {
+    bytes += static_cast<double>(format.bytes);
+  }
+  return bytes * 8 / static_cast<double>(std::max<int64_t>(1, facts.num_parameters));
+}
+
+void print_row(const char* name, const std::string& value) {
+  fmt::print("{:<22} {}\n", name, value);
+}
+
+// What a checkpoint holds, and what becomes of it.
+void print_formats(const EngineInfo& facts) {
+  int64_t bytes = 0;
+  for (const WeightFormat& format : facts.weight_formats) {
+    bytes += format.bytes;
+    print_row(format.bytes == bytes ? "weights in the file" : "",
+              fmt::format("{}: {}, {}", format.name, counted(format.num_tensors, "tensor"),
+                          mebibytes(format.bytes)));
+  }
+  print_row("bits a weight",
+            fmt::format("{:.2f}, computed with as {}", bits_a_weight(facts), facts.dtype));
+  print_row("weights in memory", mebibytes(facts.weight_bytes));
+}
+
 int info(const InfoOptions& options) {
   const LLMEngine engine(options.model, options.engine);
   const EngineInfo& facts = engine.info();
@@ -33,11 +59,17 @@ int info(const InfoOptions& options) {
       (facts.max_model_len - 1 + facts.kvcache_block_size - 1) / facts.kvcache_block_size;
   const int full_length_requests = facts.num_kvcache_blocks / std::max(1, blocks_each);
   if (options.json) {
+    nlohmann::ordered_json formats = nlohmann::ordered_json::object();
+    for (const WeightFormat& format : facts.weight_formats) {
+      formats[format.name] = {{"tensors", format.num_tensors}, {"bytes", format.bytes}};
+    }
     const nlohmann::ordered_json line = {{"model", options.model},
                                          {"architecture", facts.architecture},
                                          {"device", facts.device},
                                          {"dtype", facts.dtype},
                                          {"num_parameters", facts.num_parameters},
+                                         {"weight_formats", formats},
+                                         {"bits_per_weight", bits_a_weight(facts)},
                                          {"weight_bytes", facts.weight_bytes},
                                          {"vocab_size", facts.vocab_size},
                                          {"max_model_len", facts.max_model_len},
@@ -50,24 +82,22 @@ int info(const InfoOptions& options) {
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
-  const auto row = [](const char* name, const std::string& value) {
-    fmt::print("{:<22} {}\n", name, value);
-  };
-  row("model", bold(stdout, options.model));
-  row("architecture", facts.architecture);
-  row("device", facts.device);
-  row("dtype", facts.dtype);
-  row("parameters", fmt::format("{:.2f} M", static_cast<double>(facts.num_parameters) / 1e6));
-  row("weights in memory", mebibytes(facts.weight_bytes));
-  row("vocabulary", counted(facts.vocab_size, "token"));
-  row("max_model_len", counted(facts.max_model_len, "token"));
-  row("KV cache per token", counted(facts.kv_bytes_per_token, "byte"));
-  row("KV cache",
+  print_row("model", bold(stdout, options.model));
+  print_row("architecture", facts.architecture);
+  print_row("device", facts.device);
+  print_row("dtype", facts.dtype);
+  print_row("parameters", fmt::format("{:.2f} M", static_cast<double>(facts.num_parameters) / 1e6));
+  print_formats(facts);
+  print_row("vocabulary", counted(facts.vocab_size, "token"));
+  print_row("max_model_len", counted(facts.max_model_len, "token"));
+  print_row("KV cache per token", counted(facts.kv_bytes_per_token, "byte"));
+  print_row(
+      "KV cache",
       fmt::format("{} of {} tokens = {} tokens, {}", counted(facts.num_kvcache_blocks, "block"),
                   facts.kvcache_block_size, tokens, mebibytes(facts.kv_cache_bytes)));
-  row("full-length requests",
-      fmt::format("{} fit{} at once", full_length_requests, full_length_requests == 1 ? "s" : ""));
-  row("loaded in", fmt::format("{:.3f} s", facts.load_seconds));
+  print_row("full-length requests", fmt::format("{} fit{} at once", full_length_requests,
+                                                full_length_requests == 1 ? "s" : ""));
+  print_row("loaded in", fmt::format("{:.3f} s", facts.load_seconds));
   return kExitOk;
 }
 
@@ -75,7 +105,7 @@ int info(const InfoOptions& options) {
 
 Command add_info(CLI::App& app) {
   auto options = std::make_shared<InfoOptions>();
-  app.add_option("model", options->model, "model folder")->required();
+  app.add_option("model", options->model, "model folder or GGUF file")->required();
   app.add_flag("--json", options->json, "one JSON object");
   add_engine_options(app, options->engine);
   return [options] { return info(*options); };

@@ -105,12 +105,12 @@ int main(int argc, char** argv) {
   let_writes_fail();
   explain_file_faults();
   CLI::App app{
-      "nanovllm: serves large language models in Hugging Face format, many requests at once.\n\n"
+      "nanovllm: serves large language models, many requests at once.\n\n"
       "  nanovllm generate models/demo -p \"Once upon a time\"      continue a text\n"
       "  nanovllm generate MODEL --input requests.jsonl           serve a file of requests\n"
       "  nanovllm chat MODEL                                      talk to it\n"
       "  nanovllm bench throughput MODEL                          measure it\n\n"
-      "MODEL is a folder with config.json, *.safetensors and tokenizer.json.",
+      "MODEL is a folder with config.json, *.safetensors and tokenizer.json, or a GGUF file.",
       "nanovllm"};
   app.set_version_flag("--version", fmt::format("nanovllm {}", nanovllm::kVersion));
   app.require_subcommand(1);

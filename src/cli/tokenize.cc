@@ -15,6 +15,7 @@
 #include "cli/input_lines.h"
 #include "cli/terminal.h"
 #include "io/file.h"
+#include "io/gguf.h"
 #include "text/byte_alphabet.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
@@ -125,7 +126,7 @@ void tell_unknown(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
 }
 
 int tokenize(const TokenizeOptions& options) {
-  check_is_folder(options.model);
+  if (!find_gguf(options.model)) check_is_folder(options.model);
   const auto tokenizer = Tokenizer::load(options.model);
   std::vector<std::string> texts = options.texts;
   texts.insert(texts.begin(), options.first ? *options.first : read_input(options.input));
@@ -152,7 +153,7 @@ int tokenize(const TokenizeOptions& options) {
 
 Command add_tokenize(CLI::App& app) {
   auto options = std::make_shared<TokenizeOptions>();
-  app.add_option("model", options->model, "model folder")->required();
+  app.add_option("model", options->model, "model folder or GGUF file")->required();
   auto* first = app.add_option("text", options->first,
                                "text, or ids with --ids, or several (default: standard input)");
   app.add_option("--input", options->input, "file that is the text; - reads standard input")

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <future>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/signals.h"
 #include "io/file.h"
+#include "io/gguf.h"
 #include "io/model_config.h"
 #include "io/output_file.h"
 #include "runner/parallel_runner.h"
@@ -20,8 +20,9 @@ namespace {
 // The tokenizer's goes with config.json's and generation_config.json's: a finetune may have changed
 // the one and left the others as they were.
 void add_eos(const Tokenizer& tokenizer, std::vector<int32_t>& ids) {
-  const std::optional<int32_t> id = tokenizer.eos_token_id();
-  if (id && std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);
+  for (const int32_t id : tokenizer.eos_token_ids()) {
+    if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+  }
 }
 
 // Requests begin with these: what is wrong with them is the file's fault and no request's.
@@ -41,7 +42,10 @@ std::future<std::unique_ptr<const Tokenizer>> begin_to_load_tokenizer(
   const SignalsBlocked in_thread;
   return std::async(std::launch::async | std::launch::deferred,
                     [model_dir]() -> std::unique_ptr<const Tokenizer> {
-                      if (!file_exists(model_dir + "/tokenizer.json")) return nullptr;
+                      const auto gguf = find_gguf(model_dir);
+                      const bool has_one = gguf ? Gguf(*gguf).has("tokenizer.ggml.model")
+                                                : file_exists(model_dir + "/tokenizer.json");
+                      if (!has_one) return nullptr;
                       return Tokenizer::load(model_dir);
                     });
 }

@@ -159,8 +159,9 @@ bool Request::stops_at(Completion& completion, int32_t token_id) const {
   const bool is_eos = !params_.ignore_eos && contains(context_.eos_token_ids, token_id);
   if (!is_eos && !contains(params_.stop_token_ids, token_id)) return false;
   // As in vLLM, further EOS ids count as stop tokens: they tell which of them it was.
-  const bool is_tokenizers = context_.tokenizer && context_.tokenizer->eos_token_id() == token_id;
-  if (!is_eos || !is_tokenizers) completion.stop_reason = token_id;
+  const bool is_first = context_.tokenizer && !context_.tokenizer->eos_token_ids().empty() &&
+                        context_.tokenizer->eos_token_ids().front() == token_id;
+  if (!is_eos || !is_first) completion.stop_reason = token_id;
   return true;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "io/file.h"
+#include "io/gguf_model.h"
 #include "io/json.h"
 
 namespace nanovllm {
@@ -209,6 +210,7 @@ int ModelConfig::max_context_length() const {
 }
 
 ModelConfig ModelConfig::load(const std::string& model_dir) {
+  if (const auto gguf = find_gguf(model_dir)) return gguf_config(Gguf(*gguf));
   check_is_folder(model_dir);
   const std::string path = model_dir + "/config.json";
   const Json document = parse_json(read_text_file(path, kMaxConfigBytes), path);
@@ -216,6 +218,7 @@ ModelConfig ModelConfig::load(const std::string& model_dir) {
 
   ModelConfig config;
   config.model_dir = model_dir;
+  config.config_path = path;
   if (const Json* names = fields.find("architectures")) {
     if (!names->is_array() || names->empty() || !names->front().is_string()) {
       fields.fail("architectures", "a list of one name");
@@ -223,10 +226,7 @@ ModelConfig ModelConfig::load(const std::string& model_dir) {
     config.architecture = names->front().get<std::string>();
   }
   assign_if(config.model_type, fields.string("model_type"));
-  if (fields.find("quantization_config") != nullptr) {
-    throw_error(ErrorCode::kUnsupported,
-                "{}: has a quantization_config; only unquantised checkpoints can be loaded", path);
-  }
+  config.quantization = load_quantization_config(fields, model_dir);
   read_sizes(fields, config);
   read_sliding_window(fields, config);
   read_rope(fields, config);

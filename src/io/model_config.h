@@ -1,11 +1,14 @@
-// config.json and generation_config.json of a Hugging Face model folder, checked and in one layout.
+// What a model is: config.json and generation_config.json of a Hugging Face folder, or the metadata
+// of a GGUF file, checked and in one layout.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
+#include "io/quantization_config.h"
 #include "nanovllm/sampling_params.h"
 
 namespace nanovllm {
@@ -22,10 +25,14 @@ struct RopeScaling {
   double beta_fast = 32;                     // yarn
   double beta_slow = 1;                      // yarn
   bool truncate = true;                      // yarn: whole dimensions bound the ramp
+  // [head_dim / 2], what frequencies are divided by besides, or none; the second one is for
+  // contexts beyond original_max_position_embeddings.
+  std::vector<double> divisors, long_divisors;
 };
 
 struct ModelConfig {
-  std::string model_dir;
+  std::string model_dir;     // or the GGUF file
+  std::string config_path;   // of config.json, or the GGUF file
   std::string architecture;  // e.g. "Qwen3ForCausalLM"
   std::string model_type;    // e.g. "qwen3"
   int vocab_size = 0;
@@ -46,21 +53,22 @@ struct ModelConfig {
   int sliding_window = 0;  // tokens; 0 = none
   // Which layers the window is for; empty = all. From layer_types or max_window_layers.
   std::vector<bool> sliding_layers;
-  DType dtype = DType::kBFloat16;  // what the checkpoint says it holds
+  DType dtype = DType::kBFloat16;                  // what the checkpoint says it holds
+  std::optional<QuantizationConfig> quantization;  // of a Hugging Face folder
   std::vector<int32_t>
       eos_token_ids;  // config.json's, then generation_config.json's, without repeats
   SamplingParams default_sampling_params;  // generation_config.json's over our defaults
-  std::string temperature_source;          // the file that sets theirs; empty: our default
+  std::string temperature_source;  // the file or the key of it that sets theirs; empty: our default
 
   // Positions the model was made for: max_position_embeddings, stretched by linear or YaRN scaling.
   int max_context_length() const;
 
   // Reads both layouts: top-level rope_theta/rope_scaling/torch_dtype, and rope_parameters/dtype of
-  // transformers 5; rope_scaling goes before rope_parameters. A size that config.json does not give
-  // is left 0: make_model refuses it, after the architecture. Throws Error: kNotFound (folder or
-  // config.json), kCorruptData (bad JSON, field of the wrong type or out of range), kUnsupported
-  // (quantised checkpoints, an unknown dtype).
-  static ModelConfig load(const std::string& model_dir);
+  // transformers 5; rope_scaling goes before rope_parameters. Or the metadata of a GGUF file. A
+  // size that config.json does not give is left 0: make_model refuses it, after the architecture.
+  // Throws Error: kNotFound (folder or config.json), kCorruptData (bad JSON, field of the wrong
+  // type or out of range), kUnsupported (an unknown dtype, a quantisation that can't be decoded).
+  static ModelConfig load(const std::string& model);
 };
 
 }  // namespace nanovllm

@@ -234,7 +234,7 @@ TEST(ModelConfig, BadFieldsAreNamedInOneSentence) {
        "config.json: rope_theta is 1, but yarn needs more than 1"},
       {R"({"eos_token_id": "x"})", "", "\"eos_token_id\" is \"x\", expected a token id"},
       {R"({"eos_token_id": [1, 4294967296]})", "", "expected a token id or a list"},
-      {R"({"quantization_config": {"bits": 4}})", "", "only unquantised checkpoints"},
+      {R"({"quantization_config": {"bits": 4}})", "", "quant_method (none) can't be loaded"},
       {"{}", "{", "generation_config.json: not valid JSON"},
       {"{}", R"({"temperature": -1})", "generation_config.json: \"temperature\" is -1"},
       {"{}", R"({"top_p": 0.0})", "\"top_p\" is 0.0, expected a number above 0"},

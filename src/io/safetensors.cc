@@ -23,6 +23,35 @@ constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr size_t kMaxRank = 8;
 
+struct ElementType {
+  const char* name;
+  uint64_t bytes;
+  std::optional<DType> dtype;
+};
+constexpr ElementType kElementTypes[] = {
+    {"BF16", 2, DType::kBFloat16},
+    {"F16", 2, DType::kFloat16},
+    {"F32", 4, DType::kFloat32},
+    {"F8_E4M3", 1, {}},
+    {"F8_E5M2", 1, {}},
+    {"F8_E8M0", 1, {}},
+    {"I8", 1, {}},
+    {"U8", 1, {}},
+    {"BOOL", 1, {}},
+    {"I16", 2, {}},
+    {"U16", 2, {}},
+    {"I32", 4, {}},
+    {"U32", 4, {}},
+    {"I64", 8, {}},
+    {"U64", 8, {}},
+    {"F64", 8, {}},
+};
+
+const ElementType* find_element_type(std::string_view name) {
+  const auto* it = std::ranges::find(kElementTypes, name, &ElementType::name);
+  return it == std::end(kElementTypes) ? nullptr : it;
+}
+
 // Receives the header token by token, so that a hostile one never becomes a document in memory.
 //   {"__metadata__": {"any": "text"}, "name": {"dtype": "BF16", "shape": [2, 3],
 //    "data_offsets": [0, 12]}, ...}
@@ -90,17 +119,10 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     if (place_ == Place::kMetadata) return true;
     if (place_ != Place::kTensor || field_ != &dtype_) fail_here("an unexpected string");
     field_->filled = true;
-    if (value == "BF16") {
-      entry_.dtype = DType::kBFloat16;
-    } else if (value == "F16") {
-      entry_.dtype = DType::kFloat16;
-    } else if (value == "F32") {
-      entry_.dtype = DType::kFloat32;
-    } else {
-      throw_error(ErrorCode::kUnsupported,
-                  "{}: tensor {} has dtype {}; only BF16, F16 and F32 can be loaded", path_,
-                  printable(entry_.name), printable(value));
-    }
+    const ElementType* type = find_element_type(value);
+    if (type == nullptr) refuse_dtype(path_, entry_.name, value);
+    entry_.type = type->name;
+    entry_.dtype = type->dtype;
     return true;
   }
 
@@ -173,7 +195,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
 // Bytes the dtype and shape need; false when they do not fit 64 bits.
 bool needed_bytes(const SafetensorsEntry& entry, uint64_t* bytes) {
-  *bytes = size_of(entry.dtype);
+  *bytes = find_element_type(entry.type)->bytes;
   for (int64_t n : entry.shape) {
     if (n == 0) {
       *bytes = 0;
@@ -197,7 +219,7 @@ void check_offsets(const std::vector<SafetensorsEntry>& entries, uint64_t data_b
       throw_error(ErrorCode::kCorruptData,
                   "{}: tensor {} lies at bytes {} to {}, which is not what its dtype {} and shape "
                   "[{}] need",
-                  path, printable(entry.name), entry.begin, entry.end, to_string(entry.dtype),
+                  path, printable(entry.name), entry.begin, entry.end, entry.type,
                   fmt::join(entry.shape, ", "));
     }
     if (entry.end > data_bytes) {
@@ -223,6 +245,12 @@ void check_offsets(const std::vector<SafetensorsEntry>& entries, uint64_t data_b
 }
 
 }  // namespace
+
+void refuse_dtype(const std::string& path, std::string_view tensor, std::string_view type) {
+  throw_error(ErrorCode::kUnsupported,
+              "{}: tensor {} has dtype {}; only BF16, F16 and F32 can be loaded", path,
+              printable(tensor), printable(type));
+}
 
 std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const std::byte> file,
                                                        const std::string& path) {

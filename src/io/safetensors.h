@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -14,7 +16,8 @@ namespace nanovllm {
 
 struct SafetensorsEntry {
   std::string name;
-  DType dtype = DType::kBFloat16;
+  std::string type;            // as the file has it: "BF16", "F8_E4M3", "I32", ...
+  std::optional<DType> dtype;  // of BF16, F16 and F32, which can be computed with as they are
   std::vector<int64_t> shape;
   uint64_t begin = 0;  // offset of the first byte in the file
   uint64_t end = 0;
@@ -22,8 +25,12 @@ struct SafetensorsEntry {
 
 // Entries in file order. Checks everything the format promises: tensors fill the file without gap
 // or overlap, and each has as many bytes as its dtype and shape need. `path` is for messages.
-// Throws Error: kCorruptData, kUnsupported (a dtype other than BF16, F16, F32).
+// Throws Error: kCorruptData, kUnsupported (a dtype of unknown size).
 std::vector<SafetensorsEntry> parse_safetensors_header(std::span<const std::byte> file,
                                                        const std::string& path);
+
+// What is said of a tensor that is not BF16, F16 or F32 and no part of a quantised matrix.
+[[noreturn]] void refuse_dtype(const std::string& path, std::string_view tensor,
+                               std::string_view type);
 
 }  // namespace nanovllm

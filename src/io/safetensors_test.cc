@@ -52,6 +52,29 @@ TEST(Safetensors, AcceptsScalarsEmptyTensorsAndEmptyFiles) {
   EXPECT_TRUE(entries[0].shape.empty());
 }
 
+TEST(Safetensors, EveryTypeHasTheBytesOfItsElements) {
+  const std::pair<const char*, size_t> types[] = {
+      {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"I8", 1},   {"U8", 1},  {"BOOL", 1},
+      {"I16", 2},     {"U16", 2},     {"F16", 2},     {"BF16", 2}, {"I32", 4}, {"U32", 4},
+      {"F32", 4},     {"I64", 8},     {"U64", 8},     {"F64", 8}};
+  for (const auto& [name, size] : types) {
+    for (const size_t bytes : {3 * size - 1, 3 * size, 3 * size + 1}) {
+      const std::string header = std::string(R"({"w":{"dtype":")") + name +
+                                 R"(","shape":[3],"data_offsets":[0,)" + std::to_string(bytes) +
+                                 "]}}";
+      if (bytes != 3 * size) {
+        EXPECT_EQ(error_for(header, bytes).code(), ErrorCode::kCorruptData) << header;
+        continue;
+      }
+      const auto entries = parse(safetensors_bytes(header, std::string(bytes, 'x')));
+      ASSERT_EQ(entries.size(), 1u);
+      EXPECT_EQ(entries[0].type, name);
+      const std::string_view type = name;
+      EXPECT_EQ(entries[0].dtype.has_value(), type == "F16" || type == "BF16" || type == "F32");
+    }
+  }
+}
+
 struct BadHeader {
   const char* name;
   const char* header;
@@ -105,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
                   R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,99999999999999999999]}})", 4,
                   kBad, "no 64-bit integer"},
         BadHeader{"ReversedOffsets", R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4,
-                  kBad, "not what its dtype float32 and shape [1] need"},
+                  kBad, "not what its dtype F32 and shape [1] need"},
         BadHeader{"ShapeProductOverflows",
                   R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})",
                   0, kBad, "shape [4294967296, 4294967296] need"},
@@ -127,10 +150,11 @@ INSTANTIATE_TEST_SUITE_P(
                   R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
                   R"("b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})",
                   12, kBad, "leaving a gap"},
-        BadHeader{"UnsupportedDtype", R"({"w":{"dtype":"F8_E4M3","shape":[1]}})", 0,
-                  ErrorCode::kUnsupported, "tensor w has dtype F8_E4M3"},
-        BadHeader{"ControlCharacters", "{\"a\\n\\u001b[31m\":{\"dtype\":\"I64\"}}", 0,
-                  ErrorCode::kUnsupported, "tensor a??[31m has dtype I64"}),
+        BadHeader{"UnsupportedDtype", R"({"w":{"dtype":"F4","shape":[1]}})", 0,
+                  ErrorCode::kUnsupported,
+                  "tensor w has dtype F4; only BF16, F16 and F32 can be loaded"},
+        BadHeader{"ControlCharacters", "{\"a\\n\\u001b[31m\":{\"dtype\":\"C64\"}}", 0,
+                  ErrorCode::kUnsupported, "tensor a??[31m has dtype C64"}),
     [](const auto& test) { return test.param.name; });
 
 TEST(Safetensors, HeaderLengthBeyondTheFileIsRefused) {

@@ -2,17 +2,25 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "io/file.h"
+#include "io/ggml_formats.h"
+#include "io/gguf.h"
+#include "io/gguf_model.h"
 #include "io/json.h"
+#include "io/quantized_weights.h"
 #include "io/safetensors.h"
 
 namespace nanovllm {
@@ -47,7 +55,13 @@ std::map<std::string, std::string> read_index(const std::string& path) {
 
 class WeightStore::Impl {
  public:
-  explicit Impl(std::string model_dir) : model_dir_(std::move(model_dir)) {
+  Impl(std::string model, const std::optional<QuantizationConfig>& quantization)
+      : model_dir_(std::move(model)) {
+    if (const auto path = find_gguf(model_dir_)) {
+      gguf_.emplace(*path);
+      add_gguf();
+      return;
+    }
     check_is_folder(model_dir_);
     const std::string single = model_dir_ + "/model.safetensors";
     const std::string index = single + ".index.json";
@@ -63,39 +77,47 @@ class WeightStore::Impl {
           "{}: neither model.safetensors nor model.safetensors.index.json is there{}", model_dir_,
           has_pickles ? "; convert pytorch_model.bin with transformers' save_pretrained" : "");
     }
+    if (quantization) add_quantized(*quantization);
+    for (const auto& [name, item] : items_) {
+      if (!item.is_known && !item.used) refuse_dtype(file_of(item).path(), name, item.format);
+    }
   }
 
-  bool contains(std::string_view name) const { return items_.find(name) != items_.end(); }
+  bool contains(std::string_view name) const { return items_.contains(name_in_file(name)); }
 
   StoredTensor get(std::string_view name, const std::vector<int64_t>& expected_shape) {
-    const auto it = items_.find(name);
+    const std::string stored_name = name_in_file(name);
+    const auto it = items_.find(stored_name);
     if (it == items_.end()) {
       throw_error(ErrorCode::kNotFound, "{}: tensor {} is missing from the checkpoint", location(),
-                  name);
+                  stored_name);
     }
     Item& item = it->second;
     if (item.tensor.shape != expected_shape) {
-      throw_error(ErrorCode::kCorruptData,
-                  "{}: tensor {} has shape [{}], but config.json asks for [{}]",
-                  files_[item.file].path(), name, fmt::join(item.tensor.shape, ", "),
-                  fmt::join(expected_shape, ", "));
+      throw_error(ErrorCode::kCorruptData, "{}: tensor {} has shape [{}], but {} asks for [{}]",
+                  file_of(item).path(), stored_name, fmt::join(item.tensor.shape, ", "),
+                  gguf_ ? "the metadata" : "config.json", fmt::join(expected_shape, ", "));
     }
     item.used.store(true, std::memory_order_relaxed);
-    files_[item.file].check_size();
+    check_size(name);
     StoredTensor tensor = item.tensor;
-    tensor.data = aligned(item);
+    if (tensor.decoder == nullptr) tensor.data = aligned(item);
     return tensor;
   }
 
   void check_size(std::string_view name) const {
-    const auto it = items_.find(name);
-    if (it != items_.end()) files_[it->second.file].check_size();
+    const auto it = items_.find(name_in_file(name));
+    if (it == items_.end()) return;
+    file_of(it->second).check_size();
+    for (const Piece& piece : it->second.pieces) files_[piece.file].check_size();
   }
 
   void release(std::string_view name) const {
-    const auto it = items_.find(name);
+    const auto it = items_.find(name_in_file(name));
     if (it == items_.end()) return;
-    files_[it->second.file].release(it->second.tensor.data, it->second.bytes);
+    const Item& item = it->second;
+    if (item.tensor.data) file_of(item).release(item.tensor.data, item.tensor.bytes);
+    for (const Piece& piece : item.pieces) files_[piece.file].release(piece.data, piece.bytes);
   }
 
   std::vector<std::string> unused() const {
@@ -106,18 +128,75 @@ class WeightStore::Impl {
     return names;
   }
 
-  int64_t total_bytes() const { return total_bytes_; }
+  int64_t total_bytes() const {
+    int64_t bytes = 0;
+    for (const auto& [name, item] : items_) bytes += item.tensor.bytes;
+    return bytes;
+  }
+
+  std::vector<WeightFormat> formats() const {
+    std::map<std::string, WeightFormat> by_name;
+    for (const auto& [name, item] : items_) {
+      WeightFormat& format = by_name[item.format];
+      format.name = item.format;
+      ++format.num_tensors;
+      format.bytes += item.tensor.bytes;
+    }
+    std::vector<WeightFormat> formats;
+    for (auto& [name, format] : by_name) formats.push_back(std::move(format));
+    std::ranges::stable_sort(formats, std::greater(), &WeightFormat::bytes);
+    return formats;
+  }
 
  private:
+  struct Piece {
+    const void* data = nullptr;
+    int64_t bytes = 0;
+    size_t file = 0;
+  };
   struct Item {
     StoredTensor tensor;
-    size_t bytes = 0;
-    size_t file = 0;  // index in files_
+    size_t file = 0;            // index in files()
+    std::vector<Piece> pieces;  // of a matrix that is several tensors there
+    std::string format;
+    bool is_known = true;  // plain numbers, or such as have a decoder
+    std::unique_ptr<MatrixDecoder> decoder;
     std::atomic<bool> used = false;
     std::vector<std::byte> copy;  // of a tensor that lies at an odd address
   };
 
-  std::string location() const { return files_.size() == 1 ? files_[0].path() : model_dir_; }
+  std::span<const MappedFile> files() const { return gguf_ ? gguf_->parts() : files_; }
+  const MappedFile& file_of(const Item& item) const { return files()[item.file]; }
+  std::string location() const { return files().size() == 1 ? files()[0].path() : model_dir_; }
+  std::string name_in_file(std::string_view name) const {
+    return gguf_ ? gguf_tensor_name(name) : std::string(name);
+  }
+
+  void add_gguf() {
+    for (const MappedFile& part : gguf_->parts()) part.prefetch();
+    const int64_t head_dim = gguf_interleaved_head(*gguf_);
+    for (const GgufTensor& tensor : gguf_->tensors()) {
+      const GgmlFormat& format = *find_ggml_format(tensor.type);
+      Item& item = items_[std::string(tensor.name)];
+      item.tensor = {.data = tensor.data,
+                     .dtype = format.plain.value_or(DType::kFloat32),
+                     .shape = tensor.shape,
+                     .bytes = static_cast<int64_t>(tensor.bytes),
+                     .interleaved_head = is_interleaved(tensor.name) ? head_dim : 0};
+      item.file = tensor.part;
+      item.format = format.name;
+      if (is_rotary_table(tensor.name)) item.used = true;
+      if (format.plain) continue;
+      if (tensor.shape.size() != 2) {
+        throw_error(ErrorCode::kUnsupported,
+                    "{}: tensor {} of {} dimensions is {}; only matrices can be quantised",
+                    gguf_->path(), printable(tensor.name), tensor.shape.size(), format.name);
+      }
+      item.decoder = make_ggml_decoder(format, tensor.data, tensor.shape[0], tensor.shape[1],
+                                       std::string(tensor.name));
+      item.tensor.decoder = item.decoder.get();
+    }
+  }
 
   void add_file(const std::string& path) {
     files_.emplace_back(path);
@@ -131,11 +210,12 @@ class WeightStore::Impl {
       }
       Item& item = it->second;
       item.tensor.data = file.bytes().data() + entry.begin;
-      item.tensor.dtype = entry.dtype;
+      item.tensor.dtype = entry.dtype.value_or(DType::kFloat32);
+      item.is_known = entry.dtype.has_value();
       item.tensor.shape = std::move(entry.shape);
-      item.bytes = entry.end - entry.begin;
+      item.tensor.bytes = static_cast<int64_t>(entry.end - entry.begin);
       item.file = files_.size() - 1;
-      total_bytes_ += static_cast<int64_t>(item.bytes);
+      item.format = std::move(entry.type);
     }
   }
 
@@ -159,26 +239,57 @@ class WeightStore::Impl {
     }
   }
 
+  // Puts matrices in the place of the tensors that they are made of.
+  void add_quantized(const QuantizationConfig& config) {
+    RawTensors tensors;
+    for (auto& [name, item] : items_) {
+      const std::span bytes(static_cast<const std::byte*>(item.tensor.data),
+                            static_cast<size_t>(item.tensor.bytes));
+      const RawTensor& raw =
+          tensors[name] = {file_of(item).path(), item.format, item.tensor.shape, bytes};
+      item.used = may_be_unread(name, raw, config);
+    }
+    for (QuantizedMatrix& matrix : find_quantized_matrices(tensors, config)) {
+      std::vector<Piece> pieces;
+      int64_t bytes = 0;
+      for (const std::string& part : matrix.parts) {
+        const Item& item = items_.at(part);
+        pieces.push_back({item.tensor.data, item.tensor.bytes, item.file});
+        bytes += item.tensor.bytes;
+        items_.erase(part);
+      }
+      Item& item = items_[matrix.name];
+      item.file = pieces.front().file;
+      item.pieces = std::move(pieces);
+      item.format = std::move(matrix.format);
+      item.decoder = std::move(matrix.decoder);
+      item.tensor = {
+          .shape = {matrix.rows, matrix.cols}, .bytes = bytes, .decoder = item.decoder.get()};
+    }
+  }
+
   // The format lets tensors begin anywhere; code that reads them as numbers can't.
   const void* aligned(Item& item) {
     const void* data = item.tensor.data;
     if (reinterpret_cast<uintptr_t>(data) % size_of(item.tensor.dtype) == 0) return data;
     const std::lock_guard lock(mutex_);
     if (item.copy.empty()) {
-      item.copy.resize(item.bytes);
-      if (item.bytes > 0) std::memcpy(item.copy.data(), data, item.bytes);
+      item.copy.resize(static_cast<size_t>(item.tensor.bytes));
+      if (!item.copy.empty()) std::memcpy(item.copy.data(), data, item.copy.size());
     }
     return item.copy.data();
   }
 
   std::string model_dir_;
-  std::vector<MappedFile> files_;
+  std::optional<Gguf> gguf_;
+  std::vector<MappedFile> files_;  // where it is no GGUF
   std::map<std::string, Item, std::less<>> items_;
   std::mutex mutex_;  // of the copies
-  int64_t total_bytes_ = 0;
 };
 
-WeightStore::WeightStore(const std::string& model_dir) : impl_(std::make_unique<Impl>(model_dir)) {}
+WeightStore::WeightStore(const std::string& model,
+                         const std::optional<QuantizationConfig>& quantization)
+    : impl_(std::make_unique<Impl>(model, quantization)) {}
 WeightStore::~WeightStore() = default;
 
 bool WeightStore::contains(std::string_view name) const { return impl_->contains(name); }
@@ -190,5 +301,6 @@ void WeightStore::check_size(std::string_view name) const { impl_->check_size(na
 void WeightStore::release(std::string_view name) const { impl_->release(name); }
 std::vector<std::string> WeightStore::unused() const { return impl_->unused(); }
 int64_t WeightStore::total_bytes() const { return impl_->total_bytes(); }
+std::vector<WeightFormat> WeightStore::formats() const { return impl_->formats(); }
 
 }  // namespace nanovllm

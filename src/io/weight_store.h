@@ -3,26 +3,38 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/matrix_decoder.h"
+#include "io/quantization_config.h"
+#include "nanovllm/engine_info.h"
 
 namespace nanovllm {
 
+// What it points to lives as long as the WeightStore.
 struct StoredTensor {
-  const void* data = nullptr;  // in the mapped file; lives as long as the WeightStore
+  const void* data = nullptr;  // in the mapped file
   DType dtype = DType::kBFloat16;
   std::vector<int64_t> shape;
+  int64_t bytes = 0;                       // in the file
+  const MatrixDecoder* decoder = nullptr;  // of a matrix that is not plain numbers of `dtype`
+  int64_t interleaved_head = 0;            // see HostMatrix
 };
 
-// model.safetensors, or the shards of model.safetensors.index.json. Thread-safe after construction.
+// The tensors of a model: of model.safetensors, of the shards of model.safetensors.index.json, or
+// of a GGUF file, under Hugging Face's names in any case. A quantised matrix is one tensor
+// NAME.weight, whatever it is made of. Thread-safe after construction.
 class WeightStore {
  public:
   // Maps the files and checks every header: lengths, overlaps, dtypes, offsets inside the file.
-  // Throws Error: kNotFound, kCorruptData, kUnsupported (a dtype other than BF16, F16, F32), kIo.
-  explicit WeightStore(const std::string& model_dir);
+  // Throws Error: kNotFound, kCorruptData, kUnsupported (a format that can't be read), kIo.
+  // `quantization` is that of a folder's config, if it has one.
+  explicit WeightStore(const std::string& model,
+                       const std::optional<QuantizationConfig>& quantization = {});
   ~WeightStore();
 
   bool contains(std::string_view name) const;
@@ -39,6 +51,8 @@ class WeightStore {
   // Names never asked for: surplus tensors.
   std::vector<std::string> unused() const;
   int64_t total_bytes() const;
+  // Those with the most bytes first.
+  std::vector<WeightFormat> formats() const;
 
  private:
   class Impl;

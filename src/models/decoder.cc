@@ -104,7 +104,8 @@ void Decoder::load(const ModelContext& context, const DecoderOptions& options) {
 
   check_rope_memory(context.max_model_len);
   const float* cos_sin = nullptr;
-  loader.constant(&cos_sin, rope_table(rope_frequencies(config_), context.max_model_len));
+  loader.constant(&cos_sin, rope_table(rope_frequencies(config_, context.max_model_len),
+                                       context.max_model_len));
   if (sizes_.world_size == 1) min_lane_tokens_ = backend_.min_lane_tokens(layer_bytes());
   workspace_.emplace(context, sizes_, min_lane_tokens_ > 0);
   storage_ = loader.finish();

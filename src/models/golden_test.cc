@@ -50,7 +50,11 @@ struct GoldenCase {
 };
 
 std::vector<GoldenCase> load_cases(const std::string& name) {
-  const auto document = nlohmann::json::parse(std::ifstream(golden_dir(name) + "/golden.json"));
+  const bool is_gguf = golden_dir(name).ends_with(".gguf");
+  const std::string path = is_gguf
+                               ? std::string(NANOVLLM_SOURCE_DIR) + "/tests/data/" + name + ".json"
+                               : golden_dir(name) + "/golden.json";
+  const auto document = nlohmann::json::parse(std::ifstream(path));
   std::vector<GoldenCase> cases;
   for (const auto& item : document.at("cases")) {
     cases.push_back({item.at("ids"), item.at("logprobs"), item.at("bfloat16_logprobs"),
@@ -221,7 +225,8 @@ TEST_P(Golden, ChunksBatchMatesAndThreadsChangeNoBit) {
 INSTANTIATE_TEST_SUITE_P(All, Golden,
                          ::testing::Values("qwen3_tied", "qwen3_odd_vocab", "qwen3_yarn",
                                            "qwen2_tied", "qwen2_window", "llama2", "llama3",
-                                           "llama_biases", "llama_linear", "mistral_window"),
+                                           "llama_biases", "llama_linear", "mistral_window",
+                                           "qwen3_fp8", "gguf_llama"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

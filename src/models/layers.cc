@@ -45,9 +45,9 @@ Activation parse_activation(const ModelConfig& config) {
     return Activation::kGeluTanh;
   }
   throw_error(ErrorCode::kUnsupported,
-              "{}/config.json: hidden_act \"{}\" is not supported, only silu, gelu, gelu_new and "
+              "{}: hidden_act \"{}\" is not supported, only silu, gelu, gelu_new and "
               "gelu_pytorch_tanh",
-              config.model_dir, config.hidden_act);
+              config.config_path, config.hidden_act);
 }
 
 }  // namespace

@@ -54,10 +54,10 @@ class Embedding {
  public:
   void load(const ModelContext& context, WeightLoader& loader, const std::string& name);
   void forward(Step& step) const;  // -> residual
-  const Tensor& table() const { return table_; }
+  const EmbeddingTable& table() const { return table_; }
 
  private:
-  Tensor table_;  // [vocab, hidden_size]
+  EmbeddingTable table_;  // [vocab, hidden_size]
   int32_t first_id_ = 0;
   bool is_sharded_ = false;
 };

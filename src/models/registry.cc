@@ -21,7 +21,7 @@ constexpr Entry kModels[] = {
 
 // What ModelConfig::load leaves open: sizes that are missing or do not fit together.
 void check_sizes(const ModelConfig& config) {
-  const std::string path = config.model_dir + "/config.json";
+  const std::string& path = config.config_path;
   const struct {
     const char* key;
     int value;
@@ -57,8 +57,7 @@ std::unique_ptr<Model> make_model(const ModelContext& context) {
     check_sizes(context.config);
     return entry.make(context);
   }
-  throw_error(ErrorCode::kUnsupported, "{}/config.json: {}; supported are {}",
-              context.config.model_dir,
+  throw_error(ErrorCode::kUnsupported, "{}: {}; supported are {}", context.config.config_path,
               architecture.empty() ? "names no architecture"
                                    : "architecture " + architecture + " is not supported",
               fmt::join(supported_architectures(), ", "));

@@ -45,14 +45,12 @@ void apply_yarn(const ModelConfig& config, RopeFrequencies& frequencies) {
     double& inverse = frequencies.inverse[i];
     inverse = inverse / scaling.factor * ramp + inverse * (1 - ramp);
   }
-  frequencies.magnitude = scaling.attention_factor > 0 ? scaling.attention_factor
-                          : scaling.factor > 1         ? 0.1 * std::log(scaling.factor) + 1
-                                                       : 1;
+  frequencies.magnitude = scaling.factor > 1 ? 0.1 * std::log(scaling.factor) + 1 : 1;
 }
 
 }  // namespace
 
-RopeFrequencies rope_frequencies(const ModelConfig& config) {
+RopeFrequencies rope_frequencies(const ModelConfig& config, int max_model_len) {
   const RopeScaling& scaling = config.rope_scaling;
   RopeFrequencies frequencies;
   frequencies.inverse.resize(config.head_dim / 2);
@@ -68,9 +66,16 @@ RopeFrequencies rope_frequencies(const ModelConfig& config) {
     apply_yarn(config, frequencies);
   } else if (scaling.kind != "default") {
     throw_error(ErrorCode::kUnsupported,
-                "{}/config.json: rotary embedding of kind \"{}\" is not supported, only default, "
+                "{}: rotary embedding of kind \"{}\" is not supported, only default, "
                 "linear, llama3 and yarn",
-                config.model_dir, scaling.kind);
+                config.config_path, scaling.kind);
+  }
+  const bool is_long =
+      !scaling.long_divisors.empty() && max_model_len > scaling.original_max_position_embeddings;
+  const std::vector<double>& divisors = is_long ? scaling.long_divisors : scaling.divisors;
+  for (size_t i = 0; i < divisors.size(); ++i) frequencies.inverse[i] /= divisors[i];
+  if (scaling.attention_factor > 0 && (scaling.kind == "yarn" || !divisors.empty())) {
+    frequencies.magnitude = scaling.attention_factor;
   }
   return frequencies;
 }

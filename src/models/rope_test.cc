@@ -11,7 +11,7 @@ namespace {
 
 ModelConfig config_with(const std::string& kind) {
   ModelConfig config;
-  config.model_dir = "dir";
+  config.config_path = "dir/config.json";
   config.head_dim = 64;
   config.rope_theta = 500000;
   config.max_position_embeddings = 8192;
@@ -22,7 +22,7 @@ ModelConfig config_with(const std::string& kind) {
 }
 
 TEST(Rope, TableHoldsCosinesThenSinesOfEveryPosition) {
-  const RopeFrequencies frequencies = rope_frequencies(config_with("default"));
+  const RopeFrequencies frequencies = rope_frequencies(config_with("default"), 1);
   constexpr int kPositions = 20000;
   const std::vector<float> table = rope_table(frequencies, kPositions);
   ASSERT_EQ(table.size(), size_t{kPositions} * 64);
@@ -36,15 +36,15 @@ TEST(Rope, TableHoldsCosinesThenSinesOfEveryPosition) {
 }
 
 TEST(Rope, LinearScalingStretchesEveryFrequency) {
-  const RopeFrequencies plain = rope_frequencies(config_with("default"));
-  const RopeFrequencies scaled = rope_frequencies(config_with("linear"));
+  const RopeFrequencies plain = rope_frequencies(config_with("default"), 1);
+  const RopeFrequencies scaled = rope_frequencies(config_with("linear"), 1);
   for (size_t i = 0; i < 32; ++i) EXPECT_DOUBLE_EQ(scaled.inverse[i], plain.inverse[i] / 8);
   EXPECT_EQ(scaled.magnitude, 1);
 }
 
 TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
-  const RopeFrequencies plain = rope_frequencies(config_with("default"));
-  const RopeFrequencies scaled = rope_frequencies(config_with("llama3"));
+  const RopeFrequencies plain = rope_frequencies(config_with("default"), 1);
+  const RopeFrequencies scaled = rope_frequencies(config_with("llama3"), 1);
   EXPECT_EQ(scaled.inverse.front(), plain.inverse.front());
   EXPECT_DOUBLE_EQ(scaled.inverse.back(), plain.inverse.back() / 8);
   int blended = 0;
@@ -58,15 +58,15 @@ TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
 }
 
 TEST(Rope, YarnKeepsFastDimensionsAndScalesTheMagnitude) {
-  const RopeFrequencies plain = rope_frequencies(config_with("default"));
+  const RopeFrequencies plain = rope_frequencies(config_with("default"), 1);
   ModelConfig config = config_with("yarn");
-  const RopeFrequencies scaled = rope_frequencies(config);
+  const RopeFrequencies scaled = rope_frequencies(config, 1);
   EXPECT_DOUBLE_EQ(scaled.inverse.front(), plain.inverse.front());
   EXPECT_DOUBLE_EQ(scaled.inverse.back(), plain.inverse.back() / 8);
   EXPECT_DOUBLE_EQ(scaled.magnitude, 0.1 * std::log(8.0) + 1);
   EXPECT_NEAR(rope_table(scaled, 1)[0], scaled.magnitude, 1e-6);
   config.rope_scaling.attention_factor = 1.25;
-  EXPECT_EQ(rope_frequencies(config).magnitude, 1.25);
+  EXPECT_EQ(rope_frequencies(config, 1).magnitude, 1.25);
 }
 
 // From transformers 5.23 (ROPE_INIT_FUNCTIONS), in float32: Llama 3.1's shape.
@@ -104,16 +104,16 @@ TEST(Rope, FrequenciesAreThoseOfTransformers) {
                          3.0689259e-07};
   for (size_t i = 0; i < std::size(dimensions); ++i) {
     config.rope_scaling.kind = "llama3";
-    const double value = rope_frequencies(config).inverse[dimensions[i]];
+    const double value = rope_frequencies(config, 1).inverse[dimensions[i]];
     EXPECT_NEAR(value, llama3[i], 2e-6 * llama3[i]) << dimensions[i];
     config.rope_scaling.kind = "yarn";
-    const double stretched = rope_frequencies(config).inverse[dimensions[i]];
+    const double stretched = rope_frequencies(config, 1).inverse[dimensions[i]];
     EXPECT_NEAR(stretched, yarn[i], 2e-6 * yarn[i]) << dimensions[i];
   }
 }
 
 TEST(Rope, UnknownKindsAreNamed) {
-  const Error error = testing::error_of([] { rope_frequencies(config_with("dynamic")); });
+  const Error error = testing::error_of([] { rope_frequencies(config_with("dynamic"), 1); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_EQ(std::string(error.what()),
             "dir/config.json: rotary embedding of kind \"dynamic\" is not supported, only default, "

@@ -53,8 +53,10 @@ inline void expect_greedy(const Rows& rows, const std::vector<int32_t>& tokens,
   }
 }
 
+// A folder; of gguf_NAME, a GGUF file.
 inline std::string golden_dir(const std::string& name) {
-  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/goldens/" + name;
+  const std::string tests = std::string(NANOVLLM_SOURCE_DIR) + "/tests/";
+  return name.starts_with("gguf_") ? tests + "data/" + name + ".gguf" : tests + "goldens/" + name;
 }
 
 // The next tokens of one sequence, to be computed in one step.
@@ -73,7 +75,7 @@ class ModelRig {
   ModelRig(const std::string& model_dir, DType dtype, std::unique_ptr<Backend> backend,
            int block_size, Communicator* communicator = nullptr)
       : config_(ModelConfig::load(model_dir)),
-        weights_(model_dir),
+        weights_(model_dir, config_.quantization),
         backend_(std::move(backend)),
         communicator_(communicator != nullptr ? *communicator : alone_),
         block_size_(block_size),

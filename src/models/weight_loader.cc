@@ -22,15 +22,26 @@ namespace {
 // A part of a table that one thread uploads at a time.
 constexpr int64_t kElementsOfTableJob = int64_t{1} << 23;
 
-float element(const void* data, DType dtype, int64_t i) {
-  if (dtype == DType::kFloat32) return static_cast<const float*>(data)[i];
-  const uint16_t bits = static_cast<const uint16_t*>(data)[i];
-  return dtype == DType::kBFloat16 ? to_float(BFloat16{bits}) : half_to_float(bits);
+// All of a tensor; a vector as a column.
+HostMatrix whole(const StoredTensor& stored) {
+  const int64_t cols = stored.shape.size() == 1 ? 1 : stored.shape[1];
+  return {.data = stored.data,
+          .dtype = stored.dtype,
+          .rows = stored.shape[0],
+          .cols = cols,
+          .row_stride = cols,
+          .interleaved_head = stored.interleaved_head,
+          .decoder = stored.decoder};
 }
 
-const void* advance(const HostMatrix& matrix, int64_t elements) {
-  return static_cast<const char*>(matrix.data) +
-         elements * static_cast<int64_t>(size_of(matrix.dtype));
+// Elements [begin, end) of a vector.
+std::vector<float> read_vector(const StoredTensor& stored, int64_t begin, int64_t end) {
+  std::vector<float> values(static_cast<size_t>(end - begin));
+  const HostMatrix column = whole(stored);
+  for (int64_t i = begin; i < end; ++i) {
+    read_elements(column, i, 0, 1, DType::kFloat32, &values[static_cast<size_t>(i - begin)]);
+  }
+  return values;
 }
 
 // Tensors that old checkpoints carry and no model reads.
@@ -84,11 +95,13 @@ void run_in_parallel(std::vector<Job>& jobs, int max_threads, const std::functio
 
 HostMatrix WeightLoader::find(const MatrixSlice& slice) {
   const std::string name = slice.name + ".weight";
-  const StoredTensor stored = context_.weights.get(name, {slice.rows, slice.cols});
+  HostMatrix matrix = whole(context_.weights.get(name, {slice.rows, slice.cols}));
   if (counted_.insert(name).second) num_parameters_ += slice.rows * slice.cols;
-  const HostMatrix whole{stored.data, stored.dtype, slice.rows, slice.cols, slice.cols};
-  return {advance(whole, slice.row_begin * slice.cols + slice.col_begin), stored.dtype,
-          slice.row_end - slice.row_begin, slice.col_end - slice.col_begin, slice.cols};
+  matrix.rows = slice.row_end - slice.row_begin;
+  matrix.cols = slice.col_end - slice.col_begin;
+  matrix.first_row = slice.row_begin;
+  matrix.first_col = slice.col_begin;
+  return matrix;
 }
 
 std::vector<float> WeightLoader::find_bias(const std::vector<MatrixSlice>& slices) {
@@ -96,9 +109,9 @@ std::vector<float> WeightLoader::find_bias(const std::vector<MatrixSlice>& slice
   for (const MatrixSlice& slice : slices) {
     const StoredTensor stored = context_.weights.get(slice.name + ".bias", {slice.rows});
     num_parameters_ += slice.rows;
-    for (int64_t r = slice.row_begin; r < slice.row_end; ++r) {
-      bias.push_back(slice.col_begin == 0 ? element(stored.data, stored.dtype, r) : 0.0f);
-    }
+    std::vector<float> values = read_vector(stored, slice.row_begin, slice.row_end);
+    if (slice.col_begin != 0) values.assign(values.size(), 0.0f);
+    bias.insert(bias.end(), values.begin(), values.end());
   }
   weight_bytes_ += static_cast<int64_t>(bias.size() * sizeof(float));
   return bias;
@@ -131,29 +144,29 @@ void WeightLoader::vector(const float** out, const std::string& name, int64_t si
   const StoredTensor stored = context_.weights.get(name + ".weight", {size});
   num_parameters_ += size;
   weight_bytes_ += size * static_cast<int64_t>(sizeof(float));
-  std::vector<float> values(static_cast<size_t>(size));
-  for (int64_t i = 0; i < size; ++i) values[i] = element(stored.data, stored.dtype, i);
-  constant(out, std::move(values));
+  constant(out, read_vector(stored, 0, size));
 }
 
 void WeightLoader::constant(const float** out, std::vector<float> values) {
   vectors_.push_back({out, std::move(values)});
 }
 
-void WeightLoader::table(Tensor* out, const MatrixSlice& slice) {
+void WeightLoader::table(EmbeddingTable* out, const MatrixSlice& slice) {
   NANOVLLM_CHECK(slice.col_begin == 0 && slice.col_end == slice.cols);
-  const HostMatrix source = find(slice);
-  *out = Tensor(nullptr, context_.dtype, {source.rows, source.cols});
-  weight_bytes_ += static_cast<int64_t>(out->bytes());
-  if (context_.backend.is_cpu() && source.dtype == context_.dtype) {
-    out->data = const_cast<void*>(source.data);
+  out->host = find(slice);
+  out->rows = Tensor(nullptr, context_.dtype, {out->host.rows, out->host.cols});
+  const std::string name = slice.name + ".weight";
+  if (context_.backend.is_cpu()) {
+    const int64_t bytes = context_.weights.get(name, {slice.rows, slice.cols}).bytes;
+    weight_bytes_ += bytes / slice.rows * out->host.rows;
   } else {
-    tables_.push_back({out, source, slice.name + ".weight"});
+    weight_bytes_ += static_cast<int64_t>(out->rows.bytes());
+    tables_.push_back({out, name});
   }
 }
 
 void WeightLoader::linear_of_table(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice,
-                                   const Tensor& table) {
+                                   const EmbeddingTable& table) {
   table_products_.push_back({out, slice, &table});
 }
 
@@ -167,7 +180,7 @@ void WeightLoader::refuse_surplus() const {
   const size_t shown = std::min<size_t>(count, 3);
   surplus.resize(shown);
   throw_error(ErrorCode::kCorruptData,
-              "{}: {} tensor{} that a {} with this config.json does not have: {}{}",
+              "{}: {} tensor{} that a {} of this configuration does not have: {}{}",
               context_.config.model_dir, count, count == 1 ? "" : "s", context_.config.architecture,
               fmt::join(surplus, ", "), count > shown ? ", ..." : "");
 }
@@ -192,9 +205,9 @@ void WeightLoader::upload_vectors(WeightStorage& storage) {
 // Makes room for the tables and adds jobs that fill it, a part each.
 void WeightLoader::add_table_jobs(WeightStorage& storage) {
   for (const Table& table : tables_) {
-    storage.push_back(context_.backend.allocate(table.out->bytes()));
-    table.out->data = storage.back()->data();
-    const int64_t rows = table.source.rows, cols = table.source.cols;
+    storage.push_back(context_.backend.allocate(table.out->rows.bytes()));
+    table.out->rows.data = storage.back()->data();
+    const int64_t rows = table.out->host.rows, cols = table.out->host.cols;
     const int64_t rows_of_job = std::max<int64_t>(1, kElementsOfTableJob / cols);
     for (int64_t row = 0; row < rows; row += rows_of_job) {
       const int64_t end = std::min(rows, row + rows_of_job);
@@ -205,28 +218,23 @@ void WeightLoader::add_table_jobs(WeightStorage& storage) {
 }
 
 void WeightLoader::upload_rows(const Table& entry, int64_t begin, int64_t end) const {
-  const Tensor& table = *entry.out;
-  const HostMatrix& source = entry.source;
+  const Tensor& table = entry.out->rows;
+  const HostMatrix& source = entry.out->host;
   context_.weights.check_size(entry.name);
-  if (source.dtype == table.dtype) {
+  if (source.is_contiguous() && source.dtype == table.dtype) {
     const Tensor part = table.slice_rows(begin, end);
-    context_.backend.upload(part.data, advance(source, begin * source.cols), part.bytes());
+    context_.backend.upload(part.data, source.row_data(begin), part.bytes());
     return;
   }
   // Converted in pieces that stay in the cache.
   const int64_t rows_at_once = std::max<int64_t>(1, (int64_t{1} << 18) / source.cols);
+  const int64_t row_bytes = source.cols * static_cast<int64_t>(size_of(table.dtype));
   std::vector<char> converted;
   for (int64_t row = begin; row < end; row += rows_at_once) {
     const Tensor part = table.slice_rows(row, std::min(end, row + rows_at_once));
     converted.resize(part.bytes());
-    for (int64_t i = 0; i < part.num_elements(); ++i) {
-      const float value = element(advance(source, row * source.cols), source.dtype, i);
-      const BFloat16 rounded = to_bfloat16(value);
-      if (table.dtype == DType::kFloat32) {
-        std::memcpy(converted.data() + i * 4, &value, 4);
-      } else {
-        std::memcpy(converted.data() + i * 2, &rounded, 2);
-      }
+    for (int64_t r = 0; r < part.rows(); ++r) {
+      read_elements(source, row + r, 0, source.cols, table.dtype, converted.data() + r * row_bytes);
     }
     context_.backend.upload(part.data, converted.data(), part.bytes());
   }
@@ -237,7 +245,7 @@ WeightStorage WeightLoader::finish() {
   WeightStorage storage;
   add_table_jobs(storage);
   for (const TableProduct& product : table_products_) {
-    *product.out = context_.backend.make_linear_of_table(*product.table);
+    *product.out = context_.backend.make_linear_of_table(product.table->rows);
     if (*product.out == nullptr) linear(product.out, {product.slice}, false);
   }
   run_in_parallel(jobs_, context_.num_loading_threads, [&] { upload_vectors(storage); });

@@ -40,11 +40,11 @@ class WeightLoader {
   void linear(std::unique_ptr<LinearWeight>* out, std::vector<MatrixSlice> slices, bool bias);
   // NAME.weight [size], as float32 on the device.
   void vector(const float** out, const std::string& name, int64_t size);
-  // A table of act dtype, whole rows. On the CPU it stays in the mapped file where dtypes agree.
-  void table(Tensor* out, const MatrixSlice& slice);
+  // A table of act dtype, whole rows. On the CPU it stays in the mapped file, in its format.
+  void table(EmbeddingTable* out, const MatrixSlice& slice);
   // The slice that table() was asked to put into `table`, without a copy where the backend can.
   void linear_of_table(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice,
-                       const Tensor& table);
+                       const EmbeddingTable& table);
   // Float32 values of our own, on the device.
   void constant(const float** out, std::vector<float> values);
 
@@ -60,14 +60,13 @@ class WeightLoader {
     std::vector<float> values;
   };
   struct Table {
-    Tensor* out;
-    HostMatrix source;
+    EmbeddingTable* out;
     std::string name;
   };
   struct TableProduct {
     std::unique_ptr<LinearWeight>* out;
     MatrixSlice slice;
-    const Tensor* table;
+    const EmbeddingTable* table;
   };
   struct Job {
     int64_t size;  // elements

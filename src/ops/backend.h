@@ -22,6 +22,7 @@
 #include <string>
 
 #include "ops/forward_batch.h"
+#include "ops/host_matrix.h"
 #include "ops/sampling.h"
 #include "ops/tensor.h"
 
@@ -46,14 +47,21 @@ struct MemoryInfo {
   std::string limit = {};
 };
 
-// A [rows, cols] matrix of a checkpoint in host memory (a mapped file, as a rule), or a slice of
-// one.
-struct HostMatrix {
-  const void* data = nullptr;
-  DType dtype = DType::kBFloat16;  // float32, bfloat16 or float16
-  int64_t rows = 0;
-  int64_t cols = 0;
-  int64_t row_stride = 0;  // elements from one row to the next
+// The embeddings of a vocabulary. Backends that read host memory read the checkpoint's own; others
+// have a copy.
+struct EmbeddingTable {
+  Tensor rows;      // [V,H] of act dtype on the device; without memory where `host` is read
+  HostMatrix host;  // [V,H]
+
+  EmbeddingTable() = default;
+  // Of host memory.
+  explicit EmbeddingTable(const Tensor& table)
+      : rows(table),
+        host{.data = table.data,
+             .dtype = table.dtype,
+             .rows = table.rows(),
+             .cols = table.row_size(),
+             .row_stride = table.row_size()} {}
 };
 
 // The weight of y = x W^T + b in the layout, dtype and quantisation its backend likes. Made by
@@ -186,10 +194,10 @@ class Backend {
   virtual size_t kv_block_bytes(
       const KvCacheSpec& spec) const = 0;  // K and V of one block of one layer
 
-  // out[T,H] (float32) = table[ids[t] - first_id]; table is [V,H] of act dtype, at any address its
-  // dtype allows (the CPU reads the mapped file). Ids outside the table give zeros: a vocabulary
-  // shard starts at first_id.
-  virtual void embedding(Tensor out, const int32_t* ids, Tensor table, int32_t first_id) = 0;
+  // out[T,H] (float32) = table[ids[t] - first_id], rounded to the act dtype (table.rows.dtype). Ids
+  // outside the table give zeros: a vocabulary shard starts at first_id.
+  virtual void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
+                         int32_t first_id) = 0;
   // out[T,H] (act) = x / sqrt(mean(x^2) + eps) * (offset + weight); x[T,H] float32, weight float32
   // [H].
   virtual void rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) = 0;

@@ -7,6 +7,7 @@
 
 #include "backend/registry.h"
 #include "base/check.h"
+#include "base/message.h"
 #include "runner/kv_cache_plan.h"
 
 namespace nanovllm {
@@ -66,7 +67,12 @@ ModelRunner::~ModelRunner() { abandon(); }
 void ModelRunner::load_model() {
   max_num_logits_ = backend_->is_cpu() ? kCpuLogitsRows : config_.max_num_seqs;
   max_num_logits_ = std::min(max_num_logits_, max_num_tokens_);
-  weights_ = std::make_unique<WeightStore>(model_config_.model_dir);
+  weights_ = std::make_unique<WeightStore>(model_config_.model_dir, model_config_.quantization);
+  if (model_config_.quantization && communicator_->rank() == 0) {
+    const char* dtype = to_string(dtype_);
+    print_message("nanovllm: {}: quantised weights are decoded to {}; activations are {} as well\n",
+                  model_config_.model_dir, dtype, dtype);
+  }
   model_ =
       make_model({.config = model_config_,
                   .weights = *weights_,
@@ -169,6 +175,7 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.dtype = to_string(dtype_);
   info.num_parameters = model_->num_parameters();
   info.weight_bytes = model_->weight_bytes();
+  info.weight_formats = weights_->formats();
   info.kv_cache_bytes = static_cast<int64_t>(kv_cache_memory_->bytes());
   info.kv_bytes_per_token = info.kv_cache_bytes / num_kvcache_blocks_ / config_.kvcache_block_size;
   info.num_kvcache_blocks = num_kvcache_blocks_;

@@ -15,8 +15,6 @@ namespace nanovllm::text {
 
 namespace {
 
-constexpr uint32_t kNoRank = UINT32_MAX;
-
 // Up to here rescanning all pairs after each merge beats a heap.
 constexpr size_t kShortWord = 40;  // symbols
 
@@ -47,6 +45,24 @@ MergeTable::MergeTable(std::span<const Rule> rules)
 
 Bpe::Bpe(Vocabulary vocabulary, std::span<const MergeTable::Rule> rules, BpeOptions options)
     : vocabulary_(std::move(vocabulary)), merges_(rules), options_(std::move(options)) {
+  set_bytes();
+  cuts_at_separator_ = separators_are_ends(rules);
+}
+
+Bpe::Bpe(Vocabulary vocabulary, std::vector<uint32_t> ranks, BpeOptions options)
+    : vocabulary_(std::move(vocabulary)), ranks_(std::move(ranks)), options_(std::move(options)) {
+  set_bytes();
+  // No token is made that has a separator behind another character.
+  cuts_at_separator_ = separators_are_ends({});
+  for (int32_t id = 0; id < vocabulary_.id_end() && cuts_at_separator_; ++id) {
+    if (!vocabulary_.has_id(id) || ranks_[id] == kNoRank) continue;
+    std::string_view rest = vocabulary_.spelling(id);
+    while (rest.starts_with(kSeparator)) rest.remove_prefix(kSeparator.size());
+    cuts_at_separator_ = rest.find(kSeparator) == rest.npos;
+  }
+}
+
+void Bpe::set_bytes() {
   plain_bytes_ = options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
   for (int b = 0; b < 256; ++b) {
     std::string spelling;
@@ -55,7 +71,6 @@ Bpe::Bpe(Vocabulary vocabulary, std::span<const MergeTable::Rule> rules, BpeOpti
     plain_bytes_ = plain_bytes_ && byte_ids_[b] >= 0;
     fallback_ids_[b] = vocabulary_.find(fmt::format("<0x{:02X}>", b));
   }
-  cuts_at_separator_ = separators_are_ends(rules);
 }
 
 bool Bpe::separators_are_ends(std::span<const MergeTable::Rule> rules) const {
@@ -82,7 +97,13 @@ size_t Bpe::part_end(std::string_view word, size_t from) const {
   return std::min(word.find(kSeparator, at), word.size());
 }
 
-MergeTable::Merge Bpe::pair(int32_t left, int32_t right) const {
+MergeTable::Merge Bpe::pair(int32_t left, int32_t right, std::string& spelling) const {
+  if (!ranks_.empty()) {
+    if (ranks_[left] == kNoRank || ranks_[right] == kNoRank) return {kNoRank, -1};
+    spelling.assign(vocabulary_.spelling(left)).append(vocabulary_.spelling(right));
+    const int32_t joined = vocabulary_.find(spelling);
+    return {joined < 0 ? kNoRank : ranks_[joined], joined};
+  }
   const MergeTable::Merge* merge = merges_.find(left, right);
   return merge ? *merge : MergeTable::Merge{kNoRank, -1};
 }
@@ -151,7 +172,8 @@ void Bpe::merge_short(BpeScratch& scratch) const {
   std::vector<int32_t>& ids = scratch.ids;
   std::vector<MergeTable::Merge>& pairs = scratch.pairs;
   pairs.clear();
-  for (size_t i = 0; i + 1 < ids.size(); ++i) pairs.push_back(pair(ids[i], ids[i + 1]));
+  for (size_t i = 0; i + 1 < ids.size(); ++i)
+    pairs.push_back(pair(ids[i], ids[i + 1], scratch.spelling));
   while (!pairs.empty()) {
     size_t best = 0;
     for (size_t i = 1; i < pairs.size(); ++i) {
@@ -161,8 +183,8 @@ void Bpe::merge_short(BpeScratch& scratch) const {
     ids[best] = pairs[best].id;
     ids.erase(ids.begin() + static_cast<ptrdiff_t>(best) + 1);
     pairs.erase(pairs.begin() + static_cast<ptrdiff_t>(best));
-    if (best > 0) pairs[best - 1] = pair(ids[best - 1], ids[best]);
-    if (best < pairs.size()) pairs[best] = pair(ids[best], ids[best + 1]);
+    if (best > 0) pairs[best - 1] = pair(ids[best - 1], ids[best], scratch.spelling);
+    if (best < pairs.size()) pairs[best] = pair(ids[best], ids[best + 1], scratch.spelling);
   }
 }
 
@@ -181,12 +203,12 @@ void Bpe::merge_long(BpeScratch& scratch) const {
   for (uint32_t i = 0; i < size; ++i) {
     previous[i] = i - 1;
     next[i] = i + 1;
-    if (i + 1 < size) pairs[i] = pair(ids[i], ids[i + 1]);
+    if (i + 1 < size) pairs[i] = pair(ids[i], ids[i + 1], scratch.spelling);
     if (pairs[i].rank != kNoRank) queue.push_back(uint64_t{pairs[i].rank} << 32 | i);
   }
   std::make_heap(queue.begin(), queue.end(), std::greater<>());
   const auto update = [&](uint32_t left, uint32_t right) {
-    pairs[left] = pair(ids[left], ids[right]);
+    pairs[left] = pair(ids[left], ids[right], scratch.spelling);
     if (pairs[left].rank == kNoRank) return;
     queue.push_back(uint64_t{pairs[left].rank} << 32 | left);
     std::push_heap(queue.begin(), queue.end(), std::greater<>());

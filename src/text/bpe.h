@@ -1,5 +1,5 @@
 // Byte pair encoding of one word: start from characters, join the pair of the lowest rank until no
-// pair is left.
+// pair is left; the leftmost one among equals.
 #pragma once
 
 #include <array>
@@ -13,6 +13,8 @@
 #include "text/vocabulary.h"
 
 namespace nanovllm::text {
+
+inline constexpr uint32_t kNoRank = UINT32_MAX;  // does not join
 
 // (left id, right id) -> rank and joined id; open addressing, 16 bytes a slot.
 class MergeTable {
@@ -75,6 +77,10 @@ class Bpe {
  public:
   // `rules` are the merges in the order of their ranks.
   Bpe(Vocabulary vocabulary, std::span<const MergeTable::Rule> rules, BpeOptions options);
+  // Without merges: two tokens join where the vocabulary has what they spell together. `ranks`, by
+  // id: that token's rank, kNoRank for one that takes no part in this, as what is made or as a
+  // half.
+  Bpe(Vocabulary vocabulary, std::vector<uint32_t> ranks, BpeOptions options);
 
   // Appends the ids of a word that is not empty. `byte_level`: the word is plain text and the
   // vocabulary spells bytes. Throws Error(kCorruptData) when the unknown token is needed but is not
@@ -91,16 +97,19 @@ class Bpe {
  private:
   void split_characters(std::string_view word, std::vector<int32_t>& ids) const;
   int32_t find_character(std::string_view character, bool first, bool last) const;
+  void set_bytes();
   bool separators_are_ends(std::span<const MergeTable::Rule> rules) const;
   bool append_fallback(std::string_view character, bool first, bool last,
                        std::vector<int32_t>& ids) const;
   int32_t unknown_id() const;
-  MergeTable::Merge pair(int32_t left, int32_t right) const;
+  // `spelling`: a buffer.
+  MergeTable::Merge pair(int32_t left, int32_t right, std::string& spelling) const;
   void merge_short(BpeScratch& scratch) const;
   void merge_long(BpeScratch& scratch) const;
 
   Vocabulary vocabulary_;
   MergeTable merges_;
+  std::vector<uint32_t> ranks_;  // by id; empty: merges_ tells what joins
   BpeOptions options_;
   // Set when the vocabulary has the SentencePiece separator and nothing joins another character
   // with one after it, so that words can be cut there.

@@ -8,8 +8,10 @@
 
 #include "base/check.h"
 #include "io/file.h"
+#include "io/gguf.h"
 #include "io/json.h"
 #include "text/jinja/jinja.h"
+#include "text/tokenizer_gguf.h"
 
 namespace nanovllm {
 namespace {
@@ -83,6 +85,25 @@ Sources find_sources(const fs::path& folder, const std::optional<Json>& config) 
   return sources;
 }
 
+// tokenizer.chat_template, and others as tokenizer.chat_template.NAME.
+Sources find_sources(const GgufMetadata& gguf) {
+  constexpr std::string_view kKey = "tokenizer.chat_template";
+  Sources sources;
+  for (const std::string_view key : gguf.keys()) {
+    if (!key.starts_with(kKey)) continue;
+    const std::string_view rest = key.substr(kKey.size());
+    if (!rest.empty() && rest[0] != '.') continue;
+    sources[rest.empty() ? "default" : std::string(rest.substr(1))] = gguf.string(key).value();
+  }
+  return sources;
+}
+
+Json find_special_tokens(const GgufMetadata& gguf) {
+  Json tokens = Json::object();
+  for (const auto& [name, spelling] : text::gguf_special_tokens(gguf)) tokens[name] = spelling;
+  return tokens;
+}
+
 void add_special_tokens(const Json& source, Json& tokens) {
   for (const char* name : kSpecialTokens) {
     const auto found = source.find(name);
@@ -145,29 +166,39 @@ struct ChatTemplate::Impl {
   }
 };
 
-std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& model_dir) {
-  const fs::path folder(model_dir);
-  const std::optional<Json> config = read_json(folder / "tokenizer_config.json");
-  const Sources sources = find_sources(folder, config);
+std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& model) {
+  Sources sources;
+  auto result = std::unique_ptr<ChatTemplate>(new ChatTemplate());
+  if (const auto path = find_gguf(model)) {
+    const Gguf gguf(*path);
+    sources = find_sources(gguf);
+    result->impl_->special_tokens = find_special_tokens(gguf);
+  } else {
+    const fs::path folder(model);
+    const std::optional<Json> config = read_json(folder / "tokenizer_config.json");
+    sources = find_sources(folder, config);
+    result->impl_->special_tokens = find_special_tokens(folder, config);
+  }
   if (sources.empty()) {
     throw_error(ErrorCode::kNotFound,
                 "{}: no chat template (looked for chat_template.jinja, chat_template.json and "
-                "chat_template in tokenizer_config.json)",
-                model_dir);
+                "chat_template in tokenizer_config.json, or tokenizer.chat_template in a GGUF "
+                "file); give one with --chat-template",
+                model);
   }
-  auto result = std::unique_ptr<ChatTemplate>(new ChatTemplate());
   for (const auto& [name, source] : sources) {
     result->impl_->programs.emplace(name, jinja::Program(source));
   }
-  result->impl_->special_tokens = find_special_tokens(folder, config);
   return result;
 }
 
 std::unique_ptr<ChatTemplate> ChatTemplate::from_source(const std::string& source,
-                                                        const std::string& model_dir) {
+                                                        const std::string& model) {
   auto result = std::make_unique<ChatTemplate>(source);
+  const auto gguf = find_gguf(model);
   result->impl_->special_tokens =
-      find_special_tokens(model_dir, read_json(fs::path(model_dir) / "tokenizer_config.json"));
+      gguf ? find_special_tokens(Gguf(*gguf))
+           : find_special_tokens(model, read_json(fs::path(model) / "tokenizer_config.json"));
   return result;
 }
 

@@ -11,19 +11,19 @@ namespace nanovllm {
 class ChatTemplate {
  public:
   // The template of a model folder: chat_template.jinja, else tokenizer_config.json's chat_template
-  // (the one named "default", or "tool_use" when tools are given, where it is a list). Throws
-  // Error(kNotFound) when there is none.
-  static std::unique_ptr<ChatTemplate> load(const std::string& model_dir);
-  // That template with the special tokens of a model folder.
+  // (the one named "default", or "tool_use" when tools are given, where it is a list). Of a GGUF
+  // file tokenizer.chat_template, and its .tool_use. Throws Error(kNotFound) when there is none.
+  static std::unique_ptr<ChatTemplate> load(const std::string& model);
+  // That template with the special tokens of a model folder or a GGUF file.
   static std::unique_ptr<ChatTemplate> from_source(const std::string& source,
-                                                   const std::string& model_dir);
+                                                   const std::string& model);
   // That template alone. All three throw Error(kCorruptData) with line and column when a template
   // does not parse.
   explicit ChatTemplate(const std::string& source);
   ~ChatTemplate();
 
   // messages: array of {"role", "content", ...}; tools: array or null; kwargs: object of further
-  // variables (enable_thinking, ...). bos_token and eos_token come from the model folder or from
+  // variables (enable_thinking, ...). bos_token and eos_token come from the model or from
   // kwargs. Throws Error(kInvalidArgument) for raise_exception and for what Jinja
   // would raise, with line and column.
   std::string render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "io/gguf_testing.h"
 #include "nanovllm/error.h"
 
 namespace nanovllm {
@@ -266,6 +267,33 @@ TEST(ChatTemplate, OneTemplateServesManyThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const std::string& result : results) EXPECT_EQ(result, "\xC3\xA4HELLOex");
+}
+
+testing::GgufWriter vocabulary_with_specials() {
+  return testing::GgufWriter()
+      .add("tokenizer.ggml.model", std::string("llama"))
+      .add("tokenizer.ggml.tokens", std::vector<std::string>{"<unk>", "<s>", "</s>", "<p>"})
+      .add("tokenizer.ggml.eos_token_id", 3);
+}
+
+TEST_F(ChatTemplateFolder, OfGgufFiles) {
+  testing::GgufWriter file = vocabulary_with_specials();
+  file.add("tokenizer.chat_templates", std::vector<std::string>{"tool_use"})
+      .add("tokenizer.chat_template", std::string("{{ bos_token }}{{ eos_token }}{{ pad_token }}"));
+  write("model.gguf", file.bytes());
+  EXPECT_EQ(render(), "<s><p>");
+  EXPECT_EQ(render(Json::array()), "<s><p>");
+  write("model.gguf",
+        file.add("tokenizer.chat_template.tool_use", std::string("tools {{ eos_token }}")).bytes());
+  EXPECT_EQ(render(), "<s><p>");
+  EXPECT_EQ(render(Json::array()), "tools <p>");
+  const auto other = ChatTemplate::from_source("{{ bos_token }}!", folder_ / "model.gguf");
+  EXPECT_EQ(other->render({{{"role", "user"}, {"content", "hi"}}}, nullptr, false, {}), "<s>!");
+}
+
+TEST_F(ChatTemplateFolder, GgufFilesWithoutOne) {
+  write("model.gguf", vocabulary_with_specials().bytes());
+  EXPECT_EQ(load_error(), ErrorCode::kNotFound);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ TEST(Detokenizer, PiecesJoinToTheWholeForAnyIds) {
       }
       joined += detokenizer.finish();
       ASSERT_EQ(joined, tokenizer->decode(ids, skip))
-          << json["decoder"] << testing::PrintToString(ids);
+          << json["decoder"] << ::testing::PrintToString(ids);
     }
   }
 }
@@ -128,7 +128,7 @@ TEST(Detokenizer, AfterAPromptComesWhatTheIdsAddToItsText) {
       if (before.ends_with("\uFFFD") || !whole.starts_with(before)) continue;
       ++num_compared;
       ASSERT_EQ(text_after(*tokenizer, prompt, ids, skip), whole.substr(before.size()))
-          << all[i]["decoder"] << testing::PrintToString(prompt) << testing::PrintToString(ids);
+          << all[i]["decoder"] << ::testing::PrintToString(prompt) << ::testing::PrintToString(ids);
     }
     EXPECT_GT(num_compared, 300u) << all[i]["decoder"];
   }

@@ -16,9 +16,9 @@ class ScannerTest : public ::testing::TestWithParam<KnownPattern> {
   void expect_same(const std::string& text) {
     for (size_t at = 0; at < text.size();) {
       const auto match = regex_.find(text, at);
-      ASSERT_TRUE(match && match->begin == at) << testing::PrintToString(text) << " at " << at;
+      ASSERT_TRUE(match && match->begin == at) << ::testing::PrintToString(text) << " at " << at;
       ASSERT_EQ(scan(GetParam(), text, at), match->end)
-          << testing::PrintToString(text) << " at " << at;
+          << ::testing::PrintToString(text) << " at " << at;
       at = match->end;
     }
   }

@@ -176,6 +176,6 @@ bool Tokenizer::is_special(int32_t id) const {
   return token != nullptr && token->special;
 }
 
-std::optional<int32_t> Tokenizer::eos_token_id() const { return impl_->parts.eos_token_id; }
+const std::vector<int32_t>& Tokenizer::eos_token_ids() const { return impl_->parts.eos_token_ids; }
 
 }  // namespace nanovllm

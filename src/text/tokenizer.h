@@ -1,4 +1,5 @@
-// tokenizer.json: text to ids and back, exactly as Hugging Face's `tokenizers` does.
+// tokenizer.json or the like in a GGUF file: text to ids and back, exactly as Hugging Face's
+// `tokenizers` does.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,11 @@ namespace nanovllm {
 // Immutable and thread-safe after load.
 class Tokenizer {
  public:
-  // Reads tokenizer.json (and tokenizer_config.json where present) of a model folder.
+  // Reads a GGUF file, or tokenizer.json (and tokenizer_config.json where present) of a model
+  // folder.
   // Throws Error: kNotFound, kCorruptData, or kUnsupported naming the component that is not
   // supported.
-  static std::unique_ptr<Tokenizer> load(const std::string& model_dir);
+  static std::unique_ptr<Tokenizer> load(const std::string& model);
   // From the text of a tokenizer.json; `origin` names it in errors.
   static std::unique_ptr<Tokenizer> from_json(std::string_view json, const std::string& origin);
 
@@ -35,8 +37,9 @@ class Tokenizer {
   std::optional<std::string> id_to_token(
       int32_t id) const;              // the vocabulary's own spelling, e.g. "Ġhello"
   bool is_special(int32_t id) const;  // added and marked special
-  // tokenizer_config.json's eos_token, where it names a token.
-  std::optional<int32_t> eos_token_id() const;
+  // tokenizer_config.json's eos_token, where it names a token; of a GGUF file first its
+  // eos_token_id, then the other tokens that end a text or a turn.
+  const std::vector<int32_t>& eos_token_ids() const;
 
  private:
   friend class Detokenizer;

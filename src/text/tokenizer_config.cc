@@ -79,7 +79,7 @@ void apply_tokenizer_config(std::string_view json, const std::string& origin,
   const Json document = parse_part(json, "the document", origin);
   const Fields config(document, origin, "the document");
   add_missing_tokens(config, parts);
-  parts.eos_token_id = id_of(config, parts, "eos_token");
+  if (const auto id = id_of(config, parts, "eos_token")) parts.eos_token_ids = {*id};
   const auto bos = wanted_id(config, parts, "add_bos_token", "bos_token");
   const auto eos = wanted_id(config, parts, "add_eos_token", "eos_token");
   if (bos || eos) parts.post_processor.set_ends(bos, eos);

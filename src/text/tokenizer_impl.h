@@ -21,7 +21,7 @@ namespace nanovllm {
 
 namespace text {
 
-// The parts as tokenizer.json describes them.
+// The parts, named as tokenizer.json names them.
 struct TokenizerParts {
   std::unique_ptr<Bpe> model;
   AddedTokens added;
@@ -29,7 +29,7 @@ struct TokenizerParts {
   PreTokenizer pre_tokenizer;
   PostProcessor post_processor;
   Decoder decoder;
-  std::optional<int32_t> eos_token_id;  // tokenizer_config.json's
+  std::vector<int32_t> eos_token_ids;
 };
 
 // Everything but added.finish(), for more tokens may follow. Throws Error: kCorruptData, or

@@ -5,9 +5,11 @@
 
 #include "base/check.h"
 #include "io/file.h"
+#include "io/gguf.h"
 #include "text/json_fields.h"
 #include "text/json_reader.h"
 #include "text/tokenizer_config.h"
+#include "text/tokenizer_gguf.h"
 #include "text/tokenizer_impl.h"
 
 namespace nanovllm {
@@ -216,8 +218,12 @@ std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view json, const std
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }
 
-std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& model_dir) {
-  const std::string path = model_dir + "/tokenizer.json";
+std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& model) {
+  if (const auto gguf = find_gguf(model)) {
+    auto impl = std::make_unique<Impl>(text::parse_gguf_tokenizer(Gguf(*gguf)));
+    return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
+  }
+  const std::string path = model + "/tokenizer.json";
   if (!file_exists(path)) {
     throw_error(ErrorCode::kNotFound,
                 "{}: not there; the folder of a Hugging Face model has it, and transformers' "
@@ -225,7 +231,7 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& model_dir) {
                 path);
   }
   text::TokenizerParts parts = text::parse_tokenizer(text_of(MappedFile(path)), path);
-  const std::string config = model_dir + "/tokenizer_config.json";
+  const std::string config = model + "/tokenizer_config.json";
   if (file_exists(config)) {
     text::apply_tokenizer_config(read_text_file(config), config, parts);
   }

@@ -323,15 +323,15 @@ TEST_F(ModelFolder, ConfigurationDecidesAboutBosAndEos) {
 
 TEST_F(ModelFolder, ConfigurationNamesTheEos) {
   write("tokenizer.json", sentence_piece_json().dump());
-  EXPECT_EQ(load()->eos_token_id(), std::nullopt);
+  EXPECT_EQ(load()->eos_token_ids(), Ids());
   for (const char* config : {R"({"eos_token": "</s>"})",
                              R"({"eos_token": {"content": "</s>"}, "add_eos_token": false})"}) {
     write("tokenizer_config.json", config);
-    EXPECT_EQ(load()->eos_token_id(), 2) << config;
+    EXPECT_EQ(load()->eos_token_ids(), Ids{2}) << config;
   }
   for (const char* config : {R"({"eos_token": null})", R"({"eos_token": "<nothing known>"})"}) {
     write("tokenizer_config.json", config);
-    EXPECT_EQ(load()->eos_token_id(), std::nullopt) << config;
+    EXPECT_EQ(load()->eos_token_ids(), Ids()) << config;
   }
 }
 

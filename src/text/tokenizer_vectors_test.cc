@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "io/temp_dir.h"
 #include "text/detokenizer.h"
+#include "text/gguf_testing.h"
 #include "text/tokenizer.h"
 
 namespace nanovllm {
@@ -89,25 +91,69 @@ class TokenizerVectors : public ::testing::Test {
     }
   }
 
+  // The texts of a file of either kind.
+  static std::vector<std::string> texts_of(const std::string& file) {
+    const std::string content = read(root_ / "tokenizer-vectors" / file);
+    std::vector<std::string> texts;
+    if (file.ends_with(".json")) {
+      for (const auto& cases : nlohmann::json::parse(content)) {
+        for (const auto& test : cases) texts.push_back(test["text"]);
+      }
+      return texts;
+    }
+    const std::string separator = "\n__ggml_vocab_test__\n";
+    for (size_t begin = 0; begin < content.size(); begin += separator.size()) {
+      const size_t end = std::min(content.find(separator, begin), content.size());
+      texts.push_back(content.substr(begin, end - begin));
+      begin = end;
+    }
+    return texts;
+  }
+
+  // A GGUF file with the same vocabulary gives what tokenizer.json gives. `pre`: its name for the
+  // pre-tokenizer, empty for SentencePiece. `bos` is added, or comes to nothing.
+  static void check_gguf(const std::string& tokenizer_name, const std::string& pre,
+                         const std::string& bos) {
+    const auto expected = load(tokenizer_name);
+    const auto json =
+        nlohmann::json::parse(read(root_ / "tokenizers" / tokenizer_name / "tokenizer.json"));
+    testing::GgufWriter file = text::gguf_of(json);
+    if (!pre.empty()) file.add("tokenizer.ggml.pre", pre);
+    file.add("tokenizer.ggml.add_bos_token", !bos.empty());
+    if (!bos.empty()) file.add("tokenizer.ggml.bos_token_id", expected->token_to_id(bos).value());
+    const testing::TempDir folder;
+    const auto tokenizer = Tokenizer::load(folder.write("vocabulary.gguf", file.bytes()));
+    EXPECT_EQ(tokenizer->vocab_size(), expected->vocab_size());
+    int count = 0;
+    for (const char* texts :
+         {"transformers.js/llama.json", "transformers.js/qwen2.json", "transformers.js/gpt2.json",
+          "transformers.js/gemma.json", "llama.cpp/ggml-vocab-llama-bpe.gguf.inp"}) {
+      for (const std::string& text : texts_of(texts)) {
+        // Whether a special token takes blanks along is not in a GGUF file.
+        if (text.find("<s>") != text.npos || text.find("</s>") != text.npos) continue;
+        const std::vector<int32_t> ids = expected->encode(text);
+        EXPECT_EQ(tokenizer->encode(text), ids) << tokenizer_name << ": " << text;
+        EXPECT_EQ(tokenizer->decode(ids), expected->decode(ids)) << tokenizer_name << ": " << text;
+        ++count;
+      }
+    }
+    EXPECT_GE(count, 300) << tokenizer_name;
+  }
+
   // Texts in .inp, a line of ids each in .out, without special tokens.
   static void check_llama_cpp(const std::string& file, const std::string& tokenizer_name) {
     const auto tokenizer = load(tokenizer_name);
     const fs::path base = root_ / "tokenizer-vectors" / "llama.cpp" / ("ggml-vocab-" + file);
-    const std::string texts = read(base.string() + ".gguf.inp");
     std::istringstream expected(read(base.string() + ".gguf.out"));
-    const std::string separator = "\n__ggml_vocab_test__\n";
     int count = 0;
-    for (size_t begin = 0; begin < texts.size(); ++count) {
-      const size_t end = texts.find(separator, begin);
-      const std::string text = texts.substr(begin, end - begin);
+    for (const std::string& text : texts_of("llama.cpp/ggml-vocab-" + file + ".gguf.inp")) {
       std::string line;
       ASSERT_TRUE(std::getline(expected, line));
       std::istringstream numbers(line);
       std::vector<int32_t> ids;
       for (int32_t id; numbers >> id;) ids.push_back(id);
       EXPECT_EQ(tokenizer->encode(text, false), ids) << tokenizer_name << ": " << text;
-      if (end == texts.npos) break;
-      begin = end + separator.size();
+      ++count;
     }
     EXPECT_GE(count, 40);
   }
@@ -142,6 +188,19 @@ TEST_F(TokenizerVectors, Llama2) {
 }
 
 TEST_F(TokenizerVectors, Phi3) { check_llama_cpp("phi-3", "phi-3-mini"); }
+
+TEST_F(TokenizerVectors, GgufFilesOfByteLevelVocabularies) {
+  check_gguf("gpt2", "gpt-2", "");
+  check_gguf("qwen3", "qwen2", "");
+  check_gguf("llama-3.2", "llama-bpe", "<|begin_of_text|>");
+  check_gguf("deepseek-coder-rebuilt", "deepseek-coder", "<｜begin▁of▁sentence｜>");
+}
+
+TEST_F(TokenizerVectors, GgufFilesOfSentencePieceVocabularies) {
+  check_gguf("llama-2", "", "<s>");
+  check_gguf("mistral-v0.2", "", "<s>");
+  check_gguf("phi-3-mini", "", "");
+}
 
 TEST_F(TokenizerVectors, DeepSeekCoder) {
   check_llama_cpp("deepseek-coder", "deepseek-coder-rebuilt");

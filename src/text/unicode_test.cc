@@ -55,7 +55,7 @@ TEST(NormalizeUnicode, AgreesWithUtf8procOnRandomText) {
     }
     for (const NormalForm form : {NormalForm::kNfc, NormalForm::kNfkc}) {
       const std::string once = normalized(text, form);
-      ASSERT_EQ(once, by_utf8proc(text, form)) << testing::PrintToString(text);
+      ASSERT_EQ(once, by_utf8proc(text, form)) << ::testing::PrintToString(text);
       ASSERT_EQ(normalized(once, form), once);
     }
   }

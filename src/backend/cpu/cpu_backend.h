@@ -51,7 +51,8 @@ class CpuBackend : public Backend {
   void paged_attention(Tensor out, Tensor qkv, const KvCache& cache, const AttentionParams& params,
                        const ForwardBatch& batch) override;
 
-  void embedding(Tensor out, const int32_t* ids, Tensor table, int32_t first_id) override;
+  void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
+                 int32_t first_id) override;
   void rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) override;
   void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps,
                     float offset) override;

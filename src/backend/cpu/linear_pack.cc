@@ -94,15 +94,38 @@ void convert(const LinearKernels& kernels, const void* in, DType from, void* out
   }
 }
 
+// Decoded in pieces that stay in the cache; no block of a format is longer.
+void decode(const LinearKernels& kernels, const SourceRow& row, int64_t first, int64_t count,
+            DType to, void* out) {
+  const int64_t col = row.coded->first_col + first, file_row = row.coded->file_row(row.row);
+  if (to == DType::kFloat32) {
+    row.coded->decoder->decode(file_row, col, count, static_cast<float*>(out));
+    return;
+  }
+  constexpr int64_t kChunk = 256;
+  float floats[kChunk];
+  for (int64_t i = 0; i < count;) {
+    const int64_t n = std::min(count - i, kChunk - (col + i) % kChunk);
+    row.coded->decoder->decode(file_row, col + i, n, floats);
+    kernels.f32_to_bf16(floats, static_cast<uint16_t*>(out) + i, n);
+    i += n;
+  }
+}
+
 // A stretch of a row, converted to `dtype`: `columns` elements from `first` on, zeros behind them
 // up to num_words words of 4 bytes.
 void stage_row(const LinearKernels& kernels, const SourceRow& row, int64_t first, int64_t columns,
                DType dtype, int64_t num_words, void* out) {
-  const int64_t real = row.data == nullptr ? 0 : columns;
-  const size_t used = static_cast<size_t>(real) * size_of(dtype);
-  if (real > 0)
+  int64_t real = columns;
+  if (row.coded != nullptr) {
+    decode(kernels, row, first, columns, dtype, out);
+  } else if (row.data != nullptr) {
     convert(kernels, row.data + first * static_cast<int64_t>(size_of(row.dtype)), row.dtype, out,
-            dtype, real);
+            dtype, columns);
+  } else {
+    real = 0;
+  }
+  const size_t used = static_cast<size_t>(real) * size_of(dtype);
   std::memset(static_cast<char*>(out) + used, 0, static_cast<size_t>(num_words) * 4 - used);
 }
 

@@ -7,6 +7,7 @@
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/linear_kernels.h"
 #include "base/dtype.h"
+#include "ops/host_matrix.h"
 
 namespace nanovllm {
 
@@ -17,10 +18,12 @@ constexpr int64_t divide_up(int64_t n, int64_t divisor) { return (n + divisor - 
 
 const LinearKernels& linear_kernels(Isa isa);
 
-// A row of some matrix; a null one counts as zeros.
+// A row of some matrix; one without either counts as zeros.
 struct SourceRow {
   const char* data = nullptr;
   DType dtype = DType::kFloat32;
+  const HostMatrix* coded = nullptr;  // whose row `row` it is, where that is not plain
+  int64_t row = 0;
 };
 
 inline constexpr int kMaxPackedRows = 32;  // at once

@@ -17,10 +17,10 @@ namespace {
 // Row n of the stacked pieces, or a null row behind the last.
 SourceRow row_of(std::span<const HostMatrix> pieces, int64_t n) {
   for (const HostMatrix& piece : pieces) {
-    if (n < piece.rows)
-      return {static_cast<const char*>(piece.data) +
-                  n * piece.row_stride * static_cast<int64_t>(size_of(piece.dtype)),
-              piece.dtype};
+    if (n < piece.rows) {
+      if (piece.decoder != nullptr) return {.coded = &piece, .row = n};
+      return {piece.row_data(n), piece.dtype};
+    }
     n -= piece.rows;
   }
   return {};

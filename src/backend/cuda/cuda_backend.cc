@@ -131,10 +131,11 @@ size_t CudaBackend::kv_block_bytes(const KvCacheSpec& spec) const {
   return size_t{2} * spec.num_kv_heads * spec.block_size * spec.head_dim * size_of(spec.dtype);
 }
 
-void CudaBackend::embedding(Tensor out, const int32_t* ids, Tensor table, int32_t first_id) {
-  cuda::launch_embedding(lane_->stream, out.f32(), ids, table.data, table.dtype,
+void CudaBackend::embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
+                            int32_t first_id) {
+  cuda::launch_embedding(lane_->stream, out.f32(), ids, table.rows.data, table.rows.dtype,
                          static_cast<int>(out.rows()), static_cast<int>(out.row_size()),
-                         static_cast<int>(table.rows()), first_id);
+                         static_cast<int>(table.rows.rows()), first_id);
 }
 
 void CudaBackend::rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) {

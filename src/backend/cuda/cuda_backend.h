@@ -78,7 +78,8 @@ class CudaBackend final : public Backend {
   void store_and_attend(Tensor out, Tensor qkv, const RopeParams& rope, const KvCache& cache,
                         const AttentionParams& params, const ForwardBatch& batch) override;
 
-  void embedding(Tensor out, const int32_t* ids, Tensor table, int32_t first_id) override;
+  void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
+                 int32_t first_id) override;
   void rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) override;
   void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps,
                     float offset) override;

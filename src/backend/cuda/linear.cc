@@ -21,35 +21,18 @@ struct CudaLinearWeight final : LinearWeight {
   std::unique_ptr<Buffer> bias;    // [N] float32, or none
 };
 
-float element(const HostMatrix& matrix, int64_t index) {
-  switch (matrix.dtype) {
-    case DType::kBFloat16:
-      return to_float(static_cast<const BFloat16*>(matrix.data)[index]);
-    case DType::kFloat16:
-      return half_to_float(static_cast<const uint16_t*>(matrix.data)[index]);
-    default:
-      return static_cast<const float*>(matrix.data)[index];
-  }
-}
-
 // Elements [begin, end) of a matrix in `dtype`, counted row by row.
-void read_elements(void* out, DType dtype, const HostMatrix& matrix, int64_t begin, int64_t end) {
+void read_range(void* out, DType dtype, HostMatrix matrix, int64_t begin, int64_t end) {
+  if (matrix.is_contiguous()) {  // one long row
+    matrix.first_col += matrix.first_row * matrix.cols;
+    matrix.cols *= matrix.rows;
+    matrix.first_row = 0;
+  }
   auto* target = static_cast<char*>(out);
   while (begin < end) {
     const int64_t col = begin % matrix.cols;
-    const int64_t first = begin / matrix.cols * matrix.row_stride + col;
-    const bool has_gaps = matrix.row_stride != matrix.cols;
-    const int64_t count = has_gaps ? std::min(end - begin, matrix.cols - col) : end - begin;
-    if (matrix.dtype == dtype) {
-      const auto* source = static_cast<const char*>(matrix.data) + first * size_of(dtype);
-      std::memcpy(target, source, static_cast<size_t>(count) * size_of(dtype));
-    } else if (dtype == DType::kBFloat16) {
-      auto* values = reinterpret_cast<BFloat16*>(target);
-      for (int64_t i = 0; i < count; ++i) values[i] = to_bfloat16(element(matrix, first + i));
-    } else {
-      auto* values = reinterpret_cast<float*>(target);
-      for (int64_t i = 0; i < count; ++i) values[i] = element(matrix, first + i);
-    }
+    const int64_t count = std::min(end - begin, matrix.cols - col);
+    read_elements(matrix, begin / matrix.cols, col, count, dtype, target);
     target += static_cast<size_t>(count) * size_of(dtype);
     begin += count;
   }
@@ -90,8 +73,7 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
     const size_t bytes = row_bytes * static_cast<size_t>(piece.rows);
     uploader_->copy(target, bytes, [&](char* chunk, size_t begin, size_t count) {
       const auto first = static_cast<int64_t>(begin) / element_bytes;
-      read_elements(chunk, dtype, piece, first,
-                    first + static_cast<int64_t>(count) / element_bytes);
+      read_range(chunk, dtype, piece, first, first + static_cast<int64_t>(count) / element_bytes);
     });
     target += bytes;
   }

@@ -1,0 +1,283 @@
+#include "io/gguf_model.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "io/ggml_formats.h"
+#include "io/json.h"
+
+namespace nanovllm {
+namespace {
+
+// As for config.json: far beyond any model, close enough that no product of two overflows.
+constexpr int64_t kMaxSize = 1 << 28;
+constexpr int64_t kMaxLayers = 10'000;
+
+struct Family {
+  const char* name;  // general.architecture
+  const char* architecture;
+  const char* model_type;
+  bool is_interleaved;  // rows of q and k
+};
+
+constexpr Family kFamilies[] = {
+    {"llama", "LlamaForCausalLM", "llama", true},
+    {"mistral3", "MistralForCausalLM", "mistral", true},
+    {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
+    {"qwen3", "Qwen3ForCausalLM", "qwen3", false},
+};
+
+const Family* find_family(std::string_view name) {
+  const auto* found = std::ranges::find(kFamilies, name, &Family::name);
+  return found == std::end(kFamilies) ? nullptr : found;
+}
+
+// Keys that change what a model computes and that none of the families above has, with the value
+// that changes nothing.
+constexpr std::pair<const char*, double> kUnsupportedKeys[] = {
+    {"expert_count", 0},
+    {"logit_scale", 1},
+    {"residual_scale", 1},
+    {"embedding_scale", 1},
+    {"attention.scale", 0},
+    {"attention.clamp_kqv", 0},
+    {"attention.max_alibi_bias", 0},
+    {"attention.temperature_scale", 0},
+    {"attn_logit_softcapping", 0},
+    {"final_logit_softcapping", 0},
+    {"rope.scaling.yarn_log_multiplier", 0},
+};
+
+constexpr std::pair<const char*, const char*> kTensorNames[] = {
+    {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"}, {"post_attention_layernorm", "ffn_norm"},
+    {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},       {"model.embed_tokens", "token_embd"},
+    {"model.norm", "output_norm"},       {"lm_head", "output"},
+};
+
+// The metadata of one architecture.
+class Reader {
+ public:
+  explicit Reader(const Gguf& file) : file_(file), family_(check_kind(file)) {}
+
+  ModelConfig read() {
+    for (const auto& [name, harmless] : kUnsupportedKeys) refuse(name, harmless);
+    config_.model_dir = config_.config_path = file_.path();
+    config_.architecture = family_.architecture;
+    config_.model_type = family_.model_type;
+    read_sizes();
+    read_tensors();
+    read_rope();
+    read_sampling();
+    return std::move(config_);
+  }
+
+ private:
+  // What kind of file it is stands in several places.
+  static const Family& check_kind(const Gguf& file) {
+    const std::string_view type = file.string("general.type").value_or("model");
+    const std::string_view name = file.string("general.architecture").value_or("");
+    const char* kind = type == "adapter"                    ? "a LoRA adapter"
+                       : type == "imatrix"                  ? "an importance matrix"
+                       : type == "mmproj" || name == "clip" ? "the projector of a multimodal model"
+                                                            : nullptr;
+    if (kind != nullptr) {
+      throw_error(ErrorCode::kUnsupported, "{}: {}; expected the model itself", file.path(), kind);
+    }
+    if (const Family* family = find_family(name)) return *family;
+    std::vector<const char*> names;
+    for (const Family& family : kFamilies) names.push_back(family.name);
+    throw_error(ErrorCode::kUnsupported, "{}: {}; supported are {}", file.path(),
+                name.empty()
+                    ? std::string("general.architecture is missing")
+                    : fmt::format("general.architecture {} is not supported", printable(name)),
+                fmt::join(names, ", "));
+  }
+
+  std::string key(std::string_view name) const { return fmt::format("{}.{}", family_.name, name); }
+  std::optional<int> size(std::string_view name, int64_t max) const {
+    const auto value = file_.integer(key(name), 1, max);
+    return value ? std::optional(static_cast<int>(*value)) : std::nullopt;
+  }
+  int required_size(std::string_view name, int64_t max = kMaxSize) const {
+    if (const auto value = size(name, max)) return *value;
+    throw_error(ErrorCode::kCorruptData, "{}: {} is missing", file_.path(), key(name));
+  }
+  std::optional<double> number(std::string_view name, double min, double max) const {
+    return file_.number(key(name), min, max);
+  }
+
+  void refuse(const char* name, double harmless) const {
+    constexpr double kAny = std::numeric_limits<double>::max();
+    const auto value = number(name, -kAny, kAny);
+    if (!value || *value == harmless) return;
+    throw_error(ErrorCode::kUnsupported, "{}: {} is {}, which is not supported", file_.path(),
+                key(name), *value);
+  }
+
+  const GgufTensor* find(std::string_view name) const {
+    const auto tensors = file_.tensors();
+    const auto found = std::ranges::find(tensors, name, &GgufTensor::name);
+    return found == tensors.end() ? nullptr : &*found;
+  }
+
+  void read_sizes() {
+    config_.hidden_size = required_size("embedding_length");
+    config_.intermediate_size = required_size("feed_forward_length");
+    config_.num_hidden_layers = required_size("block_count", kMaxLayers);
+    config_.num_attention_heads = required_size("attention.head_count");
+    config_.num_key_value_heads =
+        size("attention.head_count_kv", kMaxSize).value_or(config_.num_attention_heads);
+    config_.max_position_embeddings = required_size("context_length", INT32_MAX);
+    config_.head_dim = size("attention.key_length", 1 << 16)
+                           .value_or(config_.hidden_size / config_.num_attention_heads);
+    for (const char* name : {"attention.value_length", "rope.dimension_count"}) {
+      const int value = size(name, 1 << 16).value_or(config_.head_dim);
+      if (value == config_.head_dim) continue;
+      throw_error(ErrorCode::kUnsupported, "{}: {} is {}, only the {} of a whole head is supported",
+                  file_.path(), key(name), value, config_.head_dim);
+    }
+    if (const auto eps = number("attention.layer_norm_rms_epsilon", 0, 1)) {
+      config_.rms_norm_eps = static_cast<float>(*eps);
+    }
+    if (const auto window = size("attention.sliding_window", INT32_MAX)) {
+      config_.sliding_window = *window;
+      if (config_.model_type == "llama") config_.architecture = "MistralForCausalLM";
+    }
+  }
+
+  // What the tensors tell.
+  void read_tensors() {
+    const GgufTensor* table = find("token_embd.weight");
+    if (table == nullptr || table->shape.size() != 2 || table->shape[0] > kMaxSize) {
+      throw_error(ErrorCode::kCorruptData, "{}: the matrix token_embd.weight is missing",
+                  file_.path());
+    }
+    config_.vocab_size = static_cast<int>(table->shape[0]);
+    const int said = size("vocab_size", kMaxSize).value_or(config_.vocab_size);
+    if (said != config_.vocab_size) {
+      throw_error(ErrorCode::kCorruptData, "{}: {} is {}, but token_embd.weight has {} rows",
+                  file_.path(), key("vocab_size"), said, config_.vocab_size);
+    }
+    config_.tie_word_embeddings = find("output.weight") == nullptr;
+    config_.attention_bias = find("blk.0.attn_q.bias") != nullptr;
+    config_.mlp_bias = find("blk.0.ffn_gate.bias") != nullptr;
+    const GgmlFormat* format = find_ggml_format(table->type);
+    if (format != nullptr && format->plain) config_.dtype = *format->plain;
+  }
+
+  // A table of divisors, [head_dim / 2].
+  std::vector<double> divisors(std::string_view name) const {
+    const GgufTensor* tensor = find(name);
+    if (tensor == nullptr) return {};
+    const auto half = static_cast<size_t>(config_.head_dim / 2);
+    std::vector<float> values(half);
+    const bool fits = find_ggml_format(tensor->type)->plain == DType::kFloat32 &&
+                      tensor->shape == std::vector{static_cast<int64_t>(half)};
+    if (fits) std::memcpy(values.data(), tensor->data, half * sizeof(float));
+    if (!fits || !std::ranges::all_of(values, [](float v) { return std::isnormal(v) && v > 0; })) {
+      throw_error(ErrorCode::kCorruptData, "{}: tensor {} is not {} float32 above 0", file_.path(),
+                  name, half);
+    }
+    return {values.begin(), values.end()};
+  }
+
+  void read_rope() {
+    const double tiny = 1e-6;
+    RopeScaling& scaling = config_.rope_scaling;
+    if (const auto theta = number("rope.freq_base", 1, 1e18)) config_.rope_theta = *theta;
+    const std::string_view type = file_.string(key("rope.scaling.type")).value_or("none");
+    if (type != "none") scaling.kind = type;
+    if (type == "longrope") scaling.kind = "default";  // its divisors tell all
+    scaling.factor = number("rope.scaling.factor", tiny, 1e6).value_or(1);
+    scaling.original_max_position_embeddings =
+        size("rope.scaling.original_context_length", INT32_MAX)
+            .value_or(config_.max_position_embeddings);
+    scaling.beta_fast = number("rope.scaling.yarn_beta_fast", tiny, 1e6).value_or(32);
+    scaling.beta_slow = number("rope.scaling.yarn_beta_slow", tiny, 1e6).value_or(1);
+    if (const auto factor = number("rope.scaling.yarn_attn_factor", tiny, 1e6)) {
+      scaling.attention_factor = *factor;
+    }
+    // A factor on top of YaRN's own, where that of Hugging Face's config.json is instead of it.
+    if (const auto factor = number("rope.scaling.attn_factor", tiny, 1e6)) {
+      const double own = scaling.kind == "yarn" ? 0.1 * std::log(scaling.factor) + 1 : 1;
+      scaling.attention_factor = *factor * own;
+    }
+    scaling.divisors = divisors("rope_freqs.weight");
+    if (find("rope_factors_short.weight") == nullptr) return;
+    scaling.divisors = divisors("rope_factors_short.weight");
+    scaling.long_divisors = divisors("rope_factors_long.weight");
+  }
+
+  // Within what SamplingParams takes.
+  void read_sampling() {
+    SamplingParams& params = config_.default_sampling_params;
+    const auto assign = [&](auto& field, const char* name, double min, double max) {
+      const auto value = file_.number(name, min, max);
+      if (value) field = static_cast<std::remove_reference_t<decltype(field)>>(*value);
+    };
+    const char* temperature = "general.sampling.temp";
+    assign(params.temperature, temperature, 0, 2);
+    if (file_.has(temperature)) config_.temperature_source = temperature;
+    assign(params.top_k, "general.sampling.top_k", -1, INT32_MAX);
+    assign(params.top_p, "general.sampling.top_p", tiny_, 1);
+    assign(params.min_p, "general.sampling.min_p", 0, 1);
+    assign(params.repetition_penalty, "general.sampling.penalty_repeat", tiny_, 1e6);
+  }
+
+  static constexpr double tiny_ = 1e-6;  // for what may not be 0
+
+  const Gguf& file_;
+  const Family& family_;
+  ModelConfig config_;
+};
+
+}  // namespace
+
+ModelConfig gguf_config(const Gguf& file) { return Reader(file).read(); }
+
+std::string gguf_tensor_name(std::string_view name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  std::string prefix;
+  std::string_view rest = name;
+  if (rest.starts_with(kLayers)) {
+    const size_t dot = rest.find('.', kLayers.size());
+    if (dot == rest.npos) return std::string(name);
+    prefix = fmt::format("blk.{}.", rest.substr(kLayers.size(), dot - kLayers.size()));
+    rest.remove_prefix(dot + 1);
+  }
+  const size_t end = rest.rfind('.');  // of .weight or .bias
+  if (end == rest.npos) return std::string(name);
+  for (const auto& [ours, theirs] : kTensorNames) {
+    if (rest.substr(0, end) == ours) return fmt::format("{}{}{}", prefix, theirs, rest.substr(end));
+  }
+  return std::string(name);
+}
+
+int64_t gguf_interleaved_head(const Gguf& file) {
+  const Family* family = find_family(file.string("general.architecture").value_or(""));
+  return family != nullptr && family->is_interleaved ? gguf_config(file).head_dim : 0;
+}
+
+bool is_interleaved(std::string_view tensor_name) {
+  return tensor_name.find(".attn_q.") != tensor_name.npos ||
+         tensor_name.find(".attn_k.") != tensor_name.npos;
+}
+
+bool is_rotary_table(std::string_view tensor_name) {
+  return tensor_name == "rope_freqs.weight" || tensor_name.starts_with("rope_factors_") ||
+         tensor_name.find(".attn_rot_embd.") != tensor_name.npos;
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,226 @@
+// What the metadata and the tensors of a GGUF file say of its model.
+#include "io/gguf_model.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/gguf_testing.h"
+#include "io/testing.h"
+#include "io/weight_store.h"
+
+namespace nanovllm {
+namespace {
+
+using testing::error_of;
+using testing::GgufWriter;
+using testing::TempDir;
+
+constexpr uint32_t kF32 = 0, kF16 = 1;
+
+// A model of hidden size 8, two heads of 4, a vocabulary of 3 and no layer's tensors.
+class File {
+ public:
+  explicit File(const std::string& architecture) : architecture_(architecture) {
+    writer.add("general.architecture", architecture);
+  }
+  template <typename T>
+  File& add(const std::string& name, const T& value) {
+    writer.add(architecture_ + "." + name, value);
+    return *this;
+  }
+  File& add_sizes() {
+    add("block_count", uint32_t{2}).add("context_length", uint32_t{512});
+    add("embedding_length", uint32_t{8}).add("feed_forward_length", uint32_t{16});
+    return add("attention.head_count", uint32_t{2});
+  }
+  File& add_table() {
+    writer.tensor("token_embd.weight", kF32, {3, 8}, std::string(96, '\0'));
+    return *this;
+  }
+  ModelConfig config() {
+    const std::string path = dir_.write("model.gguf", writer.bytes());
+    return ModelConfig::load(path);
+  }
+  std::string error() {
+    const std::string message = error_of([&] { config(); }).what();
+    const std::string path = dir_.path() + "/model.gguf: ";
+    EXPECT_EQ(message.substr(0, path.size()), path);
+    return message.substr(std::min(message.size(), path.size()));
+  }
+
+  GgufWriter writer;
+
+ private:
+  std::string architecture_;
+  TempDir dir_;
+};
+
+TEST(GgufModel, SizesComeFromKeysAndTheVocabularyFromItsTable) {
+  File file("llama");
+  file.add_sizes().add_table();
+  const ModelConfig config = file.config();
+  EXPECT_EQ(config.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(config.num_hidden_layers, 2);
+  EXPECT_EQ(config.max_position_embeddings, 512);
+  EXPECT_EQ(config.hidden_size, 8);
+  EXPECT_EQ(config.intermediate_size, 16);
+  EXPECT_EQ(config.num_attention_heads, 2);
+  EXPECT_EQ(config.num_key_value_heads, 2);
+  EXPECT_EQ(config.head_dim, 4);
+  EXPECT_EQ(config.vocab_size, 3);
+  EXPECT_EQ(config.rope_theta, 10000);
+  EXPECT_EQ(config.sliding_window, 0);
+  EXPECT_EQ(config.dtype, DType::kFloat32);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_FALSE(config.attention_bias);
+  EXPECT_FALSE(config.mlp_bias);
+}
+
+TEST(GgufModel, TensorsTellOfHeadsAndBiases) {
+  File file("llama");
+  file.add_sizes();
+  file.writer.tensor("token_embd.weight", kF16, {3, 8}, std::string(48, '\0'))
+      .tensor("output.weight", kF32, {3, 8}, std::string(96, '\0'))
+      .tensor("blk.0.attn_q.bias", kF32, {8}, std::string(32, '\0'))
+      .tensor("blk.0.ffn_gate.bias", kF32, {16}, std::string(64, '\0'));
+  const ModelConfig config = file.config();
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_TRUE(config.attention_bias);
+  EXPECT_TRUE(config.mlp_bias);
+  EXPECT_EQ(config.dtype, DType::kFloat16);
+}
+
+TEST(GgufModel, KeysMayGiveHeadsRotationWindowAndSampling) {
+  File file("qwen3");
+  file.add_sizes()
+      .add("attention.key_length", uint32_t{16})
+      .add("attention.value_length", uint32_t{16})
+      .add("attention.head_count_kv", uint32_t{1})
+      .add("attention.layer_norm_rms_epsilon", 1e-5f)
+      .add("attention.sliding_window", uint32_t{64})
+      .add("rope.freq_base", 1e6f)
+      .add("rope.scaling.type", std::string("yarn"))
+      .add("rope.scaling.factor", 4.0f)
+      .add("rope.scaling.original_context_length", uint32_t{128});
+  file.writer.add("general.sampling.temp", 0.5f)
+      .add("general.sampling.top_k", int32_t{20})
+      .add("general.sampling.top_p", 0.75f);
+  file.add_table();
+  const ModelConfig config = file.config();
+  EXPECT_EQ(config.architecture, "Qwen3ForCausalLM");
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.num_key_value_heads, 1);
+  EXPECT_EQ(config.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(config.sliding_window, 64);
+  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_EQ(config.rope_scaling.kind, "yarn");
+  EXPECT_EQ(config.rope_scaling.factor, 4);
+  EXPECT_EQ(config.rope_scaling.original_max_position_embeddings, 128);
+  EXPECT_EQ(config.rope_scaling.attention_factor, 0);
+  EXPECT_EQ(config.default_sampling_params.temperature, 0.5);
+  EXPECT_EQ(config.default_sampling_params.top_k, 20);
+  EXPECT_EQ(config.default_sampling_params.top_p, 0.75);
+}
+
+TEST(GgufModel, DivisorsOfFrequenciesAreTensors) {
+  const auto with = [](std::vector<float> divisors) {
+    auto file = std::make_unique<File>("llama");
+    file->add_sizes().add_table();
+    const auto* bytes = reinterpret_cast<const char*>(divisors.data());
+    file->writer.tensor("rope_freqs.weight", kF32, {static_cast<int64_t>(divisors.size())},
+                        {bytes, divisors.size() * sizeof(float)});
+    return file;
+  };
+  EXPECT_EQ(with({1, 8})->config().rope_scaling.divisors, (std::vector<double>{1, 8}));
+  for (const std::vector<float>& wrong :
+       {std::vector<float>{1}, std::vector<float>{1, 2, 3}, std::vector<float>{1, 0},
+        std::vector<float>{1, -1}, std::vector<float>{1, std::numeric_limits<float>::infinity()}}) {
+    EXPECT_EQ(with(wrong)->error(), "tensor rope_freqs.weight is not 2 float32 above 0");
+  }
+}
+
+TEST(GgufModel, RefusesWhatItCannotCompute) {
+  const auto error_with = [](const std::function<void(File&)>& change,
+                             const std::string& architecture = "llama") {
+    File file(architecture);
+    change(file);
+    file.add_sizes().add_table();
+    return file.error();
+  };
+  EXPECT_EQ(error_with([](File&) {}, "gemma9"),
+            "general.architecture gemma9 is not supported; supported are llama, mistral3, qwen2, "
+            "qwen3");
+  EXPECT_EQ(error_with([](File&) {}, "clip"),
+            "the projector of a multimodal model; expected the model itself");
+  const auto of_type = [](const char* type) {
+    return [type](File& file) { file.writer.add("general.type", std::string(type)); };
+  };
+  EXPECT_EQ(error_with(of_type("adapter")), "a LoRA adapter; expected the model itself");
+  EXPECT_EQ(error_with(of_type("imatrix")), "an importance matrix; expected the model itself");
+  EXPECT_EQ(error_with([](File& file) { file.add("expert_count", uint32_t{8}); }),
+            "llama.expert_count is 8, which is not supported");
+  EXPECT_EQ(error_with([](File& file) { file.add("rope.dimension_count", uint32_t{2}); }),
+            "llama.rope.dimension_count is 2, only the 4 of a whole head is supported");
+  EXPECT_EQ(error_with([](File& file) { file.add("vocab_size", uint32_t{4}); }),
+            "llama.vocab_size is 4, but token_embd.weight has 3 rows");
+}
+
+TEST(GgufModel, RefusesSizesThatAreMissingOrWrong) {
+  const auto error_with = [](const char* name, auto value) {
+    File file("llama");
+    file.add(name, value);
+    return file.error();
+  };
+  EXPECT_EQ(error_with("embedding_length", uint32_t{8}), "llama.feed_forward_length is missing");
+  EXPECT_NE(error_with("embedding_length", uint32_t{0}).find("llama.embedding_length"),
+            std::string::npos);
+  File layers("llama");
+  layers.add("embedding_length", uint32_t{8}).add("feed_forward_length", uint32_t{8});
+  layers.add("block_count", uint32_t{1} << 31);
+  EXPECT_NE(layers.error().find("llama.block_count"), std::string::npos);
+  File heads("llama");
+  heads.add("embedding_length", uint32_t{8}).add("feed_forward_length", uint32_t{8});
+  heads.add("block_count", uint32_t{1}).add("attention.head_count", uint32_t{0});
+  EXPECT_NE(heads.error().find("llama.attention.head_count"), std::string::npos);
+  File table("llama");
+  table.add_sizes();
+  EXPECT_EQ(table.error(), "the matrix token_embd.weight is missing");
+}
+
+TEST(GgufModel, TensorsHaveGgufsNamesInTheFile) {
+  EXPECT_EQ(gguf_tensor_name("model.embed_tokens.weight"), "token_embd.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.12.self_attn.q_proj.bias"), "blk.12.attn_q.bias");
+  EXPECT_EQ(gguf_tensor_name("model.layers.0.self_attn.q_norm.weight"), "blk.0.attn_q_norm.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.1.post_attention_layernorm.weight"),
+            "blk.1.ffn_norm.weight");
+  EXPECT_EQ(gguf_tensor_name("lm_head.weight"), "output.weight");
+  EXPECT_EQ(gguf_tensor_name("something.else"), "something.else");
+}
+
+TEST(GgufModel, OnlyRowsOfQueriesAndKeysAreInterleaved) {
+  for (const auto& [architecture, head] : {std::pair("llama", 4), std::pair("qwen2", 0)}) {
+    TempDir dir;
+    File file(architecture);
+    file.add_sizes().add_table();
+    for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight"}) {
+      file.writer.tensor(name, kF32, {8, 8}, std::string(256, '\0'));
+    }
+    const WeightStore weights(dir.write("model.gguf", file.writer.bytes()));
+    const auto interleaved = [&](const char* name) {
+      return weights.get(fmt::format("model.layers.0.self_attn.{}.weight", name), {8, 8})
+          .interleaved_head;
+    };
+    EXPECT_EQ(interleaved("q_proj"), head);
+    EXPECT_EQ(interleaved("k_proj"), head);
+    EXPECT_EQ(interleaved("v_proj"), 0);
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm

@@ -1,0 +1,395 @@
+#include "io/quantized_weights.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "io/file.h"
+#include "io/safetensors.h"
+#include "io/testing.h"
+#include "io/weight_store.h"
+
+namespace nanovllm {
+namespace {
+
+using testing::error_of;
+using testing::TempDir;
+
+std::optional<QuantizationConfig> config_of(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  const nlohmann::json document = parse_json(read_text_file(path, 1 << 20), path);
+  return load_quantization_config(JsonFields(document, path), folder);
+}
+
+std::string golden_folder(const std::string& name) {
+  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/data/quantized/" + name;
+}
+
+std::vector<std::string> golden_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(golden_folder(""))) {
+    names.push_back(entry.path().filename());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::vector<SafetensorsEntry> entries_of(const std::string& path) {
+  const MappedFile file(path);
+  return parse_safetensors_header(file.bytes(), path);
+}
+
+// The elements that the store says, and that the package says.
+void expect_equal(const StoredTensor& stored, int64_t row, int64_t col, int64_t count,
+                  const float* expected) {
+  std::vector<float> values(static_cast<size_t>(count));
+  stored.decoder->decode(row, col, count, values.data());
+  for (int64_t i = 0; i < count; ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(expected[col + i]))
+        << "row " << row << ", column " << col + i << ": " << values[i] << " for "
+        << expected[col + i];
+  }
+}
+
+class QuantizedGolden : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(QuantizedGolden, DecodesToThePackagesNumbersBitForBit) {
+  const std::string folder = golden_folder(GetParam());
+  const WeightStore store(folder, config_of(folder)), expected(folder + "/expected");
+  std::mt19937 random(7);
+  for (const SafetensorsEntry& entry : entries_of(folder + "/expected/model.safetensors")) {
+    SCOPED_TRACE(entry.name);
+    const StoredTensor matrix = store.get(entry.name, entry.shape);
+    const auto* values = static_cast<const float*>(expected.get(entry.name, entry.shape).data);
+    const int64_t rows = entry.shape[0], cols = entry.shape[1];
+    if (matrix.decoder == nullptr) {  // a plain one among the others
+      EXPECT_EQ(std::memcmp(matrix.data, values, static_cast<size_t>(rows * cols) * 4), 0);
+      continue;
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      expect_equal(matrix, row, 0, cols, values + row * cols);
+      for (int i = 0; i < 20; ++i) {
+        const int64_t begin = static_cast<int64_t>(random()) % cols;
+        const int64_t count = static_cast<int64_t>(random()) % (cols - begin + 1);
+        expect_equal(matrix, row, begin, count, values + row * cols);
+      }
+    }
+  }
+  EXPECT_TRUE(store.unused().empty()) << store.unused()[0];
+}
+
+INSTANTIATE_TEST_SUITE_P(All, QuantizedGolden, ::testing::ValuesIn(golden_names()),
+                         [](const auto& test) { return test.param; });
+
+TEST(QuantizedWeights, FormatsCountAllTheBytesOfAMatrix) {
+  const std::string folder = golden_folder("mixed");
+  const WeightStore store(folder, config_of(folder));
+  int64_t bytes = 0, in_file = 0;
+  std::vector<std::string> names;
+  for (const WeightFormat& format : store.formats()) {
+    bytes += format.bytes;
+    names.push_back(format.name + " " + std::to_string(format.num_tensors));
+  }
+  for (const auto& entry : entries_of(folder + "/model.safetensors")) {
+    in_file += static_cast<int64_t>(entry.end - entry.begin);
+  }
+  EXPECT_EQ(bytes, in_file);
+  EXPECT_EQ(store.total_bytes(), in_file);
+  std::ranges::sort(names);
+  // Scales of activations and of the KV cache are plain.
+  EXPECT_EQ(names, (std::vector<std::string>{"BF16 1", "F32 5", "INT4 2", "INT8 1"}));
+}
+
+// A checkpoint whose parts can be spoiled one by one.
+struct Checkpoint {
+  explicit Checkpoint(const std::string& name) {
+    const std::string folder = golden_folder(name), path = folder + "/model.safetensors";
+    config = nlohmann::json::parse(std::ifstream(folder + "/config.json"));
+    const MappedFile file(path);
+    for (const SafetensorsEntry& entry : parse_safetensors_header(file.bytes(), path)) {
+      tensors[entry.name] = {
+          entry.type, entry.shape,
+          std::string(reinterpret_cast<const char*>(file.bytes().data()) + entry.begin,
+                      entry.end - entry.begin)};
+    }
+  }
+
+  // Beginning at an odd address, as the format allows.
+  std::string write(const TempDir& dir) const {
+    nlohmann::ordered_json header;
+    header["odd.k_scale"] = {{"dtype", "BOOL"}, {"shape", {1}}, {"data_offsets", {0, 1}}};
+    std::string data(1, '\0');
+    for (const auto& [name, tensor] : tensors) {
+      header[name] = {{"dtype", tensor.type},
+                      {"shape", tensor.shape},
+                      {"data_offsets", {data.size(), data.size() + tensor.data.size()}}};
+      data += tensor.data;
+    }
+    dir.write("model.safetensors", testing::safetensors_bytes(header.dump(), data));
+    dir.write("config.json", config.dump());
+    return dir.path();
+  }
+
+  // What loading says, and decoding every element of its matrix.
+  Error error(const std::string& module = "model.layers.0.mlp.up_proj") const {
+    const TempDir dir;
+    const std::string folder = write(dir);
+    return error_of([&] { decode_all(folder, module); });
+  }
+
+  static void decode_all(const std::string& folder,
+                         const std::string& module = "model.layers.0.mlp.up_proj") {
+    const MappedFile file(folder + "/model.safetensors");
+    RawTensors raw;
+    for (const auto& entry : parse_safetensors_header(file.bytes(), "file")) {
+      raw[entry.name] = {"file", entry.type, entry.shape,
+                         file.bytes().subspan(entry.begin, entry.end - entry.begin)};
+    }
+    for (const QuantizedMatrix& matrix : find_quantized_matrices(raw, *config_of(folder))) {
+      if (matrix.name != module + ".weight") continue;
+      std::vector<float> row(static_cast<size_t>(matrix.cols));
+      for (int64_t r = 0; r < matrix.rows; ++r)
+        matrix.decoder->decode(r, 0, matrix.cols, row.data());
+    }
+  }
+
+  struct Tensor {
+    std::string type;
+    std::vector<int64_t> shape;
+    std::string data;
+  };
+  Tensor& part(const std::string& name) { return tensors["model.layers.0.mlp.up_proj." + name]; }
+
+  nlohmann::json config;
+  std::map<std::string, Tensor> tensors;
+};
+
+TEST(QuantizedWeights, AMatrixMayLieInSeveralFiles) {
+  const std::string folder = golden_folder("pack_int4_group");
+  const std::string name = "model.layers.0.mlp.up_proj.weight";
+  const Checkpoint whole("pack_int4_group");
+  const TempDir dir;
+  nlohmann::json index;
+  for (const auto& [tensor, content] : whole.tensors) {
+    const std::string file = tensor + ".safetensors";
+    const nlohmann::json header = {{tensor,
+                                    {{"dtype", content.type},
+                                     {"shape", content.shape},
+                                     {"data_offsets", {0, content.data.size()}}}}};
+    dir.write(file, testing::safetensors_bytes(header.dump(), content.data));
+    index["weight_map"][tensor] = file;
+  }
+  dir.write("model.safetensors.index.json", index.dump());
+  const WeightStore store(dir.path(), config_of(folder)), expected(folder + "/expected");
+  const StoredTensor matrix = store.get(name, {24, 64});
+  const auto* values = static_cast<const float*>(expected.get(name, {24, 64}).data);
+  for (int64_t row = 0; row < 24; ++row) expect_equal(matrix, row, 0, 64, values + row * 64);
+  store.release(name);
+  expect_equal(matrix, 5, 0, 64, values + int64_t{5} * 64);
+  store.check_size(name);
+  std::filesystem::resize_file(dir.path() + "/model.layers.0.mlp.up_proj.weight_scale.safetensors",
+                               8);
+  EXPECT_EQ(error_of([&] { store.check_size(name); }).code(), ErrorCode::kCorruptData);
+}
+
+TEST(QuantizedWeights, TensorsMayBeginAtAnyAddress) {
+  for (const std::string& name : golden_names()) {
+    const TempDir dir;
+    EXPECT_NO_THROW(Checkpoint::decode_all(Checkpoint(name).write(dir))) << name;
+  }
+}
+
+TEST(QuantizedWeights, EveryPartIsNeededInItsTypeAndShape) {
+  for (const std::string& name : golden_names()) {
+    const Checkpoint whole(name);
+    for (const auto& [tensor, content] : whole.tensors) {
+      const std::string part = tensor.substr(tensor.rfind('.') + 1);
+      const bool may_be_absent = part == "bias" || part == "input_scale" || part == "k_scale" ||
+                                 part == "g_idx" || part == "weight_g_idx";
+      const bool has_codes = part == "weight" || part == "weight_packed" || part == "qweight";
+      const std::string module = tensor.substr(0, tensor.size() - part.size() - 1);
+      if (!may_be_absent && !has_codes) {
+        Checkpoint without = whole;
+        without.tensors.erase(tensor);
+        const std::string message = without.error(module).what();
+        // Either name of FP8's scales will do.
+        const std::string absent = part == "weight_scale_inv" ? module + ".weight_scale" : tensor;
+        EXPECT_NE(message.find(absent + " is missing"), std::string::npos) << message;
+      }
+      const bool is_plain = part == "weight" && content.type == "F32";
+      if (part == "bias" || part == "input_scale" || part == "k_scale" || is_plain) continue;
+      Checkpoint of_other_type = whole;
+      of_other_type.tensors[tensor].type = "BOOL";
+      of_other_type.tensors[tensor].shape = {static_cast<int64_t>(content.data.size())};
+      const Error error = of_other_type.error(module);
+      EXPECT_EQ(error.code(), ErrorCode::kCorruptData) << name << " " << tensor;
+      EXPECT_NE(std::string(error.what()).find("tensor " + tensor), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST(QuantizedWeights, ShapesOfAnotherMatrixAreRefused) {
+  const struct {
+    const char* checkpoint;
+    const char* part;
+    std::vector<int64_t> shape;
+    size_t bytes;
+  } cases[] = {
+      {"pack_int4_group", "weight_scale", {24, 1}, 48},
+      {"pack_int4_group", "weight_scale", {2, 24}, 96},
+      {"pack_int4_group", "weight_packed", {24, 9}, 864},
+      {"pack_int4_group", "weight_packed", {24, 7}, 672},
+      {"pack_int4_group", "weight_packed", {0, 8}, 0},
+      {"pack_int4_group", "weight_packed", {192}, 768},
+      {"pack_int4_zeros", "weight_zero_point", {2, 3}, 24},
+      {"pack_int4_g_idx", "weight_g_idx", {63}, 252},
+      {"int8_channel", "weight", {25, 64}, 1600},
+      {"int8_channel", "weight_scale", {24, 2}, 96},
+      {"int8_group_zeros", "weight_zero_point", {24, 1}, 24},
+      {"fp8_block", "weight_scale", {2, 3}, 12},
+      {"fp8_block", "weight_scale", {3, 3, 1}, 18},
+      {"nvfp4", "weight_scale", {24, 3}, 72},
+      {"nvfp4", "weight_global_scale", {2}, 8},
+      {"fp8_fine_grained", "weight_scale_inv", {3, 2}, 24},
+      {"modelopt_nvfp4", "weight_scale_2", {8}, 32},
+      {"awq", "qzeros", {2, 3}, 24},
+      {"awq", "scales", {1, 32}, 64},
+      {"gptq_v1", "qweight", {8, 31}, 992},
+      {"gptq_v1", "qzeros", {1, 4}, 16},
+      {"gptq_v1", "scales", {2, 33}, 132},
+      {"gptq_v1", "g_idx", {65}, 260},
+  };
+  for (const auto& bad : cases) {
+    Checkpoint checkpoint(bad.checkpoint);
+    checkpoint.part(bad.part).shape = bad.shape;
+    checkpoint.part(bad.part).data.resize(bad.bytes);
+    const Error error = checkpoint.error();
+    EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+    EXPECT_NE(std::string(error.what()).find("tensor model.layers.0.mlp.up_proj."),
+              std::string::npos)
+        << bad.checkpoint << ": " << error.what();
+    EXPECT_NE(std::string(error.what()).find("config.json, quantization_config it should be"),
+              std::string::npos)
+        << bad.checkpoint << ": " << error.what();
+  }
+}
+
+TEST(QuantizedWeights, AShapeThatThePackedCodesDoNotHaveIsRefused) {
+  for (const int64_t cols : {int64_t{56}, int64_t{65}, int64_t{0}, int64_t{-64}, INT64_MAX}) {
+    Checkpoint checkpoint("pack_int4_group");
+    std::memcpy(checkpoint.part("weight_shape").data.data() + 8, &cols, 8);
+    EXPECT_EQ(checkpoint.error().code(), ErrorCode::kCorruptData) << cols;
+  }
+  for (const int64_t cols : {int64_t{57}, int64_t{64}}) {  // 8 words all the same
+    Checkpoint checkpoint("pack_int4_group");
+    std::memcpy(checkpoint.part("weight_shape").data.data() + 8, &cols, 8);
+    const TempDir dir;
+    EXPECT_NO_THROW(Checkpoint::decode_all(checkpoint.write(dir))) << cols;
+  }
+}
+
+TEST(QuantizedWeights, ScalesThatAreNoNumberAreRefusedWhenTheyAreMet) {
+  const struct {
+    const char* checkpoint;
+    const char* part;
+    size_t offset;
+    std::string bits;
+    const char* message;
+  } cases[] = {
+      {"pack_int4_group", "weight_scale", 2 * (3 * 2 + 1), "\x80\x7f", "row 3, block 1 is inf"},
+      {"pack_int4_group", "weight_scale", 0, "\xc0\x7f", "row 0, block 0 is nan"},
+      {"fp8_fine_grained", "weight_scale_inv", 4 * 4, std::string("\0\0\x80\xff", 4),
+       "row 16, block 1 is -inf"},
+      {"nvfp4", "weight_scale", 5, "\x7f", "row 1, block 1 is nan"},
+      {"nvfp4", "weight_global_scale", 0, std::string(4, '\0'), "row 0, block 0 is inf"},
+      {"awq", "scales", 2 * 33, std::string("\0\x7c", 2), "row 1, block 1 is inf"},
+      {"gptq_v2_g_idx", "scales", 2 * 34, std::string("\x01\x7e", 2), "row 2, block 1 is nan"},
+  };
+  for (const auto& bad : cases) {
+    Checkpoint checkpoint(bad.checkpoint);
+    checkpoint.part(bad.part).data.replace(bad.offset, bad.bits.size(), bad.bits);
+    const Error error = checkpoint.error();
+    EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+    const std::string message =
+        std::string("tensor model.layers.0.mlp.up_proj.weight: the scale of ") + bad.message;
+    EXPECT_EQ(error.what(), message) << bad.checkpoint;
+  }
+}
+
+TEST(QuantizedWeights, GroupsOfColumnsThatDoNotExistAreRefused) {
+  for (const int32_t group : {2, -1, INT32_MAX, INT32_MIN}) {
+    for (const char* name : {"gptq_v2_g_idx", "pack_int4_g_idx"}) {
+      Checkpoint checkpoint(name);
+      const bool is_gptq = name[0] == 'g';
+      std::memcpy(checkpoint.part(is_gptq ? "g_idx" : "weight_g_idx").data.data() + 40, &group, 4);
+      if (!is_gptq && group == -1) {  // means that the columns are where they were
+        const TempDir dir;
+        EXPECT_NO_THROW(Checkpoint::decode_all(checkpoint.write(dir)));
+        continue;
+      }
+      EXPECT_EQ(checkpoint.error().code(), ErrorCode::kCorruptData) << name << " " << group;
+    }
+  }
+  // Of GPTQ's groups one may have more columns than another.
+  Checkpoint uneven("gptq_v2_g_idx"), uneven_compressed("pack_int4_g_idx");
+  for (auto* data : {&uneven.part("g_idx").data, &uneven_compressed.part("weight_g_idx").data}) {
+    for (size_t i = 0; i < 64; ++i) (*data)[4 * i] = i == 40;
+  }
+  const TempDir dir;
+  EXPECT_NO_THROW(Checkpoint::decode_all(uneven.write(dir)));
+  EXPECT_NE(std::string(uneven_compressed.error().what()).find("2 groups of one size"),
+            std::string::npos);
+}
+
+TEST(QuantizedWeights, WhatTheConfigContradictsIsRefused) {
+  Checkpoint ignored("pack_int4_group");
+  ignored.config["quantization_config"]["ignore"] = {"re:.*up_proj"};
+  EXPECT_NE(std::string(ignored.error().what()).find("is quantised, but by"), std::string::npos);
+  Checkpoint of_other_bits("pack_int4_group");
+  of_other_bits.config["quantization_config"]["config_groups"]["group_0"]["weights"]["num_bits"] =
+      8;
+  EXPECT_EQ(of_other_bits.error().code(), ErrorCode::kCorruptData);
+  Checkpoint unpacked_zeros("pack_int4_zeros");
+  unpacked_zeros.part("weight_zero_point") = {"I8", {20, 3}, std::string(60, '\0')};
+  EXPECT_NE(std::string(unpacked_zeros.error().what()).find("it should be I32"), std::string::npos);
+  Checkpoint twice("gptq_v1");
+  twice.part("weight") = {"BF16", {1, 1}, "xx"};
+  EXPECT_NE(std::string(twice.error().what())
+                .find("qweight is there, and model.layers.0.mlp.up_proj.weight as well"),
+            std::string::npos);
+  Checkpoint e5m2("fp8_fine_grained");
+  e5m2.part("weight").type = "F8_E5M2";
+  EXPECT_EQ(e5m2.error().code(), ErrorCode::kUnsupported);
+  EXPECT_NE(std::string(e5m2.error().what()).find("E5M2"), std::string::npos);
+}
+
+TEST(QuantizedWeights, OnlyBiasesOfZerosMayBeSurplus) {
+  Checkpoint checkpoint("gptq_v1");
+  const TempDir dir;
+  const auto unused = [&] {
+    checkpoint.write(dir);
+    std::vector<std::string> names = WeightStore(dir.path(), config_of(dir.path())).unused();
+    return names;
+  };
+  EXPECT_EQ(unused(), (std::vector<std::string>{"model.layers.0.mlp.up_proj.weight"}));
+  auto& bias = checkpoint.part("bias");
+  bias.type = "U8";
+  bias.shape = {64};
+  const Error error = error_of([&] { unused(); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_NE(std::string(error.what()).find("up_proj.bias has dtype U8; only BF16, F16 and F32"),
+            std::string::npos);
+  bias.type = "F16";
+  bias.shape = {32};
+  bias.data.back() = 1;
+  EXPECT_EQ(unused(), (std::vector<std::string>{"model.layers.0.mlp.up_proj.bias",
+                                                "model.layers.0.mlp.up_proj.weight"}));
+}
+
+}  // namespace
+}  // namespace nanovllm

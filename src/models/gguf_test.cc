@@ -1,0 +1,249 @@
+// A GGUF file computes what the Hugging Face folder it was made of does.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "backend/backend_cases.h"
+#include "backend/registry.h"
+#include "io/file.h"
+#include "io/gguf_model.h"
+#include "io/gguf_testing.h"
+#include "io/safetensors.h"
+#include "io/testing.h"
+#include "models/rope.h"
+#include "models/testing.h"
+
+namespace nanovllm {
+namespace {
+
+using testing::GgufWriter;
+using testing::golden_dir;
+using testing::ModelRig;
+using testing::Rows;
+using testing::TempDir;
+
+constexpr uint32_t kF32 = 0, kF16 = 1, kBF16 = 30, kQ8_0 = 8;
+constexpr int64_t kBlock = 32;  // elements of Q8_0
+
+enum class Matrices { kAsTheyAre, kCoded, kDecoded };
+
+// Rounds to zero; the numbers here are far from where half precision ends.
+uint16_t to_half(float value) {
+  uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits >> 16 & 0x8000) | ((bits >> 13 & 0x3ffff) - (112 << 10)));
+}
+
+std::string quantised(const std::vector<float>& numbers) {
+  std::string blocks;
+  for (size_t i = 0; i < numbers.size(); i += kBlock) {
+    float largest = 0;
+    for (size_t k = i; k < i + kBlock; ++k) largest = std::max(largest, std::abs(numbers[k]));
+    const uint16_t half = to_half(largest / 127 + 1e-4f);
+    const float scale = half_to_float(half);
+    blocks.append(reinterpret_cast<const char*>(&half), 2);
+    for (size_t k = i; k < i + kBlock; ++k) {
+      blocks.push_back(static_cast<char>(std::lround(numbers[k] / scale)));
+    }
+  }
+  return blocks;
+}
+
+std::string decoded(const std::string& blocks) {
+  std::string floats;
+  for (size_t i = 0; i < blocks.size(); i += 2 + kBlock) {
+    uint16_t half;
+    std::memcpy(&half, &blocks[i], 2);
+    for (size_t k = i + 2; k < i + 2 + kBlock; ++k) {
+      const float value = half_to_float(half) * static_cast<float>(static_cast<int8_t>(blocks[k]));
+      floats.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+  }
+  return floats;
+}
+
+// Rows of heads as llama.cpp's converter orders them: reshape(heads, 2, half).swapaxes(1, 2).
+std::string interleaved(const std::string& bytes, int64_t rows, int64_t head) {
+  std::string result;
+  const int64_t row_bytes = static_cast<int64_t>(bytes.size()) / rows;
+  for (int64_t first = 0; first < rows; first += head) {
+    for (int64_t i = 0; i < head / 2; ++i) {
+      for (const int64_t row : {first + i, first + head / 2 + i}) {
+        result += bytes.substr(row * row_bytes, row_bytes);
+      }
+    }
+  }
+  return result;
+}
+
+class Converter {
+ public:
+  Converter(const std::string& folder, Matrices matrices)
+      : config_(ModelConfig::load(folder)),
+        file_(folder + "/model.safetensors"),
+        matrices_(matrices) {}
+
+  std::string bytes() {
+    writer_.add("general.architecture", config_.model_type);
+    add("block_count", config_.num_hidden_layers);
+    add("context_length", config_.max_position_embeddings);
+    add("embedding_length", config_.hidden_size);
+    add("feed_forward_length", config_.intermediate_size);
+    add("attention.head_count", config_.num_attention_heads);
+    add("attention.head_count_kv", config_.num_key_value_heads);
+    add("attention.key_length", config_.head_dim);
+    add("attention.value_length", config_.head_dim);
+    add("attention.layer_norm_rms_epsilon", config_.rms_norm_eps);
+    add("rope.freq_base", static_cast<float>(config_.rope_theta));
+    add_scaling();
+    for (const SafetensorsEntry& entry : parse_safetensors_header(file_.bytes(), file_.path())) {
+      add_tensor(entry);
+    }
+    return writer_.bytes();
+  }
+
+ private:
+  void add(const std::string& name, int value) {
+    writer_.add(config_.model_type + "." + name, static_cast<uint32_t>(value));
+  }
+  void add(const std::string& name, float value) {
+    writer_.add(config_.model_type + "." + name, value);
+  }
+
+  void add_scaling() {
+    RopeScaling& scaling = config_.rope_scaling;
+    if (scaling.kind == "yarn") {
+      writer_.add(config_.model_type + ".rope.scaling.type", std::string("yarn"));
+      add("rope.scaling.factor", static_cast<float>(scaling.factor));
+      add("rope.scaling.original_context_length", scaling.original_max_position_embeddings);
+    } else if (scaling.kind == "llama3") {
+      const std::vector<double> scaled = rope_frequencies(config_, 1).inverse;
+      scaling.kind = "default";
+      const std::vector<double> plain = rope_frequencies(config_, 1).inverse;
+      std::vector<float> divisors;
+      for (size_t i = 0; i < plain.size(); ++i) {
+        divisors.push_back(static_cast<float>(plain[i] / scaled[i]));
+      }
+      writer_.tensor("rope_freqs.weight", kF32, {static_cast<int64_t>(divisors.size())},
+                     {reinterpret_cast<const char*>(divisors.data()), divisors.size() * 4});
+    }
+  }
+
+  void add_tensor(const SafetensorsEntry& entry) {
+    std::string bytes(reinterpret_cast<const char*>(file_.bytes().data()) + entry.begin,
+                      entry.end - entry.begin);
+    uint32_t type = entry.dtype == DType::kFloat32   ? kF32
+                    : entry.dtype == DType::kFloat16 ? kF16
+                                                     : kBF16;
+    if (entry.shape.size() == 2 && matrices_ != Matrices::kAsTheyAre) {
+      std::vector<float> numbers(static_cast<size_t>(entry.shape[0] * entry.shape[1]));
+      read_elements(
+          {.data = bytes.data(), .dtype = *entry.dtype, .rows = 1, .cols = std::ssize(numbers)}, 0,
+          0, std::ssize(numbers), DType::kFloat32, numbers.data());
+      bytes = quantised(numbers);
+      if (matrices_ == Matrices::kDecoded) bytes = decoded(bytes);
+      type = matrices_ == Matrices::kCoded ? kQ8_0 : kF32;
+    }
+    const bool is_q_or_k = entry.name.find("q_proj") != entry.name.npos ||
+                           entry.name.find("k_proj") != entry.name.npos;
+    if (is_q_or_k && config_.model_type == "llama") {
+      bytes = interleaved(bytes, entry.shape[0], config_.head_dim);
+    }
+    writer_.tensor(gguf_tensor_name(entry.name), type, entry.shape, bytes);
+  }
+
+  ModelConfig config_;
+  MappedFile file_;
+  Matrices matrices_;
+  GgufWriter writer_;
+};
+
+std::string write_gguf(const TempDir& dir, const std::string& name, Matrices matrices) {
+  return dir.write(name + std::to_string(static_cast<int>(matrices)),
+                   Converter(golden_dir(name), matrices).bytes());
+}
+
+Rows compute(ModelRig& rig) {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 100; ++i) ids.push_back(i * 37 % 380);
+  Rows rows = rig.step({{0, ids}})[0];
+  rows.push_back(rig.step({{0, {3}}})[0][0]);
+  return rows;
+}
+
+void expect_near(const Rows& rows, const Rows& expected, float tolerance) {
+  ASSERT_EQ(rows.size(), expected.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (size_t v = 0; v < rows[i].size(); ++v) {
+      ASSERT_NEAR(rows[i][v], expected[i][v], tolerance) << "row " << i << ", token " << v;
+    }
+  }
+}
+
+class GgufOfAFolder : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GgufOfAFolder, ComputesWhatTheFolderDoes) {
+  const std::string name = GetParam();
+  const TempDir dir;
+  const std::string file = write_gguf(dir, name, Matrices::kAsTheyAre);
+  for (const test::BackendCase& backend : test::backends()) {
+    SCOPED_TRACE(backend.name);
+    ModelRig expected(golden_dir(name), DType::kFloat32, backend.make(2), 16);
+    ModelRig rig(file, DType::kFloat32, backend.make(2), 16);
+    // Llama 3's divisors are float32 in the file and computed in double for the folder.
+    const bool is_exact = backend.is_deterministic && name != "llama3";
+    expect_near(compute(rig), compute(expected), is_exact ? 0 : 1e-3f);
+    EXPECT_EQ(rig.model().num_parameters(), expected.model().num_parameters());
+  }
+}
+
+TEST_P(GgufOfAFolder, QuantisedComputesWhatTheDecodedNumbersDo) {
+  const TempDir dir;
+  const std::string coded = write_gguf(dir, GetParam(), Matrices::kCoded);
+  const std::string plain = write_gguf(dir, GetParam(), Matrices::kDecoded);
+  for (const test::BackendCase& backend : test::backends()) {
+    SCOPED_TRACE(backend.name);
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      ModelRig expected(plain, dtype, backend.make(2), 16);
+      ModelRig rig(coded, dtype, backend.make(2), 16);
+      const float tolerance =
+          dtype == DType::kFloat32 ? 1e-3f : 0.6f;  // of logits that spread by 3
+      expect_near(compute(rig), compute(expected), backend.is_deterministic ? 0 : tolerance);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GgufOfAFolder,
+                         ::testing::Values("llama2", "llama3", "llama_biases", "qwen2_tied",
+                                           "qwen3_yarn"));
+
+// Logits of every rank.
+std::vector<Rows> compute_by_ranks(const std::string& file, int world_size) {
+  const auto group = make_communicator_group("cpu", world_size);
+  std::vector<Rows> results(static_cast<size_t>(world_size));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < world_size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto backend = make_cpu_backend(1);
+      const auto communicator = group->join(rank, *backend);
+      ModelRig rig(file, DType::kFloat32, std::move(backend), 16, communicator.get());
+      results[static_cast<size_t>(rank)] = compute(rig);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return results;
+}
+
+// A quarter of down_proj's 160 columns begins inside of a block of 32.
+TEST(QuantisedGguf, RanksMayCutBlocks) {
+  const TempDir dir;
+  const auto coded = compute_by_ranks(write_gguf(dir, "llama2", Matrices::kCoded), 4);
+  const auto plain = compute_by_ranks(write_gguf(dir, "llama2", Matrices::kDecoded), 4);
+  for (size_t rank = 0; rank < coded.size(); ++rank) expect_near(coded[rank], plain[rank], 0);
+}
+
+}  // namespace
+}  // namespace nanovllm

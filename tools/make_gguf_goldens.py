@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""Makes tests/data/gguf_*: tiny models as GGUF files, with what transformers computes from their numbers.
+
+Usage: make_gguf_goldens.py [--out FOLDER] [NAME...]
+       make_gguf_goldens.py --convert MODEL_FOLDER FILE.gguf TYPE PRE_TOKENIZER
+
+--convert needs numpy and gguf (0.19.0 made the files), the rest also what make_goldens.py needs.
+gguf-py writes the files, with names and rows as llama.cpp's conversion/base.py, llama.py and qwen.py have them: nothing of
+ours decides what such a file looks like. NAME.json holds what golden.json of tests/goldens does, from the numbers as gguf-py
+decodes them, and "texts" with their token ids. Like llama.cpp's, a file has no sliding window.
+"""
+import argparse
+import json
+import math
+import pathlib
+import tempfile
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+
+ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mistral": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2,
+                 "qwen3": gguf.MODEL_ARCH.QWEN3}
+
+
+def read_safetensors(folder):
+    """{name: float32 array} of all files of a folder."""
+    tensors = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        data = path.read_bytes()
+        begin = 8 + int.from_bytes(data[:8], "little")
+        for name, entry in json.loads(data[8:begin]).items():
+            if name == "__metadata__":
+                continue
+            raw = data[begin + entry["data_offsets"][0]:begin + entry["data_offsets"][1]]
+            if entry["dtype"] == "BF16":
+                array = (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
+            else:
+                array = np.frombuffer(raw, {"F16": np.float16, "F32": np.float32}[entry["dtype"]]).astype(np.float32)
+            tensors[name] = array.reshape(entry["shape"])
+    return tensors
+
+
+def encoded(numbers, wanted):
+    """Type and data: the wanted type where gguf-py can write it and rows are whole blocks, else Q8_0, else BF16."""
+    for kind in (wanted, Type.Q8_0, Type.BF16):
+        try:
+            return kind, gguf.quants.quantize(numbers, kind)
+        except (NotImplementedError, gguf.quants.QuantError):
+            continue
+    raise ValueError(f"{wanted.name}: no type can hold shape {numbers.shape}")
+
+
+def interleaved(rows, num_heads):
+    """llama.cpp rotates neighbours, Hugging Face the halves of a head."""
+    return rows.reshape(num_heads, 2, len(rows) // num_heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+def rope_of(config):
+    """theta, and the scaling or {}, of either layout of config.json."""
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    theta = rope.pop("rope_theta", config.get("rope_theta", 1e4))
+    return theta, rope if rope.get("rope_type", "default") != "default" else {}
+
+
+def llama3_divisors(theta, head_dim, rope):
+    divisors = []
+    for i in range(0, head_dim, 2):
+        length = 2 * math.pi * theta ** (i / head_dim)  # positions a turn
+        turns = rope["original_max_position_embeddings"] / length
+        blend = (turns - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
+        blend = min(max(blend, 0), 1)
+        divisors.append(1 / ((1 - blend) / rope["factor"] + blend))
+    return np.array(divisors, np.float32)
+
+
+def add_parameters(writer, config):
+    theta, rope = rope_of(config)
+    if config.get("hidden_act", "silu") != "silu":
+        raise ValueError(f"GGUF has no key for the activation {config['hidden_act']}")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(theta)
+    if config.get("head_dim"):
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+    if writer.arch == "llama":
+        writer.add_vocab_size(config["vocab_size"])
+        writer.add_rope_dimension_count(head_dim_of(config))
+    if rope.get("rope_type") == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    elif rope.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        for key, add in (("attention_factor", writer.add_rope_scaling_yarn_attn_factor),
+                         ("beta_fast", writer.add_rope_scaling_yarn_beta_fast),
+                         ("beta_slow", writer.add_rope_scaling_yarn_beta_slow)):
+            if rope.get(key) is not None:
+                add(rope[key])
+
+
+def head_dim_of(config):
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def tokenizer_metadata(tokenizer_json, tokenizer_config, pre):
+    """{key: value} of a byte-level BPE tokenizer.json, whose pre-tokenizer llama.cpp calls `pre`."""
+    vocab = dict(tokenizer_json["model"]["vocab"])
+    types = dict.fromkeys(vocab.values(), gguf.TokenType.NORMAL)
+    for token in tokenizer_json["added_tokens"]:
+        vocab[token["content"]] = token["id"]
+        is_control = token["special"] or (token["content"].startswith("<|") and token["content"].endswith("|>"))
+        types[token["id"]] = gguf.TokenType.CONTROL if is_control else gguf.TokenType.USER_DEFINED
+    size = max(vocab.values()) + 1
+    names = {id: name for name, id in vocab.items()}
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": [names.get(id, f"[PAD{id}]") for id in range(size)],
+        "tokenizer.ggml.token_type": [int(types.get(id, gguf.TokenType.UNUSED)) for id in range(size)],
+        "tokenizer.ggml.merges": [merge if isinstance(merge, str) else " ".join(merge)
+                                  for merge in tokenizer_json["model"]["merges"]],
+    }
+    for key in ("bos", "eos", "pad"):
+        token = tokenizer_config.get(f"{key}_token")
+        token = token["content"] if isinstance(token, dict) else token
+        if token is not None:
+            metadata[f"tokenizer.ggml.{ {'pad': 'padding'}.get(key, key) }_token_id"] = vocab[token]
+    for key in ("add_bos_token", "add_eos_token"):
+        if key in tokenizer_config:
+            metadata[f"tokenizer.ggml.{key}"] = tokenizer_config[key]
+    if tokenizer_config.get("chat_template"):
+        metadata["tokenizer.chat_template"] = tokenizer_config["chat_template"]
+    return metadata
+
+
+def add_metadata(writer, metadata):
+    for key, value in metadata.items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        else:
+            writer.add_string(key, value)
+
+
+def write_gguf(folder, out, types, pre):
+    """A Hugging Face folder as a GGUF file. types: {tensor name without .weight: Type}, "" for all others. Returns
+    {Hugging Face's name: the numbers that the file holds}."""
+    config = json.loads((folder / "config.json").read_text())
+    arch = ARCHITECTURES[config["model_type"]]
+    writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[arch])
+    writer.add_name(folder.name)
+    add_parameters(writer, config)
+    if (folder / "tokenizer.json").exists():
+        add_metadata(writer, tokenizer_metadata(json.loads((folder / "tokenizer.json").read_text()),
+                                                json.loads((folder / "tokenizer_config.json").read_text()), pre))
+    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    numbers = {}
+    for name, tensor in read_safetensors(folder).items():
+        new_name = names.get_name(name, (".weight", ".bias"))
+        part = name.split(".")[-2]
+        kind, data = Type.F32, tensor
+        if tensor.ndim == 2:
+            kind, data = encoded(tensor, types.get(new_name.removesuffix(".weight"), types[""]))
+            numbers[name] = gguf.quants.dequantize(data, kind)
+        else:
+            numbers[name] = tensor
+        if writer.arch == "llama" and part in heads:
+            data = interleaved(data, heads[part])
+        writer.add_tensor(new_name, np.ascontiguousarray(data), raw_dtype=kind)
+    theta, rope = rope_of(config)
+    if rope.get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_divisors(theta, head_dim_of(config), rope))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return numbers
+
+
+DEMO = pathlib.Path(__file__).parent.parent / "models" / "demo"
+NUM_MERGES = 60
+DIGITS = {"qwen2": r"\p{N}", "llama-bpe": r"\p{N}{1,3}"}
+TEXTS = ["", "Once upon a time there was a cat.", "It's 12345 o'clock,  DON'T be late!\n\n\tok\n",
+         "caf\u00e9 cafe\u0301 \u732b \U0001f63a", "<|im_start|>user\nhi<|im_end|>\n", " leading and trailing  "]
+LENGTHS = [1, 17, 100]  # of prompts, tokens
+
+# name -> (seed, config class, what differs from make_goldens.COMMON, rope parameters, pre-tokenizer, types of tensors)
+MODELS = {
+    "gguf_llama": (31, "Llama", dict(tie_word_embeddings=True), "LLAMA3", "llama-bpe",
+                   {"": Type.Q8_0, "blk.0.attn_q": Type.Q4_0, "blk.0.attn_k": Type.Q5_1, "blk.0.attn_v": Type.Q5_0,
+                    "blk.0.attn_output": Type.Q4_1, "blk.0.ffn_gate": Type.Q4_1, "blk.0.ffn_up": Type.MXFP4,
+                    "blk.0.ffn_down": Type.Q5_0, "blk.1.attn_q": Type.F16, "blk.1.attn_k": Type.BF16,
+                    "blk.1.attn_v": Type.F32, "blk.1.ffn_gate": Type.Q4_0, "blk.1.ffn_up": Type.Q4_0}),
+}
+
+
+def tiny_tokenizer(pre):
+    """tokenizer.json and tokenizer_config.json: the demo model's, with its first merges only."""
+    tokenizer = json.loads((DEMO / "tokenizer.json").read_text())
+    config = json.loads((DEMO / "tokenizer_config.json").read_text())
+    model = tokenizer["model"]
+    model["merges"] = model["merges"][:NUM_MERGES]
+    model["vocab"] = {token: id for token, id in model["vocab"].items() if id < 256 + NUM_MERGES}
+    for i, token in enumerate(tokenizer["added_tokens"]):
+        token["id"] = 256 + NUM_MERGES + i
+    split = tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]
+    split["Regex"] = split["Regex"].replace(r"\p{N}|", DIGITS[pre] + "|")
+    if pre == "llama-bpe":  # begins with a token, leaves characters as they are
+        begin = tokenizer["added_tokens"][0]
+        config.update(bos_token=begin["content"], add_bos_token=True)
+        model["ignore_merges"] = True
+        tokenizer["normalizer"] = None
+        tokenizer["post_processor"] = {
+            "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": begin["content"], "type_id": 0}},
+                                                     {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {begin["content"]: {"id": begin["content"], "ids": [begin["id"]],
+                                                  "tokens": [begin["content"]]}}}
+    return tokenizer, config
+
+
+def make(name, out):
+    import make_goldens
+    import tokenizers
+    import torch
+    import transformers
+    seed, family, changes, scaling, pre, types = MODELS[name]
+    tokenizer, tokenizer_config = tiny_tokenizer(pre)
+    size = 256 + NUM_MERGES + len(tokenizer["added_tokens"])
+    shape = dict(vocab_size=size, num_hidden_layers=2, intermediate_size=96, max_position_embeddings=256,
+                 bos_token_id=None, eos_token_id=size - 1)
+    rope = dict(rope_theta=1e4, **getattr(make_goldens, scaling))
+    config = getattr(transformers, family + "Config")(**{**make_goldens.COMMON, **shape, **changes}, rope_parameters=rope)
+    blank = transformers.AutoModelForCausalLM.from_config(config)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder) / name
+        folder.mkdir()
+        make_goldens.write_checkpoint(folder, config, make_goldens.random_weights(blank, seed))
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+        numbers = write_gguf(folder, out / f"{name}.gguf", types, pre)
+        make_goldens.write_checkpoint(folder, config, {n: torch.tensor(v) for n, v in numbers.items()}, dtype="float32")
+        exact, rounded = (make_goldens.load(folder, dtype) for dtype in (torch.float32, torch.bfloat16))
+    generator = torch.Generator().manual_seed(1000 + seed)
+    cases = [make_goldens.make_case(exact, rounded, torch.randint(size, (n,), generator=generator).tolist(), [])
+             for n in LENGTHS]
+    encode = tokenizers.Tokenizer.from_str(json.dumps(tokenizer)).encode
+    golden = {"checkpoint": name, "seed": seed, "torch": torch.__version__, "transformers": transformers.__version__,
+              "texts": [{"text": text, "ids": encode(text).ids} for text in TEXTS]}
+    make_goldens.write_golden(out / f"{name}.json", golden, cases)
+    margins = [m for case in cases for m in case["margins"]]
+    sizes = " + ".join(str((out / (name + suffix)).stat().st_size) for suffix in (".gguf", ".json"))
+    print(f"{name}: {sizes} bytes, margins above 0.25: {sum(m > 0.25 for m in margins)}/{len(margins)}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent / "tests" / "data")
+    parser.add_argument("--convert", nargs=4, metavar=("MODEL_FOLDER", "FILE", "TYPE", "PRE_TOKENIZER"))
+    parser.add_argument("names", nargs="*", choices=[[], *MODELS], metavar="NAME")
+    arguments = parser.parse_args()
+    if arguments.convert:
+        folder, out, kind, pre = arguments.convert
+        write_gguf(pathlib.Path(folder), out, {"": Type[kind]}, pre)
+        return
+    for name in arguments.names or MODELS:
+        make(name, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
