@@ -30,7 +30,7 @@ run: build ## let the demo model write several stories at once
 
 chat: build ## talk to a real model, SmolLM2-135M-Instruct (fetches its 98 MB once)
 	@scripts/fetch_smollm2.sh "$(SMOLLM2)"
-	@build/nanovllm chat "$(SMOLLM2)" --temperature 0.2 --top-p 0.9 # as its authors draw
+	@build/nanovllm chat "$(SMOLLM2)" --temperature 0.2 --top-p 0.9 --engine-seed $$RANDOM # as its authors draw
 
 test: ## build and run every test
 	@scripts/install_packages.sh test
