@@ -17,10 +17,6 @@
 namespace nanovllm {
 namespace {
 
-// As for config.json: far beyond any model, close enough that no product of two overflows.
-constexpr int64_t kMaxSize = 1 << 28;
-constexpr int64_t kMaxLayers = 10'000;
-
 struct Family {
   const char* name;  // general.architecture
   const char* architecture;

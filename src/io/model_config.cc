@@ -18,9 +18,6 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr size_t kMaxEosTokens = 1024;
-// Bounds far beyond any model, close enough that no product of two sizes overflows 64 bits.
-constexpr int64_t kMaxSize = 1 << 28;
-constexpr int64_t kMaxLayers = 10'000;
 constexpr double kInfinity = std::numeric_limits<double>::max();
 
 template <typename T, typename V>

@@ -30,6 +30,10 @@ struct RopeScaling {
   std::vector<double> divisors, long_divisors;
 };
 
+// Bounds far beyond any model, close enough that no product of two sizes overflows 64 bits.
+inline constexpr int64_t kMaxSize = 1 << 28;
+inline constexpr int64_t kMaxLayers = 10'000;
+
 struct ModelConfig {
   std::string model_dir;     // or the GGUF file
   std::string config_path;   // of config.json, or the GGUF file

@@ -8,7 +8,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxDepth = 2;  // folders in folders; nothing that is read lies in more than one
+constexpr int kMaxFolders = 2;  // folders in folders; nothing that is read lies in more than one
 
 // What can't be looked at can't be read either, so that errors mean no.
 bool holds(const fs::path& folder, const fs::path& file, int depth) {
@@ -34,7 +34,7 @@ bool is_same_file(const std::string& a, const std::string& b) {
 bool is_file_of_model(const std::string& path, const std::string& model) {
   std::error_code ignored;
   if (!fs::is_regular_file(path, ignored)) return false;
-  if (fs::is_directory(model, ignored)) return holds(model, path, kMaxDepth);
+  if (fs::is_directory(model, ignored)) return holds(model, path, kMaxFolders);
   if (fs::equivalent(model, path, ignored)) return true;
   const fs::path folder = fs::path(model).parent_path();
   const fs::path ending = fs::path(model).extension();

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxConfigBytes = 16 << 20;
+constexpr int64_t kMaxFileBytes = 16 << 20;
 constexpr int64_t kMaxBlock = 1 << 28;
 constexpr uint32_t kMatchLimit = 100'000;  // steps, far beyond what a module's name needs
 
@@ -257,7 +257,7 @@ std::optional<QuantizationConfig> load_quantization_config(const JsonFields& con
   }
   const std::string path = model_dir + "/hf_quant_config.json";
   if (!file_exists(path)) return std::nullopt;
-  const Json document = parse_json(read_text_file(path, kMaxConfigBytes), path);
+  const Json document = parse_json(read_text_file(path, kMaxFileBytes), path);
   const Json* value = JsonFields(document, path).find("quantization");
   return read(JsonFields(value ? *value : document, path), "modelopt");
 }

@@ -143,6 +143,7 @@ class WeightStore::Impl {
       format.bytes += item.tensor.bytes;
     }
     std::vector<WeightFormat> formats;
+    formats.reserve(by_name.size());
     for (auto& [name, format] : by_name) formats.push_back(std::move(format));
     std::ranges::stable_sort(formats, std::greater(), &WeightFormat::bytes);
     return formats;
