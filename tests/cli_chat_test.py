@@ -128,6 +128,7 @@ class Chat(CliTest):
             self.assertEqual(said(model), source)
             self.assertEqual(said(model, "--temperature", "0.5"), "temperature 0.5 (--temperature)")
             self.assertEqual(said(model, "--temperature", "0.5", params=" temperature=0.75"), "temperature 0.75 (/params)")
+            self.assertEqual(said(model, "--temperature", "0.5", params=" temperature=null"), "temperature 0.5 (--temperature)")
         (model / "generation_config.json").unlink()
         self.assertEqual(said(model), "temperature 1 (the default, as the model names none)")
 

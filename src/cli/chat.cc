@@ -229,7 +229,7 @@ class Chat {
       if (json::accept(value)) parsed = parse_json(value, "/params");
       const std::string name = word.substr(0, equals);
       update_sampling_params(changed, {{name, parsed}});
-      if (name == "temperature") source = "/params";
+      if (name == "temperature" && !parsed.is_null()) source = "/params";  // null changes nothing
     }
     check(changed);
     params_ = changed;

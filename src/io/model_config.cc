@@ -87,6 +87,11 @@ double yarn_magnitude(double scale, double mscale) {
   return scale <= 1 ? 1 : 0.1 * mscale * std::log(scale) + 1;
 }
 
+[[noreturn]] void fail_without_effect(const JsonFields& rope) {
+  throw_error(ErrorCode::kCorruptData,
+              "{}: would have no effect; expected both a rope_type and a factor", rope.where());
+}
+
 void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
   RopeScaling& scaling = config.rope_scaling = RopeScaling();
   assign_if(scaling.kind, fields.string("type"));
@@ -121,10 +126,7 @@ void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
       scaling.kind == "linear" || scaling.kind == "llama3" || scaling.kind == "yarn";
   const bool no_effect = needs_factor ? scaling.factor == 1 && fields.find("factor") == nullptr
                                       : scaling.kind == "default" && scaling.factor != 1;
-  if (no_effect) {
-    throw_error(ErrorCode::kCorruptData,
-                "{}: would have no effect; expected both a rope_type and a factor", fields.where());
-  }
+  if (no_effect) fail_without_effect(fields);
   const double partial = fields.number("partial_rotary_factor", 0, 1).value_or(1);
   if (partial != 1) scaling.kind = "partial_rotary_factor";
 }
@@ -141,8 +143,15 @@ void read_rope(const JsonFields& fields, ModelConfig& config) {
     assign_if(config.rope_theta, theta);
     assign_if(config.rope_theta, rope.number("rope_theta", 1, 1e18));
     read_rope_scaling(rope, config);
-    for (const auto& [name, field] : value->items()) {  // one for each kind of layers
-      if (field.is_object()) config.rope_scaling.kind = name;
+    const bool is_named = rope.find("rope_type") != nullptr || rope.find("type") != nullptr;
+    for (const auto& [name, field] : value->items()) {
+      const bool acts_alone = name == "rope_theta" || name == "partial_rotary_factor" ||
+                              name == "factor" || field.is_null();  // only factor 1 comes here
+      if (field.is_object()) {                                      // one for each kind of layers
+        config.rope_scaling.kind = name;
+      } else if (!is_named && !acts_alone) {
+        fail_without_effect(rope);
+      }
     }
   }
   const double partial = fields.number("partial_rotary_factor", 0, 1).value_or(1);

@@ -127,15 +127,18 @@ TEST(ModelConfig, ScalingsThatWouldHaveNoEffectAreRefused) {
   const auto with = [](const std::string& scaling) {
     return R"({"max_position_embeddings": 4096, "rope_scaling": )" + scaling + "}";
   };
-  for (const char* scaling : {R"({"factor": 2})", R"({"rope_typ": "yarn", "factor": 2})",
-                              R"({"type": "default", "factor": 2})", R"({"type": "linear"})",
-                              R"({"type": "llama3"})", R"({"type": "yarn", "facto": 2})"}) {
+  for (const char* scaling :
+       {R"({"factor": 2})", R"({"rope_typ": "yarn", "factor": 2})",
+        R"({"type": "default", "factor": 2})", R"({"type": "linear"})", R"({"type": "llama3"})",
+        R"({"type": "yarn", "facto": 2})", R"({"rope_typ": "yarn"})", R"({"beta_fast": 3})",
+        R"({"rope_theta": 5e5, "original_max_position_embeddings": 64})"}) {
     EXPECT_NE(message_for(with(scaling)).find("config.json, rope_scaling: would have no effect"),
               std::string::npos)
         << scaling;
   }
   for (const char* scaling :
        {R"({"type": "default", "factor": 1})", R"({"type": "linear", "factor": 1})",
+        R"({"rope_theta": 5e5})", R"({"factor": 1, "type": null, "beta_fast": null})",
         R"({"type": "yarn", "original_max_position_embeddings": 2048})"}) {
     EXPECT_NO_THROW(load(with(scaling))) << scaling;
   }
