@@ -222,6 +222,8 @@ class Chat(CliTest):
         os.mkfifo(fifo)
         for command in ("/save", "/load \t"):
             refused(command, f"{command.split()[0]} wants the name of a file")
+        for command in (f"/save {none}\\\nmore", f"/load {kept}\\\nmore"):
+            refused(command, f"{command.split()[0]} wants the name of a file on one line")
         refused(f"/save {none}/x", f"cannot save the conversation to {none}/x: No such file or directory")
         for path in (self.folder.name, fifo):
             refused(f"/save {path}", f"cannot save the conversation to {path}: not a regular file")

@@ -255,7 +255,10 @@ class Chat {
     const auto begin = rest.find_first_not_of(kSpaces);
     if (begin == std::string::npos)
       throw_error(ErrorCode::kInvalidArgument, "{} wants the name of a file", command);
-    return rest.substr(begin, rest.find_last_not_of(kSpaces) + 1 - begin);
+    std::string path = rest.substr(begin, rest.find_last_not_of(kSpaces) + 1 - begin);
+    if (path.find('\n') != std::string::npos)  // something else was pasted
+      throw_error(ErrorCode::kInvalidArgument, "{} wants the name of a file on one line", command);
+    return path;
   }
 
   void load(const std::string& path) {
