@@ -119,6 +119,9 @@ void read_compressed_tensors(const JsonFields& fields, QuantizationConfig& confi
   if (const Json* sparsity = fields.find("sparsity_config")) {
     check_format(JsonFields(*sparsity, fields.where() + ", sparsity_config"));
   }
+  // Rotations that are not part of the weights would be missing from the layers.
+  const Json* transforms = fields.find("transform_config");
+  if (transforms != nullptr && !transforms->empty()) refuse(fields, "a model with transforms");
   config.ignored = strings(fields, "ignore");
   const Json* groups = fields.find("config_groups");
   if (groups == nullptr) return;
@@ -251,8 +254,11 @@ std::optional<WeightScheme> QuantizationConfig::scheme_of(std::string_view modul
 
 std::optional<QuantizationConfig> load_quantization_config(const JsonFields& config,
                                                            const std::string& model_dir) {
-  if (const Json* value = config.find("quantization_config")) {
-    const JsonFields fields(*value, config.where() + ", quantization_config");
+  // The second name is that of compressed-tensors before 0.6.
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const Json* value = config.find(key);
+    if (value == nullptr) continue;
+    const JsonFields fields(*value, config.where() + ", " + key);
     return read(fields, fields.string("quant_method").value_or("(none)"));
   }
   const std::string path = model_dir + "/hf_quant_config.json";

@@ -39,6 +39,13 @@ void expect_scheme(const std::optional<WeightScheme>& scheme, int bits, bool is_
 
 TEST(QuantizationConfig, IsNothingWhereNothingIsSaid) { EXPECT_FALSE(load("").has_value()); }
 
+TEST(QuantizationConfig, OldCompressedTensorsCallItCompressionConfig) {
+  const nlohmann::json document = {{"compression_config", nlohmann::json::parse(compressed("{}"))}};
+  const auto config = load_quantization_config(JsonFields(document, "config.json"), "/nowhere");
+  expect_scheme(config->scheme_of("a.b"), 8, false, true, 0, 0);
+  EXPECT_EQ(config->where, "config.json, compression_config");
+}
+
 TEST(QuantizationConfig, StrategiesSayWhatSharesAScale) {
   const auto of = [](const char* weights) { return load(compressed(weights))->scheme_of("a.b"); };
   expect_scheme(of(R"({"num_bits": 4, "strategy": "group", "group_size": 32})"), 4, false, true, 1,
@@ -48,6 +55,9 @@ TEST(QuantizationConfig, StrategiesSayWhatSharesAScale) {
   expect_scheme(of(R"({"group_size": -1, "type": "INT"})"), 8, false, true, 1, 0);
   expect_scheme(of(R"({"strategy": "channel", "type": "float"})"), 8, true, true, 1, 0);
   expect_scheme(of("{}"), 8, false, true, 0, 0);
+  expect_scheme(load(compressed("{}", R"(, "transform_config": {}, "sparsity_config": {})"))
+                    ->scheme_of("a.b"),
+                8, false, true, 0, 0);
   expect_scheme(of(R"({"strategy": "block", "type": "float", "block_structure": [64, 128]})"), 8,
                 true, true, 64, 128);
   expect_scheme(of(R"({"strategy": "block", "type": "float", "block_structure": "64x128"})"), 8,
@@ -140,6 +150,8 @@ TEST(QuantizationConfig, WhatCanNotBeDecodedIsRefusedByName) {
        "mxfp4-pack-quantized of compressed-tensors"},
       {compressed("{}", R"(, "sparsity_config": {"format": "sparse-24-bitmask"})"), "2:4 sparsity"},
       {compressed("{}", R"(, "sparsity_config": {"format": "sparse-bitmask"})"), "sparse-bitmask"},
+      {compressed("{}", R"(, "transform_config": {"config_groups": {}})"),
+       "a model with transforms"},
       {compressed(R"({"num_bits": 2})"), "int of 2 bits"},
       {compressed(R"({"num_bits": 6, "type": "float"})"), "float of 6 bits"},
       {compressed(R"({"num_bits": 4, "type": "float", "group_size": 32})"), "MXFP4"},
