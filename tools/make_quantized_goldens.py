@@ -95,7 +95,7 @@ def pack(values, bits, dim):
 
 
 def gptq(bits, group_size, version, desc_act=False, seed=0, rows=32, cols=128):
-    """GPTQModel 5: pack_block() and dequantize_weight() of nn_modules/qlinear/__init__.py, and for version 1
+    """GPTQModel 7.7: pack_block() and dequantize_weight() of nn_modules/qlinear/__init__.py, and for version 1
     convert_gptq_v2_to_v1_format_module() of utils/model.py."""
     groups = math.ceil(cols / (group_size if group_size > 0 else cols))
     weight, zeros = codes(2**bits, cols, rows, seed=seed), codes(2**bits, groups, rows, seed=seed + 1)
@@ -129,7 +129,7 @@ def awq(group_size, seed=0, rows=32, cols=64):
 
 
 def fp8(weight, block=None, scale="weight_scale_inv", dtype=torch.float32):
-    """transformers 5, Fp8Quantize and Fp8Dequantize; ModelOpt 0.33, FP8QTensor: weight.float() * scale."""
+    """transformers 5.19, Fp8Quantize and Fp8Dequantize; ModelOpt 0.47, FP8QTensor: weight.float() * scale."""
     rows, cols = block or weight.shape
     scales = (blocks_of(weight, rows, cols).abs().amax(-1) / 448).to(dtype)
     wide = scales.float().repeat_interleave(rows, 0).repeat_interleave(cols, 1)[:weight.shape[0], :weight.shape[1]]
@@ -138,7 +138,7 @@ def fp8(weight, block=None, scale="weight_scale_inv", dtype=torch.float32):
 
 
 def modelopt_nvfp4(weight):
-    """ModelOpt 0.33, NVFP4QTensor.quantize() and dequantize() of torch/quantization/qtensor/nvfp4_tensor.py: code 8 is 0."""
+    """ModelOpt 0.47, NVFP4QTensor.quantize() and dequantize() of torch/quantization/qtensor/nvfp4_tensor.py: code 8 is 0."""
     second = weight.abs().max() / (6 * 448)
     scales = (blocks_of(weight, 1, 16).abs().amax(-1) / 6 / second).to(FP8)
     wide = (scales.float() * second).repeat_interleave(16, 1)

@@ -48,7 +48,7 @@ class Reader {
   // compressed-tensors 0.17.0, decompress() of the formats pack-quantized, int-quantized,
   // float-quantized, naive-quantized and nvfp4-pack-quantized: _dequantize() in
   // quantization/lifecycle/forward_helpers.py with float32 scales. FP8: transformers 5's
-  // Fp8Dequantize and ModelOpt 0.33's FP8QTensor.
+  // Fp8Dequantize and ModelOpt 0.47's FP8QTensor.
   QuantizedMatrix read_row_coded(const std::string& part) {
     const RawTensor& codes = get_matrix(part, {"I32", "I8", "U8", "F8_E4M3", "F8_E5M2"});
     if (codes.type == "F8_E5M2") {
@@ -78,7 +78,7 @@ class Reader {
     return finish(is_fp4 ? "NVFP4" : scheme_.is_float ? "FP8" : int_name());
   }
 
-  // AWQ: AutoAWQ 0.2.9, dequantize_gemm() in awq/utils/packing_utils.py. GPTQ: GPTQModel 5,
+  // AWQ: AutoAWQ 0.2.9, dequantize_gemm() in awq/utils/packing_utils.py. GPTQ: GPTQModel 7.7,
   // dequantize_weight() in gptqmodel/nn_modules/qlinear/__init__.py, and for the first version's
   // zero points convert_gptq_v1_to_v2_format_module() in gptqmodel/utils/model.py, which adds to
   // whole words. The matrix is stored [columns, rows].
@@ -177,7 +177,7 @@ class Reader {
     coded_->zero = scheme_.num_bits == 4 ? 8 : 128;
   }
 
-  // compressed-tensors divides scales by the global one. ModelOpt 0.33's NVFP4QTensor.dequantize()
+  // compressed-tensors divides scales by the global one. ModelOpt 0.47's NVFP4QTensor.dequantize()
   // multiplies them.
   void read_fp4() {
     const bool is_modelopt = config_.method == QuantizationMethod::kModelOpt;
