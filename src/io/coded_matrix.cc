@@ -39,20 +39,19 @@ T load(const std::byte* data, int64_t i) {
   return value;
 }
 
-float scale_of(const CodedMatrix& matrix, int64_t row, int64_t block) {
-  float scale = matrix.scales.at(row, block);
-  scale =
-      matrix.divides_by_global_scale ? scale / matrix.global_scale : scale * matrix.global_scale;
-  if (!std::isfinite(scale)) {
-    throw_error(ErrorCode::kCorruptData, "tensor {}: the scale of row {}, block {} is {}",
-                printable(matrix.name), row, block, scale);
+template <int kBits>
+void read_words(const NumberGrid& grid, int64_t row, int64_t col, int64_t count, float* out) {
+  constexpr int64_t kInWord = 32 / kBits;
+  constexpr uint8_t kAwqOrder[] = {0, 4, 1, 5, 2, 6, 3, 7};
+  const int64_t first = row / grid.shared_rows * grid.row_stride;
+  int64_t place = row % kInWord;
+  if (grid.is_awq_order) place = kAwqOrder[place];
+  for (int64_t c = col; c < col + count; ++c) {
+    const int64_t word = first + (grid.words_hold_rows ? c : c / kInWord) * grid.col_stride;
+    const int64_t shift = (grid.words_hold_rows ? place : c % kInWord) * kBits;
+    const uint32_t bits = load<uint32_t>(grid.data, word) + grid.addend;
+    *out++ = (*grid.values)[bits >> shift & ((1u << kBits) - 1)];
   }
-  return scale;
-}
-
-float zero_of(const CodedMatrix& matrix, int64_t row, int64_t block) {
-  if (matrix.zero_words.data) return static_cast<float>(matrix.zero_words.at(row, block));
-  return matrix.zeros.data ? matrix.zeros.at(row, block) : matrix.zero;
 }
 
 }  // namespace
@@ -64,60 +63,49 @@ constinit const CodeValues kFp8Codes = table_of(fp8_value);
 constinit const CodeValues kFp4Codes = table_of(fp4_value);
 constinit const CodeValues kModelOptFp4Codes = table_of([](int c) { return fp4_value(c) + 0.0f; });
 
-float BlockNumbers::at(int64_t row, int64_t block) const {
-  const int64_t i = row / block_rows * row_stride + block * col_stride;
+void NumberGrid::read(int64_t row, int64_t col, int64_t count, float* out) const {
+  const int64_t first = row / shared_rows * row_stride;
+  const auto read_each = [&](auto number) {
+    for (int64_t c = col; c < col + count; ++c) *out++ = number(first + c * col_stride);
+  };
   switch (type) {
     case Type::kFloat32:
-      return load<float>(data, i);
+      return read_each([&](int64_t i) { return load<float>(data, i); });
     case Type::kBFloat16:
-      return to_float(load<BFloat16>(data, i));
+      return read_each([&](int64_t i) { return to_float(load<BFloat16>(data, i)); });
     case Type::kFloat16:
-      return half_to_float(load<uint16_t>(data, i));
-    case Type::kFp8:
-      return kFp8Codes[load<uint8_t>(data, i)];
-    case Type::kInt8:
-      return load<int8_t>(data, i);
+      return read_each([&](int64_t i) { return half_to_float(load<uint16_t>(data, i)); });
+    case Type::kBytes:
+      return read_each([&](int64_t i) { return (*values)[load<uint8_t>(data, i)]; });
+    case Type::kWordsOf4Bits:
+      return read_words<4>(*this, row, col, count, out);
+    case Type::kWordsOf8Bits:
+      return read_words<8>(*this, row, col, count, out);
   }
-  return 0;
-}
-
-inline uint32_t PackedWords::at(int64_t row, int64_t col) const {
-  constexpr uint8_t kAwqOrder[] = {0, 4, 1, 5, 2, 6, 3, 7};
-  const int64_t word = (row >> row_shift) * row_stride + (col >> col_shift) * col_stride;
-  int64_t place = (row & ((1 << row_shift) - 1)) + (col & ((1 << col_shift) - 1));
-  if (is_awq_order) place = kAwqOrder[place];
-  return (load<uint32_t>(data, word) + addend) >> (num_bits * place) & ((1u << num_bits) - 1);
 }
 
 void CodedMatrix::decode(int64_t row, int64_t col, int64_t count, float* out) const {
-  const auto block_at = [&](int64_t c) {
-    return block_of_col ? load<int32_t>(block_of_col, c) : c / block_cols;
-  };
-  struct Numbers {
-    int64_t block = -1;
-    float scale = 0, zero = 0;
-  };
-  // Where blocks are no neighbours, a column seldom is of the same one as the column before.
-  std::vector<Numbers> met(block_of_col ? 256 : 1);
-  const auto* row_codes = reinterpret_cast<const uint8_t*>(codes) + row * row_bytes;
-  const float* value = values->data();
-  for (const int64_t end = col + count; col < end;) {
-    const int64_t block = block_at(col);
-    const int64_t next = block_of_col ? col + 1 : std::min(end, (block + 1) * block_cols);
-    Numbers& numbers = met[static_cast<size_t>(block) & (met.size() - 1)];
-    if (numbers.block != block) {
-      numbers = {block, scale_of(*this, row, block), zero_of(*this, row, block)};
-    }
-    const float scale = numbers.scale, offset = numbers.zero;
-    if (words.data != nullptr) {
-      for (; col < next; ++col) *out++ = (value[words.at(row, col)] - offset) * scale;
-    } else if (num_bits == 8) {
-      for (; col < next; ++col) *out++ = (value[row_codes[col]] - offset) * scale;
-    } else {
-      for (; col < next; ++col) {
-        *out++ = (value[row_codes[col / 2] >> (col % 2 * 4) & 15] - offset) * scale;
-      }
-    }
+  if (count == 0) return;
+  const bool in_order = block_of_col.empty();
+  const int64_t first = in_order ? col / block_cols : 0;
+  const int64_t end = in_order ? (col + count - 1) / block_cols + 1 : num_blocks();
+  std::vector<float> block_scales(static_cast<size_t>(end - first));
+  std::vector<float> block_zeros(block_scales.size(), zero);
+  scales.read(row, first, end - first, block_scales.data());
+  if (zeros.data != nullptr) zeros.read(row, first, end - first, block_zeros.data());
+  for (float& scale : block_scales) {
+    scale = divides_by_global_scale ? scale / global_scale : scale * global_scale;
+    if (std::isfinite(scale)) continue;
+    throw_error(ErrorCode::kCorruptData, "tensor {}: the scale of row {}, block {} is {}",
+                printable(name), row, first + (&scale - block_scales.data()), scale);
+  }
+  codes.read(row, col, count, out);
+  for (const int64_t last = col + count; col < last;) {
+    const int64_t block = in_order ? col / block_cols : block_of_col[static_cast<size_t>(col)];
+    const int64_t next = in_order ? std::min(last, (block + 1) * block_cols) : col + 1;
+    const float scale = block_scales[static_cast<size_t>(block - first)];
+    const float offset = block_zeros[static_cast<size_t>(block - first)];
+    for (; col < next; ++col, ++out) *out = (*out - offset) * scale;
   }
 }
 

@@ -16,19 +16,11 @@ using Types = std::vector<std::string_view>;
 
 Types floats() { return {"F32", "BF16", "F16"}; }
 
-constexpr int64_t divide_up(int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; }
-
 bool contains(const Types& types, std::string_view type) {
   return std::ranges::find(types, type) != types.end();
 }
 
-BlockNumbers::Type number_type(std::string_view type) {
-  using Type = BlockNumbers::Type;
-  if (type == "F32") return Type::kFloat32;
-  if (type == "BF16") return Type::kBFloat16;
-  if (type == "F16") return Type::kFloat16;
-  return type == "I8" ? Type::kInt8 : Type::kFp8;
-}
+constexpr int64_t divide_up(int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; }
 
 // Reads one matrix from the tensors of its module.
 class Reader {
@@ -39,9 +31,8 @@ class Reader {
         module_(module),
         config_(config),
         scheme_(scheme),
-        in_word_(32 / scheme.num_bits),
-        shift_(scheme.num_bits == 4 ? 3 : 2),
-        coded_(std::make_unique<CodedMatrix>()) {
+        words_(scheme.num_bits == 4 ? Type::kWordsOf4Bits : Type::kWordsOf8Bits),
+        in_word_(32 / scheme.num_bits) {
     coded_->name = module + ".weight";
   }
 
@@ -50,30 +41,24 @@ class Reader {
   // quantization/lifecycle/forward_helpers.py with float32 scales. FP8: transformers 5's
   // Fp8Dequantize and ModelOpt 0.47's FP8QTensor.
   QuantizedMatrix read_row_coded(const std::string& part) {
-    const RawTensor& codes = get_matrix(part, {"I32", "I8", "U8", "F8_E4M3", "F8_E5M2"});
-    if (codes.type == "F8_E5M2") {
-      throw_error(ErrorCode::kUnsupported,
-                  "{}: tensor {} is FP8 E5M2, which can't be loaded; take a model in E4M3",
-                  codes.path, printable(coded_->name));
-    }
     const bool is_fp4 = scheme_.is_float && scheme_.num_bits == 4;
-    const std::string_view expected = is_fp4                    ? "U8"
-                                      : scheme_.is_float        ? "F8_E4M3"
-                                      : part == "weight_packed" ? "I32"
-                                                                : "I8";
-    if (codes.type != expected) fail(part, std::string(expected));
+    const bool is_packed = !scheme_.is_float && part == "weight_packed";
+    const char* type = is_fp4 ? "U8" : scheme_.is_float ? "F8_E4M3" : is_packed ? "I32" : "I8";
+    const RawTensor& codes = get_matrix(part, type, is_fp4 ? 4 : 1);
+    const int64_t stored_cols = codes.shape[1];
     coded_->rows = codes.shape[0];
-    coded_->cols = codes.shape[1];
-    coded_->codes = codes.bytes.data();
-    coded_->row_bytes = codes.shape[1];
-    coded_->values = scheme_.is_float ? &kFp8Codes : &kSignedCodes;
-    if (expected == "I32") read_packed_integers(codes);
+    coded_->cols = stored_cols * (is_fp4 ? 2 : 1);
+    coded_->codes = {.data = codes.bytes.data(),
+                     .type = is_fp4 || is_packed ? words_ : Type::kBytes,
+                     .row_stride = is_fp4 ? stored_cols / 4 : stored_cols,
+                     .values = scheme_.is_float ? &kFp8Codes : &kSignedCodes};
+    if (is_packed) read_packed_integers(codes);
     if (is_fp4) {
       read_fp4();
     } else {
       read_scales(find("weight_scale_inv") ? "weight_scale_inv" : "weight_scale", floats());
     }
-    if (find("weight_zero_point") || !scheme_.symmetric) read_zeros("weight_zero_point");
+    if (find("weight_zero_point") || !scheme_.symmetric) read_zeros(is_packed);
     read_blocks_of_cols("weight_g_idx");
     return finish(is_fp4 ? "NVFP4" : scheme_.is_float ? "FP8" : int_name());
   }
@@ -84,36 +69,30 @@ class Reader {
   // whole words. The matrix is stored [columns, rows].
   QuantizedMatrix read_column_coded() {
     const bool is_awq = config_.method == QuantizationMethod::kAwq;
-    const RawTensor& codes = get_matrix("qweight", {"I32"});
-    const int64_t rows = codes.shape[1] * (is_awq ? in_word_ : 1);
-    if (rows % in_word_ != 0) fail("qweight", fmt::format("a multiple of {} wide", in_word_));
+    const RawTensor& codes = get_matrix("qweight", "I32", is_awq ? 1 : in_word_);
+    const int64_t width = codes.shape[1], rows = width * (is_awq ? in_word_ : 1);
     coded_->rows = rows;
     coded_->cols = codes.shape[0] * (is_awq ? 1 : in_word_);
     coded_->block_cols = scheme_.block_cols > 0 ? scheme_.block_cols : coded_->cols;
-    coded_->words = {.data = codes.bytes.data(),
-                     .col_stride = codes.shape[1],
-                     .row_shift = is_awq ? shift_ : 0,
-                     .col_shift = is_awq ? 0 : shift_,
-                     .num_bits = scheme_.num_bits,
-                     .is_awq_order = is_awq};
-    const RawTensor& scales = get("scales", floats(), {num_blocks(), rows});
-    coded_->scales = {.data = scales.bytes.data(),
-                      .type = number_type(scales.type),
-                      .row_stride = 1,
-                      .col_stride = rows};
-    const uint32_t ones = scheme_.num_bits == 4 ? 0x11111111 : 0x01010101;
-    coded_->zero_words = {
-        .data = get("qzeros", {"I32"}, {num_blocks(), rows / in_word_}).bytes.data(),
-        .col_stride = rows / in_word_,
-        .row_shift = shift_,
-        .num_bits = scheme_.num_bits,
-        .addend = config_.zeros_are_less_by_one ? ones : 0,
-        .is_awq_order = is_awq};
+    coded_->codes = {
+        .data = codes.bytes.data(), .type = words_, .row_stride = 1, .col_stride = width};
+    if (is_awq) coded_->codes = words_of_rows(codes, width);
+    const int64_t num_blocks = coded_->num_blocks();
+    coded_->scales = plain(get("scales", floats(), {num_blocks, rows}));
+    coded_->scales.row_stride = 1;
+    coded_->scales.col_stride = rows;
+    coded_->zeros =
+        words_of_rows(get("qzeros", {"I32"}, {num_blocks, rows / in_word_}), rows / in_word_);
+    if (config_.zeros_are_less_by_one) {
+      coded_->zeros.addend = scheme_.num_bits == 4 ? 0x11111111 : 0x01010101;
+    }
     read_blocks_of_cols("g_idx");
     return finish((is_awq ? "AWQ " : "GPTQ ") + int_name());
   }
 
  private:
+  using Type = NumberGrid::Type;
+
   const RawTensor* find(const std::string& part) {
     const auto it = tensors_.find(module_ + "." + part);
     if (it == tensors_.end()) return nullptr;
@@ -121,7 +100,9 @@ class Reader {
     return &it->second;
   }
 
-  const RawTensor& get(const std::string& part, const Types& types) {
+  // Dimensions of 1 at the end may be left out, all of them if there is one number.
+  const RawTensor& get(const std::string& part, const Types& types,
+                       const std::vector<int64_t>& shape = {}) {
     const RawTensor* tensor = find(part);
     if (tensor == nullptr) {
       throw_error(
@@ -129,51 +110,66 @@ class Reader {
           tensors_.at(parts_.front()).path, printable(module_), part, printable(parts_.front()));
     }
     if (!contains(types, tensor->type)) fail(part, fmt::format("{}", fmt::join(types, ", ")));
+    std::vector<int64_t> padded = tensor->shape;
+    padded.resize(std::max(padded.size(), shape.size()), 1);
+    if (!shape.empty() && padded != shape) fail(part, fmt::format("[{}]", fmt::join(shape, ", ")));
     return *tensor;
   }
 
-  // Dimensions of 1 at the end may be left out, all of them if there is one number.
-  const RawTensor& get(const std::string& part, const Types& types,
-                       const std::vector<int64_t>& shape) {
-    const RawTensor& tensor = get(part, types);
-    std::vector<int64_t> padded = tensor.shape;
-    padded.resize(std::max(padded.size(), shape.size()), 1);
-    if (padded != shape) fail(part, fmt::format("[{}]", fmt::join(shape, ", ")));
-    return tensor;
-  }
-
-  // Of two dimensions, neither of them 0: no size computed from them overflows, for they are
-  // bounded by the file's.
-  const RawTensor& get_matrix(const std::string& part, const Types& types) {
-    const RawTensor& tensor = get(part, types);
-    if (tensor.shape.size() != 2 || std::ranges::min(tensor.shape) < 1) fail(part, "a matrix");
+  // Neither dimension is 0: no size computed from them overflows, for they are bounded by the
+  // file's.
+  const RawTensor& get_matrix(const std::string& part, const char* type, int64_t multiple) {
+    const RawTensor& tensor = get(part, {type});
+    const std::vector<int64_t>& shape = tensor.shape;
+    if (shape.size() != 2 || std::ranges::min(shape) < 1 || shape[1] % multiple != 0) {
+      fail(part, fmt::format("a matrix of rows that are a multiple of {} long", multiple));
+    }
     return tensor;
   }
 
   [[noreturn]] void fail(const std::string& part, const std::string& expected) const {
     const RawTensor& tensor = tensors_.at(module_ + "." + part);
-    throw_error(ErrorCode::kCorruptData, "{}: tensor {}.{} is {} [{}], by {} it should be {}",
-                tensor.path, printable(module_), part, tensor.type, fmt::join(tensor.shape, ", "),
-                config_.where, expected);
+    const auto code = tensor.type == "F8_E5M2" ? ErrorCode::kUnsupported : ErrorCode::kCorruptData;
+    throw_error(code, "{}: tensor {}.{} is {} [{}], by {} it should be {}", tensor.path,
+                printable(module_), part, tensor.type, fmt::join(tensor.shape, ", "), config_.where,
+                expected);
   }
 
   std::string int_name() const { return fmt::format("INT{}", scheme_.num_bits); }
-  int64_t num_blocks() const { return divide_up(coded_->cols, coded_->block_cols); }
+
+  static NumberGrid plain(const RawTensor& tensor) {
+    const Type type = tensor.type == "F32"    ? Type::kFloat32
+                      : tensor.type == "BF16" ? Type::kBFloat16
+                      : tensor.type == "F16"  ? Type::kFloat16
+                                              : Type::kBytes;
+    return {.data = tensor.bytes.data(),
+            .type = type,
+            .values = tensor.type == "I8" ? &kSignedCodes : &kFp8Codes};
+  }
+
+  // [columns, rows / in_word_] of AWQ's and GPTQ's.
+  NumberGrid words_of_rows(const RawTensor& tensor, int64_t width) const {
+    return {.data = tensor.bytes.data(),
+            .type = words_,
+            .row_stride = 1,
+            .col_stride = width,
+            .shared_rows = in_word_,
+            .words_hold_rows = true,
+            .is_awq_order = config_.method == QuantizationMethod::kAwq};
+  }
 
   // As pack_to_int32() leaves them: codes and zero points are more by half their range.
   void read_packed_integers(const RawTensor& codes) {
     const RawTensor& shape = get("weight_shape", {"I64"}, {2});
     int64_t sizes[2] = {};
     std::memcpy(sizes, shape.bytes.data(), sizeof sizes);
-    const int64_t most = codes.shape[1] * in_word_;
-    if (sizes[0] != coded_->rows || sizes[1] > most || sizes[1] <= most - in_word_) {
+    if (sizes[0] != codes.shape[0] || sizes[1] < 1 || sizes[1] > codes.shape[1] * in_word_ ||
+        divide_up(sizes[1], in_word_) != codes.shape[1]) {
       fail("weight_packed",
            fmt::format("of a shape for weight_shape's {} x {} codes", sizes[0], sizes[1]));
     }
     coded_->cols = sizes[1];
-    coded_->row_bytes *= 4;
-    coded_->num_bits = scheme_.num_bits;
-    coded_->values = &kUnsignedCodes;
+    coded_->codes.values = &kUnsignedCodes;
     coded_->zero = scheme_.num_bits == 4 ? 8 : 128;
   }
 
@@ -181,12 +177,9 @@ class Reader {
   // multiplies them.
   void read_fp4() {
     const bool is_modelopt = config_.method == QuantizationMethod::kModelOpt;
-    coded_->cols *= 2;
-    coded_->num_bits = 4;
-    coded_->values = is_modelopt ? &kModelOptFp4Codes : &kFp4Codes;
-    const RawTensor& global =
-        get(is_modelopt ? "weight_scale_2" : "weight_global_scale", {"F32"}, {1});
-    coded_->global_scale = BlockNumbers{.data = global.bytes.data()}.at(0, 0);
+    coded_->codes.values = is_modelopt ? &kModelOptFp4Codes : &kFp4Codes;
+    plain(get(is_modelopt ? "weight_scale_2" : "weight_global_scale", {"F32"}, {1}))
+        .read(0, 0, 1, &coded_->global_scale);
     coded_->divides_by_global_scale = !is_modelopt;
     read_scales("weight_scale", {"F8_E4M3"});
   }
@@ -196,52 +189,46 @@ class Reader {
     const bool is_one = std::ranges::all_of(scales.shape, [](int64_t n) { return n == 1; });
     const bool all_rows = is_one || scheme_.block_rows == 0;
     coded_->block_cols = is_one || scheme_.block_cols == 0 ? coded_->cols : scheme_.block_cols;
-    coded_->scales = {.data = scales.bytes.data(),
-                      .type = number_type(scales.type),
-                      .row_stride = num_blocks(),
-                      .block_rows = all_rows ? coded_->rows : scheme_.block_rows};
-    get(part, types, {divide_up(coded_->rows, coded_->scales.block_rows), num_blocks()});
+    coded_->scales = plain(scales);
+    coded_->scales.row_stride = coded_->num_blocks();
+    coded_->scales.shared_rows = all_rows ? coded_->rows : scheme_.block_rows;
+    get(part, types, {rows_of_blocks(), coded_->num_blocks()});
   }
 
-  void read_zeros(const std::string& part) {
-    if (coded_->values == &kUnsignedCodes) {  // packed as the codes are, but along the rows
-      coded_->zero_words = {
-          .data =
-              get(part, {"I32"}, {divide_up(coded_->rows, in_word_), num_blocks()}).bytes.data(),
-          .row_stride = num_blocks(),
-          .row_shift = shift_,
-          .num_bits = scheme_.num_bits};
-      return;
-    }
-    coded_->zeros = coded_->scales;
-    coded_->zeros.type = BlockNumbers::Type::kInt8;
-    const int64_t num_rows = divide_up(coded_->rows, coded_->scales.block_rows);
-    coded_->zeros.data = get(part, {"I8"}, {num_rows, num_blocks()}).bytes.data();
+  int64_t rows_of_blocks() const { return divide_up(coded_->rows, coded_->scales.shared_rows); }
+
+  void read_zeros(bool is_packed) {
+    const int64_t num_blocks = coded_->num_blocks();
+    coded_->zeros =
+        plain(get("weight_zero_point", {is_packed ? "I32" : "I8"},
+                  {is_packed ? divide_up(coded_->rows, in_word_) : rows_of_blocks(), num_blocks}));
+    coded_->zeros.row_stride = num_blocks;
+    coded_->zeros.shared_rows = is_packed ? in_word_ : coded_->scales.shared_rows;
+    if (!is_packed) return;
+    coded_->zeros.type = words_;
+    coded_->zeros.values = &kUnsignedCodes;
+    coded_->zeros.words_hold_rows = true;
   }
 
-  // Which block every column belongs to. compressed-tensors' _process_group() sorts the columns by
-  // it and cuts them into blocks of one size; where it is -1 anywhere, columns stay where they are.
+  // Which block every column belongs to. Where compressed-tensors has -1 anywhere, columns stay
+  // where they are.
   void read_blocks_of_cols(const std::string& part) {
     if (find(part) == nullptr) return;
     const RawTensor& tensor = get(part, {"I32"}, {coded_->cols});
+    std::vector<int32_t> blocks(static_cast<size_t>(coded_->cols));
+    std::memcpy(blocks.data(), tensor.bytes.data(), tensor.bytes.size());
     const bool is_compressed = config_.method == QuantizationMethod::kCompressedTensors;
-    std::vector<int64_t> counts(static_cast<size_t>(num_blocks()));
-    bool in_order = true, is_unset = false, fits = true;
-    for (int64_t col = 0; col < coded_->cols; ++col) {
-      int32_t block = 0;
-      std::memcpy(&block, tensor.bytes.data() + col * 4, 4);
-      in_order &= block == col / coded_->block_cols;
-      is_unset |= block == -1;
-      fits &= block >= 0 && block < num_blocks();
-      if (fits)
-        fits &= ++counts[static_cast<size_t>(block)] <= coded_->block_cols || !is_compressed;
+    if (is_compressed && std::ranges::find(blocks, -1) != blocks.end()) return;
+    const auto [least, most] = std::ranges::minmax(blocks);
+    if (least < 0 || most >= coded_->num_blocks()) {
+      fail(part, fmt::format("numbers of {} groups", coded_->num_blocks()));
     }
-    if (in_order || (is_unset && is_compressed)) return;
-    if (!fits) {
-      fail(part, fmt::format("the numbers of {} groups{}", num_blocks(),
-                             is_compressed ? " of one size" : ""));
+    for (int64_t col = 0; const int32_t block : blocks) {
+      if (block != col++ / coded_->block_cols) {
+        coded_->block_of_col = std::move(blocks);
+        return;
+      }
     }
-    coded_->block_of_col = tensor.bytes.data();
   }
 
   QuantizedMatrix finish(std::string format) {
@@ -253,10 +240,10 @@ class Reader {
   const std::string& module_;
   const QuantizationConfig& config_;
   const WeightScheme& scheme_;
-  const int64_t in_word_;  // codes in a word of 32 bits: 2^shift_
-  const int shift_;
+  const Type words_;  // of several codes
+  const int64_t in_word_;
   std::vector<std::string> parts_;
-  std::unique_ptr<CodedMatrix> coded_;
+  std::unique_ptr<CodedMatrix> coded_ = std::make_unique<CodedMatrix>();
 };
 
 std::string_view last_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }

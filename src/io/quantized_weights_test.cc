@@ -245,6 +245,9 @@ TEST(QuantizedWeights, ShapesOfAnotherMatrixAreRefused) {
       {"pack_int4_group", "weight_packed", {24, 9}, 864},
       {"pack_int4_group", "weight_packed", {24, 7}, 672},
       {"pack_int4_group", "weight_packed", {0, 8}, 0},
+      {"nvfp4", "weight_packed", {24, 30}, 720},
+      {"awq", "qweight", {0, 4}, 0},
+      {"gptq_v1", "qweight", {8, 0}, 0},
       {"pack_int4_group", "weight_packed", {192}, 768},
       {"pack_int4_zeros", "weight_zero_point", {2, 3}, 24},
       {"pack_int4_g_idx", "weight_g_idx", {63}, 252},
@@ -336,14 +339,10 @@ TEST(QuantizedWeights, GroupsOfColumnsThatDoNotExistAreRefused) {
     }
   }
   // Of GPTQ's groups one may have more columns than another.
-  Checkpoint uneven("gptq_v2_g_idx"), uneven_compressed("pack_int4_g_idx");
-  for (auto* data : {&uneven.part("g_idx").data, &uneven_compressed.part("weight_g_idx").data}) {
-    for (size_t i = 0; i < 64; ++i) (*data)[4 * i] = i == 40;
-  }
+  Checkpoint uneven("gptq_v2_g_idx");
+  for (size_t i = 0; i < 64; ++i) uneven.part("g_idx").data[4 * i] = i == 40;
   const TempDir dir;
   EXPECT_NO_THROW(Checkpoint::decode_all(uneven.write(dir)));
-  EXPECT_NE(std::string(uneven_compressed.error().what()).find("2 groups of one size"),
-            std::string::npos);
 }
 
 TEST(QuantizedWeights, WhatTheConfigContradictsIsRefused) {
