@@ -104,12 +104,12 @@ WeightScheme read_weights(const JsonFields& weights, const Json* input_activatio
 }
 
 void check_format(const JsonFields& fields) {
+  constexpr std::string_view kKnown[] = {
+      "dense",           "pack-quantized",       "int-quantized",  "float-quantized",
+      "naive-quantized", "nvfp4-pack-quantized", "mixed-precision"};
   const std::string format = fields.string("format").value_or("dense");
+  if (std::ranges::find(kKnown, format) != std::end(kKnown)) return;
   const bool is_24 = format == "marlin-24" || format == "sparse-24-bitmask";
-  for (const char* known : {"dense", "pack-quantized", "int-quantized", "float-quantized",
-                            "naive-quantized", "nvfp4-pack-quantized", "mixed-precision"}) {
-    if (format == known) return;
-  }
   refuse(fields, format + (is_24 ? ", 2:4 sparsity," : " of compressed-tensors"));
 }
 
@@ -158,52 +158,38 @@ void read_modelopt(const JsonFields& fields, QuantizationConfig& config) {
   if (*algorithm == "NVFP4") config.scheme = {.num_bits = 4, .is_float = true, .block_cols = 16};
 }
 
-void read_awq(const JsonFields& fields, QuantizationConfig& config) {
-  std::string format = "gemm";
+void read_awq_or_gptq(const JsonFields& fields, QuantizationConfig& config) {
+  const bool is_awq = config.method == QuantizationMethod::kAwq;
+  std::string format = is_awq ? "gemm" : "gptq";
   for (const char* key : {"format", "checkpoint_format", "version"}) {
     format = lower(fields.string(key).value_or(format));
   }
+  const Json* dynamic = fields.find("dynamic");
+  if (dynamic != nullptr && !dynamic->empty()) format = "\"dynamic\"";
+  if (fields.boolean("is_marlin_format").value_or(false)) format = "marlin";
   if (fields.string("backend") == "llm-awq") format = "llm-awq";
   const int num_bits = bits(fields, "bits", 4);
-  if (format != "gemm" || num_bits != 4) {
-    refuse(fields, fmt::format("AWQ's format {} of {} bits", format, num_bits));
-  }
-  config.scheme = {.num_bits = 4, .symmetric = false, .block_cols = group_size(fields, 128)};
-}
-
-void read_gptq(const JsonFields& fields, QuantizationConfig& config) {
-  const Json* dynamic = fields.find("dynamic");
-  if (dynamic != nullptr && !dynamic->empty()) refuse(fields, "GPTQ with \"dynamic\" formats");
-  std::string format = "gptq";
-  for (const char* key : {"format", "checkpoint_format"}) {
-    format = lower(fields.string(key).value_or(format));
-  }
-  if (fields.boolean("is_marlin_format").value_or(false)) format = "marlin";
-  const int num_bits = bits(fields, "bits", 4);
-  if ((format != "gptq" && format != "gptq_v2") || (num_bits != 4 && num_bits != 8)) {
-    refuse(fields, fmt::format("GPTQ's format {} of {} bits", format, num_bits));
+  const bool is_known = is_awq ? format == "gemm" : format == "gptq" || format == "gptq_v2";
+  if (!is_known || (num_bits != 4 && (is_awq || num_bits != 8))) {
+    refuse(fields,
+           fmt::format("{}'s format {} of {} bits", is_awq ? "AWQ" : "GPTQ", format, num_bits));
   }
   config.zeros_are_less_by_one = format == "gptq";
   config.scheme = {.num_bits = num_bits, .symmetric = false, .block_cols = group_size(fields, 128)};
 }
 
 QuantizationConfig read(const JsonFields& fields, const std::string& method) {
-  using Method = QuantizationMethod;
-  const struct {
-    const char* name;
-    Method method;
-    void (*read)(const JsonFields&, QuantizationConfig&);
-  } readers[] = {{"compressed-tensors", Method::kCompressedTensors, read_compressed_tensors},
-                 {"fp8", Method::kFp8, read_fp8},
-                 {"modelopt", Method::kModelOpt, read_modelopt},
-                 {"awq", Method::kAwq, read_awq},
-                 {"gptq", Method::kGptq, read_gptq}};
-  for (const auto& reader : readers) {
-    if (method != reader.name) continue;
-    QuantizationConfig config;
-    config.method = reader.method;
-    config.where = fields.where();
-    reader.read(fields, config);
+  constexpr std::pair<const char*, void (*)(const JsonFields&, QuantizationConfig&)> kReaders[] = {
+      {"compressed-tensors", read_compressed_tensors},  // in the order of QuantizationMethod
+      {"fp8", read_fp8},
+      {"modelopt", read_modelopt},
+      {"awq", read_awq_or_gptq},
+      {"gptq", read_awq_or_gptq}};
+  QuantizationConfig config{.where = fields.where()};
+  for (int i = 0; const auto& [name, read_fields] : kReaders) {
+    config.method = static_cast<QuantizationMethod>(i++);
+    if (method != name) continue;
+    read_fields(fields, config);
     return config;
   }
   refuse(fields, "quant_method " + method);

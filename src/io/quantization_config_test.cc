@@ -144,7 +144,7 @@ TEST(QuantizationConfig, WhatCanNotBeDecodedIsRefusedByName) {
       {R"({"quant_method": "gptq", "bits": 3})", "GPTQ's format gptq of 3 bits"},
       {R"({"quant_method": "gptq", "checkpoint_format": "marlin"})", "GPTQ's format marlin"},
       {R"({"quant_method": "gptq", "is_marlin_format": true})", "GPTQ's format marlin"},
-      {R"({"quant_method": "gptq", "dynamic": {"-:x": {}}})", "GPTQ with \"dynamic\""},
+      {R"({"quant_method": "gptq", "dynamic": {"-:x": {}}})", "GPTQ's format \"dynamic\""},
       {R"({"quant_method": "compressed-tensors", "format": "marlin-24"})", "2:4 sparsity"},
       {R"({"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"})",
        "mxfp4-pack-quantized of compressed-tensors"},
