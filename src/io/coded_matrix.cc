@@ -41,16 +41,24 @@ T load(const std::byte* data, int64_t i) {
 
 template <int kBits>
 void read_words(const NumberGrid& grid, int64_t row, int64_t col, int64_t count, float* out) {
-  constexpr int64_t kInWord = 32 / kBits;
+  constexpr uint64_t kInWord = 32 / kBits;
   constexpr uint8_t kAwqOrder[] = {0, 4, 1, 5, 2, 6, 3, 7};
-  const int64_t first = row / grid.shared_rows * grid.row_stride;
-  int64_t place = row % kInWord;
-  if (grid.is_awq_order) place = kAwqOrder[place];
-  for (int64_t c = col; c < col + count; ++c) {
-    const int64_t word = first + (grid.words_hold_rows ? c : c / kInWord) * grid.col_stride;
-    const int64_t shift = (grid.words_hold_rows ? place : c % kInWord) * kBits;
-    const uint32_t bits = load<uint32_t>(grid.data, word) + grid.addend;
-    *out++ = (*grid.values)[bits >> shift & ((1u << kBits) - 1)];
+  const std::byte* words = grid.data + row / grid.shared_rows * grid.row_stride * 4;
+  const float* values = grid.values->data();
+  const uint32_t addend = grid.addend;
+  const auto code = [&](int64_t word, uint64_t place) {
+    return (load<uint32_t>(words, word) + addend) >> (place * kBits) & ((1u << kBits) - 1);
+  };
+  const int64_t stride = grid.col_stride;
+  if (grid.words_hold_rows) {
+    uint64_t place = static_cast<uint64_t>(row) % kInWord;
+    if (grid.is_awq_order) place = kAwqOrder[place];
+    for (int64_t i = 0; i < count; ++i) out[i] = values[code((col + i) * stride, place)];
+    return;
+  }
+  for (uint64_t c = static_cast<uint64_t>(col), end = c + static_cast<uint64_t>(count); c < end;
+       ++c) {
+    *out++ = values[code(static_cast<int64_t>(c / kInWord) * stride, c % kInWord)];
   }
 }
 
@@ -85,27 +93,33 @@ void NumberGrid::read(int64_t row, int64_t col, int64_t count, float* out) const
 }
 
 void CodedMatrix::decode(int64_t row, int64_t col, int64_t count, float* out) const {
-  if (count == 0) return;
-  const bool in_order = block_of_col.empty();
-  const int64_t first = in_order ? col / block_cols : 0;
-  const int64_t end = in_order ? (col + count - 1) / block_cols + 1 : num_blocks();
-  std::vector<float> block_scales(static_cast<size_t>(end - first));
-  std::vector<float> block_zeros(block_scales.size(), zero);
-  scales.read(row, first, end - first, block_scales.data());
-  if (zeros.data != nullptr) zeros.read(row, first, end - first, block_zeros.data());
-  for (float& scale : block_scales) {
+  struct Block {
+    float scale = 0, zero = 0;
+  };
+  const auto read_block = [&](int64_t block) {
+    Block numbers{.zero = zero};
+    scales.read(row, block, 1, &numbers.scale);
+    if (zeros.data != nullptr) zeros.read(row, block, 1, &numbers.zero);
+    float& scale = numbers.scale;
     scale = divides_by_global_scale ? scale / global_scale : scale * global_scale;
-    if (std::isfinite(scale)) continue;
-    throw_error(ErrorCode::kCorruptData, "tensor {}: the scale of row {}, block {} is {}",
-                printable(name), row, first + (&scale - block_scales.data()), scale);
+    if (!std::isfinite(scale)) {
+      throw_error(ErrorCode::kCorruptData, "tensor {}: the scale of row {}, block {} is {}",
+                  printable(name), row, block, scale);
+    }
+    return numbers;
+  };
+  // Where blocks are no neighbours, a column seldom is of the same one as the column before.
+  const bool in_order = block_of_col.empty();
+  std::vector<Block> blocks;
+  for (int64_t block = 0; !in_order && block < num_blocks(); ++block) {
+    blocks.push_back(read_block(block));
   }
   codes.read(row, col, count, out);
-  for (const int64_t last = col + count; col < last;) {
+  for (const int64_t end = col + count; col < end;) {
     const int64_t block = in_order ? col / block_cols : block_of_col[static_cast<size_t>(col)];
-    const int64_t next = in_order ? std::min(last, (block + 1) * block_cols) : col + 1;
-    const float scale = block_scales[static_cast<size_t>(block - first)];
-    const float offset = block_zeros[static_cast<size_t>(block - first)];
-    for (; col < next; ++col, ++out) *out = (*out - offset) * scale;
+    const int64_t next = in_order ? std::min(end, (block + 1) * block_cols) : col + 1;
+    const Block numbers = in_order ? read_block(block) : blocks[static_cast<size_t>(block)];
+    for (; col < next; ++col, ++out) *out = (*out - numbers.zero) * numbers.scale;
   }
 }
 
