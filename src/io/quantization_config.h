@@ -42,8 +42,8 @@ struct QuantizationConfig {
 };
 
 // Reads config.json's quantization_config or compression_config, or ModelOpt's hf_quant_config.json
-// where there is none; nothing where there is neither. Throws Error: kUnsupported naming a format that can't be loaded,
-// kCorruptData.
+// where there is none; nothing where there is neither. Throws Error: kUnsupported naming a format
+// that can't be loaded, kCorruptData.
 std::optional<QuantizationConfig> load_quantization_config(const JsonFields& config,
                                                            const std::string& model_dir);
 
