@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "io/ggml_blocks.h"
-#include "io/json.h"
 
 namespace nanovllm {
 namespace {
@@ -62,11 +61,11 @@ constexpr std::pair<uint32_t, const char*> kOtherTypes[] = {
 
 class BlockDecoder final : public MatrixDecoder {
  public:
-  BlockDecoder(const Format& format, const void* data, int64_t cols, std::string name)
+  BlockDecoder(const Format& format, const void* data, int64_t cols, std::string place)
       : format_(format),
         data_(static_cast<const uint8_t*>(data)),
         row_bytes_(cols / format.block_elements * format.block_bytes),
-        name_(std::move(name)) {}
+        place_(std::move(place)) {}
 
   void decode(int64_t row, int64_t col, int64_t count, float* out) const override {
     const int64_t size = format_.block_elements;
@@ -89,15 +88,14 @@ class BlockDecoder final : public MatrixDecoder {
   void decode_block(const uint8_t* from, float* out, int64_t row, int64_t block) const {
     if (std::isfinite(format_.decode(from, out))) return;
     throw_error(ErrorCode::kCorruptData,
-                "tensor {}: block {} of row {} has a scale that is no number; download the file "
-                "again",
-                printable(name_), block, row);
+                "{}: block {} of row {} has a scale that is no number; download the file again",
+                place_, block, row);
   }
 
   const Format& format_;
   const uint8_t* const data_;
   const int64_t row_bytes_;
-  const std::string name_;
+  const std::string place_;
 };
 
 const Format* find_format(uint32_t id) {
@@ -116,11 +114,11 @@ std::string_view ggml_type_name(uint32_t id) {
 }
 
 std::unique_ptr<MatrixDecoder> make_ggml_decoder(const GgmlFormat& format, const void* data,
-                                                 int64_t rows, int64_t cols, std::string name) {
+                                                 int64_t rows, int64_t cols, std::string place) {
   const Format* found = find_format(format.id);
   NANOVLLM_CHECK(found != nullptr && found->decode != nullptr && rows >= 0 &&
                  cols % format.block_elements == 0);
-  return std::make_unique<BlockDecoder>(*found, data, cols, std::move(name));
+  return std::make_unique<BlockDecoder>(*found, data, cols, std::move(place));
 }
 
 }  // namespace nanovllm

@@ -29,9 +29,9 @@ const GgmlFormat* find_ggml_format(uint32_t id);
 // empty otherwise.
 std::string_view ggml_type_name(uint32_t id);
 
-// Decodes `data`, [rows, cols] of a format that is not plain, in rows without gaps. `name` is the
-// tensor's, for messages.
+// Decodes `data`, [rows, cols] of a format that is not plain, in rows without gaps. `place`, for
+// messages: FILE: tensor NAME.
 std::unique_ptr<MatrixDecoder> make_ggml_decoder(const GgmlFormat& format, const void* data,
-                                                 int64_t rows, int64_t cols, std::string name);
+                                                 int64_t rows, int64_t cols, std::string place);
 
 }  // namespace nanovllm

@@ -1,6 +1,7 @@
 // Decoded blocks against gguf-py's, tests/data/ggml_formats.gguf (tools/make_ggml_goldens.py).
 #include "io/ggml_formats.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ struct Golden {
 
 std::unique_ptr<MatrixDecoder> decoder_of(const GgufTensor& tensor) {
   return make_ggml_decoder(*find_ggml_format(tensor.type), tensor.data, tensor.shape[0],
-                           tensor.shape[1], std::string(tensor.name));
+                           tensor.shape[1], fmt::format("tensor {}", tensor.name));
 }
 
 TEST(GgmlFormats, EveryTypeDecodesToThePythonPackagesBits) {

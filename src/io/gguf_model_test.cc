@@ -203,6 +203,24 @@ TEST(GgufModel, TensorsHaveGgufsNamesInTheFile) {
   EXPECT_EQ(gguf_tensor_name("something.else"), "something.else");
 }
 
+TEST(GgufModel, AScaleThatIsNoNumberIsTracedToFileTensorAndBlock) {
+  const TempDir dir;
+  File file("llama");
+  file.add_sizes().add_table();
+  std::string rows(2 * 34, '\0');
+  rows.replace(34, 2, "\x01\x7e", 2);
+  file.writer.tensor("lm.w", GgufWriter::kQ8_0, {2, 32}, rows);
+  const std::string path = dir.write("model.gguf", file.writer.bytes());
+  const WeightStore weights(path);
+  std::vector<float> row(32);
+  const MatrixDecoder& decoder = *weights.get("lm.w", {2, 32}).decoder;
+  decoder.decode(0, 0, 32, row.data());
+  EXPECT_EQ(error_of([&] { decoder.decode(1, 0, 32, row.data()); }).what(),
+            path +
+                ": tensor lm.w: block 0 of row 1 has a scale that is no number; download the "
+                "file again");
+}
+
 TEST(GgufModel, OnlyRowsOfQueriesAndKeysAreInterleaved) {
   for (const auto& [architecture, head] : {std::pair("llama", 4), std::pair("qwen2", 0)}) {
     TempDir dir;

@@ -191,10 +191,11 @@ class WeightStore::Impl {
       if (tensor.shape.size() != 2) {
         throw_error(ErrorCode::kUnsupported,
                     "{}: tensor {} of {} dimensions is {}; only matrices can be quantised",
-                    gguf_->path(), printable(tensor.name), tensor.shape.size(), format.name);
+                    file_of(item).path(), printable(tensor.name), tensor.shape.size(), format.name);
       }
-      item.decoder = make_ggml_decoder(format, tensor.data, tensor.shape[0], tensor.shape[1],
-                                       std::string(tensor.name));
+      item.decoder = make_ggml_decoder(
+          format, tensor.data, tensor.shape[0], tensor.shape[1],
+          fmt::format("{}: tensor {}", file_of(item).path(), printable(tensor.name)));
       item.tensor.decoder = item.decoder.get();
     }
   }
