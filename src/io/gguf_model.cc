@@ -102,8 +102,8 @@ class Reader {
   }
 
   std::string key(std::string_view name) const { return fmt::format("{}.{}", family_.name, name); }
-  std::optional<int> size(std::string_view name, int64_t max) const {
-    const auto value = file_.integer(key(name), 1, max);
+  std::optional<int> size(std::string_view name, int64_t max, int64_t min = 1) const {
+    const auto value = file_.integer(key(name), min, max);
     return value ? std::optional(static_cast<int>(*value)) : std::nullopt;
   }
   int required_size(std::string_view name, int64_t max = kMaxSize) const {
@@ -147,9 +147,9 @@ class Reader {
     if (const auto eps = number("attention.layer_norm_rms_epsilon", 0, 1)) {
       config_.rms_norm_eps = static_cast<float>(*eps);
     }
-    if (const auto window = size("attention.sliding_window", INT32_MAX)) {
-      config_.sliding_window = *window;
-      if (config_.model_type == "llama") config_.architecture = "MistralForCausalLM";
+    config_.sliding_window = size("attention.sliding_window", INT32_MAX, 0).value_or(0);
+    if (config_.sliding_window > 0 && config_.model_type == "llama") {
+      config_.architecture = "MistralForCausalLM";
     }
   }
 
@@ -193,10 +193,13 @@ class Reader {
     const double tiny = 1e-6;
     RopeScaling& scaling = config_.rope_scaling;
     if (const auto theta = number("rope.freq_base", 1, 1e18)) config_.rope_theta = *theta;
-    const std::string_view type = file_.string(key("rope.scaling.type")).value_or("none");
+    double factor = number("rope.scale_linear", 0, 1e6).value_or(0);  // its name until 2023
+    factor = number("rope.scaling.factor", 0, 1e6).value_or(factor);
+    const std::string_view type =
+        file_.string(key("rope.scaling.type")).value_or(factor == 0 ? "none" : "linear");
     if (type != "none") scaling.kind = type;
     if (type == "longrope") scaling.kind = "default";  // its divisors tell all
-    scaling.factor = number("rope.scaling.factor", tiny, 1e6).value_or(1);
+    scaling.factor = factor == 0 ? 1 : factor;
     scaling.original_max_position_embeddings =
         size("rope.scaling.original_context_length", INT32_MAX)
             .value_or(config_.max_position_embeddings);

@@ -128,6 +128,32 @@ TEST(GgufModel, KeysMayGiveHeadsRotationWindowAndSampling) {
   EXPECT_EQ(config.default_sampling_params.top_p, 0.75);
 }
 
+// As llama.cpp reads it: what has a factor and no kind is linear, and files of 2023 call it
+// otherwise.
+TEST(GgufModel, AFactorWithoutAKindOfScalingIsLinear) {
+  for (const char* key : {"rope.scaling.factor", "rope.scale_linear"}) {
+    File file("llama");
+    file.add_sizes().add(key, 2.0f).add_table();
+    const RopeScaling scaling = file.config().rope_scaling;
+    EXPECT_EQ(scaling.kind, "linear") << key;
+    EXPECT_EQ(scaling.factor, 2) << key;
+  }
+  File none("llama");
+  none.add_sizes().add("rope.scaling.type", std::string("none")).add("rope.scaling.factor", 2.0f);
+  none.add_table();
+  EXPECT_EQ(none.config().rope_scaling.kind, "default");
+}
+
+TEST(GgufModel, AWindowOrAFactorOf0IsNone) {
+  File file("llama");
+  file.add_sizes().add("attention.sliding_window", uint32_t{0}).add("rope.scaling.factor", 0.0f);
+  file.add_table();
+  const ModelConfig config = file.config();
+  EXPECT_EQ(config.sliding_window, 0);
+  EXPECT_EQ(config.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(config.rope_scaling.factor, 1);
+}
+
 TEST(GgufModel, DivisorsOfFrequenciesAreTensors) {
   const auto with = [](std::vector<float> divisors) {
     auto file = std::make_unique<File>("llama");
