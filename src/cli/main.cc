@@ -80,11 +80,11 @@ std::string advice_on(const CLI::App& app, const CLI::Error& error) {
   const CLI::Option* model = commands.front()->get_option_no_throw("model");
   if (prompt == nullptr || prompt->empty() || !model->empty()) return "";
   const std::vector<std::string>& texts = prompt->results();
-  std::error_code ignored;  // what can't be looked at is no folder
-  const auto is_folder = [&](const auto& text) {
-    return std::filesystem::is_directory(text, ignored);
+  std::error_code ignored;  // what can't be looked at is no model
+  const auto is_model = [&](const std::string& text) {
+    return text.ends_with(".gguf") || std::filesystem::is_directory(text, ignored);
   };
-  const auto found = std::find_if(texts.rbegin(), texts.rend(), is_folder);
+  const auto found = std::find_if(texts.rbegin(), texts.rend(), is_model);
   return fmt::format(", and -p took \"{}\" for a text; MODEL goes before -p",
                      nanovllm::printable(found == texts.rend() ? texts.back() : *found));
 }

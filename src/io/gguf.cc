@@ -241,22 +241,27 @@ std::optional<std::string> find_gguf(const std::string& model) {
     check_magic(MappedFile(model));
     return model;
   }
-  const std::filesystem::path folder(model);
-  if (file_exists(folder / "config.json")) return std::nullopt;
-  std::set<std::string> found;  // names
+  if (file_exists(model + "/config.json")) return std::nullopt;
+  const std::set<std::string> found = list_gguf(model);
+  if (found.empty()) return std::nullopt;
+  if (found.size() == 1) return (std::filesystem::path(model) / *found.begin()).string();
+  std::string names;
+  for (const std::string& name : found) names += (names.empty() ? "" : ", ") + printable(name);
+  throw_error(ErrorCode::kCorruptData, "{}: holds {} GGUF files; name one of them: {}", model,
+              found.size(), names);
+}
+
+std::set<std::string> list_gguf(const std::string& folder) {
+  std::set<std::string> found;
+  std::error_code error;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     // What macOS leaves on foreign disks is called ._NAME.gguf.
     if (name.ends_with(".gguf") && name[0] != '.') found.insert(first_part(name));
   }
-  if (error) throw_error(ErrorCode::kIo, "{}: can't be listed: {}", model, error.message());
-  if (found.empty()) return std::nullopt;
-  if (found.size() == 1) return (folder / *found.begin()).string();
-  std::string names;
-  for (const std::string& name : found) names += (names.empty() ? "" : ", ") + printable(name);
-  throw_error(ErrorCode::kCorruptData, "{}: holds {} GGUF files; name one of them: {}", model,
-              found.size(), names);
+  if (error) throw_error(ErrorCode::kIo, "{}: can't be listed: {}", folder, error.message());
+  return found;
 }
 
 }  // namespace nanovllm

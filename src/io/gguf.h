@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,5 +52,8 @@ class Gguf : public GgufMetadata {
 // Nothing for other folders. Throws Error(kCorruptData) for a file that is not GGUF, and for a
 // folder with several, listing them.
 std::optional<std::string> find_gguf(const std::string& model);
+
+// The names of a folder's *.gguf; of those of a split the first's.
+std::set<std::string> list_gguf(const std::string& folder);
 
 }  // namespace nanovllm

@@ -72,10 +72,13 @@ class WeightStore::Impl {
     } else {
       const bool has_pickles = file_exists(model_dir_ + "/pytorch_model.bin") ||
                                file_exists(model_dir_ + "/pytorch_model.bin.index.json");
-      throw_error(
-          ErrorCode::kNotFound,
-          "{}: neither model.safetensors nor model.safetensors.index.json is there{}", model_dir_,
-          has_pickles ? "; convert pytorch_model.bin with transformers' save_pretrained" : "");
+      throw_error(ErrorCode::kNotFound,
+                  "{}: neither model.safetensors nor model.safetensors.index.json is there{}",
+                  model_dir_,
+                  has_pickles ? "; convert pytorch_model.bin with transformers' save_pretrained"
+                  : !list_gguf(model_dir_).empty()
+                      ? "; beside a config.json, a GGUF file opens by its own name only"
+                      : "");
     }
     if (quantization) add_quantized(*quantization);
     for (const auto& [name, item] : items_) {

@@ -53,6 +53,20 @@ TEST(WeightStore, GivesTensorsByNameAndRemembersWhichWereAskedFor) {
   EXPECT_TRUE(store.unused().empty());
 }
 
+TEST(WeightStore, AFolderWithoutWeightsTellsOfOtherFilesWithSome) {
+  const TempDir dir;
+  dir.write("config.json", "{}");
+  const std::string missing =
+      dir.path() + ": neither model.safetensors nor model.safetensors.index.json is there";
+  EXPECT_EQ(message_for(dir), missing);
+  dir.write("m.gguf", "GGUF");
+  EXPECT_EQ(message_for(dir),
+            missing + "; beside a config.json, a GGUF file opens by its own name only");
+  dir.write("pytorch_model.bin", "");
+  EXPECT_EQ(message_for(dir),
+            missing + "; convert pytorch_model.bin with transformers' save_pretrained");
+}
+
 TEST(WeightStore, TensorsAtOddAddressesAreCopiedToEvenOnes) {
   const TempDir dir;
   std::string header = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
