@@ -253,14 +253,14 @@ class Chat(CliTest):
 
     def test_a_name_of_the_hub_gets_a_hint(self):
         hint = "; models of the hub are not downloaded: run hf download Own-1/Mo_del-0.6B --local-dir Mo_del-0.6B and give that folder\n"
-        said = "nanovllm: Own-1/Mo_del-0.6B: no such folder; expected a Hugging Face model folder"
+        said = "nanovllm: Own-1/Mo_del-0.6B: no such folder or file; expected a Hugging Face model folder or a GGUF file"
         for command in (["generate", "-p", "x", "--"], ["chat", "-m", "x"], ["tokenize"]):
             result = run(*command, "Own-1/Mo_del-0.6B", *(["x"] if command == ["tokenize"] else []), cwd=self.folder.name)
             self.assertEqual((result.returncode, result.stderr), (1, said + hint))
         self.path("own").mkdir()
         for path in ("model", "./model", "../own1/model", "/own1/model", "own1/a/model", "own1/", "/model", "~/model", "own1/mo del", "own/model"):
             result = run("chat", path, "-m", "x", cwd=self.folder.name)
-            self.assert_one_sentence(result, f"nanovllm: {path}: no such folder; expected a Hugging Face model folder\n")
+            self.assert_one_sentence(result, f"nanovllm: {path}: no such folder or file; expected a Hugging Face model folder or a GGUF file\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ namespace nanovllm {
 class LLM {
  public:
   // See LLMEngine for what it throws.
-  explicit LLM(const std::string& model_dir, const EngineConfig& config = {});
+  explicit LLM(const std::string& model, const EngineConfig& config = {});
   explicit LLM(LLMEngine engine);
 
   // Called after every step with the requests that changed (as SamplingParams::output_kind asks)

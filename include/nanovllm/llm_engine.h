@@ -49,9 +49,9 @@ class EngineCore;
 // the program's handlers run in its own threads.
 class LLMEngine {
  public:
-  // Loads the Hugging Face model folder. Throws Error when it is missing, corrupt, unsupported or
-  // does not fit.
-  explicit LLMEngine(const std::string& model_dir, const EngineConfig& config = {});
+  // Loads a Hugging Face model folder or a GGUF file. Throws Error when it is missing, corrupt,
+  // unsupported or does not fit.
+  explicit LLMEngine(const std::string& model, const EngineConfig& config = {});
   // An engine around a core that is already set up (src/engine/engine_core.h).
   explicit LLMEngine(std::unique_ptr<EngineCore> core);
   ~LLMEngine();
@@ -60,8 +60,8 @@ class LLMEngine {
 
   // Queues a request and returns its id. Throws Error(kInvalidArgument) when it can never be served
   // (empty prompt, too long, ids outside the vocabulary, parameters out of range, more KV than
-  // there is), or kUnsupported for a text prompt or SamplingParams::stop where the folder has no
-  // tokenizer.json; the engine goes on unharmed.
+  // there is), or kUnsupported for a text prompt or SamplingParams::stop where the model has no
+  // tokenizer; the engine goes on unharmed.
   uint64_t add_request(const Prompt& prompt, const SamplingParams& params);
   // Ends a request now; its last output has finish_reason kAbort. Unknown ids are ignored.
   void abort_request(uint64_t request_id) noexcept;
@@ -79,10 +79,10 @@ class LLMEngine {
   // written; the destructor does the same work but can only print that sentence.
   void finish_trace();
   const EngineInfo& info() const;
-  // The parameters a request starts from: generation_config.json's values over SamplingParams'
-  // defaults.
+  // The parameters a request starts from: the model's own (generation_config.json,
+  // general.sampling.* of a GGUF file) over SamplingParams' defaults.
   const SamplingParams& default_sampling_params() const;
-  // Text <-> ids with the model's tokenizer. Throws Error(kUnsupported) when the folder has none.
+  // Text <-> ids with the model's tokenizer. Throws Error(kUnsupported) when it has none.
   std::vector<int32_t> encode(const std::string& text, bool add_special_tokens = true) const;
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens = true) const;
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kEngineGroup = "Engine";
 constexpr const char* kGpuGroup = "Engine, on GPUs only";
-constexpr const char* kSamplingGroup = "Sampling (defaults: the model's generation_config.json)";
+constexpr const char* kSamplingGroup = "Sampling (defaults: the model's own)";
 
 // The number that is the whole of a text, without the octal and hexadecimal ones that CLI11 knows.
 template <typename T>

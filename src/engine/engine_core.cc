@@ -292,8 +292,7 @@ void EngineCore::enter_phase(Completion& completion, Phase phase) const noexcept
 
 const Tokenizer& EngineCore::tokenizer() const {
   if (parts_.tokenizer == nullptr) {
-    throw_error(ErrorCode::kUnsupported, "{} has no tokenizer.json; use token ids.",
-                parts_.model_dir);
+    throw_error(ErrorCode::kUnsupported, "{} has no tokenizer; use token ids.", parts_.model_dir);
   }
   return *parts_.tokenizer;
 }

@@ -41,13 +41,13 @@ TEST(EngineRefuses, WhatCanNeverBeServedAndGoesOn) {
   SamplingParams params = greedy(1);
   params.stop = {"end"};
   EXPECT_EQ(refusal(core, prompt_of(5), params),
-            "stop strings need a tokenizer, and fake has no tokenizer.json; use stop_token_ids.");
+            "stop strings need a tokenizer, and fake has no tokenizer; use stop_token_ids.");
   params = greedy(1);
   params.bad_words = {"end"};
   EXPECT_EQ(refusal(core, prompt_of(5), params),
-            "bad_words need a tokenizer, and fake has no tokenizer.json; use logit_bias.");
+            "bad_words need a tokenizer, and fake has no tokenizer; use logit_bias.");
   EXPECT_EQ(refusal(core, "text", greedy(1)),
-            "A text prompt needs a tokenizer, and fake has no tokenizer.json; give the prompt as "
+            "A text prompt needs a tokenizer, and fake has no tokenizer; give the prompt as "
             "token ids.");
   params = greedy(1);
   params.stop_token_ids = {3, 50, -2};

@@ -8,8 +8,8 @@
 
 namespace nanovllm {
 
-// Loads the Hugging Face model folder. Throws Error when it is missing, corrupt, unsupported or
-// does not fit.
+// Loads a Hugging Face model folder or a GGUF file. Throws Error when it is missing, corrupt,
+// unsupported or does not fit.
 std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
                                              const EngineConfig& config);
 

@@ -35,12 +35,12 @@ void check_params(const SamplingParams& params, const RequestLimits& limits) {
   check_ids(params.stop_token_ids, "stop_token_ids", limits.vocab_size);
   if (!params.stop.empty() && limits.tokenizer == nullptr) {
     throw_error(ErrorCode::kUnsupported,
-                "stop strings need a tokenizer, and {} has no tokenizer.json; use stop_token_ids.",
+                "stop strings need a tokenizer, and {} has no tokenizer; use stop_token_ids.",
                 limits.model_dir);
   }
   if (!params.bad_words.empty() && limits.tokenizer == nullptr) {
     throw_error(ErrorCode::kUnsupported,
-                "bad_words need a tokenizer, and {} has no tokenizer.json; use logit_bias.",
+                "bad_words need a tokenizer, and {} has no tokenizer; use logit_bias.",
                 limits.model_dir);
   }
 }
@@ -88,7 +88,7 @@ std::vector<int32_t> token_ids_of(const Prompt& prompt, const RequestLimits& lim
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return *ids;
   if (limits.tokenizer == nullptr) {
     throw_error(ErrorCode::kUnsupported,
-                "A text prompt needs a tokenizer, and {} has no tokenizer.json; give the prompt as "
+                "A text prompt needs a tokenizer, and {} has no tokenizer; give the prompt as "
                 "token ids.",
                 limits.model_dir);
   }

@@ -198,7 +198,8 @@ void check_is_folder(const std::string& path) {
     if (errno == EACCES) {
       throw_error(ErrorCode::kIo, "{}: no permission to look into this folder", path);
     }
-    throw_error(ErrorCode::kNotFound, "{}: no such folder; expected a Hugging Face model folder{}",
+    throw_error(ErrorCode::kNotFound,
+                "{}: no such folder or file; expected a Hugging Face model folder or a GGUF file{}",
                 shown_path(path), hub_hint(path));
   }
   if (!S_ISDIR(status.st_mode)) {
