@@ -73,42 +73,40 @@ const LinearKernels& linear_kernels(Isa isa) {
 
 namespace {
 
-// n elements from one dtype to another; bfloat16 is rounded to nearest even.
-void convert(const LinearKernels& kernels, const void* in, DType from, void* out, DType to,
-             int64_t n) {
-  if (from == to) {
-    std::memcpy(out, in, static_cast<size_t>(n) * size_of(to));
-  } else if (to == DType::kFloat32) {
-    (from == DType::kBFloat16 ? kernels.bf16_to_f32 : kernels.f16_to_f32)(
-        in, static_cast<float*>(out), n);
-  } else if (from == DType::kFloat32) {
-    kernels.f32_to_bf16(in, static_cast<uint16_t*>(out), n);
-  } else {
-    constexpr int64_t kChunk = 256;
-    float floats[kChunk];
-    for (int64_t i = 0; i < n; i += kChunk) {
-      const int64_t count = std::min(kChunk, n - i);
-      kernels.f16_to_f32(static_cast<const uint16_t*>(in) + i, floats, count);
-      kernels.f32_to_bf16(floats, static_cast<uint16_t*>(out) + i, count);
-    }
-  }
+// Where an element of a row of plain numbers is.
+const char* element(const SourceRow& row, int64_t col) {
+  return row.data + col * static_cast<int64_t>(size_of(row.dtype));
 }
 
-// Decoded in pieces that stay in the cache; no block of a format is longer.
-void decode(const LinearKernels& kernels, const SourceRow& row, int64_t first, int64_t count,
-            DType to, void* out) {
-  const int64_t col = row.coded->first_col + first, file_row = row.coded->file_row(row.row);
-  if (to == DType::kFloat32) {
-    row.coded->decoder->decode(file_row, col, count, static_cast<float*>(out));
-    return;
+void read_floats(const LinearKernels& kernels, const SourceRow& row, int64_t first, int64_t n,
+                 float* out) {
+  if (row.coded != nullptr) {
+    const HostMatrix& matrix = *row.coded;
+    return matrix.decoder->decode(matrix.file_row(row.row), matrix.first_col + first, n, out);
   }
-  constexpr int64_t kChunk = 256;
-  float floats[kChunk];
-  for (int64_t i = 0; i < count;) {
-    const int64_t n = std::min(count - i, kChunk - (col + i) % kChunk);
-    row.coded->decoder->decode(file_row, col + i, n, floats);
-    kernels.f32_to_bf16(floats, static_cast<uint16_t*>(out) + i, n);
-    i += n;
+  const bool is_bf16 = row.dtype == DType::kBFloat16;
+  (is_bf16 ? kernels.bf16_to_f32 : kernels.f16_to_f32)(element(row, first), out, n);
+}
+
+// `count` elements of a row in another dtype; bfloat16 is rounded to nearest even.
+void convert(const LinearKernels& kernels, const SourceRow& row, int64_t first, int64_t count,
+             DType to, void* out) {
+  if (row.coded == nullptr && row.dtype == to) {
+    std::memcpy(out, element(row, first), static_cast<size_t>(count) * size_of(to));
+  } else if (to == DType::kFloat32) {
+    read_floats(kernels, row, first, count, static_cast<float*>(out));
+  } else if (row.coded == nullptr && row.dtype == DType::kFloat32) {
+    kernels.f32_to_bf16(element(row, first), static_cast<uint16_t*>(out), count);
+  } else {
+    // In pieces that stay in the cache; no block of a format is longer.
+    constexpr int64_t kChunk = 256;
+    float floats[kChunk];
+    const int64_t begin = row.coded != nullptr ? row.coded->first_col + first : 0;
+    for (int64_t i = 0, n = 0; i < count; i += n) {
+      n = std::min(count - i, kChunk - (begin + i) % kChunk);
+      read_floats(kernels, row, first + i, n, floats);
+      kernels.f32_to_bf16(floats, static_cast<uint16_t*>(out) + i, n);
+    }
   }
 }
 
@@ -116,16 +114,9 @@ void decode(const LinearKernels& kernels, const SourceRow& row, int64_t first, i
 // up to num_words words of 4 bytes.
 void stage_row(const LinearKernels& kernels, const SourceRow& row, int64_t first, int64_t columns,
                DType dtype, int64_t num_words, void* out) {
-  int64_t real = columns;
-  if (row.coded != nullptr) {
-    decode(kernels, row, first, columns, dtype, out);
-  } else if (row.data != nullptr) {
-    convert(kernels, row.data + first * static_cast<int64_t>(size_of(row.dtype)), row.dtype, out,
-            dtype, columns);
-  } else {
-    real = 0;
-  }
-  const size_t used = static_cast<size_t>(real) * size_of(dtype);
+  const bool is_there = row.data != nullptr || row.coded != nullptr;
+  if (is_there) convert(kernels, row, first, columns, dtype, out);
+  const size_t used = is_there ? static_cast<size_t>(columns) * size_of(dtype) : 0;
   std::memset(static_cast<char*>(out) + used, 0, static_cast<size_t>(num_words) * 4 - used);
 }
 
