@@ -4,9 +4,9 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <system_error>
-#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -75,10 +75,8 @@ GgufTensor read_tensor(GgufCursor& cursor) {
   tensor.type = cursor.read<uint32_t>();
   const GgmlFormat* format = find_ggml_format(tensor.type);
   if (format == nullptr) {
-    const std::string_view name = ggml_type_name(tensor.type);
     cursor.fail(ErrorCode::kUnsupported,
-                fmt::format("has type {}, which can't be read",
-                            name.empty() ? std::to_string(tensor.type) : name),
+                fmt::format("has type {}, which can't be read", ggml_type_name(tensor.type)),
                 "use a Q4_K_M file of the same model");
   }
   if (tensor.shape.back() % format->block_elements != 0) {
@@ -90,7 +88,7 @@ GgufTensor read_tensor(GgufCursor& cursor) {
   for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) {
     fits = fits && !__builtin_mul_overflow(bytes, tensor.shape[i], &bytes);
   }
-  if (!fits) cursor.fail_damaged(fmt::format("is larger than any file"));
+  if (!fits) cursor.fail_damaged("is larger than any file");
   tensor.bytes = bytes;
   return tensor;
 }
@@ -116,8 +114,7 @@ void place_tensors(std::span<GgufTensor> tensors, std::span<const uint64_t> offs
     tensors[i].data = file.bytes().data() + begin + offsets[i];
     in_order.push_back(&tensors[i]);
   }
-  std::sort(in_order.begin(), in_order.end(),
-            [](const GgufTensor* a, const GgufTensor* b) { return a->data < b->data; });
+  std::ranges::sort(in_order, {}, &GgufTensor::data);
   for (size_t i = 1; i < in_order.size(); ++i) {
     if (in_order[i - 1]->data + in_order[i - 1]->bytes <= in_order[i]->data) continue;
     cursor.enter("tensor", in_order[i]->name);
@@ -136,8 +133,8 @@ std::string first_part(const std::string& path) {
   if (path.size() < kForm.size()) return path;
   const size_t stem = path.size() - kForm.size();
   std::string form = path.substr(stem);
-  std::replace_if(
-      form.begin(), form.end(), [](char c) { return c >= '0' && c <= '9'; }, '0');
+  std::ranges::replace_if(
+      form, [](char c) { return c >= '0' && c <= '9'; }, '0');
   if (form != kForm) return path;
   return path.substr(0, stem) + "-00001" + path.substr(stem + 6);
 }
@@ -219,17 +216,14 @@ void Gguf::read_other_parts(int64_t count) {
 }
 
 void Gguf::check_names() const {
-  std::vector<const GgufTensor*> by_name;
-  for (const GgufTensor& tensor : tensors_) by_name.push_back(&tensor);
-  std::sort(by_name.begin(), by_name.end(), [](const GgufTensor* a, const GgufTensor* b) {
-    return std::tie(a->name, a->part) < std::tie(b->name, b->part);
-  });
-  for (size_t i = 1; i < by_name.size(); ++i) {
-    const GgufTensor &a = *by_name[i - 1], &b = *by_name[i];
-    if (a.name != b.name) continue;
-    throw_error(
-        ErrorCode::kCorruptData, "{}: tensor {} {}", parts_[b.part].path(), printable(b.name),
-        a.part == b.part ? "appears twice" : fmt::format("is also in {}", parts_[a.part].path()));
+  std::map<std::string_view, size_t> part_of;
+  for (const GgufTensor& tensor : tensors_) {
+    const auto [other, is_new] = part_of.emplace(tensor.name, tensor.part);
+    if (is_new) continue;
+    throw_error(ErrorCode::kCorruptData, "{}: tensor {} {}", parts_[tensor.part].path(),
+                printable(tensor.name),
+                other->second == tensor.part ? "appears twice"
+                                             : "is also in " + parts_[other->second].path());
   }
 }
 

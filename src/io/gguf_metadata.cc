@@ -100,29 +100,21 @@ GgufMetadata::GgufMetadata(GgufCursor& cursor, uint64_t num_keys) : path_(cursor
     }
     values_.push_back(value);
   }
-  std::sort(values_.begin(), values_.end(),
-            [](const Value& a, const Value& b) { return a.key < b.key; });
-  const auto doubled =
-      std::adjacent_find(values_.begin(), values_.end(),
-                         [](const Value& a, const Value& b) { return a.key == b.key; });
+  std::ranges::sort(values_, {}, &Value::key);
+  const auto doubled = std::ranges::adjacent_find(values_, {}, &Value::key);
   if (doubled == values_.end()) return;
   cursor.enter("key", doubled->key);
   cursor.fail_damaged("appears twice");
 }
 
 const GgufMetadata::Value* GgufMetadata::find(std::string_view key) const {
-  const auto at =
-      std::lower_bound(values_.begin(), values_.end(), key,
-                       [](const Value& value, std::string_view k) { return value.key < k; });
+  const auto at = std::ranges::lower_bound(values_, key, {}, &Value::key);
   return at != values_.end() && at->key == key ? &*at : nullptr;
 }
 
 std::vector<std::string_view> GgufMetadata::keys() const {
   std::vector<std::string_view> keys;
-  keys.reserve(values_.size());
   for (const Value& value : values_) keys.push_back(value.key);
-  std::sort(keys.begin(), keys.end(),
-            [](std::string_view a, std::string_view b) { return a.data() < b.data(); });
   return keys;
 }
 

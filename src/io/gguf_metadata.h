@@ -25,7 +25,7 @@ class GgufMetadata {
   const std::string& path() const { return path_; }
 
   bool has(std::string_view key) const { return find(key) != nullptr; }
-  std::vector<std::string_view> keys() const;  // in the file's order
+  std::vector<std::string_view> keys() const;  // sorted
   // Any integer type of the file serves as an integer, any float type or integer as a number.
   std::optional<int64_t> integer(std::string_view key, int64_t min, int64_t max) const;
   std::optional<double> number(std::string_view key, double min, double max) const;

@@ -17,6 +17,8 @@
 namespace nanovllm {
 namespace {
 
+constexpr double kTiny = 1e-6;  // for what may not be 0
+
 struct Family {
   const char* name;  // general.architecture
   const char* architecture;
@@ -190,26 +192,25 @@ class Reader {
   }
 
   void read_rope() {
-    const double tiny = 1e-6;
     RopeScaling& scaling = config_.rope_scaling;
     if (const auto theta = number("rope.freq_base", 1, 1e18)) config_.rope_theta = *theta;
-    double factor = number("rope.scale_linear", 0, 1e6).value_or(0);  // its name until 2023
-    factor = number("rope.scaling.factor", 0, 1e6).value_or(factor);
+    double stretch = number("rope.scale_linear", 0, 1e6).value_or(0);  // its name until 2023
+    stretch = number("rope.scaling.factor", 0, 1e6).value_or(stretch);
     const std::string_view type =
-        file_.string(key("rope.scaling.type")).value_or(factor == 0 ? "none" : "linear");
+        file_.string(key("rope.scaling.type")).value_or(stretch == 0 ? "none" : "linear");
     if (type != "none") scaling.kind = type;
     if (type == "longrope") scaling.kind = "default";  // its divisors tell all
-    scaling.factor = factor == 0 ? 1 : factor;
+    scaling.factor = stretch == 0 ? 1 : stretch;
     scaling.original_max_position_embeddings =
         size("rope.scaling.original_context_length", INT32_MAX)
             .value_or(config_.max_position_embeddings);
-    scaling.beta_fast = number("rope.scaling.yarn_beta_fast", tiny, 1e6).value_or(32);
-    scaling.beta_slow = number("rope.scaling.yarn_beta_slow", tiny, 1e6).value_or(1);
-    if (const auto factor = number("rope.scaling.yarn_attn_factor", tiny, 1e6)) {
+    scaling.beta_fast = number("rope.scaling.yarn_beta_fast", kTiny, 1e6).value_or(32);
+    scaling.beta_slow = number("rope.scaling.yarn_beta_slow", kTiny, 1e6).value_or(1);
+    if (const auto factor = number("rope.scaling.yarn_attn_factor", kTiny, 1e6)) {
       scaling.attention_factor = *factor;
     }
     // A factor on top of YaRN's own, where that of Hugging Face's config.json is instead of it.
-    if (const auto factor = number("rope.scaling.attn_factor", tiny, 1e6)) {
+    if (const auto factor = number("rope.scaling.attn_factor", kTiny, 1e6)) {
       const double own = scaling.kind == "yarn" ? 0.1 * std::log(scaling.factor) + 1 : 1;
       scaling.attention_factor = *factor * own;
     }
@@ -230,12 +231,10 @@ class Reader {
     assign(params.temperature, temperature, 0, 2);
     if (file_.has(temperature)) config_.temperature_source = temperature;
     assign(params.top_k, "general.sampling.top_k", -1, INT32_MAX);
-    assign(params.top_p, "general.sampling.top_p", tiny_, 1);
+    assign(params.top_p, "general.sampling.top_p", kTiny, 1);
     assign(params.min_p, "general.sampling.min_p", 0, 1);
-    assign(params.repetition_penalty, "general.sampling.penalty_repeat", tiny_, 1e6);
+    assign(params.repetition_penalty, "general.sampling.penalty_repeat", kTiny, 1e6);
   }
-
-  static constexpr double tiny_ = 1e-6;  // for what may not be 0
 
   const Gguf& file_;
   const Family& family_;

@@ -98,12 +98,6 @@ Sources find_sources(const GgufMetadata& gguf) {
   return sources;
 }
 
-Json find_special_tokens(const GgufMetadata& gguf) {
-  Json tokens = Json::object();
-  for (const auto& [name, spelling] : text::gguf_special_tokens(gguf)) tokens[name] = spelling;
-  return tokens;
-}
-
 void add_special_tokens(const Json& source, Json& tokens) {
   for (const char* name : kSpecialTokens) {
     const auto found = source.find(name);
@@ -172,7 +166,7 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& model) {
   if (const auto path = find_gguf(model)) {
     const Gguf gguf(*path);
     sources = find_sources(gguf);
-    result->impl_->special_tokens = find_special_tokens(gguf);
+    result->impl_->special_tokens = text::gguf_special_tokens(gguf);
   } else {
     const fs::path folder(model);
     const std::optional<Json> config = read_json(folder / "tokenizer_config.json");
@@ -197,7 +191,7 @@ std::unique_ptr<ChatTemplate> ChatTemplate::from_source(const std::string& sourc
   auto result = std::make_unique<ChatTemplate>(source);
   const auto gguf = find_gguf(model);
   result->impl_->special_tokens =
-      gguf ? find_special_tokens(Gguf(*gguf))
+      gguf ? text::gguf_special_tokens(Gguf(*gguf))
            : find_special_tokens(model, read_json(fs::path(model) / "tokenizer_config.json"));
   return result;
 }

@@ -275,16 +275,14 @@ TokenizerParts parse_gguf_tokenizer(const GgufMetadata& gguf) {
   return parts;
 }
 
-std::vector<std::pair<std::string, std::string>> gguf_special_tokens(const GgufMetadata& gguf) {
-  std::vector<std::pair<std::string, std::string>> result;
+Json gguf_special_tokens(const GgufMetadata& gguf) {
+  Json result = Json::object();
   const Tokens tokens = read_tokens(gguf);
   for (const auto& [name, key] : {std::pair{"bos_token", kBos},
                                   {"eos_token", kEos},
                                   {"unk_token", kUnknown},
                                   {"pad_token", "tokenizer.ggml.padding_token_id"}}) {
-    if (const auto id = special_id(gguf, key, tokens)) {
-      result.emplace_back(name, tokens.spellings[*id]);
-    }
+    if (const auto id = special_id(gguf, key, tokens)) result[name] = tokens.spellings[*id];
   }
   return result;
 }

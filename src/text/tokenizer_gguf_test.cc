@@ -16,6 +16,7 @@ namespace {
 using testing::GgufWriter;
 using text::byte_level_json;
 using text::gguf_of;
+using text::Json;
 using text::make_tokenizer;
 using text::sentence_piece_json;
 using text::TestJson;
@@ -365,14 +366,13 @@ TEST(GgufTokenizer, SpecialTokensForTemplates) {
   const auto tokens_of = [&](const GgufWriter& file) {
     return text::gguf_special_tokens(Gguf(folder.write("x.gguf", file.bytes())));
   };
-  using Pairs = std::vector<std::pair<std::string, std::string>>;
-  EXPECT_EQ(tokens_of(byte_level_gguf()), Pairs());
+  EXPECT_EQ(tokens_of(byte_level_gguf()), Json::object());
   EXPECT_EQ(tokens_of(byte_level_gguf()
                           .add("tokenizer.ggml.padding_token_id", int{'"'})
                           .add("tokenizer.ggml.bos_token_id", int{'!'})),
-            (Pairs{{"bos_token", "!"}, {"pad_token", "\""}}));
+            (Json{{"bos_token", "!"}, {"pad_token", "\""}}));
   EXPECT_EQ(tokens_of(gguf_of(sentence_piece_json())),
-            (Pairs{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}));
+            (Json{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}));
 }
 
 }  // namespace
