@@ -1,13 +1,12 @@
-// Layouts: ggml-common.h of https://github.com/ggml-org/ggml. A block begins at any address.
-#include "io/ggml_blocks.h"
-
+// Blocks of ggml's quantised types to numbers, one function a type. Layouts: ggml-common.h of
+// https://github.com/ggml-org/ggml. A block begins at any address.
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
-#include "base/dtype.h"
+#include "io/ggml_formats.h"
 
 namespace nanovllm {
 namespace {
@@ -31,18 +30,12 @@ float read_half(const uint8_t* at) { return half_to_float(read_u16(at)); }
 
 // Codes are unpacked to bytes, many at a time, before any becomes a float.
 template <int kCount>
-void multiply(const int8_t* codes, float scale, float* out) {
-  for (int i = 0; i < kCount; ++i) out[i] = scale * static_cast<float>(codes[i]);
-}
-
-template <int kCount>
-void multiply_and_subtract(const int8_t* codes, float scale, float minimum, float* out) {
+void multiply(const int8_t* codes, float scale, float* out, float minimum = 0) {
   for (int i = 0; i < kCount; ++i) out[i] = scale * static_cast<float>(codes[i]) - minimum;
 }
 
-template <int kCount>
 void subtract(int8_t* codes, int offset) {
-  for (int i = 0; i < kCount; ++i) codes[i] = static_cast<int8_t>(codes[i] - offset);
+  for (int i = 0; i < kSmall; ++i) codes[i] = static_cast<int8_t>(codes[i] - offset);
 }
 
 // The low halves of bytes, then the high ones.
@@ -121,49 +114,24 @@ float decode_q45_k(const uint8_t* block, float* out) {
       for (int i = 0; kHasFifthBits && i < 32; ++i) {
         from[i] = static_cast<int8_t>(from[i] | (high[i] >> group & 1) << 4);
       }
-      multiply_and_subtract<32>(from, d * static_cast<float>(packed.scale[group]),
-                                d_min * static_cast<float>(packed.minimum[group]), out);
+      multiply<32>(from, d * static_cast<float>(packed.scale[group]), out,
+                   d_min * static_cast<float>(packed.minimum[group]));
     }
   }
   return d + d_min;
 }
 
-}  // namespace
-
-float decode_q4_0(const uint8_t* block, float* out) {
-  const float d = read_half(block);
+// Q4_0, Q4_1, Q5_0 and Q5_1: a scale, a minimum or none, fifth bits or none, nibbles.
+template <bool kHasFifthBits, bool kHasMinimum>
+float decode_q45(const uint8_t* block, float* out) {
+  const float d = read_half(block), minimum = kHasMinimum ? -read_half(block + 2) : 0.0f;
+  block += kHasMinimum ? 4 : 2;
   int8_t codes[kSmall];
-  unpack_nibbles<16>(block + 2, codes);
-  subtract<kSmall>(codes, 8);
-  multiply<kSmall>(codes, d, out);
-  return d;
-}
-
-float decode_q4_1(const uint8_t* block, float* out) {
-  const float d = read_half(block), m = read_half(block + 2);
-  int8_t codes[kSmall];
-  unpack_nibbles<16>(block + 4, codes);
-  multiply_and_subtract<kSmall>(codes, d, -m, out);
-  return d + m;
-}
-
-float decode_q5_0(const uint8_t* block, float* out) {
-  const float d = read_half(block);
-  int8_t codes[kSmall];
-  unpack_nibbles<16>(block + 6, codes);
-  add_fifth_bits(read_u32(block + 2), codes);
-  subtract<kSmall>(codes, 16);
-  multiply<kSmall>(codes, d, out);
-  return d;
-}
-
-float decode_q5_1(const uint8_t* block, float* out) {
-  const float d = read_half(block), m = read_half(block + 2);
-  int8_t codes[kSmall];
-  unpack_nibbles<16>(block + 8, codes);
-  add_fifth_bits(read_u32(block + 4), codes);
-  multiply_and_subtract<kSmall>(codes, d, -m, out);
-  return d + m;
+  unpack_nibbles<16>(block + (kHasFifthBits ? 4 : 0), codes);
+  if constexpr (kHasFifthBits) add_fifth_bits(read_u32(block), codes);
+  if constexpr (!kHasMinimum) subtract(codes, kHasFifthBits ? 16 : 8);
+  multiply<kSmall>(codes, d, out, minimum);
+  return d - minimum;
 }
 
 float decode_q8_0(const uint8_t* block, float* out) {
@@ -181,7 +149,7 @@ float decode_q2_k(const uint8_t* block, float* out) {
   for (int group = 0; group < kSuper / 16; ++group) {
     const float scale = d * static_cast<float>(block[group] & 15);
     const float minimum = d_min * static_cast<float>(block[group] >> 4);
-    multiply_and_subtract<16>(codes + 16 * group, scale, minimum, out + 16 * group);
+    multiply<16>(codes + 16 * group, scale, out + 16 * group, minimum);
   }
   return d + d_min;
 }
@@ -205,10 +173,6 @@ float decode_q3_k(const uint8_t* block, float* out) {
   }
   return d;
 }
-
-float decode_q4_k(const uint8_t* block, float* out) { return decode_q45_k<false>(block, out); }
-
-float decode_q5_k(const uint8_t* block, float* out) { return decode_q45_k<true>(block, out); }
 
 float decode_q6_k(const uint8_t* block, float* out) {
   const float d = read_half(block + 208);
@@ -254,6 +218,32 @@ float decode_mxfp4(const uint8_t* block, float* out) {
   float largest = 0;
   for (int i = 0; exponent > 252 && i < kSmall; ++i) largest = std::max(largest, std::abs(out[i]));
   return largest;
+}
+
+constexpr GgmlFormat kFormats[] = {
+    {0, "F32", 1, 4, DType::kFloat32},
+    {1, "F16", 1, 2, DType::kFloat16},
+    {2, "Q4_0", 32, 18, {}, decode_q45<false, false>},
+    {3, "Q4_1", 32, 20, {}, decode_q45<false, true>},
+    {6, "Q5_0", 32, 22, {}, decode_q45<true, false>},
+    {7, "Q5_1", 32, 24, {}, decode_q45<true, true>},
+    {8, "Q8_0", 32, 34, {}, decode_q8_0},
+    {10, "Q2_K", 256, 84, {}, decode_q2_k},
+    {11, "Q3_K", 256, 110, {}, decode_q3_k},
+    {12, "Q4_K", 256, 144, {}, decode_q45_k<false>},
+    {13, "Q5_K", 256, 176, {}, decode_q45_k<true>},
+    {14, "Q6_K", 256, 210, {}, decode_q6_k},
+    {20, "IQ4_NL", 32, 18, {}, decode_iq4_nl},
+    {23, "IQ4_XS", 256, 136, {}, decode_iq4_xs},
+    {30, "BF16", 1, 2, DType::kBFloat16},
+    {39, "MXFP4", 32, 17, {}, decode_mxfp4},
+};
+
+}  // namespace
+
+const GgmlFormat* find_ggml_format(uint32_t id) {
+  const auto* found = std::ranges::find(kFormats, id, &GgmlFormat::id);
+  return found == std::end(kFormats) ? nullptr : found;
 }
 
 }  // namespace nanovllm

@@ -13,12 +13,18 @@
 
 namespace nanovllm {
 
+// Writes a block's elements in float32, the operations in the order of gguf-py's dequantize_blocks
+// (gguf 0.19.0, quants.py), so that every bit is the same. Returns something that is finite if and
+// only if all scales that the block holds are and all its elements.
+using DecodeBlock = float (*)(const uint8_t* block, float* out);
+
 struct GgmlFormat {
   uint32_t id = 0;
   const char* name = "";       // e.g. "Q4_K"
   int64_t block_elements = 0;  // 1 for plain numbers; a row is a whole number of blocks
   int64_t block_bytes = 0;
   std::optional<DType> plain;  // of F32, F16 and BF16, which need no decoding
+  DecodeBlock decode = nullptr;
 };
 
 // F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4; null for
@@ -26,11 +32,11 @@ struct GgmlFormat {
 const GgmlFormat* find_ggml_format(uint32_t id);
 
 // The name of any type that ggml or ik_llama.cpp knows or knew, also of those that can't be read;
-// empty otherwise.
-std::string_view ggml_type_name(uint32_t id);
+// of any other the number.
+std::string ggml_type_name(uint32_t id);
 
 // Decodes `data`, [rows, cols] of a format that is not plain, in rows without gaps. `place`, for
-// messages: FILE: tensor NAME.
+// messages: FILE: tensor NAME. `format` is find_ggml_format's.
 std::unique_ptr<MatrixDecoder> make_ggml_decoder(const GgmlFormat& format, const void* data,
                                                  int64_t rows, int64_t cols, std::string place);
 

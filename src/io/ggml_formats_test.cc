@@ -121,8 +121,11 @@ TEST(GgmlFormats, TypesThatCannotBeReadHaveNames) {
   EXPECT_EQ(ggml_type_name(31), "Q4_0_4_4");
   EXPECT_EQ(ggml_type_name(40), "NVFP4");
   EXPECT_EQ(ggml_type_name(144), "IQ4_KS");
-  EXPECT_EQ(find_ggml_format(200), nullptr);
-  EXPECT_EQ(ggml_type_name(200), "");
+  EXPECT_EQ(ggml_type_name(202), "repacked Q4_0");
+  EXPECT_EQ(ggml_type_name(233), "Q6_0_R4");
+  EXPECT_EQ(ggml_type_name(344), "repacked IQ4_KS");
+  EXPECT_EQ(find_ggml_format(400), nullptr);
+  EXPECT_EQ(ggml_type_name(400), "400");
 }
 
 }  // namespace
