@@ -71,7 +71,7 @@ class CommandLine(CliTest):
             self.assertEqual(result.returncode, 2, args)
             self.assertEqual(result.stderr.splitlines()[0],
                              f'nanovllm: model is required, and -p took "{MODEL}" for a text; MODEL goes before -p')
-        self.assertIn('-p took "x.gguf" for a text', run("generate", "-p", "a", "x.gguf", "b").stderr)
+        self.assertIn('-p took "x.gguf" for a text', run("generate", "-p", "a", "x.gguf", "b", "-q").stderr)
         self.assertIn('-p took "nowhere" for a text', run("generate", "-p", "a", "nowhere", "-q").stderr)
         for args in (["generate"], ["generate", "--input", "-"], ["chat", "-m", "a"], ["info"]):
             self.assertEqual(run(*args).stderr.splitlines()[0], "nanovllm: model is required")
