@@ -257,6 +257,8 @@ class Chat(CliTest):
         for command in (["generate", "-p", "x", "--"], ["chat", "-m", "x"], ["tokenize"]):
             result = run(*command, "Own-1/Mo_del-0.6B", *(["x"] if command == ["tokenize"] else []), cwd=self.folder.name)
             self.assertEqual((result.returncode, result.stderr), (1, said + hint))
+        gguf = run("chat", "Own-1/Mo_del-GGUF", "-m", "x", cwd=self.folder.name).stderr
+        self.assertIn("run hf download Own-1/Mo_del-GGUF --include '*Q4_K_M.gguf' --local-dir Mo_del-GGUF and give that file\n", gguf)
         self.path("own").mkdir()
         for path in ("model", "./model", "../own1/model", "/own1/model", "own1/a/model", "own1/", "/model", "~/model", "own1/mo del", "own/model"):
             result = run("chat", path, "-m", "x", cwd=self.folder.name)

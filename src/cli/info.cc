@@ -46,7 +46,7 @@ void print_formats(const EngineInfo& facts) {
                           mebibytes(format.bytes)));
   }
   print_row("bits a weight",
-            fmt::format("{:.2f}, computed with as {}", bits_a_weight(facts), facts.dtype));
+            fmt::format("{:.2f} in the file; computed in {}", bits_a_weight(facts), facts.dtype));
   print_row("weights in memory", mebibytes(facts.weight_bytes));
 }
 

@@ -99,10 +99,13 @@ std::string hub_hint(const std::string& path) {
   if (slash == path.npos || !is_name(path.substr(0, slash)) || !is_name(path.substr(slash + 1)))
     return "";
   if (::access(path.substr(0, slash).c_str(), F_OK) == 0) return "";
+  // Such a repository holds a model in many formats.
+  const bool is_gguf = path.find("GGUF") != path.npos || path.find("gguf") != path.npos;
   return fmt::format(
-      "; models of the hub are not downloaded: run hf download {} --local-dir {} and give that "
-      "folder",
-      path, path.substr(slash + 1));
+      "; models of the hub are not downloaded: run hf download {} {}--local-dir {} and give that "
+      "{}",
+      path, is_gguf ? "--include '*Q4_K_M.gguf' " : "", path.substr(slash + 1),
+      is_gguf ? "file" : "folder");
 }
 
 }  // namespace

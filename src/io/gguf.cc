@@ -27,10 +27,13 @@ void check_magic(const MappedFile& file) {
   const auto bytes = file.bytes();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (text.starts_with(kMagic)) return;
+  const bool is_part_of_folder =
+      file.path().ends_with(".safetensors") || file.path().ends_with(".json");
   throw_error(ErrorCode::kCorruptData,
               "{}: not a GGUF file, for it does not begin with the letters GGUF; expected one, or "
-              "a model folder",
-              file.path());
+              "{}",
+              file.path(),
+              is_part_of_folder ? "the folder that this file is in" : "a model folder");
 }
 
 void check_version(uint32_t version, const GgufCursor& cursor) {

@@ -219,6 +219,10 @@ ModelConfig ModelConfig::load(const std::string& model_dir) {
   if (const auto gguf = find_gguf(model_dir)) return gguf_config(Gguf(*gguf));
   check_is_folder(model_dir);
   const std::string path = model_dir + "/config.json";
+  if (!file_exists(path)) {
+    throw_error(ErrorCode::kNotFound, "{}: neither config.json nor a GGUF file is in this folder",
+                model_dir);
+  }
   const Json document = parse_json(read_text_file(path, kMaxConfigBytes), path);
   const JsonFields fields(document, path);
 

@@ -266,7 +266,8 @@ TEST(ModelConfig, MissingFoldersAndFilesAreRefused) {
   EXPECT_NE(std::string(folder.what()).find("/none: no such folder"), std::string::npos);
   const Error file = error_of([&] { ModelConfig::load(dir.path()); });
   EXPECT_EQ(file.code(), ErrorCode::kNotFound);
-  EXPECT_EQ(std::string(file.what()), dir.path() + "/config.json: no such file");
+  EXPECT_EQ(std::string(file.what()),
+            dir.path() + ": neither config.json nor a GGUF file is in this folder");
   dir.write("config.json", "{}");
   EXPECT_NO_THROW(ModelConfig::load(dir.path()));
   std::filesystem::create_symlink("../blobs/0", dir.path() + "/generation_config.json");
