@@ -185,7 +185,8 @@ QuantizationConfig read(const JsonFields& fields, const std::string& method) {
       {"modelopt", read_modelopt},
       {"awq", read_awq_or_gptq},
       {"gptq", read_awq_or_gptq}};
-  QuantizationConfig config{.where = fields.where()};
+  QuantizationConfig config;
+  config.where = fields.where();
   for (int i = 0; const auto& [name, read_fields] : kReaders) {
     config.method = static_cast<QuantizationMethod>(i++);
     if (method != name) continue;
