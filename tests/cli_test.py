@@ -46,6 +46,15 @@ class CommandLine(CliTest):
             self.assertEqual(result.returncode, 2, args)
             self.assertNotEqual(result.stderr, "")
 
+    def test_every_parameter_of_the_reference_is_a_flag_and_a_name_in_json(self):
+        page = (pathlib.Path(__file__).parent.parent / "docs/reference.md").read_text()
+        names = re.findall(r"(?m)^\| `(\w+)` \|", page)
+        self.assertIn("temperature", names)
+        refused = run("generate", MODEL, "-q", "--input", "-", stdin='{"prompt": "x", "sampling_params": {"nonsense": 1}}\n')
+        self.assertIn(f'unknown sampling parameter \\"nonsense\\"; there are {", ".join(names)}"', refused.stdout)
+        flags = {flag.removeprefix("no-") for flag in re.findall(r" (?:-n,)?--([\w-]+)", run("generate", "--help").stdout)}
+        self.assertLessEqual({name.replace("_", "-") for name in names}, flags)
+
     def test_of_a_repeated_flag_the_last_counts(self):
         def tokens(*flags):
             return lines(run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL, *flags).stdout)[0]["token_ids"]

@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <charconv>
-#include <functional>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "engine/sampling_table.h"
 #include "io/json.h"
 
 namespace nanovllm {
@@ -53,9 +54,15 @@ void read(const json& value, std::string_view name, bool& out) {
   out = value.get<bool>();
 }
 
-template <typename T>
-void read(const json& value, std::string_view name, std::optional<T>& out) {
-  out = value.is_null() ? std::nullopt : std::optional<T>(integer_value<T>(value, name));
+void read(const json& value, std::string_view name, std::optional<int>& out) {
+  out = integer_value<int>(value, name);
+}
+
+// A seed. vLLM's: -1 is none.
+void read(const json& value, std::string_view name, std::optional<uint64_t>& out) {
+  // A comparison of json with -1 would take 2^64-1 for it.
+  const bool none = value.is_number_integer() && !value.is_number_unsigned() && value == -1;
+  out = none ? std::nullopt : std::optional(integer_value<uint64_t>(value, name));
 }
 
 void read(const json& value, std::string_view name, std::vector<int32_t>& out) {
@@ -104,74 +111,20 @@ void read(const json& value, std::string_view name, std::map<int32_t, float>& ou
   }
 }
 
-// vLLM's: -1 is no seed.
-void read_seed(SamplingParams& params, const json& value, std::string_view name) {
-  // A comparison of json with -1 would take 2^64-1 for it.
-  const bool none = value.is_number_integer() && !value.is_number_unsigned() && value == -1;
-  read(none ? json() : value, name, params.seed);
+template <typename T>
+T none() {
+  if constexpr (std::is_same_v<T, int>) return kAsManyAsFit;
+  return {};
 }
 
-// vLLM's: null is as many as fit.
-void read_max_tokens(SamplingParams& params, const json& value, std::string_view name) {
-  if (value.is_null())
-    params.max_tokens = kAsManyAsFit;
-  else
-    read(value, name, params.max_tokens);
-}
-
-using Setter = std::function<void(SamplingParams&, const json&, std::string_view)>;
-
-template <typename Member>
-Setter setter(Member SamplingParams::*member) {
-  return [member](SamplingParams& params, const json& value, std::string_view name) {
-    read(value, name, params.*member);
+void set(SamplingParams& params, const Parameter& parameter, const json& value) {
+  const auto set_member = [&]<typename T>(T SamplingParams::*member) {
+    if (!value.is_null() || parameter.null == Null::kRefused)
+      read(value, parameter.name, params.*member);
+    else if (parameter.null == Null::kNone)
+      params.*member = none<T>();
   };
-}
-
-// The same for what null empties, as None does in vLLM.
-template <typename Member>
-Setter nullable(Member SamplingParams::*member) {
-  return [member](SamplingParams& params, const json& value, std::string_view name) {
-    if (value.is_null())
-      params.*member = {};
-    else
-      read(value, name, params.*member);
-  };
-}
-
-// The same for what null leaves as it is, where None is the default in vLLM.
-template <typename Member>
-Setter defaulted(Member SamplingParams::*member) {
-  return [member](SamplingParams& params, const json& value, std::string_view name) {
-    if (!value.is_null()) read(value, name, params.*member);
-  };
-}
-
-const std::map<std::string_view, Setter>& setters() {
-  using P = SamplingParams;
-  static const std::map<std::string_view, Setter> table = {
-      {"n", defaulted(&P::n)},
-      {"temperature", defaulted(&P::temperature)},
-      {"top_p", defaulted(&P::top_p)},
-      {"top_k", defaulted(&P::top_k)},
-      {"min_p", defaulted(&P::min_p)},
-      {"presence_penalty", defaulted(&P::presence_penalty)},
-      {"frequency_penalty", defaulted(&P::frequency_penalty)},
-      {"repetition_penalty", defaulted(&P::repetition_penalty)},
-      {"logit_bias", nullable(&P::logit_bias)},
-      {"seed", read_seed},
-      {"max_tokens", read_max_tokens},
-      {"min_tokens", setter(&P::min_tokens)},
-      {"ignore_eos", setter(&P::ignore_eos)},
-      {"stop", nullable(&P::stop)},
-      {"stop_token_ids", nullable(&P::stop_token_ids)},
-      {"bad_words", nullable(&P::bad_words)},
-      {"include_stop_str_in_output", setter(&P::include_stop_str_in_output)},
-      {"skip_special_tokens", setter(&P::skip_special_tokens)},
-      {"logprobs", setter(&P::logprobs)},
-      {"prompt_logprobs", setter(&P::prompt_logprobs)},
-  };
-  return table;
+  std::visit(set_member, parameter.member);
 }
 
 ordered_json to_json(const PositionLogprobs& position) {
@@ -199,13 +152,6 @@ void add_completion(ordered_json& line, const CompletionOutput& completion) {
   }
 }
 
-std::vector<std::string_view> parameter_names() {
-  std::vector<std::string_view> names;
-  names.reserve(setters().size());
-  for (const auto& [name, setter] : setters()) names.push_back(name);
-  return names;
-}
-
 }  // namespace
 
 void update_sampling_params(SamplingParams& params, const json& object) {
@@ -215,12 +161,13 @@ void update_sampling_params(SamplingParams& params, const json& object) {
                 shown(object));
   }
   for (const auto& [name, value] : object.items()) {
-    const auto found = setters().find(name);
-    if (found == setters().end()) {
+    const auto table = sampling_table();
+    const auto found = std::ranges::find(table, name, &Parameter::name);
+    if (found == table.end()) {
       throw_error(ErrorCode::kInvalidArgument, "unknown sampling parameter \"{}\"; there are {}",
-                  printable(name), fmt::join(parameter_names(), ", "));
+                  printable(name), fmt::join(std::views::transform(table, &Parameter::name), ", "));
     }
-    found->second(params, value, name);
+    set(params, *found, value);
   }
 }
 

@@ -8,11 +8,9 @@
 
 namespace nanovllm {
 
-// Sets the fields of `params` that the object names; names are SamplingParams' own, without
-// output_kind. null means what None means in vLLM: the value that `params` has, as many as fit for
-// max_tokens, nothing for seed, log-probabilities and lists; min_tokens and booleans refuse it.
-// Throws Error(kInvalidArgument) for an unknown name or a value of the wrong type. Ranges are
-// SamplingParams::validate's business.
+// Sets the fields of `params` that the object names. Which there are, and what null is for each,
+// says engine/sampling_table.h. Throws Error(kInvalidArgument) for an unknown name or a value of
+// the wrong type. Ranges are SamplingParams::validate's business.
 void update_sampling_params(SamplingParams& params, const nlohmann::json& object);
 
 struct RequestLine {

@@ -393,7 +393,7 @@ Command add_chat(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--tools", options->tools,
                  "JSON file with a list of tools for the template, as the OpenAI API has them");
-  options->sampling.add_to(app, "what the model has room for");
+  options->sampling.add_to(app, "what the model has room for", true);
   add_engine_options(app, options->engine);
   add_trace_option(app, options->engine);
   app.footer(std::string("In the chat:\n") + kHelp +

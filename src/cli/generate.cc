@@ -295,8 +295,7 @@ Command add_generate(CLI::App& app) {
   app.add_flag("--log-steps", options->log_steps, "say on stderr what each step computed");
   app.add_flag("-q,--quiet", options->quiet,
                "no progress display, no remark on texts that were cut off");
-  options->sampling.add_to(app, std::to_string(SamplingParams().max_tokens));
-  options->sampling.add_details_to(app);
+  options->sampling.add_to(app, std::to_string(SamplingParams().max_tokens), false);
   add_engine_options(app, options->engine);
   add_trace_option(app, options->engine);
   app.footer(

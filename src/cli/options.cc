@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <type_traits>
 
-#include "api/json.h"
 #include "base/check.h"
 
 namespace nanovllm::cli {
@@ -50,11 +49,6 @@ CLI::Option* add(CLI::App& app, const char* flag, T& value, const std::string& h
   if constexpr (std::is_arithmetic_v<T>) check_number<T>(option);
   return option;
 }
-template <typename T>
-CLI::Option* add(CLI::App& app, const char* flag, std::optional<T>& value, const std::string& help,
-                 const char* group) {
-  return check_number<T>(app.add_option(flag, value, help)->group(group));
-}
 
 // Shells make it hard to write a line break. Other backslashes stay as they are: \boxed is a stop.
 std::string unescape(std::string& text) {
@@ -70,7 +64,7 @@ std::string unescape(std::string& text) {
 }
 
 // The least seed is 0, or -1 where that asks for no seed; then nothing is returned for it.
-std::optional<uint64_t> parse_seed(const char* flag, const std::string& text, int least) {
+std::optional<uint64_t> parse_seed(const std::string& flag, const std::string& text, int least) {
   if (least == -1 && text == "-1") return std::nullopt;
   const auto seed = parse_number<uint64_t>(text);
   if (!seed) {
@@ -78,6 +72,73 @@ std::optional<uint64_t> parse_seed(const char* flag, const std::string& text, in
                                                  std::numeric_limits<uint64_t>::max(), text));
   }
   return seed;
+}
+
+// The flag of a parameter, which sets `value`, as its type has it. Given several times, lists add
+// up; help need not show "..." for that.
+template <typename T>
+CLI::Option* add_parameter(CLI::App& app, const std::string& flag, T& value,
+                           const std::string& help) {
+  return check_number<T>(app.add_option(flag, value, help));
+}
+CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::optional<int>& value,
+                           const std::string& help) {
+  return check_number<int>(app.add_option(flag, value, help));
+}
+CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::optional<uint64_t>& value,
+                           const std::string& help) {
+  const auto set = [flag, &value](const std::string& text) { value = parse_seed(flag, text, -1); };
+  return app.add_option_function<std::string>(flag, set, help)->type_name("INT");
+}
+CLI::Option* add_parameter(CLI::App& app, const std::string& flag, bool& value,
+                           const std::string& help) {
+  return app.add_flag_callback(
+      flag, [&value, on = !value] { value = on; }, value ? "do not " + help : help);
+}
+CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::vector<std::string>& value,
+                           const std::string& help) {
+  return app
+      .add_option(flag, value, help + " (may be given several times; knows \\n, \\t and \\\\)")
+      ->option_text("TEXT")
+      ->transform(CLI::Validator(unescape, ""))
+      ->allow_extra_args(false);
+}
+CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::vector<int32_t>& value,
+                           const std::string& help) {
+  return check_number<int32_t>(app.add_option(flag, value, help + ": 5,6 or several times"))
+      ->option_text("INT")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+}
+
+CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::map<int32_t, float>& value,
+                           const std::string& help) {
+  const auto set = [flag, &value](const std::vector<std::string>& pairs) {
+    for (const std::string& pair : pairs) {
+      const auto colon = std::min(pair.find(':'), pair.size());
+      const auto id = parse_number<int32_t>(pair.substr(0, colon));
+      const auto bias = parse_number<double>(pair.substr(std::min(colon + 1, pair.size())));
+      if (!id || !bias)
+        throw CLI::ValidationError(flag, fmt::format("must be ID:BIAS, got {}", pair));
+      value[*id] = static_cast<float>(std::clamp(*bias, -100.0, 100.0));
+    }
+  };
+  return app
+      .add_option_function<std::vector<std::string>>(
+          flag, set, help + ": ID:BIAS, 5:-100,6:2 or several times")
+      ->option_text("TEXT")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+}
+
+// The name with dashes; --no- turns off what is on. A name of one letter is a short flag too.
+std::string flag_of(const Parameter& parameter) {
+  const SamplingParams defaults;
+  std::string words(parameter.name);
+  std::ranges::replace(words, '_', '-');
+  const auto* member = std::get_if<bool SamplingParams::*>(&parameter.member);
+  if (member != nullptr && defaults.**member) return "--no-" + words;
+  return words.size() == 1 ? fmt::format("-{0},--{0}", words) : "--" + words;
 }
 
 }  // namespace
@@ -172,101 +233,33 @@ void add_trace_option(CLI::App& app, EngineConfig& config) {
       ->group(kEngineGroup);
 }
 
-void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens) {
-  const char* group = kSamplingGroup;
-  const auto option = [&](const char* flag, auto& value, const std::string& help) {
-    add(app, flag, value, help, group);
-  };
-  option("--temperature", temperature_, "0 = greedy; higher, up to 2, is more random");
-  option("--top-k", top_k_, "draw from the k most likely tokens only; 0 = all");
-  option("--top-p", top_p_, "draw from the smallest set of tokens with this probability");
-  option("--min-p", min_p_, "drop tokens below this share of the likeliest one's probability");
-  app.add_option_function<std::string>(
-         "--seed", [this](const std::string& text) { seed_ = parse_seed("--seed", text, -1); },
-         "same seed, prompt and parameters: same tokens; without one (-1) every run draws alike, "
-         "by --engine-seed")
-      ->type_name("INT")
-      ->group(group);
-  option("--max-tokens", max_tokens_,
-         fmt::format("longest output, in tokens (default: {})", max_tokens));
-  option("--min-tokens", min_tokens_, "no end of text before so many tokens");
-  option("--presence-penalty", presence_penalty_, "-2 to 2: against tokens already generated");
-  option("--frequency-penalty", frequency_penalty_, "-2 to 2: the same, for each occurrence");
-  option("--repetition-penalty", repetition_penalty_, "above 1: against tokens already seen");
-  // Given several times, they add up; help need not show "..." for that.
-  const auto texts = [&](const char* flag, std::vector<std::string>& value, const char* help) {
-    app.add_option(flag, value, help)
-        ->group(group)
-        ->option_text("TEXT")
-        ->transform(CLI::Validator(unescape, ""))
-        ->allow_extra_args(false);
-  };
-  texts("--stop", stop_,
-        "text that ends the output (may be given several times; knows \\n, \\t and \\\\)");
-  texts("--bad-words", bad_words_, "text that the output must not hold (in the same way)");
-  check_number<int32_t>(app.add_option("--stop-token-ids", stop_token_ids_,
-                                       "token ids that end the output: 5,6 or several times"))
-      ->group(group)
-      ->option_text("INT")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  app.add_option("--logit-bias", logit_bias_,
-                 "ID:BIAS, added to that token's logit: 5:-100,6:2 or several times")
-      ->group(group)
-      ->option_text("TEXT")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  app.add_flag("--ignore-eos", ignore_eos_, "go on after the end-of-text token")->group(group);
-  app.add_flag("--include-stop-str-in-output", include_stop_str_in_output_,
-               "keep the text that ended the output")
-      ->group(group);
-  app.add_flag("--no-skip-special-tokens", keep_special_tokens_, "show special tokens in the text")
-      ->group(group);
-}
-
-void SamplingOptions::add_details_to(CLI::App& app) {
-  const char* group = kSamplingGroup;
-  add(app, "-n,--n", n_, "completions of each prompt", group);
-  add(app, "--logprobs", logprobs_,
-      "log-probabilities of so many top tokens for each position, up to 20", group);
-  add(app, "--prompt-logprobs", prompt_logprobs_, "the same for each token of the prompt", group);
+void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens, bool in_chat) {
+  for (const Parameter& parameter : sampling_table()) {
+    if (in_chat && parameter.use == Use::kGenerate) continue;
+    std::string help(parameter.help);
+    const auto& ranges = parameter.ranges;
+    if (!ranges.empty() && ranges.back().sentence == nullptr)
+      help = fmt::format("{}: {}", interval(ranges.back()), help);
+    if (parameter.name == "max_tokens") help += fmt::format(" (default: {})", max_tokens);
+    const auto add = [&](auto member) {
+      return add_parameter(app, flag_of(parameter), values_.*member, help);
+    };
+    flags_.emplace_back(&parameter, std::visit(add, parameter.member)->group(kSamplingGroup));
+  }
 }
 
 SamplingParams SamplingOptions::apply_to(SamplingParams params) const {
-  const auto set = [](auto& field, const auto& given) {
-    if (given) field = *given;
-  };
-  set(params.n, n_);
-  set(params.temperature, temperature_);
-  set(params.top_k, top_k_);
-  set(params.top_p, top_p_);
-  set(params.min_p, min_p_);
-  set(params.seed, seed_);
-  set(params.max_tokens, max_tokens_);
-  set(params.min_tokens, min_tokens_);
-  set(params.presence_penalty, presence_penalty_);
-  set(params.frequency_penalty, frequency_penalty_);
-  set(params.repetition_penalty, repetition_penalty_);
-  set(params.logprobs, logprobs_);
-  set(params.prompt_logprobs, prompt_logprobs_);
-  if (!stop_.empty()) params.stop = stop_;
-  if (!bad_words_.empty()) params.bad_words = bad_words_;
-  if (!stop_token_ids_.empty()) params.stop_token_ids = stop_token_ids_;
-  nlohmann::json biases;
-  for (const std::string& pair : logit_bias_) {
-    const auto colon = pair.find(':');
-    const std::string value = colon == std::string::npos ? "" : pair.substr(colon + 1);
-    nlohmann::json bias = nlohmann::json::parse(value, nullptr, false);
-    if (!bias.is_number()) {
-      throw_error(ErrorCode::kInvalidArgument, "--logit-bias wants ID:BIAS, got \"{}\"", pair);
-    }
-    biases[pair.substr(0, colon)] = std::move(bias);
+  for (const auto& [parameter, flag] : flags_) {
+    const auto set = [&](auto member) { params.*member = values_.*member; };
+    if (!flag->empty()) std::visit(set, parameter->member);
   }
-  if (!biases.is_null()) update_sampling_params(params, {{"logit_bias", biases}});
-  params.ignore_eos = params.ignore_eos || ignore_eos_;
-  params.include_stop_str_in_output |= include_stop_str_in_output_;
-  if (keep_special_tokens_) params.skip_special_tokens = false;
   return params;
+}
+
+bool SamplingOptions::sets_temperature() const {
+  return std::ranges::any_of(flags_, [](const auto& flag) {
+    return flag.first->name == "temperature" && !flag.second->empty();
+  });
 }
 
 }  // namespace nanovllm::cli

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/sampling_table.h"
 #include "nanovllm/config.h"
-#include "nanovllm/sampling_params.h"
 
 namespace nanovllm::cli {
 
@@ -27,20 +27,13 @@ CLI::Option* add_seed(CLI::App& app, const char* flag, uint64_t& seed, const cha
 class SamplingOptions {
  public:
   // max_tokens: what holds where neither a flag nor the model says.
-  void add_to(CLI::App& app, const std::string& max_tokens);
-  // Several completions, and log-probabilities.
-  void add_details_to(CLI::App& app);
+  void add_to(CLI::App& app, const std::string& max_tokens, bool in_chat);
   SamplingParams apply_to(SamplingParams params) const;
-  bool sets_temperature() const { return temperature_.has_value(); }
+  bool sets_temperature() const;
 
  private:
-  std::optional<int> n_, top_k_, max_tokens_, min_tokens_, logprobs_, prompt_logprobs_;
-  std::optional<double> temperature_, top_p_, min_p_;
-  std::optional<double> presence_penalty_, frequency_penalty_, repetition_penalty_;
-  std::optional<std::optional<uint64_t>> seed_;  // --seed -1 asks for none
-  std::vector<std::string> stop_, bad_words_, logit_bias_;
-  std::vector<int32_t> stop_token_ids_;
-  bool ignore_eos_ = false, include_stop_str_in_output_ = false, keep_special_tokens_ = false;
+  SamplingParams values_;
+  std::vector<std::pair<const Parameter*, const CLI::Option*>> flags_;
 };
 
 // "512", "64K", "1.5G": bytes with the binary suffixes K, M, G, T, less than 2^62. Throws

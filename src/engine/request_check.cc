@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "base/message.h"
-#include "engine/logprobs_limit.h"
 
 namespace nanovllm {
 
@@ -24,11 +23,11 @@ void check_ids(const std::vector<int32_t>& ids, const char* name, int vocab_size
 }
 
 void check_params(const SamplingParams& params, const RequestLimits& limits) {
-  params.validate();
-  for (const auto& [logprobs, what] :
-       {std::pair{params.logprobs, "sample"}, std::pair{params.prompt_logprobs, "prompt"}}) {
-    if (logprobs == -1) check_max_logprobs(limits.vocab_size, what);
+  SamplingParams resolved = params;  // -1 is the whole vocabulary, which may be too many
+  for (auto* logprobs : {&resolved.logprobs, &resolved.prompt_logprobs}) {
+    if (*logprobs == -1) *logprobs = limits.vocab_size;
   }
+  resolved.validate();
   std::vector<int32_t> biased;
   for (const auto& [id, bias] : params.logit_bias) biased.push_back(id);
   check_ids(biased, "logit_bias", limits.vocab_size);
