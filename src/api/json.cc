@@ -54,15 +54,13 @@ void read(const json& value, std::string_view name, bool& out) {
   out = value.get<bool>();
 }
 
-void read(const json& value, std::string_view name, std::optional<int>& out) {
-  out = integer_value<int>(value, name);
-}
-
-// A seed. vLLM's: -1 is none.
-void read(const json& value, std::string_view name, std::optional<uint64_t>& out) {
-  // A comparison of json with -1 would take 2^64-1 for it.
-  const bool none = value.is_number_integer() && !value.is_number_unsigned() && value == -1;
-  out = none ? std::nullopt : std::optional(integer_value<uint64_t>(value, name));
+// What has no sign is a seed: of that -1 is none, as in vLLM. A comparison of json with -1 would
+// take 2^64-1 for it.
+template <typename T>
+void read(const json& value, std::string_view name, std::optional<T>& out) {
+  const bool is_signed = value.is_number_integer() && !value.is_number_unsigned();
+  const bool is_none = std::is_unsigned_v<T> && is_signed && value == -1;
+  out = is_none ? std::nullopt : std::optional(integer_value<T>(value, name));
 }
 
 void read(const json& value, std::string_view name, std::vector<int32_t>& out) {

@@ -79,11 +79,8 @@ std::optional<uint64_t> parse_seed(const std::string& flag, const std::string& t
 template <typename T>
 CLI::Option* add_parameter(CLI::App& app, const std::string& flag, T& value,
                            const std::string& help) {
-  return check_number<T>(app.add_option(flag, value, help));
-}
-CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::optional<int>& value,
-                           const std::string& help) {
-  return check_number<int>(app.add_option(flag, value, help));
+  using Number = std::conditional_t<std::is_same_v<T, double>, double, int>;
+  return check_number<Number>(app.add_option(flag, value, help));
 }
 CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::optional<uint64_t>& value,
                            const std::string& help) {
@@ -110,7 +107,6 @@ CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::vector<i
       ->delimiter(',')
       ->allow_extra_args(false);
 }
-
 CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::map<int32_t, float>& value,
                            const std::string& help) {
   const auto set = [flag, &value](const std::vector<std::string>& pairs) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "base/check.h"
 #include "engine/bad_words.h"
@@ -17,27 +18,23 @@ std::string number(double x) {
   if (std::isfinite(x) && text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }
+std::string number(int x) { return std::to_string(x); }
 
-void check(const Parameter& parameter, double value, const std::string& shown) {
-  for (const Range& range : parameter.ranges) {
-    const bool is_above = range.low_is_open ? value > range.low : value >= range.low;
-    if (is_above && value <= range.high) continue;
-    if (range.sentence != nullptr)
-      throw_error(ErrorCode::kInvalidArgument, fmt::runtime(range.sentence), shown);
-    throw_error(ErrorCode::kInvalidArgument, "{} must be in {}, got {}.", parameter.name,
-                interval(range), shown);
+template <typename T>
+void check(const Parameter& parameter, const T& value) {
+  if constexpr (std::is_same_v<T, std::optional<int>>) {
+    if (value) check(parameter, *value);
+  } else if constexpr (std::is_same_v<T, int> || std::is_same_v<T, double>) {
+    for (const Range& range : parameter.ranges) {
+      const bool is_above = range.low_is_open ? value > range.low : value >= range.low;
+      if (is_above && value <= range.high) continue;
+      if (range.sentence != nullptr)
+        throw_error(ErrorCode::kInvalidArgument, fmt::runtime(range.sentence), number(value));
+      throw_error(ErrorCode::kInvalidArgument, "{} must be in {}, got {}.", parameter.name,
+                  interval(range), number(value));
+    }
   }
 }
-
-void check(const Parameter& parameter, int value) {
-  check(parameter, value, std::to_string(value));
-}
-void check(const Parameter& parameter, double value) { check(parameter, value, number(value)); }
-void check(const Parameter& parameter, std::optional<int> value) {
-  if (value) check(parameter, *value);
-}
-template <typename T>
-void check(const Parameter& /*parameter*/, const T& /*value*/) {}  // any value is in range
 
 }  // namespace
 

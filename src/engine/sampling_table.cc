@@ -45,7 +45,7 @@ std::span<const Parameter> sampling_table() {
       {"frequency_penalty", &P::frequency_penalty, kKept, kSeldom,
        "against tokens already generated, for each occurrence", {{-2, 2}}},
       {"logit_bias", &P::logit_bias, kNone, kSeldom,
-       "added to the logits of these tokens, each at least -100 and at most 100"},
+       "added to the logits of these tokens, clamped to [-100, 100]"},
       {"seed", &P::seed, kNone, kSeldom,
        "same seed, prompt and parameters: same tokens; without one (-1) every run draws alike, by "
        "--engine-seed"},
