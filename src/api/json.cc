@@ -1,11 +1,8 @@
 #include "api/json.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
-#include <ranges>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -162,8 +159,11 @@ void update_sampling_params(SamplingParams& params, const json& object) {
     const auto table = sampling_table();
     const auto found = std::ranges::find(table, name, &Parameter::name);
     if (found == table.end()) {
+      std::string names;
+      for (const Parameter& known : table)
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
       throw_error(ErrorCode::kInvalidArgument, "unknown sampling parameter \"{}\"; there are {}",
-                  printable(name), fmt::join(std::views::transform(table, &Parameter::name), ", "));
+                  printable(name), names);
     }
     set(params, *found, value);
   }

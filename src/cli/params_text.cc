@@ -26,9 +26,10 @@ std::string text_of(const std::vector<T>& value) {
   return json(value).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 std::string text_of(const std::map<int32_t, float>& value) {
-  std::vector<std::string> biases;
-  for (const auto& [id, bias] : value) biases.push_back(fmt::format("\"{}\":{}", id, bias));
-  return fmt::format("{{{}}}", fmt::join(biases, ","));
+  std::string biases;
+  for (const auto& [id, bias] : value)
+    biases += fmt::format("{}\"{}\":{}", biases.empty() ? "" : ",", id, bias);
+  return fmt::format("{{{}}}", biases);
 }
 
 }  // namespace
