@@ -48,7 +48,7 @@ struct SamplingParams {
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
   std::optional<int> logprobs = {};  // the chosen token's comes with them
-  // Such a request computes its whole prompt: the prefix cache holds no log-probabilities, so
+  // A request with these computes its whole prompt: the prefix cache holds no log-probabilities, so
   // nothing is taken from it.
   std::optional<int> prompt_logprobs = {};
   RequestOutputKind output_kind = RequestOutputKind::kCumulative;

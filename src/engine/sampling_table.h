@@ -28,8 +28,8 @@ enum class Null {
 };
 
 enum class Use {
-  kOften,     // a chat shows it always, the others where they are not SamplingParams' own default
-  kSeldom,    //
+  kOften,     // a chat shows it always
+  kSeldom,    // a chat shows it where it is not SamplingParams' own default
   kGenerate,  // not in a chat, which shows one answer and no log-probabilities
 };
 
