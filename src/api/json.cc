@@ -107,18 +107,13 @@ void read(const json& value, std::string_view name, std::map<int32_t, float>& ou
   }
 }
 
-template <typename T>
-T none() {
-  if constexpr (std::is_same_v<T, int>) return kAsManyAsFit;
-  return {};
-}
-
 void set(SamplingParams& params, const Parameter& parameter, const json& value) {
   const auto set_member = [&]<typename T>(T SamplingParams::*member) {
     if (!value.is_null() || parameter.null == Null::kRefused)
-      read(value, parameter.name, params.*member);
-    else if (parameter.null == Null::kNone)
-      params.*member = none<T>();
+      return read(value, parameter.name, params.*member);
+    if (parameter.null == Null::kKept) return;
+    params.*member = {};
+    if constexpr (std::is_same_v<T, int>) params.*member = kAsManyAsFit;
   };
   std::visit(set_member, parameter.member);
 }
