@@ -30,7 +30,7 @@ struct Expected {
 char letter_of(int id) { return static_cast<char>(id < 26 ? 'a' + id : 'A' + id - 26); }
 int32_t id_of(char letter) { return letter >= 'a' ? letter - 'a' : letter - 'A' + 26; }
 
-std::unique_ptr<const Tokenizer> letters() {
+std::unique_ptr<const Tokenizer> one_letter_tokens() {
   std::string vocab;
   for (int id = 0; id < kVocabSize; ++id)
     vocab += fmt::format("{}\"{}\":{}", id == 0 ? "" : ",", letter_of(id), id);
@@ -218,7 +218,7 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
                                           .max_num_seqs = max_num_seqs,
                                           .pipeline_depth = depth,
                                           .enable_prefix_caching = caching},
-                                         letters());
+                                         one_letter_tokens());
     std::map<uint64_t, Tracked> requests;
     int num_steps = 0;
     while (requests.size() < 60 || !engine.core->is_finished()) {

@@ -145,14 +145,14 @@ TEST(SamplingParamsTemperature, IsGreedyAtZeroOnlyAndAtLeastAHundredthElse) {
 using C = EngineConfig;
 using ConfigChange = std::function<void(C&)>;
 
-struct Range {
+struct RangeCase {
   int C::*field;
   const char* name;
   int low, high;
 };
 
 TEST(EngineConfigValidate, TakesEveryIntegerUpToBothEndsOfItsRange) {
-  const Range ranges[] = {
+  const RangeCase ranges[] = {
       {&C::max_num_batched_tokens, "max_num_batched_tokens", 1, 1 << 20},
       {&C::max_num_seqs, "max_num_seqs", 1, 1 << 16},
       {&C::max_model_len, "max_model_len", 2, 1 << 24},
@@ -161,7 +161,7 @@ TEST(EngineConfigValidate, TakesEveryIntegerUpToBothEndsOfItsRange) {
       {&C::tensor_parallel_size, "tensor_parallel_size", 1, 8},
       {&C::num_threads, "num_threads (0 for as many as allowed)", 0, 1024},
   };
-  for (const Range& range : ranges) {
+  for (const RangeCase& range : ranges) {
     const auto refusal_of = [&](int value) {
       return refusal<C>([&](C& c) { c.*range.field = value; });
     };

@@ -12,8 +12,8 @@ namespace {
 using testing::error_of;
 using testing::TempDir;
 
-std::optional<QuantizationConfig> load(const std::string& quantization_config,
-                                       const TempDir& dir = {}) {
+std::optional<QuantizationConfig> load_quantization(const std::string& quantization_config,
+                                                    const TempDir& dir = {}) {
   nlohmann::json document = nlohmann::json::object();
   if (!quantization_config.empty()) {
     document["quantization_config"] = nlohmann::json::parse(quantization_config);
@@ -37,7 +37,9 @@ void expect_scheme(const std::optional<WeightScheme>& scheme, int bits, bool is_
   EXPECT_EQ(scheme->block_cols, cols);
 }
 
-TEST(QuantizationConfig, IsNothingWhereNothingIsSaid) { EXPECT_FALSE(load("").has_value()); }
+TEST(QuantizationConfig, IsNothingWhereNothingIsSaid) {
+  EXPECT_FALSE(load_quantization("").has_value());
+}
 
 TEST(QuantizationConfig, OldCompressedTensorsCallItCompressionConfig) {
   const nlohmann::json document = {{"compression_config", nlohmann::json::parse(compressed("{}"))}};
@@ -47,7 +49,9 @@ TEST(QuantizationConfig, OldCompressedTensorsCallItCompressionConfig) {
 }
 
 TEST(QuantizationConfig, StrategiesSayWhatSharesAScale) {
-  const auto of = [](const char* weights) { return load(compressed(weights))->scheme_of("a.b"); };
+  const auto of = [](const char* weights) {
+    return load_quantization(compressed(weights))->scheme_of("a.b");
+  };
   expect_scheme(of(R"({"num_bits": 4, "strategy": "group", "group_size": 32})"), 4, false, true, 1,
                 32);
   expect_scheme(of(R"({"num_bits": 4, "group_size": 128, "symmetric": false})"), 4, false, false, 1,
@@ -55,9 +59,10 @@ TEST(QuantizationConfig, StrategiesSayWhatSharesAScale) {
   expect_scheme(of(R"({"group_size": -1, "type": "INT"})"), 8, false, true, 1, 0);
   expect_scheme(of(R"({"strategy": "channel", "type": "float"})"), 8, true, true, 1, 0);
   expect_scheme(of("{}"), 8, false, true, 0, 0);
-  expect_scheme(load(compressed("{}", R"(, "transform_config": {}, "sparsity_config": {})"))
-                    ->scheme_of("a.b"),
-                8, false, true, 0, 0);
+  expect_scheme(
+      load_quantization(compressed("{}", R"(, "transform_config": {}, "sparsity_config": {})"))
+          ->scheme_of("a.b"),
+      8, false, true, 0, 0);
   expect_scheme(of(R"({"strategy": "block", "type": "float", "block_structure": [64, 128]})"), 8,
                 true, true, 64, 128);
   expect_scheme(of(R"({"strategy": "block", "type": "float", "block_structure": "64x128"})"), 8,
@@ -68,7 +73,7 @@ TEST(QuantizationConfig, StrategiesSayWhatSharesAScale) {
 }
 
 TEST(QuantizationConfig, TheMostSpecificTargetCounts) {
-  const auto config = load(R"({"quant_method": "compressed-tensors", "config_groups": {
+  const auto config = load_quantization(R"({"quant_method": "compressed-tensors", "config_groups": {
       "a": {"targets": ["Linear"], "weights": {"num_bits": 4, "group_size": 1}},
       "b": {"targets": ["re:.*layers\\.1\\..*", "re:.*down_proj$"],
             "weights": {"num_bits": 4, "group_size": 2}},
@@ -93,7 +98,9 @@ TEST(QuantizationConfig, TheMostSpecificTargetCounts) {
 }
 
 TEST(QuantizationConfig, OtherMethodsHaveOneScheme) {
-  const auto of = [](const char* config) { return load(config)->scheme_of("anything"); };
+  const auto of = [](const char* config) {
+    return load_quantization(config)->scheme_of("anything");
+  };
   expect_scheme(of(R"({"quant_method": "fp8"})"), 8, true, true, 128, 128);
   expect_scheme(of(R"({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [64, 32]})"), 8,
                 true, true, 64, 32);
@@ -104,21 +111,22 @@ TEST(QuantizationConfig, OtherMethodsHaveOneScheme) {
   expect_scheme(of(R"({"quant_method": "gptq", "bits": 8, "group_size": -1, "dynamic": {}})"), 8,
                 false, false, 1, 0);
   EXPECT_FALSE(of(R"({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"})").has_value());
-  EXPECT_TRUE(load(R"({"quant_method": "gptq"})")->zeros_are_less_by_one);
-  EXPECT_TRUE(load(R"({"quant_method": "gptq", "checkpoint_format": "gptq", "format": "gptq_v2"})")
+  EXPECT_TRUE(load_quantization(R"({"quant_method": "gptq"})")->zeros_are_less_by_one);
+  EXPECT_TRUE(load_quantization(
+                  R"({"quant_method": "gptq", "checkpoint_format": "gptq", "format": "gptq_v2"})")
                   ->zeros_are_less_by_one);
-  EXPECT_FALSE(
-      load(R"({"quant_method": "gptq", "checkpoint_format": "gptq_v2"})")->zeros_are_less_by_one);
+  EXPECT_FALSE(load_quantization(R"({"quant_method": "gptq", "checkpoint_format": "gptq_v2"})")
+                   ->zeros_are_less_by_one);
 }
 
 TEST(QuantizationConfig, ModelOptsOwnFileCountsWhereConfigJsonSaysNothing) {
   const TempDir dir;
   dir.write("hf_quant_config.json", R"({"producer": {}, "quantization": {"quant_algo": "NVFP4"}})");
-  EXPECT_EQ(load("", dir)->method, QuantizationMethod::kModelOpt);
-  EXPECT_EQ(load("", dir)->scheme->num_bits, 4);
-  EXPECT_EQ(load(R"({"quant_method": "fp8"})", dir)->method, QuantizationMethod::kFp8);
+  EXPECT_EQ(load_quantization("", dir)->method, QuantizationMethod::kModelOpt);
+  EXPECT_EQ(load_quantization("", dir)->scheme->num_bits, 4);
+  EXPECT_EQ(load_quantization(R"({"quant_method": "fp8"})", dir)->method, QuantizationMethod::kFp8);
   dir.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "W4A16_AWQ"}})");
-  const Error error = error_of([&] { load("", dir); });
+  const Error error = error_of([&] { load_quantization("", dir); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_NE(std::string(error.what()).find("hf_quant_config.json: ModelOpt's W4A16"),
             std::string::npos)
@@ -160,7 +168,7 @@ TEST(QuantizationConfig, WhatCanNotBeDecodedIsRefusedByName) {
        "W4A8"},
   };
   for (const auto& [config, message] : cases) {
-    const Error error = error_of([&] { load(config); });
+    const Error error = error_of([&] { load_quantization(config); });
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << config;
     const std::string text = error.what();
     EXPECT_EQ(text.rfind("config.json, quantization_config", 0), 0u) << text;
@@ -188,13 +196,13 @@ TEST(QuantizationConfig, BadFieldsAreNamed) {
       {compressed(R"({"strategy": "block"})"), "block with a block_structure"},
   };
   for (const auto& [config, message] : cases) {
-    const Error error = error_of([&] { load(config); });
+    const Error error = error_of([&] { load_quantization(config); });
     EXPECT_EQ(error.code(), ErrorCode::kCorruptData) << config;
     EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
   }
   const auto expression = [](const std::string& pattern) {
-    const auto config =
-        load(R"({"quant_method": "compressed-tensors", "ignore": ["re:)" + pattern + "\"]}");
+    const auto config = load_quantization(
+        R"({"quant_method": "compressed-tensors", "ignore": ["re:)" + pattern + "\"]}");
     return config->scheme_of(std::string(60, 'a'));
   };
   for (const char* bad : {"(", "(a|aa|a*)*[^a]"}) {

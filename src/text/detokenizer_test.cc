@@ -188,7 +188,7 @@ TEST(Detokenizer, AfterAPromptInARunOfBytesComesTheEndOfTheWholeText) {
         const auto middle = whole.begin() + static_cast<std::ptrdiff_t>(cut);
         const std::string after =
             text_after(*tokenizer, {whole.begin(), middle}, {middle, whole.end()});
-        ASSERT_TRUE(text.ends_with(after)) << cut << testing::PrintToString(whole);
+        ASSERT_TRUE(text.ends_with(after)) << cut << ::testing::PrintToString(whole);
       }
     }
     EXPECT_GT(num_broken, 1000);
