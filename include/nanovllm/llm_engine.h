@@ -29,6 +29,7 @@ struct StepStats {
   int num_used_blocks = 0;
   int num_total_blocks = 0;
   double seconds = 0;
+  bool operator==(const StepStats&) const = default;
 };
 
 // One line of a step's composition: what `--log-steps` prints.
@@ -62,7 +63,15 @@ class LLMEngine {
   // (empty prompt, too long, ids outside the vocabulary, parameters out of range, more KV than
   // there is), or kUnsupported for a text prompt or SamplingParams::stop where the model has no
   // tokenizer; the engine goes on unharmed.
-  uint64_t add_request(const Prompt& prompt, const SamplingParams& params);
+  //
+  // shown: output ids of each completion, or of the first of them, that another engine generated
+  // and its user has seen. The request goes on behind them as it would have there, the same tokens
+  // and text, where params has its seed; max_tokens counts them. They and their text, and with them
+  // log-probabilities of the prompt, are in no kDelta output; elsewhere they have no
+  // log-probabilities. A completion that they end has ended, which the next step tells. Throws
+  // Error(kInvalidArgument) where they go on behind their end.
+  uint64_t add_request(const Prompt& prompt, const SamplingParams& params,
+                       const std::vector<std::vector<int32_t>>& shown = {});
   // Ends a request now; its last output has finish_reason kAbort. Unknown ids are ignored.
   void abort_request(uint64_t request_id) noexcept;
   // Runs one step and returns the requests that gained tokens or ended in it. Does nothing when
@@ -87,6 +96,7 @@ class LLMEngine {
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens = true) const;
 
  private:
+  friend class EngineLoop;
   friend class LLM;
   void discard_request(uint64_t request_id) noexcept;
   std::optional<RequestOutput> finish_request(uint64_t request_id);

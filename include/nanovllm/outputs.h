@@ -17,6 +17,7 @@ struct TokenLogprob {
   float logprob = 0;
   int rank = 0;
   std::optional<std::string> decoded_token;  // where the model has a tokenizer
+  bool operator==(const TokenLogprob&) const = default;
 };
 
 // The chosen (or prompt) token first, then the most likely ones in order; the chosen one is not
@@ -45,6 +46,7 @@ struct CompletionOutput {
 struct RequestMetrics {  // seconds since the request was added
   double time_to_first_token = 0;
   double time_to_finish = 0;
+  bool operator==(const RequestMetrics&) const = default;
 };
 
 struct RequestOutput {

@@ -40,21 +40,36 @@ EngineCore::EngineCore(EngineParts parts)
 
 EngineCore::~EngineCore() = default;
 
-uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& params) {
+uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& params,
+                                 const std::vector<std::vector<int32_t>>& shown) {
   std::vector<int32_t> token_ids = check_request(prompt, params, limits_);
   const auto* text = std::get_if<std::string>(&prompt);
   const uint64_t id = next_request_id_;
   auto owner = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
                                          params, context_);
   Request& request = *owner;
+  if (!shown.empty()) request.replay(shown);
   Requests added;
   added.emplace(id, std::move(owner));
   if (changed_.capacity() <= requests_.size()) changed_.reserve(2 * requests_.size() + 1);
-  scheduler_.add(*request.completions()[0]);
+  for (const auto& completion : request.completions()) {
+    if (completion->finish_reason != FinishReason::kNone) scheduler_.finish(*completion);
+  }
+  if (request.completions()[0]->status == SequenceStatus::kFinished) {
+    release_siblings(request);
+  } else {
+    scheduler_.add(*request.completions()[0]);
+  }
   // Nothing fails once the scheduler knows it.
   requests_.merge(added);
   ++next_request_id_;
-  for (const auto& completion : request.completions()) enter_phase(*completion, Phase::kQueued);
+  for (const auto& completion : request.completions()) {
+    if (completion->status == SequenceStatus::kFinished) {
+      mark_changed(request);
+    } else {
+      enter_phase(*completion, Phase::kQueued);
+    }
+  }
   return id;
 }
 

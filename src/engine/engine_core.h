@@ -38,7 +38,8 @@ class EngineCore {
   explicit EngineCore(EngineParts parts);
   ~EngineCore();
 
-  uint64_t add_request(const Prompt& prompt, const SamplingParams& params);
+  uint64_t add_request(const Prompt& prompt, const SamplingParams& params,
+                       const std::vector<std::vector<int32_t>>& shown = {});
   void abort_request(uint64_t request_id) noexcept;
   // Ends a request now and forgets it.
   void discard_request(uint64_t request_id) noexcept;
@@ -57,6 +58,8 @@ class EngineCore {
   // Throws Error(kUnsupported) when there is none.
   const Tokenizer& tokenizer() const;
   void finish_trace() const;
+  // Of a request without one, if that was its id.
+  uint64_t seed_of(uint64_t request_id) const { return default_seed(context_.seed, request_id); }
 
   // Empty, or what is wrong with the books of blocks.
   std::string check_integrity() const;

@@ -50,6 +50,10 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
 
 }  // namespace
 
+uint64_t default_seed(uint64_t engine_seed, uint64_t request_id) {
+  return mix(engine_seed ^ mix(request_id));
+}
+
 Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
                  const SamplingParams& params, const RequestContext& context)
     : id_(id),
@@ -78,7 +82,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
   }
   for (const auto& completion : completions_) {
     completion->request = this;
-    completion->seed = params_.seed.value_or(mix(context.seed ^ mix(id))) + completion->index;
+    completion->seed = params_.seed.value_or(default_seed(context.seed, id)) + completion->index;
     if (context.enable_prefix_caching) {
       completion->num_cacheable_tokens = max_num_tokens;
     } else if (params_.n > 1) {  // the prompt's blocks, for each other
@@ -91,6 +95,38 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
       completion->stop_strings.emplace(params_.stop, params_.include_stop_str_in_output);
     }
   }
+}
+
+void Request::replay(const std::vector<std::vector<int32_t>>& shown) {
+  if (shown.size() > completions_.size()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "There are output ids of {} completions, but the request has n = {}.", shown.size(),
+                params_.n);
+  }
+  for (size_t i = 0; i < shown.size(); ++i) {
+    Completion& completion = *completions_[i];
+    for (const int32_t id : shown[i]) {
+      if (id < 0 || id >= context_.vocab_size) {
+        throw_error(ErrorCode::kInvalidArgument,
+                    "Output id {} of completion {} is out of vocabulary; the model knows 0 to {}.",
+                    id, i, context_.vocab_size - 1);
+      }
+      if (completion.finish_reason != FinishReason::kNone) {
+        throw_error(ErrorCode::kInvalidArgument,
+                    "Completion {} has {} output ids, but token {} ends it.", i, shown[i].size(),
+                    completion.output().size());
+      }
+      append_token(completion, {.token_id = id, .logprobs = {}});
+    }
+    prompt_shown_ = prompt_shown_ || !shown[i].empty();
+  }
+  if (!prompt_shown_) return;
+  metrics_.time_to_first_token = 0;
+  if (params_.prompt_logprobs) {  // they are not computed again
+    prompt_logprobs_.resize(completions_[0]->num_prompt_tokens);
+    completions_[0]->reads_prefix_cache = true;
+  }
+  mark_shown();
 }
 
 void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const {

@@ -55,11 +55,18 @@ struct RequestContext {
   uint64_t seed = 0;
 };
 
+// Where a request has no seed of its own.
+uint64_t default_seed(uint64_t engine_seed, uint64_t request_id);
+
 class Request {
  public:
   // `context` outlives the request.
   Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
           const SamplingParams& params, const RequestContext& context);
+
+  // Takes what its completions are said to have generated before, and counts it as shown. Throws
+  // Error(kInvalidArgument) where it is nothing they could have.
+  void replay(const std::vector<std::vector<int32_t>>& shown);
 
   uint64_t id() const { return id_; }
   const std::vector<std::unique_ptr<Completion>>& completions() const { return completions_; }

@@ -44,7 +44,10 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
     if (!blocks_.allocate(sequence)) break;
     running_.splice(running_.end(), waiting_, waiting_.begin());
     sequence.status = SequenceStatus::kRunning;
-    if (sequence.num_preemptions == 0) sequence.num_cached_tokens = sequence.num_computed_tokens;
+    if (sequence.num_preemptions == 0) {
+      sequence.num_cached_tokens =
+          std::min(sequence.num_computed_tokens, sequence.num_prompt_tokens);
+    }
     const int num_new_tokens = std::min(sequence.num_uncomputed_tokens(), budget);
     push(sequence, num_new_tokens);
     budget -= num_new_tokens;
