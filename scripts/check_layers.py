@@ -28,6 +28,7 @@ PUBLIC = {
     "engine_info.h": "io",
     "outputs.h": "engine",
     "llm_engine.h": "engine",
+    "engine_loop.h": "engine",
     "llm.h": "api",
 }
 # What the engine may know of what is below the runner: the plain data of a step, no tensors and no devices.

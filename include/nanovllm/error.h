@@ -14,6 +14,7 @@ enum class ErrorCode {
   kOutOfMemory,      // weights, KV cache or workspace do not fit
   kIo,               // the operating system refused a read or write
   kInternal,         // a bug of ours or a failing device
+  kUnavailable,      // an engine that is shutting down
 };
 
 // Thrown by every public function that can fail. what() is one sentence that says what went wrong,

@@ -56,6 +56,7 @@ struct SamplingParams {
   // Throws Error(kInvalidArgument) with vLLM's sentence for the first parameter that is out of
   // range.
   void validate() const;
+  bool operator==(const SamplingParams&) const = default;
 };
 
 }  // namespace nanovllm

@@ -88,7 +88,8 @@ class FakeRunner : public Runner {
 
   void submit(const StepInput& input) override {
     NANOVLLM_CHECK(static_cast<int>(done_.size()) <= depth_);
-    if (fail_at_step == num_steps++) {
+    const int step = num_steps++;
+    if (fail_at_step >= 0 && step >= fail_at_step && step < fail_at_step + num_failures) {
       done_.clear();
       throw Error(ErrorCode::kInternal, "The device is on fire.");
     }
@@ -121,7 +122,8 @@ class FakeRunner : public Runner {
 
   int num_steps = 0;
   int num_computed_tokens = 0;
-  int fail_at_step = -1;        // this submit() throws
+  int fail_at_step = -1;        // this submit() throws,
+  int num_failures = 1;         // and the ones behind it
   int impossible_at_step = -1;  // this one samples a token that there is not
 
  private:

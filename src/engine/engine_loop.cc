@@ -1,0 +1,270 @@
+#include "nanovllm/engine_loop.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+#include "base/message.h"
+#include "base/signals.h"
+#include "engine/engine_core.h"
+
+namespace nanovllm {
+
+namespace {
+
+// Of steps in a row that generated nothing.
+constexpr int kMaxNumFailures = 2;
+
+RequestError request_error(uint64_t id, const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return {id, e.code(), e.what()};
+  } catch (const std::bad_alloc&) {
+    return {id, ErrorCode::kOutOfMemory, "There was no memory left to go on with."};
+  } catch (const std::exception& e) {
+    return {id, ErrorCode::kInternal, e.what()};
+  } catch (...) {
+    return {id, ErrorCode::kInternal, "Something was thrown that is no std::exception."};
+  }
+}
+
+std::exception_ptr unavailable() {
+  return std::make_exception_ptr(
+      Error(ErrorCode::kUnavailable, "The engine was shut down before the request could end."));
+}
+
+}  // namespace
+
+EngineLoop::EngineLoop(LLMEngine engine, Sink sink, size_t max_num_commands)
+    : engine_(std::move(engine)), sink_(std::move(sink)), max_num_commands_(max_num_commands) {
+  if (max_num_commands == 0 || !sink_ || !engine_.is_finished()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "An EngineLoop needs an engine without requests, a sink, and room for a command at "
+                "least.");
+  }
+  const SignalsBlocked in_thread;
+  thread_ = std::thread([this] { run(); });
+}
+
+EngineLoop::~EngineLoop() {
+  {
+    const std::lock_guard lock(mutex_);
+    destroyed_ = true;
+  }
+  work_.notify_one();
+  thread_.join();
+}
+
+bool EngineLoop::try_submit(EngineCommand command) {
+  std::unique_lock lock(mutex_);
+  if (!may_submit(lock, /*wait=*/false)) return false;
+  push(std::move(command));
+  return true;
+}
+
+void EngineLoop::submit(EngineCommand command) {
+  std::unique_lock lock(mutex_);
+  const bool in_sink = std::this_thread::get_id() == thread_.get_id();
+  if (!may_submit(lock, !in_sink)) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "The engine's queue of {} is full and its own thread can't wait for it.",
+                counted(static_cast<int64_t>(max_num_commands_), "command"));
+  }
+  push(std::move(command));
+}
+
+void EngineLoop::wait() {
+  std::unique_lock lock(mutex_);
+  end_.wait(lock, [this] { return ended_; });
+}
+
+bool EngineLoop::may_submit(std::unique_lock<std::mutex>& lock, bool wait) {
+  const auto is_full = [this] { return commands_.size() >= max_num_commands_; };
+  if (wait) room_.wait(lock, [&] { return closed_ || !is_full(); });
+  if (closed_) throw_error(ErrorCode::kUnavailable, "The engine was shut down.");
+  return !is_full();
+}
+
+void EngineLoop::push(EngineCommand&& command) {
+  commands_.push_back(std::move(command));
+  work_.notify_one();
+}
+
+void EngineLoop::run() noexcept {
+  for (bool goes_on = true; goes_on;) {
+    wait_for_work();
+    try {
+      goes_on = run_once();
+    } catch (...) {
+      fail_all(std::current_exception());
+    }
+  }
+  close();
+}
+
+void EngineLoop::wait_for_work() {
+  if (shutdown_ || !engine_.is_finished()) return;
+  std::unique_lock lock(mutex_);
+  work_.wait(lock, [this] { return destroyed_ || !commands_.empty(); });
+}
+
+// Commands that keep coming don't keep the engine from its work.
+bool EngineLoop::run_once() {
+  for (size_t i = 0; i < max_num_commands_; ++i) {
+    auto command = next_command();
+    if (!command) break;
+    std::visit([this](auto&& c) { handle(std::forward<decltype(c)>(c)); }, *std::move(command));
+  }
+  const bool at_once = shutdown_ == false;
+  if (!at_once && !engine_.is_finished()) step();
+  deliver();
+  if (at_once && !requests_.empty()) fail_all(unavailable());
+  return !shutdown_ || !requests_.empty();
+}
+
+std::optional<EngineCommand> EngineLoop::next_command() {
+  const std::lock_guard lock(mutex_);
+  if (destroyed_) shutdown_ = false;
+  if (commands_.empty() || shutdown_ == false) return std::nullopt;
+  std::optional<EngineCommand> command(std::move(commands_.front()));
+  commands_.pop_front();
+  room_.notify_one();
+  return command;
+}
+
+void EngineLoop::handle(AddRequest&& command) {
+  const auto [place, is_new] = requests_.try_emplace(command.id);
+  try {
+    if (!is_new) {
+      throw_error(ErrorCode::kInvalidArgument, "Two requests have the id {} at once.", command.id);
+    }
+    if (shutdown_) std::rethrow_exception(unavailable());
+    SamplingParams& params = command.params;
+    params.output_kind = RequestOutputKind::kDelta;
+    if (!params.seed) params.seed = engine_.core_->seed_of(command.id);
+    const uint64_t engine_id =
+        engine_.add_request(std::move(command.prompt_token_ids), params, command.shown);
+    place->second.engine_id = engine_id;
+    place->second.ended.resize(static_cast<size_t>(params.n));
+    ids_.emplace(engine_id, command.id);
+  } catch (...) {
+    refuse(command.id, std::current_exception());
+  }
+}
+
+void EngineLoop::handle(const AbortRequest& command) {
+  const auto found = requests_.find(command.id);
+  if (found == requests_.end() || !found->second.engine_id) return;
+  engine_.abort_request(*found->second.engine_id);
+}
+
+void EngineLoop::handle(const Shutdown& command) {
+  shutdown_ = command.drain && shutdown_.value_or(true);
+}
+
+void EngineLoop::refuse(uint64_t id, const std::exception_ptr& error) {
+  if (const auto engine_id = std::exchange(requests_.at(id).engine_id, std::nullopt)) {
+    engine_.discard_request(*engine_id);
+    ids_.erase(*engine_id);
+  }
+  over_.push_back(id);
+  events_.emplace_back(request_error(id, error));
+}
+
+void EngineLoop::step() {
+  std::vector<RequestOutput> outputs;
+  try {
+    outputs = engine_.step();
+  } catch (...) {
+    if (++num_failures_ < kMaxNumFailures) return;
+    num_failures_ = 0;
+    deliver();
+    if (!requests_.empty()) fail_all(std::current_exception());
+    return;
+  }
+  if (!outputs.empty()) num_failures_ = 0;
+  for (RequestOutput& output : outputs) tell(std::move(output));
+  if (!engine_.last_schedule().empty()) events_.emplace_back(engine_.last_step());
+}
+
+void EngineLoop::tell(RequestOutput&& output) {
+  const auto known = ids_.find(output.request_id);
+  NANOVLLM_CHECK(known != ids_.end());
+  const uint64_t id = known->second;
+  Live& live = requests_.at(id);
+  if (!output.prompt_logprobs.empty()) {
+    events_.emplace_back(PromptLogprobs{id, std::move(output.prompt_logprobs)});
+  }
+  for (size_t i = 0; i < output.outputs.size(); ++i) {
+    CompletionOutput& gained = output.outputs[i];
+    if (!gained.token_ids.empty() || !gained.text.empty()) {
+      events_.emplace_back(RequestDelta{id, gained.index, std::move(gained.text),
+                                        std::move(gained.token_ids), std::move(gained.logprobs)});
+    }
+    if (gained.finish_reason == FinishReason::kNone || live.ended[i]) continue;
+    live.ended[i] = true;
+    const bool last = std::ranges::find(live.ended, false) == live.ended.end();
+    events_.emplace_back(RequestEnd{id, gained.index, gained.finish_reason,
+                                    std::move(gained.stop_reason), last, output.num_cached_tokens,
+                                    output.num_preemptions, output.metrics});
+  }
+  if (!output.finished) return;
+  over_.push_back(id);
+  live.engine_id.reset();
+  ids_.erase(known);
+}
+
+void EngineLoop::deliver() {
+  if (events_.empty()) return;
+  sink_(std::exchange(events_, {}));
+  for (const uint64_t id : over_) requests_.erase(id);
+  over_.clear();
+}
+
+// What was to be told is lost, if there was any.
+void EngineLoop::fail_all(const std::exception_ptr& error) noexcept {
+  for (const auto& [id, live] : requests_) {
+    if (live.engine_id) engine_.discard_request(*live.engine_id);
+  }
+  try {
+    if (requests_.empty()) std::rethrow_exception(error);
+    events_.clear();
+    for (const auto& [id, live] : requests_) events_.emplace_back(request_error(id, error));
+    sink_(std::exchange(events_, {}));
+  } catch (...) {
+    try {
+      print_message("nanovllm: events of {} are lost: {}\n",
+                    counted(static_cast<int64_t>(requests_.size()), "request"),
+                    request_error(0, std::current_exception()).message);
+    } catch (...) {
+      // There is no memory for a message.
+    }
+  }
+  requests_.clear();
+  ids_.clear();
+  events_.clear();
+  over_.clear();
+}
+
+void EngineLoop::close() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;  // from here on the queue is this thread's
+  }
+  room_.notify_all();
+  try {
+    for (EngineCommand& command : commands_) {
+      if (auto* add = std::get_if<AddRequest>(&command)) handle(std::move(*add));
+    }
+    deliver();
+  } catch (...) {
+    fail_all(std::current_exception());
+  }
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  end_.notify_all();
+}
+
+}  // namespace nanovllm
