@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "text/tokenizer.h"
+#include "nanovllm/tokenizer.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include "check_ids.h"
 #include "fuzzing.h"
 #include "io/temp_dir.h"
-#include "text/chat_template.h"
+#include "nanovllm/chat.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace nanovllm;

@@ -25,10 +25,13 @@ PUBLIC = {
     "error.h": "base",
     "sampling_params.h": "io",
     "config.h": "runner",
+    "chat.h": "text",
+    "tokenizer.h": "text",
     "engine_info.h": "io",
     "outputs.h": "engine",
     "llm_engine.h": "engine",
     "engine_loop.h": "engine",
+    "prepare.h": "engine",
     "llm.h": "api",
 }
 # What the engine may know of what is below the runner: the plain data of a step, no tensors and no devices.

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/chat.h"
 #include "nanovllm/error.h"
-#include "text/chat_template.h"
 #include "text/jinja/jinja.h"
 
 namespace {

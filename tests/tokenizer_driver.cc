@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "nanovllm/tokenizer.h"
 #include "text/detokenizer.h"
-#include "text/tokenizer.h"
 
 namespace {
 

@@ -16,21 +16,9 @@
 #include <vector>
 
 #include "nanovllm/llm_engine.h"
+#include "nanovllm/prepare.h"
 
 namespace nanovllm {
-
-// Queues a request. Its deltas and ends, or one RequestError, answer it.
-struct AddRequest {
-  // The caller's choice; free again once the request's last event was told. When it is taken, both
-  // requests end with an error.
-  uint64_t id = 0;
-  std::vector<int32_t> prompt_token_ids = {};
-  // output_kind counts as kDelta. Without a seed the request draws from its id and
-  // EngineConfig::seed.
-  SamplingParams params = {};
-  std::vector<std::vector<int32_t>> shown = {};  // as LLMEngine::add_request takes it
-  bool operator==(const AddRequest&) const = default;
-};
 
 // Ends a request now, with FinishReason::kAbort. Unknown ids are ignored.
 struct AbortRequest {
@@ -122,6 +110,8 @@ class EngineLoop {
   const SamplingParams& default_sampling_params() const {
     return engine_.default_sampling_params();
   }
+  // Makes commands for it; valid as long as the loop and the template.
+  RequestPreparer preparer(const ChatTemplate* chat_template = nullptr) const;
 
  private:
   struct Live {

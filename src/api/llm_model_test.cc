@@ -10,8 +10,8 @@
 
 #include "api/outputs_testing.h"
 #include "base/testing.h"
+#include "nanovllm/chat.h"
 #include "nanovllm/llm.h"
-#include "text/chat_template.h"
 
 namespace nanovllm {
 namespace {

@@ -1,4 +1,6 @@
 // `nanovllm chat`: a conversation in the terminal.
+#include "nanovllm/chat.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +24,6 @@
 #include "io/gguf.h"
 #include "io/json.h"
 #include "nanovllm/llm_engine.h"
-#include "text/chat_template.h"
 
 namespace nanovllm::cli {
 namespace {

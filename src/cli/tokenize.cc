@@ -16,8 +16,8 @@
 #include "cli/terminal.h"
 #include "io/file.h"
 #include "io/gguf.h"
+#include "nanovllm/tokenizer.h"
 #include "text/byte_alphabet.h"
-#include "text/tokenizer.h"
 #include "text/utf8.h"
 
 namespace nanovllm::cli {

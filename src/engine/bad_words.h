@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/tokenizer.h"
+#include "nanovllm/tokenizer.h"
 
 namespace nanovllm {
 

@@ -55,6 +55,7 @@ class EngineCore {
   const std::vector<ScheduledRequest>& last_schedule() const { return last_schedule_; }
   const EngineInfo& info() const { return parts_.info; }
   const SamplingParams& default_sampling_params() const { return parts_.default_sampling_params; }
+  const RequestLimits& limits() const { return limits_; }
   // Throws Error(kUnsupported) when there is none.
   const Tokenizer& tokenizer() const;
   void finish_trace() const;

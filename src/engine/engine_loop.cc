@@ -57,6 +57,11 @@ EngineLoop::~EngineLoop() {
   thread_.join();
 }
 
+RequestPreparer EngineLoop::preparer(const ChatTemplate* chat_template) const {
+  const RequestLimits& limits = engine_.core_->limits();
+  return {limits.model_dir, info(), limits.tokenizer, chat_template};
+}
+
 bool EngineLoop::try_submit(EngineCommand command) {
   std::unique_lock lock(mutex_);
   if (!may_submit(lock, /*wait=*/false)) return false;

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/check.h"
 #include "engine/engine_test_support.h"
+#include "nanovllm/chat.h"
 
 namespace nanovllm {
 namespace {
@@ -160,6 +162,28 @@ TEST(EngineLoop, ServesManyThreads) {
   for (uint64_t id = 0; id < 40; ++id) {
     expect_complete(hearing.answer(id), 5 + static_cast<int>(id % 10),
                     3 + static_cast<int>(id / 10));
+  }
+}
+
+TEST(EngineLoop, LetsAnyThreadPrepareRequests) {
+  Hearing hearing;
+  EngineLoop loop(LLMEngine(make_fake_engine({.pipeline_depth = 1}, alphabet()).core),
+                  hearing.sink());
+  const ChatTemplate chat_template(
+      "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}j"
+      "{% endif %}");
+  const RequestPreparer preparer = loop.preparer(&chat_template);
+  std::vector<std::thread> threads;
+  for (uint64_t id = 0; id < 4; ++id) {
+    threads.emplace_back([&, id] {
+      const auto messages = nlohmann::ordered_json::parse(R"([{"role":"user","content":"b"}])");
+      loop.submit(preparer.prepare(id, "bj", greedy(20)));
+      loop.submit(preparer.prepare_chat(10 + id, messages, nullptr, nullptr, greedy(20)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const uint64_t id : {0, 1, 2, 3, 10, 11, 12, 13}) {
+    EXPECT_EQ(hearing.answer(id).token_ids[0], greedy_tokens({1, 9}, 20));
   }
 }
 

@@ -68,6 +68,18 @@ inline std::unique_ptr<const Tokenizer> words(int32_t too_hard = -1) {
       "words");
 }
 
+// A token a letter: "a" to "z", then "A" to "X".
+inline std::unique_ptr<const Tokenizer> alphabet() {
+  std::string vocab;
+  for (int id = 0; id < 50; ++id) {
+    const auto letter = static_cast<char>(id < 26 ? 'a' + id : 'A' + id - 26);
+    vocab += fmt::format("{}\"{}\":{}", id == 0 ? "" : ",", letter, id);
+  }
+  return Tokenizer::from_json(
+      R"({"added_tokens":[],"model":{"type":"BPE","vocab":{)" + vocab + R"(},"merges":[]}})",
+      "alphabet");
+}
+
 // Runs the engine until it is finished; the last output of each request.
 inline std::map<uint64_t, RequestOutput> run(EngineCore& core) {
   std::map<uint64_t, RequestOutput> last;

@@ -11,8 +11,8 @@
 #include "io/gguf.h"
 #include "io/model_config.h"
 #include "io/output_file.h"
+#include "nanovllm/tokenizer.h"
 #include "runner/parallel_runner.h"
-#include "text/tokenizer.h"
 
 namespace nanovllm {
 namespace {

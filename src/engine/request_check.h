@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nanovllm/llm_engine.h"
-#include "text/tokenizer.h"
+#include "nanovllm/tokenizer.h"
 
 namespace nanovllm {
 

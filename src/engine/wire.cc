@@ -3,7 +3,7 @@
 #include <bit>
 #include <concepts>
 #include <cstring>
-#include <map>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -18,68 +18,35 @@ static_assert(std::endian::native == std::endian::little);
 constexpr char kVersion = 1;
 constexpr size_t kHeaderSize = sizeof(uint32_t) + sizeof(kVersion);
 
-template <typename T, typename U>
-concept Is = std::same_as<std::remove_const_t<T>, U>;
+template <typename T, typename... Us>
+concept OneOf = (std::same_as<std::remove_const_t<T>, Us> || ...);
 
-// The members of each struct. A struct that gets another one does not compile here until it is
-// named, as structured bindings name all or none.
-template <Is<AddRequest> T, typename F>
-void fields(T& value, const F& f) {
-  auto& [id, prompt_token_ids, params, shown] = value;
-  f(id, prompt_token_ids, params, shown);
-}
-template <Is<AbortRequest> T, typename F>
-void fields(T& value, const F& f) {
-  f(value.id);
-}
-template <Is<Shutdown> T, typename F>
-void fields(T& value, const F& f) {
-  f(value.drain);
-}
-template <Is<SamplingParams> T, typename F>
-void fields(T& value, const F& f) {
-  auto& [n, temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
-         repetition_penalty, logit_bias, seed, max_tokens, min_tokens, ignore_eos, stop,
-         stop_token_ids, bad_words, include_stop, skip_special, logprobs, prompt_logprobs,
-         output_kind] = value;
-  f(n, temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty, repetition_penalty,
-    logit_bias, seed, max_tokens, min_tokens, ignore_eos, stop, stop_token_ids, bad_words,
-    include_stop, skip_special, logprobs, prompt_logprobs, output_kind);
-}
-template <Is<TokenLogprob> T, typename F>
-void fields(T& value, const F& f) {
-  auto& [token_id, logprob, rank, decoded_token] = value;
-  f(token_id, logprob, rank, decoded_token);
-}
-template <Is<RequestMetrics> T, typename F>
-void fields(T& value, const F& f) {
-  auto& [time_to_first_token, time_to_finish] = value;
-  f(time_to_first_token, time_to_finish);
-}
-template <Is<PromptLogprobs> T, typename F>
-void fields(T& value, const F& f) {
-  auto& [id, positions] = value;
-  f(id, positions);
-}
-template <Is<RequestDelta> T, typename F>
-void fields(T& value, const F& f) {
-  auto& [id, index, text, token_ids, logprobs] = value;
-  f(id, index, text, token_ids, logprobs);
-}
-template <Is<RequestEnd> T, typename F>
-void fields(T& value, const F& f) {
-  auto& [id, index, finish_reason, stop_reason, last, num_cached, num_preemptions, metrics] = value;
-  f(id, index, finish_reason, stop_reason, last, num_cached, num_preemptions, metrics);
-}
-template <Is<RequestError> T, typename F>
-void fields(T& value, const F& f) {
-  auto& [id, code, message] = value;
-  f(id, code, message);
-}
-template <Is<StepStats> T, typename F>
-void fields(T& value, const F& f) {
-  auto& [prefill, decode, running, waiting, preemptions, used, total, seconds] = value;
-  f(prefill, decode, running, waiting, preemptions, used, total, seconds);
+// A struct that gets another member does not compile here until it is named, as structured bindings
+// name all or none.
+template <typename T>
+auto members(T& value) {
+  if constexpr (OneOf<T, AbortRequest, Shutdown>) {
+    auto& [a] = value;
+    return std::tie(a);
+  } else if constexpr (OneOf<T, PromptLogprobs, RequestMetrics>) {
+    auto& [a, b] = value;
+    return std::tie(a, b);
+  } else if constexpr (OneOf<T, RequestError>) {
+    auto& [a, b, c] = value;
+    return std::tie(a, b, c);
+  } else if constexpr (OneOf<T, AddRequest, TokenLogprob>) {
+    auto& [a, b, c, d] = value;
+    return std::tie(a, b, c, d);
+  } else if constexpr (OneOf<T, RequestDelta>) {
+    auto& [a, b, c, d, e] = value;
+    return std::tie(a, b, c, d, e);
+  } else if constexpr (OneOf<T, RequestEnd, StepStats>) {
+    auto& [a, b, c, d, e, f, g, h] = value;
+    return std::tie(a, b, c, d, e, f, g, h);
+  } else if constexpr (OneOf<T, SamplingParams>) {
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u] = value;
+    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u);
+  }
 }
 
 constexpr FinishReason last_of(FinishReason) { return FinishReason::kAbort; }
@@ -91,136 +58,115 @@ constexpr RequestOutputKind last_of(RequestOutputKind) { return RequestOutputKin
               why);
 }
 
-class Writer {
- public:
-  explicit Writer(std::string& bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  void operator()(const T& value) const {
-    if constexpr (std::is_enum_v<T>) {
-      raw(static_cast<uint8_t>(value));
-    } else if constexpr (std::is_arithmetic_v<T>) {
-      raw(value);
-    } else {
-      fields(value, [this](const auto&... members) { ((*this)(members), ...); });
-    }
-  }
-  void operator()(const std::string& text) const {
-    size(text.size());
-    bytes_ += text;
-  }
-  template <typename T>
-  void operator()(const std::vector<T>& list) const {
-    size(list.size());
-    for (const T& item : list) (*this)(item);
-  }
-  template <typename K, typename V>
-  void operator()(const std::map<K, V>& map) const {
-    size(map.size());
-    for (const auto& [key, value] : map) {
-      (*this)(key);
-      (*this)(value);
-    }
-  }
-  template <typename T>
-  void operator()(const std::optional<T>& value) const {
-    raw(value.has_value());
-    if (value) (*this)(*value);
-  }
-  template <typename... T>
-  void operator()(const std::variant<T...>& value) const {
-    raw(static_cast<uint8_t>(value.index()));
-    std::visit(*this, value);
-  }
-  void operator()(std::monostate) const {}
-
- private:
-  template <typename T>
-  void raw(T value) const {
-    char bytes[sizeof value];
-    std::memcpy(bytes, &value, sizeof value);
-    bytes_.append(bytes, sizeof value);
-  }
-  // More than fits in 32 bits is refused with the frame.
-  void size(size_t count) const { raw(static_cast<uint32_t>(count)); }
-
-  std::string& bytes_;
+struct Writer {
+  std::string& bytes;
+  void raw(const void* data, size_t size) { bytes.append(static_cast<const char*>(data), size); }
 };
 
-// Memory it takes is in proportion to the bytes there are, whatever they claim.
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
-
-  bool at_end() const { return bytes_.empty(); }
-
-  template <typename T>
-  void operator()(T& value) {
-    if constexpr (std::is_enum_v<T>) {
-      value = static_cast<T>(below(static_cast<uint8_t>(last_of(T{})) + 1));
-    } else if constexpr (std::same_as<T, bool>) {
-      value = below(2) == 1;
-    } else if constexpr (std::is_arithmetic_v<T>) {
-      std::memcpy(&value, take(sizeof value).data(), sizeof value);
-    } else {
-      fields(value, [this](auto&... members) { ((*this)(members), ...); });
-    }
+struct Reader {
+  std::string_view bytes;
+  void raw(void* data, size_t size) {
+    if (size > bytes.size()) refuse("ends within a value");
+    std::memcpy(data, bytes.data(), size);
+    bytes.remove_prefix(size);
   }
-  void operator()(std::string& text) { text = take(size()); }
-  template <typename T>
-  void operator()(std::vector<T>& list) {
-    list.clear();
-    for (uint32_t i = size(); i > 0; --i) (*this)(list.emplace_back());
-  }
-  template <typename K, typename V>
-  void operator()(std::map<K, V>& map) {
-    map.clear();
-    for (uint32_t i = size(); i > 0; --i) {
-      K key;
-      (*this)(key);
-      (*this)(map[key]);
-    }
-  }
-  template <typename T>
-  void operator()(std::optional<T>& value) {
-    value.reset();
-    if (below(2) == 1) (*this)(value.emplace());
-  }
-  template <typename... T>
-  void operator()(std::variant<T...>& value) {
-    const size_t index = below(sizeof...(T));
-    size_t i = 0;
-    ((i++ == index ? (*this)(value.template emplace<T>()) : void()), ...);
-  }
-  void operator()(std::monostate&) {}
-
- private:
-  std::string_view take(size_t count) {
-    if (count > bytes_.size()) refuse("ends within a value");
-    const std::string_view taken = bytes_.substr(0, count);
-    bytes_.remove_prefix(count);
-    return taken;
-  }
-  size_t below(size_t limit) {
-    const auto value = static_cast<uint8_t>(take(1)[0]);
-    if (value >= limit) refuse("holds a choice that does not exist");
-    return value;
-  }
-  uint32_t size() {
-    uint32_t count = 0;
-    (*this)(count);
-    return count;
-  }
-
-  std::string_view bytes_;
 };
+
+// Writes a number, or gives the one that is read in its place.
+template <typename Number, typename Archive>
+Number number(Archive& archive, Number value) {
+  archive.raw(&value, sizeof value);
+  return value;
+}
+
+template <typename Archive>
+size_t choice(Archive& archive, size_t value, size_t limit) {
+  const size_t chosen = number(archive, static_cast<uint8_t>(value));
+  if (chosen >= limit) refuse("holds a choice that does not exist");
+  return chosen;
+}
+
+// Only what is read is not const.
+template <typename T, typename V>
+void set(T& to, V value) {
+  if constexpr (!std::is_const_v<T>) to = value;
+}
+
+// More items than fit in 32 bits are refused with the frame when they are written.
+template <typename Archive, typename T>
+uint32_t size_of(Archive& archive, const T& list) {
+  return number(archive, static_cast<uint32_t>(list.size()));
+}
+
+template <typename Archive, typename T>
+void transfer(Archive& archive, T& value);
+
+// Lists and maps. The memory that is taken for what is read is in proportion to the bytes that are
+// there, whatever they claim.
+template <typename Archive, typename T>
+void transfer_items(Archive& archive, T& value) {
+  uint32_t count = size_of(archive, value);
+  if constexpr (std::is_const_v<T>) {
+    for (const auto& item : value) transfer(archive, item);
+  } else {
+    for (value.clear(); count > 0; --count) {
+      if constexpr (requires { typename T::mapped_type; }) {
+        std::pair<typename T::key_type, typename T::mapped_type> item;
+        transfer(archive, item);
+        value.insert(std::move(item));
+      } else {
+        transfer(archive, *value.insert(value.end(), typename T::value_type{}));
+      }
+    }
+  }
+}
+
+template <typename Archive, typename... Ts>
+void transfer_choice(Archive& archive, std::variant<Ts...>& value) {
+  const size_t index = choice(archive, 0, sizeof...(Ts));
+  size_t i = 0;
+  ((i++ == index ? transfer(archive, value.template emplace<Ts>()) : void()), ...);
+}
+
+template <typename Archive, typename... Ts>
+void transfer_choice(Archive& archive, const std::variant<Ts...>& value) {
+  choice(archive, value.index(), sizeof...(Ts));
+  std::visit([&](const auto& held) { transfer(archive, held); }, value);
+}
+
+// Writes the value, or reads it where it is not const: one list of what there is for both.
+template <typename Archive, typename T>
+void transfer(Archive& archive, T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    const auto limit = static_cast<size_t>(last_of(T{})) + 1;
+    set(value, static_cast<T>(choice(archive, static_cast<size_t>(value), limit)));
+  } else if constexpr (OneOf<T, bool>) {
+    set(value, choice(archive, value ? 1 : 0, 2) == 1);
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    set(value, number(archive, value));
+  } else if constexpr (requires { value.index(); }) {
+    transfer_choice(archive, value);
+  } else if constexpr (requires { value.has_value(); }) {
+    const bool has_value = choice(archive, value.has_value() ? 1 : 0, 2) == 1;
+    if constexpr (!std::is_const_v<T>) value = has_value ? T(std::in_place) : std::nullopt;
+    if (has_value) transfer(archive, *value);
+  } else if constexpr (requires { value.begin(); }) {
+    transfer_items(archive, value);
+  } else if constexpr (requires { value.second; }) {
+    transfer(archive, value.first);
+    transfer(archive, value.second);
+  } else if constexpr (!OneOf<T, std::monostate>) {
+    std::apply([&](auto&... items) { (transfer(archive, items), ...); }, members(value));
+  }
+}
 
 template <typename T>
 void append(const T& value, std::string& bytes) {
   const size_t begin = bytes.size();
   bytes.append(sizeof(uint32_t), 0);
   bytes += kVersion;
-  Writer{bytes}(value);
+  Writer writer{bytes};
+  transfer(writer, value);
   const size_t size = bytes.size() - begin - kHeaderSize;
   if (size > kMaxFramePayload) {
     bytes.resize(begin);
@@ -239,9 +185,9 @@ bool take(std::string_view& bytes, T& value) {
   if (bytes[sizeof size] != kVersion) refuse("is of another version");
   if (size > kMaxFramePayload) refuse("claims more bytes than a frame may have");
   if (bytes.size() - kHeaderSize < size) return false;
-  Reader reader(bytes.substr(kHeaderSize, size));
-  reader(value);
-  if (!reader.at_end()) refuse("goes on behind its last value");
+  Reader reader{bytes.substr(kHeaderSize, size)};
+  transfer(reader, value);
+  if (!reader.bytes.empty()) refuse("goes on behind its last value");
   bytes.remove_prefix(kHeaderSize + size);
   return true;
 }

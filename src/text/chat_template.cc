@@ -1,5 +1,3 @@
-#include "text/chat_template.h"
-
 #include <array>
 #include <filesystem>
 #include <map>
@@ -10,6 +8,7 @@
 #include "io/file.h"
 #include "io/gguf.h"
 #include "io/json.h"
+#include "nanovllm/chat.h"
 #include "text/jinja/jinja.h"
 #include "text/tokenizer_gguf.h"
 

@@ -1,5 +1,3 @@
-#include "text/chat_template.h"
-
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "io/gguf_testing.h"
+#include "nanovllm/chat.h"
 #include "nanovllm/error.h"
 
 namespace nanovllm {

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/tokenizer.h"
 #include "text/byte_alphabet.h"
-#include "text/tokenizer.h"
 #include "text/utf8.h"
 
 namespace nanovllm::text {

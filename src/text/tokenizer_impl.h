@@ -8,13 +8,13 @@
 #include <string_view>
 #include <vector>
 
+#include "nanovllm/tokenizer.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/decoder.h"
 #include "text/normalizer.h"
 #include "text/post_processor.h"
 #include "text/pre_tokenizer.h"
-#include "text/tokenizer.h"
 #include "text/word_cache.h"
 
 namespace nanovllm {

@@ -1,4 +1,4 @@
-#include "text/tokenizer.h"
+#include "nanovllm/tokenizer.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

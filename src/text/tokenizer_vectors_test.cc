@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "io/temp_dir.h"
+#include "nanovllm/tokenizer.h"
 #include "text/detokenizer.h"
 #include "text/gguf_testing.h"
-#include "text/tokenizer.h"
 
 namespace nanovllm {
 namespace {

@@ -1,4 +1,5 @@
-// Hugging Face chat templates: a list of messages to the prompt text the model was trained on.
+// Hugging Face chat templates: a list of messages to the prompt text the model was trained on. Who
+// includes this needs nlohmann-json's headers.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,79 @@
+#include "nanovllm/prepare.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "engine/engine_test_support.h"
+#include "nanovllm/chat.h"
+
+namespace nanovllm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+EngineInfo small() {
+  EngineInfo info;
+  info.vocab_size = 50;
+  info.max_model_len = 10;
+  info.num_kvcache_blocks = 2;
+  info.kvcache_block_size = 16;
+  return info;
+}
+
+std::string refusal(const std::function<void()>& call, ErrorCode code) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Prepare, GivesTheCommandOfATextOrIds) {
+  const auto tokenizer = alphabet();
+  const RequestPreparer preparer{"fake", small(), tokenizer.get()};
+  const AddRequest expected{.id = 3, .prompt_token_ids = {1, 2, 40}, .params = greedy(4)};
+  EXPECT_EQ(preparer.prepare(3, "bcO", greedy(4)), expected);
+  EXPECT_EQ(preparer.prepare(3, Ids{1, 2, 40}, greedy(4)), expected);
+}
+
+TEST(Prepare, RendersAChat) {
+  const auto tokenizer = alphabet();
+  const ChatTemplate chat_template(
+      "{% if tools %}h{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}{{ last }}");
+  const RequestPreparer preparer{"fake", small(), tokenizer.get(), &chat_template};
+  const Json messages = Json::parse(R"([{"role":"user","content":"bc"}])");
+  EXPECT_EQ(preparer.prepare_chat(3, messages, nullptr, nullptr, greedy(4)).prompt_token_ids,
+            (Ids{1, 2}));
+  const Json tools = Json::parse(R"([{"name":"f"}])");
+  const Json kwargs = {{"last", "f"}};
+  EXPECT_EQ(preparer.prepare_chat(3, messages, tools, kwargs, greedy(4)).prompt_token_ids,
+            (Ids{7, 1, 2, 5}));
+  EXPECT_EQ(refusal([&] { preparer.prepare_chat(3, Json::array(), nullptr, nullptr, greedy(4)); },
+                    ErrorCode::kInvalidArgument),
+            "messages must be an array of at least one message");
+}
+
+TEST(Prepare, RefusesWhatTheEngineWould) {
+  const auto tokenizer = alphabet();
+  const RequestPreparer preparer{"fake", small(), tokenizer.get()};
+  constexpr auto kInvalid = ErrorCode::kInvalidArgument;
+  EXPECT_EQ(refusal([&] { preparer.prepare(0, prompt_of(9), greedy(4)); }, kInvalid), "");
+  EXPECT_NE(refusal([&] { preparer.prepare(0, prompt_of(10), greedy(4)); }, kInvalid), "");
+  EXPECT_EQ(refusal([&] { preparer.prepare(0, Ids{49}, greedy(4)); }, kInvalid), "");
+  EXPECT_NE(refusal([&] { preparer.prepare(0, Ids{50}, greedy(4)); }, kInvalid), "");
+  EXPECT_EQ(refusal([&] { preparer.prepare(0, Ids{1}, greedy(0)); }, kInvalid),
+            "max_tokens must be at least 1, got 0.");
+  EXPECT_EQ(refusal([&] { preparer.prepare_chat(0, Json::array(), nullptr, nullptr, greedy(4)); },
+                    ErrorCode::kUnsupported),
+            "fake has no chat template; give the prompt as text.");
+  const RequestPreparer without{"fake", small()};
+  EXPECT_EQ(refusal([&] { without.prepare(0, Ids{49}, greedy(4)); }, kInvalid), "");
+  EXPECT_NE(refusal([&] { without.prepare(0, "b", greedy(4)); }, ErrorCode::kUnsupported), "");
+}
+
+}  // namespace
+}  // namespace nanovllm
