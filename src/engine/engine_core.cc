@@ -48,13 +48,15 @@ uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& par
   auto owner = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
                                          params, context_);
   Request& request = *owner;
-  if (!shown.empty()) request.replay(shown);
+  if (!shown.empty()) {
+    request.replay(shown);
+    for (const auto& completion : request.completions()) {
+      if (completion->finish_reason != FinishReason::kNone) scheduler_.finish(*completion);
+    }
+  }
   Requests added;
   added.emplace(id, std::move(owner));
   if (changed_.capacity() <= requests_.size()) changed_.reserve(2 * requests_.size() + 1);
-  for (const auto& completion : request.completions()) {
-    if (completion->finish_reason != FinishReason::kNone) scheduler_.finish(*completion);
-  }
   if (request.completions()[0]->status == SequenceStatus::kFinished) {
     release_siblings(request);
   } else {
