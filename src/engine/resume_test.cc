@@ -16,7 +16,7 @@
 namespace nanovllm {
 namespace {
 
-constexpr int kVocabSize = 6;
+constexpr int kNumLetters = 6;
 
 // So few that stop strings begin and end often: <eos>, a, b, a blank, and the two bytes of "é".
 std::unique_ptr<const Tokenizer> few_letters() {
@@ -73,9 +73,9 @@ struct Seen {
   }
 };
 
-class Workload {
+class CutWorkload {
  public:
-  explicit Workload(uint32_t seed) : rng_(seed) {}
+  explicit CutWorkload(uint32_t seed) : rng_(seed) {}
 
   int pick(int n) { return static_cast<int>(rng_() % static_cast<unsigned>(n)); }
   bool one_in(int n) { return pick(n) == 0; }
@@ -103,7 +103,7 @@ class Workload {
   }
   FakeEngine engine() {
     return make_fake_engine({.num_blocks = 16 + pick(30),
-                             .vocab_size = kVocabSize,
+                             .vocab_size = kNumLetters,
                              .max_model_len = 45,
                              .max_num_batched_tokens = 1 + pick(20),
                              .max_num_seqs = 1 + pick(12),
@@ -138,7 +138,7 @@ TEST(Resume, ShowsWhatOneEngineWouldHaveShownWheneverEnginesDie) {
   int num_deaths = 0, num_told_again = 0, num_stop_texts = 0;
   for (uint32_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
-    Workload workload(seed);
+    CutWorkload workload(seed);
     std::vector<Asked> asked(8);
     for (Asked& one : asked) one = workload.request();
     std::vector<Seen> whole(asked.size()), pieces(asked.size());
