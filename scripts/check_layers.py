@@ -18,7 +18,8 @@ ALLOWED = {
     "runner": {"models", "backend", "ops", "io", "base"},
     "engine": {"runner", "text", "io", "base"},
     "api": {"engine", "text", "io", "base"},
-    "cli": {"api", "engine", "text", "io", "base"},
+    "server": {"api", "engine", "text", "io", "base"},
+    "cli": {"server", "api", "engine", "text", "io", "base"},
 }
 # Public header -> the lowest layer that may include it: the lowest one that needs its values, or whose class it declares.
 PUBLIC = {

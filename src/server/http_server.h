@@ -1,0 +1,99 @@
+// HTTP/1.1 for handlers that know nothing of sockets.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace nanovllm::server {
+
+namespace asio = boost::asio;
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method;
+  std::string path;   // decoded, without query and --root-path
+  std::string query;  // behind '?', as it came
+  HttpHeaders headers;
+  std::string body;
+  std::string peer;  // address and port, or the socket's path
+  std::string id;    // x-request-id, or one made here
+
+  // The first header of a name, whatever its case; empty = none.
+  std::string_view header(std::string_view name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  HttpHeaders headers = {};
+  std::string body = {};
+};
+
+// One request and its answer. All calls on the coroutine's executor.
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+  virtual const HttpRequest& request() const = 0;
+  // The whole answer. Once, and not beside begin_stream().
+  virtual asio::awaitable<void> send(HttpResponse response) = 0;
+  // The head of an answer that comes in pieces (`response.body` is the first).
+  virtual asio::awaitable<void> begin_stream(HttpResponse response) = 0;
+  // Waits while the client reads slowly. False once it is gone.
+  virtual asio::awaitable<bool> write(std::string_view piece) = 0;
+  // Waits for a stream's events or for the client: `wait` is given a function that ends the wait
+  // from any thread. Returns false at the timeout; throws nothing. is_gone() tells whether the
+  // client left meanwhile, which ends the wait too.
+  virtual asio::awaitable<bool> wait(const std::function<void(std::function<void()> wake)>& wait,
+                                     std::chrono::milliseconds timeout) = 0;
+  virtual bool is_gone() const = 0;
+};
+
+using HttpHandler = std::function<asio::awaitable<void>(HttpExchange& exchange)>;
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;                                // 0 = any free one
+  std::string uds = {};                           // path of a Unix socket, instead of host and port
+  std::string root_path = {};                     // prefix that a proxy leaves on
+  std::vector<std::string> api_keys = {};         // none = everybody may
+  std::vector<std::string> open_paths = {};       // that want no key
+  std::vector<std::string> allowed_origins = {};  // "*" = all
+  std::string ssl_keyfile = {}, ssl_certfile = {};  // both or none
+  int64_t max_body_bytes = int64_t{32} << 20;
+  int64_t max_header_bytes = int64_t{64} << 10;
+  int64_t max_url_bytes = int64_t{8} << 10;
+  int max_connections = 4096;
+  std::chrono::milliseconds idle_timeout{75'000};   // between requests, and of a head or body
+  std::chrono::milliseconds write_timeout{60'000};  // of a client that reads nothing
+  std::function<void(const std::string& line)> access_log = {};  // null = none
+  bool access_log_json = false;
+};
+
+// Listens from its constructor on; threads that run `context` do the work. Throws Error(kIo) in a
+// sentence where the address can't be had.
+class HttpServer {
+ public:
+  virtual ~HttpServer() = default;
+  virtual int port() const = 0;
+  // Takes no new connections, and ends those that have no request.
+  virtual void stop_accepting() = 0;
+  virtual int num_connections() const = 0;
+};
+
+std::unique_ptr<HttpServer> make_http_server(asio::io_context& context, HttpOptions options,
+                                             HttpHandler handler);
+
+// The error that vLLM answers: {"error": {message, type, param, code}}.
+HttpResponse error_response(int status, const std::string& message, const std::string& param = "");
+
+}  // namespace nanovllm::server
