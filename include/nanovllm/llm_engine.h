@@ -19,16 +19,22 @@ namespace nanovllm {
 // A prompt as text or as token ids.
 using Prompt = std::variant<std::string, std::vector<int32_t>>;
 
-// What one step did, for progress displays and metrics. Times in seconds.
+// What one step did, for progress displays and metrics.
 struct StepStats {
   int num_prefill_tokens = 0;  // prompt tokens computed (recomputed ones included)
   int num_decode_tokens = 0;   // sequences that decoded one token
+  // While the step ran. Between steps nothing is told: without requests they are 0.
   int num_running = 0;
   int num_waiting = 0;
-  int num_preemptions = 0;  // in this step and in those before it that nobody was shown
-  int num_used_blocks = 0;
+  int num_used_blocks = 0;  // of the KV cache
   int num_total_blocks = 0;
   double seconds = 0;
+  // Since the last step that was told; what they count is what vLLM's metrics of these names do.
+  int num_preemptions = 0;
+  int64_t num_prompt_tokens = 0;         // of completions that got their first output token
+  int64_t num_generation_tokens = 0;     // output tokens
+  int64_t num_prefix_cache_queries = 0;  // prompt tokens of completions that began to run
+  int64_t num_prefix_cache_hits = 0;     // of these, those that the cache held
   bool operator==(const StepStats&) const = default;
 };
 

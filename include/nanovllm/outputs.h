@@ -1,6 +1,7 @@
 // What a request gives back.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -43,9 +44,17 @@ struct CompletionOutput {
   StopReason stop_reason;
 };
 
-struct RequestMetrics {  // seconds since the request was added
+// Seconds since the request was added, whichever of its completions came so far; 0: none did.
+struct RequestMetrics {
+  double time_to_first_step = 0;
   double time_to_first_token = 0;
+  double time_to_last_token = 0;  // that it has by now
   double time_to_finish = 0;
+  // The intervals of vLLM's metrics, preemptions included.
+  double queue_time() const { return time_to_first_step; }
+  double prefill_time() const { return std::max(0.0, time_to_first_token - time_to_first_step); }
+  double decode_time() const { return time_to_last_token - time_to_first_token; }
+  double inference_time() const { return prefill_time() + decode_time(); }
   bool operator==(const RequestMetrics&) const = default;
 };
 

@@ -119,15 +119,18 @@ std::vector<RequestOutput> EngineCore::step() {
 
 // Schedules one step and hands it to the runner. False when there is nothing to run now.
 bool EngineCore::submit_step() {
-  const auto now = Clock::now();
+  context_.now = Clock::now();
   const auto scheduled = scheduler_.schedule();
   for (Sequence* sequence : scheduler_.preempted()) {
     enter_phase(static_cast<Completion&>(*sequence), Phase::kPreempted);
-    ++num_preemptions_;
+    ++counts_.num_preemptions;
   }
   if (scheduled.empty()) return false;
   InFlightStep step;
-  step.submitted_at = now;
+  step.submitted_at = context_.now;
+  step.num_running = static_cast<int>(scheduler_.running().size());
+  step.num_waiting = static_cast<int>(scheduler_.waiting().size());
+  step.num_used_blocks = blocks_.num_used_blocks();
   step.entries.reserve(scheduled.size());
   input_.sequences.clear();
   for (const auto& [sequence, num_new_tokens] : scheduled) {
@@ -143,13 +146,13 @@ bool EngineCore::submit_step() {
   parts_.runner->submit(input_);
   scheduler_.advance(scheduled);
   in_flight_.push_back(std::move(step));
-  count(in_flight_.back());
   return true;
 }
 
 // Waits for the oldest step. False when all it computed was for requests that have ended since.
 bool EngineCore::collect_step() {
   StepOutput output = parts_.runner->collect();
+  context_.now = Clock::now();
   const InFlightStep& step = in_flight_.front();
   NANOVLLM_CHECK(output.sequences.size() == step.entries.size());
   for (const SequenceOutput& sequence : output.sequences) {
@@ -165,10 +168,7 @@ bool EngineCore::collect_step() {
     process(step.entries[i], std::move(output.sequences[i]));
   }
   if (alive) report(step);
-  const int num_untold = alive ? 0 : step.stats.num_preemptions;
   in_flight_.pop_front();
-  // What a step that nobody is shown did to others is told with the next one.
-  (in_flight_.empty() ? num_preemptions_ : in_flight_.front().stats.num_preemptions) += num_untold;
   return alive;
 }
 
@@ -193,7 +193,12 @@ void EngineCore::receive(const InFlightStep::Entry& entry, SequenceOutput&& outp
   const bool holds_its_blocks = entry.num_preemptions == completion.num_preemptions;
   const int num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens;
   if (holds_its_blocks) blocks_.register_computed(completion, num_computed_tokens);
+  const auto num_output_tokens = std::ssize(completion.output());
   request.receive(completion, entry.sampled, std::move(output));
+  const auto num_new_tokens = std::ssize(completion.output()) - num_output_tokens;
+  counts_.num_generation_tokens += num_new_tokens;
+  if (num_output_tokens == 0 && num_new_tokens > 0)
+    counts_.num_prompt_tokens += completion.num_prompt_tokens;
   if (entry.sampled) mark_changed(request);
   const bool finished = completion.finish_reason != FinishReason::kNone;
   if (finished) {
@@ -242,7 +247,6 @@ void EngineCore::recover() noexcept {
   for (const auto& [id, request] : requests_) {
     for (const auto& completion : request->completions()) completion->num_pending_tokens = 0;
   }
-  for (const InFlightStep& step : in_flight_) num_preemptions_ += step.stats.num_preemptions;
   in_flight_.clear();
 }
 
@@ -272,26 +276,14 @@ std::vector<RequestOutput> EngineCore::take_outputs() {
   return outputs;
 }
 
-void EngineCore::count(InFlightStep& step) {
-  StepStats& stats = step.stats;
-  for (const auto& entry : step.entries) {
-    (entry.is_decode() ? stats.num_decode_tokens : stats.num_prefill_tokens) +=
-        entry.num_new_tokens;
-  }
-  stats.num_running = static_cast<int>(scheduler_.running().size());
-  stats.num_waiting = static_cast<int>(scheduler_.waiting().size());
-  stats.num_preemptions = std::exchange(num_preemptions_, 0);
-  stats.num_used_blocks = blocks_.num_used_blocks();
-  stats.num_total_blocks = blocks_.num_blocks();
-}
-
 void EngineCore::report(const InFlightStep& step) {
   // A step that was submitted ahead begins when the one before it ends.
   const auto begin = std::max(step.submitted_at, last_collected_at_);
   last_collected_at_ = Clock::now();
-  last_step_ = step.stats;
-  last_step_.seconds = seconds_between(begin, last_collected_at_);
+  last_schedule_.reserve(step.entries.size());  // nothing below can throw
   for (const auto& entry : step.entries) {
+    (entry.is_decode() ? counts_.num_decode_tokens : counts_.num_prefill_tokens) +=
+        entry.num_new_tokens;
     last_schedule_.push_back({.request_id = entry.completion->request_id,
                               .index = entry.completion->index,
                               .num_computed_tokens = entry.num_computed_tokens,
@@ -300,11 +292,29 @@ void EngineCore::report(const InFlightStep& step) {
                               .sampled = entry.sampled,
                               .decode = entry.is_decode()});
   }
+  last_step_ = std::exchange(counts_, {});
+  last_step_.num_running = step.num_running;
+  last_step_.num_waiting = step.num_waiting;
+  last_step_.num_used_blocks = step.num_used_blocks;
+  last_step_.num_total_blocks = blocks_.num_blocks();
+  last_step_.seconds = seconds_between(begin, last_collected_at_);
   if (parts_.trace) parts_.trace->add_step(begin, last_collected_at_, last_step_, last_schedule_);
 }
 
-void EngineCore::enter_phase(Completion& completion, Phase phase) const noexcept {
-  if (parts_.trace && completion.phase != phase) parts_.trace->enter_phase(completion, phase);
+void EngineCore::enter_phase(Completion& completion, Phase phase) noexcept {
+  if (completion.phase == phase) return;
+  if (completion.phase == Phase::kQueued && phase == Phase::kPrefill) {  // it never ran before
+    completion.request->begin_step();
+    if (completion.num_cacheable_tokens > 0 && completion.reads_prefix_cache) {
+      counts_.num_prefix_cache_queries += completion.num_prompt_tokens;
+      counts_.num_prefix_cache_hits += completion.num_cached_tokens;
+    }
+  }
+  if (parts_.trace) {
+    parts_.trace->enter_phase(completion, phase);
+  } else {
+    completion.phase = phase;
+  }
 }
 
 const Tokenizer& EngineCore::tokenizer() const {

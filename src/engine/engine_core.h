@@ -85,8 +85,8 @@ class EngineCore {
       }
     };
     std::vector<Entry> entries;
-    StepStats stats;
     Clock::time_point submitted_at;
+    int num_running = 0, num_waiting = 0, num_used_blocks = 0;  // then
     Requests ended;  // not needed once this step is collected
   };
 
@@ -101,9 +101,8 @@ class EngineCore {
   void mark_changed(Request& request) noexcept;
   void erase(Request& request) noexcept;
   std::vector<RequestOutput> take_outputs();
-  void count(InFlightStep& step);
   void report(const InFlightStep& step);
-  void enter_phase(Completion& completion, Phase phase) const noexcept;
+  void enter_phase(Completion& completion, Phase phase) noexcept;
 
   EngineParts parts_;
   BlockManager blocks_;
@@ -116,7 +115,7 @@ class EngineCore {
   std::deque<InFlightStep> in_flight_;  // oldest first
   std::vector<Request*> changed_;       // has room for all
   StepInput input_;                     // kept for its memory
-  int num_preemptions_ = 0;  // since the last step that was submitted, and those of lost steps
+  StepStats counts_;                    // since the last step that was told
 
   StepStats last_step_;
   std::vector<ScheduledRequest> last_schedule_;

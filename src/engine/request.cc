@@ -121,12 +121,16 @@ void Request::replay(const std::vector<std::vector<int32_t>>& shown) {
     prompt_shown_ = prompt_shown_ || !shown[i].empty();
   }
   if (!prompt_shown_) return;
-  metrics_.time_to_first_token = 0;
+  metrics_ = {.time_to_finish = metrics_.time_to_finish};
   if (params_.prompt_logprobs) {  // they are not computed again
     prompt_logprobs_.resize(completions_[0]->num_prompt_tokens);
     completions_[0]->reads_prefix_cache = true;
   }
   mark_shown();
+}
+
+void Request::begin_step() noexcept {
+  if (metrics_.time_to_first_step == 0) metrics_.time_to_first_step = seconds_until(context_.now);
 }
 
 void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const {
@@ -177,7 +181,8 @@ void Request::receive(Completion& completion, bool sampled, SequenceOutput&& out
 void Request::append_token(Completion& completion, const SamplingResult& sampled) {
   const int32_t token_id = sampled.token_id;
   completion.token_ids.push_back(token_id);
-  if (metrics_.time_to_first_token == 0) metrics_.time_to_first_token = seconds_since_added();
+  metrics_.time_to_last_token = seconds_until(context_.now);
+  if (metrics_.time_to_first_token == 0) metrics_.time_to_first_token = metrics_.time_to_last_token;
   if (params_.logprobs) completion.logprobs.push_back(position_logprobs(sampled));
 
   const bool at_stop_token = stops_at(completion, token_id);
@@ -235,7 +240,7 @@ void Request::end(Completion& completion, FinishReason reason) {
 
 void Request::set_finished(Completion& completion, FinishReason reason) noexcept {
   completion.finish_reason = reason;
-  if (--num_unfinished_ == 0) metrics_.time_to_finish = seconds_since_added();
+  if (--num_unfinished_ == 0) metrics_.time_to_finish = seconds_until(Clock::now());
 }
 
 void Request::abort(Completion& completion) noexcept {
@@ -319,8 +324,8 @@ CompletionOutput Request::completion_output(const Completion& completion) const 
   return output;
 }
 
-double Request::seconds_since_added() const noexcept {
-  return std::chrono::duration<double>(Clock::now() - added_at_).count();
+double Request::seconds_until(Clock::time_point time) const noexcept {
+  return std::chrono::duration<double>(time - added_at_).count();
 }
 
 }  // namespace nanovllm

@@ -53,6 +53,7 @@ struct RequestContext {
   int max_num_tokens = 0;  // of a prompt and its output together
   bool enable_prefix_caching = true;
   uint64_t seed = 0;
+  Clock::time_point now = {};  // when the present step began, or its result came
 };
 
 // Where a request has no seed of its own.
@@ -72,6 +73,8 @@ class Request {
   const std::vector<std::unique_ptr<Completion>>& completions() const { return completions_; }
   bool is_finished() const { return num_unfinished_ == 0; }
 
+  // A step computes one of its completions.
+  void begin_step() noexcept;
   // What the runner is told of a scheduled completion. Valid while neither changes.
   void fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const;
   // Takes what a step gave the completion: log-probabilities of the prompt and, where it sampled, a
@@ -101,7 +104,7 @@ class Request {
   void set_finished(Completion& completion, FinishReason reason) noexcept;
   PositionLogprobs position_logprobs(const SamplingResult& result) const;
   CompletionOutput completion_output(const Completion& completion) const;
-  double seconds_since_added() const noexcept;
+  double seconds_until(Clock::time_point time) const noexcept;
 
   const uint64_t id_;
   std::string prompt_;

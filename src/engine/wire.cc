@@ -28,21 +28,24 @@ auto members(T& value) {
   if constexpr (OneOf<T, AbortRequest, Shutdown>) {
     auto& [a] = value;
     return std::tie(a);
-  } else if constexpr (OneOf<T, PromptLogprobs, RequestMetrics>) {
+  } else if constexpr (OneOf<T, PromptLogprobs>) {
     auto& [a, b] = value;
     return std::tie(a, b);
   } else if constexpr (OneOf<T, RequestError>) {
     auto& [a, b, c] = value;
     return std::tie(a, b, c);
-  } else if constexpr (OneOf<T, AddRequest, TokenLogprob>) {
+  } else if constexpr (OneOf<T, AddRequest, RequestMetrics, TokenLogprob>) {
     auto& [a, b, c, d] = value;
     return std::tie(a, b, c, d);
   } else if constexpr (OneOf<T, RequestDelta>) {
     auto& [a, b, c, d, e] = value;
     return std::tie(a, b, c, d, e);
-  } else if constexpr (OneOf<T, RequestEnd, StepStats>) {
+  } else if constexpr (OneOf<T, RequestEnd>) {
     auto& [a, b, c, d, e, f, g, h] = value;
     return std::tie(a, b, c, d, e, f, g, h);
+  } else if constexpr (OneOf<T, StepStats>) {
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l] = value;
+    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l);
   } else if constexpr (OneOf<T, SamplingParams>) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u] = value;
     return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u);

@@ -97,14 +97,14 @@ class Random {
       case 1:
         return RequestDelta{id(), number(), text(), ids(), list([&] { return position(); })};
       case 2:
-        return RequestEnd{id(),          number(),        static_cast<FinishReason>(pick(4)),
-                          stop_reason(), flag(),          number(),
-                          number(),      {real(), real()}};
+        return RequestEnd{
+            id(),     number(), static_cast<FinishReason>(pick(4)), stop_reason(), flag(),
+            number(), number(), {real(), real(), real(), real()}};
       case 3:
         return RequestError{id(), static_cast<ErrorCode>(pick(8)), text()};
       default:
-        return StepStats{number(), number(), number(), number(),
-                         number(), number(), number(), real()};
+        return StepStats{number(), number(), number(), number(), number(), number(),
+                         real(),   number(), number(), number(), number(), number()};
     }
   }
   std::vector<EngineEvent> events() {

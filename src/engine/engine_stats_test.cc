@@ -1,0 +1,94 @@
+// What metrics are made of: the counts of steps, and the times of requests.
+#include <gtest/gtest.h>
+
+#include "engine/engine_test_support.h"
+
+namespace nanovllm {
+namespace {
+
+class EngineStats : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(PipelineDepth, EngineStats, ::testing::Values(0, 1));
+
+// The counters of all steps until the engine is finished.
+StepStats total_of(EngineCore& core) {
+  StepStats total;
+  for (int i = 0; i < 1000 && !core.is_finished(); ++i) {
+    core.step();
+    const StepStats& step = core.last_step();
+    total.num_preemptions += step.num_preemptions;
+    total.num_prompt_tokens += step.num_prompt_tokens;
+    total.num_generation_tokens += step.num_generation_tokens;
+    total.num_prefix_cache_queries += step.num_prefix_cache_queries;
+    total.num_prefix_cache_hits += step.num_prefix_cache_hits;
+  }
+  EXPECT_TRUE(core.is_finished());
+  return total;
+}
+
+TEST_P(EngineStats, CountEachPromptAndEachTokenOnceWhateverIsComputedAgain) {
+  FakeEngine engine = make_fake_engine({.num_blocks = 5, .pipeline_depth = GetParam()});
+  engine.core->add_request(prompt_of(6), greedy(9));
+  engine.core->add_request(prompt_of(6, 20), greedy(9));
+  const StepStats total = total_of(*engine.core);
+  EXPECT_EQ(total.num_preemptions, 1);
+  EXPECT_EQ(total.num_prompt_tokens, 12);
+  EXPECT_EQ(total.num_generation_tokens, 18);
+  EXPECT_EQ(total.num_prefix_cache_queries, 12);  // what is let in again does not ask again
+  EXPECT_EQ(total.num_prefix_cache_hits, 0);
+  EXPECT_GT(engine.runner->num_computed_tokens, 12 + 18 - 2);
+}
+
+TEST_P(EngineStats, CountWhatTheCacheIsAskedForAndHolds) {
+  FakeEngine engine = make_fake_engine({.pipeline_depth = GetParam()});
+  for (const int64_t hits : {0, 15}) {  // of 16, as one token is always computed
+    engine.core->add_request(prompt_of(16), greedy(2));
+    const StepStats total = total_of(*engine.core);
+    EXPECT_EQ(total.num_prefix_cache_queries, 16);
+    EXPECT_EQ(total.num_prefix_cache_hits, hits);
+    EXPECT_EQ(total.num_prompt_tokens, 16);
+  }
+  SamplingParams params = greedy(2);
+  params.prompt_logprobs = 1;  // takes nothing from the cache
+  engine.core->add_request(prompt_of(16), params);
+  EXPECT_EQ(total_of(*engine.core).num_prefix_cache_queries, 0);
+}
+
+TEST_P(EngineStats, CountNoQueriesWithoutAPrefixCache) {
+  FakeEngine engine =
+      make_fake_engine({.pipeline_depth = GetParam(), .enable_prefix_caching = false});
+  engine.core->add_request(prompt_of(16), greedy(2));
+  EXPECT_EQ(total_of(*engine.core).num_prefix_cache_queries, 0);
+}
+
+TEST_P(EngineStats, TimesFollowEachOther) {
+  FakeEngine engine = make_fake_engine({.max_num_seqs = 1, .pipeline_depth = GetParam()});
+  engine.core->add_request(prompt_of(5), greedy(3));
+  engine.core->add_request(prompt_of(5, 20), greedy(3));
+  const auto outputs = run(*engine.core);
+  const RequestMetrics& first = outputs.at(0).metrics;
+  const RequestMetrics& second = outputs.at(1).metrics;
+  for (const RequestMetrics& times : {first, second}) {
+    EXPECT_GT(times.time_to_first_step, 0);
+    EXPECT_GT(times.time_to_first_token, times.time_to_first_step);
+    EXPECT_GT(times.time_to_last_token, times.time_to_first_token);
+    EXPECT_GE(times.time_to_finish, times.time_to_last_token);
+    EXPECT_EQ(times.queue_time(), times.time_to_first_step);
+    EXPECT_GT(times.prefill_time(), 0);
+    EXPECT_GT(times.decode_time(), 0);
+    EXPECT_DOUBLE_EQ(times.inference_time(), times.time_to_last_token - times.time_to_first_step);
+  }
+  EXPECT_GT(second.queue_time(), first.decode_time());
+}
+
+TEST_P(EngineStats, WhatNeverRanHasNoTimesButItsEnd) {
+  FakeEngine engine = make_fake_engine({.pipeline_depth = GetParam()});
+  engine.core->abort_request(engine.core->add_request(prompt_of(5), greedy(3)));
+  const RequestMetrics times = run(*engine.core).at(0).metrics;
+  EXPECT_EQ(times.time_to_first_step, 0);
+  EXPECT_EQ(times.prefill_time(), 0);
+  EXPECT_EQ(times.inference_time(), 0);
+  EXPECT_GT(times.time_to_finish, 0);
+}
+
+}  // namespace
+}  // namespace nanovllm
