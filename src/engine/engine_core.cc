@@ -298,22 +298,23 @@ void EngineCore::report(const InFlightStep& step) {
   last_step_.num_used_blocks = step.num_used_blocks;
   last_step_.num_total_blocks = blocks_.num_blocks();
   last_step_.seconds = seconds_between(begin, last_collected_at_);
-  if (parts_.trace) parts_.trace->add_step(begin, last_collected_at_, last_step_, last_schedule_);
+  for (const auto& observer : parts_.observers) {
+    observer->on_step(begin, last_collected_at_, last_step_, last_schedule_);
+  }
 }
 
 void EngineCore::enter_phase(Completion& completion, Phase phase) noexcept {
-  if (completion.phase == phase) return;
-  if (completion.phase == Phase::kQueued && phase == Phase::kPrefill) {  // it never ran before
+  const Phase last = std::exchange(completion.phase, phase);
+  if (last == phase) return;
+  if (last == Phase::kQueued && phase == Phase::kPrefill) {  // it never ran before
     completion.request->begin_step();
     if (completion.num_cacheable_tokens > 0 && completion.reads_prefix_cache) {
       counts_.num_prefix_cache_queries += completion.num_prompt_tokens;
       counts_.num_prefix_cache_hits += completion.num_cached_tokens;
     }
   }
-  if (parts_.trace) {
-    parts_.trace->enter_phase(completion, phase);
-  } else {
-    completion.phase = phase;
+  for (const auto& observer : parts_.observers) {
+    observer->on_phase(completion.request_id, completion.index, last, phase, Clock::now());
   }
 }
 
@@ -325,7 +326,7 @@ const Tokenizer& EngineCore::tokenizer() const {
 }
 
 void EngineCore::finish_trace() const {
-  if (parts_.trace) parts_.trace->finish();
+  for (const auto& observer : parts_.observers) observer->finish();
 }
 
 std::string EngineCore::check_integrity() const {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "engine/block_manager.h"
+#include "engine/observer.h"
 #include "engine/request.h"
 #include "engine/request_check.h"
 #include "engine/scheduler.h"
-#include "engine/trace.h"
 #include "nanovllm/llm_engine.h"
 #include "runner/runner.h"
 
@@ -28,7 +28,7 @@ struct EngineParts {
   std::unique_ptr<const Tokenizer> tokenizer;  // null = none: token ids only
   std::vector<int32_t> eos_token_ids;
   SamplingParams default_sampling_params;
-  std::unique_ptr<TraceWriter> trace;  // null = none
+  std::vector<std::unique_ptr<EngineObserver>> observers;
 };
 
 // See LLMEngine, whose methods these are. While a step runs, up to Runner::pipeline_depth() further

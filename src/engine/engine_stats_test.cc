@@ -1,5 +1,9 @@
-// What metrics are made of: the counts of steps, and the times of requests.
+// What metrics are made of: the counts of steps, the times of requests, and what observers hear.
 #include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "engine/engine_test_support.h"
 
@@ -88,6 +92,60 @@ TEST_P(EngineStats, WhatNeverRanHasNoTimesButItsEnd) {
   EXPECT_EQ(times.prefill_time(), 0);
   EXPECT_EQ(times.inference_time(), 0);
   EXPECT_GT(times.time_to_finish, 0);
+}
+
+// Writes down what it hears for whoever outlives it.
+class Listener : public EngineObserver {
+ public:
+  struct Notes {
+    std::vector<std::pair<uint64_t, Phase>> phases;  // that were entered
+    std::vector<StepStats> steps;
+    Clock::time_point last = {};
+    bool finished = false;
+  };
+  explicit Listener(Notes& notes) : notes_(notes) {}
+
+  void on_phase(uint64_t request_id, int index, Phase from, Phase to,
+                Clock::time_point now) noexcept override {
+    EXPECT_EQ(index, 0);
+    EXPECT_EQ(from, std::exchange(phases_[request_id], to));
+    EXPECT_NE(from, to);
+    EXPECT_GE(now, std::exchange(notes_.last, now));
+    notes_.phases.emplace_back(request_id, to);
+  }
+  void on_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
+               std::span<const ScheduledRequest> scheduled) noexcept override {
+    EXPECT_LT(begin, end);
+    EXPECT_FALSE(scheduled.empty());
+    notes_.steps.push_back(stats);
+  }
+  void finish() override { notes_.finished = true; }
+
+ private:
+  Notes& notes_;
+  std::map<uint64_t, Phase> phases_;
+};
+
+TEST_P(EngineStats, ObserversHearStepsAndPhases) {
+  Listener::Notes notes;
+  FakeEngine engine =
+      make_fake_engine({.pipeline_depth = GetParam()}, nullptr, std::make_unique<Listener>(notes));
+  engine.core->add_request(prompt_of(5), greedy(3));
+  const uint64_t aborted = engine.core->add_request(prompt_of(5), greedy(3));
+  engine.core->abort_request(aborted);
+  std::vector<StepStats> steps;
+  while (!engine.core->is_finished()) {
+    engine.core->step();
+    steps.push_back(engine.core->last_step());
+  }
+  using enum Phase;
+  EXPECT_EQ(notes.phases,
+            (std::vector<std::pair<uint64_t, Phase>>{
+                {0, kQueued}, {1, kQueued}, {1, kNone}, {0, kPrefill}, {0, kDecode}, {0, kNone}}));
+  EXPECT_EQ(notes.steps, steps);
+  EXPECT_FALSE(notes.finished);
+  engine.core->finish_trace();
+  EXPECT_TRUE(notes.finished);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "engine/engine_core.h"
+#include "engine/trace.h"
 #include "runner/runner.h"
 
 namespace nanovllm {
@@ -204,7 +205,8 @@ struct FakeEngine {
 };
 
 inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
-                                   std::unique_ptr<const Tokenizer> tokenizer = nullptr) {
+                                   std::unique_ptr<const Tokenizer> tokenizer = nullptr,
+                                   std::unique_ptr<EngineObserver> observer = nullptr) {
   EngineParts parts;
   parts.config.max_num_batched_tokens = options.max_num_batched_tokens;
   parts.config.max_num_seqs = options.max_num_seqs;
@@ -216,7 +218,9 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   parts.info.num_kvcache_blocks = options.num_blocks;
   parts.info.kvcache_block_size = options.block_size;
   parts.model_dir = "fake";
-  if (!options.trace_file.empty()) parts.trace = std::make_unique<TraceWriter>(options.trace_file);
+  if (!options.trace_file.empty())
+    parts.observers.push_back(std::make_unique<TraceWriter>(options.trace_file));
+  if (observer) parts.observers.push_back(std::move(observer));
   parts.eos_token_ids = options.eos_token_ids;
   parts.tokenizer = std::move(tokenizer);
   auto runner = std::make_unique<FakeRunner>(options.num_blocks, options.block_size,

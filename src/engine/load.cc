@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/signals.h"
+#include "engine/trace.h"
 #include "io/file.h"
 #include "io/gguf.h"
 #include "io/model_config.h"
@@ -72,7 +73,9 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
   parts.tokenizer = tokenizer.get();
   if (parts.tokenizer) add_eos(*parts.tokenizer, parts.eos_token_ids);
   // Not before: a model that can't be loaded leaves an older trace as it is.
-  if (!config.trace_file.empty()) parts.trace = std::make_unique<TraceWriter>(config.trace_file);
+  if (!config.trace_file.empty()) {
+    parts.observers.push_back(std::make_unique<TraceWriter>(config.trace_file));
+  }
   return std::make_unique<EngineCore>(std::move(parts));
 }
 

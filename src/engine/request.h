@@ -1,7 +1,6 @@
 // One request: its completions, when each of them ends, and what the user is shown.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "engine/bad_words.h"
+#include "engine/observer.h"
 #include "engine/sequence.h"
 #include "nanovllm/llm_engine.h"
 #include "runner/step.h"
@@ -17,12 +17,7 @@
 
 namespace nanovllm {
 
-using Clock = std::chrono::steady_clock;
-
 class Request;
-
-// Where a completion is in its life, for the trace.
-enum class Phase { kNone, kQueued, kPrefill, kDecode, kPreempted };
 
 // A sequence with what its user sees of it.
 struct Completion : Sequence {

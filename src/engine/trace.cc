@@ -79,13 +79,13 @@ TraceWriter::~TraceWriter() {
   ::close(file_);
 }
 
-void TraceWriter::enter_phase(Completion& completion, Phase phase) noexcept {
-  const Phase last = std::exchange(completion.phase, phase);
-  write([&] { append_phase(completion, last, phase); });
+void TraceWriter::on_phase(uint64_t request_id, int index, Phase from, Phase to,
+                           Clock::time_point now) noexcept {
+  write([&] { append_phase(fmt::format("{}.{}", request_id, index), from, to, now); });
 }
 
-void TraceWriter::add_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
-                           std::span<const ScheduledRequest> scheduled) noexcept {
+void TraceWriter::on_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
+                          std::span<const ScheduledRequest> scheduled) noexcept {
   write([&] { append_step(begin, end, stats, scheduled); });
 }
 
@@ -101,20 +101,19 @@ void TraceWriter::write(const Append& append) noexcept {
   }
 }
 
-void TraceWriter::append_phase(const Completion& completion, Phase last, Phase phase) {
-  const int64_t now = microseconds(Clock::now());
+void TraceWriter::append_phase(const std::string& id, Phase from, Phase to, Clock::time_point now) {
+  const int64_t now_us = microseconds(now);
   const auto add = [&](char kind, const char* name) {
     begin_event();
-    fmt::format_to(
-        std::back_inserter(buffer_),
-        R"({{"ph":"{}","cat":"request","id":"{}.{}","pid":1,"tid":1,"ts":{},"name":"{}"}})", kind,
-        completion.request_id, completion.index, now, name);
+    fmt::format_to(std::back_inserter(buffer_),
+                   R"({{"ph":"{}","cat":"request","id":"{}","pid":1,"tid":1,"ts":{},"name":"{}"}})",
+                   kind, id, now_us, name);
   };
-  const std::string life = fmt::format("request {}.{}", completion.request_id, completion.index);
-  if (last == Phase::kNone) add('b', life.c_str());
-  if (last != Phase::kNone) add('e', name_of(last));
-  if (phase != Phase::kNone) add('b', name_of(phase));
-  if (phase == Phase::kNone) add('e', life.c_str());
+  const std::string life = "request " + id;
+  if (from == Phase::kNone) add('b', life.c_str());
+  if (from != Phase::kNone) add('e', name_of(from));
+  if (to != Phase::kNone) add('b', name_of(to));
+  if (to == Phase::kNone) add('e', life.c_str());
 }
 
 void TraceWriter::append_step(Clock::time_point begin, Clock::time_point end,

@@ -2,39 +2,38 @@
 // and each request's life as one track.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
 
-#include "engine/request.h"
+#include "engine/observer.h"
 
 namespace nanovllm {
 
 // The file is valid JSON whenever nothing is being written: each flush writes over the closing
 // bracket of the one before, so what a killed process leaves can still be opened.
-class TraceWriter {
+class TraceWriter : public EngineObserver {
  public:
   // Throws Error(kIo) when the file can't be created.
   explicit TraceWriter(std::string path);
   // finish(), but prints what that would throw.
-  ~TraceWriter();
+  ~TraceWriter() override;
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
-  // Ends the completion's phase and begins the next one; kNone ends its life.
-  void enter_phase(Completion& completion, Phase phase) noexcept;
-  void add_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
-                std::span<const ScheduledRequest> scheduled) noexcept;
+  void on_phase(uint64_t request_id, int index, Phase from, Phase to,
+                Clock::time_point now) noexcept override;
+  void on_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
+               std::span<const ScheduledRequest> scheduled) noexcept override;
 
   // Writes what is left. Throws Error(kIo), once, when something could not be written, be it for
   // lack of memory.
-  void finish();
+  void finish() override;
 
  private:
   template <typename Append>
   void write(const Append& append) noexcept;
-  void append_phase(const Completion& completion, Phase last, Phase phase);
+  void append_phase(const std::string& id, Phase from, Phase to, Clock::time_point now);
   void append_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
                    std::span<const ScheduledRequest> scheduled);
   int64_t microseconds(Clock::time_point time) const;

@@ -1,0 +1,30 @@
+// Who hears what an engine does: traces and metrics.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+
+#include "nanovllm/llm_engine.h"
+
+namespace nanovllm {
+
+using Clock = std::chrono::steady_clock;
+
+// Where a completion is in its life. kNone is before its beginning and behind its end.
+enum class Phase { kNone, kQueued, kPrefill, kDecode, kPreempted };
+
+// Called on the engine's thread, which waits for it, in the order of what happens.
+class EngineObserver {
+ public:
+  virtual ~EngineObserver() = default;
+  virtual void on_phase(uint64_t request_id, int index, Phase from, Phase to,
+                        Clock::time_point now) noexcept = 0;
+  // A step was collected; `stats` and `scheduled` are LLMEngine's last_step() and last_schedule().
+  virtual void on_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
+                       std::span<const ScheduledRequest> scheduled) noexcept = 0;
+  // Completes what was heard so far, and throws what went wrong with it.
+  virtual void finish() {}
+};
+
+}  // namespace nanovllm
