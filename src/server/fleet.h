@@ -64,11 +64,26 @@ class Fleet {
   virtual void shut_down(std::chrono::milliseconds timeout) = 0;
 };
 
+// A completion that its engine ended, with what the fleet knows of it.
+struct FinishedCompletion {
+  const AddRequest& request;  // as Fleet::add took it
+  const RequestEnd& end;
+  int num_tokens = 0;      // of its output
+  int max_num_tokens = 0;  // of the outputs of the request's completions; where end.last
+  double seconds = 0;      // since Fleet::add
+};
+
 // What the fleet sees pass by, for metrics; called on threads of the fleet, one at a time for each
-// engine.
+// engine. A function may be missing.
 struct FleetObserver {
   std::function<void(int engine, const StepStats& stats)> on_step;
-  std::function<void(int engine, const RequestEnd& end)> on_end;
+  // The engine has no requests any more, or is gone.
+  std::function<void(int engine)> on_idle;
+  // A completion gained tokens: `seconds` after those before, or where they are its first ones
+  // since Fleet::add.
+  std::function<void(int engine, bool first, double seconds)> on_tokens;
+  std::function<void(int engine, const FinishedCompletion& finished)> on_end;
+  std::function<void(int engine)> on_error;  // a request ended with a RequestError
 };
 
 std::unique_ptr<Fleet> make_fleet(const FleetOptions& options, EngineStarter start,

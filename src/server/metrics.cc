@@ -1,0 +1,327 @@
+#include "server/metrics.h"
+
+#include <fmt/format.h>
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+namespace nanovllm::server {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using Buckets = Histogram::BucketBoundaries;  // upper bounds, in the histogram's unit
+
+// 1, 2, 5, 10, 20, ... up to `largest`.
+Buckets token_buckets(int largest) {
+  Buckets buckets;
+  for (double power = 1; power <= largest; power *= 10) {
+    for (const double digit : {1, 2, 5}) {
+      if (digit * power <= largest) buckets.push_back(digit * power);
+    }
+  }
+  return buckets;
+}
+
+// Registers metrics that share labels. Of a name that is there already, only the labels are new.
+struct Source {
+  prometheus::Registry& registry;
+  prometheus::Labels labels;
+  Buckets tokens;
+
+  Gauge& gauge(const char* name, const char* help, const prometheus::Labels& more = {}) const {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(with(more));
+  }
+  Counter& counter(const char* name, const char* help, const prometheus::Labels& more = {}) const {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(with(more));
+  }
+  Histogram& histogram(const char* name, const char* help, const Buckets& buckets) const {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(labels,
+                                                                                     buckets);
+  }
+  // Seconds.
+  Histogram& latency(const char* name, const char* help) const {
+    return histogram(name, help, {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                  30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680});
+  }
+  Histogram& token_latency(const char* name, const char* help) const {
+    return histogram(name, help,
+                     {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5,
+                      10, 20, 40, 80});
+  }
+
+ private:
+  prometheus::Labels with(prometheus::Labels more) const {
+    more.insert(labels.begin(), labels.end());
+    return more;
+  }
+};
+
+// As Python writes a float: what selects vLLM's buckets by their bound selects ours.
+std::string number(double value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string bound(double value) {
+  if (std::isinf(value)) return "+Inf";
+  return value < 1e6 ? number(value) : fmt::format("{:.0e}", value);
+}
+
+std::string escaped(std::string_view value) {
+  std::string text;
+  for (const char c : value) {
+    if (c == '\n') {
+      text += "\\n";
+      continue;
+    }
+    if (c == '\\' || c == '"') text += '\\';
+    text += c;
+  }
+  return text;
+}
+
+void append_histogram(std::string& text, const std::string& name, const std::string& labels,
+                      const prometheus::ClientMetric::Histogram& histogram) {
+  for (const auto& bucket : histogram.bucket) {
+    text += fmt::format("{}_bucket{{{},le=\"{}\"}} {}.0\n", name, labels, bound(bucket.upper_bound),
+                        bucket.cumulative_count);
+  }
+  text += fmt::format("{}_count{{{}}} {}.0\n{}_sum{{{}}} {}\n", name, labels,
+                      histogram.sample_count, name, labels, number(histogram.sample_sum));
+}
+
+void append(std::string& text, const prometheus::MetricFamily& family) {
+  using Type = prometheus::MetricType;
+  const char* type = family.type == Type::Counter ? "counter"
+                     : family.type == Type::Gauge ? "gauge"
+                                                  : "histogram";
+  text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", family.name, family.help, type);
+  for (const prometheus::ClientMetric& metric : family.metric) {
+    std::string labels;
+    for (const auto& label : metric.label) {
+      labels +=
+          fmt::format("{}{}=\"{}\"", labels.empty() ? "" : ",", label.name, escaped(label.value));
+    }
+    if (family.type == Type::Histogram) {
+      append_histogram(text, family.name, labels, metric.histogram);
+    } else {
+      const bool counts = family.type == Type::Counter;
+      text += fmt::format("{}{{{}}} {}\n", family.name, labels,
+                          number(counts ? metric.counter.value : metric.gauge.value));
+    }
+  }
+}
+
+}  // namespace
+
+struct Metrics::Engine {
+  Source add;
+
+  Gauge& running = add.gauge("vllm:num_requests_running", "Completions that steps compute.");
+  Gauge& waiting = add.gauge("vllm:num_requests_waiting", "Completions that wait for their turn.");
+  Gauge& waiting_for_capacity =
+      add.gauge("vllm:num_requests_waiting_by_reason",
+                "Completions that wait for their turn, by the reason.", {{"reason", "capacity"}});
+  Gauge& cache_usage = add.gauge("vllm:kv_cache_usage_perc",
+                                 "Share of the KV cache's blocks that are in use, from 0 to 1.");
+
+  Counter& cache_queries = add.counter("vllm:prefix_cache_queries_total",
+                                       "Prompt tokens that the prefix cache was asked for.");
+  Counter& cache_hits =
+      add.counter("vllm:prefix_cache_hits_total", "Prompt tokens that the prefix cache held.");
+  Counter& preemptions =
+      add.counter("vllm:num_preemptions_total", "Completions that gave their blocks back.");
+  Counter& prompt_tokens = add.counter("vllm:prompt_tokens_total", "Prompt tokens processed.");
+  Counter& computed_tokens = source("local_compute");
+  Counter& cached_tokens = source("local_cache_hit");
+  Counter& transferred_tokens = source("external_kv_transfer");
+  Counter& prompt_tokens_cached =
+      add.counter("vllm:prompt_tokens_cached_total", "Prompt tokens that were cached.");
+  Counter& generation_tokens =
+      add.counter("vllm:generation_tokens_total", "Output tokens generated.");
+  Counter& stops = success("stop");
+  Counter& lengths = success("length");
+  Counter& aborts = success("abort");
+  Counter& errors = success("error");
+
+  Histogram& request_prompt_tokens =
+      add.histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", add.tokens);
+  Histogram& request_generation_tokens =
+      add.histogram("vllm:request_generation_tokens", "Output tokens of a completion.", add.tokens);
+  Histogram& iteration_tokens =
+      add.histogram("vllm:iteration_tokens_total", "Tokens of a step.",
+                    {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384});
+  Histogram& max_generation_tokens =
+      add.histogram("vllm:request_max_num_generation_tokens",
+                    "Output tokens of a request's longest completion.", add.tokens);
+  Histogram& params_n =
+      add.histogram("vllm:request_params_n", "The n of a request.", {1, 2, 5, 10, 20});
+  Histogram& params_max_tokens =
+      add.histogram("vllm:request_params_max_tokens", "The max_tokens of a request.", add.tokens);
+  Histogram& first_token = add.histogram(
+      "vllm:time_to_first_token_seconds", "From a request's arrival to its first token.",
+      {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+       1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560});
+  Histogram& inter_token = add.token_latency("vllm:inter_token_latency_seconds",
+                                             "From a completion's tokens to its next ones.");
+  Histogram& per_output_token =
+      add.token_latency("vllm:request_time_per_output_token_seconds",
+                        "Mean time of a completion's output tokens but the first.");
+  Histogram& end_to_end = add.latency("vllm:e2e_request_latency_seconds",
+                                      "From a request's arrival to a completion's end.");
+  Histogram& queue_time =
+      add.latency("vllm:request_queue_time_seconds", "From a request's arrival to its first step.");
+  Histogram& inference_time =
+      add.latency("vllm:request_inference_time_seconds", "From the first step to the last token.");
+  Histogram& prefill_time =
+      add.latency("vllm:request_prefill_time_seconds", "From the first step to the first token.");
+  Histogram& decode_time =
+      add.latency("vllm:request_decode_time_seconds", "From the first token to the last one.");
+  Histogram& request_preemptions =
+      add.histogram("vllm:request_num_preemptions", "How often a request gave its blocks back.",
+                    {1, 2, 3, 4, 5, 10, 20});
+  Histogram& prefill_computed =
+      add.histogram("vllm:request_prefill_kv_computed_tokens",
+                    "Prompt tokens of a request that were not cached.", add.tokens);
+
+  Counter& source(const char* name) const {
+    return add.counter("vllm:prompt_tokens_by_source_total",
+                       "Prompt tokens by where their KV came from.", {{"source", name}});
+  }
+  Counter& success(const char* reason) const {
+    return add.counter("vllm:request_success_total", "Completions that ended, by the reason.",
+                       {{"finished_reason", reason}});
+  }
+};
+
+struct Metrics::Front {
+  Source add;
+  Counter& queue_full = add.counter("vllm:admission_rejections_total",
+                                    "Requests that found a bound reached, by the bound.",
+                                    {{"reason", "max_num_queued_reqs"}});
+};
+
+Metrics::Metrics(std::string model_name, int num_engines)
+    : model_name_(std::move(model_name)),
+      registry_(std::make_unique<prometheus::Registry>()),
+      engines_(static_cast<size_t>(num_engines)) {}
+
+Metrics::~Metrics() = default;
+
+void Metrics::begin(const EngineInfo& info, const EngineConfig& config) {
+  const std::string cache_bytes =
+      config.kv_cache_memory ? std::to_string(*config.kv_cache_memory) : "None";
+  const int64_t cache_tokens = int64_t{info.num_kvcache_blocks} * info.kvcache_block_size;
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    const std::string engine = std::to_string(i);
+    const prometheus::Labels labels = {{"model_name", model_name_}, {"engine", engine}};
+    engines_[i].reset(new Engine{{*registry_, labels, token_buckets(info.max_model_len)}});
+    const Source facts = {*registry_, {{"engine", engine}}, {}};
+    facts
+        .gauge("vllm:cache_config_info", "How the KV cache is set up; always 1.",
+               {{"block_size", std::to_string(info.kvcache_block_size)},
+                {"num_gpu_blocks", std::to_string(info.num_kvcache_blocks)},
+                {"cache_dtype", info.dtype},
+                {"enable_prefix_caching", config.enable_prefix_caching ? "True" : "False"},
+                {"gpu_memory_utilization", number(config.gpu_memory_utilization)},
+                {"kv_cache_memory_bytes", cache_bytes},
+                {"kv_cache_size_tokens", std::to_string(cache_tokens)}})
+        .Set(1);
+  }
+  max_model_len_ = info.max_model_len;
+  front_.reset(new Front{{*registry_, {{"model_name", model_name_}}, {}}});
+}
+
+FleetObserver Metrics::observer() {
+  return {
+      .on_step = [this](int engine, const StepStats& stats) { on_step(engine, stats); },
+      .on_idle = [this](int engine) { on_idle(engine); },
+      .on_tokens = [this](int engine, bool first,
+                          double seconds) { on_tokens(engine, first, seconds); },
+      .on_end = [this](int engine,
+                       const FinishedCompletion& finished) { on_end(engine, finished); },
+      .on_error = [this](int engine) { on_error(engine); },
+  };
+}
+
+void Metrics::on_step(int engine, const StepStats& stats) {
+  Engine& e = *engines_[static_cast<size_t>(engine)];
+  e.running.Set(stats.num_running);
+  e.waiting.Set(stats.num_waiting);
+  e.waiting_for_capacity.Set(stats.num_waiting);
+  e.cache_usage.Set(stats.num_total_blocks > 0
+                        ? static_cast<double>(stats.num_used_blocks) / stats.num_total_blocks
+                        : 0);
+  const auto hits = static_cast<double>(stats.num_prefix_cache_hits);
+  const auto generated = static_cast<double>(stats.num_generation_tokens);
+  e.cache_queries.Increment(static_cast<double>(stats.num_prefix_cache_queries));
+  e.cache_hits.Increment(hits);
+  e.preemptions.Increment(stats.num_preemptions);
+  e.prompt_tokens.Increment(static_cast<double>(stats.num_prompt_tokens));
+  e.cached_tokens.Increment(hits);
+  e.prompt_tokens_cached.Increment(hits);
+  // A prompt counts when its last token was computed, its hits when its first one is: what would
+  // take the counter back is not taken.
+  e.computed_tokens.Increment(e.prompt_tokens.Value() - e.cached_tokens.Value() -
+                              e.computed_tokens.Value());
+  e.generation_tokens.Increment(generated);
+  e.iteration_tokens.Observe(stats.num_prefill_tokens + generated);
+}
+
+void Metrics::on_idle(int engine) {
+  Engine& e = *engines_[static_cast<size_t>(engine)];
+  for (Gauge* gauge : {&e.running, &e.waiting, &e.waiting_for_capacity, &e.cache_usage})
+    gauge->Set(0);
+}
+
+void Metrics::on_tokens(int engine, bool first, double seconds) {
+  Engine& e = *engines_[static_cast<size_t>(engine)];
+  (first ? e.first_token : e.inter_token).Observe(seconds);
+}
+
+void Metrics::on_end(int engine, const FinishedCompletion& finished) {
+  Engine& e = *engines_[static_cast<size_t>(engine)];
+  const RequestEnd& end = finished.end;
+  const SamplingParams& params = finished.request.params;
+  const auto num_prompt_tokens = static_cast<int>(finished.request.prompt_token_ids.size());
+  (end.finish_reason == FinishReason::kStop     ? e.stops
+   : end.finish_reason == FinishReason::kLength ? e.lengths
+                                                : e.aborts)
+      .Increment();
+  const double decode_time = end.metrics.decode_time();
+  e.end_to_end.Observe(finished.seconds);
+  e.queue_time.Observe(end.metrics.queue_time());
+  e.prefill_time.Observe(end.metrics.prefill_time());
+  e.inference_time.Observe(end.metrics.inference_time());
+  e.decode_time.Observe(decode_time);
+  e.per_output_token.Observe(finished.num_tokens > 1 ? decode_time / (finished.num_tokens - 1) : 0);
+  e.request_preemptions.Observe(end.num_preemptions);
+  e.prefill_computed.Observe(num_prompt_tokens - end.num_cached_tokens);
+  e.request_prompt_tokens.Observe(num_prompt_tokens);
+  e.request_generation_tokens.Observe(finished.num_tokens);
+  e.params_max_tokens.Observe(std::min(params.max_tokens, max_model_len_ - num_prompt_tokens));
+  if (!end.last) return;
+  e.params_n.Observe(params.n);
+  e.max_generation_tokens.Observe(finished.max_num_tokens);
+}
+
+void Metrics::on_error(int engine) { engines_[static_cast<size_t>(engine)]->errors.Increment(); }
+
+void Metrics::on_queue_full() { front_->queue_full.Increment(); }
+
+std::string Metrics::text() const {
+  std::string text;
+  for (const prometheus::MetricFamily& family : registry_->Collect()) append(text, family);
+  return text;
+}
+
+}  // namespace nanovllm::server

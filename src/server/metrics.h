@@ -1,0 +1,51 @@
+// What /metrics tells: vLLM's metrics, with its names, labels and buckets.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nanovllm/config.h"
+#include "nanovllm/engine_info.h"
+#include "server/fleet.h"
+
+namespace prometheus {
+class Registry;
+}
+
+namespace nanovllm::server {
+
+class Metrics {
+ public:
+  Metrics(std::string model_name, int num_engines);
+  ~Metrics();
+
+  // Once, when the fleet is ready and before its first request. There are no metrics until then.
+  void begin(const EngineInfo& info, const EngineConfig& config);
+  // For make_fleet; calls this object's on_...().
+  FleetObserver observer();
+
+  // As the fleet calls them: one at a time for each engine.
+  void on_step(int engine, const StepStats& stats);
+  void on_idle(int engine);
+  void on_tokens(int engine, bool first, double seconds);
+  void on_end(int engine, const FinishedCompletion& finished);
+  void on_error(int engine);
+  // From any thread: Fleet::add threw QueueFull.
+  void on_queue_full();
+
+  // In Prometheus' text format. From any thread, at any time.
+  std::string text() const;
+
+ private:
+  struct Engine;
+  struct Front;
+
+  const std::string model_name_;
+  int max_model_len_ = 0;
+  const std::unique_ptr<prometheus::Registry> registry_;
+  std::unique_ptr<Front> front_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+};
+
+}  // namespace nanovllm::server
