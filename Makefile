@@ -37,7 +37,7 @@ test: ## build and run every test
 	@scripts/install_tokenizers.sh build/python
 	@cmake --preset release -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=ON $(CMAKE_FLAGS) >/dev/null
 	@cmake --build build -j $(JOBS)
-	@ctest --test-dir build --output-on-failure -j $(JOBS)
+	@scripts/run_tests.sh build $(JOBS)
 
 test-real: build ## a published model against what transformers gives on it (fetches its 98 MB once)
 	@scripts/fetch_smollm2.sh "$(SMOLLM2)"

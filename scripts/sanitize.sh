@@ -11,4 +11,4 @@ cmake --build "build-$preset" -j "$(nproc)"
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1
-ctest --test-dir "build-$preset" --output-on-failure -j "$(nproc)"
+scripts/run_tests.sh "build-$preset" "$(nproc)"
