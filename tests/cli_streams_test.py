@@ -173,7 +173,7 @@ class Streams(CliTest):
         except BrokenPipeError:
             pass
         self.assertEqual(process.stderr.read(), "")
-        self.assertEqual(process.wait(timeout=60), -signal.SIGPIPE)
+        self.assertEqual(process.wait(timeout=300), -signal.SIGPIPE)
         process.stderr.close()
 
     def test_a_reader_of_messages_who_leaves_costs_no_result(self):
@@ -213,11 +213,15 @@ class Streams(CliTest):
         self.assertEqual((result.returncode, result.stderr), (0, b""))
 
     def test_ctrl_c_ends_an_input_without_lines(self):
-        process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "/dev/zero", *SMALL], stderr=subprocess.PIPE, text=True)
-        time.sleep(1)
+        source = subprocess.Popen(["sh", "-c", "echo bad; exec cat /dev/zero"], stdout=subprocess.PIPE)
+        process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=source.stdout, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        source.stdout.close()
+        self.assertIn("-:1: ", process.stderr.readline())  # it reads its input now
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 130, error)
+        source.wait(timeout=300)
 
     def test_who_has_it_ignore_closed_pipes_gets_a_sentence(self):
         reader, writer = os.pipe()
@@ -236,7 +240,7 @@ class Streams(CliTest):
         process.stdin.flush()
         self.assertIn("text", json.loads(process.stdout.readline()))
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate('{"prompt": "Hello"}\n', timeout=60)
+        out, _ = process.communicate('{"prompt": "Hello"}\n', timeout=300)
         self.assertEqual(process.returncode, 0)
         self.assertEqual(len(lines(out)), 1)
 
@@ -249,21 +253,22 @@ class Streams(CliTest):
         process.stdin.flush()
         self.assertIn("text", json.loads(process.stdout.readline()))
         os.truncate(broken / "model.safetensors", 4096)
-        _, error = process.communicate('{"prompt": "Hello"}\n', timeout=60)
+        _, error = process.communicate('{"prompt": "Hello"}\n', timeout=300)
         self.assertEqual(process.returncode, 1, error)
         self.assertIn("cut short", error)
         self.assertEqual(error.count("\n"), 1, error)
 
     def test_ctrl_c_writes_what_is_done_so_far(self):
         target = self.path("out.jsonl")
-        source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"max_tokens": 100, "ignore_eos": true}}\n' * 400)
+        request = '{"prompt": "Once upon a time", "sampling_params": {"max_tokens": %d, "ignore_eos": true}}\n'
+        source = self.path("in.jsonl", request % 4 + request % 2000 * 399)  # one is done soon, and the others are not
         process = subprocess.Popen([BINARY, "generate", MODEL, "--input", source, "--output", target, "--max-num-seqs", "8"],
                                    stderr=subprocess.PIPE, text=True)
-        deadline = time.time() + 60
+        deadline = time.time() + 300
         while time.time() < deadline and (not target.exists() or target.stat().st_size == 0):
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 130, error)
         results = lines(target.read_text())
         self.assertTrue(all(r["token_ids"] for r in results))
@@ -278,7 +283,7 @@ class Streams(CliTest):
         process.stdin.flush()
         process.stdout.readline()
         process.send_signal(signal.SIGINT)  # while more may come through the pipe
-        self.assertEqual(process.wait(timeout=60), 130)
+        self.assertEqual(process.wait(timeout=300), 130)
         _, error = process.communicate()
         self.assertIn("nanovllm: interrupted: 1 done, 0 cut short, no others begun\n", error)
 
@@ -289,7 +294,7 @@ class Streams(CliTest):
                                    stdout=subprocess.PIPE, stderr=other_end, text=True)
         os.read(terminal, 1)  # the bar
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=300)
         self.assertEqual((process.returncode, out), (130, ""))
         os.close(terminal)
         os.close(other_end)
@@ -301,7 +306,7 @@ class Streams(CliTest):
         os.read(terminal, 1)  # the bar
         status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
         os.close(terminal)
         os.close(other_end)
         self.assertEqual(process.returncode, 130)
@@ -313,10 +318,10 @@ class Streams(CliTest):
         for i in range(2):
             process.stdin.write('{"prompt": "Hi"}\n')
             process.stdin.flush()
-            self.assertTrue(select.select([process.stdout], [], [], 60)[0], "no answer while the pipe is open")
+            self.assertTrue(select.select([process.stdout], [], [], 300)[0], "no answer while the pipe is open")
             self.assertEqual(json.loads(process.stdout.readline())["index"], i)
         process.send_signal(signal.SIGINT)  # waiting for input that never comes
-        self.assertEqual(process.wait(timeout=60), 130)
+        self.assertEqual(process.wait(timeout=300), 130)
         process.stdin.close()
         process.stdout.close()
 

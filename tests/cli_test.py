@@ -245,9 +245,9 @@ class Generate(CliTest):
         source, trace = self.path("in.jsonl", request % 40 * 7 + request % 80), self.path("trace.json")  # one is alone at the end
         for flags in ([], ["--max-num-batched-tokens", "9"]):  # with steps that both prefill and decode
             result = run_watched("generate", MODEL, "--input", source, "--trace", trace, *flags)
-            shown = re.search(r"Generating 8/8 \[\d\d:\d\d, prefill (\d+) tok/s, decode (\d+) tok/s\]\n", result.stderr)
+            shown = re.findall(r"Generating 8/8 \[\d\d:\d\d, prefill (\d+) tok/s, decode (\d+) tok/s\]\n", result.stderr)[-1]
             steps = [event for event in json.loads(trace.read_text()) if event.get("name") == "step"]
-            for speed, kind in zip(shown.groups(), ("prefill_tokens", "decode_tokens")):
+            for speed, kind in zip(shown, ("prefill_tokens", "decode_tokens")):
                 such = [step for step in steps if step["args"][kind] > 0]
                 average = sum(step["args"][kind] for step in such) / sum(step["dur"] for step in such) * 1e6
                 self.assertAlmostEqual(int(speed), average, delta=1 + 0.02 * average, msg=kind)
