@@ -1,5 +1,6 @@
 #include "cli/bracketed_paste.h"
 
+#include <termios.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +13,7 @@ namespace nanovllm::cli {
 namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGQUIT, SIGTSTP};
+termios terminal_before = {};
 
 // Signal handlers may write, but not print. A terminal that is gone needs no marks.
 void ask_terminal(std::string_view sequence) {
@@ -19,6 +21,12 @@ void ask_terminal(std::string_view sequence) {
 }
 void begin_marks() { ask_terminal("\x1b[?2004h"); }
 void end_marks() { ask_terminal("\x1b[?2004l"); }
+
+// The editor does so too, unless the signal came in the moment in which it takes the terminal over.
+void put_terminal_right() {
+  if (tcgetpgrp(STDIN_FILENO) != getpgrp()) return;  // it is another program's now
+  tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
+}
 
 // Whoever has the program ignore a signal means it.
 void set_handler(int signal, void (*handler)(int)) {
@@ -28,6 +36,7 @@ void set_handler(int signal, void (*handler)(int)) {
 void leave(int signal) {
   const int error = errno;
   end_marks();
+  if (signal != SIGTSTP) put_terminal_right();
   std::signal(signal, SIG_DFL);
   sigset_t only;
   sigemptyset(&only);
@@ -45,6 +54,7 @@ void leave(int signal) {
 }  // namespace
 
 BracketedPaste::BracketedPaste() {
+  tcgetattr(STDIN_FILENO, &terminal_before);
   for (const int signal : kSignals) set_handler(signal, leave);
   begin_marks();
 }
@@ -54,7 +64,7 @@ BracketedPaste::~BracketedPaste() {
   for (const int signal : kSignals) set_handler(signal, SIG_DFL);
 }
 
-std::optional<std::wstring> read_paste(EditLine* line) {
+std::optional<std::wstring> read_paste(EditLine* line, wchar_t interrupt_key) {
   constexpr std::wstring_view kEnd = L"\x1b[201~";
   constexpr size_t kMaxCharacters = InputLines::kMaxLineBytes + 1;
   std::wstring text;
@@ -62,6 +72,10 @@ std::optional<std::wstring> read_paste(EditLine* line) {
   while (!text.ends_with(kEnd)) {
     wchar_t character = 0;
     if (el_wgetc(line, &character) != 1) return {};
+    if (character != 0 && character == interrupt_key) {
+      errno = EINTR;
+      return {};
+    }
     const bool second_half = after_return && character == L'\n';
     after_return = character == L'\r';
     if (character == 0 || second_half) continue;

@@ -1,6 +1,9 @@
 #include "cli/line_reader.h"
 
+#include <fmt/format.h>
 #include <histedit.h>
+#include <termios.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <clocale>
@@ -64,6 +67,7 @@ struct LineReader::Editor {
     const char* const end = nullptr;
     for (const auto& [key, function] : kKeys) el_set(line, EL_BIND, key, function, end);
     el_source(line, nullptr);  // the user's own .editrc
+    take_interrupts();
     take_pastes();
   }
   ~Editor() {
@@ -77,6 +81,26 @@ struct LineReader::Editor {
     void* self = nullptr;
     el_get(line, EL_CLIENTDATA, &self);
     return *static_cast<Editor*>(self);
+  }
+
+  // Ctrl-C is a key here: a signal that came while the editor does not wait for one would be lost,
+  // and the terminal would throw away what was typed and printed around it.
+  void take_interrupts() {
+    termios terminal = {};
+    if (tcgetattr(STDIN_FILENO, &terminal) != 0) return;
+    interrupt_key = terminal.c_cc[VINTR];
+    if (interrupt_key == _POSIX_VDISABLE) return;
+    const std::string key = fmt::format("\\{:03o}", static_cast<unsigned>(interrupt_key));
+    const char* const end = nullptr;
+    el_wset(line, EL_ADDFN, L"nanovllm-interrupt", L"Drop what was typed", &interrupt);
+    el_set(line, EL_BIND, key.c_str(), "nanovllm-interrupt", end);
+    el_set(line, EL_BIND, "-a", key.c_str(), "nanovllm-interrupt", end);  // of vi's commands
+    el_set(line, EL_SETTY, "-d", "intr=", "-intr", end);  // now, and when the user's own change
+  }
+
+  static unsigned char interrupt(EditLine* line, wint_t) {
+    of(line).interrupted = true;
+    return CC_EOF;
   }
 
   void take_pastes() {
@@ -94,8 +118,8 @@ struct LineReader::Editor {
   }
 
   static unsigned char insert_paste(EditLine* line, wint_t) {
-    const auto text = read_paste(line);
-    of(line).paste_interrupted = !text && errno == EINTR;
+    const auto text = read_paste(line, of(line).interrupt_key);
+    of(line).interrupted = !text && errno == EINTR;
     if (!text) return CC_EOF;
     return el_winsertstr(line, text->c_str()) == 0 ? CC_REFRESH : CC_ERROR;
   }
@@ -104,7 +128,8 @@ struct LineReader::Editor {
   EditLine* line;
   History* history;
   std::optional<BracketedPaste> paste;
-  bool paste_interrupted = false;
+  wchar_t interrupt_key = 0;  // none, where the terminal has none
+  bool interrupted = false;
 };
 
 LineReader::LineReader(std::string prompt) : prompt_(std::move(prompt)) {
@@ -173,12 +198,12 @@ LineReader::Got LineReader::read_line(const std::string& prompt, std::string& li
 
 LineReader::Got LineReader::edit_line(const std::string& prompt, std::string& line) {
   editor_->prompt = prompt;
-  editor_->paste_interrupted = false;
+  editor_->interrupted = false;
   int length = 0;  // bytes, -1 for an error
   const char* const typed = el_gets(editor_->line, &length);
   if (typed == nullptr || length <= 0) {
-    const bool interrupted = typed == nullptr && length < 0 && errno == EINTR;
-    if (interrupted || editor_->paste_interrupted) return Got::kDropped;
+    const bool signalled = typed == nullptr && length < 0 && errno == EINTR;
+    if (signalled || editor_->interrupted) return Got::kDropped;
     std::puts("");
     return Got::kEnd;
   }
