@@ -17,7 +17,8 @@ import unittest
 BINARY = os.environ["NANOVLLM"]
 MODEL = os.environ["NANOVLLM_MODEL"]
 SPEED = re.compile(r"\[(\d+) tokens, [\d.]+ tok/s, first after [\d.]+ s(, stopped|, cut off at max_tokens=12)?\]")
-SLOWLY = ["--ignore-eos", "--dtype", "float32", "--num-threads", "1"]  # an answer takes seconds on a fast machine too
+SLOWLY = ["--ignore-eos", "--dtype", "float32", "--num-threads", "1"]
+LONG_WORDS = ["--logit-bias", "4087:100"]  # " conversation" again and again: more text than a terminal holds that nobody reads
 # ChatML, but a message that says "show" is answered with an error that shows what the template was given, and one that
 # begins with "repeat" with one that shows the message.
 TEMPLATE = """{%- if messages[-1].content.startswith('repeat') %}{{ raise_exception(messages[-1].content | tojson) }}{% endif %}
@@ -38,7 +39,7 @@ class Terminal:
         self.at = 0  # what was expected so far ends here
         self.process = subprocess.Popen(
             [*(["bash", "-mc", shell, "bash"] if shell else []), BINARY, *args], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, "TERM": "xterm", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", **environment},
+            env={**{k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "EDITRC")}, "TERM": "xterm", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", **environment},
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
 
     def type(self, keys):
@@ -46,11 +47,11 @@ class Terminal:
 
     def read(self, seconds):
         if select.select([self.master], [], [], seconds)[0]:
-            self.seen += self.decoder.decode(os.read(self.master, 65536))
+            self.seen += self.decoder.decode(os.read(self.master, 4096))
             return True
         return False
 
-    def expect(self, pattern, seconds=120):
+    def expect(self, pattern, seconds=300):
         """Waits until what was printed since the last match matches; returns the match."""
         deadline = time.monotonic() + seconds
         while True:
@@ -61,19 +62,25 @@ class Terminal:
             if time.monotonic() > deadline or (not self.read(0.5) and self.process.poll() is not None):
                 raise AssertionError(f"no {pattern!r} in {self.seen[self.at:]!r}, exit {self.process.poll()}")
 
-    def prompt(self):
+    def prompt(self, pattern=r"(^|\n|\r)> "):
         """Waits for the prompt, and until keys go to the line editor and no longer to the kernel."""
-        self.expect(r"(^|\n|\r)> ")
-        deadline = time.monotonic() + 120
-        while termios.tcgetattr(self.slave)[3] & termios.ICANON and time.monotonic() < deadline:
+        self.expect(pattern)
+        deadline = time.monotonic() + 300
+        while termios.tcgetattr(self.slave)[3] & termios.ICANON:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the prompt takes no keys after {self.seen!r}")
             time.sleep(0.01)
 
-    def expect_end(self, status):
+    def expect_end(self, status, seconds=600, pause=0):
         """Reads all output until the program ends, with this exit status."""
+        deadline = time.monotonic() + seconds
         while self.process.poll() is None or self.read(0):
             self.read(0.1)
-        if self.process.returncode != status:
-            raise AssertionError(f"exit {self.process.returncode} instead of {status} after {self.seen[self.at:]!r}")
+            time.sleep(pause)
+            if time.monotonic() > deadline:
+                break
+        if self.process.poll() != status:
+            raise AssertionError(f"exit {self.process.poll()} instead of {status} after {self.seen[self.at:]!r}")
 
     def close(self):
         if self.process.poll() is None:
@@ -90,7 +97,7 @@ class Chat(unittest.TestCase):
         template = os.path.join(folder.name, "template.jinja")
         with open(template, "w", encoding="utf-8") as file:
             file.write(TEMPLATE)
-        length = SLOWLY if long else ["--max-tokens", "12"]
+        length = [*SLOWLY, *LONG_WORDS] if long else ["--max-tokens", "12"]
         terminal = Terminal("chat", MODEL, "--temperature", "0", "--chat-template", template, *length, *args, **environment)
         self.addCleanup(terminal.close)
         terminal.expect(r"on cpu [^\n]*, temperature 0 \(--temperature\)\. /help lists the commands, Ctrl-D leaves")
@@ -98,7 +105,7 @@ class Chat(unittest.TestCase):
         return terminal
 
     def begin_answer(self, terminal):
-        """Text is shown, and more of it is still to come."""
+        """Text is shown, and more of it is still to come: there is too much for the terminal before it is read."""
         terminal.type("Tell me a story about a dog.\n")
         terminal.expect("dog\\.\r*\n")
         terminal.expect("[a-z]+ [a-z]+ [a-z]+")
@@ -140,30 +147,31 @@ class Chat(unittest.TestCase):
         terminal.expect_end(0)
 
     def test_the_answer_streams_and_ctrl_c_stops_it_alone(self):
-        terminal = self.chat(long=True)
         for presses in (1, 5):
+            terminal = self.chat(long=True)
             self.begin_answer(terminal)
             self.assertIsNone(SPEED.search(terminal.seen, terminal.at))
-            for _ in range(presses):
-                terminal.type("\x03")
+            terminal.type("\x03")
+            for _ in range(1, presses):  # as signals: with the key, the terminal throws away what it was about to show
                 time.sleep(0.01)
+                terminal.process.send_signal(signal.SIGINT)
             stopped = terminal.expect(SPEED.pattern)
             self.assertEqual(stopped.group(2), ", stopped")
             self.assertLess(int(stopped.group(1)), 1900)
             terminal.prompt()
-        terminal.type("show\n")  # what was said before the stop belongs to the conversation
-        terminal.expect("user assistant user assistant;")
-        terminal.prompt()
-        terminal.type("\x04")
-        terminal.expect_end(0)
+            terminal.type("show\n")  # what was said before the stop belongs to the conversation
+            terminal.expect("user assistant;")
+            terminal.prompt()
+            terminal.type("\x04")
+            terminal.expect_end(0)
 
     def test_ctrl_c_at_the_prompt_drops_the_line(self):
         terminal = self.chat()
         terminal.type("half typed")
         terminal.expect("half typed")
-        terminal.type("\x03")
-        terminal.expect(r"\^C\r\n> ")
+        self.expect_dropped(terminal, "\x03")
         terminal.type("/nonsense\x03/help\n")
+        terminal.expect(r"\^C\r\n")
         terminal.expect("sampling parameters")
         terminal.prompt()
         terminal.type("\x03\x03\x04")
@@ -182,6 +190,10 @@ class Chat(unittest.TestCase):
         terminal.prompt()
         terminal.type("\x04")
         terminal.expect_end(0)
+
+    def expect_dropped(self, terminal, keys):
+        terminal.type(keys)
+        terminal.prompt(r"\^C\r\n> ")
 
     def expect_message(self, terminal, keys, message):
         terminal.type(keys)
@@ -207,18 +219,20 @@ class Chat(unittest.TestCase):
         terminal.expect(r"system: Be\\nkind\.")
         terminal.prompt()
         terminal.type("\x1b[200~half")
-        terminal.type("\x03")
-        terminal.expect(r"\^C\r\n> ")
+        self.expect_dropped(terminal, "\x03")
+        self.expect_dropped(terminal, "\x1b[200~half\x03")
         terminal.type(pasted.format("/help\r") + "\n")  # a line is a command, typed or pasted
         terminal.expect("sampling parameters")
+        terminal.prompt()
         terminal.type("\x04")
         terminal.expect_end(0)
 
     def test_what_is_pasted_during_an_answer_is_one_message(self):
-        terminal = self.chat("--max-tokens", "300", long=True)
+        terminal = self.chat(long=True)
         self.begin_answer(terminal)
         terminal.type("\x1b[200~repeat\rthis\x1b[201~\n")
-        self.assertIsNone(SPEED.search(terminal.seen))
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.expect(", stopped\\]")
         terminal.expect('"repeat\\\\nthis"')
         terminal.prompt()
 
@@ -227,6 +241,8 @@ class Chat(unittest.TestCase):
             terminal = self.chat(**environment)
             terminal.type("repeat this\n")
             terminal.expect('"repeat this"')
+            terminal.prompt()
+            self.expect_dropped(terminal, "half\x03")
             self.assertNotIn("2004", terminal.seen)
         self.assertIn("\x1b[?2004h", self.chat(HOME=self.home_with_editrc("bind -e\n")).seen)
 
@@ -243,9 +259,8 @@ class Chat(unittest.TestCase):
         self.assertEqual(terminal.seen.count("... "), 2)
         self.expect_message(terminal, '"""repeat\n/quit\n\\\n"""\n', "repeat\n/quit\n\\")
         terminal.type('"""\nhalf\n')
-        terminal.expect("half\r\n... ")
-        terminal.type("\x03")
-        terminal.expect(r"\^C\r\n> ")
+        terminal.prompt("half\r\n... ")
+        self.expect_dropped(terminal, "\x03")
         self.expect_message(terminal, "half\\\n\x03repeat this\n", "repeat this")
         terminal.type('"""\n\x04')
         terminal.expect('the text that begins with """ has no """ at the end of a line')
@@ -272,8 +287,7 @@ class Chat(unittest.TestCase):
 
     def test_a_stopped_program_goes_on_with_its_prompt(self):
         terminal = self.chat(shell='"$@"; echo stopped; fg')
-        with open(f"/proc/{terminal.process.pid}/task/{terminal.process.pid}/children", encoding="ascii") as children:
-            os.kill(int(children.read()), signal.SIGTSTP)
+        terminal.type("\x1a")
         terminal.expect(r"(?s)\x1b\[\?2004l.*stopped\r\n.*\x1b\[\?2004h> ")
         self.expect_message(terminal, "\x1b[200~repeat\rthis\x1b[201~\n", "repeat\nthis")
 
@@ -320,18 +334,23 @@ class Work(unittest.TestCase):
         self.assertGreaterEqual(bar.count("█"), int(done) * len(bar) // total)
         return int(done)
 
-    def file_of_requests(self, count):
+    def file_of_requests(self, count, long=0, tokens_of_first=0):
         file = tempfile.NamedTemporaryFile("w", suffix=".jsonl")
         self.addCleanup(file.close)
-        file.write('{"prompt": "Once upon a time"}\n' * count)
+        request = '{"prompt": "Once upon a time"%s}\n'
+        first = 1 if tokens_of_first else 0
+        file.write(request % f', "sampling_params": {{"max_tokens": {tokens_of_first}}}' * first)
+        file.write(request % "" * (count - first) + request % ', "sampling_params": {"max_tokens": 2000}' * long)
         file.flush()
         return file.name
 
     def test_a_file_of_requests_has_a_bar_that_is_redrawn_in_place(self):
         args = ["generate", MODEL, "--output", "/dev/null", "--ignore-eos", "--input"]
-        terminal = self.start(*args, self.file_of_requests(400), "--max-num-seqs", "2", "--max-tokens", "100", columns=100)
+        # Twenty are done soon on any machine, and the others not before Ctrl-C.
+        file = self.file_of_requests(20, 380)
+        terminal = self.start(*args, file, "--max-num-seqs", "2", "--max-tokens", "2", columns=100)
         done = [self.expect_bar(terminal, "Generating", 400, columns=100)]
-        while done[-1] < 20:
+        while done[-1] < 20 or len(done) < 5:
             done.append(self.expect_bar(terminal, "Generating", 400, columns=100))
         self.assertEqual(done, sorted(done))
         self.assertNotIn("\n", terminal.seen[:terminal.at])
@@ -345,34 +364,50 @@ class Work(unittest.TestCase):
 
     def test_the_bar_moves_with_tokens(self):
         file = self.file_of_requests(2)
-        length = ["--ignore-eos", "--dtype", "float32", "--num-threads", "1", "--max-tokens", "800"]
-        for command, label in ((["generate", MODEL, "--output", "/dev/null", "--input", file, *length], "Generating"),
-                               (["generate", MODEL, "--output", "/dev/null", "-p", "Once", "-p", "a", "-n", "2", *length], "Generating"),
-                               (["bench", "throughput", MODEL, "--num-prompts", "2", "--input-len", "8", "--output-len", "800", *length[1:-2]], "Benchmark")):
-            terminal = self.start(*command, columns=100)
+        for prompts in (["--output", "/dev/null", "--input", file], ["--output", "/dev/null", "-p", "Once", "-p", "a", "-n", "2"]):
+            for tokens in (40, 1900):  # more where that takes no time
+                terminal = self.start("generate", MODEL, *prompts, *SLOWLY, "--max-tokens", str(tokens), "--log-steps", columns=100)
+                terminal.expect_end(0, pause=0.01)  # for steps that their log holds up are slower than bars
+                drawn = list(re.finditer(self.BAR.format("Generating", 2), terminal.seen))
+                moving = [bar for bar in drawn if bar.group(2) == "0"]
+                for bar in moving:
+                    steps = len(re.findall(r"step \d+: ", terminal.seen[:bar.start()]))
+                    self.assertAlmostEqual(bar.group(1).count("█"), 20 * steps / tokens, delta=1)
+                self.assertEqual(drawn[-1].groups(), (20 * "█", "2"))
+                if len({bar.group(1) for bar in moving}) > 2:
+                    break
+            else:
+                self.fail(terminal.seen)
+        for requests, tokens in ((2, 40), (2, 1900), (64, 1900)):
+            terminal = self.start("bench", "throughput", MODEL, *SLOWLY[1:], "--num-prompts", str(requests), "--input-len", "8",
+                                  "--output-len", str(tokens), columns=100)
             terminal.expect_end(0)
-            drawn = re.findall(self.BAR.format(label, 2), terminal.seen)
-            filled = [bar.count("█") for bar, done in drawn if done == "0"]
+            filled = [bar.count("█") for bar, done in re.findall(self.BAR.format("Benchmark", requests), terminal.seen) if done == "0"]
             self.assertEqual(filled, sorted(filled))
-            self.assertLess(filled[0], 5)
-            self.assertGreater(filled[-1], 15)
-            self.assertLessEqual(filled[-1], 20)
-            if label == "Generating":
-                self.assertEqual(drawn[-1], (20 * "█", "2"))
+            if len(set(filled)) > 2:
+                break
+        else:
+            self.fail(terminal.seen)
 
     def test_results_are_never_glued_to_the_bar(self):
-        requests = self.file_of_requests(6)
-        request = ["--input", requests, "--max-num-seqs", "1", "--ignore-eos", "--max-tokens", "150", "--num-threads", "1", "--dtype", "float32"]
-        slow = "while IFS= read -r line; do sleep 0.3; printf '%s\n' \"$line\"; done"  # which shows what came before the next bar after it
+        slow = "while IFS= read -r line; do sleep 0.3; cat <<< \"$line\"; done"  # which shows what came before the next bar after it
         for shell in ("", '"$@" | cat', f'"$@" | ({slow})'):
-            terminal = self.start("generate", MODEL, *request, columns=100, shell=shell)
-            terminal.expect_end(0)
-            shown = [line.split("\r\x1b[K")[-1] for line in terminal.seen.split("\r\n")]  # each line in the end
-            self.assertEqual(len([line for line in shown if line.startswith('{"index"') and line.endswith("}")]), 6, shown)
-            progress = [line for line in shown if line.startswith("Generating ") and line.endswith("tok/s]")]
-            self.assertEqual([line for line in progress if " 6/6 [" in line], progress[-1:], shown)  # one a few seconds before
-            self.assertEqual(terminal.seen.count("{"), 6)
-            self.assertIn("░", terminal.seen)  # until there are results
+            for tokens in (40, 400, 1900):  # until there is a bar before there are results
+                requests = self.file_of_requests(6, tokens_of_first=tokens)
+                terminal = self.start("generate", MODEL, "--input", requests, "--max-num-seqs", "1", *SLOWLY, "--max-tokens", "20", columns=100, shell=shell)
+                terminal.expect_end(0)
+                shown = [line.split("\r\x1b[K")[-1] for line in terminal.seen.split("\r\n")]  # each line in the end
+                self.assertEqual(len([line for line in shown if line.startswith('{"index"') and line.endswith("}")]), 6, shown)
+                progress = [line for line in shown if line.startswith("Generating ") and line.endswith("tok/s]")]
+                self.assertIn(" 6/6 [", progress[-1])
+                if not shell:  # where results go through a pipe, there may be one every few seconds before
+                    self.assertEqual(len(progress), 1, shown)
+                self.assertEqual(terminal.seen.count('{"index"'), 6)
+                self.assertEqual(len(shown), 6 + len(progress) + 1, shown)
+                if "░" in terminal.seen:
+                    break
+            else:
+                self.fail(terminal.seen)
 
     def test_a_narrow_terminal_has_a_line_cut_to_its_width(self):
         terminal = self.start("generate", MODEL, "--output", "/dev/null", "--input", self.file_of_requests(3), "--max-tokens", "2", columns=40)
@@ -393,7 +428,7 @@ class Work(unittest.TestCase):
 
     def test_the_text_of_a_single_prompt_appears_as_it_comes(self):
         args = ["generate", MODEL, "-p", "Once upon a time", "--temperature", "0", *SLOWLY, "--max-tokens"]
-        terminal = self.start(*args, "1900")
+        terminal = self.start(*args, "1900", *LONG_WORDS)
         terminal.expect("\x1b\\[1mOnce upon a time\x1b\\[0m[^\x1b]* [a-z]+ [a-z]+ ")
         terminal.type("\x03")
         terminal.expect_end(130)
