@@ -1,6 +1,7 @@
-// What `nanovllm info` shows.
+// What a loaded engine is and can take: what `nanovllm info` shows.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,8 +15,24 @@ struct WeightFormat {
   int64_t bytes = 0;  // in the file
 };
 
+// How much an engine takes.
+struct EngineLimits {
+  int max_num_batched_tokens = 0;  // tokens in one step
+  int max_num_seqs = 0;            // sequences in one step
+  int max_model_len = 0;           // tokens of a prompt and its output together
+  int vocab_size = 0;              // of the model's logits
+  int num_kvcache_blocks = 0;
+  int kvcache_block_size = 0;  // tokens
+
+  // What there is room for, of a prompt and its output together: the last token is never fed back.
+  int max_num_tokens() const {
+    const int64_t in_kv_cache = int64_t{num_kvcache_blocks} * kvcache_block_size + 1;
+    return static_cast<int>(std::min<int64_t>(max_model_len, in_kv_cache));
+  }
+};
+
 // Facts about a loaded engine.
-struct EngineInfo {
+struct EngineInfo : EngineLimits {
   std::string architecture;
   std::string device;  // e.g. "cpu (avx512_bf16, 2 threads)"
   std::string dtype;
@@ -24,10 +41,6 @@ struct EngineInfo {
   std::vector<WeightFormat> weight_formats;  // in the checkpoint; those with the most bytes first
   int64_t kv_bytes_per_token = 0;
   int64_t kv_cache_bytes = 0;
-  int num_kvcache_blocks = 0;
-  int kvcache_block_size = 0;
-  int max_model_len = 0;
-  int vocab_size = 0;
   std::string temperature_source;  // the model's file that sets the default one; empty: none does
   double load_seconds = 0;
 };

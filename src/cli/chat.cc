@@ -104,7 +104,7 @@ class Chat {
         tools_(load_tools(options.tools)),
         kwargs_(parse_kwargs(options.template_kwargs)),
         engine_(options.model, options.engine),
-        room_(room_of(engine_.info())) {
+        room_(engine_.info().max_num_tokens()) {
     SamplingParams defaults = engine_.default_sampling_params();
     defaults.max_tokens = room_;
     params_ = options.sampling.apply_to(defaults);
@@ -142,11 +142,6 @@ class Chat {
       if (!reader.interactive() && InterruptGuard::interrupted()) return kExitInterrupted;
     }
     return some_failed_ && !reader.interactive() ? kExitSomeFailed : kExitOk;
-  }
-
-  static int room_of(const EngineInfo& info) {
-    const int64_t in_kv_cache = int64_t{info.num_kvcache_blocks} * info.kvcache_block_size + 1;
-    return static_cast<int>(std::min<int64_t>(info.max_model_len, in_kv_cache));
   }
 
   // What a template refuses is an error, not a wrong use of the command.

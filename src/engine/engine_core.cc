@@ -10,6 +10,15 @@ namespace nanovllm {
 
 namespace {
 
+RequestPreparer preparer_of(EngineParts& parts) {
+  EngineLimits& limits = parts.info;
+  limits.max_num_batched_tokens = parts.config.max_num_batched_tokens;
+  limits.max_num_seqs = parts.config.max_num_seqs;
+  limits.num_kvcache_blocks = parts.runner->num_kvcache_blocks();
+  limits.kvcache_block_size = parts.config.kvcache_block_size;
+  return {parts.model_dir, std::move(parts.info), parts.tokenizer.get()};
+}
+
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
@@ -18,31 +27,20 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 
 EngineCore::EngineCore(EngineParts parts)
     : parts_(std::move(parts)),
-      blocks_(parts_.runner->num_kvcache_blocks(), parts_.config.kvcache_block_size),
-      scheduler_({.max_num_batched_tokens = parts_.config.max_num_batched_tokens,
-                  .max_num_seqs = parts_.config.max_num_seqs},
-                 blocks_),
-      context_{
-          .tokenizer = parts_.tokenizer.get(),
-          .eos_token_ids = parts_.eos_token_ids,
-          .vocab_size = parts_.info.vocab_size,
-          // The last token is never fed back, so it needs no room.
-          .max_num_tokens = static_cast<int>(std::min<int64_t>(
-              parts_.info.max_model_len, int64_t{blocks_.num_blocks()} * blocks_.block_size() + 1)),
-          .enable_prefix_caching = parts_.config.enable_prefix_caching,
-          .seed = parts_.config.seed},
-      limits_{.model_dir = parts_.model_dir,
-              .tokenizer = parts_.tokenizer.get(),
-              .vocab_size = parts_.info.vocab_size,
-              .max_model_len = parts_.info.max_model_len,
-              .num_kvcache_blocks = blocks_.num_blocks(),
-              .kvcache_block_size = blocks_.block_size()} {}
+      preparer_(preparer_of(parts_)),
+      blocks_(info().num_kvcache_blocks, info().kvcache_block_size),
+      scheduler_(info(), blocks_),
+      context_{.limits = info(),
+               .tokenizer = parts_.tokenizer.get(),
+               .eos_token_ids = parts_.eos_token_ids,
+               .enable_prefix_caching = parts_.config.enable_prefix_caching,
+               .seed = parts_.config.seed} {}
 
 EngineCore::~EngineCore() = default;
 
 uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& params,
                                  const std::vector<std::vector<int32_t>>& shown) {
-  std::vector<int32_t> token_ids = check_request(prompt, params, limits_);
+  std::vector<int32_t> token_ids = check_request(prompt, params, preparer_);
   const auto* text = std::get_if<std::string>(&prompt);
   const uint64_t id = next_request_id_;
   auto owner = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
@@ -156,9 +154,9 @@ bool EngineCore::collect_step() {
   const InFlightStep& step = in_flight_.front();
   NANOVLLM_CHECK(output.sequences.size() == step.entries.size());
   for (const SequenceOutput& sequence : output.sequences) {
-    if (sequence.sampled.token_id >= parts_.info.vocab_size) {
+    if (sequence.sampled.token_id >= info().vocab_size) {
       throw_error(ErrorCode::kInternal, "The model sampled token {} but has only {}.",
-                  sequence.sampled.token_id, parts_.info.vocab_size);
+                  sequence.sampled.token_id, info().vocab_size);
     }
   }
   bool alive = false;

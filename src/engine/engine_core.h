@@ -22,7 +22,7 @@ namespace nanovllm {
 // What an engine is made of.
 struct EngineParts {
   EngineConfig config;
-  EngineInfo info;  // max_model_len and vocab_size hold, not config's
+  EngineInfo info;  // max_model_len and vocab_size; the core adds the other limits
   std::string model_dir;
   std::unique_ptr<Runner> runner;
   std::unique_ptr<const Tokenizer> tokenizer;  // null = none: token ids only
@@ -53,9 +53,10 @@ class EngineCore {
 
   const StepStats& last_step() const { return last_step_; }
   const std::vector<ScheduledRequest>& last_schedule() const { return last_schedule_; }
-  const EngineInfo& info() const { return parts_.info; }
+  const EngineInfo& info() const { return preparer_.info; }
   const SamplingParams& default_sampling_params() const { return parts_.default_sampling_params; }
-  const RequestLimits& limits() const { return limits_; }
+  // For requests to this engine, as long as it lives.
+  const RequestPreparer& preparer() const { return preparer_; }
   // Throws Error(kUnsupported) when there is none.
   const Tokenizer& tokenizer() const;
   void finish_trace() const;
@@ -105,10 +106,10 @@ class EngineCore {
   void enter_phase(Completion& completion, Phase phase) noexcept;
 
   EngineParts parts_;
+  const RequestPreparer preparer_;  // with parts_.info
   BlockManager blocks_;
   Scheduler scheduler_;
   RequestContext context_;
-  RequestLimits limits_;
 
   Requests requests_;  // until their last output
   uint64_t next_request_id_ = 0;

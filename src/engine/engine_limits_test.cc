@@ -104,7 +104,7 @@ TEST(EngineServes, AllLogprobsUpToTheMostThatMayBeAskedFor) {
 
 TEST(EngineServes, ManyCompletionsThatHoldTheirPromptOnce) {
   RequestContext context;
-  context.max_num_tokens = 4096;
+  context.limits = {.max_model_len = 4096, .num_kvcache_blocks = 16, .kvcache_block_size = 256};
   SamplingParams params = random(2, 1);
   params.n = 16384;
   const Request request(0, "", Ids(4000, 1), params, context);

@@ -58,8 +58,9 @@ EngineLoop::~EngineLoop() {
 }
 
 RequestPreparer EngineLoop::preparer(const ChatTemplate* chat_template) const {
-  const RequestLimits& limits = engine_.core_->limits();
-  return {limits.model_dir, info(), limits.tokenizer, chat_template};
+  RequestPreparer preparer = engine_.core_->preparer();
+  preparer.chat_template = chat_template;
+  return preparer;
 }
 
 bool EngineLoop::try_submit(EngineCommand command) {

@@ -215,8 +215,6 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   parts.config.seed = options.seed;
   parts.info.max_model_len = options.max_model_len;
   parts.info.vocab_size = options.vocab_size;
-  parts.info.num_kvcache_blocks = options.num_blocks;
-  parts.info.kvcache_block_size = options.block_size;
   parts.model_dir = "fake";
   if (!options.trace_file.empty())
     parts.observers.push_back(std::make_unique<TraceWriter>(options.trace_file));

@@ -12,13 +12,7 @@ namespace nanovllm {
 
 AddRequest RequestPreparer::prepare(uint64_t id, const Prompt& prompt,
                                     const SamplingParams& params) const {
-  const RequestLimits limits{.model_dir = model_dir,
-                             .tokenizer = tokenizer,
-                             .vocab_size = info.vocab_size,
-                             .max_model_len = info.max_model_len,
-                             .num_kvcache_blocks = info.num_kvcache_blocks,
-                             .kvcache_block_size = info.kvcache_block_size};
-  return {.id = id, .prompt_token_ids = check_request(prompt, params, limits), .params = params};
+  return {.id = id, .prompt_token_ids = check_request(prompt, params, *this), .params = params};
 }
 
 // The template writes the special tokens itself.

@@ -69,12 +69,12 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
   }
   stop_ids_.insert(stop_ids_.end(), params_.stop_token_ids.begin(), params_.stop_token_ids.end());
   if (!params_.bad_words.empty()) bad_words_ = BadWords(params_.bad_words, *context.tokenizer);
-  row_.num_logprobs = num_logprobs(params_.logprobs, context.vocab_size);
-  num_prompt_logprobs_ = num_logprobs(params_.prompt_logprobs, context.vocab_size);
+  row_.num_logprobs = num_logprobs(params_.logprobs, context.limits.vocab_size);
+  num_prompt_logprobs_ = num_logprobs(params_.prompt_logprobs, context.limits.vocab_size);
   if (params_.prompt_logprobs) prompt_logprobs_.emplace_back(std::nullopt);
   const auto num_prompt_tokens = static_cast<int64_t>(prompt_token_ids.size());
   const auto max_num_tokens = static_cast<int>(
-      std::min<int64_t>(num_prompt_tokens + params_.max_tokens, context.max_num_tokens));
+      std::min<int64_t>(num_prompt_tokens + params_.max_tokens, context.limits.max_num_tokens()));
   completions_.push_back(
       std::make_unique<Completion>(id, 0, std::move(prompt_token_ids), max_num_tokens));
   for (int i = 1; i < params_.n; ++i) {
@@ -106,10 +106,10 @@ void Request::replay(const std::vector<std::vector<int32_t>>& shown) {
   for (size_t i = 0; i < shown.size(); ++i) {
     Completion& completion = *completions_[i];
     for (const int32_t id : shown[i]) {
-      if (id < 0 || id >= context_.vocab_size) {
+      if (id < 0 || id >= context_.limits.vocab_size) {
         throw_error(ErrorCode::kInvalidArgument,
                     "Output id {} of completion {} is out of vocabulary; the model knows 0 to {}.",
-                    id, i, context_.vocab_size - 1);
+                    id, i, context_.limits.vocab_size - 1);
       }
       if (completion.finish_reason != FinishReason::kNone) {
         throw_error(ErrorCode::kInvalidArgument,

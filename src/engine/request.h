@@ -42,10 +42,9 @@ struct Completion : Sequence {
 
 // What all requests of an engine have in common.
 struct RequestContext {
+  EngineLimits limits = {};
   const Tokenizer* tokenizer = nullptr;
-  std::vector<int32_t> eos_token_ids;
-  int vocab_size = 0;
-  int max_num_tokens = 0;  // of a prompt and its output together
+  std::vector<int32_t> eos_token_ids = {};
   bool enable_prefix_caching = true;
   uint64_t seed = 0;
   Clock::time_point now = {};  // when the present step began, or its result came

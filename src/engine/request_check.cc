@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/message.h"
+#include "nanovllm/tokenizer.h"
 
 namespace nanovllm {
 
@@ -22,30 +23,29 @@ void check_ids(const std::vector<int32_t>& ids, const char* name, int vocab_size
   }
 }
 
-void check_params(const SamplingParams& params, const RequestLimits& limits) {
+void check_params(const SamplingParams& params, const RequestPreparer& engine) {
   SamplingParams resolved = params;  // -1 is the whole vocabulary, which may be too many
   for (auto* logprobs : {&resolved.logprobs, &resolved.prompt_logprobs}) {
-    if (*logprobs == -1) *logprobs = limits.vocab_size;
+    if (*logprobs == -1) *logprobs = engine.info.vocab_size;
   }
   resolved.validate();
   std::vector<int32_t> biased;
   for (const auto& [id, bias] : params.logit_bias) biased.push_back(id);
-  check_ids(biased, "logit_bias", limits.vocab_size);
-  check_ids(params.stop_token_ids, "stop_token_ids", limits.vocab_size);
-  if (!params.stop.empty() && limits.tokenizer == nullptr) {
+  check_ids(biased, "logit_bias", engine.info.vocab_size);
+  check_ids(params.stop_token_ids, "stop_token_ids", engine.info.vocab_size);
+  if (!params.stop.empty() && engine.tokenizer == nullptr) {
     throw_error(ErrorCode::kUnsupported,
                 "stop strings need a tokenizer, and {} has no tokenizer; use stop_token_ids.",
-                limits.model_dir);
+                engine.model_dir);
   }
-  if (!params.bad_words.empty() && limits.tokenizer == nullptr) {
+  if (!params.bad_words.empty() && engine.tokenizer == nullptr) {
     throw_error(ErrorCode::kUnsupported,
                 "bad_words need a tokenizer, and {} has no tokenizer; use logit_bias.",
-                limits.model_dir);
+                engine.model_dir);
   }
 }
 
-void check_length(int num_prompt_tokens, const SamplingParams& params,
-                  const RequestLimits& limits) {
+void check_length(int num_prompt_tokens, const SamplingParams& params, const EngineLimits& limits) {
   if (num_prompt_tokens == 0) {
     throw_error(ErrorCode::kInvalidArgument, "The decoder prompt cannot be empty");
   }
@@ -83,30 +83,30 @@ void check_length(int num_prompt_tokens, const SamplingParams& params,
   }
 }
 
-std::vector<int32_t> token_ids_of(const Prompt& prompt, const RequestLimits& limits) {
+std::vector<int32_t> token_ids_of(const Prompt& prompt, const RequestPreparer& engine) {
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return *ids;
-  if (limits.tokenizer == nullptr) {
+  if (engine.tokenizer == nullptr) {
     throw_error(ErrorCode::kUnsupported,
                 "A text prompt needs a tokenizer, and {} has no tokenizer; give the prompt as "
                 "token ids.",
-                limits.model_dir);
+                engine.model_dir);
   }
-  return limits.tokenizer->encode(std::get<std::string>(prompt));
+  return engine.tokenizer->encode(std::get<std::string>(prompt));
 }
 
 }  // namespace
 
 std::vector<int32_t> check_request(const Prompt& prompt, const SamplingParams& params,
-                                   const RequestLimits& limits) {
-  check_params(params, limits);
-  std::vector<int32_t> ids = token_ids_of(prompt, limits);
-  check_length(static_cast<int>(ids.size()), params, limits);
-  const auto outside = std::find_if(ids.begin(), ids.end(),
-                                    [&](int32_t id) { return id < 0 || id >= limits.vocab_size; });
+                                   const RequestPreparer& engine) {
+  check_params(params, engine);
+  std::vector<int32_t> ids = token_ids_of(prompt, engine);
+  check_length(static_cast<int>(ids.size()), params, engine.info);
+  const auto outside = std::find_if(
+      ids.begin(), ids.end(), [&](int32_t id) { return id < 0 || id >= engine.info.vocab_size; });
   if (outside != ids.end()) {
     throw_error(ErrorCode::kInvalidArgument,
                 "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside,
-                limits.vocab_size - 1);
+                engine.info.vocab_size - 1);
   }
   return ids;
 }

@@ -126,8 +126,7 @@ TEST(SamplingParamsValidate, AcceptsTheEndsOfEveryRange) {
 
 TEST(SamplingParamsTemperature, IsGreedyAtZeroOnlyAndAtLeastAHundredthElse) {
   RequestContext context;
-  context.vocab_size = 50;
-  context.max_num_tokens = 100;
+  context.limits = {.max_model_len = 100, .vocab_size = 50};
   const std::pair<double, float> cases[] = {
       {0, 0}, {1e-300, 0.01f}, {1e-6, 0.01f}, {0.009, 0.01f}, {0.5, 0.5f}};
   for (const auto& [asked, expected] : cases) {

@@ -16,16 +16,16 @@ bool arrived_before(const Sequence& a, const Sequence& b) {
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerConfig& config, BlockManager& blocks)
-    : config_(config), blocks_(blocks) {
-  NANOVLLM_CHECK(config.max_num_batched_tokens > 0 && config.max_num_seqs > 0);
+Scheduler::Scheduler(const EngineLimits& limits, BlockManager& blocks)
+    : limits_(limits), blocks_(blocks) {
+  NANOVLLM_CHECK(limits.max_num_batched_tokens > 0 && limits.max_num_seqs > 0);
 }
 
 std::span<const ScheduledSequence> Scheduler::schedule() {
   scheduled_.clear();
   prefills_.clear();
   preempted_.clear();
-  int budget = config_.max_num_batched_tokens;
+  int budget = limits_.max_num_batched_tokens;
 
   for (auto it = running_.begin(); it != running_.end() && budget > 0; ++it) {
     Sequence& sequence = **it;
@@ -38,7 +38,7 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
 
   // Nobody is let in while others are sent out.
   while (preempted_.empty() && !waiting_.empty() && budget > 0 &&
-         std::ssize(running_) < config_.max_num_seqs) {
+         std::ssize(running_) < limits_.max_num_seqs) {
     Sequence& sequence = *waiting_.front();
     sequence.hold_prompt();
     if (!blocks_.allocate(sequence)) break;

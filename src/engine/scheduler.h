@@ -8,13 +8,9 @@
 
 #include "engine/block_manager.h"
 #include "engine/sequence.h"
+#include "nanovllm/engine_info.h"
 
 namespace nanovllm {
-
-struct SchedulerConfig {
-  int max_num_batched_tokens = 0;
-  int max_num_seqs = 0;
-};
 
 struct ScheduledSequence {
   Sequence* sequence = nullptr;
@@ -28,7 +24,7 @@ struct ScheduledSequence {
 // are while they are known here. Not thread-safe.
 class Scheduler {
  public:
-  Scheduler(const SchedulerConfig& config, BlockManager& blocks);
+  Scheduler(const EngineLimits& limits, BlockManager& blocks);
 
   // Queues a sequence by its arrival: request id, then index.
   void add(Sequence& sequence) { add(std::list<Sequence*>{&sequence}); }
@@ -56,7 +52,7 @@ class Scheduler {
   void push(Sequence& sequence, int num_new_tokens);
   std::list<Sequence*>::iterator waiting_place(const Sequence& sequence);
 
-  const SchedulerConfig config_;
+  const EngineLimits limits_;
   BlockManager& blocks_;
   std::list<Sequence*> waiting_;
   std::list<Sequence*> running_;

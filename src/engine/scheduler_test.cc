@@ -14,8 +14,8 @@ namespace {
 
 // A scheduler whose steps "run" at once: every sequence samples token 1000 + its length.
 struct World {
-  World(SchedulerConfig config, int num_blocks, int block_size)
-      : blocks(num_blocks, block_size), scheduler(config, blocks) {}
+  World(const EngineLimits& limits, int num_blocks, int block_size)
+      : blocks(num_blocks, block_size), scheduler(limits, blocks) {}
 
   Sequence& add(int prompt_length, int max_num_tokens = 1 << 20, bool cached = false) {
     const auto id = static_cast<int32_t>(sequences.size());
