@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 30
 
 # Targets install packages and configure the same folders; their builds are parallel by JOBS.
 .NOTPARALLEL:
-.PHONY: all build cuda run chat test test-real test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
+.PHONY: all build cuda run chat test test-real test-serve soak-serve test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
 
 all: build
 
@@ -42,6 +42,13 @@ test: ## build and run every test
 test-real: build ## a published model against what transformers gives on it (fetches its 98 MB once)
 	@scripts/fetch_smollm2.sh "$(SMOLLM2)"
 	@python3 tests/real_model_test.py build/nanovllm "$(SMOLLM2)" ../shared/real-models
+
+test-serve: build ## the server against real clients (openai, lm_eval, schemathesis, prometheus, a browser) and under faults
+	@scripts/install_packages.sh serve
+	@scripts/test_serve.sh
+
+soak-serve: ## an hour of mixed traffic on the server under sanitizers (SOAK_SECONDS=1800 for each)
+	@scripts/soak_serve.sh
 
 test-gpu: ## build the CUDA backend and run every test that computes on a GPU
 	@CMAKE_FLAGS="$(CMAKE_FLAGS)" JOBS=$(JOBS) scripts/test_gpu.sh

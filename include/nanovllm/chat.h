@@ -30,6 +30,9 @@ class ChatTemplate {
   std::string render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                      bool add_generation_prompt, const nlohmann::ordered_json& kwargs) const;
 
+  // Its text; where there are several, those of all, one behind the other.
+  const std::string& source() const;
+
  private:
   ChatTemplate();
   struct Impl;

@@ -13,6 +13,7 @@ struct WeightFormat {
   std::string name;  // as the file has it: "BF16", "Q4_K", ...
   int64_t num_tensors = 0;
   int64_t bytes = 0;  // in the file
+  bool operator==(const WeightFormat&) const = default;
 };
 
 // How much an engine takes.
@@ -29,6 +30,7 @@ struct EngineLimits {
     const int64_t in_kv_cache = int64_t{num_kvcache_blocks} * kvcache_block_size + 1;
     return static_cast<int>(std::min<int64_t>(max_model_len, in_kv_cache));
   }
+  bool operator==(const EngineLimits&) const = default;
 };
 
 // Facts about a loaded engine.
@@ -43,6 +45,7 @@ struct EngineInfo : EngineLimits {
   int64_t kv_cache_bytes = 0;
   std::string temperature_source;  // the model's file that sets the default one; empty: none does
   double load_seconds = 0;
+  bool operator==(const EngineInfo&) const = default;
 };
 
 }  // namespace nanovllm

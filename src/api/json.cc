@@ -118,16 +118,6 @@ void set(SamplingParams& params, const Parameter& parameter, const json& value) 
   std::visit(set_member, parameter.member);
 }
 
-ordered_json to_json(const PositionLogprobs& position) {
-  ordered_json object = ordered_json::object();
-  for (const TokenLogprob& entry : position) {
-    ordered_json& token = object[std::to_string(entry.token_id)];
-    token = {{"logprob", entry.logprob}, {"rank", entry.rank}, {"decoded_token", nullptr}};
-    if (entry.decoded_token) token["decoded_token"] = *entry.decoded_token;
-  }
-  return object;
-}
-
 void add_completion(ordered_json& line, const CompletionOutput& completion) {
   line["text"] = completion.text;
   line["token_ids"] = completion.token_ids;
@@ -144,6 +134,16 @@ void add_completion(ordered_json& line, const CompletionOutput& completion) {
 }
 
 }  // namespace
+
+ordered_json to_json(const PositionLogprobs& position) {
+  ordered_json object = ordered_json::object();
+  for (const TokenLogprob& entry : position) {
+    ordered_json& token = object[std::to_string(entry.token_id)];
+    token = {{"logprob", entry.logprob}, {"rank", entry.rank}, {"decoded_token", nullptr}};
+    if (entry.decoded_token) token["decoded_token"] = *entry.decoded_token;
+  }
+  return object;
+}
 
 void update_sampling_params(SamplingParams& params, const json& object) {
   if (object.is_null()) return;

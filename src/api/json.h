@@ -13,6 +13,9 @@ namespace nanovllm {
 // the wrong type. Ranges are SamplingParams::validate's business.
 void update_sampling_params(SamplingParams& params, const nlohmann::json& object);
 
+// An object token id -> {logprob, rank, decoded_token}, as in vLLM.
+nlohmann::ordered_json to_json(const PositionLogprobs& position);
+
 struct RequestLine {
   Prompt prompt;
   SamplingParams params;

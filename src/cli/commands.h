@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace nanovllm::cli {
 
@@ -13,7 +15,10 @@ Command add_generate(CLI::App& app);
 Command add_chat(CLI::App& app);
 Command add_bench_throughput(CLI::App& app);
 Command add_bench_latency(CLI::App& app);
+Command add_bench_serve(CLI::App& app);
 Command add_info(CLI::App& app);
+// `words` are the command line behind the binary's name, for workers.
+Command add_serve(CLI::App& app, const std::vector<std::string>& words);
 Command add_tokenize(CLI::App& app);
 
 }  // namespace nanovllm::cli

@@ -11,6 +11,7 @@
 #include "base/message.h"
 #include "cli/abort_reason.h"
 #include "cli/commands.h"
+#include "cli/earlier_results.h"
 #include "cli/logprob_table.h"
 #include "cli/options.h"
 #include "cli/output_check.h"
@@ -18,6 +19,7 @@
 #include "cli/result_sink.h"
 #include "cli/step_log.h"
 #include "cli/terminal.h"
+#include "engine/request.h"
 #include "nanovllm/llm_engine.h"
 
 namespace nanovllm::cli {
@@ -30,6 +32,7 @@ struct GenerateOptions {
   std::vector<std::string> prompts;
   std::string input;
   std::string output;
+  bool resume = false;
   bool json = false;
   bool quiet = false;
   bool log_steps = false;
@@ -42,7 +45,8 @@ class Generation {
   explicit Generation(const GenerateOptions& options)
       : options_(options),
         sink_(options.output),
-        source_(options.prompts, options.input, defaults_),
+        earlier_(options.resume ? options.output : ""),
+        source_(options.prompts, options.input, earlier_, defaults_),
         engine_(options.model, options.engine),
         defaults_(options.sampling.apply_to(engine_.default_sampling_params())),
         json_(options.json || !options.input.empty() || !options.output.empty()),
@@ -54,7 +58,8 @@ class Generation {
   }
 
   int run() {
-    sink_.open();
+    earlier_.tidy();
+    sink_.open(options_.resume);
     const InterruptGuard guard;
     while (true) {
       if (!interrupted_) feed();
@@ -100,8 +105,12 @@ class Generation {
     const size_t wanted = 2 * static_cast<size_t>(options_.engine.max_num_seqs);
     while (!source_.at_end() && origin_of_.size() < wanted && !InterruptGuard::interrupted()) {
       try {
-        const auto request = source_.next(engine_.is_finished());
+        auto request = source_.next(engine_.is_finished());
         if (!request) return;
+        // By its place, so that a run that was resumed draws as one that was not.
+        auto& seed = request->params.seed;
+        if (!seed)
+          seed = default_seed(options_.engine.seed, static_cast<uint64_t>(source_.index()));
         const uint64_t id = engine_.add_request(request->prompt, request->params);
         const int longest = std::min(request->params.max_tokens, engine_.info().max_model_len);
         origin_of_[id] = {source_.index(), source_.place(), 1.0 * longest * request->params.n};
@@ -162,6 +171,10 @@ class Generation {
       const Progressed progressed = how_far(output);
       if (progressed == Progressed::kNotAtAll) {
         if (!json_) print_in_order(origin.index, "");
+        continue;
+      }
+      if (progressed == Progressed::kPartly && options_.resume) {  // it comes whole later
+        ++num_cut_short_;
         continue;
       }
       if (const std::string* reason = first_abort_reason(output)) {
@@ -235,6 +248,7 @@ class Generation {
   const GenerateOptions& options_;
   // What can't be read or written is told before the model is loaded.
   ResultSink sink_;
+  EarlierResults earlier_;
   RequestSource source_;
   LLMEngine engine_;
   SamplingParams defaults_;
@@ -269,6 +283,10 @@ void check_sampling(const SamplingOptions& flags) {
 }
 
 void check_files(const GenerateOptions& options) {
+  if (options.resume && options.output == "-") {
+    throw_error(ErrorCode::kInvalidArgument,
+                "--resume reads what --output names, which must be a file, not standard output");
+  }
   const UsedFile input = {options.input == "-" ? standard_input_path() : options.input,
                           "--input reads"};
   check_output("--output", options.output, options.model, {input});
@@ -285,12 +303,18 @@ Command add_generate(CLI::App& app) {
                                 "text to continue, or several; MODEL goes before it")
                      ->expected(1, kMaxNumPrompts)
                      ->allow_extra_args(false);  // else CLI11 takes "[a, b]" for two texts
-  app.add_option("--input", options->input,
-                 "JSON lines {\"prompt\": str} or {\"prompt_token_ids\": [int]}, each with an "
-                 "optional \"sampling_params\"; - reads standard input")
-      ->excludes(prompt);
-  app.add_option("--output", options->output,
-                 "write results here as JSON lines (default: standard output; so does -)");
+  auto* input =
+      app.add_option("--input", options->input,
+                     "JSON lines {\"prompt\": str} or {\"prompt_token_ids\": [int]}, each with an "
+                     "optional \"sampling_params\"; - reads standard input")
+          ->excludes(prompt);
+  auto* output =
+      app.add_option("--output", options->output,
+                     "write results here as JSON lines (default: standard output; so does -)");
+  app.add_flag("--resume", options->resume,
+               "go on where an earlier run ended: answer what OUTPUT does not yet")
+      ->needs(input)
+      ->needs(output);
   app.add_flag("--json", options->json, "results as JSON lines, for prompts given with -p too");
   app.add_flag("--log-steps", options->log_steps, "say on stderr what each step computed");
   app.add_flag("-q,--quiet", options->quiet,
@@ -311,7 +335,8 @@ Command add_generate(CLI::App& app) {
       "Prompts given with -p are answered in plain text, with log-probabilities as a table and a\n"
       "number before each of several completions; the text of a single one appears as it comes\n"
       "where the output is a terminal. Progress is shown where stderr is one.\n"
-      "Ctrl-C ends cleanly with what is done so far.\n"
+      "Ctrl-C ends cleanly with what is done so far. After that, or when the run was killed, the\n"
+      "same command with --resume answers the rest: each request once, in OUTPUT.\n"
       "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused or\n"
       "aborted by the engine, 130 interrupted.");
   return [options] {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <string>
@@ -22,6 +23,7 @@
 #include "cli/terminal.h"
 #include "io/json.h"
 #include "nanovllm/error.h"
+#include "server/config_file.h"
 
 namespace {
 
@@ -98,17 +100,34 @@ int print_outcome(const CLI::App& app, const CLI::Error& outcome) {
   return code == 0 ? kExitOk : kExitUsage;
 }
 
+// The command line behind the binary's name, with what a file of flags adds to it.
+std::vector<std::string> command_line(int argc, char** argv) {
+  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  if (words.empty() || words.front() != "serve") return words;
+  words = nanovllm::server::with_config_file({words.begin() + 1, words.end()});
+  words.insert(words.begin(), "serve");
+  return words;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   keep_standard_streams();
   let_writes_fail();
   explain_file_faults();
+  std::vector<std::string> words;
+  const auto read_command_line = [&] {
+    words = command_line(argc, argv);
+    return kExitOk;
+  };
+  if (const int status = run_command(read_command_line); status != kExitOk) return status;
   CLI::App app{
       "nanovllm: serves large language models, many requests at once.\n\n"
       "  nanovllm generate models/demo -p \"Once upon a time\"      continue a text\n"
       "  nanovllm generate MODEL --input requests.jsonl           serve a file of requests\n"
       "  nanovllm chat MODEL                                      talk to it\n"
+      "  nanovllm serve MODEL                                     let others: an OpenAI-compatible "
+      "server\n"
       "  nanovllm bench throughput MODEL                          measure it\n\n"
       "MODEL is a folder with config.json, *.safetensors and tokenizer.json, or a GGUF file.",
       "nanovllm"};
@@ -127,7 +146,7 @@ int main(int argc, char** argv) {
 
   std::map<const CLI::App*, Command> commands;
   const auto declare = [&](CLI::App& parent, const char* name, const char* help,
-                           Command (*add)(CLI::App&)) {
+                           const std::function<Command(CLI::App&)>& add) {
     CLI::App* command = parent.add_subcommand(name, help);
     commands[command] = add(*command);
   };
@@ -138,11 +157,15 @@ int main(int argc, char** argv) {
   declare(*bench, "throughput", "many requests at once (default: nano-vLLM's own workload)",
           add_bench_throughput);
   declare(*bench, "latency", "one batch, step by step", add_bench_latency);
+  declare(*bench, "serve", "a running server, as vllm bench serve measures it", add_bench_serve);
+  declare(app, "serve", "an OpenAI-compatible server",
+          [&](CLI::App& command) { return add_serve(command, words); });
   declare(app, "info", "what a model needs and what the engine would do with it", add_info);
   declare(app, "tokenize", "text to token ids, or ids to text", add_tokenize);
 
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> rest(words.rbegin(), words.rend());
+    app.parse(std::move(rest));
   } catch (const CLI::ParseError& error) {
     const std::string word = misplaced_word(app);
     if (error.get_exit_code() != 0 && !word.empty()) {

@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace nanovllm::cli {
 
 RequestSource::RequestSource(const std::vector<std::string>& prompts, const std::string& input,
-                             const SamplingParams& defaults)
-    : prompts_(prompts), input_(input), defaults_(defaults) {
+                             const EarlierResults& earlier, const SamplingParams& defaults)
+    : prompts_(prompts), input_(input), earlier_(earlier), defaults_(defaults) {
   if (!input.empty()) lines_.emplace(input);
 }
 
@@ -25,13 +27,13 @@ std::optional<RequestLine> RequestSource::next(bool wait) {
   Next state;
   while ((state = lines_->next(line, wait)) == Next::kLine || state == Next::kTooLong) {
     ++line_number_;
+    const bool blank = line.find_first_not_of(InputLines::kBlanks) == std::string::npos;
+    if (state == Next::kLine && blank) continue;
+    if (earlier_.answer(++index_)) continue;
     if (state == Next::kTooLong) {
-      ++index_;
       throw_error(ErrorCode::kInvalidArgument, "the line is longer than {} MiB",
                   InputLines::kMaxLineBytes >> 20);
     }
-    if (line.find_first_not_of(InputLines::kBlanks) == std::string::npos) continue;
-    ++index_;
     return parse_request_line(line, defaults_, line_number_);
   }
   at_end_ = state == Next::kEnd;
@@ -43,7 +45,8 @@ std::string RequestSource::place() const {
 }
 
 int64_t RequestSource::total() const {
-  return lines_ ? lines_->count() : static_cast<int64_t>(prompts_.size());
+  return lines_ ? std::max<int64_t>(0, lines_->count() - earlier_.size())
+                : static_cast<int64_t>(prompts_.size());
 }
 
 }  // namespace nanovllm::cli

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "api/json.h"
+#include "cli/earlier_results.h"
 #include "cli/input_lines.h"
 
 namespace nanovllm::cli {
@@ -16,10 +17,11 @@ namespace nanovllm::cli {
 class RequestSource {
  public:
   // `input` is a file of request lines, "-" for standard input; where it is empty, `prompts` are
-  // the requests. Both and `defaults`, which may still change until the first next(), are kept by
-  // reference. Throws Error(kIo) when the file can't be opened.
+  // the requests, but for those of a file that `earlier` answers. All of them and `defaults`, which
+  // may still change until the first next(), are kept by reference. Throws Error(kIo) when the file
+  // can't be opened.
   RequestSource(const std::vector<std::string>& prompts, const std::string& input,
-                const SamplingParams& defaults);
+                const EarlierResults& earlier, const SamplingParams& defaults);
 
   // The next request, or nothing where there is none yet; it waits a moment for one if `wait`.
   // Throws Error for a line that is no request, or too long for one; the next call goes on.
@@ -35,6 +37,7 @@ class RequestSource {
 
   const std::vector<std::string>& prompts_;
   const std::string& input_;
+  const EarlierResults& earlier_;
   const SamplingParams& defaults_;
   std::optional<InputLines> lines_;
   bool at_end_ = false;

@@ -22,9 +22,9 @@ ResultSink::~ResultSink() {
   if (file_ != nullptr && file_ != stdout) std::fclose(file_);
 }
 
-void ResultSink::open() {
+void ResultSink::open(bool behind) {
   if (path_.empty()) return;
-  file_ = std::fopen(path_.c_str(), "w");
+  file_ = std::fopen(path_.c_str(), behind ? "a" : "w");
   if (file_ == nullptr) fail();
 }
 

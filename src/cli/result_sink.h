@@ -16,8 +16,9 @@ class ResultSink {
   ResultSink(const ResultSink&) = delete;
   ResultSink& operator=(const ResultSink&) = delete;
 
-  // To be called before write(). Throws Error(kIo).
-  void open();
+  // To be called before write(); what the file has goes, unless results go `behind` it. Throws
+  // Error(kIo).
+  void open(bool behind);
   // What it writes can be read at once. Throws Error(kIo); ends the program where it writes to a
   // pipe that nobody reads any more.
   void write(const std::string& text);

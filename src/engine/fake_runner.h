@@ -3,10 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <span>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -90,6 +93,7 @@ class FakeRunner : public Runner {
   void submit(const StepInput& input) override {
     NANOVLLM_CHECK(static_cast<int>(done_.size()) <= depth_);
     const int step = num_steps++;
+    std::this_thread::sleep_for(step_time);
     if (fail_at_step >= 0 && step >= fail_at_step && step < fail_at_step + num_failures) {
       done_.clear();
       throw Error(ErrorCode::kInternal, "The device is on fire.");
@@ -99,6 +103,7 @@ class FakeRunner : public Runner {
     std::vector<int32_t> sampled;
     bool prefills = false;
     for (const SequenceInput& sequence : input.sequences) {
+      if (std::ranges::count(sequence.token_ids, deadly_id) > 0) std::abort();
       prefills = prefills || sequence.num_new_tokens > 1;
       NANOVLLM_CHECK(prefills == (sequence.num_new_tokens > 1));  // decodes come first
       output.sequences.push_back(compute(sequence));
@@ -126,6 +131,8 @@ class FakeRunner : public Runner {
   int fail_at_step = -1;        // this submit() throws,
   int num_failures = 1;         // and the ones behind it
   int impossible_at_step = -1;  // this one samples a token that there is not
+  int32_t deadly_id = -1;       // ends the process where a sequence has it
+  std::chrono::microseconds step_time{};
 
  private:
   uint64_t& kv_at(const SequenceInput& s, int position) {

@@ -15,7 +15,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr char kVersion = 1;
+constexpr char kVersion = 2;
 constexpr size_t kHeaderSize = sizeof(uint32_t) + sizeof(kVersion);
 
 template <typename T, typename... Us>
@@ -28,10 +28,10 @@ auto members(T& value) {
   if constexpr (OneOf<T, AbortRequest, Shutdown>) {
     auto& [a] = value;
     return std::tie(a);
-  } else if constexpr (OneOf<T, PromptLogprobs>) {
+  } else if constexpr (OneOf<T, PromptLogprobs, EngineFault>) {
     auto& [a, b] = value;
     return std::tie(a, b);
-  } else if constexpr (OneOf<T, RequestError>) {
+  } else if constexpr (OneOf<T, RequestError, EngineHello, WeightFormat>) {
     auto& [a, b, c] = value;
     return std::tie(a, b, c);
   } else if constexpr (OneOf<T, AddRequest, RequestMetrics, TokenLogprob>) {
@@ -40,12 +40,22 @@ auto members(T& value) {
   } else if constexpr (OneOf<T, RequestDelta>) {
     auto& [a, b, c, d, e] = value;
     return std::tie(a, b, c, d, e);
+  } else if constexpr (OneOf<T, EngineLimits>) {
+    auto& [a, b, c, d, e, f] = value;
+    return std::tie(a, b, c, d, e, f);
   } else if constexpr (OneOf<T, RequestEnd>) {
     auto& [a, b, c, d, e, f, g, h] = value;
     return std::tie(a, b, c, d, e, f, g, h);
   } else if constexpr (OneOf<T, StepStats>) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l] = value;
     return std::tie(a, b, c, d, e, f, g, h, i, j, k, l);
+  } else if constexpr (OneOf<T, EngineInfo>) {
+    // Bindings don't reach a base.
+    using Limits = std::conditional_t<std::is_const_v<T>, const EngineLimits, EngineLimits>;
+    return std::tie(static_cast<Limits&>(value), value.architecture, value.device, value.dtype,
+                    value.num_parameters, value.weight_bytes, value.weight_formats,
+                    value.kv_bytes_per_token, value.kv_cache_bytes, value.temperature_source,
+                    value.load_seconds);
   } else if constexpr (OneOf<T, SamplingParams>) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u] = value;
     return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u);
@@ -198,12 +208,8 @@ bool take(std::string_view& bytes, T& value) {
 }  // namespace
 
 void append_frame(const EngineCommand& command, std::string& bytes) { append(command, bytes); }
-void append_frame(const std::vector<EngineEvent>& events, std::string& bytes) {
-  append(events, bytes);
-}
+void append_frame(const EngineReport& report, std::string& bytes) { append(report, bytes); }
 bool take_frame(std::string_view& bytes, EngineCommand& command) { return take(bytes, command); }
-bool take_frame(std::string_view& bytes, std::vector<EngineEvent>& events) {
-  return take(bytes, events);
-}
+bool take_frame(std::string_view& bytes, EngineReport& report) { return take(bytes, report); }
 
 }  // namespace nanovllm

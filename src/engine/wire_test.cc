@@ -74,6 +74,26 @@ class Random {
     }
   }
 
+  EngineInfo info() {
+    EngineInfo info;
+    info.architecture = text();
+    info.device = text();
+    info.dtype = text();
+    info.num_parameters = number();
+    info.weight_bytes = number();
+    info.weight_formats = list([&] { return WeightFormat{text(), number(), number()}; });
+    info.kv_bytes_per_token = number();
+    info.kv_cache_bytes = number();
+    info.num_kvcache_blocks = number();
+    info.kvcache_block_size = number();
+    info.max_num_batched_tokens = number();
+    info.max_num_seqs = number();
+    info.max_model_len = number();
+    info.vocab_size = number();
+    info.temperature_source = text();
+    info.load_seconds = real();
+    return info;
+  }
   PositionLogprobs position() {
     return list([&] {
       return TokenLogprob{number(), static_cast<float>(pick(100)), number(),
@@ -107,8 +127,15 @@ class Random {
                          real(),   number(), number(), number(), number(), number()};
     }
   }
-  std::vector<EngineEvent> events() {
-    return list([&] { return event(); });
+  EngineReport report() {
+    switch (pick(6)) {
+      case 0:
+        return EngineHello{info(), params(), text()};
+      case 1:
+        return EngineFault{static_cast<ErrorCode>(pick(8)), text()};
+      default:
+        return list([&] { return event(); });
+    }
   }
 
  private:
@@ -165,7 +192,7 @@ TEST(Wire, GivesBackWhatWasWrittenAndRefusesAnyPartOfIt) {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     Random random(seed);
     check_round_trip(random.command());
-    check_round_trip(random.events());
+    check_round_trip(random.report());
   }
 }
 
@@ -192,7 +219,7 @@ TEST(Wire, RefusesWhatIsNoFrame) {
     bytes[at] = value;
     return error_of<EngineCommand>(bytes);
   };
-  EXPECT_EQ(changed(4, 2), ErrorCode::kCorruptData);  // another version
+  EXPECT_EQ(changed(4, 3), ErrorCode::kCorruptData);  // another version
   EXPECT_EQ(changed(5, 3), ErrorCode::kCorruptData);  // the fourth of three commands
   EXPECT_EQ(changed(6, 2), ErrorCode::kCorruptData);  // neither true nor false
   EXPECT_EQ(error_of<EngineCommand>(with_size(good, kMaxFramePayload + 1)),
@@ -203,13 +230,13 @@ TEST(Wire, RefusesWhatIsNoFrame) {
   EngineCommand command;
   EXPECT_FALSE(take_frame(most, command));
   // The last error code, and the one behind it.
-  std::string error = frame(std::vector<EngineEvent>{RequestError{1, ErrorCode::kUnavailable, ""}});
+  std::string error = frame(EngineReport(EngineFault{ErrorCode::kUnavailable, ""}));
   const size_t code_at = error.size() - 5;
-  std::vector<EngineEvent> events;
+  EngineReport report;
   std::string_view rest = error;
-  EXPECT_TRUE(take_frame(rest, events));
+  EXPECT_TRUE(take_frame(rest, report));
   ++error[code_at];
-  EXPECT_EQ(error_of<std::vector<EngineEvent>>(error), ErrorCode::kCorruptData);
+  EXPECT_EQ(error_of<EngineReport>(error), ErrorCode::kCorruptData);
 }
 
 // A list that claims four billion items takes no memory for them.
@@ -224,15 +251,15 @@ TEST(Wire, SurvivesRandomDamage) {
   int num_refused = 0, num_read = 0;
   for (uint32_t seed = 0; seed < 3000; ++seed) {
     Random random(seed);
-    std::string bytes = frame(random.events());
+    std::string bytes = frame(random.report());
     for (int i = random.pick(3); i >= 0 && bytes.size() > 5; --i) {
       bytes[5 + random.pick(static_cast<int>(bytes.size()) - 5)] =
           static_cast<char>(random.pick(256));
     }
     std::string_view rest = bytes;
-    std::vector<EngineEvent> events;
+    EngineReport report;
     try {
-      EXPECT_TRUE(take_frame(rest, events));
+      EXPECT_TRUE(take_frame(rest, report));
       ++num_read;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kCorruptData);

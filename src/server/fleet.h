@@ -13,7 +13,8 @@
 
 namespace nanovllm::server {
 
-// What a request's user has yet to be sent. Thread-safe.
+// What a request's user has yet to be sent. Thread-safe. It may outlive the fleet, but not be
+// cancelled beside the fleet's end.
 class RequestStream {
  public:
   virtual ~RequestStream() = default;
@@ -21,7 +22,8 @@ class RequestStream {
   // delta. Empty when there is nothing new. A stream that nobody reads is merged as it grows: its
   // memory is bounded by its output.
   virtual std::vector<EngineEvent> take() = 0;
-  // Calls `wake` once, when there is something to take: at once if there is, else on any thread.
+  // Calls `wake` once, when there is something to take or nothing more will come: at once if so,
+  // else on any thread. A later `wake` takes the place of one that waits; cancel() drops it.
   virtual void on_ready(std::function<void()> wake) = 0;
   // Ends the request where it has not ended; nothing more comes. The destructor does it too.
   virtual void cancel() noexcept = 0;
@@ -31,6 +33,7 @@ struct FleetOptions {
   int num_engines = 1;
   std::chrono::milliseconds worker_timeout{60'000};  // without a sign of life, with work aboard
   int max_num_queued = 1024;  // requests that have not been given a token yet, over all engines
+  uint64_t seed = 0;          // EngineConfig::seed of the engines
 };
 
 struct FleetStatus {
@@ -40,6 +43,7 @@ struct FleetStatus {
   std::string why;                              // a sentence where num_ready is 0
   int num_restarts = 0;
   int num_streams = 0;
+  int num_queued = 0;                 // of the streams, those that have not been given a token yet
   std::vector<StepStats> last_steps;  // [num_engines]
 };
 
@@ -51,52 +55,50 @@ class QueueFull : public Error {
 
 class Fleet {
  public:
-  virtual ~Fleet() = default;
+  virtual ~Fleet() = default;  // shuts down at once
   // Waits for the first engine; throws what keeps it from loading. What it says of itself holds for
   // all.
   virtual const EngineHello& wait_ready() = 0;
   virtual FleetStatus status() const = 0;
-  // Queues a request; its id is chosen here. Throws QueueFull, or Error(kUnavailable) after
-  // shut_down().
+  // Queues a request; its id is chosen here, 0 first, and its seed where it has none, so that it
+  // draws what it would without a fleet. Its ends have metrics from here on, across engines. Throws
+  // QueueFull, or Error(kUnavailable) after shut_down().
   virtual std::shared_ptr<RequestStream> add(AddRequest request) = 0;
   // Takes no more requests; returns when all have ended, or ends them at the deadline with an
-  // error.
+  // error. From any thread, and again with less time.
   virtual void shut_down(std::chrono::milliseconds timeout) = 0;
 };
 
-// A completion that its engine ended, with what the fleet knows of it.
-struct FinishedCompletion {
-  const AddRequest& request;  // as Fleet::add took it
-  const RequestEnd& end;
-  int num_tokens = 0;      // of its output
-  int max_num_tokens = 0;  // of the outputs of the request's completions; where end.last
-  double seconds = 0;      // since Fleet::add
-};
-
-// What the fleet sees pass by, for metrics; called on threads of the fleet, one at a time for each
-// engine. A function may be missing.
+// What the fleet sees pass by, for metrics; called one at a time, with the fleet's lock held: it
+// must not call the fleet.
 struct FleetObserver {
-  std::function<void(int engine, const StepStats& stats)> on_step;
+  std::function<void(int engine, const StepStats& stats)> on_step = {};
   // The engine has no requests any more, or is gone.
-  std::function<void(int engine)> on_idle;
-  // A completion gained tokens: `seconds` after those before, or where they are its first ones
-  // since Fleet::add.
-  std::function<void(int engine, bool first, double seconds)> on_tokens;
-  std::function<void(int engine, const FinishedCompletion& finished)> on_end;
-  std::function<void(int engine)> on_error;  // a request ended with a RequestError
+  std::function<void(int engine)> on_idle = {};
+  // A completion gained tokens: `seconds` after those before, or where they are its first ones,
+  // after Fleet::add.
+  std::function<void(int engine, bool first, double seconds)> on_tokens = {};
+  // A completion's end, with kAbort where it was cancelled or, with `failed`, ended with an error;
+  // `request` has its tokens in `shown`. engine: -1 = on none.
+  std::function<void(int engine, const AddRequest& request, const RequestEnd& end, bool failed)>
+      on_end = {};
+  // Sentences for a log: engines that die and come back.
+  std::function<void(const std::string& sentence)> on_message = {};
 };
 
 std::unique_ptr<Fleet> make_fleet(const FleetOptions& options, EngineStarter start,
                                   FleetObserver observer = {});
 
-// An engine in a process of its own: this binary again, told by its arguments to serve the socket
-// in run_worker(). `arguments` are those behind the binary's name; the worker's index and socket
-// are appended. The process ends when its front does.
-EngineStarter worker_starter(std::vector<std::string> arguments);
+// An engine in a process of its own: the binary, by default this one again, with `arguments` and
+// "--worker-fd FD --worker-index I" behind its name, and "--num-kvcache-blocks N" where it takes
+// another's place; it is to serve the descriptor in run_worker(). It inherits nothing but that and
+// the standard streams, and ends when its front does.
+EngineStarter worker_starter(std::vector<std::string> arguments,
+                             std::string binary = "/proc/self/exe");
 // The worker's main: loads the model, serves the socket until the front closes it. Returns the exit
-// status.
-int run_worker(int socket, const std::string& model, const EngineConfig& config);
+// status. The GPUs are those behind the ones of workers of lower index.
+int run_worker(int socket, int index, const std::string& model, const EngineConfig& config);
 // An engine on threads of this process.
-EngineStarter thread_starter(std::function<LLMEngine()> load);
+EngineStarter thread_starter(std::function<LLMEngine(const EngineStart& start)> load);
 
 }  // namespace nanovllm::server

@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
-#include "server/http_server.h"
+#include "server/http_rules.h"
+#include "server/protocol.h"
 
 namespace nanovllm::server {
 
@@ -11,25 +11,21 @@ char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + '
 
 }  // namespace
 
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return lower(x) == lower(y); });
+}
+
 std::string_view HttpRequest::header(std::string_view name) const {
   const auto found = std::find_if(headers.begin(), headers.end(), [&](const auto& entry) {
-    return std::equal(entry.first.begin(), entry.first.end(), name.begin(), name.end(),
-                      [](char a, char b) { return lower(a) == lower(b); });
+    return equal_ignoring_case(entry.first, name);
   });
   return found == headers.end() ? std::string_view() : std::string_view(found->second);
 }
 
-HttpResponse error_response(int status, const std::string& message, const std::string& param) {
-  const char* type = status == 401   ? "Unauthorized"
-                     : status == 404 ? "NotFoundError"
-                     : status >= 500 ? "InternalServerError"
-                                     : "BadRequestError";
-  nlohmann::ordered_json error = {
-      {"message", message}, {"type", type}, {"param", nullptr}, {"code", status}};
-  if (!param.empty()) error["param"] = param;
-  using Json = nlohmann::ordered_json;
-  return {.status = status,
-          .body = Json{{"error", error}}.dump(-1, ' ', false, Json::error_handler_t::replace)};
+HttpResponse error_response(int status, const std::string& message, const std::string& param,
+                            const std::string& type) {
+  return {.status = status, .body = error_body(status, message, param, type)};
 }
 
 }  // namespace nanovllm::server

@@ -20,13 +20,13 @@ namespace asio = boost::asio;
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-  std::string method;
-  std::string path;   // decoded, without query and --root-path
-  std::string query;  // behind '?', as it came
-  HttpHeaders headers;
-  std::string body;
-  std::string peer;  // address and port, or the socket's path
-  std::string id;    // x-request-id, or one made here
+  std::string method = {};
+  std::string path = {};   // decoded, without query and --root-path
+  std::string query = {};  // behind '?', as it came
+  HttpHeaders headers = {};
+  std::string body = {};
+  std::string peer = {};  // address and port, or the socket's path
+  std::string id = {};    // x-request-id, or one made here
 
   // The first header of a name, whatever its case; empty = none.
   std::string_view header(std::string_view name) const;
@@ -39,7 +39,11 @@ struct HttpResponse {
   std::string body = {};
 };
 
-// One request and its answer. All calls on the coroutine's executor.
+// One request and its answer. All calls on the coroutine's executor, one at a time.
+//
+// g++ 12 destroys some arguments of `co_await f(...)` twice: aggregates in braces, `a ? b : c` of
+// class type, and lambdas that capture anything but references or numbers. Give such things a name
+// first: a response that a function made or a variable holds is fine.
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
@@ -93,7 +97,9 @@ class HttpServer {
 std::unique_ptr<HttpServer> make_http_server(asio::io_context& context, HttpOptions options,
                                              HttpHandler handler);
 
-// The error that vLLM answers: {"error": {message, type, param, code}}.
-HttpResponse error_response(int status, const std::string& message, const std::string& param = "");
+// The error that vLLM answers: {"error": {message, type, param, code}}. The type is the one that
+// goes with the status unless it is given.
+HttpResponse error_response(int status, const std::string& message, const std::string& param = "",
+                            const std::string& type = "");
 
 }  // namespace nanovllm::server

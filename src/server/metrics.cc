@@ -239,6 +239,7 @@ void Metrics::begin(const EngineInfo& info, const EngineConfig& config) {
   }
   max_model_len_ = info.max_model_len;
   front_.reset(new Front{{*registry_, {{"model_name", model_name_}}, {}}});
+  begun_ = true;
 }
 
 FleetObserver Metrics::observer() {
@@ -247,9 +248,8 @@ FleetObserver Metrics::observer() {
       .on_idle = [this](int engine) { on_idle(engine); },
       .on_tokens = [this](int engine, bool first,
                           double seconds) { on_tokens(engine, first, seconds); },
-      .on_end = [this](int engine,
-                       const FinishedCompletion& finished) { on_end(engine, finished); },
-      .on_error = [this](int engine) { on_error(engine); },
+      .on_end = [this](int engine, const AddRequest& request, const RequestEnd& end,
+                       bool failed) { on_end(engine, request, end, failed); },
   };
 }
 
@@ -278,6 +278,7 @@ void Metrics::on_step(int engine, const StepStats& stats) {
 }
 
 void Metrics::on_idle(int engine) {
+  if (!begun_) return;  // the engine came to nothing
   Engine& e = *engines_[static_cast<size_t>(engine)];
   for (Gauge* gauge : {&e.running, &e.waiting, &e.waiting_for_capacity, &e.cache_usage})
     gauge->Set(0);
@@ -288,33 +289,37 @@ void Metrics::on_tokens(int engine, bool first, double seconds) {
   (first ? e.first_token : e.inter_token).Observe(seconds);
 }
 
-void Metrics::on_end(int engine, const FinishedCompletion& finished) {
-  Engine& e = *engines_[static_cast<size_t>(engine)];
-  const RequestEnd& end = finished.end;
-  const SamplingParams& params = finished.request.params;
-  const auto num_prompt_tokens = static_cast<int>(finished.request.prompt_token_ids.size());
-  (end.finish_reason == FinishReason::kStop     ? e.stops
+void Metrics::on_end(int engine, const AddRequest& request, const RequestEnd& end, bool failed) {
+  Engine& e = *engines_[static_cast<size_t>(std::max(engine, 0))];
+  const auto num_prompt_tokens = static_cast<int>(request.prompt_token_ids.size());
+  const auto num_tokens_of = [&](size_t index) {
+    return index < request.shown.size() ? std::ssize(request.shown[index]) : 0;
+  };
+  const auto num_tokens = static_cast<double>(num_tokens_of(static_cast<size_t>(end.index)));
+  (failed                                       ? e.errors
+   : end.finish_reason == FinishReason::kStop   ? e.stops
    : end.finish_reason == FinishReason::kLength ? e.lengths
                                                 : e.aborts)
       .Increment();
   const double decode_time = end.metrics.decode_time();
-  e.end_to_end.Observe(finished.seconds);
+  e.end_to_end.Observe(end.metrics.time_to_finish);
   e.queue_time.Observe(end.metrics.queue_time());
   e.prefill_time.Observe(end.metrics.prefill_time());
   e.inference_time.Observe(end.metrics.inference_time());
   e.decode_time.Observe(decode_time);
-  e.per_output_token.Observe(finished.num_tokens > 1 ? decode_time / (finished.num_tokens - 1) : 0);
+  e.per_output_token.Observe(num_tokens > 1 ? decode_time / (num_tokens - 1) : 0);
   e.request_preemptions.Observe(end.num_preemptions);
   e.prefill_computed.Observe(num_prompt_tokens - end.num_cached_tokens);
   e.request_prompt_tokens.Observe(num_prompt_tokens);
-  e.request_generation_tokens.Observe(finished.num_tokens);
-  e.params_max_tokens.Observe(std::min(params.max_tokens, max_model_len_ - num_prompt_tokens));
+  e.request_generation_tokens.Observe(num_tokens);
+  e.params_max_tokens.Observe(
+      std::min(request.params.max_tokens, max_model_len_ - num_prompt_tokens));
   if (!end.last) return;
-  e.params_n.Observe(params.n);
-  e.max_generation_tokens.Observe(finished.max_num_tokens);
+  std::ptrdiff_t most = 0;
+  for (size_t i = 0; i < request.shown.size(); ++i) most = std::max(most, num_tokens_of(i));
+  e.params_n.Observe(request.params.n);
+  e.max_generation_tokens.Observe(static_cast<double>(most));
 }
-
-void Metrics::on_error(int engine) { engines_[static_cast<size_t>(engine)]->errors.Increment(); }
 
 void Metrics::on_queue_full() { front_->queue_full.Increment(); }
 

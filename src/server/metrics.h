@@ -1,6 +1,7 @@
 // What /metrics tells: vLLM's metrics, with its names, labels and buckets.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,8 +30,7 @@ class Metrics {
   void on_step(int engine, const StepStats& stats);
   void on_idle(int engine);
   void on_tokens(int engine, bool first, double seconds);
-  void on_end(int engine, const FinishedCompletion& finished);
-  void on_error(int engine);
+  void on_end(int engine, const AddRequest& request, const RequestEnd& end, bool failed);
   // From any thread: Fleet::add threw QueueFull.
   void on_queue_full();
 
@@ -46,6 +46,7 @@ class Metrics {
   const std::unique_ptr<prometheus::Registry> registry_;
   std::unique_ptr<Front> front_;
   std::vector<std::unique_ptr<Engine>> engines_;
+  std::atomic<bool> begun_ = false;
 };
 
 }  // namespace nanovllm::server

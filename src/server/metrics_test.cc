@@ -241,15 +241,20 @@ TEST(Metrics, CountCompletionsAndRequestsThatEnd) {
   end.metrics = {.time_to_first_step = 1,
                  .time_to_first_token = 3,
                  .time_to_last_token = 7,
-                 .time_to_finish = 7};
-  metrics.on_end(0, {request, end, 5, 0, 8});
+                 .time_to_finish = 8};
+  request.shown = {{1, 2, 3, 4, 5}, {1}};
+  metrics.on_end(0, request, end, false);
   end.finish_reason = FinishReason::kLength;
+  end.index = 1;
   end.last = true;
-  metrics.on_end(0, {request, end, 1, 5, 8});
-  end.finish_reason = FinishReason::kAbort;
-  metrics.on_end(0, {request, end, 0, 0, 8});
-  metrics.on_error(0);
+  metrics.on_end(0, request, end, false);
   metrics.on_queue_full();
+  const FleetObserver observer = metrics.observer();
+  request = {.prompt_token_ids = {1, 2}};
+  request.params.max_tokens = 3;
+  end = {.finish_reason = FinishReason::kAbort};
+  observer.on_end(-1, request, end, false);  // before an engine took it
+  observer.on_end(0, request, end, true);
   const std::string text = metrics.text();
   for (const char* reason : {"stop", "length", "abort", "error"}) {
     EXPECT_EQ(value_of(text, fmt::format("vllm:request_success_total{{engine=\"0\","
@@ -261,18 +266,18 @@ TEST(Metrics, CountCompletionsAndRequestsThatEnd) {
   const auto sum = [&](const char* name) {
     return value_of(text, fmt::format("vllm:{}_sum{{engine=\"0\",model_name=\"demo\"}}", name));
   };
-  EXPECT_EQ(sum("e2e_request_latency_seconds"), 24);
-  EXPECT_EQ(sum("request_queue_time_seconds"), 3);
-  EXPECT_EQ(sum("request_prefill_time_seconds"), 6);
-  EXPECT_EQ(sum("request_decode_time_seconds"), 12);
-  EXPECT_EQ(sum("request_inference_time_seconds"), 18);
+  EXPECT_EQ(sum("e2e_request_latency_seconds"), 16);
+  EXPECT_EQ(sum("request_queue_time_seconds"), 2);
+  EXPECT_EQ(sum("request_prefill_time_seconds"), 4);
+  EXPECT_EQ(sum("request_decode_time_seconds"), 8);
+  EXPECT_EQ(sum("request_inference_time_seconds"), 12);
   EXPECT_EQ(sum("request_time_per_output_token_seconds"), 1);
-  EXPECT_EQ(sum("request_num_preemptions"), 9);
-  EXPECT_EQ(sum("request_prompt_tokens"), 24);
-  EXPECT_EQ(sum("request_prefill_kv_computed_tokens"), 6);
+  EXPECT_EQ(sum("request_num_preemptions"), 6);
+  EXPECT_EQ(sum("request_prompt_tokens"), 20);
+  EXPECT_EQ(sum("request_prefill_kv_computed_tokens"), 8);
   EXPECT_EQ(sum("request_generation_tokens"), 6);
-  EXPECT_EQ(sum("request_params_max_tokens"), 3 * 4088);
-  EXPECT_EQ(sum("request_params_n"), 4);  // of requests
+  EXPECT_EQ(sum("request_params_max_tokens"), 2 * 4088 + 2 * 3);
+  EXPECT_EQ(sum("request_params_n"), 2);  // of requests
   EXPECT_EQ(sum("request_max_num_generation_tokens"), 5);
   EXPECT_EQ(value_of(text,
                      "vllm:admission_rejections_total{model_name=\"demo\","

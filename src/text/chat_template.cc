@@ -145,6 +145,7 @@ Json prepare_message(const Json& message, size_t index) {
 
 struct ChatTemplate::Impl {
   std::map<std::string, jinja::Program> programs;  // by name
+  std::string source;                              // of all of them
   Json special_tokens = Json::object();
 
   const jinja::Program& choose(bool has_tools) const {
@@ -181,6 +182,7 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& model) {
   }
   for (const auto& [name, source] : sources) {
     result->impl_->programs.emplace(name, jinja::Program(source));
+    result->impl_->source += source;
   }
   return result;
 }
@@ -199,9 +201,12 @@ ChatTemplate::ChatTemplate() : impl_(std::make_unique<Impl>()) {}
 
 ChatTemplate::ChatTemplate(const std::string& source) : ChatTemplate() {
   impl_->programs.emplace("default", jinja::Program(source));
+  impl_->source = source;
 }
 
 ChatTemplate::~ChatTemplate() = default;
+
+const std::string& ChatTemplate::source() const { return impl_->source; }
 
 std::string ChatTemplate::render(const Json& messages, const Json& tools,
                                  bool add_generation_prompt, const Json& kwargs) const {

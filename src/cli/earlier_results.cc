@@ -1,0 +1,82 @@
+#include "cli/earlier_results.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/check.h"
+
+namespace nanovllm::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// An abort of the engine's own says why.
+bool is_cut_short(const json& completion) {
+  return completion.value("finish_reason", json()) == "abort" &&
+         !completion.contains("stop_reason");
+}
+
+// A result line, or nothing where it is none.
+std::optional<json> parse_result(const std::string& line) {
+  json result = json::parse(line, nullptr, false);
+  const bool valid = result.is_object() && result.contains("index") &&
+                     result["index"].is_number_integer() &&
+                     (!result.contains("outputs") || result["outputs"].is_array());
+  return valid ? std::optional(std::move(result)) : std::nullopt;
+}
+
+bool is_answer(const json& result) {
+  const json outputs = result.value("outputs", json::array({result}));
+  return std::ranges::none_of(outputs, is_cut_short);
+}
+
+[[noreturn]] void fail_to(const char* what, const std::string& path) {
+  throw_error(ErrorCode::kIo, "cannot {} {}: {}", what, path, std::strerror(errno));
+}
+
+}  // namespace
+
+EarlierResults::EarlierResults(const std::string& path) : path_(path) {
+  if (!fs::is_regular_file(path)) return;
+  std::ifstream file(path);
+  if (!file) fail_to("read", path);
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    const bool torn = file.eof();  // without a newline
+    const auto result = torn ? std::nullopt : parse_result(line);
+    if (!result && !torn && file.peek() != std::ifstream::traits_type::eof()) {
+      throw_error(ErrorCode::kCorruptData,
+                  "{}:{} is no result of an earlier run: --resume can't go on behind it", path,
+                  number);
+    }
+    const bool kept =
+        result && is_answer(*result) && answered_.insert((*result)["index"].get<int64_t>()).second;
+    kept_.push_back(kept);
+  }
+  if (file.bad()) fail_to("read", path);
+}
+
+void EarlierResults::tidy() const {
+  if (std::ranges::find(kept_, false) == kept_.end()) return;
+  const std::string path = fs::canonical(path_);  // a link stays one
+  const std::string copy = path + ".resume";
+  std::ifstream from(path);
+  std::ofstream to(copy);
+  std::string line;
+  for (size_t i = 0; i < kept_.size() && std::getline(from, line); ++i)
+    if (kept_[i]) to << line << "\n";
+  to.close();
+  if (!to || from.bad()) fail_to("write", copy);
+  std::error_code error;
+  fs::permissions(copy, fs::status(path).permissions(), error);
+  fs::rename(copy, path, error);
+  if (error) throw_error(ErrorCode::kIo, "cannot replace {}: {}", path, error.message());
+}
+
+}  // namespace nanovllm::cli

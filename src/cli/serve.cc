@@ -1,0 +1,237 @@
+// `nanovllm serve`: the flags of the OpenAI-compatible server; and the workers that it starts.
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "base/check.h"
+#include "base/message.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "server/fleet.h"
+#include "server/server.h"
+
+namespace nanovllm::cli {
+namespace {
+
+constexpr const char* kHttpGroup = "HTTP";
+constexpr const char* kLimitsGroup = "Limits";
+constexpr const char* kApiGroup = "API";
+
+struct CommandLine {
+  server::ServeOptions options;
+  int worker_socket = -1;  // of a worker
+  int worker_index = 0;
+  std::string access_log = "lines";
+};
+
+using Options = server::ServeOptions;
+
+CLI::Option* add_list(CLI::App& app, const char* flag, std::vector<std::string>& values,
+                      const char* help) {
+  return app.add_option(flag, values, std::string(help) + " (may be given several times)")
+      ->option_text("TEXT")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+}
+
+// A flag of whole or broken seconds.
+CLI::Option* add_seconds(CLI::App& app, const char* flag, std::chrono::milliseconds& value,
+                         const char* help) {
+  const auto set = [&value](const double& seconds) {
+    value = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+  };
+  return app.add_option_function<double>(flag, set, help)
+      ->check(CLI::Range(0.001, 1e6))
+      ->default_str(fmt::format("{}", static_cast<double>(value.count()) / 1000))
+      ->option_text("SECONDS");
+}
+
+CLI::Option* add_bytes(CLI::App& app, const char* flag, int64_t& value, const char* help) {
+  const auto set = [flag, &value](const std::string& text) {
+    try {
+      value = parse_bytes(text);
+    } catch (const Error& error) {
+      throw CLI::ValidationError(flag, error.what());
+    }
+  };
+  return app.add_option_function<std::string>(flag, set, help)
+      ->default_str(fmt::format("{}K", value >> 10))
+      ->option_text("BYTES");
+}
+
+void add_http_options(CLI::App& app, Options& options) {
+  server::HttpOptions& http = options.http;
+  const auto grouped = [](CLI::Option* option) { option->group(kHttpGroup); };
+  grouped(app.add_option("--host", http.host, "address to listen on")->capture_default_str());
+  grouped(app.add_option("--port", http.port, "port to listen on; 0 = any free one")
+              ->check(CLI::Range(0, 65535))
+              ->capture_default_str());
+  grouped(app.add_option("--uds", http.uds, "listen on this Unix socket instead"));
+  grouped(app.add_option("--root-path", http.root_path,
+                         "prefix of all paths, where a proxy in front leaves one on"));
+  grouped(add_list(app, "--api-key", http.api_keys,
+                   "clients must send this key; NANOVLLM_API_KEY in the environment is one too"));
+  grouped(app.add_option("--ssl-keyfile", http.ssl_keyfile, "key of the TLS certificate (PEM)"));
+  grouped(app.add_option("--ssl-certfile", http.ssl_certfile, "TLS certificate chain (PEM)"));
+  grouped(add_list(app, "--allowed-origins", http.allowed_origins,
+                   "web pages of this origin may ask; * = all"));
+  grouped(add_seconds(app, "--shutdown-timeout", options.shutdown_timeout,
+                      "after SIGTERM running requests may take so long to end"));
+}
+
+void add_limit_options(CLI::App& app, Options& options) {
+  server::HttpOptions& http = options.http;
+  const auto add = [&](const char* flag, int& value, const char* help, int least) {
+    app.add_option(flag, value, help)
+        ->check(at_least(least))
+        ->capture_default_str()
+        ->group(kLimitsGroup);
+  };
+  add("--max-queue-len", options.fleet.max_num_queued,
+      "requests that wait for their first token; more get status 429", 1);
+  add("--max-connections", http.max_connections, "open connections", 1);
+  add("--max-prompts", options.max_prompts, "prompts of one request", 1);
+  add("--max-json-depth", options.max_json_depth, "nesting of a body", 1);
+  add_bytes(app, "--max-body-size", http.max_body_bytes, "of a request")->group(kLimitsGroup);
+  add_bytes(app, "--max-header-size", http.max_header_bytes, "of a request")->group(kLimitsGroup);
+  add_bytes(app, "--max-url-size", http.max_url_bytes, "of a request")->group(kLimitsGroup);
+  add_seconds(app, "--idle-timeout", http.idle_timeout,
+              "a connection without a request, or with an unfinished one, is closed")
+      ->group(kLimitsGroup);
+  add_seconds(app, "--write-timeout", http.write_timeout,
+              "a client that reads nothing for so long is given up")
+      ->group(kLimitsGroup);
+}
+
+// Refuses a parser's name that is not in `names`.
+CLI::Option* add_parser(CLI::App& app, const char* flag, std::string& value, const char* what,
+                        const std::vector<std::string>& names) {
+  return app
+      .add_option(
+          flag, value,
+          fmt::format("{}: {} (default: what fits the model)", what, fmt::join(names, ", ")))
+      ->check(CLI::IsMember(names))
+      ->option_text("NAME")
+      ->group(kApiGroup);
+}
+
+void add_api_options(CLI::App& app, CommandLine& line) {
+  Options& options = line.options;
+  add_list(app, "--served-model-name", options.served_model_names,
+           "name of the model in the API; the first one is told")
+      ->group(kApiGroup);
+  app.add_option("--chat-template", options.chat_template,
+                 "Jinja file to use instead of the model's own template")
+      ->group(kApiGroup);
+  add_parser(app, "--reasoning-parser", options.format.reasoning_parser, "how reasoning is marked",
+             server::reasoning_parsers());
+  add_parser(app, "--tool-call-parser", options.format.tool_call_parser,
+             "how calls of tools are marked", server::tool_call_parsers());
+  app.add_flag("--enable-prompt-tokens-details", options.enable_prompt_tokens_details,
+               "usage tells how many tokens came from the prefix cache")
+      ->group(kApiGroup);
+  app.add_flag("--enable-log-requests", options.log_requests,
+               "log prompts and parameters: they may be private")
+      ->group(kApiGroup);
+}
+
+void add_process_options(CLI::App& app, CommandLine& line) {
+  Options& options = line.options;
+  app.add_option(
+         "--data-parallel-size", options.fleet.num_engines,
+         "worker processes, each with the whole model: GPUs of its own, or its share of the "
+         "CPU threads")
+      ->check(at_least(1))
+      ->capture_default_str();
+  add_seconds(app, "--worker-timeout", options.fleet.worker_timeout,
+              "a worker that has work and gives no sign for so long is started again");
+  app.add_option("--config", "YAML file of these flags, such as \"port: 8000\"")
+      ->option_text("FILE");
+  app.add_option("--worker-fd", line.worker_socket)->group("");
+  app.add_option("--worker-index", line.worker_index)->group("");
+  // Taken for vLLM's sake: prompts are not logged, tools are on.
+  app.add_flag("--disable-log-requests,--enable-auto-tool-choice")->group("");
+}
+
+void check(const CommandLine& line) {
+  const server::HttpOptions& http = line.options.http;
+  if (http.ssl_keyfile.empty() != http.ssl_certfile.empty()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "TLS needs both --ssl-keyfile and --ssl-certfile; one of them is missing");
+  }
+  if (!http.root_path.empty() &&
+      (!http.root_path.starts_with('/') || http.root_path.ends_with('/'))) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "--root-path must begin with / and not end with one, got {}", http.root_path);
+  }
+}
+
+int run_front(CommandLine& line) {
+  check(line);
+  Options& options = line.options;
+  if (const char* key = std::getenv("NANOVLLM_API_KEY"); key != nullptr && *key != '\0') {
+    options.http.api_keys.emplace_back(key);
+  }
+  std::erase(options.http.api_keys, "");
+  options.http.open_paths = {"/health", "/ping", "/version", "/", "/style.css", "/app.js"};
+  if (line.access_log != "none") {
+    options.http.access_log = [](const std::string& text) { print_message("{}\n", text); };
+    options.http.access_log_json = line.access_log == "json";
+  }
+  options.engine.validate();
+  options.fleet.seed = options.engine.seed;
+  return server::serve(std::move(options));
+}
+
+// A worker's part of the CPUs that the front may use.
+void take_cpus(int index, int num_workers) {
+  cpu_set_t all, own;
+  CPU_ZERO(&all);
+  CPU_ZERO(&own);
+  if (num_workers == 1 || sched_getaffinity(0, sizeof all, &all) != 0) return;
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &all)) cpus.push_back(cpu);
+  }
+  const auto count = static_cast<int>(cpus.size());
+  const int begin = index * count / num_workers;
+  const int end = std::max(begin + 1, (index + 1) * count / num_workers);
+  for (int i = begin; i < end; ++i) CPU_SET(cpus[i % count], &own);
+  sched_setaffinity(0, sizeof own, &own);  // where that fails it shares them all
+}
+
+int run_worker(const CommandLine& line) {
+  take_cpus(line.worker_index, line.options.fleet.num_engines);
+  return server::run_worker(line.worker_socket, line.worker_index, line.options.model,
+                            line.options.engine);
+}
+
+}  // namespace
+
+Command add_serve(CLI::App& app, const std::vector<std::string>& words) {
+  auto line = std::make_shared<CommandLine>();
+  line->options.worker_arguments = words;
+  Options& options = line->options;
+  app.add_option("model", options.model, "model folder or GGUF file")->required();
+  add_process_options(app, *line);
+  add_http_options(app, options);
+  add_api_options(app, *line);
+  add_limit_options(app, options);
+  app.add_option("--access-log", line->access_log, "lines, json or none")
+      ->check(CLI::IsMember({"lines", "json", "none"}))
+      ->capture_default_str()
+      ->group(kHttpGroup);
+  add_engine_options(app, options.engine);
+  app.footer(
+      "Then, from another terminal:\n"
+      "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+      "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n"
+      "or open http://localhost:8000 in a browser. docs/serving.md has the rest.\n"
+      "Exit status: 0 ended by SIGTERM or Ctrl-C, 1 error, 2 wrong usage.");
+  return [line] { return line->worker_socket >= 0 ? run_worker(*line) : run_front(*line); };
+}
+
+}  // namespace nanovllm::cli

@@ -1,0 +1,247 @@
+#include "server/answer.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "api/json.h"
+#include "base/check.h"
+#include "engine/sampling_table.h"
+#include "nanovllm/tokenizer.h"
+
+namespace nanovllm::server {
+namespace {
+
+constexpr int kMaxCompletions = 16384;  // of a call, over its prompts
+
+bool is_word_part(char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+// The parameter that a sentence names first; empty = none.
+std::string param_in(std::string_view message) {
+  size_t first = std::string_view::npos;
+  std::string name;
+  for (const Parameter& parameter : sampling_table()) {
+    const size_t at = message.find(parameter.name);
+    if (at >= first) continue;
+    const size_t end = at + parameter.name.size();
+    if ((at > 0 && is_word_part(message[at - 1])) ||
+        (end < message.size() && is_word_part(message[end])))
+      continue;
+    first = at;
+    name = parameter.name;
+  }
+  return name;
+}
+
+int64_t now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+std::string json_text(std::string_view text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string json_of(const std::vector<int32_t>& ids) {
+  return fmt::format("[{}]", fmt::join(ids, ","));
+}
+
+std::string json_of(const StopReason& reason) {
+  if (const auto* id = std::get_if<int32_t>(&reason)) return std::to_string(*id);
+  if (const auto* text = std::get_if<std::string>(&reason)) return json_text(*text);
+  return "null";
+}
+
+Answer::Answer(RequestFields& fields, const ServedModel& model, const Names& names,
+               const std::string& id)
+    : model_(model) {
+  fields.refuse_unsupported();
+  stream = fields.boolean("stream");
+  if (const Json* options = fields.object("stream_options");
+      options != nullptr && !options->empty()) {
+    if (!stream) refuse("stream_options", "Stream options can only be defined when `stream=True`.");
+    const auto option = [&](const char* name) {
+      const auto found = options->find(name);
+      if (found == options->end() || found->is_null()) return false;
+      if (!found->is_boolean())
+        refuse("stream_options", "stream_options.{} must be true or false, got {}.", name,
+               shown(*found));
+      return found->get<bool>();
+    };
+    include_usage_ = option("include_usage");
+    continuous_usage_ = option("continuous_usage_stats") && include_usage_;
+  }
+  if (model.enable_force_include_usage) include_usage_ = continuous_usage_ = true;
+  return_token_ids_ = fields.boolean("return_token_ids");
+  return_as_token_ids_ =
+      fields.boolean("return_tokens_as_token_ids", model.return_tokens_as_token_ids);
+  // Who prepares a request says what is wrong with one that is out of range.
+  num_completions_ =
+      static_cast<int>(std::clamp<int64_t>(fields.integer("n").value_or(1), 1, kMaxCompletions));
+  priority = fields.integer("priority").value_or(0);
+  const std::string request_id = fields.text("request_id").value_or(id);
+  head_ = fmt::format(R"({{"id":{},"object":"{}","created":{},"model":{},"choices":[)",
+                      json_text(names.id_prefix + request_id),
+                      stream ? names.chunk_object : names.object, now(),
+                      json_text(model.names.front()));
+}
+
+std::vector<int32_t> Answer::encode(const std::string& text, bool add_special_tokens) const {
+  const Tokenizer* tokenizer = model_.preparer.tokenizer;
+  if (tokenizer == nullptr) {
+    refuse("", "{} has no tokenizer; give the prompt as token ids.", model_.names.front());
+  }
+  return tokenizer->encode(text, add_special_tokens);
+}
+
+void Answer::check_max_tokens(const char* name, std::optional<int64_t> max_tokens) const {
+  const int most = model_.preparer.info.max_model_len;
+  if (max_tokens.value_or(0) <= most) return;
+  refuse(name, "{}={} cannot be greater than max_model_len={}. Please request fewer output tokens.",
+         name, *max_tokens, most);
+}
+
+void Answer::prepare(std::vector<int32_t> token_ids, std::string text,
+                     const SamplingParams& params) {
+  const int most = model_.preparer.info.max_model_len;
+  if (std::cmp_greater(token_ids.size(), most)) {
+    refuse("input_tokens",
+           "This model's maximum context length is {} tokens. However, your prompt contains {} "
+           "input tokens, which exceeds this limit even without any output tokens. Please reduce "
+           "the length of the input prompt.",
+           most, token_ids.size());
+  }
+  if (std::cmp_greater((prompts_.size() + 1) * static_cast<size_t>(num_completions_),
+                       kMaxCompletions)) {
+    refuse("n", "A request may have {} completions over all of its prompts; ask for fewer.",
+           kMaxCompletions);
+  }
+  try {
+    requests.push_back(model_.preparer.prepare(0, token_ids, params));
+  } catch (const Error& error) {
+    throw ApiError(status_of(error.code()), error.what(), param_in(error.what()));
+  }
+  requests.back().params.output_kind = RequestOutputKind::kDelta;
+  num_prompt_tokens_.push_back(token_ids.size());
+  prompts_.push_back(
+      {.text = std::move(text), .token_ids = std::move(token_ids), .num_open = num_completions_});
+  num_tokens_.resize(num_choices());
+}
+
+std::string Answer::on_events(size_t prompt, std::span<const EngineEvent> events) {
+  if (error_) return {};
+  PromptFacts& facts = prompts_[prompt];
+  std::map<int, Gain> gains;  // by index of the completion
+  for (const EngineEvent& event : events) {
+    if (const auto* logprobs = std::get_if<PromptLogprobs>(&event)) {
+      facts.logprobs = logprobs->positions;
+    } else if (const auto* delta = std::get_if<RequestDelta>(&event)) {
+      Gain& gain = gains[delta->index];
+      gain.text += delta->text;
+      gain.token_ids.insert(gain.token_ids.end(), delta->token_ids.begin(), delta->token_ids.end());
+      gain.logprobs.insert(gain.logprobs.end(), delta->logprobs.begin(), delta->logprobs.end());
+    } else if (const auto* end = std::get_if<RequestEnd>(&event)) {
+      gains[end->index].end = end;
+      facts.num_cached_tokens = end->num_cached_tokens;
+      --facts.num_open;
+    } else if (const auto* error = std::get_if<RequestError>(&event)) {
+      error_ = *error;
+    }
+  }
+  std::string out;
+  if (!gains.empty() && !facts.begun) {
+    facts.begun = true;
+    if (stream) out += first_chunks(prompt);
+  }
+  for (auto& [index, gained] : gains) {
+    const size_t choice =
+        prompt * static_cast<size_t>(num_completions_) + static_cast<size_t>(index);
+    num_tokens_[choice] += gained.token_ids.size();
+    out += gain(choice, std::move(gained));
+  }
+  if (error_ && stream)
+    out += fmt::format("data: {}\n\n", error_body(status_of(error_->code), error_->message));
+  return out;
+}
+
+bool Answer::is_over() const {
+  return error_.has_value() || std::ranges::all_of(prompts_, [](const PromptFacts& prompt) {
+           return prompt.num_open <= 0;
+         });
+}
+
+std::string Answer::finish() {
+  if (stream) {
+    std::string out;
+    if (include_usage_ && !error_) {
+      out = fmt::format("data: {}],\"usage\":{}", head_, total_usage(false));
+      if (!model_.system_fingerprint.empty())
+        out += ",\"system_fingerprint\":" + json_text(model_.system_fingerprint);
+      out += "}\n\n";
+    }
+    return out + "data: [DONE]\n\n";
+  }
+  if (error_) throw ApiError(status_of(error_->code), error_->message);
+  std::string out = head_;
+  for (size_t choice = 0; choice < num_choices(); ++choice) {
+    if (choice > 0) out += ',';
+    out += whole_choice(choice);
+  }
+  return fmt::format(
+      R"({}],"service_tier":null,"system_fingerprint":{},"usage":{}{}}})", out,
+      model_.system_fingerprint.empty() ? "null" : json_text(model_.system_fingerprint),
+      total_usage(true), whole_members());
+}
+
+std::string Answer::chunk(size_t choice, const std::string& json, bool is_last,
+                          std::string_view more) const {
+  std::string out = fmt::format("data: {}{}]", head_, json);
+  if (continuous_usage_) {
+    const size_t prompt = choice / static_cast<size_t>(num_completions_);
+    out += ",\"usage\":" + usage(num_prompt_tokens_[prompt], num_tokens_[choice]) + '}';
+  }
+  if (is_last && !include_usage_ && !model_.system_fingerprint.empty())
+    out += ",\"system_fingerprint\":" + json_text(model_.system_fingerprint);
+  out += more;
+  return out + "}\n\n";
+}
+
+// Without its closing brace.
+std::string Answer::usage(size_t num_prompt_tokens, size_t num_tokens) const {
+  return fmt::format(R"({{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{})",
+                     num_prompt_tokens, num_prompt_tokens + num_tokens, num_tokens);
+}
+
+std::string Answer::total_usage(bool with_nulls) const {
+  size_t num_prompt_tokens = 0, num_tokens = 0;
+  for (const size_t count : num_prompt_tokens_) num_prompt_tokens += count;
+  for (const size_t count : num_tokens_) num_tokens += count;
+  std::string out = usage(num_prompt_tokens, num_tokens);
+  if (model_.enable_prompt_tokens_details) {
+    out += fmt::format(
+        R"(,"prompt_tokens_details":{{"cached_tokens":{}{}}})", prompts_.back().num_cached_tokens,
+        with_nulls ? R"(,"created_cache_tokens":null,"multimodal_tokens":null)" : "");
+  } else if (with_nulls) {
+    out += ",\"prompt_tokens_details\":null";
+  }
+  if (with_nulls) out += ",\"completion_tokens_details\":null";
+  return out + '}';
+}
+
+std::string Answer::prompt_logprobs_json(const PromptFacts& prompt) const {
+  if (prompt.logprobs.empty()) return "null";
+  Json list = Json::array();
+  for (const auto& position : prompt.logprobs) {
+    list.push_back(position ? to_json(*position) : Json(nullptr));
+    if (!position) continue;
+    for (Json& token : list.back()) {
+      Json& logprob = token["logprob"];
+      logprob = std::max(-9999.0, logprob.get<double>());
+    }
+  }
+  return list.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace nanovllm::server

@@ -1,0 +1,96 @@
+// What the answers of both APIs share: the frame of an answer and of its chunks, usage, errors, and
+// who gained what.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/logprob_text.h"
+#include "server/protocol.h"
+#include "server/request_fields.h"
+
+namespace nanovllm::server {
+
+// A JSON string. What is no UTF-8 in it becomes U+FFFD.
+std::string json_text(std::string_view text);
+std::string json_of(const std::vector<int32_t>& ids);
+std::string json_of(const StopReason& reason);
+
+class Answer : public ApiCall {
+ public:
+  std::string on_events(size_t prompt, std::span<const EngineEvent> events) final;
+  bool is_over() const final;
+  std::string finish() final;
+
+ protected:
+  struct Names {
+    const char* id_prefix;
+    const char* object;
+    const char* chunk_object;
+  };
+  // What a completion gained in one list of events.
+  struct Gain {
+    std::string text = {};
+    std::vector<int32_t> token_ids = {};
+    std::vector<PositionLogprobs> logprobs = {};
+    const RequestEnd* end = nullptr;
+  };
+  // A prompt, as far as answers show it.
+  struct PromptFacts {
+    std::string text = {};
+    std::vector<int32_t> token_ids = {};
+    std::vector<std::optional<PositionLogprobs>> logprobs = {};
+    int num_cached_tokens = 0;
+    bool begun = false;
+    int num_open = 0;  // completions that have not ended
+  };
+
+  // Reads the fields that both APIs have; then the derived class reads its own, and calls
+  // prepare().
+  Answer(RequestFields& fields, const ServedModel& model, const Names& names,
+         const std::string& id);
+  // Throws ApiError for a prompt that can't be served. `text` is what an answer may show of it.
+  void prepare(std::vector<int32_t> token_ids, std::string text, const SamplingParams& params);
+  std::vector<int32_t> encode(const std::string& text, bool add_special_tokens) const;
+  // Throws ApiError where `max_tokens` is more than the model has room for.
+  void check_max_tokens(const char* name, std::optional<int64_t> max_tokens) const;
+
+  const ServedModel& model() const { return model_; }
+  size_t num_choices() const { return prompts_.size() * static_cast<size_t>(num_completions_); }
+  PromptFacts& prompt_of(size_t choice) { return prompts_[choice / num_completions_]; }
+  // "data: {...}\n\n" around the JSON of a choice. `more` are further members.
+  std::string chunk(size_t choice, const std::string& json, bool is_last,
+                    std::string_view more = {}) const;
+  std::string prompt_logprobs_json(const PromptFacts& prompt) const;
+
+  bool return_token_ids_ = false;
+  bool return_as_token_ids_ = false;
+  int num_completions_ = 1;  // of each prompt
+
+ private:
+  // The chunks that a prompt's first event brings.
+  virtual std::string first_chunks(size_t /*prompt*/) { return {}; }
+  // Takes in what a choice gained. Returns its chunk where the call streams.
+  virtual std::string gain(size_t choice, Gain&& gain) = 0;
+  virtual std::string whole_choice(size_t choice) = 0;
+  // Members of a whole answer between usage and the end.
+  virtual std::string whole_members() = 0;
+
+  std::string usage(size_t num_prompt_tokens, size_t num_tokens) const;
+  std::string total_usage(bool with_nulls) const;
+
+  const ServedModel& model_;
+  std::string head_;            // of an answer, up to its choices
+  bool include_usage_ = false;  // in a chunk behind the last
+  bool continuous_usage_ = false;
+  std::vector<PromptFacts> prompts_;
+  std::vector<size_t> num_prompt_tokens_;  // a prompt
+  std::vector<size_t> num_tokens_;         // a choice
+  std::optional<RequestError> error_;
+};
+
+}  // namespace nanovllm::server

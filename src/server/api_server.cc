@@ -1,0 +1,254 @@
+#include "server/api_server.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/message.h"
+#include "io/json.h"
+#include "server/page.h"
+
+namespace nanovllm::server {
+
+namespace {
+
+// Clients and what is between them and us take a silent stream for a dead one.
+constexpr std::chrono::seconds kSilence{5};
+constexpr const char* kRetryAfter = "1";  // second
+
+HttpResponse json_response(std::string body) { return {.body = std::move(body)}; }
+
+HttpResponse refusal(int status, const std::string& message, const std::string& param = "") {
+  HttpResponse response = error_response(status, message, param);
+  if (status == 429 || status == 503) response.headers.emplace_back("Retry-After", kRetryAfter);
+  return response;
+}
+
+HttpResponse head_of_stream() {
+  return {.content_type = "text/event-stream; charset=utf-8",
+          .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}};
+}
+
+// What is answered to an exception.
+HttpResponse refusal_for(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const ApiError& e) {
+    return refusal(e.status(), e.what(), e.param());
+  } catch (const QueueFull& e) {
+    return refusal(429, e.what());
+  } catch (const Error& e) {
+    return refusal(status_of(e.code()), e.what());
+  } catch (const std::bad_alloc&) {
+    return refusal(503, "There is no memory left for this request; try again later.");
+  } catch (const std::exception& e) {
+    return refusal(500, e.what());
+  }
+}
+
+// The methods of the paths there are.
+const std::map<std::string, std::vector<std::string>, std::less<>>& routes() {
+  static const std::map<std::string, std::vector<std::string>, std::less<>> routes = {
+      {"/health", {"GET"}},          {"/ping", {"GET", "POST"}},         {"/version", {"GET"}},
+      {"/metrics", {"GET"}},         {"/openapi.json", {"GET"}},         {"/v1/models", {"GET"}},
+      {"/v1/completions", {"POST"}}, {"/v1/chat/completions", {"POST"}}, {"/tokenize", {"POST"}},
+      {"/detokenize", {"POST"}}};
+  return routes;
+}
+
+HttpResponse page_response(const PageFile& file, const HttpRequest& request) {
+  if (request.header("If-None-Match") == file.etag) return {.status = 304, .headers = file.headers};
+  return {.content_type = std::string(file.content_type),
+          .headers = file.headers,
+          .body = std::string(file.body)};
+}
+
+}  // namespace
+
+// A call on its way.
+struct ApiServer::Generation {
+  std::shared_ptr<const ServedModel> model;
+  std::unique_ptr<ApiCall> call;
+  std::vector<std::shared_ptr<RequestStream>> streams = {};  // of the call's requests
+
+  // What is new, as the client is to get it; none where nothing happened.
+  std::optional<std::string> news() {
+    std::optional<std::string> text;
+    for (size_t i = 0; i < streams.size() && !call->is_over(); ++i) {
+      const std::vector<EngineEvent> events = streams[i]->take();
+      if (!events.empty()) text = text.value_or("") + call->on_events(i, events);
+    }
+    return text;
+  }
+};
+
+ApiServer::ApiServer(const ServeOptions& options, Fleet& fleet, Metrics& metrics)
+    : options_(options), fleet_(fleet), metrics_(metrics), preparers_(options.num_io_threads) {}
+
+void ApiServer::set_model(std::shared_ptr<const ServedModel> model) {
+  const std::lock_guard lock(mutex_);
+  model_ = std::move(model);
+}
+
+// Throws ApiError while there is none to work with.
+std::shared_ptr<const ServedModel> ApiServer::model() const {
+  if (draining_) throw ApiError(503, "The server is shutting down.");
+  const std::lock_guard lock(mutex_);
+  if (!model_) throw ApiError(503, "The model is being loaded.");
+  return model_;
+}
+
+HttpResponse ApiServer::health() const {
+  if (draining_) return refusal(503, "The server is shutting down.");
+  const FleetStatus status = fleet_.status();
+  if (status.num_ready > 0) return {.content_type = "text/plain", .headers = {}, .body = ""};
+  return refusal(503, fmt::format("No worker is ready since {:%FT%TZ}: {}",
+                                  fmt::gmtime(std::chrono::system_clock::to_time_t(status.since)),
+                                  status.why));
+}
+
+// What is answered at once.
+HttpResponse ApiServer::small_answer(const HttpRequest& request) {
+  const std::string& path = request.path;
+  const auto route = routes().find(path);
+  if (route == routes().end()) {
+    const std::optional<PageFile> file = page_file(path);
+    if (!file) return refusal(404, missing_path(path));
+    if (request.method == "GET" || request.method == "HEAD") return page_response(*file, request);
+  } else if (path == "/health") {
+    return health();
+  } else if (path == "/version") {
+    return json_response(version_body());
+  } else if (path == "/metrics") {
+    return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_.text()};
+  } else if (path == "/openapi.json") {
+    return json_response(openapi_body());
+  } else if (path == "/v1/models") {
+    return json_response(models_body(*model()));
+  }
+  return {.content_type = "text/plain", .headers = {}, .body = ""};  // to a ping
+}
+
+asio::awaitable<void> ApiServer::handle(HttpExchange& exchange) {
+  const HttpRequest& request = exchange.request();
+  const auto route = routes().find(request.path);
+  if (route != routes().end()) {
+    const std::vector<std::string>& methods = route->second;
+    const std::string method = request.method == "HEAD" ? "GET" : request.method;
+    if (std::find(methods.begin(), methods.end(), method) == methods.end()) {
+      HttpResponse response =
+          refusal(405, fmt::format("{} takes {}, not {}.", request.path,
+                                   fmt::join(methods, " and "), request.method));
+      response.headers.emplace_back("Allow", fmt::format("{}", fmt::join(methods, ", ")));
+      co_return co_await exchange.send(std::move(response));
+    }
+    if (request.path.ends_with("completions")) co_return co_await generate(exchange);
+    if (request.path.ends_with("tokenize")) co_return co_await text_answer(exchange);
+  }
+  HttpResponse response;
+  try {
+    response = small_answer(request);
+  } catch (...) {
+    response = refusal_for(std::current_exception());
+  }
+  co_await exchange.send(std::move(response));
+}
+
+// Runs `work` where it keeps nobody waiting; throws what it throws.
+template <typename Work>
+static asio::awaitable<std::invoke_result_t<Work>> elsewhere(asio::thread_pool& pool, Work work) {
+  using Result = std::invoke_result_t<Work>;
+  const auto run = [](Work job) -> asio::awaitable<Result> { co_return job(); };
+  co_return co_await asio::co_spawn(pool, run(std::move(work)), asio::use_awaitable);
+}
+
+asio::awaitable<void> ApiServer::text_answer(HttpExchange& exchange) {
+  const HttpRequest& request = exchange.request();
+  HttpResponse response;
+  try {
+    const auto served = model();
+    const auto body = request.path == "/tokenize" ? tokenize_body : detokenize_body;
+    response =
+        json_response(co_await elsewhere(preparers_, [&] { return body(request.body, *served); }));
+  } catch (...) {
+    response = refusal_for(std::current_exception());
+  }
+  co_await exchange.send(std::move(response));
+}
+
+asio::awaitable<void> ApiServer::generate(HttpExchange& exchange) {
+  const HttpRequest& request = exchange.request();
+  Generation generation;
+  HttpResponse response;
+  bool added = false;
+  try {
+    generation.model = model();
+    const auto parse = request.path == "/v1/chat/completions" ? parse_chat : parse_completion;
+    generation.call = co_await elsewhere(
+        preparers_, [&] { return parse(request.body, *generation.model, request.id); });
+    log(request, *generation.call);
+    for (AddRequest& one : generation.call->requests) {
+      generation.streams.push_back(fleet_.add(std::move(one)));
+    }
+    added = true;
+  } catch (const QueueFull&) {
+    metrics_.on_queue_full();
+    response = refusal_for(std::current_exception());
+  } catch (...) {
+    response = refusal_for(std::current_exception());
+  }
+  if (!added) co_return co_await exchange.send(std::move(response));
+  co_await run(exchange, generation);
+}
+
+void ApiServer::log(const HttpRequest& request, const ApiCall& call) const {
+  if (options_.log_requests) print_message("nanovllm: {} asks {}\n", request.id, request.body);
+  if (call.ignored_fields.empty()) return;
+  print_message("nanovllm: {}: fields that nothing is known of are ignored: {}\n", request.id,
+                printable(fmt::format("{}", fmt::join(call.ignored_fields, ", "))));
+}
+
+// Until the answer is complete or the client gone: then the streams' ends cancel what still runs.
+asio::awaitable<void> ApiServer::run(HttpExchange& exchange, Generation& generation) {
+  ApiCall& call = *generation.call;
+  if (call.stream) {
+    HttpResponse head = head_of_stream();
+    co_await exchange.begin_stream(std::move(head));
+  }
+  const auto wake_up = [&](const std::function<void()>& wake) {
+    for (const auto& stream : generation.streams) stream->on_ready(wake);
+  };
+  while (true) {
+    const std::optional<std::string> news = generation.news();
+    if (news && !news->empty() && !co_await exchange.write(*news)) co_return;
+    if (call.is_over()) break;
+    if (news) continue;
+    const bool woken = co_await exchange.wait(wake_up, kSilence);
+    if (exchange.is_gone()) co_return;
+    if (!woken && call.stream && !co_await exchange.write(": still here\n\n")) co_return;
+  }
+  HttpResponse response;
+  try {
+    response = json_response(call.finish());
+  } catch (...) {
+    response = refusal_for(std::current_exception());
+  }
+  if (call.stream) {
+    co_await exchange.write(response.body);
+  } else {
+    co_await exchange.send(std::move(response));
+  }
+}
+
+}  // namespace nanovllm::server

@@ -1,0 +1,21 @@
+// From the messages of a chat to the text of a prompt, as vLLM and transformers make it.
+#pragma once
+
+#include <string>
+
+#include "server/request_fields.h"
+
+namespace nanovllm::server {
+
+struct ChatPrompt {
+  std::string text;
+  std::string role;          // whose turn the model goes on with
+  std::string last_content;  // of the last message, where it is of that role
+  bool add_special_tokens = false;
+  bool has_tools = false;
+};
+
+// Reads the fields that say what the prompt is. Throws ApiError.
+ChatPrompt render_chat(RequestFields& fields, const ServedModel& model);
+
+}  // namespace nanovllm::server

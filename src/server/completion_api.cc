@@ -1,0 +1,181 @@
+// /v1/completions
+#include <nlohmann/json.hpp>
+
+#include "nanovllm/tokenizer.h"
+#include "server/answer.h"
+
+namespace nanovllm::server {
+namespace {
+
+constexpr int kDefaultMaxTokens = 16;
+constexpr const char* kPromptKinds =
+    "prompt must be a text, a list of texts, a list of token ids, or a list of such lists";
+
+std::vector<int32_t> ids_of(const Json& list) {
+  std::vector<int32_t> ids;
+  ids.reserve(list.size());
+  for (const Json& item : list) {
+    const auto id = whole_number(item);
+    if (!id || !std::in_range<int32_t>(*id) || *id < 0)
+      refuse("prompt", "{}; {} is no token id.", kPromptKinds, shown(item));
+    ids.push_back(static_cast<int32_t>(*id));
+  }
+  return ids;
+}
+
+std::vector<Prompt> prompts_of(const Json* value, int max_num_prompts) {
+  if (value == nullptr || (value->is_string() && value->get_ref<const std::string&>().empty()) ||
+      (value->is_array() && value->empty()))
+    refuse("prompt", "prompt must be given and not be empty.");
+  if (value->is_string()) return {value->get<std::string>()};
+  if (!value->is_array()) refuse("prompt", "{}, got {}.", kPromptKinds, shown(*value));
+  if (value->front().is_number()) return {ids_of(*value)};
+  if (std::cmp_greater(value->size(), max_num_prompts)) {
+    refuse("prompt", "prompt list length {} exceeds the maximum allowed count of {}.",
+           value->size(), max_num_prompts);
+  }
+  std::vector<Prompt> prompts;
+  for (const Json& item : *value) {
+    if (item.type() != value->front().type() || (!item.is_string() && !item.is_array()))
+      refuse("prompt", "{}, got {} in the list.", kPromptKinds, shown(item));
+    if (item.is_string()) {
+      prompts.emplace_back(item.get<std::string>());
+    } else {
+      prompts.emplace_back(ids_of(item));
+    }
+  }
+  return prompts;
+}
+
+class Completion final : public Answer {
+ public:
+  Completion(RequestFields fields, const ServedModel& served, const std::string& id)
+      : Answer(fields, served, {"cmpl-", "text_completion", "text_completion"}, id) {
+    SamplingParams params = served.defaults;
+    params.max_tokens = kDefaultMaxTokens;
+    fields.read_all(params, {"max_tokens"});
+    echo_ = fields.boolean("echo");
+    const auto max_tokens = fields.integer("max_tokens");
+    check_max_tokens("max_tokens", max_tokens);
+    prompt_only_ = echo_ && max_tokens == 0;
+    if (prompt_only_) {
+      params.max_tokens = 1;  // an engine generates one at least
+    } else if (max_tokens) {
+      fields.read("max_tokens", params);
+    }
+    if (stream && params.prompt_logprobs.value_or(0) != 0)
+      refuse("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
+    if (echo_ && !params.prompt_logprobs) params.prompt_logprobs = params.logprobs;
+    num_top_ = params.logprobs;
+    const bool add_special_tokens = fields.boolean("add_special_tokens", true);
+    const std::vector<Prompt> prompts = prompts_of(fields.find("prompt"), served.max_num_prompts);
+    fields.check_model(served);
+    ignored_fields = fields.unknown();
+    for (const Prompt& prompt : prompts) add_prompt(prompt, add_special_tokens, params);
+    states_.assign(num_choices(),
+                   State(LogprobText(served.preparer.tokenizer, return_as_token_ids_)));
+  }
+
+ private:
+  struct State {
+    explicit State(LogprobText writer) : logprob_text(std::move(writer)) {}
+    LogprobText logprob_text;
+    bool begun = false;
+    // What follows is of a whole answer, or of one chunk.
+    std::string text = {};
+    std::vector<int32_t> token_ids = {};
+    CompletionLogprobs logprobs = {};
+    FinishReason finish_reason = FinishReason::kNone;
+    StopReason stop_reason = {};
+  };
+
+  void add_prompt(const Prompt& prompt, bool add_special_tokens, const SamplingParams& params) {
+    const auto* text = std::get_if<std::string>(&prompt);
+    std::vector<int32_t> ids = text != nullptr ? encode(*text, add_special_tokens)
+                                               : std::get<std::vector<int32_t>>(prompt);
+    std::string shown_text;
+    if (echo_ && !return_token_ids_) {
+      if (text != nullptr) {
+        shown_text = *text;
+      } else if (const Tokenizer* tokenizer = model().preparer.tokenizer) {
+        shown_text = tokenizer->decode(ids, false);
+      }
+    }
+    prepare(std::move(ids), std::move(shown_text), params);
+  }
+
+  std::string gain(size_t choice, Gain&& gained) override {
+    State& state = states_[choice];
+    PromptFacts& prompt = prompt_of(choice);
+    const bool is_first = !state.begun;
+    if (is_first && echo_) append_prompt(state, prompt);
+    state.begun = true;
+    if (!prompt_only_) {
+      state.text += gained.text;
+      if (num_top_) {
+        for (const PositionLogprobs& position : gained.logprobs)
+          state.logprob_text.append_completion(position.front().token_id, &position, *num_top_,
+                                               state.logprobs);
+      }
+    }
+    state.token_ids.insert(state.token_ids.end(), gained.token_ids.begin(), gained.token_ids.end());
+    if (gained.end != nullptr) {
+      state.finish_reason = gained.end->finish_reason;
+      state.stop_reason = gained.end->stop_reason;
+    }
+    if (!stream) return {};
+    const bool shows_prompt_ids = is_first && return_token_ids_;
+    std::string json =
+        fmt::format(R"({{{},"prompt_token_ids":{},"token_ids":{}}})", members(choice),
+                    shows_prompt_ids || (is_first && echo_) ? json_of(prompt.token_ids) : "null",
+                    return_token_ids_ ? json_of(state.token_ids) : "null");
+    state.text.clear();
+    state.token_ids.clear();
+    state.logprobs = {};
+    return chunk(choice, json, gained.end != nullptr);
+  }
+
+  void append_prompt(State& state, const PromptFacts& prompt) {
+    state.text += prompt.text;
+    for (size_t i = 0; num_top_ && i < prompt.logprobs.size(); ++i) {
+      const auto& position = prompt.logprobs[i];
+      state.logprob_text.append_completion(prompt.token_ids[i], position ? &*position : nullptr,
+                                           *num_top_, state.logprobs);
+    }
+  }
+
+  // index to stop_reason
+  std::string members(size_t choice) const {
+    const State& state = states_[choice];
+    const std::string reason = to_string(state.finish_reason);
+    return fmt::format(R"("index":{},"text":{},"logprobs":{},"finish_reason":{},"stop_reason":{})",
+                       choice, json_text(state.text), num_top_ ? state.logprobs.json() : "null",
+                       reason.empty() ? "null" : json_text(reason), json_of(state.stop_reason));
+  }
+
+  std::string whole_choice(size_t choice) override {
+    const PromptFacts& prompt = prompt_of(choice);
+    return fmt::format(
+        R"({{{},"token_ids":{},"prompt_logprobs":{},"prompt_token_ids":{},"routed_experts":null}})",
+        members(choice), return_token_ids_ ? json_of(states_[choice].token_ids) : "null",
+        prompt_logprobs_json(prompt), return_token_ids_ ? json_of(prompt.token_ids) : "null");
+  }
+
+  std::string whole_members() override {
+    return R"(,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null)";
+  }
+
+  bool echo_ = false;
+  bool prompt_only_ = false;    // no token is asked for
+  std::optional<int> num_top_;  // log-probabilities of a token besides its own; none = none at all
+  std::vector<State> states_;   // a choice
+};
+
+}  // namespace
+
+std::unique_ptr<ApiCall> parse_completion(std::string_view body, const ServedModel& model,
+                                          const std::string& id) {
+  return std::make_unique<Completion>(RequestFields(body, model.max_json_depth), model, id);
+}
+
+}  // namespace nanovllm::server

@@ -1,0 +1,60 @@
+#include "server/config_file.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "nanovllm/error.h"
+
+namespace nanovllm::server {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string config_of(const std::string& text) {
+  const std::string path = ::testing::TempDir() + "serve_config.yaml";
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(ConfigFile, FlagsStandInFrontOfThoseOfTheCommandLine) {
+  const std::string path = config_of(
+      "port: 9000\nmax_model_len: 128\napi-key: [a, 'true', 12]\nenforce-eager: true\n"
+      "deterministic: false\nuds:\nhost: \"true\"\nextra: {a: [1, x, \"2\", null, true]}\n");
+  const Words expected = {"MODEL",  "--port",    "9000",    "--max-model-len",
+                          "128",    "--api-key", "a",       "--api-key",
+                          "true",   "--api-key", "12",      "--enforce-eager",
+                          "--host", "true",      "--extra", R"({"a":[1,"x","2",null,true]})",
+                          "--port", "1"};
+  EXPECT_EQ(with_config_file({"MODEL", "--port", "1", "--config", path}), expected);
+  EXPECT_EQ(with_config_file({"MODEL", "--config=" + path, "--port", "1"}), expected);
+}
+
+TEST(ConfigFile, TheModelIsTheCommandLinesWhereItHasOne) {
+  const std::string path = config_of("port: 1\nmodel: there\n");
+  EXPECT_EQ(with_config_file({"--config", path}), (Words{"there", "--port", "1"}));
+  EXPECT_EQ(with_config_file({"here", "--config", path}), (Words{"here", "--port", "1"}));
+}
+
+TEST(ConfigFile, WithoutOneTheWordsStayAsTheyAre) {
+  EXPECT_EQ(with_config_file({"MODEL", "--port", "1"}), (Words{"MODEL", "--port", "1"}));
+  EXPECT_EQ(with_config_file({"MODEL", "--config"}), (Words{"MODEL", "--config"}));
+  EXPECT_EQ(with_config_file({"MODEL", "--config", config_of("")}), (Words{"MODEL"}));
+}
+
+TEST(ConfigFile, WhatIsNoMapOfFlagsIsRefusedWithItsPath) {
+  for (const char* text : {"- a\n", "word", "a: [", "a: b: c"}) {
+    const std::string path = config_of(text);
+    try {
+      with_config_file({"MODEL", "--config", path});
+      FAIL() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+      EXPECT_TRUE(std::string(error.what()).starts_with(path)) << error.what();
+    }
+  }
+  EXPECT_THROW(with_config_file({"MODEL", "--config", "/nonexistent/file"}), Error);
+}
+
+}  // namespace
+}  // namespace nanovllm::server

@@ -1,0 +1,437 @@
+#include "server/http_connection.h"
+
+#include <fmt/format.h>
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/http/status.hpp>
+#include <ctime>
+
+#include "server/http_parser.h"
+
+namespace nanovllm::server {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using boost::system::error_code;
+
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+constexpr size_t kReadSize = size_t{8} << 10;  // bytes; a connection holds as many while it is idle
+constexpr size_t kMaxIdSize = 200;             // bytes of an x-request-id that is taken over
+constexpr std::chrono::seconds kLinger{2};     // without a byte, at the end of a connection
+constexpr std::chrono::seconds kRefusalTime{5};  // for the head of a request that will be refused
+constexpr int kMaxRefused = 64;                  // connections over the limit that get an answer
+
+std::string make_request_id() {
+  std::array<unsigned char, 16> bytes = {};
+  ::RAND_bytes(bytes.data(), static_cast<int>(bytes.size()));
+  std::string id;
+  for (const unsigned char byte : bytes) id += fmt::format("{:02x}", byte);
+  return id;
+}
+
+std::string http_date() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts;
+  ::gmtime_r(&now, &parts);
+  std::array<char, 64> text;
+  const size_t size = std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  return std::string(text.data(), size);
+}
+
+class HttpConnection final : public HttpExchange,
+                             public std::enable_shared_from_this<HttpConnection> {
+ public:
+  HttpConnection(std::shared_ptr<HttpShared> shared, StreamSocket socket, std::string peer)
+      : shared_(std::move(shared)),
+        options_(shared_->options),
+        socket_(std::move(socket)),
+        timer_(socket_.get_executor()),
+        write_timer_(socket_.get_executor()),
+        peer_(std::move(peer)),
+        is_refused_(shared_->num_connections.fetch_add(1) >= options_.max_connections) {
+    if (shared_->tls) tls_.emplace(socket_, *shared_->tls);
+  }
+  ~HttpConnection() override {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->enders.erase(this);
+    --shared_->num_connections;
+  }
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
+
+  void start();
+
+  const HttpRequest& request() const override { return request_; }
+  asio::awaitable<void> send(HttpResponse response) override;
+  asio::awaitable<void> begin_stream(HttpResponse response) override;
+  asio::awaitable<bool> write(std::string_view piece) override;
+  asio::awaitable<bool> wait(const std::function<void(std::function<void()> wake)>& wait,
+                             std::chrono::milliseconds timeout) override;
+  bool is_gone() const override { return is_gone_; }
+
+ private:
+  enum class Sent { kNothing, kStreamHead, kAll };
+
+  asio::awaitable<void> run();
+  asio::awaitable<bool> serve_request();
+  asio::awaitable<bool> read_request(HttpParser& parser);
+  asio::awaitable<void> call_handler();
+  asio::awaitable<void> linger();
+  asio::awaitable<bool> more_input(Clock::time_point deadline);
+  asio::awaitable<void> sleep_until(Clock::time_point deadline);
+  asio::awaitable<bool> write_all(std::string data);
+  std::string head_of(const HttpResponse& response, std::string_view framing);
+  void start_read();
+  void abort();
+  void end(bool at_once);
+  bool is_idle() const { return !is_busy_ && input_.empty(); }
+
+  const std::shared_ptr<HttpShared> shared_;
+  const HttpOptions& options_;
+  StreamSocket socket_;
+  std::optional<asio::ssl::stream<StreamSocket&>> tls_ = {};
+  asio::steady_timer timer_;  // of whoever waits; cancelled to wake it
+  asio::steady_timer write_timer_;
+  const std::string peer_;
+  const bool is_refused_;
+
+  std::array<char, kReadSize> read_buffer_;
+  std::string input_ = {};  // what was read and nobody took yet
+  uint64_t num_reads_ = 0;
+  bool is_reading_ = false;
+  bool is_gone_ = false;        // the client left, or was left
+  bool is_discarding_ = false;  // what comes is not looked at
+
+  bool is_ready_ = false;  // for requests
+  bool is_busy_ = false;   // with a request
+  HttpRequest request_ = {};
+  bool keeps_alive_ = false;
+  bool knows_chunks_ = false;
+  Sent sent_ = Sent::kNothing;
+  int status_ = 0;  // of the answer; 0 = none
+  uint64_t wait_round_ = 0;
+  bool is_woken_ = false;
+};
+
+void HttpConnection::start() {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->enders.emplace(this, [weak = weak_from_this()](bool at_once) {
+      const auto self = weak.lock();
+      if (!self) return;
+      asio::post(self->socket_.get_executor(), [self, at_once] { self->end(at_once); });
+    });
+  }
+  asio::co_spawn(
+      socket_.get_executor(), [self = shared_from_this()] { return self->run(); }, asio::detached);
+}
+
+void HttpConnection::end(bool at_once) {
+  if (at_once || !is_ready_) {
+    abort();
+  } else if (is_idle()) {
+    timer_.cancel();
+  }
+}
+
+// Nothing more is read or written. What the client did not take yet is thrown away, so that one
+// that never reads holds no memory of the kernel's either.
+void HttpConnection::abort() {
+  error_code ignored;
+  socket_.set_option(asio::socket_base::linger(true, 0), ignored);
+  socket_.close(ignored);
+  is_gone_ = true;
+  timer_.cancel();
+}
+
+asio::awaitable<void> HttpConnection::run() {
+  try {
+    bool is_open =
+        !is_refused_ || shared_->num_connections.load() <= options_.max_connections + kMaxRefused;
+    if (tls_ && is_open) {
+      write_timer_.expires_after(options_.idle_timeout);
+      write_timer_.async_wait([self = shared_from_this()](error_code ec) {
+        if (!ec) self->abort();
+      });
+      const auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::server, kAwait);
+      write_timer_.cancel();
+      is_open = !ec;
+    }
+    is_ready_ = true;
+    while (is_open) is_open = co_await serve_request();
+    if (status_ != 0 && !is_gone_) co_await linger();
+  } catch (const std::exception&) {
+    // Out of memory, say: it ends this connection and nothing else.
+  }
+  error_code ignored;
+  socket_.close(ignored);
+  is_gone_ = true;
+}
+
+// A connection that is closed with bytes unread is reset, and the client may lose the answer:
+// the rest of what it sends is waited for.
+asio::awaitable<void> HttpConnection::linger() {
+  is_discarding_ = true;
+  if (tls_) {
+    tls_->async_shutdown([self = shared_from_this()](error_code) {});
+  } else {
+    error_code ignored;
+    socket_.shutdown(asio::socket_base::shutdown_send, ignored);
+  }
+  input_.clear();
+  const auto last = Clock::now() + options_.idle_timeout;
+  while (Clock::now() < last && co_await more_input(std::min(last, Clock::now() + kLinger))) {
+  }
+}
+
+void HttpConnection::start_read() {
+  if (is_reading_ || is_gone_ || input_.size() > static_cast<size_t>(options_.max_header_bytes)) {
+    return;
+  }
+  is_reading_ = true;
+  auto done = [self = shared_from_this()](error_code ec, size_t size) {
+    self->is_reading_ = false;
+    ++self->num_reads_;
+    if (ec) {
+      self->is_gone_ = true;
+      error_code ignored;
+      self->socket_.cancel(ignored);  // a write waits in vain
+    } else if (!self->is_discarding_) {
+      self->input_.append(self->read_buffer_.data(), size);
+    }
+    self->timer_.cancel();
+    if (self->is_busy_) self->start_read();
+  };
+  if (tls_) {
+    tls_->async_read_some(asio::buffer(read_buffer_), std::move(done));
+  } else {
+    socket_.async_read_some(asio::buffer(read_buffer_), std::move(done));
+  }
+}
+
+asio::awaitable<void> HttpConnection::sleep_until(Clock::time_point deadline) {
+  timer_.expires_at(deadline);
+  co_await timer_.async_wait(kAwait);
+}
+
+// False at the deadline and at the end of the connection.
+asio::awaitable<bool> HttpConnection::more_input(Clock::time_point deadline) {
+  const uint64_t before = num_reads_;
+  start_read();
+  while (num_reads_ == before && !is_gone_ && Clock::now() < deadline &&
+         !(shared_->stopping && is_idle())) {
+    co_await sleep_until(deadline);
+  }
+  co_return num_reads_ != before && !is_gone_;
+}
+
+// False where there is no request, and nothing to say about it. Throws HttpFault.
+asio::awaitable<bool> HttpConnection::read_request(HttpParser& parser) {
+  const auto limit = is_refused_ ? std::min<Clock::duration>(options_.idle_timeout, kRefusalTime)
+                                 : Clock::duration(options_.idle_timeout);
+  const auto deadline = Clock::now() + limit;
+  while (!parser.take_head(input_)) {
+    if (co_await more_input(deadline)) continue;
+    if (is_gone_) co_return false;
+    throw HttpFault(408, "The head of the request took too long.");
+  }
+  request_.path = shared_->rules.strip_root(std::move(request_.path));
+  request_.peer = peer_;
+  request_.id = request_.header("x-request-id").substr(0, kMaxIdSize);
+  keeps_alive_ = parser.keep_alive();
+  knows_chunks_ = parser.knows_chunks();
+  co_return true;
+}
+
+asio::awaitable<bool> HttpConnection::serve_request() {
+  is_busy_ = false;
+  request_ = {};
+  input_.shrink_to_fit();
+  if (input_.empty() && !co_await more_input(Clock::now() + options_.idle_timeout)) {
+    status_ = 0;
+    co_return false;
+  }
+  is_busy_ = true;
+  const auto start = Clock::now();
+  sent_ = Sent::kNothing;
+  status_ = 0;
+  keeps_alive_ = knows_chunks_ = false;
+  HttpParser parser(options_, request_);
+  std::optional<HttpResponse> answer;
+  try {
+    if (!co_await read_request(parser)) co_return false;
+    if (is_refused_) {
+      answer = error_response(503, "The server has as many connections as it may have.", "",
+                              "ServiceUnavailableError");
+      answer->headers.emplace_back("Retry-After", "1");
+      keeps_alive_ = false;
+    } else {
+      answer = shared_->rules.answer(request_, parser.has_body());
+    }
+    if (answer && parser.has_body()) keeps_alive_ = false;  // the body is not worth reading
+    if (!answer && parser.has_body()) {
+      if (input_.empty() && knows_chunks_ &&
+          equal_ignoring_case(request_.header("expect"), "100-continue")) {
+        co_await write_all("HTTP/1.1 100 Continue\r\n\r\n");
+      }
+      const auto deadline = Clock::now() + options_.idle_timeout;
+      while (!parser.take_body(input_)) {
+        if (co_await more_input(deadline)) continue;
+        if (is_gone_) co_return false;
+        throw HttpFault(408, "The body of the request took too long.");
+      }
+    }
+  } catch (const HttpFault& fault) {
+    answer = error_response(fault.status(), fault.what(), "",
+                            fault.status() == 400 ? "Bad Request" : "");
+    keeps_alive_ = false;
+  }
+  if (request_.id.empty()) request_.id = make_request_id();
+  if (request_.peer.empty()) request_.peer = peer_;
+  start_read();
+  if (answer) {
+    co_await send(std::move(*answer));
+  } else {
+    co_await call_handler();
+  }
+  if (options_.access_log) {
+    constexpr int kClientLeft = 499;
+    const std::chrono::duration<double, std::milli> time = Clock::now() - start;
+    options_.access_log(access_log_line(options_, request_, parser.request_line(),
+                                        status_ == 0 ? kClientLeft : status_, time.count()));
+  }
+  co_return keeps_alive_ && !is_gone_;
+}
+
+asio::awaitable<void> HttpConnection::call_handler() {
+  std::string error = "The request was left without an answer.";
+  bool has_failed = false;
+  try {
+    co_await shared_->handler(*this);
+  } catch (const std::exception& e) {
+    error = e.what();
+    has_failed = true;
+  }
+  ++wait_round_;  // who still wakes this request must not wake the next one
+  if (sent_ == Sent::kNothing) {
+    if (!is_gone_) co_await send(error_response(500, error));
+  } else if (sent_ == Sent::kStreamHead) {
+    if (has_failed) keeps_alive_ = false;  // without its end, the client sees that it is cut short
+    if (!has_failed && knows_chunks_ && request_.method != "HEAD") {
+      co_await write_all("0\r\n\r\n");
+    }
+  }
+}
+
+std::string HttpConnection::head_of(const HttpResponse& response, std::string_view framing) {
+  status_ = response.status;
+  const auto reason =
+      boost::beast::http::obsolete_reason(static_cast<boost::beast::http::status>(status_));
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\nDate: {}\r\nContent-Type: {}\r\n{}", status_,
+                                 std::string_view(reason.data(), reason.size()), http_date(),
+                                 response.content_type, framing);
+  if (shared_->stopping) keeps_alive_ = false;
+  if (!keeps_alive_) {
+    head += "Connection: close\r\n";
+  } else if (!knows_chunks_) {
+    head += "Connection: keep-alive\r\n";
+  }
+  HttpHeaders headers = {{"x-request-id", request_.id}};
+  shared_->rules.allow_origin(request_, headers);
+  headers.insert(headers.end(), response.headers.begin(), response.headers.end());
+  for (const auto& [name, value] : headers) head += fmt::format("{}: {}\r\n", name, value);
+  return head + "\r\n";
+}
+
+asio::awaitable<void> HttpConnection::send(HttpResponse response) {
+  sent_ = Sent::kAll;
+  std::string data = head_of(response, fmt::format("Content-Length: {}\r\n", response.body.size()));
+  if (request_.method != "HEAD") data += response.body;
+  co_await write_all(std::move(data));
+}
+
+asio::awaitable<void> HttpConnection::begin_stream(HttpResponse response) {
+  sent_ = Sent::kStreamHead;
+  if (!knows_chunks_) keeps_alive_ = false;  // the end of the connection ends the body
+  std::string head = head_of(response, knows_chunks_ ? "Transfer-Encoding: chunked\r\n" : "");
+  if (co_await write_all(std::move(head))) co_await write(response.body);
+}
+
+asio::awaitable<bool> HttpConnection::write(std::string_view piece) {
+  if (request_.method == "HEAD" || piece.empty()) co_return !is_gone_;
+  std::string data(piece);
+  if (knows_chunks_) data = fmt::format("{:x}\r\n{}\r\n", piece.size(), piece);
+  co_return co_await write_all(std::move(data));
+}
+
+asio::awaitable<bool> HttpConnection::write_all(std::string data) {
+  std::string_view rest = data;
+  while (!rest.empty() && !is_gone_) {
+    error_code ec;
+    size_t size = 0;
+    if (!tls_) {
+      size = socket_.write_some(asio::buffer(rest), ec);
+      rest.remove_prefix(size);
+      if (!ec) continue;
+    }
+    if (tls_ || ec == asio::error::would_block) {
+      write_timer_.expires_after(options_.write_timeout);
+      write_timer_.async_wait([self = shared_from_this()](error_code cancelled) {
+        if (!cancelled && self->write_timer_.expiry() <= Clock::now()) self->abort();
+      });
+      if (tls_) {
+        std::tie(ec, size) = co_await tls_->async_write_some(asio::buffer(rest), kAwait);
+        rest.remove_prefix(size);
+      } else {
+        std::tie(ec) = co_await socket_.async_wait(asio::socket_base::wait_write, kAwait);
+      }
+      write_timer_.expires_at(Clock::time_point::max());
+    }
+    if (ec) is_gone_ = true;
+  }
+  co_return !is_gone_;
+}
+
+asio::awaitable<bool> HttpConnection::wait(
+    const std::function<void(std::function<void()> wake)>& wait,
+    std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  const uint64_t round = ++wait_round_;
+  is_woken_ = false;
+  wait([self = shared_from_this(), round] {
+    asio::post(self->socket_.get_executor(), [self, round] {
+      if (round != self->wait_round_) return;
+      self->is_woken_ = true;
+      self->timer_.cancel();
+    });
+  });
+  while (!is_woken_ && !is_gone_ && Clock::now() < deadline) co_await sleep_until(deadline);
+  co_return is_woken_ || is_gone_;
+}
+
+}  // namespace
+
+void serve_connection(std::shared_ptr<HttpShared> shared, StreamSocket socket, std::string peer) {
+  std::make_shared<HttpConnection>(std::move(shared), std::move(socket), std::move(peer))->start();
+}
+
+void end_connections(HttpShared& shared, bool at_once) {
+  std::vector<std::function<void(bool at_once)>> enders;
+  {
+    const std::lock_guard lock(shared.mutex);
+    for (const auto& [connection, end] : shared.enders) enders.push_back(end);
+  }
+  for (const auto& end : enders) end(at_once);
+}
+
+}  // namespace nanovllm::server

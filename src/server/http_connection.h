@@ -1,0 +1,44 @@
+// One connection: its requests one after the other, each with a read pending beside its answer.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/basic_stream_socket.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "server/http_rules.h"
+#include "server/http_server.h"
+
+namespace nanovllm::server {
+
+using StreamSocket = asio::basic_stream_socket<asio::generic::stream_protocol>;
+
+// What the connections of a server share; lives as long as the last of them.
+struct HttpShared {
+  HttpShared(HttpOptions o, HttpHandler h, bool on_loopback)
+      : options(std::move(o)), handler(std::move(h)), rules(options, on_loopback) {}
+
+  const HttpOptions options;
+  const HttpHandler handler;
+  const HttpRules rules;
+  std::optional<asio::ssl::context> tls = {};
+  std::atomic<int> num_connections = 0;
+  std::atomic<bool> stopping = false;
+
+  // Taken when a connection comes, when it goes and at the end; not for requests.
+  std::mutex mutex = {};
+  std::unordered_map<const void*, std::function<void(bool at_once)>> enders = {};
+};
+
+// Begins to serve what was accepted on a strand of its own.
+void serve_connection(std::shared_ptr<HttpShared> shared, StreamSocket socket, std::string peer);
+
+// Ends the connections that have no request, or all.
+void end_connections(HttpShared& shared, bool at_once);
+
+}  // namespace nanovllm::server

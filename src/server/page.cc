@@ -1,0 +1,43 @@
+#include "server/page.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "page_files.h"
+#include "text/hash.h"
+
+namespace nanovllm::server {
+namespace {
+
+constexpr const char* kSecurityPolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+struct KnownFile {
+  std::string_view path, content_type, body;
+  std::string etag = fmt::format("\"{:016x}\"", text::hash_bytes(body));
+};
+
+}  // namespace
+
+std::optional<PageFile> page_file(std::string_view path) {
+  static const std::array<KnownFile, 3> files = {
+      {{"/", "text/html; charset=utf-8", kIndexHtml},
+       {"/style.css", "text/css; charset=utf-8", kStyleCss},
+       {"/app.js", "text/javascript; charset=utf-8", kAppJs}}};
+  for (const KnownFile& file : files) {
+    if (file.path != path) continue;
+    return PageFile{file.content_type,
+                    file.body,
+                    file.etag,
+                    {{"ETag", file.etag},
+                     {"Cache-Control", "no-cache"},
+                     {"Content-Security-Policy", kSecurityPolicy},
+                     {"X-Content-Type-Options", "nosniff"},
+                     {"Referrer-Policy", "no-referrer"}}};
+  }
+  return std::nullopt;
+}
+
+}  // namespace nanovllm::server

@@ -1,0 +1,54 @@
+#include "server/page.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+namespace nanovllm::server {
+namespace {
+
+TEST(Page, IsTheFilesOfTheRepository) {
+  const std::pair<const char*, const char*> kFiles[] = {
+      {"/", "index.html"}, {"/style.css", "style.css"}, {"/app.js", "app.js"}};
+  for (const auto& [path, name] : kFiles) {
+    std::ifstream file(std::string(NANOVLLM_SOURCE_DIR "/src/server/page/") + name);
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    const auto page = page_file(path);
+    ASSERT_TRUE(page) << path;
+    EXPECT_FALSE(text.empty());
+    EXPECT_EQ(page->body, text) << path;
+  }
+}
+
+TEST(Page, HasTypesTagsAndAPolicy) {
+  EXPECT_EQ(page_file("/")->content_type, "text/html; charset=utf-8");
+  EXPECT_EQ(page_file("/style.css")->content_type, "text/css; charset=utf-8");
+  EXPECT_EQ(page_file("/app.js")->content_type, "text/javascript; charset=utf-8");
+  EXPECT_NE(page_file("/")->etag, page_file("/app.js")->etag);
+  EXPECT_EQ(page_file("/")->etag.size(), 18u);
+  EXPECT_EQ(page_file("/")->headers[0].second, page_file("/")->etag);
+  EXPECT_EQ(page_file("/")->headers[2].second.substr(0, 19), "default-src 'none';");
+}
+
+TEST(Page, HasNoOtherFiles) {
+  for (const char* path :
+       {"", "/index.html", "/page", "//", "/app.js/", "/../app.js", "/v1/models"}) {
+    EXPECT_FALSE(page_file(path)) << path;
+  }
+}
+
+// The policy would keep a browser from running them.
+TEST(Page, HasNothingInline) {
+  const std::string_view page = page_file("/")->body;
+  for (const char* text : {"<style", "style=", "onclick=", "http://", "https://", "javascript:"}) {
+    const size_t at = page.find(text);
+    EXPECT_TRUE(at == page.npos || page.substr(at).starts_with("http://www.w3.org/2000/svg"))
+        << text;
+  }
+  EXPECT_EQ(page.find("<script>"), page.npos);
+  EXPECT_EQ(page_file("/app.js")->body.find("innerHTML"), std::string_view::npos);
+}
+
+}  // namespace
+}  // namespace nanovllm::server

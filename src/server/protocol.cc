@@ -1,0 +1,176 @@
+#include "server/protocol.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "base/version.h"
+#include "io/json.h"
+#include "nanovllm/tokenizer.h"
+#include "server/answer.h"
+#include "server/chat_prompt.h"
+
+namespace nanovllm::server {
+namespace {
+
+const char* type_of(int status) {
+  switch (status) {
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "NotFoundError";
+    case 405:
+      return "Method Not Allowed";
+    case 413:
+      return "Request Entity Too Large";
+    case 429:
+      return "Too Many Requests";
+    case 503:
+      return "ServiceUnavailableError";
+    default:
+      return status >= 500 ? "InternalServerError" : "BadRequestError";
+  }
+}
+
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+const Tokenizer& tokenizer_of(const ServedModel& model) {
+  if (model.preparer.tokenizer == nullptr) refuse("", "{} has no tokenizer.", model.names.front());
+  return *model.preparer.tokenizer;
+}
+
+}  // namespace
+
+int status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kCorruptData:
+      return 400;
+    case ErrorCode::kUnavailable:
+      return 503;
+    default:
+      return 500;
+  }
+}
+
+std::string error_body(int status, const std::string& message, const std::string& param,
+                       const std::string& type) {
+  Json error = {{"message", message},
+                {"type", type.empty() ? type_of(status) : type},
+                {"param", nullptr},
+                {"code", status}};
+  if (!param.empty()) error["param"] = param;
+  return dumped({{"error", std::move(error)}});
+}
+
+std::string tokenize_body(std::string_view body, const ServedModel& model) {
+  RequestFields fields(body, model.max_json_depth);
+  const Tokenizer& tokenizer = tokenizer_of(model);
+  std::vector<int32_t> ids;
+  if (fields.find("messages") != nullptr) {
+    const ChatPrompt prompt = render_chat(fields, model);
+    ids = tokenizer.encode(prompt.text, prompt.add_special_tokens);
+  } else {
+    const auto prompt = fields.text("prompt");
+    if (!prompt) refuse("prompt", "prompt or messages must be given.");
+    const bool add_special_tokens = fields.boolean("add_special_tokens", true);
+    fields.check_model(model);
+    ids = tokenizer.encode(*prompt, add_special_tokens);
+  }
+  Json answer = {{"count", ids.size()},
+                 {"max_model_len", model.preparer.info.max_model_len},
+                 {"tokens", ids},
+                 {"token_strs", nullptr}};
+  if (fields.boolean("return_token_strs")) {
+    Json& texts = answer["token_strs"] = Json::array();
+    for (const int32_t id : ids) texts.push_back(tokenizer.id_to_token(id).value_or(""));
+  }
+  return dumped(answer);
+}
+
+std::string detokenize_body(std::string_view body, const ServedModel& model) {
+  RequestFields fields(body, model.max_json_depth);
+  const Json* list = fields.array("tokens");
+  if (list == nullptr) refuse("tokens", "tokens must be given, a list of token ids.");
+  std::vector<int32_t> ids;
+  for (const Json& item : *list) {
+    const auto id = whole_number(item);
+    const int most = model.preparer.info.vocab_size - 1;
+    if (!id || *id < 0 || *id > most)
+      refuse("tokens", "tokens must hold token ids from 0 to {}, got {}.", most, shown(item));
+    ids.push_back(static_cast<int32_t>(*id));
+  }
+  fields.check_model(model);
+  return dumped({{"prompt", tokenizer_of(model).decode(ids, false)}});
+}
+
+std::string models_body(const ServedModel& model) {
+  Json list = Json::array();
+  for (const std::string& name : model.names) {
+    const Json permission = {{"id", "modelperm-" + name},
+                             {"object", "model_permission"},
+                             {"created", model.created},
+                             {"allow_create_engine", false},
+                             {"allow_sampling", true},
+                             {"allow_logprobs", true},
+                             {"allow_search_indices", false},
+                             {"allow_view", true},
+                             {"allow_fine_tuning", false},
+                             {"organization", "*"},
+                             {"group", nullptr},
+                             {"is_blocking", false}};
+    list.push_back({{"id", name},
+                    {"object", "model"},
+                    {"created", model.created},
+                    {"owned_by", "vllm"},  // clients tell by it which extra fields there are
+                    {"root", model.preparer.model_dir},
+                    {"parent", nullptr},
+                    {"max_model_len", model.preparer.info.max_model_len},
+                    {"permission", Json::array({permission})}});
+  }
+  return dumped({{"object", "list"}, {"data", std::move(list)}});
+}
+
+std::string version_body() { return dumped({{"version", kVersion}}); }
+
+std::string missing_path(std::string_view path) {
+  constexpr std::array kOfVllm = {"/v1/responses",
+                                  "/v1/embeddings",
+                                  "/v1/messages",
+                                  "/v1/audio",
+                                  "/v1/score",
+                                  "/v1/rerank",
+                                  "/v2/rerank",
+                                  "/v2/embed",
+                                  "/v1/load_lora_adapter",
+                                  "/v1/unload_lora_adapter",
+                                  "/v1/realtime",
+                                  "/score",
+                                  "/rerank",
+                                  "/pooling",
+                                  "/classify",
+                                  "/invocations",
+                                  "/inference",
+                                  "/load",
+                                  "/tokenizer_info",
+                                  "/sleep",
+                                  "/wake_up",
+                                  "/reset_prefix_cache",
+                                  "/start_profile"};
+  const bool is_of_vllm = std::ranges::any_of(kOfVllm, [&](std::string_view known) {
+    return path.starts_with(known) && (path.size() == known.size() || path[known.size()] == '/');
+  });
+  return fmt::format(
+      "{} is {}; there are /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
+      "/detokenize, "
+      "/health, /version, /metrics and /openapi.json.",
+      printable(path),
+      is_of_vllm ? "an endpoint of vLLM that this server does not have" : "not found");
+}
+
+}  // namespace nanovllm::server

@@ -1,0 +1,205 @@
+#include "server/server.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/message.h"
+#include "base/signals.h"
+#include "io/file.h"
+#include "nanovllm/chat.h"
+#include "nanovllm/tokenizer.h"
+#include "server/api_server.h"
+
+namespace nanovllm::server {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long answers that are complete may take to reach their clients at the end.
+constexpr std::chrono::seconds kFlushTime{5};
+
+std::string name_of_model(const ServeOptions& options) {
+  return options.served_model_names.empty() ? options.model : options.served_model_names.front();
+}
+
+// Null where the model has none: chats are refused then.
+std::unique_ptr<const ChatTemplate> load_template(const ServeOptions& options) {
+  if (!options.chat_template.empty()) {
+    return ChatTemplate::from_source(read_text_file(options.chat_template), options.model);
+  }
+  try {
+    return ChatTemplate::load(options.model);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    print_message("nanovllm: chats are refused: {}\n", error.what());
+    return nullptr;
+  }
+}
+
+// The front process. It has threads that serve HTTP, one that loads, and in the end one that ends
+// it.
+class Front {
+ public:
+  explicit Front(ServeOptions options);
+  int run();
+
+ private:
+  void load() noexcept;
+  std::shared_ptr<const ServedModel> served_model(const EngineHello& hello) const;
+  void announce() const;
+  void await_signal();
+  void end() noexcept;
+
+  const Clock::time_point start_ = Clock::now();
+  const ServeOptions options_;
+  Metrics metrics_;
+  // What coroutines that are cut off in the end hold streams of.
+  std::unique_ptr<Fleet> fleet_;
+  std::unique_ptr<ApiServer> api_;
+  asio::io_context context_;
+  asio::signal_set signals_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<const ChatTemplate> template_;
+  std::thread loader_, ender_;
+  std::exception_ptr fault_;  // what kept the first engine from loading
+  std::atomic<bool> ending_ = false;
+};
+
+Front::Front(ServeOptions options)
+    : options_(std::move(options)),
+      metrics_(name_of_model(options_), options_.fleet.num_engines),
+      context_(options_.num_io_threads),
+      signals_(context_, SIGINT, SIGTERM) {
+  // First: where there is no address to be had, no worker is started in vain.
+  http_ = make_http_server(context_, options_.http,
+                           [this](HttpExchange& exchange) { return api_->handle(exchange); });
+  fleet_ =
+      make_fleet(options_.fleet, worker_starter(options_.worker_arguments), metrics_.observer());
+  api_ = std::make_unique<ApiServer>(options_, *fleet_, metrics_);
+}
+
+int Front::run() {
+  announce();
+  await_signal();
+  std::vector<std::thread> threads;
+  {
+    const SignalsBlocked in_threads;
+    loader_ = std::thread([this] { load(); });
+    for (int i = 1; i < options_.num_io_threads; ++i)
+      threads.emplace_back([this] { context_.run(); });
+  }
+  context_.run();
+  for (std::thread& thread : threads) thread.join();
+  loader_.join();
+  if (ender_.joinable()) ender_.join();
+  if (fault_) std::rethrow_exception(fault_);
+  return 0;
+}
+
+void Front::announce() const {
+  const HttpOptions& http = options_.http;
+  const bool tls = !http.ssl_certfile.empty();
+  if (!http.uds.empty()) {
+    print_message("nanovllm: listening on {}\n", http.uds);
+  } else {
+    const bool v6 = http.host.find(':') != std::string::npos;
+    print_message("nanovllm: listening on {}://{}:{}{}\n", tls ? "https" : "http",
+                  v6 ? "[" + http.host + "]" : http.host, http_->port(), http.root_path);
+  }
+  const bool loopback = !http.uds.empty() || http.host.starts_with("127.") || http.host == "::1" ||
+                        http.host == "localhost";
+  if (!loopback && http.api_keys.empty()) {
+    print_message(
+        "nanovllm: warning: everybody who reaches {} may use the model: no --api-key is set\n",
+        http.host);
+  }
+}
+
+// Engine and text side by side.
+void Front::load() noexcept {
+  try {
+    tokenizer_ = Tokenizer::load(options_.model);
+    template_ = load_template(options_);
+    const EngineHello& hello = fleet_->wait_ready();
+    metrics_.begin(hello.info, options_.engine);
+    api_->set_model(served_model(hello));
+    print_message("nanovllm: ready: {} on {}, {} tokens of KV cache, {:.2f} s after the start\n",
+                  name_of_model(options_), hello.info.device,
+                  int64_t{hello.info.num_kvcache_blocks} * hello.info.kvcache_block_size,
+                  std::chrono::duration<double>(Clock::now() - start_).count());
+  } catch (...) {
+    if (!ending_) fault_ = std::current_exception();
+    context_.stop();
+  }
+}
+
+std::shared_ptr<const ServedModel> Front::served_model(const EngineHello& hello) const {
+  auto served = std::make_shared<ServedModel>();
+  served->names = options_.served_model_names;
+  if (served->names.empty()) served->names.push_back(options_.model);
+  served->preparer = {.model_dir = hello.model_dir,
+                      .info = hello.info,
+                      .tokenizer = tokenizer_.get(),
+                      .chat_template = template_.get()};
+  served->defaults = hello.default_sampling_params;
+  served->created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  if (template_) served->format = transcript_format_of(template_->source());
+  const TranscriptFormat& asked = options_.format;
+  if (!asked.reasoning_parser.empty()) served->format.reasoning_parser = asked.reasoning_parser;
+  if (!asked.tool_call_parser.empty()) served->format.tool_call_parser = asked.tool_call_parser;
+  served->make_parser = make_transcript_parser;
+  served->enable_prompt_tokens_details = options_.enable_prompt_tokens_details;
+  served->max_num_prompts = options_.max_prompts;
+  served->max_json_depth = options_.max_json_depth;
+  return served;
+}
+
+// The first signal ends it with grace, the second one at once.
+void Front::await_signal() {
+  signals_.async_wait([this](const boost::system::error_code& error, int signal) {
+    if (error) return;
+    if (ending_.exchange(true)) {
+      std::_Exit(128 + signal);  // the workers' sockets close, which ends them
+    }
+    print_message(
+        "nanovllm: shutting down: running requests have {} s to end; again to end at once\n",
+        std::chrono::duration<double>(options_.shutdown_timeout).count());
+    api_->drain();
+    const SignalsBlocked in_thread;
+    ender_ = std::thread([this] { end(); });
+    await_signal();
+  });
+}
+
+void Front::end() noexcept {
+  try {
+    fleet_->shut_down(options_.shutdown_timeout);
+    http_->stop_accepting();
+    const auto deadline = Clock::now() + kFlushTime;
+    while (http_->num_connections() > 0 && Clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  } catch (const std::exception& error) {
+    print_message("nanovllm: while shutting down: {}\n", error.what());
+  }
+  context_.stop();
+}
+
+}  // namespace
+
+int serve(ServeOptions options) { return Front(std::move(options)).run(); }
+
+}  // namespace nanovllm::server

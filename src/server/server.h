@@ -1,0 +1,36 @@
+// `nanovllm serve`: the front process, from its options to its end.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "nanovllm/config.h"
+#include "server/fleet.h"
+#include "server/http_server.h"
+#include "server/transcript_parser.h"
+
+namespace nanovllm::server {
+
+struct ServeOptions {
+  std::string model;
+  EngineConfig engine;
+  HttpOptions http;
+  FleetOptions fleet;
+  std::vector<std::string> served_model_names = {};  // none = `model`
+  std::string chat_template = {};                    // a file's path, or empty: the model's own
+  TranscriptFormat format = {};                      // empty names: what fits the model
+  int max_prompts = 1024;                            // of one request
+  int max_json_depth = 64;
+  int num_io_threads = 2;
+  bool log_requests = false;                  // prompts and parameters too
+  bool enable_prompt_tokens_details = false;  // usage tells what came from the prefix cache
+  std::chrono::milliseconds shutdown_timeout{30'000};
+  std::vector<std::string> worker_arguments = {};  // with which the binary becomes a worker
+};
+
+// Serves until SIGINT or SIGTERM; returns the exit status. Throws Error where the address can't be
+// had or the first engine does not load.
+int serve(ServeOptions options);
+
+}  // namespace nanovllm::server

@@ -1,0 +1,454 @@
+#include "server/transcript_parser.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "io/temp_dir.h"
+#include "nanovllm/error.h"
+
+namespace nanovllm::server {
+namespace {
+
+using Calls = std::vector<std::pair<std::string, std::string>>;  // names and arguments
+
+struct Answer {
+  std::string reasoning = {}, content = {};
+  Calls calls = {};
+  bool operator==(const Answer&) const = default;
+  friend std::ostream& operator<<(std::ostream& out, const Answer& answer) {
+    out << "reasoning: [" << answer.reasoning << "] content: [" << answer.content << "]";
+    for (const auto& [name, arguments] : answer.calls)
+      out << " " << name << "(" << arguments << ")";
+    return out;
+  }
+};
+
+// Adds up what a client does, and checks what it relies on.
+class Client {
+ public:
+  void add(const TranscriptDelta& delta) {
+    answer.reasoning += delta.reasoning;
+    answer.content += delta.content;
+    for (size_t i = 0; i < delta.tool_calls.size(); ++i) {
+      const ToolCallDelta& call = delta.tool_calls[i];
+      const auto index = static_cast<size_t>(call.index);
+      EXPECT_EQ(call.name.empty(), index < answer.calls.size()) << call.name;
+      EXPECT_TRUE(i == 0 || call.index > delta.tool_calls[i - 1].index);
+      ASSERT_LE(index, answer.calls.size());
+      if (!call.name.empty()) answer.calls.emplace_back(call.name, "");
+      EXPECT_EQ(index + 1, answer.calls.size()) << "an earlier call grows";
+      answer.calls[index].second += call.arguments;
+    }
+  }
+  Answer answer = {};
+};
+
+struct Case {
+  std::string reasoning_parser, tool_call_parser;
+  std::string text;
+  Answer answer;
+  std::string prompt = "<|im_start|>assistant\n";
+  bool with_tools = true;
+};
+
+Answer parse(const Case& c, const std::vector<size_t>& cuts) {
+  const auto parser =
+      make_transcript_parser({c.reasoning_parser, c.tool_call_parser}, c.prompt, c.with_tools);
+  Client client;
+  size_t from = 0;
+  for (const size_t cut : cuts) {
+    client.add(parser->append(std::string_view(c.text).substr(from, cut - from)));
+    from = cut;
+  }
+  client.add(parser->append(std::string_view(c.text).substr(from)));
+  client.add(parser->finish());
+  return client.answer;
+}
+
+const std::string kCall = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+const std::string kOff = "<|im_start|>assistant\n<think>\n\n</think>\n\n";
+
+std::vector<Case> reasoning_cases() {
+  std::vector<Case> cases;
+  for (const char* name : {"qwen3", "deepseek_r1"}) {
+    const std::vector<Case> both = {
+        {name, "", "", {}},
+        {name, "", "<think>\nhm\n</think>\n\nHi", {"\nhm\n", "\n\nHi"}},
+        {name, "", "hm</think>Hi", {"hm", "Hi"}},
+        {name, "", "hm</think>Hi", {"hm", "Hi"}, "<|im_start|>assistant\n<think>\n"},
+        {name, "", "hm", {"hm", ""}},
+        {name, "", "<think>1 < 2, </thin> </think", {"1 < 2, </thin> </think", ""}},
+        {name, "", "<think>a<think>b</think></think>c", {"ab", "c"}},
+        {name, "", "Hi <think>there", {"", "Hi <think>there"}, kOff},
+        {name, "", "Hi", {"", "Hi"}, "<｜Assistant｜><think></think>"},
+        // Of another turn.
+        {name, "", "a</think>b", {"a", "b"}, "<think></think><|im_start|>assistant\n"},
+        {name, "", "a</think>b", {"a", "b"}, "</think>x<｜Assistant｜><think>\n"},
+        {name, "", "a<b<c</think>x<", {"a<b<c", "x<"}},
+        {name, "", "<think>é<日本></think>🙂<", {"é<日本>", "🙂<"}},
+        {name, "hermes", "<think>x</think>\n\n" + kCall, {"x", "", {{"f", "{\"x\": 1}"}}}},
+        {name, "hermes", "x</think>ok" + kCall, {"x", "ok" + kCall}, "", false},
+        {name,
+         "llama3_json",
+         "x</think>{\"name\":\"f\",\"parameters\":{}}",
+         {"x", "", {{"f", "{}"}}}},
+        {name, "mistral", "x</think>[TOOL_CALLS]f{}", {"x", "", {{"f", "{}"}}}},
+    };
+    cases.insert(cases.end(), both.begin(), both.end());
+  }
+  cases.push_back({"qwen3", "hermes", "x" + kCall, {"x", "", {{"f", "{\"x\": 1}"}}}});
+  cases.push_back({"qwen3", "hermes", "x" + kCall, {"x" + kCall, ""}, "", false});
+  cases.push_back({"deepseek_r1", "hermes", "x" + kCall, {"x" + kCall, ""}});
+  cases.push_back({"", "", "<think>x</think>y", {"", "<think>x</think>y"}});
+  return cases;
+}
+
+std::vector<Case> hermes_cases() {
+  const auto call = [](const std::string& json) { return "<tool_call>" + json + "</tool_call>"; };
+  const std::string nested = R"({"a": {"b": [1, {"c": "}]{[\"\\"}]}, "d": "é🙂\u00e9\n"})";
+  std::vector<Case> cases;
+  const auto add = [&](const std::string& text, const Answer& answer) {
+    cases.push_back({"", "hermes", text, answer});
+  };
+  add("", {});
+  add("Hello", {"", "Hello"});
+  add(" \n", {"", " \n"});
+  add("1 < 2 <tool <tool_call", {"", "1 < 2 <tool <tool_call"});
+  add("<", {"", "<"});
+  add(kCall, {"", "", {{"f", "{\"x\": 1}"}}});
+  add("\n\n" + kCall + "\n", {"", "", {{"f", "{\"x\": 1}"}}});
+  add("Let me see. \n" + kCall, {"", "Let me see. \n", {{"f", "{\"x\": 1}"}}});
+  add("\n a" + kCall, {"", "\n a", {{"f", "{\"x\": 1}"}}});
+  add(kCall + "\nand\n" + kCall + "tail <", {"", "", {{"f", "{\"x\": 1}"}, {"f", "{\"x\": 1}"}}});
+  add(kCall + kCall, {"", "", {{"f", "{\"x\": 1}"}, {"f", "{\"x\": 1}"}}});
+  add(call("{\"name\":\"g\",\"arguments\":" + nested + "}"), {"", "", {{"g", nested}}});
+  add(call(" {\n \"name\" : \"g\" , \"arguments\" :  { } \t} "), {"", "", {{"g", "{ }"}}});
+  add(call(R"({"arguments": {"x": [2]}, "name": "late"})"), {"", "", {{"late", "{\"x\": [2]}"}}});
+  add(call(R"({"id": "1\"", "name": "g", "n": -1.5e3, "arguments": {}, "more": {"name": "h"}})"),
+      {"", "", {{"g", "{}"}}});
+  add(call(R"({"na\u006de": "\u00fc\"", "arguments": {}})"), {"", "", {{"ü\"", "{}"}}});
+  for (const char* value : {"null", "12", "-0.5", "true", "[1, {}]", "\"{\\\"x\\\": 1}\""}) {
+    add(call(std::string(R"({"name": "g", "arguments": )") + value + "}"),
+        {"", "", {{"g", value}}});
+    add(call(std::string(R"({"arguments":)") + value + R"( , "name": "g"})"),
+        {"", "", {{"g", value}}});
+  }
+  // No calls: text, with the tags.
+  for (const char* json : {"",
+                           "hello",
+                           "{}",
+                           "{",
+                           "[]",
+                           R"({"name": "f"})",
+                           R"({"arguments": {}})",
+                           R"({"name")",
+                           R"({"name": 1, "arguments": {}})",
+                           R"({"name": "", "arguments": {}})",
+                           R"({"name": "f", "arguments": })",
+                           R"({"name": "f", "arguments": nul})",
+                           R"({"name": "f" "arguments": {}})",
+                           R"({name: "f", "arguments": {}})",
+                           "{{",
+                           "{]",
+                           R"({"name": "\q", "arguments": {}})",
+                           R"({"name": "\ud800", "arguments": {}})",
+                           R"({"name": "f", "parameters": {}})",
+                           R"({"arguments": {x}, "name": "f"})",
+                           R"({"name": "f", "arguments": 1"2"})",
+                           R"("{\"name\": \"f\"}")",
+                           "\n<function=f>\n<parameter=x>1</parameter></function>\n"}) {
+    add(call(json), {"", call(json)});
+    const std::string text = fmt::format("a{}b <", call(json));
+    add(text, {"", text});
+    add(call(json) + kCall + "b", {"", call(json), {{"f", "{\"x\": 1}"}}});
+    // Not closed.
+    const std::string open = fmt::format("a<tool_call>{}", json);
+    add(open, {"", open});
+    add(open + kCall, {"", open, {{"f", "{\"x\": 1}"}}});
+  }
+  add(kCall + " a " + call("{}") + " b", {"", call("{}").substr(0, 13), {{"f", "{\"x\": 1}"}}});
+  // Breaking off in the arguments.
+  for (const char* arguments : {"{", R"({"x")", R"({"x": "ab)", R"({"x": "\)", R"({"x": [{}, )"}) {
+    const std::string text = std::string(R"(<tool_call>{"name": "f", "arguments": )") + arguments;
+    const Calls calls = {{"f", arguments}};
+    add(text, {"", "", calls});
+    add(text + "</tool_call>tail", {"", "", calls});
+    add(text + kCall, {"", "", {calls[0], {"f", "{\"x\": 1}"}}});
+  }
+  add(R"(<tool_call>{"name": "f", "arguments": {x: <1}}</tool_call>)",
+      {"", "", {{"f", "{x: <1}"}}});
+  add(R"(<tool_call>{"name": "f", "arguments": {}} x {"name": "g", "arguments": {}})",
+      {"", "", {{"f", "{}"}}});
+  add("</tool_call>a" + kCall, {"", "</tool_call>a", {{"f", "{\"x\": 1}"}}});
+  return cases;
+}
+
+std::vector<Case> llama_cases() {
+  const std::string tag = "<|python_tag|>";
+  const std::string f = R"({"name": "f", "parameters": {"x": "1; {\""}})";
+  const Calls one = {{"f", R"({"x": "1; {\""})"}};
+  const Calls two = {one[0], one[0]};
+  std::vector<Case> cases;
+  const auto add = [&](const std::string& text, const Answer& answer) {
+    cases.push_back({"", "llama3_json", text, answer});
+  };
+  add("", {});
+  add("\n", {"", "\n"});
+  add("Hello {} <|python", {"", "Hello {} <|python"});
+  add(" <", {"", " <"});
+  add("Use " + f, {"", "Use " + f});
+  add(f, {"", "", one});
+  add("\n\n" + f + "\n", {"", "", one});
+  add(tag + f, {"", "", one});
+  add("\n" + tag + " " + f, {"", "", one});
+  add("ok " + tag + f, {"", "ok ", one});
+  add(f + "; " + f, {"", "", two});
+  add(f + ";" + f + ";", {"", "", two});
+  add(f + f, {"", "", two});
+  add(tag + f + " and " + tag + f, {"", "", two});
+  add(R"({"name": "f", "arguments": {}, "parameters": {"x": 1}})", {"", "", {{"f", "{}"}}});
+  add(R"({"type": "function", "name": "f", "parameters": {"a": {"b": {}}}})",
+      {"", "", {{"f", R"({"a": {"b": {}}})"}}});
+  add(tag + "print('hi')", {"", "print('hi')"});
+  add(R"({"city": "Paris"} yes)", {"", R"({"city": "Paris"} yes)"});
+  add(R"({"name": "f", "parameters": )", {"", R"({"name": "f", "parameters": )"});
+  add(R"({"name": "f", "parameters": {"x")", {"", "", {{"f", R"({"x")"}}});
+  add(f + R"(; {"name": "g"})", {"", R"({"name": "g"})", one});
+  cases.push_back({"", "llama3_json", f, {"", f}, "", false});
+  return cases;
+}
+
+std::vector<Case> mistral_cases() {
+  const std::string tag = "[TOOL_CALLS]";
+  const std::string f = R"({"name": "f", "arguments": {"x": "]{"}})";
+  const Calls one = {{"f", R"({"x": "]{"})"}};
+  const Calls two = {one[0], one[0]};
+  std::vector<Case> cases;
+  const auto add = [&](const std::string& text, const Answer& answer) {
+    cases.push_back({"", "mistral", text, answer});
+  };
+  add("", {});
+  add("a [1] [TOOL", {"", "a [1] [TOOL"});
+  add(f, {"", f});
+  add(tag + " [" + f + "]", {"", "", one});
+  add(tag + "[" + f + ", " + f + "]", {"", "", two});
+  add("ok " + tag + " [\n" + f + "\n,\n" + f + "\n] tail {}", {"", "ok ", two});
+  add(tag + f + " tail " + f, {"", "", one});
+  add(tag + R"([{"name": "f"}])", {"", "", {{"f", "{}"}}});
+  add(tag + R"([{"name": "f", "arguments": null}])", {"", "", {{"f", "{}"}}});
+  add(tag + R"([{"arguments": "{\"x\": \"\u00e9\"}", "name": "f"}])",
+      {"", "", {{"f", R"({"x": "é"})"}}});
+  add(tag + R"(f{"x": "]{"})", {"", "", one});
+  add(tag + R"( f {"x": "]{"} tail {})", {"", "", one});
+  add(tag + R"(f[ARGS]{"x": "]{"})" + tag + R"(f[CALL_ID]a1b2[ARGS] {"x": "]{"})", {"", "", two});
+  add("a" + tag + "ns.f-1:x/y{}", {"", "a", {{"ns.f-1:x/y", "{}"}}});
+  add(tag + "f{\"x\": [", {"", "", {{"f", "{\"x\": ["}}});
+  add(tag + "f{\"x\": " + tag + "g{}", {"", "", {{"f", "{\"x\": "}, {"g", "{}"}}});
+  add(tag + tag + "f{}", {"", "", {{"f", "{}"}}});
+  // No calls: text, without the tag.
+  for (const char* text : {"", " ", " [", "[]", "[ 1, 2]", " I would call {}", "[{}]", "{\"a\": 1}",
+                           "f", "f g{}", "(", "[ARGS]{}", "f[ARGS", "f] g {", "[[{}]]"}) {
+    add(tag + text, {"", text});
+    add("a" + tag + text + tag + "f{}", {"", std::string("a") + text, {{"f", "{}"}}});
+  }
+  add(tag + "[" + f + ", {}, " + f + "]" + tag + "g{}", {"", "{}", {one[0], {"g", "{}"}}});
+  cases.push_back({"", "mistral", tag + f, {"", tag + f}, "", false});
+  return cases;
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> all;
+  for (const auto& cases : {reasoning_cases(), hermes_cases(), llama_cases(), mistral_cases()}) {
+    all.insert(all.end(), cases.begin(), cases.end());
+  }
+  return all;
+}
+
+TEST(TranscriptParser, TakesTranscriptsApart) {
+  for (const Case& c : all_cases()) {
+    EXPECT_EQ(parse(c, {}), c.answer)
+        << c.reasoning_parser << " " << c.tool_call_parser << ": " << c.text;
+  }
+}
+
+TEST(TranscriptParser, AnySplitAddsUpToTheWhole) {
+  std::mt19937 random(1);
+  for (const Case& c : all_cases()) {
+    std::vector<size_t> bytes;
+    for (size_t cut = 0; cut <= c.text.size(); ++cut) {
+      ASSERT_EQ(parse(c, {cut}), c.answer) << cut << " of " << c.text;
+      bytes.push_back(cut);
+    }
+    ASSERT_EQ(parse(c, bytes), c.answer) << "byte by byte: " << c.text;
+    for (int round = 0; round < 20; ++round) {
+      std::vector<size_t> cuts;
+      const unsigned one_in = 2 + random() % 8;
+      for (const size_t cut : bytes) {
+        if (random() % one_in == 0) cuts.push_back(cut);
+      }
+      ASSERT_EQ(parse(c, cuts), c.answer) << c.text;
+    }
+  }
+}
+
+// Texts that nobody wrote down: whatever they mean, it does not hang on where they are cut.
+TEST(TranscriptParser, AnySplitOfRandomPiecesAddsUpToTheWhole) {
+  const std::vector<std::string> pieces = {"<think>",
+                                           "</think>",
+                                           "<tool_call>",
+                                           "</tool_call>",
+                                           "[TOOL_CALLS]",
+                                           "<|python_tag|>",
+                                           "[ARGS]",
+                                           "<",
+                                           "[",
+                                           "{",
+                                           "}",
+                                           "]",
+                                           "\"",
+                                           "\\",
+                                           ",",
+                                           ":",
+                                           ";",
+                                           " ",
+                                           "\n",
+                                           "f",
+                                           "é",
+                                           "</t",
+                                           "[TOOL",
+                                           R"({"name": "f", "arguments": {)",
+                                           R"({"name":"g","parameters":{}})",
+                                           R"("arguments": )",
+                                           "1"};
+  std::mt19937 random(2);
+  for (int round = 0; round < 6000; ++round) {
+    Case c;
+    c.reasoning_parser = std::vector<std::string>{"", "qwen3", "deepseek_r1"}[random() % 3];
+    c.tool_call_parser = tool_call_parsers()[random() % tool_call_parsers().size()];
+    if (random() % 2 == 0) c.prompt = kOff;
+    for (unsigned i = random() % 24; i > 0; --i) c.text += pieces[random() % pieces.size()];
+    const Answer whole = parse(c, {});
+    std::vector<size_t> some, bytes;
+    for (size_t cut = 0; cut <= c.text.size(); ++cut) {
+      bytes.push_back(cut);
+      if (random() % 4 == 0) some.push_back(cut);
+    }
+    ASSERT_EQ(parse(c, bytes), whole) << c.tool_call_parser << ": " << c.text;
+    ASSERT_EQ(parse(c, some), whole) << c.tool_call_parser << ": " << c.text;
+    if (c.tool_call_parser != "hermes") continue;
+    for (const auto& [name, arguments] : whole.calls) {
+      EXPECT_EQ(arguments.find("tool_call>"), arguments.npos) << c.text;
+    }
+  }
+}
+
+TEST(TranscriptParser, StreamsArgumentsOnceTheNameIsKnown) {
+  const auto parser = make_transcript_parser({"", "hermes"}, "", true);
+  EXPECT_EQ(parser->append("<tool_call>{\"name\": \"f\", \"arguments\":"), TranscriptDelta{});
+  EXPECT_EQ(parser->append(" {\"x\":"), (TranscriptDelta{"", "", {{0, "f", "{\"x\":"}}}));
+  EXPECT_EQ(parser->append(" \"a"), (TranscriptDelta{"", "", {{0, "", " \"a"}}}));
+  EXPECT_EQ(parser->append("<"), TranscriptDelta{});
+  EXPECT_EQ(parser->append("b\"}}"), (TranscriptDelta{"", "", {{0, "", "<b\"}"}}}));
+  EXPECT_EQ(parser->append("</tool_call>"), TranscriptDelta{});
+  EXPECT_EQ(parser->finish(), TranscriptDelta{});
+}
+
+TEST(TranscriptParser, ShowsTextThatIsNoTagAtOnce) {
+  const auto parser = make_transcript_parser({"qwen3", "hermes"}, "", true);
+  EXPECT_EQ(parser->append("think <t"), (TranscriptDelta{"think ", "", {}}));
+  EXPECT_EQ(parser->append("d>"), (TranscriptDelta{"<td>", "", {}}));
+  EXPECT_EQ(parser->append("</think>a"), (TranscriptDelta{"", "a", {}}));
+  EXPECT_EQ(parser->append(" b\n"), (TranscriptDelta{"", " b\n", {}}));
+}
+
+// Ten thousand calls in one piece: what looks ahead must not look to the end each time.
+TEST(TranscriptParser, TakesTimeInProportionToTheText) {
+  for (const char* name : {"hermes", "llama3_json", "mistral"}) {
+    std::string text = name == std::string("mistral") ? "[TOOL_CALLS] [" : "";
+    const bool is_hermes = name == std::string("hermes");
+    for (int i = 0; i < 10'000; ++i) {
+      text += is_hermes ? kCall : R"({"name": "f", "arguments": {"x": 1}}, )";
+    }
+    EXPECT_EQ(parse({"", name, text, {}}, {}).calls.size(), 10'000u) << name;
+  }
+}
+
+TEST(TranscriptParser, RefusesUnknownNames) {
+  EXPECT_EQ(reasoning_parsers(), (std::vector<std::string>{"qwen3", "deepseek_r1"}));
+  EXPECT_EQ(tool_call_parsers(), (std::vector<std::string>{"hermes", "llama3_json", "mistral"}));
+  EXPECT_THROW(make_transcript_parser({"harmony", ""}, "", true), Error);
+  EXPECT_THROW(make_transcript_parser({"", "pythonic"}, "", false), Error);
+}
+
+TEST(TranscriptParser, SaysWhenTagsMustStayInTheText) {
+  EXPECT_TRUE(needs_special_tokens({"qwen3", ""}, false));
+  EXPECT_TRUE(needs_special_tokens({"", "hermes"}, true));
+  EXPECT_TRUE(needs_special_tokens({"", "mistral"}, true));
+  EXPECT_FALSE(needs_special_tokens({"", "mistral"}, false));
+  EXPECT_FALSE(needs_special_tokens({"", "llama3_json"}, true));
+  EXPECT_FALSE(needs_special_tokens({}, true));
+}
+
+TEST(TranscriptFormat, IsFoundInTheTemplate) {
+  EXPECT_EQ(transcript_format_of(""), TranscriptFormat{});
+  EXPECT_EQ(transcript_format_of("<tool_call>{%- if enable_thinking is defined and "
+                                 "enable_thinking is false %}<think></think>"),
+            (TranscriptFormat{"qwen3", "hermes"}));
+  EXPECT_EQ(transcript_format_of("split('</think>') {{'<｜Assistant｜><think>\\n'}}"),
+            (TranscriptFormat{"deepseek_r1", ""}));
+  EXPECT_EQ(transcript_format_of("[TOOL_CALLS]"), (TranscriptFormat{"", "mistral"}));
+  EXPECT_EQ(transcript_format_of("<|python_tag|> \"parameters\": <|eot_id|>"),
+            (TranscriptFormat{"", "llama3_json"}));
+}
+
+TEST(TranscriptFormat, IsFoundForPublishedModels) {
+  const std::string archive = NANOVLLM_SOURCE_DIR "/../shared/data/chat-templates.tar.xz";
+  if (!std::filesystem::exists(archive)) GTEST_SKIP() << archive << " is not there";
+  const testing::TempDir dir;
+  ASSERT_EQ(std::system(("tar -C " + dir.path() + " -xf " + archive).c_str()), 0);
+  const std::map<std::string, TranscriptFormat> expected = {
+      {"Qwen-Qwen2.5-7B-Instruct", {"", "hermes"}},
+      {"Qwen-Qwen3-0.6B", {"qwen3", "hermes"}},
+      {"Qwen-QwQ-32B", {"deepseek_r1", "hermes"}},
+      {"Qwen3-Coder", {"", ""}},                     // XML between the tags
+      {"Bielik-11B-v3.0-Instruct", {"", "hermes"}},  // reasons only where it is asked to
+      {"HuggingFaceTB-SmolLM3-3B", {"qwen3", ""}},
+      {"MiMo-VL", {"", "hermes"}},
+      {"NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", {"", "hermes"}},
+      {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use", {"", "hermes"}},
+      {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", {"deepseek_r1", ""}},
+      {"deepseek-ai-DeepSeek-V3.1", {"", ""}},
+      {"llama-cpp-deepseek-r1", {"deepseek_r1", ""}},
+      {"fireworks-ai-llama-3-firefunction-v2", {"", ""}},
+      {"google-gemma-2-2b-it", {"", ""}},
+      {"meetkai-functionary-medium-v3.1", {"", ""}},
+      {"meta-llama-Llama-3.1-8B-Instruct", {"", "llama3_json"}},
+      {"meta-llama-Llama-3.2-3B-Instruct", {"", "llama3_json"}},
+      {"meta-llama-Llama-3.3-70B-Instruct", {"", "llama3_json"}},
+      {"Mistral-Small-3.2-24B-Instruct-2506", {"", "mistral"}},
+      {"mistralai-Mistral-Nemo-Instruct-2407", {"", "mistral"}},
+      {"unsloth-mistral-Devstral-Small-2507", {"", "mistral"}},
+      {"microsoft-Phi-3.5-mini-instruct", {"", ""}},
+      {"unsloth-Apriel-1.5", {"", ""}},
+  };
+  for (const auto& [name, format] : expected) {
+    std::ifstream file(dir.path() + "/chat-templates/templates/" + name + ".jinja");
+    ASSERT_TRUE(file) << name;
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    const TranscriptFormat found = transcript_format_of(text);
+    EXPECT_EQ(found, format) << name << ": " << found.reasoning_parser << ", "
+                             << found.tool_call_parser;
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm::server

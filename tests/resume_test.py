@@ -1,0 +1,110 @@
+"""`nanovllm generate --resume`: runs that were killed go on, and every request is answered once."""
+import json
+import random
+import signal
+import subprocess
+import time
+import unittest
+
+from cli_testing import BINARY, MODEL, CliTest, lines, run
+
+SETTINGS = ["--max-model-len", "512", "--max-num-seqs", "8", "--temperature", "0.8"]
+
+
+class Resume(CliTest):
+    def setUp(self):
+        super().setUp()
+        self.requests = [{"prompt": f"The number {i}", "sampling_params": {"max_tokens": 20 + i % 5}} for i in range(60)]
+        self.requests[7] = {"prompt": ""}  # is refused
+        self.source = self.path("in.jsonl", "\n".join(map(json.dumps, self.requests)) + "\n\n")
+        self.output = self.path("out.jsonl")
+
+    def generate(self, *args):
+        return ["generate", MODEL, "--input", self.source, "--output", self.output, *SETTINGS, *args]
+
+    def whole_run(self):
+        result = run(*self.generate())
+        self.assertEqual(result.returncode, 3)
+        text = self.output.read_text()
+        self.output.unlink()
+        return text
+
+    def assert_all_answered(self, expected):
+        order = lambda text: sorted(lines(text), key=lambda line: line["index"])
+        self.assertEqual(order(self.output.read_text()), order(expected))
+
+    def test_killed_runs_go_on(self):
+        expected = self.whole_run()
+        chance = random.Random(5)
+        num_killed = 0
+        size = lambda: self.output.stat().st_size if self.output.exists() else 0
+        for _ in range(8):
+            process = subprocess.Popen([BINARY, *map(str, self.generate("--resume", "--quiet"))], stderr=subprocess.DEVNULL)
+            enough = size() + chance.randrange(len(expected) // 8)
+            while process.poll() is None and size() <= enough:
+                time.sleep(0.001)
+            process.kill()
+            num_killed += process.wait() == -signal.SIGKILL
+        self.assertGreater(num_killed, 2)
+        self.assertIn(run(*self.generate("--resume")).returncode, (0, 3))
+        self.assert_all_answered(expected)
+
+    def test_any_cut_of_the_last_line_is_dropped(self):
+        expected = self.whole_run()
+        end = expected.index("\n", len(expected) // 2) + 1
+        begin = expected.rindex("\n", 0, end - 1) + 1
+        for size in (begin, begin + 1, (begin + end) // 2, end - 2, end - 1, end):
+            with self.subTest(size - begin):
+                self.output.write_text(expected[:size])
+                self.assertIn(run(*self.generate("--resume")).returncode, (0, 3))
+                self.assertTrue(self.output.read_text().startswith(expected[:end if size == end else begin]))
+                self.assert_all_answered(expected)
+
+    def test_what_ctrl_c_cut_short_comes_whole(self):
+        expected = self.whole_run()
+        long = [{**request, "sampling_params": {"max_tokens": 400, "ignore_eos": True}} for request in self.requests]
+        for flags in ([], ["--resume"]):
+            self.source.write_text("\n".join(map(json.dumps, long)))
+            process = subprocess.Popen([BINARY, *map(str, self.generate(*flags))], stderr=subprocess.PIPE, text=True)
+            while not self.output.exists() or len(lines(self.output.read_text())) < 1:  # the one that is refused
+                time.sleep(0.01)
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            self.assertIn("cut short", process.communicate(timeout=60)[1])
+            cut = [line for line in lines(self.output.read_text()) if line.get("finish_reason") == "abort"]
+            self.assertEqual(len(cut) > 0, not flags)
+            self.output.chmod(0o640)
+            link = self.path("link")
+            link.symlink_to(self.output)
+            self.source.write_text("\n".join(map(json.dumps, self.requests)))
+            result = run("generate", MODEL, "--input", self.source, "--output", link, *SETTINGS, "--resume")
+            self.assertIn(result.returncode, (0, 3))
+            self.assert_all_answered(expected)
+            self.assertTrue(link.is_symlink())
+            self.assertEqual(self.output.stat().st_mode & 0o777, 0o640)
+            self.assertEqual([path.name for path in self.output.parent.glob("*.resume")], [])
+            link.unlink()
+            self.output.unlink()
+
+    def test_several_completions_and_finished_files(self):
+        self.source.write_text(json.dumps({"prompt": "Once", "sampling_params": {"n": 2, "max_tokens": 4}}) + "\n")
+        for _ in range(2):
+            self.assertEqual(run(*self.generate("--resume")).returncode, 0)
+            self.assertEqual([line["index"] for line in lines(self.output.read_text())], [0])
+
+    def test_other_files_are_left_alone(self):
+        for text in ('{"index": 1}\nmine\n{"index": 2}\n', '[1]\n{"index": 2}\n', '{"index": "a"}\n{"index": 2}\n'):
+            self.output.write_text(text)
+            self.assert_one_sentence(run(*self.generate("--resume")), "is no result of an earlier run", status=1)
+            self.assertEqual(self.output.read_text(), text)
+
+    def test_needs_files(self):
+        for args, word in ((["--input", self.source], "--output"), (["--output", self.output, "-p", "Hi"], "--input"),
+                           (["--input", self.source, "--output", "-"], "--output")):
+            result = run("generate", MODEL, "--resume", *args)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(word, result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

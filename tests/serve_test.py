@@ -1,0 +1,252 @@
+"""The server as its users meet it: what it answers, how it ends, and streams that survive the death of their engine."""
+import itertools
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import time
+import unittest
+
+from serve_testing import BINARY, MODEL, ServeTest, Server, in_parallel, text_of
+
+GREEDY = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+STORY = {"prompt": "Once upon a time", **GREEDY}
+CHAT = {"messages": [{"role": "user", "content": "Tell me a story about a dog."}], **GREEDY}
+
+
+class Api(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+        cls.addClassCleanup(cls.server.close)
+
+    def test_a_completion_is_what_generate_gives(self):
+        answer = self.server.post("/v1/completions", STORY)
+        self.assertEqual(answer.status, 200, answer.text)
+        generated = subprocess.run([BINARY, "generate", MODEL, "--input", "-", "-q"], input=json.dumps({"prompt": STORY["prompt"], "sampling_params": GREEDY}),
+                                   capture_output=True, text=True, check=True)
+        result = json.loads(generated.stdout)
+        choice = answer.json["choices"][0]
+        self.assertEqual(choice["text"], result["text"])
+        self.assertEqual(choice["finish_reason"], "length")
+        self.assertEqual(answer.json["object"], "text_completion")
+        usage = {name: count for name, count in answer.json["usage"].items() if count is not None}
+        self.assertEqual(usage, {"prompt_tokens": result["num_prompt_tokens"], "total_tokens": result["num_prompt_tokens"] + 24, "completion_tokens": 24})
+
+    def test_streams_add_up_to_the_whole_answer(self):
+        for path, body in (("/v1/completions", STORY), ("/v1/chat/completions", CHAT)):
+            whole = self.server.post(path, body).json["choices"][0]
+            events = list(self.server.stream(path, {**body, "stream_options": {"include_usage": True}}))
+            self.assertEqual(events[-1], "[DONE]")
+            self.assertEqual(events[-2]["choices"], [])
+            self.assertEqual(events[-2]["usage"]["completion_tokens"], 24)
+            self.assertEqual(events[-3]["choices"][0]["finish_reason"], "length")
+            self.assertEqual(text_of(events), whole.get("text") or whole["message"]["content"])
+        self.assertEqual(events[0]["choices"][0]["delta"]["role"], "assistant")
+
+    def test_several_prompts_and_completions_have_indices(self):
+        body = {**STORY, "prompt": ["Once", "There was"], "n": 2, "temperature": 0.8, "seed": 7, "max_tokens": 8}
+        whole = self.server.post("/v1/completions", body).json
+        self.assertEqual([choice["index"] for choice in whole["choices"]], [0, 1, 2, 3])
+        texts = ["", "", "", ""]
+        for event in self.server.stream("/v1/completions", body):
+            for choice in [] if event == "[DONE]" else event["choices"]:
+                texts[choice["index"]] += choice["text"]
+        self.assertEqual(texts, [choice["text"] for choice in whole["choices"]])
+
+    def test_small_endpoints_answer(self):
+        models = self.server.get("/v1/models").json
+        self.assertEqual(models["data"][0]["id"], MODEL)
+        self.assertEqual(models["data"][0]["max_model_len"], 512)
+        for path in ("/health", "/ping", "/version", "/metrics", "/openapi.json", "/"):
+            self.assertEqual(self.server.get(path).status, 200, path)
+        tokens = self.server.post("/tokenize", {"prompt": "Once upon a time"}).json
+        self.assertEqual(tokens["count"], len(tokens["tokens"]))
+        self.assertEqual(self.server.post("/detokenize", {"tokens": tokens["tokens"]}).json["prompt"], "Once upon a time")
+
+    def test_errors_have_their_status_and_name_the_field(self):
+        for path, body, status, word in (
+                ("/v1/completions", {**STORY, "model": "other"}, 404, "other"),
+                ("/v1/completions", {**STORY, "temperature": -1}, 400, "temperature"),
+                ("/v1/completions", {**STORY, "max_tokens": "many"}, 400, "max_tokens"),
+                ("/v1/completions", {**STORY, "suffix": "x"}, 400, "suffix"),
+                ("/v1/completions", {"prompt": [0] * 600, "max_tokens": 1}, 400, "512"),
+                ("/v1/completions", {}, 400, "prompt"),
+                ("/v1/completions", "{", 400, ""),
+                ("/v1/completions", b'{"prompt": "\xff"}', 400, ""),
+                ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}, 400, "response_format"),
+                ("/v1/chat/completions", {**CHAT, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tool_choice"),
+                ("/v1/chat/completions", {"messages": []}, 400, "messages"),
+                ("/v1/embeddings", {"input": "x"}, 404, "embeddings"),
+                ("/nowhere", {}, 404, "")):
+            answer = self.server.post(path, body)
+            self.assertEqual(answer.status, status, (path, body, answer.text))
+            self.assertEqual(answer.json["error"]["code"], status)
+            self.assertIn(word, answer.text)
+        self.assertEqual(self.server.get("/v1/completions").status, 405)
+        self.assertEqual(self.server.post("/v1/completions", "{}", headers={"Content-Type": "text/plain"}).status, 400)
+
+    def test_foreign_pages_and_hosts_are_kept_out(self):
+        self.assertEqual(self.server.get("/v1/models", headers={"Origin": "https://evil.example"}).status, 403)
+        self.assertEqual(self.server.get("/v1/models", headers={"Host": "evil.example"}).status, 403)
+        self.assertEqual(self.server.get("/v1/models", headers={"Origin": f"http://127.0.0.1:{self.server.port}"}).status, 200)
+
+    def test_a_client_that_leaves_frees_its_blocks(self):
+        connection = self.server.connect()
+        connection.request("POST", "/v1/completions", json.dumps({**STORY, "max_tokens": 500, "stream": True}), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        response.readline()
+        connection.sock.close()
+        connection.close()
+        response.close()
+        self.wait_idle(self.server)
+
+    def wait_idle(self, server):
+        deadline = time.monotonic() + 30
+        while server.metric("vllm:num_requests_running") + server.metric("vllm:num_requests_waiting") > 0:
+            self.assertLess(time.monotonic(), deadline, "requests go on without their clients")
+            time.sleep(0.05)
+
+    def test_metrics_count_what_was_answered(self):
+        before = self.server.metric("vllm:generation_tokens_total")
+        self.server.post("/v1/completions", STORY)
+        deadline = time.monotonic() + 10
+        while self.server.metric("vllm:generation_tokens_total") < before + 24 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertGreaterEqual(self.server.metric("vllm:generation_tokens_total"), before + 24)
+        self.assertGreaterEqual(self.server.metric("vllm:request_success_total", 'finished_reason="length"'), 1)
+
+
+class Keys(ServeTest):
+    def test_with_keys_only_a_few_paths_are_open(self):
+        server = self.serve("--api-key", "secret", "--api-key", "other", environment={"NANOVLLM_API_KEY": "third"})
+        for path, status in (("/health", 200), ("/ping", 200), ("/version", 200), ("/", 200), ("/v1/models", 401), ("/metrics", 401)):
+            self.assertEqual(server.get(path).status, status, path)
+        for key, status in (("secret", 200), ("other", 200), ("third", 200), ("secre", 401), ("", 401)):
+            self.assertEqual(server.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status, status, key)
+        self.assertNotIn("secret", server.log())
+
+
+class Start(ServeTest):
+    def fails(self, *args):
+        result = subprocess.run([BINARY, "serve", *args], capture_output=True, text=True, timeout=120)
+        return result.returncode, result.stderr.strip().splitlines()[-1]
+
+    def test_what_keeps_it_from_starting_is_one_sentence(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            status, said = self.fails(MODEL, "--port", port)
+            self.assertEqual(status, 1)
+            self.assertIn(port, said)
+        status, said = self.fails("/nonexistent")
+        self.assertEqual(status, 1)
+        self.assertIn("/nonexistent", said)
+        status, said = self.fails(MODEL, "--port", "0", "--kv-cache-memory", "1K")
+        self.assertIn("kv_cache_memory", said)
+        self.assertNotEqual(status, 0)
+
+    def test_flags_come_from_a_file(self):
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"serve_{os.getpid()}.yaml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("served_model_name: [first, second]\nmax-model-len: 256\n")
+        self.addCleanup(os.unlink, path)
+        server = self.serve("--config", path, small=False)
+        models = server.get("/v1/models").json["data"]
+        self.assertEqual([(model["id"], model["max_model_len"]) for model in models], [("first", 256), ("second", 256)])
+
+    def test_a_unix_socket_is_served(self):
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"serve_{os.getpid()}.sock")
+        server = self.serve("--uds", path, wait=False)
+        server.wait_for("ready")
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(path)
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            self.assertIn(b" 200 ", connection.recv(4096))
+        self.assertEqual(server.stop(), 0)
+        self.assertFalse(os.path.exists(path))
+
+
+class End(ServeTest):
+    def test_sigterm_lets_running_requests_end(self):
+        server = self.serve()
+        stream = server.stream("/v1/completions", {**STORY, "max_tokens": 400})
+        first = next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        rest = list(stream)
+        self.assertEqual(rest[-1], "[DONE]")
+        self.assertEqual(rest[-2]["choices"][0]["finish_reason"], "length")
+        self.assertGreater(len(text_of([first, *rest])), 100)
+        self.assertEqual(server.process.wait(60), 0)
+
+    def test_a_second_signal_ends_it_at_once(self):
+        server = self.serve("--shutdown-timeout", "600", "--num-threads", "1", "--dtype", "float32", "--max-model-len", "2048", small=False)
+        stream = server.stream("/v1/completions", {**STORY, "max_tokens": 2000})
+        next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        started = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(30)
+        self.assertLess(time.monotonic() - started, 10)
+        self.assertEqual(server.workers() if server.process.poll() is None else [], [])
+
+    def test_workers_end_with_their_front(self):
+        server = self.serve()
+        workers = server.workers()
+        self.assertEqual(len(workers), 1)
+        server.process.kill()
+        server.process.wait()
+        deadline = time.monotonic() + 30
+        while pathlib.Path(f"/proc/{workers[0]}/exe").exists():  # a zombie has none
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+
+
+class Healing(ServeTest):
+    def test_a_stream_goes_on_when_its_worker_is_killed(self):
+        server = self.serve()
+        body = {**STORY, "max_tokens": 300, "temperature": 0.9, "seed": 3, "logprobs": 2}
+        whole = server.post("/v1/completions", body).json["choices"][0]
+        rng = random.Random(1)
+        for _ in range(3):
+            stream = server.stream("/v1/completions", body)
+            events = list(itertools.islice(stream, rng.randint(1, 100)))
+            os.kill(server.workers()[0], signal.SIGKILL)
+            events += list(stream)
+            self.assertEqual(events[-1], "[DONE]")
+            self.assertEqual(text_of(events), whole["text"])
+            logprobs = [value for event in events[:-1] for choice in event["choices"] for value in choice["logprobs"]["token_logprobs"]]
+            self.assertEqual(logprobs, whole["logprobs"]["token_logprobs"])
+        self.assertEqual(server.get("/health").status, 200)
+
+    def test_a_worker_that_hangs_is_replaced(self):
+        server = self.serve("--worker-timeout", "1.5")
+        whole = server.post("/v1/completions", {**STORY, "max_tokens": 300}).json["choices"][0]["text"]
+        stream = server.stream("/v1/completions", {**STORY, "max_tokens": 300})
+        events = [next(stream)]
+        os.kill(server.workers()[0], signal.SIGSTOP)
+        events += list(stream)
+        self.assertEqual(text_of(events), whole)
+
+    def test_many_streams_survive_several_deaths(self):
+        server = self.serve("--data-parallel-size", "2")
+        bodies = [{**STORY, "prompt": f"{i} little", "max_tokens": 150, "seed": i, "temperature": 0.7} for i in range(24)]
+        wanted = [server.post("/v1/completions", body).json["choices"][0]["text"] for body in bodies]
+        rng = random.Random(2)
+
+        def work(i):
+            if i == len(bodies):
+                for _ in range(3):
+                    time.sleep(rng.uniform(0.1, 0.5))
+                    os.kill(rng.choice(server.workers()), signal.SIGKILL)
+                return None
+            return text_of(server.stream("/v1/completions", bodies[i]))
+
+        self.assertEqual(in_parallel(len(bodies) + 1, work)[:-1], wanted)
+
+
+if __name__ == "__main__":
+    unittest.main()
