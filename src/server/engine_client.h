@@ -11,8 +11,6 @@
 
 namespace nanovllm::server {
 
-using nanovllm::EngineHello;
-
 // What an engine tells the front; called one at a time, on a thread of the client, never after its
 // destructor returned.
 struct EngineListener {
