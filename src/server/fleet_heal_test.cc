@@ -3,6 +3,7 @@
 #include <random>
 #include <thread>
 
+#include "base/check.h"
 #include "base/testing.h"
 #include "server/fleet_testing.h"
 
@@ -37,6 +38,7 @@ TEST(FleetHeals, ShowsTheSameWhereverItsWorkerIsKilled) {
   std::mt19937 rng(7);
   const int num_requests = test::full_or_reduced(50, 10);
   int num_cuts = 0, num_stops = 0;
+  std::chrono::nanoseconds slowest{};
   for (int i = 0; i < num_requests; ++i) {
     SCOPED_TRACE(i);
     const AddRequest request = request_of({5, 9, 12, 40, 7, i + 1}, demo_params(i));
@@ -48,11 +50,15 @@ TEST(FleetHeals, ShowsTheSameWhereverItsWorkerIsKilled) {
     read_until(*stream, seen, [&](const Seen& s) { return s.num_tokens() >= cut; });
     num_cuts += seen.over ? 0 : 1;
     signal_workers(SIGKILL);
+    const auto killed_at = std::chrono::steady_clock::now();
+    read_until(*stream, seen, [&](const Seen& s) { return s.num_tokens() > cut; });
+    slowest = std::max(slowest, std::chrono::steady_clock::now() - killed_at);
     EXPECT_EQ(read(*stream, seen), expected);
     for (const auto& [index, completion] : expected.completions) {
       num_stops += std::holds_alternative<std::string>(completion.stop_reason) ? 1 : 0;
     }
   }
+  RecordProperty("milliseconds_from_kill_to_token", static_cast<int>(slowest / 1ms));
   EXPECT_GT(num_cuts, num_requests / 2);
   EXPECT_GT(num_stops, 0);
 }
@@ -83,7 +89,7 @@ std::vector<Seen> undisturbed(const std::vector<AddRequest>& requests) {
 TEST(FleetHeals, KeepsTwoHundredStreamsThroughTenKills) {
   std::vector<AddRequest> requests;
   for (int i = 0; i < 200; ++i) {
-    requests.push_back(request_of(prompt_number(i), i % 2 == 0 ? greedy(60) : random(60)));
+    requests.push_back(request_of(prompt_number(i), i % 2 == 0 ? greedy(80) : random(80)));
     requests.back().params.logprobs = 1;
     if (i % 10 == 1) requests.back().params.n = 2;
     if (i % 4 == 3) requests.back().params.stop = {"ab", "c"};
@@ -102,8 +108,9 @@ TEST(FleetHeals, KeepsTwoHundredStreamsThroughTenKills) {
   for (const AddRequest& request : requests) streams.push_back(fleet->add(request));
   std::mt19937 rng(3);
   int num_kills = 0;
-  for (int i = 0; i < 10; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20 + rng() % 100));
+  while (num_kills < 10 && fleet->status().num_streams > 0) {
+    while (fleet->status().num_ready == 0) std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + rng() % 80));
     num_kills += signal_workers(SIGKILL);
   }
   size_t num_completions = 0;
@@ -112,7 +119,7 @@ TEST(FleetHeals, KeepsTwoHundredStreamsThroughTenKills) {
     EXPECT_EQ(read(*streams[i]), expected[i]);
     num_completions += expected[i].completions.size();
   }
-  EXPECT_GT(num_kills, 5);
+  EXPECT_EQ(num_kills, 10);
   EXPECT_GE(fleet->status().num_restarts, num_kills);
   EXPECT_EQ(fleet->status().num_streams, 0);
   EXPECT_EQ(fleet->status().num_queued, 0);
@@ -178,9 +185,10 @@ TEST(FleetHeals, FindsTheRequestThatTurnsDeadlyOnItsWay) {
 }
 
 TEST(FleetHeals, KillsAWorkerThatGivesNoSign) {
-  const auto fleet = make_fleet({.worker_timeout = 500ms}, fake_workers({"--step-us", "2000"}));
+  const auto timeout = test::full_or_reduced(500ms, 3000ms);
+  const auto fleet = make_fleet({.worker_timeout = timeout}, fake_workers({"--step-us", "2000"}));
   fleet->wait_ready();
-  std::this_thread::sleep_for(700ms);  // who has nothing to do need not say so
+  std::this_thread::sleep_for(timeout + 200ms);  // who has nothing to do need not say so
   const auto stream = fleet->add(request_of({1, 2, 3}, greedy(100)));
   Seen seen;
   read_until(*stream, seen, [](const Seen& s) { return s.num_tokens() > 5; });
@@ -210,37 +218,47 @@ TEST(FleetHeals, GoesOnWithAnotherWorkerWhereTheDeviceFails) {
   EXPECT_EQ(first, "The device is on fire. 2 requests of its go on as soon as a worker is ready.");
 }
 
+// The one that is killed never comes back.
 TEST(FleetHeals, MovesRequestsToAnotherEngine) {
-  const auto fleet = make_fleet({.num_engines = 2}, fake_workers({"--step-us", "2000"}));
-  while (fleet->status().num_ready < 2) std::this_thread::sleep_for(5ms);
+  std::map<int, EngineClient*> clients;
+  const auto load = [](const EngineStart& start) {
+    if (start.num_kvcache_blocks > 0) throw_error(ErrorCode::kInternal, "The GPU fell off.");
+    FakeEngine engine = make_fake_engine();
+    engine.runner->step_time = 2ms;
+    return LLMEngine(std::move(engine.core));
+  };
+  const auto starter = [&, threads = thread_starter(load)](const EngineStart& start,
+                                                           EngineListener listener) {
+    auto client = threads(start, std::move(listener));
+    clients.emplace(start.index, client.get());
+    return client;
+  };
+  const auto fleet = make_fleet({.num_engines = 2}, starter);
+  while (fleet->status().num_ready < 2) std::this_thread::sleep_for(1ms);
   std::vector<std::shared_ptr<RequestStream>> streams;
   for (int i = 0; i < 8; ++i) streams.push_back(fleet->add(request_of({i, 2, 3}, greedy(60))));
-  Seen seen;
-  read_until(*streams[0], seen, [](const Seen& s) { return s.num_tokens() > 5; });
-  const FleetStatus before = fleet->status();
-  EXPECT_EQ(before.last_steps[0].num_running + before.last_steps[1].num_running, 8);
-  EXPECT_EQ(before.last_steps[0].num_running, 4);
-  ::kill(worker_pids().at(0), SIGKILL);
-  seen = read(*streams[0], seen);
-  EXPECT_EQ(seen.completions.at(0).token_ids, greedy_tokens({0, 2, 3}, 60));
-  for (int i = 1; i < 8; ++i) {
-    EXPECT_EQ(read(*streams[static_cast<size_t>(i)]).completions.at(0).token_ids,
-              greedy_tokens({i, 2, 3}, 60));
+  Seen first;
+  read_until(*streams[0], first, [](const Seen& s) { return s.num_tokens() > 5; });
+  clients.at(0)->kill();
+  for (int i = 0; i < 8; ++i) {
+    const Seen seen = read(*streams[static_cast<size_t>(i)], i == 0 ? first : Seen());
+    EXPECT_EQ(seen.completions.at(0).token_ids, greedy_tokens({i, 2, 3}, 60));
   }
-  EXPECT_EQ(fleet->status().num_restarts, 1);
+  EXPECT_EQ(fleet->status().num_ready, 1);
+  EXPECT_GE(fleet->status().num_restarts, 1);
 }
 
-// Loads as often as it is told to, and not again for a while.
 TEST(FleetHeals, WaitsLongerAndLongerForWhatKeepsAWorkerFromLoading) {
   std::mutex mutex;
   std::vector<std::chrono::steady_clock::time_point> starts;
   std::vector<int> blocks;
+  bool may_load = false;
   EngineClient* first = nullptr;
   const auto load = [&](const EngineStart& start) {
     const std::lock_guard lock(mutex);
     starts.push_back(std::chrono::steady_clock::now());
     blocks.push_back(start.num_kvcache_blocks);
-    if (starts.size() > 1 && starts.size() < 6) {
+    if (starts.size() > 1 && (starts.size() < 6 || !may_load)) {
       throw_error(ErrorCode::kOutOfMemory, "The last one's memory is not free yet.");
     }
     FakeEngine engine = make_fake_engine({.num_blocks = 77});
@@ -260,21 +278,23 @@ TEST(FleetHeals, WaitsLongerAndLongerForWhatKeepsAWorkerFromLoading) {
   Seen seen;
   read_until(*stream, seen, [](const Seen& s) { return s.num_tokens() > 5; });
   first->kill();
-  while (fleet->status().why.find("memory") == std::string::npos) {
+  while (fleet->status().why != "The last one's memory is not free yet.") {
     std::this_thread::sleep_for(1ms);
   }
   EXPECT_EQ(fleet->status().num_ready, 0);
   EXPECT_GT(fleet->status().since, since);
+  {
+    const std::lock_guard lock(mutex);
+    may_load = true;
+  }
   EXPECT_EQ(read(*stream, seen).completions.at(0).token_ids, greedy_tokens({1, 2, 3}, 50));
   EXPECT_EQ(fleet->status().num_ready, 1);
-  EXPECT_EQ(fleet->status().num_restarts, 5);
   const std::lock_guard lock(mutex);
-  EXPECT_EQ(blocks, (std::vector<int>{-1, 77, 77, 77, 77, 77}));
-  ASSERT_EQ(starts.size(), 6u);
-  for (int i = 2; i < 6; ++i) {
-    EXPECT_GE(starts[static_cast<size_t>(i)] - starts[static_cast<size_t>(i) - 1],
-              100ms * (1 << (i - 2)));
-  }
+  ASSERT_GE(starts.size(), 6u);
+  EXPECT_EQ(fleet->status().num_restarts, std::ssize(starts) - 1);
+  EXPECT_EQ(blocks[0], -1);
+  EXPECT_EQ(std::ranges::count(blocks, 77), std::ssize(blocks) - 1);
+  for (size_t i = 2; i < 6; ++i) EXPECT_GE(starts[i] - starts[i - 1], 100ms * (1 << (i - 2)));
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ TEST(Fleet, PassesOnWhatARequestIsRefusedFor) {
 }
 
 TEST(Fleet, BoundsWhatWaitsForItsFirstToken) {
-  const auto fleet = make_fleet({.max_num_queued = 3}, fake_threads({.max_num_seqs = 1}, 5ms));
+  const auto fleet = make_fleet({.max_num_queued = 3}, fake_threads({.max_num_seqs = 1}, 20ms));
   std::vector<std::shared_ptr<RequestStream>> streams;
   for (int i = 0; i < 3; ++i) streams.push_back(fleet->add(request_of({1}, greedy(100))));
   EXPECT_THROW(fleet->add(request_of({1}, greedy(1))), QueueFull);
@@ -211,7 +211,7 @@ TEST(Fleet, LetsRequestsEndBeforeItShutsDown) {
 }
 
 TEST(Fleet, EndsWhatIsLeftAtTheDeadline) {
-  const auto fleet = make_fleet({}, fake_threads({}, 10ms));
+  const auto fleet = make_fleet({}, fake_threads({}, 40ms));
   const auto stream = fleet->add(request_of({1, 2}, greedy(190)));
   std::thread shutting([&] { fleet->shut_down(1h); });
   Seen seen;
