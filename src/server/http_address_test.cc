@@ -11,10 +11,9 @@
 #include "nanovllm/error.h"
 #include "server/http_testing.h"
 
-namespace nanovllm::server {
+namespace nanovllm::server::http_testing {
 namespace {
 
-using namespace test;
 namespace fs = std::filesystem;
 
 class Folder {
@@ -308,15 +307,14 @@ TEST(HttpAddress, LogsRequests) {
     client.ask(get("/hello?x", "X-Request-Id: 1\r\n"));
     client.ask(get("/hello"));
     client.ask("garbage\r\n\r\n");
-    Client leaves(server->port());
-    leaves.send(get("/wait"));
-    ASSERT_TRUE(comes_true([&] { return server->num_connections() > 0; }));
   }
-  EXPECT_TRUE(server.is_empty_soon());
+  ASSERT_TRUE(server.is_empty_soon());
+  Client(server->port()).send(get("/wait"));
   ASSERT_TRUE(comes_true([&] {
     const std::lock_guard lock(mutex);
     return lines.size() == 4;
   }));
+  EXPECT_TRUE(server.is_empty_soon());
   EXPECT_TRUE(lines[0].starts_with("127.0.0.1:")) << lines[0];
   EXPECT_NE(lines[0].find(" - \"GET /hello?x HTTP/1.1\" 200 "), std::string::npos) << lines[0];
   EXPECT_TRUE(lines[0].ends_with(" ms 1")) << lines[0];
@@ -328,4 +326,4 @@ TEST(HttpAddress, LogsRequests) {
 }
 
 }  // namespace
-}  // namespace nanovllm::server
+}  // namespace nanovllm::server::http_testing

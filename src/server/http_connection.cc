@@ -1,7 +1,6 @@
 #include "server/http_connection.h"
 
 #include <fmt/format.h>
-#include <openssl/rand.h>
 
 #include <algorithm>
 #include <array>
@@ -13,7 +12,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/http/status.hpp>
-#include <ctime>
 
 #include "server/http_parser.h"
 
@@ -27,26 +25,11 @@ using boost::system::error_code;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kReadSize = size_t{8} << 10;  // bytes; a connection holds as many while it is idle
 constexpr size_t kMaxIdSize = 200;             // bytes of an x-request-id that is taken over
-constexpr std::chrono::seconds kLinger{2};     // without a byte, at the end of a connection
-constexpr std::chrono::seconds kRefusalTime{5};  // for the head of a request that will be refused
-constexpr int kMaxRefused = 64;                  // connections over the limit that get an answer
-
-std::string make_request_id() {
-  std::array<unsigned char, 16> bytes = {};
-  ::RAND_bytes(bytes.data(), static_cast<int>(bytes.size()));
-  std::string id;
-  for (const unsigned char byte : bytes) id += fmt::format("{:02x}", byte);
-  return id;
-}
-
-std::string http_date() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts;
-  ::gmtime_r(&now, &parts);
-  std::array<char, 64> text;
-  const size_t size = std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
-  return std::string(text.data(), size);
-}
+constexpr int kMaxRefused = 64;                // connections over the limit that get an answer
+// How long the head of a request may take that will be refused, and how long a connection that ends
+// waits for another byte.
+constexpr Clock::duration kRefusalTime = std::chrono::seconds(5);
+constexpr Clock::duration kLinger = std::chrono::seconds(2);
 
 class HttpConnection final : public HttpExchange,
                              public std::enable_shared_from_this<HttpConnection> {
@@ -58,9 +41,7 @@ class HttpConnection final : public HttpExchange,
         timer_(socket_.get_executor()),
         write_timer_(socket_.get_executor()),
         peer_(std::move(peer)),
-        is_refused_(shared_->num_connections.fetch_add(1) >= options_.max_connections) {
-    if (shared_->tls) tls_.emplace(socket_, *shared_->tls);
-  }
+        is_refused_(shared_->num_connections.fetch_add(1) >= options_.max_connections) {}
   ~HttpConnection() override {
     const std::lock_guard lock(shared_->mutex);
     shared_->enders.erase(this);
@@ -84,7 +65,9 @@ class HttpConnection final : public HttpExchange,
 
   asio::awaitable<void> run();
   asio::awaitable<bool> serve_request();
-  asio::awaitable<bool> read_request(HttpParser& parser);
+  asio::awaitable<bool> read_head(HttpParser& parser);
+  asio::awaitable<bool> read_body(HttpParser& parser);
+  std::optional<HttpResponse> answer_head(bool has_body);
   asio::awaitable<void> call_handler();
   asio::awaitable<void> linger();
   asio::awaitable<bool> more_input(Clock::time_point deadline);
@@ -124,6 +107,7 @@ class HttpConnection final : public HttpExchange,
 };
 
 void HttpConnection::start() {
+  if (shared_->tls) tls_.emplace(socket_, *shared_->tls);
   {
     const std::lock_guard lock(shared_->mutex);
     shared_->enders.emplace(this, [weak = weak_from_this()](bool at_once) {
@@ -235,70 +219,75 @@ asio::awaitable<bool> HttpConnection::more_input(Clock::time_point deadline) {
   co_return num_reads_ != before && !is_gone_;
 }
 
-// False where there is no request, and nothing to say about it. Throws HttpFault.
-asio::awaitable<bool> HttpConnection::read_request(HttpParser& parser) {
-  const auto limit = is_refused_ ? std::min<Clock::duration>(options_.idle_timeout, kRefusalTime)
-                                 : Clock::duration(options_.idle_timeout);
-  const auto deadline = Clock::now() + limit;
+// Both are false where the client left, and throw HttpFault where there is something to say to it.
+asio::awaitable<bool> HttpConnection::read_head(HttpParser& parser) {
+  const Clock::duration limit = options_.idle_timeout;
+  const auto deadline = Clock::now() + (is_refused_ ? std::min(limit, kRefusalTime) : limit);
   while (!parser.take_head(input_)) {
     if (co_await more_input(deadline)) continue;
     if (is_gone_) co_return false;
     throw HttpFault(408, "The head of the request took too long.");
   }
   request_.path = shared_->rules.strip_root(std::move(request_.path));
-  request_.peer = peer_;
   request_.id = request_.header("x-request-id").substr(0, kMaxIdSize);
-  keeps_alive_ = parser.keep_alive();
+  keeps_alive_ = parser.keeps_alive();
   knows_chunks_ = parser.knows_chunks();
   co_return true;
 }
 
+asio::awaitable<bool> HttpConnection::read_body(HttpParser& parser) {
+  if (input_.empty() && knows_chunks_ &&
+      equal_ignoring_case(request_.header("expect"), "100-continue")) {
+    co_await write_all("HTTP/1.1 100 Continue\r\n\r\n");
+  }
+  const auto deadline = Clock::now() + options_.idle_timeout;
+  while (!parser.take_body(input_)) {
+    if (co_await more_input(deadline)) continue;
+    if (is_gone_) co_return false;
+    throw HttpFault(408, "The body of the request took too long.");
+  }
+  co_return true;
+}
+
+std::optional<HttpResponse> HttpConnection::answer_head(bool has_body) {
+  std::optional<HttpResponse> answer;
+  if (is_refused_) {
+    answer = error_response(503, "The server has as many connections as it may have.", "",
+                            "ServiceUnavailableError");
+    answer->headers.emplace_back("Retry-After", "1");
+  } else {
+    answer = shared_->rules.answer(request_, has_body);
+  }
+  if (is_refused_ || (answer && has_body)) keeps_alive_ = false;  // the body is not worth reading
+  return answer;
+}
+
+// Whether there can be another one.
 asio::awaitable<bool> HttpConnection::serve_request() {
-  is_busy_ = false;
+  is_busy_ = keeps_alive_ = knows_chunks_ = false;
+  status_ = 0;
+  sent_ = Sent::kNothing;
   request_ = {};
+  request_.peer = peer_;
   input_.shrink_to_fit();
   if (input_.empty() && !co_await more_input(Clock::now() + options_.idle_timeout)) {
-    status_ = 0;
     co_return false;
   }
   is_busy_ = true;
   const auto start = Clock::now();
-  sent_ = Sent::kNothing;
-  status_ = 0;
-  keeps_alive_ = knows_chunks_ = false;
   HttpParser parser(options_, request_);
   std::optional<HttpResponse> answer;
   try {
-    if (!co_await read_request(parser)) co_return false;
-    if (is_refused_) {
-      answer = error_response(503, "The server has as many connections as it may have.", "",
-                              "ServiceUnavailableError");
-      answer->headers.emplace_back("Retry-After", "1");
-      keeps_alive_ = false;
-    } else {
-      answer = shared_->rules.answer(request_, parser.has_body());
-    }
-    if (answer && parser.has_body()) keeps_alive_ = false;  // the body is not worth reading
-    if (!answer && parser.has_body()) {
-      if (input_.empty() && knows_chunks_ &&
-          equal_ignoring_case(request_.header("expect"), "100-continue")) {
-        co_await write_all("HTTP/1.1 100 Continue\r\n\r\n");
-      }
-      const auto deadline = Clock::now() + options_.idle_timeout;
-      while (!parser.take_body(input_)) {
-        if (co_await more_input(deadline)) continue;
-        if (is_gone_) co_return false;
-        throw HttpFault(408, "The body of the request took too long.");
-      }
-    }
+    if (!co_await read_head(parser)) co_return false;
+    answer = answer_head(parser.has_body());
+    if (!answer && parser.has_body() && !co_await read_body(parser)) co_return false;
   } catch (const HttpFault& fault) {
     answer = error_response(fault.status(), fault.what(), "",
                             fault.status() == 400 ? "Bad Request" : "");
     keeps_alive_ = false;
   }
   if (request_.id.empty()) request_.id = make_request_id();
-  if (request_.peer.empty()) request_.peer = peer_;
-  start_read();
+  start_read();  // so that a client that leaves is noticed
   if (answer) {
     co_await send(std::move(*answer));
   } else {

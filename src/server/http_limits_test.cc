@@ -6,10 +6,8 @@
 
 #include "server/http_testing.h"
 
-namespace nanovllm::server {
+namespace nanovllm::server::http_testing {
 namespace {
-
-using namespace test;
 
 std::string chunked(const std::string& chunks, const std::string& headers = "") {
   return "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -243,7 +241,7 @@ TEST(HttpLimits, GarbageAndTruncatedRequestsDoNoHarm) {
     EXPECT_EQ(client.rest(), "") << size;
   }
   std::mt19937 random(1);
-  for (int i = 0; i < nanovllm::test::full_or_reduced(500, 100); ++i) {
+  for (int i = 0; i < test::full_or_reduced(500, 100); ++i) {
     std::string bytes = i % 2 == 0 ? whole + get("/hello") : std::string(random() % 5000, ' ');
     const size_t num_changes = i % 2 == 0 ? 1 + random() % 4 : bytes.size();
     for (size_t k = 0; k < num_changes; ++k) {
@@ -269,7 +267,7 @@ int64_t resident_bytes() {
 }
 
 TEST(HttpLimits, IdleConnectionsAreSmall) {
-  constexpr int kNumConnections = nanovllm::test::full_or_reduced(2000, 200);
+  constexpr int kNumConnections = test::full_or_reduced(2000, 200);
   rlimit limit = {};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_max < 2 * kNumConnections + 500) {
@@ -288,7 +286,7 @@ TEST(HttpLimits, IdleConnectionsAreSmall) {
   EXPECT_EQ(server->num_connections(), kNumConnections);
   const int64_t each = (resident_bytes() - before) / kNumConnections;
   RecordProperty("bytes_per_idle_connection", static_cast<int>(each));
-  EXPECT_LT(each, nanovllm::test::full_or_reduced(25'000, 250'000));
+  EXPECT_LT(each, test::full_or_reduced(25'000, 250'000));
   for (Client& client : clients) ASSERT_EQ(client.ask(get("/hello")).body, "hello");
   const auto start = std::chrono::steady_clock::now();
   clients.clear();
@@ -297,4 +295,4 @@ TEST(HttpLimits, IdleConnectionsAreSmall) {
 }
 
 }  // namespace
-}  // namespace nanovllm::server
+}  // namespace nanovllm::server::http_testing

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
+#include <openssl/rand.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
 #include <charconv>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 namespace nanovllm::server {
@@ -58,6 +60,23 @@ std::string escaped(std::string_view text) {
 }
 
 }  // namespace
+
+std::string make_request_id() {
+  std::array<unsigned char, 16> bytes = {};
+  ::RAND_bytes(bytes.data(), static_cast<int>(bytes.size()));
+  std::string id;
+  for (const unsigned char byte : bytes) id += fmt::format("{:02x}", byte);
+  return id;
+}
+
+std::string http_date() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts;
+  ::gmtime_r(&now, &parts);
+  std::array<char, 64> text;
+  const size_t size = std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  return std::string(text.data(), size);
+}
 
 std::string percent_decoded(std::string_view text) {
   std::string result;

@@ -14,6 +14,8 @@ namespace nanovllm::server {
 bool equal_ignoring_case(std::string_view a, std::string_view b);
 // "%2F" is '/'; what is no escape stays as it is.
 std::string percent_decoded(std::string_view text);
+std::string make_request_id();  // 32 random hexadecimal digits
+std::string http_date();        // now
 
 class HttpRules {
  public:

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace nanovllm::server {
+namespace nanovllm::server::http_testing {
 namespace {
 
 HttpRequest request_of(const std::string& method, const HttpHeaders& headers) {
@@ -173,4 +173,4 @@ TEST(HttpRules, WriteALineForEachRequest) {
 }
 
 }  // namespace
-}  // namespace nanovllm::server
+}  // namespace nanovllm::server::http_testing

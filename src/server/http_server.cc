@@ -19,6 +19,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "base/check.h"
 #include "server/http_connection.h"
@@ -32,7 +33,7 @@ using Acceptor = asio::basic_socket_acceptor<Protocol>;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// For what one connection costs beside the connections' own descriptors.
+// Descriptors that are no connection's: model files, workers, logs.
 constexpr rlim_t kOtherDescriptors = 256;
 // Bytes that the kernel holds for a client that does not read, and twice as many of its own.
 constexpr int kSendBuffer = 256 << 10;
@@ -118,26 +119,30 @@ std::string peer_of(const Protocol::endpoint& endpoint, const std::string& path)
 
 asio::awaitable<void> accept(asio::io_context& context, std::shared_ptr<Acceptor> acceptor,
                              std::shared_ptr<HttpShared> shared) {
-  constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+  constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
   constexpr std::chrono::milliseconds kPause{100};  // while there are no descriptors
   asio::steady_timer timer(acceptor->get_executor());
   while (acceptor->is_open()) {
     Protocol::endpoint peer;
     StreamSocket socket(asio::make_strand(context));
-    const auto [ec] = co_await acceptor->async_accept(socket, peer, kAwait);
+    const auto [ec] = co_await acceptor->async_accept(socket, peer, kToken);
     if (ec == asio::error::operation_aborted) continue;
     if (ec) {
       timer.expires_after(kPause);
-      co_await timer.async_wait(kAwait);
+      co_await timer.async_wait(kToken);
       continue;
     }
-    error_code ignored;
-    close_on_exec(socket.native_handle());
-    socket.non_blocking(true, ignored);
-    socket.set_option(tcp::no_delay(true), ignored);
-    socket.set_option(asio::socket_base::keep_alive(true), ignored);
-    socket.set_option(asio::socket_base::send_buffer_size(kSendBuffer), ignored);
-    serve_connection(shared, std::move(socket), peer_of(peer, shared->options.uds));
+    try {
+      error_code ignored;
+      close_on_exec(socket.native_handle());
+      socket.non_blocking(true, ignored);
+      socket.set_option(tcp::no_delay(true), ignored);
+      socket.set_option(asio::socket_base::keep_alive(true), ignored);
+      socket.set_option(asio::socket_base::send_buffer_size(kSendBuffer), ignored);
+      serve_connection(shared, std::move(socket), peer_of(peer, shared->options.uds));
+    } catch (const std::exception&) {
+      // Out of memory: this client is dropped, and others come.
+    }
   }
 }
 
@@ -170,14 +175,16 @@ bool HttpServerImpl::listen_on_addresses(const HttpOptions& options) {
     throw_error(ErrorCode::kIo, "can't listen at \"{}\": --host is no address of this machine ({})",
                 options.host, ec ? ec.message() : "it is empty");
   }
+  std::set<tcp::endpoint> endpoints;  // each once: a hosts file may repeat them
+  for (const auto& entry : found) endpoints.insert(entry.endpoint());
   bool on_loopback = true;
-  for (const auto& entry : found) {
-    tcp::endpoint endpoint = entry.endpoint();
+  for (tcp::endpoint endpoint : endpoints) {
     if (endpoint.port() == 0) endpoint.port(static_cast<uint16_t>(port_));
     auto acceptor = std::make_shared<Acceptor>(asio::make_strand(context_));
     ec = open_acceptor(*acceptor, endpoint);
-    const bool has_other = found.size() > 1 && (ec == boost::system::errc::address_not_available ||
-                                                ec == asio::error::address_family_not_supported);
+    const bool has_other =
+        endpoints.size() > 1 && (ec == boost::system::errc::address_not_available ||
+                                 ec == asio::error::address_family_not_supported);
     if (ec && !has_other) cannot_listen(name_of(endpoint), ec);
     if (ec) continue;
     tcp::endpoint bound;

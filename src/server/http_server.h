@@ -76,20 +76,23 @@ struct HttpOptions {
   int64_t max_body_bytes = int64_t{32} << 20;
   int64_t max_header_bytes = int64_t{64} << 10;
   int64_t max_url_bytes = int64_t{8} << 10;
-  int max_connections = 4096;
+  int max_connections = 4096;                       // those over it get a 503
   std::chrono::milliseconds idle_timeout{75'000};   // between requests, and of a head or body
   std::chrono::milliseconds write_timeout{60'000};  // of a client that reads nothing
-  std::function<void(const std::string& line)> access_log = {};  // null = none
+  // Called by any thread with a line without its end; null = none.
+  std::function<void(const std::string& line)> access_log = {};
   bool access_log_json = false;
 };
 
-// Listens from its constructor on; threads that run `context` do the work. Throws Error(kIo) in a
-// sentence where the address can't be had.
+// Listens from its constructor on; threads that run `context` do the work, a handler's steps too.
+// Its destructor cuts all connections off, and handlers that are still under way see is_gone():
+// what they use must outlive them, that is the threads or num_connections() > 0. Throws Error(kIo)
+// in a sentence where the address can't be had.
 class HttpServer {
  public:
   virtual ~HttpServer() = default;
   virtual int port() const = 0;
-  // Takes no new connections, and ends those that have no request.
+  // Takes no new connections, ends those that have no request, and the others after their answer.
   virtual void stop_accepting() = 0;
   virtual int num_connections() const = 0;
 };

@@ -6,10 +6,8 @@
 
 #include "server/http_testing.h"
 
-namespace nanovllm::server {
+namespace nanovllm::server::http_testing {
 namespace {
-
-using namespace test;
 
 TEST(HttpServer, AnswersOneRequestAfterTheOther) {
   TestServer server;
@@ -220,4 +218,4 @@ TEST(HttpServer, EndsAllConnectionsWithItself) {
 }
 
 }  // namespace
-}  // namespace nanovllm::server
+}  // namespace nanovllm::server::http_testing

@@ -24,7 +24,7 @@
 #include "base/testing.h"
 #include "server/http_server.h"
 
-namespace nanovllm::server::test {
+namespace nanovllm::server::http_testing {
 
 using namespace std::chrono_literals;
 
@@ -284,4 +284,4 @@ inline std::string post(const std::string& path, const std::string& body,
          headers + "\r\n" + body;
 }
 
-}  // namespace nanovllm::server::test
+}  // namespace nanovllm::server::http_testing
