@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Format, layering and unused names of what git tracks, clang-tidy over library, program and benchmarks; every
-# finding fails.
+# Format, layering, unused names and awaits that g++ 12 gets wrong, of what git tracks; clang-tidy over library, program
+# and benchmarks; every finding fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
 echo "format: clean"
 python3 scripts/check_layers.py .
 git ls-files '*.cc' '*.cu' | xargs scripts/check_usings.py
+git ls-files '*.h' '*.cc' | xargs scripts/check_awaits.py
 cmake --preset lint >/dev/null
 # Files for one instruction set hold intrinsics only, GoogleTest's macros are not ours to mend, and without CUDA there
 # is no compile command for CUDA. Merged files include each other.

@@ -126,7 +126,8 @@ inline asio::awaitable<void> TestServer::handle(HttpExchange& exchange) {
     co_await exchange.send(
         text(request.method + "|" + path + "|" + request.query + "|" + request.peer));
   } else if (path == "/stream") {
-    co_await stream(exchange, request.query.empty() ? 3 : std::stoi(request.query));
+    const int count = request.query.empty() ? 3 : std::stoi(request.query);
+    co_await stream(exchange, count);
   } else if (path == "/endless") {
     co_await endless(exchange);
   } else if (path == "/wait") {
@@ -136,7 +137,8 @@ inline asio::awaitable<void> TestServer::handle(HttpExchange& exchange) {
     ++seen.gone;
   } else if (path == "/timeout") {
     const bool is_woken = co_await exchange.wait([](const std::function<void()>&) {}, 20ms);
-    co_await exchange.send(text(is_woken ? "woken" : "timeout"));
+    const std::string end = is_woken ? "woken" : "timeout";
+    co_await exchange.send(text(end));
   } else if (path == "/throw") {
     throw std::runtime_error("thrown \"here\"");
   } else if (path == "/throw-late") {
