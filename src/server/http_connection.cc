@@ -23,9 +23,10 @@ using Clock = std::chrono::steady_clock;
 using boost::system::error_code;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
-constexpr size_t kReadSize = size_t{8} << 10;  // bytes; a connection holds as many while it is idle
-constexpr size_t kMaxIdSize = 200;             // bytes of an x-request-id that is taken over
-constexpr int kMaxRefused = 64;                // connections over the limit that get an answer
+constexpr size_t kReadBufferSize = size_t{8}
+                                   << 10;  // bytes; a connection holds as many while it is idle
+constexpr size_t kMaxIdSize = 200;         // bytes of an x-request-id that is taken over
+constexpr int kMaxRefused = 64;            // connections over the limit that get an answer
 // How long the head of a request may take that will be refused, and how long a connection that ends
 // waits for another byte.
 constexpr Clock::duration kRefusalTime = std::chrono::seconds(5);
@@ -88,7 +89,7 @@ class HttpConnection final : public HttpExchange,
   const std::string peer_;
   const bool is_refused_;
 
-  std::array<char, kReadSize> read_buffer_;
+  std::array<char, kReadBufferSize> read_buffer_;
   std::string input_ = {};  // what was read and nobody took yet
   uint64_t num_reads_ = 0;
   bool is_reading_ = false;

@@ -47,7 +47,7 @@ std::array<unsigned char, 32> digest(std::string_view text) {
   return result;
 }
 
-std::string escaped(std::string_view text) {
+std::string escaped_for_log(std::string_view text) {
   std::string result;
   for (const char c : text) {
     if (c < ' ' || c > '~' || c == '"' || c == '\\') {
@@ -195,8 +195,8 @@ void HttpRules::allow_origin(const HttpRequest& request, HttpHeaders& headers) c
 std::string access_log_line(const HttpOptions& options, const HttpRequest& request,
                             std::string_view request_line, int status, double milliseconds) {
   if (!options.access_log_json) {
-    return fmt::format("{} - \"{}\" {} {:.1f} ms {}", request.peer, escaped(request_line), status,
-                       milliseconds, escaped(request.id));
+    return fmt::format("{} - \"{}\" {} {:.1f} ms {}", request.peer, escaped_for_log(request_line),
+                       status, milliseconds, escaped_for_log(request.id));
   }
   using Json = nlohmann::ordered_json;
   return Json{{"peer", request.peer},
