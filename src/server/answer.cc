@@ -200,7 +200,10 @@ std::string Answer::chunk(size_t choice, const std::string& json, bool is_last,
   std::string out = fmt::format("data: {}{}]", head_, json);
   if (continuous_usage_) {
     const size_t prompt = choice / static_cast<size_t>(num_completions_);
-    out += ",\"usage\":" + usage(num_prompt_tokens_[prompt], num_tokens_[choice]) + '}';
+    const std::string details = completion_details(choice);
+    out += ",\"usage\":" + usage(num_prompt_tokens_[prompt], num_tokens_[choice]);
+    if (!details.empty()) out += ",\"completion_tokens_details\":" + details;
+    out += '}';
   }
   if (is_last && !include_usage_ && !model_.system_fingerprint.empty())
     out += ",\"system_fingerprint\":" + json_text(model_.system_fingerprint);
@@ -214,19 +217,22 @@ std::string Answer::usage(size_t num_prompt_tokens, size_t num_tokens) const {
                      num_prompt_tokens, num_prompt_tokens + num_tokens, num_tokens);
 }
 
-std::string Answer::total_usage(bool with_nulls) const {
+std::string Answer::total_usage(bool is_whole) const {
   size_t num_prompt_tokens = 0, num_tokens = 0;
   for (const size_t count : num_prompt_tokens_) num_prompt_tokens += count;
   for (const size_t count : num_tokens_) num_tokens += count;
   std::string out = usage(num_prompt_tokens, num_tokens);
   if (model_.enable_prompt_tokens_details) {
-    out += fmt::format(
-        R"(,"prompt_tokens_details":{{"cached_tokens":{}{}}})", prompts_.back().num_cached_tokens,
-        with_nulls ? R"(,"created_cache_tokens":null,"multimodal_tokens":null)" : "");
-  } else if (with_nulls) {
+    out += fmt::format(R"(,"prompt_tokens_details":{{"cached_tokens":{}{}}})",
+                       prompts_.back().num_cached_tokens,
+                       is_whole ? R"(,"created_cache_tokens":null,"multimodal_tokens":null)" : "");
+  } else if (is_whole) {
     out += ",\"prompt_tokens_details\":null";
   }
-  if (with_nulls) out += ",\"completion_tokens_details\":null";
+  // A chunk leaves out what is null.
+  const std::string details = completion_details({});
+  if (is_whole || !(details.empty() || details == "null"))
+    out += ",\"completion_tokens_details\":" + (details.empty() ? "null" : details);
   return out + '}';
 }
 

@@ -77,11 +77,13 @@ class Answer : public ApiCall {
   // Takes in what a choice gained. Returns its chunk where the call streams.
   virtual std::string gain(size_t choice, Gain&& gain) = 0;
   virtual std::string whole_choice(size_t choice) = 0;
+  // JSON of usage.completion_tokens_details, of a choice or of all; empty = the API has none.
+  virtual std::string completion_details(std::optional<size_t> /*choice*/) const { return {}; }
   // Members of a whole answer between usage and the end.
   virtual std::string whole_members() = 0;
 
   std::string usage(size_t num_prompt_tokens, size_t num_tokens) const;
-  std::string total_usage(bool with_nulls) const;
+  std::string total_usage(bool is_whole) const;
 
   const ServedModel& model_;
   std::string head_;            // of an answer, up to its choices

@@ -21,7 +21,6 @@ class Chat final : public Answer {
         id_(id) {
     SamplingParams params = served.defaults;
     read_params(fields, params);
-    echo_ = fields.boolean("echo");
     include_reasoning_ = fields.boolean("include_reasoning", true);
     parallel_tool_calls_ = fields.boolean("parallel_tool_calls", true);
     shows_prompt_text_ = fields.boolean("return_prompt_text");
@@ -34,6 +33,11 @@ class Chat final : public Answer {
     if (prompt.has_tools && wants_special_tokens(served.format.tool_call_parser))
       params.skip_special_tokens = false;
     prepare(encode(prompt.text, prompt.add_special_tokens), prompt.text, params);
+    if (const Tokenizer* tokenizer = served.preparer.tokenizer;
+        tokenizer != nullptr && !served.format.reasoning_parser.empty()) {
+      think_ = tokenizer->token_to_id("<think>");
+      end_of_think_ = tokenizer->token_to_id("</think>");
+    }
     for (size_t i = 0; i < num_choices(); ++i) {
       State& state =
           states_.emplace_back(LogprobText(served.preparer.tokenizer, return_as_token_ids_));
@@ -48,6 +52,9 @@ class Chat final : public Answer {
     LogprobText logprob_text;
     std::unique_ptr<TranscriptParser> parser = {};  // null = all is content
     bool has_called = false;
+    bool has_reasoned = false;
+    bool may_reason = true;    // the end of its reasoning has not come
+    size_t num_reasoning = 0;  // tokens before that
     // What follows is of a whole answer, or of one chunk.
     TranscriptDelta message = {};
     std::vector<int32_t> token_ids = {};
@@ -76,6 +83,8 @@ class Chat final : public Answer {
     if (wants_logprobs) num_top_ = params.logprobs = top;
     if (stream && params.prompt_logprobs.value_or(0) != 0)
       refuse("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
+    echo_ = fields.boolean("echo");
+    if (echo_ && !stream && !params.prompt_logprobs) params.prompt_logprobs = top;
   }
 
   std::string first_chunks(size_t prompt_index) override {
@@ -131,6 +140,10 @@ class Chat final : public Answer {
   }
 
   void take_text(State& state, Gain& gained) const {
+    for (const int32_t id : gained.token_ids) {
+      state.may_reason = state.may_reason && end_of_think_ != id;
+      state.num_reasoning += state.may_reason && think_ != id;
+    }
     if (state.parser == nullptr) {
       state.message.content += gained.text;
       return;
@@ -140,6 +153,7 @@ class Chat final : public Answer {
   }
 
   void add_delta(State& state, TranscriptDelta&& delta) const {
+    state.has_reasoned = state.has_reasoned || !delta.reasoning.empty();
     if (include_reasoning_) state.message.reasoning += delta.reasoning;
     state.message.content += delta.content;
     std::vector<ToolCallDelta>& calls = state.message.tool_calls;
@@ -229,6 +243,16 @@ class Chat final : public Answer {
                                                                     : "null");
   }
 
+  // Known where the end of the reasoning is a token.
+  std::string completion_details(std::optional<size_t> choice) const override {
+    if (!end_of_think_) return "null";
+    size_t count = 0;
+    for (size_t i = 0; i < states_.size(); ++i) {
+      if (choice.value_or(i) == i && states_[i].has_reasoned) count += states_[i].num_reasoning;
+    }
+    return fmt::format(R"({{"reasoning_tokens":{}}})", count);
+  }
+
   std::string whole_members() override {
     const PromptFacts& prompt = prompt_of(0);
     return fmt::format(R"(,"prompt_logprobs":{},"prompt_token_ids":{},"prompt_text":{},)"
@@ -247,7 +271,8 @@ class Chat final : public Answer {
   bool parallel_tool_calls_ = true;
   bool shows_prompt_text_ = false;
   bool with_parser_ = false;
-  std::vector<State> states_;  // a choice
+  std::optional<int32_t> think_, end_of_think_;  // tokens of the tags around the reasoning
+  std::vector<State> states_;                    // a choice
 };
 
 }  // namespace

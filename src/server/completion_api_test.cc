@@ -92,6 +92,7 @@ TEST(CompletionApi, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(param(R"("logprobs":21)", "greater than max allowed"), "logprobs");
   EXPECT_EQ(param(R"("logit_bias":{"50":1})", "logit_bias"), "logit_bias");
   EXPECT_EQ(param(R"("stop":[""])", "empty"), "stop");
+  EXPECT_EQ(param(R"("stop":["a","b","c","d","e"])", "may hold 4"), "stop");
   EXPECT_EQ(param(R"("stream":1)", "true or false"), "stream");
   EXPECT_EQ(param(R"("stream_options":{"include_usage":true})", "Stream options"),
             "stream_options");

@@ -37,7 +37,9 @@ Json type_of_member(T SamplingParams::*) {
     return {{"type", "integer"}, {"minimum", INT32_MIN}, {"maximum", INT32_MAX}};
   if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     const Json text = {{"type", "string"}, {"minLength", 1}};
-    return {{"anyOf", {text, list_of(text)}}};
+    Json list = list_of(text);
+    list["maxItems"] = 4;
+    return {{"anyOf", {text, std::move(list)}}};
   }
   if constexpr (std::is_same_v<T, std::vector<int32_t>>)
     return list_of({{"type", "integer"}, {"minimum", 0}});

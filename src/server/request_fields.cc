@@ -11,6 +11,7 @@
 namespace nanovllm::server {
 namespace {
 
+constexpr size_t kMaxStops = 4;                  // as vLLM and OpenAI have it
 constexpr double kMostExact = 9007199254740992;  // 2^53: no double between it and the next integer
 
 // What asks for something that is not there, where its value is more than nothing.
@@ -144,6 +145,8 @@ void RequestFields::read_all(SamplingParams& params, std::initializer_list<std::
   for (const Parameter& parameter : sampling_table()) {
     if (std::ranges::find(but, parameter.name) == but.end()) read(parameter.name, params);
   }
+  if (params.stop.size() > kMaxStops)
+    refuse("stop", "stop may hold {} texts, got {}.", kMaxStops, params.stop.size());
 }
 
 void RequestFields::refuse_unsupported() {
