@@ -411,6 +411,10 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.browser.js("getComputedStyle($('sidebar')).visibility"), "visible")
         self.browser.press("Escape")
         self.assertEqual(self.browser.js("$('menu').ariaExpanded"), "false")
+        self.browser.js("$('settings-button').click()")
+        self.browser.screenshot("phone-settings")
+        self.assertEqual(self.browser.js("$('settings').scrollWidth - $('settings').clientWidth"), 0)
+        self.browser.press("Escape")
 
     def test_is_reached_by_keyboard(self):
         self.send("hello")

@@ -14,7 +14,7 @@ constexpr const char* kSecurityPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-struct KnownFile {
+struct EmbeddedFile {
   std::string_view path, content_type, body;
   std::string etag = fmt::format("\"{:016x}\"", text::hash_bytes(body));
 };
@@ -22,11 +22,11 @@ struct KnownFile {
 }  // namespace
 
 std::optional<PageFile> page_file(std::string_view path) {
-  static const std::array<KnownFile, 3> files = {
+  static const std::array<EmbeddedFile, 3> files = {
       {{"/", "text/html; charset=utf-8", kIndexHtml},
        {"/style.css", "text/css; charset=utf-8", kStyleCss},
        {"/app.js", "text/javascript; charset=utf-8", kAppJs}}};
-  for (const KnownFile& file : files) {
+  for (const EmbeddedFile& file : files) {
     if (file.path != path) continue;
     return PageFile{file.content_type,
                     file.body,

@@ -1,8 +1,9 @@
 #include "server/transcript_parser.h"
 
 #include <algorithm>
-#include <array>
+#include <initializer_list>
 #include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "server/call_scanner.h"
@@ -54,7 +55,7 @@ const Format* find_transcript_format(std::span<const Format> formats, const std:
 }
 
 template <typename Format>
-std::vector<std::string> names_of(std::span<const Format> formats) {
+std::vector<std::string> format_names(std::span<const Format> formats) {
   std::vector<std::string> names;
   for (const Format& format : formats) names.emplace_back(format.name);
   return names;
@@ -352,11 +353,11 @@ std::string_view tool_call_parser_of(std::string_view chat_template) {
 }  // namespace
 
 std::vector<std::string> reasoning_parsers() {
-  return names_of(std::span<const ReasoningFormat>(kReasoningFormats));
+  return format_names(std::span<const ReasoningFormat>(kReasoningFormats));
 }
 
 std::vector<std::string> tool_call_parsers() {
-  return names_of(std::span<const ToolFormat>(kToolFormats));
+  return format_names(std::span<const ToolFormat>(kToolFormats));
 }
 
 TranscriptFormat transcript_format_of(std::string_view chat_template) {

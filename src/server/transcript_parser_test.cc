@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
+#include <utility>
 
 #include "io/temp_dir.h"
 #include "nanovllm/error.h"
@@ -18,13 +17,13 @@
 namespace nanovllm::server {
 namespace {
 
-using Calls = std::vector<std::pair<std::string, std::string>>;  // names and arguments
+using TranscriptCalls = std::vector<std::pair<std::string, std::string>>;  // names and arguments
 
-struct Answer {
+struct TranscriptAnswer {
   std::string reasoning = {}, content = {};
-  Calls calls = {};
-  bool operator==(const Answer&) const = default;
-  friend std::ostream& operator<<(std::ostream& out, const Answer& answer) {
+  TranscriptCalls calls = {};
+  bool operator==(const TranscriptAnswer&) const = default;
+  friend std::ostream& operator<<(std::ostream& out, const TranscriptAnswer& answer) {
     out << "reasoning: [" << answer.reasoning << "] content: [" << answer.content << "]";
     for (const auto& [name, arguments] : answer.calls)
       out << " " << name << "(" << arguments << ")";
@@ -33,7 +32,7 @@ struct Answer {
 };
 
 // Adds up what a client does, and checks what it relies on.
-class Client {
+class TranscriptClient {
  public:
   void add(const TranscriptDelta& delta) {
     answer.reasoning += delta.reasoning;
@@ -49,21 +48,21 @@ class Client {
       answer.calls[index].second += call.arguments;
     }
   }
-  Answer answer = {};
+  TranscriptAnswer answer = {};
 };
 
-struct Case {
+struct TranscriptCase {
   std::string reasoning_parser, tool_call_parser;
   std::string text;
-  Answer answer;
+  TranscriptAnswer answer;
   std::string prompt = "<|im_start|>assistant\n";
   bool with_tools = true;
 };
 
-Answer parse(const Case& c, const std::vector<size_t>& cuts) {
+TranscriptAnswer parse_transcript(const TranscriptCase& c, const std::vector<size_t>& cuts) {
   const auto parser =
       make_transcript_parser({c.reasoning_parser, c.tool_call_parser}, c.prompt, c.with_tools);
-  Client client;
+  TranscriptClient client;
   size_t from = 0;
   for (const size_t cut : cuts) {
     client.add(parser->append(std::string_view(c.text).substr(from, cut - from)));
@@ -74,13 +73,14 @@ Answer parse(const Case& c, const std::vector<size_t>& cuts) {
   return client.answer;
 }
 
-const std::string kCall = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
-const std::string kOff = "<|im_start|>assistant\n<think>\n\n</think>\n\n";
+const std::string kOneCall =
+    "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+const std::string kReasoningOff = "<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
-std::vector<Case> reasoning_cases() {
-  std::vector<Case> cases;
+std::vector<TranscriptCase> reasoning_cases() {
+  std::vector<TranscriptCase> cases;
   for (const char* name : {"qwen3", "deepseek_r1"}) {
-    const std::vector<Case> both = {
+    const std::vector<TranscriptCase> both = {
         {name, "", "", {}},
         {name, "", "<think>\nhm\n</think>\n\nHi", {"\nhm\n", "\n\nHi"}},
         {name, "", "hm</think>Hi", {"hm", "Hi"}},
@@ -88,15 +88,15 @@ std::vector<Case> reasoning_cases() {
         {name, "", "hm", {"hm", ""}},
         {name, "", "<think>1 < 2, </thin> </think", {"1 < 2, </thin> </think", ""}},
         {name, "", "<think>a<think>b</think></think>c", {"ab", "c"}},
-        {name, "", "Hi <think>there", {"", "Hi <think>there"}, kOff},
+        {name, "", "Hi <think>there", {"", "Hi <think>there"}, kReasoningOff},
         {name, "", "Hi", {"", "Hi"}, "<｜Assistant｜><think></think>"},
         // Of another turn.
         {name, "", "a</think>b", {"a", "b"}, "<think></think><|im_start|>assistant\n"},
         {name, "", "a</think>b", {"a", "b"}, "</think>x<｜Assistant｜><think>\n"},
         {name, "", "a<b<c</think>x<", {"a<b<c", "x<"}},
         {name, "", "<think>é<日本></think>🙂<", {"é<日本>", "🙂<"}},
-        {name, "hermes", "<think>x</think>\n\n" + kCall, {"x", "", {{"f", "{\"x\": 1}"}}}},
-        {name, "hermes", "x</think>ok" + kCall, {"x", "ok" + kCall}, "", false},
+        {name, "hermes", "<think>x</think>\n\n" + kOneCall, {"x", "", {{"f", "{\"x\": 1}"}}}},
+        {name, "hermes", "x</think>ok" + kOneCall, {"x", "ok" + kOneCall}, "", false},
         {name,
          "llama3_json",
          "x</think>{\"name\":\"f\",\"parameters\":{}}",
@@ -105,18 +105,18 @@ std::vector<Case> reasoning_cases() {
     };
     cases.insert(cases.end(), both.begin(), both.end());
   }
-  cases.push_back({"qwen3", "hermes", "x" + kCall, {"x", "", {{"f", "{\"x\": 1}"}}}});
-  cases.push_back({"qwen3", "hermes", "x" + kCall, {"x" + kCall, ""}, "", false});
-  cases.push_back({"deepseek_r1", "hermes", "x" + kCall, {"x" + kCall, ""}});
+  cases.push_back({"qwen3", "hermes", "x" + kOneCall, {"x", "", {{"f", "{\"x\": 1}"}}}});
+  cases.push_back({"qwen3", "hermes", "x" + kOneCall, {"x" + kOneCall, ""}, "", false});
+  cases.push_back({"deepseek_r1", "hermes", "x" + kOneCall, {"x" + kOneCall, ""}});
   cases.push_back({"", "", "<think>x</think>y", {"", "<think>x</think>y"}});
   return cases;
 }
 
-std::vector<Case> hermes_cases() {
+std::vector<TranscriptCase> hermes_cases() {
   const auto call = [](const std::string& json) { return "<tool_call>" + json + "</tool_call>"; };
   const std::string nested = R"({"a": {"b": [1, {"c": "}]{[\"\\"}]}, "d": "é🙂\u00e9\n"})";
-  std::vector<Case> cases;
-  const auto add = [&](const std::string& text, const Answer& answer) {
+  std::vector<TranscriptCase> cases;
+  const auto add = [&](const std::string& text, const TranscriptAnswer& answer) {
     cases.push_back({"", "hermes", text, answer});
   };
   add("", {});
@@ -124,12 +124,13 @@ std::vector<Case> hermes_cases() {
   add(" \n", {"", " \n"});
   add("1 < 2 <tool <tool_call", {"", "1 < 2 <tool <tool_call"});
   add("<", {"", "<"});
-  add(kCall, {"", "", {{"f", "{\"x\": 1}"}}});
-  add("\n\n" + kCall + "\n", {"", "", {{"f", "{\"x\": 1}"}}});
-  add("Let me see. \n" + kCall, {"", "Let me see. \n", {{"f", "{\"x\": 1}"}}});
-  add("\n a" + kCall, {"", "\n a", {{"f", "{\"x\": 1}"}}});
-  add(kCall + "\nand\n" + kCall + "tail <", {"", "", {{"f", "{\"x\": 1}"}, {"f", "{\"x\": 1}"}}});
-  add(kCall + kCall, {"", "", {{"f", "{\"x\": 1}"}, {"f", "{\"x\": 1}"}}});
+  add(kOneCall, {"", "", {{"f", "{\"x\": 1}"}}});
+  add("\n\n" + kOneCall + "\n", {"", "", {{"f", "{\"x\": 1}"}}});
+  add("Let me see. \n" + kOneCall, {"", "Let me see. \n", {{"f", "{\"x\": 1}"}}});
+  add("\n a" + kOneCall, {"", "\n a", {{"f", "{\"x\": 1}"}}});
+  add(kOneCall + "\nand\n" + kOneCall + "tail <",
+      {"", "", {{"f", "{\"x\": 1}"}, {"f", "{\"x\": 1}"}}});
+  add(kOneCall + kOneCall, {"", "", {{"f", "{\"x\": 1}"}, {"f", "{\"x\": 1}"}}});
   add(call("{\"name\":\"g\",\"arguments\":" + nested + "}"), {"", "", {{"g", nested}}});
   add(call(" {\n \"name\" : \"g\" , \"arguments\" :  { } \t} "), {"", "", {{"g", "{ }"}}});
   add(call(R"({"arguments": {"x": [2]}, "name": "late"})"), {"", "", {{"late", "{\"x\": [2]}"}}});
@@ -169,36 +170,36 @@ std::vector<Case> hermes_cases() {
     add(call(json), {"", call(json)});
     const std::string text = fmt::format("a{}b <", call(json));
     add(text, {"", text});
-    add(call(json) + kCall + "b", {"", call(json), {{"f", "{\"x\": 1}"}}});
+    add(call(json) + kOneCall + "b", {"", call(json), {{"f", "{\"x\": 1}"}}});
     // Not closed.
     const std::string open = fmt::format("a<tool_call>{}", json);
     add(open, {"", open});
-    add(open + kCall, {"", open, {{"f", "{\"x\": 1}"}}});
+    add(open + kOneCall, {"", open, {{"f", "{\"x\": 1}"}}});
   }
-  add(kCall + " a " + call("{}") + " b", {"", call("{}").substr(0, 13), {{"f", "{\"x\": 1}"}}});
+  add(kOneCall + " a " + call("{}") + " b", {"", call("{}").substr(0, 13), {{"f", "{\"x\": 1}"}}});
   // Breaking off in the arguments.
   for (const char* arguments : {"{", R"({"x")", R"({"x": "ab)", R"({"x": "\)", R"({"x": [{}, )"}) {
     const std::string text = std::string(R"(<tool_call>{"name": "f", "arguments": )") + arguments;
-    const Calls calls = {{"f", arguments}};
+    const TranscriptCalls calls = {{"f", arguments}};
     add(text, {"", "", calls});
     add(text + "</tool_call>tail", {"", "", calls});
-    add(text + kCall, {"", "", {calls[0], {"f", "{\"x\": 1}"}}});
+    add(text + kOneCall, {"", "", {calls[0], {"f", "{\"x\": 1}"}}});
   }
   add(R"(<tool_call>{"name": "f", "arguments": {x: <1}}</tool_call>)",
       {"", "", {{"f", "{x: <1}"}}});
   add(R"(<tool_call>{"name": "f", "arguments": {}} x {"name": "g", "arguments": {}})",
       {"", "", {{"f", "{}"}}});
-  add("</tool_call>a" + kCall, {"", "</tool_call>a", {{"f", "{\"x\": 1}"}}});
+  add("</tool_call>a" + kOneCall, {"", "</tool_call>a", {{"f", "{\"x\": 1}"}}});
   return cases;
 }
 
-std::vector<Case> llama_cases() {
+std::vector<TranscriptCase> llama_cases() {
   const std::string tag = "<|python_tag|>";
   const std::string f = R"({"name": "f", "parameters": {"x": "1; {\""}})";
-  const Calls one = {{"f", R"({"x": "1; {\""})"}};
-  const Calls two = {one[0], one[0]};
-  std::vector<Case> cases;
-  const auto add = [&](const std::string& text, const Answer& answer) {
+  const TranscriptCalls one = {{"f", R"({"x": "1; {\""})"}};
+  const TranscriptCalls two = {one[0], one[0]};
+  std::vector<TranscriptCase> cases;
+  const auto add = [&](const std::string& text, const TranscriptAnswer& answer) {
     cases.push_back({"", "llama3_json", text, answer});
   };
   add("", {});
@@ -227,13 +228,13 @@ std::vector<Case> llama_cases() {
   return cases;
 }
 
-std::vector<Case> mistral_cases() {
+std::vector<TranscriptCase> mistral_cases() {
   const std::string tag = "[TOOL_CALLS]";
   const std::string f = R"({"name": "f", "arguments": {"x": "]{"}})";
-  const Calls one = {{"f", R"({"x": "]{"})"}};
-  const Calls two = {one[0], one[0]};
-  std::vector<Case> cases;
-  const auto add = [&](const std::string& text, const Answer& answer) {
+  const TranscriptCalls one = {{"f", R"({"x": "]{"})"}};
+  const TranscriptCalls two = {one[0], one[0]};
+  std::vector<TranscriptCase> cases;
+  const auto add = [&](const std::string& text, const TranscriptAnswer& answer) {
     cases.push_back({"", "mistral", text, answer});
   };
   add("", {});
@@ -265,8 +266,8 @@ std::vector<Case> mistral_cases() {
   return cases;
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> all;
+std::vector<TranscriptCase> all_cases() {
+  std::vector<TranscriptCase> all;
   for (const auto& cases : {reasoning_cases(), hermes_cases(), llama_cases(), mistral_cases()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
@@ -274,28 +275,28 @@ std::vector<Case> all_cases() {
 }
 
 TEST(TranscriptParser, TakesTranscriptsApart) {
-  for (const Case& c : all_cases()) {
-    EXPECT_EQ(parse(c, {}), c.answer)
+  for (const TranscriptCase& c : all_cases()) {
+    EXPECT_EQ(parse_transcript(c, {}), c.answer)
         << c.reasoning_parser << " " << c.tool_call_parser << ": " << c.text;
   }
 }
 
 TEST(TranscriptParser, AnySplitAddsUpToTheWhole) {
   std::mt19937 random(1);
-  for (const Case& c : all_cases()) {
+  for (const TranscriptCase& c : all_cases()) {
     std::vector<size_t> bytes;
     for (size_t cut = 0; cut <= c.text.size(); ++cut) {
-      ASSERT_EQ(parse(c, {cut}), c.answer) << cut << " of " << c.text;
+      ASSERT_EQ(parse_transcript(c, {cut}), c.answer) << cut << " of " << c.text;
       bytes.push_back(cut);
     }
-    ASSERT_EQ(parse(c, bytes), c.answer) << "byte by byte: " << c.text;
+    ASSERT_EQ(parse_transcript(c, bytes), c.answer) << "byte by byte: " << c.text;
     for (int round = 0; round < 20; ++round) {
       std::vector<size_t> cuts;
       const unsigned one_in = 2 + random() % 8;
       for (const size_t cut : bytes) {
         if (random() % one_in == 0) cuts.push_back(cut);
       }
-      ASSERT_EQ(parse(c, cuts), c.answer) << c.text;
+      ASSERT_EQ(parse_transcript(c, cuts), c.answer) << c.text;
     }
   }
 }
@@ -331,19 +332,19 @@ TEST(TranscriptParser, AnySplitOfRandomPiecesAddsUpToTheWhole) {
                                            "1"};
   std::mt19937 random(2);
   for (int round = 0; round < 6000; ++round) {
-    Case c;
+    TranscriptCase c;
     c.reasoning_parser = std::vector<std::string>{"", "qwen3", "deepseek_r1"}[random() % 3];
     c.tool_call_parser = tool_call_parsers()[random() % tool_call_parsers().size()];
-    if (random() % 2 == 0) c.prompt = kOff;
+    if (random() % 2 == 0) c.prompt = kReasoningOff;
     for (unsigned i = random() % 24; i > 0; --i) c.text += pieces[random() % pieces.size()];
-    const Answer whole = parse(c, {});
+    const TranscriptAnswer whole = parse_transcript(c, {});
     std::vector<size_t> some, bytes;
     for (size_t cut = 0; cut <= c.text.size(); ++cut) {
       bytes.push_back(cut);
       if (random() % 4 == 0) some.push_back(cut);
     }
-    ASSERT_EQ(parse(c, bytes), whole) << c.tool_call_parser << ": " << c.text;
-    ASSERT_EQ(parse(c, some), whole) << c.tool_call_parser << ": " << c.text;
+    ASSERT_EQ(parse_transcript(c, bytes), whole) << c.tool_call_parser << ": " << c.text;
+    ASSERT_EQ(parse_transcript(c, some), whole) << c.tool_call_parser << ": " << c.text;
     if (c.tool_call_parser != "hermes") continue;
     for (const auto& [name, arguments] : whole.calls) {
       EXPECT_EQ(arguments.find("tool_call>"), arguments.npos) << c.text;
@@ -376,9 +377,9 @@ TEST(TranscriptParser, TakesTimeInProportionToTheText) {
     std::string text = name == std::string("mistral") ? "[TOOL_CALLS] [" : "";
     const bool is_hermes = name == std::string("hermes");
     for (int i = 0; i < 10'000; ++i) {
-      text += is_hermes ? kCall : R"({"name": "f", "arguments": {"x": 1}}, )";
+      text += is_hermes ? kOneCall : R"({"name": "f", "arguments": {"x": 1}}, )";
     }
-    EXPECT_EQ(parse({"", name, text, {}}, {}).calls.size(), 10'000u) << name;
+    EXPECT_EQ(parse_transcript({"", name, text, {}}, {}).calls.size(), 10'000u) << name;
   }
 }
 
