@@ -87,7 +87,7 @@ class TagParser : public TranscriptParser {
 
   TranscriptDelta append(std::string_view text) override {
     // In small pieces, as some searches look at all that is there and take the least of it.
-    constexpr size_t kPiece = 4096;  // bytes
+    constexpr size_t kPiece = 512;  // bytes
     for (; !text.empty(); text.remove_prefix(std::min(kPiece, text.size()))) {
       pending_ += text.substr(0, kPiece);
       while (advance()) {
