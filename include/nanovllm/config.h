@@ -18,7 +18,9 @@ struct EngineConfig {
   int num_kvcache_blocks = -1;        // blocks in the KV cache; -1 = as many as the memory allows
   int kvcache_block_size = 256;       // tokens in a block; a multiple of 16
   bool enable_prefix_caching = true;  // requests with equal prompt beginnings share KV blocks
-  bool enforce_eager = false;         // no CUDA graphs
+  std::string scheduling_policy =
+      "fcfs";  // fcfs (first come, first served) | priority (SamplingParams::priority goes first)
+  bool enforce_eager = false;  // no CUDA graphs
   bool deterministic =
       false;  // cuda: a request's tokens never depend on its batch mates (always so on cpu)
   int tensor_parallel_size =

@@ -23,7 +23,8 @@ struct EngineLimits {
   int max_model_len = 0;           // tokens of a prompt and its output together
   int vocab_size = 0;              // of the model's logits
   int num_kvcache_blocks = 0;
-  int kvcache_block_size = 0;  // tokens
+  int kvcache_block_size = 0;     // tokens
+  bool takes_priorities = false;  // else all requests have priority 0
 
   // What there is room for, of a prompt and its output together: the last token is never fed back.
   int max_num_tokens() const {

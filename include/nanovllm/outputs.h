@@ -48,7 +48,7 @@ struct CompletionOutput {
 struct RequestMetrics {
   double time_to_first_step = 0;
   double time_to_first_token = 0;
-  double time_to_last_token = 0;  // that it has by now
+  double time_to_last_token = 0;  // when a completion ended last
   double time_to_finish = 0;
   // The intervals of vLLM's metrics, preemptions included.
   double queue_time() const { return time_to_first_step; }

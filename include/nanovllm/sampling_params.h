@@ -51,6 +51,9 @@ struct SamplingParams {
   // A request with these computes its whole prompt: the prefix cache holds no log-probabilities, so
   // nothing is taken from it.
   std::optional<int> prompt_logprobs = {};
+  // Lower is served first, of equals who came first; needs EngineConfig::scheduling_policy
+  // priority.
+  int priority = 0;
   RequestOutputKind output_kind = RequestOutputKind::kCumulative;
 
   // Throws Error(kInvalidArgument) with vLLM's sentence for the first parameter that is out of

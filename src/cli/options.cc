@@ -213,6 +213,8 @@ void add_engine_options(CLI::App& app, EngineConfig& config) {
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
                "reuse the KV of equal prompt beginnings (default: on)")
       ->group(group);
+  add(app, "--scheduling-policy", config.scheduling_policy,
+      "fcfs (first come, first served) or priority (requests' own, lower first)", group);
   app.add_flag("--enforce-eager", config.enforce_eager, "no CUDA graphs")->group(kGpuGroup);
   app.add_flag("--deterministic", config.deterministic,
                "tokens never depend on batch mates (always so on the CPU)")

@@ -50,8 +50,7 @@ bool BlockManager::allocate(Sequence& sequence) {
   for (const int block : sequence.block_table) hold(block);
   append(sequence, sequence.num_tokens());
   // The last token is computed again where all of them are cached: only that gives its logits.
-  sequence.num_stored_tokens = num_hits * block_size_;
-  sequence.num_computed_tokens = std::min(sequence.num_stored_tokens, sequence.num_tokens() - 1);
+  sequence.num_computed_tokens = std::min(num_hits * block_size_, sequence.num_tokens() - 1);
   return true;
 }
 
@@ -71,7 +70,7 @@ void BlockManager::deallocate(Sequence& sequence) {
     sequence.block_table.pop_back();
   }
   sequence.chain = {};
-  sequence.num_computed_tokens = sequence.num_stored_tokens = 0;
+  sequence.num_computed_tokens = 0;
 }
 
 void BlockManager::register_computed(Sequence& sequence, int num_tokens) {

@@ -51,6 +51,7 @@ void EngineConfig::validate() const {
     throw_error(ErrorCode::kInvalidArgument, "kvcache_block_size must be a multiple of 16, got {}.",
                 kvcache_block_size);
   }
+  check_choice("scheduling_policy", scheduling_policy, {"fcfs", "priority"});
   check_range("tensor_parallel_size", tensor_parallel_size, 1, 8);
   check_choice("device", device, {"auto", "cpu", "cuda"});
   check_choice("dtype", dtype, {"auto", "bfloat16", "float32"});

@@ -1,7 +1,6 @@
 #include "engine/engine_core.h"
 
 #include <algorithm>
-#include <list>
 #include <utility>
 
 #include "base/check.h"
@@ -16,7 +15,12 @@ RequestPreparer preparer_of(EngineParts& parts) {
   limits.max_num_seqs = parts.config.max_num_seqs;
   limits.num_kvcache_blocks = parts.runner->num_kvcache_blocks();
   limits.kvcache_block_size = parts.config.kvcache_block_size;
+  limits.takes_priorities = parts.config.scheduling_policy == "priority";
   return {parts.model_dir, std::move(parts.info), parts.tokenizer.get()};
+}
+
+Completion& completion_of(const Sequence& sequence) {
+  return *sequence.request->completions()[sequence.index];
 }
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -29,7 +33,7 @@ EngineCore::EngineCore(EngineParts parts)
     : parts_(std::move(parts)),
       preparer_(preparer_of(parts_)),
       blocks_(info().num_kvcache_blocks, info().kvcache_block_size),
-      scheduler_(info(), blocks_),
+      scheduler_(info(), blocks_, info().takes_priorities ? by_priority : by_arrival),
       context_{.limits = info(),
                .tokenizer = parts_.tokenizer.get(),
                .eos_token_ids = parts_.eos_token_ids,
@@ -120,7 +124,7 @@ bool EngineCore::submit_step() {
   context_.now = Clock::now();
   const auto scheduled = scheduler_.schedule();
   for (Sequence* sequence : scheduler_.preempted()) {
-    enter_phase(static_cast<Completion&>(*sequence), Phase::kPreempted);
+    enter_phase(completion_of(*sequence), Phase::kPreempted);
     ++counts_.num_preemptions;
   }
   if (scheduled.empty()) return false;
@@ -132,7 +136,7 @@ bool EngineCore::submit_step() {
   step.entries.reserve(scheduled.size());
   input_.sequences.clear();
   for (const auto& [sequence, num_new_tokens] : scheduled) {
-    auto& completion = static_cast<Completion&>(*sequence);
+    Completion& completion = completion_of(*sequence);
     SequenceInput& input = input_.sequences.emplace_back();
     completion.request->fill_input(completion, num_new_tokens, input);
     if (completion.num_pending_tokens > 0) input.pending_from = completion.batch_index;
@@ -191,12 +195,14 @@ void EngineCore::receive(const InFlightStep::Entry& entry, SequenceOutput&& outp
   const bool holds_its_blocks = entry.num_preemptions == completion.num_preemptions;
   const int num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens;
   if (holds_its_blocks) blocks_.register_computed(completion, num_computed_tokens);
-  const auto num_output_tokens = std::ssize(completion.output());
+  const size_t num_tokens = completion.token_ids.size();
   request.receive(completion, entry.sampled, std::move(output));
-  const auto num_new_tokens = std::ssize(completion.output()) - num_output_tokens;
-  counts_.num_generation_tokens += num_new_tokens;
-  if (num_output_tokens == 0 && num_new_tokens > 0)
+  const size_t num_gained = completion.token_ids.size() - num_tokens;
+  counts_.num_generation_tokens += static_cast<int64_t>(num_gained);
+  if (completion.phase == Phase::kPrefill && num_gained > 0 &&
+      num_gained == completion.output().size()) {
     counts_.num_prompt_tokens += completion.num_prompt_tokens;
+  }
   if (entry.sampled) mark_changed(request);
   const bool finished = completion.finish_reason != FinishReason::kNone;
   if (finished) {
@@ -207,16 +213,17 @@ void EngineCore::receive(const InFlightStep::Entry& entry, SequenceOutput&& outp
   }
   const bool prompt_computed =
       holds_its_blocks && num_computed_tokens >= completion.num_prompt_tokens;
-  if (completion.index == 0 && (prompt_computed || finished)) release_siblings(request);
+  if (!request.siblings_released && completion.index == 0 && (prompt_computed || finished)) {
+    release_siblings(request);
+  }
 }
 
 void EngineCore::release_siblings(Request& request) {
-  if (request.siblings_released) return;
-  std::list<Sequence*> siblings;
+  std::vector<Sequence*> siblings;
   for (const auto& completion : request.completions()) {
     if (completion->status == SequenceStatus::kNew) siblings.push_back(completion.get());
   }
-  scheduler_.add(std::move(siblings));
+  scheduler_.add(siblings);
   request.siblings_released = true;
 }
 
@@ -238,7 +245,7 @@ void EngineCore::end_request(Request& request) noexcept {
 void EngineCore::recover() noexcept {
   parts_.runner->abandon();
   while (!scheduler_.running().empty()) {
-    auto& completion = static_cast<Completion&>(*scheduler_.running().back());
+    Completion& completion = completion_of(*scheduler_.running().back());
     scheduler_.preempt(completion);
     enter_phase(completion, Phase::kPreempted);
   }
@@ -280,15 +287,15 @@ void EngineCore::report(const InFlightStep& step) {
   last_collected_at_ = Clock::now();
   last_schedule_.reserve(step.entries.size());  // nothing below can throw
   for (const auto& entry : step.entries) {
-    (entry.is_decode() ? counts_.num_decode_tokens : counts_.num_prefill_tokens) +=
-        entry.num_new_tokens;
+    const bool decode = entry.is_decode();
+    (decode ? counts_.num_decode_tokens : counts_.num_prefill_tokens) += entry.num_new_tokens;
     last_schedule_.push_back({.request_id = entry.completion->request_id,
                               .index = entry.completion->index,
                               .num_computed_tokens = entry.num_computed_tokens,
                               .num_new_tokens = entry.num_new_tokens,
                               .num_cached_tokens = entry.completion->num_cached_tokens,
                               .sampled = entry.sampled,
-                              .decode = entry.is_decode()});
+                              .decode = decode});
   }
   last_step_ = std::exchange(counts_, {});
   last_step_.num_running = step.num_running;

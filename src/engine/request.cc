@@ -82,6 +82,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
   }
   for (const auto& completion : completions_) {
     completion->request = this;
+    completion->priority = params_.priority;
     completion->seed = params_.seed.value_or(default_seed(context.seed, id)) + completion->index;
     if (context.enable_prefix_caching) {
       completion->num_cacheable_tokens = max_num_tokens;
@@ -137,7 +138,7 @@ void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInp
   input.token_ids = completion.token_ids;
   input.num_computed_tokens = completion.num_computed_tokens;
   input.num_new_tokens = num_new_tokens;
-  input.num_stored_tokens = completion.num_stored_tokens;
+  input.num_stored_tokens = completion.chain.num_blocks * context_.limits.kvcache_block_size;
   input.block_table = completion.block_table;
   input.sample = completion.num_computed_tokens + num_new_tokens == completion.num_tokens();
   if (input.sample) {
@@ -181,8 +182,9 @@ void Request::receive(Completion& completion, bool sampled, SequenceOutput&& out
 void Request::append_token(Completion& completion, const SamplingResult& sampled) {
   const int32_t token_id = sampled.token_id;
   completion.token_ids.push_back(token_id);
-  metrics_.time_to_last_token = seconds_until(context_.now);
-  if (metrics_.time_to_first_token == 0) metrics_.time_to_first_token = metrics_.time_to_last_token;
+  last_token_at_ = context_.now;
+  if (metrics_.time_to_first_token == 0)
+    metrics_.time_to_first_token = seconds_until(last_token_at_);
   if (params_.logprobs) completion.logprobs.push_back(position_logprobs(sampled));
 
   const bool at_stop_token = stops_at(completion, token_id);
@@ -240,6 +242,7 @@ void Request::end(Completion& completion, FinishReason reason) {
 
 void Request::set_finished(Completion& completion, FinishReason reason) noexcept {
   completion.finish_reason = reason;
+  if (metrics_.time_to_first_token > 0) metrics_.time_to_last_token = seconds_until(last_token_at_);
   if (--num_unfinished_ == 0) metrics_.time_to_finish = seconds_until(Clock::now());
 }
 

@@ -23,7 +23,6 @@ class Request;
 struct Completion : Sequence {
   using Sequence::Sequence;
 
-  Request* request = nullptr;
   uint64_t seed = 0;
   std::optional<Detokenizer> detokenizer;  // from the first token with text on
   std::optional<StopStringMatcher> stop_strings;
@@ -113,7 +112,7 @@ class Request {
   std::vector<std::optional<PositionLogprobs>> prompt_logprobs_;
   bool prompt_shown_ = false;
   int num_unfinished_ = 0;
-  Clock::time_point added_at_;
+  Clock::time_point added_at_, last_token_at_;
   RequestMetrics metrics_;
 };
 

@@ -29,6 +29,12 @@ void check_params(const SamplingParams& params, const RequestPreparer& engine) {
     if (*logprobs == -1) *logprobs = engine.info.vocab_size;
   }
   resolved.validate();
+  if (params.priority != 0 && !engine.info.takes_priorities) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "Got priority {} but Priority scheduling is not enabled; set scheduling_policy to "
+                "priority.",
+                params.priority);
+  }
   std::vector<int32_t> biased;
   for (const auto& [id, bias] : params.logit_bias) biased.push_back(id);
   check_ids(biased, "logit_bias", engine.info.vocab_size);

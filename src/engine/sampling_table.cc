@@ -71,6 +71,8 @@ std::span<const Parameter> sampling_table() {
        "the same for each token of the prompt",
        {{-1, kMost, "prompt_logprobs must be non-negative or -1, got {}."},
         {-1, 20, "Requested prompt logprobs of {}, which is greater than max allowed: 20"}}},
+      {"priority", &P::priority, kRefused, kGenerate,
+       "lower is served first, with --scheduling-policy priority; else it must be 0"},
   };
   // clang-format on
   return table;

@@ -30,7 +30,8 @@ enum class Null {
 enum class Use {
   kOften,     // a chat shows it always
   kSeldom,    // a chat shows it where it is not SamplingParams' own default
-  kGenerate,  // not in a chat, which shows one answer and no log-probabilities
+  kGenerate,  // not in a chat, which shows one answer, has no other beside it and no
+              // log-probabilities
 };
 
 struct Parameter {

@@ -1,24 +1,25 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
-#include <iterator>
 #include <tuple>
+#include <utility>
 
 #include "base/check.h"
 
 namespace nanovllm {
 
-namespace {
-
-bool arrived_before(const Sequence& a, const Sequence& b) {
-  return std::tie(a.request_id, a.index) < std::tie(b.request_id, b.index);
+bool by_arrival(const Sequence* a, const Sequence* b) {
+  return std::tie(a->request_id, a->index) < std::tie(b->request_id, b->index);
 }
 
-}  // namespace
+bool by_priority(const Sequence* a, const Sequence* b) {
+  return a->priority != b->priority ? a->priority < b->priority : by_arrival(a, b);
+}
 
-Scheduler::Scheduler(const EngineLimits& limits, BlockManager& blocks)
-    : limits_(limits), blocks_(blocks) {
+Scheduler::Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy)
+    : limits_(limits), blocks_(blocks), policy_(policy), waiting_(policy) {
   NANOVLLM_CHECK(limits.max_num_batched_tokens > 0 && limits.max_num_seqs > 0);
+  running_.reserve(limits.max_num_seqs);
 }
 
 std::span<const ScheduledSequence> Scheduler::schedule() {
@@ -27,8 +28,8 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
   preempted_.clear();
   int budget = limits_.max_num_batched_tokens;
 
-  for (auto it = running_.begin(); it != running_.end() && budget > 0; ++it) {
-    Sequence& sequence = **it;
+  for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
+    Sequence& sequence = *running_[i];
     const int num_new_tokens = std::min(sequence.num_uncomputed_tokens(), budget);
     if (num_new_tokens == 0) continue;
     if (!reserve(sequence, num_new_tokens)) break;
@@ -39,10 +40,11 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
   // Nobody is let in while others are sent out.
   while (preempted_.empty() && !waiting_.empty() && budget > 0 &&
          std::ssize(running_) < limits_.max_num_seqs) {
-    Sequence& sequence = *waiting_.front();
+    Sequence& sequence = **waiting_.begin();
     sequence.hold_prompt();
     if (!blocks_.allocate(sequence)) break;
-    running_.splice(running_.end(), waiting_, waiting_.begin());
+    sequence.queue_node = waiting_.extract(waiting_.begin());
+    running_.insert(running_place(sequence), &sequence);
     sequence.status = SequenceStatus::kRunning;
     if (sequence.num_preemptions == 0) {
       sequence.num_cached_tokens =
@@ -64,13 +66,13 @@ void Scheduler::advance(std::span<const ScheduledSequence> scheduled) {
   }
 }
 
-// Makes room for the sequence's next tokens by preempting the latest; false when that was itself.
+// Makes room for the sequence's next tokens by preempting the last; false when that was itself.
 bool Scheduler::reserve(Sequence& sequence, int num_new_tokens) {
   while (!blocks_.append(sequence, sequence.num_computed_tokens + num_new_tokens)) {
-    Sequence* latest = running_.back();
-    preempt(*latest);
-    preempted_.push_back(latest);
-    if (latest == &sequence) return false;
+    Sequence* last = running_.back();
+    preempt(*last);
+    preempted_.push_back(last);
+    if (last == &sequence) return false;
   }
   return true;
 }
@@ -79,15 +81,14 @@ void Scheduler::push(Sequence& sequence, int num_new_tokens) {
   (num_new_tokens == 1 ? scheduled_ : prefills_).push_back({&sequence, num_new_tokens});
 }
 
-void Scheduler::add(std::list<Sequence*> siblings) noexcept {
-  if (siblings.empty()) return;
-  const auto place = waiting_place(*siblings.front());
-  for (auto it = siblings.begin(); it != siblings.end(); ++it) {
-    NANOVLLM_CHECK((*it)->status == SequenceStatus::kNew);
-    (*it)->status = SequenceStatus::kWaiting;
-    (*it)->queue_position = it;  // still valid in waiting_
+void Scheduler::add(std::span<Sequence* const> sequences) {
+  SequenceQueue added(sequences.begin(), sequences.end(), policy_);
+  for (Sequence* sequence : sequences) {
+    NANOVLLM_CHECK(sequence->status == SequenceStatus::kNew);
+    sequence->status = SequenceStatus::kWaiting;
   }
-  waiting_.splice(place, siblings);
+  // New requests mostly belong at the end, which is found at once.
+  while (!added.empty()) waiting_.insert(waiting_.end(), added.extract(added.begin()));
 }
 
 void Scheduler::preempt(Sequence& sequence) {
@@ -96,23 +97,23 @@ void Scheduler::preempt(Sequence& sequence) {
   sequence.drop_prompt();
   ++sequence.num_preemptions;
   sequence.status = SequenceStatus::kWaiting;
-  waiting_.splice(waiting_place(sequence), running_, sequence.queue_position);
+  running_.erase(running_place(sequence));
+  waiting_.insert(std::move(sequence.queue_node));
 }
 
-// New requests belong at the end; those that ran before, and completions that waited for their
-// prompt, near the front.
-std::list<Sequence*>::iterator Scheduler::waiting_place(const Sequence& sequence) {
-  if (waiting_.empty() || arrived_before(*waiting_.back(), sequence)) return waiting_.end();
-  return std::find_if(waiting_.begin(), waiting_.end(),
-                      [&](const Sequence* other) { return arrived_before(sequence, *other); });
+// Where it is, or belongs.
+std::vector<Sequence*>::iterator Scheduler::running_place(Sequence& sequence) {
+  if (running_.empty() || policy_(running_.back(), &sequence)) return running_.end();
+  return std::lower_bound(running_.begin(), running_.end(), &sequence, policy_);
 }
 
 void Scheduler::finish(Sequence& sequence) {
   if (sequence.status == SequenceStatus::kRunning) {
     blocks_.deallocate(sequence);
-    running_.erase(sequence.queue_position);
+    running_.erase(running_place(sequence));
+    sequence.queue_node = {};
   } else if (sequence.status == SequenceStatus::kWaiting) {
-    waiting_.erase(sequence.queue_position);
+    waiting_.erase(&sequence);
   }
   sequence.drop_prompt();
   sequence.status = SequenceStatus::kFinished;

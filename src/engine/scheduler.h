@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
 #include <span>
 #include <vector>
 
@@ -17,20 +16,26 @@ struct ScheduledSequence {
   int num_new_tokens = 0;
 };
 
-// First come, first served, in one ragged step: running sequences first, then waiting ones, long
-// prompts in chunks. When blocks run out, the running sequence admitted last gives its own back and
-// is recomputed later. A sequence that fits into the cache alone always comes to its end: the first
-// running one can take the blocks of all others. Sequences belong to the caller and stay where they
-// are while they are known here. Not thread-safe.
+// By request id, then index.
+bool by_arrival(const Sequence* a, const Sequence* b);
+// By priority, equals by arrival.
+bool by_priority(const Sequence* a, const Sequence* b);
+
+// Serves sequences in the order of a policy, in one ragged step: running ones first, then waiting
+// ones, long prompts in chunks. When blocks run out, the last of the running ones gives its own
+// back and is recomputed later. A sequence that fits into the cache alone always comes to its end,
+// once no other goes before it: the first running one can take the blocks of all others. Sequences
+// belong to the caller and stay where they are while they are known here. Not thread-safe.
 class Scheduler {
  public:
-  Scheduler(const EngineLimits& limits, BlockManager& blocks);
+  Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy = by_arrival);
 
-  // Queues a sequence by its arrival: request id, then index.
-  void add(Sequence& sequence) { add(std::list<Sequence*>{&sequence}); }
-  // Queues sequences of one request, in order of index, at the place of the first. None that is
-  // queued may belong between them.
-  void add(std::list<Sequence*> siblings) noexcept;
+  void add(Sequence& sequence) {
+    Sequence* const one = &sequence;
+    add(std::span(&one, 1));
+  }
+  // Queues all of them, or none where there is no memory for all.
+  void add(std::span<Sequence* const> sequences);
   // Ends a sequence wherever it is and takes its blocks back; one that has ended stays so.
   void finish(Sequence& sequence);
   // Sends a running sequence back to the queue; everything it computed is computed again.
@@ -44,18 +49,20 @@ class Scheduler {
   void advance(std::span<const ScheduledSequence> scheduled);
 
   std::span<Sequence* const> preempted() const { return preempted_; }  // by the last schedule()
-  const std::list<Sequence*>& waiting() const { return waiting_; }
-  const std::list<Sequence*>& running() const { return running_; }  // in order of admission
+  // Both in the policy's order.
+  const SequenceQueue& waiting() const { return waiting_; }
+  std::span<Sequence* const> running() const { return running_; }
 
  private:
   bool reserve(Sequence& sequence, int num_new_tokens);
   void push(Sequence& sequence, int num_new_tokens);
-  std::list<Sequence*>::iterator waiting_place(const Sequence& sequence);
+  std::vector<Sequence*>::iterator running_place(Sequence& sequence);
 
   const EngineLimits limits_;
   BlockManager& blocks_;
-  std::list<Sequence*> waiting_;
-  std::list<Sequence*> running_;
+  const SchedulingPolicy policy_;
+  SequenceQueue waiting_;
+  std::vector<Sequence*> running_;  // has room for all
   std::vector<ScheduledSequence> scheduled_;
   std::vector<ScheduledSequence> prefills_;  // put behind the decodes at the end of schedule()
   std::vector<Sequence*> preempted_;

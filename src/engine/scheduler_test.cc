@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <list>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -113,7 +112,7 @@ TEST(Scheduler, PreemptsTheLatestAndRecomputesItFirst) {
   EXPECT_EQ(second.num_preemptions, 1);
   EXPECT_EQ(world.scheduler.preempted().size(), 1u);
   EXPECT_EQ(second.status, SequenceStatus::kWaiting);
-  EXPECT_EQ(world.scheduler.waiting().front(), &second);
+  EXPECT_EQ(*world.scheduler.waiting().begin(), &second);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(world.step(), (Step{{0, 1}}));
   EXPECT_EQ(first.status, SequenceStatus::kFinished);
   // 1 has its first block cached still; what it sampled before it was preempted is kept.
@@ -130,7 +129,7 @@ TEST(Scheduler, NobodyIsLetInWhileOthersAreSentOut) {
   world.scheduler.add(sibling);
   EXPECT_EQ(world.step(), (Step{{0, 1}}));
   EXPECT_EQ(second.status, SequenceStatus::kWaiting);
-  EXPECT_EQ(world.scheduler.waiting().front(), &sibling);
+  EXPECT_EQ(*world.scheduler.waiting().begin(), &sibling);
   world.scheduler.finish(sibling);
 }
 
@@ -152,7 +151,7 @@ TEST(Scheduler, SkipsWhatThePrefixCacheHolds) {
   world.step();
   world.add(12, 1 << 20, true);
   EXPECT_EQ(world.step(), (Step{{0, 1}, {1, 4}}));
-  EXPECT_EQ(world.sequences[1]->num_stored_tokens, 8);
+  EXPECT_EQ(world.sequences[1]->num_cached_tokens, 8);
 }
 
 TEST(Scheduler, FinishesSequencesWhereverTheyAre) {
@@ -192,7 +191,7 @@ TEST(Scheduler, CompletionsOfAnEarlierRequestGoBeforeLaterRequests) {
   world.step();
   Sequence child(0, 1, {1, 2, 3}, 100);
   world.scheduler.add(child);
-  EXPECT_EQ(world.scheduler.waiting().front(), &child);
+  EXPECT_EQ(*world.scheduler.waiting().begin(), &child);
   world.scheduler.finish(child);
 }
 
@@ -230,16 +229,16 @@ TEST(Scheduler, QueuesSiblingsBetweenTheRequestsBesideThem) {
   Sequence& first = world.add(4);
   Sequence& later = world.add(4);
   std::deque<Sequence> siblings;
-  std::list<Sequence*> queue;
+  std::vector<Sequence*> queue;
   for (int i = 1; i <= kNumSiblings; ++i) {
     queue.push_back(&siblings.emplace_back(0, i, std::vector<int32_t>{1, 2, 3}, 100));
   }
   world.scheduler.add(queue);
-  queue.push_front(&first);
+  queue.insert(queue.begin(), &first);
   queue.push_back(&later);
-  EXPECT_EQ(world.scheduler.waiting(), queue);
+  EXPECT_TRUE(std::ranges::equal(world.scheduler.waiting(), queue));
   for (Sequence& sibling : siblings) world.scheduler.finish(sibling);
-  EXPECT_EQ(world.scheduler.waiting(), (std::list<Sequence*>{&first, &later}));
+  EXPECT_TRUE(std::ranges::equal(world.scheduler.waiting(), std::vector{&first, &later}));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -22,6 +22,14 @@ struct PrefixChain {
   uint64_t hash = 0;        // of the last of them
   uint64_t content_id = 0;  // of the last of them; 0 = the beginning of a text
 };
+
+class Request;
+struct Sequence;
+
+// Whether `a` is served before `b`: gets its blocks and its tokens first, and keeps them longer.
+// Orders all sequences, always alike.
+using SchedulingPolicy = bool (*)(const Sequence* a, const Sequence* b);
+using SequenceQueue = std::set<Sequence*, SchedulingPolicy>;
 
 struct Sequence {
   // max_num_tokens bounds prompt and output together.
@@ -43,6 +51,7 @@ struct Sequence {
         prompt_of(&first),
         holds_prompt(false) {}
 
+  Request* request = nullptr;  // whose completion it is; what schedules it need not know
   const uint64_t request_id;
   const int index;                 // which of the request's n completions
   std::vector<int32_t> token_ids;  // prompt if held, then output, as far as the ids are known
@@ -50,12 +59,12 @@ struct Sequence {
   const int max_num_tokens;
   const Sequence* const prompt_of = nullptr;  // null = it has its own and always holds it
   bool holds_prompt = true;
+  int priority = 0;  // lower is served first where the policy looks at it
   SequenceStatus status = SequenceStatus::kNew;
   // Tokens that steps in flight sample: they count, but their ids are not known yet.
   int num_pending_tokens = 0;
   bool awaits_ids = false;      // what it may draw depends on all ids before: no step runs ahead
   int num_computed_tokens = 0;  // tokens whose KV is stored, or will be by the steps in flight
-  int num_stored_tokens = 0;    // tokens whose KV came from the cache; at most one above computed
   int num_cached_tokens = 0;    // tokens it did not have to compute when it first ran
   int num_preemptions = 0;
   std::vector<int32_t> block_table;
@@ -67,7 +76,8 @@ struct Sequence {
   uint64_t cache_salt = 0;
   PrefixChain chain;
 
-  std::list<Sequence*>::iterator queue_position;  // in the scheduler's queue of its status
+  // Its place in the queue, kept while it runs: to go back must not need memory.
+  SequenceQueue::node_type queue_node;
 
   int num_tokens() const { return num_prompt_tokens + num_output_tokens(); }
   int num_output_tokens() const { return static_cast<int>(output().size()) + num_pending_tokens; }

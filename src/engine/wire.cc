@@ -57,8 +57,8 @@ auto members(T& value) {
                     value.kv_bytes_per_token, value.kv_cache_bytes, value.temperature_source,
                     value.load_seconds);
   } else if constexpr (OneOf<T, SamplingParams>) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u);
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v] = value;
+    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v);
   }
 }
 

@@ -60,6 +60,7 @@ class Random {
     p.skip_special_tokens = flag();
     p.logprobs = maybe([&] { return number(); });
     p.prompt_logprobs = maybe([&] { return number(); });
+    p.priority = number();
     p.output_kind = static_cast<RequestOutputKind>(pick(3));
     return p;
   }
