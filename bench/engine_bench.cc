@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/engine_core.h"
@@ -18,16 +20,20 @@ constexpr const char* kTokenizer = NANOVLLM_SOURCE_DIR "/models/demo";
 class IdleRunner : public Runner {
  public:
   int num_kvcache_blocks() const override { return 1 << 16; }
-  StepOutput run(const StepInput& input) override {
-    StepOutput output;
-    output.sequences.resize(input.sequences.size());
+  void submit(const StepInput& input) override {
+    done_.results.resize(input.sequences.size());
+    done_.sequences.resize(input.sequences.size());
     for (size_t i = 0; i < input.sequences.size(); ++i) {
-      if (input.sequences[i].sample) output.sequences[i].sampled.token_id = next_++ % 1000 + 100;
+      if (!input.sequences[i].sample) continue;
+      done_.results[i].token_id = next_++ % 1000 + 100;
+      done_.sequences[i].sampled = std::span(&done_.results[i], 1);
     }
-    return output;
   }
+  StepOutput collect() override { return std::move(done_); }
+  void abandon() noexcept override {}
 
  private:
+  StepOutput done_;
   int32_t next_ = 0;
 };
 

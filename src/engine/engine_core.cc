@@ -103,11 +103,11 @@ std::optional<RequestOutput> EngineCore::finish_request(uint64_t request_id) {
 std::vector<RequestOutput> EngineCore::step() {
   last_step_ = {};
   last_schedule_.clear();
-  const auto depth = static_cast<size_t>(parts_.runner->pipeline_depth());
+  const auto most = static_cast<size_t>(parts_.runner->max_in_flight());
   try {
     bool alive = false;
     do {
-      while (in_flight_.size() <= depth && submit_step()) {
+      while (in_flight_.size() < most && submit_step()) {
       }
       if (in_flight_.empty()) break;
       alive = collect_step();
@@ -135,12 +135,13 @@ bool EngineCore::submit_step() {
   step.num_used_blocks = blocks_.num_used_blocks();
   step.entries.reserve(scheduled.size());
   input_.sequences.clear();
+  int num_draws = 0;
   for (const auto& [sequence, num_new_tokens] : scheduled) {
     Completion& completion = completion_of(*sequence);
     SequenceInput& input = input_.sequences.emplace_back();
     completion.request->fill_input(completion, num_new_tokens, input);
-    if (completion.num_pending_tokens > 0) input.pending_from = completion.batch_index;
-    completion.batch_index = static_cast<int>(step.entries.size());
+    if (completion.num_pending_tokens > 0) input.sampling.pending_from = completion.draw;
+    if (input.sample) completion.draw = num_draws++;
     step.entries.push_back({&completion, completion.num_computed_tokens, num_new_tokens,
                             completion.num_preemptions, input.sample});
     if (completion.phase != Phase::kDecode) enter_phase(completion, Phase::kPrefill);
@@ -153,21 +154,21 @@ bool EngineCore::submit_step() {
 
 // Waits for the oldest step. False when all it computed was for requests that have ended since.
 bool EngineCore::collect_step() {
-  StepOutput output = parts_.runner->collect();
+  const StepOutput output = parts_.runner->collect();
   context_.now = Clock::now();
   const InFlightStep& step = in_flight_.front();
   NANOVLLM_CHECK(output.sequences.size() == step.entries.size());
-  for (const SequenceOutput& sequence : output.sequences) {
-    if (sequence.sampled.token_id >= info().vocab_size) {
+  for (const SamplingResult& result : output.results) {
+    if (result.token_id >= info().vocab_size) {
       throw_error(ErrorCode::kInternal, "The model sampled token {} but has only {}.",
-                  sequence.sampled.token_id, info().vocab_size);
+                  result.token_id, info().vocab_size);
     }
   }
   bool alive = false;
   for (size_t i = 0; i < step.entries.size(); ++i) {
     if (step.entries[i].completion->finish_reason != FinishReason::kNone) continue;
     alive = true;
-    process(step.entries[i], std::move(output.sequences[i]));
+    process(step.entries[i], output.sequences[i]);
   }
   if (alive) report(step);
   in_flight_.pop_front();
@@ -175,10 +176,10 @@ bool EngineCore::collect_step() {
 }
 
 // A request that took its token in half can't go on, and would meet the same error again.
-void EngineCore::process(const InFlightStep::Entry& entry, SequenceOutput&& output) {
+void EngineCore::process(const InFlightStep::Entry& entry, const SequenceOutput& output) {
   Request& request = *entry.completion->request;
   try {
-    receive(entry, std::move(output));
+    receive(entry, output);
   } catch (const Error& error) {  // its text can't be decoded
     give_up(request);
     request.give_reason(error.what());
@@ -188,7 +189,7 @@ void EngineCore::process(const InFlightStep::Entry& entry, SequenceOutput&& outp
   }
 }
 
-void EngineCore::receive(const InFlightStep::Entry& entry, SequenceOutput&& output) {
+void EngineCore::receive(const InFlightStep::Entry& entry, const SequenceOutput& output) {
   Completion& completion = *entry.completion;
   Request& request = *completion.request;
   // The token counts even if the sequence had to give its blocks back since: it was drawn before.
@@ -196,7 +197,7 @@ void EngineCore::receive(const InFlightStep::Entry& entry, SequenceOutput&& outp
   const int num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens;
   if (holds_its_blocks) blocks_.register_computed(completion, num_computed_tokens);
   const size_t num_tokens = completion.token_ids.size();
-  request.receive(completion, entry.sampled, std::move(output));
+  request.receive(completion, entry.sampled, output);
   const size_t num_gained = completion.token_ids.size() - num_tokens;
   counts_.num_generation_tokens += static_cast<int64_t>(num_gained);
   if (completion.phase == Phase::kPrefill && num_gained > 0 &&

@@ -31,8 +31,8 @@ struct EngineParts {
   std::vector<std::unique_ptr<EngineObserver>> observers;
 };
 
-// See LLMEngine, whose methods these are. While a step runs, up to Runner::pipeline_depth() further
-// ones are scheduled and submitted; what a request gets does not depend on that.
+// See LLMEngine, whose methods these are. Where the runner takes two steps, one is scheduled and
+// submitted while another runs; what a request gets does not depend on that.
 class EngineCore {
  public:
   explicit EngineCore(EngineParts parts);
@@ -93,8 +93,8 @@ class EngineCore {
 
   bool submit_step();
   bool collect_step();
-  void process(const InFlightStep::Entry& entry, SequenceOutput&& output);
-  void receive(const InFlightStep::Entry& entry, SequenceOutput&& output);
+  void process(const InFlightStep::Entry& entry, const SequenceOutput& output);
+  void receive(const InFlightStep::Entry& entry, const SequenceOutput& output);
   void release_siblings(Request& request);
   void give_up(Request& request) noexcept;
   void end_request(Request& request) noexcept;

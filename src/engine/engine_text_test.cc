@@ -39,18 +39,22 @@ class Reciter : public Runner {
   explicit Reciter(std::vector<int32_t> script, int num_blocks)
       : script_(std::move(script)), num_blocks_(num_blocks) {}
   int num_kvcache_blocks() const override { return num_blocks_; }
-  StepOutput run(const StepInput& input) override {
-    StepOutput output;
-    for (const SequenceInput& sequence : input.sequences) {
-      SequenceOutput& result = output.sequences.emplace_back();
-      if (!sequence.sample) continue;
-      result.sampled.token_id = script_.at(sequence.sampling.output_ids.size());
-      result.sampled.logprobs = {{result.sampled.token_id, -0.5f, 1}, {27, -1.5f, 2}};
+  void submit(const StepInput& input) override {
+    done_.results.resize(input.sequences.size());
+    done_.sequences.resize(input.sequences.size());
+    for (size_t i = 0; i < input.sequences.size(); ++i) {
+      if (!input.sequences[i].sample) continue;
+      SamplingResult& result = done_.results[i];
+      result.token_id = script_.at(input.sequences[i].sampling.output_ids.size());
+      result.logprobs = {{result.token_id, -0.5f, 1}, {27, -1.5f, 2}};
+      done_.sequences[i].sampled = std::span(&result, 1);
     }
-    return output;
   }
+  StepOutput collect() override { return std::move(done_); }
+  void abandon() noexcept override {}
 
  private:
+  StepOutput done_;
   const std::vector<int32_t> script_;
   const int num_blocks_;
 };

@@ -83,12 +83,7 @@ class FakeRunner : public Runner {
         kv_(static_cast<size_t>(num_blocks) * block_size, 0) {}
 
   int num_kvcache_blocks() const override { return num_blocks_; }
-  int pipeline_depth() const override { return depth_; }
-
-  StepOutput run(const StepInput& input) override {
-    submit(input);
-    return collect();
-  }
+  int max_in_flight() const override { return depth_ + 1; }
 
   void submit(const StepInput& input) override {
     NANOVLLM_CHECK(static_cast<int>(done_.size()) <= depth_);
@@ -100,20 +95,32 @@ class FakeRunner : public Runner {
     }
     written_.clear();
     StepOutput output;
-    std::vector<int32_t> sampled;
+    std::vector<uint64_t> contexts;
+    std::vector<size_t> ends;  // in the results, of each sequence's
     bool prefills = false;
     for (const SequenceInput& sequence : input.sequences) {
       if (std::ranges::count(sequence.token_ids, deadly_id) > 0) std::abort();
       prefills = prefills || sequence.num_new_tokens > 1;
       NANOVLLM_CHECK(prefills == (sequence.num_new_tokens > 1));  // decodes come first
-      output.sequences.push_back(compute(sequence));
-      sampled.push_back(output.sequences.back().sampled.token_id);
+      contexts.push_back(forward(sequence, output.results));
+      ends.push_back(output.results.size());
       num_computed_tokens += sequence.num_new_tokens;
     }
-    if (impossible_at_step == num_steps - 1) {
-      output.sequences.back().sampled.token_id = vocab_size_;
+    std::vector<int32_t> draws;
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      if (input.sequences[i].sample) sample(input.sequences[i], contexts[i], output.results, draws);
+      ends.push_back(output.results.size());
     }
-    last_sampled_ = std::move(sampled);
+    if (impossible_at_step == step) output.results.emplace_back().token_id = vocab_size_;
+    const auto results = [&](size_t i) {
+      const size_t begin = i > 0 ? ends[i - 1] : 0;
+      return std::span<const SamplingResult>(output.results).subspan(begin, ends[i] - begin);
+    };
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      output.sequences.push_back(
+          {.sampled = results(contexts.size() + i), .prompt_logprobs = results(i)});
+    }
+    last_draws_ = std::move(draws);
     done_.push_back(std::move(output));
   }
 
@@ -141,17 +148,18 @@ class FakeRunner : public Runner {
     return kv_[static_cast<size_t>(block) * block_size_ + position % block_size_];
   }
 
-  SequenceOutput compute(const SequenceInput& s) {
+  // What the sequence's new tokens lead to.
+  uint64_t forward(const SequenceInput& s, std::vector<SamplingResult>& prompt_logprobs) {
     const int end = s.num_computed_tokens + s.num_new_tokens;
     const auto num_known = static_cast<int>(s.token_ids.size());
-    NANOVLLM_CHECK(s.num_new_tokens > 0 && end <= num_known + (s.pending_from >= 0 ? 1 : 0));
+    const int pending_from = s.sampling.pending_from;
+    NANOVLLM_CHECK(s.num_new_tokens > 0 && end <= num_known + (pending_from >= 0 ? 1 : 0));
     NANOVLLM_CHECK(static_cast<int>(s.block_table.size()) * block_size_ >= end);
-    SequenceOutput output;
     uint64_t context = 0;
     for (int p = 0; p < end; ++p) {
       uint64_t& stored = kv_at(s, p);
       if (p >= s.num_computed_tokens) {
-        const int32_t id = p < num_known ? s.token_ids[p] : last_sampled_.at(s.pending_from);
+        const int32_t id = p < num_known ? s.token_ids[p] : last_draws_.at(pending_from);
         NANOVLLM_CHECK(id >= 0 && id < vocab_size_);
         const uint64_t value = FakeModel::kv(id, p, context);
         if (p >= s.num_stored_tokens) {
@@ -165,21 +173,22 @@ class FakeRunner : public Runner {
         SamplingRow row;
         row.forced_id = s.token_ids[p + 1];
         row.num_logprobs = s.num_prompt_logprobs;
-        output.prompt_logprobs.push_back(FakeModel::sample(context, row, vocab_size_));
+        prompt_logprobs.push_back(FakeModel::sample(context, row, vocab_size_));
       }
     }
-    if (s.sample) output.sampled = sample(context, s);
-    return output;
+    return context;
   }
 
-  SamplingResult sample(uint64_t context, const SequenceInput& s) const {
+  void sample(const SequenceInput& s, uint64_t context, std::vector<SamplingResult>& sampled,
+              std::vector<int32_t>& draws) const {
     NANOVLLM_CHECK(s.sampling.position ==
                    static_cast<uint64_t>(s.num_computed_tokens + s.num_new_tokens));
     SamplingRow row = s.sampling;
     std::vector<int32_t> output_ids(row.output_ids.begin(), row.output_ids.end());
-    if (s.pending_from >= 0) output_ids.push_back(last_sampled_.at(s.pending_from));
+    if (row.pending_from >= 0) output_ids.push_back(last_draws_.at(row.pending_from));
     row.output_ids = output_ids;
-    return FakeModel::sample(context, row, vocab_size_);
+    sampled.push_back(FakeModel::sample(context, row, vocab_size_));
+    draws.push_back(sampled.back().token_id);
   }
 
   const int num_blocks_;
@@ -187,7 +196,7 @@ class FakeRunner : public Runner {
   const int vocab_size_;
   const int depth_;
   std::vector<uint64_t> kv_;
-  std::vector<int32_t> last_sampled_;  // by the step submitted last
+  std::vector<int32_t> last_draws_;  // of the step submitted last
   std::deque<StepOutput> done_;
   std::unordered_set<const uint64_t*> written_;  // in the present step
 };
@@ -199,7 +208,7 @@ struct FakeEngineOptions {
   int max_model_len = 200;
   int max_num_batched_tokens = 64;
   int max_num_seqs = 16;
-  int pipeline_depth = 0;
+  int pipeline_depth = 0;  // steps submitted ahead of the one that runs
   bool enable_prefix_caching = true;
   std::vector<int32_t> eos_token_ids = {0};
   uint64_t seed = 0;

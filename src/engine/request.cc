@@ -163,15 +163,18 @@ void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInp
   }
 }
 
-void Request::receive(Completion& completion, bool sampled, SequenceOutput&& output) {
+void Request::receive(Completion& completion, bool sampled, const SequenceOutput& output) {
   for (const SamplingResult& result : output.prompt_logprobs) {
     prompt_logprobs_.emplace_back(position_logprobs(result));
   }
   if (!sampled) return;
   --completion.num_pending_tokens;
-  if (output.sampled.token_id >= 0) {
-    append_token(completion, output.sampled);
-  } else {
+  for (const SamplingResult& result : output.sampled) {
+    if (completion.finish_reason != FinishReason::kNone) return;
+    if (result.token_id >= 0) {
+      append_token(completion, result);
+      continue;
+    }
     end(completion, FinishReason::kAbort);
     // Ending it may have shown text that was held back, and a stop string in it.
     if (completion.finish_reason != FinishReason::kAbort) return;

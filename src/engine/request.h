@@ -31,7 +31,7 @@ struct Completion : Sequence {
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;
   Phase phase = Phase::kNone;
-  int batch_index = 0;              // in the last step submitted with it
+  int draw = 0;                     // its number in the last step submitted that samples it
   std::vector<int32_t> banned_ids;  // in that step, where bad words were asked for
 
   // What the outputs of a kDelta request have shown.
@@ -70,9 +70,10 @@ class Request {
   void begin_step() noexcept;
   // What the runner is told of a scheduled completion. Valid while neither changes.
   void fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const;
-  // Takes what a step gave the completion: log-probabilities of the prompt and, where it sampled, a
-  // token, which may end it. When it throws, the completion can't go on.
-  void receive(Completion& completion, bool sampled, SequenceOutput&& output);
+  // Takes what a step gave the completion: log-probabilities of the prompt and, where it sampled,
+  // tokens, of which one may end it: those behind are dropped. When it throws, the completion can't
+  // go on.
+  void receive(Completion& completion, bool sampled, const SequenceOutput& output);
   // Ends a completion that has not ended, with all of its text that can be decoded.
   void abort(Completion& completion) noexcept;
   // Why its completions were aborted, where they have no reason yet.

@@ -192,8 +192,10 @@ void Decoder::compute_layers(Step& step, std::span<const KvCache> kv_caches) con
       break;
     }
     layer.attention.attend(step, kv_caches[i], cos_sin_);
-    // As many rows as tokens are all rows, in order.
-    if (is_last && batch.num_logits < batch.num_tokens) workspace_->keep_rows(step);
+    // Of nothing but decodes, as many rows as tokens are all rows, in order.
+    const bool keeps_all =
+        batch.num_logits == batch.num_tokens && batch.num_decodes == batch.num_tokens;
+    if (is_last && !keeps_all) workspace_->keep_rows(step);
     if (!finish_layer_at_once(step, i)) finish_layer(step, i);
   }
 }

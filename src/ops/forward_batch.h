@@ -25,7 +25,8 @@ struct ForwardBatch {
   const int32_t* query_start_loc = nullptr;  // [S+1]
   const int32_t* seq_lens = nullptr;         // [S] context length with this step's tokens
   const int32_t* block_table = nullptr;      // [S, block_table_stride]
-  const int32_t* logits_rows = nullptr;      // [R] rows of [T] whose logits are wanted
+  // [R] rows of [T] whose logits are wanted, in any order; in theirs where all are decodes
+  const int32_t* logits_rows = nullptr;
 };
 
 // Rows [begin, end) of a batch of decodes whose logits are wanted all.

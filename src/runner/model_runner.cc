@@ -92,12 +92,12 @@ void ModelRunner::make_steps() {
     buckets = DecodeBuckets(max_num_logits_, max_model_len_, config_.kvcache_block_size);
   }
   staging_ = backend_->allocate(staging_size_ * sizeof(int32_t));
-  for (InFlightStep& step : steps_) {
-    step.staging = backend_->allocate_staging(staging_size_ * sizeof(int32_t));
-    step.batch = std::make_unique<StepBatch>(
+  for (Slot& slot : slots_) {
+    slot.staging = backend_->allocate_staging(staging_size_ * sizeof(int32_t));
+    slot.batch = std::make_unique<StepBatch>(
         config_.kvcache_block_size, buckets,
-        std::span(static_cast<int32_t*>(step.staging->data()), staging_size_));
-    step.sampled_ids = backend_->allocate(static_cast<size_t>(max_num_tokens_) * sizeof(int32_t));
+        std::span(static_cast<int32_t*>(slot.staging->data()), staging_size_));
+    slot.sampled_ids = backend_->allocate(static_cast<size_t>(max_num_tokens_) * sizeof(int32_t));
   }
 }
 
@@ -111,10 +111,12 @@ void ModelRunner::warm_up() {
   kv_caches_.assign(model_->num_layers(), {.spec = spec, .data = block->data(), .num_blocks = 1});
   std::vector<int32_t> zeros;
   StepInput input = largest_step(zeros);
-  run(input);
+  submit(input);
+  collect();
   input.sequences.resize(std::min<size_t>(input.sequences.size(), max_num_logits_));
   for (SequenceInput& sequence : input.sequences) sequence.num_new_tokens = 1;
-  run(input);
+  submit(input);
+  collect();
   backend_->synchronize();
 }
 
@@ -185,16 +187,10 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.temperature_source = model_config_.temperature_source;
 }
 
-StepOutput ModelRunner::run(const StepInput& input) {
-  if (input.sequences.empty()) return {};
-  submit(input);
-  return collect();
-}
-
 void ModelRunner::submit(const StepInput& input) {
   NANOVLLM_CHECK(num_submitted_ - num_collected_ < 2);
   try {
-    enqueue(input, steps_[num_submitted_ % 2], steps_[(num_submitted_ + 1) % 2]);
+    enqueue(input, slots_[num_submitted_ % 2], slots_[(num_submitted_ + 1) % 2]);
   } catch (...) {
     abandon();
     throw;
@@ -202,68 +198,68 @@ void ModelRunner::submit(const StepInput& input) {
   ++num_submitted_;
 }
 
-void ModelRunner::enqueue(const StepInput& input, InFlightStep& step,
-                          const InFlightStep& previous) {
-  step.batch->build(input, previous.batch.get());
-  const std::span<const int32_t> staging = step.batch->staging();
+void ModelRunner::enqueue(const StepInput& input, Slot& slot, const Slot& previous) {
+  slot.batch->build(input);
+  const std::span<const int32_t> staging = slot.batch->staging();
   auto* const on_device = static_cast<int32_t*>(staging_->data());
-  const ForwardBatch batch = step.batch->forward_batch(on_device);
+  const ForwardBatch batch = slot.batch->forward_batch(on_device);
   NANOVLLM_CHECK(batch.num_tokens <= max_num_tokens_ && batch.max_seq_len <= max_model_len_);
   backend_->stage_batch(on_device, staging.data(), std::ssize(staging), batch.num_tokens,
                         static_cast<const int32_t*>(previous.sampled_ids->data()));
-  if (graphs_ && step.batch->decode_shape()) {
-    const Tensor logits = graphs_->run(*step.batch->decode_shape(), [&] {
+  const int num_rows = static_cast<int>(slot.batch->sampling_rows().size());
+  if (graphs_ && slot.batch->decode_shape()) {
+    const Tensor logits = graphs_->run(*slot.batch->decode_shape(), [&] {
       model_->forward(batch, kv_caches_);
       return model_->logits(0, batch.num_logits);
     });
-    sample(step, previous, 0, logits.first_rows(std::ssize(step.batch->sampling_rows())));
+    sample(slot, previous, 0, logits.first_rows(num_rows));
     return;
   }
   model_->forward(batch, kv_caches_);
-  const int num_rows = static_cast<int>(step.batch->sampling_rows().size());
   for (int begin = 0; begin < num_rows; begin += max_num_logits_) {
     const int end = std::min(begin + max_num_logits_, num_rows);
-    sample(step, previous, begin, model_->logits(begin, end));
+    sample(slot, previous, begin, model_->logits(begin, end));
   }
 }
 
 // Rows begin, begin + 1, ...: as many as there are logits.
-void ModelRunner::sample(InFlightStep& step, const InFlightStep& previous, int begin,
-                         const Tensor& logits) {
+void ModelRunner::sample(Slot& slot, const Slot& previous, int begin, const Tensor& logits) {
   const auto count = static_cast<size_t>(logits.rows());
-  step.tickets.push_back(
-      backend_->sample(step.batch->sampling_rows().subspan(begin, count), logits,
-                       static_cast<int32_t*>(step.sampled_ids->data()) + begin,
+  slot.tickets.push_back(
+      backend_->sample(slot.batch->sampling_rows().subspan(begin, count), logits,
+                       static_cast<int32_t*>(slot.sampled_ids->data()) + begin,
                        static_cast<const int32_t*>(previous.sampled_ids->data())));
-  step.ticket_rows.push_back(static_cast<int>(count));
+  slot.ticket_rows.push_back(static_cast<int>(count));
 }
 
 StepOutput ModelRunner::collect() {
   NANOVLLM_CHECK(num_collected_ < num_submitted_);
-  InFlightStep& step = steps_[num_collected_ % 2];
-  results_.assign(step.batch->sampling_rows().size(), {});
-  std::span<SamplingResult> rest = results_;
+  Slot& slot = slots_[num_collected_ % 2];
+  StepOutput output;
   try {
-    for (size_t i = 0; i < step.tickets.size(); ++i) {
-      step.tickets[i]->collect(rest.first(step.ticket_rows[i]));
-      rest = rest.subspan(step.ticket_rows[i]);
+    output.results.resize(slot.batch->sampling_rows().size());
+    std::span<SamplingResult> rest = output.results;
+    for (size_t i = 0; i < slot.tickets.size(); ++i) {
+      slot.tickets[i]->collect(rest.first(slot.ticket_rows[i]));
+      rest = rest.subspan(slot.ticket_rows[i]);
     }
     // Without anything to sample there is nothing that tells when the staging memory was read.
-    if (step.tickets.empty()) backend_->synchronize();
+    if (slot.tickets.empty()) backend_->synchronize();
+    slot.batch->share_out(output);
   } catch (...) {
     abandon();
     throw;
   }
-  step.tickets.clear();
-  step.ticket_rows.clear();
+  slot.tickets.clear();
+  slot.ticket_rows.clear();
   ++num_collected_;
-  return step.batch->collect(results_);
+  return output;
 }
 
 void ModelRunner::abandon() noexcept {
-  for (InFlightStep& step : steps_) {
-    step.tickets.clear();
-    step.ticket_rows.clear();
+  for (Slot& slot : slots_) {
+    slot.tickets.clear();
+    slot.ticket_rows.clear();
   }
   num_submitted_ = num_collected_ = 0;
   try {

@@ -38,15 +38,14 @@ class ModelRunner final : public Runner {
   void describe(EngineInfo& info) const;
 
   int num_kvcache_blocks() const override { return num_kvcache_blocks_; }
-  StepOutput run(const StepInput& input) override;
-  int pipeline_depth() const override { return backend_->is_cpu() ? 0 : 1; }
+  int max_in_flight() const override { return backend_->is_cpu() ? 1 : 2; }
   void submit(const StepInput& input) override;
   StepOutput collect() override;
   void abandon() noexcept override;
 
  private:
-  // A step from submit() to collect(). There are two: one runs while the next is laid out.
-  struct InFlightStep {
+  // What a step has from submit() to collect(). There are two: one runs while the next is laid out.
+  struct Slot {
     std::unique_ptr<Buffer> staging;
     std::unique_ptr<StepBatch> batch;
     std::unique_ptr<Buffer> sampled_ids;  // [max_num_tokens] int32 on the device
@@ -58,8 +57,8 @@ class ModelRunner final : public Runner {
   void make_steps();
   void warm_up();
   StepInput largest_step(std::vector<int32_t>& zeros) const;
-  void enqueue(const StepInput& input, InFlightStep& step, const InFlightStep& previous);
-  void sample(InFlightStep& step, const InFlightStep& previous, int begin, const Tensor& logits);
+  void enqueue(const StepInput& input, Slot& slot, const Slot& previous);
+  void sample(Slot& slot, const Slot& previous, int begin, const Tensor& logits);
 
   const ModelConfig model_config_;
   const EngineConfig config_;
@@ -78,11 +77,10 @@ class ModelRunner final : public Runner {
   int num_kvcache_blocks_ = 0;
 
   std::unique_ptr<Buffer> staging_;  // a step's integers on the device
-  std::array<InFlightStep, 2> steps_;
+  std::array<Slot, 2> slots_;
   uint64_t num_submitted_ = 0;  // 2^31 steps of a millisecond take but 25 days
   uint64_t num_collected_ = 0;
   std::optional<DecodeGraphs> graphs_;
-  std::vector<SamplingResult> results_;
 };
 
 // Loads one rank's share of the weights of `model` on the device that `config` names, sizes the KV

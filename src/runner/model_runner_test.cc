@@ -78,12 +78,13 @@ struct Request {
     }
     return in;
   }
-  void take(SequenceOutput output, int num_new_tokens, bool did_sample) {
+  void take(const SequenceOutput& output, int num_new_tokens) {
     num_computed += num_new_tokens;
-    for (SamplingResult& r : output.prompt_logprobs) prompt_logprobs.push_back(std::move(r));
-    if (!did_sample) return;
-    token_ids.push_back(output.sampled.token_id);
-    sampled.push_back(std::move(output.sampled));
+    for (const SamplingResult& r : output.prompt_logprobs) prompt_logprobs.push_back(r);
+    for (const SamplingResult& r : output.sampled) {
+      token_ids.push_back(r.token_id);
+      sampled.push_back(r);
+    }
   }
 };
 
@@ -93,11 +94,12 @@ void step(Runner& runner, std::vector<Request*> requests) {
                         [](Request* r) { return r->input().num_new_tokens == 1; });
   StepInput input;
   for (Request* r : requests) input.sequences.push_back(r->input());
-  StepOutput output = runner.run(input);
+  runner.submit(input);
+  const StepOutput output = runner.collect();
   ASSERT_EQ(output.sequences.size(), requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i]->take(std::move(output.sequences[i]), input.sequences[i].num_new_tokens,
-                      input.sequences[i].sample);
+    ASSERT_EQ(output.sequences[i].sampled.size(), input.sequences[i].sample ? 1U : 0U);
+    requests[i]->take(output.sequences[i], input.sequences[i].num_new_tokens);
   }
 }
 

@@ -125,12 +125,7 @@ ParallelRunner::~ParallelRunner() = default;
 
 int ParallelRunner::num_kvcache_blocks() const { return ranks_->runner(0).num_kvcache_blocks(); }
 
-int ParallelRunner::pipeline_depth() const { return ranks_->runner(0).pipeline_depth(); }
-
-StepOutput ParallelRunner::run(const StepInput& input) {
-  submit(input);
-  return collect();
-}
+int ParallelRunner::max_in_flight() const { return ranks_->runner(0).max_in_flight(); }
 
 // All ranks have read the input when this returns: none of it is copied.
 void ParallelRunner::submit(const StepInput& input) {

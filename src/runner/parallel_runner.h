@@ -35,8 +35,7 @@ class ParallelRunner final : public Runner {
   ~ParallelRunner() override;
 
   int num_kvcache_blocks() const override;
-  int pipeline_depth() const override;
-  StepOutput run(const StepInput& input) override;
+  int max_in_flight() const override;
   void submit(const StepInput& input) override;
   StepOutput collect() override;
   void abandon() noexcept override;

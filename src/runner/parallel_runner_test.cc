@@ -55,6 +55,11 @@ struct Text {
   }
 };
 
+StepOutput run_step(Runner& runner, const StepInput& input) {
+  runner.submit(input);
+  return runner.collect();
+}
+
 struct RankCase {
   const char* checkpoint;
   int num_ranks;
@@ -90,7 +95,8 @@ TEST_P(ParallelRunnerGoldens, GreedyTokensAreThoseOfTransformers) {
       const std::vector<float> margin = item.at("margins");
       Text text(prompt);
       text.token_ids.insert(text.token_ids.end(), continuation.begin(), continuation.end());
-      const SequenceOutput output = runner->run(text.step()).sequences.at(0);
+      const StepOutput step = run_step(*runner, text.step());
+      const SequenceOutput& output = step.sequences.at(0);
       ASSERT_EQ(output.prompt_logprobs.size(), text.token_ids.size() - 1);
       for (size_t i = 0; i < continuation.size(); ++i) {
         if (margin[i] <= least_margin) continue;
@@ -157,15 +163,16 @@ class FakeRank final : public Runner {
         num_blocks_(static_cast<int>(group.smallest(rank, 10 - rank))) {}
 
   int num_kvcache_blocks() const override { return num_blocks_; }
-  StepOutput run(const StepInput&) override {
+  void submit(const StepInput&) override {
     if (num_steps_++ == dies_in_step_) throw Error(ErrorCode::kOutOfMemory, "a rank has died");
     float value = static_cast<float>(communicator_->rank() + 1);
     communicator_->all_reduce(Tensor(&value, DType::kFloat32, {1}));
-    StepOutput output;
-    output.sequences.resize(1);
-    output.sequences[0].sampled.token_id = static_cast<int32_t>(value) * 100 + num_steps_;
-    return output;
+    done_.results.assign(
+        1, {.token_id = static_cast<int32_t>(value) * 100 + num_steps_, .logprobs = {}});
+    done_.sequences.assign(1, {.sampled = done_.results, .prompt_logprobs = {}});
   }
+  StepOutput collect() override { return std::move(done_); }
+  void abandon() noexcept override {}
 
  private:
   const std::unique_ptr<Backend> backend_;
@@ -173,6 +180,7 @@ class FakeRank final : public Runner {
   const int dies_in_step_;
   const int num_blocks_;
   int num_steps_ = 0;
+  StepOutput done_;
 };
 
 TEST(ParallelRunner, RanksAgreeOnTheSmallestKvCacheAndTakeEveryStepTogether) {
@@ -182,7 +190,7 @@ TEST(ParallelRunner, RanksAgreeOnTheSmallestKvCacheAndTakeEveryStepTogether) {
                         [&](int rank) { return std::make_unique<FakeRank>(ranks, rank, -1); });
   EXPECT_EQ(runner.num_kvcache_blocks(), 7);
   for (int step = 1; step <= 50; ++step) {
-    EXPECT_EQ(runner.run({}).sequences.at(0).sampled.token_id, 1000 + step);
+    EXPECT_EQ(run_step(runner, {}).sequences.at(0).sampled[0].token_id, 1000 + step);
   }
 }
 
@@ -193,10 +201,10 @@ TEST(ParallelRunner, ARankThatDiesInAStepEndsAllWithItsSentence) {
     ParallelRunner runner(std::move(group), [&](int rank) {
       return std::make_unique<FakeRank>(ranks, rank, rank == dying ? 2 : -1);
     });
-    runner.run({});
-    runner.run({});
+    run_step(runner, {});
+    run_step(runner, {});
     for (int again = 0; again < 2; ++again) {
-      const Error error = error_of([&] { runner.run({}); });
+      const Error error = error_of([&] { run_step(runner, {}); });
       EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
       EXPECT_STREQ(error.what(), "a rank has died");
     }

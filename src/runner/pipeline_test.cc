@@ -62,7 +62,7 @@ struct Sequence {
   size_t num_tokens = 0;  // pending one included
   size_t num_wanted = 0;
   int num_computed = 0;
-  int batch_index = -1;  // in the step submitted last; -1 = it was not there
+  int draw = -1;  // its number in the step submitted last
   Ids blocks = {};
   SamplingRow sampling = {};
 
@@ -118,7 +118,7 @@ class Driver {
     }
     std::stable_partition(order.begin(), order.end(), [](auto& o) { return o.first == 1; });
     std::vector<int> sampled;
-    std::vector<int> indices(sequences_.size(), -1);
+    int num_draws = 0;
     for (const auto& [num_new, s] : order) {
       Sequence& sequence = sequences_[s];
       SequenceInput in{.token_ids = sequence.token_ids,
@@ -127,22 +127,23 @@ class Driver {
                        .block_table = sequence.blocks};
       const bool reaches_end =
           sequence.num_computed + num_new == static_cast<int>(sequence.num_tokens);
+      int pending_from = -1;
       if (reaches_end && sequence.token_ids.size() < sequence.num_tokens) {
-        in.pending_from = sequence.batch_index;
+        pending_from = sequence.draw;
       }
       in.sample = reaches_end;
       in.sampling = sequence.sampling;
+      in.sampling.pending_from = pending_from;
       in.sampling.position = sequence.num_tokens;
       in.sampling.prompt_ids = std::span(sequence.token_ids).first(sequence.num_prompt_tokens);
       in.sampling.output_ids = std::span(sequence.token_ids).subspan(sequence.num_prompt_tokens);
-      indices[s] = static_cast<int>(input.sequences.size());
+      if (reaches_end) sequence.draw = num_draws++;
       sampled.push_back(reaches_end ? s : -1);
       input.sequences.push_back(in);
       sequence.num_computed += num_new;
       if (reaches_end) ++sequence.num_tokens;
     }
     if (input.sequences.empty()) return false;
-    for (size_t s = 0; s < sequences_.size(); ++s) sequences_[s].batch_index = indices[s];
     runner_.submit(input);
     in_flight_.push_back(sampled);
     return true;
@@ -150,13 +151,14 @@ class Driver {
 
  private:
   void collect() {
-    StepOutput output = runner_.collect();
+    const StepOutput output = runner_.collect();
     const std::vector<int> sampled = std::move(in_flight_.front());
     in_flight_.erase(in_flight_.begin());
     for (size_t i = 0; i < sampled.size(); ++i) {
       if (sampled[i] < 0) continue;
-      sequences_[sampled[i]].token_ids.push_back(output.sequences[i].sampled.token_id);
-      outputs_[sampled[i]].push_back(std::move(output.sequences[i].sampled));
+      const SamplingResult& result = output.sequences[i].sampled[0];
+      sequences_[sampled[i]].token_ids.push_back(result.token_id);
+      outputs_[sampled[i]].push_back(result);
     }
   }
 

@@ -1,10 +1,6 @@
 // The seam between the engine and the devices.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <utility>
-
 #include "runner/step.h"
 
 namespace nanovllm {
@@ -16,24 +12,19 @@ class Runner {
  public:
   virtual ~Runner() = default;
   virtual int num_kvcache_blocks() const = 0;
-  // Computes one step: stores the KV of the new tokens and samples where asked. Everything that
+  // How many steps may be submitted and not yet collected: 1, or 2 where a device runs one while
+  // the next is laid out.
+  virtual int max_in_flight() const { return 1; }
+
+  // Begins one step: stores the KV of the new tokens and samples where asked. Everything that
   // `input` refers to is read before it returns. Throws Error on device faults; nothing is in
   // flight after a throw.
-  virtual StepOutput run(const StepInput& input) = 0;
-
-  // The asynchronous form: how many steps may be in flight while the next one is submitted (0 or
-  // 1). A runner with 0 needs only run().
-  virtual int pipeline_depth() const { return 0; }
-  // Enqueues a step. Everything that `input` refers to is read before it returns. Throws as run().
-  virtual void submit(const StepInput& input) { done_ = run(input); }
-  // Waits for the oldest step submitted and not yet collected. Throws as run().
-  virtual StepOutput collect() { return std::move(done_); }
+  virtual void submit(const StepInput& input) = 0;
+  // Waits for the oldest step submitted and not yet collected. Throws as submit().
+  virtual StepOutput collect() = 0;
   // Forgets the steps that were submitted and not collected, once they have ended. A device that
   // failed says so when it is given the next one.
-  virtual void abandon() noexcept {}
-
- private:
-  StepOutput done_;
+  virtual void abandon() noexcept = 0;
 };
 
 }  // namespace nanovllm

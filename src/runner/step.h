@@ -16,18 +16,17 @@ struct SequenceInput {
   std::span<const int32_t> token_ids = {};  // all known tokens
   int num_computed_tokens = 0;
   int num_new_tokens = 0;
-  // >= 0: the last new token was sampled by the step submitted just before, for its sequence of
-  // this index, and its id is not known here yet; token_ids ends before it. The runner takes it
-  // from there and counts it for the penalties, as if it ended token_ids and sampling.output_ids.
-  // If that row had no distribution (id -1), the request is over and anything may be computed for
-  // it.
-  int pending_from = -1;
   // The KV of positions below this is in shared blocks already and must not be written again
   // (slot -1). Above num_computed_tokens only where a fully cached prompt recomputes its last
   // token.
   int num_stored_tokens = 0;
   std::span<const int32_t> block_table = {};  // blocks for all tokens up to computed + new
   bool sample = false;  // computed + new == total: draw the next token with `sampling`
+  // Draws are numbered over the sequences of a step, in order. pending_from >= 0: the last new
+  // token is the draw of this number of the step submitted just before, and its id is not known
+  // here yet; token_ids ends before it. The runner takes it from there and counts it for the
+  // penalties, as if it ended token_ids and output_ids. If that draw had no distribution (id -1),
+  // the request is over and anything may be computed for it.
   SamplingRow sampling = {};
   // Log-probabilities of the prompt: for each new token at position p with p + 1 in
   // [prompt_logprobs_begin, end), the log-probability of token p + 1. Empty range = none.
@@ -36,10 +35,13 @@ struct SequenceInput {
   int32_t num_prompt_logprobs = -1;
 };
 
+// Parts of StepOutput::results.
 struct SequenceOutput {
-  SamplingResult sampled;  // token_id -1 where `sample` was false or there was no distribution
-  std::vector<SamplingResult>
-      prompt_logprobs;  // one for each position asked for in this step, in order
+  // What was drawn, in order: one token where `sample` was true. Its id is -1 where there was no
+  // distribution to draw from.
+  std::span<const SamplingResult> sampled;
+  // One for each position asked for in this step, in order.
+  std::span<const SamplingResult> prompt_logprobs;
 };
 
 struct StepInput {
@@ -47,7 +49,12 @@ struct StepInput {
 };
 
 struct StepOutput {
-  std::vector<SequenceOutput> sequences;  // same order
+  StepOutput() = default;
+  StepOutput(StepOutput&&) = default;  // a copy's sequences would show the original's results
+  StepOutput& operator=(StepOutput&&) = default;
+
+  std::vector<SamplingResult> results;
+  std::vector<SequenceOutput> sequences;  // in the input's order
 };
 
 }  // namespace nanovllm

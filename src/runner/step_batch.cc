@@ -32,7 +32,7 @@ size_t StepBatch::staging_size(int max_num_tokens, int max_num_seqs, int max_mod
          aligned(num_seqs * num_blocks);
 }
 
-void StepBatch::build(const StepInput& input, const StepBatch* previous) {
+void StepBatch::build(const StepInput& input) {
   measure(input);
   place_arrays();
   sampling_rows_.clear();
@@ -41,14 +41,15 @@ void StepBatch::build(const StepInput& input, const StepBatch* previous) {
   for (size_t s = 0; s < input.sequences.size(); ++s) {
     const SequenceInput& sequence = input.sequences[s];
     add_sequence(sequence, static_cast<int>(s), first_token);
-    add_logits_rows(sequence, first_token);
-    if (sequence.pending_from >= 0) {
-      NANOVLLM_CHECK(previous != nullptr);
-      add_pending(sequence, first_token, *previous);
-    }
+    add_draws(sequence, first_token);
     first_token += sequence.num_new_tokens;
   }
   if (decode_shape_) add_padding(first_token);
+  first_token = 0;
+  for (const SequenceInput& sequence : input.sequences) {
+    add_prompt_logprobs(sequence, first_token);
+    first_token += sequence.num_new_tokens;
+  }
   staging_[layout_.query_start_loc + sizes_.num_seqs] = sizes_.num_tokens;
 }
 
@@ -58,7 +59,7 @@ void StepBatch::measure(const StepInput& input) {
   bool all_sample = true;
   for (const SequenceInput& sequence : input.sequences) {
     const int seq_len = sequence.num_computed_tokens + sequence.num_new_tokens;
-    const int num_known = seq_len - (sequence.pending_from >= 0 ? 1 : 0);
+    const int num_known = seq_len - (sequence.sampling.pending_from >= 0 ? 1 : 0);
     const int num_blocks = (seq_len + block_size_ - 1) / block_size_;
     NANOVLLM_CHECK(sequence.num_new_tokens >= 1);
     NANOVLLM_CHECK(sequence.token_ids.size() >= static_cast<size_t>(num_known));
@@ -113,8 +114,11 @@ void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first
   int32_t* const token_ids = &staging_[layout_.token_ids + first_token];
   int32_t* const positions = &staging_[layout_.positions + first_token];
   int32_t* const slots = &staging_[layout_.slot_mapping + first_token];
-  const int num_known = sequence.num_new_tokens - (sequence.pending_from >= 0 ? 1 : 0);
-  std::copy_n(sequence.token_ids.begin() + begin, num_known, token_ids);
+  const auto known = sequence.token_ids.subspan(begin);
+  const int pending_from = sequence.sampling.pending_from;
+  const int num_known = sequence.num_new_tokens - (pending_from >= 0 ? 1 : 0);
+  std::copy_n(known.begin(), num_known, token_ids);
+  if (pending_from >= 0) token_ids[num_known] = -1 - pending_from;
   for (int i = 0; i < sequence.num_new_tokens; ++i) {
     const int position = begin + i;
     positions[i] = position;
@@ -132,30 +136,25 @@ void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first
   std::fill(end, table + static_cast<int64_t>(stride), 0);
 }
 
-void StepBatch::add_logits_rows(const SequenceInput& sequence, int first_token) {
-  int32_t* const rows = &staging_[layout_.logits_rows];
+void StepBatch::add_draws(const SequenceInput& sequence, int first_token) {
+  if (sequence.sample) add_row(sequence.sampling, first_token + sequence.num_new_tokens - 1);
+  const auto [begin, end] = scored_positions(sequence);
+  shares_.push_back({sequence.sample ? 1 : 0, end - begin});
+}
+
+void StepBatch::add_prompt_logprobs(const SequenceInput& sequence, int first_token) {
   const auto [begin, end] = scored_positions(sequence);
   for (int position = begin; position < end; ++position) {
-    rows[sampling_rows_.size()] = first_token + position - sequence.num_computed_tokens;
     SamplingRow row;
     row.forced_id = sequence.token_ids[position + 1];
     row.num_logprobs = sequence.num_prompt_logprobs;
-    sampling_rows_.push_back(row);
+    add_row(row, first_token + position - sequence.num_computed_tokens);
   }
-  if (sequence.sample) {
-    rows[sampling_rows_.size()] = first_token + sequence.num_new_tokens - 1;
-    sampling_rows_.push_back(sequence.sampling);
-  }
-  const int last_row = static_cast<int>(sampling_rows_.size()) - 1;
-  shares_.push_back({end - begin, sequence.sample ? last_row : -1});
 }
 
-void StepBatch::add_pending(const SequenceInput& sequence, int first_token,
-                            const StepBatch& previous) {
-  const int row = previous.shares_[sequence.pending_from].sampled_row;
-  NANOVLLM_CHECK(row >= 0);
-  staging_[layout_.token_ids + first_token + sequence.num_new_tokens - 1] = -1 - row;
-  if (sequence.sample) sampling_rows_.back().pending_from = row;
+void StepBatch::add_row(const SamplingRow& row, int token) {
+  staging_[layout_.logits_rows + sampling_rows_.size()] = token;
+  sampling_rows_.push_back(row);
 }
 
 void StepBatch::add_padding(int first) {
@@ -183,19 +182,20 @@ ForwardBatch StepBatch::forward_batch(const int32_t* staging) const {
   return batch;
 }
 
-StepOutput StepBatch::collect(std::span<SamplingResult> results) const {
-  StepOutput output;
+void StepBatch::share_out(StepOutput& output) const {
   output.sequences.resize(shares_.size());
-  auto result = results.begin();
+  std::span<const SamplingResult> rest = output.results;
+  const auto take = [&](int count) {
+    const auto taken = rest.first(count);
+    rest = rest.subspan(count);
+    return taken;
+  };
   for (size_t s = 0; s < shares_.size(); ++s) {
-    SequenceOutput& sequence = output.sequences[s];
-    const auto scored_end = result + shares_[s].num_prompt_logprobs;
-    sequence.prompt_logprobs.assign(std::make_move_iterator(result),
-                                    std::make_move_iterator(scored_end));
-    result = scored_end;
-    if (shares_[s].sampled_row >= 0) sequence.sampled = std::move(*result++);
+    output.sequences[s].sampled = take(shares_[s].num_draws);
   }
-  return output;
+  for (size_t s = 0; s < shares_.size(); ++s) {
+    output.sequences[s].prompt_logprobs = take(shares_[s].num_prompt_logprobs);
+  }
 }
 
 }  // namespace nanovllm

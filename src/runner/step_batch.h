@@ -29,21 +29,20 @@ class StepBatch {
   static size_t staging_size(int max_num_tokens, int max_num_seqs, int max_model_len,
                              int block_size);
 
-  // Reads all that `input` refers to but for the ids and biases that its sampling rows point to.
-  // `previous` is the step submitted just before, where sequences have tokens pending from it: such
-  // a token's id is written as -1 - the row that samples it there (see Backend::stage_batch).
-  void build(const StepInput& input, const StepBatch* previous = nullptr);
+  // Reads all that `input` refers to but for the ids and biases that its sampling rows point to. A
+  // pending token's id is written as -1 - its draw's number (see Backend::stage_batch).
+  void build(const StepInput& input);
 
   std::span<const int32_t> staging() const { return staging_.first(staging_size_); }
   // The batch whose arrays lie where the staging area was copied to.
   ForwardBatch forward_batch(const int32_t* staging) const;
   const std::optional<DecodeShape>& decode_shape() const { return decode_shape_; }
 
-  // One for each row of logits that somebody looks at: of every sequence first the prompt's
-  // log-probabilities in order, then the token to sample.
+  // One for each row of logits that somebody looks at: first the draws of all sequences, so that
+  // their numbers are their rows', then the prompts' log-probabilities.
   std::span<const SamplingRow> sampling_rows() const { return sampling_rows_; }
-  // Gives each sequence its share of `results`, which are in the order of sampling_rows().
-  StepOutput collect(std::span<SamplingResult> results) const;
+  // Shows each sequence its part of output.results, which are in the order of sampling_rows().
+  void share_out(StepOutput& output) const;
 
  private:
   struct Layout {  // offsets in the staging area
@@ -55,17 +54,18 @@ class StepBatch {
     size_t block_table = 0;
     size_t logits_rows = 0;
   };
-  struct LogitsShare {
+  struct Share {  // of sampling_rows()
+    int num_draws = 0;
     int num_prompt_logprobs = 0;
-    int sampled_row = -1;  // of sampling_rows(); -1 = the sequence samples nothing
   };
 
   void measure(const StepInput& input);
   void pad_to(const DecodeShape& shape);
   void place_arrays();
   void add_sequence(const SequenceInput& sequence, int index, int first_token);
-  void add_logits_rows(const SequenceInput& sequence, int first_token);
-  void add_pending(const SequenceInput& sequence, int first_token, const StepBatch& previous);
+  void add_draws(const SequenceInput& sequence, int first_token);
+  void add_prompt_logprobs(const SequenceInput& sequence, int first_token);
+  void add_row(const SamplingRow& row, int token);
   void add_padding(int first);
 
   const int block_size_;
@@ -76,7 +76,7 @@ class StepBatch {
   std::optional<DecodeShape> decode_shape_;
   Layout layout_;
   std::vector<SamplingRow> sampling_rows_;
-  std::vector<LogitsShare> shares_;  // of the sequences of the input
+  std::vector<Share> shares_;  // of the sequences of the input
 };
 
 }  // namespace nanovllm

@@ -40,6 +40,19 @@ class StepBatchTest : public ::testing::Test {
                            .block_table = third_blocks_};
   }
 
+  // What the sequences are given of results with these ids.
+  StepOutput shared_out(const Ids& ids) const {
+    StepOutput output;
+    for (const int32_t id : ids) output.results.push_back({.token_id = id, .logprobs = {}});
+    batch_.share_out(output);
+    return output;
+  }
+  static Ids ids_of(std::span<const SamplingResult> results) {
+    Ids ids;
+    for (const SamplingResult& result : results) ids.push_back(result.token_id);
+    return ids;
+  }
+
   Ids first_ = counting_ids(20, 100);
   Ids second_ = counting_ids(3, 200);
   Ids third_ = counting_ids(40, 300);
@@ -121,17 +134,13 @@ TEST_F(StepBatchTest, ResultsGoBackToTheirSequences) {
   input_.sequences[2].sample = true;
   batch_.build(input_);
   ASSERT_EQ(batch_.sampling_rows().size(), 4U);
-  std::vector<SamplingResult> results(4);
-  for (int i = 0; i < 4; ++i) results[i].token_id = i;
-  const StepOutput output = batch_.collect(results);
+  const StepOutput output = shared_out({0, 1, 2, 3});
   ASSERT_EQ(output.sequences.size(), 3U);
-  EXPECT_EQ(output.sequences[0].sampled.token_id, 0);
-  EXPECT_TRUE(output.sequences[0].prompt_logprobs.empty());
-  EXPECT_EQ(output.sequences[1].sampled.token_id, -1);
-  ASSERT_EQ(output.sequences[2].prompt_logprobs.size(), 2U);
-  EXPECT_EQ(output.sequences[2].prompt_logprobs[0].token_id, 1);
-  EXPECT_EQ(output.sequences[2].prompt_logprobs[1].token_id, 2);
-  EXPECT_EQ(output.sequences[2].sampled.token_id, 3);
+  EXPECT_EQ(ids_of(output.sequences[0].sampled), (Ids{0}));
+  EXPECT_EQ(ids_of(output.sequences[0].prompt_logprobs), (Ids{}));
+  EXPECT_EQ(ids_of(output.sequences[1].sampled), (Ids{}));
+  EXPECT_EQ(ids_of(output.sequences[2].sampled), (Ids{1}));
+  EXPECT_EQ(ids_of(output.sequences[2].prompt_logprobs), (Ids{2, 3}));
 }
 
 TEST_F(StepBatchTest, EqualSizesHaveEqualAddressesInOneCopy) {
@@ -238,41 +247,44 @@ TEST_F(PaddedStepBatchTest, OtherStepsAreNotPadded) {
   EXPECT_FALSE(is_padded(many));
 }
 
-TEST_F(StepBatchTest, PendingTokensNameTheRowThatSamplesThem) {
-  // The third sequence's prompt is scored in front of its sample, so that rows are not sequences.
-  input_.sequences[2].prompt_logprobs_begin = 1;
-  input_.sequences[2].prompt_logprobs_end = 17;
+TEST_F(StepBatchTest, DrawsHaveTheFirstRows) {
+  // The first sequence of the step is scored, and one samples nothing.
+  input_.sequences[0].token_ids = third_;
+  input_.sequences[0].prompt_logprobs_begin = 1;
+  input_.sequences[0].prompt_logprobs_end = 30;
+  input_.sequences[1].sample = false;
   input_.sequences[2].sample = true;
-  StepBatch& before = batch_;
-  before.build(input_);  // rows: the two decodes, two prompt tokens, the third's sample
-  Ids other_memory(memory_.size());
-  StepBatch after(16, {}, other_memory);
-  StepInput input;
-  input.sequences.resize(3);
-  input.sequences[0] = {.token_ids = third_,
-                        .num_computed_tokens = 40,
-                        .num_new_tokens = 1,
-                        .pending_from = 2,
-                        .block_table = third_blocks_,
-                        .sample = true};
-  input.sequences[1] = {.token_ids = first_,
-                        .num_computed_tokens = 5,
-                        .num_new_tokens = 1,
-                        .block_table = first_blocks_,
-                        .sample = true};
+  input_.sequences[2].sampling.seed = 3;
+  batch_.build(input_);
+  const auto rows = batch_.sampling_rows();
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows[0].seed, 1U);
+  EXPECT_EQ(rows[1].seed, 3U);
+  EXPECT_EQ(rows[2].forced_id, 320);
+  const ForwardBatch b = batch_.forward_batch(batch_.staging().data());
+  EXPECT_EQ(array(b.logits_rows, 3), (Ids{0, 5, 0}));
+}
+
+TEST_F(StepBatchTest, PendingTokensNameTheDrawsThatTheyAre) {
+  input_.sequences.resize(2);
+  input_.sequences[0] = {.token_ids = third_,
+                         .num_computed_tokens = 40,
+                         .num_new_tokens = 1,
+                         .block_table = third_blocks_,
+                         .sample = true,
+                         .sampling = {.pending_from = 4}};
   // All of it again, after a preemption: only the last token is not known.
-  input.sequences[2] = {.token_ids = second_,
-                        .num_computed_tokens = 1,
-                        .num_new_tokens = 3,
-                        .pending_from = 1,
-                        .block_table = second_blocks_,
-                        .sample = true};
-  after.build(input, &before);
-  const ForwardBatch b = after.forward_batch(after.staging().data());
-  EXPECT_EQ(array(b.token_ids, 5), (Ids{-1 - 4, 105, 201, 202, -1 - 1}));
-  EXPECT_EQ(after.sampling_rows()[0].pending_from, 4);
-  EXPECT_EQ(after.sampling_rows()[1].pending_from, -1);
-  EXPECT_EQ(after.sampling_rows()[2].pending_from, 1);
+  input_.sequences[1] = {.token_ids = second_,
+                         .num_computed_tokens = 1,
+                         .num_new_tokens = 3,
+                         .block_table = second_blocks_,
+                         .sample = true,
+                         .sampling = {.pending_from = 1}};
+  batch_.build(input_);
+  const ForwardBatch b = batch_.forward_batch(batch_.staging().data());
+  EXPECT_EQ(array(b.token_ids, 4), (Ids{-1 - 4, 201, 202, -1 - 1}));
+  EXPECT_EQ(batch_.sampling_rows()[0].pending_from, 4);
+  EXPECT_EQ(batch_.sampling_rows()[1].pending_from, 1);
 }
 
 }  // namespace
