@@ -177,6 +177,25 @@ TEST_P(SamplingTest, LogitBiasAddsAndBannedTokensNeverCome) {
   EXPECT_EQ(drawn({.logit_bias = up, .banned_ids = banned}, {3, 2, 1}), (std::set<int32_t>{1}));
 }
 
+TEST_P(SamplingTest, OnlyAllowedTokensAreDrawn) {
+  const std::vector<float> logits = normal_logits(70, 3, 2);
+  const auto best = static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
+  std::vector<uint32_t> allowed = {~0u, ~0u, ~0u};
+  EXPECT_EQ(greedy({.allowed = allowed}, logits), best);
+  allowed[best / 32] &= ~(1u << best % 32);
+  EXPECT_NE(greedy({.allowed = allowed}, logits), best);
+  allowed = {0, 1u << 31, 1u << 5};  // 63 and 69
+  EXPECT_EQ(drawn({.temperature = 100, .allowed = allowed}, logits), (std::set<int32_t>{63, 69}));
+  const Ids banned = {63};
+  EXPECT_EQ(drawn({.banned_ids = banned, .allowed = allowed}, logits), (std::set<int32_t>{69}));
+  // Log-probabilities are the raw ones.
+  const SamplingResult result =
+      sample({.temperature = 0, .allowed = allowed, .num_logprobs = 1}, logits);
+  ASSERT_EQ(result.logprobs.size(), 2U);
+  EXPECT_EQ(result.logprobs[1].token_id, best);
+  EXPECT_EQ(result.logprobs[1].rank, 1);
+}
+
 TEST_P(SamplingTest, IdsOutsideTheVocabularyAreIgnored) {
   const Ids ids = {-1, 3, 1 << 30, std::numeric_limits<int32_t>::min()};
   const Bias bias = {{-1, 5.0f}, {3, 5.0f}};
@@ -279,10 +298,12 @@ TEST_P(SamplingTest, ARowWithoutADistributionGivesNoTokenAndHarmsNobody) {
     }
     expect_none(std::vector<float>(kSize, -kInfinity), row);
   }
-  // Everything banned; a bias that overflows.
+  // Everything banned, nothing allowed; a bias that overflows.
   Ids all(kSize);
   for (int i = 0; i < kSize; ++i) all[i] = i;
   expect_none(good, {.banned_ids = all});
+  const std::vector<uint32_t> nothing((kSize + 31) / 32);
+  expect_none(good, {.allowed = nothing});
   const Bias overflow = {{3, std::numeric_limits<float>::max()},
                          {3, std::numeric_limits<float>::max()}};
   expect_none(good, {.logit_bias = overflow});

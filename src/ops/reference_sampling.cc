@@ -108,6 +108,9 @@ std::vector<double> reference_edit_logits(const SamplingRow& row, std::span<cons
   for (const int32_t id : row.banned_ids) {
     if (known(id)) edited[id] = kMinusInfinity;
   }
+  for (int32_t id = 0; id < static_cast<int32_t>(edited.size()); ++id) {
+    if (!is_allowed(row, id)) edited[id] = kMinusInfinity;
+  }
   std::map<int32_t, int> counts;  // times in the output; 0 = in the prompt only
   for (const int32_t id : row.prompt_ids) counts.try_emplace(id, 0);
   for (const int32_t id : row.output_ids) ++counts[id];

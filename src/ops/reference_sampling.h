@@ -10,7 +10,7 @@
 
 namespace nanovllm {
 
-// The logits after logit_bias, banned_ids and penalties: what greedy takes the largest of.
+// The logits after logit_bias, bans and penalties: what greedy takes the largest of.
 std::vector<double> reference_edit_logits(const SamplingRow& row, std::span<const float> logits);
 
 // The distribution the token is drawn from, [vocab_size]; 0 for tokens that are not kept.

@@ -21,6 +21,7 @@ namespace nanovllm {
 //   reach top_p, smaller ids first among equals, and always one.
 // - The draw inverts the cumulative distribution of the kept tokens in id order at u =
 //   philox_uniform(seed, position) in [0, 1) (base/philox.h).
+// - A token that is not among the allowed ones is banned.
 // - Ids outside the vocabulary in prompt_ids, output_ids, logit_bias and banned_ids are ignored.
 // - A row that holds a NaN or +inf, or nothing above -inf, before or after the edits, has no
 //   distribution: its result has token_id -1 and no log-probabilities, and no other row notices.
@@ -41,7 +42,9 @@ struct SamplingRow {
   int32_t pending_from = -1;
   std::span<const std::pair<int32_t, float>> logit_bias = {};
   std::span<const int32_t> banned_ids = {};  // bad words; EOS and stop tokens before min_tokens
-  int32_t num_logprobs = -1;                 // -1 = none, 0 = the chosen token's only
+  // Bit id % 32 of word id / 32: this token may be drawn. Of the whole vocabulary; empty = all may.
+  std::span<const uint32_t> allowed = {};
+  int32_t num_logprobs = -1;  // -1 = none, 0 = the chosen token's only
   int32_t forced_id =
       -1;  // >= 0: nothing is drawn, log-probabilities are given for this id (prompts)
 };
@@ -51,6 +54,10 @@ inline constexpr float kGreedyTemperature = 1e-5f;
 inline bool is_greedy(const SamplingRow& row) { return row.temperature < kGreedyTemperature; }
 inline bool has_penalties(const SamplingRow& row) {
   return row.repetition_penalty != 1 || row.presence_penalty != 0 || row.frequency_penalty != 0;
+}
+
+inline bool is_allowed(const SamplingRow& row, int32_t id) {
+  return row.allowed.empty() || (row.allowed[id / 32] >> (id % 32) & 1) != 0;
 }
 
 struct LogprobEntry {

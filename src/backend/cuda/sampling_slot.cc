@@ -10,13 +10,13 @@ namespace nanovllm::cuda {
 namespace {
 
 bool is_edited(const SamplingRow& row) {
-  return row.forced_id < 0 &&
-         (!row.logit_bias.empty() || !row.banned_ids.empty() || has_penalties(row));
+  return row.forced_id < 0 && (!row.logit_bias.empty() || !row.banned_ids.empty() ||
+                               !row.allowed.empty() || has_penalties(row));
 }
 
 // An upper bound of num_list_entries of the row's parameters.
 size_t max_list_entries(const SamplingRow& row) {
-  size_t count = 2 * row.logit_bias.size() + row.banned_ids.size() + 1;
+  size_t count = 2 * row.logit_bias.size() + row.banned_ids.size() + 32 * row.allowed.size() + 1;
   if (has_penalties(row)) count += row.prompt_ids.size() + row.output_ids.size();
   return count;
 }
@@ -87,7 +87,7 @@ void SamplingSlot::fill(std::span<const SamplingRow> rows, int64_t vocab_size) {
     if (!is_edited(row)) continue;
     edited_rows[num_edited_++] = static_cast<int32_t>(r);
     params.lists_begin = static_cast<int32_t>(num_entries_);
-    fill_lists(row, params, lists + num_entries_);
+    fill_lists(row, vocab_size, params, lists + num_entries_);
     num_entries_ += cuda::num_list_entries(params);
   }
   rows_size_ = reinterpret_cast<const char*>(lists + num_entries_) - rows_data_;
@@ -118,10 +118,15 @@ void SamplingSlot::measure(std::span<const SamplingRow> rows) {
   logprobs_ = reinterpret_cast<LogprobEntry*>(num_logprobs_ + num_rows_);
 }
 
-void SamplingSlot::fill_lists(const SamplingRow& row, RowParams& params, int32_t* lists) {
+void SamplingSlot::fill_lists(const SamplingRow& row, int64_t vocab_size, RowParams& params,
+                              int32_t* lists) {
   params.num_biases = fill_biases(row, lists);
-  lists = std::copy(row.banned_ids.begin(), row.banned_ids.end(), lists + 2 * params.num_biases);
-  params.num_banned = static_cast<int32_t>(row.banned_ids.size());
+  int32_t* const banned = lists + 2 * params.num_biases;
+  lists = std::copy(row.banned_ids.begin(), row.banned_ids.end(), banned);
+  for (int32_t id = 0; !row.allowed.empty() && id < vocab_size; ++id) {
+    if (!is_allowed(row, id)) *lists++ = id;
+  }
+  params.num_banned = static_cast<int32_t>(lists - banned);
   if (params.has_penalties == 0) return;
   if (row.repetition_penalty != 1) {  // the only one that looks at the prompt
     lists = std::copy(row.prompt_ids.begin(), row.prompt_ids.end(), lists);

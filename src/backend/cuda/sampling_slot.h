@@ -53,7 +53,7 @@ class SamplingSlot {
 
  private:
   void measure(std::span<const SamplingRow> rows);
-  void fill_lists(const SamplingRow& row, RowParams& params, int32_t* lists);
+  void fill_lists(const SamplingRow& row, int64_t vocab_size, RowParams& params, int32_t* lists);
   int fill_biases(const SamplingRow& row, int32_t* lists);
 
   cudaEvent_t done_ = nullptr;
