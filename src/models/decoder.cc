@@ -1,6 +1,7 @@
 #include "models/decoder.h"
 
 #include <array>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -23,8 +24,10 @@ class Decoder final : public Model {
  public:
   Decoder(const ModelContext& context, const DecoderOptions& options);
 
-  KvCacheSpec kv_cache_spec() const override {
-    return {sizes_.num_kv_heads, config_.head_dim, 0, dtype_};
+  std::vector<KvCacheGroup> kv_cache_groups(int block_size) const override {
+    std::vector<int> layers(num_layers());
+    std::iota(layers.begin(), layers.end(), 0);
+    return {{{sizes_.num_kv_heads, config_.head_dim, block_size, dtype_}, std::move(layers)}};
   }
   int num_layers() const override { return static_cast<int>(layers_.size()); }
   int64_t num_parameters() const override { return num_parameters_; }

@@ -29,8 +29,8 @@ struct ModelContext {
 class Model {
  public:
   virtual ~Model() = default;
-  // Per layer, of this rank; block_size is filled in by the runner.
-  virtual KvCacheSpec kv_cache_spec() const = 0;
+  // Of this rank, each layer in one of them.
+  virtual std::vector<KvCacheGroup> kv_cache_groups(int block_size) const = 0;
   virtual int num_layers() const = 0;
   virtual int64_t num_parameters() const = 0;
   virtual int64_t weight_bytes() const = 0;

@@ -89,12 +89,13 @@ class ModelRig {
                          .max_num_logits = kMaxLogits,
                          .max_model_len = kMaxLength,
                          .num_loading_threads = 2});
-    KvCacheSpec spec = model_->kv_cache_spec();
-    spec.block_size = block_size;
     const int64_t num_blocks = int64_t{kMaxSequences} * blocks_per_sequence_;
-    for (int i = 0; i < model_->num_layers(); ++i) {
-      buffers_.push_back(backend_->allocate(num_blocks * backend_->kv_block_bytes(spec)));
-      caches_.push_back({spec, buffers_.back()->data(), num_blocks});
+    caches_.resize(model_->num_layers());
+    for (const auto& [spec, layers] : model_->kv_cache_groups(block_size)) {
+      for (const int layer : layers) {
+        buffers_.push_back(backend_->allocate(num_blocks * backend_->kv_block_bytes(spec)));
+        caches_[layer] = {spec, buffers_.back()->data(), num_blocks};
+      }
     }
   }
 

@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ops/forward_batch.h"
 #include "ops/host_matrix.h"
@@ -81,6 +82,13 @@ struct KvCacheSpec {
   int head_dim = 0;      // a multiple of 8
   int block_size = 0;    // tokens; a multiple of 16
   DType dtype = DType::kBFloat16;
+};
+
+// Layers whose shares of the KV cache have one geometry. All groups of a model have one block
+// table: a block holds the keys and values of its tokens for every layer.
+struct KvCacheGroup {
+  KvCacheSpec spec;
+  std::vector<int> layers;
 };
 
 // One layer's KV cache: num_blocks * kv_block_bytes(spec) bytes for K and for V together.

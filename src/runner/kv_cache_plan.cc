@@ -34,6 +34,27 @@ int64_t blocks_in_shares(const EngineConfig& config, const KvCacheDemand& demand
 
 }  // namespace
 
+int64_t kv_block_bytes(const Backend& backend, std::span<const KvCacheGroup> groups) {
+  size_t bytes = 0;
+  for (const auto& [spec, layers] : groups) bytes += backend.kv_block_bytes(spec) * layers.size();
+  return static_cast<int64_t>(bytes);
+}
+
+std::vector<KvCache> share_kv_memory(const Backend& backend, std::span<const KvCacheGroup> groups,
+                                     void* memory, int num_blocks) {
+  std::vector<KvCache> caches;
+  auto* begin = static_cast<char*>(memory);
+  for (const auto& [spec, layers] : groups) {
+    for (const int layer : layers) {
+      if (std::ssize(caches) <= layer) caches.resize(layer + 1);
+      NANOVLLM_CHECK(caches[layer].data == nullptr);
+      caches[layer] = {.spec = spec, .data = begin, .num_blocks = num_blocks};
+      begin += backend.kv_block_bytes(spec) * num_blocks;
+    }
+  }
+  return caches;
+}
+
 int plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
                   const DeviceMemory& memory) {
   // Kernels address the cache's tokens by 32-bit slots.

@@ -1,18 +1,26 @@
-// How large the KV cache is made.
+// How large the KV cache is made, and which part of it is whose.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "nanovllm/config.h"
 #include "ops/backend.h"
 
 namespace nanovllm {
 
+// Of one block: its tokens' keys and values for all layers of this rank.
+int64_t kv_block_bytes(const Backend& backend, std::span<const KvCacheGroup> groups);
+// Each layer's part, [num_layers], of memory for num_blocks such blocks.
+std::vector<KvCache> share_kv_memory(const Backend& backend, std::span<const KvCacheGroup> groups,
+                                     void* memory, int num_blocks);
+
 struct KvCacheDemand {
-  int64_t block_bytes = 0;  // of one block, all layers of this rank
-  int block_size = 0;       // tokens
-  int max_model_len = 0;    // tokens
+  int64_t block_bytes = 0;
+  int block_size = 0;     // tokens
+  int max_model_len = 0;  // tokens
 };
 
 struct DeviceMemory {

@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "backend/registry.h"
 #include "io/testing.h"
 
 namespace nanovllm {
@@ -20,6 +24,39 @@ EngineConfig config_for(int max_num_seqs) {
   EngineConfig config;
   config.max_num_seqs = max_num_seqs;
   return config;
+}
+
+TEST(KvCachePlan, ABlockHoldsItsTokensForAllGroupsOfLayers) {
+  const auto backend = make_cpu_backend(1);
+  const KvCacheSpec narrow{
+      .num_kv_heads = 1, .head_dim = 64, .block_size = 16, .dtype = DType::kBFloat16};
+  const KvCacheSpec wide{
+      .num_kv_heads = 4, .head_dim = 32, .block_size = 16, .dtype = DType::kFloat32};
+  const std::vector<KvCacheGroup> groups = {{narrow, {0, 2, 3}}, {wide, {1, 4}}};
+  const auto narrow_bytes = static_cast<int64_t>(backend->kv_block_bytes(narrow));
+  const auto wide_bytes = static_cast<int64_t>(backend->kv_block_bytes(wide));
+  ASSERT_GE(wide_bytes, 4 * narrow_bytes);
+  EXPECT_EQ(kv_block_bytes(*backend, groups), 3 * narrow_bytes + 2 * wide_bytes);
+
+  constexpr int kNumBlocks = 5;
+  std::vector<char> memory(kNumBlocks * kv_block_bytes(*backend, groups));
+  const auto caches = share_kv_memory(*backend, groups, memory.data(), kNumBlocks);
+  ASSERT_EQ(caches.size(), 5U);
+  std::vector<std::pair<const char*, int64_t>> parts;  // where each begins, and its bytes
+  for (const int layer : {0, 1, 2, 3, 4}) {
+    const bool is_wide = layer == 1 || layer == 4;
+    EXPECT_EQ(caches[layer].spec.num_kv_heads, is_wide ? 4 : 1);
+    EXPECT_EQ(caches[layer].num_blocks, kNumBlocks);
+    parts.emplace_back(static_cast<const char*>(caches[layer].data),
+                       kNumBlocks * (is_wide ? wide_bytes : narrow_bytes));
+  }
+  std::ranges::sort(parts);
+  const char* end = memory.data();
+  for (const auto& [begin, bytes] : parts) {
+    EXPECT_EQ(begin, end);
+    end = begin + bytes;
+  }
+  EXPECT_EQ(end, memory.data() + memory.size());
 }
 
 TEST(KvCachePlan, ACpuTakesItsShareOfWhatIsFree) {

@@ -84,6 +84,7 @@ void ModelRunner::load_model() {
                   .max_model_len = max_model_len_,
                   .num_loading_threads = threads_of_rank(config_.num_threads, communicator_->rank(),
                                                          communicator_->world_size())});
+  kv_groups_ = model_->kv_cache_groups(config_.kvcache_block_size);
 }
 
 void ModelRunner::make_steps() {
@@ -105,10 +106,8 @@ void ModelRunner::make_steps() {
 // they allocate is there before the KV cache takes what is left, and no request waits for it. What
 // log-probabilities, penalties and biases need besides comes with the first request that has them.
 void ModelRunner::warm_up() {
-  KvCacheSpec spec = model_->kv_cache_spec();
-  spec.block_size = config_.kvcache_block_size;
-  const std::unique_ptr<Buffer> block = backend_->allocate(backend_->kv_block_bytes(spec));
-  kv_caches_.assign(model_->num_layers(), {.spec = spec, .data = block->data(), .num_blocks = 1});
+  const auto block = backend_->allocate(kv_block_bytes(*backend_, kv_groups_));
+  kv_caches_ = share_kv_memory(*backend_, kv_groups_, block->data(), 1);
   std::vector<int32_t> zeros;
   StepInput input = largest_step(zeros);
   submit(input);
@@ -140,13 +139,10 @@ StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
 }
 
 int ModelRunner::plan_kv_cache() const {
-  KvCacheSpec spec = model_->kv_cache_spec();
-  spec.block_size = config_.kvcache_block_size;
-  const auto layer_block_bytes = static_cast<int64_t>(backend_->kv_block_bytes(spec));
   const MemoryInfo memory = backend_->memory();
   return nanovllm::plan_kv_cache(config_,
-                                 {.block_bytes = layer_block_bytes * model_->num_layers(),
-                                  .block_size = spec.block_size,
+                                 {.block_bytes = kv_block_bytes(*backend_, kv_groups_),
+                                  .block_size = config_.kvcache_block_size,
                                   .max_model_len = max_model_len_},
                                  {.is_cpu = backend_->is_cpu(),
                                   .num_ranks = backend_->is_cpu() ? communicator_->world_size() : 1,
@@ -156,17 +152,8 @@ int ModelRunner::plan_kv_cache() const {
 }
 
 void ModelRunner::allocate_kv_cache(int num_blocks) {
-  KvCacheSpec spec = model_->kv_cache_spec();
-  spec.block_size = config_.kvcache_block_size;
-  const size_t layer_bytes = backend_->kv_block_bytes(spec) * static_cast<size_t>(num_blocks);
-  kv_cache_memory_ = backend_->allocate(layer_bytes * static_cast<size_t>(model_->num_layers()));
-  kv_caches_.clear();
-  for (int layer = 0; layer < model_->num_layers(); ++layer) {
-    kv_caches_.push_back(
-        {.spec = spec,
-         .data = static_cast<char*>(kv_cache_memory_->data()) + layer * layer_bytes,
-         .num_blocks = num_blocks});
-  }
+  kv_cache_memory_ = backend_->allocate(kv_block_bytes(*backend_, kv_groups_) * num_blocks);
+  kv_caches_ = share_kv_memory(*backend_, kv_groups_, kv_cache_memory_->data(), num_blocks);
   num_kvcache_blocks_ = num_blocks;
   graphs_.emplace(*backend_, *communicator_);  // they hold the addresses of the cache
 }

@@ -72,6 +72,7 @@ class ModelRunner final : public Runner {
   int max_num_logits_ = 0;
   std::unique_ptr<WeightStore> weights_;  // mapped for as long as the model reads from it
   std::unique_ptr<Model> model_;
+  std::vector<KvCacheGroup> kv_groups_;
   std::unique_ptr<Buffer> kv_cache_memory_;
   std::vector<KvCache> kv_caches_;  // [num_layers]
   int num_kvcache_blocks_ = 0;
