@@ -38,6 +38,7 @@ EngineCore::EngineCore(EngineParts parts)
                .tokenizer = parts_.tokenizer.get(),
                .eos_token_ids = parts_.eos_token_ids,
                .enable_prefix_caching = parts_.config.enable_prefix_caching,
+               .has_drafter = parts_.drafter != nullptr,
                .seed = parts_.config.seed} {}
 
 EngineCore::~EngineCore() = default;
@@ -119,9 +120,22 @@ std::vector<RequestOutput> EngineCore::step() {
   return take_outputs();
 }
 
+// Asks for drafts where one token is left to compute. Nobody else gives up blocks for them.
+void EngineCore::draft(Completion& completion) {
+  const int most = completion.request->max_drafts(completion);
+  if (completion.num_uncomputed_tokens() != 1 || most <= 0) return;
+  completion.draft_ids = parts_.drafter(completion, most);
+  NANOVLLM_CHECK(std::ssize(completion.draft_ids) <= most);
+  const int num_tokens = completion.num_tokens() + static_cast<int>(completion.draft_ids.size());
+  if (!blocks_.append(completion, num_tokens)) completion.draft_ids.clear();
+}
+
 // Schedules one step and hands it to the runner. False when there is nothing to run now.
 bool EngineCore::submit_step() {
   context_.now = Clock::now();
+  if (parts_.drafter) {
+    for (Sequence* sequence : scheduler_.running()) draft(completion_of(*sequence));
+  }
   const auto scheduled = scheduler_.schedule();
   for (Sequence* sequence : scheduler_.preempted()) {
     enter_phase(completion_of(*sequence), Phase::kPreempted);
@@ -141,8 +155,9 @@ bool EngineCore::submit_step() {
     SequenceInput& input = input_.sequences.emplace_back();
     completion.request->fill_input(completion, num_new_tokens, input);
     if (completion.num_pending_tokens > 0) input.sampling.pending_from = completion.draw;
-    if (input.sample) completion.draw = num_draws++;
-    step.entries.push_back({&completion, completion.num_computed_tokens, num_new_tokens,
+    const int num_drafts = static_cast<int>(input.draft_token_ids.size());
+    if (input.sample) completion.draw = std::exchange(num_draws, num_draws + 1 + num_drafts);
+    step.entries.push_back({&completion, completion.num_computed_tokens, num_new_tokens, num_drafts,
                             completion.num_preemptions, input.sample});
     if (completion.phase != Phase::kDecode) enter_phase(completion, Phase::kPrefill);
   }
@@ -192,10 +207,8 @@ void EngineCore::process(const InFlightStep::Entry& entry, const SequenceOutput&
 void EngineCore::receive(const InFlightStep::Entry& entry, const SequenceOutput& output) {
   Completion& completion = *entry.completion;
   Request& request = *completion.request;
-  // The token counts even if the sequence had to give its blocks back since: it was drawn before.
+  // Tokens count even if the sequence had to give its blocks back since: they were drawn before.
   const bool holds_its_blocks = entry.num_preemptions == completion.num_preemptions;
-  const int num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens;
-  if (holds_its_blocks) blocks_.register_computed(completion, num_computed_tokens);
   const size_t num_tokens = completion.token_ids.size();
   request.receive(completion, entry.sampled, output);
   const size_t num_gained = completion.token_ids.size() - num_tokens;
@@ -203,6 +216,14 @@ void EngineCore::receive(const InFlightStep::Entry& entry, const SequenceOutput&
   if (completion.phase == Phase::kPrefill && num_gained > 0 &&
       num_gained == completion.output().size()) {
     counts_.num_prompt_tokens += completion.num_prompt_tokens;
+  }
+  int num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens;
+  if (holds_its_blocks) {
+    if (entry.sampled && completion.awaits_ids) {
+      num_computed_tokens = completion.end_drafts(num_computed_tokens - entry.num_drafts);
+      completion.num_computed_tokens = num_computed_tokens;
+    }
+    blocks_.register_computed(completion, num_computed_tokens);
   }
   if (entry.sampled) mark_changed(request);
   const bool finished = completion.finish_reason != FinishReason::kNone;

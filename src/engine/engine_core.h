@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,6 +30,9 @@ struct EngineParts {
   std::vector<int32_t> eos_token_ids;
   SamplingParams default_sampling_params;
   std::vector<std::unique_ptr<EngineObserver>> observers;
+  // Guesses what comes behind a sequence's tokens, at most so many; what requests get does not
+  // depend on it. Empty = none, and steps run ahead.
+  std::function<std::vector<int32_t>(const Sequence&, int)> drafter;
 };
 
 // See LLMEngine, whose methods these are. Where the runner takes two steps, one is scheduled and
@@ -76,12 +80,13 @@ class EngineCore {
       Completion* completion;
       int num_computed_tokens;  // before the step
       int num_new_tokens;
+      int num_drafts;       // of them
       int num_preemptions;  // of the sequence then; its blocks are others when it has more now
       bool sampled;
 
       // Whether it computes the token drawn last, not a prompt.
       bool is_decode() const {
-        return sampled && num_new_tokens == 1 &&
+        return sampled && num_new_tokens - num_drafts == 1 &&
                num_computed_tokens >= completion->num_prompt_tokens;
       }
     };
@@ -91,6 +96,7 @@ class EngineCore {
     Requests ended;  // not needed once this step is collected
   };
 
+  void draft(Completion& completion);
   bool submit_step();
   bool collect_step();
   void process(const InFlightStep::Entry& entry, const SequenceOutput& output);

@@ -1,10 +1,11 @@
 // Random workloads against a model that is a hash of its whole context: whatever the engine does
-// (chunks, prefix hits, preemption, pipelining, batch mates), each completion must be what the
-// model generates for it alone.
+// (chunks, prefix hits, preemption, pipelining, batch mates, drafts, several tokens a step), each
+// completion must be what the model generates for it alone.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -134,6 +135,7 @@ class Workload {
 struct Tracked {
   std::vector<int32_t> prompt;
   SamplingParams params;
+  std::map<int, std::vector<int32_t>> expected = {};  // by completion, where drafts were asked for
   RequestOutput total;
   bool aborted = false;
 };
@@ -201,25 +203,56 @@ void check(const Tracked& tracked) {
   if (!tracked.aborted) check_prompt_logprobs(tracked);
 }
 
-// prefix caching, tokens a step, blocks, sequences a step, pipeline depth
-using Setup = std::tuple<bool, int, int, int, int>;
+// Up to three drafts of what comes next. Each is right or wrong at random.
+std::vector<int32_t> draft(const Sequence& sequence, Tracked& tracked, int most,
+                           Workload& workload) {
+  const auto [found, is_new] = tracked.expected.try_emplace(sequence.index);
+  std::vector<int32_t>& ids = found->second;
+  if (is_new) ids = generate_alone(tracked.prompt, tracked.params, sequence.index).token_ids;
+  std::vector<int32_t> drafts;
+  for (int i = std::min(workload.pick(4), most); i > 0; --i) {
+    const size_t next = sequence.output().size() + drafts.size();
+    const bool right = next < ids.size() && !workload.one_in(4);
+    drafts.push_back(right ? ids[next] : workload.pick(kVocabSize));
+  }
+  return drafts;
+}
+
+// What a step with drafts gives: those that hold and one more, or any number of tokens.
+enum class Drafts { kNone, kVerified, kAnyNumber };
+
+// prefix caching, tokens a step, blocks, sequences a step, pipeline depth, drafts
+using Setup = std::tuple<bool, int, int, int, int, Drafts>;
 
 class EngineProperty : public ::testing::TestWithParam<Setup> {};
 
 TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
-  const auto [caching, max_num_batched_tokens, num_blocks, max_num_seqs, depth] = GetParam();
+  const auto [caching, max_num_batched_tokens, num_blocks, max_num_seqs, depth, drafts] =
+      GetParam();
   int num_preemptions = 0, num_cached_tokens = 0;
+  std::map<size_t, int> num_times_drawn;
+  const std::vector<int> group_sizes[] = {{1}, {2, 3}};
   for (uint32_t seed = 0; seed < 8; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Workload workload(seed);
+    Workload drafting(seed);
+    std::map<uint64_t, Tracked> requests;
+    std::function<std::vector<int32_t>(const Sequence&, int)> drafter;
+    if (drafts != Drafts::kNone) {
+      drafter = [&](const Sequence& sequence, int most) {
+        return draft(sequence, requests.at(sequence.request_id), most, drafting);
+      };
+    }
     FakeEngine engine = make_fake_engine({.num_blocks = num_blocks,
                                           .max_model_len = kMaxModelLen,
                                           .max_num_batched_tokens = max_num_batched_tokens,
                                           .max_num_seqs = max_num_seqs,
                                           .pipeline_depth = depth,
-                                          .enable_prefix_caching = caching},
+                                          .enable_prefix_caching = caching,
+                                          .kv_group_sizes = group_sizes[seed % 2],
+                                          .drafter = drafter},
                                          one_letter_tokens());
-    std::map<uint64_t, Tracked> requests;
+    engine.runner->gives_any_number = drafts == Drafts::kAnyNumber;
     int num_steps = 0;
     while (requests.size() < 60 || !engine.core->is_finished()) {
       for (int arrivals = workload.pick(3); arrivals > 0 && requests.size() < 60; --arrivals) {
@@ -245,18 +278,33 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
       check(tracked);
       num_cached_tokens += tracked.total.num_cached_tokens;
     }
+    for (const auto& [count, times] : engine.runner->num_times_drawn)
+      num_times_drawn[count] += times;
   }
   // The workload must have met what it is about.
   if (num_blocks < 20 && max_num_seqs > 2 && max_num_batched_tokens > 2) {
     EXPECT_GT(num_preemptions, 10);
   }
   EXPECT_EQ(num_cached_tokens > 0, caching);
+  for (const auto& [count, times] : num_times_drawn) EXPECT_LE(count, 4U) << times;
+  if (drafts != Drafts::kNone && max_num_batched_tokens >= 4) {
+    for (size_t count = drafts == Drafts::kAnyNumber ? 0 : 1; count <= 4; ++count) {
+      EXPECT_GT(num_times_drawn[count], 10) << count << " tokens";
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Setups, EngineProperty,
                          ::testing::Combine(::testing::Bool(), ::testing::Values(1, 3, 7, 64),
                                             ::testing::Values(15, 18, 200),
-                                            ::testing::Values(1, 4, 16), ::testing::Values(0, 1)));
+                                            ::testing::Values(1, 4, 16), ::testing::Values(0, 1),
+                                            ::testing::Values(Drafts::kNone)));
+INSTANTIATE_TEST_SUITE_P(Drafts, EngineProperty,
+                         ::testing::Combine(::testing::Bool(), ::testing::Values(1, 3, 7, 64),
+                                            ::testing::Values(15, 200), ::testing::Values(1, 16),
+                                            ::testing::Values(0, 1),
+                                            ::testing::Values(Drafts::kVerified,
+                                                              Drafts::kAnyNumber)));
 
 }  // namespace
 }  // namespace nanovllm

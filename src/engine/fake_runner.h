@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <thread>
@@ -61,7 +63,8 @@ class FakeModel {
       do {
         x = mix(x + 1);
         result.token_id = static_cast<int32_t>(x % static_cast<uint64_t>(vocab_size));
-      } while (std::ranges::count(row.banned_ids, result.token_id) > 0);
+      } while (std::ranges::count(row.banned_ids, result.token_id) > 0 ||
+               !is_allowed(row, result.token_id));
     }
     if (row.num_logprobs >= 0) {
       for (int32_t i = 0; i <= row.num_logprobs; ++i) {
@@ -75,12 +78,15 @@ class FakeModel {
 
 class FakeRunner : public Runner {
  public:
-  FakeRunner(int num_blocks, int block_size, int vocab_size, int depth)
-      : num_blocks_(num_blocks),
-        block_size_(block_size),
-        vocab_size_(vocab_size),
-        depth_(depth),
-        kv_(static_cast<size_t>(num_blocks) * block_size, 0) {}
+  // A KV group for each of `group_sizes`: so many numbers a token, all found by one block table.
+  FakeRunner(int num_blocks, int block_size, int vocab_size, int depth,
+             const std::vector<int>& group_sizes = {1})
+      : num_blocks_(num_blocks), block_size_(block_size), vocab_size_(vocab_size), depth_(depth) {
+    for (const int size : group_sizes) {
+      const auto num_slots = static_cast<size_t>(num_blocks) * block_size;
+      groups_.push_back({.size = size, .kv = std::vector<uint64_t>(num_slots * size)});
+    }
+  }
 
   int num_kvcache_blocks() const override { return num_blocks_; }
   int max_in_flight() const override { return depth_ + 1; }
@@ -106,6 +112,7 @@ class FakeRunner : public Runner {
       ends.push_back(output.results.size());
       num_computed_tokens += sequence.num_new_tokens;
     }
+    if (input.await_masks) input.await_masks();
     std::vector<int32_t> draws;
     for (size_t i = 0; i < contexts.size(); ++i) {
       if (input.sequences[i].sample) sample(input.sequences[i], contexts[i], output.results, draws);
@@ -140,34 +147,68 @@ class FakeRunner : public Runner {
   int impossible_at_step = -1;  // this one samples a token that there is not
   int32_t deadly_id = -1;       // ends the process where a sequence has it
   std::chrono::microseconds step_time{};
+  // With drafts, draws any number of tokens, whether they hold or not.
+  bool gives_any_number = false;
+  std::map<size_t, int> num_times_drawn;  // by the number of tokens, where there were drafts
 
  private:
-  uint64_t& kv_at(const SequenceInput& s, int position) {
+  struct Group {
+    int size;
+    std::vector<uint64_t> kv;  // [num_blocks, block_size, size]
+
+    std::span<uint64_t> at(size_t slot) { return std::span(kv).subspan(slot * size, size); }
+  };
+
+  size_t slot_of(const SequenceInput& s, int position) const {
     const int32_t block = s.block_table[static_cast<size_t>(position / block_size_)];
     NANOVLLM_CHECK(block >= 0 && block < num_blocks_);
-    return kv_[static_cast<size_t>(block) * block_size_ + position % block_size_];
+    return static_cast<size_t>(block) * block_size_ + position % block_size_;
+  }
+  // A token's KV is spread over all numbers of all groups: their exclusive or.
+  uint64_t load(size_t slot) {
+    uint64_t kv = 0;
+    for (Group& group : groups_) {
+      for (const uint64_t x : group.at(slot)) kv ^= x;
+    }
+    return kv;
+  }
+  void store(size_t slot, uint64_t kv) {
+    uint64_t noise = kv;
+    for (Group& group : groups_) {
+      for (uint64_t& x : group.at(slot)) x = noise = FakeModel::mix(noise + 1);
+    }
+    groups_[0].at(slot)[0] ^= kv ^ load(slot);
   }
 
-  // What the sequence's new tokens lead to.
+  // What the sequence's tokens lead to, drafts not counted.
   uint64_t forward(const SequenceInput& s, std::vector<SamplingResult>& prompt_logprobs) {
     const int end = s.num_computed_tokens + s.num_new_tokens;
     const auto num_known = static_cast<int>(s.token_ids.size());
+    const auto& drafts = s.draft_token_ids;
     const int pending_from = s.sampling.pending_from;
-    NANOVLLM_CHECK(s.num_new_tokens > 0 && end <= num_known + (pending_from >= 0 ? 1 : 0));
+    if (pending_from >= 0) {
+      NANOVLLM_CHECK(s.num_new_tokens > 0 && end <= num_known + 1 && drafts.empty());
+    } else {
+      NANOVLLM_CHECK(s.num_new_tokens > std::ssize(drafts) && (s.sample || drafts.empty()));
+      NANOVLLM_CHECK(end <= num_known + std::ssize(drafts));
+    }
     NANOVLLM_CHECK(static_cast<int>(s.block_table.size()) * block_size_ >= end);
-    uint64_t context = 0;
+    uint64_t context = 0, known_context = 0;
     for (int p = 0; p < end; ++p) {
-      uint64_t& stored = kv_at(s, p);
+      const size_t slot = slot_of(s, p);
       if (p >= s.num_computed_tokens) {
-        const int32_t id = p < num_known ? s.token_ids[p] : last_draws_.at(pending_from);
+        const int32_t id = p < num_known       ? s.token_ids[p]
+                           : pending_from >= 0 ? last_draws_.at(pending_from)
+                                               : drafts[p - num_known];
         NANOVLLM_CHECK(id >= 0 && id < vocab_size_);
         const uint64_t value = FakeModel::kv(id, p, context);
         if (p >= s.num_stored_tokens) {
-          NANOVLLM_CHECK(written_.insert(&stored).second);  // two tokens never share a slot
-          stored = value;
+          NANOVLLM_CHECK(written_.insert(slot).second);  // two tokens never share a slot
+          store(slot, value);
         }
       }
-      context = FakeModel::fold(context, stored);
+      context = FakeModel::fold(context, load(slot));
+      if (p < end - std::ssize(drafts)) known_context = context;
       if (p >= s.num_computed_tokens && p + 1 >= s.prompt_logprobs_begin &&
           p + 1 < s.prompt_logprobs_end) {
         SamplingRow row;
@@ -176,29 +217,48 @@ class FakeRunner : public Runner {
         prompt_logprobs.push_back(FakeModel::sample(context, row, vocab_size_));
       }
     }
-    return context;
+    return known_context;
   }
 
   void sample(const SequenceInput& s, uint64_t context, std::vector<SamplingResult>& sampled,
-              std::vector<int32_t>& draws) const {
-    NANOVLLM_CHECK(s.sampling.position ==
-                   static_cast<uint64_t>(s.num_computed_tokens + s.num_new_tokens));
+              std::vector<int32_t>& draws) {
+    const size_t num_drafts = s.draft_token_ids.size();
     SamplingRow row = s.sampling;
+    NANOVLLM_CHECK(row.position + num_drafts ==
+                   static_cast<uint64_t>(s.num_computed_tokens + s.num_new_tokens));
     std::vector<int32_t> output_ids(row.output_ids.begin(), row.output_ids.end());
     if (row.pending_from >= 0) output_ids.push_back(last_draws_.at(row.pending_from));
-    row.output_ids = output_ids;
-    sampled.push_back(FakeModel::sample(context, row, vocab_size_));
-    draws.push_back(sampled.back().token_id);
+    const auto masks = row.allowed;
+    const size_t mask_size = masks.size() / (num_drafts + 1);
+    const size_t any_number =
+        FakeModel::mix(context + static_cast<uint64_t>(num_steps)) % (num_drafts + 2);
+    const size_t num_before = draws.size();
+    for (size_t i = 0; i <= num_drafts; ++i, ++row.position) {
+      const bool follows = i == 0 || draws.back() == s.draft_token_ids[i - 1];
+      if (gives_any_number && num_drafts > 0 ? i == any_number : !follows) break;
+      row.output_ids = output_ids;
+      row.allowed = masks.subspan(i * mask_size, mask_size);
+      sampled.push_back(FakeModel::sample(context, row, vocab_size_));
+      const int32_t id = sampled.back().token_id;
+      context =
+          FakeModel::fold(context, FakeModel::kv(id, static_cast<int>(row.position), context));
+      output_ids.push_back(id);
+      draws.push_back(id);
+    }
+    if (num_drafts == 0) return;
+    ++num_times_drawn[draws.size() - num_before];
+    draws.resize(num_before);
+    draws.resize(num_before + num_drafts + 1, -1);  // nobody may take them as pending
   }
 
   const int num_blocks_;
   const int block_size_;
   const int vocab_size_;
   const int depth_;
-  std::vector<uint64_t> kv_;
+  std::vector<Group> groups_;
   std::vector<int32_t> last_draws_;  // of the step submitted last
   std::deque<StepOutput> done_;
-  std::unordered_set<const uint64_t*> written_;  // in the present step
+  std::unordered_set<size_t> written_;  // slots, in the present step
 };
 
 struct FakeEngineOptions {
@@ -213,6 +273,8 @@ struct FakeEngineOptions {
   std::vector<int32_t> eos_token_ids = {0};
   uint64_t seed = 0;
   std::string trace_file = {};
+  std::vector<int> kv_group_sizes = {1};
+  std::function<std::vector<int32_t>(const Sequence&, int)> drafter = {};
 };
 
 struct FakeEngine {
@@ -237,8 +299,10 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   if (observer) parts.observers.push_back(std::move(observer));
   parts.eos_token_ids = options.eos_token_ids;
   parts.tokenizer = std::move(tokenizer);
-  auto runner = std::make_unique<FakeRunner>(options.num_blocks, options.block_size,
-                                             options.vocab_size, options.pipeline_depth);
+  parts.drafter = options.drafter;
+  auto runner =
+      std::make_unique<FakeRunner>(options.num_blocks, options.block_size, options.vocab_size,
+                                   options.pipeline_depth, options.kv_group_sizes);
   FakeEngine engine;
   engine.runner = runner.get();
   parts.runner = std::move(runner);

@@ -90,7 +90,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
       completion->num_cacheable_tokens = completion->num_prompt_tokens;
       completion->cache_salt = kPrivateSalt | id;
     }
-    completion->awaits_ids = bad_words_.look_back();
+    completion->awaits_ids = bad_words_.look_back() || context.has_drafter;
     completion->reads_prefix_cache = completion->index > 0 || !params_.prompt_logprobs;
     if (!params_.stop.empty()) {
       completion->stop_strings.emplace(params_.stop, params_.include_stop_str_in_output);
@@ -134,14 +134,24 @@ void Request::begin_step() noexcept {
   if (metrics_.time_to_first_step == 0) metrics_.time_to_first_step = seconds_until(context_.now);
 }
 
+int Request::max_drafts(const Completion& completion) const {
+  if (bad_words_.look_back()) return 0;
+  // One token is drawn behind them, and it may be the last.
+  const int room = completion.max_num_tokens - completion.num_tokens();
+  const int banned = params_.min_tokens - completion.num_output_tokens();
+  return (banned > 0 ? std::min(room, banned) : room) - 1;
+}
+
 void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const {
   input.token_ids = completion.token_ids;
   input.num_computed_tokens = completion.num_computed_tokens;
   input.num_new_tokens = num_new_tokens;
   input.num_stored_tokens = completion.chain.num_blocks * context_.limits.kvcache_block_size;
   input.block_table = completion.block_table;
-  input.sample = completion.num_computed_tokens + num_new_tokens == completion.num_tokens();
+  const int num_drafts = completion.num_computed_tokens + num_new_tokens - completion.num_tokens();
+  input.sample = num_drafts >= 0;
   if (input.sample) {
+    input.draft_token_ids = std::span(completion.draft_ids).first(num_drafts);
     input.sampling = row_;
     input.sampling.seed = completion.seed;
     input.sampling.position = static_cast<uint64_t>(completion.num_tokens());

@@ -45,6 +45,7 @@ struct RequestContext {
   const Tokenizer* tokenizer = nullptr;
   std::vector<int32_t> eos_token_ids = {};
   bool enable_prefix_caching = true;
+  bool has_drafter = false;
   uint64_t seed = 0;
   Clock::time_point now = {};  // when the present step began, or its result came
 };
@@ -68,6 +69,8 @@ class Request {
 
   // A step computes one of its completions.
   void begin_step() noexcept;
+  // How many drafts a completion may have: each draw is banned the same tokens.
+  int max_drafts(const Completion& completion) const;
   // What the runner is told of a scheduled completion. Valid while neither changes.
   void fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const;
   // Takes what a step gave the completion: log-probabilities of the prompt and, where it sampled,

@@ -62,7 +62,7 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
 void Scheduler::advance(std::span<const ScheduledSequence> scheduled) {
   for (const auto& [sequence, num_new_tokens] : scheduled) {
     sequence->num_computed_tokens += num_new_tokens;
-    if (sequence->num_computed_tokens == sequence->num_tokens()) ++sequence->num_pending_tokens;
+    if (sequence->num_computed_tokens >= sequence->num_tokens()) ++sequence->num_pending_tokens;
   }
 }
 
@@ -95,6 +95,7 @@ void Scheduler::preempt(Sequence& sequence) {
   NANOVLLM_CHECK(sequence.status == SequenceStatus::kRunning);
   blocks_.deallocate(sequence);
   sequence.drop_prompt();
+  sequence.draft_ids.clear();
   ++sequence.num_preemptions;
   sequence.status = SequenceStatus::kWaiting;
   running_.erase(running_place(sequence));

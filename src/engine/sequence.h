@@ -1,6 +1,7 @@
 // One completion of one prompt, as the scheduler and the block manager see it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <span>
@@ -63,7 +64,11 @@ struct Sequence {
   SequenceStatus status = SequenceStatus::kNew;
   // Tokens that steps in flight sample: they count, but their ids are not known yet.
   int num_pending_tokens = 0;
-  bool awaits_ids = false;      // what it may draw depends on all ids before: no step runs ahead
+  // No step runs ahead: what it may draw depends on all ids before, or on how many a step gives.
+  bool awaits_ids = false;
+  // Guesses at what comes behind its tokens, to be computed and verified with them: while it runs
+  // and until its step is collected.
+  std::vector<int32_t> draft_ids;
   int num_computed_tokens = 0;  // tokens whose KV is stored, or will be by the steps in flight
   int num_cached_tokens = 0;    // tokens it did not have to compute when it first ran
   int num_preemptions = 0;
@@ -81,10 +86,11 @@ struct Sequence {
 
   int num_tokens() const { return num_prompt_tokens + num_output_tokens(); }
   int num_output_tokens() const { return static_cast<int>(output().size()) + num_pending_tokens; }
-  // None once the last token it may have is sampled: that one is never fed back.
+  // Drafts included. None once the last token it may have is sampled: that one is never fed back.
   int num_uncomputed_tokens() const {
     if (awaits_ids && num_pending_tokens > 0) return 0;
-    return num_tokens() < max_num_tokens ? num_tokens() - num_computed_tokens : 0;
+    if (num_tokens() >= max_num_tokens) return 0;
+    return num_tokens() + static_cast<int>(draft_ids.size()) - num_computed_tokens;
   }
   std::span<const int32_t> prompt() const {
     if (prompt_of != nullptr) return prompt_of->prompt();
@@ -92,6 +98,16 @@ struct Sequence {
   }
   std::span<const int32_t> output() const {
     return std::span(token_ids).subspan(holds_prompt ? num_prompt_tokens : 0);
+  }
+
+  // Its step was collected, which found num_known tokens there: forgets the drafts, and returns how
+  // many tokens have KV. That of a draft is a token's only where both are one, and the last token
+  // has none: where nothing was drawn, it is computed again.
+  int end_drafts(int num_known) {
+    const auto drawn = std::span(token_ids).subspan(num_known);
+    const auto differs = std::ranges::mismatch(drawn, draft_ids).in1;
+    draft_ids.clear();
+    return std::min(num_known + static_cast<int>(differs - drawn.begin()), num_tokens() - 1);
   }
 
   // Whoever computes the sequence or looks it up in the cache has it hold its prompt.

@@ -199,10 +199,12 @@ void ModelRunner::enqueue(const StepInput& input, Slot& slot, const Slot& previo
       model_->forward(batch, kv_caches_);
       return model_->logits(0, batch.num_logits);
     });
+    if (input.await_masks) input.await_masks();
     sample(slot, previous, 0, logits.first_rows(num_rows));
     return;
   }
   model_->forward(batch, kv_caches_);
+  if (input.await_masks) input.await_masks();
   for (int begin = 0; begin < num_rows; begin += max_num_logits_) {
     const int end = std::min(begin + max_num_logits_, num_rows);
     sample(slot, previous, begin, model_->logits(begin, end));

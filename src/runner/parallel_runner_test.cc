@@ -51,7 +51,9 @@ struct Text {
     input.prompt_logprobs_begin = 1;
     input.prompt_logprobs_end = count;
     input.num_prompt_logprobs = 0;
-    return {{input}};
+    StepInput step;
+    step.sequences = {input};
+    return step;
   }
 };
 

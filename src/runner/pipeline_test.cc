@@ -1,9 +1,11 @@
 // What a step gives does not depend on how it is run: one at a time or submitted ahead of the
-// tokens it continues, op by op or as a graph, by one rank or by two.
+// tokens it continues, with drafts or without, op by op or as a graph, by one rank or by two.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <utility>
@@ -237,6 +239,119 @@ TEST_P(Pipeline, GraphsSampleTheTokensOfEagerSteps) {
     // The first run records, the second finds all graphs there.
     expect_same(Driver(*runner, make_sequences(greedy), 1).run(256), eager, 1e-3f);
     expect_same(Driver(*runner, make_sequences(greedy), 1).run(256), eager, 1e-3f);
+  }
+}
+
+// One sequence's step over `ids`, of which the last num_drafts are drafts.
+SequenceInput step_of(const Sequence& sequence, std::span<const int32_t> ids, int num_computed,
+                      int num_drafts) {
+  const size_t num_known = ids.size() - num_drafts;
+  SequenceInput input{.token_ids = ids.first(num_known),
+                      .draft_token_ids = ids.last(num_drafts),
+                      .num_computed_tokens = num_computed,
+                      .num_new_tokens = static_cast<int>(ids.size()) - num_computed,
+                      .block_table = sequence.blocks,
+                      .sample = true,
+                      .sampling = sequence.sampling};
+  input.sampling.position = num_known;
+  input.sampling.prompt_ids = ids.first(sequence.num_prompt_tokens);
+  input.sampling.output_ids = input.token_ids.subspan(sequence.num_prompt_tokens);
+  return input;
+}
+
+TEST_P(Pipeline, DraftsChangeNothingButTheNumberOfSteps) {
+  for (const bool greedy : {true, false}) {
+    const auto runner = load(GetParam(), "float32");
+    const auto expected = Driver(*runner, make_sequences(greedy), 0).run(256);
+    std::vector<Sequence> sequences = make_sequences(greedy);
+    std::vector<std::vector<SamplingResult>> drawn(sequences.size());
+    std::mt19937 rng(3);
+    size_t num_drafts = 0, num_accepted = 0;
+    for (size_t num_left = sequences.size(); num_left > 0;) {
+      std::vector<Ids> ids(sequences.size());  // drafts included
+      StepInput input;
+      std::vector<size_t> order;
+      for (size_t s = 0; s < sequences.size(); ++s) {
+        const size_t wanted = expected[s].size() - drawn[s].size();
+        if (wanted == 0) continue;
+        ids[s] = sequences[s].token_ids;
+        // The ones drawn alone, but for one of them at random, where there is one.
+        const size_t count = std::min<size_t>(s % 4, wanted - 1), wrong = rng() % 4;
+        for (size_t i = 0; i < count; ++i) {
+          const int32_t id = expected[s][drawn[s].size() + i].token_id;
+          ids[s].push_back(i == wrong ? (id + 1) % 380 : id);
+        }
+        const SequenceInput one =
+            step_of(sequences[s], ids[s], sequences[s].num_computed, static_cast<int>(count));
+        const auto place = one.num_new_tokens == 1 ? 0 : order.size();
+        input.sequences.insert(input.sequences.begin() + place, one);
+        order.insert(order.begin() + place, s);
+        num_drafts += count;
+      }
+      runner->submit(input);
+      const StepOutput output = runner->collect();
+      num_left = 0;
+      for (size_t i = 0; i < order.size(); ++i) {
+        const size_t s = order[i];
+        const auto& sampled = output.sequences[i].sampled;
+        ASSERT_GE(sampled.size(), 1U);
+        num_accepted += sampled.size() - 1;
+        for (const SamplingResult& result : sampled) {
+          drawn[s].push_back(result);
+          sequences[s].token_ids.push_back(result.token_id);
+        }
+        sequences[s].num_computed = static_cast<int>(sequences[s].token_ids.size()) - 1;
+        if (drawn[s].size() < expected[s].size()) ++num_left;
+      }
+    }
+    expect_same(drawn, expected, GetParam().device == "cpu" ? 0 : 1e-3f);
+    EXPECT_GT(num_accepted, 20U);
+    EXPECT_GT(num_drafts, num_accepted + 10);
+  }
+}
+
+TEST_P(Pipeline, MasksMayComeWhileTheForwardPassRuns) {
+  const auto runner = load(GetParam(), "float32");
+  for (Sequence& sequence : make_sequences(true)) {
+    Ids ids = sequence.token_ids;
+    const auto draw = [&](int num_drafts, std::span<uint32_t> masks, const auto& fill_masks) {
+      StepInput input;
+      input.sequences = {step_of(sequence, ids, 0, num_drafts)};
+      input.sequences[0].sampling.allowed = masks;
+      std::atomic<int> num_calls = 0;
+      std::once_flag filled;
+      input.await_masks = [&] {
+        ++num_calls;
+        std::call_once(filled, fill_masks);
+      };
+      runner->submit(input);
+      EXPECT_EQ(num_calls, GetParam().num_ranks);
+      const StepOutput output = runner->collect();
+      Ids drawn;
+      for (const auto& result : output.sequences[0].sampled) drawn.push_back(result.token_id);
+      return drawn;
+    };
+    const auto nothing = [] {};
+    const int32_t best = draw(0, {}, nothing).at(0);
+    ids.push_back(best);
+    const Ids two = draw(1, {}, nothing);
+    ASSERT_EQ(two.size(), 2U);
+    EXPECT_EQ(two[0], best);
+
+    constexpr size_t kWords = 16;  // more than the vocabulary needs
+    std::vector<uint32_t> masks(2 * kWords);
+    const auto forbid = [&](size_t row, int32_t id) {
+      std::ranges::fill(masks, ~0u);
+      masks[row * kWords + id / 32] &= ~(1u << id % 32);
+    };
+    EXPECT_EQ(draw(1, masks, [&] { forbid(0, 32 * kWords - 1); }), two);
+    const Ids second = draw(1, masks, [&] { forbid(1, two[1]); });
+    ASSERT_EQ(second.size(), 2U);
+    EXPECT_EQ(second[0], best);
+    EXPECT_NE(second[1], two[1]);
+    const Ids first = draw(1, masks, [&] { forbid(0, best); });
+    ASSERT_EQ(first.size(), 1U);  // the draft is no longer what is drawn
+    EXPECT_NE(first[0], best);
   }
 }
 

@@ -37,6 +37,7 @@ void StepBatch::build(const StepInput& input) {
   place_arrays();
   sampling_rows_.clear();
   shares_.clear();
+  drafted_outputs_.clear();
   int first_token = 0;
   for (size_t s = 0; s < input.sequences.size(); ++s) {
     const SequenceInput& sequence = input.sequences[s];
@@ -59,9 +60,10 @@ void StepBatch::measure(const StepInput& input) {
   bool all_sample = true;
   for (const SequenceInput& sequence : input.sequences) {
     const int seq_len = sequence.num_computed_tokens + sequence.num_new_tokens;
-    const int num_known = seq_len - (sequence.sampling.pending_from >= 0 ? 1 : 0);
+    const int num_drafts = static_cast<int>(sequence.draft_token_ids.size());
+    const int num_known = seq_len - num_drafts - (sequence.sampling.pending_from >= 0 ? 1 : 0);
     const int num_blocks = (seq_len + block_size_ - 1) / block_size_;
-    NANOVLLM_CHECK(sequence.num_new_tokens >= 1);
+    NANOVLLM_CHECK(sequence.num_new_tokens > num_drafts);
     NANOVLLM_CHECK(sequence.token_ids.size() >= static_cast<size_t>(num_known));
     NANOVLLM_CHECK(sequence.block_table.size() >= static_cast<size_t>(num_blocks));
     // Decodes are what the batch begins with: one new token behind a prefill is a prefill of one.
@@ -73,7 +75,7 @@ void StepBatch::measure(const StepInput& input) {
     sizes_.max_seq_len = std::max(sizes_.max_seq_len, seq_len);
     sizes_.block_table_stride = std::max(sizes_.block_table_stride, num_blocks);
     const auto [begin, end] = scored_positions(sequence);
-    sizes_.num_logits += end - begin + (sequence.sample ? 1 : 0);
+    sizes_.num_logits += end - begin + (sequence.sample ? 1 + num_drafts : 0);
     all_sample = all_sample && sequence.sample && begin == end;
   }
   decode_shape_.reset();
@@ -116,9 +118,11 @@ void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first
   int32_t* const slots = &staging_[layout_.slot_mapping + first_token];
   const auto known = sequence.token_ids.subspan(begin);
   const int pending_from = sequence.sampling.pending_from;
-  const int num_known = sequence.num_new_tokens - (pending_from >= 0 ? 1 : 0);
+  const auto& drafts = sequence.draft_token_ids;
+  const auto num_known = sequence.num_new_tokens - std::ssize(drafts) - (pending_from >= 0 ? 1 : 0);
   std::copy_n(known.begin(), num_known, token_ids);
   if (pending_from >= 0) token_ids[num_known] = -1 - pending_from;
+  std::copy(drafts.begin(), drafts.end(), token_ids + num_known);
   for (int i = 0; i < sequence.num_new_tokens; ++i) {
     const int position = begin + i;
     positions[i] = position;
@@ -137,9 +141,26 @@ void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first
 }
 
 void StepBatch::add_draws(const SequenceInput& sequence, int first_token) {
-  if (sequence.sample) add_row(sequence.sampling, first_token + sequence.num_new_tokens - 1);
+  const auto& drafts = sequence.draft_token_ids;
+  const int num_draws = sequence.sample ? 1 + static_cast<int>(drafts.size()) : 0;
+  const int token = first_token + sequence.num_new_tokens - num_draws;
   const auto [begin, end] = scored_positions(sequence);
-  shares_.push_back({sequence.sample ? 1 : 0, end - begin});
+  shares_.push_back({num_draws, end - begin, token + 1});
+  SamplingRow row = sequence.sampling;
+  const auto masks = row.allowed;
+  const bool counts_drafts = num_draws > 1 && has_penalties(row);
+  if (counts_drafts) {
+    auto& ids = drafted_outputs_.emplace_back(row.output_ids.begin(), row.output_ids.end());
+    ids.insert(ids.end(), drafts.begin(), drafts.end());
+  }
+  for (int i = 0; i < num_draws; ++i, ++row.position) {
+    if (counts_drafts) {
+      const std::span<const int32_t> ids = drafted_outputs_.back();
+      row.output_ids = ids.first(ids.size() - drafts.size() + i);
+    }
+    row.allowed = masks.subspan(i * (masks.size() / num_draws), masks.size() / num_draws);
+    add_row(row, token + i);
+  }
 }
 
 void StepBatch::add_prompt_logprobs(const SequenceInput& sequence, int first_token) {
@@ -191,7 +212,13 @@ void StepBatch::share_out(StepOutput& output) const {
     return taken;
   };
   for (size_t s = 0; s < shares_.size(); ++s) {
-    output.sequences[s].sampled = take(shares_[s].num_draws);
+    const auto draws = take(shares_[s].num_draws);
+    const auto drafts = staging_.subspan(layout_.token_ids + shares_[s].first_draft);
+    size_t count = std::min<size_t>(draws.size(), 1);
+    while (count > 0 && count < draws.size() && draws[count - 1].token_id == drafts[count - 1]) {
+      ++count;
+    }
+    output.sequences[s].sampled = draws.first(count);
   }
   for (size_t s = 0; s < shares_.size(); ++s) {
     output.sequences[s].prompt_logprobs = take(shares_[s].num_prompt_logprobs);

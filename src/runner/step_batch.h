@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <utility>
@@ -29,7 +30,7 @@ class StepBatch {
   static size_t staging_size(int max_num_tokens, int max_num_seqs, int max_model_len,
                              int block_size);
 
-  // Reads all that `input` refers to but for the ids and biases that its sampling rows point to. A
+  // Reads all that `input` refers to but for what its sampling rows point to. A
   // pending token's id is written as -1 - its draw's number (see Backend::stage_batch).
   void build(const StepInput& input);
 
@@ -41,7 +42,8 @@ class StepBatch {
   // One for each row of logits that somebody looks at: first the draws of all sequences, so that
   // their numbers are their rows', then the prompts' log-probabilities.
   std::span<const SamplingRow> sampling_rows() const { return sampling_rows_; }
-  // Shows each sequence its part of output.results, which are in the order of sampling_rows().
+  // Shows each sequence its part of output.results, which are in the order of sampling_rows(): of
+  // its draws those that follow from drafts that were drawn themselves.
   void share_out(StepOutput& output) const;
 
  private:
@@ -57,6 +59,7 @@ class StepBatch {
   struct Share {  // of sampling_rows()
     int num_draws = 0;
     int num_prompt_logprobs = 0;
+    int first_draft = 0;  // token of the step
   };
 
   void measure(const StepInput& input);
@@ -76,7 +79,8 @@ class StepBatch {
   std::optional<DecodeShape> decode_shape_;
   Layout layout_;
   std::vector<SamplingRow> sampling_rows_;
-  std::vector<Share> shares_;  // of the sequences of the input
+  std::vector<Share> shares_;                         // of the sequences of the input
+  std::deque<std::vector<int32_t>> drafted_outputs_;  // output_ids and drafts, for penalties
 };
 
 }  // namespace nanovllm

@@ -1,0 +1,167 @@
+// What the engine makes of drafts, and of steps that give a sequence several tokens or none; and
+// what a step's masks are. That drafts never change a token is engine_property_test.cc's.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/engine_test_support.h"
+
+namespace nanovllm {
+namespace {
+
+// Greedy continuations, of which the one of index `wrong` is another token.
+auto greedy_drafts(int count, int wrong = -1) {
+  return [=](const Sequence& sequence, int most) {
+    Ids drafts = greedy_tokens(sequence.token_ids, std::min(count, most));
+    if (wrong >= 0 && wrong < std::ssize(drafts)) drafts[wrong] = (drafts[wrong] + 1) % 50;
+    return drafts;
+  };
+}
+
+// Steps until the engine is finished; how many tokens each gave the only request.
+std::vector<size_t> steps_of(EngineCore& core) {
+  std::vector<size_t> counts;
+  while (!core.is_finished()) {
+    const auto outputs = core.step();
+    counts.push_back(outputs.empty() ? 0 : outputs.at(0).outputs[0].token_ids.size());
+    EXPECT_EQ(core.check_integrity(), "");
+  }
+  return counts;
+}
+
+SamplingParams in_deltas(SamplingParams params) {
+  params.output_kind = RequestOutputKind::kDelta;
+  return params;
+}
+
+class Drafts : public ::testing::TestWithParam<int> {
+ protected:
+  FakeEngine make(FakeEngineOptions options) const {
+    options.pipeline_depth = GetParam();
+    return make_fake_engine(options);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(PipelineDepth, Drafts, ::testing::Values(0, 1));
+
+TEST_P(Drafts, AStepGivesThoseThatHoldAndOneTokenMore) {
+  FakeEngine right = make({.drafter = greedy_drafts(3)});
+  right.core->add_request(prompt_of(9), in_deltas(greedy(10)));
+  EXPECT_EQ(steps_of(*right.core), (std::vector<size_t>{1, 4, 4, 1}));
+  FakeEngine wrong = make({.drafter = greedy_drafts(3, 1)});
+  wrong.core->add_request(prompt_of(9), in_deltas(greedy(7)));
+  EXPECT_EQ(steps_of(*wrong.core), (std::vector<size_t>{1, 2, 2, 2}));
+}
+
+TEST_P(Drafts, NoStepRunsAheadOfOneThatMayGiveSeveralTokens) {
+  FakeEngine engine = make({.drafter = greedy_drafts(3, 2)});
+  engine.core->add_request(prompt_of(9), greedy(40));
+  for (int i = 1; !engine.core->is_finished(); ++i) {
+    engine.core->step();
+    EXPECT_EQ(engine.runner->num_steps, i);
+  }
+}
+
+TEST_P(Drafts, TheyCountAsTokensOfADecode) {
+  FakeEngine engine = make({.drafter = greedy_drafts(3)});
+  engine.core->add_request(prompt_of(9), greedy(10));
+  engine.core->step();
+  engine.core->step();
+  EXPECT_EQ(engine.core->last_step().num_prefill_tokens, 0);
+  EXPECT_EQ(engine.core->last_step().num_decode_tokens, 4);
+  EXPECT_EQ(engine.core->last_schedule().at(0).num_new_tokens, 4);
+}
+
+TEST_P(Drafts, AStopInTheMiddleDropsTheRest) {
+  const Ids expected = greedy_tokens(prompt_of(9), 20);
+  for (int last = 1; last < 8; ++last) {
+    if (std::ranges::count(std::span(expected).first(last), expected[last]) > 0) continue;
+    FakeEngine engine = make({.drafter = greedy_drafts(3)});
+    SamplingParams params = greedy(20);
+    params.stop_token_ids = {expected[last]};
+    params.logprobs = 0;
+    const RequestOutput output = run_one(*engine.core, prompt_of(9), params);
+    EXPECT_EQ(output.outputs[0].token_ids, Ids(expected.begin(), expected.begin() + last + 1));
+    EXPECT_EQ(output.outputs[0].logprobs.size(), last + 1U);
+    EXPECT_EQ(output.outputs[0].finish_reason, FinishReason::kStop);
+  }
+}
+
+TEST_P(Drafts, AStepThatGivesNothingIsTakenAgain) {
+  FakeEngine engine = make({.drafter = greedy_drafts(1)});
+  engine.runner->gives_any_number = true;
+  engine.core->add_request(prompt_of(8), in_deltas(greedy(30)));
+  const auto counts = steps_of(*engine.core);
+  EXPECT_GT(std::ranges::count(counts, 0U), 2);
+  EXPECT_GT(std::ranges::count(counts, 2U), 2);
+}
+
+TEST_P(Drafts, OnlyTextThatWasDrawnIsCached) {
+  FakeEngine engine = make({.drafter = greedy_drafts(6, 1)});
+  const Ids prompt = prompt_of(8);
+  RequestOutput output = run_one(*engine.core, prompt, greedy(16));
+  Ids text = prompt;
+  text.insert(text.end(), output.outputs[0].token_ids.begin(), output.outputs[0].token_ids.end());
+  output = run_one(*engine.core, text, greedy(5));
+  EXPECT_EQ(output.num_cached_tokens, 20);  // the last of its 24 tokens was never computed
+  EXPECT_EQ(output.outputs[0].token_ids, greedy_tokens(text, 5));
+}
+
+TEST_P(Drafts, NobodyGivesUpBlocksForThem) {
+  // Both grow to 16 tokens, in blocks of 4.
+  for (const int num_blocks : {8, 9}) {
+    FakeEngine engine = make({.num_blocks = num_blocks, .drafter = greedy_drafts(8, 0)});
+    engine.core->add_request(prompt_of(8), greedy(9));
+    engine.core->add_request(prompt_of(8, 20), greedy(9));
+    for (const auto& [id, output] : run(*engine.core)) EXPECT_EQ(output.num_preemptions, 0);
+  }
+}
+
+TEST_P(Drafts, AreAskedForWhereEachDrawIsBannedTheSame) {
+  std::vector<int> asked;
+  const auto drafter = [&](const Sequence&, int most) {
+    asked.push_back(most);
+    return Ids{};
+  };
+  const auto asked_for = [&](const SamplingParams& params) {
+    asked.clear();
+    FakeEngineOptions options{.pipeline_depth = GetParam(), .drafter = drafter};
+    run_one(*make_fake_engine(options, alphabet()).core, prompt_of(9), params);
+    return asked;
+  };
+  EXPECT_EQ(asked_for(greedy(5)), (std::vector<int>{3, 2, 1}));
+  SamplingParams late = greedy(7);
+  late.min_tokens = 4;
+  EXPECT_EQ(asked_for(late), (std::vector<int>{2, 1, 2, 1}));
+  SamplingParams of_one_letter = greedy(5), of_two = greedy(5);
+  of_one_letter.bad_words = {"a"};
+  of_two.bad_words = {"ab"};
+  EXPECT_EQ(asked_for(of_one_letter), (std::vector<int>{3, 2, 1}));
+  EXPECT_EQ(asked_for(of_two), (std::vector<int>{}));
+}
+
+TEST(Masks, ComeBetweenTheForwardPassAndSampling) {
+  const Ids ids = prompt_of(9), blocks = {0, 1, 2};
+  std::vector<uint32_t> mask = {~0u, ~0u};
+  const auto draw = [&](const auto& fill_mask) {
+    FakeRunner runner(3, 4, 50, 0);
+    StepInput input;
+    input.sequences = {{.token_ids = ids,
+                        .num_new_tokens = 9,
+                        .block_table = blocks,
+                        .sample = true,
+                        .sampling = {.temperature = 0, .position = 9, .allowed = mask}}};
+    input.await_masks = [&] {
+      EXPECT_EQ(runner.num_computed_tokens, 9);
+      fill_mask();
+    };
+    runner.submit(input);
+    return runner.collect().results.at(0).token_id;
+  };
+  const int32_t best = greedy_tokens(ids, 1)[0];
+  EXPECT_EQ(draw([] {}), best);
+  EXPECT_NE(draw([&] { mask[best / 32] &= ~(1u << best % 32); }), best);
+}
+
+}  // namespace
+}  // namespace nanovllm
