@@ -21,12 +21,13 @@ class IdleRunner : public Runner {
  public:
   int num_kvcache_blocks() const override { return 1 << 16; }
   void submit(const StepInput& input) override {
-    done_.results.resize(input.sequences.size());
-    done_.sequences.resize(input.sequences.size());
-    for (size_t i = 0; i < input.sequences.size(); ++i) {
-      if (!input.sequences[i].sample) continue;
-      done_.results[i].token_id = next_++ % 1000 + 100;
-      done_.sequences[i].sampled = std::span(&done_.results[i], 1);
+    done_.results.reserve(input.sequences.size());
+    done_.sequences.reserve(input.sequences.size());
+    for (const SequenceInput& sequence : input.sequences) {
+      SequenceOutput& output = done_.sequences.emplace_back();
+      if (!sequence.sample) continue;
+      done_.results.emplace_back().token_id = next_++ % 1000 + 100;
+      output.sampled = std::span(&done_.results.back(), 1);
     }
   }
   StepOutput collect() override { return std::move(done_); }

@@ -209,6 +209,7 @@ void EngineCore::receive(const InFlightStep::Entry& entry, const SequenceOutput&
   Request& request = *completion.request;
   // Tokens count even if the sequence had to give its blocks back since: they were drawn before.
   const bool holds_its_blocks = entry.num_preemptions == completion.num_preemptions;
+  NANOVLLM_CHECK(completion.awaits_ids || output.sampled.size() == (entry.sampled ? 1 : 0));
   const size_t num_tokens = completion.token_ids.size();
   request.receive(completion, entry.sampled, output);
   const size_t num_gained = completion.token_ids.size() - num_tokens;
@@ -225,7 +226,7 @@ void EngineCore::receive(const InFlightStep::Entry& entry, const SequenceOutput&
     }
     blocks_.register_computed(completion, num_computed_tokens);
   }
-  if (entry.sampled) mark_changed(request);
+  if (!output.sampled.empty()) mark_changed(request);
   const bool finished = completion.finish_reason != FinishReason::kNone;
   if (finished) {
     scheduler_.finish(completion);

@@ -151,7 +151,7 @@ void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInp
   const int num_drafts = completion.num_computed_tokens + num_new_tokens - completion.num_tokens();
   input.sample = num_drafts >= 0;
   if (input.sample) {
-    input.draft_token_ids = std::span(completion.draft_ids).first(num_drafts);
+    if (num_drafts > 0) input.draft_token_ids = std::span(completion.draft_ids).first(num_drafts);
     input.sampling = row_;
     input.sampling.seed = completion.seed;
     input.sampling.position = static_cast<uint64_t>(completion.num_tokens());

@@ -66,9 +66,6 @@ struct Sequence {
   int num_pending_tokens = 0;
   // No step runs ahead: what it may draw depends on all ids before, or on how many a step gives.
   bool awaits_ids = false;
-  // Guesses at what comes behind its tokens, to be computed and verified with them: while it runs
-  // and until its step is collected.
-  std::vector<int32_t> draft_ids;
   int num_computed_tokens = 0;  // tokens whose KV is stored, or will be by the steps in flight
   int num_cached_tokens = 0;    // tokens it did not have to compute when it first ran
   int num_preemptions = 0;
@@ -81,6 +78,10 @@ struct Sequence {
   uint64_t cache_salt = 0;
   PrefixChain chain;
 
+  // Guesses at what comes behind its tokens, to be computed and verified with them: while it runs
+  // and until its step is collected. Only where it awaits ids.
+  std::vector<int32_t> draft_ids;
+
   // Its place in the queue, kept while it runs: to go back must not need memory.
   SequenceQueue::node_type queue_node;
 
@@ -88,8 +89,9 @@ struct Sequence {
   int num_output_tokens() const { return static_cast<int>(output().size()) + num_pending_tokens; }
   // Drafts included. None once the last token it may have is sampled: that one is never fed back.
   int num_uncomputed_tokens() const {
-    if (awaits_ids && num_pending_tokens > 0) return 0;
     if (num_tokens() >= max_num_tokens) return 0;
+    if (!awaits_ids) return num_tokens() - num_computed_tokens;
+    if (num_pending_tokens > 0) return 0;
     return num_tokens() + static_cast<int>(draft_ids.size()) - num_computed_tokens;
   }
   std::span<const int32_t> prompt() const {
