@@ -41,8 +41,8 @@ auto members(T& value) {
     auto& [a, b, c, d, e] = value;
     return std::tie(a, b, c, d, e);
   } else if constexpr (OneOf<T, EngineLimits>) {
-    auto& [a, b, c, d, e, f] = value;
-    return std::tie(a, b, c, d, e, f);
+    auto& [a, b, c, d, e, f, g] = value;
+    return std::tie(a, b, c, d, e, f, g);
   } else if constexpr (OneOf<T, RequestEnd>) {
     auto& [a, b, c, d, e, f, g, h] = value;
     return std::tie(a, b, c, d, e, f, g, h);
