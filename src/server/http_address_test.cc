@@ -124,7 +124,7 @@ TEST(HttpAddress, SpeaksTls) {
     client.send(get("/hello"));
     EXPECT_TRUE(client.receive_until("hello").ends_with("\r\n\r\nhello"));
     client.send(get("/stream?50"));
-    EXPECT_NE(client.receive_until("0\r\n\r\n").find("piece 49;"), std::string::npos);
+    EXPECT_NE(client.receive_until("\r\n0\r\n\r\n").find("piece 49;"), std::string::npos);
     const std::string body(size_t{3} << 20, 'x');
     client.send(post("/echo", body));
     EXPECT_TRUE(client.receive_until(body).ends_with(body));
