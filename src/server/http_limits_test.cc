@@ -286,7 +286,9 @@ TEST(HttpLimits, IdleConnectionsAreSmall) {
   EXPECT_EQ(server->num_connections(), kNumConnections);
   const int64_t each = (resident_bytes() - before) / kNumConnections;
   RecordProperty("bytes_per_idle_connection", static_cast<int>(each));
-  EXPECT_LT(each, test::full_or_reduced(25'000, 250'000));
+  if (!test::kUnderSanitizer) {  // whose own memory is most of it
+    EXPECT_LT(each, 25'000);
+  }
   for (Client& client : clients) ASSERT_EQ(client.ask(get("/hello")).body, "hello");
   const auto start = std::chrono::steady_clock::now();
   clients.clear();
