@@ -522,6 +522,16 @@ class Generate(CliTest):
         self.assertIn("prefill", result.stderr)
         self.assertIn("decode", result.stderr)
 
+    def test_priorities_count_where_the_policy_looks_at_them(self):
+        requests = "".join('{"prompt": "The", "sampling_params": {"priority": %d}}\n' % priority for priority in (1, 0, -2))
+        flags = ["generate", MODEL, "-q", "--log-steps", "--max-num-seqs", "2", "--input", "-", *SMALL]
+        result = run(*flags, "--scheduling-policy", "priority", stdin=requests)
+        self.assertEqual(re.findall(r" (\d):0\+", result.stderr), ["2", "1", "0"], result.stderr)
+        self.assert_one_sentence(run("generate", MODEL, "-p", "The", "--priority", "3", *SMALL),
+                                 "Got priority 3 but Priority scheduling is not enabled", 3)
+        self.assert_one_sentence(run("generate", MODEL, "-p", "The", "--scheduling-policy", "lifo", *SMALL),
+                                 'scheduling_policy must be one of fcfs, priority, got "lifo"')
+
     def test_preemption_changes_no_token(self):
         flags = [arg for i in range(6) for arg in ("-p", f"Story number {i}: once upon a time")]
         common = ["--json", "-q", *flags, "--temperature", "0", "--max-tokens", "60", "--ignore-eos", "--max-model-len", "128",

@@ -232,9 +232,11 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
   int num_preemptions = 0, num_cached_tokens = 0;
   std::map<size_t, int> num_times_drawn;
   const std::vector<int> group_sizes[] = {{1}, {2, 3}};
-  for (uint32_t seed = 0; seed < 8; ++seed) {
+  for (uint32_t run = 0; run < 8; ++run) {  // each workload comes under both policies
+    const uint32_t seed = run / 2;
+    const bool has_priorities = run % 2 == 1;
     SCOPED_TRACE("seed " + std::to_string(seed));
-    Workload workload(seed);
+    Workload workload(seed), priorities(seed);
     Workload drafting(seed);
     std::map<uint64_t, Tracked> requests;
     std::function<std::vector<int32_t>(const Sequence&, int)> drafter;
@@ -249,6 +251,7 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
                                           .max_num_seqs = max_num_seqs,
                                           .pipeline_depth = depth,
                                           .enable_prefix_caching = caching,
+                                          .scheduling_policy = has_priorities ? "priority" : "fcfs",
                                           .kv_group_sizes = group_sizes[seed % 2],
                                           .drafter = drafter},
                                          one_letter_tokens());
@@ -257,6 +260,7 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
     while (requests.size() < 60 || !engine.core->is_finished()) {
       for (int arrivals = workload.pick(3); arrivals > 0 && requests.size() < 60; --arrivals) {
         Tracked tracked{.prompt = workload.prompt(), .params = workload.params(), .total = {}};
+        if (has_priorities) tracked.params.priority = priorities.pick(3) - 1;
         const uint64_t id = engine.core->add_request(tracked.prompt, tracked.params);
         requests.emplace(id, std::move(tracked));
       }

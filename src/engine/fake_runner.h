@@ -270,6 +270,7 @@ struct FakeEngineOptions {
   int max_num_seqs = 16;
   int pipeline_depth = 0;  // steps submitted ahead of the one that runs
   bool enable_prefix_caching = true;
+  std::string scheduling_policy = "fcfs";
   std::vector<int32_t> eos_token_ids = {0};
   uint64_t seed = 0;
   std::string trace_file = {};
@@ -290,6 +291,7 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   parts.config.max_num_seqs = options.max_num_seqs;
   parts.config.kvcache_block_size = options.block_size;
   parts.config.enable_prefix_caching = options.enable_prefix_caching;
+  parts.config.scheduling_policy = options.scheduling_policy;
   parts.config.seed = options.seed;
   parts.info.max_model_len = options.max_model_len;
   parts.info.vocab_size = options.vocab_size;

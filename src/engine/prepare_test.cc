@@ -57,6 +57,17 @@ TEST(Prepare, RendersAChat) {
             "messages must be an array of at least one message");
 }
 
+TEST(Prepare, TakesPrioritiesWhereTheyCount) {
+  RequestPreparer preparer{"fake", small()};
+  SamplingParams params = greedy(4);
+  params.priority = -3;
+  EXPECT_EQ(
+      refusal([&] { preparer.prepare(3, Ids{1}, params); }, ErrorCode::kInvalidArgument),
+      "Got priority -3 but Priority scheduling is not enabled; set scheduling_policy to priority.");
+  preparer.info.takes_priorities = true;
+  EXPECT_EQ(preparer.prepare(3, Ids{1}, params).params.priority, -3);
+}
+
 TEST(Prepare, RefusesWhatTheEngineWould) {
   const auto tokenizer = alphabet();
   const RequestPreparer preparer{"fake", small(), tokenizer.get()};

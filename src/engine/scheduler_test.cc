@@ -13,15 +13,18 @@ namespace {
 
 // A scheduler whose steps "run" at once: every sequence samples token 1000 + its length.
 struct World {
-  World(const EngineLimits& limits, int num_blocks, int block_size)
-      : blocks(num_blocks, block_size), scheduler(limits, blocks) {}
+  World(const EngineLimits& limits, int num_blocks, int block_size,
+        SchedulingPolicy policy = by_arrival)
+      : blocks(num_blocks, block_size), scheduler(limits, blocks, policy) {}
 
-  Sequence& add(int prompt_length, int max_num_tokens = 1 << 20, bool cached = false) {
+  Sequence& add(int prompt_length, int max_num_tokens = 1 << 20, bool cached = false,
+                int priority = 0) {
     const auto id = static_cast<int32_t>(sequences.size());
     std::vector<int32_t> prompt(prompt_length);
     std::iota(prompt.begin(), prompt.end(), cached ? 0 : id * 10000);
     sequences.push_back(std::make_unique<Sequence>(id, 0, std::move(prompt), max_num_tokens));
     sequences.back()->num_cacheable_tokens = 1 << 20;
+    sequences.back()->priority = priority;
     scheduler.add(*sequences.back());
     return *sequences.back();
   }
@@ -239,6 +242,23 @@ TEST(Scheduler, QueuesSiblingsBetweenTheRequestsBesideThem) {
   EXPECT_TRUE(std::ranges::equal(world.scheduler.waiting(), queue));
   for (Sequence& sibling : siblings) world.scheduler.finish(sibling);
   EXPECT_TRUE(std::ranges::equal(world.scheduler.waiting(), std::vector{&first, &later}));
+}
+
+TEST(Scheduler, LowerPrioritiesGoFirstAndEqualsByArrival) {
+  World world({.max_num_batched_tokens = 100, .max_num_seqs = 1}, 64, 4, by_priority);
+  for (const int priority : {0, 5, -1, 5, 0}) world.add(4, 5, false, priority);
+  for (const int id : {2, 0, 4, 1, 3}) EXPECT_EQ(world.step(), (Step{{id, 4}}));
+}
+
+TEST(Scheduler, PreemptsTheHighestPriorityThenTheLatest) {
+  World world({.max_num_batched_tokens = 100, .max_num_seqs = 8}, 4, 4, by_priority);
+  for (const int priority : {1, 0, 1, 0}) world.add(4, 9, false, priority);
+  EXPECT_EQ(world.step(), (Step{{1, 4}, {3, 4}, {0, 4}, {2, 4}}));
+  EXPECT_EQ(world.step(), (Step{{1, 1}, {3, 1}}));  // both take a second block
+  const auto preempted = world.scheduler.preempted();
+  EXPECT_TRUE(std::ranges::equal(preempted,
+                                 std::vector{world.sequences[2].get(), world.sequences[0].get()}));
+  EXPECT_EQ(*world.scheduler.waiting().begin(), world.sequences[0].get());
 }
 
 }  // namespace
