@@ -530,7 +530,7 @@ class Generate(CliTest):
         self.assert_one_sentence(run("generate", MODEL, "-p", "The", "--priority", "3", *SMALL),
                                  "Got priority 3 but Priority scheduling is not enabled", 3)
         self.assert_one_sentence(run("generate", MODEL, "-p", "The", "--scheduling-policy", "lifo", *SMALL),
-                                 'scheduling_policy must be one of fcfs, priority, got "lifo"')
+                                 'scheduling_policy must be one of fcfs, priority, got "lifo"', 2)
 
     def test_preemption_changes_no_token(self):
         flags = [arg for i in range(6) for arg in ("-p", f"Story number {i}: once upon a time")]
