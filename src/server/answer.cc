@@ -74,7 +74,7 @@ Answer::Answer(RequestFields& fields, const ServedModel& model, const Names& nam
     continuous_usage_ = option("continuous_usage_stats") && include_usage_;
   }
   if (model.enable_force_include_usage) include_usage_ = continuous_usage_ = true;
-  return_token_ids_ = fields.boolean("return_token_ids");
+  keeps_prompt_ids_ = return_token_ids_ = fields.boolean("return_token_ids");
   return_as_token_ids_ =
       fields.boolean("return_tokens_as_token_ids", model.return_tokens_as_token_ids);
   // Who prepares a request says what is wrong with one that is out of range.
@@ -125,8 +125,10 @@ void Answer::prepare(std::vector<int32_t> token_ids, std::string text,
   }
   requests.back().params.output_kind = RequestOutputKind::kDelta;
   num_prompt_tokens_.push_back(token_ids.size());
-  prompts_.push_back(
-      {.text = std::move(text), .token_ids = std::move(token_ids), .num_open = num_completions_});
+  PromptFacts& facts = prompts_.emplace_back();
+  facts.text = std::move(text);
+  if (keeps_prompt_ids_) facts.token_ids = std::move(token_ids);
+  facts.num_open = num_completions_;
   num_tokens_.resize(num_choices());
 }
 

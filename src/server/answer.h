@@ -69,7 +69,8 @@ class Answer : public ApiCall {
 
   bool return_token_ids_ = false;
   bool return_as_token_ids_ = false;
-  int num_completions_ = 1;  // of each prompt
+  bool keeps_prompt_ids_ = false;  // answers show them
+  int num_completions_ = 1;        // of each prompt
 
  private:
   // The chunks that a prompt's first event brings.

@@ -32,7 +32,8 @@ class Chat final : public Answer {
         served.make_parser && (!served.format.reasoning_parser.empty() || prompt.has_tools);
     if (prompt.has_tools && wants_special_tokens(served.format.tool_call_parser))
       params.skip_special_tokens = false;
-    prepare(encode(prompt.text, prompt.add_special_tokens), prompt.text, params);
+    prepare(encode(prompt.text, prompt.add_special_tokens),
+            shows_prompt_text_ ? prompt.text : std::string(), params);
     if (const Tokenizer* tokenizer = served.preparer.tokenizer;
         tokenizer != nullptr && !served.format.reasoning_parser.empty()) {
       think_ = tokenizer->token_to_id("<think>");

@@ -55,6 +55,7 @@ class Completion final : public Answer {
     params.max_tokens = kDefaultMaxTokens;
     fields.read_all(params, {"max_tokens"});
     echo_ = fields.boolean("echo");
+    keeps_prompt_ids_ = keeps_prompt_ids_ || echo_;
     const auto max_tokens = fields.integer("max_tokens");
     check_max_tokens("max_tokens", max_tokens);
     prompt_only_ = echo_ && max_tokens == 0;

@@ -8,6 +8,7 @@
 #include "engine/sampling_table.h"
 #include "server/json_body.h"
 #include "server/protocol.h"
+#include "server/request_fields.h"
 
 namespace nanovllm::server {
 namespace {
@@ -37,9 +38,7 @@ Json type_of_member(T SamplingParams::*) {
     return {{"type", "integer"}, {"minimum", INT32_MIN}, {"maximum", INT32_MAX}};
   if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     const Json text = {{"type", "string"}, {"minLength", 1}};
-    Json list = list_of(text);
-    list["maxItems"] = 4;
-    return {{"anyOf", {text, std::move(list)}}};
+    return {{"anyOf", {text, list_of(text)}}};
   }
   if constexpr (std::is_same_v<T, std::vector<int32_t>>)
     return list_of({{"type", "integer"}, {"minimum", 0}});
@@ -63,6 +62,7 @@ Json schema_of(const Parameter& parameter) {
     }
     if (std::abs(range.high) < kUnbounded) schema["maximum"] = bound(range.high);
   }
+  if (parameter.name == "stop") schema["anyOf"][1]["maxItems"] = kMaxStops;
   if (parameter.null != Null::kRefused) schema = or_null(std::move(schema));
   schema["description"] = parameter.help;
   return schema;

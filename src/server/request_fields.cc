@@ -11,7 +11,6 @@
 namespace nanovllm::server {
 namespace {
 
-constexpr size_t kMaxStops = 4;                  // as vLLM and OpenAI have it
 constexpr double kMostExact = 9007199254740992;  // 2^53: no double between it and the next integer
 
 // What asks for something that is not there, where its value is more than nothing.

@@ -20,6 +20,8 @@
 
 namespace nanovllm::server {
 
+inline constexpr size_t kMaxStops = 4;  // as vLLM and OpenAI have it
+
 // Answers 400, naming a field.
 template <typename... Args>
 [[noreturn]] void refuse(std::string_view param, fmt::format_string<Args...> format,
