@@ -34,13 +34,16 @@ class Server:
     def __exit__(self, *_):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
+        self.loop.run_until_complete(self.end())
+        self.loop.close()
+
+    async def end(self):
         self.server.close()
-        tasks = asyncio.all_tasks(self.loop)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        self.loop.run_until_complete(asyncio.gather(*tasks))
-        self.loop.run_until_complete(asyncio.sleep(0))
-        self.loop.close()
+        await asyncio.gather(*tasks)
+        await asyncio.sleep(0)
 
     async def connection(self, reader, writer):
         self.num_connections += 1
@@ -73,6 +76,9 @@ class Server:
         if way in ("400", "500"):
             self.whole(writer, way, {"error": {"message": f"this is a {way}", "code": int(way)}})
             return True
+        if way == "whole":
+            self.whole(writer, 200, {"choices": [{"text": "a"}]})
+            return True
         if way == "never":
             await asyncio.sleep(3600)
         if way == "garbage":
@@ -84,7 +90,8 @@ class Server:
         chat = path.endswith("chat/completions")
         events = [{"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}] if chat else []
         events += [{"choices": [{"delta": {"content": "a"}} if chat else {"text": "a"}]} for _ in range(TOKENS)]
-        events = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
+        tight = (",", ":") if way == "tight" else None
+        events = [f"data: {json.dumps(event, separators=tight)}\n\n".encode() for event in events]
         if way == "error":
             events[3] = b'data: {"error": {"message": "the engine is gone"}}\n\n'
         if way == "no usage":
@@ -169,6 +176,12 @@ class BenchServe(CliTest):
         self.assertEqual((body["model"], body["temperature"], body["ignore_eos"], body["top_k"]), ("mine", 0, True, 5))
         self.assertEqual(body["max_completion_tokens"], TOKENS)
 
+    def test_spaces_in_chunks_mean_nothing(self):
+        for backend in ("openai", "openai-chat"):
+            with Server("tight") as server:
+                result = self.result(server, "--num-prompts", 3, "--backend", backend)
+            self.assertEqual([len(itls) for itls in result["itls"]], [TOKENS - 1] * 3)
+
     def test_bounds_requests_at_once_and_uses_connections_again(self):
         with Server() as server:
             result = self.result(server, "--num-prompts", 20, "--max-concurrency", 3)
@@ -193,6 +206,7 @@ class BenchServe(CliTest):
     def test_failed_requests_are_counted_and_told(self):
         ways = {"400": "status 400: this is a 400", "500": "status 500: this is a 500", "cut": "the answer was cut",
                 "error": "the engine is gone", "no done": "the stream ended without [DONE]", "empty": "the stream had no token",
+                "whole": "the answer is no stream of events",
                 "garbage": "the answer is no HTTP/1.1"}
         for way, message in ways.items():
             with self.subTest(way), Server(lambda number: way if number % 2 else "well") as server:

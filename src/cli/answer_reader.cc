@@ -14,7 +14,7 @@ constexpr size_t kMaxBytes = size_t{1} << 20;
 [[noreturn]] void fail_answer() { throw_error(ErrorCode::kIo, "the answer is no HTTP/1.1"); }
 
 template <typename T>
-T parse_number(std::string_view text, int base) {
+T number_in(std::string_view text, int base) {
   T value = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value, base);
@@ -67,7 +67,7 @@ bool AnswerReader::step() {
     }
     case Part::kChunkSize:
       if (!take_line(line)) return false;
-      num_left_ = parse_number<int64_t>(trimmed(line.substr(0, line.find(';'))), 16);
+      num_left_ = number_in<int64_t>(trimmed(line.substr(0, line.find(';'))), 16);
       part_ = num_left_ == 0 ? Part::kTrailer : Part::kChunk;
       return true;
     case Part::kChunk:
@@ -114,7 +114,7 @@ void AnswerReader::parse_head(std::string_view head) {
   const size_t end = std::min(head.find("\r\n"), head.size());
   const std::string_view first = head.substr(0, end);
   if (!first.starts_with("HTTP/1.") || first.size() < 12) fail_answer();
-  status_ = parse_number<int>(first.substr(9, 3), 10);
+  status_ = number_in<int>(first.substr(9, 3), 10);
   if (status_ < 200) return;  // the answer proper follows
   keeps_alive_ = !first.starts_with("HTTP/1.0");
   part_ = Part::kUntilEnd;
@@ -135,7 +135,7 @@ void AnswerReader::parse_header(std::string_view line) {
   if (name == "transfer-encoding" && value == "chunked") {
     part_ = Part::kChunkSize;
   } else if (name == "content-length" && part_ != Part::kChunkSize) {
-    num_left_ = parse_number<int64_t>(value, 10);
+    num_left_ = number_in<int64_t>(value, 10);
     part_ = num_left_ == 0 ? Part::kDone : Part::kLength;
   } else if (name == "connection") {
     keeps_alive_ = value == "keep-alive" || (keeps_alive_ && value != "close");

@@ -23,6 +23,7 @@
 #include "cli/options.h"
 #include "cli/serve_report.h"
 #include "cli/terminal.h"
+#include "io/json.h"
 
 namespace nanovllm::cli {
 namespace {
@@ -41,6 +42,7 @@ struct ServeOptions {
   int num_prompts = 0;  // 0 = as many as the dataset has
   int input_len = 1024, output_len = 128;
   std::string request_rate = "inf";
+  double rate = 0;  // its number
   double burstiness = 1;
   int max_concurrency = 0;
   bool ignore_eos = false;
@@ -57,11 +59,10 @@ struct ServeOptions {
   bool chats() const { return backend == "openai-chat"; }
 };
 
-// What a benchmark asks for; nothing here changes while it runs.
+// What a benchmark asks for.
 class Workload {
  public:
   explicit Workload(const ServeOptions& options) : options_(options) {
-    fixed_ = {{"model", options.model}};
     fixed_["stream"] = true;
     fixed_["stream_options"] = {{"include_usage", true}};
     if (options.ignore_eos) fixed_["ignore_eos"] = true;
@@ -88,6 +89,7 @@ class Workload {
     std::mt19937_64 generator(seeds);
     std::uniform_int_distribution<int> id(0, kRandomIds - 1);
     ordered_json body = fixed_;
+    body["model"] = options_.model;
     if (options_.chats()) {
       std::string text;
       for (int i = 0; i < lengths.input; ++i) text += fmt::format("{} ", id(generator));
@@ -111,6 +113,9 @@ class Workload {
 
 struct Interruption {};
 
+// Servers may answer anything.
+std::string shown(const Outcome& outcome) { return printable(outcome.error, 300); }
+
 Outcome send(const ServerAddress& server, const HttpCall& call) {
   const Load load = {.num_requests = 1, .make = [&](int64_t) { return call; }};
   auto outcomes =
@@ -122,10 +127,10 @@ Outcome send(const ServerAddress& server, const HttpCall& call) {
 std::string model_of(const ServerAddress& server) {
   const Outcome outcome = send(server, {.method = "GET", .path = "/v1/models"});
   const auto answer = ordered_json::parse(outcome.body, nullptr, false);
-  if (answer.is_object() && answer.contains("data") && !answer["data"].empty())
-    return answer["data"][0].value("id", "");
+  const ordered_json::json_pointer id("/data/0/id");
+  if (answer.contains(id) && answer.at(id).is_string()) return answer.at(id).get<std::string>();
   throw_error(ErrorCode::kIo, "/v1/models names no model{}{}; name it with --model",
-              outcome.ok() ? "" : ": ", outcome.error);
+              outcome.ok() ? "" : ": ", shown(outcome));
 }
 
 // Waits for the server if asked to; what keeps it from answering is an error.
@@ -145,18 +150,18 @@ void until_ready(const ServeOptions& options, F attempt) {
 
 // What was measured and how; the keys are vLLM's.
 ordered_json setup_of(const ServeOptions& options, int64_t num_prompts) {
-  const double rate = std::stod(options.request_rate);
-  return {{"date", fmt::format("{:%Y%m%d-%H%M%S}", fmt::localtime(std::time(nullptr)))},
-          {"endpoint_type", options.backend},
-          {"backend", options.backend},
-          {"label", nullptr},
-          {"model_id", options.model},
-          {"tokenizer_id", options.model},
-          {"num_prompts", num_prompts},
-          {"request_rate", std::isinf(rate) ? ordered_json("inf") : ordered_json(rate)},
-          {"burstiness", options.burstiness},
-          {"max_concurrency",
-           options.max_concurrency > 0 ? ordered_json(options.max_concurrency) : ordered_json()}};
+  return {
+      {"date", fmt::format("{:%Y%m%d-%H%M%S}", fmt::localtime(std::time(nullptr)))},
+      {"endpoint_type", options.backend},
+      {"backend", options.backend},
+      {"label", nullptr},
+      {"model_id", options.model},
+      {"tokenizer_id", options.model},
+      {"num_prompts", num_prompts},
+      {"request_rate", std::isinf(options.rate) ? ordered_json("inf") : ordered_json(options.rate)},
+      {"burstiness", options.burstiness},
+      {"max_concurrency",
+       options.max_concurrency > 0 ? ordered_json(options.max_concurrency) : ordered_json()}};
 }
 
 void save(const ServeOptions& options, const ordered_json& result) {
@@ -179,20 +184,20 @@ std::vector<Outcome> measure(const ServeOptions& options, const ServerAddress& s
                              const Workload& workload) {
   const Load load = {.num_requests = workload.size(),
                      .make = [&](int64_t index) { return workload.make(index); },
-                     .request_rate = std::stod(options.request_rate),
+                     .request_rate = options.rate,
                      .burstiness = options.burstiness,
                      .max_concurrency = options.max_concurrency,
                      .seed = options.seed};
   Progress progress("Benchmark", load.num_requests, !options.quiet);
-  LoadProgress shown;
-  auto shown_at = Clock::now();
+  LoadProgress before;
+  auto before_at = Clock::now();
   auto outcomes = run_load(server, load, [&](const LoadProgress& now) {
     const auto time = Clock::now();
     StepStats step;
-    step.num_prefill_tokens = static_cast<int>(now.num_prompt_tokens - shown.num_prompt_tokens);
-    step.num_decode_tokens = static_cast<int>(now.num_output_tokens - shown.num_output_tokens);
-    step.seconds = std::chrono::duration<double>(time - std::exchange(shown_at, time)).count();
-    shown = now;
+    step.num_prefill_tokens = static_cast<int>(now.num_prompt_tokens - before.num_prompt_tokens);
+    step.num_decode_tokens = static_cast<int>(now.num_output_tokens - before.num_output_tokens);
+    step.seconds = std::chrono::duration<double>(time - std::exchange(before_at, time)).count();
+    before = now;
     progress.update(now.num_done,
                     static_cast<double>(now.num_done) / static_cast<double>(load.num_requests),
                     step);
@@ -205,7 +210,7 @@ std::vector<Outcome> measure(const ServeOptions& options, const ServerAddress& s
 int bench_serve(ServeOptions options) {
   const InterruptGuard guard;
   const ServeReport report(options.percentile_metrics, options.percentiles, options.goodput);
-  parse_number("--request-rate", options.request_rate, 1e-9, HUGE_VAL);
+  options.rate = checked_number("--request-rate", options.request_rate, 1e-9, HUGE_VAL);
   const bool is_ipv6 = options.host.find(':') != std::string::npos;
   const std::string host = is_ipv6 ? "[" + options.host + "]" : options.host;
   ServerAddress server =
@@ -214,23 +219,24 @@ int bench_serve(ServeOptions options) {
   server.api_key = options.api_key;
   if (options.endpoint.empty())
     options.endpoint = options.chats() ? "/v1/chat/completions" : "/v1/completions";
+  const Workload workload(options);
   until_ready(options, [&] {
     if (options.model.empty()) options.model = model_of(server);
-    const Workload workload(options);
     for (int64_t i = 1; i <= std::max(options.num_warmups, 1); ++i) {
       const Outcome outcome = send(server, workload.make(-i));
-      if (!outcome.ok()) throw_error(ErrorCode::kIo, "the first request failed: {}", outcome.error);
+      if (!outcome.ok())
+        throw_error(ErrorCode::kIo, "the first request failed: {}", shown(outcome));
     }
   });
   const auto start = Clock::now();
-  const std::vector<Outcome> outcomes = measure(options, server, Workload(options));
+  const std::vector<Outcome> outcomes = measure(options, server, workload);
   const double duration = std::chrono::duration<double>(Clock::now() - start).count();
   ordered_json result = setup_of(options, std::ssize(outcomes));
   report.add_to(result, outcomes, duration, options.save_detailed);
   size_t num_errors = 0;
   for (const Outcome& outcome : outcomes) {
     if (!outcome.ok() && num_errors++ < kMaxNumErrors)
-      print_message("nanovllm: a request failed: {}\n", outcome.error);
+      print_message("nanovllm: a request failed: {}\n", shown(outcome));
   }
   if (options.save_result) save(options, result);
   if (options.json) {

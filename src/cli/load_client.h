@@ -20,7 +20,7 @@ struct ServerAddress {
 ServerAddress parse_url(const std::string& url);
 
 struct HttpCall {
-  std::string method = "POST";
+  std::string method = "POST";  // whose answer is to be a stream; or GET
   std::string path = {};
   std::string body = {};      // JSON
   int num_prompt_tokens = 0;  // as far as known; the server's own count goes before
@@ -29,7 +29,7 @@ struct HttpCall {
 // What came of a request. Times in seconds.
 struct Outcome {
   std::string error = {};  // a sentence; empty: it was answered to the end
-  std::string body = {};   // of an answer that is no stream
+  std::string body = {};   // of what was to GET
   int num_prompt_tokens = 0;
   int num_output_tokens = 0;
   double start = 0;                            // when it was sent, since the load's begin

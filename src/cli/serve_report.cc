@@ -108,7 +108,7 @@ void add_details(ordered_json& result, const std::vector<Outcome>& outcomes) {
 
 }  // namespace
 
-double parse_number(const std::string& flag, const std::string& text, double least, double most) {
+double checked_number(const std::string& flag, const std::string& text, double least, double most) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (text.empty() || *end != '\0' || !(value >= least && value <= most)) {
@@ -128,7 +128,7 @@ ServeReport::ServeReport(const std::string& percentile_metrics,
     throw_error(ErrorCode::kInvalidArgument,
                 "--percentile-metrics knows ttft, tpot, itl and e2el, got \"{}\"", name);
   }
-  for (const std::string& p : percentiles_) parse_number("--metric-percentiles", p, 0, 100);
+  for (const std::string& p : percentiles_) checked_number("--metric-percentiles", p, 0, 100);
   for (const std::string& bound : goodput) {
     const size_t colon = std::min(bound.find(':'), bound.size());
     const std::string name = bound.substr(0, colon);
@@ -137,7 +137,7 @@ ServeReport::ServeReport(const std::string& percentile_metrics,
                   "--goodput takes ttft:MS, tpot:MS and e2el:MS, got \"{}\"", bound);
     }
     const std::string value = bound.substr(std::min(colon + 1, bound.size()));
-    goodput_[name] = parse_number("--goodput " + name, value, 0, HUGE_VAL) / 1e3;
+    goodput_[name] = checked_number("--goodput " + name, value, 0, HUGE_VAL) / 1e3;
   }
 }
 
@@ -197,7 +197,8 @@ void ServeReport::add_times(ordered_json& result, const std::vector<Outcome>& ou
     add("mean", mean);
     add("median", percentile_of(values, 50));
     add("std", std::sqrt(squares / count));
-    for (const std::string& p : percentiles_) add("p" + p, percentile_of(values, std::stod(p)));
+    for (const std::string& p : percentiles_)
+      add("p" + p, percentile_of(values, checked_number("", p, 0, 100)));
   }
 }
 

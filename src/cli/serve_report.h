@@ -11,7 +11,7 @@
 namespace nanovllm::cli {
 
 // The number that is the whole of what a flag was given. Throws Error(kInvalidArgument).
-double parse_number(const std::string& flag, const std::string& text, double least, double most);
+double checked_number(const std::string& flag, const std::string& text, double least, double most);
 
 class ServeReport {
  public:
