@@ -124,7 +124,9 @@ void append(std::string& text, const prometheus::MetricFamily& family) {
 }  // namespace
 
 struct Metrics::Engine {
-  Source add;
+  explicit Engine(Source source) : add(std::move(source)) {}
+
+  const Source add;
 
   Gauge& running = add.gauge("vllm:num_requests_running", "Completions that steps compute.");
   Gauge& waiting = add.gauge("vllm:num_requests_waiting", "Completions that wait for their turn.");
@@ -204,7 +206,9 @@ struct Metrics::Engine {
 };
 
 struct Metrics::Front {
-  Source add;
+  explicit Front(Source source) : add(std::move(source)) {}
+
+  const Source add;
   Counter& queue_full = add.counter("vllm:admission_rejections_total",
                                     "Requests that found a bound reached, by the bound.",
                                     {{"reason", "max_num_queued_reqs"}});
@@ -224,7 +228,8 @@ void Metrics::begin(const EngineInfo& info, const EngineConfig& config) {
   for (size_t i = 0; i < engines_.size(); ++i) {
     const std::string engine = std::to_string(i);
     const prometheus::Labels labels = {{"model_name", model_name_}, {"engine", engine}};
-    engines_[i].reset(new Engine{{*registry_, labels, token_buckets(info.max_model_len)}});
+    engines_[i] =
+        std::make_unique<Engine>(Source{*registry_, labels, token_buckets(info.max_model_len)});
     const Source facts = {*registry_, {{"engine", engine}}, {}};
     facts
         .gauge("vllm:cache_config_info", "How the KV cache is set up; always 1.",
@@ -238,7 +243,7 @@ void Metrics::begin(const EngineInfo& info, const EngineConfig& config) {
         .Set(1);
   }
   max_model_len_ = info.max_model_len;
-  front_.reset(new Front{{*registry_, {{"model_name", model_name_}}, {}}});
+  front_ = std::make_unique<Front>(Source{*registry_, {{"model_name", model_name_}}, {}});
   begun_ = true;
 }
 
