@@ -1,0 +1,150 @@
+// The fleet's books: which requests there are, where they run, and how the engines are.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/signals.h"
+#include "engine/request.h"
+#include "server/fleet.h"
+#include "server/prefix_router.h"
+#include "server/request_stream.h"
+
+namespace nanovllm::server {
+
+using std::chrono::milliseconds;
+
+// A request that has not ended.
+struct Ongoing {
+  AddRequest request;  // its `shown` is what the stream was given
+  std::shared_ptr<StreamBuffer> buffer;
+  std::vector<bool> ended = {};  // [n] completions
+  bool prompt_told = false;
+  int engine = -1;                        // that it is aboard of; -1 = none
+  uint64_t aboard_as = 0;                 // its id there: another one each time
+  int num_deltas = 0;                     // there
+  int blame = 0;                          // for deaths of engines
+  std::vector<double> last_token_s = {};  // [n] seconds after added_at; 0 = there is none
+  double first_token_s = 0;               // of all of them
+  double aboard_s = 0;                    // when it came aboard
+  Clock::time_point added_at = Clock::now();
+
+  uint64_t id() const { return request.id; }
+  // Seconds after added_at, whichever engines it was aboard of: `there` is what the last one says.
+  RequestMetrics metrics(const RequestMetrics& there) const;
+};
+
+struct Engine {
+  std::unique_ptr<EngineClient> client = {};
+  bool dead = true;  // to be started at retry_at
+  bool ready = false;
+  bool hung = false;   // was killed for it
+  bool alone = false;  // what is aboard is suspect: nothing may come beside it
+  int num_kvcache_blocks = -1;
+  int num_steps = 0;  // since it was ready
+  int num_starts = 0;
+  Clock::time_point last_sign = {};
+  Clock::time_point retry_at = {};
+  milliseconds back_off{0};
+  std::set<uint64_t> aboard = {};  // request ids
+  StepStats last_step = {};
+};
+
+class HealingFleet final : public Fleet {
+ public:
+  HealingFleet(const FleetOptions& options, EngineStarter start, FleetObserver observer)
+      : options_(options),
+        start_(std::move(start)),
+        observer_(std::move(observer)),
+        engines_(static_cast<size_t>(options.num_engines)) {
+    const SignalsBlocked in_thread;
+    keeper_ = std::thread([this] { keep(); });
+  }
+  ~HealingFleet() override { HealingFleet::shut_down({}); }
+
+  const EngineHello& wait_ready() override;
+  FleetStatus status() const override;
+  std::shared_ptr<RequestStream> add(AddRequest request) override;
+  void shut_down(milliseconds timeout) override;
+
+ private:
+  // What engines and streams say.
+  EngineListener listener(int index);
+  void on_ready(int index, EngineHello&& hello);
+  void on_events(int index, std::vector<EngineEvent>&& events);
+  void on_death(int index, ErrorCode code, const std::string& error);
+  void cancel(uint64_t id) noexcept;
+
+  // With mutex_ held, and afterwards what it gave streams is announced.
+  template <typename Act>
+  void change(Act act) {
+    std::unique_lock lock(mutex_);
+    act();
+    dispatch();
+    wake_streams(lock);
+  }
+  void wake_streams(std::unique_lock<std::mutex>& lock);  // releases it
+
+  // All below with mutex_ held.
+  void hear(Engine& engine, PromptLogprobs& event);
+  void hear(Engine& engine, RequestDelta& event);
+  void hear(Engine& engine, RequestEnd& event);
+  void hear(Engine& engine, RequestError& event);
+  void hear(Engine& engine, StepStats& event);
+  Ongoing* aboard(uint64_t id_there);
+  void end_probation(Engine& engine);
+  void dispatch();
+  void submit(Ongoing& ongoing, int index);
+  void deliver(const Ongoing& ongoing, EngineEvent&& event, bool last);
+  void take_off(Ongoing& ongoing, bool abort);
+  void forget(Ongoing& ongoing);
+  void fail(Ongoing& ongoing, ErrorCode code, const std::string& why);
+  void tell_aborts(const Ongoing& ongoing, bool failed) const;
+  void tell_idle(const Engine& engine) const;
+  void bury(Engine& engine, ErrorCode code, const std::string& error);
+  void lose(Engine& engine, int blame, const std::string& why);
+  void set_ready(Engine& engine, bool ready);
+  int index_of(const Engine& engine) const { return static_cast<int>(&engine - engines_.data()); }
+  void say(const std::string& sentence) const {
+    if (observer_.on_message) observer_.on_message(sentence);
+  }
+
+  // The keeper's thread: starts engines, and kills those that hang.
+  void keep();
+  Clock::time_point look_after(Engine& engine, std::unique_lock<std::mutex>& lock);
+  void start(Engine& engine);
+  void kill_hung(Engine& engine, std::unique_lock<std::mutex>& lock);
+
+  const FleetOptions options_;
+  const EngineStarter start_;
+  const FleetObserver observer_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::vector<Engine> engines_;
+  std::map<uint64_t, Ongoing> requests_;              // by id: the oldest first
+  std::unordered_map<uint64_t, Ongoing*> aboard_as_;  // by their ids in engines
+  std::set<uint64_t> waiting_, suspects_;             // ids, aboard of no engine
+  uint64_t next_id_ = 0, next_id_aboard_ = 0;
+  std::vector<std::function<void()>> wakes_;  // to be called when nobody holds mutex_
+  int num_queued_ = 0, num_ready_ = 0, num_restarts_ = 0;
+  std::optional<EngineHello> hello_;
+  std::optional<PrefixRouter> router_;
+  std::optional<Error> start_error_;
+  std::chrono::system_clock::time_point since_ = std::chrono::system_clock::now();
+  std::string why_ = "The model is being loaded.";
+  bool closed_ = false, stopping_ = false;
+  Clock::time_point deadline_ = Clock::time_point::max();
+
+  std::thread keeper_;
+  std::once_flag stopped_;
+};
+
+}  // namespace nanovllm::server
