@@ -107,9 +107,13 @@ std::vector<int32_t> check_request(const Prompt& prompt, const SamplingParams& p
   check_params(params, engine);
   std::vector<int32_t> ids = token_ids_of(prompt, engine);
   check_length(static_cast<int>(ids.size()), params, engine.info);
-  const auto outside = std::find_if(
-      ids.begin(), ids.end(), [&](int32_t id) { return id < 0 || id >= engine.info.vocab_size; });
-  if (outside != ids.end()) {
+  const auto is_outside = [size = static_cast<uint32_t>(engine.info.vocab_size)](int32_t id) {
+    return static_cast<uint32_t>(id) >= size;
+  };
+  bool any_outside = false;  // looked for without a branch, in many at once
+  for (const int32_t id : ids) any_outside |= is_outside(id);
+  if (any_outside) {
+    const auto outside = std::find_if(ids.begin(), ids.end(), is_outside);
     throw_error(ErrorCode::kInvalidArgument,
                 "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside,
                 engine.info.vocab_size - 1);

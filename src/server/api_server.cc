@@ -8,9 +8,9 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <map>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -166,10 +166,9 @@ asio::awaitable<void> ApiServer::handle(HttpExchange& exchange) {
 }
 
 // Runs `work` where it keeps nobody waiting; throws what it throws.
-template <typename Work>
-static asio::awaitable<std::invoke_result_t<Work>> elsewhere(asio::thread_pool& pool, Work work) {
-  using Result = std::invoke_result_t<Work>;
-  const auto run = [](Work job) -> asio::awaitable<Result> { co_return job(); };
+template <typename Result>
+static asio::awaitable<Result> elsewhere(asio::thread_pool& pool, std::function<Result()> work) {
+  const auto run = [](std::function<Result()> job) -> asio::awaitable<Result> { co_return job(); };
   co_return co_await asio::co_spawn(pool, run(std::move(work)), asio::use_awaitable);
 }
 
@@ -179,8 +178,8 @@ asio::awaitable<void> ApiServer::text_answer(HttpExchange& exchange) {
   try {
     const auto served = model();
     const auto body = request.path == "/tokenize" ? tokenize_body : detokenize_body;
-    response =
-        json_response(co_await elsewhere(preparers_, [&] { return body(request.body, *served); }));
+    std::function<std::string()> work = [&] { return body(request.body, *served); };
+    response = json_response(co_await elsewhere(preparers_, std::move(work)));
   } catch (...) {
     response = refusal_for(std::current_exception());
   }
@@ -195,8 +194,10 @@ asio::awaitable<void> ApiServer::generate(HttpExchange& exchange) {
   try {
     generation.model = model();
     const auto parse = request.path == "/v1/chat/completions" ? parse_chat : parse_completion;
-    generation.call = co_await elsewhere(
-        preparers_, [&] { return parse(request.body, *generation.model, request.id); });
+    std::function<std::unique_ptr<ApiCall>()> work = [&] {
+      return parse(request.body, *generation.model, request.id);
+    };
+    generation.call = co_await elsewhere(preparers_, std::move(work));
     log(request, *generation.call);
     for (AddRequest& one : generation.call->requests) {
       generation.streams.push_back(fleet_.add(std::move(one)));
