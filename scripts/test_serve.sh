@@ -5,8 +5,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 pattern="${1:-}"
 venv=build/serve-venv
-# What these tests ask for by name; a part that can't be had skips, and says so.
-packages=(openai==3.* schemathesis==4.* "lm_eval[api]==0.4.*")
+# What these tests ask for by name (transformers for lm_eval's tokenizer); a part that can't be had skips, and says so.
+packages=(openai==3.* schemathesis==4.* "lm_eval[api]==0.4.*" transformers==5.*)
 
 if ! cmp -s <(printf '%s\n' "${packages[@]}") "$venv/packages"; then
   echo "nanovllm: installing ${packages[*]} into $venv"

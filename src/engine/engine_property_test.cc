@@ -219,10 +219,10 @@ std::vector<int32_t> draft(const Sequence& sequence, Tracked& tracked, int most,
 }
 
 // What a step with drafts gives: those that hold and one more, or any number of tokens.
-enum class Drafts { kNone, kVerified, kAnyNumber };
+enum class DraftKind { kNone, kVerified, kAnyNumber };
 
 // prefix caching, tokens a step, blocks, sequences a step, pipeline depth, drafts
-using Setup = std::tuple<bool, int, int, int, int, Drafts>;
+using Setup = std::tuple<bool, int, int, int, int, DraftKind>;
 
 class EngineProperty : public ::testing::TestWithParam<Setup> {};
 
@@ -240,7 +240,7 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
     Workload drafting(seed);
     std::map<uint64_t, Tracked> requests;
     std::function<std::vector<int32_t>(const Sequence&, int)> drafter;
-    if (drafts != Drafts::kNone) {
+    if (drafts != DraftKind::kNone) {
       drafter = [&](const Sequence& sequence, int most) {
         return draft(sequence, requests.at(sequence.request_id), most, drafting);
       };
@@ -255,7 +255,7 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
                                           .kv_group_sizes = group_sizes[seed % 2],
                                           .drafter = drafter},
                                          one_letter_tokens());
-    engine.runner->gives_any_number = drafts == Drafts::kAnyNumber;
+    engine.runner->gives_any_number = drafts == DraftKind::kAnyNumber;
     int num_steps = 0;
     while (requests.size() < 60 || !engine.core->is_finished()) {
       for (int arrivals = workload.pick(3); arrivals > 0 && requests.size() < 60; --arrivals) {
@@ -291,8 +291,8 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
   }
   EXPECT_EQ(num_cached_tokens > 0, caching);
   for (const auto& [count, times] : num_times_drawn) EXPECT_LE(count, 4U) << times;
-  if (drafts != Drafts::kNone && max_num_batched_tokens >= 4) {
-    for (size_t count = drafts == Drafts::kAnyNumber ? 0 : 1; count <= 4; ++count) {
+  if (drafts != DraftKind::kNone && max_num_batched_tokens >= 4) {
+    for (size_t count = drafts == DraftKind::kAnyNumber ? 0 : 1; count <= 4; ++count) {
       EXPECT_GT(num_times_drawn[count], 10) << count << " tokens";
     }
   }
@@ -302,13 +302,13 @@ INSTANTIATE_TEST_SUITE_P(Setups, EngineProperty,
                          ::testing::Combine(::testing::Bool(), ::testing::Values(1, 3, 7, 64),
                                             ::testing::Values(15, 18, 200),
                                             ::testing::Values(1, 4, 16), ::testing::Values(0, 1),
-                                            ::testing::Values(Drafts::kNone)));
-INSTANTIATE_TEST_SUITE_P(Drafts, EngineProperty,
+                                            ::testing::Values(DraftKind::kNone)));
+INSTANTIATE_TEST_SUITE_P(DraftKind, EngineProperty,
                          ::testing::Combine(::testing::Bool(), ::testing::Values(1, 3, 7, 64),
                                             ::testing::Values(15, 200), ::testing::Values(1, 16),
                                             ::testing::Values(0, 1),
-                                            ::testing::Values(Drafts::kVerified,
-                                                              Drafts::kAnyNumber)));
+                                            ::testing::Values(DraftKind::kVerified,
+                                                              DraftKind::kAnyNumber)));
 
 }  // namespace
 }  // namespace nanovllm

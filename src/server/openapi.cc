@@ -232,6 +232,7 @@ Json answers(const char* name, bool streams) {
 
 std::string openapi_body() {
   const Json any = content("application/json", Json::object());
+  const Json text = content("text/plain", {{"type", "string"}});
   const Json paths = {
       {"/v1/completions",
        {{"post", operation("Complete prompts", answers("Completion", true), "CompletionRequest")}}},
@@ -242,11 +243,10 @@ std::string openapi_body() {
        {{"post", operation("Text to ids", answers("Tokens", false), "TokenizeRequest")}}},
       {"/detokenize",
        {{"post", operation("Ids to text", answers("Text", false), "DetokenizeRequest")}}},
-      {"/health", {{"get", operation("Whether requests are taken", any)}}},
-      {"/ping", {{"get", operation("Whether requests are taken", any)}}},
+      {"/health", {{"get", operation("Whether requests are taken", text)}}},
+      {"/ping", {{"get", operation("Whether the server runs", text)}}},
       {"/version", {{"get", operation("The server's version", any)}}},
-      {"/metrics",
-       {{"get", operation("For Prometheus", content("text/plain", {{"type", "string"}}))}}},
+      {"/metrics", {{"get", operation("For Prometheus", text)}}},
   };
   const Json schemas = {
       {"CompletionRequest", completion_schema()},

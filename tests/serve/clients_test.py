@@ -12,14 +12,14 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from serve_testing import MODEL, ServeTest, Server, run_tests  # noqa: E402
 
-MISSING = [name for name in ("openai", "lm_eval", "schemathesis") if importlib.util.find_spec(name) is None]
+MISSING = [name for name in ("openai", "lm_eval", "transformers", "schemathesis") if importlib.util.find_spec(name) is None]
 CHAT = [{"role": "user", "content": "Tell me a story about a dog."}]
 
 
 class Clients(ServeTest):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--served-model-name", "demo")
+        cls.server = Server("--served-model-name", "demo", "--tool-call-parser", "hermes")
         cls.addClassCleanup(cls.server.close)
         cls.url = f"http://127.0.0.1:{cls.server.port}/v1"
 
@@ -82,7 +82,7 @@ class OpenAi(Clients):
         self.assertEqual(answer.choices[0].message.role, "assistant")
 
 
-@unittest.skipIf("lm_eval" in MISSING, "no lm_eval package")
+@unittest.skipIf({"lm_eval", "transformers"} & set(MISSING), "no lm_eval with transformers")
 class LmEval(Clients):
     def test_a_task_of_a_local_file(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +94,7 @@ class LmEval(Clients):
                 file.write(f"task: stories\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: {folder}/items.jsonl\n"
                            "test_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{question}}'\ndoc_to_choice: '{{choices}}'\ndoc_to_target: '{{answer}}'\n"
                            "metric_list:\n  - metric: acc\n    aggregation: mean\n    higher_is_better: true\n")
-            arguments = f"model=demo,base_url={self.url}/completions,num_concurrent=4,tokenizer_backend=None,tokenized_requests=False,max_length=512"
+            arguments = f"model=demo,base_url={self.url}/completions,num_concurrent=4,tokenizer_backend=huggingface,tokenizer={MODEL},tokenized_requests=True,max_length=512"
             result = subprocess.run([sys.executable, "-m", "lm_eval", "--model", "local-completions", "--model_args", arguments, "--tasks", "stories",
                                      "--include_path", folder, "--output_path", folder + "/out"],
                                     capture_output=True, text=True, timeout=600, env={**os.environ, "HF_HOME": folder, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"})
