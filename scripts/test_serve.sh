@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The server against real clients: the openai package, lm_eval, schemathesis, the distribution's prometheus and a headless
-# browser; and under faults and load. Usage: scripts/test_serve.sh [PATTERN], which picks among tests/serve/*_test.py
+# browser; and under faults and load. Usage: scripts/test_serve.sh [PATTERN], which picks among the tests by name
 set -uo pipefail
 cd "$(dirname "$0")/.."
 pattern="${1:-}"
@@ -23,7 +23,8 @@ export PYTHONPATH="$PWD/tests" PYTHONDONTWRITEBYTECODE=1
 python=python3
 [ -f "$venv/packages" ] && python="$venv/bin/python"
 failed=()
-for test in tests/serve/*"$pattern"*_test.py; do
+for test in tests/page_test.py tests/serve/*_test.py; do
+  [[ $test == *"$pattern"* ]] || continue
   echo "== $test"
   "$python" "$test"
   status=$?

@@ -157,6 +157,13 @@ class Start(ServeTest):
         models = server.get("/v1/models").json["data"]
         self.assertEqual([(model["id"], model["max_model_len"]) for model in models], [("first", 256), ("second", 256)])
 
+    def test_behind_a_prefix_the_page_finds_its_files(self):
+        server = self.serve("--root-path", "/llm", "--api-key", "secret")
+        moved = server.get("/llm")
+        self.assertEqual((moved.status, moved.getheader("location")), (308, "/llm/"))
+        for path in ("/llm/", "/llm/app.js", "/llm/style.css", "/llm/health", "/health"):
+            self.assertEqual(server.get(path).status, 200, path)
+
     def test_a_unix_socket_is_served(self):
         path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"serve_{os.getpid()}.sock")
         server = self.serve("--uds", path, wait=False)

@@ -176,7 +176,7 @@ int run_front(CommandLine& line) {
     options.http.api_keys.emplace_back(key);
   }
   std::erase(options.http.api_keys, "");
-  options.http.open_paths = {"/health", "/ping", "/version", "/", "/style.css", "/app.js"};
+  options.http.open_paths = {"/health", "/ping", "/version", "", "/", "/style.css", "/app.js"};
   if (line.access_log != "none") {
     options.http.access_log = [](const std::string& text) { print_message("{}\n", text); };
     options.http.access_log_json = line.access_log == "json";

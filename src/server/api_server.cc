@@ -121,6 +121,9 @@ HttpResponse ApiServer::health() const {
 // What is answered at once.
 HttpResponse ApiServer::small_answer(const HttpRequest& request) {
   const std::string& path = request.path;
+  if (path.empty()) {  // what the page names is relative to an address with "/" behind it
+    return {.status = 308, .headers = {{"Location", options_.http.root_path + "/"}}, .body = ""};
+  }
   const auto route = routes().find(path);
   if (route == routes().end()) {
     const std::optional<PageFile> file = page_file(path);

@@ -106,7 +106,7 @@ HttpRules::HttpRules(const HttpOptions& options, bool on_loopback)
 
 std::string HttpRules::strip_root(std::string path) const {
   if (root_path_.empty() || !path.starts_with(root_path_)) return path;
-  if (path.size() == root_path_.size()) return "/";
+  if (path.size() == root_path_.size()) return "";
   return path[root_path_.size()] == '/' ? path.substr(root_path_.size()) : path;
 }
 

@@ -21,7 +21,7 @@ class HttpRules {
  public:
   // `on_loopback`: only programs of this machine can connect, which browsers do for any page.
   HttpRules(const HttpOptions& options, bool on_loopback);
-  // The path without --root-path.
+  // The path without --root-path; empty where it is nothing else.
   std::string strip_root(std::string path) const;
   // What is answered without the handler: a refusal, or what a browser asks beforehand.
   std::optional<HttpResponse> answer(const HttpRequest& request, bool has_body) const;

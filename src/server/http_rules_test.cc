@@ -27,7 +27,7 @@ TEST(HttpRules, StripTheRootPathOnlyWhereItIsOne) {
     const HttpOptions options = {.root_path = root};
     const HttpRules rules(options, false);
     EXPECT_EQ(rules.strip_root("/llm/v1/models"), "/v1/models");
-    EXPECT_EQ(rules.strip_root("/llm"), "/");
+    EXPECT_EQ(rules.strip_root("/llm"), "");
     EXPECT_EQ(rules.strip_root("/llm/"), "/");
     EXPECT_EQ(rules.strip_root("/llmv/x"), "/llmv/x");
     EXPECT_EQ(rules.strip_root("/v1/models"), "/v1/models");
