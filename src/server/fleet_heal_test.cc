@@ -215,7 +215,7 @@ TEST(FleetHeals, GoesOnWithAnotherWorkerWhereTheDeviceFails) {
   EXPECT_EQ(read(*two).completions.at(0).token_ids, greedy_tokens({4, 5, 6}, 100));
   EXPECT_GE(fleet->status().num_restarts, 3);
   const std::lock_guard lock(mutex);
-  EXPECT_EQ(first, "The device is on fire. 2 requests of its go on as soon as a worker is ready.");
+  EXPECT_EQ(first, "The device is on fire. It is started again; 2 requests on it will go on.");
 }
 
 // The one that is killed never comes back.
