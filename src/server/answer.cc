@@ -80,7 +80,6 @@ Answer::Answer(RequestFields& fields, const ServedModel& model, const Names& nam
   // Who prepares a request says what is wrong with one that is out of range.
   num_completions_ =
       static_cast<int>(std::clamp<int64_t>(fields.integer("n").value_or(1), 1, kMaxCompletions));
-  priority = fields.integer("priority").value_or(0);
   const std::string request_id = fields.text("request_id").value_or(id);
   head_ = fmt::format(R"({{"id":{},"object":"{}","created":{},"model":{},"choices":[)",
                       json_text(names.id_prefix + request_id),
@@ -103,8 +102,8 @@ void Answer::check_max_tokens(const char* name, std::optional<int64_t> max_token
          name, *max_tokens, most);
 }
 
-void Answer::prepare(std::vector<int32_t> token_ids, std::string text,
-                     const SamplingParams& params) {
+void Answer::prepare(std::vector<int32_t> token_ids, std::string text, SamplingParams params) {
+  if (!model_.preparer.info.takes_priorities) params.priority = 0;  // as vLLM, which ignores them
   const int most = model_.preparer.info.max_model_len;
   if (std::cmp_greater(token_ids.size(), most)) {
     refuse("input_tokens",

@@ -9,11 +9,6 @@
 namespace nanovllm::server {
 namespace {
 
-// Parsers whose tags are special tokens, which the text must show them.
-bool wants_special_tokens(std::string_view tool_call_parser) {
-  return tool_call_parser == "mistral" || tool_call_parser.starts_with("llama");
-}
-
 class Chat final : public Answer {
  public:
   Chat(RequestFields fields, const ServedModel& served, const std::string& id)
@@ -30,8 +25,8 @@ class Chat final : public Answer {
     last_content_ = std::move(prompt.last_content);
     with_parser_ =
         served.make_parser && (!served.format.reasoning_parser.empty() || prompt.has_tools);
-    if (prompt.has_tools && wants_special_tokens(served.format.tool_call_parser))
-      params.skip_special_tokens = false;
+    // Tags may be special tokens, which the parser must see.
+    if (needs_special_tokens(served.format, prompt.has_tools)) params.skip_special_tokens = false;
     prepare(encode(prompt.text, prompt.add_special_tokens),
             shows_prompt_text_ ? prompt.text : std::string(), params);
     if (const Tokenizer* tokenizer = served.preparer.tokenizer;

@@ -86,8 +86,6 @@ Json common_properties() {
       {"type", {"object", "null"}},
       {"properties",
        {{"include_usage", nullable("boolean")}, {"continuous_usage_stats", nullable("boolean")}}}};
-  properties["priority"] = {
-      {"type", {"integer", "null"}}, {"minimum", INT64_MIN}, {"maximum", INT64_MAX}};
   properties["request_id"] = nullable("string");
   properties["return_token_ids"] = nullable("boolean");
   properties["return_tokens_as_token_ids"] = nullable("boolean");

@@ -69,7 +69,6 @@ class ApiCall {
   // One a prompt, to be queued all; their ids are left to who does it.
   std::vector<AddRequest> requests;
   bool stream = false;
-  int64_t priority = 0;                     // lower is earlier
   std::vector<std::string> ignored_fields;  // that nobody knows
 
   // What happened to requests[prompt], in order. Returns what the client is sent: SSE text where it

@@ -366,9 +366,11 @@ TranscriptFormat transcript_format_of(std::string_view chat_template) {
 }
 
 bool needs_special_tokens(const TranscriptFormat& format, bool with_tools) {
-  const ToolFormat* tools =
-      find_transcript_format<ToolFormat>(kToolFormats, format.tool_call_parser, "");
-  return !format.reasoning_parser.empty() || (with_tools && tools && tools->is_special);
+  const auto has_special_tags = [&](const ToolFormat& tools) {
+    return tools.name == format.tool_call_parser && tools.is_special;
+  };
+  return !format.reasoning_parser.empty() ||
+         (with_tools && std::ranges::any_of(kToolFormats, has_special_tags));
 }
 
 std::unique_ptr<TranscriptParser> make_transcript_parser(const TranscriptFormat& format,
