@@ -34,7 +34,7 @@ EngineCore::EngineCore(EngineParts parts)
       preparer_(preparer_of(parts_)),
       blocks_(info().num_kvcache_blocks, info().kvcache_block_size),
       scheduler_(info(), blocks_, info().takes_priorities ? by_priority : by_arrival),
-      context_{.limits = info(),
+      context_{.limits = static_cast<const EngineLimits&>(info()),
                .tokenizer = parts_.tokenizer.get(),
                .eos_token_ids = parts_.eos_token_ids,
                .enable_prefix_caching = parts_.config.enable_prefix_caching,

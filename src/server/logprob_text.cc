@@ -92,7 +92,7 @@ std::string LogprobText::name_of(const TokenLogprob& token) const {
 }
 
 std::string LogprobText::text_of(const TokenLogprob& token) const {
-  const std::string text = token.decoded_token.value_or("");
+  std::string text = token.decoded_token.value_or("");
   if (tokenizer_ == nullptr || !text.ends_with(kReplacement)) return text;
   return completed(token.token_id);
 }

@@ -36,7 +36,8 @@ constexpr std::array kWithoutEffect = {"user",
                                        "prompt_cache_key"};
 
 bool says_nothing(const Json& value) {
-  return value.is_null() || value == false || value == -1 || value == "" ||
+  return value.is_null() || value == false || value == -1 ||
+         (value.is_string() && value.get_ref<const std::string&>().empty()) ||
          (value.is_structured() && value.empty());
 }
 
