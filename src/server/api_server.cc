@@ -109,8 +109,9 @@ std::shared_ptr<const ServedModel> ApiServer::model() const {
   return model_;
 }
 
+// Throws ApiError where there is no model to work with.
 HttpResponse ApiServer::health() const {
-  if (draining_) return refusal(503, "The server is shutting down.");
+  const auto served = model();
   const FleetStatus status = fleet_.status();
   if (status.num_ready > 0) return {.content_type = "text/plain", .headers = {}, .body = ""};
   return refusal(503, fmt::format("No worker is ready since {:%FT%TZ}: {}",
@@ -122,7 +123,10 @@ HttpResponse ApiServer::health() const {
 HttpResponse ApiServer::small_answer(const HttpRequest& request) {
   const std::string& path = request.path;
   if (path.empty()) {  // what the page names is relative to an address with "/" behind it
-    return {.status = 308, .headers = {{"Location", options_.http.root_path + "/"}}, .body = ""};
+    return {.status = 308,
+            .content_type = "text/plain",
+            .headers = {{"Location", options_.http.root_path + "/"}},
+            .body = ""};
   }
   const auto route = routes().find(path);
   if (route == routes().end()) {
