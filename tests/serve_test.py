@@ -214,7 +214,7 @@ class End(ServeTest):
 
 class Healing(ServeTest):
     def test_a_stream_goes_on_when_its_worker_is_killed(self):
-        server = self.serve()
+        server = self.serve("--deterministic")
         body = {**STORY, "max_tokens": 300, "temperature": 0.9, "seed": 3, "logprobs": 2}
         whole = server.post("/v1/completions", body).json["choices"][0]
         rng = random.Random(1)
@@ -230,7 +230,7 @@ class Healing(ServeTest):
         self.assertEqual(server.get("/health").status, 200)
 
     def test_a_worker_that_hangs_is_replaced(self):
-        server = self.serve("--worker-timeout", "1.5")
+        server = self.serve("--deterministic", "--worker-timeout", "1.5")
         whole = server.post("/v1/completions", {**STORY, "max_tokens": 300}).json["choices"][0]["text"]
         stream = server.stream("/v1/completions", {**STORY, "max_tokens": 300})
         events = [next(stream)]
@@ -239,7 +239,7 @@ class Healing(ServeTest):
         self.assertEqual(text_of(events), whole)
 
     def test_many_streams_survive_several_deaths(self):
-        server = self.serve("--data-parallel-size", "2")
+        server = self.serve("--deterministic", "--data-parallel-size", "2")
         bodies = [{**STORY, "prompt": f"{i} little", "max_tokens": 150, "seed": i, "temperature": 0.7} for i in range(24)]
         wanted = [server.post("/v1/completions", body).json["choices"][0]["text"] for body in bodies]
         rng = random.Random(2)

@@ -33,7 +33,7 @@ class Faults(ServeTest):
             time.sleep(0.1)
 
     def test_200_streams_survive_ten_deaths(self):
-        server = self.serve("--max-num-seqs", "256", "--kv-cache-memory", "512M")
+        server = self.serve("--deterministic", "--max-num-seqs", "256", "--kv-cache-memory", "512M")
         bodies = [{"prompt": f"{i} little", "max_tokens": 120 + i % 100, "seed": i, "temperature": 0.8 if i % 2 else 0, "ignore_eos": True} for i in range(200)]
         wanted = [answer.json["choices"][0]["text"] for answer in in_parallel(len(bodies), lambda i: server.post("/v1/completions", bodies[i]))]
         before = descriptors(server)
@@ -60,7 +60,7 @@ class Faults(ServeTest):
         self.assertLessEqual(descriptors(server), before + 8)
 
     def test_1000_streams_half_of_them_cut(self):
-        server = self.serve("--max-num-seqs", "256", "--max-queue-len", "2000", "--kv-cache-memory", "512M")
+        server = self.serve("--max-num-seqs", "256", "--max-queue-len", "2000", "--kv-cache-memory", "512M", "--deterministic")
         rng = random.Random(6)
         cut_after = [rng.randint(0, 20) if i % 2 else None for i in range(1000)]
         body = {"max_tokens": 30, "temperature": 0, "ignore_eos": True}
