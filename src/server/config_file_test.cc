@@ -1,6 +1,7 @@
 #include "server/config_file.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -12,7 +13,9 @@ namespace {
 using Words = std::vector<std::string>;
 
 std::string config_of(const std::string& text) {
-  const std::string path = ::testing::TempDir() + "serve_config.yaml";
+  // Tests run beside each other, each in a process of its own.
+  const std::string path =
+      ::testing::TempDir() + "serve_config_" + std::to_string(::getpid()) + ".yaml";
   std::ofstream(path) << text;
   return path;
 }
