@@ -222,7 +222,7 @@ Json operation(const char* summary, Json answer, const char* request = nullptr) 
 
 Json answers(const char* name, bool streams) {
   Json result = content("application/json", reference(name));
-  if (streams) result["text/event-stream"] = {{"schema", {{"type", "string"}}}};
+  if (streams) result["text/event-stream"] = {{"schema", Json::object()}};
   return result;
 }
 
