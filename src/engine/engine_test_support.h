@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/fake_runner.h"
+#include "nanovllm/tokenizer.h"
 
 namespace nanovllm {
 
@@ -23,6 +24,21 @@ inline Ids prompt_of(int length, int32_t first = 1) {
   Ids ids(length);
   std::iota(ids.begin(), ids.end(), first);
   return ids;
+}
+
+// Of these members of a JSON object, token to id; 0 is "<eos>".
+inline std::unique_ptr<const Tokenizer> byte_level_tokenizer(const std::string& vocab) {
+  return Tokenizer::from_json(
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":0,)"
+      R"("content":"<eos>","single_word":false,"lstrip":false,"rstrip":false,)"
+      R"("normalized":false,"special":true}],"normalizer":null,"pre_tokenizer":)"
+      R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},)"
+      R"("post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,)"
+      R"("trim_offsets":true,"use_regex":true},"model":{"type":"BPE","dropout":null,)"
+      R"("unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,)"
+      R"("fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{)" +
+          vocab + R"(},"merges":[]}})",
+      "a byte-level tokenizer");
 }
 
 inline SamplingParams greedy(int max_tokens) {

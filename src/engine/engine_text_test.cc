@@ -21,17 +21,7 @@ std::unique_ptr<const Tokenizer> letters() {
   std::string vocab = R"("<eos>":0)";
   for (char c = 'a'; c <= 'z'; ++c) vocab += fmt::format(",\"{}\":{}", c, c - 'a' + 1);
   vocab += R"(,"Ġ":27,"Ã":28,"©":29)";
-  return Tokenizer::from_json(
-      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":0,)"
-      R"("content":"<eos>","single_word":false,"lstrip":false,"rstrip":false,)"
-      R"("normalized":false,"special":true}],"normalizer":null,"pre_tokenizer":)"
-      R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},)"
-      R"("post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,)"
-      R"("trim_offsets":true,"use_regex":true},"model":{"type":"BPE","dropout":null,)"
-      R"("unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,)"
-      R"("fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{)" +
-          vocab + R"(},"merges":[]}})",
-      "letters");
+  return byte_level_tokenizer(vocab);
 }
 
 class Reciter : public Runner {

@@ -20,17 +20,7 @@ constexpr int kNumLetters = 6;
 
 // So few that stop strings begin and end often: <eos>, a, b, a blank, and the two bytes of "é".
 std::unique_ptr<const Tokenizer> few_letters() {
-  return Tokenizer::from_json(
-      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":0,)"
-      R"("content":"<eos>","single_word":false,"lstrip":false,"rstrip":false,)"
-      R"("normalized":false,"special":true}],"normalizer":null,"pre_tokenizer":)"
-      R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},)"
-      R"("post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,)"
-      R"("trim_offsets":true,"use_regex":true},"model":{"type":"BPE","dropout":null,)"
-      R"("unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,)"
-      R"("fuse_unk":false,"byte_fallback":false,"ignore_merges":false,)"
-      R"("vocab":{"<eos>":0,"a":1,"b":2,"Ġ":3,"Ã":4,"©":5},"merges":[]}})",
-      "few letters");
+  return byte_level_tokenizer(R"("<eos>":0,"a":1,"b":2,"Ġ":3,"Ã":4,"©":5)");
 }
 
 struct Asked {

@@ -43,16 +43,13 @@ const EngineHello& HealingFleet::wait_ready() {
 
 FleetStatus HealingFleet::status() const {
   const std::lock_guard lock(mutex_);
-  FleetStatus status{.num_ready = num_ready_,
-                     .num_engines = options_.num_engines,
-                     .since = since_,
-                     .why = num_ready_ > 0 ? "" : why_,
-                     .num_restarts = num_restarts_,
-                     .num_streams = static_cast<int>(requests_.size()),
-                     .num_queued = num_queued_,
-                     .last_steps = {}};
-  for (const Engine& engine : engines_) status.last_steps.push_back(engine.last_step);
-  return status;
+  return {.num_ready = num_ready_,
+          .num_engines = options_.num_engines,
+          .since = since_,
+          .why = num_ready_ > 0 ? "" : why_,
+          .num_restarts = num_restarts_,
+          .num_streams = static_cast<int>(requests_.size()),
+          .num_queued = num_queued_};
 }
 
 std::shared_ptr<RequestStream> HealingFleet::add(AddRequest request) {
@@ -227,7 +224,6 @@ void HealingFleet::hear(Engine&, RequestError& event) {
 }
 
 void HealingFleet::hear(Engine& engine, StepStats& event) {
-  engine.last_step = event;
   if (++engine.num_steps >= kNumProvenSteps) engine.back_off = milliseconds(0);
   if (observer_.on_step) observer_.on_step(index_of(engine), event);
 }

@@ -43,8 +43,7 @@ struct FleetStatus {
   std::string why;                              // a sentence where num_ready is 0
   int num_restarts = 0;
   int num_streams = 0;
-  int num_queued = 0;                 // of the streams, those that have not been given a token yet
-  std::vector<StepStats> last_steps;  // [num_engines]
+  int num_queued = 0;  // of the streams, those that have not been given a token yet
 };
 
 // Thrown by Fleet::add where a bound is reached: try again later.

@@ -91,7 +91,6 @@ void HealingFleet::lose(Engine& engine, int blame, const std::string& why) {
   const bool alone = engine.alone;
   set_ready(engine, false);
   if (num_ready_ == 0) why_ = why;
-  engine.last_step = {};
   say(fmt::format("{} It is started again; {} on it will go on.", why,
                   counted(std::ssize(engine.aboard), "request")));
   while (!engine.aboard.empty()) {

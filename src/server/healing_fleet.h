@@ -54,7 +54,6 @@ struct Engine {
   Clock::time_point retry_at = {};
   milliseconds back_off{0};
   std::set<uint64_t> aboard = {};  // request ids
-  StepStats last_step = {};
 };
 
 class HealingFleet final : public Fleet {
