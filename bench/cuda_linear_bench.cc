@@ -30,13 +30,13 @@ namespace {
 
 using Bf16 = BFloat16;
 
-int multiprocessors() {
-  static const int count = [] {
-    int n = 0;
-    NANOVLLM_CUDA_CHECK(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0));
-    return n;
+const cudaDeviceProp& device() {
+  static const cudaDeviceProp properties = [] {
+    cudaDeviceProp p;
+    NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&p, 0));
+    return p;
   }();
-  return count;
+  return properties;
 }
 
 struct Shape {
@@ -224,7 +224,7 @@ int check() {
           p.out_dtype = e == Epilogue::kStore ? DType::kFloat32 : DType::kBFloat16;
           NANOVLLM_CUDA_CHECK(
               cudaMemcpy(out, before.data(), before.size() * 4, cudaMemcpyHostToDevice));
-          if (!launch_skinny(nullptr, p, multiprocessors())) continue;
+          if (!launch_skinny(nullptr, p, device())) continue;
           NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
           double error = 0, norm2 = 0;
           const int width = e == Epilogue::kActAndMul ? n / 2 : n;
@@ -288,13 +288,13 @@ void products(const std::vector<int>& row_counts, bool large) {
       const auto run = [&](cudaStream_t stream) {
         for (int i = 0; i < launches; ++i) {
           p.weight = weights[i % copies];
-          launch_skinny(stream, p, multiprocessors());
+          launch_skinny(stream, p, device());
         }
       };
       p.weight = weights[0];
-      if (launch_skinny(nullptr, p, multiprocessors())) ours = time_graph(run) / launches;
+      if (launch_skinny(nullptr, p, device())) ours = time_graph(run) / launches;
       p.norm = {norm, 1e-6f, 0}, p.x = residual;
-      if (s.norm && launch_skinny(nullptr, p, multiprocessors()))
+      if (s.norm && launch_skinny(nullptr, p, device()))
         fused = time_graph(run) / launches;
       const auto problem = cublas.problem(rows, s.n, s.k, p.out_dtype == DType::kFloat32, 8);
       double first = 0, best = 1e9;
@@ -380,7 +380,7 @@ class DecodeStep {
           return false;
       } else {
         for (const SkinnyProduct& p : products) {
-          if (!launch_skinny(stream, p, multiprocessors())) return false;
+          if (!launch_skinny(stream, p, device())) return false;
         }
       }
     }
@@ -503,7 +503,7 @@ class DecodeStep {
 };
 
 void step() {
-  const auto kernel = LayerTailKernel::make(0, multiprocessors());
+  const auto kernel = LayerTailKernel::make(0, device());
   for (const Layers& layers : kSteps) {
     DecodeStep decode(layers);
     for (const int rows : {1, 2, 4, 8}) {
