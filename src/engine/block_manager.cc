@@ -55,7 +55,9 @@ bool BlockManager::allocate(Sequence& sequence) {
 }
 
 bool BlockManager::append(Sequence& sequence, int num_tokens) {
-  const int num_missing = blocks_for(num_tokens) - static_cast<int>(sequence.block_table.size());
+  const auto num_held = static_cast<int>(sequence.block_table.size());
+  if (num_tokens <= int64_t{num_held} * block_size_) return true;  // mostly: spares a division
+  const int num_missing = blocks_for(num_tokens) - num_held;
   if (num_missing > num_free_) return false;
   for (int i = 0; i < num_missing; ++i) {
     int32_t& block = sequence.block_table.emplace_back();  // throws before a block is held
@@ -74,9 +76,10 @@ void BlockManager::deallocate(Sequence& sequence) {
 }
 
 void BlockManager::register_computed(Sequence& sequence, int num_tokens) {
-  const int num_full = std::min(num_tokens, sequence.num_cacheable_tokens) / block_size_;
+  num_tokens = std::min(num_tokens, sequence.num_cacheable_tokens);
   PrefixChain& chain = sequence.chain;
-  if (chain.num_blocks >= num_full) return;
+  if (num_tokens < (chain.num_blocks + int64_t{1}) * block_size_) return;
+  const int num_full = num_tokens / block_size_;
   if (chain.num_blocks == 0) chain = root(sequence);
   while (chain.num_blocks < num_full) {
     const auto tokens =

@@ -211,6 +211,7 @@ void Request::append_token(Completion& completion, const SamplingResult& sampled
 }
 
 bool Request::stops_at(Completion& completion, int32_t token_id) const {
+  if (!contains(stop_ids_, token_id)) return false;
   if (std::ssize(completion.output()) < params_.min_tokens) return false;
   const bool is_eos = !params_.ignore_eos && contains(context_.eos_token_ids, token_id);
   if (!is_eos && !contains(params_.stop_token_ids, token_id)) return false;

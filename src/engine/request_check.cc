@@ -24,11 +24,13 @@ void check_ids(const std::vector<int32_t>& ids, const char* name, int vocab_size
 }
 
 void check_params(const SamplingParams& params, const RequestPreparer& engine) {
-  SamplingParams resolved = params;  // -1 is the whole vocabulary, which may be too many
-  for (auto* logprobs : {&resolved.logprobs, &resolved.prompt_logprobs}) {
-    if (*logprobs == -1) *logprobs = engine.info.vocab_size;
+  params.validate();
+  for (auto logprobs : {&SamplingParams::logprobs, &SamplingParams::prompt_logprobs}) {
+    if (params.*logprobs != -1) continue;
+    SamplingParams resolved = params;  // -1 is the whole vocabulary, which may be too many
+    resolved.*logprobs = engine.info.vocab_size;
+    resolved.validate();
   }
-  resolved.validate();
   if (params.priority != 0 && !engine.info.takes_priorities) {
     throw_error(ErrorCode::kInvalidArgument,
                 "Got priority {} but Priority scheduling is not enabled; set scheduling_policy to "
@@ -107,16 +109,13 @@ std::vector<int32_t> check_request(const Prompt& prompt, const SamplingParams& p
   check_params(params, engine);
   std::vector<int32_t> ids = token_ids_of(prompt, engine);
   check_length(static_cast<int>(ids.size()), params, engine.info);
-  const auto is_outside = [size = static_cast<uint32_t>(engine.info.vocab_size)](int32_t id) {
-    return static_cast<uint32_t>(id) >= size;
-  };
-  bool any_outside = false;  // looked for without a branch, in many at once
-  for (const int32_t id : ids) any_outside |= is_outside(id);
-  if (any_outside) {
-    const auto outside = std::find_if(ids.begin(), ids.end(), is_outside);
+  const int32_t last = engine.info.vocab_size - 1;
+  uint32_t signs = 0;  // of the ids' distances to both ends: many at once, where compares are not
+  for (const int32_t id : ids) signs |= id | (static_cast<uint32_t>(last) - id);
+  if (static_cast<int32_t>(signs) < 0) {
+    const auto outside = std::ranges::find_if(ids, [&](int32_t id) { return id < 0 || id > last; });
     throw_error(ErrorCode::kInvalidArgument,
-                "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside,
-                engine.info.vocab_size - 1);
+                "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside, last);
   }
   return ids;
 }

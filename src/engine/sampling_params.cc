@@ -41,6 +41,7 @@ void check(const Parameter& parameter, const T& value) {
 void SamplingParams::validate() const {
   constexpr auto kInvalid = ErrorCode::kInvalidArgument;
   for (const Parameter& parameter : sampling_table()) {
+    if (parameter.ranges.empty()) continue;
     std::visit([&](auto member) { check(parameter, this->*member); }, parameter.member);
   }
   for (const auto& [id, bias] : logit_bias) {
