@@ -54,32 +54,24 @@ std::string json_of(const StopReason& reason) {
   return "null";
 }
 
-Answer::Answer(RequestFields& fields, const ServedModel& model, const Names& names,
+Answer::Answer(const RequestFields& fields, const ServedModel& model, const Names& names,
                const std::string& id)
     : model_(model) {
   fields.refuse_unsupported();
+  ignored_fields = fields.unknown();
   stream = fields.boolean("stream");
-  if (const Json* options = fields.object("stream_options");
-      options != nullptr && !options->empty()) {
-    if (!stream) refuse("stream_options", "Stream options can only be defined when `stream=True`.");
-    const auto option = [&](const char* name) {
-      const auto found = options->find(name);
-      if (found == options->end() || found->is_null()) return false;
-      if (!found->is_boolean())
-        refuse("stream_options", "stream_options.{} must be true or false, got {}.", name,
-               shown(*found));
-      return found->get<bool>();
-    };
-    include_usage_ = option("include_usage");
-    continuous_usage_ = option("continuous_usage_stats") && include_usage_;
-  }
-  if (model.enable_force_include_usage) include_usage_ = continuous_usage_ = true;
+  const Json* options = fields.find("stream_options");
+  if (options != nullptr && !options->empty() && !stream)
+    refuse("stream_options", "Stream options can only be defined when `stream=True`.");
+  const auto option = [&](const char* name) {
+    return model.enable_force_include_usage ||
+           (options != nullptr && options->value(name, Json()) == true);
+  };
+  include_usage_ = option("include_usage");
+  continuous_usage_ = include_usage_ && option("continuous_usage_stats");
   keeps_prompt_ids_ = return_token_ids_ = fields.boolean("return_token_ids");
   return_as_token_ids_ =
       fields.boolean("return_tokens_as_token_ids", model.return_tokens_as_token_ids);
-  // Who prepares a request says what is wrong with one that is out of range.
-  num_completions_ =
-      static_cast<int>(std::clamp<int64_t>(fields.integer("n").value_or(1), 1, kMaxCompletions));
   const std::string request_id = fields.text("request_id").value_or(id);
   head_ = fmt::format(R"({{"id":{},"object":"{}","created":{},"model":{},"choices":[)",
                       json_text(names.id_prefix + request_id),
@@ -112,15 +104,16 @@ void Answer::prepare(std::vector<int32_t> token_ids, std::string text, SamplingP
            "the length of the input prompt.",
            most, token_ids.size());
   }
-  if (std::cmp_greater((prompts_.size() + 1) * static_cast<size_t>(num_completions_),
-                       kMaxCompletions)) {
-    refuse("n", "A request may have {} completions over all of its prompts; ask for fewer.",
-           kMaxCompletions);
-  }
   try {
     requests.push_back(model_.preparer.prepare(0, token_ids, params));
   } catch (const Error& error) {
     throw ApiError(status_of(error.code()), error.what(), param_in(error.what()));
+  }
+  num_completions_ = params.n;
+  if (std::cmp_greater((prompts_.size() + 1) * static_cast<size_t>(num_completions_),
+                       kMaxCompletions)) {
+    refuse("n", "A request may have {} completions over all of its prompts; ask for fewer.",
+           kMaxCompletions);
   }
   requests.back().params.output_kind = RequestOutputKind::kDelta;
   num_prompt_tokens_.push_back(token_ids.size());

@@ -51,7 +51,7 @@ class Answer : public ApiCall {
 
   // Reads the fields that both APIs have; then the derived class reads its own, and calls
   // prepare().
-  Answer(RequestFields& fields, const ServedModel& model, const Names& names,
+  Answer(const RequestFields& fields, const ServedModel& model, const Names& names,
          const std::string& id);
   // Throws ApiError for a prompt that can't be served. `text` is what an answer may show of it.
   void prepare(std::vector<int32_t> token_ids, std::string text, SamplingParams params);

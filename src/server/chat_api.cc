@@ -11,7 +11,7 @@ namespace {
 
 class Chat final : public Answer {
  public:
-  Chat(RequestFields fields, const ServedModel& served, const std::string& id)
+  Chat(const RequestFields& fields, const ServedModel& served, const std::string& id)
       : Answer(fields, served, {"chatcmpl-", "chat.completion", "chat.completion.chunk"}, id),
         id_(id) {
     SamplingParams params = served.defaults;
@@ -20,7 +20,6 @@ class Chat final : public Answer {
     parallel_tool_calls_ = fields.boolean("parallel_tool_calls", true);
     shows_prompt_text_ = fields.boolean("return_prompt_text");
     ChatPrompt prompt = render_chat(fields, served);
-    ignored_fields = fields.unknown();
     role_ = std::move(prompt.role);
     last_content_ = std::move(prompt.last_content);
     with_parser_ =
@@ -59,7 +58,7 @@ class Chat final : public Answer {
     StopReason stop_reason = {};
   };
 
-  void read_params(RequestFields& fields, SamplingParams& params) {
+  void read_params(const RequestFields& fields, SamplingParams& params) {
     params.max_tokens = kAsManyAsFit;
     fields.read_all(params, {"max_tokens", "logprobs"});
     const auto newer = fields.integer("max_completion_tokens");
@@ -72,15 +71,17 @@ class Chat final : public Answer {
       params.max_tokens = static_cast<int>(*max_tokens);
     }
     const bool wants_logprobs = fields.boolean("logprobs");
-    const auto top = static_cast<int>(fields.integer("top_logprobs", -1, 1 << 20).value_or(0));
+    const int64_t top = fields.integer("top_logprobs").value_or(0);
+    if (top < -1 || top > INT32_MAX)
+      refuse("top_logprobs", "top_logprobs must be non-negative or -1, got {}.", top);
     if (top != 0 && !wants_logprobs)
       refuse("top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true.");
     params.logprobs.reset();
-    if (wants_logprobs) num_top_ = params.logprobs = top;
+    if (wants_logprobs) num_top_ = params.logprobs = static_cast<int>(top);
     if (stream && params.prompt_logprobs.value_or(0) != 0)
       refuse("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
     echo_ = fields.boolean("echo");
-    if (echo_ && !stream && !params.prompt_logprobs) params.prompt_logprobs = top;
+    if (echo_ && !stream && !params.prompt_logprobs) params.prompt_logprobs = static_cast<int>(top);
   }
 
   std::string first_chunks(size_t prompt_index) override {
@@ -275,7 +276,7 @@ class Chat final : public Answer {
 
 std::unique_ptr<ApiCall> parse_chat(std::string_view body, const ServedModel& model,
                                     const std::string& id) {
-  return std::make_unique<Chat>(RequestFields(body, model.max_json_depth), model, id);
+  return std::make_unique<Chat>(RequestFields(body, "ChatRequest", model), model, id);
 }
 
 }  // namespace nanovllm::server

@@ -16,6 +16,6 @@ struct ChatPrompt {
 };
 
 // Reads the fields that say what the prompt is. Throws ApiError.
-ChatPrompt render_chat(RequestFields& fields, const ServedModel& model);
+ChatPrompt render_chat(const RequestFields& fields, const ServedModel& model);
 
 }  // namespace nanovllm::server

@@ -11,25 +11,13 @@ constexpr int kDefaultMaxTokens = 16;
 constexpr const char* kPromptKinds =
     "prompt must be a text, a list of texts, a list of token ids, or a list of such lists";
 
-std::vector<int32_t> ids_of(const Json& list) {
-  std::vector<int32_t> ids;
-  ids.reserve(list.size());
-  for (const Json& item : list) {
-    const auto id = whole_number(item);
-    if (!id || !std::in_range<int32_t>(*id) || *id < 0)
-      refuse("prompt", "{}; {} is no token id.", kPromptKinds, shown(item));
-    ids.push_back(static_cast<int32_t>(*id));
-  }
-  return ids;
-}
-
 std::vector<Prompt> prompts_of(const Json* value, int max_num_prompts) {
   if (value == nullptr || (value->is_string() && value->get_ref<const std::string&>().empty()) ||
       (value->is_array() && value->empty()))
     refuse("prompt", "prompt must be given and not be empty.");
   if (value->is_string()) return {value->get<std::string>()};
   if (!value->is_array()) refuse("prompt", "{}, got {}.", kPromptKinds, shown(*value));
-  if (value->front().is_number()) return {ids_of(*value)};
+  if (value->front().is_number()) return {token_ids_of(*value, "prompt", INT32_MAX)};
   if (std::cmp_greater(value->size(), max_num_prompts)) {
     refuse("prompt", "prompt list length {} exceeds the maximum allowed count of {}.",
            value->size(), max_num_prompts);
@@ -41,7 +29,7 @@ std::vector<Prompt> prompts_of(const Json* value, int max_num_prompts) {
     if (item.is_string()) {
       prompts.emplace_back(item.get<std::string>());
     } else {
-      prompts.emplace_back(ids_of(item));
+      prompts.emplace_back(token_ids_of(item, "prompt", INT32_MAX));
     }
   }
   return prompts;
@@ -49,7 +37,7 @@ std::vector<Prompt> prompts_of(const Json* value, int max_num_prompts) {
 
 class Completion final : public Answer {
  public:
-  Completion(RequestFields fields, const ServedModel& served, const std::string& id)
+  Completion(const RequestFields& fields, const ServedModel& served, const std::string& id)
       : Answer(fields, served, {"cmpl-", "text_completion", "text_completion"}, id) {
     SamplingParams params = served.defaults;
     params.max_tokens = kDefaultMaxTokens;
@@ -70,8 +58,7 @@ class Completion final : public Answer {
     num_top_ = params.logprobs;
     const bool add_special_tokens = fields.boolean("add_special_tokens", true);
     const std::vector<Prompt> prompts = prompts_of(fields.find("prompt"), served.max_num_prompts);
-    fields.check_model(served);
-    ignored_fields = fields.unknown();
+    fields.check_model();
     for (const Prompt& prompt : prompts) add_prompt(prompt, add_special_tokens, params);
     states_.assign(num_choices(),
                    State(LogprobText(served.preparer.tokenizer, return_as_token_ids_)));
@@ -176,7 +163,7 @@ class Completion final : public Answer {
 
 std::unique_ptr<ApiCall> parse_completion(std::string_view body, const ServedModel& model,
                                           const std::string& id) {
-  return std::make_unique<Completion>(RequestFields(body, model.max_json_depth), model, id);
+  return std::make_unique<Completion>(RequestFields(body, "CompletionRequest", model), model, id);
 }
 
 }  // namespace nanovllm::server

@@ -1,4 +1,5 @@
-// /openapi.json, whose request parameters are those of engine/sampling_table.h.
+// The schemas of request bodies, and /openapi.json. Their sampling parameters are those of
+// engine/sampling_table.h, which checks them itself.
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -6,56 +7,141 @@
 
 #include "base/version.h"
 #include "engine/sampling_table.h"
-#include "server/json_body.h"
 #include "server/protocol.h"
 #include "server/request_fields.h"
 
 namespace nanovllm::server {
 namespace {
 
-constexpr double kUnbounded = 1e300;
+// "string?" is short for {"type": ["string", "null"]}.
+constexpr const char* kCommonFields = R"({
+  "model": "string?", "stream": "boolean?", "request_id": "string?", "echo": "boolean?",
+  "stream_options": {"type": ["object", "null"], "properties": {
+    "include_usage": "boolean?", "continuous_usage_stats": "boolean?"}},
+  "return_token_ids": "boolean?", "return_tokens_as_token_ids": "boolean?",
+  "add_special_tokens": "boolean?",
+  "response_format": {"type": ["object", "null"], "required": ["type"], "properties": {
+    "type": {"const": "text"}}}
+})";
 
-Json reference(const char* name) { return {{"$ref", std::string("#/components/schemas/") + name}}; }
+constexpr const char* kCompletionFields = R"({
+  "prompt": {"anyOf": [
+    {"type": "string", "minLength": 1},
+    {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
+    {"type": "array", "minItems": 1,
+     "items": {"type": "integer", "minimum": 0, "maximum": 2147483647}},
+    {"type": "array", "minItems": 1, "items": {"type": "array", "minItems": 1,
+     "items": {"type": "integer", "minimum": 0, "maximum": 2147483647}}}]},
+  "max_tokens": {"type": ["integer", "null"], "minimum": 0}
+})";
 
-Json list_of(Json items) { return {{"type", "array"}, {"items", std::move(items)}}; }
+constexpr const char* kPromptFields = R"({
+  "messages": {"type": ["array", "null"], "minItems": 1, "items": {
+    "type": "object", "required": ["role"], "properties": {
+      "role": {"type": "string"}, "name": "string?", "tool_call_id": "string?",
+      "reasoning": "string?", "reasoning_content": "string?",
+      "content": {"anyOf": ["string?", {"type": "array", "items": {
+        "type": "object", "required": ["type", "text"], "properties": {
+          "type": {"const": "text"}, "text": {"type": "string"}}}}]},
+      "tool_calls": {"type": ["array", "null"], "items": {
+        "type": "object", "required": ["function"], "properties": {
+          "type": {"enum": ["function"]}, "function": {"type": "object"}}}}}}},
+  "tools": {"type": ["array", "null"], "minItems": 1, "items": {
+    "type": "object", "required": ["function"], "properties": {
+      "type": {"enum": ["function"]},
+      "function": {"type": "object", "required": ["name"], "properties": {
+        "name": {"type": "string"}, "description": "string?", "parameters": "object?",
+        "strict": "boolean?"}}}}},
+  "tool_choice": {"enum": ["none", "auto", null]},
+  "chat_template": "string?",
+  "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 256},
+  "reasoning_effort": {
+    "enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max", null]},
+  "documents": {"type": ["array", "null"], "items": {"type": "object"}},
+  "add_special_tokens": "boolean?", "add_generation_prompt": "boolean?",
+  "continue_final_message": "boolean?"
+})";
 
-Json or_null(Json schema) {
-  if (schema.contains("type")) {
-    schema["type"] = Json::array({schema["type"], "null"});
-  } else {
-    schema["anyOf"].push_back({{"type", "null"}});
+constexpr const char* kChatFields = R"({
+  "logprobs": "boolean?",
+  "top_logprobs": {"type": ["integer", "null"], "minimum": -1, "maximum": 20},
+  "max_tokens": {"type": ["integer", "null"], "minimum": 1},
+  "max_completion_tokens": {"type": ["integer", "null"], "minimum": 1},
+  "parallel_tool_calls": "boolean?", "include_reasoning": "boolean?",
+  "return_prompt_text": "boolean?"
+})";
+
+constexpr const char* kTokenizeFields = R"({
+  "model": "string?", "prompt": "string?", "add_special_tokens": "boolean?",
+  "return_token_strs": "boolean?"
+})";
+
+constexpr const char* kDetokenizeFields = R"({
+  "model": "string?",
+  "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}
+})";
+
+// What answers hold is the API's business.
+constexpr const char* kAnswerSchemas = R"({
+  "ErrorResponse": {"type": "object", "required": ["error"], "properties": {
+    "error": {"type": "object", "required": ["message", "type", "param", "code"], "properties": {
+      "message": {"type": "string"}, "type": {"type": "string"}, "param": "string?",
+      "code": {"type": "integer"}}}}},
+  "Completion": {"type": "object",
+                 "required": ["id", "object", "created", "model", "choices", "usage"]},
+  "ChatCompletion": {"type": "object",
+                     "required": ["id", "object", "created", "model", "choices", "usage"]},
+  "ModelList": {"type": "object", "required": ["object", "data"]},
+  "Tokens": {"type": "object", "required": ["count", "max_model_len", "tokens", "token_strs"]},
+  "Text": {"type": "object", "required": ["prompt"]}
+})";
+
+Json expanded(Json schema) {
+  if (schema.is_string() && schema.get_ref<const std::string&>().ends_with('?')) {
+    auto type = schema.get<std::string>();
+    type.pop_back();
+    return {{"type", {type, "null"}}};
   }
+  if (schema.is_structured()) {
+    for (Json& item : schema) item = expanded(std::move(item));
+  }
+  return schema;
+}
+
+Json schema_of_type(const char* type, Json more = Json::object()) {
+  Json schema = {{"type", type}};
+  schema.update(more);
   return schema;
 }
 
 template <typename T>
 Json type_of_member(T SamplingParams::*) {
-  if constexpr (std::is_same_v<T, bool>) return {{"type", "boolean"}};
-  if constexpr (std::is_same_v<T, double>) return {{"type", "number"}};
+  if constexpr (std::is_same_v<T, bool>) return schema_of_type("boolean");
+  if constexpr (std::is_same_v<T, double>) return schema_of_type("number");
   if constexpr (std::is_same_v<T, std::optional<uint64_t>>)
-    return {{"type", "integer"}, {"minimum", -1}, {"maximum", UINT64_MAX}};
+    return schema_of_type("integer", {{"minimum", -1}, {"maximum", UINT64_MAX}});
   if constexpr (std::is_same_v<T, int> || std::is_same_v<T, std::optional<int>>)
-    return {{"type", "integer"}, {"minimum", INT32_MIN}, {"maximum", INT32_MAX}};
+    return schema_of_type("integer", {{"minimum", INT32_MIN}, {"maximum", INT32_MAX}});
   if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-    const Json text = {{"type", "string"}, {"minLength", 1}};
-    return {{"anyOf", {text, list_of(text)}}};
+    const Json text = schema_of_type("string", {{"minLength", 1}});
+    return {{"anyOf", {text, schema_of_type("array", {{"items", text}})}}};
   }
   if constexpr (std::is_same_v<T, std::vector<int32_t>>)
-    return list_of({{"type", "integer"}, {"minimum", 0}});
-  if constexpr (std::is_same_v<T, std::map<int32_t, float>>)
-    return {{"type", "object"},
-            {"propertyNames", {{"pattern", "^(0|[1-9][0-9]{0,8})$"}}},
-            {"additionalProperties", {{"type", "number"}}}};
-  return Json::object();
+    return schema_of_type("array", {{"items", schema_of_type("integer", {{"minimum", 0}})}});
+  if constexpr (std::is_same_v<T, std::map<int32_t, float>>) {
+    return schema_of_type("object", {{"propertyNames", {{"pattern", "^(0|[1-9][0-9]{0,8})$"}}},
+                                     {"additionalProperties", schema_of_type("number")}});
+  }
 }
 
 Json schema_of(const Parameter& parameter) {
+  constexpr double kUnbounded = 1e300;
   Json schema = std::visit([](auto member) { return type_of_member(member); }, parameter.member);
+  const bool is_whole = schema.value("type", "") == "integer";
+  const auto bound = [&](double value) {
+    return is_whole ? Json(std::llround(value)) : Json(value);
+  };
   for (const Range& range : parameter.ranges) {
-    const bool is_whole = schema["type"] == "integer";
-    const auto bound = [&](double value) {
-      return is_whole ? Json(std::llround(value)) : Json(value);
-    };
     if (std::abs(range.low) < kUnbounded) {
       schema.erase("minimum");
       schema[range.low_is_open ? "exclusiveMinimum" : "minimum"] = bound(range.low);
@@ -63,208 +149,97 @@ Json schema_of(const Parameter& parameter) {
     if (std::abs(range.high) < kUnbounded) schema["maximum"] = bound(range.high);
   }
   if (parameter.name == "stop") schema["anyOf"][1]["maxItems"] = kMaxStops;
-  if (parameter.null != Null::kRefused) schema = or_null(std::move(schema));
+  if (parameter.null != Null::kRefused && schema.contains("type")) {
+    schema["type"] = {schema["type"], "null"};
+  } else if (parameter.null != Null::kRefused) {
+    schema["anyOf"].push_back(schema_of_type("null"));
+  }
   schema["description"] = parameter.help;
   return schema;
 }
 
-Json sampling_properties() {
+Json request_of(std::initializer_list<const char*> fields, Json required) {
   Json properties = Json::object();
-  for (const Parameter& parameter : sampling_table())
-    properties[std::string(parameter.name)] = schema_of(parameter);
-  return properties;
+  for (const char* some : fields) properties.update(expanded(Json::parse(some)));
+  return schema_of_type("object",
+                        {{"properties", std::move(properties)}, {"required", std::move(required)}});
 }
 
-Json nullable(const char* type) { return {{"type", {type, "null"}}}; }
-
-// What both APIs have besides the parameters.
-Json common_properties() {
-  Json properties = sampling_properties();
-  properties["model"] = nullable("string");
-  properties["stream"] = nullable("boolean");
-  properties["stream_options"] = {
-      {"type", {"object", "null"}},
-      {"properties",
-       {{"include_usage", nullable("boolean")}, {"continuous_usage_stats", nullable("boolean")}}}};
-  properties["request_id"] = nullable("string");
-  properties["return_token_ids"] = nullable("boolean");
-  properties["return_tokens_as_token_ids"] = nullable("boolean");
-  properties["echo"] = nullable("boolean");
-  properties["add_special_tokens"] = nullable("boolean");
-  properties["response_format"] = {{"type", {"object", "null"}},
-                                   {"properties", {{"type", {{"const", "text"}}}}},
-                                   {"required", {"type"}}};
-  return properties;
-}
-
-Json completion_schema() {
-  const Json text = {{"type", "string"}, {"minLength", 1}};
-  const Json id = {{"type", "integer"}, {"minimum", 0}, {"maximum", INT32_MAX}};
-  const auto some = [](Json items) {
-    Json list = list_of(std::move(items));
-    list["minItems"] = 1;
-    return list;
-  };
-  Json properties = common_properties();
-  properties["prompt"] = {{"anyOf", {text, some(text), some(id), some(some(id))}}};
-  properties["max_tokens"] = {{"type", {"integer", "null"}}, {"minimum", 0}};
-  return {{"type", "object"}, {"properties", std::move(properties)}, {"required", {"prompt"}}};
-}
-
-Json message_schema() {
-  const Json part = {
-      {"type", "object"},
-      {"properties", {{"type", {{"const", "text"}}}, {"text", {{"type", "string"}}}}},
-      {"required", {"type", "text"}}};
-  return {{"type", "object"},
-          {"properties",
-           {{"role", {{"type", "string"}}},
-            {"content", {{"anyOf", {{{"type", {"string", "null"}}}, list_of(part)}}}}}},
-          {"required", {"role"}}};
-}
-
-Json chat_properties() {
-  Json messages = list_of(message_schema());
-  messages["minItems"] = 1;
-  const Json function = {{"type", "object"},
-                         {"properties",
-                          {{"name", {{"type", "string"}}},
-                           {"description", nullable("string")},
-                           {"parameters", nullable("object")},
-                           {"strict", nullable("boolean")}}},
-                         {"required", {"name"}}};
-  Json tools = list_of({{"type", "object"},
-                        {"properties", {{"type", {{"const", "function"}}}, {"function", function}}},
-                        {"required", {"function"}}});
-  tools["minItems"] = 1;
-  return {{"messages", std::move(messages)},
-          {"tools", or_null(std::move(tools))},
-          {"chat_template_kwargs", nullable("object")},
-          {"add_generation_prompt", nullable("boolean")},
-          {"continue_final_message", nullable("boolean")},
-          {"documents", or_null(list_of({{"type", "object"}}))}};
-}
-
-Json chat_schema() {
-  Json properties = common_properties();
-  const Json more = {
-      {"tool_choice", {{"enum", {"none", "auto", nullptr}}}},
-      {"logprobs", nullable("boolean")},
-      {"top_logprobs", {{"type", {"integer", "null"}}, {"minimum", -1}, {"maximum", 20}}},
-      {"max_completion_tokens", {{"type", {"integer", "null"}}, {"minimum", 1}}},
-      {"parallel_tool_calls", nullable("boolean")},
-      {"include_reasoning", nullable("boolean")},
-      {"return_prompt_text", nullable("boolean")},
-      {"reasoning_effort",
-       {{"enum", {"none", "minimal", "low", "medium", "high", "xhigh", "max", nullptr}}}}};
-  properties.update(chat_properties());
-  properties.update(more);
-  return {{"type", "object"}, {"properties", std::move(properties)}, {"required", {"messages"}}};
-}
-
-Json tokenize_schema() {
-  Json properties = chat_properties();
-  properties["model"] = nullable("string");
-  properties["prompt"] = {{"type", "string"}};
-  properties["add_special_tokens"] = nullable("boolean");
-  properties["return_token_strs"] = nullable("boolean");
-  return {{"type", "object"},
-          {"properties", std::move(properties)},
-          {"anyOf", {{{"required", {"prompt"}}}, {{"required", {"messages"}}}}}};
-}
-
-Json detokenize_schema() {
-  return {
-      {"type", "object"},
-      {"properties",
-       {{"model", nullable("string")}, {"tokens", list_of({{"type", "integer"}, {"minimum", 0}})}}},
-      {"required", {"tokens"}}};
-}
-
-// An object that has these members; what they hold is the API's business.
-Json object_with(std::initializer_list<const char*> members) {
-  return {{"type", "object"},
-          {"required", Json(std::vector<std::string>(members.begin(), members.end()))}};
-}
-
-Json error_schema() {
-  return {{"type", "object"},
-          {"required", {"error"}},
-          {"properties",
-           {{"error",
-             {{"type", "object"},
-              {"required", {"message", "type", "param", "code"}},
-              {"properties",
-               {{"message", {{"type", "string"}}},
-                {"type", {{"type", "string"}}},
-                {"param", nullable("string")},
-                {"code", {{"type", "integer"}}}}}}}}}};
-}
-
-Json content(const char* type, Json schema) { return {{type, {{"schema", std::move(schema)}}}}; }
-
-Json operation(const char* summary, Json answer, const char* request = nullptr) {
-  Json responses = {{"200", {{"description", "OK"}, {"content", std::move(answer)}}}};
-  const auto errors = request == nullptr ? std::vector{"401", "403", "404", "500", "503"}
-                                         : std::vector{"400", "401", "403", "404", "408",
-                                                       "413", "429", "500", "503"};
-  for (const char* status : errors) {
-    responses[status] = {{"description", "An error, in a sentence"},
-                         {"content", content("application/json", reference("ErrorResponse"))}};
+Json with_sampling(Json request) {
+  Json& fields = request["properties"];
+  for (const Parameter& parameter : sampling_table()) {
+    Json& field = fields[std::string(parameter.name)];
+    if (field.is_null()) field = schema_of(parameter);
   }
-  Json result = {{"summary", summary}, {"responses", std::move(responses)}};
-  if (request != nullptr) {
-    result["requestBody"] = {{"required", true},
-                             {"content", content("application/json", reference(request))}};
-  }
-  return result;
+  return request;
 }
 
-Json answers(const char* name, bool streams) {
-  Json result = content("application/json", reference(name));
-  if (streams) result["text/event-stream"] = {{"schema", Json::object()}};
+struct Operation {
+  const char* path;
+  const char* method;
+  const char* summary;
+  const char* answer;  // a schema, or a type of content
+  const char* request = nullptr;
+  bool streams = false;
+};
+
+constexpr Operation kOperations[] = {
+    {"/v1/completions", "post", "Complete prompts", "Completion", "CompletionRequest", true},
+    {"/v1/chat/completions", "post", "Answer a chat", "ChatCompletion", "ChatRequest", true},
+    {"/v1/models", "get", "The models", "ModelList"},
+    {"/tokenize", "post", "Text to ids", "Tokens", "TokenizeRequest"},
+    {"/detokenize", "post", "Ids to text", "Text", "DetokenizeRequest"},
+    {"/health", "get", "Whether requests are taken", "text/plain"},
+    {"/ping", "get", "Whether the server runs", "text/plain"},
+    {"/version", "get", "The server's version", "application/json"},
+    {"/metrics", "get", "For Prometheus", "text/plain"},
+};
+
+Json content_of(std::string_view name) {
+  if (name.find('/') != name.npos) return {{name, {{"schema", Json::object()}}}};
+  const std::string reference = fmt::format("#/components/schemas/{}", name);
+  return {{"application/json", {{"schema", {{"$ref", reference}}}}}};
+}
+
+Json operation(const Operation& of) {
+  Json answer = content_of(of.answer);
+  if (of.streams) answer.update(content_of("text/event-stream"));
+  Json result = {{"summary", of.summary},
+                 {"responses", {{"200", {{"description", "OK"}, {"content", std::move(answer)}}}}}};
+  for (const char* status : {"400", "401", "403", "404", "408", "413", "429", "500", "503"}) {
+    result["responses"][status] = {{"description", "An error, in a sentence"},
+                                   {"content", content_of("ErrorResponse")}};
+  }
+  if (of.request != nullptr)
+    result["requestBody"] = {{"required", true}, {"content", content_of(of.request)}};
   return result;
 }
 
 }  // namespace
 
+const Json& request_schemas() {
+  static const Json schemas = {
+      {"CompletionRequest",
+       with_sampling(request_of({kCommonFields, kCompletionFields}, {"prompt"}))},
+      {"ChatRequest",
+       with_sampling(request_of({kCommonFields, kPromptFields, kChatFields}, {"messages"}))},
+      {"TokenizeRequest", request_of({kPromptFields, kTokenizeFields}, Json::array())},
+      {"DetokenizeRequest", request_of({kDetokenizeFields}, {"tokens"})}};
+  return schemas;
+}
+
 std::string openapi_body() {
-  const Json any = content("application/json", Json::object());
-  const Json text = content("text/plain", {{"type", "string"}});
-  const Json paths = {
-      {"/v1/completions",
-       {{"post", operation("Complete prompts", answers("Completion", true), "CompletionRequest")}}},
-      {"/v1/chat/completions",
-       {{"post", operation("Answer a chat", answers("ChatCompletion", true), "ChatRequest")}}},
-      {"/v1/models", {{"get", operation("The models", answers("ModelList", false))}}},
-      {"/tokenize",
-       {{"post", operation("Text to ids", answers("Tokens", false), "TokenizeRequest")}}},
-      {"/detokenize",
-       {{"post", operation("Ids to text", answers("Text", false), "DetokenizeRequest")}}},
-      {"/health", {{"get", operation("Whether requests are taken", text)}}},
-      {"/ping", {{"get", operation("Whether the server runs", text)}}},
-      {"/version", {{"get", operation("The server's version", any)}}},
-      {"/metrics", {{"get", operation("For Prometheus", text)}}},
-  };
-  const Json schemas = {
-      {"CompletionRequest", completion_schema()},
-      {"ChatRequest", chat_schema()},
-      {"TokenizeRequest", tokenize_schema()},
-      {"DetokenizeRequest", detokenize_schema()},
-      {"ErrorResponse", error_schema()},
-      {"Completion", object_with({"id", "object", "created", "model", "choices", "usage"})},
-      {"ChatCompletion", object_with({"id", "object", "created", "model", "choices", "usage"})},
-      {"ModelList", object_with({"object", "data"})},
-      {"Tokens", object_with({"count", "max_model_len", "tokens", "token_strs"})},
-      {"Text", object_with({"prompt"})}};
-  const Json document = {
-      {"openapi", "3.1.0"},
-      {"info", {{"title", "nanovllm"}, {"version", kVersion}}},
-      {"paths", paths},
-      {"components",
-       {{"schemas", schemas},
-        {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}}}};
-  return document.dump();
+  Json paths = Json::object();
+  for (const Operation& of : kOperations) paths[of.path] = {{of.method, operation(of)}};
+  Json schemas = request_schemas();
+  schemas.update(expanded(Json::parse(kAnswerSchemas)));
+  const Json key = {{"type", "http"}, {"scheme", "bearer"}};
+  return Json({{"openapi", "3.1.0"},
+               {"info", {{"title", "nanovllm"}, {"version", kVersion}}},
+               {"paths", std::move(paths)},
+               {"components",
+                {{"schemas", std::move(schemas)}, {"securitySchemes", {{"key", key}}}}}})
+      .dump();
 }
 
 }  // namespace nanovllm::server

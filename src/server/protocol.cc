@@ -14,24 +14,17 @@ namespace nanovllm::server {
 namespace {
 
 const char* type_of(int status) {
-  switch (status) {
-    case 401:
-      return "Unauthorized";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "NotFoundError";
-    case 405:
-      return "Method Not Allowed";
-    case 413:
-      return "Request Entity Too Large";
-    case 429:
-      return "Too Many Requests";
-    case 503:
-      return "ServiceUnavailableError";
-    default:
-      return status >= 500 ? "InternalServerError" : "BadRequestError";
+  constexpr std::pair<int, const char*> kTypes[] = {{401, "Unauthorized"},
+                                                    {403, "Forbidden"},
+                                                    {404, "NotFoundError"},
+                                                    {405, "Method Not Allowed"},
+                                                    {413, "Request Entity Too Large"},
+                                                    {429, "Too Many Requests"},
+                                                    {503, "ServiceUnavailableError"}};
+  for (const auto& [known, type] : kTypes) {
+    if (status == known) return type;
   }
+  return status >= 500 ? "InternalServerError" : "BadRequestError";
 }
 
 std::string dumped(const Json& json) {
@@ -69,7 +62,7 @@ std::string error_body(int status, const std::string& message, const std::string
 }
 
 std::string tokenize_body(std::string_view body, const ServedModel& model) {
-  RequestFields fields(body, model.max_json_depth);
+  const RequestFields fields(body, "TokenizeRequest", model);
   const Tokenizer& tokenizer = tokenizer_of(model);
   std::vector<int32_t> ids;
   if (fields.find("messages") != nullptr) {
@@ -78,9 +71,8 @@ std::string tokenize_body(std::string_view body, const ServedModel& model) {
   } else {
     const auto prompt = fields.text("prompt");
     if (!prompt) refuse("prompt", "prompt or messages must be given.");
-    const bool add_special_tokens = fields.boolean("add_special_tokens", true);
-    fields.check_model(model);
-    ids = tokenizer.encode(*prompt, add_special_tokens);
+    fields.check_model();
+    ids = tokenizer.encode(*prompt, fields.boolean("add_special_tokens", true));
   }
   Json answer = {{"count", ids.size()},
                  {"max_model_len", model.preparer.info.max_model_len},
@@ -94,18 +86,10 @@ std::string tokenize_body(std::string_view body, const ServedModel& model) {
 }
 
 std::string detokenize_body(std::string_view body, const ServedModel& model) {
-  RequestFields fields(body, model.max_json_depth);
-  const Json* list = fields.array("tokens");
-  if (list == nullptr) refuse("tokens", "tokens must be given, a list of token ids.");
-  std::vector<int32_t> ids;
-  for (const Json& item : *list) {
-    const auto id = whole_number(item);
-    const int most = model.preparer.info.vocab_size - 1;
-    if (!id || *id < 0 || *id > most)
-      refuse("tokens", "tokens must hold token ids from 0 to {}, got {}.", most, shown(item));
-    ids.push_back(static_cast<int32_t>(*id));
-  }
-  fields.check_model(model);
+  const RequestFields fields(body, "DetokenizeRequest", model);
+  const auto ids =
+      token_ids_of(*fields.find("tokens"), "tokens", model.preparer.info.vocab_size - 1);
+  fields.check_model();
   return dumped({{"prompt", tokenizer_of(model).decode(ids, false)}});
 }
 
@@ -139,36 +123,19 @@ std::string models_body(const ServedModel& model) {
 std::string version_body() { return dumped({{"version", kVersion}}); }
 
 std::string missing_path(std::string_view path) {
-  constexpr std::array kOfVllm = {"/v1/responses",
-                                  "/v1/embeddings",
-                                  "/v1/messages",
-                                  "/v1/audio",
-                                  "/v1/score",
-                                  "/v1/rerank",
-                                  "/v2/rerank",
-                                  "/v2/embed",
-                                  "/v1/load_lora_adapter",
-                                  "/v1/unload_lora_adapter",
-                                  "/v1/realtime",
-                                  "/score",
-                                  "/rerank",
-                                  "/pooling",
-                                  "/classify",
-                                  "/invocations",
-                                  "/inference",
-                                  "/load",
-                                  "/tokenizer_info",
-                                  "/sleep",
-                                  "/wake_up",
-                                  "/reset_prefix_cache",
-                                  "/start_profile"};
+  // clang-format off
+  constexpr std::string_view kOfVllm[] = {
+      "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/audio", "/v1/score", "/v1/rerank",
+      "/v2/rerank", "/v2/embed", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+      "/v1/realtime", "/score", "/rerank", "/pooling", "/classify", "/invocations", "/inference",
+      "/load", "/tokenizer_info", "/sleep", "/wake_up", "/reset_prefix_cache", "/start_profile"};
+  // clang-format on
   const bool is_of_vllm = std::ranges::any_of(kOfVllm, [&](std::string_view known) {
     return path.starts_with(known) && (path.size() == known.size() || path[known.size()] == '/');
   });
   return fmt::format(
       "{} is {}; there are /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
-      "/detokenize, "
-      "/health, /version, /metrics and /openapi.json.",
+      "/detokenize, /health, /version, /metrics and /openapi.json.",
       printable(path),
       is_of_vllm ? "an endpoint of vLLM that this server does not have" : "not found");
 }

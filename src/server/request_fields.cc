@@ -11,29 +11,25 @@
 namespace nanovllm::server {
 namespace {
 
-constexpr double kMostExact = 9007199254740992;  // 2^53: no double between it and the next integer
-
 // What asks for something that is not there, where its value is more than nothing.
-constexpr std::array kUnsupported = {
+constexpr std::string_view kUnsupported[] = {
     "structured_outputs",    "prompt_embeds", "allowed_token_ids",
     "logprob_token_ids",     "suffix",        "truncate_prompt_tokens",
     "use_beam_search",       "watermarking",  "repetition_detection",
     "thinking_token_budget", "functions",     "audio"};
 // What changes no answer of ours.
-constexpr std::array kWithoutEffect = {"user",
-                                       "metadata",
-                                       "store",
-                                       "service_tier",
-                                       "session_id",
-                                       "length_penalty",
-                                       "stream_interval",
-                                       "spaces_between_special_tokens",
-                                       "mm_payload",
-                                       "return_mm_kwargs",
-                                       "return_token_offsets",
-                                       "routed_experts_prompt_start",
-                                       "safety_identifier",
-                                       "prompt_cache_key"};
+// clang-format off
+constexpr std::string_view kWithoutEffect[] = {
+    "user", "metadata", "store", "service_tier", "session_id", "safety_identifier",
+    "prompt_cache_key", "length_penalty", "best_of", "stream_interval",
+    "spaces_between_special_tokens", "mm_payload", "return_mm_kwargs", "return_token_offsets",
+    "routed_experts_prompt_start"};
+// clang-format on
+
+bool is_unsupported(std::string_view name) {
+  return name.starts_with("guided_") ||
+         std::ranges::find(kUnsupported, name) != std::end(kUnsupported);
+}
 
 bool says_nothing(const Json& value) {
   return value.is_null() || value == false || value == -1 ||
@@ -41,30 +37,97 @@ bool says_nothing(const Json& value) {
          (value.is_structured() && value.empty());
 }
 
-void to_whole_numbers(nlohmann::json& value) {
+struct JsonType {
+  std::string_view name;
+  const char* words;
+  bool (*is)(const Json& value);
+};
+
+constexpr JsonType kJsonTypes[] = {
+    {"boolean", "true or false", [](const Json& value) { return value.is_boolean(); }},
+    {"integer", "an integer",
+     [](const Json& value) { return value.is_number_integer() || whole_number(value); }},
+    {"number", "a number", [](const Json& value) { return value.is_number(); }},
+    {"string", "a text", [](const Json& value) { return value.is_string(); }},
+    {"array", "a list", [](const Json& value) { return value.is_array(); }},
+    {"object", "an object", [](const Json& value) { return value.is_object(); }}};
+
+// What is wrong with a value, such as "[0].role must be a text, got 3."; empty = nothing.
+std::string complaint(const Json& value, const Json& schema) {
+  const auto type = schema.find("type");
+  const bool may_be_null = type != schema.end() && type->is_array();
+  if (may_be_null && value.is_null()) return {};
+  if (type != schema.end()) {
+    const Json& name = may_be_null ? type->front() : *type;
+    const JsonType& wanted =
+        *std::ranges::find(kJsonTypes, name.get<std::string_view>(), &JsonType::name);
+    if (!wanted.is(value)) return fmt::format(" must be {}, got {}.", wanted.words, shown(value));
+  }
+  const auto allowed = schema.find("enum");
+  if (allowed != schema.end() && std::ranges::find(*allowed, value) == allowed->end())
+    return fmt::format(" must be one of {}, got {}.", allowed->dump(), shown(value));
+  if (!value.is_structured()) return {};
+  if (value.is_array() && value.size() < schema.value("minItems", size_t{0}))
+    return " must not be empty.";
+  if (const size_t most = schema.value("maxProperties", value.size()); value.size() > most)
+    return fmt::format(" must not have more than {} members.", most);
+  if (const auto required = schema.find("required"); required != schema.end()) {
+    for (const Json& name : *required) {
+      const auto& text = name.get_ref<const std::string&>();
+      if (value.value(text, Json()).is_null()) return fmt::format(".{} must be given.", text);
+    }
+  }
+  if (const auto members = schema.find("properties"); members != schema.end()) {
+    for (const auto& [name, member] : value.items()) {
+      const auto found = members->find(name);
+      const std::string what = found == members->end() ? "" : complaint(member, *found);
+      if (!what.empty()) return fmt::format(".{}{}", name, what);
+    }
+  }
+  if (const auto item = schema.find("items"); item != schema.end()) {
+    for (size_t i = 0; i < value.size(); ++i) {
+      const std::string what = complaint(value[i], *item);
+      if (!what.empty()) return fmt::format("[{}]{}", i, what);
+    }
+  }
+  return {};
+}
+
+void to_whole_numbers(Json& value) {
   if (value.is_array()) {
-    for (nlohmann::json& item : value) to_whole_numbers(item);
-  } else if (value.is_number_float()) {
-    const auto number = value.get<double>();
-    if (std::trunc(number) == number && std::abs(number) <= kMostExact)
-      value = static_cast<int64_t>(number);
+    for (Json& item : value) to_whole_numbers(item);
+  } else if (const auto number = value.is_number_float() ? whole_number(value) : std::nullopt) {
+    value = *number;
   }
 }
 
 }  // namespace
 
 std::optional<int64_t> whole_number(const Json& value) {
-  if (value.is_number_unsigned()) {
+  constexpr double kMostExact = 9007199254740992;  // 2^53: no double between it and the next
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    if (std::trunc(number) == number && std::abs(number) <= kMostExact)
+      return static_cast<int64_t>(number);
+  } else if (value.is_number_unsigned()) {
     const auto number = value.get<uint64_t>();
     if (std::in_range<int64_t>(number)) return static_cast<int64_t>(number);
   } else if (value.is_number_integer()) {
     return value.get<int64_t>();
-  } else if (value.is_number_float()) {
-    const auto number = value.get<double>();
-    if (std::trunc(number) == number && std::abs(number) <= kMostExact)
-      return static_cast<int64_t>(number);
   }
   return std::nullopt;
+}
+
+std::vector<int32_t> token_ids_of(const Json& list, const char* param, int32_t most) {
+  std::vector<int32_t> ids;
+  ids.reserve(list.size());
+  for (const Json& item : list) {
+    const auto id = whole_number(item);
+    if (!id || *id < 0 || *id > most)
+      refuse(param, "{} must hold token ids from 0 to {}, got {}.", param, most, shown(item));
+    ids.push_back(static_cast<int32_t>(*id));
+  }
+  return ids;
 }
 
 std::string shown(const Json& value) {
@@ -72,76 +135,57 @@ std::string shown(const Json& value) {
   return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-RequestFields::RequestFields(std::string_view body, int max_depth) {
+RequestFields::RequestFields(std::string_view body, const char* schema, const ServedModel& model)
+    : model_(model), properties_(request_schemas()[schema]["properties"]) {
   try {
-    body_ = parse_json_body(body, max_depth);
+    body_ = parse_json_body(body, model.max_json_depth);
   } catch (const Error& error) {
     throw ApiError(400, error.what());
   }
   if (!body_.is_object()) refuse("", "The body must be a JSON object, got {}.", shown(body_));
+  const std::string what = complaint(body_, request_schemas()[schema]);
+  if (what.empty()) return;
+  const size_t end = what.find_first_of(".[ ", 1);
+  throw ApiError(400, what.substr(1), what.substr(1, end - 1));
 }
 
-const Json* RequestFields::find_or_null(std::string_view name) {
-  asked_.emplace(name);
+const Json* RequestFields::find(std::string_view name) const {
   const auto found = body_.find(name);
-  return found == body_.end() ? nullptr : &*found;
+  return found == body_.end() || found->is_null() ? nullptr : &*found;
 }
 
-const Json* RequestFields::find(std::string_view name) {
-  const Json* value = find_or_null(name);
-  return value == nullptr || value->is_null() ? nullptr : value;
-}
-
-const Json* RequestFields::typed(std::string_view name, bool (Json::*is_type)() const,
-                                 const char* expected) {
+bool RequestFields::boolean(std::string_view name, bool otherwise) const {
   const Json* value = find(name);
-  if (value != nullptr && !(value->*is_type)())
-    refuse(name, "{} must be {}, got {}.", name, expected, shown(*value));
-  return value;
-}
-
-bool RequestFields::boolean(std::string_view name, bool otherwise) {
-  const Json* value = typed(name, &Json::is_boolean, "true or false");
   return value == nullptr ? otherwise : value->get<bool>();
 }
 
-std::optional<int64_t> RequestFields::integer(std::string_view name, int64_t min, int64_t max) {
-  const Json* value = typed(name, &Json::is_number, "an integer");
+std::optional<int64_t> RequestFields::integer(std::string_view name) const {
+  const Json* value = find(name);
   if (value == nullptr) return std::nullopt;
   const auto number = whole_number(*value);
   if (!number) refuse(name, "{} must be an integer of 64 bits, got {}.", name, shown(*value));
-  if (*number < min || *number > max)
-    refuse(name, "{} must be from {} to {}, got {}.", name, min, max, *number);
   return number;
 }
 
-std::optional<std::string> RequestFields::text(std::string_view name) {
-  const Json* value = typed(name, &Json::is_string, "a text");
+std::optional<std::string> RequestFields::text(std::string_view name) const {
+  const Json* value = find(name);
   return value == nullptr ? std::nullopt : std::optional(value->get<std::string>());
 }
 
-const Json* RequestFields::object(std::string_view name) {
-  return typed(name, &Json::is_object, "an object");
-}
-
-const Json* RequestFields::array(std::string_view name) {
-  return typed(name, &Json::is_array, "a list");
-}
-
-void RequestFields::read(std::string_view parameter, SamplingParams& params) {
-  const Json* value = find_or_null(parameter);
-  if (value == nullptr) return;
-  nlohmann::json object = nlohmann::json::object();
-  nlohmann::json& plain = object[std::string(parameter)] = *value;
-  to_whole_numbers(plain);
+void RequestFields::read(std::string_view parameter, SamplingParams& params) const {
+  const auto found = body_.find(parameter);
+  if (found == body_.end()) return;
+  Json value = *found;
+  to_whole_numbers(value);
   try {
-    update_sampling_params(params, object);
+    update_sampling_params(params, {{std::string(parameter), nlohmann::json(value)}});
   } catch (const Error& error) {
     throw ApiError(400, error.what(), std::string(parameter));
   }
 }
 
-void RequestFields::read_all(SamplingParams& params, std::initializer_list<std::string_view> but) {
+void RequestFields::read_all(SamplingParams& params,
+                             std::initializer_list<std::string_view> but) const {
   for (const Parameter& parameter : sampling_table()) {
     if (std::ranges::find(but, parameter.name) == but.end()) read(parameter.name, params);
   }
@@ -149,32 +193,26 @@ void RequestFields::read_all(SamplingParams& params, std::initializer_list<std::
     refuse("stop", "stop may hold {} texts, got {}.", kMaxStops, params.stop.size());
 }
 
-void RequestFields::refuse_unsupported() {
-  if (const Json* format = object("response_format")) {
-    const auto type = format->find("type");
-    if (type == format->end() || *type != "text")
-      refuse("response_format",
-             "response_format of another type than \"text\" is not supported yet; leave it out.");
-  }
-  for (const auto& [name, value] : body_.items()) {
-    const bool is_unsupported =
-        name.starts_with("guided_") || std::ranges::find(kUnsupported, name) != kUnsupported.end();
-    if (!is_unsupported) continue;
-    asked_.insert(name);
-    if (!says_nothing(value))
-      refuse(printable(name), "{} is not supported yet; leave it out.", printable(name));
-  }
-  if (integer("best_of").value_or(1) > 1)
+void RequestFields::refuse_unsupported() const {
+  const Json* format = find("response_format");
+  if (format != nullptr && (*format)["type"] != "text")
+    refuse("response_format",
+           "response_format of another type than \"text\" is not supported yet; leave it out.");
+  const Json* best_of = find("best_of");
+  if (best_of != nullptr && *best_of != 1)
     refuse("best_of", "best_of above 1 is not supported; ask for n completions instead.");
-  for (const char* name : kWithoutEffect) asked_.emplace(name);
+  for (const auto& [name, value] : body_.items()) {
+    if (is_unsupported(name) && !says_nothing(value))
+      refuse(printable(name), "{0} is not supported yet; leave it out.", printable(name));
+  }
 }
 
-void RequestFields::check_model(const ServedModel& model) {
+void RequestFields::check_model() const {
   const std::string name = text("model").value_or("");
-  if (name.empty() || std::ranges::find(model.names, name) != model.names.end()) return;
+  if (name.empty() || std::ranges::find(model_.names, name) != model_.names.end()) return;
   throw ApiError(404,
                  fmt::format("The model `{}` does not exist. Valid aliases: {}.", printable(name),
-                             fmt::join(model.names, ", ")),
+                             fmt::join(model_.names, ", ")),
                  "model");
 }
 
@@ -182,7 +220,9 @@ std::vector<std::string> RequestFields::unknown() const {
   constexpr size_t kMost = 20;  // in a line of a log
   std::vector<std::string> names;
   for (const auto& [name, value] : body_.items()) {
-    if (names.size() < kMost && !asked_.contains(name)) names.push_back(printable(name));
+    const bool is_known = properties_.contains(name) || is_unsupported(name) ||
+                          std::ranges::find(kWithoutEffect, name) != std::end(kWithoutEffect);
+    if (names.size() < kMost && !is_known) names.push_back(printable(name));
   }
   return names;
 }
