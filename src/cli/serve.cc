@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "base/message.h"
@@ -106,6 +107,20 @@ void add_limit_options(CLI::App& app, Options& options) {
       ->group(kLimitsGroup);
 }
 
+void add_template_kwargs(CLI::App& app, nlohmann::ordered_json& kwargs) {
+  const auto set = [&kwargs](const std::string& text) {
+    kwargs = nlohmann::ordered_json::parse(text, nullptr, false);
+    if (kwargs.is_object()) return;
+    throw CLI::ValidationError("--default-chat-template-kwargs",
+                               "must be a JSON object, such as {\"enable_thinking\": false}");
+  };
+  app.add_option_function<std::string>(
+         "--default-chat-template-kwargs", set,
+         "chat_template_kwargs of chats that say nothing of them, as a JSON object")
+      ->option_text("JSON")
+      ->group(kApiGroup);
+}
+
 // Refuses a parser's name that is not in `names`.
 CLI::Option* add_parser(CLI::App& app, const char* flag, std::string& value, const char* what,
                         const std::vector<std::string>& names) {
@@ -126,12 +141,19 @@ void add_api_options(CLI::App& app, CommandLine& line) {
   app.add_option("--chat-template", options.chat_template,
                  "Jinja file to use instead of the model's own template")
       ->group(kApiGroup);
+  add_template_kwargs(app, options.default_chat_template_kwargs);
+  app.add_flag("--trust-request-chat-template", options.trust_request_chat_template,
+               "chats may bring templates of their own")
+      ->group(kApiGroup);
   add_parser(app, "--reasoning-parser", options.format.reasoning_parser, "how reasoning is marked",
              server::reasoning_parsers());
   add_parser(app, "--tool-call-parser", options.format.tool_call_parser,
              "how calls of tools are marked", server::tool_call_parsers());
   app.add_flag("--enable-prompt-tokens-details", options.enable_prompt_tokens_details,
                "usage tells how many tokens came from the prefix cache")
+      ->group(kApiGroup);
+  app.add_flag("--enable-force-include-usage", options.enable_force_include_usage,
+               "every chunk of a stream tells usage, asked for or not")
       ->group(kApiGroup);
   app.add_flag("--enable-log-requests", options.log_requests,
                "log prompts and parameters: they may be private")

@@ -120,7 +120,7 @@ void Answer::prepare(std::vector<int32_t> token_ids, std::string text, SamplingP
   PromptFacts& facts = prompts_.emplace_back();
   facts.text = std::move(text);
   if (keeps_prompt_ids_) facts.token_ids = std::move(token_ids);
-  facts.num_open = num_completions_;
+  num_open_ += num_completions_;
   num_tokens_.resize(num_choices());
 }
 
@@ -139,7 +139,7 @@ std::string Answer::on_events(size_t prompt, std::span<const EngineEvent> events
     } else if (const auto* end = std::get_if<RequestEnd>(&event)) {
       gains[end->index].end = end;
       facts.num_cached_tokens = end->num_cached_tokens;
-      --facts.num_open;
+      --num_open_;
     } else if (const auto* error = std::get_if<RequestError>(&event)) {
       error_ = *error;
     }
@@ -160,11 +160,7 @@ std::string Answer::on_events(size_t prompt, std::span<const EngineEvent> events
   return out;
 }
 
-bool Answer::is_over() const {
-  return error_.has_value() || std::ranges::all_of(prompts_, [](const PromptFacts& prompt) {
-           return prompt.num_open <= 0;
-         });
-}
+bool Answer::is_over() const { return error_.has_value() || num_open_ <= 0; }
 
 std::string Answer::finish() {
   if (stream) {

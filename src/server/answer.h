@@ -46,7 +46,6 @@ class Answer : public ApiCall {
     std::vector<std::optional<PositionLogprobs>> logprobs = {};
     int num_cached_tokens = 0;
     bool begun = false;
-    int num_open = 0;  // completions that have not ended
   };
 
   // Reads the fields that both APIs have; then the derived class reads its own, and calls
@@ -91,6 +90,7 @@ class Answer : public ApiCall {
   bool include_usage_ = false;  // in a chunk behind the last
   bool continuous_usage_ = false;
   std::vector<PromptFacts> prompts_;
+  int num_open_ = 0;                       // completions that have not ended
   std::vector<size_t> num_prompt_tokens_;  // a prompt
   std::vector<size_t> num_tokens_;         // a choice
   std::optional<RequestError> error_;

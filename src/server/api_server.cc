@@ -80,16 +80,31 @@ HttpResponse page_response(const PageFile& file, const HttpRequest& request) {
 struct ApiServer::Generation {
   std::shared_ptr<const ServedModel> model;
   std::unique_ptr<ApiCall> call;
-  std::vector<std::shared_ptr<RequestStream>> streams = {};  // of the call's requests
+  // Of the call's requests; null where one has ended, which would wake whoever waits for it.
+  std::vector<std::shared_ptr<RequestStream>> streams = {};
 
   // What is new, as the client is to get it; none where nothing happened.
   std::optional<std::string> news() {
     std::optional<std::string> text;
     for (size_t i = 0; i < streams.size() && !call->is_over(); ++i) {
-      const std::vector<EngineEvent> events = streams[i]->take();
-      if (!events.empty()) text = text.value_or("") + call->on_events(i, events);
+      const auto events = streams[i] ? streams[i]->take() : std::vector<EngineEvent>();
+      if (events.empty()) continue;
+      text = std::move(text).value_or("") + call->on_events(i, events);
+      const auto* end = std::get_if<RequestEnd>(&events.back());
+      if (end != nullptr && end->last) streams[i].reset();
     }
     return text;
+  }
+
+  void on_news(const std::function<void()>& wake) const {
+    for (const auto& stream : streams) {
+      if (!stream) continue;
+      if (call->stream) {
+        stream->on_ready(wake);
+      } else {
+        stream->on_end(wake);
+      }
+    }
   }
 };
 
@@ -234,9 +249,7 @@ asio::awaitable<void> ApiServer::run(HttpExchange& exchange, Generation& generat
     HttpResponse head = head_of_stream();
     co_await exchange.begin_stream(std::move(head));
   }
-  const auto wake_up = [&](const std::function<void()>& wake) {
-    for (const auto& stream : generation.streams) stream->on_ready(wake);
-  };
+  const auto wake_up = [&](const std::function<void()>& wake) { generation.on_news(wake); };
   while (true) {
     const std::optional<std::string> news = generation.news();
     if (news && !news->empty() && !co_await exchange.write(*news)) co_return;

@@ -1,4 +1,5 @@
 // /v1/chat/completions
+#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -33,11 +34,11 @@ class Chat final : public Answer {
       think_ = tokenizer->token_to_id("<think>");
       end_of_think_ = tokenizer->token_to_id("</think>");
     }
+    const std::string_view turn = last_turn(prompt.text);  // once, for there may be many choices
     for (size_t i = 0; i < num_choices(); ++i) {
       State& state =
           states_.emplace_back(LogprobText(served.preparer.tokenizer, return_as_token_ids_));
-      if (with_parser_)
-        state.parser = served.make_parser(served.format, prompt.text, prompt.has_tools);
+      if (with_parser_) state.parser = served.make_parser(served.format, turn, prompt.has_tools);
     }
   }
 
@@ -244,8 +245,11 @@ class Chat final : public Answer {
   std::string completion_details(std::optional<size_t> choice) const override {
     if (!end_of_think_) return "null";
     size_t count = 0;
-    for (size_t i = 0; i < states_.size(); ++i) {
-      if (choice.value_or(i) == i && states_[i].has_reasoned) count += states_[i].num_reasoning;
+    const auto add = [&](const State& state) { count += state.has_reasoned * state.num_reasoning; };
+    if (choice) {
+      add(states_[*choice]);
+    } else {
+      std::ranges::for_each(states_, add);
     }
     return fmt::format(R"({{"reasoning_tokens":{}}})", count);
   }

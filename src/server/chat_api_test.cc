@@ -147,6 +147,37 @@ TEST(ChatApi, RefusesTemplatesUnlessTrusted) {
   EXPECT_NE(std::string(refusal(model, kHello).what()).find("--chat-template"), std::string::npos);
 }
 
+TEST(ChatApi, RendersTemplatesOfRequestsWhereTheyAreTrusted) {
+  LetterModel model;
+  model.served.trust_request_chat_template = true;
+  EXPECT_EQ(prompt_of(model, fmt::format(R"({},"chat_template":"q")", kHello)), "q");
+  EXPECT_EQ(refusal(model, fmt::format(R"({},"chat_template":"{{{{")", kHello)).param(),
+            "chat_template");
+}
+
+TEST(ChatApi, TakesTheServersTemplateKwargsWhereTheRequestHasNone) {
+  LetterModel model;
+  model.served.default_chat_template_kwargs = {{"enable_thinking", false}, {"more", "c"}};
+  EXPECT_EQ(prompt_of(model, kHello), "abXcFG");
+  EXPECT_EQ(prompt_of(model, fmt::format(R"({},"chat_template_kwargs":{{"more":"d"}})", kHello)),
+            "abXdFG");
+}
+
+TEST(ChatApi, TellsUsageInEveryChunkWhereTheServerWantsIt) {
+  LetterModel model;
+  model.served.enable_force_include_usage = true;
+  const auto call = chat(model, fmt::format(R"({},"stream":true,"n":2)", kHello));
+  const std::vector<EngineEvent> events = {delta(1, "x", {23}), end(0), end(1)};
+  std::string text = call->on_events(0, events);
+  text += call->finish();
+  std::vector<Json> chunks = chunks_of(text);
+  EXPECT_EQ(chunks.back(), "[DONE]");
+  chunks.pop_back();
+  ASSERT_EQ(chunks.size(), 5u);
+  for (const Json& chunk : chunks) EXPECT_EQ(chunk["usage"]["prompt_tokens"], 4);
+  EXPECT_EQ(chunks.back()["usage"]["completion_tokens"], 1);
+}
+
 TEST(ChatApi, ReadsParameters) {
   const LetterModel model;
   const auto params = [&](const std::string& fields) {

@@ -25,6 +25,8 @@ class RequestStream {
   // Calls `wake` once, when there is something to take or nothing more will come: at once if so,
   // else on any thread. A later `wake` takes the place of one that waits; cancel() drops it.
   virtual void on_ready(std::function<void()> wake) = 0;
+  // The same, but only when nothing more will come: who wants all at once is not woken before.
+  virtual void on_end(std::function<void()> wake) = 0;
   // Ends the request where it has not ended; nothing more comes. The destructor does it too.
   virtual void cancel() noexcept = 0;
 };

@@ -10,7 +10,7 @@ std::function<void()> StreamBuffer::append(EngineEvent event, bool last) {
   if (closed_) return nullptr;
   auto* delta = std::get_if<RequestDelta>(&event);
   if (delta == nullptr || !merge(*delta)) events_.push_back(std::move(event));
-  return std::exchange(wake_, nullptr);
+  return only_end_ && !over_ ? nullptr : std::exchange(wake_, nullptr);
 }
 
 // A completion's delta comes before its end, so it may grow wherever it stands.
@@ -35,11 +35,12 @@ std::vector<EngineEvent> StreamBuffer::take() {
   return std::exchange(events_, {});
 }
 
-void StreamBuffer::on_ready(std::function<void()> wake) {
+void StreamBuffer::await(std::function<void()> wake, bool only_end) {
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
-    if (events_.empty() && !over_) {
+    only_end_ = only_end;
+    if (!over_ && (only_end || events_.empty())) {
       wake_ = std::move(wake);
       return;
     }

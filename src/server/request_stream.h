@@ -17,18 +17,21 @@ class StreamBuffer {
   // Returns who waits for it, to be called without locks, or null.
   std::function<void()> append(EngineEvent event, bool last);
   std::vector<EngineEvent> take();
-  void on_ready(std::function<void()> wake);
+  void on_ready(std::function<void()> wake) { await(std::move(wake), false); }
+  void on_end(std::function<void()> wake) { await(std::move(wake), true); }
   // Drops what there is and what may come. True where the last event had yet to come.
   bool close() noexcept;
 
  private:
   bool merge(RequestDelta& delta);
+  void await(std::function<void()> wake, bool only_end);
 
   std::mutex mutex_;
   std::vector<EngineEvent> events_;
   std::vector<size_t> deltas_;  // by completion: 1 + its delta's place in events_, or 0
   std::function<void()> wake_;
-  bool over_ = false;  // nothing more comes
+  bool only_end_ = false;  // is what wake_ waits for
+  bool over_ = false;      // nothing more comes
   bool closed_ = false;
 };
 
@@ -40,6 +43,7 @@ class BufferedStream final : public RequestStream {
   ~BufferedStream() override { BufferedStream::cancel(); }
   std::vector<EngineEvent> take() override { return buffer_->take(); }
   void on_ready(std::function<void()> wake) override { buffer_->on_ready(std::move(wake)); }
+  void on_end(std::function<void()> wake) override { buffer_->on_end(std::move(wake)); }
   void cancel() noexcept override {
     if (buffer_->close()) end_();
   }

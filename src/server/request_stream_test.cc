@@ -57,6 +57,25 @@ TEST(RequestStream, WakesOnceAndOnlyWhoWaits) {
   EXPECT_EQ(num_calls, 3);
 }
 
+TEST(RequestStream, WakesAtTheEndWhoWantsAllAtOnce) {
+  StreamBuffer buffer;
+  int num_calls = 0;
+  const auto wake = [&] { ++num_calls; };
+  buffer.append(delta(0, "a"), false);
+  buffer.on_end(wake);
+  EXPECT_FALSE(buffer.append(delta(0, "b"), false));
+  EXPECT_EQ(num_calls, 0);
+  const auto end = buffer.append(RequestEnd{.id = 1, .last = true}, true);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(buffer.take().size(), 2u);
+  buffer.on_end(wake);  // nothing more comes
+  EXPECT_EQ(num_calls, 1);
+  StreamBuffer other;
+  other.on_end(wake);
+  other.on_ready(wake);  // in the first one's place
+  EXPECT_TRUE(other.append(delta(0, "c"), false));
+}
+
 TEST(RequestStream, EndsItsRequestOnce) {
   int num_ends = 0;
   const auto end = [&] { ++num_ends; };

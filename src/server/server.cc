@@ -162,6 +162,9 @@ std::shared_ptr<const ServedModel> Front::served_model(const EngineHello& hello)
   if (!asked.tool_call_parser.empty()) served->format.tool_call_parser = asked.tool_call_parser;
   served->make_parser = make_transcript_parser;
   served->enable_prompt_tokens_details = options_.enable_prompt_tokens_details;
+  served->enable_force_include_usage = options_.enable_force_include_usage;
+  served->default_chat_template_kwargs = options_.default_chat_template_kwargs;
+  served->trust_request_chat_template = options_.trust_request_chat_template;
   served->max_num_prompts = options_.max_prompts;
   served->max_json_depth = options_.max_json_depth;
   return served;

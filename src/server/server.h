@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct ServeOptions {
   int num_io_threads = 2;
   bool log_requests = false;                  // prompts and parameters too
   bool enable_prompt_tokens_details = false;  // usage tells what came from the prefix cache
+  bool enable_force_include_usage = false;    // streams tell usage, asked for or not
+  nlohmann::ordered_json default_chat_template_kwargs = nlohmann::ordered_json::object();
+  bool trust_request_chat_template = false;
   std::chrono::milliseconds shutdown_timeout{30'000};
   std::vector<std::string> worker_arguments = {};  // with which the binary becomes a worker
 };

@@ -64,14 +64,10 @@ std::vector<std::string> format_names(std::span<const Format> formats) {
 // Reasoning is the rule: vLLM takes text for such from the start, tag or not, unless the turn that
 // the prompt has begun has closed it.
 bool is_reasoning_open(std::string_view prompt) {
-  size_t turn = 0;
-  for (const std::string_view begin : {"<|im_start|>", "<|end_header_id|>", "<｜Assistant｜>"}) {
-    if (const size_t at = prompt.rfind(begin); at != prompt.npos) turn = std::max(turn, at);
-  }
-  prompt.remove_prefix(turn);
-  const size_t closed = prompt.rfind(kEndThink);
-  const size_t opened = prompt.rfind(kThink);
-  return closed == prompt.npos || (opened != prompt.npos && opened > closed);
+  const std::string_view turn = last_turn(prompt);
+  const size_t closed = turn.rfind(kEndThink);
+  const size_t opened = turn.rfind(kThink);
+  return closed == turn.npos || (opened != turn.npos && opened > closed);
 }
 
 class TagParser : public TranscriptParser {
@@ -311,7 +307,7 @@ class TagParser : public TranscriptParser {
   void show(std::string_view text) {
     if (num_calls_ > 0) return;
     blanks_ += text;
-    has_content_ = has_content_ || blanks_.find_first_not_of(kJsonBlanks) != blanks_.npos;
+    has_content_ = has_content_ || text.find_first_not_of(kJsonBlanks) != text.npos;
     if (has_content_) delta_.content += std::exchange(blanks_, {});
   }
 
@@ -363,6 +359,14 @@ std::vector<std::string> tool_call_parsers() {
 TranscriptFormat transcript_format_of(std::string_view chat_template) {
   return {std::string(reasoning_parser_of(chat_template)),
           std::string(tool_call_parser_of(chat_template))};
+}
+
+std::string_view last_turn(std::string_view prompt) {
+  size_t turn = 0;
+  for (const std::string_view begin : {"<|im_start|>", "<|end_header_id|>", "<｜Assistant｜>"}) {
+    if (const size_t at = prompt.rfind(begin); at != prompt.npos) turn = std::max(turn, at);
+  }
+  return prompt.substr(turn);
 }
 
 bool needs_special_tokens(const TranscriptFormat& format, bool with_tools) {

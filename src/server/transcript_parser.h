@@ -49,6 +49,9 @@ TranscriptFormat transcript_format_of(std::string_view chat_template);
 // asked for), so that tags which are special tokens are part of its text.
 bool needs_special_tokens(const TranscriptFormat& format, bool with_tools);
 
+// The end of a prompt that make_transcript_parser looks at: the turn that it has begun.
+std::string_view last_turn(std::string_view prompt);
+
 // Of one completion. `prompt` is the rendered one: it may have closed the reasoning already; where
 // it has not, a format with reasoning begins with it, tag or not. Calls are taken for such only
 // where the request has tools (`with_tools`: some are given, and tool_choice is not "none"). Throws
