@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
+#include <utility>
 
 #include "api/json.h"
 #include "base/check.h"
@@ -121,41 +123,49 @@ void Answer::prepare(std::vector<int32_t> token_ids, std::string text, SamplingP
   facts.text = std::move(text);
   if (keeps_prompt_ids_) facts.token_ids = std::move(token_ids);
   num_open_ += num_completions_;
-  num_tokens_.resize(num_choices());
+  choices_.resize(prompts_.size() * static_cast<size_t>(num_completions_),
+                  Choice(LogprobText(model_.preparer.tokenizer, return_as_token_ids_)));
 }
 
 std::string Answer::on_events(size_t prompt, std::span<const EngineEvent> events) {
   if (error_) return {};
   PromptFacts& facts = prompts_[prompt];
-  std::map<int, Gain> gains;  // by index of the completion
+  std::string out;
+  std::set<size_t> changed;  // choices
+  const auto change = [&](int completion) {
+    if (!std::exchange(facts.begun, true) && stream) out += first_chunks(prompt);
+    const auto first = prompt * static_cast<size_t>(num_completions_);
+    return *changed.insert(first + static_cast<size_t>(completion)).first;
+  };
   for (const EngineEvent& event : events) {
     if (const auto* logprobs = std::get_if<PromptLogprobs>(&event)) {
       facts.logprobs = logprobs->positions;
     } else if (const auto* delta = std::get_if<RequestDelta>(&event)) {
-      Gain& gain = gains[delta->index];
-      gain.text += delta->text;
-      gain.token_ids.insert(gain.token_ids.end(), delta->token_ids.begin(), delta->token_ids.end());
-      gain.logprobs.insert(gain.logprobs.end(), delta->logprobs.begin(), delta->logprobs.end());
-    } else if (const auto* end = std::get_if<RequestEnd>(&event)) {
-      gains[end->index].end = end;
-      facts.num_cached_tokens = end->num_cached_tokens;
+      const size_t index = change(delta->index);
+      Choice& choice = choices_[index];
+      choice.num_tokens += delta->token_ids.size();
+      choice.token_ids.insert(choice.token_ids.end(), delta->token_ids.begin(),
+                              delta->token_ids.end());
+      take(index, *delta);
+    } else if (const auto* over = std::get_if<RequestEnd>(&event)) {
+      const size_t index = change(over->index);
+      choices_[index].finish_reason = over->finish_reason;
+      choices_[index].stop_reason = over->stop_reason;
+      facts.num_cached_tokens = over->num_cached_tokens;
       --num_open_;
+      end(index);
     } else if (const auto* error = std::get_if<RequestError>(&event)) {
       error_ = *error;
     }
   }
-  std::string out;
-  if (!gains.empty() && !facts.begun) {
-    facts.begun = true;
-    if (stream) out += first_chunks(prompt);
+  if (!stream) return {};
+  for (const size_t index : changed) {
+    const std::string json = take_chunk(index);
+    choices_[index].token_ids.clear();
+    const bool is_last = choices_[index].finish_reason != FinishReason::kNone;
+    if (!json.empty()) out += chunk(index, json, is_last);
   }
-  for (auto& [index, gained] : gains) {
-    const size_t choice =
-        prompt * static_cast<size_t>(num_completions_) + static_cast<size_t>(index);
-    num_tokens_[choice] += gained.token_ids.size();
-    out += gain(choice, std::move(gained));
-  }
-  if (error_ && stream)
+  if (error_)
     out += fmt::format("data: {}\n\n", error_body(status_of(error_->code), error_->message));
   return out;
 }
@@ -175,7 +185,7 @@ std::string Answer::finish() {
   }
   if (error_) throw ApiError(status_of(error_->code), error_->message);
   std::string out = head_;
-  for (size_t choice = 0; choice < num_choices(); ++choice) {
+  for (size_t choice = 0; choice < choices_.size(); ++choice) {
     if (choice > 0) out += ',';
     out += whole_choice(choice);
   }
@@ -191,7 +201,7 @@ std::string Answer::chunk(size_t choice, const std::string& json, bool is_last,
   if (continuous_usage_) {
     const size_t prompt = choice / static_cast<size_t>(num_completions_);
     const std::string details = completion_details(choice);
-    out += ",\"usage\":" + usage(num_prompt_tokens_[prompt], num_tokens_[choice]);
+    out += ",\"usage\":" + usage(num_prompt_tokens_[prompt], choices_[choice].num_tokens);
     if (!details.empty()) out += ",\"completion_tokens_details\":" + details;
     out += '}';
   }
@@ -210,7 +220,7 @@ std::string Answer::usage(size_t num_prompt_tokens, size_t num_tokens) const {
 std::string Answer::total_usage(bool is_whole) const {
   size_t num_prompt_tokens = 0, num_tokens = 0;
   for (const size_t count : num_prompt_tokens_) num_prompt_tokens += count;
-  for (const size_t count : num_tokens_) num_tokens += count;
+  for (const Choice& choice : choices_) num_tokens += choice.num_tokens;
   std::string out = usage(num_prompt_tokens, num_tokens);
   if (model_.enable_prompt_tokens_details) {
     out += fmt::format(R"(,"prompt_tokens_details":{{"cached_tokens":{}{}}})",
@@ -224,6 +234,10 @@ std::string Answer::total_usage(bool is_whole) const {
   if (is_whole || !(details.empty() || details == "null"))
     out += ",\"completion_tokens_details\":" + (details.empty() ? "null" : details);
   return out + '}';
+}
+
+std::string Answer::token_ids_json(const std::vector<int32_t>& ids) const {
+  return return_token_ids_ ? json_of(ids) : "null";
 }
 
 std::string Answer::prompt_logprobs_json(const PromptFacts& prompt) const {

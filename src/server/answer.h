@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,12 +31,13 @@ class Answer : public ApiCall {
     const char* object;
     const char* chunk_object;
   };
-  // What a completion gained in one list of events.
-  struct Gain {
-    std::string text = {};
-    std::vector<int32_t> token_ids = {};
-    std::vector<PositionLogprobs> logprobs = {};
-    const RequestEnd* end = nullptr;
+  struct Choice {
+    explicit Choice(LogprobText writer) : logprob_text(std::move(writer)) {}
+    LogprobText logprob_text;
+    size_t num_tokens = 0;
+    FinishReason finish_reason = FinishReason::kNone;
+    StopReason stop_reason = {};
+    std::vector<int32_t> token_ids = {};  // of a whole answer, or of one chunk
   };
   // A prompt, as far as answers show it.
   struct PromptFacts {
@@ -59,12 +59,14 @@ class Answer : public ApiCall {
   void check_max_tokens(const char* name, std::optional<int64_t> max_tokens) const;
 
   const ServedModel& model() const { return model_; }
-  size_t num_choices() const { return prompts_.size() * static_cast<size_t>(num_completions_); }
+  std::vector<Choice>& choices() { return choices_; }
   PromptFacts& prompt_of(size_t choice) { return prompts_[choice / num_completions_]; }
   // "data: {...}\n\n" around the JSON of a choice. `more` are further members.
   std::string chunk(size_t choice, const std::string& json, bool is_last,
                     std::string_view more = {}) const;
   std::string prompt_logprobs_json(const PromptFacts& prompt) const;
+  // "null" where the answer shows none.
+  std::string token_ids_json(const std::vector<int32_t>& ids) const;
 
   bool return_token_ids_ = false;
   bool return_as_token_ids_ = false;
@@ -74,9 +76,13 @@ class Answer : public ApiCall {
  private:
   // The chunks that a prompt's first event brings.
   virtual std::string first_chunks(size_t /*prompt*/) { return {}; }
-  // Takes in what a choice gained. Returns its chunk where the call streams.
-  virtual std::string gain(size_t choice, Gain&& gain) = 0;
+  // Takes in what a choice gained; the base has done so with its members.
+  virtual void take(size_t choice, const RequestDelta& delta) = 0;
+  virtual void end(size_t /*choice*/) {}
+  // The JSON of a choice in a whole answer, or in a chunk, with what came since the last one; empty
+  // = that is nothing.
   virtual std::string whole_choice(size_t choice) = 0;
+  virtual std::string take_chunk(size_t choice) = 0;
   // JSON of usage.completion_tokens_details, of a choice or of all; empty = the API has none.
   virtual std::string completion_details(std::optional<size_t> /*choice*/) const { return {}; }
   // Members of a whole answer between usage and the end.
@@ -92,7 +98,7 @@ class Answer : public ApiCall {
   std::vector<PromptFacts> prompts_;
   int num_open_ = 0;                       // completions that have not ended
   std::vector<size_t> num_prompt_tokens_;  // a prompt
-  std::vector<size_t> num_tokens_;         // a choice
+  std::vector<Choice> choices_;
   std::optional<RequestError> error_;
 };
 

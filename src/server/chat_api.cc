@@ -35,17 +35,16 @@ class Chat final : public Answer {
       end_of_think_ = tokenizer->token_to_id("</think>");
     }
     const std::string_view turn = last_turn(prompt.text);  // once, for there may be many choices
-    for (size_t i = 0; i < num_choices(); ++i) {
-      State& state =
-          states_.emplace_back(LogprobText(served.preparer.tokenizer, return_as_token_ids_));
+    states_.resize(choices().size());
+    for (State& state : states_) {
       if (with_parser_) state.parser = served.make_parser(served.format, turn, prompt.has_tools);
     }
+    hides_tokens_ = with_parser_ && !include_reasoning_;
+    if (hides_tokens_) num_top_.reset();
   }
 
  private:
   struct State {
-    explicit State(LogprobText writer) : logprob_text(std::move(writer)) {}
-    LogprobText logprob_text;
     std::unique_ptr<TranscriptParser> parser = {};  // null = all is content
     bool has_called = false;
     bool has_reasoned = false;
@@ -53,10 +52,7 @@ class Chat final : public Answer {
     size_t num_reasoning = 0;  // tokens before that
     // What follows is of a whole answer, or of one chunk.
     TranscriptDelta message = {};
-    std::vector<int32_t> token_ids = {};
     std::string logprobs = {};
-    FinishReason finish_reason = FinishReason::kNone;
-    StopReason stop_reason = {};
   };
 
   void read_params(const RequestFields& fields, SamplingParams& params) {
@@ -87,12 +83,12 @@ class Chat final : public Answer {
 
   std::string first_chunks(size_t prompt_index) override {
     const PromptFacts& prompt = prompt_of(prompt_index);
-    const std::string more = fmt::format(R"(,"prompt_token_ids":{},"prompt_text":{})",
-                                         return_token_ids_ ? json_of(prompt.token_ids) : "null",
-                                         shows_prompt_text_ ? json_text(prompt.text) : "null");
+    const std::string more =
+        fmt::format(R"(,"prompt_token_ids":{},"prompt_text":{})", token_ids_json(prompt.token_ids),
+                    shows_prompt_text_ ? json_text(prompt.text) : "null");
     std::string out;
     const auto add = [&](const std::string& delta, std::string_view members) {
-      for (size_t choice = 0; choice < num_choices(); ++choice) {
+      for (size_t choice = 0; choice < choices().size(); ++choice) {
         out +=
             chunk(choice,
                   fmt::format(R"({{"index":{},"delta":{},"logprobs":null,"finish_reason":null}})",
@@ -106,48 +102,46 @@ class Chat final : public Answer {
     return out;
   }
 
-  std::string gain(size_t choice, Gain&& gained) override {
-    State& state = states_[choice];
-    take_text(state, gained);
-    const bool hides_tokens = with_parser_ && !include_reasoning_;  // they would show the reasoning
-    if (num_top_ && !hides_tokens) {
-      for (const PositionLogprobs& position : gained.logprobs)
-        state.logprob_text.append_chat(position, *num_top_, state.logprobs);
-    }
-    if (return_token_ids_ && !hides_tokens)
-      state.token_ids.insert(state.token_ids.end(), gained.token_ids.begin(),
-                             gained.token_ids.end());
-    if (gained.end != nullptr) {
-      state.finish_reason = gained.end->finish_reason;
-      state.stop_reason = gained.end->stop_reason;
-    }
-    if (!stream) return {};
-    const bool is_last = gained.end != nullptr;
-    const bool says_nothing =
-        state.message == TranscriptDelta{} && state.logprobs.empty() && state.token_ids.empty();
-    if (with_parser_ && says_nothing && !is_last) return {};
-    std::string json = fmt::format(
-        R"({{"index":{},"delta":{},"logprobs":{},"finish_reason":{},{}"token_ids":{}}})", choice,
-        delta_json(state, choice), logprobs_json(state), finish_json(state),
-        is_last ? fmt::format(R"("stop_reason":{},)", json_of(state.stop_reason)) : "",
-        return_token_ids_ && !hides_tokens ? json_of(state.token_ids) : "null");
-    state.message = {};
-    state.token_ids.clear();
-    state.logprobs.clear();
-    return chunk(choice, json, is_last);
-  }
-
-  void take_text(State& state, Gain& gained) const {
-    for (const int32_t id : gained.token_ids) {
+  void take(size_t index, const RequestDelta& delta) override {
+    State& state = states_[index];
+    for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i)
+      choices()[index].logprob_text.append_chat(delta.logprobs[i], *num_top_, state.logprobs);
+    for (const int32_t id : delta.token_ids) {
       state.may_reason = state.may_reason && end_of_think_ != id;
       state.num_reasoning += state.may_reason && think_ != id;
     }
-    if (state.parser == nullptr) {
-      state.message.content += gained.text;
-      return;
+    if (state.parser) {
+      add_delta(state, state.parser->append(delta.text));
+    } else {
+      state.message.content += delta.text;
     }
-    add_delta(state, state.parser->append(gained.text));
-    if (gained.end != nullptr) add_delta(state, state.parser->finish());
+  }
+
+  void end(size_t choice) override {
+    State& state = states_[choice];
+    if (state.parser) add_delta(state, state.parser->finish());
+  }
+
+  std::string take_chunk(size_t index) override {
+    State& state = states_[index];
+    const Choice& choice = choices()[index];
+    const bool is_last = choice.finish_reason != FinishReason::kNone;
+    const bool shows_ids = return_token_ids_ && !hides_tokens_ && !choice.token_ids.empty();
+    const bool says_nothing =
+        state.message == TranscriptDelta{} && state.logprobs.empty() && !shows_ids;
+    if (with_parser_ && says_nothing && !is_last) return {};
+    std::string json = fmt::format(
+        R"({{"index":{},"delta":{},"logprobs":{},"finish_reason":{},{}"token_ids":{}}})", index,
+        delta_json(state, index), logprobs_json(state), finish_json(index),
+        is_last ? fmt::format(R"("stop_reason":{},)", json_of(choice.stop_reason)) : "",
+        shown_ids_json(choice));
+    state.message = {};
+    state.logprobs.clear();
+    return json;
+  }
+
+  std::string shown_ids_json(const Choice& choice) const {
+    return hides_tokens_ ? "null" : token_ids_json(choice.token_ids);
   }
 
   void add_delta(State& state, TranscriptDelta&& delta) const {
@@ -172,73 +166,67 @@ class Chat final : public Answer {
     return fmt::format("chatcmpl-tool-{:016x}", hash);
   }
 
+  // [{id, type, index, function: {name, arguments}}, ...]: with the index only in chunks, and with
+  // id, type and name where the call begins.
+  std::string calls_json(const State& state, size_t choice) const {
+    std::vector<std::string> calls;
+    for (const ToolCallDelta& call : state.message.tool_calls) {
+      std::string head, function;
+      if (!call.name.empty()) {
+        head = fmt::format(R"("id":"{}","type":"function",)", call_id(choice, call.index));
+        function = fmt::format(R"("name":{},)", json_text(call.name));
+      }
+      if (stream) head += fmt::format(R"("index":{},)", call.index);
+      calls.push_back(fmt::format(R"({{{}"function":{{{}"arguments":{}}}}})", head, function,
+                                  json_text(call.arguments)));
+    }
+    return fmt::format("[{}]", fmt::join(calls, ","));
+  }
+
   std::string delta_json(const State& state, size_t choice) const {
     const TranscriptDelta& delta = state.message;
     std::vector<std::string> members;
     if (state.parser == nullptr || !delta.content.empty())
       members.push_back("\"content\":" + json_text(delta.content));
-    if (!delta.reasoning.empty()) {
-      const std::string text = json_text(delta.reasoning);
-      members.push_back(fmt::format(R"("reasoning":{},"reasoning_content":{})", text, text));
-    }
-    std::vector<std::string> calls;
-    for (const ToolCallDelta& call : delta.tool_calls) {
-      const std::string arguments = json_text(call.arguments);
-      calls.push_back(call.name.empty()
-                          ? fmt::format(R"({{"index":{},"function":{{"arguments":{}}}}})",
-                                        call.index, arguments)
-                          : fmt::format(R"({{"id":"{}","type":"function","index":{},)"
-                                        R"("function":{{"name":{},"arguments":{}}}}})",
-                                        call_id(choice, call.index), call.index,
-                                        json_text(call.name), arguments));
-    }
-    if (!calls.empty())
-      members.push_back(fmt::format("\"tool_calls\":[{}]", fmt::join(calls, ",")));
+    if (!delta.reasoning.empty())
+      members.push_back(
+          fmt::format(R"("reasoning":{0},"reasoning_content":{0})", json_text(delta.reasoning)));
+    if (!delta.tool_calls.empty()) members.push_back("\"tool_calls\":" + calls_json(state, choice));
     return fmt::format("{{{}}}", fmt::join(members, ","));
-  }
-
-  std::string logprobs_json(const State& state) const {
-    const bool has_some = num_top_ && !(with_parser_ && !include_reasoning_);
-    return has_some ? fmt::format(R"({{"content":[{}]}})", state.logprobs) : "null";
-  }
-
-  std::string finish_json(const State& state) const {
-    if (state.finish_reason == FinishReason::kNone) return "null";
-    const bool calls = state.has_called && state.finish_reason == FinishReason::kStop;
-    return json_text(calls ? "tool_calls" : to_string(state.finish_reason));
   }
 
   std::string message_json(const State& state, size_t choice) const {
     const TranscriptDelta& message = state.message;
-    const bool has_reasoning = !message.reasoning.empty();
+    const bool has_reasoning = !message.reasoning.empty(), calls = !message.tool_calls.empty();
     const std::string content = (echo_ ? last_content_ : "") + message.content;
-    const bool is_null = content.empty() && (has_reasoning || !message.tool_calls.empty());
-    std::string out =
-        fmt::format(R"({{"role":{},"content":{},"refusal":null,"annotations":null,"audio":null,)"
-                    R"("function_call":null)",
-                    json_text(role_), is_null ? "null" : json_text(content));
-    std::vector<std::string> calls;
-    for (const ToolCallDelta& call : message.tool_calls) {
-      calls.push_back(fmt::format(
-          R"({{"id":"{}","type":"function","function":{{"name":{},"arguments":{}}}}})",
-          call_id(choice, call.index), json_text(call.name), json_text(call.arguments)));
-    }
-    if (!calls.empty()) out += fmt::format(",\"tool_calls\":[{}]", fmt::join(calls, ","));
+    const bool is_null = content.empty() && (has_reasoning || calls);
     const std::string reasoning = has_reasoning ? json_text(message.reasoning) : "null";
-    out += ",\"reasoning\":" + reasoning;
-    if (has_reasoning) out += ",\"reasoning_content\":" + reasoning;
-    return out + '}';
+    return fmt::format(R"({{"role":{},"content":{},"refusal":null,"annotations":null,"audio":null,)"
+                       R"("function_call":null{},"reasoning":{}{}}})",
+                       json_text(role_), is_null ? "null" : json_text(content),
+                       calls ? ",\"tool_calls\":" + calls_json(state, choice) : "", reasoning,
+                       has_reasoning ? ",\"reasoning_content\":" + reasoning : "");
   }
 
-  std::string whole_choice(size_t choice) override {
-    const State& state = states_[choice];
+  std::string logprobs_json(const State& state) const {
+    return num_top_ ? fmt::format(R"({{"content":[{}]}})", state.logprobs) : "null";
+  }
+
+  std::string finish_json(size_t index) {
+    const FinishReason reason = choices()[index].finish_reason;
+    if (reason == FinishReason::kNone) return "null";
+    const bool calls = states_[index].has_called && reason == FinishReason::kStop;
+    return json_text(calls ? "tool_calls" : to_string(reason));
+  }
+
+  std::string whole_choice(size_t index) override {
+    const State& state = states_[index];
+    const Choice& choice = choices()[index];
     return fmt::format(
         R"({{"index":{},"message":{},"logprobs":{},"finish_reason":{},"stop_reason":{},)"
         R"("token_ids":{},"routed_experts":null}})",
-        choice, message_json(state, choice), logprobs_json(state), finish_json(state),
-        json_of(state.stop_reason),
-        return_token_ids_ && !(with_parser_ && !include_reasoning_) ? json_of(state.token_ids)
-                                                                    : "null");
+        index, message_json(state, index), logprobs_json(state), finish_json(index),
+        json_of(choice.stop_reason), shown_ids_json(choice));
   }
 
   // Known where the end of the reasoning is a token.
@@ -258,8 +246,7 @@ class Chat final : public Answer {
     const PromptFacts& prompt = prompt_of(0);
     return fmt::format(R"(,"prompt_logprobs":{},"prompt_token_ids":{},"prompt_text":{},)"
                        R"("kv_transfer_params":null,"ec_transfer_params":null,"metrics":null)",
-                       prompt_logprobs_json(prompt),
-                       return_token_ids_ ? json_of(prompt.token_ids) : "null",
+                       prompt_logprobs_json(prompt), token_ids_json(prompt.token_ids),
                        shows_prompt_text_ ? json_text(prompt.text) : "null");
   }
 
@@ -272,6 +259,7 @@ class Chat final : public Answer {
   bool parallel_tool_calls_ = true;
   bool shows_prompt_text_ = false;
   bool with_parser_ = false;
+  bool hides_tokens_ = false;                    // for they would show the reasoning
   std::optional<int32_t> think_, end_of_think_;  // tokens of the tags around the reasoning
   std::vector<State> states_;                    // a choice
 };

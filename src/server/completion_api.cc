@@ -60,21 +60,16 @@ class Completion final : public Answer {
     const std::vector<Prompt> prompts = prompts_of(fields.find("prompt"), served.max_num_prompts);
     fields.check_model();
     for (const Prompt& prompt : prompts) add_prompt(prompt, add_special_tokens, params);
-    states_.assign(num_choices(),
-                   State(LogprobText(served.preparer.tokenizer, return_as_token_ids_)));
+    states_.resize(choices().size());
   }
 
  private:
+  // Of a whole answer, or of one chunk.
   struct State {
-    explicit State(LogprobText writer) : logprob_text(std::move(writer)) {}
-    LogprobText logprob_text;
-    bool begun = false;
-    // What follows is of a whole answer, or of one chunk.
     std::string text = {};
-    std::vector<int32_t> token_ids = {};
     CompletionLogprobs logprobs = {};
-    FinishReason finish_reason = FinishReason::kNone;
-    StopReason stop_reason = {};
+    bool begun = false;
+    bool is_first = false;  // chunk
   };
 
   void add_prompt(const Prompt& prompt, bool add_special_tokens, const SamplingParams& params) {
@@ -92,61 +87,61 @@ class Completion final : public Answer {
     prepare(std::move(ids), std::move(shown_text), params);
   }
 
-  std::string gain(size_t choice, Gain&& gained) override {
+  void take(size_t choice, const RequestDelta& delta) override {
+    begin(choice);
+    if (prompt_only_) return;
     State& state = states_[choice];
-    PromptFacts& prompt = prompt_of(choice);
-    const bool is_first = !state.begun;
-    if (is_first && echo_) append_prompt(state, prompt);
-    state.begun = true;
-    if (!prompt_only_) {
-      state.text += gained.text;
-      if (num_top_) {
-        for (const PositionLogprobs& position : gained.logprobs)
-          state.logprob_text.append_completion(position.front().token_id, &position, *num_top_,
-                                               state.logprobs);
-      }
+    state.text += delta.text;
+    for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i) {
+      const PositionLogprobs& position = delta.logprobs[i];
+      choices()[choice].logprob_text.append_completion(position.front().token_id, &position,
+                                                       *num_top_, state.logprobs);
     }
-    state.token_ids.insert(state.token_ids.end(), gained.token_ids.begin(), gained.token_ids.end());
-    if (gained.end != nullptr) {
-      state.finish_reason = gained.end->finish_reason;
-      state.stop_reason = gained.end->stop_reason;
-    }
-    if (!stream) return {};
-    const bool shows_prompt_ids = is_first && return_token_ids_;
-    std::string json =
-        fmt::format(R"({{{},"prompt_token_ids":{},"token_ids":{}}})", members(choice),
-                    shows_prompt_ids || (is_first && echo_) ? json_of(prompt.token_ids) : "null",
-                    return_token_ids_ ? json_of(state.token_ids) : "null");
-    state.text.clear();
-    state.token_ids.clear();
-    state.logprobs = {};
-    return chunk(choice, json, gained.end != nullptr);
   }
 
-  void append_prompt(State& state, const PromptFacts& prompt) {
+  void end(size_t choice) override { begin(choice); }
+
+  // Before the first token comes the prompt.
+  void begin(size_t choice) {
+    State& state = states_[choice];
+    if (std::exchange(state.begun, true)) return;
+    state.is_first = true;
+    if (!echo_) return;
+    const PromptFacts& prompt = prompt_of(choice);
     state.text += prompt.text;
     for (size_t i = 0; num_top_ && i < prompt.logprobs.size(); ++i) {
       const auto& position = prompt.logprobs[i];
-      state.logprob_text.append_completion(prompt.token_ids[i], position ? &*position : nullptr,
-                                           *num_top_, state.logprobs);
+      choices()[choice].logprob_text.append_completion(
+          prompt.token_ids[i], position ? &*position : nullptr, *num_top_, state.logprobs);
     }
   }
 
+  std::string take_chunk(size_t choice) override {
+    const bool shows_prompt = states_[choice].is_first && (return_token_ids_ || echo_);
+    std::string json =
+        fmt::format(R"({{{},"prompt_token_ids":{},"token_ids":{}}})", members(choice),
+                    shows_prompt ? json_of(prompt_of(choice).token_ids) : "null",
+                    token_ids_json(choices()[choice].token_ids));
+    states_[choice] = {.begun = true};
+    return json;
+  }
+
   // index to stop_reason
-  std::string members(size_t choice) const {
-    const State& state = states_[choice];
-    const std::string reason = to_string(state.finish_reason);
+  std::string members(size_t index) {
+    const State& state = states_[index];
+    const Choice& choice = choices()[index];
+    const std::string reason = to_string(choice.finish_reason);
     return fmt::format(R"("index":{},"text":{},"logprobs":{},"finish_reason":{},"stop_reason":{})",
-                       choice, json_text(state.text), num_top_ ? state.logprobs.json() : "null",
-                       reason.empty() ? "null" : json_text(reason), json_of(state.stop_reason));
+                       index, json_text(state.text), num_top_ ? state.logprobs.json() : "null",
+                       reason.empty() ? "null" : json_text(reason), json_of(choice.stop_reason));
   }
 
   std::string whole_choice(size_t choice) override {
     const PromptFacts& prompt = prompt_of(choice);
     return fmt::format(
         R"({{{},"token_ids":{},"prompt_logprobs":{},"prompt_token_ids":{},"routed_experts":null}})",
-        members(choice), return_token_ids_ ? json_of(states_[choice].token_ids) : "null",
-        prompt_logprobs_json(prompt), return_token_ids_ ? json_of(prompt.token_ids) : "null");
+        members(choice), token_ids_json(choices()[choice].token_ids), prompt_logprobs_json(prompt),
+        token_ids_json(prompt.token_ids));
   }
 
   std::string whole_members() override {
