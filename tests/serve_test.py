@@ -57,6 +57,19 @@ class Api(unittest.TestCase):
                 texts[choice["index"]] += choice["text"]
         self.assertEqual(texts, [choice["text"] for choice in whole["choices"]])
 
+    def test_a_prompt_that_has_ended_costs_nothing_while_others_run(self):
+        def seconds_of_front():
+            fields = pathlib.Path(f"/proc/{self.server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        body = {"prompt": ["Once upon a time", "Tom and Sue went"], "temperature": 0, "max_tokens": 450, "ignore_eos": True, "stop": [", there"]}
+        used, start = seconds_of_front(), time.monotonic()
+        for _ in range(5):
+            short, long = self.server.post("/v1/completions", body).json["choices"]
+            self.assertEqual(short["text"], "")
+            self.assertGreater(len(long["text"]), 1000)
+        self.assertLess(seconds_of_front() - used, 0.25 * (time.monotonic() - start))
+
     def test_small_endpoints_answer(self):
         models = self.server.get("/v1/models").json
         self.assertEqual(models["data"][0]["id"], MODEL)
