@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <span>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -44,20 +44,20 @@ constexpr ToolFormat kToolFormats[] = {
      .syntax = {.lenient_arguments = true}},
 };
 
-template <typename Format>
-const Format* find_transcript_format(std::span<const Format> formats, const std::string& name,
-                                     const char* flag) {
-  if (name.empty()) return nullptr;
-  for (const Format& format : formats) {
-    if (format.name == name) return &format;
-  }
-  throw_error(ErrorCode::kInvalidArgument, "{}: \"{}\" is not known", flag, name);
+// Null for the empty name.
+template <typename Formats>
+auto* find_transcript_format(const Formats& formats, const std::string& name, const char* flag) {
+  const auto* found = std::ranges::find(formats, name, [](const auto& it) { return it.name; });
+  if (found != std::end(formats)) return found;
+  if (!name.empty())
+    throw_error(ErrorCode::kInvalidArgument, "{}: \"{}\" is not known", flag, name);
+  return decltype(found){nullptr};
 }
 
-template <typename Format>
-std::vector<std::string> format_names(std::span<const Format> formats) {
+template <typename Formats>
+std::vector<std::string> format_names(const Formats& formats) {
   std::vector<std::string> names;
-  for (const Format& format : formats) names.emplace_back(format.name);
+  for (const auto& format : formats) names.emplace_back(format.name);
   return names;
 }
 
@@ -326,39 +326,38 @@ class TagParser : public TranscriptParser {
   TranscriptDelta delta_ = {};
 };
 
-// Whose generation prompt opens the reasoning, or leaves that to the model. Where only an option
-// does so, taking all text for reasoning would be wrong without it.
-std::string_view reasoning_parser_of(std::string_view chat_template) {
-  const auto has = [&](std::string_view text) { return chat_template.find(text) != text.npos; };
-  if (!has(kEndThink)) return "";
-  if (has("enable_thinking is false") || has("enable_thinking is not defined")) return "qwen3";
-  const bool opens = has("<think>\\n'") || has("<think>\n'") || has("<think>\n\"");
-  const bool is_option = has("if enable_thinking") || has("enable_thinking is");
-  return !is_option && (opens || has("<｜Assistant｜>")) ? "deepseek_r1" : "";
-}
+struct Template {
+  std::string_view text;
+  bool has(std::string_view part) const { return text.find(part) != text.npos; }
 
-std::string_view tool_call_parser_of(std::string_view chat_template) {
-  const auto has = [&](std::string_view text) { return chat_template.find(text) != text.npos; };
-  if (has("[TOOL_CALLS]")) return "mistral";
-  // Others put XML or lists between the tags.
-  if (has("<function=") || has("<arg_key>") || has("<tool_calls>")) return "";
-  if (has("<tool_call>")) return "hermes";
-  return has("<|eot_id|>") && has("\"parameters\":") ? "llama3_json" : "";
-}
+  // Whose generation prompt opens the reasoning, or leaves that to the model. Where only an option
+  // does so, taking all text for reasoning would be wrong without it.
+  const char* reasoning_parser() const {
+    if (!has(kEndThink)) return "";
+    if (has("enable_thinking is false") || has("enable_thinking is not defined")) return "qwen3";
+    const bool opens = has("<think>\\n'") || has("<think>\n'") || has("<think>\n\"");
+    const bool is_option = has("if enable_thinking") || has("enable_thinking is");
+    return !is_option && (opens || has("<｜Assistant｜>")) ? "deepseek_r1" : "";
+  }
+
+  const char* tool_call_parser() const {
+    if (has("[TOOL_CALLS]")) return "mistral";
+    // Others put XML or lists between the tags.
+    if (has("<function=") || has("<arg_key>") || has("<tool_calls>")) return "";
+    if (has("<tool_call>")) return "hermes";
+    return has("<|eot_id|>") && has("\"parameters\":") ? "llama3_json" : "";
+  }
+};
 
 }  // namespace
 
-std::vector<std::string> reasoning_parsers() {
-  return format_names(std::span<const ReasoningFormat>(kReasoningFormats));
-}
+std::vector<std::string> reasoning_parsers() { return format_names(kReasoningFormats); }
 
-std::vector<std::string> tool_call_parsers() {
-  return format_names(std::span<const ToolFormat>(kToolFormats));
-}
+std::vector<std::string> tool_call_parsers() { return format_names(kToolFormats); }
 
 TranscriptFormat transcript_format_of(std::string_view chat_template) {
-  return {std::string(reasoning_parser_of(chat_template)),
-          std::string(tool_call_parser_of(chat_template))};
+  const Template given = {chat_template};
+  return {given.reasoning_parser(), given.tool_call_parser()};
 }
 
 std::string_view last_turn(std::string_view prompt) {
@@ -379,10 +378,10 @@ bool needs_special_tokens(const TranscriptFormat& format, bool with_tools) {
 
 std::unique_ptr<TranscriptParser> make_transcript_parser(const TranscriptFormat& format,
                                                          std::string_view prompt, bool with_tools) {
-  const auto* reasoning = find_transcript_format<ReasoningFormat>(
-      kReasoningFormats, format.reasoning_parser, "--reasoning-parser");
-  const auto* tools = find_transcript_format<ToolFormat>(kToolFormats, format.tool_call_parser,
-                                                         "--tool-call-parser");
+  const auto* reasoning =
+      find_transcript_format(kReasoningFormats, format.reasoning_parser, "--reasoning-parser");
+  const auto* tools =
+      find_transcript_format(kToolFormats, format.tool_call_parser, "--tool-call-parser");
   return std::make_unique<TagParser>(reasoning, with_tools ? tools : nullptr, prompt);
 }
 
