@@ -118,9 +118,9 @@ void Answer::prepare(std::vector<int32_t> token_ids, std::string text, SamplingP
            kMaxCompletions);
   }
   requests.back().params.output_kind = RequestOutputKind::kDelta;
-  num_prompt_tokens_.push_back(token_ids.size());
   PromptFacts& facts = prompts_.emplace_back();
   facts.text = std::move(text);
+  facts.num_tokens = token_ids.size();
   if (keeps_prompt_ids_) facts.token_ids = std::move(token_ids);
   num_open_ += num_completions_;
   choices_.resize(prompts_.size() * static_cast<size_t>(num_completions_),
@@ -199,9 +199,10 @@ std::string Answer::chunk(size_t choice, const std::string& json, bool is_last,
                           std::string_view more) const {
   std::string out = fmt::format("data: {}{}]", head_, json);
   if (continuous_usage_) {
-    const size_t prompt = choice / static_cast<size_t>(num_completions_);
+    const size_t num_prompt_tokens =
+        prompts_[choice / static_cast<size_t>(num_completions_)].num_tokens;
     const std::string details = completion_details(choice);
-    out += ",\"usage\":" + usage(num_prompt_tokens_[prompt], choices_[choice].num_tokens);
+    out += ",\"usage\":" + usage(num_prompt_tokens, choices_[choice].num_tokens);
     if (!details.empty()) out += ",\"completion_tokens_details\":" + details;
     out += '}';
   }
@@ -219,7 +220,7 @@ std::string Answer::usage(size_t num_prompt_tokens, size_t num_tokens) const {
 
 std::string Answer::total_usage(bool is_whole) const {
   size_t num_prompt_tokens = 0, num_tokens = 0;
-  for (const size_t count : num_prompt_tokens_) num_prompt_tokens += count;
+  for (const PromptFacts& prompt : prompts_) num_prompt_tokens += prompt.num_tokens;
   for (const Choice& choice : choices_) num_tokens += choice.num_tokens;
   std::string out = usage(num_prompt_tokens, num_tokens);
   if (model_.enable_prompt_tokens_details) {

@@ -42,7 +42,8 @@ class Answer : public ApiCall {
   // A prompt, as far as answers show it.
   struct PromptFacts {
     std::string text = {};
-    std::vector<int32_t> token_ids = {};
+    size_t num_tokens = 0;
+    std::vector<int32_t> token_ids = {};  // where answers show them
     std::vector<std::optional<PositionLogprobs>> logprobs = {};
     int num_cached_tokens = 0;
     bool begun = false;
@@ -96,8 +97,7 @@ class Answer : public ApiCall {
   bool include_usage_ = false;  // in a chunk behind the last
   bool continuous_usage_ = false;
   std::vector<PromptFacts> prompts_;
-  int num_open_ = 0;                       // completions that have not ended
-  std::vector<size_t> num_prompt_tokens_;  // a prompt
+  int num_open_ = 0;  // completions that have not ended
   std::vector<Choice> choices_;
   std::optional<RequestError> error_;
 };

@@ -198,14 +198,16 @@ class TagParser : public TranscriptParser {
   bool advance_opened() {
     const Found found = find({tools_->open_tag});
     const size_t at = found.before.find_first_not_of(kJsonBlanks);
+    hold(std::min(at, found.before.size()));
     if (at == std::string_view::npos) {
       if (found.tag < 0) return false;
+      if (num_calls_ > 0) held_.clear();
       show_no_call("");
       return true;
     }
     mode_ = Mode::kCall;
     if (found.before[at] == '[') {
-      hold(at + 1);
+      hold(1);
       in_brackets_ = true;
       mode_ = Mode::kBetween;
     } else if (found.before[at] != '{') {

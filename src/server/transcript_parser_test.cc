@@ -386,6 +386,19 @@ TEST(TranscriptParser, TakesTimeInProportionToTheText) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
+TEST(TranscriptParser, TakesTimeInProportionToTheBlanks) {
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::string text : {"", "[TOOL_CALLS]"}) {
+    const auto parser = make_transcript_parser({.tool_call_parser = "mistral"}, "", true);
+    TranscriptClient client;
+    client.add(parser->append(text));
+    for (int i = 0; i < 300'000; ++i) client.add(parser->append("\n"));
+    client.add(parser->finish());
+    EXPECT_EQ(client.answer.content, std::string(300'000, '\n'));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
 TEST(TranscriptParser, RefusesUnknownNames) {
   EXPECT_EQ(reasoning_parsers(), (std::vector<std::string>{"qwen3", "deepseek_r1"}));
   EXPECT_EQ(tool_call_parsers(), (std::vector<std::string>{"hermes", "llama3_json", "mistral"}));
