@@ -57,6 +57,16 @@ class Api(unittest.TestCase):
                 texts[choice["index"]] += choice["text"]
         self.assertEqual(texts, [choice["text"] for choice in whole["choices"]])
 
+    def test_flags_say_what_templates_and_usage_are(self):
+        server = Server("--default-chat-template-kwargs", '{"word": "dog"}', "--trust-request-chat-template", "--enable-force-include-usage")
+        self.addCleanup(server.close)
+        tokens = server.post("/tokenize", {"messages": CHAT["messages"], "chat_template": "a {{ word }}"}).json["tokens"]
+        self.assertEqual(server.post("/detokenize", {"tokens": tokens}).json["prompt"].strip(), "a dog")
+        events = list(server.stream("/v1/completions", STORY))
+        self.assertEqual(events[-2]["usage"]["completion_tokens"], 24)
+        self.assertTrue(all("usage" in event for event in events[:-1]))
+        self.assertEqual(self.server.post("/tokenize", {"messages": CHAT["messages"], "chat_template": "a"}).status, 400)
+
     def test_a_prompt_that_has_ended_costs_nothing_while_others_run(self):
         def seconds_of_front():
             fields = pathlib.Path(f"/proc/{self.server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
