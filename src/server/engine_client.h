@@ -1,6 +1,7 @@
 // An engine that the front drives without knowing whether it is a thread or another process.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -42,7 +43,8 @@ struct EngineStart {
 using EngineStarter =
     std::function<std::unique_ptr<EngineClient>(const EngineStart& start, EngineListener listener)>;
 
-EngineHello hello_of(const EngineLoop& loop);
+// What is told of an exception that ended an engine.
+EngineFault fault_of(const std::exception_ptr& error);
 // A request's error by which the engine that tells it shows that it can't go on; null = none: what
 // a request itself is refused for has other codes.
 const RequestError* fault_among(const std::vector<EngineEvent>& events);

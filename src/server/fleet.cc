@@ -16,16 +16,22 @@ constexpr int kNumProvenSteps = 4;  // of an engine that is well, as far as rest
 // A request that got so many deltas from an engine is none that kills it where it stands. What an
 // engine had computed beyond what it told is less.
 constexpr int kNumProvenDeltas = 4;
+// A request's id in an engine is its own with the number of times that it came aboard behind it.
+constexpr int kAboardBits = 16;
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
+}
+
+bool is_on_cpu(const EngineHello& hello) {
+  return hello.info.device.find("cpu (") != std::string::npos;
 }
 
 }  // namespace
 
 RequestMetrics Ongoing::metrics(const RequestMetrics& there) const {
   const double now = seconds_between(added_at, Clock::now());
-  const double first_step = engine < 0 ? now : aboard_s + there.time_to_first_step;
+  const double first_step = engine == nullptr ? now : aboard_s + there.time_to_first_step;
   return {
       .time_to_first_step = first_token_s > 0 ? std::min(first_step, first_token_s) : first_step,
       .time_to_first_token = first_token_s,
@@ -35,9 +41,11 @@ RequestMetrics Ongoing::metrics(const RequestMetrics& there) const {
 
 const EngineHello& HealingFleet::wait_ready() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return hello_ || start_error_ || stopping_; });
-  if (hello_) return *hello_;
+  changed_.wait(lock, [this] {
+    return start_error_ || stopping_ || std::ranges::all_of(engines_, &Engine::has_spoken);
+  });
   if (start_error_) throw Error(*start_error_);
+  if (hello_) return *hello_;
   throw_error(ErrorCode::kUnavailable, "The server is shutting down.");
 }
 
@@ -70,6 +78,7 @@ std::shared_ptr<RequestStream> HealingFleet::add(AddRequest request) {
     requests_.emplace(id, Ongoing{.request = std::move(request),
                                   .buffer = std::move(buffer),
                                   .ended = std::vector<bool>(n),
+                                  .aboard_as = id << kAboardBits,
                                   .last_token_s = std::vector<double>(n)});
     ++num_queued_;
     waiting_.insert(id);
@@ -82,10 +91,10 @@ void HealingFleet::cancel(uint64_t id) noexcept {
     const auto found = requests_.find(id);
     if (found == requests_.end()) return;
     tell_aborts(found->second, /*failed=*/false);
-    const int engine = found->second.engine;
+    const Engine* engine = found->second.engine;
     take_off(found->second, /*abort=*/true);
     forget(found->second);
-    if (engine >= 0) tell_idle(engines_[static_cast<size_t>(engine)]);
+    if (engine != nullptr) tell_idle(*engine);
   });
 }
 
@@ -119,43 +128,37 @@ void HealingFleet::shut_down(milliseconds timeout) {
   });
 }
 
-EngineListener HealingFleet::listener(int index) {
-  return {
-      .on_ready = [this, index](EngineHello hello) { on_ready(index, std::move(hello)); },
-      .on_events =
-          [this, index](std::vector<EngineEvent> events) { on_events(index, std::move(events)); },
-      .on_death = [this, index](ErrorCode code,
-                                const std::string& error) { on_death(index, code, error); }};
+// An engine that found no GPU must not pass for one, be it at the start or when it comes back.
+void HealingFleet::hear(Engine& engine, EngineHello& hello) {
+  const bool starting = !std::ranges::all_of(engines_, &Engine::has_spoken);
+  engine.has_spoken = true;
+  engine.num_kvcache_blocks = hello.info.num_kvcache_blocks;
+  engine.num_steps = 0;
+  if (stopping_) return;
+  if (!hello_) hello_ = hello;
+  if (is_on_cpu(hello) != is_on_cpu(*hello_)) {
+    const std::string why = fmt::format(
+        "Worker {} would compute on {}, but others on {}: there is no GPU for each of them; take a "
+        "smaller --data-parallel-size, or --device cpu.",
+        engine.index, hello.info.device, hello_->info.device);
+    if (starting) start_error_.emplace(ErrorCode::kUnsupported, why);
+    return give_up(engine, why);
+  }
+  if (!router_) router_.emplace(hello_->info.kvcache_block_size);
+  router_->forget(engine.index);
+  set_ready(engine, true);
+  if (engine.num_starts > 1) {
+    observer_.on_message(fmt::format("Worker {} is ready again.", engine.index));
+  }
 }
 
-void HealingFleet::on_ready(int index, EngineHello&& hello) {
-  change([&] {
-    Engine& engine = engines_[static_cast<size_t>(index)];
-    engine.num_kvcache_blocks = hello.info.num_kvcache_blocks;
-    engine.num_steps = 0;
-    if (stopping_) return;
-    if (!hello_) hello_ = std::move(hello);
-    if (!router_) router_.emplace(hello_->info.kvcache_block_size);
-    router_->forget(index);
-    set_ready(engine, true);
-    if (engine.num_starts > 1) say(fmt::format("Worker {} is ready again.", index));
-  });
-}
-
-void HealingFleet::on_events(int index, std::vector<EngineEvent>&& events) {
-  change([&] {
-    Engine& engine = engines_[static_cast<size_t>(index)];
-    engine.last_sign = Clock::now();
-    for (EngineEvent& event : events) {
-      std::visit([&](auto& what) { hear(engine, what); }, event);
-    }
-    if (engine.alone) end_probation(engine);
-    tell_idle(engine);
-  });
-}
-
-void HealingFleet::on_death(int index, ErrorCode code, const std::string& error) {
-  change([&] { bury(engines_[static_cast<size_t>(index)], code, error); });
+void HealingFleet::hear(Engine& engine, std::vector<EngineEvent>& events) {
+  engine.last_sign = Clock::now();
+  for (EngineEvent& event : events) {
+    std::visit([&](auto& what) { hear(engine, what); }, event);
+  }
+  if (engine.alone) end_probation(engine);
+  tell_idle(engine);
 }
 
 void HealingFleet::wake_streams(std::unique_lock<std::mutex>& lock) {
@@ -171,8 +174,10 @@ void HealingFleet::deliver(const Ongoing& ongoing, EngineEvent&& event, bool las
 // What comes from an engine that has been told to stop with a request, and what its user has, is
 // dropped.
 Ongoing* HealingFleet::aboard(uint64_t id_there) {
-  const auto found = aboard_as_.find(id_there);
-  return found == aboard_as_.end() ? nullptr : found->second;
+  const auto found = requests_.find(id_there >> kAboardBits);
+  const bool is_aboard = found != requests_.end() && found->second.engine != nullptr &&
+                         found->second.aboard_as == id_there;
+  return is_aboard ? &found->second : nullptr;
 }
 
 void HealingFleet::hear(Engine&, PromptLogprobs& event) {
@@ -189,7 +194,7 @@ void HealingFleet::hear(Engine& engine, RequestDelta& event) {
   if (!event.token_ids.empty()) {
     const double now = std::max(seconds_between(ongoing->added_at, engine.last_sign), 1e-9);
     const double last = std::exchange(ongoing->last_token_s[index], now);
-    if (observer_.on_tokens) observer_.on_tokens(index_of(engine), last == 0, now - last);
+    observer_.on_tokens(engine.index, last == 0, now - last);
     if (ongoing->first_token_s == 0) {
       ongoing->first_token_s = now;
       --num_queued_;
@@ -211,7 +216,7 @@ void HealingFleet::hear(Engine& engine, RequestEnd& event) {
   event.id = ongoing->id();
   event.last = std::ranges::find(ongoing->ended, false) == ongoing->ended.end();
   event.metrics = ongoing->metrics(event.metrics);
-  if (observer_.on_end) observer_.on_end(index_of(engine), ongoing->request, event, false);
+  observer_.on_end(engine.index, ongoing->request, event, false);
   const bool last = event.last;
   deliver(*ongoing, std::move(event), last);
   if (!last) return;
@@ -225,17 +230,15 @@ void HealingFleet::hear(Engine&, RequestError& event) {
 
 void HealingFleet::hear(Engine& engine, StepStats& event) {
   if (++engine.num_steps >= kNumProvenSteps) engine.back_off = milliseconds(0);
-  if (observer_.on_step) observer_.on_step(index_of(engine), event);
+  observer_.on_step(engine.index, event);
 }
 
 void HealingFleet::take_off(Ongoing& ongoing, bool abort) {
-  if (ongoing.engine < 0) return;
-  Engine& engine = engines_[static_cast<size_t>(ongoing.engine)];
-  if (abort && engine.ready) engine.client->submit(AbortRequest{ongoing.aboard_as});
-  aboard_as_.erase(ongoing.aboard_as);
-  engine.aboard.erase(ongoing.id());
-  if (engine.aboard.empty()) engine.alone = false;
-  ongoing.engine = -1;
+  Engine* engine = std::exchange(ongoing.engine, nullptr);
+  if (engine == nullptr) return;
+  if (abort && engine->ready) engine->client->submit(AbortRequest{ongoing.aboard_as});
+  engine->aboard.erase(ongoing.id());
+  if (engine->aboard.empty()) engine->alone = false;
 }
 
 void HealingFleet::forget(Ongoing& ongoing) {
@@ -254,18 +257,18 @@ void HealingFleet::fail(Ongoing& ongoing, ErrorCode code, const std::string& why
 }
 
 void HealingFleet::tell_aborts(const Ongoing& ongoing, bool failed) const {
-  if (!observer_.on_end) return;
   RequestEnd end{.id = ongoing.id(), .finish_reason = FinishReason::kAbort};
   end.metrics = ongoing.metrics({});
+  const int engine = ongoing.engine == nullptr ? -1 : ongoing.engine->index;
   for (auto left = std::ranges::count(ongoing.ended, false); left > 0; ++end.index) {
     if (ongoing.ended[static_cast<size_t>(end.index)]) continue;
     end.last = --left == 0;
-    observer_.on_end(ongoing.engine, ongoing.request, end, failed);
+    observer_.on_end(engine, ongoing.request, end, failed);
   }
 }
 
 void HealingFleet::tell_idle(const Engine& engine) const {
-  if (engine.aboard.empty() && observer_.on_idle) observer_.on_idle(index_of(engine));
+  if (engine.aboard.empty()) observer_.on_idle(engine.index);
 }
 
 std::unique_ptr<Fleet> make_fleet(const FleetOptions& options, EngineStarter start,

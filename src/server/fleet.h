@@ -57,8 +57,9 @@ class QueueFull : public Error {
 class Fleet {
  public:
   virtual ~Fleet() = default;  // shuts down at once
-  // Waits for the first engine; throws what keeps it from loading. What it says of itself holds for
-  // all.
+  // Waits until each engine is loaded or failed to; throws what keeps the first of them from
+  // loading, or that they would compute on GPUs here and the CPU there. What one says of itself
+  // holds for all.
   virtual const EngineHello& wait_ready() = 0;
   virtual FleetStatus status() const = 0;
   // Queues a request; its id is chosen here, 0 first, and its seed where it has none, so that it
@@ -73,18 +74,18 @@ class Fleet {
 // What the fleet sees pass by, for metrics; called one at a time, with the fleet's lock held: it
 // must not call the fleet.
 struct FleetObserver {
-  std::function<void(int engine, const StepStats& stats)> on_step = {};
+  std::function<void(int engine, const StepStats& stats)> on_step = [](int, const StepStats&) {};
   // The engine has no requests any more, or is gone.
-  std::function<void(int engine)> on_idle = {};
+  std::function<void(int engine)> on_idle = [](int) {};
   // A completion gained tokens: `seconds` after those before, or where they are its first ones,
   // after Fleet::add.
-  std::function<void(int engine, bool first, double seconds)> on_tokens = {};
+  std::function<void(int engine, bool first, double seconds)> on_tokens = [](int, bool, double) {};
   // A completion's end, with kAbort where it was cancelled or, with `failed`, ended with an error;
   // `request` has its tokens in `shown`. engine: -1 = on none.
   std::function<void(int engine, const AddRequest& request, const RequestEnd& end, bool failed)>
-      on_end = {};
+      on_end = [](int, const AddRequest&, const RequestEnd&, bool) {};
   // Sentences for a log: engines that die and come back.
-  std::function<void(const std::string& sentence)> on_message = {};
+  std::function<void(const std::string& sentence)> on_message = [](const std::string&) {};
 };
 
 std::unique_ptr<Fleet> make_fleet(const FleetOptions& options, EngineStarter start,

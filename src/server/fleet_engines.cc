@@ -1,6 +1,7 @@
 // Where the fleet's requests run, and what becomes of them and of the engine when it dies.
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -37,30 +38,38 @@ void HealingFleet::dispatch() {
   for (Engine& engine : engines_) {
     if (!engine.ready || !engine.aboard.empty() || suspects_.empty()) continue;
     engine.alone = true;
-    submit(requests_.at(*suspects_.begin()), index_of(engine));
+    submit(requests_.at(*suspects_.begin()), engine);
   }
-  while (!waiting_.empty()) {
+  while (!waiting_.empty() && router_) {
     std::vector<int> loads;
+    const Engine* for_suspects = reserved();
     for (const Engine& engine : engines_) {
-      const bool open = engine.ready && !engine.alone;
+      const bool open = engine.ready && !engine.alone && &engine != for_suspects;
       loads.push_back(open ? static_cast<int>(engine.aboard.size()) : -1);
     }
     Ongoing& next = requests_.at(*waiting_.begin());
-    const int index = router_ ? router_->route(next.request.prompt_token_ids, loads) : -1;
+    const int index = router_->route(next.request.prompt_token_ids, loads);
     if (index < 0) return;
-    submit(next, index);
+    submit(next, engines_[static_cast<size_t>(index)]);
   }
 }
 
-void HealingFleet::submit(Ongoing& ongoing, int index) {
-  Engine& engine = engines_[static_cast<size_t>(index)];
+// Where all engines are busy, the one that is next to be empty takes no more than it has until a
+// suspect had its turn: others might keep it busy for ever.
+const Engine* HealingFleet::reserved() const {
+  if (suspects_.empty() || std::ranges::any_of(engines_, &Engine::alone)) return nullptr;
+  return &*std::ranges::min_element(engines_, {}, [](const Engine& engine) {
+    return engine.ready ? engine.aboard.size() : std::numeric_limits<size_t>::max();
+  });
+}
+
+void HealingFleet::submit(Ongoing& ongoing, Engine& engine) {
   waiting_.erase(ongoing.id());
   suspects_.erase(ongoing.id());
-  ongoing.engine = index;
-  ongoing.aboard_as = next_id_aboard_++;
+  ongoing.engine = &engine;
+  ++ongoing.aboard_as;
   ongoing.num_deltas = 0;
   ongoing.aboard_s = std::chrono::duration<double>(Clock::now() - ongoing.added_at).count();
-  aboard_as_.emplace(ongoing.aboard_as, &ongoing);
   if (engine.aboard.empty()) {
     engine.last_sign = Clock::now();
     changed_.notify_all();  // the keeper watches it from now on
@@ -75,15 +84,22 @@ void HealingFleet::submit(Ongoing& ongoing, int index) {
   }
 }
 
-void HealingFleet::bury(Engine& engine, ErrorCode code, const std::string& error) {
-  if (!hello_ && !start_error_) start_error_.emplace(code, error);
-  engine.dead = true;
+// It will say no more, and is started again: on_death follows.
+void HealingFleet::give_up(Engine& engine, const std::string& why) {
+  engine.given_up = true;
+  lose(engine, kBlameOfDeath, why);
+  engine.client->kill();
+}
+
+void HealingFleet::bury(Engine& engine, const EngineFault& fault) {
+  if (!hello_ && !start_error_) start_error_.emplace(fault.code, fault.message);
+  engine.has_spoken = engine.dead = true;
   engine.retry_at = Clock::now() + engine.back_off;
   engine.back_off = std::clamp(2 * engine.back_off, kLeastBackOff, kMostBackOff);
   changed_.notify_all();
-  if (std::exchange(engine.hung, false)) return;  // it was lost before
-  const bool from_outside = code == ErrorCode::kUnavailable;
-  lose(engine, from_outside ? kBlameFromOutside : kBlameOfDeath, error);
+  if (std::exchange(engine.given_up, false)) return;  // it was lost before
+  const bool from_outside = fault.code == ErrorCode::kUnavailable;
+  lose(engine, from_outside ? kBlameFromOutside : kBlameOfDeath, fault.message);
 }
 
 // Those aboard go on elsewhere, or here once it is back.
@@ -91,8 +107,8 @@ void HealingFleet::lose(Engine& engine, int blame, const std::string& why) {
   const bool alone = engine.alone;
   set_ready(engine, false);
   if (num_ready_ == 0) why_ = why;
-  say(fmt::format("{} It is started again; {} on it will go on.", why,
-                  counted(std::ssize(engine.aboard), "request")));
+  observer_.on_message(fmt::format("{} It is started again; {} on it will go on.", why,
+                                   counted(std::ssize(engine.aboard), "request")));
   while (!engine.aboard.empty()) {
     Ongoing& ongoing = requests_.at(*engine.aboard.begin());
     take_off(ongoing, /*abort=*/false);
@@ -147,33 +163,31 @@ Clock::time_point HealingFleet::look_after(Engine& engine, std::unique_lock<std:
   if (!engine.ready || engine.aboard.empty()) return Clock::time_point::max();
   const auto deadline = engine.last_sign + options_.worker_timeout;
   if (now < deadline) return deadline;
-  kill_hung(engine, lock);
+  give_up(engine, fmt::format("Worker {} gave no sign for {} s.", engine.index,
+                              std::chrono::duration<double>(options_.worker_timeout).count()));
+  dispatch();
+  wake_streams(lock);
+  lock.lock();
   return now;
 }
 
 void HealingFleet::start(Engine& engine) {
-  const int index = index_of(engine);
   engine.dead = false;
   if (engine.num_starts++ > 0) ++num_restarts_;
+  EngineListener listener = {
+      .on_ready = [this, &engine](EngineHello hello) { change([&] { hear(engine, hello); }); },
+      .on_events = [this, &engine](
+                       std::vector<EngineEvent> events) { change([&] { hear(engine, events); }); },
+      .on_death =
+          [this, &engine](ErrorCode code, const std::string& error) {
+            change([&] { bury(engine, {code, error}); });
+          }};
   try {
     // Its first word waits for the lock, and finds the client in its place.
-    engine.client = start_({index, engine.num_kvcache_blocks}, listener(index));
-  } catch (const Error& error) {
-    bury(engine, error.code(), error.what());
-  } catch (const std::exception& error) {
-    bury(engine, ErrorCode::kInternal, error.what());
+    engine.client = start_({engine.index, engine.num_kvcache_blocks}, std::move(listener));
+  } catch (...) {
+    bury(engine, fault_of(std::current_exception()));
   }
-}
-
-void HealingFleet::kill_hung(Engine& engine, std::unique_lock<std::mutex>& lock) {
-  engine.hung = true;
-  lose(engine, kBlameOfDeath,
-       fmt::format("Worker {} gave no sign for {} s.", index_of(engine),
-                   std::chrono::duration<double>(options_.worker_timeout).count()));
-  engine.client->kill();
-  dispatch();
-  wake_streams(lock);
-  lock.lock();
 }
 
 }  // namespace nanovllm::server

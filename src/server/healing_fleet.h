@@ -8,7 +8,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "base/signals.h"
@@ -21,13 +20,15 @@ namespace nanovllm::server {
 
 using std::chrono::milliseconds;
 
+struct Engine;
+
 // A request that has not ended.
 struct Ongoing {
   AddRequest request;  // its `shown` is what the stream was given
   std::shared_ptr<StreamBuffer> buffer;
   std::vector<bool> ended = {};  // [n] completions
   bool prompt_told = false;
-  int engine = -1;                        // that it is aboard of; -1 = none
+  Engine* engine = nullptr;               // that it is aboard of
   uint64_t aboard_as = 0;                 // its id there: another one each time
   int num_deltas = 0;                     // there
   int blame = 0;                          // for deaths of engines
@@ -42,11 +43,13 @@ struct Ongoing {
 };
 
 struct Engine {
+  int index = 0;
   std::unique_ptr<EngineClient> client = {};
   bool dead = true;  // to be started at retry_at
   bool ready = false;
-  bool hung = false;   // was killed for it
-  bool alone = false;  // what is aboard is suspect: nothing may come beside it
+  bool has_spoken = false;  // it was ready or dead
+  bool given_up = false;    // was killed, and its requests are elsewhere
+  bool alone = false;       // what is aboard is suspect: nothing may come beside it
   int num_kvcache_blocks = -1;
   int num_steps = 0;  // since it was ready
   int num_starts = 0;
@@ -63,6 +66,7 @@ class HealingFleet final : public Fleet {
         start_(std::move(start)),
         observer_(std::move(observer)),
         engines_(static_cast<size_t>(options.num_engines)) {
+    for (int i = 0; i < options.num_engines; ++i) engines_[static_cast<size_t>(i)].index = i;
     const SignalsBlocked in_thread;
     keeper_ = std::thread([this] { keep(); });
   }
@@ -74,11 +78,6 @@ class HealingFleet final : public Fleet {
   void shut_down(milliseconds timeout) override;
 
  private:
-  // What engines and streams say.
-  EngineListener listener(int index);
-  void on_ready(int index, EngineHello&& hello);
-  void on_events(int index, std::vector<EngineEvent>&& events);
-  void on_death(int index, ErrorCode code, const std::string& error);
   void cancel(uint64_t id) noexcept;
 
   // With mutex_ held, and afterwards what it gave streams is announced.
@@ -92,6 +91,8 @@ class HealingFleet final : public Fleet {
   void wake_streams(std::unique_lock<std::mutex>& lock);  // releases it
 
   // All below with mutex_ held.
+  void hear(Engine& engine, EngineHello& hello);
+  void hear(Engine& engine, std::vector<EngineEvent>& events);
   void hear(Engine& engine, PromptLogprobs& event);
   void hear(Engine& engine, RequestDelta& event);
   void hear(Engine& engine, RequestEnd& event);
@@ -100,26 +101,23 @@ class HealingFleet final : public Fleet {
   Ongoing* aboard(uint64_t id_there);
   void end_probation(Engine& engine);
   void dispatch();
-  void submit(Ongoing& ongoing, int index);
+  const Engine* reserved() const;
+  void submit(Ongoing& ongoing, Engine& engine);
   void deliver(const Ongoing& ongoing, EngineEvent&& event, bool last);
   void take_off(Ongoing& ongoing, bool abort);
   void forget(Ongoing& ongoing);
   void fail(Ongoing& ongoing, ErrorCode code, const std::string& why);
   void tell_aborts(const Ongoing& ongoing, bool failed) const;
   void tell_idle(const Engine& engine) const;
-  void bury(Engine& engine, ErrorCode code, const std::string& error);
+  void give_up(Engine& engine, const std::string& why);
+  void bury(Engine& engine, const EngineFault& fault);
   void lose(Engine& engine, int blame, const std::string& why);
   void set_ready(Engine& engine, bool ready);
-  int index_of(const Engine& engine) const { return static_cast<int>(&engine - engines_.data()); }
-  void say(const std::string& sentence) const {
-    if (observer_.on_message) observer_.on_message(sentence);
-  }
 
   // The keeper's thread: starts engines, and kills those that hang.
   void keep();
   Clock::time_point look_after(Engine& engine, std::unique_lock<std::mutex>& lock);
   void start(Engine& engine);
-  void kill_hung(Engine& engine, std::unique_lock<std::mutex>& lock);
 
   const FleetOptions options_;
   const EngineStarter start_;
@@ -128,10 +126,9 @@ class HealingFleet final : public Fleet {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<Engine> engines_;
-  std::map<uint64_t, Ongoing> requests_;              // by id: the oldest first
-  std::unordered_map<uint64_t, Ongoing*> aboard_as_;  // by their ids in engines
-  std::set<uint64_t> waiting_, suspects_;             // ids, aboard of no engine
-  uint64_t next_id_ = 0, next_id_aboard_ = 0;
+  std::map<uint64_t, Ongoing> requests_;   // by id: the oldest first
+  std::set<uint64_t> waiting_, suspects_;  // ids, aboard of no engine
+  uint64_t next_id_ = 0;
   std::vector<std::function<void()>> wakes_;  // to be called when nobody holds mutex_
   int num_queued_ = 0, num_ready_ = 0, num_restarts_ = 0;
   std::optional<EngineHello> hello_;

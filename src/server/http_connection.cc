@@ -11,7 +11,6 @@
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/http/status.hpp>
 
 #include "server/http_parser.h"
 
@@ -32,6 +31,8 @@ constexpr int kMaxRefused = 64;            // connections over the limit that ge
 constexpr Clock::duration kRefusalTime = std::chrono::seconds(5);
 constexpr Clock::duration kLinger = std::chrono::seconds(2);
 
+}  // namespace
+
 class HttpConnection final : public HttpExchange,
                              public std::enable_shared_from_this<HttpConnection> {
  public:
@@ -40,18 +41,19 @@ class HttpConnection final : public HttpExchange,
         options_(shared_->options),
         socket_(std::move(socket)),
         timer_(socket_.get_executor()),
-        write_timer_(socket_.get_executor()),
+        watchdog_(socket_.get_executor()),
         peer_(std::move(peer)),
         is_refused_(shared_->num_connections.fetch_add(1) >= options_.max_connections) {}
   ~HttpConnection() override {
     const std::lock_guard lock(shared_->mutex);
-    shared_->enders.erase(this);
+    shared_->connections.erase(this);
     --shared_->num_connections;
   }
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
   void start();
+  void end(bool at_once);  // from any thread
 
   const HttpRequest& request() const override { return request_; }
   asio::awaitable<void> send(HttpResponse response) override;
@@ -76,8 +78,13 @@ class HttpConnection final : public HttpExchange,
   asio::awaitable<bool> write_all(std::string data);
   std::string head_of(const HttpResponse& response, std::string_view framing);
   void start_read();
+  void watch(Clock::duration time);
   void abort();
-  void end(bool at_once);
+  // One operation of the stream that there is.
+  template <typename F>
+  auto on_stream(F operate) {
+    return tls_ ? operate(*tls_) : operate(socket_);
+  }
   bool is_idle() const { return !is_busy_ && input_.empty(); }
 
   const std::shared_ptr<HttpShared> shared_;
@@ -85,7 +92,7 @@ class HttpConnection final : public HttpExchange,
   StreamSocket socket_;
   std::optional<asio::ssl::stream<StreamSocket&>> tls_ = {};
   asio::steady_timer timer_;  // of whoever waits; cancelled to wake it
-  asio::steady_timer write_timer_;
+  asio::steady_timer watchdog_;
   const std::string peer_;
   const bool is_refused_;
 
@@ -93,8 +100,7 @@ class HttpConnection final : public HttpExchange,
   std::string input_ = {};  // what was read and nobody took yet
   uint64_t num_reads_ = 0;
   bool is_reading_ = false;
-  bool is_gone_ = false;        // the client left, or was left
-  bool is_discarding_ = false;  // what comes is not looked at
+  bool is_gone_ = false;  // the client left, or was left
 
   bool is_ready_ = false;  // for requests
   bool is_busy_ = false;   // with a request
@@ -111,22 +117,28 @@ void HttpConnection::start() {
   if (shared_->tls) tls_.emplace(socket_, *shared_->tls);
   {
     const std::lock_guard lock(shared_->mutex);
-    shared_->enders.emplace(this, [weak = weak_from_this()](bool at_once) {
-      const auto self = weak.lock();
-      if (!self) return;
-      asio::post(self->socket_.get_executor(), [self, at_once] { self->end(at_once); });
-    });
+    shared_->connections.emplace(this, weak_from_this());
   }
   asio::co_spawn(
       socket_.get_executor(), [self = shared_from_this()] { return self->run(); }, asio::detached);
 }
 
 void HttpConnection::end(bool at_once) {
-  if (at_once || !is_ready_) {
-    abort();
-  } else if (is_idle()) {
-    timer_.cancel();
-  }
+  asio::post(socket_.get_executor(), [self = shared_from_this(), at_once] {
+    if (at_once || !self->is_ready_) {
+      self->abort();
+    } else if (self->is_idle()) {
+      self->timer_.cancel();
+    }
+  });
+}
+
+// Aborts unless `watchdog_` is set anew before.
+void HttpConnection::watch(Clock::duration time) {
+  watchdog_.expires_after(time);
+  watchdog_.async_wait([self = shared_from_this()](error_code ec) {
+    if (!ec && self->watchdog_.expiry() <= Clock::now()) self->abort();
+  });
 }
 
 // Nothing more is read or written. What the client did not take yet is thrown away, so that one
@@ -144,12 +156,9 @@ asio::awaitable<void> HttpConnection::run() {
     bool is_open =
         !is_refused_ || shared_->num_connections.load() <= options_.max_connections + kMaxRefused;
     if (tls_ && is_open) {
-      write_timer_.expires_after(options_.idle_timeout);
-      write_timer_.async_wait([self = shared_from_this()](error_code ec) {
-        if (!ec) self->abort();
-      });
+      watch(options_.idle_timeout);
       const auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::server, kAwait);
-      write_timer_.cancel();
+      watchdog_.expires_at(Clock::time_point::max());
       is_open = !ec;
     }
     is_ready_ = true;
@@ -166,17 +175,16 @@ asio::awaitable<void> HttpConnection::run() {
 // A connection that is closed with bytes unread is reset, and the client may lose the answer:
 // the rest of what it sends is waited for.
 asio::awaitable<void> HttpConnection::linger() {
-  is_discarding_ = true;
   if (tls_) {
     tls_->async_shutdown([self = shared_from_this()](error_code) {});
   } else {
     error_code ignored;
     socket_.shutdown(asio::socket_base::shutdown_send, ignored);
   }
-  input_.clear();
   const auto last = Clock::now() + options_.idle_timeout;
-  while (Clock::now() < last && co_await more_input(std::min(last, Clock::now() + kLinger))) {
-  }
+  do {
+    input_.clear();
+  } while (Clock::now() < last && co_await more_input(std::min(last, Clock::now() + kLinger)));
 }
 
 void HttpConnection::start_read() {
@@ -191,17 +199,14 @@ void HttpConnection::start_read() {
       self->is_gone_ = true;
       error_code ignored;
       self->socket_.cancel(ignored);  // a write waits in vain
-    } else if (!self->is_discarding_) {
+    } else {
       self->input_.append(self->read_buffer_.data(), size);
     }
     self->timer_.cancel();
     if (self->is_busy_) self->start_read();
   };
-  if (tls_) {
-    tls_->async_read_some(asio::buffer(read_buffer_), std::move(done));
-  } else {
-    socket_.async_read_some(asio::buffer(read_buffer_), std::move(done));
-  }
+  on_stream(
+      [&](auto& stream) { stream.async_read_some(asio::buffer(read_buffer_), std::move(done)); });
 }
 
 asio::awaitable<void> HttpConnection::sleep_until(Clock::time_point deadline) {
@@ -325,11 +330,8 @@ asio::awaitable<void> HttpConnection::call_handler() {
 
 std::string HttpConnection::head_of(const HttpResponse& response, std::string_view framing) {
   status_ = response.status;
-  const auto reason =
-      boost::beast::http::obsolete_reason(static_cast<boost::beast::http::status>(status_));
   std::string head = fmt::format("HTTP/1.1 {} {}\r\nDate: {}\r\nContent-Type: {}\r\n{}", status_,
-                                 std::string_view(reason.data(), reason.size()), http_date(),
-                                 response.content_type, framing);
+                                 reason_of(status_), http_date(), response.content_type, framing);
   if (shared_->stopping) keeps_alive_ = false;
   if (!keeps_alive_) {
     head += "Connection: close\r\n";
@@ -345,7 +347,9 @@ std::string HttpConnection::head_of(const HttpResponse& response, std::string_vi
 
 asio::awaitable<void> HttpConnection::send(HttpResponse response) {
   sent_ = Sent::kAll;
-  std::string data = head_of(response, fmt::format("Content-Length: {}\r\n", response.body.size()));
+  constexpr int kNotModified = 304;  // has the length of what it stands for, or none
+  const std::string length = fmt::format("Content-Length: {}\r\n", response.body.size());
+  std::string data = head_of(response, response.status == kNotModified ? "" : length);
   if (request_.method != "HEAD") data += response.body;
   co_await write_all(std::move(data));
 }
@@ -364,29 +368,21 @@ asio::awaitable<bool> HttpConnection::write(std::string_view piece) {
   co_return co_await write_all(std::move(data));
 }
 
+// Most answers fit in what the socket takes at once.
 asio::awaitable<bool> HttpConnection::write_all(std::string data) {
   std::string_view rest = data;
   while (!rest.empty() && !is_gone_) {
-    error_code ec;
+    error_code ec = asio::error::would_block;
     size_t size = 0;
-    if (!tls_) {
-      size = socket_.write_some(asio::buffer(rest), ec);
-      rest.remove_prefix(size);
-      if (!ec) continue;
+    if (!tls_) size = socket_.write_some(asio::buffer(rest), ec);
+    if (ec == asio::error::would_block) {
+      watch(options_.write_timeout);
+      auto write = on_stream(
+          [&](auto& stream) { return stream.async_write_some(asio::buffer(rest), kAwait); });
+      std::tie(ec, size) = co_await std::move(write);
+      watchdog_.expires_at(Clock::time_point::max());
     }
-    if (tls_ || ec == asio::error::would_block) {
-      write_timer_.expires_after(options_.write_timeout);
-      write_timer_.async_wait([self = shared_from_this()](error_code cancelled) {
-        if (!cancelled && self->write_timer_.expiry() <= Clock::now()) self->abort();
-      });
-      if (tls_) {
-        std::tie(ec, size) = co_await tls_->async_write_some(asio::buffer(rest), kAwait);
-        rest.remove_prefix(size);
-      } else {
-        std::tie(ec) = co_await socket_.async_wait(asio::socket_base::wait_write, kAwait);
-      }
-      write_timer_.expires_at(Clock::time_point::max());
-    }
+    rest.remove_prefix(size);
     if (ec) is_gone_ = true;
   }
   co_return !is_gone_;
@@ -409,19 +405,19 @@ asio::awaitable<bool> HttpConnection::wait(
   co_return is_woken_ || is_gone_;
 }
 
-}  // namespace
-
 void serve_connection(std::shared_ptr<HttpShared> shared, StreamSocket socket, std::string peer) {
   std::make_shared<HttpConnection>(std::move(shared), std::move(socket), std::move(peer))->start();
 }
 
 void end_connections(HttpShared& shared, bool at_once) {
-  std::vector<std::function<void(bool at_once)>> enders;
+  std::vector<std::shared_ptr<HttpConnection>> open;  // the last use of one takes the lock
   {
     const std::lock_guard lock(shared.mutex);
-    for (const auto& [connection, end] : shared.enders) enders.push_back(end);
+    for (const auto& [connection, weak] : shared.connections) open.push_back(weak.lock());
   }
-  for (const auto& end : enders) end(at_once);
+  for (const auto& one : open) {
+    if (one) one->end(at_once);
+  }
 }
 
 }  // namespace nanovllm::server

@@ -18,6 +18,8 @@ namespace nanovllm::server {
 
 using StreamSocket = asio::basic_stream_socket<asio::generic::stream_protocol>;
 
+class HttpConnection;
+
 // What the connections of a server share; lives as long as the last of them.
 struct HttpShared {
   HttpShared(HttpOptions o, HttpHandler h, bool on_loopback)
@@ -32,7 +34,7 @@ struct HttpShared {
 
   // Taken when a connection comes, when it goes and at the end; not for requests.
   std::mutex mutex = {};
-  std::unordered_map<const void*, std::function<void(bool at_once)>> enders = {};
+  std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections = {};
 };
 
 // Begins to serve what was accepted on a strand of its own.

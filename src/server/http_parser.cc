@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/beast/core/string.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/status.hpp>
+#include <boost/beast/http/string_body.hpp>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -12,6 +16,7 @@
 namespace nanovllm::server {
 
 namespace http = boost::beast::http;
+using boost::beast::error_code;
 
 namespace {
 
@@ -28,10 +33,36 @@ constexpr size_t kBesideUrl = 64;
 
 }  // namespace
 
+struct HttpParser::Beast : http::request_parser<http::string_body> {
+  // Takes bytes from the front of `input`, at most up to `end`.
+  void take(std::string& input, size_t end, int64_t max_body_bytes) {
+    size_t taken = 0;
+    error_code ec;
+    while (!is_done() && taken < end && !ec) {
+      taken += put(asio::buffer(input.data() + taken, end - taken), ec);
+    }
+    input.erase(0, taken);
+    if (ec == http::error::body_limit) too_long(413, "The body has", max_body_bytes);
+    if (ec && ec != http::error::need_more) bad_request(ec.message());
+  }
+};
+
 HttpParser::HttpParser(const HttpOptions& options, HttpRequest& request)
-    : options_(options), request_(request) {
-  header_limit(std::numeric_limits<uint32_t>::max());  // find_end_of_head() keeps ours
-  body_limit(static_cast<uint64_t>(options.max_body_bytes));
+    : options_(options), request_(request), beast_(std::make_unique<Beast>()) {
+  beast_->header_limit(std::numeric_limits<uint32_t>::max());  // find_end_of_head() keeps ours
+  beast_->body_limit(static_cast<uint64_t>(options.max_body_bytes));
+}
+
+HttpParser::~HttpParser() = default;
+bool HttpParser::has_body() const { return !beast_->is_done(); }
+bool HttpParser::keeps_alive() const { return beast_->keep_alive(); }
+bool HttpParser::knows_chunks() const { return beast_->get().version() >= 11; }
+
+std::string HttpParser::request_line() const {
+  const auto& head = beast_->get();
+  if (head.target().empty()) return "-";
+  return fmt::format("{} {} HTTP/{}.{}", std::string_view(head.method_string()),
+                     std::string_view(head.target()), head.version() / 10, head.version() % 10);
 }
 
 // Lines end in CR LF, none continues another, and no NUL or further CR stands in them: Beast is
@@ -59,94 +90,77 @@ bool HttpParser::find_end_of_head(const std::string& input) {
   }
 }
 
-void HttpParser::check(const error_code& ec) const {
-  if (ec == http::error::body_limit) too_long(413, "The body has", options_.max_body_bytes);
-  if (ec && ec != http::error::need_more) bad_request(ec.message());
-}
-
 bool HttpParser::take_head(std::string& input) {
   if (line_start_ == 0) {
     while (input.starts_with("\r\n")) input.erase(0, 2);  // as older clients send behind a body
   }
   if (!find_end_of_head(input)) return false;
-  error_code ec;
-  put(asio::buffer(input.data(), line_start_), ec);
-  input.erase(0, line_start_);
-  check(ec);
-  if (!has_head_) bad_request("its head is incomplete");
-  eager(true);
+  beast_->take(input, line_start_, options_.max_body_bytes);
+  if (!beast_->is_header_done()) bad_request("its head is incomplete");
+  beast_->eager(true);
+  const auto& head = beast_->get();
+  request_.method = head.method_string();
+  take_target(head.target());
+  take_fields();
   return true;
 }
 
 bool HttpParser::take_body(std::string& input) {
-  size_t taken = 0;
-  error_code ec;
-  while (!is_done() && taken < input.size() && !ec) {
-    taken += put(asio::buffer(input.data() + taken, input.size() - taken), ec);
-  }
-  input.erase(0, taken);
-  check(ec);
-  if (input.size() >= static_cast<size_t>(options_.max_header_bytes) && !is_done()) {
+  beast_->take(input, input.size(), options_.max_body_bytes);
+  if (beast_->is_done()) {
+    request_.body = std::move(beast_->get().body());
+  } else if (input.size() >= static_cast<size_t>(options_.max_header_bytes)) {
     bad_request("what stands around a chunk is too long");
   }
-  return is_done();
+  return beast_->is_done();
 }
 
-void HttpParser::on_request_impl(http::verb /*method*/, View method, View target, int version,
-                                 error_code& /*ec*/) {
-  request_line_ = fmt::format("{} {} HTTP/{}.{}", std::string_view(method),
-                              std::string_view(target), version / 10, version % 10);
-  request_.method = method;
-  version_ = version;
-  std::string_view rest = target;
-  if (rest.size() > static_cast<size_t>(options_.max_url_bytes)) {
+void HttpParser::take_target(std::string_view target) {
+  if (target.size() > static_cast<size_t>(options_.max_url_bytes)) {
     too_long(414, "The URL has", options_.max_url_bytes);
   }
-  const size_t scheme = rest.starts_with("http://") ? 7 : rest.starts_with("https://") ? 8 : 0;
+  const size_t scheme = target.starts_with("http://") ? 7 : target.starts_with("https://") ? 8 : 0;
   if (scheme > 0) {  // a proxy's form: the host it names replaces the header's
-    rest.remove_prefix(scheme);
-    const size_t end = std::min(rest.find_first_of("/?"), rest.size());
-    host_of_target_ = rest.substr(0, end);
-    rest.remove_prefix(end);
-  } else if (!rest.starts_with('/') && rest != "*") {
+    target.remove_prefix(scheme);
+    const size_t end = std::min(target.find_first_of("/?"), target.size());
+    host_of_target_ = target.substr(0, end);
+    target.remove_prefix(end);
+  } else if (!target.starts_with('/') && target != "*") {
     bad_request("its target begins with no slash");
   }
-  const size_t query = std::min(rest.find('?'), rest.size());
-  request_.path = percent_decoded(rest.substr(0, query));
+  const size_t query = std::min(target.find('?'), target.size());
+  request_.path = percent_decoded(target.substr(0, query));
   if (request_.path.empty()) request_.path += '/';
-  if (query < rest.size()) request_.query = rest.substr(query + 1);
+  if (query < target.size()) request_.query = target.substr(query + 1);
 }
 
-void HttpParser::on_field_impl(http::field field, View name, View value, error_code& /*ec*/) {
-  if (has_head_) return;  // behind the last chunk: nothing that this server knows
-  if (field == http::field::content_length &&
-      !(request_.header("content-length").empty() &&
-        std::all_of(value.begin(), value.end(), [](char c) { return c >= '0' && c <= '9'; }))) {
-    bad_request("it has more than one length");
+void HttpParser::take_fields() {
+  const auto& head = beast_->get();
+  for (const auto& field : head) {
+    std::string_view value(field.value());
+    if (field.name() == http::field::content_length &&
+        value.find_first_not_of("0123456789") != std::string_view::npos) {
+      bad_request("its length is no number");
+    }
+    if (field.name() == http::field::transfer_encoding && !equal_ignoring_case(value, "chunked")) {
+      bad_request("of transfer codings only chunked is known");
+    }
+    if (field.name() == http::field::host && !host_of_target_.empty()) value = host_of_target_;
+    request_.headers.emplace_back(field.name_string(), value);
   }
-  if (field == http::field::transfer_encoding && !equal_ignoring_case(value, "chunked")) {
-    bad_request("of transfer codings only chunked is known");
-  }
-  if (field == http::field::host) {
-    if (std::exchange(has_host_, true)) bad_request("it has more than one host");
-    if (!host_of_target_.empty()) value = host_of_target_;
-  }
-  request_.headers.emplace_back(name, value);
+  if (head.count(http::field::content_length) > 1) bad_request("it has more than one length");
+  if (head.count(http::field::host) > 1) bad_request("it has more than one host");
+  if (head.version() >= 11 && head.count(http::field::host) == 0) bad_request("it names no host");
+  if (head.version() < 11 && beast_->chunked()) bad_request("HTTP/1.0 has no chunks");
 }
 
-void HttpParser::on_header_impl(error_code& /*ec*/) {
-  if (version_ >= 11 && !has_host_) bad_request("it names no host");
-  if (version_ < 11 && chunked()) bad_request("HTTP/1.0 has no chunks");
-  has_head_ = true;
+std::string_view reason_of(int status) {
+  return std::string_view(http::obsolete_reason(static_cast<http::status>(status)));
 }
 
-size_t HttpParser::on_body_impl(View piece, error_code& /*ec*/) {
-  request_.body.append(piece.data(), piece.size());
-  return piece.size();
-}
-
-size_t HttpParser::on_chunk_body_impl(uint64_t /*remain*/, View piece, error_code& ec) {
-  return on_body_impl(piece, ec);
+// Beast's own comparison knows no locale.
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  return boost::beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
 }
 
 }  // namespace nanovllm::server

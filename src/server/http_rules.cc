@@ -11,6 +11,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "server/protocol.h"
+
 namespace nanovllm::server {
 
 namespace {
@@ -60,6 +62,18 @@ std::string escaped_for_log(std::string_view text) {
 }
 
 }  // namespace
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  const auto found = std::find_if(headers.begin(), headers.end(), [&](const auto& entry) {
+    return equal_ignoring_case(entry.first, name);
+  });
+  return found == headers.end() ? std::string_view() : std::string_view(found->second);
+}
+
+HttpResponse error_response(int status, const std::string& message, const std::string& param,
+                            const std::string& type) {
+  return {.status = status, .body = error_body(status, message, param, type)};
+}
 
 std::string make_request_id() {
   std::array<unsigned char, 16> bytes = {};

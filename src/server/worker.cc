@@ -1,13 +1,15 @@
 #include "server/worker.h"
 
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,35 +17,49 @@
 #include "base/message.h"
 #include "server/engine_client.h"
 #include "server/fleet.h"
-#include "server/frame_socket.h"
+#include "server/frame_buffer.h"
 
 namespace nanovllm::server {
 
 namespace {
 
+constexpr size_t kMaxRead = size_t{1} << 16;  // bytes
+
+// Waits for room; what nobody reads any more is lost.
 void report(int socket, const EngineReport& what) {
   std::string bytes;
   append_frame(what, bytes);
-  send_bytes(socket, bytes, /*wait=*/true);  // where nobody reads, the reader sees it too
+  std::string_view rest = bytes;
+  while (!rest.empty()) {
+    const ssize_t count = ::send(socket, rest.data(), rest.size(), MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return;
+    rest.remove_prefix(static_cast<size_t>(count));
+  }
 }
 
 // What the step told is dropped with its fault: the next engine computes it again.
 void report_events(int socket, std::vector<EngineEvent>&& events) {
-  if (const RequestError* fault = fault_among(events)) {
-    report(socket, EngineFault{fault->code, fault->message});
-    ::_exit(EXIT_FAILURE);  // other threads may hang in a device that failed
-  }
-  report(socket, std::move(events));
+  const RequestError* fault = fault_among(events);
+  if (fault == nullptr) return report(socket, std::move(events));
+  report(socket, EngineFault{fault->code, fault->message});
+  ::shutdown(socket, SHUT_RDWR);  // the front, which sees it, kills what hangs in a failed device
 }
 
 void serve(int socket, LLMEngine engine) {
   EngineLoop loop(std::move(engine), [socket](std::vector<EngineEvent> events) {
     report_events(socket, std::move(events));
   });
-  report(socket, hello_of(loop));
-  FrameReader reader(socket);
-  while (reader.fill()) {
-    for (EngineCommand command; reader.next(command);) loop.submit(std::move(command));
+  report(socket,
+         EngineHello{loop.info(), loop.default_sampling_params(), loop.preparer().model_dir});
+  FrameBuffer frames;
+  std::string bytes(kMaxRead, '\0');
+  for (;;) {
+    const ssize_t count = ::recv(socket, bytes.data(), bytes.size(), 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    frames.add({bytes.data(), static_cast<size_t>(count)});
+    for (EngineCommand command; frames.next(command);) loop.submit(std::move(command));
   }
 }
 
@@ -62,8 +78,16 @@ void leave_devices_to_others(int count) {
 
 }  // namespace
 
-EngineHello hello_of(const EngineLoop& loop) {
-  return {loop.info(), loop.default_sampling_params(), loop.preparer().model_dir};
+EngineFault fault_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return {e.code(), e.what()};
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::kOutOfMemory, "There was no memory left."};
+  } catch (const std::exception& e) {
+    return {ErrorCode::kInternal, e.what()};
+  }
 }
 
 const RequestError* fault_among(const std::vector<EngineEvent>& events) {
@@ -77,22 +101,20 @@ const RequestError* fault_among(const std::vector<EngineEvent>& events) {
   return nullptr;
 }
 
+bool serve_socket(int socket, const std::function<LLMEngine()>& load) {
+  try {
+    serve(socket, load());
+    return true;
+  } catch (...) {
+    report(socket, fault_of(std::current_exception()));
+    return false;
+  }
+}
+
 int serve_engine(int socket, const std::function<LLMEngine()>& load) {
   // Who stops a service signals all of its processes: the front decides what becomes of this one.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);
-  EngineFault fault;
-  try {
-    serve(socket, load());
-    return EXIT_SUCCESS;
-  } catch (const Error& error) {
-    fault = {error.code(), error.what()};
-  } catch (const std::bad_alloc&) {
-    fault = {ErrorCode::kOutOfMemory, "There was no memory left to load the model."};
-  } catch (const std::exception& error) {
-    fault.message = error.what();
-  }
-  report(socket, fault);
-  return EXIT_FAILURE;
+  return serve_socket(socket, load) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 int run_worker(int socket, int index, const std::string& model, const EngineConfig& config) {

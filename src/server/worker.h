@@ -1,4 +1,4 @@
-// The other end of a worker's socket: an engine that is told what to do and tells what it did.
+// The other end of an engine's socket: told what to do, it tells what it did.
 #pragma once
 
 #include <functional>
@@ -7,8 +7,10 @@
 
 namespace nanovllm::server {
 
-// Loads an engine and serves the socket until the front closes it, or the engine can't go on.
-// Returns the process's exit status.
+// Loads an engine and serves the socket until the front closes it, or the engine can't go on:
+// false, with why for its last words, behind which nothing more is told.
+bool serve_socket(int socket, const std::function<LLMEngine()>& load);
+// As a process whose signals are its front's business; returns its exit status.
 int serve_engine(int socket, const std::function<LLMEngine()>& load);
 
 }  // namespace nanovllm::server

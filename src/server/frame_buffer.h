@@ -1,4 +1,4 @@
-// Frames (engine/wire.h) over a stream socket.
+// Frames (engine/wire.h) out of the bytes of a stream socket.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,13 @@
 
 namespace nanovllm::server {
 
-class FrameReader {
+class FrameBuffer {
  public:
-  explicit FrameReader(int socket) : socket_(socket) {}
-
-  // Waits for bytes and takes what there is; false when the other side has closed or is gone.
-  bool fill();
+  void add(std::string_view bytes) {
+    bytes_.erase(0, begin_);
+    begin_ = 0;
+    bytes_ += bytes;
+  }
   // Takes the next frame of those that are here whole; false = none.
   template <typename T>
   bool next(T& value) {
@@ -26,13 +27,8 @@ class FrameReader {
   }
 
  private:
-  const int socket_;
   std::string bytes_;
   size_t begin_ = 0;  // of what was not taken yet
 };
-
-// Sends the front of `bytes`, and waits for room for all of it unless told otherwise. Returns how
-// many bytes went; fewer than there are where nobody reads any more, or there is no room.
-size_t send_bytes(int socket, std::string_view bytes, bool wait);
 
 }  // namespace nanovllm::server
