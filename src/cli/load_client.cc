@@ -14,6 +14,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
 #include <chrono>
 #include <cmath>
 #include <deque>
@@ -22,16 +25,19 @@
 #include <random>
 
 #include "base/check.h"
-#include "cli/answer_reader.h"
 
 namespace nanovllm::cli {
 namespace {
 
 namespace asio = boost::asio;
+namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
+
+// More than any server needs for a line or the message of an error.
+constexpr size_t kMaxBytes = size_t{1} << 20;
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
@@ -89,8 +95,70 @@ bool is_plain_token(std::string_view chunk) {
   return chunk.substr(at + kContent.size(), 1) != "\"";
 }
 
+// An HTTP/1.1 answer as its bytes come.
+class Answer {
+ public:
+  // Called with what stands behind "data:" on a line of a stream.
+  using OnData = std::function<void(std::string_view data)>;
+  explicit Answer(OnData on_data) : on_data_(std::move(on_data)) {
+    parser_.eager(true);
+    parser_.body_limit(boost::none);
+  }
+
+  bool begun() const { return begun_; }  // a byte of it came
+  bool done() const { return parser_.is_done(); }
+  bool keeps_alive() const { return parser_.keep_alive(); }
+  int status() const { return parser_.get().result_int(); }
+  const std::string& body() const { return parser_.get().body(); }  // but of a stream
+  bool is_stream() const {
+    return status() == 200 &&
+           parser_.get()[http::field::content_type].starts_with("text/event-stream");
+  }
+
+  // Throws Error(kIo) where it is no HTTP.
+  void read(std::string_view bytes) {
+    begun_ = begun_ || !bytes.empty();
+    buffer_.commit(asio::buffer_copy(buffer_.prepare(bytes.size()), asio::buffer(bytes)));
+    error_code error;
+    while (!error && !done() && buffer_.size() > 0)
+      buffer_.consume(parser_.put(buffer_.data(), error));
+    check(error);
+    if (parser_.is_header_done() && is_stream()) take_lines();
+    if (body().size() > kMaxBytes) check(http::error::body_limit);
+  }
+  // The connection was closed. Throws Error(kIo) where that cuts the answer.
+  void read_end() {
+    error_code error;
+    parser_.put_eof(error);
+    if (error || !done()) throw_error(ErrorCode::kIo, "the answer was cut");
+  }
+
+ private:
+  static void check(const error_code& error) {
+    if (error && error != http::error::need_more)
+      throw_error(ErrorCode::kIo, "the answer is no HTTP/1.1");
+  }
+
+  void take_lines() {
+    std::string& body = parser_.get().body();
+    size_t begin = 0;
+    for (size_t end; (end = body.find('\n', begin)) != body.npos; begin = end + 1) {
+      std::string_view line(&body[begin], end - begin);
+      if (!line.starts_with("data:")) continue;
+      line.remove_prefix(std::min(line.find_first_not_of(' ', 5), line.size()));
+      on_data_(line.substr(0, line.find_last_not_of(" \r") + 1));
+    }
+    body.erase(0, begin);
+  }
+
+  const OnData on_data_;
+  boost::beast::flat_buffer buffer_;
+  http::response_parser<http::string_body> parser_;
+  bool begun_ = false;
+};
+
 // Gives the outcome its error, where it has none yet, or its body.
-void judge(const HttpCall& call, const AnswerReader& answer, bool complete, Outcome& outcome) {
+void judge(const HttpCall& call, const Answer& answer, bool complete, Outcome& outcome) {
   if (!outcome.ok()) return;
   if (answer.status() != 200) {
     const std::string& body = answer.body();
@@ -110,9 +178,9 @@ void judge(const HttpCall& call, const AnswerReader& answer, bool complete, Outc
 }
 
 // Sockets of one thread.
-class Client {
+class LoadClient {
  public:
-  explicit Client(const ServerAddress& server) : server_(server) {
+  explicit LoadClient(const ServerAddress& server) : server_(server) {
     error_code error;
     endpoints_ = tcp::resolver(context_).resolve(server.host, server.port, error);
     if (error || endpoints_.empty()) {
@@ -196,7 +264,7 @@ class Client {
     auto now = start;
     bool complete = false;  // the stream said so
     bool is_connected = false;
-    AnswerReader answer([&](std::string_view data) {
+    Answer answer([&](std::string_view data) {
       if (data == "[DONE]") complete = true;
       if (complete) return;
       if (!is_plain_token(data) && !take(json::parse(data, nullptr, false), outcome)) return;
@@ -311,7 +379,7 @@ ServerAddress parse_url(const std::string& url) {
 
 std::vector<Outcome> run_load(const ServerAddress& server, const Load& load,
                               const std::function<bool(const LoadProgress&)>& tick) {
-  return Client(server).run(load, tick);
+  return LoadClient(server).run(load, tick);
 }
 
 }  // namespace nanovllm::cli
