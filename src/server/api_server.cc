@@ -9,7 +9,6 @@
 #include <chrono>
 #include <exception>
 #include <functional>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -57,14 +56,22 @@ HttpResponse refusal_for(const std::exception_ptr& error) {
   }
 }
 
-// The methods of the paths there are.
-const std::map<std::string, std::vector<std::string>, std::less<>>& routes() {
-  static const std::map<std::string, std::vector<std::string>, std::less<>> routes = {
-      {"/health", {"GET"}},          {"/ping", {"GET", "POST"}},         {"/version", {"GET"}},
-      {"/metrics", {"GET"}},         {"/openapi.json", {"GET"}},         {"/v1/models", {"GET"}},
-      {"/v1/completions", {"POST"}}, {"/v1/chat/completions", {"POST"}}, {"/tokenize", {"POST"}},
-      {"/detokenize", {"POST"}}};
-  return routes;
+bool is_last(const EngineEvent& event) {
+  const auto* end = std::get_if<RequestEnd>(&event);
+  return end != nullptr ? end->last : std::holds_alternative<RequestError>(event);
+}
+
+// The methods of the paths there are; none = another path.
+std::vector<std::string> methods_of(const std::string& path) {
+  for (const char* got : {"/health", "/version", "/metrics", "/openapi.json", "/v1/models"}) {
+    if (path == got) return {"GET"};
+  }
+  for (const char* posted :
+       {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"}) {
+    if (path == posted) return {"POST"};
+  }
+  if (path == "/ping") return {"GET", "POST"};
+  return {};
 }
 
 HttpResponse page_response(const PageFile& file, const HttpRequest& request) {
@@ -90,8 +97,7 @@ struct ApiServer::Generation {
       const auto events = streams[i] ? streams[i]->take() : std::vector<EngineEvent>();
       if (events.empty()) continue;
       text = std::move(text).value_or("") + call->on_events(i, events);
-      const auto* end = std::get_if<RequestEnd>(&events.back());
-      if (end != nullptr && end->last) streams[i].reset();
+      if (is_last(events.back())) streams[i].reset();
     }
     return text;
   }
@@ -110,6 +116,11 @@ struct ApiServer::Generation {
 
 ApiServer::ApiServer(const ServeOptions& options, Fleet& fleet, Metrics& metrics)
     : options_(options), fleet_(fleet), metrics_(metrics), preparers_(options.num_io_threads) {}
+
+void ApiServer::stop() {
+  preparers_.stop();
+  preparers_.join();
+}
 
 void ApiServer::set_model(std::shared_ptr<const ServedModel> model) {
   const std::lock_guard lock(mutex_);
@@ -137,52 +148,46 @@ HttpResponse ApiServer::health() const {
 // What is answered at once.
 HttpResponse ApiServer::small_answer(const HttpRequest& request) {
   const std::string& path = request.path;
+  const HttpResponse nothing = {.content_type = "text/plain", .headers = {}, .body = ""};
+  if (path == "/health") return health();
+  if (path == "/ping") return nothing;
+  if (path == "/version") return json_response(version_body());
+  if (path == "/openapi.json") return json_response(openapi_body());
+  if (path == "/v1/models") return json_response(models_body(*model()));
+  if (path == "/metrics") {
+    return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_.text()};
+  }
   if (path.empty()) {  // what the page names is relative to an address with "/" behind it
     return {.status = 308,
             .content_type = "text/plain",
             .headers = {{"Location", options_.http.root_path + "/"}},
             .body = ""};
   }
-  const auto route = routes().find(path);
-  if (route == routes().end()) {
-    const std::optional<PageFile> file = page_file(path);
-    if (!file) return refusal(404, missing_path(path));
-    if (request.method == "GET" || request.method == "HEAD") return page_response(*file, request);
-  } else if (path == "/health") {
-    return health();
-  } else if (path == "/version") {
-    return json_response(version_body());
-  } else if (path == "/metrics") {
-    return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_.text()};
-  } else if (path == "/openapi.json") {
-    return json_response(openapi_body());
-  } else if (path == "/v1/models") {
-    return json_response(models_body(*model()));
-  }
-  return {.content_type = "text/plain", .headers = {}, .body = ""};  // to a ping
+  const std::optional<PageFile> file = page_file(path);
+  if (!file) return refusal(404, missing_path(path));
+  const bool asked = request.method == "GET" || request.method == "HEAD";
+  return asked ? page_response(*file, request) : nothing;
 }
 
 asio::awaitable<void> ApiServer::handle(HttpExchange& exchange) {
   const HttpRequest& request = exchange.request();
-  const auto route = routes().find(request.path);
-  if (route != routes().end()) {
-    const std::vector<std::string>& methods = route->second;
-    const std::string method = request.method == "HEAD" ? "GET" : request.method;
-    if (std::find(methods.begin(), methods.end(), method) == methods.end()) {
-      HttpResponse response =
-          refusal(405, fmt::format("{} takes {}, not {}.", request.path,
-                                   fmt::join(methods, " and "), request.method));
-      response.headers.emplace_back("Allow", fmt::format("{}", fmt::join(methods, ", ")));
-      co_return co_await exchange.send(std::move(response));
-    }
-    if (request.path.ends_with("completions")) co_return co_await generate(exchange);
-    if (request.path.ends_with("tokenize")) co_return co_await text_answer(exchange);
-  }
+  const std::vector<std::string> methods = methods_of(request.path);
+  const std::string method = request.method == "HEAD" ? "GET" : request.method;
   HttpResponse response;
-  try {
-    response = small_answer(request);
-  } catch (...) {
-    response = refusal_for(std::current_exception());
+  if (!methods.empty() && std::ranges::find(methods, method) == methods.end()) {
+    response = refusal(405, fmt::format("{} takes {}, not {}.", request.path,
+                                        fmt::join(methods, " and "), request.method));
+    response.headers.emplace_back("Allow", fmt::format("{}", fmt::join(methods, ", ")));
+  } else if (!methods.empty() && request.path.ends_with("completions")) {
+    co_return co_await generate(exchange);
+  } else if (!methods.empty() && request.path.ends_with("tokenize")) {
+    co_return co_await text_answer(exchange);
+  } else {
+    try {
+      response = small_answer(request);
+    } catch (...) {
+      response = refusal_for(std::current_exception());
+    }
   }
   co_await exchange.send(std::move(response));
 }

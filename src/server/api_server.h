@@ -24,6 +24,8 @@ class ApiServer {
   // Requests are refused with status 503 before this, and after drain().
   void set_model(std::shared_ptr<const ServedModel> model);
   void drain() { draining_ = true; }
+  // Waits for what is being parsed; once nothing calls handle() or goes on in it.
+  void stop();
 
   asio::awaitable<void> handle(HttpExchange& exchange);
 

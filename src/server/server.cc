@@ -104,6 +104,7 @@ int Front::run() {
   context_.run();
   for (std::thread& thread : threads) thread.join();
   loader_.join();
+  api_->stop();  // long texts may still be read, by the tokenizer and for coroutines that end below
   if (ender_.joinable()) ender_.join();
   if (fault_) std::rethrow_exception(fault_);
   return 0;
