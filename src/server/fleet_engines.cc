@@ -55,9 +55,13 @@ void HealingFleet::dispatch() {
 }
 
 // Where all engines are busy, the one that is next to be empty takes no more than it has until a
-// suspect had its turn: others might keep it busy for ever.
+// suspect had its turn: others might keep it busy for ever. One that ended only once is taken to be
+// back before.
 const Engine* HealingFleet::reserved() const {
-  if (suspects_.empty() || std::ranges::any_of(engines_, &Engine::alone)) return nullptr;
+  const auto has_room = [](const Engine& engine) {
+    return engine.alone || (!engine.ready && engine.back_off <= kLeastBackOff);
+  };
+  if (suspects_.empty() || std::ranges::any_of(engines_, has_room)) return nullptr;
   return &*std::ranges::min_element(engines_, {}, [](const Engine& engine) {
     return engine.ready ? engine.aboard.size() : std::numeric_limits<size_t>::max();
   });
