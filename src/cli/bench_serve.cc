@@ -164,6 +164,10 @@ ordered_json setup_of(const ServeOptions& options, int64_t num_prompts) {
        options.max_concurrency > 0 ? ordered_json(options.max_concurrency) : ordered_json()}};
 }
 
+std::string text_of(const ordered_json& result) {
+  return result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 void save(const ServeOptions& options, const ordered_json& result) {
   std::string path = options.result_filename;
   if (path.empty()) {
@@ -175,7 +179,7 @@ void save(const ServeOptions& options, const ordered_json& result) {
   }
   if (!options.result_dir.empty()) path = options.result_dir + "/" + path;
   std::ofstream file(path);
-  file << result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+  file << text_of(result) << "\n";
   file.close();
   if (!file) throw_error(ErrorCode::kIo, "cannot write the result to {}", path);
 }
@@ -240,7 +244,7 @@ int bench_serve(ServeOptions options) {
   }
   if (options.save_result) save(options, result);
   if (options.json) {
-    fmt::print("{}\n", result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", text_of(result));
   } else {
     report.print(result);
   }
@@ -251,68 +255,55 @@ int bench_serve(ServeOptions options) {
 
 Command add_bench_serve(CLI::App& app) {
   auto options = std::make_shared<ServeOptions>();
-  if (const char* key = std::getenv("OPENAI_API_KEY")) options->api_key = key;
-  app.add_option("--backend", options->backend, "openai (completions of token ids) or openai-chat")
-      ->check(CLI::IsMember({"openai", "openai-chat"}))
-      ->capture_default_str();
-  app.add_option("--base-url", options->base_url, "http://HOST:PORT, instead of --host and --port");
-  app.add_option("--host", options->host, "of the server")->capture_default_str();
-  app.add_option("--port", options->port, "of the server")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--endpoint", options->endpoint,
+  ServeOptions& o = *options;
+  if (const char* key = std::getenv("OPENAI_API_KEY")) o.api_key = key;
+  app.option_defaults()->always_capture_default();
+  const auto number = [&](const char* flag, int& value, const char* help, int least = 1) {
+    return app.add_option(flag, value, help)->check(at_least(least));
+  };
+  app.add_option("--backend", o.backend, "openai (completions of token ids) or openai-chat")
+      ->check(CLI::IsMember({"openai", "openai-chat"}));
+  app.add_option("--base-url", o.base_url, "http://HOST:PORT, instead of --host and --port");
+  app.add_option("--host", o.host, "of the server");
+  number("--port", o.port, "of the server");
+  app.add_option("--endpoint", o.endpoint,
                  "path (default: /v1/completions, or /v1/chat/completions)");
-  app.add_option("--model", options->model, "name to ask for (default: the server's first)");
-  app.add_option("--api-key", options->api_key, "key to send (default: OPENAI_API_KEY)")
+  app.add_option("--model", o.model, "name to ask for (default: the server's first)");
+  app.add_option("--api-key", o.api_key, "key to send (default: OPENAI_API_KEY)")->default_str("");
+  app.add_option("--dataset-name", o.dataset, "random, or nano-vllm: the lengths of its bench.py")
+      ->check(CLI::IsMember({"random", "nano-vllm"}));
+  number("--num-prompts", o.num_prompts, "requests (default: 1000; 256 of nano-vllm)")
       ->default_str("");
-  app.add_option("--dataset-name", options->dataset,
-                 "random, or nano-vllm: the lengths of its bench.py")
-      ->check(CLI::IsMember({"random", "nano-vllm"}))
-      ->capture_default_str();
-  app.add_option("--num-prompts", options->num_prompts,
-                 "requests (default: 1000; 256 of nano-vllm)")
-      ->check(at_least(1));
-  app.add_option("--random-input-len", options->input_len,
-                 "prompt tokens; in chats words, of a token or two each")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--random-output-len", options->output_len, "output tokens, at most")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--request-rate", options->request_rate, "arrivals a second; inf = all at once")
-      ->capture_default_str();
-  app.add_option("--burstiness", options->burstiness,
+  number("--random-input-len", o.input_len,
+         "prompt tokens; in chats words, of a token or two each");
+  number("--random-output-len", o.output_len, "output tokens, at most");
+  app.add_option("--request-rate", o.request_rate, "arrivals a second; inf = all at once");
+  app.add_option("--burstiness", o.burstiness,
                  "1 = Poisson arrivals; less = burstier, more = more even")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--max-concurrency", options->max_concurrency,
-                 "requests at once; others wait here (default: any number)")
-      ->check(at_least(1));
-  app.add_flag("--ignore-eos", options->ignore_eos, "outputs have all of their tokens");
-  app.add_option("--temperature", options->temperature, "(default: the server's)");
-  app.add_option("--extra-body", options->extra_body, "JSON object with more fields of requests");
-  app.add_option("--goodput", options->goodput,
+      ->check(CLI::PositiveNumber);
+  number("--max-concurrency", o.max_concurrency,
+         "requests at once; others wait here (default: any number)")
+      ->default_str("");
+  app.add_flag("--ignore-eos", o.ignore_eos, "outputs have all of their tokens");
+  app.add_option("--temperature", o.temperature, "(default: the server's)")->default_str("");
+  app.add_option("--extra-body", o.extra_body, "JSON object with more fields of requests");
+  app.add_option("--goodput", o.goodput,
                  "requests that count as good: ttft:MS, tpot:MS, e2el:MS, one or several")
-      ->expected(1, 3);
-  app.add_option("--percentile-metrics", options->percentile_metrics, "which are shown")
-      ->capture_default_str();
-  app.add_option("--metric-percentiles", options->percentiles, "which are shown")
-      ->capture_default_str();
-  app.add_option("--num-warmups", options->num_warmups, "requests before, at least one")
-      ->check(at_least(1))
-      ->capture_default_str();
-  app.add_option("--ready-check-timeout-sec", options->ready_timeout,
-                 "seconds to wait for a server that does not answer yet")
-      ->check(at_least(0))
-      ->capture_default_str();
-  add_seed(app, "--seed", options->seed, "of prompts and arrivals");
-  app.add_flag("--save-result", options->save_result, "write a JSON file with vLLM's keys");
-  app.add_flag("--save-detailed", options->save_detailed, "with the times of every request");
-  app.add_option("--result-dir", options->result_dir, "folder of that file");
-  app.add_option("--result-filename", options->result_filename,
+      ->expected(1, 3)
+      ->default_str("");
+  app.add_option("--percentile-metrics", o.percentile_metrics, "which are shown");
+  app.add_option("--metric-percentiles", o.percentiles, "which are shown");
+  number("--num-warmups", o.num_warmups, "requests before, at least one");
+  number("--ready-check-timeout-sec", o.ready_timeout,
+         "seconds to wait for a server that does not answer yet", 0);
+  add_seed(app, "--seed", o.seed, "of prompts and arrivals");
+  app.add_flag("--save-result", o.save_result, "write a JSON file with vLLM's keys");
+  app.add_flag("--save-detailed", o.save_detailed, "with the times of every request");
+  app.add_option("--result-dir", o.result_dir, "folder of that file");
+  app.add_option("--result-filename", o.result_filename,
                  "its name (default: made of backend, rate, model and date)");
-  app.add_flag("--json", options->json, "that JSON on standard output instead of the table");
-  app.add_flag("-q,--quiet", options->quiet, "no progress display");
+  app.add_flag("--json", o.json, "that JSON on standard output instead of the table");
+  app.add_flag("-q,--quiet", o.quiet, "no progress display");
   app.footer("Exit status: 0 all answered, 1 error, 2 usage, 3 some requests failed.");
   return [options] {
     try {

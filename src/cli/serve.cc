@@ -17,10 +17,6 @@
 namespace nanovllm::cli {
 namespace {
 
-constexpr const char* kHttpGroup = "HTTP";
-constexpr const char* kLimitsGroup = "Limits";
-constexpr const char* kApiGroup = "API";
-
 struct CommandLine {
   server::ServeOptions options;
   int worker_socket = -1;  // of a worker
@@ -30,146 +26,144 @@ struct CommandLine {
 
 using Options = server::ServeOptions;
 
-CLI::Option* add_list(CLI::App& app, const char* flag, std::vector<std::string>& values,
-                      const char* help) {
-  return app.add_option(flag, values, std::string(help) + " (may be given several times)")
-      ->option_text("TEXT")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
-}
+// One of the flags of a group of the help; they keep their defaults where they are not given.
+class Group {
+ public:
+  Group(CLI::App& app, const char* name) : app_(app), name_(name) {}
 
-// A flag of whole or broken seconds.
-CLI::Option* add_seconds(CLI::App& app, const char* flag, std::chrono::milliseconds& value,
-                         const char* help) {
-  const auto set = [&value](const double& seconds) {
-    value = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-  };
-  return app.add_option_function<double>(flag, set, help)
-      ->check(CLI::Range(0.001, 1e6))
-      ->default_str(fmt::format("{}", static_cast<double>(value.count()) / 1000))
-      ->option_text("SECONDS");
-}
+  template <typename T>
+  CLI::Option* add(const char* flag, T& value, const std::string& help) {
+    return app_.add_option(flag, value, help)->capture_default_str()->group(name_);
+  }
+  void add(const char* flag, bool& value, const char* help) {
+    app_.add_flag(flag, value, help)->group(name_);
+  }
+  void add(const char* flag, std::vector<std::string>& values, const char* help) {
+    app_.add_option(flag, values, std::string(help) + " (may be given several times)")
+        ->option_text("TEXT")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false)
+        ->group(name_);
+  }
+  void add(const char* flag, int& value, const char* help, int least) {
+    add(flag, value, help)->check(at_least(least));
+  }
+  // Whole or broken seconds.
+  void add(const char* flag, std::chrono::milliseconds& value, const char* help) {
+    const auto set = [&value](const double& seconds) {
+      value = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+    };
+    app_.add_option_function<double>(flag, set, help)
+        ->check(CLI::Range(0.001, 1e6))
+        ->default_str(fmt::format("{}", static_cast<double>(value.count()) / 1000))
+        ->option_text("SECONDS")
+        ->group(name_);
+  }
+  // Bytes, at most so many of a request.
+  void add_size(const char* flag, int64_t& value) {
+    const auto set = [flag, &value](const std::string& text) {
+      try {
+        value = parse_bytes(text);
+      } catch (const Error& error) {
+        throw CLI::ValidationError(flag, error.what());
+      }
+    };
+    app_.add_option_function<std::string>(flag, set, "of a request")
+        ->default_str(fmt::format("{}K", value >> 10))
+        ->option_text("BYTES")
+        ->group(name_);
+  }
+  void add(const char* flag, nlohmann::ordered_json& object, const char* help) {
+    const auto set = [flag, &object](const std::string& text) {
+      object = nlohmann::ordered_json::parse(text, nullptr, false);
+      if (object.is_object()) return;
+      throw CLI::ValidationError(flag,
+                                 "must be a JSON object, such as {\"enable_thinking\": false}");
+    };
+    app_.add_option_function<std::string>(flag, set, help)->option_text("JSON")->group(name_);
+  }
+  // A name of `names`.
+  void add(const char* flag, std::string& value, const char* what,
+           const std::vector<std::string>& names) {
+    add(flag, value,
+        fmt::format("{}: {} (default: what fits the model)", what, fmt::join(names, ", ")))
+        ->check(CLI::IsMember(names))
+        ->option_text("NAME");
+  }
 
-CLI::Option* add_bytes(CLI::App& app, const char* flag, int64_t& value, const char* help) {
-  const auto set = [flag, &value](const std::string& text) {
-    try {
-      value = parse_bytes(text);
-    } catch (const Error& error) {
-      throw CLI::ValidationError(flag, error.what());
-    }
-  };
-  return app.add_option_function<std::string>(flag, set, help)
-      ->default_str(fmt::format("{}K", value >> 10))
-      ->option_text("BYTES");
-}
+ private:
+  CLI::App& app_;
+  const char* name_;
+};
 
-void add_http_options(CLI::App& app, Options& options) {
-  server::HttpOptions& http = options.http;
-  const auto grouped = [](CLI::Option* option) { option->group(kHttpGroup); };
-  grouped(app.add_option("--host", http.host, "address to listen on")->capture_default_str());
-  grouped(app.add_option("--port", http.port, "port to listen on; 0 = any free one")
-              ->check(CLI::Range(0, 65535))
-              ->capture_default_str());
-  grouped(app.add_option("--uds", http.uds, "listen on this Unix socket instead"));
-  grouped(app.add_option("--root-path", http.root_path,
-                         "prefix of all paths, where a proxy in front leaves one on"));
-  grouped(add_list(app, "--api-key", http.api_keys,
-                   "clients must send this key; NANOVLLM_API_KEY in the environment is one too"));
-  grouped(app.add_option("--ssl-keyfile", http.ssl_keyfile, "key of the TLS certificate (PEM)"));
-  grouped(app.add_option("--ssl-certfile", http.ssl_certfile, "TLS certificate chain (PEM)"));
-  grouped(add_list(app, "--allowed-origins", http.allowed_origins,
-                   "web pages of this origin may ask; * = all"));
-  grouped(add_seconds(app, "--shutdown-timeout", options.shutdown_timeout,
-                      "after SIGTERM running requests may take so long to end"));
+void add_http_options(CLI::App& app, CommandLine& line) {
+  server::HttpOptions& http = line.options.http;
+  Group group(app, "HTTP");
+  group.add("--host", http.host, "address to listen on");
+  group.add("--port", http.port, "port to listen on; 0 = any free one")
+      ->check(CLI::Range(0, 65535));
+  group.add("--uds", http.uds, "listen on this Unix socket instead");
+  group.add("--root-path", http.root_path,
+            "prefix of all paths, where a proxy in front leaves one on");
+  group.add("--api-key", http.api_keys,
+            "clients must send this key; NANOVLLM_API_KEY in the environment is one too");
+  group.add("--ssl-keyfile", http.ssl_keyfile, "key of the TLS certificate (PEM)");
+  group.add("--ssl-certfile", http.ssl_certfile, "TLS certificate chain (PEM)");
+  group.add("--allowed-origins", http.allowed_origins, "web pages of this origin may ask; * = all");
+  group.add("--shutdown-timeout", line.options.shutdown_timeout,
+            "after SIGTERM running requests may take so long to end");
+  group.add("--access-log", line.access_log, "lines, json or none")
+      ->check(CLI::IsMember({"lines", "json", "none"}));
 }
 
 void add_limit_options(CLI::App& app, Options& options) {
   server::HttpOptions& http = options.http;
-  const auto add = [&](const char* flag, int& value, const char* help, int least) {
-    app.add_option(flag, value, help)
-        ->check(at_least(least))
-        ->capture_default_str()
-        ->group(kLimitsGroup);
-  };
-  add("--max-queue-len", options.fleet.max_num_queued,
-      "requests that wait for their first token; more get status 429", 1);
-  add("--max-connections", http.max_connections, "open connections", 1);
-  add("--max-prompts", options.max_prompts, "prompts of one request", 1);
-  add("--max-json-depth", options.max_json_depth, "nesting of a body", 1);
-  add_bytes(app, "--max-body-size", http.max_body_bytes, "of a request")->group(kLimitsGroup);
-  add_bytes(app, "--max-header-size", http.max_header_bytes, "of a request")->group(kLimitsGroup);
-  add_bytes(app, "--max-url-size", http.max_url_bytes, "of a request")->group(kLimitsGroup);
-  add_seconds(app, "--idle-timeout", http.idle_timeout,
-              "a connection without a request, or with an unfinished one, is closed")
-      ->group(kLimitsGroup);
-  add_seconds(app, "--write-timeout", http.write_timeout,
-              "a client that reads nothing for so long is given up")
-      ->group(kLimitsGroup);
+  Group group(app, "Limits");
+  group.add("--max-queue-len", options.fleet.max_num_queued,
+            "requests that wait for their first token; more get status 429", 1);
+  group.add("--max-connections", http.max_connections, "open connections", 1);
+  group.add("--max-prompts", options.max_prompts, "prompts of one request", 1);
+  group.add("--max-json-depth", options.max_json_depth, "nesting of a body", 1);
+  group.add_size("--max-body-size", http.max_body_bytes);
+  group.add_size("--max-header-size", http.max_header_bytes);
+  group.add_size("--max-url-size", http.max_url_bytes);
+  group.add("--idle-timeout", http.idle_timeout,
+            "a connection without a request, or with an unfinished one, is closed");
+  group.add("--write-timeout", http.write_timeout,
+            "a client that reads nothing for so long is given up");
 }
 
-void add_template_kwargs(CLI::App& app, nlohmann::ordered_json& kwargs) {
-  const auto set = [&kwargs](const std::string& text) {
-    kwargs = nlohmann::ordered_json::parse(text, nullptr, false);
-    if (kwargs.is_object()) return;
-    throw CLI::ValidationError("--default-chat-template-kwargs",
-                               "must be a JSON object, such as {\"enable_thinking\": false}");
-  };
-  app.add_option_function<std::string>(
-         "--default-chat-template-kwargs", set,
-         "chat_template_kwargs of chats that say nothing of them, as a JSON object")
-      ->option_text("JSON")
-      ->group(kApiGroup);
-}
-
-// Refuses a parser's name that is not in `names`.
-CLI::Option* add_parser(CLI::App& app, const char* flag, std::string& value, const char* what,
-                        const std::vector<std::string>& names) {
-  return app
-      .add_option(
-          flag, value,
-          fmt::format("{}: {} (default: what fits the model)", what, fmt::join(names, ", ")))
-      ->check(CLI::IsMember(names))
-      ->option_text("NAME")
-      ->group(kApiGroup);
-}
-
-void add_api_options(CLI::App& app, CommandLine& line) {
-  Options& options = line.options;
-  add_list(app, "--served-model-name", options.served_model_names,
-           "name of the model in the API; the first one is told")
-      ->group(kApiGroup);
-  app.add_option("--chat-template", options.chat_template,
-                 "Jinja file to use instead of the model's own template")
-      ->group(kApiGroup);
-  add_template_kwargs(app, options.default_chat_template_kwargs);
-  app.add_flag("--trust-request-chat-template", options.trust_request_chat_template,
-               "chats may bring templates of their own")
-      ->group(kApiGroup);
-  add_parser(app, "--reasoning-parser", options.format.reasoning_parser, "how reasoning is marked",
-             server::reasoning_parsers());
-  add_parser(app, "--tool-call-parser", options.format.tool_call_parser,
-             "how calls of tools are marked", server::tool_call_parsers());
-  app.add_flag("--enable-prompt-tokens-details", options.enable_prompt_tokens_details,
-               "usage tells how many tokens came from the prefix cache")
-      ->group(kApiGroup);
-  app.add_flag("--enable-force-include-usage", options.enable_force_include_usage,
-               "every chunk of a stream tells usage, asked for or not")
-      ->group(kApiGroup);
-  app.add_flag("--enable-log-requests", options.log_requests,
-               "log prompts and parameters: they may be private")
-      ->group(kApiGroup);
+void add_api_options(CLI::App& app, Options& options) {
+  Group group(app, "API");
+  group.add("--served-model-name", options.served_model_names,
+            "name of the model in the API; the first one is told");
+  group.add("--chat-template", options.chat_template,
+            "Jinja file to use instead of the model's own template");
+  group.add("--default-chat-template-kwargs", options.default_chat_template_kwargs,
+            "chat_template_kwargs of chats that say nothing of them, as a JSON object");
+  group.add("--trust-request-chat-template", options.trust_request_chat_template,
+            "chats may bring templates of their own");
+  group.add("--reasoning-parser", options.format.reasoning_parser, "how reasoning is marked",
+            server::reasoning_parsers());
+  group.add("--tool-call-parser", options.format.tool_call_parser, "how calls of tools are marked",
+            server::tool_call_parsers());
+  group.add("--enable-prompt-tokens-details", options.enable_prompt_tokens_details,
+            "usage tells how many tokens came from the prefix cache");
+  group.add("--enable-force-include-usage", options.enable_force_include_usage,
+            "every chunk of a stream tells usage, asked for or not");
+  group.add("--enable-log-requests", options.log_requests,
+            "log prompts and parameters: they may be private");
 }
 
 void add_process_options(CLI::App& app, CommandLine& line) {
   Options& options = line.options;
-  app.add_option(
-         "--data-parallel-size", options.fleet.num_engines,
-         "worker processes, each with the whole model: GPUs of its own, or its share of the "
-         "CPU threads")
-      ->check(at_least(1))
-      ->capture_default_str();
-  add_seconds(app, "--worker-timeout", options.fleet.worker_timeout,
-              "a worker that has work and gives no sign for so long is started again");
+  Group group(app, "Options");
+  group.add("--data-parallel-size", options.fleet.num_engines,
+            "worker processes, each with the whole model: GPUs of its own, or its share of the CPU "
+            "threads",
+            1);
+  group.add("--worker-timeout", options.fleet.worker_timeout,
+            "a worker that has work and gives no sign for so long is started again");
   app.add_option("--config", "YAML file of these flags, such as \"port: 8000\"")
       ->option_text("FILE");
   app.add_option("--worker-fd", line.worker_socket)->group("");
@@ -239,13 +233,9 @@ Command add_serve(CLI::App& app, const std::vector<std::string>& words) {
   Options& options = line->options;
   app.add_option("model", options.model, "model folder or GGUF file")->required();
   add_process_options(app, *line);
-  add_http_options(app, options);
-  add_api_options(app, *line);
+  add_http_options(app, *line);
+  add_api_options(app, options);
   add_limit_options(app, options);
-  app.add_option("--access-log", line->access_log, "lines, json or none")
-      ->check(CLI::IsMember({"lines", "json", "none"}))
-      ->capture_default_str()
-      ->group(kHttpGroup);
   add_engine_options(app, options.engine);
   app.footer(
       "Then, from another terminal:\n"
