@@ -1,5 +1,6 @@
 #include "server/http_rules.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
@@ -30,17 +31,16 @@ bool is_own_origin(std::string_view origin, std::string_view host) {
          equal_ignoring_case(origin.substr(scheme + 3), host);
 }
 
+// application/json, or application/ANYTHING+json.
 bool is_json(std::string_view content_type) {
   std::string_view type = content_type.substr(0, content_type.find(';'));
   while (type.ends_with(' ') || type.ends_with('\t')) type.remove_suffix(1);
-  constexpr std::string_view kPrefix = "application/";
-  if (type.size() <= kPrefix.size() ||
-      !equal_ignoring_case(type.substr(0, kPrefix.size()), kPrefix)) {
-    return false;
-  }
-  type.remove_prefix(kPrefix.size());
-  return equal_ignoring_case(type, "json") ||
-         (type.size() > 5 && equal_ignoring_case(type.substr(type.size() - 5), "+json"));
+  const size_t slash = std::min(type.find('/'), type.size());
+  const size_t plus = type.rfind('+');
+  const bool has_suffix = plus != std::string_view::npos && plus > slash + 1;
+  return equal_ignoring_case(type.substr(0, slash), "application") &&
+         equal_ignoring_case(type.substr(has_suffix ? plus : slash).substr(0, 6),
+                             has_suffix ? "+json" : "/json");
 }
 
 std::array<unsigned char, 32> digest(std::string_view text) {
@@ -78,18 +78,11 @@ HttpResponse error_response(int status, const std::string& message, const std::s
 std::string make_request_id() {
   std::array<unsigned char, 16> bytes = {};
   ::RAND_bytes(bytes.data(), static_cast<int>(bytes.size()));
-  std::string id;
-  for (const unsigned char byte : bytes) id += fmt::format("{:02x}", byte);
-  return id;
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
 std::string http_date() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts;
-  ::gmtime_r(&now, &parts);
-  std::array<char, 64> text;
-  const size_t size = std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
-  return std::string(text.data(), size);
+  return fmt::format("{:%a, %d %b %Y %H:%M:%S GMT}", fmt::gmtime(std::time(nullptr)));
 }
 
 std::string percent_decoded(std::string_view text) {
