@@ -134,6 +134,7 @@ void HealingFleet::hear(Engine& engine, EngineHello& hello) {
   engine.has_spoken = true;
   engine.num_kvcache_blocks = hello.info.num_kvcache_blocks;
   engine.num_steps = 0;
+  changed_.notify_all();
   if (stopping_) return;
   if (!hello_) hello_ = hello;
   if (is_on_cpu(hello) != is_on_cpu(*hello_)) {

@@ -111,8 +111,10 @@ void HealingFleet::lose(Engine& engine, int blame, const std::string& why) {
   const bool alone = engine.alone;
   set_ready(engine, false);
   if (num_ready_ == 0) why_ = why;
-  observer_.on_message(fmt::format("{} It is started again; {} on it will go on.", why,
-                                   counted(std::ssize(engine.aboard), "request")));
+  if (!start_error_) {  // which wait_ready() tells
+    observer_.on_message(fmt::format("{} It is started again; {} on it will go on.", why,
+                                     counted(std::ssize(engine.aboard), "request")));
+  }
   while (!engine.aboard.empty()) {
     Ongoing& ongoing = requests_.at(*engine.aboard.begin());
     take_off(ongoing, /*abort=*/false);

@@ -156,7 +156,8 @@ TEST(FleetSuspects, HaveTheirTurnHoweverBusyTheLastEngineIs) {
 
 // One of two workers finds its GPUs taken: whichever is loaded first, nothing is served.
 TEST(FleetDevices, AreOfOneKindOrThereIsNoFleet) {
-  const std::array<std::string, 2> devices = {"cpu (avx2, 2 threads)", "NVIDIA H100 (132 SMs)"};
+  const std::array<std::string, 2> devices = {"cpu (avx2, 2 threads)",
+                                              "cuda (NVIDIA H100, 132 SMs, 79 GiB)"};
   for (const int first : {0, 1}) {
     Stage stage(2);
     const auto fleet = make_fleet({.num_engines = 2}, stage.starter());
@@ -167,11 +168,13 @@ TEST(FleetDevices, AreOfOneKindOrThereIsNoFleet) {
       ADD_FAILURE() << "it is ready";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-      EXPECT_EQ(error.what(),
-                fmt::format("Worker {} would compute on NVIDIA H100 (132 SMs), but others on cpu "
-                            "(avx2, 2 threads): there is no GPU for each of them; take a smaller "
-                            "--data-parallel-size, or --device cpu.",
-                            1 - first));
+      EXPECT_EQ(
+          error.what(),
+          fmt::format(
+              "Worker {} would compute on cuda (NVIDIA H100, 132 SMs, 79 GiB), but others on cpu "
+              "(avx2, 2 threads): there is no GPU for each of them; take a smaller "
+              "--data-parallel-size, or --device cpu.",
+              1 - first));
     }
   }
 }
@@ -189,7 +192,7 @@ TEST(FleetDevices, NeedNotHaveOneNumberOfThreads) {
 TEST(FleetDevices, StayOfOneKindWhenAnEngineComesBack) {
   Stage stage(2);
   const auto fleet = make_fleet({.num_engines = 2}, stage.starter());
-  for (const int index : {0, 1}) stage.load(index, 1, "NVIDIA H100 (132 SMs)");
+  for (const int index : {0, 1}) stage.load(index, 1, "cuda (NVIDIA H100, 132 SMs, 79 GiB)");
   fleet->wait_ready();
   const auto stream = fleet->add(request_of({5}, greedy(10)));
   stage.die(0);
@@ -199,7 +202,7 @@ TEST(FleetDevices, StayOfOneKindWhenAnEngineComesBack) {
   EXPECT_EQ(stage.aboard(0), Prompts{});
   EXPECT_EQ(stage.aboard(1), Prompts{5});
   stage.die(0);  // as it was told to
-  stage.load(0, 3, "NVIDIA H100 (132 SMs)");
+  stage.load(0, 3, "cuda (NVIDIA H100, 132 SMs, 79 GiB)");
   EXPECT_EQ(fleet->status().num_ready, 2);
 }
 

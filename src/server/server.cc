@@ -86,8 +86,9 @@ Front::Front(ServeOptions options)
   // First: where there is no address to be had, no worker is started in vain.
   http_ = make_http_server(context_, options_.http,
                            [this](HttpExchange& exchange) { return api_->handle(exchange); });
-  fleet_ =
-      make_fleet(options_.fleet, worker_starter(options_.worker_arguments), metrics_.observer());
+  FleetObserver observer = metrics_.observer();
+  observer.on_message = [](const std::string& text) { print_message("nanovllm: {}\n", text); };
+  fleet_ = make_fleet(options_.fleet, worker_starter(options_.worker_arguments), observer);
   api_ = std::make_unique<ApiServer>(options_, *fleet_, metrics_);
 }
 
