@@ -9,5 +9,6 @@ for preset in asan tsan; do
   cmake --build "build-$preset" -j "$(nproc)" --target nanovllm_cli
   echo "== $preset"
   NANOVLLM="$PWD/build-$preset/nanovllm" NANOVLLM_MODEL="$PWD/models/demo" PYTHONPATH="$PWD/tests" \
-    ASAN_OPTIONS=detect_leaks=1 TSAN_OPTIONS=halt_on_error=1 python3 tests/serve/soak.py
+    ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:quarantine_size_mb=16 UBSAN_OPTIONS=print_stacktrace=1 \
+    TSAN_OPTIONS=halt_on_error=1 python3 tests/serve/soak.py
 done

@@ -1,6 +1,8 @@
 """Mixed traffic for SOAK_SECONDS: whole and streamed answers, clients that leave, garbage, engines that die. Memory must stay flat."""
+import functools
 import os
 import random
+import re
 import signal
 import socket
 import sys
@@ -17,6 +19,10 @@ CLIENTS = 24
 def resident(pid):
     with open(f"/proc/{pid}/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors(server):
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
 
 def client(server, number, deadline, counts):
@@ -54,6 +60,8 @@ def client(server, number, deadline, counts):
 
 def main():
     server = Server("--max-num-seqs", "16", "--max-queue-len", "64", "--access-log", "none")
+    server.connect = functools.partial(server.connect, timeout=600)  # sanitizers are slow, and so may the machine be
+    idle = descriptors(server)
     deadline = time.monotonic() + SECONDS
     counts = {"whole": 0, "stream": 0, "cut": 0, "garbage": 0, "refused": 0}
     errors, sizes, deaths = [], [], 0
@@ -72,8 +80,9 @@ def main():
     while time.monotonic() < deadline and not errors:
         time.sleep(interval)
         sizes.append(resident(server.process.pid))
-        print(f"{SECONDS - (deadline - time.monotonic()):6.0f} s: front {sizes[-1] / 1e6:.0f} MB, {len(os.listdir(f'/proc/{server.process.pid}/fd'))} descriptors, "
-              f"{deaths} deaths, {counts}", flush=True)
+        workers = [f"{resident(pid) / 1e6:.0f}" for pid in server.workers()]
+        print(f"{SECONDS - (deadline - time.monotonic()):6.0f} s: front {sizes[-1] / 1e6:.0f} MB, worker {' '.join(workers)} MB, "
+              f"{descriptors(server)} descriptors, {deaths} deaths, {counts}", flush=True)
         if rng.random() < 0.5 and server.workers():
             os.kill(rng.choice(server.workers()), signal.SIGKILL)
             deaths += 1
@@ -81,7 +90,16 @@ def main():
         thread.join()
     status = server.process.poll()
     if status is None:
+        kept = time.monotonic() + 60
+        while descriptors(server) > idle and time.monotonic() < kept:
+            time.sleep(0.1)
+        if descriptors(server) > idle:
+            errors.append(f"{descriptors(server)} descriptors are open without clients, {idle} were before them")
         status = server.stop(seconds=120)
+    # A worker that a sanitizer ends is healed: only the log tells.
+    log = server.log()
+    if found := re.search(r"Sanitizer|runtime error", log):
+        errors.append(f"a sanitizer said: {log[max(0, found.start() - 200):][:8000]}")
     quarter = max(1, len(sizes) // 4)
     grown = min(sizes[-quarter:]) / max(sizes[quarter:2 * quarter] or sizes[:1])
     print(f"exit {status}, memory in the last quarter {grown:.2f}x of the second; errors: {errors}")
