@@ -1,0 +1,101 @@
+"""Streams of ids that are chance: never half a character, never another text than the whole answer's."""
+import json
+import os
+import random
+import unittest
+
+from serve_testing import MODEL, Server
+
+# Characters of one to four bytes; the demo model's tokenizer has a token for each byte and, beside ASCII, few for more.
+CHARACTERS = "aé中😀߿࠿\U0010ffff"
+
+
+def byte_tokens():
+    """The bytes of each token that stands in the vocabulary as GPT-2 writes bytes."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    written = {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    with open(os.path.join(MODEL, "tokenizer.json"), encoding="utf-8") as file:
+        vocabulary = json.load(file)["model"]["vocab"]
+    return {token: bytes(written[c] for c in text) for text, token in vocabulary.items() if all(c in written for c in text)}
+
+
+class RandomText(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+        cls.addClassCleanup(cls.server.close)
+        cls.bytes_of = byte_tokens()
+        wanted = {bytes([byte]) for byte in CHARACTERS.encode()}
+        cls.bias = {str(token): 100 for token, data in cls.bytes_of.items() if data in wanted}
+        assert len(cls.bias) == len(wanted), "the tokenizer lacks bytes"
+
+    def chunks(self, path, body):
+        """The chunks of a stream, each of which is UTF-8 and has no half of a surrogate pair."""
+        connection = self.server.connect()
+        connection.request("POST", path, json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        self.assertEqual(answer.status, 200, data)
+        events = [event for event in data.split(b"\n\n") if event]
+        self.assertEqual(events.pop(), b"data: [DONE]")
+        for event in events:
+            chunk = json.loads(event.removeprefix(b"data: ").decode("utf-8"))
+            json.dumps(chunk, ensure_ascii=False).encode("utf-8")
+            yield from chunk["choices"]
+
+    def check(self, path, body):
+        """Compares the stream with the whole answer; returns its texts and tokens, by choice."""
+        whole = self.server.post(path, body)
+        self.assertEqual(whole.status, 200, whole.text)
+        is_chat = "chat" in path
+        count = len(whole.json["choices"])
+        texts, ids, logprobs = [""] * count, [[] for _ in range(count)], [[] for _ in range(count)]
+        for choice in self.chunks(path, body):
+            i = choice["index"]
+            piece = (choice["delta"].get("content") or "") if is_chat else choice["text"]
+            texts[i] += piece
+            ids[i] += choice.get("token_ids") or []
+            if choice.get("logprobs"):
+                logprobs[i] += choice["logprobs"]["content"] if is_chat else list(zip(*choice["logprobs"].values()))
+        for i, choice in enumerate(whole.json["choices"]):
+            self.assertEqual(texts[i], choice["message"]["content"] if is_chat else choice["text"], (path, body))
+            self.assertEqual(ids[i], choice["token_ids"], (path, body))
+            if choice["logprobs"]:
+                self.assertEqual(logprobs[i], choice["logprobs"]["content"] if is_chat else list(zip(*choice["logprobs"].values())), (path, body))
+        return list(zip(texts, ids))
+
+    def bodies(self):
+        """Both APIs, with and without log-probabilities, with tokens of all kinds and with single bytes alone."""
+        for seed in range(3):
+            for bias in ({}, self.bias):
+                body = {"max_tokens": 100, "temperature": 2, "seed": seed, "n": 2, "ignore_eos": True, "skip_special_tokens": False,
+                        "logit_bias": bias, "frequency_penalty": 2 if bias else 0, "return_token_ids": True}
+                for more in ({}, {"logprobs": 3}):
+                    yield "/v1/completions", {**body, "prompt": "Once é", **more}
+                for more in ({}, {"logprobs": True, "top_logprobs": 3}):
+                    yield "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": "😀"}], **more}
+
+    def test_a_stream_has_whole_characters_and_is_the_whole_answer(self):
+        lengths = set()
+        for path, body in self.bodies():
+            for text, ids in self.check(path, body):
+                lengths |= {len(character.encode()) for character in text if character != "\ufffd"} | ({0} if "\ufffd" in text else set())
+                if all(token in self.bytes_of for token in ids):
+                    data = b"".join(self.bytes_of[token] for token in ids)
+                    self.assertEqual(text, data.decode("utf-8", errors="replace"), (path, body))
+        self.assertEqual(lengths, {0, 1, 2, 3, 4}, "the random ids don't try characters of all lengths, and what is none")
+
+    def test_a_stop_text_of_any_bytes_ends_it_right_before(self):
+        rng = random.Random(4)
+        for path, body in self.bodies():
+            [(text, _)] = self.check(path, {**body, "n": 1})
+            start = rng.randrange(len(text) - 3)
+            stop = text[start:start + rng.randint(1, 3)]
+            [(before, _)] = self.check(path, {**body, "n": 1, "stop": [stop, "not there \ufffd"]})
+            self.assertEqual(before, text[:text.index(stop)], (path, body, stop))
+
+
+if __name__ == "__main__":
+    unittest.main()
