@@ -16,10 +16,12 @@
 #include "base/check.h"
 #include "base/message.h"
 #include "base/signals.h"
+#include "base/version.h"
 #include "io/file.h"
 #include "nanovllm/chat.h"
 #include "nanovllm/tokenizer.h"
 #include "server/api_server.h"
+#include "text/hash.h"
 
 namespace nanovllm::server {
 
@@ -46,6 +48,13 @@ std::unique_ptr<const ChatTemplate> load_template(const ServeOptions& options) {
     print_message("nanovllm: chats are refused: {}\n", error.what());
     return nullptr;
   }
+}
+
+// Engines of the same one give the same tokens for a seed, as far as their options promise it.
+std::string fingerprint_of(const EngineInfo& info) {
+  const uint64_t hash = text::hash_bytes(
+      fmt::format("{} {} {} {}", info.architecture, info.num_parameters, info.device, info.dtype));
+  return fmt::format("nanovllm-{}-{:08x}", kVersion, static_cast<uint32_t>(hash));
 }
 
 // The front process. It has threads that serve HTTP, one that loads, and in the end one that ends
@@ -157,6 +166,7 @@ std::shared_ptr<const ServedModel> Front::served_model(const EngineHello& hello)
                       .tokenizer = tokenizer_.get(),
                       .chat_template = template_.get()};
   served->defaults = hello.default_sampling_params;
+  served->system_fingerprint = fingerprint_of(hello.info);
   served->created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   if (template_) served->format = transcript_format_of(template_->source());
   const TranscriptFormat& asked = options_.format;
