@@ -24,6 +24,7 @@ namespace nanovllm::server {
 namespace {
 
 constexpr size_t kMaxRead = size_t{1} << 16;  // bytes
+constexpr int kWarmUpTokens = 128;
 
 // Waits for room; what nobody reads any more is lost.
 void report(int socket, const EngineReport& what) {
@@ -61,6 +62,17 @@ void serve(int socket, LLMEngine engine) {
     frames.add({bytes.data(), static_cast<size_t>(count)});
     for (EngineCommand command; frames.next(command);) loop.submit(std::move(command));
   }
+}
+
+// What the first request of all waits for, memory that nobody touched and code that nobody ran, is
+// waited for before anyone asks. The prompt fills no block, so that the prefix cache keeps nothing.
+void warm_up(LLMEngine& engine) {
+  const EngineInfo& info = engine.info();
+  const int length = std::min({kWarmUpTokens, info.kvcache_block_size - 2, info.max_model_len - 2});
+  if (length <= 0) return;
+  engine.add_request(std::vector<int32_t>(static_cast<size_t>(length)),
+                     {.max_tokens = 2, .ignore_eos = true});
+  while (!engine.is_finished()) engine.step();
 }
 
 // Ranks take their GPUs from the front of the list: the workers before this one have the first.
@@ -119,7 +131,11 @@ int serve_engine(int socket, const std::function<LLMEngine()>& load) {
 
 int run_worker(int socket, int index, const std::string& model, const EngineConfig& config) {
   if (index > 0) leave_devices_to_others(index * config.tensor_parallel_size);
-  return serve_engine(socket, [&] { return LLMEngine(model, config); });
+  return serve_engine(socket, [&] {
+    LLMEngine engine(model, config);
+    warm_up(engine);
+    return engine;
+  });
 }
 
 }  // namespace nanovllm::server
