@@ -14,7 +14,7 @@ from serve_testing import BINARY, Server, text_of  # noqa: E402
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "1800"))
 CLIENTS = 24
-GROWTH = 1.2 if "tsan" in BINARY else 1.1  # ThreadSanitizer remembers threads that ended, and each engine had one
+GROWTH = 1.2 if "tsan" in BINARY else 1.1  # ThreadSanitizer itself grows with threads that end, as an engine's does
 
 
 def resident(pid):
