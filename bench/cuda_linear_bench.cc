@@ -210,7 +210,7 @@ int check() {
       for (const bool with_norm : {false, true}) {
         if (with_norm)
           launch_rms_norm(nullptr, hidden, DType::kBFloat16, nullptr, nullptr, residual_in, norm,
-                          rows, k, 1e-6f, 0);
+                          rows, k, 1e-6f);
         const auto problem = cublas.problem(rows, n, k, true, 1);
         cublas.run(nullptr, problem, 0, w, with_norm ? hidden : x, y);
         const std::vector<float> expected = to_host(y, int64_t{rows} * n);
@@ -450,7 +450,7 @@ class DecodeStep {
     };
     const auto add_and_norm = [&, size = hidden] {
       launch_rms_norm(stream, hidden_, DType::kBFloat16, residual_, branch_, nullptr, norm_, rows_,
-                      size, 1e-6f, 0);
+                      size, 1e-6f);
     };
     for (int i = 0; i < count; ++i) {
       const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % count];

@@ -67,7 +67,7 @@ void rms_norm(benchmark::State& state, DType act) {
   const Rows x(DType::kFloat32, state.range(0), kHidden), out(act, state.range(0), kHidden);
   const Rows weight(DType::kFloat32, 1, kHidden);
   measure(state, x.tensor.bytes() + weight.tensor.bytes() + out.tensor.bytes(),
-          [&] { cpu().rms_norm(out.tensor, x.tensor, weight.tensor.f32(), 1e-6f, 0); });
+          [&] { cpu().rms_norm(out.tensor, x.tensor, weight.tensor.f32(), 1e-6f); });
 }
 
 void add_rms_norm(benchmark::State& state, DType act) {
@@ -77,7 +77,7 @@ void add_rms_norm(benchmark::State& state, DType act) {
   const size_t bytes =
       x.tensor.bytes() + 2 * residual.tensor.bytes() + weight.tensor.bytes() + out.tensor.bytes();
   measure(state, bytes, [&] {
-    cpu().add_rms_norm(out.tensor, residual.tensor, x.tensor, weight.tensor.f32(), 1e-6f, 0);
+    cpu().add_rms_norm(out.tensor, residual.tensor, x.tensor, weight.tensor.f32(), 1e-6f);
   });
 }
 

@@ -23,6 +23,29 @@ TEST_P(Ops, EmbeddingCopiesRowsOfTheShardAndZerosElsewhere) {
     backend->embedding(out.view, static_cast<int32_t*>(device_ids->data()),
                        EmbeddingTable(device.view), 5);
     expect_close(download(*backend, out.view), reference::embedding(ids, table.view, 5), 0, 0);
+
+    EmbeddingTable scaled(device.view);
+    scaled.scale = 5.5f;
+    backend->embedding(out.view, static_cast<int32_t*>(device_ids->data()), scaled, 5);
+    std::vector<float> expected = reference::embedding(ids, table.view, 5);
+    for (float& x : expected) x *= scaled.scale;
+    const HostTensor rounded(expected, act(), {rows, width});
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] = rounded.at(static_cast<int64_t>(i));
+    expect_close(download(*backend, out.view), expected, 0, 0);
+  }
+}
+
+TEST_P(Ops, SoftCapBoundsLogits) {
+  const auto backend = make();
+  Random random(16);
+  for (const int width : {1, 100, 4097}) {
+    const HostTensor x(random.floats(3 * width, -90, 90), DType::kFloat32, {3, width});
+    const DeviceTensor device = upload(*backend, x.view);
+    backend->soft_cap(device.view, 30);
+    std::vector<float> expected;
+    for (int64_t i = 0; i < int64_t{3} * width; ++i)
+      expected.push_back(static_cast<float>(30 * std::tanh(x.at(i) / 30.0)));
+    expect_close(download(*backend, device.view), expected, 1e-6, 1e-6);
   }
 }
 
@@ -30,18 +53,16 @@ TEST_P(Ops, RmsNormMatchesReference) {
   const auto backend = make();
   Random random(2);
   for (const int width : {1, 7, 16, 63, 128, 1000, 1024, 2049}) {
-    for (const float offset : {0.0f, 1.0f}) {
+    for (const DType dtype : {DType::kFloat32, act()}) {
       const int rows = random.between(1, 40);
       const float scale = width % 2 == 0 ? 1e-3f : 50.0f;
-      const HostTensor x(random.floats(rows * width, -scale, scale), DType::kFloat32,
-                         {rows, width});
+      const HostTensor x(random.floats(rows * width, -scale, scale), dtype, {rows, width});
       const std::vector<float> weight = random.floats(width, -2, 2);
       const DeviceTensor device = upload(*backend, x.view);
       const auto device_weight = upload(*backend, weight);
       const DeviceTensor out = device_tensor(*backend, act(), {rows, width});
-      backend->rms_norm(out.view, device.view, static_cast<float*>(device_weight->data()), 1e-6f,
-                        offset);
-      expect_close(download(*backend, out.view), reference::rms_norm(x.view, weight, 1e-6f, offset),
+      backend->rms_norm(out.view, device.view, static_cast<float*>(device_weight->data()), 1e-6f);
+      expect_close(download(*backend, out.view), reference::rms_norm(x.view, weight, 1e-6f),
                    rounding(act()) + 1e-6, 0);
     }
   }
@@ -60,11 +81,11 @@ TEST_P(Ops, AddRmsNormUpdatesTheResidualAndNormalisesIt) {
     const auto device_weight = upload(*backend, weight);
     const DeviceTensor out = device_tensor(*backend, act(), {rows, width});
     backend->add_rms_norm(out.view, device_residual.view, device_x.view,
-                          static_cast<float*>(device_weight->data()), 1e-5f, 0);
+                          static_cast<float*>(device_weight->data()), 1e-5f);
     const HostTensor sum(reference::add(residual.view, x.view), DType::kFloat32, {rows, width});
     const HostTensor actual_sum = download(*backend, device_residual.view);
     expect_same_bits(actual_sum.bytes, sum.bytes);
-    expect_close(download(*backend, out.view), reference::rms_norm(sum.view, weight, 1e-5f, 0),
+    expect_close(download(*backend, out.view), reference::rms_norm(sum.view, weight, 1e-5f),
                  rounding(act()) + 1e-6, 0);
   }
 }
@@ -81,10 +102,10 @@ TEST_P(Ops, RmsNormOfARowIsTheSameAloneAndWithAnyNumberOfThreads) {
     const auto device_weight = upload(*backend, weight);
     const DeviceTensor out = device_tensor(*backend, act(), {rows, width});
     const auto* w = static_cast<float*>(device_weight->data());
-    backend->rms_norm(out.view, device.view, w, 1e-6f, 0);
+    backend->rms_norm(out.view, device.view, w, 1e-6f);
     HostTensor all = download(*backend, out.view);
     for (const int r : {0, 13, 32}) {
-      backend->rms_norm(out.view.first_rows(1), device.view.slice_rows(r, r + 1), w, 1e-6f, 0);
+      backend->rms_norm(out.view.first_rows(1), device.view.slice_rows(r, r + 1), w, 1e-6f);
       expect_same_bits(download(*backend, out.view.first_rows(1)).bytes, all.row(r));
     }
     if (first.bytes.empty())
@@ -225,7 +246,7 @@ TEST_P(Ops, LinearOfATableIsThatOfAWeightOfItsOwn) {
     const HostTensor x(random.floats(rows * depth, -1, 1), act(), {rows, depth});
     const DeviceTensor table = device_tensor(*backend, act(), {width, depth});
     const auto shared = backend->make_linear_of_table(table.view);
-    ASSERT_EQ(shared == nullptr, backend->is_cpu());
+    ASSERT_EQ(shared == nullptr, backend->traits().shares_host_memory);
     if (shared == nullptr) GTEST_SKIP() << "this backend's weights have a layout of their own";
     // Filled in later, as loading does.
     backend->upload(table.view.data, matrix.bytes.data(), matrix.bytes.size());

@@ -54,6 +54,8 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // biases on q, k, v (and o where the family has it there)
   bool mlp_bias = false;
+  float attention_soft_cap = 0;  // of scores; 0 = none
+  float final_soft_cap = 0;      // of logits; 0 = none
   int sliding_window = 0;  // tokens; 0 = none
   // Which layers the window is for; empty = all. From layer_types or max_window_layers.
   std::vector<bool> sliding_layers;

@@ -102,25 +102,11 @@ class WeightStore::Impl {
                   gguf_ ? "the metadata" : "config.json", fmt::join(expected_shape, ", "));
     }
     item.used.store(true, std::memory_order_relaxed);
-    check_size(name);
+    item.check_size();
     StoredTensor tensor = item.tensor;
+    tensor.source = &item;
     if (tensor.decoder == nullptr) tensor.data = aligned(item);
     return tensor;
-  }
-
-  void check_size(std::string_view name) const {
-    const auto it = items_.find(name_in_file(name));
-    if (it == items_.end()) return;
-    file_of(it->second).check_size();
-    for (const Piece& piece : it->second.pieces) files_[piece.file].check_size();
-  }
-
-  void release(std::string_view name) const {
-    const auto it = items_.find(name_in_file(name));
-    if (it == items_.end()) return;
-    const Item& item = it->second;
-    if (item.tensor.data) file_of(item).release(item.tensor.data, item.tensor.bytes);
-    for (const Piece& piece : item.pieces) files_[piece.file].release(piece.data, piece.bytes);
   }
 
   std::vector<std::string> unused() const {
@@ -158,7 +144,18 @@ class WeightStore::Impl {
     int64_t bytes = 0;
     size_t file = 0;
   };
-  struct Item {
+  struct Item final : MatrixSource {
+    explicit Item(const Impl& impl) : store(impl) {}
+    void check_size() const override {
+      store.file_of(*this).check_size();
+      for (const Piece& piece : pieces) store.files_[piece.file].check_size();
+    }
+    void release() const override {
+      if (tensor.data) store.file_of(*this).release(tensor.data, tensor.bytes);
+      for (const Piece& piece : pieces) store.files_[piece.file].release(piece.data, piece.bytes);
+    }
+
+    const Impl& store;
     StoredTensor tensor;
     size_t file = 0;            // index in files()
     std::vector<Piece> pieces;  // of a matrix that is several tensors there
@@ -181,7 +178,7 @@ class WeightStore::Impl {
     const int64_t head_dim = gguf_interleaved_head(*gguf_);
     for (const GgufTensor& tensor : gguf_->tensors()) {
       const GgmlFormat& format = *find_ggml_format(tensor.type);
-      Item& item = items_[std::string(tensor.name)];
+      Item& item = items_.try_emplace(std::string(tensor.name), *this).first->second;
       item.tensor = {.data = tensor.data,
                      .dtype = format.plain.value_or(DType::kFloat32),
                      .shape = tensor.shape,
@@ -208,7 +205,7 @@ class WeightStore::Impl {
     const MappedFile& file = files_.back();
     file.prefetch();
     for (SafetensorsEntry& entry : parse_safetensors_header(file.bytes(), path)) {
-      const auto [it, inserted] = items_.try_emplace(std::move(entry.name));
+      const auto [it, inserted] = items_.try_emplace(std::move(entry.name), *this);
       if (!inserted) {
         throw_error(ErrorCode::kCorruptData, "{}: tensor {} is also in {}", path,
                     printable(it->first), files_[it->second.file].path());
@@ -263,7 +260,7 @@ class WeightStore::Impl {
         bytes += item.tensor.bytes;
         items_.erase(part);
       }
-      Item& item = items_[matrix.name];
+      Item& item = items_.try_emplace(matrix.name, *this).first->second;
       item.file = pieces.front().file;
       item.pieces = std::move(pieces);
       item.format = std::move(matrix.format);
@@ -302,8 +299,6 @@ StoredTensor WeightStore::get(std::string_view name,
                               const std::vector<int64_t>& expected_shape) const {
   return impl_->get(name, expected_shape);
 }
-void WeightStore::check_size(std::string_view name) const { impl_->check_size(name); }
-void WeightStore::release(std::string_view name) const { impl_->release(name); }
 std::vector<std::string> WeightStore::unused() const { return impl_->unused(); }
 int64_t WeightStore::total_bytes() const { return impl_->total_bytes(); }
 std::vector<WeightFormat> WeightStore::formats() const { return impl_->formats(); }

@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/matrix_decoder.h"
+#include "base/matrix_source.h"
 #include "io/quantization_config.h"
 #include "nanovllm/engine_info.h"
 
@@ -23,6 +24,7 @@ struct StoredTensor {
   int64_t bytes = 0;                       // in the file
   const MatrixDecoder* decoder = nullptr;  // of a matrix that is not plain numbers of `dtype`
   int64_t interleaved_head = 0;            // see HostMatrix
+  const MatrixSource* source = nullptr;    // never null
 };
 
 // The tensors of a model: of model.safetensors, of the shards of model.safetensors.index.json, or
@@ -42,12 +44,6 @@ class WeightStore {
   // when the shape is another than expected or the file has been cut short. Remembers that the
   // tensor was asked for.
   StoredTensor get(std::string_view name, const std::vector<int64_t>& expected_shape) const;
-  // To be called before a tensor is read that was asked for a while ago. Throws
-  // Error(kCorruptData) when its file has been cut short meanwhile.
-  void check_size(std::string_view name) const;
-  // A tensor has been copied and is not going to be read again soon: its pages stop counting as
-  // memory of this process. It stays valid.
-  void release(std::string_view name) const;
   // Names never asked for: surplus tensors.
   std::vector<std::string> unused() const;
   int64_t total_bytes() const;

@@ -195,7 +195,7 @@ TEST_P(Golden, LargeStepsOfDecodesAreAsExact) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       SCOPED_TRACE(backend.name + " " + to_string(dtype));
       std::unique_ptr<Backend> device = backend.make(2);
-      const int num_sequences = device->is_cpu() ? 8 : ModelRig::kMaxSequences;
+      const int num_sequences = device->traits().shares_host_memory ? 8 : ModelRig::kMaxSequences;
       ModelRig rig(golden_dir(GetParam()), dtype, std::move(device), 16);
       const auto [ours, theirs] = errors_of_large_steps(rig, cases_, num_sequences);
       if (dtype == DType::kBFloat16) {

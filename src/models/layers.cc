@@ -1,6 +1,8 @@
 #include "models/layers.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 
@@ -52,8 +54,8 @@ Activation parse_activation(const ModelConfig& config) {
 
 }  // namespace
 
-ShardSizes::ShardSizes(const ModelConfig& config, const Communicator& communicator)
-    : rank(communicator.rank()), world_size(communicator.world_size()) {
+ShardSizes::ShardSizes(const ModelConfig& config, const Backend& backend)
+    : rank(backend.rank()), world_size(backend.world_size()) {
   const int heads = config.num_attention_heads;
   const int kv_heads = config.num_key_value_heads;
   if (heads % world_size != 0) refuse_ranks(config, "attention heads", heads, world_size);
@@ -71,50 +73,51 @@ ShardSizes::ShardSizes(const ModelConfig& config, const Communicator& communicat
   vocab_size = vocab_is_sharded ? config.vocab_size / world_size : config.vocab_size;
 }
 
-void Embedding::load(const ModelContext& context, WeightLoader& loader, const std::string& name) {
-  const ShardSizes sizes(context.config, context.communicator);
+void Embedding::load(const ModelContext& context, WeightLoader& loader, const std::string& name,
+                     float scale) {
+  const ShardSizes sizes(context.config, context.backend);
   const MatrixSlice slice = vocabulary_slice(name, context.config, sizes);
   loader.table(&table_, slice);
+  table_.scale = scale;
   first_id_ = static_cast<int32_t>(slice.row_begin);
   is_sharded_ = sizes.vocab_is_sharded;
 }
 
-void Embedding::forward(Step& step) const {
-  step.backend.embedding(step.x.residual, step.batch.token_ids, table_, first_id_);
-  if (is_sharded_) step.communicator.all_reduce(step.x.residual);
+void Embedding::forward(Backend& backend, Tensor residual, const int32_t* token_ids) const {
+  backend.embedding(residual, token_ids, table_, first_id_);
+  if (is_sharded_) backend.all_reduce(residual);
 }
 
 void Head::load(const ModelContext& context, WeightLoader& loader, const std::string& name,
                 const Embedding* tied) {
-  const ShardSizes sizes(context.config, context.communicator);
+  const ShardSizes sizes(context.config, context.backend);
   const MatrixSlice slice = vocabulary_slice(name, context.config, sizes);
   if (tied != nullptr) {
     loader.linear_of_table(&weight_, slice, tied->table());
   } else {
-    loader.linear(&weight_, {slice}, false);
+    loader.linear(&weight_, slice);
   }
   is_sharded_ = sizes.vocab_is_sharded;
 }
 
-void Head::forward(Backend& backend, Communicator& communicator, Tensor out, Tensor shard,
-                   Tensor hidden) const {
+void Head::forward(Backend& backend, Tensor out, Tensor shard, Tensor hidden) const {
   if (is_sharded_) {
     backend.linear(shard, hidden, *weight_);
-    communicator.all_gather(out, shard);
+    backend.all_gather(out, shard);
   } else {
     backend.linear(out, hidden, *weight_);
   }
 }
 
-void add_and_norm(Step& step, const float* norm, float eps) {
-  step.communicator.all_reduce_add_rms_norm(step.backend, step.x.hidden, step.x.residual,
-                                            step.x.branch, norm, eps, 0);
+Norm load_norm(const ModelContext& context, WeightLoader& loader, const std::string& name,
+               int64_t size, float offset) {
+  return {.weight = loader.vector(name, size, offset), .eps = context.config.rms_norm_eps};
 }
 
-void Attention::load(const ModelContext& context, WeightLoader& loader, const std::string& name,
-                     const AttentionOptions& options) {
+void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader& loader,
+                    const std::string& name, const AttentionOptions& options) {
   const ModelConfig& config = context.config;
-  const ShardSizes sizes(config, context.communicator);
+  const ShardSizes sizes(config, context.backend);
   const int64_t head_dim = config.head_dim;
   const int64_t width = config.num_attention_heads * head_dim;
 
@@ -125,60 +128,43 @@ void Attention::load(const ModelContext& context, WeightLoader& loader, const st
   k.row_end = (sizes.first_kv_head + sizes.num_kv_heads) * head_dim;
   MatrixSlice v = k;
   v.name = name + ".v_proj";
-  loader.linear(&qkv_proj_, {q, k, v}, options.qkv_bias);
-  loader.linear(&o_proj_, {split_columns(name + ".o_proj", config.hidden_size, width, sizes)},
-                options.output_bias);
+  layer.in = loader.matrix({q, k, v}, options.qkv_bias);
+  layer.out = loader.matrix({split_columns(name + ".o_proj", config.hidden_size, width, sizes)},
+                            options.output_bias);
 
-  rope_.norm_eps = config.rms_norm_eps;
-  rope_.rotary_dim = config.head_dim;
+  Attention attention = {.num_heads = sizes.num_heads,
+                         .num_kv_heads = sizes.num_kv_heads,
+                         .head_dim = config.head_dim,
+                         .q_norm = {},
+                         .k_norm = {},
+                         .rotary_table = options.rotary_table,
+                         .window = options.window,
+                         .soft_cap = options.soft_cap};
   if (options.qk_norm) {
-    loader.vector(&rope_.q_norm, name + ".q_norm", head_dim);
-    loader.vector(&rope_.k_norm, name + ".k_norm", head_dim);
+    attention.q_norm =
+        load_norm(context, loader, name + ".q_norm", head_dim, options.norm_offset);
+    attention.k_norm =
+        load_norm(context, loader, name + ".k_norm", head_dim, options.norm_offset);
   }
-  params_.num_heads = sizes.num_heads;
-  params_.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
-  params_.window = options.window;
+  const double scalar =
+      options.query_scalar > 0 ? options.query_scalar : static_cast<double>(head_dim);
+  attention.scale = static_cast<float>(1 / std::sqrt(scalar));
+  layer.core = std::move(attention);
 }
 
-void Attention::read(Step& step) const {
-  step.backend.linear(step.x.qkv, step.x.hidden, *qkv_proj_);
-}
-
-void Attention::store(Step& step, const KvCache& cache, Tensor cos_sin) const {
-  RopeParams rope = rope_;
-  rope.cos_sin = cos_sin;
-  step.backend.qk_norm_rope_store(step.x.qkv, params_.num_heads, rope, cache, step.batch);
-}
-
-void Attention::attend(Step& step, const KvCache& cache, Tensor cos_sin) const {
-  RopeParams rope = rope_;
-  rope.cos_sin = cos_sin;
-  step.backend.store_and_attend(step.x.attention, step.x.qkv, rope, cache, params_, step.batch);
-}
-
-void Attention::project(Step& step) const {
-  step.backend.linear(step.x.branch, step.x.attention, *o_proj_);
-}
-
-void Mlp::load(const ModelContext& context, WeightLoader& loader, const std::string& name,
+Dense load_mlp(const ModelContext& context, WeightLoader& loader, const std::string& name,
                bool bias) {
   const ModelConfig& config = context.config;
-  const ShardSizes sizes(config, context.communicator);
+  const ShardSizes sizes(config, context.backend);
   const int64_t hidden = config.hidden_size;
   const int64_t intermediate = config.intermediate_size;
-  loader.linear(&gate_up_proj_,
-                {split_rows(name + ".gate_proj", intermediate, hidden, sizes),
-                 split_rows(name + ".up_proj", intermediate, hidden, sizes)},
-                bias);
-  loader.linear(&down_proj_, {split_columns(name + ".down_proj", hidden, intermediate, sizes)},
-                bias);
-  activation_ = parse_activation(config);
-}
-
-void Mlp::forward(Step& step) const {
-  step.backend.linear(step.x.gate_up, step.x.hidden, *gate_up_proj_);
-  step.backend.act_and_mul(step.x.mlp, step.x.gate_up, activation_);
-  step.backend.linear(step.x.branch, step.x.mlp, *down_proj_);
+  return {
+      .gate_up = loader.matrix({split_rows(name + ".gate_proj", intermediate, hidden, sizes),
+                                split_rows(name + ".up_proj", intermediate, hidden, sizes)},
+                               bias),
+      .activation = parse_activation(config),
+      .down =
+          loader.matrix({split_columns(name + ".down_proj", hidden, intermediate, sizes)}, bias)};
 }
 
 }  // namespace nanovllm

@@ -9,7 +9,6 @@
 #include "io/model_config.h"
 #include "io/weight_store.h"
 #include "ops/backend.h"
-#include "ops/communicator.h"
 
 namespace nanovllm {
 
@@ -17,8 +16,7 @@ namespace nanovllm {
 struct ModelContext {
   const ModelConfig& config;
   const WeightStore& weights;
-  Backend& backend;
-  Communicator& communicator;  // this rank's; world size 1 = no tensor parallelism
+  Backend& backend;         // this rank's
   DType dtype;                 // of weights, activations and KV cache
   int max_num_tokens;          // rows of the largest step
   int max_num_logits;          // rows of the largest head product: of one call of logits()
@@ -37,6 +35,8 @@ class Model {
   // Computes a step, stores its KV, and keeps the last hidden states of batch.logits_rows until the
   // next call; num_logits may be anything from 0 to num_tokens.
   virtual void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) = 0;
+  // How the layers are computed.
+  virtual std::vector<PathChoice> plan() const = 0;
   // The head product for rows [begin, end) of the last forward's logits_rows, at most
   // max_num_logits at once: prompt log-probabilities want a row a token, which would make the
   // logits of a long prompt gigabytes. Returns float32 [end - begin, vocab_size] in memory of the

@@ -175,7 +175,7 @@ class LoadingBackend final : public Backend {
   LoadingBackend(std::function<void(int)> at_product, int64_t free_bytes)
       : at_product_(std::move(at_product)), free_bytes_(free_bytes) {}
   std::string description() const override { return "loading"; }
-  bool is_cpu() const override { return !shares_tables; }
+  BackendTraits traits() const override { return {.shares_host_memory = !shares_tables}; }
   MemoryInfo memory() const override { return {.free_bytes = free_bytes_}; }
   std::unique_ptr<Buffer> allocate(size_t bytes) override { return cpu_->allocate(bytes); }
   void upload(void* to, const void* from, size_t bytes) override { cpu_->upload(to, from, bytes); }
@@ -197,20 +197,25 @@ class LoadingBackend final : public Backend {
     return cpu_->kv_block_bytes(spec);
   }
   void embedding(Tensor, const int32_t*, const EmbeddingTable&, int32_t) override {}
-  void rms_norm(Tensor, Tensor, const float*, float, float) override {}
-  void add_rms_norm(Tensor, Tensor, Tensor, const float*, float, float) override {}
+  void rms_norm(Tensor, Tensor, const float*, float) override {}
+  void add_rms_norm(Tensor, Tensor, Tensor, const float*, float) override {}
   void linear(Tensor, Tensor, const LinearWeight&) override {}
   void qk_norm_rope_store(Tensor, int, const RopeParams&, const KvCache&,
                           const ForwardBatch&) override {}
   void paged_attention(Tensor, Tensor, const KvCache&, const AttentionParams&,
                        const ForwardBatch&) override {}
   void act_and_mul(Tensor, Tensor, Activation) override {}
+  void soft_cap(Tensor, float) override {}
   void gather_rows(Tensor, Tensor, const int32_t*) override {}
   std::unique_ptr<SamplingTicket> sample(std::span<const SamplingRow>, Tensor, int32_t*,
                                          const int32_t*) override {
     return nullptr;
   }
 
+  int rank() const override { return num_ranks - 1; }
+  int world_size() const override { return num_ranks; }
+
+  int num_ranks = 1;  // of which this is the last
   bool shares_tables = false;
   std::vector<Tensor> shared_tables;
   int num_products() const { return num_products_; }
@@ -225,10 +230,9 @@ class LoadingBackend final : public Backend {
 void load_with(const std::string& model_dir, int num_threads, std::function<void(int)> at_product,
                int64_t free_bytes = std::numeric_limits<int64_t>::max()) {
   LoadingBackend backend(std::move(at_product), free_bytes);
-  Communicator alone;
   const ModelConfig config = ModelConfig::load(model_dir);
   const WeightStore weights(model_dir);
-  make_model({config, weights, backend, alone, DType::kFloat32, 8, 8, 8, num_threads});
+  make_model({config, weights, backend, DType::kFloat32, 8, 8, 8, num_threads});
 }
 
 TEST(ModelLoading, AFailureOnALoadingThreadReachesTheCaller) {
@@ -302,34 +306,27 @@ TEST(Model, CountsParametersAndBytes) {
   }
 }
 
-class SecondOfTwo final : public Communicator {
- public:
-  int rank() const override { return 1; }
-  int world_size() const override { return 2; }
-};
-
 TEST(ModelLoading, ATiedHeadLiesInTheEmbeddingsTableWhereTheBackendCanHaveItSo) {
   const std::string dir = golden_dir("qwen3_tied");  // bfloat16, so that float32 is a copy
   const ModelConfig config = ModelConfig::load(dir);
   const WeightStore weights(dir);
   const StoredTensor stored =
       weights.get("model.embed_tokens.weight", {config.vocab_size, config.hidden_size});
-  Communicator alone;
-  SecondOfTwo second;
-  for (Communicator* communicator : {&alone, static_cast<Communicator*>(&second)}) {
+  for (const int world_size : {1, 2}) {
     LoadingBackend copying([](int) {}, std::numeric_limits<int64_t>::max());
     LoadingBackend sharing([](int) {}, std::numeric_limits<int64_t>::max());
     sharing.shares_tables = true;
-    const auto load_by = [&](Backend& backend) {
-      return make_model({config, weights, backend, *communicator, DType::kFloat32, 8, 8, 8, 2});
+    const auto load_by = [&](LoadingBackend& backend) {
+      backend.num_ranks = world_size;
+      return make_model({config, weights, backend, DType::kFloat32, 8, 8, 8, 2});
     };
     const auto copied = load_by(copying), shared = load_by(sharing);
     EXPECT_EQ(sharing.num_products(), copying.num_products() - 1);
     ASSERT_EQ(sharing.shared_tables.size(), 1u);
     const Tensor table = sharing.shared_tables[0];
-    EXPECT_EQ(table.rows(), config.vocab_size / communicator->world_size());
+    EXPECT_EQ(table.rows(), config.vocab_size / world_size);
     EXPECT_EQ(table.row_size(), config.hidden_size);
-    const int64_t skipped = communicator->rank() * table.num_elements();
+    const int64_t skipped = (world_size - 1) * table.num_elements();
     for (int64_t i = 0; i < table.num_elements(); ++i) {
       ASSERT_EQ(table.f32()[i], to_float(static_cast<const BFloat16*>(stored.data)[skipped + i]));
     }
@@ -345,8 +342,7 @@ TEST(ModelLoading, AHeadOfItsOwnSharesNoTable) {
   backend.shares_tables = true;
   const ModelConfig config = ModelConfig::load(golden_dir("llama2"));
   const WeightStore weights(golden_dir("llama2"));
-  Communicator alone;
-  make_model({config, weights, backend, alone, DType::kBFloat16, 8, 8, 8, 2});
+  make_model({config, weights, backend, DType::kBFloat16, 8, 8, 8, 2});
   EXPECT_TRUE(backend.shared_tables.empty());
 }
 

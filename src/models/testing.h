@@ -73,17 +73,15 @@ class ModelRig {
   static constexpr int kMaxLength = 320;     // of a sequence
 
   ModelRig(const std::string& model_dir, DType dtype, std::unique_ptr<Backend> backend,
-           int block_size, Communicator* communicator = nullptr)
+           int block_size)
       : config_(ModelConfig::load(model_dir)),
         weights_(model_dir, config_.quantization),
         backend_(std::move(backend)),
-        communicator_(communicator != nullptr ? *communicator : alone_),
         block_size_(block_size),
         blocks_per_sequence_((kMaxLength + block_size - 1) / block_size) {
     model_ = make_model({.config = config_,
                          .weights = weights_,
                          .backend = *backend_,
-                         .communicator = communicator_,
                          .dtype = dtype,
                          .max_num_tokens = kMaxTokens,
                          .max_num_logits = kMaxLogits,
@@ -236,8 +234,6 @@ class ModelRig {
   ModelConfig config_;
   WeightStore weights_;
   std::unique_ptr<Backend> backend_;
-  Communicator alone_;
-  Communicator& communicator_;
   int block_size_;
   int blocks_per_sequence_;
   std::unique_ptr<Model> model_;

@@ -1,4 +1,5 @@
-// Turns the tensors of a checkpoint into the weights of a model, in parallel.
+// Finds the weights of a model in a checkpoint: those of its layers as data for the backend's
+// compile(), those of the embedding and the head on the device.
 #pragma once
 
 #include <functional>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/parallel_jobs.h"
 #include "models/model.h"
 
 namespace nanovllm {
@@ -29,62 +31,48 @@ struct MatrixSlice {
 // What weights need besides themselves; lives as long as the model.
 using WeightStorage = std::vector<std::unique_ptr<Buffer>>;
 
-// Each method checks name and shape at once and does the work in finish(), where the results are
-// put where the pointers say. Throws Error as WeightStore::get does.
+// Each method checks names and shapes at once. Throws Error as WeightStore::get does.
 class WeightLoader {
  public:
   explicit WeightLoader(const ModelContext& context) : context_(context) {}
 
   // The slices, stacked along their rows, and NAME.bias of each if asked for. A bias belongs to
   // whole columns: where columns are split, only the rank that has the first ones adds it.
-  void linear(std::unique_ptr<LinearWeight>* out, std::vector<MatrixSlice> slices, bool bias);
-  // NAME.weight [size], as float32 on the device.
-  void vector(const float** out, const std::string& name, int64_t size);
-  // A table of act dtype, whole rows. On the CPU it stays in the mapped file, in its format.
+  Matrix matrix(const std::vector<MatrixSlice>& slices, bool bias);
+  // NAME.weight [size] + offset, in float32.
+  std::vector<float> vector(const std::string& name, int64_t size, float offset = 0);
+
+  // The following are filled in by finish().
+  // A table of act dtype, whole rows. Where a backend reads host memory it stays in the mapped
+  // file, in its format.
   void table(EmbeddingTable* out, const MatrixSlice& slice);
+  void linear(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice);
   // The slice that table() was asked to put into `table`, without a copy where the backend can.
   void linear_of_table(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice,
                        const EmbeddingTable& table);
-  // Float32 values of our own, on the device.
-  void constant(const float** out, std::vector<float> values);
-
-  // Refuses tensors nobody asked for, then loads everything on several threads.
-  WeightStorage finish();
+  // Refuses tensors nobody asked for, then loads on several threads while it calls `beside`.
+  WeightStorage finish(const std::function<void()>& beside);
 
   int64_t num_parameters() const { return num_parameters_; }  // of the whole model
-  int64_t weight_bytes() const { return weight_bytes_; }      // on this rank, once loaded
+  // On this rank, once loaded, but the matrices that matrix() gave.
+  int64_t weight_bytes() const { return weight_bytes_; }
 
  private:
-  struct Vector {
-    const float** out;
-    std::vector<float> values;
-  };
-  struct Table {
-    EmbeddingTable* out;
-    std::string name;
-  };
   struct TableProduct {
     std::unique_ptr<LinearWeight>* out;
     MatrixSlice slice;
     const EmbeddingTable* table;
   };
-  struct Job {
-    int64_t size;  // elements
-    std::function<void()> run;
-  };
 
   HostMatrix find(const MatrixSlice& slice);
-  std::vector<float> find_bias(const std::vector<MatrixSlice>& slices);
   void refuse_surplus() const;
-  void upload_vectors(WeightStorage& storage);
   void add_table_jobs(WeightStorage& storage);
-  void upload_rows(const Table& entry, int64_t begin, int64_t end) const;
+  void upload_rows(const EmbeddingTable& embedding, int64_t begin, int64_t end) const;
 
   const ModelContext& context_;
   std::vector<Job> jobs_;
   std::vector<const std::unique_ptr<LinearWeight>*> linears_;
-  std::vector<Vector> vectors_;
-  std::vector<Table> tables_;
+  std::vector<EmbeddingTable*> tables_;
   std::vector<TableProduct> table_products_;
   std::set<std::string> counted_;  // tied tensors are asked for twice
   int64_t num_parameters_ = 0;

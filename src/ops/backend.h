@@ -24,6 +24,7 @@
 
 #include "ops/forward_batch.h"
 #include "ops/host_matrix.h"
+#include "ops/layer_spec.h"
 #include "ops/sampling.h"
 #include "ops/tensor.h"
 
@@ -53,6 +54,7 @@ struct MemoryInfo {
 struct EmbeddingTable {
   Tensor rows;      // [V,H] of act dtype on the device; without memory where `host` is read
   HostMatrix host;  // [V,H]
+  float scale = 1;  // that its rows are multiplied by
 
   EmbeddingTable() = default;
   // Of host memory.
@@ -125,30 +127,54 @@ class Graph {
 struct NormParams {
   const float* weight = nullptr;  // float32 [H]
   float eps = 0;
-  float offset = 0;  // added to the weight
 };
 
-enum class Activation { kSilu, kGelu, kGeluTanh };
+// What those above need to know of a backend.
+struct BackendTraits {
+  // Its memory is the host's: tables are read where the checkpoint has them, and what is free is
+  // the machine's to share.
+  bool shares_host_memory = false;
+  // Steps run while the next ones are enqueued, and memory is allocated ahead of the first.
+  bool is_asynchronous = false;
+  int max_logits_rows = 0;  // to be computed and sampled at a time; 0 = any number
+};
 
-// What a layer does between its attention and the next layer's:
-//   residual += output_proj(attention)
-//   residual += down_proj(activation(gate) * up), gate and up = gate_up_proj(norm(residual))
-//   out = next_proj(next_norm(residual)), or the norm alone after the last layer.
-struct LayerTail {
-  const LinearWeight* output_proj = nullptr;
-  NormParams norm;
-  const LinearWeight* gate_up_proj = nullptr;
-  Activation activation = Activation::kSilu;
-  const LinearWeight* down_proj = nullptr;
-  NormParams next_norm;
-  const LinearWeight* next_proj = nullptr;  // or none
+// How a program is to be made.
+struct CompileLimits {
+  DType dtype = DType::kBFloat16;  // of weights and activations
+  int max_num_tokens = 0;          // rows of the largest step
+  int num_threads = 1;             // that pack weights, at most
+};
+
+// What computes one part of some layers, for people and for tests.
+struct PathChoice {
+  int first_layer = 0, num_layers = 0;
+  std::string part;   // "tail"
+  int max_rows = 0;   // the rows from the choice before this one up to these; 0 = any more
+  std::string path;   // "op by op"
+
+  bool operator==(const PathChoice&) const = default;
+};
+
+// A stack of layers as its backend computes it; owns the packed weights and its scratch.
+class StackProgram {
+ public:
+  virtual ~StackProgram() = default;
+  // Computes the layers and stores their keys and values; residual[T,H] float32 is changed. Returns
+  // the normed rows of the logits, [num_logits, H] act; in a stage without a final norm, the
+  // residual of all tokens. It is valid until the next call. A second run of an equal shape
+  // allocates, copies and waits for nothing, and so may be recorded in a graph.
+  virtual Tensor run(const ForwardBatch& batch, std::span<const KvCache> caches,
+                     Tensor residual) = 0;
+  virtual std::vector<PathChoice> plan() const = 0;
+  virtual int64_t weight_bytes() const = 0;  // of the projections
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string description() const = 0;  // for people, e.g. "cpu (avx512_bf16, 2 threads)"
-  virtual bool is_cpu() const = 0;
+  virtual BackendTraits traits() const = 0;
 
   // Memory. allocate() gives zeroed memory aligned to 64 bytes, or throws Error(kOutOfMemory)
   // saying needed and free bytes. On the CPU untouched pages cost nothing.
@@ -171,20 +197,9 @@ class Backend {
   // Records the ops that `ops` issues instead of running them; they may not allocate, copy from or
   // to the host, or wait. Null where the device has no graphs: nothing was called then.
   virtual std::unique_ptr<Graph> capture(const std::function<void()>& /*ops*/) { return nullptr; }
-  // Runs a graph of this backend, in order with other ops.
+  // Runs a graph of this backend, in order with other ops; with collective ops in it, on all ranks
+  // at once.
   virtual void launch(const Graph& /*graph*/) {}
-
-  // Lanes. A device may compute two halves of a step of decodes side by side, one's attention
-  // beside the other's products. The smallest step that gains by it, in tokens, if a layer has so
-  // many bytes of weights, which each half reads; 0 = none.
-  virtual int min_lane_tokens(int64_t /*layer_bytes*/) const { return 0; }
-  // From begin_lanes() to end_lanes() ops belong to the lane that use_lane() chose last, 0 or 1, at
-  // first 0. A lane's ops run in order, behind all before begin_lanes() and ahead of all behind
-  // end_lanes(); ops of different lanes may run at once, and so must not share memory. Only ops of
-  // layers may lie in between: no memory, graphs or sampling.
-  virtual void begin_lanes() {}
-  virtual void use_lane(int /*lane*/) {}
-  virtual void end_lanes() {}
 
   // Weights. The pieces are stacked along N (q, k, v; gate, up); bias is null or float32 [N] in
   // host memory. Sources may be unmapped after the call. May be called by several threads at once.
@@ -195,6 +210,10 @@ class Backend {
   // make_linear() has it.
   virtual std::unique_ptr<LinearWeight> make_linear_of_table(Tensor /*table*/) { return nullptr; }
 
+  // Packs the weights and chooses how each layer is computed. Ranks of a group call it together.
+  // Throws Error(kUnsupported) for a layer of a kind that this backend does not compute.
+  virtual std::unique_ptr<StackProgram> compile(const StackSpec& spec, const CompileLimits& limits);
+
   // All weights have been made: frees what only their making needed.
   virtual void finish_loading() {}
 
@@ -202,16 +221,16 @@ class Backend {
   virtual size_t kv_block_bytes(
       const KvCacheSpec& spec) const = 0;  // K and V of one block of one layer
 
-  // out[T,H] (float32) = table[ids[t] - first_id], rounded to the act dtype (table.rows.dtype). Ids
-  // outside the table give zeros: a vocabulary shard starts at first_id.
+  // out[T,H] (float32) = table[ids[t] - first_id] * table.scale, row and product rounded to the act
+  // dtype (table.rows.dtype). Ids outside the table give zeros: a vocabulary shard starts at
+  // first_id.
   virtual void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
                          int32_t first_id) = 0;
-  // out[T,H] (act) = x / sqrt(mean(x^2) + eps) * (offset + weight); x[T,H] float32, weight float32
-  // [H].
-  virtual void rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) = 0;
+  // out[T,H] (act) = x / sqrt(mean(x^2) + eps) * weight; x[T,H] float32 or act, weight float32 [H].
+  virtual void rms_norm(Tensor out, Tensor x, const float* weight, float eps) = 0;
   // residual[T,H] (float32) += x[T,H] (act); then out = rms_norm(residual).
-  virtual void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps,
-                            float offset) = 0;
+  virtual void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
+                            float eps) = 0;
   // out[T,N] (act or float32) = x[T,K] (act) W^T + b.
   virtual void linear(Tensor out, Tensor x, const LinearWeight& weight) = 0;
   // qkv[T, (Hq + 2 Hkv) * D] (act): normalises q and k per head where asked, turns them by their
@@ -234,16 +253,28 @@ class Backend {
   // out[T,I] (act) = activation(gate) * up of gate_up[T, 2I] (act): gate is the first half of a
   // row.
   virtual void act_and_mul(Tensor out, Tensor gate_up, Activation activation) = 0;
-  // The tail of a layer at once, where this device and this number of rows gain by it; otherwise
-  // returns false, having done nothing, and the caller takes the steps one by one. residual[T,H]
-  // float32, attention[T, Hq * D] and out act; mlp[T,I] act is for the device's use. `out` and
-  // `mlp` may lie over `attention`, and over each other.
-  virtual bool layer_tail(Tensor /*out*/, Tensor /*residual*/, Tensor /*attention*/, Tensor /*mlp*/,
-                          const LayerTail&) {
-    return false;
-  }
+  // logits (float32) = cap * tanh(logits / cap).
+  virtual void soft_cap(Tensor logits, float cap) = 0;
   // out[R,H] = x[rows[r]], same dtype.
   virtual void gather_rows(Tensor out, Tensor x, const int32_t* rows) = 0;
+
+  // Ranks: a backend is alone until it joins a tensor-parallel group (ops/communicator.h). The ops
+  // below are collective then: every rank calls the same ones in the same order. Sums are taken in
+  // the order of the ranks and are the same bits on every rank. They throw Error(kInternal) when
+  // another rank has failed.
+  virtual int rank() const { return 0; }
+  virtual int world_size() const { return 1; }
+  // x becomes the sum of all ranks' x; act or float32.
+  virtual void all_reduce(Tensor /*x*/) {}
+  // out[R, world_size * n] = the ranks' x[R, n] side by side; alone, `out` is `x`.
+  virtual void all_gather(Tensor /*out*/, Tensor /*x*/) {}
+  // add_rms_norm of the sum of all ranks' x, which is how every block of a layer ends: a device may
+  // do it in one pass. x may be changed.
+  virtual void all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
+                                       float eps) {
+    all_reduce(x);
+    add_rms_norm(out, residual, x, weight, eps);
+  }
 
   // Sampling: see ops/sampling.h. logits[R,V] float32 may be changed. sampled_ids[R], device memory
   // or null, receives each row's token_id. previous_ids is device memory that the rows with a
@@ -253,5 +284,8 @@ class Backend {
                                                  int32_t* sampled_ids,
                                                  const int32_t* previous_ids) = 0;
 };
+
+// make_linear() of a matrix of a spec, which is checked before it is read and let go behind.
+std::unique_ptr<LinearWeight> pack_matrix(Backend& backend, const Matrix& matrix, DType dtype);
 
 }  // namespace nanovllm

@@ -29,16 +29,4 @@ struct ForwardBatch {
   const int32_t* logits_rows = nullptr;
 };
 
-// Rows [begin, end) of a batch of decodes whose logits are wanted all.
-inline ForwardBatch decodes_of(const ForwardBatch& batch, int begin, int end) {
-  ForwardBatch part = batch;
-  part.num_tokens = part.num_seqs = part.num_decodes = part.num_logits = end - begin;
-  part.token_ids += begin;
-  part.positions += begin;
-  part.slot_mapping += begin;
-  part.seq_lens += begin;
-  part.block_table += static_cast<int64_t>(begin) * batch.block_table_stride;
-  return part;  // query_start_loc and logits_rows count from 0 as they do for the whole
-}
-
 }  // namespace nanovllm

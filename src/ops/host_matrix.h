@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/matrix_decoder.h"
+#include "base/matrix_source.h"
 
 namespace nanovllm {
 
@@ -22,6 +23,7 @@ struct HostMatrix {
   // 1, ...) and that are wanted for one of halves (0, 1, ...); 0: in the order of the file.
   int64_t interleaved_head = 0;
   const MatrixDecoder* decoder = nullptr;  // of the whole matrix; null: plain numbers
+  const MatrixSource* source = nullptr;    // null: memory that nobody cuts short
 
   // Where the file has row r of the part.
   int64_t file_row(int64_t r) const {
@@ -39,6 +41,7 @@ struct HostMatrix {
   bool is_contiguous() const {
     return decoder == nullptr && interleaved_head == 0 && row_stride == cols;
   }
+  bool operator==(const HostMatrix&) const = default;
 };
 
 // out[0, count) = elements [col, col + count) of row r, converted to `dtype`, float32 or bfloat16

@@ -97,14 +97,13 @@ std::vector<float> embedding(std::span<const int32_t> ids, const Tensor& table, 
   return out;
 }
 
-std::vector<float> rms_norm(const Tensor& x, std::span<const float> weight, float eps,
-                            float offset) {
+std::vector<float> rms_norm(const Tensor& x, std::span<const float> weight, float eps) {
   std::vector<float> out;
   for (int64_t t = 0; t < x.rows(); ++t) {
     const std::vector<double> row = read(x, t, 0, x.row_size());
     const double rms = root_mean_square(row, eps);
     for (size_t i = 0; i < row.size(); ++i)
-      out.push_back(static_cast<float>(row[i] / rms * (static_cast<double>(offset) + weight[i])));
+      out.push_back(static_cast<float>(row[i] / rms * weight[i]));
   }
   return out;
 }

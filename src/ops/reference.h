@@ -21,10 +21,9 @@ float element(const Tensor& tensor, int64_t i);
 // [T, H]: row ids[t] - first_id of table[V, H], zeros where there is none.
 std::vector<float> embedding(std::span<const int32_t> ids, const Tensor& table, int32_t first_id);
 
-// [T, H]: x / sqrt(mean(x^2) + eps) * (offset + weight). Zhang and Sennrich, "Root Mean Square
-// Layer Normalization" (2019); offset 1 is Gemma's form.
-std::vector<float> rms_norm(const Tensor& x, std::span<const float> weight, float eps,
-                            float offset);
+// [T, H]: x / sqrt(mean(x^2) + eps) * weight; x float32 or act. Zhang and Sennrich, "Root Mean
+// Square Layer Normalization" (2019).
+std::vector<float> rms_norm(const Tensor& x, std::span<const float> weight, float eps);
 
 // [T, H]: residual + x, the first half of add_rms_norm.
 std::vector<float> add(const Tensor& residual, const Tensor& x);

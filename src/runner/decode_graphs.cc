@@ -5,7 +5,7 @@ namespace nanovllm {
 Tensor DecodeGraphs::run(const DecodeShape& shape, const std::function<Tensor()>& ops) {
   Entry& entry = entries_[shape];
   if (entry.graph) {
-    communicator_.launch(backend_, *entry.graph);
+    backend_.launch(*entry.graph);
   } else {
     entry.logits = ops();
     entry.graph = backend_.capture([&] { ops(); });

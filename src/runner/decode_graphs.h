@@ -6,15 +6,13 @@
 #include <memory>
 
 #include "ops/backend.h"
-#include "ops/communicator.h"
 #include "runner/decode_buckets.h"
 
 namespace nanovllm {
 
 class DecodeGraphs {
  public:
-  DecodeGraphs(Backend& backend, Communicator& communicator)
-      : backend_(backend), communicator_(communicator) {}
+  explicit DecodeGraphs(Backend& backend) : backend_(backend) {}
 
   // Runs `ops`, whose addresses depend on the shape alone, and returns the logits they return. The
   // first step of a shape runs op by op, so that kernels are chosen and memory is allocated, and is
@@ -28,7 +26,6 @@ class DecodeGraphs {
   };
 
   Backend& backend_;
-  Communicator& communicator_;  // of the calls among the ops
   std::map<DecodeShape, Entry> entries_;
 };
 

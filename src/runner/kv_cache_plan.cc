@@ -11,9 +11,9 @@ namespace {
 
 int64_t blocks_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
                          const DeviceMemory& memory) {
-  const double share = memory.is_cpu ? kCpuKvCacheShare : config.gpu_memory_utilization;
+  const double share = memory.is_of_host ? kCpuKvCacheShare : config.gpu_memory_utilization;
   const int64_t budget =
-      memory.is_cpu
+      memory.is_of_host
           ? static_cast<int64_t>(share * static_cast<double>(memory.free_now)) / memory.num_ranks
           : static_cast<int64_t>(share * static_cast<double>(memory.free_at_start)) -
                 (memory.free_at_start - memory.free_now);
@@ -24,7 +24,7 @@ int64_t blocks_in_shares(const EngineConfig& config, const KvCacheDemand& demand
                 "max_num_batched_tokens, or set kv_cache_memory",
                 demand.block_size, demand.block_bytes, counted(memory.free_now, "byte"),
                 memory.limit, std::max<int64_t>(budget, 0),
-                memory.is_cpu ? fmt::format("a share of {}", share)
+                memory.is_of_host ? fmt::format("a share of {}", share)
                               : fmt::format("gpu_memory_utilization {}", share));
   }
   const int64_t blocks_per_sequence =

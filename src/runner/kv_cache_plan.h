@@ -24,7 +24,7 @@ struct KvCacheDemand {
 };
 
 struct DeviceMemory {
-  bool is_cpu = true;
+  bool is_of_host = true;
   int num_ranks = 1;          // cpu: that share it, each with a KV cache of its own
   int64_t free_at_start = 0;  // bytes, before the weights were loaded
   int64_t free_now = 0;       // bytes, with weights and workspace

@@ -13,11 +13,6 @@
 namespace nanovllm {
 namespace {
 
-// Rows of logits computed and sampled at a time. On the CPU so few that the memory they take stays
-// small (a row of 150,000 tokens is 600 KB) and yet so many that the head's weights are not what
-// costs.
-constexpr int kCpuLogitsRows = 128;
-
 DType resolve_dtype(const std::string& name, DType of_checkpoint) {
   if (name == "float32") return DType::kFloat32;
   if (name == "bfloat16") return DType::kBFloat16;
@@ -44,8 +39,7 @@ size_t checked_staging_size(int max_num_tokens, const EngineConfig& config, int 
 }  // namespace
 
 ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
-                         std::unique_ptr<Backend> backend,
-                         std::unique_ptr<Communicator> communicator)
+                         std::unique_ptr<Backend> backend)
     : model_config_(model),
       config_(config),
       dtype_(resolve_dtype(config.dtype, model.dtype)),
@@ -55,20 +49,20 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
                             static_cast<int64_t>(config.max_num_seqs) * max_model_len_))),
       staging_size_(checked_staging_size(max_num_tokens_, config, max_model_len_)),
       backend_(std::move(backend)),
-      communicator_(std::move(communicator)),
+      traits_(backend_->traits()),
       free_at_start_(backend_->memory().free_bytes) {
   load_model();
   make_steps();
-  if (!backend_->is_cpu()) warm_up();
+  if (traits_.is_asynchronous) warm_up();
 }
 
 ModelRunner::~ModelRunner() { abandon(); }
 
 void ModelRunner::load_model() {
-  max_num_logits_ = backend_->is_cpu() ? kCpuLogitsRows : config_.max_num_seqs;
+  max_num_logits_ = traits_.max_logits_rows > 0 ? traits_.max_logits_rows : config_.max_num_seqs;
   max_num_logits_ = std::min(max_num_logits_, max_num_tokens_);
   weights_ = std::make_unique<WeightStore>(model_config_.model_dir, model_config_.quantization);
-  if (model_config_.quantization && communicator_->rank() == 0) {
+  if (model_config_.quantization && backend_->rank() == 0) {
     const char* dtype = to_string(dtype_);
     print_message("nanovllm: {}: quantised weights are decoded to {}; activations are {} as well\n",
                   model_config_.model_dir, dtype, dtype);
@@ -77,19 +71,18 @@ void ModelRunner::load_model() {
       make_model({.config = model_config_,
                   .weights = *weights_,
                   .backend = *backend_,
-                  .communicator = *communicator_,
                   .dtype = dtype_,
                   .max_num_tokens = max_num_tokens_,
                   .max_num_logits = max_num_logits_,
                   .max_model_len = max_model_len_,
-                  .num_loading_threads = threads_of_rank(config_.num_threads, communicator_->rank(),
-                                                         communicator_->world_size())});
+                  .num_loading_threads = threads_of_rank(config_.num_threads, backend_->rank(),
+                                                         backend_->world_size())});
   kv_groups_ = model_->kv_cache_groups(config_.kvcache_block_size);
 }
 
 void ModelRunner::make_steps() {
   DecodeBuckets buckets;
-  if (!backend_->is_cpu() && !config_.enforce_eager) {
+  if (traits_.is_asynchronous && !config_.enforce_eager) {
     buckets = DecodeBuckets(max_num_logits_, max_model_len_, config_.kvcache_block_size);
   }
   staging_ = backend_->allocate(staging_size_ * sizeof(int32_t));
@@ -144,8 +137,8 @@ int ModelRunner::plan_kv_cache() const {
                                  {.block_bytes = kv_block_bytes(*backend_, kv_groups_),
                                   .block_size = config_.kvcache_block_size,
                                   .max_model_len = max_model_len_},
-                                 {.is_cpu = backend_->is_cpu(),
-                                  .num_ranks = backend_->is_cpu() ? communicator_->world_size() : 1,
+                                 {.is_of_host = traits_.shares_host_memory,
+                                  .num_ranks = traits_.shares_host_memory ? backend_->world_size() : 1,
                                   .free_at_start = free_at_start_,
                                   .free_now = memory.free_bytes,
                                   .limit = memory.limit});
@@ -155,7 +148,7 @@ void ModelRunner::allocate_kv_cache(int num_blocks) {
   kv_cache_memory_ = backend_->allocate(kv_block_bytes(*backend_, kv_groups_) * num_blocks);
   kv_caches_ = share_kv_memory(*backend_, kv_groups_, kv_cache_memory_->data(), num_blocks);
   num_kvcache_blocks_ = num_blocks;
-  graphs_.emplace(*backend_, *communicator_);  // they hold the addresses of the cache
+  graphs_.emplace(*backend_);  // they hold the addresses of the cache
 }
 
 void ModelRunner::describe(EngineInfo& info) const {
@@ -266,10 +259,8 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
                                .num_ranks = group != nullptr ? group->world_size() : 1,
                                .device_index = rank,
                                .deterministic = config.deterministic});
-  auto communicator =
-      group != nullptr ? group->join(rank, *backend) : std::make_unique<Communicator>();
-  auto runner =
-      std::make_unique<ModelRunner>(model, config, std::move(backend), std::move(communicator));
+  if (group != nullptr) group->join(rank, *backend);
+  auto runner = std::make_unique<ModelRunner>(model, config, std::move(backend));
   int num_blocks = runner->plan_kv_cache();
   if (group != nullptr) num_blocks = static_cast<int>(group->smallest(rank, num_blocks));
   runner->allocate_kv_cache(num_blocks);

@@ -27,7 +27,7 @@ class ModelRunner final : public Runner {
  public:
   // Throws Error: kNotFound, kCorruptData, kUnsupported, kOutOfMemory.
   ModelRunner(const ModelConfig& model, const EngineConfig& config,
-              std::unique_ptr<Backend> backend, std::unique_ptr<Communicator> communicator);
+              std::unique_ptr<Backend> backend);
   ~ModelRunner() override;
 
   // How many blocks the config asks for or this rank has memory for. Throws as plan_kv_cache().
@@ -38,7 +38,7 @@ class ModelRunner final : public Runner {
   void describe(EngineInfo& info) const;
 
   int num_kvcache_blocks() const override { return num_kvcache_blocks_; }
-  int max_in_flight() const override { return backend_->is_cpu() ? 1 : 2; }
+  int max_in_flight() const override { return traits_.is_asynchronous ? 2 : 1; }
   void submit(const StepInput& input) override;
   StepOutput collect() override;
   void abandon() noexcept override;
@@ -67,7 +67,7 @@ class ModelRunner final : public Runner {
   const int max_num_tokens_;
   const size_t staging_size_;  // elements
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Communicator> communicator_;
+  const BackendTraits traits_;
   const int64_t free_at_start_;  // bytes
   int max_num_logits_ = 0;
   std::unique_ptr<WeightStore> weights_;  // mapped for as long as the model reads from it

@@ -160,15 +160,16 @@ class FakeRank final : public Runner {
  public:
   FakeRank(CommunicatorGroup& group, int rank, int dies_in_step)
       : backend_(make_cpu_backend(1)),
-        communicator_(group.join(rank, *backend_)),
         dies_in_step_(dies_in_step),
-        num_blocks_(static_cast<int>(group.smallest(rank, 10 - rank))) {}
+        num_blocks_(static_cast<int>(group.smallest(rank, 10 - rank))) {
+    group.join(rank, *backend_);
+  }
 
   int num_kvcache_blocks() const override { return num_blocks_; }
   void submit(const StepInput&) override {
     if (num_steps_++ == dies_in_step_) throw Error(ErrorCode::kOutOfMemory, "a rank has died");
-    float value = static_cast<float>(communicator_->rank() + 1);
-    communicator_->all_reduce(Tensor(&value, DType::kFloat32, {1}));
+    float value = static_cast<float>(backend_->rank() + 1);
+    backend_->all_reduce(Tensor(&value, DType::kFloat32, {1}));
     done_.results.assign(
         1, {.token_id = static_cast<int32_t>(value) * 100 + num_steps_, .logprobs = {}});
     done_.sequences.assign(1, {.sampled = done_.results, .prompt_logprobs = {}});
@@ -178,7 +179,6 @@ class FakeRank final : public Runner {
 
  private:
   const std::unique_ptr<Backend> backend_;
-  const std::unique_ptr<Communicator> communicator_;
   const int dies_in_step_;
   const int num_blocks_;
   int num_steps_ = 0;

@@ -1,4 +1,6 @@
-// The gated activation of an MLP.
+// The gated activation of an MLP, and the cap of logits.
+#include <cmath>
+
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/rows.h"
 
@@ -17,6 +19,14 @@ void CpuBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) 
       const char* gate = static_cast<const char*>(row_of(gate_up, t));
       kernel(row_of(out, t), gate, gate + half_row, width);
     }
+  });
+}
+
+void CpuBackend::soft_cap(Tensor logits, float cap) {
+  for_rows(pool_, logits.rows(), logits.row_size(), [&](int64_t begin, int64_t end) {
+    float* const x = logits.f32();
+    for (int64_t i = begin * logits.row_size(); i < end * logits.row_size(); ++i)
+      x[i] = cap * std::tanh(x[i] / cap);
   });
 }
 

@@ -19,6 +19,12 @@ std::string CpuBackend::description() const {
   return fmt::format("cpu ({}, {} thread{})", to_string(isa_), threads, threads == 1 ? "" : "s");
 }
 
+// So few rows of logits that the memory they take stays small (a row of 150,000 tokens is 600 KB)
+// and yet so many that the head's weights are not what costs.
+BackendTraits CpuBackend::traits() const {
+  return {.shares_host_memory = true, .max_logits_rows = 128};
+}
+
 MemoryInfo CpuBackend::memory() const { return read_memory_info(); }
 
 std::unique_ptr<Buffer> CpuBackend::allocate(size_t bytes) { return allocate_host(bytes); }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cpu/attention.h"
+#include "backend/cpu/cpu_communicator.h"
 #include "backend/cpu/cpu_features.h"
 #include "backend/cpu/row_sampler.h"
 #include "backend/cpu/thread_pool.h"
@@ -30,7 +31,7 @@ class CpuBackend : public Backend {
   ThreadPool& pool() { return pool_; }
 
   std::string description() const override;
-  bool is_cpu() const override { return true; }
+  BackendTraits traits() const override;
 
   MemoryInfo memory() const override;
   std::unique_ptr<Buffer> allocate(size_t bytes) override;
@@ -53,11 +54,18 @@ class CpuBackend : public Backend {
 
   void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
                  int32_t first_id) override;
-  void rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) override;
-  void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps,
-                    float offset) override;
+  void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override;
+  void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
+                    float eps) override;
   void act_and_mul(Tensor out, Tensor gate_up, Activation activation) override;
+  void soft_cap(Tensor logits, float cap) override;
   void gather_rows(Tensor out, Tensor x, const int32_t* rows) override;
+
+  int rank() const override { return rank_ ? rank_->rank() : 0; }
+  int world_size() const override { return rank_ ? rank_->world_size() : 1; }
+  void join(CpuCommunicatorGroup& group, int rank);
+  void all_reduce(Tensor x) override;
+  void all_gather(Tensor out, Tensor x) override;
 
   std::unique_ptr<SamplingTicket> sample(std::span<const SamplingRow> rows, Tensor logits,
                                          int32_t* sampled_ids,
@@ -78,6 +86,7 @@ class CpuBackend : public Backend {
   ThreadPool pool_;
   std::vector<RowSampler> row_samplers_;  // one a thread
   PagedAttention attention_{pool_, isa_};
+  std::optional<CpuCommunicatorGroup::Rank> rank_;  // of a group, or none
   Scratch packed_rows_, decoded_panels_;  // of linear()
 };
 

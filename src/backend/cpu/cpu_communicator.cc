@@ -41,24 +41,6 @@ void add_up(std::span<const Tensor> tensors, int64_t begin, int64_t end) {
 
 }  // namespace
 
-class CpuCommunicatorGroup::Rank final : public Communicator {
- public:
-  Rank(CpuCommunicatorGroup& group, int rank, ThreadPool& pool)
-      : group_(group), rank_(rank), pool_(pool) {}
-  int rank() const override { return rank_; }
-  int world_size() const override { return group_.world_size(); }
-
-  void all_reduce(Tensor x) override;
-  void all_gather(Tensor out, Tensor x) override;
-
- private:
-  std::span<const Tensor> exchange(Tensor x);
-
-  CpuCommunicatorGroup& group_;
-  const int rank_;
-  ThreadPool& pool_;
-};
-
 std::span<const Tensor> CpuCommunicatorGroup::Rank::exchange(Tensor x) {
   group_.tensors_[rank_] = x;
   group_.barrier_.arrive_and_wait();
@@ -100,8 +82,18 @@ void CpuCommunicatorGroup::Rank::all_gather(Tensor out, Tensor x) {
 CpuCommunicatorGroup::CpuCommunicatorGroup(int world_size)
     : CommunicatorGroup(world_size, world_size <= usable_cpus()), tensors_(world_size) {}
 
-std::unique_ptr<Communicator> CpuCommunicatorGroup::join(int rank, Backend& backend) {
-  return std::make_unique<Rank>(*this, rank, dynamic_cast<CpuBackend&>(backend).pool());
+void CpuCommunicatorGroup::join(int rank, Backend& backend) {
+  dynamic_cast<CpuBackend&>(backend).join(*this, rank);
+}
+
+void CpuBackend::join(CpuCommunicatorGroup& group, int rank) { rank_.emplace(group, rank, pool_); }
+
+void CpuBackend::all_reduce(Tensor x) {
+  if (rank_) rank_->all_reduce(x);
+}
+
+void CpuBackend::all_gather(Tensor out, Tensor x) {
+  if (rank_) rank_->all_gather(out, x);
 }
 
 }  // namespace nanovllm

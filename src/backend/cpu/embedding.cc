@@ -28,6 +28,11 @@ void CpuBackend::embedding(Tensor out, const int32_t* ids, const EmbeddingTable&
         read_elements(host, row, 0, width, act, converted.data());
         kernels.widen(to, converted.data(), width);
       }
+      if (table.scale == 1) continue;
+      for (int64_t i = 0; i < width; ++i) {
+        to[i] *= table.scale;
+        if (act == DType::kBFloat16) to[i] = to_float(to_bfloat16(to[i]));
+      }
     }
   });
 }

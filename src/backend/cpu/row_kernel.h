@@ -80,12 +80,10 @@ struct RowKernel {
     for (int64_t i = 0; i < n; i += kLanes) store_at(out, i, n, load_at(row, i, n));
   }
 
-  static void rms_norm(void* out, const float* x, const float* weight, int64_t n, float eps,
-                       float offset) {
+  static void rms_norm(void* out, const float* x, const float* weight, int64_t n, float eps) {
     const Floats scale = Simd::set1(inverse_rms(x, n, eps));
-    const Floats plus = Simd::set1(offset);
     for (int64_t i = 0; i < n; i += kLanes) {
-      const Floats w = Simd::add(load_at(weight, i, n), plus);
+      const Floats w = load_at(weight, i, n);
       store_at(static_cast<Act*>(out), i, n, Simd::mul(Simd::mul(load_at(x, i, n), scale), w));
     }
   }

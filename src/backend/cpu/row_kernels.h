@@ -10,9 +10,8 @@ namespace nanovllm {
 struct RowKernels {
   // out[n] (float) = x[n] (act).
   void (*widen)(float* out, const void* x, int64_t n);
-  // out[n] (act) = x / sqrt(mean(x^2) + eps) * (offset + weight).
-  void (*rms_norm)(void* out, const float* x, const float* weight, int64_t n, float eps,
-                   float offset);
+  // out[n] (act) = x / sqrt(mean(x^2) + eps) * weight.
+  void (*rms_norm)(void* out, const float* x, const float* weight, int64_t n, float eps);
   // residual[n] += x[n] (act).
   void (*add)(float* residual, const void* x, int64_t n);
   // One head: out[dim] (act) = x[dim] (act) normalised by `norm` (unless null) and turned by a row

@@ -41,6 +41,13 @@ __global__ void bias_kernel(T* out, const float* bias, int width, bool accumulat
   store_vector(out + row * width + i, x);
 }
 
+__global__ void soft_cap_kernel(float* logits, int64_t count, float cap) {
+  release_successor();
+  wait_for_predecessor();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) logits[i] = cap * tanhf(logits[i] / cap);
+}
+
 }  // namespace
 
 void launch_act_and_mul(cudaStream_t stream, void* out, const void* gate_up, DType dtype,
@@ -77,6 +84,12 @@ void launch_bias(cudaStream_t stream, void* out, DType dtype, const float* bias,
       run(bias_kernel<T, 1>, 1);
     }
   });
+}
+
+void launch_soft_cap(cudaStream_t stream, float* logits, int64_t count, float cap) {
+  if (count == 0) return;
+  launch(stream, soft_cap_kernel, dim3(static_cast<unsigned>(div_up(count, int64_t{kThreads}))),
+         kThreads, 0, logits, count, cap);
 }
 
 }  // namespace nanovllm::cuda

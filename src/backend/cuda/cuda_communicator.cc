@@ -10,37 +10,9 @@
 
 namespace nanovllm {
 
-class CudaCommunicatorGroup::Rank final : public Communicator {
- public:
-  Rank(CudaCommunicatorGroup& group, int rank, const CudaBackend& backend);
-  ~Rank() override { cudaDeviceSynchronize(); }
-  int rank() const override { return queue_.group.rank; }
-  int world_size() const override { return queue_.group.world_size; }
-
-  void all_reduce(Tensor x) override;
-  void all_gather(Tensor out, Tensor x) override;
-  void all_reduce_add_rms_norm(Backend& backend, Tensor out, Tensor residual, Tensor x,
-                               const float* weight, float eps, float offset) override;
-  bool layer_tail(Backend& backend, Tensor out, Tensor residual, Tensor attention, Tensor mlp,
-                  const LayerTail& tail) override;
-  void launch(Backend& backend, const Graph& graph) override {
-    queue_.together([&] { backend.launch(graph); });
-  }
-
- private:
-  bool sends_lines(int64_t bytes) const {
-    return bytes <= group_.most_line_bytes_ / std::max(1, world_size() - 1);
-  }
-  bool sends_lines(const Tensor& x) const { return sends_lines(static_cast<int64_t>(x.bytes())); }
-
-  CudaCommunicatorGroup& group_;
-  cuda::PeerQueue queue_;
-  bool all_have_tail_kernels_ = false;
-};
-
-CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank,
-                                  const CudaBackend& backend)
-    : group_(group), queue_{.stream = backend.stream(), .barrier = &group.barrier_} {
+CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank, cudaStream_t stream,
+                                  int tail_kernel_blocks)
+    : group_(group), queue_{.stream = stream, .barrier = &group.barrier_} {
   Peer& self = group.peers_[rank];
   NANOVLLM_CUDA_CHECK(cudaGetDevice(&self.device));
   NANOVLLM_CUDA_CHECK(cudaMalloc(&self.memory, sizeof(cuda::PeerMemory)));
@@ -56,45 +28,35 @@ CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank,
     queue_.group.memory[other] = group.peers_[other].memory;
   }
   // Kernels on GPUs of different sizes would not take the same layers.
-  const int64_t size = backend.tail_kernel_blocks();
+  const int64_t size = tail_kernel_blocks;
   all_have_tail_kernels_ =
       group.smallest(rank, size) > 0 && group.smallest(rank, size) == -group.smallest(rank, -size);
 }
 
-void CudaCommunicatorGroup::Rank::all_reduce(Tensor x) {
-  const auto launch =
-      sends_lines(x) ? cuda::launch_all_reduce_lines : cuda::launch_all_reduce_exchange;
+void CudaCommunicatorGroup::Rank::all_reduce(Tensor x) const {
+  const auto launch = sends_lines(static_cast<int64_t>(x.bytes()))
+                          ? cuda::launch_all_reduce_lines
+                          : cuda::launch_all_reduce_exchange;
   launch(queue_, x.data, x.dtype, x.num_elements());
 }
 
-void CudaCommunicatorGroup::Rank::all_gather(Tensor out, Tensor x) {
-  NANOVLLM_CHECK(out.num_elements() == x.num_elements() * world_size());
+void CudaCommunicatorGroup::Rank::all_gather(Tensor out, Tensor x) const {
+  NANOVLLM_CHECK(out.num_elements() == x.num_elements() * group_.world_size());
   cuda::launch_all_gather(queue_, out.data, x.data, x.rows(),
                           x.row_size() * static_cast<int64_t>(size_of(x.dtype)));
 }
 
-void CudaCommunicatorGroup::Rank::all_reduce_add_rms_norm(Backend& backend, Tensor out,
-                                                          Tensor residual, Tensor x,
+bool CudaCommunicatorGroup::Rank::all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x,
                                                           const float* weight, float eps,
-                                                          float offset) {
+                                                          float offset) const {
   const auto hidden = static_cast<int>(x.row_size());
-  if (!sends_lines(x) || !cuda::can_all_reduce_add_rms_norm(x.dtype, hidden)) {
-    return Communicator::all_reduce_add_rms_norm(backend, out, residual, x, weight, eps, offset);
-  }
+  if (!sends_lines(static_cast<int64_t>(x.bytes())) ||
+      !cuda::can_all_reduce_add_rms_norm(x.dtype, hidden))
+    return false;
   NANOVLLM_CHECK(x.dtype == out.dtype);
   cuda::launch_all_reduce_add_rms_norm(queue_, out.data, x.dtype, residual.f32(), x.data, weight,
                                        static_cast<int>(x.rows()), hidden, eps, offset);
-}
-
-bool CudaCommunicatorGroup::Rank::layer_tail(Backend& backend, Tensor out, Tensor residual,
-                                             Tensor attention, Tensor mlp, const LayerTail& tail) {
-  if (world_size() == 1) return backend.layer_tail(out, residual, attention, mlp, tail);
-  // A sum goes to everybody in any case, in float32.
-  const bool is_small =
-      sends_lines(residual.num_elements() * static_cast<int64_t>(size_of(attention.dtype)));
-  return all_have_tail_kernels_ && is_small &&
-         dynamic_cast<CudaBackend&>(backend).layer_tail_of_ranks(queue_, out, residual, attention,
-                                                                 mlp, tail);
+  return true;
 }
 
 CudaCommunicatorGroup::OnlyOne::OnlyOne(int world_size) : counts_(world_size > 1) {
@@ -134,8 +96,8 @@ CudaCommunicatorGroup::~CudaCommunicatorGroup() {
   cudaFreeHost(status_);
 }
 
-std::unique_ptr<Communicator> CudaCommunicatorGroup::join(int rank, Backend& backend) {
-  return std::make_unique<Rank>(*this, rank, dynamic_cast<CudaBackend&>(backend));
+void CudaCommunicatorGroup::join(int rank, Backend& backend) {
+  dynamic_cast<CudaBackend&>(backend).join(*this, rank);
 }
 
 void CudaCommunicatorGroup::enable_access(int rank) {

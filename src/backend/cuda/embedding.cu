@@ -19,7 +19,7 @@ bool is_multiple(int unit, const void* a, const void* b, int64_t bytes) {
 template <int n, typename T>
 __global__ void __launch_bounds__(kThreads)
     embedding_kernel(float* out, const int32_t* ids, const T* table, int hidden, int num_ids,
-                     int32_t first_id) {
+                     int32_t first_id, float scale) {
   wait_for_predecessor();
   release_successor();
   const int64_t token = blockIdx.x;
@@ -28,6 +28,11 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = static_cast<int>(threadIdx.x) * n; i < hidden; i += kThreads * n) {
     float x[n] = {};
     if (inside) load_vector(x, table + id * hidden + i);
+#pragma unroll
+    for (int e = 0; e < n; ++e) {
+      x[e] *= scale;
+      if (sizeof(T) == 2) x[e] = round_to_bfloat16(x[e]);
+    }
     store_vector(out + token * hidden + i, x);
   }
 }
@@ -45,7 +50,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_embedding(cudaStream_t stream, float* out, const int32_t* ids, const void* table,
-                      DType dtype, int num_tokens, int hidden, int num_ids, int32_t first_id) {
+                      DType dtype, int num_tokens, int hidden, int num_ids, int32_t first_id,
+                      float scale) {
   if (num_tokens == 0) return;
   with_act_type(dtype, [&](auto act) {
     using T = decltype(act);
@@ -54,7 +60,7 @@ void launch_embedding(cudaStream_t stream, float* out, const int32_t* ids, const
     const auto kernel = is_multiple(16, out, table, row_bytes) ? embedding_kernel<kWide, T>
                                                                : embedding_kernel<1, T>;
     launch(stream, kernel, dim3(num_tokens), dim3(kThreads), 0, out, ids,
-           static_cast<const T*>(table), hidden, num_ids, first_id);
+           static_cast<const T*>(table), hidden, num_ids, first_id, scale);
   });
 }
 

@@ -17,12 +17,12 @@ void launch_stage_batch(cudaStream_t stream, int32_t* device, const int32_t* hos
                         int64_t num_token_ids, const int32_t* previous_ids);
 
 void launch_embedding(cudaStream_t stream, float* out, const int32_t* ids, const void* table,
-                      DType dtype, int num_tokens, int hidden, int num_ids, int32_t first_id);
+                      DType dtype, int num_tokens, int hidden, int num_ids, int32_t first_id,
+                      float scale);
 
-// residual may be null (plain rms_norm of `x` float32); otherwise residual += act and x is ignored.
+// With a residual, residual += act, and its norm; otherwise that of x, float32, or else of act.
 void launch_rms_norm(cudaStream_t stream, void* out, DType dtype, float* residual, const void* act,
-                     const float* x, const float* weight, int num_rows, int hidden, float eps,
-                     float offset);
+                     const float* x, const float* weight, int num_rows, int hidden, float eps);
 
 void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int num_heads,
                                const RopeParams& rope, const KvCache& cache,
@@ -63,6 +63,8 @@ void launch_gather_rows(cudaStream_t stream, void* out, const void* x, const int
                         int num_rows, int64_t row_bytes);
 
 // Every row of out[R,N] = bias[N], or += bias; out is float32 or bfloat16.
+// logits[i] = cap * tanh(logits[i] / cap)
+void launch_soft_cap(cudaStream_t stream, float* logits, int64_t count, float cap);
 void launch_bias(cudaStream_t stream, void* out, DType dtype, const float* bias, int num_rows,
                  int width, bool accumulate);
 

@@ -176,7 +176,7 @@ class LargeTailWarp {
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
           squares += values[e] * values[e];
-          values[e] *= factor[e] + norm.offset;
+          values[e] *= factor[e];
         }
         x[i] = {pack_bfloat16(values[0], values[1]), pack_bfloat16(values[2], values[3]),
                 pack_bfloat16(values[4], values[5]), pack_bfloat16(values[6], values[7])};

@@ -203,8 +203,6 @@ class TailWarp {
   // Anything for warps behind the last, whose elements are not used.
   __device__ void load_factors(float (&factor)[4], const NormParams& norm) const {
     if (first_element() < hidden()) load_vector(factor, norm.weight + first_element());
-#pragma unroll
-    for (float& f : factor) f += norm.offset;
   }
 
   // Elements of rows that are being written.

@@ -142,7 +142,7 @@ __device__ inline void normalise_rows(const SkinnyProduct& p, const Plan& plan, 
       float factor[4] = {};
       if (k < p.in_features) load_vector(factor, norm + k);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) value[e] *= scale * (p.norm.offset + factor[e]);
+      for (int e = 0; e < 4; ++e) value[e] *= scale * factor[e];
       store_vector(rows + row * stride + k, value);
     };
 #pragma unroll

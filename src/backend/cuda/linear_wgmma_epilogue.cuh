@@ -63,8 +63,6 @@ class RowEpilogue {
     exists_ = column_ < plan.features && feature_ < p.out_features;
     load_if(bias_, p.bias, feature_, exists_);
     load_if(factor_, p.next_norm.norm.weight, feature_, exists_);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) factor_[e] += p.next_norm.norm.offset;
   }
 
   // What the sums are added to, once it is there.

@@ -15,7 +15,7 @@ constexpr int kThreads = 256;
 template <typename T, int kVector, int kPerThread>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_kernel(T* out, float* residual, const T* act, const float* x, const float* weight,
-                    int hidden, float eps, float offset) {
+                    int hidden, float eps) {
   release_successor();
   wait_for_predecessor();
   const int64_t base = static_cast<int64_t>(blockIdx.x) * hidden;
@@ -32,8 +32,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int e = 0; e < kVector; ++e) value[j][e] += branch[e];
       store_vector(residual + base + i, value[j]);
-    } else {
+    } else if (x != nullptr) {
       load_vector(value[j], x + base + i);
+    } else {
+      load_vector(value[j], act + base + i);
     }
 #pragma unroll
     for (int e = 0; e < kVector; ++e) sum += value[j][e] * value[j][e];
@@ -46,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
     float factor[kVector];
     load_vector(factor, weight + i);
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) value[j][e] *= scale * (offset + factor[e]);
+    for (int e = 0; e < kVector; ++e) value[j][e] *= scale * factor[e];
     store_vector(out + base + i, value[j]);
   }
 }
@@ -54,14 +56,13 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_rms_norm(cudaStream_t stream, void* out, DType dtype, float* residual, const void* act,
-                     const float* x, const float* weight, int num_rows, int hidden, float eps,
-                     float offset) {
+                     const float* x, const float* weight, int num_rows, int hidden, float eps) {
   if (num_rows == 0) return;
   with_act_type(dtype, [&](auto tag) {
     using T = decltype(tag);
     const auto run = [&](auto kernel) {
       launch(stream, kernel, num_rows, kThreads, 0, static_cast<T*>(out), residual,
-             static_cast<const T*>(act), x, weight, hidden, eps, offset);
+             static_cast<const T*>(act), x, weight, hidden, eps);
     };
     if (hidden % 4 != 0) {
       NANOVLLM_CHECK(hidden <= 32 * kThreads);

@@ -22,7 +22,7 @@ void launch_all_reduce_exchange(const PeerQueue& queue, void* x, DType dtype, in
 bool can_all_reduce_add_rms_norm(DType dtype, int hidden);
 void launch_all_reduce_add_rms_norm(const PeerQueue& queue, void* out, DType dtype, float* residual,
                                     const void* x, const float* weight, int num_rows, int hidden,
-                                    float eps, float offset);
+                                    float eps);
 
 // out[num_rows, world_size * row_bytes] = the ranks' x[num_rows, row_bytes] side by side.
 void launch_all_gather(const PeerQueue& queue, void* out, const void* x, int64_t num_rows,

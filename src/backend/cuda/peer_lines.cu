@@ -101,7 +101,7 @@ template <typename T, int kPerThread>
 __global__ void __launch_bounds__(kPeerThreads)
     all_reduce_add_rms_norm_kernel(const __grid_constant__ PeerGroup group, T* out, float* residual,
                                    const T* x, const float* weight, int num_rows, int hidden,
-                                   float eps, float offset) {
+                                   float eps) {
   constexpr int kHalf = sizeof(uint2) / sizeof(T);
   release_successor();
   wait_for_predecessor();
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kPeerThreads)
       for (int half = 0; half < 2; ++half) {
         const int i = element(j) + half * kHalf;
 #pragma unroll
-        for (int e = 0; e < kHalf; ++e) value[j][half][e] *= scale * (offset + weight[i + e]);
+        for (int e = 0; e < kHalf; ++e) value[j][half][e] *= scale * weight[i + e];
         *reinterpret_cast<uint2*>(out + base + i) = pack(value[j][half], T{});
       }
     }
@@ -188,7 +188,7 @@ bool can_all_reduce_add_rms_norm(DType dtype, int hidden) {
 
 void launch_all_reduce_add_rms_norm(const PeerQueue& queue, void* out, DType dtype, float* residual,
                                     const void* x, const float* weight, int num_rows, int hidden,
-                                    float eps, float offset) {
+                                    float eps) {
   if (num_rows == 0) return;
   with_act_type(dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -197,7 +197,7 @@ void launch_all_reduce_add_rms_norm(const PeerQueue& queue, void* out, DType dty
     const auto run = [&](auto kernel) {
       launch_together(queue, kernel, std::min(kPeerBlocks, num_rows), threads, 0, queue.group,
                       static_cast<T*>(out), residual, static_cast<const T*>(x), weight, num_rows,
-                      hidden, eps, offset);
+                      hidden, eps);
     };
     if (vectors <= kPeerThreads) {
       run(all_reduce_add_rms_norm_kernel<T, 1>);

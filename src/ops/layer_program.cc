@@ -1,0 +1,244 @@
+#include "ops/layer_program.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/parallel_jobs.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr size_t kAlignment = 256;  // bytes; whole cache lines, and what tensor cores like
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Vectors of the host that become one piece of device memory.
+class Vectors {
+ public:
+  void add(const float** out, const std::vector<float>& values) {
+    entries_.push_back({out, values, bytes_});
+    bytes_ += aligned(values.size() * sizeof(float));
+  }
+  std::unique_ptr<Buffer> upload(Backend& backend) const {
+    auto memory = backend.allocate(bytes_);
+    for (const Entry& entry : entries_) {
+      char* const at = static_cast<char*>(memory->data()) + entry.offset;
+      backend.upload(at, entry.values.data(), entry.values.size() * sizeof(float));
+      *entry.out = reinterpret_cast<const float*>(at);
+    }
+    return memory;
+  }
+
+ private:
+  struct Entry {
+    const float** out;
+    std::span<const float> values;
+    size_t offset;
+  };
+  std::vector<Entry> entries_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<StackProgram> Backend::compile(const StackSpec& spec,
+                                               const CompileLimits& limits) {
+  return std::make_unique<LayerProgram>(*this, spec, limits);
+}
+
+std::unique_ptr<LinearWeight> pack_matrix(Backend& backend, const Matrix& matrix, DType dtype) {
+  const auto each_source = [&](void (MatrixSource::*call)() const) {
+    for (const HostMatrix& piece : matrix.pieces) {
+      if (piece.source != nullptr) (piece.source->*call)();
+    }
+  };
+  each_source(&MatrixSource::check_size);
+  auto weight = backend.make_linear(
+      matrix.pieces, matrix.bias.empty() ? nullptr : matrix.bias.data(), dtype);
+  each_source(&MatrixSource::release);
+  return weight;
+}
+
+void check_layers(const StackSpec& spec) {
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    const char* missing = layer.before_core.is_absent()  ? "a layer without a norm before its core"
+                          : layer.before_ffn.is_absent() ? "a layer without a norm before its MLP"
+                          : layer.residual_scale != 1    ? "a scaled residual branch"
+                                                         : nullptr;
+    if (missing == nullptr) continue;
+    throw_error(ErrorCode::kUnsupported, "layer {}: {} is not supported", i, missing);
+  }
+}
+
+LayerProgram::LayerProgram(Backend& backend, const StackSpec& spec, const CompileLimits& limits)
+    : backend_(backend), layers_(spec.layers.size()) {
+  check_layers(spec);
+  pack(spec, limits);
+  lay_out(spec, limits);
+}
+
+void LayerProgram::pack(const StackSpec& spec, const CompileLimits& limits) {
+  Vectors vectors;
+  std::vector<Job> jobs;
+  const auto norm = [&](NormParams& out, const Norm& host) {
+    out.eps = host.eps;
+    if (!host.is_absent()) vectors.add(&out.weight, host.weight);
+  };
+  const auto matrix = [&](std::unique_ptr<LinearWeight>& out, const Matrix& host) {
+    jobs.push_back({host.in_features() * host.out_features(),
+                    [&] { out = pack_matrix(backend_, host, limits.dtype); }});
+  };
+  std::vector<const float*> tables(spec.rotary_tables.size());
+  for (size_t i = 0; i < tables.size(); ++i)
+    vectors.add(&tables[i], spec.rotary_tables[i].cos_sin);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const LayerSpec& host = spec.layers[i];
+    const auto& core = std::get<Attention>(host.core);
+    const auto& ffn = std::get<Dense>(host.ffn);
+    PackedLayer& layer = layers_[i];
+    norm(layer.before_core, host.before_core);
+    norm(layer.after_core, host.after_core);
+    norm(layer.before_ffn, host.before_ffn);
+    norm(layer.after_ffn, host.after_ffn);
+    matrix(layer.in, host.in);
+    matrix(layer.out, host.out);
+    matrix(layer.gate_up, ffn.gate_up);
+    matrix(layer.down, ffn.down);
+    layer.activation = ffn.activation;
+    layer.attention = {core.num_heads, core.scale, core.window, core.soft_cap};
+    layer.rope.norm_eps = core.q_norm.eps;
+    if (!core.q_norm.is_absent()) vectors.add(&layer.rope.q_norm, core.q_norm.weight);
+    if (!core.k_norm.is_absent()) vectors.add(&layer.rope.k_norm, core.k_norm.weight);
+  }
+  norm(final_norm_, spec.final_norm);
+  run_in_parallel(std::move(jobs), limits.num_threads,
+                  [&] { memory_.push_back(vectors.upload(backend_)); });
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    PackedLayer& layer = layers_[i];
+    const auto& core = std::get<Attention>(spec.layers[i].core);
+    const RotaryTable& table = spec.rotary_tables[core.rotary_table];
+    layer.rope.rotary_dim = table.rotary_dim;
+    layer.rope.cos_sin =
+        Tensor(const_cast<float*>(tables[core.rotary_table]), DType::kFloat32,
+               {std::ssize(table.cos_sin) / table.rotary_dim, table.rotary_dim});
+    for (const auto* weight : {&layer.in, &layer.out, &layer.gate_up, &layer.down})
+      weight_bytes_ += (*weight)->bytes;
+  }
+}
+
+// Attention and MLP share memory: one is done with it before the other begins.
+void LayerProgram::lay_out(const StackSpec& spec, const CompileLimits& limits) {
+  int64_t in = 0, core = 0, width = 0;
+  for (const PackedLayer& layer : layers_) {
+    in = std::max(in, layer.in->out_features);
+    core = std::max(core, layer.out->in_features);
+    width = std::max(width, layer.down->in_features);
+  }
+  const int64_t rows = limits.max_num_tokens;
+  size_t end = 0;
+  std::vector<std::pair<Tensor*, size_t>> places;
+  const auto add = [&](Tensor& tensor, DType dtype, int64_t cols) {
+    tensor = Tensor(nullptr, dtype, {rows, cols});
+    places.emplace_back(&tensor, end);
+    end += aligned(tensor.bytes());
+  };
+  add(kept_residual_, DType::kFloat32, spec.hidden_size);
+  add(largest_.hidden, limits.dtype, spec.hidden_size);
+  add(largest_.branch, limits.dtype, spec.hidden_size);
+  const size_t shared = end;
+  add(largest_.core_in, limits.dtype, in);
+  add(largest_.core_out, limits.dtype, core);
+  const size_t end_of_core = std::exchange(end, shared);
+  add(largest_.gate_up, limits.dtype, 2 * width);
+  add(largest_.mlp, limits.dtype, width);
+  memory_.push_back(backend_.allocate(std::max(end, end_of_core)));
+  for (const auto& [tensor, offset] : places)
+    tensor->data = static_cast<char*>(memory_.back()->data()) + offset;
+}
+
+Activations LayerProgram::activations(Tensor residual) const {
+  Activations x = largest_;
+  x.residual = residual;
+  for (Tensor* tensor : {&x.hidden, &x.branch, &x.core_in, &x.core_out, &x.gate_up, &x.mlp})
+    *tensor = tensor->first_rows(residual.rows());
+  return x;
+}
+
+Tensor LayerProgram::run(const ForwardBatch& batch, std::span<const KvCache> caches,
+                         Tensor residual) {
+  NANOVLLM_CHECK(caches.size() == layers_.size());
+  const bool is_last_stage = final_norm_.weight != nullptr;
+  // Of nothing but decodes, as many rows as tokens are all rows, in order.
+  const bool keeps_all = !is_last_stage || (batch.num_logits == batch.num_tokens &&
+                                            batch.num_decodes == batch.num_tokens);
+  Activations x = activations(residual);
+  const PackedLayer& first = layers_.front();
+  backend_.rms_norm(x.hidden, x.residual, first.before_core.weight, first.before_core.eps);
+  backend_.linear(x.core_in, x.hidden, *first.in);
+  for (int i = 0; i < std::ssize(layers_); ++i) {
+    const PackedLayer& layer = layers_[i];
+    const bool is_last = i + 1 == std::ssize(layers_);
+    if (is_last && is_last_stage && batch.num_logits == 0) {  // nothing but the KV is wanted
+      backend_.qk_norm_rope_store(x.core_in, layer.attention.num_heads, layer.rope, caches[i],
+                                  batch);
+      return x.hidden.first_rows(0);
+    }
+    backend_.store_and_attend(x.core_out, x.core_in, layer.rope, caches[i], layer.attention,
+                              batch);
+    if (is_last && !keeps_all) keep_rows(x, batch);
+    tail(i, x);
+  }
+  return is_last_stage ? x.hidden : x.residual;
+}
+
+// Of the residual and core_out, only the rows whose logits are wanted.
+void LayerProgram::keep_rows(Activations& x, const ForwardBatch& batch) const {
+  const Activations from = x;
+  x = activations(kept_residual_.first_rows(batch.num_logits));
+  // core_in has been read, and its rows are wider: the kept rows fit in its memory.
+  x.core_out.data = from.core_in.data;
+  backend_.gather_rows(x.residual, from.residual, batch.logits_rows);
+  backend_.gather_rows(x.core_out, from.core_out, batch.logits_rows);
+}
+
+void LayerProgram::tail(int i, Activations& x) {
+  const PackedLayer& layer = layers_[i];
+  backend_.linear(x.branch, x.core_out, *layer.out);
+  add_and_norm(x, layer.after_core, layer.before_ffn);
+  mlp(layer, x);
+  add_and_norm(x, layer.after_ffn, next_norm(i));
+  if (const PackedLayer* next = next_of(i)) backend_.linear(x.core_in, x.hidden, *next->in);
+}
+
+// hidden -> branch
+void LayerProgram::mlp(const PackedLayer& layer, Activations& x) {
+  backend_.linear(x.gate_up, x.hidden, *layer.gate_up);
+  backend_.act_and_mul(x.mlp, x.gate_up, layer.activation);
+  backend_.linear(x.branch, x.mlp, *layer.down);
+}
+
+// residual += after(branch of all ranks); hidden = next(residual).
+void LayerProgram::add_and_norm(Activations& x, const NormParams& after, const NormParams& next) {
+  if (after.weight == nullptr) {
+    backend_.all_reduce_add_rms_norm(x.hidden, x.residual, x.branch, next.weight, next.eps);
+    return;
+  }
+  backend_.all_reduce(x.branch);
+  backend_.rms_norm(x.hidden, x.branch, after.weight, after.eps);
+  std::swap(x.hidden, x.branch);
+  backend_.add_rms_norm(x.hidden, x.residual, x.branch, next.weight, next.eps);
+}
+
+// A stage that is not the last ends with the residual: what is normed of it is nobody's.
+const NormParams& LayerProgram::next_norm(int i) const {
+  if (const PackedLayer* next = next_of(i)) return next->before_core;
+  return final_norm_.weight != nullptr ? final_norm_ : layers_[i].before_ffn;
+}
+
+std::vector<PathChoice> LayerProgram::plan() const {
+  return {{.num_layers = static_cast<int>(layers_.size()), .part = "tail", .path = "op by op"}};
+}
+
+}  // namespace nanovllm
