@@ -31,7 +31,6 @@ constexpr int64_t kVocab = 151936;
 struct RankContext {
   int rank;
   CommunicatorGroup& group;
-  Communicator& communicator;
   CudaBackend& backend;
 };
 
@@ -77,8 +76,8 @@ void on_all_ranks(int num_ranks, int64_t most_line_bytes,
   for (int rank = 0; rank < num_ranks; ++rank) {
     threads.emplace_back([&, rank] {
       CudaBackend backend({.device = rank % CudaBackend::device_count()});
-      const auto communicator = group.join(rank, backend);
-      f({rank, group, *communicator, backend});
+      group.join(rank, backend);
+      f({rank, group, backend});
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -100,10 +99,10 @@ std::vector<Times> time_sums(int num_ranks, int64_t most_line_bytes,
       const Tensor sum(x->data(), DType::kBFloat16, {rows[i], kHidden});
       const Tensor normed(out->data(), DType::kBFloat16, {rows[i], kHidden});
       const Tensor stream(residual->data(), DType::kFloat32, {rows[i], kHidden});
-      const double plain = time_calls(context, [&] { context.communicator.all_reduce(sum); });
+      const double plain = time_calls(context, [&] { backend.all_reduce(sum); });
       const double fused = time_calls(context, [&] {
-        context.communicator.all_reduce_add_rms_norm(
-            backend, normed, stream, sum, static_cast<const float*>(weight->data()), 1e-6f, 0);
+        backend.all_reduce_add_rms_norm(normed, stream, sum,
+                                        static_cast<const float*>(weight->data()), 1e-6f);
       });
       if (context.rank == 0) times[i] = {plain, fused};
       context.group.smallest(context.rank, 0);
@@ -133,7 +132,7 @@ void run(int num_ranks) {
       const auto out = context.backend.allocate(static_cast<size_t>(count * share * num_ranks * 4));
       const Tensor all(out->data(), DType::kFloat32, {count, share * num_ranks});
       const double time = time_calls(context, [&] {
-        context.communicator.all_gather(all, Tensor(x->data(), DType::kFloat32, {count, share}));
+        context.backend.all_gather(all, Tensor(x->data(), DType::kFloat32, {count, share}));
       });
       if (context.rank == 0) fmt::print("gather {} x {} logits: {:.2f} us\n", count, kVocab, time);
     }

@@ -24,6 +24,7 @@
 #include "backend/cuda/layer_tail.h"
 #include "backend/cuda/linear_skinny.h"
 #include "backend/cuda/linear_wgmma.h"
+#include "backend/cuda/linear_wgmma_plan.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -375,9 +376,14 @@ class DecodeStep {
           product(hidden, width, l.down, mlp_, false, Epilogue::kAdd, residual_),
           product(qkv, hidden, next.qkv, residual_, true, Epilogue::kStore, qkv_)};
       if (kernel != nullptr) {
-        if (!kernel->launch(stream, products) &&
-            !kernel->launch_large({.stream = stream}, products))
+        const int multiprocessors = device().multiProcessorCount;
+        if (LayerTailKernel::takes(products, multiprocessors)) {
+          kernel->launch(stream, products);
+        } else if (LayerTailKernel::takes_large(products, multiprocessors)) {
+          kernel->launch_large({.stream = stream}, products);
+        } else {
           return false;
+        }
       } else {
         for (const SkinnyProduct& p : products) {
           if (!launch_skinny(stream, p, device())) return false;
@@ -397,7 +403,9 @@ class DecodeStep {
             wgmma(2 * width, hidden, l.gate_up, nullptr, true, Epilogue::kActAndMul, mlp_),
             wgmma(hidden, width, l.down, mlp_, false, Epilogue::kAdd, residual_),
             wgmma(qkv, hidden, next.qkv, nullptr, true, Epilogue::kStore, qkv_)}) {
-        if (!takes_wgmma(p, device_)) return false;
+        if (!has_wgmma_kernels(device_) ||
+            plan_wgmma(p, device_.multiProcessorCount).features == 0)
+          return false;
         launch_wgmma(stream, p, device_);
       }
     }
@@ -469,7 +477,7 @@ class DecodeStep {
                      void* out) const {
     WgmmaProduct p;
     p.rows = rows_, p.out_features = n, p.in_features = k, p.weight = weight, p.x = x;
-    const SplitNorm split = {{norm_, 1e-6f, 0}, hidden_, squares_, square_parts(shape_.hidden)};
+    const SplitNorm split = {{norm_, 1e-6f}, hidden_, squares_, square_parts(shape_.hidden)};
     if (norm) p.norm = split;
     if (epilogue == Epilogue::kAdd) p.next_norm = split;
     p.epilogue = epilogue, p.out = out;
@@ -479,7 +487,7 @@ class DecodeStep {
                         Epilogue epilogue, void* out) const {
     SkinnyProduct p;
     p.rows = rows_, p.out_features = n, p.in_features = k, p.weight = weight, p.x = x;
-    if (norm) p.norm = {norm_, 1e-6f, 0};
+    if (norm) p.norm = {norm_, 1e-6f};
     p.epilogue = epilogue, p.out = out;
     return p;
   }

@@ -37,28 +37,23 @@ bool must_fuse([[maybe_unused]] const TailShape& shape) {
 }
 
 TEST_P(LayerTails, IsWhatItsStepsAre) {
+  if (!fuses_layer_tail(backend_case(), act())) GTEST_SKIP() << "takes the steps one by one";
   const auto backend = make();
   Random random(10);
-  if (!fuses_layer_tail(backend_case(), act())) {
-    TailFixture layer(*backend, act(), {64, 64, 160, 128}, random);
-    layer.begin(4, random);
-    ASSERT_FALSE(layer.run());
-    GTEST_SKIP() << "takes the steps one by one";
-  }
   const struct {
     std::vector<int> row_counts;
     TailShape shape;
   } cases[] = {{{1, 2, 3, 4, 5, 6, 7, 8}, kSmallQwen},
                {{1, 8, 5}, {1024, 2048, 3072, 0}},
-               {{1, 3, 8}, {896, 1152, 2944, 4072, true, Activation::kGelu, 1}},
+               {{1, 3, 8}, {896, 1152, 2944, 4072, true, Activation::kGelu}},
                {{4, 9, 1}, {64, 64, 160, 128}},
-               {{2, 7}, {256, 512, 128, 0, true, Activation::kGeluTanh, 1}},
+               {{2, 7}, {256, 512, 128, 0, true, Activation::kGeluTanh}},
                {{2}, {200, 96, 344, 66, true, Activation::kGeluTanh}},
                {{3}, {256, 520, 72, 0}},
                {{8}, {2048, 1024, 1032, 600}},
                {{1, 2, 3, 4, 5, 6, 7, 8}, kLargeLayer},
                // Parts of slots, halves of tiles and blocks without features.
-               {{1, 4, 7}, {1152, 640, 12288, 4968, true, Activation::kGelu, 1}},
+               {{1, 4, 7}, {1152, 640, 12288, 4968, true, Activation::kGelu}},
                {{2, 6}, {1280, 1152, 28672, 0, true, Activation::kGeluTanh}}};
   for (const auto& [row_counts, shape] : cases) {
     TailFixture layer(*backend, act(), shape, random);
@@ -82,7 +77,7 @@ TEST_P(LayerTails, OfManyRowsIsWhatItsStepsAre) {
   } cases[] = {{{9, 16, 17, 31, 32, 33, 48, 64, 65, 96, 97, 128, 129}, kSmallQwen},
                // Eight blocks share K.
                {{70, 96, 128}, {512, 2048, 1536, 1536}},
-               {{16, 31, 50, 90, 111}, {1024, 2048, 3072, 0, true, Activation::kGelu, 1}},
+               {{16, 31, 50, 90, 111}, {1024, 2048, 3072, 0, true, Activation::kGelu}},
                // Tiles with features missing.
                {{11, 32, 48, 61, 70, 127}, {960, 2048, 2560, 6000, true, Activation::kGeluTanh}}};
   for (const auto& [row_counts, shape] : cases) {
@@ -145,12 +140,20 @@ TEST_P(LayerTails, RepeatsItselfInGraphs) {
 }
 
 #ifdef NANOVLLM_WITH_CUDA
+bool takes_large(const CudaBackend& backend, const TailFixture& layer, int rows) {
+  cuda::TailProducts products =
+      backend.tail_products(layer.layer, layer.next_norm, layer.next());
+  for (cuda::SkinnyProduct& product : products) product.rows = rows;
+  return cuda::LayerTailKernel::takes_large(products,
+                                            backend.tail_traits().device.multiProcessorCount);
+}
+
 TEST_P(LayerTails, LargeLayersHaveAKernelOfTheirOwn) {
   if (!fuses_layer_tail(backend_case(), act())) GTEST_SKIP() << "takes the steps one by one";
   if (!has_tail_kernels()) GTEST_SKIP() << "this GPU has too little shared memory";
   const auto backend = make();
-  auto& cuda = dynamic_cast<CudaBackend&>(*backend);
-  ASSERT_GT(cuda.tail_kernel_blocks(), 0);
+  const auto& cuda = dynamic_cast<const CudaBackend&>(*backend);
+  ASSERT_TRUE(cuda.tail_traits().has_tail_kernel);
   Random random(14);
   const struct {
     std::vector<int> row_counts;
@@ -168,15 +171,14 @@ TEST_P(LayerTails, LargeLayersHaveAKernelOfTheirOwn) {
                {{1}, {256, 128, 256, 260}, false},
                {{1}, {256, 128, 256, 4}, false},
                // Parts of slots, halves of tiles and blocks without features.
-               {{1, 4, 7}, {1152, 640, 12288, 4968, true, Activation::kGelu, 1}},
+               {{1, 4, 7}, {1152, 640, 12288, 4968, true, Activation::kGelu}},
                {{2, 6}, {1280, 1152, 28672, 136, true, Activation::kGeluTanh}}};
   for (const auto& [row_counts, shape, is_taken] : cases) {
     TailFixture layer(*backend, act(), shape, random);
     for (const int rows : row_counts) {
       layer.begin(rows, random);
       const bool is_done =
-          cuda.layer_tail_of_ranks({.stream = cuda.stream()}, layer.out, layer.residual.view,
-                                   layer.attention, layer.mlp, layer.tail);
+          takes_large(cuda, layer, rows) && layer.run(cuda::TailPath::kLargeKernel);
       EXPECT_EQ(is_done, is_taken) << rows << " rows of " << shape.hidden_size;
       if (is_done) layer.expect_what_steps_give();
     }

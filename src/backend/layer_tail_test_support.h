@@ -2,13 +2,16 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 
 #include "backend/ops_test_support.h"
-#include "ops/communicator.h"
+#include "ops/layer_program.h"
 
 #ifdef NANOVLLM_WITH_CUDA
 #  include "backend/cuda/cuda_backend.h"
 #  include "backend/cuda/device_properties.h"
+#  include "backend/cuda/layer_plan.h"
+#  include "backend/cuda/layer_tail.h"
 #endif
 
 namespace nanovllm::test {
@@ -26,32 +29,24 @@ struct TailShape {
   int hidden_size, heads, width, next;  // next 0: the last layer's
   bool bias = false;
   Activation activation = Activation::kSilu;
-  float offset = 0;  // of the norms
 };
 
 constexpr TailShape kSmallQwen = {1024, 2048, 3072, 4096};
 constexpr TailShape kLargeLayer = {2048, 2048, 6144, 4096};
 
-// The steps that layer_tail() stands for, by the backend's own simple ops.
-inline void take_steps(Communicator& communicator, Backend& backend, Tensor out, Tensor residual,
-                       Tensor attention, int width, const LayerTail& tail) {
-  const int64_t rows = residual.rows(), hidden_size = residual.row_size();
-  const DType act = attention.dtype;
-  const DeviceTensor branch = device_tensor(backend, act, {rows, hidden_size});
-  const DeviceTensor hidden = device_tensor(backend, act, {rows, hidden_size});
-  const DeviceTensor gate_up = device_tensor(backend, act, {rows, 2 * width});
-  const DeviceTensor mlp = device_tensor(backend, act, {rows, width});
-  const auto add = [&](const NormParams& norm, Tensor to) {
-    communicator.all_reduce_add_rms_norm(backend, to, residual, branch.view, norm.weight, norm.eps,
-                                         norm.offset);
+// What a layer does behind its core, by the backend's own simple ops.
+inline void take_steps(Backend& backend, const Activations& x, const PackedLayer& layer,
+                       const NormParams& next_norm, const PackedLayer* next) {
+  const auto add = [&](const NormParams& norm) {
+    backend.all_reduce_add_rms_norm(x.hidden, x.residual, x.branch, norm.weight, norm.eps);
   };
-  backend.linear(branch.view, attention, *tail.output_proj);
-  add(tail.norm, hidden.view);
-  backend.linear(gate_up.view, hidden.view, *tail.gate_up_proj);
-  backend.act_and_mul(mlp.view, gate_up.view, tail.activation);
-  backend.linear(branch.view, mlp.view, *tail.down_proj);
-  add(tail.next_norm, tail.next_proj != nullptr ? hidden.view : out);
-  if (tail.next_proj != nullptr) backend.linear(out, hidden.view, *tail.next_proj);
+  backend.linear(x.branch, x.core_out, *layer.out);
+  add(layer.before_ffn);
+  backend.linear(x.gate_up, x.hidden, *layer.gate_up);
+  backend.act_and_mul(x.mlp, x.gate_up, layer.activation);
+  backend.linear(x.branch, x.mlp, *layer.down);
+  add(next_norm);
+  if (next != nullptr) backend.linear(x.core_in, x.hidden, *next->in);
   backend.synchronize();
 }
 
@@ -62,19 +57,15 @@ class TailFixture {
   TailFixture(Backend& backend, DType act, const TailShape& shape, Random& own, Random& common)
       : backend_(backend), act_(act), shape_(shape) {
     const int hidden_size = shape.hidden_size;
-    o_ = weight(hidden_size, shape.heads, own);
-    gate_up_ = weight(2 * shape.width, hidden_size, own);
-    down_ = weight(hidden_size, shape.width, own);
-    if (shape.next > 0) next_ = weight(shape.next, hidden_size, own);
+    layer.out = weight(hidden_size, shape.heads, own);
+    layer.gate_up = weight(2 * shape.width, hidden_size, own);
+    layer.down = weight(hidden_size, shape.width, own);
+    layer.activation = shape.activation;
+    if (shape.next > 0) next_layer_.in = weight(shape.next, hidden_size, own);
     norm_ = upload(backend, common.floats(hidden_size, 0.5f, 2));
     next_norm_ = upload(backend, common.floats(hidden_size, 0.5f, 2));
-    tail = {.output_proj = o_.get(),
-            .norm = {static_cast<float*>(norm_->data()), 1e-5f, shape.offset},
-            .gate_up_proj = gate_up_.get(),
-            .activation = shape.activation,
-            .down_proj = down_.get(),
-            .next_norm = {static_cast<float*>(next_norm_->data()), 1e-5f, shape.offset},
-            .next_proj = next_.get()};
+    layer.before_ffn = {static_cast<float*>(norm_->data()), 1e-5f};
+    next_norm = {static_cast<float*>(next_norm_->data()), 1e-5f};
   }
   TailFixture(Backend& backend, DType act, const TailShape& shape, Random& random)
       : TailFixture(backend, act, shape, random, random) {}
@@ -97,27 +88,53 @@ class TailFixture {
     backend_.upload(residual.view.data, start_.bytes.data(), start_.bytes.size());
     backend_.upload(attention.data, x_.bytes.data(), x_.bytes.size());
   }
-  bool run() { return backend_.layer_tail(out, residual.view, attention, mlp, tail); }
-  bool run(Communicator& communicator) {
-    return communicator.layer_tail(backend_, out, residual.view, attention, mlp, tail);
+  const PackedLayer* next() const { return next_layer_.in != nullptr ? &next_layer_ : nullptr; }
+#ifdef NANOVLLM_WITH_CUDA
+  // On the path that is planned for so many rows, or on one that a test asks for. False if that is
+  // op by op.
+  bool run(std::optional<cuda::TailPath> wanted = {}) {
+    auto& cuda_backend = dynamic_cast<CudaBackend&>(backend_);
+    if (act_ != DType::kBFloat16) return false;
+    const cuda::TailProducts products = cuda_backend.tail_products(layer, next_norm, next());
+    const cuda::TailPath path =
+        wanted ? *wanted
+               : cuda::plan_tail(products, static_cast<int>(residual.view.rows()),
+                                 cuda_backend.tail_traits());
+    if (path == cuda::TailPath::kOpByOp) return false;
+    Activations x;
+    x.residual = residual.view, x.core_out = attention, x.mlp = mlp;
+    x.core_in = x.hidden = out;
+    cuda_backend.run_tail(path, products, x);
+    return true;
   }
+#else
+  bool run() { return false; }
+#endif
   // Of what a run left.
-  void expect_what_steps_give(Communicator& communicator) {
+  void expect_what_steps_give() {
     const HostTensor fused_residual = download(backend_, residual.view);
     const HostTensor fused_out = download(backend_, out);
     restart();
-    const DeviceTensor steps_out = device_tensor(backend_, act_, {out.rows(), out.row_size()});
-    take_steps(communicator, backend_, steps_out.view, residual.view, attention, shape_.width,
-               tail);
+    const int64_t rows = out.rows();
+    const auto scratch = [&](int64_t cols) { return device_tensor(backend_, act_, {rows, cols}); };
+    const DeviceTensor hidden = scratch(shape_.hidden_size), branch = scratch(shape_.hidden_size),
+                       gate_up = scratch(2 * shape_.width), steps_mlp = scratch(shape_.width),
+                       steps_out = scratch(out.row_size());
+    take_steps(backend_,
+               {.residual = residual.view,
+                .hidden = next() != nullptr ? hidden.view : steps_out.view,
+                .branch = branch.view,
+                .core_in = steps_out.view,
+                .core_out = attention,
+                .gate_up = gate_up.view,
+                .mlp = steps_mlp.view},
+               layer, next_norm, next());
     expect_near(fused_residual, download(backend_, residual.view));
     expect_near(fused_out, download(backend_, steps_out.view));
   }
-  void expect_what_steps_give() {
-    Communicator alone;
-    expect_what_steps_give(alone);
-  }
 
-  LayerTail tail;
+  PackedLayer layer;
+  NormParams next_norm;
   DeviceTensor residual;
   Tensor attention, mlp, out;
 
@@ -150,7 +167,7 @@ class TailFixture {
   Backend& backend_;
   const DType act_;
   const TailShape shape_;
-  std::unique_ptr<LinearWeight> o_, gate_up_, down_, next_;
+  PackedLayer next_layer_;
   std::unique_ptr<Buffer> norm_, next_norm_;
   HostTensor x_, start_;
   DeviceTensor both_;

@@ -166,6 +166,14 @@ Activations LayerProgram::activations(Tensor residual) const {
   return x;
 }
 
+// Rows as wide as a layer's, in memory for the widest.
+void LayerProgram::fit(Activations& x, const PackedLayer& layer) {
+  x.core_in.shape[1] = layer.in->out_features;
+  x.core_out.shape[1] = layer.out->in_features;
+  x.gate_up.shape[1] = layer.gate_up->out_features;
+  x.mlp.shape[1] = layer.down->in_features;
+}
+
 Tensor LayerProgram::run(const ForwardBatch& batch, std::span<const KvCache> caches,
                          Tensor residual) {
   NANOVLLM_CHECK(caches.size() == layers_.size());
@@ -175,10 +183,12 @@ Tensor LayerProgram::run(const ForwardBatch& batch, std::span<const KvCache> cac
                                             batch.num_decodes == batch.num_tokens);
   Activations x = activations(residual);
   const PackedLayer& first = layers_.front();
+  fit(x, first);
   backend_.rms_norm(x.hidden, x.residual, first.before_core.weight, first.before_core.eps);
   backend_.linear(x.core_in, x.hidden, *first.in);
   for (int i = 0; i < std::ssize(layers_); ++i) {
     const PackedLayer& layer = layers_[i];
+    fit(x, layer);
     const bool is_last = i + 1 == std::ssize(layers_);
     if (is_last && is_last_stage && batch.num_logits == 0) {  // nothing but the KV is wanted
       backend_.qk_norm_rope_store(x.core_in, layer.attention.num_heads, layer.rope, caches[i],
@@ -197,6 +207,7 @@ Tensor LayerProgram::run(const ForwardBatch& batch, std::span<const KvCache> cac
 void LayerProgram::keep_rows(Activations& x, const ForwardBatch& batch) const {
   const Activations from = x;
   x = activations(kept_residual_.first_rows(batch.num_logits));
+  fit(x, layers_.back());
   // core_in has been read, and its rows are wider: the kept rows fit in its memory.
   x.core_out.data = from.core_in.data;
   backend_.gather_rows(x.residual, from.residual, batch.logits_rows);
@@ -209,7 +220,10 @@ void LayerProgram::tail(int i, Activations& x) {
   add_and_norm(x, layer.after_core, layer.before_ffn);
   mlp(layer, x);
   add_and_norm(x, layer.after_ffn, next_norm(i));
-  if (const PackedLayer* next = next_of(i)) backend_.linear(x.core_in, x.hidden, *next->in);
+  const PackedLayer* next = next_of(i);
+  if (next == nullptr) return;
+  fit(x, *next);
+  backend_.linear(x.core_in, x.hidden, *next->in);
 }
 
 // hidden -> branch

@@ -61,7 +61,7 @@ class LayerProgram : public StackProgram {
   void pack(const StackSpec& spec, const CompileLimits& limits);
   void lay_out(const StackSpec& spec, const CompileLimits& limits);
   Activations activations(Tensor residual) const;
-  void attend(int i, Activations& x, const KvCache& cache, const ForwardBatch& batch);
+  static void fit(Activations& x, const PackedLayer& layer);
   void mlp(const PackedLayer& layer, Activations& x);
   void add_and_norm(Activations& x, const NormParams& after, const NormParams& next);
   void keep_rows(Activations& x, const ForwardBatch& batch) const;

@@ -36,40 +36,32 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   }
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
   properties_ = cuda::device_properties(device_);
-  NANOVLLM_CUDA_CHECK(cudaEventCreateWithFlags(&lanes_event_, cudaEventDisableTiming));
-  for (Lane& lane : lanes_)
-    NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking));
-  uploader_ = std::make_unique<cuda::Uploader>(device_, stream());
-  make_lane(lanes_[0]);
-  if (has_lanes()) make_lane(lanes_[1]);
+  NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  uploader_ = std::make_unique<cuda::Uploader>(device_, stream_);
+  workspace_ = allocate(kWorkspaceBytes);
+  const int multiprocessors = properties_.multiProcessorCount;
+  const auto words = [&](size_t bytes) {
+    auto buffer = allocate(bytes);
+    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0xff, bytes, stream_));
+    return buffer;
+  };
+  decode_words_ = words(cuda::decode_attention_bytes(multiprocessors));
+  if (properties_.major == 9 && !deterministic_)
+    prefill_words_ = words(cuda::prefill_attention_bytes(multiprocessors));
+  decode_plans_ = std::make_unique<cuda::DecodePlans>(multiprocessors);
   split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(kWorkspaceBytes);
   tail_kernel_ = cuda::LayerTailKernel::make(device_, properties_);
-  sampler_ = std::make_unique<cuda::Sampler>(*this, stream(), properties_.sharedMemPerBlockOptin);
+  sampler_ = std::make_unique<cuda::Sampler>(*this, stream_, properties_.sharedMemPerBlockOptin);
 }
 
 CudaBackend::~CudaBackend() {
-  cudaStreamSynchronize(lane_->stream);
+  rank_.reset();
+  cudaStreamSynchronize(stream_);
   uploader_.reset();
   tail_kernel_.reset();
   sampler_.reset();
-  for (Lane& lane : lanes_) cudaStreamDestroy(lane.stream);
-  cudaEventDestroy(lanes_event_);
-}
-
-void CudaBackend::make_lane(Lane& lane) {
-  const int multiprocessors = properties_.multiProcessorCount;
-  lane.workspace = allocate(kWorkspaceBytes);
-  const auto words = [&](size_t bytes) {
-    auto buffer = allocate(bytes);
-    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0xff, bytes, lane_->stream));
-    return buffer;
-  };
-  lane.decode_words = words(cuda::decode_attention_bytes(multiprocessors));
-  // Lanes are for decodes.
-  if (&lane == lane_ && properties_.major == 9 && !deterministic_)
-    lane.prefill_words = words(cuda::prefill_attention_bytes(multiprocessors));
-  lane.decode_plans = std::make_unique<cuda::DecodePlans>(multiprocessors);
+  cudaStreamDestroy(stream_);
 }
 
 std::string CudaBackend::description() const {
@@ -89,17 +81,17 @@ std::unique_ptr<Buffer> CudaBackend::allocate(size_t bytes) {
   auto buffer = std::make_unique<cuda::DeviceBuffer>(bytes);
   if (bytes > 0) {
     // Zero at once and not in the order of the stream: other devices may write to it.
-    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0, bytes, lane_->stream));
+    NANOVLLM_CUDA_CHECK(cudaMemsetAsync(buffer->data(), 0, bytes, stream_));
     synchronize();
   }
   return buffer;
 }
 
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
-  forget_plans();
+  decode_plans_->forget();
   if (bytes < kLargeUpload) {
     NANOVLLM_CUDA_CHECK(
-        cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, lane_->stream));
+        cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
     return;
   }
   uploader_->copy(device, bytes, [host](char* chunk, size_t begin, size_t count) {
@@ -110,11 +102,11 @@ void CudaBackend::upload(void* device, const void* host, size_t bytes) {
 void CudaBackend::finish_loading() { uploader_->release(); }
 
 void CudaBackend::download(void* host, const void* device, size_t bytes) {
-  NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, lane_->stream));
+  NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
   synchronize();
 }
 
-void CudaBackend::synchronize() { NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(lane_->stream)); }
+void CudaBackend::synchronize() { NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
 
 std::unique_ptr<Buffer> CudaBackend::allocate_staging(size_t bytes) {
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
@@ -123,8 +115,8 @@ std::unique_ptr<Buffer> CudaBackend::allocate_staging(size_t bytes) {
 
 void CudaBackend::stage_batch(int32_t* device, const int32_t* host, int64_t count,
                               int64_t num_token_ids, const int32_t* previous_ids) {
-  forget_plans();
-  cuda::launch_stage_batch(lane_->stream, device, host, count, num_token_ids, previous_ids);
+  decode_plans_->forget();
+  cuda::launch_stage_batch(stream_, device, host, count, num_token_ids, previous_ids);
 }
 
 size_t CudaBackend::kv_block_bytes(const KvCacheSpec& spec) const {
@@ -133,26 +125,28 @@ size_t CudaBackend::kv_block_bytes(const KvCacheSpec& spec) const {
 
 void CudaBackend::embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
                             int32_t first_id) {
-  cuda::launch_embedding(lane_->stream, out.f32(), ids, table.rows.data, table.rows.dtype,
+  cuda::launch_embedding(stream_, out.f32(), ids, table.rows.data, table.rows.dtype,
                          static_cast<int>(out.rows()), static_cast<int>(out.row_size()),
-                         static_cast<int>(table.rows.rows()), first_id);
+                         static_cast<int>(table.rows.rows()), first_id, table.scale);
 }
 
-void CudaBackend::rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) {
-  cuda::launch_rms_norm(lane_->stream, out.data, out.dtype, nullptr, nullptr, x.f32(), weight,
-                        static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps, offset);
+void CudaBackend::rms_norm(Tensor out, Tensor x, const float* weight, float eps) {
+  const bool is_act = x.dtype == out.dtype;
+  cuda::launch_rms_norm(stream_, out.data, out.dtype, nullptr, is_act ? x.data : nullptr,
+                        is_act ? nullptr : x.f32(), weight,
+                        static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps);
 }
 
 void CudaBackend::add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
-                               float eps, float offset) {
+                               float eps) {
   NANOVLLM_CHECK(x.dtype == out.dtype);
-  cuda::launch_rms_norm(lane_->stream, out.data, out.dtype, residual.f32(), x.data, nullptr, weight,
-                        static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps, offset);
+  cuda::launch_rms_norm(stream_, out.data, out.dtype, residual.f32(), x.data, nullptr, weight,
+                        static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps);
 }
 
 void CudaBackend::qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope,
                                      const KvCache& cache, const ForwardBatch& batch) {
-  cuda::launch_qk_norm_rope_store(lane_->stream, qkv.data, qkv.dtype, num_heads, rope, cache,
+  cuda::launch_qk_norm_rope_store(stream_, qkv.data, qkv.dtype, num_heads, rope, cache,
                                   batch);
 }
 
@@ -160,13 +154,13 @@ cuda::AttentionWorkspace CudaBackend::attention_workspace() const {
   const auto words = [](const std::unique_ptr<Buffer>& buffer) {
     return buffer ? static_cast<uint32_t*>(buffer->data()) : nullptr;
   };
-  return {words(lane_->decode_words), words(lane_->prefill_words), lane_->decode_plans.get(),
-          multiprocessors_for_attention(), static_cast<int>(properties_.sharedMemPerBlockOptin)};
+  return {words(decode_words_), words(prefill_words_), decode_plans_.get(),
+          properties_.multiProcessorCount, static_cast<int>(properties_.sharedMemPerBlockOptin)};
 }
 
 void CudaBackend::paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
                                   const AttentionParams& params, const ForwardBatch& batch) {
-  cuda::launch_paged_attention(lane_->stream, out.data, qkv.data, qkv.dtype, cache, params, batch,
+  cuda::launch_paged_attention(stream_, out.data, qkv.data, qkv.dtype, cache, params, batch,
                                attention_workspace(), deterministic_);
 }
 
@@ -175,19 +169,23 @@ void CudaBackend::store_and_attend(Tensor out, Tensor qkv, const RopeParams& rop
                                    const ForwardBatch& batch) {
   const bool is_done =
       !deterministic_ && batch.num_tokens > 0 && batch.num_decodes == batch.num_tokens &&
-      cuda::launch_store_and_decode_attention(lane_->stream, out.data, qkv.data, qkv.dtype, rope,
+      cuda::launch_store_and_decode_attention(stream_, out.data, qkv.data, qkv.dtype, rope,
                                               cache, params, batch, attention_workspace());
   if (!is_done) Backend::store_and_attend(out, qkv, rope, cache, params, batch);
 }
 
 void CudaBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {
-  cuda::launch_act_and_mul(lane_->stream, out.data, gate_up.data, out.dtype,
+  cuda::launch_act_and_mul(stream_, out.data, gate_up.data, out.dtype,
                            static_cast<int>(out.rows()), static_cast<int>(out.row_size()),
                            activation);
 }
 
+void CudaBackend::soft_cap(Tensor logits, float cap) {
+  cuda::launch_soft_cap(stream_, logits.f32(), logits.num_elements(), cap);
+}
+
 void CudaBackend::gather_rows(Tensor out, Tensor x, const int32_t* rows) {
-  cuda::launch_gather_rows(lane_->stream, out.data, x.data, rows, static_cast<int>(out.rows()),
+  cuda::launch_gather_rows(stream_, out.data, x.data, rows, static_cast<int>(out.rows()),
                            x.row_size() * static_cast<int64_t>(size_of(x.dtype)));
 }
 

@@ -4,22 +4,21 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <memory>
 
 #include "backend/cuda/attention_decode_plan.h"
+#include "backend/cuda/cuda_communicator.h"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/linear_skinny.h"
-#include "backend/cuda/linear_wgmma.h"
+#include "backend/cuda/layer_plan.h"
 #include "backend/cuda/product.h"
 #include "backend/cuda/uploader.h"
 #include "ops/backend.h"
+#include "ops/layer_program.h"
 
 namespace nanovllm {
 namespace cuda {
 class LayerTailKernel;
 class Sampler;
-struct PeerQueue;
 }  // namespace cuda
 
 struct CudaOptions {
@@ -37,10 +36,10 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
   static int device_count();  // 0 where there is no driver
 
-  cudaStream_t stream() const { return lanes_[0].stream; }
+  cudaStream_t stream() const { return stream_; }
 
   std::string description() const override;
-  bool is_cpu() const override { return false; }
+  BackendTraits traits() const override { return {.is_asynchronous = true}; }
 
   MemoryInfo memory() const override;
   std::unique_ptr<Buffer> allocate(size_t bytes) override;
@@ -53,22 +52,21 @@ class CudaBackend final : public Backend {
                    const int32_t* previous_ids) override;
   std::unique_ptr<Graph> capture(const std::function<void()>& ops) override;
   void launch(const Graph& graph) override;
-  int min_lane_tokens(int64_t layer_bytes) const override;
-  void begin_lanes() override;
-  void use_lane(int lane) override;
-  void end_lanes() override;
 
   std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
                                             DType dtype) override;
   std::unique_ptr<LinearWeight> make_linear_of_table(Tensor table) override;
   void linear(Tensor out, Tensor x, const LinearWeight& weight) override;
-  bool layer_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp,
-                  const LayerTail& tail) override;
-  // The tail of a layer that the ranks of a group share; all of them have the kernel, in as many
-  // blocks. False on all of them, or on none.
-  bool layer_tail_of_ranks(const cuda::PeerQueue& queue, Tensor out, Tensor residual,
-                           Tensor attention, Tensor mlp, const LayerTail& tail);
-  int tail_kernel_blocks() const;  // 0 without one
+  std::unique_ptr<StackProgram> compile(const StackSpec& spec,
+                                        const CompileLimits& limits) override;
+  // What plans of layers depend on.
+  cuda::TailTraits tail_traits() const;
+  // The products of a layer's tail in its backend's memory; next null = the last layer, whose
+  // norm is next_norm.
+  cuda::TailProducts tail_products(const PackedLayer& layer, const NormParams& next_norm,
+                                   const PackedLayer* next) const;
+  // From core_out to the next layer's core_in, or to hidden, on a path that was planned.
+  void run_tail(cuda::TailPath path, cuda::TailProducts products, const Activations& x);
 
   size_t kv_block_bytes(const KvCacheSpec& spec) const override;
   void qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope, const KvCache& cache,
@@ -80,11 +78,22 @@ class CudaBackend final : public Backend {
 
   void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
                  int32_t first_id) override;
-  void rms_norm(Tensor out, Tensor x, const float* weight, float eps, float offset) override;
-  void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps,
-                    float offset) override;
+  void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override;
+  void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
+                    float eps) override;
   void act_and_mul(Tensor out, Tensor gate_up, Activation activation) override;
+  void soft_cap(Tensor logits, float cap) override;
   void gather_rows(Tensor out, Tensor x, const int32_t* rows) override;
+
+  int rank() const override;
+  int world_size() const override;
+  void join(CudaCommunicatorGroup& group, int rank);
+  void all_reduce(Tensor x) override;
+  void all_gather(Tensor out, Tensor x) override;
+  void all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
+                               float eps) override;
+  // launch() of this rank alone: a collective op among the graph's waits on the device.
+  void launch_alone(const Graph& graph);
 
   std::unique_ptr<SamplingTicket> sample(std::span<const SamplingRow> rows, Tensor logits,
                                          int32_t* sampled_ids,
@@ -95,43 +104,22 @@ class CudaBackend final : public Backend {
   void multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate);
   // False if the product is not for that kernel.
   bool launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight);
-  bool may_fuse_tail(Tensor attention) const;
-  void norm_after_tail(Tensor out, Tensor residual, const LayerTail& tail);
-  std::array<cuda::SkinnyProduct, 4> tail_products(Tensor out, Tensor residual, Tensor attention,
-                                                   Tensor mlp, const LayerTail& tail) const;
-  // layer_tail() in a chain of linear_skinny.cu's products, but for a norm alone. False if one is
-  // not for that kernel.
-  bool launch_chain(std::span<const cuda::SkinnyProduct, 4> products);
-  // layer_tail() for more rows than linear_skinny.cu takes.
-  bool wgmma_tail(Tensor out, Tensor residual, Tensor attention, Tensor mlp, const LayerTail& tail);
-
   cuda::AttentionWorkspace attention_workspace() const;
   // What was prepared for a batch's attention is for another batch.
   void forget_plans();
-  int multiprocessors_for_attention() const;
-  int multiprocessors_for_products() const;  // 0 = all
-
-  // What kernels that may run at once must not share.
-  struct Lane {
-    cudaStream_t stream = nullptr;
-    std::unique_ptr<Buffer> workspace;                    // of cuBLASLt
-    std::unique_ptr<Buffer> decode_words, prefill_words;  // see cuda::AttentionWorkspace
-    std::unique_ptr<cuda::DecodePlans> decode_plans;
-  };
-  bool has_lanes() const { return !deterministic_ && properties_.major == 9; }
-  void make_lane(Lane& lane);
 
   const int device_;
   const bool deterministic_;
   cudaDeviceProp properties_ = {};
-  std::array<Lane, 2> lanes_;  // the second one's memory where has_lanes()
-  Lane* lane_ = lanes_.data();
-  bool in_lanes_ = false;
-  cudaEvent_t lanes_event_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Buffer> workspace_;                     // of cuBLASLt
+  std::unique_ptr<Buffer> decode_words_, prefill_words_;  // see cuda::AttentionWorkspace
+  std::unique_ptr<cuda::DecodePlans> decode_plans_;
   std::unique_ptr<cuda::Uploader> uploader_;
   std::unique_ptr<Buffer> split_norm_;  // see cuda::SplitNorm
   std::unique_ptr<cuda::CublasProducts> products_;
   std::unique_ptr<cuda::LayerTailKernel> tail_kernel_;  // or none
+  std::unique_ptr<CudaCommunicatorGroup::Rank> rank_;   // of a group, or none
   std::unique_ptr<cuda::Sampler> sampler_;
 };
 

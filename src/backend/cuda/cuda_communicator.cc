@@ -34,7 +34,7 @@ CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank, cudaSt
 }
 
 void CudaCommunicatorGroup::Rank::all_reduce(Tensor x) const {
-  const auto launch = sends_lines(static_cast<int64_t>(x.bytes()))
+  const auto launch = static_cast<int64_t>(x.bytes()) <= most_line_bytes()
                           ? cuda::launch_all_reduce_lines
                           : cuda::launch_all_reduce_exchange;
   launch(queue_, x.data, x.dtype, x.num_elements());
@@ -47,15 +47,15 @@ void CudaCommunicatorGroup::Rank::all_gather(Tensor out, Tensor x) const {
 }
 
 bool CudaCommunicatorGroup::Rank::all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x,
-                                                          const float* weight, float eps,
-                                                          float offset) const {
+                                                          const float* weight,
+                                                          float eps) const {
   const auto hidden = static_cast<int>(x.row_size());
-  if (!sends_lines(static_cast<int64_t>(x.bytes())) ||
+  if (static_cast<int64_t>(x.bytes()) > most_line_bytes() ||
       !cuda::can_all_reduce_add_rms_norm(x.dtype, hidden))
     return false;
   NANOVLLM_CHECK(x.dtype == out.dtype);
   cuda::launch_all_reduce_add_rms_norm(queue_, out.data, x.dtype, residual.f32(), x.data, weight,
-                                       static_cast<int>(x.rows()), hidden, eps, offset);
+                                       static_cast<int>(x.rows()), hidden, eps);
   return true;
 }
 
@@ -98,6 +98,28 @@ CudaCommunicatorGroup::~CudaCommunicatorGroup() {
 
 void CudaCommunicatorGroup::join(int rank, Backend& backend) {
   dynamic_cast<CudaBackend&>(backend).join(*this, rank);
+}
+
+void CudaBackend::join(CudaCommunicatorGroup& group, int rank) {
+  const int blocks = tail_kernel_ != nullptr ? properties_.multiProcessorCount : 0;
+  rank_ = std::make_unique<CudaCommunicatorGroup::Rank>(group, rank, stream_, blocks);
+}
+
+int CudaBackend::rank() const { return rank_ ? rank_->queue().group.rank : 0; }
+int CudaBackend::world_size() const { return rank_ ? rank_->queue().group.world_size : 1; }
+
+void CudaBackend::all_reduce(Tensor x) {
+  if (rank_) rank_->all_reduce(x);
+}
+
+void CudaBackend::all_gather(Tensor out, Tensor x) {
+  if (rank_) rank_->all_gather(out, x);
+}
+
+void CudaBackend::all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x,
+                                          const float* weight, float eps) {
+  if (rank_ && rank_->all_reduce_add_rms_norm(out, residual, x, weight, eps)) return;
+  Backend::all_reduce_add_rms_norm(out, residual, x, weight, eps);
 }
 
 void CudaCommunicatorGroup::enable_access(int rank) {

@@ -67,16 +67,16 @@ class CudaCommunicatorGroup::Rank {
   const cuda::PeerQueue& queue() const { return queue_; }
   // Whether all ranks have such a kernel, in as many blocks.
   bool all_have_tail_kernels() const { return all_have_tail_kernels_; }
-  // Whether sums of so many bytes go to everybody at once.
-  bool sends_lines(int64_t bytes) const {
-    return bytes <= group_.most_line_bytes_ / std::max(1, group_.world_size() - 1);
+  // Sums of at most so many bytes go to everybody at once.
+  int64_t most_line_bytes() const {
+    return group_.most_line_bytes_ / std::max(1, group_.world_size() - 1);
   }
 
   void all_reduce(Tensor x) const;
   void all_gather(Tensor out, Tensor x) const;
   // Returns false, having done nothing, where it is better done in two steps.
   bool all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
-                               float eps, float offset) const;
+                               float eps) const;
 
  private:
   CudaCommunicatorGroup& group_;

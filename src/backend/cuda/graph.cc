@@ -30,27 +30,32 @@ class CudaGraph final : public Graph {
 
 std::unique_ptr<Graph> CudaBackend::capture(const std::function<void()>& ops) {
   // Thread-local: other ranks' threads do as they like meanwhile.
-  NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
+  NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   // A graph is launched for other batches than the one it is recorded with: it makes its own plan.
-  forget_plans();
+  decode_plans_->forget();
   cudaGraph_t graph = nullptr;
   try {
     ops();
   } catch (...) {
-    forget_plans();
-    cudaStreamEndCapture(stream(), &graph);
+    decode_plans_->forget();
+    cudaStreamEndCapture(stream_, &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
     cudaGetLastError();
     throw;
   }
-  forget_plans();
-  NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(stream(), &graph));
-  return std::make_unique<CudaGraph>(graph, stream());
+  decode_plans_->forget();
+  NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
+  return std::make_unique<CudaGraph>(graph, stream_);
 }
 
 void CudaBackend::launch(const Graph& graph) {
-  forget_plans();
-  NANOVLLM_CUDA_CHECK(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable(), stream()));
+  if (rank_ == nullptr) return launch_alone(graph);
+  rank_->queue().together([&] { launch_alone(graph); });
+}
+
+void CudaBackend::launch_alone(const Graph& graph) {
+  decode_plans_->forget();
+  NANOVLLM_CUDA_CHECK(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable(), stream_));
 }
 
 }  // namespace nanovllm

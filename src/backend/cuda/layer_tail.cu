@@ -107,6 +107,16 @@ bool describe(TailProduct& product, const SkinnyProduct& source, int step, int m
          product.tiles <= (has_norm ? kMaxTiles : kMaxHalfTiles);
 }
 
+// Whether it takes them all.
+bool describe(TailParams& p, std::span<const SkinnyProduct, 4> products, int multiprocessors) {
+  p.rows = products[kAttentionStep].rows;
+  if (p.rows > kTailRows || products[kNextStep].out_dtype != DType::kBFloat16) return false;
+  for (int step = 0; step < kNumTailSteps; ++step) {
+    if (!describe(p.products[step], products[step], step, multiprocessors)) return false;
+  }
+  return p.products[kGateUpStep].features <= kMaxTailWidth;
+}
+
 }  // namespace
 
 std::unique_ptr<LayerTailKernel> LayerTailKernel::make(int device,
@@ -132,21 +142,21 @@ LayerTailKernel::LayerTailKernel(int device, int multiprocessors)
 
 LayerTailKernel::~LayerTailKernel() { is_taken(device_) = false; }
 
-bool LayerTailKernel::launch_large(const PeerQueue& queue,
+void LayerTailKernel::launch_large(const PeerQueue& queue,
                                    std::span<const SkinnyProduct, 4> products) const {
-  return launch_large_tail(queue, products, multiprocessors_, large_memory_->data());
+  launch_large_tail(queue, products, multiprocessors_, large_memory_->data());
 }
 
-bool LayerTailKernel::launch(cudaStream_t stream,
+bool LayerTailKernel::takes(std::span<const SkinnyProduct, 4> products, int multiprocessors) {
+  TailParams p;
+  return describe(p, products, multiprocessors);
+}
+
+void LayerTailKernel::launch(cudaStream_t stream,
                              std::span<const SkinnyProduct, 4> products) const {
   TailParams p;
+  NANOVLLM_CHECK(describe(p, products, multiprocessors_));
   const SkinnyProduct& first = products[kAttentionStep];
-  p.rows = first.rows;
-  if (p.rows > kTailRows || products[kNextStep].out_dtype != DType::kBFloat16) return false;
-  for (int step = 0; step < kNumTailSteps; ++step) {
-    if (!describe(p.products[step], products[step], step, multiprocessors_)) return false;
-  }
-  if (p.products[kGateUpStep].features > kMaxTailWidth) return false;
   p.inverse_hidden = 1.f / static_cast<float>(p.products[kGateUpStep].depth);
   p.norm = products[kGateUpStep].norm;
   p.next_norm = products[kNextStep].norm;
@@ -163,7 +173,6 @@ bool LayerTailKernel::launch(cudaStream_t stream,
     if (p.rows <= 4) return run(layer_tail_kernel<kActivation, 4>);
     run(layer_tail_kernel<kActivation, kTailRows>);
   });
-  return true;
 }
 
 }  // namespace nanovllm::cuda

@@ -25,16 +25,18 @@ class LayerTailKernel {
   LayerTailKernel(const LayerTailKernel&) = delete;
   LayerTailKernel& operator=(const LayerTailKernel&) = delete;
 
+  // Whether launch() and launch_large() take the products, whose rows are set.
+  static bool takes(std::span<const SkinnyProduct, 4> products, int multiprocessors);
+  static bool takes_large(std::span<const SkinnyProduct, 4> products, int multiprocessors);
   // The products of the attention's output, of gate and up, of the MLP's output and of the next
   // layer's attention, one after the other. The last may have no weight: then its norm alone, in
   // bfloat16, is its output. The second product's output is left unwritten.
-  // Returns false, having done nothing, for products that the kernel does not take. All launches
-  // are of one stream.
-  bool launch(cudaStream_t stream, std::span<const SkinnyProduct, 4> products) const;
+  // All launches are of one stream.
+  void launch(cudaStream_t stream, std::span<const SkinnyProduct, 4> products) const;
   // Likewise for larger layers, but that without a weight the last product's norm is the caller's
   // to compute. The first and third product are the sums of what the group's ranks have, which all
   // launch the same, together.
-  bool launch_large(const PeerQueue& queue, std::span<const SkinnyProduct, 4> products) const;
+  void launch_large(const PeerQueue& queue, std::span<const SkinnyProduct, 4> products) const;
 
  private:
   LayerTailKernel(int device, int multiprocessors);
@@ -49,7 +51,7 @@ class LayerTailKernel {
 // device memory that it is to be given, which begins with all bits set.
 size_t large_tail_shared_bytes();
 size_t large_tail_memory_bytes();
-bool launch_large_tail(const PeerQueue& queue, std::span<const SkinnyProduct, 4> products,
+void launch_large_tail(const PeerQueue& queue, std::span<const SkinnyProduct, 4> products,
                        int multiprocessors, void* memory);
 
 }  // namespace nanovllm::cuda

@@ -79,23 +79,34 @@ bool describe(LargeProduct& product, const SkinnyProduct& source, int step, int 
   return true;
 }
 
+// Whether it takes them all.
+bool describe(LargeTailParams& p, std::span<const SkinnyProduct, 4> products,
+              int multiprocessors) {
+  p.rows = products[kAttentionStep].rows;
+  p.num_steps = products[kNextStep].weight != nullptr ? kNumTailSteps : kNextStep;
+  for (int step = 0; step < p.num_steps; ++step) {
+    if (!describe(p.products[step], products[step], step, multiprocessors)) return false;
+  }
+  return p.rows <= kTailRows && products[kNextStep].out_dtype == DType::kBFloat16 &&
+         p.hidden() <= kMaxLargeHidden && p.products[kGateUpStep].features <= kMaxLargeWidth;
+}
+
 }  // namespace
 
 size_t large_tail_shared_bytes() { return sizeof(LargeTailShared); }
 size_t large_tail_memory_bytes() { return sizeof(LargeTailMemory); }
 
-bool launch_large_tail(const PeerQueue& queue, std::span<const SkinnyProduct, 4> products,
+bool LayerTailKernel::takes_large(std::span<const SkinnyProduct, 4> products,
+                                  int multiprocessors) {
+  LargeTailParams p;
+  return describe(p, products, multiprocessors);
+}
+
+void launch_large_tail(const PeerQueue& queue, std::span<const SkinnyProduct, 4> products,
                        int multiprocessors, void* memory) {
   LargeTailParams p;
+  NANOVLLM_CHECK(describe(p, products, multiprocessors));
   const SkinnyProduct& first = products[kAttentionStep];
-  p.rows = first.rows;
-  p.num_steps = products[kNextStep].weight != nullptr ? kNumTailSteps : kNextStep;
-  for (int step = 0; step < p.num_steps; ++step) {
-    if (!describe(p.products[step], products[step], step, multiprocessors)) return false;
-  }
-  if (p.rows > kTailRows || products[kNextStep].out_dtype != DType::kBFloat16 ||
-      p.hidden() > kMaxLargeHidden || p.products[kGateUpStep].features > kMaxLargeWidth)
-    return false;
   p.norm = products[kGateUpStep].norm;
   p.next_norm = products[kNextStep].norm;
   p.activation = products[kGateUpStep].activation;
@@ -110,7 +121,6 @@ bool launch_large_tail(const PeerQueue& queue, std::span<const SkinnyProduct, 4>
   launch_together(
       queue, is_narrow ? large_tail_kernel<kMaxLargeTiles / 2> : large_tail_kernel<kMaxLargeTiles>,
       multiprocessors, kThreads, sizeof(LargeTailShared), p);
-  return true;
 }
 
 }  // namespace nanovllm::cuda

@@ -297,14 +297,14 @@ bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0
 
 }  // namespace
 
-bool takes_wgmma(const WgmmaProduct& p, const cudaDeviceProp& device) {
+bool has_wgmma_kernels(const cudaDeviceProp& device) {
   if (device.major != 9 || device.minor != 0) return false;
-  static const bool has_kernels = is_compiled(wgmma_kernel<16, 1, false>);
-  return has_kernels && is_aligned(p.x) && is_aligned(p.out) &&
-         plan_wgmma(p, device.multiProcessorCount).features > 0;
+  static const bool is_there = is_compiled(wgmma_kernel<16, 1, false>);
+  return is_there;
 }
 
 void launch_wgmma(cudaStream_t stream, const WgmmaProduct& p, const cudaDeviceProp& device) {
+  NANOVLLM_CHECK(is_aligned(p.x) && is_aligned(p.out));
   const WgmmaPlan plan = plan_wgmma(p, device.multiProcessorCount);
   switch (plan.rows) {
     case 16:

@@ -43,9 +43,9 @@ constexpr int kMaxSplitNorm = 8192;  // elements of a row
 int square_parts(int out_features);
 // Memory for a SplitNorm of the most rows.
 size_t split_norm_bytes();
-// Whether launch_wgmma() takes the product.
-bool takes_wgmma(const WgmmaProduct& product, const cudaDeviceProp& device);
-// The caller has asked.
+// Whether this build has kernels for the device.
+bool has_wgmma_kernels(const cudaDeviceProp& device);
+// Of a product that plan_wgmma() divides, on such a device.
 void launch_wgmma(cudaStream_t stream, const WgmmaProduct& product, const cudaDeviceProp& device);
 
 }  // namespace nanovllm::cuda

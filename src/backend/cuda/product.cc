@@ -18,15 +18,11 @@ cudaDataType_t cuda_type(DType dtype) {
 // x^T[K,T], with W and x as stored being K x N and K x T.
 struct CublasProducts::Problem {
   explicit Problem(const Shape& shape) {
-    const auto [rows, n, k, x_type, out_type, multiprocessors] = shape;
+    const auto [rows, n, k, x_type, out_type] = shape;
     NANOVLLM_CUDA_CHECK(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t transpose = CUBLAS_OP_T;
     NANOVLLM_CUDA_CHECK(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA,
                                                        &transpose, sizeof(transpose)));
-    if (multiprocessors > 0) {
-      NANOVLLM_CUDA_CHECK(cublasLtMatmulDescSetAttribute(
-          description, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &multiprocessors, sizeof(int)));
-    }
     NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&weight, cuda_type(x_type), k, n, k));
     NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&x, cuda_type(x_type), k, rows, k));
     NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&out, cuda_type(out_type), n, rows, n));
@@ -78,9 +74,9 @@ cublasLtMatmulAlgo_t CublasProducts::algorithm(const Shape& shape) {
   return algorithms_[shape] = result.algo;
 }
 
-void CublasProducts::multiply(const Queue& queue, Tensor out, Tensor x, const void* weight,
-                              int64_t n, bool accumulate) {
-  const Shape shape{x.rows(), n, x.row_size(), x.dtype, out.dtype, queue.multiprocessors};
+void CublasProducts::multiply(cudaStream_t stream, void* workspace, Tensor out, Tensor x,
+                              const void* weight, int64_t n, bool accumulate) {
+  const Shape shape{x.rows(), n, x.row_size(), x.dtype, out.dtype};
   Shape shape_of_algorithm = shape;
   std::get<0>(shape_of_algorithm) = rows_of_algorithm(x.rows());
   const cublasLtMatmulAlgo_t chosen = algorithm(shape_of_algorithm);
@@ -89,7 +85,7 @@ void CublasProducts::multiply(const Queue& queue, Tensor out, Tensor x, const vo
   const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
     return cublasLtMatmul(handle_, problem.description, &one, weight, problem.weight, x.data,
                           problem.x, &beta, out.data, problem.out, out.data, problem.out,
-                          &algorithm, queue.workspace, workspace_bytes_, queue.stream);
+                          &algorithm, workspace, workspace_bytes_, stream);
   };
   cublasStatus_t status = run(chosen);
   // An algorithm need not take fewer rows than it was chosen for.

@@ -15,24 +15,18 @@ namespace nanovllm::cuda {
 
 class CublasProducts {
  public:
-  // Where products run.
-  struct Queue {
-    cudaStream_t stream = nullptr;
-    void* workspace = nullptr;  // of workspace_bytes, for one product at a time
-    int multiprocessors = 0;    // that a product should be content with; 0 = all
-  };
   explicit CublasProducts(size_t workspace_bytes);
   ~CublasProducts();
   CublasProducts(const CublasProducts&) = delete;
   CublasProducts& operator=(const CublasProducts&) = delete;
 
-  // `accumulate` adds to out.
-  void multiply(const Queue& queue, Tensor out, Tensor x, const void* weight, int64_t n,
-                bool accumulate);
+  // The workspace, of workspace_bytes, is for one product at a time. `accumulate` adds to out.
+  void multiply(cudaStream_t stream, void* workspace, Tensor out, Tensor x, const void* weight,
+                int64_t n, bool accumulate);
 
  private:
-  // Rows, N, K, dtype of x and of out, multiprocessors.
-  using Shape = std::tuple<int64_t, int64_t, int64_t, DType, DType, int>;
+  // Rows, N, K, dtype of x and of out.
+  using Shape = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
   struct Problem;
   static int64_t rows_of_algorithm(int64_t rows);
   cublasLtMatmulAlgo_t algorithm(const Shape& shape);

@@ -1,0 +1,20 @@
+// A packed weight: as checkpoints have them, [N,K] row by row.
+#pragma once
+
+#include <memory>
+
+#include "ops/backend.h"
+
+namespace nanovllm {
+
+struct CudaLinearWeight final : LinearWeight {
+  const void* data = nullptr;      // [N, K] of dtype
+  std::unique_ptr<Buffer> memory;  // that `data` lies in, or none: a table's
+  std::unique_ptr<Buffer> bias;    // [N] float32, or none
+
+  const float* bias_data() const {
+    return bias == nullptr ? nullptr : static_cast<const float*>(bias->data());
+  }
+};
+
+}  // namespace nanovllm
