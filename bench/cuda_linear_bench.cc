@@ -295,8 +295,7 @@ void products(const std::vector<int>& row_counts, bool large) {
       p.weight = weights[0];
       if (launch_skinny(nullptr, p, device())) ours = time_graph(run) / launches;
       p.norm = {norm, 1e-6f, 0}, p.x = residual;
-      if (s.norm && launch_skinny(nullptr, p, device()))
-        fused = time_graph(run) / launches;
+      if (s.norm && launch_skinny(nullptr, p, device())) fused = time_graph(run) / launches;
       const auto problem = cublas.problem(rows, s.n, s.k, p.out_dtype == DType::kFloat32, 8);
       double first = 0, best = 1e9;
       int which = 0;
@@ -403,8 +402,7 @@ class DecodeStep {
             wgmma(2 * width, hidden, l.gate_up, nullptr, true, Epilogue::kActAndMul, mlp_),
             wgmma(hidden, width, l.down, mlp_, false, Epilogue::kAdd, residual_),
             wgmma(qkv, hidden, next.qkv, nullptr, true, Epilogue::kStore, qkv_)}) {
-        if (!has_wgmma_kernels(device_) ||
-            plan_wgmma(p, device_.multiProcessorCount).features == 0)
+        if (!has_wgmma_kernels(device_) || plan_wgmma(p, device_.multiProcessorCount).features == 0)
           return false;
         launch_wgmma(stream, p, device_);
       }

@@ -42,6 +42,7 @@ struct EngineInfo : EngineLimits {
   int64_t num_parameters = 0;
   int64_t weight_bytes = 0;                  // in memory, of one rank
   std::vector<WeightFormat> weight_formats;  // in the checkpoint; those with the most bytes first
+  std::vector<std::string> plan;             // how the layers are computed, a line each
   int64_t kv_bytes_per_token = 0;
   int64_t kv_cache_bytes = 0;
   std::string temperature_source;  // the model's file that sets the default one; empty: none does

@@ -229,8 +229,8 @@ TEST_P(Communicators, AllReduceAddRmsNormIsThatOfTheSum) {
         const double rounded = world_size() > 1 ? world_size() * 2 * rounding(dtype) : 0;
         const HostTensor actual = download(backend, device_residual.view);
         expect_close(actual, total, 1e-6, rounded + 1e-6);
-        expect_close(download(backend, out.view),
-                     reference::rms_norm(actual.view, weight, 1e-5f), rounding(dtype) + 2e-6, 0);
+        expect_close(download(backend, out.view), reference::rms_norm(actual.view, weight, 1e-5f),
+                     rounding(dtype) + 2e-6, 0);
       }
     }
   });

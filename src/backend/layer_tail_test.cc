@@ -141,8 +141,7 @@ TEST_P(LayerTails, RepeatsItselfInGraphs) {
 
 #ifdef NANOVLLM_WITH_CUDA
 bool takes_large(const CudaBackend& backend, const TailFixture& layer, int rows) {
-  cuda::TailProducts products =
-      backend.tail_products(layer.layer, layer.next_norm, layer.next());
+  cuda::TailProducts products = backend.tail_products(layer.layer, layer.next_norm, layer.next());
   for (cuda::SkinnyProduct& product : products) product.rows = rows;
   return cuda::LayerTailKernel::takes_large(products,
                                             backend.tail_traits().device.multiProcessorCount);

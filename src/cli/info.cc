@@ -17,6 +17,7 @@ namespace {
 struct InfoOptions {
   std::string model;
   bool json = false;
+  bool plan = false;
   EngineConfig engine;
 };
 
@@ -78,6 +79,7 @@ int info(const InfoOptions& options) {
                                          {"num_kvcache_blocks", facts.num_kvcache_blocks},
                                          {"kv_cache_bytes", facts.kv_cache_bytes},
                                          {"full_length_requests", full_length_requests},
+                                         {"plan", facts.plan},
                                          {"load_seconds", facts.load_seconds}};
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
@@ -97,6 +99,10 @@ int info(const InfoOptions& options) {
                   facts.kvcache_block_size, tokens, mebibytes(facts.kv_cache_bytes)));
   print_row("full-length requests", fmt::format("{} fit{} at once", full_length_requests,
                                                 full_length_requests == 1 ? "s" : ""));
+  if (options.plan) {
+    for (const std::string& line : facts.plan)
+      print_row(&line == facts.plan.data() ? "plan" : "", line);
+  }
   print_row("loaded in", fmt::format("{:.3f} s", facts.load_seconds));
   return kExitOk;
 }
@@ -107,6 +113,7 @@ Command add_info(CLI::App& app) {
   auto options = std::make_shared<InfoOptions>();
   app.add_option("model", options->model, "model folder or GGUF file")->required();
   app.add_flag("--json", options->json, "one JSON object");
+  app.add_flag("--plan", options->plan, "which kernels compute the layers, by rows of a step");
   add_engine_options(app, options->engine);
   return [options] { return info(*options); };
 }

@@ -83,6 +83,7 @@ class Random {
     info.num_parameters = number();
     info.weight_bytes = number();
     info.weight_formats = list([&] { return WeightFormat{text(), number(), number()}; });
+    info.plan = list([&] { return text(); });
     info.kv_bytes_per_token = number();
     info.kv_cache_bytes = number();
     info.num_kvcache_blocks = number();

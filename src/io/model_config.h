@@ -56,7 +56,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   float attention_soft_cap = 0;  // of scores; 0 = none
   float final_soft_cap = 0;      // of logits; 0 = none
-  int sliding_window = 0;  // tokens; 0 = none
+  int sliding_window = 0;        // tokens; 0 = none
   // Which layers the window is for; empty = all. From layer_types or max_window_layers.
   std::vector<bool> sliding_layers;
   DType dtype = DType::kBFloat16;                  // what the checkpoint says it holds

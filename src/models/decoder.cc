@@ -58,12 +58,9 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
       sizes_(context.config, context.backend) {
   WeightLoader loader(context);
   embedding_.load(context, loader, "model.embed_tokens", options.embedding_scale);
-  StackSpec spec = {.hidden_size = config_.hidden_size,
-                    .layers = {},
-                    .final_norm = {},
-                    .rotary_tables = {}};
-  for (int i = 0; i < num_layers(); ++i)
-    spec.layers.push_back(layer(context, options, loader, i));
+  StackSpec spec = {
+      .hidden_size = config_.hidden_size, .layers = {}, .final_norm = {}, .rotary_tables = {}};
+  for (int i = 0; i < num_layers(); ++i) spec.layers.push_back(layer(context, options, loader, i));
   spec.final_norm =
       load_norm(context, loader, "model.norm", config_.hidden_size, options.norm_offset);
   const bool is_tied = config_.tie_word_embeddings;
@@ -115,8 +112,7 @@ void Decoder::add_rotary_tables(const ModelContext& context, const DecoderOption
                                 StackSpec& spec) const {
   const int positions = context.max_model_len;
   const int64_t bytes = int64_t{positions} * config_.head_dim *
-                        static_cast<int64_t>(sizeof(float)) *
-                        (options.window_rope_theta ? 2 : 1);
+                        static_cast<int64_t>(sizeof(float)) * (options.window_rope_theta ? 2 : 1);
   // A backend's refusal would not say which flag asks for so much.
   const int64_t needed = backend_.traits().shares_host_memory ? 2 * bytes : bytes;
   const MemoryInfo memory = backend_.memory();

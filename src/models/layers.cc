@@ -141,10 +141,8 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
                          .window = options.window,
                          .soft_cap = options.soft_cap};
   if (options.qk_norm) {
-    attention.q_norm =
-        load_norm(context, loader, name + ".q_norm", head_dim, options.norm_offset);
-    attention.k_norm =
-        load_norm(context, loader, name + ".k_norm", head_dim, options.norm_offset);
+    attention.q_norm = load_norm(context, loader, name + ".q_norm", head_dim, options.norm_offset);
+    attention.k_norm = load_norm(context, loader, name + ".k_norm", head_dim, options.norm_offset);
   }
   const double scalar =
       options.query_scalar > 0 ? options.query_scalar : static_cast<double>(head_dim);
@@ -158,13 +156,12 @@ Dense load_mlp(const ModelContext& context, WeightLoader& loader, const std::str
   const ShardSizes sizes(config, context.backend);
   const int64_t hidden = config.hidden_size;
   const int64_t intermediate = config.intermediate_size;
-  return {
-      .gate_up = loader.matrix({split_rows(name + ".gate_proj", intermediate, hidden, sizes),
-                                split_rows(name + ".up_proj", intermediate, hidden, sizes)},
-                               bias),
-      .activation = parse_activation(config),
-      .down =
-          loader.matrix({split_columns(name + ".down_proj", hidden, intermediate, sizes)}, bias)};
+  return {.gate_up = loader.matrix({split_rows(name + ".gate_proj", intermediate, hidden, sizes),
+                                    split_rows(name + ".up_proj", intermediate, hidden, sizes)},
+                                   bias),
+          .activation = parse_activation(config),
+          .down = loader.matrix({split_columns(name + ".down_proj", hidden, intermediate, sizes)},
+                                bias)};
 }
 
 }  // namespace nanovllm

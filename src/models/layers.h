@@ -67,9 +67,9 @@ struct AttentionOptions {
   bool output_bias = false;
   int window = 0;  // tokens a query sees; 0 = all
   int rotary_table = 0;
-  float norm_offset = 0;   // added to the norms' weights
-  double query_scalar = 0; // queries are divided by its root; 0 = head_dim
-  float soft_cap = 0;      // of the scores; 0 = none
+  float norm_offset = 0;    // added to the norms' weights
+  double query_scalar = 0;  // queries are divided by its root; 0 = head_dim
+  float soft_cap = 0;       // of the scores; 0 = none
 };
 
 // NAME.q_proj, k_proj, v_proj and o_proj: `in`, core and `out` of a layer.

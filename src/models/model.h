@@ -17,11 +17,11 @@ struct ModelContext {
   const ModelConfig& config;
   const WeightStore& weights;
   Backend& backend;         // this rank's
-  DType dtype;                 // of weights, activations and KV cache
-  int max_num_tokens;          // rows of the largest step
-  int max_num_logits;          // rows of the largest head product: of one call of logits()
-  int max_model_len;           // positions of the rotary table
-  int num_loading_threads;     // that convert and upload weights, at most
+  DType dtype;              // of weights, activations and KV cache
+  int max_num_tokens;       // rows of the largest step
+  int max_num_logits;       // rows of the largest head product: of one call of logits()
+  int max_model_len;        // positions of the rotary table
+  int num_loading_threads;  // that convert and upload weights, at most
 };
 
 class Model {

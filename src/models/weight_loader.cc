@@ -87,10 +87,10 @@ std::vector<float> WeightLoader::vector(const std::string& name, int64_t size, f
 void WeightLoader::linear(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice) {
   linears_.push_back(out);
   Matrix matrix{.pieces = {find(slice)}, .bias = {}};
-  jobs_.push_back({matrix.in_features() * matrix.out_features(),
-                   [this, out, matrix = std::move(matrix)] {
-                     *out = pack_matrix(context_.backend, matrix, context_.dtype);
-                   }});
+  jobs_.push_back(
+      {matrix.in_features() * matrix.out_features(), [this, out, matrix = std::move(matrix)] {
+         *out = pack_matrix(context_.backend, matrix, context_.dtype);
+       }});
 }
 
 void WeightLoader::table(EmbeddingTable* out, const MatrixSlice& slice) {
@@ -142,8 +142,7 @@ void WeightLoader::add_table_jobs(WeightStorage& storage) {
   }
 }
 
-void WeightLoader::upload_rows(const EmbeddingTable& embedding, int64_t begin,
-                               int64_t end) const {
+void WeightLoader::upload_rows(const EmbeddingTable& embedding, int64_t begin, int64_t end) const {
   const Tensor& table = embedding.rows;
   const HostMatrix& source = embedding.host;
   source.source->check_size();

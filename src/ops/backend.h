@@ -76,6 +76,7 @@ class LinearWeight {
   int64_t out_features = 0;  // N
   int64_t bytes = 0;         // of memory of its own, the bias aside
   DType dtype = DType::kBFloat16;
+  const char* format = "";  // as it lies in memory, for people
 };
 
 // Geometry of one layer's share of the KV cache. The layout inside a block is the backend's own.
@@ -149,12 +150,14 @@ struct CompileLimits {
 // What computes one part of some layers, for people and for tests.
 struct PathChoice {
   int first_layer = 0, num_layers = 0;
-  std::string part;   // "tail"
-  int max_rows = 0;   // the rows from the choice before this one up to these; 0 = any more
-  std::string path;   // "op by op"
+  std::string part;  // "tail"
+  int max_rows = 0;  // the rows from the choice before this one up to these; 0 = any more
+  std::string path;  // "op by op"
 
   bool operator==(const PathChoice&) const = default;
 };
+// "layers 0 to 27, tail, up to 8 rows: one kernel"
+std::string to_string(const PathChoice& choice);
 
 // A stack of layers as its backend computes it; owns the packed weights and its scratch.
 class StackProgram {

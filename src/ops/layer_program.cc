@@ -1,6 +1,9 @@
 #include "ops/layer_program.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -42,8 +45,14 @@ class Vectors {
 
 }  // namespace
 
-std::unique_ptr<StackProgram> Backend::compile(const StackSpec& spec,
-                                               const CompileLimits& limits) {
+std::string to_string(const PathChoice& choice) {
+  return fmt::format("layers {} to {}, {}{}: {}", choice.first_layer,
+                     choice.first_layer + choice.num_layers - 1, choice.part,
+                     choice.max_rows > 0 ? fmt::format(", up to {} rows", choice.max_rows) : "",
+                     choice.path);
+}
+
+std::unique_ptr<StackProgram> Backend::compile(const StackSpec& spec, const CompileLimits& limits) {
   return std::make_unique<LayerProgram>(*this, spec, limits);
 }
 
@@ -54,8 +63,8 @@ std::unique_ptr<LinearWeight> pack_matrix(Backend& backend, const Matrix& matrix
     }
   };
   each_source(&MatrixSource::check_size);
-  auto weight = backend.make_linear(
-      matrix.pieces, matrix.bias.empty() ? nullptr : matrix.bias.data(), dtype);
+  auto weight =
+      backend.make_linear(matrix.pieces, matrix.bias.empty() ? nullptr : matrix.bias.data(), dtype);
   each_source(&MatrixSource::release);
   return weight;
 }
@@ -91,8 +100,7 @@ void LayerProgram::pack(const StackSpec& spec, const CompileLimits& limits) {
                     [&] { out = pack_matrix(backend_, host, limits.dtype); }});
   };
   std::vector<const float*> tables(spec.rotary_tables.size());
-  for (size_t i = 0; i < tables.size(); ++i)
-    vectors.add(&tables[i], spec.rotary_tables[i].cos_sin);
+  for (size_t i = 0; i < tables.size(); ++i) vectors.add(&tables[i], spec.rotary_tables[i].cos_sin);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const LayerSpec& host = spec.layers[i];
     const auto& core = std::get<Attention>(host.core);
@@ -120,9 +128,8 @@ void LayerProgram::pack(const StackSpec& spec, const CompileLimits& limits) {
     const auto& core = std::get<Attention>(spec.layers[i].core);
     const RotaryTable& table = spec.rotary_tables[core.rotary_table];
     layer.rope.rotary_dim = table.rotary_dim;
-    layer.rope.cos_sin =
-        Tensor(const_cast<float*>(tables[core.rotary_table]), DType::kFloat32,
-               {std::ssize(table.cos_sin) / table.rotary_dim, table.rotary_dim});
+    layer.rope.cos_sin = Tensor(const_cast<float*>(tables[core.rotary_table]), DType::kFloat32,
+                                {std::ssize(table.cos_sin) / table.rotary_dim, table.rotary_dim});
     for (const auto* weight : {&layer.in, &layer.out, &layer.gate_up, &layer.down})
       weight_bytes_ += (*weight)->bytes;
   }
@@ -195,8 +202,7 @@ Tensor LayerProgram::run(const ForwardBatch& batch, std::span<const KvCache> cac
                                   batch);
       return x.hidden.first_rows(0);
     }
-    backend_.store_and_attend(x.core_out, x.core_in, layer.rope, caches[i], layer.attention,
-                              batch);
+    backend_.store_and_attend(x.core_out, x.core_in, layer.rope, caches[i], layer.attention, batch);
     if (is_last && !keeps_all) keep_rows(x, batch);
     tail(i, x);
   }
@@ -251,8 +257,27 @@ const NormParams& LayerProgram::next_norm(int i) const {
   return final_norm_.weight != nullptr ? final_norm_ : layers_[i].before_ffn;
 }
 
+std::vector<PathChoice> LayerProgram::weight_formats() const {
+  std::vector<PathChoice> choices;
+  for (const auto& layer : layers_) {
+    std::set<std::string> formats;
+    for (const auto* weight : {&layer.in, &layer.out, &layer.gate_up, &layer.down})
+      formats.insert((*weight)->format);
+    const std::string path = fmt::format("{}", fmt::join(formats, " and "));
+    if (choices.empty() || choices.back().path != path) {
+      const int first = static_cast<int>(&layer - layers_.data());
+      choices.push_back({.first_layer = first, .part = "weights", .path = path});
+    }
+    ++choices.back().num_layers;
+  }
+  return choices;
+}
+
 std::vector<PathChoice> LayerProgram::plan() const {
-  return {{.num_layers = static_cast<int>(layers_.size()), .part = "tail", .path = "op by op"}};
+  std::vector<PathChoice> choices = weight_formats();
+  choices.push_back(
+      {.num_layers = static_cast<int>(layers_.size()), .part = "tail", .path = "op by op"});
+  return choices;
 }
 
 }  // namespace nanovllm

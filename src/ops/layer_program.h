@@ -50,6 +50,8 @@ class LayerProgram : public StackProgram {
   const PackedLayer* next_of(int i) const {
     return i + 1 < std::ssize(layers_) ? &layers_[i + 1] : nullptr;
   }
+  // How the weights lie in memory, neighbours alike as one.
+  std::vector<PathChoice> weight_formats() const;
   // Of layer i + 1, or the final one.
   const NormParams& next_norm(int i) const;
 

@@ -25,7 +25,7 @@ int64_t blocks_in_shares(const EngineConfig& config, const KvCacheDemand& demand
                 demand.block_size, demand.block_bytes, counted(memory.free_now, "byte"),
                 memory.limit, std::max<int64_t>(budget, 0),
                 memory.is_of_host ? fmt::format("a share of {}", share)
-                              : fmt::format("gpu_memory_utilization {}", share));
+                                  : fmt::format("gpu_memory_utilization {}", share));
   }
   const int64_t blocks_per_sequence =
       (demand.max_model_len + demand.block_size - 1) / demand.block_size;

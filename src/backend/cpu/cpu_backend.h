@@ -55,8 +55,7 @@ class CpuBackend : public Backend {
   void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
                  int32_t first_id) override;
   void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override;
-  void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
-                    float eps) override;
+  void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps) override;
   void act_and_mul(Tensor out, Tensor gate_up, Activation activation) override;
   void soft_cap(Tensor logits, float cap) override;
   void gather_rows(Tensor out, Tensor x, const int32_t* rows) override;
@@ -87,7 +86,7 @@ class CpuBackend : public Backend {
   std::vector<RowSampler> row_samplers_;  // one a thread
   PagedAttention attention_{pool_, isa_};
   std::optional<CpuCommunicatorGroup::Rank> rank_;  // of a group, or none
-  Scratch packed_rows_, decoded_panels_;  // of linear()
+  Scratch packed_rows_, decoded_panels_;            // of linear()
 };
 
 }  // namespace nanovllm

@@ -114,6 +114,7 @@ std::unique_ptr<LinearWeight> CpuBackend::make_linear(std::span<const HostMatrix
   const PanelPacker packer{kernels, pieces, dtype, weight->num_steps};
   const bool may_code = dtype == DType::kBFloat16 && kernels.code_panel != nullptr;
   if (!may_code || !pack_coded(pool_, packer, *weight)) pack_plain(pool_, packer, *weight);
+  weight->format = weight->coded() ? "12-bit codes" : to_string(dtype);
   return weight;
 }
 

@@ -19,7 +19,8 @@ void CpuBackend::rms_norm(Tensor out, Tensor x, const float* weight, float eps) 
   });
 }
 
-void CpuBackend::add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps) {
+void CpuBackend::add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
+                              float eps) {
   NANOVLLM_CHECK(residual.dtype == DType::kFloat32 && out.dtype == x.dtype);
   NANOVLLM_CHECK(residual.num_elements() == x.num_elements());
   const RowKernels kernels = row_kernels(isa_, x.dtype);

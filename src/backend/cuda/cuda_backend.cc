@@ -90,8 +90,7 @@ std::unique_ptr<Buffer> CudaBackend::allocate(size_t bytes) {
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
   decode_plans_->forget();
   if (bytes < kLargeUpload) {
-    NANOVLLM_CUDA_CHECK(
-        cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+    NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
     return;
   }
   uploader_->copy(device, bytes, [host](char* chunk, size_t begin, size_t count) {
@@ -133,8 +132,8 @@ void CudaBackend::embedding(Tensor out, const int32_t* ids, const EmbeddingTable
 void CudaBackend::rms_norm(Tensor out, Tensor x, const float* weight, float eps) {
   const bool is_act = x.dtype == out.dtype;
   cuda::launch_rms_norm(stream_, out.data, out.dtype, nullptr, is_act ? x.data : nullptr,
-                        is_act ? nullptr : x.f32(), weight,
-                        static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps);
+                        is_act ? nullptr : x.f32(), weight, static_cast<int>(x.rows()),
+                        static_cast<int>(x.row_size()), eps);
 }
 
 void CudaBackend::add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
@@ -146,8 +145,7 @@ void CudaBackend::add_rms_norm(Tensor out, Tensor residual, Tensor x, const floa
 
 void CudaBackend::qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope,
                                      const KvCache& cache, const ForwardBatch& batch) {
-  cuda::launch_qk_norm_rope_store(stream_, qkv.data, qkv.dtype, num_heads, rope, cache,
-                                  batch);
+  cuda::launch_qk_norm_rope_store(stream_, qkv.data, qkv.dtype, num_heads, rope, cache, batch);
 }
 
 cuda::AttentionWorkspace CudaBackend::attention_workspace() const {
@@ -169,15 +167,14 @@ void CudaBackend::store_and_attend(Tensor out, Tensor qkv, const RopeParams& rop
                                    const ForwardBatch& batch) {
   const bool is_done =
       !deterministic_ && batch.num_tokens > 0 && batch.num_decodes == batch.num_tokens &&
-      cuda::launch_store_and_decode_attention(stream_, out.data, qkv.data, qkv.dtype, rope,
-                                              cache, params, batch, attention_workspace());
+      cuda::launch_store_and_decode_attention(stream_, out.data, qkv.data, qkv.dtype, rope, cache,
+                                              params, batch, attention_workspace());
   if (!is_done) Backend::store_and_attend(out, qkv, rope, cache, params, batch);
 }
 
 void CudaBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {
-  cuda::launch_act_and_mul(stream_, out.data, gate_up.data, out.dtype,
-                           static_cast<int>(out.rows()), static_cast<int>(out.row_size()),
-                           activation);
+  cuda::launch_act_and_mul(stream_, out.data, gate_up.data, out.dtype, static_cast<int>(out.rows()),
+                           static_cast<int>(out.row_size()), activation);
 }
 
 void CudaBackend::soft_cap(Tensor logits, float cap) {

@@ -47,8 +47,7 @@ void CudaCommunicatorGroup::Rank::all_gather(Tensor out, Tensor x) const {
 }
 
 bool CudaCommunicatorGroup::Rank::all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x,
-                                                          const float* weight,
-                                                          float eps) const {
+                                                          const float* weight, float eps) const {
   const auto hidden = static_cast<int>(x.row_size());
   if (static_cast<int64_t>(x.bytes()) > most_line_bytes() ||
       !cuda::can_all_reduce_add_rms_norm(x.dtype, hidden))

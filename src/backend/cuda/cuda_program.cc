@@ -19,12 +19,16 @@ class CudaProgram final : public LayerProgram {
     const cuda::TailTraits traits = backend.tail_traits();
     for (int i = 0; i < std::ssize(layers_); ++i) {
       products_.push_back(backend.tail_products(layers_[i], next_norm(i), next_of(i)));
-      paths_.push_back(
-          cuda::plan_layer(spec, static_cast<size_t>(i), limits.dtype, traits));
+      paths_.push_back(cuda::plan_layer(spec, static_cast<size_t>(i), limits.dtype, traits));
     }
   }
 
-  std::vector<PathChoice> plan() const override { return cuda::summary(paths_); }
+  std::vector<PathChoice> plan() const override {
+    std::vector<PathChoice> choices = weight_formats();
+    const std::vector<PathChoice> tails = cuda::summary(paths_);
+    choices.insert(choices.end(), tails.begin(), tails.end());
+    return choices;
+  }
 
  protected:
   void tail(int i, Activations& x) override {
@@ -38,7 +42,7 @@ class CudaProgram final : public LayerProgram {
 
  private:
   CudaBackend& cuda_;
-  std::vector<cuda::TailProducts> products_;         // [num_layers]
+  std::vector<cuda::TailProducts> products_;        // [num_layers]
   std::vector<std::vector<cuda::TailPath>> paths_;  // [num_layers][rows - 1]
 };
 
@@ -71,8 +75,7 @@ cuda::TailTraits CudaBackend::tail_traits() const {
   return traits;
 }
 
-cuda::TailProducts CudaBackend::tail_products(const PackedLayer& layer,
-                                              const NormParams& next_norm,
+cuda::TailProducts CudaBackend::tail_products(const PackedLayer& layer, const NormParams& next_norm,
                                               const PackedLayer* next) const {
   cuda::TailProducts products;
   products[0].epilogue = cuda::Epilogue::kAdd;
@@ -88,8 +91,7 @@ cuda::TailProducts CudaBackend::tail_products(const PackedLayer& layer,
   return products;
 }
 
-void CudaBackend::run_tail(cuda::TailPath path, cuda::TailProducts products,
-                           const Activations& x) {
+void CudaBackend::run_tail(cuda::TailPath path, cuda::TailProducts products, const Activations& x) {
   const bool is_last = products[3].weight == nullptr;
   for (cuda::SkinnyProduct& product : products) product.rows = static_cast<int>(x.residual.rows());
   products[0].x = x.core_out.data;
@@ -112,8 +114,8 @@ void CudaBackend::run_tail(cuda::TailPath path, cuda::TailProducts products,
         cuda::launch_skinny(stream_, product, properties_);
       break;
     case cuda::TailPath::kWgmmaChain: {
-      auto* const squares = static_cast<float*>(split_norm_->data()) +
-                            cuda::kMaxWgmmaRows * cuda::kMaxSplitNorm / 2;
+      auto* const squares =
+          static_cast<float*>(split_norm_->data()) + cuda::kMaxWgmmaRows * cuda::kMaxSplitNorm / 2;
       const auto chain = cuda::wgmma_chain(
           products, {.weighted = split_norm_->data(),
                      .squares = squares,

@@ -125,8 +125,7 @@ TEST(CudaLayerPlan, RanksShareTheLargeKernelWhileSumsAreSmall) {
 
 TEST(CudaLayerPlan, FloatsAndAFixedOrderGoOpByOp) {
   TailTraits traits = h200();
-  expect_plan(plan(spec_of(kQwen3Small), traits, DType::kFloat32), 0, 28,
-              {{0, TailPath::kOpByOp}});
+  expect_plan(plan(spec_of(kQwen3Small), traits, DType::kFloat32), 0, 28, {{0, TailPath::kOpByOp}});
   traits.deterministic = true;
   expect_plan(plan(spec_of(kQwen3Small), traits), 0, 28, {{0, TailPath::kOpByOp}});
 }

@@ -80,8 +80,7 @@ bool describe(LargeProduct& product, const SkinnyProduct& source, int step, int 
 }
 
 // Whether it takes them all.
-bool describe(LargeTailParams& p, std::span<const SkinnyProduct, 4> products,
-              int multiprocessors) {
+bool describe(LargeTailParams& p, std::span<const SkinnyProduct, 4> products, int multiprocessors) {
   p.rows = products[kAttentionStep].rows;
   p.num_steps = products[kNextStep].weight != nullptr ? kNumTailSteps : kNextStep;
   for (int step = 0; step < p.num_steps; ++step) {
@@ -96,8 +95,7 @@ bool describe(LargeTailParams& p, std::span<const SkinnyProduct, 4> products,
 size_t large_tail_shared_bytes() { return sizeof(LargeTailShared); }
 size_t large_tail_memory_bytes() { return sizeof(LargeTailMemory); }
 
-bool LayerTailKernel::takes_large(std::span<const SkinnyProduct, 4> products,
-                                  int multiprocessors) {
+bool LayerTailKernel::takes_large(std::span<const SkinnyProduct, 4> products, int multiprocessors) {
   LargeTailParams p;
   return describe(p, products, multiprocessors);
 }

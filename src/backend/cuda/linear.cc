@@ -38,6 +38,7 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
   auto weight = std::make_unique<CudaLinearWeight>();
   weight->dtype = dtype;
+  weight->format = to_string(dtype);
   weight->in_features = pieces.front().cols;
   for (const HostMatrix& piece : pieces) weight->out_features += piece.rows;
   const size_t row_bytes = static_cast<size_t>(weight->in_features) * size_of(dtype);
@@ -79,8 +80,7 @@ void CudaBackend::multiply(Tensor out, Tensor x, const LinearWeight& weight, boo
                               x.rows(), static_cast<int>(w.out_features),
                               static_cast<int>(w.in_features), accumulate);
   } else {
-    products_->multiply(stream_, workspace_->data(),
-                        out, x, w.data, w.out_features, accumulate);
+    products_->multiply(stream_, workspace_->data(), out, x, w.data, w.out_features, accumulate);
   }
 }
 
@@ -108,8 +108,8 @@ void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   if (launch_if_skinny(out, x, w)) return;
   // The product is added to the bias, so that the sum is rounded once.
   if (w.bias != nullptr) {
-    cuda::launch_bias(stream_, out.data, out.dtype, w.bias_data(),
-                      static_cast<int>(out.rows()), static_cast<int>(out.row_size()), false);
+    cuda::launch_bias(stream_, out.data, out.dtype, w.bias_data(), static_cast<int>(out.rows()),
+                      static_cast<int>(out.row_size()), false);
   }
   multiply(out, x, w, w.bias != nullptr);
 }

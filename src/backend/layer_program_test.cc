@@ -1,0 +1,324 @@
+// Stacks of layers as their backends compute them, against the scalar reference, with each field of
+// a layer's spec on and off.
+#include "ops/layer_program.h"
+
+#include <numeric>
+
+#include "backend/ops_test_support.h"
+#include "nanovllm/error.h"
+
+namespace nanovllm::test {
+namespace {
+
+constexpr int kHidden = 96, kHeads = 4, kKvHeads = 2, kDim = 24, kWidth = 80;
+constexpr int kTokens = 21, kBlockSize = 16, kBlocks = 2;
+
+// Weights of a spec, which points to them.
+class Weights {
+ public:
+  explicit Weights(uint32_t seed) : random_(seed) {}
+  Matrix matrix(std::initializer_list<int64_t> rows, int64_t cols, bool bias = false) {
+    Matrix matrix;
+    for (const int64_t n : rows) {
+      const float range = 1.7f / std::sqrt(static_cast<float>(cols));
+      const HostTensor& m = kept_.emplace_back(
+          HostTensor(random_.floats(n * cols, -range, range), DType::kBFloat16, {n, cols}));
+      matrix.pieces.push_back(
+          {.data = m.bytes.data(), .rows = n, .cols = cols, .row_stride = cols});
+      if (!bias) continue;
+      const std::vector<float> values = random_.floats(n, -1, 1);
+      matrix.bias.insert(matrix.bias.end(), values.begin(), values.end());
+    }
+    return matrix;
+  }
+  Norm norm(int size) { return {random_.floats(size, 0.5f, 1.5f), 1e-5f}; }
+
+  StackSpec stack(int num_layers) {
+    StackSpec spec = {.hidden_size = kHidden,
+                      .layers = {},
+                      .final_norm = norm(kHidden),
+                      .rotary_tables = {rotary_table(1e4, kDim), rotary_table(100, kDim / 2)}};
+    for (int i = 0; i < num_layers; ++i) {
+      LayerSpec layer;
+      layer.before_core = norm(kHidden);
+      layer.in = matrix({kHeads * kDim, kKvHeads * kDim, kKvHeads * kDim}, kHidden);
+      layer.core = Attention{.num_heads = kHeads,
+                             .num_kv_heads = kKvHeads,
+                             .head_dim = kDim,
+                             .q_norm = {},
+                             .k_norm = {},
+                             .scale = 0.2f};
+      layer.out = matrix({kHidden}, kHeads * kDim);
+      layer.before_ffn = norm(kHidden);
+      layer.ffn =
+          Dense{matrix({kWidth, kWidth}, kHidden), Activation::kSilu, matrix({kHidden}, kWidth)};
+      spec.layers.push_back(std::move(layer));
+    }
+    return spec;
+  }
+
+ private:
+  static RotaryTable rotary_table(double theta, int dim) {
+    RotaryTable table = {.cos_sin = {}, .rotary_dim = dim};
+    for (int p = 0; p < kTokens; ++p) {
+      for (const bool is_sine : {false, true}) {
+        for (int i = 0; i < dim / 2; ++i) {
+          const double angle = p * std::pow(theta, -2.0 * i / dim);
+          table.cos_sin.push_back(static_cast<float>(is_sine ? std::sin(angle) : std::cos(angle)));
+        }
+      }
+    }
+    return table;
+  }
+
+  Random random_;
+  std::vector<HostTensor> kept_;
+};
+
+// One sequence, all of it in one step, in host memory.
+struct HostBatch {
+  HostBatch() {
+    std::iota(numbers.begin(), numbers.end(), 0);
+    batch = {.num_tokens = kTokens,
+             .num_seqs = 1,
+             .num_logits = static_cast<int>(rows.size()),
+             .max_query_len = kTokens,
+             .max_seq_len = kTokens,
+             .block_table_stride = kBlocks,
+             .positions = numbers.data(),
+             .slot_mapping = numbers.data(),
+             .query_start_loc = starts.data(),
+             .seq_lens = starts.data() + 1,
+             .block_table = numbers.data(),
+             .logits_rows = rows.data()};
+  }
+  std::vector<int32_t> numbers = std::vector<int32_t>(kTokens);
+  std::vector<int32_t> starts = {0, kTokens};
+  std::vector<int32_t> rows = {20, 3, 7};
+  ForwardBatch batch;
+};
+
+HostTensor floats(const std::vector<float>& values, int64_t cols) {
+  return {values, DType::kFloat32, {std::ssize(values) / cols, cols}};
+}
+
+std::vector<float> linear(const std::vector<float>& x, const Matrix& matrix) {
+  std::vector<float> weight;
+  for (const HostMatrix& piece : matrix.pieces) {
+    const auto* values = static_cast<const BFloat16*>(piece.data);
+    for (int64_t i = 0; i < piece.rows * piece.cols; ++i) weight.push_back(to_float(values[i]));
+  }
+  return reference::linear(floats(x, matrix.in_features()).view,
+                           floats(weight, matrix.in_features()).view, matrix.bias);
+}
+
+std::vector<float> normed(const std::vector<float>& x, const Norm& norm) {
+  return norm.is_absent() ? x : reference::rms_norm(floats(x, kHidden).view, norm.weight, norm.eps);
+}
+
+void add(std::vector<float>& residual, const std::vector<float>& branch) {
+  for (size_t i = 0; i < residual.size(); ++i) residual[i] += branch[i];
+}
+
+// The normed rows of the logits, as the comment of LayerSpec has it.
+std::vector<float> expected(const StackSpec& spec, std::vector<float> r) {
+  const HostBatch host;
+  for (const LayerSpec& layer : spec.layers) {
+    const auto& core = std::get<Attention>(layer.core);
+    const auto& ffn = std::get<Dense>(layer.ffn);
+    const RotaryTable& table = spec.rotary_tables[core.rotary_table];
+    reference::PlainKvCache cache(core.num_kv_heads, kDim, kBlockSize, kBlocks);
+    std::vector<float> qkv = linear(normed(r, layer.before_core), layer.in);
+    const RopeParams rope = {
+        .q_norm = core.q_norm.is_absent() ? nullptr : core.q_norm.weight.data(),
+        .k_norm = core.k_norm.is_absent() ? nullptr : core.k_norm.weight.data(),
+        .norm_eps = core.q_norm.eps,
+        .cos_sin = Tensor(const_cast<float*>(table.cos_sin.data()), DType::kFloat32,
+                          {kTokens, table.rotary_dim}),
+        .rotary_dim = table.rotary_dim};
+    const int64_t width = layer.in.out_features();
+    const std::vector<float> q =
+        reference::qk_norm_rope_store(floats(qkv, width).view, kHeads, rope, cache, host.batch);
+    for (int t = 0; t < kTokens; ++t)
+      std::copy_n(q.begin() + t * kHeads * kDim, kHeads * kDim, qkv.begin() + t * width);
+    const std::vector<float> attended =
+        reference::paged_attention(floats(qkv, width).view, cache,
+                                   {kHeads, core.scale, core.window, core.soft_cap}, host.batch);
+    add(r, normed(linear(attended, layer.out), layer.after_core));
+    const std::vector<float> gate_up = linear(normed(r, layer.before_ffn), ffn.gate_up);
+    const std::vector<float> mlp =
+        reference::act_and_mul(floats(gate_up, 2 * kWidth).view, ffn.activation);
+    add(r, normed(linear(mlp, ffn.down), layer.after_ffn));
+  }
+  std::vector<float> rows;
+  for (const int32_t row : host.rows)
+    rows.insert(rows.end(), r.begin() + row * kHidden, r.begin() + (row + 1) * kHidden);
+  return normed(rows, spec.final_norm);
+}
+
+// A backend's programs, each on KV caches of its own.
+class Runs {
+ public:
+  Runs(Backend& backend, DType act) : backend_(backend), act_(act) {}
+
+  // What a program returns for the batch above, or for another number of rows of logits.
+  HostTensor run(StackProgram& program, int num_layers, const Tensor& residual,
+                 int num_logits = 3) {
+    const KvCacheSpec spec = {kKvHeads, kDim, kBlockSize, act_};
+    std::vector<std::unique_ptr<Buffer>> memory;
+    std::vector<KvCache> caches;
+    for (int i = 0; i < num_layers; ++i) {
+      memory.push_back(backend_.allocate(kBlocks * backend_.kv_block_bytes(spec)));
+      caches.push_back({spec, memory.back()->data(), kBlocks});
+    }
+    HostBatch host;
+    ForwardBatch batch = host.batch;
+    batch.num_logits = num_logits;
+    for (const int32_t** ids : {&batch.positions, &batch.slot_mapping, &batch.block_table}) {
+      memory.push_back(upload(backend_, host.numbers));
+      *ids = static_cast<int32_t*>(memory.back()->data());
+    }
+    memory.push_back(upload(backend_, host.starts));
+    batch.query_start_loc = static_cast<int32_t*>(memory.back()->data());
+    batch.seq_lens = batch.query_start_loc + 1;
+    memory.push_back(upload(backend_, host.rows));
+    batch.logits_rows = static_cast<int32_t*>(memory.back()->data());
+    return download(backend_, program.run(batch, caches, residual));
+  }
+
+ private:
+  Backend& backend_;
+  const DType act_;
+};
+
+std::vector<float> some_residual() { return Random(7).floats(kTokens * kHidden, -2, 2); }
+
+CompileLimits limits(DType act) { return {.dtype = act, .max_num_tokens = 32, .num_threads = 2}; }
+
+// bfloat16 rounds at every op: errors are compared as a whole.
+void expect_near(const HostTensor& actual, const std::vector<float>& wanted, DType act,
+                 const std::string& what) {
+  ASSERT_EQ(actual.view.num_elements(), std::ssize(wanted));
+  double errors = 0, sum = 0;
+  for (int64_t i = 0; i < std::ssize(wanted); ++i) {
+    errors += std::pow(actual.at(i) - wanted[i], 2);
+    sum += std::pow(wanted[i], 2);
+  }
+  EXPECT_LE(std::sqrt(errors / sum), act == DType::kFloat32 ? 2e-5 : 0.03) << what;
+}
+
+using LayerPrograms = OpsTest;
+INSTANTIATE_TEST_SUITE_P(Backends, LayerPrograms, every_backend_and_dtype(), name_of);
+
+TEST_P(LayerPrograms, EachFieldOfASpecIsWhatTheReferenceSays) {
+  const auto backend = make();
+  Weights weights(1);
+  const StackSpec plain = weights.stack(2);
+  const auto core = [](StackSpec& spec) -> Attention& {
+    return std::get<Attention>(spec.layers[0].core);
+  };
+  const auto ffn = [](StackSpec& spec) -> Dense& { return std::get<Dense>(spec.layers[0].ffn); };
+  const std::pair<const char*, std::function<void(StackSpec&)>> flips[] = {
+      {"nothing", [](StackSpec&) {}},
+      {"after_core", [&](StackSpec& s) { s.layers[0].after_core = weights.norm(kHidden); }},
+      {"after_ffn", [&](StackSpec& s) { s.layers[1].after_ffn = weights.norm(kHidden); }},
+      {"bias of in",
+       [&](StackSpec& s) {
+         s.layers[0].in =
+             weights.matrix({kHeads * kDim, kKvHeads * kDim, kKvHeads * kDim}, kHidden, true);
+       }},
+      {"bias of out",
+       [&](StackSpec& s) { s.layers[0].out = weights.matrix({kHidden}, kHeads * kDim, true); }},
+      {"bias of gate_up",
+       [&](StackSpec& s) {
+         ffn(s).gate_up = weights.matrix({kWidth, kWidth}, kHidden, true);
+       }},
+      {"bias of down",
+       [&](StackSpec& s) { ffn(s).down = weights.matrix({kHidden}, kWidth, true); }},
+      {"q_norm and k_norm",
+       [&](StackSpec& s) {
+         core(s).q_norm = weights.norm(kDim);
+         core(s).k_norm = weights.norm(kDim);
+       }},
+      {"rotary_table", [&](StackSpec& s) { core(s).rotary_table = 1; }},
+      {"scale", [&](StackSpec& s) { core(s).scale = 0.5f; }},
+      {"window", [&](StackSpec& s) { core(s).window = 5; }},
+      {"soft_cap", [&](StackSpec& s) { core(s).soft_cap = 0.7f; }},
+      {"GELU", [&](StackSpec& s) { ffn(s).activation = Activation::kGelu; }},
+      {"GELU by tanh", [&](StackSpec& s) { ffn(s).activation = Activation::kGeluTanh; }},
+  };
+  const std::vector<float> residual = some_residual();
+  StackSpec all = plain;
+  std::vector<std::pair<std::string, StackSpec>> specs;
+  for (const auto& [field, flip] : flips) {
+    specs.emplace_back(field, plain);
+    flip(specs.back().second);
+    flip(all);
+  }
+  specs.emplace_back("everything", all);
+  std::vector<float> before;
+  for (const auto& [field, spec] : specs) {
+    const auto program = backend->compile(spec, limits(act()));
+    const DeviceTensor r = upload(*backend, floats(residual, kHidden).view);
+    const std::vector<float> wanted = expected(spec, residual);
+    expect_near(Runs(*backend, act()).run(*program, 2, r.view), wanted, act(), field);
+    EXPECT_NE(wanted, before) << field << " changes nothing";
+    before = wanted;
+  }
+}
+
+// As pipeline stages are: the first gives the residual of all tokens, the second goes on with it.
+TEST_P(LayerPrograms, TwoStagesAreTheWhole) {
+  const auto backend = make();
+  Weights weights(2);
+  const StackSpec whole = weights.stack(3);
+  StackSpec first = whole, second = whole;
+  first.layers.pop_back();
+  first.final_norm = {};
+  second.layers.erase(second.layers.begin(), second.layers.begin() + 2);
+  Runs runs(*backend, act());
+  const std::vector<float> residual = some_residual();
+  const DeviceTensor a = upload(*backend, floats(residual, kHidden).view);
+  const HostTensor wanted = runs.run(*backend->compile(whole, limits(act())), 3, a.view);
+  const DeviceTensor b = upload(*backend, floats(residual, kHidden).view);
+  const auto first_stage = backend->compile(first, limits(act()));
+  EXPECT_EQ(runs.run(*first_stage, 2, b.view).view.rows(), kTokens);
+  const HostTensor found = runs.run(*backend->compile(second, limits(act())), 1, b.view);
+  expect_same_bits(found.bytes, wanted.bytes);
+}
+
+TEST_P(LayerPrograms, NoLogitsAreNoRows) {
+  const auto backend = make();
+  Weights weights(3);
+  const auto program = backend->compile(weights.stack(2), limits(act()));
+  const DeviceTensor r = upload(*backend, floats(some_residual(), kHidden).view);
+  EXPECT_EQ(Runs(*backend, act()).run(*program, 2, r.view, 0).view.rows(), 0);
+}
+
+TEST_P(LayerPrograms, WhatTheOpsDoNotHaveIsRefused) {
+  const auto backend = make();
+  Weights weights(4);
+  const StackSpec plain = weights.stack(2);
+  const std::pair<const char*, std::function<void(LayerSpec&)>> cases[] = {
+      {"layer 1: a layer without a norm before its core is not supported",
+       [](LayerSpec& layer) { layer.before_core = {}; }},
+      {"layer 1: a layer without a norm before its MLP is not supported",
+       [](LayerSpec& layer) { layer.before_ffn = {}; }},
+      {"layer 1: a scaled residual branch is not supported",
+       [](LayerSpec& layer) { layer.residual_scale = 0.5f; }},
+  };
+  for (const auto& [message, change] : cases) {
+    StackSpec spec = plain;
+    change(spec.layers[1]);
+    try {
+      backend->compile(spec, limits(act()));
+      FAIL() << "no Error was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_EQ(std::string(error.what()), message);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm::test

@@ -1,0 +1,151 @@
+// Models that are not there yet, on paper: their layers as data, so that a field that a spec lacks
+// shows before a program needs it. What only they have stands here.
+#include "ops/layer_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace nanovllm {
+namespace {
+
+Matrix matrix(int64_t rows, int64_t cols) {
+  return {.pieces = {{.rows = rows, .cols = cols, .row_stride = cols}}, .bias = {}};
+}
+Norm norm(int size) { return {.weight = std::vector<float>(size, 1.0f), .eps = 1e-6f}; }
+
+// Gated delta rule (arXiv 2412.06464): a state a head instead of keys and values.
+struct GatedDelta {
+  int num_key_heads = 0, num_value_heads = 0, head_dim = 0;
+  int conv_width = 0;                 // of the causal convolution over q, k and v
+  std::vector<float> conv_weight;     // [features of q, k and v, conv_width]
+  std::vector<float> decay, dt_bias;  // [num_value_heads]
+  Norm out_norm;                      // [head_dim], gated
+};
+
+// A mixture of experts: each row goes to a few of them.
+struct Experts {
+  Matrix router;
+  std::vector<float> router_bias;
+  int num_active = 0;
+  bool softmax_over_chosen = false;
+  std::vector<Dense> experts;
+  float clamp = 0;  // of gate and up; 0 = none
+};
+
+// Of gpt-oss: a score that takes part in the softmax and has no value.
+struct SinkAttention : Attention {
+  std::vector<float> sinks;  // [num_heads]
+};
+// Of Qwen3.5: what attention gives is multiplied by the sigmoid of more rows of `in`.
+struct GatedAttention : Attention {
+  bool has_gate = true;
+};
+
+// A layer whose core and feed-forward block may be these.
+struct PaperLayer {
+  LayerSpec common;
+  std::variant<Attention, SinkAttention, GatedAttention, GatedDelta> core;
+  std::variant<Dense, Experts> ffn;
+};
+
+// 270M: five layers with a window, of 512 tokens and base 10,000, then one without.
+StackSpec gemma3() {
+  StackSpec spec = {.hidden_size = 640, .layers = {}, .final_norm = norm(640), .rotary_tables = {}};
+  spec.rotary_tables.resize(2, {.cos_sin = {}, .rotary_dim = 256});  // of 1e6, and of 1e4
+  for (int i = 0; i < 18; ++i) {
+    const bool is_local = i % 6 != 5;
+    LayerSpec layer;
+    layer.before_core = layer.after_core = layer.before_ffn = layer.after_ffn = norm(640);
+    layer.in = matrix((4 + 2) * 256, 640);
+    layer.core = Attention{.num_heads = 4,
+                           .num_kv_heads = 1,
+                           .head_dim = 256,
+                           .q_norm = norm(256),
+                           .k_norm = norm(256),
+                           .rotary_table = is_local ? 1 : 0,
+                           .scale = 1 / 16.0f,
+                           .window = is_local ? 512 : 0};
+    layer.out = matrix(640, 4 * 256);
+    layer.ffn = Dense{matrix(2 * 2048, 640), Activation::kGeluTanh, matrix(640, 2048)};
+    spec.layers.push_back(std::move(layer));
+  }
+  return spec;
+}
+
+TEST(LayerSpec, HoldsGemma3) {
+  const StackSpec spec = gemma3();
+  int windows = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    const auto& attention = std::get<Attention>(layer.core);
+    windows += attention.window > 0;
+    EXPECT_EQ(attention.rotary_table == 1, attention.window > 0);
+    EXPECT_EQ(layer.in.out_features(), (4 + 2) * 256);
+  }
+  EXPECT_EQ(windows, 15);
+}
+
+TEST(LayerSpec, HoldsQwen35WithTheDeltaRuleAsAnotherCore) {
+  std::vector<PaperLayer> layers(8);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    PaperLayer& layer = layers[i];
+    layer.common.before_core = layer.common.before_ffn = norm(2048);
+    layer.common.out = matrix(2048, 4096);
+    layer.ffn = Dense{matrix(2 * 6144, 2048), Activation::kSilu, matrix(2048, 6144)};
+    if (i % 4 == 3) {
+      layer.common.in = matrix((2 * 16 + 2 * 2) * 256, 2048);  // q, its gate, k, v
+      GatedAttention attention;
+      attention.num_heads = 16, attention.num_kv_heads = 2, attention.head_dim = 256;
+      attention.q_norm = attention.k_norm = norm(256);
+      layer.core = attention;
+    } else {
+      layer.common.in = matrix((2 * 16 + 2 * 32) * 128 + 2 * 32, 2048);  // q, k, v, z; beta, decay
+      layer.core = GatedDelta{.num_key_heads = 16,
+                              .num_value_heads = 32,
+                              .head_dim = 128,
+                              .conv_width = 4,
+                              .conv_weight = std::vector<float>((2 * 16 + 32) * 128 * 4),
+                              .decay = std::vector<float>(32),
+                              .dt_bias = std::vector<float>(32),
+                              .out_norm = norm(128)};
+    }
+  }
+  EXPECT_EQ(std::ranges::count_if(
+                layers, [](const auto& l) { return std::holds_alternative<GatedDelta>(l.core); }),
+            6);
+}
+
+TEST(LayerSpec, HoldsGptOssWithSinksAndExperts) {
+  std::vector<PaperLayer> layers(24);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    PaperLayer& layer = layers[i];
+    layer.common.before_core = layer.common.before_ffn = norm(2880);
+    layer.common.in = matrix((64 + 2 * 8) * 64, 2880);
+    layer.common.in.bias.resize((64 + 2 * 8) * 64);
+    layer.common.out = matrix(2880, 64 * 64);
+    SinkAttention attention;
+    attention.num_heads = 64, attention.num_kv_heads = 8, attention.head_dim = 64;
+    attention.window = i % 2 == 0 ? 128 : 0;
+    attention.sinks.resize(64);
+    layer.core = attention;
+    const Dense expert = {matrix(2 * 2880, 2880), Activation::kSilu, matrix(2880, 2880)};
+    layer.ffn = Experts{.router = matrix(32, 2880),
+                        .router_bias = std::vector<float>(32),
+                        .num_active = 4,
+                        .softmax_over_chosen = true,
+                        .experts = std::vector<Dense>(32, expert),
+                        .clamp = 7};
+  }
+  EXPECT_EQ(std::get<Experts>(layers[0].ffn).experts.size(), 32u);
+}
+
+TEST(LayerSpec, APipelineStageIsAPartOfTheLayersWithoutTheFinalNorm) {
+  StackSpec stage = gemma3();
+  stage.layers.resize(9);
+  stage.final_norm = {};
+  EXPECT_TRUE(stage.final_norm.is_absent());
+  EXPECT_EQ(stage.layers.back(), gemma3().layers[8]);
+}
+
+}  // namespace
+}  // namespace nanovllm
