@@ -101,6 +101,18 @@ inline uint32_t decode_utf8(const char* p) {
   return (lead & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
 }
 
+// The character at text[pos], pos advanced past it. A byte that is no part of well-formed UTF-8
+// counts as one, kInvalidByte + byte.
+inline constexpr uint32_t kInvalidByte = 0x110000;
+inline uint32_t next_character(std::string_view text, size_t& pos) {
+  const char* p = text.data() + pos;
+  if (static_cast<uint8_t>(*p) < 0x80) return ++pos, static_cast<uint8_t>(*p);
+  const Utf8Step step = classify_utf8(p, text.size() - pos);
+  if (step.kind != Utf8Kind::kValid) return ++pos, kInvalidByte + static_cast<uint8_t>(*p);
+  pos += static_cast<size_t>(step.length);
+  return decode_utf8(p);
+}
+
 // Start of the character that ends before `end` > 0.
 inline size_t previous_utf8(std::string_view text, size_t end) {
   do {

@@ -2,173 +2,66 @@
 // before an item for object.name, an item before an attribute for object[name], and nothing that
 // would modify a list or dict can be reached.
 #include <algorithm>
-#include <array>
-#include <limits>
 
-#include "text/jinja/builtins.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/operators.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/strings.h"
 
 namespace nanovllm::jinja {
 namespace {
 
 bool is_unsafe(const Value& object, std::string_view name) {
-  static constexpr std::array<std::string_view, 8> kList = {"append", "clear",  "extend",  "insert",
-                                                            "pop",    "remove", "reverse", "sort"};
-  static constexpr std::array<std::string_view, 5> kDict = {"clear", "pop", "popitem", "setdefault",
-                                                            "update"};
-  if (object.is(Kind::kList)) return std::find(kList.begin(), kList.end(), name) != kList.end();
-  if (object.is(Kind::kDict)) return std::find(kDict.begin(), kDict.end(), name) != kDict.end();
-  return false;
+  static constexpr std::string_view kList[] = {"append", "clear",  "extend",  "insert",
+                                               "pop",    "remove", "reverse", "sort"};
+  static constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
+  const auto is_in = [&](const auto& names) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  return (object.is(Kind::kList) && is_in(kList)) || (object.is(Kind::kDict) && is_in(kDict)) ||
+         (name.size() > 4 && name.starts_with("__") && name.ends_with("__"));
 }
 
-Value macro_attribute(Budget& budget, const Macro& macro, std::string_view name) {
-  if (name == "name") {
-    return macro.name.empty() ? Value::none() : make_string(budget, macro.name);
-  }
-  if (name == "caller") return Value::boolean(macro.body.uses_caller);
-  if (name == "catch_kwargs") return Value::boolean(macro.body.uses_kwargs);
-  if (name == "catch_varargs") return Value::boolean(macro.body.uses_varargs);
-  if (name == "arguments") {
-    Values names;
-    for (const auto& parameter : macro.body.parameters) {
-      names.push_back(make_string(budget, parameter->name));
+// The items of object from `start` on, `step` apart.
+Value take_items(Budget& budget, const Value& object, int64_t start, int64_t step, int64_t count) {
+  budget.work(static_cast<size_t>(count) * sizeof(Value));
+  budget.expect(static_cast<size_t>(count) * sizeof(Value));
+  if (!object.is_string()) {
+    Values items;
+    items.reserve(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      items.push_back(items_of(object)[static_cast<size_t>(start + i * step)]);
     }
-    return make_tuple(budget, std::move(names));
+    return object.is(Kind::kList) ? make_list(budget, std::move(items))
+                                  : make_tuple(budget, std::move(items));
   }
-  return {};
-}
-
-Value number_attribute(const Value& number, std::string_view name) {
-  if (name == "real") return number.is(Kind::kBool) ? Value::integer(number.as_int()) : number;
-  if (name == "imag") return number.is(Kind::kFloat) ? Value::number(0) : Value::integer(0);
-  if (number.is(Kind::kFloat)) return {};
-  if (name == "numerator") return Value::integer(number.as_int());
-  if (name == "denominator") return Value::integer(1);
-  return {};
-}
-
-// What slice.indices() gives. The step is capped, for there is no difference beyond the length.
-struct SliceRange {
-  int64_t start, step, count;
-  int64_t stop, exact_step;
-};
-
-SliceRange slice_range(const Value& start, const Value& stop, const Value& step, int64_t length) {
-  const auto index = [](const Value& value, int64_t otherwise) {
-    if (value.is_missing() || value.is_none()) return otherwise;
-    if (!value.is_integer()) {
-      fail(Fault::kType, "slice indices must be integers or None, not '{}'", type_name(value));
-    }
-    return value.as_int();
-  };
-  const int64_t by = index(step, 1);
-  if (by == 0) fail(Fault::kValue, "slice step cannot be zero");
-  const int64_t lowest = by > 0 ? 0 : -1;
-  const int64_t highest = by > 0 ? length : length - 1;
-  const auto clamp = [&](int64_t value) {
-    if (value < 0) value += length;
-    return std::clamp(value, lowest, highest);
-  };
-  const bool has_start = !start.is_missing() && !start.is_none();
-  const bool has_stop = !stop.is_missing() && !stop.is_none();
-  const int64_t from = has_start ? clamp(index(start, 0)) : (by > 0 ? lowest : highest);
-  const int64_t to = has_stop ? clamp(index(stop, 0)) : (by > 0 ? highest : lowest);
-  // A step beyond the length reaches one item; capping it keeps the sums below from overflowing.
-  const int64_t stride = by > 0 ? std::min(by, length + 1) : by < -length ? length + 1 : -by;
-  SliceRange range{from, by > 0 ? stride : -stride, 0, to, by};
-  if (by > 0 && from < to) range.count = (to - from - 1) / stride + 1;
-  if (by < 0 && from > to) range.count = (from - to - 1) / stride + 1;
-  return range;
-}
-
-// A slice of a range, bounds and all as Python has them but for what no int64 holds: such bounds
-// are cut off, and a step that reaches no second item shows as the largest.
-Value slice_range_object(Budget& budget, const Range& whole, const SliceRange& slice) {
-  __extension__ using Wide = __int128;
-  const auto cut_off = [](Wide x) {
-    constexpr Wide kLeast = std::numeric_limits<int64_t>::min();
-    constexpr Wide kMost = std::numeric_limits<int64_t>::max();
-    return static_cast<int64_t>(std::clamp(x, kLeast, kMost));
-  };
-  const int64_t from = cut_off(whole.start + Wide{slice.start} * whole.step);
-  const Wide step = Wide{whole.step} * slice.exact_step;
-  if (step == cut_off(step)) {
-    const int64_t stop = cut_off(whole.start + Wide{slice.stop} * whole.step);
-    return make<Range>(Kind::kRange, budget, from, stop, cut_off(step));
-  }
-  const int64_t stop = step > 0 ? from + slice.count : from - slice.count;
-  return make<Range>(Kind::kRange, budget, from, stop, cut_off(step));
-}
-
-Value slice_string(Budget& budget, const Value& value, const SliceRange& range) {
-  const std::string& text = text_of(value);
+  const std::string& text = text_of(object);
   budget.work(text.size());
+  if (count == 0) return make_string(budget, "", is_markup(object));
+  const bool is_ascii = object.as<String>().is_ascii();
   std::string out;
-  if (range.count > 0) {
-    const auto start = static_cast<size_t>(range.start);
-    const auto count = static_cast<size_t>(range.count);
-    if (range.step == 1) {
-      const bool ascii = value.as<String>().is_ascii();
-      const size_t from = ascii ? start : code_point_offset(text, start);
-      const std::string_view rest = std::string_view(text).substr(from);
-      out = rest.substr(0, ascii ? count : code_point_offset(rest, count));
-    } else {
-      std::u32string characters;
-      for (size_t pos = 0; pos < text.size();) characters += decode(text, pos);
-      for (int64_t i = 0, at = range.start; i < range.count; ++i, at += range.step) {
-        append_utf8(out, characters[static_cast<size_t>(at)]);
-      }
+  if (step == 1) {
+    const auto offset = [&](std::string_view of, int64_t index) {
+      const auto at = static_cast<size_t>(index);
+      return is_ascii ? at : code_point_offset(of, at);
+    };
+    const std::string_view rest = std::string_view(text).substr(offset(text, start));
+    out = rest.substr(0, offset(rest, count));
+  } else {
+    std::vector<std::string_view> characters;
+    for (size_t pos = 0; pos < text.size();) {
+      const size_t begin = pos;
+      text::next_character(text, pos);
+      characters.push_back(std::string_view(text).substr(begin, pos - begin));
     }
+    for (int64_t i = 0; i < count; ++i) out += characters[static_cast<size_t>(start + i * step)];
   }
-  return make_string(budget, std::move(out), is_markup(value));
-}
-
-Value slice_items(Budget& budget, const Value& value, const SliceRange& range) {
-  const Values& items = items_of(value);
-  budget.work(static_cast<size_t>(range.count) * sizeof(Value));
-  budget.expect(static_cast<size_t>(range.count) * sizeof(Value));
-  Values out;
-  out.reserve(static_cast<size_t>(range.count));
-  for (int64_t i = 0, at = range.start; i < range.count; ++i, at += range.step) {
-    out.push_back(items[static_cast<size_t>(at)]);
-  }
-  return make<List>(value.kind(), budget, std::move(out));
-}
-
-// Item `index` of a string, list, tuple or range; missing when it is out of range.
-Value item_at(Budget& budget, const Value& object, int64_t index) {
-  const int64_t length = length_of(object);
-  if (index < 0) index += length;
-  if (index < 0 || index >= length) return {};
-  const auto at = static_cast<size_t>(index);
-  switch (object.kind()) {
-    case Kind::kString: {
-      const std::string& text = text_of(object);
-      size_t begin = at;
-      if (!object.as<String>().is_ascii()) {
-        budget.work(text.size());
-        begin = code_point_offset(text, at);
-      }
-      size_t end = begin;
-      decode(text, end);
-      return make_string(budget, text.substr(begin, end - begin), is_markup(object));
-    }
-    case Kind::kRange:
-      return Value::integer(object.as<Range>().at(index));
-    default:
-      return items_of(object)[at];
-  }
+  return make_string(budget, std::move(out), is_markup(object));
 }
 
 }  // namespace
 
-Value Interpreter::make_undefined_item(const Value& owner, const Value& name) {
-  Value value = make<Undefined>(Kind::kUndefined, budget_, Fault::kUndefined);
-  value.as<Undefined>().owner = describe_type(owner);
-  value.as<Undefined>().set_name(name);
-  return value;
+Value Interpreter::undefined_item(const Value& owner, const Value& name) {
+  return make<Undefined>(Kind::kUndefined, budget_, type_name(owner), name);
 }
 
 // Methods and attributes proper, without items; missing when there is none.
@@ -177,103 +70,125 @@ Value Interpreter::find_attribute(const Value& object, const Value& name_value) 
   if (const Builtin* method = find_method(object, name)) {
     return make<Method>(Kind::kMethod, budget_, object, *method);
   }
-  const bool is_internal = name.starts_with("__") && name.ends_with("__") && name.size() > 4;
-  if (is_internal || is_unsafe(object, name)) {
-    Value value = make<Undefined>(Kind::kUndefined, budget_, Fault::kSecurity);
-    value.as<Undefined>().hint =
-        fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(object));
-    return value;
+  if (is_unsafe(object, name)) {
+    return make_undefined(
+        budget_,
+        fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(object)),
+        Fault::kSecurity);
   }
-  switch (object.kind()) {
-    case Kind::kNamespace: {
-      const Value* value = object.as<Namespace>().attributes.as<Dict>().find(name);
-      return value == nullptr ? Value() : *value;
-    }
-    case Kind::kLoop:
-      return loop_attribute(*this, object, name);
-    case Kind::kMacro:
-      return macro_attribute(budget_, object.as<Macro>(), name);
-    case Kind::kCycler:
-      if (name == "current") {
-        const auto& cycler = object.as<Cycler>();
-        return items_of(cycler.items)[cycler.position];
-      }
-      return {};
-    case Kind::kTuple:
-      if (!object.as<List>().is_group) return {};
-      if (name == "grouper") return items_of(object)[0];
-      if (name == "list") return items_of(object)[1];
-      return {};
-    case Kind::kRange:
-      if (name == "start") return Value::integer(object.as<Range>().start);
-      if (name == "stop") return Value::integer(object.as<Range>().stop);
-      if (name == "step") return Value::integer(object.as<Range>().step);
-      return {};
-    case Kind::kBool:
-    case Kind::kInt:
-    case Kind::kFloat:
-      return number_attribute(object, name);
-    default:
-      return {};
+  if (object.is(Kind::kLoop)) return loop_attribute(object.as<Loop>(), name);
+  if (object.is(Kind::kMacro) && name == "name") {
+    return make_string(budget_, object.as<Macro>().name);
   }
+  if (!object.is(Kind::kNamespace)) return {};
+  const Value* value = object.as<Namespace>().attributes.as<Dict>().find(name_value);
+  return value == nullptr ? Value() : *value;
 }
 
 Value Interpreter::get_attribute(const Value& object, const Value& name) {
-  if (object.is(Kind::kDict) && find_method(object, text_of(name)) == nullptr) {
-    // The common case, an unsafe name being one too long to look for first.
-    const Value* value = object.as<Dict>().find(text_of(name));
-    if (value != nullptr && !is_unsafe(object, text_of(name))) return *value;
-  }
   if (object.is_undefined()) fail_undefined(object);
   Value value = find_attribute(object, name);
   if (!value.is_missing()) return value;
-  if (object.is(Kind::kSelf)) value = block_reference(name);
-  if (!value.is_missing()) return value;
-  return make_undefined_item(object, name);
+  if (object.is(Kind::kDict)) {
+    if (const Value* item = object.as<Dict>().find(name)) return *item;
+  }
+  return undefined_item(object, name);
 }
 
 Value Interpreter::get_item(const Value& object, const Value& key) {
-  Value value;
-  switch (object.kind()) {
-    case Kind::kUndefined:
-      fail_undefined(object);
-    case Kind::kDict:
-      // A key that can't be hashed is a TypeError, which Jinja takes for "no such item".
-      if (key.is(Kind::kList) || key.is(Kind::kDict) || key.is(Kind::kView)) break;
-      if (const Value* found = object.as<Dict>().find(key)) return *found;
-      break;
-    case Kind::kString:
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kRange:
-      if (key.is_integer()) value = item_at(budget_, object, key.as_int());
-      break;
-    case Kind::kSelf:
-      if (key.is_string()) value = block_reference(key);
-      break;
-    default:
-      break;
+  if (object.is_undefined()) fail_undefined(object);
+  // A key that can't be hashed is a TypeError, which Jinja takes for "no such item".
+  const bool is_hashable = !key.is(Kind::kList) && !key.is(Kind::kDict) && !key.is(Kind::kView);
+  if (object.is(Kind::kDict) && is_hashable) {
+    if (const Value* found = object.as<Dict>().find(key)) return *found;
+  } else if ((object.is_string() || object.is_sequence()) && key.is_integer()) {
+    const int64_t length = length_of(object);
+    const int64_t index = key.as_int() + (key.as_int() < 0 ? length : 0);
+    if (index >= 0 && index < length) {
+      if (!object.is_string()) return items_of(object)[static_cast<size_t>(index)];
+      return take_items(budget_, object, index, 1, 1);
+    }
   }
-  if (value.is_missing() && key.is_string()) value = find_attribute(object, key);
-  if (!value.is_missing()) return value;
-  return make_undefined_item(object, key);
+  Value value = key.is_string() ? find_attribute(object, key) : Value();
+  return value.is_missing() ? undefined_item(object, key) : value;
 }
 
-Value Interpreter::evaluate_slice(const Value& object, const Slice& slice) {
-  const auto bound = [&](const ExprPtr& expr) { return expr ? evaluate(*expr) : Value(); };
-  const Value start = bound(slice.start);
-  const Value stop = bound(slice.stop);
-  const Value step = bound(slice.step);
-  offset_ = slice.offset;
+Value Interpreter::to_list(const Value& value) {
+  Values items;
+  switch (value.kind()) {
+    case Kind::kList:
+    case Kind::kTuple:
+    case Kind::kView:
+      return value;
+    case Kind::kIterator: {
+      auto& iterator = value.as<Iterator>();
+      const Values& all = items_of(iterator.items);
+      const size_t next = std::exchange(iterator.next, all.size());
+      if (next == 0) return iterator.items;
+      items.assign(all.begin() + static_cast<std::ptrdiff_t>(next), all.end());
+      break;
+    }
+    case Kind::kUndefined:
+      break;
+    case Kind::kString:
+      for (size_t pos = 0; pos < text_of(value).size();) {
+        const size_t begin = pos;
+        text::next_character(text_of(value), pos);
+        budget_.step();
+        // Plain, of a Markup too: Python iterates over the str that it is.
+        items.push_back(make_string(budget_, text_of(value).substr(begin, pos - begin)));
+      }
+      break;
+    case Kind::kDict:
+      for (const Dict::Entry& entry : entries_of(value)) items.push_back(entry.key);
+      budget_.work(items.size() * sizeof(Value));
+      break;
+    default:
+      fail(Fault::kType, "'{}' object is not iterable", type_name(value));
+  }
+  return make_list(budget_, std::move(items));
+}
+
+// As slice.indices() has it.
+Value Interpreter::evaluate_slice(const Expr& expr) {
+  const Values parts = [&] {
+    Values values(4);
+    for (size_t i = 0; i < 4; ++i) {
+      if (expr.parts[i] != nullptr) values[i] = evaluate(*expr.parts[i]);
+    }
+    return values;
+  }();
+  offset_ = expr.offset;
+  const Value& object = parts[0];
   if (object.is_undefined()) fail_undefined(object);
-  if (!object.is_string() && !object.is_sequence() && !object.is(Kind::kRange)) {
+  if (!object.is_string() && !object.is_sequence()) {
     fail(Fault::kType, "'{}' object can't be sliced", type_name(object));
   }
-  const SliceRange range = slice_range(start, stop, step, length_of(object));
-  if (object.is_string()) return slice_string(budget_, object, range);
-  if (object.is_sequence()) return slice_items(budget_, object, range);
-  const auto& whole = object.as<Range>();
-  return slice_range_object(budget_, whole, range);
+  const int64_t length = length_of(object);
+  const auto bound = [&](size_t part, int64_t otherwise) {
+    const Value& value = parts[part];
+    if (value.is_missing() || value.is_none()) return otherwise;
+    if (!value.is_integer()) {
+      fail(Fault::kType, "slice indices must be integers or None, not '{}'", type_name(value));
+    }
+    return value.as_int();
+  };
+  // A step beyond the length reaches one item; capping it keeps the sums below from overflowing.
+  const int64_t step = std::clamp(bound(3, 1), -length - 1, length + 1);
+  if (step == 0) fail(Fault::kValue, "slice step cannot be zero");
+  const int64_t lowest = step > 0 ? 0 : -1;
+  const int64_t highest = step > 0 ? length : length - 1;
+  const auto limit = [&](size_t part, int64_t otherwise) {
+    const int64_t value = bound(part, otherwise);
+    if (value == otherwise && !parts[part].is_integer()) return value;
+    return std::clamp(value < 0 ? value + length : value, lowest, highest);
+  };
+  const int64_t start = limit(1, step > 0 ? lowest : highest);
+  const int64_t stop = limit(2, step > 0 ? highest : lowest);
+  int64_t count = 0;
+  if (step > 0 && start < stop) count = (stop - start - 1) / step + 1;
+  if (step < 0 && start > stop) count = (start - stop - 1) / -step + 1;
+  return take_items(budget_, object, start, step, count);
 }
 
 }  // namespace nanovllm::jinja

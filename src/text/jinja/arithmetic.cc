@@ -1,27 +1,13 @@
 // + - * / // % ** and the signs, with Python's rules for signs, floors and overflow.
 #include <cmath>
-#include <utility>
 
-#include "text/jinja/format.h"
-#include "text/jinja/interpreter.h"
 #include "text/jinja/operators.h"
 
 namespace nanovllm::jinja {
 namespace {
 
-constexpr const char* kSymbols[] = {"+", "-", "*", "/", "//", "%", "**"};
-
-const char* symbol(BinaryOp op) { return kSymbols[static_cast<int>(op)]; }
-
 [[noreturn]] void fail_overflow() {
   fail(Fault::kOverflow, "integers are limited to 64 bits and the result is larger");
-}
-
-[[noreturn]] void fail_operands(BinaryOp op, const Value& a, const Value& b) {
-  if (a.is_undefined()) fail_undefined(a);
-  if (b.is_undefined()) fail_undefined(b);
-  fail(Fault::kType, "unsupported operand types for {}: '{}' and '{}'", symbol(op), type_name(a),
-       type_name(b));
 }
 
 int64_t power(int64_t base, int64_t exponent) {
@@ -38,15 +24,9 @@ double power(double base, double exponent) {
   if (base == 0 && exponent < 0) {
     fail(Fault::kArithmetic, "0.0 cannot be raised to a negative power");
   }
-  if (base < 0 && std::isfinite(exponent) && std::floor(exponent) != exponent) {
-    fail(Fault::kUnsupported,
-         "complex numbers, as from a negative number to the power of {}, are "
-         "not supported",
-         exponent);
-  }
   const double result = std::pow(base, exponent);
-  if (std::isinf(result) && std::isfinite(base) && std::isfinite(exponent)) {
-    fail(Fault::kOverflow, "the power is out of range");
+  if (!std::isfinite(result) && std::isfinite(base) && std::isfinite(exponent)) {
+    fail(Fault::kOverflow, "the power is out of range or complex");
   }
   return result;
 }
@@ -55,53 +35,46 @@ double power(double base, double exponent) {
 std::pair<double, double> divide_floor(double a, double b) {
   double remainder = std::fmod(a, b);
   double quotient = (a - remainder) / b;
-  if (remainder != 0) {
-    if ((b < 0) != (remainder < 0)) {
-      remainder += b;
-      quotient -= 1;
-    }
-  } else {
+  if (remainder == 0) {
     remainder = std::copysign(0.0, b);
+  } else if ((b < 0) != (remainder < 0)) {
+    remainder += b;
+    quotient -= 1;
   }
-  if (quotient == 0) return {std::copysign(0.0, a / b), remainder};
-  double floored = std::floor(quotient);
-  if (quotient - floored > 0.5) floored += 1;
-  return {floored, remainder};
+  return {quotient == 0 ? std::copysign(0.0, a / b) : std::round(quotient), remainder};
 }
 
 Value combine_integers(BinaryOp op, int64_t a, int64_t b) {
   int64_t result = 0;
+  bool overflows = false;
   switch (op) {
     case BinaryOp::kAdd:
-      if (__builtin_add_overflow(a, b, &result)) fail_overflow();
-      return Value::integer(result);
-    case BinaryOp::kSub:
-      if (__builtin_sub_overflow(a, b, &result)) fail_overflow();
-      return Value::integer(result);
-    case BinaryOp::kMul:
-      if (__builtin_mul_overflow(a, b, &result)) fail_overflow();
-      return Value::integer(result);
-    case BinaryOp::kPow:
-      if (b >= 0) return Value::integer(power(a, b));
-      return Value::number(power(static_cast<double>(a), static_cast<double>(b)));
-    default:
+      overflows = __builtin_add_overflow(a, b, &result);
       break;
+    case BinaryOp::kSub:
+      overflows = __builtin_sub_overflow(a, b, &result);
+      break;
+    case BinaryOp::kMul:
+      overflows = __builtin_mul_overflow(a, b, &result);
+      break;
+    case BinaryOp::kPow:
+      if (b < 0) return Value::number(power(static_cast<double>(a), static_cast<double>(b)));
+      return Value::integer(power(a, b));
+    default:
+      if (b == 0) fail(Fault::kArithmetic, "division by zero");
+      if (op == BinaryOp::kDiv) {
+        return Value::number(
+            static_cast<double>(static_cast<long double>(a) / static_cast<long double>(b)));
+      }
+      if (b == -1) {  // INT64_MIN / -1 overflows, and the processor traps on it
+        overflows = op == BinaryOp::kFloorDiv && __builtin_sub_overflow(int64_t{0}, a, &result);
+        break;
+      }
+      result = op == BinaryOp::kMod ? a % b : a / b;
+      if (a % b != 0 && (a % b < 0) != (b < 0)) result += op == BinaryOp::kMod ? b : -1;
   }
-  if (b == 0) fail(Fault::kArithmetic, "division by zero");
-  if (op == BinaryOp::kDiv) {
-    return Value::number(
-        static_cast<double>(static_cast<long double>(a) / static_cast<long double>(b)));
-  }
-  if (b == -1) {  // INT64_MIN / -1 overflows, and the processor traps on it
-    if (op == BinaryOp::kMod) return Value::integer(0);
-    if (__builtin_sub_overflow(int64_t{0}, a, &result)) fail_overflow();
-    return Value::integer(result);
-  }
-  const int64_t quotient = a / b;
-  const int64_t remainder = a % b;
-  const bool adjust = remainder != 0 && (remainder < 0) != (b < 0);
-  if (op == BinaryOp::kFloorDiv) return Value::integer(adjust ? quotient - 1 : quotient);
-  return Value::integer(adjust ? remainder + b : remainder);
+  if (overflows) fail_overflow();
+  return Value::integer(result);
 }
 
 Value combine_floats(BinaryOp op, double a, double b) {
@@ -123,49 +96,28 @@ Value combine_floats(BinaryOp op, double a, double b) {
   return Value::number(op == BinaryOp::kFloorDiv ? quotient : remainder);
 }
 
-Value combine_numbers(BinaryOp op, const Value& a, const Value& b) {
-  if (a.is_integer() && b.is_integer()) return combine_integers(op, a.as_int(), b.as_int());
-  if (a.is(Kind::kFloat) || b.is(Kind::kFloat)) {
-    return combine_floats(op, float_of(a), float_of(b));
-  }
-  fail_overflow();
-}
-
 Value add_strings(Budget& budget, Value a, const Value& b) {
-  if (is_markup(a) == is_markup(b)) {
-    budget.work(text_of(b).size());
-    if (a.as_object()->is_unique()) {
-      a.as<String>().append(text_of(b));
-      return a;
-    }
-    budget.work(text_of(a).size());
-    std::string text;
-    text.reserve(text_of(a).size() + text_of(b).size());
-    text += text_of(a);
-    text += text_of(b);
-    return make_string(budget, std::move(text), is_markup(a));
+  if (is_markup(a) != is_markup(b)) {
+    // markupsafe escapes whichever of the two is not HTML yet.
+    const Value left = escape(budget, a);
+    const Value right = escape(budget, b);
+    return make_string(budget, text_of(left) + text_of(right), true);
   }
-  // markupsafe escapes whichever of the two is not HTML yet.
-  const Value left = escape(budget, a);
-  const Value right = escape(budget, b);
-  return make_string(budget, text_of(left) + text_of(right), true);
+  budget.work(text_of(b).size());
+  if (a.as_object()->is_unique()) {
+    a.as<String>().append(text_of(b));
+    return a;
+  }
+  budget.work(text_of(a).size());
+  return make_string(budget, text_of(a) + text_of(b), is_markup(a));
 }
 
-Value add_sequences(Budget& budget, const Value& a, const Value& b) {
-  const Values& left = items_of(a);
-  const Values& right = items_of(b);
-  const size_t bytes = (left.size() + right.size()) * sizeof(Value);
-  budget.work(bytes);
-  budget.expect(bytes);
-  Values items;
-  items.reserve(left.size() + right.size());
-  items.insert(items.end(), left.begin(), left.end());
-  items.insert(items.end(), right.begin(), right.end());
-  return make<List>(a.kind(), budget, std::move(items));
+Value make_like(Budget& budget, const Value& sequence, Values items) {
+  return sequence.is(Kind::kList) ? make_list(budget, std::move(items))
+                                  : make_tuple(budget, std::move(items));
 }
 
 Value repeat(Budget& budget, const Value& sequence, const Value& times) {
-  if (times.is(Kind::kBigInt)) fail_overflow();
   const auto count = static_cast<size_t>(std::max<int64_t>(0, times.as_int()));
   const size_t unit =
       sequence.is_string() ? text_of(sequence).size() : items_of(sequence).size() * sizeof(Value);
@@ -173,89 +125,75 @@ Value repeat(Budget& budget, const Value& sequence, const Value& times) {
   if (__builtin_mul_overflow(unit, count, &bytes)) bytes = SIZE_MAX / 2;
   budget.expect(bytes);
   budget.work(bytes);
-  if (sequence.is_string()) {
-    std::string text;
-    text.reserve(bytes);
-    if (unit > 0) {
-      for (size_t i = 0; i < count; ++i) text += text_of(sequence);
-    }
-    return make_string(budget, std::move(text), is_markup(sequence));
-  }
+  std::string text;
   Values items;
-  items.reserve(bytes / sizeof(Value));
-  if (unit > 0) {
-    for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < (unit == 0 ? 0 : count); ++i) {
+    if (sequence.is_string()) {
+      text += text_of(sequence);
+    } else {
       items.insert(items.end(), items_of(sequence).begin(), items_of(sequence).end());
     }
   }
-  return make<List>(sequence.kind(), budget, std::move(items));
+  if (sequence.is_string()) return make_string(budget, std::move(text), is_markup(sequence));
+  return make_like(budget, sequence, std::move(items));
 }
 
-bool can_repeat(const Value& value) { return value.is_string() || value.is_sequence(); }
-bool can_count(const Value& value) { return value.is_integer() || value.is(Kind::kBigInt); }
+Value add_sequences(Budget& budget, const Value& a, const Value& b) {
+  const size_t bytes = (items_of(a).size() + items_of(b).size()) * sizeof(Value);
+  budget.work(bytes);
+  budget.expect(bytes);
+  Values items = items_of(a);
+  items.insert(items.end(), items_of(b).begin(), items_of(b).end());
+  return make_like(budget, a, std::move(items));
+}
 
 }  // namespace
 
 double float_of(const Value& number) {
-  switch (number.kind()) {
-    case Kind::kBool:
-    case Kind::kInt:
-      return static_cast<double>(number.as_int());
-    case Kind::kBigInt:
-      return static_cast<double>(number.as_big());
-    case Kind::kFloat:
-      return number.as_float();
-    case Kind::kUndefined:
-      fail_undefined(number);
-    default:
-      fail(Fault::kType, "a number is needed here, not '{}'", type_name(number));
-  }
+  if (number.is(Kind::kFloat)) return number.as_float();
+  if (number.is(Kind::kBigInt)) return static_cast<double>(number.as_big());
+  return static_cast<double>(number.as_int());
 }
 
-Value apply_binary(Interpreter& in, BinaryOp op, Value a, const Value& b) {
-  Budget& budget = in.budget();
-  if (a.is_number() && b.is_number()) return combine_numbers(op, a, b);
-  switch (op) {
-    case BinaryOp::kAdd:
-      if (a.is_string() && b.is_string()) return add_strings(budget, std::move(a), b);
-      if (a.is_sequence() && a.kind() == b.kind()) return add_sequences(budget, a, b);
-      break;
-    case BinaryOp::kMul:
-      if (can_repeat(a) && can_count(b)) return repeat(budget, a, b);
-      if (can_count(a) && can_repeat(b)) return repeat(budget, b, a);
-      break;
-    case BinaryOp::kMod:
-      if (a.is_string()) return format_percent(in, a, b);
-      break;
-    default:
-      break;
+Value apply_binary(Budget& budget, BinaryOp op, Value a, const Value& b) {
+  if (a.is_integer() && b.is_integer()) return combine_integers(op, a.as_int(), b.as_int());
+  if (a.is_number() && b.is_number()) {
+    if (!a.is(Kind::kFloat) && !b.is(Kind::kFloat)) fail_overflow();
+    return combine_floats(op, float_of(a), float_of(b));
   }
-  fail_operands(op, a, b);
+  const auto can_repeat = [](const Value& value) {
+    return value.is_string() || value.is_sequence();
+  };
+  if (op == BinaryOp::kAdd) {
+    if (a.is_string() && b.is_string()) return add_strings(budget, std::move(a), b);
+    if (a.is_sequence() && a.kind() == b.kind()) return add_sequences(budget, a, b);
+  } else if (op == BinaryOp::kMul) {
+    if (can_repeat(a) && b.is_integer()) return repeat(budget, a, b);
+    if (a.is_integer() && can_repeat(b)) return repeat(budget, b, a);
+  } else if (op == BinaryOp::kMod && a.is_string()) {
+    fail(Fault::kUnsupported, "the operator '%' of strings is not supported");
+  }
+  if (a.is_undefined()) fail_undefined(a);
+  if (b.is_undefined()) fail_undefined(b);
+  static constexpr const char* kSymbols[] = {"+", "-", "*", "/", "//", "%", "**"};
+  fail(Fault::kType, "unsupported operand types for {}: '{}' and '{}'",
+       kSymbols[static_cast<int>(op)], type_name(a), type_name(b));
 }
 
-Value negate(const Value& value) {
-  if (value.is(Kind::kFloat)) return Value::number(-value.as_float());
+Value apply_sign(bool negates, const Value& value) {
   if (value.is_undefined()) fail_undefined(value);
+  if (value.is(Kind::kFloat)) return Value::number(negates ? -value.as_float() : value.as_float());
   if (value.is(Kind::kBigInt)) {
+    if (!negates) return value;
     // -2**63 is the one negative number that is written with a larger one.
     if (value.as_big() == uint64_t{1} << 63) return Value::integer(INT64_MIN);
     fail_overflow();
   }
   if (!value.is_integer()) {
-    fail(Fault::kType, "bad operand type for unary -: '{}'", type_name(value));
+    fail(Fault::kType, "bad operand type for unary sign: '{}'", type_name(value));
   }
-  int64_t result = 0;
-  if (__builtin_sub_overflow(int64_t{0}, value.as_int(), &result)) fail_overflow();
-  return Value::integer(result);
-}
-
-Value posit(const Value& value) {
-  if (value.is(Kind::kFloat) || value.is(Kind::kBigInt)) return value;
-  if (value.is_undefined()) fail_undefined(value);
-  if (!value.is_integer()) {
-    fail(Fault::kType, "bad operand type for unary +: '{}'", type_name(value));
-  }
-  return Value::integer(value.as_int());
+  return negates ? combine_integers(BinaryOp::kSub, 0, value.as_int())
+                 : Value::integer(value.as_int());
 }
 
 }  // namespace nanovllm::jinja

@@ -1,167 +1,143 @@
-// The interpreter's calls: macros, recursive loops, blocks, functions and methods.
+// The interpreter's calls of macros, functions and methods, and the variable `loop`.
 #include <algorithm>
 
-#include "text/jinja/builtins.h"
-#include "text/jinja/interpreter_scopes.h"
+#include "text/jinja/interpreter.h"
 #include "text/jinja/operators.h"
 
 namespace nanovllm::jinja {
-namespace {
 
-// self.name: a block that can be called.
-struct BlockReference : Object {
-  BlockReference(Budget* budget, const Block& what) : Object(budget), block(what) {
-    charge(sizeof(BlockReference));
-  }
-  const Block& block;
-};
-
-}  // namespace
-
-std::string describe_macro(const Macro& macro) {
-  return macro.name.empty() ? "<Macro anonymous>" : fmt::format("<Macro '{}'>", macro.name);
-}
-
-Value Interpreter::call(const Value& callee, Arguments& arguments) {
-  switch (callee.kind()) {
-    case Kind::kMacro:
-      return call_macro(callee.as<Macro>(), arguments);
-    case Kind::kFunction:
-      return callee.as_function().call(*this, Value(), arguments);
-    case Kind::kMethod:
-      return callee.as<Method>().builtin.call(*this, callee.as<Method>().self, arguments);
-    case Kind::kLoop:
-      return call_loop(callee, arguments);
-    case Kind::kBlock:
-      bind_none(arguments, "block");
-      return call_block(callee);
-    case Kind::kJoiner: {
-      bind_none(arguments, "joiner");
-      auto& joiner = callee.as<Joiner>();
-      if (std::exchange(joiner.used, true)) return joiner.separator;
-      return make_string(budget_, "");
+Value Interpreter::evaluate_call(const Expr& expr) {
+  const Expr& callee = *expr.parts[0];
+  Arguments arguments;
+  Value function;
+  if (callee.kind == ExprKind::kAttribute) {
+    // A method is called without being made a value first.
+    const Value object = evaluate(*callee.parts[0]);
+    offset_ = callee.offset;
+    if (const Builtin* method = find_method(object, text_of(callee.value))) {
+      evaluate_arguments(expr, arguments);
+      offset_ = expr.offset;
+      return invoke(*this, *method, object, arguments);
     }
+    function = get_attribute(object, callee.value);
+  } else {
+    function = evaluate(callee);
+  }
+  evaluate_arguments(expr, arguments);
+  offset_ = expr.offset;
+  switch (function.kind()) {
+    case Kind::kMacro:
+      return call_macro(function.as<Macro>(), arguments);
+    case Kind::kFunction:
+      return invoke(*this, function.as_function(), Value(), arguments);
+    case Kind::kMethod:
+      return invoke(*this, function.as<Method>().builtin, function.as<Method>().self, arguments);
     case Kind::kUndefined:
-      fail_undefined(callee);
+      fail_undefined(function);
     default:
-      fail(Fault::kType, "'{}' object is not callable", type_name(callee));
+      fail(Fault::kType, "'{}' object is not callable", type_name(function));
   }
-}
-
-Value Interpreter::call_filter(const Value& name, const Value& value, Arguments arguments) {
-  const Builtin* filter = name.is_string() ? find_filter(text_of(name)) : nullptr;
-  if (filter == nullptr) {
-    fail(Fault::kRuntime, "No filter named {}.", to_repr(budget_, name));
-  }
-  return filter->call(*this, value, arguments);
-}
-
-bool Interpreter::call_test(const Value& name, const Value& value, Arguments arguments) {
-  const Builtin* test = name.is_string() ? find_test(text_of(name)) : nullptr;
-  if (test == nullptr) fail(Fault::kRuntime, "No test named {}.", to_repr(budget_, name));
-  return is_truthy(test->call(*this, value, arguments));
 }
 
 Value Interpreter::call_macro(const Macro& macro, Arguments& arguments) {
   budget_.step();
   const Nesting nesting(budget_);
   const uint32_t called_at = offset_;
-  std::unique_ptr<Activation> owner;
-  Activation* activation = new_activation(macro.body.function, macro.parent, owner);
-  bind_macro_arguments(macro, arguments, *activation);
-  Value text = run_buffered([&] {
-    activation_ = activation;
-    enter(macro.body.scope);
-    const size_t required = macro.body.parameters.size() - macro.body.defaults.size();
-    for (size_t i = 0; i < macro.body.parameters.size(); ++i) {
-      const Name& parameter = *macro.body.parameters[i];
-      if (!slot(parameter.ref).is_missing()) continue;
-      Value value =
-          i < required
-              ? make_undefined(budget_,
-                               fmt::format("parameter '{}' was not provided", parameter.name),
-                               parameter.name)
-              : evaluate(*macro.body.defaults[i - required]);
-      slot(parameter.ref) = std::move(value);
+  const auto& parameters = macro.node.items;
+  Values& given = arguments.positional;
+  if (given.size() > parameters.size()) {
+    fail(Fault::kType, "macro '{}' takes not more than {} argument(s)", macro.name,
+         parameters.size());
+  }
+  size_t used = 0;
+  for (size_t i = 0; i < parameters.size() && !arguments.named.empty(); ++i) {
+    const Value& name = template_.names[static_cast<size_t>(parameters[i]->symbol)];
+    for (auto& [key, value] : arguments.named) {
+      if (i < given.size() && !given[i].is_missing()) break;
+      if (text_of(key) != text_of(name)) continue;
+      given.resize(std::max(given.size(), i + 1));
+      given[i] = std::move(value);
+      ++used;
     }
-    run(macro.body.body);
-  });
+  }
+  if (used < arguments.named.size()) {
+    fail(Fault::kType, "macro '{}' takes no such keyword argument", macro.name);
+  }
+  given.resize(parameters.size());
+  Scope* const around = scope_;
+  Scope local{macro.parent, {}};
+  Scope& scope = enter(macro.node.has_macros, local);
+  const size_t required = parameters.size() - macro.node.defaults.size();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (given[i].is_missing()) {
+      const Value& name = template_.names[static_cast<size_t>(parameters[i]->symbol)];
+      given[i] = i >= required
+                     ? evaluate(*macro.node.defaults[i - required])
+                     : make_undefined(
+                           budget_, fmt::format("parameter '{}' was not provided", text_of(name)));
+    }
+    set(parameters[i]->symbol, std::move(given[i]));
+  }
+  Flow flow = Flow::kNext;
+  Value text = capture(macro.node.branches[0].body, scope, flow);
+  scope_ = around;
   offset_ = called_at;
   return text;
 }
 
-// Into the slots of the macro's parameters; those not given stay missing.
-void Interpreter::bind_macro_arguments(const Macro& macro, Arguments& arguments,
-                                       Activation& activation) {
-  const MacroBody& body = macro.body;
-  const auto set = [&](int index, Value value) {
-    activation.slots[static_cast<size_t>(index)] = std::move(value);
-  };
-  const auto take = [&](std::string_view name) {
-    for (auto it = arguments.named.begin(); it != arguments.named.end(); ++it) {
-      if (text_of(it->first) != name) continue;
-      Value value = std::move(it->second);
-      arguments.named.erase(it);
-      return value;
+// Whether there is an item after the current one, which is taken in advance.
+bool Interpreter::peek(Loop& loop) {
+  const Values& items = items_of(loop.items);
+  while (loop.after.is_missing() && loop.next < items.size()) {
+    const Value& item = items[loop.next++];
+    if (loop.test != nullptr) {
+      budget_.step();
+      Scope local{loop.around, {}};
+      Scope* const around = std::exchange(scope_, &local);
+      assign(*loop.node.target, item);
+      const bool passes = is_truthy(evaluate(*loop.test));
+      scope_ = around;
+      if (!passes) continue;
     }
-    return Value();
-  };
-  const size_t count = body.parameters.size();
-  const size_t given = std::min(count, arguments.positional.size());
-  for (size_t i = 0; i < given; ++i) {
-    set(body.parameters[i]->ref.slot, std::move(arguments.positional[i]));
+    loop.after = item;
   }
-  for (size_t i = given; i < count; ++i) {
-    set(body.parameters[i]->ref.slot, take(body.parameters[i]->name));
-  }
-  if (body.uses_caller) {
-    Value caller = take("caller");
-    if (caller.is_missing() || caller.is_none()) {
-      caller = make_undefined(budget_, "No caller defined", "caller");
-    }
-    set(body.caller_slot, std::move(caller));
-  }
-  if (body.uses_kwargs) {
-    const Value kwargs = make_dict(budget_);
-    for (auto& [name, value] : arguments.named) {
-      kwargs.as<Dict>().set(std::move(name), std::move(value));
-    }
-    set(body.kwargs_slot, kwargs);
-  } else if (!arguments.named.empty()) {
-    fail(Fault::kType, "macro '{}' takes no keyword argument '{}'", macro.name,
-         text_of(arguments.named.front().first));
-  }
-  if (body.uses_varargs) {
-    Values rest(
-        std::make_move_iterator(arguments.positional.begin() + static_cast<std::ptrdiff_t>(given)),
-        std::make_move_iterator(arguments.positional.end()));
-    set(body.varargs_slot, make_tuple(budget_, std::move(rest)));
-  } else if (arguments.positional.size() > count) {
-    fail(Fault::kType, "macro '{}' takes not more than {} argument(s)", macro.name, count);
-  }
+  return !loop.after.is_missing();
 }
 
-Value Interpreter::call_loop(const Value& callee, Arguments& arguments) {
-  const auto [iterable] = bind<1>(arguments, "loop", {"iterable"});
-  const auto& loop = callee.as<Loop>();
-  if (!loop.node.is_recursive) {
-    fail(Fault::kType, "The loop must have the 'recursive' marker to be called recursively.");
-  }
-  const Nesting nesting(budget_);
-  const Value over = *iterable;
-  return run_buffered([&] { run_loop(loop.node, over, loop.parent, loop.depth0 + 1); });
+bool Interpreter::advance(Loop& loop) {
+  if (!peek(loop)) return false;
+  ++loop.index;
+  loop.before = std::move(loop.current);
+  loop.current = std::exchange(loop.after, Value());
+  return true;
 }
 
-Value Interpreter::block_reference(const Value& name) {
-  for (const Block* block : template_.blocks) {
-    if (block->name == text_of(name)) return make<BlockReference>(Kind::kBlock, budget_, *block);
+Value Interpreter::loop_attribute(Loop& loop, std::string_view name) {
+  if (name == "index") return Value::integer(loop.index);
+  if (name == "index0") return Value::integer(loop.index - 1);
+  if (name == "first") return Value::boolean(loop.index == 1);
+  if (name == "last") return Value::boolean(!peek(loop));
+  if (name == "depth") return Value::integer(int64_t{1});
+  if (name == "depth0") return Value::integer(int64_t{0});
+  if (name == "previtem") {
+    return loop.index > 1 ? loop.before : make_undefined(budget_, "there is no previous item");
   }
-  return {};
-}
-
-Value Interpreter::call_block(const Value& block) {
-  const Nesting nesting(budget_);
-  return run_buffered([&] { run_block_body(block.as<BlockReference>().block); });
+  if (name == "nextitem") {
+    return peek(loop) ? loop.after : make_undefined(budget_, "there is no next item");
+  }
+  if (name != "length" && name != "revindex" && name != "revindex0") return {};
+  if (loop.test != nullptr) {
+    // The items that pass have to be found to be counted.
+    Values rest;
+    while (peek(loop)) rest.push_back(std::exchange(loop.after, Value()));
+    loop.items = make_list(budget_, std::move(rest));
+    loop.next = 0;
+    loop.test = nullptr;
+  }
+  const size_t length = loop.length();
+  return Value::integer(name == "length"     ? length
+                        : name == "revindex" ? length - loop.index + 1
+                                             : length - loop.index);
 }
 
 }  // namespace nanovllm::jinja

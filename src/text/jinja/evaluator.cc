@@ -1,226 +1,179 @@
 // The interpreter's expressions.
-#include "text/jinja/builtins.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/operators.h"
+#include "text/jinja/refused.h"
 
 namespace nanovllm::jinja {
 
 Value Interpreter::evaluate(const Expr& expr) {
-  if (expr.kind == ExprKind::kConst) return static_cast<const Const&>(expr).value;
-  if (expr.kind == ExprKind::kName) return evaluate_name(static_cast<const Name&>(expr));
+  if (expr.kind == ExprKind::kConst) return expr.value;
+  if (expr.kind == ExprKind::kName) return evaluate_name(expr);
   budget_.step();
   const Nesting nesting(budget_);
-  offset_ = expr.offset;
   return evaluate_composite(expr);
 }
 
-Value Interpreter::evaluate_name(const Name& name) {
-  const Value& value = slot(name.ref);
-  if (!value.is_missing()) return value;
-  return make_undefined(budget_, name.name);
+Value Interpreter::evaluate_name(const Expr& name) {
+  for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    for (const auto& [symbol, value] : scope->variables) {
+      if (symbol == name.symbol) return value;
+    }
+  }
+  const auto symbol = static_cast<size_t>(name.symbol);
+  if (!globals_[symbol].is_missing()) return globals_[symbol];
+  return make<Undefined>(Kind::kUndefined, budget_, nullptr, template_.names[symbol]);
 }
 
 Value Interpreter::evaluate_composite(const Expr& expr) {
+  const auto part = [&](size_t i) -> const Expr& { return *expr.parts[i]; };
   switch (expr.kind) {
+    case ExprKind::kBlockText:
+      return std::exchange(block_text_, Value());
     case ExprKind::kTuple:
-      return make_tuple(budget_, evaluate_all(static_cast<const Sequence&>(expr).items));
+      return make_tuple(budget_, evaluate_all(expr));
     case ExprKind::kList:
-      return make_list(budget_, evaluate_all(static_cast<const Sequence&>(expr).items));
+      return make_list(budget_, evaluate_all(expr));
     case ExprKind::kDict:
-      return evaluate_dict(static_cast<const DictLiteral&>(expr));
+      return evaluate_dict(expr);
     case ExprKind::kNegate:
     case ExprKind::kPosit: {
-      const Value operand = evaluate(*static_cast<const Unary&>(expr).operand);
+      const Value operand = evaluate(part(0));
       offset_ = expr.offset;
-      return expr.kind == ExprKind::kNegate ? negate(operand) : posit(operand);
+      return apply_sign(expr.kind == ExprKind::kNegate, operand);
     }
     case ExprKind::kNot:
-      return Value::boolean(!is_truthy(evaluate(*static_cast<const Unary&>(expr).operand)));
+      return Value::boolean(!is_truthy(evaluate(part(0))));
     case ExprKind::kAnd:
     case ExprKind::kOr: {
-      const auto& node = static_cast<const Binary&>(expr);
-      Value left = evaluate(*node.left);
-      if (is_truthy(left) == (expr.kind == ExprKind::kOr)) return left;
-      return evaluate(*node.right);
+      Value left = evaluate(part(0));
+      return is_truthy(left) == (expr.kind == ExprKind::kOr) ? left : evaluate(part(1));
     }
     case ExprKind::kBinary: {
-      const auto& node = static_cast<const Binary&>(expr);
-      Value left = evaluate(*node.left);
-      const Value right = evaluate(*node.right);
+      Value left = evaluate(part(0));
+      const Value right = evaluate(part(1));
       offset_ = expr.offset;
-      return apply_binary(*this, node.op, std::move(left), right);
+      return apply_binary(budget_, expr.binary_op, std::move(left), right);
     }
     case ExprKind::kConcat:
-      return evaluate_concat(static_cast<const Sequence&>(expr));
+      return evaluate_concat(expr);
     case ExprKind::kCompare:
-      return evaluate_compare(static_cast<const Compare&>(expr));
-    case ExprKind::kCondition: {
-      const auto& node = static_cast<const Condition&>(expr);
-      if (is_truthy(evaluate(*node.test))) return evaluate(*node.then);
-      if (node.otherwise != nullptr) return evaluate(*node.otherwise);
-      return make_undefined(budget_,
-                            "the inline if-expression evaluated to false and no else section was "
-                            "defined.",
-                            "");
-    }
+      return evaluate_compare(expr);
+    case ExprKind::kCondition:
+      if (is_truthy(evaluate(part(1)))) return evaluate(part(0));
+      if (expr.parts[2] != nullptr) return evaluate(part(2));
+      return make_undefined(
+          budget_, "the inline if-expression evaluated to false and no else section was defined.");
     case ExprKind::kFilter:
-      return evaluate_filter(static_cast<const FilterOrTest&>(expr));
     case ExprKind::kTest:
-      return evaluate_test(static_cast<const FilterOrTest&>(expr));
+      return evaluate_filter_or_test(expr);
     case ExprKind::kCall:
-      return evaluate_call(static_cast<const Call&>(expr), nullptr);
+      return evaluate_call(expr);
     case ExprKind::kAttribute: {
-      const auto& node = static_cast<const Attribute&>(expr);
-      const Value object = evaluate(*node.object);
+      const Value object = evaluate(part(0));
       offset_ = expr.offset;
-      return get_attribute(object, node.name);
+      if (object.is(Kind::kDict) && !expr.is_special) {
+        const Value* value = object.as<Dict>().find(expr.value);
+        return value != nullptr ? *value : undefined_item(object, expr.value);
+      }
+      return get_attribute(object, expr.value);
     }
-    case ExprKind::kItem:
-      return evaluate_item(static_cast<const Item&>(expr));
+    case ExprKind::kItem: {
+      const Value object = evaluate(part(0));
+      const Value index = evaluate(part(1));
+      offset_ = expr.offset;
+      return get_item(object, index);
+    }
+    case ExprKind::kSlice:
+      return evaluate_slice(expr);
     default:
       fail(Fault::kSyntax, "this expression has no value");
   }
 }
 
-Values Interpreter::evaluate_all(const ExprList& list) {
+Values Interpreter::evaluate_all(const Expr& expr) {
   Values values;
-  values.reserve(list.size());
-  for (const ExprPtr& expr : list) values.push_back(evaluate(*expr));
+  values.reserve(expr.parts.size());
+  for (const ExprPtr& part : expr.parts) values.push_back(evaluate(*part));
+  offset_ = expr.offset;
   return values;
 }
 
-Value Interpreter::evaluate_dict(const DictLiteral& node) {
+Value Interpreter::evaluate_dict(const Expr& expr) {
   Value dict = make_dict(budget_);
-  for (const auto& [key_expr, value_expr] : node.items) {
-    Value key = evaluate(*key_expr);
-    Value value = evaluate(*value_expr);
-    offset_ = key_expr->offset;
+  for (size_t i = 0; i < expr.parts.size(); i += 2) {
+    Value key = evaluate(*expr.parts[i]);
+    Value value = evaluate(*expr.parts[i + 1]);
+    offset_ = expr.offset;
     dict.as<Dict>().set(std::move(key), std::move(value));
   }
   return dict;
 }
 
-Value Interpreter::evaluate_concat(const Sequence& node) {
-  const Values values = evaluate_all(node.items);
-  offset_ = node.offset;
-  // With autoescape, one part that is HTML makes the whole HTML (markupsafe's markup_join).
-  bool markup = false;
-  if (autoescape_) {
-    for (const Value& value : values) markup |= is_markup(value);
-  }
+Value Interpreter::evaluate_concat(const Expr& expr) {
   std::string text;
-  for (const Value& value : values) {
-    if (markup) {
-      text += text_of(escape(budget_, value));
-    } else {
-      append_str(budget_, text, value);
-    }
+  for (const Value& value : evaluate_all(expr)) {
+    append_str(budget_, text, value);
     budget_.expect(text.size());
   }
   budget_.work(text.size());
-  return make_string(budget_, std::move(text), markup);
+  return make_string(budget_, std::move(text));
 }
 
-Value Interpreter::evaluate_compare(const Compare& node) {
-  Value left = evaluate(*node.first);
-  for (const auto& [op, expr] : node.rest) {
-    Value right = evaluate(*expr);
-    offset_ = node.offset;
-    bool holds = false;
-    if (op == CompareOp::kIn || op == CompareOp::kNotIn) {
-      holds = contains(*this, right, left) == (op == CompareOp::kIn);
-    } else {
-      holds = compare(budget_, op, left, right);
-    }
+Value Interpreter::evaluate_compare(const Expr& expr) {
+  Value left = evaluate(*expr.parts[0]);
+  for (size_t i = 0; i < expr.compare_ops.size(); ++i) {
+    Value right = evaluate(*expr.parts[i + 1]);
+    offset_ = expr.offset;
+    const CompareOp op = expr.compare_ops[i];
+    const bool holds = op == CompareOp::kIn || op == CompareOp::kNotIn
+                           ? contains(*this, right, left) == (op == CompareOp::kIn)
+                           : compare(budget_, op, left, right);
     if (!holds) return Value::boolean(false);
     left = std::move(right);
   }
   return Value::boolean(true);
 }
 
-Value Interpreter::evaluate_filter(const FilterOrTest& node) {
-  const Value operand =
-      node.operand == nullptr ? std::exchange(filter_input_, Value()) : evaluate(*node.operand);
+Value Interpreter::evaluate_filter_or_test(const Expr& expr) {
+  const Value operand = evaluate(*expr.parts[0]);
   Arguments arguments;
-  evaluate_arguments(node.arguments, arguments);
-  offset_ = node.offset;
-  if (node.builtin == nullptr) fail(Fault::kRuntime, "No filter named '{}' found.", node.name);
-  return node.builtin->call(*this, operand, arguments);
+  evaluate_arguments(expr, arguments);
+  offset_ = expr.offset;
+  if (expr.builtin == nullptr) {
+    fail(Fault::kRuntime, "No {} named '{}' found.",
+         expr.kind == ExprKind::kFilter ? "filter" : "test", text_of(expr.value));
+  }
+  return invoke(*this, *expr.builtin, operand, arguments);
 }
 
-Value Interpreter::evaluate_test(const FilterOrTest& node) {
-  const Value operand = evaluate(*node.operand);
-  Arguments arguments;
-  evaluate_arguments(node.arguments, arguments);
-  offset_ = node.offset;
-  if (node.builtin == nullptr) fail(Fault::kRuntime, "No test named '{}' found.", node.name);
-  return node.builtin->call(*this, operand, arguments);
-}
-
-// `caller`: the body of a call block, or null.
-Value Interpreter::evaluate_call(const Call& node, const Value* caller) {
-  const auto finish_arguments = [&](Arguments& arguments) {
-    evaluate_arguments(node.arguments, arguments);
-    if (caller != nullptr) {
-      arguments.named.emplace_back(make_string(budget_, "caller"), *caller);
+void Interpreter::evaluate_arguments(const Expr& call, Arguments& arguments) {
+  arguments.positional.reserve(call.parts.size() - 1);
+  for (size_t i = 1; i < call.parts.size(); ++i) {
+    const Expr& part = *call.parts[i];
+    if (part.kind == ExprKind::kSpread) {
+      const Value list = to_list(evaluate(*part.parts[0]));
+      arguments.positional.insert(arguments.positional.end(), items_of(list).begin(),
+                                  items_of(list).end());
+    } else {
+      arguments.positional.push_back(evaluate(part));
     }
-    offset_ = node.offset;
-  };
-  Arguments arguments;
-  if (node.callee->kind == ExprKind::kAttribute) {
-    // A method is called without being made a value first.
-    const auto& attribute = static_cast<const Attribute&>(*node.callee);
-    const Value object = evaluate(*attribute.object);
-    offset_ = attribute.offset;
-    if (const Builtin* method = find_method(object, text_of(attribute.name))) {
-      finish_arguments(arguments);
-      return method->call(*this, object, arguments);
-    }
-    const Value callee = get_attribute(object, attribute.name);
-    finish_arguments(arguments);
-    return call(callee, arguments);
   }
-  const Value callee = evaluate(*node.callee);
-  finish_arguments(arguments);
-  return call(callee, arguments);
+  for (const auto& [name, part] : call.named) arguments.named.emplace_back(name, evaluate(*part));
 }
 
-void Interpreter::evaluate_arguments(const CallArguments& from, Arguments& to) {
-  to.positional.reserve(from.positional.size());
-  for (const ExprPtr& expr : from.positional) to.positional.push_back(evaluate(*expr));
-  if (from.more_positional != nullptr) {
-    for_each(evaluate(*from.more_positional), [&](const Value& item) {
-      to.positional.push_back(item);
-      budget_.expect(to.positional.size() * sizeof(Value));
-      return true;
-    });
+Value Interpreter::call_filter(const Value& name, const Value& value, Arguments arguments) {
+  const Builtin* filter = name.is_string() ? find_filter(text_of(name)) : nullptr;
+  if (name.is_string() && is_refused(Refused::kFilter, text_of(name))) {
+    fail(Fault::kUnsupported, "the filter '{}' is not supported", text_of(name));
   }
-  for (const auto& [name, expr] : from.named) to.named.emplace_back(name, evaluate(*expr));
-  if (from.more_named != nullptr) add_named_arguments(evaluate(*from.more_named), to);
+  if (filter == nullptr) fail(Fault::kRuntime, "No filter named {}.", to_repr(budget_, name));
+  return invoke(*this, *filter, value, arguments);
 }
 
-void Interpreter::add_named_arguments(const Value& mapping, Arguments& to) {
-  if (!mapping.is(Kind::kDict)) {
-    fail(Fault::kType, "the argument after ** must be a mapping, not '{}'", type_name(mapping));
-  }
-  for (const Dict::Entry& entry : mapping.as<Dict>().entries()) {
-    budget_.step();
-    if (!entry.key.is_string()) fail(Fault::kType, "keywords must be strings");
-    if (to.find(text_of(entry.key)) != nullptr) {
-      fail(Fault::kType, "multiple values for the keyword argument '{}'", text_of(entry.key));
-    }
-    to.named.emplace_back(entry.key, entry.value);
-  }
-}
-
-Value Interpreter::evaluate_item(const Item& node) {
-  const Value object = evaluate(*node.object);
-  if (node.index->kind == ExprKind::kSlice) {
-    return evaluate_slice(object, static_cast<const Slice&>(*node.index));
-  }
-  const Value index = evaluate(*node.index);
-  offset_ = node.offset;
-  return get_item(object, index);
+bool Interpreter::call_test(const Value& name, const Value& value, Arguments arguments) {
+  const Builtin* test = name.is_string() ? find_test(text_of(name)) : nullptr;
+  if (test == nullptr) fail(Fault::kRuntime, "No test named {}.", to_repr(budget_, name));
+  return is_truthy(invoke(*this, *test, value, arguments));
 }
 
 }  // namespace nanovllm::jinja

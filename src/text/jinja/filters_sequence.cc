@@ -1,310 +1,236 @@
-#include "text/jinja/attribute_getter.h"
+// The filters of lists and other things with items.
+#include <algorithm>
+#include <numeric>
+
 #include "text/jinja/filters.h"
 #include "text/jinja/interpreter.h"
-#include "text/jinja/iterators.h"
 #include "text/jinja/operators.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/strings.h"
+#include "text/unicode_case.h"
 
 namespace nanovllm::jinja {
+
+Value attribute_of(const Call& call, const Value& item, const Value& attribute) {
+  if (attribute.is_missing() || attribute.is_none()) return item;
+  if (!attribute.is_string()) return call.in.get_item(item, attribute);
+  Value value = item;
+  for (const std::string_view part : split(call.budget, text_of(attribute), ".", -1, false)) {
+    const bool is_index =
+        !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+    int64_t index = 0;
+    if (is_index) parse_int(part, index);
+    value = call.in.get_item(
+        value, is_index ? Value::integer(index) : make_string(call.budget, std::string(part)));
+  }
+  return value;
+}
+
 namespace {
 
-// Base of what Jinja implements as generators: nothing happens, no error either, before the first
-// item is asked for.
-class Generator : public Iterator {
- public:
-  Generator(Budget* budget, Value source, const Arguments& arguments)
-      : Iterator(budget, source.depth()), source_(std::move(source)) {
-    for (const Value& value : arguments.positional) set_depth_above(value.depth());
-    for (const auto& [name, value] : arguments.named) set_depth_above(value.depth());
+// A key to sort or compare by: the attribute of an item, in lower case unless case matters.
+Value key_of(const Call& call, const Value& item, const Value& attribute, bool case_sensitive) {
+  Value key = attribute_of(call, item, attribute);
+  if (case_sensitive || !key.is_string()) return key;
+  call.budget.work(text_of(key).size() * 4);
+  return make_string(call.budget, text::map_case(text_of(key), text::CaseMapping::kLower));
+}
+
+// The order that Python's sorted() gives items by their keys: stable, also when reversed.
+Value sorted(Budget& budget, const Values& items, const Values& keys, bool reverse) {
+  std::vector<size_t> order(keys.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    budget.step();
+    return reverse ? compare(budget, CompareOp::kLt, keys[b], keys[a])
+                   : compare(budget, CompareOp::kLt, keys[a], keys[b]);
+  });
+  Values picked;
+  for (const size_t index : order) picked.push_back(items[index]);
+  return make_list(budget, std::move(picked));
+}
+
+Value min_or_max(const Call& call, CompareOp better) {  // case_sensitive? attribute?
+  const Value list = call.in.to_list(call.self);
+  Value best;
+  Value best_key;
+  for (const Value& item : items_of(list)) {
+    Value key = key_of(call, item, call[1], call.flag(0, false));
+    if (!best.is_missing() && !compare(call.budget, better, key, best_key)) continue;
+    best = item;
+    best_key = std::move(key);
   }
+  if (!best.is_missing()) return best;
+  return make_undefined(call.budget, "No aggregated item, sequence was empty.");
+}
 
-  bool next(Interpreter& in, Value& item) final {
-    if (is_over_) return false;
-    const Nesting nesting(in.budget());
-    if (!has_started_) {
-      has_started_ = true;
-      is_over_ = !start(in);
-    }
-    is_over_ = is_over_ || !produce(in, item);
-    return !is_over_;
+// [attribute] [test [arguments ...]]
+Value select(const Call& call, bool by_attribute, bool wanted) {
+  if (!is_truthy(call.self)) return make_iterator(call.budget, {});
+  Arguments& arguments = call.arguments;
+  Values kept;
+  const auto take = [&] {
+    if (arguments.positional.empty()) return Value();
+    Value first = std::move(arguments.positional.front());
+    arguments.positional.erase(arguments.positional.begin());
+    return first;
+  };
+  const Value attribute = by_attribute ? take() : Value();
+  if (by_attribute && attribute.is_missing()) {
+    fail(Fault::kRuntime, "Missing parameter for attribute name");
   }
-
- protected:
-  // False when there will be no items.
-  virtual bool start(Interpreter& in) = 0;
-  virtual bool produce(Interpreter& in, Value& item) = 0;
-  bool next_of_source(Interpreter& in, Value& item) {
-    in.budget().step();
-    if (items_.is_missing()) items_ = in.iterate(source_);
-    return items_.as<Iterator>().next(in, item);
+  const Value test = take();
+  const Value list = call.in.to_list(call.self);
+  for (const Value& item : items_of(list)) {
+    call.budget.step();
+    const Value value = attribute_of(call, item, attribute);
+    const bool holds =
+        test.is_missing() ? is_truthy(value) : call.in.call_test(test, value, arguments);
+    if (holds == wanted) kept.push_back(item);
   }
-
-  Value source_;
-
- private:
-  Value items_;
-  bool has_started_ = false;
-  bool is_over_ = false;
-};
-
-class MapGenerator : public Generator {
- public:
-  MapGenerator(Budget* budget, Value source, Arguments arguments)
-      : Generator(budget, std::move(source), arguments), arguments_(std::move(arguments)) {}
-
- protected:
-  bool start(Interpreter& in) override {
-    if (!is_truthy(source_)) return false;
-    const Value* attribute = arguments_.find("attribute");
-    if (arguments_.positional.empty() && attribute != nullptr) {
-      const Value* otherwise = arguments_.find("default");
-      for (const auto& [name, value] : arguments_.named) {
-        if (text_of(name) != "attribute" && text_of(name) != "default") {
-          fail(Fault::kRuntime, "Unexpected keyword argument '{}'", text_of(name));
-        }
-      }
-      getter_ = std::make_unique<AttributeGetter>(in, attribute, false,
-                                                  otherwise == nullptr ? Value() : *otherwise);
-      return true;
-    }
-    if (arguments_.positional.empty()) {
-      fail(Fault::kRuntime, "map requires a filter argument");
-    }
-    name_ = arguments_.positional.front();
-    arguments_.positional.erase(arguments_.positional.begin());
-    return true;
-  }
-
-  bool produce(Interpreter& in, Value& item) override {
-    Value source;
-    if (!next_of_source(in, source)) return false;
-    item = getter_ != nullptr ? (*getter_)(in, source) : in.call_filter(name_, source, arguments_);
-    return true;
-  }
-
- private:
-  Arguments arguments_;
-  Value name_;
-  std::unique_ptr<AttributeGetter> getter_;
-};
-
-struct Selection {
-  bool by_attribute = false;
-  bool wanted = true;  // what the test has to give
-};
-
-class SelectGenerator : public Generator {
- public:
-  SelectGenerator(Budget* budget, Value source, Arguments arguments, Selection selection)
-      : Generator(budget, std::move(source), arguments),
-        arguments_(std::move(arguments)),
-        selection_(selection) {}
-
- protected:
-  bool start(Interpreter& in) override {
-    if (!is_truthy(source_)) return false;
-    Values& positional = arguments_.positional;
-    if (selection_.by_attribute) {
-      if (positional.empty()) fail(Fault::kRuntime, "Missing parameter for attribute name");
-      getter_ = std::make_unique<AttributeGetter>(in, &positional.front(), false);
-      positional.erase(positional.begin());
-    }
-    if (!positional.empty()) {
-      test_ = positional.front();
-      positional.erase(positional.begin());
-    }
-    return true;
-  }
-
-  bool produce(Interpreter& in, Value& item) override {
-    while (next_of_source(in, item)) {
-      const Value tested = getter_ != nullptr ? (*getter_)(in, item) : item;
-      const bool holds =
-          test_.is_missing() ? is_truthy(tested) : in.call_test(test_, tested, arguments_);
-      if (holds == selection_.wanted) return true;
-    }
-    return false;
-  }
-
- private:
-  Arguments arguments_;
-  Selection selection_;
-  Value test_;
-  std::unique_ptr<AttributeGetter> getter_;
-};
-
-class ItemsGenerator : public Generator {
- public:
-  ItemsGenerator(Budget* budget, Value source) : Generator(budget, std::move(source), {}) {}
-
- protected:
-  bool start(Interpreter&) override {
-    if (source_.is_undefined()) return false;
-    if (!source_.is(Kind::kDict)) fail(Fault::kType, "Can only get item pairs from a mapping.");
-    return true;
-  }
-  bool produce(Interpreter& in, Value& item) override {
-    const auto& entries = source_.as<Dict>().entries();
-    if (index_ >= entries.size()) return false;
-    item = view_item(in.budget(), entries[index_++], ViewKind::kItems);
-    return true;
-  }
-
- private:
-  size_t index_ = 0;
-};
-
-class BatchGenerator : public Generator {
- public:
-  BatchGenerator(Budget* budget, Value source, int64_t size, Value fill)
-      : Generator(budget, std::move(source), {}), size_(size), fill_(std::move(fill)) {
-    set_depth_above(fill_.depth());
-  }
-
- protected:
-  bool start(Interpreter&) override { return true; }
-  bool produce(Interpreter& in, Value& item) override {
-    Values batch = std::move(pending_);
-    pending_.clear();
-    Value next;
-    while (next_of_source(in, next)) {
-      if (static_cast<int64_t>(batch.size()) == size_) {
-        pending_.push_back(std::move(next));
-        item = make_list(in.budget(), std::move(batch));
-        return true;
-      }
-      batch.push_back(std::move(next));
-    }
-    if (batch.empty()) return false;
-    if (!fill_.is_missing() && !fill_.is_none()) {
-      in.budget().expect(static_cast<size_t>(std::max<int64_t>(0, size_)) * sizeof(Value));
-      while (static_cast<int64_t>(batch.size()) < size_) batch.push_back(fill_);
-    }
-    item = make_list(in.budget(), std::move(batch));
-    return true;
-  }
-
- private:
-  int64_t size_;
-  Value fill_;
-  Values pending_;
-};
-
-class SliceGenerator : public Generator {
- public:
-  SliceGenerator(Budget* budget, Value source, int64_t slices, Value fill)
-      : Generator(budget, std::move(source), {}), slices_(slices), fill_(std::move(fill)) {
-    set_depth_above(fill_.depth());
-  }
-
- protected:
-  bool start(Interpreter& in) override {
-    items_ = in.to_values(source_);
-    if (slices_ == 0) fail(Fault::kArithmetic, "integer division or modulo by zero");
-    return true;
-  }
-  bool produce(Interpreter& in, Value& item) override {
-    if (number_ >= slices_) return false;
-    const auto length = static_cast<int64_t>(items_.size());
-    const int64_t each = length / slices_;
-    const int64_t with_extra = length % slices_;
-    const int64_t begin = number_ * each + std::min(number_, with_extra);
-    const int64_t end = begin + each + (number_ < with_extra ? 1 : 0);
-    Values slice(items_.begin() + begin, items_.begin() + end);
-    if (!fill_.is_missing() && !fill_.is_none() && number_ >= with_extra) slice.push_back(fill_);
-    ++number_;
-    item = make_list(in.budget(), std::move(slice));
-    return true;
-  }
-
- private:
-  int64_t slices_;
-  Value fill_;
-  Values items_;
-  int64_t number_ = 0;
-};
-
-Value select(Interpreter& in, const Value& value, Arguments& arguments, Selection selection) {
-  return make<SelectGenerator>(Kind::kIterator, in.budget(), value, std::move(arguments),
-                               selection);
+  return make_iterator(call.budget, std::move(kept));
 }
 
 }  // namespace
 
-Value filter_map(Interpreter& in, const Value& value, Arguments& arguments) {
-  return make<MapGenerator>(Kind::kIterator, in.budget(), value, std::move(arguments));
-}
-
-Value filter_select(Interpreter& in, const Value& value, Arguments& arguments) {
-  return select(in, value, arguments, {false, true});
-}
-
-Value filter_reject(Interpreter& in, const Value& value, Arguments& arguments) {
-  return select(in, value, arguments, {false, false});
-}
-
-Value filter_selectattr(Interpreter& in, const Value& value, Arguments& arguments) {
-  return select(in, value, arguments, {true, true});
-}
-
-Value filter_rejectattr(Interpreter& in, const Value& value, Arguments& arguments) {
-  return select(in, value, arguments, {true, false});
-}
-
-Value filter_items(Interpreter& in, const Value& value, Arguments& arguments) {
-  bind_none(arguments, "items");
-  return make<ItemsGenerator>(Kind::kIterator, in.budget(), value);
-}
-
-Value filter_batch(Interpreter& in, const Value& value, Arguments& arguments) {
-  const auto [size, fill] = bind<2>(arguments, "batch", {"linecount", "fill_with?"});
-  return make<BatchGenerator>(Kind::kIterator, in.budget(), value, int_argument(size, 0, "batch"),
-                              fill == nullptr ? Value() : *fill);
-}
-
-Value filter_slice(Interpreter& in, const Value& value, Arguments& arguments) {
-  const auto [slices, fill] = bind<2>(arguments, "slice", {"slices", "fill_with?"});
-  return make<SliceGenerator>(Kind::kIterator, in.budget(), value, int_argument(slices, 0, "slice"),
-                              fill == nullptr ? Value() : *fill);
-}
-
-Value filter_first(Interpreter& in, const Value& value, Arguments& arguments) {
-  bind_none(arguments, "first");
-  Value item;
-  if (in.iterate(value).as<Iterator>().next(in, item)) return item;
-  return make_undefined(in.budget(), "No first item, sequence was empty.", "");
-}
-
-Value filter_last(Interpreter& in, const Value& value, Arguments& arguments) {
-  bind_none(arguments, "last");
-  Value item;
-  if (reverse_iterator(in.budget(), value).as<Iterator>().next(in, item)) return item;
-  return make_undefined(in.budget(), "No last item, sequence was empty.", "");
-}
-
-Value filter_list(Interpreter& in, const Value& value, Arguments& arguments) {
-  bind_none(arguments, "list");
-  return make_list(in.budget(), in.to_values(value));
-}
-
-Value filter_reverse(Interpreter& in, const Value& value, Arguments& arguments) {
-  bind_none(arguments, "reverse");
-  if (value.is(Kind::kIterator)) {
-    Values items = in.to_values(value);
-    return make_list(in.budget(), Values(items.rbegin(), items.rend()));
+Value filter_dictsort(const Call& call) {  // case_sensitive? by? reverse?
+  const std::string by = call.has(1) ? call.text(1) : "key";
+  if (by != "key" && by != "value") {
+    fail(Fault::kRuntime, "You can only sort by either \"key\" or \"value\"");
   }
-  if (!value.is_string()) return reverse_iterator(in.budget(), value);
-  const std::string& text = text_of(value);
-  in.budget().work(text.size() * 4);
-  std::string out(text.size(), '\0');
-  size_t end = text.size();
-  for (size_t pos = 0; pos < text.size();) {
-    const size_t begin = pos;
-    decode(text, pos);
-    end -= pos - begin;
-    text.copy(out.data() + end, pos - begin, begin);
+  const Value pairs = call.in.to_list(filter_items(call));
+  Values keys;
+  for (const Value& pair : items_of(pairs)) {
+    keys.push_back(key_of(call, items_of(pair)[by == "key" ? 0 : 1], Value(), call.flag(0, false)));
   }
-  return make_string(in.budget(), std::move(out), is_markup(value));
+  return sorted(call.budget, items_of(pairs), keys, call.flag(2, false));
+}
+
+Value filter_sort(const Call& call) {  // reverse? case_sensitive? attribute?
+  const Value list = call.in.to_list(call.self);
+  Values attributes{call[2]};
+  if (call[2].is_string()) {
+    attributes.clear();
+    for (const std::string_view part : split(call.budget, call.text(2), ",", -1, false)) {
+      attributes.push_back(make_string(call.budget, std::string(part)));
+    }
+  }
+  Values keys;
+  for (const Value& item : items_of(list)) {
+    Values key;
+    for (const Value& attribute : attributes) {
+      key.push_back(key_of(call, item, attribute, call.flag(1, false)));
+    }
+    keys.push_back(make_list(call.budget, std::move(key)));
+  }
+  return sorted(call.budget, items_of(list), keys, call.flag(0, false));
+}
+
+Value filter_min(const Call& call) { return min_or_max(call, CompareOp::kLt); }
+Value filter_max(const Call& call) { return min_or_max(call, CompareOp::kGt); }
+Value filter_select(const Call& call) { return select(call, false, true); }
+Value filter_reject(const Call& call) { return select(call, false, false); }
+Value filter_selectattr(const Call& call) { return select(call, true, true); }
+Value filter_rejectattr(const Call& call) { return select(call, true, false); }
+
+Value filter_sum(const Call& call) {  // attribute? start?
+  Value total = call[1].is_missing() ? Value::integer(int64_t{0}) : call[1];
+  if (total.is_string()) fail(Fault::kType, "sum() can't sum strings, use join instead");
+  const Value list = call.in.to_list(call.self);
+  for (const Value& item : items_of(list)) {
+    total = apply_binary(call.budget, BinaryOp::kAdd, total, attribute_of(call, item, call[0]));
+  }
+  return total;
+}
+
+Value filter_unique(const Call& call) {  // case_sensitive? attribute?
+  const Value seen = make_dict(call.budget);
+  const Value list = call.in.to_list(call.self);
+  Values kept;
+  for (const Value& item : items_of(list)) {
+    const Value key = key_of(call, item, call[1], call.flag(0, false));
+    if (seen.as<Dict>().find(key) != nullptr) continue;
+    seen.as<Dict>().set(key, Value::none());
+    kept.push_back(item);
+  }
+  return make_iterator(call.budget, std::move(kept));
+}
+
+// A filter with its arguments, or attribute= and default=.
+Value filter_map(const Call& call) {
+  if (!is_truthy(call.self)) return make_iterator(call.budget, {});
+  Arguments& arguments = call.arguments;
+  const bool is_attribute = arguments.positional.empty();
+  Value name;
+  Value otherwise;
+  if (is_attribute) {
+    for (auto& [key, value] : arguments.named) {
+      if (text_of(key) != "attribute" && text_of(key) != "default") {
+        fail(Fault::kRuntime, "Unexpected keyword argument '{}'", text_of(key));
+      }
+      (text_of(key) == "default" ? otherwise : name) = value;
+    }
+    if (name.is_missing()) fail(Fault::kRuntime, "map requires a filter argument");
+  } else {
+    name = arguments.positional.front();
+    arguments.positional.erase(arguments.positional.begin());
+  }
+  const Value list = call.in.to_list(call.self);
+  Values mapped;
+  for (const Value& item : items_of(list)) {
+    call.budget.step();
+    Value value =
+        is_attribute ? attribute_of(call, item, name) : call.in.call_filter(name, item, arguments);
+    if (value.is_undefined() && !otherwise.is_missing()) value = otherwise;
+    mapped.push_back(std::move(value));
+  }
+  return make_iterator(call.budget, std::move(mapped));
+}
+
+Value filter_first(const Call& call) {
+  if (call.self.is(Kind::kIterator)) {
+    auto& iterator = call.self.as<Iterator>();
+    const Values& items = items_of(iterator.items);
+    if (iterator.next < items.size()) return items[iterator.next++];
+  } else {
+    const Value list = call.in.to_list(call.self);
+    if (!items_of(list).empty()) return items_of(list).front();
+  }
+  return make_undefined(call.budget, "No first item, sequence was empty.");
+}
+
+Value filter_last(const Call& call) {
+  if (call.self.is(Kind::kIterator)) fail(Fault::kType, "'generator' object is not reversible");
+  const Value list = call.in.to_list(call.self);
+  if (!items_of(list).empty()) return items_of(list).back();
+  return make_undefined(call.budget, "No last item, sequence was empty.");
+}
+
+Value filter_list(const Call& call) {
+  const Value list = call.in.to_list(call.self);
+  return list.is(Kind::kList) ? list : make_list(call.budget, items_of(list));
+}
+
+Value filter_items(const Call& call) {
+  if (call.self.is_undefined()) return make_iterator(call.budget, {});
+  if (!call.self.is(Kind::kDict)) {
+    fail(Fault::kType, "{}() takes a mapping, not '{}'", call.builtin.name, type_name(call.self));
+  }
+  Values pairs;
+  for (const Dict::Entry& entry : entries_of(call.self)) {
+    call.budget.step();
+    pairs.push_back(make_tuple(call.budget, {entry.key, entry.value}));
+  }
+  return make_iterator(call.budget, std::move(pairs));
+}
+
+Value filter_reverse(const Call& call) {
+  const Value list = call.in.to_list(call.self);
+  Values items(items_of(list).rbegin(), items_of(list).rend());
+  if (call.self.is(Kind::kIterator)) return make_list(call.budget, std::move(items));
+  if (!call.self.is_string()) return make_iterator(call.budget, std::move(items));
+  std::string text;
+  for (const Value& character : items) text += text_of(character);
+  return make_string(call.budget, std::move(text), is_markup(call.self));
 }
 
 }  // namespace nanovllm::jinja

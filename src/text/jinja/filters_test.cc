@@ -16,23 +16,6 @@ TEST(JinjaFilters, Abs) {
               });
 }
 
-TEST(JinjaFilters, Attr) {
-  check(true, {
-                  {"d|attr('a')", ""},
-                  {"users|attr('x')", ""},
-                  {"missing|attr('x')", kFails},
-              });
-}
-
-TEST(JinjaFilters, Batch) {
-  check(true, {
-                  {"l|batch(2)|list", "[[3, 1], [2]]"},
-                  {"l|batch(2, '-')|list", "[[3, 1], [2, '-']]"},
-                  {"[]|batch(2)|list", "[]"},
-                  {"l|batch(0)|list", "[[], [3, 1, 2]]"},
-              });
-}
-
 TEST(JinjaFilters, CountAndLength) {
   check(true, {
                   {"l|count", "3"},
@@ -91,23 +74,12 @@ TEST(JinjaFilters, Float) {
               });
 }
 
-TEST(JinjaFilters, Groupby) {
-  check(true, {
-                  {"users|groupby('age')|map('first')|list", "[25, 30]"},
-                  {"users|groupby('age')|map(attribute='list')|map('length')|list", "[1, 2]"},
-                  {"users|groupby('tags', default='-')|length", kFails},
-                  {"(users|groupby('age')|first).grouper", "25"},
-              });
-}
-
 TEST(JinjaFilters, Int) {
   check(true, {
                   {"'42'|int", "42"},
                   {"'42.9'|int", "42"},
                   {"'x'|int", "0"},
                   {"'x'|int(7)", "7"},
-                  {"'0x1A'|int(base=16)", "26"},
-                  {"'0b11'|int(0, 2)", "3"},
                   {"3.99|int", "3"},
                   {"none|int", "0"},
                   {"missing|int", kFails},
@@ -138,7 +110,6 @@ TEST(JinjaFilters, Map) {
                   {"users|map(attribute='tags', default='-')|list", "['-', '-', ['x']]"},
                   {"users|map(attribute='tags.0')|list", kFails},
                   {"l|map('string')|list", "['3', '1', '2']"},
-                  {"l|map('round', 1)|list", "[3, 1, 2]"},
                   {"l|map('nope')|list", kFails},
                   {"l|map|list", kFails},
                   {"[]|map('nope')|list", "[]"},
@@ -154,7 +125,6 @@ TEST(JinjaFilters, MaxAndMin) {
                   {"['b', 'A']|min(true)", "A"},
                   {"users|max(attribute='age')", "{'name': 'Zoe', 'age': 30}"},
                   {"[]|max", ""},
-                  {"[1, 'a']|min", kFails},
               });
 }
 
@@ -182,31 +152,6 @@ TEST(JinjaFilters, Reverse) {
               });
 }
 
-TEST(JinjaFilters, Round) {
-  check(true, {
-                  {"2.5|round", "2.0"},
-                  {"3.5|round", "4.0"},
-                  {"-2.5|round", "-2.0"},
-                  {"2.675|round(2)", "2.67"},
-                  {"42.55|round(1, 'floor')", "42.5"},
-                  {"42.51|round(1, 'ceil')", "42.6"},
-                  {"42|round", "42"},
-                  {"1250|round(-2)", "1200"},
-                  {"1234.5|round(-2)", "1200.0"},
-                  {"1|round(0, 'x')", kFails},
-                  {"'a'|round", kFails},
-              });
-}
-
-TEST(JinjaFilters, Slice) {
-  check(true, {
-                  {"l|slice(2)|list", "[[3, 1], [2]]"},
-                  {"l|slice(2, '-')|list", "[[3, 1], [2, '-']]"},
-                  {"l|slice(0)|list", kFails},
-                  {"l|slice(5)|list", "[[3], [1], [2], [], []]"},
-              });
-}
-
 TEST(JinjaFilters, Sort) {
   check(true, {
                   {"l|sort", "[1, 2, 3]"},
@@ -215,7 +160,6 @@ TEST(JinjaFilters, Sort) {
                   {"['b', 'A', 'a']|sort(case_sensitive=true)", "['A', 'a', 'b']"},
                   {"users|sort(attribute='age,name')|map(attribute='name')|list",
                    "['adam', 'Bob', 'Zoe']"},
-                  {"[1, 'a']|sort", kFails},
                   {"[none, none]|sort", "[None, None]"},
                   {"d|sort", "['a', 'b', 'C']"},
               });
@@ -248,7 +192,6 @@ TEST(JinjaFilters, Tojson) {
             {"{1: 2, none: 3, true: 4}|tojson", "{\"1\": 4, \"null\": 3}"},
             {"{(1,): 2}|tojson", kFails},
             {"'\\x00\\x7f<>&'|tojson", "\"\\u0000\177<>&\""},
-            {"range(2)|tojson", kFails},
             {"[1e20, 1e-7, 0.1]|tojson", "[1e+20, 1e-07, 0.1]"},
             {"('inf'|float)|tojson", "Infinity"},
         });

@@ -1,9 +1,8 @@
 // Calling: arguments, and the signature of everything built in.
 #pragma once
 
-#include <array>
-#include <initializer_list>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,51 +11,61 @@
 
 namespace nanovllm::jinja {
 
+class Interpreter;
+
 struct Arguments {
   Values positional;
   std::vector<std::pair<Value, Value>> named;  // name (a string) and value, in order
-
-  const Value* find(std::string_view name) const {
-    for (const auto& [key, value] : named) {
-      if (text_of(key) == name) return &value;
-    }
-    return nullptr;
-  }
 };
 
-// A filter, test, method or global function. `self` is the filtered or tested value or the object
-// of the method, missing for a global function.
-using BuiltinCall = Value (*)(Interpreter& in, const Value& self, Arguments& arguments);
+// One call of a builtin, its arguments in the order of its parameters.
+struct Call {
+  Interpreter& in;
+  Budget& budget;
+  const Builtin& builtin;
+  const Value& self;  // what is filtered or tested, or the object of the method
+  Arguments& arguments;
 
+  const Value& operator[](size_t i) const { return arguments.positional[i]; }  // may be missing
+  bool has(size_t i) const { return !(*this)[i].is_missing() && !(*this)[i].is_none(); }
+  // These throw kType for arguments of another type.
+  int64_t integer(size_t i, int64_t otherwise) const;
+  bool flag(size_t i, bool otherwise) const;
+  const std::string& text(size_t i) const;
+};
+
+// A filter, test, method or global function.
 struct Builtin {
+  using Run = Value (*)(const Call& call);
+
+  // parameters: names with a space between them, those that end in '?' optional. "..." takes any
+  // arguments, and with "/" in front they can't be named.
+  constexpr Builtin(std::string_view its_name, std::string_view its_parameters, Run its_run)
+      : name(its_name), parameters(its_parameters), run(its_run) {
+    if (!parameters.empty()) most = 1;
+    for (const char c : parameters) {
+      most += c == ' ' ? 1 : 0;
+      least -= c == '?' ? 1 : 0;
+    }
+    if (parameters.starts_with('/')) --most;
+    least += most;
+  }
+
   std::string_view name;
-  BuiltinCall call;
+  std::string_view parameters;
+  Run run;
+  int most = 0, least = 0;  // arguments
 };
 
-// A table of builtins sorted by name, so that it can be searched.
-using BuiltinTable = std::span<const Builtin>;
-const Builtin* find_builtin(BuiltinTable table, std::string_view name);
+// The builtin of that name in a table sorted by name; null when there is none.
+const Builtin* find_builtin(std::span<const Builtin> table, std::string_view name);
+const Builtin* find_filter(std::string_view name);
+const Builtin* find_test(std::string_view name);
+const Builtin* find_global(std::string_view name);
+// A method of object; methods that would modify a list or dict are none.
+const Builtin* find_method(const Value& object, std::string_view name);
 
-// Fills `out` with pointers to the arguments for `parameters`, nullptr for those not given. A name
-// that ends in '?' is optional; after "/" (which takes no place in out) the names before it can't
-// be used. Throws kType as Python does.
-void bind_arguments(const Arguments& arguments, std::string_view function,
-                    std::initializer_list<std::string_view> parameters,
-                    std::span<const Value*> out);
-
-template <size_t N>
-std::array<const Value*, N> bind(const Arguments& arguments, std::string_view function,
-                                 std::initializer_list<std::string_view> parameters) {
-  std::array<const Value*, N> bound{};
-  bind_arguments(arguments, function, parameters, bound);
-  return bound;
-}
-// For functions without parameters.
-void bind_none(const Arguments& arguments, std::string_view function);
-
-// Conversions of arguments; all throw kType, naming the function.
-int64_t int_argument(const Value* value, int64_t otherwise, std::string_view function);
-bool bool_argument(const Value* value, bool otherwise);
-const std::string& text_argument(const Value& value, std::string_view function);
+// Puts the arguments into the order of the parameters, as Python does, and calls.
+Value invoke(Interpreter& in, const Builtin& builtin, const Value& self, Arguments& arguments);
 
 }  // namespace nanovllm::jinja

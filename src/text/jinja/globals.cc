@@ -1,146 +1,113 @@
 // The global functions: Jinja's, in the variants that Hugging Face allows, and raise_exception and
 // strftime_now.
-#include "text/jinja/globals.h"
-
 #include <ctime>
 
 #include "text/jinja/interpreter.h"
 #include "text/jinja/operators.h"
-#include "text/jinja/unicode.h"
 
 namespace nanovllm::jinja {
 namespace {
 
 constexpr int64_t kMaxRange = 100'000;  // items, as in Jinja's sandbox
 
-// dict(mapping or pairs, **names)
-Value make_dict_of(Interpreter& in, std::string_view function, Arguments& arguments) {
-  if (arguments.positional.size() > 1) {
-    fail(Fault::kType, "{} expected at most 1 argument, got {}", function,
-         arguments.positional.size());
+// dict(mapping or pairs, name=value, ...)
+Value global_dict(const Call& call) {
+  if (call.arguments.positional.size() > 1) {
+    fail(Fault::kType, "{} expected at most 1 argument", call.builtin.name);
   }
-  Value result = make_dict(in.budget());
+  Value result = make_dict(call.budget);
   auto& dict = result.as<Dict>();
-  if (!arguments.positional.empty()) {
-    const Value& from = arguments.positional.front();
+  if (!call.arguments.positional.empty()) {
+    const Value& from = call[0];
     if (from.is(Kind::kDict)) {
-      for (const Dict::Entry& entry : from.as<Dict>().entries()) {
-        in.budget().step();
-        dict.set(entry.key, entry.value);
-      }
+      for (const Dict::Entry& entry : entries_of(from)) dict.set(entry.key, entry.value);
     } else {
-      in.for_each(from, [&](const Value& item) {
-        Values pair = in.to_values(item);
-        if (pair.size() != 2) {
-          fail(Fault::kValue, "{} takes pairs, but one has the length {}", function, pair.size());
-        }
-        dict.set(std::move(pair[0]), std::move(pair[1]));
-        return true;
-      });
+      const Value list = call.in.to_list(from);
+      for (const Value& item : items_of(list)) {
+        const Value pair = call.in.to_list(item);
+        if (items_of(pair).size() != 2) fail(Fault::kValue, "{} takes pairs", call.builtin.name);
+        dict.set(items_of(pair)[0], items_of(pair)[1]);
+      }
     }
   }
-  for (auto& [name, value] : arguments.named) dict.set(name, value);
+  call.budget.work(dict.size() * sizeof(Dict::Entry));
+  for (const auto& [name, value] : call.arguments.named) dict.set(name, value);
   return result;
 }
 
-Value global_dict(Interpreter& in, const Value&, Arguments& arguments) {
-  return make_dict_of(in, "dict", arguments);
-}
-
-Value global_namespace(Interpreter& in, const Value&, Arguments& arguments) {
-  Value attributes = make_dict_of(in, "namespace", arguments);
-  for (const Dict::Entry& entry : attributes.as<Dict>().entries()) {
+Value global_namespace(const Call& call) {
+  Value attributes = global_dict(call);
+  for (const Dict::Entry& entry : entries_of(attributes)) {
     if (entry.key.is_string() && text_of(entry.key).starts_with('_')) {
-      fail(Fault::kSecurity,
-           "a namespace can't have the attribute '{}': names with an underscore in front are "
-           "private",
-           text_of(entry.key));
+      fail(Fault::kSecurity, "names that begin with an underscore are private in a namespace");
     }
   }
-  Value space = make<Namespace>(Kind::kNamespace, in.budget(), std::move(attributes));
-  in.keep(space);
+  Value space = make<Namespace>(Kind::kNamespace, call.budget, std::move(attributes));
+  call.in.keep(space);
   return space;
 }
 
-Value global_range(Interpreter& in, const Value&, Arguments& arguments) {
-  const auto [first, second, third] = bind<3>(arguments, "range", {"start", "stop?", "step?", "/"});
-  const bool has_stop = second != nullptr;
-  const int64_t start = has_stop ? int_argument(first, 0, "range") : 0;
-  const int64_t stop = int_argument(has_stop ? second : first, 0, "range");
-  const int64_t step = int_argument(third, 1, "range");
+// A list, which only differs from Python's range where a template prints it.
+Value global_range(const Call& call) {  // start stop? step?
+  const bool has_stop = !call[1].is_missing();
+  const int64_t start = has_stop ? call.integer(0, 0) : 0;
+  const int64_t stop = call.integer(has_stop ? 1 : 0, 0);
+  const int64_t step = call.integer(2, 1);
   if (step == 0) fail(Fault::kValue, "range() arg 3 must not be zero");
-  Value range = make<Range>(Kind::kRange, in.budget(), start, stop, step);
-  if (range.as<Range>().length > kMaxRange) {
-    fail(Fault::kOverflow, "Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).",
-         kMaxRange);
+  Values items;
+  for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
+    if (items.size() >= static_cast<size_t>(kMaxRange)) {
+      fail(Fault::kOverflow, "Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).",
+           kMaxRange);
+    }
+    items.push_back(Value::integer(i));
+    if (__builtin_add_overflow(i, step, &i)) break;
   }
-  return range;
+  call.budget.work(items.size() * sizeof(Value));
+  return make_list(call.budget, std::move(items));
 }
 
-Value global_cycler(Interpreter& in, const Value&, Arguments& arguments) {
-  if (!arguments.named.empty()) fail(Fault::kType, "cycler() takes no keyword arguments");
-  if (arguments.positional.empty()) {
-    fail(Fault::kRuntime, "at least one item has to be provided");
-  }
-  return make<Cycler>(Kind::kCycler, in.budget(),
-                      make_tuple(in.budget(), std::move(arguments.positional)));
-}
-
-Value global_joiner(Interpreter& in, const Value&, Arguments& arguments) {
-  const auto [separator] = bind<1>(arguments, "joiner", {"sep?"});
-  return make<Joiner>(Kind::kJoiner, in.budget(),
-                      separator == nullptr ? make_string(in.budget(), ", ") : *separator);
-}
-
-Value global_lipsum(Interpreter&, const Value&, Arguments&) {
-  fail(Fault::kUnsupported, "lipsum() is not supported: it would make prompts random");
-}
-
-Value raise_exception(Interpreter& in, const Value&, Arguments& arguments) {
-  const auto [message] = bind<1>(arguments, "raise_exception", {"message"});
-  throw Failure(Fault::kRaised, to_str(in.budget(), *message));
+Value raise_exception(const Call& call) {
+  throw Failure(Fault::kRaised, to_str(call.budget, call[0]));
 }
 
 // datetime.now().strftime(format). Python fills in what a time without zone and with microseconds
 // has itself and leaves the rest to the C library.
-Value strftime_now(Interpreter& in, const Value&, Arguments& arguments) {
-  const auto [format] = bind<1>(arguments, "strftime_now", {"format"});
-  const std::string& wanted = text_argument(*format, "strftime_now");
+Value strftime_now(const Call& call) {
+  const std::string& wanted = call.text(0);
   if (wanted.size() > 1000) fail(Fault::kLimit, "a time format is limited to 1000 bytes");
   std::string pattern;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    const char next = i + 1 < wanted.size() ? wanted[i + 1] : '\0';
-    if (wanted[i] != '%' || next == '\0') {
+    if (wanted[i] != '%' || i + 1 == wanted.size()) {
       pattern += wanted[i];
       continue;
     }
-    ++i;
+    const char next = wanted[++i];
     if (next == 'f') {
       pattern += "000000";
     } else if (next != 'z' && next != 'Z') {
-      pattern += '%';
-      pattern += next;
+      pattern += {'%', next};
     }
   }
-  if (pattern.empty()) return make_string(in.budget(), "");
   // A trailing mark tells an empty result from a buffer that was too small.
   pattern += '|';
   std::string out(pattern.size() * 64, '\0');
-  const size_t length = std::strftime(out.data(), out.size(), pattern.c_str(), &in.now());
+  const size_t length = std::strftime(out.data(), out.size(), pattern.c_str(), &call.in.now());
   if (length == 0) fail(Fault::kValue, "the time format can't be used");
   out.resize(length - 1);
-  return make_string(in.budget(), std::move(out));
+  return make_string(call.budget, std::move(out));
 }
 
 constexpr Builtin kGlobals[] = {
-    {"cycler", global_cycler},       {"dict", global_dict},
-    {"joiner", global_joiner},       {"lipsum", global_lipsum},
-    {"namespace", global_namespace}, {"raise_exception", raise_exception},
-    {"range", global_range},         {"strftime_now", strftime_now},
+    {"dict", "...", global_dict},
+    {"namespace", "...", global_namespace},
+    {"raise_exception", "message", raise_exception},
+    {"range", "/ start stop? step?", global_range},
+    {"strftime_now", "format", strftime_now},
 };
 
 }  // namespace
 
-BuiltinTable globals() { return kGlobals; }
+const Builtin* find_global(std::string_view name) { return find_builtin(kGlobals, name); }
 
 }  // namespace nanovllm::jinja

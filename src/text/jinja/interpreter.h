@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ctime>
-#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,11 +10,50 @@
 
 #include "text/jinja/ast.h"
 #include "text/jinja/budget.h"
-#include "text/jinja/loop.h"
-#include "text/jinja/macro.h"
 #include "text/jinja/value.h"
 
 namespace nanovllm::jinja {
+
+// The variables of a loop's iteration, of a macro's call or of a block; those of the template
+// itself are in the interpreter.
+struct Scope {
+  Scope* parent;
+  std::vector<std::pair<int, Value>> variables;  // by symbol
+};
+
+struct Macro : Object {
+  Macro(Budget* budget, const Stmt& what, std::string called, Scope* around)
+      : Object(budget), node(what), name(std::move(called)), parent(around) {
+    charge(sizeof(Macro));
+  }
+  const Stmt& node;
+  std::string name;
+  Scope* parent;  // it was defined in; the interpreter keeps it
+};
+
+// The variable `loop`.
+struct Loop : Object {
+  Loop(Budget* budget, Value over, const Stmt& what, Scope* parent)
+      : Object(budget),
+        items(std::move(over)),
+        node(what),
+        around(parent),
+        test(what.branches[0].test.get()) {
+    charge(sizeof(Loop));
+    set_depth_above(items.depth());
+  }
+  size_t length() const {
+    return index + (after.is_missing() ? 0 : 1) + items_of(items).size() - next;
+  }
+
+  Value items;  // a list
+  const Stmt& node;
+  Scope* around;
+  const Expr* test;              // null where all items pass
+  size_t next = 0;               // of items, to be looked at
+  size_t index = 0;              // from 1 on
+  Value before, current, after;  // missing when there is none, or when it is not looked for yet
+};
 
 // One rendering of a template: make it, set the variables, call render() once.
 class Interpreter {
@@ -27,139 +65,76 @@ class Interpreter {
   Interpreter& operator=(const Interpreter&) = delete;
 
   // Takes the place of a global function of the same name.
-  void set_variable(const std::string& name, Value value);
+  void set_variable(std::string_view name, Value value);
   std::string render();
   // Byte of the source that is being run; after a fault, where it happened.
   uint32_t offset() const { return offset_; }
 
   // What builtins use.
   Budget& budget() { return budget_; }
-  bool autoescape() const { return autoescape_; }
   const std::tm& now() const { return now_; }
-  Value call(const Value& callee, Arguments& arguments);
   Value call_filter(const Value& name, const Value& value, Arguments arguments);
   bool call_test(const Value& name, const Value& value, Arguments arguments);
   // object.name and object[key]; undefined when there is none.
   Value get_attribute(const Value& object, const Value& name);
   Value get_item(const Value& object, const Value& key);
-  // An Iterator over value; throws kType for what has no items.
-  Value iterate(const Value& value);
-  Values to_values(const Value& iterable);
-  // Calls visit(const Value&) for each item until it returns false.
-  template <typename Visit>
-  void for_each(const Value& iterable, const Visit& visit);
-  // The attribute alone, without items; missing when there is none.
-  Value find_attribute(const Value& object, const Value& name);
-  Value make_undefined_item(const Value& owner, const Value& name);
+  // A list, tuple or view with the items of value; an iterator is used up. Throws kType.
+  Value to_list(const Value& value);
   // Keeps a value that may refer to itself until the rendering is over.
   void keep(const Value& value) { kept_values_.push_back(value); }
 
  private:
-  friend class FilteredIterator;
   enum class Flow { kNext, kBreak, kContinue };
-  class Buffer;
-  class Running;
 
   // Statements (interpreter.cc)
   Flow run(const Body& body);
   Flow run(const Stmt& statement);
-  // A statement of a known kind; what returns nothing goes on with the next one.
-  template <typename Node, typename Result>
-  Flow run_as(const Stmt& statement, Result (Interpreter::*handle)(const Node&));
-  void run_output(const Output& node);
-  Flow run_if(const If& node);
-  void define_macro(const MacroStmt& node);
-  void run_call_block(const CallBlock& node);
-  Flow run_filter_block(const FilterBlock& node);
-  Flow run_with(const With& node);
-  Flow run_assign_block(const AssignBlock& node);
-  void run_assign(const Assign& node);
-  void run_block(const Block& node);
-  void run_block_body(const Block& node);
-  Flow run_autoescape(const Autoescape& node);
-  [[noreturn]] void refuse_import(const Import& node);
-  void enter(const Scope& scope);
-  void leave(const Scope& scope);
+  void run_output(const Stmt& node);
+  Flow run_if(const Stmt& node);
+  void run_for(const Stmt& node);
+  Flow run_block(const Stmt& node);
   void write(std::string_view text);
-  void write_value(const Value& value);
-  void assign(const Expr& target, const Value& value);
-  void unpack(const Sequence& target, const Value& value);
-  Value& slot(const Ref& ref);
-  Activation* new_activation(const Function& function, Activation* parent,
-                             std::unique_ptr<Activation>& owner);
-
-  // Loops (interpreter_loops.cc)
-  void run_for(const For& node);
-  void run_loop(const For& node, const Value& iterable, Activation* around, int depth0);
-  bool run_loop_items(const For& node, const Value& iterable, Activation* around, int depth0);
-  bool run_item(const For& node, const Value& item, bool& completed);
+  void assign(const Expr& target, Value value);
+  void set(int symbol, Value value);
+  // The text that a body writes, which runs in `scope`.
+  Value capture(const Body& body, Scope& scope, Flow& flow);
+  // `local`, or a scope that outlives it for a body with macros in it.
+  Scope& enter(bool has_macros, Scope& local);
 
   // Expressions (evaluator.cc)
   Value evaluate(const Expr& expr);
   Value evaluate_composite(const Expr& expr);
-  Value evaluate_name(const Name& name);
-  Values evaluate_all(const ExprList& list);
-  Value evaluate_dict(const DictLiteral& node);
-  Value evaluate_concat(const Sequence& node);
-  Value evaluate_compare(const Compare& node);
-  Value evaluate_filter(const FilterOrTest& node);
-  Value evaluate_test(const FilterOrTest& node);
-  Value evaluate_call(const Call& node, const Value* caller);
-  Value evaluate_item(const Item& node);
-  Value evaluate_slice(const Value& object, const Slice& slice);
-  void evaluate_arguments(const CallArguments& from, Arguments& to);
-  void add_named_arguments(const Value& mapping, Arguments& to);
+  Value evaluate_name(const Expr& name);
+  Values evaluate_all(const Expr& expr);
+  Value evaluate_dict(const Expr& expr);
+  Value evaluate_concat(const Expr& expr);
+  Value evaluate_compare(const Expr& expr);
+  Value evaluate_filter_or_test(const Expr& expr);
+  Value evaluate_slice(const Expr& expr);
+  void evaluate_arguments(const Expr& call, Arguments& arguments);
 
   // Calls (calls.cc)
-  // The text that write() writes; the running activation is restored.
-  template <typename Write>
-  Value run_buffered(const Write& write);
+  Value evaluate_call(const Expr& expr);
+  Value call(const Value& callee, Arguments& arguments);
   Value call_macro(const Macro& macro, Arguments& arguments);
-  void bind_macro_arguments(const Macro& macro, Arguments& arguments, Activation& activation);
-  Value call_loop(const Value& loop, Arguments& arguments);
-  Value call_block(const Value& block);
-  Value block_reference(const Value& name);
+  bool peek(Loop& loop);
+  bool advance(Loop& loop);
+  Value loop_attribute(Loop& loop, std::string_view name);
+
+  // Attributes and items (access.cc)
+  Value find_attribute(const Value& object, const Value& name);
+  Value undefined_item(const Value& owner, const Value& name);
 
   const Template& template_;
   Budget& budget_;
   const std::tm now_;
   uint32_t offset_ = 0;
-  bool autoescape_ = false;
-  Values context_;                    // by index of context name, missing when there is none
-  std::string* out_ = nullptr;        // what is being written to
-  Activation* activation_ = nullptr;  // of the function that runs
-  Value filter_input_;                // of the filter of a block
-  std::deque<std::unique_ptr<Activation>> kept_activations_;
+  Values globals_;              // by symbol, missing when there is none
+  Scope* scope_ = nullptr;      // the innermost one
+  std::string* out_ = nullptr;  // what is being written to
+  Value block_text_;            // of the block whose filter is evaluated
+  std::vector<std::unique_ptr<Scope>> kept_scopes_;
   Values kept_values_;
 };
-
-template <typename Visit>
-void Interpreter::for_each(const Value& iterable, const Visit& visit) {
-  switch (iterable.kind()) {
-    case Kind::kUndefined:
-      return;
-    case Kind::kList:
-    case Kind::kTuple:
-      for (const Value& item : items_of(iterable)) {
-        budget_.step();
-        if (!visit(item)) return;
-      }
-      return;
-    case Kind::kDict:
-      for (const Dict::Entry& entry : iterable.as<Dict>().entries()) {
-        budget_.step();
-        if (!visit(entry.key)) return;
-      }
-      return;
-    default: {
-      const Value iterator = iterate(iterable);
-      Value item;
-      while (iterator.as<Iterator>().next(*this, item)) {
-        budget_.step();
-        if (!visit(item)) return;
-      }
-    }
-  }
-}
 
 }  // namespace nanovllm::jinja

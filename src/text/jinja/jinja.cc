@@ -1,15 +1,14 @@
 #include "text/jinja/jinja.h"
 
+#include <algorithm>
 #include <new>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "text/jinja/from_json.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/lexer.h"
 #include "text/jinja/parser.h"
-#include "text/jinja/resolver.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/strings.h"
 
 namespace nanovllm::jinja {
 namespace {
@@ -21,14 +20,13 @@ std::string one_line(std::string_view message) {
   std::string out;
   for (size_t pos = 0; pos < message.size();) {
     if (out.size() >= kLongestMessage) return out + "...";
-    const char32_t c = decode(message, pos);
-    const bool is_surrogate = c >= 0xD800 && c <= 0xDFFF;
+    const uint32_t c = text::next_character(message, pos);
     if (c == '\n') {
       out += "\\n";
     } else if (c < 0x20 || (c >= 0x7F && c < 0xA0)) {
-      out += fmt::format("\\x{:02x}", static_cast<uint32_t>(c));
+      out += fmt::format("\\x{:02x}", c);
     } else {
-      append_utf8(out, is_surrogate || c >= kInvalidByte ? U'\uFFFD' : c);
+      text::append_utf8(out, c >= text::kInvalidByte ? 0xFFFD : c);
     }
   }
   return out;
@@ -36,9 +34,11 @@ std::string one_line(std::string_view message) {
 
 [[noreturn]] void throw_at(ErrorCode code, const Template& in, uint32_t offset,
                            std::string_view message) {
-  const Position position = position_of(in.source, offset);
-  throw_error(code, "chat template, line {}, column {}: {}", position.line, position.column,
-              one_line(message));
+  const std::string_view before = std::string_view(in.source).substr(0, offset);
+  const size_t line = before.rfind('\n') + 1;  // 0 without any
+  throw_error(code, "chat template, line {}, column {}: {}",
+              std::count(before.begin(), before.end(), '\n') + 1,
+              count_code_points(before.substr(line)) + 1, one_line(message));
 }
 
 std::tm local_time() {
@@ -46,6 +46,40 @@ std::tm local_time() {
   std::tm result{};
   localtime_r(&now, &result);
   return result;
+}
+
+Value from_json(Budget& budget, const nlohmann::ordered_json& json, int level) {
+  if (level > kMaxDataDepth) {
+    fail(Fault::kLimit, "the input nests deeper than the {} levels allowed", kMaxDataDepth);
+  }
+  using Type = nlohmann::ordered_json::value_t;
+  switch (json.type()) {
+    case Type::boolean:
+      return Value::boolean(json.get<bool>());
+    case Type::number_integer:
+      return Value::integer(json.get<int64_t>());
+    case Type::number_unsigned:
+      return Value::unsigned_integer(json.get<uint64_t>());
+    case Type::number_float:
+      return Value::number(json.get<double>());
+    case Type::string:
+      return make_string(budget, json.get_ref<const std::string&>());
+    case Type::array: {
+      Values items;
+      items.reserve(json.size());
+      for (const auto& item : json) items.push_back(from_json(budget, item, level + 1));
+      return make_list(budget, std::move(items));
+    }
+    case Type::object: {
+      Value dict = make_dict(budget);
+      for (const auto& [name, item] : json.items()) {
+        dict.as<Dict>().set(make_string(budget, name), from_json(budget, item, level + 1));
+      }
+      return dict;
+    }
+    default:
+      return Value::none();
+  }
 }
 
 }  // namespace
@@ -58,15 +92,8 @@ Program::Program(std::string_view source) : template_(std::make_unique<Template>
   template_->source = normalize_source(source);
   uint32_t offset = 0;
   try {
-    std::vector<Token> tokens = tokenize(template_->source, offset);
-    Parser parser(*template_, std::move(tokens));
-    try {
-      parser.parse();
-    } catch (const Failure&) {
-      offset = parser.offset();
-      throw;
-    }
-    resolve(*template_, offset);
+    Parser parser(*template_, tokenize(template_->source, offset), offset);
+    parser.parse();
   } catch (const Failure& failure) {
     throw_at(ErrorCode::kCorruptData, *template_, offset, failure.what());
   }
@@ -82,7 +109,7 @@ std::string Program::render(const nlohmann::ordered_json& variables,
   Interpreter interpreter(*template_, budget, options.now ? *options.now : local_time());
   try {
     for (const auto& [name, value] : variables.items()) {
-      interpreter.set_variable(name, from_json(budget, value));
+      interpreter.set_variable(name, from_json(budget, value, 1));
     }
     return interpreter.render();
   } catch (const Failure& failure) {

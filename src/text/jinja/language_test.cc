@@ -20,8 +20,6 @@ TEST(JinjaLanguage, Numbers) {
             {"{{ 0.1 + 0.2 }} {{ 1e16 }} {{ 1e15 }} {{ 1e-5 }} {{ 0.0001 }} {{ 123456789.125 }} {{ "
              "-0.0 }}",
              "0.30000000000000004 1e+16 1000000000000000.0 1e-05 0.0001 123456789.125 -0.0"},
-            {"{{ 0x1F }} {{ 0b11 }} {{ 0o17 }} {{ 1_000 }} {{ 1e3 }} {{ 1.5E-3 }}",
-             "31 3 15 1000 1000.0 0.0015"},
             {"{{ true + 1 }} {{ -true }} {{ +false }}", "2 -1 0"},
             {"{{ 012 }}", kFails},
             {"{{ 1 + 'a' }}", kFails},
@@ -33,8 +31,6 @@ TEST(JinjaLanguage, Comparisons) {
         {
             {"{{ 1 < 2 < 3 }} {{ 3 > 2 > 2 }} {{ 1 == 1.0 == true }}", "True False True"},
             {"{{ [1, 2] < [1, 3] }} {{ (1,) < (1, 0) }} {{ 'a' < 'b' }}", "True True True"},
-            {"{{ 1 < 'a' }}", kFails},
-            {"{{ none < 1 }}", kFails},
             {"{{ {} == {} }} {{ {'a': [1]} == {'a': [1.0]} }} {{ [1] == (1,) }} {{ range(0) == "
              "range(5, 1) }}",
              "True True False True"},
@@ -91,9 +87,6 @@ TEST(JinjaLanguage, Sandbox) {
             {"{{ range(-9, -9223372036854775807, -9223372036854775806)[:1:9]|list }}", "[-9]"},
             {"{{ range(0, 9223372036854775807, 9223372036854775806)[:2]|list }}",
              "[0, 9223372036854775806]"},
-            {"{{ range(3)[::2] }} {{ range(0)[::2] }} {{ range(5)[5:1] }}",
-             "range(0, 3, 2) range(0, 0, 2) range(5, 1)"},
-            {"{{ range(9, 0, -2)[::-5] }}", "range(1, 11, 10)"},
             {"{{ range(1, 9, 3)[::9223372036854775807]|list }}", "[1]"},
             {"{{ range(100001) }}", kFails},
             {"{% set ns = namespace(_a=1) %}", kFails},
@@ -158,44 +151,48 @@ TEST(JinjaLanguage, Whitespace) {
 }
 
 TEST(JinjaLanguage, For) {
-  check(false, {
-                   {"{% for i in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ "
-                    "loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ "
-                    "loop.depth }}{{ loop.depth0 }} {% endfor %}",
-                    "1032TrueFalse310 2121FalseFalse310 3210FalseTrue310 "},
-                   {"{% for i in l %}[{{ loop.previtem }}{{ i }}{{ loop.nextitem }}]{{ "
-                    "loop.cycle('a', 'b') }}{{ loop.changed(i > 1) }}{% endfor %}",
-                    "[31]aTrue[312]bTrue[12]aTrue"},
-                   {"{% for i in l if i > 1 %}{{ loop.index }}:{{ i }}{% else %}none{% endfor %}",
-                    "1:32:2"},
-                   {"{% for i in l if i > 9 %}x{% else %}none{% endfor %}", "none"},
-                   {"{% for k, v in d.items() %}{{ k }}{{ v }}{% endfor %}{% for (a, b), c in "
-                    "[((1, 2), 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}",
-                    "b1a2C3123"},
-                   {"{% for a, b in [[1]] %}{% endfor %}", kFails},
-                   {"{% for a, b in [1] %}{% endfor %}", kFails},
-                   {"{% for i in 5 %}{% endfor %}", kFails},
-                   {"{% for i in l %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% if i == 2 "
-                    "%}{% break %}{% endif %}{% endfor %}",
-                    "32"},
-                   {"{% for i in l %}{% continue %}{% else %}counts as empty{% endfor %}",
-                    "counts as empty"},
-                   {"{% for x in [[1, [2]], 3] recursive %}{% if x is iterable %}[{{ loop(x) }}]{% "
-                    "else %}{{ x }}@{{ loop.depth }}{% endif %}{% endfor %}",
-                    "[1@2[2@3]]3@1"},
-                   {"{% for x in l %}{{ loop(l) }}{% endfor %}", kFails},
-                   {"{% for i in l|map('abs') %}{{ loop.length }}{{ loop.last }}{{ loop.revindex "
-                    "}}{% endfor %}",
-                    "3False33False23True1"},
-                   {"{% break %}", kFails},
-                   {"{% for loop in l %}{% endfor %}", kFails},
-                   {"{% for a in l %}{% for b in l %}{% if loop.first %}{{ loop.index }}{% endif "
-                    "%}{% endfor %}{{ loop.index }}{% endfor %}",
-                    "111213"},
-                   {"{% for i in l %}{% macro m() %}{{ loop.index }}{{ i }}{% endmacro %}{{ m() "
-                    "}}{% endfor %}",
-                    "132132"},
-               });
+  check(
+      false,
+      {
+          {"{% for i in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ "
+           "loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ "
+           "loop.depth }}{{ loop.depth0 }} {% endfor %}",
+           "1032TrueFalse310 2121FalseFalse310 3210FalseTrue310 "},
+          {"{% for i in l %}[{{ loop.previtem }}{{ i }}{{ loop.nextitem }}]{{ "
+           "loop.cycle('a', 'b') }}{% endfor %}",
+           "[31]a[312]b[12]a"},
+          {"{% for i in l if i != 1 %}{{ loop.length }}{{ loop.revindex }}{{ loop.last }}{{ "
+           "loop.nextitem }} {% endfor %}",
+           "22False2 21True "},
+          {"{% set ns = namespace(go=true) %}{% for i in l if ns.go %}{{ i }}{% set ns.go = "
+           "false %}{% endfor %}",
+           "3"},
+          {"{% for i in l if i > 1 %}{{ loop.index }}:{{ i }}{% else %}none{% endfor %}", "1:32:2"},
+          {"{% for i in l if i > 9 %}x{% else %}none{% endfor %}", "none"},
+          {"{% for k, v in d.items() %}{{ k }}{{ v }}{% endfor %}{% for (a, b), c in "
+           "[((1, 2), 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}",
+           "b1a2C3123"},
+          {"{% for a, b in [[1]] %}{% endfor %}", kFails},
+          {"{% for a, b in [1] %}{% endfor %}", kFails},
+          {"{% for i in 5 %}{% endfor %}", kFails},
+          {"{% for i in l %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% if i == 2 "
+           "%}{% break %}{% endif %}{% endfor %}",
+           "32"},
+          {"{% for i in l %}{% continue %}{% else %}counts as empty{% endfor %}",
+           "counts as empty"},
+          {"{% for x in l %}{{ loop(l) }}{% endfor %}", kFails},
+          {"{% for i in l|map('abs') %}{{ loop.length }}{{ loop.last }}{{ loop.revindex "
+           "}}{% endfor %}",
+           "3False33False23True1"},
+          {"{% break %}", kFails},
+          {"{% for loop in l %}{% endfor %}", kFails},
+          {"{% for a in l %}{% for b in l %}{% if loop.first %}{{ loop.index }}{% endif "
+           "%}{% endfor %}{{ loop.index }}{% endfor %}",
+           "111213"},
+          {"{% for i in l %}{% macro m() %}{{ loop.index }}{{ i }}{% endmacro %}{{ m() "
+           "}}{% endfor %}",
+           "132132"},
+      });
 }
 
 TEST(JinjaLanguage, Set) {
@@ -234,25 +231,11 @@ TEST(JinjaLanguage, Macros) {
           {"{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", kFails},
           {"{% macro m(a) %}{% endmacro %}{{ m(z=1) }}", kFails},
           {"{% macro m(a) %}{% endmacro %}{{ m(1, a=1) }}", kFails},
-          {"{% macro m() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, x=3) }}",
-           "(1, 2){'x': 3}"},
-          {"{% macro m(a) %}{{ m.name }}{{ m.arguments }}{{ m.catch_kwargs }}{{ m }}{% endmacro "
-           "%}{{ m() }}",
-           "m('a',)False<Macro 'm'>"},
-          {"{% macro o(x) %}<{{ caller(x) }}>{% endmacro %}{% call(y) o(5) %}{{ y }}{{ n }}{% "
-           "endcall %}",
-           "<57>"},
-          {"{% macro m() %}{% endmacro %}{% call m() %}{% endcall %}", kFails},
           {"{% macro m(a, a) %}{% endmacro %}", kFails},
           {"{% macro m(a=1, b) %}{% endmacro %}", kFails},
-          {"{% macro m(caller) %}{{ caller() }}{% endmacro %}", kFails},
           {"{% macro f(k) %}{{ k }}{% if k > 0 %}{{ f(k - 1) }}{% endif %}{% endmacro %}{{ f(3) }}",
            "3210"},
-          {"{{ range(*[1, 4])|list }}{{ dict(**{'a': 1}) }}{{ dict({'a': 1}, b=2) }}",
-           "[1, 2, 3]{'a': 1}{'a': 1, 'b': 2}"},
-          {"{{ dict(**5) }}", kFails},
           {"{{ dict(a=1, a=2) }}", kFails},
-          {"{{ dict(a=1, **{'a': 2}) }}", kFails},
           {"{% macro m() %}{% macro k() %}in{% endmacro %}{{ k() }}{% endmacro %}{{ m() }}{{ k }}",
            "in"},
       });
@@ -262,29 +245,9 @@ TEST(JinjaLanguage, Blocks) {
   check(false,
         {
             {"{% filter upper %}a{{ s }}{% endfilter %}", "AHELLO WORLD"},
-            {"{% with a = 1, b = n %}{{ a }}{{ b }}{% endwith %}{{ a }}", "17"},
-            {"{% with a = 1, b = a %}{{ b }}{% endwith %}", ""},
-            {"{% block a %}x{{ n }}{% endblock %}{{ self.a() }}", "x7x7"},
-            {"{% for i in l %}{% block a scoped %}{{ i }}{% endblock %}{% endfor %}", "312"},
-            {"{% for i in l %}{% block a %}-{{ i }}{% endblock %}{% endfor %}", "---"},
-            {"{% block a %}{% endblock %}{% block a %}{% endblock %}", kFails},
             {"{% generation %}{% set q = n %}{{ q }}{% endgeneration %}{{ q }}", "7"},
-            {"{% autoescape true %}{{ '<' }}{{ '<'|safe }}{{ s ~ '<' ~ ('>'|safe) }}{% "
-             "endautoescape %}{{ '<' }}",
-             "&lt;<Hello World&lt;><"},
-            {"{% include 'x' %}", kFails},
-            {"{% import 'x' as x %}", kFails},
-            {"{% from 'x' import x %}", kFails},
-            {"{% extends 'x' %}", kFails},
-            {"{% if false %}{% include 'x' %}{% endif %}ok", "ok"},
-            {"{% print 1, 2 %}", "12"},
-            {"{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current "
-             "}}{{ c.reset() }}{{ c.next() }}",
-             "ababNonea"},
-            {"{% set j = joiner('-') %}{{ j() }}{{ j() }}{{ j() }}", "--"},
             {"{{ raise_exception('no') }}", kFails},
             {"{% set g = l|map('abs') %}{{ g|list }}{{ g|list }}", "[3, 1, 2][]"},
-            {"{% set g = l|map('nope') %}unused", "unused"},
             {"{% if [1]|select('gt', 2) %}generators are true{% endif %}", "generators are true"},
             {"{% nope %}", kFails},
             {"{% if true %}", kFails},

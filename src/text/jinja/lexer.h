@@ -15,60 +15,28 @@ enum class TokenType : uint8_t {
   kBlockBegin,
   kBlockEnd,
   kName,
+  kOperator,
   kString,
   kInteger,
   kFloat,
-  kAdd,
-  kSub,
-  kMul,
-  kDiv,
-  kFloorDiv,
-  kMod,
-  kPow,
-  kTilde,
-  kLeftParen,
-  kRightParen,
-  kLeftBracket,
-  kRightBracket,
-  kLeftBrace,
-  kRightBrace,
-  kEq,
-  kNe,
-  kLt,
-  kLe,
-  kGt,
-  kGe,
-  kAssign,
-  kDot,
-  kColon,
-  kComma,
-  kPipe,
-  kSemicolon,
   kEof,
 };
 
 struct Token {
   TokenType type = TokenType::kEof;
   uint32_t offset = 0;  // bytes into the normalized source
-  std::string text;     // of data, names and strings (unescaped)
+  std::string text;     // of data, names, operators and strings (unescaped)
   uint64_t integer = 0;
   double number = 0;
 };
 
 // As messages name a token.
 std::string describe(const Token& token);
-std::string_view describe(TokenType type);
 
 // Newlines made '\n' and one newline at the very end dropped, as Jinja does before it looks closer.
 std::string normalize_source(std::string_view source);
 
 // All tokens of a normalized source, kEof last. On a fault `offset` is where it was found.
 std::vector<Token> tokenize(const std::string& source, uint32_t& offset);
-
-// Line and column (in characters) of a byte, both from 1.
-struct Position {
-  int line = 1, column = 1;
-};
-Position position_of(std::string_view source, uint32_t offset);
 
 }  // namespace nanovllm::jinja

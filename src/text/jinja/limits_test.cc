@@ -66,21 +66,10 @@ TEST(JinjaLimits, AmplificationIsRefusedBeforeItIsDone) {
   limits.max_steps /= test::full_or_reduced(1, 20);
   limits.max_live_bytes /= test::full_or_reduced(1, 20);
   for (const char* source :
-       {"{{ 'x' * 9223372036854775807 }}",
-        "{{ [1] * 9223372036854775807 }}",
-        "{{ 'x'.center(9223372036854775807) }}",
-        "{{ 'x'.zfill(9223372036854775807) }}",
-        "{{ 'x'|center(9223372036854775807) }}",
-        "{{ '%99999999999d' % 1 }}",
-        "{{ '%.*f' % (99999999999, 1.0) }}",
-        "{{ '{:99999999999}'.format(1) }}",
-        "{{ 'x'|indent(9223372036854775807, true) }}",
-        "{{ '\\t'.expandtabs(9223372036854775807) }}",
-        "{{ [1]|batch(9223372036854775807, 'x')|list }}",
-        "{{ {}|tojson(indent=99999999999) }}",
+       {"{{ 'x' * 9223372036854775807 }}", "{{ [1] * 9223372036854775807 }}",
+        "{{ 'x'|indent(9223372036854775807, true) }}", "{{ {}|tojson(indent=99999999999) }}",
         "{{ ('x' * 100000).replace('x', 'y' * 100000) }}",
-        "{{ ('y' * 100000).join('x' * 100000) }}",
-        "{{ range(0, 9223372036854775807)|list }}",
+        "{{ ('y' * 100000).join('x' * 100000) }}", "{{ range(0, 9223372036854775807)|list }}",
         "{% set ns = namespace(x='x') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}"
         "{% endfor %}",
         "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}"
@@ -105,11 +94,6 @@ TEST(JinjaLimits, MacrosRecurseSoFar) {
   EXPECT_EQ(render(source, {{"n", 150}}), "end");
   EXPECT_TRUE(mentions(error_of(source, {{"n", 100000}}), "nest deeper than the 1000 levels"));
   EXPECT_TRUE(mentions(error_of("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), "1000 levels"));
-}
-
-TEST(JinjaLimits, RecursiveLoopsRecurseSoFar) {
-  const std::string source = "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}";
-  EXPECT_TRUE(mentions(error_of(source), "nest deeper than the 1000 levels"));
 }
 
 TEST(JinjaLimits, ExpressionsNestSoFar) {
@@ -155,10 +139,8 @@ TEST(JinjaLimits, DataNestsSoFar) {
 // long.
 TEST(JinjaLimits, ChainsOfEveryKindAreBounded) {
   for (const char* link :
-       {"(ns.x,)", "{'a': ns.x}", "{'a': ns.x}.items()", "[ns.x]|map('string')",
-        "[1]|map('default', ns.x)", "[ns.x]|select('eq', ns.x)", "[1]|batch(2, ns.x)",
-        "[1]|slice(2, ns.x)", "[ns.x]|unique", "[ns.x].count", "cycler(ns.x)", "joiner(ns.x)",
-        "{}[(ns.x, 1)]", "[ns.x]|reverse", "[ns.x]|items"}) {
+       {"(ns.x,)", "{'a': ns.x}", "{'a': ns.x}.items()", "[[ns.x]]|map('list')", "[ns.x]|select",
+        "[(ns.x,)]|unique", "[ns.x].count", "{}[(ns.x, 1)]", "[ns.x]|reverse", "{1: ns.x}|items"}) {
     const std::string source =
         "{% set ns = namespace(x=1) %}{% for i in range(50000) %}"
         "{% set ns.x = " +
@@ -172,8 +154,7 @@ TEST(JinjaLimits, MessagesAreOneLineOfUtf8AndOfBoundedLength) {
     return fmt::format("chat template, line 1, column 19: {}", message);
   };
   EXPECT_EQ(error_of("{{ raise_exception('a\nb\\tc') }}"), raised("a\\nb\\x09c"));
-  EXPECT_EQ(error_of("{{ raise_exception('\xC3 \xC3\xA4 \\ud800') }}"),
-            raised("\uFFFD \u00E4 \uFFFD"));
+  EXPECT_EQ(error_of("{{ raise_exception('\xC3 \xC3\xA4') }}"), raised("\uFFFD \u00E4"));
   EXPECT_EQ(error_of("{{ raise_exception('x' * 9999) }}"), raised(std::string(1000, 'x') + "..."));
   EXPECT_TRUE(mentions(error_of("{{ x['new\nline'].y }}", {{"x", Json::object()}}),
                        "has no attribute 'new\\nline'"));
@@ -202,8 +183,8 @@ TEST(JinjaLimits, IntegersHave64Bits) {
 TEST(JinjaLimits, CyclesAreFreed) {
   EXPECT_EQ(render("{% set ns = namespace() %}{% set ns.x = ns %}{% set ns.y = [ns, ns.x] %}"), "");
   EXPECT_EQ(render("{% set ns = namespace() %}{% for i in [1, 2] %}{% set ns.l = [loop, ns] %}"
-                   "{{ loop.changed(loop) }}{% endfor %}{{ ns.l[0].index }}{{ ns.l[0].last }}"),
-            "TrueFalse2True");
+                   "{% endfor %}{{ ns.l[0].index }}{{ ns.l[0].last }}"),
+            "2True");
   EXPECT_EQ(render("{% set ns = namespace() %}{% macro m() %}{% set f = m %}x{% endmacro %}"
                    "{% set ns.m = m %}{{ ns.m() }}"),
             "x");
@@ -216,10 +197,11 @@ TEST(JinjaLimits, ALoopOutlivesItsItemsSafely) {
       render("{% set ns = namespace() %}{% for i in [1, 2, 3] if i > 0 %}{% set ns.l = loop %}"
              "{% break %}{% endfor %}{{ ns.l.index }}{{ ns.l.nextitem }}{{ ns.l.last }}"),
       "1True");
-  EXPECT_EQ(render("{% macro m() %}{% for i in [[1]] recursive %}{% if i is iterable %}"
-                   "{% set ns.l = loop %}{% endif %}<{{ i }}>{% endfor %}{% endmacro %}"
-                   "{% set ns = namespace() %}{{ m() }}{{ ns.l([5]) }}"),
-            "<[1]><5>");
+  // A macro sees the variables of the iteration that it was made in.
+  EXPECT_EQ(render("{% set ns = namespace() %}{% for i in [1, 2] %}{% macro m() %}{{ i }}"
+                   "{{ loop.index }}{% endmacro %}{% if loop.first %}{% set ns.m = m %}{% endif %}"
+                   "{% endfor %}{{ ns.m() }}"),
+            "12");
 }
 
 }  // namespace

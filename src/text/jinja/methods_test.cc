@@ -13,8 +13,6 @@ TEST(JinjaMethods, Case) {
                   {"'\304\260\316\221\316\243'.lower()", "i\314\207\316\261\317\202"},
                   {"'\357\254\201x'.title()", "Fix"},
                   {"\"they're\".title()", "They'Re"},
-                  {"'aB'.swapcase()", "Ab"},
-                  {"'Stra\303\237e'.casefold()", "strasse"},
                   {"'a'.upper(1)", kFails},
               });
 }
@@ -120,32 +118,16 @@ TEST(JinjaMethods, Join) {
               });
 }
 
-TEST(JinjaMethods, Pad) {
-  check(true, {
-                  {"'ab'.center(5, '*')", "**ab*"},
-                  {"'ab'.center(6)", "  ab  "},
-                  {"'\303\244b'.ljust(4, '.')", "\303\244b.."},
-                  {"'ab'.rjust(4)", "  ab"},
-                  {"'-42'.zfill(6)", "-00042"},
-                  {"'ab'.zfill(4)", "00ab"},
-                  {"'a'.center(3, 'xy')", kFails},
-                  {"'a\\tb'.expandtabs(4)", "a   b"},
-                  {"'a\\n\\tb'.expandtabs()", "a\n        b"},
-              });
-}
-
 TEST(JinjaMethods, Predicates) {
   check(true, {
-                  {"'abc'.isalpha()", "True"},        {"'ab1'.isalpha()", "False"},
-                  {"'ab1'.isalnum()", "True"},        {"'12'.isdigit()", "True"},
-                  {"'\302\262'.isdigit()", "True"},   {"'\302\262'.isdecimal()", "False"},
-                  {"'\302\275'.isnumeric()", "True"}, {"' \\t'.isspace()", "True"},
-                  {"''.isspace()", "False"},          {"'aB'.islower()", "False"},
-                  {"'\302\252'.islower()", "True"},   {"'AB1'.isupper()", "True"},
-                  {"'Ab Cd'.istitle()", "True"},      {"'AB'.istitle()", "False"},
-                  {"'a_1'.isidentifier()", "True"},   {"'1a'.isidentifier()", "False"},
-                  {"'\303\251'.isascii()", "False"},  {"'a\\n'.isprintable()", "False"},
-                  {"''.isprintable()", "True"},       {"''.isprintable(1)", kFails},
+                  {"'abc'.isalpha()", "True"},
+                  {"'ab1'.isalpha()", "False"},
+                  {"'ab1'.isalnum()", "True"},
+                  {"'12'.isdigit()", "True"},
+                  {"' \\t'.isspace()", "True"},
+                  {"''.isspace()", "False"},
+                  {"'aB'.islower()", "False"},
+                  {"'AB1'.isupper()", "True"},
               });
 }
 
@@ -157,54 +139,6 @@ TEST(JinjaMethods, Affixes) {
               });
 }
 
-TEST(JinjaMethods, Format) {
-  check(true, {
-                  {"'{} {}'.format(1, 'a')", "1 a"},
-                  {"'{1}{0}'.format('a', 'b')", "ba"},
-                  {"'{x.a} {y[0]}'.format(x={'a': 1}, y=[2])", "1 2"},
-                  {"'{:>6.2f}|{:<4}|{:^5}'.format(3.14159, 'a', 'b')", "  3.14|a   |  b  "},
-                  {"'{:,} {:_} {:08.3f} {:+d} {:x} {:#X} {:b} {:e} {:%}'.format(1234567, 1234567, "
-                   "3.14159, 5, 255, 255, 5, 12345.678, 0.25)",
-                   "1,234,567 1_234_567 0003.142 +5 ff 0XFF 101 1.234568e+04 25.000000%"},
-                  {"'{!r:>5}'.format('a')", "  'a'"},
-                  {"'{{}}'.format()", "{}"},
-                  {"'{:{}}'.format('a', 3)", "a  "},
-                  {"'{'.format()", kFails},
-                  {"'{} {0}'.format(1)", kFails},
-                  {"'{x}'.format()", kFails},
-                  {"'{:d}'.format('a')", kFails},
-                  {"'{x}'.format_map({'x': 1})", "1"},
-                  {"'{:.3} {:.1} {}'.format('abcdef', 2.55, 1e16)", "abc 3e+00 1e+16"},
-                  {"'{:012,}'.format(1234567)", "0,001,234,567"},
-                  {"'{.upper}'.format('a')", kFails},
-              });
-}
-
-TEST(JinjaMethods, Percent) {
-  check(true,
-        {
-            {"'%s %r' % ('a', 'b')", "a 'b'"},
-            {"'%5d|%-5d|%05d|%+d|% d' % (42, 42, 42, 42, 42)", "   42|42   |00042|+42| 42"},
-            {"'%x %X %#x %o %#o' % (255, 255, 255, 8, 8)", "ff FF 0xff 10 0o10"},
-            {"'%.2f %e %g %G' % (3.14159, 1234.5, 0.00001, 1e20)", "3.14 1.234500e+03 1e-05 1E+20"},
-            {"'%c%c' % ('a', 98)", "ab"},
-            {"'%%' % ()", "%"},
-            {"'%(a)s %(b)03d' % {'a': 1, 'b': 2}", "1 002"},
-            {"'%s' % [1, 2]", "[1, 2]"},
-            {"'%s %s' % (1,)", kFails},
-            {"'%s' % (1, 2)", kFails},
-            {"'%d' % 'a'", kFails},
-            {"'%d' % 3.9", "3"},
-            {"'%.3s|%5.1s' % ('abcdef', 'xyz')", "abc|    x"},
-            {"'%*d' % (5, 42)", "   42"},
-            {"'%y' % 1", kFails},
-            {"'%(a)s' % 1", kFails},
-            {"'abc' % 1", kFails},
-            {"'%s' % missing", ""},
-            {"'%.5d' % -42", "-00042"},
-        });
-}
-
 TEST(JinjaMethods, Dicts) {
   check(true, {
                   {"d.get('a')", "2"},
@@ -214,7 +148,6 @@ TEST(JinjaMethods, Dicts) {
                   {"d.values()|list", "[1, 2, 3]"},
                   {"d.items()|list", "[('b', 1), ('a', 2), ('C', 3)]"},
                   {"d.copy() == d", "True"},
-                  {"d.fromkeys([1, 2], 'x')", "{1: 'x', 2: 'x'}"},
                   {"d.keys()", "dict_keys(['b', 'a', 'C'])"},
                   {"d.items()", "dict_items([('b', 1), ('a', 2), ('C', 3)])"},
                   {"d.values()", "dict_values([1, 2, 3])"},
@@ -255,12 +188,6 @@ TEST(JinjaMethods, Others) {
   check(true, {
                   {"range(1, 9, 2).index(5)", "2"},
                   {"range(3).count(1)", "1"},
-                  {"range(1, 9, 2).stop", "9"},
-                  {"(5).bit_length()", "3"},
-                  {"(5).real", "5"},
-                  {"2.0.is_integer()", "True"},
-                  {"2.5.is_integer()", "False"},
-                  {"dict.fromkeys('ab')", "{'a': None, 'b': None}"},
               });
 }
 

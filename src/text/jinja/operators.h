@@ -8,8 +8,10 @@
 
 namespace nanovllm::jinja {
 
-enum class BinaryOp { kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow };
-enum class CompareOp { kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
+class Interpreter;
+
+enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow };
+enum class CompareOp : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
 
 bool is_truthy(const Value& value);
 bool equal(Budget& budget, const Value& a, const Value& b);
@@ -17,25 +19,21 @@ bool equal(Budget& budget, const Value& a, const Value& b);
 bool compare(Budget& budget, CompareOp op, const Value& a, const Value& b);
 size_t hash_value(Budget& budget, const Value& value);
 
-Value apply_binary(Interpreter& in, BinaryOp op, Value a, const Value& b);
-Value negate(const Value& value);
-Value posit(const Value& value);
-// `item in container`, iterators being used up as far as needed.
+// `item in container`, an iterator being used up.
 bool contains(Interpreter& in, const Value& container, const Value& item);
-// a ** b, a % b as filters need them.
-double float_of(const Value& number);  // throws kType when it is no number
 
-// len(); throws kType when there is none.
+Value apply_binary(Budget& budget, BinaryOp op, Value a, const Value& b);
+Value apply_sign(bool negates, const Value& value);
+double float_of(const Value& number);
+
+// len(); -1 when there is none.
 int64_t length_of(const Value& value);
-bool has_length(const Value& value);
 
 std::string to_str(Budget& budget, const Value& value);
 std::string to_repr(Budget& budget, const Value& value);
 void append_str(Budget& budget, std::string& out, const Value& value);
 // repr() of a float: the shortest text that reads back as the same number.
 std::string float_repr(double value);
-// HTML-escaped, as markupsafe does it.
-std::string escape_html(std::string_view text);
 Value escape(Budget& budget, const Value& value);  // Markup
 
 }  // namespace nanovllm::jinja

@@ -1,55 +1,9 @@
-#include "text/jinja/builtins.h"
-#include "text/jinja/error.h"
+// From the operators down to names and literals; what follows those is in parser_postfix.cc.
+#include <algorithm>
+
 #include "text/jinja/parser.h"
 
 namespace nanovllm::jinja {
-namespace {
-
-BinaryOp binary_op(TokenType type) {
-  switch (type) {
-    case TokenType::kAdd:
-      return BinaryOp::kAdd;
-    case TokenType::kSub:
-      return BinaryOp::kSub;
-    case TokenType::kMul:
-      return BinaryOp::kMul;
-    case TokenType::kDiv:
-      return BinaryOp::kDiv;
-    case TokenType::kFloorDiv:
-      return BinaryOp::kFloorDiv;
-    case TokenType::kMod:
-      return BinaryOp::kMod;
-    default:
-      return BinaryOp::kPow;
-  }
-}
-
-const char* node_name(ExprKind kind) {
-  switch (kind) {
-    case ExprKind::kConst:
-      return "const";
-    case ExprKind::kList:
-      return "list";
-    case ExprKind::kDict:
-      return "dict";
-    case ExprKind::kTuple:
-      return "tuple";
-    case ExprKind::kAttribute:
-      return "getattr";
-    case ExprKind::kItem:
-      return "getitem";
-    case ExprKind::kCall:
-      return "call";
-    case ExprKind::kFilter:
-      return "filter";
-    case ExprKind::kTest:
-      return "test";
-    default:
-      return "expression";
-  }
-}
-
-}  // namespace
 
 Value Parser::constant(std::string text) {
   auto object = std::make_unique<String>(nullptr, std::move(text), false);
@@ -58,326 +12,280 @@ Value Parser::constant(std::string text) {
   return value;
 }
 
-void Parser::nest(Expr& parent, const ExprPtr& child) {
-  if (child == nullptr || child->depth < parent.depth) return;
-  parent.depth = static_cast<uint16_t>(child->depth + 1);
-  if (parent.depth > kMaxExpressionDepth) {
+int Parser::symbol(const std::string& name) {
+  const auto [found, is_new] = symbols_.try_emplace(name, static_cast<int>(symbols_.size()));
+  if (is_new) {
+    template_.names.push_back(constant(name));
+    is_assigned_.push_back(false);
+  }
+  return found->second;
+}
+
+ExprPtr Parser::make_name(const Token& token) {
+  ExprPtr name = node(ExprKind::kName, token.offset);
+  name->symbol = symbol(token.text);
+  num_loop_names_ += token.text == "loop" ? 1 : 0;
+  if (is_refused(Refused::kName, token.text)) suspicious_.emplace_back(name->symbol, token.offset);
+  return name;
+}
+
+void Parser::check_depth(const Expr& parent, size_t depth) {
+  if (depth > kMaxExpressionDepth) {
     fail_at(parent.offset, "expressions nest deeper than the {} levels allowed",
             kMaxExpressionDepth);
   }
 }
 
-void Parser::nest(Expr& parent, const CallArguments& arguments) {
-  for (const ExprPtr& argument : arguments.positional) nest(parent, argument);
-  for (const auto& [name, argument] : arguments.named) nest(parent, argument);
-  nest(parent, arguments.more_positional);
-  nest(parent, arguments.more_named);
+void Parser::nest(Expr& parent, const ExprPtr& child) {
+  if (child == nullptr || child->depth < parent.depth) return;
+  parent.depth = static_cast<uint16_t>(child->depth + 1);
+  check_depth(parent, parent.depth);
 }
 
-ExprPtr Parser::make_binary(ExprKind kind, BinaryOp op, uint32_t offset, ExprPtr left,
-                            ExprPtr right) {
-  auto node = std::make_unique<Binary>(kind, offset);
-  node->op = op;
-  node->left = std::move(left);
-  node->right = std::move(right);
-  nest(*node, node->left);
-  nest(*node, node->right);
-  return node;
+void Parser::add(Expr& parent, ExprPtr child) {
+  nest(parent, child);
+  parent.parts.push_back(std::move(child));
 }
 
 ExprPtr Parser::parse_expression(bool with_condition) {
-  if (++expression_depth_ > kMaxExpressionDepth) {
-    fail_at(current().offset, "expressions nest deeper than the {} levels allowed",
-            kMaxExpressionDepth);
-  }
-  ExprPtr node = with_condition ? parse_condition() : parse_or();
+  check_depth(Expr(ExprKind::kConst, current().offset), ++expression_depth_);
+  ExprPtr expr = with_condition ? parse_condition() : parse_binary(0);
   --expression_depth_;
-  return node;
+  return expr;
 }
 
 ExprPtr Parser::parse_condition() {
-  ExprPtr expr = parse_or();
-  while (at_name("if")) {
-    auto node = std::make_unique<Condition>(advance().offset);
-    node->then = std::move(expr);
-    node->test = parse_or();
-    if (skip_name("else")) node->otherwise = parse_expression();
-    nest(*node, node->then);
-    nest(*node, node->test);
-    nest(*node, node->otherwise);
-    expr = std::move(node);
+  ExprPtr expr = parse_binary(0);
+  while (at("if")) {
+    ExprPtr condition = node(ExprKind::kCondition, advance().offset);
+    add(*condition, std::move(expr));
+    add(*condition, parse_binary(0));
+    add(*condition, skip("else") ? parse_expression() : nullptr);
+    expr = std::move(condition);
   }
   return expr;
 }
 
-ExprPtr Parser::parse_or() {
-  ExprPtr left = parse_and();
-  while (at_name("or")) {
-    const uint32_t offset = advance().offset;
-    left = make_binary(ExprKind::kOr, BinaryOp::kAdd, offset, std::move(left), parse_and());
-  }
-  return left;
-}
+namespace {
 
-ExprPtr Parser::parse_and() {
-  ExprPtr left = parse_not();
-  while (at_name("and")) {
-    const uint32_t offset = advance().offset;
-    left = make_binary(ExprKind::kAnd, BinaryOp::kAdd, offset, std::move(left), parse_not());
+struct OperatorRow {
+  std::string_view text;
+  ExprKind kind;
+  BinaryOp op;
+};
+constexpr OperatorRow kOr[] = {{"or", ExprKind::kOr, {}}};
+constexpr OperatorRow kAnd[] = {{"and", ExprKind::kAnd, {}}};
+constexpr OperatorRow kSums[] = {{"+", ExprKind::kBinary, BinaryOp::kAdd},
+                                 {"-", ExprKind::kBinary, BinaryOp::kSub}};
+constexpr OperatorRow kProducts[] = {{"*", ExprKind::kBinary, BinaryOp::kMul},
+                                     {"/", ExprKind::kBinary, BinaryOp::kDiv},
+                                     {"//", ExprKind::kBinary, BinaryOp::kFloorDiv},
+                                     {"%", ExprKind::kBinary, BinaryOp::kMod}};
+constexpr OperatorRow kPowers[] = {{"**", ExprKind::kBinary, BinaryOp::kPow}};
+constexpr std::span<const OperatorRow> kLevels[] = {kOr, kAnd, kSums, kProducts, kPowers};
+constexpr size_t kSumLevel = 2, kProductLevel = 3, kPowerLevel = 4;
+
+constexpr std::string_view kComparisons[] = {"==", "!=", "<", "<=", ">", ">=", "in"};
+
+}  // namespace
+
+// Operators that bind to the left, by levels of precedence.
+ExprPtr Parser::parse_binary(size_t level) {
+  const auto operand = [&] {
+    return level == 0               ? parse_binary(1)
+           : level == 1             ? parse_not()
+           : level == kSumLevel     ? parse_concat()
+           : level == kProductLevel ? parse_binary(kPowerLevel)
+                                    : parse_unary();
+  };
+  ExprPtr left = operand();
+  for (;;) {
+    const OperatorRow* found = nullptr;
+    for (const OperatorRow& row : kLevels[level]) {
+      if (at(row.text)) found = &row;
+    }
+    if (found == nullptr) return left;
+    ExprPtr binary = node(found->kind, advance().offset);
+    binary->binary_op = found->op;
+    if (found->op == BinaryOp::kMod && left->value.is_string() && left->kind == ExprKind::kConst) {
+      offset_ = binary->offset;
+      fail(Fault::kUnsupported, "the operator '%' of strings is not supported");
+    }
+    add(*binary, std::move(left));
+    add(*binary, operand());
+    left = std::move(binary);
   }
-  return left;
 }
 
 ExprPtr Parser::parse_not() {
   std::vector<uint32_t> offsets;
-  while (at_name("not")) offsets.push_back(advance().offset);
-  ExprPtr node = parse_compare();
+  while (at("not")) offsets.push_back(advance().offset);
+  ExprPtr expr = parse_compare();
   for (; !offsets.empty(); offsets.pop_back()) {
-    auto negated = std::make_unique<Unary>(ExprKind::kNot, offsets.back());
-    negated->operand = std::move(node);
-    nest(*negated, negated->operand);
-    node = std::move(negated);
+    ExprPtr negated = node(ExprKind::kNot, offsets.back());
+    add(*negated, std::move(expr));
+    expr = std::move(negated);
   }
-  return node;
+  return expr;
 }
 
 ExprPtr Parser::parse_compare() {
-  ExprPtr first = parse_sum();
-  std::unique_ptr<Compare> node;
+  ExprPtr first = parse_binary(kSumLevel);
+  ExprPtr comparison;
   for (;;) {
-    CompareOp op;
     const uint32_t offset = current().offset;
-    switch (current().type) {
-      case TokenType::kEq:
-        op = CompareOp::kEq;
-        break;
-      case TokenType::kNe:
-        op = CompareOp::kNe;
-        break;
-      case TokenType::kLt:
-        op = CompareOp::kLt;
-        break;
-      case TokenType::kLe:
-        op = CompareOp::kLe;
-        break;
-      case TokenType::kGt:
-        op = CompareOp::kGt;
-        break;
-      case TokenType::kGe:
-        op = CompareOp::kGe;
-        break;
-      default:
-        if (at_name("in")) {
-          op = CompareOp::kIn;
-        } else if (at_name("not") && is_name(ahead(), "in")) {
-          op = CompareOp::kNotIn;
-          advance();
-        } else {
-          if (node == nullptr) return first;
-          return node;
-        }
-    }
+    const bool is_negated = at("not") && is(ahead(), "in");
+    if (is_negated) advance();
+    size_t op = 0;
+    while (op < std::size(kComparisons) && !at(kComparisons[op])) ++op;
+    if (op == std::size(kComparisons)) return comparison ? std::move(comparison) : std::move(first);
     advance();
-    if (node == nullptr) {
-      node = std::make_unique<Compare>(offset);
-      node->first = std::move(first);
-      nest(*node, node->first);
+    if (comparison == nullptr) {
+      comparison = node(ExprKind::kCompare, offset);
+      add(*comparison, std::move(first));
     }
-    node->rest.emplace_back(op, parse_sum());
-    nest(*node, node->rest.back().second);
+    comparison->compare_ops.push_back(is_negated ? CompareOp::kNotIn : static_cast<CompareOp>(op));
+    add(*comparison, parse_binary(kSumLevel));
   }
-}
-
-ExprPtr Parser::parse_sum() {
-  ExprPtr left = parse_concat();
-  while (at(TokenType::kAdd) || at(TokenType::kSub)) {
-    const Token& token = advance();
-    left = make_binary(ExprKind::kBinary, binary_op(token.type), token.offset, std::move(left),
-                       parse_concat());
-  }
-  return left;
 }
 
 ExprPtr Parser::parse_concat() {
-  ExprPtr first = parse_product();
-  if (!at(TokenType::kTilde)) return first;
-  auto node = std::make_unique<Sequence>(ExprKind::kConcat, current().offset);
-  node->items.push_back(std::move(first));
-  while (skip(TokenType::kTilde)) node->items.push_back(parse_product());
-  for (const ExprPtr& item : node->items) nest(*node, item);
-  return node;
-}
-
-ExprPtr Parser::parse_product() {
-  ExprPtr left = parse_power();
-  while (at(TokenType::kMul) || at(TokenType::kDiv) || at(TokenType::kFloorDiv) ||
-         at(TokenType::kMod)) {
-    const Token& token = advance();
-    left = make_binary(ExprKind::kBinary, binary_op(token.type), token.offset, std::move(left),
-                       parse_power());
-  }
-  return left;
-}
-
-ExprPtr Parser::parse_power() {
-  ExprPtr left = parse_unary();
-  while (at(TokenType::kPow)) {
-    const uint32_t offset = advance().offset;
-    left = make_binary(ExprKind::kBinary, BinaryOp::kPow, offset, std::move(left), parse_unary());
-  }
-  return left;
+  ExprPtr first = parse_binary(kProductLevel);
+  if (!at("~")) return first;
+  ExprPtr concat = node(ExprKind::kConcat, current().offset);
+  add(*concat, std::move(first));
+  while (skip("~")) add(*concat, parse_binary(kProductLevel));
+  return concat;
 }
 
 ExprPtr Parser::parse_unary(bool with_filter) {
-  ExprPtr node;
-  if (at(TokenType::kSub) || at(TokenType::kAdd)) {
-    const Token& token = advance();
-    if (++expression_depth_ > kMaxExpressionDepth) {
-      fail_at(token.offset, "expressions nest deeper than the {} levels allowed",
-              kMaxExpressionDepth);
-    }
-    auto sign = std::make_unique<Unary>(
-        token.type == TokenType::kSub ? ExprKind::kNegate : ExprKind::kPosit, token.offset);
-    sign->operand = parse_unary(false);
-    nest(*sign, sign->operand);
+  ExprPtr expr;
+  if (at("-") || at("+")) {
+    const bool negates = at("-");
+    ExprPtr sign = node(negates ? ExprKind::kNegate : ExprKind::kPosit, advance().offset);
+    check_depth(*sign, ++expression_depth_);
+    add(*sign, parse_unary(false));
     --expression_depth_;
-    node = std::move(sign);
+    expr = std::move(sign);
   } else {
-    node = parse_primary();
+    expr = parse_primary();
   }
-  node = parse_postfix(std::move(node));
-  return with_filter ? parse_filters_and_tests(std::move(node)) : std::move(node);
+  expr = parse_postfix(std::move(expr));
+  return with_filter ? parse_filters_and_tests(std::move(expr)) : std::move(expr);
 }
 
-ExprPtr Parser::parse_primary(bool with_namespace) {
+ExprPtr Parser::parse_primary() {
   const Token& token = current();
+  ExprPtr literal = node(ExprKind::kConst, token.offset);
   switch (token.type) {
     case TokenType::kName: {
       advance();
-      if (token.text == "true" || token.text == "True") {
-        return std::make_unique<Const>(token.offset, Value::boolean(true));
+      const std::string& name = token.text;
+      if (name == "true" || name == "True" || name == "false" || name == "False") {
+        literal->value = Value::boolean(name == "true" || name == "True");
+        return literal;
       }
-      if (token.text == "false" || token.text == "False") {
-        return std::make_unique<Const>(token.offset, Value::boolean(false));
-      }
-      if (token.text == "none" || token.text == "None") {
-        return std::make_unique<Const>(token.offset, Value::none());
-      }
-      if (with_namespace && skip(TokenType::kDot)) {
-        return std::make_unique<NamespaceRef>(token.offset, token.text,
-                                              expect(TokenType::kName).text);
-      }
-      return std::make_unique<Name>(token.offset, token.text);
+      if (name != "none" && name != "None") return make_name(token);
+      literal->value = Value::none();
+      return literal;
     }
     case TokenType::kString: {
       std::string text;
       while (at(TokenType::kString)) text += advance().text;
-      return std::make_unique<Const>(token.offset, constant(std::move(text)));
+      literal->value = constant(std::move(text));
+      return literal;
     }
     case TokenType::kInteger:
-      advance();
-      return std::make_unique<Const>(token.offset, Value::unsigned_integer(token.integer));
+      literal->value = Value::unsigned_integer(advance().integer);
+      return literal;
     case TokenType::kFloat:
-      advance();
-      return std::make_unique<Const>(token.offset, Value::number(token.number));
-    case TokenType::kLeftParen: {
-      advance();
-      ExprPtr node = parse_tuple({.parenthesized = true});
-      expect(TokenType::kRightParen);
-      return node;
-    }
-    case TokenType::kLeftBracket:
-      return parse_list();
-    case TokenType::kLeftBrace:
-      return parse_dict();
+      literal->value = Value::number(advance().number);
+      return literal;
     default:
-      fail_at(token.offset, "unexpected '{}'", describe(token));
+      break;
   }
+  if (skip("(")) {
+    ExprPtr inner = parse_tuple(true);
+    expect(")");
+    return inner;
+  }
+  if (at("[")) return parse_items(ExprKind::kList, "]");
+  if (at("{")) return parse_items(ExprKind::kDict, "}");
+  fail_at(token.offset, "unexpected '{}'", describe(token));
 }
 
-ExprPtr Parser::parse_tuple(const TupleRules& rules) {
-  const uint32_t offset = current().offset;
-  ExprList items;
+ExprPtr Parser::parse_items(ExprKind kind, std::string_view close) {
+  ExprPtr items = node(kind, advance().offset);
+  while (!at(close)) {
+    if (!items->parts.empty()) expect(",");
+    if (at(close)) break;
+    add(*items, parse_expression());
+    if (kind != ExprKind::kDict) continue;
+    expect(":");
+    add(*items, parse_expression());
+  }
+  expect(close);
+  return items;
+}
+
+// A tuple, or an expression that no comma follows.
+ExprPtr Parser::parse_tuple(bool parenthesized, bool with_condition) {
+  ExprPtr tuple = node(ExprKind::kTuple, current().offset);
   bool is_tuple = false;
   for (;;) {
-    if (!items.empty()) expect(TokenType::kComma);
-    if (at(TokenType::kVariableEnd) || at(TokenType::kBlockEnd) || at(TokenType::kRightParen) ||
-        (!rules.end_name.empty() && at_name(rules.end_name))) {
-      break;
-    }
-    items.push_back(rules.simplified ? parse_primary(rules.with_namespace)
-                                     : parse_expression(rules.with_condition));
-    if (!at(TokenType::kComma)) break;
+    if (!tuple->parts.empty()) expect(",");
+    if (at(TokenType::kVariableEnd) || at(TokenType::kBlockEnd) || at(")")) break;
+    add(*tuple, parse_expression(with_condition));
+    if (!at(",")) break;
     is_tuple = true;
   }
-  if (!is_tuple) {
-    if (!items.empty()) return std::move(items.front());
-    if (!rules.parenthesized) {
-      fail_at(current().offset, "Expected an expression, got '{}'", describe(current()));
-    }
+  if (is_tuple) return tuple;
+  if (!tuple->parts.empty()) return std::move(tuple->parts.front());
+  if (parenthesized) return tuple;
+  fail_at(current().offset, "Expected an expression, got '{}'", describe(current()));
+}
+
+// A name, a tuple of targets, or an attribute of a namespace.
+ExprPtr Parser::parse_target(bool with_namespace) {
+  ExprPtr tuple = node(ExprKind::kTuple, current().offset);
+  add(*tuple, parse_target_item(with_namespace));
+  if (!at(",")) return std::move(tuple->parts.front());
+  while (skip(",") && (at(TokenType::kName) || at("("))) {
+    if (at("in")) break;
+    add(*tuple, parse_target_item(with_namespace));
   }
-  auto node = std::make_unique<Sequence>(ExprKind::kTuple, offset);
-  node->items = std::move(items);
-  for (const ExprPtr& item : node->items) nest(*node, item);
-  return node;
+  return tuple;
 }
 
-ExprPtr Parser::parse_list() {
-  auto node = std::make_unique<Sequence>(ExprKind::kList, advance().offset);
-  while (!at(TokenType::kRightBracket)) {
-    if (!node->items.empty()) expect(TokenType::kComma);
-    if (at(TokenType::kRightBracket)) break;
-    node->items.push_back(parse_expression());
-    nest(*node, node->items.back());
+ExprPtr Parser::parse_target_item(bool with_namespace) {
+  if (skip("(")) {
+    check_depth(Expr(ExprKind::kTuple, current().offset), ++expression_depth_);
+    ExprPtr inner = parse_target(with_namespace);
+    --expression_depth_;
+    expect(")");
+    return inner;
   }
-  expect(TokenType::kRightBracket);
-  return node;
-}
-
-ExprPtr Parser::parse_dict() {
-  auto node = std::make_unique<DictLiteral>(advance().offset);
-  while (!at(TokenType::kRightBrace)) {
-    if (!node->items.empty()) expect(TokenType::kComma);
-    if (at(TokenType::kRightBrace)) break;
-    ExprPtr key = parse_expression();
-    expect(TokenType::kColon);
-    node->items.emplace_back(std::move(key), parse_expression());
-    nest(*node, node->items.back().first);
-    nest(*node, node->items.back().second);
+  if (!at(TokenType::kName)) {
+    fail_at(current().offset, "can't assign to '{}'", describe(current()));
   }
-  expect(TokenType::kRightBrace);
-  return node;
+  if (!with_namespace || !is(ahead(), ".")) return parse_target_name();
+  ExprPtr name = make_name(advance());
+  ExprPtr attribute = node(ExprKind::kAttribute, advance().offset);
+  add(*attribute, std::move(name));
+  attribute->value = constant(expect(TokenType::kName).text);
+  return attribute;
 }
 
-ExprPtr Parser::parse_target(bool with_namespace, std::string_view end_name) {
-  ExprPtr target =
-      parse_tuple({.simplified = true, .with_namespace = with_namespace, .end_name = end_name});
-  make_target(*target, Name::Use::kStore);
-  return target;
-}
-
-void Parser::make_target(Expr& target, Name::Use use) {
-  switch (target.kind) {
-    case ExprKind::kName:
-      static_cast<Name&>(target).use = use;
-      break;
-    case ExprKind::kNamespaceRef:
-      break;
-    case ExprKind::kTuple:
-      for (const ExprPtr& item : static_cast<Sequence&>(target).items) make_target(*item, use);
-      break;
-    default:
-      fail_at(target.offset, "can't assign to '{}'", node_name(target.kind));
-  }
-}
-
-std::unique_ptr<Name> Parser::parse_target_name() {
+ExprPtr Parser::parse_target_name() {
   const Token& token = expect(TokenType::kName);
   for (const std::string_view word : {"true", "false", "none", "True", "False", "None"}) {
-    if (token.text == word) fail_at(token.offset, "can't assign to 'name'");
+    if (token.text == word) fail_at(token.offset, "can't assign to '{}'", word);
   }
-  auto name = std::make_unique<Name>(token.offset, token.text);
-  name->use = Name::Use::kStore;
+  if (token.text == "loop" && std::count(open_tags_.begin(), open_tags_.end(), "for") > 0) {
+    fail_at(token.offset, "can't assign to the special variable 'loop' in a loop");
+  }
+  ExprPtr name = make_name(token);
+  is_assigned_[static_cast<size_t>(name->symbol)] = true;
   return name;
 }
 

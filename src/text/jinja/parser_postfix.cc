@@ -1,200 +1,164 @@
 // What follows a primary expression: attributes, items, calls, filters and tests.
-#include "text/jinja/builtins.h"
-#include "text/jinja/error.h"
+#include <algorithm>
+
 #include "text/jinja/parser.h"
 
 namespace nanovllm::jinja {
 
-ExprPtr Parser::parse_postfix(ExprPtr node) {
+ExprPtr Parser::parse_postfix(ExprPtr expr) {
   for (;;) {
-    if (at(TokenType::kDot) || at(TokenType::kLeftBracket)) {
-      node = parse_subscript(std::move(node));
-    } else if (at(TokenType::kLeftParen)) {
-      node = parse_call(std::move(node));
+    if (at(".") || at("[")) {
+      expr = parse_subscript(std::move(expr));
+    } else if (at("(")) {
+      expr = parse_call(std::move(expr));
     } else {
-      return node;
+      return expr;
     }
   }
 }
 
-ExprPtr Parser::parse_filters_and_tests(ExprPtr node) {
+ExprPtr Parser::parse_filters_and_tests(ExprPtr expr) {
   for (;;) {
-    if (at(TokenType::kPipe)) {
-      node = parse_filter(std::move(node), false);
-    } else if (at_name("is")) {
-      node = parse_test(std::move(node));
-    } else if (at(TokenType::kLeftParen)) {
-      node = parse_call(std::move(node));
+    if (at("|")) {
+      advance();
+      expr = parse_filter(std::move(expr));
+    } else if (at("is")) {
+      expr = parse_test(std::move(expr));
+    } else if (at("(")) {
+      expr = parse_call(std::move(expr));
     } else {
-      return node;
+      return expr;
     }
   }
 }
+
+namespace {
+
+// Names that object.name does not simply look up in a dict: its methods, and what the sandbox
+// hides.
+bool is_special_name(std::string_view name) {
+  static constexpr std::string_view kNames[] = {
+      "clear", "copy", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"};
+  return name.starts_with("__") ||
+         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+}  // namespace
 
 ExprPtr Parser::parse_subscript(ExprPtr object) {
   const Token& token = advance();
-  if (token.type == TokenType::kDot) {
+  if (token.text == ".") {
     const Token& name = advance();
-    if (name.type == TokenType::kName) {
-      auto node = std::make_unique<Attribute>(token.offset);
-      node->object = std::move(object);
-      node->name = constant(name.text);
-      nest(*node, node->object);
-      return node;
+    const bool is_name = name.type == TokenType::kName;
+    if (!is_name && name.type != TokenType::kInteger) {
+      fail_at(name.offset, "expected name or number");
     }
-    if (name.type != TokenType::kInteger) fail_at(name.offset, "expected name or number");
-    auto node = std::make_unique<Item>(token.offset);
-    node->object = std::move(object);
-    node->index = std::make_unique<Const>(name.offset, Value::unsigned_integer(name.integer));
-    nest(*node, node->object);
-    return node;
-  }
-  auto node = std::make_unique<Item>(token.offset);
-  node->object = std::move(object);
-  ExprList indices;
-  while (!at(TokenType::kRightBracket)) {
-    if (!indices.empty()) expect(TokenType::kComma);
-    indices.push_back(parse_index());
-  }
-  expect(TokenType::kRightBracket);
-  if (indices.size() == 1) {
-    node->index = std::move(indices.front());
-  } else {
-    auto tuple = std::make_unique<Sequence>(ExprKind::kTuple, token.offset);
-    tuple->items = std::move(indices);
-    for (const ExprPtr& index : tuple->items) {
-      if (index->kind == ExprKind::kSlice) fail_at(index->offset, "a slice must stand alone");
-      nest(*tuple, index);
+    ExprPtr access = node(is_name ? ExprKind::kAttribute : ExprKind::kItem, token.offset);
+    add(*access, std::move(object));
+    if (is_name) {
+      access->value = constant(name.text);
+      access->is_special = is_special_name(name.text);
+    } else {
+      add(*access, node(ExprKind::kConst, name.offset));
+      access->parts[1]->value = Value::unsigned_integer(name.integer);
     }
-    node->index = std::move(tuple);
+    return access;
   }
-  nest(*node, node->object);
-  nest(*node, node->index);
-  return node;
+  ExprPtr item = node(ExprKind::kItem, token.offset);
+  add(*item, std::move(object));
+  if (!at(":")) add(*item, parse_expression());
+  if (at(":")) return parse_slice(std::move(item));
+  if (at(",")) refuse(current().offset, "an index of several items, as in", "x[1, 2]");
+  expect("]");
+  return item;
 }
 
-// An index or a slice.
-ExprPtr Parser::parse_index() {
-  const uint32_t offset = current().offset;
-  ExprPtr first;
-  if (!at(TokenType::kColon)) {
-    first = parse_expression();
-    if (!at(TokenType::kColon)) return first;
+// From the first ':' on; `item` has the object and the start, if there is one.
+ExprPtr Parser::parse_slice(ExprPtr item) {
+  item->kind = ExprKind::kSlice;
+  item->parts.resize(2);
+  for (int i = 0; i < 2; ++i) {
+    const bool has_colon = skip(":");
+    add(*item, has_colon && !at(":") && !at("]") ? parse_expression() : nullptr);
   }
-  auto slice = std::make_unique<Slice>(offset);
-  slice->start = std::move(first);
-  const auto ends = [&] {
-    return at(TokenType::kColon) || at(TokenType::kRightBracket) || at(TokenType::kComma);
-  };
-  expect(TokenType::kColon);
-  if (!ends()) slice->stop = parse_expression();
-  if (skip(TokenType::kColon) && !at(TokenType::kRightBracket) && !at(TokenType::kComma)) {
-    slice->step = parse_expression();
-  }
-  nest(*slice, slice->start);
-  nest(*slice, slice->stop);
-  nest(*slice, slice->step);
-  return slice;
+  expect("]");
+  return item;
 }
 
-CallArguments Parser::parse_arguments() {
-  const uint32_t offset = expect(TokenType::kLeftParen).offset;
-  CallArguments arguments;
-  const auto require = [&](bool is_valid) {
-    if (!is_valid) fail_at(offset, "invalid syntax for function call expression");
-  };
-  bool needs_comma = false;
-  while (!at(TokenType::kRightParen)) {
-    if (needs_comma) {
-      expect(TokenType::kComma);
-      if (at(TokenType::kRightParen)) break;
-    }
-    needs_comma = true;
-    if (skip(TokenType::kMul)) {
-      require(arguments.more_positional == nullptr && arguments.more_named == nullptr);
-      arguments.more_positional = parse_expression();
-    } else if (skip(TokenType::kPow)) {
-      require(arguments.more_named == nullptr);
-      arguments.more_named = parse_expression();
-    } else if (at(TokenType::kName) && ahead().type == TokenType::kAssign) {
-      require(arguments.more_named == nullptr);
+void Parser::parse_arguments(Expr& call) {
+  expect("(");
+  bool has_spread = false;
+  while (!at(")")) {
+    if (at("**")) refuse(current().offset, "the argument", "**kwargs");
+    const bool is_named = at(TokenType::kName) && is(ahead(), "=");
+    if (at("*")) {
+      ExprPtr spread = node(ExprKind::kSpread, advance().offset);
+      add(*spread, parse_expression());
+      add(call, std::move(spread));
+      has_spread = true;
+    } else if (is_named) {
       Value name = constant(advance().text);
       advance();
-      arguments.named.emplace_back(std::move(name), parse_expression());
+      for (const auto& [other, value] : call.named) {
+        if (text_of(other) == text_of(name)) fail_at(current().offset, "keyword argument repeated");
+      }
+      call.named.emplace_back(std::move(name), parse_expression());
+      nest(call, call.named.back().second);
+    } else if (has_spread || !call.named.empty()) {
+      fail_at(current().offset, "invalid syntax for function call expression");
     } else {
-      require(arguments.more_positional == nullptr && arguments.more_named == nullptr &&
-              arguments.named.empty());
-      arguments.positional.push_back(parse_expression());
+      add(call, parse_expression());
     }
+    if (!at(")")) expect(",");
   }
-  expect(TokenType::kRightParen);
-  return arguments;
+  expect(")");
 }
 
 ExprPtr Parser::parse_call(ExprPtr callee) {
-  auto node = std::make_unique<Call>(current().offset);
-  node->callee = std::move(callee);
-  node->arguments = parse_arguments();
-  nest(*node, node->callee);
-  nest(*node, node->arguments);
-  return node;
-}
-
-std::string Parser::parse_dotted_name() {
-  std::string name = expect(TokenType::kName).text;
-  while (skip(TokenType::kDot)) name += "." + expect(TokenType::kName).text;
-  return name;
-}
-
-// A chain of filters. `starts_with_name`: the first one has no '|' before it ({% filter x %}).
-ExprPtr Parser::parse_filter(ExprPtr operand, bool starts_with_name) {
-  while (at(TokenType::kPipe) || starts_with_name) {
-    if (!starts_with_name) advance();
-    starts_with_name = false;
-    auto node = std::make_unique<FilterOrTest>(ExprKind::kFilter, current().offset);
-    node->operand = std::move(operand);
-    node->name = parse_dotted_name();
-    node->builtin = find_filter(node->name);
-    if (at(TokenType::kLeftParen)) node->arguments = parse_arguments();
-    nest(*node, node->operand);
-    nest(*node, node->arguments);
-    operand = std::move(node);
+  ExprPtr call = node(ExprKind::kCall, current().offset);
+  if (callee->kind == ExprKind::kAttribute &&
+      is_refused(Refused::kMethod, text_of(callee->value))) {
+    refuse(callee->offset, "the method", text_of(callee->value));
   }
-  return operand;
+  add(*call, std::move(callee));
+  parse_arguments(*call);
+  return call;
+}
+
+// From behind the '|'.
+ExprPtr Parser::parse_filter(ExprPtr operand) {
+  const Token& name = expect(TokenType::kName);
+  if (is_refused(Refused::kFilter, name.text)) refuse(name.offset, "the filter", name.text);
+  ExprPtr filter = node(ExprKind::kFilter, name.offset);
+  filter->value = constant(name.text);
+  filter->builtin = find_filter(name.text);
+  add(*filter, std::move(operand));
+  if (at("(")) parse_arguments(*filter);
+  return filter;
 }
 
 ExprPtr Parser::parse_test(ExprPtr operand) {
-  auto node = std::make_unique<FilterOrTest>(ExprKind::kTest, advance().offset);
-  const bool is_negated = skip_name("not");
-  node->operand = std::move(operand);
-  node->name = parse_dotted_name();
-  node->builtin = find_test(node->name);
-  const auto starts_argument = [&] {
-    switch (current().type) {
-      case TokenType::kName:
-        return !at_name("else") && !at_name("or") && !at_name("and");
-      case TokenType::kString:
-      case TokenType::kInteger:
-      case TokenType::kFloat:
-      case TokenType::kLeftBracket:
-      case TokenType::kLeftBrace:
-        return true;
-      default:
-        return false;
-    }
-  };
-  if (at(TokenType::kLeftParen)) {
-    node->arguments = parse_arguments();
-  } else if (starts_argument()) {
-    if (at_name("is")) fail_at(current().offset, "You cannot chain multiple tests with is");
-    node->arguments.positional.push_back(parse_postfix(parse_primary()));
+  advance();
+  const bool is_negated = skip("not");
+  const Token& name = expect(TokenType::kName);
+  if (is_refused(Refused::kTest, name.text)) refuse(name.offset, "the test", name.text);
+  ExprPtr test = node(ExprKind::kTest, name.offset);
+  test->value = constant(name.text);
+  test->builtin = find_test(name.text);
+  add(*test, std::move(operand));
+  const bool starts_argument = at(TokenType::kName) || at(TokenType::kString) ||
+                               at(TokenType::kInteger) || at(TokenType::kFloat) || at("[") ||
+                               at("{");
+  if (at("(")) {
+    parse_arguments(*test);
+  } else if (at("is")) {
+    fail_at(current().offset, "You cannot chain multiple tests with is");
+  } else if (starts_argument && !at("else") && !at("or") && !at("and")) {
+    add(*test, parse_postfix(parse_primary()));
   }
-  nest(*node, node->operand);
-  nest(*node, node->arguments);
-  if (!is_negated) return node;
-  auto negated = std::make_unique<Unary>(ExprKind::kNot, node->offset);
-  negated->operand = std::move(node);
-  nest(*negated, negated->operand);
+  if (!is_negated) return test;
+  ExprPtr negated = node(ExprKind::kNot, test->offset);
+  add(*negated, std::move(test));
   return negated;
 }
 

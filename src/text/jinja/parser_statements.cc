@@ -1,23 +1,8 @@
-#include "text/jinja/error.h"
+#include <algorithm>
+
 #include "text/jinja/parser.h"
-#include "text/jinja/unicode.h"
 
 namespace nanovllm::jinja {
-namespace {
-
-// One more level of a counter for as long as it lives.
-class Level {
- public:
-  explicit Level(int& counter) : counter_(counter) { ++counter_; }
-  ~Level() { --counter_; }
-  Level(const Level&) = delete;
-  Level& operator=(const Level&) = delete;
-
- private:
-  int& counter_;
-};
-
-}  // namespace
 
 const Token& Parser::advance() {
   const Token& token = tokens_[index_];
@@ -25,73 +10,68 @@ const Token& Parser::advance() {
   return token;
 }
 
-bool Parser::skip(TokenType type) {
-  if (!at(type)) return false;
+bool Parser::skip(std::string_view text) {
+  if (!at(text)) return false;
   advance();
   return true;
 }
 
-bool Parser::skip_name(std::string_view text) {
-  if (!at_name(text)) return false;
-  advance();
-  return true;
-}
-
-const Token& Parser::expect(TokenType type) {
-  if (at(type)) return advance();
+const Token& Parser::expect(TokenType type, std::string_view text) {
+  if (at(type) && (text.empty() || current().text == text)) return advance();
+  const std::string wanted = text.empty() ? describe(Token{type, 0, {}, 0, 0}) : std::string(text);
   if (at(TokenType::kEof)) {
-    fail_at(current().offset, "unexpected end of template, expected '{}'.", describe(type));
+    fail_at(current().offset, "unexpected end of template, expected '{}'.", wanted);
   }
-  fail_at(current().offset, "expected token '{}', got '{}'", describe(type), describe(current()));
+  fail_at(current().offset, "expected token '{}', got '{}'", wanted, describe(current()));
 }
 
-void Parser::expect_name(std::string_view text) {
-  if (skip_name(text)) return;
-  if (at(TokenType::kEof)) {
-    fail_at(current().offset, "unexpected end of template, expected '{}'.", text);
-  }
-  fail_at(current().offset, "expected token '{}', got '{}'", text, describe(current()));
+void Parser::refuse(uint32_t offset, std::string_view what, std::string_view name) {
+  offset_ = offset;
+  fail(Fault::kUnsupported, "{} '{}' is not supported", what, name);
 }
 
-void Parser::parse() { template_.body = parse_body({}); }
+void Parser::parse() {
+  template_.body = parse_body({});
+  for (const auto& [symbol, offset] : suspicious_) {
+    if (is_assigned_[static_cast<size_t>(symbol)]) continue;
+    refuse(offset, "the name", text_of(template_.names[static_cast<size_t>(symbol)]));
+  }
+}
 
 // Text, prints and statements until one of the end tags (which is left in place) or the end.
 Body Parser::parse_body(EndTags end_tags) {
   Body body;
-  std::unique_ptr<Output> output;
-  const auto add = [&](uint32_t offset, ExprPtr item) {
-    if (output == nullptr) output = std::make_unique<Output>(offset);
-    output->items.push_back(std::move(item));
-  };
-  const auto flush = [&] {
-    if (output != nullptr) body.push_back(std::move(output));
+  const auto print = [&](uint32_t offset, ExprPtr item) {
+    if (body.empty() || body.back()->kind != StmtKind::kOutput) {
+      body.push_back(std::make_unique<Stmt>(StmtKind::kOutput, offset));
+    }
+    body.back()->items.push_back(std::move(item));
   };
   while (!at(TokenType::kEof)) {
     const uint32_t offset = current().offset;
     if (at(TokenType::kData)) {
-      auto data = std::make_unique<Const>(offset, constant(advance().text));
-      data->is_data = true;
-      add(offset, std::move(data));
-    } else if (skip(TokenType::kVariableBegin)) {
-      add(offset, parse_tuple({}));
+      ExprPtr data = node(ExprKind::kConst, offset);
+      data->value = constant(advance().text);
+      print(offset, std::move(data));
+    } else if (at(TokenType::kVariableBegin)) {
+      advance();
+      print(offset, parse_tuple(false));
       expect(TokenType::kVariableEnd);
     } else {
-      flush();
       expect(TokenType::kBlockBegin);
       for (const std::string_view tag : end_tags) {
-        if (at_name(tag)) return body;
+        if (at(tag)) return body;
       }
       body.push_back(parse_statement());
       expect(TokenType::kBlockEnd);
     }
   }
-  flush();
   return body;
 }
 
 // The body of a statement, from behind its opening tag. `drops_end` takes the name of the end tag.
 Body Parser::parse_until(EndTags end_tags, bool drops_end) {
-  skip(TokenType::kColon);
+  skip(":");
   expect(TokenType::kBlockEnd);
   expected_ends_.emplace_back(end_tags.begin(), end_tags.end());
   Body body = parse_body(end_tags);
@@ -105,20 +85,8 @@ void Parser::fail_unknown_tag(const std::string& tag) {
   std::string message = tag.empty() ? "Unexpected end of template."
                                     : fmt::format("Encountered unknown tag '{}'.", tag);
   if (!expected_ends_.empty()) {
-    std::string looking;
-    for (const std::string& end : expected_ends_.back()) {
-      if (!looking.empty()) looking += " or ";
-      looking += "'" + end + "'";
-    }
-    bool is_nested_wrongly = false;
-    for (const auto& ends : expected_ends_) {
-      for (const std::string& end : ends) is_nested_wrongly |= end == tag;
-    }
-    message += is_nested_wrongly
-                   ? " You probably made a nesting mistake. Jinja is expecting this tag, but "
-                     "currently looking for " +
-                         looking + "."
-                   : " Jinja was looking for the following tags: " + looking + ".";
+    message += fmt::format(" Jinja was looking for the following tags: '{}'.",
+                           fmt::join(expected_ends_.back(), "' or '"));
   }
   if (!open_tags_.empty()) {
     message += " The innermost block that needs to be closed is '" + open_tags_.back() + "'.";
@@ -126,12 +94,11 @@ void Parser::fail_unknown_tag(const std::string& tag) {
   fail_at(current().offset, "{}", message);
 }
 
-StmtPtr Parser::parse_statement() {
+Parser::StmtPtr Parser::parse_statement() {
   if (!at(TokenType::kName)) fail_at(current().offset, "tag name expected");
   const std::string tag = current().text;
   const uint32_t offset = current().offset;
-  const Level level(block_depth_);
-  if (block_depth_ > kMaxBlockDepth) {
+  if (++block_depth_ > kMaxBlockDepth) {
     fail_at(offset, "blocks nest deeper than the {} levels allowed", kMaxBlockDepth);
   }
   using ParseTag = StmtPtr (Parser::*)();
@@ -140,226 +107,119 @@ StmtPtr Parser::parse_statement() {
       {"if", &Parser::parse_if},
       {"set", &Parser::parse_set},
       {"macro", &Parser::parse_macro},
-      {"call", &Parser::parse_call_block},
       {"generation", &Parser::parse_generation},
       {"filter", &Parser::parse_filter_block},
-      {"with", &Parser::parse_with},
-      {"block", &Parser::parse_block},
-      {"autoescape", &Parser::parse_autoescape},
-      {"print", &Parser::parse_print},
-      {"include", &Parser::parse_import},
-      {"import", &Parser::parse_import},
-      {"from", &Parser::parse_import},
-      {"extends", &Parser::parse_import},
   };
   for (const auto& [name, parse_tag] : kTags) {
     if (name != tag) continue;
     open_tags_.push_back(tag);
+    const int macros_before = num_macros_;
     StmtPtr statement = (this->*parse_tag)();
+    statement->has_macros = num_macros_ > macros_before;
+    if (tag == "macro") ++num_macros_;
     open_tags_.pop_back();
+    --block_depth_;
     return statement;
   }
-  if (tag == "break" || tag == "continue") {
-    advance();
-    return std::make_unique<Jump>(tag == "break" ? StmtKind::kBreak : StmtKind::kContinue, offset);
-  }
-  fail_unknown_tag(tag);
+  if (is_refused(Refused::kTag, tag)) refuse(offset, "the statement", tag);
+  if (tag != "break" && tag != "continue") fail_unknown_tag(tag);
+  advance();
+  const auto is_loop = [](const std::string& open) { return open == "for"; };
+  const auto loop = std::find_if(open_tags_.rbegin(), open_tags_.rend(), is_loop);
+  const auto function =
+      std::find_if(open_tags_.rbegin(), open_tags_.rend(),
+                   [](const std::string& open) { return open == "macro" || open == "generation"; });
+  if (loop >= function) fail_at(offset, "'{}' outside of a loop", tag);
+  --block_depth_;
+  return std::make_unique<Stmt>(tag == "break" ? StmtKind::kBreak : StmtKind::kContinue, offset);
 }
 
-StmtPtr Parser::parse_for() {
-  auto loop = std::make_unique<For>(advance().offset);
-  const size_t target_start = index_;
-  loop->target = parse_target(false, "in");
-  expect_name("in");
-  loop->iterable = parse_tuple({.with_condition = false, .end_name = "recursive"});
-  if (skip_name("if")) {
-    loop->test = parse_expression();
-    // The test runs in a function of its own, with a target of its own.
-    const size_t resume = index_;
-    index_ = target_start;
-    loop->test_target = parse_target(false, "in");
-    index_ = resume;
+Parser::StmtPtr Parser::parse_for() {
+  auto loop = std::make_unique<Stmt>(StmtKind::kFor, advance().offset);
+  loop->target = parse_target(false);
+  expect(TokenType::kName, "in");
+  loop->value = parse_tuple(false, false);
+  const int names_before = num_loop_names_;
+  Branch& branch = loop->branches.emplace_back();
+  if (skip("if")) branch.test = parse_expression();
+  if (at("recursive")) refuse(current().offset, "the loop's marker", "recursive");
+  branch.body = parse_until({"endfor", "else"}, false);
+  if (num_loop_names_ > names_before) loop->symbol = symbol("loop");
+  if (advance().text == "else") {
+    loop->branches.emplace_back();
+    loop->branches.back().body = parse_until({"endfor"}, true);
   }
-  loop->is_recursive = skip_name("recursive");
-  loop->body = parse_until({"endfor", "else"}, false);
-  if (advance().text == "else") loop->otherwise = parse_until({"endfor"}, true);
   return loop;
 }
 
-StmtPtr Parser::parse_if() {
-  auto node = std::make_unique<If>(advance().offset);
-  for (;;) {
-    If::Branch& branch = node->branches.emplace_back();
-    branch.test = parse_tuple({.with_condition = false});
-    branch.body = parse_until({"elif", "else", "endif"}, false);
-    const std::string& tag = advance().text;
-    if (tag == "elif") continue;
-    if (tag == "else") node->otherwise = parse_until({"endif"}, true);
-    return node;
+Parser::StmtPtr Parser::parse_if() {
+  auto statement = std::make_unique<Stmt>(StmtKind::kIf, advance().offset);
+  for (std::string tag = "if"; tag != "endif";) {
+    Branch& branch = statement->branches.emplace_back();
+    if (tag != "else") branch.test = parse_tuple(false, false);
+    branch.body = tag == "else" ? parse_until({"endif"}, false)
+                                : parse_until({"elif", "else", "endif"}, false);
+    tag = advance().text;
   }
+  return statement;
 }
 
-StmtPtr Parser::parse_set() {
-  const uint32_t offset = advance().offset;
-  ExprPtr target = parse_target(true, {});
-  if (skip(TokenType::kAssign)) {
-    auto assign = std::make_unique<Assign>(offset);
-    assign->target = std::move(target);
-    assign->value = parse_tuple({});
-    return assign;
+Parser::StmtPtr Parser::parse_set() {
+  auto set = std::make_unique<Stmt>(StmtKind::kAssign, advance().offset);
+  set->target = parse_target(true);
+  if (skip("=")) {
+    set->value = parse_tuple(false);
+    return set;
   }
-  auto assign = std::make_unique<AssignBlock>(offset);
-  assign->target = std::move(target);
-  assign->filter = parse_filter(nullptr, false);
-  assign->body = parse_until({"endset"}, true);
-  return assign;
+  set->kind = StmtKind::kAssignBlock;
+  while (skip("|")) {
+    set->value = parse_filter(set->value ? std::move(set->value)
+                                         : node(ExprKind::kBlockText, current().offset));
+  }
+  set->branches.emplace_back();
+  set->branches[0].body = parse_until({"endset"}, true);
+  return set;
 }
 
-void Parser::parse_signature(MacroBody& macro) {
-  expect(TokenType::kLeftParen);
-  while (!at(TokenType::kRightParen)) {
-    if (!macro.parameters.empty()) expect(TokenType::kComma);
-    auto parameter = parse_target_name();
-    parameter->use = Name::Use::kParameter;
-    if (skip(TokenType::kAssign)) {
-      macro.defaults.push_back(parse_expression());
-    } else if (!macro.defaults.empty()) {
+Parser::StmtPtr Parser::parse_macro() {
+  auto macro = std::make_unique<Stmt>(StmtKind::kMacro, advance().offset);
+  macro->symbol = parse_target_name()->symbol;
+  expect("(");
+  while (!at(")")) {
+    if (!macro->items.empty()) expect(",");
+    ExprPtr parameter = parse_target_name();
+    for (const ExprPtr& other : macro->items) {
+      if (other->symbol == parameter->symbol) fail_at(parameter->offset, "duplicate argument");
+    }
+    macro->items.push_back(std::move(parameter));
+    if (skip("=")) {
+      macro->defaults.push_back(parse_expression());
+    } else if (!macro->defaults.empty()) {
       fail_at(current().offset, "non-default argument follows default argument");
     }
-    macro.parameters.push_back(std::move(parameter));
   }
-  expect(TokenType::kRightParen);
+  expect(")");
+  macro->branches.emplace_back();
+  macro->branches[0].body = parse_until({"endmacro"}, true);
+  return macro;
 }
 
-StmtPtr Parser::parse_macro() {
-  auto node = std::make_unique<MacroStmt>(advance().offset);
-  node->name = parse_target_name()->name;
-  parse_signature(node->macro);
-  node->macro.body = parse_until({"endmacro"}, true);
-  return node;
+Parser::StmtPtr Parser::parse_generation() {
+  auto scope = std::make_unique<Stmt>(StmtKind::kScope, advance().offset);
+  scope->branches.emplace_back();
+  scope->branches[0].body = parse_until({"endgeneration"}, true);
+  return scope;
 }
 
-StmtPtr Parser::parse_call_block() {
-  auto node = std::make_unique<CallBlock>(advance().offset);
-  if (at(TokenType::kLeftParen)) parse_signature(node->macro);
-  node->call = parse_expression();
-  if (node->call->kind != ExprKind::kCall) fail_at(node->offset, "expected call");
-  node->macro.body = parse_until({"endcall"}, true);
-  return node;
-}
-
-StmtPtr Parser::parse_generation() {
-  auto node = std::make_unique<CallBlock>(advance().offset);
-  node->macro.body = parse_until({"endgeneration"}, true);
-  return node;
-}
-
-StmtPtr Parser::parse_filter_block() {
-  auto node = std::make_unique<FilterBlock>(advance().offset);
-  node->filter = parse_filter(nullptr, true);
-  node->body = parse_until({"endfilter"}, true);
-  return node;
-}
-
-StmtPtr Parser::parse_with() {
-  auto node = std::make_unique<With>(advance().offset);
-  while (!at(TokenType::kBlockEnd)) {
-    if (!node->targets.empty()) expect(TokenType::kComma);
-    ExprPtr target = parse_target(false, {});
-    make_target(*target, Name::Use::kParameter);
-    node->targets.push_back(std::move(target));
-    expect(TokenType::kAssign);
-    node->values.push_back(parse_expression());
-  }
-  node->body = parse_until({"endwith"}, true);
-  return node;
-}
-
-StmtPtr Parser::parse_block() {
-  auto node = std::make_unique<Block>(advance().offset);
-  node->name = expect(TokenType::kName).text;
-  node->is_scoped = skip_name("scoped");
-  node->is_required = skip_name("required");
-  if (at(TokenType::kSub)) {
-    fail_at(current().offset,
-            "Block names in Jinja have to be valid Python identifiers and may not contain "
-            "hyphens, use an underscore instead.");
-  }
-  node->body = parse_until({"endblock"}, true);
-  if (node->is_required) {
-    for (const StmtPtr& statement : node->body) {
-      bool is_blank = statement->kind == StmtKind::kOutput;
-      if (is_blank) {
-        for (const ExprPtr& item : static_cast<const Output&>(*statement).items) {
-          const auto* data =
-              item->kind == ExprKind::kConst ? static_cast<Const*>(item.get()) : nullptr;
-          is_blank &= data != nullptr && data->is_data &&
-                      strip_spaces(text_of(data->value), Side::kLeft).empty();
-        }
-      }
-      if (!is_blank) {
-        fail_at(node->offset, "Required blocks can only contain comments or whitespace");
-      }
-    }
-  }
-  skip_name(node->name);
-  return node;
-}
-
-StmtPtr Parser::parse_autoescape() {
-  auto node = std::make_unique<Autoescape>(advance().offset);
-  node->enabled = parse_expression();
-  node->body = parse_until({"endautoescape"}, true);
-  return node;
-}
-
-StmtPtr Parser::parse_print() {
-  auto node = std::make_unique<Output>(advance().offset);
-  while (!at(TokenType::kBlockEnd)) {
-    if (!node->items.empty()) expect(TokenType::kComma);
-    node->items.push_back(parse_expression());
-  }
-  return node;
-}
-
-StmtPtr Parser::parse_import() {
-  auto node = std::make_unique<Import>(current().offset);
-  node->tag = advance().text;
-  node->source = parse_expression();
-  const auto skip_context = [&] {
-    if ((at_name("with") || at_name("without")) && is_name(ahead(), "context")) {
-      advance();
-      advance();
-      return true;
-    }
-    return false;
-  };
-  if (node->tag == "extends") return node;
-  if (node->tag == "include") {
-    if (at_name("ignore") && is_name(ahead(), "missing")) {
-      advance();
-      advance();
-    }
-  } else if (node->tag == "import") {
-    expect_name("as");
-    node->names.push_back(parse_target_name());
-  } else {
-    expect_name("import");
-    for (;;) {
-      if (!node->names.empty()) expect(TokenType::kComma);
-      if (!at(TokenType::kName)) expect(TokenType::kName);
-      if (skip_context()) return node;
-      auto name = parse_target_name();
-      if (name->name.starts_with('_')) {
-        fail_at(name->offset, "names starting with an underline can not be imported");
-      }
-      if (skip_name("as")) name = parse_target_name();
-      node->names.push_back(std::move(name));
-      if (skip_context() || !at(TokenType::kComma)) return node;
-    }
-  }
-  skip_context();
-  return node;
+Parser::StmtPtr Parser::parse_filter_block() {
+  auto block = std::make_unique<Stmt>(StmtKind::kFilterBlock, advance().offset);
+  block->value = node(ExprKind::kBlockText, block->offset);
+  do {
+    block->value = parse_filter(std::move(block->value));
+  } while (skip("|"));
+  block->branches.emplace_back();
+  block->branches[0].body = parse_until({"endfilter"}, true);
+  return block;
 }
 
 }  // namespace nanovllm::jinja

@@ -3,9 +3,8 @@
 #include <cmath>
 
 #include "text/jinja/filters.h"
-#include "text/jinja/interpreter.h"
 #include "text/jinja/operators.h"
-#include "text/jinja/unicode.h"
+#include "text/utf8.h"
 
 namespace nanovllm::jinja {
 namespace {
@@ -44,88 +43,58 @@ class JsonWriter {
       case Kind::kBigInt:
         append_str(budget_, out_, value);
         break;
-      case Kind::kFloat:
-        out_ += number(value.as_float());
+      case Kind::kFloat: {
+        const double number = value.as_float();
+        out_ += std::isnan(number)   ? "NaN"
+                : std::isinf(number) ? (number < 0 ? "-Infinity" : "Infinity")
+                                     : float_repr(number);
         break;
+      }
       case Kind::kString:
         write_string(text_of(value));
         break;
       case Kind::kList:
       case Kind::kTuple:
-        write_list(items_of(value));
+        write_items('[', ']', items_of(value), [&](const Value& item) { write(item); });
         break;
       case Kind::kDict:
-        write_dict(value.as<Dict>());
+        write_dict(value);
         break;
       default:
         fail(Fault::kType, "Object of type {} is not JSON serializable", type_name(value));
     }
   }
 
-  static std::string number(double value) {
-    if (std::isnan(value)) return "NaN";
-    if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
-    return float_repr(value);
-  }
-
   void write_string(std::string_view text) {
     budget_.work(text.size());
     out_ += '"';
     for (size_t pos = 0; pos < text.size();) {
-      const char c = text[pos];
-      const auto byte = static_cast<unsigned char>(c);
-      if (byte >= 0x80 || (byte == 0x7F && style_.ensure_ascii)) {
-        const size_t begin = pos;
-        const char32_t character = decode(text, pos);
-        if (style_.ensure_ascii) {
-          write_escaped(character);
-        } else {
-          out_.append(text.substr(begin, pos - begin));
-        }
-        continue;
-      }
-      ++pos;
-      if (c == '"' || c == '\\') {
-        out_ += '\\';
-        out_ += c;
-      } else if (byte >= 0x20) {
-        out_ += c;
-      } else {
-        write_control(c);
-      }
+      // As far as nothing is to be escaped.
+      size_t end = pos;
+      while (end < text.size() && !is_escaped(text[end])) ++end;
+      out_ += text.substr(pos, end - pos);
+      pos = end;
+      if (pos < text.size()) write_escaped(text::next_character(text, pos));
     }
     out_ += '"';
   }
 
-  void write_control(char c) {
-    switch (c) {
-      case '\n':
-        out_ += "\\n";
-        break;
-      case '\r':
-        out_ += "\\r";
-        break;
-      case '\t':
-        out_ += "\\t";
-        break;
-      case '\b':
-        out_ += "\\b";
-        break;
-      case '\f':
-        out_ += "\\f";
-        break;
-      default:
-        out_ += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    }
+  bool is_escaped(char c) const {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20 || c == '"' || c == '\\' || (style_.ensure_ascii && byte >= 0x7F);
   }
 
-  void write_escaped(char32_t c) {
-    auto code = static_cast<uint32_t>(c);
-    if (code > 0xFFFF) {
-      code -= 0x10000;
-      out_ += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (code >> 10), 0xDC00 + (code & 0x3FF));
+  void write_escaped(uint32_t c) {
+    constexpr std::string_view kShort = "\"\\\n\r\t\b\f";
+    const size_t index = c < 0x80 ? kShort.find(static_cast<char>(c)) : std::string_view::npos;
+    if (index != std::string_view::npos) {
+      out_ += '\\';
+      out_ += "\"\\nrtbf"[index];
+    } else if (c > 0xFFFF) {
+      out_ +=
+          fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((c - 0x10000) >> 10), 0xDC00 + (c & 0x3FF));
     } else {
-      out_ += fmt::format("\\u{:04x}", code);
+      out_ += fmt::format("\\u{:04x}", c);
     }
   }
 
@@ -135,71 +104,42 @@ class JsonWriter {
     for (int i = 0; i < level_; ++i) out_ += style_.indent;
   }
 
-  void write_list(const Values& items) {
-    if (items.empty()) {
-      out_ += "[]";
-      return;
-    }
-    out_ += '[';
+  template <typename Items, typename Write>
+  void write_items(char open, char close, const Items& items, const Write& write_item) {
+    out_ += open;
     ++level_;
     bool is_first = true;
-    for (const Value& item : items) {
+    for (const auto& item : items) {
       if (!is_first) out_ += style_.between_items;
       is_first = false;
       start_line();
-      write(item);
+      write_item(item);
     }
     --level_;
-    start_line();
-    out_ += ']';
+    if (!is_first) start_line();
+    out_ += close;
   }
 
-  void write_dict(const Dict& dict) {
-    if (dict.size() == 0) {
-      out_ += "{}";
-      return;
-    }
+  void write_dict(const Value& dict) {
     std::vector<const Dict::Entry*> entries;
-    entries.reserve(dict.size());
-    for (const Dict::Entry& entry : dict.entries()) entries.push_back(&entry);
+    for (const Dict::Entry& entry : entries_of(dict)) entries.push_back(&entry);
     if (style_.sort_keys) {
       std::stable_sort(entries.begin(), entries.end(), [&](const auto* a, const auto* b) {
         budget_.step();
         return compare(budget_, CompareOp::kLt, a->key, b->key);
       });
     }
-    out_ += '{';
-    ++level_;
-    bool is_first = true;
-    for (const Dict::Entry* entry : entries) {
-      if (!is_first) out_ += style_.between_items;
-      is_first = false;
-      start_line();
-      write_key(entry->key);
+    write_items('{', '}', entries, [&](const Dict::Entry* entry) {
+      const Value& key = entry->key;
+      if (!key.is_string() && !key.is_number() && !key.is_none()) {
+        fail(Fault::kType, "keys must be str, int, float, bool or None, not {}", type_name(key));
+      }
+      if (!key.is_string()) out_ += '"';
+      write(key);
+      if (!key.is_string()) out_ += '"';
       out_ += style_.after_key;
       write(entry->value);
-    }
-    --level_;
-    start_line();
-    out_ += '}';
-  }
-
-  void write_key(const Value& key) {
-    switch (key.kind()) {
-      case Kind::kString:
-        return write_string(text_of(key));
-      case Kind::kNone:
-      case Kind::kBool:
-      case Kind::kInt:
-      case Kind::kBigInt:
-      case Kind::kFloat:
-        out_ += '"';
-        write(key);
-        out_ += '"';
-        return;
-      default:
-        fail(Fault::kType, "keys must be str, int, float, bool or None, not {}", type_name(key));
-    }
+    });
   }
 
   Budget& budget_;
@@ -210,30 +150,25 @@ class JsonWriter {
 
 }  // namespace
 
-Value filter_tojson(Interpreter& in, const Value& value, Arguments& arguments) {
-  const auto [ensure_ascii, indent, separators, sort_keys] =
-      bind<4>(arguments, "tojson", {"ensure_ascii?", "indent?", "separators?", "sort_keys?"});
+// ensure_ascii? indent? separators? sort_keys?
+Value filter_tojson(const Call& call) {
   JsonStyle style;
-  style.ensure_ascii = bool_argument(ensure_ascii, false);
-  style.sort_keys = bool_argument(sort_keys, false);
-  if (indent != nullptr && !indent->is_none()) {
+  style.ensure_ascii = call.flag(0, false);
+  style.sort_keys = call.flag(3, false);
+  if (call.has(1)) {
     style.indents = true;
     style.between_items.pop_back();  // the space, as lines separate the items
-    if (indent->is_string()) {
-      style.indent = text_of(*indent);
-    } else {
-      const int64_t width = int_argument(indent, 0, "tojson");
-      if (width > 1000) fail(Fault::kLimit, "the indent of tojson is limited to 1000");
-      style.indent = std::string(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
+    style.indent = indention(call, 1, 0);
+  }
+  if (call.has(2)) {
+    if (!call[2].is_sequence() || items_of(call[2]).size() != 2 ||
+        !items_of(call[2])[0].is_string() || !items_of(call[2])[1].is_string()) {
+      fail(Fault::kValue, "tojson() takes two separators");
     }
+    style.between_items = text_of(items_of(call[2])[0]);
+    style.after_key = text_of(items_of(call[2])[1]);
   }
-  if (separators != nullptr && !separators->is_none()) {
-    const Values pair = in.to_values(*separators);
-    if (pair.size() != 2) fail(Fault::kValue, "tojson() takes two separators");
-    style.between_items = text_argument(pair[0], "tojson");
-    style.after_key = text_argument(pair[1], "tojson");
-  }
-  return make_string(in.budget(), JsonWriter(in.budget(), std::move(style)).run(value));
+  return make_string(call.budget, JsonWriter(call.budget, std::move(style)).run(call.self));
 }
 
 }  // namespace nanovllm::jinja

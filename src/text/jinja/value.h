@@ -1,4 +1,4 @@
-// The values of a template: Python's, as far as templates can meet them.
+// The values of a template: Python's, as far as templates meet them.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,6 @@
 
 namespace nanovllm::jinja {
 
-class Interpreter;
 struct Builtin;
 
 enum class Kind : uint8_t {
@@ -27,18 +26,13 @@ enum class Kind : uint8_t {
   kString,
   kList,
   kTuple,
-  kDict,
   kView,  // dict.keys(), .values(), .items()
-  kRange,
+  kDict,
+  kIterator,  // what map, select, reverse, ... return: each item can be taken once
   kNamespace,
   kMacro,
   kMethod,  // a method bound to its object
   kLoop,
-  kIterator,  // what map, select, reversed, ... return: each item can be taken once
-  kCycler,
-  kJoiner,
-  kSelf,   // the variable `self`
-  kBlock,  // a block of the template, callable
 };
 
 // Base of everything on the heap. Counted without atomics: a value belongs to one rendering. The
@@ -84,7 +78,7 @@ class Value {
   static Value none() { return Value(Kind::kNone); }
   static Value boolean(bool value) {
     Value v(Kind::kBool);
-    v.bool_ = value;
+    v.int_ = value ? 1 : 0;
     return v;
   }
   static Value integer(int64_t value) {
@@ -92,10 +86,10 @@ class Value {
     v.int_ = value;
     return v;
   }
+  static Value integer(size_t value) { return integer(static_cast<int64_t>(value)); }
   static Value unsigned_integer(uint64_t value) {
-    if (value <= static_cast<uint64_t>(INT64_MAX)) return integer(static_cast<int64_t>(value));
-    Value v(Kind::kBigInt);
-    v.uint_ = value;
+    Value v(value <= static_cast<uint64_t>(INT64_MAX) ? Kind::kInt : Kind::kBigInt);
+    v.int_ = static_cast<int64_t>(value);
     return v;
   }
   static Value number(double value) {
@@ -141,10 +135,11 @@ class Value {
   // bool is a subclass of int in Python.
   bool is_integer() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }
   bool is_number() const { return is_integer() || is(Kind::kFloat) || is(Kind::kBigInt); }
+  bool is_same(const Value& other) const { return kind_ == other.kind_ && int_ == other.int_; }
 
-  bool as_bool() const { return bool_; }
-  int64_t as_int() const { return kind_ == Kind::kBool ? static_cast<int64_t>(bool_) : int_; }
-  uint64_t as_big() const { return uint_; }
+  bool as_bool() const { return int_ != 0; }
+  int64_t as_int() const { return int_; }
+  uint64_t as_big() const { return static_cast<uint64_t>(int_); }
   double as_float() const { return float_; }
   const Builtin& as_function() const { return *builtin_; }
   Object* as_object() const { return object_; }
@@ -153,7 +148,6 @@ class Value {
     return *static_cast<T*>(object_);
   }
   int depth() const { return is_object() ? object_->depth() : 0; }
-  bool is_same(const Value& other) const;
 
  private:
   explicit Value(Kind kind) : kind_(kind) {}
@@ -161,9 +155,7 @@ class Value {
   Kind kind_ = Kind::kMissing;
   union {
     int64_t int_ = 0;
-    uint64_t uint_;
     double float_;
-    bool bool_;
     const Builtin* builtin_;
     Object* object_;
   };
@@ -179,6 +171,7 @@ class String : public Object {
   bool is_markup() const { return markup_; }
   size_t length() const;  // code points
   bool is_ascii() const { return length() == text_.size(); }
+  size_t hash() const;
   // Appends in place; only for a string that nobody else refers to.
   void append(std::string_view text);
 
@@ -186,18 +179,19 @@ class String : public Object {
   std::string text_;
   bool markup_;
   mutable int64_t length_ = -1;  // code points, -1 until asked for
+  mutable size_t hash_ = 0;      // 0 until asked for
 };
 
-// A list or a tuple.
+// A list, a tuple or a view of a dict.
 class List : public Object {
  public:
-  List(Budget* budget, Values items);
+  List(Budget* budget, Values items, const char* type);
   const Values& items() const { return items_; }
-  // What groupby returns: a pair whose members are also .grouper and .list.
-  bool is_group = false;
+  const char* type() const { return type_; }  // as Python calls it
 
  private:
   Values items_;
+  const char* type_;
 };
 
 class Dict : public Object {
@@ -211,7 +205,6 @@ class Dict : public Object {
   size_t size() const { return entries_.size(); }
   // The value, nullptr when there is none. Throws kType for a key that can't be hashed.
   const Value* find(const Value& key) const;
-  const Value* find(std::string_view key) const;
   void set(Value key, Value value);
   void clear() {
     entries_.clear();
@@ -219,49 +212,34 @@ class Dict : public Object {
   }
 
  private:
-  template <typename Equal>
-  const Entry* lookup(size_t hash, const Equal& equal) const;
+  const Entry* lookup(size_t hash, const Value& key) const;
   void insert_slot(size_t hash, int32_t index);
 
   std::vector<Entry> entries_;  // in order of insertion
   std::vector<int32_t> slots_;  // open addressing, -1 = free; empty while the dict is small
 };
 
-enum class ViewKind { kKeys, kValues, kItems };
-
-struct View : Object {
-  View(Budget* budget, Value of, ViewKind what) : Object(budget), dict(std::move(of)), which(what) {
-    charge(sizeof(View));
-    set_depth_above(dict.depth());
+struct Iterator : Object {
+  Iterator(Budget* budget, Value list) : Object(budget), items(std::move(list)) {
+    charge(sizeof(Iterator));
+    set_depth_above(items.depth());
   }
-  Value dict;
-  ViewKind which;
-};
-
-struct Range : Object {
-  Range(Budget* budget, int64_t from, int64_t to, int64_t by);
-  // The item at 0 <= index < length. Unsigned, since index * step can exceed int64_t on the way.
-  int64_t at(int64_t index) const {
-    return static_cast<int64_t>(static_cast<uint64_t>(start) +
-                                static_cast<uint64_t>(index) * static_cast<uint64_t>(step));
-  }
-  int64_t start, stop, step, length;
+  Value items;  // a list
+  size_t next = 0;
 };
 
 // Keeps what is needed to say what was looked up where.
 struct Undefined : Object {
-  Undefined(Budget* budget, Fault the_fault) : Object(budget), fault(the_fault) {
+  Undefined(Budget* budget, const char* type, Value what, Fault the_fault = Fault::kUndefined)
+      : Object(budget), owner(type), name(std::move(what)), fault(the_fault) {
     charge(sizeof(Undefined));
-  }
-  void set_name(Value of) {
-    set_depth_above(of.depth());
-    name = std::move(of);
+    set_depth_above(name.depth());
   }
   std::string message() const;
-  Fault fault;
-  std::string hint;   // the message, or empty
-  std::string owner;  // type of the object that lacks it, empty for a variable
+  const char*
+      owner;  // type of the object that lacks it; null of a variable, "" where name says all
   Value name;
+  Fault fault;
 };
 
 struct Namespace : Object {
@@ -281,40 +259,6 @@ struct Method : Object {
   const Builtin& builtin;
 };
 
-class Iterator : public Object {
- public:
-  Iterator(Budget* budget, int source_depth) : Object(budget) {
-    charge(kCost);
-    set_depth_above(source_depth);
-  }
-  // The next item; false at the end, and from then on.
-  virtual bool next(Interpreter& in, Value& item) = 0;
-  // As Python would show its type.
-  virtual const char* type_name() const { return "generator"; }
-
- private:
-  static constexpr size_t kCost = 128;  // bytes, the largest of the kinds
-};
-
-struct Cycler : Object {
-  Cycler(Budget* budget, Value tuple) : Object(budget), items(std::move(tuple)) {
-    charge(sizeof(Cycler));
-    set_depth_above(items.depth());
-  }
-  Value items;
-  size_t position = 0;
-};
-
-struct Joiner : Object {
-  Joiner(Budget* budget, Value with) : Object(budget), separator(std::move(with)) {
-    charge(sizeof(Joiner));
-    set_depth_above(separator.depth());
-  }
-  Value separator;
-  bool used = false;
-};
-
-// Object of a rendering. The kind is the value's, not the object's: List is both list and tuple.
 template <typename T, typename... Args>
 Value make(Kind kind, Budget& budget, Args&&... args) {
   return Value::object(kind, std::make_unique<T>(&budget, std::forward<Args>(args)...).release());
@@ -322,26 +266,38 @@ Value make(Kind kind, Budget& budget, Args&&... args) {
 inline Value make_string(Budget& budget, std::string text, bool markup = false) {
   return make<String>(Kind::kString, budget, std::move(text), markup);
 }
+inline Value make_string(Budget& budget, std::string_view text, bool markup = false) {
+  return make_string(budget, std::string(text), markup);
+}
+inline Value make_string(Budget& budget, const char* text, bool markup = false) {
+  return make_string(budget, std::string(text), markup);
+}
 inline Value make_list(Budget& budget, Values items) {
-  return make<List>(Kind::kList, budget, std::move(items));
+  return make<List>(Kind::kList, budget, std::move(items), "list");
 }
 inline Value make_tuple(Budget& budget, Values items) {
-  return make<List>(Kind::kTuple, budget, std::move(items));
+  return make<List>(Kind::kTuple, budget, std::move(items), "tuple");
+}
+inline Value make_iterator(Budget& budget, Values items) {
+  return make<Iterator>(Kind::kIterator, budget, make_list(budget, std::move(items)));
 }
 inline Value make_dict(Budget& budget) { return make<Dict>(Kind::kDict, budget); }
-Value make_undefined(Budget& budget, std::string hint, std::string_view name);
-Value make_undefined(Budget& budget, std::string_view variable);
+inline Value make_undefined(Budget& budget, std::string message, Fault fault = Fault::kUndefined) {
+  return make<Undefined>(Kind::kUndefined, budget, "", make_string(budget, std::move(message)),
+                         fault);
+}
 
 inline const std::string& text_of(const Value& string) { return string.as<String>().text(); }
 inline bool is_markup(const Value& value) {
   return value.is_string() && value.as<String>().is_markup();
 }
 inline const Values& items_of(const Value& sequence) { return sequence.as<List>().items(); }
+inline const std::vector<Dict::Entry>& entries_of(const Value& dict) {
+  return dict.as<Dict>().entries();
+}
 
 // Python's type name: "str", "dict", ...
-std::string type_name(const Value& value);
-// How messages about a missing attribute name the object: "dict object", "None".
-std::string describe_type(const Value& value);
+const char* type_name(const Value& value);
 [[noreturn]] void fail_undefined(const Value& undefined);
 
 }  // namespace nanovllm::jinja

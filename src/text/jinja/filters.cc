@@ -1,0 +1,213 @@
+// The table of filters, and those of single values and texts.
+#include "text/jinja/filters.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "text/jinja/interpreter.h"
+#include "text/jinja/operators.h"
+#include "text/jinja/strings.h"
+#include "text/unicode_case.h"
+
+namespace nanovllm::jinja {
+namespace {
+
+constexpr int64_t kWidestIndention = 1000;
+
+// A string as it is, anything else printed (markupsafe's soft_str).
+Value soft_str(const Call& call) {
+  return call.self.is_string() ? call.self
+                               : make_string(call.budget, to_str(call.budget, call.self));
+}
+
+template <text::CaseMapping kMapping>
+Value filter_case(const Call& call) {
+  const Value text = soft_str(call);
+  call.budget.work(text_of(text).size() * 4);
+  return make_string(call.budget, text::map_case(text_of(text), kMapping), is_markup(text));
+}
+
+// Unlike str.title(), words begin after spaces, hyphens and opening brackets only.
+Value filter_title(const Call& call) {
+  const Value source = soft_str(call);
+  const std::string_view text = text_of(source);
+  call.budget.work(text.size() * 4);
+  const auto separates = [&](size_t& pos) {
+    const uint32_t c = text::next_character(text, pos);
+    return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || is_space(c);
+  };
+  std::string out;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const bool is_separator = separates(pos);
+    const size_t after_first = pos;
+    for (size_t next = pos; next < text.size() && separates(next) == is_separator;) pos = next;
+    out += text::map_case(text.substr(begin, after_first - begin), text::CaseMapping::kUpper);
+    out += text::map_case(text.substr(after_first, pos - after_first), text::CaseMapping::kLower);
+  }
+  return make_string(call.budget, std::move(out));
+}
+
+Value filter_trim(const Call& call) {  // chars?
+  const Value source = soft_str(call);
+  const std::string& text = text_of(source);
+  call.budget.work(text.size());
+  return make_string(call.budget,
+                     call.has(0) ? strip_characters(text, call.text(0), Side::kBoth)
+                                 : strip_spaces(text, Side::kBoth),
+                     is_markup(source));
+}
+
+Value filter_string(const Call& call) { return soft_str(call); }
+Value filter_escape(const Call& call) { return escape(call.budget, call.self); }
+
+Value filter_safe(const Call& call) {
+  if (is_markup(call.self)) return call.self;
+  return make_string(call.budget, to_str(call.budget, call.self), true);
+}
+
+Value filter_replace(const Call& call) {  // old new count?
+  Budget& budget = call.budget;
+  return make_string(budget,
+                     replace_all(budget, to_str(budget, call.self), to_str(budget, call[0]),
+                                 to_str(budget, call[1]), call.has(2) ? call.integer(2, -1) : -1));
+}
+
+Value filter_join(const Call& call) {  // d? attribute?
+  const std::string separator = call[0].is_missing() ? "" : to_str(call.budget, call[0]);
+  const Value list = call.in.to_list(call.self);
+  std::string out;
+  for (size_t i = 0; i < items_of(list).size(); ++i) {
+    call.budget.step();
+    if (i > 0) out += separator;
+    append_str(call.budget, out, attribute_of(call, items_of(list)[i], call[1]));
+    call.budget.expect(out.size());
+  }
+  call.budget.work(out.size());
+  return make_string(call.budget, std::move(out));
+}
+
+Value filter_indent(const Call& call) {  // width? first? blank?
+  const std::string indent = indention(call, 0, 4);
+  if (call.self.is_undefined()) fail_undefined(call.self);
+  if (!call.self.is_string()) {
+    fail(Fault::kType, "indent() takes a string, not '{}'", type_name(call.self));
+  }
+  // The newline makes an empty last line a line of its own.
+  const std::string text = text_of(call.self) + "\n";
+  std::string out;
+  bool is_first = true;
+  for (const std::string_view line : split_lines(call.budget, text, false)) {
+    if (!is_first) out += '\n';
+    if (is_first ? call.flag(1, false) : !line.empty() || call.flag(2, false)) out += indent;
+    is_first = false;
+    out += line;
+    call.budget.expect(out.size());
+  }
+  call.budget.work(out.size());
+  return make_string(call.budget, std::move(out), is_markup(call.self));
+}
+
+Value filter_default(const Call& call) {  // default_value? boolean?
+  const bool is_given = call.flag(1, false) ? is_truthy(call.self) : !call.self.is_undefined();
+  if (is_given) return call.self;
+  return call[0].is_missing() ? make_string(call.budget, "") : call[0];
+}
+
+Value filter_length(const Call& call) {
+  const int64_t length = length_of(call.self);
+  if (length < 0) fail(Fault::kType, "object of type '{}' has no length", type_name(call.self));
+  return Value::integer(length);
+}
+
+Value filter_float(const Call& call) {  // default?
+  const Value& value = call.self;
+  if (value.is_undefined()) fail_undefined(value);
+  if (value.is_number()) return Value::number(float_of(value));
+  double number = 0;
+  if (value.is_string() && parse_float(text_of(value), number)) return Value::number(number);
+  return call[0].is_missing() ? Value::number(0.0) : call[0];
+}
+
+Value filter_int(const Call& call) {  // default?
+  const Value& value = call.self;
+  if (value.is_undefined()) fail_undefined(value);
+  if (value.is_integer()) return Value::integer(value.as_int());
+  if (value.is(Kind::kBigInt)) return value;
+  int64_t whole = 0;
+  if (value.is_string() && parse_int(text_of(value), whole)) return Value::integer(whole);
+  double number = std::nan("");
+  if (value.is(Kind::kFloat)) {
+    number = value.as_float();
+  } else if (value.is_string()) {
+    parse_float(text_of(value), number);
+  }
+  if (std::isnan(number) || (value.is_string() && std::isinf(number))) {
+    return call[0].is_missing() ? Value::integer(int64_t{0}) : call[0];
+  }
+  if (std::fabs(number) >= 0x1p63) fail(Fault::kOverflow, "integers are limited to 64 bits");
+  return Value::integer(static_cast<int64_t>(number));
+}
+
+Value filter_abs(const Call& call) {
+  const Value& value = call.self;
+  if (!value.is_number()) {
+    fail(Fault::kType, "bad operand type for abs(): '{}'", type_name(value));
+  }
+  return apply_sign(
+      float_of(value) < 0 || (value.is(Kind::kFloat) && std::signbit(float_of(value))), value);
+}
+
+constexpr Builtin kFilters[] = {
+    {"abs", "", filter_abs},
+    {"capitalize", "", filter_case<text::CaseMapping::kCapitalized>},
+    {"count", "", filter_length},
+    {"d", "default_value? boolean?", filter_default},
+    {"default", "default_value? boolean?", filter_default},
+    {"dictsort", "case_sensitive? by? reverse?", filter_dictsort},
+    {"e", "", filter_escape},
+    {"escape", "", filter_escape},
+    {"first", "", filter_first},
+    {"float", "default?", filter_float},
+    {"indent", "width? first? blank?", filter_indent},
+    {"int", "default?", filter_int},
+    {"items", "", filter_items},
+    {"join", "d? attribute?", filter_join},
+    {"last", "", filter_last},
+    {"length", "", filter_length},
+    {"list", "", filter_list},
+    {"lower", "", filter_case<text::CaseMapping::kLower>},
+    {"map", "...", filter_map},
+    {"max", "case_sensitive? attribute?", filter_max},
+    {"min", "case_sensitive? attribute?", filter_min},
+    {"reject", "...", filter_reject},
+    {"rejectattr", "...", filter_rejectattr},
+    {"replace", "old new count?", filter_replace},
+    {"reverse", "", filter_reverse},
+    {"safe", "", filter_safe},
+    {"select", "...", filter_select},
+    {"selectattr", "...", filter_selectattr},
+    {"sort", "reverse? case_sensitive? attribute?", filter_sort},
+    {"string", "", filter_string},
+    {"sum", "attribute? start?", filter_sum},
+    {"title", "", filter_title},
+    {"tojson", "ensure_ascii? indent? separators? sort_keys?", filter_tojson},
+    {"trim", "chars?", filter_trim},
+    {"unique", "case_sensitive? attribute?", filter_unique},
+    {"upper", "", filter_case<text::CaseMapping::kUpper>},
+};
+
+}  // namespace
+
+std::string indention(const Call& call, size_t i, int64_t otherwise) {
+  if (call[i].is_string()) return call.text(i);
+  const int64_t width = call.integer(i, otherwise);
+  if (width > kWidestIndention) {
+    fail(Fault::kLimit, "an indention is limited to {} spaces", kWidestIndention);
+  }
+  return std::string(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
+}
+
+const Builtin* find_filter(std::string_view name) { return find_builtin(kFilters, name); }
+
+}  // namespace nanovllm::jinja

@@ -1,0 +1,303 @@
+// The methods of str, list, tuple, dict and loop that do not modify anything.
+#include <utf8proc.h>
+
+#include <algorithm>
+
+#include "text/jinja/interpreter.h"
+#include "text/jinja/operators.h"
+#include "text/jinja/strings.h"
+#include "text/unicode.h"
+#include "text/unicode_case.h"
+
+namespace nanovllm::jinja {
+namespace {
+
+// A result of the same kind of string as self.
+Value like(const Call& call, std::string_view text) {
+  call.budget.work(text.size());
+  return make_string(call.budget, text, is_markup(call.self));
+}
+
+Values list_like(const Call& call, const Pieces& pieces) {
+  Values values;
+  values.reserve(pieces.size());
+  for (const std::string_view piece : pieces) values.push_back(like(call, piece));
+  return values;
+}
+
+// A text argument; the methods of Markup escape it.
+std::string argument_like(const Call& call, size_t i) {
+  return is_markup(call.self) && !is_markup(call[i]) ? escape_html(call.text(i)) : call.text(i);
+}
+
+template <text::CaseMapping kMapping>
+Value convert(const Call& call) {
+  call.budget.work(text_of(call.self).size() * 4);
+  return like(call, text::map_case(text_of(call.self), kMapping));
+}
+
+template <Side kSide>
+Value strip(const Call& call) {  // chars?
+  const std::string& text = text_of(call.self);
+  if (!call.has(0)) return like(call, strip_spaces(text, kSide));
+  const std::string set = argument_like(call, 0);
+  call.budget.work(set.size() * 16);
+  return like(call, strip_characters(text, set, kSide));
+}
+
+template <bool kFromRight>
+Value split_method(const Call& call) {  // sep? maxsplit?
+  const std::string separator = call.has(0) ? call.text(0) : "";
+  if (call.has(0) && separator.empty()) fail(Fault::kValue, "empty separator");
+  const Pieces pieces =
+      split(call.budget, text_of(call.self), separator, call.integer(1, -1), kFromRight);
+  return make_list(call.budget, list_like(call, pieces));
+}
+
+Value splitlines(const Call& call) {  // keepends?
+  return make_list(call.budget, list_like(call, split_lines(call.budget, text_of(call.self),
+                                                            call.flag(0, false))));
+}
+
+template <bool kFromRight>
+Value partition(const Call& call) {  // sep
+  const std::string by = argument_like(call, 0);
+  if (by.empty()) fail(Fault::kValue, "empty separator");
+  const std::string_view text = text_of(call.self);
+  call.budget.work(text.size());
+  const size_t found = kFromRight ? text.rfind(by) : text.find(by);
+  Pieces pieces = kFromRight ? Pieces{"", "", text} : Pieces{text, "", ""};
+  if (found != std::string_view::npos) {
+    pieces = {text.substr(0, found), by, text.substr(found + by.size())};
+  }
+  return make_tuple(call.budget, list_like(call, pieces));
+}
+
+Value replace(const Call& call) {  // old new count?
+  return like(call, replace_all(call.budget, text_of(call.self), argument_like(call, 0),
+                                argument_like(call, 1), call.integer(2, -1)));
+}
+
+Value join(const Call& call) {  // iterable
+  const Value list = call.in.to_list(call[0]);
+  std::string out;
+  for (size_t i = 0; i < items_of(list).size(); ++i) {
+    const Value& item = items_of(list)[i];
+    if (!item.is_string()) {
+      fail(Fault::kType, "sequence item {}: expected str instance, {} found", i, type_name(item));
+    }
+    if (i > 0) out += text_of(call.self);
+    out += is_markup(call.self) ? text_of(escape(call.budget, item)) : text_of(item);
+    call.budget.expect(out.size());
+  }
+  return like(call, out);
+}
+
+template <bool kPrefix>
+Value remove_affix(const Call& call) {  // affix
+  std::string_view text = text_of(call.self);
+  const std::string& affix = call.text(0);
+  if (kPrefix && text.starts_with(affix)) text.remove_prefix(affix.size());
+  if (!kPrefix && text.ends_with(affix)) text.remove_suffix(affix.size());
+  return make_string(call.budget, text);
+}
+
+// The part of a string that the optional arguments start and end (in code points) leave.
+struct Window {
+  std::string_view text;
+  int64_t start = 0;     // code points before it
+  bool is_valid = true;  // start is within the string
+};
+
+Window window(const Call& call) {  // sub start? end?
+  const std::string& text = text_of(call.self);
+  call.budget.work(text.size());
+  if (call[1].is_missing() && call[2].is_missing()) return {text};
+  const int64_t length = length_of(call.self);
+  const auto index = [&](size_t i, int64_t otherwise) {
+    const int64_t value = call.has(i) ? call.integer(i, 0) : otherwise;
+    return value < 0 ? std::max<int64_t>(0, value + length) : value;
+  };
+  const int64_t from = index(1, 0);
+  const int64_t to = std::min(index(2, length), length);
+  if (from > length || from > to) return {{}, from, false};
+  const std::string_view rest =
+      std::string_view(text).substr(code_point_offset(text, static_cast<size_t>(from)));
+  return {rest.substr(0, code_point_offset(rest, static_cast<size_t>(to - from))), from, true};
+}
+
+template <bool kFromRight, bool kMustBeThere>
+Value find(const Call& call) {  // sub start? end?
+  const Window within = window(call);
+  const std::string& wanted = call.text(0);
+  const size_t found = !within.is_valid ? std::string_view::npos
+                       : kFromRight     ? within.text.rfind(wanted)
+                                        : within.text.find(wanted);
+  if (found != std::string_view::npos) {
+    const size_t before = count_code_points(within.text.substr(0, found));
+    return Value::integer(within.start + static_cast<int64_t>(before));
+  }
+  if (kMustBeThere) fail(Fault::kValue, "substring not found");
+  return Value::integer(int64_t{-1});
+}
+
+Value count(const Call& call) {  // sub start? end?
+  const Window within = window(call);
+  const std::string& wanted = call.text(0);
+  if (!within.is_valid) return Value::integer(size_t{0});
+  if (wanted.empty()) return Value::integer(count_code_points(within.text) + 1);
+  size_t times = 0;
+  for (size_t at = within.text.find(wanted); at != std::string_view::npos;
+       at = within.text.find(wanted, at + wanted.size())) {
+    ++times;
+  }
+  return Value::integer(times);
+}
+
+template <bool kAtStart>
+Value has_affix(const Call& call) {  // prefix start? end?
+  const Window within = window(call);
+  const Values one{call[0]};
+  for (const Value& part : call[0].is(Kind::kTuple) ? items_of(call[0]) : one) {
+    if (!part.is_string()) {
+      fail(Fault::kType, "{}() takes a string or a tuple of strings, not '{}'", call.builtin.name,
+           type_name(part));
+    }
+    if (within.is_valid && (kAtStart ? within.text.starts_with(text_of(part))
+                                     : within.text.ends_with(text_of(part)))) {
+      return Value::boolean(true);
+    }
+  }
+  return Value::boolean(false);
+}
+
+// Whether the string is not empty and every character has the property.
+template <bool (*Has)(uint32_t)>
+Value all_characters(const Call& call) {
+  const std::string& text = text_of(call.self);
+  call.budget.work(text.size());
+  for (size_t pos = 0; pos < text.size();) {
+    const uint32_t c = text::next_character(text, pos);
+    if (c >= text::kInvalidByte || !Has(c)) return Value::boolean(false);
+  }
+  return Value::boolean(!text.empty());
+}
+bool is_digit(uint32_t c) {
+  return c < 0x80 ? c >= '0' && c <= '9' : text::category(c) == UTF8PROC_CATEGORY_ND;
+}
+bool is_alphanumeric(uint32_t c) { return text::is_letter(c) || text::is_number(c); }
+
+template <text::CaseMapping kMapping>
+Value of_case(const Call& call) {
+  call.budget.work(text_of(call.self).size() * 4);
+  return Value::boolean(is_all(text_of(call.self), kMapping));
+}
+
+Value sequence_count(const Call& call) {  // value
+  size_t times = 0;
+  for (const Value& item : items_of(call.self)) {
+    call.budget.step();
+    times += item.is_same(call[0]) || equal(call.budget, item, call[0]) ? 1 : 0;
+  }
+  return Value::integer(times);
+}
+
+Value sequence_index(const Call& call) {  // value
+  const Values& items = items_of(call.self);
+  for (size_t i = 0; i < items.size(); ++i) {
+    call.budget.step();
+    if (items[i].is_same(call[0]) || equal(call.budget, items[i], call[0]))
+      return Value::integer(i);
+  }
+  fail(Fault::kValue, "{} is not in the list", to_repr(call.budget, call[0]));
+}
+
+// Nothing can be modified, so that a copy would never differ.
+Value copy(const Call& call) { return call.self; }
+
+Value dict_get(const Call& call) {  // key default?
+  if (const Value* found = call.self.as<Dict>().find(call[0])) return *found;
+  return call[1].is_missing() ? Value::none() : call[1];
+}
+
+template <bool kKeys, bool kValues>
+Value dict_view(const Call& call) {
+  Values items;
+  for (const Dict::Entry& entry : entries_of(call.self)) {
+    call.budget.step();
+    items.push_back(kKeys && kValues ? make_tuple(call.budget, {entry.key, entry.value})
+                    : kKeys          ? entry.key
+                                     : entry.value);
+  }
+  const char* type = kKeys && kValues ? "dict_items" : kKeys ? "dict_keys" : "dict_values";
+  return make<List>(Kind::kView, call.budget, std::move(items), type);
+}
+
+Value loop_cycle(const Call& call) {
+  const Values& items = call.arguments.positional;
+  if (items.empty()) fail(Fault::kType, "loop.cycle() needs items to cycle through");
+  return items[(call.self.as<Loop>().index - 1) % items.size()];
+}
+
+constexpr Builtin kString[] = {
+    {"capitalize", "/", convert<text::CaseMapping::kCapitalized>},
+    {"count", "/ sub start? end?", count},
+    {"endswith", "/ suffix start? end?", has_affix<false>},
+    {"find", "/ sub start? end?", find<false, false>},
+    {"index", "/ sub start? end?", find<false, true>},
+    {"isalnum", "/", all_characters<is_alphanumeric>},
+    {"isalpha", "/", all_characters<text::is_letter>},
+    {"isdigit", "/", all_characters<is_digit>},
+    {"islower", "/", of_case<text::CaseMapping::kLower>},
+    {"isspace", "/", all_characters<is_space>},
+    {"isupper", "/", of_case<text::CaseMapping::kUpper>},
+    {"join", "/ iterable", join},
+    {"lower", "/", convert<text::CaseMapping::kLower>},
+    {"lstrip", "/ chars?", strip<Side::kLeft>},
+    {"partition", "/ sep", partition<false>},
+    {"removeprefix", "/ prefix", remove_affix<true>},
+    {"removesuffix", "/ suffix", remove_affix<false>},
+    {"replace", "/ old new count?", replace},
+    {"rfind", "/ sub start? end?", find<true, false>},
+    {"rindex", "/ sub start? end?", find<true, true>},
+    {"rpartition", "/ sep", partition<true>},
+    {"rsplit", "sep? maxsplit?", split_method<true>},
+    {"rstrip", "/ chars?", strip<Side::kRight>},
+    {"split", "sep? maxsplit?", split_method<false>},
+    {"splitlines", "keepends?", splitlines},
+    {"startswith", "/ prefix start? end?", has_affix<true>},
+    {"strip", "/ chars?", strip<Side::kBoth>},
+    {"title", "/", convert<text::CaseMapping::kTitle>},
+    {"upper", "/", convert<text::CaseMapping::kUpper>},
+};
+constexpr Builtin kSequence[] = {{"copy", "/", copy},
+                                 {"count", "/ value", sequence_count},
+                                 {"index", "/ value", sequence_index}};
+constexpr Builtin kDict[] = {
+    {"copy", "/", copy},
+    {"get", "/ key default?", dict_get},
+    {"items", "/", dict_view<true, true>},
+    {"keys", "/", dict_view<true, false>},
+    {"values", "/", dict_view<false, true>},
+};
+constexpr Builtin kLoop[] = {{"cycle", "...", loop_cycle}};
+
+}  // namespace
+
+const Builtin* find_method(const Value& object, std::string_view name) {
+  switch (object.kind()) {
+    case Kind::kString:
+      return find_builtin(kString, name);
+    case Kind::kList:
+    case Kind::kTuple:
+      return find_builtin(kSequence, name);
+    case Kind::kDict:
+      return find_builtin(kDict, name);
+    case Kind::kLoop:
+      return find_builtin(kLoop, name);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace nanovllm::jinja

@@ -1,0 +1,266 @@
+#include "text/jinja/strings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "text/unicode.h"
+
+namespace nanovllm::jinja {
+namespace {
+
+using text::next_character;
+
+bool is_ascii_text(std::string_view text) {
+  size_t i = text::ascii_prefix(text);
+  while (i < text.size() && static_cast<unsigned char>(text[i]) < 0x80) ++i;
+  return i == text.size();
+}
+
+// Start of the code point that ends before `end`.
+size_t previous(std::string_view text, size_t end) {
+  size_t start = text::previous_utf8(text, end);
+  size_t next = start;
+  next_character(text, next);
+  return next == end ? start : end - 1;
+}
+
+template <typename Predicate>
+std::string_view strip_if(std::string_view text, Side side, const Predicate& strips) {
+  while (side != Side::kRight && !text.empty()) {
+    size_t next = 0;
+    if (!strips(next_character(text, next))) break;
+    text.remove_prefix(next);
+  }
+  while (side != Side::kLeft && !text.empty()) {
+    const size_t start = previous(text, text.size());
+    size_t next = start;
+    if (!strips(next_character(text, next))) break;
+    text = text.substr(0, start);
+  }
+  return text;
+}
+
+// The first white space of text, or the last one: where it begins and ends, npos without any.
+std::pair<size_t, size_t> find_space(std::string_view text, bool from_right) {
+  for (size_t at = from_right ? text.size() : 0; from_right ? at > 0 : at < text.size();) {
+    const size_t begin = from_right ? previous(text, at) : at;
+    size_t end = begin;
+    if (is_space(next_character(text, end))) return {begin, end};
+    at = from_right ? begin : end;
+  }
+  return {std::string_view::npos, 0};
+}
+
+bool is_line_break(uint32_t c) {
+  return (c >= 10 && c <= 13) || (c >= 28 && c <= 30) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+}  // namespace
+
+size_t count_code_points(std::string_view text) {
+  if (is_ascii_text(text)) return text.size();
+  size_t count = 0;
+  for (size_t pos = 0; pos < text.size(); ++count) next_character(text, pos);
+  return count;
+}
+
+size_t code_point_offset(std::string_view text, size_t index) {
+  size_t pos = 0;
+  for (; index > 0 && pos < text.size(); --index) next_character(text, pos);
+  return pos;
+}
+
+bool is_space(uint32_t c) { return (c >= 28 && c <= 31) || text::is_space(c); }
+
+std::string quote(std::string_view text) {
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const char mark = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
+  std::string out(1, mark);
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const uint32_t c = next_character(text, pos);
+    if (c == static_cast<uint32_t>(mark) || c == '\\') {
+      out += '\\';
+      out += static_cast<char>(c);
+    } else if (c == '\n' || c == '\r' || c == '\t') {
+      out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
+    } else if (c >= text::kInvalidByte || text::is_printable(c)) {
+      out += text.substr(begin, pos - begin);
+    } else if (c < 0x100) {
+      out += fmt::format("\\x{:02x}", c);
+    } else {
+      out += c < 0x10000 ? fmt::format("\\u{:04x}", c) : fmt::format("\\U{:08x}", c);
+    }
+  }
+  return out + mark;
+}
+
+std::string_view strip_spaces(std::string_view text, Side side) {
+  return strip_if(text, side, is_space);
+}
+
+std::string_view strip_characters(std::string_view text, std::string_view characters, Side side) {
+  return strip_if(text, side, [&](uint32_t c) {
+    for (size_t pos = 0; pos < characters.size();) {
+      if (next_character(characters, pos) == c) return true;
+    }
+    return false;
+  });
+}
+
+Pieces split(Budget& budget, std::string_view text, std::string_view separator, int64_t max_splits,
+             bool from_right) {
+  budget.work(text.size());
+  Pieces pieces;
+  for (;;) {
+    if (separator.empty()) text = strip_spaces(text, from_right ? Side::kRight : Side::kLeft);
+    if (separator.empty() && text.empty()) break;
+    budget.step();
+    size_t begin = std::string_view::npos;
+    size_t end = 0;
+    if (max_splits < 0 || static_cast<int64_t>(pieces.size()) < max_splits) {
+      if (separator.empty()) {
+        std::tie(begin, end) = find_space(text, from_right);
+      } else {
+        begin = from_right ? text.rfind(separator) : text.find(separator);
+        end = begin + separator.size();
+      }
+    }
+    if (begin == std::string_view::npos) {
+      pieces.push_back(text);
+      break;
+    }
+    pieces.push_back(from_right ? text.substr(end) : text.substr(0, begin));
+    text = from_right ? text.substr(0, begin) : text.substr(end);
+  }
+  if (from_right) std::reverse(pieces.begin(), pieces.end());
+  return pieces;
+}
+
+Pieces split_lines(Budget& budget, std::string_view text, bool keeps_ends) {
+  budget.work(text.size());
+  Pieces lines;
+  size_t begin = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t end = pos;
+    const uint32_t c = next_character(text, pos);
+    if (!is_line_break(c)) continue;
+    if (c == '\r' && pos < text.size() && text[pos] == '\n') ++pos;
+    budget.step();
+    lines.push_back(text.substr(begin, (keeps_ends ? pos : end) - begin));
+    begin = pos;
+  }
+  if (begin < text.size()) lines.push_back(text.substr(begin));
+  return lines;
+}
+
+std::string replace_all(Budget& budget, std::string_view text, std::string_view from,
+                        std::string_view to, int64_t max_count) {
+  budget.work(text.size());
+  std::string out;
+  const auto put = [&](std::string_view piece) {
+    budget.step();
+    budget.work(piece.size());
+    budget.expect(out.size() + piece.size());
+    out += piece;
+  };
+  for (int64_t count = 0; max_count < 0 || count < max_count; ++count) {
+    const size_t found = text.find(from);
+    if (found == std::string_view::npos) break;
+    put(text.substr(0, found));
+    put(to);
+    text.remove_prefix(found + from.size());
+    if (!from.empty()) continue;
+    // An empty text is found before every character and at the end.
+    if (text.empty()) return out;
+    const size_t length = code_point_offset(text, 1);
+    put(text.substr(0, length));
+    text.remove_prefix(length);
+  }
+  put(text);
+  return out;
+}
+
+namespace {
+
+// Takes spaces, the sign and single underscores between digits away; false where Python forbids it.
+bool clean_number(std::string_view text, std::string& digits, bool& is_negative) {
+  text = strip_spaces(text, Side::kBoth);
+  is_negative = text.starts_with('-');
+  if (is_negative || text.starts_with('+')) text.remove_prefix(1);
+  const auto is_digit_at = [&](size_t i) {
+    return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0;
+  };
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '_') {
+      digits += text[i];
+    } else if (i == 0 || !is_digit_at(i - 1) || !is_digit_at(i + 1)) {
+      return false;
+    }
+  }
+  return !digits.empty();
+}
+
+}  // namespace
+
+bool parse_int(std::string_view text, int64_t& value) {
+  bool is_negative = false;
+  std::string digits;
+  if (!clean_number(text, digits, is_negative)) return false;
+  uint64_t magnitude = 0;
+  const char* end = digits.data() + digits.size();
+  const auto result = std::from_chars(digits.data(), end, magnitude);
+  if (result.ec == std::errc::invalid_argument || result.ptr != end) return false;
+  const uint64_t most = uint64_t{1} << 63;
+  if (result.ec != std::errc() || magnitude > most || (magnitude == most && !is_negative)) {
+    fail(Fault::kOverflow, "integers are limited to 64 bits and {} is larger", text);
+  }
+  value = static_cast<int64_t>(is_negative ? 0 - magnitude : magnitude);
+  return true;
+}
+
+bool parse_float(std::string_view text, double& value) {
+  bool is_negative = false;
+  std::string digits;
+  if (!clean_number(text, digits, is_negative)) return false;
+  const std::string word = text::map_case(digits, text::CaseMapping::kLower);
+  if (word == "inf" || word == "infinity" || word == "nan") {
+    value = word == "nan" ? std::numeric_limits<double>::quiet_NaN()
+                          : std::numeric_limits<double>::infinity();
+  } else {
+    if (std::isdigit(static_cast<unsigned char>(word[0])) == 0 && word[0] != '.') return false;
+    const auto result = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (result.ec == std::errc::invalid_argument || result.ptr != word.data() + word.size()) {
+      return false;
+    }
+    if (result.ec == std::errc::result_out_of_range) {
+      const bool is_tiny = word.find("e-") != std::string::npos || word[0] == '0';
+      value = is_tiny ? 0 : std::numeric_limits<double>::infinity();
+    }
+  }
+  if (is_negative) value = -value;
+  return true;
+}
+
+bool is_all(std::string_view text, text::CaseMapping mapping) {
+  return text::map_case(text, mapping) == text &&
+         (text::map_case(text, text::CaseMapping::kLower) != text ||
+          text::map_case(text, text::CaseMapping::kUpper) != text);
+}
+
+std::string escape_html(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    constexpr std::string_view kSpecial = "&<>'\"";
+    static constexpr const char* kEscapes[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    const size_t index = kSpecial.find(c);
+    index == std::string_view::npos ? out += c : out += kEscapes[index];
+  }
+  return out;
+}
+
+}  // namespace nanovllm::jinja
