@@ -71,10 +71,8 @@ Value Interpreter::find_attribute(const Value& object, const Value& name_value) 
     return make<Method>(Kind::kMethod, budget_, object, *method);
   }
   if (is_unsafe(object, name)) {
-    return make_undefined(
-        budget_,
-        fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(object)),
-        Fault::kSecurity);
+    return make_undefined(budget_, fmt::format("access to attribute '{}' of '{}' object is unsafe.",
+                                               name, type_name(object)));
   }
   if (object.is(Kind::kLoop)) return loop_attribute(object.as<Loop>(), name);
   if (object.is(Kind::kMacro) && name == "name") {
@@ -144,7 +142,7 @@ Value Interpreter::to_list(const Value& value) {
       budget_.work(items.size() * sizeof(Value));
       break;
     default:
-      fail(Fault::kType, "'{}' object is not iterable", type_name(value));
+      fail("'{}' object is not iterable", type_name(value));
   }
   return make_list(budget_, std::move(items));
 }
@@ -162,20 +160,20 @@ Value Interpreter::evaluate_slice(const Expr& expr) {
   const Value& object = parts[0];
   if (object.is_undefined()) fail_undefined(object);
   if (!object.is_string() && !object.is_sequence()) {
-    fail(Fault::kType, "'{}' object can't be sliced", type_name(object));
+    fail("'{}' object can't be sliced", type_name(object));
   }
   const int64_t length = length_of(object);
   const auto bound = [&](size_t part, int64_t otherwise) {
     const Value& value = parts[part];
     if (value.is_missing() || value.is_none()) return otherwise;
     if (!value.is_integer()) {
-      fail(Fault::kType, "slice indices must be integers or None, not '{}'", type_name(value));
+      fail("slice indices must be integers or None, not '{}'", type_name(value));
     }
     return value.as_int();
   };
   // A step beyond the length reaches one item; capping it keeps the sums below from overflowing.
   const int64_t step = std::clamp(bound(3, 1), -length - 1, length + 1);
-  if (step == 0) fail(Fault::kValue, "slice step cannot be zero");
+  if (step == 0) fail("slice step cannot be zero");
   const int64_t lowest = step > 0 ? 0 : -1;
   const int64_t highest = step > 0 ? length : length - 1;
   const auto limit = [&](size_t part, int64_t otherwise) {

@@ -65,8 +65,7 @@ enum class StmtKind : uint8_t {
   kFor,          // target, value: what it runs over; branches: the loop (test may be null), else
   kIf,           // branches: if, elif ..., else (no test)
   kMacro,        // symbol; items: parameters, defaults of the last of them; branches: the body
-  kScope,        // {% generation %}; branches: the body
-  kFilterBlock,  // value: the filter; branches: the body
+  kBlock,        // value: the filter or null; branches: the body
   kAssign,       // target, value
   kAssignBlock,  // target, value: the filter or null; branches: the body
   kBreak,

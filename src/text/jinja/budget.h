@@ -1,12 +1,25 @@
 // How much one rendering may use: steps (time), live bytes (memory), nesting (stack) and output.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
-
-#include "text/jinja/error.h"
+#include <stdexcept>
+#include <utility>
 
 namespace nanovllm::jinja {
+
+// Thrown while lexing, parsing and rendering. Where it happened is known to whoever catches it: the
+// interpreter and the parser keep the position of the node in hand.
+struct Failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+template <typename... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw Failure(fmt::format(format, std::forward<Args>(args)...));
+}
 
 // A real chat of a thousand messages takes about a million steps, and no template needs more than a
 // few dozen levels. Every limit is an error of its own that names the limit.
@@ -64,19 +77,16 @@ class Budget {
 
  private:
   [[noreturn]] void fail_steps() const {
-    fail(Fault::kLimit, "rendering takes more than the {} steps allowed", limits_.max_steps);
+    fail("rendering takes more than the {} steps allowed", limits_.max_steps);
   }
   [[noreturn]] void fail_memory() const {
-    fail(Fault::kLimit, "rendering needs more than the {} bytes of memory allowed",
-         limits_.max_live_bytes);
+    fail("rendering needs more than the {} bytes of memory allowed", limits_.max_live_bytes);
   }
   [[noreturn]] void fail_depth() const {
-    fail(Fault::kLimit, "macros, loops or expressions nest deeper than the {} levels allowed",
-         limits_.max_depth);
+    fail("macros, loops or expressions nest deeper than the {} levels allowed", limits_.max_depth);
   }
   [[noreturn]] void fail_output() const {
-    fail(Fault::kLimit, "the rendered text is longer than the {} bytes allowed",
-         limits_.max_output_bytes);
+    fail("the rendered text is longer than the {} bytes allowed", limits_.max_output_bytes);
   }
 
   const Limits limits_;

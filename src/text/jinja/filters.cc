@@ -23,7 +23,6 @@ Value soft_str(const Call& call) {
 template <text::CaseMapping kMapping>
 Value filter_case(const Call& call) {
   const Value text = soft_str(call);
-  call.budget.work(text_of(text).size() * 4);
   return make_string(call.budget, text::map_case(text_of(text), kMapping), is_markup(text));
 }
 
@@ -31,7 +30,6 @@ Value filter_case(const Call& call) {
 Value filter_title(const Call& call) {
   const Value source = soft_str(call);
   const std::string_view text = text_of(source);
-  call.budget.work(text.size() * 4);
   const auto separates = [&](size_t& pos) {
     const uint32_t c = text::next_character(text, pos);
     return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || is_space(c);
@@ -51,7 +49,6 @@ Value filter_title(const Call& call) {
 Value filter_trim(const Call& call) {  // chars?
   const Value source = soft_str(call);
   const std::string& text = text_of(source);
-  call.budget.work(text.size());
   return make_string(call.budget,
                      call.has(0) ? strip_characters(text, call.text(0), Side::kBoth)
                                  : strip_spaces(text, Side::kBoth),
@@ -83,7 +80,6 @@ Value filter_join(const Call& call) {  // d? attribute?
     append_str(call.budget, out, attribute_of(call, items_of(list)[i], call[1]));
     call.budget.expect(out.size());
   }
-  call.budget.work(out.size());
   return make_string(call.budget, std::move(out));
 }
 
@@ -91,7 +87,7 @@ Value filter_indent(const Call& call) {  // width? first? blank?
   const std::string indent = indention(call, 0, 4);
   if (call.self.is_undefined()) fail_undefined(call.self);
   if (!call.self.is_string()) {
-    fail(Fault::kType, "indent() takes a string, not '{}'", type_name(call.self));
+    fail("indent() takes a string, not '{}'", type_name(call.self));
   }
   // The newline makes an empty last line a line of its own.
   const std::string text = text_of(call.self) + "\n";
@@ -104,7 +100,6 @@ Value filter_indent(const Call& call) {  // width? first? blank?
     out += line;
     call.budget.expect(out.size());
   }
-  call.budget.work(out.size());
   return make_string(call.budget, std::move(out), is_markup(call.self));
 }
 
@@ -116,7 +111,7 @@ Value filter_default(const Call& call) {  // default_value? boolean?
 
 Value filter_length(const Call& call) {
   const int64_t length = length_of(call.self);
-  if (length < 0) fail(Fault::kType, "object of type '{}' has no length", type_name(call.self));
+  if (length < 0) fail("object of type '{}' has no length", type_name(call.self));
   return Value::integer(length);
 }
 
@@ -124,8 +119,10 @@ Value filter_float(const Call& call) {  // default?
   const Value& value = call.self;
   if (value.is_undefined()) fail_undefined(value);
   if (value.is_number()) return Value::number(float_of(value));
+  int64_t whole = 0;
   double number = 0;
-  if (value.is_string() && parse_float(text_of(value), number)) return Value::number(number);
+  if (value.is_string() && parse_number(text_of(value), whole, number))
+    return Value::number(number);
   return call[0].is_missing() ? Value::number(0.0) : call[0];
 }
 
@@ -135,67 +132,40 @@ Value filter_int(const Call& call) {  // default?
   if (value.is_integer()) return Value::integer(value.as_int());
   if (value.is(Kind::kBigInt)) return value;
   int64_t whole = 0;
-  if (value.is_string() && parse_int(text_of(value), whole)) return Value::integer(whole);
-  double number = std::nan("");
-  if (value.is(Kind::kFloat)) {
-    number = value.as_float();
-  } else if (value.is_string()) {
-    parse_float(text_of(value), number);
-  }
+  double number = value.is(Kind::kFloat) ? value.as_float() : std::nan("");
+  if (value.is_string()) parse_number(text_of(value), whole, number);
+  if (whole != 0) return Value::integer(whole);
   if (std::isnan(number) || (value.is_string() && std::isinf(number))) {
     return call[0].is_missing() ? Value::integer(int64_t{0}) : call[0];
   }
-  if (std::fabs(number) >= 0x1p63) fail(Fault::kOverflow, "integers are limited to 64 bits");
+  if (std::fabs(number) >= 0x1p63) fail("integers are limited to 64 bits");
   return Value::integer(static_cast<int64_t>(number));
 }
 
 Value filter_abs(const Call& call) {
   const Value& value = call.self;
   if (!value.is_number()) {
-    fail(Fault::kType, "bad operand type for abs(): '{}'", type_name(value));
+    fail("bad operand type for abs(): '{}'", type_name(value));
   }
   return apply_sign(
       float_of(value) < 0 || (value.is(Kind::kFloat) && std::signbit(float_of(value))), value);
 }
 
+// clang-format off
 constexpr Builtin kFilters[] = {
-    {"abs", "", filter_abs},
-    {"capitalize", "", filter_case<text::CaseMapping::kCapitalized>},
-    {"count", "", filter_length},
-    {"d", "default_value? boolean?", filter_default},
-    {"default", "default_value? boolean?", filter_default},
-    {"dictsort", "case_sensitive? by? reverse?", filter_dictsort},
-    {"e", "", filter_escape},
-    {"escape", "", filter_escape},
-    {"first", "", filter_first},
-    {"float", "default?", filter_float},
-    {"indent", "width? first? blank?", filter_indent},
-    {"int", "default?", filter_int},
-    {"items", "", filter_items},
-    {"join", "d? attribute?", filter_join},
-    {"last", "", filter_last},
-    {"length", "", filter_length},
-    {"list", "", filter_list},
+    {"abs", "", filter_abs}, {"capitalize", "", filter_case<text::CaseMapping::kCapitalized>},
+    {"count", "", filter_length}, {"d", "default_value? boolean?", filter_default},
+    {"default", "default_value? boolean?", filter_default}, {"e", "", filter_escape},
+    {"escape", "", filter_escape}, {"float", "default?", filter_float},
+    {"indent", "width? first? blank?", filter_indent}, {"int", "default?", filter_int},
+    {"join", "d? attribute?", filter_join}, {"length", "", filter_length},
     {"lower", "", filter_case<text::CaseMapping::kLower>},
-    {"map", "...", filter_map},
-    {"max", "case_sensitive? attribute?", filter_max},
-    {"min", "case_sensitive? attribute?", filter_min},
-    {"reject", "...", filter_reject},
-    {"rejectattr", "...", filter_rejectattr},
-    {"replace", "old new count?", filter_replace},
-    {"reverse", "", filter_reverse},
-    {"safe", "", filter_safe},
-    {"select", "...", filter_select},
-    {"selectattr", "...", filter_selectattr},
-    {"sort", "reverse? case_sensitive? attribute?", filter_sort},
-    {"string", "", filter_string},
-    {"sum", "attribute? start?", filter_sum},
-    {"title", "", filter_title},
+    {"replace", "old new count?", filter_replace}, {"safe", "", filter_safe},
+    {"string", "", filter_string}, {"title", "", filter_title},
     {"tojson", "ensure_ascii? indent? separators? sort_keys?", filter_tojson},
-    {"trim", "chars?", filter_trim},
-    {"unique", "case_sensitive? attribute?", filter_unique},
-    {"upper", "", filter_case<text::CaseMapping::kUpper>},
+    {"trim", "chars?", filter_trim}, {"upper", "", filter_case<text::CaseMapping::kUpper>},
 };
+// clang-format on
 
 }  // namespace
 
@@ -203,11 +173,14 @@ std::string indention(const Call& call, size_t i, int64_t otherwise) {
   if (call[i].is_string()) return call.text(i);
   const int64_t width = call.integer(i, otherwise);
   if (width > kWidestIndention) {
-    fail(Fault::kLimit, "an indention is limited to {} spaces", kWidestIndention);
+    fail("an indention is limited to {} spaces", kWidestIndention);
   }
   return std::string(static_cast<size_t>(std::max<int64_t>(0, width)), ' ');
 }
 
-const Builtin* find_filter(std::string_view name) { return find_builtin(kFilters, name); }
+const Builtin* find_filter(std::string_view name) {
+  const Builtin* found = find_builtin(kFilters, name);
+  return found != nullptr ? found : find_sequence_filter(name);
+}
 
 }  // namespace nanovllm::jinja

@@ -15,10 +15,10 @@ Value attribute_of(const Call& call, const Value& item, const Value& attribute) 
   if (!attribute.is_string()) return call.in.get_item(item, attribute);
   Value value = item;
   for (const std::string_view part : split(call.budget, text_of(attribute), ".", -1, false)) {
-    const bool is_index =
-        !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
     int64_t index = 0;
-    if (is_index) parse_int(part, index);
+    double number = 0;
+    const bool is_index = part.find_first_not_of("0123456789") == std::string_view::npos &&
+                          parse_number(part, index, number);
     value = call.in.get_item(
         value, is_index ? Value::integer(index) : make_string(call.budget, std::string(part)));
   }
@@ -27,11 +27,23 @@ Value attribute_of(const Call& call, const Value& item, const Value& attribute) 
 
 namespace {
 
+Value filter_items(const Call& call) {
+  if (call.self.is_undefined()) return make_iterator(call.budget, {});
+  if (!call.self.is(Kind::kDict)) {
+    fail("{}() takes a mapping, not '{}'", call.builtin.name, type_name(call.self));
+  }
+  Values pairs;
+  for (const Dict::Entry& entry : entries_of(call.self)) {
+    call.budget.step();
+    pairs.push_back(make_tuple(call.budget, {entry.key, entry.value}));
+  }
+  return make_iterator(call.budget, std::move(pairs));
+}
+
 // A key to sort or compare by: the attribute of an item, in lower case unless case matters.
 Value key_of(const Call& call, const Value& item, const Value& attribute, bool case_sensitive) {
   Value key = attribute_of(call, item, attribute);
   if (case_sensitive || !key.is_string()) return key;
-  call.budget.work(text_of(key).size() * 4);
   return make_string(call.budget, text::map_case(text_of(key), text::CaseMapping::kLower));
 }
 
@@ -76,7 +88,7 @@ Value select(const Call& call, bool by_attribute, bool wanted) {
   };
   const Value attribute = by_attribute ? take() : Value();
   if (by_attribute && attribute.is_missing()) {
-    fail(Fault::kRuntime, "Missing parameter for attribute name");
+    fail("Missing parameter for attribute name");
   }
   const Value test = take();
   const Value list = call.in.to_list(call.self);
@@ -90,12 +102,10 @@ Value select(const Call& call, bool by_attribute, bool wanted) {
   return make_iterator(call.budget, std::move(kept));
 }
 
-}  // namespace
-
 Value filter_dictsort(const Call& call) {  // case_sensitive? by? reverse?
   const std::string by = call.has(1) ? call.text(1) : "key";
   if (by != "key" && by != "value") {
-    fail(Fault::kRuntime, "You can only sort by either \"key\" or \"value\"");
+    fail("You can only sort by either \"key\" or \"value\"");
   }
   const Value pairs = call.in.to_list(filter_items(call));
   Values keys;
@@ -134,7 +144,7 @@ Value filter_rejectattr(const Call& call) { return select(call, true, false); }
 
 Value filter_sum(const Call& call) {  // attribute? start?
   Value total = call[1].is_missing() ? Value::integer(int64_t{0}) : call[1];
-  if (total.is_string()) fail(Fault::kType, "sum() can't sum strings, use join instead");
+  if (total.is_string()) fail("sum() can't sum strings, use join instead");
   const Value list = call.in.to_list(call.self);
   for (const Value& item : items_of(list)) {
     total = apply_binary(call.budget, BinaryOp::kAdd, total, attribute_of(call, item, call[0]));
@@ -165,11 +175,11 @@ Value filter_map(const Call& call) {
   if (is_attribute) {
     for (auto& [key, value] : arguments.named) {
       if (text_of(key) != "attribute" && text_of(key) != "default") {
-        fail(Fault::kRuntime, "Unexpected keyword argument '{}'", text_of(key));
+        fail("Unexpected keyword argument '{}'", text_of(key));
       }
       (text_of(key) == "default" ? otherwise : name) = value;
     }
-    if (name.is_missing()) fail(Fault::kRuntime, "map requires a filter argument");
+    if (name.is_missing()) fail("map requires a filter argument");
   } else {
     name = arguments.positional.front();
     arguments.positional.erase(arguments.positional.begin());
@@ -199,7 +209,7 @@ Value filter_first(const Call& call) {
 }
 
 Value filter_last(const Call& call) {
-  if (call.self.is(Kind::kIterator)) fail(Fault::kType, "'generator' object is not reversible");
+  if (call.self.is(Kind::kIterator)) fail("'generator' object is not reversible");
   const Value list = call.in.to_list(call.self);
   if (!items_of(list).empty()) return items_of(list).back();
   return make_undefined(call.budget, "No last item, sequence was empty.");
@@ -210,19 +220,6 @@ Value filter_list(const Call& call) {
   return list.is(Kind::kList) ? list : make_list(call.budget, items_of(list));
 }
 
-Value filter_items(const Call& call) {
-  if (call.self.is_undefined()) return make_iterator(call.budget, {});
-  if (!call.self.is(Kind::kDict)) {
-    fail(Fault::kType, "{}() takes a mapping, not '{}'", call.builtin.name, type_name(call.self));
-  }
-  Values pairs;
-  for (const Dict::Entry& entry : entries_of(call.self)) {
-    call.budget.step();
-    pairs.push_back(make_tuple(call.budget, {entry.key, entry.value}));
-  }
-  return make_iterator(call.budget, std::move(pairs));
-}
-
 Value filter_reverse(const Call& call) {
   const Value list = call.in.to_list(call.self);
   Values items(items_of(list).rbegin(), items_of(list).rend());
@@ -231,6 +228,26 @@ Value filter_reverse(const Call& call) {
   std::string text;
   for (const Value& character : items) text += text_of(character);
   return make_string(call.budget, std::move(text), is_markup(call.self));
+}
+
+// clang-format off
+constexpr Builtin kSequenceFilters[] = {
+    {"dictsort", "case_sensitive? by? reverse?", filter_dictsort}, {"first", "", filter_first},
+    {"items", "", filter_items}, {"last", "", filter_last}, {"list", "", filter_list},
+    {"map", "...", filter_map}, {"max", "case_sensitive? attribute?", filter_max},
+    {"min", "case_sensitive? attribute?", filter_min}, {"reject", "...", filter_reject},
+    {"rejectattr", "...", filter_rejectattr}, {"reverse", "", filter_reverse},
+    {"select", "...", filter_select}, {"selectattr", "...", filter_selectattr},
+    {"sort", "reverse? case_sensitive? attribute?", filter_sort},
+    {"sum", "attribute? start?", filter_sum},
+    {"unique", "case_sensitive? attribute?", filter_unique},
+};
+// clang-format on
+
+}  // namespace
+
+const Builtin* find_sequence_filter(std::string_view name) {
+  return find_builtin(kSequenceFilters, name);
 }
 
 }  // namespace nanovllm::jinja

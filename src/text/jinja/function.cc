@@ -8,19 +8,38 @@
 namespace nanovllm::jinja {
 namespace {
 
+// What the chat templates of published models do not use.
+constexpr std::string_view kTags[] = {"autoescape", "block",   "call",  "do",    "extends", "from",
+                                      "import",     "include", "print", "trans", "with"};
+constexpr std::string_view kFilters[] = {
+    "attr",     "batch",     "center", "filesizeformat", "format",   "forceescape",
+    "groupby",  "pprint",    "random", "round",          "slice",    "striptags",
+    "truncate", "urlencode", "urlize", "wordcount",      "wordwrap", "xmlattr"};
+constexpr std::string_view kTests[] = {"escaped", "filter", "test"};
+constexpr std::string_view kNamesOfJinja[] = {"caller", "cycler", "joiner", "kwargs",
+                                              "lipsum", "self",   "varargs"};
+constexpr std::string_view kMethods[] = {
+    "bit_length", "casefold",    "conjugate", "is_integer", "center",       "changed",
+    "encode",     "expandtabs",  "format",    "format_map", "fromkeys",     "isalnum",
+    "isalpha",    "isascii",     "isdecimal", "isdigit",    "isidentifier", "islower",
+    "isnumeric",  "isprintable", "isspace",   "isupper",    "istitle",      "ljust",
+    "maketrans",  "rjust",       "swapcase",  "translate",  "zfill"};
+
+constexpr std::span<const std::string_view> kTables[] = {kTags, kFilters, kTests, kNamesOfJinja,
+                                                         kMethods};
+
 // Puts named arguments behind the positional ones, missing values where none is given.
 void bind_arguments(const Builtin& builtin, Arguments& arguments) {
   Values& values = arguments.positional;
   const auto most = static_cast<size_t>(builtin.most);
   if (values.size() > most) {
-    fail(Fault::kType, "{}() takes at most {} argument{}, but {} were given", builtin.name, most,
+    fail("{}() takes at most {} argument{}, but {} were given", builtin.name, most,
          most == 1 ? "" : "s", values.size());
   }
   values.resize(most);
   std::string_view parameters = builtin.parameters;
   if (parameters.starts_with('/')) {
-    if (!arguments.named.empty())
-      fail(Fault::kType, "{}() takes no keyword arguments", builtin.name);
+    if (!arguments.named.empty()) fail("{}() takes no keyword arguments", builtin.name);
     parameters.remove_prefix(std::min<size_t>(2, parameters.size()));
   }
   size_t used = 0;
@@ -33,21 +52,26 @@ void bind_arguments(const Builtin& builtin, Arguments& arguments) {
     for (const auto& [key, value] : arguments.named) {
       if (text_of(key) != name) continue;
       if (!values[i].is_missing()) {
-        fail(Fault::kType, "{}() got multiple values for argument '{}'", builtin.name, name);
+        fail("{}() got multiple values for argument '{}'", builtin.name, name);
       }
       values[i] = value;
       ++used;
     }
     if (values[i].is_missing() && !is_optional) {
-      fail(Fault::kType, "{}() misses the argument '{}'", builtin.name, name);
+      fail("{}() misses the argument '{}'", builtin.name, name);
     }
   }
   if (used < arguments.named.size()) {
-    fail(Fault::kType, "{}() got an unexpected keyword argument", builtin.name);
+    fail("{}() got an unexpected keyword argument", builtin.name);
   }
 }
 
 }  // namespace
+
+bool is_refused(Refused what, std::string_view name) {
+  const auto& names = kTables[static_cast<size_t>(what)];
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 const Builtin* find_builtin(std::span<const Builtin> table, std::string_view name) {
   const auto found = std::lower_bound(
@@ -60,6 +84,8 @@ Value invoke(Interpreter& in, const Builtin& builtin, const Value& self, Argumen
   const size_t given = arguments.positional.size();
   const bool is_bound = arguments.named.empty() && given == static_cast<size_t>(builtin.most);
   if (!is_bound && builtin.parameters != "...") bind_arguments(builtin, arguments);
+  // Most of them read all of a text.
+  if (self.is_string()) in.budget().work(text_of(self).size());
   return builtin.run({in, in.budget(), builtin, self, arguments});
 }
 
@@ -68,7 +94,7 @@ int64_t Call::integer(size_t i, int64_t otherwise) const {
   if (value.is_missing()) return otherwise;
   if (value.is_undefined()) fail_undefined(value);
   if (!value.is_integer()) {
-    fail(Fault::kType, "{}() takes an integer, not '{}'", builtin.name, type_name(value));
+    fail("{}() takes an integer, not '{}'", builtin.name, type_name(value));
   }
   return value.as_int();
 }
@@ -79,7 +105,7 @@ bool Call::flag(size_t i, bool otherwise) const {
 
 const std::string& Call::text(size_t i) const {
   if (!(*this)[i].is_string()) {
-    fail(Fault::kType, "{}() takes a string, not '{}'", builtin.name, type_name((*this)[i]));
+    fail("{}() takes a string, not '{}'", builtin.name, type_name((*this)[i]));
   }
   return text_of((*this)[i]);
 }

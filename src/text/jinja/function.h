@@ -65,6 +65,10 @@ const Builtin* find_global(std::string_view name);
 // A method of object; methods that would modify a list or dict are none.
 const Builtin* find_method(const Value& object, std::string_view name);
 
+// What Jinja and Python have and this engine does not: it is refused by name.
+enum class Refused { kTag, kFilter, kTest, kName, kMethod };
+bool is_refused(Refused what, std::string_view name);
+
 // Puts the arguments into the order of the parameters, as Python does, and calls.
 Value invoke(Interpreter& in, const Builtin& builtin, const Value& self, Arguments& arguments);
 

@@ -13,7 +13,7 @@ constexpr int64_t kMaxRange = 100'000;  // items, as in Jinja's sandbox
 // dict(mapping or pairs, name=value, ...)
 Value global_dict(const Call& call) {
   if (call.arguments.positional.size() > 1) {
-    fail(Fault::kType, "{} expected at most 1 argument", call.builtin.name);
+    fail("{} expected at most 1 argument", call.builtin.name);
   }
   Value result = make_dict(call.budget);
   auto& dict = result.as<Dict>();
@@ -25,7 +25,7 @@ Value global_dict(const Call& call) {
       const Value list = call.in.to_list(from);
       for (const Value& item : items_of(list)) {
         const Value pair = call.in.to_list(item);
-        if (items_of(pair).size() != 2) fail(Fault::kValue, "{} takes pairs", call.builtin.name);
+        if (items_of(pair).size() != 2) fail("{} takes pairs", call.builtin.name);
         dict.set(items_of(pair)[0], items_of(pair)[1]);
       }
     }
@@ -39,7 +39,7 @@ Value global_namespace(const Call& call) {
   Value attributes = global_dict(call);
   for (const Dict::Entry& entry : entries_of(attributes)) {
     if (entry.key.is_string() && text_of(entry.key).starts_with('_')) {
-      fail(Fault::kSecurity, "names that begin with an underscore are private in a namespace");
+      fail("names that begin with an underscore are private in a namespace");
     }
   }
   Value space = make<Namespace>(Kind::kNamespace, call.budget, std::move(attributes));
@@ -53,12 +53,11 @@ Value global_range(const Call& call) {  // start stop? step?
   const int64_t start = has_stop ? call.integer(0, 0) : 0;
   const int64_t stop = call.integer(has_stop ? 1 : 0, 0);
   const int64_t step = call.integer(2, 1);
-  if (step == 0) fail(Fault::kValue, "range() arg 3 must not be zero");
+  if (step == 0) fail("range() arg 3 must not be zero");
   Values items;
   for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
     if (items.size() >= static_cast<size_t>(kMaxRange)) {
-      fail(Fault::kOverflow, "Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).",
-           kMaxRange);
+      fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).", kMaxRange);
     }
     items.push_back(Value::integer(i));
     if (__builtin_add_overflow(i, step, &i)) break;
@@ -67,15 +66,13 @@ Value global_range(const Call& call) {  // start stop? step?
   return make_list(call.budget, std::move(items));
 }
 
-Value raise_exception(const Call& call) {
-  throw Failure(Fault::kRaised, to_str(call.budget, call[0]));
-}
+Value raise_exception(const Call& call) { throw Failure(to_str(call.budget, call[0])); }
 
 // datetime.now().strftime(format). Python fills in what a time without zone and with microseconds
 // has itself and leaves the rest to the C library.
 Value strftime_now(const Call& call) {
   const std::string& wanted = call.text(0);
-  if (wanted.size() > 1000) fail(Fault::kLimit, "a time format is limited to 1000 bytes");
+  if (wanted.size() > 1000) fail("a time format is limited to 1000 bytes");
   std::string pattern;
   for (size_t i = 0; i < wanted.size(); ++i) {
     if (wanted[i] != '%' || i + 1 == wanted.size()) {
@@ -93,7 +90,7 @@ Value strftime_now(const Call& call) {
   pattern += '|';
   std::string out(pattern.size() * 64, '\0');
   const size_t length = std::strftime(out.data(), out.size(), pattern.c_str(), &call.in.now());
-  if (length == 0) fail(Fault::kValue, "the time format can't be used");
+  if (length == 0) fail("the time format can't be used");
   out.resize(length - 1);
   return make_string(call.budget, std::move(out));
 }

@@ -65,8 +65,7 @@ Interpreter::Flow Interpreter::run(const Stmt& node) {
           make<Macro>(Kind::kMacro, budget_, node,
                       text_of(template_.names[static_cast<size_t>(node.symbol)]), scope_));
       break;
-    case StmtKind::kScope:
-    case StmtKind::kFilterBlock:
+    case StmtKind::kBlock:
     case StmtKind::kAssignBlock:
       return run_block(node);
     case StmtKind::kAssign:
@@ -188,10 +187,10 @@ void Interpreter::assign(const Expr& target, Value value) {
   if (target.kind == ExprKind::kAttribute) {
     const Value space = evaluate(*target.parts[0]);
     if (!space.is(Kind::kNamespace)) {
-      fail(Fault::kRuntime, "cannot assign attribute on non-namespace object");
+      fail("cannot assign attribute on non-namespace object");
     }
     if (text_of(target.value).starts_with('_')) {
-      fail(Fault::kSecurity, "names that begin with an underscore are private in a namespace");
+      fail("names that begin with an underscore are private in a namespace");
     }
     space.as<Namespace>().attributes.as<Dict>().set(target.value, std::move(value));
     return;
@@ -199,7 +198,7 @@ void Interpreter::assign(const Expr& target, Value value) {
   const Value list = to_list(value);
   const Values& items = items_of(list);
   if (items.size() != target.parts.size()) {
-    fail(Fault::kValue, "{} values to unpack, expected {}", items.size(), target.parts.size());
+    fail("{} values to unpack, expected {}", items.size(), target.parts.size());
   }
   for (size_t i = 0; i < items.size(); ++i) assign(*target.parts[i], items[i]);
 }

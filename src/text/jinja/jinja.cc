@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "text/jinja/interpreter.h"
-#include "text/jinja/lexer.h"
 #include "text/jinja/parser.h"
 #include "text/jinja/strings.h"
 
@@ -50,7 +49,7 @@ std::tm local_time() {
 
 Value from_json(Budget& budget, const nlohmann::ordered_json& json, int level) {
   if (level > kMaxDataDepth) {
-    fail(Fault::kLimit, "the input nests deeper than the {} levels allowed", kMaxDataDepth);
+    fail("the input nests deeper than the {} levels allowed", kMaxDataDepth);
   }
   using Type = nlohmann::ordered_json::value_t;
   switch (json.type()) {

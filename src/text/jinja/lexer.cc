@@ -1,9 +1,8 @@
-#include "text/jinja/lexer.h"
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
+#include "text/jinja/parser.h"
 #include "text/jinja/strings.h"
 #include "text/unicode.h"
 
@@ -31,8 +30,7 @@ void append_escaped(std::string& out, std::string_view literal, size_t& pos) {
     return;
   }
   if (static_cast<unsigned char>(letter) >= 0x80 || letter == 'N') {
-    fail(Fault::kUnsupported,
-         "a backslash before N or a character beyond ASCII is not supported in a string");
+    fail("a backslash before N or a character beyond ASCII is not supported in a string");
   }
   const bool is_octal = letter >= '0' && letter <= '7';
   const size_t digits = is_octal        ? 3
@@ -51,10 +49,10 @@ void append_escaped(std::string& out, std::string_view literal, size_t& pos) {
   const auto result = std::from_chars(begin, end, c, is_octal ? 8 : 16);
   const auto count = static_cast<size_t>(result.ptr - begin);
   if (!is_octal && count != digits) {
-    fail(Fault::kSyntax, "\\{} needs {} hexadecimal digits", letter, digits);
+    fail("\\{} needs {} hexadecimal digits", letter, digits);
   }
   if (c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF)) {
-    fail(Fault::kSyntax, "\\{}{:x} is no Unicode character", letter, c);
+    fail("\\{}{:x} is no Unicode character", letter, c);
   }
   text::append_utf8(out, c);
   pos += count;
@@ -81,7 +79,7 @@ class Lexer {
   template <typename... Args>
   [[noreturn]] void fail_at(size_t offset, fmt::format_string<Args...> format, Args&&... args) {
     offset_ = static_cast<uint32_t>(offset);
-    fail(Fault::kSyntax, format, std::forward<Args>(args)...);
+    fail(format, std::forward<Args>(args)...);
   }
   std::string_view from(size_t at) const {
     return std::string_view(source_).substr(std::min(at, source_.size()));
@@ -311,17 +309,9 @@ std::vector<Token> tokenize(const std::string& source, uint32_t& offset) {
 
 std::string describe(const Token& token) {
   if (token.type == TokenType::kName || token.type == TokenType::kOperator) return token.text;
-  static constexpr const char* kNames[] = {"template data / text",
-                                           "begin of print statement",
-                                           "end of print statement",
-                                           "begin of statement block",
-                                           "end of statement block",
-                                           "name",
-                                           "operator",
-                                           "string",
-                                           "integer",
-                                           "float",
-                                           "end of template"};
+  static constexpr const char* kNames[] = {
+      "text",           "{{", "}}", "{%", "%}", "name", "operator", "string", "integer", "float",
+      "end of template"};
   return kNames[static_cast<size_t>(token.type)];
 }
 

@@ -1,12 +1,9 @@
 // The methods of str, list, tuple, dict and loop that do not modify anything.
-#include <utf8proc.h>
-
 #include <algorithm>
 
 #include "text/jinja/interpreter.h"
 #include "text/jinja/operators.h"
 #include "text/jinja/strings.h"
-#include "text/unicode.h"
 #include "text/unicode_case.h"
 
 namespace nanovllm::jinja {
@@ -14,7 +11,6 @@ namespace {
 
 // A result of the same kind of string as self.
 Value like(const Call& call, std::string_view text) {
-  call.budget.work(text.size());
   return make_string(call.budget, text, is_markup(call.self));
 }
 
@@ -32,7 +28,6 @@ std::string argument_like(const Call& call, size_t i) {
 
 template <text::CaseMapping kMapping>
 Value convert(const Call& call) {
-  call.budget.work(text_of(call.self).size() * 4);
   return like(call, text::map_case(text_of(call.self), kMapping));
 }
 
@@ -48,7 +43,7 @@ Value strip(const Call& call) {  // chars?
 template <bool kFromRight>
 Value split_method(const Call& call) {  // sep? maxsplit?
   const std::string separator = call.has(0) ? call.text(0) : "";
-  if (call.has(0) && separator.empty()) fail(Fault::kValue, "empty separator");
+  if (call.has(0) && separator.empty()) fail("empty separator");
   const Pieces pieces =
       split(call.budget, text_of(call.self), separator, call.integer(1, -1), kFromRight);
   return make_list(call.budget, list_like(call, pieces));
@@ -62,9 +57,8 @@ Value splitlines(const Call& call) {  // keepends?
 template <bool kFromRight>
 Value partition(const Call& call) {  // sep
   const std::string by = argument_like(call, 0);
-  if (by.empty()) fail(Fault::kValue, "empty separator");
+  if (by.empty()) fail("empty separator");
   const std::string_view text = text_of(call.self);
-  call.budget.work(text.size());
   const size_t found = kFromRight ? text.rfind(by) : text.find(by);
   Pieces pieces = kFromRight ? Pieces{"", "", text} : Pieces{text, "", ""};
   if (found != std::string_view::npos) {
@@ -84,7 +78,7 @@ Value join(const Call& call) {  // iterable
   for (size_t i = 0; i < items_of(list).size(); ++i) {
     const Value& item = items_of(list)[i];
     if (!item.is_string()) {
-      fail(Fault::kType, "sequence item {}: expected str instance, {} found", i, type_name(item));
+      fail("sequence item {}: expected str instance, {} found", i, type_name(item));
     }
     if (i > 0) out += text_of(call.self);
     out += is_markup(call.self) ? text_of(escape(call.budget, item)) : text_of(item);
@@ -111,7 +105,6 @@ struct Window {
 
 Window window(const Call& call) {  // sub start? end?
   const std::string& text = text_of(call.self);
-  call.budget.work(text.size());
   if (call[1].is_missing() && call[2].is_missing()) return {text};
   const int64_t length = length_of(call.self);
   const auto index = [&](size_t i, int64_t otherwise) {
@@ -137,7 +130,7 @@ Value find(const Call& call) {  // sub start? end?
     const size_t before = count_code_points(within.text.substr(0, found));
     return Value::integer(within.start + static_cast<int64_t>(before));
   }
-  if (kMustBeThere) fail(Fault::kValue, "substring not found");
+  if (kMustBeThere) fail("substring not found");
   return Value::integer(int64_t{-1});
 }
 
@@ -160,7 +153,7 @@ Value has_affix(const Call& call) {  // prefix start? end?
   const Values one{call[0]};
   for (const Value& part : call[0].is(Kind::kTuple) ? items_of(call[0]) : one) {
     if (!part.is_string()) {
-      fail(Fault::kType, "{}() takes a string or a tuple of strings, not '{}'", call.builtin.name,
+      fail("{}() takes a string or a tuple of strings, not '{}'", call.builtin.name,
            type_name(part));
     }
     if (within.is_valid && (kAtStart ? within.text.starts_with(text_of(part))
@@ -169,28 +162,6 @@ Value has_affix(const Call& call) {  // prefix start? end?
     }
   }
   return Value::boolean(false);
-}
-
-// Whether the string is not empty and every character has the property.
-template <bool (*Has)(uint32_t)>
-Value all_characters(const Call& call) {
-  const std::string& text = text_of(call.self);
-  call.budget.work(text.size());
-  for (size_t pos = 0; pos < text.size();) {
-    const uint32_t c = text::next_character(text, pos);
-    if (c >= text::kInvalidByte || !Has(c)) return Value::boolean(false);
-  }
-  return Value::boolean(!text.empty());
-}
-bool is_digit(uint32_t c) {
-  return c < 0x80 ? c >= '0' && c <= '9' : text::category(c) == UTF8PROC_CATEGORY_ND;
-}
-bool is_alphanumeric(uint32_t c) { return text::is_letter(c) || text::is_number(c); }
-
-template <text::CaseMapping kMapping>
-Value of_case(const Call& call) {
-  call.budget.work(text_of(call.self).size() * 4);
-  return Value::boolean(is_all(text_of(call.self), kMapping));
 }
 
 Value sequence_count(const Call& call) {  // value
@@ -209,7 +180,7 @@ Value sequence_index(const Call& call) {  // value
     if (items[i].is_same(call[0]) || equal(call.budget, items[i], call[0]))
       return Value::integer(i);
   }
-  fail(Fault::kValue, "{} is not in the list", to_repr(call.budget, call[0]));
+  fail("{} is not in the list", to_repr(call.budget, call[0]));
 }
 
 // Nothing can be modified, so that a copy would never differ.
@@ -235,44 +206,33 @@ Value dict_view(const Call& call) {
 
 Value loop_cycle(const Call& call) {
   const Values& items = call.arguments.positional;
-  if (items.empty()) fail(Fault::kType, "loop.cycle() needs items to cycle through");
+  if (items.empty()) fail("loop.cycle() needs items to cycle through");
   return items[(call.self.as<Loop>().index - 1) % items.size()];
 }
 
+// clang-format off
 constexpr Builtin kString[] = {
     {"capitalize", "/", convert<text::CaseMapping::kCapitalized>},
-    {"count", "/ sub start? end?", count},
-    {"endswith", "/ suffix start? end?", has_affix<false>},
+    {"count", "/ sub start? end?", count}, {"endswith", "/ suffix start? end?", has_affix<false>},
     {"find", "/ sub start? end?", find<false, false>},
-    {"index", "/ sub start? end?", find<false, true>},
-    {"isalnum", "/", all_characters<is_alphanumeric>},
-    {"isalpha", "/", all_characters<text::is_letter>},
-    {"isdigit", "/", all_characters<is_digit>},
-    {"islower", "/", of_case<text::CaseMapping::kLower>},
-    {"isspace", "/", all_characters<is_space>},
-    {"isupper", "/", of_case<text::CaseMapping::kUpper>},
-    {"join", "/ iterable", join},
-    {"lower", "/", convert<text::CaseMapping::kLower>},
-    {"lstrip", "/ chars?", strip<Side::kLeft>},
-    {"partition", "/ sep", partition<false>},
-    {"removeprefix", "/ prefix", remove_affix<true>},
-    {"removesuffix", "/ suffix", remove_affix<false>},
-    {"replace", "/ old new count?", replace},
+    {"index", "/ sub start? end?", find<false, true>}, {"join", "/ iterable", join},
+    {"lower", "/", convert<text::CaseMapping::kLower>}, {"lstrip", "/ chars?", strip<Side::kLeft>},
+    {"partition", "/ sep", partition<false>}, {"removeprefix", "/ prefix", remove_affix<true>},
+    {"removesuffix", "/ suffix", remove_affix<false>}, {"replace", "/ old new count?", replace},
     {"rfind", "/ sub start? end?", find<true, false>},
-    {"rindex", "/ sub start? end?", find<true, true>},
-    {"rpartition", "/ sep", partition<true>},
-    {"rsplit", "sep? maxsplit?", split_method<true>},
-    {"rstrip", "/ chars?", strip<Side::kRight>},
-    {"split", "sep? maxsplit?", split_method<false>},
-    {"splitlines", "keepends?", splitlines},
+    {"rindex", "/ sub start? end?", find<true, true>}, {"rpartition", "/ sep", partition<true>},
+    {"rsplit", "sep? maxsplit?", split_method<true>}, {"rstrip", "/ chars?", strip<Side::kRight>},
+    {"split", "sep? maxsplit?", split_method<false>}, {"splitlines", "keepends?", splitlines},
     {"startswith", "/ prefix start? end?", has_affix<true>},
-    {"strip", "/ chars?", strip<Side::kBoth>},
-    {"title", "/", convert<text::CaseMapping::kTitle>},
+    {"strip", "/ chars?", strip<Side::kBoth>}, {"title", "/", convert<text::CaseMapping::kTitle>},
     {"upper", "/", convert<text::CaseMapping::kUpper>},
 };
-constexpr Builtin kSequence[] = {{"copy", "/", copy},
-                                 {"count", "/ value", sequence_count},
-                                 {"index", "/ value", sequence_index}};
+// clang-format on
+constexpr Builtin kSequence[] = {
+    {"copy", "/", copy},
+    {"count", "/ value", sequence_count},
+    {"index", "/ value", sequence_index},
+};
 constexpr Builtin kDict[] = {
     {"copy", "/", copy},
     {"get", "/ key default?", dict_get},
@@ -280,7 +240,9 @@ constexpr Builtin kDict[] = {
     {"keys", "/", dict_view<true, false>},
     {"values", "/", dict_view<false, true>},
 };
-constexpr Builtin kLoop[] = {{"cycle", "...", loop_cycle}};
+constexpr Builtin kLoop[] = {
+    {"cycle", "...", loop_cycle},
+};
 
 }  // namespace
 

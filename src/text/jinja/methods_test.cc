@@ -118,19 +118,6 @@ TEST(JinjaMethods, Join) {
               });
 }
 
-TEST(JinjaMethods, Predicates) {
-  check(true, {
-                  {"'abc'.isalpha()", "True"},
-                  {"'ab1'.isalpha()", "False"},
-                  {"'ab1'.isalnum()", "True"},
-                  {"'12'.isdigit()", "True"},
-                  {"' \\t'.isspace()", "True"},
-                  {"''.isspace()", "False"},
-                  {"'aB'.islower()", "False"},
-                  {"'AB1'.isupper()", "True"},
-              });
-}
-
 TEST(JinjaMethods, Affixes) {
   check(true, {
                   {"'Hello'.removeprefix('He')", "llo"},

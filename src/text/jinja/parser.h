@@ -1,4 +1,5 @@
-// Tokens to a syntax tree, by Jinja's grammar and with its messages. What Jinja has and published
+// A template to tokens, with trim_blocks and lstrip_blocks on as Hugging Face has them, and those
+// to a syntax tree, by Jinja's grammar and with its messages. What Jinja has and published
 // chat templates do not use is refused by name.
 #pragma once
 
@@ -10,10 +11,38 @@
 #include <vector>
 
 #include "text/jinja/ast.h"
-#include "text/jinja/lexer.h"
-#include "text/jinja/refused.h"
-
 namespace nanovllm::jinja {
+
+enum class TokenType : uint8_t {
+  kData,
+  kVariableBegin,
+  kVariableEnd,
+  kBlockBegin,
+  kBlockEnd,
+  kName,
+  kOperator,
+  kString,
+  kInteger,
+  kFloat,
+  kEof,
+};
+
+struct Token {
+  TokenType type = TokenType::kEof;
+  uint32_t offset = 0;  // bytes into the normalized source
+  std::string text;     // of data, names, operators and strings (unescaped)
+  uint64_t integer = 0;
+  double number = 0;
+};
+
+// As messages name a token.
+std::string describe(const Token& token);
+
+// Newlines made '\n' and one newline at the very end dropped, as Jinja does before it looks closer.
+std::string normalize_source(std::string_view source);
+
+// All tokens of a normalized source, kEof last. On a fault `offset` is where it was found.
+std::vector<Token> tokenize(const std::string& source, uint32_t& offset);
 
 class Parser {
  public:
@@ -42,7 +71,7 @@ class Parser {
   template <typename... Args>
   [[noreturn]] void fail_at(uint32_t offset, fmt::format_string<Args...> format, Args&&... args) {
     offset_ = offset;
-    fail(Fault::kSyntax, format, std::forward<Args>(args)...);
+    fail(format, std::forward<Args>(args)...);
   }
   [[noreturn]] void refuse(uint32_t offset, std::string_view what, std::string_view name);
 
@@ -54,9 +83,7 @@ class Parser {
   StmtPtr parse_if();
   StmtPtr parse_set();
   StmtPtr parse_macro();
-  StmtPtr parse_generation();
-  StmtPtr parse_filter_block();
-  [[noreturn]] void fail_unknown_tag(const std::string& tag);
+  StmtPtr parse_block();
 
   // Expressions (parser_expressions.cc)
   ExprPtr parse_expression(bool with_condition = true);
@@ -101,7 +128,6 @@ class Parser {
   int num_macros_ = 0;
   int num_loop_names_ = 0;  // how often `loop` is read
   std::vector<std::string> open_tags_;
-  std::vector<std::vector<std::string>> expected_ends_;
   std::unordered_map<std::string, int> symbols_;
   std::vector<bool> is_assigned_;                     // by symbol
   std::vector<std::pair<int, uint32_t>> suspicious_;  // refused names: symbol, offset

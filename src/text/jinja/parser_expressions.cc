@@ -109,7 +109,7 @@ ExprPtr Parser::parse_binary(size_t level) {
     binary->binary_op = found->op;
     if (found->op == BinaryOp::kMod && left->value.is_string() && left->kind == ExprKind::kConst) {
       offset_ = binary->offset;
-      fail(Fault::kUnsupported, "the operator '%' of strings is not supported");
+      fail("the operator '%' of strings is not supported");
     }
     add(*binary, std::move(left));
     add(*binary, operand());

@@ -27,7 +27,7 @@ const Token& Parser::expect(TokenType type, std::string_view text) {
 
 void Parser::refuse(uint32_t offset, std::string_view what, std::string_view name) {
   offset_ = offset;
-  fail(Fault::kUnsupported, "{} '{}' is not supported", what, name);
+  fail("{} '{}' is not supported", what, name);
 }
 
 void Parser::parse() {
@@ -73,25 +73,12 @@ Body Parser::parse_body(EndTags end_tags) {
 Body Parser::parse_until(EndTags end_tags, bool drops_end) {
   skip(":");
   expect(TokenType::kBlockEnd);
-  expected_ends_.emplace_back(end_tags.begin(), end_tags.end());
   Body body = parse_body(end_tags);
-  if (at(TokenType::kEof)) fail_unknown_tag("");
-  expected_ends_.pop_back();
+  if (at(TokenType::kEof)) {
+    fail_at(current().offset, "Unexpected end of template: '{}' is not closed", open_tags_.back());
+  }
   if (drops_end) advance();
   return body;
-}
-
-void Parser::fail_unknown_tag(const std::string& tag) {
-  std::string message = tag.empty() ? "Unexpected end of template."
-                                    : fmt::format("Encountered unknown tag '{}'.", tag);
-  if (!expected_ends_.empty()) {
-    message += fmt::format(" Jinja was looking for the following tags: '{}'.",
-                           fmt::join(expected_ends_.back(), "' or '"));
-  }
-  if (!open_tags_.empty()) {
-    message += " The innermost block that needs to be closed is '" + open_tags_.back() + "'.";
-  }
-  fail_at(current().offset, "{}", message);
 }
 
 Parser::StmtPtr Parser::parse_statement() {
@@ -103,12 +90,9 @@ Parser::StmtPtr Parser::parse_statement() {
   }
   using ParseTag = StmtPtr (Parser::*)();
   static constexpr std::pair<std::string_view, ParseTag> kTags[] = {
-      {"for", &Parser::parse_for},
-      {"if", &Parser::parse_if},
-      {"set", &Parser::parse_set},
-      {"macro", &Parser::parse_macro},
-      {"generation", &Parser::parse_generation},
-      {"filter", &Parser::parse_filter_block},
+      {"for", &Parser::parse_for},          {"if", &Parser::parse_if},
+      {"set", &Parser::parse_set},          {"macro", &Parser::parse_macro},
+      {"generation", &Parser::parse_block}, {"filter", &Parser::parse_block},
   };
   for (const auto& [name, parse_tag] : kTags) {
     if (name != tag) continue;
@@ -122,7 +106,10 @@ Parser::StmtPtr Parser::parse_statement() {
     return statement;
   }
   if (is_refused(Refused::kTag, tag)) refuse(offset, "the statement", tag);
-  if (tag != "break" && tag != "continue") fail_unknown_tag(tag);
+  if (tag != "break" && tag != "continue") {
+    fail_at(offset, "Encountered unknown tag '{}'{}", tag,
+            open_tags_.empty() ? "" : fmt::format("; '{}' is to be closed", open_tags_.back()));
+  }
   advance();
   const auto is_loop = [](const std::string& open) { return open == "for"; };
   const auto loop = std::find_if(open_tags_.rbegin(), open_tags_.rend(), is_loop);
@@ -204,21 +191,18 @@ Parser::StmtPtr Parser::parse_macro() {
   return macro;
 }
 
-Parser::StmtPtr Parser::parse_generation() {
-  auto scope = std::make_unique<Stmt>(StmtKind::kScope, advance().offset);
-  scope->branches.emplace_back();
-  scope->branches[0].body = parse_until({"endgeneration"}, true);
-  return scope;
-}
-
-Parser::StmtPtr Parser::parse_filter_block() {
-  auto block = std::make_unique<Stmt>(StmtKind::kFilterBlock, advance().offset);
-  block->value = node(ExprKind::kBlockText, block->offset);
-  do {
-    block->value = parse_filter(std::move(block->value));
-  } while (skip("|"));
+// {% generation %} and {% filter name %}.
+Parser::StmtPtr Parser::parse_block() {
+  const bool is_filter = at("filter");
+  auto block = std::make_unique<Stmt>(StmtKind::kBlock, advance().offset);
+  if (is_filter) {
+    block->value = node(ExprKind::kBlockText, block->offset);
+    do {
+      block->value = parse_filter(std::move(block->value));
+    } while (skip("|"));
+  }
   block->branches.emplace_back();
-  block->branches[0].body = parse_until({"endfilter"}, true);
+  block->branches[0].body = parse_until({is_filter ? "endfilter" : "endgeneration"}, true);
   return block;
 }
 

@@ -24,7 +24,6 @@ Value comparison(const Call& call) {
 template <text::CaseMapping kMapping>
 Value of_case(const Call& call) {
   const std::string text = to_str(call.budget, call.self);
-  call.budget.work(text.size() * 4);
   return Value::boolean(is_all(text, kMapping));
 }
 
@@ -51,44 +50,27 @@ Value divisibleby(const Call& call) { return remainder_is(call, call[0], 0); }
 Value sameas(const Call& call) { return Value::boolean(call.self.is_same(call[0])); }
 Value in(const Call& call) { return Value::boolean(contains(call.in, call[0], call.self)); }
 
+// clang-format off
 constexpr Builtin kPredicates[] = {
-    {"!=", "/ b", comparison<CompareOp::kNe>},
-    {"<", "/ b", comparison<CompareOp::kLt>},
-    {"<=", "/ b", comparison<CompareOp::kLe>},
-    {"==", "/ b", comparison<CompareOp::kEq>},
-    {">", "/ b", comparison<CompareOp::kGt>},
-    {">=", "/ b", comparison<CompareOp::kGe>},
-    {"boolean", "", of_kind<Kind::kBool>},
-    {"callable", "", simple<can_be_called>},
-    {"defined", "", simple<is_defined>},
-    {"divisibleby", "num", divisibleby},
-    {"eq", "/ b", comparison<CompareOp::kEq>},
-    {"equalto", "/ b", comparison<CompareOp::kEq>},
-    {"even", "", even},
-    {"false", "", simple<is_false>},
-    {"float", "", of_kind<Kind::kFloat>},
-    {"ge", "/ b", comparison<CompareOp::kGe>},
-    {"greaterthan", "/ b", comparison<CompareOp::kGt>},
-    {"gt", "/ b", comparison<CompareOp::kGt>},
-    {"in", "seq", in},
-    {"integer", "", simple<is_whole>},
-    {"iterable", "", simple<has_items>},
-    {"le", "/ b", comparison<CompareOp::kLe>},
+    {"!=", "/ b", comparison<CompareOp::kNe>}, {"<", "/ b", comparison<CompareOp::kLt>},
+    {"<=", "/ b", comparison<CompareOp::kLe>}, {"==", "/ b", comparison<CompareOp::kEq>},
+    {">", "/ b", comparison<CompareOp::kGt>}, {">=", "/ b", comparison<CompareOp::kGe>},
+    {"boolean", "", of_kind<Kind::kBool>}, {"callable", "", simple<can_be_called>},
+    {"defined", "", simple<is_defined>}, {"divisibleby", "num", divisibleby},
+    {"eq", "/ b", comparison<CompareOp::kEq>}, {"equalto", "/ b", comparison<CompareOp::kEq>},
+    {"even", "", even}, {"false", "", simple<is_false>}, {"float", "", of_kind<Kind::kFloat>},
+    {"ge", "/ b", comparison<CompareOp::kGe>}, {"greaterthan", "/ b", comparison<CompareOp::kGt>},
+    {"gt", "/ b", comparison<CompareOp::kGt>}, {"in", "seq", in}, {"integer", "", simple<is_whole>},
+    {"iterable", "", simple<has_items>}, {"le", "/ b", comparison<CompareOp::kLe>},
     {"lessthan", "/ b", comparison<CompareOp::kLt>},
-    {"lower", "", of_case<text::CaseMapping::kLower>},
-    {"lt", "/ b", comparison<CompareOp::kLt>},
-    {"mapping", "", of_kind<Kind::kDict>},
-    {"ne", "/ b", comparison<CompareOp::kNe>},
-    {"none", "", of_kind<Kind::kNone>},
-    {"number", "", simple<is_numeric>},
-    {"odd", "", odd},
-    {"sameas", "other", sameas},
-    {"sequence", "", simple<has_length>},
-    {"string", "", of_kind<Kind::kString>},
-    {"true", "", simple<is_true>},
-    {"undefined", "", of_kind<Kind::kUndefined>},
-    {"upper", "", of_case<text::CaseMapping::kUpper>},
+    {"lower", "", of_case<text::CaseMapping::kLower>}, {"lt", "/ b", comparison<CompareOp::kLt>},
+    {"mapping", "", of_kind<Kind::kDict>}, {"ne", "/ b", comparison<CompareOp::kNe>},
+    {"none", "", of_kind<Kind::kNone>}, {"number", "", simple<is_numeric>}, {"odd", "", odd},
+    {"sameas", "other", sameas}, {"sequence", "", simple<has_length>},
+    {"string", "", of_kind<Kind::kString>}, {"true", "", simple<is_true>},
+    {"undefined", "", of_kind<Kind::kUndefined>}, {"upper", "", of_case<text::CaseMapping::kUpper>},
 };
+// clang-format on
 
 }  // namespace
 

@@ -1,7 +1,5 @@
 // What Jinja has and this engine does not is refused when a template is compiled, wherever it
 // stands in it, by name and with its place.
-#include "text/jinja/refused.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <limits>
 #include <tuple>
 
 #include "text/unicode.h"
@@ -184,64 +182,17 @@ std::string replace_all(Budget& budget, std::string_view text, std::string_view 
   return out;
 }
 
-namespace {
-
-// Takes spaces, the sign and single underscores between digits away; false where Python forbids it.
-bool clean_number(std::string_view text, std::string& digits, bool& is_negative) {
+bool parse_number(std::string_view text, int64_t& whole, double& number) {
   text = strip_spaces(text, Side::kBoth);
-  is_negative = text.starts_with('-');
-  if (is_negative || text.starts_with('+')) text.remove_prefix(1);
-  const auto is_digit_at = [&](size_t i) {
-    return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])) != 0;
-  };
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '_') {
-      digits += text[i];
-    } else if (i == 0 || !is_digit_at(i - 1) || !is_digit_at(i + 1)) {
-      return false;
-    }
-  }
-  return !digits.empty();
-}
-
-}  // namespace
-
-bool parse_int(std::string_view text, int64_t& value) {
-  bool is_negative = false;
-  std::string digits;
-  if (!clean_number(text, digits, is_negative)) return false;
-  uint64_t magnitude = 0;
-  const char* end = digits.data() + digits.size();
-  const auto result = std::from_chars(digits.data(), end, magnitude);
-  if (result.ec == std::errc::invalid_argument || result.ptr != end) return false;
-  const uint64_t most = uint64_t{1} << 63;
-  if (result.ec != std::errc() || magnitude > most || (magnitude == most && !is_negative)) {
-    fail(Fault::kOverflow, "integers are limited to 64 bits and {} is larger", text);
-  }
-  value = static_cast<int64_t>(is_negative ? 0 - magnitude : magnitude);
-  return true;
-}
-
-bool parse_float(std::string_view text, double& value) {
-  bool is_negative = false;
-  std::string digits;
-  if (!clean_number(text, digits, is_negative)) return false;
-  const std::string word = text::map_case(digits, text::CaseMapping::kLower);
-  if (word == "inf" || word == "infinity" || word == "nan") {
-    value = word == "nan" ? std::numeric_limits<double>::quiet_NaN()
-                          : std::numeric_limits<double>::infinity();
-  } else {
-    if (std::isdigit(static_cast<unsigned char>(word[0])) == 0 && word[0] != '.') return false;
-    const auto result = std::from_chars(word.data(), word.data() + word.size(), value);
-    if (result.ec == std::errc::invalid_argument || result.ptr != word.data() + word.size()) {
-      return false;
-    }
-    if (result.ec == std::errc::result_out_of_range) {
-      const bool is_tiny = word.find("e-") != std::string::npos || word[0] == '0';
-      value = is_tiny ? 0 : std::numeric_limits<double>::infinity();
-    }
-  }
-  if (is_negative) value = -value;
+  if (text.starts_with('+')) text.remove_prefix(1);
+  const char* end = text.data() + text.size();
+  int64_t integer = 0;
+  double real = 0;
+  const auto as_integer = std::from_chars(text.data(), end, integer);
+  const auto as_real = std::from_chars(text.data(), end, real);
+  if (as_real.ec != std::errc() || as_real.ptr != end) return false;
+  number = real;
+  if (as_integer.ec == std::errc() && as_integer.ptr == end) whole = integer;
   return true;
 }
 

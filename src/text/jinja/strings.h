@@ -35,10 +35,8 @@ Pieces split_lines(Budget& budget, std::string_view text, bool keeps_ends);
 std::string replace_all(Budget& budget, std::string_view text, std::string_view from,
                         std::string_view to, int64_t max_count);
 
-// int(text) and float(text); false where Python raises ValueError. Throw kOverflow beyond 64
-// bits.
-bool parse_int(std::string_view text, int64_t& value);
-bool parse_float(std::string_view text, double& value);
+// float(text), and int(text) where it is a whole number; false where it is no number that fits.
+bool parse_number(std::string_view text, int64_t& whole, double& number);
 
 // str.islower() and str.isupper(): something cased, and nothing of another case.
 bool is_all(std::string_view text, text::CaseMapping mapping);

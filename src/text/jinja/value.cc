@@ -10,7 +10,7 @@ namespace nanovllm::jinja {
 
 void Object::set_depth_above(int below) {
   if (below >= kMaxDataDepth) {
-    fail(Fault::kLimit, "values nest deeper than the {} levels allowed", kMaxDataDepth);
+    fail("values nest deeper than the {} levels allowed", kMaxDataDepth);
   }
   if (depth_ <= below) depth_ = below + 1;
 }
@@ -61,30 +61,19 @@ const Dict::Entry* Dict::lookup(size_t hash, const Value& key) const {
     if (entry.key.is_string() && key.is_string()) return text_of(entry.key) == text_of(key);
     return entry.key.is_same(key) || equal(*budget(), entry.key, key);
   };
-  if (slots_.empty()) {
-    for (const Entry& entry : entries_) {
-      if (matches(entry)) return &entry;
-    }
-    return nullptr;
+  if (index_.empty()) {
+    const auto found = std::find_if(entries_.begin(), entries_.end(), matches);
+    return found == entries_.end() ? nullptr : &*found;
   }
-  const size_t mask = slots_.size() - 1;
-  for (size_t slot = hash & mask; slots_[slot] >= 0; slot = (slot + 1) & mask) {
-    const Entry& entry = entries_[static_cast<size_t>(slots_[slot])];
-    if (matches(entry)) return &entry;
-  }
-  return nullptr;
+  const auto [begin, end] = index_.equal_range(hash);
+  const auto found =
+      std::find_if(begin, end, [&](const auto& slot) { return matches(entries_[slot.second]); });
+  return found == end ? nullptr : &entries_[found->second];
 }
 
 const Value* Dict::find(const Value& key) const {
   const Entry* entry = lookup(hash_value(*budget(), key), key);
   return entry == nullptr ? nullptr : &entry->value;
-}
-
-void Dict::insert_slot(size_t hash, int32_t index) {
-  const size_t mask = slots_.size() - 1;
-  size_t slot = hash & mask;
-  while (slots_[slot] >= 0) slot = (slot + 1) & mask;
-  slots_[slot] = index;
 }
 
 void Dict::set(Value key, Value value) {
@@ -95,17 +84,10 @@ void Dict::set(Value key, Value value) {
     const_cast<Entry*>(found)->value = std::move(value);
     return;
   }
-  charge(2 * sizeof(Entry));
+  charge(3 * sizeof(Entry));
   entries_.push_back({std::move(key), std::move(value), hash});
   if (entries_.size() <= kSmallDict) return;
-  if (entries_.size() * 2 > slots_.size()) {
-    slots_.assign(std::max<size_t>(32, slots_.size() * 2), -1);
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      insert_slot(entries_[i].hash, static_cast<int32_t>(i));
-    }
-  } else {
-    insert_slot(hash, static_cast<int32_t>(entries_.size() - 1));
-  }
+  for (size_t i = index_.size(); i < entries_.size(); ++i) index_.emplace(entries_[i].hash, i);
 }
 
 std::string Undefined::message() const {
@@ -117,10 +99,7 @@ std::string Undefined::message() const {
   return fmt::format("{} has no element {}", type, to_repr(*budget(), name));
 }
 
-void fail_undefined(const Value& undefined) {
-  const auto& object = undefined.as<Undefined>();
-  throw Failure(object.fault, object.message());
-}
+void fail_undefined(const Value& undefined) { throw Failure(undefined.as<Undefined>().message()); }
 
 const char* type_name(const Value& value) {
   switch (value.kind()) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -206,17 +207,13 @@ class Dict : public Object {
   // The value, nullptr when there is none. Throws kType for a key that can't be hashed.
   const Value* find(const Value& key) const;
   void set(Value key, Value value);
-  void clear() {
-    entries_.clear();
-    slots_.clear();
-  }
+  void clear() { entries_.clear(); }
 
  private:
   const Entry* lookup(size_t hash, const Value& key) const;
-  void insert_slot(size_t hash, int32_t index);
 
-  std::vector<Entry> entries_;  // in order of insertion
-  std::vector<int32_t> slots_;  // open addressing, -1 = free; empty while the dict is small
+  std::vector<Entry> entries_;                     // in order of insertion
+  std::unordered_multimap<size_t, size_t> index_;  // by hash; empty while the dict is small
 };
 
 struct Iterator : Object {
@@ -230,8 +227,8 @@ struct Iterator : Object {
 
 // Keeps what is needed to say what was looked up where.
 struct Undefined : Object {
-  Undefined(Budget* budget, const char* type, Value what, Fault the_fault = Fault::kUndefined)
-      : Object(budget), owner(type), name(std::move(what)), fault(the_fault) {
+  Undefined(Budget* budget, const char* type, Value what)
+      : Object(budget), owner(type), name(std::move(what)) {
     charge(sizeof(Undefined));
     set_depth_above(name.depth());
   }
@@ -239,7 +236,6 @@ struct Undefined : Object {
   const char*
       owner;  // type of the object that lacks it; null of a variable, "" where name says all
   Value name;
-  Fault fault;
 };
 
 struct Namespace : Object {
@@ -264,6 +260,7 @@ Value make(Kind kind, Budget& budget, Args&&... args) {
   return Value::object(kind, std::make_unique<T>(&budget, std::forward<Args>(args)...).release());
 }
 inline Value make_string(Budget& budget, std::string text, bool markup = false) {
+  budget.work(text.size());
   return make<String>(Kind::kString, budget, std::move(text), markup);
 }
 inline Value make_string(Budget& budget, std::string_view text, bool markup = false) {
@@ -282,9 +279,8 @@ inline Value make_iterator(Budget& budget, Values items) {
   return make<Iterator>(Kind::kIterator, budget, make_list(budget, std::move(items)));
 }
 inline Value make_dict(Budget& budget) { return make<Dict>(Kind::kDict, budget); }
-inline Value make_undefined(Budget& budget, std::string message, Fault fault = Fault::kUndefined) {
-  return make<Undefined>(Kind::kUndefined, budget, "", make_string(budget, std::move(message)),
-                         fault);
+inline Value make_undefined(Budget& budget, std::string message) {
+  return make<Undefined>(Kind::kUndefined, budget, "", make_string(budget, std::move(message)));
 }
 
 inline const std::string& text_of(const Value& string) { return string.as<String>().text(); }

@@ -20,6 +20,27 @@ namespace fs = std::filesystem;
 
 constexpr const char* kArchive = NANOVLLM_SOURCE_DIR "/../shared/data/chat-templates.tar.xz";
 
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The vectors' clock: 2025-07-10 12:00.
+RenderOptions at_mock_date() {
+  std::tm now{};
+  now.tm_year = 125;
+  now.tm_mon = 6;
+  now.tm_mday = 10;
+  now.tm_hour = 12;
+  now.tm_wday = 4;
+  now.tm_yday = 190;
+  RenderOptions options;
+  options.now = now;
+  return options;
+}
+
 class ChatTemplateVectors : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -42,26 +63,6 @@ class ChatTemplateVectors : public ::testing::Test {
     }
     ADD_FAILURE() << name << " is not in the archive";
     return {};
-  }
-  static std::string read(const fs::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-
-  // The vectors' clock: 2025-07-10 12:00.
-  static RenderOptions at_mock_date() {
-    std::tm now{};
-    now.tm_year = 125;
-    now.tm_mon = 6;
-    now.tm_mday = 10;
-    now.tm_hour = 12;
-    now.tm_wday = 4;
-    now.tm_yday = 190;
-    RenderOptions options;
-    options.now = now;
-    return options;
   }
 
   static fs::path root_;
@@ -118,6 +119,27 @@ TEST_F(ChatTemplateVectors, EveryTemplateCompiles) {
     ++compiled;
   }
   EXPECT_EQ(compiled, 56);
+}
+
+// Those whose licence allows them to be here.
+TEST(ChatTemplateFixtures, PublishedTemplatesRenderAsInJinja2) {
+  const fs::path folder = NANOVLLM_SOURCE_DIR "/tests/data/chat_templates";
+  const Json expected = Json::parse(read(folder / "expected.json"));
+  const Json& cases = expected.at("cases");
+  for (const auto& [name, texts] : expected.at("templates").items()) {
+    const Program program(read(folder / name));
+    ASSERT_EQ(texts.size(), cases.size()) << name;
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const Json& variables = cases[i].at("variables");
+      if (texts[i].is_null()) {
+        EXPECT_THROW(program.render(variables, at_mock_date()), Error) << name << cases[i];
+      } else {
+        EXPECT_EQ(program.render(variables, at_mock_date()), texts[i].get<std::string>())
+            << name << ", " << cases[i].at("name");
+      }
+    }
+  }
+  EXPECT_EQ(expected.at("templates").size(), 18U);
 }
 
 }  // namespace
