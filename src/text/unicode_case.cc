@@ -69,7 +69,12 @@ void append_lower(std::string& out, uint32_t c, std::string_view text, size_t be
   }
 }
 
+bool parts_words(uint32_t c) {
+  return is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+}
+
 bool is_cased(uint32_t c) {
+  if (c >= kInvalidByte) return false;
   const int kind = category(c);
   return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LT;
 }
@@ -89,10 +94,13 @@ std::string map_case(std::string_view text, CaseMapping mapping) {
       append_upper(out, c);
     } else if (mapping == CaseMapping::kLower || within_word) {
       append_lower(out, c, text, begin, pos);
+    } else if (mapping == CaseMapping::kWords) {
+      append_upper(out, c);
     } else {
       append_title(out, c);
     }
-    within_word = mapping == CaseMapping::kCapitalized || (c < kInvalidByte && is_cased(c));
+    within_word = mapping == CaseMapping::kCapitalized ||
+                  (mapping == CaseMapping::kWords ? !parts_words(c) : is_cased(c));
   }
   return out;
 }

@@ -11,6 +11,7 @@ enum class CaseMapping {
   kUpper,
   kLower,
   kTitle,        // the first letter of each word in title case, the others in lower case
+  kWords,        // the same in upper case, words being what spaces, hyphens and brackets part
   kCapitalized,  // the first character in title case, all others in lower case
 };
 

@@ -10,14 +10,11 @@
 namespace nanovllm::jinja {
 namespace {
 
+// A list has no such attribute at all.
 bool is_unsafe(const Value& object, std::string_view name) {
-  static constexpr std::string_view kList[] = {"append", "clear",  "extend",  "insert",
-                                               "pop",    "remove", "reverse", "sort"};
   static constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
-  const auto is_in = [&](const auto& names) {
-    return std::find(std::begin(names), std::end(names), name) != std::end(names);
-  };
-  return (object.is(Kind::kList) && is_in(kList)) || (object.is(Kind::kDict) && is_in(kDict)) ||
+  return (object.is(Kind::kDict) &&
+          std::find(std::begin(kDict), std::end(kDict), name) != std::end(kDict)) ||
          (name.size() > 4 && name.starts_with("__") && name.ends_with("__"));
 }
 

@@ -45,50 +45,33 @@ class Budget {
   Budget(const Budget&) = delete;
   Budget& operator=(const Budget&) = delete;
 
-  void step() {
-    if (++steps_ > limits_.max_steps) fail_steps();
-  }
+  void step() { work(64); }
   // To be called before the work is done, so that a refusal costs nothing.
   void work(size_t bytes) {
     steps_ += static_cast<int64_t>(bytes >> 6);
-    if (steps_ > limits_.max_steps || bytes > (size_t{1} << 40)) fail_steps();
+    if (steps_ > limits_.max_steps || bytes > (size_t{1} << 40)) {
+      fail("rendering takes more than the {} steps allowed", limits_.max_steps);
+    }
   }
   // Says that `bytes` are about to be allocated; nothing is recorded.
   void expect(size_t bytes) const {
-    if (bytes > static_cast<size_t>(limits_.max_live_bytes - live_)) fail_memory();
+    if (bytes > static_cast<size_t>(limits_.max_live_bytes - live_)) {
+      fail("rendering needs more than the {} bytes of memory allowed", limits_.max_live_bytes);
+    }
   }
   void allocate(size_t bytes) {
     expect(bytes);
     live_ += static_cast<int64_t>(bytes);
   }
   void release(size_t bytes) noexcept { live_ -= static_cast<int64_t>(bytes); }
-
-  void enter() {
-    if (++depth_ > limits_.max_depth) {
-      --depth_;
-      fail_depth();
+  void check_output(size_t bytes) const {
+    if (bytes > static_cast<size_t>(limits_.max_output_bytes)) {
+      fail("the rendered text is longer than the {} bytes allowed", limits_.max_output_bytes);
     }
   }
-  void leave() noexcept { --depth_; }
-  void check_output(size_t bytes) const {
-    if (bytes > static_cast<size_t>(limits_.max_output_bytes)) fail_output();
-  }
-  int64_t steps() const { return steps_; }
 
  private:
-  [[noreturn]] void fail_steps() const {
-    fail("rendering takes more than the {} steps allowed", limits_.max_steps);
-  }
-  [[noreturn]] void fail_memory() const {
-    fail("rendering needs more than the {} bytes of memory allowed", limits_.max_live_bytes);
-  }
-  [[noreturn]] void fail_depth() const {
-    fail("macros, loops or expressions nest deeper than the {} levels allowed", limits_.max_depth);
-  }
-  [[noreturn]] void fail_output() const {
-    fail("the rendered text is longer than the {} bytes allowed", limits_.max_output_bytes);
-  }
-
+  friend class Nesting;
   const Limits limits_;
   int64_t steps_ = 0;
   int64_t live_ = 0;  // bytes
@@ -98,8 +81,14 @@ class Budget {
 // One level of nesting for as long as it lives.
 class Nesting {
  public:
-  explicit Nesting(Budget& budget) : budget_(budget) { budget_.enter(); }
-  ~Nesting() { budget_.leave(); }
+  explicit Nesting(Budget& budget) : budget_(budget) {
+    if (budget.depth_ >= budget.limits_.max_depth) {
+      fail("macros, loops or expressions nest deeper than the {} levels allowed",
+           budget.limits_.max_depth);
+    }
+    ++budget.depth_;
+  }
+  ~Nesting() { --budget_.depth_; }
   Nesting(const Nesting&) = delete;
   Nesting& operator=(const Nesting&) = delete;
 

@@ -11,6 +11,31 @@
 namespace nanovllm::jinja {
 namespace {
 
+// repr() of a float: the shortest text that reads back as the same number.
+std::string float_repr(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  const double size = std::fabs(value);
+  const bool is_fixed = size == 0 || (size >= 1e-4 && size < 1e16);
+  char buffer[40];
+  char* const end =
+      std::to_chars(buffer, buffer + sizeof(buffer), value,
+                    is_fixed ? std::chars_format::fixed : std::chars_format::scientific)
+          .ptr;
+  std::string out(buffer, end);
+  return is_fixed && out.find('.') == std::string::npos ? out + ".0" : out;
+}
+
+// What is no object, and an undefined value.
+std::string& append_plain(std::string& out, const Value& value) {
+  if (value.is_none()) return out += "None";
+  if (value.is(Kind::kBool)) return out += value.as_bool() ? "True" : "False";
+  if (value.is(Kind::kInt)) return out += std::to_string(value.as_int());
+  if (value.is(Kind::kBigInt)) return out += std::to_string(value.as_big());
+  if (value.is(Kind::kFloat)) return out += float_repr(value.as_float());
+  return value.is(Kind::kFunction) ? out += "<function>" : out;
+}
+
 void append_repr(Budget& budget, std::string& out, const Value& value);
 
 void append_items(Budget& budget, std::string& out, const Values& items) {
@@ -40,25 +65,18 @@ void append_repr(Budget& budget, std::string& out, const Value& value) {
       out += is_markup(value) ? "Markup(" + quote(text_of(value)) + ")" : quote(text_of(value));
       break;
     case Kind::kList:
-      out += '[';
-      append_items(budget, out, items_of(value));
-      out += ']';
-      break;
     case Kind::kTuple:
-      out += '(';
+    case Kind::kView: {
+      const bool is_list = value.is(Kind::kList);
+      if (value.is(Kind::kView)) out += type_name(value);
+      out += is_list ? "[" : value.is(Kind::kView) ? "([" : "(";
       append_items(budget, out, items_of(value));
-      out += items_of(value).size() == 1 ? ",)" : ")";
+      if (value.is(Kind::kTuple) && items_of(value).size() == 1) out += ',';
+      out += is_list ? "]" : value.is(Kind::kView) ? "])" : ")";
       break;
-    case Kind::kView:
-      out += fmt::format("{}([", type_name(value));
-      append_items(budget, out, items_of(value));
-      out += "])";
-      break;
+    }
     case Kind::kDict:
       append_dict(budget, out, value);
-      break;
-    case Kind::kUndefined:
-      out += "Undefined";
       break;
     case Kind::kNamespace:
       out += "<Namespace ";
@@ -68,59 +86,25 @@ void append_repr(Budget& budget, std::string& out, const Value& value) {
     case Kind::kMacro:
       out += fmt::format("<Macro '{}'>", value.as<Macro>().name);
       break;
-    case Kind::kFunction:
-    case Kind::kMethod:
-    case Kind::kIterator:
-    case Kind::kLoop:
-      // Python would print its address, which no prompt can depend on.
-      out += fmt::format("<{} object>", type_name(value));
+    case Kind::kUndefined:
+      out += "Undefined";
       break;
     default:
-      append_str(budget, out, value);
+      // Python would print the address of an object, which no prompt can depend on.
+      value.is_object() ? out += fmt::format("<{} object>", type_name(value))
+                        : append_plain(out, value);
   }
 }
 
 }  // namespace
 
-std::string float_repr(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  const double size = std::fabs(value);
-  const bool is_fixed = size == 0 || (size >= 1e-4 && size < 1e16);
-  char buffer[40];
-  char* const end =
-      std::to_chars(buffer, buffer + sizeof(buffer), value,
-                    is_fixed ? std::chars_format::fixed : std::chars_format::scientific)
-          .ptr;
-  std::string out(buffer, end);
-  return is_fixed && out.find('.') == std::string::npos ? out + ".0" : out;
-}
-
 void append_str(Budget& budget, std::string& out, const Value& value) {
-  switch (value.kind()) {
-    case Kind::kString:
-      out += text_of(value);
-      break;
-    case Kind::kUndefined:
-    case Kind::kMissing:
-      break;
-    case Kind::kNone:
-      out += "None";
-      break;
-    case Kind::kBool:
-      out += value.as_bool() ? "True" : "False";
-      break;
-    case Kind::kInt:
-      out += std::to_string(value.as_int());
-      break;
-    case Kind::kBigInt:
-      out += std::to_string(value.as_big());
-      break;
-    case Kind::kFloat:
-      out += float_repr(value.as_float());
-      break;
-    default:
-      append_repr(budget, out, value);
+  if (value.is_string()) {
+    out += text_of(value);
+  } else if (value.is_object() && !value.is_undefined()) {
+    append_repr(budget, out, value);
+  } else {
+    append_plain(out, value);
   }
 }
 
@@ -167,36 +151,22 @@ class JsonWriter {
     budget_.step();
     budget_.expect(out_.size());
     const Nesting nesting(budget_);
-    switch (value.kind()) {
-      case Kind::kNone:
-        out_ += "null";
-        break;
-      case Kind::kBool:
-        out_ += value.as_bool() ? "true" : "false";
-        break;
-      case Kind::kInt:
-      case Kind::kBigInt:
-        append_str(budget_, out_, value);
-        break;
-      case Kind::kFloat: {
-        const double number = value.as_float();
-        out_ += std::isnan(number)   ? "NaN"
-                : std::isinf(number) ? (number < 0 ? "-Infinity" : "Infinity")
-                                     : float_repr(number);
-        break;
-      }
-      case Kind::kString:
-        write_string(text_of(value));
-        break;
-      case Kind::kList:
-      case Kind::kTuple:
-        write_items('[', ']', items_of(value), [&](const Value& item) { write(item); });
-        break;
-      case Kind::kDict:
-        write_dict(value);
-        break;
-      default:
-        fail("Object of type {} is not JSON serializable", type_name(value));
+    if (value.is_string()) {
+      write_string(text_of(value));
+    } else if (value.is_sequence()) {
+      write_items('[', ']', items_of(value), [&](const Value& item) { write(item); });
+    } else if (value.is(Kind::kDict)) {
+      write_dict(value);
+    } else if (value.is_none() || value.is(Kind::kBool)) {
+      out_ += value.is_none() ? "null" : value.as_bool() ? "true" : "false";
+    } else if (value.is(Kind::kFloat) && !std::isfinite(value.as_float())) {
+      out_ += std::isnan(value.as_float()) ? "NaN"
+              : value.as_float() < 0       ? "-Infinity"
+                                           : "Infinity";
+    } else if (value.is_number()) {
+      append_str(budget_, out_, value);
+    } else {
+      fail("Object of type {} is not JSON serializable", type_name(value));
     }
   }
 

@@ -161,19 +161,14 @@ void Interpreter::evaluate_arguments(const Expr& call, Arguments& arguments) {
   for (const auto& [name, part] : call.named) arguments.named.emplace_back(name, evaluate(*part));
 }
 
-Value Interpreter::call_filter(const Value& name, const Value& value, Arguments arguments) {
-  const Builtin* filter = name.is_string() ? find_filter(text_of(name)) : nullptr;
-  if (name.is_string() && is_refused(Refused::kFilter, text_of(name))) {
-    fail("the filter '{}' is not supported", text_of(name));
-  }
-  if (filter == nullptr) fail("No filter named {}.", to_repr(budget_, name));
-  return invoke(*this, *filter, value, arguments);
-}
-
-bool Interpreter::call_test(const Value& name, const Value& value, Arguments arguments) {
-  const Builtin* test = name.is_string() ? find_test(text_of(name)) : nullptr;
-  if (test == nullptr) fail("No test named {}.", to_repr(budget_, name));
-  return is_truthy(invoke(*this, *test, value, arguments));
+Value Interpreter::call_named(Refused what, const Value& name, const Value& value,
+                              Arguments arguments) {
+  const char* kind = what == Refused::kFilter ? "filter" : "test";
+  const std::string text = to_str(budget_, name);
+  if (is_refused(what, text)) fail("the {} '{}' is not supported", kind, text);
+  const Builtin* found = what == Refused::kFilter ? find_filter(text) : find_test(text);
+  if (found == nullptr) fail("No {} named '{}'.", kind, text);
+  return invoke(*this, *found, value, arguments);
 }
 
 Value Interpreter::evaluate_call(const Expr& expr) {
@@ -303,7 +298,8 @@ Value Interpreter::loop_attribute(Loop& loop, std::string_view name) {
     loop.next = 0;
     loop.test = nullptr;
   }
-  const size_t length = loop.length();
+  const size_t length =
+      loop.index + (loop.after.is_missing() ? 0 : 1) + items_of(loop.items).size() - loop.next;
   return Value::integer(name == "length"     ? length
                         : name == "revindex" ? length - loop.index + 1
                                              : length - loop.index);

@@ -26,26 +26,6 @@ Value filter_case(const Call& call) {
   return make_string(call.budget, text::map_case(text_of(text), kMapping), is_markup(text));
 }
 
-// Unlike str.title(), words begin after spaces, hyphens and opening brackets only.
-Value filter_title(const Call& call) {
-  const Value source = soft_str(call);
-  const std::string_view text = text_of(source);
-  const auto separates = [&](size_t& pos) {
-    const uint32_t c = text::next_character(text, pos);
-    return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || is_space(c);
-  };
-  std::string out;
-  for (size_t pos = 0; pos < text.size();) {
-    const size_t begin = pos;
-    const bool is_separator = separates(pos);
-    const size_t after_first = pos;
-    for (size_t next = pos; next < text.size() && separates(next) == is_separator;) pos = next;
-    out += text::map_case(text.substr(begin, after_first - begin), text::CaseMapping::kUpper);
-    out += text::map_case(text.substr(after_first, pos - after_first), text::CaseMapping::kLower);
-  }
-  return make_string(call.budget, std::move(out));
-}
-
 Value filter_trim(const Call& call) {  // chars?
   const Value source = soft_str(call);
   const std::string& text = text_of(source);
@@ -161,7 +141,7 @@ constexpr Builtin kFilters[] = {
     {"join", "d? attribute?", filter_join}, {"length", "", filter_length},
     {"lower", "", filter_case<text::CaseMapping::kLower>},
     {"replace", "old new count?", filter_replace}, {"safe", "", filter_safe},
-    {"string", "", filter_string}, {"title", "", filter_title},
+    {"string", "", filter_string}, {"title", "", filter_case<text::CaseMapping::kWords>},
     {"tojson", "ensure_ascii? indent? separators? sort_keys?", filter_tojson},
     {"trim", "chars?", filter_trim}, {"upper", "", filter_case<text::CaseMapping::kUpper>},
 };

@@ -14,7 +14,7 @@ Value attribute_of(const Call& call, const Value& item, const Value& attribute) 
   if (attribute.is_missing() || attribute.is_none()) return item;
   if (!attribute.is_string()) return call.in.get_item(item, attribute);
   Value value = item;
-  for (const std::string_view part : split(call.budget, text_of(attribute), ".", -1, false)) {
+  for (const std::string_view part : split(call.budget, text_of(attribute), ".", -1)) {
     int64_t index = 0;
     double number = 0;
     const bool is_index = part.find_first_not_of("0123456789") == std::string_view::npos &&
@@ -61,20 +61,6 @@ Value sorted(Budget& budget, const Values& items, const Values& keys, bool rever
   return make_list(budget, std::move(picked));
 }
 
-Value min_or_max(const Call& call, CompareOp better) {  // case_sensitive? attribute?
-  const Value list = call.in.to_list(call.self);
-  Value best;
-  Value best_key;
-  for (const Value& item : items_of(list)) {
-    Value key = key_of(call, item, call[1], call.flag(0, false));
-    if (!best.is_missing() && !compare(call.budget, better, key, best_key)) continue;
-    best = item;
-    best_key = std::move(key);
-  }
-  if (!best.is_missing()) return best;
-  return make_undefined(call.budget, "No aggregated item, sequence was empty.");
-}
-
 // [attribute] [test [arguments ...]]
 Value select(const Call& call, bool by_attribute, bool wanted) {
   if (!is_truthy(call.self)) return make_iterator(call.budget, {});
@@ -95,8 +81,9 @@ Value select(const Call& call, bool by_attribute, bool wanted) {
   for (const Value& item : items_of(list)) {
     call.budget.step();
     const Value value = attribute_of(call, item, attribute);
-    const bool holds =
-        test.is_missing() ? is_truthy(value) : call.in.call_test(test, value, arguments);
+    const bool holds = test.is_missing()
+                           ? is_truthy(value)
+                           : is_truthy(call.in.call_named(Refused::kTest, test, value, arguments));
     if (holds == wanted) kept.push_back(item);
   }
   return make_iterator(call.budget, std::move(kept));
@@ -120,7 +107,7 @@ Value filter_sort(const Call& call) {  // reverse? case_sensitive? attribute?
   Values attributes{call[2]};
   if (call[2].is_string()) {
     attributes.clear();
-    for (const std::string_view part : split(call.budget, call.text(2), ",", -1, false)) {
+    for (const std::string_view part : split(call.budget, call.text(2), ",", -1)) {
       attributes.push_back(make_string(call.budget, std::string(part)));
     }
   }
@@ -135,22 +122,10 @@ Value filter_sort(const Call& call) {  // reverse? case_sensitive? attribute?
   return sorted(call.budget, items_of(list), keys, call.flag(0, false));
 }
 
-Value filter_min(const Call& call) { return min_or_max(call, CompareOp::kLt); }
-Value filter_max(const Call& call) { return min_or_max(call, CompareOp::kGt); }
 Value filter_select(const Call& call) { return select(call, false, true); }
 Value filter_reject(const Call& call) { return select(call, false, false); }
 Value filter_selectattr(const Call& call) { return select(call, true, true); }
 Value filter_rejectattr(const Call& call) { return select(call, true, false); }
-
-Value filter_sum(const Call& call) {  // attribute? start?
-  Value total = call[1].is_missing() ? Value::integer(int64_t{0}) : call[1];
-  if (total.is_string()) fail("sum() can't sum strings, use join instead");
-  const Value list = call.in.to_list(call.self);
-  for (const Value& item : items_of(list)) {
-    total = apply_binary(call.budget, BinaryOp::kAdd, total, attribute_of(call, item, call[0]));
-  }
-  return total;
-}
 
 Value filter_unique(const Call& call) {  // case_sensitive? attribute?
   const Value seen = make_dict(call.budget);
@@ -188,8 +163,8 @@ Value filter_map(const Call& call) {
   Values mapped;
   for (const Value& item : items_of(list)) {
     call.budget.step();
-    Value value =
-        is_attribute ? attribute_of(call, item, name) : call.in.call_filter(name, item, arguments);
+    Value value = is_attribute ? attribute_of(call, item, name)
+                               : call.in.call_named(Refused::kFilter, name, item, arguments);
     if (value.is_undefined() && !otherwise.is_missing()) value = otherwise;
     mapped.push_back(std::move(value));
   }
@@ -234,12 +209,12 @@ Value filter_reverse(const Call& call) {
 constexpr Builtin kSequenceFilters[] = {
     {"dictsort", "case_sensitive? by? reverse?", filter_dictsort}, {"first", "", filter_first},
     {"items", "", filter_items}, {"last", "", filter_last}, {"list", "", filter_list},
-    {"map", "...", filter_map}, {"max", "case_sensitive? attribute?", filter_max},
-    {"min", "case_sensitive? attribute?", filter_min}, {"reject", "...", filter_reject},
+    {"map", "...", filter_map},
+ {"reject", "...", filter_reject},
     {"rejectattr", "...", filter_rejectattr}, {"reverse", "", filter_reverse},
     {"select", "...", filter_select}, {"selectattr", "...", filter_selectattr},
     {"sort", "reverse? case_sensitive? attribute?", filter_sort},
-    {"sum", "attribute? start?", filter_sum},
+
     {"unique", "case_sensitive? attribute?", filter_unique},
 };
 // clang-format on

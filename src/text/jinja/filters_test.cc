@@ -116,18 +116,6 @@ TEST(JinjaFilters, Map) {
               });
 }
 
-TEST(JinjaFilters, MaxAndMin) {
-  check(true, {
-                  {"l|max", "3"},
-                  {"l|min", "1"},
-                  {"['b', 'A']|max", "b"},
-                  {"['b', 'A']|min", "A"},
-                  {"['b', 'A']|min(true)", "A"},
-                  {"users|max(attribute='age')", "{'name': 'Zoe', 'age': 30}"},
-                  {"[]|max", ""},
-              });
-}
-
 TEST(JinjaFilters, SelectAndReject) {
   check(true,
         {
@@ -162,17 +150,6 @@ TEST(JinjaFilters, Sort) {
                    "['adam', 'Bob', 'Zoe']"},
                   {"[none, none]|sort", "[None, None]"},
                   {"d|sort", "['a', 'b', 'C']"},
-              });
-}
-
-TEST(JinjaFilters, Sum) {
-  check(true, {
-                  {"l|sum", "6"},
-                  {"l|sum(start=1)", "7"},
-                  {"users|sum(attribute='age')", "85"},
-                  {"['a']|sum", kFails},
-                  {"[[1], [2]]|sum(start=[])", "[1, 2]"},
-                  {"[]|sum", "0"},
               });
 }
 

@@ -71,6 +71,7 @@ TEST(JinjaTextFilters, Safe) {
                   {"[('<'|safe)]", "[Markup('<')]"},
                   {"('<>'|safe)|list", "['<', '>']"},
                   {"(','|safe).join(['<'])", "&lt;"},
+                  {"('<b>'|safe).replace('b', '<')", "<&lt;>"},
               });
 }
 

@@ -9,21 +9,21 @@ namespace nanovllm::jinja {
 namespace {
 
 // What the chat templates of published models do not use.
-constexpr std::string_view kTags[] = {"autoescape", "block",   "call",  "do",    "extends", "from",
-                                      "import",     "include", "print", "trans", "with"};
+constexpr std::string_view kTags[] = {"autoescape", "block",   "call",  "do",  "extends", "from",
+                                      "import",     "include", "print", "raw", "trans",   "with"};
 constexpr std::string_view kFilters[] = {
-    "attr",     "batch",     "center", "filesizeformat", "format",   "forceescape",
-    "groupby",  "pprint",    "random", "round",          "slice",    "striptags",
-    "truncate", "urlencode", "urlize", "wordcount",      "wordwrap", "xmlattr"};
+    "attr", "batch",    "center",    "filesizeformat", "format",    "forceescape", "groupby",
+    "max",  "min",      "pprint",    "random",         "round",     "slice",       "striptags",
+    "sum",  "truncate", "urlencode", "urlize",         "wordcount", "wordwrap",    "xmlattr"};
 constexpr std::string_view kTests[] = {"escaped", "filter", "test"};
 constexpr std::string_view kNamesOfJinja[] = {"caller", "cycler", "joiner", "kwargs",
                                               "lipsum", "self",   "varargs"};
 constexpr std::string_view kMethods[] = {
-    "bit_length", "casefold",    "conjugate", "is_integer", "center",       "changed",
-    "encode",     "expandtabs",  "format",    "format_map", "fromkeys",     "isalnum",
-    "isalpha",    "isascii",     "isdecimal", "isdigit",    "isidentifier", "islower",
-    "isnumeric",  "isprintable", "isspace",   "isupper",    "istitle",      "ljust",
-    "maketrans",  "rjust",       "swapcase",  "translate",  "zfill"};
+    "bit_length", "casefold", "conjugate",    "is_integer", "center",    "changed",     "encode",
+    "expandtabs", "format",   "format_map",   "fromkeys",   "isalnum",   "isalpha",     "isascii",
+    "isdecimal",  "isdigit",  "isidentifier", "islower",    "isnumeric", "isprintable", "isspace",
+    "isupper",    "istitle",  "ljust",        "maketrans",  "rfind",     "rindex",      "rjust",
+    "rpartition", "rsplit",   "swapcase",     "translate",  "zfill"};
 
 constexpr std::span<const std::string_view> kTables[] = {kTags, kFilters, kTests, kNamesOfJinja,
                                                          kMethods};

@@ -10,25 +10,16 @@ namespace {
 
 constexpr int64_t kMaxRange = 100'000;  // items, as in Jinja's sandbox
 
-// dict(mapping or pairs, name=value, ...)
+// dict(mapping, name=value, ...)
 Value global_dict(const Call& call) {
-  if (call.arguments.positional.size() > 1) {
-    fail("{} expected at most 1 argument", call.builtin.name);
+  const Values& from = call.arguments.positional;
+  if (from.size() > 1 || (from.size() == 1 && !from[0].is(Kind::kDict))) {
+    fail("{}() takes a mapping and keyword arguments", call.builtin.name);
   }
   Value result = make_dict(call.budget);
   auto& dict = result.as<Dict>();
-  if (!call.arguments.positional.empty()) {
-    const Value& from = call[0];
-    if (from.is(Kind::kDict)) {
-      for (const Dict::Entry& entry : entries_of(from)) dict.set(entry.key, entry.value);
-    } else {
-      const Value list = call.in.to_list(from);
-      for (const Value& item : items_of(list)) {
-        const Value pair = call.in.to_list(item);
-        if (items_of(pair).size() != 2) fail("{} takes pairs", call.builtin.name);
-        dict.set(items_of(pair)[0], items_of(pair)[1]);
-      }
-    }
+  if (!from.empty()) {
+    for (const Dict::Entry& entry : entries_of(from[0])) dict.set(entry.key, entry.value);
   }
   call.budget.work(dict.size() * sizeof(Dict::Entry));
   for (const auto& [name, value] : call.arguments.named) dict.set(name, value);
@@ -68,26 +59,15 @@ Value global_range(const Call& call) {  // start stop? step?
 
 Value raise_exception(const Call& call) { throw Failure(to_str(call.budget, call[0])); }
 
-// datetime.now().strftime(format). Python fills in what a time without zone and with microseconds
-// has itself and leaves the rest to the C library.
+// datetime.now().strftime(format), which Python leaves to the C library.
 Value strftime_now(const Call& call) {
   const std::string& wanted = call.text(0);
   if (wanted.size() > 1000) fail("a time format is limited to 1000 bytes");
-  std::string pattern;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i] != '%' || i + 1 == wanted.size()) {
-      pattern += wanted[i];
-      continue;
-    }
-    const char next = wanted[++i];
-    if (next == 'f') {
-      pattern += "000000";
-    } else if (next != 'z' && next != 'Z') {
-      pattern += {'%', next};
-    }
+  for (const char* zone : {"%f", "%z", "%Z"}) {
+    if (wanted.find(zone) != std::string::npos) fail("the time format '{}' is not supported", zone);
   }
   // A trailing mark tells an empty result from a buffer that was too small.
-  pattern += '|';
+  const std::string pattern = wanted + "|";
   std::string out(pattern.size() * 64, '\0');
   const size_t length = std::strftime(out.data(), out.size(), pattern.c_str(), &call.in.now());
   if (length == 0) fail("the time format can't be used");

@@ -23,9 +23,7 @@ struct Scope {
 
 struct Macro : Object {
   Macro(Budget* budget, const Stmt& what, std::string called, Scope* around)
-      : Object(budget), node(what), name(std::move(called)), parent(around) {
-    charge(sizeof(Macro));
-  }
+      : Object(budget, sizeof(Macro)), node(what), name(std::move(called)), parent(around) {}
   const Stmt& node;
   std::string name;
   Scope* parent;  // it was defined in; the interpreter keeps it
@@ -34,24 +32,13 @@ struct Macro : Object {
 // The variable `loop`.
 struct Loop : Object {
   Loop(Budget* budget, Value over, const Stmt& what, Scope* parent)
-      : Object(budget),
-        items(std::move(over)),
-        node(what),
-        around(parent),
-        test(what.branches[0].test.get()) {
-    charge(sizeof(Loop));
-    set_depth_above(items.depth());
-  }
-  size_t length() const {
-    return index + (after.is_missing() ? 0 : 1) + items_of(items).size() - next;
-  }
-
+      : Object(budget, sizeof(Loop), &over), items(std::move(over)), node(what), around(parent) {}
   Value items;  // a list
   const Stmt& node;
   Scope* around;
-  const Expr* test;              // null where all items pass
-  size_t next = 0;               // of items, to be looked at
-  size_t index = 0;              // from 1 on
+  const Expr* test = node.branches[0].test.get();  // null where all items pass
+  size_t next = 0;                                 // of items, to be looked at
+  size_t index = 0;                                // from 1 on
   Value before, current, after;  // missing when there is none, or when it is not looked for yet
 };
 
@@ -73,8 +60,8 @@ class Interpreter {
   // What builtins use.
   Budget& budget() { return budget_; }
   const std::tm& now() const { return now_; }
-  Value call_filter(const Value& name, const Value& value, Arguments arguments);
-  bool call_test(const Value& name, const Value& value, Arguments arguments);
+  // A filter or a test by its name.
+  Value call_named(Refused what, const Value& name, const Value& value, Arguments arguments);
   // object.name and object[key]; undefined when there is none.
   Value get_attribute(const Value& object, const Value& name);
   Value get_item(const Value& object, const Value& key);

@@ -29,33 +29,24 @@ void append_escaped(std::string& out, std::string_view literal, size_t& pos) {
     ++pos;
     return;
   }
-  if (static_cast<unsigned char>(letter) >= 0x80 || letter == 'N') {
-    fail("a backslash before N or a character beyond ASCII is not supported in a string");
+  if (static_cast<unsigned char>(letter) >= 0x80 || letter == 'N' || is_digit_char(letter)) {
+    fail("a backslash before N, a digit or no ASCII character is not supported in a string");
   }
-  const bool is_octal = letter >= '0' && letter <= '7';
-  const size_t digits = is_octal        ? 3
-                        : letter == 'x' ? 2
-                        : letter == 'u' ? 4
-                        : letter == 'U' ? 8
-                                        : 0;
+  const size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
   if (digits == 0) {
     out += '\\';
     return;
   }
   uint32_t c = 0;
-  if (!is_octal) ++pos;
-  const char* begin = literal.data() + pos;
+  const char* begin = literal.data() + ++pos;
   const char* end = begin + std::min(digits, literal.size() - pos);
-  const auto result = std::from_chars(begin, end, c, is_octal ? 8 : 16);
-  const auto count = static_cast<size_t>(result.ptr - begin);
-  if (!is_octal && count != digits) {
-    fail("\\{} needs {} hexadecimal digits", letter, digits);
-  }
-  if (c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF)) {
-    fail("\\{}{:x} is no Unicode character", letter, c);
+  const auto result = std::from_chars(begin, end, c, 16);
+  if (static_cast<size_t>(result.ptr - begin) != digits || c > 0x10FFFF ||
+      (c >= 0xD800 && c <= 0xDFFF)) {
+    fail("\\{} needs {} hexadecimal digits of a Unicode character", letter, digits);
   }
   text::append_utf8(out, c);
-  pos += count;
+  pos += digits;
 }
 
 class Lexer {
@@ -107,9 +98,6 @@ class Lexer {
     emit_data(pos_, strip_before_tag(from(pos_).substr(0, open - pos_), sign, tag != '{'));
     pos_ = open + (has_sign ? 3 : 2);
     if (tag == '#') return lex_comment(open);
-    if (tag == '%') {
-      if (const size_t raw = match_raw_begin(pos_); raw != 0) return lex_raw(open, raw);
-    }
     emit(tag == '%' ? TokenType::kBlockBegin : TokenType::kVariableBegin, open);
     lex_tag(tag == '%');
   }
@@ -146,30 +134,6 @@ class Lexer {
   void finish_tag(size_t end) {
     pos_ = end;
     line_starting_ = source_[end - 1] == '\n';
-  }
-
-  // The end of "raw %}" from behind the opening "{%", 0 when it is another tag.
-  size_t match_raw_begin(size_t index) const {
-    index = skip_spaces(index);
-    if (!from(index).starts_with("raw")) return 0;
-    index = skip_spaces(index + 3);
-    if (from(index).starts_with("%}")) return index + 2;
-    return from(index).starts_with("-%}") ? skip_spaces(index + 3) : 0;
-  }
-
-  void lex_raw(size_t open, size_t begin) {
-    line_starting_ = source_[begin - 1] == '\n';
-    for (size_t tag = source_.find("{%", begin); tag != std::string::npos;
-         tag = source_.find("{%", tag + 1)) {
-      const char sign = at(tag + 2);
-      const size_t word = skip_spaces(sign == '-' || sign == '+' ? tag + 3 : tag + 2);
-      if (!from(word).starts_with("endraw")) continue;
-      const size_t end = match_end(skip_spaces(word + 6), "%}");
-      if (end == 0) continue;
-      emit_data(begin, strip_before_tag(from(begin).substr(0, tag - begin), sign, true));
-      return finish_tag(end);
-    }
-    fail_at(open, "Missing end of raw directive");
   }
 
   void lex_comment(size_t open) {

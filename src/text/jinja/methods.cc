@@ -14,16 +14,16 @@ Value like(const Call& call, std::string_view text) {
   return make_string(call.budget, text, is_markup(call.self));
 }
 
+// A text argument; the methods of Markup escape it.
+std::string argument_like(const Call& call, size_t i) {
+  return is_markup(call.self) && !is_markup(call[i]) ? escape_html(call.text(i)) : call.text(i);
+}
+
 Values list_like(const Call& call, const Pieces& pieces) {
   Values values;
   values.reserve(pieces.size());
   for (const std::string_view piece : pieces) values.push_back(like(call, piece));
   return values;
-}
-
-// A text argument; the methods of Markup escape it.
-std::string argument_like(const Call& call, size_t i) {
-  return is_markup(call.self) && !is_markup(call[i]) ? escape_html(call.text(i)) : call.text(i);
 }
 
 template <text::CaseMapping kMapping>
@@ -40,12 +40,10 @@ Value strip(const Call& call) {  // chars?
   return like(call, strip_characters(text, set, kSide));
 }
 
-template <bool kFromRight>
 Value split_method(const Call& call) {  // sep? maxsplit?
   const std::string separator = call.has(0) ? call.text(0) : "";
   if (call.has(0) && separator.empty()) fail("empty separator");
-  const Pieces pieces =
-      split(call.budget, text_of(call.self), separator, call.integer(1, -1), kFromRight);
+  const Pieces pieces = split(call.budget, text_of(call.self), separator, call.integer(1, -1));
   return make_list(call.budget, list_like(call, pieces));
 }
 
@@ -54,13 +52,12 @@ Value splitlines(const Call& call) {  // keepends?
                                                             call.flag(0, false))));
 }
 
-template <bool kFromRight>
 Value partition(const Call& call) {  // sep
   const std::string by = argument_like(call, 0);
   if (by.empty()) fail("empty separator");
   const std::string_view text = text_of(call.self);
-  const size_t found = kFromRight ? text.rfind(by) : text.find(by);
-  Pieces pieces = kFromRight ? Pieces{"", "", text} : Pieces{text, "", ""};
+  const size_t found = text.find(by);
+  Pieces pieces = {text, "", ""};
   if (found != std::string_view::npos) {
     pieces = {text.substr(0, found), by, text.substr(found + by.size())};
   }
@@ -96,70 +93,38 @@ Value remove_affix(const Call& call) {  // affix
   return make_string(call.budget, text);
 }
 
-// The part of a string that the optional arguments start and end (in code points) leave.
-struct Window {
-  std::string_view text;
-  int64_t start = 0;     // code points before it
-  bool is_valid = true;  // start is within the string
-};
-
-Window window(const Call& call) {  // sub start? end?
-  const std::string& text = text_of(call.self);
-  if (call[1].is_missing() && call[2].is_missing()) return {text};
-  const int64_t length = length_of(call.self);
-  const auto index = [&](size_t i, int64_t otherwise) {
-    const int64_t value = call.has(i) ? call.integer(i, 0) : otherwise;
-    return value < 0 ? std::max<int64_t>(0, value + length) : value;
-  };
-  const int64_t from = index(1, 0);
-  const int64_t to = std::min(index(2, length), length);
-  if (from > length || from > to) return {{}, from, false};
-  const std::string_view rest =
-      std::string_view(text).substr(code_point_offset(text, static_cast<size_t>(from)));
-  return {rest.substr(0, code_point_offset(rest, static_cast<size_t>(to - from))), from, true};
-}
-
-template <bool kFromRight, bool kMustBeThere>
-Value find(const Call& call) {  // sub start? end?
-  const Window within = window(call);
-  const std::string& wanted = call.text(0);
-  const size_t found = !within.is_valid ? std::string_view::npos
-                       : kFromRight     ? within.text.rfind(wanted)
-                                        : within.text.find(wanted);
-  if (found != std::string_view::npos) {
-    const size_t before = count_code_points(within.text.substr(0, found));
-    return Value::integer(within.start + static_cast<int64_t>(before));
-  }
+template <bool kMustBeThere>
+Value find(const Call& call) {  // sub
+  const std::string_view text = text_of(call.self);
+  const size_t found = text.find(call.text(0));
+  if (found != std::string::npos) return Value::integer(count_code_points(text.substr(0, found)));
   if (kMustBeThere) fail("substring not found");
   return Value::integer(int64_t{-1});
 }
 
-Value count(const Call& call) {  // sub start? end?
-  const Window within = window(call);
+Value count(const Call& call) {  // sub
+  const std::string& text = text_of(call.self);
   const std::string& wanted = call.text(0);
-  if (!within.is_valid) return Value::integer(size_t{0});
-  if (wanted.empty()) return Value::integer(count_code_points(within.text) + 1);
+  if (wanted.empty()) return Value::integer(count_code_points(text) + 1);
   size_t times = 0;
-  for (size_t at = within.text.find(wanted); at != std::string_view::npos;
-       at = within.text.find(wanted, at + wanted.size())) {
+  for (size_t at = text.find(wanted); at != std::string::npos;
+       at = text.find(wanted, at + wanted.size())) {
     ++times;
   }
   return Value::integer(times);
 }
 
 template <bool kAtStart>
-Value has_affix(const Call& call) {  // prefix start? end?
-  const Window within = window(call);
+Value has_affix(const Call& call) {  // affix
+  const std::string& text = text_of(call.self);
   const Values one{call[0]};
   for (const Value& part : call[0].is(Kind::kTuple) ? items_of(call[0]) : one) {
     if (!part.is_string()) {
       fail("{}() takes a string or a tuple of strings, not '{}'", call.builtin.name,
            type_name(part));
     }
-    if (within.is_valid && (kAtStart ? within.text.starts_with(text_of(part))
-                                     : within.text.ends_with(text_of(part)))) {
-      return Value::boolean(true);
-    }
+    const std::string& affix = text_of(part);
+    if (kAtStart ? text.starts_with(affix) : text.ends_with(affix)) return Value::boolean(true);
   }
   return Value::boolean(false);
 }
@@ -213,17 +178,17 @@ Value loop_cycle(const Call& call) {
 // clang-format off
 constexpr Builtin kString[] = {
     {"capitalize", "/", convert<text::CaseMapping::kCapitalized>},
-    {"count", "/ sub start? end?", count}, {"endswith", "/ suffix start? end?", has_affix<false>},
-    {"find", "/ sub start? end?", find<false, false>},
-    {"index", "/ sub start? end?", find<false, true>}, {"join", "/ iterable", join},
+    {"count", "/ sub", count}, {"endswith", "/ suffix", has_affix<false>},
+    {"find", "/ sub", find<false>},
+    {"index", "/ sub", find<true>}, {"join", "/ iterable", join},
     {"lower", "/", convert<text::CaseMapping::kLower>}, {"lstrip", "/ chars?", strip<Side::kLeft>},
-    {"partition", "/ sep", partition<false>}, {"removeprefix", "/ prefix", remove_affix<true>},
+    {"partition", "/ sep", partition}, {"removeprefix", "/ prefix", remove_affix<true>},
     {"removesuffix", "/ suffix", remove_affix<false>}, {"replace", "/ old new count?", replace},
-    {"rfind", "/ sub start? end?", find<true, false>},
-    {"rindex", "/ sub start? end?", find<true, true>}, {"rpartition", "/ sep", partition<true>},
-    {"rsplit", "sep? maxsplit?", split_method<true>}, {"rstrip", "/ chars?", strip<Side::kRight>},
-    {"split", "sep? maxsplit?", split_method<false>}, {"splitlines", "keepends?", splitlines},
-    {"startswith", "/ prefix start? end?", has_affix<true>},
+
+
+ {"rstrip", "/ chars?", strip<Side::kRight>},
+    {"split", "sep? maxsplit?", split_method}, {"splitlines", "keepends?", splitlines},
+    {"startswith", "/ prefix", has_affix<true>},
     {"strip", "/ chars?", strip<Side::kBoth>}, {"title", "/", convert<text::CaseMapping::kTitle>},
     {"upper", "/", convert<text::CaseMapping::kUpper>},
 };

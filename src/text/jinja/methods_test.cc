@@ -36,9 +36,7 @@ TEST(JinjaMethods, Split) {
                   {"' a  b '.split()", "['a', 'b']"},
                   {"'a,b,c'.split(',')", "['a', 'b', 'c']"},
                   {"'a,b,c'.split(',', 1)", "['a', 'b,c']"},
-                  {"'a,b,c'.rsplit(',', 1)", "['a,b', 'c']"},
                   {"' a b c '.split(none, 1)", "['a', 'b c ']"},
-                  {"' a b c '.rsplit(none, 1)", "[' a b', 'c']"},
                   {"'a'.split('')", kFails},
                   {"''.split()", "[]"},
                   {"''.split(',')", "['']"},
@@ -59,9 +57,7 @@ TEST(JinjaMethods, Splitlines) {
 TEST(JinjaMethods, Partition) {
   check(true, {
                   {"'a-b-c'.partition('-')", "('a', '-', 'b-c')"},
-                  {"'a-b-c'.rpartition('-')", "('a-b', '-', 'c')"},
                   {"'abc'.partition('-')", "('abc', '', '')"},
-                  {"'abc'.rpartition('-')", "('', '', 'abc')"},
                   {"'a'.partition('')", kFails},
               });
 }
@@ -70,13 +66,9 @@ TEST(JinjaMethods, StartsAndEndsWith) {
   check(true, {
                   {"s.startswith('He')", "True"},
                   {"s.startswith(('x', 'He'))", "True"},
-                  {"s.startswith('World', 6)", "True"},
-                  {"s.startswith('lo', 3, 5)", "True"},
                   {"s.startswith(['He'])", kFails},
                   {"s.endswith('ld')", "True"},
                   {"s.endswith(('x', 'd'))", "True"},
-                  {"s.endswith('Hello', 0, 5)", "True"},
-                  {"s.startswith('', 99)", "False"},
                   {"s.startswith(1)", kFails},
               });
 }
@@ -93,18 +85,11 @@ TEST(JinjaMethods, Replace) {
 
 TEST(JinjaMethods, Find) {
   check(true, {
-                  {"'\303\244b\303\244'.find('\303\244', 1)", "2"},
-                  {"'\303\244b\303\244'.rfind('\303\244')", "2"},
                   {"'abc'.find('x')", "-1"},
                   {"'abc'.index('c')", "2"},
                   {"'abc'.index('x')", kFails},
-                  {"'abcabc'.rindex('b')", "4"},
                   {"'abab'.count('ab')", "2"},
                   {"'ab'.count('')", "3"},
-                  {"'\303\244b\303\244b'.count('b', 2)", "1"},
-                  {"'abc'.find('', 3)", "3"},
-                  {"'abc'.find('', 4)", "-1"},
-                  {"'abc'.find('c', -1)", "2"},
               });
 }
 

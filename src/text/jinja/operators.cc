@@ -119,18 +119,10 @@ Value combine_integers(BinaryOp op, int64_t a, int64_t b) {
 }
 
 Value combine_floats(BinaryOp op, double a, double b) {
-  switch (op) {
-    case BinaryOp::kAdd:
-      return Value::number(a + b);
-    case BinaryOp::kSub:
-      return Value::number(a - b);
-    case BinaryOp::kMul:
-      return Value::number(a * b);
-    case BinaryOp::kPow:
-      return Value::number(power(a, b));
-    default:
-      break;
-  }
+  if (op == BinaryOp::kAdd) return Value::number(a + b);
+  if (op == BinaryOp::kSub) return Value::number(a - b);
+  if (op == BinaryOp::kMul) return Value::number(a * b);
+  if (op == BinaryOp::kPow) return Value::number(power(a, b));
   if (b == 0) fail("float division by zero");
   if (op == BinaryOp::kDiv) return Value::number(a / b);
   const auto [quotient, remainder] = divide_floor(a, b);
@@ -191,58 +183,30 @@ Value add_sequences(Budget& budget, const Value& a, const Value& b) {
 }  // namespace
 
 bool is_truthy(const Value& value) {
-  switch (value.kind()) {
-    case Kind::kNone:
-    case Kind::kMissing:
-      return false;
-    case Kind::kBool:
-    case Kind::kInt:
-      return value.as_int() != 0;
-    case Kind::kFloat:
-      return value.as_float() != 0;
-    case Kind::kString:
-      return !text_of(value).empty();
-    default:
-      return length_of(value) != 0;
-  }
+  if (value.is_integer()) return value.as_int() != 0;
+  if (value.is(Kind::kFloat)) return value.as_float() != 0;
+  if (value.is_string()) return !text_of(value).empty();
+  return !value.is_none() && !value.is_missing() && length_of(value) != 0;
 }
 
 int64_t length_of(const Value& value) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-      return 0;
-    case Kind::kString:
-      return static_cast<int64_t>(value.as<String>().length());
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kView:
-      return static_cast<int64_t>(items_of(value).size());
-    case Kind::kDict:
-      return static_cast<int64_t>(value.as<Dict>().size());
-    default:
-      return -1;
-  }
+  if (value.is_undefined()) return 0;
+  if (value.is_string()) return static_cast<int64_t>(value.as<String>().length());
+  if (value.is(Kind::kDict)) return static_cast<int64_t>(entries_of(value).size());
+  const bool has_items = value.is_sequence() || value.is(Kind::kView);
+  return has_items ? static_cast<int64_t>(items_of(value).size()) : -1;
 }
 
 bool equal(Budget& budget, const Value& a, const Value& b) {
-  if (a.is_number() && b.is_number()) {
-    return a.is_integer() && b.is_integer() ? a.as_int() == b.as_int() : wide(a) == wide(b);
-  }
+  if (a.is_integer() && b.is_integer()) return a.as_int() == b.as_int();
+  if (a.is_number() && b.is_number()) return wide(a) == wide(b);
   if (a.kind() != b.kind()) return false;
-  switch (a.kind()) {
-    case Kind::kUndefined:
-      return true;
-    case Kind::kString:
-      return text_of(a) == text_of(b);
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kView:
-      return equal_sequences(budget, items_of(a), items_of(b));
-    case Kind::kDict:
-      return equal_dicts(budget, a, b);
-    default:
-      return a.is_same(b);
+  if (a.is_string()) return text_of(a) == text_of(b);
+  if (a.is(Kind::kDict)) return equal_dicts(budget, a, b);
+  if (a.is_sequence() || a.is(Kind::kView)) {
+    return equal_sequences(budget, items_of(a), items_of(b));
   }
+  return a.is_undefined() || a.is_same(b);
 }
 
 bool compare(Budget& budget, CompareOp op, const Value& a, const Value& b) {
@@ -273,34 +237,20 @@ bool compare(Budget& budget, CompareOp op, const Value& a, const Value& b) {
 }
 
 size_t hash_value(Budget& budget, const Value& value) {
-  switch (value.kind()) {
-    case Kind::kString:
-      return value.as<String>().hash();
-    case Kind::kBool:
-    case Kind::kInt:
-    case Kind::kBigInt:
-    case Kind::kFloat:
-      // Numbers that are equal must hash alike: 1 == 1.0 == True.
-      return std::hash<double>{}(float_of(value));
-    case Kind::kTuple: {
-      const Nesting nesting(budget);
-      size_t hash = 0x9E3779B97F4A7C15ULL;
-      for (const Value& item : items_of(value)) {
-        budget.step();
-        hash = (hash ^ hash_value(budget, item)) * 0x100000001B3ULL;
-      }
-      return hash;
-    }
-    case Kind::kList:
-    case Kind::kDict:
-    case Kind::kView:
-      fail("unhashable type: '{}'", type_name(value));
-    case Kind::kNone:
-    case Kind::kUndefined:
-      return static_cast<size_t>(value.kind());
-    default:
-      return std::hash<int64_t>{}(value.as_int());
+  if (value.is_string()) return value.as<String>().hash();
+  // Numbers that are equal must hash alike: 1 == 1.0 == True.
+  if (value.is_number()) return std::hash<double>{}(float_of(value));
+  if (value.is(Kind::kList) || value.is(Kind::kDict) || value.is(Kind::kView)) {
+    fail("unhashable type: '{}'", type_name(value));
   }
+  if (!value.is(Kind::kTuple)) return static_cast<size_t>(value.kind());
+  const Nesting nesting(budget);
+  size_t hash = 0x9E3779B97F4A7C15ULL;
+  for (const Value& item : items_of(value)) {
+    budget.step();
+    hash = (hash ^ hash_value(budget, item)) * 0x100000001B3ULL;
+  }
+  return hash;
 }
 
 bool contains(Interpreter& in, const Value& container, const Value& item) {

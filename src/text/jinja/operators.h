@@ -32,8 +32,6 @@ int64_t length_of(const Value& value);
 std::string to_str(Budget& budget, const Value& value);
 std::string to_repr(Budget& budget, const Value& value);
 void append_str(Budget& budget, std::string& out, const Value& value);
-// repr() of a float: the shortest text that reads back as the same number.
-std::string float_repr(double value);
 Value escape(Budget& budget, const Value& value);  // Markup
 
 }  // namespace nanovllm::jinja

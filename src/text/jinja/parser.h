@@ -73,6 +73,10 @@ class Parser {
     offset_ = offset;
     fail(format, std::forward<Args>(args)...);
   }
+  template <typename... Args>
+  [[noreturn]] void fail_here(fmt::format_string<Args...> format, Args&&... args) {
+    fail_at(current().offset, format, std::forward<Args>(args)...);
+  }
   [[noreturn]] void refuse(uint32_t offset, std::string_view what, std::string_view name);
 
   // Statements (parser_statements.cc)
@@ -125,6 +129,7 @@ class Parser {
   size_t index_ = 0;
   size_t expression_depth_ = 0;
   int block_depth_ = 0;
+  int loop_depth_ = 0;
   int num_macros_ = 0;
   int num_loop_names_ = 0;  // how often `loop` is read
   std::vector<std::string> open_tags_;

@@ -242,7 +242,7 @@ ExprPtr Parser::parse_tuple(bool parenthesized, bool with_condition) {
   if (is_tuple) return tuple;
   if (!tuple->parts.empty()) return std::move(tuple->parts.front());
   if (parenthesized) return tuple;
-  fail_at(current().offset, "Expected an expression, got '{}'", describe(current()));
+  fail_here("Expected an expression, got '{}'", describe(current()));
 }
 
 // A name, a tuple of targets, or an attribute of a namespace.
@@ -266,7 +266,7 @@ ExprPtr Parser::parse_target_item(bool with_namespace) {
     return inner;
   }
   if (!at(TokenType::kName)) {
-    fail_at(current().offset, "can't assign to '{}'", describe(current()));
+    fail_here("can't assign to '{}'", describe(current()));
   }
   if (!with_namespace || !is(ahead(), ".")) return parse_target_name();
   ExprPtr name = make_name(advance());

@@ -100,12 +100,12 @@ void Parser::parse_arguments(Expr& call) {
       Value name = constant(advance().text);
       advance();
       for (const auto& [other, value] : call.named) {
-        if (text_of(other) == text_of(name)) fail_at(current().offset, "keyword argument repeated");
+        if (text_of(other) == text_of(name)) fail_here("keyword argument repeated");
       }
       call.named.emplace_back(std::move(name), parse_expression());
       nest(call, call.named.back().second);
     } else if (has_spread || !call.named.empty()) {
-      fail_at(current().offset, "invalid syntax for function call expression");
+      fail_here("invalid syntax for function call expression");
     } else {
       add(call, parse_expression());
     }
@@ -152,7 +152,7 @@ ExprPtr Parser::parse_test(ExprPtr operand) {
   if (at("(")) {
     parse_arguments(*test);
   } else if (at("is")) {
-    fail_at(current().offset, "You cannot chain multiple tests with is");
+    fail_here("You cannot chain multiple tests with is");
   } else if (starts_argument && !at("else") && !at("or") && !at("and")) {
     add(*test, parse_postfix(parse_primary()));
   }

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "text/jinja/parser.h"
 
 namespace nanovllm::jinja {
@@ -20,9 +18,9 @@ const Token& Parser::expect(TokenType type, std::string_view text) {
   if (at(type) && (text.empty() || current().text == text)) return advance();
   const std::string wanted = text.empty() ? describe(Token{type, 0, {}, 0, 0}) : std::string(text);
   if (at(TokenType::kEof)) {
-    fail_at(current().offset, "unexpected end of template, expected '{}'.", wanted);
+    fail_here("unexpected end of template, expected '{}'.", wanted);
   }
-  fail_at(current().offset, "expected token '{}', got '{}'", wanted, describe(current()));
+  fail_here("expected token '{}', got '{}'", wanted, describe(current()));
 }
 
 void Parser::refuse(uint32_t offset, std::string_view what, std::string_view name) {
@@ -75,14 +73,14 @@ Body Parser::parse_until(EndTags end_tags, bool drops_end) {
   expect(TokenType::kBlockEnd);
   Body body = parse_body(end_tags);
   if (at(TokenType::kEof)) {
-    fail_at(current().offset, "Unexpected end of template: '{}' is not closed", open_tags_.back());
+    fail_here("Unexpected end of template: '{}' is not closed", open_tags_.back());
   }
   if (drops_end) advance();
   return body;
 }
 
 Parser::StmtPtr Parser::parse_statement() {
-  if (!at(TokenType::kName)) fail_at(current().offset, "tag name expected");
+  if (!at(TokenType::kName)) fail_here("tag name expected");
   const std::string tag = current().text;
   const uint32_t offset = current().offset;
   if (++block_depth_ > kMaxBlockDepth) {
@@ -111,12 +109,7 @@ Parser::StmtPtr Parser::parse_statement() {
             open_tags_.empty() ? "" : fmt::format("; '{}' is to be closed", open_tags_.back()));
   }
   advance();
-  const auto is_loop = [](const std::string& open) { return open == "for"; };
-  const auto loop = std::find_if(open_tags_.rbegin(), open_tags_.rend(), is_loop);
-  const auto function =
-      std::find_if(open_tags_.rbegin(), open_tags_.rend(),
-                   [](const std::string& open) { return open == "macro" || open == "generation"; });
-  if (loop >= function) fail_at(offset, "'{}' outside of a loop", tag);
+  if (loop_depth_ == 0) fail_at(offset, "'{}' outside of a loop", tag);
   --block_depth_;
   return std::make_unique<Stmt>(tag == "break" ? StmtKind::kBreak : StmtKind::kContinue, offset);
 }
@@ -130,7 +123,9 @@ Parser::StmtPtr Parser::parse_for() {
   Branch& branch = loop->branches.emplace_back();
   if (skip("if")) branch.test = parse_expression();
   if (at("recursive")) refuse(current().offset, "the loop's marker", "recursive");
+  ++loop_depth_;
   branch.body = parse_until({"endfor", "else"}, false);
+  --loop_depth_;
   if (num_loop_names_ > names_before) loop->symbol = symbol("loop");
   if (advance().text == "else") {
     loop->branches.emplace_back();
@@ -182,12 +177,14 @@ Parser::StmtPtr Parser::parse_macro() {
     if (skip("=")) {
       macro->defaults.push_back(parse_expression());
     } else if (!macro->defaults.empty()) {
-      fail_at(current().offset, "non-default argument follows default argument");
+      fail_here("non-default argument follows default argument");
     }
   }
   expect(")");
   macro->branches.emplace_back();
+  const int around = std::exchange(loop_depth_, 0);
   macro->branches[0].body = parse_until({"endmacro"}, true);
+  loop_depth_ = around;
   return macro;
 }
 

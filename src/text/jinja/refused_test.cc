@@ -17,7 +17,7 @@ void expect_refused(std::string_view source, std::string_view what, std::string_
 
 TEST(JinjaRefused, Statements) {
   for (const char* tag : {"autoescape", "block", "call", "do", "extends", "from", "import",
-                          "include", "print", "trans", "with"}) {
+                          "include", "print", "raw", "trans", "with"}) {
     expect_refused(fmt::format("{{% if false %}}\n{{% {} x %}}{{% endif %}}", tag), "the statement",
                    tag);
   }
@@ -25,9 +25,10 @@ TEST(JinjaRefused, Statements) {
 }
 
 TEST(JinjaRefused, Filters) {
-  for (const char* name : {"attr", "batch", "center", "filesizeformat", "format", "forceescape",
-                           "groupby", "pprint", "random", "round", "slice", "striptags", "truncate",
-                           "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr"}) {
+  for (const char* name :
+       {"attr", "batch",    "center",    "filesizeformat", "format",    "forceescape", "groupby",
+        "max",  "min",      "pprint",    "random",         "round",     "slice",       "striptags",
+        "sum",  "truncate", "urlencode", "urlize",         "wordcount", "wordwrap",    "xmlattr"}) {
     expect_refused(fmt::format("{{{{ 1 if true else\nx|{} }}}}", name), "the filter", name);
   }
   EXPECT_EQ(error_of("{{ [1]|map('round') }}"),
@@ -53,7 +54,8 @@ TEST(JinjaRefused, Methods) {
        {"bit_length", "casefold",     "center",     "changed",     "conjugate",  "encode",
         "expandtabs", "format",       "format_map", "fromkeys",    "is_integer", "isascii",
         "isdecimal",  "isidentifier", "isnumeric",  "isprintable", "istitle",    "ljust",
-        "maketrans",  "rjust",        "swapcase",   "translate",   "zfill"}) {
+        "maketrans",  "rfind",        "rindex",     "rpartition",  "rsplit",     "rjust",
+        "swapcase",   "translate",    "zfill"}) {
     expect_refused(fmt::format("{{{{ false and\nx.{}(1) }}}}", name), "the method", name);
     // Without a call it can be a member of a tool's description.
     EXPECT_EQ(render(fmt::format("{{{{ x.{} }}}}", name), {{"x", {{name, 5}}}}), "5");
@@ -72,8 +74,8 @@ TEST(JinjaRefused, Others) {
       "chat template, line 1, column 4: this number is not supported: only decimal digits can "
       "be in one");
   EXPECT_EQ(error_of("{{ '\\N{DASH}' }}"),
-            "chat template, line 1, column 4: a backslash before N or a character beyond ASCII is "
-            "not supported in a string");
+            "chat template, line 1, column 4: a backslash before N, a digit or no ASCII "
+            "character is not supported in a string");
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 #include "text/jinja/strings.h"
 
-#include <algorithm>
 #include <charconv>
-#include <tuple>
 
 #include "text/unicode.h"
 
@@ -41,13 +39,10 @@ std::string_view strip_if(std::string_view text, Side side, const Predicate& str
   return text;
 }
 
-// The first white space of text, or the last one: where it begins and ends, npos without any.
-std::pair<size_t, size_t> find_space(std::string_view text, bool from_right) {
-  for (size_t at = from_right ? text.size() : 0; from_right ? at > 0 : at < text.size();) {
-    const size_t begin = from_right ? previous(text, at) : at;
-    size_t end = begin;
+// The first white space of text: where it begins and ends, npos without any.
+std::pair<size_t, size_t> find_space(std::string_view text) {
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
     if (is_space(next_character(text, end))) return {begin, end};
-    at = from_right ? begin : end;
   }
   return {std::string_view::npos, 0};
 }
@@ -109,33 +104,25 @@ std::string_view strip_characters(std::string_view text, std::string_view charac
   });
 }
 
-Pieces split(Budget& budget, std::string_view text, std::string_view separator, int64_t max_splits,
-             bool from_right) {
+Pieces split(Budget& budget, std::string_view text, std::string_view separator,
+             int64_t max_splits) {
   budget.work(text.size());
   Pieces pieces;
   for (;;) {
-    if (separator.empty()) text = strip_spaces(text, from_right ? Side::kRight : Side::kLeft);
-    if (separator.empty() && text.empty()) break;
+    if (separator.empty()) text = strip_spaces(text, Side::kLeft);
+    if (separator.empty() && text.empty()) return pieces;
     budget.step();
-    size_t begin = std::string_view::npos;
-    size_t end = 0;
-    if (max_splits < 0 || static_cast<int64_t>(pieces.size()) < max_splits) {
-      if (separator.empty()) {
-        std::tie(begin, end) = find_space(text, from_right);
-      } else {
-        begin = from_right ? text.rfind(separator) : text.find(separator);
-        end = begin + separator.size();
-      }
-    }
-    if (begin == std::string_view::npos) {
+    const size_t found = text.find(separator);
+    const auto [begin, end] =
+        separator.empty() ? find_space(text) : std::pair(found, found + separator.size());
+    const bool is_last = max_splits >= 0 && static_cast<int64_t>(pieces.size()) >= max_splits;
+    if (is_last || begin == std::string_view::npos) {
       pieces.push_back(text);
-      break;
+      return pieces;
     }
-    pieces.push_back(from_right ? text.substr(end) : text.substr(0, begin));
-    text = from_right ? text.substr(0, begin) : text.substr(end);
+    pieces.push_back(text.substr(0, begin));
+    text.remove_prefix(end);
   }
-  if (from_right) std::reverse(pieces.begin(), pieces.end());
-  return pieces;
 }
 
 Pieces split_lines(Budget& budget, std::string_view text, bool keeps_ends) {

@@ -8,6 +8,11 @@
 
 namespace nanovllm::jinja {
 
+Object::Object(Budget* budget, size_t bytes, const Value* held) : budget_(budget) {
+  charge(bytes);
+  if (held != nullptr) set_depth_above(held->depth());
+}
+
 void Object::set_depth_above(int below) {
   if (below >= kMaxDataDepth) {
     fail("values nest deeper than the {} levels allowed", kMaxDataDepth);
@@ -16,8 +21,9 @@ void Object::set_depth_above(int below) {
 }
 
 String::String(Budget* budget, std::string text, bool markup)
-    : Object(budget), text_(std::move(text)), markup_(markup) {
-  charge(sizeof(String) + (text_.size() < 16 ? 0 : text_.size()));
+    : Object(budget, sizeof(String) + (text.size() < 16 ? 0 : text.size())),
+      text_(std::move(text)),
+      markup_(markup) {
   if (budget != nullptr) return;
   // Constants are shared between threads, so nothing may be computed later.
   length();
@@ -42,8 +48,9 @@ void String::append(std::string_view text) {
 }
 
 List::List(Budget* budget, Values items, const char* type)
-    : Object(budget), items_(std::move(items)), type_(type) {
-  charge(sizeof(List) + items_.size() * sizeof(Value));
+    : Object(budget, sizeof(List) + items.size() * sizeof(Value)),
+      items_(std::move(items)),
+      type_(type) {
   int below = 0;
   for (const Value& item : items_) below = std::max(below, item.depth());
   set_depth_above(below);

@@ -14,6 +14,7 @@
 namespace nanovllm::jinja {
 
 struct Builtin;
+class Value;
 
 enum class Kind : uint8_t {
   kMissing,  // no value at all; never seen by a template
@@ -40,7 +41,8 @@ enum class Kind : uint8_t {
 // constants of a template are shared by many renderings; they have no budget and are not counted.
 class Object {
  public:
-  explicit Object(Budget* budget) : budget_(budget) {}
+  // `bytes` that it takes, and what it holds.
+  explicit Object(Budget* budget, size_t bytes = 0, const Value* held = nullptr);
   virtual ~Object() {
     if (budget_ != nullptr) budget_->release(charged_);
   }
@@ -77,21 +79,11 @@ class Value {
  public:
   Value() = default;
   static Value none() { return Value(Kind::kNone); }
-  static Value boolean(bool value) {
-    Value v(Kind::kBool);
-    v.int_ = value ? 1 : 0;
-    return v;
-  }
-  static Value integer(int64_t value) {
-    Value v(Kind::kInt);
-    v.int_ = value;
-    return v;
-  }
+  static Value boolean(bool value) { return Value(Kind::kBool, value ? 1 : 0); }
+  static Value integer(int64_t value) { return Value(Kind::kInt, value); }
   static Value integer(size_t value) { return integer(static_cast<int64_t>(value)); }
   static Value unsigned_integer(uint64_t value) {
-    Value v(value <= static_cast<uint64_t>(INT64_MAX) ? Kind::kInt : Kind::kBigInt);
-    v.int_ = static_cast<int64_t>(value);
-    return v;
+    return Value(value >> 63 == 0 ? Kind::kInt : Kind::kBigInt, static_cast<int64_t>(value));
   }
   static Value number(double value) {
     Value v(Kind::kFloat);
@@ -151,7 +143,7 @@ class Value {
   int depth() const { return is_object() ? object_->depth() : 0; }
 
  private:
-  explicit Value(Kind kind) : kind_(kind) {}
+  explicit Value(Kind kind, int64_t value = 0) : kind_(kind), int_(value) {}
 
   Kind kind_ = Kind::kMissing;
   union {
@@ -201,7 +193,7 @@ class Dict : public Object {
     Value key, value;
     size_t hash;
   };
-  explicit Dict(Budget* budget) : Object(budget) { charge(sizeof(Dict)); }
+  explicit Dict(Budget* budget) : Object(budget, sizeof(Dict)) {}
   const std::vector<Entry>& entries() const { return entries_; }
   size_t size() const { return entries_.size(); }
   // The value, nullptr when there is none. Throws kType for a key that can't be hashed.
@@ -217,10 +209,8 @@ class Dict : public Object {
 };
 
 struct Iterator : Object {
-  Iterator(Budget* budget, Value list) : Object(budget), items(std::move(list)) {
-    charge(sizeof(Iterator));
-    set_depth_above(items.depth());
-  }
+  Iterator(Budget* budget, Value list)
+      : Object(budget, sizeof(Iterator), &list), items(std::move(list)) {}
   Value items;  // a list
   size_t next = 0;
 };
@@ -228,10 +218,7 @@ struct Iterator : Object {
 // Keeps what is needed to say what was looked up where.
 struct Undefined : Object {
   Undefined(Budget* budget, const char* type, Value what)
-      : Object(budget), owner(type), name(std::move(what)) {
-    charge(sizeof(Undefined));
-    set_depth_above(name.depth());
-  }
+      : Object(budget, sizeof(Undefined), &what), owner(type), name(std::move(what)) {}
   std::string message() const;
   const char*
       owner;  // type of the object that lacks it; null of a variable, "" where name says all
@@ -239,18 +226,14 @@ struct Undefined : Object {
 };
 
 struct Namespace : Object {
-  explicit Namespace(Budget* budget, Value dict) : Object(budget), attributes(std::move(dict)) {
-    charge(sizeof(Namespace));
-  }
+  Namespace(Budget* budget, Value dict)
+      : Object(budget, sizeof(Namespace)), attributes(std::move(dict)) {}
   Value attributes;
 };
 
 struct Method : Object {
   Method(Budget* budget, Value of, const Builtin& what)
-      : Object(budget), self(std::move(of)), builtin(what) {
-    charge(sizeof(Method));
-    set_depth_above(self.depth());
-  }
+      : Object(budget, sizeof(Method), &of), self(std::move(of)), builtin(what) {}
   Value self;
   const Builtin& builtin;
 };
