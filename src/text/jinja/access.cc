@@ -72,9 +72,6 @@ Value Interpreter::find_attribute(const Value& object, const Value& name_value) 
                                                name, type_name(object)));
   }
   if (object.is(Kind::kLoop)) return loop_attribute(object.as<Loop>(), name);
-  if (object.is(Kind::kMacro) && name == "name") {
-    return make_string(budget_, object.as<Macro>().name);
-  }
   if (!object.is(Kind::kNamespace)) return {};
   const Value* value = object.as<Namespace>().attributes.as<Dict>().find(name_value);
   return value == nullptr ? Value() : *value;

@@ -83,9 +83,6 @@ void append_repr(Budget& budget, std::string& out, const Value& value) {
       append_dict(budget, out, value.as<Namespace>().attributes);
       out += '>';
       break;
-    case Kind::kMacro:
-      out += fmt::format("<Macro '{}'>", value.as<Macro>().name);
-      break;
     case Kind::kUndefined:
       out += "Undefined";
       break;

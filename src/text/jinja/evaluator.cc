@@ -211,7 +211,7 @@ Value Interpreter::call_macro(const Macro& macro, Arguments& arguments) {
   const auto& parameters = macro.node.items;
   Values& given = arguments.positional;
   if (given.size() > parameters.size()) {
-    fail("macro '{}' takes not more than {} argument(s)", macro.name, parameters.size());
+    fail("the macro takes not more than {} argument(s)", parameters.size());
   }
   size_t used = 0;
   for (size_t i = 0; i < parameters.size() && !arguments.named.empty(); ++i) {
@@ -225,7 +225,7 @@ Value Interpreter::call_macro(const Macro& macro, Arguments& arguments) {
     }
   }
   if (used < arguments.named.size()) {
-    fail("macro '{}' takes no such keyword argument", macro.name);
+    fail("the macro takes no such keyword argument");
   }
   given.resize(parameters.size());
   Scope* const around = scope_;

@@ -9,24 +9,25 @@ namespace nanovllm::jinja {
 namespace {
 
 // What the chat templates of published models do not use.
-constexpr std::string_view kTags[] = {"autoescape", "block",   "call",  "do",  "extends", "from",
-                                      "import",     "include", "print", "raw", "trans",   "with"};
-constexpr std::string_view kFilters[] = {
+constexpr std::string_view kNoTags[] = {"autoescape", "block",   "call",  "do",  "extends", "from",
+                                        "import",     "include", "print", "raw", "trans",   "with"};
+constexpr std::string_view kNoFilters[] = {
     "attr", "batch",    "center",    "filesizeformat", "format",    "forceescape", "groupby",
     "max",  "min",      "pprint",    "random",         "round",     "slice",       "striptags",
     "sum",  "truncate", "urlencode", "urlize",         "wordcount", "wordwrap",    "xmlattr"};
-constexpr std::string_view kTests[] = {"escaped", "filter", "test"};
-constexpr std::string_view kNamesOfJinja[] = {"caller", "cycler", "joiner", "kwargs",
-                                              "lipsum", "self",   "varargs"};
-constexpr std::string_view kMethods[] = {
-    "bit_length", "casefold", "conjugate",    "is_integer", "center",    "changed",     "encode",
-    "expandtabs", "format",   "format_map",   "fromkeys",   "isalnum",   "isalpha",     "isascii",
-    "isdecimal",  "isdigit",  "isidentifier", "islower",    "isnumeric", "isprintable", "isspace",
-    "isupper",    "istitle",  "ljust",        "maketrans",  "rfind",     "rindex",      "rjust",
-    "rpartition", "rsplit",   "swapcase",     "translate",  "zfill"};
+constexpr std::string_view kNoTests[] = {"escaped", "filter", "test"};
+constexpr std::string_view kNoNames[] = {"caller", "cycler", "joiner", "kwargs",
+                                         "lipsum", "self",   "varargs"};
+constexpr std::string_view kNoMethods[] = {
+    "bit_length", "casefold",  "conjugate",   "cycle",     "is_integer", "center",
+    "changed",    "encode",    "expandtabs",  "format",    "format_map", "fromkeys",
+    "isalnum",    "isalpha",   "isascii",     "isdecimal", "isdigit",    "isidentifier",
+    "islower",    "isnumeric", "isprintable", "isspace",   "isupper",    "istitle",
+    "ljust",      "maketrans", "rfind",       "rindex",    "rjust",      "rpartition",
+    "rsplit",     "swapcase",  "translate",   "zfill"};
 
-constexpr std::span<const std::string_view> kTables[] = {kTags, kFilters, kTests, kNamesOfJinja,
-                                                         kMethods};
+constexpr std::span<const std::string_view> kTables[] = {kNoTags, kNoFilters, kNoTests, kNoNames,
+                                                         kNoMethods};
 
 // Puts named arguments behind the positional ones, missing values where none is given.
 void bind_arguments(const Builtin& builtin, Arguments& arguments) {

@@ -61,9 +61,7 @@ Interpreter::Flow Interpreter::run(const Stmt& node) {
     case StmtKind::kIf:
       return run_if(node);
     case StmtKind::kMacro:
-      set(node.symbol,
-          make<Macro>(Kind::kMacro, budget_, node,
-                      text_of(template_.names[static_cast<size_t>(node.symbol)]), scope_));
+      set(node.symbol, make<Macro>(Kind::kMacro, budget_, node, scope_));
       break;
     case StmtKind::kBlock:
     case StmtKind::kAssignBlock:

@@ -22,10 +22,9 @@ struct Scope {
 };
 
 struct Macro : Object {
-  Macro(Budget* budget, const Stmt& what, std::string called, Scope* around)
-      : Object(budget, sizeof(Macro)), node(what), name(std::move(called)), parent(around) {}
+  Macro(Budget* budget, const Stmt& what, Scope* around)
+      : Object(budget, sizeof(Macro)), node(what), parent(around) {}
   const Stmt& node;
-  std::string name;
   Scope* parent;  // it was defined in; the interpreter keeps it
 };
 

@@ -155,8 +155,8 @@ TEST(JinjaLanguage, For) {
            "loop.depth }}{{ loop.depth0 }} {% endfor %}",
            "1032TrueFalse310 2121FalseFalse310 3210FalseTrue310 "},
           {"{% for i in l %}[{{ loop.previtem }}{{ i }}{{ loop.nextitem }}]{{ "
-           "loop.cycle('a', 'b') }}{% endfor %}",
-           "[31]a[312]b[12]a"},
+           "loop.length }}{% endfor %}",
+           "[31]3[312]3[12]3"},
           {"{% for i in l if i != 1 %}{{ loop.length }}{{ loop.revindex }}{{ loop.last }}{{ "
            "loop.nextitem }} {% endfor %}",
            "22False2 21True "},

@@ -1,4 +1,4 @@
-// The methods of str, list, tuple, dict and loop that do not modify anything.
+// The methods of str, list and dict that do not modify anything.
 #include <algorithm>
 
 #include "text/jinja/interpreter.h"
@@ -129,25 +129,6 @@ Value has_affix(const Call& call) {  // affix
   return Value::boolean(false);
 }
 
-Value sequence_count(const Call& call) {  // value
-  size_t times = 0;
-  for (const Value& item : items_of(call.self)) {
-    call.budget.step();
-    times += item.is_same(call[0]) || equal(call.budget, item, call[0]) ? 1 : 0;
-  }
-  return Value::integer(times);
-}
-
-Value sequence_index(const Call& call) {  // value
-  const Values& items = items_of(call.self);
-  for (size_t i = 0; i < items.size(); ++i) {
-    call.budget.step();
-    if (items[i].is_same(call[0]) || equal(call.budget, items[i], call[0]))
-      return Value::integer(i);
-  }
-  fail("{} is not in the list", to_repr(call.budget, call[0]));
-}
-
 // Nothing can be modified, so that a copy would never differ.
 Value copy(const Call& call) { return call.self; }
 
@@ -169,12 +150,6 @@ Value dict_view(const Call& call) {
   return make<List>(Kind::kView, call.budget, std::move(items), type);
 }
 
-Value loop_cycle(const Call& call) {
-  const Values& items = call.arguments.positional;
-  if (items.empty()) fail("loop.cycle() needs items to cycle through");
-  return items[(call.self.as<Loop>().index - 1) % items.size()];
-}
-
 // clang-format off
 constexpr Builtin kString[] = {
     {"capitalize", "/", convert<text::CaseMapping::kCapitalized>},
@@ -193,20 +168,13 @@ constexpr Builtin kString[] = {
     {"upper", "/", convert<text::CaseMapping::kUpper>},
 };
 // clang-format on
-constexpr Builtin kSequence[] = {
-    {"copy", "/", copy},
-    {"count", "/ value", sequence_count},
-    {"index", "/ value", sequence_index},
-};
+constexpr Builtin kList[] = {{"copy", "/", copy}};
 constexpr Builtin kDict[] = {
     {"copy", "/", copy},
     {"get", "/ key default?", dict_get},
     {"items", "/", dict_view<true, true>},
     {"keys", "/", dict_view<true, false>},
     {"values", "/", dict_view<false, true>},
-};
-constexpr Builtin kLoop[] = {
-    {"cycle", "...", loop_cycle},
 };
 
 }  // namespace
@@ -216,12 +184,9 @@ const Builtin* find_method(const Value& object, std::string_view name) {
     case Kind::kString:
       return find_builtin(kString, name);
     case Kind::kList:
-    case Kind::kTuple:
-      return find_builtin(kSequence, name);
+      return find_builtin(kList, name);
     case Kind::kDict:
       return find_builtin(kDict, name);
-    case Kind::kLoop:
-      return find_builtin(kLoop, name);
     default:
       return nullptr;
   }

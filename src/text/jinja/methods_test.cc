@@ -138,9 +138,7 @@ TEST(JinjaMethods, Dicts) {
 
 TEST(JinjaMethods, Lists) {
   check(true, {
-                  {"l.index(1)", "1"},
                   {"l.index(9)", kFails},
-                  {"l.count(3)", "1"},
                   {"l.copy()", "[3, 1, 2]"},
                   {"l.append(1)", kFails},
                   {"l.pop()", kFails},
@@ -150,16 +148,7 @@ TEST(JinjaMethods, Lists) {
                   {"l.reverse()", kFails},
                   {"l.sort()", kFails},
                   {"l.clear()", kFails},
-                  {"(1, 2).index(2)", "1"},
-                  {"(1, 1).count(1)", "2"},
                   {"(1).append", ""},
-              });
-}
-
-TEST(JinjaMethods, Others) {
-  check(true, {
-                  {"range(1, 9, 2).index(5)", "2"},
-                  {"range(3).count(1)", "1"},
               });
 }
 

@@ -100,8 +100,7 @@ class Parser {
   ExprPtr parse_primary();
   ExprPtr parse_items(ExprKind kind, std::string_view close);
   ExprPtr parse_tuple(bool parenthesized, bool with_condition = true);
-  ExprPtr parse_postfix(ExprPtr node);
-  ExprPtr parse_filters_and_tests(ExprPtr node);
+  ExprPtr parse_postfix(ExprPtr expr, bool with_filter);
   ExprPtr parse_subscript(ExprPtr object);
   ExprPtr parse_slice(ExprPtr object);
   void parse_arguments(Expr& call);

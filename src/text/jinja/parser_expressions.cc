@@ -170,8 +170,7 @@ ExprPtr Parser::parse_unary(bool with_filter) {
   } else {
     expr = parse_primary();
   }
-  expr = parse_postfix(std::move(expr));
-  return with_filter ? parse_filters_and_tests(std::move(expr)) : std::move(expr);
+  return parse_postfix(std::move(expr), with_filter);
 }
 
 ExprPtr Parser::parse_primary() {

@@ -5,27 +5,16 @@
 
 namespace nanovllm::jinja {
 
-ExprPtr Parser::parse_postfix(ExprPtr expr) {
+ExprPtr Parser::parse_postfix(ExprPtr expr, bool with_filter) {
+  bool has_filter = false;
   for (;;) {
-    if (at(".") || at("[")) {
+    if (at("(")) {
+      expr = parse_call(std::move(expr));
+    } else if (!has_filter && (at(".") || at("["))) {
       expr = parse_subscript(std::move(expr));
-    } else if (at("(")) {
-      expr = parse_call(std::move(expr));
-    } else {
-      return expr;
-    }
-  }
-}
-
-ExprPtr Parser::parse_filters_and_tests(ExprPtr expr) {
-  for (;;) {
-    if (at("|")) {
-      advance();
-      expr = parse_filter(std::move(expr));
-    } else if (at("is")) {
-      expr = parse_test(std::move(expr));
-    } else if (at("(")) {
-      expr = parse_call(std::move(expr));
+    } else if (with_filter && (at("|") || at("is"))) {
+      has_filter = true;
+      expr = skip("|") ? parse_filter(std::move(expr)) : parse_test(std::move(expr));
     } else {
       return expr;
     }
@@ -154,7 +143,7 @@ ExprPtr Parser::parse_test(ExprPtr operand) {
   } else if (at("is")) {
     fail_here("You cannot chain multiple tests with is");
   } else if (starts_argument && !at("else") && !at("or") && !at("and")) {
-    add(*test, parse_postfix(parse_primary()));
+    add(*test, parse_postfix(parse_primary(), false));
   }
   if (!is_negated) return test;
   ExprPtr negated = node(ExprKind::kNot, test->offset);

@@ -17,9 +17,6 @@ bool Parser::skip(std::string_view text) {
 const Token& Parser::expect(TokenType type, std::string_view text) {
   if (at(type) && (text.empty() || current().text == text)) return advance();
   const std::string wanted = text.empty() ? describe(Token{type, 0, {}, 0, 0}) : std::string(text);
-  if (at(TokenType::kEof)) {
-    fail_here("unexpected end of template, expected '{}'.", wanted);
-  }
   fail_here("expected token '{}', got '{}'", wanted, describe(current()));
 }
 
