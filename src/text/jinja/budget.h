@@ -27,7 +27,7 @@ struct Limits {
   int64_t max_steps = 50'000'000;             // evaluated nodes, and one for every 64 bytes handled
   int64_t max_live_bytes = int64_t{1} << 29;  // of strings and containers, the variables included
   int64_t max_output_bytes = int64_t{1} << 26;
-  int max_depth = 1000;  // nested evaluations, macros and recursive loops included
+  int max_depth = 1000;  // nested evaluations, macros included
 };
 
 // Containers within containers: bounds every recursion over data (printing, comparing, freeing).
@@ -36,6 +36,8 @@ inline constexpr int kMaxDataDepth = 500;
 // template.
 inline constexpr int kMaxExpressionDepth = 200;
 inline constexpr int kMaxBlockDepth = 100;
+// Parameters of a macro, named arguments of a call: they are searched one by one.
+inline constexpr size_t kMaxNamed = 255;
 // Bytes of template source.
 inline constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
 

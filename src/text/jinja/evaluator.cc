@@ -16,6 +16,7 @@ Value Interpreter::evaluate(const Expr& expr) {
 
 Value Interpreter::evaluate_name(const Expr& name) {
   for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    budget_.work(scope->variables.size() * 4);
     for (const auto& [symbol, value] : scope->variables) {
       if (symbol == name.symbol) return value;
     }

@@ -172,6 +172,7 @@ void Interpreter::set(int symbol, Value value) {
     globals_[static_cast<size_t>(symbol)] = std::move(value);
     return;
   }
+  budget_.work(scope_->variables.size() * 4);
   for (auto& [name, old] : scope_->variables) {
     if (name != symbol) continue;
     old = std::move(value);

@@ -112,6 +112,31 @@ TEST(JinjaLimits, ExpressionsNestSoFar) {
   }
 }
 
+TEST(JinjaLimits, NamedArgumentsAreSoMany) {
+  const auto named = [](int count, std::string_view format) {
+    std::string out;
+    for (int i = 0; i < count; ++i) out += fmt::format(fmt::runtime(format), i);
+    return out;
+  };
+  EXPECT_EQ(render("{% macro m(b" + named(254, ", a{}") + ") %}{% endmacro %}"), "");
+  EXPECT_TRUE(mentions(error_of("{% macro m(b" + named(255, ", a{}") + ") %}{% endmacro %}"),
+                       "255 parameters at most"));
+  EXPECT_EQ(render("{{ dict(" + named(255, "a{}=1, ") + ")|length }}"), "255");
+  EXPECT_TRUE(mentions(error_of("{{ dict(" + named(256, "a{}=1, ") + ") }}"), "255 names at most"));
+}
+
+// A variable that many others stand before takes more steps to be found.
+TEST(JinjaLimits, ScopesWithManyVariablesTakeSteps) {
+  std::string sets;
+  for (int i = 0; i < 2000; ++i) sets += fmt::format("{{% set a{} = 1 %}}", i);
+  Limits limits;
+  limits.max_steps = 50'000;
+  EXPECT_EQ(render(sets, Json::object(), with_limits(limits)), "");
+  EXPECT_TRUE(mentions(
+      error_of("{% for i in [1] %}" + sets + "{% endfor %}", Json::object(), with_limits(limits)),
+      "steps allowed"));
+}
+
 TEST(JinjaLimits, BlocksNestSoFar) {
   const auto nested = [](int levels) {
     return repeat("{% if true %}", levels) + "x" + repeat("{% endif %}", levels);

@@ -86,6 +86,7 @@ void Parser::parse_arguments(Expr& call) {
       add(call, std::move(spread));
       has_spread = true;
     } else if (is_named) {
+      if (call.named.size() >= kMaxNamed) fail_here("a call has {} names at most", kMaxNamed);
       Value name = constant(advance().text);
       advance();
       for (const auto& [other, value] : call.named) {

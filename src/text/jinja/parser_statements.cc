@@ -166,6 +166,7 @@ Parser::StmtPtr Parser::parse_macro() {
   expect("(");
   while (!at(")")) {
     if (!macro->items.empty()) expect(",");
+    if (macro->items.size() >= kMaxNamed) fail_here("a macro has {} parameters at most", kMaxNamed);
     ExprPtr parameter = parse_target_name();
     for (const ExprPtr& other : macro->items) {
       if (other->symbol == parameter->symbol) fail_at(parameter->offset, "duplicate argument");
