@@ -53,6 +53,16 @@ CHECKPOINTS = {
     "llama_linear": (19, "Llama", dict(num_key_value_heads=1, hidden_act="gelu_pytorch_tanh"),
                      dict(rope_theta=1e4, rope_type="linear", factor=2.0), dict(layout=4)),
     "mistral_window": (20, "Mistral", dict(sliding_window=16), dict(rope_theta=1e4), dict(shards=3)),
+    "gemma2": (23, "Gemma2", dict(hidden_size=24, num_attention_heads=2, num_key_value_heads=1, head_dim=256, intermediate_size=96,
+                                  query_pre_attn_scalar=144, sliding_window=20, attn_logit_softcapping=4.0,
+                                  final_logit_softcapping=8.0, tie_word_embeddings=True), dict(rope_theta=1e4), dict(layout=4)),
+    "gemma3": (24, "Gemma3Text", dict(hidden_size=56, head_dim=32, intermediate_size=64, query_pre_attn_scalar=48, sliding_window=16,
+                                      layer_types=["sliding_attention", "full_attention", "sliding_attention"], tie_word_embeddings=True),
+               dict(full_attention=dict(rope_theta=1e6, rope_type="linear", factor=8.0),
+                    sliding_attention=dict(rope_theta=1e4, rope_type="default")), dict()),
+    "gemma3_multimodal": (25, "Gemma3Text", dict(hidden_size=40, head_dim=16, intermediate_size=64, sliding_window=12, num_hidden_layers=2,
+                                                 sliding_window_pattern=2, tie_word_embeddings=True), dict(full_attention=dict(rope_theta=1e5, rope_type="default"),
+                                                 sliding_attention=dict(rope_theta=1e3, rope_type="default")), dict(layout=4, nest=True)),
     "qwen3_fp8": (22, "Qwen3", dict(vocab_size=128, head_dim=32, num_hidden_layers=1, tie_word_embeddings=True),
                   dict(rope_theta=1e6), dict(quantise="fp8")),
 }
@@ -61,15 +71,17 @@ CHECKPOINTS = {
 def random_weights(model, seed):
     """Weights whose logits spread by about 3, so that the most likely token is clearly ahead."""
     generator = torch.Generator().manual_seed(seed)
-    weights = {}
+    weights, is_gemma = {}, model.config.model_type.startswith("gemma")  # whose norms multiply by 1 + weight
     for name, tensor in sorted(model.state_dict().items()):
         noise = torch.randn(tensor.shape, generator=generator)
         if name.endswith("norm.weight"):
-            value = 1 + 0.2 * noise
+            value = (1 - is_gemma) + 0.2 * noise
+            if is_gemma and name == "model.norm.weight":  # its embeddings are scaled and tied
+                value += 5
         elif name.endswith(".bias"):
             value = 0.3 * noise
         elif name in ("lm_head.weight", "model.embed_tokens.weight"):
-            value = 3 / math.sqrt(tensor.shape[1]) * noise
+            value = (0.5 if is_gemma else 3) / math.sqrt(tensor.shape[1]) * noise
         else:
             value = 1.4 / math.sqrt(tensor.shape[1]) * noise
         value = value.to(torch.bfloat16).float()
@@ -101,18 +113,26 @@ def quantise(weights, how):
     return config, stored, decoded
 
 
-def write_checkpoint(folder, config, weights, layout=5, dtype="bfloat16", shards=1, quantization=None):
+def write_checkpoint(folder, config, weights, layout=5, dtype="bfloat16", shards=1, quantization=None, nest=False):
     fields = config.to_diff_dict()
-    fields["architectures"] = [type(config).__name__.replace("Config", "ForCausalLM")]
+    fields["architectures"] = [type(config).__name__.replace("Text", "").replace("Config", "ForCausalLM")]
     fields["dtype"] = dtype
     if layout == 4:
         rope = dict(fields.pop("rope_parameters"))
+        if "sliding_attention" in rope:
+            fields["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+            fields["sliding_window_pattern"] = fields.pop("_sliding_window_pattern")
+            rope = rope["full_attention"]
         fields["rope_theta"] = rope.pop("rope_theta")
         fields["rope_scaling"] = None if rope["rope_type"] == "default" else rope
         fields["torch_dtype"] = fields.pop("dtype")
         fields.pop("layer_types", None)
     if quantization:
         fields["quantization_config"] = quantization
+    if nest:
+        fields = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": fields, "vision_config": {}}
+        weights = {"language_model." + name: value for name, value in weights.items()}
+        weights["vision_tower.probe"] = torch.ones(1)
     (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
     stored = weights if quantization else {name: value.to(getattr(torch, dtype)) for name, value in weights.items()}
     stored = {name: value.contiguous() for name, value in stored.items()}
@@ -129,8 +149,9 @@ def write_checkpoint(folder, config, weights, layout=5, dtype="bfloat16", shards
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 
 
-def load(folder, dtype):
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+def load(folder, dtype, family=""):
+    attention = {"attn_implementation": "eager"} if family == "Gemma2" else {}  # the default leaves out its soft cap
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **attention)
     return model.eval()
 
 
@@ -185,7 +206,7 @@ def make(name, out):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     blank = transformers.AutoModelForCausalLM.from_config(config)
-    weights, how = random_weights(blank, seed), storage.get("quantise")
+    weights, how, nest = random_weights(blank, seed), storage.get("quantise"), storage.get("nest")
     with tempfile.TemporaryDirectory() as plain:
         if how:
             quantization, stored, weights = quantise(weights, how)
@@ -193,8 +214,10 @@ def make(name, out):
             write_checkpoint(pathlib.Path(plain), config, weights, dtype="float32")
         else:
             write_checkpoint(folder, config, weights, **storage)
-        source = plain if how else folder
-        exact, rounded = load(source, torch.float32), load(source, torch.bfloat16)
+            if nest:
+                write_checkpoint(pathlib.Path(plain), config, weights)
+        source = plain if how or nest else folder
+        exact, rounded = load(source, torch.float32, family), load(source, torch.bfloat16, family)
     generator = torch.Generator().manual_seed(1000 + seed)
     cases, errors = [], []
     for length in PROMPT_LENGTHS:

@@ -19,6 +19,7 @@ using Json = nlohmann::json;
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr size_t kMaxEosTokens = 1024;
 constexpr double kInfinity = std::numeric_limits<double>::max();
+constexpr double kTiny = 1e-6;  // for what may not be 0
 
 template <typename T, typename V>
 void assign_if(T& field, const std::optional<V>& value) {
@@ -34,24 +35,67 @@ DType parse_dtype(const std::string& name, const std::string& where) {
               printable(name));
 }
 
+bool is_gemma2(const ModelConfig& config) { return config.architecture.starts_with("Gemma2For"); }
+bool is_gemma3(const ModelConfig& config) { return config.architecture.starts_with("Gemma3For"); }
+bool is_gemma(const ModelConfig& config) { return is_gemma2(config) || is_gemma3(config); }
+
+// Files of Gemma leave out what equals transformers' defaults, sizes among it.
+void assume_gemma(ModelConfig& config) {
+  const bool is_2 = is_gemma2(config);
+  config.vocab_size = is_2 ? 256'000 : 262'208;
+  config.hidden_size = 2304;
+  config.intermediate_size = 9216;
+  config.num_hidden_layers = 26;
+  config.num_attention_heads = 8;
+  config.num_key_value_heads = 4;
+  config.head_dim = 256;
+  config.max_position_embeddings = is_2 ? 8192 : 131'072;
+  config.rope_theta = is_2 ? 1e4 : 1e6;
+  config.window_rope_theta = is_2 ? 0 : 1e4;
+  config.hidden_act = "gelu_pytorch_tanh";
+  config.tie_word_embeddings = true;
+  config.query_scalar = 256;
+  config.norm_offset = 1;
+  config.attention_soft_cap = is_2 ? 50 : 0;
+  config.final_soft_cap = is_2 ? 30 : 0;
+  config.sliding_window = 4096;
+}
+
+// What only a Gemma has.
+void read_gemma(const JsonFields& fields, ModelConfig& config) {
+  assign_if(config.hidden_act, fields.string("hidden_activation"));
+  assign_if(config.query_scalar, fields.number("query_pre_attn_scalar", kTiny, kMaxSize));
+  assign_if(config.window_rope_theta, fields.number("rope_local_base_freq", 1, 1e18));
+  const auto read_cap = [&](float& cap, const char* key) {
+    if (fields.has(key)) cap = static_cast<float>(fields.number(key, kTiny, 1e6).value_or(0));
+  };
+  read_cap(config.attention_soft_cap, "attn_logit_softcapping");
+  read_cap(config.final_soft_cap, "final_logit_softcapping");
+  if (!fields.boolean("use_bidirectional_attention").value_or(false)) return;
+  throw_error(ErrorCode::kUnsupported,
+              "{}: use_bidirectional_attention is true, which is not supported; expected a model "
+              "that generates text",
+              fields.where());
+}
+
 void read_sizes(const JsonFields& fields, ModelConfig& config) {
   assign_if(config.vocab_size, fields.integer("vocab_size", 1, kMaxSize));
   assign_if(config.hidden_size, fields.integer("hidden_size", 1, kMaxSize));
   assign_if(config.intermediate_size, fields.integer("intermediate_size", 1, kMaxSize));
   assign_if(config.num_hidden_layers, fields.integer("num_hidden_layers", 1, kMaxLayers));
   assign_if(config.num_attention_heads, fields.integer("num_attention_heads", 1, kMaxSize));
-  config.num_key_value_heads = config.num_attention_heads;
+  if (!is_gemma(config)) config.num_key_value_heads = config.num_attention_heads;
   assign_if(config.num_key_value_heads, fields.integer("num_key_value_heads", 1, kMaxSize));
   if (config.model_type == "qwen3") {
     config.head_dim = 128;  // transformers' default, which is not hidden_size / heads
-  } else if (config.num_attention_heads > 0) {
+  } else if (config.num_attention_heads > 0 && !is_gemma(config)) {
     config.head_dim = config.hidden_size / config.num_attention_heads;
   }
   assign_if(config.head_dim, fields.integer("head_dim", 1, 1 << 16));
   assign_if(config.max_position_embeddings,
             fields.integer("max_position_embeddings", 1, INT32_MAX));
   assign_if(config.rms_norm_eps, fields.number("rms_norm_eps", 0, 1));
-  assign_if(config.hidden_act, fields.string("hidden_act"));
+  if (!is_gemma(config)) assign_if(config.hidden_act, fields.string("hidden_act"));
   assign_if(config.tie_word_embeddings, fields.boolean("tie_word_embeddings"));
   assign_if(config.attention_bias, fields.boolean("attention_bias"));
   assign_if(config.mlp_bias, fields.boolean("mlp_bias"));
@@ -59,11 +103,15 @@ void read_sizes(const JsonFields& fields, ModelConfig& config) {
 
 void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
   // Where fields are absent, transformers' defaults hold: a Qwen has no window, or has it from
-  // layer 28 on; others have it in all layers, a Mistral of 4096 tokens.
+  // layer 28 on, a Gemma in all but every second or sixth layer; others have it in all layers, a
+  // Mistral of 4096 tokens.
   const bool is_qwen = config.model_type.rfind("qwen", 0) == 0;
-  if (!fields.boolean("use_sliding_window").value_or(!is_qwen)) return;
+  if (!is_gemma(config) && !fields.boolean("use_sliding_window").value_or(!is_qwen)) return;
   if (config.model_type == "mistral" && !fields.has("sliding_window")) config.sliding_window = 4096;
   assign_if(config.sliding_window, fields.integer("sliding_window", 1, INT32_MAX));
+  if (is_gemma(config) && fields.has("sliding_window") && !fields.find("sliding_window")) {
+    fields.fail("sliding_window", "a number of tokens");
+  }
   if (config.sliding_window == 0) return;
   auto first = fields.integer("max_window_layers", 0, INT32_MAX);
   if (!first && is_qwen) first = 28;
@@ -77,6 +125,11 @@ void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
       fields.fail("layer_types", "\"full_attention\" or \"sliding_attention\" for every layer");
     }
     for (const Json& type : *types) config.sliding_layers.push_back(type == "sliding_attention");
+  } else if (is_gemma(config)) {
+    const auto listed = fields.integer("sliding_window_pattern", 1, INT32_MAX);
+    const int64_t pattern = is_gemma2(config) ? 2 : listed.value_or(6);
+    for (int i = 1; i <= config.num_hidden_layers; ++i)
+      config.sliding_layers.push_back(i % pattern != 0);
   } else if (first) {
     for (int i = 0; i < config.num_hidden_layers; ++i) config.sliding_layers.push_back(i >= *first);
   }
@@ -103,12 +156,11 @@ void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
     scaling.factor = static_cast<double>(config.max_position_embeddings) /
                      scaling.original_max_position_embeddings;
   }
-  const double tiny = 1e-6;
   assign_if(scaling.factor, fields.number("factor", 1, 1e6));
-  assign_if(scaling.low_freq_factor, fields.number("low_freq_factor", tiny, 1e6));
-  assign_if(scaling.high_freq_factor, fields.number("high_freq_factor", tiny, 1e6));
-  assign_if(scaling.beta_fast, fields.number("beta_fast", tiny, 1e6));
-  assign_if(scaling.beta_slow, fields.number("beta_slow", tiny, 1e6));
+  assign_if(scaling.low_freq_factor, fields.number("low_freq_factor", kTiny, 1e6));
+  assign_if(scaling.high_freq_factor, fields.number("high_freq_factor", kTiny, 1e6));
+  assign_if(scaling.beta_fast, fields.number("beta_fast", kTiny, 1e6));
+  assign_if(scaling.beta_slow, fields.number("beta_slow", kTiny, 1e6));
   assign_if(scaling.truncate, fields.boolean("truncate"));
   const auto mscale = fields.number("mscale", 0, 1e6);
   const auto mscale_all_dim = fields.number("mscale_all_dim", 0, 1e6);
@@ -116,7 +168,7 @@ void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
     scaling.attention_factor =
         yarn_magnitude(scaling.factor, *mscale) / yarn_magnitude(scaling.factor, *mscale_all_dim);
   }
-  assign_if(scaling.attention_factor, fields.number("attention_factor", tiny, 1e6));
+  assign_if(scaling.attention_factor, fields.number("attention_factor", kTiny, 1e6));
   if (scaling.kind == "llama3" && scaling.high_freq_factor <= scaling.low_freq_factor) {
     throw_error(ErrorCode::kCorruptData,
                 "{}: high_freq_factor is {}, expected more than low_freq_factor, which is {}",
@@ -131,6 +183,22 @@ void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
   if (partial != 1) scaling.kind = "partial_rotary_factor";
 }
 
+// Of rope_parameters with an entry for each kind of layers, that of layers that see everything;
+// what it says of those with a window is only a base.
+const Json* read_window_rope(const JsonFields& kinds, ModelConfig& config) {
+  if (const Json* local = kinds.find("sliding_attention")) {
+    const JsonFields fields(*local, kinds.where() + ", sliding_attention");
+    assign_if(config.window_rope_theta, fields.number("rope_theta", 1, 1e18));
+    const std::string kind = fields.string("rope_type").value_or("default");
+    if (kind != "default" || fields.number("partial_rotary_factor", 0, 1).value_or(1) != 1) {
+      throw_error(ErrorCode::kUnsupported,
+                  "{}: only rope_type \"default\" of whole heads is supported, found \"{}\"",
+                  fields.where(), printable(kind));
+    }
+  }
+  return kinds.find("full_attention");
+}
+
 // Where both are there, rope_scaling counts, as in transformers: people add it. What transformers
 // then forgets is the rope_theta of rope_parameters, with which no model gives sense.
 void read_rope(const JsonFields& fields, ModelConfig& config) {
@@ -138,6 +206,10 @@ void read_rope(const JsonFields& fields, ModelConfig& config) {
   assign_if(config.rope_theta, theta);
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     const Json* value = fields.find(key);
+    if (value != nullptr && is_gemma3(config) &&
+        (value->contains("full_attention") || value->contains("sliding_attention"))) {
+      value = read_window_rope(JsonFields(*value, fields.where() + ", " + key), config);
+    }
     if (value == nullptr || *value == Json::object()) continue;
     const JsonFields rope(*value, fields.where() + ", " + key);
     assign_if(config.rope_theta, theta);
@@ -203,11 +275,27 @@ void read_generation_config(const std::string& path, ModelConfig& config) {
   assign_if(params.max_tokens, fields.integer("max_new_tokens", 1, INT32_MAX));
 }
 
+// Of the config of a multimodal model, the text_config with what the whole model says of itself.
+void keep_text_part(Json& document) {
+  const Json names = {"Gemma3ForConditionalGeneration"};
+  if (!document.is_object() || document.value("architectures", Json()) != names) return;
+  const auto text = document.find("text_config");
+  if (text == document.end() || !text->is_object()) return;
+  Json part = std::move(*text);
+  for (const char* key : {"architectures", "dtype", "torch_dtype", "quantization_config",
+                          "eos_token_id", "tie_word_embeddings"}) {
+    const auto found = document.find(key);
+    if (found != document.end() && !found->is_null()) part[key] = *found;
+  }
+  document = std::move(part);
+}
+
 }  // namespace
 
 int ModelConfig::max_context_length() const {
   double stretched = max_position_embeddings;
-  if (rope_scaling.kind == "linear") stretched *= rope_scaling.factor;
+  // Gemma 3's max_position_embeddings is stretched already.
+  if (rope_scaling.kind == "linear" && !is_gemma3(*this)) stretched *= rope_scaling.factor;
   if (rope_scaling.kind == "yarn") {
     stretched =
         std::max(stretched, rope_scaling.original_max_position_embeddings * rope_scaling.factor);
@@ -223,7 +311,8 @@ ModelConfig ModelConfig::load(const std::string& model_dir) {
     throw_error(ErrorCode::kNotFound, "{}: neither config.json nor a GGUF file is in this folder",
                 model_dir);
   }
-  const Json document = parse_json(read_text_file(path, kMaxConfigBytes), path);
+  Json document = parse_json(read_text_file(path, kMaxConfigBytes), path);
+  keep_text_part(document);
   const JsonFields fields(document, path);
 
   ModelConfig config;
@@ -236,6 +325,10 @@ ModelConfig ModelConfig::load(const std::string& model_dir) {
     config.architecture = names->front().get<std::string>();
   }
   assign_if(config.model_type, fields.string("model_type"));
+  if (is_gemma(config)) {
+    assume_gemma(config);
+    read_gemma(fields, config);
+  }
   config.quantization = load_quantization_config(fields, model_dir);
   read_sizes(fields, config);
   read_sliding_window(fields, config);

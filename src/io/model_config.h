@@ -50,10 +50,13 @@ struct ModelConfig {
   float rms_norm_eps = 1e-6f;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
+  double window_rope_theta = 0;  // of layers with a window, unscaled; 0 = as the others
   std::string hidden_act = "silu";
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // biases on q, k, v (and o where the family has it there)
   bool mlp_bias = false;
+  double query_scalar = 0;       // queries are divided by its root; 0 = head_dim
+  float norm_offset = 0;         // what the weights of norms lack
   float attention_soft_cap = 0;  // of scores; 0 = none
   float final_soft_cap = 0;      // of logits; 0 = none
   int sliding_window = 0;        // tokens; 0 = none
@@ -70,7 +73,8 @@ struct ModelConfig {
   int max_context_length() const;
 
   // Reads both layouts: top-level rope_theta/rope_scaling/torch_dtype, and rope_parameters/dtype of
-  // transformers 5; rope_scaling goes before rope_parameters. Or the metadata of a GGUF file. A
+  // transformers 5; rope_scaling goes before rope_parameters. Of a multimodal model it reads the
+  // text part. Or the metadata of a GGUF file. A
   // size that config.json does not give is left 0: make_model refuses it, after the architecture.
   // Throws Error: kNotFound (folder or config.json), kCorruptData (bad JSON, field of the wrong
   // type or out of range), kUnsupported (an unknown dtype, a quantisation that can't be decoded).

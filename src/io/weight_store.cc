@@ -51,6 +51,14 @@ std::map<std::string, std::string> read_index(const std::string& path) {
   return shard_of;
 }
 
+// The name that a text model has for a tensor of a multimodal one's text part; empty for others.
+std::string name_in_text_part(const std::string& name) {
+  constexpr std::string_view kOuter = "language_model.", kInner = "model.language_model.";
+  if (name.starts_with(kOuter)) return name.substr(kOuter.size());
+  if (name.starts_with(kInner)) return "model." + name.substr(kInner.size());
+  return name.starts_with("lm_head.") ? name : "";
+}
+
 }  // namespace
 
 class WeightStore::Impl {
@@ -81,6 +89,7 @@ class WeightStore::Impl {
                       : "");
     }
     if (quantization) add_quantized(*quantization);
+    keep_text_part();
     for (const auto& [name, item] : items_) {
       if (!item.is_known && !item.used) refuse_dtype(file_of(item).path(), name, item.format);
     }
@@ -270,6 +279,29 @@ class WeightStore::Impl {
     }
   }
 
+  // Of a multimodal checkpoint only the text part stays; the names of the others are kept.
+  void keep_text_part() {
+    const bool has_parts = std::ranges::any_of(items_, [](const auto& item) {
+      return item.first.starts_with("language_model.") ||
+             item.first.starts_with("model.language_model.");
+    });
+    if (!has_parts) return;
+    auto all = std::exchange(items_, {});
+    while (!all.empty()) {
+      auto node = all.extract(all.begin());
+      const std::string name = name_in_text_part(node.key());
+      if (name.empty()) {
+        const std::string_view rest =
+            std::string_view(node.key())
+                .substr(node.key().starts_with("model.") ? std::string_view("model.").size() : 0);
+        ignored_parts_.emplace(rest.substr(0, rest.find('.')));
+      } else {
+        node.key() = name;
+        items_.insert(std::move(node));
+      }
+    }
+  }
+
   // The format lets tensors begin anywhere; code that reads them as numbers can't.
   const void* aligned(Item& item) {
     const void* data = item.tensor.data;
@@ -286,7 +318,8 @@ class WeightStore::Impl {
   std::optional<Gguf> gguf_;
   std::vector<MappedFile> files_;  // where it is no GGUF
   std::map<std::string, Item, std::less<>> items_;
-  std::mutex mutex_;  // of the copies
+  std::set<std::string> ignored_parts_;  // towers of a multimodal checkpoint
+  std::mutex mutex_;                     // of the copies
 };
 
 WeightStore::WeightStore(const std::string& model,

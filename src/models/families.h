@@ -11,5 +11,7 @@ std::unique_ptr<Model> make_qwen3(const ModelContext& context);
 std::unique_ptr<Model> make_qwen2(const ModelContext& context);
 std::unique_ptr<Model> make_llama(const ModelContext& context);
 std::unique_ptr<Model> make_mistral(const ModelContext& context);
+std::unique_ptr<Model> make_gemma2(const ModelContext& context);
+std::unique_ptr<Model> make_gemma3(const ModelContext& context);
 
 }  // namespace nanovllm

@@ -226,7 +226,8 @@ INSTANTIATE_TEST_SUITE_P(All, Golden,
                          ::testing::Values("qwen3_tied", "qwen3_odd_vocab", "qwen3_yarn",
                                            "qwen2_tied", "qwen2_window", "llama2", "llama3",
                                            "llama_biases", "llama_linear", "mistral_window",
-                                           "qwen3_fp8", "gguf_llama"),
+                                           "gemma2", "gemma3", "gemma3_multimodal", "qwen3_fp8",
+                                           "gguf_llama"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

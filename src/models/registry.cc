@@ -13,6 +13,9 @@ struct Entry {
 };
 
 constexpr Entry kModels[] = {
+    {"Gemma2ForCausalLM", make_gemma2},
+    {"Gemma3ForCausalLM", make_gemma3},
+    {"Gemma3ForConditionalGeneration", make_gemma3},  // its text part
     {"LlamaForCausalLM", make_llama},
     {"MistralForCausalLM", make_mistral},
     {"Qwen2ForCausalLM", make_qwen2},

@@ -67,6 +67,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"qwen3_odd_vocab", 2},  // one KV head for both, an odd vocabulary
                       Case{"qwen3_odd_vocab", 4}, Case{"qwen2_tied", 2}, Case{"llama2", 4},
                       Case{"llama_biases", 2}, Case{"llama_biases", 8}, Case{"mistral_window", 2},
+                      Case{"gemma2", 2}, Case{"gemma3", 2},
                       // Shares that begin inside a group of 32 and a block of 128.
                       Case{"qwen3_fp8", 2}, Case{"gguf_llama", 2}),
     [](const auto& test) {
