@@ -110,7 +110,8 @@ void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
   if (config.model_type == "mistral" && !fields.has("sliding_window")) config.sliding_window = 4096;
   assign_if(config.sliding_window, fields.integer("sliding_window", 1, INT32_MAX));
   if (is_gemma(config) && fields.has("sliding_window") && !fields.find("sliding_window")) {
-    fields.fail("sliding_window", "a number of tokens");
+    throw_error(ErrorCode::kCorruptData,
+                "{}: \"sliding_window\" is null, expected a number of tokens", fields.where());
   }
   if (config.sliding_window == 0) return;
   auto first = fields.integer("max_window_layers", 0, INT32_MAX);

@@ -177,6 +177,120 @@ TEST(ModelConfig, WindowsHoldForTheLayersThatHaveThem) {
             std::string::npos);
 }
 
+// As google/gemma-3-4b-it has it.
+constexpr const char* kMultimodal = R"({
+  "architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106],
+  "model_type": "gemma3", "torch_dtype": "bfloat16", "hidden_size": 1, "vision_config": {},
+  "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                  "num_hidden_layers": 13, "eos_token_id": 1, "sliding_window": 1024,
+                  "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}})";
+
+TEST(ModelConfig, OfAMultimodalModelItReadsTheTextPart) {
+  const ModelConfig config = load(kMultimodal);
+  EXPECT_EQ(config.architecture, "Gemma3ForConditionalGeneration");
+  EXPECT_EQ(config.dtype, DType::kBFloat16);
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{1, 106}));
+  EXPECT_EQ(config.vocab_size, 262208);
+  EXPECT_EQ(config.hidden_size, 2560);
+  EXPECT_EQ(config.num_attention_heads, 8);
+  EXPECT_EQ(config.num_key_value_heads, 4);
+  EXPECT_EQ(config.head_dim, 256);
+  EXPECT_EQ(config.query_scalar, 256);
+  EXPECT_EQ(config.norm_offset, 1);
+  EXPECT_EQ(config.attention_soft_cap, 0);
+  EXPECT_EQ(config.final_soft_cap, 0);
+  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_EQ(config.window_rope_theta, 1e4);
+  EXPECT_EQ(config.rope_scaling.kind, "linear");
+  EXPECT_EQ(config.rope_scaling.factor, 8);
+  EXPECT_EQ(config.max_context_length(), 131072);  // the stretch is in it
+  EXPECT_EQ(config.sliding_window, 1024);
+  std::vector<bool> windows(13, true);
+  windows[5] = windows[11] = false;
+  EXPECT_EQ(config.sliding_layers, windows);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ(load(R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 8,
+                     "text_config": {"hidden_size": 16}})")
+                .hidden_size,
+            8);
+}
+
+ModelConfig load_gemma(int version, const std::string& fields) {
+  return load(fmt::format(R"({{"architectures": ["Gemma{}ForCausalLM"]{}}})", version, fields));
+}
+
+TEST(ModelConfig, AGemma2HasWindowsInEverySecondLayerAndSoftCaps) {
+  const ModelConfig silent = load_gemma(2, R"(, "num_hidden_layers": 3, "hidden_act": "gelu")");
+  EXPECT_EQ(silent.vocab_size, 256000);
+  EXPECT_EQ(silent.max_position_embeddings, 8192);
+  EXPECT_EQ(silent.hidden_act, "gelu_pytorch_tanh");  // hidden_act counts for nothing
+  EXPECT_EQ(silent.attention_soft_cap, 50);
+  EXPECT_EQ(silent.final_soft_cap, 30);
+  EXPECT_EQ(silent.rope_theta, 1e4);
+  EXPECT_EQ(silent.window_rope_theta, 0);
+  EXPECT_EQ(silent.sliding_window, 4096);
+  EXPECT_EQ(silent.sliding_layers, (std::vector<bool>{true, false, true}));
+  const ModelConfig said = load_gemma(
+      2, R"(, "attn_logit_softcapping": null, "final_logit_softcapping": 12.5, "head_dim": 64,
+            "hidden_activation": "gelu", "query_pre_attn_scalar": 144, "num_key_value_heads": 2,
+            "tie_word_embeddings": false, "num_hidden_layers": 1, "sliding_window": 16,
+            "layer_types": ["full_attention"],
+            "rope_parameters": {"rope_theta": 2e4, "rope_type": "default"})");
+  EXPECT_EQ(said.attention_soft_cap, 0);
+  EXPECT_EQ(said.final_soft_cap, 12.5);
+  EXPECT_EQ(said.head_dim, 64);
+  EXPECT_EQ(said.hidden_act, "gelu");
+  EXPECT_EQ(said.query_scalar, 144);
+  EXPECT_EQ(said.num_key_value_heads, 2);
+  EXPECT_FALSE(said.tie_word_embeddings);
+  EXPECT_EQ(said.sliding_window, 16);
+  EXPECT_EQ(said.sliding_layers, std::vector<bool>{false});
+  EXPECT_EQ(said.rope_theta, 2e4);
+}
+
+TEST(ModelConfig, AGemma3HasARotaryTableForLayersWithAWindow) {
+  const ModelConfig four =
+      load_gemma(3, R"(, "num_hidden_layers": 4, "sliding_window_pattern": 3, "rope_theta": 2e6,
+                         "rope_local_base_freq": 3e4, "use_sliding_window": false)");
+  EXPECT_EQ(four.rope_theta, 2e6);
+  EXPECT_EQ(four.window_rope_theta, 3e4);
+  EXPECT_EQ(four.sliding_layers, (std::vector<bool>{true, true, false, true}));
+  EXPECT_EQ(four.sliding_window, 4096);
+  const ModelConfig five = load_gemma(3, R"(, "rope_parameters": {
+            "full_attention": {"rope_theta": 2e6, "rope_type": "linear", "factor": 8},
+            "sliding_attention": {"rope_theta": 3e4, "rope_type": "default"}})");
+  EXPECT_EQ(five.rope_theta, 2e6);
+  EXPECT_EQ(five.window_rope_theta, 3e4);
+  EXPECT_EQ(five.rope_scaling.kind, "linear");
+  EXPECT_EQ(five.rope_scaling.factor, 8);
+  const ModelConfig local =
+      load_gemma(3, R"(, "rope_parameters": {"sliding_attention": {"rope_theta": 3e4}})");
+  EXPECT_EQ(local.rope_theta, 1e6);
+  EXPECT_EQ(local.window_rope_theta, 3e4);
+}
+
+TEST(ModelConfig, WhatAGemmaMayNotHaveIsRefusedInOneSentence) {
+  const auto message = [](const std::string& fields) {
+    return std::string(error_of([&] { load_gemma(3, fields); }).what());
+  };
+  EXPECT_NE(message(R"(, "use_bidirectional_attention": true)")
+                .find("config.json: use_bidirectional_attention is true, which is not supported"),
+            std::string::npos);
+  EXPECT_NE(message(R"(, "sliding_window": null)").find("\"sliding_window\" is null"),
+            std::string::npos);
+  EXPECT_NE(message(R"(, "query_pre_attn_scalar": 0)").find("\"query_pre_attn_scalar\" is 0"),
+            std::string::npos);
+  EXPECT_NE(message(R"(, "final_logit_softcapping": 0)").find("\"final_logit_softcapping\" is 0"),
+            std::string::npos);
+  EXPECT_NE(message(R"(, "rope_parameters": {"sliding_attention": {"rope_type": "yarn"}})")
+                .find("rope_parameters, sliding_attention: only rope_type \"default\" of whole "
+                      "heads is supported, found \"yarn\""),
+            std::string::npos);
+  EXPECT_NE(message(R"(, "rope_parameters": {"sliding_attention": 5})")
+                .find("sliding_attention: expected a JSON object"),
+            std::string::npos);
+}
+
 TEST(ModelConfig, GenerationConfigGivesDefaultsAndMoreEndTokens) {
   const ModelConfig config =
       load(R"({"eos_token_id": 7})", R"({"eos_token_id": [9, 7], "temperature": 0.6, "top_k": 20,
@@ -311,7 +425,7 @@ TEST(ModelConfig, MutatedFilesLoadOrThrowError) {
   const TempDir dir;
   int loaded = 0, refused = 0;
   for (int round = 0; round < 5'000; ++round) {
-    std::string text = round % 4 == 0 ? generation : kTransformers4;
+    std::string text = round % 4 == 0 ? generation : round % 4 == 1 ? kMultimodal : kTransformers4;
     const size_t edits = 1 + below(3);
     for (size_t i = 0; i < edits && !text.empty(); ++i) {
       const size_t at = below(text.size());

@@ -126,6 +126,10 @@ class WeightStore::Impl {
     return names;
   }
 
+  std::vector<std::string> ignored_parts() const {
+    return {ignored_parts_.begin(), ignored_parts_.end()};
+  }
+
   int64_t total_bytes() const {
     int64_t bytes = 0;
     for (const auto& [name, item] : items_) bytes += item.tensor.bytes;
@@ -279,7 +283,7 @@ class WeightStore::Impl {
     }
   }
 
-  // Of a multimodal checkpoint only the text part stays; the names of the others are kept.
+  // Of a multimodal checkpoint only the text part stays.
   void keep_text_part() {
     const bool has_parts = std::ranges::any_of(items_, [](const auto& item) {
       return item.first.starts_with("language_model.") ||
@@ -333,6 +337,7 @@ StoredTensor WeightStore::get(std::string_view name,
   return impl_->get(name, expected_shape);
 }
 std::vector<std::string> WeightStore::unused() const { return impl_->unused(); }
+std::vector<std::string> WeightStore::ignored_parts() const { return impl_->ignored_parts(); }
 int64_t WeightStore::total_bytes() const { return impl_->total_bytes(); }
 std::vector<WeightFormat> WeightStore::formats() const { return impl_->formats(); }
 

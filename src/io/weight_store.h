@@ -46,6 +46,9 @@ class WeightStore {
   StoredTensor get(std::string_view name, const std::vector<int64_t>& expected_shape) const;
   // Names never asked for: surplus tensors.
   std::vector<std::string> unused() const;
+  // Of a multimodal checkpoint, the parts besides the text model, which alone is here: by the name
+  // that a text model gives its tensors.
+  std::vector<std::string> ignored_parts() const;
   int64_t total_bytes() const;
   // Those with the most bytes first.
   std::vector<WeightFormat> formats() const;

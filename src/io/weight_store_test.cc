@@ -53,6 +53,30 @@ TEST(WeightStore, GivesTensorsByNameAndRemembersWhichWereAskedFor) {
   EXPECT_TRUE(store.unused().empty());
 }
 
+TEST(WeightStore, OfAMultimodalCheckpointTheTextPartIsThere) {
+  for (const char* names : {"language_model.model.norm vision_tower.probe",
+                            "model.language_model.norm model.vision_tower.probe"}) {
+    const TempDir dir;
+    const std::string text(names, std::strchr(names, ' ')), tower = std::strchr(names, ' ') + 1;
+    dir.write(
+        "model.safetensors",
+        safetensors_bytes(R"({"lm_head.weight":{"dtype":"F32","shape":[1],)"
+                          R"("data_offsets":[0,4]},")" +
+                              text + R"(":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},")" +
+                              tower + R"(":{"dtype":"I64","shape":[1],"data_offsets":[8,16]}})",
+                          std::string(16, '\0')));
+    const WeightStore store(dir.path());
+    EXPECT_EQ(store.unused(), (std::vector<std::string>{"lm_head.weight", "model.norm"}));
+    EXPECT_EQ(store.ignored_parts(), std::vector<std::string>{"vision_tower"});
+    EXPECT_EQ(store.total_bytes(), 8);
+  }
+  const TempDir dir;
+  dir.write("model.safetensors", one_tensor("vision_tower.probe", 1, 2));
+  const WeightStore store(dir.path());
+  EXPECT_EQ(store.unused(), std::vector<std::string>{"vision_tower.probe"});
+  EXPECT_TRUE(store.ignored_parts().empty());
+}
+
 TEST(WeightStore, AFolderWithoutWeightsTellsOfOtherFilesWithSome) {
   const TempDir dir;
   dir.write("config.json", "{}");

@@ -89,7 +89,8 @@ TEST(ModelLoading, UnknownArchitecturesGetTheListOfKnownOnes) {
   Copy copy("llama2");
   copy.config()["architectures"] = {"GPT2LMHeadModel"};
   const std::string known =
-      "; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+      "; supported are Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, "
+      "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
   EXPECT_EQ(refusal(copy, ErrorCode::kUnsupported),
             "/config.json: architecture GPT2LMHeadModel is not supported" + known);
   copy.config().erase("architectures");

@@ -1,5 +1,7 @@
 #include "runner/model_runner.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -66,6 +68,10 @@ void ModelRunner::load_model() {
     const char* dtype = to_string(dtype_);
     print_message("nanovllm: {}: quantised weights are decoded to {}; activations are {} as well\n",
                   model_config_.model_dir, dtype, dtype);
+  }
+  if (const auto parts = weights_->ignored_parts(); !parts.empty() && backend_->rank() == 0) {
+    print_message("nanovllm: {}: only the text part is loaded, without {}\n",
+                  model_config_.model_dir, fmt::join(parts, ", "));
   }
   model_ = make_model({.config = model_config_,
                        .weights = *weights_,
