@@ -27,6 +27,8 @@ struct Family {
 };
 
 constexpr Family kFamilies[] = {
+    {"gemma2", "Gemma2ForCausalLM", "gemma2", false},
+    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false},
     {"llama", "LlamaForCausalLM", "llama", true},
     {"mistral3", "MistralForCausalLM", "mistral", true},
     {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
@@ -45,23 +47,32 @@ constexpr std::pair<const char*, double> kUnsupportedKeys[] = {
     {"logit_scale", 1},
     {"residual_scale", 1},
     {"embedding_scale", 1},
-    {"attention.scale", 0},
     {"attention.clamp_kqv", 0},
     {"attention.max_alibi_bias", 0},
     {"attention.temperature_scale", 0},
-    {"attn_logit_softcapping", 0},
-    {"final_logit_softcapping", 0},
     {"rope.scaling.yarn_log_multiplier", 0},
 };
+constexpr const char* kScale = "attention.scale";
+constexpr const char* kScoreCap = "attn_logit_softcapping";
+constexpr const char* kLogitCap = "final_logit_softcapping";
 
 constexpr std::pair<const char*, const char*> kTensorNames[] = {
-    {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
-    {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
-    {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
-    {"self_attn.k_norm", "attn_k_norm"}, {"post_attention_layernorm", "ffn_norm"},
-    {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},       {"model.embed_tokens", "token_embd"},
-    {"model.norm", "output_norm"},       {"lm_head", "output"},
+    {"input_layernorm", "attn_norm"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"post_attention_layernorm", "ffn_norm"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+    {"model.embed_tokens", "token_embd"},
+    {"pre_feedforward_layernorm", "ffn_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"},
+    {"model.norm", "output_norm"},
+    {"lm_head", "output"},
 };
 
 // The metadata of one architecture.
@@ -71,10 +82,15 @@ class Reader {
 
   ModelConfig read() {
     for (const auto& [name, harmless] : kUnsupportedKeys) refuse(name, harmless);
+    if (!is_gemma()) {
+      for (const char* name : {kScale, kScoreCap, kLogitCap}) refuse(name, 0);
+    }
     config_.model_dir = config_.config_path = file_.path();
     config_.architecture = family_.architecture;
     config_.model_type = family_.model_type;
+    assume_defaults(config_);
     read_sizes();
+    if (is_gemma()) read_gemma();
     read_tensors();
     read_rope();
     read_sampling();
@@ -102,6 +118,8 @@ class Reader {
                     : fmt::format("general.architecture {} is not supported", printable(name)),
                 fmt::join(names, ", "));
   }
+
+  bool is_gemma() const { return std::string_view(family_.name).starts_with("gemma"); }
 
   std::string key(std::string_view name) const { return fmt::format("{}.{}", family_.name, name); }
   std::optional<int> size(std::string_view name, int64_t max, int64_t min = 1) const {
@@ -149,10 +167,34 @@ class Reader {
     if (const auto eps = number("attention.layer_norm_rms_epsilon", 0, 1)) {
       config_.rms_norm_eps = static_cast<float>(*eps);
     }
-    config_.sliding_window = size("attention.sliding_window", INT32_MAX, 0).value_or(0);
+    config_.sliding_window =
+        size("attention.sliding_window", INT32_MAX, 0).value_or(config_.sliding_window);
     if (config_.sliding_window > 0 && config_.model_type == "llama") {
       config_.architecture = "MistralForCausalLM";
     }
+  }
+
+  // Files of Gemma leave out what llama.cpp knows by the number of layers.
+  void read_gemma() {
+    const bool is_2 = config_.model_type == "gemma2";
+    const int layers = config_.num_hidden_layers;
+    config_.norm_offset = 0;  // the weights of norms hold 1 + w
+    const bool is_27b = layers == (is_2 ? 46 : 62);
+    config_.query_scalar =
+        is_27b ? config_.hidden_size / config_.num_attention_heads : config_.head_dim;
+    if (const double scale = number(kScale, 0, 1e6).value_or(0); scale > 0) {
+      config_.query_scalar = 1 / (scale * scale);
+    }
+    const auto read_cap = [&](float& cap, const char* name) {
+      cap = static_cast<float>(number(name, 0, 1e6).value_or(cap));
+    };
+    read_cap(config_.attention_soft_cap, kScoreCap);
+    read_cap(config_.final_soft_cap, kLogitCap);
+    config_.sliding_layers = layers_but_every(
+        size("attention.sliding_window_pattern", INT32_MAX).value_or(is_2 ? 2 : 6), layers);
+    if (is_2) return;
+    config_.window_rope_theta =
+        number("rope.freq_base_swa", 1, 1e18).value_or(config_.window_rope_theta);
   }
 
   // What the tensors tell.
@@ -245,7 +287,7 @@ class Reader {
 
 ModelConfig gguf_config(const Gguf& file) { return Reader(file).read(); }
 
-std::string gguf_tensor_name(std::string_view name) {
+std::string gguf_tensor_name(std::string_view name, bool post_norms) {
   constexpr std::string_view kLayers = "model.layers.";
   std::string prefix;
   std::string_view rest = name;
@@ -257,6 +299,9 @@ std::string gguf_tensor_name(std::string_view name) {
   }
   const size_t end = rest.rfind('.');  // of .weight or .bias
   if (end == rest.npos) return std::string(name);
+  if (post_norms && rest.starts_with("post_attention_layernorm.")) {
+    return prefix + "post_attention_norm" + std::string(rest.substr(end));
+  }
   for (const auto& [ours, theirs] : kTensorNames) {
     if (rest.substr(0, end) == ours) return fmt::format("{}{}{}", prefix, theirs, rest.substr(end));
   }

@@ -128,6 +128,42 @@ TEST(GgufModel, KeysMayGiveHeadsRotationWindowAndSampling) {
   EXPECT_EQ(config.default_sampling_params.top_p, 0.75);
 }
 
+TEST(GgufModel, WhatFilesOfGemmaLeaveOutIsKnown) {
+  const auto gemma = [](const char* name, uint32_t layers, auto... more) {
+    File file(name);
+    file.add("block_count", layers).add("context_length", uint32_t{512});
+    file.add("embedding_length", uint32_t{24}).add("feed_forward_length", uint32_t{16});
+    file.add("attention.head_count", uint32_t{2}).add("attention.key_length", uint32_t{16});
+    file.add("attention.value_length", uint32_t{16});
+    (file.add(more.first, more.second), ...);
+    file.add_table();
+    return file.config();
+  };
+  const ModelConfig two = gemma("gemma2", 3, std::pair("attn_logit_softcapping", 4.0f));
+  EXPECT_EQ(two.architecture, "Gemma2ForCausalLM");
+  EXPECT_EQ(two.norm_offset, 0);  // in the weights already
+  EXPECT_EQ(two.query_scalar, 16);
+  EXPECT_EQ(two.attention_soft_cap, 4);
+  EXPECT_EQ(two.final_soft_cap, 30);
+  EXPECT_EQ(two.sliding_window, 4096);
+  EXPECT_EQ(two.sliding_layers, (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(gemma("gemma2", 46).query_scalar, 12);
+  EXPECT_EQ(gemma("gemma3", 46).query_scalar, 16);
+  EXPECT_EQ(gemma("gemma3", 62).query_scalar, 12);
+  EXPECT_EQ(gemma("gemma3", 2, std::pair("attention.scale", 0.5f)).query_scalar, 4);
+  const ModelConfig three = gemma("gemma3", 7, std::pair("attention.sliding_window", 64u),
+                                  std::pair("rope.scaling.factor", 8.0f));
+  EXPECT_EQ(three.hidden_act, "gelu_pytorch_tanh");
+  EXPECT_EQ(three.attention_soft_cap, 0);
+  EXPECT_EQ(three.final_soft_cap, 0);
+  EXPECT_EQ(three.sliding_window, 64);
+  EXPECT_EQ(three.sliding_layers, (std::vector<bool>{true, true, true, true, true, false, true}));
+  EXPECT_EQ(three.rope_theta, 1e6);
+  EXPECT_EQ(three.window_rope_theta, 1e4);
+  EXPECT_EQ(three.rope_scaling.kind, "linear");
+  EXPECT_EQ(three.max_context_length(), 512);
+}
+
 // As llama.cpp reads it: what has a factor and no kind is linear, and files of 2023 call it
 // otherwise.
 TEST(GgufModel, AFactorWithoutAKindOfScalingIsLinear) {
@@ -180,8 +216,8 @@ TEST(GgufModel, RefusesWhatItCannotCompute) {
     return file.error();
   };
   EXPECT_EQ(error_with([](File&) {}, "gemma9"),
-            "general.architecture gemma9 is not supported; supported are llama, mistral3, qwen2, "
-            "qwen3");
+            "general.architecture gemma9 is not supported; supported are gemma2, gemma3, llama, "
+            "mistral3, qwen2, qwen3");
   EXPECT_EQ(error_with([](File&) {}, "clip"),
             "the projector of a multimodal model; expected the model itself");
   const auto of_type = [](const char* type) {
@@ -225,6 +261,12 @@ TEST(GgufModel, TensorsHaveGgufsNamesInTheFile) {
   EXPECT_EQ(gguf_tensor_name("model.layers.0.self_attn.q_norm.weight"), "blk.0.attn_q_norm.weight");
   EXPECT_EQ(gguf_tensor_name("model.layers.1.post_attention_layernorm.weight"),
             "blk.1.ffn_norm.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.1.post_attention_layernorm.weight", true),
+            "blk.1.post_attention_norm.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.1.pre_feedforward_layernorm.weight", true),
+            "blk.1.ffn_norm.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.1.post_feedforward_layernorm.weight", true),
+            "blk.1.post_ffw_norm.weight");
   EXPECT_EQ(gguf_tensor_name("lm_head.weight"), "output.weight");
   EXPECT_EQ(gguf_tensor_name("something.else"), "something.else");
 }

@@ -39,28 +39,6 @@ bool is_gemma2(const ModelConfig& config) { return config.architecture.starts_wi
 bool is_gemma3(const ModelConfig& config) { return config.architecture.starts_with("Gemma3For"); }
 bool is_gemma(const ModelConfig& config) { return is_gemma2(config) || is_gemma3(config); }
 
-// Files of Gemma leave out what equals transformers' defaults, sizes among it.
-void assume_gemma(ModelConfig& config) {
-  const bool is_2 = is_gemma2(config);
-  config.vocab_size = is_2 ? 256'000 : 262'208;
-  config.hidden_size = 2304;
-  config.intermediate_size = 9216;
-  config.num_hidden_layers = 26;
-  config.num_attention_heads = 8;
-  config.num_key_value_heads = 4;
-  config.head_dim = 256;
-  config.max_position_embeddings = is_2 ? 8192 : 131'072;
-  config.rope_theta = is_2 ? 1e4 : 1e6;
-  config.window_rope_theta = is_2 ? 0 : 1e4;
-  config.hidden_act = "gelu_pytorch_tanh";
-  config.tie_word_embeddings = true;
-  config.query_scalar = 256;
-  config.norm_offset = 1;
-  config.attention_soft_cap = is_2 ? 50 : 0;
-  config.final_soft_cap = is_2 ? 30 : 0;
-  config.sliding_window = 4096;
-}
-
 // What only a Gemma has.
 void read_gemma(const JsonFields& fields, ModelConfig& config) {
   assign_if(config.hidden_act, fields.string("hidden_activation"));
@@ -129,8 +107,7 @@ void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
   } else if (is_gemma(config)) {
     const auto listed = fields.integer("sliding_window_pattern", 1, INT32_MAX);
     const int64_t pattern = is_gemma2(config) ? 2 : listed.value_or(6);
-    for (int i = 1; i <= config.num_hidden_layers; ++i)
-      config.sliding_layers.push_back(i % pattern != 0);
+    config.sliding_layers = layers_but_every(pattern, config.num_hidden_layers);
   } else if (first) {
     for (int i = 0; i < config.num_hidden_layers; ++i) config.sliding_layers.push_back(i >= *first);
   }
@@ -293,6 +270,34 @@ void keep_text_part(Json& document) {
 
 }  // namespace
 
+void assume_defaults(ModelConfig& config) {
+  if (!is_gemma(config)) return;
+  const bool is_2 = is_gemma2(config);
+  config.vocab_size = is_2 ? 256'000 : 262'208;
+  config.hidden_size = 2304;
+  config.intermediate_size = 9216;
+  config.num_hidden_layers = 26;
+  config.num_attention_heads = 8;
+  config.num_key_value_heads = 4;
+  config.head_dim = 256;
+  config.max_position_embeddings = is_2 ? 8192 : 131'072;
+  config.rope_theta = is_2 ? 1e4 : 1e6;
+  config.window_rope_theta = is_2 ? 0 : 1e4;
+  config.hidden_act = "gelu_pytorch_tanh";
+  config.tie_word_embeddings = true;
+  config.query_scalar = 256;
+  config.norm_offset = 1;
+  config.attention_soft_cap = is_2 ? 50 : 0;
+  config.final_soft_cap = is_2 ? 30 : 0;
+  config.sliding_window = 4096;
+}
+
+std::vector<bool> layers_but_every(int64_t nth, int num_layers) {
+  std::vector<bool> layers;
+  for (int i = 1; i <= num_layers; ++i) layers.push_back(i % nth != 0);
+  return layers;
+}
+
 int ModelConfig::max_context_length() const {
   double stretched = max_position_embeddings;
   // Gemma 3's max_position_embeddings is stretched already.
@@ -326,10 +331,8 @@ ModelConfig ModelConfig::load(const std::string& model_dir) {
     config.architecture = names->front().get<std::string>();
   }
   assign_if(config.model_type, fields.string("model_type"));
-  if (is_gemma(config)) {
-    assume_gemma(config);
-    read_gemma(fields, config);
-  }
+  assume_defaults(config);
+  if (is_gemma(config)) read_gemma(fields, config);
   config.quantization = load_quantization_config(fields, model_dir);
   read_sizes(fields, config);
   read_sliding_window(fields, config);

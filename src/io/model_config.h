@@ -81,4 +81,10 @@ struct ModelConfig {
   static ModelConfig load(const std::string& model);
 };
 
+// What transformers takes where a file is silent, which those of Gemma are of much; of all other
+// architectures, nothing.
+void assume_defaults(ModelConfig& config);
+// Windows in all layers but every nth.
+std::vector<bool> layers_but_every(int64_t nth, int num_layers);
+
 }  // namespace nanovllm

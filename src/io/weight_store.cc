@@ -183,7 +183,8 @@ class WeightStore::Impl {
   const MappedFile& file_of(const Item& item) const { return files()[item.file]; }
   std::string location() const { return files().size() == 1 ? files()[0].path() : model_dir_; }
   std::string name_in_file(std::string_view name) const {
-    return gguf_ ? gguf_tensor_name(name) : std::string(name);
+    return gguf_ ? gguf_tensor_name(name, items_.contains("blk.0.post_ffw_norm.weight"))
+                 : std::string(name);
   }
 
   void add_gguf() {

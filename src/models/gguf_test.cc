@@ -84,10 +84,12 @@ class Converter {
   Converter(const std::string& folder, Matrices matrices)
       : config_(ModelConfig::load(folder)),
         file_(folder + "/model.safetensors"),
-        matrices_(matrices) {}
+        matrices_(matrices) {
+    architecture_ = config_.model_type == "gemma3_text" ? "gemma3" : config_.model_type;
+  }
 
   std::string bytes() {
-    writer_.add("general.architecture", config_.model_type);
+    writer_.add("general.architecture", architecture_);
     add("block_count", config_.num_hidden_layers);
     add("context_length", config_.max_position_embeddings);
     add("embedding_length", config_.hidden_size);
@@ -99,6 +101,13 @@ class Converter {
     add("attention.layer_norm_rms_epsilon", config_.rms_norm_eps);
     add("rope.freq_base", static_cast<float>(config_.rope_theta));
     add_scaling();
+    if (is_gemma()) {
+      add("attention.scale", static_cast<float>(1 / std::sqrt(config_.query_scalar)));
+      add("attention.sliding_window", config_.sliding_window);
+      add("attention.sliding_window_pattern", 2);
+      add("attn_logit_softcapping", config_.attention_soft_cap);
+      add("final_logit_softcapping", config_.final_soft_cap);
+    }
     for (const SafetensorsEntry& entry : parse_safetensors_header(file_.bytes(), file_.path())) {
       add_tensor(entry);
     }
@@ -106,17 +115,17 @@ class Converter {
   }
 
  private:
+  bool is_gemma() const { return config_.norm_offset != 0; }
   void add(const std::string& name, int value) {
-    writer_.add(config_.model_type + "." + name, static_cast<uint32_t>(value));
+    writer_.add(architecture_ + "." + name, static_cast<uint32_t>(value));
   }
-  void add(const std::string& name, float value) {
-    writer_.add(config_.model_type + "." + name, value);
-  }
+  void add(const std::string& name, float value) { writer_.add(architecture_ + "." + name, value); }
 
   void add_scaling() {
     RopeScaling& scaling = config_.rope_scaling;
+    if (scaling.kind == "linear") add("rope.scaling.factor", static_cast<float>(scaling.factor));
     if (scaling.kind == "yarn") {
-      writer_.add(config_.model_type + ".rope.scaling.type", std::string("yarn"));
+      writer_.add(architecture_ + ".rope.scaling.type", std::string("yarn"));
       add("rope.scaling.factor", static_cast<float>(scaling.factor));
       add("rope.scaling.original_context_length", scaling.original_max_position_embeddings);
     } else if (scaling.kind == "llama3") {
@@ -138,26 +147,33 @@ class Converter {
     uint32_t type = entry.dtype == DType::kFloat32   ? kF32
                     : entry.dtype == DType::kFloat16 ? kF16
                                                      : kBF16;
-    if (entry.shape.size() == 2 && matrices_ != Matrices::kAsTheyAre) {
-      std::vector<float> numbers(static_cast<size_t>(entry.shape[0] * entry.shape[1]));
+    const bool is_offset = entry.shape.size() == 1 && is_gemma();
+    if (is_offset || (entry.shape.size() == 2 && matrices_ != Matrices::kAsTheyAre)) {
+      std::vector<float> numbers(bytes.size() / size_of(*entry.dtype));
       read_elements(
           {.data = bytes.data(), .dtype = *entry.dtype, .rows = 1, .cols = std::ssize(numbers)}, 0,
           0, std::ssize(numbers), DType::kFloat32, numbers.data());
-      bytes = quantised(numbers);
-      if (matrices_ == Matrices::kDecoded) bytes = decoded(bytes);
-      type = matrices_ == Matrices::kCoded ? kQ8_0 : kF32;
+      for (float& number : numbers) number += is_offset ? config_.norm_offset : 0;
+      if (is_offset) {
+        bytes.assign(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float));
+      } else {
+        bytes = quantised(numbers);
+        if (matrices_ == Matrices::kDecoded) bytes = decoded(bytes);
+      }
+      type = matrices_ == Matrices::kCoded && !is_offset ? kQ8_0 : kF32;
     }
     const bool is_q_or_k = entry.name.find("q_proj") != entry.name.npos ||
                            entry.name.find("k_proj") != entry.name.npos;
     if (is_q_or_k && config_.model_type == "llama") {
       bytes = interleaved(bytes, entry.shape[0], config_.head_dim);
     }
-    writer_.tensor(gguf_tensor_name(entry.name), type, entry.shape, bytes);
+    writer_.tensor(gguf_tensor_name(entry.name, is_gemma()), type, entry.shape, bytes);
   }
 
   ModelConfig config_;
   MappedFile file_;
   Matrices matrices_;
+  std::string architecture_;
   GgufWriter writer_;
 };
 
@@ -200,7 +216,10 @@ TEST_P(GgufOfAFolder, ComputesWhatTheFolderDoes) {
   }
 }
 
-TEST_P(GgufOfAFolder, QuantisedComputesWhatTheDecodedNumbersDo) {
+// Rows are whole blocks.
+class QuantisedGgufOfAFolder : public GgufOfAFolder {};
+
+TEST_P(QuantisedGgufOfAFolder, ComputesWhatTheDecodedNumbersDo) {
   const TempDir dir;
   const std::string coded = write_gguf(dir, GetParam(), Matrices::kCoded);
   const std::string plain = write_gguf(dir, GetParam(), Matrices::kDecoded);
@@ -217,6 +236,9 @@ TEST_P(GgufOfAFolder, QuantisedComputesWhatTheDecodedNumbersDo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GgufOfAFolder,
+                         ::testing::Values("llama2", "llama3", "llama_biases", "qwen2_tied",
+                                           "qwen3_yarn", "gemma2", "gemma3"));
+INSTANTIATE_TEST_SUITE_P(All, QuantisedGgufOfAFolder,
                          ::testing::Values("llama2", "llama3", "llama_biases", "qwen2_tied",
                                            "qwen3_yarn"));
 
