@@ -18,6 +18,7 @@
 #include "base/signals.h"
 #include "base/version.h"
 #include "io/file.h"
+#include "io/gguf.h"
 #include "nanovllm/chat.h"
 #include "nanovllm/tokenizer.h"
 #include "server/api_server.h"
@@ -215,6 +216,9 @@ void Front::end() noexcept {
 
 }  // namespace
 
-int serve(ServeOptions options) { return Front(std::move(options)).run(); }
+int serve(ServeOptions options) {
+  if (!find_gguf(options.model)) check_is_folder(options.model);
+  return Front(std::move(options)).run();
+}
 
 }  // namespace nanovllm::server
