@@ -174,6 +174,10 @@ void add_process_options(CLI::App& app, CommandLine& line) {
 
 void check(const CommandLine& line) {
   const server::HttpOptions& http = line.options.http;
+  if (std::ranges::find(http.api_keys, "") != http.api_keys.end()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "--api-key is empty, which would let everybody in: leave it out if that is meant");
+  }
   if (http.ssl_keyfile.empty() != http.ssl_certfile.empty()) {
     throw_error(ErrorCode::kInvalidArgument,
                 "TLS needs both --ssl-keyfile and --ssl-certfile; one of them is missing");
@@ -191,7 +195,6 @@ int run_front(CommandLine& line) {
   if (const char* key = std::getenv("NANOVLLM_API_KEY"); key != nullptr && *key != '\0') {
     options.http.api_keys.emplace_back(key);
   }
-  std::erase(options.http.api_keys, "");
   options.http.open_paths = {"/health", "/ping", "/version", "", "/", "/style.css", "/app.js"};
   if (line.access_log != "none") {
     options.http.access_log = [](const std::string& text) { print_message("{}\n", text); };

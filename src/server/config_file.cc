@@ -57,6 +57,7 @@ std::string text_of(const YAML::Node& node) {
 
 void append_flag(const std::string& name, const YAML::Node& value, std::vector<std::string>& out) {
   const std::string flag = "--" + name;
+  if (value.IsNull() && name == "api-key") out.insert(out.end(), {flag, ""});  // to be refused
   if (value.IsNull()) return;
   if (value.IsSequence()) {
     for (const YAML::Node& item : value) out.insert(out.end(), {flag, text_of(item)});

@@ -39,6 +39,14 @@ TEST(ConfigFile, TheModelIsTheCommandLinesWhereItHasOne) {
   EXPECT_EQ(with_config_file({"here", "--config", path}), (Words{"here", "--port", "1"}));
 }
 
+TEST(ConfigFile, AnEmptyKeyIsNoAbsentOne) {
+  for (const char* text : {"api_key:", "api-key: ''", "api_key: ~", "api-key: [\"\"]"}) {
+    EXPECT_EQ(with_config_file({"MODEL", "--config", config_of(text)}),
+              (Words{"MODEL", "--api-key", ""}))
+        << text;
+  }
+}
+
 TEST(ConfigFile, WithoutOneTheWordsStayAsTheyAre) {
   EXPECT_EQ(with_config_file({"MODEL", "--port", "1"}), (Words{"MODEL", "--port", "1"}));
   EXPECT_EQ(with_config_file({"MODEL", "--config"}), (Words{"MODEL", "--config"}));
