@@ -152,6 +152,18 @@ class Keys(ServeTest):
             self.assertEqual(server.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status, status, key)
         self.assertNotIn("secret", server.log())
 
+    def test_workers_are_not_told_the_keys(self):
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"serve_keys_{os.getpid()}.yaml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("api-key: [in-file, 'also in file']\nserved-model-name: told\n")
+        self.addCleanup(os.unlink, path)
+        server = self.serve("--config", path, "--api-key", "typed-secret", "--api-key=typed-too")
+        for key, status in (("in-file", 200), ("also in file", 200), ("typed-secret", 200), ("typed-too", 200), ("told", 401)):
+            self.assertEqual(server.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status, status, key)
+        words = pathlib.Path(f"/proc/{server.workers()[0]}/cmdline").read_text().split("\0")
+        self.assertEqual([word for word in words if "key" in word or "file" in word or "typed" in word], [])
+        self.assertIn("told", words)
+
 
 class Start(ServeTest):
     def fails(self, *args):

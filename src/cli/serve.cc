@@ -222,6 +222,19 @@ void take_cpus(int index, int num_workers) {
   sched_setaffinity(0, sizeof own, &own);  // where that fails it shares them all
 }
 
+// Workers need no keys, and what is on a command line is for everybody to see.
+std::vector<std::string> without_keys(const std::vector<std::string>& words) {
+  std::vector<std::string> others;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--api-key") {
+      ++i;
+    } else if (!words[i].starts_with("--api-key=")) {
+      others.push_back(words[i]);
+    }
+  }
+  return others;
+}
+
 int run_worker(const CommandLine& line) {
   take_cpus(line.worker_index, line.options.fleet.num_engines);
   return server::run_worker(line.worker_socket, line.worker_index, line.options.model,
@@ -232,7 +245,7 @@ int run_worker(const CommandLine& line) {
 
 Command add_serve(CLI::App& app, const std::vector<std::string>& words) {
   auto line = std::make_shared<CommandLine>();
-  line->options.worker_arguments = words;
+  line->options.worker_arguments = without_keys(words);
   Options& options = line->options;
   app.add_option("model", options.model, "model folder or GGUF file")->required();
   add_process_options(app, *line);
