@@ -80,6 +80,15 @@ class Api(unittest.TestCase):
             self.assertGreater(len(long["text"]), 1000)
         self.assertLess(seconds_of_front() - used, 0.25 * (time.monotonic() - start))
 
+    def test_more_prompts_than_may_ever_wait_are_no_reason_to_try_again(self):
+        server = Server("--max-queue-len", "3")
+        self.addCleanup(server.close)
+        answer = server.post("/v1/completions", {**STORY, "prompt": ["Once"] * 4})
+        self.assertEqual((answer.status, answer.getheader("retry-after")), (400, None), answer.text)
+        self.assertRegex(answer.json["error"]["message"], r"\b4\b.*\b3\b")
+        self.assertEqual(server.post("/v1/completions", {**STORY, "prompt": ["Once"] * 3}).status, 200)
+        self.assertEqual(server.metric("vllm:request_success_total", 'finished_reason="abort"'), 0)
+
     def test_small_endpoints_answer(self):
         models = self.server.get("/v1/models").json
         self.assertEqual(models["data"][0]["id"], MODEL)

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -178,7 +179,8 @@ std::shared_ptr<const ServedModel> Front::served_model(const EngineHello& hello)
   served->enable_force_include_usage = options_.enable_force_include_usage;
   served->default_chat_template_kwargs = options_.default_chat_template_kwargs;
   served->trust_request_chat_template = options_.trust_request_chat_template;
-  served->max_num_prompts = options_.max_prompts;
+  // More would find no place in the queue at any time.
+  served->max_num_prompts = std::min(options_.max_prompts, options_.fleet.max_num_queued);
   served->max_json_depth = options_.max_json_depth;
   return served;
 }
