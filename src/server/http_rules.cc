@@ -125,8 +125,14 @@ bool HttpRules::is_allowed(std::string_view origin) const {
 
 bool HttpRules::is_known_host(std::string_view host) const {
   const std::string_view name = host_name(host);
-  if (equal_ignoring_case(name, "localhost") || equal_ignoring_case(name, options_.host)) {
+  if (all_origins_ || equal_ignoring_case(name, "localhost") ||
+      equal_ignoring_case(name, options_.host)) {
     return true;
+  }
+  for (const std::string_view origin : options_.allowed_origins) {
+    const size_t scheme = origin.find("://");
+    if (scheme == origin.npos) continue;
+    if (equal_ignoring_case(name, host_name(origin.substr(scheme + 3)))) return true;
   }
   boost::system::error_code ec;
   const auto address = asio::ip::make_address(std::string(name), ec);
@@ -152,8 +158,9 @@ std::optional<HttpResponse> HttpRules::answer(const HttpRequest& request, bool h
   const std::string_view host = request.header("host");
   if (on_loopback_ && !host.empty() && !is_known_host(host)) {
     return error_response(403,
-                          "The Host header names no address of this machine: ask for "
-                          "localhost, or for the name that --host gives.",
+                          "The Host header names no address of this machine: ask for localhost. "
+                          "Where a proxy keeps the name that it was asked for, start the server "
+                          "with --allowed-origins https://NAME.",
                           "", "Forbidden");
   }
   const std::string_view origin = request.header("origin");

@@ -52,6 +52,28 @@ TEST(HttpRules, KnowTheHostsOfALoopbackAddress) {
   EXPECT_EQ(status(HttpRules(options, false), request_of("GET", {{"Host", "evil.example"}})), 0);
 }
 
+TEST(HttpRules, KnowTheHostsOfAllowedOriginsAsProxiesKeepThem) {
+  const HttpOptions options = {.allowed_origins = {"https://Chat.example", "http://x:81",
+                                                   "https://[2001:db8::1]:4", "bare.example"}};
+  const HttpRules rules(options, true);
+  for (const char* host :
+       {"chat.example", "CHAT.EXAMPLE:443", "x", "x:81", "x:82", "[2001:db8::1]"}) {
+    EXPECT_EQ(status(rules, request_of("GET", {{"Host", host}})), 0) << host;
+  }
+  for (const char* host : {"chat.example.evil", "evil.chat.example", "bare.example", "https",
+                           "https://chat.example", "[2001:db8::2]", "evil.example"}) {
+    EXPECT_EQ(status(rules, request_of("GET", {{"Host", host}})), 403) << host;
+  }
+  const auto refused = rules.answer(request_of("GET", {{"Host", "evil.example"}}), false);
+  EXPECT_NE(refused->body.find("--allowed-origins"), std::string::npos);
+  // Its own page, through the proxy.
+  EXPECT_EQ(status(rules, request_of("GET", {{"Host", "chat.example"},
+                                             {"Origin", "https://chat.example"}})),
+            0);
+  const HttpOptions all = {.allowed_origins = {"*"}};
+  EXPECT_EQ(status(HttpRules(all, true), request_of("GET", {{"Host", "evil.example"}})), 0);
+}
+
 TEST(HttpRules, RefuseOriginsThatAreNeitherOursNorAllowed) {
   const HttpOptions options = {.allowed_origins = {"https://chat.example", "http://x:81"}};
   const HttpRules rules(options, true);
