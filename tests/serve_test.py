@@ -296,7 +296,7 @@ class Healing(ServeTest):
             logprobs = [value for event in events[:-1] for choice in event["choices"] for value in choice["logprobs"]["token_logprobs"]]
             self.assertEqual(logprobs, whole["logprobs"]["token_logprobs"])
         self.assertEqual(server.get("/health").status, 200)
-        server.wait_for(r"nanovllm: Worker 0 was ended by SIGKILL\. It is started again; ")
+        server.wait_for(r"\n\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z nanovllm: Worker 0 was ended by SIGKILL\. It is started again; ")
 
     def test_a_worker_that_hangs_is_replaced(self):
         server = self.serve("--deterministic", "--worker-timeout", "1.5")

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/message.h"
 #include "io/json.h"
+#include "server/log.h"
 #include "server/page.h"
 
 namespace nanovllm::server {
@@ -241,10 +241,10 @@ asio::awaitable<void> ApiServer::generate(HttpExchange& exchange) {
 }
 
 void ApiServer::log(const HttpRequest& request, const ApiCall& call) const {
-  if (options_.log_requests) print_message("nanovllm: {} asks {}\n", request.id, request.body);
+  if (options_.log_requests) print_log("{} asks {}", request.id, request.body);
   if (call.ignored_fields.empty()) return;
-  print_message("nanovllm: {}: fields that nothing is known of are ignored: {}\n", request.id,
-                printable(fmt::format("{}", fmt::join(call.ignored_fields, ", "))));
+  print_log("{}: fields that nothing is known of are ignored: {}", request.id,
+            printable(fmt::format("{}", fmt::join(call.ignored_fields, ", "))));
 }
 
 // Until the answer is complete or the client gone: then the streams' ends cancel what still runs.

@@ -303,7 +303,8 @@ asio::awaitable<bool> HttpConnection::serve_request() {
     constexpr int kClientLeft = 499;
     const std::chrono::duration<double, std::milli> time = Clock::now() - start;
     options_.access_log(access_log_line(options_, request_, parser.request_line(),
-                                        status_ == 0 ? kClientLeft : status_, time.count()));
+                                        status_ == 0 ? kClientLeft : status_, time.count(),
+                                        std::chrono::system_clock::now()));
   }
   co_return keeps_alive_ && !is_gone_;
 }

@@ -12,6 +12,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "server/log.h"
 #include "server/protocol.h"
 
 namespace nanovllm::server {
@@ -207,17 +208,16 @@ void HttpRules::allow_origin(const HttpRequest& request, HttpHeaders& headers) c
 }
 
 std::string access_log_line(const HttpOptions& options, const HttpRequest& request,
-                            std::string_view request_line, int status, double milliseconds) {
+                            std::string_view request_line, int status, double milliseconds,
+                            std::chrono::system_clock::time_point time) {
   if (!options.access_log_json) {
-    return fmt::format("{} - \"{}\" {} {:.1f} ms {}", request.peer, escaped_for_log(request_line),
-                       status, milliseconds, escaped_for_log(request.id));
+    return fmt::format("{} {} - \"{}\" {} {:.1f} ms {}", utc_time(time), request.peer,
+                       escaped_for_log(request_line), status, milliseconds,
+                       escaped_for_log(request.id));
   }
   using Json = nlohmann::ordered_json;
-  return Json{{"peer", request.peer},
-              {"request", request_line},
-              {"status", status},
-              {"ms", milliseconds},
-              {"id", request.id}}
+  return Json{{"time", utc_time(time)}, {"peer", request.peer}, {"request", request_line},
+              {"status", status},       {"ms", milliseconds},   {"id", request.id}}
       .dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,8 +42,9 @@ class HttpRules {
   std::vector<Digest> keys_ = {};
 };
 
-// One line of the access log, without its end.
+// One line of the access log, without its end; `time` is the answer's end.
 std::string access_log_line(const HttpOptions& options, const HttpRequest& request,
-                            std::string_view request_line, int status, double milliseconds);
+                            std::string_view request_line, int status, double milliseconds,
+                            std::chrono::system_clock::time_point time);
 
 }  // namespace nanovllm::server

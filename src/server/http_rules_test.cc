@@ -183,14 +183,18 @@ TEST(HttpRules, TakeBodiesThatSayTheyAreJson) {
 TEST(HttpRules, WriteALineForEachRequest) {
   HttpRequest request = {.peer = "127.0.0.1:53211", .id = "a\"b\n"};
   HttpOptions options;
-  EXPECT_EQ(access_log_line(options, request, "POST /v1/completions HTTP/1.1", 200, 12.34),
-            "127.0.0.1:53211 - \"POST /v1/completions HTTP/1.1\" 200 12.3 ms a\\x22b\\x0a");
-  EXPECT_EQ(access_log_line(options, request, "GET /\x1b[31m\xff\\\" HTTP/1.1", 404, 0),
-            "127.0.0.1:53211 - \"GET /\\x1b[31m\\xff\\x5c\\x22 HTTP/1.1\" 404 0.0 ms "
+  const std::chrono::system_clock::time_point time(std::chrono::milliseconds(1'700'000'000'042));
+  EXPECT_EQ(access_log_line(options, request, "POST /v1/completions HTTP/1.1", 200, 12.34, time),
+            "2023-11-14T22:13:20.042Z 127.0.0.1:53211 - \"POST /v1/completions HTTP/1.1\" 200 12.3 "
+            "ms a\\x22b\\x0a");
+  EXPECT_EQ(access_log_line(options, request, "GET /\x1b[31m\xff\\\" HTTP/1.1", 404, 0, time),
+            "2023-11-14T22:13:20.042Z 127.0.0.1:53211 - \"GET /\\x1b[31m\\xff\\x5c\\x22 HTTP/1.1\" "
+            "404 0.0 ms "
             "a\\x22b\\x0a");
   options.access_log_json = true;
-  EXPECT_EQ(access_log_line(options, request, "GET /\xff\x7f HTTP/1.1", 404, 0.5),
-            "{\"peer\":\"127.0.0.1:53211\",\"request\":\"GET /\\ufffd\\u007f HTTP/1.1\","
+  EXPECT_EQ(access_log_line(options, request, "GET /\xff\x7f HTTP/1.1", 404, 0.5, time),
+            "{\"time\":\"2023-11-14T22:13:20.042Z\",\"peer\":\"127.0.0.1:53211\",\"request\":\"GET "
+            "/\\ufffd\\u007f HTTP/1.1\","
             "\"status\":404,\"ms\":0.5,\"id\":\"a\\\"b\\n\"}");
 }
 

@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/message.h"
 #include "base/signals.h"
 #include "base/version.h"
 #include "io/file.h"
@@ -23,6 +22,7 @@
 #include "nanovllm/chat.h"
 #include "nanovllm/tokenizer.h"
 #include "server/api_server.h"
+#include "server/log.h"
 #include "text/hash.h"
 
 namespace nanovllm::server {
@@ -47,7 +47,7 @@ std::unique_ptr<const ChatTemplate> load_template(const ServeOptions& options) {
     return ChatTemplate::load(options.model);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
-    print_message("nanovllm: chats are refused: {}\n", error.what());
+    print_log("chats are refused: {}", error.what());
     return nullptr;
   }
 }
@@ -98,7 +98,7 @@ Front::Front(ServeOptions options)
   http_ = make_http_server(context_, options_.http,
                            [this](HttpExchange& exchange) { return api_->handle(exchange); });
   FleetObserver observer = metrics_.observer();
-  observer.on_message = [](const std::string& text) { print_message("nanovllm: {}\n", text); };
+  observer.on_message = [](const std::string& text) { print_log("{}", text); };
   fleet_ = make_fleet(options_.fleet, worker_starter(options_.worker_arguments), observer);
   api_ = std::make_unique<ApiServer>(options_, *fleet_, metrics_);
 }
@@ -126,18 +126,17 @@ void Front::announce() const {
   const HttpOptions& http = options_.http;
   const bool tls = !http.ssl_certfile.empty();
   if (!http.uds.empty()) {
-    print_message("nanovllm: listening on {}\n", http.uds);
+    print_log("listening on {}", http.uds);
   } else {
     const bool v6 = http.host.find(':') != std::string::npos;
-    print_message("nanovllm: listening on {}://{}:{}{}\n", tls ? "https" : "http",
-                  v6 ? "[" + http.host + "]" : http.host, http_->port(), http.root_path);
+    print_log("listening on {}://{}:{}{}", tls ? "https" : "http",
+              v6 ? "[" + http.host + "]" : http.host, http_->port(), http.root_path);
   }
   const bool loopback = !http.uds.empty() || http.host.starts_with("127.") || http.host == "::1" ||
                         http.host == "localhost";
   if (!loopback && http.api_keys.empty()) {
-    print_message(
-        "nanovllm: warning: everybody who reaches {} may use the model: no --api-key is set\n",
-        http.host);
+    print_log("warning: everybody who reaches {} may use the model: no --api-key is set",
+              http.host);
   }
 }
 
@@ -149,10 +148,10 @@ void Front::load() noexcept {
     const EngineHello& hello = fleet_->wait_ready();
     metrics_.begin(hello.info, options_.engine);
     api_->set_model(served_model(hello));
-    print_message("nanovllm: ready: {} on {}, {} tokens of KV cache, {:.2f} s after the start\n",
-                  name_of_model(options_), hello.info.device,
-                  int64_t{hello.info.num_kvcache_blocks} * hello.info.kvcache_block_size,
-                  std::chrono::duration<double>(Clock::now() - start_).count());
+    print_log("ready: {} on {}, {} tokens of KV cache, {:.2f} s after the start",
+              name_of_model(options_), hello.info.device,
+              int64_t{hello.info.num_kvcache_blocks} * hello.info.kvcache_block_size,
+              std::chrono::duration<double>(Clock::now() - start_).count());
   } catch (...) {
     if (!ending_) fault_ = std::current_exception();
     context_.stop();
@@ -192,9 +191,8 @@ void Front::await_signal() {
     if (ending_.exchange(true)) {
       std::_Exit(128 + signal);  // the workers' sockets close, which ends them
     }
-    print_message(
-        "nanovllm: shutting down: running requests have {} s to end; again to end at once\n",
-        std::chrono::duration<double>(options_.shutdown_timeout).count());
+    print_log("shutting down: running requests have {} s to end; again to end at once",
+              std::chrono::duration<double>(options_.shutdown_timeout).count());
     api_->drain();
     const SignalsBlocked in_thread;
     ender_ = std::thread([this] { end(); });
@@ -211,7 +209,7 @@ void Front::end() noexcept {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   } catch (const std::exception& error) {
-    print_message("nanovllm: while shutting down: {}\n", error.what());
+    print_log("while shutting down: {}", error.what());
   }
   context_.stop();
 }

@@ -33,8 +33,8 @@ struct ServeOptions {
   std::vector<std::string> worker_arguments = {};  // with which the binary becomes a worker
 };
 
-// Serves until SIGINT or SIGTERM; returns the exit status. Throws Error where there is no model, the
-// address can't be had or the first engine does not load.
+// Serves until SIGINT or SIGTERM; returns the exit status. Throws Error where there is no model,
+// the address can't be had or the first engine does not load.
 int serve(ServeOptions options);
 
 }  // namespace nanovllm::server
