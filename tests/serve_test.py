@@ -105,6 +105,7 @@ class Api(unittest.TestCase):
                 ("/v1/completions", {**STORY, "temperature": -1}, 400, "temperature"),
                 ("/v1/completions", {**STORY, "max_tokens": "many"}, 400, "max_tokens"),
                 ("/v1/completions", {**STORY, "suffix": "x"}, 400, "suffix"),
+                ("/v1/completions", {**STORY, "logits_processors": ["a.b"]}, 400, "logits_processors"),
                 ("/v1/completions", {"prompt": [0] * 600, "max_tokens": 1}, 400, "512"),
                 ("/v1/completions", {}, 400, "prompt"),
                 ("/v1/completions", "{", 400, ""),

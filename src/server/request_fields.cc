@@ -16,7 +16,8 @@ constexpr std::string_view kUnsupported[] = {
     "structured_outputs",    "prompt_embeds", "allowed_token_ids",
     "logprob_token_ids",     "suffix",        "truncate_prompt_tokens",
     "use_beam_search",       "watermarking",  "repetition_detection",
-    "thinking_token_budget", "functions",     "audio"};
+    "thinking_token_budget", "functions",     "audio",
+    "logits_processors"};
 // What changes no answer of ours.
 // clang-format off
 constexpr std::string_view kWithoutEffect[] = {
