@@ -46,6 +46,7 @@ def find_chromium():
 class Api(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     key = None
+    model = "demo"
     requests = []
     aborted = threading.Event()
 
@@ -77,7 +78,7 @@ class Api(http.server.BaseHTTPRequestHandler):
             self.reply(200, (PAGE / file).read_bytes(), content_type + "; charset=utf-8", Content_Security_Policy=POLICY)
         elif name == "v1/models":
             if self.is_allowed():
-                self.reply(200, json.dumps({"object": "list", "data": [{"id": "demo", "max_model_len": 4096}]}).encode())
+                self.reply(200, json.dumps({"object": "list", "data": [{"id": Api.model, "max_model_len": 4096}]}).encode())
         else:
             self.refuse(404, "Not Found")
 
@@ -94,6 +95,8 @@ class Api(http.server.BaseHTTPRequestHandler):
         if not self.is_allowed():
             return
         Api.requests.append(body)
+        if body["model"] != Api.model:
+            return self.refuse(404, "The model does not exist.")
         word = body["messages"][-1]["content"].split()[0]
         if word == "bad":
             return self.refuse(400, "temperature must be at least 0.")
@@ -244,7 +247,7 @@ class PageTest(unittest.TestCase):
         cls.folder.cleanup()
 
     def setUp(self):
-        Api.key = None
+        Api.key, Api.model = None, "demo"
         Api.requests.clear()
         Api.aborted.clear()
         self.browser.problems.clear()
@@ -358,6 +361,7 @@ class PageTest(unittest.TestCase):
         for word, sentence in sentences.items():
             self.send(word)
             self.assertTrue(self.last(".note").startswith(sentence), self.last(".note"))
+            self.assertEqual(self.browser.js("document.querySelectorAll('.note button').length"), 1)
         self.assertEqual(Api.requests[1]["messages"], [{"role": "user", "content": "cut"}])  # as nothing answered the first
         self.browser.screenshot("errors")
         count = self.browser.js("document.querySelectorAll('.message').length")
@@ -367,6 +371,23 @@ class PageTest(unittest.TestCase):
         self.assertEqual(Api.requests[-1], Api.requests[-2])
         self.send("long")
         self.assertTrue(self.last(".note").startswith("Cut off"))
+
+    def test_finds_the_model_of_a_server_that_was_started_again(self):
+        self.send("hello")
+        Api.model = "other"
+        self.send("hello again")
+        self.assertEqual(self.last(".body"), "Hello you, x < 1.\n\nSecond paragraph.")
+        self.assertEqual([it["model"] for it in Api.requests], ["demo", "demo", "other"])
+        self.assertEqual(self.browser.js("$('model').textContent"), "other")
+
+    def test_sends_nothing_while_a_word_is_composed(self):
+        self.browser.type("hello")
+        for properties in ("isComposing: true", "keyCode: 229"):
+            self.browser.js(f"$('input').dispatchEvent(new KeyboardEvent('keydown', {{ key: 'Enter', {properties} }}))")
+        self.assertEqual(self.browser.js("$('input').value"), "hello")
+        self.assertEqual(Api.requests, [])
+        self.send("")
+        self.assertEqual(len(Api.requests), 1)
 
     def test_asks_for_the_key(self):
         Api.key = "secret"

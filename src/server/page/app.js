@@ -114,7 +114,7 @@ function showMessage(message) {
   note.hidden = !message.note;
   note.textContent = message.note ?? "";
   note.classList.toggle("error", Boolean(message.failed));
-  if (message.failed) note.append(" ", element("button", { textContent: "Try again", onclick: () => retry(message) }));
+  if (message.failed && message === current.messages.at(-1)) note.append(" ", element("button", { textContent: "Try again", onclick: () => retry(message) }));
   if (!node.isConnected) log.append(node);
   if (atEnd || message.role === "user") log.scrollTop = log.scrollHeight;
 }
@@ -180,7 +180,12 @@ function openMenu(open) {
 
 // ---- Talking to the server
 
-class Failure extends Error {} // with a sentence for the user
+class Failure extends Error { // with a sentence for the user
+  constructor(sentence, status) {
+    super(sentence);
+    this.status = status; // of the server's answer, where there was one
+  }
+}
 
 // Resolves to the key, or null where the user does not want to give one.
 function askForKey(hint) {
@@ -215,7 +220,7 @@ async function request(path, options = {}) {
     if (response.ok) return response;
     if (response.status !== 401) {
       const answer = await response.json().catch(() => null);
-      throw new Failure(answer?.error?.message || `The server answered with status ${response.status}.`);
+      throw new Failure(answer?.error?.message || `The server answered with status ${response.status}.`, response.status);
     }
     const hint = apiKey ? "The server does not know this key." : "It is kept until this tab is closed.";
     const key = await askForKey(hint);
@@ -275,11 +280,17 @@ async function answer(conversation) {
   refresh();
   try {
     if (!model) await findModel();
-    const response = await request("v1/chat/completions", {
+    const { signal } = running.controller;
+    const ask = () => request("v1/chat/completions", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ model, messages, stream: true, ...rest }),
-      signal: running.controller.signal,
+      signal,
+    });
+    const response = await ask().catch(async (error) => {
+      if (error.status !== 404) throw error;
+      await findModel(); // the server was started again, with another one
+      return ask();
     });
     for await (const event of events(response)) {
       if (event.error) throw new Failure(event.error.message);
@@ -312,8 +323,9 @@ function send() {
   const content = input.value.trim();
   if (!content || running) return;
   if (!current.messages.length) current.title = content.split("\n")[0].slice(0, 60);
-  const message = { role: "user", content };
+  const message = { role: "user", content }, before = current.messages.at(-1);
   current.messages.push(message);
+  if (before) showMessage(before); // without "Try again": it is not the last one any more
   current.time = Date.now();
   input.value = "";
   fitInput();
@@ -343,7 +355,8 @@ $("composer").onsubmit = (event) => {
 };
 input.oninput = fitInput;
 input.onkeydown = (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  // Safari has ended composing when it tells of the key that ends it.
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
   event.preventDefault();
   send();
 };
