@@ -165,6 +165,15 @@ class BenchServe(CliTest):
                     r"Request goodput \(req/s\): +[0-9.]+", r"Mean TTFT \(ms\): +[0-9.]+", r"P99 E2EL \(ms\): +[0-9.]+"):
             self.assertRegex(result.stdout, "(?m)^" + row + " *$")
 
+    def test_takes_an_address_as_clients_are_given_it(self):
+        with Server() as server:
+            for behind, path in (("", "/v1/completions"), ("/", "/v1/completions"), ("/v1", "/v1/completions"), ("/v1/", "/v1/completions"),
+                                 ("/llm/v1", "/llm/v1/completions"), ("/llm", "/llm/v1/completions"), ("/llmv1", "/llmv1/v1/completions")):
+                self.result(server, "--num-prompts", 1, "--base-url", f"http://127.0.0.1:{server.port}{behind}")
+                self.assertEqual(server.requests[-1][0], path, behind)
+            self.result(server, "--num-prompts", 1, "--base-url", f"http://127.0.0.1:{server.port}/v1", "--endpoint", "/completions", "--model", "m")
+            self.assertEqual(server.requests[-1][0], "/v1/completions")
+
     def test_chats(self):
         with Server() as server:
             result = self.result(server, "--num-prompts", 3, "--backend", "openai-chat", "--temperature", 0, "--ignore-eos",

@@ -223,6 +223,10 @@ int bench_serve(ServeOptions options) {
   server.api_key = options.api_key;
   if (options.endpoint.empty())
     options.endpoint = options.chats() ? "/v1/chat/completions" : "/v1/completions";
+  // What clients of OpenAI's API are given; the endpoint has it, too.
+  constexpr std::string_view kVersion = "/v1";
+  if (server.path.ends_with(kVersion) && options.endpoint.starts_with("/v1/"))
+    server.path.resize(server.path.size() - kVersion.size());
   const Workload workload(options);
   until_ready(options, [&] {
     if (options.model.empty()) options.model = model_of(server);
@@ -263,7 +267,7 @@ Command add_bench_serve(CLI::App& app) {
   };
   app.add_option("--backend", o.backend, "openai (completions of token ids) or openai-chat")
       ->check(CLI::IsMember({"openai", "openai-chat"}));
-  app.add_option("--base-url", o.base_url, "http://HOST:PORT, instead of --host and --port");
+  app.add_option("--base-url", o.base_url, "http://HOST:PORT[/v1], instead of --host and --port");
   app.add_option("--host", o.host, "of the server");
   number("--port", o.port, "of the server");
   app.add_option("--endpoint", o.endpoint,
