@@ -172,7 +172,7 @@ class Keys(ServeTest):
             self.assertEqual(server.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status, status, key)
         words = pathlib.Path(f"/proc/{server.workers()[0]}/cmdline").read_text().split("\0")
         self.assertEqual([word for word in words if "key" in word or "file" in word or "typed" in word], [])
-        self.assertIn("told", words)
+        self.assertIn("--served-model-name=told", words)
 
 
 class Start(ServeTest):
@@ -200,11 +200,26 @@ class Start(ServeTest):
         self.assertIn("kv_cache_memory", said)
         self.assertNotEqual(status, 0)
 
+    def test_flags_that_mean_nothing_are_refused(self):
+        for flag, value in (("--idle-timeout", "nan"), ("--write-timeout", "0"), ("--worker-timeout", "inf"), ("--max-body-size", "0"),
+                            ("--allowed-origins", "https://chat.example/"), ("--allowed-origins", "chat.example"), ("--allowed-origins", "https://"),
+                            ("--allowed-origins", '["*"]'), ("--allowed-origins", '["https://a"]'), ("--allowed-origins", "https://a,https://b")):
+            result = subprocess.run([BINARY, "serve", MODEL, "--port", "0", flag, value], capture_output=True, text=True, timeout=120)
+            self.assertEqual(result.returncode, 2, (flag, value, result.stderr))
+            self.assertIn(flag, result.stderr)
+
     def test_flags_come_from_a_file(self):
         path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"serve_{os.getpid()}.yaml")
         with open(path, "w", encoding="utf-8") as file:
-            file.write("served_model_name: [first, second]\nmax-model-len: 256\n")
+            file.write("enforce-eager: maybe\n")
         self.addCleanup(os.unlink, path)
+        result = subprocess.run([BINARY, "serve", MODEL, "--config", path], capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--enforce-eager", result.stderr)
+        self.assertIn(path, result.stderr)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("served_model_name: [first, second]\nmax-model-len: 256\nenforce-eager: yes\ndeterministic: off\nenable-prefix-caching: no\n"
+                       "enable-auto-tool-choice: true\nallowed-origins: '*'\ndefault-chat-template-kwargs: {a: [1, b]}\nidle-timeout: 1.5\nmax-body-size: 1M\n")
         server = self.serve("--config", path, small=False)
         models = server.get("/v1/models").json["data"]
         self.assertEqual([(model["id"], model["max_model_len"]) for model in models], [("first", 256), ("second", 256)])

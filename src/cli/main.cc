@@ -116,8 +116,11 @@ int main(int argc, char** argv) {
   let_writes_fail();
   explain_file_faults();
   std::vector<std::string> words;
+  std::string config_file;  // where some of them are from
   const auto read_command_line = [&] {
     words = command_line(argc, argv);
+    if (!words.empty() && words.front() == "serve")
+      config_file = nanovllm::printable(nanovllm::server::path_of_config({argv + 1, argv + argc}));
     return kExitOk;
   };
   if (const int status = run_command(read_command_line); status != kExitOk) return status;
@@ -135,9 +138,11 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   // As with vLLM; what may be given several times adds up all the same.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.failure_message([](const CLI::App* parsed, const CLI::Error& error) {
-    return fmt::format("nanovllm: {}{}\nRun with --help for more information.\n", error.what(),
-                       advice_on(*parsed, error));
+  app.failure_message([&](const CLI::App* parsed, const CLI::Error& error) {
+    return fmt::format(
+        "nanovllm: {}{}{}\nRun with --help for more information.\n", error.what(),
+        config_file.empty() ? "" : fmt::format("; flags come from {}, too", config_file),
+        advice_on(*parsed, error));
   });
   app.get_formatter()->column_width(36);
   app.footer(

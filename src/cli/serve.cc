@@ -50,11 +50,14 @@ class Group {
   }
   // Whole or broken seconds.
   void add(const char* flag, std::chrono::milliseconds& value, const char* help) {
-    const auto set = [&value](const double& seconds) {
+    const auto set = [flag, &value](const double& seconds) {
+      if (!(seconds >= 0.001 && seconds <= 1e6)) {  // nan is neither
+        throw CLI::ValidationError(
+            flag, fmt::format("must be from 0.001 to 1000000 seconds, got {}", seconds));
+      }
       value = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
     };
     app_.add_option_function<double>(flag, set, help)
-        ->check(CLI::Range(0.001, 1e6))
         ->default_str(fmt::format("{}", static_cast<double>(value.count()) / 1000))
         ->option_text("SECONDS")
         ->group(name_);
@@ -67,6 +70,7 @@ class Group {
       } catch (const Error& error) {
         throw CLI::ValidationError(flag, error.what());
       }
+      if (value < 1) throw CLI::ValidationError(flag, "must be at least 1 byte, got " + text);
     };
     app_.add_option_function<std::string>(flag, set, "of a request")
         ->default_str(fmt::format("{}K", value >> 10))
@@ -172,11 +176,25 @@ void add_process_options(CLI::App& app, CommandLine& line) {
   app.add_flag("--disable-log-requests,--enable-auto-tool-choice")->group("");
 }
 
+// "https://chat.example:8443", as browsers send it.
+bool is_origin(const std::string& text) {
+  const size_t scheme = text.find("://");
+  return scheme != std::string::npos && scheme > 0 && text.size() > scheme + 3 &&
+         text.find_first_of("/\"', *", scheme + 3) == std::string::npos;
+}
+
 void check(const CommandLine& line) {
   const server::HttpOptions& http = line.options.http;
   if (std::ranges::find(http.api_keys, "") != http.api_keys.end()) {
     throw_error(ErrorCode::kInvalidArgument,
                 "--api-key is empty, which would let everybody in: leave it out if that is meant");
+  }
+  for (const std::string& origin : http.allowed_origins) {
+    if (origin == "*" || origin == "null" || is_origin(origin)) continue;
+    throw_error(ErrorCode::kInvalidArgument,
+                "--allowed-origins must be * or an origin such as https://chat.example:8443, "
+                "without anything behind it, got {}; give the flag once for each of several",
+                origin);
   }
   if (http.ssl_keyfile.empty() != http.ssl_certfile.empty()) {
     throw_error(ErrorCode::kInvalidArgument,

@@ -59,17 +59,22 @@ void append_flag(const std::string& name, const YAML::Node& value, std::vector<s
   const std::string flag = "--" + name;
   if (value.IsNull() && name == "api-key") out.insert(out.end(), {flag, ""});  // to be refused
   if (value.IsNull()) return;
+  const auto append = [&](const std::string& text) {
+    if (text.empty()) {
+      out.insert(out.end(), {flag, text});
+    } else {
+      out.push_back(flag + "=" + text);  // one word: what is wrong with it is told with its name
+    }
+  };
   if (value.IsSequence()) {
-    for (const YAML::Node& item : value) out.insert(out.end(), {flag, text_of(item)});
+    for (const YAML::Node& item : value) append(text_of(item));
     return;
   }
-  const bool is_bool = value.IsScalar() && value.Tag() != "!" &&
-                       (value.Scalar() == "true" || value.Scalar() == "false");
-  if (!is_bool) {
-    out.insert(out.end(), {flag, text_of(value)});
-  } else if (value.Scalar() == "true") {
-    out.push_back(flag);
-  }
+  bool is_on = false;
+  // YAML's words for it, without its "y" and "n": true, yes, on, ...
+  const bool is_bool = value.IsScalar() && value.Tag() != "!" && value.Scalar().size() > 1 &&
+                       YAML::convert<bool>::decode(value, is_on);
+  append(!is_bool ? text_of(value) : is_on ? "true" : "false");
 }
 
 std::vector<std::string> flags_of(const std::string& path, bool with_model) {
@@ -101,6 +106,10 @@ std::vector<std::string> flags_of(const std::string& path, bool with_model) {
 }
 
 }  // namespace
+
+std::string path_of_config(std::vector<std::string> words) {
+  return take_config(words).value_or("");
+}
 
 std::vector<std::string> with_config_file(std::vector<std::string> words) {
   const std::optional<std::string> path = take_config(words);
