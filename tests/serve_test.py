@@ -221,6 +221,7 @@ class Start(ServeTest):
             file.write("served_model_name: [first, second]\nmax-model-len: 256\nenforce-eager: yes\ndeterministic: off\nenable-prefix-caching: no\n"
                        "enable-auto-tool-choice: true\nallowed-origins: '*'\ndefault-chat-template-kwargs: {a: [1, b]}\nidle-timeout: 1.5\nmax-body-size: 1M\n")
         server = self.serve("--config", path, small=False)
+        server.wait_for("ready: first on cpu .*, max_model_len 256, ")
         models = server.get("/v1/models").json["data"]
         self.assertEqual([(model["id"], model["max_model_len"]) for model in models], [("first", 256), ("second", 256)])
 
