@@ -196,8 +196,8 @@ std::vector<float> some_residual() { return Random(7).floats(kTokens * kHidden, 
 CompileLimits limits(DType act) { return {.dtype = act, .max_num_tokens = 32, .num_threads = 2}; }
 
 // bfloat16 rounds at every op: errors are compared as a whole.
-void expect_near(const HostTensor& actual, const std::vector<float>& wanted, DType act,
-                 const std::string& what) {
+void expect_alike(const HostTensor& actual, const std::vector<float>& wanted, DType act,
+                  const std::string& what) {
   ASSERT_EQ(actual.view.num_elements(), std::ssize(wanted));
   double errors = 0, sum = 0;
   for (int64_t i = 0; i < std::ssize(wanted); ++i) {
@@ -261,7 +261,7 @@ TEST_P(LayerPrograms, EachFieldOfASpecIsWhatTheReferenceSays) {
     const auto program = backend->compile(spec, limits(act()));
     const DeviceTensor r = upload(*backend, floats(residual, kHidden).view);
     const std::vector<float> wanted = expected(spec, residual);
-    expect_near(Runs(*backend, act()).run(*program, 2, r.view), wanted, act(), field);
+    expect_alike(Runs(*backend, act()).run(*program, 2, r.view), wanted, act(), field);
     EXPECT_NE(wanted, before) << field << " changes nothing";
     before = wanted;
   }

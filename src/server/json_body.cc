@@ -44,7 +44,8 @@ class BodyBuilder {
   }
 
   bool parse_error(size_t, const std::string&, const Json::exception& error) {
-    throw_error(ErrorCode::kInvalidArgument, "The body is not valid JSON: {}", reason_of(error));
+    throw_error(ErrorCode::kInvalidArgument, "The body is not valid JSON: {}",
+                nanovllm::reason_of(error));
   }
 
  private:
