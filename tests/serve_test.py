@@ -192,10 +192,10 @@ class Start(ServeTest):
         result = subprocess.run([BINARY, "serve", "Owner/Model", "--port", "0"], capture_output=True, text=True, timeout=120)
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, r"^nanovllm: Owner/Model: no such folder .*: run hf download Owner/Model .*\n$")
-        for key in (["--api-key", ""], ["--api-key="], ["--api-key", "secret", "--api-key", ""]):
+        for key in (["--api-key", ""], ["--api-key=", "--deterministic"], ["--api-key", "secret", "--api-key", ""]):
             status, said = self.fails(MODEL, "--port", "0", *key)
             self.assertEqual(status, 2, said)
-            self.assertIn("--api-key", said)
+            self.assertIn("--api-key is empty", said)
         status, said = self.fails(MODEL, "--port", "0", "--kv-cache-memory", "1K")
         self.assertIn("kv_cache_memory", said)
         self.assertNotEqual(status, 0)

@@ -105,6 +105,12 @@ std::vector<std::string> command_line(int argc, char** argv) {
   std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   if (words.empty() || words.front() != "serve") return words;
   words = nanovllm::server::with_config_file({words.begin() + 1, words.end()});
+  // CLI11 would take the word behind "--api-key=" for its value.
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (!words[i].starts_with("--") || words[i].find('=') + 1 != words[i].size()) continue;
+    words[i].pop_back();
+    words.insert(words.begin() + static_cast<std::ptrdiff_t>(i) + 1, "");
+  }
   words.insert(words.begin(), "serve");
   return words;
 }
