@@ -224,9 +224,9 @@ int bench_serve(ServeOptions options) {
   if (options.endpoint.empty())
     options.endpoint = options.chats() ? "/v1/chat/completions" : "/v1/completions";
   // What clients of OpenAI's API are given; the endpoint has it, too.
-  constexpr std::string_view kVersion = "/v1";
-  if (server.path.ends_with(kVersion) && options.endpoint.starts_with("/v1/"))
-    server.path.resize(server.path.size() - kVersion.size());
+  constexpr std::string_view kApi = "/v1";
+  if (server.path.ends_with(kApi) && options.endpoint.starts_with("/v1/"))
+    server.path.resize(server.path.size() - kApi.size());
   const Workload workload(options);
   until_ready(options, [&] {
     if (options.model.empty()) options.model = model_of(server);
