@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr size_t kMaxEosTokens = 1024;
 constexpr double kInfinity = std::numeric_limits<double>::max();
-constexpr double kLeastNumber = 1e-6;  // for what may not be 0
+constexpr double kAboveZero = 1e-6;  // the least of what may not be 0
 
 template <typename T, typename V>
 void assign_if(T& field, const std::optional<V>& value) {
@@ -42,10 +42,10 @@ bool is_gemma(const ModelConfig& config) { return is_gemma2(config) || is_gemma3
 // What only a Gemma has.
 void read_gemma(const JsonFields& fields, ModelConfig& config) {
   assign_if(config.hidden_act, fields.string("hidden_activation"));
-  assign_if(config.query_scalar, fields.number("query_pre_attn_scalar", kLeastNumber, kMaxSize));
+  assign_if(config.query_scalar, fields.number("query_pre_attn_scalar", kAboveZero, kMaxSize));
   assign_if(config.window_rope_theta, fields.number("rope_local_base_freq", 1, 1e18));
   const auto read_cap = [&](float& cap, const char* key) {
-    if (fields.has(key)) cap = static_cast<float>(fields.number(key, kLeastNumber, 1e6).value_or(0));
+    if (fields.has(key)) cap = static_cast<float>(fields.number(key, kAboveZero, 1e6).value_or(0));
   };
   read_cap(config.attention_soft_cap, "attn_logit_softcapping");
   read_cap(config.final_soft_cap, "final_logit_softcapping");
@@ -135,10 +135,10 @@ void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
                      scaling.original_max_position_embeddings;
   }
   assign_if(scaling.factor, fields.number("factor", 1, 1e6));
-  assign_if(scaling.low_freq_factor, fields.number("low_freq_factor", kLeastNumber, 1e6));
-  assign_if(scaling.high_freq_factor, fields.number("high_freq_factor", kLeastNumber, 1e6));
-  assign_if(scaling.beta_fast, fields.number("beta_fast", kLeastNumber, 1e6));
-  assign_if(scaling.beta_slow, fields.number("beta_slow", kLeastNumber, 1e6));
+  assign_if(scaling.low_freq_factor, fields.number("low_freq_factor", kAboveZero, 1e6));
+  assign_if(scaling.high_freq_factor, fields.number("high_freq_factor", kAboveZero, 1e6));
+  assign_if(scaling.beta_fast, fields.number("beta_fast", kAboveZero, 1e6));
+  assign_if(scaling.beta_slow, fields.number("beta_slow", kAboveZero, 1e6));
   assign_if(scaling.truncate, fields.boolean("truncate"));
   const auto mscale = fields.number("mscale", 0, 1e6);
   const auto mscale_all_dim = fields.number("mscale_all_dim", 0, 1e6);
@@ -146,7 +146,7 @@ void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
     scaling.attention_factor =
         yarn_magnitude(scaling.factor, *mscale) / yarn_magnitude(scaling.factor, *mscale_all_dim);
   }
-  assign_if(scaling.attention_factor, fields.number("attention_factor", kLeastNumber, 1e6));
+  assign_if(scaling.attention_factor, fields.number("attention_factor", kAboveZero, 1e6));
   if (scaling.kind == "llama3" && scaling.high_freq_factor <= scaling.low_freq_factor) {
     throw_error(ErrorCode::kCorruptData,
                 "{}: high_freq_factor is {}, expected more than low_freq_factor, which is {}",
