@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -57,22 +58,19 @@ constexpr const char* kScoreCap = "attn_logit_softcapping";
 constexpr const char* kLogitCap = "final_logit_softcapping";
 
 constexpr std::pair<const char*, const char*> kTensorNames[] = {
-    {"input_layernorm", "attn_norm"},
-    {"self_attn.q_proj", "attn_q"},
-    {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"},
-    {"self_attn.o_proj", "attn_output"},
-    {"self_attn.q_norm", "attn_q_norm"},
-    {"self_attn.k_norm", "attn_k_norm"},
-    {"post_attention_layernorm", "ffn_norm"},
-    {"mlp.gate_proj", "ffn_gate"},
-    {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},
-    {"model.embed_tokens", "token_embd"},
+    {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"}, {"post_attention_layernorm", "ffn_norm"},
+    {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},       {"model.embed_tokens", "token_embd"},
+    {"model.norm", "output_norm"},       {"lm_head", "output"},
+};
+// Of layers with norms behind their blocks, too.
+constexpr std::pair<const char*, const char*> kPostNormNames[] = {
+    {"post_attention_layernorm", "post_attention_norm"},
     {"pre_feedforward_layernorm", "ffn_norm"},
     {"post_feedforward_layernorm", "post_ffw_norm"},
-    {"model.norm", "output_norm"},
-    {"lm_head", "output"},
 };
 
 // The metadata of one architecture.
@@ -180,8 +178,8 @@ class Reader {
     const int layers = config_.num_hidden_layers;
     config_.norm_offset = 0;  // the weights of norms hold 1 + w
     const bool is_27b = layers == (is_2 ? 46 : 62);
-    config_.query_scalar =
-        is_27b ? config_.hidden_size / config_.num_attention_heads : config_.head_dim;
+    config_.query_scalar = config_.head_dim;
+    if (is_27b) config_.query_scalar = 1.0 * config_.hidden_size / config_.num_attention_heads;
     if (const double scale = number(kScale, 0, 1e6).value_or(0); scale > 0) {
       config_.query_scalar = 1 / (scale * scale);
     }
@@ -299,11 +297,13 @@ std::string gguf_tensor_name(std::string_view name, bool post_norms) {
   }
   const size_t end = rest.rfind('.');  // of .weight or .bias
   if (end == rest.npos) return std::string(name);
-  if (post_norms && rest.starts_with("post_attention_layernorm.")) {
-    return prefix + "post_attention_norm" + std::string(rest.substr(end));
-  }
-  for (const auto& [ours, theirs] : kTensorNames) {
-    if (rest.substr(0, end) == ours) return fmt::format("{}{}{}", prefix, theirs, rest.substr(end));
+  using Names = std::span<const std::pair<const char*, const char*>>;
+  for (const Names names : {Names(kPostNormNames), Names(kTensorNames)}) {
+    if (names.data() == kPostNormNames && !post_norms) continue;
+    for (const auto& [ours, theirs] : names) {
+      if (rest.substr(0, end) != ours) continue;
+      return fmt::format("{}{}{}", prefix, theirs, rest.substr(end));
+    }
   }
   return std::string(name);
 }

@@ -296,9 +296,8 @@ class WeightStore::Impl {
       auto node = all.extract(all.begin());
       const std::string name = name_in_text_part(node.key());
       if (name.empty()) {
-        const std::string_view rest =
-            std::string_view(node.key())
-                .substr(node.key().starts_with("model.") ? std::string_view("model.").size() : 0);
+        std::string_view rest = node.key();
+        if (rest.starts_with("model.")) rest.remove_prefix(rest.find('.') + 1);
         ignored_parts_.emplace(rest.substr(0, rest.find('.')));
       } else {
         node.key() = name;
