@@ -220,7 +220,7 @@ int check() {
           SkinnyProduct p;
           p.rows = rows, p.out_features = n, p.in_features = k, p.weight = w, p.bias = bias;
           p.x = with_norm ? static_cast<void*>(residual_in) : x;
-          if (with_norm) p.norm = {norm, 1e-6f, 0};
+          if (with_norm) p.norm = {norm, 1e-6f};
           p.epilogue = e, p.out = out;
           p.out_dtype = e == Epilogue::kStore ? DType::kFloat32 : DType::kBFloat16;
           NANOVLLM_CUDA_CHECK(
@@ -294,7 +294,7 @@ void products(const std::vector<int>& row_counts, bool large) {
       };
       p.weight = weights[0];
       if (launch_skinny(nullptr, p, device())) ours = time_graph(run) / launches;
-      p.norm = {norm, 1e-6f, 0}, p.x = residual;
+      p.norm = {norm, 1e-6f}, p.x = residual;
       if (s.norm && launch_skinny(nullptr, p, device())) fused = time_graph(run) / launches;
       const auto problem = cublas.problem(rows, s.n, s.k, p.out_dtype == DType::kFloat32, 8);
       double first = 0, best = 1e9;
