@@ -129,7 +129,7 @@ class Answer {
   // The connection was closed. Throws Error(kIo) where that cuts the answer.
   void read_end() {
     error_code error;
-    parser_.put_eof(error);
+    if (parser_.got_some()) parser_.put_eof(error);
     if (error || !done()) throw_error(ErrorCode::kIo, "the answer was cut");
   }
 
