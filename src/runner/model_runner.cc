@@ -73,16 +73,15 @@ void ModelRunner::load_model() {
     print_message("nanovllm: {}: only the text part is loaded, without {}\n",
                   model_config_.model_dir, fmt::join(parts, ", "));
   }
-  model_ =
-      make_model({.config = model_config_,
-                  .weights = *weights_,
-                  .backend = *backend_,
-                  .dtype = dtype_,
-                  .max_num_tokens = max_num_tokens_,
-                  .max_num_logits = max_num_logits_,
-                  .max_model_len = max_model_len_,
-                  .num_loading_threads = threads_of_rank(config_.num_threads, backend_->rank(),
-                                                         backend_->world_size())});
+  model_ = make_model({.config = model_config_,
+                       .weights = *weights_,
+                       .backend = *backend_,
+                       .dtype = dtype_,
+                       .max_num_tokens = max_num_tokens_,
+                       .max_num_logits = max_num_logits_,
+                       .max_model_len = max_model_len_,
+                       .num_loading_threads = threads_of_rank(config_.num_threads, backend_->rank(),
+                                                              backend_->world_size())});
   kv_groups_ = model_->kv_cache_groups(config_.kvcache_block_size);
 }
 
@@ -139,15 +138,16 @@ StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
 
 int ModelRunner::plan_kv_cache() const {
   const MemoryInfo memory = backend_->memory();
-  return nanovllm::plan_kv_cache(config_,
-                                 {.block_bytes = kv_block_bytes(*backend_, kv_groups_),
-                                  .block_size = config_.kvcache_block_size,
-                                  .max_model_len = max_model_len_},
-                                 {.is_of_host = traits_.shares_host_memory,
-                                  .num_ranks = traits_.shares_host_memory ? backend_->world_size() : 1,
-                                  .free_at_start = free_at_start_,
-                                  .free_now = memory.free_bytes,
-                                  .limit = memory.limit});
+  return nanovllm::plan_kv_cache(
+      config_,
+      {.block_bytes = kv_block_bytes(*backend_, kv_groups_),
+       .block_size = config_.kvcache_block_size,
+       .max_model_len = max_model_len_},
+      {.is_of_host = traits_.shares_host_memory,
+       .num_ranks = traits_.shares_host_memory ? backend_->world_size() : 1,
+       .free_at_start = free_at_start_,
+       .free_now = memory.free_bytes,
+       .limit = memory.limit});
 }
 
 void ModelRunner::allocate_kv_cache(int num_blocks) {
