@@ -148,7 +148,7 @@ HttpResponse ApiServer::health() const {
 // What is answered at once.
 HttpResponse ApiServer::small_answer(const HttpRequest& request) {
   const std::string& path = request.path;
-  const HttpResponse nothing = {.content_type = "text/plain", .headers = {}, .body = ""};
+  HttpResponse nothing = {.content_type = "text/plain", .headers = {}, .body = ""};
   if (path == "/health") return health();
   if (path == "/ping") return nothing;
   if (path == "/version") return json_response(version_body());

@@ -108,7 +108,7 @@ Json expanded(Json schema) {
   return schema;
 }
 
-Json schema_of_type(const char* type, Json more = Json::object()) {
+Json schema_of_type(const char* type, const Json& more = Json::object()) {
   Json schema = {{"type", type}};
   schema.update(more);
   return schema;

@@ -90,12 +90,10 @@ std::string map_case(std::string_view text, CaseMapping mapping) {
     const uint32_t c = next_character(text, pos);
     if (c >= kInvalidByte) {
       out += text[begin];
-    } else if (mapping == CaseMapping::kUpper) {
+    } else if (mapping == CaseMapping::kUpper || (mapping == CaseMapping::kWords && !within_word)) {
       append_upper(out, c);
     } else if (mapping == CaseMapping::kLower || within_word) {
       append_lower(out, c, text, begin, pos);
-    } else if (mapping == CaseMapping::kWords) {
-      append_upper(out, c);
     } else {
       append_title(out, c);
     }

@@ -21,7 +21,9 @@ Interpreter::~Interpreter() {
 
 void Interpreter::set_variable(std::string_view name, Value value) {
   for (size_t i = 0; i < globals_.size(); ++i) {
-    if (text_of(template_.names[i]) == name) globals_[i] = std::move(value);
+    if (text_of(template_.names[i]) != name) continue;
+    globals_[i] = std::move(value);
+    return;
   }
 }
 
