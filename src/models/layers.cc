@@ -68,7 +68,6 @@ ShardSizes::ShardSizes(const ModelConfig& config, const Backend& backend)
   num_heads = heads / world_size;
   num_kv_heads = std::max(1, kv_heads / world_size);
   first_kv_head = static_cast<int>(int64_t{kv_heads} * rank / world_size);
-  intermediate_size = config.intermediate_size / world_size;
   vocab_is_sharded = world_size > 1 && config.vocab_size % world_size == 0;
   vocab_size = vocab_is_sharded ? config.vocab_size / world_size : config.vocab_size;
 }

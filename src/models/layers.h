@@ -23,7 +23,6 @@ struct ShardSizes {
   int num_heads = 0;
   int num_kv_heads = 0;
   int first_kv_head = 0;  // with more ranks than KV heads, neighbours hold the same one
-  int intermediate_size = 0;
   // A vocabulary that does not divide is held whole by every rank.
   bool vocab_is_sharded = false;
   int vocab_size = 0;

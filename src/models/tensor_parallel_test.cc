@@ -100,7 +100,6 @@ TEST(ShardSizes, SharesEverythingThatDivides) {
   EXPECT_EQ(sizes.num_heads, 6);
   EXPECT_EQ(sizes.num_kv_heads, 2);
   EXPECT_EQ(sizes.first_kv_head, 2);
-  EXPECT_EQ(sizes.intermediate_size, 48);
   EXPECT_EQ(sizes.vocab_size, 500);
   EXPECT_TRUE(sizes.vocab_is_sharded);
 }

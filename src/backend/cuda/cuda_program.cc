@@ -1,6 +1,4 @@
 // A stack of layers whose tails run in fused kernels where there are some for them.
-#include <functional>
-
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/layer_plan.h"
