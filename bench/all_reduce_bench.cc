@@ -18,7 +18,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/cuda_communicator.h"
+#include "backend/cuda/peers/cuda_communicator.h"
 
 namespace nanovllm {
 namespace {

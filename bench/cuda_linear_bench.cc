@@ -21,10 +21,10 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/layer_tail.h"
-#include "backend/cuda/linear_skinny.h"
-#include "backend/cuda/linear_wgmma.h"
-#include "backend/cuda/linear_wgmma_plan.h"
+#include "backend/cuda/layer/layer_tail.h"
+#include "backend/cuda/linear/linear_skinny.h"
+#include "backend/cuda/linear/linear_wgmma.h"
+#include "backend/cuda/linear/linear_wgmma_plan.h"
 
 namespace nanovllm::cuda {
 namespace {

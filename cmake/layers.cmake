@@ -14,6 +14,7 @@ function(nanovllm_layer name)
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
     list(FILTER sources EXCLUDE REGEX "_(avx2|avx512|avx512bf16|amx)\\.cc$")
   endif()
+  list(FILTER sources EXCLUDE REGEX "_each_isa\\.cc$")  # cmake/isa.cmake
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")

@@ -1,7 +1,7 @@
 // What a layer does behind its attention in one op, against the steps that it stands for.
 #include "backend/layer_tail_test_support.h"
 #ifdef NANOVLLM_WITH_CUDA
-#  include "backend/cuda/peer_queue.h"
+#  include "backend/cuda/peers/peer_queue.h"
 #endif
 
 namespace nanovllm::test {

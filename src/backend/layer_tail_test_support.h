@@ -10,8 +10,8 @@
 #ifdef NANOVLLM_WITH_CUDA
 #  include "backend/cuda/cuda_backend.h"
 #  include "backend/cuda/device_properties.h"
-#  include "backend/cuda/layer_plan.h"
-#  include "backend/cuda/layer_tail.h"
+#  include "backend/cuda/layer/layer_plan.h"
+#  include "backend/cuda/layer/layer_tail.h"
 #endif
 
 namespace nanovllm::test {

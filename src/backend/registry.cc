@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/cpu_communicator.h"
+#include "backend/cpu/peers/cpu_communicator.h"
 #include "backend/cpu/resource_limits.h"
 #include "base/check.h"
 #ifdef NANOVLLM_WITH_CUDA
 #  include "backend/cuda/cuda_backend.h"
-#  include "backend/cuda/cuda_communicator.h"
+#  include "backend/cuda/peers/cuda_communicator.h"
 #endif
 
 namespace nanovllm {

@@ -4,12 +4,12 @@
 #include <optional>
 #include <vector>
 
-#include "backend/cpu/attention.h"
-#include "backend/cpu/cpu_communicator.h"
+#include "backend/cpu/attention/attention.h"
 #include "backend/cpu/cpu_features.h"
-#include "backend/cpu/row_sampler.h"
+#include "backend/cpu/linear/weight_streams.h"
+#include "backend/cpu/peers/cpu_communicator.h"
+#include "backend/cpu/sampling/row_sampler.h"
 #include "backend/cpu/thread_pool.h"
-#include "backend/cpu/weight_streams.h"
 #include "ops/backend.h"
 
 namespace nanovllm {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <initializer_list>
 
-#include "backend/cpu/weight_streams.h"
+#include "backend/cpu/linear/weight_streams.h"
 #include "base/check.h"
 
 #if defined(__x86_64__)

@@ -4,10 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace nanovllm {
+#include "backend/cpu/isa.h"
 
-// Each includes all before it.
-enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+namespace nanovllm {
 
 // "portable", "avx2", "avx512", "avx512_bf16", "amx": for people and for NANOVLLM_CPU_ISA.
 const char* to_string(Isa isa);

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/weight_streams.h"
+#include "backend/cpu/linear/weight_streams.h"
 #include "base/check.h"
 
 namespace nanovllm {

@@ -1,5 +1,5 @@
 // Sixteen float lanes, the same on every instruction set: kernels are written once over `Simd` and
-// compiled once for each set, in files named after it.
+// compiled once for each set (cmake/isa.cmake).
 //
 // Everything here and in the *_kernel.h headers has internal linkage, and none of it calls an
 // inline function of another header: else the linker might keep a copy of a shared function that

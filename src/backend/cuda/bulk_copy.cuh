@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/mma.cuh"
+#include "backend/cuda/linear/mma.cuh"
 
 namespace nanovllm::cuda {
 

@@ -6,9 +6,9 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device_properties.h"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/layer_tail.h"
+#include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/memory.h"
-#include "backend/cuda/sampling.h"
+#include "backend/cuda/sampling/sampling.h"
 #include "base/check.h"
 
 namespace nanovllm {

@@ -6,11 +6,11 @@
 
 #include <memory>
 
-#include "backend/cuda/attention_decode_plan.h"
-#include "backend/cuda/cuda_communicator.h"
+#include "backend/cuda/attention/attention_decode_plan.h"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/layer_plan.h"
-#include "backend/cuda/product.h"
+#include "backend/cuda/layer/layer_plan.h"
+#include "backend/cuda/linear/product.h"
+#include "backend/cuda/peers/cuda_communicator.h"
 #include "backend/cuda/uploader.h"
 #include "ops/backend.h"
 #include "ops/layer_program.h"

@@ -1,0 +1,33 @@
+// Kernels that work on one row at a time, compiled for each instruction set. Plain declarations
+// only (see attention_task.h).
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cpu/isa.h"
+
+namespace nanovllm {
+
+// "act" rows are bfloat16 or float32, as the table was asked for.
+struct RowKernels {
+  // out[n] (float) = x[n] (act).
+  void (*widen)(float* out, const void* x, int64_t n);
+  // out[n] (act) = x / sqrt(mean(x^2) + eps) * weight.
+  void (*rms_norm)(void* out, const float* x, const float* weight, int64_t n, float eps);
+  // residual[n] += x[n] (act).
+  void (*add)(float* residual, const void* x, int64_t n);
+  // One head: out[dim] (act) = x[dim] (act) normalised by `norm` (unless null) and turned by a row
+  // of cosines and sines, [rotary_dim]. out may be x.
+  void (*norm_rope)(void* out, const void* x, int dim, const float* norm, float eps,
+                    const float* cos_sin, int rotary_dim);
+  // out[n] = activation(gate[n]) * up[n], all act.
+  void (*silu_and_mul)(void* out, const void* gate, const void* up, int64_t n);
+  void (*gelu_and_mul)(void* out, const void* gate, const void* up, int64_t n);
+  void (*gelu_tanh_and_mul)(void* out, const void* gate, const void* up, int64_t n);
+};
+
+// Compiled for the set.
+template <Isa isa>
+RowKernels row_kernels(bool bfloat16);
+
+}  // namespace nanovllm

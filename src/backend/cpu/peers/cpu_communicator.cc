@@ -1,0 +1,99 @@
+// Every exchange has two barriers: after the first, all tensors are there to be read; after the
+// second, nobody reads them any more. In an all_reduce each rank adds up its share of the elements
+// and writes the sum to all ranks, so that every element is added once and in one order, and
+// nothing is copied.
+#include "backend/cpu/peers/cpu_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/resource_limits.h"
+#include "base/check.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr int64_t kTaskElements = 2048;  // stay in the first-level cache while all ranks are added
+
+float widen(float x) { return x; }
+float widen(BFloat16 x) { return to_float(x); }
+void narrow(float x, float* out) { *out = x; }
+void narrow(float x, BFloat16* out) { *out = to_bfloat16(x); }
+
+// Elements [begin, end) of every rank's tensor become their sum.
+template <typename T>
+void add_up(std::span<const Tensor> tensors, int64_t begin, int64_t end) {
+  float sum[kTaskElements];
+  const int64_t count = end - begin;
+  const T* first = tensors[0].as<T>() + begin;
+  for (int64_t i = 0; i < count; ++i) sum[i] = widen(first[i]);
+  for (const Tensor& tensor : tensors.subspan(1)) {
+    const T* x = tensor.as<T>() + begin;
+    for (int64_t i = 0; i < count; ++i) sum[i] += widen(x[i]);
+  }
+  for (const Tensor& tensor : tensors) {
+    T* out = tensor.as<T>() + begin;
+    for (int64_t i = 0; i < count; ++i) narrow(sum[i], out + i);
+  }
+}
+
+}  // namespace
+
+std::span<const Tensor> CpuCommunicatorGroup::Rank::exchange(Tensor x) {
+  group_.tensors_[rank_] = x;
+  group_.barrier_.arrive_and_wait();
+  for (const Tensor& other : group_.tensors_) {
+    NANOVLLM_CHECK(other.dtype == x.dtype && other.num_elements() == x.num_elements());
+  }
+  return group_.tensors_;
+}
+
+void CpuCommunicatorGroup::Rank::all_reduce(Tensor x) {
+  NANOVLLM_CHECK(x.dtype == DType::kFloat32 || x.dtype == DType::kBFloat16);
+  const std::span<const Tensor> tensors = exchange(x);
+  const int64_t begin = x.num_elements() * rank_ / world_size();
+  const int64_t end = x.num_elements() * (rank_ + 1) / world_size();
+  pool_.parallel_for((end - begin + kTaskElements - 1) / kTaskElements, [&](int64_t task, int) {
+    const int64_t from = begin + task * kTaskElements;
+    const int64_t to = std::min(end, from + kTaskElements);
+    if (x.dtype == DType::kFloat32) {
+      add_up<float>(tensors, from, to);
+    } else {
+      add_up<BFloat16>(tensors, from, to);
+    }
+  });
+  group_.barrier_.arrive_and_wait();
+}
+
+void CpuCommunicatorGroup::Rank::all_gather(Tensor out, Tensor x) {
+  NANOVLLM_CHECK(out.num_elements() == x.num_elements() * world_size());
+  const std::span<const Tensor> tensors = exchange(x);
+  const size_t bytes = static_cast<size_t>(x.row_size()) * size_of(x.dtype);
+  pool_.parallel_for(x.rows() * world_size(), [&](int64_t task, int) {
+    const Tensor& source = tensors[task % world_size()];
+    std::memcpy(out.as<char>() + task * bytes, source.as<char>() + task / world_size() * bytes,
+                bytes);
+  });
+  group_.barrier_.arrive_and_wait();
+}
+
+CpuCommunicatorGroup::CpuCommunicatorGroup(int world_size)
+    : CommunicatorGroup(world_size, world_size <= usable_cpus()), tensors_(world_size) {}
+
+void CpuCommunicatorGroup::join(int rank, Backend& backend) {
+  dynamic_cast<CpuBackend&>(backend).join(*this, rank);
+}
+
+void CpuBackend::join(CpuCommunicatorGroup& group, int rank) { rank_.emplace(group, rank, pool_); }
+
+void CpuBackend::all_reduce(Tensor x) {
+  if (rank_) rank_->all_reduce(x);
+}
+
+void CpuBackend::all_gather(Tensor out, Tensor x) {
+  if (rank_) rank_->all_gather(out, x);
+}
+
+}  // namespace nanovllm

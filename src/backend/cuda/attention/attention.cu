@@ -1,0 +1,150 @@
+// Paged attention for any head size, window and soft cap: the general kernel, for float32 and for
+// what the tensor-core kernels do not know, and the choice between them. A block a (token, query
+// head); its warps share the keys and merge their online softmaxes
+// (https://arxiv.org/abs/1805.02867). Reads K and V once for each query head: G times the bytes a
+// grouped kernel needs.
+#include "backend/cuda/attention/attention.cuh"
+#include "backend/cuda/launch.cuh"
+#include "base/assert.h"
+
+namespace nanovllm::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kMaxPerLane = 8;  // head_dim up to 256
+
+// The sequence whose rows of query_start_loc hold `token`.
+__device__ int sequence_of(const AttentionProblem& p, int token) {
+  return find_segment(p.query_start_loc, p.num_seqs, token);
+}
+
+// The tokens from `first_token` on.
+template <typename T>
+__global__ void __launch_bounds__(kWarps * 32)
+    paged_attention_kernel(T* out, const T* qkv, const T* cache, AttentionProblem p,
+                           int first_token) {
+  wait_for_predecessor();
+  release_successor();
+  const int token = first_token + static_cast<int>(blockIdx.x), head = blockIdx.y;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int dim = p.kv.head_dim, heads = p.params.num_heads;
+  const int kv_head = head / p.group;
+  const int s = sequence_of(p, token);
+  const int position = p.seq_lens[s] - (p.query_start_loc[s + 1] - token);
+  const T* q = qkv + (static_cast<int64_t>(token) * (heads + 2 * p.kv.num_kv_heads) + head) * dim;
+
+  float query[kMaxPerLane], sum[kMaxPerLane] = {};
+#pragma unroll
+  for (int j = 0; j < kMaxPerLane; ++j)
+    query[j] = lane + 32 * j < dim ? load(q + lane + 32 * j) * p.params.scale : 0.f;
+  float largest = -1e30f, total = 0;
+  for (int key = p.first_visible(position) + warp; key <= position; key += kWarps) {
+    const int64_t block =
+        p.block_table[static_cast<int64_t>(s) * p.block_table_stride + key / p.kv.block_size];
+    const int offset = key % p.kv.block_size, swizzle = p.kv.swizzle(offset);
+    const T* k = cache + p.kv.offset_in_block(block, offset, kv_head, 0);
+    const T* v = cache + p.kv.offset_in_block(block, offset, kv_head, 1);
+    float dot = 0;
+#pragma unroll
+    for (int j = 0; j < kMaxPerLane; ++j) {
+      if (lane + 32 * j < dim) dot += query[j] * load(k + ((lane + 32 * j) ^ swizzle));
+    }
+    float score = warp_sum(dot);
+    if (p.params.soft_cap > 0) score = p.params.soft_cap * tanhf(score / p.params.soft_cap);
+    const float now = fmaxf(largest, score);
+    const float keep = __expf(largest - now), weight = __expf(score - now);
+    total = total * keep + weight;
+    largest = now;
+#pragma unroll
+    for (int j = 0; j < kMaxPerLane; ++j) {
+      if (lane + 32 * j < dim)
+        sum[j] = sum[j] * keep + weight * load(v + ((lane + 32 * j) ^ swizzle));
+    }
+  }
+
+  __shared__ float part_max[kWarps], part_total[kWarps], part_sum[kWarps][kMaxPerLane * 32];
+  if (lane == 0) {
+    part_max[warp] = largest;
+    part_total[warp] = total;
+  }
+#pragma unroll
+  for (int j = 0; j < kMaxPerLane; ++j) part_sum[warp][lane + 32 * j] = sum[j];
+  __syncthreads();
+  float all_max = part_max[0];
+  for (int w = 1; w < kWarps; ++w) all_max = fmaxf(all_max, part_max[w]);
+  float all_total = 0;
+  for (int w = 0; w < kWarps; ++w) all_total += part_total[w] * __expf(part_max[w] - all_max);
+  const float factor = all_total > 0 ? 1 / all_total : 0.f;  // a row of padding sees nothing
+  for (int i = threadIdx.x; i < dim; i += blockDim.x) {
+    float value = 0;
+    for (int w = 0; w < kWarps; ++w) value += part_sum[w][i] * __expf(part_max[w] - all_max);
+    store(out + (static_cast<int64_t>(token) * heads + head) * dim + i, value * factor);
+  }
+}
+
+template <typename T>
+void launch_general(cudaStream_t stream, T* out, const T* qkv, const T* cache,
+                    const AttentionProblem& problem, int first_token, int num_tokens) {
+  if (num_tokens == 0) return;
+  NANOVLLM_CHECK(problem.kv.head_dim <= kMaxPerLane * 32);
+  launch(stream, paged_attention_kernel<T>, dim3(num_tokens, problem.params.num_heads), kWarps * 32,
+         0, out, qkv, cache, problem, first_token);
+}
+
+AttentionProblem problem_of(const KvCache& cache, const AttentionParams& params,
+                            const ForwardBatch& batch) {
+  return {view_of(cache.spec),
+          params,
+          params.num_heads / cache.spec.num_kv_heads,
+          batch.query_start_loc,
+          batch.seq_lens,
+          batch.block_table,
+          batch.block_table_stride,
+          0,
+          batch.num_seqs};
+}
+
+}  // namespace
+
+void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,
+                            const KvCache& cache, const AttentionParams& params,
+                            const ForwardBatch& batch, const AttentionWorkspace& workspace,
+                            bool deterministic) {
+  AttentionProblem problem = problem_of(cache, params, batch);
+  if (dtype != DType::kBFloat16) {
+    launch_general(stream, static_cast<float*>(out), static_cast<const float*>(qkv),
+                   static_cast<const float*>(cache.data), problem, 0, batch.num_tokens);
+    return;
+  }
+  auto* o = static_cast<__nv_bfloat16*>(out);
+  const auto* x = static_cast<const __nv_bfloat16*>(qkv);
+  auto* kv = static_cast<__nv_bfloat16*>(cache.data);
+  const int num_decodes = deterministic ? 0 : batch.num_decodes;
+  int first_token = 0;
+  if (num_decodes > 0) {
+    problem.num_seqs = num_decodes;
+    if (launch_decode_attention(stream, o, x, kv, problem, workspace)) first_token = num_decodes;
+  }
+  const int rest = batch.num_tokens - first_token;
+  if (rest == 0) return;
+  problem.first_seq = first_token;
+  problem.num_seqs = batch.num_seqs;
+  if (!deterministic && launch_wgmma_prefill_attention(stream, o, x, cache, problem,
+                                                       {rest, batch.max_seq_len}, workspace))
+    return;
+  if (launch_prefill_attention(stream, o, x, kv, problem, rest, workspace)) return;
+  launch_general(stream, o, x, kv, problem, first_token, rest);
+}
+
+bool launch_store_and_decode_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,
+                                       const RopeParams& rope, const KvCache& cache,
+                                       const AttentionParams& params, const ForwardBatch& batch,
+                                       const AttentionWorkspace& workspace) {
+  return dtype == DType::kBFloat16 &&
+         launch_store_and_decode_attention(
+             stream, static_cast<__nv_bfloat16*>(out), static_cast<const __nv_bfloat16*>(qkv),
+             static_cast<__nv_bfloat16*>(cache.data), problem_of(cache, params, batch), workspace,
+             rope_of(rope), batch.slot_mapping);
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,143 @@
+// What the attention kernels share: the problem in raw pointers, and how a block finds its share of
+// a ragged batch. The kernels: attention.cu (any shape, scalar), attention_decode.cu (one query
+// token a sequence), attention_prefill.cu and, on Hopper, attention_prefill_wgmma.cu (chunks).
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/attention/kv_layout.cuh"
+#include "backend/cuda/device.cuh"
+#include "backend/cuda/kernels.h"
+
+namespace nanovllm::cuda {
+
+struct AttentionProblem {
+  KvView kv;
+  AttentionParams params;
+  int group;  // query heads of one KV head
+  const int32_t* query_start_loc;
+  const int32_t* seq_lens;
+  const int32_t* block_table;
+  int block_table_stride;
+  int first_seq, num_seqs;  // the kernel's sequences are first_seq .. num_seqs - 1
+
+  // First position that a query at `position` sees.
+  __device__ int first_visible(int position) const {
+    return params.window > 0 ? max(0, position - params.window + 1) : 0;
+  }
+};
+
+// RopeParams in raw pointers.
+struct Rope {
+  const float* q_norm;
+  const float* k_norm;
+  float eps;
+  const float* cos_sin;
+  int rotary_dim;
+};
+inline Rope rope_of(const RopeParams& params) {
+  return {params.q_norm, params.k_norm, params.norm_eps, params.cos_sin.f32(), params.rotary_dim};
+}
+
+// Scores are kept in units of log2, so that softmax needs exp2 only.
+constexpr float kLog2E = 1.4426950408889634f;
+
+// sums[i] = count(0) + ... + count(i - 1) for i in 0..n, in shared memory, by the whole block
+// (kThreads threads). Ends with a barrier.
+template <int kThreads, typename Count>
+__device__ void prefix_sums(int* sums, int n, Count&& count) {
+  __shared__ int warp_sums[kThreads / 32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int each = (n + kThreads - 1) / kThreads;
+  const int begin = min(n, static_cast<int>(threadIdx.x) * each), end = min(n, begin + each);
+  int sum = 0;
+#pragma unroll 1
+  for (int i = begin; i < end; ++i) {
+    sums[i] = sum;
+    sum += count(i);
+  }
+  int before = sum;  // of the lanes up to this one, then of those before it
+#pragma unroll
+  for (int step = 1; step < 32; step <<= 1) {
+    const int left = __shfl_up_sync(0xffffffffu, before, step);
+    if (lane >= step) before += left;
+  }
+  if (lane == 31) warp_sums[warp] = before;
+  before -= sum;
+  __syncthreads();
+#pragma unroll 1
+  for (int w = 0; w < warp; ++w) before += warp_sums[w];
+#pragma unroll 1
+  for (int i = begin; i < end; ++i) sums[i] += before;
+  if (threadIdx.x == kThreads - 1) sums[n] = before + sum;
+  __syncthreads();
+}
+
+// The i with sums[i] <= x < sums[i + 1], for x < sums[n].
+__device__ inline int find_segment(const int* sums, int n, int x) {
+  int low = 0, high = n - 1;
+#pragma unroll 1
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (sums[middle] <= x) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// Calls f(Constant<kDim>) and returns true if there is a tensor-core kernel for the head size.
+template <int n>
+struct Constant {
+  static_assert(is_tensor_core_dim(n));  // the cache is swizzled for these
+  static constexpr int value = n;
+};
+template <typename F>
+bool with_head_dim(int head_dim, F&& f) {
+  switch (head_dim) {
+    case 64:
+      f(Constant<64>());
+      return true;
+    case 96:
+      f(Constant<96>());
+      return true;
+    case 128:
+      f(Constant<128>());
+      return true;
+    case 256:
+      f(Constant<256>());
+      return true;
+    default:
+      return false;
+  }
+}
+
+// They return false, and launch nothing, where there is no such kernel: for the head size or group,
+// for a rotary embedding of part of a head, for more sequences or tiles than a plan takes, or on a
+// device with too little shared memory. bfloat16 only.
+bool launch_decode_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
+                             __nv_bfloat16* cache, const AttentionProblem& problem,
+                             const AttentionWorkspace& workspace);
+bool launch_store_and_decode_attention(cudaStream_t stream, __nv_bfloat16* out,
+                                       const __nv_bfloat16* qkv, __nv_bfloat16* cache,
+                                       const AttentionProblem& problem,
+                                       const AttentionWorkspace& workspace, const Rope& rope,
+                                       const int32_t* slots);
+bool launch_prefill_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
+                              const __nv_bfloat16* cache, const AttentionProblem& problem,
+                              int num_tokens, const AttentionWorkspace& workspace);
+struct PrefillBatch {
+  int num_tokens;   // of the problem's sequences
+  int max_seq_len;  // of the whole batch
+};
+// For Hopper, where there is a workspace. Nothing either for few rows a sequence, unless contexts
+// are long enough to be shared among blocks. Its bits differ from the other kernel's, and depend on
+// the batch.
+bool launch_wgmma_prefill_attention(cudaStream_t stream, __nv_bfloat16* out,
+                                    const __nv_bfloat16* qkv, const KvCache& cache,
+                                    const AttentionProblem& problem, const PrefillBatch& batch,
+                                    const AttentionWorkspace& workspace);
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,132 @@
+// Paged prefill attention on Hopper's warpgroup products, in the manner of FlashAttention-3
+// (https://arxiv.org/abs/2407.08608): the same sums as attention_prefill.cu, in other tiles.
+//
+// Blocks stay for the whole launch and take pieces of kRows rows from a counter. One warp has the
+// copy engine bring tiles of keys and values, which lie in the cache as the products want them (see
+// kv_layout.cuh); three warps bring the queries of the piece after. Two warpgroups compute 64 rows
+// each: a tile's scores are multiplied while the weights of the tile before meet their values, and
+// one group's softmax runs beside the other's products.
+//
+// Few rows behind long contexts are too few pieces: then several blocks share the keys of one, and
+// merge what they have, see attention_prefill_merge.cuh.
+#include <algorithm>
+
+#include "backend/cuda/attention/attention_prefill_consumer.cuh"
+#include "backend/cuda/attention/attention_prefill_producer.cuh"
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/tensor_map.h"
+
+namespace nanovllm::cuda {
+namespace {
+
+using namespace hopper_prefill;
+
+template <int kRegisters>
+__device__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, 1)
+    wgmma_prefill_kernel(const __grid_constant__ CUtensorMap map,
+                         const __grid_constant__ PrefillArguments arguments) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Shared = PrefillShared<kDim>;
+  extern __shared__ uint8_t dynamic[];
+  auto& shared = *reinterpret_cast<Shared*>(dynamic + (-shared_address(dynamic) & 1023));
+  auto* sums = reinterpret_cast<int*>(&shared + 1);
+  // The lengths are older than the predecessor, which released this kernel after it had waited.
+  const int num_pieces = count_prefill_pieces<kThreads, kRows>(sums, arguments.p);
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+  wait_for_predecessor();
+  release_successor();
+  if (threadIdx.x < kConsumers) {
+    take_registers<232>();
+    PrefillConsumer<kDim>(arguments, shared).run();
+    return;
+  }
+  give_registers<40>();
+  const PrefillProducer<kDim> producer(arguments, map, shared);
+  if (threadIdx.x < kConsumers + kLoaders) {
+    producer.bring_queries();
+  } else {
+    producer.bring_keys(sums, num_pieces * arguments.p.kv.num_kv_heads * arguments.parts.max_count);
+  }
+#endif
+}
+
+constexpr size_t kStaticBytes = 1024;  // of shared memory, at most: what sums of lengths take
+
+// The workspace: counters of work, counters of parts, and the parts.
+constexpr int kWorkCounters = 2, kCounters = 1024;
+
+// Into how many parts to cut the keys of each of up to `max_jobs` pieces, at most, so that all
+// blocks get one.
+template <int kDim>
+int count_parts(int64_t max_jobs, int max_seq_len, const AttentionWorkspace& workspace) {
+  const int max_parts = max_seq_len / (kMinPartTiles * PrefillShared<kDim>::kKeys);
+  const int64_t blocks = std::min(workspace.num_multiprocessors, kCounters - kWorkCounters);
+  const int64_t parts = blocks / max_jobs;
+  return static_cast<int>(std::clamp<int64_t>(parts, 1, std::max(max_parts, 1)));
+}
+
+template <int kDim>
+bool launch_for_dim(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
+                    const KvCache& cache, const AttentionProblem& p, const PrefillBatch& batch,
+                    const AttentionWorkspace& workspace) {
+  const int num_seqs = p.num_seqs - p.first_seq, heads = p.kv.num_kv_heads;
+  const size_t bytes =
+      alignof(PrefillShared<kDim>) + sizeof(PrefillShared<kDim>) + sizeof(int) * (num_seqs + 1);
+  if (bytes + kStaticBytes > static_cast<size_t>(workspace.max_shared_bytes)) return false;
+  const int64_t rows = int64_t{batch.num_tokens} * p.group;
+  // Every sequence may end in a piece of one row.
+  const int64_t max_jobs = (rows + int64_t{num_seqs} * (kRows - 1)) / kRows * heads;
+  const int parts = count_parts<kDim>(max_jobs, batch.max_seq_len, workspace);
+  const bool is_large =
+      rows / num_seqs > kGroupRows && max_jobs >= workspace.num_multiprocessors / 4;
+  if (parts == 1 && !is_large) return false;
+  int box_rows = 16;
+  while (box_rows < PrefillShared<kDim>::kKeys && p.kv.block_size % (box_rows * 2) == 0)
+    box_rows *= 2;
+  const CUtensorMap map =
+      make_line_map(cache.data, cache.num_blocks * 2 * heads * p.kv.block_size, kDim, box_rows);
+  const auto blocks = std::min<int64_t>(max_jobs * parts, workspace.num_multiprocessors);
+  uint32_t* words = workspace.prefill_words;
+  auto* sums = reinterpret_cast<float*>(words + kCounters);
+  launch(stream, wgmma_prefill_kernel<kDim>, static_cast<unsigned>(blocks), kThreads, bytes, map,
+         PrefillArguments{out, qkv, p, {parts, sums, words + kWorkCounters}, words, box_rows});
+  return true;
+}
+
+}  // namespace
+
+size_t prefill_attention_bytes(int num_multiprocessors) {
+  return sizeof(uint32_t) *
+         (kCounters + size_t{kMaxPartWords} * kPartThreads * num_multiprocessors);
+}
+
+bool launch_wgmma_prefill_attention(cudaStream_t stream, __nv_bfloat16* out,
+                                    const __nv_bfloat16* qkv, const KvCache& cache,
+                                    const AttentionProblem& problem, const PrefillBatch& batch,
+                                    const AttentionWorkspace& workspace) {
+  if (workspace.prefill_words == nullptr) return false;
+  static const bool has_kernels = is_compiled(wgmma_prefill_kernel<64>);
+  if (!has_kernels) return false;
+  switch (problem.kv.head_dim) {
+    case 64:
+      return launch_for_dim<64>(stream, out, qkv, cache, problem, batch, workspace);
+    case 128:
+      return launch_for_dim<128>(stream, out, qkv, cache, problem, batch, workspace);
+    case 256:
+      return launch_for_dim<256>(stream, out, qkv, cache, problem, batch, workspace);
+    default:
+      return false;
+  }
+}
+
+}  // namespace nanovllm::cuda

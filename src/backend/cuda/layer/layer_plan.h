@@ -1,0 +1,57 @@
+// Which kernels compute the tails of layers: a pure function of shapes and of what a device has.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/linear/linear_skinny.h"
+#include "backend/cuda/linear/linear_wgmma.h"
+#include "ops/backend.h"
+
+namespace nanovllm::cuda {
+
+enum class TailPath {
+  kOpByOp,
+  kOneKernel,    // layer_tail.cu
+  kLargeKernel,  // layer_tail_large.cu
+  kSkinnyChain,  // linear_skinny.cu's products, norms and activation in them
+  kWgmmaChain,   // linear_wgmma.cu's
+};
+const char* to_string(TailPath path);
+
+struct TailTraits {
+  cudaDeviceProp device = {};
+  bool deterministic = false;      // rows must not depend on their number
+  bool has_tail_kernel = false;    // this engine, and so all of its ranks, has the device's
+  bool has_wgmma_kernels = false;  // the build has them for this device
+  int world_size = 1;
+  // Sums over the ranks of more bytes than this do not go to everybody at once.
+  int64_t most_sum_bytes = std::numeric_limits<int64_t>::max();
+};
+
+// The products of a tail in their order: out, gate and up, down, the next layer's `in`. The last
+// may have no weight: then its norm alone is the output. Rows, x and out are a step's.
+using TailProducts = std::array<SkinnyProduct, 4>;
+
+// No more rows than this have a path of their own.
+constexpr int kMaxTailPathRows = kMaxWgmmaRows;
+
+// Of products in bfloat16 of so many rows.
+TailPath plan_tail(TailProducts products, int rows, const TailTraits& traits);
+// The products' order in memory for linear_wgmma.cu, with norms between them in `norm`'s memory.
+std::array<WgmmaProduct, 4> wgmma_chain(const TailProducts& products, const SplitNorm& norm);
+
+// The products of layer i of a stack as far as plan_tail() looks at them.
+TailProducts tail_shapes(const StackSpec& spec, size_t i);
+// Whether the paths above compute all that the layer asks for behind its core.
+bool honours(LayerSpec layer);
+// The paths of layer i by rows, from 1 to kMaxTailPathRows.
+std::vector<TailPath> plan_layer(const StackSpec& spec, size_t i, DType act,
+                                 const TailTraits& traits);
+// Neighbours of one plan as one entry; for people.
+std::vector<PathChoice> summary(const std::vector<std::vector<TailPath>>& layers);
+
+}  // namespace nanovllm::cuda

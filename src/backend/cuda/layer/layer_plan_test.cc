@@ -1,0 +1,160 @@
+// What devices get for the layers of published models, without a device.
+#include "backend/cuda/layer/layer_plan.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace nanovllm::cuda {
+namespace {
+
+TailTraits traits_of(int major, int minor, int multiprocessors, size_t block_bytes,
+                     size_t multiprocessor_bytes) {
+  TailTraits traits;
+  traits.device.major = major;
+  traits.device.minor = minor;
+  traits.device.multiProcessorCount = multiprocessors;
+  traits.device.sharedMemPerBlockOptin = block_bytes << 10;
+  traits.device.sharedMemPerMultiprocessor = multiprocessor_bytes << 10;
+  return traits;
+}
+
+TailTraits h200() {
+  TailTraits traits = traits_of(9, 0, 132, 227, 228);
+  traits.has_tail_kernel = traits.has_wgmma_kernels = true;
+  return traits;
+}
+TailTraits a100() { return traits_of(8, 0, 108, 163, 164); }
+TailTraits rtx4090() { return traits_of(8, 9, 128, 99, 100); }
+
+struct Sizes {
+  int hidden, heads, kv_heads, head_dim, width, layers;
+};
+constexpr Sizes kQwen3Small = {1024, 16, 8, 128, 3072, 28};
+constexpr Sizes kQwen3Large = {4096, 32, 8, 128, 12288, 36};
+
+Matrix matrix(int64_t rows, int64_t cols) {
+  return {.pieces = {{.rows = rows, .cols = cols, .row_stride = cols}}, .bias = {}};
+}
+
+StackSpec spec_of(const Sizes& s) {
+  const Norm norm = {std::vector<float>(s.hidden, 1.0f), 1e-6f};
+  LayerSpec layer;
+  layer.before_core = layer.before_ffn = norm;
+  layer.in = matrix((s.heads + 2 * s.kv_heads) * s.head_dim, s.hidden);
+  layer.core = Attention{.num_heads = s.heads,
+                         .num_kv_heads = s.kv_heads,
+                         .head_dim = s.head_dim,
+                         .q_norm = {},
+                         .k_norm = {}};
+  layer.out = matrix(s.hidden, s.heads * s.head_dim);
+  layer.ffn = Dense{matrix(2 * s.width, s.hidden), Activation::kSilu, matrix(s.hidden, s.width)};
+  return {.hidden_size = s.hidden,
+          .layers = std::vector<LayerSpec>(s.layers, layer),
+          .final_norm = norm,
+          .rotary_tables = {}};
+}
+
+std::vector<PathChoice> plan(const StackSpec& spec, const TailTraits& traits,
+                             DType act = DType::kBFloat16) {
+  std::vector<std::vector<TailPath>> layers;
+  for (size_t i = 0; i < spec.layers.size(); ++i)
+    layers.push_back(plan_layer(spec, i, act, traits));
+  return summary(layers);
+}
+
+struct Range {
+  int max_rows;
+  TailPath path;
+};
+// The ranges of the layers from `first` on that have one plan.
+void expect_plan(const std::vector<PathChoice>& choices, int first, int count,
+                 const std::vector<Range>& ranges) {
+  std::vector<PathChoice> expected, found;
+  for (const auto& [max_rows, path] : ranges)
+    expected.push_back({first, count, "tail", max_rows, to_string(path)});
+  for (const PathChoice& choice : choices) {
+    if (choice.first_layer == first) found.push_back(choice);
+  }
+  EXPECT_EQ(found, expected) << [&] {
+    std::string text;
+    for (const PathChoice& c : choices)
+      text += fmt::format("{}+{} to {}: {}\n", c.first_layer, c.num_layers, c.max_rows, c.path);
+    return text;
+  }();
+}
+
+TEST(CudaLayerPlan, OfQwen3SmallOnAnH200) {
+  const auto choices = plan(spec_of(kQwen3Small), h200());
+  expect_plan(choices, 0, 28,
+              {{8, TailPath::kOneKernel}, {128, TailPath::kWgmmaChain}, {0, TailPath::kOpByOp}});
+}
+
+TEST(CudaLayerPlan, OfQwen3LargeOnAnH200) {
+  const auto choices = plan(spec_of(kQwen3Large), h200());
+  expect_plan(choices, 0, 36, {{8, TailPath::kLargeKernel}, {0, TailPath::kOpByOp}});
+}
+
+TEST(CudaLayerPlan, WithoutTheDevicesTailKernelProductsAreChained) {
+  TailTraits traits = h200();
+  traits.has_tail_kernel = false;  // another engine of the process has it
+  const auto choices = plan(spec_of(kQwen3Small), traits);
+  expect_plan(choices, 0, 28,
+              {{8, TailPath::kSkinnyChain}, {128, TailPath::kWgmmaChain}, {0, TailPath::kOpByOp}});
+}
+
+TEST(CudaLayerPlan, OfDevicesBeforeHopper) {
+  for (const TailTraits& traits : {a100(), rtx4090()}) {
+    const auto choices = plan(spec_of(kQwen3Small), traits);
+    expect_plan(choices, 0, 28, {{8, TailPath::kSkinnyChain}, {0, TailPath::kOpByOp}});
+  }
+}
+
+TEST(CudaLayerPlan, RanksShareTheLargeKernelWhileSumsAreSmall) {
+  TailTraits traits = h200();
+  traits.world_size = 2;
+  traits.most_sum_bytes = 512 << 10;
+  StackSpec spec = spec_of({4096, 16, 4, 128, 6144, 2});
+  expect_plan(plan(spec, traits), 0, 2, {{8, TailPath::kLargeKernel}, {0, TailPath::kOpByOp}});
+  traits.most_sum_bytes = 4096 * 2 * 3;
+  expect_plan(plan(spec, traits), 0, 2, {{3, TailPath::kLargeKernel}, {0, TailPath::kOpByOp}});
+  traits.has_tail_kernel = false;
+  expect_plan(plan(spec, traits), 0, 2, {{0, TailPath::kOpByOp}});
+}
+
+TEST(CudaLayerPlan, FloatsAndAFixedOrderGoOpByOp) {
+  TailTraits traits = h200();
+  expect_plan(plan(spec_of(kQwen3Small), traits, DType::kFloat32), 0, 28, {{0, TailPath::kOpByOp}});
+  traits.deterministic = true;
+  expect_plan(plan(spec_of(kQwen3Small), traits), 0, 28, {{0, TailPath::kOpByOp}});
+}
+
+// Each field that no fused path computes; those of the core are its own business.
+TEST(CudaLayerPlan, AFieldThatNoPathHonoursIsDeclined) {
+  const StackSpec plain = spec_of({1024, 16, 8, 128, 3072, 2});
+  ASSERT_TRUE(honours(plain.layers[0]));
+  const Norm norm = plain.final_norm;
+  const std::pair<const char*, std::function<void(LayerSpec&)>> flips[] = {
+      {"after_core", [&](LayerSpec& layer) { layer.after_core = norm; }},
+      {"after_ffn", [&](LayerSpec& layer) { layer.after_ffn = norm; }},
+      {"residual_scale", [](LayerSpec& layer) { layer.residual_scale = 0.5f; }},
+  };
+  for (const auto& [field, flip] : flips) {
+    StackSpec spec = plain;
+    flip(spec.layers[0]);
+    EXPECT_FALSE(honours(spec.layers[0])) << field;
+    expect_plan(plan(spec, h200()), 0, 1, {{0, TailPath::kOpByOp}});
+    expect_plan(plan(spec, h200()), 1, 1,
+                {{8, TailPath::kOneKernel}, {128, TailPath::kWgmmaChain}, {0, TailPath::kOpByOp}});
+  }
+}
+
+TEST(CudaLayerPlan, AStageWithoutAFinalNormEndsOpByOp) {
+  StackSpec spec = spec_of({1024, 16, 8, 128, 3072, 2});
+  spec.final_norm = {};
+  expect_plan(plan(spec, h200()), 1, 1, {{0, TailPath::kOpByOp}});
+}
+
+}  // namespace
+}  // namespace nanovllm::cuda

@@ -1,0 +1,178 @@
+// What a decoder layer does behind its attention, for up to 8 rows in one kernel:
+//   residual += attention Wo^T;  mlp = act_and_mul(norm(residual) Wgu^T);
+//   residual += mlp Wd^T;        out = norm(residual) Wnext^T.
+// It moves the weights, 2 N K bytes of each product, once; all else is small. As a chain of four
+// kernels it would be bound by latencies: each would wait for the last block of the one before.
+//
+// A block a multiprocessor owns some features of each product. One warp streams their weights
+// through shared memory, beginning before the kernel's predecessor has ended; most of them lie
+// there when their turn comes. The other warps share K: each loads its elements of the rows
+// straight into the operands of the tensor cores, waiting for those that other blocks are yet to
+// write (see layer_tail_exchange.cuh), and the warps' sums are added in a fixed order.
+//
+// In a product the weights are the left operand, 16 features of it, and the rows are the columns of
+// the right one. A lane holds 8 neighbours along K where two m16n8k16 want four pairs 8 apart; as
+// both operands are read in the same permuted order, the sums are over the same pairs.
+#include <algorithm>
+#include <array>
+#include <atomic>
+
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/layer/layer_tail.h"
+#include "backend/cuda/layer/layer_tail_plan.cuh"
+#include "backend/cuda/layer/layer_tail_warp.cuh"
+#include "backend/cuda/memory.h"
+
+namespace nanovllm::cuda {
+namespace {
+
+constexpr int kThreads = (kTailWarps + 1) * 32;
+
+// Calls f(i, piece) with all weights of this block in the order of their use.
+template <typename F>
+__device__ void for_each_piece(const TailParams& p, F&& f) {
+  int i = 0;
+  for (int step = 0; step < kNumTailSteps; ++step) {
+    const TailProduct& product = p.products[step];
+    const TailTiles tiles = tiles_of_block(p, step);
+    for (int tile = tiles.first; tile < tiles.first + tiles.count; ++tile) {
+      for (int k = 0; k < product.depth; k += kSlotDepth) {
+        for (int half = 0; half < halves_of(step); ++half) {
+          int feature = tile * tile_features_of(step), end = product.features;
+          if (step == kGateUpStep) {
+            feature += half * product.features;
+            end += half * product.features;
+          } else {
+            feature += half * 8;
+          }
+          f(i++, SlotPiece{product.weight + static_cast<int64_t>(feature) * product.depth + k,
+                           max(0, min(kSlotFeatures, end - feature)), product.depth,
+                           min(kSlotDepth, product.depth - k), slot_row_bytes(halves_of(step))});
+        }
+      }
+    }
+  }
+}
+
+// Weights are older than all predecessors. What finds no slot yet goes into L2 at once: if memory
+// had to send it later, it would be in the way of what the blocks tell each other.
+[[maybe_unused]] __device__ void stream_weights(const TailParams& p, TailShared& shared) {
+  RingWalk ring(shared.ring);
+  for_each_piece(p, [&](int i, const SlotPiece& piece) {
+    if (i < kTailSlots) {
+      ring.fill(piece);
+    } else {
+      piece.prefetch();
+    }
+  });
+  for_each_piece(p, [&](int i, const SlotPiece& piece) {
+    if (i >= kTailSlots) ring.fill(piece);
+  });
+}
+
+// Few enough registers for blocks of an attention beside one of these.
+template <Activation kActivation, int kRows>
+__global__ void __maxnreg__(112) layer_tail_kernel(const __grid_constant__ TailParams p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900  // older devices have no bulk copies
+  extern __shared__ uint4 memory[];
+  auto& shared = *reinterpret_cast<TailShared*>(memory);
+  run_tail_block<TailWarp<kActivation, kRows>>(p, shared, [&] { stream_weights(p, shared); });
+#endif
+}
+
+// One flag a device, for the whole process.
+std::atomic<bool>& is_taken(int device) {
+  static std::array<std::atomic<bool>, 64> taken;
+  return taken[static_cast<size_t>(device) % taken.size()];
+}
+
+// Whether every multiprocessor holds a block: the limits of threads and registers are those of all
+// devices that have as much shared memory.
+bool fits(const cudaDeviceProp& properties) {
+  return std::max(sizeof(TailShared), large_tail_shared_bytes()) <=
+         properties.sharedMemPerBlockOptin;
+}
+
+// Whether the kernel takes the products, as far as one alone says.
+bool describe(TailProduct& product, const SkinnyProduct& source, int step, int multiprocessors) {
+  product.weight = static_cast<const __nv_bfloat16*>(source.weight);
+  product.bias = source.bias;
+  product.features = step == kGateUpStep ? source.out_features / 2 : source.out_features;
+  product.depth = source.in_features;
+  product.tiles = div_up(div_up(product.features, tile_features_of(step)), multiprocessors);
+  const bool has_norm = halves_of(step) == 2;
+  const int slots = product.tiles * div_up(product.depth, kSlotDepth) * halves_of(step);
+  return product.features % 8 == 0 && product.depth % kWarpDepth == 0 && slots <= kTailSlots &&
+         product.depth <= (has_norm ? kMaxTailHidden : kMaxTailChunks * kSlotDepth) &&
+         product.tiles <= (has_norm ? kMaxTiles : kMaxHalfTiles);
+}
+
+// Whether it takes them all.
+bool describe(TailParams& p, std::span<const SkinnyProduct, 4> products, int multiprocessors) {
+  p.rows = products[kAttentionStep].rows;
+  if (p.rows > kTailRows || products[kNextStep].out_dtype != DType::kBFloat16) return false;
+  for (int step = 0; step < kNumTailSteps; ++step) {
+    if (!describe(p.products[step], products[step], step, multiprocessors)) return false;
+  }
+  return p.products[kGateUpStep].features <= kMaxTailWidth;
+}
+
+}  // namespace
+
+std::unique_ptr<LayerTailKernel> LayerTailKernel::make(int device,
+                                                       const cudaDeviceProp& properties) {
+  const int multiprocessors = properties.multiProcessorCount;
+  if (!supports_programmatic_launch() || multiprocessors > kMaxTailBlocks || !fits(properties))
+    return nullptr;
+  if (is_taken(device).exchange(true)) return nullptr;
+  std::unique_ptr<LayerTailKernel> kernel(new LayerTailKernel(device, multiprocessors));
+  const auto all_set = [](size_t bytes) {
+    auto memory = std::make_unique<DeviceBuffer>(bytes);
+    NANOVLLM_CUDA_CHECK(cudaMemset(memory->data(), 0xff, bytes));
+    return memory;
+  };
+  kernel->memory_ = all_set(sizeof(TailMemory));
+  kernel->large_memory_ = all_set(large_tail_memory_bytes());
+  NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
+  return kernel;
+}
+
+LayerTailKernel::LayerTailKernel(int device, int multiprocessors)
+    : device_(device), multiprocessors_(multiprocessors) {}
+
+LayerTailKernel::~LayerTailKernel() { is_taken(device_) = false; }
+
+void LayerTailKernel::launch_large(const PeerQueue& queue,
+                                   std::span<const SkinnyProduct, 4> products) const {
+  launch_large_tail(queue, products, multiprocessors_, large_memory_->data());
+}
+
+bool LayerTailKernel::takes(std::span<const SkinnyProduct, 4> products, int multiprocessors) {
+  TailParams p;
+  return describe(p, products, multiprocessors);
+}
+
+void LayerTailKernel::launch(cudaStream_t stream,
+                             std::span<const SkinnyProduct, 4> products) const {
+  TailParams p;
+  NANOVLLM_CHECK(describe(p, products, multiprocessors_));
+  const SkinnyProduct& first = products[kAttentionStep];
+  p.inverse_hidden = 1.f / static_cast<float>(p.products[kGateUpStep].depth);
+  p.norm = products[kGateUpStep].norm;
+  p.next_norm = products[kNextStep].norm;
+  p.attention = static_cast<const __nv_bfloat16*>(first.x);
+  p.residual = static_cast<float*>(first.out);
+  p.out = static_cast<__nv_bfloat16*>(products[kNextStep].out);
+  p.memory = static_cast<TailMemory*>(memory_->data());
+  with_activation(products[kGateUpStep].activation, [&]<Activation kActivation>() {
+    const auto run = [&](auto kernel) {
+      nanovllm::cuda::launch(stream, kernel, multiprocessors_, kThreads, sizeof(TailShared), p);
+    };
+    if (p.rows == 1) return run(layer_tail_kernel<kActivation, 1>);
+    if (p.rows == 2) return run(layer_tail_kernel<kActivation, 2>);
+    if (p.rows <= 4) return run(layer_tail_kernel<kActivation, 4>);
+    run(layer_tail_kernel<kActivation, kTailRows>);
+  });
+}
+
+}  // namespace nanovllm::cuda

@@ -1,0 +1,117 @@
+// Matrix products: y[T,N] = x[T,K] W^T + b. Weights stay as checkpoints have them, [N,K] row by
+// row.
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/linear/linear_weight.h"
+#include "backend/cuda/memory.h"
+#include "base/check.h"
+
+namespace nanovllm {
+namespace {
+
+// Elements [begin, end) of a matrix in `dtype`, counted row by row.
+void read_range(void* out, DType dtype, HostMatrix matrix, int64_t begin, int64_t end) {
+  if (matrix.is_contiguous()) {  // one long row
+    matrix.first_col += matrix.first_row * matrix.cols;
+    matrix.cols *= matrix.rows;
+    matrix.first_row = 0;
+  }
+  auto* target = static_cast<char*>(out);
+  while (begin < end) {
+    const int64_t col = begin % matrix.cols;
+    const int64_t count = std::min(end - begin, matrix.cols - col);
+    read_elements(matrix, begin / matrix.cols, col, count, dtype, target);
+    target += static_cast<size_t>(count) * size_of(dtype);
+    begin += count;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatrix> pieces,
+                                                       const float* bias, DType dtype) {
+  NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
+  auto weight = std::make_unique<CudaLinearWeight>();
+  weight->dtype = dtype;
+  weight->format = to_string(dtype);
+  weight->in_features = pieces.front().cols;
+  for (const HostMatrix& piece : pieces) weight->out_features += piece.rows;
+  const size_t row_bytes = static_cast<size_t>(weight->in_features) * size_of(dtype);
+  weight->memory =
+      std::make_unique<cuda::DeviceBuffer>(row_bytes * static_cast<size_t>(weight->out_features));
+  weight->data = weight->memory->data();
+  weight->bytes = static_cast<int64_t>(weight->memory->bytes());
+  auto* target = static_cast<char*>(weight->memory->data());
+  const auto element_bytes = static_cast<int64_t>(size_of(dtype));
+  for (const HostMatrix& piece : pieces) {
+    const size_t bytes = row_bytes * static_cast<size_t>(piece.rows);
+    uploader_->copy(target, bytes, [&](char* chunk, size_t begin, size_t count) {
+      const auto first = static_cast<int64_t>(begin) / element_bytes;
+      read_range(chunk, dtype, piece, first, first + static_cast<int64_t>(count) / element_bytes);
+    });
+    target += bytes;
+  }
+  if (bias != nullptr) {
+    const size_t bytes = static_cast<size_t>(weight->out_features) * sizeof(float);
+    weight->bias = std::make_unique<cuda::DeviceBuffer>(bytes);
+    upload(weight->bias->data(), bias, bytes);
+  }
+  return weight;
+}
+
+std::unique_ptr<LinearWeight> CudaBackend::make_linear_of_table(Tensor table) {
+  auto weight = std::make_unique<CudaLinearWeight>();
+  weight->dtype = table.dtype;
+  weight->out_features = table.rows();
+  weight->in_features = table.row_size();
+  weight->data = table.data;
+  return weight;
+}
+
+void CudaBackend::multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate) {
+  const auto& w = static_cast<const CudaLinearWeight&>(weight);
+  if (deterministic_ && x.dtype == DType::kFloat32) {
+    cuda::launch_linear_float(stream_, out.f32(), x.f32(), static_cast<const float*>(w.data),
+                              x.rows(), static_cast<int>(w.out_features),
+                              static_cast<int>(w.in_features), accumulate);
+  } else {
+    products_->multiply(stream_, workspace_->data(), out, x, w.data, w.out_features, accumulate);
+  }
+}
+
+bool CudaBackend::launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight) {
+  if (x.dtype != DType::kBFloat16) return false;
+  const auto& w = static_cast<const CudaLinearWeight&>(weight);
+  return cuda::launch_skinny(stream_,
+                             {.rows = static_cast<int>(x.rows()),
+                              .out_features = static_cast<int>(w.out_features),
+                              .in_features = static_cast<int>(w.in_features),
+                              .weight = w.data,
+                              .bias = w.bias_data(),
+                              .x = x.data,
+                              .out = out.data,
+                              .out_dtype = out.dtype,
+                              .fixed_order = deterministic_},
+                             properties_);
+}
+
+void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
+  const auto& w = static_cast<const CudaLinearWeight&>(weight);
+  if (x.rows() == 0) return;
+  NANOVLLM_CHECK(out.row_size() == w.out_features && x.row_size() == w.in_features &&
+                 x.dtype == w.dtype);
+  if (launch_if_skinny(out, x, w)) return;
+  // The product is added to the bias, so that the sum is rounded once.
+  if (w.bias != nullptr) {
+    cuda::launch_bias(stream_, out.data, out.dtype, w.bias_data(), static_cast<int>(out.rows()),
+                      static_cast<int>(out.row_size()), false);
+  }
+  multiply(out, x, w, w.bias != nullptr);
+}
+
+}  // namespace nanovllm

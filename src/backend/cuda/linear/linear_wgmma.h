@@ -1,0 +1,51 @@
+// Matrix products of decode steps of many requests, on Hopper; see linear_wgmma.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/linear/linear_skinny.h"
+#include "ops/backend.h"
+
+namespace nanovllm::cuda {
+
+// An RMSNorm without a kernel of its own. The product that ends a block of the layer adds to the
+// residual stream and leaves, for each row, what the norm's weight makes of it and parts of the sum
+// of its squares; the next product is scaled by the norm as it leaves the tensor cores:
+//   (s x w) W^T = s ((x w) W^T), with s = 1 / sqrt(mean(x^2) + eps).
+// The row is rounded to bfloat16 once in both orders, here before it is scaled.
+struct SplitNorm {
+  NormParams norm = {};
+  void* weighted = nullptr;  // [R,H] bfloat16: x (offset + weight)
+  float* squares = nullptr;  // [parts, R]
+  int parts = 0;             // of the row
+};
+
+// y[R,N] = x[R,K] W[N,K]^T + bias, all bfloat16 but the bias.
+struct WgmmaProduct {
+  int rows = 0;          // R
+  int out_features = 0;  // N
+  int in_features = 0;   // K
+  const void* weight = nullptr;
+  const float* bias = nullptr;  // [N], or none
+  const void* x = nullptr;      // unless there is a norm: then its weighted rows
+  SplitNorm norm = {};          // no weight = none
+  Epilogue epilogue = Epilogue::kStore;
+  Activation activation = Activation::kSilu;
+  void* out = nullptr;       // [R,N] bfloat16, or float32 with kAdd, or [R,N/2] with kActAndMul
+  SplitNorm next_norm = {};  // of kAdd's sums; no weight = none
+};
+
+// More rows are left to cuBLASLt.
+constexpr int kMaxWgmmaRows = 128;
+constexpr int kMaxSplitNorm = 8192;  // elements of a row
+
+// Parts of a row's squares that a product of so many features and kAdd leaves.
+int square_parts(int out_features);
+// Memory for a SplitNorm of the most rows.
+size_t split_norm_bytes();
+// Whether this build has kernels for the device.
+bool has_wgmma_kernels(const cudaDeviceProp& device);
+// Of a product that plan_wgmma() divides, on such a device.
+void launch_wgmma(cudaStream_t stream, const WgmmaProduct& product, const cudaDeviceProp& device);
+
+}  // namespace nanovllm::cuda
