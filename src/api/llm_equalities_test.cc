@@ -8,6 +8,9 @@
 
 #include "api/outputs_testing.h"
 #include "nanovllm/llm.h"
+#ifdef NANOVLLM_WITH_CUDA
+#  include "backend/cuda/cuda_backend.h"
+#endif
 
 namespace nanovllm {
 namespace {
@@ -17,11 +20,11 @@ using test::expect_equal;
 struct Case {
   std::string checkpoint;
   std::string dtype;
+  std::string device = "cpu";
 };
 
 EngineConfig base_config() {
   EngineConfig config;
-  config.device = "cpu";
   config.num_threads = 2;
   config.kvcache_block_size = 16;
   config.num_kvcache_blocks = 128;
@@ -64,8 +67,16 @@ std::vector<SamplingParams> params() {
 
 class LlmEqualities : public ::testing::TestWithParam<Case> {
  protected:
+  void SetUp() override {
+#ifdef NANOVLLM_WITH_CUDA
+    if (GetParam().device == "cuda" && CudaBackend::device_count() == 0)
+      GTEST_SKIP() << "no CUDA device on this machine";
+#endif
+  }
   static LLM load(EngineConfig config) {
     config.dtype = GetParam().dtype;
+    config.device = GetParam().device;
+    config.deterministic = config.device == "cuda";
     return LLM(NANOVLLM_SOURCE_DIR "/tests/goldens/" + GetParam().checkpoint, config);
   }
   static std::vector<RequestOutput> generate(const EngineConfig& config) {
@@ -121,12 +132,15 @@ TEST_P(LlmEqualities, Preemption) {
   }
 }
 
-TEST_P(LlmEqualities, Threads) {
-  const auto two = generate(base_config());
+TEST_P(LlmEqualities, ThreadsOrGraphs) {
+  const auto usual = generate(base_config());
+  const bool has_graphs = GetParam().device == "cuda";
   for (const int num_threads : {1, 3}) {
     EngineConfig config = base_config();
+    if (has_graphs) config.enforce_eager = true;
     config.num_threads = num_threads;
-    expect_equal(generate(config), two);
+    expect_equal(generate(config), usual);
+    if (has_graphs) break;
   }
 }
 
@@ -143,15 +157,21 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const char* checkpoint :
        {"llama2", "llama3", "llama_biases", "llama_linear", "mistral_window", "qwen2_tied",
-        "qwen2_window", "qwen3_odd_vocab", "qwen3_tied", "qwen3_yarn"}) {
+        "qwen2_window", "qwen3_odd_vocab", "qwen3_tied", "qwen3_yarn", "gemma2", "gemma3"}) {
     for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype});
   }
+#ifdef NANOVLLM_WITH_CUDA
+  for (const char* checkpoint : {"qwen3_tied", "llama_biases", "gemma2"}) {
+    for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype, "cuda"});
+  }
+#endif
   return cases;
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, LlmEqualities, ::testing::ValuesIn(all_cases()),
                          [](const auto& one) {
-                           return one.param.checkpoint + "_" + one.param.dtype;
+                           return one.param.device + "_" + one.param.checkpoint + "_" +
+                                  one.param.dtype;
                          });
 
 }  // namespace

@@ -11,6 +11,9 @@
 #include "api/outputs_testing.h"
 #include "nanovllm/error.h"
 #include "nanovllm/llm.h"
+#ifdef NANOVLLM_WITH_CUDA
+#  include "backend/cuda/cuda_backend.h"
+#endif
 
 namespace nanovllm {
 namespace {
@@ -89,13 +92,10 @@ TEST(LlmParallel, ThreadsOfTheEngineLeaveSignalsToTheProgram) {
 #ifdef NANOVLLM_WITH_CUDA
 TEST(LlmParallel, GpusTogetherWriteWhatTheCpuDoes) {
   const std::vector<RequestOutput> expected = generate(1);
+  if (CudaBackend::device_count() < 2) GTEST_SKIP() << "this machine has fewer than 2 GPUs";
   for (const int num_ranks : {1, 2, 4}) {
-    try {
+    if (num_ranks <= CudaBackend::device_count())
       expect_equal(generate(num_ranks, "cuda"), expected);
-    } catch (const Error& error) {
-      ASSERT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
-      GTEST_SKIP() << error.what();  // fewer GPUs than ranks
-    }
   }
 }
 #endif

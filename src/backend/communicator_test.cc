@@ -61,7 +61,8 @@ class Communicators : public ::testing::TestWithParam<Case> {
         const auto backend = make_backend({.device = GetParam().device,
                                            .num_threads = 2 * world_size(),
                                            .num_ranks = world_size(),
-                                           .device_index = GetParam().share_a_gpu ? 0 : rank});
+                                           .device_index = GetParam().share_a_gpu ? 0 : rank,
+                                           .deterministic = deterministic_});
         group_->join(rank, *backend);
         EXPECT_EQ(backend->rank(), rank);
         EXPECT_EQ(backend->world_size(), world_size());
@@ -107,6 +108,7 @@ class Communicators : public ::testing::TestWithParam<Case> {
   }
 
   std::unique_ptr<CommunicatorGroup> group_;
+  bool deterministic_ = false;
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, Communicators, ::testing::ValuesIn(cases()),
@@ -232,6 +234,32 @@ TEST_P(Communicators, AllReduceAddRmsNormIsThatOfTheSum) {
         expect_close(download(backend, out.view), reference::rms_norm(actual.view, weight, 1e-5f),
                      rounding(dtype) + 2e-6, 0);
       }
+    }
+  });
+}
+
+// A few rows and many go different ways, which must not round differently.
+TEST_P(Communicators, WithDeterministicARowIsTheSameInAnyCompany) {
+  deterministic_ = true;
+  constexpr int64_t kRows = 600, kCols = 1024;
+  on_all_ranks([&](int rank, Backend& backend) {
+    const auto weight = upload(backend, Random(9).floats(kCols, -2, 2));
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      const HostTensor x = input(1, rank, dtype, kRows, kCols);
+      const HostTensor residual = input(2, 100, DType::kFloat32, kRows, kCols);
+      // The normed row 0 and the residual it is of.
+      const auto first_of = [&](int64_t rows) {
+        const DeviceTensor device_x = upload(backend, x.view.first_rows(rows));
+        const DeviceTensor device_residual = upload(backend, residual.view.first_rows(rows));
+        const DeviceTensor out = device_tensor(backend, dtype, {rows, kCols});
+        backend.all_reduce_add_rms_norm(out.view, device_residual.view, device_x.view,
+                                        static_cast<float*>(weight->data()), 1e-5f);
+        return std::pair(download(backend, out.view.first_rows(1)).bytes,
+                         download(backend, device_residual.view.first_rows(1)).bytes);
+      };
+      const auto alone = first_of(1), among_many = first_of(kRows);
+      expect_same_bits(alone.first, among_many.first);
+      expect_same_bits(alone.second, among_many.second);
     }
   });
 }

@@ -61,6 +61,8 @@ class CudaBackend final : public Backend {
                                         const CompileLimits& limits) override;
   // What plans of layers depend on.
   cuda::TailTraits tail_traits() const;
+  // Whether all ranks bring this number; each calls it.
+  bool ranks_agree(int64_t value) const;
   // The products of a layer's tail in its backend's memory; next null = the last layer, whose
   // norm is next_norm.
   cuda::TailProducts tail_products(const PackedLayer& layer, const NormParams& next_norm,

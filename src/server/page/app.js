@@ -152,6 +152,7 @@ function rename(conversation, title) {
   };
   field.onblur = () => setTimeout(end, 0, true); // the list may be just being made anew
   field.onkeydown = (event) => {
+    if (event.isComposing || event.keyCode === 229) return;
     if (event.key === "Enter" || event.key === "Escape") end(event.key === "Enter");
     if (event.key === "Escape") event.stopPropagation();
   };

@@ -1,4 +1,6 @@
 // A stack of layers whose tails run in fused kernels where there are some for them.
+#include <algorithm>
+
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/layer/layer_plan.h"
@@ -18,6 +20,10 @@ class CudaProgram final : public LayerProgram {
     for (int i = 0; i < std::ssize(layers_); ++i) {
       products_.push_back(backend.tail_products(layers_[i], next_norm(i), next_of(i)));
       paths_.push_back(cuda::plan_layer(spec, static_cast<size_t>(i), limits.dtype, traits));
+    }
+    if (!backend.ranks_agree(cuda::fingerprint(paths_))) {
+      for (std::vector<cuda::TailPath>& paths : paths_)
+        std::ranges::fill(paths, cuda::TailPath::kOpByOp);
     }
   }
 

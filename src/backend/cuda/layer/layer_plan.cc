@@ -1,5 +1,7 @@
 #include "backend/cuda/layer/layer_plan.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <span>
 
@@ -127,6 +129,13 @@ std::vector<TailPath> plan_layer(const StackSpec& spec, size_t i, DType act,
   for (int rows = 1; rows <= kMaxTailPathRows; ++rows)
     paths[static_cast<size_t>(rows - 1)] = plan_tail(products, rows, traits);
   return paths;
+}
+
+int64_t fingerprint(const std::vector<std::vector<TailPath>>& layers) {
+  uint64_t hash = 0;
+  for (const std::vector<TailPath>& paths : layers)
+    hash = XXH3_64bits_withSeed(paths.data(), paths.size() * sizeof(TailPath), hash);
+  return static_cast<int64_t>(hash >> 1);
 }
 
 std::vector<PathChoice> summary(const std::vector<std::vector<TailPath>>& layers) {

@@ -51,6 +51,8 @@ bool honours(LayerSpec layer);
 // The paths of layer i by rows, from 1 to kMaxTailPathRows.
 std::vector<TailPath> plan_layer(const StackSpec& spec, size_t i, DType act,
                                  const TailTraits& traits);
+// A positive number that differs with the plan of layers: ranks compare theirs.
+int64_t fingerprint(const std::vector<std::vector<TailPath>>& layers);
 // Neighbours of one plan as one entry; for people.
 std::vector<PathChoice> summary(const std::vector<std::vector<TailPath>>& layers);
 

@@ -6,6 +6,8 @@
 
 #include <functional>
 
+#include "backend/cuda/cuda_backend.h"
+
 namespace nanovllm::cuda {
 namespace {
 
@@ -150,10 +152,53 @@ TEST(CudaLayerPlan, AFieldThatNoPathHonoursIsDeclined) {
   }
 }
 
+TEST(CudaLayerPlan, RanksTellPlansApartByTheirFingerprints) {
+  const StackSpec spec = spec_of({1024, 16, 8, 128, 3072, 2});
+  const auto paths = [&](const TailTraits& traits) {
+    std::vector<std::vector<TailPath>> layers;
+    for (size_t i = 0; i < spec.layers.size(); ++i)
+      layers.push_back(plan_layer(spec, i, DType::kBFloat16, traits));
+    return layers;
+  };
+  EXPECT_GE(fingerprint(paths(h200())), 0);
+  EXPECT_EQ(fingerprint(paths(h200())), fingerprint(paths(h200())));
+  EXPECT_NE(fingerprint(paths(h200())), fingerprint(paths(a100())));
+  std::vector<std::vector<TailPath>> layers = paths(h200());
+  layers[1][127] = TailPath::kOpByOp;
+  EXPECT_NE(fingerprint(layers), fingerprint(paths(h200())));
+}
+
 TEST(CudaLayerPlan, AStageWithoutAFinalNormEndsOpByOp) {
   StackSpec spec = spec_of({1024, 16, 8, 128, 3072, 2});
   spec.final_norm = {};
   expect_plan(plan(spec, h200()), 1, 1, {{0, TailPath::kOpByOp}});
+}
+
+// What is planned above for an H200 is what a Hopper GPU runs.
+TEST(CudaProgram, RunsOnThisGpuWhatIsPlannedForIt) {
+  if (CudaBackend::device_count() == 0) GTEST_SKIP() << "no CUDA device on this machine";
+  const Sizes sizes = {1024, 16, 8, 128, 3072, 3};
+  const std::vector<BFloat16> zeros(size_t{6144} * 1024);
+  StackSpec spec = spec_of(sizes);
+  spec.rotary_tables = {{std::vector<float>(size_t{16} * 128), 128}};
+  for (LayerSpec& layer : spec.layers) {
+    auto& ffn = std::get<Dense>(layer.ffn);
+    for (Matrix* matrix : {&layer.in, &layer.out, &ffn.gate_up, &ffn.down}) {
+      matrix->pieces[0].data = zeros.data();
+      matrix->pieces[0].dtype = DType::kBFloat16;
+    }
+  }
+  for (const bool deterministic : {false, true}) {
+    CudaBackend backend({0, deterministic});
+    const auto program =
+        backend.compile(spec, {.dtype = DType::kBFloat16, .max_num_tokens = 256, .num_threads = 2});
+    std::vector<PathChoice> tails = program->plan();
+    std::erase_if(tails, [](const PathChoice& choice) { return choice.part != "tail"; });
+    const bool is_hopper = backend.tail_traits().device.major == 9;
+    EXPECT_EQ(tails, plan(spec, backend.tail_traits()));
+    if (deterministic || !is_hopper) continue;
+    EXPECT_EQ(tails, plan(spec, h200())) << "an H200's paths are those of every Hopper GPU";
+  }
 }
 
 }  // namespace

@@ -28,9 +28,12 @@ CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank, cudaSt
     queue_.group.memory[other] = group.peers_[other].memory;
   }
   // Kernels on GPUs of different sizes would not take the same layers.
-  const int64_t size = tail_kernel_blocks;
-  all_have_tail_kernels_ =
-      group.smallest(rank, size) > 0 && group.smallest(rank, size) == -group.smallest(rank, -size);
+  all_have_tail_kernels_ = agree(tail_kernel_blocks) && tail_kernel_blocks > 0;
+}
+
+bool CudaCommunicatorGroup::Rank::agree(int64_t value) const {
+  const int rank = queue_.group.rank;
+  return group_.smallest(rank, value) == -group_.smallest(rank, -value);
 }
 
 void CudaCommunicatorGroup::Rank::all_reduce(Tensor x) const {
@@ -107,6 +110,8 @@ void CudaBackend::join(CudaCommunicatorGroup& group, int rank) {
 int CudaBackend::rank() const { return rank_ ? rank_->queue().group.rank : 0; }
 int CudaBackend::world_size() const { return rank_ ? rank_->queue().group.world_size : 1; }
 
+bool CudaBackend::ranks_agree(int64_t value) const { return !rank_ || rank_->agree(value); }
+
 void CudaBackend::all_reduce(Tensor x) {
   if (rank_) rank_->all_reduce(x);
 }
@@ -117,7 +122,9 @@ void CudaBackend::all_gather(Tensor out, Tensor x) {
 
 void CudaBackend::all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x,
                                           const float* weight, float eps) {
-  if (rank_ && rank_->all_reduce_add_rms_norm(out, residual, x, weight, eps)) return;
+  // In one step it rounds the sum in another place than in two, as many rows are done.
+  if (rank_ && !deterministic_ && rank_->all_reduce_add_rms_norm(out, residual, x, weight, eps))
+    return;
   Backend::all_reduce_add_rms_norm(out, residual, x, weight, eps);
 }
 

@@ -65,6 +65,8 @@ class CudaCommunicatorGroup::Rank {
   Rank& operator=(const Rank&) = delete;
 
   const cuda::PeerQueue& queue() const { return queue_; }
+  // Whether all ranks bring this number.
+  bool agree(int64_t value) const;
   // Whether all ranks have such a kernel, in as many blocks.
   bool all_have_tail_kernels() const { return all_have_tail_kernels_; }
   // Sums of at most so many bytes go to everybody at once.

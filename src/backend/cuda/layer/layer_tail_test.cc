@@ -1,43 +1,30 @@
 // What a layer does behind its attention in one op, against the steps that it stands for.
+#include "backend/cuda/peers/peer_queue.h"
 #include "backend/layer_tail_test_support.h"
-#ifdef NANOVLLM_WITH_CUDA
-#  include "backend/cuda/peers/peer_queue.h"
-#endif
 
 namespace nanovllm::test {
 namespace {
 
 using LayerTails = OpsTest;
-INSTANTIATE_TEST_SUITE_P(Backends, LayerTails, every_backend_and_dtype(), name_of);
 
-// Of up to 8 rows. Backends need not do it; CUDA is expected to.
-bool fuses_layer_tail(const BackendCase& backend, DType act) {
-  return backend.name == "cuda" && act == DType::kBFloat16;
+// Of CUDA, without a fixed order, in bfloat16: other cases take the steps one by one.
+auto cuda_backend() {
+  std::vector<BackendCase> cases = backends();
+  std::erase_if(cases, [](const BackendCase& backend) { return backend.name != "cuda"; });
+  return ::testing::Combine(::testing::ValuesIn(cases), ::testing::Values(DType::kBFloat16));
 }
+INSTANTIATE_TEST_SUITE_P(Backends, LayerTails, cuda_backend(), name_of);
 
-// Tails of 9 to 128 rows, of layers that are large enough.
-bool fuses_many_rows([[maybe_unused]] const BackendCase& backend, [[maybe_unused]] DType act) {
-#ifdef NANOVLLM_WITH_CUDA
-  if (!fuses_layer_tail(backend, act)) return false;
+bool is_hopper() {
   const cudaDeviceProp device = cuda::device_properties(0);
   return device.major == 9 && device.minor == 0;
-#else
-  return false;
-#endif
 }
 
 // GPUs with less shared memory than Hopper may leave layers of more than 1,024 features to the
 // steps.
-bool must_fuse([[maybe_unused]] const TailShape& shape) {
-#ifdef NANOVLLM_WITH_CUDA
-  return shape.hidden_size <= 1024 || has_tail_kernels();
-#else
-  return true;
-#endif
-}
+bool must_fuse(const TailShape& shape) { return shape.hidden_size <= 1024 || has_tail_kernels(); }
 
 TEST_P(LayerTails, IsWhatItsStepsAre) {
-  if (!fuses_layer_tail(backend_case(), act())) GTEST_SKIP() << "takes the steps one by one";
   const auto backend = make();
   Random random(10);
   const struct {
@@ -68,7 +55,7 @@ TEST_P(LayerTails, IsWhatItsStepsAre) {
 }
 
 TEST_P(LayerTails, OfManyRowsIsWhatItsStepsAre) {
-  if (!fuses_many_rows(backend_case(), act())) GTEST_SKIP() << "takes the steps one by one";
+  if (!is_hopper()) GTEST_SKIP() << "this GPU has no kernels for tails of 9 to 128 rows";
   const auto backend = make();
   Random random(13);
   const struct {
@@ -92,7 +79,6 @@ TEST_P(LayerTails, OfManyRowsIsWhatItsStepsAre) {
 }
 
 TEST_P(LayerTails, IsOfEveryBackendOfADevice) {
-  if (!fuses_layer_tail(backend_case(), act())) GTEST_SKIP() << "takes the steps one by one";
   const auto first = make(), second = make();
   Random random(12);
   for (Backend* backend : {first.get(), second.get()}) {
@@ -104,7 +90,6 @@ TEST_P(LayerTails, IsOfEveryBackendOfADevice) {
 }
 
 TEST_P(LayerTails, RepeatsItselfInGraphs) {
-  if (!fuses_layer_tail(backend_case(), act())) GTEST_SKIP() << "takes the steps one by one";
   const auto backend = make();
   Random random(11);
   TailFixture small(*backend, act(), kSmallQwen, random);
@@ -120,7 +105,7 @@ TEST_P(LayerTails, RepeatsItselfInGraphs) {
     layer.begin(rows, random);
     const bool is_done = layer.run();
     if (&layer == &small || must_fuse(kLargeLayer)) {
-      ASSERT_EQ(is_done, rows <= 8 || fuses_many_rows(backend_case(), act()));
+      ASSERT_EQ(is_done, rows <= 8 || is_hopper());
     }
     if (!is_done) continue;
     layer.run();
@@ -139,7 +124,6 @@ TEST_P(LayerTails, RepeatsItselfInGraphs) {
   }
 }
 
-#ifdef NANOVLLM_WITH_CUDA
 bool takes_large(const CudaBackend& backend, const TailFixture& layer, int rows) {
   cuda::TailProducts products = backend.tail_products(layer.layer, layer.next_norm, layer.next());
   for (cuda::SkinnyProduct& product : products) product.rows = rows;
@@ -148,7 +132,6 @@ bool takes_large(const CudaBackend& backend, const TailFixture& layer, int rows)
 }
 
 TEST_P(LayerTails, LargeLayersHaveAKernelOfTheirOwn) {
-  if (!fuses_layer_tail(backend_case(), act())) GTEST_SKIP() << "takes the steps one by one";
   if (!has_tail_kernels()) GTEST_SKIP() << "this GPU has too little shared memory";
   const auto backend = make();
   const auto& cuda = dynamic_cast<const CudaBackend&>(*backend);
@@ -183,7 +166,6 @@ TEST_P(LayerTails, LargeLayersHaveAKernelOfTheirOwn) {
     }
   }
 }
-#endif
 
 }  // namespace
 }  // namespace nanovllm::test
