@@ -12,16 +12,33 @@ FIXED = re.compile(r'^(step \d+: .*|(?:vocabulary|max_model_len|KV cache|full-le
                    r'|^\{("index":\d+),.*,("num_prompt_tokens":.*)\}$', re.MULTILINE)
 
 
+# The table of `bench latency`, and what was asked for.
+LATENCY = re.compile(r"; (\d+) requests, (\d+) tokens in, (\d+) out; median of 3\n"
+                     r"latency +([\d.]+ m?s)\nlatency, p99 +([\d.]+ m?s)\nprefill +([\d.]+) tok/s\ndecode +([\d.]+) tok/s\n")
+
+
+def number(text):
+    """Milliseconds become seconds."""
+    value, *unit = text.split()
+    return float(value) / (1000 if unit == ["ms"] else 1)
+
+
+def run_script(script):
+    """What a page's commands print, of this build's binary whichever they name."""
+    script = re.sub(r"build(-cuda)?/nanovllm", str(BINARY), script)
+    result = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    if result.returncode != 0:
+        raise AssertionError(f"{script}: {result.stderr}")
+    return result.stderr + result.stdout
+
+
 class Labs(unittest.TestCase):
     def run_lab(self, number):
         """A lab's page, and what its command prints."""
         page, = (ROOT / "docs" / "labs").glob(f"{number}-*.md")
         text = page.read_text(encoding="utf-8")
         script, = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-        script = re.sub(r"build(-cuda)?/nanovllm", str(BINARY), script)
-        result = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
-        self.assertEqual(result.returncode, 0, f"{page.name}: {result.stderr}")
-        return text, result.stderr + result.stdout
+        return text, run_script(script)
 
     def test_steps_sizes_and_counts_are_those_of_the_pages(self):
         for number, least in ((1, 5), (2, 10), (3, 13), (4, 5)):
@@ -40,8 +57,18 @@ class Labs(unittest.TestCase):
         self.assertGreater(min(texts[1:]), 40)
         self.assertEqual(list(tokens), sorted(tokens))
 
-    def test_eager_runs_and_graphs_are_measured(self):
-        self.run_lab(6)
+    def test_latencies_are_those_of_their_tokens_and_graphs_are_the_faster(self):
+        page, shown = self.run_lab(6)
+        for text, tolerance in ((page, 0.01), (shown, 0.5)):  # medians of other runs, on a machine that others use
+            tables = [tuple(map(number, table)) for table in LATENCY.findall(text)]
+            self.assertEqual(len(tables), 2, text)
+            for requests, tokens_in, tokens_out, latency, worst, prefill, decode in tables:
+                self.assertEqual((requests, tokens_in, tokens_out), (8, 32, 256))
+                self.assertGreaterEqual(worst, latency)
+                of_its_tokens = requests * (tokens_in / prefill + (tokens_out - 1) / decode)
+                self.assertAlmostEqual(latency / of_its_tokens, 1, delta=tolerance)
+            if " on cuda " in text:
+                self.assertGreater(tables[0][-1], tables[1][-1], "decode with graphs, and without")
 
 
 if __name__ == "__main__":
