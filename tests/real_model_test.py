@@ -10,6 +10,8 @@ import sys
 import unittest
 
 BINARY, MODEL, GOLDENS = sys.argv[1:4] if len(sys.argv) == 4 else ("", "", "")
+os.environ.update(NANOVLLM=BINARY, NANOVLLM_MODEL=MODEL)
+import serve_testing  # noqa: E402
 
 
 def golden(name):
@@ -31,15 +33,21 @@ def generate(requests, *arguments):
     return sorted(lines, key=lambda line: line["index"])
 
 
+def prompt_logprobs(result, ids):
+    """What a result has for each id of its prompt but the first."""
+    return [position[str(token)]["logprob"] for position, token in zip(result["prompt_logprobs"][1:], ids[1:], strict=True)]
+
+
+def answer_of(case):
+    return case["text"].split("<|im_end|>")[0].strip()
+
+
 class RealModel(unittest.TestCase):
     def perplexity(self, dtype):
         ids = golden("smollm2-perplexity.json")["ids"]
         request = {"prompt_token_ids": ids, "sampling_params": {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0}}
-        positions = generate([request], "--dtype", dtype, "--max-model-len", str(len(ids) + 8))[0]["prompt_logprobs"][1:]
-        self.assertEqual(len(positions), len(ids) - 1)
-        values = [position[str(token)] for position, token in zip(positions, ids[1:])]
-        # A number or an object with one, as results have had them.
-        return math.exp(-math.fsum(v["logprob"] if isinstance(v, dict) else v for v in values) / len(values))
+        values = prompt_logprobs(generate([request], "--dtype", dtype, "--max-model-len", str(len(ids) + 8))[0], ids)
+        return math.exp(-math.fsum(values) / len(values))
 
     def test_perplexity_is_that_of_transformers(self):
         expected = golden("smollm2-perplexity.json")["transformers_float32"]["perplexity"]
@@ -58,6 +66,23 @@ class RealModel(unittest.TestCase):
                 self.assertEqual(result["token_ids"], case["token_ids"], case.get("prompt"))
                 self.assertEqual(result["text"], case["text"])
 
+    def test_log_probabilities_of_prompts_are_those_of_transformers(self):
+        cases = golden("smollm2-135m-instruct.json")
+        params = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0}
+        requests = [{"prompt_token_ids": case["prompt_token_ids"], "sampling_params": params} for case in cases]
+        # bfloat16 keeps 8 bits of each activation.
+        for dtype, most, mean in (("float32", 2e-4, 5e-5), ("auto", 0.5, 0.08)):
+            worst, total, count = 0, 0, 0
+            for case, result in zip(cases, generate(requests, "--dtype", dtype)):
+                measured = prompt_logprobs(result, case["prompt_token_ids"])
+                self.assertEqual(len(measured), len(case["prompt_logprobs"]))
+                for ours, theirs in zip(measured, case["prompt_logprobs"]):
+                    worst, total, count = max(worst, abs(ours - theirs)), total + abs(ours - theirs), count + 1
+            print(f"{count} log-probabilities of prompts, --dtype {dtype}: at most {worst:.5f} off, {total / count:.5f} in the mean",
+                  file=sys.stderr)
+            self.assertLess(worst, most, dtype)
+            self.assertLess(total / count, mean, dtype)
+
     def test_prompts_become_hugging_faces_ids(self):
         for case in golden("smollm2-135m-instruct.json"):
             text = case.get("prompt", case.get("rendered"))
@@ -69,7 +94,18 @@ class RealModel(unittest.TestCase):
                 continue
             question = case["messages"][0]["content"]
             arguments = ("--temperature", "0", "--max-tokens", "48", "--dtype", "float32", "-m", question)
-            self.assertEqual(run("chat", *arguments).strip(), case["text"].split("<|im_end|>")[0].strip(), question)
+            self.assertEqual(run("chat", *arguments).strip(), answer_of(case), question)
+
+    def test_the_server_answers_chats_as_transformers_does(self):
+        cases = [case for case in golden("smollm2-135m-instruct.json") if "messages" in case]
+        self.assertGreaterEqual(len(cases), 5)
+        server = serve_testing.Server("--dtype", "float32")
+        self.addCleanup(server.close)
+        for case in cases:
+            answer = server.post("/v1/chat/completions", {"messages": case["messages"], "temperature": 0, "max_tokens": 48}).json
+            self.assertEqual(answer["choices"][0]["message"]["content"].strip(), answer_of(case))
+            self.assertEqual(answer["choices"][0]["finish_reason"], "stop" if "<|im_end|>" in case["text"] else "length")
+            self.assertEqual(answer["usage"]["prompt_tokens"], len(case["prompt_token_ids"]))
 
 
 if __name__ == "__main__":
