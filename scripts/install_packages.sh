@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the distribution packages that building, testing, checking and fuzzing need (Debian 12, Ubuntu 24.04). Does
+# Installs the distribution packages that building, testing, checking and fuzzing need (Debian 12 and 13, Ubuntu 24.04). Does
 # nothing, and needs no rights, where all of them are there already. Usage: install_packages.sh [build|test|check|serve|fuzz|pip]
 set -euo pipefail
 
