@@ -17,8 +17,8 @@ import termios
 import time
 
 COLUMNS, ROWS = 100, 24
-TYPING = 0.035  # seconds a character
-PAUSE = 0.6  # seconds behind a command that is typed, and behind what it printed
+TYPING = 0.012  # seconds a character
+PAUSE = 0.8  # seconds behind a command that is typed, and behind what it printed
 CELL_WIDTH, LINE_HEIGHT, MARGIN = 8.4, 19, 14  # pixels
 COLORS = ["#586069", "#f97583", "#85e89d", "#ffea7f", "#79b8ff", "#b392f0", "#39c5cf", "#e1e4e8"]
 ESCAPE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|\x1b.|[\r\n]|[^\x1b\r\n]")
