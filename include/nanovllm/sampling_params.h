@@ -28,16 +28,19 @@ struct SamplingParams {
   double top_p = 1.0;
   int top_k = 0;
   double min_p = 0.0;
-  double presence_penalty = 0.0;    // subtracted once from the logits of tokens already generated
-  double frequency_penalty = 0.0;   // subtracted once for every time a token was generated
-  double repetition_penalty = 1.0;  // logits of tokens in prompt or output: divided if positive,
-                                    // else multiplied
+  // Subtracted once from the logits of tokens already generated.
+  double presence_penalty = 0.0;
+  // Subtracted once for every time a token was generated.
+  double frequency_penalty = 0.0;
+  // Logits of tokens in prompt or output are divided by it if positive, else multiplied.
+  double repetition_penalty = 1.0;
   // Token id -> added to its logit, clamped to [-100, 100].
   std::map<int32_t, float> logit_bias = {};
   std::optional<uint64_t> seed = {};  // completion i of n draws with seed + i
-  int max_tokens = 64;                // more than fit in max_model_len are as many as fit
-  int min_tokens = 0;                 // the first so many hold no EOS, no stop token and no end of
-                                      // a stop text
+  // More than fit in max_model_len are as many as fit.
+  int max_tokens = 64;
+  // The first so many tokens hold no EOS, no stop token and no end of a stop text.
+  int min_tokens = 0;
   bool ignore_eos = false;
   std::vector<std::string> stop = {};  // not part of the output
   std::vector<int32_t> stop_token_ids = {};

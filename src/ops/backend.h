@@ -3,15 +3,13 @@
 // Rules that hold for every op
 // - Outputs are preallocated; tensors are row-major and live on the backend's device.
 // - "act" tensors are bfloat16 or float32 (the model's dtype); accumulation is always float32. The
-// residual stream is
-//   float32 in both cases.
+//   residual stream is float32 in both cases.
 // - Ops on one Backend are issued by one thread, in order. A device may run them asynchronously;
-// synchronize() waits.
+//   synchronize() waits.
 // - A row's result depends on that row alone: never on the number of rows, on the other rows, or on
-// the number of
-//   threads (always on the CPU; on CUDA with `deterministic`).
+//   the number of threads (always on the CPU; on CUDA with `deterministic`).
 // - Shapes are the caller's duty (NANOVLLM_CHECK): no op throws for bad input, memory and device
-// faults throw Error.
+//   faults throw Error.
 #pragma once
 
 #include <cstddef>
@@ -130,7 +128,7 @@ struct NormParams {
   float eps = 0;
 };
 
-// What those above need to know of a backend.
+// What models and runners need to know of a backend.
 struct BackendTraits {
   // Its memory is the host's: tables are read where the checkpoint has them, and what is free is
   // the machine's to share.
@@ -220,9 +218,8 @@ class Backend {
   // All weights have been made: frees what only their making needed.
   virtual void finish_loading() {}
 
-  // KV cache.
-  virtual size_t kv_block_bytes(
-      const KvCacheSpec& spec) const = 0;  // K and V of one block of one layer
+  // Of the keys and the values of one block of one layer, together.
+  virtual size_t kv_block_bytes(const KvCacheSpec& spec) const = 0;
 
   // out[T,H] (float32) = table[ids[t] - first_id] * table.scale, row and product rounded to the act
   // dtype (table.rows.dtype). Ids outside the table give zeros: a vocabulary shard starts at
@@ -288,7 +285,8 @@ class Backend {
                                                  const int32_t* previous_ids) = 0;
 };
 
-// make_linear() of a matrix of a spec, which is checked before it is read and let go behind.
+// make_linear() of a matrix of a spec. Its file is checked before the matrix is read; behind it, the
+// file's pages stop counting as memory of this process.
 std::unique_ptr<LinearWeight> pack_matrix(Backend& backend, const Matrix& matrix, DType dtype);
 
 }  // namespace nanovllm

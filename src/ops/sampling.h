@@ -45,8 +45,8 @@ struct SamplingRow {
   // Bit id % 32 of word id / 32: this token may be drawn. Of the whole vocabulary; empty = all may.
   std::span<const uint32_t> allowed = {};
   int32_t num_logprobs = -1;  // -1 = none, 0 = the chosen token's only
-  int32_t forced_id =
-      -1;  // >= 0: nothing is drawn, log-probabilities are given for this id (prompts)
+  // >= 0: nothing is drawn, log-probabilities are given for this id (of a prompt).
+  int32_t forced_id = -1;
 };
 
 // Dividing by less would overflow; it is also where vLLM starts to be greedy.
@@ -68,8 +68,8 @@ struct LogprobEntry {
 
 struct SamplingResult {
   int32_t token_id = -1;  // -1 = the row has no distribution to draw from
-  std::vector<LogprobEntry>
-      logprobs;  // the chosen token, then those of the num_logprobs most likely that are not it
+  // The chosen token, then those of the num_logprobs most likely that are not it.
+  std::vector<LogprobEntry> logprobs;
 };
 
 // Results on their way from the device. The tickets of a backend are collected in the order in

@@ -79,7 +79,8 @@ class ModelRunner final : public Runner {
 
   std::unique_ptr<Buffer> staging_;  // a step's integers on the device
   std::array<Slot, 2> slots_;
-  uint64_t num_submitted_ = 0;  // 2^31 steps of a millisecond take but 25 days
+  // 64 bits: at a step a millisecond, 31 bits last 25 days.
+  uint64_t num_submitted_ = 0;
   uint64_t num_collected_ = 0;
   std::optional<DecodeGraphs> graphs_;
 };

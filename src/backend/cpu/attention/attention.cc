@@ -61,7 +61,7 @@ AttentionTask base_task(Tensor out, Tensor qkv, const KvCache& cache,
 
 }  // namespace
 
-// Tiles of the batch, dearest first.
+// Tiles of the batch, those with most work first.
 void PagedAttention::plan_tiles(const ForwardBatch& batch, int group, int window) {
   tiles_.clear();
   for (int s = 0; s < batch.num_seqs; ++s) {
@@ -181,7 +181,7 @@ void PagedAttention::run(Tensor out, Tensor qkv, const KvCache& cache,
   plan_tiles(batch, base.group, params.window);
   plan_pieces(spec.num_kv_heads, base.padded_dim);
   reserve_memory(spec.num_kv_heads, base.padded_dim);
-  // One queue, dearest first: what is left at the end is small, so threads finish together.
+  // One queue, most work first: what is left at the end is small, so threads finish together.
   const int heads = spec.num_kv_heads;
   const auto num_tasks = static_cast<int64_t>(pieces_.size()) * heads;
   std::atomic<int64_t> next{0};

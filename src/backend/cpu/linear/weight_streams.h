@@ -3,7 +3,7 @@
 
 namespace nanovllm {
 
-// How the cores of a processor best read the weights of few rows (measured: docs/benchmarks.md).
+// How the cores of a processor best read the weights of few rows (measured: docs/measurements/2026-11-23.md).
 enum class WeightStreams {
   kSeveral,      // several at once a core, asked for ahead: any but AMD's
   kOne,          // one, asked for ahead: AMD's from Zen 5 on

@@ -2,7 +2,7 @@
 //
 // Nothing is sorted but a handful of candidates. The largest logit of each block bounds what the
 // block can hold: the k-th largest of those maxima is a lower bound of the k-th largest logit, and
-// a block below the threshold of the day is skipped. top_p finds its threshold in a histogram of
+// a block below the row's current threshold is skipped. top_p finds its threshold in a histogram of
 // probability over logit and refines the one bin that the threshold falls into.
 #pragma once
 

@@ -1,9 +1,9 @@
 // The kernels of sampling, in the order in which a step launches them:
 //
-//   scan      reads all logits once: the largest of each block and the block's mass
-//   [sampling_scan.cu] edits     biases, bans and penalties, where a row has any
-//   [sampling_edits.cu] select    a token for each row [sampling_select.cu] logprobs
-//   log-probabilities and ranks, where a row wants any                      [sampling_logprobs.cu]
+// - sampling_scan.cu reads all logits once: the largest of each block and the block's mass;
+// - sampling_edits.cu does biases, bans and penalties, where a row has any;
+// - sampling_select.cu gives a token for each row;
+// - sampling_logprobs.cu gives log-probabilities and ranks, where a row wants any.
 //
 // Only the scan has to read everything; those behind it read the blocks that can matter. What a row
 // gets depends on that row alone: every sum has an order that only the vocabulary's size decides.

@@ -1,7 +1,7 @@
 // A row of logits in the hands of a thread block that knows the statistics of the row's blocks.
 //
 // Nothing here reads the row as a whole unless it has to: a block whose largest logit is below the
-// threshold of the day is skipped. How thresholds are found is in sampling_row_threshold.cuh.
+// row's current threshold is skipped. How thresholds are found is in sampling_row_threshold.cuh.
 #pragma once
 
 #include <cstdint>
