@@ -77,6 +77,14 @@ class LinearWeight {
   const char* format = "";  // as it lies in memory, for people
 };
 
+// A mixture of experts as its backend likes it. Made by Backend::make_experts.
+class ExpertWeights {
+ public:
+  virtual ~ExpertWeights() = default;
+  int64_t bytes = 0;        // of all weights, biases aside
+  const char* format = "";  // of most of them, for people
+};
+
 // Geometry of one layer's share of the KV cache. The layout inside a block is the backend's own.
 struct KvCacheSpec {
   int num_kv_heads = 0;  // of this rank
@@ -103,7 +111,8 @@ struct AttentionParams {
   int num_heads = 0;  // query heads of this rank; a multiple of num_kv_heads
   float scale = 0;    // multiplies q.k, usually 1/sqrt(head_dim)
   int window = 0;  // sliding window: a query sees its own and the window-1 tokens before; 0 = all
-  float soft_cap = 0;  // s <- soft_cap * tanh(s / soft_cap); 0 = none
+  float soft_cap = 0;            // s <- soft_cap * tanh(s / soft_cap); 0 = none
+  const float* sinks = nullptr;  // [num_heads], a score each that has no value; or none
 };
 
 struct RopeParams {
@@ -206,6 +215,10 @@ class Backend {
   // host memory. Sources may be unmapped after the call. May be called by several threads at once.
   virtual std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces,
                                                     const float* bias, DType dtype) = 0;
+  // Of a mixture of experts for steps of up to max_num_tokens rows; to be used as make_linear().
+  // Throws Error(kUnsupported) where the backend has none.
+  virtual std::unique_ptr<ExpertWeights> make_experts(const Experts& experts, DType dtype,
+                                                      int max_num_tokens);
   // The weight of y = x table^T in the table's own memory, which outlives it; table is [N,K] of act
   // dtype, and may be filled in later. Null where the backend wants a layout of its own, as
   // make_linear() has it.
@@ -253,6 +266,9 @@ class Backend {
   // out[T,I] (act) = activation(gate) * up of gate_up[T, 2I] (act): gate is the first half of a
   // row.
   virtual void act_and_mul(Tensor out, Tensor gate_up, Activation activation) = 0;
+  // out[T,H] (act) = this rank's summand of the mixture of x[T,H] (act). The choice is made on the
+  // device. A row's sum has an order of its own.
+  virtual void experts(Tensor out, Tensor x, ExpertWeights& weights);
   // logits (float32) = cap * tanh(logits / cap).
   virtual void soft_cap(Tensor logits, float cap) = 0;
   // out[R,H] = x[rows[r]], same dtype.
@@ -288,5 +304,8 @@ class Backend {
 // make_linear() of a matrix of a spec. Its file is checked before the matrix is read; behind it, the
 // file's pages stop counting as memory of this process.
 std::unique_ptr<LinearWeight> pack_matrix(Backend& backend, const Matrix& matrix, DType dtype);
+// make_experts() likewise.
+std::unique_ptr<ExpertWeights> pack_experts(Backend& backend, const Experts& experts,
+                                            const CompileLimits& limits);
 
 }  // namespace nanovllm

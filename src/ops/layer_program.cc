@@ -43,6 +43,36 @@ class Vectors {
   size_t bytes_ = 0;
 };
 
+int64_t size_of_experts(const Experts& experts) {
+  const auto size = [](const Matrix& matrix) {
+    return matrix.in_features() * matrix.out_features();
+  };
+  const Dense& one = experts.experts.front();
+  return std::ssize(experts.experts) * (size(one.gate_up) + size(one.down));
+}
+
+// What `pack` makes of matrices whose files are checked before and let go behind.
+template <typename Pack>
+auto read_sources(const std::vector<const Matrix*>& matrices, Pack pack) {
+  std::set<const MatrixSource*> sources;
+  for (const Matrix* matrix : matrices) {
+    for (const HostMatrix& piece : matrix->pieces)
+      if (piece.source != nullptr) sources.insert(piece.source);
+  }
+  for (const MatrixSource* source : sources) source->check_size();
+  auto packed = pack();
+  for (const MatrixSource* source : sources) source->release();
+  return packed;
+}
+
+// The weights of a layer that there are.
+template <typename Visit>
+void for_each_weight(const PackedLayer& layer, Visit visit) {
+  for (const auto* weight : {&layer.in, &layer.out, &layer.gate_up, &layer.down})
+    if (*weight != nullptr) visit(**weight);
+  if (layer.experts != nullptr) visit(*layer.experts);
+}
+
 }  // namespace
 
 std::string to_string(const PathChoice& choice) {
@@ -56,17 +86,30 @@ std::unique_ptr<StackProgram> Backend::compile(const StackSpec& spec, const Comp
   return std::make_unique<LayerProgram>(*this, spec, limits);
 }
 
+std::unique_ptr<ExpertWeights> Backend::make_experts(const Experts&, DType, int) {
+  throw_error(ErrorCode::kUnsupported, "{}: mixtures of experts are not supported here",
+              description());
+}
+
+void Backend::experts(Tensor, Tensor, ExpertWeights&) { NANOVLLM_CHECK(!"a mixture of experts"); }
+
 std::unique_ptr<LinearWeight> pack_matrix(Backend& backend, const Matrix& matrix, DType dtype) {
-  const auto each_source = [&](void (MatrixSource::*call)() const) {
-    for (const HostMatrix& piece : matrix.pieces) {
-      if (piece.source != nullptr) (piece.source->*call)();
-    }
+  return read_sources({&matrix}, [&] {
+    return backend.make_linear(matrix.pieces, matrix.bias.empty() ? nullptr : matrix.bias.data(),
+                               dtype);
+  });
+}
+
+std::unique_ptr<ExpertWeights> pack_experts(Backend& backend, const Experts& experts,
+                                            const CompileLimits& limits) {
+  std::vector<const Matrix*> matrices = {&experts.router, &experts.shared_gate};
+  const auto add = [&](const Dense& dense) {
+    matrices.insert(matrices.end(), {&dense.gate_up, &dense.down});
   };
-  each_source(&MatrixSource::check_size);
-  auto weight =
-      backend.make_linear(matrix.pieces, matrix.bias.empty() ? nullptr : matrix.bias.data(), dtype);
-  each_source(&MatrixSource::release);
-  return weight;
+  std::ranges::for_each(experts.experts, add);
+  if (experts.shared) add(*experts.shared);
+  return read_sources(
+      matrices, [&] { return backend.make_experts(experts, limits.dtype, limits.max_num_tokens); });
 }
 
 void check_layers(const StackSpec& spec) {
@@ -104,7 +147,6 @@ void LayerProgram::pack(const StackSpec& spec, const CompileLimits& limits) {
   for (size_t i = 0; i < layers_.size(); ++i) {
     const LayerSpec& host = spec.layers[i];
     const auto& core = std::get<Attention>(host.core);
-    const auto& ffn = std::get<Dense>(host.ffn);
     PackedLayer& layer = layers_[i];
     norm(layer.before_core, host.before_core);
     norm(layer.after_core, host.after_core);
@@ -112,10 +154,17 @@ void LayerProgram::pack(const StackSpec& spec, const CompileLimits& limits) {
     norm(layer.after_ffn, host.after_ffn);
     matrix(layer.in, host.in);
     matrix(layer.out, host.out);
-    matrix(layer.gate_up, ffn.gate_up);
-    matrix(layer.down, ffn.down);
-    layer.activation = ffn.activation;
+    if (const auto* ffn = std::get_if<Dense>(&host.ffn)) {
+      matrix(layer.gate_up, ffn->gate_up);
+      matrix(layer.down, ffn->down);
+      layer.activation = ffn->activation;
+    } else {
+      const auto& experts = std::get<Experts>(host.ffn);
+      jobs.push_back({size_of_experts(experts),
+                      [&] { layer.experts = pack_experts(backend_, experts, limits); }});
+    }
     layer.attention = {core.num_heads, core.scale, core.window, core.soft_cap};
+    if (!core.sinks.empty()) vectors.add(&layer.attention.sinks, core.sinks);
     layer.rope.norm_eps = core.q_norm.eps;
     if (!core.q_norm.is_absent()) vectors.add(&layer.rope.q_norm, core.q_norm.weight);
     if (!core.k_norm.is_absent()) vectors.add(&layer.rope.k_norm, core.k_norm.weight);
@@ -130,8 +179,7 @@ void LayerProgram::pack(const StackSpec& spec, const CompileLimits& limits) {
     layer.rope.rotary_dim = table.rotary_dim;
     layer.rope.cos_sin = Tensor(const_cast<float*>(tables[core.rotary_table]), DType::kFloat32,
                                 {std::ssize(table.cos_sin) / table.rotary_dim, table.rotary_dim});
-    for (const auto* weight : {&layer.in, &layer.out, &layer.gate_up, &layer.down})
-      weight_bytes_ += (*weight)->bytes;
+    for_each_weight(layer, [&](const auto& weight) { weight_bytes_ += weight.bytes; });
   }
 }
 
@@ -141,7 +189,7 @@ void LayerProgram::lay_out(const StackSpec& spec, const CompileLimits& limits) {
   for (const PackedLayer& layer : layers_) {
     in = std::max(in, layer.in->out_features);
     core = std::max(core, layer.out->in_features);
-    width = std::max(width, layer.down->in_features);
+    if (layer.down != nullptr) width = std::max(width, layer.down->in_features);
   }
   const int64_t rows = limits.max_num_tokens;
   size_t end = 0;
@@ -177,6 +225,7 @@ Activations LayerProgram::activations(Tensor residual) const {
 void LayerProgram::fit(Activations& x, const PackedLayer& layer) {
   x.core_in.shape[1] = layer.in->out_features;
   x.core_out.shape[1] = layer.out->in_features;
+  if (layer.gate_up == nullptr) return;
   x.gate_up.shape[1] = layer.gate_up->out_features;
   x.mlp.shape[1] = layer.down->in_features;
 }
@@ -234,6 +283,7 @@ void LayerProgram::tail(int i, Activations& x) {
 
 // hidden -> branch
 void LayerProgram::mlp(const PackedLayer& layer, Activations& x) {
+  if (layer.experts != nullptr) return backend_.experts(x.branch, x.hidden, *layer.experts);
   backend_.linear(x.gate_up, x.hidden, *layer.gate_up);
   backend_.act_and_mul(x.mlp, x.gate_up, layer.activation);
   backend_.linear(x.branch, x.mlp, *layer.down);
@@ -261,8 +311,7 @@ std::vector<PathChoice> LayerProgram::weight_formats() const {
   std::vector<PathChoice> choices;
   for (const auto& layer : layers_) {
     std::set<std::string> formats;
-    for (const auto* weight : {&layer.in, &layer.out, &layer.gate_up, &layer.down})
-      formats.insert((*weight)->format);
+    for_each_weight(layer, [&](const auto& weight) { formats.insert(weight.format); });
     const std::string path = fmt::format("{}", fmt::join(formats, " and "));
     if (choices.empty() || choices.back().path != path) {
       const int first = static_cast<int>(&layer - layers_.data());

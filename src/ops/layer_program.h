@@ -18,6 +18,7 @@ struct PackedLayer {
   RopeParams rope;
   AttentionParams attention;
   std::unique_ptr<LinearWeight> out;
+  std::unique_ptr<ExpertWeights> experts;  // or the following three
   std::unique_ptr<LinearWeight> gate_up;
   Activation activation = Activation::kSilu;
   std::unique_ptr<LinearWeight> down;

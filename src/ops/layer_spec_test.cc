@@ -23,30 +23,15 @@ struct GatedDelta {
   Norm out_norm;                      // [head_dim], gated
 };
 
-// A mixture of experts: each row goes to a few of them.
-struct Experts {
-  Matrix router;
-  std::vector<float> router_bias;
-  int num_active = 0;
-  bool softmax_over_chosen = false;
-  std::vector<Dense> experts;
-  float clamp = 0;  // of gate and up; 0 = none
-};
-
-// Of gpt-oss: a score that takes part in the softmax and has no value.
-struct SinkAttention : Attention {
-  std::vector<float> sinks;  // [num_heads]
-};
 // Of Qwen3.5: what attention gives is multiplied by the sigmoid of more rows of `in`.
 struct GatedAttention : Attention {
   bool has_gate = true;
 };
 
-// A layer whose core and feed-forward block may be these.
+// A layer whose core may be these.
 struct PaperLayer {
   LayerSpec common;
-  std::variant<Attention, SinkAttention, GatedAttention, GatedDelta> core;
-  std::variant<Dense, Experts> ffn;
+  std::variant<Attention, GatedAttention, GatedDelta> core;
 };
 
 // 270M: five layers with a window, of 512 tokens and base 10,000, then one without.
@@ -91,7 +76,7 @@ TEST(LayerSpec, HoldsQwen35WithTheDeltaRuleAsAnotherCore) {
     PaperLayer& layer = layers[i];
     layer.common.before_core = layer.common.before_ffn = norm(2048);
     layer.common.out = matrix(2048, 4096);
-    layer.ffn = Dense{matrix(2 * 6144, 2048), Activation::kSilu, matrix(2048, 6144)};
+    layer.common.ffn = Dense{matrix(2 * 6144, 2048), Activation::kSilu, matrix(2048, 6144)};
     if (i % 4 == 3) {
       layer.common.in = matrix((2 * 16 + 2 * 2) * 256, 2048);  // q, its gate, k, v
       GatedAttention attention;
@@ -113,30 +98,6 @@ TEST(LayerSpec, HoldsQwen35WithTheDeltaRuleAsAnotherCore) {
   EXPECT_EQ(std::ranges::count_if(
                 layers, [](const auto& l) { return std::holds_alternative<GatedDelta>(l.core); }),
             6);
-}
-
-TEST(LayerSpec, HoldsGptOssWithSinksAndExperts) {
-  std::vector<PaperLayer> layers(24);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    PaperLayer& layer = layers[i];
-    layer.common.before_core = layer.common.before_ffn = norm(2880);
-    layer.common.in = matrix((64 + 2 * 8) * 64, 2880);
-    layer.common.in.bias.resize((64 + 2 * 8) * 64);
-    layer.common.out = matrix(2880, 64 * 64);
-    SinkAttention attention;
-    attention.num_heads = 64, attention.num_kv_heads = 8, attention.head_dim = 64;
-    attention.window = i % 2 == 0 ? 128 : 0;
-    attention.sinks.resize(64);
-    layer.core = attention;
-    const Dense expert = {matrix(2 * 2880, 2880), Activation::kSilu, matrix(2880, 2880)};
-    layer.ffn = Experts{.router = matrix(32, 2880),
-                        .router_bias = std::vector<float>(32),
-                        .num_active = 4,
-                        .softmax_over_chosen = true,
-                        .experts = std::vector<Dense>(32, expert),
-                        .clamp = 7};
-  }
-  EXPECT_EQ(std::get<Experts>(layers[0].ffn).experts.size(), 32u);
 }
 
 TEST(LayerSpec, APipelineStageIsAPartOfTheLayersWithoutTheFinalNorm) {

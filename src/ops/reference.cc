@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numbers>
+#include <numeric>
 
 namespace nanovllm::reference {
 namespace {
@@ -42,10 +44,11 @@ void rotate(std::vector<double>& head, const RopeParams& rope, int32_t position)
 }
 
 // One head of one token: out[D].
-void attend(std::span<const double> q, const PlainKvCache& cache, int kv_head,
+void attend(std::span<const double> q, const PlainKvCache& cache, int head,
             const AttentionParams& params, const int32_t* block_table, int position, float* out) {
   const int first = params.window > 0 ? std::max(0, position - params.window + 1) : 0;
   const int dim = cache.head_dim;
+  const int kv_head = head / (params.num_heads / cache.num_kv_heads);
   std::vector<double> scores;
   std::vector<int64_t> rows;
   double largest = -std::numeric_limits<double>::infinity();
@@ -60,6 +63,10 @@ void attend(std::span<const double> q, const PlainKvCache& cache, int kv_head,
     largest = std::max(largest, score);
   }
   double sum = 0;
+  if (params.sinks != nullptr) {
+    largest = std::max(largest, static_cast<double>(params.sinks[head]));
+    sum = std::exp(params.sinks[head] - largest);
+  }
   std::vector<double> result(dim, 0.0);
   for (size_t i = 0; i < scores.size(); ++i) {
     const double weight = std::exp(scores[i] - largest);
@@ -67,6 +74,21 @@ void attend(std::span<const double> q, const PlainKvCache& cache, int kv_head,
     for (int d = 0; d < dim; ++d) result[d] += weight * cache.v[rows[i] + d];
   }
   for (int d = 0; d < dim; ++d) out[d] = static_cast<float>(result[d] / sum);
+}
+
+// W x + b.
+std::vector<double> multiply(const Matrix& matrix, std::span<const double> x) {
+  std::vector<double> out(matrix.bias.begin(), matrix.bias.end());
+  out.resize(static_cast<size_t>(matrix.out_features()));
+  std::vector<float> row(x.size());
+  size_t n = 0;
+  for (const HostMatrix& piece : matrix.pieces) {
+    for (int64_t r = 0; r < piece.rows; ++r, ++n) {
+      read_elements(piece, r, 0, piece.cols, DType::kFloat32, row.data());
+      for (size_t k = 0; k < x.size(); ++k) out[n] += row[k] * x[k];
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -167,7 +189,6 @@ std::vector<float> qk_norm_rope_store(const Tensor& qkv, int num_heads, const Ro
 std::vector<float> paged_attention(const Tensor& qkv, const PlainKvCache& cache,
                                    const AttentionParams& params, const ForwardBatch& batch) {
   const int dim = cache.head_dim;
-  const int group = params.num_heads / cache.num_kv_heads;
   std::vector<float> out(static_cast<size_t>(batch.num_tokens) * params.num_heads * dim);
   for (int s = 0; s < batch.num_seqs; ++s) {
     const int end = batch.query_start_loc[s + 1];
@@ -176,7 +197,7 @@ std::vector<float> paged_attention(const Tensor& qkv, const PlainKvCache& cache,
       const int position = batch.seq_lens[s] - (end - t);
       for (int h = 0; h < params.num_heads; ++h) {
         const std::vector<double> q = read(qkv, t, static_cast<int64_t>(h) * dim, dim);
-        attend(q, cache, h / group, params, blocks, position,
+        attend(q, cache, h, params, blocks, position,
                &out[(static_cast<int64_t>(t) * params.num_heads + h) * dim]);
       }
     }
@@ -184,15 +205,19 @@ std::vector<float> paged_attention(const Tensor& qkv, const PlainKvCache& cache,
   return out;
 }
 
-double activate(double x, Activation activation) {
+double act_and_mul(double x, double up, Activation activation) {
   switch (activation) {
     case Activation::kSilu:
-      return x / (1 + std::exp(-x));
+      return up * x / (1 + std::exp(-x));
     case Activation::kGelu:
-      return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
+      return up * 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
     case Activation::kGeluTanh: {
       const double inner = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
-      return x / (1 + std::exp(-2 * inner));  // = x (1 + tanh(inner)) / 2, without cancellation
+      return up * x / (1 + std::exp(-2 * inner));  // (1 + tanh(inner)) / 2, without cancellation
+    }
+    case Activation::kClampedSwiglu: {
+      const double gate = std::min(x, 7.0);
+      return (std::clamp(up, -7.0, 7.0) + 1) * gate / (1 + std::exp(-1.702 * gate));
     }
   }
   return 0;
@@ -205,8 +230,79 @@ std::vector<float> act_and_mul(const Tensor& gate_up, Activation activation) {
     for (int64_t i = 0; i < width; ++i) {
       const double gate = element(gate_up, t * 2 * width + i);
       const double up = element(gate_up, (t * 2 + 1) * width + i);
-      out.push_back(static_cast<float>(activate(gate, activation) * up));
+      out.push_back(static_cast<float>(act_and_mul(gate, up, activation)));
     }
+  }
+  return out;
+}
+
+std::vector<std::pair<int, double>> route(std::span<const double> logits, const Routing& routing) {
+  const int n = static_cast<int>(logits.size());
+  const bool is_softmax = routing.score == Routing::Score::kSoftmax;
+  const double largest = is_softmax ? *std::ranges::max_element(logits) : 0;
+  double sum = 0;
+  std::vector<double> s(logits.begin(), logits.end());
+  for (double& value : s) {
+    value = is_softmax ? std::exp(value - largest) : 1 / (1 + std::exp(-value));
+    sum += value;
+  }
+  if (is_softmax)
+    for (double& value : s) value /= sum;
+  std::vector<double> p = s;
+  for (size_t i = 0; i < routing.correction.size(); ++i) p[i] += routing.correction[i];
+
+  const auto best = [](const std::vector<double>& values) {  // indices, the largest value first
+    std::vector<int> order(values.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, std::greater(), [&](int i) { return values[i]; });
+    return order;
+  };
+  const int group = n / routing.num_groups;
+  std::vector<double> of_group;
+  for (int g = 0; g < routing.num_groups; ++g) {
+    std::vector<double> members(p.begin() + g * group, p.begin() + (g + 1) * group);
+    std::ranges::sort(members, std::greater());
+    of_group.push_back(members[0] + (group > 1 ? members[1] : 0));
+  }
+  std::vector<int> open = best(of_group);
+  open.resize(routing.num_active_groups);
+
+  std::vector<std::pair<int, double>> chosen;
+  for (const int expert : best(p)) {
+    const bool is_open = std::ranges::count(open, expert / group) > 0;
+    if (is_open && std::ssize(chosen) < routing.num_active) chosen.emplace_back(expert, s[expert]);
+  }
+  double chosen_sum = 0;
+  for (const auto& [expert, weight] : chosen) chosen_sum += weight;
+  for (auto& [expert, weight] : chosen)
+    weight *= routing.scale / (routing.renormalise ? chosen_sum : 1);
+  return chosen;
+}
+
+std::vector<float> experts(const Tensor& x, const Experts& experts) {
+  std::vector<float> out;
+  for (int64_t t = 0; t < x.rows(); ++t) {
+    const std::vector<double> row = read(x, t, 0, x.row_size());
+    std::vector<double> sum(row.size(), 0.0);
+    const auto add = [&](const Dense& expert, double weight) {
+      std::vector<double> gate_up = multiply(expert.gate_up, row), inner;
+      const size_t width = gate_up.size() / 2;
+      for (size_t i = 0; i < width; ++i)
+        inner.push_back(act_and_mul(gate_up[i], gate_up[width + i], expert.activation));
+      const std::vector<double> down = multiply(expert.down, inner);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += weight * down[i];
+    };
+    for (const auto& [i, weight] : route(multiply(experts.router, row), experts.routing)) {
+      const int of_rank = i - experts.first;
+      if (of_rank >= 0 && of_rank < std::ssize(experts.experts))
+        add(experts.experts[of_rank], weight);
+    }
+    if (experts.shared) {
+      const bool has_gate = !experts.shared_gate.pieces.empty();
+      add(*experts.shared,
+          has_gate ? 1 / (1 + std::exp(-multiply(experts.shared_gate, row)[0])) : 1);
+    }
+    out.insert(out.end(), sum.begin(), sum.end());
   }
   return out;
 }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ops/backend.h"
@@ -59,7 +60,13 @@ std::vector<float> paged_attention(const Tensor& qkv, const PlainKvCache& cache,
 // [T, I]: activation(gate) * up of gate_up[T, 2 I]. SwiGLU and its kin: Shazeer, "GLU Variants
 // Improve Transformer" (2020).
 std::vector<float> act_and_mul(const Tensor& gate_up, Activation activation);
-double activate(double x, Activation activation);
+double act_and_mul(double gate, double up, Activation activation);
+
+// Of one row's logits: the experts that it chooses, in the order of their choice, and their
+// weights; see Routing.
+std::vector<std::pair<int, double>> route(std::span<const double> logits, const Routing& routing);
+// [T, H]: the mixture of x[T, H]; see Experts. The weights' pieces are bfloat16 or float32.
+std::vector<float> experts(const Tensor& x, const Experts& experts);
 
 // [R, H]: x[rows[r]].
 std::vector<float> gather_rows(const Tensor& x, std::span<const int32_t> rows);

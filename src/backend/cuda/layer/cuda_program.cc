@@ -63,6 +63,11 @@ void describe(cuda::SkinnyProduct& product, const LinearWeight& weight) {
 
 std::unique_ptr<StackProgram> CudaBackend::compile(const StackSpec& spec,
                                                    const CompileLimits& limits) {
+  for (const LayerSpec& layer : spec.layers) {
+    if (std::get<Attention>(layer.core).sinks.empty()) continue;
+    throw_error(ErrorCode::kUnsupported, "{}: attention sinks are not supported here",
+                description());
+  }
   return std::make_unique<CudaProgram>(*this, spec, limits);
 }
 
@@ -82,6 +87,7 @@ cuda::TailTraits CudaBackend::tail_traits() const {
 cuda::TailProducts CudaBackend::tail_products(const PackedLayer& layer, const NormParams& next_norm,
                                               const PackedLayer* next) const {
   cuda::TailProducts products;
+  if (layer.experts != nullptr) return products;  // such a layer's tail runs op by op
   products[0].epilogue = cuda::Epilogue::kAdd;
   describe(products[0], *layer.out);
   products[1].norm = layer.before_ffn;
