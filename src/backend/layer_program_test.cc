@@ -11,6 +11,7 @@ namespace nanovllm::test {
 namespace {
 
 constexpr int kHidden = 96, kHeads = 4, kKvHeads = 2, kDim = 24, kWidth = 80;
+constexpr int kExperts = 8, kExpertWidth = 40;
 constexpr int kTokens = 21, kBlockSize = 16, kBlocks = 2;
 
 // Weights of a spec, which points to them.
@@ -30,6 +31,16 @@ class Weights {
       matrix.bias.insert(matrix.bias.end(), values.begin(), values.end());
     }
     return matrix;
+  }
+  Dense expert(int64_t width, bool bias = false) {
+    return {matrix({width, width}, kHidden, bias), Activation::kSilu,
+            matrix({kHidden}, width, bias)};
+  }
+  Experts experts() {
+    Experts experts = {
+        .router = matrix({kExperts}, kHidden), .routing = {.num_active = 2}, .experts = {}};
+    for (int i = 0; i < kExperts; ++i) experts.experts.push_back(expert(kExpertWidth));
+    return experts;
   }
   Norm norm(int size) { return {random_.floats(size, 0.5f, 1.5f), 1e-5f}; }
 
@@ -120,12 +131,21 @@ void add(std::vector<float>& residual, const std::vector<float>& branch) {
   for (size_t i = 0; i < residual.size(); ++i) residual[i] += branch[i];
 }
 
+std::vector<float> feed_forward(const std::vector<float>& x,
+                                const std::variant<Dense, Experts>& ffn) {
+  if (const auto* experts = std::get_if<Experts>(&ffn))
+    return reference::experts(floats(x, kHidden).view, *experts);
+  const auto& dense = std::get<Dense>(ffn);
+  const std::vector<float> gate_up = linear(x, dense.gate_up);
+  return linear(reference::act_and_mul(floats(gate_up, 2 * kWidth).view, dense.activation),
+                dense.down);
+}
+
 // The normed rows of the logits, as the comment of LayerSpec has it.
 std::vector<float> expected(const StackSpec& spec, std::vector<float> r) {
   const HostBatch host;
   for (const LayerSpec& layer : spec.layers) {
     const auto& core = std::get<Attention>(layer.core);
-    const auto& ffn = std::get<Dense>(layer.ffn);
     const RotaryTable& table = spec.rotary_tables[core.rotary_table];
     reference::PlainKvCache cache(core.num_kv_heads, kDim, kBlockSize, kBlocks);
     std::vector<float> qkv = linear(normed(r, layer.before_core), layer.in);
@@ -143,12 +163,11 @@ std::vector<float> expected(const StackSpec& spec, std::vector<float> r) {
       std::copy_n(q.begin() + t * kHeads * kDim, kHeads * kDim, qkv.begin() + t * width);
     const std::vector<float> attended =
         reference::paged_attention(floats(qkv, width).view, cache,
-                                   {kHeads, core.scale, core.window, core.soft_cap}, host.batch);
+                                   {kHeads, core.scale, core.window, core.soft_cap,
+                                    core.sinks.empty() ? nullptr : core.sinks.data()},
+                                   host.batch);
     add(r, normed(linear(attended, layer.out), layer.after_core));
-    const std::vector<float> gate_up = linear(normed(r, layer.before_ffn), ffn.gate_up);
-    const std::vector<float> mlp =
-        reference::act_and_mul(floats(gate_up, 2 * kWidth).view, ffn.activation);
-    add(r, normed(linear(mlp, ffn.down), layer.after_ffn));
+    add(r, normed(feed_forward(normed(r, layer.before_ffn), layer.ffn), layer.after_ffn));
   }
   std::vector<float> rows;
   for (const int32_t row : host.rows)
@@ -244,6 +263,10 @@ TEST_P(LayerPrograms, EachFieldOfASpecIsWhatTheReferenceSays) {
       {"scale", [&](StackSpec& s) { core(s).scale = 0.5f; }},
       {"window", [&](StackSpec& s) { core(s).window = 5; }},
       {"soft_cap", [&](StackSpec& s) { core(s).soft_cap = 0.7f; }},
+      {"sinks",
+       [&](StackSpec& s) {
+         if (computes_experts()) core(s).sinks = {0.5f, -1, 2, 0};
+       }},
       {"GELU", [&](StackSpec& s) { ffn(s).activation = Activation::kGelu; }},
       {"GELU by tanh", [&](StackSpec& s) { ffn(s).activation = Activation::kGeluTanh; }},
   };
@@ -254,6 +277,70 @@ TEST_P(LayerPrograms, EachFieldOfASpecIsWhatTheReferenceSays) {
     specs.emplace_back(field, plain);
     flip(specs.back().second);
     flip(all);
+  }
+  specs.emplace_back("everything", all);
+  std::vector<float> before;
+  for (const auto& [field, spec] : specs) {
+    const auto program = backend->compile(spec, limits(act()));
+    const DeviceTensor r = upload(*backend, floats(residual, kHidden).view);
+    const std::vector<float> wanted = expected(spec, residual);
+    expect_alike(Runs(*backend, act()).run(*program, 2, r.view), wanted, act(), field);
+    EXPECT_NE(wanted, before) << field << " changes nothing";
+    before = wanted;
+  }
+}
+
+// In float32, where rounding makes no row choose another expert.
+TEST_P(LayerPrograms, EachFieldOfAMixtureIsWhatTheReferenceSays) {
+  if (act() != DType::kFloat32 || !computes_experts()) return;
+  const auto backend = make();
+  Weights weights(5);
+  StackSpec plain = weights.stack(2);
+  for (LayerSpec& layer : plain.layers) layer.ffn = weights.experts();
+  const auto routing = [](Experts& e) -> Routing& { return e.routing; };
+  const std::pair<const char*, std::function<void(Experts&)>> flips[] = {
+      {"nothing", [](Experts&) {}},
+      {"sigmoid", [&](Experts& e) { routing(e).score = Routing::Score::kSigmoid; }},
+      {"correction",
+       [&](Experts& e) { routing(e).correction = {0.3f, 0, -0.2f, 0.1f, 0, 0, 0.4f, 0}; }},
+      {"groups",
+       [&](Experts& e) {
+         routing(e).num_groups = 4;
+         routing(e).num_active_groups = 2;
+       }},
+      {"more active", [&](Experts& e) { routing(e).num_active = 3; }},
+      {"renormalised", [&](Experts& e) { routing(e).renormalise = true; }},
+      {"scale", [&](Experts& e) { routing(e).scale = 2.5f; }},
+      {"bias of the router",
+       [&](Experts& e) { e.router = weights.matrix({kExperts}, kHidden, true); }},
+      {"biases of experts",
+       [&](Experts& e) {
+         for (Dense& dense : e.experts) dense = weights.expert(kExpertWidth, true);
+       }},
+      {"clamped SwiGLU",
+       [&](Experts& e) {
+         for (Dense& dense : e.experts) dense.activation = Activation::kClampedSwiglu;
+       }},
+      {"shared expert", [&](Experts& e) { e.shared = weights.expert(kWidth); }},
+      {"gate of the shared expert",
+       [&](Experts& e) {
+         if (!e.shared) e.shared = weights.expert(kWidth);
+         e.shared_gate = weights.matrix({1}, kHidden);
+       }},
+      {"another rank's experts",
+       [&](Experts& e) {
+         e.first = 2;
+         e.experts.erase(e.experts.begin(), e.experts.begin() + 2);
+         e.experts.pop_back();
+       }},
+  };
+  const std::vector<float> residual = some_residual();
+  StackSpec all = plain;
+  std::vector<std::pair<std::string, StackSpec>> specs;
+  for (const auto& [field, flip] : flips) {
+    specs.emplace_back(field, plain);
+    flip(std::get<Experts>(specs.back().second.layers[1].ffn));
+    flip(std::get<Experts>(all.layers[0].ffn));
   }
   specs.emplace_back("everything", all);
   std::vector<float> before;

@@ -52,7 +52,7 @@ struct Attention {
   int window = 0;        // tokens a query sees, its own among them; 0 = all
   float soft_cap = 0;    // s <- soft_cap * tanh(s / soft_cap); 0 = none
   // [num_heads], a score a head that takes part in the softmax and has no value; or none.
-  std::vector<float> sinks;
+  std::vector<float> sinks = {};
 
   bool operator==(const Attention&) const = default;
 };
@@ -83,7 +83,7 @@ struct Dense {
 // `scale`. Of equals, the one with the lowest index comes first.
 struct Routing {
   enum class Score { kSoftmax, kSigmoid } score = Score::kSoftmax;
-  std::vector<float> correction;  // [experts], of the choice alone; or none
+  std::vector<float> correction = {};  // [experts], of the choice alone; or none
   int num_groups = 1, num_active_groups = 1;
   int num_active = 0;  // at most kMaxActiveExperts
   bool renormalise = false;
@@ -102,8 +102,8 @@ struct Experts {
   // width, or a share of them whole. All have one shape, and biases or not.
   std::vector<Dense> experts;
   int first = 0;
-  std::optional<Dense> shared;  // of another width, as a rule
-  Matrix shared_gate;           // [1, H], not split; or none
+  std::optional<Dense> shared = {};  // of another width, as a rule
+  Matrix shared_gate = {};           // [1, H], not split; or none
 
   bool operator==(const Experts&) const = default;
 };

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/attention/attention.h"
 #include "backend/cpu/cpu_features.h"
+#include "backend/cpu/linear/linear_product.h"
 #include "backend/cpu/linear/weight_streams.h"
 #include "backend/cpu/peers/cpu_communicator.h"
 #include "backend/cpu/sampling/row_sampler.h"
@@ -45,6 +46,11 @@ class CpuBackend : public Backend {
   std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
                                             DType dtype) override;
   void linear(Tensor out, Tensor x, const LinearWeight& weight) override;
+  // Of independent products, as if one after the other.
+  void multiply(std::span<const LinearProduct> products);
+  std::unique_ptr<ExpertWeights> make_experts(const Experts& experts, DType dtype,
+                                              int max_num_tokens) override;
+  void experts(Tensor out, Tensor x, ExpertWeights& weights) override;
 
   size_t kv_block_bytes(const KvCacheSpec& spec) const override;
   void qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope, const KvCache& cache,
@@ -80,13 +86,19 @@ class CpuBackend : public Backend {
     std::unique_ptr<Buffer> buffer_;
   };
 
+  void pack_rows_of(std::vector<PlannedProduct>& products);
+  // experts() of at most kMaxRowsAtOnce rows.
+  void mix(Tensor out, Tensor x, const ExpertWeights& weights);
+
   Isa isa_;
   WeightStreams weight_streams_;
   ThreadPool pool_;
   std::vector<RowSampler> row_samplers_;  // one a thread
   PagedAttention attention_{pool_, isa_};
   std::optional<CpuCommunicatorGroup::Rank> rank_;  // of a group, or none
-  Scratch packed_rows_, decoded_panels_;            // of linear()
+  std::vector<PlannedProduct> planned_;             // of multiply()
+  Scratch packed_rows_, decoded_panels_;            // likewise
+  Scratch expert_rows_;                             // of experts()
 };
 
 }  // namespace nanovllm

@@ -50,6 +50,7 @@ AttentionTask base_task(Tensor out, Tensor qkv, const KvCache& cache,
   task.scale = params.scale;
   task.soft_cap = params.soft_cap;
   task.window = params.window;
+  task.sinks = params.sinks;
   task.keys = static_cast<const char*>(cache.data);
   task.values = task.keys + layout.values;
   task.block_bytes = layout.block;
@@ -153,6 +154,7 @@ void PagedAttention::run_piece(const AttentionKernels& kernels, AttentionTask ta
   task.first_position = batch.seq_lens[tile.seq] - num_new;
   task.q = static_cast<const char*>(task.q) + (first_token * task.q_stride + head_offset) * element;
   task.out = static_cast<char*>(task.out) + (first_token * task.out_stride + head_offset) * element;
+  if (task.sinks != nullptr) task.sinks += int64_t{head} * task.group;
   task.keys += head * layout.head;
   task.values += head * layout.head;
   task.block_table = batch.block_table + int64_t{tile.seq} * batch.block_table_stride;

@@ -343,6 +343,7 @@ class AttentionKernel {
   }
 
   static void finish(const AttentionTask& task, const SoftmaxState& state) {
+    if (task.sinks != nullptr) add_sinks(task, state);
     const int dim = task.head_dim;
     for (int r = 0; r < task.rows; ++r) {
       const int row = task.first_row + r;
@@ -358,6 +359,18 @@ class AttentionKernel {
           Simd::store_n(out + d, x, dim - d);
         }
       }
+    }
+  }
+
+  // To each row's sum. A sink far above all scores makes it infinite and the row 0.
+  static void add_sinks(const AttentionTask& task, const SoftmaxState& state) {
+    float exponents[kMaxAttentionRows];
+    for (int r = 0; r < task.rows; ++r)
+      exponents[r] = task.sinks[(task.first_row + r) % task.group] * kLog2E - state.max[r];
+    for (int r = 0; r < task.rows; r += kLanes) {
+      const int n = smaller(kLanes, task.rows - r);
+      const Floats e = exp2(Simd::load_n(exponents + r, n));
+      Simd::store_n(state.sum + r, Simd::add(Simd::load_n(state.sum + r, n), e), n);
     }
   }
 

@@ -32,8 +32,9 @@ struct AttentionTask {
   int head_dim = 0;
   int padded_dim = 0;
   float scale = 0;
-  float soft_cap = 0;  // 0 = none
-  int window = 0;      // 0 = none
+  float soft_cap = 0;            // 0 = none
+  int window = 0;                // 0 = none
+  const float* sinks = nullptr;  // [group], see AttentionParams; or none
 
   // The KV head's part of block 0, and the strides of KvLayout in bytes.
   const char* keys = nullptr;

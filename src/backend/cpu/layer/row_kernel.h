@@ -122,6 +122,20 @@ struct RowKernel {
                Simd::mul(activation(load_at(g, i, n)), load_at(u, i, n)));
   }
 
+  // See Activation::kClampedSwiglu.
+  static void clamped_swiglu(void* out, const void* gate, const void* up, int64_t n) {
+    const Act* g = static_cast<const Act*>(gate);
+    const Act* u = static_cast<const Act*>(up);
+    const Floats limit = Simd::set1(7), least = Simd::set1(-7), one = Simd::set1(1);
+    for (int64_t i = 0; i < n; i += kLanes) {
+      const Floats x = Simd::min(load_at(g, i, n), limit);
+      const Floats factor = Simd::max(Simd::min(load_at(u, i, n), limit), least);
+      const Floats e = exp(Simd::mul(x, Simd::set1(-1.702f)));
+      store_at(static_cast<Act*>(out), i, n,
+               Simd::mul(Simd::div(x, Simd::add(one, e)), Simd::add(factor, one)));
+    }
+  }
+
   static RowKernels table() {
     return {widen,
             rms_norm,
@@ -129,7 +143,8 @@ struct RowKernel {
             norm_rope,
             act_and_mul<silu>,
             act_and_mul<gelu>,
-            act_and_mul<gelu_tanh>};
+            act_and_mul<gelu_tanh>,
+            clamped_swiglu};
   }
 };
 

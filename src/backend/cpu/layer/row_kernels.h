@@ -24,6 +24,7 @@ struct RowKernels {
   void (*silu_and_mul)(void* out, const void* gate, const void* up, int64_t n);
   void (*gelu_and_mul)(void* out, const void* gate, const void* up, int64_t n);
   void (*gelu_tanh_and_mul)(void* out, const void* gate, const void* up, int64_t n);
+  void (*clamped_swiglu)(void* out, const void* gate, const void* up, int64_t n);
 };
 
 // Compiled for the set.

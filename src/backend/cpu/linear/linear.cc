@@ -1,36 +1,17 @@
 // y = x W^T + b: packing of activations, and the division of a product into tasks.
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/host_memory.h"
 #include "backend/cpu/linear/linear_pack.h"
-#include "backend/cpu/linear/linear_weight.h"
+#include "backend/cpu/linear/linear_product.h"
 #include "base/check.h"
 
 namespace nanovllm {
 namespace {
 
-// Where the rows of a product lie in memory for the kernel.
-struct PackedRows {
-  RowFormat format;
-  int64_t row_bytes;
-  RowTiling tiling;
-  int64_t num_tiles;
-  const char* data;
-};
-
-// One product of at most kMaxRowsAtOnce rows.
-struct Product {
-  const LinearKernels& kernels;
-  const CpuLinearWeight& weight;
-  WeightStreams streams;
-  Tensor out, x;
-};
-
-// Bounds the memory for packed rows, and costs one more pass over the weights, which takes far
-// less time than the products of so many rows.
-constexpr int64_t kMaxRowsAtOnce = 1024;
 // Of weights, that a task keeps in the second-level cache while it goes through the rows.
 constexpr int64_t kTaskBytes = 512 << 10;
 // Panels that a task of one tile has if there are enough: as many as kernels for AVX-512 read at
@@ -39,58 +20,53 @@ constexpr int64_t kStreams = 4;
 // Packing less than this is quicker than waking another thread.
 constexpr int64_t kParallelPackBytes = 64 << 10;
 
-PackedRows plan_rows(const Product& p) {
-  const bool bf16 = p.weight.dtype == DType::kBFloat16;
-  const int64_t rows = p.x.rows();
+PackedRows plan_rows(const LinearProduct& p, const LinearKernels& kernels) {
+  const bool bf16 = p.weight->dtype == DType::kBFloat16;
+  const int64_t rows = p.out.rows();
   PackedRows packed;
-  packed.format = bf16 ? p.kernels.bf16_format : RowFormat::kTileFloats;
+  packed.format = bf16 ? kernels.bf16_format : RowFormat::kTileFloats;
   const int64_t words = bf16 && packed.format == RowFormat::kTileFloats ? 2 : 1;
-  packed.row_bytes = p.weight.num_steps * words * 4;
-  packed.num_tiles = divide_up(rows, bf16 ? p.kernels.bf16_tile_rows : p.kernels.f32_tile_rows);
+  packed.row_bytes = p.weight->num_steps * words * 4;
+  packed.num_tiles = divide_up(rows, bf16 ? kernels.bf16_tile_rows : kernels.f32_tile_rows);
   packed.tiling = {rows / packed.num_tiles, rows % packed.num_tiles};
   packed.data = nullptr;
   return packed;
 }
 
 // Whether the rows already are what the kernel reads.
-bool usable_as_they_are(const Product& p, const PackedRows& packed) {
-  const bool same_order = packed.format == RowFormat::kRows || p.x.rows() == 1;
+bool usable_as_they_are(const LinearProduct& p, const PackedRows& packed) {
+  const bool same_order =
+      p.out.rows() == 1 || (packed.format == RowFormat::kRows && p.row_ids == nullptr);
   const DType wanted = packed.format == RowFormat::kTileFloats ? DType::kFloat32 : DType::kBFloat16;
   return same_order && p.x.dtype == wanted &&
-         p.weight.in_features * static_cast<int64_t>(size_of(wanted)) == packed.row_bytes;
+         p.weight->in_features * static_cast<int64_t>(size_of(wanted)) == packed.row_bytes;
 }
 
-void pack_tile(const Product& p, const PackedRows& packed, int64_t tile, char* out) {
+const char* row_of(const LinearProduct& p, int64_t r) {
+  const int64_t row = p.row_ids != nullptr ? p.row_ids[r] : r;
+  return p.x.as<char>() + row * p.weight->in_features * static_cast<int64_t>(size_of(p.x.dtype));
+}
+
+void pack_tile(const LinearProduct& p, const LinearKernels& kernels, const PackedRows& packed,
+               int64_t tile) {
   const DType dtype = packed.format == RowFormat::kTileFloats ? DType::kFloat32 : DType::kBFloat16;
   const int64_t begin = first_row(packed.tiling, tile);
   const int64_t end = first_row(packed.tiling, tile + 1);
-  const int64_t columns = p.weight.in_features;
+  const int64_t columns = p.weight->in_features;
   std::array<SourceRow, kMaxPackedRows> rows;
-  for (int64_t r = begin; r < end; ++r)
-    rows[r - begin] = {p.x.as<char>() + r * columns * static_cast<int64_t>(size_of(p.x.dtype)),
-                       p.x.dtype};
+  for (int64_t r = begin; r < end; ++r) rows[r - begin] = {row_of(p, r), p.x.dtype};
   if (packed.format != RowFormat::kRows) {
-    pack_rows(p.kernels, std::span(rows).first(end - begin), columns, dtype, packed.row_bytes / 4,
-              out + begin * packed.row_bytes);
+    pack_rows(kernels, std::span(rows).first(end - begin), columns, dtype, packed.row_bytes / 4,
+              packed.memory + begin * packed.row_bytes);
     return;
   }
   for (int64_t r = begin; r < end; ++r)
-    pack_rows(p.kernels, std::span(rows).subspan(r - begin, 1), columns, dtype,
-              packed.row_bytes / 4, out + r * packed.row_bytes);
+    pack_rows(kernels, std::span(rows).subspan(r - begin, 1), columns, dtype, packed.row_bytes / 4,
+              packed.memory + r * packed.row_bytes);
 }
 
-// How a product is cut into tasks: panels first, so that the weights are read once, and rows too
-// where that leaves threads without work.
-struct Division {
-  int64_t panels_per_task;
-  int64_t panel_tasks;
-  int64_t tiles_per_task;
-  int64_t row_tasks;
-};
-
-Division divide(const CpuLinearWeight& weight, int64_t num_tiles, int num_threads) {
-  // Enough that a thread which comes late costs little.
-  const int64_t wanted = num_threads == 1 ? 1 : int64_t{4} * num_threads;
+// Into `wanted` tasks or more.
+Division divide(const CpuLinearWeight& weight, int64_t num_tiles, int64_t wanted) {
   Division d;
   const int64_t at_once = num_tiles == 1 ? kStreams : 1;
   d.panels_per_task = std::clamp<int64_t>(
@@ -102,9 +78,9 @@ Division divide(const CpuLinearWeight& weight, int64_t num_tiles, int num_thread
   return d;
 }
 
-LinearBlock make_block(const Product& p, const PackedRows& packed, const Division& d, int64_t task,
-                       char* scratch) {
-  const CpuLinearWeight& w = p.weight;
+LinearBlock make_block(const LinearProduct& p, const PackedRows& packed, const Division& d,
+                       int64_t task, char* scratch) {
+  const CpuLinearWeight& w = *p.weight;
   const int64_t tile = task % d.row_tasks * d.tiles_per_task;
   const int64_t panel = task / d.row_tasks * d.panels_per_task;
   const int64_t column = panel * kPanelColumns;
@@ -123,10 +99,15 @@ LinearBlock make_block(const Product& p, const PackedRows& packed, const Divisio
   block.out_stride = w.out_features;
   block.num_columns = w.out_features - column;
   block.out_is_bf16 = p.out.dtype == DType::kBFloat16;
-  block.streams = p.streams;
   block.patches = w.coded() ? w.panel_patches.data() + panel : nullptr;
   block.scratch = scratch;
   return block;
+}
+
+// The one of several products, in the order of their first tasks, that a task belongs to.
+const PlannedProduct& owner(const std::vector<PlannedProduct>& products,
+                            int64_t PlannedProduct::*first, int64_t task) {
+  return *std::prev(std::ranges::upper_bound(products, task, {}, first));
 }
 
 }  // namespace
@@ -143,37 +124,71 @@ void CpuBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   const auto& w = static_cast<const CpuLinearWeight&>(weight);
   NANOVLLM_CHECK(x.rows() == out.rows() && x.row_size() == w.in_features &&
                  out.row_size() == w.out_features);
-  const LinearKernels& kernels = linear_kernels(isa_);
-  const auto kernel = w.dtype == DType::kBFloat16 ? kernels.bf16 : kernels.f32;
   for (int64_t begin = 0; begin < x.rows(); begin += kMaxRowsAtOnce) {
     const int64_t end = std::min(begin + kMaxRowsAtOnce, x.rows());
-    const Product product{kernels, w, weight_streams_, out.slice_rows(begin, end),
-                          x.slice_rows(begin, end)};
-    PackedRows packed = plan_rows(product);
-    if (usable_as_they_are(product, packed)) {
-      packed.data = product.x.as<char>();
-    } else {
-      const int64_t bytes = (end - begin) * packed.row_bytes;
-      char* rows = packed_rows_.get(static_cast<size_t>(bytes));
-      const auto pack = [&](int64_t tile, int) { pack_tile(product, packed, tile, rows); };
-      if (bytes < kParallelPackBytes)
-        for (int64_t tile = 0; tile < packed.num_tiles; ++tile) pack(tile, 0);
-      else
-        pool_.parallel_for(packed.num_tiles, pack);
-      packed.data = rows;
-    }
-    const Division division = divide(w, packed.num_tiles, pool_.num_threads());
-    // Each thread's; see LinearBlock::scratch.
-    const int64_t panels_kept = division.tiles_per_task > 1 ? division.panels_per_task : 1;
-    const int64_t decoded_bytes = std::max(panels_kept * w.plain_panel_bytes(), kMinScratchBytes);
-    char* decoded = nullptr;
-    if (w.coded())
-      decoded = decoded_panels_.get(static_cast<size_t>(decoded_bytes * pool_.num_threads()));
-    pool_.parallel_for(division.panel_tasks * division.row_tasks, [&](int64_t task, int thread) {
-      char* scratch = decoded == nullptr ? nullptr : decoded + thread * decoded_bytes;
-      kernel(make_block(product, packed, division, task, scratch));
-    });
+    const LinearProduct product = {&w, out.slice_rows(begin, end), x.slice_rows(begin, end)};
+    multiply({&product, 1});
   }
+}
+
+void CpuBackend::pack_rows_of(std::vector<PlannedProduct>& products) {
+  const LinearKernels& kernels = linear_kernels(isa_);
+  int64_t bytes = 0, num_tiles = 0;
+  for (PlannedProduct& p : products) {
+    p.first_tile = num_tiles;
+    if (usable_as_they_are(p.product, p.packed)) {
+      p.packed.data = row_of(p.product, 0);
+    } else {
+      num_tiles += p.packed.num_tiles;
+      bytes += round_up(p.product.out.rows() * p.packed.row_bytes, 64);
+    }
+  }
+  if (num_tiles == 0) return;
+  char* memory = packed_rows_.get(static_cast<size_t>(bytes));
+  for (PlannedProduct& p : products) {
+    if (p.packed.data != nullptr) continue;
+    p.packed.data = p.packed.memory = memory;
+    memory += round_up(p.product.out.rows() * p.packed.row_bytes, 64);
+  }
+  const auto pack = [&](int64_t tile, int) {
+    const PlannedProduct& p = owner(products, &PlannedProduct::first_tile, tile);
+    pack_tile(p.product, kernels, p.packed, tile - p.first_tile);
+  };
+  if (bytes >= kParallelPackBytes) return pool_.parallel_for(num_tiles, pack);
+  for (int64_t tile = 0; tile < num_tiles; ++tile) pack(tile, 0);
+}
+
+void CpuBackend::multiply(std::span<const LinearProduct> products) {
+  if (products.empty()) return;
+  const LinearKernels& kernels = linear_kernels(isa_);
+  const int64_t threads = pool_.num_threads();
+  // Enough that a thread which comes late costs little.
+  const int64_t wanted = threads == 1 ? 1 : divide_up(4 * threads, std::ssize(products));
+  planned_.clear();
+  int64_t num_tasks = 0, decoded_bytes = 0;
+  for (const LinearProduct& product : products) {
+    const CpuLinearWeight& w = *product.weight;
+    PlannedProduct& p = planned_.emplace_back(
+        PlannedProduct{.product = product, .packed = plan_rows(product, kernels)});
+    p.division = divide(w, p.packed.num_tiles, wanted);
+    p.first_task = num_tasks;
+    num_tasks += p.division.panel_tasks * p.division.row_tasks;
+    // Each thread's; see LinearBlock::scratch.
+    const int64_t panels_kept = p.division.tiles_per_task > 1 ? p.division.panels_per_task : 1;
+    if (w.coded())
+      decoded_bytes =
+          std::max({decoded_bytes, panels_kept * w.plain_panel_bytes(), kMinScratchBytes});
+  }
+  pack_rows_of(planned_);
+  char* const decoded = decoded_panels_.get(static_cast<size_t>(decoded_bytes * threads));
+  pool_.parallel_for(num_tasks, [&](int64_t task, int thread) {
+    const PlannedProduct& p = owner(planned_, &PlannedProduct::first_task, task);
+    const bool coded = p.product.weight->coded();
+    LinearBlock block = make_block(p.product, p.packed, p.division, task - p.first_task,
+                                   coded ? decoded + thread * decoded_bytes : nullptr);
+    block.streams = weight_streams_;
+    (p.product.weight->dtype == DType::kBFloat16 ? kernels.bf16 : kernels.f32)(block);
+  });
 }
 
 }  // namespace nanovllm
