@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import pathlib
+import re
 import tempfile
 
 import gguf
@@ -20,7 +21,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 
 ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mistral": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2,
-                 "qwen3": gguf.MODEL_ARCH.QWEN3}
+                 "qwen3": gguf.MODEL_ARCH.QWEN3, "mixtral": gguf.MODEL_ARCH.LLAMA, "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
+                 "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE, "gpt_oss": gguf.MODEL_ARCH.GPT_OSS}
 
 
 def read_safetensors(folder):
@@ -86,6 +88,16 @@ def add_parameters(writer, config):
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(theta)
+    num_experts = config.get("num_experts") or config.get("num_local_experts")
+    if num_experts:
+        writer.add_expert_count(num_experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        if writer.arch != "llama":
+            writer.add_expert_feed_forward_length(config.get("moe_intermediate_size", config["intermediate_size"]))
+        if config.get("shared_expert_intermediate_size"):
+            writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if writer.arch == "gpt-oss":
+        writer.add_sliding_window(config["sliding_window"])
     if config.get("head_dim"):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
@@ -153,6 +165,47 @@ def add_metadata(writer, metadata):
             writer.add_string(key, value)
 
 
+def stacked(tensors):
+    """The experts of a layer as one tensor a projection, as llama.cpp has them: {its name: tensor}."""
+    result, parts = {}, {}
+    for name, tensor in tensors.items():
+        expert = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+)(\.weight)", name)
+        fused = re.fullmatch(r"(.*\.experts)\.gate_up_proj(_bias)?", name)
+        if expert:
+            parts.setdefault(f"{expert[1]}.{expert[3]}{expert[4]}", []).append((int(expert[2]), tensor))
+        elif fused:  # gpt-oss's, whose columns are gate, up, gate, up, ...
+            for i, part in enumerate(("gate_proj", "up_proj")):
+                half = tensor[..., i::2]
+                result[f"{fused[1]}.{part}.{'bias' if fused[2] else 'weight'}"] = half if fused[2] else half.swapaxes(1, 2)
+        elif name.endswith(".experts.down_proj"):
+            result[name + ".weight"] = tensor.swapaxes(1, 2)
+        else:
+            result[re.sub(r"(experts\.down_proj)_bias$", r"\1.bias", name)] = tensor
+    for name, experts in parts.items():
+        result[name] = np.stack([tensor for _, tensor in sorted(experts, key=lambda e: e[0])])
+    return result
+
+
+def unstacked(numbers, names):
+    """What stacked() made of tensors of these names, under them."""
+    result = {}
+    for name in names:
+        expert = re.fullmatch(r"(.*\.experts)\.(\d+)\.(\w+\.weight)", name)
+        fused = re.fullmatch(r"(.*\.experts)\.gate_up_proj(_bias)?", name)
+        if expert:
+            result[name] = numbers[f"{expert[1]}.{expert[3]}"][int(expert[2])]
+        elif fused:
+            kind = "bias" if fused[2] else "weight"
+            halves = np.stack([numbers[f"{fused[1]}.{part}.{kind}"] for part in ("gate_proj", "up_proj")], -1)
+            result[name] = halves.reshape(len(halves), -1) if fused[2] else (
+                halves.swapaxes(1, 2).reshape(len(halves), halves.shape[2], -1))
+        elif name.endswith(".experts.down_proj"):
+            result[name] = numbers[name + ".weight"].swapaxes(1, 2)
+        else:
+            result[name] = numbers[re.sub(r"(experts\.down_proj)_bias$", r"\1.bias", name)]
+    return result
+
+
 def write_gguf(folder, out, types, pre):
     """A Hugging Face folder as a GGUF file. types: {tensor name without .weight: Type}, "" for all others. Returns
     {Hugging Face's name: the numbers that the file holds}."""
@@ -167,11 +220,17 @@ def write_gguf(folder, out, types, pre):
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     numbers = {}
-    for name, tensor in read_safetensors(folder).items():
-        new_name = names.get_name(name, (".weight", ".bias"))
+    tensors = read_safetensors(folder)
+    for name, tensor in stacked(tensors).items():
+        known = name.replace("model.", "").replace("block_sparse_moe.experts", "feed_forward.experts") if ".experts.w" in name else name
+        new_name = names.get_name(known, (".weight", ".bias")) or names.get_name(known + ".weight", (".weight",))
         part = name.split(".")[-2]
         kind, data = Type.F32, tensor
-        if tensor.ndim == 2:
+        if part == "shared_expert_gate":
+            data, numbers[name] = tensor[0], tensor
+        elif new_name.endswith(".bias") or "ffn_gate_inp" in new_name:
+            numbers[name] = tensor
+        elif tensor.ndim >= 2:
             kind, data = encoded(tensor, types.get(new_name.removesuffix(".weight"), types[""]))
             numbers[name] = gguf.quants.dequantize(data, kind)
         else:
@@ -186,7 +245,7 @@ def write_gguf(folder, out, types, pre):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return numbers
+    return unstacked(numbers, tensors)
 
 
 DEMO = pathlib.Path(__file__).parent.parent / "models" / "demo"
@@ -203,6 +262,12 @@ MODELS = {
                     "blk.0.attn_output": Type.Q4_1, "blk.0.ffn_gate": Type.Q4_1, "blk.0.ffn_up": Type.MXFP4,
                     "blk.0.ffn_down": Type.Q5_0, "blk.1.attn_q": Type.F16, "blk.1.attn_k": Type.BF16,
                     "blk.1.attn_v": Type.F32, "blk.1.ffn_gate": Type.Q4_0, "blk.1.ffn_up": Type.Q4_0}),
+    "gguf_mixtral": (32, "Mixtral", dict(num_local_experts=4, num_experts_per_tok=2, intermediate_size=64), None, "llama-bpe",
+                     {"": Type.Q8_0, "blk.0.ffn_gate_exps": Type.Q4_0, "blk.1.ffn_down_exps": Type.BF16}),
+    "gguf_qwen2moe": (33, "Qwen2Moe", dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
+                                           shared_expert_intermediate_size=96), None, "qwen2", {"": Type.Q8_0}),
+    "gguf_gpt_oss": (34, "GptOss", dict(num_local_experts=6, num_experts_per_tok=3, intermediate_size=64, head_dim=32, sliding_window=16),
+                     "YARN", "qwen2", {"": Type.Q8_0, **{f"blk.{i}.ffn_{part}_exps": Type.MXFP4 for i in range(2) for part in ("gate", "up", "down")}}),
 }
 
 
@@ -241,7 +306,9 @@ def make(name, out):
     size = 256 + NUM_MERGES + len(tokenizer["added_tokens"])
     shape = dict(vocab_size=size, num_hidden_layers=2, intermediate_size=96, max_position_embeddings=256,
                  bos_token_id=None, eos_token_id=size - 1)
-    rope = dict(rope_theta=1e4, **getattr(make_goldens, scaling))
+    rope = dict(rope_theta=1e4, **(getattr(make_goldens, scaling) if scaling else dict(rope_type="default")))
+    if family == "GptOss":
+        rope["truncate"] = False  # of which its files say nothing
     config = getattr(transformers, family + "Config")(**{**make_goldens.COMMON, **shape, **changes}, rope_parameters=rope)
     blank = transformers.AutoModelForCausalLM.from_config(config)
     with tempfile.TemporaryDirectory() as folder:
@@ -252,10 +319,9 @@ def make(name, out):
         (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
         numbers = write_gguf(folder, out / f"{name}.gguf", types, pre)
         make_goldens.write_checkpoint(folder, config, {n: torch.tensor(v) for n, v in numbers.items()}, dtype="float32")
-        exact, rounded = (make_goldens.load(folder, dtype) for dtype in (torch.float32, torch.bfloat16))
+        exact, rounded = (make_goldens.load(folder, dtype, family) for dtype in (torch.float32, torch.bfloat16))
     generator = torch.Generator().manual_seed(1000 + seed)
-    cases = [make_goldens.make_case(exact, rounded, torch.randint(size, (n,), generator=generator).tolist(), [])
-             for n in LENGTHS]
+    cases = [make_goldens.make_case(exact, rounded, make_goldens.random_prompt(exact, n, generator), []) for n in LENGTHS]
     encode = tokenizers.Tokenizer.from_str(json.dumps(tokenizer)).encode
     golden = {"checkpoint": name, "seed": seed, "torch": torch.__version__, "transformers": transformers.__version__,
               "texts": [{"text": text, "ids": encode(text).ids} for text in TEXTS]}

@@ -27,6 +27,7 @@ import make_quantized_goldens as quantized
 PROMPT_LENGTHS = [1, 5, 17, 48, 64, 100, 150]
 NUM_GREEDY = 24
 TOP = 5
+DECISIVE = 0.1  # of a router's logits, which spread by 1.4
 
 COMMON = dict(vocab_size=384, hidden_size=64, intermediate_size=160, num_hidden_layers=3, num_attention_heads=4,
               num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-6, tie_word_embeddings=False,
@@ -63,6 +64,15 @@ CHECKPOINTS = {
     "gemma3_multimodal": (25, "Gemma3Text", dict(hidden_size=40, head_dim=16, intermediate_size=64, sliding_window=12, num_hidden_layers=2,
                                                  sliding_window_pattern=2, tie_word_embeddings=True), dict(full_attention=dict(rope_theta=1e5, rope_type="default"),
                                                  sliding_attention=dict(rope_theta=1e3, rope_type="default")), dict(layout=4, nest=True)),
+    "qwen3_moe": (30, "Qwen3Moe", dict(head_dim=24, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, norm_topk_prob=True,
+                                       mlp_only_layers=[1]), dict(rope_theta=1e6), dict(layout=4)),
+    "qwen2_moe": (31, "Qwen2Moe", dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=56,
+                                       decoder_sparse_step=2), dict(rope_theta=1e4), dict()),
+    "mixtral": (32, "Mixtral", dict(num_local_experts=4, num_experts_per_tok=2, intermediate_size=72, num_hidden_layers=2),
+                dict(rope_theta=1e6), dict(layout=4, shards=2)),
+    "gpt_oss": (33, "GptOss", dict(num_local_experts=6, num_experts_per_tok=3, intermediate_size=64, head_dim=32, sliding_window=16,
+                                   num_hidden_layers=2), dict(rope_theta=1.5e5, truncate=False, beta_fast=32.0, beta_slow=1.0, **YARN),
+                dict(quantise="mxfp4")),
     "qwen3_fp8": (22, "Qwen3", dict(vocab_size=128, head_dim=32, num_hidden_layers=1, tie_word_embeddings=True),
                   dict(rope_theta=1e6), dict(quantise="fp8")),
 }
@@ -74,6 +84,7 @@ def random_weights(model, seed):
     weights, is_gemma = {}, model.config.model_type.startswith("gemma")  # whose norms multiply by 1 + weight
     for name, tensor in sorted(model.state_dict().items()):
         noise = torch.randn(tensor.shape, generator=generator)
+        width = tensor.shape[-1]
         if name.endswith("norm.weight"):
             value = (1 - is_gemma) + 0.2 * noise
             if is_gemma and name == "model.norm.weight":  # its embeddings are scaled and tied
@@ -83,16 +94,56 @@ def random_weights(model, seed):
         elif name in ("lm_head.weight", "model.embed_tokens.weight"):
             value = (0.5 if is_gemma else 3) / math.sqrt(tensor.shape[1]) * noise
         else:
-            value = 1.4 / math.sqrt(tensor.shape[1]) * noise
+            value = 1.4 / math.sqrt(width) * noise
         value = value.to(torch.bfloat16).float()
         weights[name] = torch.where(value.half().float() == value, value, 0)  # exact in float16, too
     if model.config.tie_word_embeddings:
         del weights["lm_head.weight"]
-    return weights
+    return split_experts(weights, model.config.model_type)
+
+
+def split_experts(weights, model_type):
+    """Under the names of published checkpoints, which have a matrix for each projection of each expert."""
+    names = ("w1", "w3", "w2") if model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    result = {}
+    if model_type == "gpt_oss":
+        return weights
+    for name, value in weights.items():
+        if model_type == "mixtral":
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        if name.endswith(".experts.gate_up_proj"):
+            halves = value.chunk(2, dim=1)
+            for part, half in zip(names, halves):
+                result.update({f"{name.removesuffix('gate_up_proj')}{i}.{part}.weight": m.clone() for i, m in enumerate(half)})
+        elif name.endswith(".experts.down_proj"):
+            result.update({f"{name.removesuffix('down_proj')}{i}.{names[2]}.weight": m.clone() for i, m in enumerate(value)})
+        else:
+            result[name] = value
+    return result
+
+
+def quantise_mxfp4(weights):
+    """gpt-oss's experts; its matrices of experts are stored transposed where they are plain."""
+    values = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6])
+    stored, decoded = {}, {}
+    for name, value in weights.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            stored[name], decoded[name] = value.bfloat16(), value
+            continue
+        blocks = value.transpose(1, 2).unflatten(-1, (-1, 32))
+        exponents = blocks.abs().amax(-1).log2().floor() - 2
+        codes = (blocks / exponents.exp2()[..., None])[..., None].sub(values).abs().argmin(-1)
+        stored[name + "_blocks"] = (codes[..., 0::2] + 16 * codes[..., 1::2]).to(torch.uint8)
+        stored[name + "_scales"] = (exponents + 127).to(torch.uint8)
+        decoded[name] = (values[codes] * exponents.exp2()[..., None]).flatten(-2).transpose(1, 2).contiguous()
+    return {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                                "model.embed_tokens", "lm_head"]}, stored, decoded
 
 
 def quantise(weights, how):
     """(quantization_config, tensors as they are stored, weights as they are decoded)"""
+    if how == "mxfp4":
+        return quantise_mxfp4(weights)
     int4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
     head = {"num_bits": 8, "type": "int", "strategy": "channel"}
     stored, decoded = {}, {}
@@ -150,7 +201,8 @@ def write_checkpoint(folder, config, weights, layout=5, dtype="bfloat16", shards
 
 
 def load(folder, dtype, family=""):
-    attention = {"attn_implementation": "eager"} if family == "Gemma2" else {}  # the default leaves out its soft cap
+    needs_eager = family in ("Gemma2", "GptOss")  # the default leaves out soft caps and sinks
+    attention = {"attn_implementation": "eager"} if needs_eager else {}
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **attention)
     return model.eval()
 
@@ -163,12 +215,51 @@ def prompt_logprobs(model, ids):
 
 @torch.no_grad()
 def greedy(model, ids):
-    tokens, margins = [], []
+    """Margins are 0 from where a router hesitates on: another dtype may go to another expert there."""
+    tokens, margins, hesitates = [], [], False
     for _ in range(NUM_GREEDY):
+        hesitates = hesitates or routing_margin(model, ids + tokens) < DECISIVE / 2
         values, best = model(torch.tensor([ids + tokens])).logits[0, -1].topk(2)
         tokens.append(best[0].item())
-        margins.append((values[0] - values[1]).item())
+        margins.append(0.0 if hesitates else (values[0] - values[1]).item())
     return tokens, margins
+
+
+@torch.no_grad()
+def routing_margin(model, ids):
+    """How far the last expert that any router chooses at the last position is ahead of the first one that it does not."""
+    margins = [math.inf]
+
+    def watch(router, _, output):
+        choice = output[0][-1]
+        groups = getattr(router, "num_group", 1)
+        if hasattr(router, "e_score_correction_bias"):
+            choice = 4 * (choice.sigmoid() + router.e_score_correction_bias)  # a sigmoid's slope is up to 1/4
+        if groups > 1:
+            parts = choice.view(groups, -1)
+            sums = parts.topk(2)[0].sum(-1)
+            values = sums.topk(router.topk_group + 1)[0]
+            margins.append((values[-2] - values[-1]).item())
+            choice = parts[sums.topk(router.topk_group)[1]].flatten()
+        if len(choice) > router.top_k:
+            values = choice.topk(router.top_k + 1)[0]
+            margins.append((values[-2] - values[-1]).item())
+
+    hooks = [m.register_forward_hook(watch) for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+    if hooks:
+        model(torch.tensor([ids]))
+    for hook in hooks:
+        hook.remove()
+    return min(margins)
+
+
+def random_prompt(model, length, generator):
+    """Of a mixture of experts, tokens at which no router hesitates: what is compared is arithmetic, not luck."""
+    ids = torch.randint(model.config.vocab_size, (length,), generator=generator).tolist()
+    for i in range(length):
+        while routing_margin(model, ids[:i + 1]) < DECISIVE:
+            ids[i] = torch.randint(model.config.vocab_size, (), generator=generator).item()
+    return ids
 
 
 def short(values, digits=6):
@@ -221,7 +312,7 @@ def make(name, out):
     generator = torch.Generator().manual_seed(1000 + seed)
     cases, errors = [], []
     for length in PROMPT_LENGTHS:
-        ids = torch.randint(config.vocab_size, (length,), generator=generator).tolist()
+        ids = random_prompt(exact, length, generator)
         cases.append(make_case(exact, rounded, ids, errors))
         spread = exact(torch.tensor([ids])).logits.std().item()
     golden = {"checkpoint": name, "seed": seed, "torch": torch.__version__, "transformers": transformers.__version__}

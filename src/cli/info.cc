@@ -25,6 +25,10 @@ std::string mebibytes(int64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
 }
 
+std::string millions(int64_t count) {
+  return fmt::format("{:.2f} M", static_cast<double>(count) / 1e6);
+}
+
 double bits_a_weight(const EngineInfo& facts) {
   double bytes = 0;
   for (const WeightFormat& format : facts.weight_formats) {
@@ -69,6 +73,8 @@ int info(const InfoOptions& options) {
                                          {"device", facts.device},
                                          {"dtype", facts.dtype},
                                          {"num_parameters", facts.num_parameters},
+                                         {"num_active_parameters", facts.num_active_parameters},
+                                         {"experts", facts.experts},
                                          {"weight_formats", formats},
                                          {"bits_per_weight", bits_a_weight(facts)},
                                          {"weight_bytes", facts.weight_bytes},
@@ -88,7 +94,11 @@ int info(const InfoOptions& options) {
   print_row("architecture", facts.architecture);
   print_row("device", facts.device);
   print_row("dtype", facts.dtype);
-  print_row("parameters", fmt::format("{:.2f} M", static_cast<double>(facts.num_parameters) / 1e6));
+  print_row("parameters", millions(facts.num_parameters));
+  if (!facts.experts.empty()) {
+    print_row("experts", facts.experts);
+    print_row("active parameters", millions(facts.num_active_parameters));
+  }
   print_formats(facts);
   print_row("vocabulary", counted(facts.vocab_size, "token"));
   print_row("max_model_len", counted(facts.max_model_len, "token"));

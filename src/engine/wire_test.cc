@@ -81,6 +81,8 @@ class Random {
     info.device = text();
     info.dtype = text();
     info.num_parameters = number();
+    info.num_active_parameters = number();
+    info.experts = text();
     info.weight_bytes = number();
     info.weight_formats = list([&] { return WeightFormat{text(), number(), number()}; });
     info.plan = list([&] { return text(); });

@@ -1,6 +1,7 @@
 #include "io/coded_matrix.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -70,6 +71,9 @@ constinit const CodeValues kSignedCodes =
 constinit const CodeValues kFp8Codes = table_of(fp8_value);
 constinit const CodeValues kFp4Codes = table_of(fp4_value);
 constinit const CodeValues kModelOptFp4Codes = table_of([](int c) { return fp4_value(c) + 0.0f; });
+constinit const CodeValues kE8m0Codes = table_of([](int c) {
+  return std::bit_cast<float>(c == 0 ? 0x400000u : static_cast<uint32_t>(c) << 23);
+});
 
 void NumberGrid::read(int64_t row, int64_t col, int64_t count, float* out) const {
   const int64_t first = row / shared_rows * row_stride;

@@ -16,7 +16,9 @@ namespace nanovllm {
 using CodeValues = std::array<float, 256>;
 // FP8 is E4M3 without infinities. FP4 is E2M1; code 8 is minus zero for compressed-tensors and zero
 // for ModelOpt.
+// E8M0 is a power of two, of the code less 127.
 extern const CodeValues kUnsignedCodes, kSignedCodes, kFp8Codes, kFp4Codes, kModelOptFp4Codes;
+extern const CodeValues kE8m0Codes;
 
 // Numbers in rows and columns: plain ones, bytes of a code each, or words of 32 bits that hold
 // several codes along the rows or along the columns, the lowest bits first.

@@ -30,10 +30,13 @@ struct Family {
 constexpr Family kFamilies[] = {
     {"gemma2", "Gemma2ForCausalLM", "gemma2", false},
     {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false},
+    {"gpt-oss", "GptOssForCausalLM", "gpt_oss", false},
     {"llama", "LlamaForCausalLM", "llama", true},
     {"mistral3", "MistralForCausalLM", "mistral", true},
     {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
+    {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", false},
     {"qwen3", "Qwen3ForCausalLM", "qwen3", false},
+    {"qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", false},
 };
 
 const Family* find_family(std::string_view name) {
@@ -44,7 +47,6 @@ const Family* find_family(std::string_view name) {
 // Keys that change what a model computes and that none of the families above has, with the value
 // that changes nothing.
 constexpr std::pair<const char*, double> kUnsupportedKeys[] = {
-    {"expert_count", 0},
     {"logit_scale", 1},
     {"residual_scale", 1},
     {"embedding_scale", 1},
@@ -53,18 +55,39 @@ constexpr std::pair<const char*, double> kUnsupportedKeys[] = {
     {"attention.temperature_scale", 0},
     {"rope.scaling.yarn_log_multiplier", 0},
 };
+constexpr const char* kExpertCount = "expert_count";
 constexpr const char* kScale = "attention.scale";
 constexpr const char* kScoreCap = "attn_logit_softcapping";
 constexpr const char* kLogitCap = "final_logit_softcapping";
 
 constexpr std::pair<const char*, const char*> kTensorNames[] = {
-    {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
-    {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
-    {"self_attn.o_proj", "attn_output"}, {"self_attn.q_norm", "attn_q_norm"},
-    {"self_attn.k_norm", "attn_k_norm"}, {"post_attention_layernorm", "ffn_norm"},
-    {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},       {"model.embed_tokens", "token_embd"},
-    {"model.norm", "output_norm"},       {"lm_head", "output"},
+    {"input_layernorm", "attn_norm"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"post_attention_layernorm", "ffn_norm"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+    {"model.embed_tokens", "token_embd"},
+    {"model.norm", "output_norm"},
+    {"lm_head", "output"},
+    {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.router", "ffn_gate_inp"},
+    {"mlp.experts.gate_proj", "ffn_gate_exps"},
+    {"mlp.experts.up_proj", "ffn_up_exps"},
+    {"mlp.experts.down_proj", "ffn_down_exps"},
+    {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+    {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+    {"block_sparse_moe.gate", "ffn_gate_inp"},
+    {"block_sparse_moe.experts.w1", "ffn_gate_exps"},
+    {"block_sparse_moe.experts.w3", "ffn_up_exps"},
+    {"block_sparse_moe.experts.w2", "ffn_down_exps"},
 };
 // Of layers with norms behind their blocks, too.
 constexpr std::pair<const char*, const char*> kPostNormNames[] = {
@@ -86,8 +109,13 @@ class Reader {
     config_.model_dir = config_.config_path = file_.path();
     config_.architecture = family_.architecture;
     config_.model_type = family_.model_type;
+    if (config_.model_type == "llama" && number(kExpertCount, 0, kMaxSize).value_or(0) > 0) {
+      config_.architecture = "MixtralForCausalLM";
+      config_.model_type = "mixtral";
+    }
     assume_defaults(config_);
     read_sizes();
+    read_experts();
     if (is_gemma()) read_gemma();
     read_tensors();
     read_rope();
@@ -170,6 +198,31 @@ class Reader {
     if (config_.sliding_window > 0 && config_.model_type == "llama") {
       config_.architecture = "MistralForCausalLM";
     }
+    if (config_.model_type == "gpt_oss")
+      config_.sliding_layers = layers_but_every(2, config_.num_hidden_layers);
+  }
+
+  void read_experts() {
+    ExpertsConfig& experts = config_.experts;
+    experts.num = size(kExpertCount, 1 << 16, 0).value_or(0);
+    if (experts.num == 0) return;
+    const std::string_view type = config_.model_type;
+    const bool is_mixture = type.ends_with("moe") || type == "mixtral" || type == "gpt_oss";
+    if (!is_mixture) refuse(kExpertCount, 0);
+    experts.num_active = required_size("expert_used_count", experts.num);
+    experts.width =
+        size("expert_feed_forward_length", kMaxSize).value_or(config_.intermediate_size);
+    experts.shared_width =
+        size("expert_shared_feed_forward_length", kMaxSize, 0)
+            .value_or(size("expert_shared_count", 64, 0).value_or(0) * experts.width);
+    experts.renormalise = file_.boolean(key("expert_weights_norm")).value_or(type != "qwen2_moe");
+    experts.scale = number("expert_weights_scale", kTiny, 1e6).value_or(1);
+    experts.num_groups = size("expert_group_count", experts.num).value_or(1);
+    experts.num_active_groups = size("expert_group_used_count", experts.num_groups).value_or(1);
+    for (int i = 0; i < config_.num_hidden_layers; ++i)
+      experts.layers.push_back(find(fmt::format("blk.{}.ffn_gate_inp.weight", i)) != nullptr);
+    if (const std::string problem = problem_of(experts); !problem.empty())
+      throw_error(ErrorCode::kCorruptData, "{}: {}", file_.path(), problem);
   }
 
   // Files of Gemma leave out what llama.cpp knows by the number of layers.
@@ -244,6 +297,7 @@ class Reader {
     scaling.original_max_position_embeddings =
         size("rope.scaling.original_context_length", INT32_MAX)
             .value_or(config_.max_position_embeddings);
+    scaling.truncate = config_.model_type != "gpt_oss";
     scaling.beta_fast = number("rope.scaling.yarn_beta_fast", kTiny, 1e6).value_or(32);
     scaling.beta_slow = number("rope.scaling.yarn_beta_slow", kTiny, 1e6).value_or(1);
     if (const auto factor = number("rope.scaling.yarn_attn_factor", kTiny, 1e6)) {
@@ -295,6 +349,7 @@ std::string gguf_tensor_name(std::string_view name, bool post_norms) {
     prefix = fmt::format("blk.{}.", rest.substr(kLayers.size(), dot - kLayers.size()));
     rest.remove_prefix(dot + 1);
   }
+  if (rest == "self_attn.sinks") return prefix + "attn_sinks.weight";
   const size_t end = rest.rfind('.');  // of .weight or .bias
   if (end == rest.npos) return std::string(name);
   using Names = std::span<const std::pair<const char*, const char*>>;
@@ -316,6 +371,10 @@ int64_t gguf_interleaved_head(const Gguf& file) {
 bool is_interleaved(std::string_view tensor_name) {
   return tensor_name.find(".attn_q.") != tensor_name.npos ||
          tensor_name.find(".attn_k.") != tensor_name.npos;
+}
+
+bool is_matrix_of_one_row(std::string_view tensor_name) {
+  return tensor_name.ends_with(".ffn_gate_inp_shexp.weight");
 }
 
 bool is_rotary_table(std::string_view tensor_name) {

@@ -29,4 +29,7 @@ bool is_interleaved(std::string_view tensor_name);
 // computed from it.
 bool is_rotary_table(std::string_view tensor_name);
 
+// A matrix of one row, which files have as a vector.
+bool is_matrix_of_one_row(std::string_view tensor_name);
+
 }  // namespace nanovllm

@@ -216,8 +216,8 @@ TEST(GgufModel, RefusesWhatItCannotCompute) {
     return file.error();
   };
   EXPECT_EQ(error_with([](File&) {}, "gemma9"),
-            "general.architecture gemma9 is not supported; supported are gemma2, gemma3, llama, "
-            "mistral3, qwen2, qwen3");
+            "general.architecture gemma9 is not supported; supported are gemma2, gemma3, "
+            "gpt-oss, llama, mistral3, qwen2, qwen2moe, qwen3, qwen3moe");
   EXPECT_EQ(error_with([](File&) {}, "clip"),
             "the projector of a multimodal model; expected the model itself");
   const auto of_type = [](const char* type) {
@@ -225,12 +225,33 @@ TEST(GgufModel, RefusesWhatItCannotCompute) {
   };
   EXPECT_EQ(error_with(of_type("adapter")), "a LoRA adapter; expected the model itself");
   EXPECT_EQ(error_with(of_type("imatrix")), "an importance matrix; expected the model itself");
-  EXPECT_EQ(error_with([](File& file) { file.add("expert_count", uint32_t{8}); }),
-            "llama.expert_count is 8, which is not supported");
+  EXPECT_EQ(error_with([](File& file) { file.add("expert_count", uint32_t{8}); }, "qwen3"),
+            "qwen3.expert_count is 8, which is not supported");
   EXPECT_EQ(error_with([](File& file) { file.add("rope.dimension_count", uint32_t{2}); }),
             "llama.rope.dimension_count is 2, only the 4 of a whole head is supported");
   EXPECT_EQ(error_with([](File& file) { file.add("vocab_size", uint32_t{4}); }),
             "llama.vocab_size is 4, but token_embd.weight has 3 rows");
+}
+
+TEST(GgufModel, ALlamaWithExpertsIsAMixtral) {
+  File file("llama");
+  file.add_sizes().add("expert_count", uint32_t{8}).add("expert_used_count", uint32_t{2});
+  file.writer.tensor("blk.1.ffn_gate_inp.weight", kF32, {8, 8}, std::string(256, '\0'));
+  const ModelConfig config = file.add_table().config();
+  EXPECT_EQ(config.architecture, "MixtralForCausalLM");
+  EXPECT_EQ(config.experts.num, 8);
+  EXPECT_EQ(config.experts.num_active, 2);
+  EXPECT_EQ(config.experts.width, 16);
+  EXPECT_EQ(config.experts.shared_width, 0);
+  EXPECT_TRUE(config.experts.renormalise);
+  EXPECT_EQ(config.experts.layers, (std::vector<bool>{false, true}));
+}
+
+TEST(GgufModel, ExpertsThatDoNotFitTogetherAreRefused) {
+  File file("qwen3moe");
+  file.add_sizes().add("expert_count", uint32_t{8}).add("expert_used_count", uint32_t{3});
+  file.add("expert_group_count", uint32_t{4}).add("expert_group_used_count", uint32_t{1});
+  EXPECT_EQ(file.add_table().error(), "3 active of 8 experts in 1 of 4 groups do not fit together");
 }
 
 TEST(GgufModel, RefusesSizesThatAreMissingOrWrong) {

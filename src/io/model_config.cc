@@ -17,6 +17,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
+constexpr int64_t kMaxExperts = 1 << 16;
 constexpr size_t kMaxEosTokens = 1024;
 constexpr double kInfinity = std::numeric_limits<double>::max();
 constexpr double kAboveZero = 1e-6;  // the least of what may not be 0
@@ -75,8 +76,56 @@ void read_sizes(const JsonFields& fields, ModelConfig& config) {
   assign_if(config.rms_norm_eps, fields.number("rms_norm_eps", 0, 1));
   if (!is_gemma(config)) assign_if(config.hidden_act, fields.string("hidden_act"));
   assign_if(config.tie_word_embeddings, fields.boolean("tie_word_embeddings"));
+  config.attention_bias = config.model_type == "qwen2_moe" || config.model_type == "gpt_oss";
   assign_if(config.attention_bias, fields.boolean("attention_bias"));
+  assign_if(config.attention_bias, fields.boolean("qkv_bias"));
   assign_if(config.mlp_bias, fields.boolean("mlp_bias"));
+}
+
+// Of a layer, under the names that families have for it.
+std::optional<int64_t> read_num_experts(const JsonFields& fields) {
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"})
+    if (const auto num = fields.integer(key, 1, kMaxExperts)) return num;
+  return {};
+}
+
+// Where config.json is silent, transformers' defaults hold, which are those of all families but for
+// numbers that any file gives.
+void read_experts(const JsonFields& fields, ModelConfig& config) {
+  ExpertsConfig& experts = config.experts;
+  assign_if(experts.num, read_num_experts(fields));
+  if (experts.num == 0) return;
+  const bool is_glm = config.model_type == "glm4_moe";
+  experts.renormalise = is_glm || config.model_type == "mixtral" || config.model_type == "gpt_oss";
+  assign_if(experts.num_active, fields.integer("num_experts_per_tok", 1, experts.num));
+  experts.width = config.intermediate_size;
+  assign_if(experts.width, fields.integer("moe_intermediate_size", 1, kMaxSize));
+  assign_if(experts.shared_width, fields.integer("shared_expert_intermediate_size", 0, kMaxSize));
+  if (const auto num = fields.integer("n_shared_experts", 0, 64))
+    experts.shared_width = static_cast<int>(*num * experts.width);
+  assign_if(experts.renormalise, fields.boolean("norm_topk_prob"));
+  assign_if(experts.scale, fields.number("routed_scaling_factor", kAboveZero, 1e6));
+  assign_if(experts.num_groups, fields.integer("n_group", 1, experts.num));
+  assign_if(experts.num_active_groups, fields.integer("topk_group", 1, experts.num_groups));
+  const int64_t dense = fields.integer("first_k_dense_replace", 0, kMaxLayers).value_or(is_glm);
+  const int64_t step = fields.integer("decoder_sparse_step", 1, kMaxLayers).value_or(1);
+  for (int i = 0; i < config.num_hidden_layers; ++i)
+    experts.layers.push_back(i >= dense && (i + 1) % step == 0);
+  if (const Json* listed = fields.find("mlp_only_layers")) {
+    for (const Json& layer : *listed) {
+      if (!layer.is_number_unsigned()) fields.fail("mlp_only_layers", "a list of layers");
+      const auto i = layer.get<uint64_t>();
+      if (i < experts.layers.size()) experts.layers[i] = false;
+    }
+  }
+  if (const std::string problem = problem_of(experts); !problem.empty())
+    throw_error(ErrorCode::kCorruptData, "{}: {}", fields.where(), problem);
+  for (const auto& [key, only] : {std::pair("swiglu_limit", 7.0), {"swiglu_alpha", 1.702}}) {
+    if (fields.number(key, 0, 1e6).value_or(only) != only)
+      fields.fail(key, fmt::format("{}", only));
+  }
+  if (fields.find("clip_qkv") == nullptr) return;
+  throw_error(ErrorCode::kUnsupported, "{}: clip_qkv is not supported, only null", fields.where());
 }
 
 void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
@@ -93,6 +142,7 @@ void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
   }
   if (config.sliding_window == 0) return;
   auto first = fields.integer("max_window_layers", 0, INT32_MAX);
+  if (config.model_type == "qwen3_moe") first = 0;  // in all layers
   if (!first && is_qwen) first = 28;
   if (const Json* types = fields.find("layer_types")) {
     const bool fits = types->is_array() &&
@@ -108,6 +158,8 @@ void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
     const auto listed = fields.integer("sliding_window_pattern", 1, INT32_MAX);
     const int64_t pattern = is_gemma2(config) ? 2 : listed.value_or(6);
     config.sliding_layers = layers_but_every(pattern, config.num_hidden_layers);
+  } else if (config.model_type == "gpt_oss") {
+    config.sliding_layers = layers_but_every(2, config.num_hidden_layers);
   } else if (first) {
     for (int i = 0; i < config.num_hidden_layers; ++i) config.sliding_layers.push_back(i >= *first);
   }
@@ -292,6 +344,16 @@ void assume_defaults(ModelConfig& config) {
   config.sliding_window = 4096;
 }
 
+std::string problem_of(const ExpertsConfig& experts) {
+  const bool fits =
+      experts.num_active > 0 && experts.num % experts.num_groups == 0 &&
+      experts.num / experts.num_groups * experts.num_active_groups >= experts.num_active;
+  if (fits) return "";
+  return fmt::format("{} active of {} experts in {} of {} groups do not fit together",
+                     experts.num_active, experts.num, experts.num_active_groups,
+                     experts.num_groups);
+}
+
 std::vector<bool> layers_but_every(int64_t nth, int num_layers) {
   std::vector<bool> layers;
   for (int i = 1; i <= num_layers; ++i) layers.push_back(i % nth != 0);
@@ -335,6 +397,7 @@ ModelConfig ModelConfig::load(const std::string& model_dir) {
   if (is_gemma(config)) read_gemma(fields, config);
   config.quantization = load_quantization_config(fields, model_dir);
   read_sizes(fields, config);
+  read_experts(fields, config);
   read_sliding_window(fields, config);
   read_rope(fields, config);
   const char* dtype_key = fields.find("dtype") != nullptr ? "dtype" : "torch_dtype";

@@ -30,6 +30,18 @@ struct RopeScaling {
   std::vector<double> divisors, long_divisors;
 };
 
+// Of a model with mixtures of experts.
+struct ExpertsConfig {
+  int num = 0;  // of a layer; 0 = the model has none
+  int num_active = 0;
+  int width = 0;             // of one
+  int shared_width = 0;      // of those that every row goes through, together; 0 = none
+  bool renormalise = false;  // the weights of the chosen ones
+  double scale = 1;          // of the weights
+  int num_groups = 1, num_active_groups = 1;
+  std::vector<bool> layers;  // that have them; the others are dense
+};
+
 // Bounds far beyond any model, close enough that no product of two sizes overflows 64 bits.
 inline constexpr int64_t kMaxSize = 1 << 28;
 inline constexpr int64_t kMaxLayers = 10'000;
@@ -55,6 +67,7 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // biases on q, k, v (and o where the family has it there)
   bool mlp_bias = false;
+  ExpertsConfig experts;
   double query_scalar = 0;       // queries are divided by its root; 0 = head_dim
   float norm_offset = 0;         // what the weights of norms lack
   float attention_soft_cap = 0;  // of scores; 0 = none
@@ -84,6 +97,8 @@ struct ModelConfig {
 // What transformers takes where a file is silent, which those of Gemma are of much; of all other
 // architectures, nothing.
 void assume_defaults(ModelConfig& config);
+// What of the numbers does not fit together, as a sentence; or nothing.
+std::string problem_of(const ExpertsConfig& experts);
 // Windows in all layers but every nth.
 std::vector<bool> layers_but_every(int64_t nth, int num_layers);
 

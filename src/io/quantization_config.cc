@@ -184,7 +184,8 @@ QuantizationConfig read(const JsonFields& fields, const std::string& method) {
       {"fp8", read_fp8},
       {"modelopt", read_modelopt},
       {"awq", read_awq_or_gptq},
-      {"gptq", read_awq_or_gptq}};
+      {"gptq", read_awq_or_gptq},
+      {"mxfp4", [](const JsonFields&, QuantizationConfig&) {}}};
   QuantizationConfig config;
   config.where = fields.where();
   for (int i = 0; const auto& [name, read_fields] : kReaders) {

@@ -12,7 +12,7 @@
 
 namespace nanovllm {
 
-enum class QuantizationMethod { kCompressedTensors, kFp8, kModelOpt, kAwq, kGptq };
+enum class QuantizationMethod { kCompressedTensors, kFp8, kModelOpt, kAwq, kGptq, kMxfp4 };
 
 // How the weights of some modules are stored.
 struct WeightScheme {

@@ -232,8 +232,12 @@ class Reader {
   }
 
   QuantizedMatrix finish(std::string format) {
-    return {coded_->name, std::move(parts_), std::move(format),
-            coded_->rows, coded_->cols,      std::move(coded_)};
+    return {.name = coded_->name,
+            .parts = std::move(parts_),
+            .format = std::move(format),
+            .rows = coded_->rows,
+            .cols = coded_->cols,
+            .decoder = std::move(coded_)};
   }
 
   const RawTensors& tensors_;
@@ -246,6 +250,48 @@ class Reader {
   std::unique_ptr<CodedMatrix> coded_ = std::make_unique<CodedMatrix>();
 };
 
+// The stack whose codes are `name`, NAME_blocks [stack, rows, blocks, 16]: two codes in a byte, the
+// lower bits first, and for every block of 32 a power of two (OCP Microscaling Formats 1.0).
+QuantizedMatrix read_mxfp4(const RawTensors& tensors, const std::string& name,
+                           const RawTensor& codes) {
+  const std::string module = name.substr(0, name.rfind('_'));
+  std::vector<int64_t> shape = codes.shape;
+  const auto scales = tensors.find(module + "_scales");
+  const bool is_stack =
+      codes.type == "U8" && shape.size() == 4 && shape.back() == 16 && std::ranges::min(shape) > 0;
+  shape.pop_back();
+  if (!is_stack || scales == tensors.end() || scales->second.type != "U8" ||
+      scales->second.shape != shape) {
+    throw_error(ErrorCode::kCorruptData,
+                "{}: tensor {} is no MXFP4: expected U8 [experts, rows, blocks, 16], and {}_scales "
+                "of U8 [experts, rows, blocks]",
+                codes.path, printable(name), printable(module));
+  }
+  auto coded = std::make_unique<CodedMatrix>();
+  coded->name = module;
+  coded->rows = shape[0] * shape[1];
+  coded->cols = shape[2] * 32;
+  coded->block_cols = 32;
+  coded->codes = {.data = codes.bytes.data(),
+                  .type = NumberGrid::Type::kWordsOf4Bits,
+                  .row_stride = shape[2] * 4,
+                  .values = &kFp4Codes};
+  coded->scales = {.data = scales->second.bytes.data(),
+                   .type = NumberGrid::Type::kBytes,
+                   .row_stride = shape[2],
+                   .values = &kE8m0Codes};
+  QuantizedMatrix matrix = {.name = module + ".weight",
+                            .parts = {name, scales->first},
+                            .format = "MXFP4",
+                            .rows = shape[1],
+                            .cols = coded->cols,
+                            .stack_size = shape[0],
+                            .alternates = module.ends_with(".gate_up_proj"),
+                            .decoder = nullptr};
+  matrix.decoder = std::move(coded);
+  return matrix;
+}
+
 std::string_view last_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
 }  // namespace
@@ -256,6 +302,10 @@ std::vector<QuantizedMatrix> find_quantized_matrices(const RawTensors& tensors,
   const bool by_columns = config.method == Method::kAwq || config.method == Method::kGptq;
   std::vector<QuantizedMatrix> matrices;
   for (const auto& [name, tensor] : tensors) {
+    if (config.method == Method::kMxfp4) {
+      if (name.ends_with("_blocks")) matrices.push_back(read_mxfp4(tensors, name, tensor));
+      continue;
+    }
     const std::string part(last_part(name));
     const bool has_codes = by_columns ? part == "qweight"
                            : part == "weight_packed"

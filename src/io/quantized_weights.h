@@ -30,9 +30,13 @@ struct QuantizedMatrix {
   std::string format;              // for people: "INT4", "FP8", "NVFP4", ...
   int64_t rows = 0;
   int64_t cols = 0;
+  int64_t stack_size = 0;                  // of a stack, the matrices; 0 = one
+  bool alternates = false;                 // rows of two matrices in turn, gate and up
   std::unique_ptr<MatrixDecoder> decoder;  // reads the tensors' data
 };
 
+// MXFP4 is gpt-oss's: stacks of matrices NAME that are NAME_blocks and NAME_scales.
+//
 // Which matrices are quantised is decided by the tensors that are there; `config` says how. Throws
 // Error(kCorruptData) naming a tensor that is missing or of another type or shape than the config
 // makes it, kUnsupported (E5M2).

@@ -183,8 +183,12 @@ class WeightStore::Impl {
   const MappedFile& file_of(const Item& item) const { return files()[item.file]; }
   std::string location() const { return files().size() == 1 ? files()[0].path() : model_dir_; }
   std::string name_in_file(std::string_view name) const {
-    return gguf_ ? gguf_tensor_name(name, items_.contains("blk.0.post_ffw_norm.weight"))
-                 : std::string(name);
+    if (!gguf_) return std::string(name);
+    const std::string found = gguf_tensor_name(name, items_.contains("blk.0.post_ffw_norm.weight"));
+    // Some families have the norm before the feed-forward block under the name of its place.
+    const size_t norm = found.find("ffn_norm.");
+    if (norm == found.npos || items_.contains(found)) return found;
+    return found.substr(0, norm) + "post_attention_norm.weight";
   }
 
   void add_gguf() {
@@ -201,14 +205,19 @@ class WeightStore::Impl {
       item.file = tensor.part;
       item.format = format.name;
       if (is_rotary_table(tensor.name)) item.used = true;
+      if (tensor.shape.size() == 1 && is_matrix_of_one_row(tensor.name))
+        item.tensor.shape.insert(item.tensor.shape.begin(), 1);
       if (format.plain) continue;
-      if (tensor.shape.size() != 2) {
+      const std::vector<int64_t>& shape = item.tensor.shape;
+      if (shape.size() != 2 && shape.size() != 3) {
         throw_error(ErrorCode::kUnsupported,
-                    "{}: tensor {} of {} dimensions is {}; only matrices can be quantised",
+                    "{}: tensor {} of {} dimensions is {}; only matrices and stacks of them can be "
+                    "quantised",
                     file_of(item).path(), printable(tensor.name), tensor.shape.size(), format.name);
       }
+      const int64_t rows = shape.size() == 3 ? shape[0] * shape[1] : shape[0];
       item.decoder = make_ggml_decoder(
-          format, tensor.data, tensor.shape[0], tensor.shape[1],
+          format, tensor.data, rows, shape.back(),
           fmt::format("{}: tensor {}", file_of(item).path(), printable(tensor.name)));
       item.tensor.decoder = item.decoder.get();
     }
@@ -281,6 +290,9 @@ class WeightStore::Impl {
       item.decoder = std::move(matrix.decoder);
       item.tensor = {
           .shape = {matrix.rows, matrix.cols}, .bytes = bytes, .decoder = item.decoder.get()};
+      if (matrix.stack_size > 0)
+        item.tensor.shape.insert(item.tensor.shape.begin(), matrix.stack_size);
+      if (matrix.alternates) item.tensor.interleaved_head = matrix.rows;
     }
   }
 

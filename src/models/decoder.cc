@@ -1,5 +1,6 @@
 #include "models/decoder.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@ class Decoder final : public Model {
   }
   int num_layers() const override { return config_.num_hidden_layers; }
   int64_t num_parameters() const override { return num_parameters_; }
+  int64_t num_active_parameters() const override { return num_active_parameters_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
   std::vector<PathChoice> plan() const override { return program_->plan(); }
   void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) override;
@@ -33,12 +35,15 @@ class Decoder final : public Model {
   void add_rotary_tables(const ModelContext& context, const DecoderOptions& options,
                          StackSpec& spec) const;
   void allocate(const ModelContext& context);
+  // Of the experts that a token does not go to.
+  int64_t num_idle_parameters(const DecoderOptions& options) const;
 
   const ModelConfig& config_;
   Backend& backend_;
   const DType dtype_;
   const ShardSizes sizes_;
   int64_t num_parameters_ = 0;
+  int64_t num_active_parameters_ = 0;
   int64_t weight_bytes_ = 0;
   WeightStorage storage_;
 
@@ -74,6 +79,7 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
   });
   allocate(context);
   num_parameters_ = loader.num_parameters();
+  num_active_parameters_ = num_parameters_ - num_idle_parameters(options);
   weight_bytes_ = loader.weight_bytes() + program_->weight_bytes();
 }
 
@@ -96,7 +102,8 @@ LayerSpec Decoder::layer(const ModelContext& context, const DecoderOptions& opti
                   .rotary_table = has_window && options.window_rope_theta ? 1 : 0,
                   .norm_offset = options.norm_offset,
                   .query_scalar = options.query_scalar,
-                  .soft_cap = config_.attention_soft_cap});
+                  .soft_cap = config_.attention_soft_cap,
+                  .has_sinks = options.sinks});
   if (options.post_norms) {
     layer.after_core = norm(".post_attention_layernorm");
     layer.before_ffn = norm(".pre_feedforward_layernorm");
@@ -104,7 +111,13 @@ LayerSpec Decoder::layer(const ModelContext& context, const DecoderOptions& opti
   } else {
     layer.before_ffn = norm(".post_attention_layernorm");
   }
-  layer.ffn = load_mlp(context, loader, name + ".mlp", options.mlp_bias);
+  if (options.experts && config_.experts.layers[i]) {
+    layer.ffn =
+        load_experts(context, loader, name + "." + options.experts->block, *options.experts);
+  } else {
+    layer.ffn =
+        load_mlp(context, loader, name + ".mlp", config_.intermediate_size, options.mlp_bias);
+  }
   return layer;
 }
 
@@ -133,6 +146,15 @@ void Decoder::add_rotary_tables(const ModelContext& context, const DecoderOption
   local.rope_theta = *options.window_rope_theta;
   local.rope_scaling = {};
   add(local);
+}
+
+int64_t Decoder::num_idle_parameters(const DecoderOptions& options) const {
+  if (!options.experts) return 0;
+  const ExpertsConfig& experts = config_.experts;
+  const int64_t hidden = config_.hidden_size, width = experts.width;
+  const int64_t biases = options.experts->has_biases ? 2 * width + hidden : 0;
+  return std::ranges::count(experts.layers, true) * (experts.num - experts.num_active) *
+         (3 * hidden * width + biases);
 }
 
 void Decoder::allocate(const ModelContext& context) {

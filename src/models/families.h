@@ -13,5 +13,9 @@ std::unique_ptr<Model> make_llama(const ModelContext& context);
 std::unique_ptr<Model> make_mistral(const ModelContext& context);
 std::unique_ptr<Model> make_gemma2(const ModelContext& context);
 std::unique_ptr<Model> make_gemma3(const ModelContext& context);
+std::unique_ptr<Model> make_gpt_oss(const ModelContext& context);
+std::unique_ptr<Model> make_mixtral(const ModelContext& context);
+std::unique_ptr<Model> make_qwen2_moe(const ModelContext& context);
+std::unique_ptr<Model> make_qwen3_moe(const ModelContext& context);
 
 }  // namespace nanovllm

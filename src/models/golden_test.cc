@@ -227,7 +227,9 @@ INSTANTIATE_TEST_SUITE_P(All, Golden,
                                            "qwen2_tied", "qwen2_window", "llama2", "llama3",
                                            "llama_biases", "llama_linear", "mistral_window",
                                            "gemma2", "gemma3", "gemma3_multimodal", "qwen3_fp8",
-                                           "gguf_llama"),
+                                           "qwen3_moe", "qwen2_moe", "mixtral", "gpt_oss",
+                                           "gguf_llama", "gguf_mixtral", "gguf_qwen2moe",
+                                           "gguf_gpt_oss"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -65,6 +65,8 @@ ShardSizes::ShardSizes(const ModelConfig& config, const Backend& backend)
   if (config.intermediate_size % world_size != 0) {
     refuse_ranks(config, "rows of intermediate_size", config.intermediate_size, world_size);
   }
+  for (const int width : {config.experts.width, config.experts.shared_width})
+    if (width % world_size != 0) refuse_ranks(config, "rows of an expert", width, world_size);
   num_heads = heads / world_size;
   num_kv_heads = std::max(1, kv_heads / world_size);
   first_kv_head = static_cast<int>(int64_t{kv_heads} * rank / world_size);
@@ -139,6 +141,11 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
                          .rotary_table = options.rotary_table,
                          .window = options.window,
                          .soft_cap = options.soft_cap};
+  if (options.has_sinks) {
+    const auto all = loader.values(name + ".sinks", config.num_attention_heads);
+    const auto first = all.begin() + int64_t{sizes.num_heads} * sizes.rank;
+    attention.sinks.assign(first, first + sizes.num_heads);
+  }
   if (options.qk_norm) {
     attention.q_norm = load_norm(context, loader, name + ".q_norm", head_dim, options.norm_offset);
     attention.k_norm = load_norm(context, loader, name + ".k_norm", head_dim, options.norm_offset);
@@ -150,17 +157,71 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
 }
 
 Dense load_mlp(const ModelContext& context, WeightLoader& loader, const std::string& name,
-               bool bias) {
+               int64_t width, bool bias) {
   const ModelConfig& config = context.config;
   const ShardSizes sizes(config, context.backend);
   const int64_t hidden = config.hidden_size;
-  const int64_t intermediate = config.intermediate_size;
-  return {.gate_up = loader.matrix({split_rows(name + ".gate_proj", intermediate, hidden, sizes),
-                                    split_rows(name + ".up_proj", intermediate, hidden, sizes)},
+  return {.gate_up = loader.matrix({split_rows(name + ".gate_proj", width, hidden, sizes),
+                                    split_rows(name + ".up_proj", width, hidden, sizes)},
                                    bias),
           .activation = parse_activation(config),
-          .down = loader.matrix({split_columns(name + ".down_proj", hidden, intermediate, sizes)},
-                                bias)};
+          .down = loader.matrix({split_columns(name + ".down_proj", hidden, width, sizes)}, bias)};
+}
+
+Experts load_experts(const ModelContext& context, WeightLoader& loader, const std::string& name,
+                     const ExpertOptions& options) {
+  const ModelConfig& config = context.config;
+  const ExpertsConfig& sizes = config.experts;
+  const ShardSizes shard(config, context.backend);
+  const int64_t hidden = config.hidden_size;
+  const std::string router = name + "." + options.router;
+  const std::string prefix = name + ".experts.";
+  const auto has = [&](const std::string& part) {
+    return context.weights.contains(prefix + part + ".weight");
+  };
+  const bool is_fused = has(options.gate_up), is_stack = is_fused || has(options.gate);
+  const auto slice = [&](auto split, const std::string& part, int64_t rows, int64_t cols, int i) {
+    const std::string alone = fmt::format("{}{}.{}", prefix, i, part);
+    MatrixSlice slice = split(is_stack ? prefix + part : alone, rows, cols, shard);
+    if (is_stack) slice.stack_size = sizes.num, slice.stack_index = i;
+    return slice;
+  };
+  const auto gate_and_up = [&](int i) -> std::vector<MatrixSlice> {
+    MatrixSlice gate =
+        slice(split_rows, is_fused ? options.gate_up : options.gate, sizes.width, hidden, i);
+    if (!is_fused) return {gate, slice(split_rows, options.up, sizes.width, hidden, i)};
+    gate.rows = 2 * sizes.width;
+    MatrixSlice up = gate;
+    up.row_begin += sizes.width;
+    up.row_end += sizes.width;
+    return {gate, up};
+  };
+  Experts experts;
+  experts.router =
+      loader.matrix({MatrixSlice::whole(router, sizes.num, hidden)}, options.has_biases);
+  experts.routing = {.score = options.score,
+                     .correction = {},
+                     .num_groups = sizes.num_groups,
+                     .num_active_groups = sizes.num_active_groups,
+                     .num_active = sizes.num_active,
+                     .renormalise = sizes.renormalise,
+                     .scale = static_cast<float>(sizes.scale)};
+  if (options.has_correction)
+    experts.routing.correction = loader.values(router + ".e_score_correction_bias", sizes.num);
+  for (int i = 0; i < sizes.num; ++i) {
+    experts.experts.push_back(
+        {.gate_up = loader.matrix(gate_and_up(i), options.has_biases),
+         .activation = options.activation.value_or(parse_activation(config)),
+         .down = loader.matrix({slice(split_columns, options.down, hidden, sizes.width, i)},
+                               options.has_biases)});
+  }
+  if (sizes.shared_width > 0) {
+    const std::string shared = name + "." + options.shared;
+    experts.shared = load_mlp(context, loader, shared, sizes.shared_width, false);
+    if (options.has_shared_gate)
+      experts.shared_gate = loader.matrix({MatrixSlice::whole(shared + "_gate", 1, hidden)}, false);
+  }
+  return experts;
 }
 
 }  // namespace nanovllm

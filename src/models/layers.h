@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,7 @@ struct AttentionOptions {
   float norm_offset = 0;    // added to the norms' weights
   double query_scalar = 0;  // queries are divided by its root; 0 = head_dim
   float soft_cap = 0;       // of the scores; 0 = none
+  bool has_sinks = false;
 };
 
 // NAME.q_proj, k_proj, v_proj and o_proj: `in`, core and `out` of a layer.
@@ -77,6 +79,25 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
 
 // NAME.gate_proj, up_proj and down_proj: down(activation(gate(x)) * up(x)).
 Dense load_mlp(const ModelContext& context, WeightLoader& loader, const std::string& name,
-               bool bias);
+               int64_t width, bool bias);
+
+struct ExpertOptions {
+  std::string block = "mlp";
+  std::string router = "gate";
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+  std::string gate_up = "gate_up_proj";       // of both in one stack, where that is there
+  bool has_biases = false;                    // the router, gate, up and down
+  std::optional<Activation> activation = {};  // instead of the config's
+  std::string shared = "shared_expert";
+  bool has_shared_gate = false;
+  bool has_correction = false;  // of the choice
+  Routing::Score score = Routing::Score::kSoftmax;
+};
+
+// NAME.gate, and NAME.experts.I.gate_proj, up_proj and down_proj of each expert, or
+// NAME.experts.gate_proj of all in one stack of matrices. What there is besides stands in the
+// config.
+Experts load_experts(const ModelContext& context, WeightLoader& loader, const std::string& name,
+                     const ExpertOptions& options);
 
 }  // namespace nanovllm

@@ -31,6 +31,7 @@ class Model {
   virtual std::vector<KvCacheGroup> kv_cache_groups(int block_size) const = 0;
   virtual int num_layers() const = 0;
   virtual int64_t num_parameters() const = 0;
+  virtual int64_t num_active_parameters() const = 0;  // those that a token meets
   virtual int64_t weight_bytes() const = 0;
   // Computes a step, stores its KV, and keeps the last hidden states of batch.logits_rows until the
   // next call; num_logits may be anything from 0 to num_tokens.

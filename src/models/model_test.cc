@@ -90,7 +90,8 @@ TEST(ModelLoading, UnknownArchitecturesGetTheListOfKnownOnes) {
   copy.config()["architectures"] = {"GPT2LMHeadModel"};
   const std::string known =
       "; supported are Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, "
-      "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+      "GptOssForCausalLM, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
+      "Qwen2ForCausalLM, Qwen2MoeForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM";
   EXPECT_EQ(refusal(copy, ErrorCode::kUnsupported),
             "/config.json: architecture GPT2LMHeadModel is not supported" + known);
   copy.config().erase("architectures");
@@ -137,6 +138,57 @@ TEST(ModelLoading, MisshapenTensorsAreNamed) {
   EXPECT_EQ(refusal(huge, ErrorCode::kCorruptData),
             "/model.safetensors: tensor model.embed_tokens.weight has shape [384, 64], but "
             "config.json asks for [268435456, 64]");
+}
+
+TEST(ModelLoading, TensorsOfExpertsAreCheckedLikeAllOthers) {
+  const std::string expert = "model.layers.2.mlp.experts.5.up_proj.weight";
+  Copy missing("qwen3_moe");
+  missing.rename_tensor(expert, "other");
+  EXPECT_EQ(refusal(missing, ErrorCode::kNotFound),
+            "/model.safetensors: tensor " + expert + " is missing from the checkpoint");
+  Copy surplus("qwen3_moe");
+  surplus.add_tensor("model.layers.2.mlp.experts.8.up_proj.weight");
+  EXPECT_EQ(refusal(surplus, ErrorCode::kCorruptData),
+            ": 1 tensor that a Qwen3MoeForCausalLM of this configuration does not have: "
+            "model.layers.2.mlp.experts.8.up_proj.weight");
+  Copy misshapen("qwen3_moe");
+  misshapen.config()["moe_intermediate_size"] = 48;
+  EXPECT_EQ(refusal(misshapen, ErrorCode::kCorruptData),
+            "/model.safetensors: tensor model.layers.0.mlp.experts.0.gate_proj.weight has shape "
+            "[40, 64], but config.json asks for [48, 64]");
+  Copy stack("gpt_oss");
+  stack.config()["intermediate_size"] = 96;
+  EXPECT_EQ(refusal(stack, ErrorCode::kCorruptData),
+            "/model.safetensors: tensor model.layers.0.mlp.experts.gate_up_proj.weight has shape "
+            "[6, 128, 64], but config.json asks for [6, 192, 64]");
+  Copy half("gpt_oss");
+  half.rename_tensor("model.layers.1.mlp.experts.down_proj_scales", "other");
+  EXPECT_EQ(refusal(half, ErrorCode::kCorruptData),
+            "/model.safetensors: tensor model.layers.1.mlp.experts.down_proj_blocks is no MXFP4: "
+            "expected U8 [experts, rows, blocks, 16], and model.layers.1.mlp.experts.down_proj_"
+            "scales of U8 [experts, rows, blocks]");
+}
+
+TEST(ModelLoading, ConfigsOfExpertsThatNoModelCanHaveAreRefused) {
+  const std::tuple<const char*, json, ErrorCode, const char*> cases[] = {
+      {"num_experts", nullptr, ErrorCode::kCorruptData,
+       "/config.json: the number of experts is missing"},
+      {"num_experts_per_tok", 9, ErrorCode::kCorruptData,
+       "/config.json: \"num_experts_per_tok\" is 9, expected an integer from 1 to 8"},
+      {"num_experts_per_tok", nullptr, ErrorCode::kCorruptData,
+       "/config.json: 0 active of 8 experts in 1 of 1 groups do not fit together"},
+      {"n_group", 3, ErrorCode::kCorruptData,
+       "/config.json: 3 active of 8 experts in 1 of 3 groups do not fit together"},
+      {"clip_qkv", 8.0, ErrorCode::kUnsupported,
+       "/config.json: clip_qkv is not supported, only null"},
+      {"swiglu_limit", 5.0, ErrorCode::kCorruptData,
+       "/config.json: \"swiglu_limit\" is 5.0, expected 7"},
+  };
+  for (const auto& [key, value, code, message] : cases) {
+    Copy copy("qwen3_moe");
+    copy.config()[key] = value;
+    EXPECT_EQ(refusal(copy, code), message);
+  }
 }
 
 TEST(ModelLoading, ConfigsThatNoModelCanHaveAreRefused) {
@@ -289,7 +341,7 @@ TEST(ModelLoading, ARotaryTableLargerThanMemoryIsRefused) {
 }
 
 TEST(Model, CountsParametersAndBytes) {
-  for (const char* name : {"qwen3_tied", "llama_biases"}) {
+  for (const char* name : {"qwen3_tied", "llama_biases", "qwen3_moe"}) {
     const int64_t stored = WeightStore(golden_dir(name)).total_bytes();
     const bool is_float32 = std::string(name) == "llama_biases";
     const auto rig = load(golden_dir(name));
@@ -305,6 +357,15 @@ TEST(Model, CountsParametersAndBytes) {
     EXPECT_GE(rig->model().weight_bytes(), bytes);
     EXPECT_LT(rig->model().weight_bytes(), bytes + bytes / 20);
   }
+}
+
+TEST(Model, CountsTheParametersThatATokenMeets) {
+  const auto llama = load(golden_dir("llama2"));
+  const Model& dense = llama->model();
+  EXPECT_EQ(dense.num_active_parameters(), dense.num_parameters());
+  const auto rig = load(golden_dir("gpt_oss"));  // 3 of 6 experts in two layers
+  EXPECT_EQ(rig->model().num_parameters() - rig->model().num_active_parameters(),
+            2 * 3 * (3 * 64 * 64 + 2 * 64 + 64));
 }
 
 TEST(ModelLoading, ATiedHeadLiesInTheEmbeddingsTableWhereTheBackendCanHaveItSo) {

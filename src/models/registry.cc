@@ -16,10 +16,14 @@ constexpr Entry kModels[] = {
     {"Gemma2ForCausalLM", make_gemma2},
     {"Gemma3ForCausalLM", make_gemma3},
     {"Gemma3ForConditionalGeneration", make_gemma3},  // its text part
+    {"GptOssForCausalLM", make_gpt_oss},
     {"LlamaForCausalLM", make_llama},
     {"MistralForCausalLM", make_mistral},
+    {"MixtralForCausalLM", make_mixtral},
     {"Qwen2ForCausalLM", make_qwen2},
+    {"Qwen2MoeForCausalLM", make_qwen2_moe},
     {"Qwen3ForCausalLM", make_qwen3},
+    {"Qwen3MoeForCausalLM", make_qwen3_moe},
 };
 
 // What ModelConfig::load leaves open: sizes that are missing or do not fit together.

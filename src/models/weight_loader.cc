@@ -14,12 +14,12 @@ namespace {
 // A part of a table that one thread uploads at a time.
 constexpr int64_t kElementsOfTableJob = int64_t{1} << 23;
 
-// All of a tensor; a vector as a column.
+// All of a tensor: a vector as a column, a stack of matrices as one.
 HostMatrix whole(const StoredTensor& stored) {
-  const int64_t cols = stored.shape.size() == 1 ? 1 : stored.shape[1];
+  const int64_t cols = stored.shape.size() == 1 ? 1 : stored.shape.back();
   return {.data = stored.data,
           .dtype = stored.dtype,
-          .rows = stored.shape[0],
+          .rows = stored.shape[0] * (stored.shape.size() == 3 ? stored.shape[1] : 1),
           .cols = cols,
           .row_stride = cols,
           .interleaved_head = stored.interleaved_head,
@@ -27,10 +27,9 @@ HostMatrix whole(const StoredTensor& stored) {
           .source = stored.source};
 }
 
-// Elements [begin, end) of a vector.
-std::vector<float> read_vector(const StoredTensor& stored, int64_t begin, int64_t end) {
+// Elements [begin, end) of a column.
+std::vector<float> read_column(const HostMatrix& column, int64_t begin, int64_t end) {
   std::vector<float> values(static_cast<size_t>(end - begin));
-  const HostMatrix column = whole(stored);
   for (int64_t i = begin; i < end; ++i) {
     read_elements(column, i, 0, 1, DType::kFloat32, &values[static_cast<size_t>(i - begin)]);
   }
@@ -51,11 +50,13 @@ bool is_harmless(const std::string& name, bool tied) {
 
 HostMatrix WeightLoader::find(const MatrixSlice& slice) {
   const std::string name = slice.name + ".weight";
-  HostMatrix matrix = whole(context_.weights.get(name, {slice.rows, slice.cols}));
-  if (counted_.insert(name).second) num_parameters_ += slice.rows * slice.cols;
+  std::vector<int64_t> shape = {slice.rows, slice.cols};
+  if (slice.stack_size > 0) shape.insert(shape.begin(), slice.stack_size);
+  HostMatrix matrix = whole(context_.weights.get(name, shape));
+  if (counted_.insert(name).second) num_parameters_ += matrix.rows * matrix.cols;
   matrix.rows = slice.row_end - slice.row_begin;
   matrix.cols = slice.col_end - slice.col_begin;
-  matrix.first_row = slice.row_begin;
+  matrix.first_row = slice.stack_index * slice.rows + slice.row_begin;
   matrix.first_col = slice.col_begin;
   return matrix;
 }
@@ -65,23 +66,40 @@ Matrix WeightLoader::matrix(const std::vector<MatrixSlice>& slices, bool bias) {
   for (const MatrixSlice& slice : slices) {
     matrix.pieces.push_back(find(slice));
     if (!bias) continue;
-    const StoredTensor stored = context_.weights.get(slice.name + ".bias", {slice.rows});
-    num_parameters_ += slice.rows;
-    std::vector<float> values = read_vector(stored, slice.row_begin, slice.row_end);
-    if (slice.col_begin != 0) values.assign(values.size(), 0.0f);
+    const std::vector<float> values = bias_of(slice, matrix.pieces.back());
     matrix.bias.insert(matrix.bias.end(), values.begin(), values.end());
   }
   weight_bytes_ += static_cast<int64_t>(matrix.bias.size() * sizeof(float));
   return matrix;
 }
 
-std::vector<float> WeightLoader::vector(const std::string& name, int64_t size, float offset) {
-  const StoredTensor stored = context_.weights.get(name + ".weight", {size});
+std::vector<float> WeightLoader::bias_of(const MatrixSlice& slice, const HostMatrix& weight) {
+  std::string name = slice.name + "_bias";
+  if (!context_.weights.contains(name)) name = slice.name + ".bias";
+  std::vector<int64_t> shape = {slice.rows};
+  if (slice.stack_size > 0) shape.insert(shape.begin(), slice.stack_size);
+  HostMatrix column = whole(context_.weights.get(name, shape));
+  column.rows *= column.cols;
+  column.cols = column.row_stride = 1;
+  column.interleaved_head = weight.interleaved_head;
+  if (counted_.insert(name).second) num_parameters_ += column.rows;
+  const int64_t first = slice.stack_index * slice.rows;
+  std::vector<float> values = read_column(column, first + slice.row_begin, first + slice.row_end);
+  if (slice.col_begin != 0) values.assign(values.size(), 0.0f);
+  return values;
+}
+
+std::vector<float> WeightLoader::values(const std::string& name, int64_t size) {
+  const HostMatrix column = whole(context_.weights.get(name, {size}));
   num_parameters_ += size;
   weight_bytes_ += size * static_cast<int64_t>(sizeof(float));
-  std::vector<float> values = read_vector(stored, 0, size);
-  for (float& value : values) value += offset;
-  return values;
+  return read_column(column, 0, size);
+}
+
+std::vector<float> WeightLoader::vector(const std::string& name, int64_t size, float offset) {
+  std::vector<float> result = values(name + ".weight", size);
+  for (float& value : result) value += offset;
+  return result;
 }
 
 void WeightLoader::linear(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice) {

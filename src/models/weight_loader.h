@@ -22,6 +22,9 @@ struct MatrixSlice {
   int64_t row_end = 0;
   int64_t col_begin = 0;
   int64_t col_end = 0;
+  // NAME.weight is [stack_size, rows, cols], and the matrix is this one of it; 0 = a matrix alone.
+  int64_t stack_size = 0;
+  int64_t stack_index = 0;
 
   static MatrixSlice whole(std::string name, int64_t rows, int64_t cols) {
     return {std::move(name), rows, cols, 0, rows, 0, cols};
@@ -36,11 +39,14 @@ class WeightLoader {
  public:
   explicit WeightLoader(const ModelContext& context) : context_(context) {}
 
-  // The slices, stacked along their rows, and NAME.bias of each if asked for. A bias belongs to
-  // whole columns: where columns are split, only the rank that has the first ones adds it.
+  // The slices, stacked along their rows, and NAME.bias (or NAME_bias) of each if asked for. A bias
+  // belongs to whole columns: where columns are split, only the rank that has the first ones adds
+  // it.
   Matrix matrix(const std::vector<MatrixSlice>& slices, bool bias);
   // NAME.weight [size] + offset, in float32.
   std::vector<float> vector(const std::string& name, int64_t size, float offset = 0);
+  // A tensor [size] of any name, in float32.
+  std::vector<float> values(const std::string& name, int64_t size);
 
   // The following are filled in by finish().
   // A table of act dtype, whole rows. Where a backend reads host memory it stays in the mapped
@@ -65,6 +71,7 @@ class WeightLoader {
   };
 
   HostMatrix find(const MatrixSlice& slice);
+  std::vector<float> bias_of(const MatrixSlice& slice, const HostMatrix& weight);
   void refuse_surplus() const;
   void add_table_jobs(WeightStorage& storage);
   void upload_rows(const EmbeddingTable& embedding, int64_t begin, int64_t end) const;

@@ -301,8 +301,8 @@ class Backend {
                                                  const int32_t* previous_ids) = 0;
 };
 
-// make_linear() of a matrix of a spec. Its file is checked before the matrix is read; behind it, the
-// file's pages stop counting as memory of this process.
+// make_linear() of a matrix of a spec. Its file is checked before the matrix is read; behind it,
+// the file's pages stop counting as memory of this process.
 std::unique_ptr<LinearWeight> pack_matrix(Backend& backend, const Matrix& matrix, DType dtype);
 // make_experts() likewise.
 std::unique_ptr<ExpertWeights> pack_experts(Backend& backend, const Experts& experts,

@@ -3,7 +3,8 @@
 
 namespace nanovllm {
 
-// How the cores of a processor best read the weights of few rows (measured: docs/measurements/2026-11-23.md).
+// How the cores of a processor best read the weights of few rows (measured:
+// docs/measurements/2026-11-23.md).
 enum class WeightStreams {
   kSeveral,      // several at once a core, asked for ahead: any but AMD's
   kOne,          // one, asked for ahead: AMD's from Zen 5 on
