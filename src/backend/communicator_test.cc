@@ -264,6 +264,38 @@ TEST_P(Communicators, WithDeterministicARowIsTheSameInAnyCompany) {
   });
 }
 
+TEST_P(Communicators, NormAllHeadsIsThatOfAllRanksHeads) {
+  on_all_ranks([&](int rank, Backend& backend) {
+    const int rows = 5, q_width = 24, k_width = 16, width = q_width + 2 * k_width;
+    const int ranks = world_size();
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      const std::vector<float> ones(q_width, 1);
+      const HostTensor mine = input(1, rank, dtype, rows, width);
+      const DeviceTensor x = upload(backend, mine.view);
+      const DeviceTensor means = device_tensor(backend, DType::kFloat32, {rows, 2});
+      const auto weight = upload(backend, ones);
+      const auto* w = static_cast<float*>(weight->data());
+      backend.norm_all_heads(x.view, means.view, {w, w, q_width, k_width, 1e-5f});
+      std::vector<float> wanted;
+      for (int64_t i = 0; i < rows * width; ++i) {
+        const int64_t row = i / width, col = i % width;
+        const bool is_query = col < q_width;
+        const int64_t begin = row * width + (is_query ? 0 : q_width);
+        const int64_t count = is_query ? q_width : k_width;
+        double squares = 0;
+        for (int other = 0; other < ranks; ++other) {
+          const HostTensor theirs = input(1, other, dtype, rows, width);
+          for (int64_t j = begin; j < begin + count; ++j) squares += std::pow(theirs.at(j), 2);
+        }
+        const double rms = std::sqrt(squares / static_cast<double>(count * ranks) + 1e-5);
+        wanted.push_back(
+            static_cast<float>(col < q_width + k_width ? mine.at(i) / rms : mine.at(i)));
+      }
+      expect_close(download(backend, x.view), wanted, rounding(dtype) + 2e-6, 0);
+    }
+  });
+}
+
 // Whether ranks have a kernel for the tails of layers that they share: one that takes a whole GPU.
 bool shares_tails([[maybe_unused]] const Case& test) {
 #ifdef NANOVLLM_WITH_CUDA

@@ -80,13 +80,52 @@ TEST_P(Ops, AddRmsNormUpdatesTheResidualAndNormalisesIt) {
     const DeviceTensor device_x = upload(*backend, x.view);
     const auto device_weight = upload(*backend, weight);
     const DeviceTensor out = device_tensor(*backend, act(), {rows, width});
-    backend->add_rms_norm(out.view, device_residual.view, device_x.view,
+    backend->add_rms_norm(out.view, device_residual.view, device_x.view, 1,
                           static_cast<float*>(device_weight->data()), 1e-5f);
     const HostTensor sum(reference::add(residual.view, x.view), DType::kFloat32, {rows, width});
     const HostTensor actual_sum = download(*backend, device_residual.view);
     expect_same_bits(actual_sum.bytes, sum.bytes);
     expect_close(download(*backend, out.view), reference::rms_norm(sum.view, weight, 1e-5f),
                  rounding(act()) + 1e-6, 0);
+  }
+}
+
+TEST_P(Ops, AddRmsNormMayScaleWhatItAddsAndNormaliseNothing) {
+  const auto backend = make();
+  Random random(5);
+  for (const int width : {3, 64, 1024}) {
+    const int rows = 7;
+    const HostTensor residual(random.floats(rows * width, -4, 4), DType::kFloat32, {rows, width});
+    const HostTensor x(random.floats(rows * width, -4, 4), act(), {rows, width});
+    const DeviceTensor device_residual = upload(*backend, residual.view);
+    const DeviceTensor device_x = upload(*backend, x.view);
+    const DeviceTensor out = device_tensor(*backend, act(), {rows, width});
+    backend->add_rms_norm(out.view, device_residual.view, device_x.view, 0.22f, nullptr, 1e-5f);
+    const std::vector<float> sum = reference::add(residual.view, x.view, 0.22f);
+    expect_close(download(*backend, device_residual.view), sum, 1e-6, 1e-6);
+    expect_close(download(*backend, out.view), sum, rounding(act()) + 1e-6, 1e-6);
+  }
+}
+
+TEST_P(Ops, NormAllHeadsNormalisesQAndKEachAsAWhole) {
+  Random random(6);
+  for (const auto& [q_width, k_width] : {std::pair(32, 8), {96, 96}, {4096, 1024}}) {
+    const int rows = random.between(1, 30);
+    const int width = q_width + 2 * k_width;
+    const HostTensor qkv(random.floats(rows * width, -4, 4), act(), {rows, width});
+    const std::vector<float> q = random.floats(q_width, -2, 2), k = random.floats(k_width, -2, 2);
+    const std::vector<float> wanted =
+        reference::norm_all_heads(qkv.view, {q.data(), k.data(), q_width, k_width, 1e-5f});
+    for (const int threads : kThreadCounts) {
+      const auto backend = make(threads);
+      const DeviceTensor device = upload(*backend, qkv.view);
+      const DeviceTensor means = device_tensor(*backend, DType::kFloat32, {rows, 2});
+      const auto q_weight = upload(*backend, q), k_weight = upload(*backend, k);
+      backend->norm_all_heads(device.view, means.view,
+                              {static_cast<float*>(q_weight->data()),
+                               static_cast<float*>(k_weight->data()), q_width, k_width, 1e-5f});
+      expect_close(download(*backend, device.view), wanted, rounding(act()) + 2e-6, 0);
+    }
   }
 }
 

@@ -251,7 +251,8 @@ class LoadingBackend final : public Backend {
   }
   void embedding(Tensor, const int32_t*, const EmbeddingTable&, int32_t) override {}
   void rms_norm(Tensor, Tensor, const float*, float) override {}
-  void add_rms_norm(Tensor, Tensor, Tensor, const float*, float) override {}
+  void add_rms_norm(Tensor, Tensor, Tensor, float, const float*, float) override {}
+  void norm_all_heads(Tensor, Tensor, const HeadsNormParams&) override {}
   void linear(Tensor, Tensor, const LinearWeight&) override {}
   void qk_norm_rope_store(Tensor, int, const RopeParams&, const KvCache&,
                           const ForwardBatch&) override {}

@@ -23,6 +23,7 @@ HostMatrix whole(const StoredTensor& stored) {
           .cols = cols,
           .row_stride = cols,
           .interleaved_head = stored.interleaved_head,
+          .interleaved_rows = stored.interleaved_head,
           .decoder = stored.decoder,
           .source = stored.source};
 }
@@ -82,6 +83,7 @@ std::vector<float> WeightLoader::bias_of(const MatrixSlice& slice, const HostMat
   column.rows *= column.cols;
   column.cols = column.row_stride = 1;
   column.interleaved_head = weight.interleaved_head;
+  column.interleaved_rows = weight.interleaved_rows;
   if (counted_.insert(name).second) num_parameters_ += column.rows;
   const int64_t first = slice.stack_index * slice.rows;
   std::vector<float> values = read_column(column, first + slice.row_begin, first + slice.row_end);

@@ -120,9 +120,18 @@ struct RopeParams {
   const float* k_norm = nullptr;  // [head_dim]
   float norm_eps = 0;
   // [max_positions, rotary_dim] of float32: the first half of a row is cos, the second half sin
-  // (NeoX pairing: element i turns with element i + rotary_dim/2). rotary_dim <= head_dim.
+  // (NeoX pairing: element i turns with element i + rotary_dim/2). rotary_dim <= head_dim; where it
+  // is 0, nothing turns.
   Tensor cos_sin;
   int rotary_dim = 0;
+};
+
+// RMSNorm of all heads of q at once, and of all heads of k.
+struct HeadsNormParams {
+  const float* q_weight = nullptr;  // [q_width], of this rank's heads, or none
+  const float* k_weight = nullptr;  // [k_width]
+  int q_width = 0, k_width = 0;     // multiples of 8
+  float eps = 0;
 };
 
 // Ops recorded once, to be run again as one: at the same addresses, on what is there by then.
@@ -239,13 +248,17 @@ class Backend {
   // first_id.
   virtual void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
                          int32_t first_id) = 0;
-  // out[T,H] (act) = x / sqrt(mean(x^2) + eps) * weight; x[T,H] float32 or act, weight float32 [H].
+  // out[T,H] (act) = x / sqrt(mean(x^2) + eps) * weight; x[T,H] float32 or act, weight float32 [H],
+  // or null: out = x.
   virtual void rms_norm(Tensor out, Tensor x, const float* weight, float eps) = 0;
-  // residual[T,H] (float32) += x[T,H] (act); then out = rms_norm(residual).
-  virtual void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
+  // residual[T,H] (float32) += scale * x[T,H] (act); then out = rms_norm(residual).
+  virtual void add_rms_norm(Tensor out, Tensor residual, Tensor x, float scale, const float* weight,
                             float eps) = 0;
   // out[T,N] (act or float32) = x[T,K] (act) W^T + b.
   virtual void linear(Tensor out, Tensor x, const LinearWeight& weight) = 0;
+  // Normalises q and k of qkv[T, (Hq + 2 Hkv) * D] (act) in place, each over its heads of all
+  // ranks: collective. means[T, 2] (float32) is scratch.
+  virtual void norm_all_heads(Tensor qkv, Tensor means, const HeadsNormParams& norm) = 0;
   // qkv[T, (Hq + 2 Hkv) * D] (act): normalises q and k per head where asked, turns them by their
   // positions, writes q back and k and v into the cache at slot_mapping.
   virtual void qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope,
@@ -289,7 +302,7 @@ class Backend {
   virtual void all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
                                        float eps) {
     all_reduce(x);
-    add_rms_norm(out, residual, x, weight, eps);
+    add_rms_norm(out, residual, x, 1, weight, eps);
   }
 
   // Sampling: see ops/sampling.h. logits[R,V] float32 may be changed. sampled_ids[R], device memory

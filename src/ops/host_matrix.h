@@ -19,9 +19,11 @@ struct HostMatrix {
   int64_t row_stride = 0;  // elements from one row of `data` to the next
   int64_t first_row = 0;   // of the part in the whole
   int64_t first_col = 0;
-  // Rows of heads of so many whose file has them for a rotation of neighbours (0, half, 1, half +
-  // 1, ...) and that are wanted for one of halves (0, 1, ...); 0: in the order of the file.
+  // Rows of heads of so many, the first interleaved_rows of which the file has for a rotation of
+  // neighbours (0, half, 1, half + 1, ...) and that are wanted for one of halves (0, 1, ...); 0: in
+  // the order of the file.
   int64_t interleaved_head = 0;
+  int64_t interleaved_rows = 0;
   const MatrixDecoder* decoder = nullptr;  // of the whole matrix; null: plain numbers
   const MatrixSource* source = nullptr;    // null: memory that nobody cuts short
 
@@ -29,7 +31,8 @@ struct HostMatrix {
   int64_t file_row(int64_t r) const {
     const int64_t row = first_row + r;
     if (interleaved_head == 0) return row;
-    const int64_t in_head = row % interleaved_head, half = interleaved_head / 2;
+    const int64_t in_head = row % interleaved_head, half = interleaved_rows / 2;
+    if (in_head >= interleaved_rows) return row;
     return row - in_head + 2 * (in_head % half) + in_head / half;
   }
   // Row r of the part, plain.

@@ -112,21 +112,8 @@ std::unique_ptr<ExpertWeights> pack_experts(Backend& backend, const Experts& exp
       matrices, [&] { return backend.make_experts(experts, limits.dtype, limits.max_num_tokens); });
 }
 
-void check_layers(const StackSpec& spec) {
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const LayerSpec& layer = spec.layers[i];
-    const char* missing = layer.before_core.is_absent()  ? "a layer without a norm before its core"
-                          : layer.before_ffn.is_absent() ? "a layer without a norm before its MLP"
-                          : layer.residual_scale != 1    ? "a scaled residual branch"
-                                                         : nullptr;
-    if (missing == nullptr) continue;
-    throw_error(ErrorCode::kUnsupported, "layer {}: {} is not supported", i, missing);
-  }
-}
-
 LayerProgram::LayerProgram(Backend& backend, const StackSpec& spec, const CompileLimits& limits)
     : backend_(backend), layers_(spec.layers.size()) {
-  check_layers(spec);
   pack(spec, limits);
   lay_out(spec, limits);
 }
@@ -165,9 +152,16 @@ void LayerProgram::pack(const StackSpec& spec, const CompileLimits& limits) {
     }
     layer.attention = {core.num_heads, core.scale, core.window, core.soft_cap};
     if (!core.sinks.empty()) vectors.add(&layer.attention.sinks, core.sinks);
-    layer.rope.norm_eps = core.q_norm.eps;
-    if (!core.q_norm.is_absent()) vectors.add(&layer.rope.q_norm, core.q_norm.weight);
-    if (!core.k_norm.is_absent()) vectors.add(&layer.rope.k_norm, core.k_norm.weight);
+    layer.residual_scale = host.residual_scale;
+    layer.rope.norm_eps = layer.heads_norm.eps = core.q_norm.eps;
+    layer.heads_norm.q_width = core.num_heads * core.head_dim;
+    layer.heads_norm.k_width = core.num_kv_heads * core.head_dim;
+    const bool all = core.norms_all_heads;
+    const auto head_norm = [&](const float** out, const Norm& host_norm) {
+      if (!host_norm.is_absent()) vectors.add(out, host_norm.weight);
+    };
+    head_norm(all ? &layer.heads_norm.q_weight : &layer.rope.q_norm, core.q_norm);
+    head_norm(all ? &layer.heads_norm.k_weight : &layer.rope.k_norm, core.k_norm);
   }
   norm(final_norm_, spec.final_norm);
   run_in_parallel(std::move(jobs), limits.num_threads,
@@ -177,8 +171,9 @@ void LayerProgram::pack(const StackSpec& spec, const CompileLimits& limits) {
     const auto& core = std::get<Attention>(spec.layers[i].core);
     const RotaryTable& table = spec.rotary_tables[core.rotary_table];
     layer.rope.rotary_dim = table.rotary_dim;
+    const int64_t positions = std::ssize(table.cos_sin) / std::max(1, table.rotary_dim);
     layer.rope.cos_sin = Tensor(const_cast<float*>(tables[core.rotary_table]), DType::kFloat32,
-                                {std::ssize(table.cos_sin) / table.rotary_dim, table.rotary_dim});
+                                {positions, table.rotary_dim});
     for_each_weight(layer, [&](const auto& weight) { weight_bytes_ += weight.bytes; });
   }
 }
@@ -202,6 +197,7 @@ void LayerProgram::lay_out(const StackSpec& spec, const CompileLimits& limits) {
   add(kept_residual_, DType::kFloat32, spec.hidden_size);
   add(largest_.hidden, limits.dtype, spec.hidden_size);
   add(largest_.branch, limits.dtype, spec.hidden_size);
+  add(largest_.means, DType::kFloat32, 2);
   const size_t shared = end;
   add(largest_.core_in, limits.dtype, in);
   add(largest_.core_out, limits.dtype, core);
@@ -216,7 +212,8 @@ void LayerProgram::lay_out(const StackSpec& spec, const CompileLimits& limits) {
 Activations LayerProgram::activations(Tensor residual) const {
   Activations x = largest_;
   x.residual = residual;
-  for (Tensor* tensor : {&x.hidden, &x.branch, &x.core_in, &x.core_out, &x.gate_up, &x.mlp})
+  for (Tensor* tensor :
+       {&x.hidden, &x.branch, &x.core_in, &x.means, &x.core_out, &x.gate_up, &x.mlp})
     *tensor = tensor->first_rows(residual.rows());
   return x;
 }
@@ -246,6 +243,8 @@ Tensor LayerProgram::run(const ForwardBatch& batch, std::span<const KvCache> cac
     const PackedLayer& layer = layers_[i];
     fit(x, layer);
     const bool is_last = i + 1 == std::ssize(layers_);
+    if (layer.heads_norm.q_weight != nullptr)
+      backend_.norm_all_heads(x.core_in, x.means, layer.heads_norm);
     if (is_last && is_last_stage && batch.num_logits == 0) {  // nothing but the KV is wanted
       backend_.qk_norm_rope_store(x.core_in, layer.attention.num_heads, layer.rope, caches[i],
                                   batch);
@@ -272,9 +271,9 @@ void LayerProgram::keep_rows(Activations& x, const ForwardBatch& batch) const {
 void LayerProgram::tail(int i, Activations& x) {
   const PackedLayer& layer = layers_[i];
   backend_.linear(x.branch, x.core_out, *layer.out);
-  add_and_norm(x, layer.after_core, layer.before_ffn);
+  add_and_norm(x, layer.after_core, layer.residual_scale, layer.before_ffn);
   mlp(layer, x);
-  add_and_norm(x, layer.after_ffn, next_norm(i));
+  add_and_norm(x, layer.after_ffn, layer.residual_scale, next_norm(i));
   const PackedLayer* next = next_of(i);
   if (next == nullptr) return;
   fit(x, *next);
@@ -289,16 +288,19 @@ void LayerProgram::mlp(const PackedLayer& layer, Activations& x) {
   backend_.linear(x.branch, x.mlp, *layer.down);
 }
 
-// residual += after(branch of all ranks); hidden = next(residual).
-void LayerProgram::add_and_norm(Activations& x, const NormParams& after, const NormParams& next) {
-  if (after.weight == nullptr) {
+// residual += scale * after(branch of all ranks); hidden = next(residual).
+void LayerProgram::add_and_norm(Activations& x, const NormParams& after, float scale,
+                                const NormParams& next) {
+  if (after.weight == nullptr && scale == 1 && next.weight != nullptr) {
     backend_.all_reduce_add_rms_norm(x.hidden, x.residual, x.branch, next.weight, next.eps);
     return;
   }
   backend_.all_reduce(x.branch);
-  backend_.rms_norm(x.hidden, x.branch, after.weight, after.eps);
-  std::swap(x.hidden, x.branch);
-  backend_.add_rms_norm(x.hidden, x.residual, x.branch, next.weight, next.eps);
+  if (after.weight != nullptr) {
+    backend_.rms_norm(x.hidden, x.branch, after.weight, after.eps);
+    std::swap(x.hidden, x.branch);
+  }
+  backend_.add_rms_norm(x.hidden, x.residual, x.branch, scale, next.weight, next.eps);
 }
 
 // A stage that is not the last ends with the residual: what is normed of it is nobody's.

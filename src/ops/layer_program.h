@@ -15,6 +15,7 @@ namespace nanovllm {
 struct PackedLayer {
   NormParams before_core, after_core, before_ffn, after_ffn;
   std::unique_ptr<LinearWeight> in;
+  HeadsNormParams heads_norm;
   RopeParams rope;
   AttentionParams attention;
   std::unique_ptr<LinearWeight> out;
@@ -22,6 +23,7 @@ struct PackedLayer {
   std::unique_ptr<LinearWeight> gate_up;
   Activation activation = Activation::kSilu;
   std::unique_ptr<LinearWeight> down;
+  float residual_scale = 1;
 };
 
 // Views of the scratch for one step of T tokens; behind the last core T = rows of logits.
@@ -30,6 +32,7 @@ struct Activations {
   Tensor hidden;    // [T, hidden_size] act: what a block reads
   Tensor branch;    // [T, hidden_size] act: this rank's part of what a block adds to the residual
   Tensor core_in;   // [T, features of `in`] act
+  Tensor means;     // [T, 2] float32, of norms over all heads
   Tensor core_out;  // [T, features that `out` reads] act
   Tensor gate_up;   // [T, 2 width] act
   Tensor mlp;       // [T, width] act
@@ -37,8 +40,7 @@ struct Activations {
 
 class LayerProgram : public StackProgram {
  public:
-  // Packs the weights on several threads. Throws Error(kUnsupported) for a layer of a kind that
-  // these ops do not compute, and what make_linear() throws.
+  // Packs the weights on several threads. Throws what make_linear() throws.
   LayerProgram(Backend& backend, const StackSpec& spec, const CompileLimits& limits);
 
   Tensor run(const ForwardBatch& batch, std::span<const KvCache> caches, Tensor residual) override;
@@ -66,7 +68,7 @@ class LayerProgram : public StackProgram {
   Activations activations(Tensor residual) const;
   static void fit(Activations& x, const PackedLayer& layer);
   void mlp(const PackedLayer& layer, Activations& x);
-  void add_and_norm(Activations& x, const NormParams& after, const NormParams& next);
+  void add_and_norm(Activations& x, const NormParams& after, float scale, const NormParams& next);
   void keep_rows(Activations& x, const ForwardBatch& batch) const;
 
   std::vector<std::unique_ptr<Buffer>> memory_;
@@ -74,8 +76,5 @@ class LayerProgram : public StackProgram {
   Tensor kept_residual_;  // [max_num_tokens, hidden_size]
   int64_t weight_bytes_ = 0;
 };
-
-// Throws Error(kUnsupported), naming the first layer that asks for what the simple ops do not have.
-void check_layers(const StackSpec& spec);
 
 }  // namespace nanovllm

@@ -46,7 +46,10 @@ struct Attention {
   int num_heads = 0;     // query heads of this rank; a multiple of num_kv_heads
   int num_kv_heads = 0;  // of this rank
   int head_dim = 0;
-  Norm q_norm, k_norm;   // [head_dim], of each head before it is turned
+  Norm q_norm, k_norm;  // [head_dim], of each head before it is turned
+  // Instead, they are of all heads of all ranks at once: [num_heads * head_dim] and
+  // [num_kv_heads * head_dim], this rank's part of the weights.
+  bool norms_all_heads = false;
   int rotary_table = 0;  // of StackSpec::rotary_tables
   float scale = 0;       // multiplies q.k
   int window = 0;        // tokens a query sees, its own among them; 0 = all
@@ -123,7 +126,7 @@ struct LayerSpec {
 // element i turns with element i + rotary_dim / 2).
 struct RotaryTable {
   std::vector<float> cos_sin;
-  int rotary_dim = 0;  // <= head_dim
+  int rotary_dim = 0;  // <= head_dim; 0 = a table that turns nothing
 };
 
 struct StackSpec {

@@ -130,10 +130,25 @@ std::vector<float> rms_norm(const Tensor& x, std::span<const float> weight, floa
   return out;
 }
 
-std::vector<float> add(const Tensor& residual, const Tensor& x) {
+std::vector<float> add(const Tensor& residual, const Tensor& x, float scale) {
   std::vector<float> out(residual.num_elements());
-  for (size_t i = 0; i < out.size(); ++i)
-    out[i] = element(residual, static_cast<int64_t>(i)) + element(x, static_cast<int64_t>(i));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    out[i] = static_cast<float>(element(residual, at) + double{scale} * element(x, at));
+  }
+  return out;
+}
+
+std::vector<float> norm_all_heads(const Tensor& qkv, const HeadsNormParams& norm) {
+  std::vector<float> out;
+  for (int64_t t = 0; t < qkv.rows(); ++t) {
+    std::vector<double> q = read(qkv, t, 0, norm.q_width);
+    std::vector<double> k = read(qkv, t, norm.q_width, norm.k_width);
+    normalise(q, norm.q_weight, norm.eps);
+    normalise(k, norm.k_weight, norm.eps);
+    const std::vector<double> v = read(qkv, t, norm.q_width + norm.k_width, norm.k_width);
+    for (const std::vector<double>& part : {q, k, v}) out.insert(out.end(), part.begin(), part.end());
+  }
   return out;
 }
 

@@ -26,8 +26,12 @@ std::vector<float> embedding(std::span<const int32_t> ids, const Tensor& table, 
 // Square Layer Normalization" (2019).
 std::vector<float> rms_norm(const Tensor& x, std::span<const float> weight, float eps);
 
-// [T, H]: residual + x, the first half of add_rms_norm.
-std::vector<float> add(const Tensor& residual, const Tensor& x);
+// [T, H]: residual + scale * x, the first half of add_rms_norm.
+std::vector<float> add(const Tensor& residual, const Tensor& x, float scale = 1);
+
+// qkv[T, (Hq + 2 Hkv) * D] with q and k normalised over all of their heads, as in OLMo 2 (arXiv
+// 2501.00656).
+std::vector<float> norm_all_heads(const Tensor& qkv, const HeadsNormParams& norm);
 
 // [T, N]: x[T, K] weight[N, K]^T + bias (empty = none).
 std::vector<float> linear(const Tensor& x, const Tensor& weight, std::span<const float> bias);

@@ -131,16 +131,28 @@ void CudaBackend::embedding(Tensor out, const int32_t* ids, const EmbeddingTable
 
 void CudaBackend::rms_norm(Tensor out, Tensor x, const float* weight, float eps) {
   const bool is_act = x.dtype == out.dtype;
-  cuda::launch_rms_norm(stream_, out.data, out.dtype, nullptr, is_act ? x.data : nullptr,
+  cuda::launch_rms_norm(stream_, out.data, out.dtype, nullptr, is_act ? x.data : nullptr, 1,
                         is_act ? nullptr : x.f32(), weight, static_cast<int>(x.rows()),
                         static_cast<int>(x.row_size()), eps);
 }
 
-void CudaBackend::add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
-                               float eps) {
+void CudaBackend::add_rms_norm(Tensor out, Tensor residual, Tensor x, float scale,
+                               const float* weight, float eps) {
   NANOVLLM_CHECK(x.dtype == out.dtype);
-  cuda::launch_rms_norm(stream_, out.data, out.dtype, residual.f32(), x.data, nullptr, weight,
-                        static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps);
+  cuda::launch_rms_norm(stream_, out.data, out.dtype, residual.f32(), x.data, scale, nullptr,
+                        weight, static_cast<int>(x.rows()), static_cast<int>(x.row_size()), eps);
+}
+
+void CudaBackend::norm_all_heads(Tensor qkv, Tensor means, const HeadsNormParams& norm) {
+  const auto launch = [&](cuda::HeadsNormPart part) {
+    cuda::launch_norm_all_heads(stream_, qkv.data, qkv.dtype, means.f32(), norm,
+                                static_cast<int>(qkv.rows()), static_cast<int>(qkv.row_size()),
+                                world_size(), part);
+  };
+  if (world_size() == 1) return launch(cuda::HeadsNormPart::kAll);
+  launch(cuda::HeadsNormPart::kMeans);
+  all_reduce(means);
+  launch(cuda::HeadsNormPart::kScale);
 }
 
 void CudaBackend::qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope,

@@ -81,7 +81,9 @@ class CudaBackend final : public Backend {
   void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
                  int32_t first_id) override;
   void rms_norm(Tensor out, Tensor x, const float* weight, float eps) override;
-  void add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight, float eps) override;
+  void add_rms_norm(Tensor out, Tensor residual, Tensor x, float scale, const float* weight,
+                    float eps) override;
+  void norm_all_heads(Tensor qkv, Tensor means, const HeadsNormParams& norm) override;
   void act_and_mul(Tensor out, Tensor gate_up, Activation activation) override;
   void soft_cap(Tensor logits, float cap) override;
   void gather_rows(Tensor out, Tensor x, const int32_t* rows) override;

@@ -20,9 +20,18 @@ void launch_embedding(cudaStream_t stream, float* out, const int32_t* ids, const
                       DType dtype, int num_tokens, int hidden, int num_ids, int32_t first_id,
                       float scale);
 
-// With a residual, residual += act, and its norm; otherwise that of x, float32, or else of act.
+// With a residual, residual += act_scale * act, and its norm; otherwise that of x, float32, or else
+// of act. A weight of null: what would be normalised, as it is.
 void launch_rms_norm(cudaStream_t stream, void* out, DType dtype, float* residual, const void* act,
-                     const float* x, const float* weight, int num_rows, int hidden, float eps);
+                     float act_scale, const float* x, const float* weight, int num_rows, int hidden,
+                     float eps);
+
+// Backend::norm_all_heads of qkv[num_rows, width], all at once or in two launches: this rank's
+// means, and once they are the sums of all ranks' the rest.
+enum class HeadsNormPart { kAll, kMeans, kScale };
+void launch_norm_all_heads(cudaStream_t stream, void* qkv, DType dtype, float* means,
+                           const HeadsNormParams& norm, int num_rows, int width, int world_size,
+                           HeadsNormPart part);
 
 void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int num_heads,
                                const RopeParams& rope, const KvCache& cache,

@@ -22,7 +22,7 @@ void store_at(T* x, int64_t i, int64_t n, Floats value) {
 }
 
 template <typename T>
-float inverse_rms(const T* x, int64_t n, float eps) {
+float mean_square(const T* x, int64_t n) {
   Floats chain[4] = {Simd::set1(0), Simd::set1(0), Simd::set1(0), Simd::set1(0)};
   int64_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
@@ -37,7 +37,7 @@ float inverse_rms(const T* x, int64_t n, float eps) {
   }
   const float sum =
       Simd::reduce_add(Simd::add(Simd::add(chain[0], chain[1]), Simd::add(chain[2], chain[3])));
-  return 1 / __builtin_sqrtf(sum / static_cast<float>(n) + eps);
+  return sum / static_cast<float>(n);
 }
 
 // x / (1 + e^-x)
@@ -80,25 +80,27 @@ struct RowKernel {
     for (int64_t i = 0; i < n; i += kLanes) store_at(out, i, n, load_at(row, i, n));
   }
 
-  static void rms_norm(void* out, const float* x, const float* weight, int64_t n, float eps) {
-    const Floats scale = Simd::set1(inverse_rms(x, n, eps));
+  static void scale(void* out, const float* x, const float* weight, int64_t n, float factor) {
+    const Floats one = Simd::set1(1), factors = Simd::set1(factor);
     for (int64_t i = 0; i < n; i += kLanes) {
-      const Floats w = load_at(weight, i, n);
-      store_at(static_cast<Act*>(out), i, n, Simd::mul(Simd::mul(load_at(x, i, n), scale), w));
+      const Floats w = weight != nullptr ? load_at(weight, i, n) : one;
+      store_at(static_cast<Act*>(out), i, n, Simd::mul(Simd::mul(load_at(x, i, n), factors), w));
     }
   }
 
-  static void add(float* residual, const void* x, int64_t n) {
+  static void add(float* residual, const void* x, int64_t n, float factor) {
     const Act* row = static_cast<const Act*>(x);
+    const Floats factors = Simd::set1(factor);
     for (int64_t i = 0; i < n; i += kLanes)
-      store_at(residual, i, n, Simd::add(load_at(residual, i, n), load_at(row, i, n)));
+      store_at(residual, i, n, Simd::fma(load_at(row, i, n), factors, load_at(residual, i, n)));
   }
 
   static void norm_rope(void* out, const void* x, int dim, const float* norm, float eps,
                         const float* cos_sin, int rotary_dim) {
     const Act* from = static_cast<const Act*>(x);
     Act* to = static_cast<Act*>(out);
-    const Floats scale = Simd::set1(norm != nullptr ? inverse_rms(from, dim, eps) : 1);
+    const Floats scale =
+        Simd::set1(norm != nullptr ? 1 / __builtin_sqrtf(mean_square(from, dim) + eps) : 1);
     const auto load = [&](int64_t i, int64_t end) {
       const Floats v = load_at(from, i, end);
       return norm != nullptr ? Simd::mul(Simd::mul(v, scale), load_at(norm, i, end)) : v;
@@ -138,7 +140,8 @@ struct RowKernel {
 
   static RowKernels table() {
     return {widen,
-            rms_norm,
+            mean_square<float>,
+            scale,
             add,
             norm_rope,
             act_and_mul<silu>,

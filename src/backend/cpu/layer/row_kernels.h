@@ -12,10 +12,11 @@ namespace nanovllm {
 struct RowKernels {
   // out[n] (float) = x[n] (act).
   void (*widen)(float* out, const void* x, int64_t n);
-  // out[n] (act) = x / sqrt(mean(x^2) + eps) * weight.
-  void (*rms_norm)(void* out, const float* x, const float* weight, int64_t n, float eps);
-  // residual[n] += x[n] (act).
-  void (*add)(float* residual, const void* x, int64_t n);
+  float (*mean_square)(const float* x, int64_t n);
+  // out[n] (act) = factor * x * weight; a weight of null is 1.
+  void (*scale)(void* out, const float* x, const float* weight, int64_t n, float factor);
+  // residual[n] += factor * x[n] (act).
+  void (*add)(float* residual, const void* x, int64_t n, float factor);
   // One head: out[dim] (act) = x[dim] (act) normalised by `norm` (unless null) and turned by a row
   // of cosines and sines, [rotary_dim]. out may be x.
   void (*norm_rope)(void* out, const void* x, int dim, const float* norm, float eps,

@@ -123,8 +123,9 @@ bool honours(LayerSpec layer) {
 std::vector<TailPath> plan_layer(const StackSpec& spec, size_t i, DType act,
                                  const TailTraits& traits) {
   std::vector<TailPath> paths(kMaxTailPathRows, TailPath::kOpByOp);
-  const bool ends_in_a_norm = i + 1 < spec.layers.size() || !spec.final_norm.is_absent();
-  if (act != DType::kBFloat16 || !honours(spec.layers[i]) || !ends_in_a_norm) return paths;
+  const Norm& last = i + 1 < spec.layers.size() ? spec.layers[i + 1].before_core : spec.final_norm;
+  const bool has_norms = !spec.layers[i].before_ffn.is_absent() && !last.is_absent();
+  if (act != DType::kBFloat16 || !honours(spec.layers[i]) || !has_norms) return paths;
   const TailProducts products = tail_shapes(spec, i);
   for (int rows = 1; rows <= kMaxTailPathRows; ++rows)
     paths[static_cast<size_t>(rows - 1)] = plan_tail(products, rows, traits);

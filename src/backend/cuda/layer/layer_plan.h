@@ -46,7 +46,8 @@ std::array<WgmmaProduct, 4> wgmma_chain(const TailProducts& products, const Spli
 
 // The products of layer i of a stack as far as plan_tail() looks at them.
 TailProducts tail_shapes(const StackSpec& spec, size_t i);
-// Whether the paths above compute all that the layer asks for behind its core.
+// Whether the paths above compute all that the layer asks for behind its core, given that it has
+// the norms that they begin and end with.
 bool honours(LayerSpec layer);
 // The paths of layer i by rows, from 1 to kMaxTailPathRows.
 std::vector<TailPath> plan_layer(const StackSpec& spec, size_t i, DType act,
