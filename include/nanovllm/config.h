@@ -32,6 +32,8 @@ struct EngineConfig {
   bool deterministic = false;
   // Ranks that share the model's weights, 1 to 8: a GPU each, or a share of num_threads.
   int tensor_parallel_size = 1;
+  // Ranks share a mixture's experts out, instead of each expert's width.
+  bool enable_expert_parallel = false;
   // "auto", "cpu" or "cuda"; auto takes a GPU where there is one.
   std::string device = "auto";
   // "auto" (the checkpoint's), "bfloat16" or "float32".

@@ -221,6 +221,9 @@ void add_engine_options(CLI::App& app, EngineConfig& config) {
       ->group(kGpuGroup);
   add(app, "--tensor-parallel-size", config.tensor_parallel_size,
       "ranks that share the weights, 1 to 8: a GPU each, or a share of the CPU threads", group);
+  app.add_flag("--enable-expert-parallel", config.enable_expert_parallel,
+               "ranks share the experts of a mixture out, instead of slicing each")
+      ->group(group);
   add_seed(app, "--engine-seed", config.seed, "base of the seeds of requests that bring none")
       ->group(group);
 }

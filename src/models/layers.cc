@@ -52,6 +52,85 @@ Activation parse_activation(const ModelConfig& config) {
               config.config_path, config.hidden_act);
 }
 
+void share(const ModelConfig& config, const char* what, int count, int num_ranks) {
+  if (count % num_ranks != 0) refuse_ranks(config, what, count, num_ranks);
+}
+
+// The matrices of the experts of a layer: each alone, or a stack a projection.
+class ExpertSlices {
+ public:
+  ExpertSlices(const ModelContext& context, std::string prefix, const ExpertOptions& options,
+               const ShardSizes& shard)
+      : options_(options),
+        shard_(shard),
+        prefix_(std::move(prefix)),
+        num_(context.config.experts.num),
+        width_(context.config.experts.width),
+        hidden_(context.config.hidden_size) {
+    const auto has = [&](const std::string& part) {
+      return context.weights.contains(prefix_ + part + ".weight");
+    };
+    is_fused_ = has(options.gate_up);
+    is_stack_ = is_fused_ || has(options.gate);
+  }
+
+  std::vector<MatrixSlice> gate_and_up(int i) const {
+    MatrixSlice gate =
+        slice(split_rows, is_fused_ ? options_.gate_up : options_.gate, width_, hidden_, i);
+    if (!is_fused_) return {gate, slice(split_rows, options_.up, width_, hidden_, i)};
+    gate.rows = 2 * width_;
+    MatrixSlice up = gate;
+    up.row_begin += width_;
+    up.row_end += width_;
+    return {gate, up};
+  }
+  std::vector<MatrixSlice> down(int i) const {
+    return {slice(split_columns, options_.down, hidden_, width_, i)};
+  }
+
+ private:
+  template <typename Split>
+  MatrixSlice slice(Split split, const std::string& part, int64_t rows, int64_t cols, int i) const {
+    const std::string name = is_stack_ ? prefix_ + part : fmt::format("{}{}.{}", prefix_, i, part);
+    MatrixSlice slice = split(name, rows, cols, shard_);
+    if (is_stack_) slice.stack_size = num_, slice.stack_index = i;
+    return slice;
+  }
+
+  const ExpertOptions& options_;
+  const ShardSizes& shard_;
+  const std::string prefix_;
+  const int64_t num_, width_, hidden_;
+  bool is_fused_ = false, is_stack_ = false;
+};
+
+// This rank's experts: a slice of each or some of them.
+void load_routed(Experts& experts, const ModelContext& context, WeightLoader& loader,
+                 const std::string& prefix, const ExpertOptions& options) {
+  const ModelConfig& config = context.config;
+  ShardSizes shard(config, context.backend);
+  const int rank = shard.rank, num_ranks = shard.world_size;
+  if (context.expert_parallel) {
+    share(config, "experts", config.experts.num, num_ranks);
+    shard.rank = 0;
+    shard.world_size = 1;
+  } else {
+    share(config, "rows of an expert", config.experts.width, num_ranks);
+  }
+  const ExpertSlices slices(context, prefix, options, shard);
+  for (int i = 0; i < config.experts.num; ++i) {
+    experts.experts.push_back({.gate_up = loader.matrix(slices.gate_and_up(i), options.has_biases),
+                               .activation = options.activation.value_or(parse_activation(config)),
+                               .down = loader.matrix(slices.down(i), options.has_biases)});
+  }
+  if (!context.expert_parallel) return;
+  // Those of the other ranks were only looked for.
+  const int count = config.experts.num / num_ranks;
+  experts.first = rank * count;
+  const auto begin = experts.experts.begin() + experts.first;
+  experts.experts = std::vector<Dense>(begin, begin + count);
+}
+
 }  // namespace
 
 ShardSizes::ShardSizes(const ModelConfig& config, const Backend& backend)
@@ -65,8 +144,6 @@ ShardSizes::ShardSizes(const ModelConfig& config, const Backend& backend)
   if (config.intermediate_size % world_size != 0) {
     refuse_ranks(config, "rows of intermediate_size", config.intermediate_size, world_size);
   }
-  for (const int width : {config.experts.width, config.experts.shared_width})
-    if (width % world_size != 0) refuse_ranks(config, "rows of an expert", width, world_size);
   num_heads = heads / world_size;
   num_kv_heads = std::max(1, kv_heads / world_size);
   first_kv_head = static_cast<int>(int64_t{kv_heads} * rank / world_size);
@@ -172,35 +249,11 @@ Experts load_experts(const ModelContext& context, WeightLoader& loader, const st
                      const ExpertOptions& options) {
   const ModelConfig& config = context.config;
   const ExpertsConfig& sizes = config.experts;
-  const ShardSizes shard(config, context.backend);
-  const int64_t hidden = config.hidden_size;
   const std::string router = name + "." + options.router;
-  const std::string prefix = name + ".experts.";
-  const auto has = [&](const std::string& part) {
-    return context.weights.contains(prefix + part + ".weight");
-  };
-  const bool is_fused = has(options.gate_up), is_stack = is_fused || has(options.gate);
-  const auto slice = [&](auto split, const std::string& part, int64_t rows, int64_t cols, int i) {
-    const std::string alone = fmt::format("{}{}.{}", prefix, i, part);
-    MatrixSlice slice = split(is_stack ? prefix + part : alone, rows, cols, shard);
-    if (is_stack) slice.stack_size = sizes.num, slice.stack_index = i;
-    return slice;
-  };
-  const auto gate_and_up = [&](int i) -> std::vector<MatrixSlice> {
-    MatrixSlice gate =
-        slice(split_rows, is_fused ? options.gate_up : options.gate, sizes.width, hidden, i);
-    if (!is_fused) return {gate, slice(split_rows, options.up, sizes.width, hidden, i)};
-    gate.rows = 2 * sizes.width;
-    MatrixSlice up = gate;
-    up.row_begin += sizes.width;
-    up.row_end += sizes.width;
-    return {gate, up};
-  };
   Experts experts;
-  experts.router =
-      loader.matrix({MatrixSlice::whole(router, sizes.num, hidden)}, options.has_biases);
+  experts.router = loader.matrix({MatrixSlice::whole(router, sizes.num, config.hidden_size)},
+                                 options.has_biases);
   experts.routing = {.score = options.score,
-                     .correction = {},
                      .num_groups = sizes.num_groups,
                      .num_active_groups = sizes.num_active_groups,
                      .num_active = sizes.num_active,
@@ -208,18 +261,14 @@ Experts load_experts(const ModelContext& context, WeightLoader& loader, const st
                      .scale = static_cast<float>(sizes.scale)};
   if (options.has_correction)
     experts.routing.correction = loader.values(router + ".e_score_correction_bias", sizes.num);
-  for (int i = 0; i < sizes.num; ++i) {
-    experts.experts.push_back(
-        {.gate_up = loader.matrix(gate_and_up(i), options.has_biases),
-         .activation = options.activation.value_or(parse_activation(config)),
-         .down = loader.matrix({slice(split_columns, options.down, hidden, sizes.width, i)},
-                               options.has_biases)});
-  }
+  load_routed(experts, context, loader, name + ".experts.", options);
   if (sizes.shared_width > 0) {
     const std::string shared = name + "." + options.shared;
+    share(config, "rows of a shared expert", sizes.shared_width, context.backend.world_size());
     experts.shared = load_mlp(context, loader, shared, sizes.shared_width, false);
     if (options.has_shared_gate)
-      experts.shared_gate = loader.matrix({MatrixSlice::whole(shared + "_gate", 1, hidden)}, false);
+      experts.shared_gate =
+          loader.matrix({MatrixSlice::whole(shared + "_gate", 1, config.hidden_size)}, false);
   }
   return experts;
 }

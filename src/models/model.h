@@ -16,12 +16,13 @@ namespace nanovllm {
 struct ModelContext {
   const ModelConfig& config;
   const WeightStore& weights;
-  Backend& backend;         // this rank's
-  DType dtype;              // of weights, activations and KV cache
-  int max_num_tokens;       // rows of the largest step
-  int max_num_logits;       // rows of the largest head product: of one call of logits()
-  int max_model_len;        // positions of the rotary table
-  int num_loading_threads;  // that convert and upload weights, at most
+  Backend& backend;              // this rank's
+  DType dtype;                   // of weights, activations and KV cache
+  int max_num_tokens;            // rows of the largest step
+  int max_num_logits;            // rows of the largest head product: of one call of logits()
+  int max_model_len;             // positions of the rotary table
+  int num_loading_threads;       // that convert and upload weights, at most
+  bool expert_parallel = false;  // a rank has whole experts, not a slice of each
 };
 
 class Model {

@@ -19,10 +19,11 @@ using testing::ModelRig;
 
 // What rank `rank` of a group computes, or a model alone.
 std::vector<std::vector<float>> compute(const std::string& name, DType dtype,
-                                        CommunicatorGroup* group = nullptr, int rank = 0) {
+                                        CommunicatorGroup* group = nullptr, int rank = 0,
+                                        bool expert_parallel = false) {
   auto backend = make_cpu_backend(1);
   if (group != nullptr) group->join(rank, *backend);
-  ModelRig rig(golden_dir(name), dtype, std::move(backend), 16);
+  ModelRig rig(golden_dir(name), dtype, std::move(backend), 16, expert_parallel);
   std::vector<int32_t> ids;
   for (int i = 0; i < 40; ++i) ids.push_back(i * 37 % 380);
   auto rows = rig.step({{0, ids}})[0];
@@ -33,19 +34,22 @@ std::vector<std::vector<float>> compute(const std::string& name, DType dtype,
 struct Case {
   const char* checkpoint;
   int world_size;
+  bool expert_parallel = false;
 };
 
 class TensorParallel : public ::testing::TestWithParam<Case> {};
 
 TEST_P(TensorParallel, RanksTogetherComputeWhatOneDoes) {
-  const auto [name, world_size] = GetParam();
+  const auto [name, world_size, expert_parallel] = GetParam();
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const auto expected = compute(name, dtype);
     const auto group = make_communicator_group("cpu", world_size);
     std::vector<std::vector<std::vector<float>>> results(world_size);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < world_size; ++rank) {
-      ranks.emplace_back([&, rank] { results[rank] = compute(name, dtype, group.get(), rank); });
+      ranks.emplace_back([&, rank, name = name, shares_out = expert_parallel] {
+        results[rank] = compute(name, dtype, group.get(), rank, shares_out);
+      });
     }
     for (std::thread& rank : ranks) rank.join();
     const float tolerance = dtype == DType::kFloat32 ? 1e-3f : 0.6f;  // of logits that spread by 3
@@ -72,11 +76,14 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"llama_biases", 2}, Case{"llama_biases", 8}, Case{"mistral_window", 2},
                       Case{"gemma2", 2}, Case{"gemma3", 2}, Case{"qwen3_moe", 2},
                       Case{"qwen2_moe", 2}, Case{"mixtral", 2}, Case{"gpt_oss", 2},
-                      Case{"gguf_qwen2moe", 2},
+                      Case{"gguf_qwen2moe", 2}, Case{"qwen3_moe", 2, true},
+                      Case{"qwen2_moe", 2, true}, Case{"gpt_oss", 2, true},
+                      Case{"mixtral", 4, true},
                       // Shares that begin inside a group of 32 and a block of 128.
                       Case{"qwen3_fp8", 2}, Case{"gguf_llama", 2}),
     [](const auto& test) {
-      return std::string(test.param.checkpoint) + "_" + std::to_string(test.param.world_size);
+      return std::string(test.param.checkpoint) + "_" + std::to_string(test.param.world_size) +
+             (test.param.expert_parallel ? "_expert_parallel" : "");
     });
 
 class FakeRank final : public CpuBackend {

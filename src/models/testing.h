@@ -73,7 +73,7 @@ class ModelRig {
   static constexpr int kMaxLength = 320;     // of a sequence
 
   ModelRig(const std::string& model_dir, DType dtype, std::unique_ptr<Backend> backend,
-           int block_size)
+           int block_size, bool expert_parallel = false)
       : config_(ModelConfig::load(model_dir)),
         weights_(model_dir, config_.quantization),
         backend_(std::move(backend)),
@@ -86,7 +86,8 @@ class ModelRig {
                          .max_num_tokens = kMaxTokens,
                          .max_num_logits = kMaxLogits,
                          .max_model_len = kMaxLength,
-                         .num_loading_threads = 2});
+                         .num_loading_threads = 2,
+                         .expert_parallel = expert_parallel});
     const int64_t num_blocks = int64_t{kMaxSequences} * blocks_per_sequence_;
     caches_.resize(model_->num_layers());
     for (const auto& [spec, layers] : model_->kv_cache_groups(block_size)) {

@@ -81,7 +81,8 @@ void ModelRunner::load_model() {
                        .max_num_logits = max_num_logits_,
                        .max_model_len = max_model_len_,
                        .num_loading_threads = threads_of_rank(config_.num_threads, backend_->rank(),
-                                                              backend_->world_size())});
+                                                              backend_->world_size()),
+                       .expert_parallel = config_.enable_expert_parallel});
   kv_groups_ = model_->kv_cache_groups(config_.kvcache_block_size);
 }
 
