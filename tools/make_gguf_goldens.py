@@ -223,7 +223,9 @@ def write_gguf(folder, out, types, pre):
     tensors = read_safetensors(folder)
     for name, tensor in stacked(tensors).items():
         known = name.replace("model.", "").replace("block_sparse_moe.experts", "feed_forward.experts") if ".experts.w" in name else name
-        new_name = names.get_name(known, (".weight", ".bias")) or names.get_name(known + ".weight", (".weight",))
+        if known.endswith(".sinks"):
+            known += ".weight"
+        new_name = names.get_name(known, (".weight", ".bias"))
         part = name.split(".")[-2]
         kind, data = Type.F32, tensor
         if part == "shared_expert_gate":
