@@ -15,6 +15,7 @@ function(nanovllm_layer name)
     list(FILTER sources EXCLUDE REGEX "_(avx2|avx512|avx512bf16|amx)\\.cc$")
   endif()
   list(FILTER sources EXCLUDE REGEX "_each_isa\\.cc$")  # cmake/isa.cmake
+  list(FILTER sources EXCLUDE REGEX "/ops/reference(_sampling)?\\.cc$")  # nanovllm_tests() has them
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
@@ -33,6 +34,8 @@ endfunction()
 function(nanovllm_tests)
   find_package(GTest REQUIRED)
   include(GoogleTest)
+  add_library(nanovllm_reference OBJECT src/ops/reference.cc src/ops/reference_sampling.cc)
+  target_link_libraries(nanovllm_reference PUBLIC nanovllm_dependencies)
   set(layers ${NANOVLLM_LAYERS})
   if(NANOVLLM_SANITIZE MATCHES "thread")
     list(REMOVE_ITEM layers io text ops)  # one thread: there is nothing to race
@@ -46,6 +49,9 @@ function(nanovllm_tests)
         endif()
       endforeach()
       target_link_libraries(${name}_tests PRIVATE GTest::gtest GTest::gtest_main nanovllm_test_options)
+      if(name MATCHES "^(ops|backend)$")
+        target_link_libraries(${name}_tests PRIVATE nanovllm_reference)
+      endif()
       target_compile_definitions(${name}_tests PRIVATE NANOVLLM_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
       # Ranks of tests may share a GPU, where streams of one hardware queue would wait for each other.
       gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
