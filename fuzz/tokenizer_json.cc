@@ -2,7 +2,6 @@
 // loads must encode, decode and stream as every tokenizer does.
 #include "check_ids.h"
 #include "fuzzing.h"
-#include "text/tokenizer_config.h"
 #include "text/tokenizer_impl.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

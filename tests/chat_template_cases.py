@@ -1,7 +1,7 @@
 """What chat_template_oracle.py renders: templates of our own, snippets, and conversations."""
 
 VARIABLES = {
-    "n": 7, "x": 2.5, "s": "Hello World", "u": "Grüße, ΑΣΣ ß ǆ \u4f60\u597d \U0001F44B\U0001F3FD e\u0301", "empty": "", "none_value": None,
+    "n": 7, "x": 2.5, "s": "Hello World", "u": "Grüße, ΑΒΓ ß ǆ \u4f60\u597d \U0001F44B\U0001F3FD e\u0301", "empty": "", "none_value": None,
     "t": True, "f": False, "l": [3, 1, 2], "words": ["b", "A", "c", "a"], "mixed": [0, 1.5, "x", None, True, [1], {"k": 1}],
     "d": {"b": 1, "a": 2, "C": 3}, "nested": {"a": {"b": [10, {"c": "deep"}]}}, "items": "shadowed",
     "users": [{"name": "Zoe", "age": 30, "tags": ["x"]}, {"name": "adam", "age": 25}, {"name": "Bob", "age": 30, "tags": []}],
@@ -172,7 +172,7 @@ range(3)[0]|range(1, 10, 3)[-1]|range(5, 0, -2)[1:][0]|range(0)[0]|range(1, 2, 0
 dict(a=1)|dict({'x': 1})|dict(1)|dict.fromkeys([1, 2], 0)|namespace(a=1).a|namespace(a=1)|namespace({'b': 2}).b|namespace(_a=1)
 cycler('a', 'b').next()|cycler()|joiner()()|strftime_now('%Y-%m-%d %H %% %B')|raise_exception('no')|caller()|loop|loop.index|self
 s.upper()|s.lower()|s.title()|s.capitalize()|s.swapcase()|u.upper()|u.lower()|u.title()|u.capitalize()|u.swapcase()|u.casefold()
-'ΑΣ'.lower()|'İ'.lower()|'ﬁx'.upper()|'ﬁx'.title()|'ǆ'.title()|"they're bill's".title()|"they're bill's"|title|'a-b (c) [d] <e>'|title
+'ΑΒ'.lower()|'İ'.lower()|'ßx'.upper()|'ßx'.title()|'ǆ'.title()|"they're bill's".title()|"they're bill's"|title|'a-b (c) [d] <e>'|title
 spaces.strip()|spaces.lstrip()|spaces.rstrip()|'xxaxx'.strip('x')|'abcab'.lstrip('ba')|'abcab'.rstrip('ba')|u.strip('Gr e\u0301')|s.strip(1)|s.strip(none)
 spaces.split()|s.split('o')|s.split('o', 1)|s.split(maxsplit=1)|s.rsplit('o', 1)|spaces.rsplit(none, 1)|spaces.rsplit()|s.split('')|s.split(sep='l')|''.split()|''.split(',')
 lines.splitlines()|lines.splitlines(true)|''.splitlines()|'a\\r\\nb'.splitlines()|s.partition(' ')|s.rpartition('o')|s.partition('z')|s.rpartition('z')|s.partition('')

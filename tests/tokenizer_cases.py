@@ -1,5 +1,8 @@
 """What tokenizer_differential.py compares: random text and ids, and small tokenizers with every option."""
+import base64
+import math
 import random
+import struct
 
 # --- random text ---------------------------------------------------------------------------------
 
@@ -135,6 +138,43 @@ def model_of(vocabulary, rules, **options):
     return model
 
 
+def unigram_model(rng, byte_tokens=True, decimals=6, **options):
+    """Tokens that are shorter and come sooner have better scores; with few decimals, many sums are equal."""
+    pieces = list(piece_model(rng, byte_tokens)["vocab"])
+    scores = [0.0] * 3 + [-round(math.log(i + 2) + rng.random(), decimals) for i in range(3, len(pieces))]
+    return {"type": "Unigram", "unk_id": 0, "byte_fallback": byte_tokens, **options,
+            "vocab": [list(pair) for pair in zip(pieces, scores)]}
+
+
+def charsmap(replacements):
+    """SentencePiece's table: a double-array trie in which each node's children have 256 units to themselves."""
+    units, texts, nodes = [0], b"", [0]
+
+    def block_of(node):
+        if not units[node] >> 10:
+            units.extend([0] * (-len(units) % 256 + 256))
+            units[node] |= (len(units) - 256 ^ node) << 10
+        return units[node] >> 10 ^ node
+
+    for key, text in replacements.items():
+        node = 0
+        for byte in key.encode():
+            child = block_of(node) ^ byte
+            units[child] |= byte
+            node = child
+        value = block_of(node)
+        units[node] |= 1 << 8
+        units[value] = 1 << 31 | len(texts)
+        texts += text.encode() + b"\0"
+    table = struct.pack(f"<{len(units) + 1}I", 4 * len(units), *units) + texts
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}
+
+
+# As NFKC does, and in ways that it doesn't.
+CHARSMAP = charsmap({"ﬁ": "fi", "½": "1⁄2", "²": "2", "Å": "Å", "e\u0301": "é", "\u00a0": " ", "\u3000": " ", "\r": " ",
+                     "\n": " ", "\t": " ", "\x0b": "", "\u200b": " ", "ｶ": "カ", "ｶﾞ": "ガ", "㍿": "株式会社", "´": " \u0301"})
+
+
 def added(content, **flags):
     token = {"id": 0, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
              "normalized": False, "special": False}
@@ -145,10 +185,11 @@ def added(content, **flags):
 def document(model, normalizer=None, pre_tokenizer=None, post_processor=None, decoder=None,
              tokens=()):
     tokens = [dict(token) for token in tokens]
-    following = len(model["vocab"])
+    vocab = model["vocab"] if model["type"] == "BPE" else {piece[0]: i for i, piece in enumerate(model["vocab"])}
+    following = len(vocab)
     for token in tokens:
-        if token["content"] in model["vocab"]:
-            token["id"] = model["vocab"][token["content"]]
+        if token["content"] in vocab:
+            token["id"] = vocab[token["content"]]
         else:
             token["id"], following = following, following + 1
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens,
@@ -329,17 +370,53 @@ def small_tokenizers(rng):
     yield "prefix", document(prefixed, pre_tokenizer=split(" ", "Removed", kind="String"))
 
 
+def unigram_tokenizers(rng):
+    """The pipelines of published models with a unigram vocabulary, and some more; name and document of each."""
+    bytewise, plain = unigram_model(rng), unigram_model(rng, False)
+    equal = unigram_model(rng, decimals=1)
+    llama_decoder = sequence("decoders", replace("\u2581", " "), {"type": "ByteFallback"}, {"type": "Fuse"},
+                             {"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    llama = sequence("normalizers", {"type": "Prepend", "prepend": "\u2581"}, replace(" ", "\u2581"))
+    specials = [added("<unk>", special=True), added("<s>", special=True), added("</s>", special=True)]
+    always, words = metaspace("always", True), sequence("pretokenizers", {"type": "WhitespaceSplit"},
+                                                        metaspace("always", True))
+    blanks = replace(" {2,}", "\u2581", "Regex")
+
+    def strip(left, right):
+        return {"type": "Strip", "strip_left": left, "strip_right": right}
+
+    yield "unigram t5", document(plain, sequence("normalizers", CHARSMAP, strip(False, True), blanks), always,
+                                 template(None, 2), always, specials)
+    yield "unigram xglm", document(plain, CHARSMAP, words, template(2, None), always, specials)
+    yield "unigram xlnet", document(plain, sequence(
+        "normalizers", replace("``", '"'), {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}, CHARSMAP,
+        replace(" {2,}", " ", "Regex")), words, None, always, specials)
+    for name, model in {"llama": bytewise, "equal scores": equal, "no bytes": plain}.items():
+        yield f"unigram {name}", document(model, llama, None, template(1, None), llama_decoder, specials)
+    yield "unigram split", document(bytewise, {"type": "NFD"}, sequence(
+        "pretokenizers", split(r"\n|[0-9]"), metaspace("first", False)), None, llama_decoder, specials)
+    yield "unigram whitespace", document(bytewise, strip(True, True), {"type": "Whitespace"}, None, None, specials)
+    yield "unigram some bytes", document(dict(bytewise, vocab=bytewise["vocab"][:200] + bytewise["vocab"][262:]),
+                                         llama, None, None, llama_decoder, specials)
+    yield "unigram byte level", document(dict(plain, vocab=plain["vocab"] + [[c, -9.5] for c in BYTES.values() if all(
+        c != piece for piece, _ in plain["vocab"])]), None, byte_level(), None, byte_level(), specials)
+
+
 # --- tokenizers for every character --------------------------------------------------------------
 
 def character_tokenizers():
     """Tokenizers whose ids show what each component makes of single characters."""
     model = model_of(BYTES.values(), [])
     lone_bytes = byte_level(use_regex=False)
-    for name in ("NFC", "NFKC", "Lowercase"):
+    for name in ("NFC", "NFKC", "NFD", "NFKD", "StripAccents", "Lowercase"):
         yield name, document(model, normalizer={"type": name}, pre_tokenizer=lone_bytes,
                              decoder=byte_level())
+    yield "charsmap", document(model, normalizer=charsmap({"½": "1"}), pre_tokenizer=lone_bytes,
+                               decoder=byte_level())
     for name, kind in {"punctuation": {"type": "Punctuation", "behavior": "Removed"},
                        "digits": {"type": "Digits", "individual_digits": True},
+                       "whitespace": {"type": "Whitespace"},
+                       "whitespace split": {"type": "WhitespaceSplit"},
                        **{f"class {c}": split(c, "Removed") for c in (
                            r"\p{L}", r"\p{N}", r"\p{P}", r"\p{S}", r"\p{M}", r"\p{Lu}", r"\p{Ll}",
                            r"\p{Lo}", r"\p{Nd}", r"\s", r"\w", r"[\w]", r"\d", r"[^\s\p{L}\p{N}]",

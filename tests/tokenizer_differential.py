@@ -127,7 +127,7 @@ def compare(program, model_dir, rng, rounds):
 def compare_characters(program, name, model_dir, every):
     peer = tokenizers.Tokenizer.from_file(os.path.join(model_dir, "tokenizer.json"))
     driver = Driver(program, model_dir)
-    frame = "{}<x>{}" if "<x>" in peer.get_vocab() else "\n{}"
+    frame = "{}<x>{}" if "<x>" in peer.get_vocab() else "½{}" if name == "charsmap" else "\n{}"
     characters = [chr(c) for c in range(0, 0x110000, every) if not 0xD800 <= c <= 0xDFFF]
     different = []
 
@@ -146,6 +146,23 @@ def compare_characters(program, name, model_dir, every):
     driver.close()
     if different:
         raise Difference(f"{name}: {len(different)} characters differ: {' '.join(different[:20])}")
+
+
+def trained_tokenizers():
+    """The package's own unigram models, in the pipelines that published models have."""
+    rng = random.Random(1)
+    texts = [" ".join(rng.choice(cases.WORDS) for _ in range(20)) for _ in range(400)]
+    for name, content in cases.unigram_tokenizers(rng):
+        if name not in ("unigram t5", "unigram llama", "unigram split"):
+            continue
+        peer = tokenizers.Tokenizer.from_str(json.dumps(content))
+        alphabet = [piece for piece, _ in content["model"]["vocab"][3:259]] if content["model"]["byte_fallback"] else []
+        peer.train_from_iterator(texts, tokenizers.trainers.UnigramTrainer(
+            vocab_size=700, unk_token="<unk>", special_tokens=["<unk>", "<s>", "</s>"] + alphabet, show_progress=False))
+        trained = json.loads(peer.to_str())
+        trained["model"]["byte_fallback"] = content["model"]["byte_fallback"]
+        trained["added_tokens"] = [token for token in trained["added_tokens"] if token["content"] not in alphabet]
+        yield f"trained {name}", trained
 
 
 def real_tokenizers(shared, folder):
@@ -181,6 +198,9 @@ def main():
 
         def comparisons():
             for name, content in cases.small_tokenizers(random.Random(options.seed)):
+                yield name, lambda: compare(driver, write(name, content),
+                                            random.Random(f"{options.seed} {name}"), options.rounds)
+            for name, content in [*cases.unigram_tokenizers(random.Random(options.seed)), *trained_tokenizers()]:
                 yield name, lambda: compare(driver, write(name, content),
                                             random.Random(f"{options.seed} {name}"), options.rounds)
             for name, content in cases.character_tokenizers():

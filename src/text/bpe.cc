@@ -1,14 +1,12 @@
 #include "text/bpe.h"
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <utility>
 
 #include "base/check.h"
 #include "io/json.h"
 #include "text/byte_alphabet.h"
-#include "text/hash.h"
 #include "text/utf8.h"
 
 namespace nanovllm::text {
@@ -18,83 +16,53 @@ namespace {
 // Up to here rescanning all pairs after each merge beats a heap.
 constexpr size_t kShortWord = 40;  // symbols
 
-constexpr std::string_view kSeparator = "\xE2\x96\x81";  // SentencePiece's U+2581 for a space
-
-bool is_byte_token(std::string_view token) {
-  return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
-}
-
 }  // namespace
 
-MergeTable::MergeTable(std::span<const Rule> rules)
-    : slots_(std::bit_ceil(rules.size() * 4 / 3 + 2)),
-      mask_(slots_.size() - 1),
-      shift_(64 - std::countr_zero(slots_.size())) {
-  for (size_t rank = 0; rank < rules.size(); ++rank) {
-    if (rank + kPrefetchDistance < rules.size()) {
-      const Rule& ahead = rules[rank + kPrefetchDistance];
-      __builtin_prefetch(&slots_[slot_of(key_of(ahead.left, ahead.right))], 1);
-    }
-    const auto& [left, right, joined] = rules[rank];
-    const uint64_t key = key_of(left, right);
-    size_t i = slot_of(key);
-    while (slots_[i].key != kEmpty && slots_[i].key != key) i = (i + 1) & mask_;
-    slots_[i] = {key, {static_cast<uint32_t>(rank), joined}};
-  }
-}
-
 Bpe::Bpe(Vocabulary vocabulary, std::span<const MergeTable::Rule> rules, BpeOptions options)
-    : vocabulary_(std::move(vocabulary)), merges_(rules), options_(std::move(options)) {
+    : Model(std::move(vocabulary), options.byte_fallback),
+      merges_(rules),
+      options_(std::move(options)) {
   set_bytes();
   cuts_at_separator_ = separators_are_ends(rules);
 }
 
 Bpe::Bpe(Vocabulary vocabulary, std::vector<uint32_t> ranks, BpeOptions options)
-    : vocabulary_(std::move(vocabulary)), ranks_(std::move(ranks)), options_(std::move(options)) {
+    : Model(std::move(vocabulary), options.byte_fallback),
+      ranks_(std::move(ranks)),
+      options_(std::move(options)) {
   set_bytes();
   // No token is made that has a separator behind another character.
   cuts_at_separator_ = separators_are_ends({});
   for (int32_t id = 0; id < vocabulary_.id_end() && cuts_at_separator_; ++id) {
     if (!vocabulary_.has_id(id) || ranks_[id] == kNoRank) continue;
-    std::string_view rest = vocabulary_.spelling(id);
-    while (rest.starts_with(kSeparator)) rest.remove_prefix(kSeparator.size());
-    cuts_at_separator_ = rest.find(kSeparator) == rest.npos;
+    cuts_at_separator_ = !has_separator_inside(vocabulary_.spelling(id));
   }
 }
 
 void Bpe::set_bytes() {
-  plain_bytes_ = options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
+  has_affixes_ =
+      !options_.continuing_subword_prefix.empty() || !options_.end_of_word_suffix.empty();
+  plain_bytes_ = !has_affixes_;
   for (int b = 0; b < 256; ++b) {
     std::string spelling;
     append_utf8(spelling, kByteToChar[b]);
     byte_ids_[b] = vocabulary_.find(spelling);
     plain_bytes_ = plain_bytes_ && byte_ids_[b] >= 0;
-    fallback_ids_[b] = vocabulary_.find(fmt::format("<0x{:02X}>", b));
   }
 }
 
 bool Bpe::separators_are_ends(std::span<const MergeTable::Rule> rules) const {
-  if (vocabulary_.find(kSeparator) < 0 || options_.ignore_merges ||
-      !options_.continuing_subword_prefix.empty() || !options_.end_of_word_suffix.empty()) {
-    return false;
-  }
+  if (vocabulary_.find(kSeparator) < 0 || options_.ignore_merges || has_affixes_) return false;
   // Tokens that stand for other text than their spelling must not take part in merges.
   const int32_t unknown = options_.unk_token ? vocabulary_.find(*options_.unk_token) : -1;
   const auto stands_for_itself = [&](int32_t id) {
-    return id != unknown && (!options_.byte_fallback || !is_byte_token(vocabulary_.spelling(id)));
+    return id != unknown && (!options_.byte_fallback || byte_of(vocabulary_.spelling(id)) < 0);
   };
   return std::all_of(rules.begin(), rules.end(), [&](const MergeTable::Rule& rule) {
     return stands_for_itself(rule.left) && stands_for_itself(rule.right) &&
            (vocabulary_.spelling(rule.left).ends_with(kSeparator) ||
             !vocabulary_.spelling(rule.right).starts_with(kSeparator));
   });
-}
-
-size_t Bpe::part_end(std::string_view word, size_t from) const {
-  if (!cuts_at_separator_) return word.size();
-  size_t at = from;
-  while (word.substr(at).starts_with(kSeparator)) at += kSeparator.size();
-  return std::min(word.find(kSeparator, at), word.size());
 }
 
 MergeTable::Merge Bpe::pair(int32_t left, int32_t right, std::string& spelling) const {
@@ -119,47 +87,22 @@ int32_t Bpe::unknown_id() const {
   return id;
 }
 
-int32_t Bpe::find_character(std::string_view character, bool first, bool last) const {
-  const bool prefixed = !first && !options_.continuing_subword_prefix.empty();
-  const bool suffixed = last && !options_.end_of_word_suffix.empty();
-  if (!prefixed && !suffixed) return vocabulary_.find(character);
-  std::string spelling;
-  if (prefixed) spelling = options_.continuing_subword_prefix;
-  spelling += character;
-  if (suffixed) spelling += options_.end_of_word_suffix;
-  return vocabulary_.find(spelling);
-}
-
-bool Bpe::append_fallback(std::string_view character, bool first, bool last,
-                          std::vector<int32_t>& ids) const {
-  if (!options_.byte_fallback) return false;
-  std::string bytes;
-  if (!first) bytes += options_.continuing_subword_prefix;
-  bytes += character;
-  if (last) bytes += options_.end_of_word_suffix;
-  const size_t start = ids.size();
-  for (const char byte : bytes) {
-    const int32_t id = fallback_ids_[static_cast<uint8_t>(byte)];
-    if (id < 0) {
-      ids.resize(start);
-      return false;
-    }
-    ids.push_back(id);
-  }
-  return true;
-}
-
 void Bpe::split_characters(std::string_view word, std::vector<int32_t>& ids) const {
+  std::string buffer;
   int32_t unknown = -1;  // an unknown token that is not written yet, so that more can join it
   for (size_t i = 0; i < word.size();) {
     const size_t length = utf8_length(word[i]);
-    const bool last = i + length == word.size();
-    const std::string_view character = word.substr(i, length);
-    const int32_t id = find_character(character, i == 0, last);
+    std::string_view character = word.substr(i, length);
+    if (has_affixes_) {
+      buffer.assign(i == 0 ? "" : options_.continuing_subword_prefix).append(character);
+      if (i + length == word.size()) buffer.append(options_.end_of_word_suffix);
+      character = buffer;
+    }
+    const int32_t id = vocabulary_.find(character);
     if (id >= 0) {
       if (unknown >= 0) ids.push_back(std::exchange(unknown, -1));
       ids.push_back(id);
-    } else if (!append_fallback(character, i == 0, last, ids) && options_.unk_token) {
+    } else if (!append_bytes(character, ids) && options_.unk_token) {
       if (unknown >= 0 && !options_.fuse_unk) ids.push_back(unknown);
       unknown = unknown_id();
     }
@@ -168,7 +111,7 @@ void Bpe::split_characters(std::string_view word, std::vector<int32_t>& ids) con
   if (unknown >= 0) ids.push_back(unknown);
 }
 
-void Bpe::merge_short(BpeScratch& scratch) const {
+void Bpe::merge_short(ModelScratch& scratch) const {
   std::vector<int32_t>& ids = scratch.ids;
   std::vector<MergeTable::Merge>& pairs = scratch.pairs;
   pairs.clear();
@@ -190,7 +133,7 @@ void Bpe::merge_short(BpeScratch& scratch) const {
 
 // The same in O(n log n): a linked list of symbols and a heap of pairs, leftmost first among
 // equals. A heap entry is stale when the pair at its position has another rank by now.
-void Bpe::merge_long(BpeScratch& scratch) const {
+void Bpe::merge_long(ModelScratch& scratch) const {
   std::vector<int32_t>& ids = scratch.ids;
   std::vector<MergeTable::Merge>& pairs = scratch.pairs;
   std::vector<uint32_t>&previous = scratch.previous, &next = scratch.next;
@@ -235,7 +178,7 @@ void Bpe::merge_long(BpeScratch& scratch) const {
   ids.erase(std::remove(ids.begin(), ids.end(), -1), ids.end());
 }
 
-void Bpe::encode(std::string_view word, bool byte_level, BpeScratch& scratch,
+bool Bpe::encode(std::string_view word, bool byte_level, ModelScratch& scratch,
                  std::vector<int32_t>& out) const {
   std::vector<int32_t>& ids = scratch.ids;
   ids.clear();
@@ -248,7 +191,7 @@ void Bpe::encode(std::string_view word, bool byte_level, BpeScratch& scratch,
   if (options_.ignore_merges) {
     if (const int32_t id = vocabulary_.find(spelled); id >= 0) {
       out.push_back(id);
-      return;
+      return true;
     }
   }
   if (by_table) {
@@ -262,6 +205,7 @@ void Bpe::encode(std::string_view word, bool byte_level, BpeScratch& scratch,
     merge_short(scratch);
   }
   out.insert(out.end(), ids.begin(), ids.end());
+  return true;
 }
 
 }  // namespace nanovllm::text

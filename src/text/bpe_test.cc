@@ -38,7 +38,7 @@ Trained build(const std::vector<std::string>& tokens, const Pairs& merges) {
 }
 
 std::vector<int32_t> encode(const Bpe& bpe, const std::string& word) {
-  BpeScratch scratch;
+  ModelScratch scratch;
   std::vector<int32_t> ids;
   bpe.encode(word, false, scratch, ids);
   return ids;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,6 +21,15 @@ inline constexpr std::array<uint16_t, 256> kByteToChar = [] {
   }
   return table;
 }();
+
+// The byte that "<0xE2>" stands for, -1 for any other token.
+inline int byte_of(std::string_view token) {
+  int value = 0;
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  return std::from_chars(&token[3], &token[5], value, 16).ptr == &token[5] && token[3] != '-'
+             ? value
+             : -1;
+}
 
 // The byte for each code point below 324, -1 where there is none.
 inline constexpr std::array<int16_t, 324> kCharToByte = [] {

@@ -62,9 +62,6 @@ class ByteLevelStep : public FuseStep {
   std::string text_;
 };
 
-// The byte that "<0xE2>" stands for, -1 for any other token.
-int byte_of(std::string_view token);
-
 // Runs of tokens such as <0xE2> to the text they are when they are UTF-8, else to one U+FFFD each.
 class ByteFallbackStep : public ForwardingStep {
  public:
@@ -100,15 +97,15 @@ class ReplaceLiteralStep : public ForwardingStep {
 
 class ReplaceRegexStep : public ForwardingStep {
  public:
-  ReplaceRegexStep(DecodeStep& next, const Pattern& pattern, std::string content)
-      : ForwardingStep(next), pattern_(pattern), content_(std::move(content)) {}
+  ReplaceRegexStep(DecodeStep& next, Pattern pattern, std::string content)
+      : ForwardingStep(next), pattern_(std::move(pattern)), content_(std::move(content)) {}
   void part(std::string_view text) override { token_.append(text); }
   void end_token() override { next_.token(take_replaced()); }
   void end_prompt() override;
 
  private:
   std::string take_replaced();
-  const Pattern& pattern_;
+  Pattern pattern_;
   std::string content_;
   std::string token_;
 };

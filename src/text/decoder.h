@@ -2,6 +2,7 @@
 // decoding a growing list costs no more than decoding it once.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -47,19 +48,19 @@ class DecodeStream {
 // Immutable after construction.
 class Decoder {
  public:
-  Decoder();  // joins tokens with spaces, as Hugging Face does without a decoder
+  Decoder() = default;  // joins tokens with spaces, as Hugging Face does without a decoder
   // `json` may be null. Throws Error: kCorruptData, or kUnsupported naming the decoder.
   Decoder(const nlohmann::ordered_json& json, const std::string& origin);
-  ~Decoder();
-  Decoder(Decoder&&) noexcept;
-  Decoder& operator=(Decoder&&) noexcept;
 
   DecodeStream start() const;
 
  private:
-  struct Config;
-  void parse(const class Fields& fields, int depth);
-  std::vector<Config> configs_;
+  void parse(const class Fields& fields);
+  template <typename Step, typename... Options>
+  void add(Options... options);
+
+  // Each makes a step that writes to the one given, which outlives it.
+  std::vector<std::function<std::unique_ptr<DecodeStep>(DecodeStep&)>> steps_;
   bool join_with_spaces_ = true;
 };
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "text/byte_alphabet.h"
 #include "text/decode_steps.h"
 #include "text/tokenizer_impl.h"
 

@@ -8,12 +8,46 @@ Json parse_part(std::string_view json, std::string_view name, const std::string&
   return parse_ordered_json(json, fmt::format("{}: {}", origin, printable(name)));
 }
 
+std::string Fields::type() const {
+  if (!find("type")) {
+    fail(
+        "has no 'type': the file may be from an early release of `tokenizers`; load it with "
+        "transformers and write it anew with save_pretrained");
+  }
+  return string("type");
+}
+
+void Fields::unsupported_type(const char* supported) const {
+  unsupported(fmt::format("is a '{}', which is not supported ({} are)", printable(string("type")),
+                          supported));
+}
+
 uint32_t Fields::character(const char* name) const {
   const std::string value = string(name);
   if (value.empty() || value.size() != static_cast<size_t>(utf8_length(value[0]))) {
     fail(fmt::format("'{}' is not one character", name));
   }
   return decode_utf8(value.data());
+}
+
+namespace {
+
+constexpr int kMaxNesting = 16;
+
+void parse_sequence(const Fields& fields, const char* list, int depth,
+                    const std::function<void(const Fields&)>& parse) {
+  if (depth > kMaxNesting) fields.unsupported("is nested too deeply");
+  if (fields.type() != "Sequence") return parse(fields);
+  for (size_t i = 0; i < fields.array(list).size(); ++i) {
+    parse_sequence(fields.element(list, i), list, depth + 1, parse);
+  }
+}
+
+}  // namespace
+
+void for_each_part(const Json& json, const std::string& origin, const char* name, const char* list,
+                   const std::function<void(const Fields&)>& parse) {
+  if (!json.is_null()) parse_sequence(Fields(json, origin, name), list, 0, parse);
 }
 
 }  // namespace nanovllm::text

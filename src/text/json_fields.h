@@ -1,6 +1,7 @@
 // Reading the small parts of tokenizer.json with errors that name the part.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -24,7 +25,7 @@ class Fields {
 
   const std::string& origin() const { return origin_; }
   const std::string& path() const { return path_; }
-  std::string type() const { return string("type"); }
+  std::string type() const;
 
   std::string string(const char* name) const {
     const Json& value = required(name);
@@ -71,6 +72,8 @@ class Fields {
     return Fields(array(name).at(index), origin_, fmt::format("{}.{}[{}]", path_, name, index));
   }
 
+  // For a type that is none of those named, e.g. "NFC and NFKC".
+  [[noreturn]] void unsupported_type(const char* supported) const;
   [[noreturn]] void fail(const std::string& what) const {
     throw_error(ErrorCode::kCorruptData, "{}: {} {}", origin_, path_, what);
   }
@@ -87,7 +90,9 @@ class Fields {
 // A document or a part of one. Throws Error(kCorruptData) with `name` and `origin`.
 Json parse_part(std::string_view json, std::string_view name, const std::string& origin);
 
-// How deep Sequences may nest.
-inline constexpr int kMaxNesting = 16;
+// Calls parse(fields) for the part `json`, or for each of the parts that it has as a Sequence,
+// whose list is named `list`; not for null.
+void for_each_part(const Json& json, const std::string& origin, const char* name, const char* list,
+                   const std::function<void(const Fields&)>& parse);
 
 }  // namespace nanovllm::text

@@ -22,6 +22,7 @@ class JsonReader {
   bool next_element(bool& first);                    // false: ']' is consumed
   std::string_view string();                         // unescaped; valid until the next call
   uint32_t unsigned_integer();
+  double number();                // rounded as serde_json does it, the reader of `tokenizers`
   std::string_view skip_value();  // the value's own text; only its strings and nesting are checked
   void end();                     // nothing but white space is left
 

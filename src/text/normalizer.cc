@@ -1,9 +1,12 @@
 #include "text/normalizer.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "text/charsmap.h"
 #include "text/json_fields.h"
-#include "text/pattern_json.h"
+#include "text/unicode.h"
+#include "text/unicode_normalize.h"
 #include "text/unicode_versions.h"
 #include "text/utf8.h"
 
@@ -19,13 +22,8 @@ void append_lowercase(std::string_view text, std::string& out) {
       ++i;
       continue;
     }
-    const uint32_t c = decode_utf8(text.data() + i);
+    append_lower(out, decode_utf8(text.data() + i));
     i += utf8_length(lead);
-    if (c == 0x130) {  // the one character whose lower case is two: i and a dot above
-      out.append("i\xCC\x87");
-    } else {
-      append_utf8(out, to_lower(c));
-    }
   }
 }
 
@@ -33,74 +31,115 @@ bool is_one_character(std::string_view text) {
   return !text.empty() && text.size() == static_cast<size_t>(utf8_length(text[0]));
 }
 
-}  // namespace
-
-Normalizer::Normalizer(const Json& json, const std::string& origin) {
-  if (!json.is_null()) parse(Fields(json, origin, "normalizer"), 0);
-}
-
-void Normalizer::parse(const Fields& fields, int depth) {
-  const std::string type = fields.type();
-  if (depth > kMaxNesting) fields.unsupported("is nested too deeply");
-  if (type == "Sequence") {
-    for (size_t i = 0; i < fields.array("normalizers").size(); ++i) {
-      parse(fields.element("normalizers", i), depth + 1);
-    }
-  } else if (type == "NFC") {
-    steps_.emplace_back(NormalForm::kNfc);
-  } else if (type == "NFKC") {
-    steps_.emplace_back(NormalForm::kNfkc);
-  } else if (type == "Lowercase") {
-    steps_.emplace_back(Lowercase{});
-  } else if (type == "Replace") {
-    steps_.emplace_back(Replace{parse_pattern(fields, "pattern"), fields.string("content")});
-  } else if (type == "Prepend") {
-    steps_.emplace_back(Prepend{fields.string("prepend")});
-  } else {
-    fields.unsupported(fmt::format(
-        "is a '{}', which is not supported (NFC, NFKC, Lowercase, Replace, Prepend and Sequence "
-        "are)",
-        printable(type)));
-  }
-}
-
-// False when the step changes nothing; `out` is meaningless then.
-bool Normalizer::run(const Step& step, std::string_view text, std::string& out,
-                     std::vector<Section>& sections, bool& at_origin) {
-  if (const auto* form = std::get_if<NormalForm>(&step)) {
-    return normalize_unicode(text, *form, out);
-  }
-  out.clear();
-  if (std::holds_alternative<Lowercase>(step)) {
-    append_lowercase(text, out);
-    return true;
-  }
-  if (const auto* prepend = std::get_if<Prepend>(&step)) {
-    if (text.empty()) return false;
-    out.append(prepend->prefix).append(text);
-    return true;
-  }
-  const auto& replace = std::get<Replace>(step);
-  replace.pattern.cut(text, sections);
+// `at_origin`: as for Normalizer::apply, in these too.
+bool replace(std::string_view text, const std::vector<Section>& sections,
+             const std::string& content, std::string& out, bool& at_origin) {
   if (sections.empty() || (sections.size() == 1 && !sections[0].is_match)) return false;
   out.reserve(text.size());
   for (const Section& section : sections) {
     const std::string_view part = text.substr(section.begin, section.end - section.begin);
     // What replaces a match stands where the last character of the match stood.
     if (section.is_match && section.begin == 0 &&
-        (replace.content.empty() ? !part.empty() : !is_one_character(part) && !part.empty())) {
+        (content.empty() ? !part.empty() : !is_one_character(part) && !part.empty())) {
       at_origin = false;
     }
-    out.append(section.is_match ? std::string_view(replace.content) : part);
+    out.append(section.is_match ? std::string_view(content) : part);
   }
   return true;
+}
+
+bool strip(std::string_view text, bool left, bool right, std::string& out, bool& at_origin) {
+  size_t begin = 0, end = text.size();
+  while (left && begin < end && is_space(decode_utf8(text.data() + begin))) {
+    begin += utf8_length(text[begin]);
+  }
+  while (right && begin < end && is_space(decode_utf8(text.data() + previous_utf8(text, end)))) {
+    end = previous_utf8(text, end);
+  }
+  at_origin = at_origin && begin == 0;
+  out.assign(text.substr(begin, end - begin));
+  return out.size() != text.size();
+}
+
+bool strip_accents(std::string_view text, std::string& out, const std::vector<Section>&,
+                   bool& at_origin) {
+  for (size_t i = 0, length = 0; i < text.size(); i += length) {
+    length = utf8_length(text[i]);
+    if (!is_accent(decode_utf8(text.data() + i))) {
+      out.append(text, i, length);
+    } else if (i == 0) {
+      at_origin = false;
+    }
+  }
+  return out.size() != text.size();
+}
+
+}  // namespace
+
+Normalizer::Normalizer(const Json& json, const std::string& origin) {
+  for_each_part(json, origin, "normalizer", "normalizers",
+                [this](const Fields& fields) { parse(fields); });
+}
+
+void Normalizer::parse(const Fields& fields) {
+  const std::string type = fields.type();
+  for (const auto& [name, form] : {std::pair{"NFC", NormalForm::kNfc},
+                                   {"NFKC", NormalForm::kNfkc},
+                                   {"NFD", NormalForm::kNfd},
+                                   {"NFKD", NormalForm::kNfkd}}) {
+    if (type != name) continue;
+    steps_.emplace_back([form = form](std::string_view text, std::string& out, auto&, bool&) {
+      return normalize_unicode(text, form, out);
+    });
+    return;
+  }
+  if (type == "Lowercase") {
+    steps_.emplace_back([](std::string_view text, std::string& out, auto&, bool&) {
+      append_lowercase(text, out);
+      return true;
+    });
+  } else if (type == "StripAccents") {
+    steps_.emplace_back(strip_accents);
+  } else if (type == "Strip") {
+    steps_.emplace_back(
+        [left = fields.boolean("strip_left"), right = fields.boolean("strip_right")](
+            std::string_view text, std::string& out, auto&, bool& at_origin) {
+          return strip(text, left, right, out, at_origin);
+        });
+  } else if (type == "Precompiled") {
+    const auto map = Charsmap::from_base64(fields.string("precompiled_charsmap"));
+    if (!map) fields.fail("has a precompiled_charsmap that is damaged");
+    steps_.emplace_back([map = *map](std::string_view text, std::string& out, auto&, bool&) {
+      map.apply(text, out);
+      return true;
+    });
+  } else if (type == "Replace") {
+    steps_.emplace_back(
+        [pattern = parse_pattern(fields, "pattern"), content = fields.string("content")](
+            std::string_view text, std::string& out, std::vector<Section>& sections,
+            bool& at_origin) {
+          pattern.cut(text, sections);
+          return replace(text, sections, content, out, at_origin);
+        });
+  } else if (type == "Prepend") {
+    steps_.emplace_back(
+        [prefix = fields.string("prepend")](std::string_view text, std::string& out, auto&, bool&) {
+          if (!text.empty()) out.append(prefix).append(text);
+          return !text.empty();
+        });
+  } else {
+    fields.unsupported_type(
+        "NFC, NFKC, NFD, NFKD, Lowercase, StripAccents, Strip, Precompiled, Replace, Prepend and "
+        "Sequence");
+  }
 }
 
 std::string_view Normalizer::apply(std::string_view text, NormalizeScratch& scratch,
                                    bool& at_origin) const {
   size_t free = 0;
   for (const Step& step : steps_) {
-    if (run(step, text, scratch.buffers[free], scratch.sections, at_origin)) {
+    scratch.buffers[free].clear();
+    if (step(text, scratch.buffers[free], scratch.sections, at_origin)) {
       text = scratch.buffers[free];
       free ^= 1;
     }

@@ -1,14 +1,13 @@
-// The normalizer of tokenizer.json: NFC, NFKC, Lowercase, Replace, Prepend and Sequences of them.
+// The normalizer of tokenizer.json: what is done to the text before it is cut.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "text/split.h"
-#include "text/unicode_normalize.h"
 
 namespace nanovllm::text {
 
@@ -31,19 +30,10 @@ class Normalizer {
   std::string_view apply(std::string_view text, NormalizeScratch& scratch, bool& at_origin) const;
 
  private:
-  struct Lowercase {};
-  struct Replace {
-    Pattern pattern;
-    std::string content;
-  };
-  struct Prepend {
-    std::string prefix;
-  };
-  using Step = std::variant<NormalForm, Lowercase, Replace, Prepend>;
-
-  void parse(const class Fields& fields, int depth);
-  static bool run(const Step& step, std::string_view text, std::string& out,
-                  std::vector<Section>& sections, bool& at_origin);
+  // False when the step changes nothing; `out`, empty before, is meaningless then.
+  using Step = std::function<bool(std::string_view text, std::string& out,
+                                  std::vector<Section>& sections, bool& at_origin)>;
+  void parse(const class Fields& fields);
 
   std::vector<Step> steps_;
 };

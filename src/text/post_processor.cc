@@ -31,24 +31,15 @@ void append_special(const Fields& fields, const std::string& name, std::vector<i
 }  // namespace
 
 PostProcessor::PostProcessor(const Json& json, const std::string& origin) {
-  if (!json.is_null()) parse(Fields(json, origin, "post_processor"), 0);
+  for_each_part(json, origin, "post_processor", "processors",
+                [this](const Fields& fields) { parse(fields); });
 }
 
-void PostProcessor::parse(const Fields& fields, int depth) {
+void PostProcessor::parse(const Fields& fields) {
   const std::string type = fields.type();
-  if (depth > kMaxNesting) fields.unsupported("is nested too deeply");
   if (type == "ByteLevel") return;  // corrects offsets, which nobody asks for here
-  if (type == "Sequence") {
-    for (size_t i = 0; i < fields.array("processors").size(); ++i) {
-      parse(fields.element("processors", i), depth + 1);
-    }
-    return;
-  }
   if (type != "TemplateProcessing") {
-    fields.unsupported(
-        fmt::format("is a '{}', which is not supported (TemplateProcessing, ByteLevel and Sequence "
-                    "are)",
-                    printable(type)));
+    fields.unsupported_type("TemplateProcessing, ByteLevel and Sequence");
   }
   if (has_template_) fields.unsupported("is the second template, and only one is supported");
   has_template_ = true;
@@ -66,17 +57,11 @@ void PostProcessor::parse(const Fields& fields, int depth) {
   }
 }
 
-void PostProcessor::set_ends(std::optional<int32_t> first, std::optional<int32_t> last) {
-  const int32_t none = -1;
-  const bool has_first = has_template_ && !template_.empty() && template_.front() != kText;
-  const bool has_last = has_template_ && !template_.empty() && template_.back() != kText;
-  const int32_t begin = first.value_or(has_first ? template_.front() : none);
-  const int32_t end = last.value_or(has_last ? template_.back() : none);
+void PostProcessor::set_ends(int32_t first, int32_t last) {
   has_template_ = true;
-  template_.clear();
-  if (begin >= 0) template_.push_back(begin);
-  template_.push_back(kText);
-  if (end >= 0) template_.push_back(end);
+  template_ = {kText};
+  if (first >= 0) template_.insert(template_.begin(), first);
+  if (last >= 0) template_.push_back(last);
 }
 
 void PostProcessor::apply(std::vector<int32_t>& ids, bool add_special_tokens) const {

@@ -5,7 +5,7 @@
 
 #include "text/byte_alphabet.h"
 #include "text/json_fields.h"
-#include "text/pattern_json.h"
+#include "text/unicode.h"
 #include "text/unicode_versions.h"
 #include "text/utf8.h"
 
@@ -31,8 +31,8 @@ SplitBehavior parse_behavior(const Fields& fields) {
 }  // namespace
 
 PreTokenizer::PreTokenizer(const Json& json, const std::string& origin) {
-  if (json.is_null()) return;
-  parse(Fields(json, origin, "pre_tokenizer"), 0);
+  for_each_part(json, origin, "pre_tokenizer", "pretokenizers",
+                [this](const Fields& fields) { parse(fields); });
   if (!steps_.empty() && std::holds_alternative<SpellBytes>(steps_.back())) {
     steps_.pop_back();
     byte_level_ = true;
@@ -43,14 +43,13 @@ PreTokenizer::PreTokenizer(const Json& json, const std::string& origin) {
   if (step && step->behavior == SplitBehavior::kIsolated) only_pattern_ = step->pattern.known();
 }
 
-void PreTokenizer::parse(const Fields& fields, int depth) {
+void PreTokenizer::split_at(bool (*test)(uint32_t), SplitBehavior behavior) {
+  steps_.emplace_back(Split{Pattern::character(test), behavior, false});
+}
+
+void PreTokenizer::parse(const Fields& fields) {
   const std::string type = fields.type();
-  if (depth > kMaxNesting) fields.unsupported("is nested too deeply");
-  if (type == "Sequence") {
-    for (size_t i = 0; i < fields.array("pretokenizers").size(); ++i) {
-      parse(fields.element("pretokenizers", i), depth + 1);
-    }
-  } else if (type == "ByteLevel") {
+  if (type == "ByteLevel") {
     if (fields.boolean("add_prefix_space")) steps_.emplace_back(PrefixSpace{});
     if (fields.boolean_or("use_regex", true)) {
       steps_.emplace_back(
@@ -62,21 +61,20 @@ void PreTokenizer::parse(const Fields& fields, int depth) {
     steps_.emplace_back(
         Split{parse_pattern(fields, "pattern"), parse_behavior(fields), fields.boolean("invert")});
   } else if (type == "Digits") {
-    steps_.emplace_back(Split{
-        Pattern::character(is_numeric),
-        fields.boolean("individual_digits") ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
-        false});
+    split_at(is_numeric, fields.boolean("individual_digits") ? SplitBehavior::kIsolated
+                                                             : SplitBehavior::kContiguous);
   } else if (type == "Punctuation") {
-    steps_.emplace_back(
-        Split{Pattern::character(is_split_punctuation),
-              fields.find("behavior") ? parse_behavior(fields) : SplitBehavior::kIsolated, false});
+    split_at(is_split_punctuation,
+             fields.find("behavior") ? parse_behavior(fields) : SplitBehavior::kIsolated);
+  } else if (type == "WhitespaceSplit" || type == "Whitespace") {
+    split_at(is_space, SplitBehavior::kRemoved);
+    if (type == "Whitespace") split_at(is_word, SplitBehavior::kContiguous);  // \w+|[^\w\s]+
   } else if (type == "Metaspace") {
     parse_metaspace(fields);
   } else {
-    fields.unsupported(fmt::format(
-        "is a '{}', which is not supported (Split, ByteLevel, Digits, Punctuation, Metaspace and "
-        "Sequence are)",
-        printable(type)));
+    fields.unsupported_type(
+        "Split, ByteLevel, Digits, Punctuation, Whitespace, WhitespaceSplit, Metaspace and "
+        "Sequence");
   }
 }
 
@@ -84,15 +82,12 @@ void PreTokenizer::parse_metaspace(const Fields& fields) {
   Metaspace step;
   append_utf8(step.replacement, fields.character("replacement"));
   const std::string scheme = fields.optional_string("prepend_scheme").value_or("always");
-  if (scheme == "always") {
-    step.prepend = PrependScheme::kAlways;
-  } else if (scheme == "first") {
-    step.prepend = PrependScheme::kFirst;
-  } else if (scheme == "never") {
-    step.prepend = PrependScheme::kNever;
-  } else {
+  if (scheme != "always" && scheme != "first" && scheme != "never") {
     fields.fail(fmt::format("has the unknown prepend_scheme '{}'", printable(scheme)));
   }
+  step.prepend = scheme == "always"  ? PrependScheme::kAlways
+                 : scheme == "first" ? PrependScheme::kFirst
+                                     : PrependScheme::kNever;
   if (!fields.boolean_or("add_prefix_space", true)) {
     if (fields.find("prepend_scheme") && step.prepend != PrependScheme::kNever) {
       fields.fail("has an add_prefix_space that contradicts its prepend_scheme");

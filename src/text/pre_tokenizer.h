@@ -1,4 +1,4 @@
-// The pre-tokenizer of tokenizer.json: cuts text into the words that BPE never joins across.
+// The pre-tokenizer of tokenizer.json: cuts text into the words that no token reaches across.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -57,7 +57,8 @@ class PreTokenizer {
   struct SpellBytes {};
   using Step = std::variant<Split, Metaspace, PrefixSpace, SpellBytes>;
 
-  void parse(const class Fields& fields, int depth);
+  void parse(const class Fields& fields);
+  void split_at(bool (*test)(uint32_t), SplitBehavior behavior);
   void parse_metaspace(const class Fields& fields);
   static void split(const Split& step, PreTokenizeScratch& scratch);
   static void run_metaspace(const Metaspace& step, PreTokenizeScratch& scratch);

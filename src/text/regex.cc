@@ -61,7 +61,7 @@ pcre2_jit_stack* jit_stack_of_thread(void*) { return match_buffers().stack; }
 }  // namespace
 
 Regex::Regex(std::string_view pattern, const std::string& origin)
-    : code_(std::make_unique<Code>()) {
+    : code_(std::make_shared<Code>()) {
   code_->pattern = pattern;
   code_->origin = origin;
   const std::string translated = to_pcre2_syntax(pattern, origin);
@@ -86,9 +86,6 @@ Regex::Regex(std::string_view pattern, const std::string& origin)
   pcre2_set_heap_limit(code_->context, kHeapLimit);
   pcre2_jit_stack_assign(code_->context, jit_stack_of_thread, nullptr);
 }
-
-Regex::~Regex() = default;
-Regex::Regex(Regex&&) noexcept = default;
 
 std::optional<Span> Regex::find(std::string_view text, size_t from) const {
   pcre2_match_data* data = match_buffers().data;

@@ -14,14 +14,12 @@ struct Span {
   size_t begin, end;  // bytes
 };
 
-// Immutable after construction; find() may run in several threads at once.
+// Immutable after construction; find() may run in several threads at once. Copies share the code.
 class Regex {
  public:
   // Throws Error(kCorruptData) for a pattern that does not compile and Error(kUnsupported) for
   // syntax that has no counterpart; `origin` names the file in both.
   Regex(std::string_view pattern, const std::string& origin);
-  ~Regex();
-  Regex(Regex&&) noexcept;
 
   // The first match that starts at or after `from`. Throws Error(kInvalidArgument) when the match
   // needs more steps than any sane pattern takes. The text is well-formed UTF-8.
@@ -29,7 +27,7 @@ class Regex {
 
  private:
   struct Code;
-  std::unique_ptr<Code> code_;
+  std::shared_ptr<Code> code_;
 };
 
 // `text` as a regular expression that matches it literally.

@@ -1,5 +1,7 @@
 #include "text/regex_syntax.h"
 
+#include <algorithm>
+#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -279,18 +281,11 @@ class Translator {
     return value;
   }
 
-  uint32_t digits(uint32_t base, int at_most) {
+  uint32_t digits(int base, int at_most) {
     uint32_t value = 0;
-    for (int i = 0; i < at_most; ++i) {
-      const char c = peek();
-      const uint32_t digit = c >= '0' && c <= '9'   ? static_cast<uint32_t>(c - '0')
-                             : c >= 'a' && c <= 'f' ? static_cast<uint32_t>(c - 'a' + 10)
-                             : c >= 'A' && c <= 'F' ? static_cast<uint32_t>(c - 'A' + 10)
-                                                    : 99;
-      if (digit >= base) break;
-      value = value * base + digit;
-      ++at_;
-    }
+    const char* begin = pattern_.data() + at_;
+    const size_t length = std::min<size_t>(at_most, pattern_.size() - at_);
+    at_ += std::from_chars(begin, begin + length, value, base).ptr - begin;
     if (value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) {
       corrupt("names a character that does not exist");
     }

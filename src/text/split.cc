@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "text/json_fields.h"
 #include "text/utf8.h"
 
 namespace nanovllm::text {
@@ -91,6 +92,13 @@ void Pattern::cut(std::string_view text, std::vector<Section>& sections) const {
   } else {
     cut_characters(std::get<Test>(matcher_), text, sections);
   }
+}
+
+Pattern parse_pattern(const Fields& fields, const char* name) {
+  const Fields pattern(fields.required(name), fields.origin(), fields.path() + "." + name);
+  if (pattern.find("String")) return Pattern::literal(pattern.string("String"), fields.origin());
+  if (pattern.find("Regex")) return Pattern::regex(pattern.string("Regex"), fields.origin());
+  pattern.fail("has neither 'String' nor 'Regex'");
 }
 
 void apply_behavior(SplitBehavior behavior, std::vector<Section>& sections) {

@@ -47,6 +47,9 @@ class Pattern {
   Matcher matcher_;
 };
 
+// The member `name`: {"String": "..."} or {"Regex": "..."}.
+Pattern parse_pattern(const class Fields& fields, const char* name);
+
 // Turns matches into the pieces the behaviour asks for; sections that are not removed, in order.
 void apply_behavior(SplitBehavior behavior, std::vector<Section>& sections);
 

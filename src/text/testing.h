@@ -117,6 +117,26 @@ inline TestJson sentence_piece_json() {
   return json;
 }
 
+// The same vocabulary in the pipeline of a SentencePiece file that transformers converted; longer
+// tokens have better scores.
+inline TestJson unigram_json() {
+  TestJson json = sentence_piece_json();
+  TestJson pieces = TestJson::array();
+  for (const auto& [token, id] : json["model"]["vocab"].items()) {
+    pieces.push_back(
+        {token, id.get<int>() < 259 ? -9.5 : -8.0 / static_cast<double>(token.size())});
+  }
+  json["model"] = {
+      {"type", "Unigram"}, {"unk_id", 0}, {"byte_fallback", true}, {"vocab", std::move(pieces)}};
+  json["normalizer"] = TestJson::parse(R"({"type": "Sequence", "normalizers": [
+      {"type": "NFKD"}, {"type": "StripAccents"},
+      {"type": "Strip", "strip_left": false, "strip_right": true},
+      {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]})");
+  json["pre_tokenizer"] = json["decoder"] = TestJson::parse(
+      R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true})");
+  return json;
+}
+
 inline std::unique_ptr<Tokenizer> make_tokenizer(const TestJson& json) {
   return Tokenizer::from_json(json.dump(), "test.json");
 }

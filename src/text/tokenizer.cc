@@ -43,10 +43,9 @@ void Tokenizer::Impl::give_back(std::unique_ptr<EncodeScratch> scratch, size_t b
 
 void Tokenizer::Impl::encode_word(std::string_view word, EncodeScratch& scratch,
                                   std::vector<int32_t>& out) const {
-  if (parts.pre_tokenizer.byte_level()) {
-    encode_part(word, scratch, out);
-    return;
-  }
+  scratch.model.score = 0;
+  scratch.model.scored = out.size();
+  if (parts.pre_tokenizer.byte_level()) return encode_part(word, scratch, out);
   for (size_t at = 0; at < word.size();) {
     const size_t end = parts.model->part_end(word, at);
     encode_part(word.substr(at, end - at), scratch, out);
@@ -58,8 +57,9 @@ void Tokenizer::Impl::encode_part(std::string_view word, EncodeScratch& scratch,
                                   std::vector<int32_t>& out) const {
   if (scratch.cache.append(word, out)) return;
   const size_t start = out.size();
-  parts.model->encode(word, parts.pre_tokenizer.byte_level(), scratch.bpe, out);
-  scratch.cache.store(word, std::span(out).subspan(start));
+  if (parts.model->encode(word, parts.pre_tokenizer.byte_level(), scratch.model, out)) {
+    scratch.cache.store(word, std::span(out).subspan(start));
+  }
 }
 
 void Tokenizer::Impl::encode_words(std::string_view text, bool at_origin, EncodeScratch& scratch,

@@ -1,20 +1,16 @@
-#include "text/tokenizer_config.h"
-
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/check.h"
 #include "text/json_fields.h"
+#include "text/tokenizer_impl.h"
 
 namespace nanovllm::text {
 
 namespace {
-
-int32_t find_token(const TokenizerParts& parts, const std::string& content) {
-  const int32_t id = parts.added.find(content);
-  return id >= 0 ? id : parts.model->vocabulary().find(content);
-}
 
 void add_missing_tokens(const Fields& config, TokenizerParts& parts) {
   const Json* table = config.find("added_tokens_decoder");
@@ -54,22 +50,33 @@ std::optional<std::string> token_content(const Fields& config, const char* name)
   return Fields(*value, config.origin(), name).string("content");
 }
 
-std::optional<int32_t> id_of(const Fields& config, const TokenizerParts& parts, const char* name) {
-  const auto content = token_content(config, name);
-  const int32_t id = content ? find_token(parts, *content) : -1;
-  return id < 0 ? std::nullopt : std::optional(id);
+// The id of the token that the configuration names, or else of `otherwise`; -1: none.
+int32_t id_of(const Fields& config, const TokenizerParts& parts, const char* name,
+              const char* otherwise) {
+  const std::string content = token_content(config, name).value_or(otherwise);
+  const int32_t id = parts.added.find(content);
+  return id >= 0 ? id : parts.model->vocabulary().find(content);
 }
 
-// The id that `flag` puts at an end of the text, -1: none; nothing when the flag is not set.
-std::optional<int32_t> wanted_id(const Fields& config, const TokenizerParts& parts,
-                                 const char* flag, const char* token) {
-  if (config.find(flag) == nullptr) return std::nullopt;
-  const auto content = token_content(config, token);
-  if (!config.boolean(flag) || !content) return -1;
-  const auto id = id_of(config, parts, token);
-  if (!id)
-    config.fail(fmt::format("has a {} '{}' that is not a token", token, printable(*content)));
-  return id;
+// The classes of transformers 4 that write the post-processor anew, with their defaults. All others
+// take it as it is and ignore add_bos_token and add_eos_token.
+struct TokenizerClass {
+  std::string_view name;
+  bool adds_bos;
+  const char *bos, *eos;
+};
+constexpr TokenizerClass kClasses[] = {
+    {"LlamaTokenizer", true, "<s>", "</s>"},
+    {"CodeLlamaTokenizer", true, "<s>", "</s>"},
+    {"GemmaTokenizer", true, "<bos>", "<eos>"},
+    {"CohereTokenizer", true, "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"},
+    {"GPTNeoXTokenizer", false, "<|endoftext|>", "<|endoftext|>"},
+};
+
+const TokenizerClass* find_class(std::string_view name) {
+  if (name.ends_with("Fast")) name.remove_suffix(4);
+  const auto* found = std::ranges::find(kClasses, name, &TokenizerClass::name);
+  return found == std::end(kClasses) ? nullptr : found;
 }
 
 }  // namespace
@@ -79,10 +86,21 @@ void apply_tokenizer_config(std::string_view json, const std::string& origin,
   const Json document = parse_part(json, "the document", origin);
   const Fields config(document, origin, "the document");
   add_missing_tokens(config, parts);
-  if (const auto id = id_of(config, parts, "eos_token")) parts.eos_token_ids = {*id};
-  const auto bos = wanted_id(config, parts, "add_bos_token", "bos_token");
-  const auto eos = wanted_id(config, parts, "add_eos_token", "eos_token");
-  if (bos || eos) parts.post_processor.set_ends(bos, eos);
+  const int32_t eos = config.find("eos_token") ? id_of(config, parts, "eos_token", "") : -1;
+  if (eos >= 0) parts.eos_token_ids = {eos};
+  const auto* named = find_class(config.optional_string("tokenizer_class").value_or(""));
+  if (named == nullptr) return;
+  const auto end_id = [&](const char* flag, bool otherwise, const char* token, const char* usual) {
+    if (!config.boolean_or(flag, otherwise)) return -1;
+    const int32_t id = id_of(config, parts, token, usual);
+    if (id < 0 && config.find(token)) {
+      config.fail(fmt::format("has a {} '{}' that is not a token", token,
+                              printable(*token_content(config, token))));
+    }
+    return id;
+  };
+  parts.post_processor.set_ends(end_id("add_bos_token", named->adds_bos, "bos_token", named->bos),
+                                end_id("add_eos_token", false, "eos_token", named->eos));
 }
 
 }  // namespace nanovllm::text

@@ -102,6 +102,12 @@ TestJson random_value(std::mt19937& random) {
                                         "\"Fuse\"",
                                         "\"ByteFallback\"",
                                         "\"NFKC\"",
+                                        "\"NFD\"",
+                                        "\"StripAccents\"",
+                                        "\"Precompiled\"",
+                                        "\"Whitespace\"",
+                                        "\"WhitespaceSplit\"",
+                                        "\"Unigram\"",
                                         "\"Lowercase\"",
                                         "\"Split\"",
                                         "\"Digits\"",
@@ -130,7 +136,9 @@ TEST(TokenizerFuzz, ChangedValuesOfTheFile) {
   std::mt19937 random(22);
   int loaded = 0;
   for (int round = 0; round < test::full_or_reduced(3000, 1000); ++round) {
-    TestJson json = round % 2 ? text::byte_level_json() : text::sentence_piece_json();
+    TestJson json = round % 3 == 0   ? text::byte_level_json()
+                    : round % 3 == 1 ? text::sentence_piece_json()
+                                     : text::unigram_json();
     for (const char* part : {"normalizer", "pre_tokenizer", "decoder"}) {
       if (random() % 3 == 0) change_one(json[part], random);
     }
@@ -144,7 +152,8 @@ TEST(TokenizerFuzz, ChangedValuesOfTheFile) {
 
 TEST(TokenizerFuzz, AnyBytesAsText) {
   std::mt19937 random(23);
-  for (const TestJson& json : {text::byte_level_json(), text::sentence_piece_json()}) {
+  for (const TestJson& json :
+       {text::byte_level_json(), text::sentence_piece_json(), text::unigram_json()}) {
     const auto tokenizer = text::make_tokenizer(json);
     for (int round = 0; round < 3000; ++round) use(*tokenizer, random);
   }

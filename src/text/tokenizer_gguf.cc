@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "base/message.h"
+#include "text/bpe.h"
+#include "text/byte_alphabet.h"
 #include "text/gguf_pre_tokenizers.h"
 #include "text/json_fields.h"
 #include "text/utf8.h"
@@ -76,12 +78,6 @@ Tokens read_tokens(const GgufMetadata& gguf) {
   return tokens;
 }
 
-bool spells_byte(std::string_view token) {
-  constexpr std::string_view kDigits = "0123456789ABCDEF";
-  return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>') &&
-         kDigits.find(token[3]) != kDigits.npos && kDigits.find(token[4]) != kDigits.npos;
-}
-
 // Without what fills the list up to the rows of the model's matrices.
 Vocabulary make_vocabulary(const GgufMetadata& gguf, const Tokens& tokens, int32_t unknown) {
   constexpr size_t kMaxBytes = size_t{1} << 30;
@@ -104,7 +100,7 @@ Vocabulary make_vocabulary(const GgufMetadata& gguf, const Tokens& tokens, int32
     if (find_invalid_utf8(token) != token.size()) {
       corrupt(gguf, kTokens, fmt::format("has a token {} that is not UTF-8", id));
     }
-    if (tokens.types[id] == kByte && !spells_byte(token)) {
+    if (tokens.types[id] == kByte && byte_of(token) < 0) {
       corrupt(gguf, kTokens,
               fmt::format("has the token {}, '{}', for a byte, expected <0x00> to <0xFF>", id,
                           printable(token)));
@@ -159,7 +155,7 @@ std::vector<uint32_t> read_ranks(const GgufMetadata& gguf, const Tokens& tokens,
   for (size_t id = 0; id < scores.size(); ++id) {
     const int64_t type = tokens.types[id];
     const bool is_ordinary = type < kUnknownToken || type > kByte;
-    if (!is_ordinary || static_cast<int32_t>(id) == unknown || spells_byte(tokens.spellings[id])) {
+    if (!is_ordinary || static_cast<int32_t>(id) == unknown || byte_of(tokens.spellings[id]) >= 0) {
       continue;  // they stand for other text than their spelling, or are found before
     }
     // Floats order like their bits, negative ones the other way round; 0 is the best rank.

@@ -10,8 +10,8 @@
 
 #include "nanovllm/tokenizer.h"
 #include "text/added_tokens.h"
-#include "text/bpe.h"
 #include "text/decoder.h"
+#include "text/model.h"
 #include "text/normalizer.h"
 #include "text/post_processor.h"
 #include "text/pre_tokenizer.h"
@@ -23,7 +23,7 @@ namespace text {
 
 // The parts, named as tokenizer.json names them.
 struct TokenizerParts {
-  std::unique_ptr<Bpe> model;
+  std::unique_ptr<Model> model;
   AddedTokens added;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
@@ -36,10 +36,16 @@ struct TokenizerParts {
 // kUnsupported naming the part; `origin` names the file in both.
 TokenizerParts parse_tokenizer(std::string_view json, const std::string& origin);
 
+// Adds what tokenizer_config.json has: tokens of added_tokens_decoder that tokenizer.json lacks,
+// the id of eos_token, and for the classes that do so a template of bos_token and eos_token. Call
+// it before added.finish(). Throws Error(kCorruptData); `origin` names the file.
+void apply_tokenizer_config(std::string_view json, const std::string& origin,
+                            TokenizerParts& parts);
+
 // Everything encode() needs besides the tokenizer; reused from call to call.
 struct EncodeScratch {
   WordCache cache;
-  BpeScratch bpe;
+  ModelScratch model;
   NormalizeScratch normalize;
   PreTokenizeScratch pre_tokenize;
   std::vector<AddedTokens::Piece> verbatim, normalized;

@@ -6,11 +6,12 @@
 #include "base/check.h"
 #include "io/file.h"
 #include "io/gguf.h"
+#include "text/bpe.h"
 #include "text/json_fields.h"
 #include "text/json_reader.h"
-#include "text/tokenizer_config.h"
 #include "text/tokenizer_gguf.h"
 #include "text/tokenizer_impl.h"
+#include "text/unigram.h"
 
 namespace nanovllm {
 
@@ -30,6 +31,26 @@ Vocabulary parse_vocabulary(JsonReader& reader, size_t document_size) {
     vocabulary.add(token, static_cast<int32_t>(id));
   }
   vocabulary.finish();
+  return vocabulary;
+}
+
+// The list of a unigram model: tokens and their scores, in the order of the ids.
+Vocabulary parse_pieces(JsonReader& reader, size_t document_size, std::vector<double>& scores) {
+  Vocabulary vocabulary;
+  vocabulary.reserve(document_size / 64, document_size / 8);
+  reader.begin('[');
+  for (bool first = true; reader.next_element(first);) {
+    if (scores.size() > kMaxTokenId) reader.fail("the vocabulary is too large");
+    bool first_of_pair = true;
+    reader.begin('[');
+    if (!reader.next_element(first_of_pair)) reader.fail("a token was expected");
+    vocabulary.add(reader.string(), static_cast<int32_t>(scores.size()));
+    if (!reader.next_element(first_of_pair)) reader.fail("a token has no score");
+    scores.push_back(reader.number());
+    if (reader.next_element(first_of_pair)) reader.fail("more than a token and its score");
+  }
+  vocabulary.finish();
+  if (vocabulary.size() != scores.size()) reader.fail("the vocabulary has a token twice");
   return vocabulary;
 }
 
@@ -61,14 +82,14 @@ class MergeReader {
   // Puts both tokens into joined_ and returns where the second starts; 0: a line of comment.
   size_t read_pair() {
     if (reader_.peek() == '[') {
-      bool first = true;
+      size_t middle = 0, parts = 0;
       reader_.begin('[');
-      if (!reader_.next_element(first)) fail();
-      joined_ = reader_.string();
-      const size_t middle = joined_.size();
-      if (!reader_.next_element(first)) fail();
-      joined_ += reader_.string();
-      if (middle == 0 || reader_.next_element(first)) fail();
+      joined_.clear();
+      for (bool first = true; reader_.next_element(first); ++parts) {
+        if (parts == 1) middle = joined_.size();
+        joined_ += reader_.string();
+      }
+      if (parts != 2 || middle == 0) fail();
       return middle;
     }
     joined_ = reader_.string();
@@ -113,12 +134,7 @@ size_t prefix_length(const Fields& fields) {
   return fields.optional_string(kPrefix).value_or("").size();
 }
 
-BpeOptions parse_options(const Fields& fields) {
-  // Files from before the type was written are all BPE.
-  const std::string type = fields.optional_string("type").value_or("BPE");
-  if (type != "BPE") {
-    fields.unsupported(fmt::format("is a '{}', which is not supported (BPE is)", printable(type)));
-  }
+BpeOptions parse_bpe_options(const Fields& fields) {
   if (const Json* dropout = fields.find("dropout"); dropout && *dropout != 0) {
     fields.unsupported(
         "has a 'dropout', which makes tokenization random (remove it or set it to 0)");
@@ -131,32 +147,51 @@ BpeOptions parse_options(const Fields& fields) {
           .ignore_merges = fields.boolean_or("ignore_merges", false)};
 }
 
-std::unique_ptr<Bpe> parse_model(JsonReader& reader, size_t document_size,
-                                 const std::string& origin) {
+std::unique_ptr<Model> parse_unigram(const Fields& fields, Vocabulary vocabulary,
+                                     std::vector<double> scores) {
+  const bool has_unknown = fields.find("unk_id") != nullptr;
+  const uint32_t unknown = has_unknown ? fields.unsigned_integer("unk_id") : 0;
+  if (has_unknown && unknown >= scores.size()) {
+    fields.fail(fmt::format("has the unk_id {} for {} tokens", unknown, scores.size()));
+  }
+  return std::make_unique<Unigram>(std::move(vocabulary), std::move(scores),
+                                   has_unknown ? static_cast<int32_t>(unknown) : -1,
+                                   fields.boolean_or("byte_fallback", false));
+}
+
+std::unique_ptr<Model> parse_model(JsonReader& reader, size_t document_size,
+                                   const std::string& origin) {
   std::optional<Vocabulary> vocabulary;
+  std::vector<double> scores;
+  bool is_list = false;  // the vocabulary
   std::optional<std::vector<MergeTable::Rule>> rules;
   std::optional<JsonReader> merges;  // where the list starts, when it comes before what it needs
   Json small = Json::object();
   reader.begin('{');
   std::string name;
   for (bool first = true; reader.next_member(first, name);) {
-    if (name == "vocab" && reader.peek() == '{') {
-      vocabulary = parse_vocabulary(reader, document_size);
+    if (name == "vocab") {
+      is_list = reader.peek() == '[';
+      vocabulary = is_list ? parse_pieces(reader, document_size, scores)
+                           : parse_vocabulary(reader, document_size);
     } else if (name == "merges" && vocabulary && small.contains(kPrefix)) {
       const Fields fields(small, origin, "model");
       rules = MergeReader(reader, *vocabulary, prefix_length(fields)).read();
     } else if (name == "merges") {
       merges = reader;
       reader.skip_value();
-    } else if (name == "vocab") {
-      reader.skip_value();  // a list: the unigram model, which the type tells
     } else {
       small[name] = parse_part(reader.skip_value(), "model." + name, origin);
     }
   }
   const Fields fields(small, origin, "model");
-  BpeOptions options = parse_options(fields);
-  if (!vocabulary) fields.fail("has no 'vocab'");
+  // Files from before the type was written and with merges are BPE.
+  const bool is_old_bpe = !fields.find("type") && (rules || merges);
+  const std::string type = is_old_bpe ? "BPE" : fields.type();
+  if (type != "BPE" && type != "Unigram") fields.unsupported_type("BPE and Unigram");
+  if (!vocabulary || is_list != (type == "Unigram")) fields.fail("has no 'vocab' of its type");
+  if (is_list) return parse_unigram(fields, std::move(*vocabulary), std::move(scores));
+  BpeOptions options = parse_bpe_options(fields);
   if (!rules) {
     if (!merges) fields.fail("has no 'merges'");
     rules = MergeReader(*merges, *vocabulary, prefix_length(fields)).read();

@@ -180,31 +180,28 @@ TEST(Tokenizer, NamesWhatItDoesNotSupport) {
   expect_error(with("normalizer", R"({"type": "Sequence", "normalizers":
                     [{"type": "NFC"}, {"type": "Nmt"}]})"),
                unsupported, {"normalizer.normalizers[1]", "Nmt"});
-  expect_error(with("pre_tokenizer", R"({"type": "Whitespace"})"), unsupported,
-               {"pre_tokenizer", "Whitespace"});
+  expect_error(with("pre_tokenizer", R"({"type": "UnicodeScripts"})"), unsupported,
+               {"pre_tokenizer", "UnicodeScripts"});
   expect_error(with("pre_tokenizer", R"JSON({"type": "Split", "behavior": "Isolated",
                     "invert": false, "pattern": {"Regex": "(?~a)"}})JSON"),
                unsupported, {"(?~a)"});
   expect_error(with("post_processor", R"({"type": "RobertaProcessing"})"), unsupported,
                {"post_processor", "RobertaProcessing"});
   expect_error(with("decoder", R"({"type": "WordPiece"})"), unsupported, {"decoder", "WordPiece"});
-  expect_error(with("model", R"({"type": "Unigram", "vocab": [["a", 0.5]]})"), unsupported,
-               {"model", "Unigram"});
+  expect_error(with("model", R"({"type": "WordPiece", "vocab": {"a": 0}})"), unsupported,
+               {"model", "WordPiece"});
   expect_error(with("model", R"({"type": "BPE", "dropout": 0.1, "vocab": {}, "merges": []})"),
                unsupported, {"dropout"});
 }
 
 TEST(Tokenizer, NamesEveryOtherComponentOfThePackage) {
   const std::pair<const char*, std::vector<std::string>> kOthers[] = {
-      {"normalizer",
-       {"BertNormalizer", "ByteLevel", "NFD", "NFKD", "Nmt", "Precompiled", "Strip",
-        "StripAccents"}},
+      {"normalizer", {"BertNormalizer", "ByteLevel", "Nmt"}},
       {"pre_tokenizer",
-       {"BertPreTokenizer", "CharDelimiterSplit", "FixedLength", "UnicodeScripts", "Whitespace",
-        "WhitespaceSplit"}},
+       {"BertPreTokenizer", "CharDelimiterSplit", "FixedLength", "UnicodeScripts"}},
       {"post_processor", {"BertProcessing", "RobertaProcessing"}},
       {"decoder", {"BPEDecoder", "CTC", "WordPiece"}},
-      {"model", {"Unigram", "WordLevel", "WordPiece"}}};
+      {"model", {"WordLevel", "WordPiece"}}};
   for (const auto& [part, types] : kOthers) {
     for (const std::string& type : types) {
       TestJson json = byte_level_json();
@@ -236,6 +233,37 @@ TEST(Tokenizer, SaysWhereAFileIsWrong) {
   expect_error(model(R"({"a": 0})", R"([["a", "a", "a"]])"), corrupt, {"not a pair"});
   expect_error(model(R"({"\ud800": 0})", "[]"), corrupt, {"surrogate"});
   expect_error(model("{\"\xFF\": 0}", "[]"), corrupt, {"UTF-8"});
+}
+
+TEST(Tokenizer, SaysWhatIsWrongWithAUnigramModel) {
+  const auto expect = [](const char* fields, const char* part) {
+    expect_error(fmt::format(R"({{"model": {{"type": "Unigram", {}}}}})", fields),
+                 ErrorCode::kCorruptData, {"here/tokenizer.json", part});
+  };
+  expect(R"("vocab": {"a": 0})", "has no 'vocab' of its type");
+  expect(R"("unk_id": 0)", "has no 'vocab' of its type");
+  expect(R"("vocab": [["a"]])", "no score");
+  expect(R"("vocab": [["a", 1, 2]])", "more than a token and its score");
+  expect(R"("vocab": [["a", "b"]])", "a number was expected");
+  expect(R"("vocab": [["a", -]])", "a number was expected");
+  expect(R"("vocab": [["a", 1.2.3]])", "a number was expected");
+  expect(R"("vocab": [["a", 1e]])", "an exponent was expected");
+  expect(R"("vocab": [["a", 1e400]])", "too large");
+  expect(R"("vocab": [["a", 0], ["a", 1]])", "has a token twice");
+  expect(R"("vocab": [["a", 0]], "unk_id": 1)", "has the unk_id 1 for 1 tokens");
+}
+
+TEST(Tokenizer, HelpsWhereTheTypeIsNotWritten) {
+  const ErrorCode corrupt = ErrorCode::kCorruptData;
+  TestJson json = byte_level_json();
+  json["model"].erase("type");
+  EXPECT_EQ(make_tokenizer(json)->encode("hello"),
+            make_tokenizer(byte_level_json())->encode("hello"));
+  json["model"].erase("merges");
+  expect_error(json.dump(), corrupt, {"model has no 'type'", "save_pretrained"});
+  json = byte_level_json();
+  json["normalizer"] = {{"lowercase", true}};
+  expect_error(json.dump(), corrupt, {"normalizer has no 'type'", "save_pretrained"});
 }
 
 TEST(Tokenizer, MessagesAboutDamagedTextAreUtf8) {
@@ -310,15 +338,50 @@ TEST_F(ModelFolder, ConfigurationAddsTokensThatAreMissing) {
   EXPECT_EQ(tokenizer->vocab_size(), 301);
 }
 
-TEST_F(ModelFolder, ConfigurationDecidesAboutBosAndEos) {
+// What transformers 4.57 gives for the text "a", where the template has <s>.
+TEST_F(ModelFolder, TheClassDecidesWhetherBosAndEosAreAdded) {
   write("tokenizer.json", sentence_piece_json().dump());
-  write("tokenizer_config.json", R"({"add_bos_token": false, "bos_token": "<s>"})");
-  EXPECT_EQ(load()->encode("a").size(), 2u);
-  write("tokenizer_config.json", R"({"add_eos_token": true, "eos_token": {"content": "</s>"}})");
-  const Ids ids = load()->encode("a");
-  EXPECT_EQ(ids.front(), 1);
-  EXPECT_EQ(ids.back(), 2);
-  EXPECT_EQ(load()->encode("a", false).size(), 2u);
+  const Ids text = load()->encode("a", false);
+  const auto expect = [&](const char* config, bool bos, bool eos) {
+    Ids ids = text;
+    if (bos) ids.insert(ids.begin(), 1);
+    if (eos) ids.push_back(2);
+    write("tokenizer_config.json", config);
+    EXPECT_EQ(load()->encode("a"), ids) << config;
+    EXPECT_EQ(load()->encode("a", false), text) << config;
+  };
+  for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer"}) {
+    const auto with = [&](const char* more) {
+      return fmt::format(R"({{"tokenizer_class": "{}"{}}})", name, more);
+    };
+    expect(with("").c_str(), true, false);
+    expect(with(R"(, "add_bos_token": false)").c_str(), false, false);
+    expect(with(R"(, "add_eos_token": true)").c_str(), true, true);
+    expect(with(R"(, "add_eos_token": true, "eos_token": {"content": "</s>"})").c_str(), true,
+           true);
+    expect(with(R"(, "bos_token": "</s>", "add_bos_token": false)").c_str(), false, false);
+  }
+  // A token that is neither named nor there can't be added.
+  expect(R"({"tokenizer_class": "GemmaTokenizer"})", false, false);
+  expect(R"({"tokenizer_class": "GemmaTokenizer", "bos_token": "<s>"})", true, false);
+  expect(R"({"tokenizer_class": "GPTNeoXTokenizerFast", "bos_token": "<s>"})", false, false);
+  // These follow the post-processor.
+  for (const char* name : {"PreTrainedTokenizerFast", "Qwen2Tokenizer", "GPT2TokenizerFast"}) {
+    expect(fmt::format(R"({{"tokenizer_class": "{}", "add_bos_token": false, "bos_token": "<s>",
+                            "add_eos_token": true, "eos_token": "</s>"}})",
+                       name)
+               .c_str(),
+           true, false);
+  }
+  expect(R"({"add_bos_token": false, "add_eos_token": true, "eos_token": "</s>"})", true, false);
+  // Without a template of its own too.
+  TestJson json = sentence_piece_json();
+  json["post_processor"] = nullptr;
+  write("tokenizer.json", json.dump());
+  expect(R"({"tokenizer_class": "LlamaTokenizerFast"})", true, false);
+  expect(R"({"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": true,
+             "bos_token": "<s>"})",
+         false, false);
 }
 
 TEST_F(ModelFolder, ConfigurationNamesTheEos) {
@@ -338,7 +401,7 @@ TEST_F(ModelFolder, ConfigurationNamesTheEos) {
 TEST_F(ModelFolder, ConfigurationThatContradictsIsRefused) {
   write("tokenizer.json", byte_level_json().dump());
   for (const char* config :
-       {"{", "[]", R"({"add_bos_token": true, "bos_token": "<none>"})",
+       {"{", "[]", R"({"tokenizer_class": "LlamaTokenizer", "bos_token": "<none>"})",
         R"({"added_tokens_decoder": {"x": {}}})",
         R"({"added_tokens_decoder": {"5": {"content": "<new>", "single_word": false,
             "lstrip": false, "rstrip": false, "normalized": false, "special": true}}})"}) {

@@ -1,4 +1,5 @@
-// The case mappings of Python's str: Unicode's full ones, where one character can become three.
+// The case mappings of Python's str, but for characters whose upper case is several (ß is "SS") or
+// depends on what is around them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// NFC and NFKC in linear time, whatever the text: runs of combining marks are sorted, not bubbled.
+// The four normal forms in linear time, whatever the text: runs of combining marks are sorted, not
+// bubbled.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 
 namespace nanovllm::text {
 
-enum class NormalForm { kNfc, kNfkc };
+enum class NormalForm { kNfc, kNfkc, kNfd, kNfkd };
 
 // False, with `out` untouched, when the text is in the form already. The text is well-formed UTF-8.
 bool normalize_unicode(std::string_view text, NormalForm form, std::string& out);

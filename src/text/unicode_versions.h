@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace nanovllm::text {
 
-bool is_numeric(uint32_t c);              // of the Digits pre-tokenizer: \p{N} of Unicode 17
-bool is_split_punctuation(uint32_t c);    // of the Punctuation pre-tokenizer: Unicode 8
-uint32_t to_lower(uint32_t c);            // of Lowercase: Unicode 17, single characters only
-bool unknown_to_normalizers(uint32_t c);  // of NFC and NFKC: newer than Unicode 9
+bool is_numeric(uint32_t c);            // of the Digits pre-tokenizer: \p{N} of Unicode 17
+bool is_split_punctuation(uint32_t c);  // of the Punctuation pre-tokenizer: Unicode 8
+bool is_accent(uint32_t c);             // of StripAccents: \p{M} of Unicode 9
+void append_lower(std::string& out, uint32_t c);  // of Lowercase: Unicode 17
+bool unknown_to_normalizers(uint32_t c);  // of NFC, NFKC, NFD and NFKD: newer than Unicode 9
 
 }  // namespace nanovllm::text

@@ -73,7 +73,7 @@ Value filter_indent(const Call& call) {  // width? first? blank?
   const std::string text = text_of(call.self) + "\n";
   std::string out;
   bool is_first = true;
-  for (const std::string_view line : split_lines(call.budget, text, false)) {
+  for (const std::string_view line : split_lines(call.budget, text)) {
     if (!is_first) out += '\n';
     if (is_first ? call.flag(1, false) : !line.empty() || call.flag(2, false)) out += indent;
     is_first = false;

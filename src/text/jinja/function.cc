@@ -19,12 +19,13 @@ constexpr std::string_view kNoTests[] = {"escaped", "filter", "test"};
 constexpr std::string_view kNoNames[] = {"caller", "cycler", "joiner", "kwargs",
                                          "lipsum", "self",   "varargs"};
 constexpr std::string_view kNoMethods[] = {
-    "bit_length", "casefold",  "conjugate",   "cycle",     "is_integer", "center",
-    "changed",    "encode",    "expandtabs",  "format",    "format_map", "fromkeys",
-    "isalnum",    "isalpha",   "isascii",     "isdecimal", "isdigit",    "isidentifier",
-    "islower",    "isnumeric", "isprintable", "isspace",   "isupper",    "istitle",
-    "ljust",      "maketrans", "rfind",       "rindex",    "rjust",      "rpartition",
-    "rsplit",     "swapcase",  "translate",   "zfill"};
+    "bit_length",   "casefold",   "conjugate", "cycle",       "is_integer", "center",
+    "changed",      "copy",       "encode",    "expandtabs",  "format",     "format_map",
+    "fromkeys",     "isalnum",    "isalpha",   "isascii",     "isdecimal",  "isdigit",
+    "isidentifier", "islower",    "isnumeric", "isprintable", "isspace",    "isupper",
+    "istitle",      "ljust",      "maketrans", "partition",   "rfind",      "rindex",
+    "rjust",        "rpartition", "rsplit",    "splitlines",  "swapcase",   "translate",
+    "zfill"};
 
 constexpr std::span<const std::string_view> kTables[] = {kNoTags, kNoFilters, kNoTests, kNoNames,
                                                          kNoMethods};

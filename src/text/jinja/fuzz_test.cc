@@ -26,7 +26,7 @@ const std::vector<std::string>& seeds() {
       "{{ messages|selectattr('role', 'eq', 'user')|map(attribute='content')|join(', ') }}"
       "{{ {'a': (1, 2.5e3, none)}|dictsort|first }}{{ 7.5 // 2 ** -1 }}",
       "{{ {}|length }}{# c #}{{ ('<'|safe) + '<' ~ ('>'|e) }}",
-      "{{ 'a,b'.split(',')|sort(reverse=true) }}{{ 'a-b'.partition('-')[0] }}"
+      "{{ 'a,b'.split(',')|sort(reverse=true) }}{{ 'a-b'.replace('-', '+')[0] }}"
       "{{ messages[0].get('x', 'y').title() if messages and 1 < 2 <= 3 }}",
       "{% generation %}{% for k, v in {'a': 1, 'b': 2}.items() if v > 1 %}{{ k }}{% break %}"
       "{% endfor %}{% endgeneration %}{{ strftime_now('%Y') is string }}",

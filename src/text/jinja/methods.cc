@@ -47,23 +47,6 @@ Value split_method(const Call& call) {  // sep? maxsplit?
   return make_list(call.budget, list_like(call, pieces));
 }
 
-Value splitlines(const Call& call) {  // keepends?
-  return make_list(call.budget, list_like(call, split_lines(call.budget, text_of(call.self),
-                                                            call.flag(0, false))));
-}
-
-Value partition(const Call& call) {  // sep
-  const std::string by = argument_like(call, 0);
-  if (by.empty()) fail("empty separator");
-  const std::string_view text = text_of(call.self);
-  const size_t found = text.find(by);
-  Pieces pieces = {text, "", ""};
-  if (found != std::string_view::npos) {
-    pieces = {text.substr(0, found), by, text.substr(found + by.size())};
-  }
-  return make_tuple(call.budget, list_like(call, pieces));
-}
-
 Value replace(const Call& call) {  // old new count?
   return like(call, replace_all(call.budget, text_of(call.self), argument_like(call, 0),
                                 argument_like(call, 1), call.integer(2, -1)));
@@ -129,9 +112,6 @@ Value has_affix(const Call& call) {  // affix
   return Value::boolean(false);
 }
 
-// Nothing can be modified, so that a copy would never differ.
-Value copy(const Call& call) { return call.self; }
-
 Value dict_get(const Call& call) {  // key default?
   if (const Value* found = call.self.as<Dict>().find(call[0])) return *found;
   return call[1].is_missing() ? Value::none() : call[1];
@@ -157,20 +137,18 @@ constexpr Builtin kString[] = {
     {"find", "/ sub", find<false>},
     {"index", "/ sub", find<true>}, {"join", "/ iterable", join},
     {"lower", "/", convert<text::CaseMapping::kLower>}, {"lstrip", "/ chars?", strip<Side::kLeft>},
-    {"partition", "/ sep", partition}, {"removeprefix", "/ prefix", remove_affix<true>},
+    {"removeprefix", "/ prefix", remove_affix<true>},
     {"removesuffix", "/ suffix", remove_affix<false>}, {"replace", "/ old new count?", replace},
 
 
  {"rstrip", "/ chars?", strip<Side::kRight>},
-    {"split", "sep? maxsplit?", split_method}, {"splitlines", "keepends?", splitlines},
+    {"split", "sep? maxsplit?", split_method},
     {"startswith", "/ prefix", has_affix<true>},
     {"strip", "/ chars?", strip<Side::kBoth>}, {"title", "/", convert<text::CaseMapping::kTitle>},
     {"upper", "/", convert<text::CaseMapping::kUpper>},
 };
 // clang-format on
-constexpr Builtin kList[] = {{"copy", "/", copy}};
 constexpr Builtin kDict[] = {
-    {"copy", "/", copy},
     {"get", "/ key default?", dict_get},
     {"items", "/", dict_view<true, true>},
     {"keys", "/", dict_view<true, false>},
@@ -180,16 +158,8 @@ constexpr Builtin kDict[] = {
 }  // namespace
 
 const Builtin* find_method(const Value& object, std::string_view name) {
-  switch (object.kind()) {
-    case Kind::kString:
-      return find_builtin(kString, name);
-    case Kind::kList:
-      return find_builtin(kList, name);
-    case Kind::kDict:
-      return find_builtin(kDict, name);
-    default:
-      return nullptr;
-  }
+  if (object.is_string()) return find_builtin(kString, name);
+  return object.is(Kind::kDict) ? find_builtin(kDict, name) : nullptr;
 }
 
 }  // namespace nanovllm::jinja

@@ -10,8 +10,7 @@ TEST(JinjaMethods, Case) {
   check(true, {
                   {"'heLLO wORLD'.capitalize()", "Hello world"},
                   {"'Stra\303\237e'.upper()", "STRASSE"},
-                  {"'\304\260\316\221\316\243'.lower()", "i\314\207\316\261\317\202"},
-                  {"'\357\254\201x'.title()", "Fix"},
+                  {"'\304\260A'.lower()", "i\314\207a"},
                   {"\"they're\".title()", "They'Re"},
                   {"'a'.upper(1)", kFails},
               });
@@ -42,23 +41,6 @@ TEST(JinjaMethods, Split) {
                   {"''.split(',')", "['']"},
                   {"'a,b'.split(sep=',', maxsplit=-1)", "['a', 'b']"},
                   {"'a'.split(1)", kFails},
-              });
-}
-
-TEST(JinjaMethods, Splitlines) {
-  check(true, {
-                  {"'a\\nb\\r\\nc\\x0bd\\u2028e\\n'.splitlines()", "['a', 'b', 'c', 'd', 'e']"},
-                  {"'a\\r\\nb'.splitlines(true)", "['a\\r\\n', 'b']"},
-                  {"''.splitlines()", "[]"},
-                  {"'a\\n\\nb'.splitlines(keepends=false)", "['a', '', 'b']"},
-              });
-}
-
-TEST(JinjaMethods, Partition) {
-  check(true, {
-                  {"'a-b-c'.partition('-')", "('a', '-', 'b-c')"},
-                  {"'abc'.partition('-')", "('abc', '', '')"},
-                  {"'a'.partition('')", kFails},
               });
 }
 
@@ -119,7 +101,6 @@ TEST(JinjaMethods, Dicts) {
                   {"d.keys()|list", "['b', 'a', 'C']"},
                   {"d.values()|list", "[1, 2, 3]"},
                   {"d.items()|list", "[('b', 1), ('a', 2), ('C', 3)]"},
-                  {"d.copy() == d", "True"},
                   {"d.keys()", "dict_keys(['b', 'a', 'C'])"},
                   {"d.items()", "dict_items([('b', 1), ('a', 2), ('C', 3)])"},
                   {"d.values()", "dict_values([1, 2, 3])"},
@@ -139,7 +120,6 @@ TEST(JinjaMethods, Dicts) {
 TEST(JinjaMethods, Lists) {
   check(true, {
                   {"l.index(9)", kFails},
-                  {"l.copy()", "[3, 1, 2]"},
                   {"l.append(1)", kFails},
                   {"l.pop()", kFails},
                   {"l.extend([])", kFails},

@@ -51,11 +51,12 @@ TEST(JinjaRefused, NamesThatTheTemplateDoesNotSet) {
 
 TEST(JinjaRefused, Methods) {
   for (const char* name :
-       {"bit_length", "casefold",   "center",       "changed",    "conjugate",   "cycle",
-        "encode",     "expandtabs", "format",       "format_map", "fromkeys",    "is_integer",
-        "isascii",    "isdecimal",  "isidentifier", "isnumeric",  "isprintable", "istitle",
-        "ljust",      "maketrans",  "rfind",        "rindex",     "rpartition",  "rsplit",
-        "rjust",      "swapcase",   "translate",    "zfill"}) {
+       {"bit_length", "casefold", "center",     "changed",      "copy",       "conjugate",
+        "cycle",      "encode",   "expandtabs", "format",       "format_map", "fromkeys",
+        "is_integer", "isascii",  "isdecimal",  "isidentifier", "isnumeric",  "isprintable",
+        "istitle",    "ljust",    "maketrans",  "partition",    "rfind",      "rindex",
+        "rpartition", "rsplit",   "splitlines", "rjust",        "swapcase",   "translate",
+        "zfill"}) {
     expect_refused(fmt::format("{{{{ false and\nx.{}(1) }}}}", name), "the method", name);
     // Without a call it can be a member of a tool's description.
     EXPECT_EQ(render(fmt::format("{{{{ x.{} }}}}", name), {{"x", {{name, 5}}}}), "5");

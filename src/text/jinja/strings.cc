@@ -125,7 +125,7 @@ Pieces split(Budget& budget, std::string_view text, std::string_view separator,
   }
 }
 
-Pieces split_lines(Budget& budget, std::string_view text, bool keeps_ends) {
+Pieces split_lines(Budget& budget, std::string_view text) {
   budget.work(text.size());
   Pieces lines;
   size_t begin = 0;
@@ -135,7 +135,7 @@ Pieces split_lines(Budget& budget, std::string_view text, bool keeps_ends) {
     if (!is_line_break(c)) continue;
     if (c == '\r' && pos < text.size() && text[pos] == '\n') ++pos;
     budget.step();
-    lines.push_back(text.substr(begin, (keeps_ends ? pos : end) - begin));
+    lines.push_back(text.substr(begin, end - begin));
     begin = pos;
   }
   if (begin < text.size()) lines.push_back(text.substr(begin));

@@ -29,7 +29,7 @@ std::string_view strip_characters(std::string_view text, std::string_view charac
 using Pieces = std::vector<std::string_view>;
 // At white space where the separator is empty. max_splits < 0: as often as there is one.
 Pieces split(Budget& budget, std::string_view text, std::string_view separator, int64_t max_splits);
-Pieces split_lines(Budget& budget, std::string_view text, bool keeps_ends);
+Pieces split_lines(Budget& budget, std::string_view text);
 // max_count < 0: all of them.
 std::string replace_all(Budget& budget, std::string_view text, std::string_view from,
                         std::string_view to, int64_t max_count);
