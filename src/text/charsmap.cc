@@ -36,7 +36,9 @@ size_t grapheme_end(std::string_view text, size_t begin) {
   auto last = static_cast<utf8proc_int32_t>(next_character(text, begin));
   for (size_t end = begin; end < text.size(); begin = end) {
     const auto c = static_cast<utf8proc_int32_t>(next_character(text, end));
-    if (utf8proc_grapheme_break_stateful(last, c, &state)) break;
+    // Marks that are newer than the library combine too.
+    const bool is_new_mark = utf8proc_category(c) == UTF8PROC_CATEGORY_CN && is_mark(c);
+    if (utf8proc_grapheme_break_stateful(last, c, &state) && !is_new_mark) break;
     last = c;
   }
   return begin;
