@@ -8,17 +8,18 @@ pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
+find_package(CURL 7.84 REQUIRED)
+find_package(OpenSSL REQUIRED)
 
 # The server's. Older versions of Boost have no coroutines under clang 14.
 find_package(Boost 1.81 REQUIRED)
-find_package(OpenSSL REQUIRED)
 find_package(prometheus-cpp REQUIRED CONFIG)
 find_package(yaml-cpp REQUIRED)
 set(NANOVLLM_SERVER_LIBRARIES Boost::headers OpenSSL::SSL prometheus-cpp::core yaml-cpp)
 
 # What someone who links libnanovllm.a has to link as well.
 set(NANOVLLM_LINK_LIBRARIES fmt::fmt Threads::Threads PkgConfig::pcre2 PkgConfig::utf8proc
-    PkgConfig::xxhash)
+    PkgConfig::xxhash CURL::libcurl OpenSSL::Crypto)
 
 # Compile options and include directories of every target of the project.
 add_library(nanovllm_dependencies INTERFACE)

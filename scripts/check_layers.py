@@ -11,6 +11,7 @@ import sys
 ALLOWED = {
     "base": set(),
     "io": {"base"},
+    "hub": {"io", "base"},
     "text": {"io", "base"},
     "ops": {"base"},
     "backend": {"ops", "base"},
@@ -19,11 +20,12 @@ ALLOWED = {
     "engine": {"runner", "text", "io", "base"},
     "api": {"engine", "text", "io", "base"},
     "server": {"api", "engine", "text", "io", "base"},
-    "cli": {"server", "api", "engine", "text", "io", "base"},
+    "cli": {"server", "api", "engine", "text", "hub", "io", "base"},
 }
 # Public header -> the lowest layer that may include it: the lowest one that needs its values, or whose class it declares.
 PUBLIC = {
     "error.h": "base",
+    "hub.h": "hub",
     "sampling_params.h": "io",
     "config.h": "runner",
     "chat.h": "text",

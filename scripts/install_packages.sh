@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config ccache nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev
-       libpcre2-dev libutf8proc-dev libedit-dev libssl-dev prometheus-cpp-dev libyaml-cpp-dev)
+       libpcre2-dev libutf8proc-dev libedit-dev libssl-dev libcurl4-openssl-dev prometheus-cpp-dev libyaml-cpp-dev)
 # Boost 1.81 or newer, whose package has its version in its name where the distribution's own choice is older.
 codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 build+=("$([ "$codename" = bookworm ] && echo libboost1.81-dev || echo libboost-dev)")

@@ -13,6 +13,7 @@
 #include "base/message.h"
 #include "cli/abort_reason.h"
 #include "cli/commands.h"
+#include "cli/model_option.h"
 #include "cli/nano_vllm_workload.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -157,7 +158,7 @@ ordered_json describe(const EngineInfo& info, const std::string& model) {
 }
 
 struct ThroughputOptions {
-  std::string model;
+  ModelOption model;
   int num_prompts = 0;
   int input_len = 0;
   int output_len = 0;
@@ -230,7 +231,7 @@ Served serve(LLMEngine& engine, const ThroughputOptions& options) {
 
 int bench_throughput(const ThroughputOptions& options) {
   const InterruptGuard guard;
-  LLM llm(options.model, options.engine);
+  LLM llm(options.model.path, options.engine);
   const EngineInfo& info = llm.engine().info();
   const int64_t requests = num_requests(options);
   for (int64_t i = 0; i < std::min<int64_t>(requests, kNanoVllmWorkload.size()); ++i) {
@@ -246,7 +247,7 @@ int bench_throughput(const ThroughputOptions& options) {
   const auto per_second = [&](int64_t tokens) {
     return static_cast<double>(tokens) / served.seconds;
   };
-  ordered_json line = describe(info, options.model);
+  ordered_json line = describe(info, options.model.name);
   line["requests"] = requests;
   line["input_tokens"] = input_tokens;
   line["output_tokens"] = output_tokens;
@@ -265,7 +266,7 @@ int bench_throughput(const ThroughputOptions& options) {
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
-  fmt::print("{} on {}, {}\n", bold(stdout, options.model), info.device, info.dtype);
+  fmt::print("{} on {}, {}\n", bold(stdout, options.model.name), info.device, info.dtype);
   std::vector<std::pair<std::string, std::string>> rows = {
       {"requests", fmt::format("{}", requests)},
       {"input tokens", fmt::format("{}", input_tokens)},
@@ -286,7 +287,7 @@ int bench_throughput(const ThroughputOptions& options) {
 }
 
 struct LatencyOptions {
-  std::string model;
+  ModelOption model;
   int batch_size = 1;
   int input_len = 128;
   int output_len = 128;
@@ -318,7 +319,7 @@ void check_runs_at_once(const EngineInfo& info, const LatencyOptions& options) {
 
 int bench_latency(const LatencyOptions& options) {
   const InterruptGuard guard;
-  LLM llm(options.model, options.engine);
+  LLM llm(options.model.path, options.engine);
   const EngineInfo& info = llm.engine().info();
   PromptSource source(info.vocab_size, options.seed);
   check_lengths(info, options.input_len, options.output_len);
@@ -339,7 +340,7 @@ int bench_latency(const LatencyOptions& options) {
   }
   llm.engine().finish_trace();
   if (options.json) {
-    ordered_json line = describe(info, options.model);
+    ordered_json line = describe(info, options.model.name);
     line["batch_size"] = options.batch_size;
     line["input_len"] = options.input_len;
     line["output_len"] = options.output_len;
@@ -351,7 +352,7 @@ int bench_latency(const LatencyOptions& options) {
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
-  fmt::print("{} on {}, {}; {}, {} in, {} out; median of {}\n", bold(stdout, options.model),
+  fmt::print("{} on {}, {}; {}, {} in, {} out; median of {}\n", bold(stdout, options.model.name),
              info.device, info.dtype, counted(options.batch_size, "request"),
              counted(options.input_len, "token"), options.output_len, options.num_iters);
   std::vector<std::pair<std::string, std::string>> rows = {
@@ -376,8 +377,14 @@ Command until_interrupted(Command command) {
 }
 
 template <typename Options>
+void find_model(Options& options) {
+  options.engine.validate();
+  options.model.find(options.quiet);
+}
+
+template <typename Options>
 void add_common(CLI::App& app, Options& options) {
-  app.add_option("model", options.model, "model folder or GGUF file")->required();
+  options.model.add_to(app);
   add_seed(app, "--seed", options.seed, "of the random prompts");
   app.add_flag("--json", options.json, "one JSON object instead of the table");
   app.add_flag("-q,--quiet", options.quiet, "no progress display");
@@ -401,7 +408,10 @@ Command add_bench_throughput(CLI::App& app) {
                  "--input-len)")
       ->check(at_least(1));
   add_common(app, *options);
-  return until_interrupted([options] { return bench_throughput(*options); });
+  return until_interrupted([options] {
+    find_model(*options);
+    return bench_throughput(*options);
+  });
 }
 
 Command add_bench_latency(CLI::App& app) {
@@ -422,7 +432,10 @@ Command add_bench_latency(CLI::App& app) {
       ->check(at_least(1))
       ->capture_default_str();
   add_common(app, *options);
-  return until_interrupted([options] { return bench_latency(*options); });
+  return until_interrupted([options] {
+    find_model(*options);
+    return bench_latency(*options);
+  });
 }
 
 }  // namespace nanovllm::cli

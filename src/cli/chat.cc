@@ -16,6 +16,7 @@
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/line_reader.h"
+#include "cli/model_option.h"
 #include "cli/options.h"
 #include "cli/output_check.h"
 #include "cli/params_text.h"
@@ -32,7 +33,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 struct ChatOptions {
-  std::string model;
+  ModelOption model;
   std::string system;
   std::optional<std::string> message;
   std::string chat_template;
@@ -58,7 +59,7 @@ constexpr const char* kHelp =
 
 void check_outputs(const char* flag, const std::string& path, const ChatOptions& options) {
   const std::string& trace = options.engine.trace_file;
-  check_output(flag, path, options.model,
+  check_output(flag, path, options.model.path,
                {{options.chat_template, "--chat-template reads"},
                 {options.tools, "--tools reads"},
                 {standard_input_path(), "standard input reads"},
@@ -66,9 +67,9 @@ void check_outputs(const char* flag, const std::string& path, const ChatOptions&
 }
 
 std::unique_ptr<ChatTemplate> load_template(const ChatOptions& options) {
-  if (!find_gguf(options.model)) check_is_folder(options.model);
-  if (options.chat_template.empty()) return ChatTemplate::load(options.model);
-  return ChatTemplate::from_source(read_text_file(options.chat_template), options.model);
+  if (!find_gguf(options.model.path)) check_is_folder(options.model.path);
+  if (options.chat_template.empty()) return ChatTemplate::load(options.model.path);
+  return ChatTemplate::from_source(read_text_file(options.chat_template), options.model.path);
 }
 
 ordered_json load_tools(const std::string& path) {
@@ -103,7 +104,7 @@ class Chat {
         template_(load_template(options)),
         tools_(load_tools(options.tools)),
         kwargs_(parse_kwargs(options.template_kwargs)),
-        engine_(options.model, options.engine),
+        engine_(options.model.path, options.engine),
         room_(engine_.info().max_num_tokens()) {
     SamplingParams defaults = engine_.default_sampling_params();
     defaults.max_tokens = room_;
@@ -128,7 +129,7 @@ class Chat {
     if (reader.interactive()) {
       stay_.emplace(InterruptGuard::Again::kMeansNothing);
       fmt::print("{} on {}, {}. /help lists the commands, Ctrl-D leaves.\n",
-                 bold(stdout, options_.model), engine_.info().device, temperature_text());
+                 bold(stdout, options_.model.name), engine_.info().device, temperature_text());
     }
     while (true) {
       try {
@@ -375,7 +376,7 @@ class Chat {
 
 Command add_chat(CLI::App& app) {
   auto options = std::make_shared<ChatOptions>();
-  app.add_option("model", options->model, "model folder or GGUF file")->required();
+  options->model.add_to(app);
   app.add_option("--system", options->system, "system message");
   // A function, as CLI11 takes an empty text for no value of an optional.
   app.add_option_function<std::string>(
@@ -397,6 +398,8 @@ Command add_chat(CLI::App& app) {
              "Exit status: 0 all answered, 1 error, 2 usage, 3 some lines refused or\n"
              "their answers aborted by the engine (1 with -m), 130 interrupted.");
   return [options] {
+    options->engine.validate();
+    options->model.find();
     check_outputs("--trace", options->engine.trace_file, *options);
     return Chat(*options).run();
   };

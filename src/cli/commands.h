@@ -20,5 +20,8 @@ Command add_info(CLI::App& app);
 // `words` are the command line behind the binary's name, for workers.
 Command add_serve(CLI::App& app, const std::vector<std::string>& words);
 Command add_tokenize(CLI::App& app);
+Command add_pull(CLI::App& app);
+Command add_list(CLI::App& app);
+Command add_remove(CLI::App& app);
 
 }  // namespace nanovllm::cli

@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/earlier_results.h"
 #include "cli/logprob_table.h"
+#include "cli/model_option.h"
 #include "cli/options.h"
 #include "cli/output_check.h"
 #include "cli/request_source.h"
@@ -28,7 +29,7 @@ namespace {
 constexpr int kMaxNumPrompts = 1 << 20;  // behind one -p
 
 struct GenerateOptions {
-  std::string model;
+  ModelOption model;
   std::vector<std::string> prompts;
   std::string input;
   std::string output;
@@ -47,7 +48,7 @@ class Generation {
         sink_(options.output),
         earlier_(options.resume ? options.output : ""),
         source_(options.prompts, options.input, earlier_, defaults_),
-        engine_(options.model, options.engine),
+        engine_(options.model.path, options.engine),
         defaults_(options.sampling.apply_to(engine_.default_sampling_params())),
         json_(options.json || !options.input.empty() || !options.output.empty()),
         streaming_(!json_ && source_.total() == 1 && defaults_.n == 1 && !defaults_.logprobs &&
@@ -289,8 +290,8 @@ void check_files(const GenerateOptions& options) {
   }
   const UsedFile input = {options.input == "-" ? standard_input_path() : options.input,
                           "--input reads"};
-  check_output("--output", options.output, options.model, {input});
-  check_output("--trace", options.engine.trace_file, options.model,
+  check_output("--output", options.output, options.model.path, {input});
+  check_output("--trace", options.engine.trace_file, options.model.path,
                {input, {options.output, "--output writes"}});
 }
 
@@ -298,7 +299,7 @@ void check_files(const GenerateOptions& options) {
 
 Command add_generate(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
-  app.add_option("model", options->model, "model folder or GGUF file")->required();
+  options->model.add_to(app);
   auto* prompt = app.add_option("-p,--prompt", options->prompts,
                                 "text to continue, or several; MODEL goes before it")
                      ->expected(1, kMaxNumPrompts)
@@ -345,6 +346,8 @@ Command add_generate(CLI::App& app) {
                   "nothing to do: give prompts with -p TEXT, or a file with --input");
     }
     check_sampling(options->sampling);
+    options->engine.validate();
+    options->model.find(options->quiet);
     check_files(*options);
     return Generation(*options).run();
   };

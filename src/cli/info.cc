@@ -7,6 +7,7 @@
 
 #include "base/message.h"
 #include "cli/commands.h"
+#include "cli/model_option.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "nanovllm/llm_engine.h"
@@ -15,7 +16,7 @@ namespace nanovllm::cli {
 namespace {
 
 struct InfoOptions {
-  std::string model;
+  ModelOption model;
   bool json = false;
   bool plan = false;
   EngineConfig engine;
@@ -56,7 +57,7 @@ void print_formats(const EngineInfo& facts) {
 }
 
 int info(const InfoOptions& options) {
-  const LLMEngine engine(options.model, options.engine);
+  const LLMEngine engine(options.model.path, options.engine);
   const EngineInfo& facts = engine.info();
   const int64_t tokens = static_cast<int64_t>(facts.num_kvcache_blocks) * facts.kvcache_block_size;
   // The last token is never fed back, so it needs no room.
@@ -68,7 +69,7 @@ int info(const InfoOptions& options) {
     for (const WeightFormat& format : facts.weight_formats) {
       formats[format.name] = {{"tensors", format.num_tensors}, {"bytes", format.bytes}};
     }
-    const nlohmann::ordered_json line = {{"model", options.model},
+    const nlohmann::ordered_json line = {{"model", options.model.name},
                                          {"architecture", facts.architecture},
                                          {"device", facts.device},
                                          {"dtype", facts.dtype},
@@ -90,7 +91,7 @@ int info(const InfoOptions& options) {
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return kExitOk;
   }
-  print_row("model", bold(stdout, options.model));
+  print_row("model", bold(stdout, options.model.name));
   print_row("architecture", facts.architecture);
   print_row("device", facts.device);
   print_row("dtype", facts.dtype);
@@ -121,11 +122,15 @@ int info(const InfoOptions& options) {
 
 Command add_info(CLI::App& app) {
   auto options = std::make_shared<InfoOptions>();
-  app.add_option("model", options->model, "model folder or GGUF file")->required();
+  options->model.add_to(app);
   app.add_flag("--json", options->json, "one JSON object");
   app.add_flag("--plan", options->plan, "which kernels compute the layers, by rows of a step");
   add_engine_options(app, options->engine);
-  return [options] { return info(*options); };
+  return [options] {
+    options->engine.validate();
+    options->model.find();
+    return info(*options);
+  };
 }
 
 }  // namespace nanovllm::cli

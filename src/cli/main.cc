@@ -20,6 +20,7 @@
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/file_fault.h"
+#include "cli/model_option.h"
 #include "cli/terminal.h"
 #include "io/json.h"
 #include "nanovllm/error.h"
@@ -37,6 +38,9 @@ int run_command(const Command& command) {
   } catch (const nanovllm::Error& error) {
     print_error(error.what());
     if (error.code() == nanovllm::ErrorCode::kInvalidArgument) return kExitUsage;
+  } catch (const PullInterrupted&) {
+    print_error("interrupted; what has come is kept, and the next pull goes on from there");
+    return kExitInterrupted;
   } catch (const std::bad_alloc&) {
     print_error(fmt::format(
         "out of memory{}: use a smaller model, or lower --kv-cache-memory, --max-model-len, "
@@ -138,7 +142,9 @@ int main(int argc, char** argv) {
       "  nanovllm serve MODEL                                     let others: an OpenAI-compatible "
       "server\n"
       "  nanovllm bench throughput MODEL                          measure it\n\n"
-      "MODEL is a folder with config.json, *.safetensors and tokenizer.json, or a GGUF file.",
+      "MODEL is a folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or a "
+      "name on the\nHugging Face hub such as Qwen/Qwen3-0.6B, which is pulled when it is first "
+      "used.",
       "nanovllm"};
   app.set_version_flag("--version", fmt::format("nanovllm {}", nanovllm::kVersion));
   app.require_subcommand(1);
@@ -173,6 +179,9 @@ int main(int argc, char** argv) {
           [&](CLI::App& command) { return add_serve(command, words); });
   declare(app, "info", "what a model needs and what the engine would do with it", add_info);
   declare(app, "tokenize", "text to token ids, or ids to text", add_tokenize);
+  declare(app, "pull", "fetch a model from the hub, or what is new in it", add_pull);
+  declare(app, "list", "the models that were pulled", add_list);
+  declare(app, "rm", "remove models that were pulled", add_remove);
 
   try {
     std::vector<std::string> rest(words.rbegin(), words.rend());

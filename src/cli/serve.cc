@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/message.h"
 #include "cli/commands.h"
+#include "cli/model_option.h"
 #include "cli/options.h"
 #include "server/fleet.h"
 #include "server/server.h"
@@ -22,6 +23,8 @@ struct CommandLine {
   int worker_socket = -1;  // of a worker
   int worker_index = 0;
   std::string access_log = "lines";
+  ModelOption model;
+  std::string worker_model;  // where the front found it
 };
 
 using Options = server::ServeOptions;
@@ -172,6 +175,7 @@ void add_process_options(CLI::App& app, CommandLine& line) {
       ->option_text("FILE");
   app.add_option("--worker-fd", line.worker_socket)->group("");
   app.add_option("--worker-index", line.worker_index)->group("");
+  app.add_option("--worker-model", line.worker_model)->group("");
   // Taken for vLLM's sake: prompts are not logged, tools are on.
   app.add_flag("--disable-log-requests,--enable-auto-tool-choice")->group("");
 }
@@ -220,6 +224,11 @@ int run_front(CommandLine& line) {
   }
   options.engine.validate();
   options.fleet.seed = options.engine.seed;
+  line.model.find();
+  options.model = line.model.path;
+  if (options.served_model_names.empty()) options.served_model_names = {line.model.name};
+  options.worker_arguments.insert(options.worker_arguments.end(),
+                                  {"--worker-model", options.model});
   return server::serve(std::move(options));
 }
 
@@ -255,7 +264,7 @@ std::vector<std::string> without_keys(const std::vector<std::string>& words) {
 
 int run_worker(const CommandLine& line) {
   take_cpus(line.worker_index, line.options.fleet.num_engines);
-  return server::run_worker(line.worker_socket, line.worker_index, line.options.model,
+  return server::run_worker(line.worker_socket, line.worker_index, line.worker_model,
                             line.options.engine);
 }
 
@@ -265,7 +274,7 @@ Command add_serve(CLI::App& app, const std::vector<std::string>& words) {
   auto line = std::make_shared<CommandLine>();
   line->options.worker_arguments = without_keys(words);
   Options& options = line->options;
-  app.add_option("model", options.model, "model folder or GGUF file")->required();
+  line->model.add_to(app);
   add_process_options(app, *line);
   add_http_options(app, *line);
   add_api_options(app, options);

@@ -58,6 +58,20 @@ std::string colored(std::FILE* stream, std::string_view text, int color) {
   return styled(stream, text, 30 + color);
 }
 
+std::string with_bar(const std::string& label, double share, const std::string& rest) {
+  constexpr int kMaxWidth = 20;  // characters of the bar
+  const std::string line = fmt::format("{} {}", label, rest);
+  // What wraps can't be redrawn in place; the cursor needs room too.
+  const int room = columns(stderr) - 1;
+  const int width = std::min(room - static_cast<int>(line.size()) - 1, kMaxWidth);
+  if (share < 0 || width <= 0) return line.substr(0, static_cast<size_t>(std::max(room, 1)));
+  // A share is a sum of many numbers, and what is done shows whole.
+  const int filled = static_cast<int>(std::min(share, 1.0) * width + 1e-6);
+  std::string bar;
+  for (int i = 0; i < width; ++i) bar += i < filled ? "█" : "░";
+  return fmt::format("{} {} {}", label, bar, rest);
+}
+
 void print_error(std::string_view message) {
   print_message("{} {}\n", colored(stderr, "nanovllm:", 1), message);
 }
@@ -164,7 +178,6 @@ void Progress::draw(const char* end) {
 }
 
 std::string Progress::text() const {
-  constexpr int kMaxWidth = 20;  // characters of the bar
   const auto seconds =
       std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start_).count();
   const std::string speeds =
@@ -172,17 +185,8 @@ std::string Progress::text() const {
                   seconds % 60, prefill_speed_.shown, decode_speed_.shown);
   const std::string count = total_ > 0 ? fmt::format("{}/{} {}", done_, total_, speeds)
                                        : fmt::format("{} done {}", done_, speeds);
-  std::string line = fmt::format("{} {}", label_, count);
-  if (!in_place_) return line;
-  // What wraps can't be redrawn in place; the cursor needs room too.
-  const int room = columns(stderr) - 1;
-  const int width = std::min(room - static_cast<int>(line.size()) - 1, kMaxWidth);
-  if (total_ == 0 || width <= 0) return line.substr(0, static_cast<size_t>(std::max(room, 1)));
-  // A share is a sum of many numbers, and what is done shows whole.
-  const int filled = static_cast<int>(std::clamp(share_, 0.0, 1.0) * width + 1e-6);
-  std::string bar;
-  for (int i = 0; i < width; ++i) bar += i < filled ? "█" : "░";
-  return fmt::format("{} {} {}", label_, bar, count);
+  if (!in_place_) return fmt::format("{} {}", label_, count);
+  return with_bar(label_, total_ > 0 ? share_ : -1, count);
 }
 
 }  // namespace nanovllm::cli

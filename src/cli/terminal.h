@@ -18,6 +18,10 @@ std::string bold(std::FILE* stream, std::string_view text);
 std::string dim(std::FILE* stream, std::string_view text);
 std::string colored(std::FILE* stream, std::string_view text, int color);  // 0..7 ANSI colour
 
+// "LABEL ███░░░ REST" for one line of stderr; without the bar where there is no room for it, or
+// where the share that is done, from 0 to 1, is negative.
+std::string with_bar(const std::string& label, double share, const std::string& rest);
+
 // "nanovllm: MESSAGE" on stderr.
 void print_error(std::string_view message);
 

@@ -13,6 +13,7 @@
 #include "base/message.h"
 #include "cli/commands.h"
 #include "cli/input_lines.h"
+#include "cli/model_option.h"
 #include "cli/terminal.h"
 #include "io/file.h"
 #include "io/gguf.h"
@@ -24,7 +25,7 @@ namespace nanovllm::cli {
 namespace {
 
 struct TokenizeOptions {
-  std::string model;
+  ModelOption model;
   std::optional<std::string> first;
   std::string input;
   std::vector<std::string> texts;
@@ -126,8 +127,8 @@ void tell_unknown(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
 }
 
 int tokenize(const TokenizeOptions& options) {
-  if (!find_gguf(options.model)) check_is_folder(options.model);
-  const auto tokenizer = Tokenizer::load(options.model);
+  if (!find_gguf(options.model.path)) check_is_folder(options.model.path);
+  const auto tokenizer = Tokenizer::load(options.model.path);
   std::vector<std::string> texts = options.texts;
   texts.insert(texts.begin(), options.first ? *options.first : read_input(options.input));
   for (const std::string& text : texts) {
@@ -153,7 +154,7 @@ int tokenize(const TokenizeOptions& options) {
 
 Command add_tokenize(CLI::App& app) {
   auto options = std::make_shared<TokenizeOptions>();
-  app.add_option("model", options->model, "model folder or GGUF file")->required();
+  options->model.add_to(app);
   auto* first = app.add_option("text", options->first,
                                "text, or ids with --ids, or several (default: standard input)");
   app.add_option("--input", options->input, "file that is the text; - reads standard input")
@@ -188,7 +189,10 @@ Command add_tokenize(CLI::App& app) {
       "Exit status: 0 done, 1 error, 2 usage.\n"
       "  nanovllm tokenize models/demo \"Once upon a time\"\n"
       "  nanovllm tokenize models/demo --ids \"12 7 99\"");
-  return [options] { return tokenize(*options); };
+  return [options] {
+    options->model.find();
+    return tokenize(*options);
+  };
 }
 
 }  // namespace nanovllm::cli

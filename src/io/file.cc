@@ -5,8 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <filesystem>
 #include <string_view>
@@ -83,29 +81,6 @@ void refuse_lfs_pointer(const OpenFile& file, const std::string& path) {
   throw_error(ErrorCode::kCorruptData,
               "{}: a pointer of Git LFS and not the file itself; run git lfs pull in its folder",
               path);
-}
-
-// What to do about a folder that is not there, where its name may be one of the hub: OWNER/MODEL,
-// and no folder OWNER.
-std::string hub_hint(const std::string& path) {
-  const size_t slash = path.find('/');
-  const auto is_name = [](std::string_view text) {
-    constexpr std::string_view kSigns = "-_.";
-    const auto fits = [&](unsigned char c) {
-      return std::isalnum(c) != 0 || kSigns.find(static_cast<char>(c)) != kSigns.npos;
-    };
-    return !text.empty() && text.front() != '.' && std::ranges::all_of(text, fits);
-  };
-  if (slash == path.npos || !is_name(path.substr(0, slash)) || !is_name(path.substr(slash + 1)))
-    return "";
-  if (::access(path.substr(0, slash).c_str(), F_OK) == 0) return "";
-  // Such a repository holds a model in many formats.
-  const bool is_gguf = path.find("GGUF") != path.npos || path.find("gguf") != path.npos;
-  return fmt::format(
-      "; models of the hub are not downloaded: run hf download {} {}--local-dir {} and give that "
-      "{}",
-      path, is_gguf ? "--include '*Q4_K_M.gguf' " : "", path.substr(slash + 1),
-      is_gguf ? "file" : "folder");
 }
 
 }  // namespace
@@ -202,8 +177,8 @@ void check_is_folder(const std::string& path) {
       throw_error(ErrorCode::kIo, "{}: no permission to look into this folder", path);
     }
     throw_error(ErrorCode::kNotFound,
-                "{}: no such folder or file; expected a Hugging Face model folder or a GGUF file{}",
-                shown_path(path), hub_hint(path));
+                "{}: no such folder or file; expected a Hugging Face model folder or a GGUF file",
+                shown_path(path));
   }
   if (!S_ISDIR(status.st_mode)) {
     throw_error(ErrorCode::kNotFound,

@@ -1,0 +1,110 @@
+#include "cli/model_option.h"
+
+#include <fmt/format.h>
+
+#include "base/message.h"
+#include "cli/terminal.h"
+
+namespace nanovllm::cli {
+namespace {
+
+std::string shown_seconds(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole >= 3600)
+    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
+}
+
+}  // namespace
+
+std::string shown_bytes(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
+    value /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : value < 10 ? 2 : 1, kUnits[unit]);
+}
+
+void ModelOption::add_to(CLI::App& app) {
+  app.add_option("model", name,
+                 "model folder, GGUF file, or name on the hub such as Qwen/Qwen3-0.6B, which is "
+                 "pulled where it is not there yet")
+      ->required();
+}
+
+void ModelOption::find(bool quiet) { path = pull(name, {}, quiet); }
+
+std::string pull(const std::string& name, PullOptions options, bool quiet) {
+  const InterruptGuard guard;
+  PullDisplay display(name, !quiet);
+  options.on_progress = [&](const PullProgress& progress) {
+    if (InterruptGuard::interrupted()) throw PullInterrupted();
+    display.update(progress);
+  };
+  std::string path = resolve_model(name, options);
+  display.finish();
+  return path;
+}
+
+PullDisplay::PullDisplay(std::string name, bool enabled)
+    : name_(std::move(name)), enabled_(enabled), in_place_(is_terminal(stderr)) {}
+
+PullDisplay::~PullDisplay() {
+  if (drawn_ && in_place_) print_message("\r\x1b[K");
+}
+
+void PullDisplay::update(const PullProgress& progress) {
+  const auto now = Clock::now();
+  progress_ = progress;
+  const double seconds = std::chrono::duration<double>(now - last_measure_).count();
+  if (seconds >= 0.5) {
+    const double speed = static_cast<double>(progress.num_received - last_received_) / seconds;
+    speed_ = speed_ == 0 ? speed : 0.7 * speed_ + 0.3 * speed;
+    last_measure_ = now;
+    last_received_ = progress.num_received;
+  }
+  // What ends at once needs no line.
+  const bool has_begun = progress.total_bytes > progress.num_bytes || !progress.note.empty();
+  const auto pause = std::chrono::milliseconds(in_place_ ? 100 : 10000);
+  if (!enabled_ || (!drawn_ && !has_begun) || (drawn_ && now - last_draw_ < pause)) return;
+  last_draw_ = now;
+  if (in_place_) {
+    print_message("\r\x1b[K{}", text());
+  } else if (drawn_ || !progress.note.empty()) {
+    print_message("nanovllm: {}\n", text());
+  } else {
+    print_message("nanovllm: pulling {}, {} of {} are there\n", name_,
+                  shown_bytes(progress.num_bytes), shown_bytes(progress.total_bytes));
+  }
+  drawn_ = true;
+}
+
+void PullDisplay::finish() {
+  if (!drawn_) return;
+  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  print_message("{}{}: {} in {}\n", in_place_ ? "\r\x1b[K" : "nanovllm: ", name_,
+                shown_bytes(progress_.total_bytes), shown_seconds(seconds));
+  drawn_ = false;
+}
+
+std::string PullDisplay::text() const {
+  if (progress_.total_bytes == 0) return fmt::format("{}: {}", name_, progress_.note);
+  std::string rest =
+      fmt::format("{}/{} [", shown_bytes(progress_.num_bytes), shown_bytes(progress_.total_bytes));
+  if (!progress_.note.empty()) {
+    rest += progress_.note;
+  } else {
+    rest += shown_bytes(static_cast<int64_t>(speed_)) + "/s";
+    const auto left = static_cast<double>(progress_.total_bytes - progress_.num_bytes);
+    if (speed_ > 0) rest += fmt::format(", {} left", shown_seconds(left / speed_));
+  }
+  rest += "]";
+  const double share =
+      static_cast<double>(progress_.num_bytes) / static_cast<double>(progress_.total_bytes);
+  return in_place_ ? with_bar(name_, share, rest) : fmt::format("{}: {}", name_, rest);
+}
+
+}  // namespace nanovllm::cli

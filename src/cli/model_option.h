@@ -1,0 +1,55 @@
+// MODEL of the commands, and the line that shows how far a pull is.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <string>
+
+#include "nanovllm/hub.h"
+
+namespace nanovllm::cli {
+
+// A folder, a file, or a name of the hub, which is pulled where it is not there yet.
+struct ModelOption {
+  std::string name;  // as it was given
+  std::string path;  // where it is, once it was found
+
+  void add_to(CLI::App& app);
+  void find(bool quiet = false);
+};
+
+// Ctrl-C during a pull.
+struct PullInterrupted {};
+
+// resolve_model() for people: with progress on stderr, unless `quiet`. Throws PullInterrupted.
+std::string pull(const std::string& name, PullOptions options, bool quiet);
+
+// "1.50 GB", decimal, as the hub's pages have it.
+std::string shown_bytes(int64_t bytes);
+
+// Where stderr is a terminal, "NAME ███░░░ 0.40/1.50 GB [52.1 MB/s, 00:21 left]" redrawn in place;
+// elsewhere a line at the beginning, at the end, and every ten seconds between.
+class PullDisplay {
+ public:
+  PullDisplay(std::string name, bool enabled);
+  ~PullDisplay();
+  PullDisplay(const PullDisplay&) = delete;
+  PullDisplay& operator=(const PullDisplay&) = delete;
+  void update(const PullProgress& progress);
+  void finish();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string text() const;
+
+  const std::string name_;
+  const bool enabled_, in_place_;
+  bool drawn_ = false;
+  PullProgress progress_;
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point last_draw_, last_measure_ = start_;
+  int64_t last_received_ = 0;
+  double speed_ = 0;  // bytes/s, of the last seconds
+};
+
+}  // namespace nanovllm::cli

@@ -1,0 +1,90 @@
+#include "hub/cache.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "hub/find.h"
+#include "io/temp_dir.h"
+
+namespace nanovllm::hub {
+namespace {
+
+namespace fs = std::filesystem;
+const std::string kCommit(40, 'c');
+
+HubFile file_of(const RepositoryCache& cache, const std::string& path, const std::string& content,
+                char digit) {
+  std::ofstream(cache.blob(std::string(40, digit))) << content;
+  return {.path = path,
+          .size = static_cast<int64_t>(content.size()),
+          .blob_id = std::string(40, digit)};
+}
+
+TEST(HubCache, PathsAreThoseOfHuggingFace) {
+  const RepositoryCache cache("/c", "Own/Mo-del");
+  EXPECT_EQ(cache.folder(), "/c/models--Own--Mo-del");
+  EXPECT_EQ(cache.snapshot("x"), "/c/models--Own--Mo-del/snapshots/x");
+  EXPECT_EQ(cache.blob("x"), "/c/models--Own--Mo-del/blobs/x");
+  EXPECT_EQ(cache.lock("x"), "/c/.locks/models--Own--Mo-del/x.lock");
+}
+
+TEST(HubCache, LinksAreRelativeAndReplaceOlderOnes) {
+  const testing::TempDir folder;
+  const RepositoryCache cache(folder.path(), "a/b");
+  cache.prepare(kCommit);
+  const HubFile one = file_of(cache, "sub/x.json", "one", '1'),
+                other = file_of(cache, "sub/x.json", "other", '2');
+  EXPECT_FALSE(cache.holds(kCommit, one));
+  EXPECT_TRUE(cache.holds_blob(one));
+  cache.link(kCommit, one);
+  EXPECT_TRUE(cache.holds(kCommit, one));
+  EXPECT_EQ(fs::read_symlink(cache.snapshot(kCommit) + "/sub/x.json"),
+            "../../../blobs/" + one.hash());
+  cache.link(kCommit, other);
+  EXPECT_TRUE(cache.holds(kCommit, other));
+  EXPECT_FALSE(cache.holds(kCommit, one));
+}
+
+TEST(HubCache, RefsThatAreNoCommitsAreNone) {
+  const testing::TempDir folder;
+  const RepositoryCache cache(folder.path(), "a/b");
+  EXPECT_EQ(cache.commit_of("main"), std::nullopt);
+  EXPECT_EQ(cache.commit_of(kCommit), kCommit);
+  cache.keep_ref("refs/pr/1", kCommit);
+  EXPECT_EQ(cache.commit_of("refs/pr/1"), kCommit);
+  cache.keep_ref("main", "../../../../../../../../../../../etc/x");
+  EXPECT_EQ(cache.commit_of("main"), std::nullopt);
+}
+
+TEST(HubCache, AModelIsThereWhereAllOfItsFilesAreInTheirSizes) {
+  const testing::TempDir folder;
+  const RepositoryCache cache(folder.path(), "a/b");
+  const HubName name{.repository = "a/b"};
+  cache.prepare(kCommit);
+  cache.keep_ref("main", kCommit);
+  const Listing listing = {file_of(cache, "config.json", "{}", '1'),
+                           file_of(cache, "model.safetensors", "weights", '2')};
+  cache.link(kCommit, listing[0]);
+  cache.link(kCommit, listing[1]);
+  EXPECT_FALSE(find_in_cache(cache, name, false));  // nobody knows whether that is all
+  EXPECT_EQ(find_in_cache(cache, name, true), cache.snapshot(kCommit));
+  cache.keep_listing(kCommit, listing);
+  EXPECT_EQ(find_in_cache(cache, name, false), cache.snapshot(kCommit));
+  fs::resize_file(cache.blob(listing[1].hash()), 3);
+  EXPECT_FALSE(find_in_cache(cache, name, true));
+}
+
+TEST(HubCache, ALockIsHeldByOneAtATime) {
+  const testing::TempDir folder;
+  const std::string path = folder.path() + "/sub/x.lock";
+  {
+    const auto lock = FileLock::try_take(path);
+    EXPECT_TRUE(lock);
+    EXPECT_FALSE(FileLock::try_take(path));
+  }
+  EXPECT_TRUE(FileLock::try_take(path));
+}
+
+}  // namespace
+}  // namespace nanovllm::hub

@@ -1,0 +1,149 @@
+#include "hub/listing.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "hub/digest.h"
+#include "nanovllm/error.h"
+
+namespace nanovllm::hub {
+namespace {
+
+Listing listing_of(const std::vector<std::string>& paths) {
+  Listing listing;
+  for (const std::string& path : paths) listing.push_back({.path = path, .size = 1});
+  return listing;
+}
+
+std::vector<std::string> chosen(const std::vector<std::string>& paths, const HubName& name) {
+  std::vector<std::string> names;
+  for (const HubFile& file : choose_files(listing_of(paths), name).files)
+    names.push_back(file.path);
+  return names;
+}
+
+std::string error_of(const std::vector<std::string>& paths, const std::string& type) {
+  try {
+    choose_files(listing_of(paths), {.repository = "a/b", .type = type});
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(HubListing, TypeOfGguf) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"Qwen3-0.6B-Q4_K_M.gguf", "Q4_K_M"},
+      {"qwen2.5-0.5b-instruct-q8_0.gguf", "Q8_0"},
+      {"model.IQ4_XS.gguf", "IQ4_XS"},
+      {"x-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"},
+      {"BF16/x-BF16-00001-of-00004.gguf", "BF16"},
+      {"x-f16.gguf", "F16"},
+      {"gpt-oss-20b-MXFP4.gguf", "MXFP4"},
+      {"x-TQ1_0.gguf", "TQ1_0"},
+      {"Q8_0.gguf", "Q8_0"},
+      {"a/whatever.gguf", "whatever"},
+      {"AQ4_0.gguf", "AQ4_0"},
+  };
+  for (const auto& [path, type] : kCases) EXPECT_EQ(type_of_gguf(path), type) << path;
+}
+
+TEST(HubListing, ChoosesWhatTheEngineReads) {
+  const HubName name{.repository = "a/b"};
+  EXPECT_EQ(chosen({"README.md", "config.json", "x.bin", "model.safetensors", "sub/config.json",
+                    "m.gguf", "model.safetensors.index.json", "merges.txt", "chat_template.jinja"},
+                   name),
+            (std::vector<std::string>{"config.json", "model.safetensors", "merges.txt",
+                                      "chat_template.jinja"}));
+  const Choice sharded = choose_files(
+      listing_of({"config.json", "model.safetensors.index.json", "1.safetensors"}), name);
+  EXPECT_TRUE(sharded.needs_index);
+  EXPECT_EQ(sharded.files.size(), 2U);
+}
+
+TEST(HubListing, ShardsComeFromTheIndex) {
+  const Listing listing =
+      listing_of({"model.safetensors.index.json", "1.safetensors", "2.safetensors"});
+  Choice choice = choose_files(listing, {.repository = "a/b"});
+  add_shards(choice, listing, R"({"weight_map": {"x": "2.safetensors", "y": "2.safetensors"}})",
+             "i");
+  EXPECT_FALSE(choice.needs_index);
+  EXPECT_EQ(choice.files.back().path, "2.safetensors");
+  EXPECT_EQ(choice.files.size(), 2U);
+  for (const char* bad :
+       {R"({"weight_map": {"x": "../2.safetensors"}})", R"({"weight_map": {"x": 1}})", "["}) {
+    EXPECT_THROW(add_shards(choice, listing, bad, "i"), Error) << bad;
+  }
+}
+
+TEST(HubListing, ChoosesGgufByType) {
+  const std::vector<std::string> paths = {"x-Q8_0-00002-of-00002.gguf",
+                                          "x-Q8_0-00001-of-00002.gguf", "x-Q4_K_M.gguf",
+                                          "mmproj-x-F16.gguf", "imatrix.gguf"};
+  const Choice split = choose_files(listing_of(paths), {.repository = "a/b", .type = "q8_0"});
+  EXPECT_EQ(split.entry, "x-Q8_0-00001-of-00002.gguf");
+  EXPECT_EQ(split.files.size(), 2U);
+  EXPECT_EQ(choose_files(listing_of(paths), {.repository = "a/b"}).entry, "x-Q4_K_M.gguf");
+  EXPECT_EQ(error_of(paths, "F16"),
+            "a/b: holds no GGUF file of type F16; name one behind a colon, as in a/b:Q4_K_M: "
+            "Q4_K_M, Q8_0");
+  EXPECT_NE(error_of({"config.json"}, ""), "");
+}
+
+TEST(HubListing, SiblingsAreChecked) {
+  const std::string sha1(40, 'a'), sha256(64, 'b');
+  const nlohmann::json good = {
+      {"siblings",
+       {{{"rfilename", "config.json"}, {"size", 3}, {"blobId", sha1}},
+        {{"rfilename", "m.gguf"}, {"size", 5}, {"blobId", sha1}, {"lfs", {{"sha256", sha256}}}}}}};
+  const Listing listing = parse_siblings(good, "hub");
+  ASSERT_EQ(listing.size(), 2U);
+  EXPECT_EQ(listing[0].hash(), sha1);
+  EXPECT_EQ(listing[1].hash(), sha256);
+  EXPECT_EQ(listing[1].size, 5);
+  for (const auto& [key, value] :
+       std::map<std::string, nlohmann::json>{{"rfilename", "../x"},
+                                             {"rfilename", nullptr},
+                                             {"size", -1},
+                                             {"size", nullptr},
+                                             {"size", 1e30},
+                                             {"blobId", "../x"},
+                                             {"blobId", std::string(64, 'a')},
+                                             {"lfs", {{"sha256", sha1}}},
+                                             {"lfs", 1}}) {
+    nlohmann::json bad = good;
+    bad["siblings"][1][key] = value;
+    EXPECT_THROW(parse_siblings(bad, "hub"), Error) << key << " " << value;
+  }
+}
+
+TEST(HubListing, TreesAreReadAsTheyWereWritten) {
+  Listing listing = {{.path = "a.json", .size = 3, .blob_id = std::string(40, 'a')},
+                     {.path = "m.gguf",
+                      .size = 5,
+                      .blob_id = std::string(40, 'c'),
+                      .sha256 = std::string(64, 'b')}};
+  EXPECT_EQ(parse_tree(tree_of(listing), "tree"), listing);
+  for (const char* bad :
+       {"", "{}", R"({"format_version": 2, "files": {}})", R"({"format_version": 1, "files": []})",
+        R"({"format_version": 1, "files": {"../x": {"size": 1}}})"}) {
+    EXPECT_THROW(parse_tree(bad, "tree"), Error) << bad;
+  }
+}
+
+// As sha256sum and git hash-object give them.
+TEST(HubDigest, IsSha256OrThatOfGit) {
+  Digest sha256(kSha256Digits, 5);
+  sha256.update("hel");
+  sha256.update("lo");
+  EXPECT_EQ(sha256.hex(), "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824");
+  Digest git(kSha1Digits, 5);
+  git.update("hello");
+  EXPECT_EQ(git.hex(), "b6fc4c620b67d95f953a5c1c1230aaab5db5a1b0");
+  EXPECT_EQ(Digest(kSha1Digits, 0).hex(), "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391");
+}
+
+}  // namespace
+}  // namespace nanovllm::hub

@@ -1,0 +1,33 @@
+// Names of the hub: OWNER/MODEL[@REVISION][:TYPE]; and what a hub may call its files.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace nanovllm::hub {
+
+struct HubName {
+  std::string repository;  // OWNER/MODEL
+  std::string revision = "main";
+  std::string type = {};  // of a GGUF file: "Q4_K_M", or a file's name; empty = none was asked for
+
+  std::string owner() const { return repository.substr(0, repository.find('/')); }
+};
+
+// Nothing where `text` can't be a name but a path. Throws Error(kInvalidArgument) where OWNER/MODEL
+// is followed by what is no revision or type.
+std::optional<HubName> parse_name(const std::string& text);
+// The same, but only names will do.
+HubName expect_name(const std::string& text);
+
+// Whether a relative path stays below its folder, by its words alone: no "..", no "//", nothing
+// that a terminal or a shell would take for something else.
+bool is_safe_path(std::string_view path);
+
+// Whether it is so many hexadecimal digits in lower case.
+bool is_hash(std::string_view text, size_t num_digits);
+inline constexpr size_t kSha1Digits = 40, kSha256Digits = 64;
+
+}  // namespace nanovllm::hub

@@ -1,0 +1,474 @@
+"""Models by name through the real binary: the cache, downloads and their faults, on a hub of our own."""
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import random
+import resource
+import signal
+import subprocess
+import threading
+import time
+import unittest
+
+from cli_testing import BINARY, MODEL, SMALL, CliTest, lines, run, run_watched
+from hub_testing import Hub, failing, git_sha1
+
+DEMO = {path.name: path.read_bytes() for path in pathlib.Path(MODEL).iterdir()}
+NEEDED = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}
+PART = 8 << 20  # bytes that one request asks for
+KEPT = "what has come is kept"
+
+
+def noise(size, seed=1):
+    return random.Random(seed).randbytes(size)
+
+
+class HubTest(CliTest):
+    def setUp(self):
+        super().setUp()
+        self.hub = Hub()
+        self.addCleanup(self.hub.close)
+        self.cache = self.path("home") / "hub"
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_") and "proxy" not in key.lower()}
+        self.environment |= {"HF_HOME": str(self.path("home")), "HF_ENDPOINT": self.hub.url, "HOME": self.folder.name}
+
+    def nanovllm(self, *args, env=None, runner=run, **kwargs):
+        return runner(*args, env={**self.environment, **(env or {})}, cwd=self.folder.name, **kwargs)
+
+    def start(self, *args, env=None):
+        return subprocess.Popen([BINARY, *args], env={**self.environment, **(env or {})}, cwd=self.folder.name, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def pull(self, name="Own/Demo", **kwargs):
+        result = self.nanovllm("pull", name, **kwargs)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return pathlib.Path(result.stdout.strip())
+
+    def refused(self, *words, name="Own/Demo", status=1, env=None, command=("pull",)):
+        result = self.nanovllm(*command, name, env=env)
+        self.assertEqual(result.returncode, status, result.stderr)
+        sentences = [line for line in result.stderr.splitlines() if "nanovllm: pulling" not in line and "; trying again in" not in line]
+        self.assertEqual(len(sentences), 1, result.stderr)
+        for word in words:
+            self.assertIn(word, sentences[0])
+        return sentences[0]
+
+    def blobs(self, name="Own/Demo"):
+        folder = self.cache / ("models--" + name.replace("/", "--")) / "blobs"
+        return {path.name: path.stat().st_size for path in folder.iterdir()} if folder.exists() else {}
+
+    def wait_until(self, holds, seconds=30):
+        deadline = time.monotonic() + seconds
+        while not holds():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
+
+class Names(HubTest):
+    def test_a_model_is_pulled_when_it_is_first_used_and_needs_no_hub_after_that(self):
+        self.hub.add("Own/Demo", DEMO)
+        args = ("generate", "Own/Demo", "-q", "-p", "Once upon a time", *SMALL)
+        result = self.nanovllm(*args)
+        self.assertEqual((result.returncode, result.stdout), (0, run("generate", MODEL, "-q", "-p", "Once upon a time", *SMALL).stdout), result.stderr)
+        self.hub.close()
+        for env in ({}, {"HF_HUB_OFFLINE": "1"}):
+            again = self.nanovllm(*args, env=env)
+            self.assertEqual((again.returncode, again.stdout, again.stderr), (0, result.stdout, ""))
+        for command in (("chat", "Own/Demo", "-m", "x", *SMALL), ("info", "Own/Demo"), ("tokenize", "Own/Demo", "x"),
+                        ("bench", "latency", "Own/Demo", "--input-len", "4", "--output-len", "2", "--num-iters", "1", "--batch-size", "1")):
+            result = self.nanovllm(*command)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn('"model":"Own/Demo"', self.nanovllm("info", "Own/Demo", "--json").stdout)
+
+    def test_the_cache_is_laid_out_as_others_expect_it(self):
+        repository = self.hub.add("Own/Demo", DEMO)
+        commit = repository.revisions["main"]
+        path = self.pull()
+        own = self.cache / "models--Own--Demo"
+        self.assertEqual(path, own / "snapshots" / commit)
+        self.assertEqual((own / "refs" / "main").read_text(), commit)
+        for name in NEEDED:
+            sha = hashlib.sha256(DEMO[name]).hexdigest() if name.endswith(".safetensors") else git_sha1(DEMO[name])
+            self.assertEqual(os.readlink(path / name), f"../../blobs/{sha}")
+            self.assertEqual((path / name).read_bytes(), DEMO[name])
+        self.assertEqual(json.loads((own / "trees" / f"{commit}.json").read_text())["files"]["model.safetensors"]["lfs_size"], len(DEMO["model.safetensors"]))
+
+    def test_only_what_the_engine_reads_is_fetched(self):
+        others = {"README.md": b"x", ".gitattributes": b"x", "pytorch_model.bin": b"x", "onnx/model.onnx": b"x", "consolidated.safetensors": b"x",
+                  "original/params.json": b"x", "pytorch_model.bin.index.json": b"{}", "demo.gguf": b"x"}
+        more = {"chat_template.jinja": b"x", "merges.txt": b"x", "additional_chat_templates/tool_use.jinja": b"x"}
+        self.hub.add("Own/Demo", {**DEMO, **others, **more})
+        path = self.pull()
+        found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+        self.assertEqual(found, {name for name in DEMO if name.endswith((".json", ".safetensors"))} | set(more))
+
+    def test_of_a_sharded_model_the_shards_that_its_index_names(self):
+        index = {"weight_map": {"a": "part-1.safetensors", "b": "part-2.safetensors", "c": "part-1.safetensors"}}
+        files = {"config.json": b"{}", "model.safetensors.index.json": json.dumps(index).encode(), "part-1.safetensors": noise(100, 1),
+                 "part-2.safetensors": noise(100, 2), "other.safetensors": noise(100, 3)}
+        self.hub.add("Own/Sharded", files)
+        path = self.pull("Own/Sharded")
+        self.assertEqual({file.name for file in path.iterdir()}, set(files) - {"other.safetensors"})
+        del self.hub.repositories["Own/Sharded"].commits[path.name]["part-2.safetensors"]
+        self.nanovllm("rm", "Own/Sharded")
+        self.refused("model.safetensors.index.json", "names a file part-2.safetensors, which the repository does not hold", name="Own/Sharded")
+
+    def test_gguf_files_by_type(self):
+        split = {f"Q8_0/big-Q8_0-0000{i}-of-00002.gguf": noise(50 + i) for i in (1, 2)}
+        files = {"a-q4_k_m.gguf": noise(10), "a-UD-IQ2_XXS.gguf": noise(20), "a-BF16.gguf": noise(30), "mmproj-a-Q8_0.gguf": b"x", **split}
+        self.hub.add("Own/A-GGUF", files)
+        for name, path in (("Own/A-GGUF", "a-q4_k_m.gguf"), ("Own/A-GGUF:Q4_K_M", "a-q4_k_m.gguf"), ("Own/A-GGUF@main:bf16", "a-BF16.gguf"),
+                           ("Own/A-GGUF:UD-IQ2_XXS", "a-UD-IQ2_XXS.gguf"), ("Own/A-GGUF:a-BF16.gguf", "a-BF16.gguf"),
+                           ("Own/A-GGUF:Q8_0@main", "Q8_0/big-Q8_0-00001-of-00002.gguf")):
+            found = self.pull(name)
+            self.assertTrue(str(found).endswith("/" + path), found)
+            self.assertEqual(found.read_bytes(), files[path])
+        self.assertTrue((found.parent / "big-Q8_0-00002-of-00002.gguf").exists())
+        self.assertEqual(self.hub.of("hub", "mmproj"), [])
+        self.refused("Own/A-GGUF: holds no GGUF file of type Q5_0; name one behind a colon, as in Own/A-GGUF:BF16: BF16, Q4_K_M, Q8_0, UD-IQ2_XXS",
+                     name="Own/A-GGUF:Q5_0")
+        self.hub.add("Own/Two-GGUF", {"a-Q4_K_M.gguf": b"a", "b-Q4_K_M.gguf": b"b"})
+        self.refused("several GGUF files of type Q4_K_M", "Own/Two-GGUF:a-Q4_K_M.gguf: a-Q4_K_M.gguf, b-Q4_K_M.gguf", name="Own/Two-GGUF")
+        self.assertEqual(self.pull("Own/Two-GGUF:b-Q4_K_M.gguf").read_bytes(), b"b")
+        self.hub.add("Own/One-GGUF", {"whatever.gguf": b"one"})
+        self.assertEqual(self.pull("Own/One-GGUF").read_bytes(), b"one")
+        self.hub.add("Own/Old", {"pytorch_model.bin": b"x"})
+        self.refused("Own/Old: holds neither model.safetensors nor its index nor a GGUF file", name="Own/Old")
+
+    def test_revisions(self):
+        repository = self.hub.add("Own/Demo", DEMO)
+        first = repository.revisions["main"]
+        repository.revisions["v1"] = repository.revisions["feature/x"] = first
+        second = repository.commit({**DEMO, "config.json": DEMO["config.json"] + b"\n"})
+        for revision, commit in (("v1", first), ("feature/x", first), (second, second), ("main", second)):
+            self.assertEqual(self.pull(f"Own/Demo@{revision}").name, commit)
+        self.refused("Own/Demo@v2: there is no such revision at " + self.hub.url, name="Own/Demo@v2")
+
+    def test_a_pull_fetches_what_has_changed_and_a_use_does_not(self):
+        repository = self.hub.add("Own/Demo", DEMO)
+        first = self.pull()
+        repository.commit({**DEMO, "config.json": DEMO["config.json"] + b"\n"})
+        self.hub.forget()
+        self.nanovllm("tokenize", "Own/Demo", "x")
+        self.assertEqual(self.hub.requests, [])
+        second = self.pull()
+        self.assertNotEqual(first, second)
+        self.assertEqual([request.path.rsplit("/", 1)[1] for request in self.hub.of("hub", "resolve")], ["config.json"])
+        self.assertEqual(self.hub.of("files"), [])
+
+    def test_paths_come_first_and_are_never_asked_for_at_the_hub(self):
+        local = self.path("Own")
+        local.mkdir()
+        self.refused("Own/Demo: no such folder or file", "nanovllm pull Own/Demo", command=("info",))
+        os.symlink(MODEL, local / "Demo")
+        self.assertEqual(self.nanovllm("info", "Own/Demo").returncode, 0)
+        self.assertEqual(self.hub.requests, [])
+        (local / "Demo").unlink()
+        self.hub.add("Own/Demo", DEMO)
+        self.pull()
+        self.assertEqual(self.nanovllm("info", "Own/Demo").returncode, 0)
+
+    def test_a_server_is_named_as_it_was_asked_for(self):
+        self.hub.add("Own/Demo", DEMO)
+        from serve_testing import Server
+        os.environ, saved = self.environment, os.environ  # noqa: B003
+        try:
+            server = Server(model="Own/Demo")
+        finally:
+            os.environ = saved  # noqa: B003
+        self.addCleanup(server.close)
+        model = server.get("/v1/models").json["data"][0]
+        self.assertEqual(model["id"], "Own/Demo")
+        self.assertIn("/models--Own--Demo/snapshots/", model["root"])
+
+
+class Tokens(HubTest):
+    def test_the_token_goes_to_the_hub_and_to_nobody_else(self):
+        self.hub.token = "hf_secret"
+        self.hub.add("Own/Demo", DEMO).private = True
+        self.pull(env={"HF_TOKEN": " hf_secret\n"})
+        self.assertEqual({request.token for request in self.hub.of("hub")}, {"Bearer hf_secret"})
+        self.assertGreaterEqual(len(self.hub.of("files")), 2)
+        self.assertEqual({request.token for request in self.hub.of("files")}, {None})
+
+    def test_the_token_of_hf_auth_login(self):
+        self.hub.token = "hf_secret"
+        self.hub.add("Own/Demo", DEMO).private = True
+        self.path("home").mkdir()
+        self.path("home/token", "hf_secret\n")
+        self.pull()
+        self.refused("the token of HF_TOKEN is not one that may", env={"HF_TOKEN": "hf_other"})
+        self.path("home/token", "hf_se\ncret: x")
+        self.refused(f"{self.path('home/token')} holds no token of the hub", status=2)
+
+    def test_refusals_say_what_to_do(self):
+        self.hub.token = "hf_secret"
+        repository = self.hub.add("Own/Demo", DEMO)
+        repository.private = True
+        self.refused(f"Own/Demo: {self.hub.url} has nothing of that name", "run hf auth login or set HF_TOKEN")
+        self.refused("Own/Nothing: ", "has nothing of that name", name="Own/Nothing", env={"HF_TOKEN": "hf_secret"})
+        repository.private, repository.gated = False, True
+        self.refused("Own/Demo: ", "its owner wants conditions accepted first", "hf auth login")
+        self.hub.faults.append(failing("hub", "resolve", 403))
+        self.refused("does not allow it", "the token of HF_TOKEN", env={"HF_TOKEN": "hf_secret"})
+
+
+class Faults(HubTest):
+    def test_names_that_leave_the_cache_are_refused(self):
+        self.hub.add("Own/Demo", DEMO)
+        for bad in ("../../x.json", "/etc/x.json", "a/../../x.json", "a//x.json", "..", "a\\x.json", "a\n.json", ""):
+            def with_bad(answer, bad=bad):
+                return {**answer, "siblings": [*answer["siblings"], {"rfilename": bad, "size": 1, "blobId": "0" * 40}]}
+            self.hub.listing = with_bad
+            self.refused("lists a file named", "would leave the model's folder")
+        for change in ({"sha": "../../../x"}, {"sha": 5}, {"siblings": {}}, {"siblings": [{"rfilename": "config.json", "size": -1, "blobId": "0" * 40}]},
+                       {"siblings": [{"rfilename": "config.json", "size": 1, "blobId": "../x"}]},
+                       {"siblings": [{"rfilename": "m.gguf", "size": 1, "blobId": "0" * 40, "lfs": {"sha256": "../../../../x"}}]}):
+            self.hub.listing = lambda answer, change=change: {**answer, **change}
+            self.refused(f"Own/Demo: what {self.hub.url} answers")
+        self.assertFalse(self.cache.exists())
+        for name in ("Own/Demo@../../x", "Own/Demo@", "Own/Demo:", "Own/Demo:a:b", "Own/Demo@/x"):
+            self.refused("a name of the hub is OWNER/MODEL", name=name, status=2)
+        for name in ("../x", "/x/y", "x", "a/b/c", "Own/..", "a--b/c", "a/-b"):
+            self.refused("not a name of the hub", name=name, status=2)
+
+    def test_a_busy_hub_is_asked_again(self):
+        self.hub.add("Own/Demo", DEMO)
+        self.hub.faults += [failing("hub", "/api/", 429, 1, {"Retry-After": "1"}), failing("hub", "config.json", 503, 2), failing("files", "", 403, 1)]
+        begin = time.monotonic()
+        self.pull()
+        self.assertGreater(time.monotonic() - begin, 1)
+
+    def test_a_hub_that_stays_busy(self):
+        self.hub.add("Own/Demo", DEMO)
+        self.hub.faults.append(failing("hub", "/api/", 429, None, {"Retry-After": "300"}))
+        self.refused("wants fewer requests (status 429); go on in 300 s")
+        self.hub.faults = [failing("hub", "/api/", 503)]
+        self.refused("can't be reached: status 503", KEPT)
+        self.assertEqual(len(self.hub.of("hub")), 1 + 5)
+
+    def test_a_hub_that_is_not_there(self):
+        self.hub.close()
+        self.refused(f"Own/Demo: {self.hub.url} can't be reached", "HF_ENDPOINT")
+        self.refused("nothing may be pulled (HF_HUB_OFFLINE)", env={"HF_HUB_OFFLINE": "1"})
+        self.refused("HF_ENDPOINT must be an address", env={"HF_ENDPOINT": "ftp://x"}, status=2)
+        self.refused("can't be reached", env={"HF_ENDPOINT": "http://no-such-host.invalid"})
+
+    def test_redirects(self):
+        self.hub.add("Own/Demo", DEMO)
+        self.hub.moved["Old/Demo"] = "Own/Demo"
+        self.pull("Old/Demo")
+        self.hub.moved = {"Own/Demo": "Own/Demo"}
+        self.refused("from one address to another without end")
+
+    def test_cut_connections_go_on_where_they_were_cut(self):
+        content = noise(3 * PART + 12345)
+        self.hub.add("Own/Big-GGUF", {"big.gguf": content})
+
+        def cut(handler, request):
+            if request.server != "files":
+                return False
+            begin, end = map(int, request.range[6:].split("-"))
+            self.hub.send(handler, request, 206, content[begin:end + 1], {"Content-Range": f"bytes {begin}-{end}/{len(content)}"}, cut=3 << 20)
+            return True
+
+        self.hub.faults.append(cut)
+        self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
+        self.assertEqual(sum(request.sent for request in self.hub.of("files")), len(content))
+
+    def test_a_file_comes_over_several_connections(self):
+        content = noise(5 * PART)
+        self.hub.add("Own/Big-GGUF", {"big.gguf": content})
+        self.hub.speed = 20e6
+        begin = time.monotonic()
+        self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
+        self.assertEqual(sorted(request.range for request in self.hub.of("files")), sorted(f"bytes={i * PART}-{(i + 1) * PART - 1}" for i in range(5)))
+        self.assertLess(time.monotonic() - begin, len(content) / self.hub.speed * 0.8)
+
+    def test_a_server_that_takes_no_ranges(self):
+        content = noise(2 * PART + 1)
+        self.hub.add("Own/Big-GGUF", {"big.gguf": content})
+        self.hub.takes_ranges = False
+        self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
+        self.assertEqual(len(self.hub.of("files")), 1)
+        self.nanovllm("rm", "Own/Big-GGUF")
+        self.interrupted_pull("Own/Big-GGUF", signal.SIGKILL)
+        self.hub.speed = None
+        self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
+
+    def interrupted_pull(self, name, how):
+        """A pull that is ended when something has come; its process."""
+        self.hub.speed = 4e6
+        process = self.start("pull", name)
+        self.wait_until(lambda: any(size > 1 << 20 for size in self.blobs(name).values()))
+        process.send_signal(how)
+        process.out, process.err = process.communicate(timeout=10)
+        self.assertTrue(all(blob.endswith(".incomplete") for blob in self.blobs(name)), self.blobs(name))
+        return process
+
+    def test_an_interrupted_pull_is_resumed(self):
+        content = noise(2 * PART)
+        self.hub.add("Own/Big-GGUF", {"big.gguf": content})
+        for how in (signal.SIGINT, signal.SIGKILL):
+            with self.subTest(how):
+                process = self.interrupted_pull("Own/Big-GGUF", how)
+                if how == signal.SIGINT:
+                    self.assertEqual((process.returncode, process.out), (130, ""))
+                    self.assertIn("nanovllm: interrupted; what has come is kept, and the next pull goes on from there\n", process.err)
+                there, = self.blobs("Own/Big-GGUF").values()
+                self.hub.speed = None
+                time.sleep(0.2)  # requests of before end
+                self.hub.forget()
+                self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
+                self.assertEqual(sum(request.sent for request in self.hub.of("files")), len(content) - there)
+                self.nanovllm("rm", "Own/Big-GGUF")
+
+    def test_damage(self):
+        content = noise(100000)
+        self.hub.add("Own/Big-GGUF", {"big.gguf": content})
+        sha = hashlib.sha256(content).hexdigest()
+        self.pull("Own/Big-GGUF")
+        blob = self.cache / "models--Own--Big-GGUF/blobs" / sha
+        for there in (noise(5000, 2), noise(100000, 2), noise(200000, 2), content):  # what an earlier pull left
+            blob.unlink(missing_ok=True)
+            pathlib.Path(f"{blob}.incomplete").write_bytes(there)
+            self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
+            self.assertEqual(set(self.blobs("Own/Big-GGUF")), {sha})
+        for served, words in ((content[:-1], "has 99999 bytes where the hub's list has 100000"), (noise(100000, 3), "came with the hash")):
+            blob.unlink()
+            self.hub.faults = [lambda handler, request, served=served: request.server == "files" and (self.hub.send_file(handler, request, served, {}), True)[1]]
+            self.refused("Own/Big-GGUF: big.gguf: ", words, "pull again", name="Own/Big-GGUF")
+            self.assertNotIn(sha, self.blobs("Own/Big-GGUF"))
+            self.hub.faults = []
+            self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
+        self.hub.add("Own/Demo", DEMO)
+        self.hub.faults = [lambda handler, request: request.path.endswith("/config.json") and
+                           (self.hub.send_file(handler, request, DEMO["config.json"][::-1], {}), True)[1]]
+        self.refused("Own/Demo: config.json: came with the hash", git_sha1(DEMO["config.json"]))
+
+    def test_a_full_disk(self):
+        content = noise(PART)
+        self.hub.add("Own/Big-GGUF", {"big.gguf": content})
+        limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))}
+        result = self.nanovllm("pull", "Own/Big-GGUF", **limit)
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"/blobs/[0-9a-f]{64}.incomplete: can't be written: File too large; free some space, or set HF_HUB_CACHE")
+        self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
+        self.hub.listing = lambda answer: {**answer, "siblings": [{**answer["siblings"][0], "size": 10**15, "blobId": "1" * 40, "lfs": {"sha256": "1" * 64}}]}
+        self.refused("bytes are still to come and the disk has", name="Own/Big-GGUF")
+        if os.geteuid() != 0:
+            self.cache.chmod(0o500)
+            self.refused("set HF_HUB_CACHE to a folder that you may write to", name="Own/Other")
+
+    def test_two_pulls_at_once_fetch_once(self):
+        content = noise(PART)
+        self.hub.add("Own/Big-GGUF", {"big.gguf": content, "same.gguf": content, "config.json": b"{}"})
+        self.hub.speed = 10e6
+        processes = [self.start("pull", "Own/Big-GGUF:big.gguf") for _ in range(3)]
+        for process in processes:
+            out, err = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, pathlib.Path(out.strip()).read_bytes() == content), (0, True), err)
+        self.assertEqual(sum(request.sent for request in self.hub.of("files")), len(content))
+
+    def test_the_locks_are_those_of_huggingface_hub(self):
+        self.hub.add("Own/Big-GGUF", {"big.gguf": b"x" * 100})
+        sha = hashlib.sha256(b"x" * 100).hexdigest()
+        locks = self.cache / ".locks/models--Own--Big-GGUF"
+        locks.mkdir(parents=True)
+        with open(locks / f"{sha}.lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            process = self.start("pull", "Own/Big-GGUF")
+            line = process.stderr.readline()
+            self.assertIn("waiting for another program that pulls the same", line)
+            self.assertEqual(self.hub.of("files"), [])
+        process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 0)
+
+    def test_a_proxy(self):
+        self.hub.add("Own/Demo", DEMO)
+        self.hub.files_url = "http://files.invalid"
+        proxies = []
+
+        def through(handler, request):
+            proxies.append(request.host)
+            if request.host == "files.invalid":
+                self.hub.answer_files(handler, request)
+                return True
+            return False
+
+        self.hub.faults.append(through)
+        self.pull(env={"HF_ENDPOINT": "http://hub.invalid", "http_proxy": self.hub.url})
+        self.assertEqual(set(proxies), {"hub.invalid", "files.invalid"})
+
+
+class Display(HubTest):
+    def test_lines_where_there_is_no_terminal(self):
+        self.hub.add("Own/Demo", DEMO)
+        result = self.nanovllm("pull", "Own/Demo")
+        self.assertRegex(result.stderr, r"^nanovllm: pulling Own/Demo, 0 B of 15\.\d MB are there\nnanovllm: Own/Demo: 15\.\d MB in 00:0\d\n$")
+        self.assertEqual(self.nanovllm("pull", "Own/Demo").stderr, "")
+        self.nanovllm("rm", "Own/Demo")
+        self.assertEqual(self.nanovllm("pull", "Own/Demo", "--quiet").stderr, "")
+
+    def test_a_bar_on_a_terminal(self):
+        self.hub.add("Own/Demo", DEMO)
+        self.hub.speed = 8e6
+        import cli_testing
+        seen = []
+        original = cli_testing.re.sub
+        try:
+            cli_testing.re.sub = lambda pattern, to, text: seen.append(text) or original(pattern, to, text)
+            result = self.nanovllm("pull", "Own/Demo", runner=run_watched)
+        finally:
+            cli_testing.re.sub = original
+        self.assertRegex(seen[0], r"Own/Demo █+░+ [\d.]+ MB/15\.\d MB \[[\d.]+ MB/s, 00:0\d left\]")
+        self.assertRegex(result.stderr, r"^Own/Demo: 15\.\d MB in 00:0\d\n$")
+
+    def test_list_and_rm(self):
+        self.assertEqual(self.nanovllm("list").stdout, "")
+        repository = self.hub.add("Own/Demo", DEMO)
+        self.hub.add("Own/A-GGUF", {"a-Q4_K_M.gguf": noise(1000), "a-Q8_0.gguf": noise(2500)})
+        self.hub.add("Own/Big-GGUF", {"big.gguf": noise(2 * PART)})
+        self.pull()
+        self.pull("Own/A-GGUF")
+        self.pull("Own/A-GGUF:Q8_0")
+        Faults.interrupted_pull(self, "Own/Big-GGUF", signal.SIGINT)
+        rows = lines(self.nanovllm("list", "--json").stdout)
+        self.assertEqual([(row["name"], row["complete"]) for row in rows],
+                         [("Own/A-GGUF:Q4_K_M", True), ("Own/A-GGUF:Q8_0", True), ("Own/Big-GGUF", False), ("Own/Demo", True)])
+        self.assertEqual([row["bytes"] for row in rows[:2]], [1000, 2500])
+        self.assertTrue(rows[0]["path"].endswith("/a-Q4_K_M.gguf"))
+        self.assertIn("Own/A-GGUF:Q8_0     2.50 kB\n", self.nanovllm("list").stdout)
+        self.assertRegex(self.nanovllm("list").stdout, r"Own/Big-GGUF +[\d.]+ MB  not complete: pull it again\n")
+        removed = self.nanovllm("rm", "Own/A-GGUF:Q8_0")
+        self.assertEqual((removed.returncode, removed.stdout), (0, "Own/A-GGUF:Q8_0: removed, 2.50 kB are free again\n"), removed.stderr)
+        self.assertEqual(list(self.blobs("Own/A-GGUF").values()), [1000])
+        first = repository.revisions["main"]
+        repository.commit({**DEMO, "config.json": DEMO["config.json"] + b"\n"})
+        self.pull()
+        self.assertEqual([row["name"] for row in lines(self.nanovllm("list", "--json").stdout)][-2:], sorted(["Own/Demo", f"Own/Demo@{first}"],
+                         key=lambda name: first if "@" in name else repository.revisions["main"]))
+        self.nanovllm("rm", f"Own/Demo@{first}")
+        self.assertNotIn(git_sha1(DEMO["config.json"]), self.blobs())
+        self.assertEqual(self.nanovllm("info", "Own/Demo", env={"HF_HUB_OFFLINE": "1"}).returncode, 0)
+        self.nanovllm("rm", "Own/Demo", "Own/A-GGUF", "Own/Big-GGUF")
+        self.assertEqual([path.name for path in self.cache.iterdir()], [".locks"])
+        for name in ("Own/Demo", "Own/Demo@main", "Own/Demo:Q8_0"):
+            self.refused(f"{name}: not in the cache", name=name, command=("rm",))
+        self.refused("not a name of the hub", name="../x", command=("rm",), status=2)
+
+    def test_what_is_being_pulled_is_not_removed(self):
+        self.hub.add("Own/Big-GGUF", {"big.gguf": noise(PART)})
+        self.hub.speed = 2e6
+        process = self.start("pull", "Own/Big-GGUF")
+        self.wait_until(lambda: any(self.blobs("Own/Big-GGUF").values()))
+        self.refused("Own/Big-GGUF: is being pulled by another program; end that first", name="Own/Big-GGUF", command=("rm",))
+        process.kill()
+        process.communicate()
+        self.assertEqual(self.nanovllm("rm", "Own/Big-GGUF").returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
