@@ -189,9 +189,9 @@ class Start(ServeTest):
         status, said = self.fails("/nonexistent")
         self.assertEqual(status, 1)
         self.assertIn("/nonexistent", said)
-        result = subprocess.run([BINARY, "serve", "Owner/Model", "--port", "0"], capture_output=True, text=True, timeout=120)
+        result = subprocess.run([BINARY, "serve", "Owner/Model", "--port", "0"], capture_output=True, text=True, timeout=120, env={**os.environ, "HF_HUB_OFFLINE": "1"})
         self.assertEqual(result.returncode, 1)
-        self.assertRegex(result.stderr, r"^nanovllm: Owner/Model: no such folder .*: run hf download Owner/Model .*\n$")
+        self.assertRegex(result.stderr, r"^nanovllm: Owner/Model: not in the cache .*\n$")
         for key in (["--api-key", ""], ["--api-key=", "--deterministic"], ["--api-key", "secret", "--api-key", ""]):
             status, said = self.fails(MODEL, "--port", "0", *key)
             self.assertEqual(status, 2, said)

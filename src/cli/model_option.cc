@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/message.h"
 #include "cli/terminal.h"
 
@@ -9,7 +11,7 @@ namespace nanovllm::cli {
 namespace {
 
 std::string shown_seconds(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const auto whole = int64_t{std::llround(seconds)};
   if (whole >= 3600)
     return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
   return fmt::format("{:02}:{:02}", whole / 60, whole % 60);

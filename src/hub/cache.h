@@ -1,10 +1,9 @@
 // The cache of Hugging Face's libraries: models--OWNER--MODEL with blobs (files by their hash),
-// refs (what commit a branch or tag was), snapshots (a commit's files, as links to blobs), trees (a
-// commit's listing); and .locks beside it.
+// refs (what commit a branch or tag was) and snapshots (a commit's files, as links to blobs);
+// .locks beside it. Ours alone is nanovllm/COMMIT.json, what the hub said of a commit.
 // https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,39 +30,34 @@ class FileLock {
   int fd_;
 };
 
-// One model's part of the cache. What is written appears at once, whole.
-class RepositoryCache {
- public:
-  RepositoryCache(std::string cache, const std::string& repository);
+// One model's part of the cache.
+struct RepositoryCache {
+  RepositoryCache(const std::string& cache, const std::string& repository);
 
-  const std::string& root() const { return root_; }  // of all models
-  const std::string& folder() const { return folder_; }
-  std::string snapshot(const std::string& commit) const;
-  std::string blob(const std::string& hash) const;
-  std::string lock(const std::string& hash) const;
-  std::string locks() const;
+  std::string snapshot(const std::string& commit) const { return folder + "/snapshots/" + commit; }
+  std::string blob(const HubFile& file) const { return folder + "/blobs/" + file.hash; }
+  std::string lock(const HubFile& file) const { return locks + "/" + file.hash + ".lock"; }
 
   // What a revision was when it was last pulled; a commit is itself.
   std::optional<std::string> commit_of(const std::string& revision) const;
-  // Nothing where none was kept, or what was kept is of no use.
+  // What the hub said. Nothing where nobody kept it, or what was kept is of no use.
   std::optional<Listing> listing_of(const std::string& commit) const;
-  // Stand-ins for a listing: names only.
+  // A stand-in for it: what is there, without hashes.
   Listing files_of_snapshot(const std::string& commit) const;
   // Whether it is there under its name, or as a blob that no name leads to yet; in its size.
   bool holds(const std::string& commit, const HubFile& file) const;
   bool holds_blob(const HubFile& file) const;
 
   // Throw Error(kIo).
-  void prepare(const std::string& commit) const;  // makes the folders
-  void keep_listing(const std::string& commit, const Listing& listing) const;
+  void keep_answer(const std::string& commit, std::string_view answer) const;
   void keep_ref(const std::string& revision, const std::string& commit) const;
-  void link(const std::string& commit, const HubFile& file) const;
+  void link(const std::string& commit, const HubFile& file) const;  // the blob under its name
 
- private:
-  std::string root_, name_, folder_;
+  std::string folder, locks;
 };
 
-// Throws Error(kIo) for what couldn't be written: what, where, and what to do.
+void make_folder(const std::string& path);
+// What couldn't be written, why, and what to do.
 [[noreturn]] void throw_write_error(const std::string& path, int error);
 
 }  // namespace nanovllm::hub

@@ -1,5 +1,6 @@
 #include "hub/cache.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,24 +16,24 @@ const std::string kCommit(40, 'c');
 
 HubFile file_of(const RepositoryCache& cache, const std::string& path, const std::string& content,
                 char digit) {
-  std::ofstream(cache.blob(std::string(40, digit))) << content;
-  return {.path = path,
-          .size = static_cast<int64_t>(content.size()),
-          .blob_id = std::string(40, digit)};
+  const HubFile file{
+      .path = path, .size = static_cast<int64_t>(content.size()), .hash = std::string(40, digit)};
+  make_folder(cache.folder + "/blobs");
+  std::ofstream(cache.blob(file)) << content;
+  return file;
 }
 
 TEST(HubCache, PathsAreThoseOfHuggingFace) {
   const RepositoryCache cache("/c", "Own/Mo-del");
-  EXPECT_EQ(cache.folder(), "/c/models--Own--Mo-del");
+  EXPECT_EQ(cache.folder, "/c/models--Own--Mo-del");
   EXPECT_EQ(cache.snapshot("x"), "/c/models--Own--Mo-del/snapshots/x");
-  EXPECT_EQ(cache.blob("x"), "/c/models--Own--Mo-del/blobs/x");
-  EXPECT_EQ(cache.lock("x"), "/c/.locks/models--Own--Mo-del/x.lock");
+  EXPECT_EQ(cache.blob({.path = "p", .hash = "x"}), "/c/models--Own--Mo-del/blobs/x");
+  EXPECT_EQ(cache.lock({.path = "p", .hash = "x"}), "/c/.locks/models--Own--Mo-del/x.lock");
 }
 
 TEST(HubCache, LinksAreRelativeAndReplaceOlderOnes) {
   const testing::TempDir folder;
   const RepositoryCache cache(folder.path(), "a/b");
-  cache.prepare(kCommit);
   const HubFile one = file_of(cache, "sub/x.json", "one", '1'),
                 other = file_of(cache, "sub/x.json", "other", '2');
   EXPECT_FALSE(cache.holds(kCommit, one));
@@ -40,7 +41,7 @@ TEST(HubCache, LinksAreRelativeAndReplaceOlderOnes) {
   cache.link(kCommit, one);
   EXPECT_TRUE(cache.holds(kCommit, one));
   EXPECT_EQ(fs::read_symlink(cache.snapshot(kCommit) + "/sub/x.json"),
-            "../../../blobs/" + one.hash());
+            "../../../blobs/" + one.hash);
   cache.link(kCommit, other);
   EXPECT_TRUE(cache.holds(kCommit, other));
   EXPECT_FALSE(cache.holds(kCommit, one));
@@ -61,7 +62,6 @@ TEST(HubCache, AModelIsThereWhereAllOfItsFilesAreInTheirSizes) {
   const testing::TempDir folder;
   const RepositoryCache cache(folder.path(), "a/b");
   const HubName name{.repository = "a/b"};
-  cache.prepare(kCommit);
   cache.keep_ref("main", kCommit);
   const Listing listing = {file_of(cache, "config.json", "{}", '1'),
                            file_of(cache, "model.safetensors", "weights", '2')};
@@ -69,9 +69,13 @@ TEST(HubCache, AModelIsThereWhereAllOfItsFilesAreInTheirSizes) {
   cache.link(kCommit, listing[1]);
   EXPECT_FALSE(find_in_cache(cache, name, false));  // nobody knows whether that is all
   EXPECT_EQ(find_in_cache(cache, name, true), cache.snapshot(kCommit));
-  cache.keep_listing(kCommit, listing);
+  const std::string sha1(40, '1'), other(40, '2');
+  cache.keep_answer(kCommit, fmt::format(R"({{"sha": "{}", "siblings": [
+      {{"rfilename": "config.json", "size": 2, "blobId": "{}"}},
+      {{"rfilename": "model.safetensors", "size": 7, "blobId": "{}"}}]}})",
+                                         kCommit, sha1, other));
   EXPECT_EQ(find_in_cache(cache, name, false), cache.snapshot(kCommit));
-  fs::resize_file(cache.blob(listing[1].hash()), 3);
+  fs::resize_file(cache.blob(listing[1]), 3);
   EXPECT_FALSE(find_in_cache(cache, name, true));
 }
 

@@ -5,18 +5,18 @@
 #include <string>
 
 #include "hub/cache.h"
-#include "hub/http.h"
+#include "hub/settings.h"
 #include "nanovllm/hub.h"
 
 namespace nanovllm::hub {
 
-// Pulls those files of a commit that are not there yet. `others` are bytes of the model that are
-// none of these files', for the progress. Throws Error (see resolve_model()), and what on_progress
-// throws.
-void download(const Settings& settings, const RepositoryCache& cache, const std::string& repository,
-              const std::string& commit, const Listing& files, const PullOptions& options);
+// What a path of the hub gives, at most 64 MiB.
+std::string download_text(const Settings& settings, const std::string& what,
+                          const std::string& path, const PullOptions& options);
 
-// The name of what is being downloaded, of which the beginning is there.
-std::string incomplete(const RepositoryCache& cache, const HubFile& file);
+// Pulls those files of a commit that are not there yet. Throws Error (see resolve_model()), and
+// what on_progress throws.
+void download(const Settings& settings, const RepositoryCache& cache, const std::string& repository,
+              const std::string& commit, Listing files, const PullOptions& options);
 
 }  // namespace nanovllm::hub

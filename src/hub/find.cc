@@ -1,5 +1,6 @@
 #include "hub/find.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/check.h"
@@ -7,16 +8,14 @@
 
 namespace nanovllm::hub {
 
-void read_index(const RepositoryCache& cache, const std::string& commit, const Listing& listing,
-                Choice& choice) {
-  const std::string path = cache.snapshot(commit) + "/" + kIndex;
+Choice choose_at(const RepositoryCache& cache, const std::string& commit, const Listing& listing,
+                 const HubName& name) {
+  Choice choice = choose_files(listing, name);
+  const std::string index = cache.snapshot(commit) + "/" + kIndex;
   std::error_code ignored;
-  if (choice.needs_index && std::filesystem::exists(path, ignored))
-    add_shards(choice, listing, read_text_file(path), path);
-}
-
-std::string path_of(const RepositoryCache& cache, const std::string& commit, const Choice& choice) {
-  return cache.snapshot(commit) + (choice.entry.empty() ? "" : "/" + choice.entry);
+  if (choice.needs_index && std::filesystem::exists(index, ignored))
+    add_shards(choice, listing, read_text_file(index), index);
+  return choice;
 }
 
 std::optional<std::string> find_in_cache(const RepositoryCache& cache, const HubName& name,
@@ -25,15 +24,12 @@ std::optional<std::string> find_in_cache(const RepositoryCache& cache, const Hub
   if (!commit) return std::nullopt;
   auto listing = cache.listing_of(*commit);
   if (!listing && trusting) listing = cache.files_of_snapshot(*commit);
-  if (!listing || listing->empty()) return std::nullopt;
+  if (!listing) return std::nullopt;
   try {
-    Choice choice = choose_files(*listing, name);
-    read_index(cache, *commit, *listing, choice);
-    if (choice.needs_index) return std::nullopt;
-    for (const HubFile& file : choice.files) {
-      if (!cache.holds(*commit, file)) return std::nullopt;
-    }
-    return path_of(cache, *commit, choice);
+    const Choice choice = choose_at(cache, *commit, *listing, name);
+    const auto is_there = [&](const HubFile& file) { return cache.holds(*commit, file); };
+    if (choice.needs_index || !std::ranges::all_of(choice.files, is_there)) return std::nullopt;
+    return cache.snapshot(*commit) + choice.entry;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kNotFound) return std::nullopt;
     throw;

@@ -18,12 +18,9 @@ constexpr std::string_view kPrefix = "models--";
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    names.push_back(entry.path().filename().string());
   }
-  if (error && error != std::errc::no_such_file_or_directory)
-    throw_error(ErrorCode::kIo, "{}: can't be listed: {}", folder, error.message());
   std::ranges::sort(names);
   return names;
 }
@@ -32,61 +29,40 @@ std::vector<std::string> names_in(const std::string& folder) {
 template <typename Fits>
 int64_t size_of_blobs(const RepositoryCache& cache, const Fits& fits) {
   int64_t size = 0;
-  for (const std::string& name : names_in(cache.folder() + "/blobs")) {
+  for (const std::string& name : names_in(cache.folder + "/blobs")) {
     std::error_code error;
-    const auto bytes = fs::file_size(cache.blob(name), error);
+    const auto bytes = fs::file_size(cache.folder + "/blobs/" + name, error);
     if (!error && fits(name)) size += static_cast<int64_t>(bytes);
   }
   return size;
 }
 
-// Branches and tags, by the commits that they were.
-std::multimap<std::string, std::string> refs_of(const RepositoryCache& cache) {
-  std::multimap<std::string, std::string> refs;
-  std::error_code error;
-  const fs::path folder = cache.folder() + "/refs";
-  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().lexically_relative(folder).generic_string();
-    if (!is_safe_path(name)) continue;
-    if (const auto commit = cache.commit_of(name)) refs.emplace(*commit, name);
-  }
-  return refs;
-}
-
-void add_model(std::vector<CachedModel>& models, const RepositoryCache& cache, const HubName& name,
-               int64_t num_bytes) {
-  CachedModel model{.name = name.repository, .num_bytes = num_bytes};
-  if (name.revision != "main") model.name += "@" + name.revision;
-  if (!name.type.empty()) model.name += ":" + name.type;
-  const auto path = find_in_cache(cache, name, true);
-  model.is_complete = path.has_value();
-  if (path) model.path = *path;
-  models.push_back(std::move(model));
-}
-
 // Those of one commit: the folder's, and one for each type of GGUF.
-void add_snapshot(std::vector<CachedModel>& models, const RepositoryCache& cache, HubName name,
-                  const std::string& commit) {
+void add_snapshot(std::vector<CachedModel>& models, const RepositoryCache& cache, HubName name) {
   std::map<std::string, int64_t> sizes;  // by type; "" = of all that is not GGUF
-  bool has_gguf = false, has_weights = false;
-  for (const HubFile& file : cache.files_of_snapshot(commit)) {
-    const bool is_gguf = file.path.ends_with(".gguf");
-    sizes[is_gguf ? type_of_gguf(file.path) : ""] += file.size;
-    has_gguf = has_gguf || is_gguf;
+  bool has_weights = false;
+  for (const HubFile& file : cache.files_of_snapshot(*cache.commit_of(name.revision))) {
+    sizes[file.path.ends_with(".gguf") ? type_of_gguf(file.path) : ""] += file.size;
     has_weights = has_weights || file.path.ends_with(".safetensors");
   }
   for (const auto& [type, size] : sizes) {
+    if (type.empty() && !has_weights && sizes.size() > 1) continue;  // texts beside GGUF files
     name.type = type;
-    if (!type.empty() || has_weights || !has_gguf) add_model(models, cache, name, size);
+    const auto path = find_in_cache(cache, name, true);
+    models.push_back({.name = name.repository +
+                              (name.revision == "main" ? "" : "@" + name.revision) +
+                              (type.empty() ? "" : ":" + type),
+                      .num_bytes = size,
+                      .is_complete = path.has_value(),
+                      .path = path.value_or("")});
   }
 }
 
 // So that nobody pulls what is being taken away.
 std::vector<FileLock> lock_all(const RepositoryCache& cache, const std::string& name) {
   std::vector<FileLock> locks;
-  for (const std::string& file : names_in(cache.locks())) {
-    auto lock = FileLock::try_take(cache.locks() + "/" + file);
+  for (const std::string& file : names_in(cache.locks)) {
+    auto lock = FileLock::try_take(cache.locks + "/" + file);
     if (!lock) {
       throw_error(ErrorCode::kUnavailable, "{}: is being pulled by another program; end that first",
                   name);
@@ -96,35 +72,21 @@ std::vector<FileLock> lock_all(const RepositoryCache& cache, const std::string& 
   return locks;
 }
 
-void remove_all(const std::string& path) {
+void remove(const std::string& path) {
   std::error_code error;
   fs::remove_all(path, error);
   if (error) throw_write_error(path, error.value());
 }
 
-// Names of blobs that some snapshot has a link to.
-std::set<std::string> used_blobs(const RepositoryCache& cache) {
+// What no snapshot has a link to any more.
+void remove_unused_blobs(const RepositoryCache& cache) {
   std::set<std::string> used;
   std::error_code error;
-  for (fs::recursive_directory_iterator entry(cache.folder() + "/snapshots", error), end;
-       !error && entry != end; entry.increment(error)) {
-    std::error_code is_no_link;
-    used.insert(fs::read_symlink(entry->path(), is_no_link).filename().string());
+  for (const auto& entry : fs::recursive_directory_iterator(cache.folder + "/snapshots", error)) {
+    used.insert(fs::read_symlink(entry.path(), error).filename().string());
   }
-  return used;
-}
-
-// The links of one revision, or of one type of it.
-void remove_links(const RepositoryCache& cache, const HubName& name, const std::string& commit) {
-  if (name.type.empty()) {
-    for (const auto& [of_commit, ref] : refs_of(cache)) {
-      if (of_commit == commit) remove_all(cache.folder() + "/refs/" + ref);
-    }
-    remove_all(cache.folder() + "/trees/" + commit + ".json");
-    return remove_all(cache.snapshot(commit));
-  }
-  for (const HubFile& file : choose_files(cache.files_of_snapshot(commit), name).files) {
-    remove_all(cache.snapshot(commit) + "/" + file.path);
+  for (const std::string& blob : names_in(cache.folder + "/blobs")) {
+    if (!used.contains(blob)) remove(cache.folder + "/blobs/" + blob);
   }
 }
 
@@ -133,26 +95,22 @@ void remove_links(const RepositoryCache& cache, const HubName& name, const std::
 std::vector<CachedModel> list_models(const std::string& cache) {
   std::vector<CachedModel> models;
   for (const std::string& folder : names_in(cache)) {
-    if (!folder.starts_with(kPrefix)) continue;
-    std::string repository = folder.substr(kPrefix.size());
-    if (const size_t dashes = repository.find("--"); dashes != repository.npos)
-      repository.replace(dashes, 2, 1, '/');
-    if (!parse_name(repository)) continue;
-    const RepositoryCache own(cache, repository);
-    const auto refs = refs_of(own);
-    const size_t num_before = models.size();
-    for (const std::string& commit : names_in(own.folder() + "/snapshots")) {
-      const auto [first, last] = refs.equal_range(commit);
-      const bool is_main =
-          std::any_of(first, last, [](const auto& ref) { return ref.second == "main"; });
-      const std::string revision = is_main ? "main" : first != last ? first->second : commit;
-      add_snapshot(models, own, {.repository = repository, .revision = revision}, commit);
+    const size_t dashes = folder.find("--", kPrefix.size());
+    if (!folder.starts_with(kPrefix) || dashes == folder.npos) continue;
+    HubName name{.repository =
+                     std::string(folder).replace(dashes, 2, 1, '/').substr(kPrefix.size())};
+    const RepositoryCache own(cache, name.repository);
+    const auto main = own.commit_of("main");
+    const size_t begin = models.size();
+    for (const std::string& commit : names_in(own.folder + "/snapshots")) {
+      name.revision = commit == main ? "main" : commit;
+      if (is_hash(commit, kSha1Digits)) add_snapshot(models, own, name);
     }
     const int64_t coming =
-        size_of_blobs(own, [](const std::string& name) { return name.ends_with(".incomplete"); });
-    if (coming > 0 && models.size() == num_before)
-      models.push_back({.name = repository, .is_complete = false});
-    for (size_t i = num_before; i < models.size(); ++i) {
+        size_of_blobs(own, [](auto& blob) { return blob.ends_with(".incomplete"); });
+    if (coming > 0 && models.size() == begin)
+      models.push_back({.name = name.repository, .is_complete = false});
+    for (size_t i = begin; i < models.size(); ++i) {
       if (!models[i].is_complete) models[i].num_bytes += coming;
     }
   }
@@ -162,26 +120,25 @@ std::vector<CachedModel> list_models(const std::string& cache) {
 int64_t remove_model(const std::string& cache, const std::string& text) {
   const HubName name = expect_name(text);
   const RepositoryCache own(cache, name.repository);
-  const bool is_whole = text == name.repository;
-  const auto commit = own.commit_of(name.revision);
+  const bool is_all = text == name.repository;
+  const std::string commit = own.commit_of(name.revision).value_or("none");
   std::error_code ignored;
-  if (!fs::exists(is_whole || !commit ? own.folder() : own.snapshot(*commit), ignored) ||
-      (!is_whole && !commit)) {
+  if (!fs::exists(is_all ? own.folder : own.snapshot(commit), ignored)) {
     throw_error(ErrorCode::kNotFound, "{}: not in the cache {}; nanovllm list shows what is", text,
                 cache);
   }
   const std::vector<FileLock> locks = lock_all(own, text);
-  const auto any = [](const std::string&) { return true; };
+  const auto any = [](auto&) { return true; };
   const int64_t before = size_of_blobs(own, any);
-  if (is_whole) {
-    remove_all(own.folder());
-    remove_all(own.locks());
-    return before;
-  }
-  remove_links(own, name, *commit);
-  const std::set<std::string> used = used_blobs(own);
-  for (const std::string& blob : names_in(own.folder() + "/blobs")) {
-    if (!used.contains(blob)) remove_all(own.blob(blob));
+  if (is_all) {
+    remove(own.folder);
+    remove(own.locks);
+  } else {
+    const Listing files = own.files_of_snapshot(commit);
+    for (const HubFile& file : name.type.empty() ? files : choose_files(files, name).files) {
+      remove(own.snapshot(commit) + "/" + file.path);
+    }
+    remove_unused_blobs(own);
   }
   return before - size_of_blobs(own, any);
 }

@@ -14,66 +14,45 @@ namespace nanovllm::hub {
 namespace {
 
 constexpr const char* kWeights = "model.safetensors";
-constexpr int64_t kMaxBytes = int64_t{1} << 50;
-constexpr int kTreeFormat = 1;
+constexpr int64_t kMaxBytes = int64_t{1} << 42;  // of a file; a million of them can be added up
 
-// Of a name, checked before anything is made of it.
-std::string checked_path(const std::string& path, const std::string& where) {
-  if (is_safe_path(path)) return path;
-  throw_error(
-      ErrorCode::kCorruptData,
-      "{}: lists a file named {}, which would leave the model's folder; nothing was pulled, "
-      "for whoever made this repository means harm or the hub is none",
-      where, printable(path));
+[[noreturn]] void fail(const std::string& where, const char* key, const char* expected) {
+  throw_error(ErrorCode::kCorruptData, "{}: \"{}\" must be {}; is HF_ENDPOINT that of a hub?",
+              where, key, expected);
 }
 
 std::string checked_hash(const JsonFields& fields, const char* key, size_t num_digits) {
   std::string hash = fields.string(key).value_or("");
-  if (!is_hash(hash, num_digits)) fields.fail(key, fmt::format("{} digits of a hash", num_digits));
+  if (!is_hash(hash, num_digits)) fail(fields.where(), key, "a hash");
   return hash;
 }
 
-int64_t checked_size(const JsonFields& fields, const char* key) {
-  const auto size = fields.integer(key, 0, kMaxBytes);
-  if (!size) fields.fail(key, "a size in bytes");
-  return *size;
-}
-
-bool is_gguf(std::string_view path) {
-  // What goes beside a model: projectors of images, and matrices from which others were made.
-  const size_t slash = path.rfind('/');
-  const std::string_view name = slash == path.npos ? path : path.substr(slash + 1);
-  return name.ends_with(".gguf") && !name.starts_with("mmproj") && !name.starts_with("imatrix");
+// No model by themselves are projectors of images, and matrices from which others were made.
+bool is_gguf(const std::string& path) {
+  static const std::regex form(R"((.*/)?(?!mmproj|imatrix)[^/]*\.gguf)");
+  return std::regex_match(path, form);
 }
 
 // What is read beside the weights, by us or by others' tokenizers of the same folder.
-bool is_text(std::string_view path) {
-  if (path.starts_with("additional_chat_templates/")) return path.ends_with(".jinja");
-  if (path.find('/') != path.npos || path.ends_with(".index.json")) return path == kIndex;
-  return path.ends_with(".json") || path.ends_with(".jinja") || path.ends_with(".txt");
+bool is_text(const std::string& path) {
+  static const std::regex form(R"([^/]+\.(json|jinja|txt)|additional_chat_templates/[^/]+\.jinja)");
+  return std::regex_match(path, form) && (path == kIndex || !path.ends_with(".index.json"));
 }
 
-std::string upper(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](unsigned char c) { return std::toupper(c); });
-  return result;
+std::string upper(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::toupper(c); });
+  return text;
 }
 
 // A path without the ending and the number of a part.
-std::string stem_of(std::string_view path) {
-  static const std::regex ending("(-[0-9]{5}-of-[0-9]{5})?\\.gguf$", std::regex::icase);
-  return std::regex_replace(std::string(path), ending, "");
+std::string stem_of(const std::string& path) {
+  static const std::regex ending("(-[0-9]{5}-of-[0-9]{5})?\\.gguf$");
+  return std::regex_replace(path, ending, "");
 }
 
 const HubFile* find(const Listing& listing, std::string_view path) {
   const auto found = std::ranges::find(listing, path, &HubFile::path);
   return found == listing.end() ? nullptr : &*found;
-}
-
-// Whether a file, told without its ending, is what was asked for by type or by name.
-bool is_asked_for(const std::string& stem, const std::string& type) {
-  const std::string asked = upper(stem_of(type)), own = upper(stem), label = type_of_gguf(stem);
-  return label == asked || own == asked || own.ends_with("/" + asked);
 }
 
 Choice choose_gguf(const Listing& listing, const HubName& name) {
@@ -87,78 +66,59 @@ Choice choose_gguf(const Listing& listing, const HubName& name) {
                 "these formats",
                 name.repository, kWeights);
   }
-  const bool is_only_one = by_stem.size() == 1 && name.type.empty();
   const std::string type = name.type.empty() ? "Q4_K_M" : name.type;
   std::vector<const Listing*> fits;
-  std::set<std::string> types;
+  std::set<std::string> types, names;  // of all, of those that fit
   for (const auto& [stem, files] : by_stem) {
-    if (is_only_one || is_asked_for(stem, type)) fits.push_back(&files);
-    types.insert(type_of_gguf(stem));
+    const std::string own = type_of_gguf(stem);
+    types.insert(own);
+    const bool is_meant = name.type.empty() && by_stem.size() == 1;
+    // By its type, or by its name without the folder or with it.
+    if (!is_meant && own != upper(type) && !fmt::format("/{}", stem).ends_with("/" + stem_of(type)))
+      continue;
+    fits.push_back(&files);
+    names.insert(files.front().path);
   }
   if (fits.size() != 1) {
-    std::set<std::string> names;
-    for (const Listing* files : fits) names.insert(files->front().path);
-    throw_error(ErrorCode::kNotFound, "{}: holds {} {}; name one behind a colon, as in {}:{}: {}",
-                name.repository,
-                fits.empty() ? "no GGUF file of type" : "several GGUF files of type", type,
-                name.repository, fits.empty() ? *types.begin() : *names.begin(),
-                printable(fmt::format("{}", fmt::join(fits.empty() ? types : names, ", ")), 2000));
+    const auto& ones = fits.empty() ? types : names;
+    throw_error(
+        ErrorCode::kNotFound, "{}: holds {} of type {}; name one behind a colon, as in {}:{}: {}",
+        name.repository, fits.empty() ? "no GGUF file" : "several GGUF files", type,
+        name.repository, *ones.begin(), printable(fmt::format("{}", fmt::join(ones, ", ")), 2000));
   }
   Choice choice{.files = *fits.front()};
   std::ranges::sort(choice.files, {}, &HubFile::path);
-  choice.entry = choice.files.front().path;
+  choice.entry = "/" + choice.files.front().path;
   return choice;
 }
 
 }  // namespace
 
-Listing parse_siblings(const nlohmann::json& answer, const std::string& where) {
-  const JsonFields fields(answer, where);
+std::pair<std::string, Listing> parse_listing(std::string_view answer, const std::string& where) {
+  const nlohmann::json value = parse_json(answer, where);
+  const JsonFields fields(value, where);
   const nlohmann::json* siblings = fields.find("siblings");
-  if (siblings == nullptr || !siblings->is_array()) fields.fail("siblings", "a list of files");
+  if (siblings == nullptr || !siblings->is_array()) fail(where, "siblings", "a list of files");
   Listing listing;
   for (const nlohmann::json& sibling : *siblings) {
-    const JsonFields entry(sibling, where);
-    HubFile file{.path = checked_path(entry.string("rfilename").value_or(""), where)};
-    const JsonFields of_file(sibling, where + ": " + file.path);
-    file.size = checked_size(of_file, "size");
-    file.blob_id = checked_hash(of_file, "blobId", kSha1Digits);
-    if (const nlohmann::json* lfs = of_file.find("lfs")) {
-      file.sha256 = checked_hash(JsonFields(*lfs, of_file.where()), "sha256", kSha256Digits);
+    HubFile file{.path = JsonFields(sibling, where).string("rfilename").value_or("")};
+    if (!is_safe_path(file.path)) {
+      throw_error(ErrorCode::kCorruptData,
+                  "{}: lists a file named {}, which would leave the model's folder; nothing was "
+                  "pulled, for whoever made this means harm, or no hub answers",
+                  where, printable(file.path));
     }
+    const JsonFields entry(sibling, where + ": " + file.path);
+    const auto size = entry.integer("size", 0, kMaxBytes);
+    if (!size) fail(entry.where(), "size", "a number of bytes");
+    file.size = *size;
+    const nlohmann::json* lfs = entry.find("lfs");
+    file.hash = lfs == nullptr
+                    ? checked_hash(entry, "blobId", kSha1Digits)
+                    : checked_hash(JsonFields(*lfs, entry.where()), "sha256", kSha256Digits);
     listing.push_back(std::move(file));
   }
-  return listing;
-}
-
-std::string tree_of(const Listing& listing) {
-  nlohmann::json files = nlohmann::json::object();
-  for (const HubFile& file : listing) {
-    files[file.path] = {{"size", file.size}, {"blob_id", file.blob_id}};
-    if (file.sha256.empty()) continue;
-    files[file.path]["lfs_sha256"] = file.sha256;
-    files[file.path]["lfs_size"] = file.size;
-  }
-  return nlohmann::json{{"format_version", kTreeFormat}, {"files", files}}.dump(1);
-}
-
-Listing parse_tree(std::string_view text, const std::string& where) {
-  const nlohmann::json tree = parse_json(text, where);
-  const JsonFields fields(tree, where);
-  const nlohmann::json* files = fields.find("files");
-  if (fields.integer("format_version", kTreeFormat, kTreeFormat) == std::nullopt)
-    fields.fail("format_version", "1");
-  if (files == nullptr || !files->is_object()) fields.fail("files", "an object");
-  Listing listing;
-  for (const auto& [path, value] : files->items()) {
-    const JsonFields entry(value, where + ": " + printable(path));
-    HubFile file{.path = checked_path(path, where)};
-    file.size = checked_size(entry, entry.has("lfs_size") ? "lfs_size" : "size");
-    file.blob_id = checked_hash(entry, "blob_id", kSha1Digits);
-    if (entry.has("lfs_sha256")) file.sha256 = checked_hash(entry, "lfs_sha256", kSha256Digits);
-    listing.push_back(std::move(file));
-  }
-  return listing;
+  return {checked_hash(fields, "sha", kSha1Digits), std::move(listing)};
 }
 
 Choice choose_files(const Listing& listing, const HubName& name) {
@@ -194,13 +154,13 @@ void add_shards(Choice& choice, const Listing& listing, std::string_view index,
   choice.needs_index = false;
 }
 
-std::string type_of_gguf(std::string_view path) {
-  static const std::regex type(
+std::string type_of_gguf(const std::string& path) {
+  static const std::regex form(
       "(^|[-._/])((UD-)?(I?Q[1-9][A-Z0-9_]*|TQ[12]_0|MXFP4[A-Z0-9_]*|BF16|FP?16|FP?32))$",
       std::regex::icase);
   const std::string stem = stem_of(path);
   std::smatch found;
-  if (std::regex_search(stem, found, type)) return upper(found[2].str());
+  if (std::regex_search(stem, found, form)) return upper(found[2]);
   return stem.substr(stem.rfind('/') + 1);
 }
 

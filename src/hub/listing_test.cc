@@ -83,54 +83,45 @@ TEST(HubListing, ChoosesGgufByType) {
                                           "x-Q8_0-00001-of-00002.gguf", "x-Q4_K_M.gguf",
                                           "mmproj-x-F16.gguf", "imatrix.gguf"};
   const Choice split = choose_files(listing_of(paths), {.repository = "a/b", .type = "q8_0"});
-  EXPECT_EQ(split.entry, "x-Q8_0-00001-of-00002.gguf");
+  EXPECT_EQ(split.entry, "/x-Q8_0-00001-of-00002.gguf");
   EXPECT_EQ(split.files.size(), 2U);
-  EXPECT_EQ(choose_files(listing_of(paths), {.repository = "a/b"}).entry, "x-Q4_K_M.gguf");
+  EXPECT_EQ(choose_files(listing_of(paths), {.repository = "a/b"}).entry, "/x-Q4_K_M.gguf");
   EXPECT_EQ(error_of(paths, "F16"),
             "a/b: holds no GGUF file of type F16; name one behind a colon, as in a/b:Q4_K_M: "
             "Q4_K_M, Q8_0");
   EXPECT_NE(error_of({"config.json"}, ""), "");
 }
 
-TEST(HubListing, SiblingsAreChecked) {
+TEST(HubListing, WhatTheHubAnswersIsChecked) {
   const std::string sha1(40, 'a'), sha256(64, 'b');
   const nlohmann::json good = {
+      {"sha", sha1},
       {"siblings",
        {{{"rfilename", "config.json"}, {"size", 3}, {"blobId", sha1}},
         {{"rfilename", "m.gguf"}, {"size", 5}, {"blobId", sha1}, {"lfs", {{"sha256", sha256}}}}}}};
-  const Listing listing = parse_siblings(good, "hub");
+  const auto [commit, listing] = parse_listing(good.dump(), "hub");
+  EXPECT_EQ(commit, sha1);
   ASSERT_EQ(listing.size(), 2U);
-  EXPECT_EQ(listing[0].hash(), sha1);
-  EXPECT_EQ(listing[1].hash(), sha256);
+  EXPECT_EQ(listing[0].hash, sha1);
+  EXPECT_EQ(listing[1].hash, sha256);
   EXPECT_EQ(listing[1].size, 5);
-  for (const auto& [key, value] :
-       std::map<std::string, nlohmann::json>{{"rfilename", "../x"},
-                                             {"rfilename", nullptr},
-                                             {"size", -1},
-                                             {"size", nullptr},
-                                             {"size", 1e30},
-                                             {"blobId", "../x"},
-                                             {"blobId", std::string(64, 'a')},
-                                             {"lfs", {{"sha256", sha1}}},
-                                             {"lfs", 1}}) {
+  const std::vector<std::pair<std::string, nlohmann::json>> changes = {
+      {"rfilename", "../x"}, {"rfilename", nullptr},      {"size", -1}, {"size", nullptr},
+      {"size", 1e30},        {"lfs", {{"sha256", sha1}}}, {"lfs", 1}};
+  for (const auto& [key, value] : changes) {
     nlohmann::json bad = good;
     bad["siblings"][1][key] = value;
-    EXPECT_THROW(parse_siblings(bad, "hub"), Error) << key << " " << value;
+    EXPECT_THROW(parse_listing(bad.dump(), "hub"), Error) << key << " " << value;
   }
-}
-
-TEST(HubListing, TreesAreReadAsTheyWereWritten) {
-  Listing listing = {{.path = "a.json", .size = 3, .blob_id = std::string(40, 'a')},
-                     {.path = "m.gguf",
-                      .size = 5,
-                      .blob_id = std::string(40, 'c'),
-                      .sha256 = std::string(64, 'b')}};
-  EXPECT_EQ(parse_tree(tree_of(listing), "tree"), listing);
-  for (const char* bad :
-       {"", "{}", R"({"format_version": 2, "files": {}})", R"({"format_version": 1, "files": []})",
-        R"({"format_version": 1, "files": {"../x": {"size": 1}}})"}) {
-    EXPECT_THROW(parse_tree(bad, "tree"), Error) << bad;
+  for (const char* hash : {"../x", "", "A"}) {
+    nlohmann::json bad = good;
+    bad["siblings"][0]["blobId"] = hash;
+    EXPECT_THROW(parse_listing(bad.dump(), "hub"), Error) << hash;
+    bad = good;
+    bad["sha"] = hash;
+    EXPECT_THROW(parse_listing(bad.dump(), "hub"), Error) << hash;
   }
+  EXPECT_THROW(parse_listing("{}", "hub"), Error);
 }
 
 // As sha256sum and git hash-object give them.

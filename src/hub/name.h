@@ -12,8 +12,6 @@ struct HubName {
   std::string repository;  // OWNER/MODEL
   std::string revision = "main";
   std::string type = {};  // of a GGUF file: "Q4_K_M", or a file's name; empty = none was asked for
-
-  std::string owner() const { return repository.substr(0, repository.find('/')); }
 };
 
 // Nothing where `text` can't be a name but a path. Throws Error(kInvalidArgument) where OWNER/MODEL
@@ -24,7 +22,7 @@ HubName expect_name(const std::string& text);
 
 // Whether a relative path stays below its folder, by its words alone: no "..", no "//", nothing
 // that a terminal or a shell would take for something else.
-bool is_safe_path(std::string_view path);
+bool is_safe_path(const std::string& path);
 
 // Whether it is so many hexadecimal digits in lower case.
 bool is_hash(std::string_view text, size_t num_digits);

@@ -11,7 +11,6 @@ TEST(HubName, HasOwnerModelRevisionAndType) {
   const auto plain = parse_name("Qwen/Qwen3-0.6B");
   ASSERT_TRUE(plain);
   EXPECT_EQ(plain->repository, "Qwen/Qwen3-0.6B");
-  EXPECT_EQ(plain->owner(), "Qwen");
   EXPECT_EQ(plain->revision, "main");
   EXPECT_EQ(plain->type, "");
   for (const char* text : {"a/b_c@refs/pr/1:Q4_K_M", "a/b_c:Q4_K_M@refs/pr/1"}) {
@@ -49,7 +48,7 @@ TEST(HubName, SafePathsStayBelowTheirFolder) {
                            "a/./b", "a\\b", "a\nb", "\x7f"}) {
     EXPECT_FALSE(is_safe_path(path)) << path;
   }
-  EXPECT_FALSE(is_safe_path(std::string_view("a\0b", 3)));
+  EXPECT_FALSE(is_safe_path(std::string("a\0b", 3)));
   EXPECT_FALSE(is_safe_path(std::string(256, 'a')));
 }
 

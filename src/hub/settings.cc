@@ -1,8 +1,10 @@
 #include "hub/settings.h"
 
+#include <strings.h>
+
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
+#include <regex>
 
 #include "base/check.h"
 #include "io/file.h"
@@ -11,30 +13,27 @@
 namespace nanovllm::hub {
 namespace {
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
+constexpr size_t kMaxTokenBytes = 4096;
 
-// The path in a variable, or another one where it says none.
-std::string path_in(const char* name, const std::string& otherwise) {
-  std::string path = variable(name);
-  if (path == "~" || path.starts_with("~/")) path.replace(0, 1, variable("HOME"));
-  return path.empty() ? otherwise : path;
+// What a variable says, or something else where it says nothing; of a path, ~ is the user's folder.
+std::string variable(const char* name, const std::string& otherwise = "") {
+  const char* value = std::getenv(name);
+  std::string text = value == nullptr ? "" : value;
+  if (text.starts_with("~/")) text.replace(0, 1, variable("HOME"));
+  return text.empty() ? otherwise : text;
 }
 
 bool is_on(const char* name) {
-  std::string value = variable(name);
-  std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::toupper(c); });
-  return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
+  const std::string value = variable(name);
+  return std::ranges::any_of(std::initializer_list<const char*>{"1", "on", "yes", "true"},
+                             [&](auto on) { return ::strcasecmp(value.c_str(), on) == 0; });
 }
 
 // A token goes into a header: a line break in it would begin another one.
-std::string trimmed(const std::string& text, const std::string& source) {
-  const char* blanks = " \t\r\n";
-  const size_t begin = std::min(text.find_first_not_of(blanks), text.size());
-  const std::string token = text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
-  if (std::ranges::all_of(token, [](char c) { return c > ' ' && c < 0x7f; })) return token;
+std::string checked_token(const std::string& text, const std::string& source) {
+  static const std::regex form(R"(\s*([!-~]*)\s*)");
+  std::smatch found;
+  if (text.size() <= kMaxTokenBytes && std::regex_match(text, found, form)) return found[1];
   throw_error(
       ErrorCode::kInvalidArgument,
       "{} holds no token of the hub: it has blanks or signs in it that no token has; get one "
@@ -45,29 +44,24 @@ std::string trimmed(const std::string& text, const std::string& source) {
 }  // namespace
 
 Settings read_settings() {
-  const std::string home =
-      path_in("HF_HOME", path_in("XDG_CACHE_HOME", variable("HOME") + "/.cache") + "/huggingface");
+  const std::string home = variable(
+      "HF_HOME", variable("XDG_CACHE_HOME", variable("HOME") + "/.cache") + "/huggingface");
   Settings settings;
-  settings.cache = path_in("HF_HUB_CACHE", path_in("HUGGINGFACE_HUB_CACHE", home + "/hub"));
-  settings.endpoint = variable("HF_ENDPOINT");
-  if (settings.endpoint.empty()) settings.endpoint = "https://huggingface.co";
+  settings.cache = variable("HF_HUB_CACHE", home + "/hub");
+  settings.endpoint = variable("HF_ENDPOINT", "https://huggingface.co");
   while (settings.endpoint.ends_with('/')) settings.endpoint.pop_back();
   if (!settings.endpoint.starts_with("https://") && !settings.endpoint.starts_with("http://")) {
     throw_error(ErrorCode::kInvalidArgument,
                 "HF_ENDPOINT must be an address such as https://huggingface.co, got {}",
                 printable(settings.endpoint));
   }
-  settings.offline = is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE");
-  for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
-    if (settings.token.empty()) settings.token = trimmed(variable(name), name);
-    if (settings.token_source.empty() && !settings.token.empty()) settings.token_source = name;
-  }
-  if (settings.token.empty()) {
-    settings.token_source = path_in("HF_TOKEN_PATH", home + "/token");
-    if (file_exists(settings.token_source)) {
-      settings.token =
-          trimmed(read_text_file(settings.token_source, 1 << 16), settings.token_source);
-    }
+  settings.offline = is_on("HF_HUB_OFFLINE");
+  settings.token_source = "HF_TOKEN";
+  settings.token = checked_token(variable("HF_TOKEN"), settings.token_source);
+  if (!settings.token.empty()) return settings;
+  settings.token_source = variable("HF_TOKEN_PATH", home + "/token");
+  if (file_exists(settings.token_source)) {
+    settings.token = checked_token(read_text_file(settings.token_source), settings.token_source);
   }
   return settings;
 }
