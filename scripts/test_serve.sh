@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The server against real clients: the openai package, lm_eval, schemathesis, the distribution's prometheus and a headless
-# browser; and under faults and load. Usage: scripts/test_serve.sh [PATTERN], which picks among the tests by name
+# browser; under faults and load; and our cache of models against huggingface_hub. Usage: scripts/test_serve.sh [PATTERN],
+# which picks among the tests by name
 set -uo pipefail
 cd "$(dirname "$0")/.."
 pattern="${1:-}"
 venv=build/serve-venv
 # What these tests ask for by name (transformers for lm_eval's tokenizer); a part that can't be had skips, and says so.
-packages=(openai==3.* schemathesis==4.* "lm_eval[api]==0.4.*" transformers==5.*)
+packages=(openai==3.* schemathesis==4.* "lm_eval[api]==0.4.*" transformers==5.* huggingface_hub)
 
 if ! cmp -s <(printf '%s\n' "${packages[@]}") "$venv/packages"; then
   echo "nanovllm: installing ${packages[*]} into $venv"
