@@ -33,7 +33,11 @@ std::string pull(const Settings& settings, const RepositoryCache& cache, const H
   cache.keep_answer(commit, answer);
   if (choice.needs_index) {  // only it says what else is needed
     const auto index = std::ranges::find(listing, kIndex, &HubFile::path);
-    download(settings, cache, name.repository, commit, {*index}, {});
+    PullOptions waiting = options;  // its few bytes are no progress
+    waiting.on_progress = [&](const PullProgress& progress) {
+      if (options.on_progress) options.on_progress({.note = progress.note});
+    };
+    download(settings, cache, name.repository, commit, {*index}, waiting);
     choice = choose_at(cache, commit, listing, name);
   }
   download(settings, cache, name.repository, commit, choice.files, options);
