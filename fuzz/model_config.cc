@@ -19,6 +19,12 @@ void check(const ModelConfig& config) {
   require(config.sliding_layers.empty() ||
               config.sliding_layers.size() == static_cast<size_t>(config.num_hidden_layers),
           "every layer has a window or none");
+  require(config.unrotated_layers.empty() ||
+              config.unrotated_layers.size() == static_cast<size_t>(config.num_hidden_layers),
+          "every layer turns or not");
+  require(
+      config.rotary_dim >= 0 && config.rotary_dim <= config.head_dim && config.rotary_dim % 2 == 0,
+      "pairs of a head turn");
   require(config.max_context_length() >= config.max_position_embeddings, "scaling only stretches");
   for (const int32_t id : config.eos_token_ids) require(id >= 0, "token ids are not negative");
 }

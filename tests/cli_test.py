@@ -74,6 +74,13 @@ class CommandLine(CliTest):
         self.assertEqual([self.path(f"{i}.jsonl").exists() for i in (1, 2)], [False, True])
         self.assertEqual(run("generate", MODEL, "-p", "a", "--max-tokens", "x", "--max-tokens", "3").returncode, 2)  # as with vLLM
 
+    def test_info_shows_layers_by_kind(self):
+        def layers(name):
+            return lines(run("info", str(pathlib.Path(__file__).parent / "goldens" / name), "--json", "--kv-cache-memory", "32M").stdout)[0]["layers"]
+        heads = "4 query and 4 key-value heads of 16"
+        self.assertEqual(layers("olmo3"), [f"1 layer: {heads}, MLP of 96", f"3 layers: {heads}, window of 20 tokens, MLP of 96"])
+        self.assertEqual(layers("smollm3")[1], "1 layer: 4 query and 2 key-value heads of 16, no rotation, MLP of 96")
+
     def test_a_flag_that_took_the_model_for_a_text_is_named(self):
         for args in (["-p", "a", "b", MODEL, "-q"], ["-p", "a", MODEL, "-p", "b", "-q"], ["-p", MODEL]):
             result = run("generate", *args)

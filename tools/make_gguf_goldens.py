@@ -6,7 +6,7 @@ Usage: make_gguf_goldens.py [--out FOLDER] [NAME...]
 
 --convert needs numpy and gguf (0.19.0 made the files), the rest also what make_goldens.py needs.
 gguf-py writes the files, with names and rows as llama.cpp's conversion/base.py, llama.py and qwen.py have them: nothing of
-ours decides what such a file looks like. NAME.json holds what golden.json of tests/goldens does, from the numbers as gguf-py
+ours decides what such a file looks like; glm.py and phi.py for those two. NAME.json holds what golden.json of tests/goldens does, from the numbers as gguf-py
 decodes them, and "texts" with their token ids. Like llama.cpp's, a file has no sliding window.
 """
 import argparse
@@ -20,8 +20,9 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 
-ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "mistral": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2,
-                 "qwen3": gguf.MODEL_ARCH.QWEN3, "mixtral": gguf.MODEL_ARCH.LLAMA, "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
+ARCHITECTURES = {"glm4": gguf.MODEL_ARCH.GLM4, "llama": gguf.MODEL_ARCH.LLAMA, "mistral": gguf.MODEL_ARCH.LLAMA,
+                 "phi3": gguf.MODEL_ARCH.PHI3, "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3,
+                 "mixtral": gguf.MODEL_ARCH.LLAMA, "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
                  "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE, "gpt_oss": gguf.MODEL_ARCH.GPT_OSS}
 
 
@@ -59,10 +60,11 @@ def interleaved(rows, num_heads):
 
 
 def rope_of(config):
-    """theta, and the scaling or {}, of either layout of config.json."""
+    """theta, the scaling or {}, and how much of a head turns, of either layout of config.json."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     theta = rope.pop("rope_theta", config.get("rope_theta", 1e4))
-    return theta, rope if rope.get("rope_type", "default") != "default" else {}
+    share = rope.pop("partial_rotary_factor", config.get("partial_rotary_factor", 1))
+    return theta, rope if rope.get("rope_type", "default") != "default" else {}, int(share * head_dim_of(config))
 
 
 def llama3_divisors(theta, head_dim, rope):
@@ -77,7 +79,7 @@ def llama3_divisors(theta, head_dim, rope):
 
 
 def add_parameters(writer, config):
-    theta, rope = rope_of(config)
+    theta, rope, rotary_dim = rope_of(config)
     if config.get("hidden_act", "silu") != "silu":
         raise ValueError(f"GGUF has no key for the activation {config['hidden_act']}")
     writer.add_block_count(config["num_hidden_layers"])
@@ -103,7 +105,14 @@ def add_parameters(writer, config):
         writer.add_value_length(config["head_dim"])
     if writer.arch == "llama":
         writer.add_vocab_size(config["vocab_size"])
-        writer.add_rope_dimension_count(head_dim_of(config))
+    if writer.arch in ("llama", "glm4", "phi3"):
+        writer.add_rope_dimension_count(rotary_dim)
+    if writer.arch == "phi3":
+        writer.add_sliding_window(config.get("sliding_window") or 0)
+        writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+    if rope.get("rope_type") == "longrope":
+        scale = config["max_position_embeddings"] / config["original_max_position_embeddings"]
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(config["original_max_position_embeddings"])))
     if rope.get("rope_type") == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
@@ -240,7 +249,9 @@ def write_gguf(folder, out, types, pre):
         if writer.arch == "llama" and part in heads:
             data = interleaved(data, heads[part])
         writer.add_tensor(new_name, np.ascontiguousarray(data), raw_dtype=kind)
-    theta, rope = rope_of(config)
+    theta, rope, rotary_dim = rope_of(config)
+    for kind in ("long", "short") if rope.get("rope_type") == "longrope" else ():
+        writer.add_tensor(f"rope_factors_{kind}.weight", np.array(rope[f"{kind}_factor"], np.float32))
     if rope.get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_divisors(theta, head_dim_of(config), rope))
     writer.write_header_to_file()
@@ -270,6 +281,13 @@ MODELS = {
                                            shared_expert_intermediate_size=96), None, "qwen2", {"": Type.Q8_0}),
     "gguf_gpt_oss": (34, "GptOss", dict(num_local_experts=6, num_experts_per_tok=3, intermediate_size=64, head_dim=32, sliding_window=16),
                      "YARN", "qwen2", {"": Type.Q8_0, **{f"blk.{i}.ffn_{part}_exps": Type.MXFP4 for i in range(2) for part in ("gate", "up", "down")}}),
+    "gguf_glm4": (34, "Glm4", dict(head_dim=24, attention_bias=True, pad_token_id=0), dict(partial_rotary_factor=0.5), "qwen2",
+                  {"": Type.Q8_0, "blk.0.ffn_up": Type.Q5_1, "blk.1.attn_q": Type.Q4_1, "blk.1.attn_k": Type.F16}),
+    "gguf_phi3": (35, "Phi3", dict(num_attention_heads=2, num_key_value_heads=1, sliding_window=40, max_position_embeddings=1600,
+                                   original_max_position_embeddings=400, pad_token_id=0, tie_word_embeddings=True),
+                  dict(rope_type="longrope", partial_rotary_factor=0.75, short_factor=[1 + 0.125 * i for i in range(12)],
+                       long_factor=[1 + 0.5 * i for i in range(12)]), "llama-bpe",
+                  {"": Type.Q8_0, "blk.0.attn_qkv": Type.Q5_0, "blk.1.ffn_up": Type.Q4_1, "blk.1.attn_qkv": Type.BF16}),
 }
 
 
@@ -308,7 +326,8 @@ def make(name, out):
     size = 256 + NUM_MERGES + len(tokenizer["added_tokens"])
     shape = dict(vocab_size=size, num_hidden_layers=2, intermediate_size=96, max_position_embeddings=256,
                  bos_token_id=None, eos_token_id=size - 1)
-    rope = dict(rope_theta=1e4, **(getattr(make_goldens, scaling) if scaling else dict(rope_type="default")))
+    scaling = getattr(make_goldens, scaling) if isinstance(scaling, str) else scaling or dict(rope_type="default")
+    rope = dict(rope_theta=1e4, **scaling)
     if family == "GptOss":
         rope["truncate"] = False  # of which its files say nothing
     config = getattr(transformers, family + "Config")(**{**make_goldens.COMMON, **shape, **changes}, rope_parameters=rope)

@@ -36,6 +36,11 @@ LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fac
               original_max_position_embeddings=64)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
 
+
+def longrope(half):
+    return dict(rope_type="longrope", short_factor=[1 + 0.05 * i for i in range(half)], long_factor=[1 + 0.5 * i for i in range(half)])
+
+
 # name -> (seed, config class, what differs from COMMON, rope parameters, how it is stored)
 CHECKPOINTS = {
     "qwen3_tied": (11, "Qwen3", dict(num_attention_heads=6, head_dim=24, tie_word_embeddings=True),
@@ -73,6 +78,22 @@ CHECKPOINTS = {
     "gpt_oss": (33, "GptOss", dict(num_local_experts=6, num_experts_per_tok=3, intermediate_size=64, head_dim=32, sliding_window=16,
                                    num_hidden_layers=2), dict(rope_theta=1.5e5, truncate=False, beta_fast=32.0, beta_slow=1.0, **YARN),
                 dict(quantise="mxfp4")),
+    "phi3": (26, "Phi3", dict(num_attention_heads=2, num_key_value_heads=1, intermediate_size=96, sliding_window=40, max_position_embeddings=1600,
+                              original_max_position_embeddings=400, pad_token_id=0),
+             dict(rope_theta=1e4, partial_rotary_factor=0.75, **longrope(12)), dict(layout=4)),
+    # Every text is longer than the original context, so that the long factors count.
+    "phi3_long": (27, "Phi3", dict(num_hidden_layers=2, original_max_position_embeddings=1, pad_token_id=0),
+                  dict(rope_theta=1e4, attention_factor=1.2, **longrope(8)), dict()),
+    "granite": (28, "Granite", dict(embedding_multiplier=6.0, residual_multiplier=0.4, attention_multiplier=0.1, logits_scaling=1.5,
+                                    tie_word_embeddings=True), dict(rope_theta=1e4), dict(layout=4)),
+    "smollm3": (29, "SmolLM3", dict(num_hidden_layers=4, intermediate_size=96, tie_word_embeddings=True, pad_token_id=0), dict(rope_theta=2e6),
+                dict(layout=4)),
+    "olmo2": (30, "Olmo2", dict(num_attention_heads=6, num_key_value_heads=2, hidden_size=96, intermediate_size=96, pad_token_id=0),
+              dict(rope_theta=5e5), dict(layout=4)),
+    "olmo3": (32, "Olmo3", dict(num_hidden_layers=4, num_key_value_heads=4, intermediate_size=96, sliding_window=20, pad_token_id=0),
+              dict(full_attention=dict(rope_theta=5e5, **YARN), sliding_attention=dict(rope_theta=5e5, rope_type="default")), dict(layout=4)),
+    "glm4": (33, "Glm4", dict(head_dim=24, num_attention_heads=4, num_key_value_heads=1, intermediate_size=96, attention_bias=True, pad_token_id=0),
+             dict(rope_theta=1e4, partial_rotary_factor=0.5), dict()),
     "qwen3_fp8": (22, "Qwen3", dict(vocab_size=128, head_dim=32, num_hidden_layers=1, tie_word_embeddings=True),
                   dict(rope_theta=1e6), dict(quantise="fp8")),
 }
@@ -171,13 +192,16 @@ def write_checkpoint(folder, config, weights, layout=5, dtype="bfloat16", shards
     if layout == 4:
         rope = dict(fields.pop("rope_parameters"))
         if "sliding_attention" in rope:
-            fields["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-            fields["sliding_window_pattern"] = fields.pop("_sliding_window_pattern")
+            if "_sliding_window_pattern" in fields:  # Gemma's
+                fields["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+                fields["sliding_window_pattern"] = fields.pop("_sliding_window_pattern")
             rope = rope["full_attention"]
         fields["rope_theta"] = rope.pop("rope_theta")
+        if "partial_rotary_factor" in rope:
+            fields["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
         fields["rope_scaling"] = None if rope["rope_type"] == "default" else rope
         fields["torch_dtype"] = fields.pop("dtype")
-        fields.pop("layer_types", None)
+        fields.pop("layer_types", None)  # those of a family's default
     if quantization:
         fields["quantization_config"] = quantization
     if nest:

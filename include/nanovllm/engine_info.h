@@ -44,6 +44,7 @@ struct EngineInfo : EngineLimits {
   std::string experts;                       // e.g. "8 of 128 in 48 layers"; empty: none
   int64_t weight_bytes = 0;                  // in memory, of one rank
   std::vector<WeightFormat> weight_formats;  // in the checkpoint; those with the most bytes first
+  std::vector<std::string> layers;           // what the layers are, a line for each kind
   std::vector<std::string> plan;             // how the layers are computed, a line each
   int64_t kv_bytes_per_token = 0;
   int64_t kv_cache_bytes = 0;

@@ -156,13 +156,13 @@ TEST_P(LlmEqualities, BlockSizes) {
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const char* checkpoint :
-       {"llama2", "llama3", "llama_biases", "llama_linear", "mistral_window", "qwen2_tied",
-        "qwen2_window", "qwen2_moe", "gpt_oss", "qwen3_odd_vocab", "qwen3_tied", "qwen3_yarn",
-        "gemma2", "gemma3"}) {
+       {"glm4", "granite", "llama2", "llama3", "llama_biases", "llama_linear", "mistral_window",
+        "olmo3", "qwen2_tied", "qwen2_window", "qwen2_moe", "gpt_oss", "qwen3_odd_vocab",
+        "qwen3_tied", "qwen3_yarn", "gemma2", "gemma3"}) {
     for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype});
   }
 #ifdef NANOVLLM_WITH_CUDA
-  for (const char* checkpoint : {"qwen3_tied", "llama_biases", "gemma2"}) {
+  for (const char* checkpoint : {"qwen3_tied", "llama_biases", "gemma2", "olmo3"}) {
     for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype, "cuda"});
   }
 #endif

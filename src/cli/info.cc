@@ -42,6 +42,10 @@ void print_row(const char* name, const std::string& value) {
   fmt::print("{:<22} {}\n", name, value);
 }
 
+void print_rows(const char* name, const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) print_row(&line == lines.data() ? name : "", line);
+}
+
 // What a checkpoint holds, and what becomes of it.
 void print_formats(const EngineInfo& facts) {
   int64_t bytes = 0;
@@ -76,6 +80,7 @@ int info(const InfoOptions& options) {
                                          {"num_parameters", facts.num_parameters},
                                          {"num_active_parameters", facts.num_active_parameters},
                                          {"experts", facts.experts},
+                                         {"layers", facts.layers},
                                          {"weight_formats", formats},
                                          {"bits_per_weight", bits_a_weight(facts)},
                                          {"weight_bytes", facts.weight_bytes},
@@ -100,6 +105,7 @@ int info(const InfoOptions& options) {
     print_row("experts", facts.experts);
     print_row("active parameters", millions(facts.num_active_parameters));
   }
+  print_rows("layers", facts.layers);
   print_formats(facts);
   print_row("vocabulary", counted(facts.vocab_size, "token"));
   print_row("max_model_len", counted(facts.max_model_len, "token"));
@@ -110,10 +116,7 @@ int info(const InfoOptions& options) {
                   facts.kvcache_block_size, tokens, mebibytes(facts.kv_cache_bytes)));
   print_row("full-length requests", fmt::format("{} fit{} at once", full_length_requests,
                                                 full_length_requests == 1 ? "s" : ""));
-  if (options.plan) {
-    for (const std::string& line : facts.plan)
-      print_row(&line == facts.plan.data() ? "plan" : "", line);
-  }
+  if (options.plan) print_rows("plan", facts.plan);
   print_row("loaded in", fmt::format("{:.3f} s", facts.load_seconds));
   return kExitOk;
 }

@@ -85,6 +85,7 @@ class Random {
     info.experts = text();
     info.weight_bytes = number();
     info.weight_formats = list([&] { return WeightFormat{text(), number(), number()}; });
+    info.layers = list([&] { return text(); });
     info.plan = list([&] { return text(); });
     info.kv_bytes_per_token = number();
     info.kv_cache_bytes = number();

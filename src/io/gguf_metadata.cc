@@ -179,6 +179,10 @@ std::optional<std::vector<int64_t>> GgufMetadata::integers(std::string_view key)
   return array<int64_t>(key, "an array of integers", integer_at);
 }
 
+std::optional<std::vector<bool>> GgufMetadata::booleans(std::string_view key) const {
+  return array<bool>(key, "an array of true and false", boolean_at);
+}
+
 std::optional<std::vector<float>> GgufMetadata::floats(std::string_view key) const {
   return array<float>(key, "an array of finite numbers", float_at);
 }

@@ -33,6 +33,7 @@ class GgufMetadata {
   std::optional<std::string_view> string(std::string_view key) const;  // UTF-8 as a rule only
   std::optional<std::vector<std::string_view>> strings(std::string_view key) const;
   std::optional<std::vector<int64_t>> integers(std::string_view key) const;
+  std::optional<std::vector<bool>> booleans(std::string_view key) const;
   std::optional<std::vector<float>> floats(std::string_view key) const;  // finite
   // Says of a key that is there what its value should have been.
   [[noreturn]] void fail(std::string_view key, std::string_view expected) const;

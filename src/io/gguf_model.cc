@@ -25,19 +25,30 @@ struct Family {
   const char* architecture;
   const char* model_type;
   bool is_interleaved;  // rows of q and k
+  // Of a file with a window, where that is another one.
+  const char* windowed_architecture = nullptr;
+  bool has_post_norms = false;  // Hugging Face's post_attention_layernorm is behind attention
 };
 
 constexpr Family kFamilies[] = {
-    {"gemma2", "Gemma2ForCausalLM", "gemma2", false},
-    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false},
+    {"gemma2", "Gemma2ForCausalLM", "gemma2", false, nullptr, true},
+    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false, nullptr, true},
+    {"glm4", "Glm4ForCausalLM", "glm4", false},
     {"gpt-oss", "GptOssForCausalLM", "gpt_oss", false},
-    {"llama", "LlamaForCausalLM", "llama", true},
+    {"granite", "GraniteForCausalLM", "granite", true},
+    {"llama", "LlamaForCausalLM", "llama", true, "MistralForCausalLM"},
     {"mistral3", "MistralForCausalLM", "mistral", true},
+    {"olmo2", "Olmo2ForCausalLM", "olmo2", false, "Olmo3ForCausalLM", true},
+    {"phi3", "Phi3ForCausalLM", "phi3", false},
     {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
     {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", false},
     {"qwen3", "Qwen3ForCausalLM", "qwen3", false},
     {"qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", false},
+    {"smollm3", "SmolLM3ForCausalLM", "smollm3", true},
 };
+
+// Hybrids above all.
+constexpr std::string_view kLater[] = {"gemma4", "qwen35", "qwen35moe", "qwen3next"};
 
 const Family* find_family(std::string_view name) {
   const auto* found = std::ranges::find(kFamilies, name, &Family::name);
@@ -47,18 +58,19 @@ const Family* find_family(std::string_view name) {
 // Keys that change what a model computes and that none of the families above has, with the value
 // that changes nothing.
 constexpr std::pair<const char*, double> kUnsupportedKeys[] = {
-    {"logit_scale", 1},
-    {"residual_scale", 1},
-    {"embedding_scale", 1},
     {"attention.clamp_kqv", 0},
     {"attention.max_alibi_bias", 0},
     {"attention.temperature_scale", 0},
     {"rope.scaling.yarn_log_multiplier", 0},
 };
 constexpr const char* kExpertCount = "expert_count";
+constexpr std::string_view kRotaryDim = "rope.dimension_count";
 constexpr const char* kScale = "attention.scale";
 constexpr const char* kScoreCap = "attn_logit_softcapping";
 constexpr const char* kLogitCap = "final_logit_softcapping";
+constexpr const char* kLogitScale = "logit_scale";
+constexpr const char* kResidualScale = "residual_scale";
+constexpr const char* kEmbeddingScale = "embedding_scale";
 
 constexpr std::pair<const char*, const char*> kTensorNames[] = {
     {"input_layernorm", "attn_norm"},
@@ -88,6 +100,10 @@ constexpr std::pair<const char*, const char*> kTensorNames[] = {
     {"block_sparse_moe.experts.w1", "ffn_gate_exps"},
     {"block_sparse_moe.experts.w3", "ffn_up_exps"},
     {"block_sparse_moe.experts.w2", "ffn_down_exps"},
+    {"self_attn.qkv_proj", "attn_qkv"},
+    {"mlp.gate_up_proj", "ffn_up"},
+    {"post_mlp_layernorm", "post_ffw_norm"},
+    {"post_self_attn_layernorm", "post_attention_norm"},
 };
 // Of layers with norms behind their blocks, too.
 constexpr std::pair<const char*, const char*> kPostNormNames[] = {
@@ -102,13 +118,22 @@ class Reader {
   explicit Reader(const Gguf& file) : file_(file), family_(check_kind(file)) {}
 
   ModelConfig read() {
+    config_.model_type = family_.model_type;
     for (const auto& [name, harmless] : kUnsupportedKeys) refuse(name, harmless);
     if (!is_gemma()) {
-      for (const char* name : {kScale, kScoreCap, kLogitCap}) refuse(name, 0);
+      for (const char* name : {kScoreCap, kLogitCap}) refuse(name, 0);
+    }
+    if (const std::string sections = key("rope.dimension_sections"); file_.has(sections)) {
+      throw_error(ErrorCode::kUnsupported,
+                  "{}: has {}, a rotation for images, which is not supported", file_.path(),
+                  sections);
+    }
+    if (!is_granite()) {
+      for (const char* name : {kLogitScale, kResidualScale, kEmbeddingScale}) refuse(name, 1);
+      if (!is_gemma()) refuse(kScale, 0);
     }
     config_.model_dir = config_.config_path = file_.path();
     config_.architecture = family_.architecture;
-    config_.model_type = family_.model_type;
     if (config_.model_type == "llama" && number(kExpertCount, 0, kMaxSize).value_or(0) > 0) {
       config_.architecture = "MixtralForCausalLM";
       config_.model_type = "mixtral";
@@ -117,6 +142,12 @@ class Reader {
     read_sizes();
     read_experts();
     if (is_gemma()) read_gemma();
+    if (is_granite()) read_granite();
+    if (config_.model_type == "olmo2") read_olmo();
+    if (config_.model_type == "smollm3") {  // llama.cpp's files do not say
+      config_.unrotated_layers = layers_but_every(4, config_.num_hidden_layers);
+      config_.unrotated_layers.flip();
+    }
     read_tensors();
     read_rope();
     read_sampling();
@@ -138,6 +169,11 @@ class Reader {
     if (const Family* family = find_family(name)) return *family;
     std::vector<const char*> names;
     for (const Family& family : kFamilies) names.push_back(family.name);
+    if (std::ranges::find(kLater, name) != std::end(kLater)) {
+      throw_error(ErrorCode::kUnsupported,
+                  "{}: general.architecture {} is not supported yet: it comes in a later version",
+                  file.path(), name);
+    }
     throw_error(ErrorCode::kUnsupported, "{}: {}; supported are {}", file.path(),
                 name.empty()
                     ? std::string("general.architecture is missing")
@@ -146,6 +182,7 @@ class Reader {
   }
 
   bool is_gemma() const { return std::string_view(family_.name).starts_with("gemma"); }
+  bool is_granite() const { return config_.model_type == "granite"; }
 
   std::string key(std::string_view name) const { return fmt::format("{}.{}", family_.name, name); }
   std::optional<int> size(std::string_view name, int64_t max, int64_t min = 1) const {
@@ -184,9 +221,14 @@ class Reader {
     config_.max_position_embeddings = required_size("context_length", INT32_MAX);
     config_.head_dim = size("attention.key_length", 1 << 16)
                            .value_or(config_.hidden_size / config_.num_attention_heads);
-    for (const char* name : {"attention.value_length", "rope.dimension_count"}) {
+    for (const std::string_view name : {std::string_view("attention.value_length"), kRotaryDim}) {
       const int value = size(name, 1 << 16).value_or(config_.head_dim);
       if (value == config_.head_dim) continue;
+      if (name == kRotaryDim && turns_parts(config_) && value < config_.head_dim &&
+          value % 2 == 0) {
+        config_.rotary_dim = value;
+        continue;
+      }
       throw_error(ErrorCode::kUnsupported, "{}: {} is {}, only the {} of a whole head is supported",
                   file_.path(), key(name), value, config_.head_dim);
     }
@@ -195,8 +237,9 @@ class Reader {
     }
     config_.sliding_window =
         size("attention.sliding_window", INT32_MAX, 0).value_or(config_.sliding_window);
-    if (config_.sliding_window > 0 && config_.model_type == "llama") {
-      config_.architecture = "MistralForCausalLM";
+    const bool is_plain = config_.model_type == family_.model_type;  // no mixture
+    if (config_.sliding_window > 0 && is_plain && family_.windowed_architecture != nullptr) {
+      config_.architecture = family_.windowed_architecture;
     }
     if (config_.model_type == "gpt_oss")
       config_.sliding_layers = layers_but_every(2, config_.num_hidden_layers);
@@ -223,6 +266,31 @@ class Reader {
       experts.layers.push_back(find(fmt::format("blk.{}.ffn_gate_inp.weight", i)) != nullptr);
     if (const std::string problem = problem_of(experts); !problem.empty())
       throw_error(ErrorCode::kCorruptData, "{}: {}", file_.path(), problem);
+  }
+
+  void read_granite() {
+    const auto factor = [&](const char* name) { return number(name, kTiny, 1e6).value_or(1); };
+    config_.embedding_scale = static_cast<float>(factor(kEmbeddingScale));
+    config_.residual_scale = static_cast<float>(factor(kResidualScale));
+    config_.logit_scale = static_cast<float>(1 / factor(kLogitScale));
+    const auto scale = number(kScale, kTiny, 1e6);
+    config_.query_scalar = scale ? 1 / (*scale * *scale) : 0;
+  }
+
+  // An OLMo 3 is one with a window, which it has in three of four layers; the others alone have
+  // their rotation stretched.
+  void read_olmo() {
+    if (config_.sliding_window == 0) return;
+    config_.sliding_layers = layers_but_every(4, config_.num_hidden_layers);
+    config_.window_rope_theta = number("rope.freq_base_swa", 1, 1e18)
+                                    .value_or(number("rope.freq_base", 1, 1e18).value_or(1e4));
+    const std::string pattern = key("attention.sliding_window_pattern");
+    if (!file_.has(pattern)) return;
+    const auto listed = file_.booleans(pattern).value_or(std::vector<bool>());
+    if (std::ssize(listed) != config_.num_hidden_layers) {
+      file_.fail(pattern, "true or false for every layer");
+    }
+    config_.sliding_layers = listed;
   }
 
   // Files of Gemma leave out what llama.cpp knows by the number of layers.
@@ -268,11 +336,11 @@ class Reader {
     if (format != nullptr && format->plain) config_.dtype = *format->plain;
   }
 
-  // A table of divisors, [head_dim / 2].
+  // A table of divisors, [rotated() / 2].
   std::vector<double> divisors(std::string_view name) const {
     const GgufTensor* tensor = find(name);
     if (tensor == nullptr) return {};
-    const auto half = static_cast<size_t>(config_.head_dim / 2);
+    const auto half = static_cast<size_t>(config_.rotated() / 2);
     std::vector<float> values(half);
     const bool fits = find_ggml_format(tensor->type)->plain == DType::kFloat32 &&
                       tensor->shape == std::vector{static_cast<int64_t>(half)};
@@ -366,6 +434,11 @@ std::string gguf_tensor_name(std::string_view name, bool post_norms) {
 int64_t gguf_interleaved_head(const Gguf& file) {
   const Family* family = find_family(file.string("general.architecture").value_or(""));
   return family != nullptr && family->is_interleaved ? gguf_config(file).head_dim : 0;
+}
+
+bool gguf_has_post_norms(const Gguf& file) {
+  const Family* family = find_family(file.string("general.architecture").value_or(""));
+  return family != nullptr && family->has_post_norms;
 }
 
 bool is_interleaved(std::string_view tensor_name) {

@@ -17,8 +17,10 @@ namespace nanovllm {
 ModelConfig gguf_config(const Gguf& file);
 
 // GGUF's name of a tensor: "blk.3.attn_q.weight" of "model.layers.3.self_attn.q_proj.weight". A
-// name that it does not know stays as it is. A layer of a model with post-norms has two more norms.
+// name that it does not know stays as it is. A family with post-norms has its
+// post_attention_layernorm behind attention, others before the MLP.
 std::string gguf_tensor_name(std::string_view name, bool post_norms = false);
+bool gguf_has_post_norms(const Gguf& file);
 
 // The rows of a head where the file has those of q and k for a rotation of neighbours; otherwise 0.
 int64_t gguf_interleaved_head(const Gguf& file);

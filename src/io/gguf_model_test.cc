@@ -164,6 +164,44 @@ TEST(GgufModel, WhatFilesOfGemmaLeaveOutIsKnown) {
   EXPECT_EQ(three.max_context_length(), 512);
 }
 
+TEST(GgufModel, AGranitesFactorsAreKeys) {
+  File file("granite");
+  file.add_sizes().add_table();
+  EXPECT_EQ(file.config().query_scalar, 0);
+  EXPECT_EQ(file.config().logit_scale, 1);
+  file.add("attention.scale", 0.5f).add("embedding_scale", 12.0f);
+  file.add("residual_scale", 0.25f).add("logit_scale", 8.0f);
+  const ModelConfig config = file.config();
+  EXPECT_EQ(config.query_scalar, 4);
+  EXPECT_EQ(config.embedding_scale, 12);
+  EXPECT_EQ(config.residual_scale, 0.25f);
+  EXPECT_EQ(config.logit_scale, 0.125f);
+}
+
+TEST(GgufModel, AnOlmo2WithAWindowIsAnOlmo3) {
+  File two("olmo2");
+  two.add_sizes().add_table();
+  EXPECT_EQ(two.config().architecture, "Olmo2ForCausalLM");
+  File three("olmo2");
+  three.add_sizes().add("attention.sliding_window", uint32_t{16}).add("rope.freq_base", 5e5f);
+  three.add_table();
+  EXPECT_EQ(three.config().architecture, "Olmo3ForCausalLM");
+  EXPECT_EQ(three.config().window_rope_theta, 5e5);
+  EXPECT_EQ(three.config().sliding_layers, (std::vector<bool>{true, true}));
+  three.add("attention.sliding_window_pattern", std::vector<bool>{false, true});
+  EXPECT_EQ(three.config().sliding_layers, (std::vector<bool>{false, true}));
+}
+
+TEST(GgufModel, PartsOfHeadsTurnAndDivisorsAreForThese) {
+  File file("phi3");
+  file.add_sizes().add("rope.dimension_count", uint32_t{2}).add_table();
+  const float divisors[] = {3, 5};
+  for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"})
+    file.writer.tensor(name, kF32, {1}, {reinterpret_cast<const char*>(divisors), 4});
+  EXPECT_EQ(file.config().rotary_dim, 2);
+  EXPECT_EQ(file.config().rope_scaling.long_divisors, std::vector<double>{3});
+}
+
 // As llama.cpp reads it: what has a factor and no kind is linear, and files of 2023 call it
 // otherwise.
 TEST(GgufModel, AFactorWithoutAKindOfScalingIsLinear) {
@@ -216,8 +254,11 @@ TEST(GgufModel, RefusesWhatItCannotCompute) {
     return file.error();
   };
   EXPECT_EQ(error_with([](File&) {}, "gemma9"),
-            "general.architecture gemma9 is not supported; supported are gemma2, gemma3, "
-            "gpt-oss, llama, mistral3, qwen2, qwen2moe, qwen3, qwen3moe");
+            "general.architecture gemma9 is not supported; supported are gemma2, gemma3, glm4, "
+            "gpt-oss, granite, llama, mistral3, olmo2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, "
+            "smollm3");
+  EXPECT_EQ(error_with([](File&) {}, "qwen3next"),
+            "general.architecture qwen3next is not supported yet: it comes in a later version");
   EXPECT_EQ(error_with([](File&) {}, "clip"),
             "the projector of a multimodal model; expected the model itself");
   const auto of_type = [](const char* type) {
@@ -229,6 +270,26 @@ TEST(GgufModel, RefusesWhatItCannotCompute) {
             "qwen3.expert_count is 8, which is not supported");
   EXPECT_EQ(error_with([](File& file) { file.add("rope.dimension_count", uint32_t{2}); }),
             "llama.rope.dimension_count is 2, only the 4 of a whole head is supported");
+  EXPECT_EQ(error_with(
+                [](File& file) {
+                  file.add("rope.dimension_sections", std::vector<int32_t>{8, 12, 12, 0});
+                },
+                "glm4"),
+            "has glm4.rope.dimension_sections, a rotation for images, which is not supported");
+  EXPECT_EQ(error_with([](File& file) { file.add("residual_scale", 0.5f); }),
+            "llama.residual_scale is 0.5, which is not supported");
+  EXPECT_EQ(error_with([](File& file) { file.add("attention.scale", 0.5f); }),
+            "llama.attention.scale is 0.5, which is not supported");
+  EXPECT_EQ(error_with([](File& file) { file.add("rope.dimension_count", uint32_t{3}); }, "glm4"),
+            "glm4.rope.dimension_count is 3, only the 4 of a whole head is supported");
+  EXPECT_EQ(error_with(
+                [](File& file) {
+                  file.add("attention.sliding_window", uint32_t{8});
+                  file.add("attention.sliding_window_pattern", std::vector<bool>{true});
+                },
+                "olmo2"),
+            "olmo2.attention.sliding_window_pattern is an array of 1 booleans, expected true or "
+            "false for every layer");
   EXPECT_EQ(error_with([](File& file) { file.add("vocab_size", uint32_t{4}); }),
             "llama.vocab_size is 4, but token_embd.weight has 3 rows");
 }
@@ -288,6 +349,10 @@ TEST(GgufModel, TensorsHaveGgufsNamesInTheFile) {
             "blk.1.ffn_norm.weight");
   EXPECT_EQ(gguf_tensor_name("model.layers.1.post_feedforward_layernorm.weight", true),
             "blk.1.post_ffw_norm.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.1.post_self_attn_layernorm.weight"),
+            "blk.1.post_attention_norm.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.1.self_attn.qkv_proj.weight"), "blk.1.attn_qkv.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.1.mlp.gate_up_proj.weight"), "blk.1.ffn_up.weight");
   EXPECT_EQ(gguf_tensor_name("lm_head.weight"), "output.weight");
   EXPECT_EQ(gguf_tensor_name("something.else"), "something.else");
 }

@@ -128,9 +128,22 @@ JsonFields::JsonFields(const nlohmann::json& value, std::string where)
   }
 }
 
-bool JsonFields::has(const char* key) const { return object_->contains(key); }
+bool JsonFields::has(const char* key) const {
+  read_.emplace(key);
+  return object_->contains(key);
+}
+
+std::vector<std::string> JsonFields::unread() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object_->items()) {
+    const bool is_nothing = value.empty() || value == false || value == 0 || value == "";
+    if (!is_nothing && !read_.contains(key)) keys.push_back(key);
+  }
+  return keys;
+}
 
 const nlohmann::json* JsonFields::find(const char* key) const {
+  read_.emplace(key);
   const auto it = object_->find(key);
   return it == object_->end() || it->is_null() ? nullptr : &*it;
 }

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace nanovllm {
 
@@ -43,11 +45,14 @@ class JsonFields {
   std::optional<double> number(const char* key, double min, double max) const;
   std::optional<bool> boolean(const char* key) const;
   std::optional<std::string> string(const char* key) const;
+  // Those that nobody has asked for, and that are not null, false, 0 or empty.
+  std::vector<std::string> unread() const;
 
   [[noreturn]] void fail(const char* key, const std::string& expected) const;
 
  private:
   const nlohmann::json* object_;
+  mutable std::set<std::string, std::less<>> read_;
   std::string where_;
 };
 

@@ -7,9 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "io/config_keys.h"
 #include "io/file.h"
 #include "io/gguf_model.h"
 #include "io/json.h"
+#include "io/rope_config.h"
 
 namespace nanovllm {
 namespace {
@@ -20,12 +22,6 @@ constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr int64_t kMaxExperts = 1 << 16;
 constexpr size_t kMaxEosTokens = 1024;
 constexpr double kInfinity = std::numeric_limits<double>::max();
-constexpr double kAboveZero = 1e-6;  // the least of what may not be 0
-
-template <typename T, typename V>
-void assign_if(T& field, const std::optional<V>& value) {
-  if (value) field = static_cast<T>(*value);
-}
 
 DType parse_dtype(const std::string& name, const std::string& where) {
   if (name == "bfloat16") return DType::kBFloat16;
@@ -39,6 +35,33 @@ DType parse_dtype(const std::string& name, const std::string& where) {
 bool is_gemma2(const ModelConfig& config) { return config.architecture.starts_with("Gemma2For"); }
 bool is_gemma3(const ModelConfig& config) { return config.architecture.starts_with("Gemma3For"); }
 bool is_gemma(const ModelConfig& config) { return is_gemma2(config) || is_gemma3(config); }
+
+// What only a Granite has.
+void read_granite(const JsonFields& fields, ModelConfig& config) {
+  const auto factor = [&](const char* key) {
+    return fields.number(key, kAboveZero, 1e6).value_or(1);
+  };
+  config.embedding_scale = static_cast<float>(factor("embedding_multiplier"));
+  config.residual_scale = static_cast<float>(factor("residual_multiplier"));
+  config.logit_scale = static_cast<float>(1 / factor("logits_scaling"));
+  config.query_scalar = std::pow(factor("attention_multiplier"), -2);
+}
+
+// Which layers of a SmolLM3 turn nothing: a list of 0 for these and 1 for others, or every nth.
+void read_unrotated_layers(const JsonFields& fields, ModelConfig& config) {
+  const Json* listed = fields.find("no_rope_layers");
+  if (listed == nullptr) {
+    const int64_t nth = fields.integer("no_rope_layer_interval", 1, kMaxLayers).value_or(4);
+    config.unrotated_layers = layers_but_every(nth, config.num_hidden_layers);
+    config.unrotated_layers.flip();
+    return;
+  }
+  const bool fits = listed->is_array() &&
+                    listed->size() == static_cast<size_t>(config.num_hidden_layers) &&
+                    std::ranges::all_of(*listed, [](const Json& v) { return v == 0 || v == 1; });
+  if (!fits) fields.fail("no_rope_layers", "0 or 1 for every layer");
+  for (const Json& turns : *listed) config.unrotated_layers.push_back(turns == 0);
+}
 
 // What only a Gemma has.
 void read_gemma(const JsonFields& fields, ModelConfig& config) {
@@ -65,7 +88,7 @@ void read_sizes(const JsonFields& fields, ModelConfig& config) {
   assign_if(config.num_attention_heads, fields.integer("num_attention_heads", 1, kMaxSize));
   if (!is_gemma(config)) config.num_key_value_heads = config.num_attention_heads;
   assign_if(config.num_key_value_heads, fields.integer("num_key_value_heads", 1, kMaxSize));
-  if (config.model_type == "qwen3") {
+  if (config.model_type == "qwen3" || config.model_type == "glm4") {
     config.head_dim = 128;  // transformers' default, which is not hidden_size / heads
   } else if (config.num_attention_heads > 0 && !is_gemma(config)) {
     config.head_dim = config.hidden_size / config.num_attention_heads;
@@ -76,7 +99,6 @@ void read_sizes(const JsonFields& fields, ModelConfig& config) {
   assign_if(config.rms_norm_eps, fields.number("rms_norm_eps", 0, 1));
   if (!is_gemma(config)) assign_if(config.hidden_act, fields.string("hidden_act"));
   assign_if(config.tie_word_embeddings, fields.boolean("tie_word_embeddings"));
-  config.attention_bias = config.model_type == "qwen2_moe" || config.model_type == "gpt_oss";
   assign_if(config.attention_bias, fields.boolean("attention_bias"));
   assign_if(config.attention_bias, fields.boolean("qkv_bias"));
   assign_if(config.mlp_bias, fields.boolean("mlp_bias"));
@@ -130,10 +152,13 @@ void read_experts(const JsonFields& fields, ModelConfig& config) {
 
 void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
   // Where fields are absent, transformers' defaults hold: a Qwen has no window, or has it from
-  // layer 28 on, a Gemma in all but every second or sixth layer; others have it in all layers, a
-  // Mistral of 4096 tokens.
+  // layer 28 on, a Gemma in all but every second or sixth layer, an OLMo 3 in all but every fourth,
+  // a SmolLM3 in layers without rotation, if any; others have it in all layers, a Mistral of 4096
+  // tokens.
   const bool is_qwen = config.model_type.rfind("qwen", 0) == 0;
-  if (!is_gemma(config) && !fields.boolean("use_sliding_window").value_or(!is_qwen)) return;
+  const bool is_smollm3 = config.model_type == "smollm3";
+  const bool is_used = fields.boolean("use_sliding_window").value_or(!is_qwen && !is_smollm3);
+  if (!is_gemma(config) && !is_used) return;
   if (config.model_type == "mistral" && !fields.has("sliding_window")) config.sliding_window = 4096;
   assign_if(config.sliding_window, fields.integer("sliding_window", 1, INT32_MAX));
   if (is_gemma(config) && fields.has("sliding_window") && !fields.find("sliding_window")) {
@@ -160,108 +185,12 @@ void read_sliding_window(const JsonFields& fields, ModelConfig& config) {
     config.sliding_layers = layers_but_every(pattern, config.num_hidden_layers);
   } else if (config.model_type == "gpt_oss") {
     config.sliding_layers = layers_but_every(2, config.num_hidden_layers);
+  } else if (config.model_type == "olmo3") {
+    config.sliding_layers = layers_but_every(4, config.num_hidden_layers);
+  } else if (is_smollm3) {
+    config.sliding_layers = config.unrotated_layers;
   } else if (first) {
     for (int i = 0; i < config.num_hidden_layers; ++i) config.sliding_layers.push_back(i >= *first);
-  }
-}
-
-// The factor that YaRN's paper gives for a stretch of `scale`.
-double yarn_magnitude(double scale, double mscale) {
-  return scale <= 1 ? 1 : 0.1 * mscale * std::log(scale) + 1;
-}
-
-[[noreturn]] void fail_without_effect(const JsonFields& rope) {
-  throw_error(ErrorCode::kCorruptData,
-              "{}: would have no effect; expected both a rope_type and a factor", rope.where());
-}
-
-void read_rope_scaling(const JsonFields& fields, ModelConfig& config) {
-  RopeScaling& scaling = config.rope_scaling = RopeScaling();
-  assign_if(scaling.kind, fields.string("type"));
-  assign_if(scaling.kind, fields.string("rope_type"));
-  scaling.original_max_position_embeddings = config.max_position_embeddings;
-  assign_if(scaling.original_max_position_embeddings,
-            fields.integer("original_max_position_embeddings", 1, INT32_MAX));
-  if (scaling.kind == "yarn" && scaling.original_max_position_embeddings > 0) {
-    scaling.factor = static_cast<double>(config.max_position_embeddings) /
-                     scaling.original_max_position_embeddings;
-  }
-  assign_if(scaling.factor, fields.number("factor", 1, 1e6));
-  assign_if(scaling.low_freq_factor, fields.number("low_freq_factor", kAboveZero, 1e6));
-  assign_if(scaling.high_freq_factor, fields.number("high_freq_factor", kAboveZero, 1e6));
-  assign_if(scaling.beta_fast, fields.number("beta_fast", kAboveZero, 1e6));
-  assign_if(scaling.beta_slow, fields.number("beta_slow", kAboveZero, 1e6));
-  assign_if(scaling.truncate, fields.boolean("truncate"));
-  const auto mscale = fields.number("mscale", 0, 1e6);
-  const auto mscale_all_dim = fields.number("mscale_all_dim", 0, 1e6);
-  if (mscale.value_or(0) > 0 && mscale_all_dim.value_or(0) > 0) {
-    scaling.attention_factor =
-        yarn_magnitude(scaling.factor, *mscale) / yarn_magnitude(scaling.factor, *mscale_all_dim);
-  }
-  assign_if(scaling.attention_factor, fields.number("attention_factor", kAboveZero, 1e6));
-  if (scaling.kind == "llama3" && scaling.high_freq_factor <= scaling.low_freq_factor) {
-    throw_error(ErrorCode::kCorruptData,
-                "{}: high_freq_factor is {}, expected more than low_freq_factor, which is {}",
-                fields.where(), scaling.high_freq_factor, scaling.low_freq_factor);
-  }
-  const bool needs_factor =
-      scaling.kind == "linear" || scaling.kind == "llama3" || scaling.kind == "yarn";
-  const bool no_effect = needs_factor ? scaling.factor == 1 && fields.find("factor") == nullptr
-                                      : scaling.kind == "default" && scaling.factor != 1;
-  if (no_effect) fail_without_effect(fields);
-  const double partial = fields.number("partial_rotary_factor", 0, 1).value_or(1);
-  if (partial != 1) scaling.kind = "partial_rotary_factor";
-}
-
-// Of rope_parameters with an entry for each kind of layers, that of layers that see everything;
-// what it says of those with a window is only a base.
-const Json* read_window_rope(const JsonFields& kinds, ModelConfig& config) {
-  if (const Json* local = kinds.find("sliding_attention")) {
-    const JsonFields fields(*local, kinds.where() + ", sliding_attention");
-    assign_if(config.window_rope_theta, fields.number("rope_theta", 1, 1e18));
-    const std::string kind = fields.string("rope_type").value_or("default");
-    if (kind != "default" || fields.number("partial_rotary_factor", 0, 1).value_or(1) != 1) {
-      throw_error(ErrorCode::kUnsupported,
-                  "{}: only rope_type \"default\" of whole heads is supported, found \"{}\"",
-                  fields.where(), printable(kind));
-    }
-  }
-  return kinds.find("full_attention");
-}
-
-// Where both are there, rope_scaling counts, as in transformers: people add it. What transformers
-// then forgets is the rope_theta of rope_parameters, with which no model gives sense.
-void read_rope(const JsonFields& fields, ModelConfig& config) {
-  const auto theta = fields.number("rope_theta", 1, 1e18);
-  assign_if(config.rope_theta, theta);
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const Json* value = fields.find(key);
-    if (value != nullptr && is_gemma3(config) &&
-        (value->contains("full_attention") || value->contains("sliding_attention"))) {
-      value = read_window_rope(JsonFields(*value, fields.where() + ", " + key), config);
-    }
-    if (value == nullptr || *value == Json::object()) continue;
-    const JsonFields rope(*value, fields.where() + ", " + key);
-    assign_if(config.rope_theta, theta);
-    assign_if(config.rope_theta, rope.number("rope_theta", 1, 1e18));
-    read_rope_scaling(rope, config);
-    const bool is_named = rope.find("rope_type") != nullptr || rope.find("type") != nullptr;
-    for (const auto& [name, field] : value->items()) {
-      const bool acts_alone = name == "rope_theta" || name == "partial_rotary_factor" ||
-                              name == "factor" || field.is_null();  // only factor 1 comes here
-      if (field.is_object()) {                                      // one for each kind of layers
-        config.rope_scaling.kind = name;
-      } else if (!is_named && !acts_alone) {
-        fail_without_effect(rope);
-      }
-    }
-  }
-  const double partial = fields.number("partial_rotary_factor", 0, 1).value_or(1);
-  if (partial != 1) config.rope_scaling.kind = "partial_rotary_factor";
-  // YaRN divides by its logarithm.
-  if (config.rope_scaling.kind == "yarn" && config.rope_theta <= 1) {
-    throw_error(ErrorCode::kCorruptData, "{}: rope_theta is {}, but yarn needs more than 1",
-                fields.where(), config.rope_theta);
   }
 }
 
@@ -322,7 +251,24 @@ void keep_text_part(Json& document) {
 
 }  // namespace
 
+bool turns_parts(const ModelConfig& config) {
+  return config.model_type == "phi3" || config.model_type.starts_with("glm4");
+}
+
 void assume_defaults(ModelConfig& config) {
+  const std::string& type = config.model_type;
+  if (type == "phi3" || type.starts_with("olmo")) config.rms_norm_eps = 1e-5f;
+  if (type == "qwen2_moe" || type == "gpt_oss") config.attention_bias = true;
+  if (type == "glm4") {
+    config.rms_norm_eps = 1.5625e-7f;
+    config.attention_bias = true;
+  } else if (type == "smollm3") {
+    config.rope_theta = 2e6;
+    config.tie_word_embeddings = true;
+  } else if (type == "olmo3") {
+    config.rope_theta = 5e5;
+    config.sliding_window = 4096;
+  }
   if (!is_gemma(config)) return;
   const bool is_2 = is_gemma2(config);
   config.vocab_size = is_2 ? 256'000 : 262'208;
@@ -395,14 +341,17 @@ ModelConfig ModelConfig::load(const std::string& model_dir) {
   assign_if(config.model_type, fields.string("model_type"));
   assume_defaults(config);
   if (is_gemma(config)) read_gemma(fields, config);
+  if (config.model_type == "granite") read_granite(fields, config);
   config.quantization = load_quantization_config(fields, model_dir);
   read_sizes(fields, config);
   read_experts(fields, config);
+  if (config.model_type == "smollm3") read_unrotated_layers(fields, config);
   read_sliding_window(fields, config);
   read_rope(fields, config);
   const char* dtype_key = fields.find("dtype") != nullptr ? "dtype" : "torch_dtype";
   if (const auto name = fields.string(dtype_key)) config.dtype = parse_dtype(*name, path);
   add_token_ids(fields, "eos_token_id", config.eos_token_ids);
+  add_unknown_keys(fields, "", config);
 
   const std::string generation_path = model_dir + "/generation_config.json";
   if (file_exists(generation_path)) read_generation_config(generation_path, config);

@@ -25,7 +25,7 @@ struct RopeScaling {
   double beta_fast = 32;                     // yarn
   double beta_slow = 1;                      // yarn
   bool truncate = true;                      // yarn: whole dimensions bound the ramp
-  // [head_dim / 2], what frequencies are divided by besides, or none; the second one is for
+  // [rotated() / 2], what frequencies are divided by besides, or none; the second one is for
   // contexts beyond original_max_position_embeddings.
   std::vector<double> divisors, long_divisors;
 };
@@ -62,7 +62,9 @@ struct ModelConfig {
   float rms_norm_eps = 1e-6f;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  double window_rope_theta = 0;  // of layers with a window, unscaled; 0 = as the others
+  double window_rope_theta = 0;        // of layers with a window, unscaled; 0 = as the others
+  int rotary_dim = 0;                  // the first elements of a head, which alone turn; 0 = all
+  std::vector<bool> unrotated_layers;  // in which no head turns; empty = none
   std::string hidden_act = "silu";
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // biases on q, k, v (and o where the family has it there)
@@ -70,6 +72,9 @@ struct ModelConfig {
   ExpertsConfig experts;
   double query_scalar = 0;       // queries are divided by its root; 0 = head_dim
   float norm_offset = 0;         // what the weights of norms lack
+  float embedding_scale = 1;     // that embeddings are multiplied by
+  float residual_scale = 1;      // that what a block adds is multiplied by
+  float logit_scale = 1;         // that logits are multiplied by
   float attention_soft_cap = 0;  // of scores; 0 = none
   float final_soft_cap = 0;      // of logits; 0 = none
   int sliding_window = 0;        // tokens; 0 = none
@@ -80,8 +85,11 @@ struct ModelConfig {
   std::vector<int32_t>
       eos_token_ids;  // config.json's, then generation_config.json's, without repeats
   SamplingParams default_sampling_params;  // generation_config.json's over our defaults
+  // Keys of config.json that may change what the model computes and that nothing here knows.
+  std::vector<std::string> unknown_keys;
   std::string temperature_source;  // the file or the key of it that sets theirs; empty: our default
 
+  int rotated() const { return rotary_dim > 0 ? rotary_dim : head_dim; }  // elements of a head
   // Positions the model was made for: max_position_embeddings, stretched by linear or YaRN scaling.
   int max_context_length() const;
 
@@ -99,6 +107,8 @@ struct ModelConfig {
 void assume_defaults(ModelConfig& config);
 // What of the numbers does not fit together, as a sentence; or nothing.
 std::string problem_of(const ExpertsConfig& experts);
+// Whether a part of each head may turn, by model_type.
+bool turns_parts(const ModelConfig& config);
 // Windows in all layers but every nth.
 std::vector<bool> layers_but_every(int64_t nth, int num_layers);
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "io/testing.h"
@@ -291,6 +292,100 @@ TEST(ModelConfig, WhatAGemmaMayNotHaveIsRefusedInOneSentence) {
             std::string::npos);
 }
 
+ModelConfig load_type(const std::string& type, const std::string& fields) {
+  return load(fmt::format(R"({{"model_type": "{}", "num_hidden_layers": 4, "hidden_size": 64,
+                              "num_attention_heads": 4{}}})",
+                          type, fields));
+}
+
+TEST(ModelConfig, APhi3StretchesByListsOfDivisors) {
+  const std::string lists = R"("short_factor": [1, 1.5, 2, 2.5], "long_factor": [2, 3, 4, 5])";
+  const ModelConfig phi = load_type("phi3", R"(, "partial_rotary_factor": 0.5,
+      "max_position_embeddings": 131072, "original_max_position_embeddings": 4096,
+      "rope_scaling": {"type": "su", )" + lists +
+                                                "}");
+  EXPECT_EQ(phi.rotary_dim, 8);
+  EXPECT_EQ(phi.rope_scaling.kind, "default");
+  EXPECT_EQ(phi.rope_scaling.divisors, (std::vector<double>{1, 1.5, 2, 2.5}));
+  EXPECT_EQ(phi.rope_scaling.long_divisors, (std::vector<double>{2, 3, 4, 5}));
+  EXPECT_EQ(phi.rope_scaling.original_max_position_embeddings, 4096);
+  EXPECT_NEAR(phi.rope_scaling.attention_factor, std::sqrt(1 + 5.0 / 12), 1e-12);
+  EXPECT_EQ(phi.max_context_length(), 131072);
+  EXPECT_EQ(phi.rms_norm_eps, 1e-5f);
+  EXPECT_TRUE(phi.unknown_keys.empty());
+  const auto message = [](const std::string& fields) {
+    return std::string(error_of([&] { load_type("phi3", fields); }).what());
+  };
+  EXPECT_NE(message(R"(, "rope_scaling": {"type": "longrope", )" + lists + "}")
+                .find("\"short_factor\" is an array, expected a list of 8 numbers above 0"),
+            std::string::npos);
+  EXPECT_NE(message(R"(, "rope_scaling": {"type": "longrope"})").find("\"short_factor\" is miss"),
+            std::string::npos);
+  EXPECT_NE(message(R"(, "partial_rotary_factor": 0.2)")
+                .find("a share of the 16 elements of a head that is an even number of them"),
+            std::string::npos);
+}
+
+TEST(ModelConfig, AGraniteHasFactors) {
+  const ModelConfig config =
+      load_type("granite", R"(, "embedding_multiplier": 12, "residual_multiplier": 0.22,
+                                "attention_multiplier": 0.0078125, "logits_scaling": 8.0)");
+  EXPECT_EQ(config.embedding_scale, 12);
+  EXPECT_EQ(config.residual_scale, 0.22f);
+  EXPECT_EQ(config.query_scalar, 16384);
+  EXPECT_EQ(config.logit_scale, 0.125f);
+  EXPECT_EQ(load_type("granite", "").query_scalar, 1);
+}
+
+TEST(ModelConfig, ASmolLm3DoesNotTurnInEveryFourthLayer) {
+  EXPECT_EQ(load_type("smollm3", "").unrotated_layers, (std::vector<bool>{0, 0, 0, 1}));
+  const ModelConfig listed = load_type("smollm3", R"(, "no_rope_layers": [1, 0, 0, 1],
+                                                       "sliding_window": 8)");
+  EXPECT_EQ(listed.unrotated_layers, (std::vector<bool>{0, 1, 1, 0}));
+  EXPECT_EQ(listed.sliding_window, 0);
+  EXPECT_TRUE(listed.tie_word_embeddings);
+  const ModelConfig windows = load_type("smollm3", R"(, "no_rope_layer_interval": 2,
+      "use_sliding_window": true, "sliding_window": 8)");
+  EXPECT_EQ(windows.sliding_layers, (std::vector<bool>{0, 1, 0, 1}));
+  const Error error = error_of([] { load_type("smollm3", R"(, "no_rope_layers": [1, 2])"); });
+  EXPECT_NE(std::string(error.what()).find("expected 0 or 1 for every layer"), std::string::npos);
+}
+
+TEST(ModelConfig, AnOlmo3StretchesInLayersWithoutAWindowOnly) {
+  const ModelConfig four = load_type("olmo3", R"(, "rope_theta": 3e5, "max_position_embeddings": 64,
+                              "rope_scaling": {"rope_type": "yarn", "factor": 8.0})");
+  EXPECT_EQ(four.sliding_window, 4096);
+  EXPECT_EQ(four.sliding_layers, (std::vector<bool>{1, 1, 1, 0}));
+  EXPECT_EQ(four.rope_scaling.kind, "yarn");
+  EXPECT_EQ(four.window_rope_theta, 3e5);
+  const ModelConfig five = load_type("olmo3", R"(, "rope_parameters": {
+      "full_attention": {"rope_theta": 2e6, "rope_type": "linear", "factor": 8},
+      "sliding_attention": {"rope_theta": 3e4, "rope_type": "default"}})");
+  EXPECT_EQ(five.rope_theta, 2e6);
+  EXPECT_EQ(five.rope_scaling.factor, 8);
+  EXPECT_EQ(five.window_rope_theta, 3e4);
+}
+
+TEST(ModelConfig, OfAGlm4HalfOfAHeadTurns) {
+  const ModelConfig config = load_type("glm4", "");
+  EXPECT_EQ(config.head_dim, 128);
+  EXPECT_EQ(config.rotary_dim, 64);
+  EXPECT_TRUE(config.attention_bias);
+  EXPECT_EQ(load_type("glm4", R"(, "rope_parameters": {"partial_rotary_factor": 0.25}
+                                )")
+                .rotary_dim,
+            32);
+}
+
+TEST(ModelConfig, KeysThatNothingKnowsAreListed) {
+  const ModelConfig config = load(
+      R"({"attention_dropout": 0.5, "_name_or_path": "x", "clip_qkv": 8.0, "alibi": true,
+          "use_mrope": false, "moe": null, "no": 0, "nor": "", "neither": [], "but": "some",
+          "rope_scaling": {"type": "linear", "factor": 2, "beta": 3}})");
+  EXPECT_EQ(config.unknown_keys,
+            (std::vector<std::string>{"rope_scaling.beta", "alibi", "but", "clip_qkv"}));
+}
+
 TEST(ModelConfig, GenerationConfigGivesDefaultsAndMoreEndTokens) {
   const ModelConfig config =
       load(R"({"eos_token_id": 7})", R"({"eos_token_id": [9, 7], "temperature": 0.6, "top_k": 20,
@@ -413,6 +508,8 @@ TEST(ModelConfig, ReadsTheConfigsOfRealModels) {
   const ModelConfig mistral = ModelConfig::load(data->path() + "/mistral-v0.2");
   EXPECT_EQ(mistral.architecture, "MistralForCausalLM");
   EXPECT_EQ(mistral.sliding_window, 0);
+  for (const ModelConfig& config : {qwen3, qwen2, llama2, llama3, mistral})
+    EXPECT_EQ(fmt::format("{}", fmt::join(config.unknown_keys, ", ")), "") << config.architecture;
 }
 
 TEST(ModelConfig, MutatedFilesLoadOrThrowError) {

@@ -184,7 +184,7 @@ class WeightStore::Impl {
   std::string location() const { return files().size() == 1 ? files()[0].path() : model_dir_; }
   std::string name_in_file(std::string_view name) const {
     if (!gguf_) return std::string(name);
-    const std::string found = gguf_tensor_name(name, items_.contains("blk.0.post_ffw_norm.weight"));
+    const std::string found = gguf_tensor_name(name, has_post_norms_);
     // Some families have the norm before the feed-forward block under the name of its place.
     const size_t norm = found.find("ffn_norm.");
     if (norm == found.npos || items_.contains(found)) return found;
@@ -193,6 +193,7 @@ class WeightStore::Impl {
 
   void add_gguf() {
     for (const MappedFile& part : gguf_->parts()) part.prefetch();
+    has_post_norms_ = gguf_has_post_norms(*gguf_);
     const int64_t head_dim = gguf_interleaved_head(*gguf_);
     for (const GgufTensor& tensor : gguf_->tensors()) {
       const GgmlFormat& format = *find_ggml_format(tensor.type);
@@ -332,6 +333,7 @@ class WeightStore::Impl {
 
   std::string model_dir_;
   std::optional<Gguf> gguf_;
+  bool has_post_norms_ = false;
   std::vector<MappedFile> files_;  // where it is no GGUF
   std::map<std::string, Item, std::less<>> items_;
   std::set<std::string> ignored_parts_;  // towers of a multimodal checkpoint

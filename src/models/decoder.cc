@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "models/layer_summary.h"
 #include "models/layers.h"
 #include "models/rope.h"
 
@@ -25,6 +26,7 @@ class Decoder final : public Model {
   int64_t num_parameters() const override { return num_parameters_; }
   int64_t num_active_parameters() const override { return num_active_parameters_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
+  std::vector<std::string> layers() const override { return layers_; }
   std::vector<PathChoice> plan() const override { return program_->plan(); }
   void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) override;
   Tensor logits(int begin, int end) override;
@@ -42,6 +44,7 @@ class Decoder final : public Model {
   Backend& backend_;
   const DType dtype_;
   const ShardSizes sizes_;
+  std::vector<std::string> layers_;  // for people
   int64_t num_parameters_ = 0;
   int64_t num_active_parameters_ = 0;
   int64_t weight_bytes_ = 0;
@@ -68,10 +71,13 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
   for (int i = 0; i < num_layers(); ++i) spec.layers.push_back(layer(context, options, loader, i));
   spec.final_norm =
       load_norm(context, loader, "model.norm", config_.hidden_size, options.norm_offset);
+  // The head is linear: a factor of the logits may as well be one of what it multiplies.
+  for (float& weight : spec.final_norm.weight) weight *= config_.logit_scale;
   const bool is_tied = config_.tie_word_embeddings;
   head_.load(context, loader, is_tied ? "model.embed_tokens" : "lm_head",
              is_tied ? &embedding_ : nullptr);
   add_rotary_tables(context, options, spec);
+  layers_ = summarise_layers(spec, config_);
   storage_ = loader.finish([&] {
     program_ = backend_.compile(spec, {.dtype = dtype_,
                                        .max_num_tokens = context.max_num_tokens,
@@ -87,36 +93,41 @@ LayerSpec Decoder::layer(const ModelContext& context, const DecoderOptions& opti
                          WeightLoader& loader, int i) const {
   const std::string name = fmt::format("model.layers.{}", i);
   const auto norm = [&](const char* which) {
-    return load_norm(context, loader, name + which, config_.hidden_size, options.norm_offset);
+    if (which == nullptr) return Norm();
+    return load_norm(context, loader, name + "." + which, config_.hidden_size, options.norm_offset);
   };
   const bool has_window = options.windows == DecoderOptions::Windows::kAllLayers ||
                           (options.windows == DecoderOptions::Windows::kListedLayers &&
                            (config_.sliding_layers.empty() || config_.sliding_layers[i]));
+  const bool has_own_base = has_window && options.window_rope_theta;
+  const bool turns = config_.unrotated_layers.empty() || !config_.unrotated_layers[i];
+  const int unturned = options.window_rope_theta ? 2 : 1;  // see add_rotary_tables()
   LayerSpec layer;
-  layer.before_core = norm(".input_layernorm");
+  layer.residual_scale = config_.residual_scale;
+  layer.before_core = norm(options.norms.before_attention);
   load_attention(layer, context, loader, name + ".self_attn",
                  {.qk_norm = options.qk_norm,
                   .qkv_bias = options.qkv_bias,
                   .output_bias = options.output_bias,
+                  .fused_qkv = options.fused_qkv,
+                  .turns_neighbours = options.turns_neighbours,
                   .window = has_window ? config_.sliding_window : 0,
-                  .rotary_table = has_window && options.window_rope_theta ? 1 : 0,
+                  .rotary_table = !turns         ? unturned
+                                  : has_own_base ? 1
+                                                 : 0,
                   .norm_offset = options.norm_offset,
                   .query_scalar = options.query_scalar,
                   .soft_cap = config_.attention_soft_cap,
                   .has_sinks = options.sinks});
-  if (options.post_norms) {
-    layer.after_core = norm(".post_attention_layernorm");
-    layer.before_ffn = norm(".pre_feedforward_layernorm");
-    layer.after_ffn = norm(".post_feedforward_layernorm");
-  } else {
-    layer.before_ffn = norm(".post_attention_layernorm");
-  }
+  layer.after_core = norm(options.norms.after_attention);
+  layer.before_ffn = norm(options.norms.before_mlp);
+  layer.after_ffn = norm(options.norms.after_mlp);
   if (options.experts && config_.experts.layers[i]) {
     layer.ffn =
         load_experts(context, loader, name + "." + options.experts->block, *options.experts);
   } else {
-    layer.ffn =
-        load_mlp(context, loader, name + ".mlp", config_.intermediate_size, options.mlp_bias);
+    layer.ffn = load_mlp(context, loader, name + ".mlp", config_.intermediate_size,
+                         options.mlp_bias, options.fused_gate_up);
   }
   return layer;
 }
@@ -138,14 +149,16 @@ void Decoder::add_rotary_tables(const ModelContext& context, const DecoderOption
   }
   const auto add = [&](const ModelConfig& config) {
     spec.rotary_tables.push_back(
-        {rope_table(rope_frequencies(config, positions), positions), config.head_dim});
+        {rope_table(rope_frequencies(config, positions), positions), config.rotated()});
   };
   add(config_);
-  if (!options.window_rope_theta) return;
-  ModelConfig local = config_;
-  local.rope_theta = *options.window_rope_theta;
-  local.rope_scaling = {};
-  add(local);
+  if (options.window_rope_theta) {
+    ModelConfig local = config_;
+    local.rope_theta = *options.window_rope_theta;
+    local.rope_scaling = {};
+    add(local);
+  }
+  if (!config_.unrotated_layers.empty()) spec.rotary_tables.emplace_back();
 }
 
 int64_t Decoder::num_idle_parameters(const DecoderOptions& options) const {

@@ -1,5 +1,5 @@
 // The decoder that Llama and its descendants share: embedding, layers of attention and MLP with
-// RMSNorm before each, a last norm and the head. A family says what it has besides.
+// RMSNorm before each, a last norm and the head. A family says how it differs.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,25 @@
 
 namespace nanovllm {
 
+// What the checkpoint calls the norms of a layer; null: there is none.
+struct NormNames {
+  const char* before_attention = "input_layernorm";
+  const char* after_attention = nullptr;
+  const char* before_mlp = "post_attention_layernorm";
+  const char* after_mlp = nullptr;
+};
+
 struct DecoderOptions {
-  bool qk_norm = false;
+  QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
   bool output_bias = false;  // of attention's output projection
   bool mlp_bias = false;
-  bool sinks = false;       // of attention
-  bool post_norms = false;  // of what attention and MLP add to the residual, too
-  float norm_offset = 0;    // added to the weights of all norms
+  bool sinks = false;             // of attention
+  bool fused_qkv = false;         // one qkv_proj
+  bool fused_gate_up = false;     // one gate_up_proj
+  bool turns_neighbours = false;  // by the rotation, not the halves of a head
+  NormNames norms = {};
+  float norm_offset = 0;  // added to the weights of all norms
   float embedding_scale = 1;
   double query_scalar = 0;  // queries are divided by its root; 0 = head_dim
   enum class Windows { kNone, kAllLayers, kListedLayers } windows = Windows::kNone;

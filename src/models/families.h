@@ -17,5 +17,11 @@ std::unique_ptr<Model> make_gpt_oss(const ModelContext& context);
 std::unique_ptr<Model> make_mixtral(const ModelContext& context);
 std::unique_ptr<Model> make_qwen2_moe(const ModelContext& context);
 std::unique_ptr<Model> make_qwen3_moe(const ModelContext& context);
+std::unique_ptr<Model> make_glm4(const ModelContext& context);
+std::unique_ptr<Model> make_granite(const ModelContext& context);
+std::unique_ptr<Model> make_olmo2(const ModelContext& context);
+std::unique_ptr<Model> make_olmo3(const ModelContext& context);
+std::unique_ptr<Model> make_phi3(const ModelContext& context);
+std::unique_ptr<Model> make_smollm3(const ModelContext& context);
 
 }  // namespace nanovllm

@@ -15,7 +15,10 @@ DecoderOptions gemma(const ModelContext& context) {
   const float root = std::sqrt(static_cast<float>(config.hidden_size));
   DecoderOptions options = {.qkv_bias = config.attention_bias,
                             .output_bias = config.attention_bias,
-                            .post_norms = true,
+                            .norms = {.before_attention = "input_layernorm",
+                                      .after_attention = "post_attention_layernorm",
+                                      .before_mlp = "pre_feedforward_layernorm",
+                                      .after_mlp = "post_feedforward_layernorm"},
                             .norm_offset = config.norm_offset,
                             .query_scalar = config.query_scalar,
                             .windows = DecoderOptions::Windows::kListedLayers};
@@ -32,7 +35,7 @@ std::unique_ptr<Model> make_gemma2(const ModelContext& context) {
 
 std::unique_ptr<Model> make_gemma3(const ModelContext& context) {
   DecoderOptions options = gemma(context);
-  options.qk_norm = true;
+  options.qk_norm = QkNorm::kEachHead;
   options.window_rope_theta = context.config.window_rope_theta;
   return make_decoder(context, options);
 }

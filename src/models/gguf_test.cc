@@ -85,7 +85,9 @@ class Converter {
       : config_(ModelConfig::load(folder)),
         file_(folder + "/model.safetensors"),
         matrices_(matrices) {
-    architecture_ = config_.model_type == "gemma3_text" ? "gemma3" : config_.model_type;
+    architecture_ = config_.model_type == "gemma3_text" ? "gemma3"
+                    : config_.model_type == "olmo3"     ? "olmo2"
+                                                        : config_.model_type;
   }
 
   std::string bytes() {
@@ -108,6 +110,19 @@ class Converter {
       add("attn_logit_softcapping", config_.attention_soft_cap);
       add("final_logit_softcapping", config_.final_soft_cap);
     }
+    if (config_.rotary_dim > 0) add("rope.dimension_count", config_.rotary_dim);
+    if (architecture_ == "granite") {
+      add("attention.scale", static_cast<float>(1 / std::sqrt(config_.query_scalar)));
+      add("embedding_scale", config_.embedding_scale);
+      add("residual_scale", config_.residual_scale);
+      add("logit_scale", 1 / config_.logit_scale);
+    }
+    if (config_.sliding_window > 0 && !is_gemma()) {
+      add("attention.sliding_window", config_.sliding_window);
+    }
+    if (architecture_ == "olmo2" && config_.sliding_window > 0) {
+      writer_.add("olmo2.attention.sliding_window_pattern", config_.sliding_layers);
+    }
     for (const SafetensorsEntry& entry : parse_safetensors_header(file_.bytes(), file_.path())) {
       add_tensor(entry);
     }
@@ -116,6 +131,9 @@ class Converter {
 
  private:
   bool is_gemma() const { return config_.norm_offset != 0; }
+  bool is_interleaved() const {
+    return architecture_ == "llama" || architecture_ == "granite" || architecture_ == "smollm3";
+  }
   void add(const std::string& name, int value) {
     writer_.add(architecture_ + "." + name, static_cast<uint32_t>(value));
   }
@@ -123,6 +141,12 @@ class Converter {
 
   void add_scaling() {
     RopeScaling& scaling = config_.rope_scaling;
+    if (!scaling.divisors.empty()) {
+      add("rope.scaling.original_context_length", scaling.original_max_position_embeddings);
+      add("rope.scaling.attn_factor", static_cast<float>(scaling.attention_factor));
+      add_divisors("rope_factors_short.weight", scaling.divisors);
+      add_divisors("rope_factors_long.weight", scaling.long_divisors);
+    }
     if (scaling.kind == "linear") add("rope.scaling.factor", static_cast<float>(scaling.factor));
     if (scaling.kind == "yarn") {
       writer_.add(architecture_ + ".rope.scaling.type", std::string("yarn"));
@@ -132,13 +156,15 @@ class Converter {
       const std::vector<double> scaled = rope_frequencies(config_, 1).inverse;
       scaling.kind = "default";
       const std::vector<double> plain = rope_frequencies(config_, 1).inverse;
-      std::vector<float> divisors;
-      for (size_t i = 0; i < plain.size(); ++i) {
-        divisors.push_back(static_cast<float>(plain[i] / scaled[i]));
-      }
-      writer_.tensor("rope_freqs.weight", kF32, {static_cast<int64_t>(divisors.size())},
-                     {reinterpret_cast<const char*>(divisors.data()), divisors.size() * 4});
+      std::vector<double> divisors;
+      for (size_t i = 0; i < plain.size(); ++i) divisors.push_back(plain[i] / scaled[i]);
+      add_divisors("rope_freqs.weight", divisors);
     }
+  }
+  void add_divisors(const std::string& name, const std::vector<double>& divisors) {
+    const std::vector<float> floats(divisors.begin(), divisors.end());
+    writer_.tensor(name, kF32, {std::ssize(floats)},
+                   {reinterpret_cast<const char*>(floats.data()), floats.size() * 4});
   }
 
   void add_tensor(const SafetensorsEntry& entry) {
@@ -164,10 +190,11 @@ class Converter {
     }
     const bool is_q_or_k = entry.name.find("q_proj") != entry.name.npos ||
                            entry.name.find("k_proj") != entry.name.npos;
-    if (is_q_or_k && config_.model_type == "llama") {
+    if (is_q_or_k && is_interleaved()) {
       bytes = interleaved(bytes, entry.shape[0], config_.head_dim);
     }
-    writer_.tensor(gguf_tensor_name(entry.name, is_gemma()), type, entry.shape, bytes);
+    const bool has_post_norms = is_gemma() || architecture_ == "olmo2";
+    writer_.tensor(gguf_tensor_name(entry.name, has_post_norms), type, entry.shape, bytes);
   }
 
   ModelConfig config_;
@@ -209,8 +236,9 @@ TEST_P(GgufOfAFolder, ComputesWhatTheFolderDoes) {
     SCOPED_TRACE(backend.name);
     ModelRig expected(golden_dir(name), DType::kFloat32, backend.make(2), 16);
     ModelRig rig(file, DType::kFloat32, backend.make(2), 16);
-    // Llama 3's divisors are float32 in the file and computed in double for the folder.
-    const bool is_exact = backend.is_deterministic && name != "llama3";
+    // Divisors are float32 in the file, and double in the folder or computed so.
+    const bool has_divisors = name == "llama3" || name.starts_with("phi3");
+    const bool is_exact = backend.is_deterministic && !has_divisors;
     expect_near(compute(rig), compute(expected), is_exact ? 0 : 1e-3f);
     EXPECT_EQ(rig.model().num_parameters(), expected.model().num_parameters());
   }
@@ -237,7 +265,8 @@ TEST_P(QuantisedGgufOfAFolder, ComputesWhatTheDecodedNumbersDo) {
 
 INSTANTIATE_TEST_SUITE_P(All, GgufOfAFolder,
                          ::testing::Values("llama2", "llama3", "llama_biases", "qwen2_tied",
-                                           "qwen3_yarn", "gemma2", "gemma3"));
+                                           "qwen3_yarn", "gemma2", "gemma3", "phi3", "phi3_long",
+                                           "granite", "smollm3", "olmo2", "olmo3", "glm4"));
 INSTANTIATE_TEST_SUITE_P(All, QuantisedGgufOfAFolder,
                          ::testing::Values("llama2", "llama3", "llama_biases", "qwen2_tied",
                                            "qwen3_yarn"));

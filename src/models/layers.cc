@@ -34,6 +34,18 @@ MatrixSlice split_rows(const std::string& name, int64_t rows, int64_t cols,
   return slice;
 }
 
+// Slices of whole matrices that the file has as one, one below the other.
+void stack(const std::string& name, std::initializer_list<MatrixSlice*> slices) {
+  int64_t rows = 0;
+  for (MatrixSlice* slice : slices) {
+    slice->name = name;
+    slice->row_begin += rows;
+    slice->row_end += rows;
+    rows += slice->rows;
+  }
+  for (MatrixSlice* slice : slices) slice->rows = rows;
+}
+
 MatrixSlice vocabulary_slice(const std::string& name, const ModelConfig& config,
                              const ShardSizes& sizes) {
   return sizes.vocab_is_sharded ? split_rows(name, config.vocab_size, config.hidden_size, sizes)
@@ -199,13 +211,18 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
   const int64_t head_dim = config.head_dim;
   const int64_t width = config.num_attention_heads * head_dim;
 
-  const MatrixSlice q = split_rows(name + ".q_proj", width, config.hidden_size, sizes);
+  MatrixSlice q = split_rows(name + ".q_proj", width, config.hidden_size, sizes);
   MatrixSlice k = MatrixSlice::whole(name + ".k_proj", config.num_key_value_heads * head_dim,
                                      config.hidden_size);
   k.row_begin = sizes.first_kv_head * head_dim;
   k.row_end = (sizes.first_kv_head + sizes.num_kv_heads) * head_dim;
   MatrixSlice v = k;
   v.name = name + ".v_proj";
+  if (options.turns_neighbours) {
+    q.interleaved_head = k.interleaved_head = head_dim;
+    q.interleaved_rows = k.interleaved_rows = config.rotated();
+  }
+  if (options.fused_qkv) stack(name + ".qkv_proj", {&q, &k, &v});
   layer.in = loader.matrix({q, k, v}, options.qkv_bias);
   layer.out = loader.matrix({split_columns(name + ".o_proj", config.hidden_size, width, sizes)},
                             options.output_bias);
@@ -223,9 +240,20 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
     const auto first = all.begin() + int64_t{sizes.num_heads} * sizes.rank;
     attention.sinks.assign(first, first + sizes.num_heads);
   }
-  if (options.qk_norm) {
-    attention.q_norm = load_norm(context, loader, name + ".q_norm", head_dim, options.norm_offset);
-    attention.k_norm = load_norm(context, loader, name + ".k_norm", head_dim, options.norm_offset);
+  attention.norms_all_heads = options.qk_norm == QkNorm::kAllHeads;
+  const auto head_norm = [&](const char* which, int64_t heads, int64_t first, int64_t count) {
+    const int64_t size = attention.norms_all_heads ? heads * head_dim : head_dim;
+    Norm norm = load_norm(context, loader, name + which, size, options.norm_offset);
+    if (!attention.norms_all_heads) return norm;
+    const auto begin = norm.weight.begin() + first * head_dim;
+    norm.weight = {begin, begin + count * head_dim};
+    return norm;
+  };
+  if (options.qk_norm != QkNorm::kNone) {
+    attention.q_norm = head_norm(".q_norm", config.num_attention_heads,
+                                 int64_t{sizes.rank} * sizes.num_heads, sizes.num_heads);
+    attention.k_norm =
+        head_norm(".k_norm", config.num_key_value_heads, sizes.first_kv_head, sizes.num_kv_heads);
   }
   const double scalar =
       options.query_scalar > 0 ? options.query_scalar : static_cast<double>(head_dim);
@@ -234,13 +262,14 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
 }
 
 Dense load_mlp(const ModelContext& context, WeightLoader& loader, const std::string& name,
-               int64_t width, bool bias) {
+               int64_t width, bool bias, bool is_fused) {
   const ModelConfig& config = context.config;
   const ShardSizes sizes(config, context.backend);
   const int64_t hidden = config.hidden_size;
-  return {.gate_up = loader.matrix({split_rows(name + ".gate_proj", width, hidden, sizes),
-                                    split_rows(name + ".up_proj", width, hidden, sizes)},
-                                   bias),
+  MatrixSlice gate = split_rows(name + ".gate_proj", width, hidden, sizes);
+  MatrixSlice up = split_rows(name + ".up_proj", width, hidden, sizes);
+  if (is_fused) stack(name + ".gate_up_proj", {&gate, &up});
+  return {.gate_up = loader.matrix({gate, up}, bias),
           .activation = parse_activation(config),
           .down = loader.matrix({split_columns(name + ".down_proj", hidden, width, sizes)}, bias)};
 }
@@ -265,7 +294,7 @@ Experts load_experts(const ModelContext& context, WeightLoader& loader, const st
   if (sizes.shared_width > 0) {
     const std::string shared = name + "." + options.shared;
     share(config, "rows of a shared expert", sizes.shared_width, context.backend.world_size());
-    experts.shared = load_mlp(context, loader, shared, sizes.shared_width, false);
+    experts.shared = load_mlp(context, loader, shared, sizes.shared_width, false, false);
     if (options.has_shared_gate)
       experts.shared_gate =
           loader.matrix({MatrixSlice::whole(shared + "_gate", 1, config.hidden_size)}, false);

@@ -61,11 +61,16 @@ class Head {
 Norm load_norm(const ModelContext& context, WeightLoader& loader, const std::string& name,
                int64_t size, float offset);
 
+// RMSNorm of queries and keys before they are turned: of each head, or of all heads at once.
+enum class QkNorm { kNone, kEachHead, kAllHeads };
+
 struct AttentionOptions {
-  bool qk_norm = false;  // RMSNorm of each query and key head before it is turned
+  QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
   bool output_bias = false;
-  int window = 0;  // tokens a query sees; 0 = all
+  bool fused_qkv = false;         // one NAME.qkv_proj
+  bool turns_neighbours = false;  // rows of q and k are for a rotation of neighbours
+  int window = 0;                 // tokens a query sees; 0 = all
   int rotary_table = 0;
   float norm_offset = 0;    // added to the norms' weights
   double query_scalar = 0;  // queries are divided by its root; 0 = head_dim
@@ -77,9 +82,10 @@ struct AttentionOptions {
 void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader& loader,
                     const std::string& name, const AttentionOptions& options);
 
-// NAME.gate_proj, up_proj and down_proj: down(activation(gate(x)) * up(x)).
+// NAME.gate_proj and up_proj, or one gate_up_proj, and down_proj: down(activation(gate(x)) *
+// up(x)).
 Dense load_mlp(const ModelContext& context, WeightLoader& loader, const std::string& name,
-               int64_t width, bool bias);
+               int64_t width, bool bias, bool is_fused);
 
 struct ExpertOptions {
   std::string block = "mlp";

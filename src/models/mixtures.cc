@@ -52,7 +52,7 @@ std::unique_ptr<Model> make_qwen2_moe(const ModelContext& context) {
 
 std::unique_ptr<Model> make_qwen3_moe(const ModelContext& context) {
   return make_mixture(context,
-                      {.qk_norm = true,
+                      {.qk_norm = QkNorm::kEachHead,
                        .qkv_bias = context.config.attention_bias,
                        .output_bias = context.config.attention_bias,
                        .windows = DecoderOptions::Windows::kAllLayers},

@@ -37,6 +37,8 @@ class Model {
   // Computes a step, stores its KV, and keeps the last hidden states of batch.logits_rows until the
   // next call; num_logits may be anything from 0 to num_tokens.
   virtual void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) = 0;
+  // What the layers are, for people: a line for each kind.
+  virtual std::vector<std::string> layers() const = 0;
   // How the layers are computed.
   virtual std::vector<PathChoice> plan() const = 0;
   // The head product for rows [begin, end) of the last forward's logits_rows, at most
@@ -50,7 +52,12 @@ class Model {
 // architectures.
 std::unique_ptr<Model> make_model(const ModelContext& context);
 
-// The architectures make_model knows, for messages and help.
-std::vector<std::string> supported_architectures();
+// An architecture that make_model knows.
+struct SupportedModel {
+  const char* architecture;  // of config.json
+  const char* family;        // for people
+  const char* gguf;          // general.architecture of files that open as it
+};
+std::vector<SupportedModel> supported_models();
 
 }  // namespace nanovllm

@@ -1,6 +1,7 @@
 // What make_model refuses and how, and what a model owes its runner besides right logits.
 #include "models/model.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,6 +20,7 @@
 #include <utility>
 
 #include "backend/registry.h"
+#include "io/gguf_testing.h"
 #include "io/testing.h"
 #include "models/testing.h"
 
@@ -88,14 +90,59 @@ std::string refusal(const Copy& copy, ErrorCode code) {
 TEST(ModelLoading, UnknownArchitecturesGetTheListOfKnownOnes) {
   Copy copy("llama2");
   copy.config()["architectures"] = {"GPT2LMHeadModel"};
-  const std::string known =
-      "; supported are Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, "
-      "GptOssForCausalLM, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
-      "Qwen2ForCausalLM, Qwen2MoeForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM";
+  std::vector<const char*> names;
+  for (const SupportedModel& model : supported_models()) names.push_back(model.architecture);
+  const std::string known = fmt::format("; supported are {}", fmt::join(names, ", "));
   EXPECT_EQ(refusal(copy, ErrorCode::kUnsupported),
             "/config.json: architecture GPT2LMHeadModel is not supported" + known);
   copy.config().erase("architectures");
   EXPECT_EQ(refusal(copy, ErrorCode::kUnsupported), "/config.json: names no architecture" + known);
+}
+
+TEST(ModelLoading, ModelsThatComeLaterAreRefusedInASentenceThatSaysSo) {
+  for (const char* name : {"Gemma4ForConditionalGeneration", "Qwen3NextForCausalLM",
+                           "Qwen3_5ForCausalLM", "Qwen3_5MoeForConditionalGeneration"}) {
+    Copy copy("llama2");
+    copy.config()["architectures"] = {name};
+    copy.config()["layer_types"] = {"linear_attention", "linear_attention", "full_attention"};
+    copy.config()["linear_num_value_heads"] = 32;
+    EXPECT_EQ(refusal(copy, ErrorCode::kUnsupported),
+              fmt::format("/config.json: architecture {} is not supported yet: it comes in a later "
+                          "version",
+                          name));
+  }
+}
+
+TEST(ModelLoading, UnknownKeysOfConfigJsonAreNamed) {
+  Copy copy("llama2");
+  copy.config()["alibi"] = true;
+  copy.config()["clip_qkv"] = 8.0;
+  EXPECT_EQ(refusal(copy, ErrorCode::kUnsupported),
+            "/config.json: nothing here knows \"alibi\", \"clip_qkv\", which may change what the "
+            "model computes; take it out of the file if it does not");
+}
+
+TEST(SupportedModels, StandInTheDocumentation) {
+  std::string table =
+      "| model | architecture in config.json | general.architecture in GGUF |\n|---|---|---|\n";
+  for (const auto& [architecture, family, gguf] : supported_models())
+    table += fmt::format("| {} | {} | {} |\n", family, architecture, gguf);
+  const std::string page = read(std::string(NANOVLLM_SOURCE_DIR) + "/docs/models.md");
+  EXPECT_NE(page.find(table), std::string::npos) << "docs/models.md should have\n" << table;
+}
+
+TEST(SupportedModels, AreThoseThatGgufFilesOpenAs) {
+  std::set<std::string> names;
+  for (const SupportedModel& model : supported_models()) {
+    std::istringstream list(model.gguf);
+    for (std::string name; list >> name;) names.insert(name.substr(0, name.find(',')));
+  }
+  const testing::TempDir dir;
+  const std::string path = dir.write(
+      "model.gguf", testing::GgufWriter().add("general.architecture", std::string("x")).bytes());
+  const std::string message = error_of([&] { ModelConfig::load(path); }).what();
+  EXPECT_TRUE(message.ends_with(fmt::format("; supported are {}", fmt::join(names, ", "))))
+      << message;
 }
 
 TEST(ModelLoading, MissingTensorsAreNamed) {

@@ -6,7 +6,7 @@
 namespace nanovllm {
 
 std::unique_ptr<Model> make_qwen3(const ModelContext& context) {
-  return make_decoder(context, {.qk_norm = true,
+  return make_decoder(context, {.qk_norm = QkNorm::kEachHead,
                                 .qkv_bias = context.config.attention_bias,
                                 .output_bias = context.config.attention_bias,
                                 .windows = DecoderOptions::Windows::kListedLayers});

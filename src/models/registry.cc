@@ -8,23 +8,32 @@ namespace nanovllm {
 namespace {
 
 struct Entry {
-  const char* architecture;
+  SupportedModel model;
   std::unique_ptr<Model> (*make)(const ModelContext&);
 };
 
 constexpr Entry kModels[] = {
-    {"Gemma2ForCausalLM", make_gemma2},
-    {"Gemma3ForCausalLM", make_gemma3},
-    {"Gemma3ForConditionalGeneration", make_gemma3},  // its text part
-    {"GptOssForCausalLM", make_gpt_oss},
-    {"LlamaForCausalLM", make_llama},
-    {"MistralForCausalLM", make_mistral},
-    {"MixtralForCausalLM", make_mixtral},
-    {"Qwen2ForCausalLM", make_qwen2},
-    {"Qwen2MoeForCausalLM", make_qwen2_moe},
-    {"Qwen3ForCausalLM", make_qwen3},
-    {"Qwen3MoeForCausalLM", make_qwen3_moe},
+    {{"Gemma2ForCausalLM", "Gemma 2", "gemma2"}, make_gemma2},
+    {{"Gemma3ForCausalLM", "Gemma 3", "gemma3"}, make_gemma3},
+    {{"Gemma3ForConditionalGeneration", "Gemma 3, the text part", ""}, make_gemma3},
+    {{"Glm4ForCausalLM", "GLM-4", "glm4"}, make_glm4},
+    {{"GptOssForCausalLM", "gpt-oss", "gpt-oss"}, make_gpt_oss},
+    {{"GraniteForCausalLM", "Granite 3", "granite"}, make_granite},
+    {{"LlamaForCausalLM", "Llama 2, Llama 3", "llama"}, make_llama},
+    {{"MistralForCausalLM", "Mistral", "llama, mistral3"}, make_mistral},
+    {{"MixtralForCausalLM", "Mixtral", "llama"}, make_mixtral},
+    {{"Olmo2ForCausalLM", "OLMo 2", "olmo2"}, make_olmo2},
+    {{"Olmo3ForCausalLM", "OLMo 3", "olmo2"}, make_olmo3},
+    {{"Phi3ForCausalLM", "Phi-3, Phi-4", "phi3"}, make_phi3},
+    {{"Qwen2ForCausalLM", "Qwen2, Qwen2.5", "qwen2"}, make_qwen2},
+    {{"Qwen2MoeForCausalLM", "Qwen2-MoE", "qwen2moe"}, make_qwen2_moe},
+    {{"Qwen3ForCausalLM", "Qwen3", "qwen3"}, make_qwen3},
+    {{"Qwen3MoeForCausalLM", "Qwen3-MoE", "qwen3moe"}, make_qwen3_moe},
+    {{"SmolLM3ForCausalLM", "SmolLM3", "smollm3"}, make_smollm3},
 };
+
+// So begin the architectures of models, hybrids above all, that are not there yet.
+constexpr std::string_view kLater[] = {"Gemma4", "Qwen3Next", "Qwen3_5"};
 
 // What ModelConfig::load leaves open: sizes that are missing or do not fit together.
 void check_sizes(const ModelConfig& config) {
@@ -55,25 +64,42 @@ void check_sizes(const ModelConfig& config) {
   }
 }
 
+void refuse_unknown_keys(const ModelConfig& config) {
+  if (config.unknown_keys.empty()) return;
+  throw_error(ErrorCode::kUnsupported,
+              "{}: nothing here knows \"{}\", which may change what the model computes; take it "
+              "out of the file if it does not",
+              config.config_path, fmt::join(config.unknown_keys, "\", \""));
+}
+
 }  // namespace
 
 std::unique_ptr<Model> make_model(const ModelContext& context) {
   const std::string& architecture = context.config.architecture;
   for (const Entry& entry : kModels) {
-    if (architecture != entry.architecture) continue;
+    if (architecture != entry.model.architecture) continue;
     check_sizes(context.config);
+    refuse_unknown_keys(context.config);
     return entry.make(context);
   }
+  for (const std::string_view name : kLater) {
+    if (!architecture.starts_with(name)) continue;
+    throw_error(ErrorCode::kUnsupported,
+                "{}: architecture {} is not supported yet: it comes in a later version",
+                context.config.config_path, architecture);
+  }
+  std::vector<const char*> names;
+  for (const Entry& entry : kModels) names.push_back(entry.model.architecture);
   throw_error(ErrorCode::kUnsupported, "{}: {}; supported are {}", context.config.config_path,
               architecture.empty() ? "names no architecture"
                                    : "architecture " + architecture + " is not supported",
-              fmt::join(supported_architectures(), ", "));
+              fmt::join(names, ", "));
 }
 
-std::vector<std::string> supported_architectures() {
-  std::vector<std::string> names;
-  for (const Entry& entry : kModels) names.emplace_back(entry.architecture);
-  return names;
+std::vector<SupportedModel> supported_models() {
+  std::vector<SupportedModel> models;
+  for (const Entry& entry : kModels) models.push_back(entry.model);
+  return models;
 }
 
 }  // namespace nanovllm

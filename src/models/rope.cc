@@ -26,7 +26,7 @@ double llama3_frequency(double inverse, const RopeScaling& scaling) {
 // frequency, those that turn less than beta_slow times are stretched, with a ramp between.
 void apply_yarn(const ModelConfig& config, RopeFrequencies& frequencies) {
   const RopeScaling& scaling = config.rope_scaling;
-  const double dim = config.head_dim;
+  const double dim = config.rotated();
   const auto dimension_that_turns = [&](double rotations) {
     return dim * std::log(scaling.original_max_position_embeddings / (rotations * kTwoPi)) /
            (2 * std::log(config.rope_theta));
@@ -53,10 +53,10 @@ void apply_yarn(const ModelConfig& config, RopeFrequencies& frequencies) {
 RopeFrequencies rope_frequencies(const ModelConfig& config, int max_model_len) {
   const RopeScaling& scaling = config.rope_scaling;
   RopeFrequencies frequencies;
-  frequencies.inverse.resize(config.head_dim / 2);
+  frequencies.inverse.resize(config.rotated() / 2);
   for (size_t i = 0; i < frequencies.inverse.size(); ++i) {
     frequencies.inverse[i] =
-        std::pow(config.rope_theta, -2.0 * static_cast<double>(i) / config.head_dim);
+        std::pow(config.rope_theta, -2.0 * static_cast<double>(i) / config.rotated());
   }
   if (scaling.kind == "linear") {
     for (double& inverse : frequencies.inverse) inverse /= scaling.factor;

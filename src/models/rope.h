@@ -9,16 +9,16 @@
 namespace nanovllm {
 
 struct RopeFrequencies {
-  std::vector<double> inverse;  // [head_dim / 2], radians a position
+  std::vector<double> inverse;  // [rotated() / 2], radians a position
   double magnitude = 1;         // multiplies cosines and sines; other than 1 for YaRN
 };
 
 // For default, linear, llama3 and yarn (arXiv 2309.00071) scaling, as transformers computes them,
-// and divisors as llama.cpp does. max_model_len chooses between those for short and long contexts.
-// Throws Error(kUnsupported) naming any other kind.
+// and divisors as llama.cpp does, and as both do for LongRoPE. max_model_len chooses between those
+// for short and long contexts. Throws Error(kUnsupported) naming any other kind.
 RopeFrequencies rope_frequencies(const ModelConfig& config, int max_model_len);
 
-// [num_positions, head_dim]: the first half of a row is cos, the second half sin. Computed in
+// [num_positions, rotated()]: the first half of a row is cos, the second half sin. Computed in
 // double, so that far positions are as exact as near ones.
 std::vector<float> rope_table(const RopeFrequencies& frequencies, int num_positions);
 

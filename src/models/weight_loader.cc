@@ -59,6 +59,10 @@ HostMatrix WeightLoader::find(const MatrixSlice& slice) {
   matrix.cols = slice.col_end - slice.col_begin;
   matrix.first_row = slice.stack_index * slice.rows + slice.row_begin;
   matrix.first_col = slice.col_begin;
+  if (slice.interleaved_head > 0) {
+    matrix.interleaved_head = slice.interleaved_head;
+    matrix.interleaved_rows = slice.interleaved_rows;
+  }
   return matrix;
 }
 
@@ -83,6 +87,7 @@ std::vector<float> WeightLoader::bias_of(const MatrixSlice& slice, const HostMat
   column.rows *= column.cols;
   column.cols = column.row_stride = 1;
   column.interleaved_head = weight.interleaved_head;
+  column.interleaved_rows = weight.interleaved_rows;
   column.interleaved_rows = weight.interleaved_rows;
   if (counted_.insert(name).second) num_parameters_ += column.rows;
   const int64_t first = slice.stack_index * slice.rows;

@@ -25,6 +25,8 @@ struct MatrixSlice {
   // NAME.weight is [stack_size, rows, cols], and the matrix is this one of it; 0 = a matrix alone.
   int64_t stack_size = 0;
   int64_t stack_index = 0;
+  int64_t interleaved_head = 0;  // see HostMatrix; where the checkpoint's format does not tell
+  int64_t interleaved_rows = 0;
 
   static MatrixSlice whole(std::string name, int64_t rows, int64_t cols) {
     return {std::move(name), rows, cols, 0, rows, 0, cols};

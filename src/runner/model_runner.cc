@@ -169,6 +169,7 @@ void ModelRunner::describe(EngineInfo& info) const {
                                std::ranges::count(experts.layers, true));
   info.weight_bytes = model_->weight_bytes();
   info.weight_formats = weights_->formats();
+  info.layers = model_->layers();
   for (const PathChoice& choice : model_->plan()) info.plan.push_back(to_string(choice));
   if (traits_.is_asynchronous && !config_.enforce_eager)
     info.plan.emplace_back("decode steps: graphs, one for each shape");

@@ -118,16 +118,16 @@ INSTANTIATE_TEST_SUITE_P(Cpu, ParallelRunnerGoldens,
                                            RankCase{"qwen3_odd_vocab", 4},
                                            RankCase{"qwen2_window", 2}, RankCase{"llama2", 2},
                                            RankCase{"llama2", 4}, RankCase{"llama_biases", 8},
-                                           RankCase{"mistral_window", 4}),
+                                           RankCase{"mistral_window", 4}, RankCase{"olmo2", 2}),
                          name_of);
 #ifdef NANOVLLM_WITH_CUDA
-INSTANTIATE_TEST_SUITE_P(Cuda, ParallelRunnerGoldens,
-                         ::testing::Values(RankCase{"qwen3_tied", 2, "cuda"},
-                                           RankCase{"qwen3_odd_vocab", 4, "cuda"},
-                                           RankCase{"llama2", 2, "cuda"},
-                                           RankCase{"llama2", 4, "cuda"},
-                                           RankCase{"mistral_window", 4, "cuda"}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Cuda, ParallelRunnerGoldens,
+    ::testing::Values(RankCase{"qwen3_tied", 2, "cuda"}, RankCase{"qwen3_odd_vocab", 4, "cuda"},
+                      RankCase{"llama2", 2, "cuda"}, RankCase{"llama2", 4, "cuda"},
+                      RankCase{"mistral_window", 4, "cuda"}, RankCase{"olmo2", 2, "cuda"},
+                      RankCase{"granite", 2, "cuda"}),
+    name_of);
 #endif
 
 TEST(ParallelRunner, InfoCountsTheBytesOfAllRanks) {

@@ -168,6 +168,16 @@ TEST(CudaLayerPlan, RanksTellPlansApartByTheirFingerprints) {
   EXPECT_NE(fingerprint(layers), fingerprint(paths(h200())));
 }
 
+TEST(CudaLayerPlan, WithoutTheNormsOfATailItRunsOpByOp) {
+  const StackSpec plain = spec_of({1024, 16, 8, 128, 3072, 2});
+  for (Norm LayerSpec::*norm : {&LayerSpec::before_ffn, &LayerSpec::before_core}) {
+    StackSpec spec = plain;
+    const size_t layer = norm == &LayerSpec::before_ffn ? 0 : 1;  // a tail ends at the next layer
+    spec.layers[layer].*norm = {};
+    expect_plan(plan(spec, h200()), 0, 1, {{0, TailPath::kOpByOp}});
+  }
+}
+
 TEST(CudaLayerPlan, AStageWithoutAFinalNormEndsOpByOp) {
   StackSpec spec = spec_of({1024, 16, 8, 128, 3072, 2});
   spec.final_norm = {};

@@ -1,0 +1,41 @@
+#include "io/config_keys.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace nanovllm {
+namespace {
+
+// What changes nothing of a text's probabilities, or is known and counts in some families only.
+constexpr std::string_view kHarmlessKeys[] = {
+    // Training, and how transformers computes.
+    "attention_dropout", "attn_implementation", "attn_pdrop", "cache_implementation",
+    "chunk_size_feed_forward", "embd_pdrop", "gradient_checkpointing", "hidden_dropout",
+    "initializer_range", "output_attentions", "output_hidden_states", "output_router_logits",
+    "pretraining_tp", "router_aux_loss_coef", "router_jitter_noise", "resid_pdrop", "return_dict",
+    "torchscript", "use_bfloat16", "use_cache", "use_flash_attention",
+    // Where a model comes from, and its tokens and labels.
+    "auto_map", "bos_token_id", "custom_pipelines", "finetuning_task", "id2label", "is_decoder",
+    "is_llama_config", "label2id", "max_seq_len", "max_sequence_length", "model_max_length",
+    "name_or_path", "pad_token_id", "prefix", "problem_type", "sep_token_id",
+    "task_specific_params", "tokenizer_class", "transformers.js_config", "transformers_version",
+    "unsloth_fixed", "unk_token_id", "unsloth_version",
+    // Sampling, which is generation_config.json's.
+    "do_sample", "length_penalty", "max_length", "num_beam_groups", "num_beams",
+    "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
+    // Of another layout, or without effect where they are not asked for.
+    "experts_per_token", "full_attn_mod", "hidden_act", "initial_context_length",
+    "interpolate_factor", "layer_types", "max_window_layers", "no_rope_layer_interval",
+    "original_max_position_embeddings", "sliding_window", "sliding_window_pattern", "torch_dtype"};
+
+}  // namespace
+
+void add_unknown_keys(const JsonFields& fields, const std::string& prefix, ModelConfig& config) {
+  for (const std::string& key : fields.unread()) {
+    const bool is_known =
+        key.starts_with("_") || std::ranges::find(kHarmlessKeys, key) != std::end(kHarmlessKeys);
+    if (!is_known) config.unknown_keys.push_back(prefix + key);
+  }
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,23 @@
+// What the readers of config.json share.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "io/json.h"
+#include "io/model_config.h"
+
+namespace nanovllm {
+
+inline constexpr double kAboveZero = 1e-6;  // the least of what may not be 0
+
+template <typename T, typename V>
+void assign_if(T& field, const std::optional<V>& value) {
+  if (value) field = static_cast<T>(*value);
+}
+
+// Adds PREFIXkey for each key that nobody has read and that is not known to be harmless to
+// ModelConfig::unknown_keys.
+void add_unknown_keys(const JsonFields& fields, const std::string& prefix, ModelConfig& config);
+
+}  // namespace nanovllm
