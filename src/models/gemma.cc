@@ -12,19 +12,16 @@ namespace {
 
 DecoderOptions gemma(const ModelContext& context) {
   const ModelConfig& config = context.config;
-  const float root = std::sqrt(static_cast<float>(config.hidden_size));
-  DecoderOptions options = {.qkv_bias = config.attention_bias,
-                            .output_bias = config.attention_bias,
-                            .norms = {.before_attention = "input_layernorm",
-                                      .after_attention = "post_attention_layernorm",
-                                      .before_mlp = "pre_feedforward_layernorm",
-                                      .after_mlp = "post_feedforward_layernorm"},
-                            .norm_offset = config.norm_offset,
-                            .query_scalar = config.query_scalar,
-                            .windows = DecoderOptions::Windows::kListedLayers};
-  // The factor was rounded like the weights that it was trained with.
-  options.embedding_scale = context.dtype == DType::kBFloat16 ? to_float(to_bfloat16(root)) : root;
-  return options;
+  return {.qkv_bias = config.attention_bias,
+          .output_bias = config.attention_bias,
+          .norms = {.before_attention = "input_layernorm",
+                    .after_attention = "post_attention_layernorm",
+                    .before_mlp = "pre_feedforward_layernorm",
+                    .after_mlp = "post_feedforward_layernorm"},
+          .norm_offset = config.norm_offset,
+          .embedding_scale = std::sqrt(static_cast<float>(config.hidden_size)),
+          .query_scalar = config.query_scalar,
+          .windows = DecoderOptions::Windows::kListedLayers};
 }
 
 }  // namespace
