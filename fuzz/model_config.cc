@@ -25,6 +25,13 @@ void check(const ModelConfig& config) {
   require(
       config.rotary_dim >= 0 && config.rotary_dim <= config.head_dim && config.rotary_dim % 2 == 0,
       "pairs of a head turn");
+  const ExpertsConfig& experts = config.experts;
+  for (const int size : {experts.num, experts.num_active, experts.width, experts.shared_width})
+    require(size >= 0 && size <= 1 << 28, "no product of two sizes overflows");
+  require(experts.num_active <= experts.num, "there are experts to choose from");
+  require(
+      experts.num == 0 || experts.layers.size() == static_cast<size_t>(config.num_hidden_layers),
+      "every layer has experts or none");
   require(config.max_context_length() >= config.max_position_embeddings, "scaling only stretches");
   for (const int32_t id : config.eos_token_ids) require(id >= 0, "token ids are not negative");
 }

@@ -22,7 +22,7 @@ PARTS = [
     ("model families", 600, "-"),  # ten of FAMILY_BUDGET
     ("api, public headers", 850, r"include/|src/api/"),  # today's
     ("base", 400, r"src/base/|src/backend/[a-z_]+\."),  # today's
-    ("files of models", 3350, r"src/io/"),  # today's
+    ("files of models", 3350 + 200, r"src/io/"),  # today's, and what six further families say in their files
     ("chat templates", 4100, r"src/text/(?:jinja/|chat_template)"),  # today's; the design allows 3,900
     ("tokenizers", 5100, r"src/text/"),
     ("cpu", 4900 + 500, r"src/backend/cpu/"),  # today's (4,700 allowed), and what further families may take

@@ -41,7 +41,6 @@ struct EngineInfo : EngineLimits {
   std::string dtype;
   int64_t num_parameters = 0;
   int64_t num_active_parameters = 0;         // those that a token meets: not of all experts
-  std::string experts;                       // e.g. "8 of 128 in 48 layers"; empty: none
   int64_t weight_bytes = 0;                  // in memory, of one rank
   std::vector<WeightFormat> weight_formats;  // in the checkpoint; those with the most bytes first
   std::vector<std::string> layers;           // what the layers are, a line for each kind

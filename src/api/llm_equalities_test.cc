@@ -157,8 +157,8 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const char* checkpoint :
        {"glm4", "granite", "llama2", "llama3", "llama_biases", "llama_linear", "mistral_window",
-        "olmo3", "qwen2_tied", "qwen2_window", "qwen2_moe", "gpt_oss", "qwen3_odd_vocab",
-        "qwen3_tied", "qwen3_yarn", "gemma2", "gemma3"}) {
+        "olmo3", "qwen2_tied", "qwen2_window", "qwen3_odd_vocab", "qwen3_tied", "qwen3_yarn",
+        "gemma2", "gemma3", "qwen2_moe", "glm4_moe", "gpt_oss"}) {
     for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype});
   }
 #ifdef NANOVLLM_WITH_CUDA

@@ -79,7 +79,6 @@ int info(const InfoOptions& options) {
                                          {"dtype", facts.dtype},
                                          {"num_parameters", facts.num_parameters},
                                          {"num_active_parameters", facts.num_active_parameters},
-                                         {"experts", facts.experts},
                                          {"layers", facts.layers},
                                          {"weight_formats", formats},
                                          {"bits_per_weight", bits_a_weight(facts)},
@@ -101,10 +100,8 @@ int info(const InfoOptions& options) {
   print_row("device", facts.device);
   print_row("dtype", facts.dtype);
   print_row("parameters", millions(facts.num_parameters));
-  if (!facts.experts.empty()) {
-    print_row("experts", facts.experts);
+  if (facts.num_active_parameters < facts.num_parameters)
     print_row("active parameters", millions(facts.num_active_parameters));
-  }
   print_rows("layers", facts.layers);
   print_formats(facts);
   print_row("vocabulary", counted(facts.vocab_size, "token"));

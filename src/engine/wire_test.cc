@@ -82,7 +82,6 @@ class Random {
     info.dtype = text();
     info.num_parameters = number();
     info.num_active_parameters = number();
-    info.experts = text();
     info.weight_bytes = number();
     info.weight_formats = list([&] { return WeightFormat{text(), number(), number()}; });
     info.layers = list([&] { return text(); });

@@ -13,13 +13,12 @@ constexpr std::string_view kHarmlessKeys[] = {
     "chunk_size_feed_forward", "embd_pdrop", "gradient_checkpointing", "hidden_dropout",
     "initializer_range", "output_attentions", "output_hidden_states", "output_router_logits",
     "pretraining_tp", "router_aux_loss_coef", "router_jitter_noise", "resid_pdrop", "return_dict",
-    "torchscript", "use_bfloat16", "use_cache", "use_flash_attention",
+    "torchscript", "use_bfloat16", "use_cache",
     // Where a model comes from, and its tokens and labels.
-    "auto_map", "bos_token_id", "custom_pipelines", "finetuning_task", "id2label", "is_decoder",
-    "is_llama_config", "label2id", "max_seq_len", "max_sequence_length", "model_max_length",
-    "name_or_path", "pad_token_id", "prefix", "problem_type", "sep_token_id",
-    "task_specific_params", "tokenizer_class", "transformers.js_config", "transformers_version",
-    "unsloth_fixed", "unk_token_id", "unsloth_version",
+    "auto_map", "bos_token_id", "custom_pipelines", "finetuning_task", "id2label", "label2id",
+    "pad_token_id", "prefix", "problem_type", "sep_token_id", "task_specific_params",
+    "tokenizer_class", "transformers.js_config", "transformers_version", "unsloth_fixed",
+    "unsloth_version",
     // Sampling, which is generation_config.json's.
     "do_sample", "length_penalty", "max_length", "num_beam_groups", "num_beams",
     "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",

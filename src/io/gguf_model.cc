@@ -34,11 +34,13 @@ constexpr Family kFamilies[] = {
     {"gemma2", "Gemma2ForCausalLM", "gemma2", false, nullptr, true},
     {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false, nullptr, true},
     {"glm4", "Glm4ForCausalLM", "glm4", false},
+    {"glm4moe", "Glm4MoeForCausalLM", "glm4_moe", false},
     {"gpt-oss", "GptOssForCausalLM", "gpt_oss", false},
     {"granite", "GraniteForCausalLM", "granite", true},
     {"llama", "LlamaForCausalLM", "llama", true, "MistralForCausalLM"},
     {"mistral3", "MistralForCausalLM", "mistral", true},
     {"olmo2", "Olmo2ForCausalLM", "olmo2", false, "Olmo3ForCausalLM", true},
+    {"olmoe", "OlmoeForCausalLM", "olmoe", false},
     {"phi3", "Phi3ForCausalLM", "phi3", false},
     {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
     {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", false},
@@ -96,6 +98,9 @@ constexpr std::pair<const char*, const char*> kTensorNames[] = {
     {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
     {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
     {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+    {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
     {"block_sparse_moe.gate", "ffn_gate_inp"},
     {"block_sparse_moe.experts.w1", "ffn_gate_exps"},
     {"block_sparse_moe.experts.w3", "ffn_up_exps"},
@@ -215,6 +220,9 @@ class Reader {
     config_.hidden_size = required_size("embedding_length");
     config_.intermediate_size = required_size("feed_forward_length");
     config_.num_hidden_layers = required_size("block_count", kMaxLayers);
+    const int extra = size("nextn_predict_layers", config_.num_hidden_layers - 1, 0).value_or(0);
+    config_.num_hidden_layers -= extra;
+    config_.num_prediction_layers = extra;
     config_.num_attention_heads = required_size("attention.head_count");
     config_.num_key_value_heads =
         size("attention.head_count_kv", kMaxSize).value_or(config_.num_attention_heads);
@@ -257,8 +265,10 @@ class Reader {
         size("expert_feed_forward_length", kMaxSize).value_or(config_.intermediate_size);
     experts.shared_width =
         size("expert_shared_feed_forward_length", kMaxSize, 0)
-            .value_or(size("expert_shared_count", 64, 0).value_or(0) * experts.width);
-    experts.renormalise = file_.boolean(key("expert_weights_norm")).value_or(type != "qwen2_moe");
+            .value_or(size("expert_shared_count", kMaxSize / experts.width, 0).value_or(0) *
+                      experts.width);
+    experts.renormalise =
+        file_.boolean(key("expert_weights_norm")).value_or(type != "qwen2_moe" && type != "olmoe");
     experts.scale = number("expert_weights_scale", kTiny, 1e6).value_or(1);
     experts.num_groups = size("expert_group_count", experts.num).value_or(1);
     experts.num_active_groups = size("expert_group_used_count", experts.num_groups).value_or(1);
@@ -332,6 +342,7 @@ class Reader {
     config_.tie_word_embeddings = find("output.weight") == nullptr;
     config_.attention_bias = find("blk.0.attn_q.bias") != nullptr;
     config_.mlp_bias = find("blk.0.ffn_gate.bias") != nullptr;
+    config_.qk_norm = find("blk.0.attn_q_norm.weight") != nullptr;
     const GgmlFormat* format = find_ggml_format(table->type);
     if (format != nullptr && format->plain) config_.dtype = *format->plain;
   }
@@ -418,6 +429,7 @@ std::string gguf_tensor_name(std::string_view name, bool post_norms) {
     rest.remove_prefix(dot + 1);
   }
   if (rest == "self_attn.sinks") return prefix + "attn_sinks.weight";
+  if (rest == "mlp.gate.e_score_correction_bias") return prefix + "exp_probs_b.bias";
   const size_t end = rest.rfind('.');  // of .weight or .bias
   if (end == rest.npos) return std::string(name);
   using Names = std::span<const std::pair<const char*, const char*>>;

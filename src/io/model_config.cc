@@ -104,26 +104,23 @@ void read_sizes(const JsonFields& fields, ModelConfig& config) {
   assign_if(config.mlp_bias, fields.boolean("mlp_bias"));
 }
 
-// Of a layer, under the names that families have for it.
-std::optional<int64_t> read_num_experts(const JsonFields& fields) {
-  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"})
-    if (const auto num = fields.integer(key, 1, kMaxExperts)) return num;
-  return {};
-}
-
 // Where config.json is silent, transformers' defaults hold, which are those of all families but for
 // numbers that any file gives.
 void read_experts(const JsonFields& fields, ModelConfig& config) {
   ExpertsConfig& experts = config.experts;
-  assign_if(experts.num, read_num_experts(fields));
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"})
+    assign_if(experts.num, fields.integer(key, 1, kMaxExperts));
   if (experts.num == 0) return;
   const bool is_glm = config.model_type == "glm4_moe";
   experts.renormalise = is_glm || config.model_type == "mixtral" || config.model_type == "gpt_oss";
   assign_if(experts.num_active, fields.integer("num_experts_per_tok", 1, experts.num));
+  assign_if(config.qk_norm, fields.boolean("use_qk_norm"));
+  for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers"})
+    assign_if(config.num_prediction_layers, fields.integer(key, 0, kMaxLayers));
   experts.width = config.intermediate_size;
   assign_if(experts.width, fields.integer("moe_intermediate_size", 1, kMaxSize));
   assign_if(experts.shared_width, fields.integer("shared_expert_intermediate_size", 0, kMaxSize));
-  if (const auto num = fields.integer("n_shared_experts", 0, 64))
+  if (const auto num = fields.integer("n_shared_experts", 0, kMaxSize / std::max(1, experts.width)))
     experts.shared_width = static_cast<int>(*num * experts.width);
   assign_if(experts.renormalise, fields.boolean("norm_topk_prob"));
   assign_if(experts.scale, fields.number("routed_scaling_factor", kAboveZero, 1e6));

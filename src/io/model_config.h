@@ -69,15 +69,17 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // biases on q, k, v (and o where the family has it there)
   bool mlp_bias = false;
+  bool qk_norm = false;  // of each head, in families that may or may not have it
   ExpertsConfig experts;
-  double query_scalar = 0;       // queries are divided by its root; 0 = head_dim
-  float norm_offset = 0;         // what the weights of norms lack
-  float embedding_scale = 1;     // that embeddings are multiplied by
-  float residual_scale = 1;      // that what a block adds is multiplied by
-  float logit_scale = 1;         // that logits are multiplied by
-  float attention_soft_cap = 0;  // of scores; 0 = none
-  float final_soft_cap = 0;      // of logits; 0 = none
-  int sliding_window = 0;        // tokens; 0 = none
+  int num_prediction_layers = 0;  // of more tokens at once, behind the others; they are left out
+  double query_scalar = 0;        // queries are divided by its root; 0 = head_dim
+  float norm_offset = 0;          // what the weights of norms lack
+  float embedding_scale = 1;      // that embeddings are multiplied by
+  float residual_scale = 1;       // that what a block adds is multiplied by
+  float logit_scale = 1;          // that logits are multiplied by
+  float attention_soft_cap = 0;   // of scores; 0 = none
+  float final_soft_cap = 0;       // of logits; 0 = none
+  int sliding_window = 0;         // tokens; 0 = none
   // Which layers the window is for; empty = all. From layer_types or max_window_layers.
   std::vector<bool> sliding_layers;
   DType dtype = DType::kBFloat16;                  // what the checkpoint says it holds

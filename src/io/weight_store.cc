@@ -188,7 +188,8 @@ class WeightStore::Impl {
     // Some families have the norm before the feed-forward block under the name of its place.
     const size_t norm = found.find("ffn_norm.");
     if (norm == found.npos || items_.contains(found)) return found;
-    return found.substr(0, norm) + "post_attention_norm.weight";
+    const std::string by_place = found.substr(0, norm) + "post_attention_norm.weight";
+    return items_.contains(by_place) ? by_place : found;
   }
 
   void add_gguf() {

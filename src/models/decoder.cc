@@ -200,4 +200,20 @@ std::unique_ptr<Model> make_decoder(const ModelContext& context, const DecoderOp
   return std::make_unique<Decoder>(context, options);
 }
 
+std::unique_ptr<Model> make_decoder(const ModelContext& context, DecoderOptions options,
+                                    const ExpertOptions& experts) {
+  const std::string& config_path = context.config.config_path;
+  const ExpertsConfig& sizes = context.config.experts;
+  if (sizes.num == 0) {
+    throw_error(ErrorCode::kCorruptData, "{}: the number of experts is missing", config_path);
+  }
+  if (sizes.num_active > kMaxActiveExperts) {
+    throw_error(ErrorCode::kUnsupported,
+                "{}: a token goes to {} experts, only up to {} are supported", config_path,
+                sizes.num_active, kMaxActiveExperts);
+  }
+  options.experts = experts;
+  return make_decoder(context, options);
+}
+
 }  // namespace nanovllm

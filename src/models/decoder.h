@@ -38,5 +38,8 @@ struct DecoderOptions {
 
 // Throws Error as make_model does.
 std::unique_ptr<Model> make_decoder(const ModelContext& context, const DecoderOptions& options);
+// With mixtures of experts in the layers that the config says.
+std::unique_ptr<Model> make_decoder(const ModelContext& context, DecoderOptions options,
+                                    const ExpertOptions& experts);
 
 }  // namespace nanovllm

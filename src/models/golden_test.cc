@@ -222,16 +222,15 @@ TEST_P(Golden, ChunksBatchMatesAndThreadsChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Golden,
-                         ::testing::Values("qwen3_tied", "qwen3_odd_vocab", "qwen3_yarn",
-                                           "qwen2_tied", "qwen2_window", "llama2", "llama3",
-                                           "llama_biases", "llama_linear", "mistral_window",
-                                           "gemma2", "gemma3", "gemma3_multimodal", "qwen3_fp8",
-                                           "qwen3_moe", "qwen2_moe", "mixtral", "gpt_oss", "phi3",
-                                           "phi3_long", "granite", "smollm3", "olmo2", "olmo3",
-                                           "glm4", "gguf_llama", "gguf_mixtral", "gguf_qwen2moe",
-                                           "gguf_gpt_oss", "gguf_glm4", "gguf_phi3"),
-                         [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(
+    All, Golden,
+    ::testing::Values("qwen3_tied", "qwen3_odd_vocab", "qwen3_yarn", "qwen2_tied", "qwen2_window",
+                      "llama2", "llama3", "llama_biases", "llama_linear", "mistral_window",
+                      "gemma2", "gemma3", "gemma3_multimodal", "qwen3_fp8", "phi3", "phi3_long",
+                      "granite", "smollm3", "olmo2", "olmo3", "glm4", "gguf_llama", "gguf_glm4",
+                      "gguf_phi3", "qwen3_moe", "qwen2_moe", "mixtral", "olmoe", "glm4_moe",
+                      "gpt_oss", "gguf_mixtral", "gguf_qwen2moe", "gguf_gpt_oss"),
+    [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
 }  // namespace nanovllm

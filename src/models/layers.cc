@@ -211,17 +211,18 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
   const int64_t head_dim = config.head_dim;
   const int64_t width = config.num_attention_heads * head_dim;
 
+  const int64_t kv_width = config.num_key_value_heads * head_dim;
   MatrixSlice q = split_rows(name + ".q_proj", width, config.hidden_size, sizes);
-  MatrixSlice k = MatrixSlice::whole(name + ".k_proj", config.num_key_value_heads * head_dim,
-                                     config.hidden_size);
+  MatrixSlice k = MatrixSlice::whole(name + ".k_proj", kv_width, config.hidden_size);
   k.row_begin = sizes.first_kv_head * head_dim;
   k.row_end = (sizes.first_kv_head + sizes.num_kv_heads) * head_dim;
-  MatrixSlice v = k;
-  v.name = name + ".v_proj";
   if (options.turns_neighbours) {
     q.interleaved_head = k.interleaved_head = head_dim;
     q.interleaved_rows = k.interleaved_rows = config.rotated();
   }
+  MatrixSlice v = MatrixSlice::whole(name + ".v_proj", kv_width, config.hidden_size);
+  v.row_begin = k.row_begin;
+  v.row_end = k.row_end;
   if (options.fused_qkv) stack(name + ".qkv_proj", {&q, &k, &v});
   layer.in = loader.matrix({q, k, v}, options.qkv_bias);
   layer.out = loader.matrix({split_columns(name + ".o_proj", config.hidden_size, width, sizes)},

@@ -37,6 +37,18 @@ std::vector<float> read_column(const HostMatrix& column, int64_t begin, int64_t 
   return values;
 }
 
+// Of layers that predict further tokens, behind the model's own.
+bool is_of_prediction(const std::string& name, const ModelConfig& config) {
+  for (int i = 0; i < config.num_prediction_layers; ++i) {
+    const int layer = config.num_hidden_layers + i;
+    if (name.starts_with(fmt::format("model.layers.{}.", layer)) ||
+        name.starts_with(fmt::format("blk.{}.", layer))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // Tensors that old checkpoints carry and no model reads.
 bool is_harmless(const std::string& name, bool tied) {
   const std::string_view buffer = "rotary_emb.inv_freq";
@@ -87,7 +99,6 @@ std::vector<float> WeightLoader::bias_of(const MatrixSlice& slice, const HostMat
   column.rows *= column.cols;
   column.cols = column.row_stride = 1;
   column.interleaved_head = weight.interleaved_head;
-  column.interleaved_rows = weight.interleaved_rows;
   column.interleaved_rows = weight.interleaved_rows;
   if (counted_.insert(name).second) num_parameters_ += column.rows;
   const int64_t first = slice.stack_index * slice.rows;
@@ -140,7 +151,8 @@ void WeightLoader::linear_of_table(std::unique_ptr<LinearWeight>* out, const Mat
 void WeightLoader::refuse_surplus() const {
   std::vector<std::string> surplus = context_.weights.unused();
   std::erase_if(surplus, [&](const std::string& name) {
-    return is_harmless(name, context_.config.tie_word_embeddings);
+    return is_harmless(name, context_.config.tie_word_embeddings) ||
+           is_of_prediction(name, context_.config);
   });
   if (surplus.empty()) return;
   const size_t count = surplus.size();

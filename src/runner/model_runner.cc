@@ -164,9 +164,6 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.dtype = to_string(dtype_);
   info.num_parameters = model_->num_parameters();
   info.num_active_parameters = model_->num_active_parameters();
-  if (const ExpertsConfig& experts = model_config_.experts; experts.num > 0)
-    info.experts = fmt::format("{} of {} in {} layers", experts.num_active, experts.num,
-                               std::ranges::count(experts.layers, true));
   info.weight_bytes = model_->weight_bytes();
   info.weight_formats = weights_->formats();
   info.layers = model_->layers();
