@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 30
 
 # Targets install packages and configure the same folders; their builds are parallel by JOBS.
 .NOTPARALLEL:
-.PHONY: all build cuda run chat test test-real test-serve soak-serve test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
+.PHONY: all build cuda python run chat test test-real test-python test-serve soak-serve test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
 
 all: build
 
@@ -24,6 +24,10 @@ cuda: ## build build-cuda/nanovllm, which serves NVIDIA GPUs too (needs the CUDA
 	@scripts/install_packages.sh build
 	@cmake --preset cuda -DNANOVLLM_TESTS=OFF -DNANOVLLM_BENCH=OFF $(CMAKE_FLAGS) >/dev/null
 	@cmake --build build-cuda -j $(JOBS)
+
+python: ## build the Python package into .venv
+	@scripts/build_python.sh .venv
+	@echo "nanovllm: .venv/bin/python has the package nanovllm"
 
 run: build ## let the demo model write several stories at once
 	@scripts/demo.sh "$(MODEL)"
@@ -42,6 +46,9 @@ test: ## build and run every test
 test-real: build ## a published model against what transformers gives on it (fetches its 98 MB once)
 	@scripts/fetch_smollm2.sh "$(SMOLLM2)"
 	@python3 tests/real_model_test.py build/nanovllm "$(SMOLLM2)" ../shared/real-models
+
+test-python: build ## the Python package in a virtual environment of its own: tests, types, examples and notebooks
+	@scripts/test_python.sh
 
 test-serve: build ## the server against real clients (openai, lm_eval, schemathesis, prometheus, a browser) and under faults
 	@scripts/install_packages.sh serve
@@ -85,4 +92,4 @@ install: build ## install binary, library, headers and CMake package under PREFI
 	@cmake --install build --prefix "$(PREFIX)"
 
 clean: ## remove all build folders
-	@rm -rf build build-*
+	@rm -rf build build-* .venv

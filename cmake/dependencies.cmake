@@ -1,21 +1,23 @@
 # Every library the project stands on; scripts/install_packages.sh names the packages they come in.
 find_package(Threads REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
-find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
-pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
 find_package(CURL 7.84 REQUIRED)
 find_package(OpenSSL REQUIRED)
 
-# The server's. Older versions of Boost have no coroutines under clang 14.
-find_package(Boost 1.81 REQUIRED)
-find_package(prometheus-cpp REQUIRED CONFIG)
-find_package(yaml-cpp REQUIRED)
-set(NANOVLLM_SERVER_LIBRARIES Boost::headers OpenSSL::SSL prometheus-cpp::core yaml-cpp)
+if(NOT NANOVLLM_PYTHON_MODULE)  # the binary's
+  find_package(CLI11 REQUIRED)
+  pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
+  # Older versions of Boost have no coroutines under clang 14.
+  find_package(Boost 1.81 REQUIRED)
+  find_package(prometheus-cpp REQUIRED CONFIG)
+  find_package(yaml-cpp REQUIRED)
+  set(NANOVLLM_SERVER_LIBRARIES Boost::headers OpenSSL::SSL prometheus-cpp::core yaml-cpp)
+endif()
 
 # What someone who links libnanovllm.a has to link as well.
 set(NANOVLLM_LINK_LIBRARIES fmt::fmt Threads::Threads PkgConfig::pcre2 PkgConfig::utf8proc

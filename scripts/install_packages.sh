@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the distribution packages that building, testing, checking and fuzzing need (Debian 12 and 13, Ubuntu 24.04). Does
-# nothing, and needs no rights, where all of them are there already. Usage: install_packages.sh [build|test|check|serve|fuzz|pip]
+# nothing, and needs no rights, where all of them are there already. Usage: install_packages.sh [build|test|check|serve|fuzz|pip|python]
 set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config ccache nlohmann-json3-dev libcli11-dev libfmt-dev libxxhash-dev
@@ -10,6 +10,7 @@ codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 build+=("$([ "$codename" = bookworm ] && echo libboost1.81-dev || echo libboost-dev)")
 test=(libgtest-dev libbenchmark-dev python3 python3-jinja2 xz-utils)
 check=(clang-format clang-tidy git)
+python=(python3-dev python3-venv)
 serve=(python3 python3-venv curl prometheus)
 
 is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
@@ -55,6 +56,7 @@ case "${1:-build}" in
     # Where chromium is only a snap, which runs in no container, its test skips.
     if apt-cache show chromium >/dev/null 2>&1; then install_missing chromium; fi
     ;;
+  python) install_missing "${build[@]}" "${python[@]}" ;;
   pip) install_missing python3-pip ;;
-  *) echo "usage: $0 [build|test|check|serve|fuzz|pip]" >&2; exit 2 ;;
+  *) echo "usage: $0 [build|test|check|serve|fuzz|pip|python]" >&2; exit 2 ;;
 esac

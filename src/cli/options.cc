@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "engine/config_table.h"
 
 namespace nanovllm::cli {
 namespace {
@@ -40,14 +41,6 @@ std::string fault_of_number(const std::string& text) {
 template <typename T>
 CLI::Option* check_number(CLI::Option* option) {
   return option->check(CLI::Validator(fault_of_number<T>, ""));
-}
-
-template <typename T>
-CLI::Option* add(CLI::App& app, const char* flag, T& value, const std::string& help,
-                 const char* group) {
-  CLI::Option* option = app.add_option(flag, value, help)->group(group)->capture_default_str();
-  if constexpr (std::is_arithmetic_v<T>) check_number<T>(option);
-  return option;
 }
 
 // Shells make it hard to write a line break. Other backslashes stay as they are: \boxed is a stop.
@@ -127,6 +120,41 @@ CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::map<int3
       ->allow_extra_args(false);
 }
 
+// The flag of an engine's field.
+template <typename T>
+CLI::Option* add_field(CLI::App& app, const std::string& flag, T& value, const std::string& help) {
+  CLI::Option* option = app.add_option(flag, value, help)->capture_default_str();
+  if constexpr (std::is_arithmetic_v<T>) check_number<T>(option);
+  return option;
+}
+CLI::Option* add_field(CLI::App& app, const std::string& flag, uint64_t& value,
+                       const std::string& help) {
+  return add_seed(app, flag.c_str(), value, help.c_str());
+}
+CLI::Option* add_field(CLI::App& app, const std::string& flag, bool& value,
+                       const std::string& help) {
+  if (!value) return app.add_flag(flag, value, help);
+  return app.add_flag(fmt::format("{},!--no-{}", flag, flag.substr(2)), value,
+                      help + " (default: on)");
+}
+CLI::Option* add_field(CLI::App& app, const std::string& flag, std::optional<int64_t>& value,
+                       const std::string& help) {
+  const auto set = [flag, &value](const std::string& text) {
+    try {
+      value = parse_bytes(text);
+    } catch (const Error& error) {
+      throw CLI::ValidationError(flag, error.what());
+    }
+  };
+  return app.add_option_function<std::string>(flag, set, help);
+}
+
+std::string dashed(std::string_view name) {
+  std::string flag = fmt::format("--{}", name);
+  std::ranges::replace(flag, '_', '-');
+  return flag;
+}
+
 // The name with dashes; --no- turns off what is on. A name of one letter is a short flag too.
 std::string flag_of(const Parameter& parameter) {
   const SamplingParams defaults;
@@ -183,49 +211,14 @@ int64_t parse_bytes(const std::string& text) {
 }
 
 void add_engine_options(CLI::App& app, EngineConfig& config) {
-  const char* group = kEngineGroup;
-  add(app, "--device", config.device, "auto, cpu or, where the build has it, cuda", group);
-  add(app, "--dtype", config.dtype, "auto (the checkpoint's), bfloat16 or float32", group);
-  add(app, "--num-threads", config.num_threads,
-      "CPU threads; 0 = as many as affinity and cgroup limits allow", group);
-  add(app, "--max-model-len", config.max_model_len,
-      "longest prompt plus output, in tokens; never more than the model's own", group);
-  add(app, "--max-num-seqs", config.max_num_seqs, "sequences in one step, at most", group);
-  add(app, "--max-num-batched-tokens", config.max_num_batched_tokens,
-      "tokens in one step, at most (longer prompts are computed in chunks)", group);
-  add(app, "--kvcache-block-size", config.kvcache_block_size, "tokens in a block of the KV cache",
-      group);
-  add(app, "--num-kvcache-blocks", config.num_kvcache_blocks,
-      "blocks in the KV cache; -1 = as many as memory allows", group);
-  app.add_option_function<std::string>(
-         "--kv-cache-memory",
-         [&config](const std::string& text) {
-           try {
-             config.kv_cache_memory = parse_bytes(text);
-           } catch (const Error& error) {
-             throw CLI::ValidationError("--kv-cache-memory", error.what());
-           }
-         },
-         "bytes for the KV cache (512M, 4G, ...); overrides the share of memory")
-      ->group(group);
-  add(app, "--gpu-memory-utilization", config.gpu_memory_utilization,
-      "share of the memory free at start that may be used", kGpuGroup);
-  app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", config.enable_prefix_caching,
-               "reuse the KV of equal prompt beginnings (default: on)")
-      ->group(group);
-  add(app, "--scheduling-policy", config.scheduling_policy,
-      "fcfs (first come, first served) or priority (requests' own, lower first)", group);
-  app.add_flag("--enforce-eager", config.enforce_eager, "no CUDA graphs")->group(kGpuGroup);
-  app.add_flag("--deterministic", config.deterministic,
-               "tokens never depend on batch mates (always so on the CPU)")
-      ->group(kGpuGroup);
-  add(app, "--tensor-parallel-size", config.tensor_parallel_size,
-      "ranks that share the weights, 1 to 8: a GPU each, or a share of the CPU threads", group);
-  app.add_flag("--enable-expert-parallel", config.enable_expert_parallel,
-               "ranks share the experts of a mixture out, instead of slicing each")
-      ->group(group);
-  add_seed(app, "--engine-seed", config.seed, "base of the seeds of requests that bring none")
-      ->group(group);
+  for (const ConfigField& field : config_table()) {
+    if (field.name == "trace_file") continue;
+    const std::string flag = field.name == "seed" ? "--engine-seed" : dashed(field.name);
+    const auto add = [&](auto member) {
+      return add_field(app, flag, config.*member, std::string(field.help));
+    };
+    std::visit(add, field.member)->group(field.is_of_gpus ? kGpuGroup : kEngineGroup);
+  }
 }
 
 void add_trace_option(CLI::App& app, EngineConfig& config) {

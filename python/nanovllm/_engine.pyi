@@ -1,0 +1,107 @@
+# What C++ defines. A test compares SamplingParams' keywords with the table of parameters.
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nanovllm.outputs import RequestOutput, StepStats
+
+__version__: str
+
+class RequestOutputKind(enum.Enum):
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+class SamplingParams:
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    max_tokens: int | None
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: dict[int, float]
+    seed: int | None
+    min_tokens: int
+    ignore_eos: bool
+    stop: list[str]
+    stop_token_ids: list[int]
+    bad_words: list[str]
+    include_stop_str_in_output: bool
+    skip_special_tokens: bool
+    n: int
+    logprobs: int | None
+    prompt_logprobs: int | None
+    priority: int
+    output_kind: RequestOutputKind
+    def __init__(
+        self,
+        *,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        max_tokens: int | None = 64,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: dict[int, float] | None = {},
+        seed: int | None = None,
+        min_tokens: int = 0,
+        ignore_eos: bool = False,
+        stop: str | Sequence[str] | None = [],
+        stop_token_ids: Sequence[int] | None = [],
+        bad_words: Sequence[str] | None = [],
+        include_stop_str_in_output: bool = False,
+        skip_special_tokens: bool = True,
+        n: int = 1,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        priority: int = 0,
+        output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
+    ) -> None: ...
+    def clone(self) -> SamplingParams: ...
+
+class ChatTemplate:
+    @staticmethod
+    def load(model: str) -> ChatTemplate: ...
+    @staticmethod
+    def from_source(source: str, model: str) -> ChatTemplate: ...
+    def render(
+        self, messages: Any, tools: Any, add_generation_prompt: bool, kwargs: dict[str, Any]
+    ) -> str: ...
+
+class Engine:
+    def __init__(self, model: str, arguments: dict[str, Any]) -> None: ...
+    def generate(
+        self,
+        prompts: list[Any],
+        params: SamplingParams | Sequence[SamplingParams],
+        progress: Callable[[int, int, int], None] | None,
+    ) -> list[RequestOutput]: ...
+    def add_request(self, prompt: Any, params: SamplingParams) -> int: ...
+    def abort_request(self, request_id: int) -> None: ...
+    def step(self) -> list[RequestOutput]: ...
+    def is_finished(self) -> bool: ...
+    def last_step(self) -> StepStats: ...
+    def default_sampling_params(self) -> SamplingParams: ...
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
+    def decode(self, token_ids: Any, skip_special_tokens: bool) -> str: ...
+    def info(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+
+class Loop:
+    def __init__(self, model: str, arguments: dict[str, Any]) -> None: ...
+    def fileno(self) -> int: ...
+    def try_add(self, number: int, prompt: Any, params: SamplingParams) -> list[int] | None: ...
+    def abort(self, number: int) -> None: ...
+    def take(self) -> list[tuple[Any, ...]]: ...
+    def default_sampling_params(self) -> SamplingParams: ...
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
+    def decode(self, token_ids: Any, skip_special_tokens: bool) -> str: ...
+    def info(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+
+def parameters() -> list[tuple[str, Any, str]]: ...
+def config_fields() -> list[tuple[str, Any, str]]: ...

@@ -1,0 +1,26 @@
+"""generate()'s bar."""
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class Progress:
+    """Called a few times a second with totals of finished requests and computed tokens."""
+
+    def __init__(self, num_prompts: int, tqdm: bool | Callable[..., Any]) -> None:
+        if not callable(tqdm):
+            from tqdm.auto import tqdm
+        self._bar: Any = tqdm(total=num_prompts, desc="Generating", dynamic_ncols=True)
+        self._start = time.perf_counter()
+
+    def __call__(self, num_finished: int, num_prefilled: int, num_decoded: int) -> None:
+        seconds = max(time.perf_counter() - self._start, 1e-9)
+        prefill, decode = (f"{n / seconds:.0f}tok/s" for n in (num_prefilled, num_decoded))
+        self._bar.set_postfix({"Prefill": prefill, "Decode": decode}, refresh=False)
+        self._bar.update(num_finished - self._bar.n)
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()

@@ -1,0 +1,209 @@
+// LLM and LLMEngine: one engine, one thread at a time.
+#include "nanovllm/llm.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+
+#include "base/check.h"
+#include "nanovllm/chat.h"
+#include "owner.h"
+#include "params.h"
+
+namespace nanovllm::python {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<SamplingParams> params_of(nb::handle value, size_t num_prompts) {
+  std::vector<SamplingParams> params;
+  if (nb::isinstance<SamplingParams>(value)) {
+    params.assign(num_prompts, nb::cast<const SamplingParams&>(value));
+  } else {
+    for (const nb::handle item : value) params.push_back(nb::cast<const SamplingParams&>(item));
+  }
+  for (SamplingParams& one : params) one.output_kind = RequestOutputKind::kFinalOnly;
+  return params;
+}
+
+class Engine {
+ public:
+  Engine(const std::string& model, const nb::dict& arguments) {
+    const EngineConfig config = to_config(arguments);
+    const nb::gil_scoped_release release;
+    llm_.reset(std::make_unique<LLM>(model, config));
+  }
+
+  nb::list generate(const nb::list& prompts, nb::handle params, const nb::object& progress) {
+    const Use use(*this);
+    std::vector<Prompt> asked;
+    asked.reserve(prompts.size());
+    for (const nb::handle prompt : prompts) asked.push_back(to_prompt(prompt));
+    Watch watch{progress};
+    std::vector<RequestOutput> outputs;
+    {
+      const std::vector<SamplingParams> each = params_of(params, asked.size());
+      const nb::gil_scoped_release release;
+      outputs = llm_->generate(asked, each, [&](const auto& changed, const StepStats& step) {
+        keep_others(changed);
+        watch.after_step(changed, step);
+        return true;
+      });
+    }
+    watch.tell();
+    nb::list results;
+    for (RequestOutput& output : outputs) {
+      results.append(to_python(output));
+      output = {};  // two copies of all are too many
+    }
+    return results;
+  }
+
+  uint64_t add_request(nb::handle prompt, const SamplingParams& params) {
+    const Use use(*this);
+    const uint64_t id = engine().add_request(to_prompt(prompt), params);
+    added_.insert(id);
+    return id;
+  }
+
+  void abort_request(uint64_t id) {
+    const Use use(*this);
+    engine().abort_request(id);
+  }
+
+  nb::list step() {
+    const Use use(*this);
+    std::vector<RequestOutput> outputs = std::exchange(kept_, {});
+    if (outputs.empty()) {
+      const nb::gil_scoped_release release;
+      outputs = engine().step();
+    }
+    nb::list results;
+    for (const RequestOutput& output : outputs) {
+      if (output.finished) added_.erase(output.request_id);
+      results.append(to_python(output));
+    }
+    return results;
+  }
+
+  bool is_finished() {
+    const Use use(*this);
+    return engine().is_finished() && kept_.empty();
+  }
+
+  nb::object last_step() {
+    const Use use(*this);
+    return to_python(engine().last_step());
+  }
+
+  const SamplingParams& default_sampling_params() {
+    return llm_.get().engine().default_sampling_params();
+  }
+
+  nb::list encode(const std::string& text, bool add_special_tokens) {
+    return to_python(llm_.get().engine().encode(text, add_special_tokens));
+  }
+
+  std::string decode(nb::handle ids, bool skip_special_tokens) {
+    return llm_.get().engine().decode(to_token_ids(ids), skip_special_tokens);
+  }
+
+  nb::dict info() { return to_python(llm_.get().engine().info()); }
+
+  void close() {
+    if (!llm_.is_open()) return;
+    const Use use(*this);
+    const nb::gil_scoped_release release;
+    llm_.reset();
+  }
+
+ private:
+  // One call of one thread.
+  class Use {
+   public:
+    explicit Use(Engine& engine) : engine_(engine) {
+      engine_.llm_.get();
+      if (!engine_.in_use_.exchange(true)) return;
+      throw_error(ErrorCode::kInternal,
+                  "Another call of this engine is running; an AsyncLLM serves many at once.");
+    }
+    ~Use() { engine_.in_use_ = false; }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Engine& engine_;
+  };
+
+  // What happens between the steps of generate(): Ctrl-C, which Python hears of only when asked,
+  // and a display of progress. Both wait for a moment that is seldom, for a step may take 50 us.
+  class Watch {
+   public:
+    explicit Watch(nb::object progress) : progress_(std::move(progress)) {}
+
+    void after_step(const std::vector<RequestOutput>& changed, const StepStats& step) {
+      for (const RequestOutput& output : changed) num_finished_ += output.finished ? 1 : 0;
+      num_prefilled_ += step.num_prefill_tokens;
+      num_decoded_ += step.num_decode_tokens;
+      const auto now = Clock::now();
+      if (now < next_) return;
+      next_ = now + std::chrono::milliseconds(20);
+      const nb::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (now < next_told_) return;
+      next_told_ = now + std::chrono::milliseconds(100);
+      tell();
+    }
+
+    void tell() const {
+      if (!progress_.is_none()) progress_(num_finished_, num_prefilled_, num_decoded_);
+    }
+
+   private:
+    const nb::object progress_;
+    int64_t num_finished_ = 0, num_prefilled_ = 0, num_decoded_ = 0;
+    Clock::time_point next_ = Clock::now(), next_told_ = next_;
+  };
+
+  LLMEngine& engine() { return llm_->engine(); }
+
+  // Outputs of requests that were added one by one: the next step() gives them.
+  void keep_others(const std::vector<RequestOutput>& changed) {
+    if (added_.empty()) return;
+    for (const RequestOutput& output : changed) {
+      if (added_.contains(output.request_id)) kept_.push_back(output);
+    }
+  }
+
+  Owner<LLM> llm_;
+  std::atomic<bool> in_use_ = false;
+  std::unordered_set<uint64_t> added_;  // by add_request, and not finished
+  std::vector<RequestOutput> kept_;
+};
+
+}  // namespace
+
+void bind_engine(nb::module_& module) {
+  nb::class_<Engine>(module, "Engine")
+      .def(nb::init<const std::string&, const nb::dict&>())
+      .def("generate", &Engine::generate, nb::arg("prompts"), nb::arg("params"),
+           nb::arg("progress").none())
+      .def("add_request", &Engine::add_request)
+      .def("abort_request", &Engine::abort_request)
+      .def("step", &Engine::step)
+      .def("is_finished", &Engine::is_finished)
+      .def("last_step", &Engine::last_step)
+      .def("default_sampling_params", &Engine::default_sampling_params, nb::rv_policy::copy)
+      .def("encode", &Engine::encode)
+      .def("decode", &Engine::decode)
+      .def("info", &Engine::info)
+      .def("close", &Engine::close);
+}
+
+}  // namespace nanovllm::python

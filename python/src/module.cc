@@ -1,0 +1,42 @@
+// nanovllm._engine: what the Python package nanovllm stands on.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include "base/version.h"
+#include "nanovllm/chat.h"
+#include "params.h"
+
+namespace nanovllm::python {
+namespace {
+
+void translate(const std::exception_ptr& exception, void* /*payload*/) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    const nb::object object = exception_of(error.code(), error.what());
+    PyErr_SetObject(object.type().ptr(), object.ptr());
+  }
+}
+
+std::string render(const ChatTemplate& self, nb::handle messages, nb::handle tools,
+                   bool add_generation_prompt, nb::handle kwargs) {
+  return self.render(to_json(messages), to_json(tools), add_generation_prompt, to_json(kwargs));
+}
+
+}  // namespace
+
+NB_MODULE(_engine, module) {
+  nb::set_leak_warnings(false);  // programs may end with engines in their global variables
+  nb::register_exception_translator(translate);
+  module.attr("__version__") = std::string(kVersion);
+  nb::class_<ChatTemplate>(module, "ChatTemplate")
+      .def_static("load", &ChatTemplate::load)
+      .def_static("from_source", &ChatTemplate::from_source)
+      .def("render", render, nb::arg("messages"), nb::arg("tools").none(),
+           nb::arg("add_generation_prompt"), nb::arg("kwargs"));
+  bind_params(module);
+  bind_engine(module);
+  bind_loop(module);
+}
+
+}  // namespace nanovllm::python

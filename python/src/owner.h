@@ -1,0 +1,50 @@
+// What holds an engine in the process that loaded it.
+#pragma once
+
+#include <unistd.h>
+
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nanovllm::python {
+
+// A child of fork() has none of the engine's threads: it can neither use nor destroy it, so that it
+// leaves it where it is.
+template <typename T>
+class Owner {
+ public:
+  Owner() = default;
+  ~Owner() {
+    if (is_elsewhere()) static_cast<void>(value_.release());
+  }
+  Owner(const Owner&) = delete;
+  Owner& operator=(const Owner&) = delete;
+
+  void reset(std::unique_ptr<T> value = nullptr) {
+    if (is_elsewhere()) static_cast<void>(value_.release());
+    value_ = std::move(value);
+    process_ = getpid();
+  }
+  bool is_open() const { return value_ != nullptr; }
+  // Throws Error(kUnavailable), a RuntimeError, where it can't be used.
+  T& get() const {
+    if (is_elsewhere()) {
+      throw_error(ErrorCode::kUnavailable,
+                  "An engine can't be used in a forked child of its process; load one there, or "
+                  "start the child with multiprocessing's \"spawn\".");
+    }
+    if (!value_) throw_error(ErrorCode::kUnavailable, "The engine was closed.");
+    return *value_;
+  }
+  T* operator->() const { return value_.get(); }
+
+ private:
+  bool is_elsewhere() const { return value_ != nullptr && process_ != getpid(); }
+
+  std::unique_ptr<T> value_;
+  pid_t process_ = 0;
+};
+
+}  // namespace nanovllm::python

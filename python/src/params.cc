@@ -1,0 +1,161 @@
+#include "params.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+
+#include "api/json.h"
+#include "base/check.h"
+#include "engine/config_table.h"
+#include "engine/sampling_table.h"
+
+namespace nanovllm::python {
+namespace {
+
+template <typename T>
+nb::object value_of(const SamplingParams& params, T SamplingParams::*member) {
+  if constexpr (std::is_same_v<T, int>) {  // as many as fit: vLLM's None
+    if (params.*member == kAsManyAsFit) return nb::none();
+  }
+  return nb::cast(params.*member);
+}
+
+nb::object get(const SamplingParams& params, const Parameter& parameter) {
+  return std::visit([&](auto member) { return value_of(params, member); }, parameter.member);
+}
+
+void set(SamplingParams& params, std::string_view name, nb::handle value) {
+  nlohmann::json object;
+  object[std::string(name)] = to_json(value);
+  update_sampling_params(params, object);
+}
+
+[[noreturn]] void refuse_keyword(const std::string& name) {
+  const nb::object sentence = nb::module_::import_("nanovllm._arguments").attr("refuse_parameter");
+  sentence(name);
+  throw nb::type_error("refused");  // not reached: it raises
+}
+
+SamplingParams make(const nb::kwargs& values) {
+  SamplingParams params;
+  for (const auto [key, value] : values) {
+    const auto name = nb::cast<std::string>(key);
+    if (name == "output_kind") {
+      params.output_kind = nb::cast<RequestOutputKind>(value);
+      continue;
+    }
+    if (std::ranges::find(sampling_table(), name, &Parameter::name) == sampling_table().end()) {
+      refuse_keyword(name);
+    }
+    set(params, name, value);
+  }
+  params.validate();
+  return params;
+}
+
+// What differs from the defaults.
+nb::dict state_of(const SamplingParams& params) {
+  nb::dict state;
+  for (const Parameter& parameter : sampling_table()) {
+    const auto differs = [&](auto m) { return params.*m != SamplingParams{}.*m; };
+    if (!std::visit(differs, parameter.member)) continue;
+    state[nb::cast(parameter.name)] = get(params, parameter);
+  }
+  if (params.output_kind != RequestOutputKind::kCumulative) {
+    state["output_kind"] = params.output_kind;
+  }
+  return state;
+}
+
+std::string repr(const SamplingParams& params) {
+  std::string text;
+  for (const auto [name, value] : state_of(params)) {
+    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", nb::cast<std::string>(name),
+                        nb::cast<std::string>(nb::repr(value)));
+  }
+  return fmt::format("SamplingParams({})", text);
+}
+
+// The table as Python sees it: name, default and what help() says.
+nb::list parameters() {
+  nb::list rows;
+  for (const Parameter& parameter : sampling_table()) {
+    std::string help(parameter.help);
+    const auto& ranges = parameter.ranges;
+    if (!ranges.empty() && ranges.back().sentence == nullptr) {
+      help = fmt::format("{}: {}", interval(ranges.back()), help);
+    }
+    rows.append(nb::make_tuple(parameter.name, get({}, parameter), help));
+  }
+  return rows;
+}
+
+// The same for the keywords of an engine.
+nb::list config_fields() {
+  const EngineConfig config;
+  nb::list rows;
+  for (const ConfigField& field : config_table()) {
+    const auto value = [&](auto member) { return nb::cast(config.*member); };
+    rows.append(nb::make_tuple(field.name, std::visit(value, field.member), field.help));
+  }
+  return rows;
+}
+
+}  // namespace
+
+EngineConfig to_config(const nb::dict& arguments) {
+  EngineConfig config;
+  for (const ConfigField& field : config_table()) {
+    const nb::object name = nb::cast(field.name);
+    if (!arguments.contains(name)) continue;
+    const nb::object value = arguments[name];
+    const auto assign = [&](auto member) {
+      if (nb::try_cast(value, config.*member)) return;
+      throw_error(ErrorCode::kInvalidArgument, "{} can't be {}.", field.name,
+                  nb::cast<std::string>(nb::repr(value)));
+    };
+    std::visit(assign, field.member);
+  }
+  return config;
+}
+
+void bind_params(nb::module_& module) {
+  nb::enum_<RequestOutputKind>(module, "RequestOutputKind",
+                               "What the outputs of a request's steps hold.")
+      .value("CUMULATIVE", RequestOutputKind::kCumulative, "everything so far, each time")
+      .value("DELTA", RequestOutputKind::kDelta, "what is new since the last output")
+      .value("FINAL_ONLY", RequestOutputKind::kFinalOnly, "everything, once, at the end");
+
+  nb::class_<SamplingParams> params(module, "SamplingParams");
+  params.def("__init__",
+             [](SamplingParams* self, const nb::kwargs& values) {
+               new (self) SamplingParams(make(values));
+             });
+  for (const Parameter& parameter : sampling_table()) {
+    params.def_prop_rw(
+        parameter.name.data(),
+        [&parameter](const SamplingParams& self) { return get(self, parameter); },
+        [&parameter](SamplingParams& self, nb::handle value) { set(self, parameter.name, value); },
+        nb::for_setter(nb::arg("value").none()), parameter.help.data());
+  }
+  params.def_rw("output_kind", &SamplingParams::output_kind);
+  params.def("clone", [](const SamplingParams& self) { return self; }, "A copy.");
+  params.def("__repr__", repr);
+  params.def("__eq__", [](const SamplingParams& self, nb::handle other) {
+    return nb::isinstance<SamplingParams>(other) && self == nb::cast<const SamplingParams&>(other);
+  });
+  params.def("__getstate__", state_of);
+  params.def("__setstate__", [](SamplingParams& self, const nb::dict& state) {
+    new (&self) SamplingParams(make(nb::borrow<nb::kwargs>(state)));
+  });
+  module.def("parameters", parameters, "The table of SamplingParams: name, default, help.");
+  module.def("config_fields", config_fields, "The table of an engine's keywords, likewise.");
+}
+
+}  // namespace nanovllm::python

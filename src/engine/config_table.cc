@@ -1,0 +1,43 @@
+#include "engine/config_table.h"
+
+namespace nanovllm {
+
+std::span<const ConfigField> config_table() {
+  using C = EngineConfig;
+  // clang-format off
+  static constexpr ConfigField kTable[] = {
+      {"device", &C::device, "auto, cpu or, where the build has it, cuda"},
+      {"dtype", &C::dtype, "auto (the checkpoint's), bfloat16 or float32"},
+      {"num_threads", &C::num_threads,
+       "CPU threads; 0 = as many as affinity and cgroup limits allow"},
+      {"max_model_len", &C::max_model_len,
+       "longest prompt plus output, in tokens; never more than the model's own"},
+      {"max_num_seqs", &C::max_num_seqs, "sequences in one step, at most"},
+      {"max_num_batched_tokens", &C::max_num_batched_tokens,
+       "tokens in one step, at most (longer prompts are computed in chunks)"},
+      {"kvcache_block_size", &C::kvcache_block_size, "tokens in a block of the KV cache"},
+      {"num_kvcache_blocks", &C::num_kvcache_blocks,
+       "blocks in the KV cache; -1 = as many as memory allows"},
+      {"kv_cache_memory", &C::kv_cache_memory,
+       "bytes for the KV cache (512M, 4G, ...); overrides the share of memory"},
+      {"gpu_memory_utilization", &C::gpu_memory_utilization,
+       "share of the memory free at start that may be used", true},
+      {"enable_prefix_caching", &C::enable_prefix_caching,
+       "reuse the KV of equal prompt beginnings"},
+      {"scheduling_policy", &C::scheduling_policy,
+       "fcfs (first come, first served) or priority (requests' own, lower first)"},
+      {"enforce_eager", &C::enforce_eager, "no CUDA graphs", true},
+      {"deterministic", &C::deterministic,
+       "tokens never depend on batch mates (always so on the CPU)", true},
+      {"tensor_parallel_size", &C::tensor_parallel_size,
+       "ranks that share the weights, 1 to 8: a GPU each, or a share of the CPU threads"},
+      {"enable_expert_parallel", &C::enable_expert_parallel,
+       "ranks share the experts of a mixture out, instead of slicing each"},
+      {"seed", &C::seed, "base of the seeds of requests that bring none"},
+      {"trace_file", &C::trace_file, "write a Chrome/Perfetto trace of the run to this file"},
+  };
+  // clang-format on
+  return kTable;
+}
+
+}  // namespace nanovllm
