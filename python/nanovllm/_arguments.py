@@ -1,6 +1,7 @@
 """Keywords: their help, and what to use instead of those of vLLM that do not exist here."""
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypedDict
@@ -57,7 +58,7 @@ _ENGINE = {
 
 
 class EngineArgs(TypedDict, total=False):
-    """The keywords of LLM, LLMEngine and AsyncLLM; LLM's docstring says what they do."""
+    """The keywords of LLM, LLMEngine and AsyncLLM; help() of these says what they do."""
 
     device: str
     dtype: str
@@ -76,6 +77,38 @@ class EngineArgs(TypedDict, total=False):
     tensor_parallel_size: int
     seed: int
     trace_file: str
+
+
+_IN_PYTHON = {
+    "--engine-seed": "the engine's seed",
+    "with --scheduling-policy priority": 'with scheduling_policy="priority"',
+}
+
+
+def _describe(cls: type, rows: list[tuple[str, Any, str]], first: list[inspect.Parameter]) -> None:
+    """Adds a table's rows to what help() says of a class."""
+    lines = []
+    for name, default, text in rows:
+        for flag, words in _IN_PYTHON.items():
+            text = text.replace(flag, words)
+        note = ", where vLLM has 16" if name == "max_tokens" else ""
+        lines.append(f"    {name} = {default!r}{note}: {text}")
+    cls.__doc__ = "\n".join([cls.__doc__ or "", "", *lines])
+    named = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for name, default, _ in rows
+    ]
+    setattr(cls, "__signature__", inspect.Signature([*first, *named]))
+
+
+def describe_parameters(cls: type) -> None:
+    cls.__doc__ = "How a request's tokens are chosen. Meanings, ranges and errors are vLLM's."
+    _describe(cls, _engine.parameters(), [])
+
+
+def describe_engine(cls: type) -> None:
+    model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    _describe(cls, _engine.config_fields(), [model])
 
 
 def _refuse(function: str, name: str, known: list[str], explained: Mapping[str, str]) -> NoReturn:

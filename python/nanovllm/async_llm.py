@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nanovllm import _engine
-from nanovllm._arguments import checked, resolved
+from nanovllm._arguments import checked, describe_engine, resolved
 from nanovllm._engine import RequestOutputKind, SamplingParams
 from nanovllm._prompts import Prompt
 from nanovllm.outputs import CompletionOutput, RequestOutput
@@ -82,6 +82,11 @@ class _Stream:
 
 
 class AsyncLLM:
+    """A model that serves the many callers of an asyncio program, on a thread of its own.
+
+    model: a Hugging Face model folder or a GGUF file. Keywords:
+    """
+
     def __init__(self, model: "str | os.PathLike[str]", **kwargs: "Unpack[EngineArgs]") -> None:
         self.model = resolved(model)
         self._loop = _engine.Loop(self.model, checked("AsyncLLM", kwargs))
@@ -179,3 +184,6 @@ class AsyncLLM:
         for kind, number, *event in self._loop.take():
             if stream := self._streams.get(number):
                 stream.receive(kind, *event)
+
+
+describe_engine(AsyncLLM)

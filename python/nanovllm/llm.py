@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nanovllm import _engine
-from nanovllm._arguments import checked, resolved
+from nanovllm._arguments import checked, describe_engine, describe_parameters, resolved
 from nanovllm._engine import SamplingParams
 from nanovllm._prompts import Message, Prompt, as_list, conversations
 from nanovllm.outputs import RequestOutput, StepStats
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 class LLMEngine:
-    """The engine below LLM: requests in, one step at a time, outputs out."""
+    """The engine below LLM: requests in, one step at a time, outputs out.
+
+    model: a Hugging Face model folder or a GGUF file. One thread calls it at a time. Raises
+    FileNotFoundError, ValueError or MemoryError where it can't be loaded. Keywords:
+    """
 
     def __init__(self, model: "str | os.PathLike[str]", **kwargs: "Unpack[EngineArgs]") -> None:
         self.model = resolved(model)
@@ -34,9 +38,13 @@ class LLMEngine:
 
         Queues a request and returns its id.
         """
-        return self._add(*request, **kwargs) if len(request) > 2 or "request_id" in kwargs else self._add(None, *request, **kwargs)
+        if len(request) > 2 or "request_id" in kwargs:
+            return self._add(*request, **kwargs)
+        return self._add(None, *request, **kwargs)
 
-    def _add(self, request_id: str | None, prompt: Prompt, params: SamplingParams | None = None) -> str:
+    def _add(
+        self, request_id: str | None, prompt: Prompt, params: SamplingParams | None = None
+    ) -> str:
         number = self._engine.add_request(prompt, params or self.get_default_sampling_params())
         if request_id is not None:
             self._names[number] = request_id
@@ -55,10 +63,11 @@ class LLMEngine:
 
     def abort_request(self, request_id: "str | Iterable[str]") -> None:
         """Ends requests now; the next step tells, with finish_reason "abort"."""
-        numbers = {name: number for number, name in self._names.items()}
-        for name in [request_id] if isinstance(request_id, str) else request_id:
-            if name in numbers or name.isdecimal():
-                self._engine.abort_request(numbers.get(name, int(name) if name.isdecimal() else 0))
+        asked = {request_id} if isinstance(request_id, str) else set(request_id)
+        numbers = [number for number, name in self._names.items() if name in asked]
+        numbers += [int(name) for name in asked if name.isdecimal() and int(name) not in self._names]
+        for number in numbers:
+            self._engine.abort_request(number)
 
     def is_finished(self) -> bool:
         """Whether all requests have ended and their outputs were taken."""
@@ -95,6 +104,11 @@ class LLMEngine:
 
 
 class LLM(LLMEngine):
+    """A model that generates for lists of prompts.
+
+    model: a Hugging Face model folder or a GGUF file. What LLMEngine does, it does too. Keywords:
+    """
+
     def generate(
         self,
         prompts: Prompt | Iterable[Prompt],
@@ -154,3 +168,8 @@ class LLM(LLMEngine):
     @property
     def llm_engine(self) -> LLMEngine:
         return self
+
+
+describe_parameters(SamplingParams)
+describe_engine(LLMEngine)
+describe_engine(LLM)

@@ -27,7 +27,7 @@ class Owner {
     value_ = std::move(value);
     process_ = getpid();
   }
-  bool is_open() const { return value_ != nullptr; }
+  bool is_open() const { return value_ != nullptr && !is_elsewhere(); }
   // Throws Error(kUnavailable), a RuntimeError, where it can't be used.
   T& get() const {
     if (is_elsewhere()) {

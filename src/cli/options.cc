@@ -146,7 +146,7 @@ CLI::Option* add_field(CLI::App& app, const std::string& flag, std::optional<int
       throw CLI::ValidationError(flag, error.what());
     }
   };
-  return app.add_option_function<std::string>(flag, set, help);
+  return app.add_option_function<std::string>(flag, set, help + " (512M, 4G, ...)");
 }
 
 std::string dashed(std::string_view name) {

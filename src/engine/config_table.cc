@@ -19,7 +19,7 @@ std::span<const ConfigField> config_table() {
       {"num_kvcache_blocks", &C::num_kvcache_blocks,
        "blocks in the KV cache; -1 = as many as memory allows"},
       {"kv_cache_memory", &C::kv_cache_memory,
-       "bytes for the KV cache (512M, 4G, ...); overrides the share of memory"},
+       "bytes for the KV cache; overrides the share of memory"},
       {"gpu_memory_utilization", &C::gpu_memory_utilization,
        "share of the memory free at start that may be used", true},
       {"enable_prefix_caching", &C::enable_prefix_caching,
