@@ -7,10 +7,8 @@ from typing import Any
 class Progress:
     """Called a few times a second with totals of finished requests and computed tokens."""
 
-    def __init__(self, num_prompts: int, tqdm: bool | Callable[..., Any]) -> None:
-        if not callable(tqdm):
-            from tqdm.auto import tqdm
-        self._bar: Any = tqdm(total=num_prompts, desc="Generating", dynamic_ncols=True)
+    def __init__(self, num_prompts: int, bar: bool | Callable[..., Any]) -> None:
+        self._bar: Any = (bar if callable(bar) else _tqdm())(total=num_prompts, desc="Generating", dynamic_ncols=True)
         self._start = time.perf_counter()
 
     def __call__(self, num_finished: int, num_prefilled: int, num_decoded: int) -> None:
@@ -24,3 +22,9 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()
+
+
+def _tqdm() -> Callable[..., Any]:
+    from tqdm.auto import tqdm
+
+    return tqdm  # type: ignore[no-any-return]

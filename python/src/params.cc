@@ -32,7 +32,11 @@ nb::object get(const SamplingParams& params, const Parameter& parameter) {
 
 void set(SamplingParams& params, std::string_view name, nb::handle value) {
   nlohmann::json object;
-  object[std::string(name)] = to_json(value);
+  try {
+    object[std::string(name)] = to_json(value);
+  } catch (const Error& error) {
+    throw_error(error.code(), "{}: {}", name, error.what());
+  }
   update_sampling_params(params, object);
 }
 

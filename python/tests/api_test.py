@@ -1,0 +1,201 @@
+"""Keywords, results, and what is refused in which sentence."""
+import ast
+import copy
+import inspect
+import pathlib
+import pickle
+import pydoc
+
+import nanovllm
+import pytest
+from nanovllm import LLM, SamplingParams, _arguments, _engine
+
+
+def test_results_serve_both_worlds(llm):
+    params = SamplingParams(temperature=0, max_tokens=6, logprobs=2)
+    (output,) = llm.generate(["Once upon a time"], params, use_tqdm=False)
+    completion = output.outputs[0]
+    assert output["text"] == completion.text
+    assert output["token_ids"] == completion.token_ids
+    assert dict(output) == {"text": completion.text, "token_ids": completion.token_ids}
+    with pytest.raises(KeyError):
+        output["logprobs"]
+    assert completion.finish_reason == "length" and completion.finished()
+    chosen = [p[t].logprob for p, t in zip(completion.logprobs, completion.token_ids, strict=True)]
+    assert completion.cumulative_logprob == pytest.approx(sum(chosen))
+    assert all(p[t].rank == 1 for p, t in zip(completion.logprobs, completion.token_ids))
+    metrics = output.metrics
+    assert 0 < metrics.time_in_queue <= metrics.first_token_latency <= metrics.time_to_finish
+    assert pickle.loads(pickle.dumps(output)) == output
+
+
+def test_sampling_params_are_those_of_the_table():
+    params = SamplingParams(temperature=0.5, stop="x", logit_bias={3: 2.0}, max_tokens=None)
+    assert params.temperature == 0.5 and params.stop == ["x"] and params.max_tokens is None
+    assert repr(params) == (
+        "SamplingParams(temperature=0.5, max_tokens=None, logit_bias={3: 2.0}, stop=['x'])"
+    )
+    for same in (copy.deepcopy(params), pickle.loads(pickle.dumps(params)), params.clone()):
+        assert same == params and same is not params
+    params.top_k = 7
+    assert params.top_k == 7 and params != SamplingParams()
+    assert SamplingParams().max_tokens == 64
+    table = {name: default for name, default, _ in _engine.parameters()}
+    assert {name: getattr(SamplingParams(), name) for name in table} == table
+
+
+def test_help_shows_the_tables():
+    text = pydoc.render_doc(SamplingParams, renderer=pydoc.plaintext)
+    for name, _, _ in _engine.parameters():
+        assert f"{name} = " in text
+    assert "max_tokens = 64, where vLLM has 16" in text
+    for cls in (LLM, nanovllm.LLMEngine, nanovllm.AsyncLLM):
+        signature = inspect.signature(cls)
+        for name, default, words in _engine.config_fields():
+            assert words in cls.__doc__
+            assert signature.parameters[name].default == default
+    assert "--" not in SamplingParams.__doc__ + LLM.__doc__
+
+
+def test_stubs_have_the_keywords_of_the_tables():
+    stub = ast.parse((pathlib.Path(nanovllm.__file__).parent / "_engine.pyi").read_text())
+    (cls,) = (n for n in stub.body if isinstance(n, ast.ClassDef) and n.name == "SamplingParams")
+    (init,) = (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+    defaults = [ast.unparse(default) for default in init.args.kw_defaults[:-1]]
+    keywords = [argument.arg for argument in init.args.kwonlyargs[:-1]]
+    assert init.args.kwonlyargs[-1].arg == "output_kind"
+    table = [(name, default) for name, default, _ in _engine.parameters()]
+    assert list(zip(keywords, map(ast.literal_eval, defaults), strict=True)) == table
+    fields = [name for name, _, _ in _engine.config_fields()]
+    assert list(_arguments.EngineArgs.__annotations__) == fields
+
+
+def test_unknown_keywords_are_named_and_vllms_explained(model):
+    with pytest.raises(TypeError, match="SamplingParams.*'temprature'; there are temperature, "):
+        SamplingParams(temprature=1)
+    with pytest.raises(TypeError, match="'best_of', which vLLM has: use n"):
+        SamplingParams(best_of=2)
+    with pytest.raises(TypeError, match=r"LLM\(\).*'max_len'; there are device, "):
+        LLM(model, max_len=3)
+    with pytest.raises(TypeError, match="'block_size', which vLLM has: use kvcache_block_size"):
+        LLM(model, block_size=16)
+    known = {name for name, _, _ in [*_engine.parameters(), *_engine.config_fields()]}
+    assert not known & {*_arguments._SAMPLING, *_arguments._ENGINE}
+    with pytest.raises(TypeError, match="lora_request"):
+        LLM(model).generate("x", lora_request=None)
+
+
+def test_errors_are_pythons_own(llm, model, tmp_path):
+    with pytest.raises(FileNotFoundError, match="/nonexistent: no such folder or file"):
+        LLM("/nonexistent")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="config.json"):
+        LLM(tmp_path)
+    with pytest.raises(MemoryError):
+        LLM(model, kv_cache_memory=2**60)
+    with pytest.raises(ValueError, match="max_num_seqs must be between 1 and 65536, got 0"):
+        LLM(model, max_num_seqs=0)
+    with pytest.raises(ValueError, match="max_num_seqs can't be 'x'"):
+        LLM(model, max_num_seqs="x")
+    with pytest.raises(ValueError, match="temperature must be non-negative, got -1.0"):
+        SamplingParams(temperature=-1)
+    with pytest.raises(ValueError, match="max_tokens must be an integer"):
+        SamplingParams(max_tokens="x")
+    with pytest.raises(ValueError, match="seed: .* does not fit into 64 bits"):
+        SamplingParams(seed=2**64)
+    refused = [
+        (ValueError, [[1, 99999]], "prompt 1: .*99999"),
+        (ValueError, [[]], "prompt 1: .*empty"),
+        (ValueError, [{"prompt": "x", "multi_modal_data": {"image": 1}}], "multi_modal_data"),
+        (TypeError, [[1.5]], "must be integers, got float"),
+        (TypeError, [None], "got NoneType"),
+        (TypeError, [{}], '"prompt"'),
+        (UnicodeEncodeError, ["\ud800"], "surrogates"),
+    ]
+    for error, prompts, sentence in refused:
+        with pytest.raises(error, match=sentence):
+            llm.generate(["fine", *prompts], use_tqdm=False)
+    with pytest.raises(ValueError, match=r"prompts \(2\) and sampling params \(1\)"):
+        llm.generate(["a", "b"], [SamplingParams()], use_tqdm=False)
+    assert llm.is_finished()
+    assert llm.generate([], use_tqdm=False) == []
+
+
+def test_a_closed_engine_says_so(model):
+    llm = LLM(model)
+    llm.exit()
+    llm.exit()
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate("x", use_tqdm=False)
+
+
+def test_without_parameters_the_models_own_hold(llm):
+    assert llm.get_default_sampling_params() == SamplingParams(temperature=0.7, top_p=0.9)
+
+
+def test_requests_of_steps_run_along_with_generate(model):
+    llm = LLM(model)
+    params = SamplingParams(temperature=0, max_tokens=5)
+    expected = llm.generate("The little dog", params, use_tqdm=False)[0].outputs
+    assert llm.add_request("mine", "The little dog", params) == "mine"
+    number = llm.add_request({"prompt": "The little dog"}, params)
+    llm.generate("Once", SamplingParams(max_tokens=20), use_tqdm=False)
+    assert llm.has_unfinished_requests()
+    last = {output.request_id: output for output in llm.step()}
+    assert last["mine"].outputs == last[number].outputs == expected
+    assert llm.is_finished()
+
+
+def test_an_aborted_request_ends_with_the_next_step(model):
+    llm = LLM(model)
+    name = llm.add_request("mine", "Once", SamplingParams(max_tokens=50, ignore_eos=True))
+    other = llm.add_request("Once", SamplingParams(max_tokens=50, ignore_eos=True))
+    llm.step()
+    assert llm.last_step.num_running == 2
+    llm.abort_request([name, other, "nobody", "77"])
+    outputs = llm.step()
+    assert {o.outputs[0].finish_reason for o in outputs} == {"abort"} and len(outputs) == 2
+    assert llm.is_finished()
+
+
+def test_progress_is_told_to_whom_it_shall(llm):
+    class Bar:
+        n = 0
+        closed = False
+
+        def __init__(self, total, **_):
+            bars.append(self)
+            self.total = total
+
+        def update(self, n):
+            self.n += n
+
+        def set_postfix(self, numbers, **_):
+            assert set(numbers) == {"Prefill", "Decode"}
+
+        def close(self):
+            self.closed = True
+
+    bars = []
+    llm.generate(["a"] * 30, SamplingParams(max_tokens=5), use_tqdm=Bar)
+    (bar,) = bars
+    assert bar.total == bar.n == 30 and bar.closed
+    llm.generate(["a"], SamplingParams(max_tokens=5))  # tqdm's own
+
+
+def test_an_exception_of_the_bar_ends_generate(llm):
+    class Bar:
+        n = 0
+
+        def __init__(self, **_):
+            pass
+
+        def set_postfix(self, *_, **__):
+            raise LookupError("no bar")
+
+        def close(self):
+            pass
+
+    with pytest.raises(LookupError, match="no bar"):
+        llm.generate(["a"], SamplingParams(max_tokens=500, ignore_eos=True), use_tqdm=Bar)
+    assert llm.is_finished()

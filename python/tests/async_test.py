@@ -1,0 +1,136 @@
+"""AsyncLLM: many callers, and those that go away."""
+import asyncio
+
+import pytest
+from nanovllm import AsyncLLM, RequestOutputKind, SamplingParams
+
+LONG = SamplingParams(temperature=0, max_tokens=1500, ignore_eos=True)
+SHORT = SamplingParams(temperature=0, max_tokens=4)
+
+
+async def last_of(stream):
+    async for output in stream:
+        last = output
+    return last
+
+
+@pytest.fixture(scope="module")
+def shared(model):
+    llm = AsyncLLM(model)
+    yield llm
+    llm.shutdown()
+
+
+def test_two_thousand_callers_at_once(shared):
+    async def main():
+        streams = (shared.generate("Once upon a time", SHORT) for _ in range(2000))
+        outputs = await asyncio.gather(*map(last_of, streams))
+        assert len({o.request_id for o in outputs}) == 2000
+        assert all(o.finished and o.outputs == outputs[0].outputs for o in outputs)
+
+    asyncio.run(main())
+
+
+def test_cancellation_aborts(shared):
+    async def main():
+        task = asyncio.create_task(last_of(shared.generate("Once", LONG)))
+        await last_of(shared.generate("Once", SHORT))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async for _ in shared.generate("Once", LONG):
+            break  # the event loop closes the generator when it is collected
+        await asyncio.sleep(0.01)
+        assert not shared._streams and not shared._numbers
+        # Had they gone on, the memory of the KV cache would be theirs, and this would take a while.
+        assert (await last_of(shared.generate("Once", SHORT))).finished
+
+    asyncio.run(main())
+
+
+def test_abort_ends_a_request_by_its_name(shared):
+    async def main():
+        stream = shared.generate("Once", LONG, "mine")
+        assert (await anext(stream)).request_id == "mine"
+        with pytest.raises(ValueError, match="'mine' is in use"):
+            await anext(shared.generate("Once", SHORT, "mine"))
+        await shared.abort("mine")
+        await shared.abort("nobody")
+        last = await last_of(stream)
+        assert last.finished and last.outputs[0].finish_reason == "abort"
+        assert 0 < len(last.outputs[0].token_ids) < 1500
+
+    asyncio.run(main())
+
+
+def test_outputs_are_the_callers_own(shared):
+    async def main():
+        params = SamplingParams(temperature=0, max_tokens=30, logprobs=1)
+        outputs = [o async for o in shared.generate("Once upon a time", params)]
+        for output in outputs[:-1]:
+            output.outputs[0].token_ids.clear()
+            output.outputs[0].logprobs.clear()
+        assert len(outputs[-1].outputs[0].token_ids) == len(outputs[-1].outputs[0].logprobs) == 30
+
+    asyncio.run(main())
+
+
+def test_a_listener_that_is_slow_misses_nothing(shared):
+    async def main():
+        params = LONG.clone()
+        params.max_tokens = 200
+        params.output_kind = RequestOutputKind.DELTA
+        ids = []
+        async for output in shared.generate("Once", params):
+            ids += output.outputs[0].token_ids
+            await asyncio.sleep(0.01)
+        expected = LONG.clone()
+        expected.max_tokens = 200
+        assert ids == (await last_of(shared.generate("Once", expected))).outputs[0].token_ids
+
+    asyncio.run(main())
+
+
+def test_refusals_reach_their_caller_alone(shared):
+    async def main():
+        good = asyncio.create_task(last_of(shared.generate("Once", SHORT)))
+        for prompt, error in (([99999], ValueError), ([], ValueError), ([1.5], TypeError)):
+            with pytest.raises(error):
+                await anext(shared.generate(prompt, SHORT))
+        assert (await good).finished
+
+    asyncio.run(main())
+
+
+def test_one_event_loop_after_another(shared):
+    for _ in range(3):
+        assert asyncio.run(last_of(shared.generate("Once", SHORT))).finished
+
+    async def main():
+        assert (await last_of(shared.generate("Once", SHORT))).finished
+        with pytest.raises(RuntimeError, match="one event loop at a time"):
+            await asyncio.to_thread(asyncio.run, last_of(shared.generate("Once", SHORT)))
+        return await last_of(shared.generate("Once", SHORT))
+
+    assert asyncio.run(main()).finished
+
+
+def test_chats_are_rendered_as_prompts(shared, llm):
+    messages = [{"role": "user", "content": "Tell me a story."}]
+    output = asyncio.run(last_of(shared.generate(shared.render_chat(messages), SHORT)))
+    (expected,) = llm.chat(messages, SHORT, use_tqdm=False)
+    assert (output.prompt, output.outputs) == (expected.prompt, expected.outputs)
+
+
+def test_shutdown_ends_all_requests(model):
+    async def main():
+        llm = AsyncLLM(model)
+        stream = llm.generate("Once", LONG)
+        await anext(stream)
+        llm.shutdown()
+        with pytest.raises(RuntimeError, match="shut down"):
+            await last_of(stream)
+        with pytest.raises(RuntimeError, match="closed"):
+            await last_of(llm.generate("Once", SHORT))
+
+    asyncio.run(main())

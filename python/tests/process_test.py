@@ -1,0 +1,146 @@
+"""An engine among signals, threads, forks, and at a program's end."""
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from nanovllm import LLM, SamplingParams
+
+LONG = SamplingParams(temperature=0, max_tokens=1500, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0, max_tokens=20)
+
+
+def run_python(code, *arguments, **kwargs):
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **kwargs)
+
+
+def test_import_takes_less_than_a_fifth_of_a_second():
+    code = "import time; t = time.perf_counter(); import nanovllm; print(time.perf_counter() - t)"
+    assert min(float(run_python(code).stdout) for _ in range(5)) < 0.2
+
+
+def test_ctrl_c_ends_generate_at_once_and_leaves_the_engine_usable(llm):
+    expected = llm.generate("The little dog", GREEDY, use_tqdm=False)[0].outputs
+    sent = []
+
+    def interrupt():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.5, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["Once upon a time"] * 50, LONG, use_tqdm=False)
+    assert time.monotonic() - sent[0] < 2  # a step, on a busy machine
+    timer.join()
+    assert llm.is_finished()
+    assert llm.generate("The little dog", GREEDY, use_tqdm=False)[0].outputs == expected
+
+
+def test_other_threads_of_python_run_during_steps(llm):
+    ticks = []
+    stop = threading.Event()
+
+    def tick():
+        while not stop.wait(0.001):
+            ticks.append(time.monotonic())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    start = time.monotonic()
+    llm.generate(["Once upon a time"] * 20, SamplingParams(max_tokens=300, ignore_eos=True), False)
+    seconds = time.monotonic() - start
+    stop.set()
+    thread.join()
+    assert len([t for t in ticks if start <= t <= start + seconds]) > 20 * seconds
+
+
+def test_a_second_thread_is_refused_and_harms_nobody(llm):
+    expected = llm.generate("Once upon a time", LONG, use_tqdm=False)[0].outputs
+    errors = []
+
+    def intrude():
+        try:
+            llm.generate("x", GREEDY, use_tqdm=False)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Timer(0.05, intrude)
+    thread.start()
+    outputs = llm.generate(["Once upon a time"] * 8, LONG, use_tqdm=False)
+    thread.join()
+    assert [error for error in errors if "AsyncLLM" in error]
+    assert all(output.outputs == expected for output in outputs)
+
+
+def test_a_forked_child_gets_a_runtime_error(llm):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for use in (lambda: llm.generate("x", GREEDY, False), lambda: llm.encode("x"), llm.step):
+            try:
+                use()
+            except RuntimeError as error:
+                os.write(write, f"{error}\n".encode())
+        os._exit(7)
+    os.close(write)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    sentences = os.read(read, 10000).decode().splitlines()
+    os.close(read)
+    assert len(sentences) == 3
+    assert all("forked child" in sentence for sentence in sentences)
+    assert llm.generate("Once", GREEDY, use_tqdm=False)[0].finished
+
+
+def test_a_forked_childs_end_is_quiet(model):
+    code = """
+import os, sys, nanovllm
+llm = nanovllm.LLM(sys.argv[1])
+asynchronous = nanovllm.AsyncLLM(sys.argv[1])
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = run_python(code, model)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_program_may_end_with_engines_and_requests(model, tmp_path):
+    code = """
+import asyncio, sys, nanovllm
+llm = nanovllm.LLM(sys.argv[1], trace_file=sys.argv[2])
+llm.add_request("Once")
+llm.step()
+asynchronous = nanovllm.AsyncLLM(sys.argv[1])
+async def main():
+    params = nanovllm.SamplingParams(max_tokens=1000, ignore_eos=True)
+    async for output in asynchronous.generate("Once", params):
+        break
+asyncio.run(main())
+"""
+    done = run_python(code, model, str(tmp_path / "trace.json"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "trace.json").read_text().rstrip().endswith(("]", "}"))
+
+
+def test_ten_thousand_requests_leave_memory_flat(llm):
+    params = SamplingParams(max_tokens=4, ignore_eos=True, logprobs=1)
+    prompts = [f"Day {i % 100}" for i in range(1000)]
+    for _ in range(2):
+        llm.generate(prompts, params, use_tqdm=False)
+    before = _resident_bytes()
+    for _ in range(10):
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        assert all(output.finished for output in outputs)
+    del outputs
+    assert _resident_bytes() - before < 8 << 20
+
+
+def _resident_bytes():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()

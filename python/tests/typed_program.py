@@ -1,0 +1,27 @@
+"""What users write, for mypy: it is checked, and never run."""
+from typing import assert_type
+
+from nanovllm import LLM, AsyncLLM, LLMEngine, RequestOutput, RequestOutputKind, SamplingParams
+
+
+def batch() -> None:
+    llm = LLM("models/demo", max_model_len=512, enable_prefix_caching=False)
+    params = SamplingParams(temperature=0.8, stop=["."], max_tokens=None, seed=1)
+    outputs = llm.generate(["a", [1, 2], {"prompt": "b"}], [params] * 3, use_tqdm=False)
+    assert_type(outputs, list[RequestOutput])
+    assert_type(outputs[0].outputs[0].token_ids, list[int])
+    llm.chat([{"role": "user", "content": "hi"}], params)
+    SamplingParams(temprature=1)  # type: ignore[call-arg]
+    LLM("models/demo", max_len=1)  # type: ignore[call-arg]
+
+
+async def stream() -> None:
+    params = SamplingParams(output_kind=RequestOutputKind.DELTA)
+    async for output in AsyncLLM("models/demo").generate("a", params):
+        assert_type(output, RequestOutput)
+
+
+def steps(engine: LLMEngine) -> None:
+    engine.add_request("a", SamplingParams())
+    while not engine.is_finished():
+        assert_type(engine.step(), list[RequestOutput])
