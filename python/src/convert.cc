@@ -30,8 +30,7 @@ nlohmann::ordered_json integer_json(nb::handle value) {
 
 int32_t token_id(PyObject* item) {
   if (PyLong_Check(item) == 0 && PyIndex_Check(item) == 0) {
-    throw nb::type_error(
-        ("a prompt's token ids must be integers, got " + type_of(item)).c_str());
+    throw nb::type_error(("a prompt's token ids must be integers, got " + type_of(item)).c_str());
   }
   const Py_ssize_t id = PyNumber_AsSsize_t(item, nullptr);  // clamps
   if (id == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
@@ -177,10 +176,9 @@ nb::object to_python(const CompletionOutput& completion) {
     logprobs = to_python(completion.logprobs);
     cumulative = nb::float_(sum);
   }
-  return Classes::get().completion(completion.index, completion.text,
-                                   to_python(completion.token_ids), cumulative, logprobs,
-                                   to_python(completion.finish_reason),
-                                   to_python(completion.stop_reason));
+  return Classes::get().completion(
+      completion.index, completion.text, to_python(completion.token_ids), cumulative, logprobs,
+      to_python(completion.finish_reason), to_python(completion.stop_reason));
 }
 
 nb::object to_python(const RequestOutput& output) {
@@ -190,11 +188,10 @@ nb::object to_python(const RequestOutput& output) {
   }
   nb::object prompt = nb::none();
   if (!output.prompt.empty()) prompt = nb::cast(output.prompt);
-  return Classes::get().request(std::to_string(output.request_id), prompt,
-                                to_python(output.prompt_token_ids),
-                                to_python(output.prompt_logprobs), completions, output.finished,
-                                to_python(output.metrics), output.num_cached_tokens,
-                                output.num_preemptions);
+  return Classes::get().request(
+      std::to_string(output.request_id), prompt, to_python(output.prompt_token_ids),
+      to_python(output.prompt_logprobs), completions, output.finished, to_python(output.metrics),
+      output.num_cached_tokens, output.num_preemptions);
 }
 
 nb::object exception_of(ErrorCode code, const std::string& message) {

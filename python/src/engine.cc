@@ -1,6 +1,4 @@
 // LLM and LLMEngine: one engine, one thread at a time.
-#include "nanovllm/llm.h"
-
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
@@ -13,6 +11,7 @@
 
 #include "base/check.h"
 #include "nanovllm/chat.h"
+#include "nanovllm/llm.h"
 #include "owner.h"
 #include "params.h"
 
@@ -21,12 +20,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// One for all prompts, or one each.
 std::vector<SamplingParams> params_of(nb::handle value, size_t num_prompts) {
+  const auto cast = [](nb::handle item) -> const SamplingParams& {
+    if (!nb::isinstance<SamplingParams>(item)) {
+      throw nb::type_error("sampling_params must be SamplingParams or a list of them");
+    }
+    return nb::cast<const SamplingParams&>(item);
+  };
   std::vector<SamplingParams> params;
-  if (nb::isinstance<SamplingParams>(value)) {
-    params.assign(num_prompts, nb::cast<const SamplingParams&>(value));
+  if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
+    for (const nb::handle item : value) params.push_back(cast(item));
   } else {
-    for (const nb::handle item : value) params.push_back(nb::cast<const SamplingParams&>(item));
+    params.assign(num_prompts, cast(value));
   }
   for (SamplingParams& one : params) one.output_kind = RequestOutputKind::kFinalOnly;
   return params;

@@ -15,6 +15,9 @@
 namespace nanovllm::python {
 namespace {
 
+// Who finds no room tries again a millisecond later.
+constexpr size_t kMaxNumCommands = 65536;
+
 // An event as a tuple, and None for the numbers of a step.
 struct ToTuple {
   nb::object operator()(const PromptLogprobs& event) const {
@@ -44,7 +47,8 @@ class Loop {
     const nb::gil_scoped_release release;
     LLMEngine engine(model, config);
     loop_.reset(std::make_unique<EngineLoop>(
-        std::move(engine), [this](std::vector<EngineEvent> events) { keep(std::move(events)); }));
+        std::move(engine), [this](std::vector<EngineEvent> events) { keep(std::move(events)); },
+        kMaxNumCommands));
     preparer_ = loop_->preparer();
   }
   ~Loop() {

@@ -137,10 +137,9 @@ void bind_params(nb::module_& module) {
       .value("FINAL_ONLY", RequestOutputKind::kFinalOnly, "everything, once, at the end");
 
   nb::class_<SamplingParams> params(module, "SamplingParams");
-  params.def("__init__",
-             [](SamplingParams* self, const nb::kwargs& values) {
-               new (self) SamplingParams(make(values));
-             });
+  params.def("__init__", [](SamplingParams* self, const nb::kwargs& values) {
+    new (self) SamplingParams(make(values));
+  });
   for (const Parameter& parameter : sampling_table()) {
     params.def_prop_rw(
         parameter.name.data(),
@@ -149,7 +148,8 @@ void bind_params(nb::module_& module) {
         nb::for_setter(nb::arg("value").none()), parameter.help.data());
   }
   params.def_rw("output_kind", &SamplingParams::output_kind);
-  params.def("clone", [](const SamplingParams& self) { return self; }, "A copy.");
+  params.def(
+      "clone", [](const SamplingParams& self) { return self; }, "A copy.");
   params.def("__repr__", repr);
   params.def("__eq__", [](const SamplingParams& self, nb::handle other) {
     return nb::isinstance<SamplingParams>(other) && self == nb::cast<const SamplingParams&>(other);

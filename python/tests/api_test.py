@@ -115,6 +115,9 @@ def test_errors_are_pythons_own(llm, model, tmp_path):
     for error, prompts, sentence in refused:
         with pytest.raises(error, match=sentence):
             llm.generate(["fine", *prompts], use_tqdm=False)
+    for params in ({"temperature": 0}, [None], 3):
+        with pytest.raises(TypeError, match="sampling_params must be SamplingParams or a list"):
+            llm.generate(["a"], params, use_tqdm=False)
     with pytest.raises(ValueError, match=r"prompts \(2\) and sampling params \(1\)"):
         llm.generate(["a", "b"], [SamplingParams()], use_tqdm=False)
     assert llm.is_finished()

@@ -129,16 +129,15 @@ asyncio.run(main())
 
 
 def test_ten_thousand_requests_leave_memory_flat(llm):
-    params = SamplingParams(max_tokens=4, ignore_eos=True, logprobs=1)
+    params = SamplingParams(max_tokens=2, ignore_eos=True, logprobs=1)
     prompts = [f"Day {i % 100}" for i in range(1000)]
-    for _ in range(2):
-        llm.generate(prompts, params, use_tqdm=False)
+    llm.generate(prompts, params, use_tqdm=False)
     before = _resident_bytes()
     for _ in range(10):
         outputs = llm.generate(prompts, params, use_tqdm=False)
         assert all(output.finished for output in outputs)
     del outputs
-    assert _resident_bytes() - before < 8 << 20
+    assert _resident_bytes() - before < 4 << 20  # one kept result of each would be 10 MB
 
 
 def _resident_bytes():

@@ -1,0 +1,53 @@
+"""Programs that use nanovllm as those for nano-vLLM and vLLM use their packages."""
+import os
+import subprocess
+import sys
+
+LIKE_NANO_VLLM = """
+import sys
+from random import Random
+from nanovllm import LLM, SamplingParams
+from transformers import AutoTokenizer
+
+path = sys.argv[1]
+tokenizer = AutoTokenizer.from_pretrained(path)
+llm = LLM(path, enforce_eager=False, max_model_len=1024, tensor_parallel_size=1)
+questions = ["Who are you?", "Tell me about a dog."]
+prompts = [
+    tokenizer.apply_chat_template([{"role": "user", "content": q}], tokenize=False, add_generation_prompt=True)
+    for q in questions
+]
+for output in llm.generate(prompts, SamplingParams(temperature=0.6, max_tokens=32)):
+    assert output["text"] == tokenizer.decode(output["token_ids"], skip_special_tokens=True)
+
+numbers = Random(0)
+ids = [[numbers.randint(0, 4000) for _ in range(numbers.randint(10, 50))] for _ in range(16)]
+params = [SamplingParams(temperature=0.6, ignore_eos=True, max_tokens=numbers.randint(5, 20)) for _ in ids]
+llm.generate(["Benchmark: "], SamplingParams())
+outputs = llm.generate(ids, params, use_tqdm=False)
+assert [len(output["token_ids"]) for output in outputs] == [p.max_tokens for p in params]
+"""
+LIKE_VLLM = """
+import sys
+from nanovllm import LLM, SamplingParams
+
+prompts = ["Once upon a time", "The little dog"]
+llm = LLM(model=sys.argv[1])
+for prompt, output in zip(prompts, llm.generate(prompts, SamplingParams(temperature=0.8, top_p=0.95))):
+    assert output.prompt == prompt
+    print(f"{output.prompt!r}: {output.outputs[0].text!r}")
+"""
+
+
+def run(program, model):
+    done = subprocess.run([sys.executable, "-c", program, model], capture_output=True, text=True, timeout=300, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_program_like_those_for_nano_vllm(model):
+    assert "Generating: 100%" in run(LIKE_NANO_VLLM, model).stderr
+
+
+def test_a_program_like_those_for_vllm(model):
+    assert len(run(LIKE_VLLM, model).stdout.splitlines()) == 2
