@@ -3,14 +3,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nanovllm import _engine
-from nanovllm._arguments import checked, describe_engine, resolved
+from nanovllm._arguments import describe_engine
 from nanovllm._engine import RequestOutputKind, SamplingParams
+from nanovllm._model import Model
 from nanovllm._prompts import Prompt
 from nanovllm.outputs import CompletionOutput, RequestOutput
 
@@ -81,21 +81,18 @@ class _Stream:
         return taken
 
 
-class AsyncLLM:
+class AsyncLLM(Model[_engine.Loop]):
     """A model that serves the many callers of an asyncio program, on a thread of its own.
 
     model: a Hugging Face model folder or a GGUF file. Keywords:
     """
 
     def __init__(self, model: "str | os.PathLike[str]", **kwargs: "Unpack[EngineArgs]") -> None:
-        self.model = resolved(model)
-        self._loop = _engine.Loop(self.model, checked("AsyncLLM", kwargs))
-        self._template: _engine.ChatTemplate | None = None
+        super().__init__(_engine.Loop, model, kwargs)
         self._streams: dict[int, _Stream] = {}
         self._numbers: dict[str, int] = {}  # of the running requests, by their ids
         self._next_number = 0
         self._watched_by: asyncio.AbstractEventLoop | None = None
-        self._finalizer = weakref.finalize(self, self._loop.close)
 
     async def generate(
         self,
@@ -116,7 +113,7 @@ class AsyncLLM:
         self._numbers[name] = number
         added = False
         try:
-            while (ids := self._loop.try_add(number, prompt, params)) is None:
+            while (ids := self._core.try_add(number, prompt, params)) is None:
                 await asyncio.sleep(0.001)
             added = True
             stream.total.prompt_token_ids = ids
@@ -129,46 +126,16 @@ class AsyncLLM:
         finally:
             del self._streams[number], self._numbers[name]
             if added and not stream.is_over:
-                self._loop.abort(number)
+                self._core.abort(number)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request now: its last output has finish_reason "abort"."""
         if request_id in self._numbers:
-            self._loop.abort(self._numbers[request_id])
-
-    def render_chat(
-        self,
-        messages: list[dict[str, Any]],
-        add_generation_prompt: bool = True,
-        tools: list[dict[str, Any]] | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        """A conversation as a prompt for generate(), by the model's chat template."""
-        if self._template is None:
-            self._template = _engine.ChatTemplate.load(self.model)
-        text = self._template.render(messages, tools, add_generation_prompt, kwargs)
-        return {"prompt": text, "prompt_token_ids": self.encode(text, add_special_tokens=False)}
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """What the engine is and can take."""
-        return self._loop.info()
-
-    def get_default_sampling_params(self) -> SamplingParams:
-        """The model's own (generation_config.json) over SamplingParams' defaults."""
-        return self._loop.default_sampling_params()
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Text to token ids."""
-        return self._loop.encode(text, add_special_tokens)
-
-    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Token ids to text."""
-        return self._loop.decode(token_ids, skip_special_tokens)
+            self._core.abort(self._numbers[request_id])
 
     def shutdown(self) -> None:
         """Ends all requests with RuntimeError and gives the model's memory back."""
-        self._loop.close()
+        self._core.close()
         self._dispatch()
 
     def _watch(self) -> None:
@@ -177,11 +144,11 @@ class AsyncLLM:
             return
         if self._watched_by is not None and not self._watched_by.is_closed():
             raise RuntimeError("An AsyncLLM serves the callers of one event loop at a time.")
-        running.add_reader(self._loop.fileno(), self._dispatch)
+        running.add_reader(self._core.fileno(), self._dispatch)
         self._watched_by = running
 
     def _dispatch(self) -> None:
-        for kind, number, *event in self._loop.take():
+        for kind, number, *event in self._core.take():
             if stream := self._streams.get(number):
                 stream.receive(kind, *event)
 

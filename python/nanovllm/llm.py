@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nanovllm import _engine
-from nanovllm._arguments import checked, describe_engine, describe_parameters, resolved
+from nanovllm._arguments import describe_engine, describe_parameters
 from nanovllm._engine import SamplingParams
+from nanovllm._model import Model
 from nanovllm._prompts import Message, Prompt, as_list, conversations
 from nanovllm.outputs import RequestOutput, StepStats
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nanovllm._arguments import EngineArgs
 
 
-class LLMEngine:
+class LLMEngine(Model[_engine.Engine]):
     """The engine below LLM: requests in, one step at a time, outputs out.
 
     model: a Hugging Face model folder or a GGUF file. One thread calls it at a time. Raises
@@ -26,12 +26,8 @@ class LLMEngine:
     """
 
     def __init__(self, model: "str | os.PathLike[str]", **kwargs: "Unpack[EngineArgs]") -> None:
-        self.model = resolved(model)
-        self._engine = _engine.Engine(self.model, checked(type(self).__name__, kwargs))
-        self._template: _engine.ChatTemplate | None = None
+        super().__init__(_engine.Engine, model, kwargs)
         self._names: dict[int, str] = {}  # of requests whose callers chose them
-        # A program may end with an engine: its threads end before the interpreter does.
-        self._finalizer = weakref.finalize(self, self._engine.close)
 
     def add_request(self, *request: Any, **kwargs: Any) -> str:
         """add_request(prompt, params=None), or vLLM's add_request(request_id, prompt, params).
@@ -45,14 +41,14 @@ class LLMEngine:
     def _add(
         self, request_id: str | None, prompt: Prompt, params: SamplingParams | None = None
     ) -> str:
-        number = self._engine.add_request(prompt, params or self.get_default_sampling_params())
+        number = self._core.add_request(prompt, params or self.get_default_sampling_params())
         if request_id is not None:
             self._names[number] = request_id
         return request_id or str(number)
 
     def step(self) -> list[RequestOutput]:
         """Runs one step and returns the requests that gained tokens or ended in it."""
-        outputs = self._engine.step()
+        outputs = self._core.step()
         if self._names:
             for output in outputs:
                 number = int(output.request_id)
@@ -67,11 +63,11 @@ class LLMEngine:
         numbers = [number for number, name in self._names.items() if name in asked]
         numbers += [int(name) for name in asked if name.isdecimal() and int(name) not in self._names]
         for number in numbers:
-            self._engine.abort_request(number)
+            self._core.abort_request(number)
 
     def is_finished(self) -> bool:
         """Whether all requests have ended and their outputs were taken."""
-        return self._engine.is_finished()
+        return self._core.is_finished()
 
     def has_unfinished_requests(self) -> bool:
         return not self.is_finished()
@@ -79,28 +75,11 @@ class LLMEngine:
     @property
     def last_step(self) -> StepStats:
         """What the last step did."""
-        return self._engine.last_step()
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """What the engine is and can take."""
-        return self._engine.info()
-
-    def get_default_sampling_params(self) -> SamplingParams:
-        """The model's own (generation_config.json) over SamplingParams' defaults."""
-        return self._engine.default_sampling_params()
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Text to token ids."""
-        return self._engine.encode(text, add_special_tokens)
-
-    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Token ids to text."""
-        return self._engine.decode(token_ids, skip_special_tokens)
+        return self._core.last_step()
 
     def exit(self) -> None:
         """Gives the model's memory back; later calls raise RuntimeError."""
-        self._engine.close()
+        self._core.close()
 
 
 class LLM(LLMEngine):
@@ -127,11 +106,11 @@ class LLM(LLMEngine):
         asked = as_list(prompts)
         params = sampling_params or self.get_default_sampling_params()
         if not use_tqdm:
-            return self._engine.generate(asked, params, None)
+            return self._core.generate(asked, params, None)
         from nanovllm._progress import Progress
 
         with Progress(len(asked), use_tqdm) as progress:
-            return self._engine.generate(asked, params, progress)
+            return self._core.generate(asked, params, progress)
 
     def chat(
         self,
@@ -149,20 +128,15 @@ class LLM(LLMEngine):
         The prompt is what the model's chat template, or chat_template, makes of them;
         chat_template_kwargs are its variables, enable_thinking for instance.
         """
-        template = self._template
-        if chat_template is not None:
-            template = _engine.ChatTemplate.from_source(chat_template, self.model)
-        elif template is None:
-            template = self._template = _engine.ChatTemplate.load(self.model)
-        texts = [
-            template.render(conversation, tools, add_generation_prompt, chat_template_kwargs or {})
+        prompts = [
+            self.render_chat(
+                conversation, add_generation_prompt, tools, chat_template, chat_template_kwargs
+            )
             for conversation in conversations(messages)
         ]
-        # The template writes the special tokens itself.
-        ids = [self.encode(text, add_special_tokens=False) for text in texts]
-        outputs = self.generate(ids, sampling_params, use_tqdm)
-        for output, text in zip(outputs, texts):
-            output.prompt = text
+        outputs = self.generate(prompts, sampling_params, use_tqdm)
+        for output, prompt in zip(outputs, prompts):
+            output.prompt = prompt["prompt"]
         return outputs
 
     @property

@@ -1,0 +1,61 @@
+"""What LLM, LLMEngine and AsyncLLM have in common: a loaded model with its texts."""
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from nanovllm import _engine
+from nanovllm._arguments import checked, resolved
+from nanovllm._engine import SamplingParams
+from nanovllm._prompts import Message
+
+Core = TypeVar("Core", _engine.Engine, _engine.Loop)
+
+
+class Model(Generic[Core]):
+    def __init__(
+        self, core: type[Core], model: str | os.PathLike[str], kwargs: Mapping[str, Any]
+    ) -> None:
+        self.model = resolved(model)
+        self._core: Core = core(self.model, checked(type(self).__name__, kwargs))
+        self._template: _engine.ChatTemplate | None = None
+        # A program may end with an engine: its threads end before the interpreter does.
+        weakref.finalize(self, self._core.close)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the engine is and can take."""
+        return self._core.info()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The model's own (generation_config.json) over SamplingParams' defaults."""
+        return self._core.default_sampling_params()
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Text to token ids."""
+        return self._core.encode(text, add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Token ids to text."""
+        return self._core.decode(token_ids, skip_special_tokens)
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[dict[str, Any]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """A conversation as a prompt, by the model's chat template or another one."""
+        template = self._template
+        if chat_template is not None:
+            template = _engine.ChatTemplate.from_source(chat_template, self.model)
+        elif template is None:
+            template = self._template = _engine.ChatTemplate.load(self.model)
+        kwargs = chat_template_kwargs or {}
+        text = template.render(messages, tools, add_generation_prompt, kwargs)
+        # The template writes the special tokens itself.
+        return {"prompt": text, "prompt_token_ids": self.encode(text, add_special_tokens=False)}
