@@ -1,60 +1,59 @@
 #!/usr/bin/env python3
-"""What a call from Python costs beside the same call from C++: pairs of runs, one after the other, in changing order.
+"""What a call from Python costs beside the same call from C++, which `nanovllm bench latency` times: pairs of runs, one
+after the other, in changing order. Run it with a Python that has the package nanovllm.
 
-Run it with a Python that has the package nanovllm:
-
-  bench/python_cost.py MODEL build/bench/nanovllm_python_cost
+  bench/python_cost.py MODEL [BINARY]
 """
 import argparse
+import json
 import statistics
 import subprocess
 import time
 
 import nanovllm
 
-# Name, prompts, tokens for each.
-CASES = (("batch 1", 1, 256), ("10,000 prompts", 10000, 16))
+# Name, prompts, tokens of each, output tokens of each, runs in a row.
+CASES = (("batch 1", 1, 8, 256, 8), ("10,000 prompts", 10000, 8, 16, 1))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("driver")
-    parser.add_argument("--seconds", type=float, default=120, help="for each case")
+    parser.add_argument("binary", nargs="?", default="build/nanovllm")
+    parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--num-threads", type=int, default=0)
     flags = parser.parse_args()
+    engine = {"max_num_seqs": max(prompts for _, prompts, *_ in CASES), "kvcache_block_size": 16, "num_threads": flags.num_threads}
+    llm = nanovllm.LLM(flags.model, **engine)
 
-    llm = nanovllm.LLM(flags.model, num_threads=flags.num_threads)
-    driver = subprocess.Popen([flags.driver, flags.model, str(flags.num_threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def run_cpp(num_prompts, input_len, output_len, times):
+        command = [flags.binary, "bench", "latency", flags.model, "--json", "-q", "--num-iters", times,
+                   "--batch-size", num_prompts, "--input-len", input_len, "--output-len", output_len]
+        for name, value in engine.items():
+            command += ["--" + name.replace("_", "-"), value]
+        done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, check=True)
+        return json.loads(done.stdout)["latency_seconds"]["all"]
 
-    def run_cpp(num_prompts, num_tokens):
-        print(num_prompts, num_tokens, file=driver.stdin, flush=True)
-        return [float(seconds) for seconds in driver.stdout.readline().split()]
-
-    def run_python(num_prompts, num_tokens):
-        params = nanovllm.SamplingParams(temperature=0, ignore_eos=True, max_tokens=num_tokens)
-        prompts = [f"Day {i}" for i in range(num_prompts)]
-        start, busy = time.perf_counter(), time.process_time()
-        llm.generate(prompts, params, use_tqdm=False)
-        return [time.perf_counter() - start, time.process_time() - busy]
+    def run_python(num_prompts, input_len, output_len, times):
+        params = nanovllm.SamplingParams(temperature=0, ignore_eos=True, max_tokens=output_len)
+        seconds = []
+        for run in range(times):
+            prompts = [[100 + (7 * i + j + 31 * run) % 3900 for j in range(input_len)] for i in range(num_prompts)]
+            start = time.perf_counter()
+            llm.generate(prompts, params, use_tqdm=False)
+            seconds.append(time.perf_counter() - start)
+        return seconds
 
     for name, *size in CASES:
-        run_cpp(*size), run_python(*size)
+        run_python(*size)
         pairs = []
-        end = time.monotonic() + flags.seconds
-        while time.monotonic() < end:
-            if len(pairs) % 2:
-                cpp, python = run_cpp(*size), run_python(*size)
-            else:
-                python, cpp = run_python(*size), run_cpp(*size)
-            pairs.append((python, cpp))
-        for i, clock in enumerate(("passed", "of the processor")):
-            ratios = [python[i] / cpp[i] - 1 for python, cpp in pairs]
-            quartiles = statistics.quantiles(ratios, n=4)
-            cpp = statistics.median(cpp[i] for _, cpp in pairs)
-            least = min(python[i] for python, _ in pairs) / min(cpp[i] for _, cpp in pairs) - 1
-            print(f"{name}: {len(pairs)} pairs, C++ {cpp:.4f} s {clock}, Python {quartiles[1]:+.2%} "
-                  f"(quartiles {quartiles[0]:+.2%} {quartiles[2]:+.2%}; least against least {least:+.2%})")
+        for i in range(flags.pairs):
+            python, cpp = (run_python(*size), run_cpp(*size)) if i % 2 else reversed((run_cpp(*size), run_python(*size)))
+            pairs.append((statistics.median(python), statistics.median(cpp), min(python), min(cpp)))
+        low, middle, high = statistics.quantiles([python / cpp - 1 for python, cpp, _, _ in pairs], n=4)
+        least = min(pair[2] for pair in pairs) / min(pair[3] for pair in pairs) - 1
+        print(f"{name}: C++ {statistics.median(pair[1] for pair in pairs):.4f} s, Python {middle:+.2%} "
+              f"(quartiles {low:+.2%} and {high:+.2%} of {len(pairs)} pairs; least against least {least:+.2%})")
 
 
 if __name__ == "__main__":
