@@ -6,18 +6,18 @@
 namespace nanovllm::test {
 namespace {
 
-constexpr int kHidden = 96, kWidth = 72, kSharedWidth = 40, kNumExperts = 12;
+constexpr int kRowWidth = 96, kExpertWidth = 72, kSharedWidth = 40, kNumExperts = 12;
 
 // A mixture in the dtype that the backend multiplies.
 class Mixture {
  public:
   Mixture(uint32_t seed, DType dtype) : random_(seed), dtype_(dtype) {
-    spec.router = matrix({kNumExperts}, kHidden);
+    spec.router = matrix({kNumExperts}, kRowWidth);
     spec.routing.num_active = 3;
     spec.routing.renormalise = true;
-    for (int i = 0; i < kNumExperts; ++i) spec.experts.push_back(dense(kWidth));
+    for (int i = 0; i < kNumExperts; ++i) spec.experts.push_back(dense(kExpertWidth));
     spec.shared = dense(kSharedWidth);
-    spec.shared_gate = matrix({1}, kHidden);
+    spec.shared_gate = matrix({1}, kRowWidth);
   }
   Matrix matrix(std::initializer_list<int64_t> rows, int64_t cols) {
     Matrix matrix;
@@ -30,13 +30,15 @@ class Mixture {
     }
     return matrix;
   }
-  HostTensor rows(int64_t n) { return {random_.floats(n * kHidden, -2, 2), dtype_, {n, kHidden}}; }
+  HostTensor rows(int64_t n) {
+    return {random_.floats(n * kRowWidth, -2, 2), dtype_, {n, kRowWidth}};
+  }
 
   Experts spec;
 
  private:
   Dense dense(int64_t width) {
-    return {matrix({width, width}, kHidden), Activation::kSilu, matrix({kHidden}, width)};
+    return {matrix({width, width}, kRowWidth), Activation::kSilu, matrix({kRowWidth}, width)};
   }
   Random random_;
   const DType dtype_;
@@ -46,7 +48,7 @@ class Mixture {
 HostTensor run(Backend& backend, const Experts& spec, const Tensor& x) {
   const auto weights = backend.make_experts(spec, x.dtype, static_cast<int>(x.rows()));
   const DeviceTensor in = upload(backend, x);
-  const DeviceTensor out = device_tensor(backend, x.dtype, {x.rows(), kHidden});
+  const DeviceTensor out = device_tensor(backend, x.dtype, {x.rows(), kRowWidth});
   backend.experts(out.view, in.view, *weights);
   return download(backend, out.view);
 }
@@ -72,7 +74,7 @@ TEST_P(Mixtures, AnyNumberOfRowsMatchesReference) {
 }
 
 TEST_P(Mixtures, ARowIsTheSameInAnyCompanyAndWithAnyNumberOfThreads) {
-  if (!backend_case().is_deterministic) return;
+  if (!backend_case().is_deterministic) GTEST_SKIP() << "promised with `deterministic` only";
   Mixture mixture(2, act());
   const HostTensor x = mixture.rows(90);
   const HostTensor all = run(*make(1), mixture.spec, x.view);
@@ -88,7 +90,8 @@ TEST_P(Mixtures, ARowIsTheSameInAnyCompanyAndWithAnyNumberOfThreads) {
 TEST_P(Mixtures, OfEqualExpertsTheFirstAreChosen) {
   const auto backend = make();
   Mixture mixture(3, act());
-  const HostTensor zeros(std::vector<float>(kNumExperts * kHidden), act(), {kNumExperts, kHidden});
+  const HostTensor zeros(std::vector<float>(kNumExperts * kRowWidth), act(),
+                         {kNumExperts, kRowWidth});
   mixture.spec.router.pieces[0].data = zeros.bytes.data();
   const HostTensor x = mixture.rows(5);
   const HostTensor chosen = run(*backend, mixture.spec, x.view);
@@ -107,7 +110,7 @@ TEST_P(Mixtures, TheRanksSummandsAddUp) {
   mixture.spec.shared.reset();
   mixture.spec.shared_gate = {};
   const HostTensor x = mixture.rows(20);
-  std::vector<float> sum(20 * kHidden);
+  std::vector<float> sum(20 * kRowWidth);
   for (const int first : {0, 5}) {
     Experts part = mixture.spec;
     part.first = first;

@@ -286,7 +286,7 @@ TEST_P(LayerPrograms, EachFieldOfASpecIsWhatTheReferenceSays) {
       {"soft_cap", [&](StackSpec& s) { core(s).soft_cap = 0.7f; }},
       {"sinks",
        [&](StackSpec& s) {
-         if (computes_experts()) core(s).sinks = {0.5f, -1, 2, 0};
+         core(s).sinks = {0.5f, -1, 2, 0};
        }},
       {"GELU", [&](StackSpec& s) { ffn(s).activation = Activation::kGelu; }},
       {"GELU by tanh", [&](StackSpec& s) { ffn(s).activation = Activation::kGeluTanh; }},
@@ -295,19 +295,20 @@ TEST_P(LayerPrograms, EachFieldOfASpecIsWhatTheReferenceSays) {
   StackSpec all = plain;
   std::vector<std::pair<std::string, StackSpec>> specs;
   for (const auto& [field, flip] : flips) {
+    if (std::string(field) == "sinks" && !computes_experts()) continue;
     specs.emplace_back(field, plain);
     flip(specs.back().second);
     flip(all);
   }
   specs.emplace_back("everything", all);
-  std::vector<float> before;
+  std::vector<float> plain_wanted;
   for (const auto& [field, spec] : specs) {
     const auto program = backend->compile(spec, limits(act()));
     const DeviceTensor r = upload(*backend, floats(residual, kHidden).view);
     const std::vector<float> wanted = expected(spec, residual);
     expect_alike(Runs(*backend, act()).run(*program, 2, r.view), wanted, act(), field);
-    EXPECT_NE(wanted, before) << field << " changes nothing";
-    before = wanted;
+    if (plain_wanted.empty()) plain_wanted = wanted;
+    EXPECT_EQ(wanted == plain_wanted, field == "nothing") << field;
   }
 }
 
@@ -364,14 +365,14 @@ TEST_P(LayerPrograms, EachFieldOfAMixtureIsWhatTheReferenceSays) {
     flip(std::get<Experts>(all.layers[0].ffn));
   }
   specs.emplace_back("everything", all);
-  std::vector<float> before;
+  std::vector<float> plain_wanted;
   for (const auto& [field, spec] : specs) {
     const auto program = backend->compile(spec, limits(act()));
     const DeviceTensor r = upload(*backend, floats(residual, kHidden).view);
     const std::vector<float> wanted = expected(spec, residual);
     expect_alike(Runs(*backend, act()).run(*program, 2, r.view), wanted, act(), field);
-    EXPECT_NE(wanted, before) << field << " changes nothing";
-    before = wanted;
+    if (plain_wanted.empty()) plain_wanted = wanted;
+    EXPECT_EQ(wanted == plain_wanted, field == "nothing") << field;
   }
 }
 

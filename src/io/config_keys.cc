@@ -13,7 +13,7 @@ constexpr std::string_view kHarmlessKeys[] = {
     "chunk_size_feed_forward", "embd_pdrop", "gradient_checkpointing", "hidden_dropout",
     "initializer_range", "output_attentions", "output_hidden_states", "output_router_logits",
     "pretraining_tp", "router_aux_loss_coef", "router_jitter_noise", "resid_pdrop", "return_dict",
-    "torchscript", "use_bfloat16", "use_cache",
+    "neftune_noise_alpha", "torchscript", "use_bfloat16", "use_cache",
     // Where a model comes from, and its tokens and labels.
     "auto_map", "bos_token_id", "custom_pipelines", "finetuning_task", "id2label", "label2id",
     "pad_token_id", "prefix", "problem_type", "sep_token_id", "task_specific_params",
@@ -22,9 +22,12 @@ constexpr std::string_view kHarmlessKeys[] = {
     // Sampling, which is generation_config.json's.
     "do_sample", "length_penalty", "max_length", "num_beam_groups", "num_beams",
     "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
-    // Of another layout, or without effect where they are not asked for.
-    "experts_per_token", "full_attn_mod", "hidden_act", "initial_context_length",
-    "interpolate_factor", "layer_types", "max_window_layers", "no_rope_layer_interval",
+    // Of another layout, or without effect where they are not asked for;
+    // dual_chunk_attention_config
+    // is about contexts that are longer than those that transformers computes.
+    "attn_factor", "dual_chunk_attention_config", "experts_per_token", "full_attn_mod",
+    "hidden_act", "initial_context_length", "interpolate_factor", "is_llama_config", "layer_types",
+    "max_sequence_length", "max_window_layers", "no_rope_layer_interval",
     "original_max_position_embeddings", "sliding_window", "sliding_window_pattern", "torch_dtype"};
 
 }  // namespace

@@ -91,6 +91,7 @@ constexpr std::pair<const char*, const char*> kTensorNames[] = {
     {"lm_head", "output"},
     {"mlp.gate", "ffn_gate_inp"},
     {"mlp.router", "ffn_gate_inp"},
+    {"mlp.experts.gate_up_proj", "ffn_gate_up_exps"},
     {"mlp.experts.gate_proj", "ffn_gate_exps"},
     {"mlp.experts.up_proj", "ffn_up_exps"},
     {"mlp.experts.down_proj", "ffn_down_exps"},

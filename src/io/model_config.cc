@@ -131,6 +131,7 @@ void read_experts(const JsonFields& fields, ModelConfig& config) {
   for (int i = 0; i < config.num_hidden_layers; ++i)
     experts.layers.push_back(i >= dense && (i + 1) % step == 0);
   if (const Json* listed = fields.find("mlp_only_layers")) {
+    if (!listed->is_array()) fields.fail("mlp_only_layers", "a list of layers");
     for (const Json& layer : *listed) {
       if (!layer.is_number_unsigned()) fields.fail("mlp_only_layers", "a list of layers");
       const auto i = layer.get<uint64_t>();

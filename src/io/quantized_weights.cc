@@ -259,7 +259,7 @@ QuantizedMatrix read_mxfp4(const RawTensors& tensors, const std::string& name,
   const auto scales = tensors.find(module + "_scales");
   const bool is_stack =
       codes.type == "U8" && shape.size() == 4 && shape.back() == 16 && std::ranges::min(shape) > 0;
-  shape.pop_back();
+  if (is_stack) shape.pop_back();
   if (!is_stack || scales == tensors.end() || scales->second.type != "U8" ||
       scales->second.shape != shape) {
     throw_error(ErrorCode::kCorruptData,

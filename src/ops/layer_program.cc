@@ -87,7 +87,8 @@ std::unique_ptr<StackProgram> Backend::compile(const StackSpec& spec, const Comp
 }
 
 std::unique_ptr<ExpertWeights> Backend::make_experts(const Experts&, DType, int) {
-  throw_error(ErrorCode::kUnsupported, "{}: mixtures of experts are not supported here",
+  throw_error(ErrorCode::kUnsupported,
+              "{}: mixtures of experts are not supported on this device; use device cpu",
               description());
 }
 

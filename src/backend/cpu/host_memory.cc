@@ -1,6 +1,7 @@
 #include "backend/cpu/host_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -33,7 +34,15 @@ class MappedBuffer final : public Buffer {
     if (mapping_ == MAP_FAILED) throw_out_of_memory(bytes);
     uintptr_t address = reinterpret_cast<uintptr_t>(mapping_);
     if (slack > 0) {
+      // What lies before and behind would be mappings of their own, of which a process has 65,530.
+      const uintptr_t begin = address, end = begin + mapped_bytes_;
       address = (address + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
+      const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+      const uintptr_t data_end = (address + bytes + page - 1) / page * page;
+      if (address > begin) munmap(mapping_, address - begin);
+      if (end > data_end) munmap(reinterpret_cast<void*>(data_end), end - data_end);
+      mapping_ = reinterpret_cast<void*>(address);
+      mapped_bytes_ = data_end - address;
       // Advice only: without huge pages everything works, slower.
       madvise(reinterpret_cast<void*>(address), bytes, MADV_HUGEPAGE);
     }

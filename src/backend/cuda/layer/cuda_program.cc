@@ -65,8 +65,8 @@ std::unique_ptr<StackProgram> CudaBackend::compile(const StackSpec& spec,
                                                    const CompileLimits& limits) {
   for (const LayerSpec& layer : spec.layers) {
     if (std::get<Attention>(layer.core).sinks.empty()) continue;
-    throw_error(ErrorCode::kUnsupported, "{}: attention sinks are not supported here",
-                description());
+    throw_error(ErrorCode::kUnsupported,
+                "{}: attention sinks are not supported on GPUs yet; use device cpu", description());
   }
   return std::make_unique<CudaProgram>(*this, spec, limits);
 }
