@@ -66,6 +66,7 @@ class EngineArgs(TypedDict, total=False):
     enforce_eager: bool
     deterministic: bool
     tensor_parallel_size: int
+    enable_expert_parallel: bool
     seed: int
     trace_file: str
 
