@@ -195,13 +195,25 @@ nb::object to_python(const RequestOutput& output) {
 }
 
 nb::object exception_of(ErrorCode code, const std::string& message) {
-  using enum ErrorCode;
-  PyObject* type = PyExc_ValueError;
-  if (code == kNotFound) type = PyExc_FileNotFoundError;
-  if (code == kOutOfMemory) type = PyExc_MemoryError;
-  if (code == kIo) type = PyExc_OSError;
-  if (code == kInternal || code == kUnavailable) type = PyExc_RuntimeError;
-  return nb::borrow(type)(message);
+  const auto exception = [](ErrorCode c) {
+    switch (c) {
+      case ErrorCode::kInvalidArgument:
+      case ErrorCode::kCorruptData:
+      case ErrorCode::kUnsupported:
+        return PyExc_ValueError;
+      case ErrorCode::kNotFound:
+        return PyExc_FileNotFoundError;
+      case ErrorCode::kOutOfMemory:
+        return PyExc_MemoryError;
+      case ErrorCode::kIo:
+        return PyExc_OSError;
+      case ErrorCode::kInternal:
+      case ErrorCode::kUnavailable:
+        break;
+    }
+    return PyExc_RuntimeError;
+  };
+  return nb::borrow(exception(code))(message);
 }
 
 nb::dict to_python(const EngineInfo& info) {

@@ -20,19 +20,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// One for all prompts, or one each.
 std::vector<SamplingParams> params_of(nb::handle value, size_t num_prompts) {
-  const auto cast = [](nb::handle item) -> const SamplingParams& {
-    if (!nb::isinstance<SamplingParams>(item)) {
-      throw nb::type_error("sampling_params must be SamplingParams or a list of them");
-    }
-    return nb::cast<const SamplingParams&>(item);
-  };
   std::vector<SamplingParams> params;
-  if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
-    for (const nb::handle item : value) params.push_back(cast(item));
+  if (nb::isinstance<SamplingParams>(value)) {
+    params.assign(num_prompts, nb::cast<const SamplingParams&>(value));
   } else {
-    params.assign(num_prompts, cast(value));
+    for (const nb::handle item : value) params.push_back(nb::cast<const SamplingParams&>(item));
   }
   for (SamplingParams& one : params) one.output_kind = RequestOutputKind::kFinalOnly;
   return params;

@@ -15,9 +15,6 @@
 namespace nanovllm::python {
 namespace {
 
-// Who finds no room tries again a millisecond later.
-constexpr size_t kMaxNumCommands = 65536;
-
 // An event as a tuple, and None for the numbers of a step.
 struct ToTuple {
   nb::object operator()(const PromptLogprobs& event) const {
@@ -47,8 +44,7 @@ class Loop {
     const nb::gil_scoped_release release;
     LLMEngine engine(model, config);
     loop_.reset(std::make_unique<EngineLoop>(
-        std::move(engine), [this](std::vector<EngineEvent> events) { keep(std::move(events)); },
-        kMaxNumCommands));
+        std::move(engine), [this](std::vector<EngineEvent> events) { keep(std::move(events)); }));
     preparer_ = loop_->preparer();
   }
   ~Loop() {

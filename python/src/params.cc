@@ -32,11 +32,7 @@ nb::object get(const SamplingParams& params, const Parameter& parameter) {
 
 void set(SamplingParams& params, std::string_view name, nb::handle value) {
   nlohmann::json object;
-  try {
-    object[std::string(name)] = to_json(value);
-  } catch (const Error& error) {
-    throw_error(error.code(), "{}: {}", name, error.what());
-  }
+  object[std::string(name)] = to_json(value);
   update_sampling_params(params, object);
 }
 

@@ -101,7 +101,7 @@ def test_errors_are_pythons_own(llm, model, tmp_path):
         SamplingParams(temperature=-1)
     with pytest.raises(ValueError, match="max_tokens must be an integer"):
         SamplingParams(max_tokens="x")
-    with pytest.raises(ValueError, match="seed: .* does not fit into 64 bits"):
+    with pytest.raises(ValueError, match="does not fit into 64 bits"):
         SamplingParams(seed=2**64)
     refused = [
         (ValueError, [[1, 99999]], "prompt 1: .*99999"),
@@ -115,9 +115,6 @@ def test_errors_are_pythons_own(llm, model, tmp_path):
     for error, prompts, sentence in refused:
         with pytest.raises(error, match=sentence):
             llm.generate(["fine", *prompts], use_tqdm=False)
-    for params in ({"temperature": 0}, [None], 3):
-        with pytest.raises(TypeError, match="sampling_params must be SamplingParams or a list"):
-            llm.generate(["a"], params, use_tqdm=False)
     with pytest.raises(ValueError, match=r"prompts \(2\) and sampling params \(1\)"):
         llm.generate(["a", "b"], [SamplingParams()], use_tqdm=False)
     assert llm.is_finished()
