@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, TypedDict
 
 from nanovllm import _engine
+from nanovllm._progress import Pull
 
 _SAMPLING = {
     "best_of": "use n, and choose among the completions",
@@ -126,5 +127,6 @@ def checked(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolved(model: "str | os.PathLike[str]") -> str:
-    """The folder or file of a model."""
-    return os.fspath(model)
+    """The folder or file of a model, which is pulled from the hub where its name is one of that."""
+    with Pull() as pull:
+        return _engine.resolve_model(os.fspath(model), pull)

@@ -24,6 +24,26 @@ class Progress:
         self._bar.close()
 
 
+class Pull:
+    """Called with the bytes of a model that are there and all of them; a bar, once some are missing."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def __call__(self, num_bytes: int, total_bytes: int) -> None:
+        if self._bar is None:
+            self._bar = _tqdm()(total=total_bytes or None, desc="Pulling", unit="B", unit_scale=True)
+        self._bar.total = total_bytes or None
+        self._bar.update(num_bytes - self._bar.n)
+
+    def __enter__(self) -> "Pull":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
 def _tqdm() -> Callable[..., Any]:
     from tqdm.auto import tqdm
 

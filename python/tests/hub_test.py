@@ -1,0 +1,46 @@
+"""Models by their names on a hub, which this test starts itself."""
+import os
+import pathlib
+import subprocess
+import sys
+
+MODEL = pathlib.Path(os.environ["NANOVLLM_MODEL"])
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "tests"))
+from hub_testing import Hub  # noqa: E402
+
+PROGRAM = """
+import nanovllm
+llm = nanovllm.LLM("Own/Demo")
+print(llm.model)
+print(llm.generate(["Once"], nanovllm.SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)[0].text)
+"""
+
+
+def run(program, home, hub):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_") and "proxy" not in key.lower()}
+    environment |= {"HF_HOME": str(home), "HF_ENDPOINT": hub.url}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_a_name_is_pulled_once(tmp_path):
+    hub = Hub()
+    try:
+        hub.add("Own/Demo", {path.name: path.read_bytes() for path in MODEL.iterdir()})
+        first = run(PROGRAM, tmp_path, hub)
+        assert first.returncode == 0, first.stderr
+        assert first.stdout.startswith(str(tmp_path)) and "Pulling" in first.stderr
+        hub.forget()
+        again = run(PROGRAM, tmp_path, hub)
+        assert again.stdout == first.stdout
+        assert not hub.requests
+    finally:
+        hub.close()
+
+
+def test_a_name_that_is_not_there_is_an_error_that_says_so(tmp_path):
+    hub = Hub()
+    try:
+        ended = run("import nanovllm; nanovllm.LLM('Own/Other')", tmp_path, hub)
+        assert ended.returncode != 0 and "FileNotFoundError" in ended.stderr and "Own/Other" in ended.stderr
+    finally:
+        hub.close()
