@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <mutex>
 
 #include "backend/cuda/attention/attention_decode_plan.h"
 #include "backend/cuda/kernels.h"
@@ -57,6 +58,9 @@ class CudaBackend final : public Backend {
                                             DType dtype) override;
   std::unique_ptr<LinearWeight> make_linear_of_table(Tensor table) override;
   void linear(Tensor out, Tensor x, const LinearWeight& weight) override;
+  std::unique_ptr<ExpertWeights> make_experts(const Experts& experts, DType dtype,
+                                              int max_num_tokens) override;
+  void experts(Tensor out, Tensor x, ExpertWeights& weights) override;
   std::unique_ptr<StackProgram> compile(const StackSpec& spec,
                                         const CompileLimits& limits) override;
   // What plans of layers depend on.
@@ -107,6 +111,8 @@ class CudaBackend final : public Backend {
   void multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate);
   // False if the product is not for that kernel.
   bool launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight);
+  // experts() of as many rows as its scratch takes.
+  void some_experts(Tensor out, Tensor x, ExpertWeights& weights);
   cuda::AttentionWorkspace attention_workspace() const;
   // What was prepared for a batch's attention is for another batch.
   void forget_plans();
@@ -124,6 +130,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<cuda::LayerTailKernel> tail_kernel_;  // or none
   std::unique_ptr<CudaCommunicatorGroup::Rank> rank_;   // of a group, or none
   std::unique_ptr<cuda::Sampler> sampler_;
+  std::mutex expert_mutex_;
+  std::shared_ptr<Buffer> expert_scratch_;  // of the layers with experts, the largest so far
 };
 
 }  // namespace nanovllm

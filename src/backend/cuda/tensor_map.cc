@@ -36,7 +36,7 @@ template <cuuint32_t kRank>
 CUtensorMap encode(const void* matrix, const cuuint64_t (&sizes)[kRank],
                    const cuuint64_t (&stride_bytes)[kRank - 1],
                    const cuuint32_t (&box_sizes)[kRank], CUtensorMapSwizzle swizzle) {
-  constexpr cuuint32_t kSteps[] = {1, 1, 1, 1};
+  constexpr cuuint32_t kSteps[] = {1, 1, 1, 1, 1};
   static_assert(kRank <= std::size(kSteps));
   CUtensorMap map;
   const CUresult result =
@@ -67,6 +67,28 @@ CUtensorMap make_line_map(const void* matrix, int64_t rows, int cols, int box_ro
                    {kLine, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(cols) / kLine},
                    {row_bytes, kLine * 2}, {kLine, static_cast<cuuint32_t>(box_rows), 1},
                    CU_TENSOR_MAP_SWIZZLE_NONE);
+}
+
+CUtensorMap make_expert_map(const void* weights, int experts, int parts, int rows, int cols,
+                            int box_rows) {
+  constexpr cuuint32_t kGroup = 8;
+  const auto num_parts = static_cast<cuuint64_t>(parts);
+  const cuuint64_t part_rows = static_cast<cuuint64_t>(rows) / num_parts;
+  const cuuint64_t row_bytes = static_cast<cuuint64_t>(cols) * 2;
+  return encode<5>(weights,
+                   {static_cast<cuuint64_t>(cols), kGroup, num_parts, part_rows / kGroup,
+                    static_cast<cuuint64_t>(experts)},
+                   {row_bytes, part_rows * row_bytes, kGroup * row_bytes,
+                    static_cast<cuuint64_t>(rows) * row_bytes},
+                   {kLine, kGroup, static_cast<cuuint32_t>(parts),
+                    static_cast<cuuint32_t>(box_rows) / kGroup, 1},
+                   CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+CUtensorMap make_row_map(const void* matrix, int64_t rows, int cols, int box_rows) {
+  return encode<2>(matrix, {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)},
+                   {static_cast<cuuint64_t>(cols) * 2}, {kLine, static_cast<cuuint32_t>(box_rows)},
+                   CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 }  // namespace nanovllm::cuda

@@ -22,4 +22,15 @@ CUtensorMap make_tensor_map(const void* matrix, int rows, int cols, int parts, B
 // `box_rows` rows, as they lie in memory. Rows are counted in int32.
 CUtensorMap make_line_map(const void* matrix, int64_t rows, int cols, int box_rows);
 
+// Of the matrices of experts one behind the other, [experts][rows, cols], whose rows are `parts`
+// equal parts of a multiple of 8 rows. A copy brings 64 columns of 8 rows of each part, then of the
+// next 8 rows, up to box_rows of each part, with the 128-byte swizzle; what lies outside of a part
+// reads as zero. cols is a multiple of 8.
+CUtensorMap make_expert_map(const void* weights, int experts, int parts, int rows, int cols,
+                            int box_rows);
+
+// Of a row-major bfloat16 matrix whose cols are a multiple of 8: a copy brings 64 columns of
+// box_rows rows with the 128-byte swizzle.
+CUtensorMap make_row_map(const void* matrix, int64_t rows, int cols, int box_rows);
+
 }  // namespace nanovllm::cuda

@@ -11,8 +11,8 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kVector = 8;  // elements a thread, where rows are so aligned
 
-template <typename T, Activation kActivation, int n>
-__global__ void act_and_mul_kernel(T* out, const T* gate_up, int width) {
+template <typename T, int n>
+__global__ void act_and_mul_kernel(T* out, const T* gate_up, int width, Activation activation) {
   release_successor();
   wait_for_predecessor();
   const int64_t row = blockIdx.x;
@@ -22,7 +22,7 @@ __global__ void act_and_mul_kernel(T* out, const T* gate_up, int width) {
   load_vector(gate, gate_up + row * 2 * width + i);
   load_vector(up, gate_up + row * 2 * width + width + i);
 #pragma unroll
-  for (int e = 0; e < n; ++e) up[e] *= activate<kActivation>(gate[e]);
+  for (int e = 0; e < n; ++e) up[e] = gate_and_mul(activation, gate[e], up[e]);
   store_vector(out + row * width + i, up);
 }
 
@@ -57,15 +57,13 @@ void launch_act_and_mul(cudaStream_t stream, void* out, const void* gate_up, DTy
     using T = decltype(tag);
     const auto run = [&](auto kernel, int n) {
       launch(stream, kernel, dim3(num_rows, div_up(width, n * kThreads)), kThreads, 0,
-             static_cast<T*>(out), static_cast<const T*>(gate_up), width);
+             static_cast<T*>(out), static_cast<const T*>(gate_up), width, activation);
     };
-    with_activation(activation, [&]<Activation kActivation>() {
-      if (width % kVector == 0) {
-        run(act_and_mul_kernel<T, kActivation, kVector>, kVector);
-      } else {
-        run(act_and_mul_kernel<T, kActivation, 1>, 1);
-      }
-    });
+    if (width % kVector == 0) {
+      run(act_and_mul_kernel<T, kVector>, kVector);
+    } else {
+      run(act_and_mul_kernel<T, 1>, 1);
+    }
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/device.cuh"
+#include "base/assert.h"
 #include "ops/backend.h"
 
 namespace nanovllm::cuda {
@@ -19,7 +20,32 @@ __device__ inline float activate(float x) {
   }
 }
 
-// Calls f.operator()<kActivation>().
+// activation(gate) * up, or what Activation says where that is not all.
+template <Activation kActivation>
+__device__ inline float gate_and_mul(float gate, float up) {
+  if constexpr (kActivation == Activation::kClampedSwiglu) {
+    gate = fminf(gate, 7.f);
+    return gate / (1.f + expf(-1.702f * gate)) * (fminf(fmaxf(up, -7.f), 7.f) + 1.f);
+  } else {
+    return activate<kActivation>(gate) * up;
+  }
+}
+
+__device__ inline float gate_and_mul(Activation activation, float gate, float up) {
+  switch (activation) {
+    case Activation::kSilu:
+      return gate_and_mul<Activation::kSilu>(gate, up);
+    case Activation::kGelu:
+      return gate_and_mul<Activation::kGelu>(gate, up);
+    case Activation::kGeluTanh:
+      return gate_and_mul<Activation::kGeluTanh>(gate, up);
+    case Activation::kClampedSwiglu:
+      return gate_and_mul<Activation::kClampedSwiglu>(gate, up);
+  }
+  return 0;
+}
+
+// Calls f.operator()<kActivation>(), of those that are a factor of up.
 template <typename F>
 void with_activation(Activation activation, F&& f) {
   switch (activation) {
@@ -29,6 +55,8 @@ void with_activation(Activation activation, F&& f) {
       return f.template operator()<Activation::kGelu>();
     case Activation::kGeluTanh:
       return f.template operator()<Activation::kGeluTanh>();
+    case Activation::kClampedSwiglu:
+      NANOVLLM_CHECK(!"a factor of up");
   }
 }
 

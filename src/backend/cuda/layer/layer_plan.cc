@@ -116,7 +116,8 @@ bool honours(LayerSpec layer) {
   layer.before_core = layer.before_ffn = {};
   layer.in = layer.out = {};
   layer.core = Attention{};
-  if (std::holds_alternative<Dense>(layer.ffn)) layer.ffn = Dense{};
+  const auto* dense = std::get_if<Dense>(&layer.ffn);
+  if (dense != nullptr && dense->activation != Activation::kClampedSwiglu) layer.ffn = Dense{};
   return layer == LayerSpec{};
 }
 

@@ -1,0 +1,93 @@
+// Kernels of mixtures of experts. A step's pairs of a row and an expert that it chose are sorted by
+// expert; products are of tiles, each some neighbouring pairs of one expert. How many tiles there
+// are is known on the device only: blocks share out what they find.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "ops/backend.h"
+
+namespace nanovllm::cuda {
+
+constexpr int kMaxExperts = 1024;
+
+struct alignas(16) ExpertTile {
+  int expert;     // of this rank's
+  int first_row;  // of the sorted pairs
+  int num_rows;
+};
+
+// Of one step, in device memory. P = T * num_active pairs.
+struct ExpertStep {
+  int num_rows = 0;           // T
+  float* logits = nullptr;    // [T, router rows]
+  int32_t* ids = nullptr;     // [T, num_active] chosen experts, the best first
+  float* scores = nullptr;    // [T, num_active] their weights
+  int32_t* places = nullptr;  // [T, num_active] among the sorted pairs; -1 = another rank's
+  int32_t* tokens = nullptr;  // [P] the sorted pairs' rows
+  ExpertTile* tiles = nullptr;
+  int32_t* num_tiles = nullptr;
+  void* gathered = nullptr;  // [P, H] act: the rows of x in the order of the pairs, if wanted;
+                             // later the experts' outputs
+  void* mlp = nullptr;       // [P, I] act
+};
+
+struct RouterParams {
+  Routing::Score score = Routing::Score::kSoftmax;
+  const float* correction = nullptr;  // or none
+  int num_experts = 0;                // of all ranks
+  int num_logits = 0;                 // experts, and the shared one's gate
+  int num_groups = 1, num_active_groups = 1, num_active = 0;
+  bool renormalise = false;
+  float scale = 1;
+  int first = 0, count = 0;  // this rank's experts
+};
+
+// logits[T, n] = x[T, K] weight[n, K]^T + bias, of each row in one order of its own.
+void launch_router(cudaStream_t stream, float* logits, const void* x, DType dtype,
+                   const void* weight, const float* bias, int num_rows, int n, int k);
+// What the logits make of the rest; x [T, row_bytes] is gathered if row_bytes > 0, a multiple
+// of 16.
+void launch_route_and_sort(cudaStream_t stream, const RouterParams& params, const ExpertStep& step,
+                           int tile_rows, const void* x, int row_bytes);
+
+// Of the tiles' rows: out[pair] = x[pair] W[expert]^T + bias, or act(gate) * up of that.
+struct ExpertProduct {
+  int num_experts = 0;           // this rank's
+  int out_features = 0;          // rows of an expert's W
+  int in_features = 0;           // K
+  const void* weight = nullptr;  // [experts, out_features, K] act
+  const float* bias = nullptr;   // [experts, out_features], or none
+  bool is_gated = false;         // the first half of W's rows is the gate, the second up
+  Activation activation = Activation::kSilu;
+  const void* x = nullptr;          // [P, K] act
+  const int32_t* tokens = nullptr;  // then [T, K], and row tokens[pair] of it is meant
+  void* out = nullptr;              // [P, out_features or its half] act
+  const ExpertTile* tiles = nullptr;
+  const int32_t* num_tiles = nullptr;
+  int max_pairs = 0;
+  int max_tiles = 0;
+  // Not by the kernel before this one.
+  bool tiles_are_older = false;
+};
+
+// For any shape: tiles of kPlainTileRows.
+constexpr int kPlainTileRows = 64;
+void launch_expert_product(cudaStream_t stream, const ExpertProduct& product, DType dtype,
+                           int num_multiprocessors);
+
+// On Hopper, in bfloat16, where K and out are multiples of 8 wide and the activation is not kGelu:
+// tiles of one of these many rows.
+constexpr int kSmallTileRows = 32, kLargeTileRows = 256;
+bool has_expert_wgmma_kernels(const cudaDeviceProp& device);
+void launch_expert_wgmma(cudaStream_t stream, const ExpertProduct& product, int tile_rows,
+                         int num_multiprocessors);
+
+// out[T, H] = sum of scores * outputs of the row's experts, best first, + the shared one's output
+// times the sigmoid of its gate's logit. `shared` may be null.
+void launch_combine(cudaStream_t stream, void* out, DType dtype, const RouterParams& params,
+                    const ExpertStep& step, const void* shared, int hidden);
+
+}  // namespace nanovllm::cuda
