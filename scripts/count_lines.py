@@ -22,16 +22,16 @@ PARTS = [
     ("model families", 600, "-"),  # ten of FAMILY_BUDGET
     ("api, public headers", 850, r"include/|src/api/"),  # today's
     ("base", 400, r"src/base/|src/backend/[a-z_]+\."),  # today's
-    ("files of models", 3350 + 200, r"src/io/"),  # today's, and what six further families say in their files
+    ("files of models", 3750, r"src/io/"),  # today's
     ("chat templates", 4100, r"src/text/(?:jinja/|chat_template)"),  # today's; the design allows 3,900
     ("tokenizers", 5100, r"src/text/"),
     ("cpu", 4900 + 500, r"src/backend/cpu/"),  # today's (4,700 allowed), and what further families may take
-    ("cuda", 8800 + 900, r"src/backend/cuda/"),  # today's (8,500 allowed), and what further families may take
+    ("cuda", 8850 + 1050, r"src/backend/cuda/"),  # today's (8,500 allowed), and what further families may take
     ("server and page", 6250, r"src/server/"),  # today's; the design allows 4,500
     ("hub", 1350, r"src/hub/"),  # today\'s; the design allows 900
-    ("python", 1250, r"python/|src/python/"),  # today\'s; the design allows 1,200
+    ("python", 1300, r"python/|src/python/"),  # today\'s; the design allows 1,200
     ("command line", 4400, r"src/cli/"),  # today\'s
-    ("benchmarks", 3100, r"bench/"),  # today's
+    ("benchmarks", 3250, r"bench/"),  # today's
     ("scripts and tools", 3000, r"scripts/|tools/"),  # today's
 ]
 CORE_BUDGET = 5700  # what can be read in an afternoon: 5,300, and 400 that mixtures of experts and families share

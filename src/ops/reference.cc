@@ -147,7 +147,8 @@ std::vector<float> norm_all_heads(const Tensor& qkv, const HeadsNormParams& norm
     normalise(q, norm.q_weight, norm.eps);
     normalise(k, norm.k_weight, norm.eps);
     const std::vector<double> v = read(qkv, t, norm.q_width + norm.k_width, norm.k_width);
-    for (const std::vector<double>& part : {q, k, v}) out.insert(out.end(), part.begin(), part.end());
+    for (const std::vector<double>& part : {q, k, v})
+      out.insert(out.end(), part.begin(), part.end());
   }
   return out;
 }

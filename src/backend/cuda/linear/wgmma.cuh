@@ -19,14 +19,14 @@
 #define NANOVLLM_NAMES_16 NANOVLLM_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define NANOVLLM_NAMES_24 NANOVLLM_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define NANOVLLM_NAMES_32 NANOVLLM_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define NANOVLLM_NAMES_48                                                             \
-  NANOVLLM_NAMES_32                                                                   \
-      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
-      "%47"
-#define NANOVLLM_NAMES_64                                                             \
-  NANOVLLM_NAMES_48                                                                   \
-      ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, " \
-      "%63"
+#define NANOVLLM_NAMES_48                                                         \
+  NANOVLLM_NAMES_32                                                               \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+  "%47"
+#define NANOVLLM_NAMES_64                                                         \
+  NANOVLLM_NAMES_48                                                               \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, " \
+  "%63"
 
 namespace nanovllm::cuda {
 
