@@ -77,7 +77,7 @@ void add_rms_norm(benchmark::State& state, DType act) {
   const size_t bytes =
       x.tensor.bytes() + 2 * residual.tensor.bytes() + weight.tensor.bytes() + out.tensor.bytes();
   measure(state, bytes, [&] {
-    cpu().add_rms_norm(out.tensor, residual.tensor, x.tensor, weight.tensor.f32(), 1e-6f);
+    cpu().add_rms_norm(out.tensor, residual.tensor, x.tensor, 1, weight.tensor.f32(), 1e-6f);
   });
 }
 

@@ -129,7 +129,7 @@ CLI::Option* add_field(CLI::App& app, const std::string& flag, T& value, const s
 }
 CLI::Option* add_field(CLI::App& app, const std::string& flag, uint64_t& value,
                        const std::string& help) {
-  return add_seed(app, flag.c_str(), value, help.c_str());
+  return add_seed(app, flag, value, help);
 }
 CLI::Option* add_field(CLI::App& app, const std::string& flag, bool& value,
                        const std::string& help) {
@@ -176,10 +176,13 @@ CLI::Validator at_least(int least) {
   return {check, ""};
 }
 
-CLI::Option* add_seed(CLI::App& app, const char* flag, uint64_t& seed, const char* help) {
+CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& seed,
+                      const std::string& help) {
   return app
       .add_option_function<std::string>(
-          flag, [flag, &seed](const std::string& text) { seed = *parse_seed(flag, text, 0); }, help)
+          flag,
+          [flag, &seed](const std::string& text) { seed = *parse_seed(flag.c_str(), text, 0); },
+          help)
       ->type_name("UINT")
       ->default_str(std::to_string(seed));
 }
