@@ -12,7 +12,7 @@ PROGRAM = """
 import nanovllm
 llm = nanovllm.LLM("Own/Demo")
 print(llm.model)
-print(llm.generate(["Once"], nanovllm.SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)[0].text)
+print(llm.generate(["Once"], nanovllm.SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)[0].outputs[0].text)
 """
 
 

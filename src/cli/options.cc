@@ -180,9 +180,7 @@ CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& seed,
                       const std::string& help) {
   return app
       .add_option_function<std::string>(
-          flag,
-          [flag, &seed](const std::string& text) { seed = *parse_seed(flag.c_str(), text, 0); },
-          help)
+          flag, [flag, &seed](const std::string& text) { seed = *parse_seed(flag, text, 0); }, help)
       ->type_name("UINT")
       ->default_str(std::to_string(seed));
 }

@@ -136,7 +136,9 @@ bool JsonFields::has(const char* key) const {
 std::vector<std::string> JsonFields::unread() const {
   std::vector<std::string> keys;
   for (const auto& [key, value] : object_->items()) {
-    const bool is_nothing = value.empty() || value == false || value == 0 || value == "";
+    const auto* text = value.get_ptr<const std::string*>();
+    const bool is_nothing =
+        value.empty() || value == false || value == 0 || (text != nullptr && text->empty());
     if (!is_nothing && !read_.contains(key)) keys.push_back(key);
   }
   return keys;

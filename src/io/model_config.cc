@@ -56,9 +56,10 @@ void read_unrotated_layers(const JsonFields& fields, ModelConfig& config) {
     config.unrotated_layers.flip();
     return;
   }
-  const bool fits = listed->is_array() &&
-                    listed->size() == static_cast<size_t>(config.num_hidden_layers) &&
-                    std::ranges::all_of(*listed, [](const Json& v) { return v == 0 || v == 1; });
+  const bool fits =
+      listed->is_array() && listed->size() == static_cast<size_t>(config.num_hidden_layers) &&
+      std::ranges::all_of(
+          *listed, [](const Json& v) { return v.is_number_unsigned() && v.get<uint64_t>() <= 1; });
   if (!fits) fields.fail("no_rope_layers", "0 or 1 for every layer");
   for (const Json& turns : *listed) config.unrotated_layers.push_back(turns == 0);
 }

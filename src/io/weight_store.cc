@@ -184,11 +184,11 @@ class WeightStore::Impl {
   std::string location() const { return files().size() == 1 ? files()[0].path() : model_dir_; }
   std::string name_in_file(std::string_view name) const {
     if (!gguf_) return std::string(name);
-    const std::string found = gguf_tensor_name(name, has_post_norms_);
+    std::string found = gguf_tensor_name(name, has_post_norms_);
     // Some families have the norm before the feed-forward block under the name of its place.
     const size_t norm = found.find("ffn_norm.");
     if (norm == found.npos || items_.contains(found)) return found;
-    const std::string by_place = found.substr(0, norm) + "post_attention_norm.weight";
+    std::string by_place = found.substr(0, norm) + "post_attention_norm.weight";
     return items_.contains(by_place) ? by_place : found;
   }
 

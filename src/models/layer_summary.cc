@@ -30,6 +30,7 @@ std::vector<std::string> summarise_layers(const StackSpec& spec, const ModelConf
         turns ? "" : ", no rotation", summarise(layer.ffn, config))];
   }
   std::vector<std::string> lines;
+  lines.reserve(kinds.size());
   for (const auto& [kind, count] : kinds)
     lines.push_back(fmt::format("{}: {}", counted(count, "layer"), kind));
   return lines;

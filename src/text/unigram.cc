@@ -16,6 +16,7 @@ namespace {
 // The edges of a trie of the tokens; edge i leads to node i + 1, node 0 is the root.
 std::vector<MergeTable::Rule> edges_of(const Vocabulary& vocabulary) {
   std::vector<std::pair<std::string_view, int32_t>> tokens;
+  tokens.reserve(static_cast<size_t>(vocabulary.id_end()));
   for (int32_t id = 0; id < vocabulary.id_end(); ++id) {
     tokens.emplace_back(vocabulary.spelling(id), id);
   }
