@@ -6,7 +6,7 @@
 namespace nanovllm::test {
 namespace {
 
-constexpr int kRowWidth = 96, kExpertWidth = 72, kSharedWidth = 40, kNumExperts = 12;
+constexpr int kRowWidth = 96, kWidthOfExperts = 72, kSharedWidth = 40, kNumExperts = 12;
 
 // A mixture in the dtype that the backend multiplies.
 class Mixture {
@@ -15,7 +15,7 @@ class Mixture {
     spec.router = matrix({kNumExperts}, kRowWidth);
     spec.routing.num_active = 3;
     spec.routing.renormalise = true;
-    for (int i = 0; i < kNumExperts; ++i) spec.experts.push_back(dense(kExpertWidth));
+    for (int i = 0; i < kNumExperts; ++i) spec.experts.push_back(dense(kWidthOfExperts));
     spec.shared = dense(kSharedWidth);
     spec.shared_gate = matrix({1}, kRowWidth);
   }
