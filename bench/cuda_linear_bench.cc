@@ -210,7 +210,7 @@ int check() {
       const std::vector<float> b = to_host(bias, n);
       for (const bool with_norm : {false, true}) {
         if (with_norm)
-          launch_rms_norm(nullptr, hidden, DType::kBFloat16, nullptr, nullptr, residual_in, norm,
+          launch_rms_norm(nullptr, hidden, DType::kBFloat16, nullptr, nullptr, 1, residual_in, norm,
                           rows, k, 1e-6f);
         const auto problem = cublas.problem(rows, n, k, true, 1);
         cublas.run(nullptr, problem, 0, w, with_norm ? hidden : x, y);
@@ -455,8 +455,8 @@ class DecodeStep {
       cublas_.run(stream, cublas_.problem(rows_, n, k, false, 1), 0, w, x, out);
     };
     const auto add_and_norm = [&, size = hidden] {
-      launch_rms_norm(stream, hidden_, DType::kBFloat16, residual_, branch_, nullptr, norm_, rows_,
-                      size, 1e-6f);
+      launch_rms_norm(stream, hidden_, DType::kBFloat16, residual_, branch_, 1, nullptr, norm_,
+                      rows_, size, 1e-6f);
     };
     for (int i = 0; i < count; ++i) {
       const LayerWeights &l = layers_[i], &next = layers_[(i + 1) % count];
