@@ -236,6 +236,21 @@ void expect_alike(const HostTensor& actual, const std::vector<float>& wanted, DT
   EXPECT_LE(std::sqrt(errors / sum), act == DType::kFloat32 ? 2e-5 : 0.03) << what;
 }
 
+// Of stacks of two layers; each but the first, "nothing", gives something else than that one.
+void expect_what_reference_says(Backend& backend, DType act,
+                                const std::vector<std::pair<std::string, StackSpec>>& specs) {
+  const std::vector<float> residual = some_residual();
+  std::vector<float> plain;
+  for (const auto& [field, spec] : specs) {
+    const auto program = backend.compile(spec, limits(act));
+    const DeviceTensor r = upload(backend, floats(residual, kHidden).view);
+    const std::vector<float> wanted = expected(spec, residual);
+    expect_alike(Runs(backend, act).run(*program, 2, r.view), wanted, act, field);
+    if (plain.empty()) plain = wanted;
+    EXPECT_EQ(wanted == plain, field == "nothing") << field;
+  }
+}
+
 using LayerPrograms = OpsTest;
 INSTANTIATE_TEST_SUITE_P(Backends, LayerPrograms, every_backend_and_dtype(), name_of);
 
@@ -291,7 +306,6 @@ TEST_P(LayerPrograms, EachFieldOfASpecIsWhatTheReferenceSays) {
       {"GELU", [&](StackSpec& s) { ffn(s).activation = Activation::kGelu; }},
       {"GELU by tanh", [&](StackSpec& s) { ffn(s).activation = Activation::kGeluTanh; }},
   };
-  const std::vector<float> residual = some_residual();
   StackSpec all = plain;
   std::vector<std::pair<std::string, StackSpec>> specs;
   for (const auto& [field, flip] : flips) {
@@ -301,15 +315,7 @@ TEST_P(LayerPrograms, EachFieldOfASpecIsWhatTheReferenceSays) {
     flip(all);
   }
   specs.emplace_back("everything", all);
-  std::vector<float> plain_wanted;
-  for (const auto& [field, spec] : specs) {
-    const auto program = backend->compile(spec, limits(act()));
-    const DeviceTensor r = upload(*backend, floats(residual, kHidden).view);
-    const std::vector<float> wanted = expected(spec, residual);
-    expect_alike(Runs(*backend, act()).run(*program, 2, r.view), wanted, act(), field);
-    if (plain_wanted.empty()) plain_wanted = wanted;
-    EXPECT_EQ(wanted == plain_wanted, field == "nothing") << field;
-  }
+  expect_what_reference_says(*backend, act(), specs);
 }
 
 // In float32, where rounding makes no row choose another expert.
@@ -356,7 +362,6 @@ TEST_P(LayerPrograms, EachFieldOfAMixtureIsWhatTheReferenceSays) {
          e.experts.pop_back();
        }},
   };
-  const std::vector<float> residual = some_residual();
   StackSpec all = plain;
   std::vector<std::pair<std::string, StackSpec>> specs;
   for (const auto& [field, flip] : flips) {
@@ -365,15 +370,7 @@ TEST_P(LayerPrograms, EachFieldOfAMixtureIsWhatTheReferenceSays) {
     flip(std::get<Experts>(all.layers[0].ffn));
   }
   specs.emplace_back("everything", all);
-  std::vector<float> plain_wanted;
-  for (const auto& [field, spec] : specs) {
-    const auto program = backend->compile(spec, limits(act()));
-    const DeviceTensor r = upload(*backend, floats(residual, kHidden).view);
-    const std::vector<float> wanted = expected(spec, residual);
-    expect_alike(Runs(*backend, act()).run(*program, 2, r.view), wanted, act(), field);
-    if (plain_wanted.empty()) plain_wanted = wanted;
-    EXPECT_EQ(wanted == plain_wanted, field == "nothing") << field;
-  }
+  expect_what_reference_says(*backend, act(), specs);
 }
 
 // As pipeline stages are: the first gives the residual of all tokens, the second goes on with it.

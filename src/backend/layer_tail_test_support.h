@@ -160,7 +160,7 @@ class TailFixture {
     }
     EXPECT_LE(std::sqrt(errors / sum), 2 * rounding(act_))
         << actual.view.rows() << " rows of " << shape_.hidden_size;
-    EXPECT_LE(largest / std::sqrt(sum / static_cast<double>(count)), 20 * rounding(act_))
+    EXPECT_LE(largest / std::sqrt(sum / static_cast<double>(count)), 16 * rounding(act_))
         << actual.view.rows() << " rows of " << shape_.hidden_size;
   }
 
