@@ -50,7 +50,7 @@ double time_calls(const RankContext& context, const std::function<void()>& call)
   NANOVLLM_CUDA_CHECK(cudaEventCreate(&end));
   std::vector<float> milliseconds(kReplays);
   for (float& time : milliseconds) {
-    context.group.smallest(context.rank, 0);
+    context.group.min_over_ranks(context.rank, 0);
     NANOVLLM_CUDA_CHECK(cudaGraphLaunch(replay, stream));  // the ranks meet on the devices
     NANOVLLM_CUDA_CHECK(cudaEventRecord(begin, stream));
     NANOVLLM_CUDA_CHECK(cudaGraphLaunch(replay, stream));
@@ -59,7 +59,7 @@ double time_calls(const RankContext& context, const std::function<void()>& call)
     NANOVLLM_CUDA_CHECK(cudaEventElapsedTime(&time, begin, end));
   }
   context.group.check();
-  context.group.smallest(context.rank, 0);
+  context.group.min_over_ranks(context.rank, 0);
   NANOVLLM_CUDA_CHECK(cudaEventDestroy(begin));
   NANOVLLM_CUDA_CHECK(cudaEventDestroy(end));
   NANOVLLM_CUDA_CHECK(cudaGraphExecDestroy(replay));
@@ -105,7 +105,7 @@ std::vector<Times> time_sums(int num_ranks, int64_t most_line_bytes,
                                         static_cast<const float*>(weight->data()), 1e-6f);
       });
       if (context.rank == 0) times[i] = {plain, fused};
-      context.group.smallest(context.rank, 0);
+      context.group.min_over_ranks(context.rank, 0);
     }
   });
   return times;

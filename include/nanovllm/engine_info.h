@@ -47,7 +47,8 @@ struct EngineInfo : EngineLimits {
   std::vector<std::string> plan;             // how the layers are computed, a line each
   int64_t kv_bytes_per_token = 0;
   int64_t kv_cache_bytes = 0;
-  std::string temperature_source;  // the model's file that sets the default one; empty: none does
+  std::string
+      default_temperature_source;  // the model's file that sets the default one; empty: none does
   double load_seconds = 0;
   bool operator==(const EngineInfo&) const = default;
 };

@@ -114,7 +114,7 @@ class EngineLoop {
   RequestPreparer preparer(const ChatTemplate* chat_template = nullptr) const;
 
  private:
-  struct Live {
+  struct LiveRequest {
     std::optional<uint64_t> engine_id = {};  // none when it was refused or is over
     std::vector<bool> ended = {};            // which completions
   };
@@ -140,12 +140,12 @@ class EngineLoop {
   const size_t max_num_commands_;
 
   // Of the loop's thread.
-  std::unordered_map<uint64_t, Live> requests_;  // until their last event is told
-  std::unordered_map<uint64_t, uint64_t> ids_;   // by the engine's id, while it knows them
+  std::unordered_map<uint64_t, LiveRequest> requests_;  // until their last event is told
+  std::unordered_map<uint64_t, uint64_t> ids_;          // by the engine's id, while it knows them
   std::vector<EngineEvent> events_;
-  std::vector<uint64_t> over_;    // their last event is in events_
-  std::optional<bool> shutdown_;  // whether it drains
-  int num_failures_ = 0;          // of steps since something was generated
+  std::vector<uint64_t> ended_ids_;  // their last event is in events_
+  std::optional<bool> shutdown_;     // whether it drains
+  int num_failures_ = 0;             // of steps since something was generated
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable work_, room_, end_;

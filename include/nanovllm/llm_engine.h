@@ -70,14 +70,14 @@ class LLMEngine {
   // there is), or kUnsupported for a text prompt or SamplingParams::stop where the model has no
   // tokenizer; the engine goes on unharmed.
   //
-  // shown: output ids of each completion, or of the first of them, that another engine generated
-  // and its user has seen. The request goes on behind them as it would have there, the same tokens
-  // and text, where params has its seed; max_tokens counts them. They and their text, and with them
-  // log-probabilities of the prompt, are in no kDelta output; elsewhere they have no
-  // log-probabilities. A completion that they end has ended, which the next step tells. Throws
-  // Error(kInvalidArgument) where they go on behind their end.
+  // previous_output_ids: of each completion, or of the first ones, the output ids that another
+  // engine generated and its user has seen. The request goes on behind them as it would have there,
+  // the same tokens and text, where params has its seed; max_tokens counts them. They and their
+  // text, and with them log-probabilities of the prompt, are in no kDelta output; elsewhere they
+  // have no log-probabilities. A completion that they end has ended, which the next step tells.
+  // Throws Error(kInvalidArgument) where they go on behind their end.
   uint64_t add_request(const Prompt& prompt, const SamplingParams& params,
-                       const std::vector<std::vector<int32_t>>& shown = {});
+                       const std::vector<std::vector<int32_t>>& previous_output_ids = {});
   // Ends a request now; its last output has finish_reason kAbort. Unknown ids are ignored.
   void abort_request(uint64_t request_id) noexcept;
   // Runs one step and returns the requests that gained tokens or ended in it. Does nothing when

@@ -24,7 +24,7 @@ struct AddRequest {
   // output_kind counts as kDelta. Without a seed the request draws from its id and
   // EngineConfig::seed.
   SamplingParams params = {};
-  std::vector<std::vector<int32_t>> shown = {};  // as LLMEngine::add_request takes it
+  std::vector<std::vector<int32_t>> previous_output_ids = {};  // as LLMEngine::add_request takes it
   bool operator==(const AddRequest&) const = default;
 };
 

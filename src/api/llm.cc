@@ -74,7 +74,7 @@ class LLM::Batch {
     ++num_unfinished_;
   }
 
-  void receive(RequestOutput&& output, const std::vector<SamplingParams>& params) {
+  void add_output(RequestOutput&& output, const std::vector<SamplingParams>& params) {
     const uint64_t i = output.request_id - first_id_;
     if (i >= outputs_.size()) return;  // of a request that somebody added to the engine
     if (output.finished) --num_unfinished_;
@@ -88,7 +88,7 @@ class LLM::Batch {
   // Takes what there is without a further step, whose other outputs nobody would see.
   void abort(const std::vector<SamplingParams>& params) {
     for_each_unfinished([&](uint64_t id) {
-      if (auto output = engine_.finish_request(id)) receive(std::move(*output), params);
+      if (auto output = engine_.finish_request(id)) add_output(std::move(*output), params);
     });
   }
 
@@ -135,7 +135,7 @@ std::vector<RequestOutput> LLM::generate_each(const std::vector<Prompt>& prompts
     }
     std::vector<RequestOutput> changed = engine_.run_step();
     const bool go_on = !callback || callback(changed, engine_.last_step());
-    for (RequestOutput& output : changed) batch.receive(std::move(output), params);
+    for (RequestOutput& output : changed) batch.add_output(std::move(output), params);
     if (!go_on) batch.abort(params);
   }
   return batch.take();

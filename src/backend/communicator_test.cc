@@ -80,7 +80,7 @@ class Communicators : public ::testing::TestWithParam<Case> {
     return make_communicator_group(GetParam().device, world_size());
   }
   // Where all ranks wait for each other.
-  void meet(int rank) { group_->smallest(rank, 0); }
+  void meet(int rank) { group_->min_over_ranks(rank, 0); }
 
   // Calls f, or launches what a graph has recorded of it: the threads do not meet at each of its
   // calls then.
@@ -400,7 +400,7 @@ TEST_P(Communicators, TheSmallestValueIsThatOfAllRanks) {
       for (int other = 0; other < world_size(); ++other) {
         expected = std::min<int64_t>(expected, 100 + (other * 5 + call) % 7);
       }
-      EXPECT_EQ(group_->smallest(rank, value), expected);
+      EXPECT_EQ(group_->min_over_ranks(rank, value), expected);
     }
   });
 }

@@ -110,7 +110,7 @@ class Chat {
     defaults.max_tokens = room_;
     params_ = options.sampling.apply_to(defaults);
     check(params_);
-    temperature_source_ = engine_.info().temperature_source;
+    temperature_source_ = engine_.info().default_temperature_source;
     if (temperature_source_.empty()) temperature_source_ = "the default, as the model names none";
     if (options.sampling.sets_temperature()) temperature_source_ = "--temperature";
     clear(options.system);

@@ -48,13 +48,13 @@ bool BlockManager::allocate(Sequence& sequence) {
     return false;
   }
   for (const int block : sequence.block_table) hold(block);
-  append(sequence, sequence.num_tokens());
+  reserve(sequence, sequence.num_tokens());
   // The last token is computed again where all of them are cached: only that gives its logits.
   sequence.num_computed_tokens = std::min(num_hits * block_size_, sequence.num_tokens() - 1);
   return true;
 }
 
-bool BlockManager::append(Sequence& sequence, int num_tokens) {
+bool BlockManager::reserve(Sequence& sequence, int num_tokens) {
   const auto num_held = static_cast<int>(sequence.block_table.size());
   if (num_tokens <= int64_t{num_held} * block_size_) return true;  // mostly: spares a division
   const int num_missing = blocks_for(num_tokens) - num_held;
@@ -80,27 +80,27 @@ void BlockManager::register_computed(Sequence& sequence, int num_tokens) {
   PrefixChain& chain = sequence.chain;
   if (num_tokens < (chain.num_blocks + int64_t{1}) * block_size_) return;
   const int num_full = num_tokens / block_size_;
-  if (chain.num_blocks == 0) chain = root(sequence);
+  if (chain.num_blocks == 0) chain = empty_chain(sequence);
   while (chain.num_blocks < num_full) {
     const auto tokens =
         std::span<const int32_t>(sequence.token_ids)
             .subspan(static_cast<size_t>(chain.num_blocks) * block_size_, block_size_);
     const uint64_t hash = hash_(chain.hash, tokens);
     int& block = sequence.block_table[chain.num_blocks];
-    if (const int found = find(hash, sequence, tokens, chain.content_id); found >= 0) {
+    if (const int found = find_block(hash, sequence, tokens, chain.content_id); found >= 0) {
       // Another sequence computed the same text first. Held as its own, that block outlives all
       // that will be registered behind it.
       hold(found);
       drop(std::exchange(block, found));
     } else {
-      enter(block, hash, sequence, tokens, chain.content_id);
+      register_block(block, hash, sequence, tokens, chain.content_id);
     }
     chain = {chain.num_blocks + 1, hash, blocks_[block].content_id};
   }
 }
 
-void BlockManager::enter(int block, uint64_t hash, const Sequence& sequence,
-                         std::span<const int32_t> token_ids, uint64_t parent_id) {
+void BlockManager::register_block(int block, uint64_t hash, const Sequence& sequence,
+                                  std::span<const int32_t> token_ids, uint64_t parent_id) {
   Block& b = blocks_[block];
   NANOVLLM_CHECK(b.content_id == 0);
   b.content_id = next_content_id_++;
@@ -114,12 +114,12 @@ void BlockManager::enter(int block, uint64_t hash, const Sequence& sequence,
   ++num_registered_;
 }
 
-PrefixChain BlockManager::root(const Sequence& sequence) const {
+PrefixChain BlockManager::empty_chain(const Sequence& sequence) const {
   return {.num_blocks = 0, .hash = sequence.cache_salt, .content_id = 0};
 }
 
-int BlockManager::find(uint64_t hash, const Sequence& sequence, std::span<const int32_t> token_ids,
-                       uint64_t parent_id) const {
+int BlockManager::find_block(uint64_t hash, const Sequence& sequence,
+                             std::span<const int32_t> token_ids, uint64_t parent_id) const {
   for (int block = buckets_[hash & (buckets_.size() - 1)]; block >= 0;
        block = blocks_[block].next_in_bucket) {
     const Block& b = blocks_[block];
@@ -136,13 +136,13 @@ int BlockManager::find(uint64_t hash, const Sequence& sequence, std::span<const 
 void BlockManager::match_prefix(Sequence& sequence) const {
   const auto num_known = static_cast<int>(sequence.token_ids.size());
   const int num_full = std::min(num_known, sequence.num_cacheable_tokens) / block_size_;
-  PrefixChain chain = root(sequence);
+  PrefixChain chain = empty_chain(sequence);
   while (chain.num_blocks < num_full) {
     const auto tokens =
         std::span<const int32_t>(sequence.token_ids)
             .subspan(static_cast<size_t>(chain.num_blocks) * block_size_, block_size_);
     const uint64_t hash = hash_(chain.hash, tokens);
-    const int block = find(hash, sequence, tokens, chain.content_id);
+    const int block = find_block(hash, sequence, tokens, chain.content_id);
     if (block < 0) break;
     sequence.block_table.push_back(block);
     chain = {chain.num_blocks + 1, hash, blocks_[block].content_id};

@@ -34,7 +34,7 @@ class BlockManager {
   bool allocate(Sequence& sequence);
   // Adds blocks until the first num_tokens tokens have room. False, and nothing changed, when there
   // are too few.
-  bool append(Sequence& sequence, int num_tokens);
+  bool reserve(Sequence& sequence, int num_tokens);
   // Takes all blocks back; what is registered stays findable until it is evicted.
   void deallocate(Sequence& sequence);
   // Registers the blocks that the first num_tokens tokens fill. Their KV must have been computed.
@@ -68,12 +68,12 @@ class BlockManager {
   std::span<const int32_t> tokens_of(int block) const {
     return std::span(token_ids_).subspan(static_cast<size_t>(block) * block_size_, block_size_);
   }
-  PrefixChain root(const Sequence& sequence) const;
-  int find(uint64_t hash, const Sequence& sequence, std::span<const int32_t> token_ids,
-           uint64_t parent_id) const;
+  PrefixChain empty_chain(const Sequence& sequence) const;
+  int find_block(uint64_t hash, const Sequence& sequence, std::span<const int32_t> token_ids,
+                 uint64_t parent_id) const;
   void match_prefix(Sequence& sequence) const;
-  void enter(int block, uint64_t hash, const Sequence& sequence, std::span<const int32_t> token_ids,
-             uint64_t parent_id);
+  void register_block(int block, uint64_t hash, const Sequence& sequence,
+                      std::span<const int32_t> token_ids, uint64_t parent_id);
   int take_free_block();
   void hold(int block);
   void drop(int block);

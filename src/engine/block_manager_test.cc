@@ -61,8 +61,8 @@ TEST(BlockManager, ChangesNothingWhenTooFewBlocksAreFree) {
   ASSERT_TRUE(blocks.allocate(a));
   EXPECT_FALSE(blocks.allocate(b));
   EXPECT_TRUE(b.block_table.empty());
-  EXPECT_TRUE(blocks.append(a, 12));
-  EXPECT_FALSE(blocks.append(a, 13));
+  EXPECT_TRUE(blocks.reserve(a, 12));
+  EXPECT_FALSE(blocks.reserve(a, 13));
   EXPECT_EQ(a.block_table.size(), 3u);
   EXPECT_EQ(wrong(blocks, {&a, &b}), "");
 }
@@ -71,9 +71,9 @@ TEST(BlockManager, AppendsABlockOnlyWhereOneBegins) {
   BlockManager blocks(3, kBlockSize);
   Sequence a = make_sequence(text(3));
   ASSERT_TRUE(blocks.allocate(a));
-  ASSERT_TRUE(blocks.append(a, 4));
+  ASSERT_TRUE(blocks.reserve(a, 4));
   EXPECT_EQ(a.block_table.size(), 1u);
-  ASSERT_TRUE(blocks.append(a, 5));
+  ASSERT_TRUE(blocks.reserve(a, 5));
   EXPECT_EQ(a.block_table.size(), 2u);
 }
 
@@ -304,7 +304,7 @@ TEST(PrefixCache, WhatContinuesATextComputedTwiceIsFoundAfterTheFirstOneIsGone) 
   Sequence c = make_sequence(text(20, 500));
   compute(blocks, c);
   b.token_ids.insert(b.token_ids.end(), {1, 2, 3, 4});
-  ASSERT_TRUE(blocks.append(b, 12));
+  ASSERT_TRUE(blocks.reserve(b, 12));
   b.num_computed_tokens = 12;
   blocks.register_computed(b, 12);
   EXPECT_EQ(wrong(blocks, {&b, &c}), "");
@@ -385,7 +385,7 @@ TEST_P(BlockManagerProperty, BooksBalanceAndSharedBlocksHoldEqualTexts) {
           std::min(sequence->num_tokens(), sequence->num_computed_tokens + 1 + pick(4));
       blocks.register_computed(*sequence, sequence->num_computed_tokens);
       if (sequence->num_computed_tokens == sequence->num_tokens() &&
-          blocks.append(*sequence, sequence->num_tokens() + 1)) {
+          blocks.reserve(*sequence, sequence->num_tokens() + 1)) {
         sequence->token_ids.push_back(pick(2));
       }
     }

@@ -44,15 +44,15 @@ EngineCore::EngineCore(EngineParts parts)
 EngineCore::~EngineCore() = default;
 
 uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& params,
-                                 const std::vector<std::vector<int32_t>>& shown) {
+                                 const std::vector<std::vector<int32_t>>& previous_output_ids) {
   std::vector<int32_t> token_ids = check_request(prompt, params, preparer_);
   const auto* text = std::get_if<std::string>(&prompt);
   const uint64_t id = next_request_id_;
   auto owner = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
                                          params, context_);
   Request& request = *owner;
-  if (!shown.empty()) {
-    request.replay(shown);
+  if (!previous_output_ids.empty()) {
+    request.replay(previous_output_ids);
     for (const auto& completion : request.completions()) {
       if (completion->finish_reason != FinishReason::kNone) scheduler_.finish(*completion);
     }
@@ -121,20 +121,20 @@ std::vector<RequestOutput> EngineCore::step() {
 }
 
 // Asks for drafts where one token is left to compute. Nobody else gives up blocks for them.
-void EngineCore::draft(Completion& completion) {
+void EngineCore::propose_drafts(Completion& completion) {
   const int most = completion.request->max_drafts(completion);
   if (completion.num_uncomputed_tokens() != 1 || most <= 0) return;
   completion.draft_ids = parts_.drafter(completion, most);
   NANOVLLM_CHECK(std::ssize(completion.draft_ids) <= most);
   const int num_tokens = completion.num_tokens() + static_cast<int>(completion.draft_ids.size());
-  if (!blocks_.append(completion, num_tokens)) completion.draft_ids.clear();
+  if (!blocks_.reserve(completion, num_tokens)) completion.draft_ids.clear();
 }
 
 // Schedules one step and hands it to the runner. False when there is nothing to run now.
 bool EngineCore::submit_step() {
   context_.now = Clock::now();
   if (parts_.drafter) {
-    for (Sequence* sequence : scheduler_.running()) draft(completion_of(*sequence));
+    for (Sequence* sequence : scheduler_.running()) propose_drafts(completion_of(*sequence));
   }
   const auto scheduled = scheduler_.schedule();
   for (Sequence* sequence : scheduler_.preempted()) {
@@ -154,9 +154,9 @@ bool EngineCore::submit_step() {
     Completion& completion = completion_of(*sequence);
     SequenceInput& input = input_.sequences.emplace_back();
     completion.request->fill_input(completion, num_new_tokens, input);
-    if (completion.num_pending_tokens > 0) input.sampling.pending_from = completion.draw;
+    if (completion.num_pending_tokens > 0) input.sampling.pending_from = completion.draw_number;
     const int num_drafts = static_cast<int>(input.draft_token_ids.size());
-    if (input.sample) completion.draw = std::exchange(num_draws, num_draws + 1 + num_drafts);
+    if (input.sample) completion.draw_number = std::exchange(num_draws, num_draws + 1 + num_drafts);
     step.entries.push_back({&completion, completion.num_computed_tokens, num_new_tokens, num_drafts,
                             completion.num_preemptions, input.sample});
     if (completion.phase != Phase::kDecode) enter_phase(completion, Phase::kPrefill);
@@ -183,7 +183,7 @@ bool EngineCore::collect_step() {
   for (size_t i = 0; i < step.entries.size(); ++i) {
     if (step.entries[i].completion->finish_reason != FinishReason::kNone) continue;
     alive = true;
-    process(step.entries[i], output.sequences[i]);
+    update_or_give_up(step.entries[i], output.sequences[i]);
   }
   if (alive) report(step);
   in_flight_.pop_front();
@@ -191,10 +191,10 @@ bool EngineCore::collect_step() {
 }
 
 // A request that took its token in half can't go on, and would meet the same error again.
-void EngineCore::process(const InFlightStep::Entry& entry, const SequenceOutput& output) {
+void EngineCore::update_or_give_up(const InFlightStep::Entry& entry, const SequenceOutput& output) {
   Request& request = *entry.completion->request;
   try {
-    receive(entry, output);
+    update_from_output(entry, output);
   } catch (const Error& error) {  // its text can't be decoded
     give_up(request);
     request.give_reason(error.what());
@@ -204,14 +204,15 @@ void EngineCore::process(const InFlightStep::Entry& entry, const SequenceOutput&
   }
 }
 
-void EngineCore::receive(const InFlightStep::Entry& entry, const SequenceOutput& output) {
+void EngineCore::update_from_output(const InFlightStep::Entry& entry,
+                                    const SequenceOutput& output) {
   Completion& completion = *entry.completion;
   Request& request = *completion.request;
   // Tokens count even if the sequence had to give its blocks back since: they were drawn before.
   const bool holds_its_blocks = entry.num_preemptions == completion.num_preemptions;
   NANOVLLM_CHECK(completion.awaits_ids || output.sampled.size() == (entry.sampled ? 1 : 0));
   const size_t num_tokens = completion.token_ids.size();
-  request.receive(completion, entry.sampled, output);
+  request.append_output(completion, entry.sampled, output);
   const size_t num_gained = completion.token_ids.size() - num_tokens;
   counts_.num_generation_tokens += static_cast<int64_t>(num_gained);
   if (completion.phase == Phase::kPrefill && num_gained > 0 &&
@@ -221,7 +222,7 @@ void EngineCore::receive(const InFlightStep::Entry& entry, const SequenceOutput&
   int num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens;
   if (holds_its_blocks) {
     if (entry.sampled && completion.awaits_ids) {
-      num_computed_tokens = completion.end_drafts(num_computed_tokens - entry.num_drafts);
+      num_computed_tokens = completion.resolve_drafts(num_computed_tokens - entry.num_drafts);
       completion.num_computed_tokens = num_computed_tokens;
     }
     blocks_.register_computed(completion, num_computed_tokens);
@@ -297,7 +298,7 @@ std::vector<RequestOutput> EngineCore::take_outputs() {
   }
   for (Request* request : changed_) {
     request->changed = false;
-    request->mark_shown();
+    request->mark_delivered();
     if (request->is_finished()) erase(*request);
   }
   changed_.clear();

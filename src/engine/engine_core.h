@@ -43,7 +43,7 @@ class EngineCore {
   ~EngineCore();
 
   uint64_t add_request(const Prompt& prompt, const SamplingParams& params,
-                       const std::vector<std::vector<int32_t>>& shown = {});
+                       const std::vector<std::vector<int32_t>>& previous_output_ids = {});
   void abort_request(uint64_t request_id) noexcept;
   // Ends a request now and forgets it.
   void discard_request(uint64_t request_id) noexcept;
@@ -96,11 +96,11 @@ class EngineCore {
     Requests ended;  // not needed once this step is collected
   };
 
-  void draft(Completion& completion);
+  void propose_drafts(Completion& completion);
   bool submit_step();
   bool collect_step();
-  void process(const InFlightStep::Entry& entry, const SequenceOutput& output);
-  void receive(const InFlightStep::Entry& entry, const SequenceOutput& output);
+  void update_or_give_up(const InFlightStep::Entry& entry, const SequenceOutput& output);
+  void update_from_output(const InFlightStep::Entry& entry, const SequenceOutput& output);
   void release_siblings(Request& request);
   void give_up(Request& request) noexcept;
   void end_request(Request& request) noexcept;

@@ -150,8 +150,8 @@ void EngineLoop::handle(AddRequest&& command) {
     SamplingParams& params = command.params;
     params.output_kind = RequestOutputKind::kDelta;
     if (!params.seed) params.seed = engine_.core_->seed_of(command.id);
-    const uint64_t engine_id =
-        engine_.add_request(std::move(command.prompt_token_ids), params, command.shown);
+    const uint64_t engine_id = engine_.add_request(std::move(command.prompt_token_ids), params,
+                                                   command.previous_output_ids);
     place->second.engine_id = engine_id;
     place->second.ended.resize(static_cast<size_t>(params.n));
     ids_.emplace(engine_id, command.id);
@@ -175,7 +175,7 @@ void EngineLoop::refuse(uint64_t id, const std::exception_ptr& error) {
     engine_.discard_request(*engine_id);
     ids_.erase(*engine_id);
   }
-  over_.push_back(id);
+  ended_ids_.push_back(id);
   events_.emplace_back(request_error(id, error));
 }
 
@@ -199,7 +199,7 @@ void EngineLoop::tell(RequestOutput&& output) {
   const auto known = ids_.find(output.request_id);
   NANOVLLM_CHECK(known != ids_.end());
   const uint64_t id = known->second;
-  Live& live = requests_.at(id);
+  LiveRequest& live = requests_.at(id);
   if (!output.prompt_logprobs.empty()) {
     events_.emplace_back(PromptLogprobs{id, std::move(output.prompt_logprobs)});
   }
@@ -217,7 +217,7 @@ void EngineLoop::tell(RequestOutput&& output) {
                                     output.num_preemptions, output.metrics});
   }
   if (!output.finished) return;
-  over_.push_back(id);
+  ended_ids_.push_back(id);
   live.engine_id.reset();
   ids_.erase(known);
 }
@@ -225,8 +225,8 @@ void EngineLoop::tell(RequestOutput&& output) {
 void EngineLoop::deliver() {
   if (events_.empty()) return;
   sink_(std::exchange(events_, {}));
-  for (const uint64_t id : over_) requests_.erase(id);
-  over_.clear();
+  for (const uint64_t id : ended_ids_) requests_.erase(id);
+  ended_ids_.clear();
 }
 
 // What was to be told is lost, if there was any.
@@ -251,7 +251,7 @@ void EngineLoop::fail_all(const std::exception_ptr& error) noexcept {
   requests_.clear();
   ids_.clear();
   events_.clear();
-  over_.clear();
+  ended_ids_.clear();
 }
 
 void EngineLoop::close() noexcept {

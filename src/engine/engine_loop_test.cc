@@ -340,7 +340,7 @@ TEST(EngineLoop, ShutsDownAtOnceAndAnotherOneGoesOn) {
   EXPECT_GT(cut.token_ids.at(1).size(), 10u);
   EngineLoop loop(fake(), second.sink());
   loop.submit(add(1, 5));  // another place in the queue
-  request.shown = {cut.token_ids.at(0), cut.token_ids.at(1)};
+  request.previous_output_ids = {cut.token_ids.at(0), cut.token_ids.at(1)};
   loop.submit(request);
   const Answer rest = second.answer(5);
   for (const int i : {0, 1}) {

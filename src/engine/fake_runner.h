@@ -202,7 +202,7 @@ class FakeRunner : public Runner {
                                                : drafts[p - num_known];
         NANOVLLM_CHECK(id >= 0 && id < vocab_size_);
         const uint64_t value = FakeModel::kv(id, p, context);
-        if (p >= s.num_stored_tokens) {
+        if (p >= s.kv_write_begin) {
           NANOVLLM_CHECK(written_.insert(slot).second);  // two tokens never share a slot
           store(slot, value);
         }

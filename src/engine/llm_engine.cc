@@ -19,8 +19,8 @@ LLMEngine::LLMEngine(LLMEngine&&) noexcept = default;
 LLMEngine& LLMEngine::operator=(LLMEngine&&) noexcept = default;
 
 uint64_t LLMEngine::add_request(const Prompt& prompt, const SamplingParams& params,
-                                const std::vector<std::vector<int32_t>>& shown) {
-  return core_->add_request(prompt, params, shown);
+                                const std::vector<std::vector<int32_t>>& previous_output_ids) {
+  return core_->add_request(prompt, params, previous_output_ids);
 }
 
 void LLMEngine::abort_request(uint64_t request_id) noexcept { core_->abort_request(request_id); }

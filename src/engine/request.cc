@@ -98,15 +98,15 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
   }
 }
 
-void Request::replay(const std::vector<std::vector<int32_t>>& shown) {
-  if (shown.size() > completions_.size()) {
+void Request::replay(const std::vector<std::vector<int32_t>>& previous_output_ids) {
+  if (previous_output_ids.size() > completions_.size()) {
     throw_error(ErrorCode::kInvalidArgument,
-                "There are output ids of {} completions, but the request has n = {}.", shown.size(),
-                params_.n);
+                "There are output ids of {} completions, but the request has n = {}.",
+                previous_output_ids.size(), params_.n);
   }
-  for (size_t i = 0; i < shown.size(); ++i) {
+  for (size_t i = 0; i < previous_output_ids.size(); ++i) {
     Completion& completion = *completions_[i];
-    for (const int32_t id : shown[i]) {
+    for (const int32_t id : previous_output_ids[i]) {
       if (id < 0 || id >= context_.limits.vocab_size) {
         throw_error(ErrorCode::kInvalidArgument,
                     "Output id {} of completion {} is out of vocabulary; the model knows 0 to {}.",
@@ -114,20 +114,20 @@ void Request::replay(const std::vector<std::vector<int32_t>>& shown) {
       }
       if (completion.finish_reason != FinishReason::kNone) {
         throw_error(ErrorCode::kInvalidArgument,
-                    "Completion {} has {} output ids, but token {} ends it.", i, shown[i].size(),
-                    completion.output().size());
+                    "Completion {} has {} output ids, but token {} ends it.", i,
+                    previous_output_ids[i].size(), completion.output().size());
       }
       append_token(completion, {.token_id = id, .logprobs = {}});
     }
-    prompt_shown_ = prompt_shown_ || !shown[i].empty();
+    prompt_delivered_ = prompt_delivered_ || !previous_output_ids[i].empty();
   }
-  if (!prompt_shown_) return;
+  if (!prompt_delivered_) return;
   metrics_ = {.time_to_finish = metrics_.time_to_finish};
   if (params_.prompt_logprobs) {  // they are not computed again
     prompt_logprobs_.resize(completions_[0]->num_prompt_tokens);
     completions_[0]->reads_prefix_cache = true;
   }
-  mark_shown();
+  mark_delivered();
 }
 
 void Request::begin_step() noexcept {
@@ -146,7 +146,7 @@ void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInp
   input.token_ids = completion.token_ids;
   input.num_computed_tokens = completion.num_computed_tokens;
   input.num_new_tokens = num_new_tokens;
-  input.num_stored_tokens = completion.chain.num_blocks * context_.limits.kvcache_block_size;
+  input.kv_write_begin = completion.chain.num_blocks * context_.limits.kvcache_block_size;
   input.block_table = completion.block_table;
   const int num_drafts = completion.num_computed_tokens + num_new_tokens - completion.num_tokens();
   input.sample = num_drafts >= 0;
@@ -173,7 +173,7 @@ void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInp
   }
 }
 
-void Request::receive(Completion& completion, bool sampled, const SequenceOutput& output) {
+void Request::append_output(Completion& completion, bool sampled, const SequenceOutput& output) {
   for (const SamplingResult& result : output.prompt_logprobs) {
     prompt_logprobs_.emplace_back(position_logprobs(result));
   }
@@ -186,7 +186,7 @@ void Request::receive(Completion& completion, bool sampled, const SequenceOutput
       continue;
     }
     end(completion, FinishReason::kAbort);
-    // Ending it may have shown text that was held back, and a stop string in it.
+    // Ending it may have added text that was held back, and a stop string in it.
     if (completion.finish_reason != FinishReason::kAbort) return;
     completion.stop_reason = "the model's logits leave no token to draw";
   }
@@ -203,7 +203,7 @@ void Request::append_token(Completion& completion, const SamplingResult& sampled
   const bool at_stop_token = stops_at(completion, token_id);
   const bool at_length =
       completion.num_prompt_tokens + std::ssize(completion.output()) >= completion.max_num_tokens;
-  if (context_.tokenizer != nullptr) append_text(completion, token_id, at_stop_token);
+  if (context_.tokenizer != nullptr) detokenize(completion, token_id, at_stop_token);
   if (completion.finish_reason != FinishReason::kNone) return;  // it came to a stop string
   if (at_stop_token || at_length) {
     end(completion, at_stop_token ? FinishReason::kStop : FinishReason::kLength);
@@ -222,17 +222,17 @@ bool Request::stops_at(Completion& completion, int32_t token_id) const {
   return true;
 }
 
-void Request::append_text(Completion& completion, int32_t token_id, bool at_stop_token) {
+void Request::detokenize(Completion& completion, int32_t token_id, bool at_stop_token) {
   if (at_stop_token && !params_.include_stop_str_in_output) return;
   if (!completion.detokenizer) {
     completion.detokenizer.emplace(*context_.tokenizer, params_.skip_special_tokens,
                                    completion.prompt());
   }
-  show(completion, completion.detokenizer->append(token_id));
+  append_text(completion, completion.detokenizer->append(token_id));
 }
 
 // Stop strings count where they end after min_tokens, wherever they begin.
-void Request::show(Completion& completion, const std::string& piece) {
+void Request::append_text(Completion& completion, const std::string& piece) {
   if (!completion.stop_strings) {
     completion.text += piece;
     return;
@@ -248,7 +248,7 @@ void Request::show(Completion& completion, const std::string& piece) {
 // Ends a completion for another reason than a stop string: what was held back is certain now, and
 // may still be found to hold a stop string.
 void Request::end(Completion& completion, FinishReason reason) {
-  if (completion.detokenizer) show(completion, completion.detokenizer->finish());
+  if (completion.detokenizer) append_text(completion, completion.detokenizer->finish());
   if (completion.finish_reason != FinishReason::kNone) return;
   if (completion.stop_strings) completion.text += completion.stop_strings->finish();
   set_finished(completion, reason);
@@ -302,7 +302,7 @@ std::optional<RequestOutput> Request::output() const {
   output.metrics = metrics_;
   output.num_cached_tokens = completions_[0]->num_cached_tokens;
   for (const auto& completion : completions_) output.num_preemptions += completion->num_preemptions;
-  if (params_.output_kind != RequestOutputKind::kDelta || !prompt_shown_) {
+  if (params_.output_kind != RequestOutputKind::kDelta || !prompt_delivered_) {
     const auto prompt_ids = completions_[0]->prompt();
     output.prompt_token_ids.assign(prompt_ids.begin(), prompt_ids.end());
     output.prompt = prompt_;
@@ -315,11 +315,11 @@ std::optional<RequestOutput> Request::output() const {
   return output;
 }
 
-void Request::mark_shown() noexcept {
-  prompt_shown_ = true;
+void Request::mark_delivered() noexcept {
+  prompt_delivered_ = true;
   for (const auto& completion : completions_) {
-    completion->num_shown_tokens = completion->output().size();
-    completion->num_shown_chars = completion->text.size();
+    completion->num_delivered_tokens = completion->output().size();
+    completion->num_delivered_bytes = completion->text.size();
   }
 }
 
@@ -330,10 +330,10 @@ CompletionOutput Request::completion_output(const Completion& completion) const 
   output.stop_reason = completion.stop_reason;
   const auto ids = completion.output();
   const bool delta = params_.output_kind == RequestOutputKind::kDelta;
-  const size_t first_token = delta ? completion.num_shown_tokens : 0;
-  const size_t first_char = delta ? completion.num_shown_chars : 0;
+  const size_t first_token = delta ? completion.num_delivered_tokens : 0;
+  const size_t first_byte = delta ? completion.num_delivered_bytes : 0;
   output.token_ids.assign(ids.begin() + static_cast<ptrdiff_t>(first_token), ids.end());
-  output.text = completion.text.substr(first_char);
+  output.text = completion.text.substr(first_byte);
   if (params_.logprobs) {
     output.logprobs.assign(completion.logprobs.begin() + static_cast<ptrdiff_t>(first_token),
                            completion.logprobs.end());

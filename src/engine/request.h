@@ -1,4 +1,4 @@
-// One request: its completions, when each of them ends, and what the user is shown.
+// One request: its completions, when each of them ends, and its outputs.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,12 @@ struct Completion : Sequence {
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;
   Phase phase = Phase::kNone;
-  int draw = 0;                     // its number in the last step submitted that samples it
+  int draw_number = 0;              // its number in the last step submitted that samples it
   std::vector<int32_t> banned_ids;  // in that step, where bad words were asked for
 
-  // What the outputs of a kDelta request have shown.
-  size_t num_shown_tokens = 0;
-  size_t num_shown_chars = 0;
+  // What earlier outputs of a kDelta request have held already.
+  size_t num_delivered_tokens = 0;
+  size_t num_delivered_bytes = 0;
 };
 
 // What all requests of an engine have in common.
@@ -59,9 +59,9 @@ class Request {
   Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
           const SamplingParams& params, const RequestContext& context);
 
-  // Takes what its completions are said to have generated before, and counts it as shown. Throws
-  // Error(kInvalidArgument) where it is nothing they could have.
-  void replay(const std::vector<std::vector<int32_t>>& shown);
+  // Takes what its completions are said to have generated before, and counts it as delivered.
+  // Throws Error(kInvalidArgument) where it is nothing they could have.
+  void replay(const std::vector<std::vector<int32_t>>& previous_output_ids);
 
   uint64_t id() const { return id_; }
   const std::vector<std::unique_ptr<Completion>>& completions() const { return completions_; }
@@ -76,7 +76,7 @@ class Request {
   // Takes what a step gave the completion: log-probabilities of the prompt and, where it sampled,
   // tokens, of which one may end it: those behind are dropped. When it throws, the completion can't
   // go on.
-  void receive(Completion& completion, bool sampled, const SequenceOutput& output);
+  void append_output(Completion& completion, bool sampled, const SequenceOutput& output);
   // Ends a completion that has not ended, with all of its text that can be decoded.
   void abort(Completion& completion) noexcept;
   // Why its completions were aborted, where they have no reason yet.
@@ -84,8 +84,8 @@ class Request {
 
   // The next output of the kind that was asked for, or none when there is nothing to show.
   std::optional<RequestOutput> output() const;
-  // The user has it: the next one of kind kDelta begins behind it.
-  void mark_shown() noexcept;
+  // The output was delivered: the next one of kind kDelta begins behind it.
+  void mark_delivered() noexcept;
 
   // Kept by the engine. The other completions wait until the first one's prompt is computed, to
   // share its blocks.
@@ -95,8 +95,8 @@ class Request {
  private:
   void append_token(Completion& completion, const SamplingResult& sampled);
   bool stops_at(Completion& completion, int32_t token_id) const;
-  void append_text(Completion& completion, int32_t token_id, bool at_stop_token);
-  void show(Completion& completion, const std::string& piece);
+  void detokenize(Completion& completion, int32_t token_id, bool at_stop_token);
+  void append_text(Completion& completion, const std::string& piece);
   void end(Completion& completion, FinishReason reason);
   void set_finished(Completion& completion, FinishReason reason) noexcept;
   PositionLogprobs position_logprobs(const SamplingResult& result) const;
@@ -114,7 +114,7 @@ class Request {
   BadWords bad_words_;
   std::vector<std::unique_ptr<Completion>> completions_;
   std::vector<std::optional<PositionLogprobs>> prompt_logprobs_;
-  bool prompt_shown_ = false;
+  bool prompt_delivered_ = false;
   int num_unfinished_ = 0;
   Clock::time_point added_at_, last_token_at_;
   RequestMetrics metrics_;

@@ -183,8 +183,8 @@ TEST(Resume, TellsEverythingWhereAllOfTheOutputIsAskedFor) {
   const Ids expected = greedy_tokens(prompt_of(9), 12);
   SamplingParams params = greedy(12);
   params.logprobs = 1;
-  const Ids shown(expected.begin(), expected.begin() + 5);
-  const uint64_t id = engine.core->add_request(prompt_of(9), params, {shown});
+  const Ids previous(expected.begin(), expected.begin() + 5);
+  const uint64_t id = engine.core->add_request(prompt_of(9), params, {previous});
   const RequestOutput output = run(*engine.core).at(id);
   EXPECT_EQ(output.prompt_token_ids, prompt_of(9));
   EXPECT_EQ(output.outputs[0].token_ids, expected);
@@ -193,10 +193,10 @@ TEST(Resume, TellsEverythingWhereAllOfTheOutputIsAskedFor) {
   EXPECT_EQ(output.outputs[0].logprobs[5].size(), 2u);
 }
 
-std::string refusal(const SamplingParams& params, const std::vector<Ids>& shown) {
+std::string refusal(const SamplingParams& params, const std::vector<Ids>& previous) {
   FakeEngine engine = make_fake_engine();
   try {
-    engine.core->add_request(prompt_of(9), params, shown);
+    engine.core->add_request(prompt_of(9), params, previous);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     EXPECT_TRUE(engine.core->is_finished());

@@ -32,8 +32,8 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
     Sequence& sequence = *running_[i];
     const int num_new_tokens = std::min(sequence.num_uncomputed_tokens(), budget);
     if (num_new_tokens == 0) continue;
-    if (!reserve(sequence, num_new_tokens)) break;
-    push(sequence, num_new_tokens);
+    if (!make_room(sequence, num_new_tokens)) break;
+    add_to_step(sequence, num_new_tokens);
     budget -= num_new_tokens;
   }
 
@@ -51,7 +51,7 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
           std::min(sequence.num_computed_tokens, sequence.num_prompt_tokens);
     }
     const int num_new_tokens = std::min(sequence.num_uncomputed_tokens(), budget);
-    push(sequence, num_new_tokens);
+    add_to_step(sequence, num_new_tokens);
     budget -= num_new_tokens;
   }
 
@@ -67,8 +67,8 @@ void Scheduler::advance(std::span<const ScheduledSequence> scheduled) {
 }
 
 // Makes room for the sequence's next tokens by preempting the last; false when that was itself.
-bool Scheduler::reserve(Sequence& sequence, int num_new_tokens) {
-  while (!blocks_.append(sequence, sequence.num_computed_tokens + num_new_tokens)) {
+bool Scheduler::make_room(Sequence& sequence, int num_new_tokens) {
+  while (!blocks_.reserve(sequence, sequence.num_computed_tokens + num_new_tokens)) {
     Sequence* last = running_.back();
     preempt(*last);
     preempted_.push_back(last);
@@ -77,7 +77,7 @@ bool Scheduler::reserve(Sequence& sequence, int num_new_tokens) {
   return true;
 }
 
-void Scheduler::push(Sequence& sequence, int num_new_tokens) {
+void Scheduler::add_to_step(Sequence& sequence, int num_new_tokens) {
   (num_new_tokens == 1 ? scheduled_ : prefills_).push_back({&sequence, num_new_tokens});
 }
 

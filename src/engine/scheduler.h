@@ -54,8 +54,8 @@ class Scheduler {
   std::span<Sequence* const> running() const { return running_; }
 
  private:
-  bool reserve(Sequence& sequence, int num_new_tokens);
-  void push(Sequence& sequence, int num_new_tokens);
+  bool make_room(Sequence& sequence, int num_new_tokens);
+  void add_to_step(Sequence& sequence, int num_new_tokens);
   std::vector<Sequence*>::iterator running_place(Sequence& sequence);
 
   const EngineLimits limits_;

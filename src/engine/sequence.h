@@ -105,7 +105,7 @@ struct Sequence {
   // Its step was collected, which found num_known tokens there: forgets the drafts, and returns how
   // many tokens have KV. That of a draft is a token's only where both are one, and the last token
   // has none: where nothing was drawn, it is computed again.
-  int end_drafts(int num_known) {
+  int resolve_drafts(int num_known) {
     const auto drawn = std::span(token_ids).subspan(num_known);
     const auto differs = std::ranges::mismatch(drawn, draft_ids).in1;
     draft_ids.clear();

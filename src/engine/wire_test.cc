@@ -95,7 +95,7 @@ class Random {
     info.max_model_len = number();
     info.vocab_size = number();
     info.takes_priorities = pick(2) == 1;
-    info.temperature_source = text();
+    info.default_temperature_source = text();
     info.load_seconds = real();
     return info;
   }

@@ -403,7 +403,7 @@ class Reader {
     };
     const char* temperature = "general.sampling.temp";
     assign(params.temperature, temperature, 0, 2);
-    if (file_.has(temperature)) config_.temperature_source = temperature;
+    if (file_.has(temperature)) config_.default_temperature_source = temperature;
     assign(params.top_k, "general.sampling.top_k", -1, INT32_MAX);
     assign(params.top_p, "general.sampling.top_p", kTiny, 1);
     assign(params.min_p, "general.sampling.min_p", 0, 1);

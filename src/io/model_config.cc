@@ -222,7 +222,7 @@ void read_generation_config(const std::string& path, ModelConfig& config) {
   SamplingParams& params = config.default_sampling_params;
   if (const auto temperature = fields.number("temperature", 0, kInfinity)) {
     params.temperature = *temperature;
-    config.temperature_source = std::filesystem::path(path).filename();
+    config.default_temperature_source = std::filesystem::path(path).filename();
   }
   assign_if(params.top_k, fields.integer("top_k", -1, INT32_MAX));
   assign_if(params.top_p, fields.number("top_p", 0, 1));

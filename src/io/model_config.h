@@ -89,7 +89,8 @@ struct ModelConfig {
   SamplingParams default_sampling_params;  // generation_config.json's over our defaults
   // Keys of config.json that may change what the model computes and that nothing here knows.
   std::vector<std::string> unknown_keys;
-  std::string temperature_source;  // the file or the key of it that sets theirs; empty: our default
+  std::string
+      default_temperature_source;  // the file or the key of it that sets theirs; empty: our default
 
   int rotated() const { return rotary_dim > 0 ? rotary_dim : head_dim; }  // elements of a head
   // Positions the model was made for: max_position_embeddings, stretched by linear or YaRN scaling.

@@ -392,8 +392,8 @@ TEST(ModelConfig, GenerationConfigGivesDefaultsAndMoreEndTokens) {
                "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.05, "max_new_tokens": 128})");
   EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{7, 9}));
   EXPECT_EQ(config.default_sampling_params.temperature, 0.6);
-  EXPECT_EQ(config.temperature_source, "generation_config.json");
-  EXPECT_EQ(load("{}", R"({"temperature": null, "top_k": 20})").temperature_source, "");
+  EXPECT_EQ(config.default_temperature_source, "generation_config.json");
+  EXPECT_EQ(load("{}", R"({"temperature": null, "top_k": 20})").default_temperature_source, "");
   EXPECT_EQ(config.default_sampling_params.top_k, 20);
   EXPECT_EQ(config.default_sampling_params.top_p, 0.95);
   EXPECT_EQ(config.default_sampling_params.min_p, 0.01);

@@ -26,7 +26,7 @@ class Decoder final : public Model {
   int64_t num_parameters() const override { return num_parameters_; }
   int64_t num_active_parameters() const override { return num_active_parameters_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
-  std::vector<std::string> layers() const override { return layers_; }
+  std::vector<std::string> describe_layers() const override { return layer_lines_; }
   std::vector<PathChoice> plan() const override { return program_->plan(); }
   void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) override;
   Tensor logits(int begin, int end) override;
@@ -44,7 +44,7 @@ class Decoder final : public Model {
   Backend& backend_;
   const DType dtype_;
   const ShardSizes sizes_;
-  std::vector<std::string> layers_;  // for people
+  std::vector<std::string> layer_lines_;  // for people
   int64_t num_parameters_ = 0;
   int64_t num_active_parameters_ = 0;
   int64_t weight_bytes_ = 0;
@@ -77,7 +77,7 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
   head_.load(context, loader, is_tied ? "model.embed_tokens" : "lm_head",
              is_tied ? &embedding_ : nullptr);
   add_rotary_tables(context, options, spec);
-  layers_ = summarise_layers(spec, config_);
+  layer_lines_ = summarise_layers(spec, config_);
   storage_ = loader.finish([&] {
     program_ = backend_.compile(spec, {.dtype = dtype_,
                                        .max_num_tokens = context.max_num_tokens,

@@ -64,7 +64,7 @@ Activation parse_activation(const ModelConfig& config) {
               config.config_path, config.hidden_act);
 }
 
-void share(const ModelConfig& config, const char* what, int count, int num_ranks) {
+void require_divisible(const ModelConfig& config, const char* what, int count, int num_ranks) {
   if (count % num_ranks != 0) refuse_ranks(config, what, count, num_ranks);
 }
 
@@ -123,11 +123,11 @@ void load_routed(Experts& experts, const ModelContext& context, WeightLoader& lo
   ShardSizes shard(config, context.backend);
   const int rank = shard.rank, num_ranks = shard.world_size;
   if (context.expert_parallel) {
-    share(config, "experts", config.experts.num, num_ranks);
+    require_divisible(config, "experts", config.experts.num, num_ranks);
     shard.rank = 0;
     shard.world_size = 1;
   } else {
-    share(config, "rows of an expert", config.experts.width, num_ranks);
+    require_divisible(config, "rows of an expert", config.experts.width, num_ranks);
   }
   const ExpertSlices slices(context, prefix, options, shard);
   for (int i = 0; i < config.experts.num; ++i) {
@@ -294,7 +294,8 @@ Experts load_experts(const ModelContext& context, WeightLoader& loader, const st
   load_routed(experts, context, loader, name + ".experts.", options);
   if (sizes.shared_width > 0) {
     const std::string shared = name + "." + options.shared;
-    share(config, "rows of a shared expert", sizes.shared_width, context.backend.world_size());
+    require_divisible(config, "rows of a shared expert", sizes.shared_width,
+                      context.backend.world_size());
     experts.shared = load_mlp(context, loader, shared, sizes.shared_width, false, false);
     if (options.has_shared_gate)
       experts.shared_gate =

@@ -38,7 +38,7 @@ class Model {
   // next call; num_logits may be anything from 0 to num_tokens.
   virtual void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) = 0;
   // What the layers are, for people: a line for each kind.
-  virtual std::vector<std::string> layers() const = 0;
+  virtual std::vector<std::string> describe_layers() const = 0;
   // How the layers are computed.
   virtual std::vector<PathChoice> plan() const = 0;
   // The head product for rows [begin, end) of the last forward's logits_rows, at most

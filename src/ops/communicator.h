@@ -29,7 +29,7 @@ class CommunicatorGroup {
   // group outlives it.
   virtual void join(int rank, Backend& backend) = 0;
   // The smallest of the values that the ranks bring.
-  int64_t smallest(int rank, int64_t value);
+  int64_t min_over_ranks(int rank, int64_t value);
 
   // A rank has failed: whoever waits for it, here or in an op, is released and throws, as does all
   // that is called later. Any thread may call it.

@@ -252,14 +252,14 @@ Tensor LayerProgram::run(const ForwardBatch& batch, std::span<const KvCache> cac
       return x.hidden.first_rows(0);
     }
     backend_.store_and_attend(x.core_out, x.core_in, layer.rope, caches[i], layer.attention, batch);
-    if (is_last && !keeps_all) keep_rows(x, batch);
+    if (is_last && !keeps_all) gather_wanted_rows(x, batch);
     tail(i, x);
   }
   return is_last_stage ? x.hidden : x.residual;
 }
 
 // Of the residual and core_out, only the rows whose logits are wanted.
-void LayerProgram::keep_rows(Activations& x, const ForwardBatch& batch) const {
+void LayerProgram::gather_wanted_rows(Activations& x, const ForwardBatch& batch) const {
   const Activations from = x;
   x = activations(kept_residual_.first_rows(batch.num_logits));
   fit(x, layers_.back());

@@ -69,7 +69,7 @@ class LayerProgram : public StackProgram {
   static void fit(Activations& x, const PackedLayer& layer);
   void mlp(const PackedLayer& layer, Activations& x);
   void add_and_norm(Activations& x, const NormParams& after, float scale, const NormParams& next);
-  void keep_rows(Activations& x, const ForwardBatch& batch) const;
+  void gather_wanted_rows(Activations& x, const ForwardBatch& batch) const;
 
   std::vector<std::unique_ptr<Buffer>> memory_;
   Activations largest_;   // of the most tokens; the residual is the caller's

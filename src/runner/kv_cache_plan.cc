@@ -40,7 +40,7 @@ int64_t kv_block_bytes(const Backend& backend, std::span<const KvCacheGroup> gro
   return static_cast<int64_t>(bytes);
 }
 
-std::vector<KvCache> share_kv_memory(const Backend& backend, std::span<const KvCacheGroup> groups,
+std::vector<KvCache> split_kv_memory(const Backend& backend, std::span<const KvCacheGroup> groups,
                                      void* memory, int num_blocks) {
   std::vector<KvCache> caches;
   auto* begin = static_cast<char*>(memory);

@@ -14,7 +14,7 @@ namespace nanovllm {
 // Of one block: its tokens' keys and values for all layers of this rank.
 int64_t kv_block_bytes(const Backend& backend, std::span<const KvCacheGroup> groups);
 // Each layer's part, [num_layers], of memory for num_blocks such blocks.
-std::vector<KvCache> share_kv_memory(const Backend& backend, std::span<const KvCacheGroup> groups,
+std::vector<KvCache> split_kv_memory(const Backend& backend, std::span<const KvCacheGroup> groups,
                                      void* memory, int num_blocks);
 
 struct KvCacheDemand {

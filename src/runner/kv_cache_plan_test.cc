@@ -40,7 +40,7 @@ TEST(KvCachePlan, ABlockHoldsItsTokensForAllGroupsOfLayers) {
 
   constexpr int kNumBlocks = 5;
   std::vector<char> memory(kNumBlocks * kv_block_bytes(*backend, groups));
-  const auto caches = share_kv_memory(*backend, groups, memory.data(), kNumBlocks);
+  const auto caches = split_kv_memory(*backend, groups, memory.data(), kNumBlocks);
   ASSERT_EQ(caches.size(), 5U);
   std::vector<std::pair<const char*, int64_t>> parts;  // where each begins, and its bytes
   for (const int layer : {0, 1, 2, 3, 4}) {

@@ -54,7 +54,7 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
       traits_(backend_->traits()),
       free_at_start_(backend_->memory().free_bytes) {
   load_model();
-  make_steps();
+  allocate_slots();
   if (traits_.is_asynchronous) warm_up();
 }
 
@@ -86,7 +86,7 @@ void ModelRunner::load_model() {
   kv_groups_ = model_->kv_cache_groups(config_.kvcache_block_size);
 }
 
-void ModelRunner::make_steps() {
+void ModelRunner::allocate_slots() {
   DecodeBuckets buckets;
   if (traits_.is_asynchronous && !config_.enforce_eager) {
     buckets = DecodeBuckets(max_num_logits_, max_model_len_, config_.kvcache_block_size);
@@ -106,7 +106,7 @@ void ModelRunner::make_steps() {
 // log-probabilities, penalties and biases need besides comes with the first request that has them.
 void ModelRunner::warm_up() {
   const auto block = backend_->allocate(kv_block_bytes(*backend_, kv_groups_));
-  kv_caches_ = share_kv_memory(*backend_, kv_groups_, block->data(), 1);
+  kv_caches_ = split_kv_memory(*backend_, kv_groups_, block->data(), 1);
   std::vector<int32_t> zeros;
   StepInput input = largest_step(zeros);
   submit(input);
@@ -129,7 +129,7 @@ StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
     const bool is_longer = s >= num_seqs - max_num_tokens_ % num_seqs;
     input.sequences.push_back({.token_ids = zeros,
                                .num_new_tokens = max_num_tokens_ / num_seqs + (is_longer ? 1 : 0),
-                               .num_stored_tokens = longest,
+                               .kv_write_begin = longest,
                                .block_table = zeros,
                                .sample = true,
                                .sampling = {.top_p = 0.9f}});
@@ -153,7 +153,7 @@ int ModelRunner::plan_kv_cache() const {
 
 void ModelRunner::allocate_kv_cache(int num_blocks) {
   kv_cache_memory_ = backend_->allocate(kv_block_bytes(*backend_, kv_groups_) * num_blocks);
-  kv_caches_ = share_kv_memory(*backend_, kv_groups_, kv_cache_memory_->data(), num_blocks);
+  kv_caches_ = split_kv_memory(*backend_, kv_groups_, kv_cache_memory_->data(), num_blocks);
   num_kvcache_blocks_ = num_blocks;
   graphs_.emplace(*backend_);  // they hold the addresses of the cache
 }
@@ -166,7 +166,7 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.num_active_parameters = model_->num_active_parameters();
   info.weight_bytes = model_->weight_bytes();
   info.weight_formats = weights_->formats();
-  info.layers = model_->layers();
+  info.layers = model_->describe_layers();
   for (const PathChoice& choice : model_->plan()) info.plan.push_back(to_string(choice));
   if (traits_.is_asynchronous && !config_.enforce_eager)
     info.plan.emplace_back("decode steps: graphs, one for each shape");
@@ -176,7 +176,7 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.kvcache_block_size = config_.kvcache_block_size;
   info.max_model_len = max_model_len_;
   info.vocab_size = model_config_.vocab_size;
-  info.temperature_source = model_config_.temperature_source;
+  info.default_temperature_source = model_config_.default_temperature_source;
 }
 
 void ModelRunner::submit(const StepInput& input) {
@@ -239,7 +239,7 @@ StepOutput ModelRunner::collect() {
     }
     // Without anything to sample there is nothing that tells when the staging memory was read.
     if (slot.tickets.empty()) backend_->synchronize();
-    slot.batch->share_out(output);
+    slot.batch->split_results(output);
   } catch (...) {
     abandon();
     throw;
@@ -274,7 +274,7 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
   if (group != nullptr) group->join(rank, *backend);
   auto runner = std::make_unique<ModelRunner>(model, config, std::move(backend));
   int num_blocks = runner->plan_kv_cache();
-  if (group != nullptr) num_blocks = static_cast<int>(group->smallest(rank, num_blocks));
+  if (group != nullptr) num_blocks = static_cast<int>(group->min_over_ranks(rank, num_blocks));
   runner->allocate_kv_cache(num_blocks);
   runner->describe(info);
   info.load_seconds =

@@ -54,7 +54,7 @@ class ModelRunner final : public Runner {
   };
 
   void load_model();
-  void make_steps();
+  void allocate_slots();
   void warm_up();
   StepInput largest_step(std::vector<int32_t>& zeros) const;
   void enqueue(const StepInput& input, Slot& slot, const Slot& previous);

@@ -50,7 +50,7 @@ struct Request {
   Ids token_ids;
   Ids blocks;
   int chunk = 1 << 20;
-  int num_stored_tokens = 0;
+  int kv_write_begin = 0;
   SamplingRow sampling = {.temperature = 0, .num_logprobs = 8};
   int num_prompt_logprobs = -1;
 
@@ -64,7 +64,7 @@ struct Request {
     SequenceInput in{.token_ids = token_ids,
                      .num_computed_tokens = num_computed,
                      .num_new_tokens = std::min(chunk, total - num_computed),
-                     .num_stored_tokens = num_stored_tokens,
+                     .kv_write_begin = kv_write_begin,
                      .block_table = blocks};
     in.sample = in.num_computed_tokens + in.num_new_tokens == total;
     in.sampling = sampling;
@@ -220,7 +220,7 @@ TEST_P(ModelRunnerEqualities, RecomputingAStoredTokenWritesNothing) {
   cached.token_ids.resize(48);
   cached.num_prompt_tokens = 48;
   cached.num_computed = 47;
-  cached.num_stored_tokens = 48;
+  cached.kv_write_begin = 48;
   cached.blocks = {0, 1, 2, 30, 31};
   // Were position 47 written, this would spoil the first sequence's block.
   Request spoiler = cached;

@@ -161,7 +161,7 @@ class FakeRank final : public Runner {
   FakeRank(CommunicatorGroup& group, int rank, int dies_in_step)
       : backend_(make_cpu_backend(1)),
         dies_in_step_(dies_in_step),
-        num_blocks_(static_cast<int>(group.smallest(rank, 10 - rank))) {
+        num_blocks_(static_cast<int>(group.min_over_ranks(rank, 10 - rank))) {
     group.join(rank, *backend_);
   }
 
@@ -220,7 +220,7 @@ TEST(ParallelRunner, ARankThatDiesWhileLoadingEndsAllWithItsSentence) {
   const Error error = error_of([&] {
     ParallelRunner(std::move(group), [&](int rank) {
       if (rank == 1) {
-        // The others wait for it in smallest().
+        // The others wait for it in min_over_ranks().
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
         throw Error(ErrorCode::kCorruptData, "rank 1 can't read its weights");
       }

@@ -24,7 +24,7 @@ struct SequenceInput {
   // The KV of positions below this is in shared blocks already and must not be written again
   // (slot -1). Above num_computed_tokens only where a fully cached prompt recomputes its last
   // token.
-  int num_stored_tokens = 0;
+  int kv_write_begin = 0;
   std::span<const int32_t> block_table = {};  // blocks for all tokens up to computed + new
   bool sample = false;  // computed + new == known + drafts: draw what comes next
   // Of the first draw; each one behind it has the next position, one more of the drafts behind

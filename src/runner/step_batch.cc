@@ -36,7 +36,7 @@ void StepBatch::build(const StepInput& input) {
   measure(input);
   place_arrays();
   sampling_rows_.clear();
-  shares_.clear();
+  result_counts_.clear();
   drafted_outputs_.clear();
   int first_token = 0;
   for (size_t s = 0; s < input.sequences.size(); ++s) {
@@ -127,7 +127,7 @@ void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first
     const int position = begin + i;
     positions[i] = position;
     slots[i] =
-        position < sequence.num_stored_tokens
+        position < sequence.kv_write_begin
             ? -1
             : sequence.block_table[position / block_size_] * block_size_ + position % block_size_;
   }
@@ -145,7 +145,7 @@ void StepBatch::add_draws(const SequenceInput& sequence, int first_token) {
   const int num_draws = sequence.sample ? 1 + static_cast<int>(drafts.size()) : 0;
   const int token = first_token + sequence.num_new_tokens - num_draws;
   const auto [begin, end] = scored_positions(sequence);
-  shares_.push_back({num_draws, end - begin, token + 1});
+  result_counts_.push_back({num_draws, end - begin, token + 1});
   SamplingRow row = sequence.sampling;
   const auto masks = row.allowed;
   const bool counts_drafts = num_draws > 1 && has_penalties(row);
@@ -203,25 +203,25 @@ ForwardBatch StepBatch::forward_batch(const int32_t* staging) const {
   return batch;
 }
 
-void StepBatch::share_out(StepOutput& output) const {
-  output.sequences.resize(shares_.size());
+void StepBatch::split_results(StepOutput& output) const {
+  output.sequences.resize(result_counts_.size());
   std::span<const SamplingResult> rest = output.results;
   const auto take = [&](int count) {
     const auto taken = rest.first(count);
     rest = rest.subspan(count);
     return taken;
   };
-  for (size_t s = 0; s < shares_.size(); ++s) {
-    const auto draws = take(shares_[s].num_draws);
-    const auto drafts = staging_.subspan(layout_.token_ids + shares_[s].first_draft);
+  for (size_t s = 0; s < result_counts_.size(); ++s) {
+    const auto draws = take(result_counts_[s].num_draws);
+    const auto drafts = staging_.subspan(layout_.token_ids + result_counts_[s].first_draft);
     size_t count = std::min<size_t>(draws.size(), 1);
     while (count > 0 && count < draws.size() && draws[count - 1].token_id == drafts[count - 1]) {
       ++count;
     }
     output.sequences[s].sampled = draws.first(count);
   }
-  for (size_t s = 0; s < shares_.size(); ++s) {
-    output.sequences[s].prompt_logprobs = take(shares_[s].num_prompt_logprobs);
+  for (size_t s = 0; s < result_counts_.size(); ++s) {
+    output.sequences[s].prompt_logprobs = take(result_counts_[s].num_prompt_logprobs);
   }
 }
 

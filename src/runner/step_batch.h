@@ -44,7 +44,7 @@ class StepBatch {
   std::span<const SamplingRow> sampling_rows() const { return sampling_rows_; }
   // Shows each sequence its part of output.results, which are in the order of sampling_rows(): of
   // its draws those that follow from drafts that were drawn themselves.
-  void share_out(StepOutput& output) const;
+  void split_results(StepOutput& output) const;
 
  private:
   struct Layout {  // offsets in the staging area
@@ -56,7 +56,7 @@ class StepBatch {
     size_t block_table = 0;
     size_t logits_rows = 0;
   };
-  struct Share {  // of sampling_rows()
+  struct ResultCounts {  // of sampling_rows()
     int num_draws = 0;
     int num_prompt_logprobs = 0;
     int first_draft = 0;  // token of the step
@@ -79,7 +79,7 @@ class StepBatch {
   std::optional<DecodeShape> decode_shape_;
   Layout layout_;
   std::vector<SamplingRow> sampling_rows_;
-  std::vector<Share> shares_;                         // of the sequences of the input
+  std::vector<ResultCounts> result_counts_;           // of the sequences of the input
   std::deque<std::vector<int32_t>> drafted_outputs_;  // output_ids and drafts, for penalties
 };
 

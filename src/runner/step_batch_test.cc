@@ -44,7 +44,7 @@ class StepBatchTest : public ::testing::Test {
   StepOutput shared_out(const Ids& ids) const {
     StepOutput output;
     for (const int32_t id : ids) output.results.push_back({.token_id = id, .logprobs = {}});
-    batch_.share_out(output);
+    batch_.split_results(output);
     return output;
   }
   static Ids ids_of(std::span<const SamplingResult> results) {
@@ -91,7 +91,7 @@ TEST_F(StepBatchTest, ASingleTokenBehindAPrefillIsNoDecode) {
 }
 
 TEST_F(StepBatchTest, SharedBlocksAreNotWrittenAgain) {
-  input_.sequences[2].num_stored_tokens = 16;
+  input_.sequences[2].kv_write_begin = 16;
   batch_.build(input_);
   const ForwardBatch b = batch_.forward_batch(batch_.staging().data());
   EXPECT_EQ(array(b.slot_mapping + 2, 4), (Ids{-1, -1, 1 * 16 + 0, 1 * 16 + 1}));

@@ -74,7 +74,7 @@ std::shared_ptr<RequestStream> HealingFleet::add(AddRequest request) {
     if (!request.params.seed) request.params.seed = default_seed(options_.seed, id);
     stream = std::make_shared<BufferedStream>(buffer, [this, id] { cancel(id); });
     const auto n = static_cast<size_t>(std::max(request.params.n, 1));
-    request.shown.resize(n);
+    request.previous_output_ids.resize(n);
     requests_.emplace(id, Ongoing{.request = std::move(request),
                                   .buffer = std::move(buffer),
                                   .ended = std::vector<bool>(n),
@@ -202,8 +202,8 @@ void HealingFleet::hear(Engine& engine, RequestDelta& event) {
     }
   }
   if (++ongoing->num_deltas >= kNumProvenDeltas * std::ssize(ongoing->ended)) ongoing->blame = 0;
-  std::vector<int32_t>& shown = ongoing->request.shown[index];
-  shown.insert(shown.end(), event.token_ids.begin(), event.token_ids.end());
+  std::vector<int32_t>& ids = ongoing->request.previous_output_ids[index];
+  ids.insert(ids.end(), event.token_ids.begin(), event.token_ids.end());
   event.id = ongoing->id();
   deliver(*ongoing, std::move(event), false);
 }

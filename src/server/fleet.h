@@ -81,7 +81,7 @@ struct FleetObserver {
   // after Fleet::add.
   std::function<void(int engine, bool first, double seconds)> on_tokens = [](int, bool, double) {};
   // A completion's end, with kAbort where it was cancelled or, with `failed`, ended with an error;
-  // `request` has its tokens in `shown`. engine: -1 = on none.
+  // `request` has its tokens in `previous_output_ids`. engine: -1 = on none.
   std::function<void(int engine, const AddRequest& request, const RequestEnd& end, bool failed)>
       on_end = [](int, const AddRequest&, const RequestEnd&, bool) {};
   // Sentences for a log: engines that die and come back.

@@ -24,7 +24,7 @@ struct Engine;
 
 // A request that has not ended.
 struct Ongoing {
-  AddRequest request;  // its `shown` is what the stream was given
+  AddRequest request;  // its previous_output_ids are what the stream was given
   std::shared_ptr<StreamBuffer> buffer;
   std::vector<bool> ended = {};  // [n] completions
   bool prompt_told = false;

@@ -298,7 +298,9 @@ void Metrics::on_end(int engine, const AddRequest& request, const RequestEnd& en
   Engine& e = *engines_[static_cast<size_t>(std::max(engine, 0))];
   const auto num_prompt_tokens = static_cast<int>(request.prompt_token_ids.size());
   const auto num_tokens_of = [&](size_t index) {
-    return index < request.shown.size() ? std::ssize(request.shown[index]) : 0;
+    return index < request.previous_output_ids.size()
+               ? std::ssize(request.previous_output_ids[index])
+               : 0;
   };
   const auto num_tokens = static_cast<double>(num_tokens_of(static_cast<size_t>(end.index)));
   (failed                                       ? e.errors
@@ -321,7 +323,8 @@ void Metrics::on_end(int engine, const AddRequest& request, const RequestEnd& en
       std::min(request.params.max_tokens, max_model_len_ - num_prompt_tokens));
   if (!end.last) return;
   std::ptrdiff_t most = 0;
-  for (size_t i = 0; i < request.shown.size(); ++i) most = std::max(most, num_tokens_of(i));
+  for (size_t i = 0; i < request.previous_output_ids.size(); ++i)
+    most = std::max(most, num_tokens_of(i));
   e.params_n.Observe(request.params.n);
   e.max_generation_tokens.Observe(static_cast<double>(most));
 }

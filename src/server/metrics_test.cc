@@ -242,7 +242,7 @@ TEST(Metrics, CountCompletionsAndRequestsThatEnd) {
                  .time_to_first_token = 3,
                  .time_to_last_token = 7,
                  .time_to_finish = 8};
-  request.shown = {{1, 2, 3, 4, 5}, {1}};
+  request.previous_output_ids = {{1, 2, 3, 4, 5}, {1}};
   metrics.on_end(0, request, end, false);
   end.finish_reason = FinishReason::kLength;
   end.index = 1;

@@ -33,7 +33,7 @@ CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank, cudaSt
 
 bool CudaCommunicatorGroup::Rank::agree(int64_t value) const {
   const int rank = queue_.group.rank;
-  return group_.smallest(rank, value) == -group_.smallest(rank, -value);
+  return group_.min_over_ranks(rank, value) == -group_.min_over_ranks(rank, -value);
 }
 
 void CudaCommunicatorGroup::Rank::all_reduce(Tensor x) const {
