@@ -74,7 +74,7 @@ const LinearKernels& linear_kernels(Isa isa) {
 namespace {
 
 // Where an element of a row of plain numbers is.
-const char* element(const SourceRow& row, int64_t col) {
+const char* address(const SourceRow& row, int64_t col) {
   return row.data + col * static_cast<int64_t>(size_of(row.dtype));
 }
 
@@ -85,18 +85,18 @@ void read_floats(const LinearKernels& kernels, const SourceRow& row, int64_t fir
     return matrix.decoder->decode(matrix.file_row(row.row), matrix.first_col + first, n, out);
   }
   const bool is_bf16 = row.dtype == DType::kBFloat16;
-  (is_bf16 ? kernels.bf16_to_f32 : kernels.f16_to_f32)(element(row, first), out, n);
+  (is_bf16 ? kernels.bf16_to_f32 : kernels.f16_to_f32)(address(row, first), out, n);
 }
 
 // `count` elements of a row in another dtype; bfloat16 is rounded to nearest even.
 void convert(const LinearKernels& kernels, const SourceRow& row, int64_t first, int64_t count,
              DType to, void* out) {
   if (row.coded == nullptr && row.dtype == to) {
-    std::memcpy(out, element(row, first), static_cast<size_t>(count) * size_of(to));
+    std::memcpy(out, address(row, first), static_cast<size_t>(count) * size_of(to));
   } else if (to == DType::kFloat32) {
     read_floats(kernels, row, first, count, static_cast<float*>(out));
   } else if (row.coded == nullptr && row.dtype == DType::kFloat32) {
-    kernels.f32_to_bf16(element(row, first), static_cast<uint16_t*>(out), count);
+    kernels.f32_to_bf16(address(row, first), static_cast<uint16_t*>(out), count);
   } else {
     // In pieces that stay in the cache; no block of a format is longer.
     constexpr int64_t kChunk = 256;

@@ -8,6 +8,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "base/dtype.h"
 #include "base/testing.h"
+#include "ops/reference.h"
 
 namespace nanovllm {
 namespace {
@@ -19,7 +20,7 @@ struct Matrix {
   std::vector<double> values;
   std::vector<char> bytes;
 
-  Tensor tensor() { return Tensor(bytes.data(), dtype, {rows, cols}); }
+  Tensor tensor() const { return Tensor(const_cast<char*>(bytes.data()), dtype, {rows, cols}); }
   HostMatrix host() const { return {bytes.data(), dtype, rows, cols, cols}; }
 };
 
@@ -72,11 +73,6 @@ double reference(const Matrix& x, const Matrix& w, const std::vector<float>& bia
   return sum;
 }
 
-double element(const Matrix& m, int64_t i) {
-  if (m.dtype == DType::kFloat32) return reinterpret_cast<const float*>(m.bytes.data())[i];
-  return to_float(reinterpret_cast<const BFloat16*>(m.bytes.data())[i]);
-}
-
 Matrix output(int64_t rows, int64_t cols, DType dtype) {
   // Filled with a pattern, so that what is not written shows.
   return make_matrix(rows, cols, dtype, [] { return -12345.0f; });
@@ -126,7 +122,8 @@ TEST_P(LinearTest, ExactOnShapesThatAreMultiplesOfNothing) {
         const double expected = reference(x, w, bias, i / n, i % n);
         const double rounded =
             types.out == kF32 ? expected : to_float(to_bfloat16(static_cast<float>(expected)));
-        ASSERT_EQ(element(out, i), rounded) << m << "x" << k << "x" << n << " at " << i;
+        ASSERT_EQ(reference::element(out.tensor(), i), rounded)
+            << m << "x" << k << "x" << n << " at " << i;
       }
     }
 }
@@ -155,7 +152,7 @@ TEST_P(LinearTest, EveryCombinationOfTypesIsAccurate) {
         const double bound =
             magnitude * (static_cast<double>(k + 2) * 0x1p-24 + (rounds_x ? 0x1p-9 : 0)) +
             (types.out == kBf16 ? std::abs(expected) * 0x1p-8 : 0);
-        ASSERT_NEAR(element(out, i), expected, bound) << m << " rows, at " << i;
+        ASSERT_NEAR(reference::element(out.tensor(), i), expected, bound) << m << " rows, at " << i;
       }
     }
 }
@@ -184,7 +181,9 @@ TEST_P(LinearTest, PiecesOfSeveralTypesAndStridesAreStacked) {
     Matrix out = output(m, all.rows, kF32);
     cpu.linear(out.tensor(), x.tensor(), *weight);
     for (int64_t i = 0; i < m * all.rows; ++i)
-      ASSERT_EQ(element(out, i), reference(x, all, {}, i / all.rows, i % all.rows)) << i;
+      ASSERT_EQ(reference::element(out.tensor(), i),
+                reference(x, all, {}, i / all.rows, i % all.rows))
+          << i;
   }
 }
 
@@ -244,7 +243,8 @@ TEST_P(LinearTest, ALongRowHasTheSameBitsInEveryBatch) {
           << m << " rows, " << way.threads << " threads";
     }
     for (const int64_t i : {int64_t{0}, kColumns - 1, kRows * kColumns - 1})
-      EXPECT_NEAR(element(expected, i), reference(x, w, {}, i / kColumns, i % kColumns), 0.1);
+      EXPECT_NEAR(reference::element(expected.tensor(), i),
+                  reference(x, w, {}, i / kColumns, i % kColumns), 0.1);
   }
 }
 
@@ -306,7 +306,7 @@ TEST_P(LinearTest, ProductsWithTheIdentityGiveTheWeightsBitForBit) {
       for (int64_t first = 0; first + m <= kDepth; first += m) {
         cpu.linear(out.tensor(), identity.tensor().slice_rows(first, first + m), *weight);
         for (int64_t i = 0; i < m * kColumns; ++i)
-          ASSERT_EQ(element(out, i),
+          ASSERT_EQ(reference::element(out.tensor(), i),
                     to_float(weights[i % kColumns * kDepth + first + i / kColumns]))
               << m << " rows, " << way.threads << " threads, row " << first + i / kColumns
               << ", column " << i % kColumns;
@@ -373,7 +373,7 @@ TEST_P(LinearTest, MoreRowsThanArePackedAtOnce) {
   Matrix out = output(m, n, kF32);
   cpu.linear(out.tensor(), x.tensor(), *weight);
   for (int64_t i = 0; i < m * n; ++i)
-    ASSERT_EQ(element(out, i), reference(x, w, {}, i / n, i % n)) << i;
+    ASSERT_EQ(reference::element(out.tensor(), i), reference(x, w, {}, i / n, i % n)) << i;
   cpu.linear(out.tensor().first_rows(0), x.tensor().first_rows(0), *weight);
 }
 
