@@ -62,7 +62,7 @@ def offences(root: pathlib.Path):
             yield f"{path}: device headers belong in src/backend"
         allowed = {layer} | ALLOWED[layer]
         # A test may stand on everything its layer stands on, directly or not.
-        if path.stem.endswith("_test"):
+        if path.stem.endswith(("_test", "testing", "_test_support")):
             for below in ALLOWED[layer]:
                 allowed |= ALLOWED[below]
             if layer in {"models", "runner", "engine", "api"}:

@@ -27,14 +27,14 @@ PARTS = [
     ("tokenizers", 5100, r"src/text/"),
     ("cpu", 4900 + 500, r"src/backend/cpu/"),  # today's (4,700 allowed), and what further families may take
     ("cuda", 8850 + 1050, r"src/backend/cuda/"),  # today's (8,500 allowed), and what further families may take
-    ("server and page", 6250, r"src/server/"),  # today's; the design allows 4,500
-    ("hub", 1350, r"src/hub/"),  # today\'s; the design allows 900
-    ("python", 1300, r"python/|src/python/"),  # today\'s; the design allows 1,200
-    ("command line", 4400, r"src/cli/"),  # today\'s
+    ("server and page", 6400, r"src/server/"),  # today's; the design allows 4,500
+    ("hub", 1350, r"src/hub/"),  # today's; the design allows 900
+    ("python", 1300, r"python/|src/python/"),  # today's; the design allows 1,200
+    ("command line", 4400, r"src/cli/"),  # today's
     ("benchmarks", 3250, r"bench/"),  # today's
     ("scripts and tools", 3000, r"scripts/|tools/"),  # today's
 ]
-CORE_BUDGET = 5700  # what can be read in an afternoon: 5,300, and 400 that mixtures of experts and families share
+CORE_BUDGET = 5300  # what can be read in an afternoon
 FAMILY_BUDGET = 60  # of one family's file
 
 CODE = re.compile(r".*\.(h|cc|cu|cuh|py|sh|js|css|html)$")

@@ -8,44 +8,52 @@
 namespace nanovllm {
 
 struct EngineConfig {
-  // Tokens in one step, at most.
+  // Most tokens that one step computes, 1 to 2^20. Longer prompts are computed in chunks.
   int max_num_batched_tokens = 16384;
-  // Sequences in one step, at most.
+  // Most sequences in one step, 1 to 65,536.
   int max_num_seqs = 512;
-  // Tokens of prompt and output together; lowered to what the model was trained for.
+  // Most tokens of a prompt and its output together, 2 to 2^24. A model that was trained for fewer
+  // lowers it: EngineInfo::max_model_len is what counts.
   int max_model_len = 4096;
-  // cuda: share of the device memory free at the start that may be used.
+  // CUDA only: the part of the device memory that is free before the model is loaded which weights,
+  // workspace and KV cache may take together. Above 0, at most 1. (In vLLM it is a part of all
+  // memory.)
   double gpu_memory_utilization = 0.9;
-  // Bytes for a rank's KV cache; overrides the shares of memory.
+  // Bytes for the KV cache of each rank. Without it, the cache gets what gpu_memory_utilization
+  // leaves (CUDA) or 40% of the free memory (CPU), but never more than max_num_seqs sequences of
+  // max_model_len tokens can use.
   std::optional<int64_t> kv_cache_memory;
-  // Blocks in the KV cache; -1 = as many as the memory allows.
+  // Blocks in the KV cache; -1 = as many as the memory above holds. If kv_cache_memory is given
+  // too, the smaller of the two counts.
   int num_kvcache_blocks = -1;
-  // Tokens in a block; a multiple of 16.
+  // Tokens in a block of the KV cache: a multiple of 16, at most 4,096.
   int kvcache_block_size = 256;
-  // Requests with equal prompt beginnings share KV blocks.
+  // Requests whose prompts begin alike share the KV blocks of that beginning.
   bool enable_prefix_caching = true;
-  // "fcfs": first come, first served. "priority": SamplingParams::priority goes first.
+  // "fcfs": first come, first served. "priority": the lowest SamplingParams::priority goes first.
   std::string scheduling_policy = "fcfs";
-  // No CUDA graphs.
+  // true: never record CUDA graphs.
   bool enforce_eager = false;
-  // cuda: a request's tokens never depend on its batch mates. On the CPU they never do.
+  // true: on CUDA the tokens of a request do not depend on which other requests run in the same
+  // step. This costs speed. On the CPU it always holds.
   bool deterministic = false;
-  // Ranks that share the model's weights, 1 to 8: a GPU each, or a share of num_threads.
+  // Number of ranks (workers, each with a thread of its own) that split the model's weights, 1 to
+  // 8. On CUDA each has a GPU of its own; on the CPU they divide num_threads.
   int tensor_parallel_size = 1;
-  // Ranks share a mixture's experts out, instead of each expert's width.
+  // For mixtures of experts: each rank holds some experts whole, not a slice of every expert.
   bool enable_expert_parallel = false;
-  // "auto", "cpu" or "cuda"; auto takes a GPU where there is one.
+  // "auto", "cpu" or "cuda"; auto takes a GPU if there is one.
   std::string device = "auto";
-  // "auto" (the checkpoint's), "bfloat16" or "float32".
+  // "auto" (the checkpoint's type), "bfloat16" or "float32".
   std::string dtype = "auto";
-  // Base of the seeds of requests that bring none.
+  // A request without a seed gets one made from this number and its id.
   uint64_t seed = 0;
-  // CPU threads; 0 = as many as affinity and cgroup limits allow.
+  // CPU threads, at most 1,024; 0 = as many as affinity and cgroup limits allow.
   int num_threads = 0;
-  // Where to write a Chrome/Perfetto trace of the run when the engine ends; empty = nowhere.
+  // Path of a Chrome/Perfetto trace that is written while the engine runs; empty = no trace.
   std::string trace_file;
 
-  // Throws Error(kInvalidArgument) with a sentence naming the first field that is out of range.
+  // Throws Error(kInvalidArgument) with a sentence that names the first field out of range.
   void validate() const;
 };
 

@@ -1,4 +1,4 @@
-// What a loaded engine is and can take: what `nanovllm info` shows.
+// What a loaded engine is and what it accepts: `nanovllm info` prints it.
 #pragma once
 
 #include <algorithm>
@@ -10,23 +10,32 @@ namespace nanovllm {
 
 // A checkpoint's tensors in one format.
 struct WeightFormat {
-  std::string name;  // as the file has it: "BF16", "Q4_K", ...
+  // As the file calls it: "BF16", "Q4_K", ...
+  std::string name;
   int64_t num_tensors = 0;
-  int64_t bytes = 0;  // in the file
+  // In the file.
+  int64_t bytes = 0;
   bool operator==(const WeightFormat&) const = default;
 };
 
-// How much an engine takes.
+// What an engine accepts at most.
 struct EngineLimits {
-  int max_num_batched_tokens = 0;  // tokens in one step
-  int max_num_seqs = 0;            // sequences in one step
-  int max_model_len = 0;           // tokens of a prompt and its output together
-  int vocab_size = 0;              // of the model's logits
+  // Tokens in one step.
+  int max_num_batched_tokens = 0;
+  // Sequences in one step.
+  int max_num_seqs = 0;
+  // Tokens of a prompt and its output together.
+  int max_model_len = 0;
+  // Of the model's logits.
+  int vocab_size = 0;
   int num_kvcache_blocks = 0;
-  int kvcache_block_size = 0;     // tokens
-  bool takes_priorities = false;  // else all requests have priority 0
+  // Tokens.
+  int kvcache_block_size = 0;
+  // false: requests with another priority than 0 are refused.
+  bool takes_priorities = false;
 
-  // What there is room for, of a prompt and its output together: the last token is never fed back.
+  // The longest prompt and output together. The last token needs no place in the KV cache, because
+  // it is never fed back: hence + 1.
   int max_num_tokens() const {
     const int64_t in_kv_cache = int64_t{num_kvcache_blocks} * kvcache_block_size + 1;
     return static_cast<int>(std::min<int64_t>(max_model_len, in_kv_cache));
@@ -34,21 +43,30 @@ struct EngineLimits {
   bool operator==(const EngineLimits&) const = default;
 };
 
-// Facts about a loaded engine.
+// Facts about a loaded engine. Bytes in memory are those of all ranks together.
 struct EngineInfo : EngineLimits {
+  // As config.json calls it: "Qwen3ForCausalLM".
   std::string architecture;
-  std::string device;  // e.g. "cpu (avx512_bf16, 2 threads)"
+  // For people: "cpu (avx512_bf16, 2 threads)".
+  std::string device;
+  // Of weights and activations: "bfloat16" or "float32".
   std::string dtype;
   int64_t num_parameters = 0;
-  int64_t num_active_parameters = 0;         // those that a token meets: not of all experts
-  int64_t weight_bytes = 0;                  // in memory, of one rank
-  std::vector<WeightFormat> weight_formats;  // in the checkpoint; those with the most bytes first
-  std::vector<std::string> layers;           // what the layers are, a line for each kind
-  std::vector<std::string> plan;             // how the layers are computed, a line each
+  // Those that are used for one token: of a mixture of experts, only the chosen experts'.
+  int64_t num_active_parameters = 0;
+  // In memory.
+  int64_t weight_bytes = 0;
+  // In the checkpoint; those with the most bytes first.
+  std::vector<WeightFormat> weight_formats;
+  // What the layers are, one line for each kind of layer.
+  std::vector<std::string> layers;
+  // How the layers are computed, a line each.
+  std::vector<std::string> plan;
   int64_t kv_bytes_per_token = 0;
   int64_t kv_cache_bytes = 0;
-  std::string
-      default_temperature_source;  // the model's file that sets the default one; empty: none does
+  // The model's file, or the key in a GGUF file, that gives the default temperature; empty = none
+  // does.
+  std::string default_temperature_source;
   double load_seconds = 0;
   bool operator==(const EngineInfo&) const = default;
 };

@@ -20,15 +20,16 @@
 
 namespace nanovllm {
 
-// Ends a request now, with FinishReason::kAbort. Unknown ids are ignored.
+// Command: end a request with FinishReason::kAbort. Unknown ids are ignored.
 struct AbortRequest {
   uint64_t id = 0;
   bool operator==(const AbortRequest&) const = default;
 };
 
-// Ends the loop, at once or when all requests have ended. The requests that it cuts off, and those
-// that are added later, end with kUnavailable and nothing that was not told: they can go on
-// elsewhere.
+// Command: end the loop. With drain, it ends when all requests have ended; without, immediately.
+// Requests that are cut off, and those that are added after this command, end with
+// RequestError(kUnavailable). All their tokens have been delivered before, so another engine can
+// continue them (AddRequest::previous_output_ids).
 struct Shutdown {
   bool drain = true;
   bool operator==(const Shutdown&) const = default;
@@ -36,87 +37,100 @@ struct Shutdown {
 
 using EngineCommand = std::variant<AddRequest, AbortRequest, Shutdown>;
 
-// SamplingParams::prompt_logprobs's answer, before the request's first delta.
+// The log-probabilities of the prompt, before the request's first delta.
 struct PromptLogprobs {
   uint64_t id = 0;
-  std::vector<std::optional<PositionLogprobs>> positions = {};  // none for the first token
+  // One per token of the prompt; the first token has none.
+  std::vector<std::optional<PositionLogprobs>> positions = {};
   bool operator==(const PromptLogprobs&) const = default;
 };
 
 // What a completion gained.
 struct RequestDelta {
   uint64_t id = 0;
-  int index = 0;  // which of the n completions
+  // Which of the n completions.
+  int index = 0;
   std::string text = {};
   std::vector<int32_t> token_ids = {};
-  std::vector<PositionLogprobs> logprobs = {};  // one entry a token, where asked for
+  // One entry per token, if asked for.
+  std::vector<PositionLogprobs> logprobs = {};
   bool operator==(const RequestDelta&) const = default;
 };
 
-// The end of a completion, behind its last delta.
+// The end of a completion, after its last delta.
 struct RequestEnd {
   uint64_t id = 0;
   int index = 0;
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason = {};
-  bool last = false;          // of the request's completions: the request is over
-  int num_cached_tokens = 0;  // this and the others are the request's, as far as it came
+  // true: all completions of the request have ended; this is its last event.
+  bool last = false;
+  // These three are of the whole request, up to now.
+  int num_cached_tokens = 0;
   int num_preemptions = 0;
   RequestMetrics metrics = {};
   bool operator==(const RequestEnd&) const = default;
 };
 
-// The end of a request and all of its completions.
+// The request failed. This is its last event: none of its completions gets another one.
 struct RequestError {
   uint64_t id = 0;
   ErrorCode code = ErrorCode::kInternal;
-  std::string message = {};  // one sentence
+  // One sentence.
+  std::string message = {};
   bool operator==(const RequestError&) const = default;
 };
 
 // What happened, in order. A StepStats ends the list of a step that computed something.
 using EngineEvent = std::variant<PromptLogprobs, RequestDelta, RequestEnd, RequestError, StepStats>;
 
-// Sleeps while there is nothing to do. A step that throws is tried again; when it fails twice and
-// nothing was generated in between, all requests end with its error, and later ones are tried as if
-// nothing had happened: where ranks can't go on, each of them ends with that error.
+// Runs steps while there are requests and sleeps otherwise. A step that throws is run again. If two
+// in a row throw and nothing was generated in between, all requests end with the error; later
+// requests are tried again. (Ranks that share a model can't go on after an error: each later
+// request ends with that error.)
 class EngineLoop {
  public:
-  // Called on the loop's thread with what is new, once a step and where commands are answered
-  // without one. The engine's next step waits for it. When it throws, nobody knows what was told:
-  // all requests end with the error, which is told at once, and printed to stderr if the sink
-  // throws again; the loop goes on. It may call try_submit(), and submit() where there is room.
+  // Gets the new events, on the loop's thread: after each step, and when commands are answered
+  // without a step. The next step waits until it returns. It may call try_submit(), and submit() if
+  // there is room.
+  //
+  // If it throws, it is unknown which events arrived: all requests end with its error, which is
+  // passed to the sink immediately (and printed to stderr if the sink throws again). The loop goes
+  // on.
   using Sink = std::function<void(std::vector<EngineEvent> events)>;
 
-  // Takes an engine that has no requests. At most max_num_commands wait for the loop. Throws
-  // Error(kInvalidArgument) where one of them is missing.
+  // `engine` must have no requests, and at most max_num_commands commands wait for the loop. Throws
+  // Error(kInvalidArgument) if the engine has requests, the sink is empty or the number is 0.
   EngineLoop(LLMEngine engine, Sink sink, size_t max_num_commands = 1024);
-  // Shuts down at once, waits for the sink's last call, and completes the trace. Not to be called
-  // by the sink, nor while other threads are in a method.
+  // Shuts down without draining, waits for the sink's last call, and completes the trace. Must not
+  // be called by the sink, nor while other threads are in a method.
   ~EngineLoop();
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
 
-  // From any thread; both throw Error(kUnavailable) when the loop has shut down.
-  bool try_submit(EngineCommand command);  // false when the queue is full
-  // Waits while the queue is full; in the sink, where that would be for ever, it throws
-  // Error(kInvalidArgument).
+  // Any thread may call the following methods. try_submit() and submit() throw Error(kUnavailable)
+  // when the loop has ended.
+
+  // Returns false if the queue is full.
+  bool try_submit(EngineCommand command);
+  // Waits while the queue is full. Inside the sink that would be for ever, so there it throws
+  // Error(kInvalidArgument) instead.
   void submit(EngineCommand command);
-  // Returns after a Shutdown was carried out and the sink called for the last time. Not to be
-  // called by the sink.
+  // Returns when a Shutdown has been carried out and the sink was called for the last time. Must
+  // not be called by the sink.
   void wait();
 
   const EngineInfo& info() const { return engine_.info(); }
   const SamplingParams& default_sampling_params() const {
     return engine_.default_sampling_params();
   }
-  // Makes commands for it; valid as long as the loop and the template.
+  // Makes commands for this loop; valid while the loop and the template live.
   RequestPreparer preparer(const ChatTemplate* chat_template = nullptr) const;
 
  private:
   struct LiveRequest {
-    std::optional<uint64_t> engine_id = {};  // none when it was refused or is over
-    std::vector<bool> ended = {};            // which completions
+    std::optional<uint64_t> engine_id = {};  // none after it was refused or has ended
+    std::vector<bool> ended = {};            // [n] completions
   };
 
   void run() noexcept;
@@ -139,20 +153,20 @@ class EngineLoop {
   const Sink sink_;
   const size_t max_num_commands_;
 
-  // Of the loop's thread.
-  std::unordered_map<uint64_t, LiveRequest> requests_;  // until their last event is told
-  std::unordered_map<uint64_t, uint64_t> ids_;          // by the engine's id, while it knows them
-  std::vector<EngineEvent> events_;
-  std::vector<uint64_t> ended_ids_;  // their last event is in events_
-  std::optional<bool> shutdown_;     // whether it drains
-  int num_failures_ = 0;             // of steps since something was generated
+  // Used by the loop's thread only.
+  std::unordered_map<uint64_t, LiveRequest> requests_;  // until their last event is delivered
+  std::unordered_map<uint64_t, uint64_t> ids_;          // the engine's id -> the caller's
+  std::vector<EngineEvent> events_;                     // to be delivered
+  std::vector<uint64_t> ended_ids_;                     // requests whose last event is in events_
+  std::optional<bool> shutdown_;                        // a Shutdown came; its `drain`
+  int num_failures_ = 0;                                // steps that threw since the last output
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following
   std::condition_variable work_, room_, end_;
   std::deque<EngineCommand> commands_;
-  bool destroyed_ = false;
-  bool closed_ = false;  // takes no more commands
-  bool ended_ = false;
+  bool destroyed_ = false;  // the destructor runs
+  bool closed_ = false;     // no more commands are accepted
+  bool ended_ = false;      // the sink was called for the last time
 
   std::thread thread_;
 };

@@ -1,4 +1,4 @@
-// The one exception type that reaches users.
+// The exception of this library.
 #pragma once
 
 #include <stdexcept>
@@ -14,11 +14,11 @@ enum class ErrorCode {
   kOutOfMemory,      // weights, KV cache or workspace do not fit
   kIo,               // the operating system refused a read or write
   kInternal,         // a bug of ours or a failing device
-  kUnavailable,      // an engine that is shutting down
+  kUnavailable,      // an engine that is shutting down, or a hub that can't be reached
 };
 
-// Thrown by every public function that can fail. what() is one sentence that says what went wrong,
-// where, and what was expected; it is meant to be shown as it is.
+// What public functions throw, except std::bad_alloc and what a callback threw. what() is one
+// sentence for users: what went wrong, where, and what was expected.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

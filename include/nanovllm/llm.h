@@ -11,28 +11,36 @@
 
 namespace nanovllm {
 
+// Not thread-safe: one thread calls all methods.
 class LLM {
  public:
   // See LLMEngine for what it throws.
   explicit LLM(const std::string& model, const EngineConfig& config = {});
   explicit LLM(LLMEngine engine);
 
-  // Called after every step with the requests that changed (as SamplingParams::output_kind asks)
-  // and what the step did; return false to stop: it is not called again, and what is still
-  // unfinished is aborted and returned as far as it came. Choose kDelta or kFinalOnly where long
-  // outputs must not be copied each step. It may add and abort requests of engine(), but generate()
-  // and engine().step() throw Error(kInvalidArgument) there.
+  // Called after every step with the requests that changed, in the form that
+  // SamplingParams::output_kind asks for, and with what the step did. Choose kDelta or kFinalOnly
+  // if long outputs must not be copied at each step.
+  // - Returning false ends generate(): its unfinished requests are aborted and returned with what
+  //   they have.
+  // - An exception leaves generate() too; its requests are discarded.
+  // - Inside the callback, requests of engine() may be added and aborted, but generate() and
+  //   engine().step() throw Error(kInvalidArgument).
   using Callback =
       std::function<bool(const std::vector<RequestOutput>& changed, const StepStats& step)>;
 
-  // Generates for all prompts at once; outputs are in the order of the prompts. One SamplingParams
-  // for all, or one each. What is returned is always complete, whatever output_kind says. Throws
-  // what LLMEngine::add_request throws, naming the prompt, before any work when one of them or its
-  // parameters can't be served, and what LLMEngine::step throws; its requests are gone then.
-  // Requests added to engine() directly run along; their outputs go to the callback only.
+  // Generates for all prompts in the same steps; returns the outputs in the order of the prompts,
+  // each with everything that was generated, whatever output_kind says.
+  //
+  // Throws what LLMEngine::add_request throws, with the number of the prompt, if one of the
+  // requests can't be served: nothing is computed then. Throws what LLMEngine::step throws; the
+  // requests are discarded then. Requests that were added to engine() directly are computed in the
+  // same steps; only the callback gets their outputs.
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const SamplingParams& params, const Callback& callback = {});
-  // A template because one comes second where both fit: GCC takes {.temperature = 0} for either.
+  // With parameters for each prompt; throws Error(kInvalidArgument) if their numbers differ. It is
+  // a template so that the overload above wins where both match: GCC can convert
+  // {.temperature = 0} to either type.
   template <int = 0>
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const std::vector<SamplingParams>& params,

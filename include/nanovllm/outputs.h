@@ -10,19 +10,20 @@
 
 namespace nanovllm {
 
-// One candidate token of a position. rank 1 = most likely. Log-probabilities are those of the
-// model's raw logits (natural logarithm, before temperature, penalties and biases), as vLLM reports
-// them.
+// One candidate token of a position. Log-probabilities are those of the model's raw logits (natural
+// logarithm, before temperature, penalties and biases), as vLLM reports them.
 struct TokenLogprob {
   int32_t token_id = 0;
   float logprob = 0;
+  // 1 = the most likely token of its position.
   int rank = 0;
-  std::optional<std::string> decoded_token;  // where the model has a tokenizer
+  // None if the model has no tokenizer.
+  std::optional<std::string> decoded_token;
   bool operator==(const TokenLogprob&) const = default;
 };
 
-// The chosen (or prompt) token first, then the most likely ones in order; the chosen one is not
-// repeated.
+// The chosen token (or the prompt's) comes first, then the N most likely ones in order, without the
+// chosen one: N entries if it is one of them, else N + 1.
 using PositionLogprobs = std::vector<TokenLogprob>;
 
 enum class FinishReason { kNone, kStop, kLength, kAbort };
@@ -30,27 +31,38 @@ enum class FinishReason { kNone, kStop, kLength, kAbort };
 // "stop", "length", "abort"; empty for kNone.
 const char* to_string(FinishReason reason);
 
-// The stop token or the stop text that ended a completion, or why the engine aborted it (logits
-// that hold NaN, a token that can't be decoded); nothing for length, abort_request and the
-// tokenizer's EOS, while other EOS ids count as stop tokens. As in vLLM, but for the aborts.
+// int32_t: the id of the stop token, or of an EOS token that is not the tokenizer's own, that ended
+// the completion. std::string: the stop text that ended it; or, if the engine aborted it, the
+// reason (logits that hold NaN, a token that can't be decoded). Empty in all other cases. As in
+// vLLM, except for the reasons of aborts.
 using StopReason = std::variant<std::monostate, int32_t, std::string>;
 
+// Text, ids and log-probabilities are everything generated so far or, with kDelta, what is new.
 struct CompletionOutput {
-  int index = 0;                           // 0 .. n-1
-  std::string text;                        // everything generated so far that is certain
-  std::vector<int32_t> token_ids;          // everything generated so far
-  std::vector<PositionLogprobs> logprobs;  // one entry a token, where asked for
+  // 0 .. n-1
+  int index = 0;
+  // Without an end that later tokens could still change: half a character, or what may become a
+  // stop text.
+  std::string text;
+  std::vector<int32_t> token_ids;
+  // One entry per token, if asked for.
+  std::vector<PositionLogprobs> logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;
 };
 
-// Seconds since the request was added, whichever of its completions came so far; 0: none did.
+// Seconds from add_request() to an event; 0 = it has not happened yet. Final when the request has
+// finished.
 struct RequestMetrics {
+  // The first step that computes any of the completions.
   double time_to_first_step = 0;
+  // The first token of any of the completions.
   double time_to_first_token = 0;
-  double time_to_last_token = 0;  // when a completion ended last
+  // The newest token of the request at the moment when a completion ended last.
+  double time_to_last_token = 0;
+  // All completions have ended.
   double time_to_finish = 0;
-  // The intervals of vLLM's metrics, preemptions included.
+  // The intervals of vLLM's metrics, preemptions included. Valid when the request has finished.
   double queue_time() const { return time_to_first_step; }
   double prefill_time() const { return std::max(0.0, time_to_first_token - time_to_first_step); }
   double decode_time() const { return time_to_last_token - time_to_first_token; }
@@ -60,13 +72,17 @@ struct RequestMetrics {
 
 struct RequestOutput {
   uint64_t request_id = 0;
-  std::string prompt;  // empty when the prompt came as token ids
+  // Empty if the prompt came as token ids.
+  std::string prompt;
   std::vector<int32_t> prompt_token_ids;
-  std::vector<std::optional<PositionLogprobs>>
-      prompt_logprobs;                    // where asked for; none for the first token
-  std::vector<CompletionOutput> outputs;  // n of them
+  // One entry per token of the prompt, if asked for; the first token has none.
+  std::vector<std::optional<PositionLogprobs>> prompt_logprobs;
+  // All n of them, whatever output_kind is.
+  std::vector<CompletionOutput> outputs;
   bool finished = false;
-  int num_cached_tokens = 0;  // prompt tokens whose KV came from the prefix cache
+  // Tokens of the prompt whose KV came from the prefix cache when completion 0 began.
+  int num_cached_tokens = 0;
+  // Of all completions together.
   int num_preemptions = 0;
   RequestMetrics metrics;
 };

@@ -1,4 +1,5 @@
-// From what a user asks to a command for an engine, without the engine's time.
+// Makes a command for an engine out of a user's prompt or chat, on any thread, so that the engine's
+// own thread need not tokenise and check it.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +16,40 @@ namespace nanovllm {
 class ChatTemplate;
 class Tokenizer;
 
-// Queues a request. Its deltas and ends, or one RequestError, answer it.
+// Command: add a request. The loop answers with deltas and ends, or with a RequestError that may
+// also come after deltas.
 struct AddRequest {
-  // The caller's choice; free again once the request's last event was told. When it is taken, both
-  // requests end with an error.
+  // The caller's choice. It may be used again after the request's last event. If a running request
+  // has this id, one RequestError ends both that request and the new one.
   uint64_t id = 0;
   std::vector<int32_t> prompt_token_ids = {};
-  // output_kind counts as kDelta. Without a seed the request draws from its id and
-  // EngineConfig::seed.
+  // output_kind is ignored: events are always deltas. A request without a seed gets one made from
+  // `id` and EngineConfig::seed.
   SamplingParams params = {};
-  std::vector<std::vector<int32_t>> previous_output_ids = {};  // as LLMEngine::add_request takes it
+  // See LLMEngine::add_request.
+  std::vector<std::vector<int32_t>> previous_output_ids = {};
   bool operator==(const AddRequest&) const = default;
 };
 
-// Needs no engine, only facts about one, and of its model what there is. Does not change: any
-// number of threads may use it at once. The methods throw what LLMEngine::add_request does, and
-// prepare_chat() what ChatTemplate::render does, or Error(kUnsupported) where there is no template.
+// Needs no engine: only its EngineInfo and, if the model has them, its tokenizer and its chat
+// template, which must live as long as this. Immutable: any number of threads may use it at the
+// same time.
 struct RequestPreparer {
-  std::string model_dir;                        // for messages
-  EngineInfo info = {};                         // of the engine that will run it
-  const Tokenizer* tokenizer = nullptr;         // null = none: token ids only
-  const ChatTemplate* chat_template = nullptr;  // null = none
+  // For messages: the model's folder or GGUF file.
+  std::string model_dir;
+  // Of the engine that will run the requests.
+  EngineInfo info = {};
+  // Null = none: prompts must be token ids.
+  const Tokenizer* tokenizer = nullptr;
+  // Null = none: prepare_chat() throws Error(kUnsupported).
+  const ChatTemplate* chat_template = nullptr;
 
+  // Tokenises a text prompt, with the special tokens that the tokenizer adds. Throws what
+  // LLMEngine::add_request throws.
   AddRequest prepare(uint64_t id, const Prompt& prompt, const SamplingParams& params) const;
-  // The arguments are ChatTemplate::render's; the text is the model's turn to go on.
+  // Renders the chat so that its text ends where the model's answer begins, and tokenises it
+  // without further special tokens: the template has written them. The arguments are
+  // ChatTemplate::render's. Throws also what that throws.
   AddRequest prepare_chat(uint64_t id, const nlohmann::ordered_json& messages,
                           const nlohmann::ordered_json& tools, const nlohmann::ordered_json& kwargs,
                           const SamplingParams& params) const;

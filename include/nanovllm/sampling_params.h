@@ -10,57 +10,72 @@
 
 namespace nanovllm {
 
-// What the outputs of a request's steps hold.
+// What each RequestOutput of a request contains.
 enum class RequestOutputKind {
   kCumulative,  // everything so far, each time
   kDelta,       // what is new since the request's last output; the prompt comes with the first one
   kFinalOnly,   // everything, once, when the request ends
 };
 
-// SamplingParams::max_tokens that ends an output only where model and KV cache do.
+// Value of SamplingParams::max_tokens: no limit but max_model_len and the size of the KV cache.
 inline constexpr int kAsManyAsFit = std::numeric_limits<int>::max();
 
-// The range of each, and what it means in a line: docs/reference.md.
-// Members without an initializer would be warned about by GCC wherever {.temperature = 0} stands.
+// Every member has an initializer, because GCC would warn at {.temperature = 0} otherwise.
+// docs/reference.md has the same as a table.
 struct SamplingParams {
+  // Completions of the prompt, 1 to 16,384; 1 if temperature is 0.
   int n = 1;
+  // 0 to 2. 0 takes the most likely token (greedy); values below 0.01 count as 0.01.
   double temperature = 1.0;
+  // Draw from the fewest most likely tokens whose probabilities reach this sum. Above 0, at most 1.
   double top_p = 1.0;
+  // Draw from the top_k most likely tokens only; 0 or -1 = from all.
   int top_k = 0;
+  // Drop tokens less likely than min_p times the most likely one. 0 to 1.
   double min_p = 0.0;
-  // Subtracted once from the logits of tokens already generated.
+  // Subtracted from the logit of every token that is in the output, however often. -2 to 2.
   double presence_penalty = 0.0;
-  // Subtracted once for every time a token was generated.
+  // Subtracted from a token's logit for each time that it is in the output. -2 to 2.
   double frequency_penalty = 0.0;
-  // Logits of tokens in prompt or output are divided by it if positive, else multiplied.
+  // Of tokens that are in the prompt or the output, a positive logit is divided by this number and
+  // a negative one multiplied. Above 0.
   double repetition_penalty = 1.0;
-  // Token id -> added to its logit, clamped to [-100, 100].
+  // Token id to bias. The bias is limited to [-100, 100] and added to the token's logit.
   std::map<int32_t, float> logit_bias = {};
-  std::optional<uint64_t> seed = {};  // completion i of n draws with seed + i
-  // More than fit in max_model_len are as many as fit.
+  // Completion i draws with seed + i. Without a seed: see EngineConfig::seed.
+  std::optional<uint64_t> seed = {};
+  // Longest output, at least 1. A value that does not fit in max_model_len is lowered to what fits.
   int max_tokens = 64;
-  // The first so many tokens hold no EOS, no stop token and no end of a stop text.
+  // The first min_tokens tokens contain no EOS and no stop token, and no stop text ends in them.
   int min_tokens = 0;
+  // true: go on after the model's end-of-text token.
   bool ignore_eos = false;
-  std::vector<std::string> stop = {};  // not part of the output
+  // Texts that end the output. It ends before the text, or after it with
+  // include_stop_str_in_output.
+  std::vector<std::string> stop = {};
+  // Token ids that end the output.
   std::vector<int32_t> stop_token_ids = {};
-  // The last token of each is banned where the others stand before it. How one is spelled is vLLM's
-  // rule: at the beginning of a text, and behind a space where that is as many tokens. A request
-  // with words of several tokens runs no step ahead.
+  // Words that the output must not contain. As in vLLM each word is tokenised twice, without and
+  // with a space before it; the second form counts only if it has as many tokens as the first. The
+  // last token of a form is banned whenever the output ends with the tokens before it. With words
+  // of several tokens a request is slower: its next step waits for the one that runs.
   std::vector<std::string> bad_words = {};
   bool include_stop_str_in_output = false;
+  // true: special tokens are left out of the text.
   bool skip_special_tokens = true;
-  std::optional<int> logprobs = {};  // the chosen token's comes with them
-  // A request with these computes its whole prompt: the prefix cache holds no log-probabilities, so
-  // nothing is taken from it.
+  // How many of the most likely tokens are reported for each output token, with their
+  // log-probabilities; the chosen token is always reported too. 0 to 20, or -1: the whole
+  // vocabulary, if it has no more than 20 tokens. None = no log-probabilities.
+  std::optional<int> logprobs = {};
+  // The same for each token of the prompt. Such a request takes nothing from the prefix cache,
+  // which holds no log-probabilities: its whole prompt is computed.
   std::optional<int> prompt_logprobs = {};
-  // Lower is served first, of equals who came first; needs EngineConfig::scheduling_policy
-  // priority.
+  // Requests with a lower number are served first; of equal ones, the first that came. Other values
+  // than 0 need EngineConfig::scheduling_policy "priority".
   int priority = 0;
   RequestOutputKind output_kind = RequestOutputKind::kCumulative;
 
-  // Throws Error(kInvalidArgument) with vLLM's sentence for the first parameter that is out of
-  // range.
+  // Throws Error(kInvalidArgument) with vLLM's sentence for the first parameter out of range.
   void validate() const;
   bool operator==(const SamplingParams&) const = default;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/engine_core.h"
 
 namespace nanovllm {
 
@@ -62,7 +63,7 @@ class LLM::Batch {
   }
   ~Batch() {
     engine_.generating_ = false;
-    for_each_unfinished([this](uint64_t id) { engine_.discard_request(id); });
+    for_each_unfinished([this](uint64_t id) { engine_.core_->discard_request(id); });
   }
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
@@ -88,7 +89,7 @@ class LLM::Batch {
   // Takes what there is without a further step, whose other outputs nobody would see.
   void abort(const std::vector<SamplingParams>& params) {
     for_each_unfinished([&](uint64_t id) {
-      if (auto output = engine_.finish_request(id)) add_output(std::move(*output), params);
+      if (auto output = engine_.core_->finish_request(id)) add_output(std::move(*output), params);
     });
   }
 

@@ -218,7 +218,7 @@ void add_engine_options(CLI::App& app, EngineConfig& config) {
     const auto add = [&](auto member) {
       return add_field(app, flag, config.*member, std::string(field.help));
     };
-    std::visit(add, field.member)->group(field.is_of_gpus ? kGpuGroup : kEngineGroup);
+    std::visit(add, field.member)->group(field.cuda_only ? kGpuGroup : kEngineGroup);
   }
 }
 

@@ -30,7 +30,7 @@ BadWords::BadWords(const std::vector<std::string>& words, const Tokenizer& token
                   printable(word));
     }
     const bool is_another = behind_space.size() == ids.size() && behind_space[0] != ids[0];
-    look_back_ |= ids.size() > 1;
+    depend_on_output_ |= ids.size() > 1;
     words_.push_back(std::move(ids));
     if (is_another) words_.push_back(std::move(behind_space));
   }

@@ -11,26 +11,27 @@
 
 namespace nanovllm {
 
-// A bad word without the white space that it begins with, of which vLLM takes no notice either.
+// A bad word without the white space at its beginning, which vLLM ignores too.
 std::string_view without_leading_space(std::string_view word);
 
 class BadWords {
  public:
   BadWords() = default;
-  // Each word counts as it is spelled at the beginning of a text, and behind a space where that is
-  // as many tokens of which the first is another one: vLLM's rule. Throws Error(kInvalidArgument)
-  // for one that has no tokens.
+  // Each word is tokenised without and with a space before it. The second form is added only if it
+  // has as many tokens as the first and another first token: vLLM's rule. Throws
+  // Error(kInvalidArgument) for a word that has no tokens.
   BadWords(const std::vector<std::string>& words, const Tokenizer& tokenizer);
 
   bool empty() const { return words_.empty(); }
-  // Whether what is banned depends on the tokens before.
-  bool look_back() const { return look_back_; }
-  // Appends the last token of each word whose other tokens `output` ends with.
+  // Whether some word has several tokens, so that what is banned depends on the output before.
+  bool depend_on_output() const { return depend_on_output_; }
+  // Appends to `ids` the last token of each word whose other tokens are the end of `output` (the
+  // prompt does not count).
   void append_banned(std::span<const int32_t> output, std::vector<int32_t>& ids) const;
 
  private:
   std::vector<std::vector<int32_t>> words_;
-  bool look_back_ = false;
+  bool depend_on_output_ = false;
 };
 
 }  // namespace nanovllm

@@ -54,8 +54,8 @@ TEST(BadWords, OfSeveralTokensBanTheLastWhereTheOthersEndTheOutput) {
   EXPECT_EQ(banned({"ccb"}, {2}), Ids{});
   EXPECT_EQ(banned({"ccb"}, {2, 2}), Ids{1});
   EXPECT_EQ(banned({"ccb"}, {1, 2, 2}), Ids{1});
-  EXPECT_FALSE(BadWords({"ab", "c"}, *syllables()).look_back());
-  EXPECT_TRUE(BadWords({"ab", "cb"}, *syllables()).look_back());
+  EXPECT_FALSE(BadWords({"ab", "c"}, *syllables()).depend_on_output());
+  EXPECT_TRUE(BadWords({"ab", "cb"}, *syllables()).depend_on_output());
 }
 
 TEST(BadWords, ThatTheTokenizerCannotSpellAreRefused) {

@@ -80,7 +80,7 @@ void BlockManager::register_computed(Sequence& sequence, int num_tokens) {
   PrefixChain& chain = sequence.chain;
   if (num_tokens < (chain.num_blocks + int64_t{1}) * block_size_) return;
   const int num_full = num_tokens / block_size_;
-  if (chain.num_blocks == 0) chain = empty_chain(sequence);
+  if (chain.num_blocks == 0) chain = {.hash = sequence.cache_salt};
   while (chain.num_blocks < num_full) {
     const auto tokens =
         std::span<const int32_t>(sequence.token_ids)
@@ -114,10 +114,6 @@ void BlockManager::register_block(int block, uint64_t hash, const Sequence& sequ
   ++num_registered_;
 }
 
-PrefixChain BlockManager::empty_chain(const Sequence& sequence) const {
-  return {.num_blocks = 0, .hash = sequence.cache_salt, .content_id = 0};
-}
-
 int BlockManager::find_block(uint64_t hash, const Sequence& sequence,
                              std::span<const int32_t> token_ids, uint64_t parent_id) const {
   for (int block = buckets_[hash & (buckets_.size() - 1)]; block >= 0;
@@ -136,7 +132,7 @@ int BlockManager::find_block(uint64_t hash, const Sequence& sequence,
 void BlockManager::match_prefix(Sequence& sequence) const {
   const auto num_known = static_cast<int>(sequence.token_ids.size());
   const int num_full = std::min(num_known, sequence.num_cacheable_tokens) / block_size_;
-  PrefixChain chain = empty_chain(sequence);
+  PrefixChain chain{.hash = sequence.cache_salt};
   while (chain.num_blocks < num_full) {
     const auto tokens =
         std::span<const int32_t>(sequence.token_ids)

@@ -1,6 +1,8 @@
 #include "nanovllm/config.h"
 
-#include <cstdlib>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <initializer_list>
 #include <string_view>
 
@@ -19,12 +21,9 @@ void check_range(const char* name, int64_t value, int64_t low, int64_t high) {
 
 void check_choice(const char* name, std::string_view value,
                   std::initializer_list<std::string_view> choices) {
-  std::string list;
-  for (const std::string_view choice : choices) {
-    if (value == choice) return;
-    list += fmt::format("{}{}", list.empty() ? "" : ", ", choice);
-  }
-  throw_error(ErrorCode::kInvalidArgument, "{} must be one of {}, got \"{}\".", name, list, value);
+  if (std::ranges::find(choices, value) != choices.end()) return;
+  throw_error(ErrorCode::kInvalidArgument, "{} must be one of {}, got \"{}\".", name,
+              fmt::join(choices, ", "), value);
 }
 
 }  // namespace

@@ -17,9 +17,11 @@ struct ConfigField {
   using Members = std::variant<T EngineConfig::*...>;
 
   std::string_view name;
+  // One of EngineConfig's, as a pointer to member.
   Members<int, double, bool, uint64_t, std::string, std::optional<int64_t>> member;
   std::string_view help;
-  bool is_of_gpus = false;  // without effect elsewhere
+  // No effect on a CPU.
+  bool cuda_only = false;
 };
 
 // In the order in which they are shown.

@@ -23,10 +23,6 @@ Completion& completion_of(const Sequence& sequence) {
   return *sequence.request->completions()[sequence.index];
 }
 
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
-
 }  // namespace
 
 EngineCore::EngineCore(EngineParts parts)
@@ -45,7 +41,7 @@ EngineCore::~EngineCore() = default;
 
 uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& params,
                                  const std::vector<std::vector<int32_t>>& previous_output_ids) {
-  std::vector<int32_t> token_ids = check_request(prompt, params, preparer_);
+  std::vector<int32_t> token_ids = preparer_.prepare(0, prompt, params).prompt_token_ids;
   const auto* text = std::get_if<std::string>(&prompt);
   const uint64_t id = next_request_id_;
   auto owner = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
@@ -326,7 +322,7 @@ void EngineCore::report(const InFlightStep& step) {
   last_step_.num_waiting = step.num_waiting;
   last_step_.num_used_blocks = step.num_used_blocks;
   last_step_.num_total_blocks = blocks_.num_blocks();
-  last_step_.seconds = seconds_between(begin, last_collected_at_);
+  last_step_.seconds = std::chrono::duration<double>(last_collected_at_ - begin).count();
   for (const auto& observer : parts_.observers) {
     observer->on_step(begin, last_collected_at_, last_step_, last_schedule_);
   }
@@ -336,7 +332,7 @@ void EngineCore::enter_phase(Completion& completion, Phase phase) noexcept {
   const Phase last = std::exchange(completion.phase, phase);
   if (last == phase) return;
   if (last == Phase::kQueued && phase == Phase::kPrefill) {  // it never ran before
-    completion.request->begin_step();
+    completion.request->note_first_step();
     if (completion.num_cacheable_tokens > 0 && completion.reads_prefix_cache) {
       counts_.num_prefix_cache_queries += completion.num_prompt_tokens;
       counts_.num_prefix_cache_hits += completion.num_cached_tokens;

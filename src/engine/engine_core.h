@@ -1,4 +1,5 @@
-// The engine without a model: requests in, steps to a runner, outputs out.
+// The engine behind LLMEngine, without a model: takes requests, gives steps to a runner, returns
+// outputs.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,9 @@
 #include "engine/block_manager.h"
 #include "engine/observer.h"
 #include "engine/request.h"
-#include "engine/request_check.h"
 #include "engine/scheduler.h"
 #include "nanovllm/llm_engine.h"
+#include "nanovllm/prepare.h"
 #include "runner/runner.h"
 
 namespace nanovllm {
@@ -23,20 +24,24 @@ namespace nanovllm {
 // What an engine is made of.
 struct EngineParts {
   EngineConfig config;
-  EngineInfo info;  // max_model_len and vocab_size; the core adds the other limits
+  // max_model_len and vocab_size must be filled in; the core fills in the other EngineLimits.
+  EngineInfo info;
+  // For messages: the model's folder or GGUF file.
   std::string model_dir;
   std::unique_ptr<Runner> runner;
-  std::unique_ptr<const Tokenizer> tokenizer;  // null = none: token ids only
+  // Null = none: token ids only.
+  std::unique_ptr<const Tokenizer> tokenizer;
   std::vector<int32_t> eos_token_ids;
   SamplingParams default_sampling_params;
   std::vector<std::unique_ptr<EngineObserver>> observers;
-  // Guesses what comes behind a sequence's tokens, at most so many; what requests get does not
-  // depend on it. Empty = none, and steps run ahead.
-  std::function<std::vector<int32_t>(const Sequence&, int)> drafter;
+  // Speculative decoding: proposes up to `most` tokens that may follow a sequence's own. Outputs
+  // are the same with it or without. Empty = off, as it always is yet (load.cc sets none; tests
+  // do); only then may a step be submitted before the last one is collected.
+  std::function<std::vector<int32_t>(const Sequence&, int most)> drafter;
 };
 
-// See LLMEngine, whose methods these are. Where the runner takes two steps, one is scheduled and
-// submitted while another runs; what a request gets does not depend on that.
+// See LLMEngine, whose methods these are. If Runner::max_in_flight() is 2, a step is scheduled and
+// submitted while another one runs; outputs do not depend on that. Not thread-safe.
 class EngineCore {
  public:
   explicit EngineCore(EngineParts parts);
@@ -45,13 +50,14 @@ class EngineCore {
   uint64_t add_request(const Prompt& prompt, const SamplingParams& params,
                        const std::vector<std::vector<int32_t>>& previous_output_ids = {});
   void abort_request(uint64_t request_id) noexcept;
-  // Ends a request now and forgets it.
+  // Ends a request now without reporting it.
   void discard_request(uint64_t request_id) noexcept;
-  // The same, but returns its last output; none for unknown ids.
+  // The same, and returns its last output; none for unknown ids.
   std::optional<RequestOutput> finish_request(uint64_t request_id);
-  // When scheduling, computing or taking over a step throws, the steps in flight are abandoned, all
-  // running requests go back to the queue and the error is passed on. A request that there is no
-  // memory for ends as if it was aborted; one whose text can't be decoded does so alone.
+  // If scheduling, computing or processing a step throws, the steps in flight are abandoned, all
+  // running requests go back to the queue and the error is passed on. If it throws std::bad_alloc
+  // while a request gets its tokens, that request is aborted. A request whose text can't be decoded
+  // is aborted without an error.
   std::vector<RequestOutput> step();
   bool is_finished() const { return requests_.empty(); }
 
@@ -64,27 +70,31 @@ class EngineCore {
   // Throws Error(kUnsupported) when there is none.
   const Tokenizer& tokenizer() const;
   void finish_trace() const;
-  // Of a request without one, if that was its id.
+  // The seed that a request without its own would get if its id was request_id.
   uint64_t seed_of(uint64_t request_id) const { return default_seed(context_.seed, request_id); }
 
-  // Empty, or what is wrong with the books of blocks.
+  // See BlockManager::check_integrity.
   std::string check_integrity() const;
 
  private:
-  // A map, whose nodes move to another one without any memory to be found.
+  // std::map, because extract() and insert() move an entry to another map without allocating.
   using Requests = std::map<uint64_t, std::unique_ptr<Request>>;
 
   // What a submitted step needs to be collected.
   struct InFlightStep {
     struct Entry {
       Completion* completion;
-      int num_computed_tokens;  // before the step
+      // Before the step.
+      int num_computed_tokens;
+      // Drafts included.
       int num_new_tokens;
-      int num_drafts;       // of them
-      int num_preemptions;  // of the sequence then; its blocks are others when it has more now
+      int num_drafts;
+      // The sequence's when the step was submitted. If it has more now, it was preempted meanwhile
+      // and its blocks are no longer the ones that the step wrote to.
+      int num_preemptions;
       bool sampled;
 
-      // Whether it computes the token drawn last, not a prompt.
+      // Whether it computes the token drawn last, not a part of a prompt.
       bool is_decode() const {
         return sampled && num_new_tokens - num_drafts == 1 &&
                num_computed_tokens >= completion->num_prompt_tokens;
@@ -92,8 +102,11 @@ class EngineCore {
     };
     std::vector<Entry> entries;
     Clock::time_point submitted_at;
-    int num_running = 0, num_waiting = 0, num_used_blocks = 0;  // then
-    Requests ended;  // not needed once this step is collected
+    // At submission.
+    int num_running = 0, num_waiting = 0, num_used_blocks = 0;
+    // Requests that ended while the step ran. They live until it is collected, because entries
+    // point to them.
+    Requests ended;
   };
 
   void propose_drafts(Completion& completion);
@@ -102,11 +115,11 @@ class EngineCore {
   void update_or_give_up(const InFlightStep::Entry& entry, const SequenceOutput& output);
   void update_from_output(const InFlightStep::Entry& entry, const SequenceOutput& output);
   void release_siblings(Request& request);
-  void give_up(Request& request) noexcept;
-  void end_request(Request& request) noexcept;
-  void recover() noexcept;
+  void give_up(Request& request) noexcept;      // ends it as aborted, to be reported
+  void end_request(Request& request) noexcept;  // aborts what has not ended
+  void recover() noexcept;                      // after an exception: no step is in flight
   void mark_changed(Request& request) noexcept;
-  void erase(Request& request) noexcept;
+  void erase(Request& request) noexcept;  // it was reported, or nobody wants to know
   std::vector<RequestOutput> take_outputs();
   void report(const InFlightStep& step);
   void enter_phase(Completion& completion, Phase phase) noexcept;
@@ -117,12 +130,12 @@ class EngineCore {
   Scheduler scheduler_;
   RequestContext context_;
 
-  Requests requests_;  // until their last output
+  Requests requests_;  // until their last output was delivered
   uint64_t next_request_id_ = 0;
   std::deque<InFlightStep> in_flight_;  // oldest first
-  std::vector<Request*> changed_;       // has room for all
-  StepInput input_;                     // kept for its memory
-  StepStats counts_;                    // since the last step that was told
+  std::vector<Request*> changed_;       // capacity for all requests, so that it never allocates
+  StepInput input_;                     // reused, to keep its memory
+  StepStats counts_;                    // since the last reported step
 
   StepStats last_step_;
   std::vector<ScheduledRequest> last_schedule_;

@@ -172,7 +172,7 @@ void EngineLoop::handle(const Shutdown& command) {
 
 void EngineLoop::refuse(uint64_t id, const std::exception_ptr& error) {
   if (const auto engine_id = std::exchange(requests_.at(id).engine_id, std::nullopt)) {
-    engine_.discard_request(*engine_id);
+    engine_.core_->discard_request(*engine_id);
     ids_.erase(*engine_id);
   }
   ended_ids_.push_back(id);
@@ -232,7 +232,7 @@ void EngineLoop::deliver() {
 // What was to be told is lost, if there was any.
 void EngineLoop::fail_all(const std::exception_ptr& error) noexcept {
   for (const auto& [id, live] : requests_) {
-    if (live.engine_id) engine_.discard_request(*live.engine_id);
+    if (live.engine_id) engine_.core_->discard_request(*live.engine_id);
   }
   try {
     if (requests_.empty()) std::rethrow_exception(error);

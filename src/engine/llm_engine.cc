@@ -25,14 +25,6 @@ uint64_t LLMEngine::add_request(const Prompt& prompt, const SamplingParams& para
 
 void LLMEngine::abort_request(uint64_t request_id) noexcept { core_->abort_request(request_id); }
 
-void LLMEngine::discard_request(uint64_t request_id) noexcept {
-  core_->discard_request(request_id);
-}
-
-std::optional<RequestOutput> LLMEngine::finish_request(uint64_t request_id) {
-  return core_->finish_request(request_id);
-}
-
 std::vector<RequestOutput> LLMEngine::step() {
   if (generating_) {
     throw_error(ErrorCode::kInvalidArgument,

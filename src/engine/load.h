@@ -1,4 +1,4 @@
-// From a model folder to an engine.
+// Makes an engine out of a model folder or a GGUF file.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace nanovllm {
 
-// Loads a Hugging Face model folder or a GGUF file. Throws Error when it is missing, corrupt,
-// unsupported or does not fit.
+// `model_dir` is a Hugging Face folder or a GGUF file. Throws Error if it is missing, corrupt,
+// unsupported or does not fit in memory.
 std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
                                              const EngineConfig& config);
 

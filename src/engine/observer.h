@@ -1,4 +1,4 @@
-// Who hears what an engine does: traces and metrics.
+// Interface for code that watches an engine: TraceWriter, and tests.
 #pragma once
 
 #include <chrono>
@@ -11,10 +11,10 @@ namespace nanovllm {
 
 using Clock = std::chrono::steady_clock;
 
-// Where a completion is in its life. kNone is before its beginning and behind its end.
+// Where a completion is in its life. kNone: not yet added, or ended.
 enum class Phase { kNone, kQueued, kPrefill, kDecode, kPreempted };
 
-// Called on the engine's thread, which waits for it, in the order of what happens.
+// Called on the engine's thread, which waits for it, in chronological order.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
@@ -23,7 +23,7 @@ class EngineObserver {
   // A step was collected; `stats` and `scheduled` are LLMEngine's last_step() and last_schedule().
   virtual void on_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
                        std::span<const ScheduledRequest> scheduled) noexcept = 0;
-  // Completes what was heard so far, and throws what went wrong with it.
+  // Writes what is still buffered. Throws Error if anything could not be written.
   virtual void finish() {}
 };
 

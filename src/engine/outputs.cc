@@ -3,17 +3,8 @@
 namespace nanovllm {
 
 const char* to_string(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kNone:
-      return "";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kAbort:
-      return "abort";
-  }
-  return "";
+  constexpr const char* kNames[] = {"", "stop", "length", "abort"};
+  return kNames[static_cast<int>(reason)];
 }
 
 }  // namespace nanovllm

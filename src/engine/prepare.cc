@@ -1,18 +1,118 @@
 #include "nanovllm/prepare.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/check.h"
-#include "engine/request_check.h"
+#include "base/message.h"
 #include "nanovllm/chat.h"
 #include "nanovllm/tokenizer.h"
 
 namespace nanovllm {
 
+namespace {
+
+void check_ids(const std::vector<int32_t>& ids, const char* name, int vocab_size) {
+  std::string outside;
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab_size) outside += fmt::format("{}{}", outside.empty() ? "" : ", ", id);
+  }
+  if (!outside.empty()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "token_id(s) [{}] in {} contain out-of-vocab token ids. Vocabulary size: {}",
+                outside, name, vocab_size);
+  }
+}
+
+void need_tokenizer(const RequestPreparer& engine, const char* who, const char* instead) {
+  if (engine.tokenizer != nullptr) return;
+  throw_error(ErrorCode::kUnsupported, "{} a tokenizer, and {} has no tokenizer; {}.", who,
+              engine.model_dir, instead);
+}
+
+void check_params(const SamplingParams& params, const RequestPreparer& engine) {
+  params.validate();
+  for (auto logprobs : {&SamplingParams::logprobs, &SamplingParams::prompt_logprobs}) {
+    if (params.*logprobs != -1) continue;
+    SamplingParams resolved = params;  // -1 is the whole vocabulary, which may be too many
+    resolved.*logprobs = engine.info.vocab_size;
+    resolved.validate();
+  }
+  if (params.priority != 0 && !engine.info.takes_priorities) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "Got priority {} but Priority scheduling is not enabled; set scheduling_policy to "
+                "priority.",
+                params.priority);
+  }
+  std::vector<int32_t> biased;
+  for (const auto& [id, bias] : params.logit_bias) biased.push_back(id);
+  check_ids(biased, "logit_bias", engine.info.vocab_size);
+  check_ids(params.stop_token_ids, "stop_token_ids", engine.info.vocab_size);
+  if (!params.stop.empty()) need_tokenizer(engine, "stop strings need", "use stop_token_ids");
+  if (!params.bad_words.empty()) need_tokenizer(engine, "bad_words need", "use logit_bias");
+}
+
+void check_length(int num_prompt_tokens, const SamplingParams& params, const EngineLimits& limits) {
+  if (num_prompt_tokens == 0) {
+    throw_error(ErrorCode::kInvalidArgument, "The decoder prompt cannot be empty");
+  }
+  if (num_prompt_tokens > limits.max_model_len) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "The decoder prompt (length {}) is longer than the maximum model length of {}. "
+                "Make sure that `max_model_len` is no smaller than the number of text tokens.",
+                num_prompt_tokens, limits.max_model_len);
+  }
+  if (num_prompt_tokens == limits.max_model_len) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "The decoder prompt (length {}) plus the number of requested output tokens (at "
+                "least 1) is longer than the maximum model length of {}. Make sure that "
+                "`max_model_len` is no smaller than the number of text tokens (prompt + requested "
+                "output tokens).",
+                num_prompt_tokens, limits.max_model_len);
+  }
+  const int max_tokens = params.max_tokens == kAsManyAsFit ? 1 : params.max_tokens;
+  // The last token is never fed back, so it needs no room.
+  const int64_t num_tokens =
+      std::min<int64_t>(int64_t{num_prompt_tokens} + max_tokens, limits.max_model_len) - 1;
+  const int64_t num_blocks =
+      (num_tokens + limits.kvcache_block_size - 1) / limits.kvcache_block_size;
+  if (num_blocks > limits.num_kvcache_blocks) {
+    throw_error(
+        ErrorCode::kInvalidArgument,
+        "The request can never fit in the KV cache: {} and up to {} need {} of {} tokens, but "
+        "there {}; {}raise num_kvcache_blocks or kv_cache_memory.",
+        counted(num_prompt_tokens, "prompt token"),
+        counted(num_tokens + 1 - num_prompt_tokens, "output token"), counted(num_blocks, "block"),
+        limits.kvcache_block_size,
+        fmt::format("{} {}", limits.num_kvcache_blocks == 1 ? "is" : "are",
+                    limits.num_kvcache_blocks),
+        max_tokens > 1 ? "lower max_tokens, or " : "");
+  }
+}
+
+std::vector<int32_t> token_ids_of(const Prompt& prompt, const RequestPreparer& engine) {
+  if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return *ids;
+  need_tokenizer(engine, "A text prompt needs", "give the prompt as token ids");
+  return engine.tokenizer->encode(std::get<std::string>(prompt));
+}
+
+}  // namespace
+
 AddRequest RequestPreparer::prepare(uint64_t id, const Prompt& prompt,
                                     const SamplingParams& params) const {
-  return {.id = id, .prompt_token_ids = check_request(prompt, params, *this), .params = params};
+  check_params(params, *this);
+  std::vector<int32_t> ids = token_ids_of(prompt, *this);
+  check_length(static_cast<int>(ids.size()), params, info);
+  const int32_t last = info.vocab_size - 1;
+  uint32_t signs = 0;  // of the ids' distances to both ends: many at once, where compares are not
+  for (const int32_t id : ids) signs |= id | (static_cast<uint32_t>(last) - id);
+  if (static_cast<int32_t>(signs) < 0) {
+    const auto outside = std::ranges::find_if(ids, [&](int32_t id) { return id < 0 || id > last; });
+    throw_error(ErrorCode::kInvalidArgument,
+                "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside, last);
+  }
+  return {.id = id, .prompt_token_ids = std::move(ids), .params = params};
 }
 
 // The template writes the special tokens itself.

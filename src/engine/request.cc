@@ -90,7 +90,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
       completion->num_cacheable_tokens = completion->num_prompt_tokens;
       completion->cache_salt = kPrivateSalt | id;
     }
-    completion->awaits_ids = bad_words_.look_back() || context.has_drafter;
+    completion->awaits_ids = bad_words_.depend_on_output() || context.has_drafter;
     completion->reads_prefix_cache = completion->index > 0 || !params_.prompt_logprobs;
     if (!params_.stop.empty()) {
       completion->stop_strings.emplace(params_.stop, params_.include_stop_str_in_output);
@@ -130,12 +130,12 @@ void Request::replay(const std::vector<std::vector<int32_t>>& previous_output_id
   mark_delivered();
 }
 
-void Request::begin_step() noexcept {
+void Request::note_first_step() noexcept {
   if (metrics_.time_to_first_step == 0) metrics_.time_to_first_step = seconds_until(context_.now);
 }
 
 int Request::max_drafts(const Completion& completion) const {
-  if (bad_words_.look_back()) return 0;
+  if (bad_words_.depend_on_output()) return 0;
   // One token is drawn behind them, and it may be the last.
   const int room = completion.max_num_tokens - completion.num_tokens();
   const int banned = params_.min_tokens - completion.num_output_tokens();

@@ -19,20 +19,22 @@ namespace nanovllm {
 
 class Request;
 
-// A sequence with what its user sees of it.
+// A sequence and what of it goes into outputs.
 struct Completion : Sequence {
   using Sequence::Sequence;
 
   uint64_t seed = 0;
-  std::optional<Detokenizer> detokenizer;  // from the first token with text on
+  std::optional<Detokenizer> detokenizer;  // made at the first token that may have text
   std::optional<StopStringMatcher> stop_strings;
   std::string text;
   std::vector<PositionLogprobs> logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;
   Phase phase = Phase::kNone;
-  int draw_number = 0;              // its number in the last step submitted that samples it
-  std::vector<int32_t> banned_ids;  // in that step, where bad words were asked for
+  // Index of its draw in the last submitted step that drew for it (see SequenceInput::sampling).
+  int draw_number = 0;
+  // In that step, if the request has bad words.
+  std::vector<int32_t> banned_ids;
 
   // What earlier outputs of a kDelta request have held already.
   size_t num_delivered_tokens = 0;
@@ -47,10 +49,11 @@ struct RequestContext {
   bool enable_prefix_caching = true;
   bool has_drafter = false;
   uint64_t seed = 0;
-  Clock::time_point now = {};  // when the present step began, or its result came
+  // When the present step was submitted or, later, when its result came.
+  Clock::time_point now = {};
 };
 
-// Where a request has no seed of its own.
+// The seed of a request that has none.
 uint64_t default_seed(uint64_t engine_seed, uint64_t request_id);
 
 class Request {
@@ -59,38 +62,40 @@ class Request {
   Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
           const SamplingParams& params, const RequestContext& context);
 
-  // Takes what its completions are said to have generated before, and counts it as delivered.
-  // Throws Error(kInvalidArgument) where it is nothing they could have.
+  // Appends output ids that another engine generated and counts them as delivered. Throws
+  // Error(kInvalidArgument) if these parameters could not have given them.
   void replay(const std::vector<std::vector<int32_t>>& previous_output_ids);
 
   uint64_t id() const { return id_; }
   const std::vector<std::unique_ptr<Completion>>& completions() const { return completions_; }
   bool is_finished() const { return num_unfinished_ == 0; }
 
-  // A step computes one of its completions.
-  void begin_step() noexcept;
-  // How many drafts a completion may have: each draw is banned the same tokens.
+  // To be called when a completion is computed for the first time.
+  void note_first_step() noexcept;
+  // How many drafts a completion may have. All draws of a step share one list of banned tokens, so
+  // drafts end where that list would change.
   int max_drafts(const Completion& completion) const;
-  // What the runner is told of a scheduled completion. Valid while neither changes.
+  // Fills in what the runner needs to compute a scheduled completion. `input` points into both the
+  // request and the completion.
   void fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const;
-  // Takes what a step gave the completion: log-probabilities of the prompt and, where it sampled,
-  // tokens, of which one may end it: those behind are dropped. When it throws, the completion can't
-  // go on.
+  // Appends what a step gave: log-probabilities of the prompt and, if `sampled`, tokens. Tokens
+  // after one that ends the completion are dropped. If it throws, the completion can't go on.
   void append_output(Completion& completion, bool sampled, const SequenceOutput& output);
-  // Ends a completion that has not ended, with all of its text that can be decoded.
+  // Ends a completion with all text that can be decoded. No effect on one that has ended.
   void abort(Completion& completion) noexcept;
-  // Why its completions were aborted, where they have no reason yet.
+  // Sets the stop reason of aborted completions that have none.
   void give_reason(const char* reason);
 
-  // The next output of the kind that was asked for, or none when there is nothing to show.
+  // The next output of the kind that was asked for; none if kFinalOnly is not finished.
   std::optional<RequestOutput> output() const;
-  // The output was delivered: the next one of kind kDelta begins behind it.
+  // To be called when that output was delivered: the next one of kind kDelta begins after it.
   void mark_delivered() noexcept;
 
-  // Kept by the engine. The other completions wait until the first one's prompt is computed, to
-  // share its blocks.
+  // Set and read by EngineCore. Completions 1 to n - 1 wait until completion 0 has computed the
+  // prompt, to share its blocks; then they are released.
   bool siblings_released = false;
-  bool changed = false;  // since the last output
+  // Since the last output.
+  bool changed = false;
 
  private:
   void append_token(Completion& completion, const SamplingResult& sampled);
@@ -107,7 +112,7 @@ class Request {
   std::string prompt_;
   const SamplingParams params_;
   const RequestContext& context_;
-  SamplingRow row_;  // what is the same for every token
+  SamplingRow row_;  // the fields that are the same for every token
   int num_prompt_logprobs_ = -1;
   std::vector<std::pair<int32_t, float>> logit_bias_;
   std::vector<int32_t> stop_ids_;  // EOS and stop_token_ids: banned before min_tokens

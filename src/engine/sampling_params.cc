@@ -29,7 +29,8 @@ void check(const Parameter& parameter, const T& value) {
       const bool is_above = range.low_is_open ? value > range.low : value >= range.low;
       if (is_above && value <= range.high) continue;
       if (range.sentence != nullptr)
-        throw_error(ErrorCode::kInvalidArgument, fmt::runtime(range.sentence), number(value));
+        throw_error(ErrorCode::kInvalidArgument, fmt::runtime(range.sentence), number(value),
+                    range.high);
       throw_error(ErrorCode::kInvalidArgument, "{} must be in {}, got {}.", parameter.name,
                   interval(range), number(value));
     }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/sampling.h"
+
 namespace nanovllm {
 
 std::string interval(const Range& range) {
@@ -66,11 +68,13 @@ std::span<const Parameter> sampling_table() {
        "log-probabilities of so many top tokens for each position, or (-1) of all, where they are "
        "20 at most",
        {{-1, kMost, "logprobs must be non-negative or -1, got {}."},
-        {-1, 20, "Requested sample logprobs of {}, which is greater than max allowed: 20"}}},
+        {-1, kMaxLogprobs,
+         "Requested sample logprobs of {0}, which is greater than max allowed: {1}"}}},
       {"prompt_logprobs", &P::prompt_logprobs, kNone, kGenerate,
        "the same for each token of the prompt",
        {{-1, kMost, "prompt_logprobs must be non-negative or -1, got {}."},
-        {-1, 20, "Requested prompt logprobs of {}, which is greater than max allowed: 20"}}},
+        {-1, kMaxLogprobs,
+         "Requested prompt logprobs of {0}, which is greater than max allowed: {1}"}}},
       {"priority", &P::priority, kRefused, kGenerate,
        "lower is served first, with --scheduling-policy priority; else it must be 0"},
   };

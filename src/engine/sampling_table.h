@@ -1,5 +1,6 @@
-// The parameters of a request: the one list that validation, JSON lines, flags, what a chat shows
-// and the table of docs/reference.md come from. A new one is a member of SamplingParams, and a row.
+// The parameters of a request (all but output_kind): the one list that validation, JSON lines,
+// flags, what a chat shows and the table of docs/reference.md come from. To add a parameter, add a
+// member to SamplingParams and a row here.
 #pragma once
 
 #include <span>
@@ -14,24 +15,25 @@ namespace nanovllm {
 
 struct Range {
   double low, high;
-  // vLLM's sentence about a value outside, with {} for that; null: "NAME must be in [low, high]".
+  // vLLM's sentence about a value outside, with {} in place of the value ({0}, and {1} is `high`);
+  // null: "NAME must be in [low, high], got VALUE."
   const char* sentence = nullptr;
   bool low_is_open = false;
 };
+// "[0, 2]", "(0, 1]" if the low end is not in it.
 std::string interval(const Range& range);
 
 // What JSON's null means, as None does in vLLM.
 enum class Null {
   kRefused,
   kKept,  // the default stays
-  kNone,  // none at all: no seed, no texts; of a number, as many as fit
+  kNone,  // none at all: no seed, no texts, no limit for max_tokens
 };
 
 enum class Use {
   kOften,     // a chat shows it always
   kSeldom,    // a chat shows it where it is not SamplingParams' own default
-  kGenerate,  // not in a chat, which shows one answer, has no other beside it and no
-              // log-probabilities
+  kGenerate,  // a chat does not have it: it shows one answer, without log-probabilities
 };
 
 struct Parameter {
@@ -45,7 +47,8 @@ struct Parameter {
   Null null;
   Use use;
   std::string_view help;
-  // All hold; the first that a value is outside of is told, so the narrowest stands last.
+  // A value must be in all of them. The error is about the first that it is not in, so the
+  // narrowest comes last.
   std::vector<Range> ranges = {};
 };
 

@@ -21,11 +21,12 @@ bool by_arrival(const Sequence* a, const Sequence* b);
 // By priority, equals by arrival.
 bool by_priority(const Sequence* a, const Sequence* b);
 
-// Serves sequences in the order of a policy, in one ragged step: running ones first, then waiting
-// ones, long prompts in chunks. When blocks run out, the last of the running ones gives its own
-// back and is recomputed later. A sequence that fits into the cache alone always comes to its end,
-// once no other goes before it: the first running one can take the blocks of all others. Sequences
-// belong to the caller and stay where they are while they are known here. Not thread-safe.
+// Serves sequences in the order of a policy, in steps in which each has its own number of tokens:
+// running ones first, then waiting ones, long prompts in chunks. When blocks run out, the last of
+// the running ones is preempted: it gives its blocks back and is computed again later. Every
+// sequence that fits into the whole cache finishes, because the first running one can take the
+// blocks of all others. Sequences belong to the caller and must not move in memory until finish().
+// Not thread-safe.
 class Scheduler {
  public:
   Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy = by_arrival);
@@ -34,21 +35,23 @@ class Scheduler {
     Sequence* const one = &sequence;
     add(std::span(&one, 1));
   }
-  // Queues all of them, or none where there is no memory for all.
+  // Queues all of them, or throws std::bad_alloc and queues none.
   void add(std::span<Sequence* const> sequences);
-  // Ends a sequence wherever it is and takes its blocks back; one that has ended stays so.
+  // Ends a sequence wherever it is and takes its blocks back. No effect on one that has ended.
   void finish(Sequence& sequence);
   // Sends a running sequence back to the queue; everything it computed is computed again.
   void preempt(Sequence& sequence);
 
-  // Chooses the next step, those with one new token first, and reserves its blocks. The result is
-  // valid until the next call. Empty when nothing can run before a step in flight is collected.
+  // Chooses the sequences of the next step and reserves their blocks. Sequences with one new token
+  // come first. The result is valid until the next call. It is empty if nothing can run before a
+  // step in flight is collected.
   std::span<const ScheduledSequence> schedule();
-  // The schedule was handed to the runner: its tokens count as computed, and what it samples counts
-  // as a token whose id is pending.
+  // To be called when the schedule was handed to the runner: from now on its tokens count as
+  // computed, and what it draws counts as a token whose id is pending.
   void advance(std::span<const ScheduledSequence> scheduled);
 
-  std::span<Sequence* const> preempted() const { return preempted_; }  // by the last schedule()
+  // By the last schedule().
+  std::span<Sequence* const> preempted() const { return preempted_; }
   // Both in the policy's order.
   const SequenceQueue& waiting() const { return waiting_; }
   std::span<Sequence* const> running() const { return running_; }
@@ -62,7 +65,7 @@ class Scheduler {
   BlockManager& blocks_;
   const SchedulingPolicy policy_;
   SequenceQueue waiting_;
-  std::vector<Sequence*> running_;  // has room for all
+  std::vector<Sequence*> running_;  // capacity for max_num_seqs, so that nothing allocates
   std::vector<ScheduledSequence> scheduled_;
   std::vector<ScheduledSequence> prefills_;  // put behind the decodes at the end of schedule()
   std::vector<Sequence*> preempted_;

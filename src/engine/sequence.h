@@ -11,24 +11,27 @@
 namespace nanovllm {
 
 enum class SequenceStatus {
-  kNew,      // in no queue: not added yet, or a completion that waits for its prompt's first one
+  kNew,      // in no queue: not added yet, or waits until completion 0 has computed the prompt
   kWaiting,  // holds no blocks
-  kRunning,  // holds blocks; part of every step that has room
+  kRunning,  // holds blocks; is in every step that has room for it
   kFinished,
 };
 
-// The cached content that a sequence's next full block continues (see BlockManager).
+// How far a sequence is registered in the prefix cache (see BlockManager): its next full block
+// continues the content of the last one.
 struct PrefixChain {
-  int num_blocks = 0;       // full blocks of the sequence that are in the cache
-  uint64_t hash = 0;        // of the last of them
-  uint64_t content_id = 0;  // of the last of them; 0 = the beginning of a text
+  // Full blocks of the sequence that are in the cache.
+  int num_blocks = 0;
+  // Of the last of them; without any, the salt and 0.
+  uint64_t hash = 0;
+  uint64_t content_id = 0;
 };
 
 class Request;
 struct Sequence;
 
-// Whether `a` is served before `b`: gets its blocks and its tokens first, and keeps them longer.
-// Orders all sequences, always alike.
+// Whether `a` is served before `b`: gets blocks and tokens first, and keeps its blocks longer. A
+// strict total order, which never changes for two sequences.
 using SchedulingPolicy = bool (*)(const Sequence* a, const Sequence* b);
 using SequenceQueue = std::set<Sequence*, SchedulingPolicy>;
 
@@ -41,9 +44,9 @@ struct Sequence {
         token_ids(std::move(prompt_token_ids)),
         num_prompt_tokens(static_cast<int>(token_ids.size())),
         max_num_tokens(max_num_tokens_) {}
-  // Another completion of the prompt of `first`, which outlives it. It has a copy of the prompt's
-  // ids only while it holds_prompt: n completions of a long prompt need not fit into memory at
-  // once.
+  // Another completion of the prompt of `first`, which must live longer. It has a copy of the
+  // prompt's ids only while it holds_prompt, so that n completions of a long prompt need not be in
+  // memory at the same time.
   Sequence(const Sequence& first, int index_)
       : request_id(first.request_id),
         index(index_),
@@ -52,42 +55,52 @@ struct Sequence {
         prompt_of(&first),
         holds_prompt(false) {}
 
-  Request* request = nullptr;  // whose completion it is; what schedules it need not know
+  // Whose completion it is. The scheduler does not use it.
+  Request* request = nullptr;
   const uint64_t request_id;
-  const int index;                 // which of the request's n completions
-  std::vector<int32_t> token_ids;  // prompt if held, then output, as far as the ids are known
+  // Which of the request's n completions.
+  const int index;
+  // The prompt, if it holds it, then the output, as far as the ids are known.
+  std::vector<int32_t> token_ids;
   const int num_prompt_tokens;
   const int max_num_tokens;
-  const Sequence* const prompt_of = nullptr;  // null = it has its own and always holds it
+  // Whose prompt it has; null = its own, which it always holds.
+  const Sequence* const prompt_of = nullptr;
   bool holds_prompt = true;
-  int priority = 0;  // lower is served first where the policy looks at it
+  // Lower is served first, if the policy looks at it.
+  int priority = 0;
   SequenceStatus status = SequenceStatus::kNew;
-  // Tokens that steps in flight sample: they count, but their ids are not known yet.
+  // Tokens that steps in flight draw: they count, but their ids are not known yet.
   int num_pending_tokens = 0;
-  // No step runs ahead: what it may draw depends on all ids before, or on how many a step gives.
+  // true: it is not scheduled again before its last step is collected. Its next draw needs all ids
+  // before it (bad words of several tokens), or a step draws a number of tokens that is not known
+  // in advance (drafts).
   bool awaits_ids = false;
-  int num_computed_tokens = 0;  // tokens whose KV is stored, or will be by the steps in flight
-  int num_cached_tokens = 0;    // tokens it did not have to compute when it first ran
+  // Tokens whose KV is stored, or will be by the steps in flight.
+  int num_computed_tokens = 0;
+  // Prompt tokens that it did not have to compute when it first ran.
+  int num_cached_tokens = 0;
   int num_preemptions = 0;
   std::vector<int32_t> block_table;
 
-  // What it may share. Tokens beyond num_cacheable_tokens are neither looked up nor registered;
-  // only sequences of the same salt share.
+  // What it may share. Tokens after the first num_cacheable_tokens are neither looked up in the
+  // prefix cache nor registered there. Only sequences with the same salt share; Request sets a salt
+  // so that completions share their prompt with each other alone if prefix caching is off.
   int num_cacheable_tokens = 0;
   bool reads_prefix_cache = true;
   uint64_t cache_salt = 0;
   PrefixChain chain;
 
-  // Guesses at what comes behind its tokens, to be computed and verified with them: while it runs
-  // and until its step is collected. Only where it awaits ids.
+  // Speculative decoding: guesses of the tokens that follow, computed and verified in one step.
+  // Present from scheduling until the step is collected, and only if it awaits_ids.
   std::vector<int32_t> draft_ids;
 
-  // Its place in the queue, kept while it runs: to go back must not need memory.
+  // Its place in the waiting queue, kept while it runs, so that preemption never allocates.
   SequenceQueue::node_type queue_node;
 
   int num_tokens() const { return num_prompt_tokens + num_output_tokens(); }
   int num_output_tokens() const { return static_cast<int>(output().size()) + num_pending_tokens; }
-  // Drafts included. None once the last token it may have is sampled: that one is never fed back.
+  // Drafts included. 0 once the last token that it may have is drawn: that one is never fed back.
   int num_uncomputed_tokens() const {
     if (num_tokens() >= max_num_tokens) return 0;
     if (!awaits_ids) return num_tokens() - num_computed_tokens;
@@ -102,9 +115,10 @@ struct Sequence {
     return std::span(token_ids).subspan(holds_prompt ? num_prompt_tokens : 0);
   }
 
-  // Its step was collected, which found num_known tokens there: forgets the drafts, and returns how
-  // many tokens have KV. That of a draft is a token's only where both are one, and the last token
-  // has none: where nothing was drawn, it is computed again.
+  // To be called when its step was collected; num_known = its tokens when the step was submitted.
+  // Removes the drafts and returns how many tokens have valid KV: the known ones and the drafts
+  // that were drawn, up to the first difference; but never the last token, which the next step
+  // computes.
   int resolve_drafts(int num_known) {
     const auto drawn = std::span(token_ids).subspan(num_known);
     const auto differs = std::ranges::mismatch(drawn, draft_ids).in1;
@@ -112,7 +126,7 @@ struct Sequence {
     return std::min(num_known + static_cast<int>(differs - drawn.begin()), num_tokens() - 1);
   }
 
-  // Whoever computes the sequence or looks it up in the cache has it hold its prompt.
+  // To be called before it is computed or looked up in the cache.
   void hold_prompt() {
     if (holds_prompt) return;
     token_ids.insert(token_ids.begin(), prompt().begin(), prompt().end());

@@ -16,7 +16,7 @@ class TraceWriter : public EngineObserver {
  public:
   // Throws Error(kIo) when the file can't be created.
   explicit TraceWriter(std::string path);
-  // finish(), but prints what that would throw.
+  // Calls finish() and prints its error.
   ~TraceWriter() override;
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
@@ -26,8 +26,8 @@ class TraceWriter : public EngineObserver {
   void on_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
                std::span<const ScheduledRequest> scheduled) noexcept override;
 
-  // Writes what is left. Throws Error(kIo), once, when something could not be written, be it for
-  // lack of memory.
+  // Writes what is still buffered (during the run events are written whenever they are 64 KiB). The
+  // first call throws Error(kIo) if anything could not be written, also because memory ran out.
   void finish() override;
 
  private:
@@ -43,10 +43,10 @@ class TraceWriter : public EngineObserver {
 
   const std::string path_;
   int file_ = -1;
-  int64_t end_ = 0;     // bytes in the file before its closing bracket
+  int64_t end_ = 0;     // where the closing bracket is in the file, bytes
   std::string buffer_;  // events not written yet
   bool first_ = true;
-  int error_ = 0;  // errno's, to be told in the end; nothing is written after it
+  int error_ = 0;  // errno of the first failure; nothing is written after it
   bool finished_ = false;
   const Clock::time_point begin_ = Clock::now();
 };

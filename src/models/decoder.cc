@@ -18,11 +18,10 @@ class Decoder final : public Model {
   Decoder(const ModelContext& context, const DecoderOptions& options);
 
   std::vector<KvCacheGroup> kv_cache_groups(int block_size) const override {
-    std::vector<int> layers(num_layers());
+    std::vector<int> layers(config_.num_hidden_layers);
     std::iota(layers.begin(), layers.end(), 0);
     return {{{sizes_.num_kv_heads, config_.head_dim, block_size, dtype_}, std::move(layers)}};
   }
-  int num_layers() const override { return config_.num_hidden_layers; }
   int64_t num_parameters() const override { return num_parameters_; }
   int64_t num_active_parameters() const override { return num_active_parameters_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
@@ -50,9 +49,10 @@ class Decoder final : public Model {
   int64_t weight_bytes_ = 0;
   WeightStorage storage_;
 
-  Embedding embedding_;
+  EmbeddingTable embedding_;  // [vocab of this rank, hidden_size]
+  int32_t first_id_ = 0;      // of the embedding's rows
   std::unique_ptr<StackProgram> program_;
-  Head head_;
+  std::unique_ptr<LinearWeight> head_;
   Tensor residual_;      // [max_num_tokens, hidden_size] float32
   Tensor logits_;        // [max_num_logits, vocab_size] float32
   Tensor logits_shard_;  // [max_num_logits, vocab of this rank], where it is sharded
@@ -65,17 +65,23 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
       dtype_(context.dtype),
       sizes_(context.config, context.backend) {
   WeightLoader loader(context);
-  embedding_.load(context, loader, "model.embed_tokens", options.embedding_scale);
+  const MatrixSlice embedding = vocabulary_slice("model.embed_tokens", config_, sizes_);
+  loader.table(&embedding_, embedding);
+  embedding_.scale = options.embedding_scale;
+  first_id_ = static_cast<int32_t>(embedding.row_begin);
   StackSpec spec = {
       .hidden_size = config_.hidden_size, .layers = {}, .final_norm = {}, .rotary_tables = {}};
-  for (int i = 0; i < num_layers(); ++i) spec.layers.push_back(layer(context, options, loader, i));
+  for (int i = 0; i < config_.num_hidden_layers; ++i)
+    spec.layers.push_back(layer(context, options, loader, i));
   spec.final_norm =
       load_norm(context, loader, "model.norm", config_.hidden_size, options.norm_offset);
   // The head is linear: a factor of the logits may as well be one of what it multiplies.
   for (float& weight : spec.final_norm.weight) weight *= config_.logit_scale;
-  const bool is_tied = config_.tie_word_embeddings;
-  head_.load(context, loader, is_tied ? "model.embed_tokens" : "lm_head",
-             is_tied ? &embedding_ : nullptr);
+  if (config_.tie_word_embeddings) {
+    loader.linear(&head_, embedding, &embedding_);
+  } else {
+    loader.linear(&head_, vocabulary_slice("lm_head", config_, sizes_));
+  }
   add_rotary_tables(context, options, spec);
   layer_lines_ = summarise_layers(spec, config_);
   storage_ = loader.finish([&] {
@@ -105,20 +111,9 @@ LayerSpec Decoder::layer(const ModelContext& context, const DecoderOptions& opti
   LayerSpec layer;
   layer.residual_scale = config_.residual_scale;
   layer.before_core = norm(options.norms.before_attention);
-  load_attention(layer, context, loader, name + ".self_attn",
-                 {.qk_norm = options.qk_norm,
-                  .qkv_bias = options.qkv_bias,
-                  .output_bias = options.output_bias,
-                  .fused_qkv = options.fused_qkv,
-                  .turns_neighbours = options.turns_neighbours,
-                  .window = has_window ? config_.sliding_window : 0,
-                  .rotary_table = !turns         ? unturned
-                                  : has_own_base ? 1
-                                                 : 0,
-                  .norm_offset = options.norm_offset,
-                  .query_scalar = options.query_scalar,
-                  .soft_cap = config_.attention_soft_cap,
-                  .has_sinks = options.sinks});
+  load_attention(layer, context, loader, name + ".self_attn", options,
+                 has_window ? config_.sliding_window : 0,
+                 turns ? (has_own_base ? 1 : 0) : unturned);
   layer.after_core = norm(options.norms.after_attention);
   layer.before_ffn = norm(options.norms.before_mlp);
   layer.after_ffn = norm(options.norms.after_mlp);
@@ -182,14 +177,21 @@ void Decoder::allocate(const ModelContext& context) {
 
 void Decoder::forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) {
   const Tensor residual = residual_.first_rows(batch.num_tokens);
-  embedding_.forward(backend_, residual, batch.token_ids);
+  backend_.embedding(residual, batch.token_ids, embedding_, first_id_);
+  if (sizes_.vocab_is_sharded) backend_.all_reduce(residual);
   last_hidden_ = program_->run(batch, kv_caches, residual);
 }
 
 Tensor Decoder::logits(int begin, int end) {
   const Tensor out = logits_.first_rows(end - begin);
-  const Tensor shard = sizes_.vocab_is_sharded ? logits_shard_.first_rows(end - begin) : Tensor();
-  head_.forward(backend_, out, shard, last_hidden_.slice_rows(begin, end));
+  const Tensor hidden = last_hidden_.slice_rows(begin, end);
+  if (sizes_.vocab_is_sharded) {
+    const Tensor shard = logits_shard_.first_rows(end - begin);
+    backend_.linear(shard, hidden, *head_);
+    backend_.all_gather(out, shard);
+  } else {
+    backend_.linear(out, hidden, *head_);
+  }
   if (config_.final_soft_cap > 0) backend_.soft_cap(out, config_.final_soft_cap);
   return out;
 }

@@ -4,13 +4,16 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
-#include "models/layers.h"
 #include "models/model.h"
 
 namespace nanovllm {
 
-// What the checkpoint calls the norms of a layer; null: there is none.
+// RMSNorm of queries and keys before they are rotated: of each head, or over all heads together.
+enum class QkNorm { kNone, kEachHead, kAllHeads };
+
+// What the checkpoint calls the norms of a layer; null = the family has no such norm.
 struct NormNames {
   const char* before_attention = "input_layernorm";
   const char* after_attention = nullptr;
@@ -18,27 +21,58 @@ struct NormNames {
   const char* after_mlp = nullptr;
 };
 
+// Names and kinds of the parts of a mixture of experts. Sizes are in the config.
+struct ExpertOptions {
+  std::string block = "mlp";
+  std::string router = "gate";
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+  // If the checkpoint has this, it is a stack with the rows of both gate and up.
+  std::string gate_up = "gate_up_proj";
+  // Of the router, gate, up and down.
+  bool has_biases = false;
+  // Instead of the config's hidden_act.
+  std::optional<Activation> activation = {};
+  std::string shared = "shared_expert";
+  bool has_shared_gate = false;
+  // The router has an e_score_correction_bias (see Routing::correction).
+  bool has_correction = false;
+  Routing::Score score = Routing::Score::kSoftmax;
+};
+
 struct DecoderOptions {
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
-  bool output_bias = false;  // of attention's output projection
+  // Of attention's output projection.
+  bool output_bias = false;
   bool mlp_bias = false;
-  bool sinks = false;             // of attention
-  bool fused_qkv = false;         // one qkv_proj
-  bool fused_gate_up = false;     // one gate_up_proj
-  bool turns_neighbours = false;  // by the rotation, not the halves of a head
+  // Attention has sinks (see Attention::sinks).
+  bool sinks = false;
+  // The checkpoint has one qkv_proj.
+  bool fused_qkv = false;
+  // The checkpoint has one gate_up_proj.
+  bool fused_gate_up = false;
+  // The checkpoint is for a rotary embedding that pairs neighbouring elements. The rows of q and k
+  // are reordered when they are read, so that kernels always pair the halves of a head.
+  bool turns_neighbours = false;
   NormNames norms = {};
-  float norm_offset = 0;  // added to the weights of all norms
+  // Added to the weights of all norms: 1 for Gemma.
+  float norm_offset = 0;
   float embedding_scale = 1;
-  double query_scalar = 0;  // queries are divided by its root; 0 = head_dim
+  // Queries are divided by its square root; 0 = head_dim.
+  double query_scalar = 0;
+  // Which layers have the config's sliding window: none, all, or those that the config lists.
   enum class Windows { kNone, kAllLayers, kListedLayers } windows = Windows::kNone;
-  std::optional<ExpertOptions> experts = {};     // in the layers that the config says
-  std::optional<double> window_rope_theta = {};  // of layers with a window, unscaled
+  // Set by the second make_decoder(), not by families.
+  std::optional<ExpertOptions> experts = {};
+  // The base of the rotary embedding in layers with a window, which is not scaled there; none = as
+  // in the other layers.
+  std::optional<double> window_rope_theta = {};
 };
 
-// Throws Error as make_model does.
+// Throws what make_model throws.
 std::unique_ptr<Model> make_decoder(const ModelContext& context, const DecoderOptions& options);
-// With mixtures of experts in the layers that the config says.
+// With mixtures of experts in the layers that the config says. Throws also Error(kCorruptData) if
+// the config has no number of experts.
 std::unique_ptr<Model> make_decoder(const ModelContext& context, DecoderOptions options,
                                     const ExpertOptions& experts);
 

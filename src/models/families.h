@@ -1,4 +1,4 @@
-// The families of models there are; registry.cc maps architectures to them.
+// All families of models; registry.cc maps architectures to them.
 #pragma once
 
 #include <memory>

@@ -9,8 +9,8 @@
 
 namespace nanovllm {
 
-// A line for each kind of layers with the sizes of the whole model, whatever this rank's share in
-// `spec`: "22 layers: ...".
+// One line for each kind of layer, "22 layers: ...", with the sizes of the whole model, not of this
+// rank's part.
 std::vector<std::string> summarise_layers(const StackSpec& spec, const ModelConfig& config);
 
 }  // namespace nanovllm

@@ -46,12 +46,6 @@ void stack(const std::string& name, std::initializer_list<MatrixSlice*> slices) 
   for (MatrixSlice* slice : slices) slice->rows = rows;
 }
 
-MatrixSlice vocabulary_slice(const std::string& name, const ModelConfig& config,
-                             const ShardSizes& sizes) {
-  return sizes.vocab_is_sharded ? split_rows(name, config.vocab_size, config.hidden_size, sizes)
-                                : MatrixSlice::whole(name, config.vocab_size, config.hidden_size);
-}
-
 Activation parse_activation(const ModelConfig& config) {
   if (config.hidden_act == "silu") return Activation::kSilu;
   if (config.hidden_act == "gelu") return Activation::kGelu;
@@ -163,49 +157,22 @@ ShardSizes::ShardSizes(const ModelConfig& config, const Backend& backend)
   vocab_size = vocab_is_sharded ? config.vocab_size / world_size : config.vocab_size;
 }
 
-void Embedding::load(const ModelContext& context, WeightLoader& loader, const std::string& name,
-                     float scale) {
-  const ShardSizes sizes(context.config, context.backend);
-  const MatrixSlice slice = vocabulary_slice(name, context.config, sizes);
-  loader.table(&table_, slice);
-  table_.scale = scale;
-  first_id_ = static_cast<int32_t>(slice.row_begin);
-  is_sharded_ = sizes.vocab_is_sharded;
-}
-
-void Embedding::forward(Backend& backend, Tensor residual, const int32_t* token_ids) const {
-  backend.embedding(residual, token_ids, table_, first_id_);
-  if (is_sharded_) backend.all_reduce(residual);
-}
-
-void Head::load(const ModelContext& context, WeightLoader& loader, const std::string& name,
-                const Embedding* tied) {
-  const ShardSizes sizes(context.config, context.backend);
-  const MatrixSlice slice = vocabulary_slice(name, context.config, sizes);
-  if (tied != nullptr) {
-    loader.linear_of_table(&weight_, slice, tied->table());
-  } else {
-    loader.linear(&weight_, slice);
-  }
-  is_sharded_ = sizes.vocab_is_sharded;
-}
-
-void Head::forward(Backend& backend, Tensor out, Tensor shard, Tensor hidden) const {
-  if (is_sharded_) {
-    backend.linear(shard, hidden, *weight_);
-    backend.all_gather(out, shard);
-  } else {
-    backend.linear(out, hidden, *weight_);
-  }
+MatrixSlice vocabulary_slice(const std::string& name, const ModelConfig& config,
+                             const ShardSizes& sizes) {
+  return sizes.vocab_is_sharded ? split_rows(name, config.vocab_size, config.hidden_size, sizes)
+                                : MatrixSlice::whole(name, config.vocab_size, config.hidden_size);
 }
 
 Norm load_norm(const ModelContext& context, WeightLoader& loader, const std::string& name,
                int64_t size, float offset) {
-  return {.weight = loader.vector(name, size, offset), .eps = context.config.rms_norm_eps};
+  Norm norm = {.weight = loader.values(name + ".weight", size), .eps = context.config.rms_norm_eps};
+  for (float& weight : norm.weight) weight += offset;
+  return norm;
 }
 
 void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader& loader,
-                    const std::string& name, const AttentionOptions& options) {
+                    const std::string& name, const DecoderOptions& options, int window,
+                    int rotary_table) {
   const ModelConfig& config = context.config;
   const ShardSizes sizes(config, context.backend);
   const int64_t head_dim = config.head_dim;
@@ -233,10 +200,10 @@ void load_attention(LayerSpec& layer, const ModelContext& context, WeightLoader&
                          .head_dim = config.head_dim,
                          .q_norm = {},
                          .k_norm = {},
-                         .rotary_table = options.rotary_table,
-                         .window = options.window,
-                         .soft_cap = options.soft_cap};
-  if (options.has_sinks) {
+                         .rotary_table = rotary_table,
+                         .window = window,
+                         .soft_cap = config.attention_soft_cap};
+  if (options.sinks) {
     const auto all = loader.values(name + ".sinks", config.num_attention_heads);
     const auto first = all.begin() + int64_t{sizes.num_heads} * sizes.rank;
     attention.sinks.assign(first, first + sizes.num_heads);

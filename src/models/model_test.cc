@@ -19,6 +19,7 @@
 #include <thread>
 #include <utility>
 
+#include "backend/cpu/cpu_backend.h"
 #include "backend/registry.h"
 #include "io/gguf_testing.h"
 #include "io/testing.h"
@@ -272,51 +273,26 @@ TEST(ModelLoading, ConfigsThatNoModelCanHaveAreRefused) {
   }
 }
 
-// Only what loading needs; calls `at_product` with the number of each product, from 1 on, and says
-// that `free_bytes` are free.
-class LoadingBackend final : public Backend {
+// The CPU, but calls `at_product` with the number of each product, from 1 on, and says that
+// `free_bytes` are free, that there are other ranks, or that products can use a table's memory.
+class LoadingBackend final : public CpuBackend {
  public:
   LoadingBackend(std::function<void(int)> at_product, int64_t free_bytes)
-      : at_product_(std::move(at_product)), free_bytes_(free_bytes) {}
-  std::string description() const override { return "loading"; }
+      : CpuBackend({.num_threads = 1}),
+        at_product_(std::move(at_product)),
+        free_bytes_(free_bytes) {}
   BackendTraits traits() const override { return {.shares_host_memory = !shares_tables}; }
   MemoryInfo memory() const override { return {.free_bytes = free_bytes_}; }
-  std::unique_ptr<Buffer> allocate(size_t bytes) override { return cpu_->allocate(bytes); }
-  void upload(void* to, const void* from, size_t bytes) override { cpu_->upload(to, from, bytes); }
-  void download(void*, const void*, size_t) override {}
-  void synchronize() override {}
-  std::unique_ptr<Buffer> allocate_staging(size_t bytes) override { return allocate(bytes); }
-  void stage_batch(int32_t*, const int32_t*, int64_t, int64_t, const int32_t*) override {}
   std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces, const float* bias,
                                             DType dtype) override {
     at_product_(++num_products_);
-    return cpu_->make_linear(pieces, bias, dtype);
+    return CpuBackend::make_linear(pieces, bias, dtype);
   }
   std::unique_ptr<LinearWeight> make_linear_of_table(Tensor table) override {
     if (!shares_tables) return nullptr;
     shared_tables.push_back(table);
     return std::make_unique<LinearWeight>();
   }
-  size_t kv_block_bytes(const KvCacheSpec& spec) const override {
-    return cpu_->kv_block_bytes(spec);
-  }
-  void embedding(Tensor, const int32_t*, const EmbeddingTable&, int32_t) override {}
-  void rms_norm(Tensor, Tensor, const float*, float) override {}
-  void add_rms_norm(Tensor, Tensor, Tensor, float, const float*, float) override {}
-  void norm_all_heads(Tensor, Tensor, const HeadsNormParams&) override {}
-  void linear(Tensor, Tensor, const LinearWeight&) override {}
-  void qk_norm_rope_store(Tensor, int, const RopeParams&, const KvCache&,
-                          const ForwardBatch&) override {}
-  void paged_attention(Tensor, Tensor, const KvCache&, const AttentionParams&,
-                       const ForwardBatch&) override {}
-  void act_and_mul(Tensor, Tensor, Activation) override {}
-  void soft_cap(Tensor, float) override {}
-  void gather_rows(Tensor, Tensor, const int32_t*) override {}
-  std::unique_ptr<SamplingTicket> sample(std::span<const SamplingRow>, Tensor, int32_t*,
-                                         const int32_t*) override {
-    return nullptr;
-  }
-
   int rank() const override { return num_ranks - 1; }
   int world_size() const override { return num_ranks; }
 
@@ -328,7 +304,6 @@ class LoadingBackend final : public Backend {
  private:
   const std::function<void(int)> at_product_;
   const int64_t free_bytes_;
-  std::unique_ptr<Backend> cpu_ = make_cpu_backend(1);
   std::atomic<int> num_products_ = 0;
 };
 

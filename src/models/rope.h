@@ -9,16 +9,22 @@
 namespace nanovllm {
 
 struct RopeFrequencies {
-  std::vector<double> inverse;  // [rotated() / 2], radians a position
-  double magnitude = 1;         // multiplies cosines and sines; other than 1 for YaRN
+  // [ModelConfig::rotated() / 2], radians per position.
+  std::vector<double> inverse;
+  // Multiplies cosines and sines. Not 1 for YaRN and LongRoPE.
+  double magnitude = 1;
 };
 
-// For default, linear, llama3 and yarn (arXiv 2309.00071) scaling, as transformers computes them,
-// and divisors as llama.cpp does, and as both do for LongRoPE. max_model_len chooses between those
-// for short and long contexts. Throws Error(kUnsupported) naming any other kind.
+// Knows the scalings
+// - default, linear, llama3 and yarn (arXiv 2309.00071), as transformers computes them;
+// - a divisor for each frequency, as llama.cpp has them, and as LongRoPE does: it has two lists,
+// and
+//   max_model_len above the original context chooses the one for long contexts.
+// Throws Error(kUnsupported) with the name of any other kind.
 RopeFrequencies rope_frequencies(const ModelConfig& config, int max_model_len);
 
-// [num_positions, rotated()]: the first half of a row is cos, the second half sin. Computed in
+// RotaryTable::cos_sin, [num_positions, rotated()]: the first half of a row is cos, the second half
+// sin. Computed in
 // double, so that far positions are as exact as near ones.
 std::vector<float> rope_table(const RopeFrequencies& frequencies, int num_positions);
 

@@ -1,4 +1,4 @@
-// Drives a model directly, without engine or runner, as tests and goldens need it.
+// Drives a model directly, without an engine, as tests and goldens need it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,10 +7,17 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/model.h"
+#include "runner/kv_cache_plan.h"
+#include "runner/step_batch.h"
 
 namespace nanovllm::testing {
 
@@ -36,7 +43,7 @@ inline double root_mean_square(const std::vector<double>& values) {
   return std::sqrt(sum / static_cast<double>(values.size()));
 }
 
-// Of the magnitudes.
+// 99th percentile of the absolute values.
 inline double percentile_99(std::vector<double> values) {
   for (double& value : values) value = std::abs(value);
   std::sort(values.begin(), values.end());
@@ -65,7 +72,8 @@ struct Chunk {
   std::vector<int32_t> ids;
 };
 
-// A model with a KV cache whose blocks lie in an arbitrary order.
+// A model that computes steps laid out by the runner's StepBatch, and shows their logits. The
+// blocks of its KV cache are in an arbitrary order.
 class ModelRig {
  public:
   static constexpr int kMaxTokens = 512;     // of a step
@@ -77,8 +85,7 @@ class ModelRig {
       : config_(ModelConfig::load(model_dir)),
         weights_(model_dir, config_.quantization),
         backend_(std::move(backend)),
-        block_size_(block_size),
-        blocks_per_sequence_((kMaxLength + block_size - 1) / block_size) {
+        sequences_(kMaxSequences) {
     model_ = make_model({.config = config_,
                          .weights = weights_,
                          .backend = *backend_,
@@ -88,19 +95,27 @@ class ModelRig {
                          .max_model_len = kMaxLength,
                          .num_loading_threads = 2,
                          .expert_parallel = expert_parallel});
-    const int64_t num_blocks = int64_t{kMaxSequences} * blocks_per_sequence_;
-    caches_.resize(model_->num_layers());
-    for (const auto& [spec, layers] : model_->kv_cache_groups(block_size)) {
-      for (const int layer : layers) {
-        buffers_.push_back(backend_->allocate(num_blocks * backend_->kv_block_bytes(spec)));
-        caches_[layer] = {spec, buffers_.back()->data(), num_blocks};
-      }
+    const int blocks_per_sequence = (kMaxLength + block_size - 1) / block_size;
+    std::vector<int32_t> blocks(static_cast<size_t>(kMaxSequences) * blocks_per_sequence);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::shuffle(blocks.begin(), blocks.end(), std::minstd_rand(7));
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      sequences_[i / blocks_per_sequence].block_table.push_back(blocks[i]);
     }
+    const auto groups = model_->kv_cache_groups(block_size);
+    kv_memory_ = backend_->allocate(kv_block_bytes(*backend_, groups) * blocks.size());
+    caches_ =
+        split_kv_memory(*backend_, groups, kv_memory_->data(), static_cast<int>(blocks.size()));
+    const size_t size = StepBatch::staging_size(kMaxTokens, kMaxSequences, kMaxLength, block_size);
+    host_staging_ = backend_->allocate_staging(size * sizeof(int32_t));
+    staging_ = backend_->allocate(size * sizeof(int32_t));
+    batch_.emplace(block_size, DecodeBuckets(),
+                   std::span(static_cast<int32_t*>(host_staging_->data()), size));
   }
 
   const ModelConfig& config() const { return config_; }
   Model& model() { return *model_; }
-  // Whether steps run as graphs, where the device has any.
+  // From now on steps run as graphs, or not, if the device has any.
   void use_graphs(bool uses_graphs) {
     uses_graphs_ = uses_graphs;
     graph_.reset();
@@ -109,26 +124,33 @@ class ModelRig {
   // Computes one step; sequences of one new token come first. Returns the logits of the new tokens
   // of each chunk, or, with only_last, of the last one of each: [chunk][token][vocab].
   std::vector<Rows> step(const std::vector<Chunk>& chunks, bool only_last = false) {
-    Arrays arrays;
-    std::vector<size_t> order;
-    for (const bool decodes : {true, false}) {
-      for (size_t i = 0; i < chunks.size(); ++i) {
-        if ((chunks[i].ids.size() == 1) == decodes) order.push_back(i);
-      }
-    }
-    for (const size_t i : order) append(chunks[i], only_last, &arrays);
-    forward(arrays);
-
-    std::vector<Rows> result(chunks.size());
-    int row = 0;
+    std::vector<size_t> order(chunks.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_partition(order.begin(), order.end(),
+                          [&](size_t i) { return chunks[i].ids.size() == 1; });
+    StepInput input;
     for (const size_t i : order) {
-      const size_t count = only_last ? 1 : chunks[i].ids.size();
-      for (size_t k = 0; k < count; ++k) result[i].push_back(logits_row(row++, arrays));
+      SequenceInput& sequence = input.sequences.emplace_back(extended(chunks[i]));
+      sequence.sample = true;
+      if (only_last) continue;
+      // The rows before the last, which is what the next token is drawn from.
+      sequence.prompt_logprobs_begin = sequence.num_computed_tokens + 1;
+      sequence.prompt_logprobs_end = sequence.num_computed_tokens + sequence.num_new_tokens;
+    }
+    const Rows rows = compute(input);
+    std::vector<Rows> result(chunks.size());
+    size_t next = order.size();
+    for (size_t i = 0; i < order.size(); ++i) {
+      const size_t count = only_last ? 0 : chunks[order[i]].ids.size() - 1;
+      for (const size_t end = next + count; next < end; ++next)
+        result[order[i]].push_back(rows[next]);
+      result[order[i]].push_back(rows[i]);
     }
     return result;
   }
 
-  // The logits that predict each token of `continuation` after `ids`, which are computed at once.
+  // The logits that predict each token of `continuation` after `ids`, which are computed in one
+  // step.
   Rows continuation(int sequence, const std::vector<int32_t>& ids,
                     const std::vector<int32_t>& continuation) {
     Rows rows = {step({{sequence, ids}}, /*only_last=*/true)[0][0]};
@@ -140,108 +162,63 @@ class ModelRig {
 
   // Computes a step without wanting any logits.
   void prefill(const Chunk& chunk) {
-    Arrays arrays;
-    append(chunk, true, &arrays);
-    arrays.logits_rows.clear();
-    forward(arrays);
+    StepInput input;
+    input.sequences = {extended(chunk)};
+    compute(input);
   }
 
  private:
   static constexpr int kMaxLogits = 160;
 
-  struct Arrays {
-    std::vector<int32_t> token_ids, positions, slots, starts{0}, lengths, table, logits_rows;
-    int num_decodes = 0, max_query_len = 0, max_seq_len = 0;
+  struct SequenceState {
+    std::vector<int32_t> ids, block_table;
   };
 
-  // Scatters blocks over the cache: 7 and the number of blocks have no common factor that matters.
-  int32_t block_of(int sequence, int index) const {
-    const int num_blocks = kMaxSequences * blocks_per_sequence_;
-    int step = 7;
-    while (num_blocks % step == 0) step += 2;
-    return static_cast<int32_t>((int64_t{sequence} * blocks_per_sequence_ + index) * step %
-                                num_blocks);
+  SequenceInput extended(const Chunk& chunk) {
+    SequenceState& sequence = sequences_[chunk.sequence];
+    const auto num_computed = static_cast<int>(sequence.ids.size());
+    sequence.ids.insert(sequence.ids.end(), chunk.ids.begin(), chunk.ids.end());
+    return {.token_ids = sequence.ids,
+            .num_computed_tokens = num_computed,
+            .num_new_tokens = static_cast<int>(chunk.ids.size()),
+            .block_table = sequence.block_table};
   }
 
-  void append(const Chunk& chunk, bool only_last, Arrays* arrays) {
-    int& length = lengths_[chunk.sequence];
-    const int count = static_cast<int>(chunk.ids.size());
-    for (int k = 0; k < count; ++k) {
-      const int position = length + k;
-      if (!only_last || k + 1 == count) {
-        arrays->logits_rows.push_back(static_cast<int32_t>(arrays->token_ids.size()));
-      }
-      arrays->token_ids.push_back(chunk.ids[k]);
-      arrays->positions.push_back(position);
-      arrays->slots.push_back(block_of(chunk.sequence, position / block_size_) * block_size_ +
-                              position % block_size_);
-    }
-    length += count;
-    arrays->starts.push_back(static_cast<int32_t>(arrays->token_ids.size()));
-    arrays->lengths.push_back(length);
-    for (int b = 0; b < blocks_per_sequence_; ++b) {
-      arrays->table.push_back(block_of(chunk.sequence, b));
-    }
-    arrays->num_decodes += count == 1;
-    arrays->max_query_len = std::max(arrays->max_query_len, count);
-    arrays->max_seq_len = std::max(arrays->max_seq_len, length);
-  }
-
-  void forward(const Arrays& arrays) {
-    ForwardBatch batch;
-    batch.num_tokens = static_cast<int>(arrays.token_ids.size());
-    batch.num_seqs = static_cast<int>(arrays.lengths.size());
-    batch.num_decodes = arrays.num_decodes;
-    batch.num_logits = static_cast<int>(arrays.logits_rows.size());
-    batch.max_query_len = arrays.max_query_len;
-    batch.max_seq_len = arrays.max_seq_len;
-    batch.block_table_stride = blocks_per_sequence_;
-    inputs_.clear();
-    batch.token_ids = upload(arrays.token_ids);
-    batch.positions = upload(arrays.positions);
-    batch.slot_mapping = upload(arrays.slots);
-    batch.query_start_loc = upload(arrays.starts);
-    batch.seq_lens = upload(arrays.lengths);
-    batch.block_table = upload(arrays.table);
-    batch.logits_rows = upload(arrays.logits_rows);
+  // The logits, in the order of StepBatch::sampling_rows().
+  Rows compute(const StepInput& input) {
+    batch_->build(input);
+    const std::span<const int32_t> staging = batch_->staging();
+    auto* const on_device = static_cast<int32_t*>(staging_->data());
+    const ForwardBatch batch = batch_->forward_batch(on_device);
+    backend_->stage_batch(on_device, staging.data(), std::ssize(staging), batch.num_tokens,
+                          nullptr);
     if (uses_graphs_) graph_ = backend_->capture([&] { model_->forward(batch, caches_); });
     if (graph_ != nullptr) {
       backend_->launch(*graph_);
     } else {
       model_->forward(batch, caches_);
     }
-  }
-
-  const int32_t* upload(const std::vector<int32_t>& values) {
-    const size_t bytes = std::max<size_t>(1, values.size()) * sizeof(int32_t);
-    inputs_.push_back(backend_->allocate(bytes));
-    backend_->upload(inputs_.back()->data(), values.data(), values.size() * sizeof(int32_t));
-    return static_cast<const int32_t*>(inputs_.back()->data());
-  }
-
-  // Row `row` of the step's logits, fetched kMaxLogits rows at a time.
-  std::vector<float> logits_row(int row, const Arrays& arrays) {
-    if (row % kMaxLogits == 0) {
-      const int end = std::min<int>(row + kMaxLogits, arrays.logits_rows.size());
-      const Tensor logits = model_->logits(row, end);
-      fetched_.resize(logits.num_elements());
-      backend_->download(fetched_.data(), logits.data, logits.bytes());
-      backend_->synchronize();
+    Rows rows;
+    std::vector<float> values;
+    for (int begin = 0; begin < batch.num_logits; begin += kMaxLogits) {
+      const Tensor logits = model_->logits(begin, std::min(begin + kMaxLogits, batch.num_logits));
+      values.resize(logits.num_elements());
+      backend_->download(values.data(), logits.data, logits.bytes());
+      for (auto row = values.begin(); row != values.end(); row += config_.vocab_size)
+        rows.emplace_back(row, row + config_.vocab_size);
     }
-    const float* begin = fetched_.data() + int64_t{row % kMaxLogits} * config_.vocab_size;
-    return {begin, begin + config_.vocab_size};
+    backend_->synchronize();
+    return rows;
   }
 
   ModelConfig config_;
   WeightStore weights_;
   std::unique_ptr<Backend> backend_;
-  int block_size_;
-  int blocks_per_sequence_;
   std::unique_ptr<Model> model_;
-  std::vector<std::unique_ptr<Buffer>> buffers_, inputs_;
+  std::unique_ptr<Buffer> kv_memory_, host_staging_, staging_;
   std::vector<KvCache> caches_;
-  std::vector<int> lengths_ = std::vector<int>(kMaxSequences, 0);
-  std::vector<float> fetched_;
+  std::optional<StepBatch> batch_;
+  std::vector<SequenceState> sequences_;  // [kMaxSequences]
   bool uses_graphs_ = false;
   std::unique_ptr<Graph> graph_;  // of the last step
 };

@@ -49,14 +49,9 @@ bool is_of_prediction(const std::string& name, const ModelConfig& config) {
   return false;
 }
 
-// Tensors that old checkpoints carry and no model reads.
+// Tensors that old checkpoints have and no model reads.
 bool is_harmless(const std::string& name, bool tied) {
-  const std::string_view buffer = "rotary_emb.inv_freq";
-  if (name.size() >= buffer.size() &&
-      name.compare(name.size() - buffer.size(), buffer.size(), buffer) == 0) {
-    return true;
-  }
-  return tied && name == "lm_head.weight";
+  return name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
 }
 
 }  // namespace
@@ -114,21 +109,6 @@ std::vector<float> WeightLoader::values(const std::string& name, int64_t size) {
   return read_column(column, 0, size);
 }
 
-std::vector<float> WeightLoader::vector(const std::string& name, int64_t size, float offset) {
-  std::vector<float> result = values(name + ".weight", size);
-  for (float& value : result) value += offset;
-  return result;
-}
-
-void WeightLoader::linear(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice) {
-  linears_.push_back(out);
-  Matrix matrix{.pieces = {find(slice)}, .bias = {}};
-  jobs_.push_back(
-      {matrix.in_features() * matrix.out_features(), [this, out, matrix = std::move(matrix)] {
-         *out = pack_matrix(context_.backend, matrix, context_.dtype);
-       }});
-}
-
 void WeightLoader::table(EmbeddingTable* out, const MatrixSlice& slice) {
   NANOVLLM_CHECK(slice.col_begin == 0 && slice.col_end == slice.cols);
   out->host = find(slice);
@@ -143,9 +123,9 @@ void WeightLoader::table(EmbeddingTable* out, const MatrixSlice& slice) {
   }
 }
 
-void WeightLoader::linear_of_table(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice,
-                                   const EmbeddingTable& table) {
-  table_products_.push_back({out, slice, &table});
+void WeightLoader::linear(std::unique_ptr<LinearWeight>* out, const MatrixSlice& slice,
+                          const EmbeddingTable* tied) {
+  products_.push_back({out, {.pieces = {find(slice)}, .bias = {}}, tied});
 }
 
 void WeightLoader::refuse_surplus() const {
@@ -206,12 +186,17 @@ WeightStorage WeightLoader::finish(const std::function<void()>& beside) {
   refuse_surplus();
   WeightStorage storage;
   add_table_jobs(storage);
-  for (const TableProduct& product : table_products_) {
-    *product.out = context_.backend.make_linear_of_table(product.table->rows);
-    if (*product.out == nullptr) linear(product.out, product.slice);
+  for (const Product& product : products_) {
+    std::unique_ptr<LinearWeight>& out = *product.out;
+    if (product.tied != nullptr) out = context_.backend.make_linear_of_table(product.tied->rows);
+    if (out != nullptr) continue;
+    const Matrix& matrix = product.matrix;
+    jobs_.push_back({matrix.in_features() * matrix.out_features(), [this, &out, &matrix] {
+                       out = pack_matrix(context_.backend, matrix, context_.dtype);
+                     }});
   }
   run_in_parallel(std::move(jobs_), context_.num_loading_threads, beside);
-  for (const auto* linear : linears_) weight_bytes_ += (*linear)->bytes;
+  for (const Product& product : products_) weight_bytes_ += (*product.out)->bytes;
   for (const EmbeddingTable* table : tables_) table->host.source->release();
   context_.backend.finish_loading();
   return storage;

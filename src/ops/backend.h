@@ -1,15 +1,18 @@
-// The narrow interface every device implements: memory, weights, and about twenty ops.
+// The interface that every device implements: memory, weights, and some twenty ops. compile() makes
+// a program of a stack of layers; a backend without fused kernels gets one that calls its ops
+// (ops/layer_program.h).
 //
-// Rules that hold for every op
-// - Outputs are preallocated; tensors are row-major and live on the backend's device.
-// - "act" tensors are bfloat16 or float32 (the model's dtype); accumulation is always float32. The
-//   residual stream is float32 in both cases.
+// Rules for every op
+// - Outputs are allocated by the caller; tensors are row-major and in the device's memory.
+// - "act" in a shape's comment is the type of the activations: bfloat16 or float32, the model's
+//   dtype. Sums are always accumulated in float32. The residual stream is float32 in both cases.
 // - Ops on one Backend are issued by one thread, in order. A device may run them asynchronously;
 //   synchronize() waits.
 // - A row's result depends on that row alone: never on the number of rows, on the other rows, or on
 //   the number of threads (always on the CPU; on CUDA with `deterministic`).
-// - Shapes are the caller's duty (NANOVLLM_CHECK): no op throws for bad input, memory and device
-//   faults throw Error.
+// - Wrong shapes are bugs of the caller and end the program (NANOVLLM_CHECK). Faults of memory and
+//   device throw Error.
+// - With ranks, an op is "collective" if all of them must call it, in the same order.
 #pragma once
 
 #include <cstddef>
@@ -41,21 +44,26 @@ class Buffer {
 };
 
 struct MemoryInfo {
-  int64_t free_bytes = 0;  // what this process may still take, under all limits
+  // What this process may still take, under all limits.
+  int64_t free_bytes = 0;
   int64_t total_bytes = 0;
-  // Which limit leaves less than the machine has, for messages: " (ulimit -v)". Empty = none.
+  // The limit that leaves less than the machine has, to be appended to a message: " (ulimit -v)".
+  // Empty = none does.
   std::string limit = {};
 };
 
-// The embeddings of a vocabulary. Backends that read host memory read the checkpoint's own; others
-// have a copy.
+// The embeddings of a vocabulary. Backends that read host memory read the checkpoint's own memory;
+// others have a copy on the device.
 struct EmbeddingTable {
-  Tensor rows;      // [V,H] of act dtype on the device; without memory where `host` is read
-  HostMatrix host;  // [V,H]
-  float scale = 1;  // that its rows are multiplied by
+  // [V,H] act, on the device. Its data is null if the backend reads `host`.
+  Tensor rows;
+  // [V,H], in the checkpoint.
+  HostMatrix host;
+  // Factor of all rows.
+  float scale = 1;
 
   EmbeddingTable() = default;
-  // Of host memory.
+  // For backends that read host memory, where `table` must be.
   explicit EmbeddingTable(const Tensor& table)
       : rows(table),
         host{.data = table.data,
@@ -65,36 +73,45 @@ struct EmbeddingTable {
              .row_stride = table.row_size()} {}
 };
 
-// The weight of y = x W^T + b in the layout, dtype and quantisation its backend likes. Made by
+// The weight of y = x W^T + b, in the layout and format of its backend. Made by
 // Backend::make_linear or make_linear_of_table.
 class LinearWeight {
  public:
   virtual ~LinearWeight() = default;
-  int64_t in_features = 0;   // K
-  int64_t out_features = 0;  // N
-  int64_t bytes = 0;         // of memory of its own, the bias aside
+  // K
+  int64_t in_features = 0;
+  // N
+  int64_t out_features = 0;
+  // Memory that it owns, without the bias.
+  int64_t bytes = 0;
   DType dtype = DType::kBFloat16;
-  const char* format = "";  // as it lies in memory, for people
+  // How it is stored in memory, for people.
+  const char* format = "";
 };
 
-// A mixture of experts as its backend likes it. Made by Backend::make_experts.
+// The weights of a mixture of experts, in the layout of its backend. Made by Backend::make_experts.
 class ExpertWeights {
  public:
   virtual ~ExpertWeights() = default;
-  int64_t bytes = 0;        // of all weights, biases aside
-  const char* format = "";  // of most of them, for people
+  // Of all weights, without biases.
+  int64_t bytes = 0;
+  // How most of them are stored, for people.
+  const char* format = "";
 };
 
-// Geometry of one layer's share of the KV cache. The layout inside a block is the backend's own.
+// Geometry of one layer's part of the KV cache. The layout inside a block is the backend's own.
 struct KvCacheSpec {
-  int num_kv_heads = 0;  // of this rank
-  int head_dim = 0;      // a multiple of 8
-  int block_size = 0;    // tokens; a multiple of 16
+  // Of this rank.
+  int num_kv_heads = 0;
+  // A multiple of 8.
+  int head_dim = 0;
+  // Tokens; a multiple of 16.
+  int block_size = 0;
   DType dtype = DType::kBFloat16;
 };
 
-// Layers whose shares of the KV cache have one geometry. All groups of a model have one block
-// table: a block holds the keys and values of its tokens for every layer.
+// Layers whose parts of the KV cache have the same geometry. All groups of a model have one block
+// table: a block has the keys and values of its tokens for every layer.
 struct KvCacheGroup {
   KvCacheSpec spec;
   std::vector<int> layers;
@@ -108,33 +125,42 @@ struct KvCache {
 };
 
 struct AttentionParams {
-  int num_heads = 0;  // query heads of this rank; a multiple of num_kv_heads
-  float scale = 0;    // multiplies q.k, usually 1/sqrt(head_dim)
-  int window = 0;  // sliding window: a query sees its own and the window-1 tokens before; 0 = all
-  float soft_cap = 0;            // s <- soft_cap * tanh(s / soft_cap); 0 = none
-  const float* sinks = nullptr;  // [num_heads], a score each that has no value; or none
+  // Query heads of this rank; a multiple of num_kv_heads.
+  int num_heads = 0;
+  // Multiplies q.k, usually 1/sqrt(head_dim).
+  float scale = 0;
+  // Sliding window: a query sees its own token and the window - 1 tokens before; 0 = all.
+  int window = 0;
+  // s <- soft_cap * tanh(s / soft_cap); 0 = none.
+  float soft_cap = 0;
+  // [num_heads] or null: a further score per head, which takes part in the softmax but has no value
+  // to add.
+  const float* sinks = nullptr;
 };
 
 struct RopeParams {
-  const float* q_norm = nullptr;  // [head_dim] RMSNorm weight per query head, or none
-  const float* k_norm = nullptr;  // [head_dim]
+  // [head_dim] weights of the RMSNorm of each query head and of each key head; null = no norm.
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
   float norm_eps = 0;
-  // [max_positions, rotary_dim] of float32: the first half of a row is cos, the second half sin
-  // (NeoX pairing: element i turns with element i + rotary_dim/2). rotary_dim <= head_dim; where it
-  // is 0, nothing turns.
+  // [max_positions, rotary_dim] float32: the first half of a row is cos, the second half sin.
+  // Element i of a head is rotated with element i + rotary_dim/2 (NeoX pairing). rotary_dim <=
+  // head_dim; 0 = nothing is rotated.
   Tensor cos_sin;
   int rotary_dim = 0;
 };
 
 // RMSNorm of all heads of q at once, and of all heads of k.
 struct HeadsNormParams {
-  const float* q_weight = nullptr;  // [q_width], of this rank's heads, or none
-  const float* k_weight = nullptr;  // [k_width]
-  int q_width = 0, k_width = 0;     // multiples of 8
+  // [q_width] and [k_width], of this rank's heads; null = no norm.
+  const float* q_weight = nullptr;
+  const float* k_weight = nullptr;
+  // Multiples of 8.
+  int q_width = 0, k_width = 0;
   float eps = 0;
 };
 
-// Ops recorded once, to be run again as one: at the same addresses, on what is there by then.
+// Recorded ops that can be run again as a whole, on the data that is at the same addresses then.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -142,33 +168,41 @@ class Graph {
 
 // RMSNorm as part of another op.
 struct NormParams {
-  const float* weight = nullptr;  // float32 [H]
+  // [H]
+  const float* weight = nullptr;
   float eps = 0;
 };
 
 // What models and runners need to know of a backend.
 struct BackendTraits {
-  // Its memory is the host's: tables are read where the checkpoint has them, and what is free is
-  // the machine's to share.
+  // It uses the host's memory (CPU): embeddings are read from the mapped checkpoint, and free
+  // memory is shared with other programs and other ranks.
   bool shares_host_memory = false;
-  // Steps run while the next ones are enqueued, and memory is allocated ahead of the first.
+  // A step can be enqueued while another one runs, and memory is allocated before the first step.
   bool is_asynchronous = false;
-  int max_logits_rows = 0;  // to be computed and sampled at a time; 0 = any number
+  // Rows of logits that are computed and sampled in one call, at most; 0 = any number.
+  int max_logits_rows = 0;
 };
 
 // How a program is to be made.
 struct CompileLimits {
-  DType dtype = DType::kBFloat16;  // of weights and activations
-  int max_num_tokens = 0;          // rows of the largest step
-  int num_threads = 1;             // that pack weights, at most
+  // Of weights and activations.
+  DType dtype = DType::kBFloat16;
+  // Rows of the largest step.
+  int max_num_tokens = 0;
+  // Threads that pack weights, at most.
+  int num_threads = 1;
 };
 
 // What computes one part of some layers, for people and for tests.
 struct PathChoice {
   int first_layer = 0, num_layers = 0;
-  std::string part;  // "tail"
-  int max_rows = 0;  // the rows from the choice before this one up to these; 0 = any more
-  std::string path;  // "op by op"
+  // "tail"
+  std::string part;
+  // It is for more rows than the choice before it, up to this number; 0 = no limit.
+  int max_rows = 0;
+  // "op by op"
+  std::string path;
 
   bool operator==(const PathChoice&) const = default;
 };
@@ -180,96 +214,101 @@ class StackProgram {
  public:
   virtual ~StackProgram() = default;
   // Computes the layers and stores their keys and values; residual[T,H] float32 is changed. Returns
-  // the normed rows of the logits, [num_logits, H] act; in a stage without a final norm, the
-  // residual of all tokens. It is valid until the next call. A second run of an equal shape
-  // allocates, copies and waits for nothing, and so may be recorded in a graph.
+  // the final norm of the rows whose logits are wanted, [num_logits, H] act; or, of a stack without
+  // a final norm (which has no logits), the residual of all tokens. The result is valid until the
+  // next call. A second run of the same shape does not allocate, copy from or to the host, or wait:
+  // it may be recorded in a graph.
   virtual Tensor run(const ForwardBatch& batch, std::span<const KvCache> caches,
                      Tensor residual) = 0;
   virtual std::vector<PathChoice> plan() const = 0;
-  virtual int64_t weight_bytes() const = 0;  // of the projections
+  // Of all matrices.
+  virtual int64_t weight_bytes() const = 0;
 };
 
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string description() const = 0;  // for people, e.g. "cpu (avx512_bf16, 2 threads)"
+  // For people, e.g. "cpu (avx512_bf16, 2 threads)".
+  virtual std::string description() const = 0;
   virtual BackendTraits traits() const = 0;
 
   // Memory. allocate() gives zeroed memory aligned to 64 bytes, or throws Error(kOutOfMemory)
   // saying needed and free bytes. On the CPU untouched pages cost nothing.
   virtual MemoryInfo memory() const = 0;
   virtual std::unique_ptr<Buffer> allocate(size_t bytes) = 0;
-  // `host` may change or go when upload() returns; several threads may call it at once.
+  // The host's bytes may be changed or freed when it returns. Several threads may call it at the
+  // same time.
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
+  // Waits until the bytes are there.
   virtual void download(void* host, const void* device, size_t bytes) = 0;
   virtual void synchronize() = 0;
 
   // Zeroed host memory that stage_batch() reads.
   virtual std::unique_ptr<Buffer> allocate_staging(size_t bytes) = 0;
-  // device[0, count) = host[0, count), where `host` lies in staging memory and must not change
-  // before the device is done. The first num_token_ids are token ids: one of -1 - r, unknown to the
-  // host as yet, becomes previous_ids[r], or 0 where that is negative. previous_ids is device
-  // memory; null when there are none of these.
+  // device[0, count) = host[0, count); `host` is in staging memory and must not change before the
+  // device has read it. The first num_token_ids elements are token ids. A negative one, -1 - r, is
+  // pending: the host does not know it yet, and it becomes max(previous_ids[r], 0). previous_ids is
+  // device memory; it may be null if no id is pending.
   virtual void stage_batch(int32_t* device, const int32_t* host, int64_t count,
                            int64_t num_token_ids, const int32_t* previous_ids) = 0;
 
-  // Records the ops that `ops` issues instead of running them; they may not allocate, copy from or
-  // to the host, or wait. Null where the device has no graphs: nothing was called then.
+  // Calls `ops` and records what it issues instead of running it; that may not allocate, copy from
+  // or to the host, or wait. If the device has no graphs, returns null and does not call `ops`.
   virtual std::unique_ptr<Graph> capture(const std::function<void()>& /*ops*/) { return nullptr; }
-  // Runs a graph of this backend, in order with other ops; with collective ops in it, on all ranks
-  // at once.
+  // Runs a graph of this backend, in order with other ops. It is collective if one of its ops is.
   virtual void launch(const Graph& /*graph*/) {}
 
   // Weights. The pieces are stacked along N (q, k, v; gate, up); bias is null or float32 [N] in
-  // host memory. Sources may be unmapped after the call. May be called by several threads at once.
+  // host memory. Their memory may be unmapped after the call. Several threads may call it at the
+  // same time.
   virtual std::unique_ptr<LinearWeight> make_linear(std::span<const HostMatrix> pieces,
                                                     const float* bias, DType dtype) = 0;
-  // Of a mixture of experts for steps of up to max_num_tokens rows; to be used as make_linear().
-  // Throws Error(kUnsupported) where the backend has none.
+  // The same for a mixture of experts, for steps of up to max_num_tokens rows. Throws
+  // Error(kUnsupported) if the backend does not compute them.
   virtual std::unique_ptr<ExpertWeights> make_experts(const Experts& experts, DType dtype,
                                                       int max_num_tokens);
-  // The weight of y = x table^T in the table's own memory, which outlives it; table is [N,K] of act
-  // dtype, and may be filled in later. Null where the backend wants a layout of its own, as
-  // make_linear() has it.
+  // The weight of y = x table^T that uses the table's own memory, which must live longer. table is
+  // [N,K] act and may be filled in later. Null if the backend needs a layout of its own: then
+  // make_linear() it is.
   virtual std::unique_ptr<LinearWeight> make_linear_of_table(Tensor /*table*/) { return nullptr; }
 
-  // Packs the weights and chooses how each layer is computed. Ranks of a group call it together.
-  // Throws Error(kUnsupported) for a layer of a kind that this backend does not compute.
+  // Packs the weights and chooses how each layer is computed. Collective. Throws
+  // Error(kUnsupported) for a kind of layer that this backend does not compute.
   virtual std::unique_ptr<StackProgram> compile(const StackSpec& spec, const CompileLimits& limits);
 
-  // All weights have been made: frees what only their making needed.
+  // To be called when all weights have been made: frees what only that needed.
   virtual void finish_loading() {}
 
-  // Of the keys and the values of one block of one layer, together.
+  // Bytes for the keys and the values of one block of one layer, together.
   virtual size_t kv_block_bytes(const KvCacheSpec& spec) const = 0;
 
-  // out[T,H] (float32) = table[ids[t] - first_id] * table.scale, row and product rounded to the act
-  // dtype (table.rows.dtype). Ids outside the table give zeros: a vocabulary shard starts at
-  // first_id.
+  // out[T,H] (float32) = table[ids[t] - first_id] * table.scale, both the row and the product
+  // rounded to act (table.rows.dtype). A rank's part of a vocabulary begins at first_id; ids
+  // outside of it give zeros.
   virtual void embedding(Tensor out, const int32_t* ids, const EmbeddingTable& table,
                          int32_t first_id) = 0;
-  // out[T,H] (act) = x / sqrt(mean(x^2) + eps) * weight; x[T,H] float32 or act, weight float32 [H],
-  // or null: out = x.
+  // out[T,H] (act) = x / sqrt(mean(x^2) + eps) * weight; x[T,H] float32 or act, weight float32 [H].
+  // If weight is null, out = x.
   virtual void rms_norm(Tensor out, Tensor x, const float* weight, float eps) = 0;
   // residual[T,H] (float32) += scale * x[T,H] (act); then out = rms_norm(residual).
   virtual void add_rms_norm(Tensor out, Tensor residual, Tensor x, float scale, const float* weight,
                             float eps) = 0;
   // out[T,N] (act or float32) = x[T,K] (act) W^T + b.
   virtual void linear(Tensor out, Tensor x, const LinearWeight& weight) = 0;
-  // Normalises q and k of qkv[T, (Hq + 2 Hkv) * D] (act) in place, each over its heads of all
-  // ranks: collective. means[T, 2] (float32) is scratch.
+  // RMSNorm of q over all its heads together, and of k, in place in qkv[T, (Hq + 2 Hkv) * D] (act).
+  // The heads of all ranks count: collective. means[T, 2] (float32) is scratch.
   virtual void norm_all_heads(Tensor qkv, Tensor means, const HeadsNormParams& norm) = 0;
-  // qkv[T, (Hq + 2 Hkv) * D] (act): normalises q and k per head where asked, turns them by their
-  // positions, writes q back and k and v into the cache at slot_mapping.
+  // qkv[T, (Hq + 2 Hkv) * D] (act): normalises q and k per head if rope has weights for it, rotates
+  // them by their positions, writes q back, and k and v into the cache at slot_mapping.
   virtual void qk_norm_rope_store(Tensor qkv, int num_heads, const RopeParams& rope,
                                   const KvCache& cache, const ForwardBatch& batch) = 0;
-  // out[T, Hq * D] (act) = softmax(scale q K^T, causal) V over the sequence's blocks; q as
-  // qk_norm_rope_store left it. A token at position p sees positions 0..p (or the window's).
+  // out[T, Hq * D] (act) = softmax(scale q K^T, causal) V over the sequence's blocks; q is as
+  // qk_norm_rope_store left it. A token at position p sees positions 0..p (or those of the window).
   // Grouped queries: head h reads KV head h / (Hq / Hkv).
   virtual void paged_attention(Tensor out, Tensor qkv, const KvCache& cache,
                                const AttentionParams& params, const ForwardBatch& batch) = 0;
-  // qk_norm_rope_store, then paged_attention. A backend may do both in one pass; the q, k and v of
-  // qkv are nobody's afterwards.
+  // qk_norm_rope_store, then paged_attention. A backend may do both in one pass; qkv must not be
+  // read afterwards.
   virtual void store_and_attend(Tensor out, Tensor qkv, const RopeParams& rope,
                                 const KvCache& cache, const AttentionParams& params,
                                 const ForwardBatch& batch) {
@@ -279,26 +318,26 @@ class Backend {
   // out[T,I] (act) = activation(gate) * up of gate_up[T, 2I] (act): gate is the first half of a
   // row.
   virtual void act_and_mul(Tensor out, Tensor gate_up, Activation activation) = 0;
-  // out[T,H] (act) = this rank's summand of the mixture of x[T,H] (act). The choice is made on the
-  // device. A row's sum has an order of its own.
+  // out[T,H] (act) = this rank's summand of the mixture of experts of x[T,H] (act). The device
+  // chooses the experts. The order in which a row's sum is taken depends on that row alone.
   virtual void experts(Tensor out, Tensor x, ExpertWeights& weights);
   // logits (float32) = cap * tanh(logits / cap).
   virtual void soft_cap(Tensor logits, float cap) = 0;
   // out[R,H] = x[rows[r]], same dtype.
   virtual void gather_rows(Tensor out, Tensor x, const int32_t* rows) = 0;
 
-  // Ranks: a backend is alone until it joins a tensor-parallel group (ops/communicator.h). The ops
-  // below are collective then: every rank calls the same ones in the same order. Sums are taken in
-  // the order of the ranks and are the same bits on every rank. They throw Error(kInternal) when
-  // another rank has failed.
+  // Ranks: a backend is alone until it joins a tensor-parallel group (ops/communicator.h). Then the
+  // following are collective. Sums are taken in the order of the ranks and have the same bits on
+  // every rank. They throw Error(kInternal) if another rank has failed.
   virtual int rank() const { return 0; }
   virtual int world_size() const { return 1; }
-  // x becomes the sum of all ranks' x; act or float32.
+  // x = the sum of all ranks' x; act or float32.
   virtual void all_reduce(Tensor /*x*/) {}
-  // out[R, world_size * n] = the ranks' x[R, n] side by side; alone, `out` is `x`.
+  // out[R, world_size * n] = the ranks' x[R, n] side by side. Nothing happens with one rank: `out`
+  // must be `x` then.
   virtual void all_gather(Tensor /*out*/, Tensor /*x*/) {}
-  // add_rms_norm of the sum of all ranks' x, which is how every block of a layer ends: a device may
-  // do it in one pass. x may be changed.
+  // add_rms_norm of the sum of all ranks' x: attention and MLP end with it, and a device may do it
+  // in one pass. x may be changed.
   virtual void all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x, const float* weight,
                                        float eps) {
     all_reduce(x);
@@ -314,8 +353,8 @@ class Backend {
                                                  const int32_t* previous_ids) = 0;
 };
 
-// make_linear() of a matrix of a spec. Its file is checked before the matrix is read; behind it,
-// the file's pages stop counting as memory of this process.
+// make_linear() of a matrix of a spec. Checks before that its file was not cut short; afterwards
+// the file's pages no longer count as memory of this process.
 std::unique_ptr<LinearWeight> pack_matrix(Backend& backend, const Matrix& matrix, DType dtype);
 // make_experts() likewise.
 std::unique_ptr<ExpertWeights> pack_experts(Backend& backend, const Experts& experts,

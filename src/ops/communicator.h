@@ -14,28 +14,29 @@ namespace nanovllm {
 // make_communicator_group (backend/registry.h).
 class CommunicatorGroup {
  public:
-  // How long ranks look for each other before they sleep: longer than the ranks of a step are
-  // apart, far shorter than a time slice.
+  // How long a waiting rank spins before it sleeps: longer than ranks of a step are apart, far
+  // shorter than a time slice.
   static constexpr std::chrono::microseconds kSpinTime{50};
 
+  // may_spin: there is a CPU for each rank.
   CommunicatorGroup(int world_size, bool may_spin);
   virtual ~CommunicatorGroup() = default;
   int world_size() const { return static_cast<int>(values_.size()); }
 
-  // Each rank calls the following from its own thread, all of them the same ones in the same order.
-  // They throw Error(kInternal) when another rank has failed.
+  // The next two are collective: each rank calls them from its own thread, in the same order. They
+  // throw Error(kInternal) if another rank has failed.
 
-  // Makes `backend` this rank's: from now on its all_reduce() and its kin are collective, and the
-  // group outlives it.
+  // Makes `backend` this rank's: from now on its all_reduce() and the other ops for ranks are
+  // collective. The group must live longer than the backend.
   virtual void join(int rank, Backend& backend) = 0;
-  // The smallest of the values that the ranks bring.
+  // The smallest of all ranks' values.
   int64_t min_over_ranks(int rank, int64_t value);
 
-  // A rank has failed: whoever waits for it, here or in an op, is released and throws, as does all
-  // that is called later. Any thread may call it.
+  // To be called when a rank has failed: the ranks that wait for it, here or in an op, are released
+  // and throw, and so do all later calls. Any thread may call it.
   virtual void abort() { barrier_.abort(); }
-  // Throws Error when the results of the calls so far are no good because a rank has failed, on its
-  // device as well. To be called when the device is done with them.
+  // Throws Error if a rank has failed, on the host or on its device, so that results so far may be
+  // wrong. To be called when the device has computed them.
   virtual void check() { barrier_.check(); }
 
  protected:

@@ -9,25 +9,32 @@
 
 namespace nanovllm {
 
-// A part of a matrix of a file, as a rule a mapped one: plain numbers, or codes that a decoder
-// knows how to read.
+// A part of a matrix, usually of a mapped file: plain numbers, or codes that a decoder can read.
 struct HostMatrix {
-  const void* data = nullptr;      // of the whole matrix, where its numbers are plain
-  DType dtype = DType::kBFloat16;  // float32, bfloat16 or float16; of plain numbers
-  int64_t rows = 0;                // of the part
+  // The whole matrix, if it has plain numbers; else null.
+  const void* data = nullptr;
+  // Of plain numbers: float32, bfloat16 or float16.
+  DType dtype = DType::kBFloat16;
+  // Of the part.
+  int64_t rows = 0;
   int64_t cols = 0;
-  int64_t row_stride = 0;  // elements from one row of `data` to the next
-  int64_t first_row = 0;   // of the part in the whole
+  // Elements from one row of `data` to the next.
+  int64_t row_stride = 0;
+  // Where the part begins in the whole matrix.
+  int64_t first_row = 0;
   int64_t first_col = 0;
-  // Rows of heads of so many, the first interleaved_rows of which the file has for a rotation of
-  // neighbours (0, half, 1, half + 1, ...) and that are wanted for one of halves (0, 1, ...); 0: in
-  // the order of the file.
+  // For q and k of checkpoints whose rotary embedding pairs neighbours. interleaved_head = rows per
+  // head. In each head the file has the first interleaved_rows rows in the order 0, half, 1, half +
+  // 1, ...; file_row() gives them back in the order 0, 1, 2, ..., so that halves are paired. 0 =
+  // the rows are in order.
   int64_t interleaved_head = 0;
   int64_t interleaved_rows = 0;
-  const MatrixDecoder* decoder = nullptr;  // of the whole matrix; null: plain numbers
-  const MatrixSource* source = nullptr;    // null: memory that nobody cuts short
+  // Of the whole matrix; null = plain numbers.
+  const MatrixDecoder* decoder = nullptr;
+  // Null = memory that is not a mapped file, which another program could cut short.
+  const MatrixSource* source = nullptr;
 
-  // Where the file has row r of the part.
+  // Which row of the file is row r of the part.
   int64_t file_row(int64_t r) const {
     const int64_t row = first_row + r;
     if (interleaved_head == 0) return row;
@@ -35,12 +42,12 @@ struct HostMatrix {
     if (in_head >= interleaved_rows) return row;
     return row - in_head + 2 * (in_head % half) + in_head / half;
   }
-  // Row r of the part, plain.
+  // Row r of the part, of plain numbers.
   const char* row_data(int64_t r) const {
     return static_cast<const char*>(data) +
            (file_row(r) * row_stride + first_col) * static_cast<int64_t>(size_of(dtype));
   }
-  // Whether the part's numbers stand in memory one behind the other.
+  // Whether the part is one piece of memory without gaps, of plain numbers in order.
   bool is_contiguous() const {
     return decoder == nullptr && interleaved_head == 0 && row_stride == cols;
   }

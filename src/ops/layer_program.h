@@ -1,5 +1,5 @@
-// A stack of layers made of a backend's simple ops: the CPU's program, and what every fused path
-// of a device is tested against.
+// A stack of layers computed with a backend's ops, one after the other. It is the CPU's program,
+// and every fused path of a device is tested against it.
 #pragma once
 
 #include <memory>
@@ -19,18 +19,20 @@ struct PackedLayer {
   RopeParams rope;
   AttentionParams attention;
   std::unique_ptr<LinearWeight> out;
-  std::unique_ptr<ExpertWeights> experts;  // or the following three
+  // Either experts, or gate_up, activation and down.
+  std::unique_ptr<ExpertWeights> experts;
   std::unique_ptr<LinearWeight> gate_up;
   Activation activation = Activation::kSilu;
   std::unique_ptr<LinearWeight> down;
   float residual_scale = 1;
 };
 
-// Views of the scratch for one step of T tokens; behind the last core T = rows of logits.
+// Views of the scratch memory for one step of T tokens. After the attention of the last layer only
+// the rows whose logits are wanted remain: T = num_logits from there on.
 struct Activations {
   Tensor residual;  // [T, hidden_size] float32
-  Tensor hidden;    // [T, hidden_size] act: what a block reads
-  Tensor branch;    // [T, hidden_size] act: this rank's part of what a block adds to the residual
+  Tensor hidden;    // [T, hidden_size] act: what attention or MLP reads
+  Tensor branch;    // [T, hidden_size] act: this rank's summand of what they add to the residual
   Tensor core_in;   // [T, features of `in`] act
   Tensor means;     // [T, 2] float32, of norms over all heads
   Tensor core_out;  // [T, features that `out` reads] act
@@ -40,7 +42,7 @@ struct Activations {
 
 class LayerProgram : public StackProgram {
  public:
-  // Packs the weights on several threads. Throws what make_linear() throws.
+  // Packs the weights on several threads. Throws what Backend::make_linear throws.
   LayerProgram(Backend& backend, const StackSpec& spec, const CompileLimits& limits);
 
   Tensor run(const ForwardBatch& batch, std::span<const KvCache> caches, Tensor residual) override;
@@ -48,27 +50,30 @@ class LayerProgram : public StackProgram {
   int64_t weight_bytes() const override { return weight_bytes_; }
 
  protected:
-  // From core_out to the next layer's core_in or, behind the last layer, to hidden.
+  // What follows the attention of layer i: from core_out to the next layer's core_in or, after the
+  // last layer, to hidden. Devices override it with fused kernels.
   virtual void tail(int i, Activations& x);
   const PackedLayer* next_of(int i) const {
     return i + 1 < std::ssize(layers_) ? &layers_[i + 1] : nullptr;
   }
-  // How the weights lie in memory, neighbours alike as one.
+  // How the weights are stored; layers that are alike and follow each other are one line.
   std::vector<PathChoice> weight_formats() const;
-  // Of layer i + 1, or the final one.
+  // The norm at the beginning of layer i + 1, or the final one.
   const NormParams& next_norm(int i) const;
 
   Backend& backend_;
   std::vector<PackedLayer> layers_;
-  NormParams final_norm_;  // of the last stage
+  NormParams final_norm_;  // no weight = a stack without one
 
  private:
   void pack(const StackSpec& spec, const CompileLimits& limits);
   void lay_out(const StackSpec& spec, const CompileLimits& limits);
   Activations activations(Tensor residual) const;
+  // Gives core_in, core_out, gate_up and mlp the widths that they have in this layer.
   static void fit(Activations& x, const PackedLayer& layer);
   void mlp(const PackedLayer& layer, Activations& x);
   void add_and_norm(Activations& x, const NormParams& after, float scale, const NormParams& next);
+  // Keeps those rows of the residual and of core_out whose logits are wanted.
   void gather_wanted_rows(Activations& x, const ForwardBatch& batch) const;
 
   std::vector<std::unique_ptr<Buffer>> memory_;

@@ -1,11 +1,11 @@
-// A model's stack of layers as data: what a layer computes, and its weights as its file has them,
-// cut to one rank. Backend::compile makes a program of it.
+// A model's stack of layers as data: what a layer computes, and its weights as the file has them,
+// one rank's part of each. Backend::compile makes a program of it.
 //
 // A layer turns the residual stream r, float32, into
 //   c = out(core(in(before_core(r))));      r += residual_scale * after_core(c)
 //   f = ffn(before_ffn(r));               r += residual_scale * after_ffn(f)
 // where ffn(x) = down(act(gate) * up), gate and up = gate_up(x), or a mixture of such experts.
-// Only the core looks at other rows than its own.
+// The core is attention: only there does a row (a token) depend on other rows.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,10 @@
 
 namespace nanovllm {
 
-// RMSNorm. No weight = no norm: its input as it is.
+// RMSNorm. An empty weight = no norm: its input is passed on unchanged.
 struct Norm {
-  std::vector<float> weight;  // [H], what its rows are multiplied by
+  // [H], the factors of its result.
+  std::vector<float> weight;
   float eps = 0;
 
   bool is_absent() const { return weight.empty(); }
@@ -29,8 +30,10 @@ struct Norm {
 
 // The matrix W and bias b of a projection y = x W^T + b.
 struct Matrix {
-  std::vector<HostMatrix> pieces;  // [N_i, K] stacked along N: q, k, v; gate, up
-  std::vector<float> bias;         // [N], or none
+  // [N_i, K], stacked along N: q, k, v; gate, up.
+  std::vector<HostMatrix> pieces;
+  // [N], or empty.
+  std::vector<float> bias;
 
   int64_t in_features() const { return pieces.empty() ? 0 : pieces[0].cols; }
   int64_t out_features() const {
@@ -43,18 +46,26 @@ struct Matrix {
 
 // Grouped-query attention over the paged KV cache. `in` gives the heads of q, then k, then v.
 struct Attention {
-  int num_heads = 0;     // query heads of this rank; a multiple of num_kv_heads
-  int num_kv_heads = 0;  // of this rank
+  // Query heads of this rank; a multiple of num_kv_heads.
+  int num_heads = 0;
+  // Of this rank.
+  int num_kv_heads = 0;
   int head_dim = 0;
-  Norm q_norm, k_norm;  // [head_dim], of each head before it is turned
-  // Instead, they are of all heads of all ranks at once: [num_heads * head_dim] and
-  // [num_kv_heads * head_dim], this rank's part of the weights.
+  // Of queries and keys before they are rotated: of each head, weights [head_dim]; or, with
+  // norms_all_heads, over the heads of all ranks together, and the weights are this rank's part,
+  // [num_heads * head_dim] and [num_kv_heads * head_dim].
+  Norm q_norm, k_norm;
   bool norms_all_heads = false;
-  int rotary_table = 0;  // of StackSpec::rotary_tables
-  float scale = 0;       // multiplies q.k
-  int window = 0;        // tokens a query sees, its own among them; 0 = all
-  float soft_cap = 0;    // s <- soft_cap * tanh(s / soft_cap); 0 = none
-  // [num_heads], a score a head that takes part in the softmax and has no value; or none.
+  // Index in StackSpec::rotary_tables.
+  int rotary_table = 0;
+  // Multiplies q.k.
+  float scale = 0;
+  // Tokens that a query sees, its own included; 0 = all.
+  int window = 0;
+  // s <- soft_cap * tanh(s / soft_cap); 0 = none.
+  float soft_cap = 0;
+  // Attention sinks, [num_heads] or empty: a further score per head, which takes part in the
+  // softmax but has no value to add.
   std::vector<float> sinks = {};
 
   bool operator==(const Attention&) const = default;
@@ -71,7 +82,8 @@ enum class Activation {
 
 // A gated feed-forward block.
 struct Dense {
-  Matrix gate_up;  // the rows of the gate, then those of up
+  // The rows of the gate, then those of up.
+  Matrix gate_up;
   Activation activation = Activation::kSilu;
   Matrix down;
 
@@ -79,16 +91,19 @@ struct Dense {
 };
 
 // How a row chooses its experts. Of its router's logits, in float32,
-//   s = softmax or sigmoid of them, p = s + correction;
-// open are all experts, or those of the num_active_groups groups (neighbours, all of one size)
-// whose two largest p have the largest sum; chosen are the num_active largest p that are open. An
-// expert's weight is its s, divided by the sum of the chosen ones' if they are renormalised, times
-// `scale`. Of equals, the one with the lowest index comes first.
+//   s = softmax or sigmoid of them, p = s + correction.
+// 1. Candidates are all experts; or, with groups (num_groups of equal size, neighbours in order),
+//    those of the num_active_groups groups whose two largest p have the largest sum.
+// 2. The num_active candidates with the largest p are chosen. Of equals, the lowest index wins.
+// 3. The weight of a chosen expert is its s, divided by the sum of the chosen ones' s if
+//    `renormalise`, times `scale`.
 struct Routing {
   enum class Score { kSoftmax, kSigmoid } score = Score::kSoftmax;
-  std::vector<float> correction = {};  // [experts], of the choice alone; or none
+  // [experts] or empty. Only for the choice, not for the weights.
+  std::vector<float> correction = {};
   int num_groups = 1, num_active_groups = 1;
-  int num_active = 0;  // at most kMaxActiveExperts
+  // At most kMaxActiveExperts.
+  int num_active = 0;
   bool renormalise = false;
   float scale = 1;
 
@@ -96,17 +111,22 @@ struct Routing {
 };
 inline constexpr int kMaxActiveExperts = 64;
 
-// A mixture of experts (Shazeer et al., arXiv 1701.06538): a row's sum over those that it chooses,
-// each times its weight, and over the shared one, times sigmoid(shared_gate(x)) if there is one.
+// A mixture of experts (Shazeer et al., arXiv 1701.06538). Its result for a row is the sum of the
+// chosen experts' results, each times its weight, plus that of the shared expert, if there is one,
+// times sigmoid(shared_gate(x)), if there is a shared gate.
 struct Experts {
-  Matrix router;  // [all experts, H], not split
+  // [all experts, H], whole on every rank.
+  Matrix router;
   Routing routing;
-  // This rank's, the router's rows [first, first + size): all of them, each with a slice of its
-  // width, or a share of them whole. All have one shape, and biases or not.
+  // This rank's: number first .. first + size - 1. Without expert parallelism these are all
+  // experts, each cut in its width; with it, some whole ones. All have the same shape, and all or
+  // none have biases.
   std::vector<Dense> experts;
   int first = 0;
-  std::optional<Dense> shared = {};  // of another width, as a rule
-  Matrix shared_gate = {};           // [1, H], not split; or none
+  // Usually of another width.
+  std::optional<Dense> shared = {};
+  // [1, H], whole on every rank; or empty.
+  Matrix shared_gate = {};
 
   bool operator==(const Experts&) const = default;
 };
@@ -122,17 +142,20 @@ struct LayerSpec {
   bool operator==(const LayerSpec&) const = default;
 };
 
-// [max_positions, rotary_dim]: the first half of a row is cos, the second half sin (NeoX pairing:
-// element i turns with element i + rotary_dim / 2).
+// Of the rotary position embedding.
 struct RotaryTable {
+  // [max_positions, rotary_dim]: the first half of a row is cos, the second half sin. Element i of
+  // a head is rotated with element i + rotary_dim / 2 (NeoX pairing).
   std::vector<float> cos_sin;
-  int rotary_dim = 0;  // <= head_dim; 0 = a table that turns nothing
+  // <= head_dim; 0 = nothing is rotated.
+  int rotary_dim = 0;
 };
 
 struct StackSpec {
   int hidden_size = 0;
   std::vector<LayerSpec> layers;
-  Norm final_norm;  // of the last stage; absent in any other
+  // Absent only if further layers follow that are not in this stack.
+  Norm final_norm;
   std::vector<RotaryTable> rotary_tables;
 };
 

@@ -1,4 +1,4 @@
-// What every op means, in plain scalar code: the measure of all backends' implementations.
+// What the ops mean, in plain scalar code; all backends are tested against it.
 //
 // Inputs are host tensors of float32 or bfloat16. Sums run in double; results are float32 and not
 // rounded to the act dtype, so that a test sees the whole error of the implementation. Nothing here
@@ -19,7 +19,7 @@ namespace nanovllm::reference {
 // Element i of a float32, bfloat16 or float16 tensor.
 float element(const Tensor& tensor, int64_t i);
 
-// [T, H]: row ids[t] - first_id of table[V, H], zeros where there is none.
+// [T, H]: row ids[t] - first_id of table[V, H], zeros if there is no such row. Without a scale.
 std::vector<float> embedding(std::span<const int32_t> ids, const Tensor& table, int32_t first_id);
 
 // [T, H]: x / sqrt(mean(x^2) + eps) * weight; x float32 or act. Zhang and Sennrich, "Root Mean

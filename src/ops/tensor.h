@@ -10,13 +10,14 @@
 
 namespace nanovllm {
 
-// Row-major and contiguous; up to three dimensions. Copying copies the view. The memory is on the
-// backend's device.
+// Row-major and contiguous; up to three dimensions. Copying copies the view. The memory is that of
+// a backend's device, or of the host in the reference ops.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
+  // Number of dimensions, and their sizes; further elements of `shape` do not count.
   int rank = 0;
-  std::array<int64_t, 3> shape = {};  // only the first `rank` count
+  std::array<int64_t, 3> shape = {};
 
   Tensor() = default;
   Tensor(void* memory, DType type, std::initializer_list<int64_t> dimensions)

@@ -1,4 +1,4 @@
-// Decode steps as graphs: recorded once a shape, then launched as one.
+// Decode steps as graphs: recorded once per shape, then launched as a whole.
 #pragma once
 
 #include <functional>
@@ -14,9 +14,10 @@ class DecodeGraphs {
  public:
   explicit DecodeGraphs(Backend& backend) : backend_(backend) {}
 
-  // Runs `ops`, whose addresses depend on the shape alone, and returns the logits they return. The
-  // first step of a shape runs op by op, so that kernels are chosen and memory is allocated, and is
-  // recorded while the device computes it; later ones launch the recording.
+  // Runs `ops`, whose addresses must depend on the shape alone, and returns the logits that they
+  // return. At the first step of a shape `ops` is called twice: once to run, which also chooses
+  // kernels and allocates memory, and then, while the device computes that, to be recorded. Later
+  // steps launch the recording and do not call it.
   Tensor run(const DecodeShape& shape, const std::function<Tensor()>& ops);
 
  private:

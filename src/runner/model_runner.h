@@ -1,4 +1,4 @@
-// From a model folder to a runner that is ready for steps.
+// The runner of one rank: loads its part of a model and runs steps on it.
 #pragma once
 
 #include <array>
@@ -19,10 +19,11 @@
 
 namespace nanovllm {
 
-// One rank's share of a model and of its KV cache. It becomes ready in two strokes, so that ranks
-// can agree on the number of blocks between them: the constructor loads, allocate_kv_cache() ends.
-// On a device steps are asynchronous: submit() enqueues one while another runs, and the tokens that
-// this other one samples go from step to step on the device. Decode steps run as graphs there.
+// One rank's share of a model and of its KV cache. It is made in two calls, so that ranks can agree
+// on a number of blocks: the constructor loads the weights, then allocate_kv_cache() must be
+// called. On an asynchronous backend (BackendTraits) submit() enqueues a step while another one
+// runs, and the tokens that the running one draws go to the next step on the device; decode steps
+// run as graphs there, unless enforce_eager is set.
 class ModelRunner final : public Runner {
  public:
   // Throws Error: kNotFound, kCorruptData, kUnsupported, kOutOfMemory.
@@ -30,11 +31,12 @@ class ModelRunner final : public Runner {
               std::unique_ptr<Backend> backend);
   ~ModelRunner() override;
 
-  // How many blocks the config asks for or this rank has memory for. Throws as plan_kv_cache().
+  // How many blocks the config asks for or this rank has memory for. Throws what
+  // nanovllm::plan_kv_cache() throws.
   int plan_kv_cache() const;
-  // No step before this.
+  // To be called once, before the first step.
   void allocate_kv_cache(int num_blocks);
-  // All but load_seconds.
+  // Fills in all of `info` except load_seconds.
   void describe(EngineInfo& info) const;
 
   int num_kvcache_blocks() const override { return num_kvcache_blocks_; }
@@ -44,13 +46,14 @@ class ModelRunner final : public Runner {
   void abandon() noexcept override;
 
  private:
-  // What a step has from submit() to collect(). There are two: one runs while the next is laid out.
+  // What a step has from submit() to collect(). There are two: one step runs while the next is
+  // prepared.
   struct Slot {
-    std::unique_ptr<Buffer> staging;
+    std::unique_ptr<Buffer> staging;  // on the host
     std::unique_ptr<StepBatch> batch;
     std::unique_ptr<Buffer> sampled_ids;  // [max_num_tokens] int32 on the device
     std::vector<std::unique_ptr<SamplingTicket>> tickets;
-    std::vector<int> ticket_rows;
+    std::vector<int> ticket_rows;  // [tickets] rows of logits that each one draws from
   };
 
   void load_model();
@@ -77,9 +80,9 @@ class ModelRunner final : public Runner {
   std::vector<KvCache> kv_caches_;  // [num_layers]
   int num_kvcache_blocks_ = 0;
 
-  std::unique_ptr<Buffer> staging_;  // a step's integers on the device
+  std::unique_ptr<Buffer> staging_;  // on the device: the integers of the step that runs
   std::array<Slot, 2> slots_;
-  // 64 bits: at a step a millisecond, 31 bits last 25 days.
+  // 64 bits, because at one step per millisecond 31 bits are used up in 25 days.
   uint64_t num_submitted_ = 0;
   uint64_t num_collected_ = 0;
   std::optional<DecodeGraphs> graphs_;
@@ -88,9 +91,9 @@ class ModelRunner final : public Runner {
 // Loads one rank's share of the weights of `model` on the device that `config` names, sizes the KV
 // cache and fills in all of `info`: max_model_len is config's, lowered to what the model was
 // trained for, and num_kvcache_blocks what the runner holds. Throws Error: kNotFound, kCorruptData,
-// kUnsupported, or kOutOfMemory with the bytes needed and free. With a group, every rank's thread
-// calls this at once and all runners get the same number of blocks; the group outlives them. `info`
-// speaks of this rank.
+// kUnsupported, or kOutOfMemory with the bytes needed and free. With a group, the threads of all
+// ranks call this at the same time, and all runners get the same number of blocks; the group must
+// live longer than they do. `info` is about this rank alone.
 std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const EngineConfig& config,
                                           EngineInfo& info, CommunicatorGroup* group = nullptr,
                                           int rank = 0);

@@ -1,5 +1,5 @@
-// Tensor parallelism: several runners, each with its share of the weights and of every KV head,
-// that compute each step together.
+// Tensor parallelism: several runners, each with its share of the weights and with some of the KV
+// heads, that compute each step together.
 #pragma once
 
 #include <functional>
@@ -19,18 +19,18 @@ namespace nanovllm {
 std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig& config,
                                     EngineInfo& info);
 
-// One thread a rank. Every rank gets the same input and draws the same tokens for itself: all have
+// One thread per rank. Every rank gets the same input and draws the same tokens itself: all have
 // the same logits, to the last bit, and random numbers depend on seed and position alone. So
-// nothing is sent back to the ranks, and the results of rank 0 are everybody's.
+// nothing is sent back to the ranks, and the results of rank 0 are those of all.
 //
-// When a rank throws, the others are released from their collectives and its error is thrown, then
-// and by every later call: the ranks' KV caches and positions in the sequence of collectives no
-// longer agree.
+// If a rank throws, the others, which may wait for it in a collective op (ops/communicator.h), are
+// released, and its error is thrown by this call and by every later one: the ranks' KV caches no
+// longer agree. The destructor works then too. One thread calls all methods.
 class ParallelRunner final : public Runner {
  public:
   using MakeRank = std::function<std::unique_ptr<Runner>(int rank)>;
 
-  // Calls make_rank for each rank on that rank's thread, all at once.
+  // Calls make_rank for each rank on that rank's thread, all at the same time.
   ParallelRunner(std::unique_ptr<CommunicatorGroup> group, const MakeRank& make_rank);
   ~ParallelRunner() override;
 

@@ -1,29 +1,29 @@
-// The seam between the engine and the devices.
+// The interface between the engine and the devices.
 #pragma once
 
 #include "runner/step.h"
 
 namespace nanovllm {
 
-// Runs steps on a model whose KV cache has a fixed number of blocks. Tests of the engine put a fake
-// here. Steps run in the order they are submitted, so a block freed while a step that writes to it
-// is in flight may be given to the next one at once.
+// Runs steps on a model whose KV cache has a fixed number of blocks. Tests of the engine have a
+// fake one. Steps run in the order in which they are submitted: so a block may be freed and given
+// to a later step while an earlier one still writes to it.
 class Runner {
  public:
   virtual ~Runner() = default;
   virtual int num_kvcache_blocks() const = 0;
-  // How many steps may be submitted and not yet collected: 1, or 2 where a device runs one while
-  // the next is laid out.
+  // How many steps may be submitted and not yet collected ("in flight"): 1, or 2 if a device runs
+  // one while the host prepares the next.
   virtual int max_in_flight() const { return 1; }
 
-  // Begins one step: stores the KV of the new tokens and samples where asked. Everything that
-  // `input` refers to is read before it returns. Throws Error on device faults; nothing is in
-  // flight after a throw.
+  // Begins one step: stores the KV of the new tokens and draws tokens for the sequences that want
+  // them. Everything that `input` points to is read before it returns. Throws Error on device
+  // faults; then no step is in flight any more.
   virtual void submit(const StepInput& input) = 0;
   // Waits for the oldest step submitted and not yet collected. Throws as submit().
   virtual StepOutput collect() = 0;
-  // Forgets the steps that were submitted and not collected, once they have ended. A device that
-  // failed says so when it is given the next one.
+  // Waits for the steps in flight and drops their results. If the device failed, the next submit()
+  // throws.
   virtual void abandon() noexcept = 0;
 };
 

@@ -1,4 +1,4 @@
-// What the engine tells the runner about one step, and what it hears back. Plain host data: no
+// What the engine gives to a runner for one step, and what it gets back. Plain host data: no
 // tensors, no devices.
 #pragma once
 
@@ -11,62 +11,70 @@
 
 namespace nanovllm {
 
-// One scheduled sequence: tokens [num_computed_tokens, num_computed_tokens + num_new_tokens) are
-// computed, known ones first and drafts behind them.
+// One scheduled sequence. The step computes its tokens [num_computed_tokens, num_computed_tokens +
+// num_new_tokens): known ones first, then possibly a pending one or drafts.
 struct SequenceInput {
-  std::span<const int32_t> token_ids = {};  // all known tokens
-  // Guesses at the tokens behind them. All are new in this step, which draws one token more than
-  // they are, each as if the drafts before it were known; those behind a draft that proves wrong
-  // are no tokens of the sequence. Only with `sample`, and never behind a pending token.
+  // All tokens whose ids are known.
+  std::span<const int32_t> token_ids = {};
+  // Speculative decoding: guesses of the tokens that follow, all computed by this step. With k of
+  // them the step draws k + 1 tokens; draw i assumes that drafts 0 .. i-1 are right. Draws after
+  // the first wrong draft are dropped. Only with `sample`, and never after a pending token.
   std::span<const int32_t> draft_token_ids = {};
   int num_computed_tokens = 0;
   int num_new_tokens = 0;
-  // The KV of positions below this is in shared blocks already and must not be written again
-  // (slot -1). Above num_computed_tokens only where a fully cached prompt recomputes its last
-  // token.
+  // Positions below this already have their KV in blocks that others may share: it must not be
+  // written again (their slot is -1). Larger than num_computed_tokens only if a prompt is cached
+  // completely and its last token is computed again.
   int kv_write_begin = 0;
-  std::span<const int32_t> block_table = {};  // blocks for all tokens up to computed + new
-  bool sample = false;  // computed + new == known + drafts: draw what comes next
-  // Of the first draw; each one behind it has the next position, one more of the drafts behind
-  // output_ids, and an equal part of `allowed` of its own. Draws are numbered over the sequences of
-  // a step, in order. pending_from >= 0: the last new token is the draw of this number of the step
-  // submitted just before, and its id is not known here yet; token_ids ends before it. The runner
-  // takes it from there and counts it for the penalties, as if it ended token_ids and output_ids.
-  // If that draw had no distribution (id -1), the request is over and anything may be computed for
-  // it.
+  // Blocks for all tokens up to num_computed_tokens + num_new_tokens.
+  std::span<const int32_t> block_table = {};
+  // Draw what follows. Only if this step computes all that is known: num_computed_tokens +
+  // num_new_tokens == token_ids.size() + draft_token_ids.size() (+ 1 with a pending token).
+  bool sample = false;
+  // For the first draw. Each further one (with drafts) has the next `position`, one more draft at
+  // the end of output_ids, and the next of k + 1 equal parts of `allowed`.
+  //
+  // The draws of a step are numbered over all its sequences, in order. sampling.pending_from >= 0:
+  // the last new token is pending, that is, it is draw number pending_from of the step submitted
+  // just before, and the host does not know its id. token_ids and output_ids end before it; the
+  // runner takes it from there and counts it for the penalties. If that draw had no distribution
+  // (id -1), the request is over and anything may be computed for it.
   SamplingRow sampling = {};
-  // Log-probabilities of the prompt: for each new token at position p with p + 1 in
-  // [prompt_logprobs_begin, end), the log-probability of token p + 1. Empty range = none.
+  // Log-probabilities of the prompt: for each new token at a position p with p + 1 in
+  // [prompt_logprobs_begin, prompt_logprobs_end), that of token p + 1. Empty range = none.
   int prompt_logprobs_begin = 0;
   int prompt_logprobs_end = 0;
   int32_t num_prompt_logprobs = -1;
 };
 
-// Parts of StepOutput::results.
+// Views into StepOutput::results.
 struct SequenceOutput {
-  // The tokens drawn, in order: none where `sample` was false, one without drafts, and with some of
-  // them any number up to one more than they are. Its id is -1 where there was no distribution to
-  // draw from.
+  // The tokens drawn, in order. Without `sample` there are none, without drafts there is one, with
+  // k drafts there are 1 to k + 1. An id of -1 means that the logits left nothing to draw from.
   std::span<const SamplingResult> sampled;
   // One for each position asked for in this step, in order.
   std::span<const SamplingResult> prompt_logprobs;
 };
 
 struct StepInput {
-  std::vector<SequenceInput> sequences;  // decodes first
-  // Called when the forward pass is under way, before anything is sampled: until it returns, what
-  // sampling.allowed shows may still be written. Ranks call it each on its own thread. Empty = it
-  // is there already.
+  // Those that decode come first.
+  std::vector<SequenceInput> sequences;
+  // For masks of allowed tokens that are made while the forward pass runs: called after it was
+  // started and before anything is drawn. Until it returns, what sampling.allowed points to may
+  // still be written. With several ranks, each calls it on its own thread. Empty = nothing to wait
+  // for, as it always is yet: only tests set it.
   std::function<void()> await_masks;
 };
 
 struct StepOutput {
   StepOutput() = default;
-  StepOutput(StepOutput&&) = default;  // a copy's sequences would show the original's results
+  // Not copied: the sequences of a copy would point to the results of the original.
+  StepOutput(StepOutput&&) = default;
   StepOutput& operator=(StepOutput&&) = default;
 
   std::vector<SamplingResult> results;
-  std::vector<SequenceOutput> sequences;  // in the input's order
+  // In the input's order.
+  std::vector<SequenceOutput> sequences;
 };
 
 }  // namespace nanovllm

@@ -81,14 +81,12 @@ void StepBatch::measure(const StepInput& input) {
   decode_shape_.reset();
   if (all_sample && sizes_.num_decodes == sizes_.num_seqs) {
     decode_shape_ = buckets_.find(sizes_.num_seqs, sizes_.block_table_stride);
-    if (decode_shape_) pad_to(*decode_shape_);
   }
-}
-
-void StepBatch::pad_to(const DecodeShape& shape) {
-  sizes_.num_tokens = sizes_.num_seqs = sizes_.num_decodes = sizes_.num_logits = shape.num_seqs;
-  sizes_.block_table_stride = shape.block_table_stride;
-  sizes_.max_seq_len = shape.max_seq_len;
+  if (!decode_shape_) return;
+  sizes_.num_tokens = sizes_.num_seqs = sizes_.num_decodes = sizes_.num_logits =
+      decode_shape_->num_seqs;
+  sizes_.block_table_stride = decode_shape_->block_table_stride;
+  sizes_.max_seq_len = decode_shape_->max_seq_len;
 }
 
 void StepBatch::place_arrays() {

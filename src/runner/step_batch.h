@@ -1,4 +1,4 @@
-// A step as the engine describes it, laid out as the kernels read it.
+// Turns a step as the engine describes it into arrays as the kernels read them.
 #pragma once
 
 #include <cstdint>
@@ -18,32 +18,34 @@ namespace nanovllm {
 // staging area, so that one copy a step takes it there; where an array begins depends on the sizes
 // of the step alone, so that steps of equal sizes have equal addresses.
 //
-// A step whose sequences all have one new token and sample is padded to one of `buckets`. Sequences
-// that only pad have one token of id 0 at position 0, no context (seq_lens 0) and no slot (-1):
-// attention has nothing to do for them, and nobody looks at their logits.
+// If all sequences of a step have one new token, draw, and want no log-probabilities of prompts, it
+// is padded to one of `buckets`. Sequences that only pad have one token of id 0 at position 0, no
+// context (seq_lens 0) and no slot (-1): attention does nothing for them, and their logits are not
+// used.
 class StepBatch {
  public:
   StepBatch(int block_size, DecodeBuckets buckets, std::span<int32_t> staging)
       : block_size_(block_size), buckets_(std::move(buckets)), staging_(staging) {}
 
-  // What the largest step needs, in elements.
+  // What the largest step needs, in int32 elements.
   static size_t staging_size(int max_num_tokens, int max_num_seqs, int max_model_len,
                              int block_size);
 
-  // Reads all that `input` refers to but for what its sampling rows point to. A
-  // pending token's id is written as -1 - its draw's number (see Backend::stage_batch).
+  // Reads all that `input` points to, except the lists of its sampling rows: those Backend::sample
+  // reads, during the same Runner::submit. The id of a pending token is written as the number
+  // -1 - pending_from (see Backend::stage_batch).
   void build(const StepInput& input);
 
   std::span<const int32_t> staging() const { return staging_.first(staging_size_); }
-  // The batch whose arrays lie where the staging area was copied to.
+  // The batch; `staging` is where the device has its copy of the staging area.
   ForwardBatch forward_batch(const int32_t* staging) const;
   const std::optional<DecodeShape>& decode_shape() const { return decode_shape_; }
 
-  // One for each row of logits that somebody looks at: first the draws of all sequences, so that
-  // their numbers are their rows', then the prompts' log-probabilities.
+  // One for each row of logits that is needed: first the draws of all sequences, so that a draw's
+  // number is that of its row, then the log-probabilities of prompts.
   std::span<const SamplingRow> sampling_rows() const { return sampling_rows_; }
-  // Shows each sequence its part of output.results, which are in the order of sampling_rows(): of
-  // its draws those that follow from drafts that were drawn themselves.
+  // Sets output.sequences to views of output.results, which are in the order of sampling_rows(). Of
+  // a sequence with drafts: the draws up to and with the first that differs from its draft.
   void split_results(StepOutput& output) const;
 
  private:
@@ -59,11 +61,10 @@ class StepBatch {
   struct ResultCounts {  // of sampling_rows()
     int num_draws = 0;
     int num_prompt_logprobs = 0;
-    int first_draft = 0;  // token of the step
+    int first_draft = 0;  // which token of the step it is
   };
 
   void measure(const StepInput& input);
-  void pad_to(const DecodeShape& shape);
   void place_arrays();
   void add_sequence(const SequenceInput& sequence, int index, int first_token);
   void add_draws(const SequenceInput& sequence, int first_token);
@@ -75,7 +76,7 @@ class StepBatch {
   const DecodeBuckets buckets_;
   const std::span<int32_t> staging_;
   size_t staging_size_ = 0;
-  ForwardBatch sizes_;  // its pointers are empty
+  ForwardBatch sizes_;  // its pointers are null
   std::optional<DecodeShape> decode_shape_;
   Layout layout_;
   std::vector<SamplingRow> sampling_rows_;

@@ -1,11 +1,11 @@
-// Frames (engine/wire.h) out of the bytes of a stream socket.
+// Frames (server/wire.h) out of the bytes of a stream socket.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 
-#include "engine/wire.h"
+#include "server/wire.h"
 
 namespace nanovllm::server {
 

@@ -20,7 +20,6 @@
 namespace nanovllm::cuda {
 
 constexpr int kSampleBlock = 128;     // logits in a block
-constexpr int kMaxLogprobs = 32;      // most likely tokens that a row can ask for
 constexpr int kScanRows = 512;        // rows that one launch of the scan takes
 constexpr int kMaxCandidates = 4096;  // tokens of a row that shared memory holds
 

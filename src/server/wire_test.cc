@@ -1,4 +1,4 @@
-#include "engine/wire.h"
+#include "server/wire.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,4 @@
-// What goes to an engine and what comes from it as bytes, for another process on the same kind of
-// machine.
+// An engine's commands and events as bytes, for a worker process of the same binary.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +11,7 @@
 
 namespace nanovllm {
 
-// What an engine says of itself once it is loaded.
+// The first report of an engine, when it is loaded.
 struct EngineHello {
   EngineInfo info = {};
   SamplingParams default_sampling_params = {};
@@ -20,7 +19,7 @@ struct EngineHello {
   bool operator==(const EngineHello&) const = default;
 };
 
-// Why an engine could not be loaded, or can't go on: its last words.
+// The last report: why an engine could not be loaded, or can't go on.
 struct EngineFault {
   ErrorCode code = ErrorCode::kInternal;
   std::string message = {};  // one sentence
@@ -37,8 +36,8 @@ inline constexpr size_t kMaxFramePayload = size_t{1} << 28;  // bytes
 void append_frame(const EngineCommand& command, std::string& bytes);
 void append_frame(const EngineReport& report, std::string& bytes);
 
-// Takes the first frame off `bytes`; false when the rest of it is yet to come. Throws
-// Error(kCorruptData) where it is no frame of what is asked for.
+// Removes the first frame from `bytes` and reads it. Returns false and changes nothing if it is not
+// complete yet. Throws Error(kCorruptData) if it is not a valid frame of that type.
 bool take_frame(std::string_view& bytes, EngineCommand& command);
 bool take_frame(std::string_view& bytes, EngineReport& report);
 
