@@ -20,26 +20,36 @@ struct RopeScaling {
   double factor = 1;
   double low_freq_factor = 1;
   double high_freq_factor = 4;
-  int original_max_position_embeddings = 0;  // llama3, yarn; max_position_embeddings if not given
-  double attention_factor = 0;               // yarn; 0 = derived
-  double beta_fast = 32;                     // yarn
-  double beta_slow = 1;                      // yarn
-  bool truncate = true;                      // yarn: whole dimensions bound the ramp
-  // [rotated() / 2], what frequencies are divided by besides, or none; the second one is for
-  // contexts beyond original_max_position_embeddings.
+  // llama3, yarn; max_position_embeddings if not given.
+  int original_max_position_embeddings = 0;
+  // yarn; 0 = derived from `factor`.
+  double attention_factor = 0;
+  // yarn
+  double beta_fast = 32;
+  double beta_slow = 1;
+  // yarn: the ramp begins and ends at whole dimensions.
+  bool truncate = true;
+  // [rotated() / 2] or empty: each frequency is also divided by its number. The second list is for
+  // contexts longer than original_max_position_embeddings.
   std::vector<double> divisors, long_divisors;
 };
 
 // Of a model with mixtures of experts.
 struct ExpertsConfig {
-  int num = 0;  // of a layer; 0 = the model has none
+  // Experts in a layer; 0 = the model has none.
+  int num = 0;
+  // Experts that a token goes to.
   int num_active = 0;
-  int width = 0;             // of one
-  int shared_width = 0;      // of those that every row goes through, together; 0 = none
-  bool renormalise = false;  // the weights of the chosen ones
-  double scale = 1;          // of the weights
+  // Of one expert.
+  int width = 0;
+  // Of the shared experts, which every token goes through, together; 0 = none.
+  int shared_width = 0;
+  // Whether the weights of the chosen experts are divided by their sum, and their factor.
+  bool renormalise = false;
+  double scale = 1;
   int num_groups = 1, num_active_groups = 1;
-  std::vector<bool> layers;  // that have them; the others are dense
+  // Which layers have experts; the others have one MLP.
+  std::vector<bool> layers;
 };
 
 // Bounds far beyond any model, close enough that no product of two sizes overflows 64 bits.
@@ -47,10 +57,13 @@ inline constexpr int64_t kMaxSize = 1 << 28;
 inline constexpr int64_t kMaxLayers = 10'000;
 
 struct ModelConfig {
-  std::string model_dir;     // or the GGUF file
-  std::string config_path;   // of config.json, or the GGUF file
-  std::string architecture;  // e.g. "Qwen3ForCausalLM"
-  std::string model_type;    // e.g. "qwen3"
+  // The folder, or the GGUF file.
+  std::string model_dir;
+  // Of config.json, or of the GGUF file; for messages.
+  std::string config_path;
+  // As in config.json: "Qwen3ForCausalLM", "qwen3".
+  std::string architecture;
+  std::string model_type;
   int vocab_size = 0;
   int hidden_size = 0;
   int intermediate_size = 0;
@@ -62,57 +75,73 @@ struct ModelConfig {
   float rms_norm_eps = 1e-6f;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  double window_rope_theta = 0;        // of layers with a window, unscaled; 0 = as the others
-  int rotary_dim = 0;                  // the first elements of a head, which alone turn; 0 = all
-  std::vector<bool> unrotated_layers;  // in which no head turns; empty = none
+  // rope_theta of layers with a window, where rope_scaling does not apply; 0 = as in the others.
+  double window_rope_theta = 0;
+  // Only so many elements at the beginning of a head are rotated; 0 = all.
+  int rotary_dim = 0;
+  // Layers without rotation; empty = none.
+  std::vector<bool> unrotated_layers;
   std::string hidden_act = "silu";
   bool tie_word_embeddings = false;
-  bool attention_bias = false;  // biases on q, k, v (and o where the family has it there)
+  // Biases on q, k, v (and o, if the family has it there).
+  bool attention_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;  // of each head, in families that may or may not have it
+  // A norm of each head, in families that may have it or not.
+  bool qk_norm = false;
   ExpertsConfig experts;
-  int num_prediction_layers = 0;  // of more tokens at once, behind the others; they are left out
-  double query_scalar = 0;        // queries are divided by its root; 0 = head_dim
-  float norm_offset = 0;          // what the weights of norms lack
-  float embedding_scale = 1;      // that embeddings are multiplied by
-  float residual_scale = 1;       // that what a block adds is multiplied by
-  float logit_scale = 1;          // that logits are multiplied by
-  float attention_soft_cap = 0;   // of scores; 0 = none
-  float final_soft_cap = 0;       // of logits; 0 = none
-  int sliding_window = 0;         // tokens; 0 = none
+  // Layers after the others that predict further tokens; they are not loaded.
+  int num_prediction_layers = 0;
+  // Queries are divided by its square root; 0 = head_dim.
+  double query_scalar = 0;
+  // Added to the weights of norms.
+  float norm_offset = 0;
+  // Factors of embeddings, of what attention and MLP add to the residual, and of logits.
+  float embedding_scale = 1;
+  float residual_scale = 1;
+  float logit_scale = 1;
+  // Of attention scores and of logits; 0 = none.
+  float attention_soft_cap = 0;
+  float final_soft_cap = 0;
+  // Tokens; 0 = none.
+  int sliding_window = 0;
   // Which layers the window is for; empty = all. From layer_types or max_window_layers.
   std::vector<bool> sliding_layers;
-  DType dtype = DType::kBFloat16;                  // what the checkpoint says it holds
-  std::optional<QuantizationConfig> quantization;  // of a Hugging Face folder
-  std::vector<int32_t>
-      eos_token_ids;  // config.json's, then generation_config.json's, without repeats
-  SamplingParams default_sampling_params;  // generation_config.json's over our defaults
-  // Keys of config.json that may change what the model computes and that nothing here knows.
+  // The type that the checkpoint says it has.
+  DType dtype = DType::kBFloat16;
+  // Of a Hugging Face folder.
+  std::optional<QuantizationConfig> quantization;
+  // config.json's, then generation_config.json's, without repeats.
+  std::vector<int32_t> eos_token_ids;
+  // generation_config.json's over our defaults.
+  SamplingParams default_sampling_params;
+  // Keys of config.json that nothing here knows and that may change what the model computes.
   std::vector<std::string> unknown_keys;
-  std::string
-      default_temperature_source;  // the file or the key of it that sets theirs; empty: our default
+  // The file that sets the default temperature, or the key in a GGUF file; empty = our default.
+  std::string default_temperature_source;
 
-  int rotated() const { return rotary_dim > 0 ? rotary_dim : head_dim; }  // elements of a head
-  // Positions the model was made for: max_position_embeddings, stretched by linear or YaRN scaling.
+  // Elements of a head that are rotated.
+  int rotated() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
+  // Positions that the model was made for: max_position_embeddings, stretched by linear or YaRN
+  // scaling.
   int max_context_length() const;
 
-  // Reads both layouts: top-level rope_theta/rope_scaling/torch_dtype, and rope_parameters/dtype of
-  // transformers 5; rope_scaling goes before rope_parameters. Of a multimodal model it reads the
-  // text part. Or the metadata of a GGUF file. A
-  // size that config.json does not give is left 0: make_model refuses it, after the architecture.
+  // Reads config.json in both layouts: top-level rope_theta/rope_scaling/torch_dtype, and
+  // rope_parameters/dtype of transformers 5 (if both are there, rope_scaling counts); of a
+  // multimodal model, the text part. Or the metadata of a GGUF file. A size that config.json does
+  // not give is left 0: make_model refuses it, after the architecture.
   // Throws Error: kNotFound (folder or config.json), kCorruptData (bad JSON, field of the wrong
   // type or out of range), kUnsupported (an unknown dtype, a quantisation that can't be decoded).
   static ModelConfig load(const std::string& model);
 };
 
-// What transformers takes where a file is silent, which those of Gemma are of much; of all other
-// architectures, nothing.
+// Fills in what transformers assumes if a file does not say it: much for Gemma, nothing for the
+// other architectures.
 void assume_defaults(ModelConfig& config);
-// What of the numbers does not fit together, as a sentence; or nothing.
+// A sentence about numbers that do not fit together; empty if all do.
 std::string problem_of(const ExpertsConfig& experts);
-// Whether a part of each head may turn, by model_type.
+// Whether models of this model_type may rotate only a part of each head.
 bool turns_parts(const ModelConfig& config);
-// Windows in all layers but every nth.
+// true for all layers but every nth.
 std::vector<bool> layers_but_every(int64_t nth, int num_layers);
 
 }  // namespace nanovllm

@@ -9,11 +9,12 @@
 namespace nanovllm {
 namespace {
 
-void refuse_ranks(const ModelConfig& config, const char* what, int count, int world_size) {
+void require_divisible(const ModelConfig& config, const char* what, int count, int num_ranks) {
+  if (count % num_ranks == 0) return;
   throw_error(ErrorCode::kUnsupported,
               "{}: the {} {} can't be shared by tensor_parallel_size {}; choose one that divides "
               "them",
-              config.model_dir, count, what, world_size);
+              config.model_dir, count, what, num_ranks);
 }
 
 // Columns split: every rank multiplies its part of the input, and the products are summed.
@@ -49,17 +50,12 @@ void stack(const std::string& name, std::initializer_list<MatrixSlice*> slices) 
 Activation parse_activation(const ModelConfig& config) {
   if (config.hidden_act == "silu") return Activation::kSilu;
   if (config.hidden_act == "gelu") return Activation::kGelu;
-  if (config.hidden_act == "gelu_new" || config.hidden_act == "gelu_pytorch_tanh") {
+  if (config.hidden_act == "gelu_new" || config.hidden_act == "gelu_pytorch_tanh")
     return Activation::kGeluTanh;
-  }
   throw_error(ErrorCode::kUnsupported,
               "{}: hidden_act \"{}\" is not supported, only silu, gelu, gelu_new and "
               "gelu_pytorch_tanh",
               config.config_path, config.hidden_act);
-}
-
-void require_divisible(const ModelConfig& config, const char* what, int count, int num_ranks) {
-  if (count % num_ranks != 0) refuse_ranks(config, what, count, num_ranks);
 }
 
 // The matrices of the experts of a layer: each alone, or a stack a projection.
@@ -143,13 +139,10 @@ ShardSizes::ShardSizes(const ModelConfig& config, const Backend& backend)
     : rank(backend.rank()), world_size(backend.world_size()) {
   const int heads = config.num_attention_heads;
   const int kv_heads = config.num_key_value_heads;
-  if (heads % world_size != 0) refuse_ranks(config, "attention heads", heads, world_size);
-  if (kv_heads % world_size != 0 && world_size % kv_heads != 0) {
-    refuse_ranks(config, "key-value heads", kv_heads, world_size);
-  }
-  if (config.intermediate_size % world_size != 0) {
-    refuse_ranks(config, "rows of intermediate_size", config.intermediate_size, world_size);
-  }
+  require_divisible(config, "attention heads", heads, world_size);
+  if (world_size % kv_heads != 0)
+    require_divisible(config, "key-value heads", kv_heads, world_size);
+  require_divisible(config, "rows of intermediate_size", config.intermediate_size, world_size);
   num_heads = heads / world_size;
   num_kv_heads = std::max(1, kv_heads / world_size);
   first_kv_head = static_cast<int>(int64_t{kv_heads} * rank / world_size);

@@ -89,27 +89,23 @@ std::vector<float> rope_table(const RopeFrequencies& frequencies, int num_positi
   struct Turn {
     double cos, sin;
   };
-  std::vector<Turn> offsets(kStride * half);
-  for (int offset = 0; offset < kStride; ++offset) {
-    for (size_t i = 0; i < half; ++i) {
-      const double angle = offset * frequencies.inverse[i];
-      offsets[offset * half + i] = {std::cos(angle), std::sin(angle)};
-    }
-  }
-  std::vector<Turn> starts(half);
+  const auto turns_at = [&](int position, double magnitude) {
+    std::vector<Turn> turns;
+    for (const double inverse : frequencies.inverse)
+      turns.push_back(
+          {magnitude * std::cos(position * inverse), magnitude * std::sin(position * inverse)});
+    return turns;
+  };
+  std::vector<std::vector<Turn>> offsets;
+  for (int offset = 0; offset < kStride; ++offset) offsets.push_back(turns_at(offset, 1));
+  std::vector<Turn> starts;
   for (int position = 0; position < num_positions; ++position) {
     const int offset = position % kStride;
-    if (offset == 0) {
-      for (size_t i = 0; i < half; ++i) {
-        const double angle = position * frequencies.inverse[i];
-        starts[i] = {frequencies.magnitude * std::cos(angle),
-                     frequencies.magnitude * std::sin(angle)};
-      }
-    }
+    if (offset == 0) starts = turns_at(position, frequencies.magnitude);
     float* row = table.data() + static_cast<size_t>(position) * 2 * half;
     for (size_t i = 0; i < half; ++i) {
       const Turn a = starts[i];
-      const Turn b = offsets[offset * half + i];
+      const Turn b = offsets[offset][i];
       row[i] = static_cast<float>(a.cos * b.cos - a.sin * b.sin);
       row[half + i] = static_cast<float>(a.sin * b.cos + a.cos * b.sin);
     }
