@@ -89,7 +89,7 @@ void BlockManager::register_computed(Sequence& sequence, int num_tokens) {
     int& block = sequence.block_table[chain.num_blocks];
     if (const int found = find_block(hash, sequence, tokens, chain.content_id); found >= 0) {
       // Another sequence computed the same text first. Held as its own, that block outlives all
-      // that will be registered behind it.
+      // that will be registered after it.
       hold(found);
       drop(std::exchange(block, found));
     } else {

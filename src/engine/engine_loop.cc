@@ -229,7 +229,7 @@ void EngineLoop::deliver() {
   ended_ids_.clear();
 }
 
-// What was to be told is lost, if there was any.
+// Events that were not delivered are lost.
 void EngineLoop::fail_all(const std::exception_ptr& error) noexcept {
   for (const auto& [id, live] : requests_) {
     if (live.engine_id) engine_.core_->discard_request(*live.engine_id);

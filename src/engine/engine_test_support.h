@@ -26,7 +26,7 @@ inline Ids prompt_of(int length, int32_t first = 1) {
   return ids;
 }
 
-// Of these members of a JSON object, token to id; 0 is "<eos>".
+// `vocab`: the members of a JSON object, token to id. Id 0 is "<eos>".
 inline std::unique_ptr<const Tokenizer> byte_level_tokenizer(const std::string& vocab) {
   return Tokenizer::from_json(
       R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":0,)"
@@ -67,7 +67,7 @@ inline Ids greedy_tokens(Ids ids, int count, int vocab_size = 50) {
   return {ids.begin() + static_cast<ptrdiff_t>(num_prompt_tokens), ids.end()};
 }
 
-// Words "w0" to "w49", of which the decoder may give up on one.
+// Words "w0" to "w49"; decoding the one with the id too_hard fails.
 inline std::unique_ptr<const Tokenizer> words(int32_t too_hard = -1) {
   std::string vocab;
   for (int id = 0; id < 50; ++id) {
@@ -84,7 +84,7 @@ inline std::unique_ptr<const Tokenizer> words(int32_t too_hard = -1) {
       "words");
 }
 
-// A token a letter: "a" to "z", then "A" to "X".
+// One token per letter: "a" to "z", then "A" to "X".
 inline std::unique_ptr<const Tokenizer> alphabet() {
   std::string vocab;
   for (int id = 0; id < 50; ++id) {
@@ -96,7 +96,7 @@ inline std::unique_ptr<const Tokenizer> alphabet() {
       "alphabet");
 }
 
-// Runs the engine until it is finished; the last output of each request.
+// Runs the engine until it is finished; returns the last output of each request.
 inline std::map<uint64_t, RequestOutput> run(EngineCore& core) {
   std::map<uint64_t, RequestOutput> last;
   for (int i = 0; i < 10000 && !core.is_finished(); ++i) {

@@ -23,7 +23,7 @@
 
 namespace nanovllm {
 
-// The model itself: what a text leads to, computed in one go.
+// The model itself: the next token of a text, computed directly.
 class FakeModel {
  public:
   static uint64_t mix(uint64_t x) {
@@ -31,7 +31,8 @@ class FakeModel {
     x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
     return x ^ (x >> 31);
   }
-  // KV of a token at a position whose context folds to `context`, and the fold that includes it.
+  // A text is summed up ("folded") in one number. kv(): the KV of a token after a text that folds
+  // to `context`. fold(): the fold of that text and the token.
   static uint64_t kv(int32_t token_id, int position, uint64_t context) {
     return mix(context + 0x9e3779b97f4a7c15 * (static_cast<uint64_t>(token_id) + 1) +
                static_cast<uint64_t>(position) * 0xd1342543de82ef95);
@@ -78,7 +79,8 @@ class FakeModel {
 
 class FakeRunner : public Runner {
  public:
-  // A KV group for each of `group_sizes`: so many numbers a token, all found by one block table.
+  // depth: steps that may be submitted ahead of the one that runs. group_sizes: a KV group for
+  // each, with that many numbers per token; one block table leads to all of them.
   FakeRunner(int num_blocks, int block_size, int vocab_size, int depth,
              const std::vector<int>& group_sizes = {1})
       : num_blocks_(num_blocks), block_size_(block_size), vocab_size_(vocab_size), depth_(depth) {
@@ -142,12 +144,12 @@ class FakeRunner : public Runner {
 
   int num_steps = 0;
   int num_computed_tokens = 0;
-  int fail_at_step = -1;        // this submit() throws,
-  int num_failures = 1;         // and the ones behind it
-  int impossible_at_step = -1;  // this one samples a token that there is not
-  int32_t deadly_id = -1;       // ends the process where a sequence has it
+  int fail_at_step = -1;        // from this submit() on,
+  int num_failures = 1;         // this many throw
+  int impossible_at_step = -1;  // this one draws a token outside of the vocabulary
+  int32_t deadly_id = -1;       // the process ends if a sequence contains it
   std::chrono::microseconds step_time{};
-  // With drafts, draws any number of tokens, whether they hold or not.
+  // With drafts, returns some number of tokens, whether the drafts are right or not.
   bool gives_any_number = false;
   std::map<size_t, int> num_times_drawn;  // by the number of tokens, where there were drafts
 

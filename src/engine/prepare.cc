@@ -105,7 +105,7 @@ AddRequest RequestPreparer::prepare(uint64_t id, const Prompt& prompt,
   std::vector<int32_t> ids = token_ids_of(prompt, *this);
   check_length(static_cast<int>(ids.size()), params, info);
   const int32_t last = info.vocab_size - 1;
-  uint32_t signs = 0;  // of the ids' distances to both ends: many at once, where compares are not
+  uint32_t signs = 0;  // of the ids' distances to both ends; vectorised, unlike comparisons
   for (const int32_t id : ids) signs |= id | (static_cast<uint32_t>(last) - id);
   if (static_cast<int32_t>(signs) < 0) {
     const auto outside = std::ranges::find_if(ids, [&](int32_t id) { return id < 0 || id > last; });

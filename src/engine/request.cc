@@ -136,7 +136,7 @@ void Request::note_first_step() noexcept {
 
 int Request::max_drafts(const Completion& completion) const {
   if (bad_words_.depend_on_output()) return 0;
-  // One token is drawn behind them, and it may be the last.
+  // One token is drawn after them, and it may be the last.
   const int room = completion.max_num_tokens - completion.num_tokens();
   const int banned = params_.min_tokens - completion.num_output_tokens();
   return (banned > 0 ? std::min(room, banned) : room) - 1;

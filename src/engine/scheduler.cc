@@ -87,7 +87,7 @@ void Scheduler::add(std::span<Sequence* const> sequences) {
     NANOVLLM_CHECK(sequence->status == SequenceStatus::kNew);
     sequence->status = SequenceStatus::kWaiting;
   }
-  // New requests mostly belong at the end, which is found at once.
+  // New requests mostly belong at the end, which is found immediately.
   while (!added.empty()) waiting_.insert(waiting_.end(), added.extract(added.begin()));
 }
 

@@ -67,7 +67,7 @@ class Scheduler {
   SequenceQueue waiting_;
   std::vector<Sequence*> running_;  // capacity for max_num_seqs, so that nothing allocates
   std::vector<ScheduledSequence> scheduled_;
-  std::vector<ScheduledSequence> prefills_;  // put behind the decodes at the end of schedule()
+  std::vector<ScheduledSequence> prefills_;  // appended to the decodes at the end of schedule()
   std::vector<Sequence*> preempted_;
 };
 

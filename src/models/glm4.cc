@@ -1,4 +1,4 @@
-// GLM-4-0414 (github.com/THUDM/GLM-4): norms before and behind attention and MLP, one matrix for
+// GLM-4-0414 (github.com/THUDM/GLM-4): norms before and after attention and MLP, one matrix for
 // gate and up, and a rotation that turns neighbours, and only those in the first half of a head.
 #include "models/decoder.h"
 #include "models/families.h"

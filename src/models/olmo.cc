@@ -1,5 +1,5 @@
-// OLMo 2 (arXiv 2501.00656) and OLMo 3 (arXiv 2512.13961): norms behind attention and MLP instead
-// of before them, and queries and keys normalised over all heads at once. OLMo 3 has windows in
+// OLMo 2 (arXiv 2501.00656) and OLMo 3 (arXiv 2512.13961): norms after attention and MLP instead
+// of before them, and queries and keys normalised over all heads together. OLMo 3 has windows in
 // three of four layers, and stretches the rotation in the others only.
 #include "models/decoder.h"
 #include "models/families.h"

@@ -37,7 +37,7 @@ std::vector<float> read_column(const HostMatrix& column, int64_t begin, int64_t 
   return values;
 }
 
-// Of layers that predict further tokens, behind the model's own.
+// Whether it is of layers after the model's own that predict further tokens.
 bool is_of_prediction(const std::string& name, const ModelConfig& config) {
   for (int i = 0; i < config.num_prediction_layers; ++i) {
     const int layer = config.num_hidden_layers + i;

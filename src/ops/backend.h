@@ -150,7 +150,7 @@ struct RopeParams {
   int rotary_dim = 0;
 };
 
-// RMSNorm of all heads of q at once, and of all heads of k.
+// RMSNorm over all heads of q together, and over all heads of k.
 struct HeadsNormParams {
   // [q_width] and [k_width], of this rank's heads; null = no norm.
   const float* q_weight = nullptr;

@@ -51,7 +51,7 @@ int64_t size_of_experts(const Experts& experts) {
   return std::ssize(experts.experts) * (size(one.gate_up) + size(one.down));
 }
 
-// What `pack` makes of matrices whose files are checked before and let go behind.
+// Calls `pack`, which reads these matrices; checks their files before, releases them after.
 template <typename Pack>
 auto read_sources(const std::vector<const Matrix*>& matrices, Pack pack) {
   std::set<const MatrixSource*> sources;

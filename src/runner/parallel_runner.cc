@@ -33,7 +33,7 @@ class ParallelRunner::Ranks {
   void make(const MakeRank& make_rank) {
     run([&](int rank) { runners_[rank] = make_rank(rank); });
   }
-  // Calls task(rank) on every rank's thread at once and waits for all of them. Throws the first
+  // Calls task(rank) on all ranks' threads and waits for all of them. Throws the first
   // error, in time, that any call has ever ended with.
   void run(const Task& task);
 

@@ -66,7 +66,7 @@ void StepBatch::measure(const StepInput& input) {
     NANOVLLM_CHECK(sequence.num_new_tokens > num_drafts);
     NANOVLLM_CHECK(sequence.token_ids.size() >= static_cast<size_t>(num_known));
     NANOVLLM_CHECK(sequence.block_table.size() >= static_cast<size_t>(num_blocks));
-    // Decodes are what the batch begins with: one new token behind a prefill is a prefill of one.
+    // Decodes are what the batch begins with: one new token after a prefill is a prefill of one.
     if (sequence.num_new_tokens == 1 && sizes_.num_decodes == sizes_.num_tokens) {
       ++sizes_.num_decodes;
     }
