@@ -1,59 +1,87 @@
 #!/usr/bin/env python3
-"""What a call from Python costs beside the same call from C++, which `nanovllm bench latency` times: pairs of runs, one
-after the other, in changing order. Run it with a Python that has the package nanovllm.
+"""What LLM.generate costs beside the same call in C++: two processes that stay, one of each, run in turns, and each pair of
+runs gives a ratio. Run it with a Python that has the package nanovllm, on cores of its own (taskset).
 
   bench/python_cost.py MODEL [BINARY]
 """
 import argparse
-import json
+import pathlib
+import random
 import statistics
 import subprocess
+import sys
 import time
 
-import nanovllm
+# Name, prompts, tokens of each, output tokens of each, pairs in a round, and what Python may cost.
+CASES = (("batch 1", 1, 8, 128, 40, 0.01), ("10,000 prompts", 10000, 8, 16, 3, 0.02))
+NUM_SEQS = max(case[1] for case in CASES)
 
-# Name, prompts, tokens of each, output tokens of each, runs in a row.
-CASES = (("batch 1", 1, 8, 256, 8), ("10,000 prompts", 10000, 8, 16, 1))
+
+def serve(model, num_threads):
+    """What nanovllm_python_cost is in C++."""
+    import nanovllm
+
+    llm = nanovllm.LLM(model, num_threads=num_threads, max_num_seqs=NUM_SEQS, kvcache_block_size=16, enable_prefix_caching=False)
+    for line in sys.stdin:
+        num_prompts, input_len, output_len = map(int, line.split())
+        params = nanovllm.SamplingParams(temperature=0, ignore_eos=True, max_tokens=output_len)
+        prompts = [[100 + (7 * i + j) % 3900 for j in range(input_len)] for i in range(num_prompts)]
+        start = time.perf_counter()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        print(f"{time.perf_counter() - start:.6f}", flush=True)
+        del outputs
+
+
+class Side:
+    def __init__(self, *command):
+        self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, *size):
+        print(*size, file=self.process.stdin, flush=True)
+        return float(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def interval(ratios):
+    """What 95% of the medians are of ratios drawn from these."""
+    draw = random.Random(0).choices
+    medians = sorted(statistics.median(draw(ratios, k=len(ratios))) for _ in range(1000))
+    return medians[25], medians[974]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("binary", nargs="?", default="build/nanovllm")
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("binary", nargs="?", default="build/bench/nanovllm_python_cost")
+    parser.add_argument("--rounds", type=int, default=5, help="of new processes")
     parser.add_argument("--num-threads", type=int, default=0)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     flags = parser.parse_args()
-    engine = {"max_num_seqs": max(prompts for _, prompts, *_ in CASES), "kvcache_block_size": 16, "num_threads": flags.num_threads}
-    llm = nanovllm.LLM(flags.model, **engine)
-
-    def run_cpp(num_prompts, input_len, output_len, times):
-        command = [flags.binary, "bench", "latency", flags.model, "--json", "-q", "--num-iters", times,
-                   "--batch-size", num_prompts, "--input-len", input_len, "--output-len", output_len]
-        for name, value in engine.items():
-            command += ["--" + name.replace("_", "-"), value]
-        done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, check=True)
-        return json.loads(done.stdout)["latency_seconds"]["all"]
-
-    def run_python(num_prompts, input_len, output_len, times):
-        params = nanovllm.SamplingParams(temperature=0, ignore_eos=True, max_tokens=output_len)
-        seconds = []
-        for run in range(times):
-            prompts = [[100 + (7 * i + j + 31 * run) % 3900 for j in range(input_len)] for i in range(num_prompts)]
-            start = time.perf_counter()
-            llm.generate(prompts, params, use_tqdm=False)
-            seconds.append(time.perf_counter() - start)
-        return seconds
-
-    for name, *size in CASES:
-        run_python(*size)
-        pairs = []
-        for i in range(flags.pairs):
-            python, cpp = (run_python(*size), run_cpp(*size)) if i % 2 else reversed((run_cpp(*size), run_python(*size)))
-            pairs.append((statistics.median(python), statistics.median(cpp), min(python), min(cpp)))
-        low, middle, high = statistics.quantiles([python / cpp - 1 for python, cpp, _, _ in pairs], n=4)
-        least = min(pair[2] for pair in pairs) / min(pair[3] for pair in pairs) - 1
-        print(f"{name}: C++ {statistics.median(pair[1] for pair in pairs):.4f} s, Python {middle:+.2%} "
-              f"(quartiles {low:+.2%} and {high:+.2%} of {len(pairs)} pairs; least against least {least:+.2%})")
+    if flags.serve:
+        return serve(flags.model, flags.num_threads)
+    ratios = {case: [] for case in CASES}
+    seconds = {case: [] for case in CASES}
+    for number in range(flags.rounds):
+        cpp = Side(flags.binary, flags.model, flags.num_threads, NUM_SEQS)
+        python = Side(sys.executable, pathlib.Path(__file__), flags.model, "--serve", "--num-threads", flags.num_threads)
+        for case in CASES:
+            _, *size, pairs, _ = case
+            for side in (cpp, python):
+                side.run(*size)  # the first is slower
+            for i in range(pairs):
+                first, second = (cpp, python) if (i + number) % 2 else (python, cpp)
+                times = {first: first.run(*size), second: second.run(*size)}
+                ratios[case].append(times[python] / times[cpp] - 1)
+                seconds[case].append(times[cpp])
+        cpp.close()
+        python.close()
+    for case in CASES:
+        low, high = interval(ratios[case])
+        print(f"{case[0]}: C++ {statistics.median(seconds[case]):.4f} s, Python {statistics.median(ratios[case]):+.2%} "
+              f"(95% interval {low:+.2%} to {high:+.2%}, {len(ratios[case])} pairs); it may cost {case[-1]:.0%}")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,13 @@ class Model(Generic[Core]):
         """The model's own (generation_config.json) over SamplingParams' defaults."""
         return self._core.default_sampling_params()
 
+    def _checked(self, params: SamplingParams | None) -> SamplingParams:
+        if params is None:
+            return self.get_default_sampling_params()
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+        return params
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Text to token ids."""
         return self._core.encode(text, add_special_tokens)

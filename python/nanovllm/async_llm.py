@@ -103,20 +103,16 @@ class AsyncLLM(Model[_engine.Loop]):
         """Generates for one prompt, as sampling_params.output_kind says: all so far (the default),
         what is new, or all at the end. Who stops to listen, or is cancelled, aborts the request.
         """
-        params = sampling_params or self.get_default_sampling_params()
+        params = self._checked(sampling_params)
         number, self._next_number = self._next_number, self._next_number + 1
         name = str(number) if request_id is None else request_id
         if name in self._numbers:
             raise ValueError(f"The request id {name!r} is in use.")
         self._watch()
-        stream = self._streams[number] = _Stream(name, prompt, params)
-        self._numbers[name] = number
-        added = False
+        stream = _Stream(name, prompt, params)
+        stream.total.prompt_token_ids = self._core.add(number, prompt, params)
+        self._streams[number], self._numbers[name] = stream, number
         try:
-            while (ids := self._core.try_add(number, prompt, params)) is None:
-                await asyncio.sleep(0.001)
-            added = True
-            stream.total.prompt_token_ids = ids
             while True:
                 await stream.news.wait()
                 is_over = stream.is_over
@@ -125,7 +121,7 @@ class AsyncLLM(Model[_engine.Loop]):
                     return
         finally:
             del self._streams[number], self._numbers[name]
-            if added and not stream.is_over:
+            if not stream.is_over:
                 self._core.abort(number)
 
     async def abort(self, request_id: str) -> None:

@@ -41,7 +41,7 @@ class LLMEngine(Model[_engine.Engine]):
     def _add(
         self, request_id: str | None, prompt: Prompt, params: SamplingParams | None = None
     ) -> str:
-        number = self._core.add_request(prompt, params or self.get_default_sampling_params())
+        number = self._core.add_request(prompt, self._checked(params))
         if request_id is not None:
             self._names[number] = request_id
         return request_id or str(number)
@@ -104,7 +104,7 @@ class LLM(LLMEngine):
         the running step, and the engine is free for the next call.
         """
         asked = as_list(prompts)
-        params = sampling_params or self.get_default_sampling_params()
+        params = self._checked(None) if sampling_params is None else sampling_params
         if not use_tqdm:
             return self._core.generate(asked, params, None)
         from nanovllm._progress import Progress

@@ -10,8 +10,10 @@
 namespace nanovllm::python {
 namespace {
 
-std::string type_of(nb::handle value) {
-  return nb::cast<std::string>(nb::object(value.type().attr("__name__")));
+template <typename... Args>
+[[noreturn]] void refuse(nb::exception_type type, fmt::format_string<Args...> format,
+                         Args&&... args) {
+  throw nb::builtin_exception(type, fmt::format(format, std::forward<Args>(args)...).c_str());
 }
 
 nlohmann::ordered_json integer_json(nb::handle value) {
@@ -24,18 +26,18 @@ nlohmann::ordered_json integer_json(nb::handle value) {
   const unsigned long long large = PyLong_AsUnsignedLongLong(value.ptr());
   if (PyErr_Occurred() == nullptr) return large;
   PyErr_Clear();
-  throw_error(ErrorCode::kInvalidArgument, "{} does not fit into 64 bits.",
-              nb::cast<std::string>(nb::str(value)));
+  refuse(nb::exception_type::value_error, "{} does not fit into 64 bits.", to_text(nb::str(value)));
 }
 
 int32_t token_id(PyObject* item) {
   if (PyLong_Check(item) == 0 && PyIndex_Check(item) == 0) {
-    throw nb::type_error(("a prompt's token ids must be integers, got " + type_of(item)).c_str());
+    refuse(nb::exception_type::type_error, "a prompt's token ids must be integers, got {}",
+           type_of(item));
   }
   const Py_ssize_t id = PyNumber_AsSsize_t(item, nullptr);  // clamps
   if (id == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
   if (!std::in_range<int32_t>(id)) {
-    throw_error(ErrorCode::kInvalidArgument, "Token id {} is out of vocabulary", id);
+    refuse(nb::exception_type::value_error, "Token id {} is out of vocabulary", id);
   }
   return static_cast<int32_t>(id);
 }
@@ -57,16 +59,28 @@ struct Classes {
 
 }  // namespace
 
+std::string type_of(nb::handle value) { return to_text(value.type().attr("__name__")); }
+
+std::string to_text(nb::handle value) {
+  Py_ssize_t size = 0;
+  if (const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &size); text != nullptr) {
+    return {text, static_cast<size_t>(size)};
+  }
+  const nb::python_error error;  // of half a surrogate pair
+  refuse(nb::exception_type::value_error, "a text is not Unicode: {}",
+         to_text(nb::str(error.value())));
+}
+
 nlohmann::ordered_json to_json(nb::handle value) {
   if (value.is_none()) return nullptr;
   if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value);
   if (nb::isinstance<nb::int_>(value)) return integer_json(value);
   if (nb::isinstance<nb::float_>(value)) return nb::cast<double>(value);
-  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
+  if (nb::isinstance<nb::str>(value)) return to_text(value);
   if (nb::isinstance<nb::dict>(value)) {
     nlohmann::ordered_json object = nlohmann::ordered_json::object();
     for (const auto [key, item] : nb::cast<nb::dict>(value)) {
-      object[nb::cast<std::string>(nb::str(key))] = to_json(item);
+      object[to_text(nb::str(key))] = to_json(item);
     }
     return object;
   }
@@ -76,7 +90,7 @@ nlohmann::ordered_json to_json(nb::handle value) {
     return array;
   }
   if (nb::hasattr(value, "tolist")) return to_json(value.attr("tolist")());
-  throw nb::type_error(("a value of type " + type_of(value) + " can't be taken here").c_str());
+  refuse(nb::exception_type::type_error, "a value of type {} can't be taken here", type_of(value));
 }
 
 std::vector<int32_t> to_token_ids(nb::handle value) {
@@ -85,10 +99,10 @@ std::vector<int32_t> to_token_ids(nb::handle value) {
     list = value.attr("tolist")();
   }
   if (nb::isinstance<nb::str>(list) || PySequence_Check(list.ptr()) == 0) {
-    throw nb::type_error(("a prompt must be a str, a list or an array of token ids, or a dict with "
-                          "\"prompt\" or \"prompt_token_ids\", got " +
-                          type_of(value))
-                             .c_str());
+    refuse(nb::exception_type::type_error,
+           "a prompt must be a str, a list or an array of token ids, or a dict with \"prompt\" or "
+           "\"prompt_token_ids\", got {}",
+           type_of(value));
   }
   const nb::object items = nb::steal(PySequence_Fast(list.ptr(), "token ids"));
   if (!items.is_valid()) throw nb::python_error();
@@ -100,21 +114,35 @@ std::vector<int32_t> to_token_ids(nb::handle value) {
 }
 
 Prompt to_prompt(nb::handle value) {
-  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
+  if (nb::isinstance<nb::str>(value)) return to_text(value);
   if (!nb::isinstance<nb::dict>(value)) return to_token_ids(value);
   const auto prompt = nb::cast<nb::dict>(value);
   for (const auto [key, item] : prompt) {
-    const auto name = nb::cast<std::string>(nb::str(key));
+    const std::string name = to_text(nb::str(key));
     if (name != "prompt" && name != "prompt_token_ids" && !item.is_none()) {
-      throw_error(ErrorCode::kInvalidArgument,
-                  "A prompt has \"prompt\" or \"prompt_token_ids\"; \"{}\" can't be served.", name);
+      refuse(nb::exception_type::value_error,
+             "A prompt has \"prompt\" or \"prompt_token_ids\"; \"{}\" can't be served.", name);
     }
   }
   if (prompt.contains("prompt_token_ids")) return to_token_ids(prompt["prompt_token_ids"]);
   if (!prompt.contains("prompt") || !nb::isinstance<nb::str>(prompt["prompt"])) {
     throw nb::type_error("a prompt needs \"prompt\" (a str) or \"prompt_token_ids\" (a list)");
   }
-  return nb::cast<std::string>(prompt["prompt"]);
+  return to_text(prompt["prompt"]);
+}
+
+std::vector<Prompt> to_prompts(const nb::list& values) {
+  std::vector<Prompt> prompts;
+  prompts.reserve(values.size());
+  for (const nb::handle value : values) {
+    try {
+      prompts.push_back(to_prompt(value));
+    } catch (const nb::builtin_exception& error) {
+      if (values.size() == 1) throw;
+      refuse(error.type(), "prompt {}: {}", prompts.size(), error.what());
+    }
+  }
+  return prompts;
 }
 
 nb::list to_python(const std::vector<int32_t>& ids) {

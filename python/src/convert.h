@@ -12,6 +12,10 @@ namespace nanovllm::python {
 
 namespace nb = nanobind;
 
+// A str in UTF-8. Throws ValueError where it is none of Unicode.
+std::string to_text(nb::handle value);
+std::string type_of(nb::handle value);  // its name
+
 // None, bool, int, float, str, and lists, tuples and dicts of them; arrays and scalars of numpy.
 // Keys of dicts may be integers. Throws TypeError for all else.
 nlohmann::ordered_json to_json(nb::handle value);
@@ -19,6 +23,7 @@ nlohmann::ordered_json to_json(nb::handle value);
 // A str, token ids (list, tuple, array), {"prompt": str} or {"prompt_token_ids": ids}. Throws
 // TypeError or ValueError.
 Prompt to_prompt(nb::handle value);
+std::vector<Prompt> to_prompts(const nb::list& values);  // errors say which
 
 // The same for ids alone.
 std::vector<int32_t> to_token_ids(nb::handle value);

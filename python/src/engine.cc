@@ -22,10 +22,20 @@ using Clock = std::chrono::steady_clock;
 
 std::vector<SamplingParams> params_of(nb::handle value, size_t num_prompts) {
   std::vector<SamplingParams> params;
-  if (nb::isinstance<SamplingParams>(value)) {
-    params.assign(num_prompts, nb::cast<const SamplingParams&>(value));
+  const auto add = [&](nb::handle one, size_t times) {
+    if (!nb::isinstance<SamplingParams>(one)) {
+      throw nb::type_error(
+          ("sampling_params must be SamplingParams, or a list of them with one for "
+           "each prompt, got " +
+           type_of(one))
+              .c_str());
+    }
+    params.insert(params.end(), times, nb::cast<const SamplingParams&>(one));
+  };
+  if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
+    for (const nb::handle one : value) add(one, 1);
   } else {
-    for (const nb::handle item : value) params.push_back(nb::cast<const SamplingParams&>(item));
+    add(value, num_prompts);
   }
   for (SamplingParams& one : params) one.output_kind = RequestOutputKind::kFinalOnly;
   return params;
@@ -41,9 +51,7 @@ class Engine {
 
   nb::list generate(const nb::list& prompts, nb::handle params, const nb::object& progress) {
     const Use use(*this);
-    std::vector<Prompt> asked;
-    asked.reserve(prompts.size());
-    for (const nb::handle prompt : prompts) asked.push_back(to_prompt(prompt));
+    const std::vector<Prompt> asked = to_prompts(prompts);
     Watch watch{progress};
     std::vector<RequestOutput> outputs;
     {
@@ -105,8 +113,8 @@ class Engine {
     return llm_.get().engine().default_sampling_params();
   }
 
-  nb::list encode(const std::string& text, bool add_special_tokens) {
-    return to_python(llm_.get().engine().encode(text, add_special_tokens));
+  nb::list encode(const nb::str& text, bool add_special_tokens) {
+    return to_python(llm_.get().engine().encode(to_text(text), add_special_tokens));
   }
 
   std::string decode(nb::handle ids, bool skip_special_tokens) {

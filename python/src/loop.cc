@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 
 #include <iterator>
+#include <limits>
 #include <mutex>
 
 #include "nanovllm/chat.h"
@@ -43,8 +44,10 @@ class Loop {
     const EngineConfig config = to_config(arguments);
     const nb::gil_scoped_release release;
     LLMEngine engine(model, config);
+    // Whoever asks waits for an answer: they are bounded, and the queue need not be.
     loop_.reset(std::make_unique<EngineLoop>(
-        std::move(engine), [this](std::vector<EngineEvent> events) { keep(std::move(events)); }));
+        std::move(engine), [this](std::vector<EngineEvent> events) { keep(std::move(events)); },
+        std::numeric_limits<size_t>::max()));
     preparer_ = loop_->preparer();
   }
   ~Loop() {
@@ -56,12 +59,12 @@ class Loop {
 
   int fileno() const { return wake_; }
 
-  // The prompt's token ids, or None where the engine's queue is full: try again.
-  nb::object try_add(uint64_t id, nb::handle prompt, const SamplingParams& params) {
+  // Queues a request, and returns its prompt's token ids.
+  nb::list add(uint64_t id, nb::handle prompt, const SamplingParams& params) {
     EngineLoop& loop = loop_.get();
     AddRequest command = preparer_.prepare(id, to_prompt(prompt), params);
     nb::list ids = to_python(command.prompt_token_ids);
-    if (!loop.try_submit(std::move(command))) return nb::none();
+    loop.submit(std::move(command));
     return ids;
   }
 
@@ -90,8 +93,8 @@ class Loop {
 
   const SamplingParams& default_sampling_params() { return loop_.get().default_sampling_params(); }
 
-  nb::list encode(const std::string& text, bool add_special_tokens) {
-    return to_python(tokenizer().encode(text, add_special_tokens));
+  nb::list encode(const nb::str& text, bool add_special_tokens) {
+    return to_python(tokenizer().encode(to_text(text), add_special_tokens));
   }
 
   std::string decode(nb::handle ids, bool skip_special_tokens) {
@@ -137,7 +140,7 @@ void bind_loop(nb::module_& module) {
   nb::class_<Loop>(module, "Loop")
       .def(nb::init<const std::string&, const nb::dict&>())
       .def("fileno", &Loop::fileno)
-      .def("try_add", &Loop::try_add)
+      .def("add", &Loop::add)
       .def("abort", &Loop::abort)
       .def("take", &Loop::take)
       .def("default_sampling_params", &Loop::default_sampling_params, nb::rv_policy::copy)

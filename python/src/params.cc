@@ -45,7 +45,7 @@ void set(SamplingParams& params, std::string_view name, nb::handle value) {
 SamplingParams make(const nb::kwargs& values) {
   SamplingParams params;
   for (const auto [key, value] : values) {
-    const auto name = nb::cast<std::string>(key);
+    const auto name = to_text(key);
     if (name == "output_kind") {
       params.output_kind = nb::cast<RequestOutputKind>(value);
       continue;
@@ -76,8 +76,8 @@ nb::dict state_of(const SamplingParams& params) {
 std::string repr(const SamplingParams& params) {
   std::string text;
   for (const auto [name, value] : state_of(params)) {
-    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", nb::cast<std::string>(name),
-                        nb::cast<std::string>(nb::repr(value)));
+    text +=
+        fmt::format("{}{}={}", text.empty() ? "" : ", ", to_text(name), to_text(nb::repr(value)));
   }
   return fmt::format("SamplingParams({})", text);
 }
@@ -118,7 +118,7 @@ EngineConfig to_config(const nb::dict& arguments) {
     const auto assign = [&](auto member) {
       if (nb::try_cast(value, config.*member)) return;
       throw_error(ErrorCode::kInvalidArgument, "{} can't be {}.", field.name,
-                  nb::cast<std::string>(nb::repr(value)));
+                  to_text(nb::repr(value)));
     };
     std::visit(assign, field.member);
   }

@@ -107,9 +107,12 @@ def test_errors_are_pythons_own(llm, model, tmp_path):
         (ValueError, [[1, 99999]], "prompt 1: .*99999"),
         (ValueError, [[]], "prompt 1: .*empty"),
         (ValueError, [{"prompt": "x", "multi_modal_data": {"image": 1}}], "multi_modal_data"),
-        (TypeError, [[1.5]], "must be integers, got float"),
-        (TypeError, [None], "got NoneType"),
-        (TypeError, [{}], '"prompt"'),
+        (ValueError, ["\ud800"], "prompt 1: .*surrogates not allowed"),
+        (ValueError, [{"prompt": "x\udc80"}], "prompt 1: .*position 1: surrogates not allowed"),
+        (ValueError, [[2**31]], "prompt 1: Token id 2147483648 is out of vocabulary"),
+        (TypeError, [[1.5]], "prompt 1: .*must be integers, got float"),
+        (TypeError, [None], "prompt 1: .*got NoneType"),
+        (TypeError, [{}], 'prompt 1: .*"prompt"'),
     ]
     for error, prompts, sentence in refused:
         with pytest.raises(error, match=sentence):
@@ -118,6 +121,27 @@ def test_errors_are_pythons_own(llm, model, tmp_path):
         llm.generate(["a", "b"], [SamplingParams()], use_tqdm=False)
     assert llm.is_finished()
     assert llm.generate([], use_tqdm=False) == []
+
+
+def test_texts_that_are_not_unicode_are_value_errors(llm):
+    for call in (
+        lambda: llm.generate("\ud800", use_tqdm=False),
+        lambda: llm.encode("\ud800"),
+        lambda: SamplingParams(stop="\ud800"),
+        lambda: llm.chat([{"role": "user", "content": "\ud800"}], use_tqdm=False),
+    ):
+        with pytest.raises(ValueError, match="not Unicode: .*'.ud800' in position 0: surrogates"):
+            call()
+
+
+def test_parameters_of_another_type_are_type_errors(llm):
+    for bad, name in (({"n": 1}, "dict"), ([SamplingParams(), {"n": 1}], "dict"), ("x", "str"), (5, "int")):
+        with pytest.raises(TypeError, match=f"sampling_params must be SamplingParams.*got {name}"):
+            llm.generate(["a", "b"], bad, use_tqdm=False)
+    with pytest.raises(TypeError, match="sampling_params must be SamplingParams, got int"):
+        llm.add_request("a", 0)
+    with pytest.raises(ValueError, match=r"prompts \(1\) and sampling params \(0\)"):
+        llm.generate(["a"], [], use_tqdm=False)
 
 
 def test_a_closed_engine_says_so(model):

@@ -97,7 +97,10 @@ def test_refusals_reach_their_caller_alone(shared):
         for prompt, error in (([99999], ValueError), ([], ValueError), ([1.5], TypeError)):
             with pytest.raises(error):
                 await anext(shared.generate(prompt, SHORT))
+        with pytest.raises(TypeError, match="sampling_params must be SamplingParams, got dict"):
+            await anext(shared.generate("Once", {"temperature": 0}))
         assert (await good).finished
+        assert not shared._streams and not shared._numbers
 
     asyncio.run(main())
 

@@ -20,7 +20,8 @@ def run_python(code, *arguments, **kwargs):
 
 
 def test_import_takes_less_than_a_fifth_of_a_second():
-    code = "import time; t = time.perf_counter(); import nanovllm; print(time.perf_counter() - t)"
+    # Of the processor: a busy machine makes it no longer.
+    code = "import time; t = time.process_time(); import nanovllm; print(time.process_time() - t)"
     assert min(float(run_python(code).stdout) for _ in range(5)) < 0.2
 
 
