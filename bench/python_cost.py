@@ -12,9 +12,9 @@ import subprocess
 import sys
 import time
 
-# Name, prompts, tokens of each, output tokens of each, pairs in a round, and what Python may cost.
-CASES = (("batch 1", 1, 8, 128, 40, 0.01), ("10,000 prompts", 10000, 8, 16, 3, 0.02))
-NUM_SEQS = max(case[1] for case in CASES)
+# Prompts, tokens of each, output tokens of each, pairs in a round, and what Python may cost.
+CASES = ((1, 8, 128, 50, 0.01), (10000, 4, 12, 2, 0.02))
+NUM_SEQS = max(case[0] for case in CASES)
 
 
 def serve(model, num_threads):
@@ -58,6 +58,7 @@ def main():
     parser.add_argument("binary", nargs="?", default="build/bench/nanovllm_python_cost")
     parser.add_argument("--rounds", type=int, default=5, help="of new processes")
     parser.add_argument("--num-threads", type=int, default=0)
+    parser.add_argument("--python", default=sys.executable, help="the one that is measured")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     flags = parser.parse_args()
     if flags.serve:
@@ -66,9 +67,9 @@ def main():
     seconds = {case: [] for case in CASES}
     for number in range(flags.rounds):
         cpp = Side(flags.binary, flags.model, flags.num_threads, NUM_SEQS)
-        python = Side(sys.executable, pathlib.Path(__file__), flags.model, "--serve", "--num-threads", flags.num_threads)
+        python = Side(flags.python, pathlib.Path(__file__), flags.model, "--serve", "--num-threads", flags.num_threads)
         for case in CASES:
-            _, *size, pairs, _ = case
+            *size, pairs, limit = case
             for side in (cpp, python):
                 side.run(*size)  # the first is slower
             for i in range(pairs):
@@ -76,12 +77,12 @@ def main():
                 times = {first: first.run(*size), second: second.run(*size)}
                 ratios[case].append(times[python] / times[cpp] - 1)
                 seconds[case].append(times[cpp])
+            low, high = interval(ratios[case])
+            print(f"round {number + 1} of {flags.rounds}, {size[0]:,} prompts: C++ {statistics.median(seconds[case]):.4f} s, Python "
+                  f"{statistics.median(ratios[case]):+.2%} (95% interval {low:+.2%} to {high:+.2%}, {len(ratios[case])} pairs so far); "
+                  f"it may cost {limit:.0%}", flush=True)
         cpp.close()
         python.close()
-    for case in CASES:
-        low, high = interval(ratios[case])
-        print(f"{case[0]}: C++ {statistics.median(seconds[case]):.4f} s, Python {statistics.median(ratios[case]):+.2%} "
-              f"(95% interval {low:+.2%} to {high:+.2%}, {len(ratios[case])} pairs); it may cost {case[-1]:.0%}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
-find_package(CURL 7.84 REQUIRED)
+find_package(CURL 7.87 REQUIRED)
 find_package(OpenSSL REQUIRED)
 
 if(NOT NANOVLLM_PYTHON_MODULE)  # the binary's

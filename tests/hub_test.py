@@ -137,6 +137,12 @@ class Names(HubTest):
         self.hub.add("Own/Old", {"pytorch_model.bin": b"x"})
         self.refused("Own/Old: holds neither model.safetensors nor its index nor a GGUF file", name="Own/Old")
 
+    def test_revisions_with_signs_that_addresses_have(self):
+        repository = self.hub.add("Own/Demo", DEMO)
+        for revision in ("fix#1", "x?y", "a%20b", "a b", "a+b"):
+            repository.revisions[revision] = repository.revisions["main"]
+            self.pull(f"Own/Demo@{revision}")
+
     def test_revisions(self):
         repository = self.hub.add("Own/Demo", DEMO)
         first = repository.revisions["main"]
@@ -193,6 +199,13 @@ class Tokens(HubTest):
         self.assertGreaterEqual(len(self.hub.of("files")), 2)
         self.assertEqual({request.token for request in self.hub.of("files")}, {None})
 
+    def test_the_token_goes_along_where_the_hub_sends_us_to_itself(self):
+        self.hub.token, self.hub.moves_files = "hf_secret", True
+        self.hub.add("Own/Demo", {**DEMO, "vocab.json": noise(PART + 1)}).private = True
+        self.pull(env={"HF_TOKEN": "hf_secret"})
+        self.assertEqual({request.token for request in self.hub.of("hub")}, {"Bearer hf_secret"})
+        self.assertEqual(len(self.hub.of("hub", "resolve-cache.*vocab.json")), 2)
+
     def test_the_token_of_hf_auth_login(self):
         self.hub.token = "hf_secret"
         self.hub.add("Own/Demo", DEMO).private = True
@@ -218,7 +231,7 @@ class Tokens(HubTest):
 class Faults(HubTest):
     def test_names_that_leave_the_cache_are_refused(self):
         self.hub.add("Own/Demo", DEMO)
-        for bad in ("../../x.json", "/etc/x.json", "a/../../x.json", "a//x.json", "..", "a\\x.json", "a\n.json", ""):
+        for bad in ("../../x.json", "/etc/x.json", "a/../../x.json", "a//x.json", "..", ""):
             def with_bad(answer, bad=bad):
                 return {**answer, "siblings": [*answer["siblings"], {"rfilename": bad, "size": 1, "blobId": "0" * 40}]}
             self.hub.listing = with_bad
@@ -233,6 +246,14 @@ class Faults(HubTest):
             self.refused("a name of the hub is OWNER/MODEL", name=name, status=2)
         for name in ("../x", "/x/y", "x", "a/b/c", "Own/..", "a--b/c", "a/-b"):
             self.refused("not a name of the hub", name=name, status=2)
+
+    def test_files_whose_names_cant_be_kept_are_left_where_they_are(self):
+        odd = ["a\\x.json", "a\n.json", f"{'x' * 130}/{'y' * 130}.md", "\u009b31m.jinja"]
+        self.hub.add("Own/Demo", {**DEMO, **{name: b"{}" for name in odd}})
+        names = {file.name for file in self.pull().iterdir()}
+        self.assertTrue(NEEDED <= names <= set(DEMO), names)
+        self.hub.add("Own/A-GGUF", {"a\u009b31m-Q4_K_M.gguf": b"x", "b-Q8_0.gguf": b"y"})
+        self.assertNotIn("\u009b", self.refused("holds no GGUF file of type Q4_K_M", name="Own/A-GGUF:Q4_K_M"))
 
     def test_a_busy_hub_is_asked_again(self):
         self.hub.add("Own/Demo", DEMO)
@@ -358,9 +379,36 @@ class Faults(HubTest):
         self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
         self.hub.listing = lambda answer: {**answer, "siblings": [{**answer["siblings"][0], "size": 4 * 10**12, "blobId": "1" * 40, "lfs": {"sha256": "1" * 64}}]}
         self.refused("bytes are still to come and the disk has", name="Own/Big-GGUF")
-        if os.geteuid() != 0:
-            self.cache.chmod(0o500)
-            self.refused("set HF_HUB_CACHE to a folder that you may write to", name="Own/Other")
+
+    def test_a_cache_that_is_another_users(self):
+        repository = self.hub.add("Own/Demo", DEMO)
+        self.hub.add("Own/Other", DEMO)
+        path = self.pull()
+        pathlib.Path(self.folder.name).chmod(0o755)
+        other = {"user": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+        for folder, _, _ in os.walk(self.cache):
+            os.chmod(folder, 0o555)
+        try:
+            self.assertEqual(self.pull(**other), path)  # what is there needs no writing
+            result = self.nanovllm("pull", "Own/Other", **other)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("can't be written: Permission denied; set HF_HUB_CACHE to a folder that you may write to", result.stderr)
+            os.chmod(self.cache, 0)
+            result = self.nanovllm("list", **other)
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
+            self.assertIn("can't be read: Permission denied", result.stderr)
+        finally:
+            for folder in [self.cache, *(pathlib.Path(folder) for folder, _, _ in os.walk(self.cache))]:
+                os.chmod(folder, 0o755)
+            for folder, _, _ in os.walk(self.cache):
+                os.chmod(folder, 0o755)
+        self.assertEqual(repository.revisions["main"], path.name)
+
+    def test_more_files_than_may_be_open(self):
+        files = {f"{i}.json": str(i).encode() for i in range(300)}
+        self.hub.add("Own/Demo", {**DEMO, **files})
+        path = self.pull(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+        self.assertTrue(all((path / name).read_bytes() == content for name, content in files.items()))
 
     def test_two_pulls_at_once_fetch_once(self):
         content = noise(PART)
@@ -450,7 +498,10 @@ class Display(HubTest):
         self.pull()
         self.assertEqual([row["name"] for row in lines(self.nanovllm("list", "--json").stdout)][-2:], sorted(["Own/Demo", f"Own/Demo@{first}"],
                          key=lambda name: first if "@" in name else repository.revisions["main"]))
+        (self.cache / "models--Own--Demo/refs/v1").write_text(first)
         self.nanovllm("rm", f"Own/Demo@{first}")
+        self.refused(f"Own/Demo@{first}: not in the cache", name=f"Own/Demo@{first}", command=("rm",))
+        self.assertEqual([str(path) for path in (self.cache / "models--Own--Demo").rglob("*") if first in path.name or path.name == "v1"], [])
         self.assertNotIn(git_sha1(DEMO["config.json"]), self.blobs())
         self.assertEqual(self.nanovllm("info", "Own/Demo", env={"HF_HUB_OFFLINE": "1"}).returncode, 0)
         self.nanovllm("rm", "Own/Demo", "Own/A-GGUF", "Own/Big-GGUF")
@@ -458,6 +509,14 @@ class Display(HubTest):
         for name in ("Own/Demo", "Own/Demo@main", "Own/Demo:Q8_0"):
             self.refused(f"{name}: not in the cache", name=name, command=("rm",))
         self.refused("not a name of the hub", name="../x", command=("rm",), status=2)
+
+    def test_a_broken_model_hides_no_others(self):
+        self.hub.add("Own/Demo", DEMO)
+        self.hub.add("Own/Broken", {"config.json": b"{}", "model.safetensors.index.json": b"<html>"})
+        self.pull()
+        self.refused("model.safetensors.index.json: not valid JSON", name="Own/Broken")
+        complete = {row["name"].split("@")[0]: row["complete"] for row in lines(self.nanovllm("list", "--json").stdout)}
+        self.assertEqual(complete, {"Own/Broken": False, "Own/Demo": True})
 
     def test_what_is_being_pulled_is_not_removed(self):
         self.hub.add("Own/Big-GGUF", {"big.gguf": noise(PART)})

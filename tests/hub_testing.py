@@ -55,6 +55,7 @@ class Hub:
         self.token = None  # that private and gated repositories want
         self.speed = None  # bytes/s of each answer of the second server
         self.takes_ranges = True
+        self.moves_files = False  # small ones, to another address of the first server
         self.listing = lambda answer: answer  # what is done to a listing before it goes out
         self.main, self.files = self.serve("hub"), self.serve("files")
         self.url = f"http://127.0.0.1:{self.main.server_port}"
@@ -113,7 +114,7 @@ class Hub:
     def answer_hub(self, handler, request):
         api = re.fullmatch(r"/api/models/([^/]+/[^/]+)/(revision|tree)/(.+)", request.path)
         plain = re.fullmatch(r"/api/models/([^/]+/[^/]+)", request.path)
-        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([0-9a-f]{40}|[^/]+)/(.+)", request.path)
+        file = re.fullmatch(r"(?:/api/resolve-cache)?/([^/]+/[^/]+)/resolve/([0-9a-f]{40}|[^/]+)/(.+)", request.path)
         found = api or file or plain
         if not found:
             return self.fail(handler, 404, "", "no such page")
@@ -151,6 +152,8 @@ class Hub:
             sha = hashlib.sha256(content).hexdigest()
             headers |= {"X-Linked-Etag": f'"{sha}"', "X-Linked-Size": str(len(content)), "Location": f"{self.files_url}/{sha}"}
             return self.send(handler, request, 302, b"Found. Redirecting", headers)
+        if self.moves_files and not request.path.startswith("/api/"):
+            return self.send(handler, request, 307, b"Temporary Redirect", {**headers, "Location": "/api/resolve-cache" + request.path})
         return self.send_file(handler, request, content, {**headers, "ETag": f'"{git_sha1(content)}"'})
 
     def answer_files(self, handler, request):

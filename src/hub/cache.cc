@@ -3,12 +3,12 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <system_error>
 
 #include "base/check.h"
@@ -21,7 +21,7 @@ namespace {
 // Into another file first, which then takes the place of an older one.
 void write_whole(const std::string& path, std::string_view text) {
   make_folder(fs::path(path).parent_path());
-  const std::string draft = fmt::format("{}.{}.tmp", path, ::getpid());
+  const std::string draft = fmt::format("{}.{:08x}.tmp", path, std::random_device()());
   std::ofstream file(draft, std::ios::binary);
   file << text;
   file.close();
@@ -34,6 +34,12 @@ bool has_size(const std::string& path, int64_t size) {
 }
 
 }  // namespace
+
+int64_t size_of(const std::string& path) {
+  std::error_code error;
+  const auto size = static_cast<int64_t>(fs::file_size(path, error));
+  return error ? 0 : size;
+}
 
 void make_folder(const std::string& path) {
   std::error_code error;
@@ -50,22 +56,19 @@ void throw_write_error(const std::string& path, int error) {
               : "set HF_HUB_CACHE to a folder that you may write to");
 }
 
-std::optional<FileLock> FileLock::try_take(const std::string& path) {
+File take_lock(const std::string& path) {
   make_folder(fs::path(path).parent_path());
   while (true) {
-    FileLock lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664));
-    if (lock.fd_ < 0) throw_write_error(path, errno);
+    File lock(std::fopen(path.c_str(), "ae"));
+    if (!lock) throw_write_error(path, errno);
+    const int fd = ::fileno(lock.get());
     // A file system without locks, as some of networks are, is no reason not to pull.
-    if (::flock(lock.fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return std::nullopt;
+    if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return nullptr;
     // Who held it before may have taken the file away.
     struct stat own = {}, now = {};
-    if (::fstat(lock.fd_, &own) == 0 && ::stat(path.c_str(), &now) == 0 && own.st_ino == now.st_ino)
+    if (::fstat(fd, &own) == 0 && ::stat(path.c_str(), &now) == 0 && own.st_ino == now.st_ino)
       return lock;
   }
-}
-
-FileLock::~FileLock() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 RepositoryCache::RepositoryCache(const std::string& cache, const std::string& repository) {
@@ -83,9 +86,8 @@ std::optional<std::string> RepositoryCache::commit_of(const std::string& revisio
 }
 
 std::optional<Listing> RepositoryCache::listing_of(const std::string& commit) const {
-  const std::string path = folder + "/nanovllm/" + commit + ".json";
   try {
-    return parse_listing(read_text_file(path), path).second;
+    return parse_listing(read_text_file(answer(commit)), answer(commit)).second;
   } catch (const Error&) {
     return std::nullopt;  // it is asked for again
   }
@@ -112,8 +114,33 @@ bool RepositoryCache::holds_blob(const HubFile& file) const {
   return has_size(blob(file), file.size);
 }
 
-void RepositoryCache::keep_answer(const std::string& commit, std::string_view answer) const {
-  write_whole(folder + "/nanovllm/" + commit + ".json", answer);
+Choice RepositoryCache::choose(const std::string& commit, const Listing& listing,
+                               const HubName& name) const {
+  Choice choice = choose_files(listing, name);
+  const std::string index = snapshot(commit) + "/" + kIndex;
+  if (choice.needs_index && size_of(index) > 0)
+    add_shards(choice, listing, read_text_file(index), index);
+  return choice;
+}
+
+std::optional<std::string> RepositoryCache::find(const HubName& name, bool trusting) const {
+  const auto commit = commit_of(name.revision);
+  if (!commit) return std::nullopt;
+  auto listing = listing_of(*commit);
+  if (!listing && trusting) listing = files_of_snapshot(*commit);
+  if (!listing) return std::nullopt;
+  try {
+    const Choice choice = choose(*commit, *listing, name);
+    const auto is_there = [&](const HubFile& file) { return holds(*commit, file); };
+    if (choice.needs_index || !std::ranges::all_of(choice.files, is_there)) return std::nullopt;
+    return snapshot(*commit) + choice.entry;
+  } catch (const Error&) {
+    return std::nullopt;  // a pull says what is wrong
+  }
+}
+
+void RepositoryCache::keep_answer(const std::string& commit, std::string_view text) const {
+  if (!listing_of(commit)) write_whole(answer(commit), text);
 }
 
 void RepositoryCache::keep_ref(const std::string& revision, const std::string& commit) const {

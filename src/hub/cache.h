@@ -4,31 +4,26 @@
 // https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 #pragma once
 
+#include <cstdint>
+#include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 
 #include "hub/listing.h"
 #include "hub/name.h"
 
 namespace nanovllm::hub {
 
-// An exclusive lock of a file, as huggingface_hub takes them (flock). Ends with the object.
-class FileLock {
- public:
-  // Nothing where somebody else holds it. Throws Error(kIo) where the file can't be made.
-  static std::optional<FileLock> try_take(const std::string& path);
-  FileLock(FileLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileLock& operator=(FileLock&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~FileLock();
-
- private:
-  explicit FileLock(int fd) : fd_(fd) {}
-  int fd_;
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
 };
+using File = std::unique_ptr<std::FILE, CloseFile>;
+
+// An exclusive lock of a file, as huggingface_hub takes them (flock), until it is closed. Nothing
+// where somebody else holds it. Throws Error(kIo) where the file can't be made.
+File take_lock(const std::string& path);
 
 // One model's part of the cache.
 struct RepositoryCache {
@@ -37,6 +32,10 @@ struct RepositoryCache {
   std::string snapshot(const std::string& commit) const { return folder + "/snapshots/" + commit; }
   std::string blob(const HubFile& file) const { return folder + "/blobs/" + file.hash; }
   std::string lock(const HubFile& file) const { return locks + "/" + file.hash + ".lock"; }
+  // What the hub said of a commit.
+  std::string answer(const std::string& commit) const {
+    return folder + "/nanovllm/" + commit + ".json";
+  }
 
   // What a revision was when it was last pulled; a commit is itself.
   std::optional<std::string> commit_of(const std::string& revision) const;
@@ -48,6 +47,13 @@ struct RepositoryCache {
   bool holds(const std::string& commit, const HubFile& file) const;
   bool holds_blob(const HubFile& file) const;
 
+  // The files of the model at a commit; needs_index is left where the index is not there yet.
+  // Throws as choose_files() and add_shards() do.
+  Choice choose(const std::string& commit, const Listing& listing, const HubName& name) const;
+  // The path of a model that is there whole, by what the hub said of it. Where nobody kept that, as
+  // of what huggingface_hub pulled, `trusting` takes what is there for all.
+  std::optional<std::string> find(const HubName& name, bool trusting) const;
+
   // Throw Error(kIo).
   void keep_answer(const std::string& commit, std::string_view answer) const;
   void keep_ref(const std::string& revision, const std::string& commit) const;
@@ -57,6 +63,7 @@ struct RepositoryCache {
 };
 
 void make_folder(const std::string& path);
+int64_t size_of(const std::string& path);  // bytes; 0 where there is no such file
 // What couldn't be written, why, and what to do.
 [[noreturn]] void throw_write_error(const std::string& path, int error);
 

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
-#include "hub/find.h"
 #include "io/temp_dir.h"
 
 namespace nanovllm::hub {
@@ -67,27 +67,27 @@ TEST(HubCache, AModelIsThereWhereAllOfItsFilesAreInTheirSizes) {
                            file_of(cache, "model.safetensors", "weights", '2')};
   cache.link(kCommit, listing[0]);
   cache.link(kCommit, listing[1]);
-  EXPECT_FALSE(find_in_cache(cache, name, false));  // nobody knows whether that is all
-  EXPECT_EQ(find_in_cache(cache, name, true), cache.snapshot(kCommit));
+  EXPECT_FALSE(cache.find(name, false));  // nobody knows whether that is all
+  EXPECT_EQ(cache.find(name, true), cache.snapshot(kCommit));
   const std::string sha1(40, '1'), other(40, '2');
   cache.keep_answer(kCommit, fmt::format(R"({{"sha": "{}", "siblings": [
       {{"rfilename": "config.json", "size": 2, "blobId": "{}"}},
       {{"rfilename": "model.safetensors", "size": 7, "blobId": "{}"}}]}})",
                                          kCommit, sha1, other));
-  EXPECT_EQ(find_in_cache(cache, name, false), cache.snapshot(kCommit));
+  EXPECT_EQ(cache.find(name, false), cache.snapshot(kCommit));
   fs::resize_file(cache.blob(listing[1]), 3);
-  EXPECT_FALSE(find_in_cache(cache, name, true));
+  EXPECT_FALSE(cache.find(name, true));
 }
 
 TEST(HubCache, ALockIsHeldByOneAtATime) {
   const testing::TempDir folder;
   const std::string path = folder.path() + "/sub/x.lock";
   {
-    const auto lock = FileLock::try_take(path);
+    const auto lock = take_lock(path);
     EXPECT_TRUE(lock);
-    EXPECT_FALSE(FileLock::try_take(path));
+    EXPECT_FALSE(take_lock(path));
   }
-  EXPECT_TRUE(FileLock::try_take(path));
+  EXPECT_TRUE(take_lock(path));
 }
 
 }  // namespace

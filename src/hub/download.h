@@ -10,7 +10,7 @@
 
 namespace nanovllm::hub {
 
-// What a path of the hub gives, at most 64 MiB.
+// What a path of the hub gives, at most 8 MiB.
 std::string download_text(const Settings& settings, const std::string& what,
                           const std::string& path, const PullOptions& options);
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <utility>
 
 #include "base/check.h"
 #include "base/version.h"
@@ -38,66 +40,95 @@ bool is_good(long status) { return status == 200 || status == 206; }
 
 // Cut connections pass by themselves, as do most troubles of a server.
 bool may_pass(int result, long status) {
-  switch (result) {
-    case CURLE_OK:
-      return is_good(status) || status == 408 || status == 429 || status >= 500;
-    case CURLE_PEER_FAILED_VERIFICATION:
-    case CURLE_SSL_CACERT_BADFILE:
-    case CURLE_UNSUPPORTED_PROTOCOL:  // from https to http
-    case CURLE_TOO_MANY_REDIRECTS:
-      return false;
-    default:
-      return true;
-  }
+  if (result == CURLE_OK) return is_good(status) || status == 408 || status == 429 || status >= 500;
+  const auto lasting = {CURLE_PEER_FAILED_VERIFICATION, CURLE_SSL_CACERT_BADFILE,
+                        CURLE_UNSUPPORTED_PROTOCOL /* from https to http */,
+                        CURLE_TOO_MANY_REDIRECTS, CURLE_URL_MALFORMAT};
+  return std::ranges::find(lasting, result) == lasting.end();
 }
 
 // Why the hub gives nothing, and what to do about it. `code` is the hub's word for it.
 [[noreturn]] void refuse(const std::string& what, const std::string& code, long status,
                          const Settings& settings) {
-  std::string why = fmt::format("answers with status {}", status);
-  if (code == "GatedRepo") {
-    why = "has it for those only who accept its owner's conditions, on its page there";
-  } else if (code == "RevisionNotFound") {
-    throw_error(ErrorCode::kNotFound, "{}: {} has no such revision", what, settings.endpoint);
-  } else if (status == 401 || status == 404) {
-    why = "has nothing of that name, or not for us";
-  }
-  throw_error(ErrorCode::kNotFound, "{}: {} {}; {}", what, settings.endpoint, why,
-              settings.token.empty()
-                  ? "no token was sent: run hf auth login, or set HF_TOKEN, where it needs one"
-                  : fmt::format("the token of {} was sent", settings.token_source));
+  const std::string why =
+      code == "GatedRepo"
+          ? "has it for those only who accept its owner's conditions, on its page there"
+      : code == "RevisionNotFound"     ? "has no such revision"
+      : status == 401 || status == 404 ? "has nothing of that name, or not for us"
+                                       : fmt::format("answers with status {}", status);
+  const std::string token =
+      status != 401 && status != 403 && status != 404 ? ""
+      : settings.token.empty()
+          ? "; no token was sent: run hf auth login, or set HF_TOKEN, where it needs one"
+          : fmt::format("; the token of {} was sent", settings.token_source);
+  throw_error(ErrorCode::kNotFound, "{}: {} {}{}", what, settings.endpoint, why, token);
 }
 
-}  // namespace
-
-size_t Fetch::on_bytes(char* data, size_t size, size_t count, void* self) {
+size_t on_bytes(char* data, size_t /*one*/, size_t count, void* self) {
   Fetch& fetch = *static_cast<Fetch*>(self);
-  const auto status = info_of<long>(fetch.handle_, CURLINFO_RESPONSE_CODE);
-  if (!is_good(status)) return size * count;  // what an error's page says is not kept
+  const auto status = info_of<long>(fetch.handle, CURLINFO_RESPONSE_CODE);
+  if (!is_good(status)) return count;  // what an error's page says is not kept
   try {
-    if (!fetch.has_begun_) fetch.begin_answer();
-    fetch.append({data, size * count});
-    if (status == 206) fetch.num_failures_ = 0;  // else the next try begins anew
-    return size * count;
+    if (!fetch.has_begun) fetch.begin_answer();
+    fetch.append({data, count});
+    if (status == 206) fetch.num_failures = 0;  // else the next try begins anew
+    return count;
   } catch (...) {  // through C is no way for it
-    fetch.fault_ = std::current_exception();
+    fetch.fault = std::current_exception();
     return CURL_WRITEFUNC_ERROR;
   }
 }
 
+}  // namespace
+
+std::string escaped(const std::string& text) {
+  const std::unique_ptr<char, void (*)(void*)> copy(
+      curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())), curl_free);
+  if (!copy) throw std::bad_alloc();
+  return copy.get();
+}
+
 void Fetch::begin_answer() {
-  has_begun_ = true;
-  if (info_of<long>(handle_, CURLINFO_REDIRECT_COUNT) > 0)
-    *location_ = info_of<char*>(handle_, CURLINFO_EFFECTIVE_URL);
-  Extent extent{.is_part = info_of<long>(handle_, CURLINFO_RESPONSE_CODE) == 206};
-  extent.total = info_of<curl_off_t>(handle_, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T);
-  if (extent.is_part) {
-    const std::string part = header_of(handle_, "Content-Range");
-    long long first = -1, total = -1;
-    std::sscanf(part.c_str(), "bytes %lld-%*d/%lld", &first, &total);
-    extent = {.is_part = true, .begin = first, .total = total};
+  has_begun = true;
+  const bool is_part = info_of<long>(handle, CURLINFO_RESPONSE_CODE) == 206;
+  if (source->size < 0) {  // another try may find another page
+    bytes.clear();
+    begin = 0;
+    return;
   }
-  begin(extent);
+  long long first = 0, total = info_of<curl_off_t>(handle, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T);
+  if (is_part) {
+    first = total = -1;
+    const std::string part = header_of(handle, "Content-Range");
+    std::sscanf(part.c_str(), "bytes %lld-%*d/%lld", &first, &total);
+  }
+  if (total >= 0 && total != source->size) {
+    throw_error(ErrorCode::kCorruptData,
+                "{}: has {} bytes where the hub's list has {}: what answers is no hub or a broken "
+                "mirror; check HF_ENDPOINT and proxies, and pull again",
+                source->what, total, source->size);
+  }
+  if (is_part ? first != begin : source->takes_ranges) {
+    throw_error(ErrorCode::kUnavailable,
+                "{}: what came is not the part that was asked for: a proxy or mirror between here "
+                "and the hub is broken; go around it, and pull again",
+                source->what);
+  }
+  source->takes_ranges = is_part;
+  num_to_skip = is_part ? 0 : begin;
+  if (!is_part) source->num_planned = end = source->size;  // it is the whole file that comes
+}
+
+void Fetch::append(std::string_view more) {
+  const size_t skipped = std::min(more.size(), static_cast<size_t>(num_to_skip));
+  num_to_skip -= static_cast<int64_t>(skipped);
+  more.remove_prefix(skipped);
+  begin += static_cast<int64_t>(more.size());
+  if (begin > end) {
+    throw_error(ErrorCode::kCorruptData, "{}: more came than there should be; pull again",
+                source->what);
+  }
+  bytes += more;
 }
 
 HttpPool::HttpPool(const Settings& settings) : settings_(settings) {
@@ -114,36 +145,39 @@ HttpPool::~HttpPool() {
 void HttpPool::start(Fetch& fetch) {
   CURL* handle = curl_easy_init();
   if (handle == nullptr) throw std::bad_alloc();
-  fetch.handle_ = handle;
-  fetch.has_begun_ = false;
-  const bool is_at_hub = fetch.location_->empty();
-  const std::string url = is_at_hub ? settings_.endpoint + fetch.path_ : *fetch.location_;
+  fetch.handle = handle;
+  fetch.has_begun = false;
+  const Source& source = *fetch.source;
+  const std::string url =
+      source.location.empty() ? settings_.endpoint + source.path : source.location;
   // A proxy or a server that compresses would change sizes.
-  fetch.headers_ = curl_slist_append(nullptr, "Accept-Encoding: identity");
+  fetch.headers = curl_slist_append(nullptr, "Accept-Encoding: identity");
   // libcurl sends it to no other scheme, host or port that it is sent to.
-  if (!settings_.token.empty() && is_at_hub) {
+  if (!settings_.token.empty() && source.location.empty()) {
     const std::string header = "Authorization: Bearer " + settings_.token;
-    fetch.headers_ = curl_slist_append(fetch.headers_, header.c_str());
+    fetch.headers = curl_slist_append(fetch.headers, header.c_str());
   }
-  const bool is_secret = settings_.endpoint.starts_with("https:");
   curl_easy_setopt(handle, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(handle, CURLOPT_HTTPHEADER, fetch.headers_);
+  curl_easy_setopt(handle, CURLOPT_HTTPHEADER, fetch.headers);
   curl_easy_setopt(handle, CURLOPT_USERAGENT, (std::string("nanovllm/") + kVersion).c_str());
-  curl_easy_setopt(handle, CURLOPT_PROTOCOLS_STR, is_secret ? "https" : "http,https");
-  curl_easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR, is_secret ? "https" : "http,https");
   curl_easy_setopt(handle, CURLOPT_FOLLOWLOCATION, 1L);
   curl_easy_setopt(handle, CURLOPT_MAXREDIRS, kMaxRedirects);
+  curl_easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR,
+                   settings_.endpoint.starts_with("https:") ? "https" : "http,https");
   // Streams of HTTP/2 would share one connection, and its speed.
   curl_easy_setopt(handle, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(handle, CURLOPT_QUICK_EXIT, 1L);  // Ctrl-C waits for no name server
   curl_easy_setopt(handle, CURLOPT_BUFFERSIZE, 256L << 10);
   curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
   curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, kStalledSeconds);
-  curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, &Fetch::on_bytes);
+  curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, &on_bytes);
   curl_easy_setopt(handle, CURLOPT_WRITEDATA, &fetch);
-  if (const std::string range = fetch.range(); !range.empty())
+  if (source.size >= 0) {
+    const std::string range = fmt::format("{}-{}", fetch.begin, fetch.end - 1);
     curl_easy_setopt(handle, CURLOPT_RANGE, range.c_str());
+  }
   // As curl's own program has it, for networks with certificates of their own.
   if (const char* file = std::getenv("SSL_CERT_FILE"); file != nullptr && *file != '\0')
     curl_easy_setopt(handle, CURLOPT_CAINFO, file);
@@ -152,17 +186,17 @@ void HttpPool::start(Fetch& fetch) {
 }
 
 void HttpPool::take_back(Fetch& fetch) {
-  running_.erase(fetch.handle_);
-  curl_multi_remove_handle(multi_, fetch.handle_);
-  curl_easy_cleanup(std::exchange(fetch.handle_, nullptr));
-  curl_slist_free_all(std::exchange(fetch.headers_, nullptr));
+  running_.erase(fetch.handle);
+  curl_multi_remove_handle(multi_, fetch.handle);
+  curl_easy_cleanup(std::exchange(fetch.handle, nullptr));
+  curl_slist_free_all(std::exchange(fetch.headers, nullptr));
 }
 
 void HttpPool::step() {
   curl_multi_poll(multi_, nullptr, 0, 100, nullptr);
   const auto now = std::chrono::steady_clock::now();
   for (Fetch* fetch : std::exchange(waiting_, {})) {
-    if (fetch->retry_at_ > now) {
+    if (fetch->retry_at > now) {
       waiting_.push_back(fetch);
     } else {
       start(*fetch);
@@ -176,37 +210,40 @@ void HttpPool::step() {
 }
 
 void HttpPool::finish(Fetch& fetch, int result) {
-  CURL* handle = fetch.handle_;
+  CURL* handle = fetch.handle;
+  Source& source = *fetch.source;
   const auto status = info_of<long>(handle, CURLINFO_RESPONSE_CODE);
   const bool is_whole = result == CURLE_OK && is_good(status);
-  if (is_whole && !fetch.has_begun_) fetch.begin_answer();  // of no bytes
+  if (is_whole && !fetch.has_begun) fetch.begin_answer();  // of no bytes
   const std::string code = header_of(handle, "X-Error-Code");
+  const std::string url = info_of<char*>(handle, CURLINFO_EFFECTIVE_URL);
+  const bool is_at_hub = url.starts_with(settings_.endpoint + "/");
+  // Such an address is good for a while only.
+  source.location = is_whole && !is_at_hub ? url : "";
   const auto asked_pause =
       std::clamp<curl_off_t>(info_of<curl_off_t>(handle, CURLINFO_RETRY_AFTER), 0, 1'000'000);
-  const bool is_elsewhere = !std::string_view(info_of<char*>(handle, CURLINFO_EFFECTIVE_URL))
-                                 .starts_with(settings_.endpoint + "/");
   has_answered_ = has_answered_ || status != 0;
   take_back(fetch);
-  if (fetch.fault_) std::rethrow_exception(fetch.fault_);
-  fetch.is_done_ = is_whole && fetch.is_complete();
-  if (fetch.is_done_) return;
-  fetch.location_->clear();  // such an address is good for a while only
+  if (fetch.fault) std::rethrow_exception(fetch.fault);
+  fetch.is_done = is_whole && fetch.is_complete();
+  if (fetch.is_done) return;
   trouble_ = result != CURLE_OK ? curl_easy_strerror(static_cast<CURLcode>(result))
              : is_whole         ? "the connection was cut"
-                                : fmt::format("status {}", status);
+             : is_at_hub        ? fmt::format("status {}", status)
+                         : fmt::format("status {} of {}", status, url.substr(0, url.find('/', 8)));
   const auto pause = std::max<milliseconds>(std::chrono::seconds(asked_pause),
-                                            kFirstPause * (1 << fetch.num_failures_));
-  const bool is_answer = result == CURLE_OK && !is_elsewhere && !may_pass(result, status);
-  if (is_answer) refuse(fetch.what_, code, status, settings_);
+                                            kFirstPause * (1 << fetch.num_failures));
+  const bool is_answer = result == CURLE_OK && is_at_hub;
+  if (is_answer && !may_pass(result, status)) refuse(source.what, code, status, settings_);
   const int max_failures = has_answered_ ? kMaxFailures : kMaxFailuresAtFirst;
-  if (++fetch.num_failures_ < max_failures && pause <= kLongestPause &&
+  if (++fetch.num_failures < max_failures && pause <= kLongestPause &&
       (result == CURLE_OK || may_pass(result, status))) {
-    fetch.retry_at_ = std::chrono::steady_clock::now() + pause;
+    fetch.retry_at = std::chrono::steady_clock::now() + pause;
     waiting_.push_back(&fetch);
     return;
   }
   throw_error(
-      ErrorCode::kUnavailable, "{}: {} {}: {}; {}: what has come is kept", fetch.what_,
+      ErrorCode::kUnavailable, "{}: {} {}: {}; {}: what has come is kept", source.what,
       settings_.endpoint, status == 429 ? "wants fewer requests" : "can't be reached", trouble_,
       asked_pause > 0 ? fmt::format("pull again in {} s", asked_pause)
                       : "check the network, proxies (https_proxy) and HF_ENDPOINT, and pull again");
@@ -214,8 +251,8 @@ void HttpPool::finish(Fetch& fetch, int result) {
 
 std::string HttpPool::note() const {
   if (waiting_.empty() || !running_.empty()) return "";
-  const Fetch* next = *std::ranges::min_element(waiting_, {}, &Fetch::retry_at_);
-  const auto left = next->retry_at_ - std::chrono::steady_clock::now();
+  const Fetch* next = *std::ranges::min_element(waiting_, {}, &Fetch::retry_at);
+  const auto left = next->retry_at - std::chrono::steady_clock::now();
   return fmt::format("{}; trying again in {} s", trouble_,
                      std::chrono::ceil<std::chrono::seconds>(left).count());
 }

@@ -7,7 +7,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "hub/settings.h"
@@ -18,45 +17,38 @@ struct curl_slist;
 
 namespace nanovllm::hub {
 
-// One GET. Its methods are called by HttpPool::step(); what they throw comes out of that.
-class Fetch {
- public:
-  // `what` begins messages; `path` is at the hub, "/api/...". Where the hub sends us to another
-  // address, that is kept in *location, and asked at once, without a token, where there is one.
-  Fetch(std::string what, std::string path, std::string* location)
-      : what_(std::move(what)), path_(std::move(path)), location_(location) {}
-  virtual ~Fetch() = default;
-  Fetch(const Fetch&) = delete;
-  Fetch& operator=(const Fetch&) = delete;
+// As a part of an address, "/" too.
+std::string escaped(const std::string& text);
 
-  bool is_done() const { return is_done_; }  // and no longer known to the pool
+// A page or a file of the hub.
+struct Source {
+  std::string what;           // begins messages
+  std::string path;           // at the hub, "/api/..."
+  int64_t size = -1;          // bytes; -1 = of a page: nobody knows
+  int64_t num_planned = 0;    // bytes that are there or are being asked for
+  std::string location = {};  // on another host, where the hub sends us; it gets no token
+  bool takes_ranges = false;  // as an answer showed
+};
 
- protected:
-  // Of an answer; -1 = not told.
-  struct Extent {
-    bool is_part = false;
-    int64_t begin = 0;   // of the part
-    int64_t total = -1;  // bytes of the whole
-  };
-  virtual std::string range() const { return ""; }  // "5-9": bytes that are still to come
-  virtual void begin(const Extent& extent) = 0;     // before an answer's first bytes
-  virtual void append(std::string_view bytes) = 0;
-  virtual bool is_complete() const = 0;  // at an answer's end; if not, the connection was cut
-  const std::string& what() const { return what_; }
+// One GET of a page, or of bytes of a file.
+struct Fetch {
+  Source* source;
+  int64_t begin, end;      // bytes that are still to come; a page's `end` is a bound
+  std::string bytes = {};  // that came, for the caller to take
+  bool is_done = false;    // and no longer known to the pool
 
- private:
-  friend class HttpPool;
-  static size_t on_bytes(char* data, size_t size, size_t count, void* self);
+  // The pool's:
+  CURL* handle = nullptr;
+  curl_slist* headers = nullptr;
+  bool has_begun = false;
+  int64_t num_to_skip = 0;  // bytes of an answer that came before
+  int num_failures = 0;     // since bytes came
+  std::chrono::steady_clock::time_point retry_at = {};
+  std::exception_ptr fault = nullptr;
+
   void begin_answer();
-
-  const std::string what_, path_;
-  std::string* const location_;
-  CURL* handle_ = nullptr;
-  curl_slist* headers_ = nullptr;
-  bool has_begun_ = false, is_done_ = false;
-  int num_failures_ = 0;  // since bytes came
-  std::chrono::steady_clock::time_point retry_at_;
-  std::exception_ptr fault_;
+  void append(std::string_view more);
+  bool is_complete() const { return source->size < 0 || begin == end; }
 };
 
 class HttpPool {
@@ -68,8 +60,8 @@ class HttpPool {
 
   // It must outlive the pool, or be done.
   void start(Fetch& fetch);
-  // Waits until something comes, 0.1 s at most, and handles it. Throws what a fetch's methods
-  // throw, and Error for an answer that is none, after which the pool is of no more use.
+  // Waits until something comes, 0.1 s at most, and handles it. Throws Error for an answer that is
+  // none, after which the pool is of no more use.
   void step();
   int num_running() const { return static_cast<int>(running_.size() + waiting_.size()); }
   std::string note() const;  // what all wait for, if not for bytes

@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <regex>
 
 #include "base/check.h"
 #include "hub/cache.h"
 #include "hub/download.h"
-#include "hub/find.h"
+#include "hub/http.h"
 #include "hub/settings.h"
 
 namespace nanovllm {
@@ -23,13 +22,13 @@ bool exists(const std::string& path) {
 std::string pull(const Settings& settings, const RepositoryCache& cache, const HubName& name,
                  const PullOptions& options) {
   const std::string what = name.repository + (name.revision == "main" ? "" : "@" + name.revision);
-  const std::string revision = std::regex_replace(name.revision, std::regex("/"), "%2F");
   const std::string answer = download_text(
       settings, what,
-      fmt::format("/api/models/{}/revision/{}?blobs=true", name.repository, revision), options);
+      fmt::format("/api/models/{}/revision/{}?blobs=true", name.repository, escaped(name.revision)),
+      options);
   const auto [commit, listing] =
       parse_listing(answer, fmt::format("{}: what {} answers", what, settings.endpoint));
-  Choice choice = choose_at(cache, commit, listing, name);
+  Choice choice = cache.choose(commit, listing, name);
   cache.keep_answer(commit, answer);
   if (choice.needs_index) {  // only it says what else is needed
     const auto index = std::ranges::find(listing, kIndex, &HubFile::path);
@@ -38,7 +37,7 @@ std::string pull(const Settings& settings, const RepositoryCache& cache, const H
       if (options.on_progress) options.on_progress({.note = progress.note});
     };
     download(settings, cache, name.repository, commit, {*index}, waiting);
-    choice = choose_at(cache, commit, listing, name);
+    choice = cache.choose(commit, listing, name);
   }
   download(settings, cache, name.repository, commit, choice.files, options);
   // The last: until then a branch is what was there whole before.
@@ -51,7 +50,7 @@ std::string resolve(const std::string& model, const HubName& name, const PullOpt
   const RepositoryCache cache(settings.cache, name.repository);
   const bool is_offline = settings.offline || options.offline;
   if (!options.update || is_offline) {
-    if (auto path = find_in_cache(cache, name, is_offline)) return *path;
+    if (auto path = cache.find(name, is_offline)) return *path;
   }
   if (is_offline) {
     throw_error(ErrorCode::kNotFound,
@@ -73,7 +72,7 @@ std::string resolve(const std::string& model, const HubName& name, const PullOpt
   } catch (const Error& error) {
     // No network; but others may have pulled it.
     if (error.code() != ErrorCode::kUnavailable || options.update) throw;
-    if (auto path = find_in_cache(cache, name, true)) return *path;
+    if (auto path = cache.find(name, true)) return *path;
     throw;
   }
 }

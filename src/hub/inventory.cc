@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/check.h"
-#include "hub/find.h"
+#include "hub/cache.h"
 
 namespace nanovllm::hub {
 namespace fs = std::filesystem;
@@ -18,21 +18,21 @@ constexpr std::string_view kPrefix = "models--";
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    names.push_back(entry.path().filename().string());
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
   }
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw_error(ErrorCode::kIo, "{}: can't be read: {}", folder, error.message());
   std::ranges::sort(names);
   return names;
 }
 
-// Bytes of the blobs that fit.
-template <typename Fits>
-int64_t size_of_blobs(const RepositoryCache& cache, const Fits& fits) {
+// Bytes of the blobs whose names end so.
+int64_t size_of_blobs(const RepositoryCache& cache, std::string_view ending) {
   int64_t size = 0;
   for (const std::string& name : names_in(cache.folder + "/blobs")) {
-    std::error_code error;
-    const auto bytes = fs::file_size(cache.folder + "/blobs/" + name, error);
-    if (!error && fits(name)) size += static_cast<int64_t>(bytes);
+    if (name.ends_with(ending)) size += size_of(cache.folder + "/blobs/" + name);
   }
   return size;
 }
@@ -48,7 +48,7 @@ void add_snapshot(std::vector<CachedModel>& models, const RepositoryCache& cache
   for (const auto& [type, size] : sizes) {
     if (type.empty() && !has_weights && sizes.size() > 1) continue;  // texts beside GGUF files
     name.type = type;
-    const auto path = find_in_cache(cache, name, true);
+    const auto path = cache.find(name, true);
     models.push_back({.name = name.repository +
                               (name.revision == "main" ? "" : "@" + name.revision) +
                               (type.empty() ? "" : ":" + type),
@@ -59,15 +59,14 @@ void add_snapshot(std::vector<CachedModel>& models, const RepositoryCache& cache
 }
 
 // So that nobody pulls what is being taken away.
-std::vector<FileLock> lock_all(const RepositoryCache& cache, const std::string& name) {
-  std::vector<FileLock> locks;
+std::vector<File> lock_all(const RepositoryCache& cache, const std::string& name) {
+  std::vector<File> locks;
   for (const std::string& file : names_in(cache.locks)) {
-    auto lock = FileLock::try_take(cache.locks + "/" + file);
-    if (!lock) {
+    locks.push_back(take_lock(cache.locks + "/" + file));
+    if (!locks.back()) {
       throw_error(ErrorCode::kUnavailable, "{}: is being pulled by another program; end that first",
                   name);
     }
-    locks.push_back(std::move(*lock));
   }
   return locks;
 }
@@ -78,12 +77,25 @@ void remove(const std::string& path) {
   if (error) throw_write_error(path, error.value());
 }
 
+// A commit and all that names it.
+void remove_commit(const RepositoryCache& cache, const std::string& commit) {
+  remove(cache.snapshot(commit));
+  remove(cache.answer(commit));
+  const std::string refs = cache.folder + "/refs";
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(refs, error)) {
+    const std::string revision = entry.path().lexically_relative(refs).string();
+    if (cache.commit_of(revision) == commit) remove(entry.path());
+  }
+}
+
 // What no snapshot has a link to any more.
 void remove_unused_blobs(const RepositoryCache& cache) {
   std::set<std::string> used;
-  std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(cache.folder + "/snapshots", error)) {
-    used.insert(fs::read_symlink(entry.path(), error).filename().string());
+  for (const std::string& commit : names_in(cache.folder + "/snapshots")) {
+    for (const auto& entry : fs::recursive_directory_iterator(cache.snapshot(commit))) {
+      if (entry.is_symlink()) used.insert(fs::read_symlink(entry.path()).filename().string());
+    }
   }
   for (const std::string& blob : names_in(cache.folder + "/blobs")) {
     if (!used.contains(blob)) remove(cache.folder + "/blobs/" + blob);
@@ -106,8 +118,7 @@ std::vector<CachedModel> list_models(const std::string& cache) {
       name.revision = commit == main ? "main" : commit;
       if (is_hash(commit, kSha1Digits)) add_snapshot(models, own, name);
     }
-    const int64_t coming =
-        size_of_blobs(own, [](auto& blob) { return blob.ends_with(".incomplete"); });
+    const int64_t coming = size_of_blobs(own, ".incomplete");
     if (coming > 0 && models.size() == begin)
       models.push_back({.name = name.repository, .is_complete = false});
     for (size_t i = begin; i < models.size(); ++i) {
@@ -127,20 +138,20 @@ int64_t remove_model(const std::string& cache, const std::string& text) {
     throw_error(ErrorCode::kNotFound, "{}: not in the cache {}; nanovllm list shows what is", text,
                 cache);
   }
-  const std::vector<FileLock> locks = lock_all(own, text);
-  const auto any = [](auto&) { return true; };
-  const int64_t before = size_of_blobs(own, any);
+  const std::vector<File> locks = lock_all(own, text);
+  const int64_t before = size_of_blobs(own, "");
   if (is_all) {
     remove(own.folder);
     remove(own.locks);
+  } else if (name.type.empty()) {
+    remove_commit(own, commit);
   } else {
-    const Listing files = own.files_of_snapshot(commit);
-    for (const HubFile& file : name.type.empty() ? files : choose_files(files, name).files) {
+    for (const HubFile& file : choose_files(own.files_of_snapshot(commit), name).files) {
       remove(own.snapshot(commit) + "/" + file.path);
     }
-    remove_unused_blobs(own);
   }
-  return before - size_of_blobs(own, any);
+  if (!is_all) remove_unused_blobs(own);
+  return before - size_of_blobs(own, "");
 }
 
 }  // namespace nanovllm::hub

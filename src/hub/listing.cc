@@ -102,12 +102,13 @@ std::pair<std::string, Listing> parse_listing(std::string_view answer, const std
   Listing listing;
   for (const nlohmann::json& sibling : *siblings) {
     HubFile file{.path = JsonFields(sibling, where).string("rfilename").value_or("")};
-    if (!is_safe_path(file.path)) {
+    if (leaves_folder(file.path)) {
       throw_error(ErrorCode::kCorruptData,
                   "{}: lists a file named {}, which would leave the model's folder; nothing was "
                   "pulled, for whoever made this means harm, or no hub answers",
                   where, printable(file.path));
     }
+    if (!is_safe_path(file.path)) continue;  // what has such a name is no part of a model
     const JsonFields entry(sibling, where + ": " + file.path);
     const auto size = entry.integer("size", 0, kMaxBytes);
     if (!size) fail(entry.where(), "size", "a number of bytes");

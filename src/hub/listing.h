@@ -20,8 +20,8 @@ struct HubFile {
 using Listing = std::vector<HubFile>;
 
 // What /api/models/NAME/revision/REV?blobs=true answers: the commit that REV is, and its files.
-// `where` begins messages. Throws Error(kCorruptData) for names that leave their folder, and for
-// what is no size or hash.
+// `where` begins messages. Leaves out names that can't be kept. Throws Error(kCorruptData) for
+// those that leave their folder, and for what is no size or hash.
 std::pair<std::string, Listing> parse_listing(std::string_view answer, const std::string& where);
 
 constexpr const char* kIndex = "model.safetensors.index.json";

@@ -5,7 +5,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "hub/digest.h"
 #include "nanovllm/error.h"
 
 namespace nanovllm::hub {
@@ -122,18 +121,6 @@ TEST(HubListing, WhatTheHubAnswersIsChecked) {
     EXPECT_THROW(parse_listing(bad.dump(), "hub"), Error) << hash;
   }
   EXPECT_THROW(parse_listing("{}", "hub"), Error);
-}
-
-// As sha256sum and git hash-object give them.
-TEST(HubDigest, IsSha256OrThatOfGit) {
-  Digest sha256(kSha256Digits, 5);
-  sha256.update("hel");
-  sha256.update("lo");
-  EXPECT_EQ(sha256.hex(), "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824");
-  Digest git(kSha1Digits, 5);
-  git.update("hello");
-  EXPECT_EQ(git.hex(), "b6fc4c620b67d95f953a5c1c1230aaab5db5a1b0");
-  EXPECT_EQ(Digest(kSha1Digits, 0).hex(), "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391");
 }
 
 }  // namespace

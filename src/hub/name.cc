@@ -49,9 +49,14 @@ HubName expect_name(const std::string& text) {
               printable(text, 300));
 }
 
+bool leaves_folder(const std::string& path) {
+  static const std::regex bad(R"((^|/)\.{0,2}(/|$))");
+  return std::regex_search(path, bad);
+}
+
 bool is_safe_path(const std::string& path) {
-  static const std::regex bad(R"((^|/)\.{0,2}(/|$)|\\|[[:cntrl:]])");
-  return path.size() <= kMaxPathBytes && !std::regex_search(path, bad);
+  return path.size() <= kMaxPathBytes && !leaves_folder(path) && path.find('\\') == path.npos &&
+         printable(path, kMaxPathBytes) == path;
 }
 
 bool is_hash(std::string_view text, size_t num_digits) {

@@ -20,8 +20,9 @@ std::optional<HubName> parse_name(const std::string& text);
 // The same, but only names will do.
 HubName expect_name(const std::string& text);
 
-// Whether a relative path stays below its folder, by its words alone: no "..", no "//", nothing
-// that a terminal or a shell would take for something else.
+// Whether a path is none below its folder, by its words alone: "..", "//", "/" at an end, or empty.
+bool leaves_folder(const std::string& path);
+// Whether it stays there and can be kept and shown: no control characters, no backslash.
 bool is_safe_path(const std::string& path);
 
 // Whether it is so many hexadecimal digits in lower case.

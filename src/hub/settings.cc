@@ -47,7 +47,7 @@ Settings read_settings() {
   const std::string home = variable(
       "HF_HOME", variable("XDG_CACHE_HOME", variable("HOME") + "/.cache") + "/huggingface");
   Settings settings;
-  settings.cache = variable("HF_HUB_CACHE", home + "/hub");
+  settings.cache = variable("HF_HUB_CACHE", variable("HUGGINGFACE_HUB_CACHE", home + "/hub"));
   settings.endpoint = variable("HF_ENDPOINT", "https://huggingface.co");
   while (settings.endpoint.ends_with('/')) settings.endpoint.pop_back();
   if (!settings.endpoint.starts_with("https://") && !settings.endpoint.starts_with("http://")) {
@@ -55,9 +55,10 @@ Settings read_settings() {
                 "HF_ENDPOINT must be an address such as https://huggingface.co, got {}",
                 printable(settings.endpoint));
   }
-  settings.offline = is_on("HF_HUB_OFFLINE");
+  settings.offline = is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE");
   settings.token_source = "HF_TOKEN";
-  settings.token = checked_token(variable("HF_TOKEN"), settings.token_source);
+  settings.token = checked_token(variable("HF_TOKEN", variable("HUGGING_FACE_HUB_TOKEN")),
+                                 settings.token_source);
   if (!settings.token.empty()) return settings;
   settings.token_source = variable("HF_TOKEN_PATH", home + "/token");
   if (file_exists(settings.token_source)) {
