@@ -118,12 +118,13 @@ def refuse_parameter(name: str) -> NoReturn:
 
 
 def checked(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """An engine's keywords, or a TypeError that names the first one that there is not."""
+    """An engine's keywords without those that are None, vLLM's word for a default; or a TypeError that
+    names the first one that there is not."""
     known = [name for name, _, _ in _engine.config_fields()]
     for name in arguments:
         if name not in known:
             _refuse(function, name, known, _ENGINE)
-    return dict(arguments)
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def resolved(model: "str | os.PathLike[str]") -> str:

@@ -18,8 +18,9 @@ class Model(Generic[Core]):
     def __init__(
         self, core: type[Core], model: str | os.PathLike[str], kwargs: Mapping[str, Any]
     ) -> None:
+        arguments = checked(type(self).__name__, kwargs)
         self.model = resolved(model)
-        self._core: Core = core(self.model, checked(type(self).__name__, kwargs))
+        self._core: Core = core(self.model, arguments)
         self._template: _engine.ChatTemplate | None = None
         # A program may end with an engine: its threads end before the interpreter does.
         weakref.finalize(self, self._core.close)

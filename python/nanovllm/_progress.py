@@ -30,10 +30,11 @@ class Pull:
     def __init__(self) -> None:
         self._bar: Any = None
 
-    def __call__(self, num_bytes: int, total_bytes: int) -> None:
+    def __call__(self, num_bytes: int, total_bytes: int, note: str) -> None:
         if self._bar is None:
             self._bar = _tqdm()(total=total_bytes or None, desc="Pulling", unit="B", unit_scale=True)
         self._bar.total = total_bytes or None
+        self._bar.set_postfix_str(note)
         self._bar.update(num_bytes - self._bar.n)
 
     def __enter__(self) -> "Pull":

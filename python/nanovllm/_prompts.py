@@ -13,8 +13,10 @@ def as_list(prompts: Prompt | Iterable[Prompt]) -> list[Any]:
     """A list of prompts, where one alone may have been given."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
+    if isinstance(prompts, (bytes, Integral)):
+        return [prompts]
     items = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
-    return [items] if items and isinstance(items[0], Integral) else items
+    return [items] if not isinstance(items, list) or (items and isinstance(items[0], Integral)) else items
 
 
 def conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Any]:

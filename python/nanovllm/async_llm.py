@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +93,7 @@ class AsyncLLM(Model[_engine.Loop]):
         super().__init__(_engine.Loop, model, kwargs)
         self._streams: dict[int, _Stream] = {}
         self._numbers: dict[str, int] = {}  # of the running requests, by their ids
-        self._next_number = 0
+        self._unused = itertools.count()
         self._watched_by: asyncio.AbstractEventLoop | None = None
 
     async def generate(
@@ -99,12 +101,12 @@ class AsyncLLM(Model[_engine.Loop]):
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Generates for one prompt, as sampling_params.output_kind says: all so far (the default),
         what is new, or all at the end. Who stops to listen, or is cancelled, aborts the request.
         """
         params = self._checked(sampling_params)
-        number, self._next_number = self._next_number, self._next_number + 1
+        number = next(n for n in self._unused if request_id is not None or str(n) not in self._numbers)
         name = str(number) if request_id is None else request_id
         if name in self._numbers:
             raise ValueError(f"The request id {name!r} is in use.")
@@ -133,6 +135,8 @@ class AsyncLLM(Model[_engine.Loop]):
         """Ends all requests with RuntimeError and gives the model's memory back."""
         self._core.close()
         self._dispatch()
+        if self._watched_by is not None:
+            self._unwatch()
 
     def _watch(self) -> None:
         running = asyncio.get_running_loop()
@@ -140,13 +144,21 @@ class AsyncLLM(Model[_engine.Loop]):
             return
         if self._watched_by is not None and not self._watched_by.is_closed():
             raise RuntimeError("An AsyncLLM serves the callers of one event loop at a time.")
-        running.add_reader(self._core.fileno(), self._dispatch)
+        news = weakref.WeakMethod(self._dispatch)  # who forgets an AsyncLLM has its memory back
+        running.add_reader(self._core.fileno(), lambda: (news() or int)())
         self._watched_by = running
+        self._unwatch = weakref.finalize(self, _unwatch, running, self._core.fileno())
+
 
     def _dispatch(self) -> None:
         for kind, number, *event in self._core.take():
             if stream := self._streams.get(number):
                 stream.receive(kind, *event)
+
+
+def _unwatch(watched_by: asyncio.AbstractEventLoop, file: int) -> None:
+    if not watched_by.is_closed():
+        watched_by.remove_reader(file)
 
 
 describe_engine(AsyncLLM)

@@ -34,13 +34,16 @@ class LLMEngine(Model[_engine.Engine]):
 
         Queues a request and returns its id.
         """
-        if len(request) > 2 or "request_id" in kwargs:
+        has_id = "request_id" in kwargs or (request and "prompt" in kwargs)
+        if has_id or len(request) + len(kwargs) > 2:
             return self._add(*request, **kwargs)
         return self._add(None, *request, **kwargs)
 
     def _add(
         self, request_id: str | None, prompt: Prompt, params: SamplingParams | None = None
     ) -> str:
+        if request_id in self._names.values():
+            raise ValueError(f"The request id {request_id!r} is in use.")
         number = self._core.add_request(prompt, self._checked(params))
         if request_id is not None:
             self._names[number] = request_id
@@ -60,9 +63,11 @@ class LLMEngine(Model[_engine.Engine]):
     def abort_request(self, request_id: "str | Iterable[str]") -> None:
         """Ends requests now; the next step tells, with finish_reason "abort"."""
         asked = {request_id} if isinstance(request_id, str) else set(request_id)
-        numbers = [number for number, name in self._names.items() if name in asked]
-        numbers += [int(name) for name in asked if name.isdecimal() and int(name) not in self._names]
-        for number in numbers:
+        numbers = {name: number for number, name in self._names.items() if name in asked}
+        for name in asked - set(numbers):  # their own are numbers
+            if name.isdecimal() and len(name) < 19 and int(name) not in self._names:
+                numbers[name] = int(name)
+        for number in numbers.values():
             self._core.abort_request(number)
 
     def is_finished(self) -> bool:

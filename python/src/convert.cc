@@ -30,7 +30,7 @@ nlohmann::ordered_json integer_json(nb::handle value) {
 }
 
 int32_t token_id(PyObject* item) {
-  if (PyLong_Check(item) == 0 && PyIndex_Check(item) == 0) {
+  if (PyBool_Check(item) != 0 || PyIndex_Check(item) == 0) {
     refuse(nb::exception_type::type_error, "a prompt's token ids must be integers, got {}",
            type_of(item));
   }
@@ -41,6 +41,16 @@ int32_t token_id(PyObject* item) {
   }
   return static_cast<int32_t>(id);
 }
+
+// RecursionError rather than the end of the stack, for a list that holds itself.
+struct Deeper {
+  Deeper() {
+    if (Py_EnterRecursiveCall(" in a value for nanovllm") != 0) throw nb::python_error();
+  }
+  ~Deeper() { Py_LeaveRecursiveCall(); }
+  Deeper(const Deeper&) = delete;
+  Deeper& operator=(const Deeper&) = delete;
+};
 
 // The classes of nanovllm.outputs; looked up once, and kept for ever.
 struct Classes {
@@ -72,6 +82,7 @@ std::string to_text(nb::handle value) {
 }
 
 nlohmann::ordered_json to_json(nb::handle value) {
+  const Deeper deeper;
   if (value.is_none()) return nullptr;
   if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value);
   if (nb::isinstance<nb::int_>(value)) return integer_json(value);
@@ -98,18 +109,17 @@ std::vector<int32_t> to_token_ids(nb::handle value) {
   if (!nb::isinstance<nb::list>(value) && nb::hasattr(value, "tolist")) {
     list = value.attr("tolist")();
   }
-  if (nb::isinstance<nb::str>(list) || PySequence_Check(list.ptr()) == 0) {
+  if (PySequence_Check(list.ptr()) == 0 || nb::isinstance<nb::str>(list) ||
+      nb::isinstance<nb::bytes>(list)) {
     refuse(nb::exception_type::type_error,
            "a prompt must be a str, a list or an array of token ids, or a dict with \"prompt\" or "
            "\"prompt_token_ids\", got {}",
            type_of(value));
   }
-  const nb::object items = nb::steal(PySequence_Fast(list.ptr(), "token ids"));
-  if (!items.is_valid()) throw nb::python_error();
-  std::vector<int32_t> ids(static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr())));
-  for (size_t i = 0; i < ids.size(); ++i) {
-    ids[i] = token_id(PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i)));
-  }
+  const nb::tuple items(list);  // what __index__ of its items does can't change it
+  std::vector<int32_t> ids;
+  ids.reserve(items.size());
+  for (const nb::handle item : items) ids.push_back(token_id(item.ptr()));
   return ids;
 }
 
@@ -124,7 +134,8 @@ Prompt to_prompt(nb::handle value) {
              "A prompt has \"prompt\" or \"prompt_token_ids\"; \"{}\" can't be served.", name);
     }
   }
-  if (prompt.contains("prompt_token_ids")) return to_token_ids(prompt["prompt_token_ids"]);
+  if (prompt.contains("prompt_token_ids") && !nb::object(prompt["prompt_token_ids"]).is_none())
+    return to_token_ids(prompt["prompt_token_ids"]);
   if (!prompt.contains("prompt") || !nb::isinstance<nb::str>(prompt["prompt"])) {
     throw nb::type_error("a prompt needs \"prompt\" (a str) or \"prompt_token_ids\" (a list)");
   }

@@ -6,7 +6,8 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <unordered_set>
+#include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
@@ -46,7 +47,7 @@ class Engine {
   Engine(const std::string& model, const nb::dict& arguments) {
     const EngineConfig config = to_config(arguments);
     const nb::gil_scoped_release release;
-    llm_.reset(std::make_unique<LLM>(model, config));
+    llm_.set(std::make_unique<LLM>(model, config));
   }
 
   nb::list generate(const nb::list& prompts, nb::handle params, const nb::object& progress) {
@@ -58,6 +59,7 @@ class Engine {
       const std::vector<SamplingParams> each = params_of(params, asked.size());
       const nb::gil_scoped_release release;
       outputs = llm_->generate(asked, each, [&](const auto& changed, const StepStats& step) {
+        if (is_closing_) throw_error(ErrorCode::kUnavailable, "The engine was closed.");
         keep_others(changed);
         watch.after_step(changed, step);
         return true;
@@ -75,7 +77,7 @@ class Engine {
   uint64_t add_request(nb::handle prompt, const SamplingParams& params) {
     const Use use(*this);
     const uint64_t id = engine().add_request(to_prompt(prompt), params);
-    added_.insert(id);
+    added_[id] = params.output_kind;
     return id;
   }
 
@@ -123,11 +125,21 @@ class Engine {
 
   nb::dict info() { return to_python(llm_.get().engine().info()); }
 
+  // A call of another thread ends behind its step: if it came back to an interpreter that has ended
+  // meanwhile, that would end the process.
   void close() {
     if (!llm_.is_open()) return;
+    is_closing_ = user_ != std::this_thread::get_id();
+    while (is_closing_ && user_ != std::thread::id()) {
+      const nb::gil_scoped_release release;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (!llm_.is_open()) return;
     const Use use(*this);
+    std::unique_ptr<LLM> last =
+        llm_.take();  // while the GIL is held, encode() and the like are not
     const nb::gil_scoped_release release;
-    llm_.reset();
+    last.reset();
   }
 
  private:
@@ -136,11 +148,13 @@ class Engine {
    public:
     explicit Use(Engine& engine) : engine_(engine) {
       engine_.llm_.get();
-      if (!engine_.in_use_.exchange(true)) return;
-      throw_error(ErrorCode::kInternal,
-                  "Another call of this engine is running; an AsyncLLM serves many at once.");
+      if (engine_.user_ != std::thread::id()) {
+        throw_error(ErrorCode::kInternal,
+                    "Another call of this engine is running; an AsyncLLM serves many at once.");
+      }
+      engine_.user_ = std::this_thread::get_id();
     }
-    ~Use() { engine_.in_use_ = false; }
+    ~Use() { engine_.user_ = std::thread::id(); }
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
 
@@ -180,17 +194,24 @@ class Engine {
 
   LLMEngine& engine() { return llm_->engine(); }
 
-  // Outputs of requests that were added one by one: the next step() gives them.
+  // Outputs of requests that were added one by one: the next step() gives them, of those that hold
+  // all so far the last one only.
   void keep_others(const std::vector<RequestOutput>& changed) {
     if (added_.empty()) return;
     for (const RequestOutput& output : changed) {
-      if (added_.contains(output.request_id)) kept_.push_back(output);
+      const auto found = added_.find(output.request_id);
+      if (found == added_.end()) continue;
+      if (found->second != RequestOutputKind::kDelta) {
+        std::erase_if(kept_, [&](const auto& old) { return old.request_id == output.request_id; });
+      }
+      kept_.push_back(output);
     }
   }
 
   Owner<LLM> llm_;
-  std::atomic<bool> in_use_ = false;
-  std::unordered_set<uint64_t> added_;  // by add_request, and not finished
+  std::thread::id user_;  // whose call runs; guarded by the GIL
+  std::atomic<bool> is_closing_ = false;
+  std::unordered_map<uint64_t, RequestOutputKind> added_;  // by add_request, and not finished
   std::vector<RequestOutput> kept_;
 };
 
@@ -201,7 +222,7 @@ void bind_engine(nb::module_& module) {
       .def(nb::init<const std::string&, const nb::dict&>())
       .def("generate", &Engine::generate, nb::arg("prompts"), nb::arg("params"),
            nb::arg("progress").none())
-      .def("add_request", &Engine::add_request)
+      .def("add_request", &Engine::add_request, nb::arg("prompt").none(), nb::arg("params"))
       .def("abort_request", &Engine::abort_request)
       .def("step", &Engine::step)
       .def("is_finished", &Engine::is_finished)

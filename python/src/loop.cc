@@ -45,7 +45,7 @@ class Loop {
     const nb::gil_scoped_release release;
     LLMEngine engine(model, config);
     // Whoever asks waits for an answer: they are bounded, and the queue need not be.
-    loop_.reset(std::make_unique<EngineLoop>(
+    loop_.set(std::make_unique<EngineLoop>(
         std::move(engine), [this](std::vector<EngineEvent> events) { keep(std::move(events)); },
         std::numeric_limits<size_t>::max()));
     preparer_ = loop_->preparer();
@@ -105,8 +105,9 @@ class Loop {
 
   void close() {
     if (!loop_.is_open()) return;
+    std::unique_ptr<EngineLoop> last = loop_.take();
     const nb::gil_scoped_release release;
-    loop_.reset();
+    last.reset();
   }
 
  private:
@@ -140,7 +141,7 @@ void bind_loop(nb::module_& module) {
   nb::class_<Loop>(module, "Loop")
       .def(nb::init<const std::string&, const nb::dict&>())
       .def("fileno", &Loop::fileno)
-      .def("add", &Loop::add)
+      .def("add", &Loop::add, nb::arg("id"), nb::arg("prompt").none(), nb::arg("params"))
       .def("abort", &Loop::abort)
       .def("take", &Loop::take)
       .def("default_sampling_params", &Loop::default_sampling_params, nb::rv_policy::copy)

@@ -24,13 +24,13 @@ std::string render(const ChatTemplate& self, nb::handle messages, nb::handle too
   return self.render(to_json(messages), to_json(tools), add_generation_prompt, to_json(kwargs));
 }
 
-// `progress` is called with the bytes that are there and all of them, and looks for Ctrl-C.
+// `progress` is called with the bytes that are there, all of them, and what is waited for.
 std::string resolve(const std::string& model, nb::handle progress) {
   PullOptions options;
   options.on_progress = [&](const PullProgress& pull) {
     const nb::gil_scoped_acquire acquire;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    progress(pull.num_bytes, pull.total_bytes);
+    progress(pull.num_bytes, pull.total_bytes, pull.note);
   };
   const nb::gil_scoped_release release;
   return resolve_model(model, options);

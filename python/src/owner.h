@@ -22,11 +22,12 @@ class Owner {
   Owner(const Owner&) = delete;
   Owner& operator=(const Owner&) = delete;
 
-  void reset(std::unique_ptr<T> value = nullptr) {
-    if (is_elsewhere()) static_cast<void>(value_.release());
+  void set(std::unique_ptr<T> value) {
     value_ = std::move(value);
     process_ = getpid();
   }
+  // To destroy it; needs that it is open.
+  std::unique_ptr<T> take() { return std::move(value_); }
   bool is_open() const { return value_ != nullptr && !is_elsewhere(); }
   // Throws Error(kUnavailable), a RuntimeError, where it can't be used.
   T& get() const {

@@ -47,8 +47,8 @@ SamplingParams make(const nb::kwargs& values) {
   for (const auto [key, value] : values) {
     const auto name = to_text(key);
     if (name == "output_kind") {
-      params.output_kind = nb::cast<RequestOutputKind>(value);
-      continue;
+      if (nb::try_cast(value, params.output_kind)) continue;
+      throw nb::type_error("output_kind must be a RequestOutputKind");
     }
     if (std::ranges::find(sampling_table(), name, &Parameter::name) == sampling_table().end()) {
       refuse_keyword(name);
@@ -147,9 +147,14 @@ void bind_params(nb::module_& module) {
   params.def(
       "clone", [](const SamplingParams& self) { return self; }, "A copy.");
   params.def("__repr__", repr);
-  params.def("__eq__", [](const SamplingParams& self, nb::handle other) {
-    return nb::isinstance<SamplingParams>(other) && self == nb::cast<const SamplingParams&>(other);
-  });
+  params.def(
+      "__eq__",
+      [](const SamplingParams& self, nb::handle other) {
+        return nb::isinstance<SamplingParams>(other) &&
+               self == nb::cast<const SamplingParams&>(other);
+      },
+      nb::arg("other").none());
+  params.attr("__hash__") = nb::none();
   params.def("__getstate__", state_of);
   params.def("__setstate__", [](SamplingParams& self, const nb::dict& state) {
     new (&self) SamplingParams(make(nb::borrow<nb::kwargs>(state)));

@@ -8,7 +8,7 @@ import pydoc
 
 import nanovllm
 import pytest
-from nanovllm import LLM, SamplingParams, _arguments, _engine
+from nanovllm import LLM, RequestOutputKind, SamplingParams, _arguments, _engine
 
 
 def test_results_serve_both_worlds(llm):
@@ -37,6 +37,7 @@ def test_sampling_params_are_those_of_the_table():
     )
     for same in (copy.deepcopy(params), pickle.loads(pickle.dumps(params)), params.clone()):
         assert same == params and same is not params
+    assert (params == None) is False and params.__hash__ is None  # noqa: E711
     params.top_k = 7
     assert params.top_k == 7 and params != SamplingParams()
     assert SamplingParams().max_tokens == 64
@@ -110,6 +111,8 @@ def test_errors_are_pythons_own(llm, model, tmp_path):
         (ValueError, ["\ud800"], "prompt 1: .*surrogates not allowed"),
         (ValueError, [{"prompt": "x\udc80"}], "prompt 1: .*position 1: surrogates not allowed"),
         (ValueError, [[2**31]], "prompt 1: Token id 2147483648 is out of vocabulary"),
+        (TypeError, [b"x"], "prompt 1: .*got bytes"),
+        (TypeError, [[True]], "prompt 1: .*must be integers, got bool"),
         (TypeError, [[1.5]], "prompt 1: .*must be integers, got float"),
         (TypeError, [None], "prompt 1: .*got NoneType"),
         (TypeError, [{}], 'prompt 1: .*"prompt"'),
@@ -121,6 +124,13 @@ def test_errors_are_pythons_own(llm, model, tmp_path):
         llm.generate(["a", "b"], [SamplingParams()], use_tqdm=False)
     assert llm.is_finished()
     assert llm.generate([], use_tqdm=False) == []
+
+
+def test_values_that_hold_themselves_are_recursion_errors():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(RecursionError):
+        SamplingParams(stop=endless)
 
 
 def test_texts_that_are_not_unicode_are_value_errors(llm):
@@ -140,6 +150,8 @@ def test_parameters_of_another_type_are_type_errors(llm):
             llm.generate(["a", "b"], bad, use_tqdm=False)
     with pytest.raises(TypeError, match="sampling_params must be SamplingParams, got int"):
         llm.add_request("a", 0)
+    with pytest.raises(TypeError, match="output_kind must be a RequestOutputKind"):
+        SamplingParams(output_kind="delta")
     with pytest.raises(ValueError, match=r"prompts \(1\) and sampling params \(0\)"):
         llm.generate(["a"], [], use_tqdm=False)
 
@@ -167,6 +179,32 @@ def test_requests_of_steps_run_along_with_generate(model):
     last = {output.request_id: output for output in llm.step()}
     assert last["mine"].outputs == last[number].outputs == expected
     assert llm.is_finished()
+
+
+def test_requests_are_added_as_vllm_does_it(model):
+    llm = LLM(model, seed=None, max_model_len=None)  # None: the defaults
+    params = SamplingParams(max_tokens=1)
+    llm.add_request("a", "Once", params=params)
+    llm.add_request("b", prompt={"prompt": "Once", "prompt_token_ids": None}, params=params)
+    llm.add_request(request_id="c", prompt="Once", params=params)
+    with pytest.raises(ValueError, match="'c' is in use"):
+        llm.add_request("c", "Once", params)
+    assert llm.add_request("Once", params=params) == "3"
+    assert llm.add_request(prompt="Once", params=params) == "4"
+    assert {output.request_id for output in llm.step()} == {"a", "b", "c", "3", "4"}
+
+
+def test_of_requests_that_run_along_only_what_counts_is_kept(model):
+    llm = LLM(model)
+    delta = SamplingParams(max_tokens=50, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
+    llm.add_request("all", "Once", SamplingParams(max_tokens=50, ignore_eos=True))
+    llm.add_request("new", "Once", delta)
+    llm.generate("Once", SamplingParams(max_tokens=40, ignore_eos=True), use_tqdm=False)
+    outputs = llm.step()
+    assert [output.request_id for output in outputs].count("all") == 1
+    while not llm.is_finished():
+        outputs += llm.step()
+    assert sum(len(o.outputs[0].token_ids) for o in outputs if o.request_id == "new") == 50
 
 
 def test_an_aborted_request_ends_with_the_next_step(model):

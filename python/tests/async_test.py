@@ -1,5 +1,7 @@
 """AsyncLLM: many callers, and those that go away."""
 import asyncio
+import gc
+import weakref
 
 import pytest
 from nanovllm import AsyncLLM, RequestOutputKind, SamplingParams
@@ -31,19 +33,52 @@ def test_two_thousand_callers_at_once(shared):
     asyncio.run(main())
 
 
-def test_cancellation_aborts(shared):
+def test_cancellation_aborts(model):
+    llm = AsyncLLM(model, max_num_seqs=1)  # one waits for the other
+
     async def main():
-        task = asyncio.create_task(last_of(shared.generate("Once", LONG)))
-        await last_of(shared.generate("Once", SHORT))
+        long = (await last_of(llm.generate("Once", LONG))).metrics.time_to_finish
+        stream = llm.generate("Once", LONG)
+        await anext(stream)
+        task = asyncio.create_task(last_of(stream))
+        await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        async for _ in shared.generate("Once", LONG):
+        assert (await last_of(llm.generate("Once", SHORT))).metrics.time_to_finish < long / 2
+        async for _ in llm.generate("Once", LONG):
             break  # the event loop closes the generator when it is collected
         await asyncio.sleep(0.01)
-        assert not shared._streams and not shared._numbers
-        # Had they gone on, the memory of the KV cache would be theirs, and this would take a while.
-        assert (await last_of(shared.generate("Once", SHORT))).finished
+        assert (await last_of(llm.generate("Once", SHORT))).metrics.time_to_finish < long / 2
+        assert not llm._streams and not llm._numbers
+
+    asyncio.run(main())
+    llm.shutdown()
+
+
+def test_who_forgets_it_has_its_memory_back(model):
+    async def main():
+        llm = AsyncLLM(model)
+        await last_of(llm.generate("Once", SHORT))
+        gone = weakref.ref(llm)
+        del llm
+        gc.collect()
+        assert gone() is None
+        other = AsyncLLM(model)  # whose file may have the same number
+        assert (await last_of(other.generate("Once", SHORT))).finished
+        other.shutdown()
+
+    asyncio.run(main())
+
+
+def test_an_id_that_a_caller_chose_is_nobody_elses(shared):
+    async def main():
+        taken = str(next(shared._unused) + 1)
+        mine = shared.generate("Once", SHORT, taken)
+        await anext(mine)
+        others = [await last_of(shared.generate("Once", SHORT)) for _ in range(3)]
+        assert taken not in {output.request_id for output in others}
+        await last_of(mine)
 
     asyncio.run(main())
 

@@ -37,6 +37,39 @@ def test_a_name_is_pulled_once(tmp_path):
         hub.close()
 
 
+THREADS = """
+import threading
+from nanovllm import _engine
+found = []
+threads = [threading.Thread(target=lambda: found.append(_engine.resolve_model("Own/Demo", lambda *_: None))) for _ in range(12)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert len(found) == 12 and len(set(found)) == 1, found
+"""
+
+
+def test_threads_that_pull_the_same_at_once(tmp_path):
+    hub = Hub()
+    try:
+        hub.add("Own/Demo", {path.name: path.read_bytes() for path in MODEL.iterdir()})
+        ended = run(THREADS, tmp_path, hub)
+        assert ended.returncode == 0, ended.stderr
+        assert sum(request.sent for request in hub.of("files")) == (MODEL / "model.safetensors").stat().st_size
+    finally:
+        hub.close()
+
+
+def test_keywords_are_checked_before_anything_is_pulled(tmp_path):
+    hub = Hub()
+    try:
+        hub.add("Own/Demo", {path.name: path.read_bytes() for path in MODEL.iterdir()})
+        ended = run("import nanovllm; nanovllm.LLM('Own/Demo', block_size=16)", tmp_path, hub)
+        assert "TypeError" in ended.stderr
+        assert not hub.requests
+    finally:
+        hub.close()
+
+
 def test_a_name_that_is_not_there_is_an_error_that_says_so(tmp_path):
     hub = Hub()
     try:

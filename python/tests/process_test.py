@@ -129,6 +129,42 @@ asyncio.run(main())
     assert (tmp_path / "trace.json").read_text().rstrip().endswith(("]", "}"))
 
 
+def test_a_program_may_end_while_a_thread_generates(model):
+    code = """
+import sys, threading, time, nanovllm
+llm = nanovllm.LLM(sys.argv[1])
+params = nanovllm.SamplingParams(max_tokens=2000, ignore_eos=True)
+def generate():
+    try:
+        llm.generate(["Once"] * 8, params, use_tqdm=False)
+    except RuntimeError as error:
+        assert "closed" in str(error)
+threading.Thread(target=generate, daemon=True).start()
+time.sleep(0.3)
+"""
+    for _ in range(3):
+        done = run_python(code, model)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_exit_ends_what_another_thread_generates(model):
+    llm = LLM(model)
+    errors = []
+
+    def generate():
+        try:
+            llm.generate(["Once"] * 8, LONG, use_tqdm=False)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    time.sleep(0.2)
+    llm.exit()
+    thread.join()
+    assert errors == ["The engine was closed."]
+
+
 def test_ten_thousand_requests_leave_memory_flat(llm):
     params = SamplingParams(max_tokens=2, ignore_eos=True, logprobs=1)
     prompts = [f"Day {i % 100}" for i in range(1000)]
