@@ -88,6 +88,7 @@ class CommandLine(CliTest):
             self.assertEqual(result.stderr.splitlines()[0],
                              f'nanovllm: model is required, and -p took "{MODEL}" for a text; MODEL goes before -p')
         self.assertIn('-p took "x.gguf" for a text', run("generate", "-p", "a", "x.gguf", "b", "-q").stderr)
+        self.assertIn('-p took "Qwen/Qwen3-0.6B:Q8_0" for a text', run("generate", "-p", "Qwen/Qwen3-0.6B:Q8_0", "b", "-q").stderr)
         self.assertIn('-p took "nowhere" for a text', run("generate", "-p", "a", "nowhere", "-q").stderr)
         for args in (["generate"], ["generate", "--input", "-"], ["chat", "-m", "a"], ["info"]):
             self.assertEqual(run(*args).stderr.splitlines()[0], "nanovllm: model is required")

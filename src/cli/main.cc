@@ -22,6 +22,7 @@
 #include "cli/file_fault.h"
 #include "cli/model_option.h"
 #include "cli/terminal.h"
+#include "hub/name.h"
 #include "io/json.h"
 #include "nanovllm/error.h"
 #include "server/config_file.h"
@@ -88,7 +89,8 @@ std::string advice_on(const CLI::App& app, const CLI::Error& error) {
   const std::vector<std::string>& texts = prompt->results();
   std::error_code ignored;  // what can't be looked at is no model
   const auto is_model = [&](const std::string& text) {
-    return text.ends_with(".gguf") || std::filesystem::is_directory(text, ignored);
+    return text.ends_with(".gguf") || std::filesystem::is_directory(text, ignored) ||
+           nanovllm::hub::parse_name(text.substr(0, text.find_first_of("@:")));
   };
   const auto found = std::find_if(texts.rbegin(), texts.rend(), is_model);
   return fmt::format(", and -p took \"{}\" for a text; MODEL goes before -p",
