@@ -54,7 +54,7 @@ def test_other_threads_of_python_run_during_steps(llm):
     thread = threading.Thread(target=tick)
     thread.start()
     start = time.monotonic()
-    llm.generate(["Once upon a time"] * 20, SamplingParams(max_tokens=300, ignore_eos=True), False)
+    llm.generate(["Once upon a time"] * 20, SamplingParams(max_tokens=100, ignore_eos=True), False)
     seconds = time.monotonic() - start
     stop.set()
     thread.join()
@@ -62,7 +62,8 @@ def test_other_threads_of_python_run_during_steps(llm):
 
 
 def test_a_second_thread_is_refused_and_harms_nobody(llm):
-    expected = llm.generate("Once upon a time", LONG, use_tqdm=False)[0].outputs
+    params = SamplingParams(temperature=0, max_tokens=500, ignore_eos=True)
+    expected = llm.generate("Once upon a time", params, use_tqdm=False)[0].outputs
     errors = []
 
     def intrude():
@@ -73,7 +74,7 @@ def test_a_second_thread_is_refused_and_harms_nobody(llm):
 
     thread = threading.Timer(0.05, intrude)
     thread.start()
-    outputs = llm.generate(["Once upon a time"] * 8, LONG, use_tqdm=False)
+    outputs = llm.generate(["Once upon a time"] * 4, params, use_tqdm=False)
     thread.join()
     assert [error for error in errors if "AsyncLLM" in error]
     assert all(output.outputs == expected for output in outputs)
@@ -166,8 +167,8 @@ def test_exit_ends_what_another_thread_generates(model):
 
 
 def test_ten_thousand_requests_leave_memory_flat(llm):
-    params = SamplingParams(max_tokens=2, ignore_eos=True, logprobs=1)
-    prompts = [f"Day {i % 100}" for i in range(1000)]
+    params = SamplingParams(max_tokens=1, ignore_eos=True, logprobs=1)
+    prompts = [f"{i % 10}" for i in range(1000)]
     llm.generate(prompts, params, use_tqdm=False)
     before = _resident_bytes()
     for _ in range(10):
