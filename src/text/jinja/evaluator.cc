@@ -162,14 +162,13 @@ void Interpreter::evaluate_arguments(const Expr& call, Arguments& arguments) {
   for (const auto& [name, part] : call.named) arguments.named.emplace_back(name, evaluate(*part));
 }
 
-Value Interpreter::call_named(Refused what, const Value& name, const Value& value,
-                              Arguments arguments) {
+const Builtin& Interpreter::find_named(Refused what, const Value& name) {
   const char* kind = what == Refused::kFilter ? "filter" : "test";
   const std::string text = to_str(budget_, name);
   if (is_refused(what, text)) fail("the {} '{}' is not supported", kind, text);
   const Builtin* found = what == Refused::kFilter ? find_filter(text) : find_test(text);
   if (found == nullptr) fail("No {} named '{}'.", kind, text);
-  return invoke(*this, *found, value, arguments);
+  return *found;
 }
 
 Value Interpreter::evaluate_call(const Expr& expr) {

@@ -53,11 +53,12 @@ Value filter_replace(const Call& call) {  // old new count?
 Value filter_join(const Call& call) {  // d? attribute?
   const std::string separator = call[0].is_missing() ? "" : to_str(call.budget, call[0]);
   const Value list = call.in.to_list(call.self);
+  const Values path = attribute_path(call.budget, call[1]);
   std::string out;
   for (size_t i = 0; i < items_of(list).size(); ++i) {
     call.budget.step();
     if (i > 0) out += separator;
-    append_str(call.budget, out, attribute_of(call, items_of(list)[i], call[1]));
+    append_str(call.budget, out, attribute_of(call, items_of(list)[i], path));
     call.budget.expect(out.size());
   }
   return make_string(call.budget, std::move(out));

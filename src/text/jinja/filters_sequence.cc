@@ -10,19 +10,26 @@
 
 namespace nanovllm::jinja {
 
-Value attribute_of(const Call& call, const Value& item, const Value& attribute) {
-  if (attribute.is_missing() || attribute.is_none()) return item;
-  if (!attribute.is_string()) return call.in.get_item(item, attribute);
-  Value value = item;
-  for (const std::string_view part : split(call.budget, text_of(attribute), ".", -1)) {
+Values attribute_path(Budget& budget, const Value& attribute) {
+  if (attribute.is_missing() || attribute.is_none()) return {};
+  if (!attribute.is_string()) return {attribute};
+  Values path;
+  for (const std::string_view part : split(budget, text_of(attribute), ".", -1)) {
     int64_t index = 0;
     double number = 0;
     const bool is_index = part.find_first_not_of("0123456789") == std::string_view::npos &&
                           parse_number(part, index, number);
-    value = call.in.get_item(
-        value, is_index ? Value::integer(index) : make_string(call.budget, std::string(part)));
+    path.push_back(is_index ? Value::integer(index) : make_string(budget, std::string(part)));
   }
-  return value;
+  return path;
+}
+
+Value attribute_of(const Call& call, Value item, const Values& path) {
+  for (const Value& name : path) {
+    call.budget.step();
+    item = call.in.get_item(item, name);
+  }
+  return item;
 }
 
 namespace {
@@ -41,8 +48,8 @@ Value filter_items(const Call& call) {
 }
 
 // A key to sort or compare by: the attribute of an item, in lower case unless case matters.
-Value key_of(const Call& call, const Value& item, const Value& attribute, bool case_sensitive) {
-  Value key = attribute_of(call, item, attribute);
+Value key_of(const Call& call, const Value& item, const Values& path, bool case_sensitive) {
+  Value key = attribute_of(call, item, path);
   if (case_sensitive || !key.is_string()) return key;
   return make_string(call.budget, text::map_case(text_of(key), text::CaseMapping::kLower));
 }
@@ -77,14 +84,18 @@ Value select(const Call& call, bool by_attribute, bool wanted) {
     fail("Missing parameter for attribute name");
   }
   const Value test = take();
+  const Values path = attribute_path(call.budget, attribute);
+  const Builtin* found = nullptr;
   const Value list = call.in.to_list(call.self);
   for (const Value& item : items_of(list)) {
     call.budget.step();
-    const Value value = attribute_of(call, item, attribute);
-    const bool holds = test.is_missing()
-                           ? is_truthy(value)
-                           : is_truthy(call.in.call_named(Refused::kTest, test, value, arguments));
-    if (holds == wanted) kept.push_back(item);
+    Value value = attribute_of(call, item, path);
+    if (!test.is_missing()) {
+      if (found == nullptr) found = &call.in.find_named(Refused::kTest, test);
+      Arguments given = arguments;
+      value = invoke(call.in, *found, value, given);
+    }
+    if (is_truthy(value) == wanted) kept.push_back(item);
   }
   return make_iterator(call.budget, std::move(kept));
 }
@@ -97,25 +108,26 @@ Value filter_dictsort(const Call& call) {  // case_sensitive? by? reverse?
   const Value pairs = call.in.to_list(filter_items(call));
   Values keys;
   for (const Value& pair : items_of(pairs)) {
-    keys.push_back(key_of(call, items_of(pair)[by == "key" ? 0 : 1], Value(), call.flag(0, false)));
+    keys.push_back(key_of(call, items_of(pair)[by == "key" ? 0 : 1], {}, call.flag(0, false)));
   }
   return sorted(call.budget, items_of(pairs), keys, call.flag(2, false));
 }
 
 Value filter_sort(const Call& call) {  // reverse? case_sensitive? attribute?
   const Value list = call.in.to_list(call.self);
-  Values attributes{call[2]};
+  std::vector<Values> paths;
   if (call[2].is_string()) {
-    attributes.clear();
     for (const std::string_view part : split(call.budget, call.text(2), ",", -1)) {
-      attributes.push_back(make_string(call.budget, std::string(part)));
+      paths.push_back(attribute_path(call.budget, make_string(call.budget, std::string(part))));
     }
+  } else {
+    paths.push_back(attribute_path(call.budget, call[2]));
   }
   Values keys;
   for (const Value& item : items_of(list)) {
     Values key;
-    for (const Value& attribute : attributes) {
-      key.push_back(key_of(call, item, attribute, call.flag(1, false)));
+    for (const Values& path : paths) {
+      key.push_back(key_of(call, item, path, call.flag(1, false)));
     }
     keys.push_back(make_list(call.budget, std::move(key)));
   }
@@ -130,9 +142,10 @@ Value filter_rejectattr(const Call& call) { return select(call, true, false); }
 Value filter_unique(const Call& call) {  // case_sensitive? attribute?
   const Value seen = make_dict(call.budget);
   const Value list = call.in.to_list(call.self);
+  const Values path = attribute_path(call.budget, call[1]);
   Values kept;
   for (const Value& item : items_of(list)) {
-    const Value key = key_of(call, item, call[1], call.flag(0, false));
+    const Value key = key_of(call, item, path, call.flag(0, false));
     if (seen.as<Dict>().find(key) != nullptr) continue;
     seen.as<Dict>().set(key, Value::none());
     kept.push_back(item);
@@ -159,12 +172,18 @@ Value filter_map(const Call& call) {
     name = arguments.positional.front();
     arguments.positional.erase(arguments.positional.begin());
   }
+  const Values path = is_attribute ? attribute_path(call.budget, name) : Values();
+  const Builtin* found = nullptr;
   const Value list = call.in.to_list(call.self);
   Values mapped;
   for (const Value& item : items_of(list)) {
     call.budget.step();
-    Value value = is_attribute ? attribute_of(call, item, name)
-                               : call.in.call_named(Refused::kFilter, name, item, arguments);
+    Value value = attribute_of(call, item, path);
+    if (!is_attribute) {
+      if (found == nullptr) found = &call.in.find_named(Refused::kFilter, name);
+      Arguments given = arguments;
+      value = invoke(call.in, *found, item, given);
+    }
     if (value.is_undefined() && !otherwise.is_missing()) value = otherwise;
     mapped.push_back(std::move(value));
   }
@@ -209,12 +228,10 @@ Value filter_reverse(const Call& call) {
 constexpr Builtin kSequenceFilters[] = {
     {"dictsort", "case_sensitive? by? reverse?", filter_dictsort}, {"first", "", filter_first},
     {"items", "", filter_items}, {"last", "", filter_last}, {"list", "", filter_list},
-    {"map", "...", filter_map},
- {"reject", "...", filter_reject},
+    {"map", "...", filter_map}, {"reject", "...", filter_reject},
     {"rejectattr", "...", filter_rejectattr}, {"reverse", "", filter_reverse},
     {"select", "...", filter_select}, {"selectattr", "...", filter_selectattr},
     {"sort", "reverse? case_sensitive? attribute?", filter_sort},
-
     {"unique", "case_sensitive? attribute?", filter_unique},
 };
 // clang-format on

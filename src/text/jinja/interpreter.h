@@ -60,7 +60,7 @@ class Interpreter {
   Budget& budget() { return budget_; }
   const std::tm& now() const { return now_; }
   // A filter or a test by its name.
-  Value call_named(Refused what, const Value& name, const Value& value, Arguments arguments);
+  const Builtin& find_named(Refused what, const Value& name);
   // object.name and object[key]; undefined when there is none.
   Value get_attribute(const Value& object, const Value& name);
   Value get_item(const Value& object, const Value& key);

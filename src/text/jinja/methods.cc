@@ -139,9 +139,7 @@ constexpr Builtin kString[] = {
     {"lower", "/", convert<text::CaseMapping::kLower>}, {"lstrip", "/ chars?", strip<Side::kLeft>},
     {"removeprefix", "/ prefix", remove_affix<true>},
     {"removesuffix", "/ suffix", remove_affix<false>}, {"replace", "/ old new count?", replace},
-
-
- {"rstrip", "/ chars?", strip<Side::kRight>},
+    {"rstrip", "/ chars?", strip<Side::kRight>},
     {"split", "sep? maxsplit?", split_method},
     {"startswith", "/ prefix", has_affix<true>},
     {"strip", "/ chars?", strip<Side::kBoth>}, {"title", "/", convert<text::CaseMapping::kTitle>},
