@@ -87,12 +87,11 @@ std::optional<std::string_view> Charsmap::find(std::string_view key) const {
 // characters is looked up.
 void Charsmap::apply(std::string_view text, std::string& out) const {
   for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
-    const auto byte = static_cast<uint8_t>(text[begin]);
-    const auto next = begin + 1 < text.size() ? static_cast<uint8_t>(text[begin + 1]) : uint8_t{0};
-    if (byte < 0x80 && next < 0x80 && is_plain_[byte]) {
-      out.push_back(text[end++]);
-      continue;
-    }
+    while (end < text.size() && is_plain_[static_cast<uint8_t>(text[end])]) ++end;
+    // What is not ASCII may combine with the character before it.
+    if (end > begin && end < text.size() && static_cast<uint8_t>(text[end]) >= 0x80) --end;
+    out.append(text, begin, end - begin);
+    if (end > begin || end == text.size()) continue;
     end = grapheme_end(text, begin);
     const std::string_view grapheme = text.substr(begin, end - begin);
     if (const auto whole = grapheme.size() < 6 ? find(grapheme) : std::nullopt) {

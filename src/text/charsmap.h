@@ -22,7 +22,7 @@ class Charsmap {
   std::optional<std::string_view> find(std::string_view key) const;
 
   std::vector<uint32_t> units_;  // a double-array trie as Darts-clone lays it out
-  bool is_plain_[128] = {};      // by ASCII character: it stays, whatever ASCII follows
+  bool is_plain_[256] = {};      // by byte: ASCII that stays, whatever ASCII follows
   std::string replacements_;     // zero-terminated; the trie holds offsets
 };
 

@@ -1,5 +1,6 @@
 #include "text/normalizer.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -63,15 +64,16 @@ bool strip(std::string_view text, bool left, bool right, std::string& out, bool&
 
 bool strip_accents(std::string_view text, std::string& out, const std::vector<Section>&,
                    bool& at_origin) {
-  for (size_t i = 0, length = 0; i < text.size(); i += length) {
-    length = utf8_length(text[i]);
-    if (!is_accent(decode_utf8(text.data() + i))) {
-      out.append(text, i, length);
-    } else if (i == 0) {
-      at_origin = false;
-    }
+  size_t copied = 0;  // text before this is in `out`
+  for (size_t i = 0, next = 0; i < text.size(); i = next) {
+    next = i + std::max<size_t>(ascii_prefix(text.substr(i)), utf8_length(text[i]));
+    if (!is_accent(decode_utf8(text.data() + i))) continue;
+    at_origin = at_origin && i != 0;
+    out.append(text, copied, i - copied);
+    copied = next;
   }
-  return out.size() != text.size();
+  out.append(text, copied);
+  return copied != 0;
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ void PreTokenizer::parse(const Fields& fields) {
     split_at(is_split_punctuation,
              fields.find("behavior") ? parse_behavior(fields) : SplitBehavior::kIsolated);
   } else if (type == "WhitespaceSplit" || type == "Whitespace") {
+    cuts_at_spaces_ = cuts_at_spaces_ || steps_.empty();
     split_at(is_space, SplitBehavior::kRemoved);
     if (type == "Whitespace") split_at(is_word, SplitBehavior::kContiguous);  // \w+|[^\w\s]+
   } else if (type == "Metaspace") {
@@ -95,8 +96,10 @@ void PreTokenizer::parse_metaspace(const Fields& fields) {
     step.prepend = PrependScheme::kNever;
   }
   const std::string replacement = step.replacement;
+  const bool splits = fields.boolean_or("split", true);
+  cuts_at_spaces_ = cuts_at_spaces_ || (splits && steps_.empty());
   steps_.emplace_back(std::move(step));
-  if (fields.boolean_or("split", true)) {
+  if (splits) {
     steps_.emplace_back(Split{Pattern::literal(replacement, fields.origin()),
                               SplitBehavior::kMergedWithNext, false});
   }
@@ -149,13 +152,11 @@ void PreTokenizer::run_metaspace(const Metaspace& step, PreTokenizeScratch& scra
     if (prepend && word[0] != ' ' && !word.starts_with(step.replacement)) {
       out.append(step.replacement);
     }
-    for (const char c : word) {
-      if (c == ' ') {
-        out.append(step.replacement);
-      } else {
-        out.push_back(c);
-      }
+    for (size_t at = word.find(' '); at != word.npos; at = word.find(' ')) {
+      out.append(word.substr(0, at)).append(step.replacement);
+      word.remove_prefix(at + 1);
     }
+    out.append(word);
   });
 }
 

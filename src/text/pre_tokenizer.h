@@ -39,6 +39,9 @@ class PreTokenizer {
   // Set when cutting by this scanner is all there is to do.
   std::optional<KnownPattern> only_pattern() const { return only_pattern_; }
 
+  // Whether text may be cut before any space without changing its words.
+  bool cuts_at_spaces() const { return cuts_at_spaces_; }
+
   // The words are in scratch.words.
   void apply(std::string_view text, bool at_origin, PreTokenizeScratch& scratch) const;
 
@@ -67,6 +70,7 @@ class PreTokenizer {
 
   std::vector<Step> steps_;
   bool byte_level_ = false;
+  bool cuts_at_spaces_ = false;
   std::optional<KnownPattern> only_pattern_;
 };
 

@@ -16,6 +16,8 @@ namespace {
 
 // Texts up to this many bytes leave buffers of a few megabytes at most.
 constexpr size_t kKeepScratch = 256 * 1024;
+// Bytes of text cut into words at once: all about them stays in the cache.
+constexpr size_t kBlock = 16 * 1024;
 
 }  // namespace
 
@@ -76,11 +78,16 @@ void Tokenizer::Impl::encode_words(std::string_view text, bool at_origin, Encode
     encode_word(text, scratch, out);
     return;
   }
-  parts.pre_tokenizer.apply(text, at_origin, scratch.pre_tokenize);
   const text::Words& words = scratch.pre_tokenize.words;
-  for (const text::Span span : words.spans) {
-    encode_word(std::string_view(words.text).substr(span.begin, span.end - span.begin), scratch,
-                out);
+  const size_t block = parts.pre_tokenizer.cuts_at_spaces() ? kBlock : text.size();
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
+    end = std::min(text.find(' ', begin + block), text.size());
+    parts.pre_tokenizer.apply(text.substr(begin, end - begin), at_origin && begin == 0,
+                              scratch.pre_tokenize);
+    for (const text::Span span : words.spans) {
+      encode_word(std::string_view(words.text).substr(span.begin, span.end - span.begin), scratch,
+                  out);
+    }
   }
 }
 

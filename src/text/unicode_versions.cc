@@ -82,6 +82,7 @@ bool is_split_punctuation(uint32_t c) {
 }
 
 bool is_accent(uint32_t c) {
+  if (c < 0x300) return false;  // the first mark
   return c == 0x1CF2 || c == 0x1CF3 || (is_mark(c) && !unknown_to_normalizers(c));
 }
 

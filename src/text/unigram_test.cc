@@ -147,6 +147,39 @@ TEST(Unigram, WithoutUnknownTokenSaysSo) {
   }
 }
 
+// Long texts are cut into words block by block, but not where a step before might look further.
+TEST(Unigram, BlocksOfLongTextsGiveTheSameWords) {
+  std::mt19937 random(34);
+  const TestJson nothing = TestJson::parse(R"JSON({"type": "Split", "behavior": "Isolated",
+      "invert": false, "pattern": {"String": "nowhere in the text"}})JSON");
+  TestJson json = unigram_json();
+  json["normalizer"] = nullptr;
+  for (const char* steps :
+       {R"([{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}])",
+        R"([{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}])",
+        R"([{"type": "Metaspace", "replacement": "a", "prepend_scheme": "never"}])",
+        R"([{"type": "Metaspace", "replacement": " ", "prepend_scheme": "always"}])",
+        R"([{"type": "WhitespaceSplit"},
+            {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}])",
+        R"([{"type": "Whitespace"},
+            {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}])"}) {
+    TestJson parts = TestJson::parse(steps);
+    json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", parts}};
+    const auto in_blocks = make_tokenizer(json);
+    parts.insert(parts.begin(), nothing);
+    json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", parts}};
+    const auto at_once = make_tokenizer(json);
+    for (int round = 0; round < 8; ++round) {
+      std::string text(random() % 20, ' ');
+      while (text.size() < 60'000) {
+        text += random_text(random, 20) + std::string(1 + random() % 4, ' ');
+        if (random() % 50 == 0) text += std::string(random() % 40'000, 'e');
+      }
+      EXPECT_EQ(in_blocks->encode(text), at_once->encode(text)) << steps;
+    }
+  }
+}
+
 TEST(Unigram, LongTextsTakeLinearTime) {
   std::mt19937 random(32);
   const auto tokenizer = make_tokenizer(json_of(random_pieces(random, true)));

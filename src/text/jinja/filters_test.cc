@@ -126,6 +126,8 @@ TEST(JinjaFilters, SelectAndReject) {
             {"users|rejectattr('tags')|list|length", "2"},
             {"users|selectattr('age', 'gt', 26)|map(attribute='name')|list", "['Zoe', 'Bob']"},
             {"l|select('nope')|list", kFails},
+            {"[]|select('nope')|list", "[]"},
+            {"l|select('gt', 1)|select('lt', 3)|list", "[2]"},
             {"users|selectattr|list", kFails},
         });
 }

@@ -33,6 +33,11 @@ TEST(JinjaLimits, StepsAreCounted) {
   EXPECT_TRUE(mentions(error_of(loop, {{"n", 1000}}, options), "more than the 1000 steps allowed"));
 }
 
+TEST(JinjaLimits, PathsOfAttributesAreCounted) {
+  const std::string message = error_of("{{ ('x' * 9999)|map(attribute='0.0' ~ '.0' * 9999) }}");
+  EXPECT_TRUE(mentions(message, "steps allowed")) << message;
+}
+
 TEST(JinjaLimits, NestedLoopsEndInTime) {
   const std::string message =
       error_of("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
