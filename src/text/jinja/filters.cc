@@ -30,7 +30,7 @@ Value filter_trim(const Call& call) {  // chars?
   const Value source = soft_str(call);
   const std::string& text = text_of(source);
   return make_string(call.budget,
-                     call.has(0) ? strip_characters(text, call.text(0), Side::kBoth)
+                     call.has(0) ? strip_characters(call.budget, text, call.text(0), Side::kBoth)
                                  : strip_spaces(text, Side::kBoth),
                      is_markup(source));
 }

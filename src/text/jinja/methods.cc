@@ -35,9 +35,7 @@ template <Side kSide>
 Value strip(const Call& call) {  // chars?
   const std::string& text = text_of(call.self);
   if (!call.has(0)) return like(call, strip_spaces(text, kSide));
-  const std::string set = argument_like(call, 0);
-  call.budget.work(set.size() * 16);
-  return like(call, strip_characters(text, set, kSide));
+  return like(call, strip_characters(call.budget, text, argument_like(call, 0), kSide));
 }
 
 Value split_method(const Call& call) {  // sep? maxsplit?
@@ -60,6 +58,7 @@ Value join(const Call& call) {  // iterable
     if (!item.is_string()) {
       fail("sequence item {}: expected str instance, {} found", i, type_name(item));
     }
+    call.budget.step();
     if (i > 0) out += text_of(call.self);
     out += is_markup(call.self) ? text_of(escape(call.budget, item)) : text_of(item);
     call.budget.expect(out.size());
@@ -79,7 +78,7 @@ Value remove_affix(const Call& call) {  // affix
 template <bool kMustBeThere>
 Value find(const Call& call) {  // sub
   const std::string_view text = text_of(call.self);
-  const size_t found = text.find(call.text(0));
+  const size_t found = find_text(text, call.text(0));
   if (found != std::string::npos) return Value::integer(count_code_points(text.substr(0, found)));
   if (kMustBeThere) fail("substring not found");
   return Value::integer(int64_t{-1});
@@ -87,14 +86,8 @@ Value find(const Call& call) {  // sub
 
 Value count(const Call& call) {  // sub
   const std::string& text = text_of(call.self);
-  const std::string& wanted = call.text(0);
-  if (wanted.empty()) return Value::integer(count_code_points(text) + 1);
-  size_t times = 0;
-  for (size_t at = text.find(wanted); at != std::string::npos;
-       at = text.find(wanted, at + wanted.size())) {
-    ++times;
-  }
-  return Value::integer(times);
+  if (call.text(0).empty()) return Value::integer(count_code_points(text) + 1);
+  return Value::integer(split(call.budget, text, call.text(0), -1).size() - 1);
 }
 
 template <bool kAtStart>
@@ -107,6 +100,7 @@ Value has_affix(const Call& call) {  // affix
            type_name(part));
     }
     const std::string& affix = text_of(part);
+    call.budget.work(affix.size());
     if (kAtStart ? text.starts_with(affix) : text.ends_with(affix)) return Value::boolean(true);
   }
   return Value::boolean(false);

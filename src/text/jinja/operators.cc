@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "text/jinja/interpreter.h"
+#include "text/jinja/strings.h"
 
 namespace nanovllm::jinja {
 namespace {
@@ -201,7 +202,10 @@ bool equal(Budget& budget, const Value& a, const Value& b) {
   if (a.is_integer() && b.is_integer()) return a.as_int() == b.as_int();
   if (a.is_number() && b.is_number()) return wide(a) == wide(b);
   if (a.kind() != b.kind()) return false;
-  if (a.is_string()) return text_of(a) == text_of(b);
+  if (a.is_string()) {
+    if (text_of(a).size() == text_of(b).size()) budget.work(text_of(a).size());
+    return text_of(a) == text_of(b);
+  }
   if (a.is(Kind::kDict)) return equal_dicts(budget, a, b);
   if (a.is_sequence() || a.is(Kind::kView)) {
     return equal_sequences(budget, items_of(a), items_of(b));
@@ -217,7 +221,10 @@ bool compare(Budget& budget, CompareOp op, const Value& a, const Value& b) {
     return ordered(op, wide(a), wide(b));
   }
   // The order of UTF-8 is the order of the code points.
-  if (a.is_string() && b.is_string()) return ordered(op, text_of(a), text_of(b));
+  if (a.is_string() && b.is_string()) {
+    budget.work(std::min(text_of(a).size(), text_of(b).size()));
+    return ordered(op, text_of(a), text_of(b));
+  }
   if (a.is_sequence() && a.kind() == b.kind()) {
     const Nesting nesting(budget);
     const Values& left = items_of(a);
@@ -260,7 +267,7 @@ bool contains(Interpreter& in, const Value& container, const Value& item) {
       fail("'in <string>' requires a string on its left, not '{}'", type_name(item));
     }
     in.budget().work(text_of(container).size());
-    return text_of(container).find(text_of(item)) != std::string::npos;
+    return find_text(text_of(container), text_of(item)) != std::string::npos;
   }
   const Value list = in.to_list(container);
   for (const Value& element : items_of(list)) {

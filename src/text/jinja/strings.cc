@@ -1,6 +1,8 @@
 #include "text/jinja/strings.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstring>
 
 #include "text/unicode.h"
 
@@ -95,13 +97,22 @@ std::string_view strip_spaces(std::string_view text, Side side) {
   return strip_if(text, side, is_space);
 }
 
-std::string_view strip_characters(std::string_view text, std::string_view characters, Side side) {
-  return strip_if(text, side, [&](uint32_t c) {
-    for (size_t pos = 0; pos < characters.size();) {
-      if (next_character(characters, pos) == c) return true;
-    }
-    return false;
-  });
+std::string_view strip_characters(Budget& budget, std::string_view text,
+                                  std::string_view characters, Side side) {
+  budget.work(characters.size() * 16);
+  budget.expect(characters.size() * sizeof(uint32_t));
+  std::vector<uint32_t> set;
+  for (size_t pos = 0; pos < characters.size();) set.push_back(next_character(characters, pos));
+  std::sort(set.begin(), set.end());
+  return strip_if(text, side,
+                  [&](uint32_t c) { return std::binary_search(set.begin(), set.end(), c); });
+}
+
+size_t find_text(std::string_view text, std::string_view wanted) {
+  if (wanted.empty()) return 0;
+  const void* found = memmem(text.data(), text.size(), wanted.data(), wanted.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
 
 Pieces split(Budget& budget, std::string_view text, std::string_view separator,
@@ -112,7 +123,7 @@ Pieces split(Budget& budget, std::string_view text, std::string_view separator,
     if (separator.empty()) text = strip_spaces(text, Side::kLeft);
     if (separator.empty() && text.empty()) return pieces;
     budget.step();
-    const size_t found = text.find(separator);
+    const size_t found = find_text(text, separator);
     const auto [begin, end] =
         separator.empty() ? find_space(text) : std::pair(found, found + separator.size());
     const bool is_last = max_splits >= 0 && static_cast<int64_t>(pieces.size()) >= max_splits;
@@ -153,7 +164,7 @@ std::string replace_all(Budget& budget, std::string_view text, std::string_view 
     out += piece;
   };
   for (int64_t count = 0; max_count < 0 || count < max_count; ++count) {
-    const size_t found = text.find(from);
+    const size_t found = find_text(text, from);
     if (found == std::string_view::npos) break;
     put(text.substr(0, found));
     put(to);

@@ -24,7 +24,10 @@ std::string quote(std::string_view text);
 enum class Side { kLeft, kRight, kBoth };
 std::string_view strip_spaces(std::string_view text, Side side);
 // Strips code points that occur in `characters`.
-std::string_view strip_characters(std::string_view text, std::string_view characters, Side side);
+std::string_view strip_characters(Budget& budget, std::string_view text,
+                                  std::string_view characters, Side side);
+// text.find(wanted) in linear time.
+size_t find_text(std::string_view text, std::string_view wanted);
 
 using Pieces = std::vector<std::string_view>;
 // At white space where the separator is empty. max_splits < 0: as often as there is one.

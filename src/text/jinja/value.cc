@@ -65,7 +65,6 @@ constexpr size_t kSmallDict = 8;  // entries; up to here a scan beats a table
 const Dict::Entry* Dict::lookup(size_t hash, const Value& key) const {
   const auto matches = [&](const Entry& entry) {
     if (entry.hash != hash) return false;
-    if (entry.key.is_string() && key.is_string()) return text_of(entry.key) == text_of(key);
     return entry.key.is_same(key) || equal(*budget(), entry.key, key);
   };
   if (index_.empty()) {
