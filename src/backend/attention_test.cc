@@ -227,6 +227,36 @@ TEST_P(Attention, MatchesReferenceInShortChunksBehindLongContexts) {
   }
 }
 
+// Of kernels for any shape, for decodes with and without the new token's store, and for chunks,
+// whose keys a GPU's blocks share or do not; each with rows that see little, where sinks weigh
+// most.
+TEST_P(Attention, MatchesReferenceWithSinks) {
+  const auto backend = make();
+  const LargeCase cases[] = {
+      {{4, 2, 40, 16}, {400}, 0, 5},        {{4, 2, 64, 32, 64}, {1500, 40}, 0, 0},
+      {{16, 2, 64, 16}, {700, 30}, 100, 0}, {{24, 2, 128, 32}, {300, 70}, 0, 3},
+      {{8, 8, 128, 16}, {1500}, 0, 0},      {{2, 2, 256, 32}, {1000, 90}, 60, 5},
+      {{48, 16, 64, 32}, {500, 128}, 0, 0}, {{1, 1, 64, 256}, {4800}, 0, 0}};
+  for (const LargeCase& c : cases) {
+    const std::vector<int> lengths = c.lengths_on(*backend);
+    Variant variant = c.variant();
+    variant.has_sinks = true;
+    variant.one_pass = variant.norm_and_rope = c.soft_cap == 0;
+    std::vector<Step> steps(5);
+    for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
+      const int left = lengths[s] > 90 ? 72 : 2;
+      steps[0].push_back({s, lengths[s] - left});
+      if (left > 2) steps[1].push_back({s, 6});
+      if (left > 2) steps[2].push_back({s, 64});
+      steps[3].push_back({s, 1});
+      steps[4].push_back({s, 1});
+    }
+    std::erase(steps, Step{});
+    const Sequences sequences(c.shape, act(), lengths, 210);
+    expect_reference(sequences, sequences.run(*backend, steps, variant), variant);
+  }
+}
+
 TEST_P(Attention, MatchesReferenceOverLongContexts) {
   Random random(4);
   const Sequences sequences({2, 1, 32, 64}, act(), {1100}, 40);

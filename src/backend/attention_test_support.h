@@ -28,6 +28,7 @@ struct Variant {
   float scale = 0;  // 0 = 1 / sqrt(head_dim)
   int window = 0;
   float soft_cap = 0;
+  bool has_sinks = false;
   bool norm_and_rope = false;  // else queries and keys are used as they are
   bool one_pass = false;       // store_and_attend
   int num_padding = 0;         // rows of sequences without tokens behind a step of decodes
@@ -39,6 +40,7 @@ struct Variant {
 struct Chunk {
   int seq;
   int num_new;
+  bool operator==(const Chunk&) const = default;
 };
 using Step = std::vector<Chunk>;
 
@@ -59,6 +61,7 @@ class Sequences {
     Random random(99);
     q_norm_ = random.floats(shape.head_dim, 0.5f, 1.5f);
     k_norm_ = random.floats(shape.head_dim, 0.5f, 1.5f);
+    sinks_ = random.floats(shape.num_heads, -2, 9);
     const int longest = *std::max_element(lengths_.begin(), lengths_.end());
     rotary_dim_ = shape.rotary_dim > 0   ? shape.rotary_dim
                   : shape.head_dim >= 32 ? shape.head_dim / 4 * 3 / 2 * 2
@@ -130,7 +133,8 @@ class Sequences {
       for (int t = 0; t < lengths_[s]; ++t)
         for (int i = 0; i < out_width(); ++i)
           put(turned, int64_t{t} * shape_.qkv_width() + i, q[int64_t{t} * out_width() + i]);
-      outputs.push_back(reference::paged_attention(turned.view, cache, params(variant), batch));
+      outputs.push_back(
+          reference::paged_attention(turned.view, cache, params(variant, sinks_.data()), batch));
     }
     return outputs;
   }
@@ -223,16 +227,17 @@ class Sequences {
         upload(backend, Tensor(qkv_bytes.data(), act_, {tokens, shape_.qkv_width()}));
     const DeviceTensor out = device_tensor(backend, act_, {tokens, out_width()});
     const auto q_norm = upload(backend, q_norm_), k_norm = upload(backend, k_norm_);
-    const auto cos_sin = upload(backend, cos_sin_);
+    const auto cos_sin = upload(backend, cos_sin_), sinks = upload(backend, sinks_);
+    const AttentionParams attention = params(variant, static_cast<float*>(sinks->data()));
     const RopeParams rope =
         rope_params(variant, static_cast<float*>(q_norm->data()),
                     static_cast<float*>(k_norm->data()), static_cast<float*>(cos_sin->data()));
     if (variant.one_pass) {
-      backend.store_and_attend(out.view, qkv.view, rope, cache.cache, params(variant), batch);
+      backend.store_and_attend(out.view, qkv.view, rope, cache.cache, attention, batch);
     } else {
       backend.qk_norm_rope_store(qkv.view, shape_.num_heads, rope, cache.cache, batch);
       for (int i = 0; i < variant.num_launches; ++i)
-        backend.paged_attention(out.view, qkv.view, cache.cache, params(variant), batch);
+        backend.paged_attention(out.view, qkv.view, cache.cache, attention, batch);
     }
     return download(backend, out.view);
   }
@@ -250,10 +255,10 @@ class Sequences {
     }
     return rope;
   }
-  AttentionParams params(const Variant& variant) const {
+  AttentionParams params(const Variant& variant, const float* sinks) const {
     const float scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
     return {shape_.num_heads, variant.scale == 0 ? scale : variant.scale, variant.window,
-            variant.soft_cap};
+            variant.soft_cap, variant.has_sinks ? sinks : nullptr};
   }
   void put(HostTensor& t, int64_t i, float value) const {
     if (act_ == DType::kBFloat16) {
@@ -271,7 +276,7 @@ class Sequences {
   DType act_;
   std::vector<int> lengths_;
   std::vector<HostTensor> qkv_;  // [length, qkv_width] each
-  std::vector<float> q_norm_, k_norm_, cos_sin_;
+  std::vector<float> q_norm_, k_norm_, cos_sin_, sinks_;
   int rotary_dim_ = 0;
 };
 

@@ -138,7 +138,6 @@ class OpsTest : public ::testing::TestWithParam<std::tuple<BackendCase, DType>> 
  protected:
   const BackendCase& backend_case() const { return std::get<0>(GetParam()); }
   DType act() const { return std::get<1>(GetParam()); }
-  bool computes_sinks() const { return !backend_case().name.starts_with("cuda"); }
   std::unique_ptr<Backend> make(int num_threads = 2) const {
     return backend_case().make(num_threads);
   }

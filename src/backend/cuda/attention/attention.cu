@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   __syncthreads();
   float all_max = part_max[0];
   for (int w = 1; w < kWarps; ++w) all_max = fmaxf(all_max, part_max[w]);
-  float all_total = 0;
+  float all_total = p.sink_weight(head, all_max * kLog2E);
   for (int w = 0; w < kWarps; ++w) all_total += part_total[w] * __expf(part_max[w] - all_max);
   const float factor = all_total > 0 ? 1 / all_total : 0.f;  // a row of padding sees nothing
   for (int i = threadIdx.x; i < dim; i += blockDim.x) {

@@ -11,6 +11,9 @@
 
 namespace nanovllm::cuda {
 
+// Scores are kept in units of log2, so that softmax needs exp2 only.
+constexpr float kLog2E = 1.4426950408889634f;
+
 struct AttentionProblem {
   KvView kv;
   AttentionParams params;
@@ -25,6 +28,10 @@ struct AttentionProblem {
   __device__ int first_visible(int position) const {
     return params.window > 0 ? max(0, position - params.window + 1) : 0;
   }
+  // What a query head's sink adds, once, to the sum of its weights of exp2(score - largest).
+  __device__ float sink_weight(int head, float largest) const {
+    return params.sinks == nullptr ? 0.f : exp2f(params.sinks[head] * kLog2E - largest);
+  }
 };
 
 // RopeParams in raw pointers.
@@ -38,9 +45,6 @@ struct Rope {
 inline Rope rope_of(const RopeParams& params) {
   return {params.q_norm, params.k_norm, params.norm_eps, params.cos_sin.f32(), params.rotary_dim};
 }
-
-// Scores are kept in units of log2, so that softmax needs exp2 only.
-constexpr float kLog2E = 1.4426950408889634f;
 
 // sums[i] = count(0) + ... + count(i - 1) for i in 0..n, in shared memory, by the whole block
 // (kThreads threads). Ends with a barrier.

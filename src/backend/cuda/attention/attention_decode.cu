@@ -46,10 +46,9 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
   DecodePlan plan;
   bool plan_is_new;  // from the predecessor
 
-  __device__ __nv_bfloat16* out_row(const Segment& s, int head) const {
-    return out +
-           (static_cast<int64_t>(s.seq) * p.params.num_heads + this->first_head(s.unit) + head) *
-               kDim;
+  __device__ void write(const Head& merged, const Segment& s, int head) const {
+    head += this->first_head(s.unit);
+    merged.write(out + (static_cast<int64_t>(s.seq) * p.params.num_heads + head) * kDim, p, head);
   }
 
   // Shared memory: the warps' rings of tiles; for each warp, queries and then a piece; pieces of
@@ -187,7 +186,7 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
       state.finish(piece, heads, lane);
       if (is_complete) {
 #pragma unroll 1
-        for (int head = 0; head < heads; ++head) Head(piece, head).write(out_row(current, head));
+        for (int head = 0; head < heads; ++head) write(Head(piece, head), current, head);
         __syncwarp();
       } else if (lane == 0) {
         pieces[slot] = current;
@@ -268,7 +267,7 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
       const int others =
           segment.end > share.end ? block_of_tile(share, segment.end - 1) - block : 0;
       merged.receive(others, [&](int i) { return words_of(block + 1 + i, head); });
-      merged.write(out_row(segment, head));
+      write(merged, segment, head);
     }
   }
 

@@ -101,9 +101,9 @@ class MergedHead {
     }
   }
 
-  // `row`: the head's elements of the result.
-  __device__ void write(__nv_bfloat16* row) const {
-    const float factor = 1 / total_;
+  // `row`: the elements of the result that are query head `head`'s.
+  __device__ void write(__nv_bfloat16* row, const AttentionProblem& p, int head) const {
+    const float factor = 1 / (total_ + p.sink_weight(head, largest_));
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (!is_inside(v)) continue;

@@ -232,13 +232,14 @@ struct PrefillKernel {
 
   // Through the warp's own rows of the queries' memory, so that rows go out in whole vectors.
   __device__ void write(const Work& work, int last_row, State& state, __nv_bfloat16* rows) const {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * kWarpRows;
     __syncwarp();
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float factor = softmax_factor(state.rows[t], h);
+        const int r = work.row + warp_row + 16 * t + 8 * h + lane / 4;
+        const float factor = softmax_factor(state.rows[t], h, p, work.head_of(r, p.group));
 #pragma unroll
         for (int n = 0; n < kValueTiles; ++n)
           *reinterpret_cast<uint32_t*>(rows + (16 * t + 8 * h + lane / 4) * kStride + 8 * n +
@@ -249,7 +250,7 @@ struct PrefillKernel {
     __syncwarp();
     for (int i = lane; i < kWarpRows * kVectors; i += 32) {
       const int row = i / kVectors, vector = i % kVectors;
-      const int r = work.row + static_cast<int>(threadIdx.x) / 32 * kWarpRows + row;
+      const int r = work.row + warp_row + row;
       if (r > last_row) break;
       const auto [token, head] = work.place_of(r, p.group);
       *reinterpret_cast<uint4*>(out + (token * p.params.num_heads + head) * kDim + vector * 8) =

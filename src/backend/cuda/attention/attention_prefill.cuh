@@ -19,8 +19,9 @@ struct PrefillWork {
     int head;
   };
   __device__ Place place_of(int r, int group) const {
-    return {first_token + r / group, kv_head * group + r % group};
+    return {first_token + r / group, head_of(r, group)};
   }
+  __device__ int head_of(int r, int group) const { return kv_head * group + r % group; }
 };
 
 __device__ inline int num_prefill_rows(const AttentionProblem& p, int seq) {

@@ -111,7 +111,9 @@ class PrefillConsumer {
   __device__ void merge(const PrefillJob& job, const State& state) const {
     const bool has_rows = __any_sync(0xffffffffu, state.row < job.work.num_rows);
     const PartGroup<kDim> group(arguments_.parts, job.index, job.part, job.num_parts);
-    merge_parts<kDim>(group, has_rows, state.o, state.rows, score_factor(p_),
+    const int heads[2] = {job.work.head_of(state.row, p_.group),
+                          job.work.head_of(state.row + 8, p_.group)};
+    merge_parts<kDim>(group, has_rows, state.o, state.rows, p_, heads,
                       [&](int h, int n, float low, float high) {
                         write_pair(job.work, state.row + 8 * h, n, low, high);
                       });
@@ -196,7 +198,8 @@ class PrefillConsumer {
     meet_group(group_);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float factor = softmax_factor(state.rows, h);
+      const int head = work.head_of(state.row + 8 * h, p_.group);
+      const float factor = softmax_factor(state.rows, h, p_, head);
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n) {
         auto* place =

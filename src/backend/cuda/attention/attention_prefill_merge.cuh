@@ -103,7 +103,9 @@ __device__ inline float part_scale(float largest, float all, float factor) {
 
 // Finishes, of a warp's columns, every group.count-th tile of 8 from its own part on.
 template <int kDim, typename Write>
-__device__ void finish_parts(const PartGroup<kDim>& group, float factor, Write&& write) {
+__device__ void finish_parts(const PartGroup<kDim>& group, const AttentionProblem& p,
+                             const int (&heads)[2], Write&& write) {
+  const float factor = score_factor(p);
   SoftmaxRows all;
   group.for_each([&](const PartWords<kDim>& words, bool exists) {
 #pragma unroll
@@ -115,7 +117,8 @@ __device__ void finish_parts(const PartGroup<kDim>& group, float factor, Write&&
       all.largest[h] = now;
     }
   });
-  const float factors[2] = {softmax_factor(all, 0), softmax_factor(all, 1)};
+  const float factors[2] = {softmax_factor(all, 0, p, heads[0]),
+                            softmax_factor(all, 1, p, heads[1])};
   constexpr int kTiles = kDim / 8, kAtOnce = 2;
 #pragma unroll 1
   for (int first = group.part; first < kTiles; first += kAtOnce * group.count) {
@@ -143,17 +146,18 @@ __device__ void finish_parts(const PartGroup<kDim>& group, float factor, Write&&
   }
 }
 
-// By all of a block's kPartThreads threads, each with its sums `o` and rows; `has_rows` of a warp
-// says whether any of its rows exist. Calls write(h, n, low, high) for its elements of row h and
-// column tile n, of those that this block finishes.
+// By all of a block's kPartThreads threads, each with its sums `o` and rows, which are of the query
+// heads `heads`; `has_rows` of a warp says whether any of its rows exist. Calls write(h, n, low,
+// high) for its elements of row h and column tile n, of those that this block finishes.
 template <int kDim, typename Write>
 __device__ void merge_parts(const PartGroup<kDim>& group, bool has_rows, const float (&o)[kDim / 2],
-                            const SoftmaxRows& rows, float factor, Write&& write) {
+                            const SoftmaxRows& rows, const AttentionProblem& p,
+                            const int (&heads)[2], Write&& write) {
   if (has_rows) group.words_of(group.part).store(o, rows);
   meet_part_threads();
   if (threadIdx.x == 0) group.await_all();
   meet_part_threads();
-  if (has_rows) finish_parts<kDim>(group, factor, write);
+  if (has_rows) finish_parts<kDim>(group, p, heads, write);
   meet_part_threads();
   if (threadIdx.x == 0) group.leave();
 }

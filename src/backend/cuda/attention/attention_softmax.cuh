@@ -80,11 +80,13 @@ __device__ void weigh_keys(float (&s)[kKeyTiles][4], SoftmaxRows& rows, float fa
   }
 }
 
-// One over row h's total; 0 for a row of padding, which sees nothing.
-__device__ inline float softmax_factor(const SoftmaxRows& rows, int h) {
+// One over row h's total, its head's sink included; 0 for a row of padding, which sees nothing.
+__device__ inline float softmax_factor(const SoftmaxRows& rows, int h, const AttentionProblem& p,
+                                       int head) {
   float total = rows.total[h];
   total += __shfl_xor_sync(0xffffffffu, total, 1);
   total += __shfl_xor_sync(0xffffffffu, total, 2);
+  total += p.sink_weight(head, rows.largest[h] * score_factor(p));
   return total > 0 ? 1 / total : 0.f;
 }
 

@@ -6,7 +6,7 @@
 #include "backend/cuda/layer/layer_plan.h"
 #include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/linear/linear_weight.h"
-#include "base/check.h"
+#include "base/assert.h"
 #include "ops/layer_program.h"
 
 namespace nanovllm {
@@ -63,11 +63,6 @@ void describe(cuda::SkinnyProduct& product, const LinearWeight& weight) {
 
 std::unique_ptr<StackProgram> CudaBackend::compile(const StackSpec& spec,
                                                    const CompileLimits& limits) {
-  for (const LayerSpec& layer : spec.layers) {
-    if (std::get<Attention>(layer.core).sinks.empty()) continue;
-    throw_error(ErrorCode::kUnsupported,
-                "{}: attention sinks are not supported on GPUs yet; use device cpu", description());
-  }
   return std::make_unique<CudaProgram>(*this, spec, limits);
 }
 
