@@ -56,7 +56,7 @@ StepMemory lay_out(const Packed& w, int rows, DType dtype, char* base) {
   take(s.step.logits, int64_t{rows} * w.params.num_logits);
   for (int32_t** p : {&s.step.ids, &s.step.places, &s.step.tokens}) take(*p, pairs);
   take(s.step.scores, pairs);
-  take(s.step.tiles, pairs / cuda::kSmallTileRows + w.params.count, sizeof(cuda::ExpertTile));
+  take(s.step.tiles, pairs / cuda::kPlainTileRows + w.params.count, sizeof(cuda::ExpertTile));
   take(s.step.num_tiles, 1);
   take(s.step.gathered, pairs * w.hidden, size_of(dtype));
   take(s.step.mlp, pairs * w.width, size_of(dtype));
@@ -175,7 +175,7 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
   StepMemory s = lay_out(w, rows, x.dtype, static_cast<char*>(w.scratch->data()));
   NANOVLLM_CHECK(s.bytes <= w.scratch->bytes());
   const ExpertStep& step = s.step;
-  if (rows > kMaxRouterRows && !deterministic_) {
+  if (rows > kMaxRouterRows || deterministic_) {
     linear(Tensor(step.logits, DType::kFloat32, {rows, params.num_logits}), x, *w.router);
   } else {
     cuda::launch_router(stream_, step.logits, x.data, x.dtype, cuda_weight(w.router).data,
@@ -190,23 +190,33 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
   const int tile_rows = !w.is_for_tensor_cores ? cuda::kPlainTileRows
                         : are_many             ? cuda::kLargeTileRows
                                                : cuda::kSmallTileRows;
-  const int row_bytes = w.is_for_tensor_cores ? w.hidden * static_cast<int>(size_of(x.dtype)) : 0;
-  cuda::launch_route_and_sort(stream_, params, step, tile_rows, x.data, row_bytes);
   ExpertProduct gate_up = product_of(w, w.gate_up, step, tile_rows);
   gate_up.is_gated = true;
   gate_up.activation = w.activation;
-  gate_up.x = w.is_for_tensor_cores ? step.gathered : x.data;
-  gate_up.tokens = w.is_for_tensor_cores ? nullptr : step.tokens;
+  gate_up.x = x.data;
   gate_up.out = step.mlp;
   ExpertProduct down = product_of(w, w.down, step, tile_rows);
   down.x = step.mlp;
+  down.out = out.data;
+  const int multiprocessors = properties_.multiProcessorCount;
+  const auto takes_few = [&](const ExpertProduct& product) {
+    return cuda::takes_few(product, x.dtype, rows, params.num_active);
+  };
+  if (!deterministic_ && takes_few(gate_up) && takes_few(down)) {
+    return cuda::launch_few(stream_, params, step, gate_up, down, s.shared_out.data, x.dtype,
+                            multiprocessors);
+  }
+  const int row_bytes = w.is_for_tensor_cores ? w.hidden * static_cast<int>(size_of(x.dtype)) : 0;
+  cuda::launch_route_and_sort(stream_, params, step, tile_rows, x.data, row_bytes);
+  if (w.is_for_tensor_cores) gate_up.x = step.gathered;
+  if (!w.is_for_tensor_cores) gate_up.tokens = step.tokens;
   down.out = step.gathered;
   down.tiles_are_older = true;
   for (const ExpertProduct& product : {gate_up, down}) {
     if (w.is_for_tensor_cores) {
-      cuda::launch_expert_wgmma(stream_, product, tile_rows, properties_.multiProcessorCount);
+      cuda::launch_expert_wgmma(stream_, product, tile_rows, multiprocessors);
     } else {
-      cuda::launch_expert_product(stream_, product, x.dtype, properties_.multiProcessorCount);
+      cuda::launch_expert_product(stream_, product, x.dtype, multiprocessors);
     }
   }
   cuda::launch_combine(stream_, out.data, x.dtype, params, step, s.shared_out.data, w.hidden);

@@ -45,7 +45,7 @@ struct RouterParams {
   int first = 0, count = 0;  // this rank's experts
 };
 
-// logits[T, n] = x[T, K] weight[n, K]^T + bias, of each row in one order of its own.
+// logits[T, n] = x[T, K] weight[n, K]^T + bias, bound by latency where rows are few.
 void launch_router(cudaStream_t stream, float* logits, const void* x, DType dtype,
                    const void* weight, const float* bias, int num_rows, int n, int k);
 // What the logits make of the rest; x [T, row_bytes] is gathered if row_bytes > 0, a multiple
@@ -62,7 +62,7 @@ struct ExpertProduct {
   const float* bias = nullptr;   // [experts, out_features], or none
   bool is_gated = false;         // the first half of W's rows is the gate, the second up
   Activation activation = Activation::kSilu;
-  const void* x = nullptr;          // [P, K] act
+  const void* x = nullptr;          // [P, K] act; of launch_few() [T, K] or [P, K]
   const int32_t* tokens = nullptr;  // then [T, K], and row tokens[pair] of it is meant
   void* out = nullptr;              // [P, out_features or its half] act
   const ExpertTile* tiles = nullptr;
@@ -73,8 +73,16 @@ struct ExpertProduct {
   bool tiles_are_older = false;
 };
 
+// For few rows, what follows the router's logits in two kernels, without tiles: gate and up go to
+// gate_up.out = down.x [P, I], and the result of launch_combine() to down.out [T, H].
+constexpr int kMaxFewRows = 8, kMaxFewPairs = 64;
+bool takes_few(const ExpertProduct& product, DType dtype, int num_rows, int num_active);
+void launch_few(cudaStream_t stream, const RouterParams& router, const ExpertStep& step,
+                const ExpertProduct& gate_up, const ExpertProduct& down, const void* shared,
+                DType dtype, int num_multiprocessors);
+
 // For any shape: tiles of kPlainTileRows.
-constexpr int kPlainTileRows = 64;
+constexpr int kPlainTileRows = 8;
 void launch_expert_product(cudaStream_t stream, const ExpertProduct& product, DType dtype,
                            int num_multiprocessors);
 
