@@ -90,10 +90,11 @@ std::vector<float> rope_table(const RopeFrequencies& frequencies, int num_positi
     double cos, sin;
   };
   const auto turns_at = [&](int position, double magnitude) {
-    std::vector<Turn> turns;
-    for (const double inverse : frequencies.inverse)
-      turns.push_back(
-          {magnitude * std::cos(position * inverse), magnitude * std::sin(position * inverse)});
+    std::vector<Turn> turns(half);
+    for (size_t i = 0; i < half; ++i) {
+      const double angle = position * frequencies.inverse[i];
+      turns[i] = {magnitude * std::cos(angle), magnitude * std::sin(angle)};
+    }
     return turns;
   };
   std::vector<std::vector<Turn>> offsets;
