@@ -303,10 +303,9 @@ class Faults(HubTest):
         content = noise(5 * PART)
         self.hub.add("Own/Big-GGUF", {"big.gguf": content})
         self.hub.speed = 20e6
-        begin = time.monotonic()
         self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
         self.assertEqual(sorted(request.range for request in self.hub.of("files")), sorted(f"bytes={i * PART}-{(i + 1) * PART - 1}" for i in range(5)))
-        self.assertLess(time.monotonic() - begin, len(content) / self.hub.speed * 0.8)
+        self.assertGreaterEqual(self.hub.most_answers["files"], 3)
 
     def test_a_server_that_takes_no_ranges(self):
         content = noise(2 * PART + 1)

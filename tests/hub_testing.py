@@ -52,6 +52,8 @@ class Hub:
         self.repositories, self.moved = {}, {}
         self.requests, self.faults = [], []
         self.lock = threading.Lock()
+        self.num_answers = {"hub": 0, "files": 0}  # under way
+        self.most_answers = {"hub": 0, "files": 0}  # that ever were at once
         self.token = None  # that private and gated repositories want
         self.speed = None  # bytes/s of each answer of the second server
         self.takes_ranges = True
@@ -103,6 +105,8 @@ class Hub:
         request = Request(server, handler)
         with self.lock:
             self.requests.append(request)
+            self.num_answers[server] += 1
+            self.most_answers[server] = max(self.most_answers[server], self.num_answers[server])
         try:
             for fault in list(self.faults):
                 if fault(handler, request):
@@ -110,6 +114,9 @@ class Hub:
             getattr(self, "answer_" + server)(handler, request)
         except (BrokenPipeError, ConnectionResetError):
             handler.close_connection = True
+        finally:
+            with self.lock:
+                self.num_answers[server] -= 1
 
     def answer_hub(self, handler, request):
         api = re.fullmatch(r"/api/models/([^/]+/[^/]+)/(revision|tree)/(.+)", request.path)

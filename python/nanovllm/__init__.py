@@ -18,19 +18,8 @@ from nanovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestO
 if TYPE_CHECKING:
     from nanovllm.async_llm import AsyncLLM
 
-__all__ = [
-    "LLM",
-    "AsyncLLM",
-    "CompletionOutput",
-    "LLMEngine",
-    "Logprob",
-    "RequestMetrics",
-    "RequestOutput",
-    "RequestOutputKind",
-    "SamplingParams",
-    "StepStats",
-    "__version__",
-]
+__all__ = ["LLM", "AsyncLLM", "CompletionOutput", "LLMEngine", "Logprob", "RequestMetrics", "RequestOutput",
+           "RequestOutputKind", "SamplingParams", "StepStats", "__version__"]
 
 
 def __getattr__(name: str) -> object:

@@ -234,25 +234,14 @@ nb::object to_python(const RequestOutput& output) {
 }
 
 nb::object exception_of(ErrorCode code, const std::string& message) {
-  const auto exception = [](ErrorCode c) {
-    switch (c) {
-      case ErrorCode::kInvalidArgument:
-      case ErrorCode::kCorruptData:
-      case ErrorCode::kUnsupported:
-        return PyExc_ValueError;
-      case ErrorCode::kNotFound:
-        return PyExc_FileNotFoundError;
-      case ErrorCode::kOutOfMemory:
-        return PyExc_MemoryError;
-      case ErrorCode::kIo:
-        return PyExc_OSError;
-      case ErrorCode::kInternal:
-      case ErrorCode::kUnavailable:
-        break;
-    }
-    return PyExc_RuntimeError;
-  };
-  return nb::borrow(exception(code))(message);
+  const bool is_value = code == ErrorCode::kInvalidArgument || code == ErrorCode::kCorruptData ||
+                        code == ErrorCode::kUnsupported;
+  PyObject* exception = is_value                          ? PyExc_ValueError
+                        : code == ErrorCode::kNotFound    ? PyExc_FileNotFoundError
+                        : code == ErrorCode::kOutOfMemory ? PyExc_MemoryError
+                        : code == ErrorCode::kIo          ? PyExc_OSError
+                                                          : PyExc_RuntimeError;
+  return nb::borrow(exception)(message);
 }
 
 nb::dict to_python(const EngineInfo& info) {

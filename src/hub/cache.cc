@@ -28,17 +28,12 @@ void write_whole(const std::string& path, std::string_view text) {
   if (file.fail() || std::rename(draft.c_str(), path.c_str()) != 0) throw_write_error(path, errno);
 }
 
-bool has_size(const std::string& path, int64_t size) {
-  std::error_code error;
-  return static_cast<int64_t>(fs::file_size(path, error)) == size && !error;
-}
-
 }  // namespace
 
 int64_t size_of(const std::string& path) {
   std::error_code error;
   const auto size = static_cast<int64_t>(fs::file_size(path, error));
-  return error ? 0 : size;
+  return error ? -1 : size;
 }
 
 void make_folder(const std::string& path) {
@@ -108,10 +103,10 @@ Listing RepositoryCache::files_of_snapshot(const std::string& commit) const {
 }
 
 bool RepositoryCache::holds(const std::string& commit, const HubFile& file) const {
-  return has_size(snapshot(commit) + "/" + file.path, file.size);
+  return size_of(snapshot(commit) + "/" + file.path) == file.size;
 }
 bool RepositoryCache::holds_blob(const HubFile& file) const {
-  return has_size(blob(file), file.size);
+  return size_of(blob(file)) == file.size;
 }
 
 Choice RepositoryCache::choose(const std::string& commit, const Listing& listing,

@@ -63,7 +63,7 @@ struct RepositoryCache {
 };
 
 void make_folder(const std::string& path);
-int64_t size_of(const std::string& path);  // bytes; 0 where there is no such file
+int64_t size_of(const std::string& path);  // bytes; -1 where there is no such file
 // What couldn't be written, why, and what to do.
 [[noreturn]] void throw_write_error(const std::string& path, int error);
 

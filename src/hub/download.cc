@@ -182,7 +182,8 @@ class Downloader {
     int64_t missing = 0;
     for (const HubFile& file : files) {
       progress_.total_bytes += file.size;
-      if (!is_there(file)) missing += file.size - size_of(cache_.blob(file) + ".incomplete");
+      const int64_t come = std::max<int64_t>(0, size_of(cache_.blob(file) + ".incomplete"));
+      if (!is_there(file)) missing += std::max<int64_t>(0, file.size - come);
     }
     std::error_code error;
     const auto free = static_cast<int64_t>(std::filesystem::space(cache_.folder, error).available);

@@ -1,8 +1,5 @@
 #include "hub/settings.h"
 
-#include <strings.h>
-
-#include <algorithm>
 #include <cstdlib>
 #include <regex>
 
@@ -24,9 +21,7 @@ std::string variable(const char* name, const std::string& otherwise = "") {
 }
 
 bool is_on(const char* name) {
-  const std::string value = variable(name);
-  return std::ranges::any_of(std::initializer_list<const char*>{"1", "on", "yes", "true"},
-                             [&](auto on) { return ::strcasecmp(value.c_str(), on) == 0; });
+  return std::regex_match(variable(name), std::regex("1|on|yes|true", std::regex::icase));
 }
 
 // A token goes into a header: a line break in it would begin another one.
