@@ -19,6 +19,7 @@ async def stream() -> None:
     params = SamplingParams(output_kind=RequestOutputKind.DELTA)
     async for output in AsyncLLM("models/demo").generate("a", params):
         assert_type(output, RequestOutput)
+    await AsyncLLM("models/demo").generate("a").aclose()
 
 
 def steps(engine: LLMEngine) -> None:
