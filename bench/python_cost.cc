@@ -23,8 +23,8 @@ int main(int argc, char** argv) {
     while (std::scanf("%d %d %d", &num_prompts, &input_len, &output_len) == 3) {
       std::vector<Prompt> prompts;
       for (int i = 0; i < num_prompts; ++i) {
-        std::vector<int32_t> ids;
-        for (int j = 0; j < input_len; ++j) ids.push_back(100 + (7 * i + j) % 3900);
+        std::vector<int32_t> ids(static_cast<size_t>(input_len));
+        for (int j = 0; j < input_len; ++j) ids[static_cast<size_t>(j)] = 100 + (7 * i + j) % 3900;
         prompts.emplace_back(std::move(ids));
       }
       const SamplingParams params{.temperature = 0, .max_tokens = output_len, .ignore_eos = true};
