@@ -74,11 +74,11 @@ def test_who_forgets_it_has_its_memory_back(model):
 def test_an_id_that_a_caller_chose_is_nobody_elses(shared):
     async def main():
         taken = str(next(shared._unused) + 1)
-        mine = shared.generate("Once", SHORT, taken)
+        mine = shared.generate("Once", LONG, taken)
         await anext(mine)
         others = [await last_of(shared.generate("Once", SHORT)) for _ in range(3)]
         assert taken not in {output.request_id for output in others}
-        await last_of(mine)
+        await mine.aclose()
 
     asyncio.run(main())
 
