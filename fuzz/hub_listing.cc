@@ -1,5 +1,5 @@
-// Any bytes as what a hub answers, behind the first zero byte as a model.safetensors.index.json,
-// and behind the second as a type: refused, or files that stay in their folder.
+// Any bytes as what a hub answers, after the first zero byte as a model.safetensors.index.json,
+// and after the second as a type: refused, or files that stay in their folder.
 #include <algorithm>
 #include <filesystem>
 

@@ -127,7 +127,7 @@ class Names(HubTest):
             self.assertEqual(found.read_bytes(), files[path])
         self.assertTrue((found.parent / "big-Q8_0-00002-of-00002.gguf").exists())
         self.assertEqual(self.hub.of("hub", "mmproj"), [])
-        self.refused("Own/A-GGUF: holds no GGUF file of type Q5_0; name one behind a colon, as in Own/A-GGUF:BF16: BF16, Q4_K_M, Q8_0, UD-IQ2_XXS",
+        self.refused("Own/A-GGUF: holds no GGUF file of type Q5_0; name one after a colon, as in Own/A-GGUF:BF16: BF16, Q4_K_M, Q8_0, UD-IQ2_XXS",
                      name="Own/A-GGUF:Q5_0")
         self.hub.add("Own/Two-GGUF", {"a-Q4_K_M.gguf": b"a", "b-Q4_K_M.gguf": b"b"})
         self.refused("several GGUF files of type Q4_K_M", "Own/Two-GGUF:a-Q4_K_M.gguf: a-Q4_K_M.gguf, b-Q4_K_M.gguf", name="Own/Two-GGUF")

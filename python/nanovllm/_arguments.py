@@ -30,7 +30,7 @@ _ENGINE = {
     "trust_remote_code": "no code of a model is ever run",
     "quantization": "the checkpoint says how it is quantized",
     "load_format": "safetensors and GGUF are recognised",
-    "revision": "write it behind the model's name",
+    "revision": "write it after the model's name",
     "download_dir": "set HF_HOME",
     "hf_token": "set HF_TOKEN",
     "swap_space": "a preempted request is computed again; nothing is swapped",

@@ -105,7 +105,7 @@ class LLM(LLMEngine):
         or one of these alone. sampling_params: one for all, one each, or the model's own. use_tqdm:
         whether to show progress, or what to show it with instead of tqdm.
 
-        Raises what is wrong with a prompt or its parameters before any work. Ctrl-C ends it behind
+        Raises what is wrong with a prompt or its parameters before any work. Ctrl-C ends it after
         the running step, and the engine is free for the next call.
         """
         asked = as_list(prompts)

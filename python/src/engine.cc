@@ -125,7 +125,7 @@ class Engine {
 
   nb::dict info() { return to_python(llm_.get().engine().info()); }
 
-  // A call of another thread ends behind its step: if it came back to an interpreter that has ended
+  // A call of another thread ends after its step: if it came back to an interpreter that has ended
   // meanwhile, that would end the process.
   void close() {
     if (!llm_.is_open()) return;

@@ -81,10 +81,10 @@ Choice choose_gguf(const Listing& listing, const HubName& name) {
   }
   if (fits.size() != 1) {
     const auto& ones = fits.empty() ? types : names;
-    throw_error(
-        ErrorCode::kNotFound, "{}: holds {} of type {}; name one behind a colon, as in {}:{}: {}",
-        name.repository, fits.empty() ? "no GGUF file" : "several GGUF files", type,
-        name.repository, *ones.begin(), printable(fmt::format("{}", fmt::join(ones, ", ")), 2000));
+    throw_error(ErrorCode::kNotFound,
+                "{}: holds {} of type {}; name one after a colon, as in {}:{}: {}", name.repository,
+                fits.empty() ? "no GGUF file" : "several GGUF files", type, name.repository,
+                *ones.begin(), printable(fmt::format("{}", fmt::join(ones, ", ")), 2000));
   }
   Choice choice{.files = *fits.front()};
   std::ranges::sort(choice.files, {}, &HubFile::path);

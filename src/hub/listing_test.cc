@@ -86,7 +86,7 @@ TEST(HubListing, ChoosesGgufByType) {
   EXPECT_EQ(split.files.size(), 2U);
   EXPECT_EQ(choose_files(listing_of(paths), {.repository = "a/b"}).entry, "/x-Q4_K_M.gguf");
   EXPECT_EQ(error_of(paths, "F16"),
-            "a/b: holds no GGUF file of type F16; name one behind a colon, as in a/b:Q4_K_M: "
+            "a/b: holds no GGUF file of type F16; name one after a colon, as in a/b:Q4_K_M: "
             "Q4_K_M, Q8_0");
   EXPECT_NE(error_of({"config.json"}, ""), "");
 }
