@@ -66,6 +66,7 @@ Pattern Pattern::literal(std::string text, const std::string& origin) {
 
 Pattern Pattern::regex(const std::string& source, const std::string& origin) {
   if (const auto known = known_pattern(source)) return Pattern(*known);
+  if (source.find_first_of(R"(\^$.|?*+()[]{})") == source.npos) return literal(source, origin);
   return Pattern(Regex(source, origin));
 }
 

@@ -13,6 +13,8 @@ namespace nanovllm::text {
 
 namespace {
 
+constexpr int32_t kUnknown = -2;  // the id in a path of a character that no token covers
+
 // The edges of a trie of the tokens; edge i leads to node i + 1, node 0 is the root.
 std::vector<MergeTable::Rule> edges_of(const Vocabulary& vocabulary) {
   std::vector<std::pair<std::string_view, int32_t>> tokens;
@@ -59,7 +61,7 @@ Unigram::Unigram(Vocabulary vocabulary, std::vector<double> scores, int32_t unkn
 
 // Viterbi's algorithm from a score on; of equal paths the one found first stays. Sums are made from
 // the left, so that they round as they do for `tokenizers`. Returns whether all choices were so
-// clear that rounding plays no part, and all characters known.
+// clear that rounding plays no part.
 bool Unigram::find_paths(std::string_view word, double score, std::vector<Path>& paths) const {
   constexpr double kClear = 1e-5;  // far above what sums of millions of scores are off by
   bool is_clear = true;
@@ -72,7 +74,6 @@ bool Unigram::find_paths(std::string_view word, double score, std::vector<Path>&
       if (!(sum > paths[end].score)) return;
     }
     paths[end] = {sum, id, static_cast<uint32_t>(end - begin)};
-    is_clear = is_clear && id != unknown_;
   };
   for (size_t begin = 0, next = 0; begin < word.size(); begin = next) {
     next += utf8_length(word[begin]);
@@ -88,8 +89,8 @@ bool Unigram::find_paths(std::string_view word, double score, std::vector<Path>&
       has_character = has_character || end == next;
     }
     if (has_character) continue;
-    offer(begin, next, unknown_score_, unknown_);
-    if (paths[next].id < 0) {
+    offer(begin, next, unknown_score_, kUnknown);
+    if (paths[next].id == kUnknown && unknown_ < 0) {
       throw_error(ErrorCode::kCorruptData,
                   "the text has a character that the tokenizer's vocabulary lacks, and the "
                   "tokenizer has no unk_id");
@@ -106,15 +107,18 @@ bool Unigram::encode(std::string_view word, bool byte_level, ModelScratch& scrat
     word = scratch.spelling;
   }
   const std::vector<Path>& paths = scratch.paths;
-  const bool is_clear = find_paths(word, 0, scratch.paths);
-  if (!is_clear) {
-    for (; scratch.scored < out.size(); ++scratch.scored) {
+  const auto start = static_cast<ptrdiff_t>(out.size());
+  const auto add_up_before = [&] {
+    for (; scratch.scored < static_cast<size_t>(start); ++scratch.scored) {
       scratch.score += scores_[out[scratch.scored]];
     }
-    if (scratch.score != 0) find_paths(word, scratch.score, scratch.paths);
-  }
+  };
+  const bool is_clear = find_paths(word, 0, scratch.paths);
+  if (!is_clear) add_up_before();
+  if (!is_clear && scratch.score != 0) find_paths(word, scratch.score, scratch.paths);
   // From the last token to the first.
-  const auto start = static_cast<ptrdiff_t>(out.size());
+  bool is_known = true;
+  scratch.ids.clear();
   size_t run_end = 0;  // of unknown characters, which are one token or bytes; 0: there is no run
   const auto end_run = [&](size_t begin) {
     if (run_end == 0) return;
@@ -126,20 +130,25 @@ bool Unigram::encode(std::string_view word, bool byte_level, ModelScratch& scrat
     run_end = 0;
   };
   for (size_t end = word.size(); end > 0; end -= paths[end].length) {
-    if (paths[end].id == unknown_) {
+    const int32_t id = paths[end].id;
+    scratch.ids.push_back(id);
+    is_known = is_known && id != kUnknown;
+    if (id == kUnknown || id == unknown_) {
       run_end = std::max(run_end, end);
     } else {
       end_run(end);
-      out.push_back(paths[end].id);
+      out.push_back(id);
     }
   }
   end_run(0);
   std::reverse(out.begin() + start, out.end());
-  if (!is_clear) {
-    scratch.score = paths[word.size()].score;
-    scratch.scored = out.size();
-  }
-  return is_clear;
+  if (is_clear && is_known) return true;
+  add_up_before();
+  std::for_each(scratch.ids.rbegin(), scratch.ids.rend(), [&](int32_t id) {
+    scratch.score += id == kUnknown ? unknown_score_ : scores_[id];
+  });
+  scratch.scored = out.size();
+  return false;
 }
 
 }  // namespace nanovllm::text

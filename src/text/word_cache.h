@@ -17,7 +17,7 @@ class WordCache {
  public:
   static constexpr size_t kMaxWord = 30;  // bytes
   static constexpr size_t kMaxIds = 8;
-  static constexpr size_t kEntries = 1 << 14;  // 1 MiB
+  static constexpr size_t kEntries = 1 << 15;  // 2 MiB
 
   WordCache() : entries_(kEntries) {}
 
