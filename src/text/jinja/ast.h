@@ -46,7 +46,6 @@ struct Expr {
 
   ExprKind kind;
   BinaryOp binary_op = BinaryOp::kAdd;
-  bool is_special = false;  // kAttribute: a name that is more than an item on some object
   uint16_t depth = 1;       // levels of expressions below and including this one
   uint32_t offset;          // bytes into the source
   int symbol = -1;          // index into Template::names

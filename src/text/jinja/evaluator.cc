@@ -73,10 +73,6 @@ Value Interpreter::evaluate_composite(const Expr& expr) {
     case ExprKind::kAttribute: {
       const Value object = evaluate(part(0));
       offset_ = expr.offset;
-      if (object.is(Kind::kDict) && !expr.is_special) {
-        const Value* value = object.as<Dict>().find(expr.value);
-        return value != nullptr ? *value : undefined_item(object, expr.value);
-      }
       return get_attribute(object, expr.value);
     }
     case ExprKind::kItem: {

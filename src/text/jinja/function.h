@@ -28,7 +28,7 @@ struct Call {
 
   const Value& operator[](size_t i) const { return arguments.positional[i]; }  // may be missing
   bool has(size_t i) const { return !(*this)[i].is_missing() && !(*this)[i].is_none(); }
-  // These throw kType for arguments of another type.
+  // These fail for arguments of another type.
   int64_t integer(size_t i, int64_t otherwise) const;
   bool flag(size_t i, bool otherwise) const;
   const std::string& text(size_t i) const;
@@ -43,18 +43,14 @@ struct Builtin {
   constexpr Builtin(std::string_view its_name, std::string_view its_parameters, Run its_run)
       : name(its_name), parameters(its_parameters), run(its_run) {
     if (!parameters.empty()) most = 1;
-    for (const char c : parameters) {
-      most += c == ' ' ? 1 : 0;
-      least -= c == '?' ? 1 : 0;
-    }
+    for (const char c : parameters) most += c == ' ' ? 1 : 0;
     if (parameters.starts_with('/')) --most;
-    least += most;
   }
 
   std::string_view name;
   std::string_view parameters;
   Run run;
-  int most = 0, least = 0;  // arguments
+  int most = 0;  // arguments
 };
 
 // The builtin of that name in a table sorted by name; null when there is none.

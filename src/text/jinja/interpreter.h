@@ -64,7 +64,7 @@ class Interpreter {
   // object.name and object[key]; undefined when there is none.
   Value get_attribute(const Value& object, const Value& name);
   Value get_item(const Value& object, const Value& key);
-  // A list, tuple or view with the items of value; an iterator is used up. Throws kType.
+  // A list, tuple or view with the items of value; an iterator is used up.
   Value to_list(const Value& value);
   // Keeps a value that may refer to itself until the rendering is over.
   void keep(const Value& value) { kept_values_.push_back(value); }
@@ -99,7 +99,7 @@ class Interpreter {
   Value evaluate_slice(const Expr& expr);
   void evaluate_arguments(const Expr& call, Arguments& arguments);
 
-  // Calls (calls.cc)
+  // Calls
   Value evaluate_call(const Expr& expr);
   Value call(const Value& callee, Arguments& arguments);
   Value call_macro(const Macro& macro, Arguments& arguments);

@@ -38,6 +38,30 @@ TEST(JinjaLimits, PathsOfAttributesAreCounted) {
   EXPECT_TRUE(mentions(message, "steps allowed")) << message;
 }
 
+TEST(JinjaLimits, SearchingAndStrippingTakeLinearTime) {
+  const std::string texts =
+      "{% set a = 'a' * 1000000 %}{% set b = 'a' * 500000 ~ 'b' %}{% set c = 'b' * 500000 ~ 'a' %}";
+  for (const auto& [expression, expected] : {std::pair{"b in a", "False"},
+                                             {"a.find(b)", "-1"},
+                                             {"a.count(b)", "0"},
+                                             {"a.split(b)|length", "1"},
+                                             {"a.replace(b, '')|length", "1000000"},
+                                             {"a.strip(c)|length", "0"},
+                                             {"a|trim(c)|length", "0"}}) {
+    EXPECT_EQ(render(fmt::format("{}{{{{ {} }}}}", texts, expression)), expected) << expression;
+  }
+}
+
+TEST(JinjaLimits, ComparingIsCounted) {
+  const std::string texts = "{% set a = 'a' * 9999999 ~ 'a' %}{% set b = 'a' * 9999999 ~ 'a' %}";
+  for (const char* expression :
+       {"a == b", "a < b", "a in [b]", "{a: 1}[b]", "a.startswith((b, b))"}) {
+    const std::string message = error_of(fmt::format(
+        "{}{{% for i in range(99999) %}}{{{{ {} }}}}{{% endfor %}}", texts, expression));
+    EXPECT_TRUE(mentions(message, "steps allowed")) << expression << ": " << message;
+  }
+}
+
 TEST(JinjaLimits, NestedLoopsEndInTime) {
   const std::string message =
       error_of("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");

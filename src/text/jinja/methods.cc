@@ -126,17 +126,15 @@ Value dict_view(const Call& call) {
 
 // clang-format off
 constexpr Builtin kString[] = {
-    {"capitalize", "/", convert<text::CaseMapping::kCapitalized>},
-    {"count", "/ sub", count}, {"endswith", "/ suffix", has_affix<false>},
-    {"find", "/ sub", find<false>},
+    {"capitalize", "/", convert<text::CaseMapping::kCapitalized>}, {"count", "/ sub", count},
+    {"endswith", "/ suffix", has_affix<false>}, {"find", "/ sub", find<false>},
     {"index", "/ sub", find<true>}, {"join", "/ iterable", join},
     {"lower", "/", convert<text::CaseMapping::kLower>}, {"lstrip", "/ chars?", strip<Side::kLeft>},
     {"removeprefix", "/ prefix", remove_affix<true>},
     {"removesuffix", "/ suffix", remove_affix<false>}, {"replace", "/ old new count?", replace},
-    {"rstrip", "/ chars?", strip<Side::kRight>},
-    {"split", "sep? maxsplit?", split_method},
-    {"startswith", "/ prefix", has_affix<true>},
-    {"strip", "/ chars?", strip<Side::kBoth>}, {"title", "/", convert<text::CaseMapping::kTitle>},
+    {"rstrip", "/ chars?", strip<Side::kRight>}, {"split", "sep? maxsplit?", split_method},
+    {"startswith", "/ prefix", has_affix<true>}, {"strip", "/ chars?", strip<Side::kBoth>},
+    {"title", "/", convert<text::CaseMapping::kTitle>},
     {"upper", "/", convert<text::CaseMapping::kUpper>},
 };
 // clang-format on

@@ -15,7 +15,7 @@ enum class CompareOp : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
 
 bool is_truthy(const Value& value);
 bool equal(Budget& budget, const Value& a, const Value& b);
-// Throws kType where Python has no order.
+// Fails where Python has no order.
 bool compare(Budget& budget, CompareOp op, const Value& a, const Value& b);
 size_t hash_value(Budget& budget, const Value& value);
 

@@ -21,19 +21,6 @@ ExprPtr Parser::parse_postfix(ExprPtr expr, bool with_filter) {
   }
 }
 
-namespace {
-
-// Names that object.name does not simply look up in a dict: its methods, and what the sandbox
-// hides.
-bool is_special_name(std::string_view name) {
-  static constexpr std::string_view kNames[] = {
-      "clear", "copy", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"};
-  return name.starts_with("__") ||
-         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
-
-}  // namespace
-
 ExprPtr Parser::parse_subscript(ExprPtr object) {
   const Token& token = advance();
   if (token.text == ".") {
@@ -46,7 +33,6 @@ ExprPtr Parser::parse_subscript(ExprPtr object) {
     add(*access, std::move(object));
     if (is_name) {
       access->value = constant(name.text);
-      access->is_special = is_special_name(name.text);
     } else {
       add(*access, node(ExprKind::kConst, name.offset));
       access->parts[1]->value = Value::unsigned_integer(name.integer);

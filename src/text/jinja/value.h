@@ -196,7 +196,7 @@ class Dict : public Object {
   explicit Dict(Budget* budget) : Object(budget, sizeof(Dict)) {}
   const std::vector<Entry>& entries() const { return entries_; }
   size_t size() const { return entries_.size(); }
-  // The value, nullptr when there is none. Throws kType for a key that can't be hashed.
+  // The value, nullptr when there is none. Fails for a key that can't be hashed.
   const Value* find(const Value& key) const;
   void set(Value key, Value value);
   void clear() { entries_.clear(); }
