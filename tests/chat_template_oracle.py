@@ -126,10 +126,10 @@ def make_environment():
 
 
 def prepare_messages(messages):
-    """What transformers.apply_chat_template does to messages before it renders them."""
+    """What ChatTemplate does to messages before it renders them; transformers gives them to templates as they are."""
     prepared = []
     for message in messages:
-        message = {key: value for key, value in message.items() if value is not None}
+        message = {key: value for key, value in message.items() if value is not None or key == "content"}
         names = ("reasoning_content", "thinking", "reasoning")
         reasoning = next((message[name] for name in names if name in message), None)
         if reasoning is not None:

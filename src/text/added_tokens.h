@@ -22,6 +22,10 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
+// The special tokens that tokenizer_config.json names, in the order of transformers.
+inline constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                                 "pad_token", "cls_token", "mask_token"};
+
 // An entry of added_tokens or added_tokens_decoder.
 AddedToken parse_added_token(const class Fields& fields);
 

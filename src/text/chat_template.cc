@@ -9,6 +9,7 @@
 #include "io/gguf.h"
 #include "io/json.h"
 #include "nanovllm/chat.h"
+#include "text/added_tokens.h"
 #include "text/jinja/jinja.h"
 #include "text/tokenizer_gguf.h"
 
@@ -18,9 +19,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-// What transformers passes to every template, where tokenizer_config.json sets it.
-constexpr std::array<const char*, 7> kSpecialTokens = {
-    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 // Names a message's reasoning is passed under; the first is the one templates read.
 constexpr std::array<const char*, 3> kReasoningNames = {"reasoning_content", "thinking",
                                                         "reasoning"};
@@ -98,7 +96,7 @@ Sources find_sources(const GgufMetadata& gguf) {
 }
 
 void add_special_tokens(const Json& source, Json& tokens) {
-  for (const char* name : kSpecialTokens) {
+  for (const char* name : text::kSpecialTokens) {
     const auto found = source.find(name);
     if (found == source.end()) continue;
     if (found->is_string()) {
@@ -120,15 +118,16 @@ Json find_special_tokens(const fs::path& folder, const std::optional<Json>& conf
   return tokens;
 }
 
-// As transformers prepares a message: keys without a value are left out, and reasoning is there
-// under the name that templates read, whichever name it came under.
+// What clients send is not what every template expects: keys without a value are left out, but for
+// the content, which templates tell from an empty one, and reasoning is there under the names that
+// templates read, whichever name it came under.
 Json prepare_message(const Json& message, size_t index) {
   if (!message.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "message {} is not an object", index);
   }
   Json prepared = Json::object();
   for (const auto& [name, value] : message.items()) {
-    if (!value.is_null()) prepared[name] = value;
+    if (!value.is_null() || name == "content") prepared[name] = value;
   }
   for (const char* name : kReasoningNames) {
     const auto found = prepared.find(name);

@@ -203,10 +203,10 @@ TEST(ChatTemplate, ToolsAndDocumentsAreThereAndNoneWithoutAny) {
             R"({"type": "function", "function": {"name": "f", "a": 1.0}}d)");
 }
 
-TEST(ChatTemplate, NullValuesOfAMessageAreLeftOut) {
-  EXPECT_EQ(render("{{ messages[0].content is defined }}{{ messages[0].x is defined }}",
-                   {{{"role", "user"}, {"content", nullptr}, {"x", 1}}}),
-            "FalseTrue");
+TEST(ChatTemplate, NullValuesOfAMessageAreLeftOutButForTheContent) {
+  EXPECT_EQ(render("{{ messages[0].content is none }}{{ messages[0].tool_calls is defined }}",
+                   {{{"role", "user"}, {"content", nullptr}, {"tool_calls", nullptr}}}),
+            "TrueFalse");
 }
 
 TEST(ChatTemplate, ReasoningIsFoundUnderEveryName) {
