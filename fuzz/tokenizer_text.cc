@@ -64,6 +64,25 @@ std::vector<Fixture> make_fixtures() {
   add(with(with(with(pieces, "normalizer", "null"), "pre_tokenizer", metaspace), "decoder",
            metaspace),
       false);
+  const TestJson unigram = text::unigram_json();
+  add(unigram, false);
+  add(with_flagged_tokens(with(unigram, "normalizer", "null")), false);
+  // XGLM's shape and XLNet's.
+  const char* blanks = R"({"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"},
+      {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}]})";
+  TestJson xglm = with(unigram, "pre_tokenizer", blanks);
+  xglm["normalizer"] = {
+      {"type", "Precompiled"},
+      {"precompiled_charsmap",
+       text::base64_of(text::table_of(
+           {{"A", "a"}, {"½", "1⁄2"}, {"ﬁ", "fi"}, {"e\u0301", "é"}, {"\n", " "}, {"\v", ""}}))}};
+  add(xglm, false);
+  add(with(with(unigram, "normalizer", R"({"type": "Sequence", "normalizers": [
+      {"type": "Replace", "pattern": {"String": "``"}, "content": "\""},
+      {"type": "NFKD"}, {"type": "StripAccents"},
+      {"type": "Strip", "strip_left": true, "strip_right": false}]})"),
+           "pre_tokenizer", blanks),
+      false);
   return fixtures;
 }
 

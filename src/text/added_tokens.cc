@@ -11,11 +11,11 @@ namespace nanovllm::text {
 
 AddedToken parse_added_token(const Fields& fields) {
   return {.content = fields.string("content"),
-          .single_word = fields.boolean("single_word"),
-          .lstrip = fields.boolean("lstrip"),
-          .rstrip = fields.boolean("rstrip"),
-          .normalized = fields.boolean("normalized"),
-          .special = fields.boolean("special")};
+          .single_word = fields.boolean_or("single_word", false),
+          .lstrip = fields.boolean_or("lstrip", false),
+          .rstrip = fields.boolean_or("rstrip", false),
+          .normalized = fields.boolean_or("normalized", !fields.boolean_or("special", false)),
+          .special = fields.boolean_or("special", false)};
 }
 
 void TokenTrie::add(std::string_view key, int32_t id) {
@@ -34,7 +34,7 @@ void TokenTrie::add(std::string_view key, int32_t id) {
     nodes_.emplace_back();
     at = next;
   }
-  nodes_[at].id = id;
+  if (nodes_[at].id < 0) nodes_[at].id = id;  // of equal ones the first is found
 }
 
 void TokenTrie::finish() {
@@ -124,6 +124,7 @@ void AddedTokens::split(std::string_view text, bool normalized, std::vector<Piec
       begin = previous;
     }
     if (token.lstrip) begin = std::max(begin, done);
+    if (token.rstrip && begin < done) end = std::max(end, done);  // a run that is known to be blank
     while (token.rstrip && end < text.size() && is_space(decode_utf8(text.data() + end))) {
       end += utf8_length(text[end]);
     }

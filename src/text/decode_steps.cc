@@ -200,39 +200,12 @@ void StripStep::part(std::string_view text) {
   }
   if (text.empty()) return;
   cut_ = start_;
-  if (stop_ == 0) {
-    next_.part(text);
-    return;
-  }
-  size_t tail = 0;  // `content` characters at the end
-  std::string_view body = text;
-  while (body.ends_with(content_)) {
-    body.remove_suffix(content_.size());
-    ++tail;
-  }
-  if (!body.empty()) {
-    release(held_);
-    held_ = 0;
-    next_.part(body);
-  }
-  const size_t now = held_ + tail;
-  held_ = static_cast<uint32_t>(std::min<size_t>(now, stop_));
-  release(now - held_);
-}
-
-void StripStep::release(size_t characters) {
-  for (size_t i = 0; i < characters; ++i) next_.part(content_);
+  next_.part(text);
 }
 
 void StripStep::end_token() {
-  cut_ = held_ = 0;
+  cut_ = 0;
   next_.end_token();
-}
-
-void StripStep::end_prompt() {
-  release(held_);
-  held_ = 0;
-  next_.end_prompt();
 }
 
 void MetaspaceStep::part(std::string_view text) {

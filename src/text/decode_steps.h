@@ -110,21 +110,18 @@ class ReplaceRegexStep : public ForwardingStep {
   std::string token_;
 };
 
-// Up to `start` leading and `stop` trailing characters of each token, where they are `content`.
+// Up to `start` leading characters of each token, where they are `content`.
 class StripStep : public ForwardingStep {
  public:
-  StripStep(DecodeStep& next, std::string content, uint32_t start, uint32_t stop)
-      : ForwardingStep(next), content_(std::move(content)), start_(start), stop_(stop) {}
+  StripStep(DecodeStep& next, std::string content, uint32_t start)
+      : ForwardingStep(next), content_(std::move(content)), start_(start) {}
   void part(std::string_view text) override;
   void end_token() override;
-  void end_prompt() override;
 
  private:
-  void release(size_t characters);
   std::string content_;  // one character
-  uint32_t start_, stop_;
-  uint32_t cut_ = 0;   // leading characters cut so far; start_ once another came
-  uint32_t held_ = 0;  // trailing `content` characters, at most stop_
+  uint32_t start_;
+  uint32_t cut_ = 0;  // characters cut so far; start_ once another came
 };
 
 // Replacement characters to spaces; none for those of the first token when a space was prepended.

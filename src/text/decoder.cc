@@ -40,8 +40,10 @@ void Decoder::parse(const Fields& fields) {
       add<ReplaceRegexStep>(parse_pattern(fields, "pattern"), fields.string("content"));
     }
   } else if (type == "Strip") {
-    add<StripStep>(character("content"), fields.unsigned_integer("start"),
-                   fields.unsigned_integer("stop"));
+    if (fields.unsigned_integer("stop") != 0) {
+      fields.unsupported("has a 'stop' other than 0, which is not supported");
+    }
+    add<StripStep>(character("content"), fields.unsigned_integer("start"));
   } else if (type == "Metaspace") {
     add<MetaspaceStep>(character("replacement"),
                        fields.optional_string("prepend_scheme").value_or("always") != "never" &&

@@ -17,9 +17,9 @@ std::vector<TestJson> all_tokenizers() {
   for (const char* decoder :
        {"null", R"({"type": "ByteFallback"})", R"({"type": "Fuse"})",
         R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true})",
-        R"({"type": "Strip", "content": "▁", "start": 1, "stop": 1})",
+        R"({"type": "Strip", "content": "▁", "start": 1, "stop": 0})",
         R"({"type": "Sequence", "decoders": [{"type": "Fuse"},
-            {"type": "Strip", "content": "▁", "start": 2, "stop": 3}]})",
+            {"type": "Strip", "content": "▁", "start": 2, "stop": 0}]})",
         R"({"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"},
             {"type": "Replace", "pattern": {"String": "llol"}, "content": "-"}]})",
         R"({"type": "Sequence", "decoders": [{"type": "Fuse"},

@@ -53,7 +53,7 @@ std::vector<Entry> all_entries() {
   const std::string_view three_digits = regex_of(KnownPattern::kThreeDigits);
   return {
       {.names = {"gpt-2"}, .splits = {gpt2}},
-      {.names = {"smollm", "starcoder"}, .splits = {kEachDigit, gpt2}},
+      {.names = {"smollm", "starcoder", "refact"}, .splits = {kEachDigit, gpt2}},
       {.names = {"llama-bpe", "llama3", "llama-v3"},
        .splits = {three_digits},
        .ignore_merges = true,
@@ -63,7 +63,7 @@ std::vector<Entry> all_entries() {
        .nfc = true},
       {.names = {"tekken"}, .splits = {kTekken}, .ignore_merges = true, .adds_bos = true},
       {.names = {"gpt-4o"}, .splits = {kGpt4o}},
-      {.names = {"glm4", "chatglm-bpe"}, .splits = {three_digits}},
+      {.names = {"glm4", "chatglm-bpe", "dbrx", "smaug-bpe"}, .splits = {three_digits}},
       {.names = {"deepseek-llm"},
        .splits = {"[\r\n]", kDeepSeekLetters, "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", R"(\s+$)",
                   kDeepSeekChinese, kEachDigit}},

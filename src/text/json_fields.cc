@@ -25,7 +25,7 @@ void Fields::unsupported_type(const char* supported) const {
 uint32_t Fields::character(const char* name) const {
   const std::string value = string(name);
   if (value.empty() || value.size() != static_cast<size_t>(utf8_length(value[0]))) {
-    fail(fmt::format("'{}' is not one character", name));
+    fail(fmt::format("has a '{}' that is not one character", name));
   }
   return decode_utf8(value.data());
 }

@@ -29,7 +29,7 @@ class Fields {
 
   std::string string(const char* name) const {
     const Json& value = required(name);
-    if (!value.is_string()) fail(fmt::format("'{}' is not a string", name));
+    if (!value.is_string()) fail(fmt::format("has a '{}' that is not a string", name));
     return value.get<std::string>();
   }
   // Absent and null are the same.
@@ -39,7 +39,7 @@ class Fields {
   }
   bool boolean(const char* name) const {
     const Json& value = required(name);
-    if (!value.is_boolean()) fail(fmt::format("'{}' is neither true nor false", name));
+    if (!value.is_boolean()) fail(fmt::format("has a '{}' that is neither true nor false", name));
     return value.get<bool>();
   }
   bool boolean_or(const char* name, bool fallback) const {
@@ -48,7 +48,7 @@ class Fields {
   uint32_t unsigned_integer(const char* name) const {
     const Json& value = required(name);
     if (!value.is_number_unsigned() || value.get<uint64_t>() > UINT32_MAX) {
-      fail(fmt::format("'{}' is not a non-negative integer below 2^32", name));
+      fail(fmt::format("has a '{}' that is not a non-negative integer below 2^32", name));
     }
     return value.get<uint32_t>();
   }
@@ -56,7 +56,7 @@ class Fields {
   uint32_t character(const char* name) const;
   const Json& array(const char* name) const {
     const Json& value = required(name);
-    if (!value.is_array()) fail(fmt::format("'{}' is not a list", name));
+    if (!value.is_array()) fail(fmt::format("has a '{}' that is not a list", name));
     return value;
   }
   const Json* find(const char* name) const {

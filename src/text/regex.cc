@@ -15,6 +15,7 @@ namespace {
 // two a byte; one that needs more than this backtracks exponentially.
 constexpr uint32_t kMatchLimit = 100'000'000;
 constexpr uint32_t kHeapLimit = 256 * 1024;     // KiB, for the interpreter
+constexpr size_t kMaxPattern = 16 * 1024;       // bytes; translating takes the square of them
 constexpr size_t kJitStack = 64 * 1024 * 1024;  // bytes, reserved but not touched unless needed
 
 std::string message_of(int error) {
@@ -62,6 +63,11 @@ pcre2_jit_stack* jit_stack_of_thread(void*) { return match_buffers().stack; }
 
 Regex::Regex(std::string_view pattern, const std::string& origin)
     : code_(std::make_shared<Code>()) {
+  if (pattern.size() > kMaxPattern) {
+    throw_error(ErrorCode::kUnsupported,
+                "{}: a regular expression has {} bytes, more than the {} supported", origin,
+                pattern.size(), kMaxPattern);
+  }
   code_->pattern = pattern;
   code_->origin = origin;
   const std::string translated = to_pcre2_syntax(pattern, origin);
@@ -104,15 +110,6 @@ std::optional<Span> Regex::find(std::string_view text, size_t from) const {
   }
   const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(data);
   return Span{offsets[0], offsets[1]};
-}
-
-std::string escape_regex(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (std::string_view("\\.+*?()|[]{}^$#&-~").find(c) != std::string_view::npos) escaped += '\\';
-    escaped += c;
-  }
-  return escaped;
 }
 
 }  // namespace nanovllm::text

@@ -30,7 +30,4 @@ class Regex {
   std::shared_ptr<Code> code_;
 };
 
-// `text` as a regular expression that matches it literally.
-std::string escape_regex(std::string_view text);
-
 }  // namespace nanovllm::text

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -135,6 +137,54 @@ inline TestJson unigram_json() {
   json["pre_tokenizer"] = json["decoder"] = TestJson::parse(
       R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true})");
   return json;
+}
+
+inline std::string base64_of(const std::string& bytes) {
+  const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t group = 0;
+    for (size_t j = i; j < i + 3; ++j) {
+      group = group << 8 | (j < bytes.size() ? static_cast<uint8_t>(bytes[j]) : 0);
+    }
+    for (size_t j = 0; j < 4; ++j) {
+      out += i + j <= bytes.size() ? digits[group >> (18 - 6 * j) & 63] : '=';
+    }
+  }
+  return out;
+}
+
+// A table as SentencePiece writes it: the size of a double-array trie, the trie, and replacements
+// with zeros behind them. The children of each node have 256 units to themselves.
+inline std::string table_of(const std::map<std::string, std::string>& replacements) {
+  std::map<std::string, uint32_t> nodes = {{"", 0}};  // prefix -> unit
+  std::vector<uint32_t> units(1);
+  std::string texts;
+  const auto block_of = [&](uint32_t node) {
+    if (units[node] >> 10 == 0) {
+      units[node] |= (static_cast<uint32_t>((units.size() + 255) / 256 * 256) ^ node) << 10;
+      units.resize((units[node] >> 10 ^ node) + 256);
+    }
+    return units[node] >> 10 ^ node;
+  };
+  for (const auto& [key, text] : replacements) {
+    uint32_t node = 0;
+    for (size_t i = 1; i <= key.size(); ++i) {
+      const auto label = static_cast<uint8_t>(key[i - 1]);
+      const uint32_t child = block_of(node) ^ label;
+      units[child] |= label;
+      node = child;
+    }
+    const uint32_t value = block_of(node);
+    units[node] |= 1 << 8;
+    units[value] = static_cast<uint32_t>(texts.size()) | 1u << 31;
+    texts.append(text).push_back('\0');
+  }
+  const auto size = static_cast<uint32_t>(units.size() * 4);
+  std::string bytes(4 + size, '\0');
+  std::memcpy(bytes.data(), &size, 4);
+  std::memcpy(bytes.data() + 4, units.data(), size);
+  return bytes + texts;
 }
 
 inline std::unique_ptr<Tokenizer> make_tokenizer(const TestJson& json) {

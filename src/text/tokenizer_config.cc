@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -12,50 +13,50 @@ namespace nanovllm::text {
 
 namespace {
 
-void add_missing_tokens(const Fields& config, TokenizerParts& parts) {
-  const Json* table = config.find("added_tokens_decoder");
-  if (table == nullptr) return;
-  if (!table->is_object()) config.fail("has an added_tokens_decoder that is not an object");
-  std::map<uint32_t, AddedToken> missing;  // by id
-  for (const auto& [key, value] : table->items()) {
+// "<s>" or {"content": "<s>", ...}
+AddedToken special_token(const Fields& config, const Json& value, const char* name) {
+  if (!value.is_string() && !value.is_object()) {
+    config.fail(fmt::format("has a '{}' that is neither a string nor an object", name));
+  }
+  AddedToken token = value.is_string() ? AddedToken{.content = value.get<std::string>()}
+                                       : parse_added_token(Fields(value, config.origin(), name));
+  token.special = true;
+  return token;
+}
+
+// Makes it an added token where the vocabulary alone has it. Its id, -1: it is nowhere.
+int32_t add_special(TokenizerParts& parts, AddedToken token) {
+  const int32_t added = parts.added.find(token.content);
+  const int32_t id = added >= 0 ? added : parts.model->vocabulary().find(token.content);
+  if (added < 0 && id >= 0) parts.added.add(std::move(token), parts.model->vocabulary());
+  return id;
+}
+
+// As transformers does after it has read tokenizer.json: what the configuration says of a token
+// holds, and a token that it alone knows has the id of its content, or the next free one.
+void add_tokens(const Fields& config, TokenizerParts& parts) {
+  const Vocabulary& vocabulary = parts.model->vocabulary();
+  const Json* found = config.find("added_tokens_decoder");
+  const Json table = found ? *found : Json::object();
+  if (!table.is_object()) config.fail("has an added_tokens_decoder that is not an object");
+  std::map<uint32_t, AddedToken> tokens;  // by id, which only orders them
+  for (const auto& [key, value] : table.items()) {
     const Fields fields(value, config.origin(), "added_tokens_decoder." + key);
     uint32_t id = 0;
-    for (const char c : key) {
-      if (c < '0' || c > '9' || (id = id * 10 + static_cast<uint32_t>(c - '0')) > kMaxTokenId) {
-        fields.fail("is not named by a token id");
-      }
-    }
-    AddedToken token = parse_added_token(fields);
-    if (parts.added.find(token.content) < 0) missing.emplace(id, std::move(token));
+    const char* end = key.data() + key.size();
+    if (std::from_chars(key.data(), end, id).ptr != end) fields.fail("is not named by a token id");
+    tokens.emplace(id, parse_added_token(fields));
   }
-  for (auto& [id, token] : missing) {
-    const auto given = static_cast<int32_t>(id);
-    const int32_t known = parts.model->vocabulary().find(token.content);
-    const bool taken = parts.added.get(given) != nullptr ||
-                       (known != given && parts.model->vocabulary().has_id(given));
-    if (token.content.empty() || (known >= 0 && known != given) || taken) {
-      throw_error(ErrorCode::kCorruptData,
-                  "{}: added_tokens_decoder.{} contradicts tokenizer.json, which has another token "
-                  "or id there",
-                  config.origin(), id);
-    }
-    parts.added.add_with_id(std::move(token), given);
+  for (auto& [id, token] : tokens) parts.added.add(std::move(token), vocabulary);
+  for (const char* name : kSpecialTokens) {
+    const Json* value = config.find(name);
+    if (value != nullptr) add_special(parts, special_token(config, *value, name));
   }
-}
-
-// "<s>" or {"content": "<s>", ...}
-std::optional<std::string> token_content(const Fields& config, const char* name) {
-  const Json* value = config.find(name);
-  if (value == nullptr || value->is_string()) return config.optional_string(name);
-  return Fields(*value, config.origin(), name).string("content");
-}
-
-// The id of the token that the configuration names, or else of `otherwise`; -1: none.
-int32_t id_of(const Fields& config, const TokenizerParts& parts, const char* name,
-              const char* otherwise) {
-  const std::string content = token_content(config, name).value_or(otherwise);
-  const int32_t id = parts.added.find(content);
-  return id >= 0 ? id : parts.model->vocabulary().find(content);
+  if (constexpr const char* kMore = "additional_special_tokens"; config.find(kMore)) {
+    for (const Json& value : config.array(kMore)) {
+      add_special(parts, special_token(config, value, kMore));
+    }
+  }
 }
 
 // The classes of transformers 4 that write the post-processor anew, with their defaults. All others
@@ -84,19 +85,21 @@ const TokenizerClass* find_class(std::string_view name) {
 void apply_tokenizer_config(std::string_view json, const std::string& origin,
                             TokenizerParts& parts) {
   const Json document = parse_part(json, "the document", origin);
-  const Fields config(document, origin, "the document");
-  add_missing_tokens(config, parts);
-  const int32_t eos = config.find("eos_token") ? id_of(config, parts, "eos_token", "") : -1;
-  if (eos >= 0) parts.eos_token_ids = {eos};
+  const Fields config(document, origin, "the file");
+  add_tokens(config, parts);
+  if (const Json* eos = config.find("eos_token")) {
+    const int32_t id = add_special(parts, special_token(config, *eos, "eos_token"));
+    if (id >= 0) parts.eos_token_ids = {id};
+  }
   const auto* named = find_class(config.optional_string("tokenizer_class").value_or(""));
   if (named == nullptr) return;
-  const auto end_id = [&](const char* flag, bool otherwise, const char* token, const char* usual) {
+  const auto end_id = [&](const char* flag, bool otherwise, const char* name, const char* usual) {
+    const Json* value = config.find(name);
+    AddedToken token =
+        value ? special_token(config, *value, name) : AddedToken{.content = usual, .special = true};
+    const int32_t id = add_special(parts, std::move(token));
     if (!config.boolean_or(flag, otherwise)) return -1;
-    const int32_t id = id_of(config, parts, token, usual);
-    if (id < 0 && config.find(token)) {
-      config.fail(fmt::format("has a {} '{}' that is not a token", token,
-                              printable(*token_content(config, token))));
-    }
+    if (id < 0 && value) config.fail(fmt::format("has a {} that is not a token", name));
     return id;
   };
   parts.post_processor.set_ends(end_id("add_bos_token", named->adds_bos, "bos_token", named->bos),

@@ -239,8 +239,9 @@ TEST(GgufTokenizer, PreTokenizersCutAsTheModelsOwn) {
   const std::string text = "It'S aBC XYz été 12345 a=b;/\r\n\n 文字です  ";
   const std::pair<Strings, std::string> kWords[] = {
       {{"gpt-2"}, "It|'|S| aBC| XYz| été| 12345| a|=|b|;/|\r\n\n| 文字です|  "},
-      {{"smollm", "starcoder"}, "It|'|S| aBC| XYz| été| |1|2|3|4|5| a|=|b|;/|\r\n\n| 文字です|  "},
-      {{"llama-bpe", "llama3", "llama-v3", "glm4", "chatglm-bpe"},
+      {{"smollm", "starcoder", "refact"},
+       "It|'|S| aBC| XYz| été| |1|2|3|4|5| a|=|b|;/|\r\n\n| 文字です|  "},
+      {{"llama-bpe", "llama3", "llama-v3", "glm4", "chatglm-bpe", "dbrx", "smaug-bpe"},
        "It|'S| aBC| XYz| été| |123|45| a|=b|;/\r\n\n| 文字です|  "},
       {{"qwen2", "deepseek-r1-qwen"},
        "It|'S| aBC| XYz| été| |1|2|3|4|5| a|=b|;/\r\n\n| 文字です|  "},
@@ -289,10 +290,11 @@ TEST(GgufTokenizer, WithoutAPreTokenizerGpt2sIsTakenAndSaid) {
 }
 
 TEST(GgufTokenizer, WhatIsNotSupportedIsRefusedByName) {
-  EXPECT_EQ(refusal_of(gguf_of(byte_level_json()).add("tokenizer.ggml.pre", std::string("tiktok"))),
-            "tokenizer.ggml.pre is 'tiktok', which is not supported (gpt-2, smollm, starcoder, "
-            "llama-bpe, llama3, llama-v3, qwen2, deepseek-r1-qwen, tekken, gpt-4o, glm4, "
-            "chatglm-bpe, deepseek-llm, deepseek-coder, deepseek-v3 are)");
+  EXPECT_EQ(
+      refusal_of(gguf_of(byte_level_json()).add("tokenizer.ggml.pre", std::string("tiktok"))),
+      "tokenizer.ggml.pre is 'tiktok', which is not supported (gpt-2, smollm, starcoder, refact, "
+      "llama-bpe, llama3, llama-v3, qwen2, deepseek-r1-qwen, tekken, gpt-4o, glm4, "
+      "chatglm-bpe, dbrx, smaug-bpe, deepseek-llm, deepseek-coder, deepseek-v3 are)");
   EXPECT_EQ(refusal_of(GgufWriter().add("tokenizer.ggml.model", std::string("t5"))),
             "tokenizer.ggml.model is 't5', which is not supported (gpt2 and llama are)");
   EXPECT_EQ(refusal_of(GgufWriter().add("a", 1)), "has no tokenizer.ggml.model");

@@ -27,7 +27,7 @@ Vocabulary parse_vocabulary(JsonReader& reader, size_t document_size) {
   std::string token;
   for (bool first = true; reader.next_member(first, token);) {
     const uint32_t id = reader.unsigned_integer();
-    if (id > kMaxTokenId) reader.fail(fmt::format("the token id {} is too large", id));
+    if (id > kMaxTokenId) reader.fail(fmt::format("the token id {} is above {}", id, kMaxTokenId));
     vocabulary.add(token, static_cast<int32_t>(id));
   }
   vocabulary.finish();
@@ -72,7 +72,11 @@ class MergeReader {
       rule.right = id_of(joined.substr(middle));
       if (joined.size() - middle < prefix_length_) fail();
       joined_.erase(middle, prefix_length_);
-      rule.joined = id_of_joined();
+      ++last_;  // merges mostly stand in the order of the ids they make
+      if (!vocabulary_.has_id(last_) || vocabulary_.spelling(last_) != joined_) {
+        last_ = id_of(joined_);
+      }
+      rule.joined = last_;
       rules.push_back(rule);
     }
     return rules;
@@ -100,14 +104,6 @@ class MergeReader {
     }
     joined_.erase(middle, 1);
     return middle;
-  }
-
-  // Merges mostly stand in the order of the ids they make, so the table is seldom needed.
-  int32_t id_of_joined() {
-    for (const int32_t guess : {last_ + 1, last_}) {
-      if (vocabulary_.has_id(guess) && vocabulary_.spelling(guess) == joined_) return last_ = guess;
-    }
-    return last_ = id_of(joined_);
   }
 
   int32_t id_of(std::string_view token) {

@@ -84,6 +84,26 @@ TEST(Tokenizer, AddedTokensTakeWhiteSpaceAndRespectWords) {
   EXPECT_EQ(tokenizer->encode("wor"), ids_of(*tokenizer, {"w", "or"}));
 }
 
+TEST(Tokenizer, OfAddedTokensOfOneNormalFormTheFirstIsFound) {
+  TestJson json = byte_level_json();
+  json["normalizer"] = TestJson::parse(R"({"type": "Lowercase"})");
+  for (const char* content : {"[T]", "[t]"}) {
+    json["added_tokens"].push_back(text::added_token_json(content, false));
+    json["added_tokens"].back()["normalized"] = true;
+  }
+  const auto tokenizer = make_tokenizer(json);
+  EXPECT_EQ(tokenizer->encode("[T][t]"), ids_of(*tokenizer, {"[T]", "[T]"}));
+}
+
+TEST(Tokenizer, BlanksThatTakeBlanksAlongTakeLinearTime) {
+  TestJson json = byte_level_json();
+  json["added_tokens"].push_back(text::added_token_json(" ", false));
+  json["added_tokens"].back()["rstrip"] = true;
+  const auto tokenizer = make_tokenizer(json);
+  // As `tokenizers` has it, which goes on behind the token rather than behind its blanks.
+  EXPECT_EQ(tokenizer->encode(std::string(1 << 20, ' ') + "a").size(), (1u << 20) + 1);
+}
+
 TEST(Tokenizer, BothSpellingsOfMergesAreTheSame) {
   const TestJson pairs = byte_level_json();
   TestJson strings = pairs;
@@ -187,7 +207,14 @@ TEST(Tokenizer, NamesWhatItDoesNotSupport) {
                unsupported, {"(?~a)"});
   expect_error(with("post_processor", R"({"type": "RobertaProcessing"})"), unsupported,
                {"post_processor", "RobertaProcessing"});
+  expect_error(with("pre_tokenizer", (R"({"type": "Split", "behavior": "Isolated", "invert": false,
+                         "pattern": {"Regex": "a)" +
+                                      std::string(20'000, '*') + "\"}}")
+                                         .c_str()),
+               unsupported, {"20001 bytes", "16384"});
   expect_error(with("decoder", R"({"type": "WordPiece"})"), unsupported, {"decoder", "WordPiece"});
+  expect_error(with("decoder", R"({"type": "Strip", "content": " ", "start": 0, "stop": 1})"),
+               unsupported, {"decoder has a 'stop'"});
   expect_error(with("model", R"({"type": "WordPiece", "vocab": {"a": 0}})"), unsupported,
                {"model", "WordPiece"});
   expect_error(with("model", R"({"type": "BPE", "dropout": 0.1, "vocab": {}, "merges": []})"),
@@ -226,7 +253,7 @@ TEST(Tokenizer, SaysWhereAFileIsWrong) {
   };
   expect_error(model(R"({"a": -1})", "[]"), corrupt, {"non-negative integer"});
   expect_error(model(R"({"a": 1.5})", "[]"), corrupt, {"non-negative integer"});
-  expect_error(model(R"({"a": 16777216})", "[]"), corrupt, {"16777216", "too large"});
+  expect_error(model(R"({"a": 16777216})", "[]"), corrupt, {"16777216", "above 16777215"});
   expect_error(model(R"({"a": 0})", R"(["a b"])"), corrupt, {"'b'", "vocabulary lacks"});
   expect_error(model(R"({"a": 0, "b": 1})", R"(["a b"])"), corrupt, {"'ab'", "vocabulary lacks"});
   expect_error(model(R"({"a": 0})", R"(["a"])"), corrupt, {"not a pair"});
@@ -328,14 +355,41 @@ TEST_F(ModelFolder, LinksThatLeadNowhereAreToldFromFilesThatAreNotThere) {
   }
 }
 
-TEST_F(ModelFolder, ConfigurationAddsTokensThatAreMissing) {
-  write("tokenizer.json", byte_level_json().dump());
-  TestJson token = text::added_token_json("<extra>", true);
-  write("tokenizer_config.json", TestJson{{"added_tokens_decoder", {{"300", token}}}}.dump());
+TEST_F(ModelFolder, ConfigurationAddsTokensAndHoldsAgainstTheFile) {
+  TestJson json = byte_level_json();
+  json["added_tokens"].push_back(text::added_token_json("[R]", false));
+  write("tokenizer.json", json.dump());
+  const int32_t next = load()->vocab_size();
+  TestJson stripping = text::added_token_json("[R]", false);
+  stripping["rstrip"] = true;
+  // Ids only order the tokens; what is left out of an entry is false.
+  write("tokenizer_config.json", TestJson{{"added_tokens_decoder",
+                                           {{"7000", {{"content", "[later]"}}},
+                                            {"500", text::added_token_json("<extra>", true)},
+                                            {"5", {{"content", "h"}, {"special", true}}},
+                                            {"0", stripping}}}}
+                                     .dump());
   const auto tokenizer = load();
-  EXPECT_EQ(tokenizer->encode("a<extra>"), (Ids{*tokenizer->token_to_id("a"), 300}));
-  EXPECT_TRUE(tokenizer->is_special(300));
-  EXPECT_EQ(tokenizer->vocab_size(), 301);
+  EXPECT_EQ(tokenizer->encode("a<extra>[later]"),
+            (Ids{*tokenizer->token_to_id("a"), next, next + 1}));
+  EXPECT_TRUE(tokenizer->is_special(next));
+  EXPECT_FALSE(tokenizer->is_special(next + 1));
+  EXPECT_TRUE(tokenizer->is_special(*tokenizer->token_to_id("h")));
+  EXPECT_EQ(tokenizer->vocab_size(), next + 2);
+  EXPECT_EQ(tokenizer->encode("a[R] \n a"), ids_of(*tokenizer, {"a", "[R]", "a"}));
+}
+
+TEST_F(ModelFolder, SpecialTokensThatTheConfigurationNamesAreAddedTokens) {
+  write("tokenizer.json", byte_level_json().dump());
+  const int32_t size = load()->vocab_size();
+  write("tokenizer_config.json", R"({"eos_token": "he", "pad_token": "nowhere",
+      "unk_token": {"content": "ll", "rstrip": true}, "additional_special_tokens": ["or"]})");
+  const auto tokenizer = load();
+  EXPECT_EQ(tokenizer->encode("aheor"), ids_of(*tokenizer, {"a", "he", "or"}));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("aheor"), true), "a");
+  EXPECT_EQ(tokenizer->eos_token_ids(), ids_of(*tokenizer, {"he"}));
+  EXPECT_EQ(tokenizer->encode("ll \nl"), ids_of(*tokenizer, {"ll", "l"}));
+  EXPECT_EQ(tokenizer->vocab_size(), size);
 }
 
 // What transformers 4.57 gives for the text "a", where the template has <s>.
@@ -361,7 +415,7 @@ TEST_F(ModelFolder, TheClassDecidesWhetherBosAndEosAreAdded) {
            true);
     expect(with(R"(, "bos_token": "</s>", "add_bos_token": false)").c_str(), false, false);
   }
-  // A token that is neither named nor there can't be added.
+  // transformers gives <bos> an id that the model does not know.
   expect(R"({"tokenizer_class": "GemmaTokenizer"})", false, false);
   expect(R"({"tokenizer_class": "GemmaTokenizer", "bos_token": "<s>"})", true, false);
   expect(R"({"tokenizer_class": "GPTNeoXTokenizerFast", "bos_token": "<s>"})", false, false);
@@ -398,13 +452,15 @@ TEST_F(ModelFolder, ConfigurationNamesTheEos) {
   }
 }
 
-TEST_F(ModelFolder, ConfigurationThatContradictsIsRefused) {
+TEST_F(ModelFolder, ConfigurationThatIsDamagedIsRefused) {
   write("tokenizer.json", byte_level_json().dump());
   for (const char* config :
-       {"{", "[]", R"({"tokenizer_class": "LlamaTokenizer", "bos_token": "<none>"})",
-        R"({"added_tokens_decoder": {"x": {}}})",
-        R"({"added_tokens_decoder": {"5": {"content": "<new>", "single_word": false,
-            "lstrip": false, "rstrip": false, "normalized": false, "special": true}}})"}) {
+       {"{", "[]", R"({"eos_token": ["</s>"]})", R"({"bos_token": 1})",
+        R"({"tokenizer_class": "LlamaTokenizer", "bos_token": "<none>"})",
+        R"({"additional_special_tokens": "<s>"})", R"({"tokenizer_class": 1})",
+        R"({"added_tokens_decoder": []})", R"({"added_tokens_decoder": {"x": {"content": "a"}}})",
+        R"({"added_tokens_decoder": {"5": {}}})",
+        R"({"added_tokens_decoder": {"5": {"content": "a", "special": 1}}})"}) {
     write("tokenizer_config.json", config);
     try {
       load();
