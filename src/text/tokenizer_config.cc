@@ -34,7 +34,7 @@ int32_t add_special(TokenizerParts& parts, AddedToken token) {
 
 // As transformers does after it has read tokenizer.json: what the configuration says of a token
 // holds, and a token that it alone knows has the id of its content, or the next free one.
-void add_tokens(const Fields& config, TokenizerParts& parts) {
+void add_configured_tokens(const Fields& config, TokenizerParts& parts) {
   const Vocabulary& vocabulary = parts.model->vocabulary();
   const Json* found = config.find("added_tokens_decoder");
   const Json table = found ? *found : Json::object();
@@ -86,7 +86,7 @@ void apply_tokenizer_config(std::string_view json, const std::string& origin,
                             TokenizerParts& parts) {
   const Json document = parse_part(json, "the document", origin);
   const Fields config(document, origin, "the file");
-  add_tokens(config, parts);
+  add_configured_tokens(config, parts);
   if (const Json* eos = config.find("eos_token")) {
     const int32_t id = add_special(parts, special_token(config, *eos, "eos_token"));
     if (id >= 0) parts.eos_token_ids = {id};

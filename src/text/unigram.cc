@@ -13,7 +13,7 @@ namespace nanovllm::text {
 
 namespace {
 
-constexpr int32_t kUnknown = -2;  // the id in a path of a character that no token covers
+constexpr int32_t kUncovered = -2;  // the id in a path of a character that no token covers
 
 // The edges of a trie of the tokens; edge i leads to node i + 1, node 0 is the root.
 std::vector<MergeTable::Rule> edges_of(const Vocabulary& vocabulary) {
@@ -89,8 +89,8 @@ bool Unigram::find_paths(std::string_view word, double score, std::vector<Path>&
       has_character = has_character || end == next;
     }
     if (has_character) continue;
-    offer(begin, next, unknown_score_, kUnknown);
-    if (paths[next].id == kUnknown && unknown_ < 0) {
+    offer(begin, next, unknown_score_, kUncovered);
+    if (paths[next].id == kUncovered && unknown_ < 0) {
       throw_error(ErrorCode::kCorruptData,
                   "the text has a character that the tokenizer's vocabulary lacks, and the "
                   "tokenizer has no unk_id");
@@ -132,8 +132,8 @@ bool Unigram::encode(std::string_view word, bool byte_level, ModelScratch& scrat
   for (size_t end = word.size(); end > 0; end -= paths[end].length) {
     const int32_t id = paths[end].id;
     scratch.ids.push_back(id);
-    is_known = is_known && id != kUnknown;
-    if (id == kUnknown || id == unknown_) {
+    is_known = is_known && id != kUncovered;
+    if (id == kUncovered || id == unknown_) {
       run_end = std::max(run_end, end);
     } else {
       end_run(end);
@@ -145,7 +145,7 @@ bool Unigram::encode(std::string_view word, bool byte_level, ModelScratch& scrat
   if (is_clear && is_known) return true;
   add_up_before();
   std::for_each(scratch.ids.rbegin(), scratch.ids.rend(), [&](int32_t id) {
-    scratch.score += id == kUnknown ? unknown_score_ : scores_[id];
+    scratch.score += id == kUncovered ? unknown_score_ : scores_[id];
   });
   scratch.scored = out.size();
   return false;

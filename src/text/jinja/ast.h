@@ -46,9 +46,9 @@ struct Expr {
 
   ExprKind kind;
   BinaryOp binary_op = BinaryOp::kAdd;
-  uint16_t depth = 1;       // levels of expressions below and including this one
-  uint32_t offset;          // bytes into the source
-  int symbol = -1;          // index into Template::names
+  uint16_t depth = 1;  // levels of expressions below and including this one
+  uint32_t offset;     // bytes into the source
+  int symbol = -1;     // index into Template::names
   Value value;
   const Builtin* builtin = nullptr;  // null where the name is unknown
   std::vector<ExprPtr> parts;
