@@ -79,7 +79,11 @@ void AddedTokens::add_with_id(AddedToken token, int32_t id) {
   if (static_cast<size_t>(id) >= index_.size()) index_.resize(static_cast<size_t>(id) + 1, -1);
   by_content_[token.content] = id;
   if (index_[id] >= 0) {
-    tokens_[index_[id]] = std::move(token);
+    AddedToken& known = tokens_[index_[id]];
+    // `tokenizers` forgets neither of a special token.
+    token.normalized = known.special ? known.normalized : token.normalized;
+    token.special = token.special || known.special;
+    known = std::move(token);
     return;
   }
   index_[id] = static_cast<int32_t>(tokens_.size());

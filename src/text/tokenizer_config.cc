@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/check.h"
 #include "text/json_fields.h"
 #include "text/tokenizer_impl.h"
 

@@ -95,6 +95,18 @@ TEST(Tokenizer, OfAddedTokensOfOneNormalFormTheFirstIsFound) {
   EXPECT_EQ(tokenizer->encode("[T][t]"), ids_of(*tokenizer, {"[T]", "[T]"}));
 }
 
+TEST(Tokenizer, AddedTokensThatCameAsSpecialStaySo) {
+  TestJson json = byte_level_json();
+  json["normalizer"] = TestJson::parse(R"({"type": "Lowercase"})");
+  for (const bool special : {true, false}) {
+    json["added_tokens"].push_back(text::added_token_json("[T]", special));
+    json["added_tokens"].back()["normalized"] = !special;
+  }
+  const auto tokenizer = make_tokenizer(json);
+  EXPECT_EQ(tokenizer->encode("[T][t]"), ids_of(*tokenizer, {"[T]", "[", "t", "]"}));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("a[T]"), true), "a");
+}
+
 TEST(Tokenizer, BlanksThatTakeBlanksAlongTakeLinearTime) {
   TestJson json = byte_level_json();
   json["added_tokens"].push_back(text::added_token_json(" ", false));

@@ -1,6 +1,4 @@
 // What follows a primary expression: attributes, items, calls, filters and tests.
-#include <algorithm>
-
 #include "text/jinja/parser.h"
 
 namespace nanovllm::jinja {
