@@ -47,6 +47,8 @@ endif()
 # the time they take to compile.
 add_library(nanovllm_test_options INTERFACE)
 if(NANOVLLM_SANITIZE MATCHES "undefined")
+  # Asking whether each pointer is null takes a tenth of the time to compile, and AddressSanitizer tells of those that are.
+  target_compile_options(nanovllm_dependencies INTERFACE -fno-sanitize=null)
   target_compile_options(nanovllm_test_options INTERFACE -fno-sanitize=undefined)
 endif()
 
