@@ -22,9 +22,8 @@ constexpr std::string_view kHarmlessKeys[] = {
     // Sampling, which is generation_config.json's.
     "do_sample", "length_penalty", "max_length", "num_beam_groups", "num_beams",
     "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
-    // Of another layout, or without effect where they are not asked for;
-    // dual_chunk_attention_config
-    // is about contexts that are longer than those that transformers computes.
+    // Of another layout, or without effect where they are not asked for. Chunked attention is for
+    // contexts that are longer than those that transformers computes.
     "attn_factor", "dual_chunk_attention_config", "experts_per_token", "full_attn_mod",
     "hidden_act", "initial_context_length", "interpolate_factor", "is_llama_config", "layer_types",
     "max_sequence_length", "max_window_layers", "no_rope_layer_interval",

@@ -1,4 +1,4 @@
-// What the readers of config.json share.
+// What the readers of config.json and of a GGUF file's metadata share.
 #pragma once
 
 #include <optional>
@@ -10,6 +10,7 @@
 namespace nanovllm {
 
 inline constexpr double kAboveZero = 1e-6;  // the least of what may not be 0
+inline constexpr int64_t kMaxExperts = 1 << 16;
 
 template <typename T, typename V>
 void assign_if(T& field, const std::optional<V>& value) {

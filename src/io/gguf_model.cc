@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,13 +13,12 @@
 #include <vector>
 
 #include "base/check.h"
+#include "io/config_keys.h"
 #include "io/ggml_formats.h"
 #include "io/json.h"
 
 namespace nanovllm {
 namespace {
-
-constexpr double kTiny = 1e-6;  // for what may not be 0
 
 struct Family {
   const char* name;  // general.architecture
@@ -118,10 +118,22 @@ constexpr std::pair<const char*, const char*> kPostNormNames[] = {
     {"post_feedforward_layernorm", "post_ffw_norm"},
 };
 
+// Takes the number out of the name of an expert, "mlp.experts.3.up_proj", and returns it: ".3"; or
+// nothing.
+std::string take_expert(std::string& name) {
+  constexpr std::string_view kExperts = ".experts";
+  const size_t at = name.find(kExperts), begin = at + kExperts.size();
+  if (at == name.npos || begin + 1 >= name.size() || !std::isdigit(name[begin + 1])) return "";
+  const size_t end = name.find('.', begin + 1);
+  std::string number = name.substr(begin, end - begin);
+  name.erase(begin, number.size());
+  return number;
+}
+
 // The metadata of one architecture.
-class Reader {
+class MetadataReader {
  public:
-  explicit Reader(const Gguf& file) : file_(file), family_(check_kind(file)) {}
+  explicit MetadataReader(const Gguf& file) : file_(file), family_(check_kind(file)) {}
 
   ModelConfig read() {
     config_.model_type = family_.model_type;
@@ -256,7 +268,7 @@ class Reader {
 
   void read_experts() {
     ExpertsConfig& experts = config_.experts;
-    experts.num = size(kExpertCount, 1 << 16, 0).value_or(0);
+    experts.num = size(kExpertCount, kMaxExperts, 0).value_or(0);
     if (experts.num == 0) return;
     const std::string_view type = config_.model_type;
     const bool is_mixture = type.ends_with("moe") || type == "mixtral" || type == "gpt_oss";
@@ -270,7 +282,7 @@ class Reader {
                       experts.width);
     experts.renormalise =
         file_.boolean(key("expert_weights_norm")).value_or(type != "qwen2_moe" && type != "olmoe");
-    experts.scale = number("expert_weights_scale", kTiny, 1e6).value_or(1);
+    experts.scale = number("expert_weights_scale", kAboveZero, 1e6).value_or(1);
     experts.num_groups = size("expert_group_count", experts.num).value_or(1);
     experts.num_active_groups = size("expert_group_used_count", experts.num_groups).value_or(1);
     for (int i = 0; i < config_.num_hidden_layers; ++i)
@@ -280,11 +292,11 @@ class Reader {
   }
 
   void read_granite() {
-    const auto factor = [&](const char* name) { return number(name, kTiny, 1e6).value_or(1); };
+    const auto factor = [&](const char* name) { return number(name, kAboveZero, 1e6).value_or(1); };
     config_.embedding_scale = static_cast<float>(factor(kEmbeddingScale));
     config_.residual_scale = static_cast<float>(factor(kResidualScale));
     config_.logit_scale = static_cast<float>(1 / factor(kLogitScale));
-    const auto scale = number(kScale, kTiny, 1e6);
+    const auto scale = number(kScale, kAboveZero, 1e6);
     config_.query_scalar = scale ? 1 / (*scale * *scale) : 0;
   }
 
@@ -378,13 +390,13 @@ class Reader {
         size("rope.scaling.original_context_length", INT32_MAX)
             .value_or(config_.max_position_embeddings);
     scaling.truncate = config_.model_type != "gpt_oss";
-    scaling.beta_fast = number("rope.scaling.yarn_beta_fast", kTiny, 1e6).value_or(32);
-    scaling.beta_slow = number("rope.scaling.yarn_beta_slow", kTiny, 1e6).value_or(1);
-    if (const auto factor = number("rope.scaling.yarn_attn_factor", kTiny, 1e6)) {
+    scaling.beta_fast = number("rope.scaling.yarn_beta_fast", kAboveZero, 1e6).value_or(32);
+    scaling.beta_slow = number("rope.scaling.yarn_beta_slow", kAboveZero, 1e6).value_or(1);
+    if (const auto factor = number("rope.scaling.yarn_attn_factor", kAboveZero, 1e6)) {
       scaling.attention_factor = *factor;
     }
     // A factor on top of YaRN's own, where that of Hugging Face's config.json is instead of it.
-    if (const auto factor = number("rope.scaling.attn_factor", kTiny, 1e6)) {
+    if (const auto factor = number("rope.scaling.attn_factor", kAboveZero, 1e6)) {
       const double own = scaling.kind == "yarn" ? 0.1 * std::log(scaling.factor) + 1 : 1;
       scaling.attention_factor = *factor * own;
     }
@@ -405,9 +417,9 @@ class Reader {
     assign(params.temperature, temperature, 0, 2);
     if (file_.has(temperature)) config_.default_temperature_source = temperature;
     assign(params.top_k, "general.sampling.top_k", -1, INT32_MAX);
-    assign(params.top_p, "general.sampling.top_p", kTiny, 1);
+    assign(params.top_p, "general.sampling.top_p", kAboveZero, 1);
     assign(params.min_p, "general.sampling.min_p", 0, 1);
-    assign(params.repetition_penalty, "general.sampling.penalty_repeat", kTiny, 1e6);
+    assign(params.repetition_penalty, "general.sampling.penalty_repeat", kAboveZero, 1e6);
   }
 
   const Gguf& file_;
@@ -417,7 +429,7 @@ class Reader {
 
 }  // namespace
 
-ModelConfig gguf_config(const Gguf& file) { return Reader(file).read(); }
+ModelConfig gguf_config(const Gguf& file) { return MetadataReader(file).read(); }
 
 std::string gguf_tensor_name(std::string_view name, bool post_norms) {
   constexpr std::string_view kLayers = "model.layers.";
@@ -433,12 +445,17 @@ std::string gguf_tensor_name(std::string_view name, bool post_norms) {
   if (rest == "mlp.gate.e_score_correction_bias") return prefix + "exp_probs_b.bias";
   const size_t end = rest.rfind('.');  // of .weight or .bias
   if (end == rest.npos) return std::string(name);
+  std::string part(rest.substr(0, end));
+  const std::string expert = take_expert(part);
   using Names = std::span<const std::pair<const char*, const char*>>;
   for (const Names names : {Names(kPostNormNames), Names(kTensorNames)}) {
     if (names.data() == kPostNormNames && !post_norms) continue;
     for (const auto& [ours, theirs] : names) {
-      if (rest.substr(0, end) != ours) continue;
-      return fmt::format("{}{}{}", prefix, theirs, rest.substr(end));
+      if (part != ours) continue;
+      std::string found = prefix + theirs;
+      // Each alone, as files of before April 2024 have them, an expert is no part of "ffn_up_exps".
+      if (!expert.empty()) found = found.substr(0, found.rfind("_exps")) + expert;
+      return found.append(rest.substr(end));
     }
   }
   return std::string(name);

@@ -354,6 +354,12 @@ TEST(GgufModel, TensorsHaveGgufsNamesInTheFile) {
   EXPECT_EQ(gguf_tensor_name("model.layers.1.self_attn.qkv_proj.weight"), "blk.1.attn_qkv.weight");
   EXPECT_EQ(gguf_tensor_name("model.layers.1.mlp.gate_up_proj.weight"), "blk.1.ffn_up.weight");
   EXPECT_EQ(gguf_tensor_name("lm_head.weight"), "output.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.1.mlp.experts.up_proj.weight"),
+            "blk.1.ffn_up_exps.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.1.block_sparse_moe.experts.12.w2.weight"),
+            "blk.1.ffn_down.12.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.1.mlp.experts.x.up_proj.weight"),
+            "model.layers.1.mlp.experts.x.up_proj.weight");
   EXPECT_EQ(gguf_tensor_name("something.else"), "something.else");
 }
 

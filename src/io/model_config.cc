@@ -19,7 +19,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
-constexpr int64_t kMaxExperts = 1 << 16;
 constexpr size_t kMaxEosTokens = 1024;
 constexpr double kInfinity = std::numeric_limits<double>::max();
 

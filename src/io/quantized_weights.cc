@@ -23,10 +23,10 @@ bool contains(const Types& types, std::string_view type) {
 constexpr int64_t divide_up(int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; }
 
 // Reads one matrix from the tensors of its module.
-class Reader {
+class MatrixReader {
  public:
-  Reader(const RawTensors& tensors, const std::string& module, const QuantizationConfig& config,
-         const WeightScheme& scheme)
+  MatrixReader(const RawTensors& tensors, const std::string& module,
+               const QuantizationConfig& config, const WeightScheme& scheme)
       : tensors_(tensors),
         module_(module),
         config_(config),
@@ -250,11 +250,20 @@ class Reader {
   std::unique_ptr<CodedMatrix> coded_ = std::make_unique<CodedMatrix>();
 };
 
+// Refuses a matrix that is there in two formats.
+void check_is_alone(const RawTensors& tensors, const std::string& codes,
+                    const std::string& module) {
+  if (!tensors.contains(module + ".weight")) return;
+  throw_error(ErrorCode::kCorruptData, "{}: tensor {} is there, and {}.weight as well",
+              tensors.at(codes).path, printable(codes), printable(module));
+}
+
 // The stack whose codes are `name`, NAME_blocks [stack, rows, blocks, 16]: two codes in a byte, the
 // lower bits first, and for every block of 32 a power of two (OCP Microscaling Formats 1.0).
 QuantizedMatrix read_mxfp4(const RawTensors& tensors, const std::string& name,
                            const RawTensor& codes) {
   const std::string module = name.substr(0, name.rfind('_'));
+  check_is_alone(tensors, name, module);
   std::vector<int64_t> shape = codes.shape;
   const auto scales = tensors.find(module + "_scales");
   const bool is_stack =
@@ -313,16 +322,13 @@ std::vector<QuantizedMatrix> find_quantized_matrices(const RawTensors& tensors,
                                : part == "weight" && !contains(floats(), tensor.type);
     if (!has_codes || name == part) continue;
     const std::string module = name.substr(0, name.size() - part.size() - 1);
-    if (part != "weight" && tensors.contains(module + ".weight")) {
-      throw_error(ErrorCode::kCorruptData, "{}: tensor {} is there, and {}.weight as well",
-                  tensor.path, printable(name), printable(module));
-    }
+    if (part != "weight") check_is_alone(tensors, name, module);
     const auto scheme = config.scheme_of(module);
     if (!scheme) {
       throw_error(ErrorCode::kCorruptData, "{}: tensor {} is quantised, but by {} it is not",
                   tensor.path, printable(name), config.where);
     }
-    Reader reader(tensors, module, config, *scheme);
+    MatrixReader reader(tensors, module, config, *scheme);
     matrices.push_back(by_columns ? reader.read_column_coded() : reader.read_row_coded(part));
   }
   return matrices;

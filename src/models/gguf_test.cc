@@ -288,6 +288,46 @@ std::vector<Rows> compute_by_ranks(const std::string& file, int world_size) {
   return results;
 }
 
+// As files of before April 2024 have them.
+TEST(GgufOfAMixtral, EachExpertMayBeATensorOfItsOwn) {
+  const std::string path = golden_dir("gguf_mixtral");
+  const Gguf stacked(path);
+  GgufWriter writer;
+  writer.add("general.architecture", std::string("llama"));
+  for (const std::string key :
+       {"llama.block_count", "llama.context_length", "llama.embedding_length",
+        "llama.feed_forward_length", "llama.attention.head_count", "llama.attention.head_count_kv",
+        "llama.expert_count", "llama.expert_used_count"}) {
+    writer.add(key, static_cast<uint32_t>(stacked.integer(key, 1, 1 << 20).value()));
+  }
+  for (const std::string key : {"llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"})
+    writer.add(key, static_cast<float>(stacked.number(key, 0, 1e9).value()));
+  int num_experts = 0;
+  for (const GgufTensor& tensor : stacked.tensors()) {
+    const std::string_view bytes(reinterpret_cast<const char*>(tensor.data), tensor.bytes);
+    const size_t end = tensor.name.find("_exps.weight");
+    if (end == tensor.name.npos) {
+      writer.tensor(tensor.name, tensor.type, tensor.shape, bytes);
+      continue;
+    }
+    const size_t size = bytes.size() / static_cast<size_t>(tensor.shape[0]);
+    for (int64_t i = 0; i < tensor.shape[0]; ++i, ++num_experts) {
+      writer.tensor(std::string(tensor.name.substr(0, end)) + "." + std::to_string(i) + ".weight",
+                    tensor.type, {tensor.shape[1], tensor.shape[2]},
+                    bytes.substr(static_cast<size_t>(i) * size, size));
+    }
+  }
+  EXPECT_EQ(num_experts, 2 * 3 * 4);
+  const TempDir dir;
+  const std::string old = dir.write("old.gguf", writer.bytes());
+  for (const test::BackendCase& backend : test::backends()) {
+    SCOPED_TRACE(backend.name);
+    ModelRig expected(path, DType::kFloat32, backend.make(2), 16);
+    ModelRig rig(old, DType::kFloat32, backend.make(2), 16);
+    expect_near(compute(rig), compute(expected), backend.is_deterministic ? 0 : 1e-3f);
+  }
+}
+
 // A quarter of down_proj's 160 columns begins inside of a block of 32.
 TEST(QuantisedGguf, RanksMayCutBlocks) {
   const TempDir dir;

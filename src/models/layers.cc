@@ -111,9 +111,12 @@ void load_routed(Experts& experts, const ModelContext& context, WeightLoader& lo
                  const std::string& prefix, const ExpertOptions& options) {
   const ModelConfig& config = context.config;
   ShardSizes shard(config, context.backend);
-  const int rank = shard.rank, num_ranks = shard.world_size;
+  const int num_ranks = shard.world_size;
+  int count = config.experts.num;
   if (context.expert_parallel) {
     require_divisible(config, "experts", config.experts.num, num_ranks);
+    count /= num_ranks;
+    experts.first = shard.rank * count;
     shard.rank = 0;
     shard.world_size = 1;
   } else {
@@ -121,16 +124,15 @@ void load_routed(Experts& experts, const ModelContext& context, WeightLoader& lo
   }
   const ExpertSlices slices(context, prefix, options, shard);
   for (int i = 0; i < config.experts.num; ++i) {
+    if (i < experts.first || i >= experts.first + count) {
+      loader.look_for(slices.gate_and_up(i), options.has_biases);
+      loader.look_for(slices.down(i), options.has_biases);
+      continue;
+    }
     experts.experts.push_back({.gate_up = loader.matrix(slices.gate_and_up(i), options.has_biases),
                                .activation = options.activation.value_or(parse_activation(config)),
                                .down = loader.matrix(slices.down(i), options.has_biases)});
   }
-  if (!context.expert_parallel) return;
-  // Those of the other ranks were only looked for.
-  const int count = config.experts.num / num_ranks;
-  experts.first = rank * count;
-  const auto begin = experts.experts.begin() + experts.first;
-  experts.experts = std::vector<Dense>(begin, begin + count);
 }
 
 }  // namespace

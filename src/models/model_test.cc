@@ -215,6 +215,11 @@ TEST(ModelLoading, TensorsOfExpertsAreCheckedLikeAllOthers) {
             "/model.safetensors: tensor model.layers.1.mlp.experts.down_proj_blocks is no MXFP4: "
             "expected U8 [experts, rows, blocks, 16], and model.layers.1.mlp.experts.down_proj_"
             "scales of U8 [experts, rows, blocks]");
+  Copy twice("gpt_oss");
+  twice.add_tensor("model.layers.1.mlp.experts.down_proj.weight");
+  EXPECT_EQ(refusal(twice, ErrorCode::kCorruptData),
+            "/model.safetensors: tensor model.layers.1.mlp.experts.down_proj_blocks is there, and "
+            "model.layers.1.mlp.experts.down_proj.weight as well");
 }
 
 TEST(ModelLoading, ConfigsOfExpertsThatNoModelCanHaveAreRefused) {

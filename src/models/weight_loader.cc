@@ -85,6 +85,13 @@ Matrix WeightLoader::matrix(const std::vector<MatrixSlice>& slices, bool bias) {
   return matrix;
 }
 
+void WeightLoader::look_for(const std::vector<MatrixSlice>& slices, bool bias) {
+  for (const MatrixSlice& slice : slices) {
+    const HostMatrix weight = find(slice);
+    if (bias) bias_of(slice, weight);
+  }
+}
+
 std::vector<float> WeightLoader::bias_of(const MatrixSlice& slice, const HostMatrix& weight) {
   std::string name = slice.name + "_bias";
   if (!context_.weights.contains(name)) name = slice.name + ".bias";

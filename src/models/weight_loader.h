@@ -49,6 +49,8 @@ class WeightLoader {
   // split the columns, their products are added up, so only the rank with the first columns gets
   // the bias, the others zeros.
   Matrix matrix(const std::vector<MatrixSlice>& slices, bool bias);
+  // Of a matrix that another rank holds, only whether it is there.
+  void look_for(const std::vector<MatrixSlice>& slices, bool bias);
   // The tensor NAME [size], in float32.
   std::vector<float> values(const std::string& name, int64_t size);
 
