@@ -99,7 +99,6 @@ TEST_P(Mixtures, OfEqualExpertsTheFirstAreChosen) {
 
 // Ranks that share the experts out, or slices of them, give summands of the whole.
 TEST_P(Mixtures, TheRanksSummandsAddUp) {
-  if (act() != DType::kFloat32) return;
   const auto backend = make();
   Mixture mixture(4, act());
   mixture.spec.shared.reset();
@@ -114,7 +113,8 @@ TEST_P(Mixtures, TheRanksSummandsAddUp) {
     const HostTensor summand = run(*backend, part, x.view);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += summand.at(static_cast<int64_t>(i));
   }
-  expect_close(run(*backend, mixture.spec, x.view), sum, 1e-5, 1e-5);
+  const double error = act() == DType::kBFloat16 ? 0.03 : 1e-5;  // summands are rounded
+  expect_close(run(*backend, mixture.spec, x.view), sum, error, error);
 }
 
 }  // namespace

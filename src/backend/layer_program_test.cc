@@ -319,7 +319,7 @@ TEST_P(LayerPrograms, EachFieldOfASpecIsWhatTheReferenceSays) {
 
 // In float32, where rounding makes no row choose another expert.
 TEST_P(LayerPrograms, EachFieldOfAMixtureIsWhatTheReferenceSays) {
-  if (act() != DType::kFloat32) return;
+  if (act() != DType::kFloat32) GTEST_SKIP() << "where rows are rounded they go to other experts";
   const auto backend = make();
   Weights weights(5);
   StackSpec plain = weights.stack(2);

@@ -92,9 +92,9 @@ struct Dense {
 
 // How a row chooses its experts. Of its router's logits, in float32,
 //   s = softmax or sigmoid of them, p = s + correction.
-// 1. Candidates are all experts; or, with groups (num_groups of equal size, neighbours in order),
-//    those of the num_active_groups groups whose two largest p have the largest sum.
-// 2. The num_active candidates with the largest p are chosen. Of equals, the lowest index wins.
+// 1. With groups (num_groups of equal size, neighbours in order), p becomes 0 outside of those
+//    num_active_groups groups whose two largest p have the largest sum.
+// 2. The num_active experts with the largest p are chosen. Of equals, the lowest index wins.
 // 3. The weight of a chosen expert is its s, divided by the sum of the chosen ones' s if
 //    `renormalise`, times `scale`.
 struct Routing {
@@ -119,8 +119,8 @@ struct Experts {
   Matrix router;
   Routing routing;
   // This rank's: number first .. first + size - 1. Without expert parallelism these are all
-  // experts, each cut in its width; with it, some whole ones. All have the same shape, and all or
-  // none have biases.
+  // experts, each cut in its width; with it, some whole ones. All have the same shape and activation,
+  // and all or none have biases.
   std::vector<Dense> experts;
   int first = 0;
   // Usually of another width.

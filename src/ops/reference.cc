@@ -282,12 +282,12 @@ std::vector<std::pair<int, double>> route(std::span<const double> logits, const 
   }
   std::vector<int> open = best(of_group);
   open.resize(routing.num_active_groups);
+  for (int i = 0; i < n; ++i)
+    if (std::ranges::count(open, i / group) == 0) p[i] = 0;
 
   std::vector<std::pair<int, double>> chosen;
-  for (const int expert : best(p)) {
-    const bool is_open = std::ranges::count(open, expert / group) > 0;
-    if (is_open && std::ssize(chosen) < routing.num_active) chosen.emplace_back(expert, s[expert]);
-  }
+  for (const int expert : best(p))
+    if (std::ssize(chosen) < routing.num_active) chosen.emplace_back(expert, s[expert]);
   double chosen_sum = 0;
   for (const auto& [expert, weight] : chosen) chosen_sum += weight;
   for (auto& [expert, weight] : chosen)

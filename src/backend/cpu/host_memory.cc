@@ -15,6 +15,13 @@ namespace {
 
 [[noreturn]] void throw_out_of_memory(size_t bytes) {
   const MemoryInfo memory = read_memory_info();
+  if (static_cast<int64_t>(bytes) < memory.free_bytes) {
+    throw_error(
+        ErrorCode::kOutOfMemory,
+        "cannot map {} of memory, though {} bytes are free: presumably this process has as "
+        "many mappings as vm.max_map_count allows; raise it (sysctl vm.max_map_count=1048576)",
+        counted(static_cast<int64_t>(bytes), "byte"), memory.free_bytes);
+  }
   throw_error(
       ErrorCode::kOutOfMemory,
       "cannot allocate {} of memory: {} bytes are free{}; use less KV cache, fewer tokens a step "
@@ -58,7 +65,30 @@ class MappedBuffer final : public Buffer {
   size_t mapped_bytes_ = 0;
 };
 
+class Part final : public Buffer {
+ public:
+  Part(std::shared_ptr<Buffer> whole, size_t begin, size_t bytes) : whole_(std::move(whole)) {
+    data_ = static_cast<char*>(whole_->data()) + begin;
+    bytes_ = bytes;
+  }
+
+ private:
+  std::shared_ptr<Buffer> whole_;
+};
+
 }  // namespace
+
+std::unique_ptr<Buffer> HostArena::allocate(size_t bytes) {
+  constexpr size_t kLine = 64;
+  bytes = (bytes + kLine - 1) / kLine * kLine;
+  if (chunk_ == nullptr || used_ + bytes > chunk_->bytes()) {
+    chunk_.reset();
+    chunk_ = allocate_host(std::max(bytes, chunk_bytes_));
+    used_ = 0;
+  }
+  used_ += bytes;
+  return std::make_unique<Part>(chunk_, used_ - bytes, bytes);
+}
 
 std::unique_ptr<Buffer> allocate_host(size_t bytes) {
   // The kernel would grant more than there is and kill the process when it is touched. Asking is

@@ -15,4 +15,20 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 // may take. Thread-safe.
 std::unique_ptr<Buffer> allocate_host(size_t bytes);
 
+// Cuts buffers, aligned to 64 bytes, from large ones, which live as long as any part of them: so
+// many small ones lie in huge pages too, and take few of the mappings that a process may have. Not
+// thread-safe; its buffers may outlive it.
+class HostArena {
+ public:
+  explicit HostArena(size_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}  // or what one takes
+  std::unique_ptr<Buffer> allocate(size_t bytes);
+  // Takes the last one back.
+  void undo(std::unique_ptr<Buffer> last) { used_ -= last->bytes(); }
+
+ private:
+  const size_t chunk_bytes_;
+  std::shared_ptr<Buffer> chunk_;
+  size_t used_ = 0;  // bytes of it
+};
+
 }  // namespace nanovllm

@@ -10,6 +10,7 @@
 #include "backend/cpu/experts/routing.h"
 #include "backend/cpu/layer/rows.h"
 #include "backend/cpu/linear/linear_pack.h"
+#include "backend/cpu/linear/linear_weight.h"
 #include "base/check.h"
 
 namespace nanovllm {
@@ -17,9 +18,10 @@ namespace {
 
 using Weight = std::unique_ptr<LinearWeight>;
 
+constexpr size_t kArenaBytes = size_t{64} << 20;
+
 struct PackedExpert {
   Weight gate_up, down;
-  Activation activation = Activation::kSilu;
   int64_t width() const { return down->in_features; }
 };
 
@@ -28,7 +30,9 @@ struct CpuExpertWeights final : ExpertWeights {
   Routing routing;
   int first = 0;
   std::vector<PackedExpert> experts;
+  Activation activation = Activation::kSilu;  // of each
   std::optional<PackedExpert> shared;
+  Activation shared_activation = Activation::kSilu;
   Weight shared_gate;  // or null
 };
 
@@ -149,19 +153,25 @@ void add_up(const CpuExpertWeights& w, const Step& step, int64_t t, const Tensor
 
 std::unique_ptr<ExpertWeights> CpuBackend::make_experts(const Experts& experts, DType dtype, int) {
   auto w = std::make_unique<CpuExpertWeights>();
+  HostArena arena(kArenaBytes);
   const auto pack = [&](const Matrix& m) {
-    Weight weight = make_linear(m.pieces, m.bias.empty() ? nullptr : m.bias.data(), dtype);
+    const float* const bias = m.bias.empty() ? nullptr : m.bias.data();
+    Weight weight = pack_linear(pool_, isa_, m.pieces, bias, dtype, arena);
     w->bytes += weight->bytes;
     return weight;
   };
   const auto pack_dense = [&](const Dense& dense) {
-    return PackedExpert{pack(dense.gate_up), pack(dense.down), dense.activation};
+    return PackedExpert{pack(dense.gate_up), pack(dense.down)};
   };
   w->router = pack(experts.router);
   w->routing = experts.routing;
   w->first = experts.first;
   for (const Dense& expert : experts.experts) w->experts.push_back(pack_dense(expert));
-  if (experts.shared) w->shared = pack_dense(*experts.shared);
+  w->activation = experts.experts.front().activation;
+  if (experts.shared) {
+    w->shared = pack_dense(*experts.shared);
+    w->shared_activation = experts.shared->activation;
+  }
   if (!experts.shared_gate.pieces.empty()) w->shared_gate = pack(experts.shared_gate);
   w->format = w->experts.front().gate_up->format;
   return w;
@@ -207,8 +217,8 @@ void CpuBackend::mix(Tensor out, Tensor x, const ExpertWeights& weights) {
   if (w.shared_gate) gate_ups.push_back({cpu(w.shared_gate), step.shared_gate, x});
   multiply(gate_ups);
   act_and_mul(step.routed.inner.first_rows(starts.back()),
-              step.routed.gate_up.first_rows(starts.back()), w.experts.front().activation);
-  if (w.shared) act_and_mul(step.shared.inner, step.shared.gate_up, w.shared->activation);
+              step.routed.gate_up.first_rows(starts.back()), w.activation);
+  if (w.shared) act_and_mul(step.shared.inner, step.shared.gate_up, w.shared_activation);
   multiply(downs);
   for_rows(pool_, rows, out.row_size() * (active + 1), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) add_up(w, step, t, out);

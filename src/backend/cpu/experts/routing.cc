@@ -29,8 +29,8 @@ int take_largest(std::span<const float> values, std::vector<bool>& taken) {
   return best;
 }
 
-// Marks the experts of groups that are not open.
-void close_groups(std::span<const float> p, const Routing& routing, std::vector<bool>& closed) {
+// Makes 0 of the p of experts whose groups are not open.
+void close_groups(std::span<float> p, const Routing& routing) {
   const size_t size = p.size() / static_cast<size_t>(routing.num_groups);
   std::vector<float> sums;
   for (size_t begin = 0; begin < p.size(); begin += size) {
@@ -41,12 +41,10 @@ void close_groups(std::span<const float> p, const Routing& routing, std::vector<
     }
     sums.push_back(first + second);
   }
-  closed.assign(p.size(), true);
-  std::vector<bool> taken(sums.size());
-  for (int i = 0; i < routing.num_active_groups; ++i) {
-    const auto group = static_cast<size_t>(take_largest(sums, taken));
-    std::fill_n(closed.begin() + static_cast<int64_t>(group * size), size, false);
-  }
+  std::vector<bool> is_open(sums.size());
+  for (int i = 0; i < routing.num_active_groups; ++i) take_largest(sums, is_open);
+  for (size_t i = 0; i < p.size(); ++i)
+    if (!is_open[i / size]) p[i] = 0;
 }
 
 }  // namespace
@@ -54,16 +52,12 @@ void close_groups(std::span<const float> p, const Routing& routing, std::vector<
 void route(float* logits, int num_experts, const Routing& routing, int32_t* ids, float* weights) {
   const std::span<float> s(logits, static_cast<size_t>(num_experts));
   score(s, routing.score);
-  thread_local std::vector<float> corrected;
+  thread_local std::vector<float> p;
   thread_local std::vector<bool> taken;
-  std::span<const float> p = s;
-  if (!routing.correction.empty()) {
-    corrected.resize(s.size());
-    std::ranges::transform(s, routing.correction, corrected.begin(), std::plus());
-    p = corrected;
-  }
+  p.assign(s.begin(), s.end());
+  for (size_t i = 0; i < routing.correction.size(); ++i) p[i] += routing.correction[i];
+  if (routing.num_active_groups < routing.num_groups) close_groups(p, routing);
   taken.assign(s.size(), false);
-  if (routing.num_active_groups < routing.num_groups) close_groups(p, routing, taken);
   float sum = 0;
   for (int i = 0; i < routing.num_active; ++i) {
     ids[i] = take_largest(p, taken);

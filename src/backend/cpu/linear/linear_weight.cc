@@ -7,7 +7,6 @@
 #include <span>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/host_memory.h"
 #include "backend/cpu/linear/linear_pack.h"
 #include "base/check.h"
 
@@ -45,18 +44,19 @@ struct PanelPacker {
 constexpr int64_t kWeightsPerPatch = 512;
 
 // Codes all panels, or returns false if that takes too many patches.
-bool pack_coded(ThreadPool& pool, const PanelPacker& packer, CpuLinearWeight& weight) {
+bool pack_coded(ThreadPool& pool, const PanelPacker& packer, HostArena& arena,
+                CpuLinearWeight& weight) {
   const int64_t panel_bytes = weight.coded_panel_bytes(), plain_bytes = weight.plain_panel_bytes();
   const int64_t panel_weights = weight.num_steps * kPanelColumns * 2;
   const int64_t max_patches = weight.num_panels * panel_weights / kWeightsPerPatch;
-  auto panels = allocate_host(static_cast<size_t>(weight.num_panels * panel_bytes));
-  auto patches =
+  auto panels = arena.allocate(static_cast<size_t>(weight.num_panels * panel_bytes));
+  const auto patches =
       allocate_host(static_cast<size_t>(max_patches + weight.num_panels) * sizeof(WeightPatch));
   // A plain panel and the most patches it can have, for every thread; what none touches is free.
   const int64_t staging_bytes =
       round_up(plain_bytes + (panel_weights + 1) * int64_t{sizeof(WeightPatch)}, 64);
   const auto staging = allocate_host(static_cast<size_t>(pool.num_threads() * staging_bytes));
-  auto* all_patches = static_cast<WeightPatch*>(patches->data());
+  auto* const all_patches = static_cast<WeightPatch*>(patches->data());
   weight.panel_patches.resize(static_cast<size_t>(weight.num_panels));
   std::atomic<int64_t> num_patches = 0;  // with those that end a panel's list
   const int64_t room = max_patches + weight.num_panels;
@@ -74,17 +74,25 @@ bool pack_coded(ThreadPool& pool, const PanelPacker& packer, CpuLinearWeight& we
     std::copy_n(list, count, all_patches + first);
     weight.panel_patches[static_cast<size_t>(panel)] = all_patches + first;
   });
-  if (num_patches > room) return false;
+  if (num_patches > room) {
+    arena.undo(std::move(panels));
+    return false;
+  }
   weight.panels = std::move(panels);
-  weight.patches = std::move(patches);
-  weight.bytes = weight.num_panels * panel_bytes + num_patches * int64_t{sizeof(WeightPatch)};
+  const int64_t patch_bytes = num_patches * int64_t{sizeof(WeightPatch)};
+  weight.patches = arena.allocate(static_cast<size_t>(patch_bytes));
+  auto* const kept = static_cast<WeightPatch*>(weight.patches->data());
+  std::copy_n(all_patches, num_patches.load(), kept);
+  for (const WeightPatch*& first : weight.panel_patches) first = kept + (first - all_patches);
+  weight.bytes = weight.num_panels * panel_bytes + patch_bytes;
   return true;
 }
 
-void pack_plain(ThreadPool& pool, const PanelPacker& packer, CpuLinearWeight& weight) {
+void pack_plain(ThreadPool& pool, const PanelPacker& packer, HostArena& arena,
+                CpuLinearWeight& weight) {
   const int64_t bytes = weight.plain_panel_bytes();
   weight.bytes = weight.num_panels * bytes;
-  weight.panels = allocate_host(static_cast<size_t>(weight.bytes));
+  weight.panels = arena.allocate(static_cast<size_t>(weight.bytes));
   pool.parallel_for(weight.num_panels, [&](int64_t panel, int) {
     packer.pack(panel, static_cast<char*>(weight.panels->data()) + panel * bytes, true);
   });
@@ -94,6 +102,13 @@ void pack_plain(ThreadPool& pool, const PanelPacker& packer, CpuLinearWeight& we
 
 std::unique_ptr<LinearWeight> CpuBackend::make_linear(std::span<const HostMatrix> pieces,
                                                       const float* bias, DType dtype) {
+  HostArena arena(0);
+  return pack_linear(pool_, isa_, pieces, bias, dtype, arena);
+}
+
+std::unique_ptr<LinearWeight> pack_linear(ThreadPool& pool, Isa isa,
+                                          std::span<const HostMatrix> pieces, const float* bias,
+                                          DType dtype, HostArena& arena) {
   NANOVLLM_CHECK(!pieces.empty());
   NANOVLLM_CHECK(dtype == DType::kBFloat16 || dtype == DType::kFloat32);
   auto weight = std::make_unique<CpuLinearWeight>();
@@ -110,10 +125,11 @@ std::unique_ptr<LinearWeight> CpuBackend::make_linear(std::span<const HostMatrix
     weight->bias.assign(static_cast<size_t>(weight->num_panels * kPanelColumns), 0.0f);
     std::copy(bias, bias + n, weight->bias.begin());
   }
-  const LinearKernels& kernels = linear_kernels(isa_);
+  const LinearKernels& kernels = linear_kernels(isa);
   const PanelPacker packer{kernels, pieces, dtype, weight->num_steps};
   const bool may_code = dtype == DType::kBFloat16 && kernels.code_panel != nullptr;
-  if (!may_code || !pack_coded(pool_, packer, *weight)) pack_plain(pool_, packer, *weight);
+  if (!may_code || !pack_coded(pool, packer, arena, *weight))
+    pack_plain(pool, packer, arena, *weight);
   weight->format = weight->coded() ? "12-bit codes" : to_string(dtype);
   return weight;
 }

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
+#include "backend/cpu/cpu_features.h"
+#include "backend/cpu/host_memory.h"
 #include "backend/cpu/linear/linear_kernels.h"
+#include "backend/cpu/thread_pool.h"
 #include "ops/backend.h"
 
 namespace nanovllm {
@@ -25,5 +29,10 @@ struct CpuLinearWeight final : LinearWeight {
   }
   int64_t panel_bytes() const { return coded() ? coded_panel_bytes() : plain_panel_bytes(); }
 };
+
+// As Backend::make_linear; its memory comes from the arena.
+std::unique_ptr<LinearWeight> pack_linear(ThreadPool& pool, Isa isa,
+                                          std::span<const HostMatrix> pieces, const float* bias,
+                                          DType dtype, HostArena& arena);
 
 }  // namespace nanovllm
