@@ -5,9 +5,10 @@ Usage: make_gguf_goldens.py [--out FOLDER] [NAME...]
        make_gguf_goldens.py --convert MODEL_FOLDER FILE.gguf TYPE PRE_TOKENIZER
 
 --convert needs numpy and gguf (0.19.0 made the files), the rest also what make_goldens.py needs.
-gguf-py writes the files, with names and rows as llama.cpp's conversion/base.py, llama.py and qwen.py have them: nothing of
-ours decides what such a file looks like; glm.py and phi.py for those two. NAME.json holds what golden.json of tests/goldens does, from the numbers as gguf-py
-decodes them, and "texts" with their token ids. Like llama.cpp's, a file has no sliding window.
+gguf-py writes the files, with keys, names and rows as llama.cpp's conversion/base.py and the file of the family beside it
+have them: nothing of ours decides what such a file looks like. NAME.json holds what golden.json of tests/goldens does, from
+the numbers as gguf-py decodes them, and "texts" with their token ids. Like llama.cpp's, files of Llama and Qwen have no
+sliding window.
 """
 import argparse
 import json
@@ -23,7 +24,11 @@ from gguf import GGMLQuantizationType as Type
 ARCHITECTURES = {"glm4": gguf.MODEL_ARCH.GLM4, "llama": gguf.MODEL_ARCH.LLAMA, "mistral": gguf.MODEL_ARCH.LLAMA,
                  "phi3": gguf.MODEL_ARCH.PHI3, "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3,
                  "mixtral": gguf.MODEL_ARCH.LLAMA, "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
-                 "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE, "gpt_oss": gguf.MODEL_ARCH.GPT_OSS}
+                 "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE, "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
+                 "gemma2": gguf.MODEL_ARCH.GEMMA2, "gemma3_text": gguf.MODEL_ARCH.GEMMA3, "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE,
+                 "granite": gguf.MODEL_ARCH.GRANITE, "olmo2": gguf.MODEL_ARCH.OLMO2, "olmo3": gguf.MODEL_ARCH.OLMO2,
+                 "olmoe": gguf.MODEL_ARCH.OLMOE, "smollm3": gguf.MODEL_ARCH.SMOLLM3}
+LLAMAS = ("llama", "granite", "smollm3")  # whose rows of q and k are for a rotation of neighbours
 
 
 def read_safetensors(folder):
@@ -62,6 +67,7 @@ def interleaved(rows, num_heads):
 def rope_of(config):
     """theta, the scaling or {}, and how much of a head turns, of either layout of config.json."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope = dict(rope.get("full_attention", rope))
     theta = rope.pop("rope_theta", config.get("rope_theta", 1e4))
     share = rope.pop("partial_rotary_factor", config.get("partial_rotary_factor", 1))
     return theta, rope if rope.get("rope_type", "default") != "default" else {}, int(share * head_dim_of(config))
@@ -80,21 +86,45 @@ def llama3_divisors(theta, head_dim, rope):
 
 def add_parameters(writer, config):
     theta, rope, rotary_dim = rope_of(config)
-    if config.get("hidden_act", "silu") != "silu":
+    is_gemma = writer.arch.startswith("gemma")
+    if config.get("hidden_act", "silu") != "silu" and not is_gemma:
         raise ValueError(f"GGUF has no key for the activation {config['hidden_act']}")
-    writer.add_block_count(config["num_hidden_layers"])
+    extra = config.get("num_nextn_predict_layers", 0)
+    writer.add_block_count(config["num_hidden_layers"] + extra)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(theta)
-    num_experts = config.get("num_experts") or config.get("num_local_experts")
+    if writer.arch != "gemma2":
+        writer.add_rope_freq_base(theta)
+    if is_gemma or config["model_type"] == "olmo3":
+        writer.add_sliding_window(config["sliding_window"])
+    if config["model_type"] == "olmo3":
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    if writer.arch == "gemma2":
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if writer.arch == "granite":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if writer.arch == "glm4moe":
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_nextn_predict_layers(extra)
+    num_experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
     if num_experts:
         writer.add_expert_count(num_experts)
         writer.add_expert_used_count(config["num_experts_per_tok"])
-        if writer.arch != "llama":
+        if writer.arch not in ("llama", "olmoe"):
             writer.add_expert_feed_forward_length(config.get("moe_intermediate_size", config["intermediate_size"]))
         if config.get("shared_expert_intermediate_size"):
             writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
@@ -103,9 +133,9 @@ def add_parameters(writer, config):
     if config.get("head_dim"):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    if writer.arch == "llama":
+    if writer.arch in LLAMAS:
         writer.add_vocab_size(config["vocab_size"])
-    if writer.arch in ("llama", "glm4", "phi3"):
+    if writer.arch in (*LLAMAS, "glm4", "glm4moe", "phi3"):
         writer.add_rope_dimension_count(rotary_dim)
     if writer.arch == "phi3":
         writer.add_sliding_window(config.get("sliding_window") or 0)
@@ -174,6 +204,17 @@ def add_metadata(writer, metadata):
             writer.add_string(key, value)
 
 
+def merged(tensors):
+    """Gate and up of all experts in one, as --fuse-gate-up-exps leaves them: {name: (type, data)}."""
+    result = {}
+    for name, (kind, data) in tensors.items():
+        if "ffn_gate_exps" in name:
+            result[name.replace("gate", "gate_up")] = kind, np.concatenate([data, tensors[name.replace("gate", "up")][1]], 1)
+        elif "ffn_up_exps" not in name:
+            result[name] = kind, data
+    return result
+
+
 def stacked(tensors):
     """The experts of a layer as one tensor a projection, as llama.cpp has them: {its name: tensor}."""
     result, parts = {}, {}
@@ -215,7 +256,7 @@ def unstacked(numbers, names):
     return result
 
 
-def write_gguf(folder, out, types, pre):
+def write_gguf(folder, out, types, pre, is_merged=False):
     """A Hugging Face folder as a GGUF file. types: {tensor name without .weight: Type}, "" for all others. Returns
     {Hugging Face's name: the numbers that the file holds}."""
     config = json.loads((folder / "config.json").read_text())
@@ -228,12 +269,13 @@ def write_gguf(folder, out, types, pre):
                                                 json.loads((folder / "tokenizer_config.json").read_text()), pre))
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
-    numbers = {}
+    numbers, written = {}, {}
     tensors = read_safetensors(folder)
     for name, tensor in stacked(tensors).items():
         known = name.replace("model.", "").replace("block_sparse_moe.experts", "feed_forward.experts") if ".experts.w" in name else name
         if known.endswith(".sinks"):
             known += ".weight"
+        known = known.replace("e_score_correction_bias", "e_score_correction.bias")
         new_name = names.get_name(known, (".weight", ".bias"))
         part = name.split(".")[-2]
         kind, data = Type.F32, tensor
@@ -245,10 +287,14 @@ def write_gguf(folder, out, types, pre):
             kind, data = encoded(tensor, types.get(new_name.removesuffix(".weight"), types[""]))
             numbers[name] = gguf.quants.dequantize(data, kind)
         else:
-            numbers[name] = tensor
-        if writer.arch == "llama" and part in heads:
+            data, numbers[name] = tensor + writer.arch.startswith("gemma"), tensor
+        if writer.arch in LLAMAS and part in heads:
             data = interleaved(data, heads[part])
-        writer.add_tensor(new_name, np.ascontiguousarray(data), raw_dtype=kind)
+        written[new_name] = kind, np.ascontiguousarray(data)
+    for name, (kind, data) in (merged(written) if is_merged else written).items():
+        writer.add_tensor(name, data, raw_dtype=kind)
+    for i in range(config.get("num_nextn_predict_layers", 0)):  # of which no token comes here
+        writer.add_tensor(f"blk.{config['num_hidden_layers'] + i}.nextn.enorm.weight", np.ones(config["hidden_size"], np.float32))
     theta, rope, rotary_dim = rope_of(config)
     for kind in ("long", "short") if rope.get("rope_type") == "longrope" else ():
         writer.add_tensor(f"rope_factors_{kind}.weight", np.array(rope[f"{kind}_factor"], np.float32))
@@ -261,6 +307,8 @@ def write_gguf(folder, out, types, pre):
     return unstacked(numbers, tensors)
 
 
+MERGED = ("gguf_qwen3moe",)
+GEMMA3 = dict(full_attention=dict(rope_theta=1e6, rope_type="linear", factor=8.0), sliding_attention=dict(rope_theta=1e4, rope_type="default"))
 DEMO = pathlib.Path(__file__).parent.parent / "models" / "demo"
 NUM_MERGES = 60
 DIGITS = {"qwen2": r"\p{N}", "llama-bpe": r"\p{N}{1,3}"}
@@ -281,6 +329,24 @@ MODELS = {
                                            shared_expert_intermediate_size=96), None, "qwen2", {"": Type.Q8_0}),
     "gguf_gpt_oss": (34, "GptOss", dict(num_local_experts=6, num_experts_per_tok=3, intermediate_size=64, head_dim=32, sliding_window=16),
                      "YARN", "qwen2", {"": Type.Q8_0, **{f"blk.{i}.ffn_{part}_exps": Type.MXFP4 for i in range(2) for part in ("gate", "up", "down")}}),
+    "gguf_qwen3moe": (36, "Qwen3Moe", dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True), None,
+                      "qwen2", {"": Type.Q8_0, "blk.1.ffn_down_exps": Type.Q5_0}),
+    "gguf_olmoe": (37, "Olmoe", dict(num_experts=6, num_experts_per_tok=2, intermediate_size=32, rms_norm_eps=1e-5), None, "qwen2",
+                   {"": Type.Q8_0, "blk.0.ffn_up_exps": Type.Q4_1}),
+    "gguf_glm4moe": (45, "Glm4Moe", dict(head_dim=16, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, n_shared_experts=2,
+                                         n_group=1, topk_group=1, first_k_dense_replace=1, routed_scaling_factor=1.5, norm_topk_prob=True,
+                                         use_qk_norm=True, attention_bias=True), dict(partial_rotary_factor=0.5), "qwen2",
+                     {"": Type.Q8_0, "blk.1.ffn_up_shexp": Type.Q5_1}),
+    "gguf_gemma2": (39, "Gemma2", dict(head_dim=32, query_pre_attn_scalar=32, sliding_window=20, attn_logit_softcapping=4.0,
+                                       final_logit_softcapping=8.0, tie_word_embeddings=True), None, "qwen2", {"": Type.Q8_0}),
+    "gguf_gemma3": (40, "Gemma3Text", dict(num_hidden_layers=6, head_dim=16, query_pre_attn_scalar=16, intermediate_size=64, sliding_window=16,
+                                           tie_word_embeddings=True), None, "qwen2", {"": Type.Q8_0}),
+    "gguf_granite": (41, "Granite", dict(embedding_multiplier=6.0, residual_multiplier=0.4, attention_multiplier=0.1, logits_scaling=1.5,
+                                         tie_word_embeddings=True), None, "qwen2", {"": Type.Q8_0}),
+    "gguf_smollm3": (46, "SmolLM3", dict(num_hidden_layers=4, tie_word_embeddings=True, pad_token_id=0), None, "llama-bpe", {"": Type.Q8_0}),
+    "gguf_olmo2": (43, "Olmo2", dict(num_attention_heads=8, num_key_value_heads=2, pad_token_id=0), None, "qwen2", {"": Type.Q8_0}),
+    "gguf_olmo3": (44, "Olmo3", dict(num_hidden_layers=4, num_key_value_heads=4, sliding_window=20, pad_token_id=0), None, "qwen2",
+                   {"": Type.Q8_0}),
     "gguf_glm4": (34, "Glm4", dict(head_dim=24, attention_bias=True, pad_token_id=0), dict(partial_rotary_factor=0.5), "qwen2",
                   {"": Type.Q8_0, "blk.0.ffn_up": Type.Q5_1, "blk.1.attn_q": Type.Q4_1, "blk.1.attn_k": Type.F16}),
     "gguf_phi3": (35, "Phi3", dict(num_attention_heads=2, num_key_value_heads=1, sliding_window=40, max_position_embeddings=1600,
@@ -326,8 +392,13 @@ def make(name, out):
     size = 256 + NUM_MERGES + len(tokenizer["added_tokens"])
     shape = dict(vocab_size=size, num_hidden_layers=2, intermediate_size=96, max_position_embeddings=256,
                  bos_token_id=None, eos_token_id=size - 1)
-    scaling = getattr(make_goldens, scaling) if isinstance(scaling, str) else scaling or dict(rope_type="default")
-    rope = dict(rope_theta=1e4, **scaling)
+    plain = dict(rope_type="default")
+    if family == "Gemma3Text":
+        rope = GEMMA3
+    elif family == "Olmo3":
+        rope = dict(full_attention=dict(rope_theta=1e4, **make_goldens.YARN), sliding_attention=dict(rope_theta=1e4, **plain))
+    else:
+        rope = dict(rope_theta=1e4, **(getattr(make_goldens, scaling) if isinstance(scaling, str) else scaling or plain))
     if family == "GptOss":
         rope["truncate"] = False  # of which its files say nothing
     config = getattr(transformers, family + "Config")(**{**make_goldens.COMMON, **shape, **changes}, rope_parameters=rope)
@@ -338,7 +409,7 @@ def make(name, out):
         make_goldens.write_checkpoint(folder, config, make_goldens.random_weights(blank, seed))
         (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
         (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
-        numbers = write_gguf(folder, out / f"{name}.gguf", types, pre)
+        numbers = write_gguf(folder, out / f"{name}.gguf", types, pre, name in MERGED)
         make_goldens.write_checkpoint(folder, config, {n: torch.tensor(v) for n, v in numbers.items()}, dtype="float32")
         exact, rounded = (make_goldens.load(folder, dtype, family) for dtype in (torch.float32, torch.bfloat16))
     generator = torch.Generator().manual_seed(1000 + seed)
