@@ -15,10 +15,10 @@ constexpr std::string_view kHarmlessKeys[] = {
     "pretraining_tp", "router_aux_loss_coef", "router_jitter_noise", "resid_pdrop", "return_dict",
     "neftune_noise_alpha", "torchscript", "use_bfloat16", "use_cache",
     // Where a model comes from, and its tokens and labels.
-    "auto_map", "bos_token_id", "custom_pipelines", "finetuning_task", "id2label", "label2id",
-    "pad_token_id", "prefix", "problem_type", "sep_token_id", "task_specific_params",
-    "tokenizer_class", "transformers.js_config", "transformers_version", "unsloth_fixed",
-    "unsloth_version",
+    "auto_map", "bos_token_id", "cls_token_id", "custom_pipelines", "decoder_start_token_id",
+    "finetuning_task", "id2label", "label2id", "pad_token_id", "prefix", "problem_type",
+    "sep_token_id", "task_specific_params", "tokenizer_class", "transformers.js_config",
+    "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version",
     // Sampling, which is generation_config.json's.
     "do_sample", "length_penalty", "max_length", "num_beam_groups", "num_beams",
     "num_return_sequences", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",

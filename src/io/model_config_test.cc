@@ -386,6 +386,16 @@ TEST(ModelConfig, KeysThatNothingKnowsAreListed) {
             (std::vector<std::string>{"rope_scaling.beta", "alibi", "but", "clip_qkv"}));
 }
 
+// Keys of published models, or of folders that transformers writes.
+TEST(ModelConfig, KeysThatTransformersDoesNotComputeWithAreHarmless) {
+  const ModelConfig config = load(
+      R"({"is_llama_config": true, "neftune_noise_alpha": 5, "max_sequence_length": 2048,
+          "unk_token_id": 3, "dual_chunk_attention_config": {"chunk_size": 262144},
+          "max_position_embeddings": 64, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+          "attn_factor": 0.8, "original_max_position_embeddings": 16}})");
+  EXPECT_EQ(config.unknown_keys, std::vector<std::string>());
+}
+
 TEST(ModelConfig, GenerationConfigGivesDefaultsAndMoreEndTokens) {
   const ModelConfig config =
       load(R"({"eos_token_id": 7})", R"({"eos_token_id": [9, 7], "temperature": 0.6, "top_k": 20,
