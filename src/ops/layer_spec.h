@@ -119,8 +119,8 @@ struct Experts {
   Matrix router;
   Routing routing;
   // This rank's: number first .. first + size - 1. Without expert parallelism these are all
-  // experts, each cut in its width; with it, some whole ones. All have the same shape and activation,
-  // and all or none have biases.
+  // experts, each cut in its width; with it, some whole ones. All have the same shape and
+  // activation, and all or none have biases.
   std::vector<Dense> experts;
   int first = 0;
   // Usually of another width.
