@@ -107,8 +107,6 @@ class CudaBackend final : public Backend {
                                          const int32_t* previous_ids) override;
 
  private:
-  // out = x W^T, or += it; no bias.
-  void multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate);
   // False if the product is not for that kernel.
   bool launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight);
   // experts() of as many rows as its scratch takes.

@@ -71,14 +71,11 @@ void launch_act_and_mul(cudaStream_t stream, void* out, const void* gate_up, DTy
 void launch_gather_rows(cudaStream_t stream, void* out, const void* x, const int32_t* rows,
                         int num_rows, int64_t row_bytes);
 
-// Every row of out[R,N] = bias[N], or += bias; out is float32 or bfloat16.
 // logits[i] = cap * tanh(logits[i] / cap)
 void launch_soft_cap(cudaStream_t stream, float* logits, int64_t count, float cap);
-void launch_bias(cudaStream_t stream, void* out, DType dtype, const float* bias, int num_rows,
-                 int width, bool accumulate);
 
-// out[T,N] (+)= x[T,K] W[N,K]^T in a fixed order.
-void launch_linear_float(cudaStream_t stream, float* out, const float* x, const float* weight,
-                         int64_t num_rows, int n, int k, bool accumulate);
+// out[T,N] = x[T,K] W[N,K]^T + bias[N], or without, in an order that is the same for any T.
+void launch_linear_float(cudaStream_t stream, float* out, const void* x, DType dtype,
+                         const void* weight, const float* bias, int num_rows, int n, int k);
 
 }  // namespace nanovllm::cuda

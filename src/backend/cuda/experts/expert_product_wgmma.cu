@@ -13,10 +13,10 @@
 // Gate and up: the box of weights is 8 lines of the gate, 8 of up, and so on, so that a thread
 // holds both of its features.
 #include <algorithm>
-#include <cmath>
 
 #include "backend/cuda/experts/experts.h"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/layer/activation.cuh"
 #include "backend/cuda/linear/wgmma.cuh"
 #include "backend/cuda/tensor_map.h"
 #include "backend/cuda/tma.cuh"
@@ -32,7 +32,7 @@ constexpr int kLineBytes = kChunk * 2;
 // The ways to cut: few rows and many.
 template <int groups, int max_rows, int box_rows, int chunks, int stages, int cluster>
 struct Shape {
-  static constexpr int kMaxRows = max_rows;
+  [[maybe_unused]] static constexpr int kMaxRows = max_rows;
   static constexpr int kBoxRows = box_rows;  // rows of x that a copy brings
   static constexpr int kCluster = cluster;
   static constexpr int kChunks = chunks;  // of a stage
@@ -45,22 +45,6 @@ struct Shape {
 };
 using FewRows = Shape<1, kSmallTileRows, 16, 2, 4, 1>;
 using ManyRows = Shape<2, kLargeTileRows, 64, 1, 4, 2>;
-
-// g / (1 + exp(-g (slope + cube g^2))) * (u + shift), where g = min(gate, limit) and u = up within
-// -limit .. limit: every activation but kGelu, in few instructions, which a block runs through
-// once a tile and so has to fetch.
-struct Gating {
-  float slope = 1, cube = 0, shift = 0, limit = INFINITY;
-
-  explicit Gating(Activation activation) {
-    if (activation == Activation::kGeluTanh) slope = 1.5957691216f, cube = 0.0713548163f;
-    if (activation == Activation::kClampedSwiglu) slope = 1.702f, shift = 1, limit = 7;
-  }
-  __device__ float operator()(float gate, float up) const {
-    const float g = fminf(gate, limit), u = fmaxf(fminf(up, limit), -limit);
-    return __fdividef(g, 1.f + __expf(-g * (slope + cube * g * g))) * (u + shift);
-  }
-};
 
 struct Launch {
   ExpertProduct product;

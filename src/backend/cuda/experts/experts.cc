@@ -18,8 +18,6 @@ using cuda::ExpertStep;
 constexpr int kMaxStepRows = 8192;
 // Of so many rows an expert has on average, tiles are large.
 constexpr int kManyRows = 24;
-// The logits of more are a product for tensor cores.
-constexpr int kMaxRouterRows = 8;
 
 struct Packed final : ExpertWeights {
   cuda::RouterParams params;
@@ -175,18 +173,19 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
   StepMemory s = lay_out(w, rows, x.dtype, static_cast<char*>(w.scratch->data()));
   NANOVLLM_CHECK(s.bytes <= w.scratch->bytes());
   const ExpertStep& step = s.step;
-  if (rows > kMaxRouterRows || deterministic_) {
+  if (rows > cuda::kMaxFewRows && !deterministic_) {
     linear(Tensor(step.logits, DType::kFloat32, {rows, params.num_logits}), x, *w.router);
   } else {
-    cuda::launch_router(stream_, step.logits, x.data, x.dtype, cuda_weight(w.router).data,
-                        cuda_weight(w.router).bias_data(), rows, params.num_logits, w.hidden);
+    cuda::launch_linear_float(stream_, step.logits, x.data, x.dtype, cuda_weight(w.router).data,
+                              cuda_weight(w.router).bias_data(), rows, params.num_logits, w.hidden);
   }
   if (w.shared_down != nullptr) {
     linear(s.shared_gate_up, x, *w.shared_gate_up);
     act_and_mul(s.shared_mlp, s.shared_gate_up, w.shared_activation);
     linear(s.shared_out, s.shared_mlp, *w.shared_down);
   }
-  const bool are_many = rows * params.num_active >= params.num_experts * kManyRows;
+  const int pairs = rows * params.num_active;
+  const bool are_many = pairs >= params.num_experts * kManyRows;
   const int tile_rows = !w.is_for_tensor_cores ? cuda::kPlainTileRows
                         : are_many             ? cuda::kLargeTileRows
                                                : cuda::kSmallTileRows;
@@ -199,10 +198,8 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
   down.x = step.mlp;
   down.out = out.data;
   const int multiprocessors = properties_.multiProcessorCount;
-  const auto takes_few = [&](const ExpertProduct& product) {
-    return cuda::takes_few(product, x.dtype, rows, params.num_active);
-  };
-  if (!deterministic_ && takes_few(gate_up) && takes_few(down)) {
+  if (!deterministic_ && rows <= cuda::kMaxFewRows && pairs <= cuda::kMaxFewPairs &&
+      w.hidden % 8 == 0 && w.width % 8 == 0) {
     return cuda::launch_few(stream_, params, step, gate_up, down, s.shared_out.data, x.dtype,
                             multiprocessors);
   }

@@ -45,9 +45,6 @@ struct RouterParams {
   int first = 0, count = 0;  // this rank's experts
 };
 
-// logits[T, n] = x[T, K] weight[n, K]^T + bias, bound by latency where rows are few.
-void launch_router(cudaStream_t stream, float* logits, const void* x, DType dtype,
-                   const void* weight, const float* bias, int num_rows, int n, int k);
 // What the logits make of the rest; x [T, row_bytes] is gathered if row_bytes > 0, a multiple
 // of 16.
 void launch_route_and_sort(cudaStream_t stream, const RouterParams& params, const ExpertStep& step,
@@ -74,9 +71,9 @@ struct ExpertProduct {
 };
 
 // For few rows, what follows the router's logits in two kernels, without tiles: gate and up go to
-// gate_up.out = down.x [P, I], and the result of launch_combine() to down.out [T, H].
+// gate_up.out = down.x [P, I], and the result of launch_combine() to down.out [T, H]. H and I are
+// multiples of 8.
 constexpr int kMaxFewRows = 8, kMaxFewPairs = 64;
-bool takes_few(const ExpertProduct& product, DType dtype, int num_rows, int num_active);
 void launch_few(cudaStream_t stream, const RouterParams& router, const ExpertStep& step,
                 const ExpertProduct& gate_up, const ExpertProduct& down, const void* shared,
                 DType dtype, int num_multiprocessors);

@@ -1,36 +1,14 @@
-// Which rows go to which experts, and back: logits, choice, sort by expert, and the sum over a
+// Which rows go to which experts, and back: choice, sort by expert, and the sum over a
 // row's experts. Bound by latency where rows are few; by the gathered rows, P H elements written
 // and read, where they are many.
-#include "backend/cuda/experts/expert_rows.cuh"
 #include "backend/cuda/experts/routing.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/vector.cuh"
 
 namespace nanovllm::cuda {
 namespace {
 
 constexpr int kWarps = 4;  // of blocks whose warps are alone
-
-__device__ inline void prefetch_line(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
-// A logit a warp.
-template <typename T, int kVector>
-__global__ void __launch_bounds__(kWarps * 32, 4)
-    router_kernel(float* logits, const T* x, const T* weight, const float* bias, int n, int k) {
-  release_successor();
-  const int row = static_cast<int>(blockIdx.y), lane = static_cast<int>(threadIdx.x) % 32;
-  const int feature = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32);
-  const T* const rows[] = {x + int64_t{row} * k};
-  const T* const features[] = {weight + int64_t{min(feature, n - 1)} * k};
-  for (int i = lane * 64; i < k; i += 32 * 64) prefetch_line(features[0] + i);
-  wait_for_predecessor();
-  float sum[1][1] = {};
-  multiply_rows<kVector>(sum, rows, features, k);
-  const float y = warp_sum(sum[0][0]);
-  if (lane == 0 && feature < n)
-    logits[int64_t{row} * n + feature] = y + (bias == nullptr ? 0.f : bias[feature]);
-}
 
 __global__ void __launch_bounds__(kWarps * 32)
     route_kernel(const __grid_constant__ RouterParams p, const __grid_constant__ ExpertStep step) {
@@ -144,17 +122,6 @@ __global__ void combine_kernel(T* out, const __grid_constant__ RouterParams p,
 }
 
 }  // namespace
-
-void launch_router(cudaStream_t stream, float* logits, const void* x, DType dtype,
-                   const void* weight, const float* bias, int num_rows, int n, int k) {
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const auto kernel =
-        k % kVectorOf<T> == 0 ? router_kernel<T, kVectorOf<T>> : router_kernel<T, 1>;
-    launch(stream, kernel, dim3(div_up(n, kWarps), num_rows), kWarps * 32, 0, logits,
-           static_cast<const T*>(x), static_cast<const T*>(weight), bias, n, k);
-  });
-}
 
 void launch_route_and_sort(cudaStream_t stream, const RouterParams& params, const ExpertStep& step,
                            int tile_rows, const void* x, int row_bytes) {

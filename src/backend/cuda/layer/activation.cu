@@ -1,5 +1,4 @@
-// activation(gate) * up, and the bias of a linear layer. Both are bound by memory: 3 I (2 N)
-// elements a row.
+// activation(gate) * up, and the cap of logits. Both are bound by memory: 3 I (2 N) elements a row.
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/layer/activation.cuh"
@@ -26,21 +25,6 @@ __global__ void act_and_mul_kernel(T* out, const T* gate_up, int width, Activati
   store_vector(out + row * width + i, up);
 }
 
-template <typename T, int n>
-__global__ void bias_kernel(T* out, const float* bias, int width, bool accumulate) {
-  release_successor();
-  wait_for_predecessor();
-  const int64_t row = blockIdx.x;
-  const int i = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * n;
-  if (i >= width) return;
-  float x[n] = {}, b[n];
-  if (accumulate) load_vector(x, out + row * width + i);
-  load_vector(b, bias + i);
-#pragma unroll
-  for (int e = 0; e < n; ++e) x[e] += b[e];
-  store_vector(out + row * width + i, x);
-}
-
 __global__ void soft_cap_kernel(float* logits, int64_t count, float cap) {
   release_successor();
   wait_for_predecessor();
@@ -63,23 +47,6 @@ void launch_act_and_mul(cudaStream_t stream, void* out, const void* gate_up, DTy
       run(act_and_mul_kernel<T, kVector>, kVector);
     } else {
       run(act_and_mul_kernel<T, 1>, 1);
-    }
-  });
-}
-
-void launch_bias(cudaStream_t stream, void* out, DType dtype, const float* bias, int num_rows,
-                 int width, bool accumulate) {
-  if (num_rows == 0) return;
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const auto run = [&](auto kernel, int n) {
-      launch(stream, kernel, dim3(num_rows, div_up(width, n * kThreads)), kThreads, 0,
-             static_cast<T*>(out), bias, width, accumulate);
-    };
-    if (width % kVector == 0) {
-      run(bias_kernel<T, kVector>, kVector);
-    } else {
-      run(bias_kernel<T, 1>, 1);
     }
   });
 }

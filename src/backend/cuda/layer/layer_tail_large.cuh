@@ -333,12 +333,7 @@ class LargeTailWarp {
                pack_bfloat16(combine(gate.x, up.x), combine(gate.y, up.y)));
   }
   __device__ float combine(float gate, float up) const {
-    gate = round_to_bfloat16(gate);
-    const float activated = p_.activation == Activation::kSilu ? activate<Activation::kSilu>(gate)
-                            : p_.activation == Activation::kGelu
-                                ? activate<Activation::kGelu>(gate)
-                                : activate<Activation::kGeluTanh>(gate);
-    return activated * round_to_bfloat16(up);
+    return gate_and_mul(p_.activation, round_to_bfloat16(gate), round_to_bfloat16(up));
   }
 
   __device__ void write_next(const Pair& pair, float2 sum) const {

@@ -176,7 +176,7 @@ class TailWarp {
   }
 
   __device__ static float combine(float gate, float up) {
-    return activate<kActivation>(round_to_bfloat16(gate)) * round_to_bfloat16(up);
+    return gate_and_mul<kActivation>(round_to_bfloat16(gate), round_to_bfloat16(up));
   }
 
   // By one block.

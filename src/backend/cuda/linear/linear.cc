@@ -56,10 +56,18 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear(std::span<const HostMatri
     });
     target += bytes;
   }
-  if (bias != nullptr) {
-    const size_t bytes = static_cast<size_t>(weight->out_features) * sizeof(float);
-    weight->bias = std::make_unique<cuda::DeviceBuffer>(bytes);
-    upload(weight->bias->data(), bias, bytes);
+  if (bias == nullptr) return weight;
+  const auto count = static_cast<size_t>(weight->out_features);
+  const auto to_device = [&](const void* host, size_t bytes) {
+    auto buffer = std::make_unique<cuda::DeviceBuffer>(bytes);
+    upload(buffer->data(), host, bytes);
+    return buffer;
+  };
+  weight->bias = to_device(bias, count * sizeof(float));
+  if (dtype == DType::kBFloat16) {
+    std::vector<BFloat16> rounded(count);
+    std::transform(bias, bias + count, rounded.begin(), to_bfloat16);
+    weight->rounded_bias = to_device(rounded.data(), count * sizeof(BFloat16));
   }
   return weight;
 }
@@ -71,17 +79,6 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear_of_table(Tensor table) {
   weight->in_features = table.row_size();
   weight->data = table.data;
   return weight;
-}
-
-void CudaBackend::multiply(Tensor out, Tensor x, const LinearWeight& weight, bool accumulate) {
-  const auto& w = static_cast<const CudaLinearWeight&>(weight);
-  if (deterministic_ && x.dtype == DType::kFloat32) {
-    cuda::launch_linear_float(stream_, out.f32(), x.f32(), static_cast<const float*>(w.data),
-                              x.rows(), static_cast<int>(w.out_features),
-                              static_cast<int>(w.in_features), accumulate);
-  } else {
-    products_->multiply(stream_, workspace_->data(), out, x, w.data, w.out_features, accumulate);
-  }
 }
 
 bool CudaBackend::launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight) {
@@ -106,12 +103,14 @@ void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   NANOVLLM_CHECK(out.row_size() == w.out_features && x.row_size() == w.in_features &&
                  x.dtype == w.dtype);
   if (launch_if_skinny(out, x, w)) return;
-  // The product is added to the bias, so that the sum is rounded once.
-  if (w.bias != nullptr) {
-    cuda::launch_bias(stream_, out.data, out.dtype, w.bias_data(), static_cast<int>(out.rows()),
-                      static_cast<int>(out.row_size()), false);
+  if (deterministic_ && x.dtype == DType::kFloat32) {
+    return cuda::launch_linear_float(stream_, out.f32(), x.data, x.dtype, w.data, w.bias_data(),
+                                     static_cast<int>(x.rows()), static_cast<int>(w.out_features),
+                                     static_cast<int>(w.in_features));
   }
-  multiply(out, x, w, w.bias != nullptr);
+  const bool rounds = w.bias != nullptr && out.dtype == DType::kBFloat16;
+  products_->multiply(stream_, workspace_->data(), out, x, w.data,
+                      rounds ? w.rounded_bias->data() : w.bias_data(), w.out_features);
 }
 
 }  // namespace nanovllm

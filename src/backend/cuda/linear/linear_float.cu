@@ -1,70 +1,72 @@
-// Products of float32 in a fixed order: out[T,N] = x[T,K] W[N,K]^T, for `deterministic`. Every
-// element is one chain of fused multiply-adds over K, whatever the number of rows. A block computes
-// 64 x 64 elements, a thread 4 x 4 of them, from tiles of 16 along K; bound by the multiply-adds.
-#include "backend/cuda/device.cuh"
+// Products whose result is float32 and whose elements' sums have one order, whatever the number of
+// rows: out[T,N] = x[T,K] W[N,K]^T + bias. They are those of float32 with `deterministic`, bound by
+// the multiply-adds, and routers' of few rows, which are bound by latency: a warp has one element.
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/linear/warp_rows.cuh"
 
 namespace nanovllm::cuda {
 namespace {
 
-constexpr int kTile = 64;   // rows and features of a block
-constexpr int kDepth = 16;  // of K at a time
-constexpr int kThreads = 256;
-constexpr int kSide = 4;  // rows and features of a thread
+constexpr int kWarps = 4;
 
-struct Tile {
-  float v[kDepth][kTile + 4];
+__device__ inline void prefetch_line(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 
-  // Rows first.. of m[num_rows, k], columns k0..; zeros outside.
-  __device__ void fill(const float* m, int64_t first, int64_t num_rows, int k, int k0) {
-    for (int i = threadIdx.x; i < kTile * kDepth; i += kThreads) {
-      const int row = i / kDepth, column = i % kDepth;
-      const bool inside = first + row < num_rows && k0 + column < k;
-      v[column][row] = inside ? m[(first + row) * k + k0 + column] : 0.f;
-    }
-  }
-};
-
-__global__ void __launch_bounds__(kThreads)
-    linear_float_kernel(float* out, const float* x, const float* weight, int64_t rows, int n, int k,
-                        bool accumulate) {
+// The least of blocks a multiprocessor leaves registers enough for all loads of a batch.
+template <typename T, int kVector, int kRows, int kFeatures>
+__global__ void __launch_bounds__(kWarps * 32, 4)
+    linear_float_kernel(float* out, const T* x, const T* weight, const float* bias, int rows, int n,
+                        int k) {
   release_successor();
-  wait_for_predecessor();
-  __shared__ Tile a, b;
-  const int64_t first_row = int64_t{blockIdx.y} * kTile;
-  const int first_feature = static_cast<int>(blockIdx.x) * kTile;
-  const int row = threadIdx.x / 16 * kSide, feature = threadIdx.x % 16 * kSide;
-  float sum[kSide][kSide] = {};
-  for (int k0 = 0; k0 < k; k0 += kDepth) {
-    a.fill(x, first_row, rows, k, k0);
-    b.fill(weight, first_feature, n, k, k0);
-    __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = static_cast<int>(blockIdx.y) * kRows;
+  const int feature = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * kFeatures;
+  const T *x_rows[kRows], *w_rows[kFeatures];
 #pragma unroll
-    for (int j = 0; j < kDepth; ++j) {
+  for (int r = 0; r < kRows; ++r) x_rows[r] = x + int64_t{min(row + r, rows - 1)} * k;
 #pragma unroll
-      for (int r = 0; r < kSide; ++r) {
-#pragma unroll
-        for (int f = 0; f < kSide; ++f)
-          sum[r][f] = fmaf(a.v[j][row + r], b.v[j][feature + f], sum[r][f]);
-      }
-    }
-    __syncthreads();
+  for (int f = 0; f < kFeatures; ++f) w_rows[f] = weight + int64_t{min(feature + f, n - 1)} * k;
+  if constexpr (kRows == 1) {
+    for (int i = lane * 64; i < k; i += 32 * 64) prefetch_line(w_rows[0] + i);
   }
-  for (int r = 0; r < kSide && first_row + row + r < rows; ++r) {
-    for (int f = 0; f < kSide && first_feature + feature + f < n; ++f) {
-      float* target = out + (first_row + row + r) * n + first_feature + feature + f;
-      *target = sum[r][f] + (accumulate ? *target : 0.f);
+  wait_for_predecessor();
+  float sum[kRows][kFeatures] = {};
+  multiply_rows<kVector>(sum, x_rows, w_rows, k);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int f = 0; f < kFeatures; ++f) {
+      const float y = warp_sum(sum[r][f]);
+      if (lane != 0 || row + r >= rows || feature + f >= n) continue;
+      out[int64_t{row + r} * n + feature + f] = y + (bias == nullptr ? 0.f : bias[feature + f]);
     }
   }
 }
 
 }  // namespace
 
-void launch_linear_float(cudaStream_t stream, float* out, const float* x, const float* weight,
-                         int64_t num_rows, int n, int k, bool accumulate) {
-  launch(stream, linear_float_kernel, dim3(div_up(n, kTile), div_up(num_rows, kTile)), kThreads, 0,
-         out, x, weight, num_rows, n, k, accumulate);
+void launch_linear_float(cudaStream_t stream, float* out, const void* x, DType dtype,
+                         const void* weight, const float* bias, int num_rows, int n, int k) {
+  with_act_type(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const auto run = [&](auto kernel, int rows, int features) {
+      launch(stream, kernel, dim3(div_up(n, kWarps * features), div_up(num_rows, rows)),
+             kWarps * 32, 0, out, static_cast<const T*>(x), static_cast<const T*>(weight), bias,
+             num_rows, n, k);
+    };
+    constexpr int kVector = kVectorOf<T>;
+    if (num_rows <= 8) {
+      run(k % kVector == 0 ? linear_float_kernel<T, kVector, 1, 1>
+                           : linear_float_kernel<T, 1, 1, 1>,
+          1, 1);
+    } else {
+      run(k % kVector == 0 ? linear_float_kernel<T, kVector, 8, 4>
+                           : linear_float_kernel<T, 1, 8, 4>,
+          8, 4);
+    }
+  });
 }
 
 }  // namespace nanovllm::cuda

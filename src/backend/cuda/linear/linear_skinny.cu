@@ -126,14 +126,8 @@ __device__ void finish_pair(const SkinnyProduct& p, int row, int feature, float 
     gate += p.bias[feature];
     up += p.bias[width + feature];
   }
-  gate = round_to_bfloat16(gate);
-  up = round_to_bfloat16(up);
-  const float activated = p.activation == Activation::kSilu ? activate<Activation::kSilu>(gate)
-                          : p.activation == Activation::kGelu
-                              ? activate<Activation::kGelu>(gate)
-                              : activate<Activation::kGeluTanh>(gate);
   store(static_cast<__nv_bfloat16*>(p.out) + static_cast<int64_t>(row) * width + feature,
-        activated * up);
+        gate_and_mul(p.activation, round_to_bfloat16(gate), round_to_bfloat16(up)));
 }
 
 // Adds up the warps' partial sums of one group of features and writes its outputs.

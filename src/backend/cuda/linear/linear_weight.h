@@ -11,6 +11,8 @@ struct CudaLinearWeight final : LinearWeight {
   const void* data = nullptr;      // [N, K] of dtype
   std::unique_ptr<Buffer> memory;  // that `data` lies in, or none: a table's
   std::unique_ptr<Buffer> bias;    // [N] float32, or none
+  // Rounded, for cuBLASLt, which takes one of the result's dtype; where dtype is bfloat16.
+  std::unique_ptr<Buffer> rounded_bias;
 
   const float* bias_data() const {
     return bias == nullptr ? nullptr : static_cast<const float*>(bias->data());

@@ -25,26 +25,12 @@ __device__ inline void read_sums(float (&sum)[4], const float* data, int row, in
   }
 }
 
-__device__ inline float round_bfloat16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
-
 __device__ inline void load_if(float (&x)[4], const float* p, int64_t i, bool valid) {
   if (p != nullptr && valid) {
     load_vector(x, p + i);
   } else {
 #pragma unroll
     for (int e = 0; e < 4; ++e) x[e] = 0;
-  }
-}
-
-// As activate(), with quick exponentials and divisions: good for a result that becomes bfloat16.
-template <Activation kActivation>
-__device__ inline float activate_quickly(float x) {
-  if constexpr (kActivation == Activation::kSilu) {
-    return __fdividef(x, 1.f + __expf(-x));
-  } else if constexpr (kActivation == Activation::kGeluTanh) {
-    return __fdividef(x, 1.f + __expf(x * (-1.5957691216f - 0.0713548163f * x * x)));
-  } else {
-    return activate<kActivation>(x);
   }
 }
 
@@ -110,7 +96,7 @@ class RowEpilogue {
     float squares = 0;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      y[e] = exists(row) ? old[e] + round_bfloat16(y[e]) : 0;
+      y[e] = exists(row) ? old[e] + round_to_bfloat16(y[e]) : 0;
       squares += y[e] * y[e];
     }
     if (exists(row)) store_vector(static_cast<float*>(p_.out) + at(row), y);
@@ -138,6 +124,7 @@ class PairEpilogue {
  public:
   __device__ PairEpilogue(const WgmmaProduct& p, const WgmmaPlan& plan, int tile, int first_row)
       : p_(p),
+        gating_(p.activation),
         first_row_(first_row),
         half_(plan.features / 2),
         row_(static_cast<int>(threadIdx.x) / kLanes),
@@ -151,21 +138,15 @@ class PairEpilogue {
   __device__ void fetch() {}
 
   __device__ void finish(const float* sums, const float* scale) {
-    switch (p_.activation) {
-      case Activation::kSilu:
-        return finish<Activation::kSilu>(sums, scale);
-      case Activation::kGelu:
-        return finish<Activation::kGelu>(sums, scale);
-      case Activation::kGeluTanh:
-        return finish<Activation::kGeluTanh>(sums, scale);
-    }
+    if (p_.activation == Activation::kGelu) return finish<true>(sums, scale);
+    finish<false>(sums, scale);
   }
 
  private:
   static constexpr int kLanes = kTileFeatures / 8;
   static constexpr int kStep = kThreads / kLanes;
 
-  template <Activation kActivation>
+  template <bool kIsGelu>
   __device__ void finish(const float* sums, const float* scale) {
     if (!exists_) return;
 #pragma unroll 1
@@ -178,8 +159,9 @@ class PairEpilogue {
       const float s = p_.norm.weighted == nullptr ? 1.f : scale[y_row];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        gate[e] = round_bfloat16(gate[e] * s + gate_bias_[e]);
-        up[e] = round_bfloat16(up[e] * s + up_bias_[e]) * activate_quickly<kActivation>(gate[e]);
+        gate[e] = round_to_bfloat16(gate[e] * s + gate_bias_[e]);
+        up[e] = round_to_bfloat16(up[e] * s + up_bias_[e]);
+        up[e] = kIsGelu ? gate_and_mul<Activation::kGelu>(gate[e], up[e]) : gating_(gate[e], up[e]);
       }
       store_vector(static_cast<__nv_bfloat16*>(p_.out) +
                        static_cast<int64_t>(y_row) * (p_.out_features / 2) + feature_,
@@ -188,6 +170,7 @@ class PairEpilogue {
   }
 
   const WgmmaProduct& p_;
+  const Gating gating_;
   const int first_row_, half_, row_, column_;
   int feature_;
   bool exists_;

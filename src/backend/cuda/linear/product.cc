@@ -17,12 +17,18 @@ cudaDataType_t cuda_type(DType dtype) {
 // The shapes of one product as cuBLASLt wants them. It thinks in columns: out^T[N,T] = W[N,K]
 // x^T[K,T], with W and x as stored being K x N and K x T.
 struct CublasProducts::Problem {
-  explicit Problem(const Shape& shape) {
-    const auto [rows, n, k, x_type, out_type] = shape;
+  Problem(const Shape& shape, const void* bias) {
+    const auto [rows, n, k, x_type, out_type, has_bias] = shape;
     NANOVLLM_CUDA_CHECK(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    const cublasOperation_t transpose = CUBLAS_OP_T;
-    NANOVLLM_CUDA_CHECK(cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA,
-                                                       &transpose, sizeof(transpose)));
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+      NANOVLLM_CUDA_CHECK(
+          cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof(value)));
+    };
+    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    if (has_bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
     NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&weight, cuda_type(x_type), k, n, k));
     NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&x, cuda_type(x_type), k, rows, k));
     NANOVLLM_CUDA_CHECK(cublasLtMatrixLayoutCreate(&out, cuda_type(out_type), n, rows, n));
@@ -52,9 +58,9 @@ int64_t CublasProducts::rows_of_algorithm(int64_t rows) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
 }
 
-cublasLtMatmulAlgo_t CublasProducts::algorithm(const Shape& shape) {
+cublasLtMatmulAlgo_t CublasProducts::algorithm(const Shape& shape, const void* bias) {
   if (const auto found = algorithms_.find(shape); found != algorithms_.end()) return found->second;
-  const Problem problem(shape);
+  const Problem problem(shape, bias);
   cublasLtMatmulPreference_t preference = nullptr;
   NANOVLLM_CUDA_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   NANOVLLM_CUDA_CHECK(
@@ -75,22 +81,22 @@ cublasLtMatmulAlgo_t CublasProducts::algorithm(const Shape& shape) {
 }
 
 void CublasProducts::multiply(cudaStream_t stream, void* workspace, Tensor out, Tensor x,
-                              const void* weight, int64_t n, bool accumulate) {
-  const Shape shape{x.rows(), n, x.row_size(), x.dtype, out.dtype};
+                              const void* weight, const void* bias, int64_t n) {
+  const Shape shape{x.rows(), n, x.row_size(), x.dtype, out.dtype, bias != nullptr};
   Shape shape_of_algorithm = shape;
   std::get<0>(shape_of_algorithm) = rows_of_algorithm(x.rows());
-  const cublasLtMatmulAlgo_t chosen = algorithm(shape_of_algorithm);
-  const Problem problem(shape);
-  const float one = 1, beta = accumulate ? 1 : 0;
+  const cublasLtMatmulAlgo_t chosen = algorithm(shape_of_algorithm, bias);
+  const Problem problem(shape, bias);
+  const float one = 1, zero = 0;
   const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
     return cublasLtMatmul(handle_, problem.description, &one, weight, problem.weight, x.data,
-                          problem.x, &beta, out.data, problem.out, out.data, problem.out,
+                          problem.x, &zero, out.data, problem.out, out.data, problem.out,
                           &algorithm, workspace, workspace_bytes_, stream);
   };
   cublasStatus_t status = run(chosen);
   // An algorithm need not take fewer rows than it was chosen for.
   if (status != CUBLAS_STATUS_SUCCESS && shape != shape_of_algorithm)
-    status = run(algorithm(shape));
+    status = run(algorithm(shape, bias));
   check(status, "cublasLtMatmul");
 }
 

@@ -20,16 +20,17 @@ class CublasProducts {
   CublasProducts(const CublasProducts&) = delete;
   CublasProducts& operator=(const CublasProducts&) = delete;
 
-  // The workspace, of workspace_bytes, is for one product at a time. `accumulate` adds to out.
+  // The workspace, of workspace_bytes, is for one product at a time. `bias`: [n] of out's dtype,
+  // which is added before the sum is rounded, or null.
   void multiply(cudaStream_t stream, void* workspace, Tensor out, Tensor x, const void* weight,
-                int64_t n, bool accumulate);
+                const void* bias, int64_t n);
 
  private:
-  // Rows, N, K, dtype of x and of out.
-  using Shape = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
+  // Rows, N, K, dtype of x and of out, whether there is a bias.
+  using Shape = std::tuple<int64_t, int64_t, int64_t, DType, DType, bool>;
   struct Problem;
   static int64_t rows_of_algorithm(int64_t rows);
-  cublasLtMatmulAlgo_t algorithm(const Shape& shape);
+  cublasLtMatmulAlgo_t algorithm(const Shape& shape, const void* bias);
 
   cublasLtHandle_t handle_ = nullptr;
   const size_t workspace_bytes_;

@@ -12,21 +12,6 @@ namespace nanovllm::cuda {
 template <typename T>
 constexpr int kVectorOf = 16 / static_cast<int>(sizeof(T));
 
-__device__ inline void unpack(float (&x)[1], const float& v) { x[0] = v; }
-__device__ inline void unpack(float (&x)[1], const __nv_bfloat16& v) { x[0] = load(&v); }
-__device__ inline void unpack(float (&x)[4], const uint4& v) {
-  x[0] = __uint_as_float(v.x), x[1] = __uint_as_float(v.y);
-  x[2] = __uint_as_float(v.z), x[3] = __uint_as_float(v.w);
-}
-__device__ inline void unpack(float (&x)[8], const uint4& v) {
-  const uint32_t pairs[] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 pair = unpack_bfloat16(pairs[i]);
-    x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
-  }
-}
-
 // A lane's share of x[r][k] . w[f][k], k a multiple of kVector, which is 1 or kVectorOf<T>: then
 // rows begin at multiples of 16 bytes. Where rows are few, loads of several vectors are under way
 // at once.
@@ -52,10 +37,11 @@ __device__ void multiply_rows(float (&sum)[kRows][kFeatures], const T* const (&x
 #pragma unroll
       for (int f = 0; f < kFeatures; ++f) {
         float wide[kVector], v[kVector];
-        unpack(wide, first + j * 32 + lane < count ? b[j][f] : Vector{});
+        if (first + j * 32 + lane >= count) b[j][f] = Vector{};
+        load_vector(wide, reinterpret_cast<const T*>(&b[j][f]));
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-          unpack(v, a[j][r]);
+          load_vector(v, reinterpret_cast<const T*>(&a[j][r]));
 #pragma unroll
           for (int e = 0; e < kVector; ++e) sum[r][f] = fmaf(v[e], wide[e], sum[r][f]);
         }
