@@ -73,6 +73,12 @@ void launch(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 bloc
   launch_clusters(stream, kernel, grid, block, 1, shared_bytes, std::forward<Args>(args)...);
 }
 
+// Calls f.operator()<n>() for the one of `values` that x is; false if it is none.
+template <int... values, typename F>
+bool with_constant(int x, F&& f) {
+  return ((x == values && (f.template operator()<values>(), true)) || ...);
+}
+
 __device__ inline void wait_for_predecessor() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -92,32 +92,6 @@ __device__ inline int find_segment(const int* sums, int n, int x) {
   return low;
 }
 
-// Calls f(Constant<kDim>) and returns true if there is a tensor-core kernel for the head size.
-template <int n>
-struct Constant {
-  static_assert(is_tensor_core_dim(n));  // the cache is swizzled for these
-  static constexpr int value = n;
-};
-template <typename F>
-bool with_head_dim(int head_dim, F&& f) {
-  switch (head_dim) {
-    case 64:
-      f(Constant<64>());
-      return true;
-    case 96:
-      f(Constant<96>());
-      return true;
-    case 128:
-      f(Constant<128>());
-      return true;
-    case 256:
-      f(Constant<256>());
-      return true;
-    default:
-      return false;
-  }
-}
-
 // They return false, and launch nothing, where there is no such kernel: for the head size or group,
 // for a rotary embedding of part of a head, for more sequences or tiles than a plan takes, or on a
 // device with too little shared memory. bfloat16 only.

@@ -34,6 +34,7 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
   using Head = MergedHead<kDim>;
   static constexpr int kNumWarps = kWarps;
   static constexpr int kThreads = kWarps * 32;
+  static_assert(is_tensor_core_dim(kDim));  // the cache is swizzled for these
   static_assert(!kStores || kHeadTiles == 1);
   // A thread's part of the weights of the norms of q and k.
   static constexpr int kNorms = (2 * kDim + kThreads - 1) / kThreads;
@@ -347,8 +348,7 @@ bool launch_decode_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv
                              const AttentionWorkspace& workspace) {
   const DecodeArguments arguments = {out, qkv, cache, problem, workspace};
   bool is_done = false;
-  with_head_dim(problem.kv.head_dim, [&](auto dim) {
-    constexpr int kDim = decltype(dim)::value;
+  with_constant<64, 96, 128, 256>(problem.kv.head_dim, [&]<int kDim>() {
     if constexpr (kDim <= 128) {
       if (problem.group > 8) {
         is_done = launch_with_room<kDim, 2, false>(stream, arguments);

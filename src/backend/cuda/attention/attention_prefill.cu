@@ -24,6 +24,7 @@ constexpr size_t kStaticSharedBytes = 1024;  // at most, of a block
 // A warp has kRowTiles * 16 rows: fewer where there is too little work for all multiprocessors.
 template <int kDim, int kRowTiles>
 struct PrefillKernel {
+  static_assert(is_tensor_core_dim(kDim));  // the cache is swizzled for these
   static constexpr int kWarpRows = 16 * kRowTiles;
   static constexpr int kRows = kWarps * kWarpRows;
   static constexpr int kKeys = kDim <= 128 ? 64 : 32;
@@ -287,8 +288,7 @@ bool launch_prefill_attention(cudaStream_t stream, __nv_bfloat16* out, const __n
                               const __nv_bfloat16* cache, const AttentionProblem& problem,
                               int num_tokens, const AttentionWorkspace& workspace) {
   bool is_done = false;
-  with_head_dim(problem.kv.head_dim, [&](auto dim) {
-    constexpr int kDim = decltype(dim)::value;
+  with_constant<64, 96, 128, 256>(problem.kv.head_dim, [&]<int kDim>() {
     if constexpr (kDim <= 128) {
       using Large = PrefillKernel<kDim, 2>;
       const int64_t rows = int64_t{num_tokens} * problem.group;

@@ -117,16 +117,11 @@ bool launch_wgmma_prefill_attention(cudaStream_t stream, __nv_bfloat16* out,
   if (workspace.prefill_words == nullptr) return false;
   static const bool has_kernels = is_compiled(wgmma_prefill_kernel<64>);
   if (!has_kernels) return false;
-  switch (problem.kv.head_dim) {
-    case 64:
-      return launch_for_dim<64>(stream, out, qkv, cache, problem, batch, workspace);
-    case 128:
-      return launch_for_dim<128>(stream, out, qkv, cache, problem, batch, workspace);
-    case 256:
-      return launch_for_dim<256>(stream, out, qkv, cache, problem, batch, workspace);
-    default:
-      return false;
-  }
+  bool is_done = false;
+  with_constant<64, 128, 256>(problem.kv.head_dim, [&]<int kDim>() {
+    is_done = launch_for_dim<kDim>(stream, out, qkv, cache, problem, batch, workspace);
+  });
+  return is_done;
 }
 
 }  // namespace nanovllm::cuda

@@ -13,6 +13,7 @@
 // Gate and up: the box of weights is 8 lines of the gate, 8 of up, and so on, so that a thread
 // holds both of its features.
 #include <algorithm>
+#include <utility>
 
 #include "backend/cuda/experts/experts.h"
 #include "backend/cuda/launch.cuh"
@@ -33,6 +34,8 @@ constexpr int kLineBytes = kChunk * 2;
 template <int groups, int max_rows, int box_rows, int chunks, int stages, int cluster>
 struct Shape {
   [[maybe_unused]] static constexpr int kMaxRows = max_rows;
+  // Products are of multiples of so many rows.
+  [[maybe_unused]] static constexpr int kRowStep = max_rows < 64 ? max_rows / 2 : max_rows / 4;
   static constexpr int kBoxRows = box_rows;  // rows of x that a copy brings
   static constexpr int kCluster = cluster;
   static constexpr int kChunks = chunks;  // of a stage
@@ -312,27 +315,17 @@ __device__ void consume(const Launch& launch, char* shared, Barriers<S::kStages>
   // Of the first lane, so that the compiler sees that all agree.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   Walk<S> walk(launch);
-  const auto run = [&]<int kRows>() {
-    compute<S, kRows, kGated>(launch, walk, group, shared, barriers);
-  };
 #  pragma unroll 1
   while (!walk.is_done()) {
-    const int quarters = (walk.tile.num_rows * 4 + S::kMaxRows - 1) / S::kMaxRows;
-    if constexpr (S::kMaxRows < 64) {
-      if (quarters <= 2) {
-        run.template operator()<S::kMaxRows / 2>();
-      } else {
-        run.template operator()<S::kMaxRows>();
-      }
-    } else if (quarters == 1) {
-      run.template operator()<S::kMaxRows / 4>();
-    } else if (quarters == 2) {
-      run.template operator()<S::kMaxRows / 2>();
-    } else if (quarters == 3) {
-      run.template operator()<S::kMaxRows / 4 * 3>();
-    } else {
-      run.template operator()<S::kMaxRows>();
+    const int parts = (walk.tile.num_rows + S::kRowStep - 1) / S::kRowStep;
+    [&]<int... i>(std::integer_sequence<int, i...>) {
+      const auto run = [&]<int kParts>() {
+        if (parts == kParts)
+          compute<S, kParts * S::kRowStep, kGated>(launch, walk, group, shared, barriers);
+      };
+      (run.template operator()<i + 1>(), ...);
     }
+    (std::make_integer_sequence<int, S::kMaxRows / S::kRowStep>());
   }
 }
 

@@ -246,27 +246,8 @@ void launch_tiles(cudaStream_t stream, const SkinnyProduct& p, const Plan& plan)
     launch_clusters(stream, kernel, plan.blocks, kThreads, plan.cluster,
                     static_cast<size_t>(plan.shared_bytes), p, plan);
   };
-  switch (row_sets_of(p.rows)) {
-    case 1:
-      return run(skinny_kernel<kTiles, 1>);
-    case 2:
-      return run(skinny_kernel<kTiles, 2>);
-    default:
-      return run(skinny_kernel<kTiles, 4>);
-  }
-}
-
-void launch_plan(cudaStream_t stream, const SkinnyProduct& product, const Plan& plan) {
-  switch (plan.tiles) {
-    case 1:
-      return launch_tiles<1>(stream, product, plan);
-    case 2:
-      return launch_tiles<2>(stream, product, plan);
-    case 4:
-      return launch_tiles<4>(stream, product, plan);
-    default:
-      return launch_tiles<6>(stream, product, plan);
-  }
+  with_constant<1, 2, 4>(row_sets_of(p.rows),
+                         [&]<int kRowSets>() { run(skinny_kernel<kTiles, kRowSets>); });
 }
 
 }  // namespace
@@ -290,7 +271,8 @@ bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product,
     part.x = static_cast<const char*>(product.x) +
              int64_t{row} * product.in_features * (is_float_x ? 4 : 2);
     part.out = static_cast<char*>(product.out) + int64_t{row} * width * (is_float_out ? 4 : 2);
-    launch_plan(stream, part, plan);
+    with_constant<1, 2, 4, 6>(plan.tiles,
+                              [&]<int kTiles>() { launch_tiles<kTiles>(stream, part, plan); });
   }
   return true;
 }

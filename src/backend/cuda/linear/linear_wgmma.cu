@@ -270,29 +270,6 @@ void launch_kernel(cudaStream_t stream, const WgmmaProduct& p, const WgmmaPlan& 
                   kThreads, kKBlocks, plan.shared_bytes, w_map, x_map, p, plan);
 }
 
-template <int kRows, int kKBlocks>
-void launch_k_blocks(cudaStream_t stream, const WgmmaProduct& p, const WgmmaPlan& plan) {
-  if (p.epilogue == Epilogue::kActAndMul) {
-    launch_kernel<kRows, kKBlocks, true>(stream, p, plan);
-  } else {
-    launch_kernel<kRows, kKBlocks, false>(stream, p, plan);
-  }
-}
-
-template <int kRows>
-void launch_rows(cudaStream_t stream, const WgmmaProduct& p, const WgmmaPlan& plan) {
-  switch (plan.k_blocks) {
-    case 1:
-      return launch_k_blocks<kRows, 1>(stream, p, plan);
-    case 2:
-      return launch_k_blocks<kRows, 2>(stream, p, plan);
-    case 4:
-      return launch_k_blocks<kRows, 4>(stream, p, plan);
-    default:
-      return launch_k_blocks<kRows, 8>(stream, p, plan);
-  }
-}
-
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 }  // namespace
@@ -306,20 +283,15 @@ bool has_wgmma_kernels(const cudaDeviceProp& device) {
 void launch_wgmma(cudaStream_t stream, const WgmmaProduct& p, const cudaDeviceProp& device) {
   NANOVLLM_CHECK(is_aligned(p.x) && is_aligned(p.out));
   const WgmmaPlan plan = plan_wgmma(p, device.multiProcessorCount);
-  switch (plan.rows) {
-    case 16:
-      return launch_rows<16>(stream, p, plan);
-    case 32:
-      return launch_rows<32>(stream, p, plan);
-    case 48:
-      return launch_rows<48>(stream, p, plan);
-    case 64:
-      return launch_rows<64>(stream, p, plan);
-    case 96:
-      return launch_rows<96>(stream, p, plan);
-    default:
-      return launch_rows<128>(stream, p, plan);
-  }
+  with_constant<16, 32, 48, 64, 96, 128>(plan.rows, [&]<int kRows>() {
+    with_constant<1, 2, 4, 8>(plan.k_blocks, [&]<int kKBlocks>() {
+      if (p.epilogue == Epilogue::kActAndMul) {
+        launch_kernel<kRows, kKBlocks, true>(stream, p, plan);
+      } else {
+        launch_kernel<kRows, kKBlocks, false>(stream, p, plan);
+      }
+    });
+  });
 }
 
 }  // namespace nanovllm::cuda
