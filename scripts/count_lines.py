@@ -31,7 +31,7 @@ PARTS = [
     ("hub", 1250, r"src/hub/"),  # today's; the design allows 900
     ("python", 1350, r"python/|src/python/"),  # today's; the design allows 1,200
     ("command line", 4400, r"src/cli/"),  # today's
-    ("benchmarks", 3300, r"bench/"),  # today's
+    ("benchmarks", 3310, r"bench/"),  # today's
     ("scripts and tools", 3000, r"scripts/|tools/"),  # today's
 ]
 CORE_BUDGET = 5300  # what can be read in an afternoon

@@ -14,7 +14,7 @@ namespace nanovllm {
 namespace {
 
 // A matrix of small numbers in a dtype, with the values it stands for.
-struct Matrix {
+struct PlainMatrix {
   int64_t rows = 0, cols = 0;
   DType dtype = DType::kFloat32;
   std::vector<double> values;
@@ -33,8 +33,8 @@ uint16_t to_half(float x) {
 }
 
 template <typename Draw>
-Matrix make_matrix(int64_t rows, int64_t cols, DType dtype, Draw draw) {
-  Matrix m{rows, cols, dtype, {}, {}};
+PlainMatrix make_matrix(int64_t rows, int64_t cols, DType dtype, Draw draw) {
+  PlainMatrix m{rows, cols, dtype, {}, {}};
   m.values.resize(static_cast<size_t>(rows * cols));
   m.bytes.resize(m.values.size() * size_of(dtype));
   for (size_t i = 0; i < m.values.size(); ++i) {
@@ -56,24 +56,24 @@ Matrix make_matrix(int64_t rows, int64_t cols, DType dtype, Draw draw) {
 }
 
 // Multiples of 1/4 up to 2: sums of thousands of products are exact in float32, in any order.
-Matrix small_numbers(int64_t rows, int64_t cols, DType dtype, std::mt19937& rng) {
+PlainMatrix small_numbers(int64_t rows, int64_t cols, DType dtype, std::mt19937& rng) {
   return make_matrix(rows, cols, dtype,
                      [&] { return static_cast<float>(static_cast<int>(rng() % 17) - 8) / 4; });
 }
 
-Matrix normal_numbers(int64_t rows, int64_t cols, DType dtype, std::mt19937& rng) {
+PlainMatrix normal_numbers(int64_t rows, int64_t cols, DType dtype, std::mt19937& rng) {
   std::normal_distribution<float> normal;
   return make_matrix(rows, cols, dtype, [&] { return normal(rng); });
 }
 
-double reference(const Matrix& x, const Matrix& w, const std::vector<float>& bias, int64_t m,
-                 int64_t n) {
+double reference(const PlainMatrix& x, const PlainMatrix& w, const std::vector<float>& bias,
+                 int64_t m, int64_t n) {
   double sum = bias.empty() ? 0 : bias[n];
   for (int64_t k = 0; k < x.cols; ++k) sum += x.values[m * x.cols + k] * w.values[n * w.cols + k];
   return sum;
 }
 
-Matrix output(int64_t rows, int64_t cols, DType dtype) {
+PlainMatrix output(int64_t rows, int64_t cols, DType dtype) {
   // Filled with a pattern, so that what is not written shows.
   return make_matrix(rows, cols, dtype, [] { return -12345.0f; });
 }
@@ -107,8 +107,8 @@ TEST_P(LinearTest, ExactOnShapesThatAreMultiplesOfNothing) {
       const int64_t m = 1 + static_cast<int64_t>(rng() % 40);
       const Types types = kTypes[rng() % std::size(kTypes)];
       const bool with_bias = rng() % 2 == 0;
-      Matrix x = small_numbers(m, k, types.x, rng);
-      const Matrix w = small_numbers(n, k, kBf16, rng);
+      PlainMatrix x = small_numbers(m, k, types.x, rng);
+      const PlainMatrix w = small_numbers(n, k, kBf16, rng);
       std::vector<float> bias(with_bias ? static_cast<size_t>(n) : 0);
       for (float& b : bias) b = static_cast<float>(rng() % 9) - 4;
       const HostMatrix source = w.host();
@@ -116,7 +116,7 @@ TEST_P(LinearTest, ExactOnShapesThatAreMultiplesOfNothing) {
           cpu.make_linear({&source, 1}, with_bias ? bias.data() : nullptr, types.weight);
       EXPECT_EQ(weight->in_features, k);
       EXPECT_EQ(weight->out_features, n);
-      Matrix out = output(m, n, types.out);
+      PlainMatrix out = output(m, n, types.out);
       cpu.linear(out.tensor(), x.tensor(), *weight);
       for (int64_t i = 0; i < m * n; ++i) {
         const double expected = reference(x, w, bias, i / n, i % n);
@@ -134,12 +134,12 @@ TEST_P(LinearTest, EveryCombinationOfTypesIsAccurate) {
   const int64_t k = 771, n = test::full_or_reduced(203, 53);
   for (const Types types : kTypes)
     for (const int64_t m : {1, 2, 7, 12, 13, 33, 70}) {
-      Matrix x = normal_numbers(m, k, types.x, rng);
-      const Matrix w = normal_numbers(n, k, types.weight, rng);
+      PlainMatrix x = normal_numbers(m, k, types.x, rng);
+      const PlainMatrix w = normal_numbers(n, k, types.weight, rng);
       std::vector<float> bias(static_cast<size_t>(n), 0.5f);
       const HostMatrix source = w.host();
       const auto weight = cpu.make_linear({&source, 1}, bias.data(), types.weight);
-      Matrix out = output(m, n, types.out);
+      PlainMatrix out = output(m, n, types.out);
       cpu.linear(out.tensor(), x.tensor(), *weight);
       for (int64_t i = 0; i < m * n; ++i) {
         const double expected = reference(x, w, bias, i / n, i % n);
@@ -162,13 +162,13 @@ TEST_P(LinearTest, PiecesOfSeveralTypesAndStridesAreStacked) {
   CpuBackend cpu({3, GetParam()});
   const int64_t k = 129, m = 5;
   for (const DType dtype : {kBf16, kF32}) {
-    std::vector<Matrix> storage;
+    std::vector<PlainMatrix> storage;
     storage.push_back(small_numbers(37, k + 3, kF16, rng));  // columns 0 to k-1 of wider rows
     storage.push_back(small_numbers(5, k, kF32, rng));
     storage.push_back(small_numbers(70, k, kBf16, rng));
     std::vector<HostMatrix> pieces;
-    Matrix all{0, k, kF32, {}, {}};
-    for (const Matrix& part : storage) {
+    PlainMatrix all{0, k, kF32, {}, {}};
+    for (const PlainMatrix& part : storage) {
       HostMatrix piece = part.host();
       piece.cols = k;
       pieces.push_back(piece);
@@ -177,8 +177,8 @@ TEST_P(LinearTest, PiecesOfSeveralTypesAndStridesAreStacked) {
     }
     const auto weight = cpu.make_linear(pieces, nullptr, dtype);
     ASSERT_EQ(weight->out_features, all.rows);
-    Matrix x = small_numbers(m, k, kBf16, rng);
-    Matrix out = output(m, all.rows, kF32);
+    PlainMatrix x = small_numbers(m, k, kBf16, rng);
+    PlainMatrix out = output(m, all.rows, kF32);
     cpu.linear(out.tensor(), x.tensor(), *weight);
     for (int64_t i = 0; i < m * all.rows; ++i)
       ASSERT_EQ(reference::element(out.tensor(), i),
@@ -195,11 +195,11 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
   };
   for (const Types types : {kTypes[0], kTypes[1], kTypes[3]})
     for (const Shape shape : {Shape{192, 161}, Shape{99, 64}}) {
-      Matrix x = normal_numbers(kRows, shape.k, types.x, rng);
-      const Matrix w = normal_numbers(shape.n, shape.k, types.weight, rng);
+      PlainMatrix x = normal_numbers(kRows, shape.k, types.x, rng);
+      const PlainMatrix w = normal_numbers(shape.n, shape.k, types.weight, rng);
       const HostMatrix source = w.host();
       std::vector<float> bias(static_cast<size_t>(shape.n), 0.1f);
-      Matrix expected;
+      PlainMatrix expected;
       for (const Way way : {Way{1, WeightStreams::kSeveral}, Way{1, WeightStreams::kOne},
                             Way{2, WeightStreams::kOneForeseen}, Way{3, WeightStreams::kSeveral},
                             Way{5, WeightStreams::kOne}}) {
@@ -214,7 +214,7 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
                          *weight);
           }
           const int64_t first = (kRows - m) / 3;
-          Matrix out = output(m, shape.n, types.out);
+          PlainMatrix out = output(m, shape.n, types.out);
           cpu.linear(out.tensor(), x.tensor().slice_rows(first, first + m), *weight);
           const Tensor same = expected.tensor().slice_rows(first, first + m);
           ASSERT_EQ(std::memcmp(out.bytes.data(), same.data, same.bytes()), 0)
@@ -228,15 +228,15 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
 TEST_P(LinearTest, ALongRowHasTheSameBitsInEveryBatch) {
   std::mt19937 rng(8);
   constexpr int64_t kRows = 33, kDepth = 4128, kColumns = 9 * 32 - 5;
-  Matrix x = normal_numbers(kRows, kDepth, kBf16, rng);
-  const Matrix w = normal_numbers(kColumns, kDepth, kBf16, rng);
+  PlainMatrix x = normal_numbers(kRows, kDepth, kBf16, rng);
+  const PlainMatrix w = normal_numbers(kColumns, kDepth, kBf16, rng);
   const HostMatrix source = w.host();
-  Matrix expected;
+  PlainMatrix expected;
   for (const Way way : kWays) {
     CpuBackend cpu = backend(way);
     const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
     for (const int64_t m : {kRows, int64_t{1}, int64_t{3}, int64_t{4}, int64_t{16}}) {
-      Matrix out = output(m, kColumns, kF32);
+      PlainMatrix out = output(m, kColumns, kF32);
       cpu.linear(out.tensor(), x.tensor().slice_rows(0, m), *weight);
       if (expected.rows == 0) expected = out;
       ASSERT_EQ(std::memcmp(out.bytes.data(), expected.bytes.data(), out.bytes.size()), 0)
@@ -257,20 +257,20 @@ TEST_P(LinearTest, ARowOfTinyNumbersHasTheSameBitsInEveryBatch) {
     const int exponent = low + static_cast<int>(rng() % static_cast<unsigned>(high - low));
     return std::ldexp(rng() % 2 == 0 ? 1.25f : -1.75f, exponent);
   };
-  Matrix x = make_matrix(kRows, kDepth, kBf16, [&] { return power(-133, -120); });
+  PlainMatrix x = make_matrix(kRows, kDepth, kBf16, [&] { return power(-133, -120); });
   // Sums with them are denormals too.
   std::vector<float> bias(kColumns);
   for (float& b : bias) b = power(-133, -126);
   // Few exponents for weights that are coded where kernels can decode them.
   for (const int lowest : {-20, -10}) {
-    const Matrix w = make_matrix(kColumns, kDepth, kBf16, [&] { return power(lowest, 0); });
+    const PlainMatrix w = make_matrix(kColumns, kDepth, kBf16, [&] { return power(lowest, 0); });
     const HostMatrix source = w.host();
     CpuBackend cpu({2, GetParam()});
     const auto weight = cpu.make_linear({&source, 1}, bias.data(), kBf16);
-    Matrix expected = output(kRows, kColumns, kF32);
+    PlainMatrix expected = output(kRows, kColumns, kF32);
     cpu.linear(expected.tensor(), x.tensor(), *weight);
     for (const int64_t m : {1, 2, 3, 4, 5, 16}) {
-      Matrix out = output(m, kColumns, kF32);
+      PlainMatrix out = output(m, kColumns, kF32);
       cpu.linear(out.tensor(), x.tensor().slice_rows(7, 7 + m), *weight);
       const Tensor same = expected.tensor().slice_rows(7, 7 + m);
       EXPECT_EQ(std::memcmp(out.bytes.data(), same.data, same.bytes()), 0) << m << " rows";
@@ -284,7 +284,7 @@ TEST_P(LinearTest, ProductsWithTheIdentityGiveTheWeightsBitForBit) {
   std::mt19937 rng(7);
   constexpr int64_t kDepth = 160, kColumns = 23 * 32 - 5;
   std::normal_distribution<float> normal;
-  Matrix w = make_matrix(kColumns, kDepth, kBf16, [&] { return normal(rng); });
+  PlainMatrix w = make_matrix(kColumns, kDepth, kBf16, [&] { return normal(rng); });
   auto* weights = reinterpret_cast<BFloat16*>(w.bytes.data());
   // In every panel some of far smaller and larger size, among them its first and its last; less
   // than one in 512.
@@ -293,7 +293,7 @@ TEST_P(LinearTest, ProductsWithTheIdentityGiveTheWeightsBitForBit) {
     for (const int64_t position : odd_positions)
       weights[panel * kDepth + position] =
           to_bfloat16(std::ldexp(1.5f, static_cast<int>(rng() % 2) * 160 - 100));
-  Matrix identity = make_matrix(kDepth, kDepth, kBf16, [] { return 0.0f; });
+  PlainMatrix identity = make_matrix(kDepth, kDepth, kBf16, [] { return 0.0f; });
   for (int64_t i = 0; i < kDepth; ++i)
     reinterpret_cast<BFloat16*>(identity.bytes.data())[i * kDepth + i] = to_bfloat16(1.0f);
   const HostMatrix source = w.host();
@@ -302,7 +302,7 @@ TEST_P(LinearTest, ProductsWithTheIdentityGiveTheWeightsBitForBit) {
     const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
     EXPECT_EQ(weight->bytes < kColumns * kDepth * 2, cpu.isa() >= Isa::kAvx2);
     for (const int64_t m : {1, 2, 3, 4, 5, 12, 13, 16, 17, 32, 33, 64, 160}) {
-      Matrix out = output(m, kColumns, kF32);
+      PlainMatrix out = output(m, kColumns, kF32);
       for (int64_t first = 0; first + m <= kDepth; first += m) {
         cpu.linear(out.tensor(), identity.tensor().slice_rows(first, first + m), *weight);
         for (int64_t i = 0; i < m * kColumns; ++i)
@@ -318,12 +318,12 @@ TEST_P(LinearTest, ProductsWithTheIdentityGiveTheWeightsBitForBit) {
 TEST_P(LinearTest, AColumnHasTheSameBitsWhateverItsNeighboursExponents) {
   std::mt19937 rng(8);
   constexpr int64_t kDepth = 544, kColumns = 9 * 32, kRows = 70;
-  const Matrix w = normal_numbers(kColumns, kDepth, kBf16, rng);
-  const Matrix wild = make_matrix(32, kDepth, kBf16, [&] {
+  const PlainMatrix w = normal_numbers(kColumns, kDepth, kBf16, rng);
+  const PlainMatrix wild = make_matrix(32, kDepth, kBf16, [&] {
     const int exponent = static_cast<int>(rng() % 200) - 100;
     return std::ldexp(1.5f, exponent);
   });
-  Matrix x = normal_numbers(kRows, kDepth, kBf16, rng);
+  PlainMatrix x = normal_numbers(kRows, kDepth, kBf16, rng);
   const HostMatrix tame[] = {w.host()}, both[] = {w.host(), wild.host()};
   for (const Way way : kWays) {
     CpuBackend cpu = backend(way);
@@ -332,7 +332,7 @@ TEST_P(LinearTest, AColumnHasTheSameBitsWhateverItsNeighboursExponents) {
     EXPECT_EQ(alone->bytes < kColumns * kDepth * 2, cpu.isa() >= Isa::kAvx2);
     EXPECT_GE(beside_wild->bytes, (kColumns + 32) * kDepth * 2);
     for (const int64_t m : {1, 2, 3, 4, 5, 12, 13, 16, 37, 70}) {
-      Matrix out = output(m, kColumns, kF32), wider = output(m, kColumns + 32, kF32);
+      PlainMatrix out = output(m, kColumns, kF32), wider = output(m, kColumns + 32, kF32);
       cpu.linear(out.tensor(), x.tensor().first_rows(m), *alone);
       cpu.linear(wider.tensor(), x.tensor().first_rows(m), *beside_wild);
       for (int64_t r = 0; r < m; ++r) {
@@ -350,7 +350,7 @@ TEST_P(LinearTest, WeightsAreCodedAsLongAsThatPays) {
   CpuBackend cpu({2, GetParam()});
   // With so many weights, `distance` apart, far smaller than all others.
   const auto is_coded = [&](int64_t num_odd, int64_t distance) {
-    Matrix w = make_matrix(kColumns, kDepth, kBf16, [] { return 1.0f; });
+    PlainMatrix w = make_matrix(kColumns, kDepth, kBf16, [] { return 1.0f; });
     auto* weights = reinterpret_cast<BFloat16*>(w.bytes.data());
     for (int64_t i = 0; i < num_odd; ++i) weights[i * distance] = {0x0080};
     const HostMatrix source = w.host();
@@ -366,11 +366,11 @@ TEST_P(LinearTest, MoreRowsThanArePackedAtOnce) {
   std::mt19937 rng(5);
   CpuBackend cpu({2, GetParam()});
   const int64_t m = 2500, k = 32, n = 40;
-  Matrix x = small_numbers(m, k, kBf16, rng);
-  const Matrix w = small_numbers(n, k, kBf16, rng);
+  PlainMatrix x = small_numbers(m, k, kBf16, rng);
+  const PlainMatrix w = small_numbers(n, k, kBf16, rng);
   const HostMatrix source = w.host();
   const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
-  Matrix out = output(m, n, kF32);
+  PlainMatrix out = output(m, n, kF32);
   cpu.linear(out.tensor(), x.tensor(), *weight);
   for (int64_t i = 0; i < m * n; ++i)
     ASSERT_EQ(reference::element(out.tensor(), i), reference(x, w, {}, i / n, i % n)) << i;
