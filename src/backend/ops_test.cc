@@ -229,13 +229,14 @@ TEST_P(Ops, LinearMatchesReferenceForAnyNumberOfRows) {
     const DeviceTensor device = upload(*backend, x.view);
     const DeviceTensor out = device_tensor(*backend, act(), {rows, width});
     backend->linear(out.view, device.view, *packed);
+    // A device may round the product before it adds the bias: cuBLASLt does for 70 rows.
     expect_close(download(*backend, out.view), reference::linear(x.view, weight.view, bias),
-                 rounding(act()) + 2e-6, 1e-5);
+                 rounding(act()) + 2e-6, 8 * rounding(act()) + 1e-5);
   }
 }
 
-// The bias is the negated product of the first row, rounded: a product that is rounded before the
-// bias is added leaves nothing of it.
+// Of these shapes no device does. The bias is the negated product of the first row, rounded: of one
+// that is rounded before the bias is added nothing is left.
 TEST_P(Ops, LinearRoundsAfterTheBias) {
   const auto backend = make();
   Random random(9);

@@ -1,158 +1,128 @@
 // Mixtures of experts for so few rows that hardly two of them choose the same expert: bound by the
 // bytes of the chosen experts' weights, if nothing but two kernels stands between the router's
-// logits and the result, and weights are always on their way. Every block finds out for itself what
-// the rows choose, in the second kernel while the first still runs, whose first weights come then;
-// no pair is sorted. A warp computes one element after the other, each from rows of weights that
-// its lanes share: of gate and up of a pair, then of a row's result, for which it adds up what all
-// of the row's experts give, unrounded. A row's bits do not depend on the others.
-//
-// Every lane copies the weights that it multiplies itself, 16 bytes at a time, ahead through the
-// warp's elements, into slots of shared memory that it alone reads: what registers or the small L1
-// beside so much shared memory could hold would be too little under way.
+// logits and the result. Every block finds out for itself what the rows choose, in the second
+// kernel while the first still runs; no pair is sorted, and a warp multiplies a pair's row by rows
+// of its expert's weights. A block of the second kernel has some columns of a row for all of the
+// row's experts, and adds up their outputs, which are not rounded before. A row's bits do not
+// depend on the others.
 #include <algorithm>
 
 #include "backend/cuda/experts/routing.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/layer/activation.cuh"
-#include "backend/cuda/linear/mma.cuh"
 #include "backend/cuda/linear/warp_rows.cuh"
 
 namespace nanovllm::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;
-constexpr int kBlocks = 2;  // of a multiprocessor, of each of the two kernels
-constexpr int kSlots = 12;  // of a lane
+constexpr int kMinBlocks = 3;  // of a multiprocessor: those of both kernels
+constexpr int kWarpColumns = 4, kColumns = 2 * kWarpColumns;  // of the second kernel
 
 struct Few {
   RouterParams router;
   const float* logits;
+  int num_rows;
   ExpertProduct product;
   const void* shared;  // [T, H], or none
-  int num_rows;
-  int features, items;  // of the result's rows, and of all of them: its elements
-  int slots;            // pairs that an element is of
-  int pairs_of_x;       // that have a row of x in common
 };
 
-// Where an element's weights for one of its pairs begin, among all rows of weights; < 0: they are
-// another rank's.
-__device__ inline int weight_row(const Few& few, const int32_t* ids, int item, int slot) {
-  if (item >= few.items) return -1;
-  const int expert = ids[item / few.features * few.slots + slot] - few.router.first;
-  if (expert < 0 || expert >= few.router.count) return -1;
-  return expert * few.product.out_features + item % few.features;
-}
-
-// The lane's vectors of weights in the order of their use, of kParts rows at a time: gate and up.
-template <typename T, int kParts>
-class Weights {
- public:
-  __device__ Weights(const Few& few, const int32_t* ids, uint4* slots, int item)
-      : few_(few), ids_(ids), slots_(slots + threadIdx.x), item_(item) {
-    row_ = weight_row(few, ids, item, 0);
-    for (int i = 0; i < kStages; ++i) fetch();
-  }
-
-  // The oldest ones; asks for others in their place.
-  __device__ void take(uint4 (&w)[kParts]) {
-    wait_for_copies<kStages - 1>();
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) w[part] = slots_[(stage_ * kParts + part) * kThreads];
-    fetch();
-  }
-
- private:
-  static constexpr int kStages = kSlots / kParts;
-
-  __device__ void fetch() {
-    const int k = few_.product.in_features;
-    const int at = (first_ + static_cast<int>(threadIdx.x) % 32) * kVectorOf<T>;
-    const bool exists = row_ >= 0 && at < k;
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const int64_t row = exists ? row_ + part * few_.features : 0;
-      copy_async(shared_address(&slots_[(stage_ * kParts + part) * kThreads]),
-                 static_cast<const T*>(few_.product.weight) + row * k + (exists ? at : 0), exists);
-    }
-    commit_copies();
-    if (++stage_ == kStages) stage_ = 0;
-    first_ += 32;
-    if (first_ * kVectorOf<T> < k) return;
-    first_ = 0;
-    if (++slot_ == few_.slots) slot_ = 0, item_ += static_cast<int>(gridDim.x) * kWarps;
-    row_ = weight_row(few_, ids_, item_, slot_);
-  }
-
-  const Few& few_;
-  const int32_t* const ids_;
-  uint4* const slots_;
-  int item_, row_, slot_ = 0, first_ = 0, stage_ = 0;
-};
-
-template <typename T, int kParts>
-__device__ void compute(const Few& few, Weights<T, kParts>& weights, int item, const int32_t* ids,
-                        const float* scores) {
-  constexpr int n = kVectorOf<T>;
+// A warp computes an element of gate and up of a pair.
+template <typename T>
+__device__ void gate_and_up(const Few& few, const int32_t* ids) {
   const ExpertProduct& p = few.product;
-  const int k = p.in_features, lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll 1
-  for (; item < few.items; item += static_cast<int>(gridDim.x) * kWarps) {
-    const int row = item / few.features;  // of the result
-    float total[kParts] = {};
-#pragma unroll 1
-    for (int slot = 0; slot < few.slots; ++slot) {
-      const int pair = row * few.slots + slot;
-      const T* x = static_cast<const T*>(p.x) + int64_t{pair / few.pairs_of_x} * k;
-      float sum[kParts] = {};
-#pragma unroll 2
-      for (int i = lane * n; i < k + lane * n; i += 32 * n) {
-        uint4 w[kParts];
-        float wide[n], v[n] = {};
-        if (i < k) load_vector(v, x + i);
-        weights.take(w);
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          load_vector(wide, reinterpret_cast<const T*>(&w[part]));
-#pragma unroll
-          for (int e = 0; e < n; ++e) sum[part] = fmaf(v[e], wide[e], sum[part]);
-        }
-      }
-      const int weight = p.bias == nullptr ? -1 : weight_row(few, ids, item, slot);
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        if (weight >= 0 && lane == 0) sum[part] += p.bias[weight + part * few.features];
-        total[part] = fmaf(p.is_gated ? 1.f : scores[pair], sum[part], total[part]);
-      }
-    }
-#pragma unroll
-    for (float& x : total) x = warp_sum(x);
-    if (lane != 0) continue;
-    float y = total[0];
-    if constexpr (kParts == 2) y = gate_and_mul(p.activation, total[0], total[1]);
-    if (few.shared != nullptr)
-      y += shared_gate(few.router, few.logits + int64_t{row} * few.router.num_logits) *
-           load(static_cast<const T*>(few.shared) + item);
-    store(static_cast<T*>(p.out) + item, y);
+  const int width = p.out_features / 2;
+  const int items = few.num_rows * few.router.num_active * width;
+  for (int item = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32); item < items;
+       item += static_cast<int>(gridDim.x) * kWarps) {
+    const int pair = item / width, expert = ids[pair] - few.router.first;
+    if (expert < 0 || expert >= few.router.count) continue;
+    const int64_t gate = int64_t{expert} * p.out_features + item % width;
+    const T* const x[] = {static_cast<const T*>(p.x) +
+                          int64_t{pair / few.router.num_active} * p.in_features};
+    const T* const w = static_cast<const T*>(p.weight) + gate * p.in_features;
+    float sum[1][2] = {};
+    multiply_rows<kVectorOf<T>>(sum, x, {w, w + int64_t{width} * p.in_features}, p.in_features);
+    float y[2] = {warp_sum(sum[0][0]), warp_sum(sum[0][1])};
+    if (threadIdx.x % 32 != 0) continue;
+    if (p.bias != nullptr) y[0] += p.bias[gate], y[1] += p.bias[gate + width];
+    store(static_cast<T*>(p.out) + item, gate_and_mul(p.activation, y[0], y[1]));
   }
 }
 
-template <typename T, int kParts>
-__global__ void __launch_bounds__(kThreads, 2 * kBlocks)
+// The experts' outputs of one row, of kColumns columns from `first` on, each by a warp.
+template <typename T>
+__device__ void down(const Few& few, int row, int first, const int32_t* ids,
+                     float (*outputs)[kColumns]) {
+  const ExpertProduct& p = few.product;
+  constexpr int kGroups = kColumns / kWarpColumns;
+  for (int i = static_cast<int>(threadIdx.x) / 32; i < few.router.num_active * kGroups;
+       i += kWarps) {
+    const int slot = i / kGroups, group = i % kGroups * kWarpColumns;
+    const int pair = row * few.router.num_active + slot, expert = ids[pair] - few.router.first;
+    float sum[1][kWarpColumns] = {}, bias[kWarpColumns] = {};
+    if (expert >= 0 && expert < few.router.count) {
+      const T* const x[] = {static_cast<const T*>(p.x) + int64_t{pair} * p.in_features};
+      const T* w[kWarpColumns];
+#pragma unroll
+      for (int c = 0; c < kWarpColumns; ++c) {
+        const int column = min(first + group + c, p.out_features - 1);
+        const int64_t feature = int64_t{expert} * p.out_features + column;
+        w[c] = static_cast<const T*>(p.weight) + feature * p.in_features;
+        if (p.bias != nullptr) bias[c] = p.bias[feature];
+      }
+      multiply_rows<kVectorOf<T>>(sum, x, w, p.in_features);
+    }
+#pragma unroll
+    for (int c = 0; c < kWarpColumns; ++c) {
+      const float y = warp_sum(sum[0][c]) + bias[c];
+      if (threadIdx.x % 32 == 0) outputs[slot][group + c] = y;
+    }
+  }
+}
+
+template <typename T>
+__device__ void down_and_sum(const Few& few, const int32_t* ids, const float* scores) {
+  __shared__ float outputs[kMaxActiveExperts][kColumns];
+  const int hidden = few.product.out_features, groups = (hidden + kColumns - 1) / kColumns;
+  const int active = few.router.num_active;
+  for (int item = static_cast<int>(blockIdx.x); item < few.num_rows * groups;
+       item += static_cast<int>(gridDim.x)) {
+    const int row = item / groups, first = item % groups * kColumns;
+    down<T>(few, row, first, ids, outputs);
+    __syncthreads();
+    const int column = first + static_cast<int>(threadIdx.x);
+    if (threadIdx.x < kColumns && column < hidden) {
+      float sum = 0;
+      for (int slot = 0; slot < active; ++slot)
+        sum = fmaf(scores[row * active + slot], outputs[slot][threadIdx.x], sum);
+      const int64_t at = int64_t{row} * hidden + column;
+      if (few.shared != nullptr)
+        sum += shared_gate(few.router, few.logits + int64_t{row} * few.router.num_logits) *
+               load(static_cast<const T*>(few.shared) + at);
+      store(static_cast<T*>(few.product.out) + at, sum);
+    }
+    __syncthreads();  // the outputs are read until then
+  }
+}
+
+template <typename T, bool kIsFirst>
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     few_kernel(const __grid_constant__ Few few) {
-  extern __shared__ uint4 slots[];
+  extern __shared__ float memory[];
   __shared__ int32_t ids[kMaxFewPairs];
   __shared__ float scores[kMaxFewPairs];
-  // The first kernel waits for the logits before the second may start, which so may read them.
-  if constexpr (kParts == 2) wait_for_predecessor();
+  // The first waits for the logits before the second may start, which so may read them at once.
+  if constexpr (kIsFirst) wait_for_predecessor();
   release_successor();
-  auto* memory = reinterpret_cast<float*>(slots + kSlots * kThreads);
   route_rows(few.router, few.logits, few.num_rows, memory, ids, scores);
   __syncthreads();
-  const int item = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32);
-  Weights<T, kParts> weights(few, ids, slots, item);
-  if constexpr (kParts == 1) wait_for_predecessor();
-  compute<T, kParts>(few, weights, item, ids, scores);
+  if constexpr (kIsFirst) {
+    gate_and_up<T>(few, ids);
+  } else {
+    wait_for_predecessor();
+    down_and_sum<T>(few, ids, scores);
+  }
 }
 
 }  // namespace
@@ -160,19 +130,18 @@ __global__ void __launch_bounds__(kThreads, 2 * kBlocks)
 void launch_few(cudaStream_t stream, const RouterParams& router, const ExpertStep& step,
                 const ExpertProduct& gate_up, const ExpertProduct& down, const void* shared,
                 DType dtype, int num_multiprocessors) {
-  const size_t bytes = sizeof(uint4) * kSlots * kThreads +
-                       size_t{3} * router.num_experts * step.num_rows * sizeof(float);
+  const size_t bytes = size_t{3} * router.num_experts * step.num_rows * sizeof(float);
+  const int pairs = step.num_rows * router.num_active;
+  const int most_blocks = kMinBlocks * num_multiprocessors;
   with_act_type(dtype, [&](auto tag) {
     using T = decltype(tag);
-    const auto run = [&](auto kernel, const Few& few) {
-      launch(stream, kernel, std::min(div_up(few.items, kWarps), kBlocks * num_multiprocessors),
-             kThreads, bytes, few);
-    };
-    const int rows = step.num_rows, active = router.num_active, width = down.in_features;
-    run(few_kernel<T, 2>,
-        {router, step.logits, gate_up, nullptr, rows, width, rows * active * width, 1, active});
-    run(few_kernel<T, 1>, {router, step.logits, down, shared, rows, down.out_features,
-                           rows * down.out_features, active, 1});
+    launch(stream, few_kernel<T, true>,
+           std::min(div_up(int64_t{pairs} * gate_up.out_features / 2, kWarps),
+                    most_blocks - num_multiprocessors),
+           kThreads, bytes, Few{router, step.logits, step.num_rows, gate_up, nullptr});
+    launch(stream, few_kernel<T, false>,
+           std::min(step.num_rows * div_up(down.out_features, kColumns), most_blocks), kThreads,
+           bytes, Few{router, step.logits, step.num_rows, down, shared});
   });
 }
 

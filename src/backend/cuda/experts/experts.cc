@@ -18,6 +18,8 @@ using cuda::ExpertStep;
 constexpr int kMaxStepRows = 8192;
 // Of so many rows an expert has on average, tiles are large.
 constexpr int kManyRows = 24;
+// The logits of more are a product for tensor cores.
+constexpr int kMaxRouterRows = 8;
 
 struct Packed final : ExpertWeights {
   cuda::RouterParams params;
@@ -173,7 +175,7 @@ void CudaBackend::some_experts(Tensor out, Tensor x, ExpertWeights& weights) {
   StepMemory s = lay_out(w, rows, x.dtype, static_cast<char*>(w.scratch->data()));
   NANOVLLM_CHECK(s.bytes <= w.scratch->bytes());
   const ExpertStep& step = s.step;
-  if (rows > cuda::kMaxFewRows && !deterministic_) {
+  if (rows > kMaxRouterRows && !deterministic_) {
     linear(Tensor(step.logits, DType::kFloat32, {rows, params.num_logits}), x, *w.router);
   } else {
     cuda::launch_linear_float(stream_, step.logits, x.data, x.dtype, cuda_weight(w.router).data,

@@ -73,7 +73,7 @@ struct ExpertProduct {
 // For few rows, what follows the router's logits in two kernels, without tiles: gate and up go to
 // gate_up.out = down.x [P, I], and the result of launch_combine() to down.out [T, H]. H and I are
 // multiples of 8.
-constexpr int kMaxFewRows = 8, kMaxFewPairs = 64;
+constexpr int kMaxFewRows = 2, kMaxFewPairs = 64;
 void launch_few(cudaStream_t stream, const RouterParams& router, const ExpertStep& step,
                 const ExpertProduct& gate_up, const ExpertProduct& down, const void* shared,
                 DType dtype, int num_multiprocessors);

@@ -59,7 +59,7 @@ std::array<SkinnyProduct, 4> products_of(const Model& m, bool fused) {
 
 // check(product, plan, gpu) for every product of every model on every GPU that has a plan.
 template <typename Check>
-void for_all_plans(const Check& check) {
+void for_all_skinny_plans(const Check& check) {
   int taken = 0;
   for (const Gpu& gpu : kGpus) {
     for (const Model& model : kModels) {
@@ -89,7 +89,7 @@ void for_all_plans(const Check& check) {
 }
 
 TEST(CudaSkinnyPlan, FitsTheDevice) {
-  for_all_plans([](const SkinnyProduct&, const Plan& plan, const skinny::Device& device) {
+  for_all_skinny_plans([](const SkinnyProduct&, const Plan& plan, const skinny::Device& device) {
     EXPECT_LE(plan.shared_bytes, device.block_bytes);
     const int resident = (plan.blocks + device.multiprocessors - 1) / device.multiprocessors;
     EXPECT_LE(resident * (plan.shared_bytes + 1024), device.multiprocessor_bytes);
@@ -99,7 +99,7 @@ TEST(CudaSkinnyPlan, FitsTheDevice) {
 
 // And the parts of shared memory lie behind each other.
 TEST(CudaSkinnyPlan, CoversTheProduct) {
-  for_all_plans([](const SkinnyProduct& p, const Plan& plan, const skinny::Device&) {
+  for_all_skinny_plans([](const SkinnyProduct& p, const Plan& plan, const skinny::Device&) {
     EXPECT_GE(plan.groups * plan.tiles * 8, p.out_features);
     EXPECT_GE(plan.units * plan.cluster * skinny::kBlockUnit, p.in_features);
     EXPECT_EQ(plan.blocks % plan.cluster, 0);
@@ -137,7 +137,7 @@ TEST(CudaSkinnyPlan, FixedOrderTakesEveryProductAndDividesItAlike) {
 // Only a row that does not fit as a whole comes in slices, and only in a fixed order: otherwise
 // cuBLASLt takes the product.
 TEST(CudaSkinnyPlan, TakesRowsInSlicesWhereSharedMemoryEnds) {
-  for_all_plans([](const SkinnyProduct& p, const Plan& plan, const skinny::Device&) {
+  for_all_skinny_plans([](const SkinnyProduct& p, const Plan& plan, const skinny::Device&) {
     EXPECT_TRUE(plan.x_units == plan.units || p.fixed_order);
   });
   SkinnyProduct p = {.rows = 8, .out_features = 4096, .in_features = 3072, .fixed_order = true};

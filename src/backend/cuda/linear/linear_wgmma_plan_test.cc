@@ -22,7 +22,7 @@ WgmmaProduct product(Epilogue epilogue, int rows, int out_features, int in_featu
 }
 
 template <typename Check>
-void for_all_plans(const Check& check) {
+void for_all_wgmma_plans(const Check& check) {
   int taken = 0;
   for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kActAndMul}) {
     for (int rows = 1; rows <= kMaxWgmmaRows; ++rows) {
@@ -44,7 +44,7 @@ void for_all_plans(const Check& check) {
 }
 
 TEST(CudaWgmmaPlan, CoversTheProduct) {
-  for_all_plans([](const WgmmaProduct& p, const WgmmaPlan& plan) {
+  for_all_wgmma_plans([](const WgmmaProduct& p, const WgmmaPlan& plan) {
     EXPECT_GE(plan.rows, p.rows);
     EXPECT_GE(plan.tiles * plan.features, p.out_features);
     EXPECT_EQ(plan.k_blocks * plan.units * plan.unit * kChunk, p.in_features);
@@ -54,7 +54,7 @@ TEST(CudaWgmmaPlan, CoversTheProduct) {
 }
 
 TEST(CudaWgmmaPlan, FitsInSharedMemory) {
-  for_all_plans([](const WgmmaProduct&, const WgmmaPlan& plan) {
+  for_all_wgmma_plans([](const WgmmaProduct&, const WgmmaPlan& plan) {
     EXPECT_LE(static_cast<int>(plan.shared_bytes) + kStaticBytes, kSharedBytes);
     EXPECT_LE(std::max(plan.w_copies, plan.x_stages), kMaxCopies);
     EXPECT_GE(plan.x_offset, plan.w_copies * plan.w_bytes);
@@ -78,7 +78,7 @@ TEST(CudaWgmmaPlan, TakesFeaturesOfAnyNumberOfTiles) {
 
 // One that is ahead could take stale rows for those it waits for.
 TEST(CudaWgmmaPlan, WarpgroupsShareNoStageThatIsUsedAgain) {
-  for_all_plans([](const WgmmaProduct&, const WgmmaPlan& plan) {
+  for_all_wgmma_plans([](const WgmmaProduct&, const WgmmaPlan& plan) {
     EXPECT_TRUE(plan.x_stages == plan.units || plan.x_stages % kGroups == 0) << plan.x_stages;
   });
 }
