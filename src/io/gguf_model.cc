@@ -454,7 +454,7 @@ std::string gguf_tensor_name(std::string_view name, bool post_norms) {
       if (part != ours) continue;
       std::string found = prefix + theirs;
       // Each alone, as files of before April 2024 have them, an expert is no part of "ffn_up_exps".
-      if (!expert.empty()) found = found.substr(0, found.rfind("_exps")) + expert;
+      if (!expert.empty()) found.replace(found.rfind("_exps"), 5, expert);
       return found.append(rest.substr(end));
     }
   }

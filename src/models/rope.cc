@@ -97,8 +97,8 @@ std::vector<float> rope_table(const RopeFrequencies& frequencies, int num_positi
     }
     return turns;
   };
-  std::vector<std::vector<Turn>> offsets;
-  for (int offset = 0; offset < kStride; ++offset) offsets.push_back(turns_at(offset, 1));
+  std::vector<std::vector<Turn>> offsets(kStride);
+  for (int offset = 0; offset < kStride; ++offset) offsets[offset] = turns_at(offset, 1);
   std::vector<Turn> starts;
   for (int position = 0; position < num_positions; ++position) {
     const int offset = position % kStride;

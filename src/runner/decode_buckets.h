@@ -14,7 +14,8 @@ struct DecodeShape {
   int block_table_stride = 0;
   int max_seq_len = 0;
 
-  auto operator<=>(const DecodeShape&) const = default;
+  // clang-tidy 14 sees a null pointer in the default's comparisons.
+  auto operator<=>(const DecodeShape&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // A CUDA graph has fixed sizes, so decode steps are padded to one of a few: 1, 2, 4, 8 or a
