@@ -1,4 +1,5 @@
 """A server to test, and a client of a few lines that shows what really came over the wire."""
+import contextlib
 import http.client
 import json
 import os
@@ -50,13 +51,12 @@ class Server:
 
     def workers(self):
         """Ids of the worker processes that live."""
-        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children", encoding="ascii") as children:
-            first = children.read().split()
-        others = []
+        found = []
         for task in os.listdir(f"/proc/{self.process.pid}/task"):
-            with open(f"/proc/{self.process.pid}/task/{task}/children", encoding="ascii") as children:
-                others += children.read().split()
-        return sorted({int(pid) for pid in first + others})
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+                with open(f"/proc/{self.process.pid}/task/{task}/children", encoding="ascii") as children:
+                    found += children.read().split()
+        return sorted({int(pid) for pid in found})
 
     def connect(self, timeout=120):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
