@@ -133,13 +133,14 @@ TEST_P(MixtureShapes, ARanksShareIsOfItsExpertsOnly) {
   }
 }
 
-// From one row to so many that kernels change.
+// From one row to so many that kernels change; where steps need not be deterministic, as many as
+// the kernels for few rows take.
 TEST_P(MixtureShapes, ARowsBitsDoNotDependOnItsMates) {
   const auto backend = make();
   ShapedMixture mixture({256, 136, 4, 2}, act());
   const auto weights = backend->make_experts(mixture.spec, act(), 400);
   const HostTensor x = mixture.rows(400);
-  const int most = backend_case().is_deterministic ? 400 : 8;
+  const int most = backend_case().is_deterministic ? 400 : 2;
   const HostTensor all = run(*backend, *weights, x.view.first_rows(most));
   for (int begin = 0, n = 1; begin + n <= most; begin += n, n = n * 2 + 1) {
     const HostTensor some = run(*backend, *weights, x.view.slice_rows(begin, begin + n));

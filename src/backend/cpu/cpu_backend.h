@@ -16,9 +16,12 @@
 namespace nanovllm {
 
 struct CpuOptions {
-  int num_threads = 0;                       // 0 = as many as affinity and cgroup limits allow
-  std::optional<Isa> max_isa;                // kernels use nothing above this; none = default_isa()
-  WeightStreams streams = weight_streams();  // changes speed only
+  // 0 = as many as affinity and cgroup limits allow
+  int num_threads = 0;
+  // Kernels use nothing above this; none = default_isa().
+  std::optional<Isa> max_isa = std::nullopt;
+  // Changes speed only.
+  WeightStreams streams = weight_streams();
 };
 
 // Everything is synchronous: an op has finished when its call returns. Ops on one backend are
