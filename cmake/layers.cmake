@@ -30,7 +30,22 @@ function(nanovllm_layer name)
   set(NANOVLLM_LAYER_OBJECTS ${NANOVLLM_LAYER_OBJECTS} $<TARGET_OBJECTS:nanovllm_${name}> PARENT_SCOPE)
 endfunction()
 
-# One test program a layer: NAME_tests, run by ctest test by test.
+# Tells ctest of a program's tests: of each, or under sanitizers, which start slowly, of eight shares of them.
+function(nanovllm_register_tests program)
+  if(NOT NANOVLLM_SANITIZE)
+    # Ranks of tests may share a GPU, where streams of one hardware queue would wait for each other.
+    gtest_discover_tests(${program} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
+      PROPERTIES TIMEOUT 600 ENVIRONMENT CUDA_DEVICE_MAX_CONNECTIONS=32)
+    return()
+  endif()
+  foreach(share RANGE 7)
+    add_test(NAME ${program}_${share} COMMAND ${program} --gtest_brief=1)
+    set_tests_properties(${program}_${share} PROPERTIES TIMEOUT 900
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=8;GTEST_SHARD_INDEX=${share}")
+  endforeach()
+endfunction()
+
+# One test program a layer: NAME_tests.
 function(nanovllm_tests)
   find_package(GTest REQUIRED)
   include(GoogleTest)
@@ -57,9 +72,7 @@ function(nanovllm_tests)
         target_link_libraries(${name}_tests PRIVATE nanovllm_reference)
       endif()
       target_compile_definitions(${name}_tests PRIVATE NANOVLLM_SOURCE_DIR="${CMAKE_CURRENT_SOURCE_DIR}")
-      # Ranks of tests may share a GPU, where streams of one hardware queue would wait for each other.
-      gtest_discover_tests(${name}_tests DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
-        PROPERTIES TIMEOUT 600 ENVIRONMENT CUDA_DEVICE_MAX_CONNECTIONS=32)
+      nanovllm_register_tests(${name}_tests)
     endif()
   endforeach()
 endfunction()
