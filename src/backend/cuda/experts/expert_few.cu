@@ -1,10 +1,9 @@
 // Mixtures of experts for so few rows that hardly two of them choose the same expert: bound by the
 // bytes of the chosen experts' weights, if nothing but two kernels stands between the router's
-// logits and the result. Every block finds out for itself what the rows choose, in the second
-// kernel while the first still runs; no pair is sorted, and a warp multiplies a pair's row by rows
-// of its expert's weights. A block of the second kernel has some columns of a row for all of the
-// row's experts, and adds up their outputs, which are not rounded before. A row's bits do not
-// depend on the others.
+// logits and the result. Every block of the first finds out for itself what the rows choose; no
+// pair is sorted, and a warp multiplies a pair's row by rows of its expert's weights. A block of
+// the second kernel has some columns of a row for all of the row's experts, and adds up their
+// outputs, which are not rounded before. A row's bits do not depend on the others.
 #include <algorithm>
 
 #include "backend/cuda/experts/routing.cuh"
@@ -16,13 +15,13 @@ namespace nanovllm::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;
-constexpr int kMinBlocks = 3;  // of a multiprocessor: those of both kernels
-constexpr int kWarpColumns = 4, kColumns = 2 * kWarpColumns;  // of the second kernel
+// Blocks of a multiprocessor: three take the rows of Qwen3-30B-A3B's gate and up in two rounds.
+constexpr int kUpBlocks = 3, kDownBlocks = 4;
+constexpr int kColumns = 4;  // of a block of the second kernel
 
 struct Few {
   RouterParams router;
-  const float* logits;
-  int num_rows;
+  ExpertStep step;
   ExpertProduct product;
   const void* shared;  // [T, H], or none
 };
@@ -32,7 +31,7 @@ template <typename T>
 __device__ void gate_and_up(const Few& few, const int32_t* ids) {
   const ExpertProduct& p = few.product;
   const int width = p.out_features / 2;
-  const int items = few.num_rows * few.router.num_active * width;
+  const int items = few.step.num_rows * few.router.num_active * width;
   for (int item = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32); item < items;
        item += static_cast<int>(gridDim.x) * kWarps) {
     const int pair = item / width, expert = ids[pair] - few.router.first;
@@ -50,55 +49,53 @@ __device__ void gate_and_up(const Few& few, const int32_t* ids) {
   }
 }
 
-// The experts' outputs of one row, of kColumns columns from `first` on, each by a warp.
+// The experts' outputs of one row, of kColumns columns from `first` on, each expert's by a warp.
 template <typename T>
-__device__ void down(const Few& few, int row, int first, const int32_t* ids,
-                     float (*outputs)[kColumns]) {
+__device__ void down(const Few& few, int row, int first, float (*outputs)[kColumns]) {
   const ExpertProduct& p = few.product;
-  constexpr int kGroups = kColumns / kWarpColumns;
-  for (int i = static_cast<int>(threadIdx.x) / 32; i < few.router.num_active * kGroups;
-       i += kWarps) {
-    const int slot = i / kGroups, group = i % kGroups * kWarpColumns;
-    const int pair = row * few.router.num_active + slot, expert = ids[pair] - few.router.first;
-    float sum[1][kWarpColumns] = {}, bias[kWarpColumns] = {};
+  for (int slot = static_cast<int>(threadIdx.x) / 32; slot < few.router.num_active;
+       slot += kWarps) {
+    const int pair = row * few.router.num_active + slot;
+    const int expert = few.step.ids[pair] - few.router.first;
+    float sum[1][kColumns] = {}, bias[kColumns] = {};
     if (expert >= 0 && expert < few.router.count) {
       const T* const x[] = {static_cast<const T*>(p.x) + int64_t{pair} * p.in_features};
-      const T* w[kWarpColumns];
+      const T* w[kColumns];
 #pragma unroll
-      for (int c = 0; c < kWarpColumns; ++c) {
-        const int column = min(first + group + c, p.out_features - 1);
-        const int64_t feature = int64_t{expert} * p.out_features + column;
+      for (int c = 0; c < kColumns; ++c) {
+        const int64_t feature =
+            int64_t{expert} * p.out_features + min(first + c, p.out_features - 1);
         w[c] = static_cast<const T*>(p.weight) + feature * p.in_features;
         if (p.bias != nullptr) bias[c] = p.bias[feature];
       }
       multiply_rows<kVectorOf<T>>(sum, x, w, p.in_features);
     }
 #pragma unroll
-    for (int c = 0; c < kWarpColumns; ++c) {
+    for (int c = 0; c < kColumns; ++c) {
       const float y = warp_sum(sum[0][c]) + bias[c];
-      if (threadIdx.x % 32 == 0) outputs[slot][group + c] = y;
+      if (threadIdx.x % 32 == 0) outputs[slot][c] = y;
     }
   }
 }
 
 template <typename T>
-__device__ void down_and_sum(const Few& few, const int32_t* ids, const float* scores) {
+__device__ void down_and_sum(const Few& few) {
   __shared__ float outputs[kMaxActiveExperts][kColumns];
   const int hidden = few.product.out_features, groups = (hidden + kColumns - 1) / kColumns;
   const int active = few.router.num_active;
-  for (int item = static_cast<int>(blockIdx.x); item < few.num_rows * groups;
+  for (int item = static_cast<int>(blockIdx.x); item < few.step.num_rows * groups;
        item += static_cast<int>(gridDim.x)) {
     const int row = item / groups, first = item % groups * kColumns;
-    down<T>(few, row, first, ids, outputs);
+    down<T>(few, row, first, outputs);
     __syncthreads();
     const int column = first + static_cast<int>(threadIdx.x);
     if (threadIdx.x < kColumns && column < hidden) {
       float sum = 0;
       for (int slot = 0; slot < active; ++slot)
-        sum = fmaf(scores[row * active + slot], outputs[slot][threadIdx.x], sum);
+        sum = fmaf(few.step.scores[row * active + slot], outputs[slot][threadIdx.x], sum);
       const int64_t at = int64_t{row} * hidden + column;
       if (few.shared != nullptr)
-        sum += shared_gate(few.router, few.logits + int64_t{row} * few.router.num_logits) *
+        sum += shared_gate(few.router, few.step.logits + int64_t{row} * few.router.num_logits) *
                load(static_cast<const T*>(few.shared) + at);
       store(static_cast<T*>(few.product.out) + at, sum);
     }
@@ -106,23 +103,30 @@ __device__ void down_and_sum(const Few& few, const int32_t* ids, const float* sc
   }
 }
 
-template <typename T, bool kIsFirst>
-__global__ void __launch_bounds__(kThreads, kMinBlocks)
-    few_kernel(const __grid_constant__ Few few) {
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kUpBlocks)
+    gate_and_up_kernel(const __grid_constant__ Few few) {
   extern __shared__ float memory[];
   __shared__ int32_t ids[kMaxFewPairs];
   __shared__ float scores[kMaxFewPairs];
-  // The first waits for the logits before the second may start, which so may read them at once.
-  if constexpr (kIsFirst) wait_for_predecessor();
+  wait_for_predecessor();
   release_successor();
-  route_rows(few.router, few.logits, few.num_rows, memory, ids, scores);
+  route_rows(few.router, few.step.logits, few.step.num_rows, memory, ids, scores);
   __syncthreads();
-  if constexpr (kIsFirst) {
-    gate_and_up<T>(few, ids);
-  } else {
-    wait_for_predecessor();
-    down_and_sum<T>(few, ids, scores);
+  const int pair = static_cast<int>(threadIdx.x);
+  if (blockIdx.x == 0 && pair < few.step.num_rows * few.router.num_active) {
+    few.step.ids[pair] = ids[pair];
+    few.step.scores[pair] = scores[pair];
   }
+  gate_and_up<T>(few, ids);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kDownBlocks)
+    down_kernel(const __grid_constant__ Few few) {
+  release_successor();
+  wait_for_predecessor();
+  down_and_sum<T>(few);
 }
 
 }  // namespace
@@ -132,16 +136,16 @@ void launch_few(cudaStream_t stream, const RouterParams& router, const ExpertSte
                 DType dtype, int num_multiprocessors) {
   const size_t bytes = size_t{3} * router.num_experts * step.num_rows * sizeof(float);
   const int pairs = step.num_rows * router.num_active;
-  const int most_blocks = kMinBlocks * num_multiprocessors;
   with_act_type(dtype, [&](auto tag) {
     using T = decltype(tag);
-    launch(stream, few_kernel<T, true>,
+    launch(stream, gate_and_up_kernel<T>,
            std::min(div_up(int64_t{pairs} * gate_up.out_features / 2, kWarps),
-                    most_blocks - num_multiprocessors),
-           kThreads, bytes, Few{router, step.logits, step.num_rows, gate_up, nullptr});
-    launch(stream, few_kernel<T, false>,
-           std::min(step.num_rows * div_up(down.out_features, kColumns), most_blocks), kThreads,
-           bytes, Few{router, step.logits, step.num_rows, down, shared});
+                    kUpBlocks * num_multiprocessors),
+           kThreads, bytes, Few{router, step, gate_up, nullptr});
+    launch(stream, down_kernel<T>,
+           std::min(step.num_rows * div_up(down.out_features, kColumns),
+                    kDownBlocks * num_multiprocessors),
+           kThreads, 0, Few{router, step, down, shared});
   });
 }
 
