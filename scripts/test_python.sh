@@ -30,4 +30,4 @@ echo "nanovllm: built and installed the wheel in $((SECONDS - start)) s"
 export NANOVLLM="$PWD/build/nanovllm" NANOVLLM_MODEL="$PWD/models/demo" PYTHONDONTWRITEBYTECODE=1
 "$venv/bin/mypy" --strict python/nanovllm python/tests/typed_program.py
 cd python/tests # where Python finds the installed package, and not the sources
-"../../$venv/bin/python" -m pytest -q "$@"
+"../../$venv/bin/python" -m pytest -q -rs "$@"

@@ -124,6 +124,13 @@ class EngineLoop {
   const SamplingParams& default_sampling_params() const {
     return engine_.default_sampling_params();
   }
+  // As LLMEngine's.
+  std::vector<int32_t> encode(const std::string& text, bool add_special_tokens = true) const {
+    return engine_.encode(text, add_special_tokens);
+  }
+  std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens = true) const {
+    return engine_.decode(ids, skip_special_tokens);
+  }
   // Makes commands for this loop; valid while the loop and the template live.
   RequestPreparer preparer(const ChatTemplate* chat_template = nullptr) const;
 

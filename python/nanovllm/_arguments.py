@@ -4,7 +4,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn
 
 from nanovllm import _engine
 from nanovllm._progress import Pull
@@ -47,29 +47,6 @@ _ENGINE = {
     "limit_mm_per_prompt": "prompts are texts and token ids",
     "task": "models generate",
 }
-
-
-class EngineArgs(TypedDict, total=False):
-    """The keywords of LLM, LLMEngine and AsyncLLM; help() of these says what they do."""
-
-    device: str
-    dtype: str
-    num_threads: int
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    kvcache_block_size: int
-    num_kvcache_blocks: int
-    kv_cache_memory: int | None
-    gpu_memory_utilization: float
-    enable_prefix_caching: bool
-    scheduling_policy: str
-    enforce_eager: bool
-    deterministic: bool
-    tensor_parallel_size: int
-    enable_expert_parallel: bool
-    seed: int
-    trace_file: str
 
 
 _IN_PYTHON = {
@@ -130,4 +107,4 @@ def checked(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def resolved(model: "str | os.PathLike[str]") -> str:
     """The folder or file of a model, which is pulled from the hub where its name is one of that."""
     with Pull() as pull:
-        return _engine.resolve_model(os.fspath(model), pull)
+        return _engine.resolve_model(os.fsdecode(model), pull)

@@ -1,7 +1,7 @@
-# What C++ defines. A test compares SamplingParams' keywords with the table of parameters.
+# What C++ defines. A test compares the keywords of SamplingParams and of engines with their tables.
 import enum
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypedDict
 
 from nanovllm.outputs import RequestOutput, StepStats
 
@@ -21,13 +21,9 @@ class SamplingParams:
     max_tokens: int | None
     presence_penalty: float
     frequency_penalty: float
-    logit_bias: dict[int, float]
     seed: int | None
     min_tokens: int
     ignore_eos: bool
-    stop: list[str]
-    stop_token_ids: list[int]
-    bad_words: list[str]
     include_stop_str_in_output: bool
     skip_special_tokens: bool
     n: int
@@ -35,16 +31,34 @@ class SamplingParams:
     prompt_logprobs: int | None
     priority: int
     output_kind: RequestOutputKind
+    __hash__: ClassVar[None]  # type: ignore[assignment]
     def __init__(
         self, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0,
         repetition_penalty: float = 1.0, max_tokens: int | None = 64, presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0, logit_bias: dict[int, float] | None = {}, seed: int | None =
+        frequency_penalty: float = 0.0, logit_bias:
+        Mapping[int, float] | Mapping[str, float] | None = {}, seed: int | None =
         None, min_tokens: int = 0, ignore_eos: bool = False, stop: str | Sequence[str] | None = [],
         stop_token_ids: Sequence[int] | None = [], bad_words: Sequence[str] | None = [],
         include_stop_str_in_output: bool = False, skip_special_tokens: bool = True, n: int = 1,
         logprobs: int | None = None, prompt_logprobs: int | None = None, priority: int = 0,
         output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
     ) -> None: ...
+    @property
+    def logit_bias(self) -> dict[int, float]: ...
+    @logit_bias.setter
+    def logit_bias(self, value: Mapping[int, float] | Mapping[str, float] | None) -> None: ...
+    @property
+    def stop(self) -> list[str]: ...
+    @stop.setter
+    def stop(self, value: str | Sequence[str] | None) -> None: ...
+    @property
+    def stop_token_ids(self) -> list[int]: ...
+    @stop_token_ids.setter
+    def stop_token_ids(self, value: Sequence[int] | None) -> None: ...
+    @property
+    def bad_words(self) -> list[str]: ...
+    @bad_words.setter
+    def bad_words(self, value: Sequence[str] | None) -> None: ...
     def clone(self) -> SamplingParams: ...
 
 class ChatTemplate:
@@ -56,8 +70,32 @@ class ChatTemplate:
         self, messages: Any, tools: Any, add_generation_prompt: bool, kwargs: dict[str, Any]
     ) -> str: ...
 
+class EngineArgs(TypedDict, total=False):
+    """The keywords of LLM, LLMEngine and AsyncLLM; None is the default."""
+    device: str | None
+    dtype: str | None
+    num_threads: int | None
+    max_model_len: int | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    kvcache_block_size: int | None
+    num_kvcache_blocks: int | None
+    kv_cache_memory: int | None
+    gpu_memory_utilization: float | None
+    enable_prefix_caching: bool | None
+    scheduling_policy: str | None
+    enforce_eager: bool | None
+    deterministic: bool | None
+    tensor_parallel_size: int | None
+    enable_expert_parallel: bool | None
+    seed: int | None
+    trace_file: str | None
+
+class EngineConfig:
+    def __init__(self, arguments: dict[str, Any]) -> None: ...
+
 class _Core:
-    def __init__(self, model: str, arguments: dict[str, Any]) -> None: ...
+    def __init__(self, model: str, config: EngineConfig) -> None: ...
     def default_sampling_params(self) -> SamplingParams: ...
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
     def decode(self, token_ids: Any, skip_special_tokens: bool) -> str: ...
@@ -79,7 +117,9 @@ class Loop(_Core):
     def fileno(self) -> int: ...
     def add(self, number: int, prompt: Any, params: SamplingParams) -> list[int]: ...
     def abort(self, number: int) -> None: ...
-    def take(self) -> list[tuple[Any, ...]]: ...
+    def take(self) -> set[int]: ...
+    def output(self, number: int) -> RequestOutput: ...
+    def forget(self, number: int) -> None: ...
 
 def resolve_model(model: str, progress: Callable[[int, int, str], None]) -> str: ...
 def parameters() -> list[tuple[str, Any, str]]: ...

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from nanovllm import _engine
 from nanovllm._arguments import checked, resolved
 from nanovllm._engine import SamplingParams
-from nanovllm._prompts import Message
+from nanovllm._prompts import Message, as_text
 
 Core = TypeVar("Core", _engine.Engine, _engine.Loop)
 
@@ -18,9 +18,9 @@ class Model(Generic[Core]):
     def __init__(
         self, core: type[Core], model: str | os.PathLike[str], kwargs: Mapping[str, Any]
     ) -> None:
-        arguments = checked(type(self).__name__, kwargs)
-        self.model = resolved(model)
-        self._core: Core = core(self.model, arguments)
+        config = _engine.EngineConfig(checked(type(self).__name__, kwargs))
+        self.model = resolved(model)  # a download, which nothing that is wrong may come after
+        self._core: Core = core(self.model, config)
         self._template: _engine.ChatTemplate | None = None
         # A program may end with an engine: its threads end before the interpreter does.
         weakref.finalize(self, self._core.close)
@@ -49,6 +49,12 @@ class Model(Generic[Core]):
         """Token ids to text."""
         return self._core.decode(token_ids, skip_special_tokens)
 
+    def get_tokenizer(self) -> Any:
+        """The tokenizer of the package transformers, for a model's folder, as vLLM gives it."""
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.model)
+
     def render_chat(
         self,
         messages: Sequence[Message],
@@ -57,13 +63,14 @@ class Model(Generic[Core]):
         chat_template: str | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """A conversation as a prompt, by the model's chat template or another one."""
+        """A conversation as a prompt, by the model's chat template or another one. A content may be a
+        text, or a list of {"type": "text", "text": ...}."""
         template = self._template
         if chat_template is not None:
             template = _engine.ChatTemplate.from_source(chat_template, self.model)
         elif template is None:
             template = self._template = _engine.ChatTemplate.load(self.model)
         kwargs = chat_template_kwargs or {}
-        text = template.render(messages, tools, add_generation_prompt, kwargs)
+        text = template.render([as_text(m) for m in messages], tools, add_generation_prompt, kwargs)
         # The template writes the special tokens itself.
         return {"prompt": text, "prompt_token_ids": self.encode(text, add_special_tokens=False)}

@@ -5,18 +5,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeAlias
 
+from nanovllm._engine import SamplingParams
+
 Prompt: TypeAlias = "str | Sequence[int] | Mapping[str, Any] | Any"  # Any: arrays of integers
 Message: TypeAlias = Mapping[str, Any]
 
 
 def as_list(prompts: Prompt | Iterable[Prompt]) -> list[Any]:
     """A list of prompts, where one alone may have been given."""
-    if isinstance(prompts, (str, Mapping)):
-        return [prompts]
-    if isinstance(prompts, (bytes, Integral)):
+    if isinstance(prompts, (str, bytes, Mapping, Integral)):
         return [prompts]
     items = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
     return [items] if not isinstance(items, list) or (items and isinstance(items[0], Integral)) else items
+
+
+def with_priorities(
+    params: SamplingParams | Sequence[SamplingParams], priorities: Sequence[int], num_prompts: int
+) -> list[SamplingParams]:
+    """Parameters for each prompt, with priorities of their own."""
+    each = [params] * num_prompts if isinstance(params, SamplingParams) else params
+    if len(priorities) != num_prompts:
+        raise ValueError(f"The lengths of prompts ({num_prompts}) and priority ({len(priorities)}) must be the same.")
+    copies = [one.clone() for one in each]
+    for copy, value in zip(copies, priorities):
+        copy.priority = value
+    return copies
 
 
 def conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Any]:
@@ -24,3 +37,14 @@ def conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> 
     if messages and isinstance(messages[0], Mapping):
         return [messages]
     return list(messages)
+
+
+def as_text(message: Message) -> Message:
+    """A message whose content is a text, which OpenAI and vLLM take in parts too."""
+    content = message.get("content")
+    if not isinstance(content, (list, tuple)):
+        return message
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or "text" not in part:
+            raise ValueError(f"A message's content is a text or a list of text parts; {part!r} can't be served.")
+    return {**message, "content": "\n".join(part["text"] for part in content)}

@@ -6,8 +6,7 @@ import itertools
 import os
 import weakref
 from collections.abc import AsyncGenerator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanovllm import _engine
 from nanovllm._arguments import describe_engine
@@ -19,68 +18,21 @@ from nanovllm.outputs import CompletionOutput, RequestOutput
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from nanovllm._arguments import EngineArgs
+    from nanovllm._engine import EngineArgs
 
 
-class _Stream:
-    """A request's outputs between the engine's events and the caller that waits for them."""
-
-    def __init__(self, request_id: str, prompt: Prompt, params: SamplingParams) -> None:
-        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-        self.kind = params.output_kind
-        self.total = RequestOutput(
-            request_id=request_id,
-            prompt=text if isinstance(text, str) else None,
-            prompt_token_ids=[],
-            prompt_logprobs=None,
-            outputs=[CompletionOutput(i, "", []) for i in range(params.n)],
-            finished=False,
-        )
-        self.error: BaseException | None = None
-        self.is_over = False
-        self.news = asyncio.Event()
-
-    def receive(self, kind: str, *event: Any) -> None:
-        total = self.total
-        if kind == "prompt":
-            (total.prompt_logprobs,) = event
-        elif kind == "delta":
-            index, text, token_ids, logprobs = event
-            to = total.outputs[index]
-            to.text += text
-            to.token_ids += token_ids
-            if logprobs is not None:
-                to.logprobs = (to.logprobs or []) + logprobs
-                chosen = sum(next(iter(position.values())).logprob for position in logprobs)
-                to.cumulative_logprob = (to.cumulative_logprob or 0.0) + chosen
-        elif kind == "end":
-            index, reason, stop_reason, self.is_over, total.num_cached_tokens = event[:5]
-            total.num_preemptions, total.metrics = event[5:]
-            total.outputs[index].finish_reason = reason
-            total.outputs[index].stop_reason = stop_reason
-            total.finished = self.is_over
-        else:
-            (self.error,) = event
-            self.is_over = True
-        if self.is_over or self.kind != RequestOutputKind.FINAL_ONLY:
-            self.news.set()
-
-    def take(self) -> RequestOutput:
-        """What the caller gets now: its own copy."""
-        self.news.clear()
-        if self.error is not None:
-            raise self.error
-        taken, self.total = self.total, replace(self.total)
-        if self.kind == RequestOutputKind.DELTA:
-            self.total.outputs = [
-                replace(c, text="", token_ids=[], logprobs=None) for c in taken.outputs
-            ]
-        else:
-            self.total.outputs = [
-                replace(c, token_ids=c.token_ids[:], logprobs=c.logprobs and c.logprobs[:])
-                for c in taken.outputs
-            ]
-        return taken
+def _accumulate(so_far: list[CompletionOutput], output: RequestOutput, kind: RequestOutputKind) -> None:
+    """Adds what is new to what there was, and gives the caller a copy of that where he wants it."""
+    for total, new in zip(so_far, output.outputs):
+        total.text += new.text
+        total.token_ids += new.token_ids
+        if new.logprobs is not None:
+            total.logprobs = [*(total.logprobs or []), *new.logprobs]
+            total.cumulative_logprob = (total.cumulative_logprob or 0.0) + (new.cumulative_logprob or 0.0)
+        new.cumulative_logprob = total.cumulative_logprob
+        if kind != RequestOutputKind.DELTA:
+            new.text, new.token_ids = total.text, total.token_ids[:]
+            new.logprobs = total.logprobs and total.logprobs[:]
 
 
 class AsyncLLM(Model[_engine.Loop]):
@@ -91,7 +43,7 @@ class AsyncLLM(Model[_engine.Loop]):
 
     def __init__(self, model: "str | os.PathLike[str]", **kwargs: "Unpack[EngineArgs]") -> None:
         super().__init__(_engine.Loop, model, kwargs)
-        self._streams: dict[int, _Stream] = {}
+        self._news: dict[int, asyncio.Event] = {}  # of the running requests, by their numbers
         self._numbers: dict[str, int] = {}  # of the running requests, by their ids
         self._unused = itertools.count()
         self._watched_by: asyncio.AbstractEventLoop | None = None
@@ -111,20 +63,27 @@ class AsyncLLM(Model[_engine.Loop]):
         if name in self._numbers:
             raise ValueError(f"The request id {name!r} is in use.")
         self._watch()
-        stream = _Stream(name, prompt, params)
-        stream.total.prompt_token_ids = self._core.add(number, prompt, params)
-        self._streams[number], self._numbers[name] = stream, number
+        ids = self._core.add(number, prompt, params)
+        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+        so_far = [CompletionOutput(i, "", []) for i in range(params.n)]
+        prompt_logprobs = None
+        news = self._news[number] = asyncio.Event()
+        self._numbers[name] = number
+        is_over = False
         try:
-            while True:
-                await stream.news.wait()
-                is_over = stream.is_over
-                yield stream.take()
-                if is_over:
-                    return
+            while not is_over:
+                await news.wait()
+                news.clear()
+                output = self._core.output(number)
+                is_over = output.finished
+                prompt_logprobs = prompt_logprobs or output.prompt_logprobs
+                output.request_id, output.prompt_logprobs = name, prompt_logprobs
+                output.prompt, output.prompt_token_ids = text if isinstance(text, str) else None, ids
+                _accumulate(so_far, output, params.output_kind)
+                yield output
         finally:
-            del self._streams[number], self._numbers[name]
-            if not stream.is_over:
-                self._core.abort(number)
+            del self._news[number], self._numbers[name]
+            self._core.forget(number)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request now: its last output has finish_reason "abort"."""
@@ -149,11 +108,10 @@ class AsyncLLM(Model[_engine.Loop]):
         self._watched_by = running
         self._unwatch = weakref.finalize(self, _unwatch, running, self._core.fileno())
 
-
     def _dispatch(self) -> None:
-        for kind, number, *event in self._core.take():
-            if stream := self._streams.get(number):
-                stream.receive(kind, *event)
+        for number in self._core.take():
+            if news := self._news.get(number):
+                news.set()
 
 
 def _unwatch(watched_by: asyncio.AbstractEventLoop, file: int) -> None:

@@ -1,6 +1,7 @@
 """LLM and LLMEngine: one engine, which one thread uses at a time."""
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,13 +10,13 @@ from nanovllm import _engine
 from nanovllm._arguments import describe_engine, describe_parameters
 from nanovllm._engine import SamplingParams
 from nanovllm._model import Model
-from nanovllm._prompts import Message, Prompt, as_list, conversations
+from nanovllm._prompts import Message, Prompt, as_list, conversations, with_priorities
 from nanovllm.outputs import RequestOutput, StepStats
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from nanovllm._arguments import EngineArgs
+    from nanovllm._engine import EngineArgs
 
 
 class LLMEngine(Model[_engine.Engine]):
@@ -27,7 +28,8 @@ class LLMEngine(Model[_engine.Engine]):
 
     def __init__(self, model: "str | os.PathLike[str]", **kwargs: "Unpack[EngineArgs]") -> None:
         super().__init__(_engine.Engine, model, kwargs)
-        self._names: dict[int, str] = {}  # of requests whose callers chose them
+        self._names: dict[int, str] = {}  # of requests whose end was not told yet
+        self._numbers: dict[str, int] = {}
 
     def add_request(self, *request: Any, **kwargs: Any) -> str:
         """add_request(prompt, params=None), or vLLM's add_request(request_id, prompt, params).
@@ -42,33 +44,29 @@ class LLMEngine(Model[_engine.Engine]):
     def _add(
         self, request_id: str | None, prompt: Prompt, params: SamplingParams | None = None
     ) -> str:
-        if request_id in self._names.values():
+        if request_id in self._numbers:
             raise ValueError(f"The request id {request_id!r} is in use.")
         number = self._core.add_request(prompt, self._checked(params))
-        if request_id is not None:
-            self._names[number] = request_id
-        return request_id or str(number)
+        unused = (str(n) for n in itertools.count(number) if str(n) not in self._numbers)
+        name = next(unused) if request_id is None else request_id
+        self._names[number], self._numbers[name] = name, number
+        return name
 
     def step(self) -> list[RequestOutput]:
         """Runs one step and returns the requests that gained tokens or ended in it."""
         outputs = self._core.step()
-        if self._names:
-            for output in outputs:
-                number = int(output.request_id)
-                output.request_id = self._names.get(number, output.request_id)
-                if output.finished:
-                    self._names.pop(number, None)
+        for output in outputs:
+            number = int(output.request_id)
+            output.request_id = self._names[number]
+            if output.finished:
+                del self._numbers[self._names.pop(number)]
         return outputs
 
     def abort_request(self, request_id: "str | Iterable[str]") -> None:
         """Ends requests now; the next step tells, with finish_reason "abort"."""
-        asked = {request_id} if isinstance(request_id, str) else set(request_id)
-        numbers = {name: number for number, name in self._names.items() if name in asked}
-        for name in asked - set(numbers):  # their own are numbers
-            if name.isdecimal() and len(name) < 19 and int(name) not in self._names:
-                numbers[name] = int(name)
-        for number in numbers.values():
-            self._core.abort_request(number)
+        for name in [request_id] if isinstance(request_id, str) else request_id:
+            if name in self._numbers:
+                self._core.abort_request(self._numbers[name])
 
     def is_finished(self) -> bool:
         """Whether all requests have ended and their outputs were taken."""
@@ -98,18 +96,23 @@ class LLM(LLMEngine):
         prompts: Prompt | Iterable[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
+        *,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Generates for all prompts at once; outputs are in their order.
 
         prompts: texts, lists or arrays of token ids, {"prompt": text} or {"prompt_token_ids": ids};
         or one of these alone. sampling_params: one for all, one each, or the model's own. use_tqdm:
-        whether to show progress, or what to show it with instead of tqdm.
+        whether to show progress, or what to show it with instead of tqdm. priority: one for each
+        prompt, in place of that of its parameters.
 
         Raises what is wrong with a prompt or its parameters before any work. Ctrl-C ends it after
         the running step, and the engine is free for the next call.
         """
         asked = as_list(prompts)
         params = self._checked(None) if sampling_params is None else sampling_params
+        if priority is not None:
+            params = with_priorities(params, priority, len(asked))
         if not use_tqdm:
             return self._core.generate(asked, params, None)
         from nanovllm._progress import Progress

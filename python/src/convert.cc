@@ -1,6 +1,9 @@
 #include "convert.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
 
 #include <string>
 #include <utility>
@@ -9,12 +12,6 @@
 
 namespace nanovllm::python {
 namespace {
-
-template <typename... Args>
-[[noreturn]] void refuse(nb::exception_type type, fmt::format_string<Args...> format,
-                         Args&&... args) {
-  throw nb::builtin_exception(type, fmt::format(format, std::forward<Args>(args)...).c_str());
-}
 
 nlohmann::ordered_json integer_json(nb::handle value) {
   int overflow = 0;
@@ -37,7 +34,8 @@ int32_t token_id(PyObject* item) {
   const Py_ssize_t id = PyNumber_AsSsize_t(item, nullptr);  // clamps
   if (id == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
   if (!std::in_range<int32_t>(id)) {
-    refuse(nb::exception_type::value_error, "Token id {} is out of vocabulary", id);
+    refuse(nb::exception_type::value_error, "Token id {} is out of vocabulary",
+           to_text(nb::str(item)));
   }
   return static_cast<int32_t>(id);
 }
@@ -66,6 +64,44 @@ struct Classes {
     return *classes;
   }
 };
+
+nb::object to_python(const PositionLogprobs& position) {
+  nb::dict dict;
+  for (const TokenLogprob& entry : position) {
+    dict[nb::int_(entry.token_id)] =
+        Classes::get().logprob(entry.logprob, entry.rank, entry.decoded_token);
+  }
+  return dict;
+}
+
+nb::object to_python(const std::optional<PositionLogprobs>& position) {
+  return position ? to_python(*position) : nb::none();
+}
+
+// None where there are none: they were not asked for.
+template <typename T>
+nb::object list_of(const std::vector<T>& items) {
+  if (items.empty()) return nb::none();
+  nb::list list;
+  for (const T& item : items) list.append(to_python(item));
+  return list;
+}
+
+nb::object to_python(const CompletionOutput& completion) {
+  nb::object cumulative = nb::none();
+  if (!completion.logprobs.empty()) {
+    double sum = 0;
+    for (const PositionLogprobs& position : completion.logprobs) sum += position.front().logprob;
+    cumulative = nb::float_(sum);
+  }
+  nb::object reason = nb::none();
+  if (completion.finish_reason != FinishReason::kNone) {
+    reason = nb::str(to_string(completion.finish_reason));
+  }
+  return Classes::get().completion(completion.index, completion.text, completion.token_ids,
+                                   cumulative, list_of(completion.logprobs), reason,
+                                   completion.stop_reason);
+}
 
 }  // namespace
 
@@ -156,70 +192,6 @@ std::vector<Prompt> to_prompts(const nb::list& values) {
   return prompts;
 }
 
-nb::list to_python(const std::vector<int32_t>& ids) {
-  auto list = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(ids.size())));
-  if (!list.is_valid()) throw nb::python_error();
-  for (size_t i = 0; i < ids.size(); ++i) {
-    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLong(ids[i]));
-  }
-  return list;
-}
-
-nb::object to_python(const PositionLogprobs& position) {
-  nb::dict dict;
-  for (const TokenLogprob& entry : position) {
-    nb::object token = nb::none();
-    if (entry.decoded_token) token = nb::cast(*entry.decoded_token);
-    dict[nb::int_(entry.token_id)] = Classes::get().logprob(entry.logprob, entry.rank, token);
-  }
-  return dict;
-}
-
-nb::list to_python(const std::vector<PositionLogprobs>& positions) {
-  nb::list list;
-  for (const PositionLogprobs& position : positions) list.append(to_python(position));
-  return list;
-}
-
-nb::object to_python(const std::vector<std::optional<PositionLogprobs>>& positions) {
-  if (positions.empty()) return nb::none();
-  nb::list list;
-  for (const auto& position : positions) {
-    list.append(position ? to_python(*position) : nb::none());
-  }
-  return list;
-}
-
-nb::object to_python(const StopReason& reason) {
-  if (const auto* id = std::get_if<int32_t>(&reason)) return nb::int_(*id);
-  if (const auto* text = std::get_if<std::string>(&reason)) return nb::cast(*text);
-  return nb::none();
-}
-
-nb::object to_python(FinishReason reason) {
-  if (reason == FinishReason::kNone) return nb::none();
-  return nb::str(to_string(reason));
-}
-
-nb::object to_python(const RequestMetrics& metrics) {
-  return Classes::get().metrics(metrics.time_to_first_step, metrics.time_to_first_token,
-                                metrics.time_to_last_token, metrics.time_to_finish);
-}
-
-nb::object to_python(const CompletionOutput& completion) {
-  nb::object logprobs = nb::none();
-  nb::object cumulative = nb::none();
-  if (!completion.logprobs.empty()) {
-    double sum = 0;
-    for (const PositionLogprobs& position : completion.logprobs) sum += position.front().logprob;
-    logprobs = to_python(completion.logprobs);
-    cumulative = nb::float_(sum);
-  }
-  return Classes::get().completion(
-      completion.index, completion.text, to_python(completion.token_ids), cumulative, logprobs,
-      to_python(completion.finish_reason), to_python(completion.stop_reason));
-}
-
 nb::object to_python(const RequestOutput& output) {
   nb::list completions;
   for (const CompletionOutput& completion : output.outputs) {
@@ -227,13 +199,17 @@ nb::object to_python(const RequestOutput& output) {
   }
   nb::object prompt = nb::none();
   if (!output.prompt.empty()) prompt = nb::cast(output.prompt);
+  const RequestMetrics& metrics = output.metrics;
   return Classes::get().request(
-      std::to_string(output.request_id), prompt, to_python(output.prompt_token_ids),
-      to_python(output.prompt_logprobs), completions, output.finished, to_python(output.metrics),
+      std::to_string(output.request_id), prompt, output.prompt_token_ids,
+      list_of(output.prompt_logprobs), completions, output.finished,
+      Classes::get().metrics(metrics.time_to_first_step, metrics.time_to_first_token,
+                             metrics.time_to_last_token, metrics.time_to_finish),
       output.num_cached_tokens, output.num_preemptions);
 }
 
-nb::object exception_of(ErrorCode code, const std::string& message) {
+nb::object exception_of(const Error& error) {
+  const ErrorCode code = error.code();
   const bool is_value = code == ErrorCode::kInvalidArgument || code == ErrorCode::kCorruptData ||
                         code == ErrorCode::kUnsupported;
   PyObject* exception = is_value                          ? PyExc_ValueError
@@ -241,26 +217,22 @@ nb::object exception_of(ErrorCode code, const std::string& message) {
                         : code == ErrorCode::kOutOfMemory ? PyExc_MemoryError
                         : code == ErrorCode::kIo          ? PyExc_OSError
                                                           : PyExc_RuntimeError;
-  return nb::borrow(exception)(message);
+  return nb::borrow(exception)(error.what());
 }
 
-nb::dict to_python(const EngineInfo& info) {
-  nb::dict dict;
-  dict["architecture"] = info.architecture;
-  dict["device"] = info.device;
-  dict["dtype"] = info.dtype;
-  dict["num_parameters"] = info.num_parameters;
-  dict["weight_bytes"] = info.weight_bytes;
-  dict["kv_bytes_per_token"] = info.kv_bytes_per_token;
-  dict["kv_cache_bytes"] = info.kv_cache_bytes;
-  dict["num_kvcache_blocks"] = info.num_kvcache_blocks;
-  dict["kvcache_block_size"] = info.kvcache_block_size;
-  dict["max_num_batched_tokens"] = info.max_num_batched_tokens;
-  dict["max_num_seqs"] = info.max_num_seqs;
-  dict["max_model_len"] = info.max_model_len;
-  dict["vocab_size"] = info.vocab_size;
-  dict["load_seconds"] = info.load_seconds;
-  return dict;
+nb::object to_python(const EngineInfo& info) {
+  using nb::literals::operator""_a;
+  return nb::module_::import_("builtins")
+      .attr("dict")("architecture"_a = info.architecture, "device"_a = info.device,
+                    "dtype"_a = info.dtype, "num_parameters"_a = info.num_parameters,
+                    "weight_bytes"_a = info.weight_bytes,
+                    "kv_bytes_per_token"_a = info.kv_bytes_per_token,
+                    "kv_cache_bytes"_a = info.kv_cache_bytes,
+                    "num_kvcache_blocks"_a = info.num_kvcache_blocks,
+                    "kvcache_block_size"_a = info.kvcache_block_size,
+                    "max_num_batched_tokens"_a = info.max_num_batched_tokens,
+                    "max_num_seqs"_a = info.max_num_seqs, "max_model_len"_a = info.max_model_len,
+                    "vocab_size"_a = info.vocab_size, "load_seconds"_a = info.load_seconds);
 }
 
 nb::object to_python(const StepStats& s) {

@@ -1,9 +1,11 @@
 // Values of Python as the engine's, and back. All functions need the GIL.
 #pragma once
 
+#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/llm_engine.h"
@@ -11,6 +13,13 @@
 namespace nanovllm::python {
 
 namespace nb = nanobind;
+
+// Throws an exception of Python.
+template <typename... Args>
+[[noreturn]] void refuse(nb::exception_type type, fmt::format_string<Args...> format,
+                         Args&&... args) {
+  throw nb::builtin_exception(type, fmt::format(format, std::forward<Args>(args)...).c_str());
+}
 
 // A str in UTF-8. Throws ValueError where it is none of Unicode.
 std::string to_text(nb::handle value);
@@ -30,18 +39,11 @@ std::vector<int32_t> to_token_ids(nb::handle value);
 
 // Objects of nanovllm.outputs.
 nb::object to_python(const RequestOutput& output);
-nb::object to_python(const CompletionOutput& completion);
 nb::object to_python(const StepStats& stats);
-// The exception that stands for an error.
-nb::object exception_of(ErrorCode code, const std::string& message);
 
-nb::dict to_python(const EngineInfo& info);
-nb::object to_python(const RequestMetrics& metrics);
-nb::object to_python(const PositionLogprobs& position);
-nb::object to_python(const StopReason& reason);
-nb::object to_python(FinishReason reason);
-nb::list to_python(const std::vector<int32_t>& ids);
-nb::list to_python(const std::vector<PositionLogprobs>& positions);
-nb::object to_python(const std::vector<std::optional<PositionLogprobs>>& positions);
+nb::object to_python(const EngineInfo& info);  // a dict
+
+// The exception that stands for an error.
+nb::object exception_of(const Error& error);
 
 }  // namespace nanovllm::python

@@ -1,17 +1,13 @@
 // LLM and LLMEngine: one engine, one thread at a time.
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
-#include "nanovllm/chat.h"
 #include "nanovllm/llm.h"
 #include "owner.h"
 #include "params.h"
@@ -25,11 +21,10 @@ std::vector<SamplingParams> params_of(nb::handle value, size_t num_prompts) {
   std::vector<SamplingParams> params;
   const auto add = [&](nb::handle one, size_t times) {
     if (!nb::isinstance<SamplingParams>(one)) {
-      throw nb::type_error(
-          ("sampling_params must be SamplingParams, or a list of them with one for "
-           "each prompt, got " +
-           type_of(one))
-              .c_str());
+      refuse(nb::exception_type::type_error,
+             "sampling_params must be SamplingParams, or a list of them with one for each prompt, "
+             "got {}",
+             type_of(one));
     }
     params.insert(params.end(), times, nb::cast<const SamplingParams&>(one));
   };
@@ -42,10 +37,23 @@ std::vector<SamplingParams> params_of(nb::handle value, size_t num_prompts) {
   return params;
 }
 
+// Of two outputs that hold what was new, one that holds both.
+void put_before(RequestOutput& output, const RequestOutput& before) {
+  if (output.prompt_logprobs.empty()) output.prompt_logprobs = before.prompt_logprobs;
+  const auto put = [](auto& to, const auto& from) {
+    to.insert(to.begin(), from.begin(), from.end());
+  };
+  for (const CompletionOutput& from : before.outputs) {
+    CompletionOutput& to = output.outputs[static_cast<size_t>(from.index)];
+    put(to.text, from.text);
+    put(to.token_ids, from.token_ids);
+    put(to.logprobs, from.logprobs);
+  }
+}
+
 class Engine {
  public:
-  Engine(const std::string& model, const nb::dict& arguments) {
-    const EngineConfig config = to_config(arguments);
+  Engine(const std::string& model, const EngineConfig& config) {
     const nb::gil_scoped_release release;
     llm_.set(std::make_unique<LLM>(model, config));
   }
@@ -88,7 +96,8 @@ class Engine {
 
   nb::list step() {
     const Use use(*this);
-    std::vector<RequestOutput> outputs = std::exchange(kept_, {});
+    std::vector<RequestOutput> outputs;
+    for (auto& [id, output] : std::exchange(kept_, {})) outputs.push_back(std::move(output));
     if (outputs.empty()) {
       const nb::gil_scoped_release release;
       outputs = engine().step();
@@ -111,19 +120,7 @@ class Engine {
     return to_python(engine().last_step());
   }
 
-  const SamplingParams& default_sampling_params() {
-    return llm_.get().engine().default_sampling_params();
-  }
-
-  nb::list encode(const nb::str& text, bool add_special_tokens) {
-    return to_python(llm_.get().engine().encode(to_text(text), add_special_tokens));
-  }
-
-  std::string decode(nb::handle ids, bool skip_special_tokens) {
-    return llm_.get().engine().decode(to_token_ids(ids), skip_special_tokens);
-  }
-
-  nb::dict info() { return to_python(llm_.get().engine().info()); }
+  const LLMEngine& get() const { return llm_.get().engine(); }
 
   // A call of another thread ends after its step: if it came back to an interpreter that has ended
   // meanwhile, that would end the process.
@@ -194,17 +191,14 @@ class Engine {
 
   LLMEngine& engine() { return llm_->engine(); }
 
-  // Outputs of requests that were added one by one: the next step() gives them, of those that hold
-  // all so far the last one only.
+  // What came of requests that were added one by one: the next step() gives it.
   void keep_others(const std::vector<RequestOutput>& changed) {
-    if (added_.empty()) return;
     for (const RequestOutput& output : changed) {
-      const auto found = added_.find(output.request_id);
-      if (found == added_.end()) continue;
-      if (found->second != RequestOutputKind::kDelta) {
-        std::erase_if(kept_, [&](const auto& old) { return old.request_id == output.request_id; });
-      }
-      kept_.push_back(output);
+      const auto added = added_.find(output.request_id);
+      if (added == added_.end()) continue;
+      RequestOutput& kept = kept_[output.request_id];
+      const RequestOutput before = std::exchange(kept, output);
+      if (added->second == RequestOutputKind::kDelta) put_before(kept, before);
     }
   }
 
@@ -212,26 +206,20 @@ class Engine {
   std::thread::id user_;  // whose call runs; guarded by the GIL
   std::atomic<bool> is_closing_ = false;
   std::unordered_map<uint64_t, RequestOutputKind> added_;  // by add_request, and not finished
-  std::vector<RequestOutput> kept_;
+  std::map<uint64_t, RequestOutput> kept_;                 // by their ids
 };
 
 }  // namespace
 
 void bind_engine(nb::module_& module) {
-  nb::class_<Engine>(module, "Engine")
-      .def(nb::init<const std::string&, const nb::dict&>())
+  bind_core<Engine>(module, "Engine")
       .def("generate", &Engine::generate, nb::arg("prompts"), nb::arg("params"),
            nb::arg("progress").none())
       .def("add_request", &Engine::add_request, nb::arg("prompt").none(), nb::arg("params"))
       .def("abort_request", &Engine::abort_request)
       .def("step", &Engine::step)
       .def("is_finished", &Engine::is_finished)
-      .def("last_step", &Engine::last_step)
-      .def("default_sampling_params", &Engine::default_sampling_params, nb::rv_policy::copy)
-      .def("encode", &Engine::encode)
-      .def("decode", &Engine::decode)
-      .def("info", &Engine::info)
-      .def("close", &Engine::close);
+      .def("last_step", &Engine::last_step);
 }
 
 }  // namespace nanovllm::python

@@ -1,47 +1,71 @@
-// What AsyncLLM stands on: an engine on a thread of its own, which never waits for Python. It
-// leaves its events in a list and says so through a file descriptor that asyncio watches.
-#include <nanobind/stl/string.h>
+// What AsyncLLM stands on: an engine on a thread of its own, which never waits for Python. What it
+// says of a request is added up until the caller takes it; a file descriptor that asyncio watches
+// tells that there is something.
+#include <nanobind/stl/set.h>
 #include <sys/eventfd.h>
 
 #include <iterator>
 #include <limits>
 #include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
 
-#include "nanovllm/chat.h"
 #include "nanovllm/engine_loop.h"
-#include "nanovllm/tokenizer.h"
 #include "owner.h"
 #include "params.h"
 
 namespace nanovllm::python {
 namespace {
 
-// An event as a tuple, and None for the numbers of a step.
-struct ToTuple {
-  nb::object operator()(const PromptLogprobs& event) const {
-    return nb::make_tuple("prompt", event.id, to_python(event.positions));
+template <typename T>
+void append(std::vector<T>& to, std::vector<T>& more) {
+  to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+// What came of a request since its caller last took it.
+struct News {
+  bool waits_for_end = false;  // nothing is told before
+  RequestOutput output = {};
+  std::optional<RequestError> error = {};
+
+  void add(PromptLogprobs& event) { output.prompt_logprobs = std::move(event.positions); }
+  void add(RequestDelta& event) {
+    CompletionOutput& to = output.outputs[static_cast<size_t>(event.index)];
+    to.text += event.text;
+    append(to.token_ids, event.token_ids);
+    append(to.logprobs, event.logprobs);
   }
-  nb::object operator()(const RequestDelta& event) const {
-    nb::object logprobs = nb::none();
-    if (!event.logprobs.empty()) logprobs = to_python(event.logprobs);
-    return nb::make_tuple("delta", event.id, event.index, event.text, to_python(event.token_ids),
-                          logprobs);
+  void add(RequestEnd& event) {
+    CompletionOutput& to = output.outputs[static_cast<size_t>(event.index)];
+    to.finish_reason = event.finish_reason;
+    to.stop_reason = std::move(event.stop_reason);
+    output.finished = event.last;
+    output.num_cached_tokens = event.num_cached_tokens;
+    output.num_preemptions = event.num_preemptions;
+    output.metrics = event.metrics;
   }
-  nb::object operator()(const RequestEnd& event) const {
-    return nb::make_tuple("end", event.id, event.index, to_python(event.finish_reason),
-                          to_python(event.stop_reason), event.last, event.num_cached_tokens,
-                          event.num_preemptions, to_python(event.metrics));
+  void add(RequestError& event) { error = std::move(event); }
+
+  // Leaves what stays true of the request.
+  RequestOutput take() {
+    RequestOutput taken = output;
+    output.prompt_logprobs.clear();
+    for (CompletionOutput& completion : output.outputs) {
+      completion.text.clear();
+      completion.token_ids.clear();
+      completion.logprobs.clear();
+    }
+    return taken;
   }
-  nb::object operator()(const RequestError& event) const {
-    return nb::make_tuple("error", event.id, exception_of(event.code, event.message));
-  }
-  nb::object operator()(const StepStats&) const { return nb::none(); }
 };
 
 class Loop {
  public:
-  Loop(const std::string& model, const nb::dict& arguments) {
-    const EngineConfig config = to_config(arguments);
+  Loop(const std::string& model, const EngineConfig& config) {
     const nb::gil_scoped_release release;
     LLMEngine engine(model, config);
     // Whoever asks waits for an answer: they are bounded, and the queue need not be.
@@ -57,51 +81,56 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
+  const EngineLoop& get() const { return loop_.get(); }
   int fileno() const { return wake_; }
 
   // Queues a request, and returns its prompt's token ids.
-  nb::list add(uint64_t id, nb::handle prompt, const SamplingParams& params) {
+  std::vector<int32_t> add(uint64_t id, nb::handle prompt, const SamplingParams& params) {
     EngineLoop& loop = loop_.get();
     AddRequest command = preparer_.prepare(id, to_prompt(prompt), params);
-    nb::list ids = to_python(command.prompt_token_ids);
+    std::vector<int32_t> ids = command.prompt_token_ids;
+    News news{.waits_for_end = params.output_kind == RequestOutputKind::kFinalOnly};
+    for (int i = 0; i < params.n; ++i) news.output.outputs.emplace_back().index = i;
+    {
+      const std::lock_guard lock(mutex_);
+      news_.emplace(id, std::move(news));
+    }
     loop.submit(std::move(command));
     return ids;
   }
 
   void abort(uint64_t id) {
-    EngineLoop& loop = loop_.get();
-    const nb::gil_scoped_release release;
-    loop.submit(AbortRequest{id});
+    if (loop_.is_open()) loop_->submit(AbortRequest{id});
   }
 
-  // What happened since the last call, as tuples.
-  nb::list take() {
-    std::vector<EngineEvent> events;
+  // The requests that have something new since the last call.
+  std::set<uint64_t> take() {
+    const std::lock_guard lock(mutex_);
+    uint64_t count = 0;
+    static_cast<void>(!read(wake_, &count, sizeof count));
+    return std::exchange(changed_, {});
+  }
+
+  // What is new of one. Throws what it ended with.
+  nb::object output(uint64_t id) {
+    std::unique_lock lock(mutex_);
+    News& news = news_.at(id);
+    if (news.error) throw Error(news.error->code, news.error->message);
+    changed_.erase(id);
+    const RequestOutput output = news.take();
+    lock.unlock();
+    return to_python(output);
+  }
+
+  // Nobody listens any more.
+  void forget(uint64_t id) {
+    bool is_over = false;
     {
       const std::lock_guard lock(mutex_);
-      uint64_t count = 0;
-      static_cast<void>(!read(wake_, &count, sizeof count));
-      events.swap(events_);
+      is_over = news_.extract(id).mapped().output.finished;
     }
-    nb::list tuples;
-    for (const EngineEvent& event : events) {
-      nb::object tuple = std::visit(ToTuple{}, event);
-      if (!tuple.is_none()) tuples.append(std::move(tuple));
-    }
-    return tuples;
+    if (!is_over) abort(id);
   }
-
-  const SamplingParams& default_sampling_params() { return loop_.get().default_sampling_params(); }
-
-  nb::list encode(const nb::str& text, bool add_special_tokens) {
-    return to_python(tokenizer().encode(to_text(text), add_special_tokens));
-  }
-
-  std::string decode(nb::handle ids, bool skip_special_tokens) {
-    return tokenizer().decode(to_token_ids(ids), skip_special_tokens);
-  }
-
-  nb::dict info() { return to_python(loop_.get().info()); }
 
   void close() {
     if (!loop_.is_open()) return;
@@ -113,24 +142,27 @@ class Loop {
  private:
   void keep(std::vector<EngineEvent>&& events) {
     const std::lock_guard lock(mutex_);
-    events_.insert(events_.end(), std::make_move_iterator(events.begin()),
-                   std::make_move_iterator(events.end()));
+    for (EngineEvent& event : events) {
+      std::visit([this](auto& one) { note(one); }, event);
+    }
     const uint64_t one = 1;
-    static_cast<void>(!write(wake_, &one, sizeof one));
+    if (!changed_.empty()) static_cast<void>(!write(wake_, &one, sizeof one));
   }
 
-  const Tokenizer& tokenizer() const {
-    loop_.get();
-    if (preparer_.tokenizer == nullptr) {
-      throw_error(ErrorCode::kUnsupported, "{} has no tokenizer; give the prompt as token ids.",
-                  preparer_.model_dir);
-    }
-    return *preparer_.tokenizer;
+  void note(StepStats& /*stats*/) {}
+  template <typename Event>
+  void note(Event& event) {
+    const auto found = news_.find(event.id);
+    if (found == news_.end()) return;
+    News& news = found->second;
+    news.add(event);
+    if (!news.waits_for_end || news.output.finished || news.error) changed_.insert(event.id);
   }
 
   const int wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  std::mutex mutex_;  // guards what follows
-  std::vector<EngineEvent> events_;
+  std::mutex mutex_;                         // guards what follows
+  std::unordered_map<uint64_t, News> news_;  // of requests that somebody listens to
+  std::set<uint64_t> changed_;               // since the last take()
   Owner<EngineLoop> loop_;
   RequestPreparer preparer_;
 };
@@ -138,17 +170,13 @@ class Loop {
 }  // namespace
 
 void bind_loop(nb::module_& module) {
-  nb::class_<Loop>(module, "Loop")
-      .def(nb::init<const std::string&, const nb::dict&>())
+  bind_core<Loop>(module, "Loop")
       .def("fileno", &Loop::fileno)
       .def("add", &Loop::add, nb::arg("id"), nb::arg("prompt").none(), nb::arg("params"))
       .def("abort", &Loop::abort)
       .def("take", &Loop::take)
-      .def("default_sampling_params", &Loop::default_sampling_params, nb::rv_policy::copy)
-      .def("encode", &Loop::encode)
-      .def("decode", &Loop::decode)
-      .def("info", &Loop::info)
-      .def("close", &Loop::close);
+      .def("output", &Loop::output)
+      .def("forget", &Loop::forget);
 }
 
 }  // namespace nanovllm::python

@@ -3,6 +3,7 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include "base/version.h"
+#include "convert.h"
 #include "nanovllm/chat.h"
 #include "nanovllm/hub.h"
 #include "params.h"
@@ -14,7 +15,7 @@ void translate(const std::exception_ptr& exception, void* /*payload*/) {
   try {
     std::rethrow_exception(exception);
   } catch (const Error& error) {
-    const nb::object object = exception_of(error.code(), error.what());
+    const nb::object object = exception_of(error);
     PyErr_SetObject(object.type().ptr(), object.ptr());
   }
 }

@@ -1,12 +1,16 @@
-// What holds an engine in the process that loaded it.
+// What holds an engine in the process that loaded it, and what Python sees of all kinds of them.
 #pragma once
 
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "convert.h"
 
 namespace nanovllm::python {
 
@@ -47,5 +51,24 @@ class Owner {
   std::unique_ptr<T> value_;
   pid_t process_ = 0;
 };
+
+// The class `Core`, whose get() is an engine that can be used or throws, with what all have.
+template <typename Core>
+nb::class_<Core> bind_core(nb::module_& module, const char* name) {
+  return nb::class_<Core>(module, name)
+      .def(nb::init<const std::string&, const EngineConfig&>())
+      .def("default_sampling_params",
+           [](const Core& self) { return self.get().default_sampling_params(); })
+      .def("encode",
+           [](const Core& self, nb::handle text, bool add_special_tokens) {
+             return self.get().encode(to_text(text), add_special_tokens);
+           })
+      .def("decode",
+           [](const Core& self, nb::handle ids, bool skip_special_tokens) {
+             return self.get().decode(to_token_ids(ids), skip_special_tokens);
+           })
+      .def("info", [](const Core& self) { return to_python(self.get().info()); })
+      .def("close", &Core::close);
+}
 
 }  // namespace nanovllm::python

@@ -12,6 +12,7 @@
 
 #include "api/json.h"
 #include "base/check.h"
+#include "convert.h"
 #include "engine/config_table.h"
 #include "engine/sampling_table.h"
 
@@ -107,8 +108,6 @@ nb::list config_fields() {
   return rows;
 }
 
-}  // namespace
-
 EngineConfig to_config(const nb::dict& arguments) {
   EngineConfig config;
   for (const ConfigField& field : config_table()) {
@@ -122,8 +121,11 @@ EngineConfig to_config(const nb::dict& arguments) {
     };
     std::visit(assign, field.member);
   }
+  config.validate();
   return config;
 }
+
+}  // namespace
 
 void bind_params(nb::module_& module) {
   nb::enum_<RequestOutputKind>(module, "RequestOutputKind",
@@ -159,6 +161,10 @@ void bind_params(nb::module_& module) {
   params.def("__setstate__", [](SamplingParams& self, const nb::dict& state) {
     new (&self) SamplingParams(make(nb::borrow<nb::kwargs>(state)));
   });
+  nb::class_<EngineConfig>(module, "EngineConfig")
+      .def("__init__", [](EngineConfig* self, const nb::dict& arguments) {
+        new (self) EngineConfig(to_config(arguments));
+      });
   module.def("parameters", parameters, "The table of SamplingParams: name, default, help.");
   module.def("config_fields", config_fields, "The table of an engine's keywords, likewise.");
 }

@@ -1,7 +1,10 @@
 """Keywords, results, and what is refused in which sentence."""
 import ast
 import copy
+import functools
 import inspect
+import operator
+import os
 import pathlib
 import pickle
 import pydoc
@@ -60,7 +63,10 @@ def test_help_shows_the_tables():
 
 def test_stubs_have_the_keywords_of_the_tables():
     stub = ast.parse((pathlib.Path(nanovllm.__file__).parent / "_engine.pyi").read_text())
-    (cls,) = (n for n in stub.body if isinstance(n, ast.ClassDef) and n.name == "SamplingParams")
+    cls, arguments = (
+        next(n for n in stub.body if isinstance(n, ast.ClassDef) and n.name == name)
+        for name in ("SamplingParams", "EngineArgs")
+    )
     (init,) = (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
     defaults = [ast.unparse(default) for default in init.args.kw_defaults[:-1]]
     keywords = [argument.arg for argument in init.args.kwonlyargs[:-1]]
@@ -68,7 +74,7 @@ def test_stubs_have_the_keywords_of_the_tables():
     table = [(name, default) for name, default, _ in _engine.parameters()]
     assert list(zip(keywords, map(ast.literal_eval, defaults), strict=True)) == table
     fields = [name for name, _, _ in _engine.config_fields()]
-    assert list(_arguments.EngineArgs.__annotations__) == fields
+    assert [n.target.id for n in arguments.body if isinstance(n, ast.AnnAssign)] == fields
 
 
 def test_unknown_keywords_are_named_and_vllms_explained(model):
@@ -111,6 +117,7 @@ def test_errors_are_pythons_own(llm, model, tmp_path):
         (ValueError, ["\ud800"], "prompt 1: .*surrogates not allowed"),
         (ValueError, [{"prompt": "x\udc80"}], "prompt 1: .*position 1: surrogates not allowed"),
         (ValueError, [[2**31]], "prompt 1: Token id 2147483648 is out of vocabulary"),
+        (ValueError, [[2**70]], f"prompt 1: Token id {2**70} is out of vocabulary"),
         (TypeError, [b"x"], "prompt 1: .*got bytes"),
         (TypeError, [[True]], "prompt 1: .*must be integers, got bool"),
         (TypeError, [[1.5]], "prompt 1: .*must be integers, got float"),
@@ -182,7 +189,7 @@ def test_requests_of_steps_run_along_with_generate(model):
 
 
 def test_requests_are_added_as_vllm_does_it(model):
-    llm = LLM(model, seed=None, max_model_len=None)  # None: the defaults
+    llm = LLM(os.fsencode(model), seed=None, dtype=None, max_model_len=None)  # None: the defaults
     params = SamplingParams(max_tokens=1)
     llm.add_request("a", "Once", params=params)
     llm.add_request("b", prompt={"prompt": "Once", "prompt_token_ids": None}, params=params)
@@ -194,17 +201,72 @@ def test_requests_are_added_as_vllm_does_it(model):
     assert {output.request_id for output in llm.step()} == {"a", "b", "c", "3", "4"}
 
 
+def test_no_two_requests_have_one_name(model):
+    llm = LLM(model)
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    assert llm.add_request("Once", params) == "0"
+    with pytest.raises(ValueError, match="'0' is in use"):
+        llm.add_request("0", "Once", params)
+    llm.add_request("2", "Once", params)
+    names = ["0", "2", *(llm.add_request("Once", params) for _ in range(3))]
+    assert len(set(names)) == 5
+    llm.step()
+    llm.abort_request(names[2])
+    ended = [output.request_id for output in llm.step() if output.finished]
+    assert ended == [names[2]]
+    assert llm.add_request(names[2], "Once", params) == names[2]  # it is free again
+    llm.abort_request(names)
+    assert {output.request_id for output in llm.step() if output.finished} == set(names)
+    assert llm.is_finished()
+
+
+def test_priorities_are_those_of_the_call(model):
+    llm = LLM(model, scheduling_policy="priority", max_num_seqs=1)
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    for given in (params, [params] * 3):
+        outputs = llm.generate(["a", "b", "c"], given, use_tqdm=False, priority=[3, 1, 2])
+        ends = [output.metrics.time_to_finish for output in outputs]
+        assert ends[1] < ends[2] < ends[0]
+    assert params.priority == 0
+    with pytest.raises(ValueError, match=r"prompts \(1\) and priority \(2\)"):
+        llm.generate("a", params, use_tqdm=False, priority=[1, 2])
+
+
+def test_contents_may_come_in_parts(llm):
+    params = SamplingParams(temperature=0, max_tokens=3)
+    parts = [{"type": "text", "text": "Tell me"}, {"type": "text", "text": "a story."}]
+    (output,) = llm.chat([{"role": "user", "content": parts}], params, use_tqdm=False)
+    (same,) = llm.chat([{"role": "user", "content": "Tell me\na story."}], params, use_tqdm=False)
+    assert output.prompt == same.prompt and output.outputs == same.outputs
+    for part in ({"type": "image_url", "image_url": {"url": "x"}}, {"type": "text"}, 5):
+        with pytest.raises(ValueError, match="text parts; .* can't be served"):
+            llm.chat([{"role": "user", "content": [part]}], params, use_tqdm=False)
+
+
+def test_the_tokenizer_is_that_of_transformers(llm):
+    pytest.importorskip("transformers", reason="no transformers here")
+    assert llm.get_tokenizer().encode("Once upon a time", add_special_tokens=False) == llm.encode("Once upon a time", False)
+
+
 def test_of_requests_that_run_along_only_what_counts_is_kept(model):
     llm = LLM(model)
-    delta = SamplingParams(max_tokens=50, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
-    llm.add_request("all", "Once", SamplingParams(max_tokens=50, ignore_eos=True))
+    params = SamplingParams(temperature=0, max_tokens=50, ignore_eos=True, logprobs=1, prompt_logprobs=1)
+    delta = params.clone()
+    delta.output_kind = RequestOutputKind.DELTA
+    llm.add_request("all", "Once", params)
     llm.add_request("new", "Once", delta)
     llm.generate("Once", SamplingParams(max_tokens=40, ignore_eos=True), use_tqdm=False)
     outputs = llm.step()
-    assert [output.request_id for output in outputs].count("all") == 1
+    assert [output.request_id for output in outputs] == ["all", "new"]
     while not llm.is_finished():
         outputs += llm.step()
-    assert sum(len(o.outputs[0].token_ids) for o in outputs if o.request_id == "new") == 50
+    whole = [o for o in outputs if o.request_id == "all"][-1]
+    parts = [o for o in outputs if o.request_id == "new"]
+    assert parts[0].prompt_logprobs == whole.prompt_logprobs is not None
+    for name in ("text", "token_ids", "logprobs"):
+        pieces = [getattr(part.outputs[0], name) for part in parts]
+        assert functools.reduce(operator.add, pieces) == getattr(whole.outputs[0], name)
+    assert len(whole.outputs[0].token_ids) == 50
 
 
 def test_an_aborted_request_ends_with_the_next_step(model):

@@ -50,7 +50,7 @@ def test_cancellation_aborts(model):
             break  # the event loop closes the generator when it is collected
         await asyncio.sleep(0.01)
         assert (await last_of(llm.generate("Once", SHORT))).metrics.time_to_finish < long / 2
-        assert not llm._streams and not llm._numbers
+        assert not llm._news and not llm._numbers
 
     asyncio.run(main())
     llm.shutdown()
@@ -135,7 +135,7 @@ def test_refusals_reach_their_caller_alone(shared):
         with pytest.raises(TypeError, match="sampling_params must be SamplingParams, got dict"):
             await anext(shared.generate("Once", {"temperature": 0}))
         assert (await good).finished
-        assert not shared._streams and not shared._numbers
+        assert not shared._news and not shared._numbers
 
     asyncio.run(main())
 

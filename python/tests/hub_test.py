@@ -3,6 +3,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 MODEL = pathlib.Path(os.environ["NANOVLLM_MODEL"])
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "tests"))
@@ -63,9 +64,24 @@ def test_keywords_are_checked_before_anything_is_pulled(tmp_path):
     hub = Hub()
     try:
         hub.add("Own/Demo", {path.name: path.read_bytes() for path in MODEL.iterdir()})
-        ended = run("import nanovllm; nanovllm.LLM('Own/Demo', block_size=16)", tmp_path, hub)
-        assert "TypeError" in ended.stderr
+        for wrong, error in (("block_size=16", "TypeError"), ("max_num_seqs='x'", "ValueError"), ("max_num_seqs=0", "ValueError")):
+            ended = run(f"import nanovllm; nanovllm.LLM('Own/Demo', {wrong})", tmp_path, hub)
+            assert error in ended.stderr
         assert not hub.requests
+    finally:
+        hub.close()
+
+
+def test_ctrl_c_ends_a_pull(tmp_path):
+    hub = Hub()
+    try:
+        hub.add("Own/Demo", {path.name: path.read_bytes() for path in MODEL.iterdir()})
+        hub.speed = 1e5  # minutes
+        program = "import os, signal, threading, nanovllm; threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start(); nanovllm.LLM('Own/Demo')"
+        begin = time.monotonic()
+        ended = run(program, tmp_path, hub)
+        assert ended.returncode != 0 and "KeyboardInterrupt" in ended.stderr
+        assert time.monotonic() - begin < 20
     finally:
         hub.close()
 

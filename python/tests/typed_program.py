@@ -11,6 +11,11 @@ def batch() -> None:
     assert_type(outputs, list[RequestOutput])
     assert_type(outputs[0].outputs[0].token_ids, list[int])
     llm.chat([{"role": "user", "content": "hi"}], params)
+    params.stop = "x"
+    params.logit_bias = {"3": 1.0}
+    params.bad_words = params.stop_token_ids = None
+    assert_type(params.stop, list[str])
+    LLM("models/demo", max_model_len=None, seed=None, dtype=None)
     SamplingParams(temprature=1)  # type: ignore[call-arg]
     LLM("models/demo", max_len=1)  # type: ignore[call-arg]
 
