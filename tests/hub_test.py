@@ -95,6 +95,14 @@ class Names(HubTest):
             self.assertEqual((path / name).read_bytes(), DEMO[name])
         self.assertEqual(json.loads((own / "nanovllm" / f"{commit}.json").read_text())["sha"], commit)
 
+    def test_the_cache_is_where_other_programs_have_it(self):
+        self.hub.add("Own/Demo", {"model.safetensors": b"x"})
+        cases = (({"HF_HOME": "~/a"}, "a/hub"), ({"HF_HOME": "$X/b"}, "x/b/hub"), ({"HF_HUB_CACHE": "${X}/c$Y"}, "x/c$Y"), ({"HUGGINGFACE_HUB_CACHE": "$HOME/d"}, "d"),
+                 ({"HF_HOME": "", "XDG_CACHE_HOME": "$HOME/e"}, "e/huggingface/hub"), ({"HF_HOME": ""}, ".cache/huggingface/hub"))
+        for env, expected in cases:
+            path = self.pull(env={"X": str(self.path("x")), **env})
+            self.assertEqual(path.relative_to(self.folder.name).parts[:-3], pathlib.Path(expected).parts)
+
     def test_only_what_the_engine_reads_is_fetched(self):
         others = {"README.md": b"x", ".gitattributes": b"x", "pytorch_model.bin": b"x", "onnx/model.onnx": b"x", "consolidated.safetensors": b"x",
                   "original/params.json": b"x", "pytorch_model.bin.index.json": b"{}", "demo.gguf": b"x"}
@@ -228,6 +236,35 @@ class Tokens(HubTest):
         self.refused("answers with status 403; the token of HF_TOKEN was sent", env={"HF_TOKEN": "hf_secret"})
 
 
+class Certificates(HubTest):
+    def setUp(self):
+        super().setUp()
+        self.hub.close()
+        pem = self.path("hub.pem")
+        made = subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=hub",
+                               "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", pem, "-out", self.path("certificate.pem")], capture_output=True)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        pem.write_bytes(pem.read_bytes() + self.path("certificate.pem").read_bytes())
+        self.hub = Hub(tls=pem)
+        self.addCleanup(self.hub.close)
+        self.environment |= {"HF_ENDPOINT": self.hub.url, "HF_TOKEN": "hf_secret"}
+        self.trusted = {"SSL_CERT_FILE": str(self.path("certificate.pem"))}
+
+    def test_a_hub_is_who_its_certificate_says(self):
+        self.hub.token = "hf_secret"
+        self.hub.add("Own/Small", {"config.json": b"{}", "a.jinja": b"x", "model.safetensors.index.json": b'{"weight_map": {}}'})
+        self.refused("can't be reached: SSL", name="Own/Small")
+        self.refused("can't be reached: SSL", name="Own/Small", env={**self.trusted, "HF_ENDPOINT": self.hub.url.replace("127.0.0.1", "localhost")})
+        self.assertEqual(self.hub.requests, [])
+        self.assertEqual((self.pull("Own/Small", env=self.trusted) / "a.jinja").read_bytes(), b"x")
+
+    def test_from_https_it_goes_to_https_only(self):
+        self.hub.token = "hf_secret"
+        self.hub.add("Own/Demo", DEMO)
+        self.refused("model.safetensors", "can't be reached: Unsupported protocol", env=self.trusted)
+        self.assertEqual(self.hub.of("files"), [])
+
+
 class Faults(HubTest):
     def test_names_that_leave_the_cache_are_refused(self):
         self.hub.add("Own/Demo", DEMO)
@@ -269,6 +306,16 @@ class Faults(HubTest):
         self.hub.faults = [failing("hub", "/api/", 503)]
         self.refused("can't be reached: status 503", KEPT)
         self.assertEqual(len(self.hub.of("hub")), 1 + 5)
+
+    def test_files_that_are_not_where_the_hub_sends_us_are_asked_for_once(self):
+        self.hub.add("Own/Demo", DEMO)
+        for status in (404, 410):
+            self.hub.faults = [failing("files", "", status)]
+            self.hub.forget()
+            self.refused("model.safetensors", f"sends us to where it is not: status {status} of {self.hub.files_url}")
+            self.assertEqual(len(self.hub.of("files")), 1)
+        self.hub.faults = [failing("hub", "resolve", 416)]
+        self.assertNotIn("token", self.refused("answers with status 416"))
 
     def test_a_hub_that_is_not_there(self):
         self.hub.close()

@@ -3,6 +3,7 @@ import hashlib
 import http.server
 import json
 import re
+import ssl
 import threading
 import time
 import urllib.parse
@@ -48,7 +49,8 @@ class Request:
 class Hub:
     """`faults` are functions of (handler, request, content) that answer themselves, and return true, or do not."""
 
-    def __init__(self):
+    def __init__(self, tls=None):
+        """`tls`: a file with a key and its certificate, for the first server to speak HTTPS with."""
         self.repositories, self.moved = {}, {}
         self.requests, self.faults = [], []
         self.lock = threading.Lock()
@@ -61,6 +63,12 @@ class Hub:
         self.listing = lambda answer: answer  # what is done to a listing before it goes out
         self.main, self.files = self.serve("hub"), self.serve("files")
         self.url = f"http://127.0.0.1:{self.main.server_port}"
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls)
+            self.main.socket = context.wrap_socket(self.main.socket, server_side=True, do_handshake_on_connect=False)
+            self.main.handle_error = lambda *_: None  # clients that do not trust it go away
+            self.url = self.url.replace("http:", "https:")
         self.files_url = f"http://localhost:{self.files.server_port}"
 
     def serve(self, name):

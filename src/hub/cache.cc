@@ -25,7 +25,10 @@ void write_whole(const std::string& path, std::string_view text) {
   std::ofstream file(draft, std::ios::binary);
   file << text;
   file.close();
-  if (file.fail() || std::rename(draft.c_str(), path.c_str()) != 0) throw_write_error(path, errno);
+  if (!file.fail() && std::rename(draft.c_str(), path.c_str()) == 0) return;
+  const int error = errno;
+  static_cast<void>(std::remove(draft.c_str()));
+  throw_write_error(path, error);
 }
 
 }  // namespace

@@ -235,18 +235,24 @@ void HttpPool::finish(Fetch& fetch, int result) {
                                             kFirstPause * (1 << fetch.num_failures));
   const bool is_answer = result == CURLE_OK && is_at_hub;
   if (is_answer && !may_pass(result, status)) refuse(source.what, code, status, settings_);
+  // Elsewhere other answers than that may pass: an address that ran out is refused, for instance.
+  const bool is_gone = result == CURLE_OK && (status == 404 || status == 410);
   const int max_failures = has_answered_ ? kMaxFailures : kMaxFailuresAtFirst;
-  if (++fetch.num_failures < max_failures && pause <= kLongestPause &&
+  if (++fetch.num_failures < max_failures && pause <= kLongestPause && !is_gone &&
       (result == CURLE_OK || may_pass(result, status))) {
     fetch.retry_at = std::chrono::steady_clock::now() + pause;
     waiting_.push_back(&fetch);
     return;
   }
-  throw_error(
-      ErrorCode::kUnavailable, "{}: {} {}: {}; {}: what has come is kept", source.what,
-      settings_.endpoint, status == 429 ? "wants fewer requests" : "can't be reached", trouble_,
-      asked_pause > 0 ? fmt::format("pull again in {} s", asked_pause)
-                      : "check the network, proxies (https_proxy) and HF_ENDPOINT, and pull again");
+  throw_error(ErrorCode::kUnavailable, "{}: {} {}: {}; {}: what has come is kept", source.what,
+              settings_.endpoint,
+              status == 429 ? "wants fewer requests"
+              : is_gone     ? "sends us to where it is not"
+                            : "can't be reached",
+              trouble_,
+              asked_pause > 0
+                  ? fmt::format("pull again in {} s", asked_pause)
+                  : "check the network, proxies (https_proxy) and HF_ENDPOINT, and pull again");
 }
 
 std::string HttpPool::note() const {

@@ -74,7 +74,8 @@ Choice choose_gguf(const Listing& listing, const HubName& name) {
     types.insert(own);
     const bool is_meant = name.type.empty() && by_stem.size() == 1;
     // By its type, or by its name without the folder or with it.
-    if (!is_meant && own != upper(type) && !fmt::format("/{}", stem).ends_with("/" + stem_of(type)))
+    if (!is_meant && own != upper(type) &&
+        !fmt::format("/{}", stem).ends_with(fmt::format("/{}", stem_of(type))))
       continue;
     fits.push_back(&files);
     names.insert(files.front().path);

@@ -12,12 +12,22 @@ namespace {
 
 constexpr size_t kMaxTokenBytes = 4096;
 
-// What a variable says, or something else where it says nothing; of a path, ~ is the user's folder.
+// What a variable says, or something else where it says nothing.
 std::string variable(const char* name, const std::string& otherwise = "") {
   const char* value = std::getenv(name);
-  std::string text = value == nullptr ? "" : value;
-  if (text.starts_with("~/")) text.replace(0, 1, variable("HOME"));
-  return text.empty() ? otherwise : text;
+  return value == nullptr || *value == '\0' ? otherwise : value;
+}
+
+// The same of a path, in which ~ is the user's folder, and $NAME or ${NAME} another variable.
+std::string path(const char* name, const std::string& otherwise) {
+  static const std::regex form(R"(\$\{?(\w+)\}?)");
+  std::string rest = variable(name, otherwise), done;
+  if (rest.starts_with("~/")) rest.replace(0, 1, variable("HOME"));
+  for (std::smatch found; std::regex_search(rest, found, form);) {
+    done += found.prefix().str() + variable(found.str(1).c_str(), found.str());
+    rest = found.suffix().str();
+  }
+  return done + rest;
 }
 
 bool is_on(const char* name) {
@@ -39,10 +49,10 @@ std::string checked_token(const std::string& text, const std::string& source) {
 }  // namespace
 
 Settings read_settings() {
-  const std::string home = variable(
-      "HF_HOME", variable("XDG_CACHE_HOME", variable("HOME") + "/.cache") + "/huggingface");
+  const std::string home =
+      path("HF_HOME", path("XDG_CACHE_HOME", variable("HOME") + "/.cache") + "/huggingface");
   Settings settings;
-  settings.cache = variable("HF_HUB_CACHE", variable("HUGGINGFACE_HUB_CACHE", home + "/hub"));
+  settings.cache = path("HF_HUB_CACHE", path("HUGGINGFACE_HUB_CACHE", home + "/hub"));
   settings.endpoint = variable("HF_ENDPOINT", "https://huggingface.co");
   while (settings.endpoint.ends_with('/')) settings.endpoint.pop_back();
   if (!settings.endpoint.starts_with("https://") && !settings.endpoint.starts_with("http://")) {
@@ -55,7 +65,7 @@ Settings read_settings() {
   settings.token = checked_token(variable("HF_TOKEN", variable("HUGGING_FACE_HUB_TOKEN")),
                                  settings.token_source);
   if (!settings.token.empty()) return settings;
-  settings.token_source = variable("HF_TOKEN_PATH", home + "/token");
+  settings.token_source = path("HF_TOKEN_PATH", home + "/token");
   if (file_exists(settings.token_source)) {
     settings.token = checked_token(read_text_file(settings.token_source), settings.token_source);
   }
