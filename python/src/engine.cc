@@ -133,10 +133,7 @@ class Engine {
     }
     if (!llm_.is_open()) return;
     const Use use(*this);
-    std::unique_ptr<LLM> last =
-        llm_.take();  // while the GIL is held, encode() and the like are not
-    const nb::gil_scoped_release release;
-    last.reset();
+    llm_.close();
   }
 
  private:

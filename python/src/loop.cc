@@ -132,12 +132,7 @@ class Loop {
     if (!is_over) abort(id);
   }
 
-  void close() {
-    if (!loop_.is_open()) return;
-    std::unique_ptr<EngineLoop> last = loop_.take();
-    const nb::gil_scoped_release release;
-    last.reset();
-  }
+  void close() { loop_.close(); }
 
  private:
   void keep(std::vector<EngineEvent>&& events) {

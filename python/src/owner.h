@@ -30,8 +30,13 @@ class Owner {
     value_ = std::move(value);
     process_ = getpid();
   }
-  // To destroy it; needs that it is open.
-  std::unique_ptr<T> take() { return std::move(value_); }
+  // Others may run meanwhile, but for them it is gone at once.
+  void close() {
+    if (!is_open()) return;
+    std::unique_ptr<T> last = std::move(value_);
+    const nb::gil_scoped_release release;
+    last.reset();
+  }
   bool is_open() const { return value_ != nullptr && !is_elsewhere(); }
   // Throws Error(kUnavailable), a RuntimeError, where it can't be used.
   T& get() const {
