@@ -323,6 +323,8 @@ class Faults(HubTest):
         self.refused("nothing may be pulled (HF_HUB_OFFLINE)", env={"HF_HUB_OFFLINE": "1"})
         self.refused("HF_ENDPOINT must be an address", env={"HF_ENDPOINT": "ftp://x"}, status=2)
         self.refused("can't be reached", env={"HF_ENDPOINT": "http://no-such-host.invalid"})
+        shown = self.refused("http://127.0.0.1:9 can't be reached", env={"HF_ENDPOINT": "http://user:secret@127.0.0.1:9"})
+        self.assertNotIn("secret", shown)
 
     def test_redirects(self):
         self.hub.add("Own/Demo", DEMO)

@@ -63,7 +63,7 @@ def _describe(cls: type, rows: list[tuple[str, Any, str]], first: list[inspect.P
             text = text.replace(flag, words)
         note = ", where vLLM has 16" if name == "max_tokens" else ""
         lines.append(f"    {name} = {default!r}{note}: {text}")
-    cls.__doc__ = "\n".join([cls.__doc__ or "", "", *lines])
+    cls.__doc__ = "\n".join([(cls.__doc__ or "").rstrip(), "", *lines])
     named = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
         for name, default, _ in rows

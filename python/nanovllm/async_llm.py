@@ -38,7 +38,7 @@ def _accumulate(so_far: list[CompletionOutput], output: RequestOutput, kind: Req
 class AsyncLLM(Model[_engine.Loop]):
     """A model that serves the many callers of an asyncio program, on a thread of its own.
 
-    model: a Hugging Face model folder or a GGUF file. Keywords:
+    model: a folder, a GGUF file or a name of the hub. Keywords:
     """
 
     def __init__(self, model: "str | os.PathLike[str]", **kwargs: "Unpack[EngineArgs]") -> None:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class LLMEngine(Model[_engine.Engine]):
     """The engine below LLM: requests in, one step at a time, outputs out.
 
-    model: a Hugging Face model folder or a GGUF file. One thread calls it at a time. Raises
-    FileNotFoundError, ValueError or MemoryError where it can't be loaded. Keywords:
+    model: a Hugging Face model folder, a GGUF file, or a name of the hub (OWNER/MODEL, with @REVISION
+    or :TYPE of GGUF). One thread calls it at a time. Raises FileNotFoundError, ValueError or
+    MemoryError where it can't be loaded. Keywords:
     """
 
     def __init__(self, model: "str | os.PathLike[str]", **kwargs: "Unpack[EngineArgs]") -> None:
@@ -88,7 +89,7 @@ class LLMEngine(Model[_engine.Engine]):
 class LLM(LLMEngine):
     """A model that generates for lists of prompts.
 
-    model: a Hugging Face model folder or a GGUF file. What LLMEngine does, it does too. Keywords:
+    model: a folder, a GGUF file or a name of the hub. What LLMEngine does, it does too. Keywords:
     """
 
     def generate(

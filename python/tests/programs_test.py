@@ -1,7 +1,15 @@
 """Programs that use nanovllm as those for nano-vLLM and vLLM use their packages."""
 import os
+import pathlib
+import re
 import subprocess
 import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCUMENTS = "".join((ROOT / name).read_text() for name in ("docs/python.md", "README.md"))
+EXAMPLES = [code for code in re.findall(r"^```python\n(.*?)^```", DOCUMENTS, re.DOTALL | re.MULTILINE) if "from nanovllm import" in code]
 
 LIKE_NANO_VLLM = """
 import sys
@@ -39,8 +47,8 @@ for prompt, output in zip(prompts, llm.generate(prompts, SamplingParams(temperat
 """
 
 
-def run(program, model):
-    done = subprocess.run([sys.executable, "-c", program, model], capture_output=True, text=True, timeout=300, env=os.environ)
+def run(program, model, **kwargs):
+    done = subprocess.run([sys.executable, "-c", program, model], capture_output=True, text=True, timeout=300, env=os.environ, **kwargs)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -51,3 +59,10 @@ def test_a_program_like_those_for_nano_vllm(model):
 
 def test_a_program_like_those_for_vllm(model):
     assert len(run(LIKE_VLLM, model).stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_documents_examples(model, number):
+    assert len(EXAMPLES) == 4
+    assert EXAMPLES[number].count("models/demo") == 1
+    assert run(EXAMPLES[number], model, cwd=ROOT).stdout.strip()

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "io/temp_dir.h"
+#include "nanovllm/error.h"
 
 namespace nanovllm::hub {
 namespace {
@@ -56,6 +57,14 @@ TEST(HubCache, RefsThatAreNoCommitsAreNone) {
   EXPECT_EQ(cache.commit_of("refs/pr/1"), kCommit);
   cache.keep_ref("main", "../../../../../../../../../../../etc/x");
   EXPECT_EQ(cache.commit_of("main"), std::nullopt);
+}
+
+TEST(HubCache, NothingIsLeftOfWhatCantBeWritten) {
+  const testing::TempDir folder;
+  const RepositoryCache cache(folder.path(), "a/b");
+  fs::create_directories(cache.folder + "/refs/main/folder");
+  EXPECT_THROW(cache.keep_ref("main", kCommit), Error);
+  EXPECT_EQ(std::distance(fs::directory_iterator(cache.folder + "/refs"), {}), 1);
 }
 
 TEST(HubCache, AModelIsThereWhereAllOfItsFilesAreInTheirSizes) {

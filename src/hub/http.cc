@@ -61,7 +61,7 @@ bool may_pass(int result, long status) {
       : settings.token.empty()
           ? "; no token was sent: run hf auth login, or set HF_TOKEN, where it needs one"
           : fmt::format("; the token of {} was sent", settings.token_source);
-  throw_error(ErrorCode::kNotFound, "{}: {} {}{}", what, settings.endpoint, why, token);
+  throw_error(ErrorCode::kNotFound, "{}: {} {}{}", what, settings.shown, why, token);
 }
 
 size_t on_bytes(char* data, size_t /*one*/, size_t count, void* self) {
@@ -245,7 +245,7 @@ void HttpPool::finish(Fetch& fetch, int result) {
     return;
   }
   throw_error(ErrorCode::kUnavailable, "{}: {} {}: {}; {}: what has come is kept", source.what,
-              settings_.endpoint,
+              settings_.shown,
               status == 429 ? "wants fewer requests"
               : is_gone     ? "sends us to where it is not"
                             : "can't be reached",

@@ -27,7 +27,7 @@ std::string pull(const Settings& settings, const RepositoryCache& cache, const H
       fmt::format("/api/models/{}/revision/{}?blobs=true", name.repository, escaped(name.revision)),
       options);
   const auto [commit, listing] =
-      parse_listing(answer, fmt::format("{}: what {} answers", what, settings.endpoint));
+      parse_listing(answer, fmt::format("{}: what {} answers", what, settings.shown));
   Choice choice = cache.choose(commit, listing, name);
   cache.keep_answer(commit, answer);
   if (choice.needs_index) {  // only it says what else is needed

@@ -145,13 +145,14 @@ void add_shards(Choice& choice, const Listing& listing, std::string_view index,
   for (const nlohmann::json& shard : shards == nullptr ? nlohmann::json() : *shards) {
     names.insert(shard.is_string() ? shard.get<std::string>() : "");
   }
+  std::map<std::string_view, const HubFile*> files;
+  for (const HubFile& file : listing) files[file.path] = &file;
   for (const std::string& shard : names) {
-    const HubFile* file = find(listing, shard);
-    if (file == nullptr) {
+    if (!files.contains(shard)) {
       throw_error(ErrorCode::kNotFound, "{}: names a file {}, which the repository does not hold",
                   where, printable(shard));
     }
-    choice.files.push_back(*file);
+    choice.files.push_back(*files[shard]);
   }
   choice.needs_index = false;
 }

@@ -55,10 +55,11 @@ Settings read_settings() {
   settings.cache = path("HF_HUB_CACHE", path("HUGGINGFACE_HUB_CACHE", home + "/hub"));
   settings.endpoint = variable("HF_ENDPOINT", "https://huggingface.co");
   while (settings.endpoint.ends_with('/')) settings.endpoint.pop_back();
+  settings.shown = std::regex_replace(settings.endpoint, std::regex("//[^/]*@"), "//");
   if (!settings.endpoint.starts_with("https://") && !settings.endpoint.starts_with("http://")) {
     throw_error(ErrorCode::kInvalidArgument,
                 "HF_ENDPOINT must be an address such as https://huggingface.co, got {}",
-                printable(settings.endpoint));
+                printable(settings.shown));
   }
   settings.offline = is_on("HF_HUB_OFFLINE") || is_on("TRANSFORMERS_OFFLINE");
   settings.token_source = "HF_TOKEN";

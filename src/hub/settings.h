@@ -8,6 +8,7 @@ namespace nanovllm::hub {
 struct Settings {
   std::string cache;         // folder
   std::string endpoint;      // "https://huggingface.co", without / at its end
+  std::string shown;         // the same in messages, without a password
   std::string token;         // empty = none
   std::string token_source;  // "HF_TOKEN" or the path of a file
   bool offline = false;
