@@ -67,7 +67,7 @@ class Engine {
       const std::vector<SamplingParams> each = params_of(params, asked.size());
       const nb::gil_scoped_release release;
       outputs = llm_->generate(asked, each, [&](const auto& changed, const StepStats& step) {
-        if (is_closing_) throw_error(ErrorCode::kUnavailable, "The engine was closed.");
+        check_open();
         keep_others(changed);
         watch.after_step(changed, step);
         return true;
@@ -126,13 +126,12 @@ class Engine {
   // meanwhile, that would end the process.
   void close() {
     if (!llm_.is_open()) return;
-    is_closing_ = user_ != std::this_thread::get_id();
-    while (is_closing_ && user_ != std::thread::id()) {
+    if (user_ == std::this_thread::get_id()) const Use refused(*this);  // by a bar of generate()
+    is_closing_ = true;
+    while (user_ != std::thread::id()) {
       const nb::gil_scoped_release release;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (!llm_.is_open()) return;
-    const Use use(*this);
     llm_.close();
   }
 
@@ -142,6 +141,7 @@ class Engine {
    public:
     explicit Use(Engine& engine) : engine_(engine) {
       engine_.llm_.get();
+      engine_.check_open();
       if (engine_.user_ != std::thread::id()) {
         throw_error(ErrorCode::kInternal,
                     "Another call of this engine is running; an AsyncLLM serves many at once.");
@@ -187,6 +187,10 @@ class Engine {
   };
 
   LLMEngine& engine() { return llm_->engine(); }
+
+  void check_open() const {
+    if (is_closing_) throw_error(ErrorCode::kUnavailable, "The engine was closed.");
+  }
 
   // What came of requests that were added one by one: the next step() gives it.
   void keep_others(const std::vector<RequestOutput>& changed) {

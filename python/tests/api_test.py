@@ -322,3 +322,7 @@ def test_an_exception_of_the_bar_ends_generate(llm):
     with pytest.raises(LookupError, match="no bar"):
         llm.generate(["a"], SamplingParams(max_tokens=500, ignore_eos=True), use_tqdm=Bar)
     assert llm.is_finished()
+    Bar.set_postfix = lambda *_, **__: llm.exit()
+    with pytest.raises(RuntimeError, match="Another call of this engine is running"):
+        llm.generate(["a"], SamplingParams(max_tokens=500, ignore_eos=True), use_tqdm=Bar)
+    assert llm.generate([], use_tqdm=False) == []

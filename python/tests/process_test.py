@@ -101,8 +101,11 @@ def test_a_forked_child_gets_a_runtime_error(llm):
 
 def test_a_forked_childs_end_is_quiet(model):
     code = """
-import os, sys, nanovllm
+import os, sys, threading, time, nanovllm
 llm = nanovllm.LLM(sys.argv[1])
+params = nanovllm.SamplingParams(max_tokens=2000, ignore_eos=True)
+threading.Thread(target=lambda: llm.generate(["Once"] * 8, params, use_tqdm=False)).start()
+time.sleep(0.1)
 asynchronous = nanovllm.AsyncLLM(sys.argv[1])
 child = os.fork()
 if child:
@@ -130,14 +133,16 @@ asyncio.run(main())
     assert (tmp_path / "trace.json").read_text().rstrip().endswith(("]", "}"))
 
 
-def test_a_program_may_end_while_a_thread_generates(model):
-    code = """
+@pytest.mark.parametrize("work", ["llm.generate(['Once'] * 8, params, use_tqdm=False)", "llm.add_request('Once', params); llm.step()"])
+def test_a_program_may_end_while_a_thread_generates(model, work):
+    code = f"""
 import sys, threading, time, nanovllm
 llm = nanovllm.LLM(sys.argv[1])
 params = nanovllm.SamplingParams(max_tokens=2000, ignore_eos=True)
 def generate():
     try:
-        llm.generate(["Once"] * 8, params, use_tqdm=False)
+        while True:
+            {work}
     except RuntimeError as error:
         assert "closed" in str(error)
 threading.Thread(target=generate, daemon=True).start()
