@@ -41,6 +41,8 @@ def conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> 
 
 def as_text(message: Message) -> Message:
     """A message whose content is a text, which OpenAI and vLLM take in parts too."""
+    if not isinstance(message, Mapping):
+        raise TypeError(f'a message must be a dict with "role" and "content", got {type(message).__name__}')
     content = message.get("content")
     if not isinstance(content, (list, tuple)):
         return message

@@ -108,6 +108,9 @@ nb::object to_python(const CompletionOutput& completion) {
 std::string type_of(nb::handle value) { return to_text(value.type().attr("__name__")); }
 
 std::string to_text(nb::handle value) {
+  if (!nb::isinstance<nb::str>(value)) {
+    refuse(nb::exception_type::type_error, "a text must be a str, got {}", type_of(value));
+  }
   Py_ssize_t size = 0;
   if (const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &size); text != nullptr) {
     return {text, static_cast<size_t>(size)};

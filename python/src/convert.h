@@ -21,7 +21,7 @@ template <typename... Args>
   throw nb::builtin_exception(type, fmt::format(format, std::forward<Args>(args)...).c_str());
 }
 
-// A str in UTF-8. Throws ValueError where it is none of Unicode.
+// A str in UTF-8. Throws TypeError where it is none, and ValueError where it is none of Unicode.
 std::string to_text(nb::handle value);
 std::string type_of(nb::handle value);  // its name
 

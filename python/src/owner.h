@@ -65,7 +65,7 @@ nb::class_<Core> bind_core(nb::module_& module, const char* name) {
       .def("default_sampling_params",
            [](const Core& self) { return self.get().default_sampling_params(); })
       .def("encode",
-           [](const Core& self, const nb::str& text, bool add_special_tokens) {
+           [](const Core& self, nb::handle text, bool add_special_tokens) {
              return self.get().encode(to_text(text), add_special_tokens);
            })
       .def("decode",

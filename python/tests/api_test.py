@@ -152,6 +152,8 @@ def test_texts_that_are_not_unicode_are_value_errors(llm):
 
 
 def test_parameters_of_another_type_are_type_errors(llm):
+    with pytest.raises(TypeError, match="a text must be a str, got int"):
+        llm.encode(5)
     for bad, name in (({"n": 1}, "dict"), ([SamplingParams(), {"n": 1}], "dict"), ("x", "str"), (5, "int")):
         with pytest.raises(TypeError, match=f"sampling_params must be SamplingParams.*got {name}"):
             llm.generate(["a", "b"], bad, use_tqdm=False)
@@ -238,6 +240,9 @@ def test_contents_may_come_in_parts(llm):
     (output,) = llm.chat([{"role": "user", "content": parts}], params, use_tqdm=False)
     (same,) = llm.chat([{"role": "user", "content": "Tell me\na story."}], params, use_tqdm=False)
     assert output.prompt == same.prompt and output.outputs == same.outputs
+    for wrong in ("x", ["x"], [[5]]):
+        with pytest.raises(TypeError, match="a message must be a dict .* got (str|int)"):
+            llm.chat(wrong, params, use_tqdm=False)
     for part in ({"type": "image_url", "image_url": {"url": "x"}}, {"type": "text"}, 5):
         with pytest.raises(ValueError, match="text parts; .* can't be served"):
             llm.chat([{"role": "user", "content": [part]}], params, use_tqdm=False)

@@ -158,6 +158,8 @@ def test_chats_are_rendered_as_prompts(shared, llm):
     output = asyncio.run(last_of(shared.generate(shared.render_chat(messages), SHORT)))
     (expected,) = llm.chat(messages, SHORT, use_tqdm=False)
     assert (output.prompt, output.outputs) == (expected.prompt, expected.outputs)
+    ids = shared.encode("Once upon a time")
+    assert ids == llm.encode("Once upon a time") and shared.decode(ids) == "Once upon a time"
 
 
 def test_shutdown_ends_all_requests(model):
