@@ -106,9 +106,9 @@ AddRequest RequestPreparer::prepare(uint64_t id, const Prompt& prompt,
   check_length(static_cast<int>(ids.size()), params, info);
   const int32_t last = info.vocab_size - 1;
   uint32_t signs = 0;  // of the ids' distances to both ends; vectorised, unlike comparisons
-  for (const int32_t id : ids) signs |= id | (static_cast<uint32_t>(last) - id);
+  for (const int32_t t : ids) signs |= t | (static_cast<uint32_t>(last) - t);
   if (static_cast<int32_t>(signs) < 0) {
-    const auto outside = std::ranges::find_if(ids, [&](int32_t id) { return id < 0 || id > last; });
+    const auto outside = std::ranges::find_if(ids, [&](int32_t t) { return t < 0 || t > last; });
     throw_error(ErrorCode::kInvalidArgument,
                 "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside, last);
   }
