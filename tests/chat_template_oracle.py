@@ -34,8 +34,7 @@ import chat_template_cases as cases  # noqa: E402
 # What we may say where Jinja2 or Python raises such an error and says it in other words.
 SYNTAX = r"expected token|unexpected |Expected an expression|Unexpected end of template|Encountered unknown tag|can't assign to "
 OPERANDS = (r"unsupported operand types|not supported between|bad operand type|has no length|is not (?:iterable|callable|reversible)|can't be sliced|"
-            r"requires a string on its left|slice indices must be|\w+\(\) (?:takes (?:a|an|no|not more) |misses the argument)|"
-            r"the macro takes no|dict\(\) takes a mapping")
+            r"requires a string on its left|slice indices must be|\w+\(\) (?:takes (?:a|an|at most|no) |misses the argument|got multiple values for)")
 MEANINGS = {kind: re.compile(pattern) for kind, pattern in {
     "TemplateSyntaxError": SYNTAX + r"|an integer can't begin|\\x needs 2|is not callable",
     "SyntaxError": SYNTAX + r"|outside of a loop|duplicate argument|keyword argument repeated",

@@ -1,4 +1,3 @@
-#include <array>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include "nanovllm/chat.h"
 #include "text/added_tokens.h"
 #include "text/jinja/jinja.h"
+#include "text/json_fields.h"
 #include "text/tokenizer_gguf.h"
 
 namespace nanovllm {
@@ -19,19 +19,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-// Names a message's reasoning is passed under; the first is the one templates read.
-constexpr std::array<const char*, 3> kReasoningNames = {"reasoning_content", "thinking",
-                                                        "reasoning"};
-
 std::optional<std::string> read_file(const fs::path& path) {
   if (!file_exists(path)) return std::nullopt;
   return read_text_file(path);
 }
 
-std::optional<Json> read_json(const fs::path& path) {
-  const std::optional<std::string> text = read_file(path);
-  if (!text.has_value()) return std::nullopt;
-  Json json = parse_ordered_json(*text, path.string());
+// An empty object where there is no such file.
+Json read_json(const fs::path& path) {
+  Json json = parse_ordered_json(read_file(path).value_or("{}"), path.string());
   if (!json.is_object()) {
     throw_error(ErrorCode::kCorruptData, "{}: not a JSON object", path.string());
   }
@@ -41,31 +36,21 @@ std::optional<Json> read_json(const fs::path& path) {
 using Sources = std::map<std::string, std::string>;  // name to template
 
 // A template, or a list of named ones.
-void add_sources(const Json& config, const fs::path& path, Sources& sources) {
-  const auto found = config.find("chat_template");
-  if (found == config.end() || found->is_null()) return;
+void add_sources(const Json& config, const std::string& origin, Sources& sources) {
+  const text::Fields fields(config, origin, "the file");
+  const Json* found = fields.find("chat_template");
+  if (found == nullptr) return;
   if (found->is_string()) {
     sources["default"] = found->get<std::string>();
     return;
   }
-  if (!found->is_array()) {
-    throw_error(ErrorCode::kCorruptData, "{}: chat_template must be a string or a list",
-                path.string());
-  }
-  for (const Json& entry : *found) {
-    const bool is_valid = entry.is_object() && entry.contains("name") &&
-                          entry["name"].is_string() && entry.contains("template") &&
-                          entry["template"].is_string();
-    if (!is_valid) {
-      throw_error(ErrorCode::kCorruptData,
-                  "{}: every entry of chat_template must have a name and a template",
-                  path.string());
-    }
-    sources[entry["name"].get<std::string>()] = entry["template"].get<std::string>();
+  for (size_t i = 0; i < fields.array("chat_template").size(); ++i) {
+    const text::Fields entry = fields.element("chat_template", i);
+    sources[entry.string("name")] = entry.string("template");
   }
 }
 
-Sources find_sources(const fs::path& folder, const std::optional<Json>& config) {
+Sources find_sources(const fs::path& folder, const Json& config) {
   Sources sources;
   if (auto text = read_file(folder / "chat_template.jinja")) sources["default"] = std::move(*text);
   const fs::path additional = folder / "additional_chat_templates";
@@ -73,12 +58,9 @@ Sources find_sources(const fs::path& folder, const std::optional<Json>& config) 
     if (auto text = read_file(additional / "tool_use.jinja"))
       sources["tool_use"] = std::move(*text);
   }
-  if (!sources.empty()) return sources;
   const fs::path legacy = folder / "chat_template.json";
-  if (const auto json = read_json(legacy)) add_sources(*json, legacy, sources);
-  if (sources.empty() && config.has_value()) {
-    add_sources(*config, folder / "tokenizer_config.json", sources);
-  }
+  if (sources.empty()) add_sources(read_json(legacy), legacy.string(), sources);
+  if (sources.empty()) add_sources(config, folder / "tokenizer_config.json", sources);
   return sources;
 }
 
@@ -97,23 +79,18 @@ Sources find_sources(const GgufMetadata& gguf) {
 
 void add_special_tokens(const Json& source, Json& tokens) {
   for (const char* name : text::kSpecialTokens) {
-    const auto found = source.find(name);
-    if (found == source.end()) continue;
-    if (found->is_string()) {
-      tokens[name] = *found;
-    } else if (found->is_object() && found->contains("content")) {
-      tokens[name] = (*found)["content"];
-    }
+    const Json value = source.value(name, Json());
+    const Json content = value.is_object() ? value.value("content", Json()) : value;
+    if (content.is_string()) tokens[name] = content;
   }
 }
 
 // Folders from before added_tokens_decoder keep them in a file of their own, which goes first.
-Json find_special_tokens(const fs::path& folder, const std::optional<Json>& config) {
+Json find_special_tokens(const fs::path& folder, const Json& config) {
   Json tokens = Json::object();
-  if (config.has_value()) add_special_tokens(*config, tokens);
-  if (config.has_value() && config->contains("added_tokens_decoder")) return tokens;
-  if (const auto map = read_json(folder / "special_tokens_map.json")) {
-    add_special_tokens(*map, tokens);
+  add_special_tokens(config, tokens);
+  if (!config.contains("added_tokens_decoder")) {
+    add_special_tokens(read_json(folder / "special_tokens_map.json"), tokens);
   }
   return tokens;
 }
@@ -129,14 +106,11 @@ Json prepare_message(const Json& message, size_t index) {
   for (const auto& [name, value] : message.items()) {
     if (!value.is_null() || name == "content") prepared[name] = value;
   }
-  for (const char* name : kReasoningNames) {
-    const auto found = prepared.find(name);
-    if (found == prepared.end()) continue;
-    const Json reasoning = *found;
-    if (!prepared.contains("thinking")) prepared["thinking"] = reasoning;
-    prepared["reasoning_content"] = reasoning;
-    break;
+  constexpr const char* kRead = "reasoning_content";
+  for (const char* name : {"thinking", "reasoning"}) {
+    if (prepared.contains(name)) prepared.emplace(kRead, Json(prepared[name]));
   }
+  if (prepared.contains(kRead)) prepared.emplace("thinking", Json(prepared[kRead]));
   return prepared;
 }
 
@@ -148,10 +122,8 @@ struct ChatTemplate::Impl {
   Json special_tokens = Json::object();
 
   const jinja::Program& choose(bool has_tools) const {
-    if (has_tools) {
-      const auto tool_use = programs.find("tool_use");
-      if (tool_use != programs.end()) return tool_use->second;
-    }
+    const auto tool_use = programs.find("tool_use");
+    if (has_tools && tool_use != programs.end()) return tool_use->second;
     const auto found = programs.find("default");
     if (found != programs.end()) return found->second;
     throw_error(ErrorCode::kInvalidArgument,
@@ -168,7 +140,7 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& model) {
     result->impl_->special_tokens = text::gguf_special_tokens(gguf);
   } else {
     const fs::path folder(model);
-    const std::optional<Json> config = read_json(folder / "tokenizer_config.json");
+    const Json config = read_json(folder / "tokenizer_config.json");
     sources = find_sources(folder, config);
     result->impl_->special_tokens = find_special_tokens(folder, config);
   }

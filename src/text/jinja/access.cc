@@ -18,43 +18,6 @@ bool is_unsafe(const Value& object, std::string_view name) {
          (name.size() > 4 && name.starts_with("__") && name.ends_with("__"));
 }
 
-// The items of object from `start` on, `step` apart.
-Value take_items(Budget& budget, const Value& object, int64_t start, int64_t step, int64_t count) {
-  budget.work(static_cast<size_t>(count) * sizeof(Value));
-  budget.expect(static_cast<size_t>(count) * sizeof(Value));
-  if (!object.is_string()) {
-    Values items;
-    items.reserve(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) {
-      items.push_back(items_of(object)[static_cast<size_t>(start + i * step)]);
-    }
-    return object.is(Kind::kList) ? make_list(budget, std::move(items))
-                                  : make_tuple(budget, std::move(items));
-  }
-  const std::string& text = text_of(object);
-  budget.work(text.size());
-  if (count == 0) return make_string(budget, "", is_markup(object));
-  const bool is_ascii = object.as<String>().is_ascii();
-  std::string out;
-  if (step == 1) {
-    const auto offset = [&](std::string_view of, int64_t index) {
-      const auto at = static_cast<size_t>(index);
-      return is_ascii ? at : code_point_offset(of, at);
-    };
-    const std::string_view rest = std::string_view(text).substr(offset(text, start));
-    out = rest.substr(0, offset(rest, count));
-  } else {
-    std::vector<std::string_view> characters;
-    for (size_t pos = 0; pos < text.size();) {
-      const size_t begin = pos;
-      text::next_character(text, pos);
-      characters.push_back(std::string_view(text).substr(begin, pos - begin));
-    }
-    for (int64_t i = 0; i < count; ++i) out += characters[static_cast<size_t>(start + i * step)];
-  }
-  return make_string(budget, std::move(out), is_markup(object));
-}
-
 }  // namespace
 
 Value Interpreter::undefined_item(const Value& owner, const Value& name) {
@@ -98,7 +61,7 @@ Value Interpreter::get_item(const Value& object, const Value& key) {
     const int64_t index = key.as_int() + (key.as_int() < 0 ? length : 0);
     if (index >= 0 && index < length) {
       if (!object.is_string()) return items_of(object)[static_cast<size_t>(index)];
-      return take_items(budget_, object, index, 1, 1);
+      return take_items(object, index, 1, 1);
     }
   }
   Value value = key.is_string() ? find_attribute(object, key) : Value();
@@ -106,81 +69,85 @@ Value Interpreter::get_item(const Value& object, const Value& key) {
 }
 
 Value Interpreter::to_list(const Value& value) {
+  if (value.is_sequence() || value.is(Kind::kView)) return value;
   Values items;
-  switch (value.kind()) {
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kView:
-      return value;
-    case Kind::kIterator: {
-      auto& iterator = value.as<Iterator>();
-      const Values& all = items_of(iterator.items);
-      const size_t next = std::exchange(iterator.next, all.size());
-      if (next == 0) return iterator.items;
-      items.assign(all.begin() + static_cast<std::ptrdiff_t>(next), all.end());
-      break;
+  if (value.is(Kind::kIterator)) {
+    auto& iterator = value.as<Iterator>();
+    const Values& all = items_of(iterator.items);
+    const size_t next = std::exchange(iterator.next, all.size());
+    if (next == 0) return iterator.items;
+    items.assign(all.begin() + static_cast<std::ptrdiff_t>(next), all.end());
+  } else if (value.is_string()) {
+    for (size_t begin = 0, end = 0; begin < text_of(value).size(); begin = end) {
+      text::next_character(text_of(value), end);
+      budget_.step();
+      // Plain, of a Markup too: Python iterates over the str that it is.
+      items.push_back(make_string(budget_, text_of(value).substr(begin, end - begin)));
     }
-    case Kind::kUndefined:
-      break;
-    case Kind::kString:
-      for (size_t pos = 0; pos < text_of(value).size();) {
-        const size_t begin = pos;
-        text::next_character(text_of(value), pos);
-        budget_.step();
-        // Plain, of a Markup too: Python iterates over the str that it is.
-        items.push_back(make_string(budget_, text_of(value).substr(begin, pos - begin)));
-      }
-      break;
-    case Kind::kDict:
-      for (const Dict::Entry& entry : entries_of(value)) items.push_back(entry.key);
-      budget_.work(items.size() * sizeof(Value));
-      break;
-    default:
-      fail("'{}' object is not iterable", type_name(value));
+  } else if (value.is(Kind::kDict)) {
+    for (const Dict::Entry& entry : entries_of(value)) items.push_back(entry.key);
+    budget_.work(items.size() * sizeof(Value));
+  } else if (!value.is_undefined()) {
+    fail("'{}' object is not iterable", type_name(value));
   }
   return make_list(budget_, std::move(items));
 }
 
+// `count` items of object from `start` on, `step` apart.
+Value Interpreter::take_items(const Value& object, int64_t start, int64_t step, int64_t count) {
+  budget_.work(static_cast<size_t>(count) * sizeof(Value));
+  budget_.expect(static_cast<size_t>(count) * sizeof(Value));
+  if (object.is_string() && step == 1) {
+    const auto offset = [is_ascii = object.as<String>().is_ascii()](std::string_view text,
+                                                                    int64_t index) {
+      const auto at = static_cast<size_t>(index);
+      return is_ascii ? at : code_point_offset(text, at);
+    };
+    const std::string_view text = text_of(object);
+    budget_.work(text.size());
+    const std::string_view rest = text.substr(offset(text, start));
+    return make_string(budget_, rest.substr(0, offset(rest, count)), is_markup(object));
+  }
+  const Value list = to_list(object);
+  Values items;
+  items.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    items.push_back(items_of(list)[static_cast<size_t>(start + i * step)]);
+  }
+  return object.is_string() ? join_characters(budget_, items, is_markup(object))
+                            : make_like(budget_, object, std::move(items));
+}
+
 // As slice.indices() has it.
 Value Interpreter::evaluate_slice(const Expr& expr) {
-  const Values parts = [&] {
-    Values values(4);
-    for (size_t i = 0; i < 4; ++i) {
-      if (expr.parts[i] != nullptr) values[i] = evaluate(*expr.parts[i]);
-    }
-    return values;
-  }();
-  offset_ = expr.offset;
+  const Values parts = evaluate_all(expr);
   const Value& object = parts[0];
   if (object.is_undefined()) fail_undefined(object);
   if (!object.is_string() && !object.is_sequence()) {
     fail("'{}' object can't be sliced", type_name(object));
   }
-  const int64_t length = length_of(object);
-  const auto bound = [&](size_t part, int64_t otherwise) {
-    const Value& value = parts[part];
-    if (value.is_missing() || value.is_none()) return otherwise;
-    if (!value.is_integer()) {
-      fail("slice indices must be integers or None, not '{}'", type_name(value));
-    }
-    return value.as_int();
+  const auto is_given = [&](size_t i) {
+    if (parts[i].is_missing() || parts[i].is_none()) return false;
+    if (parts[i].is_integer()) return true;
+    fail("slice indices must be integers or None, not '{}'", type_name(parts[i]));
   };
+  const int64_t length = length_of(object);
   // A step beyond the length reaches one item; capping it keeps the sums below from overflowing.
-  const int64_t step = std::clamp(bound(3, 1), -length - 1, length + 1);
+  const int64_t step = is_given(3) ? std::clamp(parts[3].as_int(), -length - 1, length + 1) : 1;
   if (step == 0) fail("slice step cannot be zero");
   const int64_t lowest = step > 0 ? 0 : -1;
   const int64_t highest = step > 0 ? length : length - 1;
-  const auto limit = [&](size_t part, int64_t otherwise) {
-    const int64_t value = bound(part, otherwise);
-    if (value == otherwise && !parts[part].is_integer()) return value;
-    return std::clamp(value < 0 ? value + length : value, lowest, highest);
+  const auto bound = [&](size_t i, int64_t otherwise) {
+    if (!is_given(i)) return otherwise;
+    const int64_t index = parts[i].as_int();
+    return std::clamp(index < 0 ? index + length : index, lowest, highest);
   };
-  const int64_t start = limit(1, step > 0 ? lowest : highest);
-  const int64_t stop = limit(2, step > 0 ? highest : lowest);
+  const int64_t start = bound(1, step > 0 ? lowest : highest);
+  const int64_t stop = bound(2, step > 0 ? highest : lowest);
   int64_t count = 0;
   if (step > 0 && start < stop) count = (stop - start - 1) / step + 1;
   if (step < 0 && start > stop) count = (start - stop - 1) / -step + 1;
-  return take_items(budget_, object, start, step, count);
+  return take_items(object, start, step, count);
 }
 
 }  // namespace nanovllm::jinja

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 
 #include "text/jinja/filters.h"
 #include "text/jinja/interpreter.h"
@@ -36,124 +37,62 @@ std::string& append_plain(std::string& out, const Value& value) {
   return value.is(Kind::kFunction) ? out += "<function>" : out;
 }
 
-void append_repr(Budget& budget, std::string& out, const Value& value);
-
-void append_items(Budget& budget, std::string& out, const Values& items) {
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (i > 0) out += ", ";
-    append_repr(budget, out, items[i]);
-  }
-}
-
-void append_dict(Budget& budget, std::string& out, const Value& dict) {
-  out += '{';
-  for (const Dict::Entry& entry : entries_of(dict)) {
-    if (&entry != &entries_of(dict).front()) out += ", ";
-    append_repr(budget, out, entry.key);
-    out += ": ";
-    append_repr(budget, out, entry.value);
-  }
-  out += '}';
-}
-
-void append_repr(Budget& budget, std::string& out, const Value& value) {
-  budget.step();
-  budget.expect(out.size());
-  const Nesting nesting(budget);
-  switch (value.kind()) {
-    case Kind::kString:
-      out += is_markup(value) ? "Markup(" + quote(text_of(value)) + ")" : quote(text_of(value));
-      break;
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kView: {
-      const bool is_list = value.is(Kind::kList);
-      if (value.is(Kind::kView)) out += type_name(value);
-      out += is_list ? "[" : value.is(Kind::kView) ? "([" : "(";
-      append_items(budget, out, items_of(value));
-      if (value.is(Kind::kTuple) && items_of(value).size() == 1) out += ',';
-      out += is_list ? "]" : value.is(Kind::kView) ? "])" : ")";
-      break;
-    }
-    case Kind::kDict:
-      append_dict(budget, out, value);
-      break;
-    case Kind::kNamespace:
-      out += "<Namespace ";
-      append_dict(budget, out, value.as<Namespace>().attributes);
-      out += '>';
-      break;
-    case Kind::kUndefined:
-      out += "Undefined";
-      break;
-    default:
-      // Python would print the address of an object, which no prompt can depend on.
-      value.is_object() ? out += fmt::format("<{} object>", type_name(value))
-                        : append_plain(out, value);
-  }
-}
-
-}  // namespace
-
-void append_str(Budget& budget, std::string& out, const Value& value) {
-  if (value.is_string()) {
-    out += text_of(value);
-  } else if (value.is_object() && !value.is_undefined()) {
-    append_repr(budget, out, value);
-  } else {
-    append_plain(out, value);
-  }
-}
-
-std::string to_str(Budget& budget, const Value& value) {
-  std::string out;
-  append_str(budget, out, value);
-  return out;
-}
-
-std::string to_repr(Budget& budget, const Value& value) {
-  std::string out;
-  append_repr(budget, out, value);
-  return out;
-}
-
-Value escape(Budget& budget, const Value& value) {
-  if (is_markup(value)) return value;
-  const std::string text = to_str(budget, value);
-  return make_string(budget, escape_html(text), true);
-}
-
-namespace {
-
-struct JsonStyle {
+// How values are written: as Python's repr(), or as JSON.
+struct Style {
+  bool is_json = false;
   bool ensure_ascii = false;
   bool sort_keys = false;
-  bool indents = false;
-  std::string indent;  // of one level
+  std::optional<std::string> indent = std::nullopt;  // of one level; items have lines of their own
   std::string between_items = ", ";
   std::string after_key = ": ";
 };
 
-class JsonWriter {
+class Printer {
  public:
-  JsonWriter(Budget& budget, JsonStyle style) : budget_(budget), style_(std::move(style)) {}
+  Printer(Budget& budget, std::string& out, Style style = {})
+      : budget_(budget), out_(out), style_(std::move(style)) {}
 
-  std::string run(const Value& value) {
-    write(value);
-    return std::move(out_);
-  }
-
- private:
-  void write(const Value& value) {
+  void print(const Value& value) {
     budget_.step();
     budget_.expect(out_.size());
     const Nesting nesting(budget_);
+    style_.is_json ? print_json(value) : print_repr(value);
+  }
+
+ private:
+  void print_repr(const Value& value) {
     if (value.is_string()) {
-      write_string(text_of(value));
-    } else if (value.is_sequence()) {
-      write_items('[', ']', items_of(value), [&](const Value& item) { write(item); });
+      out_ += is_markup(value) ? "Markup(" + quote(text_of(value)) + ")" : quote(text_of(value));
+    } else if (value.is(Kind::kList)) {
+      print_values("[", "]", value);
+    } else if (value.is(Kind::kTuple)) {
+      print_values("(", items_of(value).size() == 1 ? ",)" : ")", value);
+    } else if (value.is(Kind::kView)) {
+      out_ += type_name(value);
+      print_values("([", "])", value);
     } else if (value.is(Kind::kDict)) {
-      write_dict(value);
+      print_dict(value);
+    } else if (value.is(Kind::kNamespace)) {
+      out_ += "<Namespace ";
+      print_dict(value.as<Namespace>().attributes);
+      out_ += '>';
+    } else if (value.is_undefined()) {
+      out_ += "Undefined";
+    } else if (value.is_object()) {
+      // Python would print the address of an object, which no prompt can depend on.
+      out_ += fmt::format("<{} object>", type_name(value));
+    } else {
+      append_plain(out_, value);
+    }
+  }
+
+  void print_json(const Value& value) {
+    if (value.is_string()) {
+      print_json_string(text_of(value));
+    } else if (value.is_sequence()) {
+      print_values("[", "]", value);
+    } else if (value.is(Kind::kDict)) {
+      print_dict(value);
     } else if (value.is_none() || value.is(Kind::kBool)) {
       out_ += value.is_none() ? "null" : value.as_bool() ? "true" : "false";
     } else if (value.is(Kind::kFloat) && !std::isfinite(value.as_float())) {
@@ -161,13 +100,13 @@ class JsonWriter {
               : value.as_float() < 0       ? "-Infinity"
                                            : "Infinity";
     } else if (value.is_number()) {
-      append_str(budget_, out_, value);
+      append_plain(out_, value);
     } else {
       fail("Object of type {} is not JSON serializable", type_name(value));
     }
   }
 
-  void write_string(std::string_view text) {
+  void print_json_string(std::string_view text) {
     budget_.work(text.size());
     out_ += '"';
     for (size_t pos = 0; pos < text.size();) {
@@ -176,7 +115,7 @@ class JsonWriter {
       while (end < text.size() && !is_escaped(text[end])) ++end;
       out_ += text.substr(pos, end - pos);
       pos = end;
-      if (pos < text.size()) write_escaped(text::next_character(text, pos));
+      if (pos < text.size()) print_escaped(text::next_character(text, pos));
     }
     out_ += '"';
   }
@@ -186,7 +125,7 @@ class JsonWriter {
     return byte < 0x20 || c == '"' || c == '\\' || (style_.ensure_ascii && byte >= 0x7F);
   }
 
-  void write_escaped(uint32_t c) {
+  void print_escaped(uint32_t c) {
     constexpr std::string_view kShort = "\"\\\n\r\t\b\f";
     const size_t index = c < 0x80 ? kShort.find(static_cast<char>(c)) : std::string_view::npos;
     if (index != std::string_view::npos) {
@@ -201,13 +140,14 @@ class JsonWriter {
   }
 
   void start_line() {
-    if (!style_.indents) return;
+    if (!style_.indent) return;
     out_ += '\n';
-    for (int i = 0; i < level_; ++i) out_ += style_.indent;
+    for (int i = 0; i < level_; ++i) out_ += *style_.indent;
   }
 
-  template <typename Items, typename Write>
-  void write_items(char open, char close, const Items& items, const Write& write_item) {
+  template <typename Items, typename Print>
+  void print_items(std::string_view open, std::string_view close, const Items& items,
+                   const Print& print_item) {
     out_ += open;
     ++level_;
     bool is_first = true;
@@ -215,14 +155,18 @@ class JsonWriter {
       if (!is_first) out_ += style_.between_items;
       is_first = false;
       start_line();
-      write_item(item);
+      print_item(item);
     }
     --level_;
     if (!is_first) start_line();
     out_ += close;
   }
 
-  void write_dict(const Value& dict) {
+  void print_values(std::string_view open, std::string_view close, const Value& list) {
+    print_items(open, close, items_of(list), [&](const Value& item) { print(item); });
+  }
+
+  void print_dict(const Value& dict) {
     std::vector<const Dict::Entry*> entries;
     for (const Dict::Entry& entry : entries_of(dict)) entries.push_back(&entry);
     if (style_.sort_keys) {
@@ -231,34 +175,62 @@ class JsonWriter {
         return compare(budget_, CompareOp::kLt, a->key, b->key);
       });
     }
-    write_items('{', '}', entries, [&](const Dict::Entry* entry) {
+    print_items("{", "}", entries, [&](const Dict::Entry* entry) {
       const Value& key = entry->key;
-      if (!key.is_string() && !key.is_number() && !key.is_none()) {
+      const bool is_quoted = style_.is_json && !key.is_string();
+      if (is_quoted && !key.is_number() && !key.is_none()) {
         fail("keys must be str, int, float, bool or None, not {}", type_name(key));
       }
-      if (!key.is_string()) out_ += '"';
-      write(key);
-      if (!key.is_string()) out_ += '"';
+      if (is_quoted) out_ += '"';
+      print(key);
+      if (is_quoted) out_ += '"';
       out_ += style_.after_key;
-      write(entry->value);
+      print(entry->value);
     });
   }
 
   Budget& budget_;
-  const JsonStyle style_;
-  std::string out_;
+  std::string& out_;
+  const Style style_;
   int level_ = 0;
 };
 
 }  // namespace
 
+void append_str(Budget& budget, std::string& out, const Value& value) {
+  if (value.is_string()) {
+    out += text_of(value);
+  } else if (value.is_object() && !value.is_undefined()) {
+    Printer(budget, out).print(value);
+  } else {
+    append_plain(out, value);
+  }
+}
+
+std::string to_str(Budget& budget, const Value& value) {
+  std::string out;
+  append_str(budget, out, value);
+  return out;
+}
+
+std::string to_repr(Budget& budget, const Value& value) {
+  std::string out;
+  Printer(budget, out).print(value);
+  return out;
+}
+
+Value escape(Budget& budget, const Value& value) {
+  if (is_markup(value)) return value;
+  return make_string(budget, escape_html(to_str(budget, value)), true);
+}
+
 // ensure_ascii? indent? separators? sort_keys?
 Value filter_tojson(const Call& call) {
-  JsonStyle style;
+  Style style;
+  style.is_json = true;
   style.ensure_ascii = call.flag(0, false);
   style.sort_keys = call.flag(3, false);
   if (call.has(1)) {
-    style.indents = true;
     style.between_items.pop_back();  // the space, as lines separate the items
     style.indent = indention(call, 1, 0);
   }
@@ -270,7 +242,9 @@ Value filter_tojson(const Call& call) {
     style.between_items = text_of(items_of(call[2])[0]);
     style.after_key = text_of(items_of(call[2])[1]);
   }
-  return make_string(call.budget, JsonWriter(call.budget, std::move(style)).run(call.self));
+  std::string out;
+  Printer(call.budget, out, std::move(style)).print(call.self);
+  return make_string(call.budget, std::move(out));
 }
 
 }  // namespace nanovllm::jinja

@@ -91,7 +91,7 @@ Value Interpreter::evaluate_composite(const Expr& expr) {
 Values Interpreter::evaluate_all(const Expr& expr) {
   Values values;
   values.reserve(expr.parts.size());
-  for (const ExprPtr& part : expr.parts) values.push_back(evaluate(*part));
+  for (const ExprPtr& part : expr.parts) values.push_back(part ? evaluate(*part) : Value());
   offset_ = expr.offset;
   return values;
 }
@@ -136,11 +136,9 @@ Value Interpreter::evaluate_filter_or_test(const Expr& expr) {
   Arguments arguments;
   evaluate_arguments(expr, arguments);
   offset_ = expr.offset;
-  if (expr.builtin == nullptr) {
-    fail("No {} named '{}' found.", expr.kind == ExprKind::kFilter ? "filter" : "test",
-         text_of(expr.value));
-  }
-  return invoke(*this, *expr.builtin, operand, arguments);
+  if (expr.builtin != nullptr) return invoke(*this, *expr.builtin, operand, arguments);
+  fail("No {} named '{}' found.", expr.kind == ExprKind::kFilter ? "filter" : "test",
+       text_of(expr.value));
 }
 
 void Interpreter::evaluate_arguments(const Expr& call, Arguments& arguments) {
@@ -205,38 +203,24 @@ Value Interpreter::call_macro(const Macro& macro, Arguments& arguments) {
   const Nesting nesting(budget_);
   const uint32_t called_at = offset_;
   const auto& parameters = macro.node.items;
-  Values& given = arguments.positional;
-  if (given.size() > parameters.size()) {
-    fail("the macro takes not more than {} argument(s)", parameters.size());
-  }
-  size_t used = 0;
-  for (size_t i = 0; i < parameters.size() && !arguments.named.empty(); ++i) {
-    const Value& name = template_.names[static_cast<size_t>(parameters[i]->symbol)];
-    for (auto& [key, value] : arguments.named) {
-      if (i < given.size() && !given[i].is_missing()) break;
-      if (text_of(key) != text_of(name)) continue;
-      given.resize(std::max(given.size(), i + 1));
-      given[i] = std::move(value);
-      ++used;
-    }
-  }
-  if (used < arguments.named.size()) {
-    fail("the macro takes no such keyword argument");
-  }
-  given.resize(parameters.size());
+  const auto name_of = [&](int symbol) -> std::string_view {
+    return text_of(template_.names[static_cast<size_t>(symbol)]);
+  };
+  std::vector<std::string_view> names;
+  for (const ExprPtr& parameter : parameters) names.push_back(name_of(parameter->symbol));
+  bind_arguments(name_of(macro.node.symbol), names, arguments);
   Scope* const around = scope_;
   Scope local{macro.parent, {}};
   Scope& scope = enter(macro.node.has_macros, local);
   const size_t required = parameters.size() - macro.node.defaults.size();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (given[i].is_missing()) {
-      const Value& name = template_.names[static_cast<size_t>(parameters[i]->symbol)];
-      given[i] = i >= required
-                     ? evaluate(*macro.node.defaults[i - required])
-                     : make_undefined(
-                           budget_, fmt::format("parameter '{}' was not provided", text_of(name)));
+    Value& given = arguments.positional[i];
+    if (given.is_missing() && i >= required) {
+      given = evaluate(*macro.node.defaults[i - required]);
+    } else if (given.is_missing()) {
+      given = make_undefined(budget_, fmt::format("parameter '{}' was not provided", names[i]));
     }
-    set(parameters[i]->symbol, std::move(given[i]));
+    set(parameters[i]->symbol, std::move(given));
   }
   Flow flow = Flow::kNext;
   Value text = capture(macro.node.branches[0].body, scope, flow);

@@ -125,11 +125,9 @@ Value filter_int(const Call& call) {  // default?
 
 Value filter_abs(const Call& call) {
   const Value& value = call.self;
-  if (!value.is_number()) {
-    fail("bad operand type for abs(): '{}'", type_name(value));
-  }
-  return apply_sign(
-      float_of(value) < 0 || (value.is(Kind::kFloat) && std::signbit(float_of(value))), value);
+  if (!value.is_number()) fail("bad operand type for abs(): '{}'", type_name(value));
+  if (value.is(Kind::kFloat)) return Value::number(std::fabs(value.as_float()));
+  return apply_sign(float_of(value) < 0, value);
 }
 
 // clang-format off

@@ -39,12 +39,7 @@ Value filter_items(const Call& call) {
   if (!call.self.is(Kind::kDict)) {
     fail("{}() takes a mapping, not '{}'", call.builtin.name, type_name(call.self));
   }
-  Values pairs;
-  for (const Dict::Entry& entry : entries_of(call.self)) {
-    call.budget.step();
-    pairs.push_back(make_tuple(call.budget, {entry.key, entry.value}));
-  }
-  return make_iterator(call.budget, std::move(pairs));
+  return make_iterator(call.budget, pairs_of(call.budget, call.self));
 }
 
 // A key to sort or compare by: the attribute of an item, in lower case unless case matters.
@@ -68,22 +63,24 @@ Value sorted(Budget& budget, const Values& items, const Values& keys, bool rever
   return make_list(budget, std::move(picked));
 }
 
+// The first argument, missing where there is none.
+Value take_first(Arguments& arguments) {
+  if (arguments.positional.empty()) return {};
+  Value first = std::move(arguments.positional.front());
+  arguments.positional.erase(arguments.positional.begin());
+  return first;
+}
+
 // [attribute] [test [arguments ...]]
 Value select(const Call& call, bool by_attribute, bool wanted) {
   if (!is_truthy(call.self)) return make_iterator(call.budget, {});
   Arguments& arguments = call.arguments;
   Values kept;
-  const auto take = [&] {
-    if (arguments.positional.empty()) return Value();
-    Value first = std::move(arguments.positional.front());
-    arguments.positional.erase(arguments.positional.begin());
-    return first;
-  };
-  const Value attribute = by_attribute ? take() : Value();
+  const Value attribute = by_attribute ? take_first(arguments) : Value();
   if (by_attribute && attribute.is_missing()) {
     fail("Missing parameter for attribute name");
   }
-  const Value test = take();
+  const Value test = take_first(arguments);
   const Values path = attribute_path(call.budget, attribute);
   const Builtin* found = nullptr;
   const Value list = call.in.to_list(call.self);
@@ -157,8 +154,8 @@ Value filter_unique(const Call& call) {  // case_sensitive? attribute?
 Value filter_map(const Call& call) {
   if (!is_truthy(call.self)) return make_iterator(call.budget, {});
   Arguments& arguments = call.arguments;
-  const bool is_attribute = arguments.positional.empty();
-  Value name;
+  Value name = take_first(arguments);
+  const bool is_attribute = name.is_missing();
   Value otherwise;
   if (is_attribute) {
     for (auto& [key, value] : arguments.named) {
@@ -168,9 +165,6 @@ Value filter_map(const Call& call) {
       (text_of(key) == "default" ? otherwise : name) = value;
     }
     if (name.is_missing()) fail("map requires a filter argument");
-  } else {
-    name = arguments.positional.front();
-    arguments.positional.erase(arguments.positional.begin());
   }
   const Values path = is_attribute ? attribute_path(call.budget, name) : Values();
   const Builtin* found = nullptr;
@@ -219,9 +213,7 @@ Value filter_reverse(const Call& call) {
   Values items(items_of(list).rbegin(), items_of(list).rend());
   if (call.self.is(Kind::kIterator)) return make_list(call.budget, std::move(items));
   if (!call.self.is_string()) return make_iterator(call.budget, std::move(items));
-  std::string text;
-  for (const Value& character : items) text += text_of(character);
-  return make_string(call.budget, std::move(text), is_markup(call.self));
+  return join_characters(call.budget, items, is_markup(call.self));
 }
 
 // clang-format off

@@ -4,6 +4,7 @@
 
 #include "text/jinja/interpreter.h"
 #include "text/jinja/operators.h"
+#include "text/jinja/strings.h"
 
 namespace nanovllm::jinja {
 namespace {
@@ -30,45 +31,45 @@ constexpr std::string_view kNoMethods[] = {
 constexpr std::span<const std::string_view> kTables[] = {kNoTags, kNoFilters, kNoTests, kNoNames,
                                                          kNoMethods};
 
-// Puts named arguments behind the positional ones, missing values where none is given.
-void bind_arguments(const Builtin& builtin, Arguments& arguments) {
-  Values& values = arguments.positional;
-  const auto most = static_cast<size_t>(builtin.most);
-  if (values.size() > most) {
-    fail("{}() takes at most {} argument{}, but {} were given", builtin.name, most,
-         most == 1 ? "" : "s", values.size());
-  }
-  values.resize(most);
-  std::string_view parameters = builtin.parameters;
-  if (parameters.starts_with('/')) {
+// Binds what does not stand in the order of the parameters already.
+void bind_builtin(const Builtin& builtin, Arguments& arguments, Budget& budget) {
+  Pieces names = split(budget, builtin.parameters, "", -1);
+  if (builtin.parameters.starts_with('/')) {
     if (!arguments.named.empty()) fail("{}() takes no keyword arguments", builtin.name);
-    parameters.remove_prefix(std::min<size_t>(2, parameters.size()));
+    names.erase(names.begin());
   }
-  size_t used = 0;
-  for (size_t i = 0; i < most; ++i) {
-    const size_t end = std::min(parameters.find(' '), parameters.size());
-    std::string_view name = parameters.substr(0, end);
-    parameters.remove_prefix(std::min(end + 1, parameters.size()));
-    const bool is_optional = name.ends_with('?');
-    if (is_optional) name.remove_suffix(1);
-    for (const auto& [key, value] : arguments.named) {
-      if (text_of(key) != name) continue;
-      if (!values[i].is_missing()) {
-        fail("{}() got multiple values for argument '{}'", builtin.name, name);
-      }
-      values[i] = value;
-      ++used;
+  for (std::string_view& name : names) name = name.substr(0, name.find('?'));
+  bind_arguments(builtin.name, names, arguments);
+  for (size_t i = 0; i < builtin.least; ++i) {
+    if (arguments.positional[i].is_missing()) {
+      fail("{}() misses the argument '{}'", builtin.name, names[i]);
     }
-    if (values[i].is_missing() && !is_optional) {
-      fail("{}() misses the argument '{}'", builtin.name, name);
-    }
-  }
-  if (used < arguments.named.size()) {
-    fail("{}() got an unexpected keyword argument", builtin.name);
   }
 }
 
 }  // namespace
+
+void bind_arguments(std::string_view callee, const std::vector<std::string_view>& parameters,
+                    Arguments& arguments) {
+  Values& values = arguments.positional;
+  if (values.size() > parameters.size()) {
+    fail("{}() takes at most {} argument{}, but {} were given", callee, parameters.size(),
+         parameters.size() == 1 ? "" : "s", values.size());
+  }
+  values.resize(parameters.size());
+  size_t used = 0;
+  for (size_t i = 0; i < parameters.size() && used < arguments.named.size(); ++i) {
+    for (const auto& [name, value] : arguments.named) {
+      if (text_of(name) != parameters[i]) continue;
+      if (!values[i].is_missing()) {
+        fail("{}() got multiple values for argument '{}'", callee, parameters[i]);
+      }
+      values[i] = value;
+      ++used;
+    }
+  }
+  if (used < arguments.named.size()) fail("{}() takes no such keyword argument", callee);
+}
 
 bool is_refused(Refused what, std::string_view name) {
   const auto& names = kTables[static_cast<size_t>(what)];
@@ -84,8 +85,11 @@ const Builtin* find_builtin(std::span<const Builtin> table, std::string_view nam
 
 Value invoke(Interpreter& in, const Builtin& builtin, const Value& self, Arguments& arguments) {
   const size_t given = arguments.positional.size();
-  const bool is_bound = arguments.named.empty() && given == static_cast<size_t>(builtin.most);
-  if (!is_bound && builtin.parameters != "...") bind_arguments(builtin, arguments);
+  if (arguments.named.empty() && given >= builtin.least && given <= builtin.most) {
+    arguments.positional.resize(builtin.most);
+  } else if (builtin.parameters != "...") {
+    bind_builtin(builtin, arguments, in.budget());
+  }
   // Most of them read all of a text.
   if (self.is_string()) in.budget().work(text_of(self).size());
   return builtin.run({in, in.budget(), builtin, self, arguments});

@@ -1,6 +1,7 @@
 // Calling: arguments, and the signature of everything built in.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,12 +46,13 @@ struct Builtin {
     if (!parameters.empty()) most = 1;
     for (const char c : parameters) most += c == ' ' ? 1 : 0;
     if (parameters.starts_with('/')) --most;
+    least = most - static_cast<size_t>(std::count(parameters.begin(), parameters.end(), '?'));
   }
 
   std::string_view name;
   std::string_view parameters;
   Run run;
-  int most = 0;  // arguments
+  size_t most = 0, least = 0;  // arguments
 };
 
 // The builtin of that name in a table sorted by name; null when there is none.
@@ -64,6 +66,11 @@ const Builtin* find_method(const Value& object, std::string_view name);
 // What Jinja and Python have and this engine does not: it is refused by name.
 enum class Refused { kTag, kFilter, kTest, kName, kMethod };
 bool is_refused(Refused what, std::string_view name);
+
+// Puts the named arguments behind the positional ones, in the order of the parameters; missing
+// values where none is given. Fails for more of either than the callee takes.
+void bind_arguments(std::string_view callee, const std::vector<std::string_view>& parameters,
+                    Arguments& arguments);
 
 // Puts the arguments into the order of the parameters, as Python does, and calls.
 Value invoke(Interpreter& in, const Builtin& builtin, const Value& self, Arguments& arguments);

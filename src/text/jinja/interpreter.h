@@ -91,7 +91,7 @@ class Interpreter {
   Value evaluate(const Expr& expr);
   Value evaluate_composite(const Expr& expr);
   Value evaluate_name(const Expr& name);
-  Values evaluate_all(const Expr& expr);
+  Values evaluate_all(const Expr& expr);  // its parts, missing values for null ones
   Value evaluate_dict(const Expr& expr);
   Value evaluate_concat(const Expr& expr);
   Value evaluate_compare(const Expr& expr);
@@ -101,7 +101,6 @@ class Interpreter {
 
   // Calls
   Value evaluate_call(const Expr& expr);
-  Value call(const Value& callee, Arguments& arguments);
   Value call_macro(const Macro& macro, Arguments& arguments);
   bool peek(Loop& loop);
   bool advance(Loop& loop);
@@ -109,6 +108,7 @@ class Interpreter {
 
   // Attributes and items (access.cc)
   Value find_attribute(const Value& object, const Value& name);
+  Value take_items(const Value& object, int64_t start, int64_t step, int64_t count);
   Value undefined_item(const Value& owner, const Value& name);
 
   const Template& template_;

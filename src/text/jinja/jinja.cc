@@ -16,17 +16,13 @@ constexpr size_t kLongestMessage = 1000;  // bytes, roughly
 
 // Templates and data put any text into messages; it is shown in one line of UTF-8.
 std::string one_line(std::string_view message) {
+  // What is shown of a character is not shorter than the character.
+  const std::string text = text::replace_invalid_utf8(message.substr(0, kLongestMessage + 4));
   std::string out;
-  for (size_t pos = 0; pos < message.size();) {
+  for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
     if (out.size() >= kLongestMessage) return out + "...";
-    const uint32_t c = text::next_character(message, pos);
-    if (c == '\n') {
-      out += "\\n";
-    } else if (c < 0x20 || (c >= 0x7F && c < 0xA0)) {
-      out += fmt::format("\\x{:02x}", c);
-    } else {
-      text::append_utf8(out, c >= text::kInvalidByte ? 0xFFFD : c);
-    }
+    const uint32_t c = text::next_character(text, end);
+    append_visible(out, c, std::string_view(text).substr(begin, end - begin));
   }
   return out;
 }
@@ -51,34 +47,23 @@ Value from_json(Budget& budget, const nlohmann::ordered_json& json, int level) {
   if (level > kMaxDataDepth) {
     fail("the input nests deeper than the {} levels allowed", kMaxDataDepth);
   }
-  using Type = nlohmann::ordered_json::value_t;
-  switch (json.type()) {
-    case Type::boolean:
-      return Value::boolean(json.get<bool>());
-    case Type::number_integer:
-      return Value::integer(json.get<int64_t>());
-    case Type::number_unsigned:
-      return Value::unsigned_integer(json.get<uint64_t>());
-    case Type::number_float:
-      return Value::number(json.get<double>());
-    case Type::string:
-      return make_string(budget, json.get_ref<const std::string&>());
-    case Type::array: {
-      Values items;
-      items.reserve(json.size());
-      for (const auto& item : json) items.push_back(from_json(budget, item, level + 1));
-      return make_list(budget, std::move(items));
-    }
-    case Type::object: {
-      Value dict = make_dict(budget);
-      for (const auto& [name, item] : json.items()) {
-        dict.as<Dict>().set(make_string(budget, name), from_json(budget, item, level + 1));
-      }
-      return dict;
-    }
-    default:
-      return Value::none();
+  if (json.is_boolean()) return Value::boolean(json.get<bool>());
+  if (json.is_number_unsigned()) return Value::unsigned_integer(json.get<uint64_t>());
+  if (json.is_number_integer()) return Value::integer(json.get<int64_t>());
+  if (json.is_number_float()) return Value::number(json.get<double>());
+  if (json.is_string()) return make_string(budget, json.get_ref<const std::string&>());
+  if (json.is_array()) {
+    Values items;
+    items.reserve(json.size());
+    for (const auto& item : json) items.push_back(from_json(budget, item, level + 1));
+    return make_list(budget, std::move(items));
   }
+  if (!json.is_object()) return Value::none();
+  Value dict = make_dict(budget);
+  for (const auto& [name, item] : json.items()) {
+    dict.as<Dict>().set(make_string(budget, name), from_json(budget, item, level + 1));
+  }
+  return dict;
 }
 
 }  // namespace

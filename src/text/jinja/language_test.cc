@@ -182,6 +182,9 @@ TEST(JinjaLanguage, For) {
            "3False33False23True1"},
           {"{% break %}", kFails},
           {"{% for loop in l %}{% endfor %}", kFails},
+          {"{% for a, (b, loop) in l %}{% endfor %}", kFails},
+          {"{% for (a.b, c) in l %}{% endfor %}", kFails},
+          {"{% for 'a' in l %}{% endfor %}", kFails},
           {"{% for a in l %}{% for b in l %}{% if loop.first %}{{ loop.index }}{% endif "
            "%}{% endfor %}{{ loop.index }}{% endfor %}",
            "111213"},
@@ -211,6 +214,12 @@ TEST(JinjaLanguage, Set) {
           {"{% for i in [1, 2] %}{{ q }}{% set q = i %}{{ q }}{% endfor %}{{ q }}", "12"},
           {"{% set 1 = 2 %}", kFails},
           {"{% set none = 2 %}", kFails},
+          {"{% set (a, (b, true)) = 2 %}", kFails},
+          {"{% set ns = namespace() %}{% set ns.x, b = 1, 2 %}{{ ns.x }}{{ b }}", "12"},
+          {"{% set ns = namespace() %}{% set (ns.x, b) = 1, 2 %}", kFails},
+          {"{% set () = [] %}x", "x"},
+          {"{% set a, = [1] %}", kFails},
+          {"{% set ns = namespace() %}{% set ns.x.y = 1 %}", kFails},
           {"{{ s }}{% set s = 2 %}{{ s }}{% macro m() %}{{ s }}{% endmacro %}{% set s = 3 %}{{ m() "
            "}}",
            "Hello World23"},

@@ -61,11 +61,8 @@ class Lexer {
 
  private:
   Token& emit(TokenType type, size_t offset, std::string_view text = {}) {
-    Token& token = tokens_.emplace_back();
-    token.type = type;
-    token.offset = static_cast<uint32_t>(offset);
-    token.text = text;
-    return token;
+    tokens_.push_back({type, static_cast<uint32_t>(offset), std::string(text)});
+    return tokens_.back();
   }
   template <typename... Args>
   [[noreturn]] void fail_at(size_t offset, fmt::format_string<Args...> format, Args&&... args) {
@@ -182,14 +179,16 @@ class Lexer {
     if (end < source_.size() && is_name_character(text::next_character(source_, next))) {
       fail_at(pos_, "this number is not supported: only decimal digits can be in one");
     }
-    Token& token = emit(end == whole ? TokenType::kInteger : TokenType::kFloat, pos_);
-    if (end != whole) {
-      token.number = std::strtod(source_.substr(pos_, end - pos_).c_str(), nullptr);
-    } else {
-      const char* begin = source_.data() + pos_;
+    const char* begin = source_.data() + pos_;
+    Value& number = emit(TokenType::kNumber, pos_).number;
+    if (end == whole) {
+      uint64_t integer = 0;
       if (*begin == '0' && end > pos_ + 1) fail_at(pos_, "an integer can't begin with 0");
-      const auto result = std::from_chars(begin, source_.data() + end, token.integer);
+      const auto result = std::from_chars(begin, source_.data() + end, integer);
       if (result.ec != std::errc()) fail_at(pos_, "integers are limited to 64 bits");
+      number = Value::unsigned_integer(integer);
+    } else {
+      number = Value::number(std::strtod(begin, nullptr));
     }
     pos_ = end;
     return true;
@@ -274,8 +273,7 @@ std::vector<Token> tokenize(const std::string& source, uint32_t& offset) {
 std::string describe(const Token& token) {
   if (token.type == TokenType::kName || token.type == TokenType::kOperator) return token.text;
   static constexpr const char* kNames[] = {
-      "text",           "{{", "}}", "{%", "%}", "name", "operator", "string", "integer", "float",
-      "end of template"};
+      "text", "{{", "}}", "{%", "%}", "name", "operator", "string", "number", "end of template"};
   return kNames[static_cast<size_t>(token.type)];
 }
 

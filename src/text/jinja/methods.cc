@@ -111,17 +111,17 @@ Value dict_get(const Call& call) {  // key default?
   return call[1].is_missing() ? Value::none() : call[1];
 }
 
-template <bool kKeys, bool kValues>
-Value dict_view(const Call& call) {
+template <Value Dict::Entry::*kPart>
+Value dict_view(const Call& call) {  // keys or values
   Values items;
-  for (const Dict::Entry& entry : entries_of(call.self)) {
-    call.budget.step();
-    items.push_back(kKeys && kValues ? make_tuple(call.budget, {entry.key, entry.value})
-                    : kKeys          ? entry.key
-                                     : entry.value);
-  }
-  const char* type = kKeys && kValues ? "dict_items" : kKeys ? "dict_keys" : "dict_values";
-  return make<List>(Kind::kView, call.budget, std::move(items), type);
+  for (const Dict::Entry& entry : entries_of(call.self)) items.push_back(entry.*kPart);
+  call.budget.work(items.size() * sizeof(Value));
+  return make<List>(Kind::kView, call.budget, std::move(items),
+                    kPart == &Dict::Entry::key ? "dict_keys" : "dict_values");
+}
+
+Value dict_items(const Call& call) {
+  return make<List>(Kind::kView, call.budget, pairs_of(call.budget, call.self), "dict_items");
 }
 
 // clang-format off
@@ -140,9 +140,9 @@ constexpr Builtin kString[] = {
 // clang-format on
 constexpr Builtin kDict[] = {
     {"get", "/ key default?", dict_get},
-    {"items", "/", dict_view<true, true>},
-    {"keys", "/", dict_view<true, false>},
-    {"values", "/", dict_view<false, true>},
+    {"items", "/", dict_items},
+    {"keys", "/", dict_view<&Dict::Entry::key>},
+    {"values", "/", dict_view<&Dict::Entry::value>},
 };
 
 }  // namespace

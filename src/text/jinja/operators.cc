@@ -3,6 +3,7 @@
 #include "text/jinja/operators.h"
 
 #include <cmath>
+#include <compare>
 #include <functional>
 
 #include "text/jinja/interpreter.h"
@@ -40,12 +41,11 @@ bool equal_dicts(Budget& budget, const Value& a, const Value& b) {
   return true;
 }
 
-template <typename T>
-bool ordered(CompareOp op, const T& a, const T& b) {
-  return op == CompareOp::kLt   ? a < b
-         : op == CompareOp::kLe ? a <= b
-         : op == CompareOp::kGt ? a > b
-                                : a >= b;
+bool holds(CompareOp op, std::partial_ordering order) {
+  return op == CompareOp::kLt   ? order < 0
+         : op == CompareOp::kLe ? order <= 0
+         : op == CompareOp::kGt ? order > 0
+                                : order >= 0;
 }
 
 [[noreturn]] void fail_overflow() {
@@ -146,30 +146,20 @@ Value add_strings(Budget& budget, Value a, const Value& b) {
   return make_string(budget, text_of(a) + text_of(b), is_markup(a));
 }
 
-Value make_like(Budget& budget, const Value& sequence, Values items) {
-  return sequence.is(Kind::kList) ? make_list(budget, std::move(items))
-                                  : make_tuple(budget, std::move(items));
-}
-
 Value repeat(Budget& budget, const Value& sequence, const Value& times) {
   const auto count = static_cast<size_t>(std::max<int64_t>(0, times.as_int()));
-  const size_t unit =
-      sequence.is_string() ? text_of(sequence).size() : items_of(sequence).size() * sizeof(Value);
-  size_t bytes = 0;
-  if (__builtin_mul_overflow(unit, count, &bytes)) bytes = SIZE_MAX / 2;
-  budget.expect(bytes);
-  budget.work(bytes);
-  std::string text;
-  Values items;
-  for (size_t i = 0; i < (unit == 0 ? 0 : count); ++i) {
-    if (sequence.is_string()) {
-      text += text_of(sequence);
-    } else {
-      items.insert(items.end(), items_of(sequence).begin(), items_of(sequence).end());
-    }
+  const auto repeated = [&](auto all, const auto& unit) {
+    size_t bytes = 0;
+    if (__builtin_mul_overflow(unit.size() * sizeof(unit[0]), count, &bytes)) bytes = SIZE_MAX / 2;
+    budget.expect(bytes);
+    budget.work(bytes);
+    for (size_t i = 0; i < count && bytes > 0; ++i) all.insert(all.end(), unit.begin(), unit.end());
+    return all;
+  };
+  if (!sequence.is_string()) {
+    return make_like(budget, sequence, repeated(Values(), items_of(sequence)));
   }
-  if (sequence.is_string()) return make_string(budget, std::move(text), is_markup(sequence));
-  return make_like(budget, sequence, std::move(items));
+  return make_string(budget, repeated(std::string(), text_of(sequence)), is_markup(sequence));
 }
 
 Value add_sequences(Budget& budget, const Value& a, const Value& b) {
@@ -216,14 +206,11 @@ bool equal(Budget& budget, const Value& a, const Value& b) {
 bool compare(Budget& budget, CompareOp op, const Value& a, const Value& b) {
   if (op == CompareOp::kEq) return equal(budget, a, b);
   if (op == CompareOp::kNe) return !equal(budget, a, b);
-  if (a.is_number() && b.is_number()) {
-    if (a.is_integer() && b.is_integer()) return ordered(op, a.as_int(), b.as_int());
-    return ordered(op, wide(a), wide(b));
-  }
+  if (a.is_number() && b.is_number()) return holds(op, wide(a) <=> wide(b));
   // The order of UTF-8 is the order of the code points.
   if (a.is_string() && b.is_string()) {
     budget.work(std::min(text_of(a).size(), text_of(b).size()));
-    return ordered(op, text_of(a), text_of(b));
+    return holds(op, text_of(a) <=> text_of(b));
   }
   if (a.is_sequence() && a.kind() == b.kind()) {
     const Nesting nesting(budget);
@@ -234,7 +221,7 @@ bool compare(Budget& budget, CompareOp op, const Value& a, const Value& b) {
       if (left[i].is_same(right[i]) || equal(budget, left[i], right[i])) continue;
       return compare(budget, op, left[i], right[i]);
     }
-    return ordered(op, left.size(), right.size());
+    return holds(op, left.size() <=> right.size());
   }
   if (a.is_undefined()) fail_undefined(a);
   if (b.is_undefined()) fail_undefined(b);
@@ -277,6 +264,21 @@ bool contains(Interpreter& in, const Value& container, const Value& item) {
   return false;
 }
 
+Values pairs_of(Budget& budget, const Value& dict) {
+  Values pairs;
+  for (const Dict::Entry& entry : entries_of(dict)) {
+    budget.step();
+    pairs.push_back(make_tuple(budget, {entry.key, entry.value}));
+  }
+  return pairs;
+}
+
+Value join_characters(Budget& budget, const Values& characters, bool markup) {
+  std::string text;
+  for (const Value& character : characters) text += text_of(character);
+  return make_string(budget, std::move(text), markup);
+}
+
 double float_of(const Value& number) {
   if (number.is(Kind::kFloat)) return number.as_float();
   if (number.is(Kind::kBigInt)) return static_cast<double>(number.as_big());
@@ -310,18 +312,13 @@ Value apply_binary(Budget& budget, BinaryOp op, Value a, const Value& b) {
 
 Value apply_sign(bool negates, const Value& value) {
   if (value.is_undefined()) fail_undefined(value);
-  if (value.is(Kind::kFloat)) return Value::number(negates ? -value.as_float() : value.as_float());
-  if (value.is(Kind::kBigInt)) {
-    if (!negates) return value;
-    // -2**63 is the one negative number that is written with a larger one.
-    if (value.as_big() == uint64_t{1} << 63) return Value::integer(INT64_MIN);
-    fail_overflow();
-  }
-  if (!value.is_integer()) {
-    fail("bad operand type for unary sign: '{}'", type_name(value));
-  }
-  return negates ? combine_integers(BinaryOp::kSub, 0, value.as_int())
-                 : Value::integer(value.as_int());
+  if (!value.is_number()) fail("bad operand type for unary sign: '{}'", type_name(value));
+  if (!negates) return value.is(Kind::kBool) ? Value::integer(value.as_int()) : value;
+  if (value.is(Kind::kFloat)) return Value::number(-value.as_float());
+  // -2**63 is the one negative number that is written with a larger one.
+  if (value.is(Kind::kBigInt) && value.as_big() != uint64_t{1} << 63) fail_overflow();
+  return value.is_integer() ? combine_integers(BinaryOp::kSub, 0, value.as_int())
+                            : Value::integer(INT64_MIN);
 }
 
 }  // namespace nanovllm::jinja

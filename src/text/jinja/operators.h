@@ -26,6 +26,11 @@ Value apply_binary(Budget& budget, BinaryOp op, Value a, const Value& b);
 Value apply_sign(bool negates, const Value& value);
 double float_of(const Value& number);
 
+// The keys and values of a dict, in tuples.
+Values pairs_of(Budget& budget, const Value& dict);
+// Strings of one character each to one.
+Value join_characters(Budget& budget, const Values& characters, bool markup);
+
 // len(); -1 when there is none.
 int64_t length_of(const Value& value);
 

@@ -22,8 +22,7 @@ enum class TokenType : uint8_t {
   kName,
   kOperator,
   kString,
-  kInteger,
-  kFloat,
+  kNumber,
   kEof,
 };
 
@@ -31,8 +30,7 @@ struct Token {
   TokenType type = TokenType::kEof;
   uint32_t offset = 0;  // bytes into the normalized source
   std::string text;     // of data, names, operators and strings (unescaped)
-  uint64_t integer = 0;
-  double number = 0;
+  Value number = {};
 };
 
 // As messages name a token.
@@ -96,20 +94,22 @@ class Parser {
   ExprPtr parse_not();
   ExprPtr parse_compare();
   ExprPtr parse_concat();
-  ExprPtr parse_unary(bool with_filter = true);
+  ExprPtr parse_prefix(ExprKind kind, ExprPtr (Parser::*parse_operand)());
+  ExprPtr parse_unary();
+  ExprPtr parse_signed();  // what a sign stands before: filters and tests are outside of it
+  ExprPtr parse_sign();
   ExprPtr parse_primary();
   ExprPtr parse_items(ExprKind kind, std::string_view close);
   ExprPtr parse_tuple(bool parenthesized, bool with_condition = true);
   ExprPtr parse_postfix(ExprPtr expr, bool with_filter);
   ExprPtr parse_subscript(ExprPtr object);
-  ExprPtr parse_slice(ExprPtr object);
   void parse_arguments(Expr& call);
   ExprPtr parse_call(ExprPtr callee);
   ExprPtr parse_filter(ExprPtr operand);
   ExprPtr parse_test(ExprPtr operand);
   ExprPtr parse_target(bool with_namespace);
   ExprPtr parse_target_item(bool with_namespace);
-  ExprPtr parse_target_name();
+  void check_target(const Expr& target, bool with_namespace, const Token& first);
 
   Value constant(std::string text);
   int symbol(const std::string& name);

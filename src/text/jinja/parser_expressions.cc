@@ -68,28 +68,30 @@ ExprPtr Parser::parse_condition() {
 
 namespace {
 
-struct OperatorRow {
+// Operators that bind to the left, from those that bind least.
+struct BinaryOperator {
+  size_t level;
   std::string_view text;
   ExprKind kind;
-  BinaryOp op;
+  BinaryOp op = {};
 };
-constexpr OperatorRow kOr[] = {{"or", ExprKind::kOr, {}}};
-constexpr OperatorRow kAnd[] = {{"and", ExprKind::kAnd, {}}};
-constexpr OperatorRow kSums[] = {{"+", ExprKind::kBinary, BinaryOp::kAdd},
-                                 {"-", ExprKind::kBinary, BinaryOp::kSub}};
-constexpr OperatorRow kProducts[] = {{"*", ExprKind::kBinary, BinaryOp::kMul},
-                                     {"/", ExprKind::kBinary, BinaryOp::kDiv},
-                                     {"//", ExprKind::kBinary, BinaryOp::kFloorDiv},
-                                     {"%", ExprKind::kBinary, BinaryOp::kMod}};
-constexpr OperatorRow kPowers[] = {{"**", ExprKind::kBinary, BinaryOp::kPow}};
-constexpr std::span<const OperatorRow> kLevels[] = {kOr, kAnd, kSums, kProducts, kPowers};
+constexpr BinaryOperator kBinaryOperators[] = {
+    {0, "or", ExprKind::kOr},
+    {1, "and", ExprKind::kAnd},
+    {2, "+", ExprKind::kBinary, BinaryOp::kAdd},
+    {2, "-", ExprKind::kBinary, BinaryOp::kSub},
+    {3, "*", ExprKind::kBinary, BinaryOp::kMul},
+    {3, "/", ExprKind::kBinary, BinaryOp::kDiv},
+    {3, "//", ExprKind::kBinary, BinaryOp::kFloorDiv},
+    {3, "%", ExprKind::kBinary, BinaryOp::kMod},
+    {4, "**", ExprKind::kBinary, BinaryOp::kPow},
+};
 constexpr size_t kSumLevel = 2, kProductLevel = 3, kPowerLevel = 4;
 
 constexpr std::string_view kComparisons[] = {"==", "!=", "<", "<=", ">", ">=", "in"};
 
 }  // namespace
 
-// Operators that bind to the left, by levels of precedence.
 ExprPtr Parser::parse_binary(size_t level) {
   const auto operand = [&] {
     return level == 0               ? parse_binary(1)
@@ -100,11 +102,11 @@ ExprPtr Parser::parse_binary(size_t level) {
   };
   ExprPtr left = operand();
   for (;;) {
-    const OperatorRow* found = nullptr;
-    for (const OperatorRow& row : kLevels[level]) {
-      if (at(row.text)) found = &row;
-    }
-    if (found == nullptr) return left;
+    const auto* found =
+        std::ranges::find_if(kBinaryOperators, [&](const BinaryOperator& candidate) {
+          return candidate.level == level && at(candidate.text);
+        });
+    if (found == std::end(kBinaryOperators)) return left;
     ExprPtr binary = node(found->kind, advance().offset);
     binary->binary_op = found->op;
     if (found->op == BinaryOp::kMod && left->value.is_string() && left->kind == ExprKind::kConst) {
@@ -117,16 +119,16 @@ ExprPtr Parser::parse_binary(size_t level) {
   }
 }
 
+ExprPtr Parser::parse_prefix(ExprKind kind, ExprPtr (Parser::*parse_operand)()) {
+  ExprPtr prefix = node(kind, advance().offset);
+  check_depth(*prefix, ++expression_depth_);
+  add(*prefix, (this->*parse_operand)());
+  --expression_depth_;
+  return prefix;
+}
+
 ExprPtr Parser::parse_not() {
-  std::vector<uint32_t> offsets;
-  while (at("not")) offsets.push_back(advance().offset);
-  ExprPtr expr = parse_compare();
-  for (; !offsets.empty(); offsets.pop_back()) {
-    ExprPtr negated = node(ExprKind::kNot, offsets.back());
-    add(*negated, std::move(expr));
-    expr = std::move(negated);
-  }
-  return expr;
+  return at("not") ? parse_prefix(ExprKind::kNot, &Parser::parse_not) : parse_compare();
 }
 
 ExprPtr Parser::parse_compare() {
@@ -158,19 +160,12 @@ ExprPtr Parser::parse_concat() {
   return concat;
 }
 
-ExprPtr Parser::parse_unary(bool with_filter) {
-  ExprPtr expr;
-  if (at("-") || at("+")) {
-    const bool negates = at("-");
-    ExprPtr sign = node(negates ? ExprKind::kNegate : ExprKind::kPosit, advance().offset);
-    check_depth(*sign, ++expression_depth_);
-    add(*sign, parse_unary(false));
-    --expression_depth_;
-    expr = std::move(sign);
-  } else {
-    expr = parse_primary();
-  }
-  return parse_postfix(std::move(expr), with_filter);
+ExprPtr Parser::parse_unary() { return parse_postfix(parse_sign(), true); }
+ExprPtr Parser::parse_signed() { return parse_postfix(parse_sign(), false); }
+
+ExprPtr Parser::parse_sign() {
+  if (at("-")) return parse_prefix(ExprKind::kNegate, &Parser::parse_signed);
+  return at("+") ? parse_prefix(ExprKind::kPosit, &Parser::parse_signed) : parse_primary();
 }
 
 ExprPtr Parser::parse_primary() {
@@ -194,11 +189,8 @@ ExprPtr Parser::parse_primary() {
       literal->value = constant(std::move(text));
       return literal;
     }
-    case TokenType::kInteger:
-      literal->value = Value::unsigned_integer(advance().integer);
-      return literal;
-    case TokenType::kFloat:
-      literal->value = Value::number(advance().number);
+    case TokenType::kNumber:
+      literal->value = advance().number;
       return literal;
     default:
       break;
@@ -249,43 +241,35 @@ ExprPtr Parser::parse_target(bool with_namespace) {
   ExprPtr tuple = node(ExprKind::kTuple, current().offset);
   add(*tuple, parse_target_item(with_namespace));
   if (!at(",")) return std::move(tuple->parts.front());
-  while (skip(",") && (at(TokenType::kName) || at("("))) {
-    if (at("in")) break;
-    add(*tuple, parse_target_item(with_namespace));
-  }
+  while (skip(",")) add(*tuple, parse_target_item(with_namespace));
   return tuple;
 }
 
 ExprPtr Parser::parse_target_item(bool with_namespace) {
-  if (skip("(")) {
-    check_depth(Expr(ExprKind::kTuple, current().offset), ++expression_depth_);
-    ExprPtr inner = parse_target(with_namespace);
-    --expression_depth_;
-    expect(")");
-    return inner;
-  }
-  if (!at(TokenType::kName)) {
-    fail_here("can't assign to '{}'", describe(current()));
-  }
-  if (!with_namespace || !is(ahead(), ".")) return parse_target_name();
-  ExprPtr name = make_name(advance());
-  ExprPtr attribute = node(ExprKind::kAttribute, advance().offset);
-  add(*attribute, std::move(name));
-  attribute->value = constant(expect(TokenType::kName).text);
-  return attribute;
+  const Token& first = current();
+  ExprPtr item = parse_primary();
+  if (with_namespace && at(".")) item = parse_subscript(std::move(item));
+  check_target(*item, with_namespace, first);
+  return item;
 }
 
-ExprPtr Parser::parse_target_name() {
-  const Token& token = expect(TokenType::kName);
-  for (const std::string_view word : {"true", "false", "none", "True", "False", "None"}) {
-    if (token.text == word) fail_at(token.offset, "can't assign to '{}'", word);
+// `first`: its first token, for messages.
+void Parser::check_target(const Expr& target, bool with_namespace, const Token& first) {
+  if (target.kind == ExprKind::kTuple) {
+    for (const ExprPtr& part : target.parts) check_target(*part, false, first);
+    return;
   }
-  if (token.text == "loop" && std::count(open_tags_.begin(), open_tags_.end(), "for") > 0) {
-    fail_at(token.offset, "can't assign to the special variable 'loop' in a loop");
+  const bool is_attribute = with_namespace && target.kind == ExprKind::kAttribute;
+  if (is_attribute && target.parts[0]->kind == ExprKind::kName) return;
+  if (target.kind != ExprKind::kName) {
+    fail_at(target.offset, "can't assign to '{}'", describe(first));
   }
-  ExprPtr name = make_name(token);
-  is_assigned_[static_cast<size_t>(name->symbol)] = true;
-  return name;
+  const auto symbol = static_cast<size_t>(target.symbol);
+  if (text_of(template_.names[symbol]) == "loop" &&
+      std::count(open_tags_.begin(), open_tags_.end(), "for") > 0) {
+    fail_at(target.offset, "can't assign to the special variable 'loop' in a loop");
+  }
+  is_assigned_[symbol] = true;
 }
 
 }  // namespace nanovllm::jinja

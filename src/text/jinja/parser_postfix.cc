@@ -24,36 +24,30 @@ ExprPtr Parser::parse_subscript(ExprPtr object) {
   if (token.text == ".") {
     const Token& name = advance();
     const bool is_name = name.type == TokenType::kName;
-    if (!is_name && name.type != TokenType::kInteger) {
-      fail_at(name.offset, "expected name or number");
-    }
+    if (!is_name && !name.number.is_integer()) fail_at(name.offset, "expected name or number");
     ExprPtr access = node(is_name ? ExprKind::kAttribute : ExprKind::kItem, token.offset);
     add(*access, std::move(object));
     if (is_name) {
       access->value = constant(name.text);
     } else {
       add(*access, node(ExprKind::kConst, name.offset));
-      access->parts[1]->value = Value::unsigned_integer(name.integer);
+      access->parts[1]->value = name.number;
     }
     return access;
   }
   ExprPtr item = node(ExprKind::kItem, token.offset);
   add(*item, std::move(object));
   if (!at(":")) add(*item, parse_expression());
-  if (at(":")) return parse_slice(std::move(item));
-  if (at(",")) refuse(current().offset, "an index of several items, as in", "x[1, 2]");
-  expect("]");
-  return item;
-}
-
-// From the first ':' on; `item` has the object and the start, if there is one.
-ExprPtr Parser::parse_slice(ExprPtr item) {
-  item->kind = ExprKind::kSlice;
-  item->parts.resize(2);
-  for (int i = 0; i < 2; ++i) {
-    const bool has_colon = skip(":");
-    add(*item, has_colon && !at(":") && !at("]") ? parse_expression() : nullptr);
+  if (at(":")) {
+    item->kind = ExprKind::kSlice;
+    item->parts.resize(2);
+    for (int i = 0; i < 2; ++i) {
+      const bool has_colon = skip(":");
+      add(*item, has_colon && !at(":") && !at("]") ? parse_expression() : nullptr);
+    }
   }
+  if (at(",") && item->kind == ExprKind::kItem)
+    refuse(current().offset, "an index of several items, as in", "x[1, 2]");
   expect("]");
   return item;
 }
@@ -121,8 +115,7 @@ ExprPtr Parser::parse_test(ExprPtr operand) {
   test->builtin = find_test(name.text);
   add(*test, std::move(operand));
   const bool starts_argument = at(TokenType::kName) || at(TokenType::kString) ||
-                               at(TokenType::kInteger) || at(TokenType::kFloat) || at("[") ||
-                               at("{");
+                               at(TokenType::kNumber) || at("[") || at("{");
   if (at("(")) {
     parse_arguments(*test);
   } else if (at("is")) {

@@ -16,7 +16,7 @@ bool Parser::skip(std::string_view text) {
 
 const Token& Parser::expect(TokenType type, std::string_view text) {
   if (at(type) && (text.empty() || current().text == text)) return advance();
-  const std::string wanted = text.empty() ? describe(Token{type, 0, {}, 0, 0}) : std::string(text);
+  const std::string wanted = text.empty() ? describe(Token{type, 0, {}, {}}) : std::string(text);
   fail_here("expected token '{}', got '{}'", wanted, describe(current()));
 }
 
@@ -162,12 +162,16 @@ Parser::StmtPtr Parser::parse_set() {
 
 Parser::StmtPtr Parser::parse_macro() {
   auto macro = std::make_unique<Stmt>(StmtKind::kMacro, advance().offset);
-  macro->symbol = parse_target_name()->symbol;
+  const auto parse_name = [&] {
+    if (!at(TokenType::kName)) expect(TokenType::kName);
+    return parse_target_item(false);
+  };
+  macro->symbol = parse_name()->symbol;
   expect("(");
   while (!at(")")) {
     if (!macro->items.empty()) expect(",");
     if (macro->items.size() >= kMaxNamed) fail_here("a macro has {} parameters at most", kMaxNamed);
-    ExprPtr parameter = parse_target_name();
+    ExprPtr parameter = parse_name();
     for (const ExprPtr& other : macro->items) {
       if (other->symbol == parameter->symbol) fail_at(parameter->offset, "duplicate argument");
     }

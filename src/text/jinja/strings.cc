@@ -11,12 +11,6 @@ namespace {
 
 using text::next_character;
 
-bool is_ascii_text(std::string_view text) {
-  size_t i = text::ascii_prefix(text);
-  while (i < text.size() && static_cast<unsigned char>(text[i]) < 0x80) ++i;
-  return i == text.size();
-}
-
 // Start of the code point that ends before `end`.
 size_t previous(std::string_view text, size_t end) {
   size_t start = text::previous_utf8(text, end);
@@ -56,9 +50,8 @@ bool is_line_break(uint32_t c) {
 }  // namespace
 
 size_t count_code_points(std::string_view text) {
-  if (is_ascii_text(text)) return text.size();
-  size_t count = 0;
-  for (size_t pos = 0; pos < text.size(); ++count) next_character(text, pos);
+  size_t count = text::ascii_prefix(text);
+  for (size_t pos = count; pos < text.size(); ++count) next_character(text, pos);
   return count;
 }
 
@@ -70,6 +63,18 @@ size_t code_point_offset(std::string_view text, size_t index) {
 
 bool is_space(uint32_t c) { return (c >= 28 && c <= 31) || text::is_space(c); }
 
+void append_visible(std::string& out, uint32_t c, std::string_view bytes) {
+  if (c == '\n' || c == '\r' || c == '\t') {
+    out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
+  } else if (c >= text::kInvalidByte || text::is_printable(c)) {
+    out += bytes;
+  } else if (c < 0x100) {
+    out += fmt::format("\\x{:02x}", c);
+  } else {
+    out += c < 0x10000 ? fmt::format("\\u{:04x}", c) : fmt::format("\\U{:08x}", c);
+  }
+}
+
 std::string quote(std::string_view text) {
   const bool has_single = text.find('\'') != std::string_view::npos;
   const char mark = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
@@ -77,18 +82,8 @@ std::string quote(std::string_view text) {
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
     const uint32_t c = next_character(text, pos);
-    if (c == static_cast<uint32_t>(mark) || c == '\\') {
-      out += '\\';
-      out += static_cast<char>(c);
-    } else if (c == '\n' || c == '\r' || c == '\t') {
-      out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
-    } else if (c >= text::kInvalidByte || text::is_printable(c)) {
-      out += text.substr(begin, pos - begin);
-    } else if (c < 0x100) {
-      out += fmt::format("\\x{:02x}", c);
-    } else {
-      out += c < 0x10000 ? fmt::format("\\u{:04x}", c) : fmt::format("\\U{:08x}", c);
-    }
+    if (c == static_cast<uint32_t>(mark) || c == '\\') out += '\\';
+    append_visible(out, c, text.substr(begin, pos - begin));
   }
   return out + mark;
 }

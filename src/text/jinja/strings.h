@@ -18,6 +18,8 @@ size_t count_code_points(std::string_view text);
 size_t code_point_offset(std::string_view text, size_t index);
 
 bool is_space(uint32_t c);  // str.isspace()
+// Appends the character `c`, spelled `bytes`, as repr() shows it, but for quotes and backslashes.
+void append_visible(std::string& out, uint32_t c, std::string_view bytes);
 // repr() of a str.
 std::string quote(std::string_view text);
 

@@ -242,21 +242,22 @@ template <typename T, typename... Args>
 Value make(Kind kind, Budget& budget, Args&&... args) {
   return Value::object(kind, std::make_unique<T>(&budget, std::forward<Args>(args)...).release());
 }
-inline Value make_string(Budget& budget, std::string text, bool markup = false) {
-  budget.work(text.size());
-  return make<String>(Kind::kString, budget, std::move(text), markup);
-}
-inline Value make_string(Budget& budget, std::string_view text, bool markup = false) {
-  return make_string(budget, std::string(text), markup);
-}
-inline Value make_string(Budget& budget, const char* text, bool markup = false) {
-  return make_string(budget, std::string(text), markup);
+template <typename Text>
+Value make_string(Budget& budget, Text&& text, bool markup = false) {
+  std::string owned(std::forward<Text>(text));
+  budget.work(owned.size());
+  return make<String>(Kind::kString, budget, std::move(owned), markup);
 }
 inline Value make_list(Budget& budget, Values items) {
   return make<List>(Kind::kList, budget, std::move(items), "list");
 }
 inline Value make_tuple(Budget& budget, Values items) {
   return make<List>(Kind::kTuple, budget, std::move(items), "tuple");
+}
+// A list or a tuple, as `sequence` is.
+inline Value make_like(Budget& budget, const Value& sequence, Values items) {
+  return sequence.is(Kind::kList) ? make_list(budget, std::move(items))
+                                  : make_tuple(budget, std::move(items));
 }
 inline Value make_iterator(Budget& budget, Values items) {
   return make<Iterator>(Kind::kIterator, budget, make_list(budget, std::move(items)));
