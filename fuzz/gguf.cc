@@ -6,7 +6,7 @@
 
 #include "fuzzing.h"
 #include "io/ggml_formats.h"
-#include "io/temp_dir.h"
+#include "io/temp_dir_testing.h"
 
 namespace nanovllm {
 namespace {

@@ -2,7 +2,7 @@
 // tokenizer does; its chat template is read as well.
 #include "check_ids.h"
 #include "fuzzing.h"
-#include "io/temp_dir.h"
+#include "io/temp_dir_testing.h"
 #include "nanovllm/chat.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

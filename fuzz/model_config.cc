@@ -3,7 +3,7 @@
 #include "io/model_config.h"
 
 #include "fuzzing.h"
-#include "io/temp_dir.h"
+#include "io/temp_dir_testing.h"
 
 namespace nanovllm {
 namespace {

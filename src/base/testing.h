@@ -1,6 +1,9 @@
 // What tests of every layer share.
 #pragma once
 
+#include <cstddef>
+#include <ctime>
+
 namespace nanovllm::test {
 
 #ifdef __SANITIZE_THREAD__
@@ -20,6 +23,28 @@ inline constexpr bool kUnderSanitizer = false;
 template <typename T>
 constexpr T full_or_reduced(T full, T reduced) {
   return kUnderSanitizer ? reduced : full;
+}
+
+// CPU time of this thread that `work` takes, seconds.
+template <typename Work>
+double cpu_seconds(const Work& work) {
+  const auto now = [] {
+    timespec time = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double begin = now();
+  work();
+  return now() - begin;
+}
+
+// Whether work(size), done on this thread, takes a time that is linear in the size: eight times the
+// size must take less than 24 times as long, where quadratic time would be 64 times.
+template <typename Work>
+bool takes_linear_time(size_t size, const Work& work) {
+  work(size);  // buffers and caches
+  const double once = cpu_seconds([&] { work(size); });
+  return cpu_seconds([&] { work(8 * size); }) < 24 * once + 0.01;
 }
 
 }  // namespace nanovllm::test

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "io/temp_dir.h"
+#include "io/temp_dir_testing.h"
 #include "nanovllm/error.h"
 
 namespace nanovllm::hub {

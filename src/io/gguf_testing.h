@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/gguf.h"
-#include "io/temp_dir.h"
+#include "io/temp_dir_testing.h"
 #include "nanovllm/error.h"
 
 namespace nanovllm::testing {

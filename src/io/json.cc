@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -12,34 +12,7 @@
 namespace nanovllm {
 namespace {
 
-constexpr int kMaxDepth = 64;
-constexpr int kMaxOrderedDepth = 512;
 constexpr size_t kMaxReason = 150;  // bytes of a parser's message, which ends with what it met
-
-// Watches a document while it is parsed.
-class Guard {
- public:
-  explicit Guard(const std::string& where) : where_(where) {}
-
-  bool operator()(int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    using Event = nlohmann::json::parse_event_t;
-    if (depth > kMaxDepth) {
-      throw_error(ErrorCode::kCorruptData, "{}: JSON nested deeper than {} levels", where_,
-                  kMaxDepth);
-    }
-    if (event == Event::object_start) keys_.emplace_back();
-    if (event == Event::object_end) keys_.pop_back();
-    if (event == Event::key && !keys_.back().insert(parsed.get<std::string>()).second) {
-      throw_error(ErrorCode::kCorruptData, "{}: the key \"{}\" appears twice in one object", where_,
-                  printable(parsed.get<std::string>()));
-    }
-    return true;
-  }
-
- private:
-  const std::string& where_;
-  std::vector<std::set<std::string>> keys_;  // of every object that is open
-};
 
 // Bytes of the UTF-8 character that `text` starts with, 0 when it starts with none.
 size_t character_length(std::string_view text) {
@@ -66,6 +39,77 @@ std::string with_line(const std::string& reason, int64_t first) {
   const char* const rest = std::from_chars(reason.data() + kAt.size(), end, line).ptr;
   return fmt::format("{}{}{}", kAt, first + line - 1, std::string_view(rest, end));
 }
+
+// Builds a document in linear time. The library's own builders do not: one looks through an ordered
+// object for every key it adds, the one with a callback through all of a container for every child.
+struct Builder {
+  using Json = nlohmann::ordered_json;
+  struct Open {
+    Json* value;
+    std::unordered_map<std::string, size_t> places = {};  // of an object's members, by key
+  };
+
+  const std::string& where;
+  const JsonRules& rules;
+  Json root = {};
+  std::vector<Open> open = {};  // containers, outermost first
+  std::string name = {};
+  size_t place = 0;  // of `name` among its object's members
+  size_t num_values = 0;
+
+  bool null() { return add(nullptr); }
+  bool boolean(bool value) { return add(value); }
+  bool number_integer(int64_t value) { return add(value); }
+  bool number_unsigned(uint64_t value) { return add(value); }
+  bool number_float(double value, const std::string&) { return add(value); }
+  bool string(std::string& value) { return add(std::move(value)); }
+  bool binary(Json::binary_t&) { return false; }
+  bool start_object(size_t) { return add(Json::object()); }
+  bool start_array(size_t) { return add(Json::array()); }
+  bool end_object() { return open.pop_back(), true; }
+  bool end_array() { return open.pop_back(), true; }
+
+  bool key(std::string& text) {
+    const auto [found, is_new] = open.back().places.try_emplace(text, open.back().value->size());
+    if (!is_new && !rules.allows_repeats) {
+      fail("the key \"{}\" appears twice in one object", printable(text));
+    }
+    place = found->second;
+    name = std::move(text);
+    return true;
+  }
+
+  bool parse_error(size_t, const std::string&, const Json::exception& error) {
+    fail("not valid JSON: {}", with_line(reason_of(error), rules.first_line));
+  }
+
+  // What is open does not move: only the innermost container grows.
+  bool add(Json value) {
+    if (++num_values > rules.max_values) fail("more than {} JSON values", rules.max_values);
+    const bool is_container = value.is_structured();
+    Json& added = put(std::move(value));
+    if (is_container) open.push_back({&added});
+    if (std::cmp_greater(open.size(), rules.max_depth)) {
+      fail("JSON nested deeper than {} levels", rules.max_depth);
+    }
+    return true;
+  }
+
+  Json& put(Json value) {
+    if (open.empty()) return root = std::move(value);
+    Json& parent = *open.back().value;
+    if (parent.is_array()) return parent.get_ref<Json::array_t&>().emplace_back(std::move(value));
+    Json::object_t::Container& members = parent.get_ref<Json::object_t&>();
+    if (place < members.size()) return members[place].second = std::move(value);
+    return members.emplace_back(std::move(name), std::move(value)).second;
+  }
+
+  template <typename... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
+    throw_error(ErrorCode::kCorruptData, "{}: {}", where,
+                fmt::format(format, std::forward<Args>(args)...));
+  }
+};
 
 }  // namespace
 
@@ -95,29 +139,17 @@ std::string reason_of(const std::exception& json_error) {
   return printable(reason, kMaxReason);
 }
 
-nlohmann::json parse_json(std::string_view text, const std::string& where, int64_t line) {
-  try {
-    return nlohmann::json::parse(text.begin(), text.end(), Guard(where));
-  } catch (const nlohmann::json::exception& error) {
-    throw_error(ErrorCode::kCorruptData, "{}: not valid JSON: {}", where,
-                with_line(reason_of(error), line));
-  }
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where,
+                                          const JsonRules& rules) {
+  Builder builder{where, rules};
+  nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &builder);
+  return std::move(builder.root);
 }
 
-nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where) {
-  using Json = nlohmann::ordered_json;
-  const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxOrderedDepth) {
-      throw_error(ErrorCode::kCorruptData, "{}: JSON nested deeper than {} levels", where,
-                  kMaxOrderedDepth);
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), check_depth);
-  } catch (const Json::exception& error) {
-    throw_error(ErrorCode::kCorruptData, "{}: not valid JSON: {}", where, reason_of(error));
-  }
+nlohmann::json parse_json(std::string_view text, const std::string& where, int64_t line) {
+  constexpr int kMaxDepth = 64;
+  return parse_ordered_json(text, where,
+                            {.max_depth = kMaxDepth, .allows_repeats = false, .first_line = line});
 }
 
 JsonFields::JsonFields(const nlohmann::json& value, std::string where)

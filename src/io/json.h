@@ -16,10 +16,19 @@ namespace nanovllm {
 // `line` is the file's line, from 1, that the text begins with.
 nlohmann::json parse_json(std::string_view text, const std::string& where, int64_t line = 1);
 
-// The same with keys in the file's order, up to 512 levels deep; of a key that an object has twice,
-// the last value counts. Whatever comes from outside is parsed by one of the two, for the library
-// recurses when it copies or prints what is nested.
-nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where);
+// What a document may have.
+struct JsonRules {
+  int max_depth = 512;
+  bool allows_repeats = true;  // of a key in one object, whose last value counts
+  size_t max_values = SIZE_MAX;
+  int64_t first_line = 1;  // the file's line that the text begins with
+};
+
+// The same with keys in the file's order and rules of its own. Whatever comes from outside is
+// parsed by one of the two, in linear time, for the library recurses when it copies or prints what
+// is nested.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where,
+                                          const JsonRules& rules = {});
 
 // A name from a file, fit for an error message: UTF-8 without control characters, and not much more
 // than so many bytes of it.

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/temp_dir.h"
+#include "io/temp_dir_testing.h"
 #include "nanovllm/error.h"
 
 namespace nanovllm::testing {

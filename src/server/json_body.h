@@ -1,8 +1,10 @@
-// JSON from clients: bounded in depth and size, in time that is linear whatever they send.
+// JSON from clients: bounded in depth and size.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string_view>
+
+#include "io/json.h"
 
 namespace nanovllm::server {
 
@@ -10,9 +12,13 @@ using Json = nlohmann::ordered_json;
 
 inline constexpr int kMaxJsonDepth = 64;  // --max-json-depth
 
-// Throws Error(kInvalidArgument) in a sentence for what is not JSON (NaN and bytes that are no
-// UTF-8 among it), for nesting deeper than `max_depth`, a key that an object has twice, and more
-// than some millions of values.
-Json parse_json_body(std::string_view text, int max_depth = kMaxJsonDepth);
+// Throws Error(kCorruptData) in a sentence for what is not JSON (NaN and bytes that are no UTF-8
+// among it), for nesting deeper than `max_depth`, a key that an object has twice, and more than
+// some millions of values, each of which takes some 50 bytes.
+inline Json parse_json_body(std::string_view text, int max_depth = kMaxJsonDepth) {
+  return parse_ordered_json(
+      text, "The body",
+      {.max_depth = max_depth, .allows_repeats = false, .max_values = size_t{4} << 20});
+}
 
 }  // namespace nanovllm::server

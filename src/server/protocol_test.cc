@@ -21,14 +21,14 @@ TEST(Protocol, RefusesWhatIsNoJsonObject) {
   for (const char* body :
        {"", "{", "nothing", R"({"prompt":"a","seed":NaN})", R"({"seed":1e999})",
         "{\"prompt\":\"\xff\"}", R"({"prompt":"\ud800"})", R"({"prompt":"a",})"}) {
-    EXPECT_TRUE(refusal_of_body(body).starts_with("The body is not valid JSON: ")) << body;
+    EXPECT_TRUE(refusal_of_body(body).starts_with("The body: not valid JSON: ")) << body;
   }
   EXPECT_EQ(refusal_of_body("[1]"), "The body must be a JSON object, got an array.");
   EXPECT_EQ(refusal_of_body("3"), "The body must be a JSON object, got 3.");
   EXPECT_EQ(refusal_of_body(R"({"a":1,"prompt":"a","a":2})"),
-            "The body has the key \"a\" twice in one object; give it once.");
+            "The body: the key \"a\" appears twice in one object");
   EXPECT_EQ(refusal_of_body(R"({"x":{"a":1,"a":2}})"),
-            "The body has the key \"a\" twice in one object; give it once.");
+            "The body: the key \"a\" appears twice in one object");
 }
 
 TEST(Protocol, BoundsDepth) {
@@ -39,7 +39,7 @@ TEST(Protocol, BoundsDepth) {
   };
   EXPECT_NO_THROW(parse_completion(body(4), model.served, "7"));
   EXPECT_STREQ(api_error_of([&] { parse_completion(body(5), model.served, "7"); }).what(),
-               "The body is JSON nested deeper than 5 levels.");
+               "The body: JSON nested deeper than 5 levels");
   EXPECT_NE(refusal_of_body(std::string(1'000'000, '[')), "");
 }
 

@@ -12,7 +12,7 @@
 #include <random>
 #include <utility>
 
-#include "io/temp_dir.h"
+#include "io/temp_dir_testing.h"
 #include "nanovllm/error.h"
 
 namespace nanovllm::server {

@@ -93,13 +93,16 @@ void AddedTokens::add_with_id(AddedToken token, int32_t id) {
 
 void AddedTokens::finish(const Normalizer& normalizer) {
   NormalizeScratch scratch;
-  for (size_t i = 0; i < tokens_.size(); ++i) {
-    bool at_origin = true;
-    if (!tokens_[i].normalized) {
-      verbatim_.add(tokens_[i].content, ids_[i]);
-    } else if (const auto form = normalizer.apply(tokens_[i].content, scratch, at_origin);
-               !form.empty()) {
-      normalized_.add(form, ids_[i]);
+  for (const bool special : {true, false}) {  // in this order, which counts where forms are equal
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      if (tokens_[i].special != special) continue;
+      bool at_origin = true;
+      if (!tokens_[i].normalized) {
+        verbatim_.add(tokens_[i].content, ids_[i]);
+      } else if (const auto form = normalizer.apply(tokens_[i].content, scratch, at_origin);
+                 !form.empty()) {
+        normalized_.add(form, ids_[i]);
+      }
     }
   }
   verbatim_.finish();

@@ -18,7 +18,7 @@ constexpr size_t kShortWord = 40;  // symbols
 
 }  // namespace
 
-Bpe::Bpe(Vocabulary vocabulary, std::span<const MergeTable::Rule> rules, BpeOptions options)
+Bpe::Bpe(Vocabulary vocabulary, std::span<const PairTable::Rule> rules, BpeOptions options)
     : Model(std::move(vocabulary), options.byte_fallback),
       merges_(rules),
       options_(std::move(options)) {
@@ -51,29 +51,29 @@ void Bpe::set_bytes() {
   }
 }
 
-bool Bpe::separators_are_ends(std::span<const MergeTable::Rule> rules) const {
+bool Bpe::separators_are_ends(std::span<const PairTable::Rule> rules) const {
   if (vocabulary_.find(kSeparator) < 0 || options_.ignore_merges || has_affixes_) return false;
   // Tokens that stand for other text than their spelling must not take part in merges.
   const int32_t unknown = options_.unk_token ? vocabulary_.find(*options_.unk_token) : -1;
   const auto stands_for_itself = [&](int32_t id) {
     return id != unknown && (!options_.byte_fallback || byte_of(vocabulary_.spelling(id)) < 0);
   };
-  return std::all_of(rules.begin(), rules.end(), [&](const MergeTable::Rule& rule) {
+  return std::all_of(rules.begin(), rules.end(), [&](const PairTable::Rule& rule) {
     return stands_for_itself(rule.left) && stands_for_itself(rule.right) &&
            (vocabulary_.spelling(rule.left).ends_with(kSeparator) ||
             !vocabulary_.spelling(rule.right).starts_with(kSeparator));
   });
 }
 
-MergeTable::Merge Bpe::pair(int32_t left, int32_t right, std::string& spelling) const {
+PairTable::Merge Bpe::pair(int32_t left, int32_t right, std::string& spelling) const {
   if (!ranks_.empty()) {
     if (ranks_[left] == kNoRank || ranks_[right] == kNoRank) return {kNoRank, -1};
     spelling.assign(vocabulary_.spelling(left)).append(vocabulary_.spelling(right));
     const int32_t joined = vocabulary_.find(spelling);
     return {joined < 0 ? kNoRank : ranks_[joined], joined};
   }
-  const MergeTable::Merge* merge = merges_.find(left, right);
-  return merge ? *merge : MergeTable::Merge{kNoRank, -1};
+  const PairTable::Merge* merge = merges_.find(left, right);
+  return merge ? *merge : PairTable::Merge{kNoRank, -1};
 }
 
 int32_t Bpe::unknown_id() const {
@@ -113,7 +113,7 @@ void Bpe::split_characters(std::string_view word, std::vector<int32_t>& ids) con
 
 void Bpe::merge_short(ModelScratch& scratch) const {
   std::vector<int32_t>& ids = scratch.ids;
-  std::vector<MergeTable::Merge>& pairs = scratch.pairs;
+  std::vector<PairTable::Merge>& pairs = scratch.pairs;
   pairs.clear();
   for (size_t i = 0; i + 1 < ids.size(); ++i)
     pairs.push_back(pair(ids[i], ids[i + 1], scratch.spelling));
@@ -135,7 +135,7 @@ void Bpe::merge_short(ModelScratch& scratch) const {
 // equals. A heap entry is stale when the pair at its position has another rank by now.
 void Bpe::merge_long(ModelScratch& scratch) const {
   std::vector<int32_t>& ids = scratch.ids;
-  std::vector<MergeTable::Merge>& pairs = scratch.pairs;
+  std::vector<PairTable::Merge>& pairs = scratch.pairs;
   std::vector<uint32_t>&previous = scratch.previous, &next = scratch.next;
   std::vector<uint64_t>& queue = scratch.queue;
   const auto size = static_cast<uint32_t>(ids.size());

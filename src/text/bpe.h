@@ -27,7 +27,7 @@ struct BpeOptions {
 class Bpe : public Model {
  public:
   // `rules` are the merges in the order of their ranks.
-  Bpe(Vocabulary vocabulary, std::span<const MergeTable::Rule> rules, BpeOptions options);
+  Bpe(Vocabulary vocabulary, std::span<const PairTable::Rule> rules, BpeOptions options);
   // Without merges: two tokens join where the vocabulary has what they spell together. `ranks`, by
   // id: that token's rank, kNoRank for one that takes no part in this, as what is made or as a
   // half.
@@ -39,14 +39,14 @@ class Bpe : public Model {
  private:
   void split_characters(std::string_view word, std::vector<int32_t>& ids) const;
   void set_bytes();
-  bool separators_are_ends(std::span<const MergeTable::Rule> rules) const;
+  bool separators_are_ends(std::span<const PairTable::Rule> rules) const;
   int32_t unknown_id() const;
   // `spelling`: a buffer.
-  MergeTable::Merge pair(int32_t left, int32_t right, std::string& spelling) const;
+  PairTable::Merge pair(int32_t left, int32_t right, std::string& spelling) const;
   void merge_short(ModelScratch& scratch) const;
   void merge_long(ModelScratch& scratch) const;
 
-  MergeTable merges_;
+  PairTable merges_;
   std::vector<uint32_t> ranks_;  // by id; empty: merges_ tells what joins
   BpeOptions options_;
   bool has_affixes_ = false;             // a prefix or a suffix is set

@@ -17,7 +17,7 @@ using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 struct Trained {
   Vocabulary vocabulary;
-  std::vector<MergeTable::Rule> rules;
+  std::vector<PairTable::Rule> rules;
 };
 
 Trained build(const std::vector<std::string>& tokens, const Pairs& merges) {

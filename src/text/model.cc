@@ -10,7 +10,7 @@
 
 namespace nanovllm::text {
 
-MergeTable::MergeTable(std::span<const Rule> rules)
+PairTable::PairTable(std::span<const Rule> rules)
     : slots_(std::bit_ceil(rules.size() * 4 / 3 + 2)),
       mask_(slots_.size() - 1),
       shift_(64 - std::countr_zero(slots_.size())) {

@@ -14,8 +14,9 @@ namespace nanovllm::text {
 
 inline constexpr uint32_t kNoRank = UINT32_MAX;  // does not join
 
-// (left id, right id) -> rank and joined id; open addressing, 16 bytes a slot.
-class MergeTable {
+// (left id, right id) -> rank and joined id, or whatever else two numbers lead to, as the edges of
+// a trie; open addressing, 16 bytes a slot.
+class PairTable {
  public:
   struct Merge {
     uint32_t rank;
@@ -24,9 +25,9 @@ class MergeTable {
   struct Rule {
     int32_t left, right, joined;
   };
-  MergeTable() : MergeTable(std::span<const Rule>()) {}
+  PairTable() : PairTable(std::span<const Rule>()) {}
   // In the order of their ranks; of equal pairs the last one stays.
-  explicit MergeTable(std::span<const Rule> rules);
+  explicit PairTable(std::span<const Rule> rules);
 
   const Merge* find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
@@ -67,7 +68,7 @@ struct Path {
 struct ModelScratch {
   std::string spelling;
   std::vector<int32_t> ids;
-  std::vector<MergeTable::Merge> pairs;  // of ids[i] with the next one; rank kNoRank: does not join
+  std::vector<PairTable::Merge> pairs;  // of ids[i] with the next one; rank kNoRank: does not join
   std::vector<uint32_t> previous, next;
   std::vector<uint64_t> queue;  // rank << 32 | position
   std::vector<Path> paths;      // by position

@@ -97,8 +97,9 @@ void Pattern::cut(std::string_view text, std::vector<Section>& sections) const {
 
 Pattern parse_pattern(const Fields& fields, const char* name) {
   const Fields pattern(fields.required(name), fields.origin(), fields.path() + "." + name);
-  if (pattern.find("String")) return Pattern::literal(pattern.string("String"), fields.origin());
-  if (pattern.find("Regex")) return Pattern::regex(pattern.string("Regex"), fields.origin());
+  const std::string where = fmt::format("{}: {}", pattern.origin(), pattern.path());
+  if (pattern.find("String")) return Pattern::literal(pattern.string("String"), where);
+  if (pattern.find("Regex")) return Pattern::regex(pattern.string("Regex"), where);
   pattern.fail("has neither 'String' nor 'Regex'");
 }
 

@@ -119,15 +119,15 @@ Vocabulary make_vocabulary(const GgufMetadata& gguf, const Tokens& tokens, int32
   return vocabulary;
 }
 
-std::vector<MergeTable::Rule> read_merges(const GgufMetadata& gguf, const Vocabulary& vocabulary) {
+std::vector<PairTable::Rule> read_merges(const GgufMetadata& gguf, const Vocabulary& vocabulary) {
   const auto merges = gguf.strings(kMerges);
   if (!merges) corrupt(gguf, kMerges, "is not there");
-  std::vector<MergeTable::Rule> rules;
+  std::vector<PairTable::Rule> rules;
   rules.reserve(merges->size());
   std::string joined;
   int32_t last = -1;  // joined id of the last merge: mostly, ids stand in the order of merges
-  const auto id_of = [&](std::string_view token) {
-    const int32_t id = vocabulary.find(token);
+  const auto id_of = [&](std::string_view token, int32_t guess = -1) {
+    const int32_t id = vocabulary.find(token, guess);
     if (id >= 0) return id;
     corrupt(gguf, kMerges,
             fmt::format("needs the token '{}', which {} lacks", printable(token), kTokens));
@@ -140,8 +140,7 @@ std::vector<MergeTable::Rule> read_merges(const GgufMetadata& gguf, const Vocabu
                           rules.size(), printable(merge)));
     }
     joined.assign(merge).erase(middle, 1);
-    ++last;
-    if (!vocabulary.has_id(last) || vocabulary.spelling(last) != joined) last = id_of(joined);
+    last = id_of(joined, last + 1);
     rules.push_back({id_of(merge.substr(0, middle)), id_of(merge.substr(middle + 1)), last});
   }
   return rules;
@@ -254,7 +253,7 @@ TokenizerParts parse_gguf_tokenizer(const GgufMetadata& gguf) {
                                         std::move(options));
   } else {
     GgufPreTokenizer pre = find_pre_tokenizer(gguf);
-    const std::vector<MergeTable::Rule> rules = read_merges(gguf, vocabulary);
+    const std::vector<PairTable::Rule> rules = read_merges(gguf, vocabulary);
     adds_bos = pre.adds_bos;
     parts.normalizer = std::move(pre.normalizer);
     parts.pre_tokenizer = std::move(pre.pre_tokenizer);

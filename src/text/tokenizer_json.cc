@@ -50,7 +50,10 @@ Vocabulary parse_pieces(JsonReader& reader, size_t document_size, std::vector<do
     if (reader.next_element(first_of_pair)) reader.fail("more than a token and its score");
   }
   vocabulary.finish();
-  if (vocabulary.size() != scores.size()) reader.fail("the vocabulary has a token twice");
+  // Of equal tokens the last one has the spelling.
+  for (int32_t id = 0; vocabulary.size() < scores.size(); ++id) {
+    if (!vocabulary.has_id(id)) reader.fail(fmt::format("the vocabulary has token {} twice", id));
+  }
   return vocabulary;
 }
 
@@ -59,24 +62,20 @@ class MergeReader {
   MergeReader(JsonReader& reader, const Vocabulary& vocabulary, size_t prefix_length)
       : reader_(reader), vocabulary_(vocabulary), prefix_length_(prefix_length) {}
 
-  std::vector<MergeTable::Rule> read() {
-    std::vector<MergeTable::Rule> rules;
+  std::vector<PairTable::Rule> read() {
+    std::vector<PairTable::Rule> rules;
     rules.reserve(vocabulary_.size());
     reader_.begin('[');
     for (bool first = true; reader_.next_element(first);) {
       const size_t middle = read_pair();
       if (middle == 0) continue;
       const std::string_view joined = joined_;
-      MergeTable::Rule rule;
+      PairTable::Rule rule;
       rule.left = id_of(joined.substr(0, middle));
       rule.right = id_of(joined.substr(middle));
       if (joined.size() - middle < prefix_length_) fail();
       joined_.erase(middle, prefix_length_);
-      ++last_;  // merges mostly stand in the order of the ids they make
-      if (!vocabulary_.has_id(last_) || vocabulary_.spelling(last_) != joined_) {
-        last_ = id_of(joined_);
-      }
-      rule.joined = last_;
+      rule.joined = last_ = id_of(joined_, last_ + 1);
       rules.push_back(rule);
     }
     return rules;
@@ -106,8 +105,8 @@ class MergeReader {
     return middle;
   }
 
-  int32_t id_of(std::string_view token) {
-    const int32_t id = vocabulary_.find(token);
+  int32_t id_of(std::string_view token, int32_t guess = -1) {
+    const int32_t id = vocabulary_.find(token, guess);
     if (id < 0) {
       reader_.fail(fmt::format("a merge needs the token '{}', which the vocabulary lacks",
                                printable(token)));
@@ -115,13 +114,15 @@ class MergeReader {
     return id;
   }
 
-  [[noreturn]] void fail() { reader_.fail("a merge is not a pair of tokens"); }
+  [[noreturn]] void fail() {
+    reader_.fail(fmt::format("the merge '{}' is not a pair of tokens", printable(joined_)));
+  }
 
   JsonReader& reader_;
   const Vocabulary& vocabulary_;
   size_t prefix_length_;
   std::string joined_;
-  int32_t last_ = -1;  // joined id of the last merge
+  int32_t last_ = -1;  // joined id of the last merge: mostly, ids stand in the order of merges
 };
 
 constexpr const char* kPrefix = "continuing_subword_prefix";
@@ -160,7 +161,7 @@ std::unique_ptr<Model> parse_model(JsonReader& reader, size_t document_size,
   std::optional<Vocabulary> vocabulary;
   std::vector<double> scores;
   bool is_list = false;  // the vocabulary
-  std::optional<std::vector<MergeTable::Rule>> rules;
+  std::optional<std::vector<PairTable::Rule>> rules;
   std::optional<JsonReader> merges;  // where the list starts, when it comes before what it needs
   Json small = Json::object();
   reader.begin('{');

@@ -113,7 +113,9 @@ TEST(Tokenizer, BlanksThatTakeBlanksAlongTakeLinearTime) {
   json["added_tokens"].back()["rstrip"] = true;
   const auto tokenizer = make_tokenizer(json);
   // As `tokenizers` has it, which goes on behind the token rather than behind its blanks.
-  EXPECT_EQ(tokenizer->encode(std::string(1 << 20, ' ') + "a").size(), (1u << 20) + 1);
+  EXPECT_TRUE(test::takes_linear_time(1 << 13, [&](size_t bytes) {
+    EXPECT_EQ(tokenizer->encode(std::string(bytes, ' ') + "a").size(), bytes + 1);
+  }));
 }
 
 TEST(Tokenizer, BothSpellingsOfMergesAreTheSame) {
@@ -268,7 +270,7 @@ TEST(Tokenizer, SaysWhereAFileIsWrong) {
   expect_error(model(R"({"a": 16777216})", "[]"), corrupt, {"16777216", "above 16777215"});
   expect_error(model(R"({"a": 0})", R"(["a b"])"), corrupt, {"'b'", "vocabulary lacks"});
   expect_error(model(R"({"a": 0, "b": 1})", R"(["a b"])"), corrupt, {"'ab'", "vocabulary lacks"});
-  expect_error(model(R"({"a": 0})", R"(["a"])"), corrupt, {"not a pair"});
+  expect_error(model(R"({"a": 0})", R"(["a"])"), corrupt, {"the merge 'a' is not a pair"});
   expect_error(model(R"({"a": 0})", R"([["a", "a", "a"]])"), corrupt, {"not a pair"});
   expect_error(model(R"({"\ud800": 0})", "[]"), corrupt, {"surrogate"});
   expect_error(model("{\"\xFF\": 0}", "[]"), corrupt, {"UTF-8"});
@@ -288,7 +290,7 @@ TEST(Tokenizer, SaysWhatIsWrongWithAUnigramModel) {
   expect(R"("vocab": [["a", 1.2.3]])", "a number was expected");
   expect(R"("vocab": [["a", 1e]])", "an exponent was expected");
   expect(R"("vocab": [["a", 1e400]])", "too large");
-  expect(R"("vocab": [["a", 0], ["a", 1]])", "has a token twice");
+  expect(R"("vocab": [["a", 0], ["a", 1]])", "has token 0 twice");
   expect(R"("vocab": [["a", 0]], "unk_id": 1)", "has the unk_id 1 for 1 tokens");
 }
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "io/temp_dir.h"
+#include "io/temp_dir_testing.h"
 #include "nanovllm/tokenizer.h"
 #include "text/detokenizer.h"
 #include "text/gguf_testing.h"

@@ -16,14 +16,14 @@ namespace {
 constexpr int32_t kUncovered = -2;  // the id in a path of a character that no token covers
 
 // The edges of a trie of the tokens; edge i leads to node i + 1, node 0 is the root.
-std::vector<MergeTable::Rule> edges_of(const Vocabulary& vocabulary) {
+std::vector<PairTable::Rule> edges_of(const Vocabulary& vocabulary) {
   std::vector<std::pair<std::string_view, int32_t>> tokens;
   tokens.reserve(static_cast<size_t>(vocabulary.id_end()));
   for (int32_t id = 0; id < vocabulary.id_end(); ++id) {
     tokens.emplace_back(vocabulary.spelling(id), id);
   }
   std::sort(tokens.begin(), tokens.end());
-  std::vector<MergeTable::Rule> edges;
+  std::vector<PairTable::Rule> edges;
   std::vector<int32_t> nodes = {0};  // after each byte of the token at hand
   std::string_view last;
   for (const auto& [token, id] : tokens) {

@@ -23,7 +23,7 @@ class Unigram : public Model {
   double unknown_score_;        // of a character without a token of its own
   int32_t unknown_;
   // (node, byte) -> rank: the next node - 1, id: of the token that ends there, -1: none
-  MergeTable trie_;
+  PairTable trie_;
 };
 
 }  // namespace nanovllm::text

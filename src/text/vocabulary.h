@@ -19,7 +19,11 @@ class Vocabulary {
   void add(std::string_view token, int32_t id);
   void finish();
 
-  int32_t find(std::string_view token) const;   // -1: not there
+  int32_t find(std::string_view token) const;  // -1: not there
+  // The same, sooner where it has the id `guess`.
+  int32_t find(std::string_view token, int32_t guess) const {
+    return has_id(guess) && spelling(guess) == token ? guess : find(token);
+  }
   bool has_id(int32_t id) const;                // false for negative ids too
   std::string_view spelling(int32_t id) const;  // has_id(id)
   size_t size() const { return size_; }         // distinct spellings

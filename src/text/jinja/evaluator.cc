@@ -1,7 +1,5 @@
 // The interpreter's expressions, its calls of macros, functions and methods, and the variable
 // `loop`.
-#include <algorithm>
-
 #include "text/jinja/interpreter.h"
 #include "text/jinja/operators.h"
 namespace nanovllm::jinja {

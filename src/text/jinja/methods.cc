@@ -1,6 +1,4 @@
 // The methods of str, list and dict that do not modify anything.
-#include <algorithm>
-
 #include "text/jinja/interpreter.h"
 #include "text/jinja/operators.h"
 #include "text/jinja/strings.h"

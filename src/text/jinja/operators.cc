@@ -2,6 +2,7 @@
 // rules for signs, floors and overflow.
 #include "text/jinja/operators.h"
 
+#include <algorithm>
 #include <cmath>
 #include <compare>
 #include <functional>
