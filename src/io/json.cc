@@ -79,7 +79,7 @@ struct Builder {
     return true;
   }
 
-  bool parse_error(size_t, const std::string&, const Json::exception& error) {
+  bool parse_error(size_t, const std::string&, const Json::exception& error) const {
     fail("not valid JSON: {}", with_line(reason_of(error), rules.first_line));
   }
 

@@ -205,6 +205,7 @@ Value Interpreter::call_macro(const Macro& macro, Arguments& arguments) {
     return text_of(template_.names[static_cast<size_t>(symbol)]);
   };
   std::vector<std::string_view> names;
+  names.reserve(parameters.size());
   for (const ExprPtr& parameter : parameters) names.push_back(name_of(parameter->symbol));
   bind_arguments(name_of(macro.node.symbol), names, arguments);
   Scope* const around = scope_;

@@ -43,10 +43,10 @@ bool equal_dicts(Budget& budget, const Value& a, const Value& b) {
 }
 
 bool holds(CompareOp op, std::partial_ordering order) {
-  return op == CompareOp::kLt   ? order < 0
-         : op == CompareOp::kLe ? order <= 0
-         : op == CompareOp::kGt ? order > 0
-                                : order >= 0;
+  return op == CompareOp::kLt   ? std::is_lt(order)
+         : op == CompareOp::kLe ? std::is_lteq(order)
+         : op == CompareOp::kGt ? std::is_gt(order)
+                                : std::is_gteq(order);
 }
 
 [[noreturn]] void fail_overflow() {
