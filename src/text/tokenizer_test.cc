@@ -93,6 +93,8 @@ TEST(Tokenizer, OfAddedTokensOfOneNormalFormTheFirstIsFound) {
   }
   const auto tokenizer = make_tokenizer(json);
   EXPECT_EQ(tokenizer->encode("[T][t]"), ids_of(*tokenizer, {"[T]", "[T]"}));
+  json["added_tokens"].back()["special"] = true;  // goes before what is not special
+  EXPECT_EQ(make_tokenizer(json)->encode("[T][t]"), ids_of(*tokenizer, {"[t]", "[t]"}));
 }
 
 TEST(Tokenizer, AddedTokensThatCameAsSpecialStaySo) {
@@ -226,6 +228,14 @@ TEST(Tokenizer, NamesWhatItDoesNotSupport) {
                                       std::string(20'000, '*') + "\"}}")
                                          .c_str()),
                unsupported, {"20001 bytes", "16384"});
+  // Every quantifier puts a group around what is before it.
+  std::string repeated = "a";
+  while (repeated.size() < 16'000) repeated += "{1}";
+  expect_error(with("pre_tokenizer", (R"({"type": "Split", "behavior": "Isolated", "invert": false,
+                         "pattern": {"Regex": ")" +
+                                      repeated + "\"}}")
+                                         .c_str()),
+               ErrorCode::kCorruptData, {"pre_tokenizer.pattern: the regular", "does not compile"});
   expect_error(with("decoder", R"({"type": "WordPiece"})"), unsupported, {"decoder", "WordPiece"});
   expect_error(with("decoder", R"({"type": "Strip", "content": " ", "start": 0, "stop": 1})"),
                unsupported, {"decoder has a 'stop'"});
