@@ -55,6 +55,15 @@ void with_act_type(DType dtype, F&& f) {
   }
 }
 
+// Calls f(Unit{}) with the largest unit, up to 16 bytes, of which sizes and addresses with these
+// bits, multiples of 2, are multiples.
+template <typename F>
+void with_unit(uint64_t bits, F&& f) {
+  if (bits % sizeof(uint4) == 0) return f(uint4{});
+  if (bits % sizeof(uint32_t) == 0) return f(uint32_t{});
+  f(uint16_t{});
+}
+
 inline int div_up(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
 }  // namespace nanovllm::cuda

@@ -136,8 +136,7 @@ void launch_few(cudaStream_t stream, const RouterParams& router, const ExpertSte
                 DType dtype, int num_multiprocessors) {
   const size_t bytes = size_t{3} * router.num_experts * step.num_rows * sizeof(float);
   const int pairs = step.num_rows * router.num_active;
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
+  with_act_type(dtype, [&]<typename T>(T) {
     launch(stream, gate_and_up_kernel<T>,
            std::min(div_up(int64_t{pairs} * gate_up.out_features / 2, kWarps),
                     kUpBlocks * num_multiprocessors),

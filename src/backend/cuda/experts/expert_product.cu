@@ -65,8 +65,7 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
 void launch_expert_product(cudaStream_t stream, const ExpertProduct& product, DType dtype,
                            int num_multiprocessors) {
   const int groups = div_up(product.out_features, kFeatures);
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
+  with_act_type(dtype, [&]<typename T>(T) {
     const auto kernel = product.in_features % kVectorOf<T> == 0
                             ? expert_product_kernel<T, kVectorOf<T>>
                             : expert_product_kernel<T, 1>;

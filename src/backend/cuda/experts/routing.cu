@@ -135,8 +135,7 @@ void launch_route_and_sort(cudaStream_t stream, const RouterParams& params, cons
 
 void launch_combine(cudaStream_t stream, void* out, DType dtype, const RouterParams& params,
                     const ExpertStep& step, const void* shared, int hidden) {
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
+  with_act_type(dtype, [&]<typename T>(T) {
     const auto run = [&](auto kernel, int n) {
       launch(stream, kernel, dim3(step.num_rows, div_up(hidden, n * 128)), 128, 0,
              static_cast<T*>(out), params, step, static_cast<const T*>(shared), hidden);

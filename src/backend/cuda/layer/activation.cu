@@ -37,8 +37,7 @@ __global__ void soft_cap_kernel(float* logits, int64_t count, float cap) {
 void launch_act_and_mul(cudaStream_t stream, void* out, const void* gate_up, DType dtype,
                         int num_rows, int width, Activation activation) {
   if (num_rows == 0) return;
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
+  with_act_type(dtype, [&]<typename T>(T) {
     const auto run = [&](auto kernel, int n) {
       launch(stream, kernel, dim3(num_rows, div_up(width, n * kThreads)), kThreads, 0,
              static_cast<T*>(out), static_cast<const T*>(gate_up), width, activation);

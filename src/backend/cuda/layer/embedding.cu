@@ -9,11 +9,9 @@ namespace {
 
 constexpr int kThreads = 128;
 
-bool is_multiple(int unit, const void* a, const void* b, int64_t bytes) {
-  return (reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) |
-          static_cast<uintptr_t>(bytes)) %
-             unit ==
-         0;
+uintptr_t bits_of(const void* a, const void* b, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) |
+         static_cast<uintptr_t>(bytes);
 }
 
 template <int n, typename T>
@@ -53,12 +51,11 @@ void launch_embedding(cudaStream_t stream, float* out, const int32_t* ids, const
                       DType dtype, int num_tokens, int hidden, int num_ids, int32_t first_id,
                       float scale) {
   if (num_tokens == 0) return;
-  with_act_type(dtype, [&](auto act) {
-    using T = decltype(act);
+  with_act_type(dtype, [&]<typename T>(T) {
     constexpr int kWide = 16 / static_cast<int>(sizeof(T));
     const auto row_bytes = static_cast<int64_t>(hidden) * static_cast<int64_t>(sizeof(T));
-    const auto kernel = is_multiple(16, out, table, row_bytes) ? embedding_kernel<kWide, T>
-                                                               : embedding_kernel<1, T>;
+    const auto kernel = bits_of(out, table, row_bytes) % 16 == 0 ? embedding_kernel<kWide, T>
+                                                                 : embedding_kernel<1, T>;
     launch(stream, kernel, dim3(num_tokens), dim3(kThreads), 0, out, ids,
            static_cast<const T*>(table), hidden, num_ids, first_id, scale);
   });
@@ -67,18 +64,10 @@ void launch_embedding(cudaStream_t stream, float* out, const int32_t* ids, const
 void launch_gather_rows(cudaStream_t stream, void* out, const void* x, const int32_t* rows,
                         int num_rows, int64_t row_bytes) {
   if (num_rows == 0) return;
-  const auto launch_units = [&](auto unit) {
-    using Unit = decltype(unit);
+  with_unit(bits_of(out, x, row_bytes), [&]<typename Unit>(Unit) {
     launch(stream, gather_kernel<Unit>, dim3(num_rows), dim3(kThreads), 0, static_cast<Unit*>(out),
            static_cast<const Unit*>(x), rows, row_bytes / static_cast<int64_t>(sizeof(Unit)));
-  };
-  if (is_multiple(16, out, x, row_bytes)) {
-    launch_units(uint4{});
-  } else if (is_multiple(4, out, x, row_bytes)) {
-    launch_units(uint32_t{});
-  } else {
-    launch_units(uint16_t{});
-  }
+  });
 }
 
 }  // namespace nanovllm::cuda

@@ -101,8 +101,7 @@ void launch_rms_norm(cudaStream_t stream, void* out, DType dtype, float* residua
                      float act_scale, const float* x, const float* weight, int num_rows, int hidden,
                      float eps) {
   if (num_rows == 0) return;
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
+  with_act_type(dtype, [&]<typename T>(T) {
     const auto run = [&](auto kernel) {
       launch(stream, kernel, num_rows, kThreads, 0, static_cast<T*>(out), residual,
              static_cast<const T*>(act), act_scale, x, weight, hidden, eps);
@@ -125,8 +124,7 @@ void launch_norm_all_heads(cudaStream_t stream, void* qkv, DType dtype, float* m
                            const HeadsNormParams& norm, int num_rows, int width, int world_size,
                            HeadsNormPart part) {
   if (num_rows == 0) return;
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
+  with_act_type(dtype, [&]<typename T>(T) {
     launch(stream, norm_all_heads_kernel<T>, dim3(num_rows, 2), dim3(kThreads), 0,
            static_cast<T*>(qkv), means, norm, width, world_size, part);
   });

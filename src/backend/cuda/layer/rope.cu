@@ -134,8 +134,7 @@ void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int 
   const int64_t jobs =
       static_cast<int64_t>(batch.num_tokens) * (num_heads + 2 * cache.spec.num_kv_heads);
   const Rope rope = rope_of(params);
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
+  with_act_type(dtype, [&]<typename T>(T) {
     T* const x = static_cast<T*>(qkv);
     T* const kv = static_cast<T*>(cache.data);
     if (params.rotary_dim % 16 == 0) {

@@ -49,8 +49,7 @@ __global__ void __launch_bounds__(kWarps * 32, 4)
 
 void launch_linear_float(cudaStream_t stream, float* out, const void* x, DType dtype,
                          const void* weight, const float* bias, int num_rows, int n, int k) {
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
+  with_act_type(dtype, [&]<typename T>(T) {
     const auto run = [&](auto kernel, int rows, int features) {
       launch(stream, kernel, dim3(div_up(n, kWarps * features), div_up(num_rows, rows)),
              kWarps * 32, 0, out, static_cast<const T*>(x), static_cast<const T*>(weight), bias,

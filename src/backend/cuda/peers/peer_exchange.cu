@@ -173,8 +173,7 @@ __global__ void __launch_bounds__(kPeerThreads)
 void launch_all_reduce_exchange(const PeerQueue& queue, void* x, DType dtype,
                                 int64_t num_elements) {
   if (num_elements == 0) return;
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
+  with_act_type(dtype, [&]<typename T>(T) {
     constexpr int64_t kVector = sizeof(uint4) / sizeof(T);
     const int64_t vectors =
         num_elements / kVector / queue.group.world_size + 1;  // of a rank, at most
@@ -189,21 +188,13 @@ void launch_all_reduce_exchange(const PeerQueue& queue, void* x, DType dtype,
 void launch_all_gather(const PeerQueue& queue, void* out, const void* x, int64_t num_rows,
                        int64_t row_bytes) {
   if (num_rows == 0 || row_bytes == 0) return;
-  const auto run = [&](auto unit) {
-    using Unit = decltype(unit);
+  with_unit(static_cast<uint64_t>(row_bytes), [&]<typename Unit>(Unit) {
     const int64_t units = row_bytes / static_cast<int64_t>(sizeof(Unit));
     const int blocks =
         std::min(kPeerBlocks, div_up(num_rows * units * queue.group.world_size, kPeerThreads));
     launch_together(queue, all_gather_kernel<Unit>, blocks, kPeerThreads, 0, queue.group,
                     static_cast<Unit*>(out), static_cast<const Unit*>(x), num_rows, units);
-  };
-  if (row_bytes % sizeof(uint4) == 0) {
-    run(uint4{});
-  } else if (row_bytes % sizeof(uint32_t) == 0) {
-    run(uint32_t{});
-  } else {
-    run(uint16_t{});
-  }
+  });
 }
 
 }  // namespace nanovllm::cuda

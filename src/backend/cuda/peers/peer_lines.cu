@@ -172,8 +172,7 @@ __global__ void __launch_bounds__(kPeerThreads)
 
 void launch_all_reduce_lines(const PeerQueue& queue, void* x, DType dtype, int64_t num_elements) {
   if (num_elements == 0) return;
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
+  with_act_type(dtype, [&]<typename T>(T) {
     constexpr int kValues = sizeof(uint2) / sizeof(T);
     const int blocks = std::min(kPeerBlocks, div_up(num_elements, kPeerThreads * kValues));
     launch_together(queue, all_reduce_kernel<T>, blocks, kPeerThreads, 0, queue.group,
@@ -190,8 +189,7 @@ void launch_all_reduce_add_rms_norm(const PeerQueue& queue, void* out, DType dty
                                     const void* x, const float* weight, int num_rows, int hidden,
                                     float eps) {
   if (num_rows == 0) return;
-  with_act_type(dtype, [&](auto tag) {
-    using T = decltype(tag);
+  with_act_type(dtype, [&]<typename T>(T) {
     const int vectors = hidden / static_cast<int>(sizeof(uint4) / sizeof(T));
     const int threads = std::min(kPeerThreads, div_up(vectors, 32) * 32);
     const auto run = [&](auto kernel) {
