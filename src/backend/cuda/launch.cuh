@@ -74,8 +74,8 @@ void launch(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 bloc
 }
 
 // Calls f.operator()<n>() for the one of `values` that x is; false if it is none.
-template <int... values, typename F>
-bool with_constant(int x, F&& f) {
+template <auto... values, typename T, typename F>
+bool with_constant(T x, F&& f) {
   return ((x == values && (f.template operator()<values>(), true)) || ...);
 }
 

@@ -388,18 +388,11 @@ bool has_expert_wgmma_kernels(const cudaDeviceProp& device) {
 void launch_expert_wgmma(cudaStream_t stream, const ExpertProduct& product, int tile_rows,
                          int num_multiprocessors) {
   NANOVLLM_CHECK(product.tokens == nullptr);
-  const auto run = [&]<typename S>(S) {
-    if (product.is_gated) {
-      launch_shape<S, true>(stream, product, num_multiprocessors);
-    } else {
-      launch_shape<S, false>(stream, product, num_multiprocessors);
-    }
-  };
-  if (tile_rows == kSmallTileRows) {
-    run(FewRows{});
-  } else {
-    run(ManyRows{});
-  }
+  with_constant<false, true>(product.is_gated, [&]<bool kGated>() {
+    const auto run = tile_rows == kSmallTileRows ? launch_shape<FewRows, kGated>
+                                                 : launch_shape<ManyRows, kGated>;
+    run(stream, product, num_multiprocessors);
+  });
 }
 
 }  // namespace nanovllm::cuda

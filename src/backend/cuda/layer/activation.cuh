@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "backend/cuda/device.cuh"
-#include "base/assert.h"
 #include "ops/backend.h"
 
 namespace nanovllm::cuda {
@@ -62,20 +61,5 @@ struct Gating {
     return __fdividef(g, 1.f + __expf(-g * (slope + cube * g * g))) * (u + shift);
   }
 };
-
-// Calls f.operator()<kActivation>(), of those that are a factor of up.
-template <typename F>
-void with_activation(Activation activation, F&& f) {
-  switch (activation) {
-    case Activation::kSilu:
-      return f.template operator()<Activation::kSilu>();
-    case Activation::kGelu:
-      return f.template operator()<Activation::kGelu>();
-    case Activation::kGeluTanh:
-      return f.template operator()<Activation::kGeluTanh>();
-    case Activation::kClampedSwiglu:
-      NANOVLLM_CHECK(!"a factor of up");
-  }
-}
 
 }  // namespace nanovllm::cuda

@@ -16,12 +16,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/layer/layer_tail_plan.cuh"
 #include "backend/cuda/layer/layer_tail_warp.cuh"
 #include "backend/cuda/memory.h"
+#include "base/assert.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -164,15 +166,16 @@ void LayerTailKernel::launch(cudaStream_t stream,
   p.residual = static_cast<float*>(first.out);
   p.out = static_cast<__nv_bfloat16*>(products[kNextStep].out);
   p.memory = static_cast<TailMemory*>(memory_->data());
-  with_activation(products[kGateUpStep].activation, [&]<Activation kActivation>() {
-    const auto run = [&](auto kernel) {
-      nanovllm::cuda::launch(stream, kernel, multiprocessors_, kThreads, sizeof(TailShared), p);
-    };
-    if (p.rows == 1) return run(layer_tail_kernel<kActivation, 1>);
-    if (p.rows == 2) return run(layer_tail_kernel<kActivation, 2>);
-    if (p.rows <= 4) return run(layer_tail_kernel<kActivation, 4>);
-    run(layer_tail_kernel<kActivation, kTailRows>);
-  });
+  using enum Activation;  // those that are a factor of up
+  const auto rows = static_cast<int>(std::bit_ceil(static_cast<unsigned>(p.rows)));
+  const bool is_factor = with_constant<kSilu, kGelu, kGeluTanh>(
+      products[kGateUpStep].activation, [&]<Activation kActivation>() {
+        with_constant<1, 2, 4, kTailRows>(rows, [&]<int kRows>() {
+          nanovllm::cuda::launch(stream, layer_tail_kernel<kActivation, kRows>, multiprocessors_,
+                                 kThreads, sizeof(TailShared), p);
+        });
+      });
+  NANOVLLM_CHECK(is_factor);
 }
 
 }  // namespace nanovllm::cuda

@@ -285,11 +285,9 @@ void launch_wgmma(cudaStream_t stream, const WgmmaProduct& p, const cudaDevicePr
   const WgmmaPlan plan = plan_wgmma(p, device.multiProcessorCount);
   with_constant<16, 32, 48, 64, 96, 128>(plan.rows, [&]<int kRows>() {
     with_constant<1, 2, 4, 8>(plan.k_blocks, [&]<int kKBlocks>() {
-      if (p.epilogue == Epilogue::kActAndMul) {
-        launch_kernel<kRows, kKBlocks, true>(stream, p, plan);
-      } else {
-        launch_kernel<kRows, kKBlocks, false>(stream, p, plan);
-      }
+      with_constant<false, true>(p.epilogue == Epilogue::kActAndMul, [&]<bool kPairs>() {
+        launch_kernel<kRows, kKBlocks, kPairs>(stream, p, plan);
+      });
     });
   });
 }
