@@ -13,11 +13,6 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kMaxPerLane = 8;  // head_dim up to 256
 
-// The sequence whose rows of query_start_loc hold `token`.
-__device__ int sequence_of(const AttentionProblem& p, int token) {
-  return find_segment(p.query_start_loc, p.num_seqs, token);
-}
-
 // The tokens from `first_token` on.
 template <typename T>
 __global__ void __launch_bounds__(kWarps * 32)
@@ -29,7 +24,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int dim = p.kv.head_dim, heads = p.params.num_heads;
   const int kv_head = head / p.group;
-  const int s = sequence_of(p, token);
+  const int s = find_segment(p.query_start_loc, p.num_seqs, token);
   const int position = p.seq_lens[s] - (p.query_start_loc[s + 1] - token);
   const T* q = qkv + (static_cast<int64_t>(token) * (heads + 2 * p.kv.num_kv_heads) + head) * dim;
 
@@ -83,25 +78,32 @@ __global__ void __launch_bounds__(kWarps * 32)
 }
 
 template <typename T>
-void launch_general(cudaStream_t stream, T* out, const T* qkv, const T* cache,
-                    const AttentionProblem& problem, int first_token, int num_tokens) {
+void launch_general(const AttentionCall<T>& call, int first_token, int num_tokens) {
   if (num_tokens == 0) return;
-  NANOVLLM_CHECK(problem.kv.head_dim <= kMaxPerLane * 32);
-  launch(stream, paged_attention_kernel<T>, dim3(num_tokens, problem.params.num_heads), kWarps * 32,
-         0, out, qkv, cache, problem, first_token);
+  NANOVLLM_CHECK(call.p.kv.head_dim <= kMaxPerLane * 32);
+  launch(call.stream, paged_attention_kernel<T>, dim3(num_tokens, call.p.params.num_heads),
+         kWarps * 32, 0, call.out, call.qkv, call.cache, call.p, first_token);
 }
 
-AttentionProblem problem_of(const KvCache& cache, const AttentionParams& params,
-                            const ForwardBatch& batch) {
-  return {view_of(cache.spec),
-          params,
-          params.num_heads / cache.spec.num_kv_heads,
-          batch.query_start_loc,
-          batch.seq_lens,
-          batch.block_table,
-          batch.block_table_stride,
-          0,
-          batch.num_seqs};
+template <typename T>
+AttentionCall<T> call_of(cudaStream_t stream, void* out, const void* qkv, const KvCache& cache,
+                         const AttentionParams& params, const ForwardBatch& batch,
+                         const AttentionWorkspace& workspace) {
+  const AttentionProblem problem = {view_of(cache.spec),
+                                    params,
+                                    params.num_heads / cache.spec.num_kv_heads,
+                                    batch.query_start_loc,
+                                    batch.seq_lens,
+                                    batch.block_table,
+                                    batch.block_table_stride,
+                                    0,
+                                    batch.num_seqs};
+  return {stream,
+          static_cast<T*>(out),
+          static_cast<const T*>(qkv),
+          static_cast<T*>(cache.data),
+          problem,
+          workspace};
 }
 
 }  // namespace
@@ -110,30 +112,24 @@ void launch_paged_attention(cudaStream_t stream, void* out, const void* qkv, DTy
                             const KvCache& cache, const AttentionParams& params,
                             const ForwardBatch& batch, const AttentionWorkspace& workspace,
                             bool deterministic) {
-  AttentionProblem problem = problem_of(cache, params, batch);
   if (dtype != DType::kBFloat16) {
-    launch_general(stream, static_cast<float*>(out), static_cast<const float*>(qkv),
-                   static_cast<const float*>(cache.data), problem, 0, batch.num_tokens);
-    return;
+    return launch_general(call_of<float>(stream, out, qkv, cache, params, batch, workspace), 0,
+                          batch.num_tokens);
   }
-  auto* o = static_cast<__nv_bfloat16*>(out);
-  const auto* x = static_cast<const __nv_bfloat16*>(qkv);
-  auto* kv = static_cast<__nv_bfloat16*>(cache.data);
+  auto call = call_of<__nv_bfloat16>(stream, out, qkv, cache, params, batch, workspace);
   const int num_decodes = deterministic ? 0 : batch.num_decodes;
   int first_token = 0;
   if (num_decodes > 0) {
-    problem.num_seqs = num_decodes;
-    if (launch_decode_attention(stream, o, x, kv, problem, workspace)) first_token = num_decodes;
+    call.p.num_seqs = num_decodes;
+    if (launch_decode_attention(call)) first_token = num_decodes;
   }
-  const int rest = batch.num_tokens - first_token;
-  if (rest == 0) return;
-  problem.first_seq = first_token;
-  problem.num_seqs = batch.num_seqs;
-  if (!deterministic && launch_wgmma_prefill_attention(stream, o, x, cache, problem,
-                                                       {rest, batch.max_seq_len}, workspace))
-    return;
-  if (launch_prefill_attention(stream, o, x, kv, problem, rest, workspace)) return;
-  launch_general(stream, o, x, kv, problem, first_token, rest);
+  const PrefillBatch rest = {batch.num_tokens - first_token, batch.max_seq_len, cache.num_blocks};
+  if (rest.num_tokens == 0) return;
+  call.p.first_seq = first_token;
+  call.p.num_seqs = batch.num_seqs;
+  if (!deterministic && launch_wgmma_prefill_attention(call, rest)) return;
+  if (launch_prefill_attention(call, rest)) return;
+  launch_general(call, first_token, rest.num_tokens);
 }
 
 bool launch_store_and_decode_attention(cudaStream_t stream, void* out, const void* qkv, DType dtype,
@@ -142,8 +138,7 @@ bool launch_store_and_decode_attention(cudaStream_t stream, void* out, const voi
                                        const AttentionWorkspace& workspace) {
   return dtype == DType::kBFloat16 &&
          launch_store_and_decode_attention(
-             stream, static_cast<__nv_bfloat16*>(out), static_cast<const __nv_bfloat16*>(qkv),
-             static_cast<__nv_bfloat16*>(cache.data), problem_of(cache, params, batch), workspace,
+             call_of<__nv_bfloat16>(stream, out, qkv, cache, params, batch, workspace),
              rope_of(rope), batch.slot_mapping);
 }
 

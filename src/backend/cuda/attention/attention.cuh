@@ -34,6 +34,18 @@ struct AttentionProblem {
   }
 };
 
+// A launch, but for what is the kernel's own.
+template <typename T>
+struct AttentionCall {
+  cudaStream_t stream;
+  T* out;
+  const T* qkv;
+  T* cache;
+  AttentionProblem p;
+  const AttentionWorkspace& workspace;
+};
+using Bf16Attention = AttentionCall<__nv_bfloat16>;
+
 // RopeParams in raw pointers.
 struct Rope {
   const float* q_norm;
@@ -94,28 +106,19 @@ __device__ inline int find_segment(const int* sums, int n, int x) {
 
 // They return false, and launch nothing, where there is no such kernel: for the head size or group,
 // for a rotary embedding of part of a head, for more sequences or tiles than a plan takes, or on a
-// device with too little shared memory. bfloat16 only.
-bool launch_decode_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
-                             __nv_bfloat16* cache, const AttentionProblem& problem,
-                             const AttentionWorkspace& workspace);
-bool launch_store_and_decode_attention(cudaStream_t stream, __nv_bfloat16* out,
-                                       const __nv_bfloat16* qkv, __nv_bfloat16* cache,
-                                       const AttentionProblem& problem,
-                                       const AttentionWorkspace& workspace, const Rope& rope,
+// device with too little shared memory.
+bool launch_decode_attention(const Bf16Attention& call);
+bool launch_store_and_decode_attention(const Bf16Attention& call, const Rope& rope,
                                        const int32_t* slots);
-bool launch_prefill_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
-                              const __nv_bfloat16* cache, const AttentionProblem& problem,
-                              int num_tokens, const AttentionWorkspace& workspace);
 struct PrefillBatch {
-  int num_tokens;   // of the problem's sequences
-  int max_seq_len;  // of the whole batch
+  int num_tokens;            // of the problem's sequences
+  int max_seq_len;           // of the whole batch
+  int64_t num_cache_blocks;  // of all that the cache has
 };
+bool launch_prefill_attention(const Bf16Attention& call, const PrefillBatch& batch);
 // For Hopper, where there is a workspace. Nothing either for few rows a sequence, unless contexts
 // are long enough to be shared among blocks. Its bits differ from the other kernel's, and depend on
 // the batch.
-bool launch_wgmma_prefill_attention(cudaStream_t stream, __nv_bfloat16* out,
-                                    const __nv_bfloat16* qkv, const KvCache& cache,
-                                    const AttentionProblem& problem, const PrefillBatch& batch,
-                                    const AttentionWorkspace& workspace);
+bool launch_wgmma_prefill_attention(const Bf16Attention& call, const PrefillBatch& batch);
 
 }  // namespace nanovllm::cuda

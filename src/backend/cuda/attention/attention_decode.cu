@@ -290,21 +290,11 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
   kernel.run();
 }
 
-struct DecodeArguments {
-  __nv_bfloat16* out;
-  const __nv_bfloat16* qkv;
-  __nv_bfloat16* cache;
-  const AttentionProblem& p;
-  const AttentionWorkspace& workspace;
-  Rope rope = {};
-  const int32_t* slots = nullptr;
-};
-
 // False: too many tiles for numbers of 32 bits, too many sequences, or too little shared memory.
 template <typename Kernel>
-bool launch_decode(cudaStream_t stream, const DecodeArguments& a) {
+bool launch_decode(const Bf16Attention& a, const Rope& rope, const int32_t* slots) {
   const AttentionProblem& p = a.p;
-  Kernel kernel = {{a.qkv, a.cache, p, a.rope, a.slots}, a.out, a.workspace};
+  Kernel kernel = {{a.qkv, a.cache, p, rope, slots}, a.out, a.workspace};
   kernel.parts = div_up(p.group, Kernel::kHeads);
   kernel.part_heads = std::min(p.group, Kernel::kHeads);
   kernel.units = p.kv.num_kv_heads * kernel.parts;
@@ -320,20 +310,21 @@ bool launch_decode(cudaStream_t stream, const DecodeArguments& a) {
   while (kernel.stages > 1 && kernel.shared_bytes() > most_bytes) --kernel.stages;
   if (kernel.shared_bytes() > most_bytes) return false;
   const auto [plan, is_new] = a.workspace.plans->find(
-      stream, {p.seq_lens, p.block_table, p.block_table_stride, p.num_seqs, p.params.window,
-               p.kv.num_kv_heads, kernel.units, p.kv.block_size, num_blocks, Kernel::kNumWarps});
+      a.stream, {p.seq_lens, p.block_table, p.block_table_stride, p.num_seqs, p.params.window,
+                 p.kv.num_kv_heads, kernel.units, p.kv.block_size, num_blocks, Kernel::kNumWarps});
   kernel.plan = plan;
   kernel.plan_is_new = is_new;
-  launch(stream, decode_attention_kernel<Kernel>, num_blocks, Kernel::kThreads,
+  launch(a.stream, decode_attention_kernel<Kernel>, num_blocks, Kernel::kThreads,
          static_cast<size_t>(kernel.shared_bytes()), kernel);
   return true;
 }
 
 template <int kDim, int kHeadTiles, bool kStores>
-bool launch_with_room(cudaStream_t stream, const DecodeArguments& a) {
+bool launch_with_room(const Bf16Attention& a, const Rope& rope = {},
+                      const int32_t* slots = nullptr) {
   constexpr int kMost = most_warps(kDim);
-  return launch_decode<DecodeKernel<kDim, kHeadTiles, kStores, kMost>>(stream, a) ||
-         launch_decode<DecodeKernel<kDim, kHeadTiles, kStores, kMost / 2>>(stream, a);
+  return launch_decode<DecodeKernel<kDim, kHeadTiles, kStores, kMost>>(a, rope, slots) ||
+         launch_decode<DecodeKernel<kDim, kHeadTiles, kStores, kMost / 2>>(a, rope, slots);
 }
 
 }  // namespace
@@ -343,35 +334,28 @@ size_t decode_attention_bytes(int num_multiprocessors) {
   return sizeof(uint32_t) * kWords * num_multiprocessors;
 }
 
-bool launch_decode_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
-                             __nv_bfloat16* cache, const AttentionProblem& problem,
-                             const AttentionWorkspace& workspace) {
-  const DecodeArguments arguments = {out, qkv, cache, problem, workspace};
+bool launch_decode_attention(const Bf16Attention& call) {
   bool is_done = false;
-  with_constant<64, 96, 128, 256>(problem.kv.head_dim, [&]<int kDim>() {
+  with_constant<64, 96, 128, 256>(call.p.kv.head_dim, [&]<int kDim>() {
     if constexpr (kDim <= 128) {
-      if (problem.group > 8) {
-        is_done = launch_with_room<kDim, 2, false>(stream, arguments);
+      if (call.p.group > 8) {
+        is_done = launch_with_room<kDim, 2, false>(call);
         return;
       }
     }
-    is_done = launch_with_room<kDim, 1, false>(stream, arguments);
+    is_done = launch_with_room<kDim, 1, false>(call);
   });
   return is_done;
 }
 
-bool launch_store_and_decode_attention(cudaStream_t stream, __nv_bfloat16* out,
-                                       const __nv_bfloat16* qkv, __nv_bfloat16* cache,
-                                       const AttentionProblem& problem,
-                                       const AttentionWorkspace& workspace, const Rope& rope,
+bool launch_store_and_decode_attention(const Bf16Attention& call, const Rope& rope,
                                        const int32_t* slots) {
-  const DecodeArguments arguments = {out, qkv, cache, problem, workspace, rope, slots};
-  const int dim = problem.kv.head_dim;
+  const int dim = call.p.kv.head_dim;
   // The new key takes the place of a head, and is normalised with the others or not at all.
-  if (rope.rotary_dim != dim || problem.group >= 8) return false;
+  if (rope.rotary_dim != dim || call.p.group >= 8) return false;
   if ((rope.q_norm == nullptr) != (rope.k_norm == nullptr)) return false;
-  if (dim == 64) return launch_with_room<64, 1, true>(stream, arguments);
-  if (dim == 128) return launch_with_room<128, 1, true>(stream, arguments);
+  if (dim == 64) return launch_with_room<64, 1, true>(call, rope, slots);
+  if (dim == 128) return launch_with_room<128, 1, true>(call, rope, slots);
   return false;
 }
 

@@ -268,40 +268,37 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // False: too little shared memory for so many sequences.
 template <typename Kernel>
-bool launch_prefill(cudaStream_t stream, const Kernel& kernel, int num_tokens,
-                    int max_shared_bytes) {
-  const int num_seqs = kernel.p.num_seqs - kernel.p.first_seq;
+bool launch_prefill(const Bf16Attention& call, int num_tokens) {
+  const AttentionProblem& p = call.p;
+  const int num_seqs = p.num_seqs - p.first_seq;
   const size_t bytes = Kernel::kSharedBytes + sizeof(int) * (num_seqs + 1);
-  if (bytes + kStaticSharedBytes > static_cast<size_t>(max_shared_bytes)) return false;
+  if (bytes + kStaticSharedBytes > static_cast<size_t>(call.workspace.max_shared_bytes))
+    return false;
   // Every sequence may end in a block that is not full.
-  const int64_t rows = int64_t{num_tokens} * kernel.p.group;
+  const int64_t rows = int64_t{num_tokens} * p.group;
   const auto blocks =
       static_cast<unsigned>(rows / Kernel::kRows + std::min<int64_t>(rows, num_seqs));
-  launch(stream, prefill_attention_kernel<Kernel>, dim3(kernel.p.kv.num_kv_heads, blocks), kThreads,
-         bytes, kernel);
+  launch(call.stream, prefill_attention_kernel<Kernel>, dim3(p.kv.num_kv_heads, blocks), kThreads,
+         bytes, Kernel{call.out, call.qkv, call.cache, p});
   return true;
 }
 
 }  // namespace
 
-bool launch_prefill_attention(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
-                              const __nv_bfloat16* cache, const AttentionProblem& problem,
-                              int num_tokens, const AttentionWorkspace& workspace) {
+bool launch_prefill_attention(const Bf16Attention& call, const PrefillBatch& batch) {
+  const AttentionProblem& p = call.p;
   bool is_done = false;
-  with_constant<64, 96, 128, 256>(problem.kv.head_dim, [&]<int kDim>() {
+  with_constant<64, 96, 128, 256>(p.kv.head_dim, [&]<int kDim>() {
     if constexpr (kDim <= 128) {
       using Large = PrefillKernel<kDim, 2>;
-      const int64_t rows = int64_t{num_tokens} * problem.group;
-      const int num_seqs = problem.num_seqs - problem.first_seq;
-      if (rows / num_seqs > Large::kRows / 2 &&
-          rows / Large::kRows * problem.kv.num_kv_heads >= workspace.num_multiprocessors) {
-        is_done = launch_prefill(stream, Large{out, qkv, cache, problem}, num_tokens,
-                                 workspace.max_shared_bytes);
+      const int64_t rows = int64_t{batch.num_tokens} * p.group;
+      if (rows / (p.num_seqs - p.first_seq) > Large::kRows / 2 &&
+          rows / Large::kRows * p.kv.num_kv_heads >= call.workspace.num_multiprocessors) {
+        is_done = launch_prefill<Large>(call, batch.num_tokens);
         return;
       }
     }
-    is_done = launch_prefill(stream, PrefillKernel<kDim, 1>{out, qkv, cache, problem}, num_tokens,
-                             workspace.max_shared_bytes);
+    is_done = launch_prefill<PrefillKernel<kDim, 1>>(call, batch.num_tokens);
   });
   return is_done;
 }

@@ -76,9 +76,9 @@ int count_parts(int64_t max_jobs, int max_seq_len, const AttentionWorkspace& wor
 }
 
 template <int kDim>
-bool launch_for_dim(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16* qkv,
-                    const KvCache& cache, const AttentionProblem& p, const PrefillBatch& batch,
-                    const AttentionWorkspace& workspace) {
+bool launch_for_dim(const Bf16Attention& call, const PrefillBatch& batch) {
+  const AttentionProblem& p = call.p;
+  const AttentionWorkspace& workspace = call.workspace;
   const int num_seqs = p.num_seqs - p.first_seq, heads = p.kv.num_kv_heads;
   const size_t bytes =
       alignof(PrefillShared<kDim>) + sizeof(PrefillShared<kDim>) + sizeof(int) * (num_seqs + 1);
@@ -93,13 +93,15 @@ bool launch_for_dim(cudaStream_t stream, __nv_bfloat16* out, const __nv_bfloat16
   int box_rows = 16;
   while (box_rows < PrefillShared<kDim>::kKeys && p.kv.block_size % (box_rows * 2) == 0)
     box_rows *= 2;
-  const CUtensorMap map =
-      make_line_map(cache.data, cache.num_blocks * 2 * heads * p.kv.block_size, kDim, box_rows);
+  const CUtensorMap map = make_line_map(
+      call.cache, batch.num_cache_blocks * 2 * heads * p.kv.block_size, kDim, box_rows);
   const auto blocks = std::min<int64_t>(max_jobs * parts, workspace.num_multiprocessors);
   uint32_t* words = workspace.prefill_words;
   auto* sums = reinterpret_cast<float*>(words + kCounters);
-  launch(stream, wgmma_prefill_kernel<kDim>, static_cast<unsigned>(blocks), kThreads, bytes, map,
-         PrefillArguments{out, qkv, p, {parts, sums, words + kWorkCounters}, words, box_rows});
+  launch(call.stream, wgmma_prefill_kernel<kDim>, static_cast<unsigned>(blocks), kThreads, bytes,
+         map,
+         PrefillArguments{
+             call.out, call.qkv, p, {parts, sums, words + kWorkCounters}, words, box_rows});
   return true;
 }
 
@@ -110,17 +112,13 @@ size_t prefill_attention_bytes(int num_multiprocessors) {
          (kCounters + size_t{kMaxPartWords} * kPartThreads * num_multiprocessors);
 }
 
-bool launch_wgmma_prefill_attention(cudaStream_t stream, __nv_bfloat16* out,
-                                    const __nv_bfloat16* qkv, const KvCache& cache,
-                                    const AttentionProblem& problem, const PrefillBatch& batch,
-                                    const AttentionWorkspace& workspace) {
-  if (workspace.prefill_words == nullptr) return false;
+bool launch_wgmma_prefill_attention(const Bf16Attention& call, const PrefillBatch& batch) {
+  if (call.workspace.prefill_words == nullptr) return false;
   static const bool has_kernels = is_compiled(wgmma_prefill_kernel<64>);
   if (!has_kernels) return false;
   bool is_done = false;
-  with_constant<64, 128, 256>(problem.kv.head_dim, [&]<int kDim>() {
-    is_done = launch_for_dim<kDim>(stream, out, qkv, cache, problem, batch, workspace);
-  });
+  with_constant<64, 128, 256>(call.p.kv.head_dim,
+                              [&]<int kDim>() { is_done = launch_for_dim<kDim>(call, batch); });
   return is_done;
 }
 
