@@ -107,8 +107,6 @@ class CudaBackend final : public Backend {
                                          const int32_t* previous_ids) override;
 
  private:
-  // False if the product is not for that kernel.
-  bool launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight);
   // experts() of as many rows as its scratch takes.
   void some_experts(Tensor out, Tensor x, ExpertWeights& weights);
   cuda::AttentionWorkspace attention_workspace() const;

@@ -50,15 +50,6 @@ class CudaProgram final : public LayerProgram {
   std::vector<std::vector<cuda::TailPath>> paths_;  // [num_layers][rows - 1]
 };
 
-// Fills in what a packed weight says.
-void describe(cuda::SkinnyProduct& product, const LinearWeight& weight) {
-  const auto& w = static_cast<const CudaLinearWeight&>(weight);
-  product.out_features = static_cast<int>(w.out_features);
-  product.in_features = static_cast<int>(w.in_features);
-  product.weight = w.data;
-  product.bias = w.bias_data();
-}
-
 }  // namespace
 
 std::unique_ptr<StackProgram> CudaBackend::compile(const StackSpec& spec,
@@ -81,18 +72,15 @@ cuda::TailTraits CudaBackend::tail_traits() const {
 
 cuda::TailProducts CudaBackend::tail_products(const PackedLayer& layer, const NormParams& next_norm,
                                               const PackedLayer* next) const {
-  cuda::TailProducts products;
-  if (layer.experts != nullptr) return products;  // such a layer's tail runs op by op
-  products[0].epilogue = cuda::Epilogue::kAdd;
-  describe(products[0], *layer.out);
-  products[1].norm = layer.before_ffn;
+  if (layer.experts != nullptr) return {};  // such a layer's tail runs op by op
+  cuda::TailProducts products = {
+      skinny_product(*layer.out), skinny_product(*layer.gate_up), skinny_product(*layer.down), {}};
+  if (next != nullptr) products[3] = skinny_product(*next->in);
+  products[0].epilogue = products[2].epilogue = cuda::Epilogue::kAdd;
   products[1].epilogue = cuda::Epilogue::kActAndMul;
   products[1].activation = layer.activation;
-  describe(products[1], *layer.gate_up);
-  products[2].epilogue = cuda::Epilogue::kAdd;
-  describe(products[2], *layer.down);
+  products[1].norm = layer.before_ffn;
   products[3].norm = next_norm;
-  if (next != nullptr) describe(products[3], *next->in);
   return products;
 }
 

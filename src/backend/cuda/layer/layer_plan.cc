@@ -76,17 +76,7 @@ std::array<WgmmaProduct, 4> wgmma_chain(const TailProducts& products, const Spli
   const bool has_next = products.back().weight != nullptr;
   for (size_t i = 0; i < chain.size(); ++i) {
     const SkinnyProduct& p = products[i];
-    chain[i] = {.rows = p.rows,
-                .out_features = p.out_features,
-                .in_features = p.in_features,
-                .weight = p.weight,
-                .bias = p.bias,
-                .x = p.x,
-                .norm = {},
-                .epilogue = p.epilogue,
-                .activation = p.activation,
-                .out = p.out,
-                .next_norm = {}};
+    chain[i] = {static_cast<const FusedProduct&>(p), {}, {}};
     if (p.norm.weight == nullptr) continue;
     SplitNorm between = norm;
     between.norm = p.norm;

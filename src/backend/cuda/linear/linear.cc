@@ -81,29 +81,20 @@ std::unique_ptr<LinearWeight> CudaBackend::make_linear_of_table(Tensor table) {
   return weight;
 }
 
-bool CudaBackend::launch_if_skinny(Tensor out, Tensor x, const LinearWeight& weight) {
-  if (x.dtype != DType::kBFloat16) return false;
-  const auto& w = static_cast<const CudaLinearWeight&>(weight);
-  return cuda::launch_skinny(stream_,
-                             {.rows = static_cast<int>(x.rows()),
-                              .out_features = static_cast<int>(w.out_features),
-                              .in_features = static_cast<int>(w.in_features),
-                              .weight = w.data,
-                              .bias = w.bias_data(),
-                              .x = x.data,
-                              .out = out.data,
-                              .out_dtype = out.dtype,
-                              .fixed_order = deterministic_},
-                             properties_);
-}
-
 void CudaBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   const auto& w = static_cast<const CudaLinearWeight&>(weight);
   if (x.rows() == 0) return;
   NANOVLLM_CHECK(out.row_size() == w.out_features && x.row_size() == w.in_features &&
                  x.dtype == w.dtype);
-  if (launch_if_skinny(out, x, w)) return;
-  if (deterministic_ && x.dtype == DType::kFloat32) {
+  if (x.dtype == DType::kBFloat16) {
+    cuda::SkinnyProduct product = skinny_product(w);
+    product.rows = static_cast<int>(x.rows());
+    product.x = x.data;
+    product.out = out.data;
+    product.out_dtype = out.dtype;
+    product.fixed_order = deterministic_;
+    if (cuda::launch_skinny(stream_, product, properties_)) return;
+  } else if (deterministic_) {
     return cuda::launch_linear_float(stream_, out.f32(), x.data, x.dtype, w.data, w.bias_data(),
                                      static_cast<int>(x.rows()), static_cast<int>(w.out_features),
                                      static_cast<int>(w.in_features));

@@ -235,11 +235,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-Device device_of(const cudaDeviceProp& properties) {
-  return {properties.multiProcessorCount, static_cast<int64_t>(properties.sharedMemPerBlockOptin),
-          static_cast<int64_t>(properties.sharedMemPerMultiprocessor), properties.major >= 9};
-}
-
 template <int kTiles>
 void launch_tiles(cudaStream_t stream, const SkinnyProduct& p, const Plan& plan) {
   const auto run = [&](auto kernel) {
@@ -253,12 +248,12 @@ void launch_tiles(cudaStream_t stream, const SkinnyProduct& p, const Plan& plan)
 }  // namespace
 
 bool is_skinny(const SkinnyProduct& product, const cudaDeviceProp& device) {
-  return plan_of(product, device_of(device)).tiles > 0;
+  return plan_of(product, device).tiles > 0;
 }
 
 bool launch_skinny(cudaStream_t stream, const SkinnyProduct& product,
                    const cudaDeviceProp& device) {
-  const Plan plan = plan_of(product, device_of(device));
+  const Plan plan = plan_of(product, device);
   if (plan.tiles == 0) return false;
   const bool pairs = product.epilogue == Epilogue::kActAndMul;
   const int width = pairs ? product.out_features / 2 : product.out_features;

@@ -15,20 +15,23 @@ enum class Epilogue {
   kActAndMul,  // out[I] = activation(y[0, I)) * y[I, 2I), both rounded to bfloat16 before
 };
 
-// y[R,N] = x[R,K] W[N,K]^T + bias, all bfloat16 but the bias; with a norm, x is the RMSNorm of a
-// float32 residual stream, rounded to bfloat16.
-struct SkinnyProduct {
+// y[R,N] = x[R,K] W[N,K]^T + bias, all bfloat16 but the bias.
+struct FusedProduct {
   int rows = 0;          // R
   int out_features = 0;  // N
   int in_features = 0;   // K
   const void* weight = nullptr;
   const float* bias = nullptr;  // [N], or none
-  const void* x = nullptr;      // [R,K] bfloat16, or float32 with a norm
-  NormParams norm = {};         // no weight = none
+  const void* x = nullptr;      // [R,K] bfloat16
   Epilogue epilogue = Epilogue::kStore;
   Activation activation = Activation::kSilu;
-  void* out = nullptr;  // [R,N], or [R,N/2] with kActAndMul
-  DType out_dtype = DType::kBFloat16;
+  void* out = nullptr;  // [R,N] bfloat16, or float32 with kAdd, or [R,N/2] with kActAndMul
+};
+
+// With a norm, x is the RMSNorm of a float32 residual stream, rounded to bfloat16.
+struct SkinnyProduct : FusedProduct {
+  NormParams norm = {};                // no weight = none
+  DType out_dtype = DType::kBFloat16;  // with kStore
   // A row's result is the same for any number of rows, and any number is taken.
   bool fixed_order = false;
 };

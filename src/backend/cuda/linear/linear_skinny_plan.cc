@@ -12,7 +12,7 @@ int parts_of(int64_t whole, int64_t part) { return static_cast<int>((whole + par
 
 // How to divide a product of these tiles and this cluster. `in_slices`: x may come a few of its
 // columns at a time, again for each group of features.
-Plan make_plan(const SkinnyProduct& p, int tiles, int cluster, const Device& device,
+Plan make_plan(const SkinnyProduct& p, int tiles, int cluster, const cudaDeviceProp& device,
                bool in_slices) {
   Plan plan;
   plan.tiles = tiles;
@@ -24,27 +24,27 @@ Plan make_plan(const SkinnyProduct& p, int tiles, int cluster, const Device& dev
   const int rows = row_sets_of(p.rows) * 8;
   plan.sum_floats = rows * tiles * 8 * (kWarps + (cluster > 1));
   const int64_t norm_bytes = p.norm.weight == nullptr ? 0 : (p.in_features + kWarps) * 4;
-  const int rounds = parts_of(int64_t{plan.groups} * cluster, device.multiprocessors);
+  const int rounds = parts_of(int64_t{plan.groups} * cluster, device.multiProcessorCount);
   plan.stages = static_cast<int>(std::min<int64_t>(stages_of(tiles), int64_t{rounds} * plan.units));
   const int64_t other_bytes =
       plan.sum_floats * 4 + norm_bytes + int64_t{plan.stages} * tiles * 2 * kThreads * 16;
+  const auto all_bytes = static_cast<int64_t>(device.sharedMemPerMultiprocessor);
   const int64_t most_bytes =
-      std::min(device.block_bytes, device.multiprocessor_bytes - kReservedBytes);
+      std::min(static_cast<int64_t>(device.sharedMemPerBlockOptin), all_bytes - kReservedBytes);
   plan.x_units = plan.units;
   if (in_slices) {
     const int64_t room = (most_bytes - other_bytes) / (rows * 2) - kPad;
     plan.x_units = static_cast<int>(std::clamp<int64_t>(room / kBlockUnit, 1, plan.units));
   }
   plan.shared_bytes = int64_t{rows} * (plan.x_units * kBlockUnit + kPad) * 2 + other_bytes;
-  const int resident =
-      plan.shared_bytes + kReservedBytes <= device.multiprocessor_bytes / 2 ? 2 : 1;
-  plan.blocks = std::min(plan.groups * cluster, device.multiprocessors * resident);
+  const int resident = plan.shared_bytes + kReservedBytes <= all_bytes / 2 ? 2 : 1;
+  plan.blocks = std::min(plan.groups * cluster, device.multiProcessorCount * resident);
   // Elements that the busiest multiprocessor reads, with a cluster's exchange in the same coin.
   const int64_t x_reads = in_slices ? rounds : 1;
   plan.cost = int64_t{rounds} * tiles * 8 * plan.units * kBlockUnit +
               x_reads * p.rows * plan.units * kBlockUnit + (cluster > 1 ? 6000 : 0);
   const bool fits = plan.shared_bytes <= most_bytes;
-  const bool shares_k = device.has_clusters && p.norm.weight == nullptr && !pairs &&
+  const bool shares_k = device.major >= 9 && p.norm.weight == nullptr && !pairs &&
                         tiles % cluster == 0 && rounds == 1;
   // Norms want whole rows.
   if (!fits || (cluster > 1 && !shares_k) || (pairs && tiles % 2 != 0) ||
@@ -53,7 +53,7 @@ Plan make_plan(const SkinnyProduct& p, int tiles, int cluster, const Device& dev
   return plan;
 }
 
-Plan best_plan(const SkinnyProduct& p, const Device& device, bool in_slices = false) {
+Plan best_plan(const SkinnyProduct& p, const cudaDeviceProp& device, bool in_slices = false) {
   Plan best;
   for (const int tiles : {6, 4, 2, 1}) {
     for (const int cluster : {1, 2, 4}) {
@@ -67,7 +67,7 @@ Plan best_plan(const SkinnyProduct& p, const Device& device, bool in_slices = fa
 
 }  // namespace
 
-Plan plan_of(const SkinnyProduct& p, const Device& device) {
+Plan plan_of(const SkinnyProduct& p, const cudaDeviceProp& device) {
   if (p.in_features % 8 != 0) return {};
   if (!p.fixed_order) {
     if (p.rows > kMaxSkinnyRows) return {};

@@ -17,14 +17,6 @@ constexpr int kPad = 32;                    // elements: two neighbouring rows o
 constexpr int stages_of(int tiles) { return tiles == 1 ? 6 : tiles == 2 ? 4 : tiles == 4 ? 3 : 2; }
 constexpr int row_sets_of(int rows) { return rows <= 8 ? 1 : rows <= 16 ? 2 : 4; }  // of 8 rows
 
-// What a device has.
-struct Device {
-  int multiprocessors = 0;
-  int64_t block_bytes = 0;           // of shared memory, that a block may have
-  int64_t multiprocessor_bytes = 0;  // and all blocks of a multiprocessor
-  bool has_clusters = false;
-};
-
 struct Plan {
   int tiles = 0;  // of 8 features a block; 0 = not for this kernel
   int rows_at_once = 0;
@@ -39,6 +31,6 @@ struct Plan {
   int64_t cost = 0;
 };
 
-Plan plan_of(const SkinnyProduct& product, const Device& device);
+Plan plan_of(const SkinnyProduct& product, const cudaDeviceProp& device);
 
 }  // namespace nanovllm::cuda::skinny

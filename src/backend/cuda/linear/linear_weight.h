@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "backend/cuda/linear/linear_skinny.h"
 #include "ops/backend.h"
 
 namespace nanovllm {
@@ -18,5 +19,16 @@ struct CudaLinearWeight final : LinearWeight {
     return bias == nullptr ? nullptr : static_cast<const float*>(bias->data());
   }
 };
+
+// Of a packed weight, whose rows are the caller's to fill in.
+inline cuda::SkinnyProduct skinny_product(const LinearWeight& weight) {
+  const auto& w = static_cast<const CudaLinearWeight&>(weight);
+  cuda::SkinnyProduct product;
+  product.out_features = static_cast<int>(w.out_features);
+  product.in_features = static_cast<int>(w.in_features);
+  product.weight = w.data;
+  product.bias = w.bias_data();
+  return product;
+}
 
 }  // namespace nanovllm

@@ -20,18 +20,8 @@ struct SplitNorm {
   int parts = 0;             // of the row
 };
 
-// y[R,N] = x[R,K] W[N,K]^T + bias, all bfloat16 but the bias.
-struct WgmmaProduct {
-  int rows = 0;          // R
-  int out_features = 0;  // N
-  int in_features = 0;   // K
-  const void* weight = nullptr;
-  const float* bias = nullptr;  // [N], or none
-  const void* x = nullptr;      // unless there is a norm: then its weighted rows
-  SplitNorm norm = {};          // no weight = none
-  Epilogue epilogue = Epilogue::kStore;
-  Activation activation = Activation::kSilu;
-  void* out = nullptr;       // [R,N] bfloat16, or float32 with kAdd, or [R,N/2] with kActAndMul
+struct WgmmaProduct : FusedProduct {
+  SplitNorm norm = {};       // whose weighted rows are meant instead of x; no weight = none
   SplitNorm next_norm = {};  // of kAdd's sums; no weight = none
 };
 
