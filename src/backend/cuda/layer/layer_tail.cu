@@ -97,10 +97,7 @@ bool fits(const cudaDeviceProp& properties) {
 
 // Whether the kernel takes the products, as far as one alone says.
 bool describe(TailProduct& product, const SkinnyProduct& source, int step, int multiprocessors) {
-  product.weight = static_cast<const __nv_bfloat16*>(source.weight);
-  product.bias = source.bias;
-  product.features = step == kGateUpStep ? source.out_features / 2 : source.out_features;
-  product.depth = source.in_features;
+  product.describe(source, step);
   product.tiles = div_up(div_up(product.features, tile_features_of(step)), multiprocessors);
   const bool has_norm = halves_of(step) == 2;
   const int slots = product.tiles * div_up(product.depth, kSlotDepth) * halves_of(step);
@@ -111,7 +108,6 @@ bool describe(TailProduct& product, const SkinnyProduct& source, int step, int m
 
 // Whether it takes them all.
 bool describe(TailParams& p, std::span<const SkinnyProduct, 4> products, int multiprocessors) {
-  p.rows = products[kAttentionStep].rows;
   if (p.rows > kTailRows || products[kNextStep].out_dtype != DType::kBFloat16) return false;
   for (int step = 0; step < kNumTailSteps; ++step) {
     if (!describe(p.products[step], products[step], step, multiprocessors)) return false;
@@ -150,21 +146,14 @@ void LayerTailKernel::launch_large(const PeerQueue& queue,
 }
 
 bool LayerTailKernel::takes(std::span<const SkinnyProduct, 4> products, int multiprocessors) {
-  TailParams p;
+  TailParams p(products);
   return describe(p, products, multiprocessors);
 }
 
 void LayerTailKernel::launch(cudaStream_t stream,
                              std::span<const SkinnyProduct, 4> products) const {
-  TailParams p;
+  TailParams p(products);
   NANOVLLM_CHECK(describe(p, products, multiprocessors_));
-  const SkinnyProduct& first = products[kAttentionStep];
-  p.inverse_hidden = 1.f / static_cast<float>(p.products[kGateUpStep].depth);
-  p.norm = products[kGateUpStep].norm;
-  p.next_norm = products[kNextStep].norm;
-  p.attention = static_cast<const __nv_bfloat16*>(first.x);
-  p.residual = static_cast<float*>(first.out);
-  p.out = static_cast<__nv_bfloat16*>(products[kNextStep].out);
   p.memory = static_cast<TailMemory*>(memory_->data());
   using enum Activation;  // those that are a factor of up
   const auto rows = static_cast<int>(std::bit_ceil(static_cast<unsigned>(p.rows)));

@@ -64,10 +64,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // Whether the kernel takes the products, as far as one alone says.
 bool describe(LargeProduct& product, const SkinnyProduct& source, int step, int multiprocessors) {
-  product.weight = static_cast<const __nv_bfloat16*>(source.weight);
-  product.bias = source.bias;
-  product.features = step == kGateUpStep ? source.out_features / 2 : source.out_features;
-  product.depth = source.in_features;
+  product.describe(source, step);
   if (product.features == 0 || product.features % kSlotFeatures != 0 ||
       product.depth % kLargeWarpDepth != 0)
     return false;
@@ -81,7 +78,6 @@ bool describe(LargeProduct& product, const SkinnyProduct& source, int step, int 
 
 // Whether it takes them all.
 bool describe(LargeTailParams& p, std::span<const SkinnyProduct, 4> products, int multiprocessors) {
-  p.rows = products[kAttentionStep].rows;
   p.num_steps = products[kNextStep].weight != nullptr ? kNumTailSteps : kNextStep;
   for (int step = 0; step < p.num_steps; ++step) {
     if (!describe(p.products[step], products[step], step, multiprocessors)) return false;
@@ -96,22 +92,15 @@ size_t large_tail_shared_bytes() { return sizeof(LargeTailShared); }
 size_t large_tail_memory_bytes() { return sizeof(LargeTailMemory); }
 
 bool LayerTailKernel::takes_large(std::span<const SkinnyProduct, 4> products, int multiprocessors) {
-  LargeTailParams p;
+  LargeTailParams p(products);
   return describe(p, products, multiprocessors);
 }
 
 void launch_large_tail(const PeerQueue& queue, std::span<const SkinnyProduct, 4> products,
                        int multiprocessors, void* memory) {
-  LargeTailParams p;
+  LargeTailParams p(products);
   NANOVLLM_CHECK(describe(p, products, multiprocessors));
-  const SkinnyProduct& first = products[kAttentionStep];
-  p.norm = products[kGateUpStep].norm;
-  p.next_norm = products[kNextStep].norm;
   p.activation = products[kGateUpStep].activation;
-  p.inverse_hidden = 1.f / static_cast<float>(p.hidden());
-  p.attention = static_cast<const __nv_bfloat16*>(first.x);
-  p.residual = static_cast<float*>(first.out);
-  p.out = static_cast<__nv_bfloat16*>(products[kNextStep].out);
   p.memory = static_cast<LargeTailMemory*>(memory);
   p.group = queue.group;
   // Few tiles gain 4% by code of their own (Qwen3-1.7B on an H200).

@@ -26,26 +26,17 @@ struct LargeTailMemory {
   uint2 last[kMaxTailBlocks][kTailWarps];
 };
 
-struct LargeProduct {
-  const __nv_bfloat16* weight = nullptr;  // [N, K]
-  const float* bias = nullptr;            // [N], or none
-  int features = 0;                       // N, or N / 2 for gate and up
-  int depth = 0;                          // K
+struct LargeProduct : TailMatrix {
   // Of each block but the last ones, and of its passes over K but the last one; multiples of 8.
   int block_features = 0, pass_features = 0;
   int num_passes = 0;
 };
 
-struct LargeTailParams {
+struct LargeTailParams : TailRows {
+  using TailRows::TailRows;
   LargeProduct products[kNumTailSteps];
   int num_steps = 0;
-  NormParams norm, next_norm;
   Activation activation = Activation::kSilu;
-  int rows = 0;
-  float inverse_hidden = 0;
-  const __nv_bfloat16* attention = nullptr;  // [R, K of the first]
-  float* residual = nullptr;                 // [R, H]
-  __nv_bfloat16* out = nullptr;              // [R, N of the last]
   LargeTailMemory* memory = nullptr;
   PeerGroup group;  // whose ranks' sums of the first and third product are added up
 

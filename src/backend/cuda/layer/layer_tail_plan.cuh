@@ -1,10 +1,13 @@
 // What the layer tail's kernel is given, and which features a block of it owns.
 #pragma once
 
+#include <span>
+
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/layer/layer_tail_exchange.cuh"
 #include "backend/cuda/layer/layer_tail_ring.cuh"
+#include "backend/cuda/linear/linear_skinny.h"
 #include "ops/backend.h"
 
 namespace nanovllm::cuda {
@@ -24,22 +27,47 @@ __host__ __device__ constexpr int slot_row_bytes(int halves) {
   return kSlotDepth * 2 + (halves == 1 ? 64 : 16);
 }
 
-struct TailProduct {
+// What both kernels are told of a product.
+struct TailMatrix {
   const __nv_bfloat16* weight = nullptr;  // [N, K]
   const float* bias = nullptr;            // [N], or none
   int features = 0;                       // N, or N / 2 for gate and up
   int depth = 0;                          // K
-  int tiles = 0;                          // of each block but the last ones
+
+  void describe(const SkinnyProduct& source, int step) {
+    weight = static_cast<const __nv_bfloat16*>(source.weight);
+    bias = source.bias;
+    features = step == kGateUpStep ? source.out_features / 2 : source.out_features;
+    depth = source.in_features;
+  }
 };
 
-struct TailParams {
-  TailProduct products[kNumTailSteps];
+// And of the rows.
+struct TailRows {
   NormParams norm, next_norm;
   int rows = 0;
   float inverse_hidden = 0;
   const __nv_bfloat16* attention = nullptr;  // [R, K of the first]
   float* residual = nullptr;                 // [R, H]
   __nv_bfloat16* out = nullptr;              // [R, N of the last], or [R, H]
+
+  explicit TailRows(std::span<const SkinnyProduct, kNumTailSteps> products)
+      : norm(products[kGateUpStep].norm),
+        next_norm(products[kNextStep].norm),
+        rows(products[kAttentionStep].rows),
+        inverse_hidden(1.f / static_cast<float>(products[kGateUpStep].in_features)),
+        attention(static_cast<const __nv_bfloat16*>(products[kAttentionStep].x)),
+        residual(static_cast<float*>(products[kAttentionStep].out)),
+        out(static_cast<__nv_bfloat16*>(products[kNextStep].out)) {}
+};
+
+struct TailProduct : TailMatrix {
+  int tiles = 0;  // of each block but the last ones
+};
+
+struct TailParams : TailRows {
+  using TailRows::TailRows;
+  TailProduct products[kNumTailSteps];
   TailMemory* memory = nullptr;
 };
 
