@@ -15,8 +15,8 @@ CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank, cudaSt
     : group_(group), queue_{.stream = stream, .barrier = &group.barrier_} {
   Peer& self = group.peers_[rank];
   NANOVLLM_CUDA_CHECK(cudaGetDevice(&self.device));
-  NANOVLLM_CUDA_CHECK(cudaMalloc(&self.memory, sizeof(cuda::PeerMemory)));
-  NANOVLLM_CUDA_CHECK(cudaMemset(self.memory, 0, sizeof(cuda::PeerMemory)));
+  self.memory = std::make_unique<cuda::DeviceBuffer>(sizeof(cuda::PeerMemory));
+  NANOVLLM_CUDA_CHECK(cudaMemset(self.memory->data(), 0, sizeof(cuda::PeerMemory)));
   NANOVLLM_CUDA_CHECK(cudaDeviceSynchronize());
   group.barrier_.arrive_and_wait();
   group.enable_access(rank);
@@ -25,7 +25,7 @@ CudaCommunicatorGroup::Rank::Rank(CudaCommunicatorGroup& group, int rank, cudaSt
   queue_.group.world_size = group.world_size();
   queue_.group.status = group.status_;
   for (int other = 0; other < group.world_size(); ++other) {
-    queue_.group.memory[other] = group.peers_[other].memory;
+    queue_.group.memory[other] = static_cast<cuda::PeerMemory*>(group.peers_[other].memory->data());
   }
   // Kernels on GPUs of different sizes would not take the same layers.
   all_have_tail_kernels_ = agree(tail_kernel_blocks) && tail_kernel_blocks > 0;
@@ -88,14 +88,6 @@ CudaCommunicatorGroup::CudaCommunicatorGroup(int world_size, int64_t most_line_b
     throw_error(ErrorCode::kUnsupported, "{} ranks were asked for, but GPUs work as {} at most",
                 world_size, cuda::kMaxRanks);
   }
-  NANOVLLM_CUDA_CHECK(cudaHostAlloc(&status_, sizeof(cuda::PeerStatus), cudaHostAllocPortable));
-  *status_ = {};
-}
-
-// The ranks are gone, and what they sent has arrived: also where one failed and did not wait.
-CudaCommunicatorGroup::~CudaCommunicatorGroup() {
-  for (const Peer& peer : peers_) cudaFree(peer.memory);
-  cudaFreeHost(status_);
 }
 
 void CudaCommunicatorGroup::join(int rank, Backend& backend) {
@@ -150,12 +142,12 @@ void CudaCommunicatorGroup::enable_access(int rank) {
 }
 
 void CudaCommunicatorGroup::abort() {
-  const_cast<volatile cuda::PeerStatus*>(status_)->aborted = 1;
+  status_->aborted = 1;
   CommunicatorGroup::abort();
 }
 
 void CudaCommunicatorGroup::check() {
-  if (const_cast<volatile cuda::PeerStatus*>(status_)->timed_out != 0) {
+  if (status_->timed_out != 0) {
     throw_error(ErrorCode::kInternal,
                 "a GPU has waited {} s for another one of its tensor-parallel group in vain",
                 cuda::kPatienceNanoseconds / 1'000'000'000);

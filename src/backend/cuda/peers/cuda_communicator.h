@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "backend/cuda/memory.h"
 #include "backend/cuda/peers/peer_queue.h"
 #include "ops/communicator.h"
 
@@ -24,7 +25,6 @@ class CudaCommunicatorGroup final : public CommunicatorGroup {
   // another group of several ranks: a rank's kernels may take a whole GPU while they wait for other
   // ranks', whose GPUs another group's kernels could have taken likewise.
   explicit CudaCommunicatorGroup(int world_size, int64_t most_line_bytes = kMostLineBytes);
-  ~CudaCommunicatorGroup() override;
   // `backend` is a CudaBackend. Throws Error(kUnsupported) when its GPU and another rank's can't
   // reach each other's memory. Several ranks may share a GPU, as tests do.
   void join(int rank, Backend& backend) override;
@@ -34,7 +34,7 @@ class CudaCommunicatorGroup final : public CommunicatorGroup {
  private:
   struct Peer {
     int device = 0;
-    cuda::PeerMemory* memory = nullptr;
+    std::unique_ptr<Buffer> memory;  // cuda::PeerMemory
   };
   class OnlyOne {
    public:
@@ -51,8 +51,11 @@ class CudaCommunicatorGroup final : public CommunicatorGroup {
 
   const OnlyOne only_one_;
   const int64_t most_line_bytes_;
-  std::vector<Peer> peers_;             // [world_size]
-  cuda::PeerStatus* status_ = nullptr;  // pinned
+  const cuda::PinnedBuffer status_memory_{sizeof(cuda::PeerStatus)};
+  volatile cuda::PeerStatus* const status_ = static_cast<cuda::PeerStatus*>(status_memory_.data());
+  // [world_size]. The ranks are gone before, and what they sent has arrived: also where one failed
+  // and did not wait.
+  std::vector<Peer> peers_;
 };
 
 // What a backend that has joined a group does with the others.

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/memory.h"
 #include "base/check.h"
 
 namespace nanovllm::cuda {
@@ -21,19 +22,16 @@ size_t max_list_entries(const SamplingRow& row) {
   return count;
 }
 
-}  // namespace
-
-PinnedMemory::~PinnedMemory() { cudaFreeHost(data_); }
-
-void* PinnedMemory::reserve(size_t bytes) {
-  if (bytes > bytes_) {
-    NANOVLLM_CUDA_CHECK(cudaFreeHost(std::exchange(data_, nullptr)));
-    bytes_ = 0;
-    NANOVLLM_CUDA_CHECK(cudaHostAlloc(&data_, 2 * bytes, cudaHostAllocMapped));
-    bytes_ = 2 * bytes;
+// At least so many bytes; what they held is lost when they grow.
+void* reserve(std::unique_ptr<Buffer>& memory, size_t bytes) {
+  if (memory == nullptr || memory->bytes() < bytes) {
+    memory.reset();
+    memory = std::make_unique<PinnedBuffer>(2 * bytes);
   }
-  return data_;
+  return memory->data();
 }
+
+}  // namespace
 
 SamplingSlot::SamplingSlot() {
   NANOVLLM_CUDA_CHECK(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming));
@@ -108,11 +106,11 @@ void SamplingSlot::measure(std::span<const SamplingRow> rows) {
   NANOVLLM_CHECK(entries < INT32_MAX);
   const size_t rows_bytes =
       num_rows_ * sizeof(RowParams) + (num_edited_ + entries) * sizeof(int32_t);
-  rows_data_ = static_cast<char*>(rows_memory_.reserve(rows_bytes));
+  rows_data_ = static_cast<char*>(reserve(rows_memory_, rows_bytes));
   params_ = reinterpret_cast<RowParams*>(rows_data_);
   const size_t max_entries = num_rows_ * static_cast<size_t>(max_logprobs_ + 1);
-  void* const results =
-      results_memory_.reserve(2 * num_rows_ * sizeof(int32_t) + max_entries * sizeof(LogprobEntry));
+  const size_t results_bytes = 2 * num_rows_ * sizeof(int32_t) + max_entries * sizeof(LogprobEntry);
+  void* const results = reserve(results_memory_, results_bytes);
   token_ids_ = static_cast<int32_t*>(results);
   num_logprobs_ = token_ids_ + num_rows_;
   logprobs_ = reinterpret_cast<LogprobEntry*>(num_logprobs_ + num_rows_);

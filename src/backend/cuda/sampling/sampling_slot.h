@@ -3,29 +3,16 @@
 
 #include <cuda_runtime_api.h>
 
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "backend/cuda/sampling/sampling_kernels.h"
+#include "ops/backend.h"
 #include "ops/sampling.h"
 
 namespace nanovllm::cuda {
-
-// Memory that only ever grows, in which the device reads and writes too.
-class PinnedMemory {
- public:
-  PinnedMemory() = default;
-  ~PinnedMemory();
-  PinnedMemory(const PinnedMemory&) = delete;
-  PinnedMemory& operator=(const PinnedMemory&) = delete;
-  // At least so many bytes; what they held is lost when they grow.
-  void* reserve(size_t bytes);
-
- private:
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
-};
 
 class SamplingSlot {
  public:
@@ -58,8 +45,7 @@ class SamplingSlot {
 
   cudaEvent_t done_ = nullptr;
   bool in_flight_ = false;
-  PinnedMemory rows_memory_;
-  PinnedMemory results_memory_;
+  std::unique_ptr<Buffer> rows_memory_, results_memory_;  // pinned
   size_t num_rows_ = 0;
   int num_edited_ = 0;
   size_t num_entries_ = 0;  // of the lists of all rows
