@@ -45,6 +45,22 @@ __device__ inline float block_sum(float x) {
   return x;
 }
 
+// The sum of the x of the lanes up to this one.
+template <typename T>
+__device__ T warp_prefix_sum(T x) {
+#pragma unroll
+  for (int step = 1; step < 32; step <<= 1) {
+    const T other = __shfl_up_sync(0xffffffffu, x, step);
+    if (static_cast<int>(threadIdx.x) % 32 >= step) x += other;
+  }
+  return x;
+}
+
+// Into L2.
+__device__ inline void prefetch_line(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 // Calls f(T{}) with the element type of `dtype`.
 template <typename F>
 void with_act_type(DType dtype, F&& f) {

@@ -72,12 +72,7 @@ __device__ void prefix_sums(int* sums, int n, Count&& count) {
     sums[i] = sum;
     sum += count(i);
   }
-  int before = sum;  // of the lanes up to this one, then of those before it
-#pragma unroll
-  for (int step = 1; step < 32; step <<= 1) {
-    const int left = __shfl_up_sync(0xffffffffu, before, step);
-    if (lane >= step) before += left;
-  }
+  int before = warp_prefix_sum(sum);  // then of the lanes before this one
   if (lane == 31) warp_sums[warp] = before;
   before -= sum;
   __syncthreads();

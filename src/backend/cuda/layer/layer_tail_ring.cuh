@@ -14,9 +14,6 @@ constexpr int kSlotFeatures = 8;
 constexpr int kSlotDepth = 1024;  // elements of K
 
 // Into L2.
-__device__ inline void prefetch_line(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
 __device__ inline void prefetch_bulk(const void* source, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
 }

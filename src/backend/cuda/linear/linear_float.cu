@@ -10,10 +10,6 @@ namespace {
 
 constexpr int kWarps = 4;
 
-__device__ inline void prefetch_line(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
 // The least of blocks a multiprocessor leaves registers enough for all loads of a batch.
 template <typename T, int kVector, int kRows, int kFeatures>
 __global__ void __launch_bounds__(kWarps * 32, 4)

@@ -160,12 +160,7 @@ __device__ inline double exclusive_sum(double x, double& total) {
   __shared__ double warp_sums[kRowWarps];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  double inclusive = x;
-#pragma unroll
-  for (int step = 1; step < 32; step <<= 1) {
-    const double other = __shfl_up_sync(0xffffffffu, inclusive, step);
-    if (lane >= step) inclusive += other;
-  }
+  const double inclusive = warp_prefix_sum(x);
   if (lane == 31) warp_sums[warp] = inclusive;
   __syncthreads();
   double before = 0;
@@ -343,14 +338,10 @@ __device__ int32_t RowInBlock::find_in_block(int block, double before, double ta
   float x[4];
   load_block(x, logits_, block, vocab_size_, vector_aligned_, kNan);
   double value[4];
-  double inclusive = 0;
+  double sum = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) inclusive += value[i] = f(x[i], id + i);
-#pragma unroll
-  for (int step = 1; step < 32; step <<= 1) {
-    const double other = __shfl_up_sync(0xffffffffu, inclusive, step);
-    if (lane >= step) inclusive += other;
-  }
+  for (int i = 0; i < 4; ++i) sum += value[i] = f(x[i], id + i);
+  const double inclusive = warp_prefix_sum(sum);
   const double previous = __shfl_up_sync(0xffffffffu, inclusive, 1);
   double cumulative = before + (lane == 0 ? 0 : previous);
   int32_t crossing = -1;
