@@ -82,15 +82,6 @@ class CpuBackend : public Backend {
                                          const int32_t* previous_ids) override;
 
  private:
-  // Memory that grows to the most it was asked for.
-  class Scratch {
-   public:
-    char* get(size_t bytes);
-
-   private:
-    std::unique_ptr<Buffer> buffer_;
-  };
-
   void pack_rows_of(std::vector<PlannedProduct>& products);
   // experts() of at most kMaxRowsAtOnce rows.
   void mix(Tensor out, Tensor x, const ExpertWeights& weights);
@@ -102,8 +93,8 @@ class CpuBackend : public Backend {
   PagedAttention attention_{pool_, isa_};
   std::optional<CpuCommunicatorGroup::Rank> rank_;  // of a group, or none
   std::vector<PlannedProduct> planned_;             // of multiply()
-  Scratch packed_rows_, decoded_panels_;            // likewise
-  Scratch expert_rows_;                             // of experts()
+  HostScratch packed_rows_, decoded_panels_;        // likewise
+  HostScratch expert_rows_;                         // of experts()
 };
 
 }  // namespace nanovllm

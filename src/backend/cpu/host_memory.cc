@@ -90,6 +90,14 @@ std::unique_ptr<Buffer> HostArena::allocate(size_t bytes) {
   return std::make_unique<Part>(chunk_, used_ - bytes, bytes);
 }
 
+char* HostScratch::get(size_t bytes, size_t spare) {
+  if (buffer_ == nullptr || buffer_->bytes() < bytes) {
+    buffer_.reset();  // first, so that old and new are never held at once
+    buffer_ = allocate_host(bytes + spare);
+  }
+  return static_cast<char*>(buffer_->data());
+}
+
 std::unique_ptr<Buffer> allocate_host(size_t bytes) {
   // The kernel would grant more than there is and kill the process when it is touched. Asking is
   // too slow for small allocations, which can hardly matter.

@@ -31,4 +31,13 @@ class HostArena {
   size_t used_ = 0;  // bytes of it
 };
 
+// Memory that grows to the most it was asked for, and `spare` beyond; then what it held is lost.
+class HostScratch {
+ public:
+  char* get(size_t bytes, size_t spare = 0);
+
+ private:
+  std::unique_ptr<Buffer> buffer_;
+};
+
 }  // namespace nanovllm

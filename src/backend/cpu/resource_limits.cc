@@ -51,16 +51,22 @@ void limit_memory(int64_t limit, int64_t used, CgroupLimits* limits) {
     limits->memory_headroom = headroom;
 }
 
+void read_memory_group(const std::string& folder, const char* limit_name, const char* usage_name,
+                       const std::string& cache_prefix, CgroupLimits* limits) {
+  const auto limit = read_number(folder + limit_name);
+  if (!limit) return;
+  const auto cached = [&](const char* key) {
+    return read_key(folder + "/memory.stat", cache_prefix + key).value_or(0);
+  };
+  const int64_t cache = cached("inactive_file") + cached("active_file");
+  limit_memory(*limit, read_number(folder + usage_name).value_or(0) - cache, limits);
+}
+
 void read_v2_group(const std::string& folder, CgroupLimits* limits) {
   std::ifstream cpu_max(folder + "/cpu.max");
   double quota, period;
   if (cpu_max >> quota >> period && quota > 0 && period > 0) limit_cpus(quota / period, limits);
-  if (const auto limit = read_number(folder + "/memory.max")) {
-    const std::string stat = folder + "/memory.stat";
-    const int64_t cache =
-        read_key(stat, "inactive_file").value_or(0) + read_key(stat, "active_file").value_or(0);
-    limit_memory(*limit, read_number(folder + "/memory.current").value_or(0) - cache, limits);
-  }
+  read_memory_group(folder, "/memory.max", "/memory.current", "", limits);
 }
 
 void read_v1_cpu_group(const std::string& folder, CgroupLimits* limits) {
@@ -71,12 +77,7 @@ void read_v1_cpu_group(const std::string& folder, CgroupLimits* limits) {
 }
 
 void read_v1_memory_group(const std::string& folder, CgroupLimits* limits) {
-  const auto limit = read_number(folder + "/memory.limit_in_bytes");
-  if (!limit) return;
-  const std::string stat = folder + "/memory.stat";
-  const int64_t cache = read_key(stat, "total_inactive_file").value_or(0) +
-                        read_key(stat, "total_active_file").value_or(0);
-  limit_memory(*limit, read_number(folder + "/memory.usage_in_bytes").value_or(0) - cache, limits);
+  read_memory_group(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_", limits);
 }
 
 // A container may see its own group's files at the mount point while /proc/self/cgroup names the

@@ -111,23 +111,14 @@ bool ThreadPool::spin_until(Done done, int* rounds_without_spinning) {
   }
 }
 
-bool ThreadPool::take_front(Range& range, int64_t* task) {
+template <bool from_behind>
+bool ThreadPool::take(Range& range, int64_t* task) {
   uint64_t bounds = range.bounds.load(std::memory_order_relaxed);
   while (range_begin(bounds) < range_end(bounds)) {
-    if (range.bounds.compare_exchange_weak(bounds, bounds + 1, std::memory_order_relaxed)) {
-      *task = range_begin(bounds);
-      return true;
-    }
-  }
-  return false;
-}
-
-bool ThreadPool::take_back(Range& range, int64_t* task) {
-  uint64_t bounds = range.bounds.load(std::memory_order_relaxed);
-  while (range_begin(bounds) < range_end(bounds)) {
-    const uint64_t rest = make_range(range_begin(bounds), range_end(bounds) - 1);
+    const int64_t begin = range_begin(bounds), end = range_end(bounds);
+    const uint64_t rest = from_behind ? make_range(begin, end - 1) : make_range(begin + 1, end);
     if (range.bounds.compare_exchange_weak(bounds, rest, std::memory_order_relaxed)) {
-      *task = range_end(rest);
+      *task = from_behind ? end - 1 : begin;
       return true;
     }
   }
@@ -146,10 +137,10 @@ void ThreadPool::work(int thread) {
   const Membership outer = current;
   current = {this, thread};
   int64_t task;
-  while (take_front(ranges_[thread], &task)) run_task(task, thread);
+  while (take<false>(ranges_[thread], &task)) run_task(task, thread);
   for (int i = 1; i < num_threads_; ++i) {
     Range& victim = ranges_[(thread + i) % num_threads_];
-    while (take_back(victim, &task)) run_task(task, thread);
+    while (take<true>(victim, &task)) run_task(task, thread);
   }
   current = outer;
 }

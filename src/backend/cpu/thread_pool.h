@@ -66,8 +66,8 @@ class ThreadPool {
   void stop_workers();
   void work(int thread);
   void run_task(int64_t task, int thread);
-  bool take_front(Range& range, int64_t* task);
-  bool take_back(Range& range, int64_t* task);
+  template <bool from_behind>
+  bool take(Range& range, int64_t* task);
   void worker(int thread);
   template <typename Done>
   bool spin_until(Done done, int* rounds_without_spinning);

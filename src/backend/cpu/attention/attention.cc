@@ -7,7 +7,6 @@
 
 #include "backend/cpu/attention/kv_layout.h"
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/host_memory.h"
 
 namespace nanovllm {
 namespace {
@@ -26,13 +25,9 @@ constexpr int64_t kMaxStateFloats = int64_t{16} << 20;
 
 constexpr int64_t round_up_to_line(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-float* reserve(std::unique_ptr<Buffer>& buffer, int64_t floats) {
+float* reserve(HostScratch& memory, int64_t floats) {
   const auto bytes = static_cast<size_t>(floats) * sizeof(float);
-  if (buffer == nullptr || buffer->bytes() < bytes) {
-    buffer.reset();  // first, so that old and new are never held at once
-    buffer = allocate_host(bytes + bytes / 2);
-  }
-  return static_cast<float*>(buffer->data());
+  return reinterpret_cast<float*>(memory.get(bytes, bytes / 2));
 }
 
 // What all tasks of a call have in common.
@@ -116,8 +111,8 @@ void PagedAttention::plan_pieces(int num_kv_heads, int padded_dim) {
 // Scratch for every thread and state for every span that is computed apart.
 void PagedAttention::reserve_memory(int num_kv_heads, int padded_dim) {
   scratch_stride_ = round_up_to_line(attention_scratch_floats(padded_dim));
-  scratch_ = reserve(scratch_buffer_, scratch_stride_ * pool_.num_threads());
-  states_ = reserve(state_buffer_, state_floats_);
+  scratch_ = reserve(scratch_memory_, scratch_stride_ * pool_.num_threads());
+  states_ = reserve(state_memory_, state_floats_);
   if (missing_capacity_ < num_split_ * num_kv_heads) {
     missing_capacity_ = 2 * num_split_ * num_kv_heads;
     missing_spans_ = std::make_unique<std::atomic<int>[]>(missing_capacity_);

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/attention/attention_task.h"
 #include "backend/cpu/cpu_features.h"
+#include "backend/cpu/host_memory.h"
 #include "backend/cpu/thread_pool.h"
 #include "ops/backend.h"
 
@@ -58,8 +59,7 @@ class PagedAttention {
   int64_t num_split_ = 0;
   std::unique_ptr<std::atomic<int>[]> missing_spans_;  // [num_split, num_kv_heads]
   int64_t missing_capacity_ = 0;
-  std::unique_ptr<Buffer> scratch_buffer_;
-  std::unique_ptr<Buffer> state_buffer_;
+  HostScratch scratch_memory_, state_memory_;
   float* scratch_ = nullptr;    // [num_threads, scratch_stride]
   int64_t scratch_stride_ = 0;  // floats
   float* states_ = nullptr;

@@ -112,14 +112,6 @@ const PlannedProduct& owner(const std::vector<PlannedProduct>& products,
 
 }  // namespace
 
-char* CpuBackend::Scratch::get(size_t bytes) {
-  if (buffer_ == nullptr || buffer_->bytes() < bytes) {
-    buffer_.reset();
-    buffer_ = allocate_host(bytes);
-  }
-  return static_cast<char*>(buffer_->data());
-}
-
 void CpuBackend::linear(Tensor out, Tensor x, const LinearWeight& weight) {
   const auto& w = static_cast<const CpuLinearWeight&>(weight);
   NANOVLLM_CHECK(x.rows() == out.rows() && x.row_size() == w.in_features &&
