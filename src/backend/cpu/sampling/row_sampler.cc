@@ -19,6 +19,12 @@ constexpr int64_t kBlocksInRange = 32;
 // fullest bin.
 constexpr int kBins = 4096;
 
+// Shuffles the values.
+float kth_largest_of(std::vector<float>& values, int64_t k) {
+  std::nth_element(values.begin(), values.begin() + (k - 1), values.end(), std::greater<>());
+  return values[k - 1];
+}
+
 }  // namespace
 
 template <typename Fn>
@@ -144,9 +150,7 @@ void RowSampler::block_weights(int64_t b, const Threshold& threshold, float* wei
 float RowSampler::bound_of_kth_largest(int64_t k) {
   if (k <= num_blocks_ / 8) {
     ordered_ = max_;
-    std::nth_element(ordered_.begin(), ordered_.begin() + (k - 1), ordered_.end(),
-                     std::greater<>());
-    return ordered_[k - 1];
+    return kth_largest_of(ordered_, k);
   }
   // Guess from one logit in kStride, so low that it is hardly ever wrong, and make sure.
   constexpr int64_t kStride = 16;
@@ -155,9 +159,7 @@ float RowSampler::bound_of_kth_largest(int64_t k) {
   if (rank > vocab_size_ / kStride) return -kInfinity;
   ordered_.clear();
   for (int64_t i = 0; i < vocab_size_; i += kStride) ordered_.push_back(logits_[i]);
-  std::nth_element(ordered_.begin(), ordered_.begin() + (rank - 1), ordered_.end(),
-                   std::greater<>());
-  const float guess = ordered_[rank - 1];
+  const float guess = kth_largest_of(ordered_, rank);
   return kernels_->count_at_least(logits_, vocab_size_, guess) >= k ? guess : -kInfinity;
 }
 
@@ -165,9 +167,7 @@ float RowSampler::bound_of_kth_largest(int64_t k) {
 float RowSampler::kth_largest(int64_t k) {
   const float bound = bound_of_kth_largest(k);
   collect_at_least(bound);
-  std::nth_element(collected_.begin(), collected_.begin() + (k - 1), collected_.end(),
-                   std::greater<>());
-  return collected_[k - 1];
+  return kth_largest_of(collected_, k);
 }
 
 RowSampler::Threshold RowSampler::top_p_threshold(float top_p, float lowest) {
@@ -232,14 +232,11 @@ void RowSampler::collect_at_least(float lowest) {
 // The last of the most likely candidates whose weights reach `needed`; the last of all when they do
 // not. Halves the candidates as quickselect does.
 RowSampler::Threshold RowSampler::last_needed(double needed) {
-  const auto more_likely = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-  };
   auto begin = candidates_.begin();
   auto end = candidates_.end();
   while (end - begin > 1) {
     const auto middle = begin + (end - begin) / 2;
-    std::nth_element(begin, middle, end, more_likely);
+    std::nth_element(begin, middle, end, Candidate::is_more_likely);
     double upper = 0;
     for (auto c = begin; c != middle; ++c) upper += c->weight;
     if (upper >= needed) {
@@ -295,9 +292,7 @@ std::vector<LogprobEntry> RowSampler::logprobs(int32_t chosen, int32_t count) {
     candidates_.push_back({collected_[i], collected_ids_[i], 0});
   }
   std::partial_sort(candidates_.begin(), candidates_.begin() + count, candidates_.end(),
-                    [](const Candidate& a, const Candidate& b) {
-                      return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-                    });
+                    Candidate::is_more_likely);
   for (int32_t i = 0; i < count; ++i) {
     const int32_t id = candidates_[i].id;
     if (id != chosen) entries.push_back({id, logprob(id), i + 1});

@@ -30,6 +30,10 @@ class RowSampler {
     float logit;
     int32_t id;
     float weight;
+
+    static bool is_more_likely(const Candidate& a, const Candidate& b) {
+      return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    }
   };
   // Tokens with logit >= `logit`, of its equals only those up to `last_tie`.
   struct Threshold {
