@@ -60,6 +60,18 @@ struct Simd {
     *odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
   }
 
+  // To bfloat16, denormals too.
+  static __m256i round_to_bf16(F x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff)));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(
+        _mm512_srli_epi32(_mm512_mask_blend_epi32(nan, rounded, quiet), 16));
+  }
+
  private:
   static __mmask16 first(int n) {  // n in 0 .. 16
     return static_cast<__mmask16>((1u << n) - 1);
@@ -71,14 +83,7 @@ struct Simd {
 #ifdef __AVX512BF16__
     return (__m256i)_mm512_cvtneps_pbh(x);
 #else
-    const __m512i bits = _mm512_castps_si512(x);
-    const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded =
-        _mm512_add_epi32(bits, _mm512_add_epi32(last, _mm512_set1_epi32(0x7fff)));
-    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi16(
-        _mm512_srli_epi32(_mm512_mask_blend_epi32(nan, rounded, quiet), 16));
+    return round_to_bf16(x);
 #endif
   }
 };

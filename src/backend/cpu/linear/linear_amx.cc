@@ -5,7 +5,7 @@
 
 #include "backend/cpu/linear/linear_amx_few_rows.h"
 #include "backend/cpu/linear/linear_avx512_ops.h"
-#include "backend/cpu/linear/linear_kernels.h"
+#include "backend/cpu/linear/linear_loops.h"
 
 namespace nanovllm {
 namespace {
@@ -180,22 +180,8 @@ void one_tile(const LinearBlock& block, const char* a, Weights weights, Results&
 // The results of `num_rows` rows from `row` on, `stride` apart, with the columns of `panel`.
 void write_out(const LinearBlock& block, const float* results, int64_t stride, int64_t row,
                int num_rows, int64_t panel) {
-  for (int r = 0; r < num_rows; ++r) {
-    for (int c = 0; c < kPanelColumns; c += Avx512Ops::kLanes) {
-      const int64_t column = panel * kPanelColumns + c;
-      const int64_t left = block.num_columns - column;
-      if (left <= 0) continue;
-      const int lanes = left < Avx512Ops::kLanes ? static_cast<int>(left) : Avx512Ops::kLanes;
-      __m512 value = _mm512_load_ps(results + r * stride + c);
-      if (block.bias != nullptr)
-        value = Avx512Ops::add(value, Avx512Ops::load(block.bias + column));
-      const int64_t index = (row + r) * block.out_stride + column;
-      if (block.out_is_bf16)
-        Avx512Ops::store_bf16(block.out + index * 2, lanes, value);
-      else
-        Avx512Ops::store_f32(block.out + index * 4, lanes, value);
-    }
-  }
+  LinearLoops<Avx512Ops>::write_out(block, row, num_rows, panel * kPanelColumns, kPanelColumns,
+                                    results, stride);
 }
 void write_half(const LinearBlock& block, const Results& results, int half, int64_t row,
                 int num_rows, int64_t panel) {

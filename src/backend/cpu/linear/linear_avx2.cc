@@ -6,22 +6,10 @@
 #include "backend/cpu/linear/coded_weights_avx2.h"
 #include "backend/cpu/linear/linear_coded_loops.h"
 #include "backend/cpu/linear/linear_kernels.h"
+#include "backend/cpu/simd_avx2.h"
 
 namespace nanovllm {
 namespace {
-
-// float32 to bfloat16: to nearest, ties to even, NaN stays NaN.
-inline __m128i round_to_bf16(__m256 value) {
-  const __m256i bits = _mm256_castps_si256(value);
-  const __m256i top = _mm256_srli_epi32(bits, 16);
-  const __m256i odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
-  const __m256i bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
-  const __m256i quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-  const __m256i words = _mm256_blendv_epi8(rounded, quiet, nan);
-  return _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-}
 
 struct Avx2Ops {
   using Vec = __m256;
@@ -40,7 +28,7 @@ struct Avx2Ops {
       std::memcpy(p, &value, static_cast<size_t>(lanes) * 4);
   }
   static void store_bf16(char* p, int lanes, Vec value) {
-    const __m128i rounded = round_to_bf16(value);
+    const __m128i rounded = Simd::narrow(value);
     if (lanes == kLanes)
       _mm_storeu_si128(reinterpret_cast<__m128i*>(p), rounded);
     else
@@ -151,14 +139,10 @@ void transpose_avx2(const void* const* rows, int num_rows, int64_t count, void* 
 }
 
 void bf16_to_f32_avx2(const void* in, float* out, int64_t n) {
-  const char* p = static_cast<const char*>(in);
+  const auto* p = static_cast<const uint16_t*>(in);
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i * 2));
-    const __m256i words = _mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16);
-    _mm256_storeu_ps(out + i, _mm256_castsi256_ps(words));
-  }
-  if (i < n) bf16_to_f32_portable(p + i * 2, out + i, n - i);
+  for (; i + 16 <= n; i += 16) Simd::store(out + i, Simd::load(p + i));
+  if (i < n) bf16_to_f32_portable(p + i, out + i, n - i);
 }
 
 void f16_to_f32_avx2(const void* in, float* out, int64_t n) {
@@ -171,12 +155,10 @@ void f16_to_f32_avx2(const void* in, float* out, int64_t n) {
 }
 
 void f32_to_bf16_avx2(const void* in, uint16_t* out, int64_t n) {
-  const char* p = static_cast<const char*>(in);
+  const auto* p = static_cast<const float*>(in);
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
-                     round_to_bf16(_mm256_loadu_ps(reinterpret_cast<const float*>(p + i * 4))));
-  if (i < n) f32_to_bf16_portable(p + i * 4, out + i, n - i);
+  for (; i + 16 <= n; i += 16) Simd::store(out + i, Simd::load(p + i));
+  if (i < n) f32_to_bf16_portable(p + i, out + i, n - i);
 }
 
 }  // namespace nanovllm

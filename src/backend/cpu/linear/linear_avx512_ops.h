@@ -6,19 +6,10 @@
 
 #include <cstdint>
 
+#include "backend/cpu/simd_avx512.h"
+
 namespace nanovllm {
 namespace {
-
-// float32 to bfloat16 in the low halves of the lanes: to nearest, ties to even, NaN stays NaN.
-inline __m256i round_to_bf16(__m512 value) {
-  const __m512i bits = _mm512_castps_si512(value);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-  __m512i high = _mm512_srli_epi32(_mm512_add_epi32(bits, bias), 16);
-  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  high = _mm512_mask_or_epi32(high, nan, _mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
-  return _mm512_cvtepi32_epi16(high);
-}
 
 struct Avx512Ops {
   using Vec = __m512;
@@ -41,7 +32,7 @@ struct Avx512Ops {
     _mm512_mask_storeu_ps(p, mask(lanes), value);
   }
   static void store_bf16(char* p, int lanes, Vec value) {
-    _mm256_mask_storeu_epi16(p, mask(lanes), round_to_bf16(value));
+    _mm256_mask_storeu_epi16(p, mask(lanes), Simd::round_to_bf16(value));
   }
 };
 

@@ -29,6 +29,26 @@ class LinearLoops {
       several_tiles(block);
   }
 
+  // Adds the bias to [rows][columns] results, of which rows are `stride` apart, and stores those
+  // whose columns exist.
+  __attribute__((noinline)) static void write_out(const LinearBlock& block, int64_t row, int rows,
+                                                  int64_t column, int columns, const float* results,
+                                                  int64_t stride) {
+    const int64_t left = block.num_columns - column;
+    const int existing = left < columns ? static_cast<int>(left) : columns;
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < existing; c += Ops::kLanes) {
+        const int lanes = existing - c < Ops::kLanes ? existing - c : Ops::kLanes;
+        auto value = Ops::load(results + r * stride + c);
+        if (block.bias != nullptr) value = Ops::add(value, Ops::load(block.bias + column + c));
+        const int64_t index = (row + r) * block.out_stride + column + c;
+        if (block.out_is_bf16)
+          Ops::store_bf16(block.out + index * 2, lanes, value);
+        else
+          Ops::store_f32(block.out + index * 4, lanes, value);
+      }
+  }
+
  protected:
   using Vec = typename Ops::Vec;
   static constexpr int kVectorsPerPanel = kPanelColumns / Ops::kLanes;
@@ -215,26 +235,8 @@ class LinearLoops {
 #pragma GCC unroll 16
       for (int v = 0; v < vectors; ++v)
         Ops::store(results + (r * vectors + v) * Ops::kLanes, acc[r][v]);
-    write_out(block, row, rows, column, vectors * Ops::kLanes, results);
-  }
-
-  // Adds the bias to [rows][columns] results and stores those whose columns exist.
-  __attribute__((noinline)) static void write_out(const LinearBlock& block, int64_t row, int rows,
-                                                  int64_t column, int columns,
-                                                  const float* results) {
-    const int64_t left = block.num_columns - column;
-    const int existing = left < columns ? static_cast<int>(left) : columns;
-    for (int r = 0; r < rows; ++r)
-      for (int c = 0; c < existing; c += Ops::kLanes) {
-        const int lanes = existing - c < Ops::kLanes ? existing - c : Ops::kLanes;
-        Vec value = Ops::load(results + r * columns + c);
-        if (block.bias != nullptr) value = Ops::add(value, Ops::load(block.bias + column + c));
-        const int64_t index = (row + r) * block.out_stride + column + c;
-        if (block.out_is_bf16)
-          Ops::store_bf16(block.out + index * 2, lanes, value);
-        else
-          Ops::store_f32(block.out + index * 4, lanes, value);
-      }
+    constexpr int kColumns = vectors * Ops::kLanes;
+    write_out(block, row, rows, column, kColumns, results, kColumns);
   }
 };
 
