@@ -408,20 +408,23 @@ AttentionKernels make_attention_kernels() {
           AttentionKernel<Dot>::combine};
 }
 
-// bfloat16 products by way of float: two fused multiply-adds a pair.
 template <int kTileRows, int kTileCols>
-struct DotExpanded {
+struct DotOfFloats {
   using Operand = float;
-  using Cache = uint16_t;
-  static constexpr int kDepth = 2, kRows = kTileRows, kCols = kTileCols;
+  static constexpr int kRows = kTileRows, kCols = kTileCols;
   static constexpr int kFewRows = kTileRows < 3 ? kTileRows : 3;
   static constexpr int kFewRowsKeyCols = kTileCols, kFewRowsValueCols = kTileCols;
+};
+
+// bfloat16 products by way of float: two fused multiply-adds a pair.
+template <int kTileRows, int kTileCols>
+struct DotExpanded : DotOfFloats<kTileRows, kTileCols> {
+  using Cache = uint16_t;
+  static constexpr int kDepth = 2;
   struct Vector {
     Floats even, odd;
   };
-  struct Scalar {
-    Floats even, odd;
-  };
+  using Scalar = Vector;
   static Vector load(const char* p) {
     Vector v;
     Simd::load_pairs(reinterpret_cast<const uint16_t*>(p), &v.even, &v.odd);
@@ -434,12 +437,9 @@ struct DotExpanded {
 };
 
 template <int kTileRows, int kTileCols>
-struct DotFloat {
-  using Operand = float;
+struct DotFloat : DotOfFloats<kTileRows, kTileCols> {
   using Cache = float;
-  static constexpr int kDepth = 1, kRows = kTileRows, kCols = kTileCols;
-  static constexpr int kFewRows = kTileRows < 3 ? kTileRows : 3;
-  static constexpr int kFewRowsKeyCols = kTileCols, kFewRowsValueCols = kTileCols;
+  static constexpr int kDepth = 1;
   using Vector = Floats;
   using Scalar = Floats;
   static Vector load(const char* p) { return Simd::load(reinterpret_cast<const float*>(p)); }

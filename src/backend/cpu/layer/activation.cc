@@ -8,11 +8,8 @@ namespace nanovllm {
 
 void CpuBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) {
   NANOVLLM_CHECK(out.dtype == gate_up.dtype && 2 * out.row_size() == gate_up.row_size());
-  const RowKernels kernels = row_kernels(isa_, out.dtype);
-  const auto kernel = activation == Activation::kSilu       ? kernels.silu_and_mul
-                      : activation == Activation::kGelu     ? kernels.gelu_and_mul
-                      : activation == Activation::kGeluTanh ? kernels.gelu_tanh_and_mul
-                                                            : kernels.clamped_swiglu;
+  static_assert(static_cast<int>(Activation::kClampedSwiglu) == 3);
+  const auto kernel = row_kernels(isa_, out.dtype).act_and_mul[static_cast<int>(activation)];
   const int64_t width = out.row_size();
   const size_t half_row = static_cast<size_t>(width) * size_of(out.dtype);
   for_rows(pool_, out.rows(), width, [&](int64_t begin, int64_t end) {

@@ -73,6 +73,19 @@ inline Floats gelu(Floats x) {
   return Simd::mul(x, Simd::if_negative(x, tail, Simd::sub(Simd::set1(1), tail)));
 }
 
+template <Floats (*activation)(Floats)>
+Floats times_up(Floats gate, Floats up) {
+  return Simd::mul(activation(gate), up);
+}
+
+// See Activation::kClampedSwiglu.
+inline Floats clamped_swiglu(Floats gate, Floats up) {
+  const Floats limit = Simd::set1(7), least = Simd::set1(-7), one = Simd::set1(1);
+  const Floats x = Simd::min(gate, limit), factor = Simd::max(Simd::min(up, limit), least);
+  const Floats e = exp(Simd::mul(x, Simd::set1(-1.702f)));
+  return Simd::mul(Simd::div(x, Simd::add(one, e)), Simd::add(factor, one));
+}
+
 template <typename Act>
 struct RowKernel {
   static void widen(float* out, const void* x, int64_t n) {
@@ -115,27 +128,12 @@ struct RowKernel {
     for (int i = rotary_dim; i < dim; i += kLanes) store_at(to, i, dim, load(i, dim));
   }
 
-  template <Floats (*activation)(Floats)>
+  template <Floats (*combine)(Floats gate, Floats up)>
   static void act_and_mul(void* out, const void* gate, const void* up, int64_t n) {
     const Act* g = static_cast<const Act*>(gate);
     const Act* u = static_cast<const Act*>(up);
     for (int64_t i = 0; i < n; i += kLanes)
-      store_at(static_cast<Act*>(out), i, n,
-               Simd::mul(activation(load_at(g, i, n)), load_at(u, i, n)));
-  }
-
-  // See Activation::kClampedSwiglu.
-  static void clamped_swiglu(void* out, const void* gate, const void* up, int64_t n) {
-    const Act* g = static_cast<const Act*>(gate);
-    const Act* u = static_cast<const Act*>(up);
-    const Floats limit = Simd::set1(7), least = Simd::set1(-7), one = Simd::set1(1);
-    for (int64_t i = 0; i < n; i += kLanes) {
-      const Floats x = Simd::min(load_at(g, i, n), limit);
-      const Floats factor = Simd::max(Simd::min(load_at(u, i, n), limit), least);
-      const Floats e = exp(Simd::mul(x, Simd::set1(-1.702f)));
-      store_at(static_cast<Act*>(out), i, n,
-               Simd::mul(Simd::div(x, Simd::add(one, e)), Simd::add(factor, one)));
-    }
+      store_at(static_cast<Act*>(out), i, n, combine(load_at(g, i, n), load_at(u, i, n)));
   }
 
   static RowKernels table() {
@@ -144,16 +142,10 @@ struct RowKernel {
             scale,
             add,
             norm_rope,
-            act_and_mul<silu>,
-            act_and_mul<gelu>,
-            act_and_mul<gelu_tanh>,
-            clamped_swiglu};
+            {act_and_mul<times_up<silu>>, act_and_mul<times_up<gelu>>,
+             act_and_mul<times_up<gelu_tanh>>, act_and_mul<clamped_swiglu>}};
   }
 };
-
-inline RowKernels make_row_kernels(bool bfloat16) {
-  return bfloat16 ? RowKernel<uint16_t>::table() : RowKernel<float>::table();
-}
 
 }  // namespace
 }  // namespace nanovllm

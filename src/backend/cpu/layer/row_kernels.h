@@ -21,11 +21,8 @@ struct RowKernels {
   // of cosines and sines, [rotary_dim]. out may be x.
   void (*norm_rope)(void* out, const void* x, int dim, const float* norm, float eps,
                     const float* cos_sin, int rotary_dim);
-  // out[n] = activation(gate[n]) * up[n], all act.
-  void (*silu_and_mul)(void* out, const void* gate, const void* up, int64_t n);
-  void (*gelu_and_mul)(void* out, const void* gate, const void* up, int64_t n);
-  void (*gelu_tanh_and_mul)(void* out, const void* gate, const void* up, int64_t n);
-  void (*clamped_swiglu)(void* out, const void* gate, const void* up, int64_t n);
+  // out[n] = activation(gate[n]) * up[n], all act; in the order of Activation.
+  void (*act_and_mul[4])(void* out, const void* gate, const void* up, int64_t n);
 };
 
 // Compiled for the set.
