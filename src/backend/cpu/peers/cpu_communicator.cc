@@ -9,6 +9,7 @@
 #include <span>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/layer/rows.h"
 #include "backend/cpu/resource_limits.h"
 #include "base/check.h"
 
@@ -17,26 +18,16 @@ namespace {
 
 constexpr int64_t kTaskElements = 2048;  // stay in the first-level cache while all ranks are added
 
-float widen(float x) { return x; }
-float widen(BFloat16 x) { return to_float(x); }
-void narrow(float x, float* out) { *out = x; }
-void narrow(float x, BFloat16* out) { *out = to_bfloat16(x); }
-
-// Elements [begin, end) of every rank's tensor become their sum.
-template <typename T>
-void add_up(std::span<const Tensor> tensors, int64_t begin, int64_t end) {
+// `count` elements from `begin` on of every rank's tensor become their sum.
+void add_up(const RowKernels& kernels, std::span<const Tensor> tensors, int64_t begin,
+            int64_t count) {
   float sum[kTaskElements];
-  const int64_t count = end - begin;
-  const T* first = tensors[0].as<T>() + begin;
-  for (int64_t i = 0; i < count; ++i) sum[i] = widen(first[i]);
-  for (const Tensor& tensor : tensors.subspan(1)) {
-    const T* x = tensor.as<T>() + begin;
-    for (int64_t i = 0; i < count; ++i) sum[i] += widen(x[i]);
-  }
-  for (const Tensor& tensor : tensors) {
-    T* out = tensor.as<T>() + begin;
-    for (int64_t i = 0; i < count; ++i) narrow(sum[i], out + i);
-  }
+  const auto elements = [&](const Tensor& x) {
+    return x.as<char>() + static_cast<size_t>(begin) * size_of(x.dtype);
+  };
+  kernels.widen(sum, elements(tensors[0]), count);
+  for (const Tensor& x : tensors.subspan(1)) kernels.add(sum, elements(x), count, 1);
+  for (const Tensor& x : tensors) kernels.scale(elements(x), sum, nullptr, count, 1);
 }
 
 }  // namespace
@@ -51,18 +42,13 @@ std::span<const Tensor> CpuCommunicatorGroup::Rank::exchange(Tensor x) {
 }
 
 void CpuCommunicatorGroup::Rank::all_reduce(Tensor x) {
-  NANOVLLM_CHECK(x.dtype == DType::kFloat32 || x.dtype == DType::kBFloat16);
+  const RowKernels kernels = row_kernels(isa_, x.dtype);
   const std::span<const Tensor> tensors = exchange(x);
   const int64_t begin = x.num_elements() * rank_ / world_size();
   const int64_t end = x.num_elements() * (rank_ + 1) / world_size();
   pool_.parallel_for((end - begin + kTaskElements - 1) / kTaskElements, [&](int64_t task, int) {
     const int64_t from = begin + task * kTaskElements;
-    const int64_t to = std::min(end, from + kTaskElements);
-    if (x.dtype == DType::kFloat32) {
-      add_up<float>(tensors, from, to);
-    } else {
-      add_up<BFloat16>(tensors, from, to);
-    }
+    add_up(kernels, tensors, from, std::min(end - from, kTaskElements));
   });
   group_.barrier_.arrive_and_wait();
 }
@@ -86,7 +72,9 @@ void CpuCommunicatorGroup::join(int rank, Backend& backend) {
   dynamic_cast<CpuBackend&>(backend).join(*this, rank);
 }
 
-void CpuBackend::join(CpuCommunicatorGroup& group, int rank) { rank_.emplace(group, rank, pool_); }
+void CpuBackend::join(CpuCommunicatorGroup& group, int rank) {
+  rank_.emplace(group, rank, pool_, isa_);
+}
 
 void CpuBackend::all_reduce(Tensor x) {
   if (rank_) rank_->all_reduce(x);

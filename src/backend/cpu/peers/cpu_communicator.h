@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/cpu/isa.h"
 #include "backend/cpu/thread_pool.h"
 #include "ops/communicator.h"
 
@@ -23,8 +24,8 @@ class CpuCommunicatorGroup final : public CommunicatorGroup {
 // What a backend that has joined a group does with the others.
 class CpuCommunicatorGroup::Rank {
  public:
-  Rank(CpuCommunicatorGroup& group, int rank, ThreadPool& pool)
-      : group_(group), rank_(rank), pool_(pool) {}
+  Rank(CpuCommunicatorGroup& group, int rank, ThreadPool& pool, Isa isa)
+      : group_(group), rank_(rank), pool_(pool), isa_(isa) {}
   int rank() const { return rank_; }
   int world_size() const { return group_.world_size(); }
   void all_reduce(Tensor x);
@@ -36,6 +37,7 @@ class CpuCommunicatorGroup::Rank {
   CpuCommunicatorGroup& group_;
   const int rank_;
   ThreadPool& pool_;
+  const Isa isa_;
 };
 
 }  // namespace nanovllm
