@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
 
 #include "backend/cpu/linear/weight_streams.h"
 #include "base/check.h"
@@ -18,7 +19,8 @@
 namespace nanovllm {
 namespace {
 
-constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
+constexpr const char* kIsaNames[] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
+static_assert(std::size(kIsaNames) == static_cast<size_t>(Isa::kAmx) + 1);
 
 #if defined(__x86_64__)
 
@@ -85,25 +87,11 @@ WeightStreams find_weight_streams() { return WeightStreams::kSeveral; }
 
 }  // namespace
 
-const char* to_string(Isa isa) {
-  switch (isa) {
-    case Isa::kPortable:
-      return "portable";
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
-    case Isa::kAvx512Bf16:
-      return "avx512_bf16";
-    case Isa::kAmx:
-      return "amx";
-  }
-  return "?";
-}
+const char* to_string(Isa isa) { return kIsaNames[static_cast<size_t>(isa)]; }
 
 Isa parse_isa(const std::string& name) {
-  for (const Isa isa : kAllIsas)
-    if (name == to_string(isa)) return isa;
+  const auto found = std::find(std::begin(kIsaNames), std::end(kIsaNames), name);
+  if (found != std::end(kIsaNames)) return static_cast<Isa>(found - std::begin(kIsaNames));
   throw_error(ErrorCode::kInvalidArgument,
               "NANOVLLM_CPU_ISA is '{}', but must be portable, avx2, avx512, avx512_bf16 or amx",
               name);
@@ -127,8 +115,8 @@ WeightStreams weight_streams() {
 
 std::vector<Isa> available_isas() {
   std::vector<Isa> isas;
-  for (const Isa isa : kAllIsas)
-    if (isa <= detected_isa()) isas.push_back(isa);
+  for (int isa = 0; isa <= static_cast<int>(detected_isa()); ++isa)
+    isas.push_back(static_cast<Isa>(isa));
   return isas;
 }
 

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 
 #include "backend/cuda/layer/layer_tail.h"
@@ -35,19 +36,11 @@ SkinnyProduct shape_of(const Matrix& matrix, const Norm* norm) {
 }  // namespace
 
 const char* to_string(TailPath path) {
-  switch (path) {
-    case TailPath::kOpByOp:
-      return "op by op";
-    case TailPath::kOneKernel:
-      return "one kernel";
-    case TailPath::kLargeKernel:
-      return "one kernel for large layers";
-    case TailPath::kSkinnyChain:
-      return "chain of streaming products";
-    case TailPath::kWgmmaChain:
-      return "chain of wgmma products";
-  }
-  return "?";
+  static constexpr const char* kNames[] = {"op by op", "one kernel", "one kernel for large layers",
+                                           "chain of streaming products",
+                                           "chain of wgmma products"};
+  static_assert(std::size(kNames) == static_cast<size_t>(TailPath::kWgmmaChain) + 1);
+  return kNames[static_cast<size_t>(path)];
 }
 
 TailPath plan_tail(TailProducts products, int rows, const TailTraits& traits) {
