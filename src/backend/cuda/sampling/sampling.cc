@@ -64,29 +64,27 @@ std::unique_ptr<SamplingTicket> Sampler::sample(std::span<const SamplingRow> row
   std::unique_ptr<SamplingSlot> slot = take_slot();
   slot->fill(rows, logits.row_size());
   if (!rows.empty()) {
-    SamplingStep step;
-    step.num_rows = static_cast<int>(rows.size());
-    step.vocab_size = logits.row_size();
-    step.num_blocks = static_cast<int>((logits.row_size() + kSampleBlock - 1) / kSampleBlock);
+    SamplingStep& step = slot->step();
     step.logits = logits.f32();
     step.sampled_ids = sampled_ids;
     step.previous_ids = previous_ids;
-    launch(*slot, step);
+    launch(*slot);
   }
   return std::make_unique<Ticket>(*this, std::move(slot));
 }
 
-void Sampler::launch(SamplingSlot& slot, SamplingStep& step) {
+void Sampler::launch(SamplingSlot& slot) {
+  SamplingStep& step = slot.step();
   const size_t num_rows = step.num_rows;
   const size_t stats_bytes = num_rows * step.num_blocks * sizeof(BlockStats);
   step.stats = static_cast<BlockStats*>(grow(stats_, stats_bytes));
-  const bool wants_logprobs = slot.max_logprobs() >= 0;
+  const bool wants_logprobs = step.logprobs_stride > 0;
   if (wants_logprobs) step.raw_stats = static_cast<BlockStats*>(grow(raw_stats_, stats_bytes));
   if (step.sampled_ids == nullptr) {
     step.sampled_ids = static_cast<int32_t*>(grow(sampled_ids_, num_rows * sizeof(int32_t)));
   }
   const char* rows_data = slot.rows_bytes().data();
-  if (slot.num_edited() > 0) {
+  if (step.num_edited > 0) {
     // Lists may be long, and are read more than once.
     const size_t bytes = slot.rows_bytes().size();
     rows_data = static_cast<const char*>(grow(rows_, bytes));
@@ -94,7 +92,7 @@ void Sampler::launch(SamplingSlot& slot, SamplingStep& step) {
     step.raw_logits =
         static_cast<RawLogit*>(grow(raw_logits_, slot.num_list_entries() * sizeof(RawLogit)));
   }
-  slot.describe(rows_data, step);
+  slot.place_rows(rows_data);
   for (int first = 0; first < step.num_rows; first += kScanRows) {
     const int count = std::min(kScanRows, step.num_rows - first);
     ScanRows rows = {};
@@ -105,7 +103,7 @@ void Sampler::launch(SamplingSlot& slot, SamplingStep& step) {
     }
     launch_sampling_scan(stream_, step, rows, first, count);
   }
-  if (slot.num_edited() > 0) launch_sampling_edits(stream_, step);
+  if (step.num_edited > 0) launch_sampling_edits(stream_, step);
   launch_sampling_select(stream_, step);
   if (wants_logprobs) launch_sampling_logprobs(stream_, step);
   slot.record(stream_);

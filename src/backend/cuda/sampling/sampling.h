@@ -34,8 +34,8 @@ class Sampler {
   void give_back(std::unique_ptr<SamplingSlot> slot);
   // Device memory of at least so many bytes, larger than `buffer` has been until now if need be.
   void* grow(std::unique_ptr<Buffer>& buffer, size_t bytes);
-  // Fills in the rest of `step` and enqueues the kernels.
-  void launch(SamplingSlot& slot, SamplingStep& step);
+  // Fills in the rest of the slot's step and enqueues the kernels.
+  void launch(SamplingSlot& slot);
 
   Backend& backend_;
   const cudaStream_t stream_;

@@ -56,9 +56,10 @@ void SamplingSlot::wait() {
 void SamplingSlot::fill(std::span<const SamplingRow> rows, int64_t vocab_size) {
   wait();
   measure(rows);
-  auto* const edited_rows = reinterpret_cast<int32_t*>(params_ + num_rows_);
-  int32_t* const lists = edited_rows + num_edited_;
-  num_edited_ = 0;
+  step_.vocab_size = vocab_size;
+  step_.num_blocks = static_cast<int>((vocab_size + kSampleBlock - 1) / kSampleBlock);
+  auto* edited_row = reinterpret_cast<int32_t*>(params_ + num_rows());
+  int32_t* const lists = edited_row + step_.num_edited;
   num_entries_ = 0;
   for (size_t r = 0; r < rows.size(); ++r) {
     const SamplingRow& row = rows[r];
@@ -83,7 +84,7 @@ void SamplingSlot::fill(std::span<const SamplingRow> rows, int64_t vocab_size) {
               .num_output = 0,
               .has_penalties = has_penalties(row) ? 1 : 0};
     if (!is_edited(row)) continue;
-    edited_rows[num_edited_++] = static_cast<int32_t>(r);
+    *edited_row++ = static_cast<int32_t>(r);
     params.lists_begin = static_cast<int32_t>(num_entries_);
     fill_lists(row, vocab_size, params, lists + num_entries_);
     num_entries_ += cuda::num_list_entries(params);
@@ -93,27 +94,27 @@ void SamplingSlot::fill(std::span<const SamplingRow> rows, int64_t vocab_size) {
 
 // Finds the sizes and reserves the memory.
 void SamplingSlot::measure(std::span<const SamplingRow> rows) {
-  num_rows_ = rows.size();
-  num_edited_ = 0;
-  max_logprobs_ = -1;
+  step_ = {};
+  step_.num_rows = static_cast<int>(rows.size());
   size_t entries = 0;
   for (const SamplingRow& row : rows) {
-    max_logprobs_ = std::max(max_logprobs_, row.num_logprobs);
+    step_.logprobs_stride = std::max(step_.logprobs_stride, row.num_logprobs + 1);
     if (!is_edited(row)) continue;
-    ++num_edited_;
+    ++step_.num_edited;
     entries += max_list_entries(row);
   }
   NANOVLLM_CHECK(entries < INT32_MAX);
   const size_t rows_bytes =
-      num_rows_ * sizeof(RowParams) + (num_edited_ + entries) * sizeof(int32_t);
+      num_rows() * sizeof(RowParams) + (step_.num_edited + entries) * sizeof(int32_t);
   rows_data_ = static_cast<char*>(reserve(rows_memory_, rows_bytes));
   params_ = reinterpret_cast<RowParams*>(rows_data_);
-  const size_t max_entries = num_rows_ * static_cast<size_t>(max_logprobs_ + 1);
-  const size_t results_bytes = 2 * num_rows_ * sizeof(int32_t) + max_entries * sizeof(LogprobEntry);
+  const size_t max_entries = num_rows() * static_cast<size_t>(step_.logprobs_stride);
+  const size_t results_bytes =
+      2 * num_rows() * sizeof(int32_t) + max_entries * sizeof(LogprobEntry);
   void* const results = reserve(results_memory_, results_bytes);
-  token_ids_ = static_cast<int32_t*>(results);
-  num_logprobs_ = token_ids_ + num_rows_;
-  logprobs_ = reinterpret_cast<LogprobEntry*>(num_logprobs_ + num_rows_);
+  step_.token_ids = static_cast<int32_t*>(results);
+  step_.num_logprobs = step_.token_ids + num_rows();
+  step_.logprobs = reinterpret_cast<LogprobEntry*>(step_.num_logprobs + num_rows());
 }
 
 void SamplingSlot::fill_lists(const SamplingRow& row, int64_t vocab_size, RowParams& params,
@@ -155,25 +156,21 @@ int SamplingSlot::fill_biases(const SamplingRow& row, int32_t* lists) {
   return count;
 }
 
-void SamplingSlot::describe(const char* rows_data, SamplingStep& step) const {
-  step.params = reinterpret_cast<const RowParams*>(rows_data);
-  step.edited_rows = reinterpret_cast<const int32_t*>(step.params + num_rows_);
-  step.num_edited = num_edited_;
-  step.lists = step.edited_rows + num_edited_;
-  step.token_ids = token_ids_;
-  step.num_logprobs = num_logprobs_;
-  step.logprobs = logprobs_;
-  step.logprobs_stride = max_logprobs_ + 1;
+void SamplingSlot::place_rows(const char* rows_data) {
+  step_.params = reinterpret_cast<const RowParams*>(rows_data);
+  step_.edited_rows = reinterpret_cast<const int32_t*>(step_.params + num_rows());
+  step_.lists = step_.edited_rows + step_.num_edited;
 }
 
 void SamplingSlot::read(std::span<SamplingResult> results) const {
-  NANOVLLM_CHECK(results.size() == num_rows_);
-  for (size_t r = 0; r < num_rows_; ++r) {
-    results[r].token_id = token_ids_[r];
+  NANOVLLM_CHECK(results.size() == num_rows());
+  for (size_t r = 0; r < num_rows(); ++r) {
+    results[r].token_id = step_.token_ids[r];
     results[r].logprobs.clear();
-    if (max_logprobs_ < 0) continue;
-    const LogprobEntry* const entries = logprobs_ + r * static_cast<size_t>(max_logprobs_ + 1);
-    results[r].logprobs.assign(entries, entries + num_logprobs_[r]);
+    if (step_.logprobs_stride == 0) continue;
+    const LogprobEntry* const entries =
+        step_.logprobs + r * static_cast<size_t>(step_.logprobs_stride);
+    results[r].logprobs.assign(entries, entries + step_.num_logprobs[r]);
   }
 }
 

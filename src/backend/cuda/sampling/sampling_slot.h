@@ -27,18 +27,20 @@ class SamplingSlot {
   // What fill() laid out, contiguously: parameters [R], the indices of the edited rows, their
   // lists.
   std::span<const char> rows_bytes() const { return {rows_data_, rows_size_}; }
-  // Points `step` to it, where it lies at `rows_data`, and to the memory for the results.
-  void describe(const char* rows_data, SamplingStep& step) const;
-  std::span<const RowParams> params() const { return {params_, num_rows_}; }
-  int num_edited() const { return num_edited_; }
+  // What fill() says of it, and the memory for the results; the rest is the caller's to fill in.
+  // A logprobs_stride of 0: no row wants any.
+  SamplingStep& step() { return step_; }
+  // Points the step to what fill() laid out, where it lies at `rows_data`.
+  void place_rows(const char* rows_data);
+  std::span<const RowParams> params() const { return {params_, num_rows()}; }
   size_t num_list_entries() const { return num_entries_; }
-  int max_logprobs() const { return max_logprobs_; }  // of all rows; -1 = no row wants any
 
   void record(cudaStream_t stream);  // the step has been enqueued
   void wait();                       // for the device
   void read(std::span<SamplingResult> results) const;
 
  private:
+  size_t num_rows() const { return static_cast<size_t>(step_.num_rows); }
   void measure(std::span<const SamplingRow> rows);
   void fill_lists(const SamplingRow& row, int64_t vocab_size, RowParams& params, int32_t* lists);
   int fill_biases(const SamplingRow& row, int32_t* lists);
@@ -46,16 +48,11 @@ class SamplingSlot {
   cudaEvent_t done_ = nullptr;
   bool in_flight_ = false;
   std::unique_ptr<Buffer> rows_memory_, results_memory_;  // pinned
-  size_t num_rows_ = 0;
-  int num_edited_ = 0;
+  SamplingStep step_;
   size_t num_entries_ = 0;  // of the lists of all rows
-  int max_logprobs_ = -1;
   char* rows_data_ = nullptr;
   size_t rows_size_ = 0;
   RowParams* params_ = nullptr;
-  int32_t* token_ids_ = nullptr;
-  int32_t* num_logprobs_ = nullptr;
-  LogprobEntry* logprobs_ = nullptr;
   std::vector<std::pair<int32_t, float>> biases_;  // of a row, while they are added up by id
 };
 
