@@ -55,6 +55,37 @@ class Barrier {
   uint64_t state_;
 };
 
+// Of a ring of n stages: those who fill one say so to those who empty it, and back.
+template <int n>
+struct StageBarriers {
+  Barrier full[n], empty[n];
+
+  // By one thread.
+  __device__ void init(int consumer_warps) {
+    for (int i = 0; i < n; ++i) {
+      full[i].init(1);
+      empty[i].init_warps(consumer_warps);
+    }
+  }
+};
+
+// A place in a ring, and the parity of the round.
+template <int n>
+struct RingPlace {
+  int place = 0;
+  uint32_t parity = 0;
+
+  __device__ void next() {
+    if (++place == n) place = 0, parity ^= 1;
+  }
+};
+
+// kCount of a block's threads meet at one of its 16 barriers.
+template <int kCount>
+__device__ void sync_threads(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kCount) : "memory");
+}
+
 // Makes initialised barriers known to the copy engine, and to the cluster once these have synced.
 __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -51,7 +51,7 @@ __device__ T warp_prefix_sum(T x) {
 #pragma unroll
   for (int step = 1; step < 32; step <<= 1) {
     const T other = __shfl_up_sync(0xffffffffu, x, step);
-    if (static_cast<int>(threadIdx.x) % 32 >= step) x += other;
+    if (static_cast<int>(threadIdx.x % 32) >= step) x += other;
   }
   return x;
 }

@@ -10,10 +10,6 @@
 
 namespace nanovllm::cuda::hopper_prefill {
 
-__device__ inline void meet_group(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(2 + group), "n"(kGroupThreads) : "memory");
-}
-
 template <int kDim>
 class PrefillConsumer {
  public:
@@ -23,8 +19,8 @@ class PrefillConsumer {
       : arguments_(arguments), p_(arguments.p), shared_(shared) {}
 
   __device__ void run() const {
-    Turn<Shared::kQueryBuffers> buffer;
-    Turn<kStages> stage;
+    RingPlace<Shared::kQueryBuffers> buffer;
+    RingPlace<kStages> stage;
     for (;; buffer.next()) {
       shared_.queries_there[buffer.place].wait(buffer.parity);
       const PrefillJob job = shared_.jobs[buffer.place];
@@ -72,7 +68,7 @@ class PrefillConsumer {
 
   // The scores of the next tile are multiplied before the last one's weights, and arrive first.
   __device__ void attend(uint32_t queries, const Span<kKeys>& span, State& state,
-                         Turn<kStages>& stage) const {
+                         RingPlace<kStages>& stage) const {
     float s[kKeys / 2], keep[2];
     begin_scores(s, queries, stage);
     wait_products<0>();
@@ -81,7 +77,7 @@ class PrefillConsumer {
     weigh(s, state, span.first, keep);
     pack_weights(s, state);
     for (int tile = span.first + kKeys; tile < span.end; tile += kKeys) {
-      const Turn<kStages> last = stage;
+      const RingPlace<kStages> last = stage;
       stage.next();
       begin_scores(s, queries, stage);
       shared_.values_there[last.place].wait(last.parity);
@@ -137,7 +133,7 @@ class PrefillConsumer {
   }
 
   __device__ void begin_scores(float (&s)[kKeys / 2], uint32_t queries,
-                               const Turn<kStages>& stage) const {
+                               const RingPlace<kStages>& stage) const {
     shared_.keys_there[stage.place].wait(stage.parity);
     const uint64_t q = describe_tile(queries);
     const uint64_t k = describe_tile(shared_address(&shared_.keys[stage.place]));
@@ -195,7 +191,7 @@ class PrefillConsumer {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp_row =
         group_ * kGroupRows + static_cast<int>(threadIdx.x) % kGroupThreads / 32 * 16;
-    meet_group(group_);
+    sync_threads<kGroupThreads>(2 + group_);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int head = work.head_of(state.row + 8 * h, p_.group);

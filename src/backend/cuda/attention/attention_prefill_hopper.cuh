@@ -92,14 +92,4 @@ __device__ Span<kKeys> span_of(const AttentionProblem& p, const PrefillWork& wor
           work.context + last_row / p.group + 1};
 }
 
-// A place among `n`, and the parity of the round.
-template <int n>
-struct Turn {
-  int place = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++place == n) place = 0, parity ^= 1;
-  }
-};
-
 }  // namespace nanovllm::cuda::hopper_prefill

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "backend/cuda/attention/attention_softmax.cuh"
+#include "backend/cuda/bulk_copy.cuh"
 
 namespace nanovllm::cuda {
 
@@ -22,9 +23,7 @@ struct PrefillParts {
   uint32_t* counters;  // [jobs / max_count], ~0 at first and in the end
 };
 
-__device__ inline void meet_part_threads() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kPartThreads) : "memory");
-}
+__device__ inline void meet_part_threads() { sync_threads<kPartThreads>(1); }
 
 // A part's words of this thread. Written by one block and read by others.
 template <int kDim>

@@ -20,8 +20,8 @@ class PrefillProducer {
   // By one warp: all of a block's tiles, and what its pieces are.
   __device__ void bring_keys(const int* sums, int num_jobs) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    Turn<Shared::kQueryBuffers> buffer;
-    Turn<kStages> stage;
+    RingPlace<Shared::kQueryBuffers> buffer;
+    RingPlace<kStages> stage;
     for (int i = 0;; ++i, buffer.next()) {
       shared_.queries_free[buffer.place].wait(buffer.parity ^ 1);
       if (lane == 0) {
@@ -46,7 +46,7 @@ class PrefillProducer {
 
   // By kLoaders threads.
   __device__ void bring_queries() const {
-    Turn<Shared::kQueryBuffers> buffer;
+    RingPlace<Shared::kQueryBuffers> buffer;
     for (;; buffer.next()) {
       shared_.job_known[buffer.place].wait(buffer.parity);
       const PrefillWork work = shared_.jobs[buffer.place].work;

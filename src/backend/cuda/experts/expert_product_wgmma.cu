@@ -58,11 +58,6 @@ struct Launch {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-template <int kStages>
-struct Barriers {
-  Barrier full[kStages], empty[kStages];
-};
-
 // A block's way through its items and their units of K, and around the ring.
 template <typename S>
 class Walk {
@@ -162,7 +157,7 @@ struct Producer {
   const CUtensorMap &w_map, &x_map;
   int groups;  // of lines of weights that an item has, as the map counts them
   char* shared;
-  Barriers<S::kStages>& barriers;
+  StageBarriers<S::kStages>& barriers;
 
   // By all lanes of a warp.
   __device__ void fetch_weights(const Walk<S>& at) const {
@@ -271,7 +266,7 @@ class Finish {
 // An item whose tile has up to kRows rows, of which one product takes up to 128.
 template <typename S, int kRows, bool kGated>
 __device__ void compute(const Launch& launch, Walk<S>& walk, int group, char* shared,
-                        Barriers<S::kStages>& barriers) {
+                        StageBarriers<S::kStages>& barriers) {
   constexpr int kWUnit = S::kWBytes / 16, kXUnit = S::kXBytes / 16;  // in the coin of descriptions
   constexpr int kFirst = kRows < 128 ? kRows : 128, kSecond = kRows - kFirst;
   const uint64_t w = describe_tile(shared_address(shared) + group * 64 * kLineBytes);
@@ -310,7 +305,7 @@ __device__ void compute(const Launch& launch, Walk<S>& walk, int group, char* sh
 }
 
 template <typename S, bool kGated>
-__device__ void consume(const Launch& launch, char* shared, Barriers<S::kStages>& barriers) {
+__device__ void consume(const Launch& launch, char* shared, StageBarriers<S::kStages>& barriers) {
   wait_for_predecessor();
   // Of the first lane, so that the compiler sees that all agree.
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
@@ -338,14 +333,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                         const __grid_constant__ Launch launch) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ char dynamic[];
-  __shared__ Barriers<S::kStages> barriers;
+  __shared__ StageBarriers<S::kStages> barriers;
   char* shared = dynamic + (-shared_address(dynamic) & 1023);
   if (threadIdx.x == 0) {
     prefetch_map(w_map), prefetch_map(x_map);
-    for (int i = 0; i < S::kStages; ++i) {
-      barriers.full[i].init(1);
-      barriers.empty[i].init_warps(S::kConsumers / 32 * S::kCluster);
-    }
+    barriers.init(S::kConsumers / 32 * S::kCluster);
     publish_barriers();
   }
   __syncthreads();

@@ -216,12 +216,6 @@ class LargeTailWarp {
     squares += __shfl_xor_sync(0xffffffffu, squares, 2);
     if (lane_ % 4 == 0) shared_.square_sums[warp_][lane_ / 4] = squares;
   }
-  __device__ float norm_scale(int row, const NormParams& norm) const {
-    float sum = 0;
-#pragma unroll
-    for (int warp = 0; warp < kTailWarps; ++warp) sum += shared_.square_sums[warp][row];
-    return rsqrtf(sum * p_.inverse_hidden + norm.eps);
-  }
 
   // Where the sum of a feature of `count` tiles lies.
   __device__ static int place_of(int row, int count, int feature) {
@@ -326,7 +320,7 @@ class LargeTailWarp {
   __device__ void write_mlp(const LargeExchange& exchange, const Pair& pair, float2 gate,
                             float2 up) const {
     const LargeProduct& product = p_.products[kGateUpStep];
-    const float scale = norm_scale(pair.row, p_.norm);
+    const float scale = norm_scale(p_, shared_, pair.row, p_.norm);
     gate = scaled(gate, scale, product.bias, pair.feature);
     up = scaled(up, scale, product.bias, product.features + pair.feature);
     store_word(exchange.mlp(pair.row) + pair.feature / 2,
@@ -338,7 +332,8 @@ class LargeTailWarp {
 
   __device__ void write_next(const Pair& pair, float2 sum) const {
     const LargeProduct& product = p_.products[kNextStep];
-    const float2 y = scaled(sum, norm_scale(pair.row, p_.next_norm), product.bias, pair.feature);
+    const float2 y =
+        scaled(sum, norm_scale(p_, shared_, pair.row, p_.next_norm), product.bias, pair.feature);
     auto* out = p_.out + static_cast<int64_t>(pair.row) * product.features + pair.feature;
     *reinterpret_cast<uint32_t*>(out) = pack_bfloat16(y.x, y.y);
   }

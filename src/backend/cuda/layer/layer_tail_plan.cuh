@@ -74,8 +74,16 @@ struct TailParams : TailRows {
 #ifdef __CUDACC__
 
 // The warps of a block that compute.
-__device__ inline void meet_tail_warps() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kTailWarps * 32) : "memory");
+__device__ inline void meet_tail_warps() { sync_threads<kTailWarps * 32>(1); }
+
+// What a row's norm is scaled by, once they have met and left their sums of squares.
+template <typename Shared>
+__device__ float norm_scale(const TailRows& p, const Shared& shared, int row,
+                            const NormParams& norm) {
+  float sum = 0;
+#  pragma unroll
+  for (int warp = 0; warp < kTailWarps; ++warp) sum += shared.square_sums[warp][row];
+  return rsqrtf(sum * p.inverse_hidden + norm.eps);
 }
 
 // A block of a tail's kernel: one warp streams the weights, which are older than all predecessors,
@@ -83,7 +91,7 @@ __device__ inline void meet_tail_warps() {
 template <typename Warp, typename Params, typename Shared, typename Stream>
 __device__ void run_tail_block(const Params& p, Shared& shared, Stream&& stream_weights) {
   if (threadIdx.x == 0) {
-    shared.ring.init(kTailWarps);
+    shared.ring.barriers.init(kTailWarps);
     publish_barriers();
   }
   __syncthreads();

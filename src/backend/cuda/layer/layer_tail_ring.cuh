@@ -37,14 +37,7 @@ struct SlotPiece {
 template <int kSlots, int kRowBytes>
 struct RingMemory {
   alignas(128) uint8_t slots[kSlots][kSlotFeatures * kRowBytes];
-  Barrier full[kSlots], empty[kSlots];
-
-  __device__ void init(int num_consumers) {
-    for (int i = 0; i < kSlots; ++i) {
-      full[i].init(1);
-      empty[i].init_warps(num_consumers);
-    }
-  }
+  StageBarriers<kSlots> barriers;
 };
 
 // One warp's way around the ring; all lanes call together.
@@ -55,39 +48,32 @@ class RingWalk {
 
   // For the warp that fills: waits until the slot is empty, then starts the copies.
   __device__ void fill(const SlotPiece& piece, uint64_t policy = kEvictNormal) {
-    memory_.empty[slot_].wait(parity_ ^ 1);
+    memory_.barriers.empty[at_.place].wait(at_.parity ^ 1);
     const int lane = threadIdx.x % 32;
-    Barrier& full = memory_.full[slot_];
+    Barrier& full = memory_.barriers.full[at_.place];
     if (lane == 0) full.expect(piece.num_rows * piece.length * 2);
     __syncwarp();
     if (lane < piece.num_rows) {
-      copy_bulk(shared_address(memory_.slots[slot_]) + lane * piece.row_bytes,
+      copy_bulk(shared_address(memory_.slots[at_.place]) + lane * piece.row_bytes,
                 piece.first + lane * piece.stride, piece.length * 2, full, policy);
     }
-    advance();
+    at_.next();
   }
 
   // For the warps that empty: waits until the next `count` slots are full.
   __device__ void wait_for(int count) const {
-    int slot = slot_;
-    uint32_t parity = parity_;
-    for (int i = 0; i < count; ++i) {
-      memory_.full[slot].wait(parity);
-      if (++slot == kSlots) {
-        slot = 0;
-        parity ^= 1;
-      }
-    }
+    auto at = at_;
+    for (int i = 0; i < count; ++i, at.next()) memory_.barriers.full[at.place].wait(at.parity);
   }
   // The address of the next one of those.
   __device__ uint32_t take() {
-    const uint32_t slot = shared_address(memory_.slots[slot_]);
-    advance();
+    const uint32_t slot = shared_address(memory_.slots[at_.place]);
+    at_.next();
     return slot;
   }
   // Likewise, once it is full.
   __device__ uint32_t take_full() {
-    memory_.full[slot_].wait(parity_);
+    memory_.barriers.full[at_.place].wait(at_.parity);
     return take();
   }
   // Gives the last `count` slots taken back.
@@ -95,22 +81,14 @@ class RingWalk {
     __syncwarp();
     constexpr int kLanes = 32 / Barrier::kWarpArrivals;  // each gives a slot back
     for (int i = threadIdx.x % kLanes; i < count; i += kLanes) {
-      const int slot = slot_ - 1 - i;
-      memory_.empty[slot < 0 ? slot + kSlots : slot].arrive();
+      const int slot = at_.place - 1 - i;
+      memory_.barriers.empty[slot < 0 ? slot + kSlots : slot].arrive();
     }
   }
 
  private:
-  __device__ void advance() {
-    if (++slot_ == kSlots) {
-      slot_ = 0;
-      parity_ ^= 1;
-    }
-  }
-
   RingMemory<kSlots, kRowBytes>& memory_;
-  int slot_ = 0;
-  uint32_t parity_ = 0;
+  RingPlace<kSlots> at_;
 };
 
 }  // namespace nanovllm::cuda

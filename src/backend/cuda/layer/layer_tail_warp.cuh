@@ -160,7 +160,7 @@ class TailWarp {
     scale_rows(x, rows, round);
     multiply_wide(x, weights, tiles.count);
     if (!place.exists) return;
-    const float scale = norm_scale(place.row, is_gate_up ? p_.norm : p_.next_norm);
+    const float scale = norm_scale(p_, shared_, place.row, is_gate_up ? p_.norm : p_.next_norm);
     if (is_gate_up) {
       const int local = place.local / 8 * 16 + place.local % 8;
       const float2 gate = total(place.row, local, scale, product.bias, place.feature);
@@ -186,7 +186,7 @@ class TailWarp {
     load_rows(values, rows, 1);
     add_squares(values);
     meet_tail_warps();
-    const float own_scale = norm_scale(lane_ % kTailRows, p_.next_norm);
+    const float own_scale = norm_scale(p_, shared_, lane_ % kTailRows, p_.next_norm);
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const float scale = __shfl_sync(0xffffffffu, own_scale, row);
@@ -247,13 +247,6 @@ class TailWarp {
     for (int step = kLanes / 2; step > 0; step /= 2)
       sums[0] += __shfl_xor_sync(0xffffffffu, sums[0], step);
     if (lane_ % kLanes == 0) shared_.square_sums[warp_][lane_ / kLanes] = sums[0];
-  }
-  // Once the warps have met.
-  __device__ float norm_scale(int row, const NormParams& norm) const {
-    float sum = 0;
-#pragma unroll
-    for (int warp = 0; warp < kTailWarps; ++warp) sum += shared_.square_sums[warp][row];
-    return rsqrtf(sum * p_.inverse_hidden + norm.eps);
   }
 
   // The norm of rows that are being written but for the rows' scales, which are left for the sums

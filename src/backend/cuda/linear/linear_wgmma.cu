@@ -171,10 +171,6 @@ __device__ inline void fetch_scale(const WgmmaProduct& p, float* scale) {
 }
 
 template <int kCount>
-__device__ void sync_threads(int barrier) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kCount) : "memory");
-}
-template <int kCount>
 __device__ void arrive_threads(int barrier) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kCount) : "memory");
 }
