@@ -45,13 +45,13 @@ __device__ inline float block_sum(float x) {
   return x;
 }
 
-// The sum of the x of the lanes up to this one.
+// The sum of the x of the lanes up to this one, which is `lane`.
 template <typename T>
-__device__ T warp_prefix_sum(T x) {
+__device__ T warp_prefix_sum(T x, int lane) {
 #pragma unroll
   for (int step = 1; step < 32; step <<= 1) {
     const T other = __shfl_up_sync(0xffffffffu, x, step);
-    if (static_cast<int>(threadIdx.x % 32) >= step) x += other;
+    if (lane >= step) x += other;
   }
   return x;
 }

@@ -72,7 +72,7 @@ __device__ void prefix_sums(int* sums, int n, Count&& count) {
     sums[i] = sum;
     sum += count(i);
   }
-  int before = warp_prefix_sum(sum);  // then of the lanes before this one
+  int before = warp_prefix_sum(sum, lane);  // then of the lanes before this one
   if (lane == 31) warp_sums[warp] = before;
   before -= sum;
   __syncthreads();

@@ -160,7 +160,7 @@ __device__ inline double exclusive_sum(double x, double& total) {
   __shared__ double warp_sums[kRowWarps];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const double inclusive = warp_prefix_sum(x);
+  const double inclusive = warp_prefix_sum(x, lane);
   if (lane == 31) warp_sums[warp] = inclusive;
   __syncthreads();
   double before = 0;
@@ -341,7 +341,7 @@ __device__ int32_t RowInBlock::find_in_block(int block, double before, double ta
   double sum = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) sum += value[i] = f(x[i], id + i);
-  const double inclusive = warp_prefix_sum(sum);
+  const double inclusive = warp_prefix_sum(sum, lane);
   const double previous = __shfl_up_sync(0xffffffffu, inclusive, 1);
   double cumulative = before + (lane == 0 ? 0 : previous);
   int32_t crossing = -1;
