@@ -25,8 +25,8 @@ PARTS = [
     ("files of models", 3750, r"src/io/"),  # today's
     ("chat templates", 3900, r"src/text/(?:jinja/|chat_template)"),
     ("tokenizers", 5100, r"src/text/"),
-    ("cpu", 4900 + 500, r"src/backend/cpu/"),  # today's (4,700 allowed), and what further families may take
-    ("cuda", 8850 + 1050, r"src/backend/cuda/"),  # today's (8,500 allowed), and what further families may take
+    ("cpu", 4700 + 500, r"src/backend/cpu/"),  # and what further families may take
+    ("cuda", 8650 + 1000, r"src/backend/cuda/"),  # today's (8,500 and 900 allowed), likewise
     ("server and page", 6400, r"src/server/"),  # today's; the design allows 4,500
     ("hub", 1250, r"src/hub/"),  # today's; the design allows 900
     ("python", 1330, r"python/|src/python/"),  # today's; the design allows 1,200

@@ -73,8 +73,11 @@ struct TailParams : TailRows {
 
 #ifdef __CUDACC__
 
-// The warps of a block that compute.
-__device__ inline void meet_tail_warps() { sync_threads<kTailWarps * 32>(1); }
+// The warps of a block that compute. The barrier's number is part of the instruction: from a
+// register, as sync_threads() takes it, the kernel's code becomes another.
+__device__ inline void meet_tail_warps() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kTailWarps * 32) : "memory");
+}
 
 // What a row's norm is scaled by, once they have met and left their sums of squares.
 template <typename Shared>
