@@ -395,8 +395,12 @@ asio::awaitable<bool> HttpConnection::wait(
   const auto deadline = Clock::now() + timeout;
   const uint64_t round = ++wait_round_;
   is_woken_ = false;
-  wait([self = shared_from_this(), round] {
-    asio::post(self->socket_.get_executor(), [self, round] {
+  // Whoever wakes may be the last to know of the connection, which ends on a thread of its own.
+  wait([connection = weak_from_this(), round] {
+    auto self = connection.lock();
+    if (self == nullptr) return;
+    const auto executor = self->socket_.get_executor();
+    asio::post(executor, [self = std::move(self), round] {
       if (round != self->wait_round_) return;
       self->is_woken_ = true;
       self->timer_.cancel();

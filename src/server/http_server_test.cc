@@ -217,5 +217,31 @@ TEST(HttpServer, EndsAllConnectionsWithItself) {
   EXPECT_TRUE(client.is_closed());
 }
 
+TEST(HttpServer, EndsConnectionsThatSomebodyMayStillWake) {
+  std::function<void()> wake;
+  {
+    asio::io_context context;
+    HttpOptions options;
+    options.port = 0;
+    auto server = make_http_server(
+        context, options, [&wake](HttpExchange& exchange) -> asio::awaitable<void> {
+          const std::function<void(std::function<void()>)> keep = [&](std::function<void()> given) {
+            wake = std::move(given);
+          };
+          co_await exchange.wait(keep, 1ms);
+          HttpResponse response = text("hello");
+          co_await exchange.send(std::move(response));
+        });
+    std::thread thread([&] { context.run(); });
+    Client client(server->port());
+    EXPECT_EQ(client.ask(get("/hello")).body, "hello");
+    client.close();
+    server.reset();
+    thread.join();
+  }
+  ASSERT_TRUE(wake);
+  wake();
+}
+
 }  // namespace
 }  // namespace nanovllm::server::http_testing
