@@ -125,6 +125,7 @@ class TailFixture {
                 .hidden = next() != nullptr ? hidden.view : steps_out.view,
                 .branch = branch.view,
                 .core_in = steps_out.view,
+                .means = {},
                 .core_out = attention,
                 .gate_up = gate_up.view,
                 .mlp = steps_mlp.view},
