@@ -11,6 +11,7 @@
 
 #include "backend/cuda/attention/attention_decode_batch.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/layer/rope.cuh"
 
 namespace nanovllm::cuda {
 namespace {
@@ -209,23 +210,25 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
   // waited for.
   __device__ void prepare(Rows& rows, const float4& turn, const Segment& s, char* shared,
                           int lane) const {
-    const int warp = threadIdx.x / 32, heads = this->num_heads(s.unit), row = lane / 4;
-    char* const target_rows = scratch(shared, warp);
+    const int warp = threadIdx.x / 32;
+    float* const cos_sin = angles(shared, warp);
+    const float* const norm = rope.q_norm != nullptr ? norms_of(shared) : nullptr;
     if constexpr (kStores) {
-      float* const cos_sin = angles(shared, warp);
       if (lane * 4 < kDim) *reinterpret_cast<float4*>(cos_sin + lane * 4) = turn;
       __syncwarp();
-      const float* norm = norms_of(shared) + (row < heads ? 0 : kDim);
-      rows.part[0].norm_and_turn(rope.q_norm != nullptr ? norm : nullptr, rope.eps, cos_sin, lane);
+      rows.part[0].norm_and_turn(norm, rope.eps, cos_sin, lane);
     }
 #pragma unroll
     for (int t = 0; t < kHeadTiles; ++t)
-      rows.part[t].store(target_rows + (8 * t + row) * kQueryStride<kDim>, lane);
+      rows.part[t].store(scratch(shared, warp) + (8 * t + lane / 4) * kQueryStride<kDim>, lane);
     __syncwarp();
     if (!kStores || rows.slot < 0) return;
-    if (lane < kChunks)
-      rows.token =
-          *reinterpret_cast<const uint4*>(target_rows + heads * kQueryStride<kDim> + lane * 16);
+    auto* const token = reinterpret_cast<__nv_bfloat16*>(&rows.token);
+    float key[8];  // with the values in the other lanes
+    load_vector(key, token);
+    norm_and_turn(key, lane % kChunks * 8, kChunks, kDim, norm == nullptr ? nullptr : norm + kDim,
+                  rope.eps, cos_sin, kDim);
+    if (lane < kChunks) store_vector(token, key);
     const int block = rows.slot / p.kv.block_size, offset = rows.slot - block * p.kv.block_size;
     __nv_bfloat16* const target =
         cache + p.kv.offset_in_block(block, offset, s.unit, Batch::holds_value(lane)) +
@@ -351,8 +354,7 @@ bool launch_decode_attention(const Bf16Attention& call) {
 bool launch_store_and_decode_attention(const Bf16Attention& call, const Rope& rope,
                                        const int32_t* slots) {
   const int dim = call.p.kv.head_dim;
-  // The new key takes the place of a head, and is normalised with the others or not at all.
-  if (rope.rotary_dim != dim || call.p.group >= 8) return false;
+  if (rope.rotary_dim != dim || call.p.group > 8) return false;
   if ((rope.q_norm == nullptr) != (rope.k_norm == nullptr)) return false;
   if (dim == 64) return launch_with_room<64, 1, true>(call, rope, slots);
   if (dim == 128) return launch_with_room<128, 1, true>(call, rope, slots);

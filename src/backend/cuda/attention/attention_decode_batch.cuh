@@ -85,15 +85,14 @@ struct DecodeBatch {
     return qkv + (static_cast<int64_t>(seq) * heads + head) * kDim;
   }
 
-  // A segment's queries and, where kStores, the newest token's key as the row behind them. `slot`
-  // is the token's if the warp is to store it, and `token` 8 elements a lane: of the key, then of
-  // the value.
+  // A segment's queries. Where kStores, `slot` is the newest token's if the warp is to store it,
+  // and `token` 8 elements a lane: of the key, then of the value.
   struct Rows {
     RowPart<kDim> part[kHeadTiles];
     int slot;
     uint4 token;
   };
-  __device__ static bool holds_value(int lane) { return lane >= kChunks && lane < 2 * kChunks; }
+  __device__ static bool holds_value(int lane) { return lane >= kChunks; }
 
   __device__ Rows load_rows(const Segment& s, int end, int lane) const {
     const int heads = num_heads(s.unit);
@@ -107,12 +106,11 @@ struct DecodeBatch {
       const int head = 8 * t + lane / 4;
       const __nv_bfloat16* source = nullptr;
       if (head < heads) source = head_row(s.seq, first_head(s.unit) + head);
-      if (kStores && head == heads) source = head_row(s.seq, p.params.num_heads + s.unit);
       rows.part[t].load(source, lane);
     }
     rows.token = {};
-    if (kStores && holds_value(lane)) {
-      const int head = p.params.num_heads + p.kv.num_kv_heads + s.unit;
+    if (kStores && lane < 2 * kChunks) {
+      const int head = p.params.num_heads + holds_value(lane) * p.kv.num_kv_heads + s.unit;
       rows.token = *reinterpret_cast<const uint4*>(head_row(s.seq, head) + lane % kChunks * 8);
     }
     return rows;

@@ -4,7 +4,7 @@
 // elements; a rotation's partner lies in another lane's registers.
 #include "backend/cuda/attention/attention.cuh"
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/vector.cuh"
+#include "backend/cuda/layer/rope.cuh"
 #include "base/assert.h"
 
 namespace nanovllm::cuda {
@@ -13,8 +13,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kMaxHeadDim = 256;
 
-// A head has `lanes` lanes (a power of two) of kVector elements each; of the halves of rotary_dim
-// each begins at a lane of its own.
+// A head has `lanes` lanes, as norm_and_turn() wants them.
 template <typename T, int kVector>
 __global__ void __launch_bounds__(kThreads)
     qk_norm_rope_store_kernel(T* qkv, T* cache, KvView kv, int num_heads, Rope rope,
@@ -35,33 +34,13 @@ __global__ void __launch_bounds__(kThreads)
 
   float x[kVector] = {};
   if (active) load_vector(x, from);
-  const float* norm = is_query ? rope.q_norm : rope.k_norm;
-  float sum = 0;
-#pragma unroll
-  for (int e = 0; e < kVector; ++e) sum += x[e] * x[e];
-  for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  if (norm != nullptr && active && !is_value) {
-    const float scale = rsqrtf(sum / static_cast<float>(kv.head_dim) + rope.eps);
-    float weight[kVector];
-    load_vector(weight, norm + i);
-#pragma unroll
-    for (int e = 0; e < kVector; ++e) x[e] *= scale * weight[e];
-  }
-  const int half = rope.rotary_dim / 2;
-  const bool first = i < half, turns = active && !is_value && i < rope.rotary_dim;
-  const int partner = static_cast<int>(threadIdx.x % 32) + (first ? half : -half) / kVector;
-  float y[kVector];
-#pragma unroll
-  for (int e = 0; e < kVector; ++e) y[e] = __shfl_sync(0xffffffffu, x[e], partner);
-  if (turns) {
-    const float* row = rope.cos_sin + position * rope.rotary_dim + (first ? i : i - half);
-    float cosine[kVector], sine[kVector];
-    load_vector(cosine, row);
-    load_vector(sine, row + half);
-#pragma unroll
-    for (int e = 0; e < kVector; ++e)
-      x[e] = first ? x[e] * cosine[e] - y[e] * sine[e] : x[e] * cosine[e] + y[e] * sine[e];
-  }
+  const bool turns = active && !is_value;
+  norm_and_turn(x, i, lanes, kv.head_dim,
+                !turns     ? nullptr
+                : is_query ? rope.q_norm
+                           : rope.k_norm,
+                rope.eps, turns ? rope.cos_sin + position * rope.rotary_dim : nullptr,
+                rope.rotary_dim);
   if (!active) return;
   if (is_query) {
     store_vector(from, x);
