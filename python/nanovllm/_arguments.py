@@ -2,12 +2,10 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from nanovllm import _engine
-from nanovllm._progress import Pull
 
 _SAMPLING = {
     "best_of": "use n, and choose among the completions",
@@ -102,9 +100,3 @@ def checked(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             _refuse(function, name, known, _ENGINE)
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def resolved(model: "str | os.PathLike[str]") -> str:
-    """The folder or file of a model, which is pulled from the hub where its name is one of that."""
-    with Pull() as pull:
-        return _engine.resolve_model(os.fsdecode(model), pull)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from nanovllm import _engine
-from nanovllm._arguments import checked, resolved
+from nanovllm._arguments import checked
 from nanovllm._engine import SamplingParams
+from nanovllm._progress import Pull
 from nanovllm._prompts import Message, as_text
 
 Core = TypeVar("Core", _engine.Engine, _engine.Loop)
@@ -19,11 +20,12 @@ class Model(Generic[Core]):
         self, core: type[Core], model: str | os.PathLike[str], kwargs: Mapping[str, Any]
     ) -> None:
         config = _engine.EngineConfig(checked(type(self).__name__, kwargs))
-        self.model = resolved(model)  # a download, which nothing that is wrong may come after
-        self._core: Core = core(self.model, config)
+        self._core: Core = core()
         self._template: _engine.ChatTemplate | None = None
-        # A program may end with an engine: its threads end before the interpreter does.
+        # A program may end with an engine, or while it loads: its threads end before the interpreter does.
         weakref.finalize(self, self._core.close)
+        with Pull() as pull:  # a download, which nothing that is wrong may come after
+            self.model = self._core.load(os.fsdecode(model), config, pull)
 
     @property
     def info(self) -> dict[str, Any]:

@@ -1,9 +1,7 @@
 // LLM and LLMEngine: one engine, one thread at a time.
-#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -51,12 +49,9 @@ void put_before(RequestOutput& output, const RequestOutput& before) {
   }
 }
 
-class Engine {
+class Engine : public Owner<LLM> {
  public:
-  Engine(const std::string& model, const EngineConfig& config) {
-    const nb::gil_scoped_release release;
-    llm_.set(std::make_unique<LLM>(model, config));
-  }
+  LLMEngine& engine() const { return get().engine(); }
 
   nb::list generate(const nb::list& prompts, nb::handle params, const nb::object& progress) {
     const Use use(*this);
@@ -66,7 +61,7 @@ class Engine {
     {
       const std::vector<SamplingParams> each = params_of(params, asked.size());
       const nb::gil_scoped_release release;
-      outputs = llm_->generate(asked, each, [&](const auto& changed, const StepStats& step) {
+      outputs = get().generate(asked, each, [&](const auto& changed, const StepStats& step) {
         check_open();
         keep_others(changed);
         watch.after_step(changed, step);
@@ -120,41 +115,10 @@ class Engine {
     return to_python(engine().last_step());
   }
 
-  const LLMEngine& get() const { return llm_.get().engine(); }
-
-  // A call of another thread ends after its step: if it came back to an interpreter that has ended
-  // meanwhile, that would end the process.
-  void close() {
-    if (!llm_.is_open()) return;
-    if (user_ == std::this_thread::get_id()) const Use refused(*this);  // by a bar of generate()
-    is_closing_ = true;
-    while (user_ != std::thread::id()) {
-      const nb::gil_scoped_release release;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    llm_.close();
-  }
-
  private:
-  // One call of one thread.
-  class Use {
-   public:
-    explicit Use(Engine& engine) : engine_(engine) {
-      engine_.llm_.get();
-      engine_.check_open();
-      if (engine_.user_ != std::thread::id()) {
-        throw_error(ErrorCode::kInternal,
-                    "Another call of this engine is running; an AsyncLLM serves many at once.");
-      }
-      engine_.user_ = std::this_thread::get_id();
-    }
-    ~Use() { engine_.user_ = std::thread::id(); }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-
-   private:
-    Engine& engine_;
-  };
+  std::unique_ptr<LLM> make(const std::string& path, const EngineConfig& config) override {
+    return std::make_unique<LLM>(path, config);
+  }
 
   // What happens between the steps of generate(): Ctrl-C, which Python hears of only when asked,
   // and a display of progress. Both wait for a moment that is seldom, for a step may take 50 us.
@@ -186,12 +150,6 @@ class Engine {
     Clock::time_point next_ = Clock::now(), next_told_ = next_;
   };
 
-  LLMEngine& engine() { return llm_->engine(); }
-
-  void check_open() const {
-    if (is_closing_) throw_error(ErrorCode::kUnavailable, "The engine was closed.");
-  }
-
   // What came of requests that were added one by one: the next step() gives it.
   void keep_others(const std::vector<RequestOutput>& changed) {
     for (const RequestOutput& output : changed) {
@@ -203,9 +161,6 @@ class Engine {
     }
   }
 
-  Owner<LLM> llm_;
-  std::thread::id user_;  // whose call runs; guarded by the GIL
-  std::atomic<bool> is_closing_ = false;
   std::unordered_map<uint64_t, RequestOutputKind> added_;  // by add_request, and not finished
   std::map<uint64_t, RequestOutput> kept_;                 // by their ids
 };

@@ -63,31 +63,23 @@ struct News {
   }
 };
 
-class Loop {
+class Loop : public Owner<EngineLoop> {
  public:
-  Loop(const std::string& model, const EngineConfig& config) {
-    const nb::gil_scoped_release release;
-    LLMEngine engine(model, config);
-    // Whoever asks waits for an answer: they are bounded, and the queue need not be.
-    loop_.set(std::make_unique<EngineLoop>(
-        std::move(engine), [this](std::vector<EngineEvent> events) { keep(std::move(events)); },
-        std::numeric_limits<size_t>::max()));
-    preparer_ = loop_->preparer();
-  }
-  ~Loop() {
+  Loop() = default;
+  ~Loop() override {
     close();
     ::close(wake_);
   }
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  const EngineLoop& get() const { return loop_.get(); }
+  const EngineLoop& engine() const { return get(); }
   int fileno() const { return wake_; }
 
   // Queues a request, and returns its prompt's token ids.
   std::vector<int32_t> add(uint64_t id, nb::handle prompt, const SamplingParams& params) {
-    EngineLoop& loop = loop_.get();
-    AddRequest command = preparer_.prepare(id, to_prompt(prompt), params);
+    EngineLoop& loop = get();
+    AddRequest command = loop.preparer().prepare(id, to_prompt(prompt), params);
     std::vector<int32_t> ids = command.prompt_token_ids;
     News news{.waits_for_end = params.output_kind == RequestOutputKind::kFinalOnly};
     for (int i = 0; i < params.n; ++i) news.output.outputs.emplace_back().index = i;
@@ -100,7 +92,7 @@ class Loop {
   }
 
   void abort(uint64_t id) {
-    if (loop_.is_open()) loop_->submit(AbortRequest{id});
+    if (is_open()) get().submit(AbortRequest{id});
   }
 
   // The requests that have something new since the last call.
@@ -132,9 +124,15 @@ class Loop {
     if (!is_over) abort(id);
   }
 
-  void close() { loop_.close(); }
-
  private:
+  std::unique_ptr<EngineLoop> make(const std::string& path, const EngineConfig& config) override {
+    // Whoever asks waits for an answer: they are bounded, and the queue need not be.
+    return std::make_unique<EngineLoop>(
+        LLMEngine(path, config),
+        [this](std::vector<EngineEvent> events) { keep(std::move(events)); },
+        std::numeric_limits<size_t>::max());
+  }
+
   void keep(std::vector<EngineEvent>&& events) {
     const std::lock_guard lock(mutex_);
     for (EngineEvent& event : events) {
@@ -158,8 +156,6 @@ class Loop {
   std::mutex mutex_;                         // guards what follows
   std::unordered_map<uint64_t, News> news_;  // of requests that somebody listens to
   std::set<uint64_t> changed_;               // since the last take()
-  Owner<EngineLoop> loop_;
-  RequestPreparer preparer_;
 };
 
 }  // namespace

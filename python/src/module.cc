@@ -5,7 +5,6 @@
 #include "base/version.h"
 #include "convert.h"
 #include "nanovllm/chat.h"
-#include "nanovllm/hub.h"
 #include "params.h"
 
 namespace nanovllm::python {
@@ -25,25 +24,12 @@ std::string render(const ChatTemplate& self, nb::handle messages, nb::handle too
   return self.render(to_json(messages), to_json(tools), add_generation_prompt, to_json(kwargs));
 }
 
-// `progress` is called with the bytes that are there, all of them, and what is waited for.
-std::string resolve(const std::string& model, nb::handle progress) {
-  PullOptions options;
-  options.on_progress = [&](const PullProgress& pull) {
-    const nb::gil_scoped_acquire acquire;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    progress(pull.num_bytes, pull.total_bytes, pull.note);
-  };
-  const nb::gil_scoped_release release;
-  return resolve_model(model, options);
-}
-
 }  // namespace
 
 NB_MODULE(_engine, module) {
   nb::set_leak_warnings(false);  // programs may end with engines in their global variables
   nb::register_exception_translator(translate);
   module.attr("__version__") = std::string(kVersion);
-  module.def("resolve_model", resolve, nb::arg("model"), nb::arg("progress"));
   nb::class_<ChatTemplate>(module, "ChatTemplate")
       .def_static("load", &ChatTemplate::load)
       .def_static("from_source", &ChatTemplate::from_source)

@@ -1,16 +1,20 @@
-// What holds an engine in the process that loaded it, and what Python sees of all kinds of them.
+// What holds an engine in the process that loads it, and what Python sees of all kinds of them.
 #pragma once
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "convert.h"
+#include "nanovllm/hub.h"
 
 namespace nanovllm::python {
 
@@ -20,59 +24,108 @@ template <typename T>
 class Owner {
  public:
   Owner() = default;
-  ~Owner() {
+  virtual ~Owner() {
     if (is_elsewhere()) static_cast<void>(value_.release());
   }
   Owner(const Owner&) = delete;
   Owner& operator=(const Owner&) = delete;
 
-  void set(std::unique_ptr<T> value) {
-    value_ = std::move(value);
-    process_ = getpid();
+  // Loads a model, which is pulled first where its name is one of the hub and it is not there yet,
+  // and returns its path. `progress` is called with the bytes that are there, all of them, and what
+  // is waited for.
+  std::string load(const std::string& model, const EngineConfig& config,
+                   const nb::object& progress) {
+    const Use use(*this);
+    PullOptions options;
+    options.on_progress = [&](const PullProgress& pull) {
+      check_open();
+      const nb::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      progress(pull.num_bytes, pull.total_bytes, pull.note);
+    };
+    const nb::gil_scoped_release release;
+    const std::string path = resolve_model(model, options);
+    value_ = make(path, config);
+    check_open();
+    return path;
   }
-  // Others may run meanwhile, but for them it is gone at once.
+  // A call of another thread ends first, load() with its pull and generate() with its step: if it
+  // came back to an interpreter that has ended meanwhile, that would end the process.
   void close() {
-    if (!is_open()) return;
+    if (is_elsewhere()) return;
+    if (user_ == std::this_thread::get_id()) const Use refused(*this);  // by a bar of generate()
+    is_closing_ = true;
+    while (user_ != std::thread::id()) {
+      const nb::gil_scoped_release release;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     std::unique_ptr<T> last = std::move(value_);
     const nb::gil_scoped_release release;
     last.reset();
   }
-  bool is_open() const { return value_ != nullptr && !is_elsewhere(); }
   // Throws Error(kUnavailable), a RuntimeError, where it can't be used.
   T& get() const {
+    check_open(value_ != nullptr);
+    return *value_;
+  }
+
+ protected:
+  // One call of one thread.
+  class Use {
+   public:
+    explicit Use(Owner& owner) : owner_(owner) {
+      owner_.check_open();
+      if (owner_.user_ != std::thread::id()) {
+        throw_error(ErrorCode::kInternal,
+                    "Another call of this engine is running; an AsyncLLM serves many at once.");
+      }
+      owner_.user_ = std::this_thread::get_id();
+    }
+    ~Use() { owner_.user_ = std::thread::id(); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Owner& owner_;
+  };
+
+  virtual std::unique_ptr<T> make(const std::string& path, const EngineConfig& config) = 0;
+
+  bool is_open() const { return value_ != nullptr && !is_elsewhere() && !is_closing_; }
+  bool is_elsewhere() const { return process_ != getpid(); }
+  void check_open(bool is_loaded = true) const {
     if (is_elsewhere()) {
       throw_error(ErrorCode::kUnavailable,
                   "An engine can't be used in a forked child of its process; load one there, or "
                   "start the child with multiprocessing's \"spawn\".");
     }
-    if (!value_) throw_error(ErrorCode::kUnavailable, "The engine was closed.");
-    return *value_;
+    if (is_closing_ || !is_loaded) throw_error(ErrorCode::kUnavailable, "The engine was closed.");
   }
-  T* operator->() const { return value_.get(); }
 
  private:
-  bool is_elsewhere() const { return value_ != nullptr && process_ != getpid(); }
-
+  const pid_t process_ = getpid();
+  std::thread::id user_;  // whose call runs; guarded by the GIL
+  std::atomic<bool> is_closing_ = false;
   std::unique_ptr<T> value_;
-  pid_t process_ = 0;
 };
 
-// The class `Core`, whose get() is an engine that can be used or throws, with what all have.
+// The class `Core`, whose engine() is one that can be used or throws, with what all have.
 template <typename Core>
 nb::class_<Core> bind_core(nb::module_& module, const char* name) {
   return nb::class_<Core>(module, name)
-      .def(nb::init<const std::string&, const EngineConfig&>())
+      .def(nb::init<>())
+      .def("load", &Core::load)
       .def("default_sampling_params",
-           [](const Core& self) { return self.get().default_sampling_params(); })
+           [](const Core& self) { return self.engine().default_sampling_params(); })
       .def("encode",
            [](const Core& self, nb::handle text, bool add_special_tokens) {
-             return self.get().encode(to_text(text), add_special_tokens);
+             return self.engine().encode(to_text(text), add_special_tokens);
            })
       .def("decode",
            [](const Core& self, nb::handle ids, bool skip_special_tokens) {
-             return self.get().decode(to_token_ids(ids), skip_special_tokens);
+             return self.engine().decode(to_token_ids(ids), skip_special_tokens);
            })
-      .def("info", [](const Core& self) { return to_python(self.get().info()); })
+      .def("info", [](const Core& self) { return to_python(self.engine().info()); })
       .def("close", &Core::close);
 }
 

@@ -40,9 +40,9 @@ def test_a_name_is_pulled_once(tmp_path):
 
 THREADS = """
 import threading
-from nanovllm import _engine
+import nanovllm
 found = []
-threads = [threading.Thread(target=lambda: found.append(_engine.resolve_model("Own/Demo", lambda *_: None))) for _ in range(12)]
+threads = [threading.Thread(target=lambda: found.append(nanovllm.LLM("Own/Demo", num_threads=1, num_kvcache_blocks=16).model)) for _ in range(12)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 assert len(found) == 12 and len(set(found)) == 1, found
@@ -81,6 +81,32 @@ def test_ctrl_c_ends_a_pull(tmp_path):
         begin = time.monotonic()
         ended = run(program, tmp_path, hub)
         assert ended.returncode != 0 and "KeyboardInterrupt" in ended.stderr
+        assert time.monotonic() - begin < 20
+    finally:
+        hub.close()
+
+
+ENDING = """
+import threading, time, nanovllm
+def load():
+    try:
+        nanovllm.LLM("Own/Demo")
+    except RuntimeError as error:
+        assert "closed" in str(error)
+threading.Thread(target=load, daemon=True).start()
+time.sleep(1)
+"""
+
+
+def test_a_program_may_end_while_a_thread_pulls(tmp_path):
+    hub = Hub()
+    try:
+        hub.add("Own/Demo", {path.name: path.read_bytes() for path in MODEL.iterdir()})
+        hub.speed = 1e5  # minutes
+        begin = time.monotonic()
+        ended = run(ENDING, tmp_path, hub)
+        assert ended.returncode == 0 and "Pulling" in ended.stderr
+        assert not set(ended.stderr.split()) & {"Error", "terminate", "Fatal", "Traceback", "Exception"}
         assert time.monotonic() - begin < 20
     finally:
         hub.close()

@@ -153,6 +153,27 @@ time.sleep(0.3)
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("engine", ["LLM", "AsyncLLM"])
+def test_a_program_may_end_while_a_thread_loads(model, engine):
+    code = f"""
+import sys, threading, time, nanovllm
+def load():
+    try:
+        began.set()
+        llm = nanovllm.{engine}(sys.argv[1])
+        time.sleep(60)
+    except RuntimeError as error:
+        assert "closed" in str(error)
+began = threading.Event()
+threading.Thread(target=load, daemon=True).start()
+began.wait()
+time.sleep(float(sys.argv[2]))
+"""
+    for i in range(10):  # a load takes some of these times
+        done = run_python(code, model, str(0.01 * i))
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_exit_ends_what_another_thread_generates(model):
     llm = LLM(model)
     errors = []
