@@ -34,9 +34,22 @@ void write_whole(const std::string& path, std::string_view text) {
 }  // namespace
 
 int64_t size_of(const std::string& path) {
+  std::error_code ignored;
+  return static_cast<int64_t>(fs::file_size(path, ignored));  // -1 is what it returns, too
+}
+
+std::vector<std::string> names_in(const std::string& folder, bool below) {
+  std::vector<std::string> names;
   std::error_code error;
-  const auto size = static_cast<int64_t>(fs::file_size(path, error));
-  return error ? -1 : size;
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().lexically_relative(folder).string());
+    if (!below) entry.disable_recursion_pending();
+  }
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw_error(ErrorCode::kIo, "{}: can't be read: {}", folder, error.message());
+  std::ranges::sort(names);
+  return names;
 }
 
 void make_folder(const std::string& path) {
@@ -93,14 +106,9 @@ std::optional<Listing> RepositoryCache::listing_of(const std::string& commit) co
 
 Listing RepositoryCache::files_of_snapshot(const std::string& commit) const {
   Listing listing;
-  std::error_code error;
-  const fs::path root = snapshot(commit);
-  for (fs::recursive_directory_iterator entry(root, error), end; !error && entry != end;
-       entry.increment(error)) {
-    std::error_code ignored;
-    if (!entry->is_regular_file(ignored)) continue;
-    listing.push_back({.path = entry->path().lexically_relative(root).generic_string(),
-                       .size = static_cast<int64_t>(entry->file_size(ignored))});
+  for (const std::string& path : names_in(snapshot(commit), true)) {
+    const int64_t size = size_of(snapshot(commit) + "/" + path);
+    if (size >= 0) listing.push_back({.path = path, .size = size});
   }
   return listing;
 }

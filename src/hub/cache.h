@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "hub/listing.h"
 #include "hub/name.h"
@@ -63,6 +64,9 @@ struct RepositoryCache {
 };
 
 void make_folder(const std::string& path);
+// The names in a folder in their order, or the paths of all that is below it; none where there is
+// no such folder. Throws Error(kIo) where it can't be read.
+std::vector<std::string> names_in(const std::string& folder, bool below = false);
 int64_t size_of(const std::string& path);  // bytes; -1 where there is no such file
 // What couldn't be written, why, and what to do.
 [[noreturn]] void throw_write_error(const std::string& path, int error);

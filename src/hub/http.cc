@@ -15,6 +15,7 @@ namespace nanovllm::hub {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 
 constexpr long kMaxRedirects = 5;
 constexpr int kMaxFailures = 5;           // of one request, one after another
@@ -37,14 +38,17 @@ T info_of(CURL* handle, CURLINFO what) {
 }
 
 bool is_good(long status) { return status == 200 || status == 206; }
+bool is_gone(long status) { return status == 404 || status == 410; }
 
-// Cut connections pass by themselves, as do most troubles of a server.
-bool may_pass(int result, long status) {
-  if (result == CURLE_OK) return is_good(status) || status == 408 || status == 429 || status >= 500;
+// Cut connections pass by themselves, as do most troubles of a server. Elsewhere than at the hub
+// all other answers may pass too: an address that ran out is refused, for instance.
+bool may_pass(int result, long status, bool is_at_hub) {
   const auto lasting = {CURLE_PEER_FAILED_VERIFICATION, CURLE_SSL_CACERT_BADFILE,
                         CURLE_UNSUPPORTED_PROTOCOL /* from https to http */,
                         CURLE_TOO_MANY_REDIRECTS, CURLE_URL_MALFORMAT};
-  return std::ranges::find(lasting, result) == lasting.end();
+  if (result != CURLE_OK) return std::ranges::find(lasting, result) == lasting.end();
+  if (!is_at_hub) return !is_gone(status);
+  return is_good(status) || status == 408 || status == 429 || status >= 500;
 }
 
 // Why the hub gives nothing, and what to do about it. `code` is the hub's word for it.
@@ -64,13 +68,58 @@ bool may_pass(int result, long status) {
   throw_error(ErrorCode::kNotFound, "{}: {} {}{}", what, settings.shown, why, token);
 }
 
+void begin_answer(Fetch& fetch) {
+  Source& source = *fetch.source;
+  fetch.has_begun = true;
+  const bool is_part = info_of<long>(fetch.handle, CURLINFO_RESPONSE_CODE) == 206;
+  if (source.size < 0) {  // another try may find another page
+    fetch.bytes.clear();
+    fetch.begin = 0;
+    return;
+  }
+  long long first = 0,
+            total = info_of<curl_off_t>(fetch.handle, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T);
+  if (is_part) {
+    first = total = -1;
+    const std::string part = header_of(fetch.handle, "Content-Range");
+    std::sscanf(part.c_str(), "bytes %lld-%*d/%lld", &first, &total);
+  }
+  if (total >= 0 && total != source.size) {
+    throw_error(ErrorCode::kCorruptData,
+                "{}: has {} bytes where the hub's list has {}: what answers is no hub or a broken "
+                "mirror; check HF_ENDPOINT and proxies, and pull again",
+                source.what, total, source.size);
+  }
+  if (is_part ? first != fetch.begin : source.takes_ranges) {
+    throw_error(ErrorCode::kUnavailable,
+                "{}: what came is not the part that was asked for: a proxy or mirror between here "
+                "and the hub is broken; go around it, and pull again",
+                source.what);
+  }
+  source.takes_ranges = is_part;
+  fetch.num_to_skip = is_part ? 0 : fetch.begin;
+  if (!is_part) source.num_planned = fetch.end = source.size;  // it is the whole file that comes
+}
+
+void append(Fetch& fetch, std::string_view more) {
+  const size_t skipped = std::min(more.size(), static_cast<size_t>(fetch.num_to_skip));
+  fetch.num_to_skip -= static_cast<int64_t>(skipped);
+  more.remove_prefix(skipped);
+  fetch.begin += static_cast<int64_t>(more.size());
+  if (fetch.begin > fetch.end) {
+    throw_error(ErrorCode::kCorruptData, "{}: more came than there should be; pull again",
+                fetch.source->what);
+  }
+  fetch.bytes += more;
+}
+
 size_t on_bytes(char* data, size_t /*one*/, size_t count, void* self) {
   Fetch& fetch = *static_cast<Fetch*>(self);
   const auto status = info_of<long>(fetch.handle, CURLINFO_RESPONSE_CODE);
   if (!is_good(status)) return count;  // what an error's page says is not kept
   try {
-    if (!fetch.has_begun) fetch.begin_answer();
-    fetch.append({data, count});
+    if (!fetch.has_begun) begin_answer(fetch);
+    append(fetch, {data, count});
     if (status == 206) fetch.num_failures = 0;  // else the next try begins anew
     return count;
   } catch (...) {  // through C is no way for it
@@ -88,49 +137,6 @@ std::string escaped(const std::string& text) {
   return copy.get();
 }
 
-void Fetch::begin_answer() {
-  has_begun = true;
-  const bool is_part = info_of<long>(handle, CURLINFO_RESPONSE_CODE) == 206;
-  if (source->size < 0) {  // another try may find another page
-    bytes.clear();
-    begin = 0;
-    return;
-  }
-  long long first = 0, total = info_of<curl_off_t>(handle, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T);
-  if (is_part) {
-    first = total = -1;
-    const std::string part = header_of(handle, "Content-Range");
-    std::sscanf(part.c_str(), "bytes %lld-%*d/%lld", &first, &total);
-  }
-  if (total >= 0 && total != source->size) {
-    throw_error(ErrorCode::kCorruptData,
-                "{}: has {} bytes where the hub's list has {}: what answers is no hub or a broken "
-                "mirror; check HF_ENDPOINT and proxies, and pull again",
-                source->what, total, source->size);
-  }
-  if (is_part ? first != begin : source->takes_ranges) {
-    throw_error(ErrorCode::kUnavailable,
-                "{}: what came is not the part that was asked for: a proxy or mirror between here "
-                "and the hub is broken; go around it, and pull again",
-                source->what);
-  }
-  source->takes_ranges = is_part;
-  num_to_skip = is_part ? 0 : begin;
-  if (!is_part) source->num_planned = end = source->size;  // it is the whole file that comes
-}
-
-void Fetch::append(std::string_view more) {
-  const size_t skipped = std::min(more.size(), static_cast<size_t>(num_to_skip));
-  num_to_skip -= static_cast<int64_t>(skipped);
-  more.remove_prefix(skipped);
-  begin += static_cast<int64_t>(more.size());
-  if (begin > end) {
-    throw_error(ErrorCode::kCorruptData, "{}: more came than there should be; pull again",
-                source->what);
-  }
-  bytes += more;
-}
-
 HttpPool::HttpPool(const Settings& settings) : settings_(settings) {
   static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
   multi_ = ready == CURLE_OK ? curl_multi_init() : nullptr;
@@ -138,11 +144,16 @@ HttpPool::HttpPool(const Settings& settings) : settings_(settings) {
 }
 
 HttpPool::~HttpPool() {
-  while (!running_.empty()) take_back(*running_.begin()->second);
+  for (Fetch* fetch : fetches_) take_back(*fetch);
   curl_multi_cleanup(multi_);
 }
 
 void HttpPool::start(Fetch& fetch) {
+  fetches_.push_back(&fetch);
+  ask(fetch);
+}
+
+void HttpPool::ask(Fetch& fetch) {
   CURL* handle = curl_easy_init();
   if (handle == nullptr) throw std::bad_alloc();
   fetch.handle = handle;
@@ -150,15 +161,14 @@ void HttpPool::start(Fetch& fetch) {
   const Source& source = *fetch.source;
   const std::string url =
       source.location.empty() ? settings_.endpoint + source.path : source.location;
-  // A proxy or a server that compresses would change sizes.
-  fetch.headers = curl_slist_append(nullptr, "Accept-Encoding: identity");
-  // libcurl sends it to no other scheme, host or port that it is sent to.
-  if (!settings_.token.empty() && source.location.empty()) {
-    const std::string header = "Authorization: Bearer " + settings_.token;
-    fetch.headers = curl_slist_append(fetch.headers, header.c_str());
-  }
   curl_easy_setopt(handle, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(handle, CURLOPT_HTTPHEADER, fetch.headers);
+  // libcurl sends it to no other scheme, host or port than it is meant for.
+  if (!settings_.token.empty() && source.location.empty()) {
+    curl_easy_setopt(handle, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+    curl_easy_setopt(handle, CURLOPT_XOAUTH2_BEARER, settings_.token.c_str());
+  }
+  // A proxy or a server that compresses would change sizes.
+  curl_easy_setopt(handle, CURLOPT_ACCEPT_ENCODING, "identity");
   curl_easy_setopt(handle, CURLOPT_USERAGENT, (std::string("nanovllm/") + kVersion).c_str());
   curl_easy_setopt(handle, CURLOPT_FOLLOWLOCATION, 1L);
   curl_easy_setopt(handle, CURLOPT_MAXREDIRS, kMaxRedirects);
@@ -181,31 +191,24 @@ void HttpPool::start(Fetch& fetch) {
   // As curl's own program has it, for networks with certificates of their own.
   if (const char* file = std::getenv("SSL_CERT_FILE"); file != nullptr && *file != '\0')
     curl_easy_setopt(handle, CURLOPT_CAINFO, file);
-  running_[handle] = &fetch;
+  curl_easy_setopt(handle, CURLOPT_PRIVATE, &fetch);
   curl_multi_add_handle(multi_, handle);
 }
 
 void HttpPool::take_back(Fetch& fetch) {
-  running_.erase(fetch.handle);
   curl_multi_remove_handle(multi_, fetch.handle);
   curl_easy_cleanup(std::exchange(fetch.handle, nullptr));
-  curl_slist_free_all(std::exchange(fetch.headers, nullptr));
 }
 
 void HttpPool::step() {
   curl_multi_poll(multi_, nullptr, 0, 100, nullptr);
-  const auto now = std::chrono::steady_clock::now();
-  for (Fetch* fetch : std::exchange(waiting_, {})) {
-    if (fetch->retry_at > now) {
-      waiting_.push_back(fetch);
-    } else {
-      start(*fetch);
-    }
+  for (Fetch* fetch : fetches_) {
+    if (fetch->handle == nullptr && fetch->retry_at <= Clock::now()) ask(*fetch);
   }
   int count = 0;
   curl_multi_perform(multi_, &count);
   while (const CURLMsg* message = curl_multi_info_read(multi_, &count)) {
-    finish(*running_.at(message->easy_handle), message->data.result);
+    finish(*info_of<Fetch*>(message->easy_handle, CURLINFO_PRIVATE), message->data.result);
   }
 }
 
@@ -214,7 +217,7 @@ void HttpPool::finish(Fetch& fetch, int result) {
   Source& source = *fetch.source;
   const auto status = info_of<long>(handle, CURLINFO_RESPONSE_CODE);
   const bool is_whole = result == CURLE_OK && is_good(status);
-  if (is_whole && !fetch.has_begun) fetch.begin_answer();  // of no bytes
+  if (is_whole && !fetch.has_begun) begin_answer(fetch);  // of no bytes
   const std::string code = header_of(handle, "X-Error-Code");
   const std::string url = info_of<char*>(handle, CURLINFO_EFFECTIVE_URL);
   const bool is_at_hub = url.starts_with(settings_.endpoint + "/");
@@ -225,30 +228,29 @@ void HttpPool::finish(Fetch& fetch, int result) {
   has_answered_ = has_answered_ || status != 0;
   take_back(fetch);
   if (fetch.fault) std::rethrow_exception(fetch.fault);
-  fetch.is_done = is_whole && fetch.is_complete();
-  if (fetch.is_done) return;
+  fetch.is_done = is_whole && (source.size < 0 || fetch.begin == fetch.end);
+  if (fetch.is_done) {
+    std::erase(fetches_, &fetch);
+    return;
+  }
   trouble_ = result != CURLE_OK ? curl_easy_strerror(static_cast<CURLcode>(result))
              : is_whole         ? "the connection was cut"
              : is_at_hub        ? fmt::format("status {}", status)
                          : fmt::format("status {} of {}", status, url.substr(0, url.find('/', 8)));
   const auto pause = std::max<milliseconds>(std::chrono::seconds(asked_pause),
                                             kFirstPause * (1 << fetch.num_failures));
-  const bool is_answer = result == CURLE_OK && is_at_hub;
-  if (is_answer && !may_pass(result, status)) refuse(source.what, code, status, settings_);
-  // Elsewhere other answers than that may pass: an address that ran out is refused, for instance.
-  const bool is_gone = result == CURLE_OK && (status == 404 || status == 410);
+  const bool passes = may_pass(result, status, is_at_hub);
   const int max_failures = has_answered_ ? kMaxFailures : kMaxFailuresAtFirst;
-  if (++fetch.num_failures < max_failures && pause <= kLongestPause && !is_gone &&
-      (result == CURLE_OK || may_pass(result, status))) {
-    fetch.retry_at = std::chrono::steady_clock::now() + pause;
-    waiting_.push_back(&fetch);
+  if (passes && ++fetch.num_failures < max_failures && pause <= kLongestPause) {
+    fetch.retry_at = Clock::now() + pause;
     return;
   }
+  if (!passes && result == CURLE_OK && is_at_hub) refuse(source.what, code, status, settings_);
   throw_error(ErrorCode::kUnavailable, "{}: {} {}: {}; {}: what has come is kept", source.what,
               settings_.shown,
-              status == 429 ? "wants fewer requests"
-              : is_gone     ? "sends us to where it is not"
-                            : "can't be reached",
+              status == 429     ? "wants fewer requests"
+              : is_gone(status) ? "sends us to where it is not"
+                                : "can't be reached",
               trouble_,
               asked_pause > 0
                   ? fmt::format("pull again in {} s", asked_pause)
@@ -256,11 +258,12 @@ void HttpPool::finish(Fetch& fetch, int result) {
 }
 
 std::string HttpPool::note() const {
-  if (waiting_.empty() || !running_.empty()) return "";
-  const Fetch* next = *std::ranges::min_element(waiting_, {}, &Fetch::retry_at);
-  const auto left = next->retry_at - std::chrono::steady_clock::now();
-  return fmt::format("{}; trying again in {} s", trouble_,
-                     std::chrono::ceil<std::chrono::seconds>(left).count());
+  const auto next = std::ranges::min_element(fetches_, {}, &Fetch::retry_at);
+  const auto waits = [](const Fetch* fetch) { return fetch->handle == nullptr; };
+  if (next == fetches_.end() || !std::ranges::all_of(fetches_, waits)) return "";
+  return fmt::format(
+      "{}; trying again in {} s", trouble_,
+      std::chrono::ceil<std::chrono::seconds>((*next)->retry_at - Clock::now()).count());
 }
 
 }  // namespace nanovllm::hub

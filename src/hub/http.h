@@ -4,16 +4,13 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "hub/settings.h"
 
 using CURL = void;
 using CURLM = void;
-struct curl_slist;
 
 namespace nanovllm::hub {
 
@@ -38,17 +35,12 @@ struct Fetch {
   bool is_done = false;    // and no longer known to the pool
 
   // The pool's:
-  CURL* handle = nullptr;
-  curl_slist* headers = nullptr;
+  CURL* handle = nullptr;  // null = it waits for another try
   bool has_begun = false;
   int64_t num_to_skip = 0;  // bytes of an answer that came before
   int num_failures = 0;     // since bytes came
   std::chrono::steady_clock::time_point retry_at = {};
   std::exception_ptr fault = nullptr;
-
-  void begin_answer();
-  void append(std::string_view more);
-  bool is_complete() const { return source->size < 0 || begin == end; }
 };
 
 class HttpPool {
@@ -63,17 +55,17 @@ class HttpPool {
   // Waits until something comes, 0.1 s at most, and handles it. Throws Error for an answer that is
   // none, after which the pool is of no more use.
   void step();
-  int num_running() const { return static_cast<int>(running_.size() + waiting_.size()); }
+  int num_running() const { return static_cast<int>(fetches_.size()); }
   std::string note() const;  // what all wait for, if not for bytes
 
  private:
+  void ask(Fetch& fetch);
   void take_back(Fetch& fetch);
   void finish(Fetch& fetch, int result);
 
   const Settings& settings_;
   CURLM* multi_;
-  std::map<CURL*, Fetch*> running_;
-  std::vector<Fetch*> waiting_;  // for another try
+  std::vector<Fetch*> fetches_;  // that are not done
   std::string trouble_;          // the last one
   bool has_answered_ = false;
 };

@@ -14,20 +14,6 @@ namespace {
 
 constexpr std::string_view kPrefix = "models--";
 
-// Names in a folder; none where there is no such folder.
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  if (error && error != std::errc::no_such_file_or_directory)
-    throw_error(ErrorCode::kIo, "{}: can't be read: {}", folder, error.message());
-  std::ranges::sort(names);
-  return names;
-}
-
 // Bytes of the blobs whose names end so.
 int64_t size_of_blobs(const RepositoryCache& cache, std::string_view ending) {
   int64_t size = 0;
@@ -49,9 +35,7 @@ void add_snapshot(std::vector<CachedModel>& models, const RepositoryCache& cache
     if (type.empty() && !has_weights && sizes.size() > 1) continue;  // texts beside GGUF files
     name.type = type;
     const auto path = cache.find(name, true);
-    models.push_back({.name = name.repository +
-                              (name.revision == "main" ? "" : "@" + name.revision) +
-                              (type.empty() ? "" : ":" + type),
+    models.push_back({.name = name.text(),
                       .num_bytes = size,
                       .is_complete = path.has_value(),
                       .path = path.value_or("")});
@@ -81,21 +65,18 @@ void remove(const std::string& path) {
 void remove_commit(const RepositoryCache& cache, const std::string& commit) {
   remove(cache.snapshot(commit));
   remove(cache.answer(commit));
-  const std::string refs = cache.folder + "/refs";
-  std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(refs, error)) {
-    const std::string revision = entry.path().lexically_relative(refs).string();
-    if (cache.commit_of(revision) == commit) remove(entry.path());
+  for (const std::string& revision : names_in(cache.folder + "/refs", true)) {
+    if (cache.commit_of(revision) == commit) remove(cache.folder + "/refs/" + revision);
   }
 }
 
 // What no snapshot has a link to any more.
 void remove_unused_blobs(const RepositoryCache& cache) {
   std::set<std::string> used;
-  for (const std::string& commit : names_in(cache.folder + "/snapshots")) {
-    for (const auto& entry : fs::recursive_directory_iterator(cache.snapshot(commit))) {
-      if (entry.is_symlink()) used.insert(fs::read_symlink(entry.path()).filename().string());
-    }
+  const std::string snapshots = cache.folder + "/snapshots/";
+  for (const std::string& path : names_in(snapshots, true)) {
+    std::error_code ignored;  // of what is no link
+    used.insert(fs::read_symlink(snapshots + path, ignored).filename());
   }
   for (const std::string& blob : names_in(cache.folder + "/blobs")) {
     if (!used.contains(blob)) remove(cache.folder + "/blobs/" + blob);

@@ -67,27 +67,23 @@ Choice choose_gguf(const Listing& listing, const HubName& name) {
                 name.repository, kWeights);
   }
   const std::string type = name.type.empty() ? "Q4_K_M" : name.type;
-  std::vector<const Listing*> fits;
   std::set<std::string> types, names;  // of all, of those that fit
-  for (const auto& [stem, files] : by_stem) {
-    const std::string own = type_of_gguf(stem);
-    types.insert(own);
-    const bool is_meant = name.type.empty() && by_stem.size() == 1;
-    // By its type, or by its name without the folder or with it.
-    if (!is_meant && own != upper(type) &&
-        !fmt::format("/{}", stem).ends_with(fmt::format("/{}", stem_of(type))))
-      continue;
-    fits.push_back(&files);
-    names.insert(files.front().path);
-  }
-  if (fits.size() != 1) {
-    const auto& ones = fits.empty() ? types : names;
+  for (const auto& [stem, files] : by_stem) types.insert(type_of_gguf(stem));
+  // By its type, or by its name without the folder or with it.
+  const auto is_another = [&](const auto& entry) {
+    return type_of_gguf(entry.first) != upper(type) &&
+           !fmt::format("/{}", entry.first).ends_with(fmt::format("/{}", stem_of(type)));
+  };
+  if (!name.type.empty() || by_stem.size() > 1) std::erase_if(by_stem, is_another);
+  for (const auto& [stem, files] : by_stem) names.insert(files.front().path);
+  if (names.size() != 1) {
+    const auto& ones = names.empty() ? types : names;
     throw_error(ErrorCode::kNotFound,
                 "{}: holds {} of type {}; name one after a colon, as in {}:{}: {}", name.repository,
-                fits.empty() ? "no GGUF file" : "several GGUF files", type, name.repository,
+                names.empty() ? "no GGUF file" : "several GGUF files", type, name.repository,
                 *ones.begin(), printable(fmt::format("{}", fmt::join(ones, ", ")), 2000));
   }
-  Choice choice{.files = *fits.front()};
+  Choice choice{.files = by_stem.begin()->second};
   std::ranges::sort(choice.files, {}, &HubFile::path);
   choice.entry = "/" + choice.files.front().path;
   return choice;

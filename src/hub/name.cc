@@ -20,6 +20,10 @@ bool is_repository(const std::string& text) {
 
 }  // namespace
 
+std::string HubName::text() const {
+  return repository + (revision == "main" ? "" : "@" + revision) + (type.empty() ? "" : ":" + type);
+}
+
 std::optional<HubName> parse_name(const std::string& text) {
   size_t mark = std::min(text.find_first_of("@:"), text.size());
   HubName name{.repository = text.substr(0, mark), .revision = ""};

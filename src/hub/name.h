@@ -12,6 +12,8 @@ struct HubName {
   std::string repository;  // OWNER/MODEL
   std::string revision = "main";
   std::string type = {};  // of a GGUF file: "Q4_K_M", or a file's name; empty = none was asked for
+
+  std::string text() const;  // without what nobody has to say
 };
 
 // Nothing where `text` can't be a name but a path. Throws Error(kInvalidArgument) where OWNER/MODEL
