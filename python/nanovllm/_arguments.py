@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
 
 from nanovllm import _engine
+from nanovllm._engine import SamplingParams
 
 _SAMPLING = {
     "best_of": "use n, and choose among the completions",
@@ -45,8 +47,7 @@ _ENGINE = {
     "limit_mm_per_prompt": "prompts are texts and token ids",
     "task": "models generate",
 }
-
-
+_PARAMETERS = [*(name for name, _, _ in _engine.parameters()), "output_kind"]
 _IN_PYTHON = {
     "--engine-seed": "the engine's seed",
     "with --scheduling-policy priority": 'with scheduling_policy="priority"',
@@ -69,9 +70,22 @@ def _describe(cls: type, rows: list[tuple[str, Any, str]], first: list[inspect.P
     setattr(cls, "__signature__", inspect.Signature([*first, *named]))
 
 
-def describe_parameters(cls: type) -> None:
-    cls.__doc__ = "How a request's tokens are chosen. Meanings, ranges and errors are vLLM's."
-    _describe(cls, _engine.parameters(), [])
+def _changed(params: SamplingParams) -> dict[str, Any]:
+    """What differs from the defaults."""
+    default = SamplingParams()
+    return {name: value for name in _PARAMETERS if (value := getattr(params, name)) != getattr(default, name)}
+
+
+def _repr(params: SamplingParams) -> str:
+    return f"SamplingParams({', '.join(f'{name}={value!r}' for name, value in _changed(params).items())})"
+
+
+def describe_parameters() -> None:
+    """Gives SamplingParams what its table says: help(), repr() and pickles."""
+    SamplingParams.__doc__ = "How a request's tokens are chosen. Meanings, ranges and errors are vLLM's."
+    _describe(SamplingParams, _engine.parameters(), [])
+    setattr(SamplingParams, "__repr__", _repr)
+    setattr(SamplingParams, "__reduce__", lambda self: (partial(SamplingParams, **_changed(self)), ()))
 
 
 def describe_engine(cls: type) -> None:
@@ -79,24 +93,21 @@ def describe_engine(cls: type) -> None:
     _describe(cls, _engine.config_fields(), [model])
 
 
-def _refuse(function: str, name: str, known: list[str], explained: Mapping[str, str]) -> NoReturn:
-    sentence = f"{function}() got an unexpected keyword argument {name!r}"
-    if name in explained:
-        raise TypeError(f"{sentence}, which vLLM has: {explained[name]}.")
-    raise TypeError(f"{sentence}; there are {', '.join(known)}.")
+def _check(function: str, names: Iterable[str], known: list[str], explained: Mapping[str, str]) -> None:
+    for name in names:
+        sentence = f"{function}() got an unexpected keyword argument {name!r}"
+        if name in explained:
+            raise TypeError(f"{sentence}, which vLLM has: {explained[name]}.")
+        if name not in known:
+            raise TypeError(f"{sentence}; there are {', '.join(known)}.")
 
 
-def refuse_parameter(name: str) -> NoReturn:
-    """Called where SamplingParams gets a keyword that the table of parameters does not have."""
-    known = [parameter for parameter, _, _ in _engine.parameters()]
-    _refuse("SamplingParams", name, known, _SAMPLING)
+def check_parameters(names: Iterable[str]) -> None:
+    """Called by SamplingParams: a TypeError for the first keyword that there is not."""
+    _check("SamplingParams", names, _PARAMETERS, _SAMPLING)
 
 
 def checked(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """An engine's keywords without those that are None, vLLM's word for a default; or a TypeError that
-    names the first one that there is not."""
-    known = [name for name, _, _ in _engine.config_fields()]
-    for name in arguments:
-        if name not in known:
-            _refuse(function, name, known, _ENGINE)
+    """An engine's keywords without those that are None, vLLM's word for a default; or likewise a TypeError."""
+    _check(function, arguments, [name for name, _, _ in _engine.config_fields()], _ENGINE)
     return {name: value for name, value in arguments.items() if value is not None}

@@ -91,12 +91,9 @@ class EngineArgs(TypedDict, total=False):
     seed: int | None
     trace_file: str | None
 
-class EngineConfig:
-    def __init__(self, arguments: dict[str, Any]) -> None: ...
-
 class _Core:
     def load(
-        self, model: str, config: EngineConfig, progress: Callable[[int, int, str], None]
+        self, model: str, arguments: dict[str, Any], progress: Callable[[int, int, str], None]
     ) -> str: ...
     def default_sampling_params(self) -> SamplingParams: ...
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
@@ -106,7 +103,7 @@ class _Core:
 
 class Engine(_Core):
     def generate(
-        self, prompts: list[Any], params: SamplingParams | Sequence[SamplingParams],
+        self, prompts: list[Any], params: list[SamplingParams],
         progress: Callable[[int, int, int], None] | None,
     ) -> list[RequestOutput]: ...
     def add_request(self, prompt: Any, params: SamplingParams) -> int: ...

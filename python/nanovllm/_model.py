@@ -19,13 +19,13 @@ class Model(Generic[Core]):
     def __init__(
         self, core: type[Core], model: str | os.PathLike[str], kwargs: Mapping[str, Any]
     ) -> None:
-        config = _engine.EngineConfig(checked(type(self).__name__, kwargs))
+        arguments = checked(type(self).__name__, kwargs)
         self._core: Core = core()
         self._template: _engine.ChatTemplate | None = None
         # A program may end with an engine, or while it loads: its threads end before the interpreter does.
         weakref.finalize(self, self._core.close)
-        with Pull() as pull:  # a download, which nothing that is wrong may come after
-            self.model = self._core.load(os.fsdecode(model), config, pull)
+        with Pull() as pull:
+            self.model = self._core.load(os.fsdecode(model), arguments, pull)
 
     @property
     def info(self) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Model(Generic[Core]):
         """The model's own (generation_config.json) over SamplingParams' defaults."""
         return self._core.default_sampling_params()
 
-    def _checked(self, params: SamplingParams | None) -> SamplingParams:
+    def _checked(self, params: object) -> SamplingParams:
         if params is None:
             return self.get_default_sampling_params()
         if not isinstance(params, SamplingParams):

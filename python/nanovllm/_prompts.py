@@ -20,10 +20,9 @@ def as_list(prompts: Prompt | Iterable[Prompt]) -> list[Any]:
 
 
 def with_priorities(
-    params: SamplingParams | Sequence[SamplingParams], priorities: Sequence[int], num_prompts: int
+    each: Sequence[SamplingParams], priorities: Sequence[int], num_prompts: int
 ) -> list[SamplingParams]:
-    """Parameters for each prompt, with priorities of their own."""
-    each = [params] * num_prompts if isinstance(params, SamplingParams) else params
+    """The parameters of each prompt, with priorities of their own."""
     if len(priorities) != num_prompts:
         raise ValueError(f"The lengths of prompts ({num_prompts}) and priority ({len(priorities)}) must be the same.")
     copies = [one.clone() for one in each]

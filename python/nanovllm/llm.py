@@ -111,15 +111,19 @@ class LLM(LLMEngine):
         the running step, and the engine is free for the next call.
         """
         asked = as_list(prompts)
-        params = self._checked(None) if sampling_params is None else sampling_params
+        each = (
+            [self._checked(params) for params in sampling_params]
+            if isinstance(sampling_params, (list, tuple))
+            else [self._checked(sampling_params)] * len(asked)
+        )
         if priority is not None:
-            params = with_priorities(params, priority, len(asked))
+            each = with_priorities(each, priority, len(asked))
         if not use_tqdm:
-            return self._core.generate(asked, params, None)
+            return self._core.generate(asked, each, None)
         from nanovllm._progress import Progress
 
         with Progress(len(asked), use_tqdm) as progress:
-            return self._core.generate(asked, params, progress)
+            return self._core.generate(asked, each, progress)
 
     def chat(
         self,
@@ -153,6 +157,6 @@ class LLM(LLMEngine):
         return self
 
 
-describe_parameters(SamplingParams)
+describe_parameters()
 describe_engine(LLMEngine)
 describe_engine(LLM)

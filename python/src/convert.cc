@@ -13,16 +13,11 @@
 namespace nanovllm::python {
 namespace {
 
+constexpr int kMaxDepth = 500;
+
 nlohmann::ordered_json integer_json(nb::handle value) {
-  int overflow = 0;
-  const long long number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-  if (overflow == 0) {
-    if (number == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
-    return number;
-  }
-  const unsigned long long large = PyLong_AsUnsignedLongLong(value.ptr());
-  if (PyErr_Occurred() == nullptr) return large;
-  PyErr_Clear();
+  if (int64_t number = 0; nb::try_cast(value, number)) return number;
+  if (uint64_t number = 0; nb::try_cast(value, number)) return number;
   refuse(nb::exception_type::value_error, "{} does not fit into 64 bits.", to_text(nb::str(value)));
 }
 
@@ -39,16 +34,6 @@ int32_t token_id(PyObject* item) {
   }
   return static_cast<int32_t>(id);
 }
-
-// RecursionError rather than the end of the stack, for a list that holds itself.
-struct Deeper {
-  Deeper() {
-    if (Py_EnterRecursiveCall(" in a value for nanovllm") != 0) throw nb::python_error();
-  }
-  ~Deeper() { Py_LeaveRecursiveCall(); }
-  Deeper(const Deeper&) = delete;
-  Deeper& operator=(const Deeper&) = delete;
-};
 
 // The classes of nanovllm.outputs; looked up once, and kept for ever.
 struct Classes {
@@ -120,8 +105,11 @@ std::string to_text(nb::handle value) {
          to_text(nb::str(error.value())));
 }
 
-nlohmann::ordered_json to_json(nb::handle value) {
-  const Deeper deeper;
+nlohmann::ordered_json to_json(nb::handle value, int depth) {
+  if (depth > kMaxDepth) {
+    PyErr_SetString(PyExc_RecursionError, "a value for nanovllm is nested too deep");
+    throw nb::python_error();
+  }
   if (value.is_none()) return nullptr;
   if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value);
   if (nb::isinstance<nb::int_>(value)) return integer_json(value);
@@ -130,16 +118,16 @@ nlohmann::ordered_json to_json(nb::handle value) {
   if (nb::isinstance<nb::dict>(value)) {
     nlohmann::ordered_json object = nlohmann::ordered_json::object();
     for (const auto [key, item] : nb::cast<nb::dict>(value)) {
-      object[to_text(nb::str(key))] = to_json(item);
+      object[to_text(nb::str(key))] = to_json(item, depth + 1);
     }
     return object;
   }
   if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
     nlohmann::ordered_json array = nlohmann::ordered_json::array();
-    for (const nb::handle item : value) array.push_back(to_json(item));
+    for (const nb::handle item : value) array.push_back(to_json(item, depth + 1));
     return array;
   }
-  if (nb::hasattr(value, "tolist")) return to_json(value.attr("tolist")());
+  if (nb::hasattr(value, "tolist")) return to_json(value.attr("tolist")(), depth + 1);
   refuse(nb::exception_type::type_error, "a value of type {} can't be taken here", type_of(value));
 }
 
@@ -173,12 +161,11 @@ Prompt to_prompt(nb::handle value) {
              "A prompt has \"prompt\" or \"prompt_token_ids\"; \"{}\" can't be served.", name);
     }
   }
-  if (prompt.contains("prompt_token_ids") && !nb::object(prompt["prompt_token_ids"]).is_none())
-    return to_token_ids(prompt["prompt_token_ids"]);
-  if (!prompt.contains("prompt") || !nb::isinstance<nb::str>(prompt["prompt"])) {
-    throw nb::type_error("a prompt needs \"prompt\" (a str) or \"prompt_token_ids\" (a list)");
-  }
-  return to_text(prompt["prompt"]);
+  const nb::object ids = prompt.attr("get")("prompt_token_ids");
+  const nb::object text = prompt.attr("get")("prompt");
+  if (!ids.is_none()) return to_token_ids(ids);
+  if (nb::isinstance<nb::str>(text)) return to_text(text);
+  throw nb::type_error("a prompt needs \"prompt\" (a str) or \"prompt_token_ids\" (a list)");
 }
 
 std::vector<Prompt> to_prompts(const nb::list& values) {
@@ -209,18 +196,6 @@ nb::object to_python(const RequestOutput& output) {
       Classes::get().metrics(metrics.time_to_first_step, metrics.time_to_first_token,
                              metrics.time_to_last_token, metrics.time_to_finish),
       output.num_cached_tokens, output.num_preemptions);
-}
-
-nb::object exception_of(const Error& error) {
-  const ErrorCode code = error.code();
-  const bool is_value = code == ErrorCode::kInvalidArgument || code == ErrorCode::kCorruptData ||
-                        code == ErrorCode::kUnsupported;
-  PyObject* exception = is_value                          ? PyExc_ValueError
-                        : code == ErrorCode::kNotFound    ? PyExc_FileNotFoundError
-                        : code == ErrorCode::kOutOfMemory ? PyExc_MemoryError
-                        : code == ErrorCode::kIo          ? PyExc_OSError
-                                                          : PyExc_RuntimeError;
-  return nb::borrow(exception)(error.what());
 }
 
 nb::object to_python(const EngineInfo& info) {

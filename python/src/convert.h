@@ -26,8 +26,9 @@ std::string to_text(nb::handle value);
 std::string type_of(nb::handle value);  // its name
 
 // None, bool, int, float, str, and lists, tuples and dicts of them; arrays and scalars of numpy.
-// Keys of dicts may be integers. Throws TypeError for all else.
-nlohmann::ordered_json to_json(nb::handle value);
+// Keys of dicts may be integers. Throws TypeError for all else, and RecursionError rather than
+// reach the end of the stack, for a list that holds itself.
+nlohmann::ordered_json to_json(nb::handle value, int depth = 0);
 
 // A str, token ids (list, tuple, array), {"prompt": str} or {"prompt_token_ids": ids}. Throws
 // TypeError or ValueError.
@@ -37,13 +38,18 @@ std::vector<Prompt> to_prompts(const nb::list& values);  // errors say which
 // The same for ids alone.
 std::vector<int32_t> to_token_ids(nb::handle value);
 
+// Adds what is new of a completion to what there was.
+template <typename Completion>
+void append(CompletionOutput& to, const Completion& more) {
+  to.text += more.text;
+  to.token_ids.insert(to.token_ids.end(), more.token_ids.begin(), more.token_ids.end());
+  to.logprobs.insert(to.logprobs.end(), more.logprobs.begin(), more.logprobs.end());
+}
+
 // Objects of nanovllm.outputs.
 nb::object to_python(const RequestOutput& output);
 nb::object to_python(const StepStats& stats);
 
 nb::object to_python(const EngineInfo& info);  // a dict
-
-// The exception that stands for an error.
-nb::object exception_of(const Error& error);
 
 }  // namespace nanovllm::python

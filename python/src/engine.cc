@@ -2,50 +2,28 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
 #include "nanovllm/llm.h"
 #include "owner.h"
-#include "params.h"
 
 namespace nanovllm::python {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::vector<SamplingParams> params_of(nb::handle value, size_t num_prompts) {
-  std::vector<SamplingParams> params;
-  const auto add = [&](nb::handle one, size_t times) {
-    if (!nb::isinstance<SamplingParams>(one)) {
-      refuse(nb::exception_type::type_error,
-             "sampling_params must be SamplingParams, or a list of them with one for each prompt, "
-             "got {}",
-             type_of(one));
-    }
-    params.insert(params.end(), times, nb::cast<const SamplingParams&>(one));
-  };
-  if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
-    for (const nb::handle one : value) add(one, 1);
-  } else {
-    add(value, num_prompts);
-  }
-  for (SamplingParams& one : params) one.output_kind = RequestOutputKind::kFinalOnly;
-  return params;
-}
-
 // Of two outputs that hold what was new, one that holds both.
 void put_before(RequestOutput& output, const RequestOutput& before) {
   if (output.prompt_logprobs.empty()) output.prompt_logprobs = before.prompt_logprobs;
-  const auto put = [](auto& to, const auto& from) {
-    to.insert(to.begin(), from.begin(), from.end());
-  };
-  for (const CompletionOutput& from : before.outputs) {
-    CompletionOutput& to = output.outputs[static_cast<size_t>(from.index)];
-    put(to.text, from.text);
-    put(to.token_ids, from.token_ids);
-    put(to.logprobs, from.logprobs);
+  for (CompletionOutput both : before.outputs) {
+    CompletionOutput& to = output.outputs[static_cast<size_t>(both.index)];
+    append(both, to);
+    to.text = std::move(both.text);
+    to.token_ids = std::move(both.token_ids);
+    to.logprobs = std::move(both.logprobs);
   }
 }
 
@@ -53,15 +31,16 @@ class Engine : public Owner<LLM> {
  public:
   LLMEngine& engine() const { return get().engine(); }
 
-  nb::list generate(const nb::list& prompts, nb::handle params, const nb::object& progress) {
-    const Use use(*this);
+  nb::list generate(const nb::list& prompts, std::vector<SamplingParams> params,
+                    const nb::object& progress) {
+    const std::lock_guard call(*this);
     const std::vector<Prompt> asked = to_prompts(prompts);
     Watch watch{progress};
     std::vector<RequestOutput> outputs;
+    for (SamplingParams& one : params) one.output_kind = RequestOutputKind::kFinalOnly;
     {
-      const std::vector<SamplingParams> each = params_of(params, asked.size());
       const nb::gil_scoped_release release;
-      outputs = get().generate(asked, each, [&](const auto& changed, const StepStats& step) {
+      outputs = get().generate(asked, params, [&](const auto& changed, const StepStats& step) {
         check_open();
         keep_others(changed);
         watch.after_step(changed, step);
@@ -78,19 +57,19 @@ class Engine : public Owner<LLM> {
   }
 
   uint64_t add_request(nb::handle prompt, const SamplingParams& params) {
-    const Use use(*this);
+    const std::lock_guard call(*this);
     const uint64_t id = engine().add_request(to_prompt(prompt), params);
     added_[id] = params.output_kind;
     return id;
   }
 
   void abort_request(uint64_t id) {
-    const Use use(*this);
+    const std::lock_guard call(*this);
     engine().abort_request(id);
   }
 
   nb::list step() {
-    const Use use(*this);
+    const std::lock_guard call(*this);
     std::vector<RequestOutput> outputs;
     for (auto& [id, output] : std::exchange(kept_, {})) outputs.push_back(std::move(output));
     if (outputs.empty()) {
@@ -106,12 +85,12 @@ class Engine : public Owner<LLM> {
   }
 
   bool is_finished() {
-    const Use use(*this);
+    const std::lock_guard call(*this);
     return engine().is_finished() && kept_.empty();
   }
 
   nb::object last_step() {
-    const Use use(*this);
+    const std::lock_guard call(*this);
     return to_python(engine().last_step());
   }
 

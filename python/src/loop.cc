@@ -4,7 +4,6 @@
 #include <nanobind/stl/set.h>
 #include <sys/eventfd.h>
 
-#include <iterator>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -16,15 +15,9 @@
 
 #include "nanovllm/engine_loop.h"
 #include "owner.h"
-#include "params.h"
 
 namespace nanovllm::python {
 namespace {
-
-template <typename T>
-void append(std::vector<T>& to, std::vector<T>& more) {
-  to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-}
 
 // What came of a request since its caller last took it.
 struct News {
@@ -33,12 +26,7 @@ struct News {
   std::optional<RequestError> error = {};
 
   void add(PromptLogprobs& event) { output.prompt_logprobs = std::move(event.positions); }
-  void add(RequestDelta& event) {
-    CompletionOutput& to = output.outputs[static_cast<size_t>(event.index)];
-    to.text += event.text;
-    append(to.token_ids, event.token_ids);
-    append(to.logprobs, event.logprobs);
-  }
+  void add(RequestDelta& event) { append(output.outputs[static_cast<size_t>(event.index)], event); }
   void add(RequestEnd& event) {
     CompletionOutput& to = output.outputs[static_cast<size_t>(event.index)];
     to.finish_reason = event.finish_reason;

@@ -10,12 +10,28 @@
 namespace nanovllm::python {
 namespace {
 
+PyObject* exception_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kCorruptData:
+    case ErrorCode::kUnsupported:
+      return PyExc_ValueError;
+    case ErrorCode::kNotFound:
+      return PyExc_FileNotFoundError;
+    case ErrorCode::kOutOfMemory:
+      return PyExc_MemoryError;
+    case ErrorCode::kIo:
+      return PyExc_OSError;
+    default:
+      return PyExc_RuntimeError;
+  }
+}
+
 void translate(const std::exception_ptr& exception, void* /*payload*/) {
   try {
     std::rethrow_exception(exception);
   } catch (const Error& error) {
-    const nb::object object = exception_of(error);
-    PyErr_SetObject(object.type().ptr(), object.ptr());
+    PyErr_SetString(exception_of(error.code()), error.what());
   }
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "base/check.h"
 #include "convert.h"
 #include "nanovllm/hub.h"
+#include "params.h"
 
 namespace nanovllm::python {
 
@@ -33,9 +35,10 @@ class Owner {
   // Loads a model, which is pulled first where its name is one of the hub and it is not there yet,
   // and returns its path. `progress` is called with the bytes that are there, all of them, and what
   // is waited for.
-  std::string load(const std::string& model, const EngineConfig& config,
+  std::string load(const std::string& model, const nb::dict& arguments,
                    const nb::object& progress) {
-    const Use use(*this);
+    const std::lock_guard call(*this);
+    const EngineConfig config = to_config(arguments);  // or what is wrong, before it is pulled
     PullOptions options;
     options.on_progress = [&](const PullProgress& pull) {
       check_open();
@@ -53,7 +56,7 @@ class Owner {
   // came back to an interpreter that has ended meanwhile, that would end the process.
   void close() {
     if (is_elsewhere()) return;
-    if (user_ == std::this_thread::get_id()) const Use refused(*this);  // by a bar of generate()
+    if (user_ == std::this_thread::get_id()) lock();  // refused: a bar of generate() calls
     is_closing_ = true;
     while (user_ != std::thread::id()) {
       const nb::gil_scoped_release release;
@@ -69,26 +72,18 @@ class Owner {
     return *value_;
   }
 
- protected:
-  // One call of one thread.
-  class Use {
-   public:
-    explicit Use(Owner& owner) : owner_(owner) {
-      owner_.check_open();
-      if (owner_.user_ != std::thread::id()) {
-        throw_error(ErrorCode::kInternal,
-                    "Another call of this engine is running; an AsyncLLM serves many at once.");
-      }
-      owner_.user_ = std::this_thread::get_id();
+  // One call of one thread, as std::lock_guard has it. Throws Error where another one runs.
+  void lock() {
+    check_open();
+    if (user_ != std::thread::id()) {
+      throw_error(ErrorCode::kInternal,
+                  "Another call of this engine is running; an AsyncLLM serves many at once.");
     }
-    ~Use() { owner_.user_ = std::thread::id(); }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
+    user_ = std::this_thread::get_id();
+  }
+  void unlock() { user_ = std::thread::id(); }
 
-   private:
-    Owner& owner_;
-  };
-
+ protected:
   virtual std::unique_ptr<T> make(const std::string& path, const EngineConfig& config) = 0;
 
   bool is_open() const { return value_ != nullptr && !is_elsewhere() && !is_closing_; }

@@ -1,12 +1,12 @@
 #include "params.h"
 
+#include <nanobind/operators.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <string>
 #include <type_traits>
 
@@ -32,55 +32,21 @@ nb::object get(const SamplingParams& params, const Parameter& parameter) {
 }
 
 void set(SamplingParams& params, std::string_view name, nb::handle value) {
+  if (name == "output_kind") {
+    if (nb::try_cast(value, params.output_kind)) return;
+    throw nb::type_error("output_kind must be a RequestOutputKind");
+  }
   nlohmann::json object;
   object[std::string(name)] = to_json(value);
   update_sampling_params(params, object);
 }
 
-[[noreturn]] void refuse_keyword(const std::string& name) {
-  const nb::object sentence = nb::module_::import_("nanovllm._arguments").attr("refuse_parameter");
-  sentence(name);
-  throw nb::type_error("refused");  // not reached: it raises
-}
-
 SamplingParams make(const nb::kwargs& values) {
+  nb::module_::import_("nanovllm._arguments").attr("check_parameters")(values);
   SamplingParams params;
-  for (const auto [key, value] : values) {
-    const auto name = to_text(key);
-    if (name == "output_kind") {
-      if (nb::try_cast(value, params.output_kind)) continue;
-      throw nb::type_error("output_kind must be a RequestOutputKind");
-    }
-    if (std::ranges::find(sampling_table(), name, &Parameter::name) == sampling_table().end()) {
-      refuse_keyword(name);
-    }
-    set(params, name, value);
-  }
+  for (const auto [key, value] : values) set(params, to_text(key), value);
   params.validate();
   return params;
-}
-
-// What differs from the defaults.
-nb::dict state_of(const SamplingParams& params) {
-  nb::dict state;
-  for (const Parameter& parameter : sampling_table()) {
-    const auto differs = [&](auto m) { return params.*m != SamplingParams{}.*m; };
-    if (!std::visit(differs, parameter.member)) continue;
-    state[nb::cast(parameter.name)] = get(params, parameter);
-  }
-  if (params.output_kind != RequestOutputKind::kCumulative) {
-    state["output_kind"] = params.output_kind;
-  }
-  return state;
-}
-
-std::string repr(const SamplingParams& params) {
-  std::string text;
-  for (const auto [name, value] : state_of(params)) {
-    text +=
-        fmt::format("{}{}={}", text.empty() ? "" : ", ", to_text(name), to_text(nb::repr(value)));
-  }
-  return fmt::format("SamplingParams({})", text);
 }
 
 // The table as Python sees it: name, default and what help() says.
@@ -108,6 +74,8 @@ nb::list config_fields() {
   return rows;
 }
 
+}  // namespace
+
 EngineConfig to_config(const nb::dict& arguments) {
   EngineConfig config;
   for (const ConfigField& field : config_table()) {
@@ -124,8 +92,6 @@ EngineConfig to_config(const nb::dict& arguments) {
   config.validate();
   return config;
 }
-
-}  // namespace
 
 void bind_params(nb::module_& module) {
   nb::enum_<RequestOutputKind>(module, "RequestOutputKind",
@@ -148,23 +114,8 @@ void bind_params(nb::module_& module) {
   params.def_rw("output_kind", &SamplingParams::output_kind);
   params.def(
       "clone", [](const SamplingParams& self) { return self; }, "A copy.");
-  params.def("__repr__", repr);
-  params.def(
-      "__eq__",
-      [](const SamplingParams& self, nb::handle other) {
-        return nb::isinstance<SamplingParams>(other) &&
-               self == nb::cast<const SamplingParams&>(other);
-      },
-      nb::arg("other").none());
+  params.def(nb::self == nb::self);
   params.attr("__hash__") = nb::none();
-  params.def("__getstate__", state_of);
-  params.def("__setstate__", [](SamplingParams& self, const nb::dict& state) {
-    new (&self) SamplingParams(make(nb::borrow<nb::kwargs>(state)));
-  });
-  nb::class_<EngineConfig>(module, "EngineConfig")
-      .def("__init__", [](EngineConfig* self, const nb::dict& arguments) {
-        new (self) EngineConfig(to_config(arguments));
-      });
   module.def("parameters", parameters, "The table of SamplingParams: name, default, help.");
   module.def("config_fields", config_fields, "The table of an engine's keywords, likewise.");
 }

@@ -3,9 +3,14 @@
 
 #include <nanobind/nanobind.h>
 
+#include "nanovllm/config.h"
+
 namespace nanovllm::python {
 
 namespace nb = nanobind;
+
+// Of keywords. Throws Error(kInvalidArgument).
+EngineConfig to_config(const nb::dict& arguments);
 
 void bind_params(nb::module_& module);
 void bind_engine(nb::module_& module);
