@@ -63,6 +63,8 @@ nb::object to_python(const std::optional<PositionLogprobs>& position) {
   return position ? to_python(*position) : nb::none();
 }
 
+nb::object to_python(const CompletionOutput& completion);
+
 // None where there are none: they were not asked for.
 template <typename T>
 nb::object list_of(const std::vector<T>& items) {
@@ -183,16 +185,12 @@ std::vector<Prompt> to_prompts(const nb::list& values) {
 }
 
 nb::object to_python(const RequestOutput& output) {
-  nb::list completions;
-  for (const CompletionOutput& completion : output.outputs) {
-    completions.append(to_python(completion));
-  }
   nb::object prompt = nb::none();
   if (!output.prompt.empty()) prompt = nb::cast(output.prompt);
   const RequestMetrics& metrics = output.metrics;
   return Classes::get().request(
       std::to_string(output.request_id), prompt, output.prompt_token_ids,
-      list_of(output.prompt_logprobs), completions, output.finished,
+      list_of(output.prompt_logprobs), list_of(output.outputs), output.finished,
       Classes::get().metrics(metrics.time_to_first_step, metrics.time_to_first_token,
                              metrics.time_to_last_token, metrics.time_to_finish),
       output.num_cached_tokens, output.num_preemptions);

@@ -101,25 +101,20 @@ void begin_answer(Fetch& fetch) {
   if (!is_part) source.num_planned = fetch.end = source.size;  // it is the whole file that comes
 }
 
-void append(Fetch& fetch, std::string_view more) {
-  const size_t skipped = std::min(more.size(), static_cast<size_t>(fetch.num_to_skip));
-  fetch.num_to_skip -= static_cast<int64_t>(skipped);
-  more.remove_prefix(skipped);
-  fetch.begin += static_cast<int64_t>(more.size());
-  if (fetch.begin > fetch.end) {
-    throw_error(ErrorCode::kCorruptData, "{}: more came than there should be; pull again",
-                fetch.source->what);
-  }
-  fetch.bytes += more;
-}
-
 size_t on_bytes(char* data, size_t /*one*/, size_t count, void* self) {
   Fetch& fetch = *static_cast<Fetch*>(self);
   const auto status = info_of<long>(fetch.handle, CURLINFO_RESPONSE_CODE);
   if (!is_good(status)) return count;  // what an error's page says is not kept
   try {
     if (!fetch.has_begun) begin_answer(fetch);
-    append(fetch, {data, count});
+    const size_t skipped = std::min(count, static_cast<size_t>(fetch.num_to_skip));
+    fetch.num_to_skip -= static_cast<int64_t>(skipped);
+    fetch.bytes.append(data + skipped, count - skipped);
+    fetch.begin += static_cast<int64_t>(count - skipped);
+    if (fetch.begin > fetch.end) {
+      throw_error(ErrorCode::kCorruptData, "{}: more came than there should be; pull again",
+                  fetch.source->what);
+    }
     if (status == 206) fetch.num_failures = 0;  // else the next try begins anew
     return count;
   } catch (...) {  // through C is no way for it
@@ -146,11 +141,6 @@ HttpPool::HttpPool(const Settings& settings) : settings_(settings) {
 HttpPool::~HttpPool() {
   for (Fetch* fetch : fetches_) take_back(*fetch);
   curl_multi_cleanup(multi_);
-}
-
-void HttpPool::start(Fetch& fetch) {
-  fetches_.push_back(&fetch);
-  ask(fetch);
 }
 
 void HttpPool::ask(Fetch& fetch) {
@@ -201,10 +191,10 @@ void HttpPool::take_back(Fetch& fetch) {
 }
 
 void HttpPool::step() {
-  curl_multi_poll(multi_, nullptr, 0, 100, nullptr);
   for (Fetch* fetch : fetches_) {
     if (fetch->handle == nullptr && fetch->retry_at <= Clock::now()) ask(*fetch);
   }
+  curl_multi_poll(multi_, nullptr, 0, 100, nullptr);
   int count = 0;
   curl_multi_perform(multi_, &count);
   while (const CURLMsg* message = curl_multi_info_read(multi_, &count)) {

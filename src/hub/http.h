@@ -51,7 +51,7 @@ class HttpPool {
   HttpPool& operator=(const HttpPool&) = delete;
 
   // It must outlive the pool, or be done.
-  void start(Fetch& fetch);
+  void start(Fetch& fetch) { fetches_.push_back(&fetch); }
   // Waits until something comes, 0.1 s at most, and handles it. Throws Error for an answer that is
   // none, after which the pool is of no more use.
   void step();

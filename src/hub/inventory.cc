@@ -23,8 +23,10 @@ int64_t size_of_blobs(const RepositoryCache& cache, std::string_view ending) {
   return size;
 }
 
-// Those of one commit: the folder's, and one for each type of GGUF.
-void add_snapshot(std::vector<CachedModel>& models, const RepositoryCache& cache, HubName name) {
+// Those of one commit: the folder's, and one for each type of GGUF. `coming`: bytes of blobs that
+// are not whole.
+void add_snapshot(std::vector<CachedModel>& models, const RepositoryCache& cache, HubName name,
+                  int64_t coming) {
   std::map<std::string, int64_t> sizes;  // by type; "" = of all that is not GGUF
   bool has_weights = false;
   for (const HubFile& file : cache.files_of_snapshot(*cache.commit_of(name.revision))) {
@@ -36,7 +38,7 @@ void add_snapshot(std::vector<CachedModel>& models, const RepositoryCache& cache
     name.type = type;
     const auto path = cache.find(name, true);
     models.push_back({.name = name.text(),
-                      .num_bytes = size,
+                      .num_bytes = size + (path ? 0 : coming),
                       .is_complete = path.has_value(),
                       .path = path.value_or("")});
   }
@@ -94,17 +96,14 @@ std::vector<CachedModel> list_models(const std::string& cache) {
                      std::string(folder).replace(dashes, 2, 1, '/').substr(kPrefix.size())};
     const RepositoryCache own(cache, name.repository);
     const auto main = own.commit_of("main");
-    const size_t begin = models.size();
+    const int64_t coming = size_of_blobs(own, ".incomplete");
+    const size_t num_before = models.size();
     for (const std::string& commit : names_in(own.folder + "/snapshots")) {
       name.revision = commit == main ? "main" : commit;
-      if (is_hash(commit, kSha1Digits)) add_snapshot(models, own, name);
+      if (is_hash(commit, kSha1Digits)) add_snapshot(models, own, name, coming);
     }
-    const int64_t coming = size_of_blobs(own, ".incomplete");
-    if (coming > 0 && models.size() == begin)
-      models.push_back({.name = name.repository, .is_complete = false});
-    for (size_t i = begin; i < models.size(); ++i) {
-      if (!models[i].is_complete) models[i].num_bytes += coming;
-    }
+    if (coming > 0 && models.size() == num_before)
+      models.push_back({.name = name.repository, .num_bytes = coming, .is_complete = false});
   }
   return models;
 }
