@@ -1,4 +1,5 @@
 // LLM and LLMEngine: one engine, one thread at a time.
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@ namespace nanovllm::python {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kPause{50};  // between two words with Python
 
 // Of two outputs that hold what was new, one that holds both.
 void put_before(RequestOutput& output, const RequestOutput& before) {
@@ -31,23 +33,37 @@ class Engine : public Owner<LLM> {
  public:
   LLMEngine& engine() const { return get().engine(); }
 
+  // Between its steps it hears of Ctrl-C, which Python tells only when asked, and tells `progress`;
+  // seldom, for a step may take 50 us.
   nb::list generate(const nb::list& prompts, std::vector<SamplingParams> params,
                     const nb::object& progress) {
     const std::lock_guard call(*this);
     const std::vector<Prompt> asked = to_prompts(prompts);
-    Watch watch{progress};
-    std::vector<RequestOutput> outputs;
     for (SamplingParams& one : params) one.output_kind = RequestOutputKind::kFinalOnly;
+    int64_t num_finished = 0, num_prefilled = 0, num_decoded = 0;
+    const auto tell = [&] {
+      if (!progress.is_none()) progress(num_finished, num_prefilled, num_decoded);
+    };
+    auto next = Clock::now();
+    const auto after_step = [&](const std::vector<RequestOutput>& changed, const StepStats& step) {
+      check_open();
+      keep_others(changed);
+      num_finished += std::ranges::count(changed, true, &RequestOutput::finished);
+      num_prefilled += step.num_prefill_tokens;
+      num_decoded += step.num_decode_tokens;
+      if (Clock::now() < next) return true;
+      next = Clock::now() + kPause;
+      const nb::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      tell();
+      return true;
+    };
+    std::vector<RequestOutput> outputs;
     {
       const nb::gil_scoped_release release;
-      outputs = get().generate(asked, params, [&](const auto& changed, const StepStats& step) {
-        check_open();
-        keep_others(changed);
-        watch.after_step(changed, step);
-        return true;
-      });
+      outputs = get().generate(asked, params, after_step);
     }
-    watch.tell();
+    tell();
     nb::list results;
     for (RequestOutput& output : outputs) {
       results.append(to_python(output));
@@ -98,36 +114,6 @@ class Engine : public Owner<LLM> {
   std::unique_ptr<LLM> make(const std::string& path, const EngineConfig& config) override {
     return std::make_unique<LLM>(path, config);
   }
-
-  // What happens between the steps of generate(): Ctrl-C, which Python hears of only when asked,
-  // and a display of progress. Both wait for a moment that is seldom, for a step may take 50 us.
-  class Watch {
-   public:
-    explicit Watch(nb::object progress) : progress_(std::move(progress)) {}
-
-    void after_step(const std::vector<RequestOutput>& changed, const StepStats& step) {
-      for (const RequestOutput& output : changed) num_finished_ += output.finished ? 1 : 0;
-      num_prefilled_ += step.num_prefill_tokens;
-      num_decoded_ += step.num_decode_tokens;
-      const auto now = Clock::now();
-      if (now < next_) return;
-      next_ = now + std::chrono::milliseconds(20);
-      const nb::gil_scoped_acquire acquire;
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      if (now < next_told_) return;
-      next_told_ = now + std::chrono::milliseconds(100);
-      tell();
-    }
-
-    void tell() const {
-      if (!progress_.is_none()) progress_(num_finished_, num_prefilled_, num_decoded_);
-    }
-
-   private:
-    const nb::object progress_;
-    int64_t num_finished_ = 0, num_prefilled_ = 0, num_decoded_ = 0;
-    Clock::time_point next_ = Clock::now(), next_told_ = next_;
-  };
 
   // What came of requests that were added one by one: the next step() gives it.
   void keep_others(const std::vector<RequestOutput>& changed) {

@@ -19,16 +19,14 @@
 namespace nanovllm::python {
 namespace {
 
-template <typename T>
-nb::object value_of(const SamplingParams& params, T SamplingParams::*member) {
-  if constexpr (std::is_same_v<T, int>) {  // as many as fit: vLLM's None
-    if (params.*member == kAsManyAsFit) return nb::none();
-  }
-  return nb::cast(params.*member);
-}
-
 nb::object get(const SamplingParams& params, const Parameter& parameter) {
-  return std::visit([&](auto member) { return value_of(params, member); }, parameter.member);
+  const auto value_of = [&]<typename T>(T SamplingParams::*member) -> nb::object {
+    if constexpr (std::is_same_v<T, int>) {  // as many as fit: vLLM's None
+      if (params.*member == kAsManyAsFit) return nb::none();
+    }
+    return nb::cast(params.*member);
+  };
+  return std::visit(value_of, parameter.member);
 }
 
 void set(SamplingParams& params, std::string_view name, nb::handle value) {
