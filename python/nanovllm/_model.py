@@ -1,6 +1,7 @@
 """What LLM, LLMEngine and AsyncLLM have in common: a loaded model with its texts."""
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -76,3 +77,7 @@ class Model(Generic[Core]):
         text = template.render([as_text(m) for m in messages], tools, add_generation_prompt, kwargs)
         # The template writes the special tokens itself.
         return {"prompt": text, "prompt_token_ids": self.encode(text, add_special_tokens=False)}
+
+
+weakref.finalize(Model, int)  # whoever registers behind the first finalizer is called before all of them
+atexit.register(_engine.end_calls)

@@ -60,7 +60,7 @@ class Engine : public Owner<LLM> {
     };
     std::vector<RequestOutput> outputs;
     {
-      const nb::gil_scoped_release release;
+      const Unlocked unlocked;
       outputs = get().generate(asked, params, after_step);
     }
     tell();
@@ -89,7 +89,7 @@ class Engine : public Owner<LLM> {
     std::vector<RequestOutput> outputs;
     for (auto& [id, output] : std::exchange(kept_, {})) outputs.push_back(std::move(output));
     if (outputs.empty()) {
-      const nb::gil_scoped_release release;
+      const Unlocked unlocked;
       outputs = engine().step();
     }
     nb::list results;

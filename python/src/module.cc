@@ -5,7 +5,7 @@
 #include "base/version.h"
 #include "convert.h"
 #include "nanovllm/chat.h"
-#include "params.h"
+#include "owner.h"
 
 namespace nanovllm::python {
 namespace {
@@ -51,6 +51,7 @@ NB_MODULE(_engine, module) {
       .def_static("from_source", &ChatTemplate::from_source)
       .def("render", render, nb::arg("messages"), nb::arg("tools").none(),
            nb::arg("add_generation_prompt"), nb::arg("kwargs"));
+  module.def("end_calls", &Unlocked::end);
   bind_params(module);
   bind_engine(module);
   bind_loop(module);

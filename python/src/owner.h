@@ -9,6 +9,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,12 +21,47 @@
 
 namespace nanovllm::python {
 
+// Time of a thread without the GIL. Who came back to an interpreter that has ended would end the
+// process: a program's end waits for all, and nobody goes without it from then on.
+class Unlocked {
+ public:
+  Unlocked() {
+    if (is_over()) return;
+    ++num_;
+    release_.emplace();
+  }
+  ~Unlocked() {
+    if (!release_) return;
+    release_.reset();
+    --num_;
+  }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+  static bool is_over() { return is_over_; }
+  // Of all that are; a child of fork() has none.
+  static void end() {
+    is_over_ = true;
+    while (num_ > 0 && process_ == getpid()) pause();
+  }
+  static void pause() {
+    const nb::gil_scoped_release release;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+ private:
+  static inline std::atomic<bool> is_over_ = false;
+  static inline int num_ = 0;  // guarded by the GIL
+  static inline const pid_t process_ = getpid();
+  std::optional<nb::gil_scoped_release> release_;
+};
+
 // A child of fork() has none of the engine's threads: it can neither use nor destroy it, so that it
 // leaves it where it is.
 template <typename T>
 class Owner {
  public:
-  Owner() = default;
+  Owner() { check_open(); }
   virtual ~Owner() {
     if (is_elsewhere()) static_cast<void>(value_.release());
   }
@@ -46,24 +82,20 @@ class Owner {
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       progress(pull.num_bytes, pull.total_bytes, pull.note);
     };
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked;
     const std::string path = resolve_model(model, options);
     value_ = make(path, config);
     check_open();
     return path;
   }
-  // A call of another thread ends first, load() with its pull and generate() with its step: if it
-  // came back to an interpreter that has ended meanwhile, that would end the process.
+  // A call of another thread ends first, load() with its pull and generate() with its step.
   void close() {
     if (is_elsewhere()) return;
     if (user_ == std::this_thread::get_id()) lock();  // refused: a bar of generate() calls
     is_closing_ = true;
-    while (user_ != std::thread::id()) {
-      const nb::gil_scoped_release release;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    while (user_ != std::thread::id()) Unlocked::pause();
     std::unique_ptr<T> last = std::move(value_);
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked;
     last.reset();
   }
   // Throws Error(kUnavailable), a RuntimeError, where it can't be used.
@@ -94,7 +126,8 @@ class Owner {
                   "An engine can't be used in a forked child of its process; load one there, or "
                   "start the child with multiprocessing's \"spawn\".");
     }
-    if (is_closing_ || !is_loaded) throw_error(ErrorCode::kUnavailable, "The engine was closed.");
+    if (is_closing_ || !is_loaded || Unlocked::is_over())
+      throw_error(ErrorCode::kUnavailable, "The engine was closed.");
   }
 
  private:
