@@ -29,7 +29,7 @@ PARTS = [
     ("cuda", 8650 + 1000, r"src/backend/cuda/"),  # today's (8,500 and 900 allowed), likewise
     ("server and page", 6400, r"src/server/"),  # today's; the design allows 4,500
     ("hub", 1185, r"src/hub/"),  # today's; the design allows 900
-    ("python", 1260, r"python/|src/python/"),  # today's; the design allows 1,200
+    ("python", 1255, r"python/|src/python/"),  # today's; the design allows 1,200
     ("command line", 4400, r"src/cli/"),  # today's
     ("benchmarks", 3310, r"bench/"),  # today's
     ("scripts and tools", 3000, r"scripts/|tools/"),  # today's

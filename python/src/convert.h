@@ -1,4 +1,5 @@
-// Values of Python as the engine's, and back. All functions need the GIL.
+// Values of Python as the engine's, and back; and the parts of the module. All functions need the
+// GIL.
 #pragma once
 
 #include <fmt/format.h>
@@ -51,5 +52,12 @@ nb::object to_python(const RequestOutput& output);
 nb::object to_python(const StepStats& stats);
 
 nb::object to_python(const EngineInfo& info);  // a dict
+
+// An engine's keywords. Throws Error(kInvalidArgument).
+EngineConfig to_config(const nb::dict& arguments);
+
+void bind_params(nb::module_& module);
+void bind_engine(nb::module_& module);
+void bind_loop(nb::module_& module);
 
 }  // namespace nanovllm::python

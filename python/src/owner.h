@@ -17,8 +17,6 @@
 #include "base/check.h"
 #include "convert.h"
 #include "nanovllm/hub.h"
-#include "params.h"
-
 namespace nanovllm::python {
 
 // Time of a thread without the GIL. Who came back to an interpreter that has ended would end the

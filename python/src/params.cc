@@ -1,5 +1,4 @@
-#include "params.h"
-
+// SamplingParams and EngineConfig, whose keywords come from tables.
 #include <nanobind/operators.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
