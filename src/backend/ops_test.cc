@@ -240,17 +240,17 @@ TEST_P(Ops, LinearMatchesReferenceForAnyNumberOfRows) {
 TEST_P(Ops, LinearRoundsAfterTheBias) {
   const auto backend = make();
   Random random(9);
-  constexpr int kDepth = 256, kWidth = 72;
-  const HostTensor weight(random.floats(kWidth * kDepth, -1, 1), act(), {kWidth, kDepth});
-  const HostMatrix piece{weight.bytes.data(), act(), kWidth, kDepth, kDepth};
+  constexpr int kDepth = 256, kFeatures = 72;
+  const HostTensor weight(random.floats(kFeatures * kDepth, -1, 1), act(), {kFeatures, kDepth});
+  const HostMatrix piece{weight.bytes.data(), act(), kFeatures, kDepth, kDepth};
   for (const int rows : {1, 7, 9, 40, 130, 600}) {
     const HostTensor x(random.floats(rows * kDepth, -1, 1), act(), {rows, kDepth});
     const Tensor first = x.view.first_rows(1);
-    std::vector<float> bias = reference::linear(first, weight.view, std::vector<float>(kWidth));
+    std::vector<float> bias = reference::linear(first, weight.view, std::vector<float>(kFeatures));
     for (float& value : bias) value = -to_float(to_bfloat16(value));
     const auto packed = backend->make_linear({&piece, 1}, bias.data(), act());
     const DeviceTensor device = upload(*backend, x.view);
-    const DeviceTensor out = device_tensor(*backend, act(), {rows, kWidth});
+    const DeviceTensor out = device_tensor(*backend, act(), {rows, kFeatures});
     backend->linear(out.view, device.view, *packed);
     HostTensor row = download(*backend, out.view);
     row.view = row.view.first_rows(1);
@@ -283,13 +283,13 @@ TEST_P(Ops, LinearOfARowIsTheSameInAnyCompany) {
   const auto backend = make();
   Random random(9);
   for (const int depth : {64, 1032, 3072, 12296, 25600}) {
-    constexpr int kRows = 75, kWidth = 96;
-    const HostTensor weight(random.floats(kWidth * depth, -1, 1), act(), {kWidth, depth});
+    constexpr int kRows = 75, kFeatures = 96;
+    const HostTensor weight(random.floats(kFeatures * depth, -1, 1), act(), {kFeatures, depth});
     const HostTensor x(random.floats(kRows * depth, -1, 1), act(), {kRows, depth});
-    const HostMatrix piece{weight.bytes.data(), act(), kWidth, depth, depth};
+    const HostMatrix piece{weight.bytes.data(), act(), kFeatures, depth, depth};
     const auto packed = backend->make_linear({&piece, 1}, nullptr, act());
     const DeviceTensor device = upload(*backend, x.view);
-    const DeviceTensor out = device_tensor(*backend, DType::kFloat32, {kRows, kWidth});
+    const DeviceTensor out = device_tensor(*backend, DType::kFloat32, {kRows, kFeatures});
     backend->linear(out.view, device.view, *packed);
     const HostTensor all = download(*backend, out.view);
     for (const auto& [begin, end] : {std::pair{0, 1}, {3, 5}, {13, 31}, {40, 75}}) {

@@ -18,12 +18,12 @@ namespace {
 
 constexpr const char* kNameHelp = "OWNER/MODEL, with @REVISION or, of GGUF, :TYPE behind it";
 
-void print_models(bool json) {
+void print_models(bool as_json) {
   const std::vector<hub::CachedModel> models = hub::list_models(hub::read_settings().cache);
   size_t width = 0;
   for (const hub::CachedModel& model : models) width = std::max(width, model.name.size());
   for (const hub::CachedModel& model : models) {
-    if (json) {
+    if (as_json) {
       const nlohmann::ordered_json line = {{"name", model.name},
                                            {"bytes", model.num_bytes},
                                            {"complete", model.is_complete},

@@ -340,13 +340,9 @@ size_t decode_attention_bytes(int num_multiprocessors) {
 bool launch_decode_attention(const Bf16Attention& call) {
   bool is_done = false;
   with_constant<64, 96, 128, 256>(call.p.kv.head_dim, [&]<int kDim>() {
-    if constexpr (kDim <= 128) {
-      if (call.p.group > 8) {
-        is_done = launch_with_room<kDim, 2, false>(call);
-        return;
-      }
-    }
-    is_done = launch_with_room<kDim, 1, false>(call);
+    constexpr int kMostTiles = kDim <= 128 ? 2 : 1;
+    is_done = call.p.group > 8 ? launch_with_room<kDim, kMostTiles, false>(call)
+                               : launch_with_room<kDim, 1, false>(call);
   });
   return is_done;
 }
@@ -356,9 +352,8 @@ bool launch_store_and_decode_attention(const Bf16Attention& call, const Rope& ro
   const int dim = call.p.kv.head_dim;
   if (rope.rotary_dim != dim || call.p.group > 8) return false;
   if ((rope.q_norm == nullptr) != (rope.k_norm == nullptr)) return false;
-  if (dim == 64) return launch_with_room<64, 1, true>(call, rope, slots);
-  if (dim == 128) return launch_with_room<128, 1, true>(call, rope, slots);
-  return false;
+  return dim == 64 ? launch_with_room<64, 1, true>(call, rope, slots)
+                   : dim == 128 && launch_with_room<128, 1, true>(call, rope, slots);
 }
 
 }  // namespace nanovllm::cuda

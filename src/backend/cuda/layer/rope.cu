@@ -35,12 +35,9 @@ __global__ void __launch_bounds__(kThreads)
   float x[kVector] = {};
   if (active) load_vector(x, from);
   const bool turns = active && !is_value;
-  norm_and_turn(x, i, lanes, kv.head_dim,
-                !turns     ? nullptr
-                : is_query ? rope.q_norm
-                           : rope.k_norm,
-                rope.eps, turns ? rope.cos_sin + position * rope.rotary_dim : nullptr,
-                rope.rotary_dim);
+  const float* const norm = is_query ? rope.q_norm : rope.k_norm;
+  norm_and_turn(x, i, lanes, kv.head_dim, turns ? norm : nullptr, rope.eps,
+                turns ? rope.cos_sin + position * rope.rotary_dim : nullptr, rope.rotary_dim);
   if (!active) return;
   if (is_query) {
     store_vector(from, x);
