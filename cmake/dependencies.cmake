@@ -42,6 +42,9 @@ if(NANOVLLM_SANITIZE)
     target_compile_options(nanovllm_dependencies INTERFACE -Wno-tsan)
   endif()
   target_compile_options(nanovllm_dependencies INTERFACE -UNDEBUG)  # the engine checks itself, libraries assert
+  # For what no sanitizer need look at; linked last.
+  add_library(nanovllm_uninstrumented INTERFACE)
+  target_compile_options(nanovllm_uninstrumented INTERFACE -O2 -fno-sanitize=all)
 endif()
 # For tests, linked last: the code under test is checked for undefined behaviour; checking the tests' own would double
 # the time they take to compile.
