@@ -21,7 +21,8 @@ TEST_P(AttentionExactness, ChunksOfAnySizeGiveTheSameBits) {
   const auto backend = make();
   Random random(6);
   for (const int dim : full_or_reduced<std::vector<int>>({40, 128}, {24})) {
-    const Sequences sequences({4, 2, dim, 64}, act(), {1030, 37, 530}, 80);
+    const int kv_heads = full_or_reduced(2, 1);
+    const Sequences sequences({2 * kv_heads, kv_heads, dim, 64}, act(), {1030, 37, 530}, 80);
     const std::vector<int>& lengths = sequences.lengths();
     const auto expected = sequences.run(*backend, whole(lengths), {});
     for (const int size : full_or_reduced<std::vector<int>>({7, 16, 100, 1000}, {7, 1000}))
@@ -34,7 +35,8 @@ TEST_P(AttentionExactness, ChunksOfAnySizeGiveTheSameBits) {
 TEST_P(AttentionExactness, DecodingTokenByTokenGivesTheBitsOfPrefill) {
   SKIP_UNLESS_DETERMINISTIC();
   const auto backend = make();
-  const Sequences sequences({6, 2, 64, 32}, act(), {560, 100}, 90);
+  const int kv_heads = full_or_reduced(2, 1), dim = full_or_reduced(64, 24);
+  const Sequences sequences({3 * kv_heads, kv_heads, dim, 32}, act(), {560, 100}, 90);
   for (const int window : {0, 50}) {
     Variant variant;
     variant.window = window;
@@ -46,7 +48,8 @@ TEST_P(AttentionExactness, DecodingTokenByTokenGivesTheBitsOfPrefill) {
 
 TEST_P(AttentionExactness, AnyNumberOfThreadsGivesTheSameBits) {
   Random random(7);
-  const Sequences sequences({4, 2, full_or_reduced(64, 24), 64}, act(), {1100, 3, 200}, 100);
+  const int kv_heads = full_or_reduced(2, 1), dim = full_or_reduced(64, 24);
+  const Sequences sequences({2 * kv_heads, kv_heads, dim, 64}, act(), {1100, 3, 200}, 100);
   const std::vector<Step> steps = ragged(sequences.lengths(), 300, random);
   const auto expected = sequences.run(*make(1), steps, {});
   for (const int threads : full_or_reduced<std::vector<int>>({2, 3, 5}, {3}))

@@ -33,7 +33,7 @@ TEST_P(Attention, MatchesReferenceForEveryGroupSize) {
                                         {8, 1},
                                         {12, 1},
                                         {51, 1}}) {
-    for (const int dim : {32, 64}) {
+    for (const int dim : full_or_reduced<std::vector<int>>({32, 64}, {32})) {
       const Sequences sequences({heads, kv_heads, dim, 32}, act(), {random.between(1, 90), 65}, 20);
       expect_reference(sequences,
                        sequences.run(*backend, ragged(sequences.lengths(), 30, random), {}), {});
@@ -65,7 +65,7 @@ TEST_P(Attention, StoringAndAttendingInOnePassMatchesReference) {
   const auto backend = make();
   const int longest = full_or_reduced(300, 80);
   for (const int dim : full_or_reduced<std::vector<int>>({64, 128}, {64})) {
-    for (const int heads : {4, 6, 20}) {
+    for (const int heads : full_or_reduced<std::vector<int>>({4, 6, 20}, {6})) {
       for (const int window : {0, 30}) {
         Variant variant;
         variant.norm_and_rope = variant.one_pass = true;
@@ -87,7 +87,7 @@ TEST_P(Attention, StoringAndAttendingInOnePassMatchesReference) {
 TEST_P(Attention, OnePassMatchesReferenceForEveryGroupSize) {
   const auto backend = make();
   for (const int dim : full_or_reduced<std::vector<int>>({64, 128}, {64})) {
-    for (const int heads : {1, 5, 7, 8, 16}) {
+    for (const int heads : full_or_reduced<std::vector<int>>({1, 5, 7, 8, 16}, {1, 5, 16})) {
       for (const float soft_cap : {0.f, 3.f}) {
         Variant variant;
         variant.norm_and_rope = variant.one_pass = variant.repeats = true;
@@ -133,7 +133,8 @@ TEST_P(Attention, DecodesMatchReferenceInLargeRaggedBatches) {
   Random random(10);
   for (const int dim : full_or_reduced<std::vector<int>>({64, 128}, {64})) {
     std::vector<int> lengths = {full_or_reduced(600, 150)};
-    for (int s = 0; s < 70; ++s) lengths.push_back(random.between(1, full_or_reduced(100, 40)));
+    for (int s = 0; s < full_or_reduced(70, 30); ++s)
+      lengths.push_back(random.between(1, full_or_reduced(100, 40)));
     const Sequences sequences({6, 3, dim, 16}, act(), lengths, 140);
     for (const float soft_cap : {0.f, 5.f}) {
       Variant variant;
@@ -150,7 +151,7 @@ TEST_P(Attention, MatchesReferenceInRaggedBatches) {
   Random random(3);
   for (const int block_size : {16, 48, 256}) {
     std::vector<int> lengths;
-    for (int s = 0; s < 7; ++s) lengths.push_back(random.between(1, 150));
+    for (int s = 0; s < full_or_reduced(7, 4); ++s) lengths.push_back(random.between(1, 150));
     const Sequences sequences({4, 2, 64, block_size}, act(), lengths, 30);
     for (const bool norm_and_rope : {false, true}) {
       Variant variant;
@@ -161,17 +162,17 @@ TEST_P(Attention, MatchesReferenceInRaggedBatches) {
   }
 }
 
-// Sizes that a GPU has kernels of their own for; a tenth of them on the CPU.
+// Sizes that a GPU has kernels of their own for; a tenth of them, or less, on the CPU.
 struct LargeCase {
   Shape shape;
   std::vector<int> lengths;
   int window;
   float soft_cap;
 
-  std::vector<int> lengths_on(const Backend& backend) const {
+  std::vector<int> lengths_on(const Backend& backend, int divisor = 10) const {
     std::vector<int> all = lengths;
     if (backend.traits().shares_host_memory) {
-      for (int& length : all) length = 1 + length / 10;
+      for (int& length : all) length = 1 + length / divisor;
     }
     return all;
   }
@@ -179,7 +180,7 @@ struct LargeCase {
     Variant variant;
     variant.window = window;
     variant.soft_cap = soft_cap;
-    variant.num_launches = full_or_reduced(3, 2);
+    variant.num_launches = full_or_reduced(3, 1);
     return variant;
   }
 };
@@ -192,7 +193,7 @@ TEST_P(Attention, MatchesReferenceInLargeChunks) {
       {{8, 8, 256, 16}, {1300, 130}, 0, 0},           {{10, 2, 256, 80}, {800, 300}, 64, 3},
       {{16, 16, 256, 32}, {1400, 90}, 40, 0}};
   for (const LargeCase& c : cases) {
-    const std::vector<int> lengths = c.lengths_on(*backend);
+    const std::vector<int> lengths = c.lengths_on(*backend, full_or_reduced(10, 20));
     Variant variant = c.variant();
     variant.norm_and_rope = c.soft_cap == 0;
     const Sequences sequences(c.shape, act(), lengths, 190);
@@ -209,7 +210,7 @@ TEST_P(Attention, MatchesReferenceInShortChunksBehindLongContexts) {
       {{7, 1, 64, 48}, {1300, 50, 300}, 0, 0}, {{6, 2, 64, 16}, {1900}, 700, 0},
       {{2, 2, 256, 32}, {1000, 700}, 0, 0},    {{5, 1, 256, 16}, {1100}, 500, 3},
       {{1, 1, 64, 256}, {4800}, 0, 0},         {{2, 1, 128, 64}, {4700, 120}, 300, 0}};
-  for (const LargeCase& c : cases) {
+  for (const LargeCase& c : std::span(cases).first(full_or_reduced(std::size(cases), size_t{4}))) {
     const std::vector<int> lengths = c.lengths_on(*backend);
     std::vector<Step> steps(4);
     for (int s = 0; s < static_cast<int>(lengths.size()); ++s) {
@@ -259,7 +260,7 @@ TEST_P(Attention, MatchesReferenceWithSinks) {
 
 TEST_P(Attention, MatchesReferenceOverLongContexts) {
   Random random(4);
-  const Sequences sequences({2, 1, 32, 64}, act(), {1100}, 40);
+  const Sequences sequences({2, 1, full_or_reduced(32, 16), 64}, act(), {1100}, 40);
   const auto backend = make();
   expect_reference(sequences, sequences.run(*backend, chunked({1100}, 300), {}), {});
 }

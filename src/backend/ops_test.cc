@@ -263,7 +263,7 @@ TEST_P(Ops, LinearOfLongRowsMatchesReference) {
   const auto backend = make();
   Random random(15);
   for (const auto& [rows, depth, width] :
-       {std::tuple{1, 12288, 40}, {9, 12296, 1034}, {40, 25600, 24}}) {
+       {std::tuple{1, 12288, 40}, {9, 12296, full_or_reduced(1034, 66)}, {40, 25600, 24}}) {
     const HostTensor weight(random.floats(int64_t{width} * depth, -0.1f, 0.1f), act(),
                             {width, depth});
     const HostTensor x(random.floats(int64_t{rows} * depth, -1, 1), act(), {rows, depth});
@@ -282,7 +282,8 @@ TEST_P(Ops, LinearOfARowIsTheSameInAnyCompany) {
   if (!backend_case().is_deterministic) GTEST_SKIP() << "promised with `deterministic` only";
   const auto backend = make();
   Random random(9);
-  for (const int depth : {64, 1032, 3072, 12296, 25600}) {
+  for (const int depth :
+       full_or_reduced<std::vector<int>>({64, 1032, 3072, 12296, 25600}, {64, 1032, 12296})) {
     constexpr int kRows = 75, kFeatures = 96;
     const HostTensor weight(random.floats(kFeatures * depth, -1, 1), act(), {kFeatures, depth});
     const HostTensor x(random.floats(kRows * depth, -1, 1), act(), {kRows, depth});
