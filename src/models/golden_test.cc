@@ -113,7 +113,7 @@ class Golden : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(Golden, Float32LogProbabilitiesAndGreedyTokensAreThoseOfTransformers) {
-  for (const test::BackendCase& backend : test::backends()) {
+  for (const test::BackendCase& backend : test::backends(test::SanitizedIsas::kFirstAndLast)) {
     SCOPED_TRACE(backend.name);
     ModelRig rig(golden_dir(GetParam()), DType::kFloat32, backend.make(2), 16);
     const std::vector<Rows> rows = compute_mixed(rig, cases_);
@@ -132,7 +132,7 @@ TEST_P(Golden, Float32LogProbabilitiesAndGreedyTokensAreThoseOfTransformers) {
 }
 
 TEST_P(Golden, Bfloat16IsAsExactAsTransformers) {
-  for (const test::BackendCase& backend : test::backends()) {
+  for (const test::BackendCase& backend : test::backends(test::SanitizedIsas::kLast)) {
     SCOPED_TRACE(backend.name);
     ModelRig rig(golden_dir(GetParam()), DType::kBFloat16, backend.make(2), 32);
     const std::vector<Rows> rows = compute_mixed(rig, cases_);
@@ -191,7 +191,7 @@ std::pair<std::vector<double>, std::vector<double>> errors_of_large_steps(
 }
 
 TEST_P(Golden, LargeStepsOfDecodesAreAsExact) {
-  for (const test::BackendCase& backend : test::backends()) {
+  for (const test::BackendCase& backend : test::backends(test::SanitizedIsas::kLast)) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       SCOPED_TRACE(backend.name + " " + to_string(dtype));
       std::unique_ptr<Backend> device = backend.make(2);
@@ -210,7 +210,7 @@ TEST_P(Golden, LargeStepsOfDecodesAreAsExact) {
 TEST_P(Golden, ChunksBatchMatesAndThreadsChangeNoBit) {
   if (test::kUnderSanitizer) cases_ = {cases_.at(0), cases_.at(2), cases_.back()};
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const test::BackendCase& backend : test::backends()) {
+    for (const test::BackendCase& backend : test::backends(test::SanitizedIsas::kLast)) {
       if (!backend.is_deterministic) continue;
       SCOPED_TRACE(backend.name);
       ModelRig one(golden_dir(GetParam()), dtype, backend.make(1), 16);
