@@ -12,6 +12,7 @@
 #include <sstream>
 #include <string>
 
+#include "base/testing.h"
 #include "engine/fake_runner.h"
 
 namespace nanovllm {
@@ -100,7 +101,7 @@ TEST_F(Trace, IsValidJsonAtAnyMoment) {
   size_t num_events = read().size();
   EXPECT_GT(num_events, 0u);
   bool grew = false;
-  for (int i = 0; i < 400 && !engine.core->is_finished(); ++i) {
+  for (int i = 0; i < test::full_or_reduced(400, 150) && !engine.core->is_finished(); ++i) {
     engine.core->step();
     const size_t now = read().size();
     grew = grew || now > num_events;
