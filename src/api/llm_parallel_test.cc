@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/outputs_testing.h"
+#include "base/testing.h"
 #include "nanovllm/error.h"
 #include "nanovllm/llm.h"
 #ifdef NANOVLLM_WITH_CUDA
@@ -36,7 +37,7 @@ std::vector<RequestOutput> generate(int num_ranks, const std::string& device = "
       "The dog", "Tom and Lily were friends. They liked to play in the park. Tom had a new car."};
   SamplingParams greedy;
   greedy.temperature = 0;
-  greedy.max_tokens = 40;
+  greedy.max_tokens = test::full_or_reduced(40, 12);
   greedy.ignore_eos = true;
   SamplingParams random = greedy;
   random.temperature = 0.8;
