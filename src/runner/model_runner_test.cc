@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 
+#include "base/testing.h"
 #include "io/testing.h"
 #include "models/testing.h"
 
@@ -232,10 +233,12 @@ TEST_P(ModelRunnerEqualities, RecomputingAStoredTokenWritesNothing) {
 }
 
 std::vector<Case> all_cases() {
+  const auto checkpoints = test::full_or_reduced<std::vector<const char*>>(
+      {"llama2", "llama3", "llama_biases", "llama_linear", "mistral_window", "qwen2_tied",
+       "qwen2_window", "qwen3_odd_vocab", "qwen3_tied", "qwen3_yarn"},
+      {"llama2", "llama_biases", "mistral_window", "qwen3_odd_vocab"});
   std::vector<Case> cases;
-  for (const char* checkpoint :
-       {"llama2", "llama3", "llama_biases", "llama_linear", "mistral_window", "qwen2_tied",
-        "qwen2_window", "qwen3_odd_vocab", "qwen3_tied", "qwen3_yarn"}) {
+  for (const char* checkpoint : checkpoints) {
     for (const char* dtype : {"bfloat16", "float32"}) cases.push_back({checkpoint, dtype});
   }
   return cases;
