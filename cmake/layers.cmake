@@ -51,7 +51,7 @@ function(nanovllm_tests)
   include(GoogleTest)
   add_library(nanovllm_reference OBJECT src/ops/reference.cc src/ops/reference_sampling.cc)
   target_link_libraries(nanovllm_reference PUBLIC nanovllm_dependencies)
-  # The tests' measure, not what is tested. Programs link it behind the layers, whose inline functions are the ones used.
+  # The tests' measure, not what is tested. Programs link it behind the layers, whose inline functions they get.
   if(NANOVLLM_SANITIZE)
     target_link_libraries(nanovllm_reference PRIVATE nanovllm_uninstrumented)
   endif()
@@ -65,7 +65,7 @@ function(nanovllm_tests)
   endif()
   foreach(name ${layers})
     set(tests ${NANOVLLM_TESTS_${name}})
-    if(NANOVLLM_SANITIZE MATCHES "thread")  # nor in these
+    if(NANOVLLM_SANITIZE MATCHES "thread")  # one thread as well, some of them many thousand times
       list(FILTER tests EXCLUDE REGEX "/(json|protocol|resume|transcript_parser|vllm_answers|wire|[a-z]+_property)_test\\.cc$")
     endif()
     if(tests)
