@@ -395,9 +395,11 @@ asio::awaitable<bool> HttpConnection::wait(
   const auto deadline = Clock::now() + timeout;
   const uint64_t round = ++wait_round_;
   is_woken_ = false;
-  // Whoever wakes may be the last to know of the connection, which ends on a thread of its own.
-  wait([connection = weak_from_this(), round] {
-    auto self = connection.lock();
+  // Whoever wakes may be the last to know of the connection, which ends on a thread of its own, and
+  // of the server, whose context must be there until the connection's thread has been told.
+  wait([gate = shared_->gate, connection = weak_from_this(), round] {
+    const std::lock_guard lock(gate->mutex);
+    auto self = gate->is_closed ? nullptr : connection.lock();
     if (self == nullptr) return;
     const auto executor = self->socket_.get_executor();
     asio::post(executor, [self = std::move(self), round] {

@@ -20,6 +20,12 @@ using StreamSocket = asio::basic_stream_socket<asio::generic::stream_protocol>;
 
 class HttpConnection;
 
+// Between a server and threads that live longer: they wake its connections only while it is open.
+struct WakeGate {
+  std::mutex mutex = {};
+  bool is_closed = false;
+};
+
 // What the connections of a server share; lives as long as the last of them.
 struct HttpShared {
   HttpShared(HttpOptions o, HttpHandler h, bool on_loopback)
@@ -31,6 +37,7 @@ struct HttpShared {
   std::optional<asio::ssl::context> tls = {};
   std::atomic<int> num_connections = 0;
   std::atomic<bool> stopping = false;
+  const std::shared_ptr<WakeGate> gate = std::make_shared<WakeGate>();
 
   // Taken when a connection comes, when it goes and at the end; not for requests.
   std::mutex mutex = {};

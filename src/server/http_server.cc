@@ -85,6 +85,8 @@ class HttpServerImpl final : public HttpServer {
   ~HttpServerImpl() override {
     stop_accepting();
     end_connections(*shared_, true);
+    const std::lock_guard lock(shared_->gate->mutex);
+    shared_->gate->is_closed = true;
   }
   HttpServerImpl(const HttpServerImpl&) = delete;
   HttpServerImpl& operator=(const HttpServerImpl&) = delete;
