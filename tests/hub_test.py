@@ -1,5 +1,6 @@
 """Models by name through the real binary: the cache, downloads and their faults, on a hub of our own."""
 import fcntl
+import gzip
 import hashlib
 import json
 import os
@@ -314,6 +315,8 @@ class Faults(HubTest):
             self.hub.forget()
             self.refused("model.safetensors", f"sends us to where it is not: status {status} of {self.hub.files_url}")
             self.assertEqual(len(self.hub.of("files")), 1)
+        self.hub.faults = [lambda handler, request: (self.hub.send(handler, request, 404, b"x" * 100, {}, cut=1), True)[1]]
+        self.refused("Own/Demo", "can't be reached: Transferred a partial file")
         self.hub.faults = [failing("hub", "resolve", 416)]
         self.assertNotIn("token", self.refused("answers with status 416"))
 
@@ -347,6 +350,34 @@ class Faults(HubTest):
         self.hub.faults.append(cut)
         self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
         self.assertEqual(sum(request.sent for request in self.hub.of("files")), len(content))
+
+    def test_a_connection_that_ends_behind_the_last_byte(self):
+        content = noise(1000)
+        self.hub.add("Own/Big-GGUF", {"big.gguf": content})
+
+        def unfinished(handler, request):
+            if request.server != "files":
+                return False
+            handler.send_response(206)
+            handler.send_header("Transfer-Encoding", "chunked")
+            handler.send_header("Content-Range", "bytes 0-999/1000")
+            handler.end_headers()
+            handler.wfile.write(b"3e8\r\n" + content + b"\r\n")  # and no chunk that says that it was the last
+            handler.close_connection = True
+            return True
+
+        self.hub.faults.append(unfinished)
+        self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
+        self.assertEqual(len(self.hub.of("files")), 1)
+
+    def test_an_encoding_that_a_store_names_is_not_undone(self):
+        content = gzip.compress(noise(1000))
+        self.hub.add("Own/Big-GGUF", {"big.gguf": content})
+        for encoding in ("gzip", "aws-chunked"):
+            self.hub.faults = [lambda handler, request, encoding=encoding: request.server == "files" and
+                               (self.hub.send_file(handler, request, content, {"Content-Encoding": encoding}), True)[1]]
+            self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
+            self.nanovllm("rm", "Own/Big-GGUF")
 
     def test_a_file_comes_over_several_connections(self):
         content = noise(5 * PART)

@@ -38,7 +38,6 @@ T info_of(CURL* handle, CURLINFO what) {
 }
 
 bool is_good(long status) { return status == 200 || status == 206; }
-bool is_gone(long status) { return status == 404 || status == 410; }
 
 // Cut connections pass by themselves, as do most troubles of a server. Elsewhere than at the hub
 // all other answers may pass too: an address that ran out is refused, for instance.
@@ -47,7 +46,7 @@ bool may_pass(int result, long status, bool is_at_hub) {
                         CURLE_UNSUPPORTED_PROTOCOL /* from https to http */,
                         CURLE_TOO_MANY_REDIRECTS, CURLE_URL_MALFORMAT};
   if (result != CURLE_OK) return std::ranges::find(lasting, result) == lasting.end();
-  if (!is_at_hub) return !is_gone(status);
+  if (!is_at_hub) return status != 404 && status != 410;
   return is_good(status) || status == 408 || status == 429 || status >= 500;
 }
 
@@ -177,6 +176,8 @@ void HttpPool::ask(Fetch& fetch) {
   if (source.size >= 0) {
     const std::string range = fmt::format("{}-{}", fetch.begin, fetch.end - 1);
     curl_easy_setopt(handle, CURLOPT_RANGE, range.c_str());
+    // Some stores name an encoding of what they keep: sizes and hashes are of that as it is.
+    curl_easy_setopt(handle, CURLOPT_HTTP_CONTENT_DECODING, 0L);
   }
   // As curl's own program has it, for networks with certificates of their own.
   if (const char* file = std::getenv("SSL_CERT_FILE"); file != nullptr && *file != '\0')
@@ -218,7 +219,8 @@ void HttpPool::finish(Fetch& fetch, int result) {
   has_answered_ = has_answered_ || status != 0;
   take_back(fetch);
   if (fetch.fault) std::rethrow_exception(fetch.fault);
-  fetch.is_done = is_whole && (source.size < 0 || fetch.begin == fetch.end);
+  // How a connection ends behind the last byte of a file is of no matter.
+  fetch.is_done = source.size < 0 ? is_whole : fetch.begin == fetch.end;
   if (fetch.is_done) {
     std::erase(fetches_, &fetch);
     return;
@@ -238,9 +240,9 @@ void HttpPool::finish(Fetch& fetch, int result) {
   if (!passes && result == CURLE_OK && is_at_hub) refuse(source.what, code, status, settings_);
   throw_error(ErrorCode::kUnavailable, "{}: {} {}: {}; {}: what has come is kept", source.what,
               settings_.shown,
-              status == 429     ? "wants fewer requests"
-              : is_gone(status) ? "sends us to where it is not"
-                                : "can't be reached",
+              status == 429                   ? "wants fewer requests"
+              : !passes && result == CURLE_OK ? "sends us to where it is not"
+                                              : "can't be reached",
               trouble_,
               asked_pause > 0
                   ? fmt::format("pull again in {} s", asked_pause)
