@@ -85,7 +85,7 @@ def describe_parameters() -> None:
     SamplingParams.__doc__ = "How a request's tokens are chosen. Meanings, ranges and errors are vLLM's."
     _describe(SamplingParams, _engine.parameters(), [])
     setattr(SamplingParams, "__repr__", _repr)
-    setattr(SamplingParams, "__reduce__", lambda self: (partial(SamplingParams, **_changed(self)), ()))
+    setattr(SamplingParams, "__reduce__", lambda self: (partial(self.__class__, **_changed(self)), ()))
 
 
 def describe_engine(cls: type) -> None:

@@ -53,21 +53,18 @@ struct News {
 
 class Loop : public Owner<EngineLoop> {
  public:
-  Loop() = default;
   ~Loop() override {
     close();
     ::close(wake_);
   }
-  Loop(const Loop&) = delete;
-  Loop& operator=(const Loop&) = delete;
 
   const EngineLoop& engine() const { return get(); }
   int fileno() const { return wake_; }
 
   // Queues a request, and returns its prompt's token ids.
   std::vector<int32_t> add(uint64_t id, nb::handle prompt, const SamplingParams& params) {
-    EngineLoop& loop = get();
-    AddRequest command = loop.preparer().prepare(id, to_prompt(prompt), params);
+    const Prompt asked = to_prompt(prompt);  // which may close it
+    AddRequest command = get().preparer().prepare(id, asked, params);
     std::vector<int32_t> ids = command.prompt_token_ids;
     News news{.waits_for_end = params.output_kind == RequestOutputKind::kFinalOnly};
     for (int i = 0; i < params.n; ++i) news.output.outputs.emplace_back().index = i;
@@ -75,7 +72,7 @@ class Loop : public Owner<EngineLoop> {
       const std::lock_guard lock(mutex_);
       news_.emplace(id, std::move(news));
     }
-    loop.submit(std::move(command));
+    get().submit(std::move(command));
     return ids;
   }
 

@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -23,8 +24,8 @@ namespace nanovllm::python {
 // process: a program's end waits for all, and nobody goes without it from then on.
 class Unlocked {
  public:
-  Unlocked() {
-    if (is_over()) return;
+  explicit Unlocked(bool always = false) {
+    if (is_over() && !always) return;
     ++num_;
     release_.emplace();
   }
@@ -37,20 +38,20 @@ class Unlocked {
   Unlocked& operator=(const Unlocked&) = delete;
 
   static bool is_over() { return is_over_; }
-  // Of all that are; a child of fork() has none.
+  // Of all that are.
   static void end() {
     is_over_ = true;
-    while (num_ > 0 && process_ == getpid()) pause();
+    while (num_ > 0) pause();
   }
   static void pause() {
-    const nb::gil_scoped_release release;
+    const Unlocked unlocked(true);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
  private:
   static inline std::atomic<bool> is_over_ = false;
   static inline int num_ = 0;  // guarded by the GIL
-  static inline const pid_t process_ = getpid();
+  static inline const int at_fork_ = pthread_atfork(nullptr, nullptr, [] { num_ = 0; });
   std::optional<nb::gil_scoped_release> release_;
 };
 
@@ -149,7 +150,8 @@ nb::class_<Core> bind_core(nb::module_& module, const char* name) {
            })
       .def("decode",
            [](const Core& self, nb::handle ids, bool skip_special_tokens) {
-             return self.engine().decode(to_token_ids(ids), skip_special_tokens);
+             const auto read = to_token_ids(ids);  // which may close it
+             return self.engine().decode(read, skip_special_tokens);
            })
       .def("info", [](const Core& self) { return to_python(self.engine().info()); })
       .def("close", &Core::close);

@@ -39,9 +39,14 @@ void set(SamplingParams& params, std::string_view name, nb::handle value) {
 }
 
 SamplingParams make(const nb::kwargs& values) {
-  nb::module_::import_("nanovllm._arguments").attr("check_parameters")(values);
   SamplingParams params;
-  for (const auto [key, value] : values) set(params, to_text(key), value);
+  try {
+    for (const auto [key, value] : values) set(params, to_text(key), value);
+  } catch (const std::exception&) {
+    // No sooner: a daemon thread that Python stops in there, for it has ended, ends the process.
+    nb::module_::import_("nanovllm._arguments").attr("check_parameters")(values);
+    throw;
+  }
   params.validate();
   return params;
 }

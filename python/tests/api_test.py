@@ -32,6 +32,10 @@ def test_results_serve_both_worlds(llm):
     assert pickle.loads(pickle.dumps(output)) == output
 
 
+class OwnParams(SamplingParams):
+    pass
+
+
 def test_sampling_params_are_those_of_the_table():
     params = SamplingParams(temperature=0.5, stop="x", logit_bias={3: 2.0}, max_tokens=None)
     assert params.temperature == 0.5 and params.stop == ["x"] and params.max_tokens is None
@@ -40,6 +44,7 @@ def test_sampling_params_are_those_of_the_table():
     )
     for same in (copy.deepcopy(params), pickle.loads(pickle.dumps(params)), params.clone()):
         assert same == params and same is not params
+    assert type(copy.copy(OwnParams(n=2))) is OwnParams
     assert (params == None) is False and params.__hash__ is None  # noqa: E711
     params.top_k = 7
     assert params.top_k == 7 and params != SamplingParams()
@@ -80,8 +85,9 @@ def test_stubs_have_the_keywords_of_the_tables():
 def test_unknown_keywords_are_named_and_vllms_explained(model):
     with pytest.raises(TypeError, match="SamplingParams.*'temprature'; there are temperature, "):
         SamplingParams(temprature=1)
-    with pytest.raises(TypeError, match="'best_of', which vLLM has: use n"):
-        SamplingParams(best_of=2)
+    for value in (2, object()):
+        with pytest.raises(TypeError, match="'best_of', which vLLM has: use n"):
+            SamplingParams(best_of=value)
     with pytest.raises(TypeError, match=r"LLM\(\).*'max_len'; there are device, "):
         LLM(model, max_len=3)
     with pytest.raises(TypeError, match="'block_size', which vLLM has: use kvcache_block_size"):

@@ -153,14 +153,18 @@ time.sleep(0.3)
         assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("engine", ["LLM", "AsyncLLM"])
-def test_a_program_may_end_while_a_thread_loads(model, engine):
-    code = f"""
-import sys, threading, time, nanovllm
+SLOW = """
+import os, sys, threading, time, nanovllm
 class Slow:
     def __del__(self, sleep=time.sleep):
         sleep(0.3)
-sys.slow = Slow()  # the interpreter takes so long to end that the thread comes back meanwhile
+sys.slow = Slow()  # the interpreter takes so long to end that threads come back meanwhile
+"""
+
+
+@pytest.mark.parametrize("engine", ["LLM", "AsyncLLM"])
+def test_a_program_may_end_while_a_thread_loads(model, engine):
+    code = f"""{SLOW}
 def load():
     began.set()
     while True:
@@ -176,6 +180,79 @@ time.sleep(float(sys.argv[2]))
     for i in range(6):
         done = run_python(code, model, str(0.04 * i))
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_forked_child_may_end_while_a_thread_loads(model):
+    code = f"""{SLOW}
+nanovllm.LLM(sys.argv[1])
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+def load():
+    while True:
+        try:
+            nanovllm.LLM(sys.argv[1])
+        except RuntimeError as error:
+            assert "closed" in str(error)
+threading.Thread(target=load, daemon=True).start()
+time.sleep(float(sys.argv[2]))
+"""
+    for i in range(8):
+        done = run_python(code, model, str(0.05 + 0.02 * i))
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_program_may_end_while_a_thread_waits_for_an_engines_end(model):
+    code = f"""{SLOW}
+llm = nanovllm.LLM(sys.argv[1])
+def generate():
+    try:
+        llm.generate(["Once" * 200] * 64, use_tqdm=False)  # whose first step takes its time
+    except RuntimeError as error:
+        assert "closed" in str(error)
+threading.Thread(target=generate, daemon=True).start()
+time.sleep(0.2)
+threading.Thread(target=llm.exit, daemon=True).start()
+"""
+    for _ in range(6):
+        done = run_python(code, model)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_program_may_end_while_a_thread_makes_parameters():
+    code = f"""{SLOW}
+def make():
+    while True:
+        nanovllm.SamplingParams(temperature=0.5, max_tokens=4)
+threading.Thread(target=make, daemon=True).start()
+time.sleep(0.1)
+"""
+    for _ in range(6):
+        done = run_python(code)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_token_ids_may_close_the_engine(model):
+    code = """
+import asyncio, sys, nanovllm
+class Closing:
+    def __init__(self, close):
+        self.close = close
+    def __index__(self):
+        self.close()
+        return 5
+llm, asynchronous = nanovllm.LLM(sys.argv[1]), nanovllm.AsyncLLM(sys.argv[1])
+async def generate():
+    async for _ in asynchronous.generate([Closing(asynchronous.shutdown), 6]):
+        pass
+for use in (lambda: llm.decode([Closing(llm.exit), 6]), lambda: asyncio.run(generate())):
+    try:
+        use()
+    except RuntimeError as error:
+        print(error)
+"""
+    done = run_python(code, model)
+    assert (done.returncode, done.stdout) == (0, "The engine was closed.\n" * 2), done.stderr
 
 
 def test_exit_ends_what_another_thread_generates(model):
