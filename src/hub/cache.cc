@@ -41,13 +41,13 @@ int64_t size_of(const std::string& path) {
 std::vector<std::string> names_in(const std::string& folder, bool below) {
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
+  fs::recursive_directory_iterator entry(folder, error), end;
+  if (error == std::errc::no_such_file_or_directory) return names;
+  for (; !error && entry != end; entry.increment(error)) {
     names.push_back(entry->path().lexically_relative(folder).string());
     if (!below) entry.disable_recursion_pending();
   }
-  if (error && error != std::errc::no_such_file_or_directory)
-    throw_error(ErrorCode::kIo, "{}: can't be read: {}", folder, error.message());
+  if (error) throw_error(ErrorCode::kIo, "{}: can't be read: {}", folder, error.message());
   std::ranges::sort(names);
   return names;
 }
