@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "convert.h"
 #include "nanovllm/hub.h"
+
 namespace nanovllm::python {
 
 // Time of a thread without the GIL. Who came back to an interpreter that has ended would end the
