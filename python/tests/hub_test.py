@@ -77,7 +77,13 @@ def test_ctrl_c_ends_a_pull(tmp_path):
     try:
         hub.add("Own/Demo", {path.name: path.read_bytes() for path in MODEL.iterdir()})
         hub.speed = 1e5  # minutes
-        program = "import os, signal, threading, nanovllm; threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start(); nanovllm.LLM('Own/Demo')"
+        # A shell's background jobs begin with SIGINT ignored.
+        program = """
+import os, signal, threading, nanovllm
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+nanovllm.LLM('Own/Demo')
+"""
         begin = time.monotonic()
         ended = run(program, tmp_path, hub)
         assert ended.returncode != 0 and "KeyboardInterrupt" in ended.stderr
