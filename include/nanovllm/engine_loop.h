@@ -51,6 +51,7 @@ struct RequestDelta {
   // Which of the n completions.
   int index = 0;
   std::string text = {};
+  std::vector<TokenMark> marks = {};
   std::vector<int32_t> token_ids = {};
   // One entry per token, if asked for.
   std::vector<PositionLogprobs> logprobs = {};

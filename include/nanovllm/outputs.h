@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -37,13 +38,24 @@ const char* to_string(FinishReason reason);
 // vLLM, except for the reasons of aborts.
 using StopReason = std::variant<std::monostate, int32_t, std::string>;
 
-// Text, ids and log-probabilities are everything generated so far or, with kDelta, what is new.
+// Where in a text that of a token of SamplingParams::marked_token_ids begins. Its end may still be
+// held back.
+struct TokenMark {
+  size_t offset = 0;  // bytes
+  int32_t token_id = 0;
+  bool operator==(const TokenMark&) const = default;
+};
+
+// Text, marks, ids and log-probabilities are everything generated so far or, with kDelta, what is
+// new.
 struct CompletionOutput {
   // 0 .. n-1
   int index = 0;
   // Without an end that later tokens could still change: half a character, or what may become a
   // stop text.
   std::string text;
+  // In order.
+  std::vector<TokenMark> marks;
   std::vector<int32_t> token_ids;
   // One entry per token, if asked for.
   std::vector<PositionLogprobs> logprobs;

@@ -73,6 +73,9 @@ struct SamplingParams {
   // Requests with a lower number are served first; of equal ones, the first that came. Other values
   // than 0 need EngineConfig::scheduling_policy "priority".
   int priority = 0;
+  // Tokens whose places in the text the outputs tell: see TokenMark. Those that are left out of the
+  // text have none.
+  std::vector<int32_t> marked_token_ids = {};
   RequestOutputKind output_kind = RequestOutputKind::kCumulative;
 
   // Throws Error(kInvalidArgument) with vLLM's sentence for the first parameter out of range.

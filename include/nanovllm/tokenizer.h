@@ -35,6 +35,8 @@ class Tokenizer {
   std::optional<int32_t> token_to_id(std::string_view token) const;
   // The vocabulary's own spelling, e.g. "Ġhello".
   std::optional<std::string> id_to_token(int32_t id) const;
+  // Whether it is one of added_tokens: text never spells it with other tokens.
+  bool is_added(int32_t id) const;
   // Whether it is one of added_tokens with special = true.
   bool is_special(int32_t id) const;
   // The eos_token of tokenizer_config.json, if it is a token of the vocabulary. Of a GGUF file: its

@@ -207,7 +207,8 @@ void EngineLoop::tell(RequestOutput&& output) {
     CompletionOutput& gained = output.outputs[i];
     if (!gained.token_ids.empty() || !gained.text.empty()) {
       events_.emplace_back(RequestDelta{id, gained.index, std::move(gained.text),
-                                        std::move(gained.token_ids), std::move(gained.logprobs)});
+                                        std::move(gained.marks), std::move(gained.token_ids),
+                                        std::move(gained.logprobs)});
     }
     if (gained.finish_reason == FinishReason::kNone || live.ended[i]) continue;
     live.ended[i] = true;

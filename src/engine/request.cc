@@ -228,11 +228,21 @@ void Request::detokenize(Completion& completion, int32_t token_id, bool at_stop_
     completion.detokenizer.emplace(*context_.tokenizer, params_.skip_special_tokens,
                                    completion.prompt());
   }
-  append_text(completion, completion.detokenizer->append(token_id));
+  const std::string piece = completion.detokenizer->append(token_id);
+  if (contains(params_.marked_token_ids, token_id)) {
+    // It ends with the token's own text, unless that is left out.
+    const std::string own = context_.tokenizer->id_to_token(token_id).value_or("");
+    if (!own.empty() && piece.ends_with(own)) {
+      completion.marks.push_back(
+          {completion.num_decoded_bytes + piece.size() - own.size(), token_id});
+    }
+  }
+  append_text(completion, piece);
 }
 
 // Stop strings count where they end after min_tokens, wherever they begin.
 void Request::append_text(Completion& completion, const std::string& piece) {
+  completion.num_decoded_bytes += piece.size();
   if (!completion.stop_strings) {
     completion.text += piece;
     return;
@@ -334,6 +344,10 @@ CompletionOutput Request::completion_output(const Completion& completion) const 
   const size_t first_byte = delta ? completion.num_delivered_bytes : 0;
   output.token_ids.assign(ids.begin() + static_cast<ptrdiff_t>(first_token), ids.end());
   output.text = completion.text.substr(first_byte);
+  for (const TokenMark& mark : completion.marks) {
+    if (mark.offset >= first_byte && mark.offset < completion.text.size())
+      output.marks.push_back({mark.offset - first_byte, mark.token_id});
+  }
   if (params_.logprobs) {
     output.logprobs.assign(completion.logprobs.begin() + static_cast<ptrdiff_t>(first_token),
                            completion.logprobs.end());

@@ -27,6 +27,8 @@ struct Completion : Sequence {
   std::optional<Detokenizer> detokenizer;  // made at the first token that may have text
   std::optional<StopStringMatcher> stop_strings;
   std::string text;
+  size_t num_decoded_bytes = 0;  // of text, and of what is held back for a stop string
+  std::vector<TokenMark> marks;  // in both
   std::vector<PositionLogprobs> logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;

@@ -24,20 +24,20 @@ class Chat final : public Answer {
     role_ = std::move(prompt.role);
     last_content_ = std::move(prompt.last_content);
     with_parser_ =
-        served.make_parser && (!served.format.reasoning_parser.empty() || prompt.has_tools);
-    // Tags may be special tokens, which the parser must see.
-    if (needs_special_tokens(served.format, prompt.has_tools)) params.skip_special_tokens = false;
+        served.make_parser && (!served.format.reasoning_parser.empty() ||
+                               (prompt.has_tools && !served.format.tool_call_parser.empty()));
+    if (with_parser_) {
+      params.skip_special_tokens = false;  // tags may be such
+      for (const auto& [tag, id] : served.tags.ids) params.marked_token_ids.push_back(id);
+    }
     prepare(encode(prompt.text, prompt.add_special_tokens),
             shows_prompt_text_ ? prompt.text : std::string(), params);
-    if (const Tokenizer* tokenizer = served.preparer.tokenizer;
-        tokenizer != nullptr && !served.format.reasoning_parser.empty()) {
-      think_ = tokenizer->token_to_id("<think>");
-      end_of_think_ = tokenizer->token_to_id("</think>");
-    }
     const std::string_view turn = last_turn(prompt.text);  // once, for there may be many choices
     states_.resize(choices().size());
     for (State& state : states_) {
-      if (with_parser_) state.parser = served.make_parser(served.format, turn, prompt.has_tools);
+      if (with_parser_) {
+        state.parser = served.make_parser(served.format, served.tags, turn, prompt.has_tools);
+      }
     }
     hides_tokens_ = with_parser_ && !include_reasoning_;
     if (hides_tokens_) num_top_.reset();
@@ -107,11 +107,11 @@ class Chat final : public Answer {
     for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i)
       choices()[index].logprob_text.append_chat(delta.logprobs[i], *num_top_, state.logprobs);
     for (const int32_t id : delta.token_ids) {
-      state.may_reason = state.may_reason && end_of_think_ != id;
-      state.num_reasoning += state.may_reason && think_ != id;
+      state.may_reason = state.may_reason && id != model().tags.end_of_thought;
+      state.num_reasoning += state.may_reason && id != model().tags.begin_of_thought;
     }
     if (state.parser) {
-      add_delta(state, state.parser->append(delta.text));
+      add_delta(state, state.parser->append(delta.text, delta.marks));
     } else {
       state.message.content += delta.text;
     }
@@ -231,7 +231,7 @@ class Chat final : public Answer {
 
   // Known where the end of the reasoning is a token.
   std::string completion_details(std::optional<size_t> choice) const override {
-    if (!end_of_think_) return "null";
+    if (!model().tags.end_of_thought) return "null";
     size_t count = 0;
     const auto add = [&](const State& state) { count += state.has_reasoned * state.num_reasoning; };
     if (choice) {
@@ -259,9 +259,8 @@ class Chat final : public Answer {
   bool parallel_tool_calls_ = true;
   bool shows_prompt_text_ = false;
   bool with_parser_ = false;
-  bool hides_tokens_ = false;                    // for they would show the reasoning
-  std::optional<int32_t> think_, end_of_think_;  // tokens of the tags around the reasoning
-  std::vector<State> states_;                    // a choice
+  bool hides_tokens_ = false;  // for they would show the reasoning
+  std::vector<State> states_;  // a choice
 };
 
 }  // namespace

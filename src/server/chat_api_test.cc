@@ -313,15 +313,9 @@ TEST(ChatApi, TellsReasoningAndCalls) {
 }
 
 TEST(ChatApi, CountsReasoningTokens) {
-  // "<think>" and "</think>" are ids 0 and 1 here.
-  const auto tokenizer = Tokenizer::from_json(
-      R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":null,)"
-      R"("post_processor":null,"decoder":null,"model":{"type":"BPE","vocab":{"<think>":0,)"
-      R"("</think>":1,"a":2,"b":3,"X":4,"G":5},"merges":[]}})",
-      "tags");
   LetterModel model;
-  model.served.preparer.tokenizer = tokenizer.get();
   model.served.format.reasoning_parser = "brackets";
+  model.served.tags = {.begin_of_thought = 0, .end_of_thought = 1};
   const auto details = [&](const std::string& text, std::vector<int32_t> ids) {
     const auto call = chat(model, kHello);
     const std::vector<EngineEvent> events = {delta(0, text, std::move(ids)), end(0)};
@@ -331,6 +325,7 @@ TEST(ChatApi, CountsReasoningTokens) {
   EXPECT_EQ(details("<aa>b", {0, 2, 2, 1, 3}), R"({"reasoning_tokens":2})");
   EXPECT_EQ(details("<aa", {2, 2}), R"({"reasoning_tokens":2})");
   EXPECT_EQ(details("b", {3}), R"({"reasoning_tokens":0})");
+  EXPECT_EQ(details("<aa>b", {2, 2, 1, 3, 0, 3, 1, 3}), R"({"reasoning_tokens":2})");
 }
 
 TEST(ChatApi, TakesOneCallWhereNotParallel) {

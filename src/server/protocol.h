@@ -47,8 +47,10 @@ struct ServedModel {
   std::string system_fingerprint = {};
 
   TranscriptFormat format = {};
+  TranscriptTags tags = {};  // of the format
   // make_transcript_parser; not called where the format is empty.
   std::function<std::unique_ptr<TranscriptParser>(const TranscriptFormat& format,
+                                                  const TranscriptTags& tags,
                                                   std::string_view prompt, bool with_tools)>
       make_parser = {};
 

@@ -20,7 +20,7 @@ namespace nanovllm::server {
 class BracketParser final : public TranscriptParser {
  public:
   explicit BracketParser(bool with_tools) : with_tools_(with_tools) {}
-  TranscriptDelta append(std::string_view text) override {
+  TranscriptDelta append(std::string_view text, std::span<const TokenMark>) override {
     TranscriptDelta delta;
     for (const char c : text) take(c, delta);
     return delta;
@@ -68,7 +68,8 @@ struct LetterModel {
     served.preparer.info.num_kvcache_blocks = 100;
     served.preparer.info.kvcache_block_size = 16;
     served.system_fingerprint = "fp";
-    served.make_parser = [](const TranscriptFormat&, std::string_view, bool with_tools) {
+    served.make_parser = [](const TranscriptFormat&, const TranscriptTags&, std::string_view,
+                            bool with_tools) {
       return std::make_unique<BracketParser>(with_tools);
     };
   }

@@ -173,6 +173,7 @@ std::shared_ptr<const ServedModel> Front::served_model(const EngineHello& hello)
   const TranscriptFormat& asked = options_.format;
   if (!asked.reasoning_parser.empty()) served->format.reasoning_parser = asked.reasoning_parser;
   if (!asked.tool_call_parser.empty()) served->format.tool_call_parser = asked.tool_call_parser;
+  if (tokenizer_) served->tags = transcript_tags(served->format, *tokenizer_);
   served->make_parser = make_transcript_parser;
   served->enable_prompt_tokens_details = options_.enable_prompt_tokens_details;
   served->enable_force_include_usage = options_.enable_force_include_usage;

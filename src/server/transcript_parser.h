@@ -1,10 +1,20 @@
 // What a model says, taken apart as it comes: its reasoning, its answer, and its calls of tools.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "nanovllm/outputs.h"
+
+namespace nanovllm {
+class Tokenizer;
+}
 
 namespace nanovllm::server {
 
@@ -22,15 +32,26 @@ struct TranscriptDelta {
   bool operator==(const TranscriptDelta&) const = default;
 };
 
-// Any split of a text into pieces adds up to the same; no part of a tag is shown where it is one.
-// A call is shown from where its name is known and its arguments begin: what turns out to be none
-// before is content, as in vLLM; one that breaks off later ends with the arguments it has. Text
-// behind the first call is dropped, and so are blanks that stand alone before it.
+// Any split of a text into pieces adds up to the same, and none of it is lost: what is no tag and
+// no part of a call is reasoning or content. No part of a tag is shown where it is one. The first
+// end of a thought is the only one; later tags of thoughts are text, and so are those that open one
+// behind its first words. A call is shown from where its name is known and its arguments begin:
+// what turns out to be none before is content, as in vLLM; one that breaks off later ends with the
+// arguments it has. Blanks that stand beside calls alone are dropped, text behind a call is
+// content. Two kinds of calls are shown at the end only, and what follows them is held back until
+// then:
+// - Those within a thought. They are calls where the thought is never closed behind them, as in
+//   vLLM's whole answers, which see all of it; else they are part of it and shown with what ends
+//   it. (vLLM's streams show such a call at once, and let the thought end there.)
+// - Those without a tag that an answer begins with. Where anything that begins as a call does
+//   behind them turns out to be none, all of the answer is text, as in vLLM's whole answers.
 class TranscriptParser {
  public:
   virtual ~TranscriptParser() = default;
-  virtual TranscriptDelta append(std::string_view text) = 0;  // whole characters of UTF-8
-  virtual TranscriptDelta finish() = 0;                       // what was held back
+  // Whole characters of UTF-8, and where in them the tokens of tags are. A tag's text may be cut:
+  // its rest comes with the next pieces.
+  virtual TranscriptDelta append(std::string_view text, std::span<const TokenMark> tags) = 0;
+  virtual TranscriptDelta finish() = 0;  // what was held back
 };
 
 struct TranscriptFormat {
@@ -45,18 +66,25 @@ std::vector<std::string> tool_call_parsers();
 // What fits a model, by its chat template's text.
 TranscriptFormat transcript_format_of(std::string_view chat_template);
 
-// Whether a request has to have skip_special_tokens = false (as vLLM sets it, whatever the user
-// asked for), so that tags which are special tokens are part of its text.
-bool needs_special_tokens(const TranscriptFormat& format, bool with_tools);
+// The tags of a format that a tokenizer has as tokens of their own, with their ids. The token alone
+// is the tag then; the same characters made of other tokens are text. Other tags are found by their
+// characters.
+struct TranscriptTags {
+  std::map<std::string, int32_t, std::less<>> ids = {};
+  std::optional<int32_t> begin_of_thought = {}, end_of_thought = {};  // of ids
+};
+TranscriptTags transcript_tags(const TranscriptFormat& format, const Tokenizer& tokenizer);
 
 // The end of a prompt that make_transcript_parser looks at: the turn that it has begun.
 std::string_view last_turn(std::string_view prompt);
 
-// Of one completion. `prompt` is the rendered one: it may have closed the reasoning already; where
-// it has not, a format with reasoning begins with it, tag or not. Calls are taken for such only
-// where the request has tools (`with_tools`: some are given, and tool_choice is not "none"). Throws
-// Error(kInvalidArgument) for names that are not known.
+// Of one completion, whose text holds special tokens too: tags may be such. `prompt` is the
+// rendered one: it may have closed the reasoning already; where it has not, a format with reasoning
+// begins with it, tag or not. Calls are taken for such only where the request has tools
+// (`with_tools`: some are given, and tool_choice is not "none"). Throws Error(kInvalidArgument) for
+// names that are not known.
 std::unique_ptr<TranscriptParser> make_transcript_parser(const TranscriptFormat& format,
+                                                         const TranscriptTags& tags,
                                                          std::string_view prompt, bool with_tools);
 
 }  // namespace nanovllm::server

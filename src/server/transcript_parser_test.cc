@@ -1,78 +1,15 @@
 #include "server/transcript_parser.h"
 
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <map>
 #include <random>
-#include <utility>
 
-#include "io/temp_dir_testing.h"
 #include "nanovllm/error.h"
+#include "server/transcript_testing.h"
 
 namespace nanovllm::server {
 namespace {
-
-using TranscriptCalls = std::vector<std::pair<std::string, std::string>>;  // names and arguments
-
-struct TranscriptAnswer {
-  std::string reasoning = {}, content = {};
-  TranscriptCalls calls = {};
-  bool operator==(const TranscriptAnswer&) const = default;
-  friend std::ostream& operator<<(std::ostream& out, const TranscriptAnswer& answer) {
-    out << "reasoning: [" << answer.reasoning << "] content: [" << answer.content << "]";
-    for (const auto& [name, arguments] : answer.calls)
-      out << " " << name << "(" << arguments << ")";
-    return out;
-  }
-};
-
-// Adds up what a client does, and checks what it relies on.
-class TranscriptClient {
- public:
-  void add(const TranscriptDelta& delta) {
-    answer.reasoning += delta.reasoning;
-    answer.content += delta.content;
-    for (size_t i = 0; i < delta.tool_calls.size(); ++i) {
-      const ToolCallDelta& call = delta.tool_calls[i];
-      const auto index = static_cast<size_t>(call.index);
-      EXPECT_EQ(call.name.empty(), index < answer.calls.size()) << call.name;
-      EXPECT_TRUE(i == 0 || call.index > delta.tool_calls[i - 1].index);
-      ASSERT_LE(index, answer.calls.size());
-      if (!call.name.empty()) answer.calls.emplace_back(call.name, "");
-      EXPECT_EQ(index + 1, answer.calls.size()) << "an earlier call grows";
-      answer.calls[index].second += call.arguments;
-    }
-  }
-  TranscriptAnswer answer = {};
-};
-
-struct TranscriptCase {
-  std::string reasoning_parser, tool_call_parser;
-  std::string text;
-  TranscriptAnswer answer;
-  std::string prompt = "<|im_start|>assistant\n";
-  bool with_tools = true;
-};
-
-TranscriptAnswer parse_transcript(const TranscriptCase& c, const std::vector<size_t>& cuts) {
-  const auto parser =
-      make_transcript_parser({c.reasoning_parser, c.tool_call_parser}, c.prompt, c.with_tools);
-  TranscriptClient client;
-  size_t from = 0;
-  for (const size_t cut : cuts) {
-    client.add(parser->append(std::string_view(c.text).substr(from, cut - from)));
-    from = cut;
-  }
-  client.add(parser->append(std::string_view(c.text).substr(from)));
-  client.add(parser->finish());
-  return client.answer;
-}
 
 const std::string kOneCall =
     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
@@ -284,22 +221,7 @@ TEST(TranscriptParser, TakesTranscriptsApart) {
 
 TEST(TranscriptParser, AnySplitAddsUpToTheWhole) {
   std::mt19937 random(1);
-  for (const TranscriptCase& c : all_cases()) {
-    std::vector<size_t> bytes;
-    for (size_t cut = 0; cut <= c.text.size(); ++cut) {
-      ASSERT_EQ(parse_transcript(c, {cut}), c.answer) << cut << " of " << c.text;
-      bytes.push_back(cut);
-    }
-    ASSERT_EQ(parse_transcript(c, bytes), c.answer) << "byte by byte: " << c.text;
-    for (int round = 0; round < 20; ++round) {
-      std::vector<size_t> cuts;
-      const unsigned one_in = 2 + random() % 8;
-      for (const size_t cut : bytes) {
-        if (random() % one_in == 0) cuts.push_back(cut);
-      }
-      ASSERT_EQ(parse_transcript(c, cuts), c.answer) << c.text;
-    }
-  }
+  for (const TranscriptCase& c : all_cases()) expect_same_for_all_cuts(c, c.answer, random);
 }
 
 // Texts that nobody wrote down: whatever they mean, it does not hang on where they are cut.
@@ -354,22 +276,22 @@ TEST(TranscriptParser, AnySplitOfRandomPiecesAddsUpToTheWhole) {
 }
 
 TEST(TranscriptParser, StreamsArgumentsOnceTheNameIsKnown) {
-  const auto parser = make_transcript_parser({"", "hermes"}, "", true);
-  EXPECT_EQ(parser->append("<tool_call>{\"name\": \"f\", \"arguments\":"), TranscriptDelta{});
-  EXPECT_EQ(parser->append(" {\"x\":"), (TranscriptDelta{"", "", {{0, "f", "{\"x\":"}}}));
-  EXPECT_EQ(parser->append(" \"a"), (TranscriptDelta{"", "", {{0, "", " \"a"}}}));
-  EXPECT_EQ(parser->append("<"), TranscriptDelta{});
-  EXPECT_EQ(parser->append("b\"}}"), (TranscriptDelta{"", "", {{0, "", "<b\"}"}}}));
-  EXPECT_EQ(parser->append("</tool_call>"), TranscriptDelta{});
+  const auto parser = make_transcript_parser({"", "hermes"}, {}, "", true);
+  EXPECT_EQ(parser->append("<tool_call>{\"name\": \"f\", \"arguments\":", {}), TranscriptDelta{});
+  EXPECT_EQ(parser->append(" {\"x\":", {}), (TranscriptDelta{"", "", {{0, "f", "{\"x\":"}}}));
+  EXPECT_EQ(parser->append(" \"a", {}), (TranscriptDelta{"", "", {{0, "", " \"a"}}}));
+  EXPECT_EQ(parser->append("<", {}), TranscriptDelta{});
+  EXPECT_EQ(parser->append("b\"}}", {}), (TranscriptDelta{"", "", {{0, "", "<b\"}"}}}));
+  EXPECT_EQ(parser->append("</tool_call>", {}), TranscriptDelta{});
   EXPECT_EQ(parser->finish(), TranscriptDelta{});
 }
 
 TEST(TranscriptParser, ShowsTextThatIsNoTagAtOnce) {
-  const auto parser = make_transcript_parser({"qwen3", "hermes"}, "", true);
-  EXPECT_EQ(parser->append("think <t"), (TranscriptDelta{"think ", "", {}}));
-  EXPECT_EQ(parser->append("d>"), (TranscriptDelta{"<td>", "", {}}));
-  EXPECT_EQ(parser->append("</think>a"), (TranscriptDelta{"", "a", {}}));
-  EXPECT_EQ(parser->append(" b\n"), (TranscriptDelta{"", " b\n", {}}));
+  const auto parser = make_transcript_parser({"qwen3", "hermes"}, {}, "", true);
+  EXPECT_EQ(parser->append("think <t", {}), (TranscriptDelta{"think ", "", {}}));
+  EXPECT_EQ(parser->append("d>", {}), (TranscriptDelta{"<td>", "", {}}));
+  EXPECT_EQ(parser->append("</think>a", {}), (TranscriptDelta{"", "a", {}}));
+  EXPECT_EQ(parser->append(" b\n", {}), (TranscriptDelta{"", " b\n", {}}));
 }
 
 // Many calls in one piece take 0.1 s each time, and minutes if what looks ahead looks to the end.
@@ -380,8 +302,8 @@ TEST(TranscriptParser, TakesTimeInProportionToTheText) {
     for (int i = 0; i < 40'000; ++i) {
       text += name == "hermes" ? kOneCall : R"({"name": "f", "arguments": {"x": 1}}, )";
     }
-    const auto parser = make_transcript_parser({"", name}, "", true);
-    EXPECT_EQ(parser->append(text).tool_calls.size(), 40'000u) << name;
+    const auto parser = make_transcript_parser({"", name}, {}, "", true);
+    EXPECT_EQ(parser->append(text, {}).tool_calls.size(), 40'000u) << name;
   }
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
@@ -389,10 +311,10 @@ TEST(TranscriptParser, TakesTimeInProportionToTheText) {
 TEST(TranscriptParser, TakesTimeInProportionToTheBlanks) {
   const auto start = std::chrono::steady_clock::now();
   for (const std::string text : {"", "[TOOL_CALLS]"}) {
-    const auto parser = make_transcript_parser({.tool_call_parser = "mistral"}, "", true);
+    const auto parser = make_transcript_parser({.tool_call_parser = "mistral"}, {}, "", true);
     TranscriptClient client;
-    client.add(parser->append(text));
-    for (int i = 0; i < 300'000; ++i) client.add(parser->append("\n"));
+    client.add(parser->append(text, {}));
+    for (int i = 0; i < 300'000; ++i) client.add(parser->append("\n", {}));
     client.add(parser->finish());
     EXPECT_EQ(client.answer.content, std::string(300'000, '\n'));
   }
@@ -402,69 +324,8 @@ TEST(TranscriptParser, TakesTimeInProportionToTheBlanks) {
 TEST(TranscriptParser, RefusesUnknownNames) {
   EXPECT_EQ(reasoning_parsers(), (std::vector<std::string>{"qwen3", "deepseek_r1"}));
   EXPECT_EQ(tool_call_parsers(), (std::vector<std::string>{"hermes", "llama3_json", "mistral"}));
-  EXPECT_THROW(make_transcript_parser({"harmony", ""}, "", true), Error);
-  EXPECT_THROW(make_transcript_parser({"", "pythonic"}, "", false), Error);
-}
-
-TEST(TranscriptParser, SaysWhenTagsMustStayInTheText) {
-  EXPECT_TRUE(needs_special_tokens({"qwen3", ""}, false));
-  EXPECT_TRUE(needs_special_tokens({"", "hermes"}, true));
-  EXPECT_TRUE(needs_special_tokens({"", "mistral"}, true));
-  EXPECT_FALSE(needs_special_tokens({"", "mistral"}, false));
-  EXPECT_FALSE(needs_special_tokens({"", "llama3_json"}, true));
-  EXPECT_FALSE(needs_special_tokens({}, true));
-}
-
-TEST(TranscriptFormat, IsFoundInTheTemplate) {
-  EXPECT_EQ(transcript_format_of(""), TranscriptFormat{});
-  EXPECT_EQ(transcript_format_of("<tool_call>{%- if enable_thinking is defined and "
-                                 "enable_thinking is false %}<think></think>"),
-            (TranscriptFormat{"qwen3", "hermes"}));
-  EXPECT_EQ(transcript_format_of("split('</think>') {{'<｜Assistant｜><think>\\n'}}"),
-            (TranscriptFormat{"deepseek_r1", ""}));
-  EXPECT_EQ(transcript_format_of("[TOOL_CALLS]"), (TranscriptFormat{"", "mistral"}));
-  EXPECT_EQ(transcript_format_of("<|python_tag|> \"parameters\": <|eot_id|>"),
-            (TranscriptFormat{"", "llama3_json"}));
-}
-
-TEST(TranscriptFormat, IsFoundForPublishedModels) {
-  const std::string archive = NANOVLLM_SOURCE_DIR "/../shared/data/chat-templates.tar.xz";
-  if (!std::filesystem::exists(archive)) GTEST_SKIP() << archive << " is not there";
-  const testing::TempDir dir;
-  ASSERT_EQ(std::system(("tar -C " + dir.path() + " -xf " + archive).c_str()), 0);
-  const std::map<std::string, TranscriptFormat> expected = {
-      {"Qwen-Qwen2.5-7B-Instruct", {"", "hermes"}},
-      {"Qwen-Qwen3-0.6B", {"qwen3", "hermes"}},
-      {"Qwen-QwQ-32B", {"deepseek_r1", "hermes"}},
-      {"Qwen3-Coder", {"", ""}},                     // XML between the tags
-      {"Bielik-11B-v3.0-Instruct", {"", "hermes"}},  // reasons only where it is asked to
-      {"HuggingFaceTB-SmolLM3-3B", {"qwen3", ""}},
-      {"MiMo-VL", {"", "hermes"}},
-      {"NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", {"", "hermes"}},
-      {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use", {"", "hermes"}},
-      {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", {"deepseek_r1", ""}},
-      {"deepseek-ai-DeepSeek-V3.1", {"", ""}},
-      {"llama-cpp-deepseek-r1", {"deepseek_r1", ""}},
-      {"fireworks-ai-llama-3-firefunction-v2", {"", ""}},
-      {"google-gemma-2-2b-it", {"", ""}},
-      {"meetkai-functionary-medium-v3.1", {"", ""}},
-      {"meta-llama-Llama-3.1-8B-Instruct", {"", "llama3_json"}},
-      {"meta-llama-Llama-3.2-3B-Instruct", {"", "llama3_json"}},
-      {"meta-llama-Llama-3.3-70B-Instruct", {"", "llama3_json"}},
-      {"Mistral-Small-3.2-24B-Instruct-2506", {"", "mistral"}},
-      {"mistralai-Mistral-Nemo-Instruct-2407", {"", "mistral"}},
-      {"unsloth-mistral-Devstral-Small-2507", {"", "mistral"}},
-      {"microsoft-Phi-3.5-mini-instruct", {"", ""}},
-      {"unsloth-Apriel-1.5", {"", ""}},
-  };
-  for (const auto& [name, format] : expected) {
-    std::ifstream file(dir.path() + "/chat-templates/templates/" + name + ".jinja");
-    ASSERT_TRUE(file) << name;
-    const std::string text((std::istreambuf_iterator<char>(file)), {});
-    const TranscriptFormat found = transcript_format_of(text);
-    EXPECT_EQ(found, format) << name << ": " << found.reasoning_parser << ", "
-                             << found.tool_call_parser;
-  }
+  EXPECT_THROW(make_transcript_parser({"harmony", ""}, {}, "", true), Error);
+  EXPECT_THROW(make_transcript_parser({"", "pythonic"}, {}, "", false), Error);
 }
 
 }  // namespace

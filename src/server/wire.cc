@@ -15,7 +15,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr char kVersion = 2;
+constexpr char kVersion = 3;
 constexpr size_t kHeaderSize = sizeof(uint32_t) + sizeof(kVersion);
 
 template <typename T, typename... Us>
@@ -28,7 +28,7 @@ auto members(T& value) {
   if constexpr (OneOf<T, AbortRequest, Shutdown>) {
     auto& [a] = value;
     return std::tie(a);
-  } else if constexpr (OneOf<T, PromptLogprobs, EngineFault>) {
+  } else if constexpr (OneOf<T, PromptLogprobs, EngineFault, TokenMark>) {
     auto& [a, b] = value;
     return std::tie(a, b);
   } else if constexpr (OneOf<T, RequestError, EngineHello, WeightFormat>) {
@@ -38,8 +38,8 @@ auto members(T& value) {
     auto& [a, b, c, d] = value;
     return std::tie(a, b, c, d);
   } else if constexpr (OneOf<T, RequestDelta>) {
-    auto& [a, b, c, d, e] = value;
-    return std::tie(a, b, c, d, e);
+    auto& [a, b, c, d, e, f] = value;
+    return std::tie(a, b, c, d, e, f);
   } else if constexpr (OneOf<T, EngineLimits>) {
     auto& [a, b, c, d, e, f, g] = value;
     return std::tie(a, b, c, d, e, f, g);
@@ -57,8 +57,8 @@ auto members(T& value) {
                     value.weight_formats, value.layers, value.plan, value.kv_bytes_per_token,
                     value.kv_cache_bytes, value.default_temperature_source, value.load_seconds);
   } else if constexpr (OneOf<T, SamplingParams>) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v);
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = value;
+    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w);
   }
 }
 

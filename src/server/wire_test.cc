@@ -61,6 +61,7 @@ class Random {
     p.logprobs = maybe([&] { return number(); });
     p.prompt_logprobs = maybe([&] { return number(); });
     p.priority = number();
+    p.marked_token_ids = ids();
     p.output_kind = static_cast<RequestOutputKind>(pick(3));
     return p;
   }
@@ -120,7 +121,9 @@ class Random {
       case 0:
         return PromptLogprobs{id(), list([&] { return maybe([&] { return position(); }); })};
       case 1:
-        return RequestDelta{id(), number(), text(), ids(), list([&] { return position(); })};
+        return RequestDelta{id(),   number(),
+                            text(), list([&] { return TokenMark{id(), number()}; }),
+                            ids(),  list([&] { return position(); })};
       case 2:
         return RequestEnd{
             id(),     number(), static_cast<FinishReason>(pick(4)), stop_reason(), flag(),

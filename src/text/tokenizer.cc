@@ -178,6 +178,8 @@ std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
   return std::string(spelling);
 }
 
+bool Tokenizer::is_added(int32_t id) const { return impl_->parts.added.get(id) != nullptr; }
+
 bool Tokenizer::is_special(int32_t id) const {
   const AddedToken* token = impl_->parts.added.get(id);
   return token != nullptr && token->special;

@@ -1,0 +1,68 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include "io/temp_dir_testing.h"
+#include "server/transcript_parser.h"
+
+namespace nanovllm::server {
+namespace {
+
+TEST(TranscriptFormat, IsFoundInTheTemplate) {
+  EXPECT_EQ(transcript_format_of(""), TranscriptFormat{});
+  EXPECT_EQ(transcript_format_of("<tool_call>{%- if enable_thinking is defined and "
+                                 "enable_thinking is false %}<think></think>"),
+            (TranscriptFormat{"qwen3", "hermes"}));
+  EXPECT_EQ(transcript_format_of("split('</think>') {{'<｜Assistant｜><think>\\n'}}"),
+            (TranscriptFormat{"deepseek_r1", ""}));
+  EXPECT_EQ(transcript_format_of("[TOOL_CALLS]"), (TranscriptFormat{"", "mistral"}));
+  EXPECT_EQ(transcript_format_of("<|python_tag|> \"parameters\": <|eot_id|>"),
+            (TranscriptFormat{"", "llama3_json"}));
+}
+
+TEST(TranscriptFormat, IsFoundForPublishedModels) {
+  const std::string archive = NANOVLLM_SOURCE_DIR "/../shared/data/chat-templates.tar.xz";
+  if (!std::filesystem::exists(archive)) GTEST_SKIP() << archive << " is not there";
+  const testing::TempDir dir;
+  ASSERT_EQ(std::system(("tar -C " + dir.path() + " -xf " + archive).c_str()), 0);
+  const std::map<std::string, TranscriptFormat> expected = {
+      {"Qwen-Qwen2.5-7B-Instruct", {"", "hermes"}},
+      {"Qwen-Qwen3-0.6B", {"qwen3", "hermes"}},
+      {"Qwen-QwQ-32B", {"deepseek_r1", "hermes"}},
+      {"Qwen3-Coder", {"", ""}},                     // XML between the tags
+      {"Bielik-11B-v3.0-Instruct", {"", "hermes"}},  // reasons only where it is asked to
+      {"HuggingFaceTB-SmolLM3-3B", {"qwen3", ""}},
+      {"MiMo-VL", {"", "hermes"}},
+      {"NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", {"", "hermes"}},
+      {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use", {"", "hermes"}},
+      {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", {"deepseek_r1", ""}},
+      {"deepseek-ai-DeepSeek-V3.1", {"", ""}},
+      {"llama-cpp-deepseek-r1", {"deepseek_r1", ""}},
+      {"fireworks-ai-llama-3-firefunction-v2", {"", ""}},
+      {"google-gemma-2-2b-it", {"", ""}},
+      {"meetkai-functionary-medium-v3.1", {"", ""}},
+      {"meta-llama-Llama-3.1-8B-Instruct", {"", "llama3_json"}},
+      {"meta-llama-Llama-3.2-3B-Instruct", {"", "llama3_json"}},
+      {"meta-llama-Llama-3.3-70B-Instruct", {"", "llama3_json"}},
+      {"Mistral-Small-3.2-24B-Instruct-2506", {"", "mistral"}},
+      {"mistralai-Mistral-Nemo-Instruct-2407", {"", "mistral"}},
+      {"unsloth-mistral-Devstral-Small-2507", {"", "mistral"}},
+      {"microsoft-Phi-3.5-mini-instruct", {"", ""}},
+      {"unsloth-Apriel-1.5", {"", ""}},
+  };
+  for (const auto& [name, format] : expected) {
+    std::ifstream file(dir.path() + "/chat-templates/templates/" + name + ".jinja");
+    ASSERT_TRUE(file) << name;
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    const TranscriptFormat found = transcript_format_of(text);
+    EXPECT_EQ(found, format) << name << ": " << found.reasoning_parser << ", "
+                             << found.tool_call_parser;
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm::server
