@@ -227,7 +227,7 @@ TEST(Wire, RefusesWhatIsNoFrame) {
     bytes[at] = value;
     return error_of<EngineCommand>(bytes);
   };
-  EXPECT_EQ(changed(4, 3), ErrorCode::kCorruptData);  // another version
+  EXPECT_EQ(changed(4, 2), ErrorCode::kCorruptData);  // another version
   EXPECT_EQ(changed(5, 3), ErrorCode::kCorruptData);  // the fourth of three commands
   EXPECT_EQ(changed(6, 2), ErrorCode::kCorruptData);  // neither true nor false
   EXPECT_EQ(error_of<EngineCommand>(with_size(good, kMaxFramePayload + 1)),
