@@ -1,7 +1,9 @@
 """Streams of ids that are chance: never half a character, never another text than the whole answer's."""
+import contextlib
 import json
 import os
 import random
+import tempfile
 import unittest
 
 from serve_testing import MODEL, Server
@@ -95,6 +97,37 @@ class RandomText(unittest.TestCase):
             stop = text[start:start + rng.randint(1, 3)]
             [(before, _)] = self.check(path, {**body, "n": 1, "stop": [stop, "not there \ufffd"]})
             self.assertEqual(before, text[:text.index(stop)], (path, body, stop))
+
+
+class TagsAreTokens(unittest.TestCase):
+    """The demo model with another text for one of its special tokens."""
+    TAG = "</think>"
+
+    def test_the_first_end_of_a_thought_is_the_only_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in os.listdir(MODEL):
+                if name.startswith("tokenizer"):
+                    with open(os.path.join(MODEL, name), encoding="utf-8") as file:
+                        text = file.read()
+                    assert "<|endoftext|>" in text
+                    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                        file.write(text.replace("<|endoftext|>", self.TAG))
+                else:
+                    os.symlink(os.path.abspath(os.path.join(MODEL, name)), os.path.join(folder, name))
+            with contextlib.closing(Server("--reasoning-parser", "qwen3", model=folder)) as server:
+                token = server.post("/tokenize", {"prompt": self.TAG}).json["tokens"]
+                self.assertEqual(len(token), 1)
+                body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "ignore_eos": True,
+                        "logit_bias": {str(token[0]): 100}, "return_token_ids": True}
+                [choice] = server.post("/v1/chat/completions", body).json["choices"]
+                self.assertEqual(choice["token_ids"], token * 3)
+                self.assertEqual(choice["message"]["content"], self.TAG * 2)
+                self.assertIsNone(choice["message"]["reasoning"])
+                events = server.post("/v1/chat/completions", {**body, "stream": True}).text.split("\n\n")
+                chunks = [json.loads(event.removeprefix("data: ")) for event in events if event and "[DONE]" not in event]
+                deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+                self.assertEqual("".join(delta.get("content") or "" for delta in deltas), self.TAG * 2)
+                self.assertFalse(any(delta.get("reasoning") for delta in deltas))
 
 
 if __name__ == "__main__":

@@ -96,6 +96,32 @@ inline std::unique_ptr<const Tokenizer> alphabet() {
       "alphabet");
 }
 
+// A "model" that recites a script, whatever the prompt.
+class Reciter : public Runner {
+ public:
+  explicit Reciter(std::vector<int32_t> script, int num_blocks)
+      : script_(std::move(script)), num_blocks_(num_blocks) {}
+  int num_kvcache_blocks() const override { return num_blocks_; }
+  void submit(const StepInput& input) override {
+    done_.results.resize(input.sequences.size());
+    done_.sequences.resize(input.sequences.size());
+    for (size_t i = 0; i < input.sequences.size(); ++i) {
+      if (!input.sequences[i].sample) continue;
+      SamplingResult& result = done_.results[i];
+      result.token_id = script_.at(input.sequences[i].sampling.output_ids.size());
+      result.logprobs = {{result.token_id, -0.5f, 1}, {27, -1.5f, 2}};
+      done_.sequences[i].sampled = std::span(&result, 1);
+    }
+  }
+  StepOutput collect() override { return std::move(done_); }
+  void abandon() noexcept override {}
+
+ private:
+  StepOutput done_;
+  const std::vector<int32_t> script_;
+  const int num_blocks_;
+};
+
 // Runs the engine until it is finished; returns the last output of each request.
 inline std::map<uint64_t, RequestOutput> run(EngineCore& core) {
   std::map<uint64_t, RequestOutput> last;

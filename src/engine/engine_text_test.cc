@@ -24,31 +24,6 @@ std::unique_ptr<const Tokenizer> letters() {
   return byte_level_tokenizer(vocab);
 }
 
-class Reciter : public Runner {
- public:
-  explicit Reciter(std::vector<int32_t> script, int num_blocks)
-      : script_(std::move(script)), num_blocks_(num_blocks) {}
-  int num_kvcache_blocks() const override { return num_blocks_; }
-  void submit(const StepInput& input) override {
-    done_.results.resize(input.sequences.size());
-    done_.sequences.resize(input.sequences.size());
-    for (size_t i = 0; i < input.sequences.size(); ++i) {
-      if (!input.sequences[i].sample) continue;
-      SamplingResult& result = done_.results[i];
-      result.token_id = script_.at(input.sequences[i].sampling.output_ids.size());
-      result.logprobs = {{result.token_id, -0.5f, 1}, {27, -1.5f, 2}};
-      done_.sequences[i].sampled = std::span(&result, 1);
-    }
-  }
-  StepOutput collect() override { return std::move(done_); }
-  void abandon() noexcept override {}
-
- private:
-  StepOutput done_;
-  const std::vector<int32_t> script_;
-  const int num_blocks_;
-};
-
 std::vector<int32_t> ids_of(const std::string& text) {
   return text.empty() ? std::vector<int32_t>{} : letters()->encode(text);
 }
@@ -132,6 +107,94 @@ TEST(EngineText, TheTokenThatStopsIsNotPartOfItUnlessAskedFor) {
   params.include_stop_str_in_output = true;
   EXPECT_EQ(last_of(recite({1, 2, 3, 4}, params)).text, "abc");
   EXPECT_EQ(last_of(recite({1, 2, kEndId}, params)).text, "ab<eos>");
+}
+
+// --- marks ---
+
+// What a delta request of this script was given: "piece(offset:id offset:id)" for each token.
+std::vector<std::string> marked_pieces(const std::unique_ptr<EngineCore>& core,
+                                       SamplingParams params) {
+  params.temperature = 0;
+  params.ignore_eos = true;
+  params.output_kind = RequestOutputKind::kDelta;
+  core->add_request("a", params);
+  std::vector<std::string> pieces;
+  while (!core->is_finished()) {
+    for (const RequestOutput& output : core->step()) {
+      std::vector<std::string> marks;
+      for (const auto& [offset, id] : output.outputs[0].marks)
+        marks.push_back(fmt::format("{}:{}", offset, id));
+      const std::string list = fmt::format("({})", fmt::join(marks, " "));
+      pieces.push_back(output.outputs[0].text + (marks.empty() ? "" : list));
+    }
+  }
+  return pieces;
+}
+
+using Pieces = std::vector<std::string>;
+
+SamplingParams marking(std::vector<int32_t> ids, int max_tokens) {
+  SamplingParams params;
+  params.marked_token_ids = std::move(ids);
+  params.max_tokens = max_tokens;
+  params.skip_special_tokens = false;
+  return params;
+}
+
+TEST(EngineMarks, SayWhereTheTextOfTheirTokensBegins) {
+  EXPECT_EQ(marked_pieces(reciting({1, kEndId, 2, kEndId}), marking({kEndId, 2}, 4)),
+            (Pieces{"a", "<eos>(0:0)", "b(0:2)", "<eos>(0:0)"}));
+  // Behind a character that is cut off.
+  EXPECT_EQ(marked_pieces(reciting({28, 29, 28, kEndId}), marking({kEndId}, 4)),
+            (Pieces{"", "é", "", "\uFFFD<eos>(3:0)"}));
+  // What is left out of the text has no place in it, nor has the token that stops.
+  SamplingParams params = marking({kEndId}, 3);
+  params.skip_special_tokens = true;
+  EXPECT_EQ(marked_pieces(reciting({1, kEndId, 2}), params), (Pieces{"a", "", "b"}));
+  params = marking({kEndId, 2}, 3);
+  params.stop_token_ids = {2};
+  EXPECT_EQ(marked_pieces(reciting({1, 2}), params), (Pieces{"a", ""}));
+  params.include_stop_str_in_output = true;
+  EXPECT_EQ(marked_pieces(reciting({1, 2}), params), (Pieces{"a", "b(0:2)"}));
+}
+
+TEST(EngineMarks, ComeWithTheFirstByteOfTheirTextWhereItIsHeldBack) {
+  SamplingParams params = marking({kEndId, 3}, 4);
+  params.stop = {"xcx", "os>x", "b<x"};
+  EXPECT_EQ(marked_pieces(reciting({1, 24, 3, 2}), params), (Pieces{"a", "", "", "xcb(1:3)"}));
+  EXPECT_EQ(marked_pieces(reciting({1, kEndId, 2, 3}), params),
+            (Pieces{"a", "<e(0:0)", "os>", "bc(1:3)"}));
+  EXPECT_EQ(marked_pieces(reciting({1, 2, kEndId, 1}), params),
+            (Pieces{"a", "", "b<e(1:0)", "os>a"}));
+  // A stop text takes those behind it along.
+  EXPECT_EQ(marked_pieces(reciting({1, kEndId, 24}), params), (Pieces{"a", "<e(0:0)", ""}));
+  params.stop = {"a<eos>"};
+  EXPECT_EQ(marked_pieces(reciting({2, 1, kEndId}), params), (Pieces{"b", "", ""}));
+  params.include_stop_str_in_output = true;
+  EXPECT_EQ(marked_pieces(reciting({2, 1, kEndId}), params), (Pieces{"b", "", "a<eos>(1:0)"}));
+}
+
+TEST(EngineMarks, StandBehindTheBytesThatTheirTokensComplete) {
+  const auto pieces = [](std::vector<int32_t> script) {
+    auto tokenizer = Tokenizer::from_json(
+        R"({"added_tokens":[{"id":4,"content":"</t>","special":false}],)"
+        R"("decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"}]},)"
+        R"("model":{"type":"BPE","vocab":{"<eos>":0,"<0xC3>":1,"<0xA9>":2,"a":3},"merges":[]}})",
+        "bytes");
+    const auto count = static_cast<int>(script.size());
+    return marked_pieces(reciting(std::move(script), std::move(tokenizer)), marking({4}, count));
+  };
+  EXPECT_EQ(pieces({1, 2, 4, 3, 4}), (Pieces{"", "", "é</t>(2:4)", "a", "</t>(0:4)"}));
+  EXPECT_EQ(pieces({1, 4, 1, 1, 4}),
+            (Pieces{"", "\uFFFD</t>(3:4)", "", "", "\uFFFD\uFFFD</t>(6:4)"}));
+}
+
+TEST(EngineMarks, AreOfTheWholeTextWhereAllOfItIsTold) {
+  SamplingParams params = marking({kEndId, 2}, 4);
+  params.ignore_eos = true;
+  const auto outputs = recite({1, kEndId, 2, kEndId}, params);
+  EXPECT_EQ(last_of(outputs).text, "a<eos>b<eos>");
+  EXPECT_EQ(last_of(outputs).marks, (std::vector<TokenMark>{{1, kEndId}, {6, 2}, {7, kEndId}}));
 }
 
 // --- text after a prompt ---

@@ -344,9 +344,9 @@ CompletionOutput Request::completion_output(const Completion& completion) const 
   const size_t first_byte = delta ? completion.num_delivered_bytes : 0;
   output.token_ids.assign(ids.begin() + static_cast<ptrdiff_t>(first_token), ids.end());
   output.text = completion.text.substr(first_byte);
-  for (const TokenMark& mark : completion.marks) {
-    if (mark.offset >= first_byte && mark.offset < completion.text.size())
-      output.marks.push_back({mark.offset - first_byte, mark.token_id});
+  auto mark = std::ranges::lower_bound(completion.marks, first_byte, {}, &TokenMark::offset);
+  for (; mark != completion.marks.end() && mark->offset < completion.text.size(); ++mark) {
+    output.marks.push_back({mark->offset - first_byte, mark->token_id});
   }
   if (params_.logprobs) {
     output.logprobs.assign(completion.logprobs.begin() + static_cast<ptrdiff_t>(first_token),

@@ -49,6 +49,8 @@ struct Seen {
         EXPECT_EQ(from.text, "");
         EXPECT_TRUE(from.token_ids.empty());
       }
+      for (const TokenMark& mark : from.marks)
+        to.marks.push_back({to.text.size() + mark.offset, mark.token_id});
       to.text += from.text;
       to.token_ids.insert(to.token_ids.end(), from.token_ids.begin(), from.token_ids.end());
       to.logprobs.insert(to.logprobs.end(), from.logprobs.begin(), from.logprobs.end());
@@ -85,6 +87,7 @@ class CutWorkload {
     for (int i = one_in(3) ? 0 : pick(4); i > 0; --i) p.stop.push_back(text());
     p.include_stop_str_in_output = one_in(2);
     p.skip_special_tokens = one_in(2);
+    if (one_in(2)) p.marked_token_ids = {0, 1};
     if (one_in(3)) p.repetition_penalty = 1.5;
     if (one_in(4)) p.bad_words = {"ab"};
     if (one_in(3)) p.logprobs = pick(3);
@@ -126,6 +129,7 @@ bool run_steps(EngineCore& core, int num_steps, std::map<uint64_t, Seen*>& users
 
 TEST(Resume, ShowsWhatOneEngineWouldHaveShownWheneverEnginesDie) {
   int num_deaths = 0, num_told_again = 0, num_stop_texts = 0;
+  int64_t num_marks = 0;
   for (uint32_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     CutWorkload workload(seed);
@@ -165,6 +169,8 @@ TEST(Resume, ShowsWhatOneEngineWouldHaveShownWheneverEnginesDie) {
         const CompletionOutput& expected = whole[i].outputs[k];
         EXPECT_EQ(got.token_ids, expected.token_ids);
         EXPECT_EQ(got.text, expected.text);
+        EXPECT_EQ(got.marks, expected.marks);
+        num_marks += std::ssize(expected.marks);
         EXPECT_EQ(got.logprobs, expected.logprobs);
         EXPECT_EQ(got.finish_reason, expected.finish_reason);
         EXPECT_EQ(got.stop_reason, expected.stop_reason);
@@ -176,6 +182,7 @@ TEST(Resume, ShowsWhatOneEngineWouldHaveShownWheneverEnginesDie) {
   EXPECT_GT(num_deaths, 600);
   EXPECT_GT(num_told_again, 200);
   EXPECT_GT(num_stop_texts, 100);
+  EXPECT_GT(num_marks, 1000);
 }
 
 TEST(Resume, TellsEverythingWhereAllOfTheOutputIsAskedFor) {
