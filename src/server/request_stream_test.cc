@@ -5,7 +5,7 @@
 namespace nanovllm::server {
 namespace {
 
-RequestDelta delta(int index, const std::string& text) {
+RequestDelta letters(int index, const std::string& text) {
   RequestDelta delta{.id = 1, .index = index, .text = text};
   for (const char letter : text) {
     delta.token_ids.push_back(letter);
@@ -19,27 +19,27 @@ TEST(RequestStream, MergesWhatIsNotRead) {
   StreamBuffer buffer;
   buffer.append(PromptLogprobs{.id = 1}, false);
   for (int i = 0; i < 1000; ++i) {
-    buffer.append(delta(0, "ab"), false);
-    if (i % 2 == 0) buffer.append(delta(1, "c"), false);
+    buffer.append(letters(0, "ab"), false);
+    if (i % 2 == 0) buffer.append(letters(1, "c"), false);
   }
   buffer.append(RequestEnd{.id = 1, .index = 1}, false);
-  buffer.append(delta(0, "x"), false);
+  buffer.append(letters(0, "x"), false);
   const std::vector<EngineEvent> events = buffer.take();
   ASSERT_EQ(events.size(), 4u);
   EXPECT_TRUE(std::holds_alternative<PromptLogprobs>(events[0]));
   std::string text;
   for (int i = 0; i < 1000; ++i) text += "ab";
-  EXPECT_EQ(std::get<RequestDelta>(events[1]), delta(0, text + "x"));
-  EXPECT_EQ(std::get<RequestDelta>(events[2]), delta(1, std::string(500, 'c')));
+  EXPECT_EQ(std::get<RequestDelta>(events[1]), letters(0, text + "x"));
+  EXPECT_EQ(std::get<RequestDelta>(events[2]), letters(1, std::string(500, 'c')));
   EXPECT_EQ(std::get<RequestEnd>(events[3]).index, 1);
   EXPECT_TRUE(buffer.take().empty());
-  buffer.append(delta(0, "y"), false);
-  EXPECT_EQ(std::get<RequestDelta>(buffer.take().at(0)), delta(0, "y"));
+  buffer.append(letters(0, "y"), false);
+  EXPECT_EQ(std::get<RequestDelta>(buffer.take().at(0)), letters(0, "y"));
 }
 
 TEST(RequestStream, KeepsMarksAtTheirPlacesWhenItMerges) {
   const auto marked = [](int index, const std::string& text, std::vector<TokenMark> marks) {
-    RequestDelta gained = delta(index, text);
+    RequestDelta gained = letters(index, text);
     gained.marks = std::move(marks);
     return gained;
   };
@@ -60,15 +60,15 @@ TEST(RequestStream, WakesOnceAndOnlyWhoWaits) {
   StreamBuffer buffer;
   int num_calls = 0;
   const auto wake = [&] { ++num_calls; };
-  EXPECT_FALSE(buffer.append(delta(0, "a"), false));
+  EXPECT_FALSE(buffer.append(letters(0, "a"), false));
   buffer.on_ready(wake);  // at once, for what is there
   EXPECT_EQ(num_calls, 1);
-  EXPECT_FALSE(buffer.append(delta(0, "b"), false));
+  EXPECT_FALSE(buffer.append(letters(0, "b"), false));
   buffer.take();
   buffer.on_ready(wake);
   buffer.on_ready(wake);  // in the first one's place
   EXPECT_EQ(num_calls, 1);
-  buffer.append(delta(0, "c"), false)();
+  buffer.append(letters(0, "c"), false)();
   EXPECT_EQ(num_calls, 2);
   EXPECT_FALSE(buffer.append(RequestEnd{.id = 1, .last = true}, true));
   buffer.take();
@@ -80,9 +80,9 @@ TEST(RequestStream, WakesAtTheEndWhoWantsAllAtOnce) {
   StreamBuffer buffer;
   int num_calls = 0;
   const auto wake = [&] { ++num_calls; };
-  buffer.append(delta(0, "a"), false);
+  buffer.append(letters(0, "a"), false);
   buffer.on_end(wake);
-  EXPECT_FALSE(buffer.append(delta(0, "b"), false));
+  EXPECT_FALSE(buffer.append(letters(0, "b"), false));
   EXPECT_EQ(num_calls, 0);
   const auto end = buffer.append(RequestEnd{.id = 1, .last = true}, true);
   ASSERT_TRUE(end);
@@ -92,7 +92,7 @@ TEST(RequestStream, WakesAtTheEndWhoWantsAllAtOnce) {
   StreamBuffer other;
   other.on_end(wake);
   other.on_ready(wake);  // in the first one's place
-  EXPECT_TRUE(other.append(delta(0, "c"), false));
+  EXPECT_TRUE(other.append(letters(0, "c"), false));
 }
 
 TEST(RequestStream, EndsItsRequestOnce) {
@@ -101,10 +101,10 @@ TEST(RequestStream, EndsItsRequestOnce) {
   const auto cancelled = std::make_shared<StreamBuffer>();
   {
     BufferedStream stream(cancelled, end);
-    cancelled->append(delta(0, "a"), false);
+    cancelled->append(letters(0, "a"), false);
     stream.cancel();
     EXPECT_TRUE(stream.take().empty());
-    EXPECT_FALSE(cancelled->append(delta(0, "b"), false));
+    EXPECT_FALSE(cancelled->append(letters(0, "b"), false));
     EXPECT_TRUE(stream.take().empty());
   }
   EXPECT_EQ(num_ends, 1);
