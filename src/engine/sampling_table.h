@@ -1,6 +1,6 @@
-// The parameters of a request (all but marked_token_ids and output_kind): the one list that validation, JSON lines,
-// flags, what a chat shows and the table of docs/reference.md come from. To add a parameter, add a
-// member to SamplingParams and a row here.
+// The parameters of a request (all but marked_token_ids and output_kind): the one list that
+// validation, JSON lines, flags, what a chat shows and the table of docs/reference.md come from. To
+// add a parameter, add a member to SamplingParams and a row here.
 #pragma once
 
 #include <span>

@@ -57,6 +57,10 @@ struct TranscriptCase {
   bool with_tokens = false;  // the tags are such
 };
 
+inline const std::string kOneCall =
+    "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
+inline const std::string kReasoningOff = "<|im_start|>assistant\n<think>\n\n</think>\n\n";
+
 inline constexpr char kToken = '\x01';
 
 inline TranscriptTags tags_of(const TranscriptCase& c) {
