@@ -28,7 +28,7 @@ class Chat final : public Answer {
                                (prompt.has_tools && !served.format.tool_call_parser.empty()));
     if (with_parser_) {
       params.skip_special_tokens = false;  // tags may be such
-      for (const auto& [tag, id] : served.tags.ids) params.marked_token_ids.push_back(id);
+      for (const auto& [tag, token] : served.tags.ids) params.marked_token_ids.push_back(token);
     }
     prepare(encode(prompt.text, prompt.add_special_tokens),
             shows_prompt_text_ ? prompt.text : std::string(), params);
