@@ -2,32 +2,50 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
+#include "server/call_scanners.h"
+
 namespace nanovllm::server {
 namespace {
 
-bool is_json_blank(char byte) { return kJsonBlanks.find(byte) != kJsonBlanks.npos; }
+class JsonCallScanner final : public CallScanner {
+ public:
+  explicit JsonCallScanner(CallSyntax syntax) : syntax_(syntax) {}
 
-bool is_call_name_byte(char byte) {
-  return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
-         (byte >= '0' && byte <= '9') || byte == '_' || byte == '-' || byte == '.' || byte == ':' ||
-         byte == '/';
-}
+ private:
+  enum class Step { kBegin, kBareName, kKey, kInKey, kColon, kValue, kInValue, kComma };
 
-}  // namespace
+  bool take(char byte) override;
+  bool take_bare_name(char byte);
+  bool is_bare() const { return syntax_.form == CallForm::kBareJson; }
+  bool is_arguments() const {
+    return key_ == "arguments" || (syntax_.takes_parameters && key_ == "parameters");
+  }
+  void begin_arguments() {
+    has_arguments_ = true;
+    is_call_ = has_name_;
+  }
+  bool begin_value(char byte);
+  bool take_value(char byte);
+  bool end_value();
 
-size_t CallScanner::read(std::string_view text) {
-  size_t taken = 0;
-  while (taken < text.size() && !is_done() && !is_no_call() && take(text[taken])) ++taken;
-  return taken;
-}
+  CallSyntax syntax_;
+  Step step_ = Step::kBegin;
+  std::string text_ = {};  // of the name, key or value being read
+  std::string key_ = {};
+  bool has_name_ = false, has_arguments_ = false;
+  bool is_streamed_ = false;  // the value goes to arguments_ as it comes
+  int depth_ = 0;             // of brackets around the next byte of the value
+  bool in_string_ = false, is_escaped_ = false;
+};
 
-bool CallScanner::take(char byte) {
+bool JsonCallScanner::take(char byte) {
   const bool may_be_blank =
       step_ != Step::kBareName && step_ != Step::kInKey && step_ != Step::kInValue;
   if (may_be_blank && is_json_blank(byte)) return true;
   switch (step_) {
     case Step::kBegin:
-      if (syntax_.is_bare) return take_bare_name(byte);
+      if (is_bare()) return take_bare_name(byte);
       if (byte != '{') return stop();
       step_ = Step::kKey;
       return true;
@@ -42,7 +60,7 @@ bool CallScanner::take(char byte) {
       } else if (byte == '}') {
         if (has_name_ && !has_arguments_ && syntax_.lenient_arguments) {
           arguments_ = "{}";
-          has_arguments_ = true;
+          begin_arguments();
         }
         stop();
       } else {
@@ -58,15 +76,12 @@ bool CallScanner::take(char byte) {
     case Step::kInKey:
     case Step::kInValue:
       return take_value(byte);
-    case Step::kDone:
-    case Step::kNoCall:
-      break;
   }
   return false;
 }
 
 // The name ends at the first blank or bracket; what stands in brackets is not looked at.
-bool CallScanner::take_bare_name(char byte) {
+bool JsonCallScanner::take_bare_name(char byte) {
   if (byte == '{' && !text_.empty()) {
     name_ = text_.substr(0, text_.find_first_of(" \t\r\n["));
     has_name_ = true;
@@ -83,18 +98,18 @@ bool CallScanner::take_bare_name(char byte) {
   return true;
 }
 
-bool CallScanner::begin_value(char byte) {
+bool JsonCallScanner::begin_value(char byte) {
   const bool is_key = step_ == Step::kKey;
   step_ = is_key ? Step::kInKey : Step::kInValue;
   text_.clear();
   depth_ = 0;
   // Anything else than an object is short: it is looked at as a whole.
   is_streamed_ = !is_key && is_arguments() && has_name_ && !has_arguments_ && byte == '{';
-  has_arguments_ = has_arguments_ || is_streamed_;
+  if (is_streamed_) begin_arguments();
   return take_value(byte);
 }
 
-bool CallScanner::take_value(char byte) {
+bool JsonCallScanner::take_value(char byte) {
   bool ends = false;
   if (in_string_) {
     if (!is_escaped_ && byte == '"') {
@@ -117,10 +132,10 @@ bool CallScanner::take_value(char byte) {
   return true;
 }
 
-bool CallScanner::end_value() {
+bool JsonCallScanner::end_value() {
   const bool is_key = step_ == Step::kInKey;
   step_ = is_key ? Step::kColon : Step::kComma;
-  if (is_streamed_) return syntax_.is_bare ? stop() : true;
+  if (is_streamed_) return is_bare() ? stop() : true;
   if (!nlohmann::json::accept(text_)) return stop();
   const bool is_string = text_.front() == '"';
   if (is_key) {
@@ -128,6 +143,7 @@ bool CallScanner::end_value() {
   } else if (key_ == "name" && !has_name_) {
     if (is_string) name_ = nlohmann::json::parse(text_).get<std::string>();
     has_name_ = !name_.empty();
+    is_call_ = has_name_ && has_arguments_;
     if (!has_name_) return stop();
   } else if (is_arguments() && !has_arguments_) {
     arguments_ = text_;
@@ -135,14 +151,43 @@ bool CallScanner::end_value() {
     if (syntax_.lenient_arguments && is_string) {
       arguments_ = nlohmann::json::parse(text_).get<std::string>();
     }
-    has_arguments_ = true;
+    begin_arguments();
   }
   return true;
 }
 
+}  // namespace
+
+size_t CallScanner::read(std::string_view text) {
+  size_t taken = 0;
+  while (taken < text.size() && !has_stopped_ && take(text[taken])) ++taken;
+  return taken;
+}
+
 bool CallScanner::stop() {
-  step_ = is_call() ? Step::kDone : Step::kNoCall;
+  has_stopped_ = true;
   return false;
+}
+
+std::unique_ptr<CallScanner> make_call_scanner(const CallSyntax& syntax, const ToolTypes* types) {
+  switch (syntax.form) {
+    case CallForm::kJson:
+    case CallForm::kBareJson:
+      return std::make_unique<JsonCallScanner>(syntax);
+    case CallForm::kTagged:
+      return make_tagged_scanner(*syntax.tagged, types);
+    case CallForm::kPythonic:
+      return make_pythonic_scanner();
+  }
+  NANOVLLM_CHECK(false);
+}
+
+bool is_json_blank(char byte) { return kJsonBlanks.find(byte) != kJsonBlanks.npos; }
+
+bool is_call_name_byte(char byte) {
+  return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
+         (byte >= '0' && byte <= '9') || byte == '_' || byte == '-' || byte == '.' || byte == ':' ||
+         byte == '/';
 }
 
 }  // namespace nanovllm::server

@@ -42,8 +42,8 @@ TranscriptDelta TagParser::append(std::string_view text, std::span<const TokenMa
 
 TranscriptDelta TagParser::finish() {
   if (mode_ == Mode::kCall) {
-    hold(scanner_.read(text_.rest()));
-    if (scanner_.is_call()) {
+    hold(scanner_->read(text_.rest()));
+    if (scanner_->is_call()) {
       show_call();
       mode_ = Mode::kContent;
     }
@@ -160,7 +160,7 @@ void TagParser::begin_call(bool in_brackets) {
   is_shown_ = may_follow_ = may_close_ = false;
   in_brackets_ = in_brackets;
   held_.clear();
-  scanner_ = CallScanner(tools_->syntax);
+  scanner_ = make_call_scanner(tools_->syntax, nullptr);
 }
 
 bool TagParser::advance_opened() {
@@ -183,8 +183,8 @@ bool TagParser::advance_opened() {
   } else {
     mode_ = Mode::kCall;
     CallSyntax syntax = tools_->syntax;
-    syntax.is_bare = true;
-    scanner_ = CallScanner(syntax);
+    syntax.form = CallForm::kBareJson;
+    scanner_ = make_call_scanner(syntax, nullptr);
   }
   return true;
 }
@@ -192,16 +192,16 @@ bool TagParser::advance_opened() {
 bool TagParser::advance_call() {
   enum { kOpen, kClose, kEndThought };
   const TaggedText::Found found = text_.find({open_call_, close_call_, end_tag_on_trial()});
-  const size_t taken = scanner_.read(found.before);
+  const size_t taken = scanner_->read(found.before);
   const bool is_all = taken == found.before.size();
   hold(taken);
-  if (scanner_.is_call()) show_call();
-  if (scanner_.is_no_call()) {
+  if (scanner_->is_call()) show_call();
+  if (scanner_->is_no_call()) {
     show_no_call();
-  } else if (scanner_.is_done() || (is_all && found.tag >= 0 && is_shown_)) {
+  } else if (scanner_->is_done() || (is_all && found.tag >= 0 && is_shown_)) {
     mode_ = Mode::kContent;
     may_close_ = true;
-    may_follow_ = scanner_.is_done() && (tools_->begins_answer || in_brackets_);
+    may_follow_ = scanner_->is_done() && (tools_->begins_answer || in_brackets_);
     in_brackets_ = may_follow_ && in_brackets_;
   } else if (is_all && found.tag == kEndThought) {
     end_thought_on_trial();
@@ -264,13 +264,13 @@ void TagParser::hold_tag(const Tag& tag) {
 
 void TagParser::show_call() {
   if (!is_shown_) {
-    shown().tool_calls.push_back({num_calls_++, scanner_.name()});
+    shown().tool_calls.push_back({num_calls_++, scanner_->name()});
     is_shown_ = true;
     has_content_ = false;
     held_.clear();
     blanks_.clear();
   }
-  std::string arguments = scanner_.take_arguments();
+  std::string arguments = scanner_->take_arguments();
   if (arguments.empty()) return;
   std::vector<ToolCallDelta>& calls = shown().tool_calls;
   if (calls.empty() || calls.back().index != num_calls_ - 1) calls.push_back({num_calls_ - 1});

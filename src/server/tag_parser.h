@@ -1,6 +1,7 @@
 // Takes a transcript apart by tags around the thought and around calls of tools.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -89,7 +90,7 @@ class TagParser final : public TranscriptParser {
   bool may_follow_ = false;   // another call without a tag
   bool may_close_ = false;    // a closing tag belongs to the last call
   int num_calls_ = 0;
-  CallScanner scanner_{CallSyntax{}};
+  std::unique_ptr<CallScanner> scanner_ = {};
   Trial trial_ = Trial::kNone;
   std::string trial_text_ = {};  // all of it so far
   TranscriptDelta delta_ = {}, tried_ = {};
