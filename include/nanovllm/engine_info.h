@@ -67,6 +67,10 @@ struct EngineInfo : EngineLimits {
   // The model's file, or the key in a GGUF file, that gives the default temperature; empty = none
   // does.
   std::string default_temperature_source;
+  // How models of this architecture mark reasoning and calls of tools, in vLLM's names; empty = not
+  // at all. A model's chat template knows better.
+  std::string reasoning_parser;
+  std::string tool_parser;
   double load_seconds = 0;
   bool operator==(const EngineInfo&) const = default;
 };

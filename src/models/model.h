@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/model_config.h"
@@ -69,7 +70,13 @@ struct SupportedModel {
   const char* family;
   // general.architecture of GGUF files that are opened as it.
   const char* gguf;
+  // How its models mark reasoning and calls of tools, in vLLM's names; empty = not at all, or in no
+  // way that vLLM has a name for. Where several do it in several ways, that of most of them.
+  const char* reasoning_parser;
+  const char* tool_parser;
 };
 std::vector<SupportedModel> supported_models();
+// Null where make_model does not know it.
+const SupportedModel* find_supported_model(std::string_view architecture);
 
 }  // namespace nanovllm

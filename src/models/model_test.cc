@@ -125,9 +125,11 @@ TEST(ModelLoading, UnknownKeysOfConfigJsonAreNamed) {
 
 TEST(SupportedModels, StandInTheDocumentation) {
   std::string table =
-      "| model | architecture in config.json | general.architecture in GGUF |\n|---|---|---|\n";
-  for (const auto& [architecture, family, gguf] : supported_models())
-    table += fmt::format("| {} | {} | {} |\n", family, architecture, gguf);
+      "| model | architecture in config.json | general.architecture in GGUF | reasoning parser | "
+      "tool parser |\n|---|---|---|---|---|\n";
+  for (const auto& [architecture, family, gguf, reasoning, tools] : supported_models())
+    table +=
+        fmt::format("| {} | {} | {} | {} | {} |\n", family, architecture, gguf, reasoning, tools);
   const std::string page = read(std::string(NANOVLLM_SOURCE_DIR) + "/docs/models.md");
   EXPECT_NE(page.find(table), std::string::npos) << "docs/models.md should have\n" << table;
 }

@@ -1,6 +1,9 @@
 // Which architecture of config.json is built by what.
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/check.h"
 #include "models/families.h"
 
@@ -13,25 +16,25 @@ struct Entry {
 };
 
 constexpr Entry kModels[] = {
-    {{"Gemma2ForCausalLM", "Gemma 2", "gemma2"}, make_gemma2},
-    {{"Gemma3ForCausalLM", "Gemma 3", "gemma3"}, make_gemma3},
-    {{"Gemma3ForConditionalGeneration", "Gemma 3, the text part", ""}, make_gemma3},
-    {{"Glm4ForCausalLM", "GLM-4", "glm4"}, make_glm4},
-    {{"Glm4MoeForCausalLM", "GLM-4.5", "glm4moe"}, make_glm4_moe},
-    {{"GptOssForCausalLM", "gpt-oss", "gpt-oss"}, make_gpt_oss},
-    {{"GraniteForCausalLM", "Granite 3", "granite"}, make_granite},
-    {{"LlamaForCausalLM", "Llama 2, Llama 3", "llama"}, make_llama},
-    {{"MistralForCausalLM", "Mistral", "llama, mistral3"}, make_mistral},
-    {{"MixtralForCausalLM", "Mixtral", "llama"}, make_mixtral},
-    {{"Olmo2ForCausalLM", "OLMo 2", "olmo2"}, make_olmo2},
-    {{"Olmo3ForCausalLM", "OLMo 3", "olmo2"}, make_olmo3},
-    {{"OlmoeForCausalLM", "OLMoE", "olmoe"}, make_olmoe},
-    {{"Phi3ForCausalLM", "Phi-3, Phi-4", "phi3"}, make_phi3},
-    {{"Qwen2ForCausalLM", "Qwen2, Qwen2.5", "qwen2"}, make_qwen2},
-    {{"Qwen2MoeForCausalLM", "Qwen2-MoE", "qwen2moe"}, make_qwen2_moe},
-    {{"Qwen3ForCausalLM", "Qwen3", "qwen3"}, make_qwen3},
-    {{"Qwen3MoeForCausalLM", "Qwen3-MoE", "qwen3moe"}, make_qwen3_moe},
-    {{"SmolLM3ForCausalLM", "SmolLM3", "smollm3"}, make_smollm3},
+    {{"Gemma2ForCausalLM", "Gemma 2", "gemma2", "", ""}, make_gemma2},
+    {{"Gemma3ForCausalLM", "Gemma 3", "gemma3", "", ""}, make_gemma3},
+    {{"Gemma3ForConditionalGeneration", "Gemma 3, the text part", "", "", ""}, make_gemma3},
+    {{"Glm4ForCausalLM", "GLM-4", "glm4", "", ""}, make_glm4},
+    {{"Glm4MoeForCausalLM", "GLM-4.5", "glm4moe", "glm45", "glm45"}, make_glm4_moe},
+    {{"GptOssForCausalLM", "gpt-oss", "gpt-oss", "openai_gptoss", "openai"}, make_gpt_oss},
+    {{"GraniteForCausalLM", "Granite 3", "granite", "granite", "granite"}, make_granite},
+    {{"LlamaForCausalLM", "Llama 2, Llama 3", "llama", "", "llama3_json"}, make_llama},
+    {{"MistralForCausalLM", "Mistral", "llama, mistral3", "mistral", "mistral"}, make_mistral},
+    {{"MixtralForCausalLM", "Mixtral", "llama", "", "mistral"}, make_mixtral},
+    {{"Olmo2ForCausalLM", "OLMo 2", "olmo2", "", ""}, make_olmo2},
+    {{"Olmo3ForCausalLM", "OLMo 3", "olmo2", "olmo3", "olmo3"}, make_olmo3},
+    {{"OlmoeForCausalLM", "OLMoE", "olmoe", "", ""}, make_olmoe},
+    {{"Phi3ForCausalLM", "Phi-3, Phi-4", "phi3", "", ""}, make_phi3},
+    {{"Qwen2ForCausalLM", "Qwen2, Qwen2.5", "qwen2", "", "hermes"}, make_qwen2},
+    {{"Qwen2MoeForCausalLM", "Qwen2-MoE", "qwen2moe", "", "hermes"}, make_qwen2_moe},
+    {{"Qwen3ForCausalLM", "Qwen3", "qwen3", "qwen3", "hermes"}, make_qwen3},
+    {{"Qwen3MoeForCausalLM", "Qwen3-MoE", "qwen3moe", "qwen3", "hermes"}, make_qwen3_moe},
+    {{"SmolLM3ForCausalLM", "SmolLM3", "smollm3", "qwen3", "hermes"}, make_smollm3},
 };
 
 // So begin the architectures of models, hybrids above all, that are not there yet.
@@ -96,6 +99,13 @@ std::unique_ptr<Model> make_model(const ModelContext& context) {
               architecture.empty() ? "names no architecture"
                                    : "architecture " + architecture + " is not supported",
               fmt::join(names, ", "));
+}
+
+const SupportedModel* find_supported_model(std::string_view architecture) {
+  const auto* found = std::ranges::find(kModels, architecture, [](const Entry& entry) {
+    return std::string_view(entry.model.architecture);
+  });
+  return found == std::end(kModels) ? nullptr : &found->model;
 }
 
 std::vector<SupportedModel> supported_models() {

@@ -177,6 +177,10 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.max_model_len = max_model_len_;
   info.vocab_size = model_config_.vocab_size;
   info.default_temperature_source = model_config_.default_temperature_source;
+  if (const SupportedModel* row = find_supported_model(model_config_.architecture)) {
+    info.reasoning_parser = row->reasoning_parser;
+    info.tool_parser = row->tool_parser;
+  }
 }
 
 void ModelRunner::submit(const StepInput& input) {

@@ -97,6 +97,8 @@ class Random {
     info.vocab_size = number();
     info.takes_priorities = pick(2) == 1;
     info.default_temperature_source = text();
+    info.reasoning_parser = text();
+    info.tool_parser = text();
     info.load_seconds = real();
     return info;
   }

@@ -1,6 +1,7 @@
 #include "nanovllm/tokenizer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "text/tokenizer_impl.h"
@@ -19,10 +20,22 @@ constexpr size_t kKeepScratch = 256 * 1024;
 // Bytes of text cut into words at once: all about them stays in the cache.
 constexpr size_t kBlock = 16 * 1024;
 
+// Where messages have channels, a call ends the turn as an answer does; older files name the end of
+// an answer alone.
+void add_ends_of_messages(text::TokenizerParts& parts) {
+  const int32_t ends[] = {parts.added.find("<|return|>"), parts.added.find("<|call|>")};
+  if (std::ranges::find(ends, -1) != std::end(ends)) return;
+  std::vector<int32_t>& ids = parts.eos_token_ids;
+  for (const int32_t id : ends) {
+    if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+  }
+}
+
 }  // namespace
 
 Tokenizer::Impl::Impl(text::TokenizerParts all) : parts(std::move(all)) {
   parts.added.finish(parts.normalizer);
+  add_ends_of_messages(parts);
 }
 
 std::unique_ptr<EncodeScratch> Tokenizer::Impl::take_scratch() {

@@ -32,8 +32,8 @@ enum TokenType { kUnknownToken = 2, kControl = 3, kUserDefined = 4, kUnused = 5,
 
 // Tokens that end the text, however their types and the ids of ends are set: files have both wrong.
 constexpr std::string_view kEnds[] = {
-    "<|im_end|>",      "<|endoftext|>", "<|eot_id|>", "<|eom_id|>",
-    "<|end_of_text|>", "<end_of_turn>", "<|end|>",    "</s>"};
+    "<|im_end|>",    "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>",
+    "<end_of_turn>", "<|end|>",       "<|return|>", "<|call|>",   "</s>"};
 
 struct Tokens {
   std::vector<std::string_view> spellings;
@@ -183,10 +183,11 @@ std::vector<int32_t> end_ids(const GgufMetadata& gguf, const Tokens& tokens,
   for (const char* key : {kEos, "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
     add(special_id(gguf, key, tokens).value_or(-1));
   }
-  // Where messages have several parts, <|end|> ends a part.
+  // Where messages have several parts, <|end|> ends a part only.
   const bool has_parts = vocabulary.find("<|return|>") >= 0 && vocabulary.find("<|call|>") >= 0;
   for (const std::string_view end : kEnds) {
-    if (end != "<|end|>" || !has_parts) add(vocabulary.find(end));
+    const bool ends_messages = end == "<|return|>" || end == "<|call|>";
+    if (has_parts ? end != "<|end|>" : !ends_messages) add(vocabulary.find(end));
   }
   return ids;
 }

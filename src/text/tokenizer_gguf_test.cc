@@ -225,7 +225,8 @@ TEST(GgufTokenizer, AllEndsEndTheText) {
   EXPECT_EQ(ends_of({}, {{"eom_token_id", '#'}, {"eot_token_id", '"'}, {"eos_token_id", '!'}}),
             (Strings{"!", "\"", "#", "<|end|>"}));
   EXPECT_EQ(ends_of({"<|return|>"}, {}), Strings{"<|end|>"});
-  EXPECT_EQ(ends_of({"<|return|>", "<|call|>"}, {}), Strings());
+  const Strings ends_of_messages = {"<|return|>", "<|call|>"};
+  EXPECT_EQ(ends_of(ends_of_messages, {}), ends_of_messages);
   const Strings all = {"<|im_end|>",      "<|endoftext|>", "<|eot_id|>", "<|eom_id|>",
                        "<|end_of_text|>", "<end_of_turn>", "</s>"};
   Strings expected = all;

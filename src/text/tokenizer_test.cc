@@ -476,6 +476,22 @@ TEST_F(ModelFolder, ConfigurationNamesTheEos) {
   }
 }
 
+// gpt-oss: the configuration names <|return|> alone, and older generation_config.json do too.
+TEST_F(ModelFolder, ACallEndsTheTextWhereMessagesHaveChannels) {
+  TestJson json = byte_level_json();
+  const auto add = [&](const char* token) {
+    json["model"]["vocab"][token] = json["model"]["vocab"].size();
+    json["added_tokens"].push_back(text::added_token_json(token, true));
+    write("tokenizer.json", json.dump());
+    return load()->token_to_id(token).value();
+  };
+  write("tokenizer_config.json", R"({"eos_token": "<|return|>"})");
+  const int returns = add("<|return|>");
+  EXPECT_EQ(load()->eos_token_ids(), Ids{returns});
+  const int call = add("<|call|>");
+  EXPECT_EQ(load()->eos_token_ids(), (Ids{returns, call}));
+}
+
 TEST_F(ModelFolder, ConfigurationThatIsDamagedIsRefused) {
   write("tokenizer.json", byte_level_json().dump());
   for (const char* config :
