@@ -162,10 +162,9 @@ TEST(TaggedCalls, AreReadAsQwen3CoderWritesThem) {
   expect_call(kCoderCalls, "<function=f>\n<parameter=i>\n1\n<parameter=s>\n2\n</function>\n", "f",
               R"({"i": 1, "s": "2"})");
   expect_call(kCoderCalls, "<function=f>\n<parameter=i>\n1\n</parameter>\n", "f", R"({"i": 1})");
-  expect_call(kCoderCalls,
-              "<function=f> <parameter=i>1</parameter> x<<parameter=s>2</parameter>\n"
-              "</function>",
-              "f", R"({"i": 1, "s": "2"})");
+  // Other text between arguments ends it.
+  expect_call(kCoderCalls, "<function=f> <parameter=i>1</parameter> x<parameter=s>2</parameter>",
+              "f", R"({"i": 1})");
   // Only at the beginning of a line.
   expect_call(kCoderCalls, coder_call("s", "a</function> <parameter=b>"), "f",
               R"({"s": "a</function> <parameter=b>"})");
@@ -190,6 +189,7 @@ TEST(TaggedCalls, AreReadAsGlmWritesThem) {
               "f", R"({"i": 1, "s": "\n2\n"})");
   expect_call(kGlmCalls, "f\n<arg_key>s</arg_key>\n<arg_value>ab</arg", "f", R"({"s": "ab)", false);
   expect_call(kGlmCalls, "f\n<arg_key>i", "f", "", false);
+  expect_call(kGlmCalls, "f\n<arg_key>i</arg_key> 1", "f", "{}", false);
   expect_none(kGlmCalls, "f", false);
   for (const char* text : {"", "two words", "<arg_key>i</arg_key>", "{}", "f\n<arg_"})
     expect_none(kGlmCalls, text);

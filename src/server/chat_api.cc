@@ -21,11 +21,11 @@ class Chat final : public Answer {
     parallel_tool_calls_ = fields.boolean("parallel_tool_calls", true);
     shows_prompt_text_ = fields.boolean("return_prompt_text");
     ChatPrompt prompt = render_chat(fields, served);
+    tools_ = std::move(prompt.tools);
     role_ = std::move(prompt.role);
     last_content_ = std::move(prompt.last_content);
-    with_parser_ =
-        served.make_parser && (!served.format.reasoning_parser.empty() ||
-                               (prompt.has_tools && !served.format.tool_call_parser.empty()));
+    with_parser_ = served.make_parser && (!served.format.reasoning_parser.empty() ||
+                                          (tools_ && !served.format.tool_call_parser.empty()));
     if (with_parser_) {
       params.skip_special_tokens = false;  // tags may be such
       for (const auto& [tag, token] : served.tags.ids) params.marked_token_ids.push_back(token);
@@ -36,7 +36,7 @@ class Chat final : public Answer {
     states_.resize(choices().size());
     for (State& state : states_) {
       if (with_parser_) {
-        state.parser = served.make_parser(served.format, served.tags, turn, prompt.has_tools);
+        state.parser = served.make_parser(served.format, served.tags, turn, tools_.get());
       }
     }
     hides_tokens_ = with_parser_ && !include_reasoning_;
@@ -251,8 +251,9 @@ class Chat final : public Answer {
   }
 
   std::string id_;
-  std::string role_;          // of the answer
-  std::string last_content_;  // of the last message, where the answer goes on with it
+  std::unique_ptr<const ToolTypes> tools_;  // null = no calls are looked for
+  std::string role_;                        // of the answer
+  std::string last_content_;                // of the last message, where the answer goes on with it
   std::optional<int> num_top_;
   bool echo_ = false;
   bool include_reasoning_ = true;

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "nanovllm/chat.h"
+#include "server/harmony_parser.h"
 
 namespace nanovllm::server {
 namespace {
@@ -105,6 +106,17 @@ Json read_tools(const RequestFields& fields, const ServedModel& model, bool& has
   return tools;
 }
 
+// gpt-oss was taught three efforts, and its template would write any other as it stands.
+void check_effort(const Json& kwargs, const ServedModel& model) {
+  if (model.format.reasoning_parser != kHarmonyReasoning) return;
+  const Json effort = kwargs.value("reasoning_effort", Json("medium"));
+  if (effort == "low" || effort == "medium" || effort == "high") return;
+  refuse("reasoning_effort",
+         "reasoning_effort is {}, which this model does not know; use \"low\", \"medium\" or "
+         "\"high\".",
+         shown(effort));
+}
+
 Json read_kwargs(const RequestFields& fields, const ServedModel& model) {
   Json kwargs = model.default_chat_template_kwargs;
   const Json* given = fields.find("chat_template_kwargs");
@@ -117,6 +129,7 @@ Json read_kwargs(const RequestFields& fields, const ServedModel& model) {
   if (given != nullptr) kwargs.update(*given);
   if (effort) kwargs["reasoning_effort"] = *effort;
   if (const Json* documents = fields.find("documents")) kwargs["documents"] = *documents;
+  check_effort(kwargs, model);
   return kwargs;
 }
 
@@ -149,7 +162,9 @@ ChatPrompt render_chat(const RequestFields& fields, const ServedModel& model) {
     messages.push_back(
         message_of(message, fmt::format("messages[{}]", messages.size()), model.max_json_depth));
   }
-  const Json tools = read_tools(fields, model, prompt.has_tools);
+  bool has_tools = false;
+  const Json tools = read_tools(fields, model, has_tools);
+  if (has_tools) prompt.tools = std::make_unique<ToolTypes>(tools);
   const Json kwargs = read_kwargs(fields, model);
   const bool continues = fields.boolean("continue_final_message");
   const bool add_generation_prompt = fields.boolean("add_generation_prompt", true);

@@ -1,6 +1,7 @@
 // From the messages of a chat to the text of a prompt, as vLLM and transformers make it.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "server/request_fields.h"
@@ -12,7 +13,7 @@ struct ChatPrompt {
   std::string role;          // whose turn the model goes on with
   std::string last_content;  // of the last message, where it is of that role
   bool add_special_tokens = false;
-  bool has_tools = false;
+  std::unique_ptr<const ToolTypes> tools = {};  // null = no calls are looked for
 };
 
 // Reads the fields that say what the prompt is. Throws ApiError.

@@ -51,7 +51,7 @@ struct ServedModel {
   // make_transcript_parser; not called where the format is empty.
   std::function<std::unique_ptr<TranscriptParser>(const TranscriptFormat& format,
                                                   const TranscriptTags& tags,
-                                                  std::string_view prompt, bool with_tools)>
+                                                  std::string_view prompt, const ToolTypes* tools)>
       make_parser = {};
 
   nlohmann::ordered_json default_chat_template_kwargs = nlohmann::ordered_json::object();

@@ -69,8 +69,8 @@ struct LetterModel {
     served.preparer.info.kvcache_block_size = 16;
     served.system_fingerprint = "fp";
     served.make_parser = [](const TranscriptFormat&, const TranscriptTags&, std::string_view,
-                            bool with_tools) {
-      return std::make_unique<BracketParser>(with_tools);
+                            const ToolTypes* tools) {
+      return std::make_unique<BracketParser>(tools != nullptr);
     };
   }
   LetterModel(const LetterModel&) = delete;

@@ -169,7 +169,8 @@ std::shared_ptr<const ServedModel> Front::served_model(const EngineHello& hello)
   served->defaults = hello.default_sampling_params;
   served->system_fingerprint = fingerprint_of(hello.info);
   served->created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  if (template_) served->format = transcript_format_of(template_->source());
+  served->format = transcript_format_of(template_ ? template_->source() : "",
+                                        {hello.info.reasoning_parser, hello.info.tool_parser});
   const TranscriptFormat& asked = options_.format;
   if (!asked.reasoning_parser.empty()) served->format.reasoning_parser = asked.reasoning_parser;
   if (!asked.tool_call_parser.empty()) served->format.tool_call_parser = asked.tool_call_parser;

@@ -6,24 +6,28 @@
 namespace nanovllm::server {
 
 TagParser::TagParser(const ReasoningFormat* reasoning, const ToolFormat* tools,
-                     const TranscriptTags& tags, bool in_thought)
-    : reasoning_(reasoning), tools_(tools) {
+                     const TranscriptTags& tags, Begin begin, const ToolTypes* types)
+    : reasoning_(reasoning), tools_(tools), types_(types) {
   const auto tag = [&](std::string_view text) {
     const auto known = tags.ids.find(text);
     return known == tags.ids.end() ? Tag{text} : Tag{text, known->second};
   };
   if (reasoning_) {
-    begin_thought_ = tag(reasoning_->begin_tag);
-    end_thought_ = tag(reasoning_->end_tag);
+    std::ranges::transform(reasoning_->begin_tags, begin_thought_.begin(), tag);
+    std::ranges::transform(reasoning_->end_tags, end_thought_.begin(), tag);
+    begin_answer_ = tag(reasoning_->begin_answer);
+    end_answer_ = tag(reasoning_->end_answer);
+    needs_begin_ = reasoning_->needs_begin_tag && begin == Begin::kMayThink;
   }
   if (tools_) {
     open_call_ = tag(tools_->open_tag);
+    other_open_ = tag(tools_->other_open);
     close_call_ = tag(tools_->close_tag);
   }
-  if (in_thought) {
-    mode_ = Mode::kThought;
-  } else {
+  if (begin == Begin::kContent) {
     begin_content();
+  } else {
+    mode_ = Mode::kThought;
   }
 }
 
@@ -50,13 +54,14 @@ TranscriptDelta TagParser::finish() {
   }
   if (mode_ == Mode::kCall || mode_ == Mode::kOpened) show_no_call();
   const std::string_view rest = take(text_.rest().size());
-  if (mode_ == Mode::kThought) {
+  if (mode_ == Mode::kThought && (has_thought_ || !needs_begin_)) {
     delta_.reasoning += rest;
   } else {
     show(rest);
   }
   end_trial();
-  if (num_calls_ == 0) delta_.content += std::exchange(blanks_, {});
+  if (num_calls_ == 0 && !has_ended_) delta_.content += blanks_;
+  blanks_.clear();
   return std::exchange(delta_, {});
 }
 
@@ -75,28 +80,42 @@ bool TagParser::advance() {
 }
 
 bool TagParser::advance_thought() {
-  enum { kBegin, kEnd, kOpen };
-  const TaggedText::Found found = text_.find({has_thought_ ? Tag{} : begin_thought_, end_thought_,
-                                              tools_ && reasoning_->may_call ? open_call_ : Tag{}});
+  constexpr int kEnd = 3, kOpen = 6;
+  const bool may_begin = !has_thought_, may_call = tools_ && reasoning_->may_call;
+  const Tag none = {};
+  const TaggedText::Found found =
+      text_.find({may_begin ? begin_thought_[0] : none, may_begin ? begin_thought_[1] : none,
+                  may_begin ? begin_thought_[2] : none, end_thought_[0], end_thought_[1],
+                  end_thought_[2], may_call ? open_call_ : none});
   if (!has_thought_) {
     const size_t at = found.before.find_first_not_of(kJsonBlanks);
-    if (at != found.before.npos) {
+    const bool is_blank = at == found.before.npos;
+    if (needs_begin_) {
+      blanks_ += take(std::min(at, found.before.size()));
+      if (!is_blank || found.tag >= kEnd) {
+        begin_content();
+        return true;
+      }
+      if (found.tag < 0) return false;
+      blanks_.clear();
+    } else if (!is_blank) {
       delta_.reasoning += take(at);
       has_thought_ = true;
       return true;
     }
   }
-  delta_.reasoning += take(found.before.size());
+  if (has_thought_ || !needs_begin_) delta_.reasoning += take(found.before.size());
   if (found.tag < 0) return false;
   has_thought_ = true;
-  if (found.tag == kBegin) {
-    take(begin_thought_.text.size());
-  } else if (found.tag == kEnd) {
-    take(end_thought_.text.size());
+  if (found.tag < kEnd) {
+    take(begin_thought_[static_cast<size_t>(found.tag)].text.size());
+  } else if (found.tag < kOpen) {
+    take(end_thought_[static_cast<size_t>(found.tag - kEnd)].text.size());
+    may_begin_ = true;
     begin_content();
   } else {
     trial_ = Trial::kThought;
-    take_open_tag();
+    take_open_tag(open_call_);
   }
   return true;
 }
@@ -104,20 +123,28 @@ bool TagParser::advance_thought() {
 void TagParser::begin_content() {
   mode_ = Mode::kContent;
   if (tools_ && tools_->begins_answer) {
+    delta_.content += std::exchange(blanks_, {});
     trial_ = Trial::kAnswer;
     begin_call(false);
   }
 }
 
 bool TagParser::advance_content() {
-  enum { kOpen, kClose, kEndThought, kNext, kEndBrackets };
+  enum { kOpen, kOther, kClose, kEndThought, kNext, kEndBrackets, kBeginAnswer, kEndAnswer };
+  const bool is_pythonic = tools_ && tools_->syntax.form == CallForm::kPythonic;
+  const Tag none = {};
   const TaggedText::Found found =
-      text_.find({open_call_, may_close_ ? close_call_ : Tag{}, end_tag_on_trial(),
-                  may_follow_ ? Tag{"{"} : Tag{}, in_brackets_ ? Tag{"]"} : Tag{}});
+      text_.find({open_call_, other_open_, may_close_ ? close_call_ : none, end_tag_on_trial(),
+                  may_follow_ && !is_pythonic ? Tag{"{"} : none, in_brackets_ ? Tag{"]"} : none,
+                  may_begin_ ? begin_answer_ : none, has_begun_ ? end_answer_ : none});
   if (may_follow_ && trial_ != Trial::kAnswer) {
     const size_t at = found.before.find_first_not_of(separators());
     if (at != found.before.npos) {
       show(take(at));
+      if (is_pythonic) {
+        begin_call(false);
+        return true;
+      }
       may_follow_ = in_brackets_ = false;
       return true;
     }
@@ -125,12 +152,13 @@ bool TagParser::advance_content() {
   show(take(found.before.size()));
   switch (found.tag) {
     case kOpen:
+    case kOther:
       if (trial_ == Trial::kAnswer) end_trial();
-      take_open_tag();
+      take_open_tag(found.tag == kOther ? other_open_ : open_call_);
       return true;
     case kClose:
       take(close_call_.text.size());
-      may_close_ = false;
+      may_close_ = may_follow_ = false;
       blanks_.clear();
       return true;
     case kEndThought:
@@ -144,15 +172,31 @@ bool TagParser::advance_content() {
       may_follow_ = in_brackets_ = false;
       blanks_.clear();
       return true;
+    case kBeginAnswer:
+      if (may_begin_) {
+        take(begin_answer_.text.size());
+        has_begun_ = true;
+      } else {
+        show(take(begin_answer_.text.size()));
+      }
+      may_begin_ = false;
+      return true;
+    case kEndAnswer:
+      // Text behind it shows it, for then it is no end.
+      has_content_ = has_begun_ = false;
+      has_ended_ = true;
+      blanks_ += take(end_answer_.text.size());
+      return true;
     default:
       return false;
   }
 }
 
-void TagParser::take_open_tag() {
+void TagParser::take_open_tag(const Tag& tag) {
+  const bool is_call = tools_->other_is_call && tag.text == tools_->other_open;
   begin_call(false);
-  hold_tag(open_call_);
-  if (tools_->is_mistral) mode_ = Mode::kOpened;
+  if (!is_call) hold_tag(tag);
+  if (tools_->may_be_list) mode_ = Mode::kOpened;
 }
 
 void TagParser::begin_call(bool in_brackets) {
@@ -160,7 +204,7 @@ void TagParser::begin_call(bool in_brackets) {
   is_shown_ = may_follow_ = may_close_ = false;
   in_brackets_ = in_brackets;
   held_.clear();
-  scanner_ = make_call_scanner(tools_->syntax, nullptr);
+  scanner_ = make_call_scanner(tools_->syntax, types_);
 }
 
 bool TagParser::advance_opened() {
@@ -184,16 +228,18 @@ bool TagParser::advance_opened() {
     mode_ = Mode::kCall;
     CallSyntax syntax = tools_->syntax;
     syntax.form = CallForm::kBareJson;
-    scanner_ = make_call_scanner(syntax, nullptr);
+    scanner_ = make_call_scanner(syntax, types_);
   }
   return true;
 }
 
 bool TagParser::advance_call() {
   enum { kOpen, kClose, kEndThought };
+  const bool is_pythonic = tools_->syntax.form == CallForm::kPythonic;
   const TaggedText::Found found = text_.find({open_call_, close_call_, end_tag_on_trial()});
   const size_t taken = scanner_->read(found.before);
   const bool is_all = taken == found.before.size();
+  if (is_all && found.tag == kClose) scanner_->close();
   hold(taken);
   if (scanner_->is_call()) show_call();
   if (scanner_->is_no_call()) {
@@ -201,7 +247,7 @@ bool TagParser::advance_call() {
   } else if (scanner_->is_done() || (is_all && found.tag >= 0 && is_shown_)) {
     mode_ = Mode::kContent;
     may_close_ = true;
-    may_follow_ = scanner_->is_done() && (tools_->begins_answer || in_brackets_);
+    may_follow_ = scanner_->is_done() && (tools_->begins_answer || in_brackets_ || is_pythonic);
     in_brackets_ = may_follow_ && in_brackets_;
   } else if (is_all && found.tag == kEndThought) {
     end_thought_on_trial();
@@ -217,7 +263,7 @@ bool TagParser::advance_call() {
 // All that seemed to be calls was part of the thought.
 void TagParser::end_thought_on_trial() {
   delta_.reasoning += undo_trial();
-  take(end_thought_.text.size());
+  take(end_thought_[0].text.size());
   begin_content();
 }
 
@@ -296,7 +342,9 @@ void TagParser::show_no_call() {
 void TagParser::show(std::string_view text) {
   blanks_ += text;
   has_content_ = has_content_ || text.find_first_not_of(separators()) != text.npos;
-  if (has_content_) shown().content += std::exchange(blanks_, {});
+  if (!has_content_) return;
+  may_begin_ = has_ended_ = false;
+  shown().content += std::exchange(blanks_, {});
 }
 
 std::string_view TagParser::separators() const {

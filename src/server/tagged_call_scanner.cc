@@ -44,6 +44,7 @@ class TaggedCallScanner final : public CallScanner {
   void add_to_value(char byte);
   void end_value();
   void end();
+  bool break_off();  // returns false
 
   const TaggedSyntax& syntax_;
   const ToolTypes* types_;  // null = nothing is known of them
@@ -76,7 +77,7 @@ bool TaggedCallScanner::take(char byte) {
       return take_key(byte);
     case Step::kValueOpen:
       if (text_.empty() && is_json_blank(byte)) return true;
-      if (!takes_tag(byte, syntax_.value_open)) return stop();
+      if (!takes_tag(byte, syntax_.value_open)) return break_off();
       if (text_ == syntax_.value_open) begin_value();
       return true;
     case Step::kValue:
@@ -115,9 +116,7 @@ bool TaggedCallScanner::take_between(char byte) {
   } else if (!syntax_.close.empty() && text_ == syntax_.close) {
     end();
   } else if (!syntax_.key_open.starts_with(text_) && !syntax_.close.starts_with(text_)) {
-    if (!is_call_) return stop();
-    // What stands between arguments is passed over, but a tag may begin with its last byte.
-    text_.erase(0, text_.size() - (byte == '<' ? 1 : 0));
+    return break_off();
   }
   return true;
 }
@@ -181,6 +180,16 @@ void TaggedCallScanner::end() {
   arguments_ += arguments_begun_ ? "}" : "{}";
   is_call_ = true;
   stop();
+}
+
+// Something else has come between arguments: those that are whole are all.
+bool TaggedCallScanner::break_off() {
+  if (is_call_) {
+    end();
+  } else {
+    stop();
+  }
+  return false;
 }
 
 }  // namespace

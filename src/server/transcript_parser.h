@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nanovllm/outputs.h"
+#include "server/tool_types.h"
 
 namespace nanovllm {
 class Tokenizer;
@@ -63,8 +64,10 @@ struct TranscriptFormat {
 // The names that --reasoning-parser and --tool-call-parser know.
 std::vector<std::string> reasoning_parsers();
 std::vector<std::string> tool_call_parsers();
-// What fits a model, by its chat template's text.
-TranscriptFormat transcript_format_of(std::string_view chat_template);
+// What fits a model, by its chat template's text; where that leaves it open, what is usual for
+// models of its architecture.
+TranscriptFormat transcript_format_of(std::string_view chat_template,
+                                      const TranscriptFormat& usual = {});
 
 // The tags of a format that a tokenizer has as tokens of their own, with their ids. The token alone
 // is the tag then; the same characters made of other tokens are text. Other tags are found by their
@@ -80,11 +83,12 @@ std::string_view last_turn(std::string_view prompt);
 
 // Of one completion, whose text holds special tokens too: tags may be such. `prompt` is the
 // rendered one: it may have closed the reasoning already; where it has not, a format with reasoning
-// begins with it, tag or not. Calls are taken for such only where the request has tools
-// (`with_tools`: some are given, and tool_choice is not "none"). Throws Error(kInvalidArgument) for
-// names that are not known.
+// begins with it as a rule, tag or not. Calls are taken for such only where the request has tools
+// (null = none are given, or tool_choice is "none"), which must outlive the parser. Throws
+// Error(kInvalidArgument) for names that are not known or do not fit together.
 std::unique_ptr<TranscriptParser> make_transcript_parser(const TranscriptFormat& format,
                                                          const TranscriptTags& tags,
-                                                         std::string_view prompt, bool with_tools);
+                                                         std::string_view prompt,
+                                                         const ToolTypes* tools);
 
 }  // namespace nanovllm::server

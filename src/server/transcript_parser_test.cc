@@ -269,7 +269,7 @@ TEST(TranscriptParser, AnySplitAddsUpToTheWhole) {
 }
 
 TEST(TranscriptParser, StreamsArgumentsOnceTheNameIsKnown) {
-  const auto parser = make_transcript_parser({"", "hermes"}, {}, "", true);
+  const auto parser = make_transcript_parser({"", "hermes"}, {}, "", &no_schemas());
   EXPECT_EQ(parser->append("<tool_call>{\"name\": \"f\", \"arguments\":", {}), TranscriptDelta{});
   EXPECT_EQ(parser->append(" {\"x\":", {}), (TranscriptDelta{"", "", {{0, "f", "{\"x\":"}}}));
   EXPECT_EQ(parser->append(" \"a", {}), (TranscriptDelta{"", "", {{0, "", " \"a"}}}));
@@ -281,28 +281,28 @@ TEST(TranscriptParser, StreamsArgumentsOnceTheNameIsKnown) {
 
 TEST(TranscriptParser, HoldsBackWhatFollowsACallInAThought) {
   const std::string text = "x" + kOneCall;
-  const auto open = make_transcript_parser({"qwen3", "hermes"}, {}, "", true);
+  const auto open = make_transcript_parser({"qwen3", "hermes"}, {}, "", &no_schemas());
   EXPECT_EQ(open->append(text, {}), (TranscriptDelta{"x", "", {}}));
   EXPECT_EQ(open->append(" y", {}), TranscriptDelta{});
   EXPECT_EQ(open->finish(), (TranscriptDelta{"", " y", {{0, "f", "{\"x\": 1}"}}}));
-  const auto closed = make_transcript_parser({"qwen3", "hermes"}, {}, "", true);
+  const auto closed = make_transcript_parser({"qwen3", "hermes"}, {}, "", &no_schemas());
   EXPECT_EQ(closed->append(text, {}), (TranscriptDelta{"x", "", {}}));
   EXPECT_EQ(closed->append(" y</think>z", {}), (TranscriptDelta{kOneCall + " y", "z", {}}));
-  const auto none = make_transcript_parser({"qwen3", "hermes"}, {}, "", true);
+  const auto none = make_transcript_parser({"qwen3", "hermes"}, {}, "", &no_schemas());
   EXPECT_EQ(none->append("x<tool_call> ", {}), (TranscriptDelta{"x", "", {}}));
   EXPECT_EQ(none->append("is", {}), (TranscriptDelta{"<tool_call> is", "", {}}));
 }
 
 TEST(TranscriptParser, HoldsBackAnAnswerThatBeginsWithACallWithoutATag) {
   const std::string call = R"({"name": "f", "parameters": {}})";
-  const auto parser = make_transcript_parser({"", "llama3_json"}, {}, "", true);
+  const auto parser = make_transcript_parser({"", "llama3_json"}, {}, "", &no_schemas());
   EXPECT_EQ(parser->append(call + " and ", {}), TranscriptDelta{});
   EXPECT_EQ(parser->append("{x", {}), (TranscriptDelta{"", call + " and {x", {}}));
   EXPECT_EQ(parser->append("}", {}), (TranscriptDelta{"", "}", {}}));
 }
 
 TEST(TranscriptParser, ShowsTextThatIsNoTagAtOnce) {
-  const auto parser = make_transcript_parser({"qwen3", "hermes"}, {}, "", true);
+  const auto parser = make_transcript_parser({"qwen3", "hermes"}, {}, "", &no_schemas());
   EXPECT_EQ(parser->append("think <t", {}), (TranscriptDelta{"think ", "", {}}));
   EXPECT_EQ(parser->append("d>", {}), (TranscriptDelta{"<td>", "", {}}));
   EXPECT_EQ(parser->append("</think>a", {}), (TranscriptDelta{"", "a", {}}));
@@ -317,7 +317,7 @@ TEST(TranscriptParser, TakesTimeInProportionToTheText) {
     for (int i = 0; i < 40'000; ++i) {
       text += name == "hermes" ? kOneCall : R"({"name": "f", "arguments": {"x": 1}}, )";
     }
-    const auto parser = make_transcript_parser({"", name}, {}, "", true);
+    const auto parser = make_transcript_parser({"", name}, {}, "", &no_schemas());
     const size_t num_shown = parser->append(text, {}).tool_calls.size();
     const size_t num_held = parser->finish().tool_calls.size();
     EXPECT_EQ(name == "llama3_json" ? num_held : num_shown, 40'000u) << name;
@@ -328,7 +328,8 @@ TEST(TranscriptParser, TakesTimeInProportionToTheText) {
 TEST(TranscriptParser, TakesTimeInProportionToTheBlanks) {
   const auto start = std::chrono::steady_clock::now();
   for (const std::string text : {"", "[TOOL_CALLS]"}) {
-    const auto parser = make_transcript_parser({.tool_call_parser = "mistral"}, {}, "", true);
+    const auto parser =
+        make_transcript_parser({.tool_call_parser = "mistral"}, {}, "", &no_schemas());
     TranscriptClient client;
     client.add(parser->append(text, {}));
     for (int i = 0; i < 300'000; ++i) client.add(parser->append("\n", {}));
@@ -339,10 +340,28 @@ TEST(TranscriptParser, TakesTimeInProportionToTheBlanks) {
 }
 
 TEST(TranscriptParser, RefusesUnknownNames) {
-  EXPECT_EQ(reasoning_parsers(), (std::vector<std::string>{"qwen3", "deepseek_r1"}));
-  EXPECT_EQ(tool_call_parsers(), (std::vector<std::string>{"hermes", "llama3_json", "mistral"}));
-  EXPECT_THROW(make_transcript_parser({"harmony", ""}, {}, "", true), Error);
-  EXPECT_THROW(make_transcript_parser({"", "pythonic"}, {}, "", false), Error);
+  EXPECT_EQ(reasoning_parsers(),
+            (std::vector<std::string>{"qwen3", "deepseek_r1", "glm45", "glm47", "granite",
+                                      "mistral", "olmo3", "openai_gptoss"}));
+  EXPECT_EQ(tool_call_parsers(), (std::vector<std::string>{"hermes", "llama3_json", "mistral",
+                                                           "qwen3_coder", "qwen3_xml", "glm45",
+                                                           "glm47", "granite", "olmo3", "openai"}));
+  EXPECT_THROW(make_transcript_parser({"harmony", ""}, {}, "", &no_schemas()), Error);
+  EXPECT_THROW(make_transcript_parser({"", "pythonic"}, {}, "", nullptr), Error);
+  const auto mixed = [](const TranscriptFormat& format) {
+    try {
+      make_transcript_parser(format, {}, "", nullptr);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(mixed({"openai_gptoss", "hermes"}),
+            "--reasoning-parser openai_gptoss and --tool-call-parser hermes do not fit together: "
+            "openai_gptoss goes with openai alone");
+  EXPECT_NE(mixed({"qwen3", "openai"}), "");
+  EXPECT_EQ(mixed({"", "openai"}), "");
+  EXPECT_EQ(mixed({"openai_gptoss", ""}), "");
 }
 
 }  // namespace

@@ -55,19 +55,27 @@ struct TranscriptCase {
   std::string prompt = "<|im_start|>assistant\n";
   bool with_tools = true;
   bool with_tokens = false;  // the tags are such
+  const ToolTypes* tools = nullptr;
 };
 
 inline const std::string kOneCall =
     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>";
 inline const std::string kReasoningOff = "<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
+inline const ToolTypes& no_schemas() {
+  static const ToolTypes types(nlohmann::ordered_json::array());
+  return types;
+}
+
 inline constexpr char kToken = '\x01';
 
 inline TranscriptTags tags_of(const TranscriptCase& c) {
   TranscriptTags tags;
   if (!c.with_tokens) return tags;
-  for (const char* tag :
-       {"<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]"}) {
+  for (const char* tag : {"<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>",
+                          "[TOOL_CALLS]", "[THINK]", "[/THINK]", "<|tool_call|>",
+                          "<function_calls>", "</function_calls>", "<|start|>", "<|channel|>",
+                          "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"}) {
     tags.ids.emplace(tag, static_cast<int32_t>(100 + tags.ids.size()));
   }
   return tags;
@@ -95,8 +103,9 @@ inline MarkedText marked_text_of(const TranscriptCase& c) {
 }
 
 inline TranscriptAnswer parse_transcript(const TranscriptCase& c, std::vector<size_t> cuts) {
+  const ToolTypes* tools = c.tools != nullptr ? c.tools : &no_schemas();
   const auto parser = make_transcript_parser({c.reasoning_parser, c.tool_call_parser}, tags_of(c),
-                                             c.prompt, c.with_tools);
+                                             c.prompt, c.with_tools ? tools : nullptr);
   const MarkedText given = marked_text_of(c);
   TranscriptClient client;
   cuts.push_back(given.text.size());
