@@ -404,6 +404,7 @@ TEST(ModelFamilies, GoByTheirArchitectureWhereTheTemplateLeavesItOpen) {
   EXPECT_EQ(transcript_format_of("{{ messages }}", {"mistral", "mistral"}),
             (TranscriptFormat{"mistral", ""}));
   EXPECT_EQ(transcript_format_of("{{ messages }}", {"qwen3", "hermes"}), TranscriptFormat{});
+  EXPECT_EQ(transcript_format_of(lists_tools, {"openai_gptoss", "openai"}), TranscriptFormat{});
   EXPECT_EQ(transcript_format_of("tools <｜tool_calls｜>", {"", "llama3_json"}),
             TranscriptFormat{});
 }

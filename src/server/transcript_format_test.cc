@@ -33,7 +33,15 @@ TEST(TranscriptFormat, IsFoundForPublishedModels) {
       {"Qwen-Qwen2.5-7B-Instruct", {"", "hermes"}},
       {"Qwen-Qwen3-0.6B", {"qwen3", "hermes"}},
       {"Qwen-QwQ-32B", {"deepseek_r1", "hermes"}},
-      {"Qwen3-Coder", {"", ""}},                     // XML between the tags
+      {"Qwen3-Coder", {"", "qwen3_coder"}},
+      {"Qwen3.5-4B", {"qwen3", "qwen3_coder"}},
+      {"GLM-4.6", {"glm45", "glm45"}},
+      {"GLM-4.7-Flash", {"glm45", "glm45"}},
+      {"ibm-granite-granite-3.3-2B-Instruct", {"granite", "granite"}},
+      {"mistralai-Ministral-3-14B-Reasoning-2512", {"mistral", "mistral"}},
+      {"openai-gpt-oss-120b", {"openai_gptoss", "openai"}},
+      {"ByteDance-Seed-OSS", {"", ""}},  // XML of its own
+      {"NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", {"", "qwen3_coder"}},
       {"Bielik-11B-v3.0-Instruct", {"", "hermes"}},  // reasons only where it is asked to
       {"HuggingFaceTB-SmolLM3-3B", {"qwen3", ""}},
       {"MiMo-VL", {"", "hermes"}},

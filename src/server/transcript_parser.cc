@@ -27,7 +27,7 @@ constexpr ReasoningFormat kReasoningFormats[] = {
      .end_tags = {"[/THINK]"},
      .needs_begin_tag = true},
     {.name = "olmo3"},
-    {.name = kHarmonyReasoning, .needs_begin_tag = true},
+    {.name = kHarmonyReasoning},
 };
 
 constexpr TaggedSyntax kQwen3CoderCall = {.name_open = "<function=",
@@ -178,7 +178,8 @@ struct Template {
     if (has("<|eot_id|>") && has("\"parameters\":")) return "llama3_json";
     // It tells the model about tools and leaves open how it calls them.
     const bool leaves_open = has("tools") && !has("tool_call") && !has("functools");
-    return leaves_open ? std::string_view(usual.tool_call_parser) : "";
+    const bool has_channels = usual.tool_call_parser == kHarmonyTools;  // and shows none
+    return leaves_open && !has_channels ? std::string_view(usual.tool_call_parser) : "";
   }
 };
 
