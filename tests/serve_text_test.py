@@ -130,5 +130,37 @@ class TagsAreTokens(unittest.TestCase):
                 self.assertFalse(any(delta.get("reasoning") for delta in deltas))
 
 
+class ParsersOfFamilies(unittest.TestCase):
+    """The demo model with the template of gpt-oss, whose channels it knows nothing of."""
+    TEMPLATE = os.path.join(os.path.dirname(__file__), "data", "chat_templates", "openai-gpt-oss-120b.jinja")
+    TOOLS = [{"type": "function", "function": {"name": "f", "description": "Does it.", "parameters": {"type": "object"}}}]
+
+    def test_the_template_chooses_them_and_gets_the_effort(self):
+        with contextlib.closing(Server("--chat-template", self.TEMPLATE, "--kv-cache-memory", "64M", small=False)) as server:
+            body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 60, "temperature": 0, "tools": self.TOOLS}
+            for effort in ("low", "medium", "high"):
+                answer = server.post("/v1/chat/completions", {**body, "reasoning_effort": effort, "return_prompt_text": True})
+                self.assertEqual(answer.status, 200, answer.text)
+                self.assertIn(f"Reasoning: {effort}\n", answer.json["prompt_text"])
+                self.assertIn("type f = () => any;", answer.json["prompt_text"])
+            # Words without a channel are the answer, all of them.
+            message = answer.json["choices"][0]["message"]
+            self.assertIsNone(message["reasoning"])
+            events = server.post("/v1/chat/completions", {**body, "reasoning_effort": "high", "stream": True}).text.split("\n\n")
+            deltas = [json.loads(event.removeprefix("data: "))["choices"][0]["delta"] for event in events if event and "[DONE]" not in event]
+            self.assertEqual("".join(delta.get("content") or "" for delta in deltas), message["content"])
+            plain = server.post("/v1/completions", {"prompt": answer.json["prompt_text"], "max_tokens": 60, "temperature": 0,
+                                                    "add_special_tokens": False})
+            self.assertEqual(message["content"], plain.json["choices"][0]["text"])
+            refused = server.post("/v1/chat/completions", {**body, "reasoning_effort": "minimal"})
+            self.assertEqual(refused.status, 400)
+            self.assertIn('reasoning_effort is "minimal", which this model does not know', refused.text.replace('\\"', '"'))
+
+    def test_halves_of_two_families_do_not_start(self):
+        with contextlib.closing(Server("--reasoning-parser", "openai_gptoss", "--tool-call-parser", "hermes", wait=False)) as server:
+            server.wait_for("openai_gptoss goes with openai alone", 60)
+            self.assertEqual(server.process.wait(60), 1)
+
+
 if __name__ == "__main__":
     unittest.main()
