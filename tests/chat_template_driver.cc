@@ -1,7 +1,7 @@
 // Renders templates for the comparison with Jinja2. In: a line with a JSON array of all templates,
-// each of which is rendered many times; then one JSON object a line. {"template", "variables"} is
-// for the language alone, {"template", "messages", "tools", "add_generation_prompt", "kwargs"} for
-// the whole of ChatTemplate; "template" is an index into the array; "now": seconds since the epoch.
+// each of which is rendered many times; then one JSON object {"template", "variables", "now"} a
+// line, where "template" is an index into the array and "now", seconds since the epoch, may be left
+// out.
 // Out: {"output"} or {"error"} for each object.
 #include <ctime>
 #include <iostream>
@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "nanovllm/chat.h"
 #include "nanovllm/error.h"
 #include "text/jinja/jinja.h"
 
@@ -19,21 +18,20 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // The templates, each compiled where it is first needed.
-template <typename Compiled>
 class Templates {
  public:
   explicit Templates(const std::vector<std::string>& sources) : sources_(sources) {}
-  const Compiled& of(const Json& request) {
+  const nanovllm::jinja::Program& of(const Json& request) {
     const auto index = request.at("template").get<size_t>();
     return compiled_.try_emplace(index, sources_.at(index)).first->second;
   }
 
  private:
   const std::vector<std::string>& sources_;
-  std::map<size_t, Compiled> compiled_;
+  std::map<size_t, nanovllm::jinja::Program> compiled_;
 };
 
-std::string render_variables(const nanovllm::jinja::Program& program, const Json& request) {
+std::string render(const nanovllm::jinja::Program& program, const Json& request) {
   nanovllm::jinja::RenderOptions options;
   if (request.contains("now")) {
     const auto now = request["now"].get<std::time_t>();
@@ -44,12 +42,6 @@ std::string render_variables(const nanovllm::jinja::Program& program, const Json
   return program.render(request.at("variables"), options);
 }
 
-std::string render_chat(const nanovllm::ChatTemplate& chat_template, const Json& request) {
-  return chat_template.render(request.at("messages"), request.at("tools"),
-                              request.at("add_generation_prompt").get<bool>(),
-                              request.at("kwargs"));
-}
-
 }  // namespace
 
 int main() {
@@ -57,15 +49,12 @@ int main() {
   std::string line;
   std::getline(std::cin, line);
   const auto sources = Json::parse(line).get<std::vector<std::string>>();
-  Templates<nanovllm::jinja::Program> programs(sources);
-  Templates<nanovllm::ChatTemplate> chat_templates(sources);
+  Templates programs(sources);
   while (std::getline(std::cin, line)) {
     Json response;
     try {
       const Json request = Json::parse(line);
-      response["output"] = request.contains("messages")
-                               ? render_chat(chat_templates.of(request), request)
-                               : render_variables(programs.of(request), request);
+      response["output"] = render(programs.of(request), request);
     } catch (const nanovllm::Error& error) {
       response = {{"error", error.what()}};
     }

@@ -124,25 +124,12 @@ def make_environment():
     return environment
 
 
-def prepare_messages(messages):
-    """What ChatTemplate does to messages before it renders them; transformers gives them to templates as they are."""
-    prepared = []
-    for message in messages:
-        message = {key: value for key, value in message.items() if value is not None or key == "content"}
-        names = ("reasoning_content", "thinking", "reasoning")
-        reasoning = next((message[name] for name in names if name in message), None)
-        if reasoning is not None:
-            message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
-        prepared.append(message)
-    return prepared
-
-
 def variables_of(request):
-    """What ChatTemplate makes of a request."""
+    """What a template is given of a request; what ChatTemplate makes of messages before is tested elsewhere."""
     if "messages" not in request:
         return request["variables"]
-    return {"documents": None, **request["kwargs"], "messages": prepare_messages(request["messages"]),
-            "tools": request["tools"], "add_generation_prompt": request["add_generation_prompt"]}
+    return {"documents": None, **request["kwargs"], "messages": request["messages"], "tools": request["tools"],
+            "add_generation_prompt": request["add_generation_prompt"]}
 
 
 def fail_alike(error, ours):
@@ -220,10 +207,7 @@ def collect(shared, every):
         requests.append((name, {"template": source, "variables": {**cases.VARIABLES, **variables}}))
     for name, source in templates.items():
         for case, conversation in cases.conversations():
-            # ChatTemplate shows the time as it is, so what depends on it is compared below ChatTemplate.
-            if "strftime_now" in source:
-                conversation = {"variables": variables_of(conversation)}
-            conversations.append((f"{name} with {case}", {"template": source, **conversation}))
+            conversations.append((f"{name} with {case}", {"template": source, "variables": variables_of(conversation)}))
     requests += conversations[::every]
     for _, request in requests:
         request["now"] = NOW

@@ -11,7 +11,7 @@ from nanovllm import _engine
 from nanovllm._arguments import checked
 from nanovllm._engine import SamplingParams
 from nanovllm._progress import Pull
-from nanovllm._prompts import Message, as_text
+from nanovllm._prompts import Message, as_message
 
 Core = TypeVar("Core", _engine.Engine, _engine.Loop)
 
@@ -74,7 +74,7 @@ class Model(Generic[Core]):
         elif template is None:
             template = self._template = _engine.ChatTemplate.load(self.model)
         kwargs = chat_template_kwargs or {}
-        text = template.render([as_text(m) for m in messages], tools, add_generation_prompt, kwargs)
+        text = template.render([as_message(m) for m in messages], tools, add_generation_prompt, kwargs)
         # The template writes the special tokens itself.
         return {"prompt": text, "prompt_token_ids": self.encode(text, add_special_tokens=False)}
 

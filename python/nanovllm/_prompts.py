@@ -38,14 +38,8 @@ def conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> 
     return list(messages)
 
 
-def as_text(message: Message) -> Message:
-    """A message whose content is a text, which OpenAI and vLLM take in parts too."""
+def as_message(message: Message) -> Message:
+    """A message, and nothing else that has keys or is none."""
     if not isinstance(message, Mapping):
         raise TypeError(f'a message must be a dict with "role" and "content", got {type(message).__name__}')
-    content = message.get("content")
-    if not isinstance(content, (list, tuple)):
-        return message
-    for part in content:
-        if not isinstance(part, Mapping) or part.get("type") != "text" or "text" not in part:
-            raise ValueError(f"A message's content is a text or a list of text parts; {part!r} can't be served.")
-    return {**message, "content": "\n".join(part["text"] for part in content)}
+    return message

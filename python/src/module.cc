@@ -48,7 +48,10 @@ NB_MODULE(_engine, module) {
   module.attr("__version__") = std::string(kVersion);
   nb::class_<ChatTemplate>(module, "ChatTemplate")
       .def_static("load", &ChatTemplate::load)
-      .def_static("from_source", &ChatTemplate::from_source)
+      .def_static("from_source",
+                  [](const std::string& source, const std::string& model) {
+                    return ChatTemplate::from_source(source, model);
+                  })
       .def("render", render, nb::arg("messages"), nb::arg("tools").none(),
            nb::arg("add_generation_prompt"), nb::arg("kwargs"));
   module.def("end_calls", &Unlocked::end);

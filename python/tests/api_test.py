@@ -242,16 +242,27 @@ def test_priorities_are_those_of_the_call(model):
 
 def test_contents_may_come_in_parts(llm):
     params = SamplingParams(temperature=0, max_tokens=3)
-    parts = [{"type": "text", "text": "Tell me"}, {"type": "text", "text": "a story."}]
+    parts = [{"type": "text", "text": "Tell me "}, {"type": "text", "text": "a story."}]
     (output,) = llm.chat([{"role": "user", "content": parts}], params, use_tqdm=False)
-    (same,) = llm.chat([{"role": "user", "content": "Tell me\na story."}], params, use_tqdm=False)
+    (same,) = llm.chat([{"role": "user", "content": "Tell me a story."}], params, use_tqdm=False)
     assert output.prompt == same.prompt and output.outputs == same.outputs
     for wrong in ("x", ["x"], [[5]]):
         with pytest.raises(TypeError, match="a message must be a dict .* got (str|int)"):
             llm.chat(wrong, params, use_tqdm=False)
     for part in ({"type": "image_url", "image_url": {"url": "x"}}, {"type": "text"}, 5):
-        with pytest.raises(ValueError, match="text parts; .* can't be served"):
+        with pytest.raises(ValueError, match=r"messages\[0\]\.content\[0\] (is of the type|has no text|must be a text)"):
             llm.chat([{"role": "user", "content": [part]}], params, use_tqdm=False)
+
+
+def test_a_chat_template_that_can_not_be_used_is_a_sentence(model, tmp_path):
+    for path in pathlib.Path(model).iterdir():
+        (tmp_path / path.name).symlink_to(path.resolve())
+    (tmp_path / "chat_template.jinja").write_text("a\n{% include 'x' %}")
+    llm = nanovllm.LLM(tmp_path)
+    params = SamplingParams(temperature=0, max_tokens=2)
+    assert llm.generate("The cat", params, use_tqdm=False)
+    with pytest.raises(ValueError, match=r"chat_template\.jinja: chat template, line 2, column 4: the statement 'include'"):
+        llm.chat([{"role": "user", "content": "x"}], params, use_tqdm=False)
 
 
 def test_the_tokenizer_is_that_of_transformers(llm):

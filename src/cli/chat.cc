@@ -68,8 +68,13 @@ void check_outputs(const char* flag, const std::string& path, const ChatOptions&
 
 std::unique_ptr<ChatTemplate> load_template(const ChatOptions& options) {
   if (!find_gguf(options.model.path)) check_is_folder(options.model.path);
-  if (options.chat_template.empty()) return ChatTemplate::load(options.model.path);
-  return ChatTemplate::from_source(read_text_file(options.chat_template), options.model.path);
+  if (!options.chat_template.empty()) {
+    return ChatTemplate::from_source(read_text_file(options.chat_template), options.model.path,
+                                     options.chat_template);
+  }
+  auto loaded = ChatTemplate::load(options.model.path);
+  loaded->check_usable();
+  return loaded;
 }
 
 ordered_json load_tools(const std::string& path) {

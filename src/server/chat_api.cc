@@ -6,6 +6,7 @@
 #include "nanovllm/tokenizer.h"
 #include "server/answer.h"
 #include "server/chat_prompt.h"
+#include "text/chat_messages.h"
 
 namespace nanovllm::server {
 namespace {
@@ -24,6 +25,7 @@ class Chat final : public Answer {
     tools_ = std::move(prompt.tools);
     role_ = std::move(prompt.role);
     last_content_ = std::move(prompt.last_content);
+    short_call_ids_ = prompt.short_call_ids;
     with_parser_ = served.make_parser && (!served.format.reasoning_parser.empty() ||
                                           (tools_ && !served.format.tool_call_parser.empty()));
     if (with_parser_) {
@@ -163,7 +165,8 @@ class Chat final : public Answer {
 
   std::string call_id(size_t choice, int call) const {
     const size_t hash = std::hash<std::string>()(fmt::format("{} {} {}", id_, choice, call));
-    return fmt::format("chatcmpl-tool-{:016x}", hash);
+    const std::string whole = fmt::format("chatcmpl-tool-{:016x}", hash);
+    return short_call_ids_ ? text::short_call_id(whole) : whole;
   }
 
   // [{id, type, index, function: {name, arguments}}, ...]: with the index only in chunks, and with
@@ -260,6 +263,7 @@ class Chat final : public Answer {
   bool parallel_tool_calls_ = true;
   bool shows_prompt_text_ = false;
   bool with_parser_ = false;
+  bool short_call_ids_ = false;
   bool hides_tokens_ = false;  // for they would show the reasoning
   std::vector<State> states_;  // a choice
 };

@@ -49,7 +49,7 @@ TEST(ChatApi, TakesContentInParts) {
     call->on_events(0, events);
     return Json::parse(call->finish())["prompt_text"].get<std::string>();
   };
-  EXPECT_EQ(prompt(R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])"), "a\nbXG");
+  EXPECT_EQ(prompt(R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])"), "abXG");
   EXPECT_EQ(prompt(R"(["a"])"), "aXG");
   EXPECT_EQ(prompt("null"), "XG");
   EXPECT_EQ(prompt("[]"), "XG");

@@ -1,81 +1,28 @@
 #include "server/chat_prompt.h"
 
-#include <algorithm>
-#include <array>
-
 #include "base/check.h"
 #include "io/json.h"
 #include "nanovllm/chat.h"
 #include "server/harmony_parser.h"
+#include "text/chat_messages.h"
 
 namespace nanovllm::server {
 namespace {
 
-constexpr std::array kTextParts = {"text", "input_text", "output_text", "refusal", "thinking"};
-
-std::string text_of_part(const Json& part, const std::string& where) {
-  if (part.is_string()) return part.get<std::string>();
-  const auto type = part.is_object() ? part.find("type") : part.end();
-  if (!part.is_object() || type == part.end() || !type->is_string())
-    refuse("messages", "{} must be a text or an object with a type.", where);
-  const auto& kind = type->get_ref<const std::string&>();
-  if (std::ranges::find(kTextParts, kind) == kTextParts.end()) {
-    refuse("messages", "{} is of the type \"{}\", which is not supported; send text parts only.",
-           where, printable(kind));
-  }
-  const auto text = part.find(kind == "refusal" || kind == "thinking" ? kind : "text");
-  if (text == part.end() || !text->is_string()) refuse("messages", "{} has no text.", where);
-  return text->get<std::string>();
-}
-
-std::string content_of(const Json& message, const std::string& where) {
-  const auto content = message.find("content");
-  if (content == message.end() || content->is_null()) return {};
-  if (content->is_string()) return content->get<std::string>();
-  if (!content->is_array())
-    refuse("messages", "{}.content must be a text or a list of parts, got {}.", where,
-           shown(*content));
-  std::string text;
-  for (size_t i = 0; i < content->size(); ++i) {
-    if (i > 0) text += '\n';
-    text += text_of_part((*content)[i], fmt::format("{}.content[{}]", where, i));
-  }
-  return text;
-}
-
-// Templates want an object. What a model once wrote and is none must not make its chat end here.
-Json arguments_of(const Json& function, int max_depth) {
-  const auto arguments = function.find("arguments");
-  if (arguments == function.end()) return Json::object();
-  Json parsed = *arguments;
-  if (arguments->is_string()) {
-    try {
-      parsed = parse_json_body(arguments->get_ref<const std::string&>(), max_depth);
-    } catch (const Error&) {
-      return Json::object();
-    }
-  }
-  return parsed.is_object() ? parsed : Json::object();
-}
-
-Json message_of(const Json& message, const std::string& where, int max_depth) {
-  Json result = {{"role", message["role"]}, {"content", content_of(message, where)}};
-  const auto copy = [&](const char* from, const char* to) {
-    const auto found = message.find(from);
-    if (found != message.end() && !found->is_null() && !result.contains(to)) result[to] = *found;
+// What vLLM hands on; ChatTemplate makes of it what the template reads.
+Json message_of(const Json& message) {
+  Json result = {{"role", message["role"]}, {"content", message.value("content", Json())}};
+  const auto copy = [&](const char* name) {
+    const auto found = message.find(name);
+    if (found != message.end() && !found->is_null()) result[name] = *found;
   };
-  const bool is_answer = message["role"] == "assistant";
-  if (is_answer && !message.value("tool_calls", Json()).empty()) {
-    copy("tool_calls", "tool_calls");
-    for (Json& call : result["tool_calls"]) {
-      Json& function = call["function"];
-      function["arguments"] = arguments_of(function, max_depth);
-    }
+  if (message["role"] == "assistant") {
+    for (const char* name : {"tool_calls", "reasoning", "reasoning_content", "thinking"})
+      copy(name);
   }
-  if (is_answer) copy("reasoning", "reasoning");
-  if (is_answer) copy("reasoning_content", "reasoning");
-  if (message["role"] == "tool") copy("tool_call_id", "tool_call_id");
-  copy("name", "name");
+  if (message["role"] == "tool") copy("tool_call_id");
+  if (message["role"] == "developer") copy("tools");
+  copy("name");
   return result;
 }
 
@@ -133,13 +80,25 @@ Json read_kwargs(const RequestFields& fields, const ServedModel& model) {
   return kwargs;
 }
 
+// To its last part.
+void append_to(Json& content, std::string_view words) {
+  if (content.is_null()) content = "";
+  Json* last = &content;
+  if (content.is_array()) {
+    if (content.empty()) content.push_back({{"type", "text"}, {"text", ""}});
+    last = &content.back();
+    if (last->is_object()) last = &(*last)["text"];
+  }
+  // Other types are left to who refuses them.
+  if (last->is_string()) last->get_ref<std::string&>() += words;
+}
+
 // As transformers does it: the final message is found by a tag behind it, and what follows is cut.
 std::string continue_final(const ChatTemplate& chat_template, Json& messages, const Json& tools,
                            const Json& kwargs) {
   constexpr std::string_view kTag = "CONTINUE_FINAL_MESSAGE_TAG ";
   constexpr std::string_view kStripped = kTag.substr(0, kTag.size() - 1);
-  auto& content = messages.back()["content"].get_ref<std::string&>();
-  content += kTag;
+  append_to(messages.back()["content"], kTag);
   std::string text = chat_template.render(messages, tools, false, kwargs);
   const size_t at = text.rfind(kStripped);
   if (at == std::string::npos) {
@@ -158,10 +117,7 @@ std::string continue_final(const ChatTemplate& chat_template, Json& messages, co
 ChatPrompt render_chat(const RequestFields& fields, const ServedModel& model) {
   ChatPrompt prompt;
   Json messages = Json::array();
-  for (const Json& message : *fields.find("messages")) {
-    messages.push_back(
-        message_of(message, fmt::format("messages[{}]", messages.size()), model.max_json_depth));
-  }
+  for (const Json& message : *fields.find("messages")) messages.push_back(message_of(message));
   bool has_tools = false;
   const Json tools = read_tools(fields, model, has_tools);
   if (has_tools) prompt.tools = std::make_unique<ToolTypes>(tools);
@@ -175,8 +131,6 @@ ChatPrompt render_chat(const RequestFields& fields, const ServedModel& model) {
   }
   prompt.add_special_tokens = fields.boolean("add_special_tokens");
   prompt.role = add_generation_prompt ? "assistant" : messages.back()["role"].get<std::string>();
-  if (messages.back()["role"] == prompt.role)
-    prompt.last_content = messages.back()["content"].get<std::string>();
   const auto source = fields.text("chat_template");
   if (source && !model.trust_request_chat_template) {
     refuse("chat_template",
@@ -192,6 +146,12 @@ ChatPrompt render_chat(const RequestFields& fields, const ServedModel& model) {
       refuse("messages", "{} has no chat template; start the server with --chat-template.",
              model.names.front());
     }
+    if (messages.back()["role"] == prompt.role) {
+      prompt.last_content = text::text_of_content(
+          messages.back()["content"], fmt::format("messages[{}].content", messages.size() - 1));
+    }
+    prompt.short_call_ids = chat_template->wants_short_call_ids();
+    if (chat_template->adds_bos()) prompt.add_special_tokens = false;  // never two
     prompt.text = continues ? continue_final(*chat_template, messages, tools, kwargs)
                             : chat_template->render(messages, tools, add_generation_prompt, kwargs);
   } catch (const Error& error) {

@@ -39,7 +39,7 @@ constexpr const char* kPromptFields = R"({
   "messages": {"type": ["array", "null"], "minItems": 1, "items": {
     "type": "object", "required": ["role"], "properties": {
       "role": {"type": "string"}, "name": "string?", "tool_call_id": "string?",
-      "reasoning": "string?", "reasoning_content": "string?",
+      "reasoning": "string?", "reasoning_content": "string?", "thinking": "string?",
       "content": {"anyOf": ["string?", {"type": "array", "items": {
         "type": "object", "required": ["type", "text"], "properties": {
           "type": {"const": "text"}, "text": {"type": "string"}}}}]},

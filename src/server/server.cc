@@ -41,10 +41,13 @@ std::string name_of_model(const ServeOptions& options) {
 // Null where the model has none: chats are refused then.
 std::unique_ptr<const ChatTemplate> load_template(const ServeOptions& options) {
   if (!options.chat_template.empty()) {
-    return ChatTemplate::from_source(read_text_file(options.chat_template), options.model);
+    return ChatTemplate::from_source(read_text_file(options.chat_template), options.model,
+                                     options.chat_template);
   }
   try {
-    return ChatTemplate::load(options.model);
+    auto loaded = ChatTemplate::load(options.model);
+    if (!loaded->fault().empty()) print_log("chats that need it are refused: {}", loaded->fault());
+    return loaded;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
     print_log("chats are refused: {}", error.what());

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -9,8 +10,10 @@
 #include "io/json.h"
 #include "nanovllm/chat.h"
 #include "text/added_tokens.h"
+#include "text/chat_messages.h"
 #include "text/jinja/jinja.h"
 #include "text/json_fields.h"
+#include "text/template_habits.h"
 #include "text/tokenizer_gguf.h"
 
 namespace nanovllm {
@@ -33,7 +36,11 @@ Json read_json(const fs::path& path) {
   return json;
 }
 
-using Sources = std::map<std::string, std::string>;  // name to template
+struct Source {
+  std::string text;
+  std::string origin;  // the file, for errors
+};
+using Sources = std::map<std::string, Source>;  // by name
 
 // A template, or a list of named ones.
 void add_sources(const Json& config, const std::string& origin, Sources& sources) {
@@ -41,23 +48,23 @@ void add_sources(const Json& config, const std::string& origin, Sources& sources
   const Json* found = fields.find("chat_template");
   if (found == nullptr) return;
   if (found->is_string()) {
-    sources["default"] = found->get<std::string>();
+    sources["default"] = {found->get<std::string>(), origin};
     return;
   }
   for (size_t i = 0; i < fields.array("chat_template").size(); ++i) {
     const text::Fields entry = fields.element("chat_template", i);
-    sources[entry.string("name")] = entry.string("template");
+    sources[entry.string("name")] = {entry.string("template"), origin};
   }
 }
 
 Sources find_sources(const fs::path& folder, const Json& config) {
   Sources sources;
-  if (auto text = read_file(folder / "chat_template.jinja")) sources["default"] = std::move(*text);
+  const auto add_file = [&](const char* name, const fs::path& path) {
+    if (auto text = read_file(path)) sources[name] = {std::move(*text), path.string()};
+  };
+  add_file("default", folder / "chat_template.jinja");
   const fs::path additional = folder / "additional_chat_templates";
-  if (file_exists(additional)) {
-    if (auto text = read_file(additional / "tool_use.jinja"))
-      sources["tool_use"] = std::move(*text);
-  }
+  if (file_exists(additional)) add_file("tool_use", additional / "tool_use.jinja");
   const fs::path legacy = folder / "chat_template.json";
   if (sources.empty()) add_sources(read_json(legacy), legacy.string(), sources);
   if (sources.empty()) add_sources(config, folder / "tokenizer_config.json", sources);
@@ -72,7 +79,9 @@ Sources find_sources(const GgufMetadata& gguf) {
     if (!key.starts_with(kKey)) continue;
     const std::string_view rest = key.substr(kKey.size());
     if (!rest.empty() && rest[0] != '.') continue;
-    sources[rest.empty() ? "default" : std::string(rest.substr(1))] = gguf.string(key).value();
+    const std::string text(gguf.string(key).value());
+    sources[rest.empty() ? "default" : std::string(rest.substr(1))] = {
+        text, fmt::format("{}: {}", gguf.path(), printable(key))};
   }
   return sources;
 }
@@ -95,55 +104,87 @@ Json find_special_tokens(const fs::path& folder, const Json& config) {
   return tokens;
 }
 
-// What clients send is not what every template expects: keys without a value are left out, but for
-// the content, which templates tell from an empty one, and reasoning is there under the names that
-// templates read, whichever name it came under.
-Json prepare_message(const Json& message, size_t index) {
-  if (!message.is_object()) {
-    throw_error(ErrorCode::kInvalidArgument, "message {} is not an object", index);
-  }
-  Json prepared = Json::object();
-  for (const auto& [name, value] : message.items()) {
-    if (!value.is_null() || name == "content") prepared[name] = value;
-  }
-  constexpr const char* kRead = "reasoning_content";
-  for (const char* name : {"thinking", "reasoning"}) {
-    if (prepared.contains(name)) prepared.emplace(kRead, Json(prepared[name]));
-  }
-  if (prepared.contains(kRead)) prepared.emplace("thinking", Json(prepared[kRead]));
-  return prepared;
-}
+// Of a dialogue of a few words, which takes thousands.
+constexpr int64_t kMaxProbeSteps = 200'000;
+
+// A template, what it takes, or why it can't be used.
+struct Compiled {
+  std::optional<jinja::Program> program = {};
+  text::TemplateHabits habits = {};
+  std::string fault = {};
+};
 
 }  // namespace
 
 struct ChatTemplate::Impl {
-  std::map<std::string, jinja::Program> programs;  // by name
-  std::string source;                              // of all of them
+  std::map<std::string, Compiled> templates;  // by name
+  std::string source;                         // of all of them
+  std::string fault;                          // the first one
   Json special_tokens = Json::object();
+  std::string added_bos;  // that a GGUF file wants before a prompt; empty = none
 
-  const jinja::Program& choose(bool has_tools) const {
-    const auto tool_use = programs.find("tool_use");
-    if (has_tools && tool_use != programs.end()) return tool_use->second;
-    const auto found = programs.find("default");
-    if (found != programs.end()) return found->second;
+  void compile(const std::string& name, const Source& from) {
+    source += from.text;
+    Compiled& compiled = templates[name];
+    try {
+      compiled.program.emplace(from.text);
+      compiled.habits = text::find_habits([&](const Json& messages, const Json& tools) {
+        return compiled.program->render(variables(messages, tools, true, tokens_for_probes()),
+                                        {.limits = {.max_steps = kMaxProbeSteps}, .now = {}});
+      });
+    } catch (const Error& error) {
+      compiled.fault =
+          fmt::format("{}{}{}", from.origin, from.origin.empty() ? "" : ": ", error.what());
+      if (fault.empty()) fault = compiled.fault;
+    }
+  }
+
+  const Compiled& choose(bool has_tools) const {
+    const auto tool_use = templates.find("tool_use");
+    if (has_tools && tool_use != templates.end()) return tool_use->second;
+    const auto found = templates.find("default");
+    if (found != templates.end()) return found->second;
     throw_error(ErrorCode::kInvalidArgument,
                 "the model has several chat templates and none of them is named 'default'");
+  }
+
+  // Templates without a model have none, and fail where they write them.
+  Json tokens_for_probes() const {
+    Json tokens = Json::object();
+    for (const char* name : text::kSpecialTokens)
+      tokens[name] = special_tokens.value(name, Json(fmt::format("<{}>", name)));
+    return tokens;
+  }
+
+  Json variables(Json messages, const Json& tools, bool add_generation_prompt,
+                 const Json& kwargs) const {
+    Json variables = special_tokens;
+    variables["documents"] = nullptr;
+    for (const auto& [name, value] : kwargs.items()) variables[name] = value;
+    variables["messages"] = std::move(messages);
+    variables["tools"] = tools;
+    variables["add_generation_prompt"] = add_generation_prompt;
+    return variables;
+  }
+
+  // What a model's folder or file says beside its templates. Returns the templates.
+  Sources read(const std::string& model) {
+    if (const auto path = find_gguf(model)) {
+      const Gguf gguf(*path);
+      special_tokens = text::gguf_special_tokens(gguf);
+      added_bos = text::gguf_added_bos(gguf);
+      return find_sources(gguf);
+    }
+    const fs::path folder(model);
+    const Json config = read_json(folder / "tokenizer_config.json");
+    special_tokens = find_special_tokens(folder, config);
+    return find_sources(folder, config);
   }
 };
 
 std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& model) {
-  Sources sources;
   auto result = std::unique_ptr<ChatTemplate>(new ChatTemplate());
-  if (const auto path = find_gguf(model)) {
-    const Gguf gguf(*path);
-    sources = find_sources(gguf);
-    result->impl_->special_tokens = text::gguf_special_tokens(gguf);
-  } else {
-    const fs::path folder(model);
-    const Json config = read_json(folder / "tokenizer_config.json");
-    sources = find_sources(folder, config);
-    result->impl_->special_tokens = find_special_tokens(folder, config);
-  }
+  const Sources sources = result->impl_->read(model);
   if (sources.empty()) {
     throw_error(ErrorCode::kNotFound,
                 "{}: no chat template (looked for chat_template.jinja, chat_template.json and "
@@ -151,33 +192,42 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::string& model) {
                 "file); give one with --chat-template",
                 model);
   }
-  for (const auto& [name, source] : sources) {
-    result->impl_->programs.emplace(name, jinja::Program(source));
-    result->impl_->source += source;
-  }
+  for (const auto& [name, source] : sources) result->impl_->compile(name, source);
   return result;
 }
 
 std::unique_ptr<ChatTemplate> ChatTemplate::from_source(const std::string& source,
-                                                        const std::string& model) {
-  auto result = std::make_unique<ChatTemplate>(source);
-  const auto gguf = find_gguf(model);
-  result->impl_->special_tokens =
-      gguf ? text::gguf_special_tokens(Gguf(*gguf))
-           : find_special_tokens(model, read_json(fs::path(model) / "tokenizer_config.json"));
+                                                        const std::string& model,
+                                                        const std::string& origin) {
+  auto result = std::unique_ptr<ChatTemplate>(new ChatTemplate());
+  result->impl_->read(model);
+  result->impl_->compile("default", {source, origin});
+  result->check_usable();
   return result;
 }
 
 ChatTemplate::ChatTemplate() : impl_(std::make_unique<Impl>()) {}
 
 ChatTemplate::ChatTemplate(const std::string& source) : ChatTemplate() {
-  impl_->programs.emplace("default", jinja::Program(source));
-  impl_->source = source;
+  impl_->compile("default", {source, {}});
+  check_usable();
 }
 
 ChatTemplate::~ChatTemplate() = default;
 
 const std::string& ChatTemplate::source() const { return impl_->source; }
+
+const std::string& ChatTemplate::fault() const { return impl_->fault; }
+
+void ChatTemplate::check_usable() const {
+  if (!impl_->fault.empty()) throw_error(ErrorCode::kCorruptData, "{}", impl_->fault);
+}
+
+bool ChatTemplate::adds_bos() const { return !impl_->added_bos.empty(); }
+
+bool ChatTemplate::wants_short_call_ids() const {
+  return impl_->choose(true).habits.wants_short_call_ids;
+}
 
 std::string ChatTemplate::render(const Json& messages, const Json& tools,
                                  bool add_generation_prompt, const Json& kwargs) const {
@@ -190,16 +240,14 @@ std::string ChatTemplate::render(const Json& messages, const Json& tools,
   if (!kwargs.is_null() && !kwargs.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "chat_template_kwargs must be an object");
   }
-  Json variables = impl_->special_tokens;
-  variables["documents"] = nullptr;
-  for (const auto& [name, value] : kwargs.items()) variables[name] = value;
-  Json prepared = Json::array();
-  for (const Json& message : messages)
-    prepared.push_back(prepare_message(message, prepared.size()));
-  variables["messages"] = std::move(prepared);
-  variables["tools"] = tools;
-  variables["add_generation_prompt"] = add_generation_prompt;
-  return impl_->choose(!tools.is_null()).render(variables);
+  const Compiled& chosen = impl_->choose(!tools.is_null());
+  if (!chosen.program) throw_error(ErrorCode::kCorruptData, "{}", chosen.fault);
+  std::string text = chosen.program->render(impl_->variables(
+      text::prepare_messages(messages, chosen.habits), tools, add_generation_prompt, kwargs));
+  const std::string& bos = impl_->added_bos;
+  const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  if (text.compare(begin, bos.size(), bos) != 0) text.insert(0, bos);
+  return text;
 }
 
 }  // namespace nanovllm

@@ -125,8 +125,39 @@ TEST_F(ChatTemplateFolder, WhatIsMissingOrBrokenIsSaid) {
   write("tokenizer_config.json",
         R"({"x": )" + std::string(300000, '[') + std::string(300000, ']') + "}");
   EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
-  write_config({{"chat_template", "{% if %}"}});
-  EXPECT_EQ(load_error(), ErrorCode::kCorruptData);
+}
+
+TEST_F(ChatTemplateFolder, ATemplateThatCanNotBeUsedIsToldAndRefusedWhereItIsNeeded) {
+  const auto refusal = [&](const Json& tools) {
+    try {
+      render(tools);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  write("chat_template.jinja", "text\n{% include 'x' %}");
+  const std::string fault = load()->fault();
+  EXPECT_EQ(fault.find((folder_ / "chat_template.jinja").string() +
+                       ": chat template, line 2, column 4: the statement 'include' is not"),
+            0u)
+      << fault;
+  EXPECT_EQ(refusal(nullptr), fault);
+  EXPECT_THROW(load()->check_usable(), Error);
+  write("chat_template.jinja", "fine");
+  EXPECT_EQ(load()->fault(), "");
+  EXPECT_NO_THROW(load()->check_usable());
+  write("additional_chat_templates/tool_use.jinja", "{% if %}");
+  EXPECT_NE(load()->fault().find("tool_use.jinja: chat template, line 1"), std::string::npos);
+  EXPECT_EQ(refusal(nullptr), "");
+  EXPECT_EQ(refusal(Json::array()), load()->fault());
+  try {
+    ChatTemplate::from_source("{% if %}", folder_.string(), "own.jinja");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find("own.jinja: chat template, line 1"), 0u);
+  }
 }
 
 // Each of them alone, so that another template could take the place of one that is passed over.
@@ -203,10 +234,10 @@ TEST(ChatTemplate, ToolsAndDocumentsAreThereAndNoneWithoutAny) {
             R"({"type": "function", "function": {"name": "f", "a": 1.0}}d)");
 }
 
-TEST(ChatTemplate, NullValuesOfAMessageAreLeftOutButForTheContent) {
-  EXPECT_EQ(render("{{ messages[0].content is none }}{{ messages[0].tool_calls is defined }}",
+TEST(ChatTemplate, NullValuesOfAMessageAreLeftOutAndItsContentIsEmpty) {
+  EXPECT_EQ(render("[{{ messages[0].content }}]{{ messages[0].tool_calls is defined }}",
                    {{{"role", "user"}, {"content", nullptr}, {"tool_calls", nullptr}}}),
-            "TrueFalse");
+            "[]False");
 }
 
 TEST(ChatTemplate, ReasoningIsFoundUnderEveryName) {
@@ -285,9 +316,56 @@ TEST_F(ChatTemplateFolder, OfGgufFiles) {
   write("model.gguf",
         file.add("tokenizer.chat_template.tool_use", std::string("tools {{ eos_token }}")).bytes());
   EXPECT_EQ(render(), "<s><p>");
-  EXPECT_EQ(render(Json::array()), "tools <p>");
+  EXPECT_EQ(render(Json::array()), "<s>tools <p>");
   const auto other = ChatTemplate::from_source("{{ bos_token }}!", folder_ / "model.gguf");
   EXPECT_EQ(other->render({{{"role", "user"}, {"content", "hi"}}}, nullptr, false, {}), "<s>!");
+}
+
+TEST_F(ChatTemplateFolder, OfAGgufFileThatCanNotBeUsed) {
+  write("model.gguf", vocabulary_with_specials()
+                          .add("tokenizer.chat_template", std::string("a\n{% include 'x' %}"))
+                          .bytes());
+  EXPECT_NE(load()->fault().find("model.gguf: tokenizer.chat_template: chat template, line 2"),
+            std::string::npos)
+      << load()->fault();
+}
+
+// llama.cpp's rule: the token that add_bos_token asks for stands before a chat too, once.
+TEST_F(ChatTemplateFolder, OfGgufFilesBeginWithTheBosThatTheyAskFor) {
+  const auto rendered = [&](const char* source, std::optional<bool> adds_bos) {
+    testing::GgufWriter file = vocabulary_with_specials();
+    file.add("tokenizer.chat_template", std::string(source));
+    if (adds_bos) file.add("tokenizer.ggml.add_bos_token", *adds_bos);
+    write("model.gguf", file.bytes());
+    EXPECT_EQ(load()->adds_bos(), adds_bos.value_or(true));
+    return render();
+  };
+  const char* without = "U: {{ messages[0].content }}";
+  EXPECT_EQ(rendered(without, true), "<s>U: hi");
+  EXPECT_EQ(rendered(without, std::nullopt), "<s>U: hi");  // SentencePiece's default
+  EXPECT_EQ(rendered(without, false), "U: hi");
+  for (const char* with : {"{{ bos_token }}U: {{ messages[0].content }}",
+                           "\n\n{{ bos_token }}U: {{ messages[0].content }}"}) {
+    for (const bool adds_bos : {false, true}) {
+      const std::string text = rendered(with, adds_bos);
+      EXPECT_EQ(text.find("<s>U: hi"), text.find("<s>"));
+      EXPECT_EQ(text.find("<s>"), text.rfind("<s>")) << text;
+    }
+  }
+  write("model.gguf", vocabulary_with_specials()
+                          .add("tokenizer.ggml.bos_token_id", uint32_t{4294967295})
+                          .add("tokenizer.chat_template", std::string(without))
+                          .bytes());
+  EXPECT_FALSE(load()->adds_bos());
+  EXPECT_EQ(render(), "U: hi");
+}
+
+TEST_F(ChatTemplateFolder, OfFoldersBeginAsTheyAre) {
+  write_config({{"chat_template", "{{ messages[0].content }}"},
+                {"bos_token", "<s>"},
+                {"add_bos_token", true}});
+  EXPECT_EQ(render(), "hi");
+  EXPECT_FALSE(load()->adds_bos());
 }
 
 TEST_F(ChatTemplateFolder, GgufFilesWithoutOne) {

@@ -1,5 +1,6 @@
 #include "text/gguf_pre_tokenizers.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "text/json_fields.h"
@@ -98,8 +99,7 @@ GgufPreTokenizer gguf_pre_tokenizer(std::string_view name, const std::string& or
       if (its_name == name) {
         return {.pre_tokenizer = PreTokenizer(json_of(entry.splits), origin),
                 .normalizer = entry.nfc ? Normalizer({{"type", "NFC"}}, origin) : Normalizer(),
-                .ignore_merges = entry.ignore_merges,
-                .adds_bos = entry.adds_bos};
+                .ignore_merges = entry.ignore_merges};
       }
       known += fmt::format("{}{}", known.empty() ? "" : ", ", its_name);
     }
@@ -107,6 +107,12 @@ GgufPreTokenizer gguf_pre_tokenizer(std::string_view name, const std::string& or
   throw_error(ErrorCode::kUnsupported,
               "{}: tokenizer.ggml.pre is '{}', which is not supported ({} are)", origin,
               printable(name), known);
+}
+
+bool gguf_adds_bos(std::string_view name) {
+  return std::ranges::any_of(all_entries(), [&](const Entry& entry) {
+    return entry.adds_bos && std::ranges::find(entry.names, name) != entry.names.end();
+  });
 }
 
 }  // namespace nanovllm::text

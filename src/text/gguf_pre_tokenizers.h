@@ -14,10 +14,12 @@ struct GgufPreTokenizer {
   PreTokenizer pre_tokenizer;
   Normalizer normalizer;
   bool ignore_merges;
-  bool adds_bos;  // where the file doesn't say
 };
 
 // Throws Error(kUnsupported) for a name that is not known; `origin` names the file.
 GgufPreTokenizer gguf_pre_tokenizer(std::string_view name, const std::string& origin);
+
+// Whether texts begin with BOS where the file does not say.
+bool gguf_adds_bos(std::string_view name);
 
 }  // namespace nanovllm::text

@@ -166,6 +166,8 @@ std::vector<uint32_t> read_ranks(const GgufMetadata& gguf, const Tokens& tokens,
 
 std::optional<int32_t> special_id(const GgufMetadata& gguf, const char* key, const Tokens& tokens) {
   const auto count = static_cast<int64_t>(tokens.spellings.size());
+  // llama.cpp's LLAMA_TOKEN_NULL: there is none, and none is taken for granted.
+  if (gguf.integer(key, INT64_MIN, INT64_MAX) == UINT32_MAX) return std::nullopt;
   if (const auto id = gguf.integer(key, 0, count - 1)) return static_cast<int32_t>(*id);
   // SentencePiece's own, which files may leave out.
   const std::string_view name = key;
@@ -192,8 +194,22 @@ std::vector<int32_t> end_ids(const GgufMetadata& gguf, const Tokens& tokens,
   return ids;
 }
 
-void add_tokens(const Tokens& tokens, const Vocabulary& vocabulary, std::optional<int32_t> unknown,
-                TokenizerParts& parts) {
+// The tokens that stand at the ends of every text where the file wants them.
+std::optional<int32_t> added_bos(const GgufMetadata& gguf, const Tokens& tokens) {
+  const bool otherwise =
+      tokens.is_sentence_piece || gguf_adds_bos(gguf.string(kPre).value_or("default"));
+  const bool wanted = gguf.boolean("tokenizer.ggml.add_bos_token").value_or(otherwise);
+  return wanted ? special_id(gguf, kBos, tokens) : std::nullopt;
+}
+
+std::optional<int32_t> added_eos(const GgufMetadata& gguf, const Tokens& tokens) {
+  const bool wanted = gguf.boolean("tokenizer.ggml.add_eos_token").value_or(false);
+  return wanted ? special_id(gguf, kEos, tokens) : std::nullopt;
+}
+
+void add_tokens(const GgufMetadata& gguf, const Tokens& tokens, const Vocabulary& vocabulary,
+                std::optional<int32_t> unknown, TokenizerParts& parts) {
+  const auto bos = added_bos(gguf, tokens);
   for (int32_t id = 0; id < vocabulary.id_end(); ++id) {
     if (!vocabulary.has_id(id)) continue;
     const int64_t type = tokens.types[id];
@@ -201,7 +217,9 @@ void add_tokens(const Tokens& tokens, const Vocabulary& vocabulary, std::optiona
     const bool is_end = std::ranges::find(kEnds, tokens.spellings[id]) != std::end(kEnds) &&
                         std::ranges::find(parts.eos_token_ids, id) != parts.eos_token_ids.end() &&
                         tokens.spellings[id] != "</s>";
-    const bool special = type == kControl || (type == kUnknownToken && id == unknown) || is_end;
+    // Chats have BOS as a text, which is to be read as the token.
+    const bool special =
+        type == kControl || (type == kUnknownToken && id == unknown) || is_end || id == bos;
     if (!special && type != kUserDefined) continue;
     parts.added.add_with_id({.content = std::string(tokens.spellings[id]), .special = special}, id);
   }
@@ -244,8 +262,7 @@ TokenizerParts parse_gguf_tokenizer(const GgufMetadata& gguf) {
   Vocabulary vocabulary = make_vocabulary(gguf, tokens, unknown.value_or(-1));
   TokenizerParts parts;
   parts.eos_token_ids = end_ids(gguf, tokens, vocabulary);
-  add_tokens(tokens, vocabulary, unknown, parts);
-  bool adds_bos = true;
+  add_tokens(gguf, tokens, vocabulary, unknown, parts);
   if (tokens.is_sentence_piece) {
     BpeOptions options{.fuse_unk = true, .byte_fallback = true};
     if (vocabulary.has_id(unknown.value_or(-1))) options.unk_token = tokens.spellings[*unknown];
@@ -255,19 +272,14 @@ TokenizerParts parse_gguf_tokenizer(const GgufMetadata& gguf) {
   } else {
     GgufPreTokenizer pre = find_pre_tokenizer(gguf);
     const std::vector<PairTable::Rule> rules = read_merges(gguf, vocabulary);
-    adds_bos = pre.adds_bos;
     parts.normalizer = std::move(pre.normalizer);
     parts.pre_tokenizer = std::move(pre.pre_tokenizer);
     parts.decoder = Decoder({{"type", "ByteLevel"}}, gguf.path());
     parts.model = std::make_unique<Bpe>(std::move(vocabulary), rules,
                                         BpeOptions{.ignore_merges = pre.ignore_merges});
   }
-  const auto end_of_text = [&](const char* flag, bool otherwise, const char* key) {
-    const bool wanted = gguf.boolean(flag).value_or(otherwise);
-    return wanted ? special_id(gguf, key, tokens).value_or(-1) : -1;
-  };
-  parts.post_processor.set_ends(end_of_text("tokenizer.ggml.add_bos_token", adds_bos, kBos),
-                                end_of_text("tokenizer.ggml.add_eos_token", false, kEos));
+  parts.post_processor.set_ends(added_bos(gguf, tokens).value_or(-1),
+                                added_eos(gguf, tokens).value_or(-1));
   return parts;
 }
 
@@ -281,6 +293,12 @@ Json gguf_special_tokens(const GgufMetadata& gguf) {
     if (const auto id = special_id(gguf, key, tokens)) result[name] = tokens.spellings[*id];
   }
   return result;
+}
+
+std::string gguf_added_bos(const GgufMetadata& gguf) {
+  const Tokens tokens = read_tokens(gguf);
+  const auto id = added_bos(gguf, tokens);
+  return id ? std::string(tokens.spellings[*id]) : std::string();
 }
 
 }  // namespace nanovllm::text

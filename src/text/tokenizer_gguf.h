@@ -15,4 +15,8 @@ TokenizerParts parse_gguf_tokenizer(const GgufMetadata& gguf);
 // are.
 Json gguf_special_tokens(const GgufMetadata& gguf);
 
+// The spelling of the token that the file wants before every text; empty = none. As llama.cpp has
+// it, that goes for chats too: exporters take it out of templates.
+std::string gguf_added_bos(const GgufMetadata& gguf);
+
 }  // namespace nanovllm::text

@@ -57,6 +57,15 @@ GgufWriter scored_gguf(const std::vector<std::pair<std::string, float>>& tokens)
       .add("tokenizer.ggml.scores", scores);
 }
 
+// SentencePiece's vocabulary, whose third token is spelled so.
+GgufWriter sentence_piece_with_end(const std::string& end) {
+  return GgufWriter()
+      .add("tokenizer.ggml.model", std::string("llama"))
+      .add("tokenizer.ggml.tokens", Strings{"<unk>", "<s>", end, "a"})
+      .add("tokenizer.ggml.token_type", std::vector<int32_t>{2, 3, 3, 1})
+      .add("tokenizer.ggml.scores", std::vector<float>{0, 0, 0, 0});
+}
+
 Strings spellings(const Tokenizer& tokenizer, const Ids& ids) {
   Strings result;
   for (const int32_t id : ids) result.push_back(tokenizer.id_to_token(id).value_or("?"));
@@ -268,7 +277,7 @@ TEST(GgufTokenizer, PreTokenizersCutAsTheModelsOwn) {
       EXPECT_EQ(pre.normalizer.empty(), !is_qwen) << name;
       const bool ignores = name.starts_with("llama") || name == "tekken";
       EXPECT_EQ(pre.ignore_merges, ignores) << name;
-      EXPECT_EQ(pre.adds_bos, ignores) << name;
+      EXPECT_EQ(text::gguf_adds_bos(name), ignores) << name;
     }
   }
 }
@@ -362,6 +371,26 @@ TEST(GgufTokenizer, IdsBeyondTheVocabularyAreRefused) {
           << refusal_of(with(id));
     }
   }
+}
+
+TEST(GgufTokenizer, TheLargestIdMeansNone) {
+  static constexpr uint32_t kNone = 4294967295;
+  const auto ends_without_eos = [](GgufWriter file) {
+    return load(file.add("tokenizer.ggml.eos_token_id", kNone))->eos_token_ids();
+  };
+  EXPECT_EQ(ends_without_eos(byte_level_gguf()), load(byte_level_gguf())->eos_token_ids());
+  // SentencePiece's own is not taken for it; "</s>" ends texts by its spelling.
+  EXPECT_EQ(ends_without_eos(sentence_piece_with_end("</s>")), Ids{2});
+  EXPECT_EQ(ends_without_eos(sentence_piece_with_end("<e>")), Ids());
+  for (const char* name : {"bos", "eot", "eom", "unknown", "padding"}) {
+    GgufWriter file = gguf_of(sentence_piece_json());
+    file.add(std::string("tokenizer.ggml.") + name + "_token_id", kNone);
+    const Ids ids = load(file)->encode("a");
+    EXPECT_EQ(ids.front() == 1, std::string_view(name) != "bos") << name;
+  }
+  EXPECT_EQ(refusal_of(byte_level_gguf().add("tokenizer.ggml.eos_token_id", kNone - 1))
+                .find("tokenizer.ggml.eos_token_id is 4294967294"),
+            0u);
 }
 
 TEST(GgufTokenizer, SpecialTokensForTemplates) {
