@@ -15,6 +15,7 @@ TOLERANCE = 0.02  # of a log-probability: both compute in another order
 # Where we answer otherwise, by a part of the body.
 OTHERWISE = ('"n": null',                          # here the default
              '"content": null',                    # here an empty text, whoever says it
+             '"text": "b"}',                       # here behind "a" without a line break
              '"stream": "yes"',                    # here no boolean
              '"best_of": 2',                       # here refused, there ignored
              '"stream": true, "stop": ["girl"]')   # here only what may begin a stop text is held back

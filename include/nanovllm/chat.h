@@ -37,10 +37,9 @@ class ChatTemplate {
   std::string render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                      bool add_generation_prompt, const nlohmann::ordered_json& kwargs) const;
 
-  // Why a template of the model can't be used: file, line and what; empty = all can.
-  const std::string& fault() const;
-  // Throws Error(kCorruptData) where there is a fault.
-  void check_usable() const;
+  // Why chats, or chats with tools, can't be rendered, whatever they say: the file, the line and
+  // what; empty = they can.
+  std::string fault(bool has_tools) const;
   // Whether a GGUF file wants its BOS before every prompt: render() puts it there, once.
   bool adds_bos() const;
   // Whether the template takes no other ids of calls than nine letters and digits; render() makes

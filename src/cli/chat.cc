@@ -73,7 +73,8 @@ std::unique_ptr<ChatTemplate> load_template(const ChatOptions& options) {
                                      options.chat_template);
   }
   auto loaded = ChatTemplate::load(options.model.path);
-  loaded->check_usable();
+  const std::string fault = loaded->fault(!options.tools.empty());
+  if (!fault.empty()) throw_error(ErrorCode::kCorruptData, "{}", fault);
   return loaded;
 }
 

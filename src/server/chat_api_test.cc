@@ -312,6 +312,26 @@ TEST(ChatApi, TellsReasoningAndCalls) {
   EXPECT_EQ(hidden["logprobs"], nullptr);
 }
 
+TEST(ChatApi, GivesOutIdsThatTheTemplateTakesBack) {
+  const ChatTemplate wants_short(
+      "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}"
+      "{{ raise_exception('nine') }}{% endif %}{{ c.function.arguments.key }}{% endfor %}"
+      "{{ m.content }}{% endfor %}");
+  LetterModel model;
+  model.served.format.tool_call_parser = "brackets";
+  model.served.preparer.chat_template = &wants_short;
+  const std::vector<EngineEvent> events = {delta(0, "[f {}][f {}]", {1}), end(0)};
+  const auto call = chat(model, fmt::format("{},{}", kHello, kTools));
+  call->on_events(0, events);
+  Json message = Json::parse(call->finish())["choices"][0]["message"];
+  const auto id_of = [&](size_t i) { return message["tool_calls"][i]["id"].get<std::string>(); };
+  EXPECT_EQ(id_of(0).size(), 9u);
+  EXPECT_EQ(id_of(1).size(), 9u);
+  EXPECT_NE(id_of(0), id_of(1));
+  const Json history = {{{"role", "user"}, {"content", "a"}}, message};
+  EXPECT_EQ(prompt_of(model, "\"messages\":" + history.dump()), "a");
+}
+
 TEST(ChatApi, CountsReasoningTokens) {
   LetterModel model;
   model.served.format.reasoning_parser = "brackets";

@@ -46,7 +46,10 @@ std::unique_ptr<const ChatTemplate> load_template(const ServeOptions& options) {
   }
   try {
     auto loaded = ChatTemplate::load(options.model);
-    if (!loaded->fault().empty()) print_log("chats that need it are refused: {}", loaded->fault());
+    const std::string fault = loaded->fault(false), fault_with_tools = loaded->fault(true);
+    if (!fault.empty()) print_log("chats are refused: {}", fault);
+    if (!fault_with_tools.empty() && fault_with_tools != fault)
+      print_log("chats with tools are refused: {}", fault_with_tools);
     return loaded;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;

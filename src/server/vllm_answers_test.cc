@@ -147,6 +147,7 @@ std::string difference(const Json& ours, const Json& theirs, bool values, const 
 const std::vector<std::string> kOtherwise = {
     R"("n": null)",                        // here the default
     R"("content": null)",                  // here an empty text, whoever says it
+    R"("text": "b"})",                     // here behind "a" without a line break
     R"("stream": "yes")",                  // here no boolean
     R"("best_of": 2)",                     // here refused, there ignored
     R"("stream": true, "stop": ["girl"])"  // here only what may begin a stop text is held back

@@ -198,24 +198,20 @@ bool is_of(const Json& message, const char* role) { return message.value("role",
 // before would be lost.
 Json place_system_messages(Json messages, const TemplateHabits& habits) {
   Json placed = Json::array();
+  std::optional<size_t> head, user;  // where the last of them is
   bool at_head = true;
   for (Json& message : messages) {
-    if (!is_of(message, "system")) {
-      at_head = at_head && is_of(message, "developer");
-      placed.push_back(std::move(message));
+    const bool is_system = is_of(message, "system");
+    at_head = at_head && (is_system || is_of(message, "developer"));
+    const std::optional<size_t> host = at_head ? head : user;
+    if (is_system && host && (at_head || !habits.takes_late_system)) {
+      append_words(placed[*host], joined_parts(message["content"]));
       continue;
     }
-    const char* role = at_head ? "system" : "user";
-    const auto before = std::find_if(placed.rbegin(), placed.rend(),
-                                     [&](const Json& other) { return is_of(other, role); });
-    if ((!at_head && habits.takes_late_system) || (at_head && before == placed.rend())) {
-      placed.push_back(std::move(message));
-    } else if (before != placed.rend()) {
-      append_words(*before, joined_parts(message["content"]));
-    } else {
-      message["role"] = "user";
-      placed.push_back(std::move(message));
-    }
+    if (is_system && at_head) head = placed.size();
+    if (is_system && !at_head && !habits.takes_late_system) message["role"] = "user";
+    if (is_of(message, "user")) user = placed.size();
+    placed.push_back(std::move(message));
   }
   return placed;
 }

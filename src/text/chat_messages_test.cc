@@ -61,16 +61,6 @@ Json result_of_call(const std::string& id = "chatcmpl-tool-0123456789abcdef") {
   return {{"role", "tool"}, {"tool_call_id", id}, {"content", "a wallaby"}};
 }
 
-// With a template that writes its messages down.
-Json prepared(const Json& messages, const std::string& template_source) {
-  return Json::parse(ChatTemplate(template_source).render(messages, nullptr, false, {}));
-}
-
-constexpr const char* kWritesDown =
-    "{% if messages[0].content is not string %}{{ raise_exception('text') }}{% endif %}"
-    "{{ messages | tojson }}";
-
-// Nobody can be asked about a template that fails in probing; one that takes all as it is:
 TemplateHabits habits_with(void (*change)(TemplateHabits&)) {
   TemplateHabits habits;
   change(habits);
@@ -175,6 +165,19 @@ TEST(ChatMessages, LateSystemMessagesStayOrBecomeWordsOfTheUserBefore) {
             "assistant(b) user(s) assistant(c) ");
   const Json into_parts = {said("user", parts_of({"a", "b"})), said("system", "s")};
   EXPECT_EQ(roles_and_words(prepare_messages(into_parts, kPlain)), "user(ab\n\ns) ");
+}
+
+TEST(ChatMessages, OfManyMessagesEachIsPlacedInConstantTime) {
+  constexpr int kMany = 100'000;
+  Json late = {said("user", "u")}, head = {said("system", "s")};
+  for (int i = 0; i < kMany; ++i) {
+    late.push_back(said(i % 2 == 0 ? "assistant" : "system", "x"));
+    head.push_back(said(i % 2 == 0 ? "developer" : "system", "x"));
+  }
+  EXPECT_EQ(prepare_messages(late, kPlain).size(), 1u + kMany / 2);
+  const TemplateHabits knows =
+      habits_with([](TemplateHabits& habits) { habits.knows_developer = true; });
+  EXPECT_EQ(prepare_messages(head, knows).size(), 1u + kMany / 2);
 }
 
 TEST(ChatMessages, ContentsHaveTheFormThatTheTemplateReads) {

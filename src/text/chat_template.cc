@@ -119,7 +119,6 @@ struct Compiled {
 struct ChatTemplate::Impl {
   std::map<std::string, Compiled> templates;  // by name
   std::string source;                         // of all of them
-  std::string fault;                          // the first one
   Json special_tokens = Json::object();
   std::string added_bos;  // that a GGUF file wants before a prompt; empty = none
 
@@ -135,8 +134,12 @@ struct ChatTemplate::Impl {
     } catch (const Error& error) {
       compiled.fault =
           fmt::format("{}{}{}", from.origin, from.origin.empty() ? "" : ": ", error.what());
-      if (fault.empty()) fault = compiled.fault;
     }
+  }
+
+  void check(const char* name) const {
+    const std::string& fault = templates.at(name).fault;
+    if (!fault.empty()) throw_error(ErrorCode::kCorruptData, "{}", fault);
   }
 
   const Compiled& choose(bool has_tools) const {
@@ -202,7 +205,7 @@ std::unique_ptr<ChatTemplate> ChatTemplate::from_source(const std::string& sourc
   auto result = std::unique_ptr<ChatTemplate>(new ChatTemplate());
   result->impl_->read(model);
   result->impl_->compile("default", {source, origin});
-  result->check_usable();
+  result->impl_->check("default");
   return result;
 }
 
@@ -210,23 +213,26 @@ ChatTemplate::ChatTemplate() : impl_(std::make_unique<Impl>()) {}
 
 ChatTemplate::ChatTemplate(const std::string& source) : ChatTemplate() {
   impl_->compile("default", {source, {}});
-  check_usable();
+  impl_->check("default");
 }
 
 ChatTemplate::~ChatTemplate() = default;
 
 const std::string& ChatTemplate::source() const { return impl_->source; }
 
-const std::string& ChatTemplate::fault() const { return impl_->fault; }
-
-void ChatTemplate::check_usable() const {
-  if (!impl_->fault.empty()) throw_error(ErrorCode::kCorruptData, "{}", impl_->fault);
+std::string ChatTemplate::fault(bool has_tools) const {
+  try {
+    return impl_->choose(has_tools).fault;
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
 bool ChatTemplate::adds_bos() const { return !impl_->added_bos.empty(); }
 
 bool ChatTemplate::wants_short_call_ids() const {
-  return impl_->choose(true).habits.wants_short_call_ids;
+  return std::ranges::any_of(
+      impl_->templates, [](const auto& entry) { return entry.second.habits.wants_short_call_ids; });
 }
 
 std::string ChatTemplate::render(const Json& messages, const Json& tools,
