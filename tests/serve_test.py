@@ -67,6 +67,22 @@ class Api(unittest.TestCase):
         self.assertTrue(all("usage" in event for event in events[:-1]))
         self.assertEqual(self.server.post("/tokenize", {"messages": CHAT["messages"], "chat_template": "a"}).status, 400)
 
+    def test_only_requests_of_the_same_salt_share_what_is_cached(self):
+        server = Server("--enable-prompt-tokens-details", "--kvcache-block-size", "16", "--data-parallel-size", "2")
+        self.addCleanup(server.close)
+        paths = {"/v1/completions": {**STORY, "prompt": list(range(1, 41)), "max_tokens": 1},
+                 "/v1/chat/completions": {**CHAT, "messages": [{"role": "user", "content": "Tell me a story about a dog. " * 4}], "max_tokens": 1}}
+        for path, body in paths.items():
+            cached = [server.post(path, {**body, **({"cache_salt": salt} if salt else {})}).json["usage"]["prompt_tokens_details"]["cached_tokens"]
+                      for salt in ("a", None, "b", "a", "b", None)]
+            self.assertEqual(cached[:3], [0, 0, 0], path)
+            self.assertEqual(cached[3:], cached[3:4] * 3, path)
+            self.assertGreaterEqual(cached[3], 16, path)
+            answer = server.post(path, {**body, "cache_salt": ""})
+            self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "cache_salt"))
+            self.assertEqual(answer.json["error"]["message"], "Parameter 'cache_salt' must be a non-empty string if provided.")
+            self.assertEqual(server.post(path, {**body, "cache_salt": 3}).status, 400)
+
     def test_a_prompt_that_has_ended_costs_nothing_while_others_run(self):
         def seconds_of_front():
             fields = pathlib.Path(f"/proc/{self.server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -73,6 +73,10 @@ struct SamplingParams {
   // Requests with a lower number are served first; of equal ones, the first that came. Other values
   // than 0 need EngineConfig::scheduling_policy "priority".
   int priority = 0;
+  // Requests share what the prefix cache holds only with those of the same salt, so that nobody can
+  // find out by timing what others asked who does not know theirs. None = shared by all that have
+  // none. Not empty.
+  std::optional<std::string> cache_salt = {};
   // Tokens whose places in the text the outputs tell: see TokenMark. Those that are left out of the
   // text have none.
   std::vector<int32_t> marked_token_ids = {};

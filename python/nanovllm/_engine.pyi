@@ -30,6 +30,7 @@ class SamplingParams:
     logprobs: int | None
     prompt_logprobs: int | None
     priority: int
+    cache_salt: str | None
     output_kind: RequestOutputKind
     __hash__: ClassVar[None]  # type: ignore[assignment]
     def __init__(
@@ -41,6 +42,7 @@ class SamplingParams:
         stop_token_ids: Sequence[int] | None = [], bad_words: Sequence[str] | None = [],
         include_stop_str_in_output: bool = False, skip_special_tokens: bool = True, n: int = 1,
         logprobs: int | None = None, prompt_logprobs: int | None = None, priority: int = 0,
+        cache_salt: str | None = None,
         output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
     ) -> None: ...
     @property

@@ -31,6 +31,15 @@ def with_priorities(
     return copies
 
 
+def with_salt(prompt: Prompt, params: SamplingParams) -> tuple[Prompt, SamplingParams]:
+    """A prompt and its parameters, which get the "cache_salt" that vLLM's prompts may hold."""
+    if not isinstance(prompt, Mapping) or prompt.get("cache_salt") is None:
+        return prompt, params
+    params = params.clone()
+    params.cache_salt = prompt["cache_salt"]
+    return {key: value for key, value in prompt.items() if key != "cache_salt"}, params
+
+
 def conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Any]:
     """A list of conversations, where one alone may have been given."""
     if messages and isinstance(messages[0], Mapping):

@@ -12,7 +12,7 @@ from nanovllm import _engine
 from nanovllm._arguments import describe_engine
 from nanovllm._engine import RequestOutputKind, SamplingParams
 from nanovllm._model import Model
-from nanovllm._prompts import Prompt
+from nanovllm._prompts import Prompt, with_salt
 from nanovllm.outputs import CompletionOutput, RequestOutput
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class AsyncLLM(Model[_engine.Loop]):
         """Generates for one prompt, as sampling_params.output_kind says: all so far (the default),
         what is new, or all at the end. Who stops to listen, or is cancelled, aborts the request.
         """
-        params = self._checked(sampling_params)
+        prompt, params = with_salt(prompt, self._checked(sampling_params))
         number = next(n for n in self._unused if request_id is not None or str(n) not in self._numbers)
         name = str(number) if request_id is None else request_id
         if name in self._numbers:

@@ -10,7 +10,7 @@ from nanovllm import _engine
 from nanovllm._arguments import describe_engine, describe_parameters
 from nanovllm._engine import SamplingParams
 from nanovllm._model import Model
-from nanovllm._prompts import Message, Prompt, as_list, conversations, with_priorities
+from nanovllm._prompts import Message, Prompt, as_list, conversations, with_priorities, with_salt
 from nanovllm.outputs import RequestOutput, StepStats
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class LLMEngine(Model[_engine.Engine]):
     ) -> str:
         if request_id in self._numbers:
             raise ValueError(f"The request id {request_id!r} is in use.")
-        number = self._core.add_request(prompt, self._checked(params))
+        number = self._core.add_request(*with_salt(prompt, self._checked(params)))
         unused = (str(n) for n in itertools.count(number) if str(n) not in self._numbers)
         name = next(unused) if request_id is None else request_id
         self._names[number], self._numbers[name] = name, number
@@ -102,8 +102,8 @@ class LLM(LLMEngine):
     ) -> list[RequestOutput]:
         """Generates for all prompts at once; outputs are in their order.
 
-        prompts: texts, lists or arrays of token ids, {"prompt": text} or {"prompt_token_ids": ids};
-        or one of these alone. sampling_params: one for all, one each, or the model's own. use_tqdm:
+        prompts: texts, lists or arrays of token ids, {"prompt": text} or {"prompt_token_ids": ids},
+        these with a "cache_salt" if they should have one; or one of these alone. sampling_params: one for all, one each, or the model's own. use_tqdm:
         whether to show progress, or what to show it with instead of tqdm. priority: one for each
         prompt, in place of that of its parameters.
 
@@ -118,6 +118,9 @@ class LLM(LLMEngine):
         )
         if priority is not None:
             each = with_priorities(each, priority, len(asked))
+        if len(each) == len(asked):  # else the engine refuses them
+            pairs = [with_salt(prompt, params) for prompt, params in zip(asked, each)]
+            asked, each = [prompt for prompt, _ in pairs], [params for _, params in pairs]
         if not use_tqdm:
             return self._core.generate(asked, each, None)
         from nanovllm._progress import Progress

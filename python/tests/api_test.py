@@ -228,6 +228,22 @@ def test_no_two_requests_have_one_name(model):
     assert llm.is_finished()
 
 
+def test_only_prompts_of_the_same_salt_share_the_cache(model):
+    llm = LLM(model, kvcache_block_size=16)
+    params = SamplingParams(temperature=0, max_tokens=1)
+    ids = list(range(1, 41))
+
+    def num_cached_tokens(salt):
+        prompt = {"prompt_token_ids": ids, "cache_salt": salt}
+        return llm.generate(prompt, params, use_tqdm=False)[0].num_cached_tokens
+
+    assert [num_cached_tokens(salt) for salt in ("a", None, "b", "a", "b", None)] == [0, 0, 0, 32, 32, 32]
+    assert llm.generate([ids], SamplingParams(max_tokens=1, cache_salt="a"), use_tqdm=False)[0].num_cached_tokens == 32
+    assert params.cache_salt is None
+    with pytest.raises(ValueError, match="'cache_salt' must be a non-empty string"):
+        num_cached_tokens("")
+
+
 def test_priorities_are_those_of_the_call(model):
     llm = LLM(model, scheduling_policy="priority", max_num_seqs=1)
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)

@@ -61,6 +61,13 @@ void read(const json& value, std::string_view name, std::optional<T>& out) {
   out = is_none ? std::nullopt : std::optional(integer_value<T>(value, name));
 }
 
+void read(const json& value, std::string_view name, std::optional<std::string>& out) {
+  if (!value.is_string()) {
+    throw_error(ErrorCode::kInvalidArgument, "{} must be a text, got {}", name, shown(value));
+  }
+  out = value.get<std::string>();
+}
+
 void read(const json& value, std::string_view name, std::vector<int32_t>& out) {
   if (!value.is_array()) {
     throw_error(ErrorCode::kInvalidArgument, "{} must be a list of token ids, got {}", name,

@@ -80,6 +80,10 @@ CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::optional
   const auto set = [flag, &value](const std::string& text) { value = parse_seed(flag, text, -1); };
   return app.add_option_function<std::string>(flag, set, help)->type_name("INT");
 }
+CLI::Option* add_parameter(CLI::App& app, const std::string& flag,
+                           std::optional<std::string>& value, const std::string& help) {
+  return app.add_option(flag, value, help);
+}
 CLI::Option* add_parameter(CLI::App& app, const std::string& flag, bool& value,
                            const std::string& help) {
   return app.add_flag_callback(

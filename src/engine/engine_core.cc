@@ -45,7 +45,7 @@ uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& par
   const auto* text = std::get_if<std::string>(&prompt);
   const uint64_t id = next_request_id_;
   auto owner = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
-                                         params, context_);
+                                         params, context_, salts_.number(params.cache_salt));
   Request& request = *owner;
   if (!previous_output_ids.empty()) {
     request.replay(previous_output_ids);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/block_manager.h"
+#include "engine/cache_salts.h"
 #include "engine/observer.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
@@ -129,6 +130,7 @@ class EngineCore {
   BlockManager blocks_;
   Scheduler scheduler_;
   RequestContext context_;
+  CacheSalts salts_;
 
   Requests requests_;  // until their last output was delivered
   uint64_t next_request_id_ = 0;

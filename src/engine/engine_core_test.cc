@@ -119,6 +119,41 @@ TEST_P(Engine, AFullyCachedPromptComputesOneToken) {
   EXPECT_EQ(second.outputs[0].token_ids, first.outputs[0].token_ids);
 }
 
+TEST_P(Engine, OnlyRequestsOfTheSameSaltShareWhatIsCached) {
+  FakeEngine engine = make();
+  const auto num_cached_tokens = [&](const std::optional<std::string>& salt, int n = 1) {
+    SamplingParams params = random(4, 1);
+    params.n = n;
+    params.cache_salt = salt;
+    return run_one(*engine.core, prompt_of(40), params).num_cached_tokens;
+  };
+  EXPECT_EQ(num_cached_tokens("a"), 0);
+  EXPECT_EQ(num_cached_tokens({}), 0);
+  EXPECT_EQ(num_cached_tokens("b", 3), 0);
+  EXPECT_EQ(num_cached_tokens("a"), 39);
+  EXPECT_EQ(num_cached_tokens("a", 3), 39);
+  EXPECT_EQ(num_cached_tokens("b"), 39);
+  EXPECT_EQ(num_cached_tokens({}), 39);
+  EXPECT_EQ(num_cached_tokens("c"), 0);
+}
+
+// What is forgotten is computed again, and never found by another one.
+TEST(CacheSalts, ASaltThatWasForgottenHasANewNumber) {
+  CacheSalts salts;
+  EXPECT_EQ(salts.number({}), 0U);
+  const uint64_t first = salts.number("a");
+  EXPECT_NE(first, 0U);
+  std::set<uint64_t> numbers = {first};
+  for (int i = 0; i < 65'535; ++i) numbers.insert(salts.number(fmt::format("salt {}", i)));
+  EXPECT_EQ(numbers.size(), 65'536U);
+  EXPECT_EQ(salts.number("a"), first);
+  EXPECT_FALSE(numbers.contains(salts.number("one too many")));
+  const uint64_t second = salts.number("a");
+  EXPECT_FALSE(numbers.contains(second));
+  salts.number(std::string(size_t{16} << 20, 'x'));
+  EXPECT_GT(salts.number("a"), second);
+}
+
 TEST_P(Engine, NothingIsCachedWithoutPrefixCaching) {
   FakeEngine engine = make({.enable_prefix_caching = false});
   run_one(*engine.core, prompt_of(16), greedy(1));

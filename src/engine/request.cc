@@ -55,7 +55,7 @@ uint64_t default_seed(uint64_t engine_seed, uint64_t request_id) {
 }
 
 Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
-                 const SamplingParams& params, const RequestContext& context)
+                 const SamplingParams& params, const RequestContext& context, uint64_t cache_salt)
     : id_(id),
       prompt_(std::move(prompt)),
       params_(params),
@@ -86,6 +86,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
     completion->seed = params_.seed.value_or(default_seed(context.seed, id)) + completion->index;
     if (context.enable_prefix_caching) {
       completion->num_cacheable_tokens = max_num_tokens;
+      completion->cache_salt = cache_salt;
     } else if (params_.n > 1) {  // the prompt's blocks, for each other
       completion->num_cacheable_tokens = completion->num_prompt_tokens;
       completion->cache_salt = kPrivateSalt | id;

@@ -60,9 +60,10 @@ uint64_t default_seed(uint64_t engine_seed, uint64_t request_id);
 
 class Request {
  public:
-  // `context` outlives the request.
+  // `context` outlives the request. `cache_salt` is the number of the parameters' salt, 0
+  // = they have none.
   Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
-          const SamplingParams& params, const RequestContext& context);
+          const SamplingParams& params, const RequestContext& context, uint64_t cache_salt = 0);
 
   // Appends output ids that another engine generated and counts them as delivered. Throws
   // Error(kInvalidArgument) if these parameters could not have given them.

@@ -62,6 +62,9 @@ void SamplingParams::validate() const {
                 "bad_words cannot contain a text of white space only; ban its tokens with "
                 "logit_bias.");
   }
+  if (cache_salt && cache_salt->empty()) {
+    throw_error(kInvalid, "Parameter 'cache_salt' must be a non-empty string if provided.");
+  }
   if (temperature == 0 && n > 1) {
     throw_error(kInvalid, "n must be 1 when using greedy sampling, got {}.", n);
   }

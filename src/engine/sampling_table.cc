@@ -77,6 +77,8 @@ std::span<const Parameter> sampling_table() {
          "Requested prompt logprobs of {0}, which is greater than max allowed: {1}"}}},
       {"priority", &P::priority, kRefused, kGenerate,
        "lower is served first, with --scheduling-policy priority; else it must be 0"},
+      {"cache_salt", &P::cache_salt, kNone, kGenerate,
+       "the prefix cache is shared with requests of the same salt only"},
   };
   // clang-format on
   return table;

@@ -84,8 +84,9 @@ struct Sequence {
   std::vector<int32_t> block_table;
 
   // What it may share. Tokens after the first num_cacheable_tokens are neither looked up in the
-  // prefix cache nor registered there. Only sequences with the same salt share; Request sets a salt
-  // so that completions share their prompt with each other alone if prefix caching is off.
+  // prefix cache nor registered there. Only sequences with the same salt share: the number of the
+  // request's own (CacheSalts), or one of Request's that lets completions share their prompt with
+  // each other alone where prefix caching is off.
   int num_cacheable_tokens = 0;
   bool reads_prefix_cache = true;
   uint64_t cache_salt = 0;

@@ -70,6 +70,8 @@ TEST(CompletionApi, ReadsParameters) {
   EXPECT_EQ(params(R"(,"seed":5,"stop":"b","n":2,"top_k":3)").seed, 5u);
   EXPECT_EQ(params(R"(,"stop":["b","c"])").stop, (std::vector<std::string>{"b", "c"}));
   EXPECT_EQ(params(R"(,"logit_bias":{"3":1})").logit_bias.at(3), 1);
+  EXPECT_EQ(params(R"(,"cache_salt":"s")").cache_salt, "s");
+  EXPECT_EQ(params(R"(,"cache_salt":null)").cache_salt, std::nullopt);
   EXPECT_EQ(params(R"(,"echo":true,"logprobs":2)").prompt_logprobs, 2);
   EXPECT_EQ(params(R"(,"echo":true,"max_tokens":0)").max_tokens, 1);
   EXPECT_EQ(params("").output_kind, RequestOutputKind::kDelta);

@@ -48,7 +48,8 @@ void HealingFleet::dispatch() {
       loads.push_back(open ? static_cast<int>(engine.aboard.size()) : -1);
     }
     Ongoing& next = requests_.at(*waiting_.begin());
-    const int index = router_->route(next.request.prompt_token_ids, loads);
+    const int index = router_->route(next.request.prompt_token_ids,
+                                     next.request.params.cache_salt.value_or(""), loads);
     if (index < 0) return;
     submit(next, engines_[static_cast<size_t>(index)]);
   }

@@ -122,6 +122,8 @@ Json type_of_member(T SamplingParams::*) {
     return schema_of_type("integer", {{"minimum", -1}, {"maximum", UINT64_MAX}});
   if constexpr (std::is_same_v<T, int> || std::is_same_v<T, std::optional<int>>)
     return schema_of_type("integer", {{"minimum", INT32_MIN}, {"maximum", INT32_MAX}});
+  if constexpr (std::is_same_v<T, std::optional<std::string>>)
+    return schema_of_type("string", {{"minLength", 1}});
   if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     const Json text = schema_of_type("string", {{"minLength", 1}});
     return {{"anyOf", {text, schema_of_type("array", {{"items", text}})}}};

@@ -25,10 +25,11 @@ int least_loaded(std::span<const int> loads, uint64_t among) {
 }
 
 // [blocks] of the prompt's beginnings that end with whole blocks.
-std::vector<uint64_t> hashes_of(std::span<const int32_t> prompt, int block_size) {
+std::vector<uint64_t> hashes_of(std::span<const int32_t> prompt, std::string_view salt,
+                                int block_size) {
   const auto size = static_cast<size_t>(block_size);
   std::vector<uint64_t> hashes(std::min(prompt.size() / size, kMaxNumBlocks));
-  uint64_t hash = 0;
+  uint64_t hash = salt.empty() ? 0 : XXH3_64bits(salt.data(), salt.size());
   for (size_t i = 0; i < hashes.size(); ++i) {
     const auto block = std::as_bytes(prompt.subspan(i * size, size));
     hash = XXH3_64bits_withSeed(block.data(), block.size(), hash);
@@ -39,11 +40,12 @@ std::vector<uint64_t> hashes_of(std::span<const int32_t> prompt, int block_size)
 
 }  // namespace
 
-int PrefixRouter::route(std::span<const int32_t> prompt, std::span<const int> loads) {
+int PrefixRouter::route(std::span<const int32_t> prompt, std::string_view salt,
+                        std::span<const int> loads) {
   if (loads.size() == 1) return loads[0] < 0 ? -1 : 0;
   const int least = least_loaded(loads, ~uint64_t{0});
   if (least < 0) return -1;
-  const std::vector<uint64_t> hashes = hashes_of(prompt, block_size_);
+  const std::vector<uint64_t> hashes = hashes_of(prompt, salt, block_size_);
   int chosen = -1;
   for (size_t i = hashes.size(); i > 0 && chosen < 0; --i) {
     chosen = least_loaded(loads, holders_of(hashes[i - 1]));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -15,9 +16,9 @@ class PrefixRouter {
 
   // The engine for a prompt, which it is then taken to have cached: of those that were given the
   // longest run of its leading blocks, and else of all, the one with the least load, where that is
-  // not far more than others have. loads: [num_engines] requests; -1 = takes none. Returns -1 where
-  // none takes any.
-  int route(std::span<const int32_t> prompt, std::span<const int> loads);
+  // not far more than others have. `salt`: SamplingParams::cache_salt, empty = none. loads:
+  // [num_engines] requests; -1 = takes none. Returns -1 where none takes any.
+  int route(std::span<const int32_t> prompt, std::string_view salt, std::span<const int> loads);
   // Its cache is gone.
   void forget(int engine);
 

@@ -14,7 +14,7 @@ std::vector<int32_t> counting(int length, int32_t first) {
 }
 
 int route(PrefixRouter& router, const std::vector<int32_t>& prompt, std::vector<int> loads) {
-  return router.route(prompt, loads);
+  return router.route(prompt, {}, loads);
 }
 
 TEST(PrefixRouter, TakesTheLeastLoadedOfThoseThatAreOpen) {
@@ -36,6 +36,15 @@ TEST(PrefixRouter, TakesTheEngineWithTheLongestBeginning) {
   longer[3] = 99;  // nothing in common, though the second block is the same
   EXPECT_EQ(route(router, longer, {1, 5, 0}), 2);
   EXPECT_EQ(route(router, counting(3, 1), {1, 5, 0}), 2);  // no whole block
+}
+
+TEST(PrefixRouter, KeepsWhatHasAnotherSaltApart) {
+  PrefixRouter router(4);
+  const auto prompt = counting(8, 1);
+  EXPECT_EQ(router.route(prompt, "a", std::vector{1, 0, 1}), 1);
+  EXPECT_EQ(router.route(prompt, "a", std::vector{0, 5, 1}), 1);
+  EXPECT_EQ(router.route(prompt, "b", std::vector{1, 5, 0}), 2);
+  EXPECT_EQ(router.route(prompt, {}, std::vector{0, 5, 1}), 0);
 }
 
 TEST(PrefixRouter, DoesNotLetABeginningThatAllShareFillOneEngine) {

@@ -61,6 +61,7 @@ class Random {
     p.logprobs = maybe([&] { return number(); });
     p.prompt_logprobs = maybe([&] { return number(); });
     p.priority = number();
+    p.cache_salt = maybe([&] { return text(); });
     p.marked_token_ids = ids();
     p.output_kind = static_cast<RequestOutputKind>(pick(3));
     return p;
