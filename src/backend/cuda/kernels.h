@@ -12,6 +12,12 @@
 
 namespace nanovllm::cuda {
 
+// The largest shapes that the kernels below take; layer_plan.h refuses models with larger ones.
+constexpr int kMaxHeadDim = 256;  // and a multiple of kHeadVector
+constexpr int kHeadVector = 8;
+constexpr int kMaxNormSize = 16384;          // elements of a row that rms_norm takes
+constexpr int kMaxUnalignedNormSize = 8192;  // where it is no multiple of 4
+
 // `host` is pinned memory; see Backend::stage_batch.
 void launch_stage_batch(cudaStream_t stream, int32_t* device, const int32_t* host, int64_t count,
                         int64_t num_token_ids, const int32_t* previous_ids);

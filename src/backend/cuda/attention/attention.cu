@@ -11,7 +11,7 @@ namespace nanovllm::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kMaxPerLane = 8;  // head_dim up to 256
+constexpr int kMaxPerLane = kMaxHeadDim / 32;
 
 // The tokens from `first_token` on.
 template <typename T>
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 template <typename T>
 void launch_general(const AttentionCall<T>& call, int first_token, int num_tokens) {
   if (num_tokens == 0) return;
-  NANOVLLM_CHECK(call.p.kv.head_dim <= kMaxPerLane * 32);
+  NANOVLLM_CHECK(call.p.kv.head_dim <= kMaxHeadDim);
   launch(call.stream, paged_attention_kernel<T>, dim3(num_tokens, call.p.params.num_heads),
          kWarps * 32, 0, call.out, call.qkv, call.cache, call.p, first_token);
 }

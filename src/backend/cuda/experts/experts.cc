@@ -121,10 +121,7 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts,
                     .scale = routing.scale,
                     .first = experts.first,
                     .count = static_cast<int>(experts.experts.size())};
-  if (packed->params.num_experts > cuda::kMaxExperts) {
-    throw_error(ErrorCode::kUnsupported, "{}: {} experts a layer; at most {} are supported here",
-                description(), packed->params.num_experts, cuda::kMaxExperts);
-  }
+  NANOVLLM_CHECK(packed->params.num_experts <= cuda::kMaxExperts);  // see check_shapes()
   NANOVLLM_CHECK(routing.num_active <= kMaxActiveExperts);
   if (!routing.correction.empty()) {
     const size_t bytes = routing.correction.size() * sizeof(float);

@@ -54,6 +54,7 @@ class CudaProgram final : public LayerProgram {
 
 std::unique_ptr<StackProgram> CudaBackend::compile(const StackSpec& spec,
                                                    const CompileLimits& limits) {
+  cuda::check_shapes(spec, description());
   return std::make_unique<CudaProgram>(*this, spec, limits);
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "backend/cuda/cuda_backend.h"
+#include "base/check.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -182,6 +183,46 @@ TEST(CudaLayerPlan, AStageWithoutAFinalNormEndsOpByOp) {
   StackSpec spec = spec_of({1024, 16, 8, 128, 3072, 2});
   spec.final_norm = {};
   expect_plan(plan(spec, h200()), 1, 1, {{0, TailPath::kOpByOp}});
+}
+
+std::string refusal(const StackSpec& spec) {
+  try {
+    check_shapes(spec, "cuda (a GPU)");
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    return error.what();
+  }
+}
+
+TEST(CudaShapes, ThoseThatNoKernelTakesAreRefused) {
+  const auto of_head_dim = [](int dim) { return refusal(spec_of({1024, 2, 2, dim, 64, 2})); };
+  EXPECT_EQ(of_head_dim(8), "");
+  EXPECT_EQ(of_head_dim(256), "");
+  EXPECT_EQ(of_head_dim(264),
+            "cuda (a GPU): 264 elements a head of attention; at most 256, in multiples of 8, are "
+            "supported here, use the device cpu");
+  EXPECT_NE(of_head_dim(252), "");
+  const auto of_hidden = [](int hidden) { return refusal(spec_of({hidden, 2, 2, 64, 64, 2})); };
+  EXPECT_EQ(of_hidden(16384), "");
+  EXPECT_EQ(of_hidden(16388),
+            "cuda (a GPU): 16388 elements a hidden state; at most 16384 are supported here, use "
+            "the device cpu");
+  EXPECT_EQ(of_hidden(8190), "");
+  EXPECT_EQ(of_hidden(8194),
+            "cuda (a GPU): 8194 elements a hidden state; at most 8192 that are no multiple of 4 "
+            "are supported here, use the device cpu");
+  const auto of_experts = [](int count) {
+    StackSpec spec = spec_of({1024, 2, 2, 64, 64, 2});
+    Experts experts;
+    experts.router = matrix(count, 1024);
+    spec.layers.back().ffn = experts;
+    return refusal(spec);
+  };
+  EXPECT_EQ(of_experts(1024), "");
+  EXPECT_EQ(of_experts(1025),
+            "cuda (a GPU): 1025 experts a layer; at most 1024 are supported here, use the device "
+            "cpu");
 }
 
 // What is planned above for an H200 is what a Hopper GPU runs.

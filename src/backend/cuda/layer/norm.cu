@@ -107,14 +107,16 @@ void launch_rms_norm(cudaStream_t stream, void* out, DType dtype, float* residua
              static_cast<const T*>(act), act_scale, x, weight, hidden, eps);
     };
     if (hidden % 4 != 0) {
-      NANOVLLM_CHECK(hidden <= 32 * kThreads);
+      static_assert(kMaxUnalignedNormSize == 32 * kThreads);
+      NANOVLLM_CHECK(hidden <= kMaxUnalignedNormSize);
       run(rms_norm_kernel<T, 1, 32>);
     } else if (hidden <= 4 * kThreads) {
       run(rms_norm_kernel<T, 4, 1>);
     } else if (hidden <= 16 * kThreads) {
       run(rms_norm_kernel<T, 4, 4>);
     } else {
-      NANOVLLM_CHECK(hidden <= 64 * kThreads);
+      static_assert(kMaxNormSize == 64 * kThreads);
+      NANOVLLM_CHECK(hidden <= kMaxNormSize);
       run(rms_norm_kernel<T, 4, 16>);
     }
   });

@@ -11,7 +11,6 @@ namespace nanovllm::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kMaxHeadDim = 256;
 
 // A head has `lanes` lanes, as norm_and_turn() wants them.
 template <typename T, int kVector>
@@ -106,7 +105,7 @@ void launch_qk_norm_rope_store(cudaStream_t stream, void* qkv, DType dtype, int 
                                const ForwardBatch& batch) {
   if (batch.num_tokens == 0) return;
   const int dim = cache.spec.head_dim;
-  NANOVLLM_CHECK(dim <= kMaxHeadDim && dim % 8 == 0);
+  NANOVLLM_CHECK(dim <= kMaxHeadDim && dim % kHeadVector == 0);
   const int64_t jobs =
       static_cast<int64_t>(batch.num_tokens) * (num_heads + 2 * cache.spec.num_kv_heads);
   const Rope rope = rope_of(params);
