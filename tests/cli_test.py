@@ -55,6 +55,25 @@ class CommandLine(CliTest):
         flags = {flag.removeprefix("no-") for flag in re.findall(r" (?:-n,)?--([\w-]+)", run("generate", "--help").stdout)}
         self.assertLessEqual({name.replace("_", "-") for name in names}, flags)
 
+    def test_the_context_and_the_kv_cache_are_what_the_model_needs(self):
+        def info(*flags):
+            result = run("info", MODEL, "--json", "--device", "cpu", *flags)
+            return lines(result.stdout)[0], result.stderr
+        facts, messages = info("--kv-cache-memory", "8M")
+        self.assertEqual((facts["max_model_len"], messages), (2048, ""))
+        facts, messages = info("--kv-cache-memory", "4M")
+        self.assertEqual((facts["max_model_len"], facts["full_length_requests"], messages), (1025, 1, ""))  # the last token needs no room
+        self.assertEqual(facts["sizing"], "max_model_len is 1025 (what the KV cache holds of 2048 tokens, the model's own), "
+                                          "and the KV cache has 1024 tokens (kv_cache_memory)")
+        facts, messages = info("--kv-cache-memory", "4M", "--max-model-len", "2048")  # as asked for
+        self.assertEqual((facts["max_model_len"], facts["full_length_requests"], messages), (2048, 0, ""))
+        facts, messages = info()
+        self.assertLessEqual(facts["kv_cache_bytes"], 8 * facts["weight_bytes"] + (512 << 20))
+        self.assertEqual((facts["max_model_len"], messages), (2048, ""))
+        facts, messages = info("--max-num-seqs", "3")
+        self.assertEqual(facts["kv_cache_bytes"], 3 * 2048 * facts["kv_bytes_per_token"])
+        self.assertIn("(3 requests of that length, max_num_seqs)", facts["sizing"])
+
     def test_of_a_repeated_flag_the_last_counts(self):
         def tokens(*flags):
             return lines(run("generate", MODEL, "--json", "-q", "-p", "Once upon a time", *SMALL, *flags).stdout)[0]["token_ids"]

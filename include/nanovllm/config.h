@@ -13,15 +13,17 @@ struct EngineConfig {
   // Most sequences in one step, 1 to 65,536.
   int max_num_seqs = 512;
   // Most tokens of a prompt and its output together, 2 to 2^24. A model that was trained for fewer
-  // lowers it: EngineInfo::max_model_len is what counts.
-  int max_model_len = 4096;
+  // lowers it: EngineInfo::max_model_len is what counts. -1 = what the model was trained for, as
+  // far as the KV cache can hold one request of that length, and at most 65,536.
+  int max_model_len = -1;
   // CUDA only: the part of the device memory that is free before the model is loaded which weights,
   // workspace and KV cache may take together. Above 0, at most 1. (In vLLM it is a part of all
   // memory.)
   double gpu_memory_utilization = 0.9;
   // Bytes for the KV cache of each rank. Without it, the cache gets what gpu_memory_utilization
   // leaves (CUDA) or 40% of the free memory (CPU), but never more than max_num_seqs sequences of
-  // max_model_len tokens can use.
+  // max_model_len tokens can use; nor, on a CPU, more than 8 times the weights and 512 MiB or, if
+  // that is larger, 4 such sequences.
   std::optional<int64_t> kv_cache_memory;
   // Blocks in the KV cache; -1 = as many as the memory above holds. If kv_cache_memory is given
   // too, the smaller of the two counts.

@@ -64,6 +64,8 @@ struct EngineInfo : EngineLimits {
   std::vector<std::string> plan;
   int64_t kv_bytes_per_token = 0;
   int64_t kv_cache_bytes = 0;
+  // Of what max_model_len and the KV cache are, and why: a sentence.
+  std::string sizing;
   // The model's file, or the key in a GGUF file, that gives the default temperature; empty = none
   // does.
   std::string default_temperature_source;

@@ -90,6 +90,7 @@ int info(const InfoOptions& options) {
                                          {"num_kvcache_blocks", facts.num_kvcache_blocks},
                                          {"kv_cache_bytes", facts.kv_cache_bytes},
                                          {"full_length_requests", full_length_requests},
+                                         {"sizing", facts.sizing},
                                          {"plan", facts.plan},
                                          {"load_seconds", facts.load_seconds}};
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -113,6 +114,7 @@ int info(const InfoOptions& options) {
                   facts.kvcache_block_size, tokens, mebibytes(facts.kv_cache_bytes)));
   print_row("full-length requests", fmt::format("{} fit{} at once", full_length_requests,
                                                 full_length_requests == 1 ? "s" : ""));
+  print_row("chosen", facts.sizing);
   if (options.plan) print_rows("plan", facts.plan);
   print_row("loaded in", fmt::format("{:.3f} s", facts.load_seconds));
   return kExitOk;

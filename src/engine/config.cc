@@ -33,7 +33,9 @@ void EngineConfig::validate() const {
   // products of them.
   check_range("max_num_batched_tokens", max_num_batched_tokens, 1, 1 << 20);
   check_range("max_num_seqs", max_num_seqs, 1, 1 << 16);
-  check_range("max_model_len", max_model_len, 2, 1 << 24);
+  if (max_model_len != -1) {
+    check_range("max_model_len (-1 for what fits)", max_model_len, 2, 1 << 24);
+  }
   if (!(gpu_memory_utilization > 0.0 && gpu_memory_utilization <= 1.0)) {
     throw_error(ErrorCode::kInvalidArgument, "gpu_memory_utilization must be in (0, 1], got {}.",
                 gpu_memory_utilization);

@@ -154,7 +154,7 @@ TEST(EngineConfigValidate, TakesEveryIntegerUpToBothEndsOfItsRange) {
   const RangeCase ranges[] = {
       {&C::max_num_batched_tokens, "max_num_batched_tokens", 1, 1 << 20},
       {&C::max_num_seqs, "max_num_seqs", 1, 1 << 16},
-      {&C::max_model_len, "max_model_len", 2, 1 << 24},
+      {&C::max_model_len, "max_model_len (-1 for what fits)", 2, 1 << 24},
       {&C::num_kvcache_blocks, "num_kvcache_blocks (-1 for as many as fit)", 1, 1 << 24},
       {&C::kvcache_block_size, "kvcache_block_size", 16, 4096},
       {&C::tensor_parallel_size, "tensor_parallel_size", 1, 8},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "base/message.h"
@@ -9,8 +10,14 @@
 namespace nanovllm {
 namespace {
 
-int64_t blocks_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
-                         const DeviceMemory& memory) {
+struct Bound {
+  int64_t num_blocks;
+  std::string reason;
+};
+
+// What the memory holds, and what so many sequences can use of it.
+Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
+                      const DeviceMemory& memory) {
   const double share = memory.is_of_host ? kCpuKvCacheShare : config.gpu_memory_utilization;
   const int64_t budget =
       memory.is_of_host
@@ -27,12 +34,50 @@ int64_t blocks_in_shares(const EngineConfig& config, const KvCacheDemand& demand
                 memory.is_of_host ? fmt::format("a share of {}", share)
                                   : fmt::format("gpu_memory_utilization {}", share));
   }
-  const int64_t blocks_per_sequence =
-      (demand.max_model_len + demand.block_size - 1) / demand.block_size;
-  return std::min(budget / demand.block_bytes, blocks_per_sequence * config.max_num_seqs);
+  const int64_t request = (demand.context + demand.block_size - 1) / demand.block_size;  // blocks
+  std::vector<Bound> bounds = {
+      {budget / demand.block_bytes,
+       memory.is_of_host ? fmt::format("{:.0f}% of the free memory", 100 * share)
+                         : fmt::format("what gpu_memory_utilization {} leaves", share)},
+      {request * config.max_num_seqs,
+       fmt::format("{} requests of that length, max_num_seqs", config.max_num_seqs)}};
+  if (memory.is_of_host) {
+    const int64_t bytes =
+        kWeightsUnasked * demand.weight_bytes + kKvCacheBytesUnasked / memory.num_ranks;
+    const int64_t of_weights = bytes / demand.block_bytes, requests = kRequestsUnasked * request;
+    if (of_weights >= requests) {
+      bounds.push_back({of_weights, fmt::format("{} times the weights and {} MiB", kWeightsUnasked,
+                                                kKvCacheBytesUnasked >> 20)});
+    } else {
+      bounds.push_back({requests, fmt::format("{} requests of that length", kRequestsUnasked)});
+    }
+  }
+  return *std::ranges::min_element(bounds, {}, &Bound::num_blocks);
 }
 
 }  // namespace
+
+ContextLimit context_of(const EngineConfig& config, const ModelConfig& model) {
+  const int own = model.max_context_length();
+  const int asked = config.max_model_len;
+  if (asked != -1)
+    return asked <= own ? ContextLimit{asked, "as asked for"}
+                        : ContextLimit{own, "the model's own"};
+  const RopeScaling& rope = model.rope_scaling;
+  const int of_short_factors =
+      rope.long_divisors.empty() ? own : rope.original_max_position_embeddings;
+  if (of_short_factors < std::min(own, kMostUnasked))
+    return {of_short_factors, "what the model's rotary factors for short contexts are for"};
+  if (kMostUnasked < own) return {kMostUnasked, "the most that is taken unasked"};
+  return {own, "the model's own"};
+}
+
+ContextLimit context_in(const EngineConfig& config, const ContextLimit& context, int num_blocks) {
+  const int64_t fitting = int64_t{num_blocks} * config.kvcache_block_size + 1;
+  if (config.max_model_len != -1 || fitting >= context.num_tokens) return context;
+  return {static_cast<int>(fitting), fmt::format("what the KV cache holds of {} tokens, {}",
+                                                 context.num_tokens, context.reason)};
+}
 
 int64_t kv_block_bytes(const Backend& backend, std::span<const KvCacheGroup> groups) {
   size_t bytes = 0;
@@ -55,11 +100,12 @@ std::vector<KvCache> split_kv_memory(const Backend& backend, std::span<const KvC
   return caches;
 }
 
-int plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
-                  const DeviceMemory& memory) {
+KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
+                          const DeviceMemory& memory) {
   // Kernels address the cache's tokens by 32-bit slots.
   const int64_t most = std::numeric_limits<int32_t>::max() / demand.block_size;
   int64_t num_blocks = config.num_kvcache_blocks;
+  std::string reason = "num_kvcache_blocks";
   if (num_blocks > most) {
     throw_error(ErrorCode::kInvalidArgument,
                 "num_kvcache_blocks is {}, but blocks of {} tokens allow at most {}", num_blocks,
@@ -72,11 +118,19 @@ int plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
                   "kv_cache_memory is {}, but one block of {} tokens needs {}",
                   counted(*config.kv_cache_memory, "byte"), demand.block_size, demand.block_bytes);
     }
-    num_blocks = num_blocks > 0 ? std::min(num_blocks, fitting) : fitting;
+    if (num_blocks <= 0 || fitting < num_blocks) {
+      num_blocks = fitting;
+      reason = "kv_cache_memory";
+    }
   } else if (num_blocks <= 0) {
-    num_blocks = blocks_in_shares(config, demand, memory);
+    Bound bound = bound_in_shares(config, demand, memory);
+    num_blocks = bound.num_blocks;
+    reason = std::move(bound.reason);
   }
-  num_blocks = std::min(num_blocks, most);
+  if (num_blocks > most) {
+    num_blocks = most;
+    reason = "what kernels can address";
+  }
   const int64_t free_bytes = memory.free_now / memory.num_ranks;
   if (num_blocks > free_bytes / demand.block_bytes) {
     throw_error(ErrorCode::kOutOfMemory,
@@ -85,7 +139,7 @@ int plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
                 counted(num_blocks, "block"), num_blocks * demand.block_bytes, free_bytes,
                 memory.num_ranks > 1 ? " for each rank" : "", memory.limit);
   }
-  return static_cast<int>(num_blocks);
+  return {static_cast<int>(num_blocks), std::move(reason)};
 }
 
 }  // namespace nanovllm

@@ -1,4 +1,4 @@
-// How large the KV cache is, and which part of it each layer gets.
+// How long a request may be, how large the KV cache is, and which part of it each layer gets.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "io/model_config.h"
 #include "nanovllm/config.h"
 #include "ops/backend.h"
 
@@ -17,10 +18,26 @@ int64_t kv_block_bytes(const Backend& backend, std::span<const KvCacheGroup> gro
 std::vector<KvCache> split_kv_memory(const Backend& backend, std::span<const KvCacheGroup> groups,
                                      void* memory, int num_blocks);
 
+// The context, in tokens: how long a prompt and its output may be together.
+struct ContextLimit {
+  int num_tokens = 0;
+  // For people: "the model's own".
+  std::string reason;
+};
+// EngineConfig::max_model_len or, where that is -1, kMostUnasked, but no more than the model was
+// made for; unasked also no more than what its rotary factors for short contexts were made for
+// (LongRoPE), as those for long ones would change its answers to short prompts.
+ContextLimit context_of(const EngineConfig& config, const ModelConfig& model);
+inline constexpr int kMostUnasked = 65'536;  // tokens
+// The same once the KV cache is there: what nobody asked for is lowered to what one request has
+// room for. Its last token needs none.
+ContextLimit context_in(const EngineConfig& config, const ContextLimit& context, int num_blocks);
+
 struct KvCacheDemand {
   int64_t block_bytes = 0;
-  int block_size = 0;     // tokens
-  int max_model_len = 0;  // tokens
+  int block_size = 0;        // tokens
+  int context = 0;           // tokens
+  int64_t weight_bytes = 0;  // of this rank, in memory
 };
 
 struct DeviceMemory {
@@ -40,15 +57,29 @@ struct DeviceMemory {
 // the machine has other work too. (gpu_memory_utilization is for GPUs.)
 inline constexpr double kCpuKvCacheShare = 0.4;
 
+// Beyond this, a CPU's KV cache has no more than what kRequestsUnasked requests need: a small model
+// must not take a machine's memory.
+inline constexpr int64_t kKvCacheBytesUnasked = int64_t{512} << 20;  // of all ranks, and
+inline constexpr int64_t kWeightsUnasked = 8;                        // times the weights
+inline constexpr int64_t kRequestsUnasked = 4;
+
+struct KvCachePlan {
+  int num_blocks = 0;
+  // For people: "40% of the free memory".
+  std::string reason;
+};
+
 // The number of blocks:
 // - num_kvcache_blocks, if given, but no more than kv_cache_memory holds, if that is given too;
 // - else what kv_cache_memory holds; each rank has that many bytes for itself;
 // - else what is left of gpu_memory_utilization of the device (on the CPU: kCpuKvCacheShare of the
-//   free memory), but no more than max_num_seqs sequences of max_model_len tokens can use.
+//   free memory), but no more than max_num_seqs requests of the whole context can use and, on the
+//   CPU, no more than the larger of kWeightsUnasked times the weights and kKvCacheBytesUnasked, and
+//   kRequestsUnasked such requests.
 // Throws Error(kOutOfMemory), with the bytes needed and free, if that does not fit or is less than
 // one block, and Error(kInvalidArgument) if kv_cache_memory is less than one block or
 // num_kvcache_blocks is more than kernels can address.
-int plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
-                  const DeviceMemory& memory);
+KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
+                          const DeviceMemory& memory);
 
 }  // namespace nanovllm

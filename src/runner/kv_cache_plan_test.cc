@@ -16,9 +16,14 @@ namespace {
 using nanovllm::testing::error_of;
 
 constexpr int64_t kBlockBytes = 1000;
-constexpr KvCacheDemand kDemand{.block_bytes = kBlockBytes, .block_size = 16, .max_model_len = 100};
+constexpr KvCacheDemand kDemand{.block_bytes = kBlockBytes, .block_size = 16, .context = 100};
 
 DeviceMemory cpu_with(int64_t free, int num_ranks = 1) { return {true, num_ranks, free, free}; }
+
+int num_planned(const EngineConfig& config, const KvCacheDemand& demand,
+                const DeviceMemory& memory) {
+  return plan_kv_cache(config, demand, memory).num_blocks;
+}
 
 EngineConfig config_for(int max_num_seqs) {
   EngineConfig config;
@@ -60,33 +65,134 @@ TEST(KvCachePlan, ABlockHoldsItsTokensForAllGroupsOfLayers) {
 }
 
 TEST(KvCachePlan, ACpuTakesItsShareOfWhatIsFree) {
-  EXPECT_EQ(plan_kv_cache(config_for(512), kDemand, cpu_with(100'000)), 40);
-  EXPECT_EQ(plan_kv_cache(config_for(512), kDemand, cpu_with(2500)), 1);
+  EXPECT_EQ(num_planned(config_for(512), kDemand, cpu_with(100'000)), 40);
+  EXPECT_EQ(num_planned(config_for(512), kDemand, cpu_with(2500)), 1);
 }
 
 TEST(KvCachePlan, RanksOnACpuShareIt) {
-  EXPECT_EQ(plan_kv_cache(config_for(512), kDemand, cpu_with(100'000, 4)), 10);
+  EXPECT_EQ(num_planned(config_for(512), kDemand, cpu_with(100'000, 4)), 10);
   EngineConfig config = config_for(512);
   config.kv_cache_memory = 30'000;
-  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(60'000, 2)), 30);
-  EXPECT_EQ(error_of([&] { plan_kv_cache(config, kDemand, cpu_with(59'999, 2)); }).code(),
+  EXPECT_EQ(num_planned(config, kDemand, cpu_with(60'000, 2)), 30);
+  EXPECT_EQ(error_of([&] { num_planned(config, kDemand, cpu_with(59'999, 2)); }).code(),
             ErrorCode::kOutOfMemory);
 }
 
 TEST(KvCachePlan, NoMoreThanAllSequencesCanUse) {
   // 100 tokens are 7 blocks of 16.
-  EXPECT_EQ(plan_kv_cache(config_for(1), kDemand, cpu_with(1'000'000)), 7);
-  EXPECT_EQ(plan_kv_cache(config_for(3), kDemand, cpu_with(1'000'000)), 21);
+  EXPECT_EQ(num_planned(config_for(1), kDemand, cpu_with(1'000'000)), 7);
+  EXPECT_EQ(num_planned(config_for(3), kDemand, cpu_with(1'000'000)), 21);
+}
+
+// The least of three terms, the third of which is the larger of two: each decides once, and one
+// block beyond where it does it decides no more.
+TEST(KvCachePlan, ACpuTakesTheLeastOfItsShareAllSequencesAndWhatASmallModelNeeds) {
+  constexpr int64_t kMib = int64_t{1} << 20;
+  const auto plan = [](int64_t free_mib, int max_num_seqs, int context, int64_t weights_mib,
+                       int num_ranks = 1) {
+    return plan_kv_cache(config_for(max_num_seqs),
+                         {.block_bytes = kMib,
+                          .block_size = 16,
+                          .context = context,
+                          .weight_bytes = weights_mib * kMib},
+                         cpu_with(free_mib * kMib, num_ranks));
+  };
+  // 8 x 11 + 512 MiB
+  EXPECT_EQ(plan(1503, 512, 2048, 11).num_blocks, 600);
+  EXPECT_EQ(plan(1503, 512, 2048, 11).reason, "8 times the weights and 512 MiB");
+  EXPECT_EQ(plan(1499, 512, 2048, 11).num_blocks, 599);
+  EXPECT_EQ(plan(1497, 512, 2048, 11).reason, "40% of the free memory");
+  EXPECT_EQ(plan(1500, 5, 1920, 11).num_blocks, 600);
+  EXPECT_EQ(plan(1500, 4, 2048, 11).num_blocks, 512);
+  EXPECT_EQ(plan(1500, 4, 2048, 11).reason, "4 requests of that length, max_num_seqs");
+  // 4 requests of 150 blocks each, or of 151
+  EXPECT_EQ(plan(9999, 512, 150 * 16, 11).num_blocks, 600);
+  EXPECT_EQ(plan(9999, 512, 150 * 16, 11).reason, "8 times the weights and 512 MiB");
+  EXPECT_EQ(plan(9999, 512, 150 * 16 + 1, 11).num_blocks, 604);
+  EXPECT_EQ(plan(9999, 512, 150 * 16 + 1, 11).reason, "4 requests of that length");
+  // Ranks share the free memory and the 512 MiB; each has weights of its own.
+  EXPECT_EQ(plan(9999, 512, 16, 11, 2).num_blocks, 344);
+  EXPECT_EQ(plan(1600, 512, 16, 11, 2).num_blocks, 320);
+}
+
+TEST(KvCachePlan, WhatASmallModelNeedsIsNoBoundOfADevice) {
+  const KvCacheDemand demand{
+      .block_bytes = 1 << 20, .block_size = 16, .context = 16, .weight_bytes = 1};
+  const int64_t free = int64_t{2000} << 20;
+  EXPECT_EQ(num_planned(config_for(1 << 16), demand, {false, 1, free, free}), 1800);
+  EXPECT_EQ(num_planned(config_for(1 << 16), demand, {true, 1, free, free}), 512);
+}
+
+TEST(KvCachePlan, SaysWhatDecided) {
+  EngineConfig config = config_for(512);
+  config.num_kvcache_blocks = 3;
+  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(100'000)).reason, "num_kvcache_blocks");
+  config.kv_cache_memory = 2000;
+  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(100'000)).reason, "kv_cache_memory");
+  EXPECT_EQ(plan_kv_cache(config_for(512), kDemand, {false, 1, 100'000, 60'000}).reason,
+            "what gpu_memory_utilization 0.9 leaves");
+}
+
+ModelConfig model_for(int max_position_embeddings) {
+  ModelConfig model;
+  model.max_position_embeddings = max_position_embeddings;
+  return model;
+}
+
+TEST(Context, UnaskedItIsTheModelsOwnUpToABound) {
+  const EngineConfig config;
+  const auto context = [&](int own) { return context_of(config, model_for(own)).num_tokens; };
+  EXPECT_EQ(context(512), 512);
+  EXPECT_EQ(context(40'960), 40'960);
+  EXPECT_EQ(context(65'536), 65'536);
+  EXPECT_EQ(context(65'537), 65'536);
+  EXPECT_EQ(context_of(config, model_for(65'536)).reason, "the model's own");
+  EXPECT_EQ(context_of(config, model_for(65'537)).reason, "the most that is taken unasked");
+  ModelConfig stretched = model_for(32'768);
+  stretched.rope_scaling.kind = "yarn";
+  stretched.rope_scaling.factor = 1.5;
+  stretched.rope_scaling.original_max_position_embeddings = 32'768;
+  EXPECT_EQ(context_of(config, stretched).num_tokens, 49'152);
+}
+
+TEST(Context, UnaskedALongRopeModelKeepsItsShortFactors) {
+  EngineConfig config;
+  ModelConfig model = model_for(131'072);
+  model.rope_scaling.kind = "longrope";
+  model.rope_scaling.original_max_position_embeddings = 4096;
+  model.rope_scaling.divisors = {1, 1};
+  model.rope_scaling.long_divisors = {2, 3};
+  EXPECT_EQ(context_of(config, model).num_tokens, 4096);
+  config.max_model_len = 4097;
+  EXPECT_EQ(context_of(config, model).num_tokens, 4097);
+}
+
+TEST(Context, WhatIsAskedForIsLoweredByTheModelAlone) {
+  EngineConfig config;
+  config.max_model_len = 100'000;
+  EXPECT_EQ(context_of(config, model_for(131'072)).num_tokens, 100'000);
+  EXPECT_EQ(context_of(config, model_for(131'072)).reason, "as asked for");
+  EXPECT_EQ(context_of(config, model_for(512)).num_tokens, 512);
+  EXPECT_EQ(context_in(config, context_of(config, model_for(131'072)), 3).num_tokens, 100'000);
+}
+
+TEST(Context, UnaskedItIsWhatOneRequestHasRoomFor) {
+  EngineConfig config;
+  config.kvcache_block_size = 16;
+  const ContextLimit context = context_of(config, model_for(97));
+  EXPECT_EQ(context_in(config, context, 6).num_tokens, 97);
+  EXPECT_EQ(context_in(config, context, 6).reason, "the model's own");
+  EXPECT_EQ(context_in(config, context, 5).num_tokens, 81);
+  EXPECT_EQ(context_in(config, context, 5).reason,
+            "what the KV cache holds of 97 tokens, the model's own");
 }
 
 TEST(KvCachePlan, ADevicesWeightsAndWorkspaceCountAgainstItsUtilization) {
   EngineConfig config = config_for(512);
   config.gpu_memory_utilization = 0.9;
-  EXPECT_EQ(plan_kv_cache(config, kDemand, {false, 1, 100'000, 60'000}), 50);
-  EXPECT_EQ(plan_kv_cache(config, kDemand, {false, 1, 100'000, 11'000}), 1);
-  const Error error = error_of([&] {
-    plan_kv_cache(config, kDemand, {false, 1, 100'000, 10'999});
-  });
+  EXPECT_EQ(num_planned(config, kDemand, {false, 1, 100'000, 60'000}), 50);
+  EXPECT_EQ(num_planned(config, kDemand, {false, 1, 100'000, 11'000}), 1);
+  const Error error = error_of([&] { num_planned(config, kDemand, {false, 1, 100'000, 10'999}); });
   EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
   EXPECT_NE(std::string(error.what()).find("needs 1000 bytes"), std::string::npos);
   EXPECT_NE(std::string(error.what()).find("10999"), std::string::npos);
@@ -94,7 +200,7 @@ TEST(KvCachePlan, ADevicesWeightsAndWorkspaceCountAgainstItsUtilization) {
 }
 
 TEST(KvCachePlan, LessThanOneBlockIsRefused) {
-  const Error error = error_of([] { plan_kv_cache({}, kDemand, cpu_with(2499)); });
+  const Error error = error_of([] { num_planned({}, kDemand, cpu_with(2499)); });
   EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
   EXPECT_NE(std::string(error.what()).find("needs 1000 bytes"), std::string::npos);
   EXPECT_NE(std::string(error.what()).find("2499"), std::string::npos);
@@ -104,54 +210,54 @@ TEST(KvCachePlan, TheLimitThatBitesIsNamed) {
   EngineConfig config;
   DeviceMemory memory = cpu_with(2499);
   memory.limit = " (ulimit -v)";
-  const Error share = error_of([&] { plan_kv_cache(config, kDemand, memory); });
+  const Error share = error_of([&] { num_planned(config, kDemand, memory); });
   EXPECT_NE(std::string(share.what()).find("2499 bytes free (ulimit -v) with"), std::string::npos);
   config.num_kvcache_blocks = 3;
-  const Error blocks = error_of([&] { plan_kv_cache(config, kDemand, memory); });
+  const Error blocks = error_of([&] { num_planned(config, kDemand, memory); });
   EXPECT_NE(std::string(blocks.what()).find("2499 are free (ulimit -v);"), std::string::npos);
   config.num_kvcache_blocks = 1;
-  const Error one = error_of([&] { plan_kv_cache(config, kDemand, cpu_with(1)); });
+  const Error one = error_of([&] { num_planned(config, kDemand, cpu_with(1)); });
   EXPECT_NE(std::string(one.what()).find("a KV cache of 1 block needs"), std::string::npos);
 }
 
 TEST(KvCachePlan, BytesOverrideTheShares) {
   EngineConfig config = config_for(1);
   config.kv_cache_memory = 50'999;
-  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(51'000)), 50);
-  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(50'000)), 50);
-  EXPECT_EQ(error_of([&] { plan_kv_cache(config, kDemand, cpu_with(49'999)); }).code(),
+  EXPECT_EQ(num_planned(config, kDemand, cpu_with(51'000)), 50);
+  EXPECT_EQ(num_planned(config, kDemand, cpu_with(50'000)), 50);
+  EXPECT_EQ(error_of([&] { num_planned(config, kDemand, cpu_with(49'999)); }).code(),
             ErrorCode::kOutOfMemory);
   config.kv_cache_memory = 1000;
-  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(100'000)), 1);
+  EXPECT_EQ(num_planned(config, kDemand, cpu_with(100'000)), 1);
   config.kv_cache_memory = 999;
-  EXPECT_EQ(error_of([&] { plan_kv_cache(config, kDemand, cpu_with(100'000)); }).code(),
+  EXPECT_EQ(error_of([&] { num_planned(config, kDemand, cpu_with(100'000)); }).code(),
             ErrorCode::kInvalidArgument);
 }
 
 TEST(KvCachePlan, BlocksAreTakenAsGivenWithinTheBytes) {
   EngineConfig config = config_for(1);
   config.num_kvcache_blocks = 90;
-  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(90'000)), 90);
-  const Error error = error_of([&] { plan_kv_cache(config, kDemand, cpu_with(89'999)); });
+  EXPECT_EQ(num_planned(config, kDemand, cpu_with(90'000)), 90);
+  const Error error = error_of([&] { num_planned(config, kDemand, cpu_with(89'999)); });
   EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
   EXPECT_NE(std::string(error.what()).find("90000 bytes"), std::string::npos);
   EXPECT_NE(std::string(error.what()).find("89999"), std::string::npos);
   config.kv_cache_memory = 20'000;
-  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(90'000)), 20);
+  EXPECT_EQ(num_planned(config, kDemand, cpu_with(90'000)), 20);
   config.kv_cache_memory = 200'000;
-  EXPECT_EQ(plan_kv_cache(config, kDemand, cpu_with(90'000)), 90);
+  EXPECT_EQ(num_planned(config, kDemand, cpu_with(90'000)), 90);
 }
 
 TEST(KvCachePlan, SlotsFitInThirtyTwoBits) {
   constexpr int kMost = 134'217'727;  // (2^31 - 1) / 16
   EngineConfig config;
-  const KvCacheDemand tiny{.block_bytes = 1, .block_size = 16, .max_model_len = 1 << 30};
+  const KvCacheDemand tiny{.block_bytes = 1, .block_size = 16, .context = 1 << 30};
   config.num_kvcache_blocks = kMost;
-  EXPECT_EQ(plan_kv_cache(config, tiny, cpu_with(int64_t{1} << 40)), kMost);
+  EXPECT_EQ(num_planned(config, tiny, cpu_with(int64_t{1} << 40)), kMost);
   config.num_kvcache_blocks = kMost + 1;
-  EXPECT_EQ(error_of([&] { plan_kv_cache(config, tiny, cpu_with(int64_t{1} << 40)); }).code(),
+  EXPECT_EQ(error_of([&] { num_planned(config, tiny, cpu_with(int64_t{1} << 40)); }).code(),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(plan_kv_cache({}, tiny, cpu_with(int64_t{1} << 40)), kMost);
+  EXPECT_EQ(num_planned({}, tiny, cpu_with(int64_t{1} << 40)), kMost);
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include "backend/registry.h"
 #include "base/check.h"
 #include "base/message.h"
-#include "runner/kv_cache_plan.h"
 
 namespace nanovllm {
 namespace {
@@ -45,7 +44,8 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
     : model_config_(model),
       config_(config),
       dtype_(resolve_dtype(config.dtype, model.dtype)),
-      max_model_len_(std::min(config.max_model_len, model.max_context_length())),
+      most_context_(context_of(config, model)),
+      max_model_len_(most_context_.num_tokens),
       max_num_tokens_(static_cast<int>(
           std::min<int64_t>(config.max_num_batched_tokens,
                             static_cast<int64_t>(config.max_num_seqs) * max_model_len_))),
@@ -137,13 +137,14 @@ StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
   return input;
 }
 
-int ModelRunner::plan_kv_cache() const {
+KvCachePlan ModelRunner::plan_kv_cache() const {
   const MemoryInfo memory = backend_->memory();
   return nanovllm::plan_kv_cache(
       config_,
       {.block_bytes = kv_block_bytes(*backend_, kv_groups_),
        .block_size = config_.kvcache_block_size,
-       .max_model_len = max_model_len_},
+       .context = max_model_len_,
+       .weight_bytes = model_->weight_bytes()},
       {.is_of_host = traits_.shares_host_memory,
        .num_ranks = traits_.shares_host_memory ? backend_->world_size() : 1,
        .free_at_start = free_at_start_,
@@ -156,6 +157,10 @@ void ModelRunner::allocate_kv_cache(int num_blocks) {
   kv_caches_ = split_kv_memory(*backend_, kv_groups_, kv_cache_memory_->data(), num_blocks);
   num_kvcache_blocks_ = num_blocks;
   graphs_.emplace(*backend_);  // they hold the addresses of the cache
+}
+
+ContextLimit ModelRunner::context() const {
+  return context_in(config_, most_context_, num_kvcache_blocks_);
 }
 
 void ModelRunner::describe(EngineInfo& info) const {
@@ -174,7 +179,7 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.kv_bytes_per_token = info.kv_cache_bytes / num_kvcache_blocks_ / config_.kvcache_block_size;
   info.num_kvcache_blocks = num_kvcache_blocks_;
   info.kvcache_block_size = config_.kvcache_block_size;
-  info.max_model_len = max_model_len_;
+  info.max_model_len = context().num_tokens;
   info.vocab_size = model_config_.vocab_size;
   info.default_temperature_source = model_config_.default_temperature_source;
   if (const SupportedModel* row = find_supported_model(model_config_.architecture)) {
@@ -277,10 +282,15 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
                                .deterministic = config.deterministic});
   if (group != nullptr) group->join(rank, *backend);
   auto runner = std::make_unique<ModelRunner>(model, config, std::move(backend));
-  int num_blocks = runner->plan_kv_cache();
+  const KvCachePlan plan = runner->plan_kv_cache();
+  int num_blocks = plan.num_blocks;
   if (group != nullptr) num_blocks = static_cast<int>(group->min_over_ranks(rank, num_blocks));
   runner->allocate_kv_cache(num_blocks);
   runner->describe(info);
+  const ContextLimit context = runner->context();
+  info.sizing = fmt::format("max_model_len is {} ({}), and the KV cache has {} tokens ({})",
+                            context.num_tokens, context.reason,
+                            int64_t{num_blocks} * config.kvcache_block_size, plan.reason);
   info.load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return runner;

@@ -14,6 +14,7 @@
 #include "nanovllm/engine_info.h"
 #include "ops/communicator.h"
 #include "runner/decode_graphs.h"
+#include "runner/kv_cache_plan.h"
 #include "runner/runner.h"
 #include "runner/step_batch.h"
 
@@ -33,9 +34,11 @@ class ModelRunner final : public Runner {
 
   // How many blocks the config asks for or this rank has memory for. Throws what
   // nanovllm::plan_kv_cache() throws.
-  int plan_kv_cache() const;
+  KvCachePlan plan_kv_cache() const;
   // To be called once, before the first step.
   void allocate_kv_cache(int num_blocks);
+  // How long a request may be, now that the KV cache is there.
+  ContextLimit context() const;
   // Fills in all of `info` except load_seconds.
   void describe(EngineInfo& info) const;
 
@@ -66,7 +69,8 @@ class ModelRunner final : public Runner {
   const ModelConfig model_config_;
   const EngineConfig config_;
   const DType dtype_;
-  const int max_model_len_;
+  const ContextLimit most_context_;  // what memory is allocated for
+  const int max_model_len_;          // its tokens
   const int max_num_tokens_;
   const size_t staging_size_;  // elements
   std::unique_ptr<Backend> backend_;
@@ -89,11 +93,11 @@ class ModelRunner final : public Runner {
 };
 
 // Loads one rank's share of the weights of `model` on the device that `config` names, sizes the KV
-// cache and fills in all of `info`: max_model_len is config's, lowered to what the model was
-// trained for, and num_kvcache_blocks what the runner holds. Throws Error: kNotFound, kCorruptData,
-// kUnsupported, or kOutOfMemory with the bytes needed and free. With a group, the threads of all
-// ranks call this at the same time, and all runners get the same number of blocks; the group must
-// live longer than they do. `info` is about this rank alone.
+// cache and fills in all of `info`: max_model_len is context_in()'s, and num_kvcache_blocks what
+// the runner holds. Throws Error: kNotFound, kCorruptData, kUnsupported, or kOutOfMemory with the
+// bytes needed and free. With a group, the threads of all ranks call this at the same time, and all
+// runners get the same number of blocks; the group must live longer than they do. `info` is about
+// this rank alone.
 std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const EngineConfig& config,
                                           EngineInfo& info, CommunicatorGroup* group = nullptr,
                                           int rank = 0);

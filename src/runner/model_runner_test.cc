@@ -319,6 +319,34 @@ TEST(ModelRunner, MaxModelLenIsLoweredToWhatTheModelWasMadeFor) {
   EXPECT_EQ(max_model_len(1025, "llama_linear"), 1024);
 }
 
+// As a worker comes back that is told how many blocks the one before it had.
+TEST(ModelRunner, UnaskedMaxModelLenIsWhatTheKvCacheHoldsAndComesOutOfItsBlocksAgain) {
+  const ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
+  const auto load_info = [&](const EngineConfig& config) {
+    EngineInfo info;
+    make_model_runner(model, config, info);
+    return info;
+  };
+  EngineConfig config = small_config("auto", 1);
+  config.max_model_len = -1;
+  config.num_kvcache_blocks = -1;
+  const EngineInfo whole = load_info(config);
+  EXPECT_EQ(whole.max_model_len, 512);
+  EXPECT_EQ(whole.sizing.substr(0, 43), "max_model_len is 512 (the model's own), and")
+      << whole.sizing;
+  config.kv_cache_memory = 12 * kBlockSize * whole.kv_bytes_per_token;
+  const EngineInfo lowered = load_info(config);
+  EXPECT_EQ(lowered.num_kvcache_blocks, 12);
+  EXPECT_EQ(lowered.max_model_len, 12 * kBlockSize + 1);
+  for (const EngineInfo& first : {whole, lowered}) {
+    config.kv_cache_memory.reset();
+    config.num_kvcache_blocks = first.num_kvcache_blocks;
+    const EngineInfo again = load_info(config);
+    EXPECT_EQ(again.num_kvcache_blocks, first.num_kvcache_blocks);
+    EXPECT_EQ(again.max_model_len, first.max_model_len);
+  }
+}
+
 TEST(ModelRunner, DtypeAutoIsTheCheckpointsAndBfloat16ForHalfPrecision) {
   ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
   const auto dtype = [&](DType of_checkpoint, const std::string& asked) {

@@ -137,6 +137,11 @@ void HealingFleet::hear(Engine& engine, EngineHello& hello) {
   changed_.notify_all();
   if (stopping_) return;
   if (!hello_) hello_ = hello;
+  if (starting) {  // a request that is taken must have room on each
+    EngineInfo& info = hello_->info;
+    info.max_model_len = std::min(info.max_model_len, hello.info.max_model_len);
+    info.num_kvcache_blocks = std::min(info.num_kvcache_blocks, hello.info.num_kvcache_blocks);
+  }
   if (is_on_cpu(hello) != is_on_cpu(*hello_)) {
     const std::string why = fmt::format(
         "Worker {} would compute on {}, but others on {}: there is no GPU for each of them; take a "

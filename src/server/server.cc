@@ -154,6 +154,7 @@ void Front::load() noexcept {
     const EngineHello& hello = fleet_->wait_ready();
     metrics_.begin(hello.info, options_.engine);
     api_->set_model(served_model(hello));
+    print_log("{}", hello.info.sizing);
     print_log("ready: {} on {}, max_model_len {}, {} tokens of KV cache, {:.2f} s after the start",
               name_of_model(options_), hello.info.device, hello.info.max_model_len,
               int64_t{hello.info.num_kvcache_blocks} * hello.info.kvcache_block_size,

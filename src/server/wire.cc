@@ -55,8 +55,8 @@ auto members(T& value) {
     return std::tie(static_cast<Limits&>(value), value.architecture, value.device, value.dtype,
                     value.num_parameters, value.num_active_parameters, value.weight_bytes,
                     value.weight_formats, value.layers, value.plan, value.kv_bytes_per_token,
-                    value.kv_cache_bytes, value.default_temperature_source, value.reasoning_parser,
-                    value.tool_parser, value.load_seconds);
+                    value.kv_cache_bytes, value.sizing, value.default_temperature_source,
+                    value.reasoning_parser, value.tool_parser, value.load_seconds);
   } else if constexpr (OneOf<T, SamplingParams>) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = value;
     return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w);

@@ -90,6 +90,7 @@ class Random {
     info.plan = list([&] { return text(); });
     info.kv_bytes_per_token = number();
     info.kv_cache_bytes = number();
+    info.sizing = text();
     info.num_kvcache_blocks = number();
     info.kvcache_block_size = number();
     info.max_num_batched_tokens = number();
