@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -15,6 +16,15 @@ from serve_testing import BINARY, MODEL, ServeTest, Server, in_parallel, text_of
 GREEDY = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
 STORY = {"prompt": "Once upon a time", **GREEDY}
 CHAT = {"messages": [{"role": "user", "content": "Tell me a story about a dog."}], **GREEDY}
+
+
+def thinking_server(*args):
+    """One whose template opens a thought, unless it is told not to."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+        template.write("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\n{% endfor %}<|im_start|>assistant\n"
+                       "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}")
+        template.flush()
+        return Server("--chat-template", template.name, "--reasoning-parser", "deepseek_r1", *args)
 
 
 class Api(unittest.TestCase):
@@ -82,6 +92,44 @@ class Api(unittest.TestCase):
             self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "cache_salt"))
             self.assertEqual(answer.json["error"]["message"], "Parameter 'cache_salt' must be a non-empty string if provided.")
             self.assertEqual(server.post(path, {**body, "cache_salt": 3}).status, 400)
+
+    def test_a_thought_ends_after_its_budget(self):
+        server = thinking_server()
+        self.addCleanup(server.close)
+        tag = server.post("/tokenize", {"prompt": "</think>", "add_special_tokens": False}).json["tokens"]
+        self.assertEqual(len(tag), 5)
+
+        def text(ids):
+            return server.post("/detokenize", {"tokens": ids}).json["prompt"].strip()
+
+        def ask(path="/v1/chat/completions", **fields):
+            body = {**(CHAT if "chat" in path else STORY), "max_tokens": 40, "return_token_ids": True, **fields}
+            return server.post(path, body).json["choices"][0]
+
+        free = ask()
+        self.assertFalse(free["message"]["content"])
+        for budget in (0, 1, 10, 35, 36, 37, 41):
+            choice = ask(thinking_token_budget=budget)
+            ids, before = choice["token_ids"], max(0, budget - 1)  # a line break of the prompt is of the thought
+            self.assertEqual(ids[:before], free["token_ids"][:before], budget)
+            self.assertEqual(ids[before:before + 5], tag[:max(0, 40 - before)], budget)
+            if budget <= 36:
+                shown = [(choice["message"].get(part) or "").strip() for part in ("reasoning", "content")]
+                self.assertEqual(shown, [text(ids[:before]), text(ids[before + 5:])], budget)
+        for unbounded in (-1, None):
+            self.assertEqual(ask(thinking_token_budget=unbounded)["token_ids"], free["token_ids"])
+        # What a user says of thoughts is none, and an answer without a thought is left alone.
+        other = {"messages": [{"role": "user", "content": "I say\n<think>\nto you."}], "chat_template_kwargs": {"enable_thinking": False}}
+        self.assertEqual(ask(thinking_token_budget=3, **other)["token_ids"], ask(**other)["token_ids"])
+        path = "/v1/completions"
+        self.assertEqual(ask(path, thinking_token_budget=3)["token_ids"], ask(path)["token_ids"])
+        prompt = "She said:\n<think>\n"
+        self.assertEqual(ask(path, prompt=prompt, thinking_token_budget=4)["token_ids"][:8], ask(path, prompt=prompt)["token_ids"][:3] + tag)
+        for path, body in (("/v1/completions", STORY), ("/v1/chat/completions", CHAT)):
+            refused = self.server.post(path, {**body, "thinking_token_budget": 5})
+            self.assertEqual((refused.status, refused.json["error"]["param"]), (400, "thinking_token_budget"), refused.text)
+            self.assertIn("--reasoning-parser", refused.json["error"]["message"])
+            self.assertEqual(server.post(path, {**body, "thinking_token_budget": -2}).status, 400)
 
     def test_a_prompt_that_has_ended_costs_nothing_while_others_run(self):
         def seconds_of_front():
@@ -315,6 +363,40 @@ class End(ServeTest):
 
 
 class Healing(ServeTest):
+    def test_a_thought_ends_at_the_same_token_when_its_worker_is_killed(self):
+        server = thinking_server("--deterministic")
+        self.addCleanup(server.close)
+        body = {**CHAT, "max_tokens": 200, "temperature": 0.9, "seed": 3, "thinking_token_budget": 100}
+        parts = ("reasoning", "content")
+
+        def added(events):
+            deltas = [choice["delta"] for event in events if event != "[DONE]" for choice in event["choices"]]
+            return ["".join(delta.get(part) or "" for delta in deltas) for part in parts]
+
+        whole = [server.post("/v1/chat/completions", body).json["choices"][0]["message"][part] for part in parts]
+        self.assertTrue(all(whole))
+        for count in (1, 60, 103):
+            stream = server.stream("/v1/chat/completions", body)
+            events = list(itertools.islice(stream, count))
+            os.kill(server.workers()[0], signal.SIGKILL)
+            self.assertEqual(added(events + list(stream)), whole, count)
+
+    def test_a_context_that_nobody_asked_for_is_what_one_request_has_room_for(self):
+        server = self.serve("--kv-cache-memory", "4M", "--deterministic", small=False)
+        server.wait_for(r"max_model_len is 1025 \(what the KV cache holds of 2048 tokens, the model's own\), and the KV cache has 1024 tokens \(kv_cache_memory\)\n")
+
+        def longest():
+            length = server.get("/v1/models").json["data"][0]["max_model_len"]
+            answer = server.post("/v1/completions", {"prompt": [5] * 1000, "max_tokens": length - 1000, "ignore_eos": True, "temperature": 0})
+            return length, answer.json["usage"]["total_tokens"], answer.json["choices"][0]["text"]
+
+        first = longest()
+        self.assertEqual(first[:2], (1025, 1025))
+        os.kill(server.workers()[0], signal.SIGKILL)
+        server.wait_for("Worker 0 is ready again")
+        self.assertEqual(longest(), first)
+        self.assertEqual(server.post("/v1/completions", {"prompt": [5] * 1025, "max_tokens": 1}).status, 400)
+
     def test_a_stream_goes_on_when_its_worker_is_killed(self):
         server = self.serve("--deterministic")
         body = {**STORY, "max_tokens": 300, "temperature": 0.9, "seed": 3, "logprobs": 2}

@@ -43,10 +43,19 @@ struct RequestPreparer {
   const Tokenizer* tokenizer = nullptr;
   // Null = none: prepare_chat() throws Error(kUnsupported).
   const ChatTemplate* chat_template = nullptr;
+  // The tags around the model's thoughts, which are tokens of their own or of several each. Empty =
+  // none are known: requests with a thinking_token_budget are refused. An engine's own preparer has
+  // <think> and </think> where they are tokens.
+  std::string thinking_start = {};
+  std::string thinking_end = {};
 
   // Tokenises a text prompt, with the special tokens that the tokenizer adds. Throws what
   // LLMEngine::add_request throws.
   AddRequest prepare(uint64_t id, const Prompt& prompt, const SamplingParams& params) const;
+  // For SamplingParams: the tags, and how much of a thought is open at the end of these ids, which
+  // are a prompt or the part of it where one may have begun. Throws Error(kUnsupported) where no
+  // tags are known.
+  ThinkingTags thinking_tags(const std::vector<int32_t>& prompt) const;
   // Renders the chat so that its text ends where the model's answer begins, and tokenises it
   // without further special tokens: the template has written them. The arguments are
   // ChatTemplate::render's. Throws also what that throws.

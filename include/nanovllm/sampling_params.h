@@ -20,6 +20,17 @@ enum class RequestOutputKind {
 // Value of SamplingParams::max_tokens: no limit but max_model_len and the size of the KV cache.
 inline constexpr int kAsManyAsFit = std::numeric_limits<int>::max();
 
+// Where a request's thoughts begin and end. RequestPreparer fills it in, for a request that has a
+// thinking_token_budget.
+struct ThinkingTags {
+  // The tags around a thought as token ids, one or more.
+  std::vector<int32_t> start_ids = {};
+  std::vector<int32_t> end_ids = {};
+  // Tokens behind the start tag, where the prompt's last thought is open at its end; -1 = none is.
+  int num_prompt_tokens = -1;
+  bool operator==(const ThinkingTags&) const = default;
+};
+
 // Every member has an initializer, because GCC would warn at {.temperature = 0} otherwise.
 // docs/reference.md has the same as a table.
 struct SamplingParams {
@@ -70,6 +81,11 @@ struct SamplingParams {
   // The same for each token of the prompt. Such a request takes nothing from the prefix cache,
   // which holds no log-probabilities: its whole prompt is computed.
   std::optional<int> prompt_logprobs = {};
+  // Tokens of a thought, after which the tag that ends it is given whatever the model would say.
+  // The thought may begin in the prompt; its tokens there count. Only the first thought that is
+  // open after the prompt is bounded. -1 or none = no bound.
+  std::optional<int> thinking_token_budget = {};
+  std::optional<ThinkingTags> thinking_tags = {};
   // Requests with a lower number are served first; of equal ones, the first that came. Other values
   // than 0 need EngineConfig::scheduling_policy "priority".
   int priority = 0;

@@ -24,6 +24,7 @@ class SamplingParams:
     seed: int | None
     min_tokens: int
     ignore_eos: bool
+    thinking_token_budget: int | None
     include_stop_str_in_output: bool
     skip_special_tokens: bool
     n: int
@@ -40,9 +41,9 @@ class SamplingParams:
         Mapping[int, float] | Mapping[str, float] | None = {}, seed: int | None =
         None, min_tokens: int = 0, ignore_eos: bool = False, stop: str | Sequence[str] | None = [],
         stop_token_ids: Sequence[int] | None = [], bad_words: Sequence[str] | None = [],
-        include_stop_str_in_output: bool = False, skip_special_tokens: bool = True, n: int = 1,
-        logprobs: int | None = None, prompt_logprobs: int | None = None, priority: int = 0,
-        cache_salt: str | None = None,
+        thinking_token_budget: int | None = None, include_stop_str_in_output: bool = False,
+        skip_special_tokens: bool = True, n: int = 1, logprobs: int | None = None,
+        prompt_logprobs: int | None = None, priority: int = 0, cache_salt: str | None = None,
         output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
     ) -> None: ...
     @property

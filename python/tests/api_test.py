@@ -244,6 +244,15 @@ def test_only_prompts_of_the_same_salt_share_the_cache(model):
         num_cached_tokens("")
 
 
+def test_a_context_that_nobody_asked_for_is_what_one_request_has_room_for(model):
+    assert LLM(model, kv_cache_memory=8 << 20).info["max_model_len"] == 2048
+    llm = LLM(model, kv_cache_memory=4 << 20)
+    assert llm.info["max_model_len"] == 1025
+    output = llm.generate([[5] * 1000], SamplingParams(max_tokens=None, ignore_eos=True), use_tqdm=False)[0]
+    assert len(output.outputs[0].token_ids) == 25
+    assert LLM(model, kv_cache_memory=4 << 20, max_model_len=2048).info["max_model_len"] == 2048
+
+
 def test_priorities_are_those_of_the_call(model):
     llm = LLM(model, scheduling_policy="priority", max_num_seqs=1)
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)

@@ -16,7 +16,13 @@ RequestPreparer preparer_of(EngineParts& parts) {
   limits.num_kvcache_blocks = parts.runner->num_kvcache_blocks();
   limits.kvcache_block_size = parts.config.kvcache_block_size;
   limits.takes_priorities = parts.config.scheduling_policy == "priority";
-  return {parts.model_dir, std::move(parts.info), parts.tokenizer.get()};
+  RequestPreparer preparer = {parts.model_dir, std::move(parts.info), parts.tokenizer.get()};
+  if (preparer.tokenizer != nullptr && preparer.tokenizer->token_to_id("<think>") &&
+      preparer.tokenizer->token_to_id("</think>")) {
+    preparer.thinking_start = "<think>";
+    preparer.thinking_end = "</think>";
+  }
+  return preparer;
 }
 
 Completion& completion_of(const Sequence& sequence) {
@@ -41,11 +47,12 @@ EngineCore::~EngineCore() = default;
 
 uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& params,
                                  const std::vector<std::vector<int32_t>>& previous_output_ids) {
-  std::vector<int32_t> token_ids = preparer_.prepare(0, prompt, params).prompt_token_ids;
+  AddRequest prepared = preparer_.prepare(0, prompt, params);
   const auto* text = std::get_if<std::string>(&prompt);
   const uint64_t id = next_request_id_;
-  auto owner = std::make_unique<Request>(id, text == nullptr ? "" : *text, std::move(token_ids),
-                                         params, context_, salts_.number(params.cache_salt));
+  auto owner = std::make_unique<Request>(id, text == nullptr ? "" : *text,
+                                         std::move(prepared.prompt_token_ids), prepared.params,
+                                         context_, salts_.number(params.cache_salt));
   Request& request = *owner;
   if (!previous_output_ids.empty()) {
     request.replay(previous_output_ids);
@@ -206,7 +213,7 @@ void EngineCore::update_from_output(const InFlightStep::Entry& entry,
   Request& request = *completion.request;
   // Tokens count even if the sequence had to give its blocks back since: they were drawn before.
   const bool holds_its_blocks = entry.num_preemptions == completion.num_preemptions;
-  NANOVLLM_CHECK(completion.awaits_ids || output.sampled.size() == (entry.sampled ? 1 : 0));
+  NANOVLLM_CHECK(entry.num_drafts > 0 || output.sampled.size() == (entry.sampled ? 1 : 0));
   const size_t num_tokens = completion.token_ids.size();
   request.append_output(completion, entry.sampled, output);
   const size_t num_gained = completion.token_ids.size() - num_tokens;
@@ -217,7 +224,7 @@ void EngineCore::update_from_output(const InFlightStep::Entry& entry,
   }
   int num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens;
   if (holds_its_blocks) {
-    if (entry.sampled && completion.awaits_ids) {
+    if (entry.sampled && !completion.draft_ids.empty()) {
       num_computed_tokens = completion.resolve_drafts(num_computed_tokens - entry.num_drafts);
       completion.num_computed_tokens = num_computed_tokens;
     }

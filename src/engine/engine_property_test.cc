@@ -61,6 +61,8 @@ Expected generate_alone(std::vector<int32_t> ids, const SamplingParams& params, 
   const std::vector<int32_t> prompt = ids;
   std::vector<int32_t> stop_ids = params.stop_token_ids;
   stop_ids.push_back(kEos);
+  std::optional<ThinkingBudget> thinking;
+  if (params.thinking_tags) thinking.emplace(*params.thinking_tags, *params.thinking_token_budget);
   while (expected.reason == FinishReason::kNone) {
     SamplingRow row;
     row.temperature = static_cast<float>(params.temperature);
@@ -74,9 +76,11 @@ Expected generate_alone(std::vector<int32_t> ids, const SamplingParams& params, 
     if (num_output < params.min_tokens) banned_ids = stop_ids;
     append_banned(params.bad_words, expected.token_ids, banned_ids);
     row.banned_ids = banned_ids;
+    if (thinking) row.forced_id = thinking->forced_id();
     const int32_t id = FakeModel::sample(FakeModel::fold(ids), row, kVocabSize).token_id;
     ids.push_back(id);
     expected.token_ids.push_back(id);
+    if (thinking) thinking->append(id);
     const bool stops =
         std::ranges::count(params.stop_token_ids, id) > 0 || (id == kEos && !params.ignore_eos);
     if (stops && num_output + 1 >= params.min_tokens) {
@@ -122,6 +126,10 @@ class Workload {
       for (int i = pick(8); i >= 0; --i) p.bad_words.emplace_back(1, letter_of(pick(kVocabSize)));
       for (int i = one_in(2) ? 500 : 0; i > 0; --i)
         p.bad_words.push_back({letter_of(pick(10)), letter_of(pick(kVocabSize))});
+    }
+    if (one_in(4)) {  // of tokens that are drawn once in ten
+      p.thinking_token_budget = pick(8);
+      p.thinking_tags = ThinkingTags{{pick(5)}, {5 + pick(2), 7 + pick(2)}, pick(3) - 1};
     }
     if (one_in(4)) p.logprobs = pick(3);
     if (one_in(5)) p.prompt_logprobs = pick(3);

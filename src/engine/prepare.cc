@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/message.h"
+#include "engine/thinking_budget.h"
 #include "nanovllm/chat.h"
 #include "nanovllm/tokenizer.h"
 
@@ -49,6 +50,14 @@ void check_params(const SamplingParams& params, const RequestPreparer& engine) {
   for (const auto& [id, bias] : params.logit_bias) biased.push_back(id);
   check_ids(biased, "logit_bias", engine.info.vocab_size);
   check_ids(params.stop_token_ids, "stop_token_ids", engine.info.vocab_size);
+  if (params.thinking_tags) {
+    const ThinkingTags& tags = *params.thinking_tags;
+    if (tags.start_ids.empty() || tags.end_ids.empty()) {
+      throw_error(ErrorCode::kInvalidArgument, "thinking_tags need a start and an end.");
+    }
+    check_ids(tags.start_ids, "thinking_tags", engine.info.vocab_size);
+    check_ids(tags.end_ids, "thinking_tags", engine.info.vocab_size);
+  }
   if (!params.stop.empty()) need_tokenizer(engine, "stop strings need", "use stop_token_ids");
   if (!params.bad_words.empty()) need_tokenizer(engine, "bad_words need", "use logit_bias");
 }
@@ -99,6 +108,23 @@ std::vector<int32_t> token_ids_of(const Prompt& prompt, const RequestPreparer& e
 
 }  // namespace
 
+ThinkingTags RequestPreparer::thinking_tags(const std::vector<int32_t>& prompt) const {
+  if (tokenizer == nullptr || thinking_start.empty() || thinking_end.empty()) {
+    throw_error(
+        ErrorCode::kUnsupported,
+        "thinking_token_budget is set, but it is not known how {} marks its thoughts; leave "
+        "it out, or start the server with a --reasoning-parser.",
+        model_dir);
+  }
+  const auto ids_of = [&](const std::string& tag) {
+    const auto id = tokenizer->token_to_id(tag);
+    return id ? std::vector<int32_t>{*id} : tokenizer->encode(tag, false);
+  };
+  ThinkingTags tags = {ids_of(thinking_start), ids_of(thinking_end)};
+  tags.num_prompt_tokens = num_open_thinking_tokens(prompt, tags);
+  return tags;
+}
+
 AddRequest RequestPreparer::prepare(uint64_t id, const Prompt& prompt,
                                     const SamplingParams& params) const {
   check_params(params, *this);
@@ -112,7 +138,10 @@ AddRequest RequestPreparer::prepare(uint64_t id, const Prompt& prompt,
     throw_error(ErrorCode::kInvalidArgument,
                 "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside, last);
   }
-  return {.id = id, .prompt_token_ids = std::move(ids), .params = params};
+  AddRequest request = {.id = id, .prompt_token_ids = std::move(ids), .params = params};
+  if (params.thinking_token_budget.value_or(-1) >= 0 && !params.thinking_tags)
+    request.params.thinking_tags = thinking_tags(request.prompt_token_ids);
+  return request;
 }
 
 // The template writes the special tokens itself.

@@ -57,6 +57,37 @@ TEST(Prepare, RendersAChat) {
             "messages must be an array of at least one message");
 }
 
+TEST(Prepare, FindsTheTagsOfThoughts) {
+  const auto tokenizer = alphabet();
+  RequestPreparer preparer{"fake", small(), tokenizer.get()};
+  SamplingParams params = greedy(4);
+  params.thinking_token_budget = 3;
+  EXPECT_EQ(refusal([&] { preparer.prepare(3, "bc", params); }, ErrorCode::kUnsupported),
+            "thinking_token_budget is set, but it is not known how fake marks its thoughts; leave "
+            "it out, or start the server with a --reasoning-parser.");
+  params.thinking_token_budget = -1;
+  EXPECT_EQ(preparer.prepare(3, "bc", params).params, params);
+  preparer.thinking_start = "b";
+  preparer.thinking_end = "fg";  // of two tokens
+  EXPECT_EQ(preparer.prepare(3, "bc", params).params, params);
+  params.thinking_token_budget = 0;
+  const auto tags = [&](const char* prompt) {
+    return preparer.prepare(3, prompt, params).params.thinking_tags;
+  };
+  EXPECT_EQ(tags("acd"), (ThinkingTags{{1}, {5, 6}, -1}));
+  EXPECT_EQ(tags("abcd"), (ThinkingTags{{1}, {5, 6}, 2}));
+  EXPECT_EQ(tags("abcdfga"), (ThinkingTags{{1}, {5, 6}, -1}));
+  params.thinking_tags = ThinkingTags{{2}, {3}, 7};  // as they came over the wire
+  EXPECT_EQ(tags("abcd"), params.thinking_tags);
+  params.thinking_tags->end_ids = {50};
+  EXPECT_EQ(
+      refusal([&] { tags("abcd"); }, ErrorCode::kInvalidArgument),
+      "token_id(s) [50] in thinking_tags contain out-of-vocab token ids. Vocabulary size: 50");
+  params.thinking_tags->end_ids.clear();
+  EXPECT_EQ(refusal([&] { tags("abcd"); }, ErrorCode::kInvalidArgument),
+            "thinking_tags need a start and an end.");
+}
+
 TEST(Prepare, TakesPrioritiesWhereTheyCount) {
   RequestPreparer preparer{"fake", small()};
   SamplingParams params = greedy(4);

@@ -91,7 +91,9 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
       completion->num_cacheable_tokens = completion->num_prompt_tokens;
       completion->cache_salt = kPrivateSalt | id;
     }
-    completion->awaits_ids = bad_words_.depend_on_output() || context.has_drafter;
+    if (params_.thinking_tags && params_.thinking_token_budget.value_or(-1) >= 0)
+      completion->thinking.emplace(*params_.thinking_tags, *params_.thinking_token_budget);
+    completion->awaits_ids = awaits_ids(*completion);
     completion->reads_prefix_cache = completion->index > 0 || !params_.prompt_logprobs;
     if (!params_.stop.empty()) {
       completion->stop_strings.emplace(params_.stop, params_.include_stop_str_in_output);
@@ -135,12 +137,20 @@ void Request::note_first_step() noexcept {
   if (metrics_.time_to_first_step == 0) metrics_.time_to_first_step = seconds_until(context_.now);
 }
 
+// The draw after the next one may depend on what that gives.
+bool Request::awaits_ids(const Completion& completion) const {
+  return bad_words_.depend_on_output() || context_.has_drafter ||
+         (completion.thinking && completion.thinking->num_free() <= 1);
+}
+
 int Request::max_drafts(const Completion& completion) const {
   if (bad_words_.depend_on_output()) return 0;
   // One token is drawn after them, and it may be the last.
-  const int room = completion.max_num_tokens - completion.num_tokens();
+  int64_t room = completion.max_num_tokens - completion.num_tokens();
   const int banned = params_.min_tokens - completion.num_output_tokens();
-  return (banned > 0 ? std::min(room, banned) : room) - 1;
+  if (banned > 0) room = std::min<int64_t>(room, banned);
+  if (completion.thinking) room = std::min(room, completion.thinking->num_free());
+  return static_cast<int>(room - 1);
 }
 
 void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const {
@@ -159,6 +169,7 @@ void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInp
     input.sampling.prompt_ids = completion.prompt();
     input.sampling.output_ids = completion.output();
     input.sampling.logit_bias = logit_bias_;
+    if (completion.thinking) input.sampling.forced_id = completion.thinking->forced_id();
     if (completion.num_output_tokens() < params_.min_tokens) input.sampling.banned_ids = stop_ids_;
     if (!bad_words_.empty()) {
       const auto others = input.sampling.banned_ids;
@@ -196,6 +207,10 @@ void Request::append_output(Completion& completion, bool sampled, const Sequence
 void Request::append_token(Completion& completion, const SamplingResult& sampled) {
   const int32_t token_id = sampled.token_id;
   completion.token_ids.push_back(token_id);
+  if (completion.thinking) {
+    completion.thinking->append(token_id);
+    completion.awaits_ids = awaits_ids(completion);
+  }
   last_token_at_ = context_.now;
   if (metrics_.time_to_first_token == 0)
     metrics_.time_to_first_token = seconds_until(last_token_at_);

@@ -11,6 +11,7 @@
 #include "engine/bad_words.h"
 #include "engine/observer.h"
 #include "engine/sequence.h"
+#include "engine/thinking_budget.h"
 #include "nanovllm/llm_engine.h"
 #include "runner/step.h"
 #include "text/detokenizer.h"
@@ -24,6 +25,7 @@ struct Completion : Sequence {
   using Sequence::Sequence;
 
   uint64_t seed = 0;
+  std::optional<ThinkingBudget> thinking;  // of a request with a thinking_token_budget
   std::optional<Detokenizer> detokenizer;  // made at the first token that may have text
   std::optional<StopStringMatcher> stop_strings;
   std::string text;
@@ -76,7 +78,7 @@ class Request {
   // To be called when a completion is computed for the first time.
   void note_first_step() noexcept;
   // How many drafts a completion may have. All draws of a step share one list of banned tokens, so
-  // drafts end where that list would change.
+  // drafts end where that list would change, or where a token may be forced.
   int max_drafts(const Completion& completion) const;
   // Fills in what the runner needs to compute a scheduled completion. `input` points into both the
   // request and the completion.
@@ -102,6 +104,7 @@ class Request {
 
  private:
   void append_token(Completion& completion, const SamplingResult& sampled);
+  bool awaits_ids(const Completion& completion) const;
   bool stops_at(Completion& completion, int32_t token_id) const;
   void detokenize(Completion& completion, int32_t token_id, bool at_stop_token);
   void append_text(Completion& completion, const std::string& piece);

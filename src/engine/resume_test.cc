@@ -90,6 +90,10 @@ class CutWorkload {
     if (one_in(2)) p.marked_token_ids = {0, 1};
     if (one_in(3)) p.repetition_penalty = 1.5;
     if (one_in(4)) p.bad_words = {"ab"};
+    if (one_in(3)) {
+      p.thinking_token_budget = pick(8);
+      p.thinking_tags = ThinkingTags{{1}, {2, 4}, pick(4) - 1};
+    }
     if (one_in(3)) p.logprobs = pick(3);
     if (one_in(4)) p.prompt_logprobs = pick(3);
     return asked;

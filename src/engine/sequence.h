@@ -73,8 +73,8 @@ struct Sequence {
   // Tokens that steps in flight draw: they count, but their ids are not known yet.
   int num_pending_tokens = 0;
   // true: it is not scheduled again before its last step is collected. Its next draw needs all ids
-  // before it (bad words of several tokens), or a step draws a number of tokens that is not known
-  // in advance (drafts).
+  // before it (bad words of several tokens, the end of a thought), or a step draws a number of
+  // tokens that is not known in advance (drafts). May change while a step of it is in flight.
   bool awaits_ids = false;
   // Tokens whose KV is stored, or will be by the steps in flight.
   int num_computed_tokens = 0;

@@ -51,7 +51,7 @@ struct SamplingRow {
   std::span<const uint32_t> allowed = {};
   // -1 = none, 0 = the chosen token's only; at most kMaxLogprobs.
   int32_t num_logprobs = -1;
-  // >= 0: nothing is drawn; the result is this id, a prompt's token, with its log-probabilities.
+  // >= 0: nothing is drawn; the result is this id (a prompt's, a tag's) with its log-probabilities.
   int32_t forced_id = -1;
 };
 

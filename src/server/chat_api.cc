@@ -32,9 +32,10 @@ class Chat final : public Answer {
       params.skip_special_tokens = false;  // tags may be such
       for (const auto& [tag, token] : served.tags.ids) params.marked_token_ids.push_back(token);
     }
+    const std::string_view turn = last_turn(prompt.text);  // once, for there may be many choices
+    find_thought(turn, params);
     prepare(encode(prompt.text, prompt.add_special_tokens),
             shows_prompt_text_ ? prompt.text : std::string(), params);
-    const std::string_view turn = last_turn(prompt.text);  // once, for there may be many choices
     states_.resize(choices().size());
     for (State& state : states_) {
       if (with_parser_) {
@@ -81,6 +82,13 @@ class Chat final : public Answer {
       refuse("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
     echo_ = fields.boolean("echo");
     if (echo_ && !stream && !params.prompt_logprobs) params.prompt_logprobs = static_cast<int>(top);
+  }
+
+  // What the turn before says of thoughts is not the model's.
+  void find_thought(std::string_view turn, SamplingParams& params) const {
+    const RequestPreparer& preparer = model().preparer;
+    if (params.thinking_token_budget.value_or(-1) < 0 || preparer.thinking_end.empty()) return;
+    params.thinking_tags = preparer.thinking_tags(encode(std::string(turn), false));
   }
 
   std::string first_chunks(size_t prompt_index) override {

@@ -13,11 +13,10 @@ namespace {
 
 // What asks for something that is not there, where its value is more than nothing.
 constexpr std::string_view kUnsupported[] = {
-    "structured_outputs",    "prompt_embeds", "allowed_token_ids",
-    "logprob_token_ids",     "suffix",        "truncate_prompt_tokens",
-    "use_beam_search",       "watermarking",  "repetition_detection",
-    "thinking_token_budget", "functions",     "audio",
-    "logits_processors"};
+    "structured_outputs", "prompt_embeds", "allowed_token_ids",
+    "logprob_token_ids",  "suffix",        "truncate_prompt_tokens",
+    "use_beam_search",    "watermarking",  "repetition_detection",
+    "functions",          "audio",         "logits_processors"};
 // What changes no answer of ours.
 // clang-format off
 constexpr std::string_view kWithoutEffect[] = {

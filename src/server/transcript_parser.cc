@@ -233,6 +233,13 @@ TranscriptTags transcript_tags(const TranscriptFormat& format, const Tokenizer& 
   return tags;
 }
 
+ThoughtTags thought_tags(const TranscriptFormat& format) {
+  if (has_channels(format)) return {"<|channel|>analysis<|message|>", "<|end|>"};
+  const ReasoningFormat* reasoning = reasoning_format(format);
+  if (reasoning == nullptr) return {};
+  return {std::string(reasoning->begin_tags[0]), std::string(reasoning->end_tags[0])};
+}
+
 std::unique_ptr<TranscriptParser> make_transcript_parser(const TranscriptFormat& format,
                                                          const TranscriptTags& tags,
                                                          std::string_view prompt,

@@ -78,6 +78,12 @@ struct TranscriptTags {
 };
 TranscriptTags transcript_tags(const TranscriptFormat& format, const Tokenizer& tokenizer);
 
+// What begins and what ends a thought, for who bounds it. Empty = the format has no thoughts.
+struct ThoughtTags {
+  std::string begin = {}, end = {};
+};
+ThoughtTags thought_tags(const TranscriptFormat& format);
+
 // The end of a prompt that make_transcript_parser looks at: the turn that it has begun.
 std::string_view last_turn(std::string_view prompt);
 

@@ -31,7 +31,7 @@ auto members(T& value) {
   } else if constexpr (OneOf<T, PromptLogprobs, EngineFault, TokenMark>) {
     auto& [a, b] = value;
     return std::tie(a, b);
-  } else if constexpr (OneOf<T, RequestError, EngineHello, WeightFormat>) {
+  } else if constexpr (OneOf<T, RequestError, EngineHello, WeightFormat, ThinkingTags>) {
     auto& [a, b, c] = value;
     return std::tie(a, b, c);
   } else if constexpr (OneOf<T, AddRequest, RequestMetrics, TokenLogprob>) {
@@ -58,8 +58,8 @@ auto members(T& value) {
                     value.kv_cache_bytes, value.sizing, value.default_temperature_source,
                     value.reasoning_parser, value.tool_parser, value.load_seconds);
   } else if constexpr (OneOf<T, SamplingParams>) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w);
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z] = value;
+    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z);
   }
 }
 

@@ -61,6 +61,8 @@ class Random {
     p.logprobs = maybe([&] { return number(); });
     p.prompt_logprobs = maybe([&] { return number(); });
     p.priority = number();
+    p.thinking_token_budget = maybe([&] { return number(); });
+    p.thinking_tags = maybe([&] { return ThinkingTags{ids(), ids(), number()}; });
     p.cache_salt = maybe([&] { return text(); });
     p.marked_token_ids = ids();
     p.output_kind = static_cast<RequestOutputKind>(pick(3));
@@ -231,9 +233,9 @@ TEST(Wire, RefusesWhatIsNoFrame) {
     bytes[at] = value;
     return error_of<EngineCommand>(bytes);
   };
-  EXPECT_EQ(changed(4, 2), ErrorCode::kCorruptData);  // another version
-  EXPECT_EQ(changed(5, 3), ErrorCode::kCorruptData);  // the fourth of three commands
-  EXPECT_EQ(changed(6, 2), ErrorCode::kCorruptData);  // neither true nor false
+  EXPECT_EQ(changed(4, 99), ErrorCode::kCorruptData);  // another version
+  EXPECT_EQ(changed(5, 3), ErrorCode::kCorruptData);   // the fourth of three commands
+  EXPECT_EQ(changed(6, 2), ErrorCode::kCorruptData);   // neither true nor false
   EXPECT_EQ(error_of<EngineCommand>(with_size(good, kMaxFramePayload + 1)),
             ErrorCode::kCorruptData);
   std::string_view most;
