@@ -1,9 +1,14 @@
 """The server as its users meet it: what it answers, how it ends, and streams that survive the death of their engine."""
+import configparser
+import http.client
 import itertools
 import json
 import os
 import pathlib
 import random
+import re
+import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,7 +16,7 @@ import tempfile
 import time
 import unittest
 
-from serve_testing import BINARY, MODEL, ServeTest, Server, in_parallel, text_of
+from serve_testing import BINARY, MODEL, SMALL, ServeTest, Server, in_parallel, text_of
 
 GREEDY = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
 STORY = {"prompt": "Once upon a time", **GREEDY}
@@ -191,6 +196,15 @@ class Api(unittest.TestCase):
         self.assertEqual(self.server.get("/v1/models", headers={"Host": "evil.example"}).status, 403)
         self.assertEqual(self.server.get("/v1/models", headers={"Origin": f"http://127.0.0.1:{self.server.port}"}).status, 200)
 
+    def test_a_client_that_leaves_is_noticed_behind_what_it_has_sent_ahead(self):
+        body = json.dumps({**STORY, "max_tokens": 500})
+        request = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        aborted = self.server.metric("vllm:request_success_total", 'finished_reason="abort"')
+        with socket.create_connection(("127.0.0.1", self.server.port)) as connection:
+            connection.sendall(request * 20000)  # megabytes
+        self.wait_idle(self.server)
+        self.assertEqual(self.server.metric("vllm:request_success_total", 'finished_reason="abort"'), aborted + 1)
+
     def test_a_client_that_leaves_frees_its_blocks(self):
         connection = self.server.connect()
         connection.request("POST", "/v1/completions", json.dumps({**STORY, "max_tokens": 500, "stream": True}), {"Content-Type": "application/json"})
@@ -272,6 +286,12 @@ class Start(ServeTest):
             self.assertEqual(result.returncode, 2, (flag, value, result.stderr))
             self.assertIn(flag, result.stderr)
 
+    def test_there_are_up_to_64_workers(self):
+        for size, status in (("0", 2), ("64", 1), ("65", 2)):
+            result = subprocess.run([BINARY, "serve", "/nonexistent", "--port", "0", "--data-parallel-size", size], capture_output=True, text=True, timeout=120)
+            self.assertEqual(result.returncode, status, result.stderr)
+            self.assertIn("--data-parallel-size" if status == 2 else "/nonexistent", result.stderr)
+
     def test_flags_come_from_a_file(self):
         path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"serve_{os.getpid()}.yaml")
         with open(path, "w", encoding="utf-8") as file:
@@ -337,6 +357,27 @@ class End(ServeTest):
         self.assertEqual(rest[-2]["choices"][0]["finish_reason"], "length")
         self.assertGreater(len(text_of([first, *rest])), 100)
         self.assertEqual(server.process.wait(60), 0)
+
+    def test_a_terminal_that_goes_lets_running_requests_end(self):
+        server = self.serve()
+        stream = server.stream("/v1/completions", {**STORY, "max_tokens": 400})
+        first = next(stream)
+        for _ in range(2):  # of the terminal and of its shell
+            server.process.send_signal(signal.SIGHUP)
+            time.sleep(0.1)
+        self.assertEqual(len(text_of([first, *stream])) > 100, True)
+        self.assertEqual(server.process.wait(60), 0)
+
+    def test_with_nohup_it_outlives_its_terminal(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which the server inherits
+        try:
+            server = self.serve()
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        self.assertEqual(server.post("/v1/completions", STORY).status, 200)
+        self.assertEqual(server.stop(), 0)
 
     def test_a_second_signal_ends_it_at_once(self):
         server = self.serve("--shutdown-timeout", "600", "--num-threads", "1", "--dtype", "float32", "--max-model-len", "2048", small=False)
@@ -413,6 +454,77 @@ class Healing(ServeTest):
             self.assertEqual(logprobs, whole["logprobs"]["token_logprobs"])
         self.assertEqual(server.get("/health").status, 200)
         server.wait_for(r"\n\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z nanovllm: Worker 0 was ended by SIGKILL\. It is started again; ")
+
+    def test_without_a_worker_it_says_so_and_ends(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        shutil.copytree(MODEL, os.path.join(folder.name, "model"))
+        server = self.serve("--worker-start-timeout", "3", "--served-model-name", "demo", model=os.path.join(folder.name, "model"))
+        stream = server.stream("/v1/completions", {**STORY, "max_tokens": 450})
+        events = [next(stream)]
+        os.rename(os.path.join(folder.name, "model"), os.path.join(folder.name, "gone"))
+        os.kill(server.workers()[0], signal.SIGKILL)
+        while server.get("/health").status == 200:
+            time.sleep(0.01)
+        for body in (STORY, {**STORY, "stream": True}):
+            refused = server.post("/v1/completions", body)
+            self.assertEqual((refused.status, refused.getheader("retry-after")), (503, "1"), refused.text)
+            self.assertIn("No worker is ready", refused.text)
+        self.assertEqual(server.get("/v1/models").status, 200)
+        events += list(stream)
+        self.assertEqual(events[-2]["error"]["code"], 503)
+        self.assertEqual(server.process.wait(60), 1)
+        self.assertRegex(server.log().splitlines()[-1], r"^nanovllm: No worker was ready for 3 s: .*/model.* Where loading takes longer, raise --worker-start-timeout\.$")
+        unit = configparser.ConfigParser(strict=False, interpolation=None)
+        unit.optionxform = str
+        unit.read(pathlib.Path(__file__).parent.parent / "deploy" / "nanovllm.service")
+        self.assertEqual(unit["Service"]["Restart"], "on-failure")
+        self.assertFalse({"RestartPreventExitStatus", "SuccessExitStatus"} & set(unit["Service"]))
+
+    def test_a_log_that_nobody_reads_stops_nothing(self):
+        ours, theirs = os.pipe()
+        process = subprocess.Popen([BINARY, "serve", MODEL, "--port", "0", *SMALL], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        os.close(theirs)
+        read = b""
+        while b"ready: " not in read:
+            self.assertTrue(piece := os.read(ours, 65536), read)
+            read += piece
+        port = int(re.search(rb"listening on http://127.0.0.1:(\d+)", read).group(1))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        count = 8000
+        for _ in range(count):  # more lines than a pipe and the buffer hold
+            connection.request("GET", "/ping")
+            connection.getresponse().read()
+        connection.request("POST", "/v1/completions", json.dumps(STORY), {"Content-Type": "application/json"})
+        self.assertEqual(connection.getresponse().status, 200)
+        while not (found := re.search(rb"nanovllm: (\d+) lines of the log were dropped, because nobody read it\n", read)):
+            self.assertTrue(piece := os.read(ours, 65536), read[-300:])
+            read += piece
+        self.assertGreater(int(found.group(1)), 100)
+        told = read[:found.start()].count(b"/ping")
+        self.assertLess(told, count)
+        self.assertLessEqual(abs(told + int(found.group(1)) - count), 20)  # and some of other requests
+        process.terminate()
+        while os.read(ours, 65536):
+            pass
+        self.assertEqual(process.wait(60), 0)
+        os.close(ours)
+
+    def test_idle_connections_leave_descriptors_for_a_new_worker(self):
+        server = self.serve(limits={resource.RLIMIT_NOFILE: (100, 200)})
+        server.wait_for("warning: there may be 1[0-9][0-9] connections, not 4096, ")
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(400)]
+        stream = server.stream("/v1/completions", {**STORY, "max_tokens": 300})
+        events = [next(stream)]
+        os.kill(server.workers()[0], signal.SIGKILL)
+        events += list(stream)
+        self.assertEqual(events[-1], "[DONE]")
+        server.wait_for("Worker 0 is ready again")
+        self.assertEqual(server.post("/v1/completions", STORY).status, 200)
+        for connection in idle:
+            connection.close()
 
     def test_a_worker_that_hangs_is_replaced(self):
         server = self.serve("--deterministic", "--worker-timeout", "1.5")

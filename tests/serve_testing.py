@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -21,11 +22,13 @@ SMALL = ["--max-model-len", "512", "--max-num-seqs", "64", "--kv-cache-memory", 
 class Server:
     """`nanovllm serve` on a free port. Its log is in `log()`."""
 
-    def __init__(self, *args, model=MODEL, small=True, wait=True, environment=None):
+    def __init__(self, *args, model=MODEL, small=True, wait=True, environment=None, limits=None, before=()):
+        """`limits`: pairs for setrlimit by resource; `before`: a program that starts it."""
         self.file = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([BINARY, "serve", model, "--port", "0", *(SMALL if small else []), *map(str, args)],
+        self.process = subprocess.Popen([*before, BINARY, "serve", model, "--port", "0", *(SMALL if small else []), *map(str, args)],
                                         stdin=subprocess.DEVNULL, stdout=self.file, stderr=self.file,
-                                        env={**os.environ, **(environment or {})})
+                                        env={**os.environ, **(environment or {})},
+                                        preexec_fn=lambda: [resource.setrlimit(*limit) for limit in (limits or {}).items()])
         self.port = None
         if wait:
             self.wait_ready()

@@ -13,6 +13,7 @@
 #include "cli/model_option.h"
 #include "cli/options.h"
 #include "server/fleet.h"
+#include "server/log.h"
 #include "server/server.h"
 
 namespace nanovllm::cli {
@@ -165,12 +166,16 @@ void add_api_options(CLI::App& app, Options& options) {
 void add_process_options(CLI::App& app, CommandLine& line) {
   Options& options = line.options;
   Group group(app, "Options");
-  group.add("--data-parallel-size", options.fleet.num_engines,
-            "worker processes, each with the whole model: GPUs of its own, or its share of the CPU "
-            "threads",
-            1);
+  group
+      .add("--data-parallel-size", options.fleet.num_engines,
+           "worker processes, each with the whole model: GPUs of its own, or its share of the CPU "
+           "threads")
+      ->check(CLI::Range(1, server::kMaxNumEngines));
   group.add("--worker-timeout", options.fleet.worker_timeout,
             "a worker that has work and gives no sign for so long is started again");
+  group.add("--worker-start-timeout", options.fleet.worker_start_timeout,
+            "without a worker that is ready, or one whose loading advances, for so long the server "
+            "ends with an error");
   app.add_option("--config", "YAML file of these flags, such as \"port: 8000\"")
       ->option_text("FILE");
   app.add_option("--worker-fd", line.worker_socket)->group("");
@@ -285,8 +290,11 @@ Command add_serve(CLI::App& app, const std::vector<std::string>& words) {
       "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
       "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n"
       "or open http://localhost:8000 in a browser. docs/serving.md has the rest.\n"
-      "Exit status: 0 ended by SIGTERM or Ctrl-C, 1 error, 2 wrong usage.");
-  return [line] { return line->worker_socket >= 0 ? run_worker(*line) : run_front(*line); };
+      "Exit status: 0 ended by SIGTERM, SIGHUP or Ctrl-C, 1 error, 2 wrong usage.");
+  return [line] {
+    server::print_without_waiting();
+    return line->worker_socket >= 0 ? run_worker(*line) : run_front(*line);
+  };
 }
 
 }  // namespace nanovllm::cli

@@ -172,6 +172,11 @@ std::string Answer::on_events(size_t prompt, std::span<const EngineEvent> events
 
 bool Answer::is_over() const { return error_.has_value() || num_open_ <= 0; }
 
+std::optional<ApiError> Answer::error() const {
+  if (!error_) return {};
+  return ApiError(status_of(error_->code), error_->message);
+}
+
 std::string Answer::finish() {
   if (stream) {
     std::string out;
@@ -183,7 +188,7 @@ std::string Answer::finish() {
     }
     return out + "data: [DONE]\n\n";
   }
-  if (error_) throw ApiError(status_of(error_->code), error_->message);
+  if (error_) throw ApiError(*error());
   std::string out = head_;
   for (size_t choice = 0; choice < choices_.size(); ++choice) {
     if (choice > 0) out += ',';

@@ -23,6 +23,7 @@ class Answer : public ApiCall {
  public:
   std::string on_events(size_t prompt, std::span<const EngineEvent> events) final;
   bool is_over() const final;
+  std::optional<ApiError> error() const final;
   std::string finish() final;
 
  protected:

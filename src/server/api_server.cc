@@ -130,8 +130,15 @@ void ApiServer::set_model(std::shared_ptr<const ServedModel> model) {
 // Throws ApiError while there is none to work with.
 std::shared_ptr<const ServedModel> ApiServer::model() const {
   if (draining_) throw ApiError(503, "The server is shutting down.");
+  const EngineLimits limits = fleet_.status().limits;
   const std::lock_guard lock(mutex_);
   if (!model_) throw ApiError(503, "The model is being loaded.");
+  const EngineLimits& known = model_->preparer.info;
+  if (known != limits) {
+    auto changed = std::make_shared<ServedModel>(*model_);
+    static_cast<EngineLimits&>(changed->preparer.info) = limits;
+    model_ = std::move(changed);
+  }
   return model_;
 }
 
@@ -236,8 +243,13 @@ asio::awaitable<void> ApiServer::generate(HttpExchange& exchange) {
   } catch (...) {
     response = refusal_for(std::current_exception());
   }
-  if (!added) co_return co_await exchange.send(std::move(response));
-  co_await run(exchange, generation);
+  if (!added) {
+    co_await exchange.send(std::move(response));
+  } else if (generation.call->stream) {
+    co_await run_stream(exchange, generation);
+  } else {
+    co_await run(exchange, generation);
+  }
 }
 
 void ApiServer::log(const HttpRequest& request, const ApiCall& call) const {
@@ -250,19 +262,13 @@ void ApiServer::log(const HttpRequest& request, const ApiCall& call) const {
 // Until the answer is complete or the client gone: then the streams' ends cancel what still runs.
 asio::awaitable<void> ApiServer::run(HttpExchange& exchange, Generation& generation) {
   ApiCall& call = *generation.call;
-  if (call.stream) {
-    HttpResponse head = head_of_stream();
-    co_await exchange.begin_stream(std::move(head));
-  }
   const auto wake_up = [&](const std::function<void()>& wake) { generation.on_news(wake); };
   while (true) {
-    const std::optional<std::string> news = generation.news();
-    if (news && !news->empty() && !co_await exchange.write(*news)) co_return;
+    const bool is_news = generation.news().has_value();
     if (call.is_over()) break;
-    if (news) continue;
-    const bool woken = co_await exchange.wait(wake_up, kSilence);
+    if (is_news) continue;
+    co_await exchange.wait(wake_up, kSilence);
     if (exchange.is_gone()) co_return;
-    if (!woken && call.stream && !co_await exchange.write(": still here\n\n")) co_return;
   }
   HttpResponse response;
   try {
@@ -270,11 +276,36 @@ asio::awaitable<void> ApiServer::run(HttpExchange& exchange, Generation& generat
   } catch (...) {
     response = refusal_for(std::current_exception());
   }
-  if (call.stream) {
-    co_await exchange.write(response.body);
-  } else {
-    co_await exchange.send(std::move(response));
+  co_await exchange.send(std::move(response));
+}
+
+// The same of an answer in pieces. Its head waits for the first one, so that a call which ends
+// before it is answered with the status of an error, which tells clients to try again.
+asio::awaitable<void> ApiServer::run_stream(HttpExchange& exchange, Generation& generation) {
+  ApiCall& call = *generation.call;
+  const auto wake_up = [&](const std::function<void()>& wake) { generation.on_news(wake); };
+  bool has_begun = false;
+  while (true) {
+    std::optional<std::string> news = generation.news();
+    if (!has_begun && call.error()) {
+      HttpResponse response = refusal(call.error()->status(), call.error()->what());
+      co_return co_await exchange.send(std::move(response));
+    }
+    if (!news) {
+      const bool is_woken = co_await exchange.wait(wake_up, kSilence);
+      if (exchange.is_gone()) co_return;
+      if (is_woken) continue;
+      news = ": still here\n\n";
+    }
+    if (!std::exchange(has_begun, true)) {
+      HttpResponse head = head_of_stream();
+      co_await exchange.begin_stream(std::move(head));
+    }
+    if (!news->empty() && !co_await exchange.write(*news)) co_return;
+    if (call.is_over()) break;
   }
+  const std::string rest = call.finish();
+  co_await exchange.write(rest);
 }
 
 }  // namespace nanovllm::server

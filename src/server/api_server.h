@@ -38,6 +38,7 @@ class ApiServer {
   asio::awaitable<void> generate(HttpExchange& exchange);
   asio::awaitable<void> text_answer(HttpExchange& exchange);
   asio::awaitable<void> run(HttpExchange& exchange, Generation& generation);
+  asio::awaitable<void> run_stream(HttpExchange& exchange, Generation& generation);
   void log(const HttpRequest& request, const ApiCall& call) const;
 
   const ServeOptions& options_;
@@ -45,7 +46,7 @@ class ApiServer {
   Metrics& metrics_;
   std::atomic<bool> draining_ = false;
   mutable std::mutex mutex_;
-  std::shared_ptr<const ServedModel> model_;  // guarded by mutex_
+  mutable std::shared_ptr<const ServedModel> model_;  // guarded by mutex_; has the fleet's limits
   asio::thread_pool preparers_;  // templates and tokenizing take long for the threads of HTTP
 };
 

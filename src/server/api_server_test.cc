@@ -1,7 +1,10 @@
 #include "server/api_server.h"
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
+#include "server/fleet_stage.h"
 #include "server/fleet_testing.h"
 #include "server/http_testing.h"
 #include "server/protocol_testing.h"
@@ -34,39 +37,108 @@ class CountingExchange final : public HttpExchange {
   std::atomic<int>& num_waits_;
 };
 
+// An ApiServer on a free port, in front of a fleet that is loaded.
+class Served {
+ public:
+  Served(Fleet& fleet, const ServedModel& model, std::atomic<int>& num_waits)
+      : metrics_("letters", 1), api_(options_, fleet, metrics_) {
+    fleet.wait_ready();
+    api_.set_model(std::shared_ptr<const ServedModel>(std::shared_ptr<void>(), &model));
+    HttpOptions http;
+    http.port = 0;
+    server_ = make_http_server(context_, http, [&](HttpExchange& one) -> asio::awaitable<void> {
+      CountingExchange counting(one, num_waits);
+      co_await api_.handle(counting);
+    });
+    thread_ = std::thread([this] { context_.run(); });
+  }
+  ~Served() {
+    server_.reset();
+    thread_.join();
+  }
+  Served(const Served&) = delete;
+  Served& operator=(const Served&) = delete;
+  int port() const { return server_->port(); }
+
+ private:
+  const ServeOptions options_;
+  Metrics metrics_;
+  ApiServer api_;
+  asio::io_context context_;
+  std::unique_ptr<HttpServer> server_;
+  std::thread thread_;
+};
+
 // The second prompt runs when the first one is over, which must wake nobody any more.
 TEST(ApiServer, SleepsWhileOneOfItsPromptsIsOver) {
   const LetterModel model;
-  Metrics metrics("letters", 1);
   const auto fleet = make_fleet({}, thread_starter([](const EngineStart&) {
                                   FakeEngine engine = make_fake_engine(
                                       {.num_blocks = 100, .max_num_seqs = 1}, alphabet());
                                   engine.runner->step_time = std::chrono::milliseconds(2);
                                   return LLMEngine(std::move(engine.core));
                                 }));
-  fleet->wait_ready();
-  const ServeOptions options;
-  ApiServer api(options, *fleet, metrics);
-  api.set_model(std::shared_ptr<const ServedModel>(std::shared_ptr<void>(), &model.served));
   std::atomic<int> num_waits = 0;
-  asio::io_context context;
-  HttpOptions http;
-  http.port = 0;
-  auto server = make_http_server(context, http, [&](HttpExchange& one) -> asio::awaitable<void> {
-    CountingExchange counting(one, num_waits);
-    co_await api.handle(counting);
-  });
-  std::thread thread([&] { context.run(); });
-  http_testing::Client client(server->port());
+  const Served server(*fleet, model.served, num_waits);
+  http_testing::Client client(server.port());
   const auto answer = client.ask(http_testing::post(
       "/v1/completions",
       R"({"prompt": ["ab", "cd"], "max_tokens": 60, "ignore_eos": true, "temperature": 0})"));
   EXPECT_EQ(answer.status, 200) << answer.body;
   EXPECT_NE(answer.body.find("\"completion_tokens\":120"), std::string::npos) << answer.body;
   EXPECT_LE(num_waits, 130);  // one a step, and a few
-  client.close();
-  server.reset();
-  thread.join();
+}
+
+std::string completion(bool stream, int max_tokens) {
+  return http_testing::post(
+      "/v1/completions",
+      fmt::format(R"({{"prompt": "ab", "max_tokens": {}, "stream": {}}})", max_tokens, stream));
+}
+
+// Whole or streamed, as nothing of it was sent.
+TEST(ApiServer, TellsToTryAgainWhileNoWorkerIsReady) {
+  const LetterModel model;
+  Stage stage(1);
+  const auto fleet =
+      make_fleet({.unready_patience = std::chrono::milliseconds(100)}, stage.starter());
+  stage.load(0);
+  std::atomic<int> num_waits = 0;
+  const Served server(*fleet, model.served, num_waits);
+  http_testing::Client whole(server.port()), streamed(server.port()), later(server.port());
+  whole.send(completion(false, 10));
+  streamed.send(completion(true, 10));
+  ASSERT_TRUE(http_testing::comes_true([&] { return fleet->status().num_streams == 2; }));
+  stage.die(0);
+  for (http_testing::Client* client : {&whole, &streamed, &later}) {
+    const auto answer = client == &later ? later.ask(completion(true, 10)) : client->answer();
+    EXPECT_EQ(answer.status, 503);
+    EXPECT_TRUE(answer.has("Retry-After: 1\r\n")) << answer.head;
+    EXPECT_TRUE(answer.has("Content-Type: application/json\r\n")) << answer.head;
+    EXPECT_NE(answer.body.find("No worker is ready; try again later. It died."), std::string::npos)
+        << answer.body;
+  }
+}
+
+TEST(ApiServer, JudgesByWhatTheWorkerCameBackWith) {
+  const LetterModel model;
+  Stage stage(1);
+  const auto fleet = make_fleet({}, stage.starter());
+  stage.load(0);
+  std::atomic<int> num_waits = 0;
+  const Served server(*fleet, model.served, num_waits);
+  http_testing::Client client(server.port());
+  const auto len = [&](int length) { return fmt::format("\"max_model_len\":{}", length); };
+  const std::string before = client.ask(http_testing::get("/v1/models")).body;
+  EXPECT_NE(before.find(len(1000)), std::string::npos) << before;
+  stage.die(0);
+  stage.load(0, 2, "cpu (2 threads)", 3, 12);  // 3 blocks of 4 tokens
+  const std::string after = client.ask(http_testing::get("/v1/models")).body;
+  EXPECT_NE(after.find(len(12)), std::string::npos) << after;
+  const auto refused = client.ask(completion(false, 13));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_NE(refused.body.find("max_model_len=12"), std::string::npos) << refused.body;
+  client.send(completion(false, 10));
+  EXPECT_TRUE(http_testing::comes_true([&] { return fleet->status().num_streams == 1; }));
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace nanovllm::server {
 namespace {
 
 constexpr int kNumProvenSteps = 4;  // of an engine that is well, as far as restarts go
-// A request that got so many deltas from an engine is none that kills it where it stands. What an
-// engine had computed beyond what it told is less.
+// A completion that got so many deltas from an engine is none that kills it where it stands. What
+// an engine had computed beyond what it told is less.
 constexpr int kNumProvenDeltas = 4;
 // A request's id in an engine is its own with the number of times that it came aboard behind it.
 constexpr int kAboardBits = 16;
@@ -28,6 +28,20 @@ bool is_on_cpu(const EngineHello& hello) {
 }
 
 }  // namespace
+
+bool Ongoing::is_proven() const {
+  for (size_t i = 0; i < ended.size(); ++i) {
+    if (!ended[i] && num_deltas[i] < kNumProvenDeltas) return false;
+  }
+  return true;
+}
+
+int64_t Ongoing::num_tokens() const {
+  size_t shown = 0;
+  for (const auto& ids : request.previous_output_ids) shown = std::max(shown, ids.size());
+  const auto now = static_cast<int64_t>(request.prompt_token_ids.size() + shown + 1);
+  return std::max(now, max_num_tokens);
+}
 
 RequestMetrics Ongoing::metrics(const RequestMetrics& there) const {
   const double now = seconds_between(added_at, Clock::now());
@@ -57,7 +71,8 @@ FleetStatus HealingFleet::status() const {
           .why = num_ready_ > 0 ? "" : why_,
           .num_restarts = num_restarts_,
           .num_streams = static_cast<int>(requests_.size()),
-          .num_queued = num_queued_};
+          .num_queued = num_queued_,
+          .limits = limits_};
 }
 
 std::shared_ptr<RequestStream> HealingFleet::add(AddRequest request) {
@@ -65,6 +80,9 @@ std::shared_ptr<RequestStream> HealingFleet::add(AddRequest request) {
   std::shared_ptr<RequestStream> stream;
   change([&] {
     if (closed_) throw_error(ErrorCode::kUnavailable, "The server is shutting down.");
+    if (hello_ && num_ready_ == 0) {
+      throw_error(ErrorCode::kUnavailable, "No worker is ready; try again later. {}", why_);
+    }
     if (num_queued_ >= options_.max_num_queued) {
       throw QueueFull(fmt::format("The queue is full: {} of {} wait for their first token.",
                                   counted(num_queued_, "request"), options_.max_num_queued));
@@ -79,6 +97,7 @@ std::shared_ptr<RequestStream> HealingFleet::add(AddRequest request) {
                                   .buffer = std::move(buffer),
                                   .ended = std::vector<bool>(n),
                                   .aboard_as = id << kAboardBits,
+                                  .num_deltas = std::vector<int>(n),
                                   .last_token_s = std::vector<double>(n)});
     ++num_queued_;
     waiting_.insert(id);
@@ -132,7 +151,6 @@ void HealingFleet::shut_down(milliseconds timeout) {
 void HealingFleet::hear(Engine& engine, EngineHello& hello) {
   const bool starting = !std::ranges::all_of(engines_, &Engine::has_spoken);
   engine.has_spoken = true;
-  engine.num_kvcache_blocks = hello.info.num_kvcache_blocks;
   engine.num_steps = 0;
   changed_.notify_all();
   if (stopping_) return;
@@ -152,10 +170,24 @@ void HealingFleet::hear(Engine& engine, EngineHello& hello) {
   }
   if (!router_) router_.emplace(hello_->info.kvcache_block_size);
   router_->forget(engine.index);
-  set_ready(engine, true);
-  if (engine.num_starts > 1) {
-    observer_.on_message(fmt::format("Worker {} is ready again.", engine.index));
+  engine.limits = static_cast<const EngineLimits&>(hello.info);
+  engine.num_tries = engine.num_failures = 0;
+  const int before = limits_.max_num_tokens();
+  limits_ = {};
+  for (const Engine& one : engines_) {
+    if (one.limits && one.limits->max_num_tokens() >= limits_.max_num_tokens()) {
+      limits_ = *one.limits;
+    }
   }
+  set_ready(engine, true);
+  if (engine.num_starts == 1) return;
+  const int now = limits_.max_num_tokens();
+  observer_.on_message(
+      fmt::format("Worker {} is ready again{}.", engine.index,
+                  now == before ? ""
+                                : fmt::format("; requests may have {} tokens now, prompt and "
+                                              "output together, not {}",
+                                              now, before)));
 }
 
 void HealingFleet::hear(Engine& engine, std::vector<EngineEvent>& events) {
@@ -206,7 +238,8 @@ void HealingFleet::hear(Engine& engine, RequestDelta& event) {
       --num_queued_;
     }
   }
-  if (++ongoing->num_deltas >= kNumProvenDeltas * std::ssize(ongoing->ended)) ongoing->blame = 0;
+  ++ongoing->num_deltas[index];
+  if (ongoing->is_proven()) ongoing->blame = 0;
   std::vector<int32_t>& ids = ongoing->request.previous_output_ids[index];
   ids.insert(ids.end(), event.token_ids.begin(), event.token_ids.end());
   event.id = ongoing->id();
@@ -219,6 +252,7 @@ void HealingFleet::hear(Engine& engine, RequestEnd& event) {
   if (ongoing == nullptr || ongoing->ended.at(index)) return;
   const bool over_there = event.last;
   ongoing->ended[index] = true;
+  if (ongoing->is_proven()) ongoing->blame = 0;
   event.id = ongoing->id();
   event.last = std::ranges::find(ongoing->ended, false) == ongoing->ended.end();
   event.metrics = ongoing->metrics(event.metrics);
@@ -279,6 +313,10 @@ void HealingFleet::tell_idle(const Engine& engine) const {
 
 std::unique_ptr<Fleet> make_fleet(const FleetOptions& options, EngineStarter start,
                                   FleetObserver observer) {
+  if (options.num_engines < 1 || options.num_engines > kMaxNumEngines) {
+    throw_error(ErrorCode::kInvalidArgument, "data_parallel_size must be from 1 to {}, got {}.",
+                kMaxNumEngines, options.num_engines);
+  }
   return std::make_unique<HealingFleet>(options, std::move(start), std::move(observer));
 }
 

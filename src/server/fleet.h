@@ -36,6 +36,11 @@ struct FleetOptions {
   std::chrono::milliseconds worker_timeout{60'000};  // without a sign of life, with work aboard
   int max_num_queued = 1024;  // requests that have not been given a token yet, over all engines
   uint64_t seed = 0;          // EngineConfig::seed of the engines
+  // How long requests that were shown nothing wait where no engine is ready any more. They wait no
+  // longer either where several starts in a row failed by themselves.
+  std::chrono::milliseconds unready_patience{30'000};
+  // Without a ready engine, and without one whose loading advances, until on_unready() is called.
+  std::chrono::milliseconds worker_start_timeout{300'000};
 };
 
 struct FleetStatus {
@@ -46,7 +51,12 @@ struct FleetStatus {
   int num_restarts = 0;
   int num_streams = 0;
   int num_queued = 0;  // of the streams, those that have not been given a token yet
+  EngineLimits limits =
+      {};  // what requests are judged by; less where an engine came back with less
 };
+
+// Engines are told apart by a bit each.
+inline constexpr int kMaxNumEngines = 64;
 
 // Thrown by Fleet::add where a bound is reached: try again later.
 class QueueFull : public Error {
@@ -64,7 +74,7 @@ class Fleet {
   virtual FleetStatus status() const = 0;
   // Queues a request; its id is chosen here, 0 first, and its seed where it has none, so that it
   // draws what it would without a fleet. Its ends have metrics from here on, across engines. Throws
-  // QueueFull, or Error(kUnavailable) after shut_down().
+  // QueueFull, or Error(kUnavailable) after shut_down() and while no engine is ready any more.
   virtual std::shared_ptr<RequestStream> add(AddRequest request) = 0;
   // Takes no more requests; returns when all have ended, or ends them at the deadline with an
   // error. From any thread, and again with less time.
@@ -84,10 +94,13 @@ struct FleetObserver {
   // `request` has its tokens in `previous_output_ids`. engine: -1 = on none.
   std::function<void(int engine, const AddRequest& request, const RequestEnd& end, bool failed)>
       on_end = [](int, const AddRequest&, const RequestEnd&, bool) {};
+  // No engine was ready for FleetOptions::worker_start_timeout; once. The fleet goes on trying.
+  std::function<void(const std::string& why)> on_unready = [](const std::string&) {};
   // Sentences for a log: engines that die and come back.
   std::function<void(const std::string& sentence)> on_message = [](const std::string&) {};
 };
 
+// Throws Error(kInvalidArgument) where there are to be less than 1 or more than kMaxNumEngines.
 std::unique_ptr<Fleet> make_fleet(const FleetOptions& options, EngineStarter start,
                                   FleetObserver observer = {});
 

@@ -14,10 +14,13 @@ namespace {
 
 constexpr milliseconds kLeastBackOff{100}, kMostBackOff{10'000};
 
-// How much an engine's death makes those suspect who were aboard. Two deaths and they run alone; a
-// SIGKILL from outside (an operator, or the system short of memory) tells little about them.
-constexpr int kBlameOfDeath = 8, kBlameFromOutside = 1;
-constexpr int kSuspect = 2 * kBlameOfDeath, kGuilty = kSuspect + kBlameOfDeath;
+// Deaths of engines under a request that is not proven there: with so many it runs alone, and with
+// so many, the last two alone, it is given up. What the system kills for want of memory and what
+// somebody else kills look the same, so all deaths count alike.
+constexpr int kSuspect = 2, kGuilty = kSuspect + 2;
+
+// An engine that could not be loaded so often as large as it was takes what memory there is.
+constexpr int kNumTries = 3;
 
 }  // namespace
 
@@ -35,24 +38,65 @@ void HealingFleet::end_probation(Engine& engine) {
 }
 
 void HealingFleet::dispatch() {
-  for (Engine& engine : engines_) {
-    if (!engine.ready || !engine.aboard.empty() || suspects_.empty()) continue;
-    engine.alone = true;
-    submit(requests_.at(*suspects_.begin()), engine);
-  }
-  while (!waiting_.empty() && router_) {
+  if (num_ready_ == 0) return;
+  dispatch_suspects();
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    Ongoing& ongoing = requests_.at(*next++);
+    if (!find_room(ongoing)) continue;
     std::vector<int> loads;
+    bool any_open = false;
     const Engine* for_suspects = reserved();
     for (const Engine& engine : engines_) {
       const bool open = engine.ready && !engine.alone && &engine != for_suspects;
-      loads.push_back(open ? static_cast<int>(engine.aboard.size()) : -1);
+      any_open = any_open || open;
+      const bool takes_it = open && ongoing.fits(*engine.limits);
+      loads.push_back(takes_it ? static_cast<int>(engine.aboard.size()) : -1);
     }
-    Ongoing& next = requests_.at(*waiting_.begin());
-    const int index = router_->route(next.request.prompt_token_ids,
-                                     next.request.params.cache_salt.value_or(""), loads);
-    if (index < 0) return;
-    submit(next, engines_[static_cast<size_t>(index)]);
+    if (!any_open) return;
+    const AddRequest& request = ongoing.request;
+    const int index =
+        router_->route(request.prompt_token_ids, request.params.cache_salt.value_or(""), loads);
+    if (index >= 0) submit(ongoing, engines_[static_cast<size_t>(index)]);
   }
+}
+
+// Those with the fewest deaths come first: somebody who kills again and again from outside does not
+// meet the same one each time.
+void HealingFleet::dispatch_suspects() {
+  for (Engine& engine : engines_) {
+    if (!engine.ready || !engine.aboard.empty()) continue;
+    Ongoing* least = nullptr;
+    for (auto next = suspects_.begin(); next != suspects_.end();) {
+      Ongoing& ongoing = requests_.at(*next++);
+      if (!find_room(ongoing) || !ongoing.fits(*engine.limits)) continue;
+      if (least == nullptr || ongoing.blame < least->blame) least = &ongoing;
+    }
+    if (least == nullptr) continue;
+    engine.alone = true;
+    submit(*least, engine);
+  }
+}
+
+// Fails a request that no engine takes any more; returns whether there is one that does. Some may
+// come back with less than they had.
+bool HealingFleet::find_room(Ongoing& ongoing) {
+  const SamplingParams& params = ongoing.request.params;
+  if (ongoing.max_num_tokens == 0) {  // an engine ends the output there, or refuses the prompt
+    const int64_t wanted = params.max_tokens == kAsManyAsFit ? 1 : params.max_tokens;
+    const auto num_prompt_tokens = static_cast<int64_t>(ongoing.request.prompt_token_ids.size());
+    ongoing.max_num_tokens =
+        std::min<int64_t>(num_prompt_tokens + wanted, limits_.max_num_tokens());
+    return true;
+  }
+  const auto takes_it = [&](const Engine& engine) {
+    return engine.limits && ongoing.fits(*engine.limits);
+  };
+  if (std::ranges::any_of(engines_, takes_it)) return true;
+  fail(ongoing, ErrorCode::kInvalidArgument,
+       fmt::format("The request can't fit any more: it may come to {} tokens, prompt and output "
+                   "together, but workers came back with less memory and take {}; ask for fewer.",
+                   ongoing.num_tokens(), limits_.max_num_tokens()));
+  return false;
 }
 
 // Where all engines are busy, the one that is next to be empty takes no more than it has until a
@@ -73,7 +117,7 @@ void HealingFleet::submit(Ongoing& ongoing, Engine& engine) {
   suspects_.erase(ongoing.id());
   ongoing.engine = &engine;
   ++ongoing.aboard_as;
-  ongoing.num_deltas = 0;
+  std::ranges::fill(ongoing.num_deltas, 0);
   ongoing.aboard_s = std::chrono::duration<double>(Clock::now() - ongoing.added_at).count();
   if (engine.aboard.empty()) {
     engine.last_sign = Clock::now();
@@ -92,24 +136,23 @@ void HealingFleet::submit(Ongoing& ongoing, Engine& engine) {
 // It will say no more, and is started again: on_death follows.
 void HealingFleet::give_up(Engine& engine, const std::string& why) {
   engine.given_up = true;
-  lose(engine, kBlameOfDeath, why);
+  lose(engine, why);
   engine.client->kill();
 }
 
 void HealingFleet::bury(Engine& engine, const EngineFault& fault) {
   if (!hello_ && !start_error_) start_error_.emplace(fault.code, fault.message);
   engine.has_spoken = engine.dead = true;
+  if (engine.num_tries > 0 && fault.code != ErrorCode::kUnavailable) ++engine.num_failures;
   engine.retry_at = Clock::now() + engine.back_off;
   engine.back_off = std::clamp(2 * engine.back_off, kLeastBackOff, kMostBackOff);
   changed_.notify_all();
   if (std::exchange(engine.given_up, false)) return;  // it was lost before
-  const bool from_outside = fault.code == ErrorCode::kUnavailable;
-  lose(engine, from_outside ? kBlameFromOutside : kBlameOfDeath, fault.message);
+  lose(engine, fault.message);
 }
 
 // Those aboard go on elsewhere, or here once it is back.
-void HealingFleet::lose(Engine& engine, int blame, const std::string& why) {
-  const bool alone = engine.alone;
+void HealingFleet::lose(Engine& engine, const std::string& why) {
   set_ready(engine, false);
   if (num_ready_ == 0) why_ = why;
   if (!start_error_) {  // which wait_ready() tells
@@ -118,9 +161,9 @@ void HealingFleet::lose(Engine& engine, int blame, const std::string& why) {
   }
   while (!engine.aboard.empty()) {
     Ongoing& ongoing = requests_.at(*engine.aboard.begin());
+    if (!ongoing.is_proven()) ++ongoing.blame;
     take_off(ongoing, /*abort=*/false);
-    ongoing.blame += blame;
-    if (alone && ongoing.blame >= kGuilty) {
+    if (ongoing.blame >= kGuilty) {
       fail(ongoing, ErrorCode::kInternal,
            fmt::format("The request was given up because workers end when they run it. {}", why));
     } else {
@@ -134,14 +177,17 @@ void HealingFleet::set_ready(Engine& engine, bool ready) {
   if (engine.ready == ready) return;
   engine.ready = ready;
   const int before = std::exchange(num_ready_, num_ready_ + (ready ? 1 : -1));
-  if (before == 0 || num_ready_ == 0) since_ = std::chrono::system_clock::now();
+  if (before == 0 || num_ready_ == 0) {
+    since_ = std::chrono::system_clock::now();
+    unready_since_ = Clock::now();
+  }
   changed_.notify_all();
 }
 
 void HealingFleet::keep() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    auto next = Clock::time_point::max();
+    auto next = look_after_unready(lock);
     for (Engine& engine : engines_) next = std::min(next, look_after(engine, lock));
     if (stopping_) return;
     if (next == Clock::time_point::max()) {
@@ -178,7 +224,40 @@ Clock::time_point HealingFleet::look_after(Engine& engine, std::unique_lock<std:
   return now;
 }
 
+// Nobody that was shown something is sent away, as nobody else can go on with it; the others wait
+// for an engine that is soon back. Returns when to look again.
+Clock::time_point HealingFleet::look_after_unready(std::unique_lock<std::mutex>& lock) {
+  if (num_ready_ > 0 || told_unready_) return Clock::time_point::max();
+  const auto now = Clock::now();
+  auto next = Clock::time_point::max();
+  const bool has_failed = std::ranges::all_of(
+      engines_, [](const Engine& engine) { return engine.num_failures > kNumTries; });
+  if (hello_ && !has_failed && now < unready_since_ + options_.unready_patience) {
+    next = unready_since_ + options_.unready_patience;
+  } else if (hello_) {
+    for (auto one = requests_.begin(); one != requests_.end();) {
+      Ongoing& ongoing = (one++)->second;
+      if (ongoing.is_shown()) continue;
+      fail(ongoing, ErrorCode::kUnavailable,
+           fmt::format("No worker is ready; try again later. {}", why_));
+    }
+    wake_streams(lock);
+    lock.lock();
+  }
+  auto deadline = unready_since_;
+  for (const Engine& engine : engines_) deadline = std::max(deadline, engine.last_sign);
+  deadline += options_.worker_start_timeout;
+  if (now < deadline) return std::min(next, deadline);
+  told_unready_ = true;
+  observer_.on_unready(
+      fmt::format("No worker was ready for {} s: {} Where loading takes longer, raise "
+                  "--worker-start-timeout.",
+                  std::chrono::duration<double>(options_.worker_start_timeout).count(), why_));
+  return Clock::time_point::max();
+}
+
 void HealingFleet::start(Engine& engine) {
+  if (engine.num_tries++ == kNumTries) engine.limits.reset();
   engine.dead = false;
   if (engine.num_starts++ > 0) ++num_restarts_;
   EngineListener listener = {
@@ -191,7 +270,8 @@ void HealingFleet::start(Engine& engine) {
           }};
   try {
     // Its first word waits for the lock, and finds the client in its place.
-    engine.client = start_({engine.index, engine.num_kvcache_blocks}, std::move(listener));
+    const int num_blocks = engine.limits ? engine.limits->num_kvcache_blocks : -1;
+    engine.client = start_({engine.index, num_blocks}, std::move(listener));
   } catch (...) {
     bury(engine, fault_of(std::current_exception()));
   }

@@ -1,9 +1,12 @@
 // Fleets of two engines of which one ends again and again, or comes back as something else.
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <random>
 #include <thread>
 
 #include "base/check.h"
+#include "server/fleet_stage.h"
 #include "server/fleet_testing.h"
 
 namespace nanovllm::server {
@@ -11,113 +14,160 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Plays the engines of a fleet, which do what a test says.
-class Stage {
- public:
-  explicit Stage(int num_engines) : engines_(static_cast<size_t>(num_engines)) {}
-
-  EngineStarter starter() {
-    return [this](const EngineStart& start, EngineListener listener) {
-      const std::lock_guard lock(mutex_);
-      Actor& engine = engines_[static_cast<size_t>(start.index)];
-      if (engine.is_lost) throw_error(ErrorCode::kInternal, "The GPU fell off.");
-      engine.listener = std::move(listener);
-      engine.aboard.clear();
-      ++engine.num_starts;
-      return std::make_unique<Client>(*this, start.index);
-    };
-  }
-  // Waits until an engine was started so often, and lets it be loaded.
-  void load(int index, int num_starts = 1, const std::string& device = "cpu (2 threads)") {
-    until([&] { return engines_[static_cast<size_t>(index)].num_starts == num_starts; });
-    EngineHello hello;
-    hello.info.device = device;
-    hello.info.kvcache_block_size = 4;
-    listener(index).on_ready(hello);
-  }
-  void die(int index, bool for_ever = false) {
-    {
-      const std::lock_guard lock(mutex_);
-      engines_[static_cast<size_t>(index)].is_lost = for_ever;
-      engines_[static_cast<size_t>(index)].aboard.clear();
-    }
-    listener(index).on_death(ErrorCode::kInternal, "It died.");
-  }
-  // Ends what runs on an engine with a prompt of this first token.
-  void end(int index, int prompt) {
-    RequestEnd end{.finish_reason = FinishReason::kStop, .last = true};
-    {
-      const std::lock_guard lock(mutex_);
-      auto& aboard = engines_[static_cast<size_t>(index)].aboard;
-      ASSERT_TRUE(aboard.contains(prompt));
-      end.id = aboard.at(prompt);
-      aboard.erase(prompt);
-    }
-    listener(index).on_events({end});
-  }
-  // The first tokens of the prompts of what runs on an engine.
-  std::vector<int> aboard(int index) {
-    const std::lock_guard lock(mutex_);
-    std::vector<int> prompts;
-    for (const auto& [prompt, id] : engines_[static_cast<size_t>(index)].aboard) {
-      prompts.push_back(prompt);
-    }
-    return prompts;
-  }
-  int num_kills(int index) {
-    const std::lock_guard lock(mutex_);
-    return engines_[static_cast<size_t>(index)].num_kills;
-  }
-
- private:
-  struct Actor {
-    EngineListener listener;
-    std::map<int, uint64_t> aboard;  // ids by the first token of their prompts
-    int num_starts = 0, num_kills = 0;
-    bool is_lost = false;
-  };
-  class Client final : public EngineClient {
-   public:
-    Client(Stage& stage, int index) : stage_(stage), index_(static_cast<size_t>(index)) {}
-    void submit(const EngineCommand& command) override {
-      const std::lock_guard lock(stage_.mutex_);
-      auto& aboard = stage_.engines_[index_].aboard;
-      if (const auto* add = std::get_if<AddRequest>(&command)) {
-        aboard.emplace(add->prompt_token_ids.at(0), add->id);
-      } else if (const auto* abort = std::get_if<AbortRequest>(&command)) {
-        std::erase_if(aboard, [&](const auto& entry) { return entry.second == abort->id; });
-      }
-    }
-    void kill() noexcept override {
-      const std::lock_guard lock(stage_.mutex_);
-      ++stage_.engines_[index_].num_kills;
-    }
-
-   private:
-    Stage& stage_;
-    const size_t index_;
-  };
-
-  EngineListener listener(int index) {
-    const std::lock_guard lock(mutex_);
-    return engines_[static_cast<size_t>(index)].listener;
-  }
-  void until(const std::function<bool()>& condition) {
-    for (int i = 0; i < 60'000; ++i) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (condition()) return;
-      }
-      std::this_thread::sleep_for(1ms);
-    }
-    ADD_FAILURE() << "it does not happen";
-  }
-
-  std::mutex mutex_;  // guards what follows
-  std::vector<Actor> engines_;
-};
-
 using Prompts = std::vector<int>;
+
+// Two deaths together, by whatever, then two alone.
+TEST(FleetSuspects, EndWithTheSecondDeathAlone) {
+  for (const ErrorCode code : {ErrorCode::kInternal, ErrorCode::kUnavailable}) {
+    Stage stage(1);
+    const auto fleet = make_fleet({}, stage.starter());
+    stage.load(0);
+    const auto one = fleet->add(request_of({1}, greedy(10)));
+    const auto two = fleet->add(request_of({2}, greedy(10)));
+    int num_starts = 1;
+    const auto die = [&] {
+      stage.die(0, false, code);
+      stage.load(0, ++num_starts);
+    };
+    EXPECT_EQ(stage.aboard(0), (Prompts{1, 2}));
+    die();
+    EXPECT_EQ(stage.aboard(0), (Prompts{1, 2}));
+    die();
+    EXPECT_EQ(stage.aboard(0), Prompts{1});
+    die();
+    EXPECT_EQ(stage.aboard(0), Prompts{2});  // who died once alone comes last
+    stage.tell(0, 2, 3);
+    EXPECT_EQ(stage.aboard(0), Prompts{2});
+    stage.tell(0, 2);
+    EXPECT_EQ(stage.aboard(0), Prompts{1});
+    EXPECT_TRUE(one->take().empty());
+    die();
+    const Seen seen = read(*one);
+    EXPECT_EQ(seen.code, ErrorCode::kInternal);
+    EXPECT_EQ(seen.error,
+              "The request was given up because workers end when they run it. It died.");
+    EXPECT_EQ(stage.aboard(0), Prompts{2});
+    stage.end(0, 2);
+    EXPECT_EQ(read(*two).error, "");
+  }
+}
+
+TEST(FleetSuspects, AreNoneWhileEachGetsFourDeltas) {
+  Stage stage(1);
+  const auto fleet = make_fleet({}, stage.starter());
+  stage.load(0);
+  SamplingParams two = greedy(10);
+  two.n = 2;
+  const auto three = fleet->add(request_of({3}, greedy(10)));
+  const auto four = fleet->add(request_of({4}, greedy(10)));
+  const auto pair = fleet->add(request_of({5}, two));
+  const auto half = fleet->add(request_of({6}, two));
+  for (int num_starts = 1; num_starts < 3; ++num_starts) {
+    ASSERT_EQ(stage.aboard(0), (Prompts{3, 4, 5, 6}));
+    stage.tell(0, 3, 3);
+    stage.tell(0, 4, 4);
+    for (const int completion : {0, 1}) stage.tell(0, 5, 4, completion);
+    stage.tell(0, 6, 5, 0);
+    stage.tell(0, 6, 3, 1);
+    stage.die(0);
+    stage.load(0, num_starts + 1);
+  }
+  EXPECT_EQ(stage.aboard(0), Prompts{3});
+  stage.end(0, 3);
+  EXPECT_EQ(stage.aboard(0), Prompts{6});
+  stage.tell(0, 6, 4, 1);
+  EXPECT_EQ(stage.aboard(0), Prompts{6});
+  stage.end(0, 6, 0, /*last=*/false);  // the other one has its four
+  EXPECT_EQ(stage.aboard(0), (Prompts{4, 5, 6}));
+}
+
+// Random deltas, ends and deaths, beside the rule.
+TEST(FleetSuspects, AreThoseOfTheRule) {
+  struct Request {
+    std::shared_ptr<RequestStream> stream;
+    std::vector<int> num_deltas = {};  // [n]
+    std::vector<bool> ended = {};      // [n]
+    int num_deaths = 0;
+    bool over = false;
+
+    bool is_proven() const {
+      for (size_t i = 0; i < ended.size(); ++i) {
+        if (!ended[i] && num_deltas[i] < 4) return false;
+      }
+      return true;
+    }
+  };
+  int num_given_up = 0, num_ended = 0;
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 rng(seed);
+    const auto pick = [&](int count) { return static_cast<int>(rng() % count); };
+    Stage stage(1);
+    const auto fleet = make_fleet({}, stage.starter());
+    stage.load(0);
+    std::vector<Request> requests;
+    for (int i = 0; i < 5; ++i) {
+      SamplingParams params = greedy(100);
+      params.n = 1 + pick(2);
+      const auto n = static_cast<size_t>(params.n);
+      requests.push_back({.stream = fleet->add(request_of({i}, params)),
+                          .num_deltas = std::vector<int>(n),
+                          .ended = std::vector<bool>(n)});
+    }
+    Prompts before = stage.aboard(0);
+    int num_starts = 1;
+    while (!before.empty() && num_starts < 8) {
+      const int prompt = before[static_cast<size_t>(pick(static_cast<int>(before.size())))];
+      Request& chosen = requests[static_cast<size_t>(prompt)];
+      const auto completion = static_cast<size_t>(pick(static_cast<int>(chosen.ended.size())));
+      const int what = pick(16);
+      if (what == 0) {
+        for (const int one : before) {
+          Request& request = requests[static_cast<size_t>(one)];
+          if (!request.is_proven()) ++request.num_deaths;
+          request.over = request.num_deaths == 4;
+          num_given_up += request.over ? 1 : 0;
+          std::ranges::fill(request.num_deltas, 0);
+        }
+        stage.die(0, false, pick(2) == 0 ? ErrorCode::kInternal : ErrorCode::kUnavailable);
+        stage.load(0, ++num_starts);
+      } else if (what == 1 && !chosen.ended[completion]) {
+        chosen.ended[completion] = true;
+        chosen.over = std::ranges::find(chosen.ended, false) == chosen.ended.end();
+        num_ended += chosen.over ? 1 : 0;
+        stage.end(0, prompt, static_cast<int>(completion), chosen.over);
+      } else if (what > 1) {
+        if (!chosen.ended[completion]) ++chosen.num_deltas[completion];
+        stage.tell(0, prompt, 1, static_cast<int>(completion));
+      }
+      if (!chosen.over && chosen.is_proven()) chosen.num_deaths = 0;
+      const Prompts now = stage.aboard(0);
+      Prompts innocent, suspect;
+      for (int i = 0; i < std::ssize(requests); ++i) {
+        Request& request = requests[static_cast<size_t>(i)];
+        if (request.over) continue;
+        (request.num_deaths < 2 ? innocent : suspect).push_back(i);
+        if (std::ranges::find(now, i) == now.end()) std::ranges::fill(request.num_deltas, 0);
+      }
+      if (suspect.empty()) {
+        ASSERT_EQ(now, innocent);
+      } else if (std::ranges::find(innocent, now.at(0)) == innocent.end()) {
+        ASSERT_EQ(now.size(), 1u);  // alone
+      } else {
+        ADD_FAILURE() << "a suspect waits for others";
+      }
+      before = now;
+    }
+    for (Request& request : requests) {
+      Seen seen;
+      for (EngineEvent& event : request.stream->take()) seen.add(std::move(event));
+      EXPECT_EQ(seen.over, request.over);
+      EXPECT_EQ(seen.error.empty(), !request.over || request.num_deaths < 4) << seen.error;
+    }
+  }
+  EXPECT_GT(num_given_up, 5);
+  EXPECT_GT(num_ended, 5);
+}
 
 // 20 was aboard at two deaths, and the engine that is left has others to do, without end.
 TEST(FleetSuspects, HaveTheirTurnHoweverBusyTheLastEngineIs) {
@@ -230,7 +280,7 @@ TEST(FleetSuspects, AreFoundAmongTwoEngines) {
     }
   }
   EXPECT_EQ(fleet->status().num_streams, 0);
-  EXPECT_EQ(fleet->status().num_restarts, 3);
+  EXPECT_EQ(fleet->status().num_restarts, 4);
   EXPECT_EQ(read(*fleet->add(request_of({1, 2}, harmless))).num_tokens(), 60u);
 }
 

@@ -30,14 +30,20 @@ struct Ongoing {
   bool prompt_told = false;
   Engine* engine = nullptr;               // that it is aboard of
   uint64_t aboard_as = 0;                 // its id there: another one each time
-  int num_deltas = 0;                     // there
-  int blame = 0;                          // for deaths of engines
+  std::vector<int> num_deltas = {};       // [n] there
+  int blame = 0;                          // deaths that it may have caused
+  int64_t max_num_tokens = 0;             // that were promised to it; 0 = it was not looked at yet
   std::vector<double> last_token_s = {};  // [n] seconds after added_at; 0 = there is none
   double first_token_s = 0;               // of all of them
   double aboard_s = 0;                    // when it came aboard
   Clock::time_point added_at = Clock::now();
 
   uint64_t id() const { return request.id; }
+  // Each completion came so far there that it is none that ends engines where it stands.
+  bool is_proven() const;
+  bool is_shown() const { return first_token_s > 0 || prompt_told; }
+  bool fits(const EngineLimits& limits) const { return num_tokens() <= limits.max_num_tokens(); }
+  int64_t num_tokens() const;  // that there must be room for
   // Seconds after added_at, whichever engines it was aboard of: `there` is what the last one says.
   RequestMetrics metrics(const RequestMetrics& there) const;
 };
@@ -47,12 +53,14 @@ struct Engine {
   std::unique_ptr<EngineClient> client = {};
   bool dead = true;  // to be started at retry_at
   bool ready = false;
-  bool has_spoken = false;  // it was ready or dead
-  bool given_up = false;    // was killed, and its requests are elsewhere
-  bool alone = false;       // what is aboard is suspect: nothing may come beside it
-  int num_kvcache_blocks = -1;
-  int num_steps = 0;  // since it was ready
+  bool has_spoken = false;                  // it was ready or dead
+  bool given_up = false;                    // was killed, and its requests are elsewhere
+  bool alone = false;                       // what is aboard is suspect: nothing may come beside it
+  std::optional<EngineLimits> limits = {};  // that it has, or had and is to have again
+  int num_steps = 0;                        // since it was ready
   int num_starts = 0;
+  int num_tries = 0;     // starts since it was ready
+  int num_failures = 0;  // of these, without a SIGKILL
   Clock::time_point last_sign = {};
   Clock::time_point retry_at = {};
   milliseconds back_off{0};
@@ -101,7 +109,9 @@ class HealingFleet final : public Fleet {
   Ongoing* aboard(uint64_t id_there);
   void end_probation(Engine& engine);
   void dispatch();
+  void dispatch_suspects();
   const Engine* reserved() const;
+  bool find_room(Ongoing& ongoing);
   void submit(Ongoing& ongoing, Engine& engine);
   void deliver(const Ongoing& ongoing, EngineEvent&& event, bool last);
   void take_off(Ongoing& ongoing, bool abort);
@@ -111,12 +121,13 @@ class HealingFleet final : public Fleet {
   void tell_idle(const Engine& engine) const;
   void give_up(Engine& engine, const std::string& why);
   void bury(Engine& engine, const EngineFault& fault);
-  void lose(Engine& engine, int blame, const std::string& why);
+  void lose(Engine& engine, const std::string& why);
   void set_ready(Engine& engine, bool ready);
 
   // The keeper's thread: starts engines, and kills those that hang.
   void keep();
   Clock::time_point look_after(Engine& engine, std::unique_lock<std::mutex>& lock);
+  Clock::time_point look_after_unready(std::unique_lock<std::mutex>& lock);
   void start(Engine& engine);
 
   const FleetOptions options_;
@@ -131,11 +142,14 @@ class HealingFleet final : public Fleet {
   uint64_t next_id_ = 0;
   std::vector<std::function<void()>> wakes_;  // to be called when nobody holds mutex_
   int num_queued_ = 0, num_ready_ = 0, num_restarts_ = 0;
-  std::optional<EngineHello> hello_;
+  std::optional<EngineHello> hello_;  // the first one
+  EngineLimits limits_ = {};          // of the engine that takes the longest requests
   std::optional<PrefixRouter> router_;
   std::optional<Error> start_error_;
   std::chrono::system_clock::time_point since_ = std::chrono::system_clock::now();
+  Clock::time_point unready_since_ = Clock::now();
   std::string why_ = "The model is being loaded.";
+  bool told_unready_ = false;
   bool closed_ = false, stopping_ = false;
   Clock::time_point deadline_ = Clock::time_point::max();
 

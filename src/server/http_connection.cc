@@ -11,6 +11,8 @@
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <deque>
+#include <limits>
 
 #include "server/http_parser.h"
 
@@ -24,8 +26,8 @@ using boost::system::error_code;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kReadBufferSize = size_t{8}
                                    << 10;  // bytes; a connection holds as many while it is idle
-constexpr size_t kMaxIdSize = 200;         // bytes of an x-request-id that is taken over
-constexpr int kMaxRefused = 64;            // connections over the limit that get an answer
+constexpr size_t kMaxPiece = size_t{64} << 10;  // bytes of what was sent ahead
+constexpr size_t kMaxIdSize = 200;              // bytes of an x-request-id that is taken over
 // How long the head of a request may take that will be refused, and how long a connection that ends
 // waits for another byte.
 constexpr Clock::duration kRefusalTime = std::chrono::seconds(5);
@@ -43,7 +45,8 @@ class HttpConnection final : public HttpExchange,
         timer_(socket_.get_executor()),
         watchdog_(socket_.get_executor()),
         peer_(std::move(peer)),
-        is_refused_(shared_->num_connections.fetch_add(1) >= options_.max_connections) {}
+        is_refused_(shared_->num_connections.fetch_add(1) >= shared_->max_connections &&
+                    !end_an_idle_connection(*shared_)) {}
   ~HttpConnection() override {
     const std::lock_guard lock(shared_->mutex);
     shared_->connections.erase(this);
@@ -54,6 +57,9 @@ class HttpConnection final : public HttpExchange,
 
   void start();
   void end(bool at_once);  // from any thread
+  // Whether it is idle, and ended for that; with HttpShared::mutex held.
+  bool end_if_idle_since(int64_t time);
+  int64_t idle_since() const { return idle_since_; }
 
   const HttpRequest& request() const override { return request_; }
   asio::awaitable<void> send(HttpResponse response) override;
@@ -85,7 +91,9 @@ class HttpConnection final : public HttpExchange,
   auto on_stream(F operate) {
     return tls_ ? operate(*tls_) : operate(socket_);
   }
-  bool is_idle() const { return !is_busy_ && input_.empty(); }
+  bool is_idle() const { return !is_busy_ && input_.empty() && ahead_.empty(); }
+  bool is_unwanted() const { return shared_->stopping || idle_since_ == kEnded; }
+  void keep(std::string_view bytes);
 
   const std::shared_ptr<HttpShared> shared_;
   const HttpOptions& options_;
@@ -98,9 +106,16 @@ class HttpConnection final : public HttpExchange,
 
   std::array<char, kReadBufferSize> read_buffer_;
   std::string input_ = {};  // what was read and nobody took yet
+  // What comes behind it: of requests that are sent before the answer to this one. All is read, as
+  // the end of the connection is behind it.
+  std::deque<std::string> ahead_ = {};
+  size_t num_ahead_ = 0;  // bytes of it
   uint64_t num_reads_ = 0;
   bool is_reading_ = false;
   bool is_gone_ = false;  // the client left, or was left
+
+  static constexpr int64_t kBusy = 0, kEnded = -1;
+  std::atomic<int64_t> idle_since_ = kBusy;  // nanoseconds of Clock
 
   bool is_ready_ = false;  // for requests
   bool is_busy_ = false;   // with a request
@@ -133,6 +148,10 @@ void HttpConnection::end(bool at_once) {
   });
 }
 
+bool HttpConnection::end_if_idle_since(int64_t time) {
+  return time > 0 && idle_since_.compare_exchange_strong(time, kEnded);
+}
+
 // Aborts unless `watchdog_` is set anew before.
 void HttpConnection::watch(Clock::duration time) {
   watchdog_.expires_after(time);
@@ -153,8 +172,8 @@ void HttpConnection::abort() {
 
 asio::awaitable<void> HttpConnection::run() {
   try {
-    bool is_open =
-        !is_refused_ || shared_->num_connections.load() <= options_.max_connections + kMaxRefused;
+    bool is_open = !is_refused_ || shared_->num_connections.load() <=
+                                       shared_->max_connections + shared_->max_refused;
     if (tls_ && is_open) {
       watch(options_.idle_timeout);
       const auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::server, kAwait);
@@ -184,13 +203,13 @@ asio::awaitable<void> HttpConnection::linger() {
   const auto last = Clock::now() + options_.idle_timeout;
   do {
     input_.clear();
+    ahead_.clear();
+    num_ahead_ = 0;
   } while (Clock::now() < last && co_await more_input(std::min(last, Clock::now() + kLinger)));
 }
 
 void HttpConnection::start_read() {
-  if (is_reading_ || is_gone_ || input_.size() > static_cast<size_t>(options_.max_header_bytes)) {
-    return;
-  }
+  if (is_reading_ || is_gone_) return;
   is_reading_ = true;
   auto done = [self = shared_from_this()](error_code ec, size_t size) {
     self->is_reading_ = false;
@@ -200,13 +219,26 @@ void HttpConnection::start_read() {
       error_code ignored;
       self->socket_.cancel(ignored);  // a write waits in vain
     } else {
-      self->input_.append(self->read_buffer_.data(), size);
+      self->keep({self->read_buffer_.data(), size});
     }
     self->timer_.cancel();
     if (self->is_busy_) self->start_read();
   };
   on_stream(
       [&](auto& stream) { stream.async_read_some(asio::buffer(read_buffer_), std::move(done)); });
+}
+
+// As much ahead as a request may be long; who sends more does not wait for answers.
+void HttpConnection::keep(std::string_view bytes) {
+  if (ahead_.empty() && input_.size() <= static_cast<size_t>(options_.max_header_bytes)) {
+    input_ += bytes;
+    return;
+  }
+  if (ahead_.empty() || ahead_.back().size() + bytes.size() > kMaxPiece) ahead_.emplace_back();
+  ahead_.back() += bytes;
+  num_ahead_ += bytes.size();
+  const int64_t most = options_.max_header_bytes + options_.max_body_bytes;
+  if (std::cmp_greater(num_ahead_, most)) abort();
 }
 
 asio::awaitable<void> HttpConnection::sleep_until(Clock::time_point deadline) {
@@ -216,10 +248,16 @@ asio::awaitable<void> HttpConnection::sleep_until(Clock::time_point deadline) {
 
 // False at the deadline and at the end of the connection.
 asio::awaitable<bool> HttpConnection::more_input(Clock::time_point deadline) {
+  if (!ahead_.empty()) {
+    input_ += ahead_.front();
+    num_ahead_ -= ahead_.front().size();
+    ahead_.pop_front();
+    co_return !is_gone_;
+  }
   const uint64_t before = num_reads_;
   start_read();
   while (num_reads_ == before && !is_gone_ && Clock::now() < deadline &&
-         !(shared_->stopping && is_idle())) {
+         !(is_idle() && is_unwanted())) {
     co_await sleep_until(deadline);
   }
   co_return num_reads_ != before && !is_gone_;
@@ -276,8 +314,10 @@ asio::awaitable<bool> HttpConnection::serve_request() {
   request_ = {};
   request_.peer = peer_;
   input_.shrink_to_fit();
-  if (input_.empty() && !co_await more_input(Clock::now() + options_.idle_timeout)) {
-    co_return false;
+  if (input_.empty()) {
+    if (!is_refused_) idle_since_ = Clock::now().time_since_epoch().count();
+    const bool is_more = co_await more_input(Clock::now() + options_.idle_timeout);
+    if (idle_since_.exchange(kBusy) == kEnded || !is_more) co_return false;
   }
   is_busy_ = true;
   const auto start = Clock::now();
@@ -414,6 +454,26 @@ asio::awaitable<bool> HttpConnection::wait(
 
 void serve_connection(std::shared_ptr<HttpShared> shared, StreamSocket socket, std::string peer) {
   std::make_shared<HttpConnection>(std::move(shared), std::move(socket), std::move(peer))->start();
+}
+
+bool end_an_idle_connection(HttpShared& shared) {
+  std::shared_ptr<HttpConnection> ended;  // its last use takes the lock
+  const std::unique_lock lock(shared.mutex);
+  while (!ended) {
+    HttpConnection* idlest = nullptr;
+    int64_t since = std::numeric_limits<int64_t>::max();
+    for (const auto& [connection, weak] : shared.connections) {
+      const int64_t time = connection->idle_since();
+      if (time <= 0 || time >= since) continue;
+      idlest = connection;
+      since = time;
+    }
+    if (idlest == nullptr) return false;
+    if (!idlest->end_if_idle_since(since)) continue;  // a request came
+    ended = shared.connections.at(idlest).lock();
+  }
+  ended->end(false);
+  return true;
 }
 
 void end_connections(HttpShared& shared, bool at_once) {

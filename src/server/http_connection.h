@@ -35,6 +35,8 @@ struct HttpShared {
   const HttpHandler handler;
   const HttpRules rules;
   std::optional<asio::ssl::context> tls = {};
+  int max_connections = 0;
+  int max_refused = 0;  // beside them, to be told that they are too many
   std::atomic<int> num_connections = 0;
   std::atomic<bool> stopping = false;
   const std::shared_ptr<WakeGate> gate = std::make_shared<WakeGate>();
@@ -47,6 +49,8 @@ struct HttpShared {
 // Begins to serve what was accepted on a strand of its own.
 void serve_connection(std::shared_ptr<HttpShared> shared, StreamSocket socket, std::string peer);
 
+// Ends the connection that has been without a request for the longest time; false = all have one.
+bool end_an_idle_connection(HttpShared& shared);
 // Ends the connections that have no request, or all.
 void end_connections(HttpShared& shared, bool at_once);
 

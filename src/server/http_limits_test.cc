@@ -1,9 +1,12 @@
 // Clients that send too much, too slowly, or what is no HTTP.
 #include <sys/resource.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <random>
 
+#include "base/check.h"
 #include "server/http_testing.h"
 
 namespace nanovllm::server::http_testing {
@@ -58,24 +61,76 @@ TEST(HttpLimits, LargeBodiesAreRefusedReadably) {
 TEST(HttpLimits, ConnectionsOverTheirNumberAreRefused) {
   TestServer server({.max_connections = 2});
   Client first(server->port());
-  EXPECT_EQ(first.ask(get("/hello")).status, 200);
-  {
-    Client second(server->port());
-    EXPECT_EQ(second.ask(get("/hello")).status, 200);
-    Client third(server->port());
-    const Answer answer = third.ask(post("/echo", "{}"));
-    EXPECT_EQ(answer.status, 503);
-    EXPECT_TRUE(answer.has("Retry-After: 1\r\n")) << answer.head;
-    EXPECT_TRUE(third.is_closed());
-  }
+  first.send(get("/wait"));
+  Client second(server->port());
+  second.send(get("/stream?1000000000"));
+  EXPECT_TRUE(second.wait_for("begin;"));
+  Client third(server->port());
+  const Answer answer = third.ask(post("/echo", "{}"));
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_TRUE(answer.has("Retry-After: 1\r\n")) << answer.head;
+  EXPECT_TRUE(third.is_closed());
+  second.close();
   ASSERT_TRUE(comes_true([&] { return server->num_connections() == 1; }));
-  EXPECT_EQ(Client(server->port()).ask(get("/hello")).status, 200);
+  second = Client(server->port());
+  second.send(get("/wait"));
+  ASSERT_TRUE(comes_true([&] { return server->num_connections() == 2; }));
   // Those that wait for no answer are closed.
   std::vector<Client> many;
   for (int i = 0; i < 100; ++i) many.emplace_back(server->port());
   EXPECT_TRUE(many.back().is_closed());
   EXPECT_TRUE(comes_true([&] { return server->num_connections() < 80; }));
+  EXPECT_EQ(server.seen.gone, 0);
+}
+
+// The one that has been idle for the longest time, and none that has a request.
+TEST(HttpLimits, AnIdleConnectionMakesRoom) {
+  TestServer server({.max_connections = 3});
+  Client busy(server->port());
+  busy.send(get("/wait"));
+  ASSERT_TRUE(comes_true([&] { return server->num_connections() == 1; }));
+  Client old(server->port()), silent(server->port());
+  ASSERT_TRUE(comes_true([&] { return server->num_connections() == 3; }));
+  std::this_thread::sleep_for(50ms);              // until both are waited for
+  EXPECT_EQ(old.ask(get("/hello")).status, 200);  // idle since now
+  Client first(server->port());
   EXPECT_EQ(first.ask(get("/hello")).status, 200);
+  EXPECT_TRUE(silent.is_closed());
+  Client second(server->port());
+  EXPECT_EQ(second.ask(get("/hello")).status, 200);
+  EXPECT_TRUE(old.is_closed());
+  EXPECT_EQ(first.ask(get("/hello")).status, 200);
+  EXPECT_EQ(server.seen.gone, 0);
+  std::vector<Client> many;
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(many.emplace_back(server->port()).ask(get("/hello")).status, 200) << i;
+  }
+  EXPECT_TRUE(comes_true([&] { return server->num_connections() <= 3; }));
+  EXPECT_EQ(server.seen.gone, 0);
+}
+
+// In a process of its own, as it can't take back the limit: 0 where the server has so many
+// connections at most.
+void serve_with(rlim_t num_descriptors, int max_connections) {
+  const rlimit limit = {.rlim_cur = num_descriptors / 2, .rlim_max = num_descriptors};
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  try {
+    const TestServer server({.max_connections = 100, .num_other_descriptors = 50});
+    std::_Exit(const_cast<TestServer&>(server)->max_connections() == max_connections ? 0 : 1);
+  } catch (const Error& error) {
+    std::fputs(error.what(), stderr);
+    std::_Exit(2);
+  }
+}
+
+TEST(HttpLimits, DescriptorsAreLeftForOthers) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(serve_with(50 + 64 + 100, 100), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(serve_with(50 + 64 + 99, 99), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(serve_with(50 + 40, 30), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(serve_with(50 + 8, 6), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(serve_with(50 + 7, 0), ::testing::ExitedWithCode(2),
+              "this process may open 57 descriptors, but needs 58 at least; raise ulimit -n");
 }
 
 TEST(HttpLimits, RequestsHaveATime) {

@@ -33,8 +33,8 @@ using Acceptor = asio::basic_socket_acceptor<Protocol>;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// Descriptors that are no connection's: model files, workers, logs.
-constexpr rlim_t kOtherDescriptors = 256;
+constexpr int kMaxRefused = 64;       // connections over the limit that get an answer
+constexpr int kLeastDescriptors = 8;  // for connections
 // Bytes that the kernel holds for a client that does not read, and twice as many of its own.
 constexpr int kSendBuffer = 256 << 10;
 
@@ -52,13 +52,27 @@ constexpr int kSendBuffer = 256 << 10;
 // Worker processes that are started later must not hold sockets of this one open.
 void close_on_exec(int descriptor) { ::fcntl(descriptor, F_SETFD, FD_CLOEXEC); }
 
-void raise_descriptor_limit(int max_connections) {
+// How many connections fit in the descriptors that this process may open, without those that it
+// needs itself: a worker that is started again must find some whoever is connected.
+void limit_connections(HttpShared& shared, int max_connections, int num_others) {
+  const int64_t wanted = int64_t{max_connections} + kMaxRefused + num_others;
+  int64_t found = wanted;
   rlimit limit = {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const rlim_t wanted = static_cast<rlim_t>(max_connections) + kOtherDescriptors;
-  if (limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = std::min(wanted, limit.rlim_max);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < static_cast<rlim_t>(wanted)) {
+    limit.rlim_cur = std::min(static_cast<rlim_t>(wanted), limit.rlim_max);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    found = static_cast<int64_t>(limit.rlim_cur);
+  }
+  const int64_t room = found - num_others;
+  if (room < kLeastDescriptors) {
+    throw_error(ErrorCode::kIo,
+                "this process may open {} descriptors, but needs {} at least; raise ulimit -n",
+                found, num_others + kLeastDescriptors);
+  }
+  shared.max_refused = static_cast<int>(std::min<int64_t>(kMaxRefused, room / 4));
+  shared.max_connections =
+      static_cast<int>(std::min<int64_t>(max_connections, room - shared.max_refused));
 }
 
 std::string name_of(const tcp::endpoint& endpoint) {
@@ -92,6 +106,7 @@ class HttpServerImpl final : public HttpServer {
   HttpServerImpl& operator=(const HttpServerImpl&) = delete;
 
   int port() const override { return port_; }
+  int max_connections() const override { return shared_->max_connections; }
   void stop_accepting() override;
   int num_connections() const override { return shared_->num_connections; }
 
@@ -150,7 +165,6 @@ asio::awaitable<void> accept(asio::io_context& context, std::shared_ptr<Acceptor
 
 HttpServerImpl::HttpServerImpl(asio::io_context& context, HttpOptions options, HttpHandler handler)
     : context_(context) {
-  raise_descriptor_limit(options.max_connections);
   bool on_loopback = false;
   if (options.uds.empty()) {
     on_loopback = listen_on_addresses(options);
@@ -158,6 +172,8 @@ HttpServerImpl::HttpServerImpl(asio::io_context& context, HttpOptions options, H
     listen_on_path(options.uds);
   }
   shared_ = std::make_shared<HttpShared>(std::move(options), std::move(handler), on_loopback);
+  limit_connections(*shared_, shared_->options.max_connections,
+                    shared_->options.num_other_descriptors);
   if (!shared_->options.ssl_certfile.empty() || !shared_->options.ssl_keyfile.empty()) {
     load_certificate();
   }

@@ -76,7 +76,10 @@ struct HttpOptions {
   int64_t max_body_bytes = int64_t{32} << 20;
   int64_t max_header_bytes = int64_t{64} << 10;
   int64_t max_url_bytes = int64_t{8} << 10;
-  int max_connections = 4096;                       // those over it get a 503
+  // An idle connection is closed for one over it; where all are busy, that one gets a 503. There
+  // are fewer where the process may not open as many descriptors.
+  int max_connections = 4096;
+  int num_other_descriptors = 64;                   // that this process may need beside them
   std::chrono::milliseconds idle_timeout{75'000};   // between requests, and of a head or body
   std::chrono::milliseconds write_timeout{60'000};  // of a client that reads nothing
   // Called by any thread with a line without its end; null = none.
@@ -92,6 +95,7 @@ class HttpServer {
  public:
   virtual ~HttpServer() = default;
   virtual int port() const = 0;
+  virtual int max_connections() const = 0;
   // Takes no new connections, ends those that have no request, and the others after their answer.
   virtual void stop_accepting() = 0;
   virtual int num_connections() const = 0;

@@ -56,6 +56,53 @@ TEST(HttpServer, AnswersPipelinedRequestsInOrder) {
   sender.join();
 }
 
+// More than a head may have, in front of one that needs all of it.
+TEST(HttpServer, AnswersWhatWasSentAheadHoweverMuchItIs) {
+  TestServer server;
+  Client client(server->port());
+  const std::string body(size_t{3} << 20, 'x');
+  std::string requests = get("/timeout");
+  for (int i = 0; i < 3000; ++i)
+    requests += get("/hello", "X: " + std::string(i % 100, 'x') + "\r\n");
+  requests += post("/echo", body) + get("/hello");
+  std::thread sender([&] { client.send(requests); });
+  EXPECT_EQ(client.answer().body, "timeout");
+  for (int i = 0; i < 3000; ++i) ASSERT_EQ(client.answer().body, "hello") << i;
+  EXPECT_EQ(client.answer().body, body);
+  EXPECT_EQ(client.answer().body, "hello");
+  sender.join();
+}
+
+// What it has sent ahead stands in front of its end.
+TEST(HttpServer, NoticesAClientThatLeavesWhateverItHasSentAhead) {
+  TestServer server;
+  int num_gone = 0;
+  for (const size_t size : {size_t{0}, size_t{100}, size_t{100} << 10, size_t{8} << 20}) {
+    SCOPED_TRACE(size);
+    Client client(server->port());
+    std::string requests = get("/wait");
+    while (requests.size() < size) requests += post("/echo", std::string(1000, 'x'));
+    client.send(requests);
+    client.close();
+    ++num_gone;
+    EXPECT_TRUE(comes_true([&] { return server.seen.gone == num_gone; }));
+  }
+  EXPECT_TRUE(server.is_empty_soon());
+}
+
+TEST(HttpServer, GivesUpAClientThatSendsAheadMoreThanARequest) {
+  TestServer server({.max_body_bytes = 900'000, .max_header_bytes = 100'000});
+  const std::string ahead(1'050'000, 'x');  // some is read beside it
+  Client patient(server->port());
+  patient.send(get("/wait") + ahead);
+  std::this_thread::sleep_for(200ms);
+  EXPECT_EQ(server.seen.gone, 0);
+  Client client(server->port());
+  client.send(get("/wait") + ahead + std::string(200'000, 'x'));
+  EXPECT_TRUE(comes_true([&] { return server.seen.gone == 1; }));
+  EXPECT_EQ(client.rest(), "");
+}
+
 TEST(HttpServer, ReadsRequestsThatComeByteByByte) {
   TestServer server;
   Client client(server->port());

@@ -178,6 +178,12 @@ class Client {
       : socket_(std::exchange(other.socket_, -1)),
         is_connected_(other.is_connected_),
         input_(std::move(other.input_)) {}
+  Client& operator=(Client&& other) noexcept {
+    std::swap(socket_, other.socket_);
+    std::swap(is_connected_, other.is_connected_);
+    std::swap(input_, other.input_);
+    return *this;
+  }
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 

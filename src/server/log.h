@@ -1,10 +1,13 @@
-// Lines of the server's log, on stderr, with the time in front.
+// Lines of the server's log, on stderr, with the time in front; nobody waits until they are
+// written.
 #pragma once
 
 #include <fmt/chrono.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/message.h"
@@ -23,5 +26,24 @@ void print_log(fmt::format_string<Args...> format, Args&&... args) {
   print_message("{} nanovllm: {}\n", utc_time(std::chrono::system_clock::now()),
                 fmt::format(format, std::forward<Args>(args)...));
 }
+
+// Writes to a descriptor on a thread of its own. Where nobody reads there, a pipe's other end say,
+// lines are dropped and counted, and the count is told when somebody does again.
+class LogWriter final : public MessageSink {
+ public:
+  explicit LogWriter(int descriptor);
+  ~LogWriter() override;  // flushes
+  LogWriter(const LogWriter&) = delete;
+  LogWriter& operator=(const LogWriter&) = delete;
+  void write(std::string_view text) override;  // a line or several
+  void flush() override;
+
+ private:
+  struct State;
+  const std::shared_ptr<State> state_;  // its thread may wait for a reader longer than this lives
+};
+
+// From now on the messages of this process, whoever prints them, go to stderr by a LogWriter.
+void print_without_waiting();
 
 }  // namespace nanovllm::server

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -78,6 +79,8 @@ class ApiCall {
   virtual std::string on_events(size_t prompt, std::span<const EngineEvent> events) = 0;
   // Whether all requests have ended, or one with an error, and the others are to be cancelled.
   virtual bool is_over() const = 0;
+  // The error that one of the requests ended with; none = there is none.
+  virtual std::optional<ApiError> error() const = 0;
   // The end of the stream, or the whole answer. Throws ApiError where a whole answer became none.
   virtual std::string finish() = 0;
 };

@@ -34,6 +34,23 @@ using Clock = std::chrono::steady_clock;
 // How long answers that are complete may take to reach their clients at the end.
 constexpr std::chrono::seconds kFlushTime{5};
 
+// Descriptors that are no connection's: of the process, and of each worker (a socket, what waits
+// for it, and those of its successor).
+constexpr int kOwnDescriptors = 40, kDescriptorsOfWorker = 10;
+
+HttpOptions http_options(const ServeOptions& options) {
+  HttpOptions http = options.http;
+  http.num_other_descriptors =
+      kOwnDescriptors + kDescriptorsOfWorker * std::max(options.fleet.num_engines, 1);
+  return http;
+}
+
+// Not by nohup, say.
+bool heeds_hangup() {
+  struct sigaction before = {};
+  return ::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN;
+}
+
 std::string name_of_model(const ServeOptions& options) {
   return options.served_model_names.empty() ? options.model : options.served_model_names.front();
 }
@@ -77,7 +94,9 @@ class Front {
   std::shared_ptr<const ServedModel> served_model(const EngineHello& hello) const;
   void announce() const;
   void await_signal();
-  void end() noexcept;
+  void give_up(const std::string& why);
+  void begin_end(std::chrono::milliseconds timeout);
+  void end(std::chrono::milliseconds timeout) noexcept;
 
   const Clock::time_point start_ = Clock::now();
   const ServeOptions options_;
@@ -91,7 +110,7 @@ class Front {
   std::unique_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<const ChatTemplate> template_;
   std::thread loader_, ender_;
-  std::exception_ptr fault_;  // what kept the first engine from loading
+  std::exception_ptr fault_;  // what kept engines from loading
   std::atomic<bool> ending_ = false;
 };
 
@@ -101,10 +120,14 @@ Front::Front(ServeOptions options)
       context_(options_.num_io_threads),
       signals_(context_, SIGINT, SIGTERM) {
   // First: where there is no address to be had, no worker is started in vain.
-  http_ = make_http_server(context_, options_.http,
+  http_ = make_http_server(context_, http_options(options_),
                            [this](HttpExchange& exchange) { return api_->handle(exchange); });
   FleetObserver observer = metrics_.observer();
   observer.on_message = [](const std::string& text) { print_log("{}", text); };
+  observer.on_unready = [this](const std::string& why) {
+    asio::post(context_, [this, why] { give_up(why); });
+  };
+  if (heeds_hangup()) signals_.add(SIGHUP);
   fleet_ = make_fleet(options_.fleet, worker_starter(options_.worker_arguments), observer);
   api_ = std::make_unique<ApiServer>(options_, *fleet_, metrics_);
 }
@@ -124,6 +147,7 @@ int Front::run() {
   loader_.join();
   api_->stop();  // long texts may still be read, by the tokenizer and for coroutines that end below
   if (ender_.joinable()) ender_.join();
+  fleet_->shut_down(std::chrono::milliseconds(0));  // on_unready() needs the context
   if (fault_) std::rethrow_exception(fault_);
   return 0;
 }
@@ -143,6 +167,12 @@ void Front::announce() const {
   if (!loopback && http.api_keys.empty()) {
     print_log("warning: everybody who reaches {} may use the model: no --api-key is set",
               http.host);
+  }
+  if (http_->max_connections() < http.max_connections) {
+    print_log(
+        "warning: there may be {} connections, not {}, as this process may not open more "
+        "descriptors; raise ulimit -n (LimitNOFILE of a systemd unit)",
+        http_->max_connections(), http.max_connections);
   }
 }
 
@@ -196,25 +226,39 @@ std::shared_ptr<const ServedModel> Front::served_model(const EngineHello& hello)
   return served;
 }
 
-// The first signal ends it with grace, the second one at once.
+// The first signal ends it with grace, the second one at once; but a terminal that goes sends
+// SIGHUP by itself and by its shell.
 void Front::await_signal() {
   signals_.async_wait([this](const boost::system::error_code& error, int signal) {
     if (error) return;
+    await_signal();
     if (ending_.exchange(true)) {
+      if (signal == SIGHUP) return;
       std::_Exit(128 + signal);  // the workers' sockets close, which ends them
     }
     print_log("shutting down: running requests have {} s to end; again to end at once",
               std::chrono::duration<double>(options_.shutdown_timeout).count());
-    api_->drain();
-    const SignalsBlocked in_thread;
-    ender_ = std::thread([this] { end(); });
-    await_signal();
+    begin_end(options_.shutdown_timeout);
   });
 }
 
-void Front::end() noexcept {
+// Whoever watches over the service may start it again, where there is memory or a GPU that works.
+void Front::give_up(const std::string& why) {
+  if (ending_.exchange(true)) return;
+  fault_ = std::make_exception_ptr(Error(ErrorCode::kUnavailable, why));
+  begin_end(std::chrono::milliseconds(0));
+}
+
+// Once.
+void Front::begin_end(std::chrono::milliseconds timeout) {
+  api_->drain();
+  const SignalsBlocked in_thread;
+  ender_ = std::thread([this, timeout] { end(timeout); });
+}
+
+void Front::end(std::chrono::milliseconds timeout) noexcept {
   try {
-    fleet_->shut_down(options_.shutdown_timeout);
+    fleet_->shut_down(timeout);
     http_->stop_accepting();
     const auto deadline = Clock::now() + kFlushTime;
     while (http_->num_connections() > 0 && Clock::now() < deadline) {

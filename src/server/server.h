@@ -33,8 +33,9 @@ struct ServeOptions {
   std::vector<std::string> worker_arguments = {};  // with which the binary becomes a worker
 };
 
-// Serves until SIGINT or SIGTERM; returns the exit status. Throws Error where there is no model,
-// the address can't be had or the first engine does not load.
+// Serves until SIGINT, SIGTERM, or SIGHUP where that was not ignored; returns the exit status.
+// Throws Error where there is no model, the address can't be had, the first engine does not load or
+// none is ready for too long.
 int serve(ServeOptions options);
 
 }  // namespace nanovllm::server

@@ -4,7 +4,9 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -39,10 +41,16 @@ class Faults(ServeTest):
         before = descriptors(server)
         rng = random.Random(5)
         over = threading.Event()
+        begun = threading.Semaphore(0)  # who comes while there is no worker is told to try again
 
         def work(i):
             if i < len(bodies):
-                return text_of(server.stream("/v1/completions", bodies[i]))
+                stream = server.stream("/v1/completions", bodies[i])
+                first = next(stream)
+                begun.release()
+                return text_of([first, *stream])
+            for _ in bodies:
+                begun.acquire()
             for _ in range(10):
                 if over.wait(rng.uniform(0.05, 0.6)):
                     break
@@ -58,6 +66,87 @@ class Faults(ServeTest):
         self.assert_idle(server)
         time.sleep(1)
         self.assertLessEqual(descriptors(server), before + 8)
+
+    def test_200_long_prompts_survive_ten_kills(self):
+        """Though none of them gets far between two kills: each SIGKILL strikes many at once, and that ends none."""
+        server = self.serve("--deterministic", "--max-num-seqs", "256", "--max-model-len", "2048", "--kv-cache-memory", "512M", small=False)
+        bodies = [{"prompt": [(i * 7919 + j * 31) % 1000 + 5 for j in range(400)], "max_tokens": 20, "temperature": 0, "ignore_eos": True} for i in range(200)]
+        wanted = [answer.json["choices"][0]["text"] for answer in in_parallel(len(bodies), lambda i: server.post("/v1/completions", bodies[i]))]
+        rng = random.Random(5)
+
+        def work(i):
+            if i < len(bodies):
+                return text_of(server.stream("/v1/completions", bodies[i]))
+            while server.metric("vllm:num_requests_running") + server.metric("vllm:num_requests_waiting") < len(bodies):
+                time.sleep(0.01)
+            for _ in range(10):
+                time.sleep(rng.uniform(0.05, 0.6))
+                while not server.workers():
+                    time.sleep(0.01)
+                for worker in server.workers():
+                    os.kill(worker, signal.SIGKILL)
+            return None
+
+        begin = time.monotonic()
+        got = in_parallel(len(bodies) + 1, work)[:-1]
+        print(f"200 long prompts, ten kills: {time.monotonic() - begin:.1f} s", file=sys.stderr)
+        self.assertEqual([i for i in range(len(bodies)) if got[i] != wanted[i]], [])
+        self.assert_idle(server)
+
+    def test_a_request_that_kills_its_worker_is_given_up(self):
+        """Whoever kills it, the system for want of memory say: by SIGKILL whenever that request runs."""
+        server = self.serve("--deterministic", "--max-num-batched-tokens", "16", small=False)  # so that its prompt takes long
+        over = threading.Event()
+        kills = []
+
+        def kill():
+            while not over.is_set():
+                if server.get("/health").status == 200:
+                    time.sleep(0.1)  # in the midst of its prompt
+                    kills.extend(server.workers())
+                    os.kill(kills[-1], signal.SIGKILL)
+                    while server.get("/health").status == 200:
+                        time.sleep(0.01)
+                time.sleep(0.01)
+
+        killer = threading.Timer(0.1, kill)
+        killer.start()
+        answer = server.post("/v1/completions", {"prompt": [i % 1000 + 5 for i in range(2000)], "max_tokens": 50, "ignore_eos": True})
+        over.set()
+        killer.join()
+        self.assertEqual(len(kills), 4)
+        self.assertEqual(answer.status, 500, answer.text)
+        self.assertIn("given up because workers end when they run it", answer.text)
+        self.assertIn("SIGKILL", answer.text)
+
+    def test_a_worker_comes_back_with_what_memory_there_is(self):
+        with tempfile.NamedTemporaryFile("w") as told:
+            def tell(megabytes):
+                told.seek(0)
+                told.write(f"MemTotal: 16000000 kB\nMemAvailable: {megabytes * 1000} kB\n")
+                told.truncate()
+                told.flush()
+
+            tell(8000)
+            place = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount --bind "$0" /proc/meminfo && exec "$@"', told.name]
+            if subprocess.run([*place, "true"], capture_output=True).returncode != 0:
+                self.skipTest("this user may not mount a file over /proc/meminfo")
+            server = self.serve("--deterministic", "--max-num-seqs", "8", "--max-num-batched-tokens", "256", small=False, before=place)
+            short = {"prompt": "Once", "max_tokens": 300, "temperature": 0, "ignore_eos": True}
+            whole = server.post("/v1/completions", short).json["choices"][0]["text"]
+            long = server.stream("/v1/completions", {**short, "max_tokens": 2000})
+            stream = server.stream("/v1/completions", short)
+            events, rest = [next(stream)], [next(long)]
+            tell(18)  # of which less than half is for KV, 4096 bytes a token
+            os.kill(server.workers()[0], signal.SIGKILL)
+            events += list(stream)
+            rest += list(long)
+            self.assertEqual(text_of(events), whole)
+            self.assertIn("can't fit any more", rest[-2]["error"]["message"])
+            limit = int(server.wait_for(r"Worker 0 is ready again; requests may have (\d+) tokens now").group(1))
+            self.assertLess(limit, 2000)
+            self.assertEqual(server.post("/v1/completions", {**short, "max_tokens": 2000}).status, 400)
+            self.assertEqual(server.post("/v1/completions", short).json["choices"][0]["text"], whole)
 
     def test_1000_streams_half_of_them_cut(self):
         server = self.serve("--max-num-seqs", "256", "--max-queue-len", "2000", "--kv-cache-memory", "512M", "--deterministic")

@@ -1,0 +1,99 @@
+// A log that nobody reads.
+#include "server/log.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "base/testing.h"
+
+namespace nanovllm::server {
+namespace {
+
+class Pipe {
+ public:
+  Pipe() { EXPECT_EQ(::pipe(ends_), 0); }
+  ~Pipe() {
+    close_reader();
+    ::close(ends_[1]);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+
+  int writer() const { return ends_[1]; }
+  void close_reader() {
+    if (ends_[0] >= 0) ::close(std::exchange(ends_[0], -1));
+  }
+  // Lines up to one that ends with `last`.
+  std::vector<std::string> read_until(const std::string& last) {
+    std::vector<std::string> lines;
+    for (std::string line; line.find(last) == std::string::npos; lines.push_back(line)) {
+      line.clear();
+      for (char c = 0; ::read(ends_[0], &c, 1) == 1 && c != '\n';) line += c;
+    }
+    return lines;
+  }
+
+ private:
+  int ends_[2] = {-1, -1};
+};
+
+TEST(LogWriter, WritesLinesInOrder) {
+  Pipe pipe;
+  LogWriter writer(pipe.writer());
+  for (int i = 0; i < 1000; ++i) writer.write(std::to_string(i) + "\n");
+  writer.flush();
+  const std::vector<std::string> lines = pipe.read_until("999");
+  ASSERT_EQ(lines.size(), 1000u);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(lines[static_cast<size_t>(i)], std::to_string(i));
+}
+
+// All that is written, and how many are missing, come in the order of the events.
+TEST(LogWriter, DropsWhatNobodyReadsAndTellsHowMuch) {
+  for (const bool is_blocking : {true, false}) {
+    SCOPED_TRACE(is_blocking);
+    Pipe pipe;
+    if (!is_blocking) ::fcntl(pipe.writer(), F_SETFL, O_NONBLOCK);
+    LogWriter writer(pipe.writer());
+    constexpr int kNumLines = 20'000;  // of 100 bytes: more than a pipe and a buffer hold
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kNumLines; ++i) writer.write(fmt::format("{:099}\n", i));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+    const std::vector<std::string> lines = pipe.read_until("dropped");
+    const auto num_written = std::ssize(lines) - 1;
+    EXPECT_GT(num_written, 2000);
+    EXPECT_LT(num_written, 10'000);
+    for (int i = 0; i < num_written; ++i) {
+      ASSERT_EQ(lines[static_cast<size_t>(i)], fmt::format("{:099}", i));
+    }
+    EXPECT_NE(lines.back().find(fmt::format(" nanovllm: {} lines of the log were dropped, because "
+                                            "nobody read it",
+                                            kNumLines - num_written)),
+              std::string::npos)
+        << lines.back();
+    writer.write("again\n");
+    EXPECT_EQ(pipe.read_until("again").size(), 1u);
+  }
+}
+
+TEST(LogWriter, EndsWithoutAReader) {
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto start = std::chrono::steady_clock::now();
+  {
+    Pipe pipe;
+    LogWriter writer(pipe.writer());
+    for (int i = 0; i < 20'000; ++i) writer.write(fmt::format("{:099}\n", i));
+    writer.flush();
+    pipe.close_reader();  // its thread's write fails
+    writer.write("to nobody\n");
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+}  // namespace
+}  // namespace nanovllm::server
