@@ -535,6 +535,16 @@ class Healing(ServeTest):
         events += list(stream)
         self.assertEqual(text_of(events), whole)
 
+    def test_a_step_may_take_longer_than_a_worker_is_waited_for(self):
+        slow = {"NANOVLLM_CPU_ISA": "portable"}
+        server = self.serve("--num-threads", "1", "--worker-timeout", "1", "--max-model-len", "2048", small=False, environment=slow)
+        prompts = [[10 + (7 * i + j) % 500 for j in range(2000)] for i in range(2)]
+        start = time.monotonic()
+        answer = server.post("/v1/completions", {"prompt": prompts, "max_tokens": 1})
+        self.assertGreater(time.monotonic() - start, 2, "it was too fast to show anything")
+        self.assertEqual([choice["finish_reason"] for choice in answer.json["choices"]], ["length"] * 2)
+        self.assertNotIn("started again", server.log())
+
     def test_many_streams_survive_several_deaths(self):
         server = self.serve("--deterministic", "--data-parallel-size", "2")
         bodies = [{**STORY, "prompt": f"{i} little", "max_tokens": 150, "seed": i, "temperature": 0.7} for i in range(24)]

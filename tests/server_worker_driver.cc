@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,7 +37,7 @@ class Flags {
   std::map<std::string, std::string> values_;
 };
 
-LLMEngine fake_engine(const Flags& flags) {
+LLMEngine fake_engine(const Flags& flags, Progress& progress) {
   FakeEngineOptions options;
   options.num_blocks = flags.number("--num-kvcache-blocks", options.num_blocks);
   options.max_num_seqs = flags.number("--max-num-seqs", options.max_num_seqs);
@@ -44,6 +45,8 @@ LLMEngine fake_engine(const Flags& flags) {
   FakeEngine engine = make_fake_engine(options, alphabet());
   engine.runner->deadly_id = flags.number("--deadly-id", -1);
   engine.runner->step_time = std::chrono::microseconds(flags.number("--step-us", 0));
+  engine.runner->progress = &progress;
+  engine.runner->pieces_of_step = flags.number("--pieces-of-step", 1);
   engine.runner->fail_at_step = flags.number("--fail-at-step", -1);
   engine.runner->num_failures = 1000;
   return LLMEngine(std::move(engine.core));
@@ -70,8 +73,12 @@ int main(int argc, char** argv) {
     return server::run_worker(socket, flags.number("--worker-index", 0), arguments.at(2),
                               config(flags));
   }
-  return server::serve_engine(socket, [&] {
+  return server::serve_engine(socket, [&](Progress& progress) {
+    for (int i = 0; i < flags.number("--pieces-of-load", 0); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      progress.advance();
+    }
     if (what == "fails") throw_error(ErrorCode::kOutOfMemory, "{}", arguments.at(2));
-    return fake_engine(flags);
+    return fake_engine(flags, progress);
   });
 }

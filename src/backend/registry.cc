@@ -35,23 +35,26 @@ int threads_of_rank(int num_threads, int rank, int num_ranks) {
   return std::max(1, total * (rank + 1) / num_ranks - total * rank / num_ranks);
 }
 
-std::unique_ptr<Backend> make_cpu_backend(int num_threads) {
-  return std::make_unique<CpuBackend>(CpuOptions{.num_threads = num_threads, .max_isa = {}});
+std::unique_ptr<Backend> make_cpu_backend(int num_threads, Progress* progress) {
+  return std::make_unique<CpuBackend>(
+      CpuOptions{.num_threads = num_threads, .max_isa = {}, .progress = progress});
 }
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
   [[maybe_unused]] const bool cuda = is_cuda(options.device);
 #ifdef NANOVLLM_WITH_CUDA
   if (cuda) {
-    return std::make_unique<CudaBackend>(
-        CudaOptions{.device = options.device_index, .deterministic = options.deterministic});
+    return std::make_unique<CudaBackend>(CudaOptions{.device = options.device_index,
+                                                     .deterministic = options.deterministic,
+                                                     .progress = options.progress});
   }
 #endif
   // A single rank's backend refuses numbers of threads that can't be.
   return make_cpu_backend(
       options.num_ranks == 1
           ? options.num_threads
-          : threads_of_rank(options.num_threads, options.device_index, options.num_ranks));
+          : threads_of_rank(options.num_threads, options.device_index, options.num_ranks),
+      options.progress);
 }
 
 std::unique_ptr<CommunicatorGroup> make_communicator_group(const std::string& device,

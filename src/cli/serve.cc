@@ -172,7 +172,8 @@ void add_process_options(CLI::App& app, CommandLine& line) {
            "threads")
       ->check(CLI::Range(1, server::kMaxNumEngines));
   group.add("--worker-timeout", options.fleet.worker_timeout,
-            "a worker that has work and gives no sign for so long is started again");
+            "a worker that has work and makes no progress for so long is started again; a step may "
+            "take longer");
   group.add("--worker-start-timeout", options.fleet.worker_start_timeout,
             "without a worker that is ready, or one whose loading advances, for so long the server "
             "ends with an error");

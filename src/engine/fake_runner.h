@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/progress.h"
 #include "engine/engine_core.h"
 #include "engine/trace.h"
 #include "runner/runner.h"
@@ -96,7 +97,10 @@ class FakeRunner : public Runner {
   void submit(const StepInput& input) override {
     NANOVLLM_CHECK(static_cast<int>(done_.size()) <= depth_);
     const int step = num_steps++;
-    std::this_thread::sleep_for(step_time);
+    for (int piece = 1; piece <= pieces_of_step; ++piece) {
+      std::this_thread::sleep_for(step_time / pieces_of_step);
+      if (progress != nullptr) progress->advance();
+    }
     if (fail_at_step >= 0 && step >= fail_at_step && step < fail_at_step + num_failures) {
       done_.clear();
       throw Error(ErrorCode::kInternal, "The device is on fire.");
@@ -149,6 +153,8 @@ class FakeRunner : public Runner {
   int impossible_at_step = -1;  // this one draws a token outside of the vocabulary
   int32_t deadly_id = -1;       // the process ends if a sequence contains it
   std::chrono::microseconds step_time{};
+  int pieces_of_step = 1;
+  Progress* progress = nullptr;  // advances with each piece
   // With drafts, returns some number of tokens, whether the drafts are right or not.
   bool gives_any_number = false;
   std::map<size_t, int> num_times_drawn;  // by the number of tokens, where there were drafts

@@ -54,7 +54,7 @@ std::future<std::unique_ptr<const Tokenizer>> begin_to_load_tokenizer(
 }  // namespace
 
 std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
-                                             const EngineConfig& config) {
+                                             const EngineConfig& config, Progress* progress) {
   config.validate();
   const ModelConfig model = ModelConfig::load(model_dir);
   check_defaults(model);
@@ -69,7 +69,7 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
   parts.eos_token_ids = model.eos_token_ids;
   parts.default_sampling_params = model.default_sampling_params;
   auto tokenizer = begin_to_load_tokenizer(model_dir);
-  parts.runner = make_runner(model, config, parts.info);
+  parts.runner = make_runner(model, config, parts.info, progress);
   parts.tokenizer = tokenizer.get();
   if (parts.tokenizer) add_eos(*parts.tokenizer, parts.eos_token_ids);
   // Not before: a model that can't be loaded leaves an older trace as it is.

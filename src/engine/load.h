@@ -4,13 +4,16 @@
 #include <memory>
 #include <string>
 
+#include "base/progress.h"
 #include "engine/engine_core.h"
 
 namespace nanovllm {
 
 // `model_dir` is a Hugging Face folder or a GGUF file. Throws Error if it is missing, corrupt,
-// unsupported or does not fit in memory.
+// unsupported or does not fit in memory. `progress`, or null, advances while the model is loaded
+// and as it computes; it must live longer than the engine.
 std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
-                                             const EngineConfig& config);
+                                             const EngineConfig& config,
+                                             Progress* progress = nullptr);
 
 }  // namespace nanovllm

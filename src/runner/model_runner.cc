@@ -40,7 +40,7 @@ size_t checked_staging_size(int max_num_tokens, const EngineConfig& config, int 
 }  // namespace
 
 ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
-                         std::unique_ptr<Backend> backend)
+                         std::unique_ptr<Backend> backend, Progress* progress)
     : model_config_(model),
       config_(config),
       dtype_(resolve_dtype(config.dtype, model.dtype)),
@@ -50,6 +50,7 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
           std::min<int64_t>(config.max_num_batched_tokens,
                             static_cast<int64_t>(config.max_num_seqs) * max_model_len_))),
       staging_size_(checked_staging_size(max_num_tokens_, config, max_model_len_)),
+      progress_(progress),
       backend_(std::move(backend)),
       traits_(backend_->traits()),
       free_at_start_(backend_->memory().free_bytes) {
@@ -256,6 +257,7 @@ StepOutput ModelRunner::collect() {
   slot.tickets.clear();
   slot.ticket_rows.clear();
   ++num_collected_;
+  if (progress_ != nullptr) progress_->advance();
   return output;
 }
 
@@ -273,15 +275,17 @@ void ModelRunner::abandon() noexcept {
 }
 
 std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const EngineConfig& config,
-                                          EngineInfo& info, CommunicatorGroup* group, int rank) {
+                                          EngineInfo& info, CommunicatorGroup* group, int rank,
+                                          Progress* progress) {
   const auto start = std::chrono::steady_clock::now();
   auto backend = make_backend({.device = config.device,
                                .num_threads = config.num_threads,
                                .num_ranks = group != nullptr ? group->world_size() : 1,
                                .device_index = rank,
-                               .deterministic = config.deterministic});
+                               .deterministic = config.deterministic,
+                               .progress = progress});
   if (group != nullptr) group->join(rank, *backend);
-  auto runner = std::make_unique<ModelRunner>(model, config, std::move(backend));
+  auto runner = std::make_unique<ModelRunner>(model, config, std::move(backend), progress);
   const KvCachePlan plan = runner->plan_kv_cache();
   int num_blocks = plan.num_blocks;
   if (group != nullptr) num_blocks = static_cast<int>(group->min_over_ranks(rank, num_blocks));

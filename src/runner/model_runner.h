@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/progress.h"
 #include "io/model_config.h"
 #include "io/weight_store.h"
 #include "models/model.h"
@@ -27,9 +28,10 @@ namespace nanovllm {
 // run as graphs there, unless enforce_eager is set.
 class ModelRunner final : public Runner {
  public:
-  // Throws Error: kNotFound, kCorruptData, kUnsupported, kOutOfMemory.
+  // `progress`, or null, advances with each step. Throws Error: kNotFound, kCorruptData,
+  // kUnsupported, kOutOfMemory.
   ModelRunner(const ModelConfig& model, const EngineConfig& config,
-              std::unique_ptr<Backend> backend);
+              std::unique_ptr<Backend> backend, Progress* progress = nullptr);
   ~ModelRunner() override;
 
   // How many blocks the config asks for or this rank has memory for. Throws what
@@ -73,6 +75,7 @@ class ModelRunner final : public Runner {
   const int max_model_len_;          // its tokens
   const int max_num_tokens_;
   const size_t staging_size_;  // elements
+  Progress* const progress_;
   std::unique_ptr<Backend> backend_;
   const BackendTraits traits_;
   const int64_t free_at_start_;  // bytes
@@ -97,9 +100,10 @@ class ModelRunner final : public Runner {
 // the runner holds. Throws Error: kNotFound, kCorruptData, kUnsupported, or kOutOfMemory with the
 // bytes needed and free. With a group, the threads of all ranks call this at the same time, and all
 // runners get the same number of blocks; the group must live longer than they do. `info` is about
-// this rank alone.
+// this rank alone. `progress`, or null, advances while the weights are loaded and as steps are
+// computed; it must live longer than the runner.
 std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const EngineConfig& config,
                                           EngineInfo& info, CommunicatorGroup* group = nullptr,
-                                          int rank = 0);
+                                          int rank = 0, Progress* progress = nullptr);
 
 }  // namespace nanovllm

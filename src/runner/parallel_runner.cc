@@ -151,14 +151,14 @@ void ParallelRunner::abandon() noexcept {
 }
 
 std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig& config,
-                                    EngineInfo& info) {
+                                    EngineInfo& info, Progress* progress) {
   const int num_ranks = config.tensor_parallel_size;
-  if (num_ranks == 1) return make_model_runner(model, config, info);
+  if (num_ranks == 1) return make_model_runner(model, config, info, nullptr, 0, progress);
   auto group = make_communicator_group(config.device, num_ranks);
   CommunicatorGroup& ranks = *group;
   std::vector<EngineInfo> infos(num_ranks);
   auto runner = std::make_unique<ParallelRunner>(std::move(group), [&](int rank) {
-    return make_model_runner(model, config, infos[rank], &ranks, rank);
+    return make_model_runner(model, config, infos[rank], &ranks, rank, progress);
   });
   info = infos[0];
   info.device = fmt::format("{} x {}", num_ranks, info.device);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "base/progress.h"
 #include "io/model_config.h"
 #include "nanovllm/config.h"
 #include "nanovllm/engine_info.h"
@@ -15,9 +16,10 @@ namespace nanovllm {
 
 // What an engine runs on: a ModelRunner, or a ParallelRunner of tensor_parallel_size of them, whose
 // `info` counts the bytes of all ranks. Throws as make_model_runner does, and Error(kUnsupported)
-// when the machine has fewer devices than ranks or the model can't be shared by so many.
+// when the machine has fewer devices than ranks or the model can't be shared by so many. All ranks
+// advance the one `progress`: those that wait for one that hangs soon stand still too.
 std::unique_ptr<Runner> make_runner(const ModelConfig& model, const EngineConfig& config,
-                                    EngineInfo& info);
+                                    EngineInfo& info, Progress* progress = nullptr);
 
 // One thread per rank. Every rank gets the same input and draws the same tokens itself: all have
 // the same logits, to the last bit, and random numbers depend on seed and position alone. So

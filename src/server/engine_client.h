@@ -17,6 +17,8 @@ namespace nanovllm::server {
 struct EngineListener {
   std::function<void(EngineHello hello)> on_ready;
   std::function<void(std::vector<EngineEvent> events)> on_events;
+  // It has got on with what it does, be it loading (before on_ready) or a step that takes long.
+  std::function<void(EngineProgress progress)> on_progress = [](EngineProgress) {};
   // The last call: the engine is gone and nothing more will come. kUnavailable: somebody outside
   // ended it; else the code of what it failed at. `error` is one sentence.
   std::function<void(ErrorCode code, std::string error)> on_death;

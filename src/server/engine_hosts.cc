@@ -84,7 +84,7 @@ class ProcessHost final : public EngineHost {
 
 class ThreadHost final : public EngineHost {
  public:
-  explicit ThreadHost(std::function<LLMEngine()> load) : load_(std::move(load)) {}
+  explicit ThreadHost(EngineLoader load) : load_(std::move(load)) {}
   ~ThreadHost() override { ThreadHost::end(); }
   ThreadHost(const ThreadHost&) = delete;
   ThreadHost& operator=(const ThreadHost&) = delete;
@@ -103,7 +103,7 @@ class ThreadHost final : public EngineHost {
   }
 
  private:
-  const std::function<LLMEngine()> load_;
+  const EngineLoader load_;
   std::thread thread_;
 };
 
@@ -125,8 +125,9 @@ EngineStarter worker_starter(std::vector<std::string> arguments, std::string bin
 
 EngineStarter thread_starter(std::function<LLMEngine(const EngineStart& start)> load) {
   return [load = std::move(load)](const EngineStart& start, EngineListener listener) {
-    return make_socket_client(std::make_unique<ThreadHost>([load, start] { return load(start); }),
-                              std::move(listener));
+    return make_socket_client(
+        std::make_unique<ThreadHost>([load, start](Progress&) { return load(start); }),
+        std::move(listener));
   };
 }
 

@@ -216,7 +216,7 @@ Clock::time_point HealingFleet::look_after(Engine& engine, std::unique_lock<std:
   if (!engine.ready || engine.aboard.empty()) return Clock::time_point::max();
   const auto deadline = engine.last_sign + options_.worker_timeout;
   if (now < deadline) return deadline;
-  give_up(engine, fmt::format("Worker {} gave no sign for {} s.", engine.index,
+  give_up(engine, fmt::format("Worker {} made no progress for {} s.", engine.index,
                               std::chrono::duration<double>(options_.worker_timeout).count()));
   dispatch();
   wake_streams(lock);
@@ -264,6 +264,11 @@ void HealingFleet::start(Engine& engine) {
       .on_ready = [this, &engine](EngineHello hello) { change([&] { hear(engine, hello); }); },
       .on_events = [this, &engine](
                        std::vector<EngineEvent> events) { change([&] { hear(engine, events); }); },
+      .on_progress =
+          [this, &engine](EngineProgress) {
+            const std::lock_guard lock(mutex_);
+            engine.last_sign = Clock::now();
+          },
       .on_death =
           [this, &engine](ErrorCode code, const std::string& error) {
             change([&] { bury(engine, {code, error}); });

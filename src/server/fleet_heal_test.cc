@@ -1,6 +1,10 @@
 // Streams that go on when workers die.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -199,6 +203,56 @@ TEST(FleetHeals, KillsAWorkerThatGivesNoSign) {
   EXPECT_EQ(seen.error, "");
   EXPECT_EQ(seen.completions.at(0).token_ids, greedy_tokens({1, 2, 3}, 100));
   EXPECT_EQ(fleet->status().num_restarts, 1);
+}
+
+// As one does that computes long prompts on a slow CPU.
+TEST(FleetHeals, LetsAStepTakeLongerThanItWaitsAsLongAsItGetsOn) {
+  const auto timeout = test::full_or_reduced(500ms, 2000ms);
+  const std::string step_us = std::to_string(std::chrono::microseconds(3 * timeout).count());
+  const auto fleet = make_fleet({.worker_timeout = timeout},
+                                fake_workers({"--step-us", step_us, "--pieces-of-step", "30"}));
+  const auto start = std::chrono::steady_clock::now();
+  const Seen seen = read(*fleet->add(request_of({1, 2, 3}, greedy(2))));
+  EXPECT_GT(std::chrono::steady_clock::now() - start, 5 * timeout);
+  EXPECT_EQ(seen.error, "");
+  EXPECT_EQ(seen.completions.at(0).token_ids, greedy_tokens({1, 2, 3}, 2));
+  EXPECT_EQ(fleet->status().num_restarts, 0);
+}
+
+TEST(FleetHeals, KillsAWorkerWhoseStepStandsStill) {
+  const auto fleet =
+      make_fleet({.worker_timeout = 500ms}, fake_workers({"--step-us", "600000000"}));
+  const Seen seen = read(*fleet->add(request_of({1, 2, 3}, greedy(2))));
+  EXPECT_EQ(seen.error,
+            "The request was given up because workers end when they run it. Worker 0 made no "
+            "progress for 0.5 s.");
+  EXPECT_EQ(fleet->status().num_restarts, 3);
+}
+
+TEST(FleetHeals, HearsOfProgressWhileAnEngineLoads) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<uint64_t> counts;  // told before it was ready
+  bool ready = false;
+  const auto client = fake_workers({"--pieces-of-load", "25"})(
+      {}, {.on_ready =
+               [&](const EngineHello&) {
+                 const std::lock_guard lock(mutex);
+                 ready = true;
+                 changed.notify_all();
+               },
+           .on_events = [](const std::vector<EngineEvent>&) {},
+           .on_progress =
+               [&](EngineProgress progress) {
+                 const std::lock_guard lock(mutex);
+                 if (!ready) counts.push_back(progress.count);
+               },
+           .on_death = [](ErrorCode, const std::string& error) { ADD_FAILURE() << error; }});
+  std::unique_lock lock(mutex);
+  ASSERT_TRUE(changed.wait_for(lock, 60s, [&] { return ready; }));
+  EXPECT_GE(counts.size(), 2u);
+  EXPECT_TRUE(std::ranges::adjacent_find(counts, std::greater_equal()) ==
+              counts.end());  // none is told twice
 }
 
 // Every worker's device fails at its 30th step: each brings the streams some way.

@@ -121,6 +121,8 @@ class SocketClient final : public EngineClient {
       listener_.on_events(std::move(*events));
     } else if (auto* hello = std::get_if<EngineHello>(&report)) {
       listener_.on_ready(std::move(*hello));
+    } else if (const auto* progress = std::get_if<EngineProgress>(&report)) {
+      listener_.on_progress(*progress);
     } else {
       fault_ = std::move(std::get<EngineFault>(report));
     }

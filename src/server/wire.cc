@@ -25,7 +25,7 @@ concept OneOf = (std::same_as<std::remove_const_t<T>, Us> || ...);
 // name all or none.
 template <typename T>
 auto members(T& value) {
-  if constexpr (OneOf<T, AbortRequest, Shutdown>) {
+  if constexpr (OneOf<T, AbortRequest, Shutdown, EngineProgress>) {
     auto& [a] = value;
     return std::tie(a);
   } else if constexpr (OneOf<T, PromptLogprobs, EngineFault, TokenMark>) {

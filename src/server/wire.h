@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -11,7 +12,7 @@
 
 namespace nanovllm {
 
-// The first report of an engine, when it is loaded.
+// The first report of an engine that is loaded.
 struct EngineHello {
   EngineInfo info = {};
   SamplingParams default_sampling_params = {};
@@ -26,7 +27,15 @@ struct EngineFault {
   bool operator==(const EngineFault&) const = default;
 };
 
-using EngineReport = std::variant<EngineHello, std::vector<EngineEvent>, EngineFault>;
+// Told now and then, from the beginning of loading on, while the engine goes on with whatever it
+// does.
+struct EngineProgress {
+  uint64_t count = 0;  // of pieces of work; not told twice
+  bool operator==(const EngineProgress&) const = default;
+};
+
+using EngineReport =
+    std::variant<EngineHello, std::vector<EngineEvent>, EngineFault, EngineProgress>;
 
 // A frame is its payload's size in bytes (uint32), the format's version (a byte) and the payload,
 // little-endian throughout.

@@ -147,6 +147,8 @@ class Random {
         return EngineHello{info(), params(), text()};
       case 1:
         return EngineFault{static_cast<ErrorCode>(pick(8)), text()};
+      case 2:
+        return EngineProgress{id()};
       default:
         return list([&] { return event(); });
     }

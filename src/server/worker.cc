@@ -4,17 +4,24 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <mutex>
 #include <new>
+#include <stop_token>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/message.h"
+#include "base/signals.h"
+#include "engine/load.h"
 #include "server/engine_client.h"
 #include "server/fleet.h"
 #include "server/frame_buffer.h"
@@ -26,33 +33,74 @@ namespace {
 constexpr size_t kMaxRead = size_t{1} << 16;  // bytes
 constexpr int kWarmUpTokens = 128;
 
-// Waits for room; what nobody reads any more is lost.
-void report(int socket, const EngineReport& what) {
-  std::string bytes;
-  append_frame(what, bytes);
-  std::string_view rest = bytes;
-  while (!rest.empty()) {
-    const ssize_t count = ::send(socket, rest.data(), rest.size(), MSG_NOSIGNAL);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return;
-    rest.remove_prefix(static_cast<size_t>(count));
+// A fraction of any time that one might wait for a sign of life; few enough to cost nothing.
+constexpr std::chrono::milliseconds kProgressInterval{100};
+
+// What any thread tells the front.
+class Reporter {
+ public:
+  explicit Reporter(int socket) : socket_(socket) {}
+
+  // Waits for room; what nobody reads any more is lost.
+  void report(const EngineReport& what) {
+    std::string bytes;
+    append_frame(what, bytes);
+    std::string_view rest = bytes;
+    const std::lock_guard lock(mutex_);
+    while (!rest.empty()) {
+      const ssize_t count = ::send(socket_, rest.data(), rest.size(), MSG_NOSIGNAL);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return;
+      rest.remove_prefix(static_cast<size_t>(count));
+    }
   }
-}
 
-// What the step told is dropped with its fault: the next engine computes it again.
-void report_events(int socket, std::vector<EngineEvent>&& events) {
-  const RequestError* fault = fault_among(events);
-  if (fault == nullptr) return report(socket, std::move(events));
-  report(socket, EngineFault{fault->code, fault->message});
-  ::shutdown(socket, SHUT_RDWR);  // the front, which sees it, kills what hangs in a failed device
-}
+  // What the step told is dropped with its fault: the next engine computes it again.
+  void report_events(std::vector<EngineEvent>&& events) {
+    const RequestError* fault = fault_among(events);
+    if (fault == nullptr) return report(std::move(events));
+    report(EngineFault{fault->code, fault->message});
+    ::shutdown(socket_,
+               SHUT_RDWR);  // the front, which sees it, kills what hangs in a failed device
+  }
 
-void serve(int socket, LLMEngine engine) {
-  EngineLoop loop(std::move(engine), [socket](std::vector<EngineEvent> events) {
-    report_events(socket, std::move(events));
+ private:
+  const int socket_;
+  std::mutex mutex_;  // one frame at a time
+};
+
+// As long as it lives, a thread tells the front of progress: a step may take longer than the front
+// waits for a sign of life.
+class ProgressReports {
+ public:
+  ProgressReports(Reporter& reporter, const Progress& progress) {
+    const SignalsBlocked in_thread;
+    thread_ = std::jthread([this, &reporter, &progress](const std::stop_token& stop) {
+      for (uint64_t told = 0; !stop.stop_requested(); wait(stop)) {
+        const uint64_t count = progress.count();
+        if (count != told) reporter.report(EngineProgress{count});
+        told = count;
+      }
+    });
+  }
+
+ private:
+  void wait(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    stopped_.wait_for(lock, stop, kProgressInterval, [] { return false; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any stopped_;
+  std::jthread thread_;  // the last member: it ends before the others
+};
+
+void serve(int socket, Reporter& reporter, LLMEngine engine) {
+  EngineLoop loop(std::move(engine), [&reporter](std::vector<EngineEvent> events) {
+    reporter.report_events(std::move(events));
   });
-  report(socket,
-         EngineHello{loop.info(), loop.default_sampling_params(), loop.preparer().model_dir});
+  reporter.report(
+      EngineHello{loop.info(), loop.default_sampling_params(), loop.preparer().model_dir});
   FrameBuffer frames;
   std::string bytes(kMaxRead, '\0');
   for (;;) {
@@ -113,17 +161,20 @@ const RequestError* fault_among(const std::vector<EngineEvent>& events) {
   return nullptr;
 }
 
-bool serve_socket(int socket, const std::function<LLMEngine()>& load) {
+bool serve_socket(int socket, const EngineLoader& load) {
+  Reporter reporter(socket);
   try {
-    serve(socket, load());
+    Progress progress;
+    const ProgressReports reports(reporter, progress);
+    serve(socket, reporter, load(progress));
     return true;
   } catch (...) {
-    report(socket, fault_of(std::current_exception()));
+    reporter.report(fault_of(std::current_exception()));
     return false;
   }
 }
 
-int serve_engine(int socket, const std::function<LLMEngine()>& load) {
+int serve_engine(int socket, const EngineLoader& load) {
   // Who stops a service signals all of its processes: the front decides what becomes of this one.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);
   return serve_socket(socket, load) ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -131,8 +182,8 @@ int serve_engine(int socket, const std::function<LLMEngine()>& load) {
 
 int run_worker(int socket, int index, const std::string& model, const EngineConfig& config) {
   if (index > 0) leave_devices_to_others(index * config.tensor_parallel_size);
-  return serve_engine(socket, [&] {
-    LLMEngine engine(model, config);
+  return serve_engine(socket, [&](Progress& progress) {
+    LLMEngine engine(load_engine_core(model, config, &progress));
     warm_up(engine);
     return engine;
   });

@@ -3,14 +3,19 @@
 
 #include <functional>
 
+#include "base/progress.h"
 #include "nanovllm/llm_engine.h"
 
 namespace nanovllm::server {
 
+// Makes an engine that advances `progress` while it is loaded and as it computes.
+using EngineLoader = std::function<LLMEngine(Progress& progress)>;
+
 // Loads an engine and serves the socket until the front closes it, or the engine can't go on:
-// false, with why for its last words, behind which nothing more is told.
-bool serve_socket(int socket, const std::function<LLMEngine()>& load);
+// false, with why for its last words, behind which nothing more is told. From the beginning on a
+// thread tells of progress, where there is some.
+bool serve_socket(int socket, const EngineLoader& load);
 // As a process whose signals are its front's business; returns its exit status.
-int serve_engine(int socket, const std::function<LLMEngine()>& load);
+int serve_engine(int socket, const EngineLoader& load);
 
 }  // namespace nanovllm::server

@@ -12,7 +12,7 @@ namespace nanovllm {
 CpuBackend::CpuBackend(const CpuOptions& options)
     : isa_(options.max_isa ? std::min(*options.max_isa, detected_isa()) : default_isa()),
       weight_streams_(options.streams),
-      pool_(options.num_threads) {}
+      pool_(options.num_threads, options.progress) {}
 
 std::string CpuBackend::description() const {
   const int threads = pool_.num_threads();

@@ -22,6 +22,8 @@ struct CpuOptions {
   std::optional<Isa> max_isa = std::nullopt;
   // Changes speed only.
   WeightStreams streams = weight_streams();
+  // See BackendOptions.
+  Progress* progress = nullptr;
 };
 
 // Everything is synchronous: an op has finished when its call returns. Ops on one backend are

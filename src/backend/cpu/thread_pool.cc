@@ -53,7 +53,7 @@ constexpr int64_t range_end(uint64_t bounds) { return static_cast<int64_t>(bound
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads, Progress* progress) : progress_(progress) {
   if (num_threads < 0 || num_threads > kMaxThreads)
     throw_error(ErrorCode::kInvalidArgument,
                 "num_threads is {}, but must be 0 (all usable cores) to {}", num_threads,
@@ -131,6 +131,7 @@ void ThreadPool::run_task(int64_t task, int thread) {
   } catch (...) {
     if (!failed_.exchange(true)) failure_ = std::current_exception();
   }
+  advance(thread);
 }
 
 void ThreadPool::work(int thread) {
@@ -175,7 +176,10 @@ void ThreadPool::worker(int thread) {
 }
 
 void ThreadPool::run_inline(int64_t num_tasks, TaskFn fn, void* context, int thread) {
-  for (int64_t task = 0; task < num_tasks; ++task) fn(context, task, thread);
+  for (int64_t task = 0; task < num_tasks; ++task) {
+    fn(context, task, thread);
+    advance(thread);
+  }
 }
 
 void ThreadPool::run(int64_t num_tasks, TaskFn fn, void* context) {

@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/progress.h"
+
 namespace nanovllm {
 
 // The thread that calls parallel_for works along as thread 0; a pool of one thread starts none.
@@ -28,14 +30,22 @@ class ThreadPool {
  public:
   static constexpr int kMaxThreads = 1024;
 
-  // num_threads 0 = usable_cpus(). Throws Error(kInvalidArgument) outside 0..kMaxThreads and
+  // num_threads 0 = usable_cpus(). `progress`, or null, advances with the loops and must live as
+  // long as the pool. Throws Error(kInvalidArgument) outside 0..kMaxThreads and
   // Error(kOutOfMemory) when the system gives no more threads.
-  explicit ThreadPool(int num_threads = 0);
+  explicit ThreadPool(int num_threads = 0, Progress* progress = nullptr);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return num_threads_; }
+
+  // A task is done, or a part of a long one. Only thread 0, which is in every loop, is counted:
+  // others would wait for each other's cache line. Where a task never ends, thread 0 runs out of
+  // the others, and the count stands still.
+  void advance(int thread) const {
+    if (thread == 0 && progress_ != nullptr) progress_->advance();
+  }
 
   // Calls fn(task, thread) for each task and returns when all are done; their writes are visible
   // then. When one throws, others may not be run; the first exception is thrown on when none runs
@@ -73,6 +83,7 @@ class ThreadPool {
   bool spin_until(Done done, int* rounds_without_spinning);
 
   int num_threads_ = 1;
+  Progress* const progress_;
   bool may_spin_ = false;
   std::unique_ptr<Range[]> ranges_;
   std::vector<std::thread> workers_;

@@ -9,6 +9,7 @@
 #include <new>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -26,6 +27,33 @@ TEST_P(ThreadPoolTest, EveryTaskRunsOnceAndItsWritesAreVisible) {
     pool.parallel_for(n, [&](int64_t task, int) { ++runs[task]; });
     for (const int r : runs) ASSERT_EQ(r, 1);
   }
+}
+
+TEST_P(ThreadPoolTest, ProgressAdvancesWithinALoopAndStandsStillWhereATaskDoes) {
+  Progress progress;
+  ThreadPool pool(GetParam(), &progress);
+  pool.parallel_for(0, [](int64_t, int) {});
+  EXPECT_EQ(progress.count(), 0u);
+  std::atomic<bool> hangs = true;
+  std::thread caller([&] {
+    pool.parallel_for(100, [&](int64_t task, int) {
+      if (task == 99) hangs.wait(true);
+    });
+  });
+  uint64_t count = 0;
+  for (int num_still = 0; num_still < 20; ++num_still) {  // which is 100 ms
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (std::exchange(count, progress.count()) != count) num_still = 0;
+  }
+  EXPECT_LE(count, 99u);
+  if (GetParam() == 1) {
+    EXPECT_EQ(count, 99u);
+  }
+  hangs = false;
+  hangs.notify_all();
+  caller.join();
+  pool.parallel_for(100, [](int64_t, int) {});
+  EXPECT_GT(progress.count(), count);
 }
 
 TEST_P(ThreadPoolTest, WhatATaskThrowsReachesTheCallerAndThePoolGoesOn) {

@@ -37,7 +37,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   NANOVLLM_CUDA_CHECK(cudaSetDevice(device_));
   properties_ = cuda::device_properties(device_);
   NANOVLLM_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  uploader_ = std::make_unique<cuda::Uploader>(device_, stream_);
+  uploader_ = std::make_unique<cuda::Uploader>(device_, stream_, options.progress);
   workspace_ = allocate(kWorkspaceBytes);
   const int multiprocessors = properties_.multiProcessorCount;
   const auto words = [&](size_t bytes) {

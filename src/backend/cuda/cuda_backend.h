@@ -24,7 +24,8 @@ class Sampler;
 
 struct CudaOptions {
   int device = 0;
-  bool deterministic = false;  // see BackendOptions
+  bool deterministic = false;    // see BackendOptions
+  Progress* progress = nullptr;  // likewise
 };
 
 // Ops are enqueued in the order of one stream and return at once; download() and collecting a

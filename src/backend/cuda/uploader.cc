@@ -33,6 +33,7 @@ void Uploader::copy(void* target, size_t bytes, const Fill& fill) {
     NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(target) + begin, chunk.memory(), count,
                                         cudaMemcpyHostToDevice, stream_));
     NANOVLLM_CUDA_CHECK(cudaEventRecord(chunk.copied(), stream_));
+    if (progress_ != nullptr) progress_->advance();
   }
 }
 

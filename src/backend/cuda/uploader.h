@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/progress.h"
 #include "ops/backend.h"
 
 namespace nanovllm::cuda {
@@ -19,8 +20,10 @@ namespace nanovllm::cuda {
 // of what the bus takes.
 class Uploader {
  public:
-  // Copies are made in order with the other work of `stream`.
-  Uploader(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
+  // Copies are made in order with the other work of `stream`. `progress`, or null, advances with
+  // each chunk.
+  Uploader(int device, cudaStream_t stream, Progress* progress)
+      : device_(device), stream_(stream), progress_(progress) {}
   ~Uploader() { release(); }
   Uploader(const Uploader&) = delete;
   Uploader& operator=(const Uploader&) = delete;
@@ -52,6 +55,7 @@ class Uploader {
 
   const int device_;
   const cudaStream_t stream_;
+  Progress* const progress_;
   std::mutex mutex_;
   std::condition_variable given_back_;
   std::deque<Chunk> idle_;  // the one whose copy was enqueued first in front

@@ -192,6 +192,7 @@ void PagedAttention::run(Tensor out, Tensor qkv, const KvCache& cache,
                                       static_cast<int>(coming % heads));
       run_piece(kernels, task, spec, batch, pieces_[i / heads], static_cast<int>(i % heads),
                 thread);
+      pool_.advance(thread);
     }
   });
 }
