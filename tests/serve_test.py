@@ -403,6 +403,42 @@ class End(ServeTest):
             time.sleep(0.05)
 
 
+class Patience(ServeTest):
+    """On a processor that computes 2,000 tokens in seconds."""
+
+    def longest_halt(self, *flags):
+        """Of a stream while another's prompt is computed, and what that took; the prompt's answer."""
+        slow = {"NANOVLLM_CPU_ISA": "portable"}
+        server = self.serve("--num-threads", "1", "--max-model-len", "2048", *flags, small=False, environment=slow)
+        stream = server.stream("/v1/completions", {**STORY, "max_tokens": 2000})
+        for _ in range(20):
+            next(stream)
+        times, span = [], []
+
+        def work(i):
+            if i == 0:
+                begin = time.monotonic()
+                answer = server.post("/v1/completions", {**GREEDY, "prompt": [10 + j % 500 for j in range(2000)]})
+                span.extend((begin, time.monotonic()))
+                return answer.json["choices"][0]["text"]
+            while not span:
+                next(stream)
+                times.append(time.monotonic())
+            return None
+
+        text = in_parallel(2, work)[0]
+        begin, end = span
+        inside = [begin, *(t for t in times if begin < t < end), end]
+        return max(b - a for a, b in itertools.pairwise(inside)), end - begin, text
+
+    def test_a_stream_goes_on_while_a_long_prompt_is_computed(self):
+        halt, whole, text = self.longest_halt("--max-step-seconds", "0.1")
+        self.assertLess(halt, whole / 4)
+        halt, whole, same = self.longest_halt("--max-step-seconds", "0")
+        self.assertGreater(halt, whole / 2)  # as it was computed in one step
+        self.assertEqual(text, same)
+
+
 class Healing(ServeTest):
     def test_a_thought_ends_at_the_same_token_when_its_worker_is_killed(self):
         server = thinking_server("--deterministic")

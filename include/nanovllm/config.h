@@ -10,6 +10,12 @@ namespace nanovllm {
 struct EngineConfig {
   // Most tokens that one step computes, 1 to 2^20. Longer prompts are computed in chunks.
   int max_num_batched_tokens = 16384;
+  // While sequences decode, no more of prompts is computed in a step than is expected to take so
+  // many seconds with the decodes: a time without a token that people bear. 0 = no bound; -1 = 0.5
+  // on a CPU, 0.1 on a GPU. On a CPU what steps take is learned from them, and no token depends on
+  // it. On a GPU it is computed from the model's and the device's figures, so that the same steps
+  // come with every run.
+  double max_step_seconds = 0;
   // Most sequences in one step, 1 to 65,536.
   int max_num_seqs = 512;
   // Most tokens of a prompt and its output together, 2 to 2^24. A model that was trained for fewer

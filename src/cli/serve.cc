@@ -280,6 +280,7 @@ Command add_serve(CLI::App& app, const std::vector<std::string>& words) {
   auto line = std::make_shared<CommandLine>();
   line->options.worker_arguments = without_keys(words);
   Options& options = line->options;
+  options.engine.max_step_seconds = -1;  // others wait while a long prompt is computed
   line->model.add_to(app);
   add_process_options(app, *line);
   add_http_options(app, *line);

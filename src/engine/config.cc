@@ -32,6 +32,12 @@ void EngineConfig::validate() const {
   // A step's tokens, a sequence's positions and a block's slots are 32-bit indices with room for
   // products of them.
   check_range("max_num_batched_tokens", max_num_batched_tokens, 1, 1 << 20);
+  if (max_step_seconds != -1 && !(max_step_seconds >= 0 && max_step_seconds <= 3600)) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "max_step_seconds must be between 0 and 3600, or -1 for what suits the device, got "
+                "{}.",
+                max_step_seconds);
+  }
   check_range("max_num_seqs", max_num_seqs, 1, 1 << 16);
   if (max_model_len != -1) {
     check_range("max_model_len (-1 for what fits)", max_model_len, 2, 1 << 24);

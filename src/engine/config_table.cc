@@ -16,6 +16,9 @@ std::span<const ConfigField> config_table() {
       {"max_num_seqs", &C::max_num_seqs, "sequences in one step, at most"},
       {"max_num_batched_tokens", &C::max_num_batched_tokens,
        "tokens in one step, at most (longer prompts are computed in chunks)"},
+      {"max_step_seconds", &C::max_step_seconds,
+       "while sequences decode, a step takes no more of prompts than is expected to take so long; "
+       "0 = as much as fits, -1 = 0.5 on a CPU, 0.1 on a GPU"},
       {"kvcache_block_size", &C::kvcache_block_size, "tokens in a block of the KV cache"},
       {"num_kvcache_blocks", &C::num_kvcache_blocks,
        "blocks in the KV cache; -1 = as many as memory allows"},

@@ -35,13 +35,17 @@ EngineCore::EngineCore(EngineParts parts)
     : parts_(std::move(parts)),
       preparer_(preparer_of(parts_)),
       blocks_(info().num_kvcache_blocks, info().kvcache_block_size),
-      scheduler_(info(), blocks_, info().takes_priorities ? by_priority : by_arrival),
+      scheduler_(info(), blocks_, info().takes_priorities ? by_priority : by_arrival,
+                 make_step_time(parts_.config.max_step_seconds, parts_.runner->step_cost())),
       context_{.limits = static_cast<const EngineLimits&>(info()),
                .tokenizer = parts_.tokenizer.get(),
                .eos_token_ids = parts_.eos_token_ids,
                .enable_prefix_caching = parts_.config.enable_prefix_caching,
                .has_drafter = parts_.drafter != nullptr,
-               .seed = parts_.config.seed} {}
+               .seed = parts_.config.seed} {
+  const StepCost cost = parts_.runner->step_cost();
+  if (parts_.config.max_step_seconds != 0 && cost.is_guess) learner_.emplace(cost);
+}
 
 EngineCore::~EngineCore() = default;
 
@@ -330,9 +334,20 @@ void EngineCore::report(const InFlightStep& step) {
   last_step_.num_used_blocks = step.num_used_blocks;
   last_step_.num_total_blocks = blocks_.num_blocks();
   last_step_.seconds = std::chrono::duration<double>(last_collected_at_ - begin).count();
+  learn_cost();
   for (const auto& observer : parts_.observers) {
     observer->on_step(begin, last_collected_at_, last_step_, last_schedule_);
   }
+}
+
+void EngineCore::learn_cost() {
+  if (!learner_ || last_step_.num_prefill_tokens == 0) return;
+  double num_pairs = 0;
+  for (const ScheduledRequest& part : last_schedule_)
+    num_pairs += StepCost::pairs(part.num_new_tokens, part.num_computed_tokens);
+  learner_->learn(last_step_.num_prefill_tokens + last_step_.num_decode_tokens, num_pairs,
+                  last_step_.seconds);
+  scheduler_.set_cost(learner_->cost());
 }
 
 void EngineCore::enter_phase(Completion& completion, Phase phase) noexcept {

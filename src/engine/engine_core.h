@@ -123,6 +123,7 @@ class EngineCore {
   void erase(Request& request) noexcept;  // it was reported, or nobody wants to know
   std::vector<RequestOutput> take_outputs();
   void report(const InFlightStep& step);
+  void learn_cost();  // from the last step
   void enter_phase(Completion& completion, Phase phase) noexcept;
 
   EngineParts parts_;
@@ -134,10 +135,11 @@ class EngineCore {
 
   Requests requests_;  // until their last output was delivered
   uint64_t next_request_id_ = 0;
-  std::deque<InFlightStep> in_flight_;  // oldest first
-  std::vector<Request*> changed_;       // capacity for all requests, so that it never allocates
-  StepInput input_;                     // reused, to keep its memory
-  StepStats counts_;                    // since the last reported step
+  std::deque<InFlightStep> in_flight_;      // oldest first
+  std::vector<Request*> changed_;           // capacity for all requests, so that it never allocates
+  StepInput input_;                         // reused, to keep its memory
+  StepStats counts_;                        // since the last reported step
+  std::optional<StepCostLearner> learner_;  // where steps are bounded and their cost is a guess
 
   StepStats last_step_;
   std::vector<ScheduledRequest> last_schedule_;

@@ -1,6 +1,7 @@
 // Random workloads against a model that is a hash of its whole context: whatever the engine does
-// (chunks, prefix hits, preemption, pipelining, batch mates, drafts, several tokens a step), each
-// completion must be what the model generates for it alone.
+// (chunks, also those that are short beside decodes, prefix hits, preemption, pipelining, batch
+// mates, drafts, several tokens a step), each completion must be what the model generates for it
+// alone.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -262,6 +263,8 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
                                           .pipeline_depth = depth,
                                           .enable_prefix_caching = caching,
                                           .scheduling_policy = has_priorities ? "priority" : "fcfs",
+                                          .max_step_seconds = seed % 2 == 0 ? 0.0 : 20.0,
+                                          .step_cost = {.per_token = 1, .per_pair = 0.01},
                                           .kv_group_sizes = group_sizes[seed % 2],
                                           .drafter = drafter},
                                          one_letter_tokens());

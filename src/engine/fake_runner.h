@@ -93,6 +93,7 @@ class FakeRunner : public Runner {
 
   int num_kvcache_blocks() const override { return num_blocks_; }
   int max_in_flight() const override { return depth_ + 1; }
+  StepCost step_cost() const override { return cost; }
 
   void submit(const StepInput& input) override {
     NANOVLLM_CHECK(static_cast<int>(done_.size()) <= depth_);
@@ -105,6 +106,8 @@ class FakeRunner : public Runner {
       done_.clear();
       throw Error(ErrorCode::kInternal, "The device is on fire.");
     }
+    for (const SequenceInput& sequence : input.sequences)
+      std::this_thread::sleep_for(time_per_token * sequence.num_new_tokens);
     written_.clear();
     StepOutput output;
     std::vector<uint64_t> contexts;
@@ -153,6 +156,8 @@ class FakeRunner : public Runner {
   int impossible_at_step = -1;  // this one draws a token outside of the vocabulary
   int32_t deadly_id = -1;       // the process ends if a sequence contains it
   std::chrono::microseconds step_time{};
+  std::chrono::microseconds time_per_token{};  // besides
+  StepCost cost;
   int pieces_of_step = 1;
   Progress* progress = nullptr;  // advances with each piece
   // With drafts, returns some number of tokens, whether the drafts are right or not.
@@ -279,6 +284,8 @@ struct FakeEngineOptions {
   int pipeline_depth = 0;  // steps submitted ahead of the one that runs
   bool enable_prefix_caching = true;
   std::string scheduling_policy = "fcfs";
+  double max_step_seconds = 0;
+  StepCost step_cost = {};
   std::vector<int32_t> eos_token_ids = {0};
   uint64_t seed = 0;
   std::string trace_file = {};
@@ -300,6 +307,7 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   parts.config.kvcache_block_size = options.block_size;
   parts.config.enable_prefix_caching = options.enable_prefix_caching;
   parts.config.scheduling_policy = options.scheduling_policy;
+  parts.config.max_step_seconds = options.max_step_seconds;
   parts.config.seed = options.seed;
   parts.info.max_model_len = options.max_model_len;
   parts.info.vocab_size = options.vocab_size;
@@ -313,6 +321,7 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   auto runner =
       std::make_unique<FakeRunner>(options.num_blocks, options.block_size, options.vocab_size,
                                    options.pipeline_depth, options.kv_group_sizes);
+  runner->cost = options.step_cost;
   FakeEngine engine;
   engine.runner = runner.get();
   parts.runner = std::move(runner);

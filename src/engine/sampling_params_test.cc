@@ -185,6 +185,12 @@ TEST(EngineConfigValidate, NamesTheFieldThatIsOutOfRange) {
        "num_kvcache_blocks (-1 for as many as fit) must be between 1 and 16777216, got -2."},
       {[](C& c) { c.kvcache_block_size = 24; },
        "kvcache_block_size must be a multiple of 16, got 24."},
+      {[](C& c) { c.max_step_seconds = -0.5; },
+       "max_step_seconds must be between 0 and 3600, or -1 for what suits the device, got -0.5."},
+      {[](C& c) { c.max_step_seconds = 3601; },
+       "max_step_seconds must be between 0 and 3600, or -1 for what suits the device, got 3601."},
+      {[](C& c) { c.max_step_seconds = kNaN; },
+       "max_step_seconds must be between 0 and 3600, or -1 for what suits the device, got nan."},
       {[](C& c) { c.device = "tpu"; }, "device must be one of auto, cpu, cuda, got \"tpu\"."},
       {[](C& c) { c.dtype = "int8"; },
        "dtype must be one of auto, bfloat16, float32, got \"int8\"."},
@@ -203,6 +209,9 @@ TEST(EngineConfigValidate, AcceptsEveryChoiceAndTheEndsOfOtherRanges) {
       [](C& c) { c.device = "cpu", c.dtype = "bfloat16"; },
       [](C& c) { c.device = "cuda", c.dtype = "float32"; },
       [](C& c) { c.num_kvcache_blocks = -1; },
+      [](C& c) { c.max_step_seconds = -1; },
+      [](C& c) { c.max_step_seconds = 1e-3; },
+      [](C& c) { c.max_step_seconds = 3600; },
   };
   for (const ConfigChange& change : cases) EXPECT_EQ(refusal<C>(change), "");
 }

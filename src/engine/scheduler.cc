@@ -16,8 +16,9 @@ bool by_priority(const Sequence* a, const Sequence* b) {
   return a->priority != b->priority ? a->priority < b->priority : by_arrival(a, b);
 }
 
-Scheduler::Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy)
-    : limits_(limits), blocks_(blocks), policy_(policy), waiting_(policy) {
+Scheduler::Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy,
+                     const StepTime& time)
+    : limits_(limits), blocks_(blocks), policy_(policy), time_(time), waiting_(policy) {
   NANOVLLM_CHECK(limits.max_num_batched_tokens > 0 && limits.max_num_seqs > 0);
   running_.reserve(limits.max_num_seqs);
 }
@@ -26,19 +27,19 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
   scheduled_.clear();
   prefills_.clear();
   preempted_.clear();
-  int budget = limits_.max_num_batched_tokens;
+  StepBudget budget(limits_.max_num_batched_tokens, time_, running_);
 
-  for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
+  for (size_t i = 0; i < running_.size() && budget.has_tokens(); ++i) {
     Sequence& sequence = *running_[i];
-    const int num_new_tokens = std::min(sequence.num_uncomputed_tokens(), budget);
+    const int num_new_tokens = budget.share_of(sequence);
     if (num_new_tokens == 0) continue;
     if (!make_room(sequence, num_new_tokens)) break;
     add_to_step(sequence, num_new_tokens);
-    budget -= num_new_tokens;
+    budget.spend(sequence, num_new_tokens);
   }
 
   // Nobody is let in while others are sent out.
-  while (preempted_.empty() && !waiting_.empty() && budget > 0 &&
+  while (preempted_.empty() && !waiting_.empty() && budget.takes_prompts() &&
          std::ssize(running_) < limits_.max_num_seqs) {
     Sequence& sequence = **waiting_.begin();
     sequence.hold_prompt();
@@ -50,9 +51,9 @@ std::span<const ScheduledSequence> Scheduler::schedule() {
       sequence.num_cached_tokens =
           std::min(sequence.num_computed_tokens, sequence.num_prompt_tokens);
     }
-    const int num_new_tokens = std::min(sequence.num_uncomputed_tokens(), budget);
+    const int num_new_tokens = budget.share_of(sequence);
     add_to_step(sequence, num_new_tokens);
-    budget -= num_new_tokens;
+    budget.spend(sequence, num_new_tokens);
   }
 
   scheduled_.insert(scheduled_.end(), prefills_.begin(), prefills_.end());

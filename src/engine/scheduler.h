@@ -7,6 +7,7 @@
 
 #include "engine/block_manager.h"
 #include "engine/sequence.h"
+#include "engine/step_time.h"
 #include "nanovllm/engine_info.h"
 
 namespace nanovllm {
@@ -22,14 +23,16 @@ bool by_arrival(const Sequence* a, const Sequence* b);
 bool by_priority(const Sequence* a, const Sequence* b);
 
 // Serves sequences in the order of a policy, in steps in which each has its own number of tokens:
-// running ones first, then waiting ones, long prompts in chunks. When blocks run out, the last of
+// running ones first, then waiting ones, long prompts in chunks, which are short beside those that
+// decode (StepBudget). When blocks run out, the last of
 // the running ones is preempted: it gives its blocks back and is computed again later. Every
 // sequence that fits into the whole cache finishes, because the first running one can take the
 // blocks of all others. Sequences belong to the caller and must not move in memory until finish().
 // Not thread-safe.
 class Scheduler {
  public:
-  Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy = by_arrival);
+  Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy = by_arrival,
+            const StepTime& time = {});
 
   void add(Sequence& sequence) {
     Sequence* const one = &sequence;
@@ -50,6 +53,9 @@ class Scheduler {
   // computed, and what it draws counts as a token whose id is pending.
   void advance(std::span<const ScheduledSequence> scheduled);
 
+  // What is known by now of what steps cost.
+  void set_cost(const StepCost& cost) { time_.cost = cost; }
+
   // By the last schedule().
   std::span<Sequence* const> preempted() const { return preempted_; }
   // Both in the policy's order.
@@ -64,6 +70,7 @@ class Scheduler {
   const EngineLimits limits_;
   BlockManager& blocks_;
   const SchedulingPolicy policy_;
+  StepTime time_;
   SequenceQueue waiting_;
   std::vector<Sequence*> running_;  // capacity for max_num_seqs, so that nothing allocates
   std::vector<ScheduledSequence> scheduled_;

@@ -108,6 +108,12 @@ struct Sequence {
     if (num_pending_tokens > 0) return 0;
     return num_tokens() + static_cast<int>(draft_ids.size()) - num_computed_tokens;
   }
+  // It has been given a token and will get another with each step that it is in, or, where it
+  // awaits_ids, with the one after.
+  bool decodes() const {
+    return num_output_tokens() > 0 && num_tokens() < max_num_tokens &&
+           num_tokens() - num_computed_tokens <= 1;
+  }
   std::span<const int32_t> prompt() const {
     if (prompt_of != nullptr) return prompt_of->prompt();
     return {token_ids.data(), static_cast<size_t>(num_prompt_tokens)};

@@ -25,6 +25,7 @@ class Decoder final : public Model {
   int64_t num_parameters() const override { return num_parameters_; }
   int64_t num_active_parameters() const override { return num_active_parameters_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
+  StackWork work() const override { return work_; }
   std::vector<std::string> describe_layers() const override { return layer_lines_; }
   std::vector<PathChoice> plan() const override { return program_->plan(); }
   void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) override;
@@ -47,6 +48,7 @@ class Decoder final : public Model {
   int64_t num_parameters_ = 0;
   int64_t num_active_parameters_ = 0;
   int64_t weight_bytes_ = 0;
+  StackWork work_;
   WeightStorage storage_;
 
   EmbeddingTable embedding_;  // [vocab of this rank, hidden_size]
@@ -84,6 +86,7 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
   }
   add_rotary_tables(context, options, spec);
   layer_lines_ = summarise_layers(spec, config_);
+  work_ = work_of(spec, dtype_);
   storage_ = loader.finish([&] {
     program_ = backend_.compile(spec, {.dtype = dtype_,
                                        .max_num_tokens = context.max_num_tokens,

@@ -10,6 +10,7 @@
 #include "io/model_config.h"
 #include "io/weight_store.h"
 #include "ops/backend.h"
+#include "ops/stack_work.h"
 
 namespace nanovllm {
 
@@ -44,6 +45,8 @@ class Model {
   virtual int64_t num_active_parameters() const = 0;
   // In memory, of this rank.
   virtual int64_t weight_bytes() const = 0;
+  // Of this rank's layers, without embedding and head.
+  virtual StackWork work() const = 0;
   // Computes a step, stores its KV, and keeps the last hidden states of batch.logits_rows until the
   // next call; num_logits may be anything from 0 to num_tokens.
   virtual void forward(const ForwardBatch& batch, std::span<const KvCache> kv_caches) = 0;

@@ -182,6 +182,9 @@ struct BackendTraits {
   bool is_asynchronous = false;
   // Rows of logits that are computed and sampled in one call, at most; 0 = any number.
   int max_logits_rows = 0;
+  // What the device does a second at its peak: operations of products in bfloat16, and bytes that
+  // its memory delivers. They are figures of the device, never measured; 0 = nobody knows.
+  double flops = 0, memory_bytes = 0;
 };
 
 // How a program is to be made.

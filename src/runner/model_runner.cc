@@ -189,6 +189,10 @@ void ModelRunner::describe(EngineInfo& info) const {
   }
 }
 
+StepCost ModelRunner::step_cost() const {
+  return nanovllm::step_cost(model_->work(), {traits_.flops, traits_.memory_bytes});
+}
+
 void ModelRunner::submit(const StepInput& input) {
   NANOVLLM_CHECK(num_submitted_ - num_collected_ < 2);
   try {

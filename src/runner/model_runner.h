@@ -46,6 +46,7 @@ class ModelRunner final : public Runner {
 
   int num_kvcache_blocks() const override { return num_kvcache_blocks_; }
   int max_in_flight() const override { return traits_.is_asynchronous ? 2 : 1; }
+  StepCost step_cost() const override;
   void submit(const StepInput& input) override;
   StepOutput collect() override;
   void abandon() noexcept override;

@@ -127,6 +127,9 @@ int ParallelRunner::num_kvcache_blocks() const { return ranks_->runner(0).num_kv
 
 int ParallelRunner::max_in_flight() const { return ranks_->runner(0).max_in_flight(); }
 
+// Of rank 0: the others have as much to do at the same time.
+StepCost ParallelRunner::step_cost() const { return ranks_->runner(0).step_cost(); }
+
 // All ranks have read the input when this returns: none of it is copied.
 void ParallelRunner::submit(const StepInput& input) {
   ranks_->run([&](int rank) { ranks_->runner(rank).submit(input); });

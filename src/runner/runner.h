@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runner/step.h"
+#include "runner/step_cost.h"
 
 namespace nanovllm {
 
@@ -15,6 +16,8 @@ class Runner {
   // How many steps may be submitted and not yet collected ("in flight"): 1, or 2 if a device runs
   // one while the host prepares the next.
   virtual int max_in_flight() const { return 1; }
+  // What steps are expected to take.
+  virtual StepCost step_cost() const { return {}; }
 
   // Begins one step: stores the KV of the new tokens and draws tokens for the sequences that want
   // them. Everything that `input` points to is read before it returns. Throws Error on device

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device_properties.h"
+#include "backend/cuda/device_speed.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/layer/layer_tail.h"
 #include "backend/cuda/memory.h"
@@ -62,6 +63,21 @@ CudaBackend::~CudaBackend() {
   tail_kernel_.reset();
   sampler_.reset();
   cudaStreamDestroy(stream_);
+}
+
+BackendTraits CudaBackend::traits() const {
+  const auto attribute = [this](cudaDeviceAttr which) {
+    int value = 0;
+    NANOVLLM_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device_));
+    return value;
+  };
+  const double clock_hz = 1e3 * attribute(cudaDevAttrClockRate);  // the highest
+  const double memory_clock_hz = 1e3 * attribute(cudaDevAttrMemoryClockRate);
+  return {.is_asynchronous = true,
+          .flops = cuda::peak_flops(properties_.major, properties_.minor,
+                                    properties_.multiProcessorCount, clock_hz),
+          .memory_bytes =
+              cuda::peak_memory_bytes(memory_clock_hz, attribute(cudaDevAttrGlobalMemoryBusWidth))};
 }
 
 std::string CudaBackend::description() const {

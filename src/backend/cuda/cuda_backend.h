@@ -41,7 +41,7 @@ class CudaBackend final : public Backend {
   cudaStream_t stream() const { return stream_; }
 
   std::string description() const override;
-  BackendTraits traits() const override { return {.is_asynchronous = true}; }
+  BackendTraits traits() const override;
 
   MemoryInfo memory() const override;
   std::unique_ptr<Buffer> allocate(size_t bytes) override;
