@@ -1,6 +1,7 @@
 // Converts text to token ids and back, exactly as Hugging Face's `tokenizers` does.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,11 +26,17 @@ class Tokenizer {
 
   // Invalid UTF-8 is replaced by U+FFFD first, as Python's decode(errors="replace") does. With
   // add_special_tokens, the post-processor's template adds BOS and the like. Special tokens that
-  // the text itself contains are always recognised.
-  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  // the text itself contains are always recognised. A text of more than `most` tokens is given up
+  // soon behind them: more than `most` ids of its beginning come back.
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true,
+                              size_t most = SIZE_MAX) const;
   // Unknown ids are skipped.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
+  // Bytes of text that no token stands for more than: a text of n times as many has n tokens at
+  // least. None where that can't be promised, as where text may be dropped or any number of
+  // characters is one unknown token.
+  std::optional<size_t> max_bytes_per_token() const;
   // The largest id + 1, added tokens included.
   int vocab_size() const;
   std::optional<int32_t> token_to_id(std::string_view token) const;

@@ -97,12 +97,12 @@ void AddedTokens::finish(const Normalizer& normalizer) {
     for (size_t i = 0; i < tokens_.size(); ++i) {
       if (tokens_[i].special != special) continue;
       bool at_origin = true;
-      if (!tokens_[i].normalized) {
-        verbatim_.add(tokens_[i].content, ids_[i]);
-      } else if (const auto form = normalizer.apply(tokens_[i].content, scratch, at_origin);
-                 !form.empty()) {
-        normalized_.add(form, ids_[i]);
-      }
+      std::string_view form = tokens_[i].content;
+      if (tokens_[i].normalized) form = normalizer.apply(form, scratch, at_origin);
+      if (form.empty()) continue;
+      (tokens_[i].normalized ? normalized_ : verbatim_).add(form, ids_[i]);
+      if (tokens_[i].lstrip || tokens_[i].rstrip) max_bytes_.reset();
+      if (max_bytes_) max_bytes_ = std::max(*max_bytes_, form.size());
     }
   }
   verbatim_.finish();

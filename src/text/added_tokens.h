@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -69,6 +70,8 @@ class AddedTokens {
   // held.
   void split(std::string_view text, bool normalized, std::vector<Piece>& pieces) const;
   bool empty(bool normalized) const { return (normalized ? normalized_ : verbatim_).empty(); }
+  // Bytes of what is recognised as one token at most; none where blanks go with one.
+  std::optional<size_t> max_bytes() const { return max_bytes_; }
 
   int32_t find(std::string_view content) const;  // -1: not there
   const AddedToken* get(int32_t id) const;       // nullptr: not an added token
@@ -81,6 +84,7 @@ class AddedTokens {
   std::unordered_map<std::string, int32_t> by_content_;  // -> id
   int32_t next_id_ = -1;
   TokenTrie verbatim_, normalized_;
+  std::optional<size_t> max_bytes_ = 0;
 };
 
 }  // namespace nanovllm::text

@@ -178,6 +178,16 @@ void Bpe::merge_long(ModelScratch& scratch) const {
   ids.erase(std::remove(ids.begin(), ids.end(), -1), ids.end());
 }
 
+std::optional<size_t> Bpe::max_bytes_per_token(bool byte_level) const {
+  if (has_affixes_) return std::nullopt;  // spellings are more than what they stand for, or less
+  const size_t longest = longest_spelling(byte_level);
+  if (has_all_bytes() || (byte_level && plain_bytes_)) return longest;
+  // Characters that have no token are left out, or are one, with any number of their like or alone.
+  if (!options_.unk_token || options_.fuse_unk) return std::nullopt;
+  constexpr size_t kMaxCharacter = 4;  // bytes, behind each character of a spelling
+  return longest * kMaxCharacter;
+}
+
 bool Bpe::encode(std::string_view word, bool byte_level, ModelScratch& scratch,
                  std::vector<int32_t>& out) const {
   std::vector<int32_t>& ids = scratch.ids;

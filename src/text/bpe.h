@@ -35,6 +35,7 @@ class Bpe : public Model {
 
   bool encode(std::string_view word, bool byte_level, ModelScratch& scratch,
               std::vector<int32_t>& out) const override;
+  std::optional<size_t> max_bytes_per_token(bool byte_level) const override;
 
  private:
   void split_characters(std::string_view word, std::vector<int32_t>& ids) const;

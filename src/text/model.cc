@@ -44,6 +44,23 @@ size_t Model::part_end(std::string_view word, size_t from) const {
   return std::min(word.find(kSeparator, from), word.size());
 }
 
+bool Model::has_all_bytes() const {
+  return std::ranges::all_of(fallback_ids_, [](int32_t id) { return id >= 0; });
+}
+
+size_t Model::longest_spelling(bool byte_level) const {
+  const auto is_first = [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; };
+  size_t longest = 1;
+  for (int32_t id = 0; id < vocabulary_.id_end(); ++id) {
+    if (!vocabulary_.has_id(id)) continue;
+    const std::string_view spelling = vocabulary_.spelling(id);
+    const auto size = byte_level ? static_cast<size_t>(std::ranges::count_if(spelling, is_first))
+                                 : spelling.size();
+    longest = std::max(longest, size);
+  }
+  return longest;
+}
+
 bool Model::append_bytes(std::string_view text, std::vector<int32_t>& ids) const {
   const size_t start = ids.size();
   for (const char byte : text) {

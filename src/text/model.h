@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -92,6 +93,9 @@ class Model {
   // encoding the parts one by one gives what encoding the word gives.
   size_t part_end(std::string_view word, size_t from) const;
 
+  // Bytes of a word that become one token at most; none where there is no bound.
+  virtual std::optional<size_t> max_bytes_per_token(bool byte_level) const = 0;
+
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  protected:
@@ -99,6 +103,9 @@ class Model {
   // Appends the tokens <0x00> ... <0xFF> of the text's bytes; false: one is missing or they are not
   // to be used.
   bool append_bytes(std::string_view text, std::vector<int32_t>& ids) const;
+  bool has_all_bytes() const;  // append_bytes() never fails
+  // The longest spelling; `byte_level`: in bytes of what it spells.
+  size_t longest_spelling(bool byte_level) const;
 
   Vocabulary vocabulary_;
   // Set when the vocabulary has the SentencePiece separator and nothing joins another character

@@ -15,6 +15,10 @@ namespace nanovllm::text {
 
 namespace {
 
+constexpr size_t kMaxCharacter = 4;  // bytes
+
+size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+
 void append_lowercase(std::string_view text, std::string& out) {
   for (size_t i = 0; i < text.size();) {
     const char lead = text[i];
@@ -83,6 +87,10 @@ Normalizer::Normalizer(const Json& json, const std::string& origin) {
                 [this](const Fields& fields) { parse(fields); });
 }
 
+void Normalizer::shrink(std::optional<size_t> factor) {
+  if (max_shrinkage_) max_shrinkage_ = factor ? std::optional(*max_shrinkage_ * *factor) : factor;
+}
+
 void Normalizer::parse(const Fields& fields) {
   const std::string type = fields.type();
   for (const auto& [name, form] : {std::pair{"NFC", NormalForm::kNfc},
@@ -90,19 +98,23 @@ void Normalizer::parse(const Fields& fields) {
                                    {"NFD", NormalForm::kNfd},
                                    {"NFKD", NormalForm::kNfkd}}) {
     if (type != name) continue;
+    shrink(kMaxUnicodeShrinkage);
     steps_.emplace_back([form = form](std::string_view text, std::string& out, auto&, bool&) {
       return normalize_unicode(text, form, out);
     });
     return;
   }
   if (type == "Lowercase") {
+    shrink(kMaxCharacter);  // a character becomes one at least
     steps_.emplace_back([](std::string_view text, std::string& out, auto&, bool&) {
       append_lowercase(text, out);
       return true;
     });
   } else if (type == "StripAccents") {
+    shrink(std::nullopt);
     steps_.emplace_back(strip_accents);
   } else if (type == "Strip") {
+    shrink(std::nullopt);
     steps_.emplace_back(
         [left = fields.boolean("strip_left"), right = fields.boolean("strip_right")](
             std::string_view text, std::string& out, auto&, bool& at_origin) {
@@ -111,18 +123,22 @@ void Normalizer::parse(const Fields& fields) {
   } else if (type == "Precompiled") {
     const auto map = Charsmap::from_base64(fields.string("precompiled_charsmap"));
     if (!map) fields.fail("has a precompiled_charsmap that is damaged");
+    shrink(std::nullopt);
     steps_.emplace_back([map = *map](std::string_view text, std::string& out, auto&, bool&) {
       map.apply(text, out);
       return true;
     });
   } else if (type == "Replace") {
-    steps_.emplace_back(
-        [pattern = parse_pattern(fields, "pattern"), content = fields.string("content")](
-            std::string_view text, std::string& out, std::vector<Section>& sections,
-            bool& at_origin) {
-          pattern.cut(text, sections);
-          return replace(text, sections, content, out, at_origin);
-        });
+    Pattern pattern = parse_pattern(fields, "pattern");
+    std::string content = fields.string("content");
+    const auto match = content.empty() ? std::nullopt : pattern.max_match();
+    shrink(match ? std::optional(std::max<size_t>(1, ceil_div(*match, content.size()))) : match);
+    steps_.emplace_back([pattern = std::move(pattern), content = std::move(content)](
+                            std::string_view text, std::string& out, std::vector<Section>& sections,
+                            bool& at_origin) {
+      pattern.cut(text, sections);
+      return replace(text, sections, content, out, at_origin);
+    });
   } else if (type == "Prepend") {
     steps_.emplace_back(
         [prefix = fields.string("prepend")](std::string_view text, std::string& out, auto&, bool&) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,9 @@ class Normalizer {
   Normalizer(const nlohmann::ordered_json& json, const std::string& origin);
 
   bool empty() const { return steps_.empty(); }
+  // By how much less bytes a text may have afterwards, at most: it is divided by this. None where
+  // any number of bytes may go.
+  std::optional<size_t> max_shrinkage() const { return max_shrinkage_; }
   // The result is `text` itself or lies in the scratch. `at_origin` (in and out): whether the first
   // character stems from the first byte of the input, which Metaspace's prepend_scheme "first"
   // asks.
@@ -34,8 +38,10 @@ class Normalizer {
   using Step = std::function<bool(std::string_view text, std::string& out,
                                   std::vector<Section>& sections, bool& at_origin)>;
   void parse(const class Fields& fields);
+  void shrink(std::optional<size_t> factor);
 
   std::vector<Step> steps_;
+  std::optional<size_t> max_shrinkage_ = 1;
 };
 
 }  // namespace nanovllm::text

@@ -1,5 +1,6 @@
 #include "text/pre_tokenizer.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -77,6 +78,13 @@ void PreTokenizer::parse(const Fields& fields) {
         "Split, ByteLevel, Digits, Punctuation, Whitespace, WhitespaceSplit, Metaspace and "
         "Sequence");
   }
+}
+
+bool PreTokenizer::drops_text() const {
+  return std::ranges::any_of(steps_, [](const Step& step) {
+    const auto* split = std::get_if<Split>(&step);
+    return split != nullptr && split->behavior == SplitBehavior::kRemoved;
+  });
 }
 
 void PreTokenizer::parse_metaspace(const Fields& fields) {

@@ -36,6 +36,8 @@ class PreTokenizer {
   // ByteLevel, whose respelling is left to the model.
   bool byte_level() const { return byte_level_; }
   bool empty() const { return steps_.empty(); }
+  // Whether there may be text that is in no word.
+  bool drops_text() const;
   // Set when cutting by this scanner is all there is to do.
   std::optional<KnownPattern> only_pattern() const { return only_pattern_; }
 

@@ -37,6 +37,8 @@ class Pattern {
   // is an empty section. Replaces what `sections` held.
   void cut(std::string_view text, std::vector<Section>& sections) const;
 
+  // Bytes of a match at most; none where there is no bound.
+  std::optional<size_t> max_match() const;
   // The scanner, where the pattern is one that has one.
   std::optional<KnownPattern> known() const;
 

@@ -36,6 +36,12 @@ void add_ends_of_messages(text::TokenizerParts& parts) {
 Tokenizer::Impl::Impl(text::TokenizerParts all) : parts(std::move(all)) {
   parts.added.finish(parts.normalizer);
   add_ends_of_messages(parts);
+  const auto of_model = parts.model->max_bytes_per_token(parts.pre_tokenizer.byte_level());
+  const auto of_added = parts.added.max_bytes();
+  const auto shrinkage = parts.normalizer.max_shrinkage();
+  if (of_model && of_added && shrinkage && !parts.pre_tokenizer.drops_text()) {
+    max_bytes_per_token = *shrinkage * std::max(*of_model, *of_added);
+  }
 }
 
 std::unique_ptr<EncodeScratch> Tokenizer::Impl::take_scratch() {
@@ -61,7 +67,7 @@ void Tokenizer::Impl::encode_word(std::string_view word, EncodeScratch& scratch,
   scratch.model.score = 0;
   scratch.model.scored = out.size();
   if (parts.pre_tokenizer.byte_level()) return encode_part(word, scratch, out);
-  for (size_t at = 0; at < word.size();) {
+  for (size_t at = 0; at < word.size() && out.size() <= scratch.most;) {
     const size_t end = parts.model->part_end(word, at);
     encode_part(word.substr(at, end - at), scratch, out);
     at = end;
@@ -80,7 +86,7 @@ void Tokenizer::Impl::encode_part(std::string_view word, EncodeScratch& scratch,
 void Tokenizer::Impl::encode_words(std::string_view text, bool at_origin, EncodeScratch& scratch,
                                    std::vector<int32_t>& out) const {
   if (const auto pattern = parts.pre_tokenizer.only_pattern()) {
-    for (size_t at = 0; at < text.size();) {
+    for (size_t at = 0; at < text.size() && out.size() <= scratch.most;) {
       const size_t end = text::scan(*pattern, text, at);
       encode_word(text.substr(at, end - at), scratch, out);
       at = end;
@@ -93,11 +99,12 @@ void Tokenizer::Impl::encode_words(std::string_view text, bool at_origin, Encode
   }
   const text::Words& words = scratch.pre_tokenize.words;
   const size_t block = parts.pre_tokenizer.cuts_at_spaces() ? kBlock : text.size();
-  for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
+  for (size_t begin = 0, end = 0; begin < text.size() && out.size() <= scratch.most; begin = end) {
     end = std::min(text.find(' ', begin + block), text.size());
     parts.pre_tokenizer.apply(text.substr(begin, end - begin), at_origin && begin == 0,
                               scratch.pre_tokenize);
     for (const text::Span span : words.spans) {
+      if (out.size() > scratch.most) return;
       encode_word(std::string_view(words.text).substr(span.begin, span.end - span.begin), scratch,
                   out);
     }
@@ -115,6 +122,7 @@ void Tokenizer::Impl::encode_text(std::string_view text, bool at_origin, EncodeS
   }
   parts.added.split(text, true, scratch.normalized);
   for (const AddedTokens::Piece piece : scratch.normalized) {
+    if (out.size() > scratch.most) return;
     if (piece.id >= 0) {
       out.push_back(piece.id);
     } else {
@@ -138,7 +146,8 @@ bool Tokenizer::Impl::decodable(int32_t id, bool skip_special_tokens,
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::~Tokenizer() = default;
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens,
+                                       size_t most) const {
   std::string repaired;
   if (text::find_invalid_utf8(text) != text.size()) {
     repaired = text::replace_invalid_utf8(text);
@@ -146,11 +155,13 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
   }
   std::vector<int32_t> ids;
   auto scratch = impl_->take_scratch();
+  scratch->most = most;
   if (impl_->parts.added.empty(false)) {
     if (!text.empty()) impl_->encode_text(text, true, *scratch, ids);
   } else {
     impl_->parts.added.split(text, false, scratch->verbatim);
     for (const AddedTokens::Piece piece : scratch->verbatim) {
+      if (ids.size() > most) break;
       if (piece.id >= 0) {
         ids.push_back(piece.id);
       } else {
@@ -174,6 +185,8 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_to
   stream.finish();
   return std::move(stream.out());
 }
+
+std::optional<size_t> Tokenizer::max_bytes_per_token() const { return impl_->max_bytes_per_token; }
 
 int Tokenizer::vocab_size() const {
   return std::max(impl_->parts.model->vocabulary().id_end(), impl_->parts.added.id_end());

@@ -49,6 +49,7 @@ struct EncodeScratch {
   NormalizeScratch normalize;
   PreTokenizeScratch pre_tokenize;
   std::vector<AddedTokens::Piece> verbatim, normalized;
+  size_t most = SIZE_MAX;  // ids that are wanted: what comes behind them may be left out
 };
 
 }  // namespace text
@@ -56,6 +57,7 @@ struct EncodeScratch {
 struct Tokenizer::Impl {
   explicit Impl(text::TokenizerParts all);  // calls all.added.finish()
   text::TokenizerParts parts;
+  std::optional<size_t> max_bytes_per_token;
 
   // Spelling an id has for the decoder; false: there is no such id, or it is to be skipped.
   bool decodable(int32_t id, bool skip_special_tokens, std::string_view& spelling) const;

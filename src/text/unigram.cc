@@ -99,6 +99,11 @@ bool Unigram::find_paths(std::string_view word, double score, std::vector<Path>&
   return is_clear;
 }
 
+// Unknown characters in a row are one token, unless they are bytes.
+std::optional<size_t> Unigram::max_bytes_per_token(bool byte_level) const {
+  return has_all_bytes() ? std::optional(longest_spelling(byte_level)) : std::nullopt;
+}
+
 bool Unigram::encode(std::string_view word, bool byte_level, ModelScratch& scratch,
                      std::vector<int32_t>& out) const {
   if (byte_level) {

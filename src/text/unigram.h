@@ -15,6 +15,7 @@ class Unigram : public Model {
 
   bool encode(std::string_view word, bool byte_level, ModelScratch& scratch,
               std::vector<int32_t>& out) const override;
+  std::optional<size_t> max_bytes_per_token(bool byte_level) const override;
 
  private:
   bool find_paths(std::string_view word, double score, std::vector<Path>& paths) const;
