@@ -15,9 +15,15 @@ namespace nanovllm {
 namespace {
 
 void check_ids(const std::vector<int32_t>& ids, const char* name, int vocab_size) {
+  constexpr size_t kMost = 200;  // bytes of a message's list
   std::string outside;
   for (const int32_t id : ids) {
-    if (id < 0 || id >= vocab_size) outside += fmt::format("{}{}", outside.empty() ? "" : ", ", id);
+    if (id >= 0 && id < vocab_size) continue;
+    if (outside.size() >= kMost) {
+      outside += ", ...";
+      break;
+    }
+    outside += fmt::format("{}{}", outside.empty() ? "" : ", ", id);
   }
   if (!outside.empty()) {
     throw_error(ErrorCode::kInvalidArgument,

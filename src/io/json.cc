@@ -46,11 +46,13 @@ struct Builder {
   using Json = nlohmann::ordered_json;
   struct Open {
     Json* value;
+    JsonListBound* bound = nullptr;                       // of a list
     std::unordered_map<std::string, size_t> places = {};  // of an object's members, by key
   };
 
   const std::string& where;
   const JsonRules& rules;
+  std::span<JsonListBound> bounds;
   Json root = {};
   std::vector<Open> open = {};  // containers, outermost first
   std::string name = {};
@@ -87,8 +89,9 @@ struct Builder {
   bool add(Json value) {
     if (++num_values > rules.max_values) fail("more than {} JSON values", rules.max_values);
     const bool is_container = value.is_structured();
+    JsonListBound* const bound = value.is_array() && open.size() == 1 ? bound_of_member() : nullptr;
     Json& added = put(std::move(value));
-    if (is_container) open.push_back({&added});
+    if (is_container) open.push_back({&added, bound});
     if (std::cmp_greater(open.size(), rules.max_depth)) {
       fail("JSON nested deeper than {} levels", rules.max_depth);
     }
@@ -98,10 +101,20 @@ struct Builder {
   Json& put(Json value) {
     if (open.empty()) return root = std::move(value);
     Json& parent = *open.back().value;
-    if (parent.is_array()) return parent.get_ref<Json::array_t&>().emplace_back(std::move(value));
+    if (parent.is_array()) {
+      auto& items = parent.get_ref<Json::array_t&>();
+      JsonListBound* const bound = open.back().bound;
+      if (bound != nullptr && ++bound->size > bound->most) return items.back() = std::move(value);
+      return items.emplace_back(std::move(value));
+    }
     Json::object_t::Container& members = parent.get_ref<Json::object_t&>();
     if (place < members.size()) return members[place].second = std::move(value);
     return members.emplace_back(std::move(name), std::move(value)).second;
+  }
+
+  JsonListBound* bound_of_member() const {
+    const auto found = std::ranges::find(bounds, name, &JsonListBound::name);
+    return open.back().value->is_object() && found != bounds.end() ? &*found : nullptr;
   }
 
   template <typename... Args>
@@ -140,8 +153,8 @@ std::string reason_of(const std::exception& json_error) {
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where,
-                                          const JsonRules& rules) {
-  Builder builder{where, rules};
+                                          const JsonRules& rules, std::span<JsonListBound> bounds) {
+  Builder builder{where, rules, bounds};
   nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &builder);
   return std::move(builder.root);
 }

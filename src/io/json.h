@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,11 +25,20 @@ struct JsonRules {
   int64_t first_line = 1;  // the file's line that the text begins with
 };
 
+// Of a list that is a member of the document: what it has beyond `most` is counted and not kept, so
+// that it takes no memory.
+struct JsonListBound {
+  std::string_view name;  // of the member
+  size_t most;            // at least 1
+  size_t size = 0;        // of the list, once it was parsed
+};
+
 // The same with keys in the file's order and rules of its own. Whatever comes from outside is
 // parsed by one of the two, in linear time, for the library recurses when it copies or prints what
 // is nested.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where,
-                                          const JsonRules& rules = {});
+                                          const JsonRules& rules = {},
+                                          std::span<JsonListBound> bounds = {});
 
 // A name from a file, fit for an error message: UTF-8 without control characters, and not much more
 // than so many bytes of it.

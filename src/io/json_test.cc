@@ -50,6 +50,24 @@ TEST(OrderedJson, RefusesWhatIsTooDeepOrTooMuchOrNoJson) {
   }
 }
 
+TEST(OrderedJson, CountsWhatAListHasBeyondItsBoundAndDoesNotKeepIt) {
+  JsonListBound bounds[] = {{.name = "a", .most = 2}, {.name = "b", .most = 3}};
+  const auto parse = [&](std::string_view text) {
+    for (JsonListBound& bound : bounds) bound.size = 0;
+    return parse_ordered_json(text, "here", {}, bounds).dump();
+  };
+  EXPECT_EQ(parse(R"({"a":[1,[2,2,2]],"b":[{"a":[5,6,7]}],"c":[1,2,3,4]})"),
+            R"({"a":[1,[2,2,2]],"b":[{"a":[5,6,7]}],"c":[1,2,3,4]})");
+  EXPECT_EQ(bounds[0].size, 2u);
+  EXPECT_EQ(bounds[1].size, 1u);
+  EXPECT_EQ(parse(R"({"b":[1,{"x":{}},[3,[4]],[[5]],{"y":[6]}],"z":0})"),
+            R"({"b":[1,{"x":{}},{"y":[6]}],"z":0})");
+  EXPECT_EQ(bounds[0].size, 0u);
+  EXPECT_EQ(bounds[1].size, 5u);
+  EXPECT_EQ(parse("[[1,2,3,4]]"), "[[1,2,3,4]]");
+  EXPECT_THROW(parse(R"({"a":[1,2,3,)"), Error);
+}
+
 TEST(OrderedJson, ManyKeysAndListsOfObjectsTakeLinearTime) {
   const auto repeated = [](size_t count, const char* open, const char* format, const char* close) {
     std::string text = open;

@@ -56,6 +56,20 @@ std::string json_of(const StopReason& reason) {
   return "null";
 }
 
+void check_fits(std::string_view text, const ServedModel& model) {
+  const Tokenizer* tokenizer = model.preparer.tokenizer;
+  const auto max_bytes = tokenizer == nullptr ? std::nullopt : tokenizer->max_bytes_per_token();
+  if (!max_bytes) return;
+  const int most = model.preparer.info.max_model_len;
+  const size_t most_bytes = static_cast<size_t>(std::max(most, 0)) * *max_bytes;
+  if (text.size() <= most_bytes) return;
+  refuse("input_text",
+         "This model's maximum context length is {} tokens, which no text of more than {} bytes "
+         "fits in. However, your prompt has {} bytes. Please reduce the length of the input "
+         "prompt.",
+         most, most_bytes, text.size());
+}
+
 Answer::Answer(const RequestFields& fields, const ServedModel& model, const Names& names,
                const std::string& id)
     : model_(model) {
@@ -86,7 +100,18 @@ std::vector<int32_t> Answer::encode(const std::string& text, bool add_special_to
   if (tokenizer == nullptr) {
     refuse("", "{} has no tokenizer; give the prompt as token ids.", model_.names.front());
   }
-  return tokenizer->encode(text, add_special_tokens);
+  check_fits(text, model_);
+  const int most = model_.preparer.info.max_model_len;
+  std::vector<int32_t> ids =
+      tokenizer->encode(text, add_special_tokens, static_cast<size_t>(std::max(most, 0)));
+  if (std::cmp_greater(ids.size(), most)) {
+    refuse("input_tokens",
+           "This model's maximum context length is {} tokens. However, your prompt contains at "
+           "least {} input tokens, which exceeds this limit even without any output tokens. Please "
+           "reduce the length of the input prompt.",
+           most, int64_t{most} + 1);
+  }
+  return ids;
 }
 
 void Answer::check_max_tokens(const char* name, std::optional<int64_t> max_tokens) const {
@@ -96,21 +121,25 @@ void Answer::check_max_tokens(const char* name, std::optional<int64_t> max_token
          name, *max_tokens, most);
 }
 
+void Answer::check_length(size_t num_tokens) const {
+  const int most = model_.preparer.info.max_model_len;
+  if (std::cmp_less_equal(num_tokens, most)) return;
+  refuse("input_tokens",
+         "This model's maximum context length is {} tokens. However, your prompt contains {} "
+         "input tokens, which exceeds this limit even without any output tokens. Please reduce "
+         "the length of the input prompt.",
+         most, num_tokens);
+}
+
 void Answer::prepare(std::vector<int32_t> token_ids, std::string text, SamplingParams params) {
   if (!model_.preparer.info.takes_priorities) params.priority = 0;  // as vLLM, which ignores them
-  const int most = model_.preparer.info.max_model_len;
-  if (std::cmp_greater(token_ids.size(), most)) {
-    refuse("input_tokens",
-           "This model's maximum context length is {} tokens. However, your prompt contains {} "
-           "input tokens, which exceeds this limit even without any output tokens. Please reduce "
-           "the length of the input prompt.",
-           most, token_ids.size());
-  }
+  check_length(token_ids.size());
   try {
     requests.push_back(model_.preparer.prepare(0, token_ids, params));
   } catch (const Error& error) {
     throw ApiError(status_of(error.code()), error.what(), param_in(error.what()));
   }
+  wants_events_soon = wants_events_soon || params.logprobs || params.prompt_logprobs;
   num_completions_ = params.n;
   if (std::cmp_greater((prompts_.size() + 1) * static_cast<size_t>(num_completions_),
                        kMaxCompletions)) {
@@ -139,7 +168,13 @@ std::string Answer::on_events(size_t prompt, std::span<const EngineEvent> events
   };
   for (const EngineEvent& event : events) {
     if (const auto* logprobs = std::get_if<PromptLogprobs>(&event)) {
-      facts.logprobs = logprobs->positions;
+      for (const auto& position : logprobs->positions) {
+        if (position) {
+          facts.logprobs.append(*position);
+        } else {
+          facts.logprobs.append_none();
+        }
+      }
     } else if (const auto* delta = std::get_if<RequestDelta>(&event)) {
       const size_t index = change(delta->index);
       Choice& choice = choices_[index];
@@ -162,6 +197,7 @@ std::string Answer::on_events(size_t prompt, std::span<const EngineEvent> events
   for (const size_t index : changed) {
     const std::string json = take_chunk(index);
     choices_[index].token_ids.clear();
+    choices_[index].logprobs.clear();
     const bool is_last = choices_[index].finish_reason != FinishReason::kNone;
     if (!json.empty()) out += chunk(index, json, is_last);
   }
@@ -177,27 +213,64 @@ std::optional<ApiError> Answer::error() const {
   return ApiError(status_of(error_->code), error_->message);
 }
 
-std::string Answer::finish() {
-  if (stream) {
-    std::string out;
-    if (include_usage_ && !error_) {
-      out = fmt::format("data: {}],\"usage\":{}", head_, total_usage(false));
-      if (!model_.system_fingerprint.empty())
-        out += ",\"system_fingerprint\":" + json_text(model_.system_fingerprint);
-      out += "}\n\n";
+std::string Answer::end_of_stream() const {
+  std::string out;
+  if (include_usage_ && !error_) {
+    out = fmt::format("data: {}],\"usage\":{}", head_, total_usage(false));
+    if (!model_.system_fingerprint.empty())
+      out += ",\"system_fingerprint\":" + json_text(model_.system_fingerprint);
+    out += "}\n\n";
+  }
+  return out + "data: [DONE]\n\n";
+}
+
+void Answer::add_text(std::string_view text) {
+  if (parts_.empty() || parts_.back().more) parts_.emplace_back();
+  parts_.back().text += text;
+}
+
+void Answer::add_list(size_t count, std::function<void(size_t i, std::string& out)> append) {
+  if (count == 0) return;
+  add_text("");
+  parts_.back().more = [count, append = std::move(append),
+                        i = size_t{0}](std::string& out) mutable {
+    const size_t end = out.size() + kAnswerPiece;
+    while (i < count && out.size() < end) {
+      if (i > 0) out += ',';
+      append(i++, out);
     }
-    return out + "data: [DONE]\n\n";
+    return i < count;
+  };
+}
+
+void Answer::add_whole() {
+  add_text(head_);
+  for (size_t choice = 0; choice < choices_.size(); ++choice) {
+    if (choice > 0) add_text(",");
+    add_choice(choice);
+  }
+  add_text(
+      fmt::format(R"(],"service_tier":null,"system_fingerprint":{},"usage":{})",
+                  model_.system_fingerprint.empty() ? "null" : json_text(model_.system_fingerprint),
+                  total_usage(true)));
+  add_members();
+  add_text("}");
+}
+
+bool Answer::next_piece(std::string& out) {
+  if (stream) {
+    out += end_of_stream();
+    return false;
   }
   if (error_) throw ApiError(*error());
-  std::string out = head_;
-  for (size_t choice = 0; choice < choices_.size(); ++choice) {
-    if (choice > 0) out += ',';
-    out += whole_choice(choice);
+  if (parts_.empty()) add_whole();
+  const size_t end = out.size() + kAnswerPiece;
+  while (next_part_ < parts_.size() && out.size() < end) {
+    Part& part = parts_[next_part_];
+    out += std::exchange(part.text, {});
+    if (!part.more || !part.more(out)) ++next_part_;
   }
-  return fmt::format(
-      R"({}],"service_tier":null,"system_fingerprint":{},"usage":{}{}}})", out,
-      model_.system_fingerprint.empty() ? "null" : json_text(model_.system_fingerprint),
-      total_usage(true), whole_members());
+  return next_part_ < parts_.size();
 }
 
 std::string Answer::chunk(size_t choice, const std::string& json, bool is_last,
@@ -246,18 +319,19 @@ std::string Answer::token_ids_json(const std::vector<int32_t>& ids) const {
   return return_token_ids_ ? json_of(ids) : "null";
 }
 
-std::string Answer::prompt_logprobs_json(const PromptFacts& prompt) const {
-  if (prompt.logprobs.empty()) return "null";
-  Json list = Json::array();
-  for (const auto& position : prompt.logprobs) {
-    list.push_back(position ? to_json(*position) : Json(nullptr));
-    if (!position) continue;
-    for (Json& token : list.back()) {
+void Answer::add_prompt_logprobs(const PromptFacts& prompt) {
+  if (prompt.logprobs.empty()) return add_text("null");
+  add_text("[");
+  add_list(prompt.logprobs.size(), [this, &prompt](size_t i, std::string& out) {
+    const auto position = prompt.logprobs.at(i, model_.preparer.tokenizer);
+    Json entry = position ? to_json(*position) : Json(nullptr);
+    for (Json& token : entry) {
       Json& logprob = token["logprob"];
       logprob = std::max(-9999.0, logprob.get<double>());
     }
-  }
-  return list.dump(-1, ' ', false, Json::error_handler_t::replace);
+    out += entry.dump(-1, ' ', false, Json::error_handler_t::replace);
+  });
+  add_text("]");
 }
 
 }  // namespace nanovllm::server

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,12 +20,15 @@ std::string json_text(std::string_view text);
 std::string json_of(const std::vector<int32_t>& ids);
 std::string json_of(const StopReason& reason);
 
+// Throws ApiError for a text that has too many tokens whatever they are.
+void check_fits(std::string_view text, const ServedModel& model);
+
 class Answer : public ApiCall {
  public:
   std::string on_events(size_t prompt, std::span<const EngineEvent> events) final;
   bool is_over() const final;
   std::optional<ApiError> error() const final;
-  std::string finish() final;
+  bool next_piece(std::string& out) final;
 
  protected:
   struct Names {
@@ -34,7 +38,8 @@ class Answer : public ApiCall {
   };
   struct Choice {
     explicit Choice(LogprobText writer) : logprob_text(std::move(writer)) {}
-    LogprobText logprob_text;
+    LogprobText logprob_text;      // of the first of
+    PackedLogprobs logprobs = {};  // a whole answer, or one chunk
     size_t num_tokens = 0;
     FinishReason finish_reason = FinishReason::kNone;
     StopReason stop_reason = {};
@@ -45,15 +50,24 @@ class Answer : public ApiCall {
     std::string text = {};
     size_t num_tokens = 0;
     std::vector<int32_t> token_ids = {};  // where answers show them
-    std::vector<std::optional<PositionLogprobs>> logprobs = {};
+    PackedLogprobs logprobs = {};
     int num_cached_tokens = 0;
     bool begun = false;
+  };
+
+  // Of a whole answer: a text, and behind it what is made when it is sent, piece by piece: `more`
+  // appends the next one and returns whether there is another.
+  struct Part {
+    std::string text = {};
+    std::function<bool(std::string& out)> more = {};
   };
 
   // Reads the fields that both APIs have; then the derived class reads its own, and calls
   // prepare().
   Answer(const RequestFields& fields, const ServedModel& model, const Names& names,
          const std::string& id);
+  // Throws ApiError for a prompt of more tokens than the context has.
+  void check_length(size_t num_tokens) const;
   // Throws ApiError for a prompt that can't be served. `text` is what an answer may show of it.
   void prepare(std::vector<int32_t> token_ids, std::string text, SamplingParams params);
   std::vector<int32_t> encode(const std::string& text, bool add_special_tokens) const;
@@ -66,7 +80,11 @@ class Answer : public ApiCall {
   // "data: {...}\n\n" around the JSON of a choice. `more` are further members.
   std::string chunk(size_t choice, const std::string& json, bool is_last,
                     std::string_view more = {}) const;
-  std::string prompt_logprobs_json(const PromptFacts& prompt) const;
+  // Appends to the whole answer.
+  void add_text(std::string_view text);
+  // A list's entries without the brackets: `append` adds one behind those before.
+  void add_list(size_t count, std::function<void(size_t i, std::string& out)> append);
+  void add_prompt_logprobs(const PromptFacts& prompt);
   // "null" where the answer shows none.
   std::string token_ids_json(const std::vector<int32_t>& ids) const;
 
@@ -81,15 +99,17 @@ class Answer : public ApiCall {
   // Takes in what a choice gained; the base has done so with its members.
   virtual void take(size_t choice, const RequestDelta& delta) = 0;
   virtual void end(size_t /*choice*/) {}
-  // The JSON of a choice in a whole answer, or in a chunk, with what came since the last one; empty
-  // = that is nothing.
-  virtual std::string whole_choice(size_t choice) = 0;
+  // Adds the JSON of a choice to the whole answer.
+  virtual void add_choice(size_t choice) = 0;
+  // The JSON of a choice in a chunk, with what came since the last one; empty = that is nothing.
   virtual std::string take_chunk(size_t choice) = 0;
   // JSON of usage.completion_tokens_details, of a choice or of all; empty = the API has none.
   virtual std::string completion_details(std::optional<size_t> /*choice*/) const { return {}; }
-  // Members of a whole answer between usage and the end.
-  virtual std::string whole_members() = 0;
+  // Adds members of a whole answer between usage and the end.
+  virtual void add_members() = 0;
 
+  std::string end_of_stream() const;
+  void add_whole();
   std::string usage(size_t num_prompt_tokens, size_t num_tokens) const;
   std::string total_usage(bool is_whole) const;
 
@@ -101,6 +121,8 @@ class Answer : public ApiCall {
   int num_open_ = 0;  // completions that have not ended
   std::vector<Choice> choices_;
   std::optional<RequestError> error_;
+  std::vector<Part> parts_;  // of a whole answer; those before next_part_ were sent
+  size_t next_part_ = 0;
 };
 
 }  // namespace nanovllm::server

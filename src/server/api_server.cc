@@ -25,6 +25,9 @@ namespace {
 // Clients and what is between them and us take a silent stream for a dead one.
 constexpr std::chrono::seconds kSilence{5};
 constexpr const char* kRetryAfter = "1";  // second
+// Bytes of a body from which on it is large. Many times a usual prompt, and prepared in
+// milliseconds.
+constexpr size_t kLargeBody = size_t{256} << 10;
 
 HttpResponse json_response(std::string body) { return {.body = std::move(body)}; }
 
@@ -105,7 +108,7 @@ struct ApiServer::Generation {
   void on_news(const std::function<void()>& wake) const {
     for (const auto& stream : streams) {
       if (!stream) continue;
-      if (call->stream) {
+      if (call->stream || call->wants_events_soon) {
         stream->on_ready(wake);
       } else {
         stream->on_end(wake);
@@ -119,7 +122,9 @@ ApiServer::ApiServer(const ServeOptions& options, Fleet& fleet, Metrics& metrics
 
 void ApiServer::stop() {
   preparers_.stop();
+  large_preparer_.stop();
   preparers_.join();
+  large_preparer_.join();
 }
 
 void ApiServer::set_model(std::shared_ptr<const ServedModel> model) {
@@ -186,9 +191,11 @@ asio::awaitable<void> ApiServer::handle(HttpExchange& exchange) {
                                         fmt::join(methods, " and "), request.method));
     response.headers.emplace_back("Allow", fmt::format("{}", fmt::join(methods, ", ")));
   } else if (!methods.empty() && request.path.ends_with("completions")) {
-    co_return co_await generate(exchange);
+    freed_memory_.add(co_await generate(exchange));
+    co_return;
   } else if (!methods.empty() && request.path.ends_with("tokenize")) {
-    co_return co_await text_answer(exchange);
+    freed_memory_.add(co_await text_answer(exchange));
+    co_return;
   } else {
     try {
       response = small_answer(request);
@@ -206,22 +213,31 @@ static asio::awaitable<Result> elsewhere(asio::thread_pool& pool, std::function<
   co_return co_await asio::co_spawn(pool, run(std::move(work)), asio::use_awaitable);
 }
 
-asio::awaitable<void> ApiServer::text_answer(HttpExchange& exchange) {
+asio::thread_pool& ApiServer::lane_of(std::string_view body) {
+  return body.size() < kLargeBody ? preparers_ : large_preparer_;
+}
+
+asio::awaitable<size_t> ApiServer::text_answer(HttpExchange& exchange) {
   const HttpRequest& request = exchange.request();
+  const std::string text = exchange.take_body();
   HttpResponse response;
   try {
     const auto served = model();
     const auto body = request.path == "/tokenize" ? tokenize_body : detokenize_body;
-    std::function<std::string()> work = [&] { return body(request.body, *served); };
-    response = json_response(co_await elsewhere(preparers_, std::move(work)));
+    std::function<std::string()> work = [&] { return body(text, *served); };
+    response = json_response(co_await elsewhere(lane_of(text), std::move(work)));
   } catch (...) {
     response = refusal_for(std::current_exception());
   }
+  const size_t num_bytes = text.size() + response.body.size();
   co_await exchange.send(std::move(response));
+  co_return num_bytes;
 }
 
-asio::awaitable<void> ApiServer::generate(HttpExchange& exchange) {
+asio::awaitable<size_t> ApiServer::generate(HttpExchange& exchange) {
   const HttpRequest& request = exchange.request();
+  std::string body = exchange.take_body();
+  size_t num_bytes = body.size();
   Generation generation;
   HttpResponse response;
   bool added = false;
@@ -229,10 +245,10 @@ asio::awaitable<void> ApiServer::generate(HttpExchange& exchange) {
     generation.model = model();
     const auto parse = request.path == "/v1/chat/completions" ? parse_chat : parse_completion;
     std::function<std::unique_ptr<ApiCall>()> work = [&] {
-      return parse(request.body, *generation.model, request.id);
+      return parse(body, *generation.model, request.id);
     };
-    generation.call = co_await elsewhere(preparers_, std::move(work));
-    log(request, *generation.call);
+    generation.call = co_await elsewhere(lane_of(body), std::move(work));
+    log(request, body, *generation.call);
     for (AddRequest& one : generation.call->requests) {
       generation.streams.push_back(fleet_.add(std::move(one)));
     }
@@ -245,22 +261,51 @@ asio::awaitable<void> ApiServer::generate(HttpExchange& exchange) {
   }
   if (!added) {
     co_await exchange.send(std::move(response));
-  } else if (generation.call->stream) {
+    co_return num_bytes;
+  }
+  body = {};
+  if (generation.call->wants_events_soon) num_bytes += FreedMemory::kMuch;
+  if (generation.call->stream) {
     co_await run_stream(exchange, generation);
   } else {
-    co_await run(exchange, generation);
+    num_bytes += co_await run(exchange, generation);
   }
+  co_return num_bytes;
 }
 
-void ApiServer::log(const HttpRequest& request, const ApiCall& call) const {
-  if (options_.log_requests) print_log("{} asks {}", request.id, request.body);
+void ApiServer::log(const HttpRequest& request, std::string_view body, const ApiCall& call) const {
+  if (options_.log_requests) print_log("{} asks {}", request.id, body);
   if (call.ignored_fields.empty()) return;
   print_log("{}: fields that nothing is known of are ignored: {}", request.id,
             printable(fmt::format("{}", fmt::join(call.ignored_fields, ", "))));
 }
 
+// In pieces where it is long: all of it at once would be many times what it is made of.
+asio::awaitable<size_t> ApiServer::send_whole(HttpExchange& exchange, ApiCall& call) {
+  HttpResponse response;
+  bool has_more = false;
+  try {
+    has_more = call.next_piece(response.body);
+  } catch (...) {
+    response = refusal_for(std::current_exception());
+  }
+  size_t num_bytes = response.body.size();
+  if (!has_more) {
+    co_await exchange.send(std::move(response));
+    co_return num_bytes;
+  }
+  co_await exchange.begin_stream(std::move(response));
+  while (has_more) {
+    std::string piece;
+    has_more = call.next_piece(piece);
+    num_bytes += piece.size();
+    if (!co_await exchange.write(piece)) break;
+  }
+  co_return num_bytes;
+}
+
 // Until the answer is complete or the client gone: then the streams' ends cancel what still runs.
-asio::awaitable<void> ApiServer::run(HttpExchange& exchange, Generation& generation) {
+asio::awaitable<size_t> ApiServer::run(HttpExchange& exchange, Generation& generation) {
   ApiCall& call = *generation.call;
   const auto wake_up = [&](const std::function<void()>& wake) { generation.on_news(wake); };
   while (true) {
@@ -268,15 +313,9 @@ asio::awaitable<void> ApiServer::run(HttpExchange& exchange, Generation& generat
     if (call.is_over()) break;
     if (is_news) continue;
     co_await exchange.wait(wake_up, kSilence);
-    if (exchange.is_gone()) co_return;
+    if (exchange.is_gone()) co_return 0;
   }
-  HttpResponse response;
-  try {
-    response = json_response(call.finish());
-  } catch (...) {
-    response = refusal_for(std::current_exception());
-  }
-  co_await exchange.send(std::move(response));
+  co_return co_await send_whole(exchange, call);
 }
 
 // The same of an answer in pieces. Its head waits for the first one, so that a call which ends

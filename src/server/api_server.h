@@ -7,8 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "server/fleet.h"
+#include "server/freed_memory.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
 #include "server/protocol.h"
@@ -20,6 +22,9 @@ namespace nanovllm::server {
 class ApiServer {
  public:
   ApiServer(const ServeOptions& options, Fleet& fleet, Metrics& metrics);
+  ~ApiServer() { stop(); }
+  ApiServer(const ApiServer&) = delete;
+  ApiServer& operator=(const ApiServer&) = delete;
 
   // Requests are refused with status 503 before this, and after drain().
   void set_model(std::shared_ptr<const ServedModel> model);
@@ -35,11 +40,14 @@ class ApiServer {
   HttpResponse small_answer(const HttpRequest& request);
   HttpResponse health() const;
   std::shared_ptr<const ServedModel> model() const;
-  asio::awaitable<void> generate(HttpExchange& exchange);
-  asio::awaitable<void> text_answer(HttpExchange& exchange);
-  asio::awaitable<void> run(HttpExchange& exchange, Generation& generation);
+  asio::thread_pool& lane_of(std::string_view body);
+  // These return how many bytes came and went.
+  asio::awaitable<size_t> generate(HttpExchange& exchange);
+  asio::awaitable<size_t> text_answer(HttpExchange& exchange);
+  asio::awaitable<size_t> run(HttpExchange& exchange, Generation& generation);
+  asio::awaitable<size_t> send_whole(HttpExchange& exchange, ApiCall& call);
   asio::awaitable<void> run_stream(HttpExchange& exchange, Generation& generation);
-  void log(const HttpRequest& request, const ApiCall& call) const;
+  void log(const HttpRequest& request, std::string_view body, const ApiCall& call) const;
 
   const ServeOptions& options_;
   Fleet& fleet_;
@@ -48,6 +56,9 @@ class ApiServer {
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const ServedModel> model_;  // guarded by mutex_; has the fleet's limits
   asio::thread_pool preparers_;  // templates and tokenizing take long for the threads of HTTP
+  // One large body at a time, so that they hold up no small one, and their memory has a bound.
+  asio::thread_pool large_preparer_{1};
+  FreedMemory freed_memory_{large_preparer_};
 };
 
 }  // namespace nanovllm::server

@@ -18,6 +18,7 @@ class CountingExchange final : public HttpExchange {
   CountingExchange(HttpExchange& exchange, std::atomic<int>& num_waits)
       : exchange_(exchange), num_waits_(num_waits) {}
   const HttpRequest& request() const override { return exchange_.request(); }
+  std::string take_body() override { return exchange_.take_body(); }
   asio::awaitable<void> send(HttpResponse response) override {
     return exchange_.send(std::move(response));
   }

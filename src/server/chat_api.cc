@@ -55,7 +55,6 @@ class Chat final : public Answer {
     size_t num_reasoning = 0;  // tokens before that
     // What follows is of a whole answer, or of one chunk.
     TranscriptDelta message = {};
-    std::string logprobs = {};
   };
 
   void read_params(const RequestFields& fields, SamplingParams& params) {
@@ -115,7 +114,7 @@ class Chat final : public Answer {
   void take(size_t index, const RequestDelta& delta) override {
     State& state = states_[index];
     for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i)
-      choices()[index].logprob_text.append_chat(delta.logprobs[i], *num_top_, state.logprobs);
+      choices()[index].logprobs.append(delta.logprobs[i]);
     for (const int32_t id : delta.token_ids) {
       state.may_reason = state.may_reason && id != model().tags.end_of_thought;
       state.num_reasoning += state.may_reason && id != model().tags.begin_of_thought;
@@ -134,19 +133,18 @@ class Chat final : public Answer {
 
   std::string take_chunk(size_t index) override {
     State& state = states_[index];
-    const Choice& choice = choices()[index];
+    Choice& choice = choices()[index];
     const bool is_last = choice.finish_reason != FinishReason::kNone;
     const bool shows_ids = return_token_ids_ && !hides_tokens_ && !choice.token_ids.empty();
     const bool says_nothing =
-        state.message == TranscriptDelta{} && state.logprobs.empty() && !shows_ids;
+        state.message == TranscriptDelta{} && choice.logprobs.empty() && !shows_ids;
     if (with_parser_ && says_nothing && !is_last) return {};
     std::string json = fmt::format(
         R"({{"index":{},"delta":{},"logprobs":{},"finish_reason":{},{}"token_ids":{}}})", index,
-        delta_json(state, index), logprobs_json(state), finish_json(index),
+        delta_json(state, index), logprobs_json(choice), finish_json(index),
         is_last ? fmt::format(R"("stop_reason":{},)", json_of(choice.stop_reason)) : "",
         shown_ids_json(choice));
     state.message = {};
-    state.logprobs.clear();
     return json;
   }
 
@@ -219,8 +217,20 @@ class Chat final : public Answer {
                        has_reasoning ? ",\"reasoning_content\":" + reasoning : "");
   }
 
-  std::string logprobs_json(const State& state) const {
-    return num_top_ ? fmt::format(R"({{"content":[{}]}})", state.logprobs) : "null";
+  void append_logprobs(Choice& choice, size_t position, std::string& out) const {
+    const auto logprobs = choice.logprobs.at(position, model().preparer.tokenizer);
+    choice.logprob_text.append_chat(*logprobs, *num_top_, out);
+  }
+
+  // Of a chunk.
+  std::string logprobs_json(Choice& choice) const {
+    if (!num_top_) return "null";
+    std::string list;
+    for (size_t i = 0; i < choice.logprobs.size(); ++i) {
+      if (i > 0) list += ',';
+      append_logprobs(choice, i, list);
+    }
+    return fmt::format(R"({{"content":[{}]}})", list);
   }
 
   std::string finish_json(size_t index) {
@@ -230,14 +240,19 @@ class Chat final : public Answer {
     return json_text(calls ? "tool_calls" : to_string(reason));
   }
 
-  std::string whole_choice(size_t index) override {
-    const State& state = states_[index];
-    const Choice& choice = choices()[index];
-    return fmt::format(
-        R"({{"index":{},"message":{},"logprobs":{},"finish_reason":{},"stop_reason":{},)"
-        R"("token_ids":{},"routed_experts":null}})",
-        index, message_json(state, index), logprobs_json(state), finish_json(index),
-        json_of(choice.stop_reason), shown_ids_json(choice));
+  void add_choice(size_t index) override {
+    Choice& choice = choices()[index];
+    add_text(fmt::format(R"({{"index":{},"message":{},"logprobs":)", index,
+                         message_json(states_[index], index)));
+    add_text(num_top_ ? R"({"content":[)" : "null");
+    if (num_top_) {
+      add_list(choice.logprobs.size(),
+               [this, &choice](size_t i, std::string& out) { append_logprobs(choice, i, out); });
+      add_text("]}");
+    }
+    add_text(fmt::format(
+        R"(,"finish_reason":{},"stop_reason":{},"token_ids":{},"routed_experts":null}})",
+        finish_json(index), json_of(choice.stop_reason), shown_ids_json(choice)));
   }
 
   // Known where the end of the reasoning is a token.
@@ -253,12 +268,14 @@ class Chat final : public Answer {
     return fmt::format(R"({{"reasoning_tokens":{}}})", count);
   }
 
-  std::string whole_members() override {
+  void add_members() override {
     const PromptFacts& prompt = prompt_of(0);
-    return fmt::format(R"(,"prompt_logprobs":{},"prompt_token_ids":{},"prompt_text":{},)"
-                       R"("kv_transfer_params":null,"ec_transfer_params":null,"metrics":null)",
-                       prompt_logprobs_json(prompt), token_ids_json(prompt.token_ids),
-                       shows_prompt_text_ ? json_text(prompt.text) : "null");
+    add_text(R"(,"prompt_logprobs":)");
+    add_prompt_logprobs(prompt);
+    add_text(fmt::format(R"(,"prompt_token_ids":{},"prompt_text":{},)"
+                         R"("kv_transfer_params":null,"ec_transfer_params":null,"metrics":null)",
+                         token_ids_json(prompt.token_ids),
+                         shows_prompt_text_ ? json_text(prompt.text) : "null"));
   }
 
   std::string id_;

@@ -234,6 +234,68 @@ TEST(ChatApi, WritesToolsInOneOrder) {
             R"("parameters": {"b": 1, "a": 2}, "strict": true}}])");
 }
 
+TEST(ChatApi, HasNoMoreMessagesThanTheContextHasTokens) {
+  LetterModel model;
+  const ChatTemplate first_alone("{{ messages[0].content }}");
+  model.served.preparer.chat_template = &first_alone;
+  const auto body = [](size_t count) {
+    std::string list;
+    for (size_t i = 0; i < count; ++i) {
+      list += R"({"role":"user","content":[{"type":"text","text":"a"}]},)";
+    }
+    list.back() = ']';
+    return R"("messages":[)" + list;
+  };
+  EXPECT_EQ(chat(model, body(100))->requests[0].prompt_token_ids, (Ids{0}));
+  const ApiError error = refusal(model, body(101));
+  EXPECT_EQ(error.status(), 400);
+  EXPECT_EQ(error.param(), "messages");
+  EXPECT_EQ(std::string(error.what()),
+            "This model's maximum context length is 100 tokens. However, your chat has 101 "
+            "messages, each of which takes one token at least. Please reduce the number of "
+            "messages.");
+  EXPECT_EQ(api_error_of([&] { tokenize_body("{" + body(101) + "}", model.served); }).param(),
+            "messages");
+}
+
+TEST(ChatApi, LongAnswersComeInPieces) {
+  const LetterModel model;
+  const auto call =
+      chat(model, fmt::format(R"({},"logprobs":true,"top_logprobs":2,"n":2)", kHello));
+  EXPECT_TRUE(call->wants_events_soon);
+  constexpr int kTokens = 3000;
+  std::vector<EngineEvent> events;
+  for (int i = 0; i < kTokens; ++i) {
+    for (const int choice : {0, 1}) {
+      RequestDelta output = delta(choice, "d", {3});
+      output.logprobs = {{logprob(3, -1.5, 2, "d"), logprob(4, -1, 1, "e")}};
+      events.push_back(std::move(output));
+    }
+  }
+  events.push_back(end(0));
+  events.push_back(end(1));
+  EXPECT_EQ(call->on_events(0, events), "");
+  std::string all;
+  size_t num_pieces = 0;
+  for (bool has_more = true; has_more; ++num_pieces) {
+    std::string piece;
+    has_more = call->next_piece(piece);
+    EXPECT_LT(piece.size(), kAnswerPiece + 1000);
+    all += piece;
+  }
+  EXPECT_GT(num_pieces, 5u);
+  const Json answer = Json::parse(all);
+  for (const Json& choice : answer["choices"]) {
+    ASSERT_EQ(choice["logprobs"]["content"].size(), kTokens);
+    for (const Json& token : choice["logprobs"]["content"]) {
+      ASSERT_EQ(token.dump(), R"({"token":"d","logprob":-1.5,"bytes":[100],"top_logprobs":[)"
+                              R"({"token":"d","logprob":-1.5,"bytes":[100]},)"
+                              R"({"token":"e","logprob":-1.0,"bytes":[101]}]})");
+    }
+  }
+  EXPECT_FALSE(chat(model, kHello)->wants_events_soon);
+}
+
 TEST(ChatApi, AnswersWhole) {
   const LetterModel model;
   const auto call = chat(model, fmt::format(R"({},"logprobs":true,"top_logprobs":1)", kHello));

@@ -67,7 +67,6 @@ class Completion final : public Answer {
   // Of a whole answer, or of one chunk.
   struct State {
     std::string text = {};
-    CompletionLogprobs logprobs = {};
     bool begun = false;
     bool is_first = false;  // chunk
   };
@@ -76,6 +75,7 @@ class Completion final : public Answer {
     const auto* text = std::get_if<std::string>(&prompt);
     std::vector<int32_t> ids = text != nullptr ? encode(*text, add_special_tokens)
                                                : std::get<std::vector<int32_t>>(prompt);
+    check_length(ids.size());
     std::string shown_text;
     if (echo_ && !return_token_ids_) {
       if (text != nullptr) {
@@ -92,11 +92,8 @@ class Completion final : public Answer {
     if (prompt_only_) return;
     State& state = states_[choice];
     state.text += delta.text;
-    for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i) {
-      const PositionLogprobs& position = delta.logprobs[i];
-      choices()[choice].logprob_text.append_completion(position.front().token_id, &position,
-                                                       *num_top_, state.logprobs);
-    }
+    for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i)
+      choices()[choice].logprobs.append(delta.logprobs[i]);
   }
 
   void end(size_t choice) override { begin(choice); }
@@ -107,45 +104,98 @@ class Completion final : public Answer {
     if (std::exchange(state.begun, true)) return;
     state.is_first = true;
     if (!echo_) return;
-    const PromptFacts& prompt = prompt_of(choice);
-    state.text += prompt.text;
-    for (size_t i = 0; num_top_ && i < prompt.logprobs.size(); ++i) {
-      const auto& position = prompt.logprobs[i];
-      choices()[choice].logprob_text.append_completion(
-          prompt.token_ids[i], position ? &*position : nullptr, *num_top_, state.logprobs);
+    state.text += prompt_of(choice).text;
+  }
+
+  // Positions that are shown before the choice's own, in a whole answer or in one chunk.
+  size_t num_prompt_positions(size_t choice) {
+    const bool shows_prompt = echo_ && states_[choice].is_first;
+    return shows_prompt ? prompt_of(choice).logprobs.size() : 0;
+  }
+
+  size_t num_positions(size_t choice) {
+    return num_prompt_positions(choice) + choices()[choice].logprobs.size();
+  }
+
+  void append_logprobs(size_t choice, size_t position, LogprobText& text, CompletionLogprobs& lists,
+                       std::string CompletionLogprobs::*only = nullptr) {
+    const size_t num_before = num_prompt_positions(choice);
+    const bool is_own = position >= num_before;
+    const PackedLogprobs& all = is_own ? choices()[choice].logprobs : prompt_of(choice).logprobs;
+    const bool wants_all = only == nullptr || only == &CompletionLogprobs::top_logprobs;
+    const auto logprobs = all.at(is_own ? position - num_before : position,
+                                 model().preparer.tokenizer, wants_all ? SIZE_MAX : 1);
+    const int32_t id = is_own ? logprobs->front().token_id : prompt_of(choice).token_ids[position];
+    text.append_completion(id, logprobs ? &*logprobs : nullptr, *num_top_, lists, only);
+  }
+
+  // Of a chunk.
+  std::string logprobs_json(size_t choice) {
+    if (!num_top_) return "null";
+    CompletionLogprobs lists;
+    for (size_t i = 0; i < num_positions(choice); ++i)
+      append_logprobs(choice, i, choices()[choice].logprob_text, lists);
+    return lists.json();
+  }
+
+  // The lists stand behind each other, so that the positions are gone through once for each.
+  void add_logprobs(size_t choice) {
+    if (!num_top_) return add_text("null");
+    const char* before = "{";
+    for (const auto& [name, list] : {std::pair{"text_offset", &CompletionLogprobs::text_offset},
+                                     {"token_logprobs", &CompletionLogprobs::token_logprobs},
+                                     {"tokens", &CompletionLogprobs::tokens},
+                                     {"top_logprobs", &CompletionLogprobs::top_logprobs}}) {
+      add_text(fmt::format(R"({}"{}":[)", std::exchange(before, ","), name));
+      add_list(num_positions(choice),
+               [this, choice, list = list, text = choices()[choice].logprob_text](
+                   size_t i, std::string& out) mutable {
+                 CompletionLogprobs one;
+                 append_logprobs(choice, i, text, one, list);
+                 out += one.*list;
+               });
+      add_text("]");
     }
+    add_text("}");
   }
 
   std::string take_chunk(size_t choice) override {
     const bool shows_prompt = states_[choice].is_first && (return_token_ids_ || echo_);
     std::string json =
-        fmt::format(R"({{{},"prompt_token_ids":{},"token_ids":{}}})", members(choice),
+        fmt::format(R"({{{}{}{},"prompt_token_ids":{},"token_ids":{}}})", first_members(choice),
+                    logprobs_json(choice), last_members(choice),
                     shows_prompt ? json_of(prompt_of(choice).token_ids) : "null",
                     token_ids_json(choices()[choice].token_ids));
     states_[choice] = {.begun = true};
     return json;
   }
 
-  // index to stop_reason
-  std::string members(size_t index) {
-    const State& state = states_[index];
+  // Those before the log-probabilities, and those behind them.
+  std::string first_members(size_t choice) const {
+    return fmt::format(R"("index":{},"text":{},"logprobs":)", choice,
+                       json_text(states_[choice].text));
+  }
+
+  std::string last_members(size_t index) {
     const Choice& choice = choices()[index];
     const std::string reason = to_string(choice.finish_reason);
-    return fmt::format(R"("index":{},"text":{},"logprobs":{},"finish_reason":{},"stop_reason":{})",
-                       index, json_text(state.text), num_top_ ? state.logprobs.json() : "null",
+    return fmt::format(R"(,"finish_reason":{},"stop_reason":{})",
                        reason.empty() ? "null" : json_text(reason), json_of(choice.stop_reason));
   }
 
-  std::string whole_choice(size_t choice) override {
+  void add_choice(size_t choice) override {
     const PromptFacts& prompt = prompt_of(choice);
-    return fmt::format(
-        R"({{{},"token_ids":{},"prompt_logprobs":{},"prompt_token_ids":{},"routed_experts":null}})",
-        members(choice), token_ids_json(choices()[choice].token_ids), prompt_logprobs_json(prompt),
-        token_ids_json(prompt.token_ids));
+    add_text("{" + first_members(choice));
+    add_logprobs(choice);
+    add_text(fmt::format(R"({},"token_ids":{},"prompt_logprobs":)", last_members(choice),
+                         token_ids_json(choices()[choice].token_ids)));
+    add_prompt_logprobs(prompt);
+    add_text(fmt::format(R"(,"prompt_token_ids":{},"routed_experts":null}})",
+                         token_ids_json(prompt.token_ids)));
   }
 
-  std::string whole_members() override {
-    return R"(,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null)";
+  void add_members() override {
+    add_text(R"(,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null)");
   }
 
   bool echo_ = false;

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "server/protocol_testing.h"
+#include "text/testing.h"
 
 namespace nanovllm::server {
 namespace {
@@ -94,7 +95,7 @@ TEST(CompletionApi, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(param(R"("logprobs":21)", "greater than max allowed"), "logprobs");
   EXPECT_EQ(param(R"("logit_bias":{"50":1})", "logit_bias"), "logit_bias");
   EXPECT_EQ(param(R"("stop":[""])", "empty"), "stop");
-  EXPECT_EQ(param(R"("stop":["a","b","c","d","e"])", "may hold 4"), "stop");
+  EXPECT_EQ(param(R"("stop":["a","b","c","d","e"])", "may hold 4 texts, got 5"), "stop");
   EXPECT_EQ(param(R"("stream":1)", "true or false"), "stream");
   EXPECT_EQ(param(R"("stream_options":{"include_usage":true})", "Stream options"),
             "stream_options");
@@ -145,8 +146,42 @@ TEST(CompletionApi, SaysHowMuchFits) {
   const ApiError error = api_error_of([&] { completion(model, body(101)); });
   EXPECT_TRUE(std::string(error.what())
                   .starts_with("This model's maximum context length is 100 tokens. However, your "
-                               "prompt contains 101 input"));
+                               "prompt contains at least 101 input"));
   EXPECT_EQ(error.param(), "input_tokens");
+  const auto ids = [](int length) {
+    return fmt::format(R"({{"prompt":[{}]}})", fmt::join(Ids(length, 7), ","));
+  };
+  EXPECT_NO_THROW(completion(model, ids(99)));
+  EXPECT_EQ(refused_param(ids(101), "your prompt contains 101 input tokens"), "input_tokens");
+}
+
+TEST(CompletionApi, RefusesTextThatIsTooLongWhateverItsTokensAre) {
+  LetterModel model;
+  const auto tokenizer = text::make_tokenizer(text::byte_level_json());
+  model.served.preparer.tokenizer = tokenizer.get();
+  model.served.preparer.info.vocab_size = tokenizer->vocab_size();
+  ASSERT_EQ(tokenizer->max_bytes_per_token(), 7u);
+  const auto text_of = [](size_t count, const char* more) {
+    std::string text;
+    for (size_t i = 0; i < count; ++i) text += "<|end|>";
+    return R"({"prompt":")" + text + more + "\"}";
+  };
+  EXPECT_EQ(completion(model, text_of(99, ""))->requests[0].prompt_token_ids.size(), 99u);
+  const auto error_of = [&](const std::string& body) {
+    return api_error_of([&] { completion(model, body); });
+  };
+  EXPECT_EQ(error_of(text_of(99, "<|end|")).param(), "input_tokens");  // 700 bytes but one
+  EXPECT_EQ(error_of(text_of(99, "<|end|>")).param(), "");             // 100 tokens and no more
+  const ApiError error = error_of(text_of(100, "a"));
+  EXPECT_EQ(error.status(), 400);
+  EXPECT_EQ(error.param(), "input_text");
+  EXPECT_EQ(std::string(error.what()),
+            "This model's maximum context length is 100 tokens, which no text of more than 700 "
+            "bytes fits in. However, your prompt has 701 bytes. Please reduce the length of the "
+            "input prompt.");
+  EXPECT_EQ(Json::parse(tokenize_body(text_of(100, ""), model.served))["count"], 100);
+  EXPECT_EQ(api_error_of([&] { tokenize_body(text_of(100, "a"), model.served); }).param(),
+            "input_text");
 }
 
 TEST(CompletionApi, AnswersWhole) {

@@ -62,6 +62,7 @@ class HttpConnection final : public HttpExchange,
   int64_t idle_since() const { return idle_since_; }
 
   const HttpRequest& request() const override { return request_; }
+  std::string take_body() override { return std::exchange(request_.body, {}); }
   asio::awaitable<void> send(HttpResponse response) override;
   asio::awaitable<void> begin_stream(HttpResponse response) override;
   asio::awaitable<bool> write(std::string_view piece) override;

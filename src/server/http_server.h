@@ -48,6 +48,8 @@ class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
   virtual const HttpRequest& request() const = 0;
+  // The request's body, which is not kept: an answer may take long.
+  virtual std::string take_body() = 0;
   // The whole answer. Once, and not beside begin_stream().
   virtual asio::awaitable<void> send(HttpResponse response) = 0;
   // The head of an answer that comes in pieces (`response.body` is the first).

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
 
 #include "io/json.h"
@@ -15,10 +16,11 @@ inline constexpr int kMaxJsonDepth = 64;  // --max-json-depth
 // Throws Error(kCorruptData) in a sentence for what is not JSON (NaN and bytes that are no UTF-8
 // among it), for nesting deeper than `max_depth`, a key that an object has twice, and more than
 // some millions of values, each of which takes some 50 bytes.
-inline Json parse_json_body(std::string_view text, int max_depth = kMaxJsonDepth) {
+inline Json parse_json_body(std::string_view text, int max_depth = kMaxJsonDepth,
+                            std::span<JsonListBound> bounds = {}) {
   return parse_ordered_json(
       text, "The body",
-      {.max_depth = max_depth, .allows_repeats = false, .max_values = size_t{4} << 20});
+      {.max_depth = max_depth, .allows_repeats = false, .max_values = size_t{4} << 20}, bounds);
 }
 
 }  // namespace nanovllm::server

@@ -36,6 +36,36 @@ std::string bytes_of(std::string_view text) {
 
 }  // namespace
 
+void PackedLogprobs::append(const PositionLogprobs& position) {
+  for (const TokenLogprob& token : position) {
+    if (num_entries_++ % kBlock == 0) blocks_.emplace_back().reserve(kBlock);
+    blocks_.back().push_back({token.token_id, token.logprob, token.rank});
+  }
+  ends_.push_back(num_entries_);
+}
+
+void PackedLogprobs::clear() {
+  blocks_.clear();
+  num_entries_ = 0;
+  ends_.clear();
+}
+
+std::optional<PositionLogprobs> PackedLogprobs::at(size_t position, const Tokenizer* tokenizer,
+                                                   size_t most) const {
+  PositionLogprobs result;
+  const size_t begin = position == 0 ? 0 : ends_[position - 1];
+  const size_t count = std::min(ends_[position] - begin, most);
+  for (size_t i = begin; i < begin + count; ++i) {
+    const Entry& entry = blocks_[i / kBlock][i % kBlock];
+    TokenLogprob& token = result.emplace_back();
+    token = {entry.token_id, entry.logprob, entry.rank, {}};
+    if (tokenizer != nullptr) {
+      token.decoded_token = tokenizer->decode(std::span(&entry.token_id, 1), false);
+    }
+  }
+  return result.empty() ? std::nullopt : std::optional(std::move(result));
+}
+
 std::string CompletionLogprobs::json() const {
   return fmt::format(
       R"({{"text_offset":[{}],"token_logprobs":[{}],"tokens":[{}],"top_logprobs":[{}]}})",
@@ -43,7 +73,9 @@ std::string CompletionLogprobs::json() const {
 }
 
 void LogprobText::append_completion(int32_t token_id, const PositionLogprobs* position, int num_top,
-                                    CompletionLogprobs& out) {
+                                    CompletionLogprobs& out,
+                                    std::string CompletionLogprobs::*only) {
+  const auto wants = [&](auto list) { return only == nullptr || only == list; };
   TokenLogprob chosen;
   chosen.token_id = token_id;
   if (position != nullptr) {
@@ -52,13 +84,14 @@ void LogprobText::append_completion(int32_t token_id, const PositionLogprobs* po
     chosen.decoded_token = tokenizer_->decode(std::span(&token_id, 1), false);
   }
   const std::string name = name_of(chosen);
-  append(out.tokens, json_text(name));
-  append(out.token_logprobs, position == nullptr ? "null" : number(chosen.logprob));
-  append(out.text_offset, std::to_string(offset_));
+  if (wants(&CompletionLogprobs::tokens)) append(out.tokens, json_text(name));
+  if (wants(&CompletionLogprobs::token_logprobs))
+    append(out.token_logprobs, position == nullptr ? "null" : number(chosen.logprob));
+  if (wants(&CompletionLogprobs::text_offset)) append(out.text_offset, std::to_string(offset_));
   offset_ += num_characters(name);
-  if (position == nullptr) {
+  if (position == nullptr && wants(&CompletionLogprobs::top_logprobs)) {
     append(out.top_logprobs, "null");
-  } else {
+  } else if (wants(&CompletionLogprobs::top_logprobs)) {
     Json top = Json::object();  // of tokens that have the same text, the last counts
     const size_t count = num_top < 0 ? position->size() : static_cast<size_t>(num_top) + 1;
     for (size_t i = 0; i < std::min(count, position->size()); ++i) {
@@ -79,9 +112,9 @@ void LogprobText::append_chat(const PositionLogprobs& position, int num_top, std
     append(top, fmt::format(R"({{"token":{},"logprob":{},"bytes":{}}})", json_text(name),
                             number(position[i].logprob), bytes_of(name)));
   }
-  append(out, fmt::format(R"({{"token":{},"logprob":{},"bytes":{},"top_logprobs":[{}]}})",
-                          json_text(name_of(chosen)), number(chosen.logprob),
-                          bytes_of(text_of(chosen)), top));
+  out += fmt::format(R"({{"token":{},"logprob":{},"bytes":{},"top_logprobs":[{}]}})",
+                     json_text(name_of(chosen)), number(chosen.logprob), bytes_of(text_of(chosen)),
+                     top);
   advance(chosen.token_id);
 }
 

@@ -30,6 +30,7 @@ TEST(LogprobText, TokensOfACharacterAddUpToIt) {
   for (const int32_t id : ids) {
     const PositionLogprobs logprobs = position(*tokenizer, id);
     num_partial += logprobs[0].decoded_token->ends_with(kReplacement);
+    if (!content.empty()) content += ',';
     chat.append_chat(logprobs, 1, content);
     completion.append_completion(id, &logprobs, 0, lists);
   }
@@ -61,10 +62,47 @@ TEST(LogprobText, BytesThatAreNoCharacterHaveNoText) {
   ASSERT_GT(ids.size(), 1u);
   LogprobText text(tokenizer.get(), false);
   std::string content;
-  for (int i = 0; i < 6; ++i) text.append_chat(position(*tokenizer, ids[0]), 1, content);
+  for (int i = 0; i < 6; ++i) {
+    if (i > 0) content += ',';
+    text.append_chat(position(*tokenizer, ids[0]), 1, content);
+  }
   for (const Json& entry : Json::parse('[' + content + ']')) {
     EXPECT_EQ(entry["token"], "");
     EXPECT_EQ(entry["bytes"].dump(), "[]");
+  }
+}
+
+TEST(PackedLogprobs, KeepAllButTexts) {
+  const auto tokenizer = demo();
+  PackedLogprobs packed;
+  packed.append_none();
+  const std::vector<PositionLogprobs> positions = {
+      {logprob(70, -3, 3, tokenizer->decode(std::vector{70}, false)),
+       logprob(71, -1, 1, tokenizer->decode(std::vector{71}, false))},
+      {logprob(72, -0.5, 1, tokenizer->decode(std::vector{72}, false))}};
+  for (const PositionLogprobs& one : positions) packed.append(one);
+  ASSERT_EQ(packed.size(), 3u);
+  EXPECT_EQ(packed.at(0, tokenizer.get()), std::nullopt);
+  EXPECT_EQ(packed.at(1, tokenizer.get()), positions[0]);
+  EXPECT_EQ(packed.at(2, tokenizer.get()), positions[1]);
+  EXPECT_EQ(packed.at(1, tokenizer.get(), 1)->size(), 1u);
+  EXPECT_EQ(packed.at(2, nullptr)->front().decoded_token, std::nullopt);
+  packed.clear();
+  EXPECT_TRUE(packed.empty());
+}
+
+TEST(PackedLogprobs, KeepManyInOrder) {
+  PackedLogprobs packed;
+  for (int i = 0; i < 1000; ++i) {
+    PositionLogprobs position;
+    for (int j = 0; j <= i % 21; ++j) position.push_back({i * 100 + j, -0.5F * j, j + 1, {}});
+    packed.append(position);
+  }
+  for (int i = 0; i < 1000; ++i) {
+    const auto position = packed.at(i, nullptr);
+    ASSERT_EQ(position->size(), i % 21 + 1u);
+    for (int j = 0; j <= i % 21; ++j)
+      ASSERT_EQ((*position)[j], (TokenLogprob{i * 100 + j, -0.5F * j, j + 1, {}}));
   }
 }
 

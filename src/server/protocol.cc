@@ -67,11 +67,13 @@ std::string tokenize_body(std::string_view body, const ServedModel& model) {
   std::vector<int32_t> ids;
   if (fields.find("messages") != nullptr) {
     const ChatPrompt prompt = render_chat(fields, model);
+    check_fits(prompt.text, model);
     ids = tokenizer.encode(prompt.text, prompt.add_special_tokens);
   } else {
     const auto prompt = fields.text("prompt");
     if (!prompt) refuse("prompt", "prompt or messages must be given.");
     fields.check_model();
+    check_fits(*prompt, model);
     ids = tokenizer.encode(*prompt, fields.boolean("add_special_tokens", true));
   }
   Json answer = {{"count", ids.size()},

@@ -72,6 +72,8 @@ class ApiCall {
   // One a prompt, to be queued all; their ids are left to who does it.
   std::vector<AddRequest> requests;
   bool stream = false;
+  // Events are to be told when they come, for what is kept of them is much less.
+  bool wants_events_soon = false;
   std::vector<std::string> ignored_fields;  // that nobody knows
 
   // What happened to requests[prompt], in order. Returns what the client is sent: SSE text where it
@@ -81,9 +83,20 @@ class ApiCall {
   virtual bool is_over() const = 0;
   // The error that one of the requests ended with; none = there is none.
   virtual std::optional<ApiError> error() const = 0;
-  // The end of the stream, or the whole answer. Throws ApiError where a whole answer became none.
-  virtual std::string finish() = 0;
+  // Appends the end of the stream, or of a whole answer the next piece, which ends soon behind
+  // kAnswerPiece bytes. Returns whether there is more. The first call throws ApiError where a whole
+  // answer became none.
+  virtual bool next_piece(std::string& out) = 0;
+  // All of them.
+  std::string finish() {
+    std::string all;
+    while (next_piece(all)) {
+    }
+    return all;
+  }
 };
+
+inline constexpr size_t kAnswerPiece = size_t{64} << 10;  // bytes
 
 // `id` is the request's, for the answer's own. Throw ApiError. They render and tokenize, which
 // takes milliseconds for long prompts.

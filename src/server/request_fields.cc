@@ -137,11 +137,24 @@ std::string shown(const Json& value) {
 
 RequestFields::RequestFields(std::string_view body, const char* schema, const ServedModel& model)
     : model_(model), properties_(request_schemas()[schema]["properties"]) {
+  // Each message is a token at least.
+  const auto most = static_cast<size_t>(std::max(model.preparer.info.max_model_len, 1));
+  JsonListBound bounds[] = {{.name = "messages", .most = most},
+                            {.name = "stop", .most = kMaxStops}};
   try {
-    body_ = parse_json_body(body, model.max_json_depth);
+    body_ = parse_json_body(body, model.max_json_depth, bounds);
   } catch (const Error& error) {
     throw ApiError(400, error.what());
   }
+  const auto& [messages, stop] = bounds;
+  if (messages.size > most) {
+    refuse("messages",
+           "This model's maximum context length is {} tokens. However, your chat has {} messages, "
+           "each of which takes one token at least. Please reduce the number of messages.",
+           most, messages.size);
+  }
+  if (stop.size > kMaxStops)
+    refuse("stop", "stop may hold {} texts, got {}.", kMaxStops, stop.size);
   if (!body_.is_object()) refuse("", "The body must be a JSON object, got {}.", shown(body_));
   const std::string what = complaint(body_, request_schemas()[schema]);
   if (what.empty()) return;
@@ -189,8 +202,6 @@ void RequestFields::read_all(SamplingParams& params,
   for (const Parameter& parameter : sampling_table()) {
     if (std::ranges::find(but, parameter.name) == but.end()) read(parameter.name, params);
   }
-  if (params.stop.size() > kMaxStops)
-    refuse("stop", "stop may hold {} texts, got {}.", kMaxStops, params.stop.size());
 }
 
 void RequestFields::refuse_unsupported() const {

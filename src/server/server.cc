@@ -274,6 +274,7 @@ void Front::end(std::chrono::milliseconds timeout) noexcept {
 
 int serve(ServeOptions options) {
   if (!find_gguf(options.model)) check_is_folder(options.model);
+  keep_little_freed_memory();
   return Front(std::move(options)).run();
 }
 
