@@ -6,8 +6,9 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 pattern="${1:-}"
 venv=build/serve-venv
-# What these tests ask for by name (transformers for lm_eval's tokenizer); a part that can't be had skips, and says so.
-packages=(openai==3.* schemathesis==4.* "lm_eval[api]==0.4.*" transformers==5.* huggingface_hub)
+# What these tests ask for by name (transformers for lm_eval's tokenizer, markdown-it-py for the page); a part that can't be had
+# skips, and says so.
+packages=(openai==3.* schemathesis==4.* "lm_eval[api]==0.4.*" transformers==5.* huggingface_hub "markdown-it-py==4.*")
 
 if ! cmp -s <(printf '%s\n' "${packages[@]}") "$venv/packages"; then
   echo "nanovllm: installing ${packages[*]} into $venv"
@@ -24,7 +25,7 @@ export PYTHONPATH="$PWD/tests" PYTHONDONTWRITEBYTECODE=1
 python=python3
 [ -f "$venv/packages" ] && python="$venv/bin/python"
 failed=()
-for test in tests/page_test.py tests/serve/*_test.py; do
+for test in tests/page_test.py tests/page_markdown_test.py tests/serve/*_test.py; do
   [[ $test == *"$pattern"* ]] || continue
   echo "== $test"
   "$python" "$test"

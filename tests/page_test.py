@@ -1,280 +1,12 @@
 #!/usr/bin/env python3
-"""The page to chat with, in headless Chromium: a server of this test plays the API and the page's files are served as
-the binary serves them, with the policy of src/server/page.cc and below a prefix.
-
-Exit status 77 (a skipped test) where there is no Chromium, or only a snap of it, which sees no temporary folders. With
-NANOVLLM_SCREENSHOTS set to a folder, what was seen is written there.
-"""
-import base64
-import http.server
+"""The page to chat with, in headless Chromium: what people do with it, and how it looks. See page_testing.py."""
 import json
-import os
-import pathlib
-import re
-import shutil
-import subprocess
-import sys
-import tempfile
-import threading
-import time
-import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGE = ROOT / "src" / "server" / "page"
-POLICY = re.search(r"kSecurityPolicy =(.*?);\n", (ROOT / "src" / "server" / "page.cc").read_text(), re.DOTALL)[1]
-POLICY = "".join(re.findall(r'"(.*?)"', POLICY))
-TYPES = {"": ("index.html", "text/html"), "style.css": ("style.css", "text/css"), "app.js": ("app.js", "text/javascript")}
-CODE = "Here:\n\n```python\nprint(\"a long line of code that no phone can show as a whole: it is scrolled\")\n```\n\n"
-ANSWERS = {  # by the first word of the message: pieces of (reasoning, content)
-    "hello": [("", "Hel"), ("", "lo **you**, `x < 1`.\n\nSecond "), ("", "paragraph.")],
-    "think": [("First I ", ""), ("think.", ""), ("", CODE), ("", "<img src=x onerror=alert(1)> é🙂")],
-}
+import page_testing
+from page_testing import Api
 
 
-def find_chromium():
-    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
-        path = shutil.which(name)
-        if not path:
-            continue
-        real = pathlib.Path(path).resolve()
-        is_snap = real.name == "snap" or "snap" in real.parts or b"/snap/" in real.read_bytes()[:4096]
-        if not is_snap:
-            return path
-    return None
-
-
-class Api(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    key = None
-    model = "demo"
-    requests = []
-    aborted = threading.Event()
-
-    def log_message(self, *_):
-        pass
-
-    def reply(self, status, body, content_type="application/json", **headers):
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def refuse(self, status, message):
-        self.reply(status, json.dumps({"error": {"message": message, "type": "X", "param": None, "code": status}}).encode())
-
-    def is_allowed(self):
-        if self.key is None or self.headers["Authorization"] == f"Bearer {self.key}":
-            return True
-        self.refuse(401, "Unauthorized")
-        return False
-
-    def do_GET(self):
-        name = self.path.removeprefix("/prefix/")
-        if name in TYPES:
-            file, content_type = TYPES[name]
-            self.reply(200, (PAGE / file).read_bytes(), content_type + "; charset=utf-8", Content_Security_Policy=POLICY)
-        elif name == "v1/models":
-            if self.is_allowed():
-                self.reply(200, json.dumps({"object": "list", "data": [{"id": Api.model, "max_model_len": 4096}]}).encode())
-        else:
-            self.refuse(404, "Not Found")
-
-    def send_event(self, text):
-        data = text.encode()
-        # In halves, so that events and characters arrive in pieces.
-        for half in (data[: len(data) // 2], data[len(data) // 2 :]):
-            if half:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(half), half))
-                self.wfile.flush()
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if not self.is_allowed():
-            return
-        Api.requests.append(body)
-        if body["model"] != Api.model:
-            return self.refuse(404, "The model does not exist.")
-        word = body["messages"][-1]["content"].split()[0]
-        if word == "bad":
-            return self.refuse(400, "temperature must be at least 0.")
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-
-        def delta(finish_reason=None, **fields):
-            choice = {"index": 0, "delta": fields, "finish_reason": finish_reason}
-            self.send_event(f"data: {json.dumps({'choices': [choice]}, ensure_ascii=False)}\n\n")
-
-        self.send_event(": a comment\n\n")
-        delta(role="assistant", content="")
-        if word == "slow":
-            try:
-                while True:
-                    delta(content="tick ")
-                    time.sleep(0.02)
-            except OSError:
-                return Api.aborted.set()
-        for reasoning, content in ANSWERS.get(word, [("", "Part")]):
-            delta(**({"reasoning": reasoning, "reasoning_content": reasoning} if reasoning else {"content": content}))
-        if word == "cut":
-            self.close_connection = True
-            return
-        if word == "die":
-            self.send_event('data: {"error": {"message": "The engine died.", "code": 500}}\n\n')
-        delta(finish_reason="length" if word == "long" else "stop")
-        self.send_event('data: {"choices": [], "usage": {"total_tokens": 3}}\n\n')
-        self.send_event("data: [DONE]\n\n")
-        self.wfile.write(b"0\r\n\r\n")
-
-
-class Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_):
-        pass  # a browser that stops an answer closes its connection
-
-
-class Browser:
-    """Chromium over the DevTools protocol: JSON and a zero byte a message, through two pipes."""
-
-    def __init__(self, chromium, folder):
-        reads, self.to = os.pipe()
-        self.fro, writes = os.pipe()
-        command = f'exec "$@" 3<&{reads} 4>&{writes}'
-        self.process = subprocess.Popen(
-            ["bash", "-c", command, "-", chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
-             "--disable-dev-shm-usage", "--disable-background-networking", "--remote-debugging-pipe",
-             f"--user-data-dir={folder}"],
-            pass_fds=(reads, writes), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        os.close(reads)
-        os.close(writes)
-        self.buffer, self.number, self.session, self.problems = b"", 0, None, []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
-            self.call(f"{domain}.enable")
-
-    def close(self):
-        self.process.terminate()
-        self.process.wait(30)
-        os.close(self.to)
-        os.close(self.fro)
-
-    def receive(self):
-        while b"\0" not in self.buffer:
-            data = os.read(self.fro, 1 << 16)
-            assert data, "Chromium has gone"
-            self.buffer += data
-        message, self.buffer = self.buffer.split(b"\0", 1)
-        return json.loads(message)
-
-    def send(self, message):
-        if self.session:
-            message["sessionId"] = self.session
-        os.write(self.to, json.dumps(message).encode() + b"\0")
-
-    def call(self, method, **params):
-        self.number += 1
-        number = self.number
-        self.send({"id": number, "method": method, "params": params})
-        while True:
-            answer = self.receive()
-            if answer.get("id") == number:
-                assert "error" not in answer, (method, answer)
-                return answer["result"]
-            self.note(answer)
-
-    def note(self, event):
-        name, params = event.get("method"), event.get("params", {})
-        if name == "Runtime.exceptionThrown" or (name == "Runtime.consoleAPICalled" and params["type"] == "error"):
-            self.problems.append(params)
-        # Refused requests are what some tests are about.
-        if name == "Log.entryAdded" and params["entry"]["level"] == "error" and params["entry"]["source"] != "network":
-            self.problems.append(params["entry"])
-        if name == "Page.javascriptDialogOpening":
-            self.number += 1
-            self.send({"id": self.number, "method": "Page.handleJavaScriptDialog", "params": {"accept": True}})
-
-    def js(self, expression):
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in result, (expression, result)
-        return result["result"].get("value")
-
-    def wait(self, expression, seconds=20):
-        deadline = time.monotonic() + seconds
-        while not self.js(expression):
-            assert time.monotonic() < deadline, (expression, self.js("document.body.innerText"))
-            time.sleep(0.02)
-
-    def press(self, key, text="", modifiers=0):
-        codes = {"Enter": 13, "Escape": 27, "Tab": 9}
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, text=text if kind == "keyDown" else "",
-                      windowsVirtualKeyCode=codes[key], modifiers=modifiers)
-
-    def type(self, text):
-        self.call("Input.insertText", text=text)
-
-    def screen(self, width, height, mobile=False, dark=False):
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
-
-    def screenshot(self, name):
-        folder = os.environ.get("NANOVLLM_SCREENSHOTS")
-        if folder:
-            data = self.call("Page.captureScreenshot", format="png")["data"]
-            pathlib.Path(folder, name + ".png").write_bytes(base64.b64decode(data))
-
-
-class PageTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server(("127.0.0.1", 0), Api)
-        threading.Thread(target=cls.server.serve_forever, daemon=True).start()
-        cls.url = f"http://127.0.0.1:{cls.server.server_address[1]}/prefix/"
-        cls.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        cls.browser = Browser(CHROMIUM, cls.folder.name)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.browser.close()
-        cls.server.shutdown()
-        cls.server.server_close()
-        cls.folder.cleanup()
-
-    def setUp(self):
-        Api.key, Api.model = None, "demo"
-        Api.requests.clear()
-        Api.aborted.clear()
-        self.browser.problems.clear()
-        self.browser.screen(1200, 800)
-        self.open()
-        self.browser.js("localStorage.clear(), sessionStorage.clear()")
-        self.open()
-        self.browser.wait("$('model').textContent === 'demo'")
-
-    def tearDown(self):
-        self.assertEqual(self.browser.problems, [])
-
-    def open(self):
-        self.browser.js("window.isOld = true")
-        self.browser.call("Page.navigate", url=self.url)
-        self.browser.wait("!window.isOld && document.readyState === 'complete'")
-
-    def send(self, text, wait=True):
-        self.browser.js("$('input').focus()")
-        self.browser.type(text)
-        self.browser.press("Enter", "\r")
-        if wait:
-            self.browser.wait("$('send').textContent === 'Send'")
-
-    def last(self, selector):
-        return self.browser.js(f"Array.from(document.querySelectorAll('.message {selector}')).at(-1)?.innerText")
-
+class PageTest(page_testing.PageTestCase):
     def test_shows_an_answer_as_it_comes(self):
         self.assertEqual(self.browser.js("document.title"), "demo – nanovllm")
         self.assertEqual(self.browser.js("document.activeElement.id"), "input")
@@ -282,7 +14,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.last(".body"), "Hello you, x < 1.\n\nSecond paragraph.")
         self.assertEqual(self.browser.js("document.querySelector('.assistant strong').textContent"), "you")
         self.assertEqual(self.browser.js("document.querySelector('.assistant code').textContent"), "x < 1")
-        self.assertEqual(Api.requests, [{"model": "demo", "stream": True, "messages": [{"role": "user", "content": "hello"}]}])
+        self.assertEqual(Api.requests, [{"model": "demo", "stream": True, "stream_options": {"include_usage": True}, "messages": [{"role": "user", "content": "hello"}]}])
         self.send("hello again")
         self.assertEqual([it["role"] for it in Api.requests[-1]["messages"]], ["user", "assistant", "user"])
         self.assertTrue(Api.requests[-1]["messages"][1]["content"].endswith("Second paragraph."))
@@ -352,7 +84,7 @@ class PageTest(unittest.TestCase):
         self.send("hello")
         request = Api.requests[0]
         self.assertEqual(request["messages"][0], {"role": "system", "content": "Be kind."})
-        del request["messages"], request["model"], request["stream"]
+        del request["messages"], request["model"], request["stream"], request["stream_options"]
         no_thinking = {"chat_template_kwargs": {"enable_thinking": False}}
         self.assertEqual(request, {"temperature": 0.5, "max_tokens": 7, "seed": 0, **no_thinking})
 
@@ -453,9 +185,5 @@ class PageTest(unittest.TestCase):
         self.assertEqual(seen[seen.index("theme") :][: len(order)], order)
 
 
-CHROMIUM = find_chromium()
 if __name__ == "__main__":
-    if CHROMIUM is None:
-        print("SKIPPED: PageTest needs Chromium (the package chromium; a snap does not do)")
-        sys.exit(77)
-    unittest.main()
+    page_testing.main()

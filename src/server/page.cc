@@ -22,10 +22,15 @@ struct EmbeddedFile {
 }  // namespace
 
 std::optional<PageFile> page_file(std::string_view path) {
-  static const std::array<EmbeddedFile, 3> files = {
+  constexpr std::string_view kScript = "text/javascript; charset=utf-8";
+  static const std::array<EmbeddedFile, 7> files = {
       {{"/", "text/html; charset=utf-8", kIndexHtml},
        {"/style.css", "text/css; charset=utf-8", kStyleCss},
-       {"/app.js", "text/javascript; charset=utf-8", kAppJs}}};
+       {"/storage.js", kScript, kStorageJs},
+       {"/markdown.js", kScript, kMarkdownJs},
+       {"/render.js", kScript, kRenderJs},
+       {"/api.js", kScript, kApiJs},
+       {"/app.js", kScript, kAppJs}}};
   for (const EmbeddedFile& file : files) {
     if (file.path != path) continue;
     return PageFile{file.content_type,

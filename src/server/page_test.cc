@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -9,22 +10,24 @@ namespace nanovllm::server {
 namespace {
 
 TEST(Page, IsTheFilesOfTheRepository) {
-  const std::pair<const char*, const char*> kFiles[] = {
-      {"/", "index.html"}, {"/style.css", "style.css"}, {"/app.js", "app.js"}};
-  for (const auto& [path, name] : kFiles) {
-    std::ifstream file(std::string(NANOVLLM_SOURCE_DIR "/src/server/page/") + name);
+  for (const auto& entry :
+       std::filesystem::directory_iterator(NANOVLLM_SOURCE_DIR "/src/server/page")) {
+    const std::string name = entry.path().filename();
+    std::ifstream file(entry.path());
     const std::string text((std::istreambuf_iterator<char>(file)), {});
-    const auto page = page_file(path);
-    ASSERT_TRUE(page) << path;
+    const auto page = page_file(name == "index.html" ? "/" : "/" + name);
+    ASSERT_TRUE(page) << name;
     EXPECT_FALSE(text.empty());
-    EXPECT_EQ(page->body, text) << path;
+    EXPECT_EQ(page->body, text) << name;
   }
 }
 
 TEST(Page, HasTypesTagsAndAPolicy) {
   EXPECT_EQ(page_file("/")->content_type, "text/html; charset=utf-8");
   EXPECT_EQ(page_file("/style.css")->content_type, "text/css; charset=utf-8");
-  EXPECT_EQ(page_file("/app.js")->content_type, "text/javascript; charset=utf-8");
+  for (const char* script : {"/storage.js", "/markdown.js", "/render.js", "/api.js", "/app.js"}) {
+    EXPECT_EQ(page_file(script)->content_type, "text/javascript; charset=utf-8") << script;
+  }
   EXPECT_NE(page_file("/")->etag, page_file("/app.js")->etag);
   EXPECT_EQ(page_file("/")->etag.size(), 18u);
   EXPECT_EQ(page_file("/")->headers[0].second, page_file("/")->etag);
@@ -47,7 +50,12 @@ TEST(Page, HasNothingInline) {
         << text;
   }
   EXPECT_EQ(page.find("<script>"), page.npos);
-  EXPECT_EQ(page_file("/app.js")->body.find("innerHTML"), std::string_view::npos);
+  for (const char* script : {"/storage.js", "/markdown.js", "/render.js", "/api.js", "/app.js"}) {
+    for (const char* text : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"}) {
+      EXPECT_EQ(page_file(script)->body.find(text), std::string_view::npos) << script << text;
+    }
+    EXPECT_NE(page.find(std::string("src=\"") + (script + 1)), std::string_view::npos) << script;
+  }
 }
 
 }  // namespace

@@ -1,43 +1,11 @@
-// Chats with the server that this page comes from. Addresses are relative, so that a prefix is kept.
+// The conversations and their messages on the page. Each is answered on its own, whichever is shown.
 "use strict";
 
-const $ = (id) => document.getElementById(id);
 const log = $("log"), input = $("input");
-
-function element(tag, properties = {}, ...children) {
-  const node = Object.assign(document.createElement(tag), properties);
-  node.append(...children);
-  return node;
-}
-
-// ---- What the browser keeps: one entry a conversation, so that two tabs do not overwrite each other.
-
-const PREFIX = "nanovllm.conversation.";
-
-function load(key, fallback, storage = "localStorage") {
-  try {
-    return JSON.parse(window[storage].getItem(key)) ?? fallback;
-  } catch {
-    return fallback; // private windows may refuse, too
-  }
-}
-
-function store(key, value, storage = "localStorage") {
-  try {
-    window[storage].setItem(key, JSON.stringify(value));
-  } catch {
-    tell("The browser keeps nothing more: what is new here is lost with the page.");
-  }
-}
-
-function conversations() {
-  try {
-    return Object.keys(localStorage).filter((key) => key.startsWith(PREFIX))
-      .map((key) => load(key, null)).filter((it) => it?.messages).sort((a, b) => b.time - a.time);
-  } catch {
-    return [];
-  }
-}
+const answers = new Map(); // of conversations that are being answered: { controller, message }
+const drafts = new Map(); // of ids: what was written and not sent
+const nodes = new WeakMap(); // of messages
+let current = newConversation();
 
 function save(conversation) {
   if (!conversation.messages.length || conversation.deleted) return;
@@ -45,133 +13,177 @@ function save(conversation) {
   showConversations();
 }
 
-function newConversation() {
-  const id = Array.from(crypto.getRandomValues(new Uint32Array(2)), (n) => n.toString(36)).join("");
-  return { id, title: "New conversation", time: Date.now(), messages: [] };
+function tell(sentence) {
+  log.append(element("p", { className: "note error", role: "alert", textContent: sentence }));
+  log.scrollTop = log.scrollHeight;
 }
 
-let current = newConversation();
-let running = null; // { controller, conversation, message }
-let model = "";
-let apiKey = load("nanovllm.key", "", "sessionStorage");
+// ---- Messages
 
-// ---- Showing
-
-// Text in blocks: code between fences, and paragraphs between empty lines.
-function blocksOf(text) {
-  const blocks = [];
-  text.split(/^ *```/m).forEach((part, i) => {
-    if (i % 2) blocks.push({ code: part.replace(/^[^\n]*\n?/, "").replace(/\n$/, "") });
-    else blocks.push(...part.split(/\n\s*\n/).filter((it) => it.trim()).map((it) => ({ text: it.trim() })));
-  });
-  return blocks;
+function actionButton(textContent, onclick) {
+  return element("button", { type: "button", className: "action", textContent, onclick });
 }
 
-function blockNode({ code, text }) {
-  if (code !== undefined) return element("pre", { tabIndex: 0 }, element("code", { textContent: code }));
-  const parts = text.split(/(`[^`\n]+`|\*\*[^*\n]+\*\*)/).map((part, i) => {
-    if (i % 2 === 0) return part;
-    return part[0] === "`" ? element("code", { textContent: part.slice(1, -1) })
-                           : element("strong", { textContent: part.slice(2, -2) });
-  });
-  return element("p", {}, ...parts);
+function messageNode(message) {
+  const node = element("article", { className: `message ${message.role}` },
+    element("details", { hidden: true }, element("summary"), element("div")),
+    element("div", { className: "body" }), element("div", { className: "calls" }),
+    element("p", { className: "note", hidden: true }), element("div", { className: "actions" }));
+  node.setAttribute("aria-label", message.role === "user" ? "You" : "Model");
+  node.lastChild.append(copyButton(() => message.content, "Copy the message"));
+  if (message.role === "user") node.lastChild.append(actionButton("Edit", () => edit(message)));
+  else node.lastChild.append(element("span", { className: "again" }, actionButton("Answer again", () => answerFrom(message))));
+  return node;
 }
 
-// Only blocks that have changed are made anew: long answers stay quick and a selection survives.
-function showText(body, text) {
-  const blocks = blocksOf(text);
-  body.blocks ??= [];
-  blocks.forEach((block, i) => {
-    const key = JSON.stringify(block);
-    if (body.blocks[i] === key) return;
-    if (body.children[i]) body.children[i].replaceWith(blockNode(block));
-    else body.append(blockNode(block));
-    body.blocks[i] = key;
-  });
-  while (body.children.length > blocks.length) body.lastChild.remove();
-  body.blocks.length = blocks.length;
-}
-
-const nodes = new WeakMap(); // of messages
-
-function showMessage(message) {
-  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-  let node = nodes.get(message);
-  if (!node) {
-    const reasoning = element("details", { hidden: true }, element("summary"), element("div"));
-    node = element("article", { className: `message ${message.role}` }, reasoning,
-                   element("div", { className: "body" }), element("p", { className: "note", hidden: true }));
-    node.setAttribute("aria-label", message.role === "user" ? "You" : "Model");
-    nodes.set(message, node);
+function callNode(call) {
+  let text = call.arguments;
+  try {
+    text = JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    // it is still coming, or the model has made a mistake: shown as it is
   }
-  const [details, body, note] = node.children;
-  const isRunning = running?.message === message;
-  node.classList.toggle("running", isRunning);
-  details.hidden = !message.reasoning;
-  details.firstChild.textContent = isRunning && !message.content ? "Reasoning …" : "Reasoning";
-  showText(details.lastChild, message.reasoning ?? "");
-  showText(body, message.content);
+  return element("div", {}, element("p", {}, "Calls ", element("code", { textContent: call.name })), codeNode({ language: "json", text }));
+}
+
+function showNote(note, message) {
   note.hidden = !message.note;
   note.textContent = message.note ?? "";
   note.classList.toggle("error", Boolean(message.failed));
-  if (message.failed && message === current.messages.at(-1)) note.append(" ", element("button", { textContent: "Try again", onclick: () => retry(message) }));
+  if (message !== current.messages.at(-1)) return;
+  if (message.isFull) note.append(" ", element("button", { textContent: "New conversation", onclick: () => goOnAnew(message) }));
+  else if (message.failed) note.append(" ", element("button", { textContent: "Try again", onclick: () => answerFrom(message) }));
+}
+
+function showMessage(message) {
+  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+  const node = nodes.get(message) ?? messageNode(message);
+  nodes.set(message, node);
+  const [details, body, calls, note, actions] = node.children;
+  const isRunning = answers.get(current)?.message === message;
+  node.classList.toggle("running", isRunning);
+  details.hidden = !message.reasoning;
+  details.firstChild.textContent = isRunning && !message.content ? "Reasoning …" : "Reasoning";
+  showMarkdown(details.lastChild, message.reasoning ?? "");
+  if (message.role === "user") body.textContent = message.content; // as typed
+  else showMarkdown(body, message.content);
+  if (message.calls) calls.replaceChildren(...message.calls.map(callNode));
+  showNote(note, message);
+  actions.hidden = isRunning || !message.content;
   if (!node.isConnected) log.append(node);
   if (atEnd || message.role === "user") log.scrollTop = log.scrollHeight;
 }
 
+function edit(message) {
+  const node = nodes.get(message), field = element("textarea", { value: message.content, rows: 1, ariaLabel: "Message" });
+  const isLast = current.messages.indexOf(message) >= current.messages.length - 2;
+  const hint = element("p", { className: "hint", textContent: isLast ? "The answer is replaced." : "All that follows is replaced." });
+  const cancel = element("button", { type: "button", textContent: "Cancel" });
+  const buttons = element("div", { className: "buttons" }, cancel, element("button", { className: "primary", textContent: "Send" }));
+  const form = element("form", { className: "edit" }, field, hint, buttons);
+  const end = () => {
+    form.replaceWith(node);
+    node.querySelector(".action:last-child").focus();
+  };
+  cancel.onclick = end;
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    const content = field.value.trim();
+    if (!content || answers.has(current)) return;
+    truncate(current.messages.indexOf(message));
+    form.remove();
+    ask(content);
+    input.focus();
+  };
+  field.oninput = () => fit(field);
+  field.onkeydown = (event) => {
+    if (isEnter(event)) {
+      event.preventDefault();
+      form.requestSubmit();
+    } else if (event.key === "Escape") {
+      event.stopPropagation();
+      end();
+    }
+  };
+  node.replaceWith(form);
+  fit(field);
+  field.focus();
+}
+
+// ---- The list of conversations
+
+const live = (stored) => [current, ...answers.keys()].find((it) => it.id === stored.id) ?? stored;
+
 function show(conversation) {
+  drafts.set(current.id, input.value);
   current = conversation;
+  input.value = drafts.get(current.id) ?? "";
+  fit(input);
   log.replaceChildren();
-  conversation.messages.forEach(showMessage);
+  current.messages.forEach(showMessage);
   log.scrollTop = log.scrollHeight;
-  store("nanovllm.current", conversation.id);
+  store("nanovllm.current", current.id);
+  showState();
   showConversations();
   openMenu(false);
 }
 
-function showConversations() {
-  $("conversations").replaceChildren(...conversations().map((it) => {
-    const conversation = [current, running?.conversation].find((live) => live?.id === it.id) ?? it;
-    const button = (className, textContent, ariaLabel, onclick) =>
-      element("button", { className, textContent, ariaLabel, title: ariaLabel, onclick });
-    const title = button("title", it.title, it.title, () => show(conversation));
-    if (conversation === current) title.setAttribute("aria-current", "true");
-    return element("li", { className: conversation === current ? "current" : "" }, title,
-      button("icon", "✎", `Rename ${it.title}`, () => rename(conversation, title)),
-      button("icon", "×", `Delete ${it.title}`, () => remove(conversation)));
-  }));
+function rowNode(id) {
+  const button = (className, textContent, act) => element("button", { className, textContent, onclick: () => act(row.conversation) });
+  const row = element("li", {}, button("title", "", (it) => show(live(load(PREFIX + id, it)))),
+                      button("icon", "✎", (it) => rename(it, row)), button("icon", "×", remove));
+  row.id = `conversation-${id}`;
+  return row;
 }
 
-function rename(conversation, title) {
+// Rows are kept: one may have the focus, or a field with a title that is just being written.
+function showConversations() {
+  const list = $("conversations"), conversations = storedConversations().map(live);
+  const ids = new Set(conversations.map((it) => `conversation-${it.id}`));
+  for (const row of Array.from(list.children)) if (!ids.has(row.id)) row.remove();
+  conversations.forEach((conversation, i) => {
+    const row = $(`conversation-${conversation.id}`) ?? rowNode(conversation.id);
+    if (list.children[i] !== row) list.insertBefore(row, list.children[i] ?? null);
+    const [title, pen, cross] = row.querySelectorAll("button");
+    row.conversation = conversation;
+    row.classList.toggle("current", conversation === current);
+    row.classList.toggle("answering", answers.has(conversation));
+    title.textContent = title.title = conversation.title;
+    title.ariaLabel = answers.has(conversation) ? `${conversation.title} (is being answered)` : conversation.title;
+    title.ariaCurrent = conversation === current ? "true" : null;
+    pen.title = pen.ariaLabel = `Rename ${conversation.title}`;
+    cross.title = cross.ariaLabel = `Delete ${conversation.title}`;
+  });
+}
+
+function rename(conversation, row) {
   const field = element("input", { value: conversation.title, ariaLabel: "Title" });
   const end = (keep) => {
     field.onblur = null;
     if (keep && field.value.trim()) conversation.title = field.value.trim();
+    field.remove();
     save(conversation);
-    $("conversations").querySelector(".current .title")?.focus();
   };
-  field.onblur = () => setTimeout(end, 0, true); // the list may be just being made anew
+  field.onblur = () => end(true);
   field.onkeydown = (event) => {
     if (event.isComposing || event.keyCode === 229) return;
-    if (event.key === "Enter" || event.key === "Escape") end(event.key === "Enter");
-    if (event.key === "Escape") event.stopPropagation();
+    if (event.key !== "Enter" && event.key !== "Escape") return;
+    event.stopPropagation();
+    end(event.key === "Enter");
+    row.querySelector(".title").focus();
   };
-  title.replaceWith(field);
+  row.prepend(field); // in the place of the title, which style.css hides
   field.select();
 }
 
 function remove(conversation) {
   if (!confirm(`Delete "${conversation.title}"?`)) return;
-  if (running?.conversation === conversation) running.controller.abort();
+  answers.get(conversation)?.controller.abort();
   conversation.deleted = true;
+  drafts.delete(conversation.id);
   localStorage.removeItem(PREFIX + conversation.id);
   if (conversation.id === current.id) show(newConversation());
   else showConversations();
-}
-
-function tell(sentence) {
-  log.append(element("p", { className: "note error", role: "alert", textContent: sentence }));
-  log.scrollTop = log.scrollHeight;
 }
 
 function openMenu(open) {
@@ -179,196 +191,120 @@ function openMenu(open) {
   $("menu").setAttribute("aria-expanded", String(open));
 }
 
-// ---- Talking to the server
-
-class Failure extends Error { // with a sentence for the user
-  constructor(sentence, status) {
-    super(sentence);
-    this.status = status; // of the server's answer, where there was one
-  }
-}
-
-// Resolves to the key, or null where the user does not want to give one.
-function askForKey(hint) {
-  const dialog = $("key-dialog");
-  $("key-hint").textContent = hint;
-  dialog.showModal();
-  return new Promise((resolve) => {
-    let key = null;
-    $("key-form").onsubmit = (event) => {
-      event.preventDefault();
-      key = $("key").value.trim();
-      dialog.close();
-    };
-    $("key-cancel").onclick = () => dialog.close();
-    dialog.onclose = () => {
-      $("key").value = "";
-      resolve(key);
-    };
-  });
-}
-
-async function request(path, options = {}) {
-  for (;;) {
-    const headers = { ...options.headers, ...(apiKey && { Authorization: `Bearer ${apiKey}` }) };
-    let response;
-    try {
-      response = await fetch(path, { ...options, headers });
-    } catch (error) {
-      if (error.name === "AbortError") throw error;
-      throw new Failure("The server can't be reached: is it running, and are you online?");
-    }
-    if (response.ok) return response;
-    if (response.status !== 401) {
-      const answer = await response.json().catch(() => null);
-      throw new Failure(answer?.error?.message || `The server answered with status ${response.status}.`, response.status);
-    }
-    const hint = apiKey ? "The server does not know this key." : "It is kept until this tab is closed.";
-    const key = await askForKey(hint);
-    if (!key) throw new Failure("The server wants an API key.");
-    apiKey = key;
-    store("nanovllm.key", key, "sessionStorage");
-  }
-}
-
-async function findModel() {
-  const answer = await (await request("v1/models")).json();
-  model = answer.data?.[0]?.id ?? "";
-  $("model").textContent = model || "No model";
-  document.title = model ? `${model} – nanovllm` : "nanovllm";
-}
-
-// The objects that a stream of server-sent events holds, up to [DONE].
-async function* events(response) {
-  const reader = response.body.getReader(), decoder = new TextDecoder();
-  let text = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) throw new Failure("The connection broke off before the answer was complete.");
-    text += decoder.decode(value, { stream: true });
-    const lines = text.split(/\r?\n/);
-    text = lines.pop();
-    for (const line of lines) {
-      if (!line.startsWith("data:")) continue;
-      const data = line.slice(5).trim();
-      if (data === "[DONE]") return;
-      yield JSON.parse(data);
-    }
-  }
-}
-
-function parameters() {
-  const { system, no_thinking: noThinking, ...rest } = load("nanovllm.settings", {});
-  const given = Object.entries(rest).filter(([, value]) => value !== "");
-  const numbers = Object.fromEntries(given.map(([name, value]) => [name, Number(value)]));
-  return { system, ...numbers, ...(noThinking && { chat_template_kwargs: { enable_thinking: false } }) };
-}
-
-const REASONS = { length: "Cut off: an answer may have no more tokens.", abort: "The server stopped the answer." };
+// ---- Asking
 
 async function answer(conversation) {
   const { system, ...rest } = parameters();
-  // Without questions that got no answer: many templates want the roles to take turns.
-  const messages = conversation.messages.filter((it, i, all) => it.content && all[i + 1]?.content !== "")
-    .map(({ role, content }) => ({ role, content }));
-  if (system) messages.unshift({ role: "system", content: system });
-  const message = { role: "assistant", content: "", reasoning: "" };
-  conversation.messages.push(message);
-  running = { controller: new AbortController(), conversation, message };
+  const history = historyOf(conversation.messages, system);
+  const message = { role: "assistant", content: "", reasoning: "" }, controller = new AbortController();
   const refresh = () => conversation === current && showMessage(message);
   let frame = 0;
-  setRunning(true);
+  conversation.messages.push(message);
+  answers.set(conversation, { controller, message });
+  showState();
+  showConversations();
   refresh();
   try {
-    if (!model) await findModel();
-    const { signal } = running.controller;
-    const ask = () => request("v1/chat/completions", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ model, messages, stream: true, ...rest }),
-      signal,
-    });
-    const response = await ask().catch(async (error) => {
-      if (error.status !== 404) throw error;
-      await findModel(); // the server was started again, with another one
-      return ask();
-    });
-    for await (const event of events(response)) {
-      if (event.error) throw new Failure(event.error.message);
-      const choice = event.choices?.[0];
-      message.content += choice?.delta?.content ?? "";
-      message.reasoning += choice?.delta?.reasoning ?? choice?.delta?.reasoning_content ?? "";
-      message.note = REASONS[choice?.finish_reason] ?? message.note;
+    await readAnswer(message, history, rest, controller.signal, () => {
       frame ||= requestAnimationFrame(() => { frame = 0; refresh(); });
-    }
+    });
   } catch (error) {
-    const stopped = running.controller.signal.aborted;
-    message.failed = !stopped;
-    if (stopped) message.note = "Stopped.";
+    message.failed = !controller.signal.aborted;
+    if (!message.failed) message.note = "Stopped.";
     else if (error instanceof Failure) message.note = error.message;
     else message.note = "The connection to the server broke off.";
+    // Where there is something to leave out, that is what helps.
+    message.isFull = message.failed && history.length > 2 && /maximum (context|model) length/.test(message.note);
+    if (message.isFull) message.note = "This conversation is too long for the model's context: it can't be answered any more.";
   }
   cancelAnimationFrame(frame);
-  running = null;
-  setRunning(false);
+  answers.delete(conversation);
+  showState();
   refresh();
   save(conversation);
 }
 
-function setRunning(isRunning) {
+function showState() {
+  const isRunning = answers.has(current);
   log.setAttribute("aria-busy", String(isRunning));
   $("send").textContent = isRunning ? "Stop" : "Send";
 }
 
-function send() {
-  const content = input.value.trim();
-  if (!content || running) return;
-  if (!current.messages.length) current.title = content.split("\n")[0].slice(0, 60);
+// Leaves out the messages of the current conversation from the given one on.
+function truncate(index) {
+  for (const message of current.messages.splice(index)) nodes.get(message)?.remove();
+}
+
+function ask(content) {
+  if (!current.messages.length && current.title === newConversation().title) current.title = content.split("\n")[0].slice(0, 200);
   const message = { role: "user", content }, before = current.messages.at(-1);
   current.messages.push(message);
-  if (before) showMessage(before); // without "Try again": it is not the last one any more
+  if (before) showMessage(before); // without what can be done with the last one
   current.time = Date.now();
-  input.value = "";
-  fitInput();
   showMessage(message);
   save(current);
   answer(current);
 }
 
-function retry(message) {
-  if (running) return;
-  current.messages = current.messages.filter((it) => it !== message);
-  nodes.get(message)?.remove();
+function send() {
+  const content = input.value.trim();
+  if (!content || answers.has(current)) return;
+  input.value = "";
+  fit(input);
+  ask(content);
+}
+
+function answerFrom(message) {
+  if (answers.has(current)) return;
+  truncate(current.messages.indexOf(message));
   answer(current);
+}
+
+// In a new conversation, with the question that found no room in the old one.
+function goOnAnew(message) {
+  const question = message.content ? "" : current.messages[current.messages.indexOf(message) - 1].content;
+  show(newConversation());
+  input.value = question;
+  fit(input);
+  input.focus();
 }
 
 // ---- Controls
 
-function fitInput() {
-  input.style.height = "auto";
-  input.style.height = `${input.scrollHeight + 2}px`; // with its border
+function fit(field) {
+  field.style.height = "auto";
+  field.style.height = `${field.scrollHeight + 2}px`; // with its border
+}
+
+// Safari has ended composing when it tells of the key that ends it.
+function isEnter(event) {
+  return event.key === "Enter" && !event.shiftKey && !event.isComposing && event.keyCode !== 229;
 }
 
 $("composer").onsubmit = (event) => {
   event.preventDefault();
-  if (running) running.controller.abort();
+  if (answers.has(current)) answers.get(current).controller.abort();
   else send();
 };
-input.oninput = fitInput;
+input.oninput = () => fit(input);
 input.onkeydown = (event) => {
-  // Safari has ended composing when it tells of the key that ends it.
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
+  if (!isEnter(event)) return;
   event.preventDefault();
   send();
 };
 document.onkeydown = (event) => {
   if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
-  running?.controller.abort();
-  openMenu(false);
+  if ($("sidebar").classList.contains("open")) {
+    openMenu(false);
+    $("menu").focus();
+  } else {
+    answers.get(current)?.controller.abort();
+  }
 };
 $("menu").onclick = () => openMenu(!$("sidebar").classList.contains("open"));
+$("scrim").onclick = () => openMenu(false);
 $("new").onclick = () => {
-  show(newConversation());
+  show(current.messages.length ? newConversation() : current);
   input.focus();
 };
 $("theme").onclick = () => {
@@ -398,9 +334,9 @@ form.oninput = () => {
   store("nanovllm.settings", Object.fromEntries(entries));
 };
 form.onreset = () => setTimeout(form.oninput);
-window.onpagehide = () => running && save(running.conversation);
+window.onpagehide = () => Array.from(answers.keys()).forEach(save);
 
 document.documentElement.dataset.theme = load("nanovllm.theme", "");
 const last = load("nanovllm.current", "");
-show(conversations().find((it) => it.id === last) ?? newConversation());
+show(storedConversations().find((it) => it.id === last) ?? newConversation());
 findModel().catch((error) => tell(error instanceof Failure ? error.message : "The list of models can't be read."));
