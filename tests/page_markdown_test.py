@@ -218,7 +218,7 @@ class MarkdownTest(page_testing.PageTestCase):
             for what in (SHOW, "(text) => parseInline(text).length"):
                 milliseconds = self.browser.js(f"((text) => {{ const begin = performance.now(); ({what})(text); return performance.now() - begin; }})"
                                                f"({json.dumps(text)})")
-                self.assertLess(milliseconds, 3000, name)
+                self.assertLess(milliseconds, 1500, name)
 
 
 if __name__ == "__main__":

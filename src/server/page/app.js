@@ -193,21 +193,34 @@ function openMenu(open) {
 
 // ---- Asking
 
+// Once a frame, and for a fifth of the time: of a very long block all is read again whenever it has grown.
+function paced(refresh) {
+  let isDue = false, pause = 0; // milliseconds
+  const run = () => {
+    const begin = performance.now();
+    isDue = false;
+    refresh();
+    pause = 4 * (performance.now() - begin);
+  };
+  return () => {
+    if (!isDue) setTimeout(() => requestAnimationFrame(run), pause);
+    isDue = true;
+  };
+}
+
 async function answer(conversation) {
   const { system, ...rest } = parameters();
   const history = historyOf(conversation.messages, system);
   const message = { role: "assistant", content: "", reasoning: "" }, controller = new AbortController();
   const refresh = () => conversation === current && showMessage(message);
-  let frame = 0;
   conversation.messages.push(message);
   answers.set(conversation, { controller, message });
   showState();
   showConversations();
   refresh();
   try {
-    await readAnswer(message, history, rest, controller.signal, () => {
-      frame ||= requestAnimationFrame(() => { frame = 0; refresh(); });
-    });
+    const isComing = () => answers.get(conversation)?.message === message;
+    await readAnswer(message, history, rest, controller.signal, paced(() => isComing() && refresh()));
   } catch (error) {
     message.failed = !controller.signal.aborted;
     if (!message.failed) message.note = "Stopped.";
@@ -217,7 +230,6 @@ async function answer(conversation) {
     message.isFull = message.failed && history.length > 2 && /maximum (context|model) length/.test(message.note);
     if (message.isFull) message.note = "This conversation is too long for the model's context: it can't be answered any more.";
   }
-  cancelAnimationFrame(frame);
   answers.delete(conversation);
   showState();
   refresh();
