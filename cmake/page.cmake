@@ -1,5 +1,5 @@
 # The files of the page to chat with, as strings of a header that the server includes.
-foreach(name index.html style.css storage.js markdown.js render.js api.js app.js)
+foreach(name index.html style.css storage.js markdown.js inline.js render.js api.js app.js)
   string(MAKE_C_IDENTIFIER ${name} variable)
   file(READ ${CMAKE_CURRENT_SOURCE_DIR}/src/server/page/${name} ${variable})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS

@@ -191,6 +191,10 @@ class PageTest(page_testing.PageTestCase):
         return self.browser.js("storedConversations()")
 
     def test_shows_what_a_user_wrote_as_typed(self):
+        self.browser.type("\n \n    hello\n\thello \n")
+        self.send("")
+        self.assertEqual(Api.requests[-1]["messages"][-1]["content"], "    hello\n\thello")
+        self.browser.js("$('new').click()")
         text = "hello **you**\n    <b>`x`</b>\n\n- [a](https://a.b)  $1$"
         self.browser.type(text)
         self.send("")
@@ -238,7 +242,7 @@ class PageTest(page_testing.PageTestCase):
         self.send("again and again")
         self.assertEqual(self.texts(".assistant .body"), ["Answer 1.", "Answer 2."])
         self.assertEqual(self.browser.js("Array.from(document.querySelectorAll('.again'), (it) => it.checkVisibility())"), [False, True])
-        self.click(".again button")
+        self.click(".again")
         self.browser.wait("document.querySelectorAll('.assistant .body')[1]?.innerText === 'Answer 3.' && $('send').textContent === 'Send'")
         self.assertEqual(Api.requests[2], Api.requests[1])
         self.assertEqual(self.texts(".assistant .body"), ["Answer 1.", "Answer 3."])
@@ -325,7 +329,7 @@ class PageTest(page_testing.PageTestCase):
         self.send("brim")
         self.assertEqual(self.last(".note"), "Cut off: the conversation fills the model's context of 4,096 tokens. New conversation")
         self.send("much of it")
-        self.assertTrue(self.last(".note").startswith("This conversation is too long for the model's context"), self.last(".note"))
+        self.assertTrue(self.last(".note").startswith("This conversation has become too long for the model's context"), self.last(".note"))
         self.assertEqual(self.browser.js("document.querySelectorAll('.note button').length"), 1)
         self.browser.screenshot("full")
         self.click(".note button")

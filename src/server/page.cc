@@ -23,11 +23,12 @@ struct EmbeddedFile {
 
 std::optional<PageFile> page_file(std::string_view path) {
   constexpr std::string_view kScript = "text/javascript; charset=utf-8";
-  static const std::array<EmbeddedFile, 7> files = {
+  static const std::array<EmbeddedFile, 8> files = {
       {{"/", "text/html; charset=utf-8", kIndexHtml},
        {"/style.css", "text/css; charset=utf-8", kStyleCss},
        {"/storage.js", kScript, kStorageJs},
        {"/markdown.js", kScript, kMarkdownJs},
+       {"/inline.js", kScript, kInlineJs},
        {"/render.js", kScript, kRenderJs},
        {"/api.js", kScript, kApiJs},
        {"/app.js", kScript, kAppJs}}};

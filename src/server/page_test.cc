@@ -9,6 +9,9 @@
 namespace nanovllm::server {
 namespace {
 
+constexpr const char* kScripts[] = {"/storage.js", "/markdown.js", "/inline.js",
+                                    "/render.js",  "/api.js",      "/app.js"};
+
 TEST(Page, IsTheFilesOfTheRepository) {
   for (const auto& entry :
        std::filesystem::directory_iterator(NANOVLLM_SOURCE_DIR "/src/server/page")) {
@@ -25,7 +28,7 @@ TEST(Page, IsTheFilesOfTheRepository) {
 TEST(Page, HasTypesTagsAndAPolicy) {
   EXPECT_EQ(page_file("/")->content_type, "text/html; charset=utf-8");
   EXPECT_EQ(page_file("/style.css")->content_type, "text/css; charset=utf-8");
-  for (const char* script : {"/storage.js", "/markdown.js", "/render.js", "/api.js", "/app.js"}) {
+  for (const char* script : kScripts) {
     EXPECT_EQ(page_file(script)->content_type, "text/javascript; charset=utf-8") << script;
   }
   EXPECT_NE(page_file("/")->etag, page_file("/app.js")->etag);
@@ -50,7 +53,7 @@ TEST(Page, HasNothingInline) {
         << text;
   }
   EXPECT_EQ(page.find("<script>"), page.npos);
-  for (const char* script : {"/storage.js", "/markdown.js", "/render.js", "/api.js", "/app.js"}) {
+  for (const char* script : kScripts) {
     for (const char* text : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"}) {
       EXPECT_EQ(page_file(script)->body.find(text), std::string_view::npos) << script << text;
     }

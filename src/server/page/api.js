@@ -52,9 +52,10 @@ async function request(path, options = {}) {
       throw new Failure("The server can't be reached: is it running, and are you online?");
     }
     if (response.ok) return response;
-    if (response.status !== 401) {
+    const { status } = response;
+    if (status !== 401) {
       const answer = await response.json().catch(() => null);
-      throw new Failure(answer?.error?.message || `The server answered with status ${response.status}.`, response.status);
+      throw new Failure(answer?.error?.message || `The server answered with status ${status}.`, status);
     }
     await renewKey();
   }
@@ -113,10 +114,11 @@ function addCalls(message, deltas) {
 // Adds the answer to `message` as it comes; `refresh` is called after each piece.
 async function readAnswer(message, history, rest, signal, refresh) {
   if (!server.model) await findModel();
+  const stream = { stream: true, stream_options: { include_usage: true } };
   const ask = () => request("v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ model: server.model, messages: history, stream: true, stream_options: { include_usage: true }, ...rest }),
+    body: JSON.stringify({ model: server.model, messages: history, ...stream, ...rest }),
     signal,
   });
   const response = await ask().catch(async (error) => {
@@ -132,9 +134,11 @@ async function readAnswer(message, history, rest, signal, refresh) {
     addCalls(message, choice?.delta?.tool_calls ?? []);
     if (choice?.finish_reason === "length") message.note = "Cut off: an answer may have no more tokens.";
     if (choice?.finish_reason === "abort") message.note = "The server stopped the answer.";
-    if (message.note && server.contextLength && event.usage?.total_tokens >= server.contextLength) {
+    const { contextLength } = server;
+    if (message.note && contextLength && event.usage?.total_tokens >= contextLength) {
       message.isFull = true;
-      message.note = `Cut off: the conversation fills the model's context of ${server.contextLength.toLocaleString("en")} tokens.`;
+      const number = contextLength.toLocaleString("en");
+      message.note = `Cut off: the conversation fills the model's context of ${number} tokens.`;
     }
     refresh();
   }

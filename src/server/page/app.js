@@ -30,9 +30,10 @@ function messageNode(message) {
     element("div", { className: "body" }), element("div", { className: "calls" }),
     element("p", { className: "note", hidden: true }), element("div", { className: "actions" }));
   node.setAttribute("aria-label", message.role === "user" ? "You" : "Model");
-  node.lastChild.append(copyButton(() => message.content, "Copy the message"));
-  if (message.role === "user") node.lastChild.append(actionButton("Edit", () => edit(message)));
-  else node.lastChild.append(element("span", { className: "again" }, actionButton("Answer again", () => answerFrom(message))));
+  const other = message.role === "user" ? actionButton("Edit", () => edit(message))
+                                        : actionButton("Answer again", () => answerFrom(message));
+  other.classList.toggle("again", message.role !== "user");
+  node.lastChild.append(copyButton(() => message.content, "Copy the message"), other);
   return node;
 }
 
@@ -43,7 +44,8 @@ function callNode(call) {
   } catch {
     // it is still coming, or the model has made a mistake: shown as it is
   }
-  return element("div", {}, element("p", {}, "Calls ", element("code", { textContent: call.name })), codeNode({ language: "json", text }));
+  const title = element("p", {}, "Calls ", element("code", { textContent: call.name }));
+  return element("div", {}, title, codeNode({ language: "json", text }));
 }
 
 function showNote(note, message) {
@@ -51,8 +53,9 @@ function showNote(note, message) {
   note.textContent = message.note ?? "";
   note.classList.toggle("error", Boolean(message.failed));
   if (message !== current.messages.at(-1)) return;
-  if (message.isFull) note.append(" ", element("button", { textContent: "New conversation", onclick: () => goOnAnew(message) }));
-  else if (message.failed) note.append(" ", element("button", { textContent: "Try again", onclick: () => answerFrom(message) }));
+  const offer = (textContent, onclick) => note.append(" ", element("button", { textContent, onclick }));
+  if (message.isFull) offer("New conversation", () => goOnAnew(message));
+  else if (message.failed) offer("Try again", () => answerFrom(message));
 }
 
 function showMessage(message) {
@@ -75,11 +78,14 @@ function showMessage(message) {
 }
 
 function edit(message) {
-  const node = nodes.get(message), field = element("textarea", { value: message.content, rows: 1, ariaLabel: "Message" });
+  const node = nodes.get(message);
+  const field = element("textarea", { value: message.content, rows: 1, ariaLabel: "Message" });
   const isLast = current.messages.indexOf(message) >= current.messages.length - 2;
-  const hint = element("p", { className: "hint", textContent: isLast ? "The answer is replaced." : "All that follows is replaced." });
+  const warning = isLast ? "The answer is replaced." : "All that follows is replaced.";
+  const hint = element("p", { className: "hint", textContent: warning });
   const cancel = element("button", { type: "button", textContent: "Cancel" });
-  const buttons = element("div", { className: "buttons" }, cancel, element("button", { className: "primary", textContent: "Send" }));
+  const submit = element("button", { className: "primary", textContent: "Send" });
+  const buttons = element("div", { className: "buttons" }, cancel, submit);
   const form = element("form", { className: "edit" }, field, hint, buttons);
   const end = () => {
     form.replaceWith(node);
@@ -88,7 +94,7 @@ function edit(message) {
   cancel.onclick = end;
   form.onsubmit = (event) => {
     event.preventDefault();
-    const content = field.value.trim();
+    const content = typedIn(field);
     if (!content || answers.has(current)) return;
     truncate(current.messages.indexOf(message));
     form.remove();
@@ -129,7 +135,8 @@ function show(conversation) {
 }
 
 function rowNode(id) {
-  const button = (className, textContent, act) => element("button", { className, textContent, onclick: () => act(row.conversation) });
+  const button = (className, textContent, act) =>
+    element("button", { className, textContent, onclick: () => act(row.conversation) });
   const row = element("li", {}, button("title", "", (it) => show(live(load(PREFIX + id, it)))),
                       button("icon", "✎", (it) => rename(it, row)), button("icon", "×", remove));
   row.id = `conversation-${id}`;
@@ -228,7 +235,7 @@ async function answer(conversation) {
     else message.note = "The connection to the server broke off.";
     // Where there is something to leave out, that is what helps.
     message.isFull = message.failed && history.length > 2 && /maximum (context|model) length/.test(message.note);
-    if (message.isFull) message.note = "This conversation is too long for the model's context: it can't be answered any more.";
+    if (message.isFull) message.note = "This conversation has become too long for the model's context.";
   }
   answers.delete(conversation);
   showState();
@@ -248,7 +255,7 @@ function truncate(index) {
 }
 
 function ask(content) {
-  if (!current.messages.length && current.title === newConversation().title) current.title = content.split("\n")[0].slice(0, 200);
+  if (!current.messages.length && current.title === NEW_TITLE) current.title = content.trimStart().split("\n")[0].slice(0, 200);
   const message = { role: "user", content }, before = current.messages.at(-1);
   current.messages.push(message);
   if (before) showMessage(before); // without what can be done with the last one
@@ -258,8 +265,11 @@ function ask(content) {
   answer(current);
 }
 
+// As it was typed: the first line keeps its indentation.
+const typedIn = (field) => field.value.replace(/^(?:[ \t]*\n)+/, "").trimEnd();
+
 function send() {
-  const content = input.value.trim();
+  const content = typedIn(input);
   if (!content || answers.has(current)) return;
   input.value = "";
   fit(input);

@@ -2,6 +2,7 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
+const NEW_TITLE = "New conversation";
 const PREFIX = "nanovllm.conversation.";
 
 function load(key, fallback, storage = "localStorage") {
@@ -31,5 +32,5 @@ function storedConversations() {
 
 function newConversation() {
   const id = Array.from(crypto.getRandomValues(new Uint32Array(2)), (n) => n.toString(36)).join("");
-  return { id, title: "New conversation", time: Date.now(), messages: [] };
+  return { id, title: NEW_TITLE, time: Date.now(), messages: [] };
 }
