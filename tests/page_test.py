@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """The page to chat with, in headless Chromium: what people do with it, and how it looks. See page_testing.py."""
 import json
+import os
+import sys
+import unittest
 
 import page_testing
 from page_testing import Api
@@ -408,6 +411,37 @@ class PageTest(page_testing.PageTestCase):
         self.assertEqual(self.browser.js(animation), "none")
         self.browser.press("Escape")
         self.browser.wait("$('send').textContent === 'Send'")
+
+
+class RealServerTest(page_testing.PageTestCase):
+    """The page that the binary has, with the binary."""
+
+    @classmethod
+    def setUpClass(cls):
+        if "NANOVLLM" not in os.environ:
+            print("SKIPPED: RealServerTest needs the binary's path in NANOVLLM", file=sys.stderr)
+            raise unittest.SkipTest("no binary")
+        super().setUpClass()
+        import serve_testing  # pylint: disable=import-outside-toplevel  # it wants the binary
+
+        cls.real = serve_testing.Server("--served-model-name", "demo", "--max-model-len", "128", small=False)
+        cls.url = f"http://127.0.0.1:{cls.real.port}/"
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.real.stop()
+        super().tearDownClass()
+
+    def test_chats_until_the_context_is_full(self):
+        for _ in range(30):
+            self.send("Tell me a story about a bird and a cat.")
+            self.assertTrue(self.last(".body") or self.last(".note"))
+            if self.browser.js("document.querySelectorAll('.note button').length"):
+                break
+        self.assertEqual(self.last(".note button"), "New conversation")
+        self.assertIn("context", self.last(".note"))
+        self.click(".note button")
+        self.assertEqual(self.browser.js("document.querySelectorAll('.message').length"), 0)
 
 
 # Of colours on each other, where both are opaque: WCAG's ratio, for what people read.
