@@ -93,8 +93,8 @@ struct SamplingParams {
   // find out by timing what others asked who does not know theirs. None = shared by all that have
   // none. Not empty.
   std::optional<std::string> cache_salt = {};
-  // Tokens whose places in the text the outputs tell: see TokenMark. Those that are left out of the
-  // text have none.
+  // Tokens whose places in the text the outputs tell: see TokenMark. They are part of the text,
+  // whatever skip_special_tokens says.
   std::vector<int32_t> marked_token_ids = {};
   RequestOutputKind output_kind = RequestOutputKind::kCumulative;
 

@@ -147,10 +147,13 @@ TEST(EngineMarks, SayWhereTheTextOfTheirTokensBegins) {
   // Behind a character that is cut off.
   EXPECT_EQ(marked_pieces(reciting({28, 29, 28, kEndId}), marking({kEndId}, 4)),
             (Pieces{"", "é", "", "\uFFFD<eos>(3:0)"}));
-  // What is left out of the text has no place in it, nor has the token that stops.
+  // Where special tokens are left out of the text, those are not.
   SamplingParams params = marking({kEndId}, 3);
   params.skip_special_tokens = true;
-  EXPECT_EQ(marked_pieces(reciting({1, kEndId, 2}), params), (Pieces{"a", "", "b"}));
+  EXPECT_EQ(marked_pieces(reciting({1, kEndId, 2}), params), (Pieces{"a", "<eos>(0:0)", "b"}));
+  params.marked_token_ids = {2};
+  EXPECT_EQ(marked_pieces(reciting({1, kEndId, 2}), params), (Pieces{"a", "", "b(0:2)"}));
+  // The token that stops has no place in it.
   params = marking({kEndId, 2}, 3);
   params.stop_token_ids = {2};
   EXPECT_EQ(marked_pieces(reciting({1, 2}), params), (Pieces{"a", ""}));

@@ -244,9 +244,10 @@ void Request::detokenize(Completion& completion, int32_t token_id, bool at_stop_
     completion.detokenizer.emplace(*context_.tokenizer, params_.skip_special_tokens,
                                    completion.prompt());
   }
-  const std::string piece = completion.detokenizer->append(token_id);
-  if (contains(params_.marked_token_ids, token_id)) {
-    // It ends with the token's own text, unless that is left out.
+  const bool is_marked = contains(params_.marked_token_ids, token_id);
+  const std::string piece = completion.detokenizer->append(token_id, /*keep=*/is_marked);
+  if (is_marked) {
+    // It ends with the token's own text, where that has any.
     const std::string own = context_.tokenizer->id_to_token(token_id).value_or("");
     if (!own.empty() && piece.ends_with(own)) {
       completion.marks.push_back(

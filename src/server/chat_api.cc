@@ -29,7 +29,6 @@ class Chat final : public Answer {
     with_parser_ = served.make_parser && (!served.format.reasoning_parser.empty() ||
                                           (tools_ && !served.format.tool_call_parser.empty()));
     if (with_parser_) {
-      params.skip_special_tokens = false;  // tags may be such
       for (const auto& [tag, token] : served.tags.ids) params.marked_token_ids.push_back(token);
     }
     const std::string_view turn = last_turn(prompt.text);  // once, for there may be many choices

@@ -1,5 +1,7 @@
 // Calls that write each argument between tags. Values of strings come out as they come in; others
 // when they are whole, for only then their type shows.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -14,9 +16,9 @@ class TaggedCallScanner final : public CallScanner {
       : syntax_(syntax), types_(types) {
     // Models forget the end of a value now and then: the beginning of a line is taken for one too.
     if (syntax.values_have_own_lines) {
-      own_line_close_ = "\n" + std::string(syntax.value_close);
-      own_line_key_ = "\n" + std::string(syntax.key_open);
-      own_line_end_ = "\n" + std::string(syntax.close);
+      own_line_close_ = fmt::format("\n{}", syntax.value_close);
+      own_line_key_ = fmt::format("\n{}", syntax.key_open);
+      own_line_end_ = fmt::format("\n{}", syntax.close);
     }
   }
 

@@ -87,7 +87,7 @@ ThoughtTags thought_tags(const TranscriptFormat& format);
 // The end of a prompt that make_transcript_parser looks at: the turn that it has begun.
 std::string_view last_turn(std::string_view prompt);
 
-// Of one completion, whose text holds special tokens too: tags may be such. `prompt` is the
+// Of one completion, whose text holds tags even where they are special tokens. `prompt` is the
 // rendered one: it may have closed the reasoning already; where it has not, a format with reasoning
 // begins with it as a rule, tag or not. Calls are taken for such only where the request has tools
 // (null = none are given, or tool_choice is "none"), which must outlive the parser. Throws

@@ -107,16 +107,16 @@ Json find_special_tokens(const fs::path& folder, const Json& config) {
 // Of a dialogue of a few words, which takes thousands.
 constexpr int64_t kMaxProbeSteps = 200'000;
 
-// A template, what it takes, or why it can't be used.
-struct Compiled {
-  std::optional<jinja::Program> program = {};
-  text::TemplateHabits habits = {};
-  std::string fault = {};
-};
-
 }  // namespace
 
 struct ChatTemplate::Impl {
+  // A template, what it takes, or why it can't be used.
+  struct Compiled {
+    std::optional<jinja::Program> program = {};
+    text::TemplateHabits habits = {};
+    std::string fault = {};
+  };
+
   std::map<std::string, Compiled> templates;  // by name
   std::string source;                         // of all of them
   Json special_tokens = Json::object();
@@ -246,7 +246,7 @@ std::string ChatTemplate::render(const Json& messages, const Json& tools,
   if (!kwargs.is_null() && !kwargs.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "chat_template_kwargs must be an object");
   }
-  const Compiled& chosen = impl_->choose(!tools.is_null());
+  const Impl::Compiled& chosen = impl_->choose(!tools.is_null());
   if (!chosen.program) throw_error(ErrorCode::kCorruptData, "{}", chosen.fault);
   std::string text = chosen.program->render(impl_->variables(
       text::prepare_messages(messages, chosen.habits), tools, add_generation_prompt, kwargs));

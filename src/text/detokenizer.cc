@@ -43,9 +43,10 @@ Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens,
 Detokenizer::~Detokenizer() = default;
 Detokenizer::Detokenizer(Detokenizer&&) noexcept = default;
 
-std::string Detokenizer::append(int32_t id) {
+std::string Detokenizer::append(int32_t id, bool keep) {
   std::string_view spelling;
-  if (!state_->tokenizer.decodable(id, state_->skip_special_tokens, spelling)) return {};
+  const bool skip_special_tokens = state_->skip_special_tokens && !keep;
+  if (!state_->tokenizer.decodable(id, skip_special_tokens, spelling)) return {};
   state_->stream.token(spelling);
   return std::exchange(state_->stream.out(), {});
 }

@@ -24,8 +24,9 @@ class Detokenizer {
               std::span<const int32_t> prompt = {});
   ~Detokenizer();
   Detokenizer(Detokenizer&&) noexcept;
-  std::string append(int32_t id);  // the text that became certain
-  std::string finish();            // the rest, incomplete characters as U+FFFD
+  // The text that became certain. `keep`: this one is no special token that is left out.
+  std::string append(int32_t id, bool keep = false);
+  std::string finish();  // the rest, incomplete characters as U+FFFD
 
  private:
   struct State;
