@@ -283,6 +283,27 @@ TEST(ModelRunner, SeededSamplesDependOnSeedAndPositionAlone) {
   EXPECT_NE(draw(1, 40), draw(2, 40));
 }
 
+TEST(ModelRunner, ProgressAdvancesWhileItLoadsAndWithEachLayer) {
+  const ModelConfig model = ModelConfig::load(golden_dir("llama2"));
+  Progress progress;
+  EngineInfo info;
+  const auto runner =
+      make_model_runner(model, small_config("auto", 2), info, nullptr, 0, &progress);
+  const uint64_t when_loaded = progress.count();
+  EXPECT_GT(when_loaded, 0u);
+  Request request{.token_ids = random_ids(100, 1), .blocks = block_range(0, 8)};
+  step(*runner, {&request});
+  EXPECT_GE(progress.count(), when_loaded + model.num_hidden_layers);
+}
+
+// Of Llama's layers, 3 of hidden size 64 with 4 heads of 16 and an MLP of 160.
+TEST(ModelRunner, GuessesWhatStepsCostByTheOperationsOfTheLayers) {
+  const StepCost cost = load("llama2", small_config("auto", 1))->step_cost();
+  EXPECT_TRUE(cost.is_guess);
+  const double flops_per_token = 3 * 2 * (4 * 64 * 64 + 3 * 64 * 160), flops_per_pair = 3 * 4 * 64;
+  EXPECT_DOUBLE_EQ(cost.per_token / cost.per_pair, flops_per_token / flops_per_pair);
+}
+
 TEST(ModelRunner, InfoSaysWhatWasLoaded) {
   EngineInfo info;
   const auto r = make_model_runner(ModelConfig::load(golden_dir("qwen3_odd_vocab")),

@@ -130,6 +130,17 @@ INSTANTIATE_TEST_SUITE_P(
     name_of);
 #endif
 
+TEST(ParallelRunner, ARankCostsItsShareOfALayer) {
+  const ModelConfig model = ModelConfig::load(golden_dir("llama2"));
+  EngineInfo info;
+  Progress progress;
+  const StepCost one = make_runner(model, small_config(1), info)->step_cost();
+  const StepCost two = make_runner(model, small_config(2), info, &progress)->step_cost();
+  EXPECT_DOUBLE_EQ(two.per_token, one.per_token / 2);
+  EXPECT_DOUBLE_EQ(two.per_pair, one.per_pair / 2);
+  EXPECT_GT(progress.count(), 0u);
+}
+
 TEST(ParallelRunner, InfoCountsTheBytesOfAllRanks) {
   const ModelConfig model = ModelConfig::load(golden_dir("llama2"));
   EngineInfo one, four;
