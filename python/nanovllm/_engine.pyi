@@ -81,6 +81,7 @@ class EngineArgs(TypedDict, total=False):
     max_model_len: int | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
+    max_step_seconds: float | None
     kvcache_block_size: int | None
     num_kvcache_blocks: int | None
     kv_cache_memory: int | None
