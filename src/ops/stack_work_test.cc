@@ -5,7 +5,7 @@
 namespace nanovllm {
 namespace {
 
-Matrix matrix(int64_t rows, int64_t cols) {
+Matrix sized_matrix(int64_t rows, int64_t cols) {
   Matrix matrix;
   matrix.pieces.push_back({.rows = rows, .cols = cols, .row_stride = cols});
   return matrix;
@@ -13,11 +13,11 @@ Matrix matrix(int64_t rows, int64_t cols) {
 
 LayerSpec dense_layer() {
   LayerSpec layer;
-  layer.in = matrix(160, 64);
+  layer.in = sized_matrix(160, 64);
   layer.core =
       Attention{.num_heads = 3, .num_kv_heads = 1, .head_dim = 32, .q_norm = {}, .k_norm = {}};
-  layer.out = matrix(64, 96);
-  layer.ffn = Dense{matrix(200, 64), Activation::kSilu, matrix(64, 100)};
+  layer.out = sized_matrix(64, 96);
+  layer.ffn = Dense{sized_matrix(200, 64), Activation::kSilu, sized_matrix(64, 100)};
   return layer;
 }
 
@@ -45,12 +45,12 @@ TEST(StackWork, CountsAWindowWithEachToken) {
 TEST(StackWork, CountsOfExpertsThoseThatATokenGoesTo) {
   StackSpec spec;
   spec.layers = {dense_layer()};
-  const Dense expert = {matrix(40, 64), Activation::kSilu, matrix(64, 20)};
-  spec.layers[0].ffn = Experts{.router = matrix(8, 64),
+  const Dense expert = {sized_matrix(40, 64), Activation::kSilu, sized_matrix(64, 20)};
+  spec.layers[0].ffn = Experts{.router = sized_matrix(8, 64),
                                .routing = {.num_active = 2},
                                .experts = std::vector<Dense>(4, expert),
                                .shared = expert,
-                               .shared_gate = matrix(1, 64)};
+                               .shared_gate = sized_matrix(1, 64)};
   const double size = 40 * 64 + 64 * 20;
   EXPECT_EQ(work_of(spec, DType::kBFloat16).flops_per_token,
             2 * (kAttentionWeights + 8 * 64 + 1 * 64 + size + 4 * size * 2 / 8));
