@@ -313,7 +313,10 @@ class Start(ServeTest):
         server = self.serve("--root-path", "/llm", "--api-key", "secret")
         moved = server.get("/llm")
         self.assertEqual((moved.status, moved.getheader("location")), (308, "/llm/"))
-        for path in ("/llm/", "/llm/app.js", "/llm/style.css", "/llm/health", "/health"):
+        page = server.get("/llm/").text
+        files = re.findall(r'(?:src|href)="([a-z]+\.[a-z]+)"', page)
+        self.assertIn("app.js", files)
+        for path in ("/llm/", *(f"/llm/{file}" for file in files), "/llm/health", "/health"):
             self.assertEqual(server.get(path).status, 200, path)
 
     def test_it_is_ready_when_it_is_warm_and_counts_none_of_that(self):
