@@ -14,6 +14,7 @@
 #include "cli/options.h"
 #include "server/fleet.h"
 #include "server/log.h"
+#include "server/page.h"
 #include "server/server.h"
 
 namespace nanovllm::cli {
@@ -223,7 +224,10 @@ int run_front(CommandLine& line) {
   if (const char* key = std::getenv("NANOVLLM_API_KEY"); key != nullptr && *key != '\0') {
     options.http.api_keys.emplace_back(key);
   }
-  options.http.open_paths = {"/health", "/ping", "/version", "", "/", "/style.css", "/app.js"};
+  options.http.open_paths = server::page_paths();
+  for (const char* path : {"/health", "/ping", "/version", ""}) {
+    options.http.open_paths.emplace_back(path);
+  }
   if (line.access_log != "none") {
     options.http.access_log = [](const std::string& text) { print_message("{}\n", text); };
     options.http.access_log_json = line.access_log == "json";

@@ -19,9 +19,7 @@ struct EmbeddedFile {
   std::string etag = fmt::format("\"{:016x}\"", text::hash_bytes(body));
 };
 
-}  // namespace
-
-std::optional<PageFile> page_file(std::string_view path) {
+const std::array<EmbeddedFile, 8>& embedded_files() {
   constexpr std::string_view kScript = "text/javascript; charset=utf-8";
   static const std::array<EmbeddedFile, 8> files = {
       {{"/", "text/html; charset=utf-8", kIndexHtml},
@@ -32,7 +30,13 @@ std::optional<PageFile> page_file(std::string_view path) {
        {"/render.js", kScript, kRenderJs},
        {"/api.js", kScript, kApiJs},
        {"/app.js", kScript, kAppJs}}};
-  for (const EmbeddedFile& file : files) {
+  return files;
+}
+
+}  // namespace
+
+std::optional<PageFile> page_file(std::string_view path) {
+  for (const EmbeddedFile& file : embedded_files()) {
     if (file.path != path) continue;
     return PageFile{file.content_type,
                     file.body,
@@ -44,6 +48,12 @@ std::optional<PageFile> page_file(std::string_view path) {
                      {"Referrer-Policy", "no-referrer"}}};
   }
   return std::nullopt;
+}
+
+std::vector<std::string> page_paths() {
+  std::vector<std::string> paths;
+  for (const EmbeddedFile& file : embedded_files()) paths.emplace_back(file.path);
+  return paths;
 }
 
 }  // namespace nanovllm::server

@@ -17,8 +17,11 @@ struct PageFile {
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
-// The file at a path of the server: "/", "/style.css" or "/app.js". They name each other and the
-// API relatively: the page's own address has to end in "/", under a prefix too.
+// The file at a path of the server: "/", "/style.css", "/app.js" and the other scripts. They name
+// each other and the API relatively: the page's own address has to end in "/", under a prefix too.
 std::optional<PageFile> page_file(std::string_view path);
+
+// All paths that have one: they want no key, as the page is what asks for it.
+std::vector<std::string> page_paths();
 
 }  // namespace nanovllm::server

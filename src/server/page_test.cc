@@ -37,6 +37,11 @@ TEST(Page, HasTypesTagsAndAPolicy) {
   EXPECT_EQ(page_file("/")->headers[2].second.substr(0, 19), "default-src 'none';");
 }
 
+TEST(Page, NamesAllItsPaths) {
+  EXPECT_EQ(page_paths().size(), 2 + std::size(kScripts));
+  for (const std::string& path : page_paths()) EXPECT_TRUE(page_file(path)) << path;
+}
+
 TEST(Page, HasNoOtherFiles) {
   for (const char* path :
        {"", "/index.html", "/page", "//", "/app.js/", "/../app.js", "/v1/models"}) {
