@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace nanovllm {
 namespace {
 
@@ -46,11 +48,13 @@ TEST(StackWork, CountsOfExpertsThoseThatATokenGoesTo) {
   StackSpec spec;
   spec.layers = {dense_layer()};
   const Dense expert = {sized_matrix(40, 64), Activation::kSilu, sized_matrix(64, 20)};
-  spec.layers[0].ffn = Experts{.router = sized_matrix(8, 64),
-                               .routing = {.num_active = 2},
-                               .experts = std::vector<Dense>(4, expert),
-                               .shared = expert,
-                               .shared_gate = sized_matrix(1, 64)};
+  Experts experts;
+  experts.router = sized_matrix(8, 64);
+  experts.routing.num_active = 2;
+  experts.experts.assign(4, expert);
+  experts.shared = expert;
+  experts.shared_gate = sized_matrix(1, 64);
+  spec.layers[0].ffn = std::move(experts);
   const double size = 40 * 64 + 64 * 20;
   EXPECT_EQ(work_of(spec, DType::kBFloat16).flops_per_token,
             2 * (kAttentionWeights + 8 * 64 + 1 * 64 + size + 4 * size * 2 / 8));

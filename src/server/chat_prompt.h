@@ -14,7 +14,7 @@ struct ChatPrompt {
   std::string last_content;  // of the last message, where it is of that role
   bool add_special_tokens = false;
   std::unique_ptr<const ToolTypes> tools = {};  // null = no calls are looked for
-  bool short_call_ids = false;  // the template takes no other ids of calls
+  bool short_call_ids = false;                  // the template takes no other ids of calls
 };
 
 // Reads the fields that say what the prompt is. Throws ApiError.

@@ -28,7 +28,7 @@ std::string text_of_file(const fs::path& path) {
 std::string without_clock(std::string source) {
   constexpr std::string_view kClock = "strftime_now(";
   for (size_t at = source.find(kClock); at != source.npos; at = source.find(kClock, at + 1))
-    source.replace(at, kClock.size(), "(");
+    source.erase(at, kClock.size() - 1);
   return source;
 }
 
@@ -107,7 +107,7 @@ std::set<std::string> with_words(std::set<std::string> calls) {
 }
 
 // By template, where ours is another for good reason.
-const std::map<std::string, Otherwise> kOtherwise = {
+const std::map<std::string, Otherwise> kReasonsByTemplate = {
     {"Mistral-Small-3.2-24B-Instruct-2506.jinja",
      {{"a tool loop with words", "arguments that are none", "arguments with a line break",
        "arguments with an escaped line break", "no arguments", "two calls"},
@@ -137,8 +137,8 @@ const std::map<std::string, Otherwise> kOtherwise = {
 };
 
 bool is_otherwise(const std::string& file, const std::string& conversation) {
-  const auto found = kOtherwise.find(file);
-  return found != kOtherwise.end() && found->second.conversations.contains(conversation);
+  const auto found = kReasonsByTemplate.find(file);
+  return found != kReasonsByTemplate.end() && found->second.conversations.contains(conversation);
 }
 
 // The templates of a folder, those that were recorded.
