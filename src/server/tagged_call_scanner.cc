@@ -1,7 +1,5 @@
 // Calls that write each argument between tags. Values of strings come out as they come in; others
 // when they are whole, for only then their type shows.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
@@ -16,9 +14,9 @@ class TaggedCallScanner final : public CallScanner {
       : syntax_(syntax), types_(types) {
     // Models forget the end of a value now and then: the beginning of a line is taken for one too.
     if (syntax.values_have_own_lines) {
-      own_line_close_ = fmt::format("\n{}", syntax.value_close);
-      own_line_key_ = fmt::format("\n{}", syntax.key_open);
-      own_line_end_ = fmt::format("\n{}", syntax.close);
+      own_line_close_.append("\n").append(syntax.value_close);
+      own_line_key_.append("\n").append(syntax.key_open);
+      own_line_end_.append("\n").append(syntax.close);
     }
   }
 
