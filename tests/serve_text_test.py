@@ -159,7 +159,7 @@ class ParsersOfFamilies(unittest.TestCase):
     def test_halves_of_two_families_do_not_start(self):
         with contextlib.closing(Server("--reasoning-parser", "openai_gptoss", "--tool-call-parser", "hermes", wait=False)) as server:
             server.wait_for("openai_gptoss goes with openai alone", 60)
-            self.assertEqual(server.process.wait(60), 1)
+            self.assertEqual(server.process.wait(60), 2)
 
 
 if __name__ == "__main__":
