@@ -197,10 +197,13 @@ class Api(unittest.TestCase):
         self.assertEqual(self.server.get("/v1/models", headers={"Origin": f"http://127.0.0.1:{self.server.port}"}).status, 200)
 
     def test_a_client_that_leaves_is_noticed_behind_what_it_has_sent_ahead(self):
-        body = json.dumps({**STORY, "max_tokens": 500})
+        body = json.dumps({**STORY, "max_tokens": 1900, "ignore_eos": True, "n": 8, "temperature": 1})
         request = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
         aborted = self.server.metric("vllm:request_success_total", 'finished_reason="abort"')
         with socket.create_connection(("127.0.0.1", self.server.port)) as connection:
+            connection.sendall(request)
+            while self.server.metric("vllm:num_requests_running") == 0:
+                time.sleep(0.01)
             connection.sendall(request * 20000)  # megabytes
         self.wait_idle(self.server)
         self.assertEqual(self.server.metric("vllm:request_success_total", 'finished_reason="abort"'), aborted + 1)

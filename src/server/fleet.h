@@ -38,7 +38,7 @@ struct FleetOptions {
   uint64_t seed = 0;          // EngineConfig::seed of the engines
   // How long requests that were shown nothing wait where no engine is ready any more. They wait no
   // longer either where several starts in a row failed by themselves.
-  std::chrono::milliseconds unready_patience{30'000};
+  std::chrono::milliseconds unready_patience{60'000};
   // Without a ready engine, and without one whose loading advances, until on_unready() is called.
   std::chrono::milliseconds worker_start_timeout{300'000};
 };

@@ -284,8 +284,8 @@ TEST(FleetSuspects, AreFoundAmongTwoEngines) {
   EXPECT_EQ(read(*fleet->add(request_of({1, 2}, harmless))).num_tokens(), 60u);
 }
 
-// Both engines run suspects alone, and somebody kills them then.
-TEST(FleetSuspects, SurviveKillsWhileTheyRunAlone) {
+// Both engines run suspects alone, and somebody kills them then, once.
+TEST(FleetSuspects, SurviveAKillWhileTheyRunAlone) {
   const auto fleet = make_fleet(
       {.num_engines = 2},
       fake_workers({"--deadly-id", "49", "--num-kvcache-blocks", "1000", "--step-us", "3000"}));
@@ -297,14 +297,9 @@ TEST(FleetSuspects, SurviveKillsWhileTheyRunAlone) {
   for (int i = 0; i < 21; ++i) {
     streams.push_back(fleet->add(request_of(i == 10 ? Ids{1, 2, 49} : Ids{i, 3, 4}, harmless)));
   }
-  for (int kill = 0; kill < 3; ++kill) {
-    const int before = fleet->status().num_restarts;
-    while (fleet->status().num_streams > 0 && fleet->status().num_restarts < before + 2) {
-      std::this_thread::sleep_for(1ms);
-    }
-    while (fleet->status().num_ready == 0) std::this_thread::sleep_for(1ms);
-    signal_workers(SIGKILL);
-  }
+  while (fleet->status().num_restarts < 2) std::this_thread::sleep_for(1ms);
+  while (fleet->status().num_ready == 0) std::this_thread::sleep_for(1ms);
+  EXPECT_GT(signal_workers(SIGKILL), 0);
   for (int i = 0; i < 21; ++i) {
     SCOPED_TRACE(i);
     const Seen seen = read(*streams[static_cast<size_t>(i)]);

@@ -125,8 +125,8 @@ void serve_with(rlim_t num_descriptors, int max_connections) {
 
 TEST(HttpLimits, DescriptorsAreLeftForOthers) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(serve_with(50 + 64 + 100, 100), ::testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(serve_with(50 + 64 + 99, 99), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(serve_with(50 + 133, 100), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(serve_with(50 + 132, 99), ::testing::ExitedWithCode(0), "");
   EXPECT_EXIT(serve_with(50 + 40, 30), ::testing::ExitedWithCode(0), "");
   EXPECT_EXIT(serve_with(50 + 8, 6), ::testing::ExitedWithCode(0), "");
   EXPECT_EXIT(serve_with(50 + 7, 0), ::testing::ExitedWithCode(2),

@@ -173,7 +173,7 @@ void compare_with_vllm(const fs::path& folder, size_t num_templates) {
 }
 
 TEST(VllmPrompts, AreOurs) {
-  compare_with_vllm(NANOVLLM_SOURCE_DIR "/tests/data/chat_templates", 18);
+  compare_with_vllm(NANOVLLM_SOURCE_DIR "/tests/data/chat_templates", 19);
 }
 
 TEST(VllmPrompts, AreOursForAllTemplatesOfTheArchive) {

@@ -319,7 +319,7 @@ TEST(ChatMessages, AnswersComeBackToPublishedTemplates) {
     expect_answers_come_back(entry.path().filename(), source_of(entry.path()));
     ++count;
   }
-  EXPECT_EQ(count, 18u);
+  EXPECT_EQ(count, 19u);
 }
 
 TEST(ChatMessages, AnswersComeBackToAllTemplatesOfTheArchive) {
