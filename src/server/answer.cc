@@ -232,9 +232,8 @@ void Answer::add_text(std::string_view text) {
 void Answer::add_list(size_t count, std::function<void(size_t i, std::string& out)> append) {
   if (count == 0) return;
   add_text("");
-  parts_.back().more = [count, append = std::move(append),
-                        i = size_t{0}](std::string& out) mutable {
-    const size_t end = out.size() + kAnswerPiece;
+  parts_.back().more = [count, append = std::move(append), i = size_t{0}](std::string& out,
+                                                                          size_t end) mutable {
     while (i < count && out.size() < end) {
       if (i > 0) out += ',';
       append(i++, out);
@@ -268,7 +267,7 @@ bool Answer::next_piece(std::string& out) {
   while (next_part_ < parts_.size() && out.size() < end) {
     Part& part = parts_[next_part_];
     out += std::exchange(part.text, {});
-    if (!part.more || !part.more(out)) ++next_part_;
+    if (!part.more || !part.more(out, end)) ++next_part_;
   }
   return next_part_ < parts_.size();
 }

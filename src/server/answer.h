@@ -56,10 +56,10 @@ class Answer : public ApiCall {
   };
 
   // Of a whole answer: a text, and behind it what is made when it is sent, piece by piece: `more`
-  // appends the next one and returns whether there is another.
+  // appends until there are `end` bytes and returns whether there is another.
   struct Part {
     std::string text = {};
-    std::function<bool(std::string& out)> more = {};
+    std::function<bool(std::string& out, size_t end)> more = {};
   };
 
   // Reads the fields that both APIs have; then the derived class reads its own, and calls
