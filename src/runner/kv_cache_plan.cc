@@ -34,7 +34,9 @@ Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
                 memory.is_of_host ? fmt::format("a share of {}", share)
                                   : fmt::format("gpu_memory_utilization {}", share));
   }
-  const int64_t request = (demand.context + demand.block_size - 1) / demand.block_size;  // blocks
+  // In blocks. The last token of a request needs no room.
+  const int64_t request =
+      std::max(1, (demand.context - 1 + demand.block_size - 1) / demand.block_size);
   std::vector<Bound> bounds = {
       {budget / demand.block_bytes,
        memory.is_of_host ? fmt::format("{:.0f}% of the free memory", 100 * share)
@@ -140,6 +142,11 @@ KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& deman
                 memory.num_ranks > 1 ? " for each rank" : "", memory.limit);
   }
   return {static_cast<int>(num_blocks), std::move(reason)};
+}
+
+KvCachePlan shared_plan(const KvCachePlan& plan, int64_t least_blocks) {
+  if (least_blocks >= plan.num_blocks) return plan;
+  return {static_cast<int>(least_blocks), "what another rank holds"};
 }
 
 }  // namespace nanovllm

@@ -81,5 +81,7 @@ struct KvCachePlan {
 // num_kvcache_blocks is more than kernels can address.
 KvCachePlan plan_kv_cache(const EngineConfig& config, const KvCacheDemand& demand,
                           const DeviceMemory& memory);
+// A rank's plan where all ranks have as many blocks as the one with the least memory.
+KvCachePlan shared_plan(const KvCachePlan& plan, int64_t least_blocks);
 
 }  // namespace nanovllm

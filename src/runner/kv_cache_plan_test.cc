@@ -79,9 +79,31 @@ TEST(KvCachePlan, RanksOnACpuShareIt) {
 }
 
 TEST(KvCachePlan, NoMoreThanAllSequencesCanUse) {
-  // 100 tokens are 7 blocks of 16.
+  // 99 of the 100 tokens are in 7 blocks of 16.
   EXPECT_EQ(num_planned(config_for(1), kDemand, cpu_with(1'000'000)), 7);
   EXPECT_EQ(num_planned(config_for(3), kDemand, cpu_with(1'000'000)), 21);
+}
+
+TEST(KvCachePlan, ARequestsLastTokenNeedsNoRoom) {
+  const auto blocks = [](int context) {
+    return num_planned(config_for(2), {.block_bytes = 1, .block_size = 256, .context = context},
+                       cpu_with(1'000'000));
+  };
+  EXPECT_EQ(blocks(1), 2);
+  EXPECT_EQ(blocks(257), 2);
+  EXPECT_EQ(blocks(258), 4);
+  // As many as a context comes out of: see context_in().
+  EngineConfig config;
+  config.kvcache_block_size = 256;
+  EXPECT_EQ(context_in(config, {1000, ""}, 1).num_tokens, 257);
+}
+
+TEST(KvCachePlan, RanksShareTheLeastAndSayWhose) {
+  const KvCachePlan plan = {7, "40% of the free memory"};
+  EXPECT_EQ(shared_plan(plan, 7).num_blocks, 7);
+  EXPECT_EQ(shared_plan(plan, 7).reason, "40% of the free memory");
+  EXPECT_EQ(shared_plan(plan, 6).num_blocks, 6);
+  EXPECT_EQ(shared_plan(plan, 6).reason, "what another rank holds");
 }
 
 // The least of three terms, the third of which is the larger of two: each decides once, and one
@@ -106,10 +128,10 @@ TEST(KvCachePlan, ACpuTakesTheLeastOfItsShareAllSequencesAndWhatASmallModelNeeds
   EXPECT_EQ(plan(1500, 4, 2048, 11).num_blocks, 512);
   EXPECT_EQ(plan(1500, 4, 2048, 11).reason, "4 requests of that length, max_num_seqs");
   // 4 requests of 150 blocks each, or of 151
-  EXPECT_EQ(plan(9999, 512, 150 * 16, 11).num_blocks, 600);
-  EXPECT_EQ(plan(9999, 512, 150 * 16, 11).reason, "8 times the weights and 512 MiB");
-  EXPECT_EQ(plan(9999, 512, 150 * 16 + 1, 11).num_blocks, 604);
-  EXPECT_EQ(plan(9999, 512, 150 * 16 + 1, 11).reason, "4 requests of that length");
+  EXPECT_EQ(plan(9999, 512, 150 * 16 + 1, 11).num_blocks, 600);
+  EXPECT_EQ(plan(9999, 512, 150 * 16 + 1, 11).reason, "8 times the weights and 512 MiB");
+  EXPECT_EQ(plan(9999, 512, 150 * 16 + 2, 11).num_blocks, 604);
+  EXPECT_EQ(plan(9999, 512, 150 * 16 + 2, 11).reason, "4 requests of that length");
   // Ranks share the free memory and the 512 MiB; each has weights of its own.
   EXPECT_EQ(plan(9999, 512, 16, 11, 2).num_blocks, 344);
   EXPECT_EQ(plan(1600, 512, 16, 11, 2).num_blocks, 320);
