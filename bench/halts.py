@@ -37,13 +37,22 @@ def ask(port, body):
     connection.request("POST", "/v1/completions", json.dumps({"ignore_eos": True, **body}), {"Content-Type": "application/json"})
     answer = connection.getresponse()
     if answer.status != 200:
-        sys.exit(f"status {answer.status}: {answer.read().decode()}")
+        raise RuntimeError(f"status {answer.status}: {answer.read().decode()}")
     return answer
 
 
 def measure(port, args):
     """The times of the stream's chunks, and when the prompt came and had its token (None = not in time)."""
-    times, begin, end = [], None, threading.Event()
+    times, errors, end = [], [], threading.Event()
+
+    def begin_thread(work):
+        def run():
+            try:
+                work()
+            except Exception as error:
+                errors.append(error)
+                end.set()
+        threading.Thread(target=run, daemon=True).start()
 
     def stream():
         prompt = list(range(1000, 1050))
@@ -52,16 +61,22 @@ def measure(port, args):
                 times.append(time.monotonic())
 
     def prompt():
-        ids = [random.Random(1).randrange(100, 1000) for _ in range(args.prompt_len)]
+        numbers = random.Random(1)
+        ids = [numbers.randrange(100, 1000) for _ in range(args.prompt_len)]
         ask(port, {"prompt": ids, "max_tokens": 1}).read()
         end.set()
 
-    threading.Thread(target=stream, daemon=True).start()
-    while len(times) < 20:
+    begin_thread(stream)
+    deadline = time.monotonic() + args.seconds
+    while len(times) < 20 and not errors:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the stream had {len(times)} chunks after {args.seconds} s")
         time.sleep(0.01)
     begin = time.monotonic()
-    threading.Thread(target=prompt, daemon=True).start()
+    begin_thread(prompt)
     ended = end.wait(args.seconds)
+    if errors:
+        raise errors[0]
     return times, begin, time.monotonic(), ended
 
 
@@ -71,7 +86,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--prompt-len", type=int, default=32000)
     parser.add_argument("--stream-len", type=int, default=8000)
-    parser.add_argument("--seconds", type=float, default=120, help="of the prompt, at most")
+    parser.add_argument("--seconds", type=float, default=120, help="of the stream's beginning and of the prompt, at most")
     args, flags = parser.parse_known_args()
     server, port = start(args.binary, args.model, flags)
     try:

@@ -43,8 +43,8 @@ EngineCore::EngineCore(EngineParts parts)
                .enable_prefix_caching = parts_.config.enable_prefix_caching,
                .has_drafter = parts_.drafter != nullptr,
                .seed = parts_.config.seed} {
-  const StepCost cost = parts_.runner->step_cost();
-  if (parts_.config.max_step_seconds != 0 && cost.is_guess) learner_.emplace(cost);
+  const StepTime& time = scheduler_.time();
+  if (time.most_seconds > 0 && time.cost.is_guess) learner_.emplace(time.cost);
 }
 
 EngineCore::~EngineCore() = default;

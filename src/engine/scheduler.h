@@ -24,11 +24,10 @@ bool by_priority(const Sequence* a, const Sequence* b);
 
 // Serves sequences in the order of a policy, in steps in which each has its own number of tokens:
 // running ones first, then waiting ones, long prompts in chunks, which are short beside those that
-// decode (StepBudget). When blocks run out, the last of
-// the running ones is preempted: it gives its blocks back and is computed again later. Every
-// sequence that fits into the whole cache finishes, because the first running one can take the
-// blocks of all others. Sequences belong to the caller and must not move in memory until finish().
-// Not thread-safe.
+// decode (StepBudget). When blocks run out, the last of the running ones is preempted: it gives its
+// blocks back and is computed again later. Every sequence that fits into the whole cache finishes,
+// because the first running one can take the blocks of all others. Sequences belong to the caller
+// and must not move in memory until finish(). Not thread-safe.
 class Scheduler {
  public:
   Scheduler(const EngineLimits& limits, BlockManager& blocks, SchedulingPolicy policy = by_arrival,
@@ -55,6 +54,7 @@ class Scheduler {
 
   // What is known by now of what steps cost.
   void set_cost(const StepCost& cost) { time_.cost = cost; }
+  const StepTime& time() const { return time_; }
 
   // By the last schedule().
   std::span<Sequence* const> preempted() const { return preempted_; }

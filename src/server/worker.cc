@@ -43,10 +43,25 @@ class Reporter {
 
   // Waits for room; what nobody reads any more is lost.
   void report(const EngineReport& what) {
+    const std::lock_guard lock(mutex_);
+    send(what);
+  }
+
+  // What the step told is dropped with its fault: the next engine computes it again.
+  void report_events(std::vector<EngineEvent>&& events) {
+    const RequestError* fault = fault_among(events);
+    if (fault == nullptr) return report(std::move(events));
+    const std::lock_guard lock(mutex_);
+    send(EngineFault{fault->code, fault->message});
+    // The front, which sees it, kills what hangs in a failed device.
+    ::shutdown(socket_, SHUT_RDWR);
+  }
+
+ private:
+  void send(const EngineReport& what) {
     std::string bytes;
     append_frame(what, bytes);
     std::string_view rest = bytes;
-    const std::lock_guard lock(mutex_);
     while (!rest.empty()) {
       const ssize_t count = ::send(socket_, rest.data(), rest.size(), MSG_NOSIGNAL);
       if (count < 0 && errno == EINTR) continue;
@@ -55,18 +70,8 @@ class Reporter {
     }
   }
 
-  // What the step told is dropped with its fault: the next engine computes it again.
-  void report_events(std::vector<EngineEvent>&& events) {
-    const RequestError* fault = fault_among(events);
-    if (fault == nullptr) return report(std::move(events));
-    report(EngineFault{fault->code, fault->message});
-    ::shutdown(socket_,
-               SHUT_RDWR);  // the front, which sees it, kills what hangs in a failed device
-  }
-
- private:
   const int socket_;
-  std::mutex mutex_;  // one frame at a time
+  std::mutex mutex_;  // one frame at a time, and none behind a fault
 };
 
 // As long as it lives, a thread tells the front of progress: a step may take longer than the front
