@@ -84,6 +84,7 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
   } else {
     loader.linear(&head_, vocabulary_slice("lm_head", config_, sizes_));
   }
+  backend_.check(spec);
   add_rotary_tables(context, options, spec);
   layer_lines_ = summarise_layers(spec, config_);
   work_ = work_of(spec, dtype_);

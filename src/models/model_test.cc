@@ -300,18 +300,27 @@ class LoadingBackend final : public CpuBackend {
     shared_tables.push_back(table);
     return std::make_unique<LinearWeight>();
   }
+  void check(const StackSpec& spec) const override {
+    if (refuses) throw Error(ErrorCode::kUnsupported, fmt::format("{} layers", spec.layers.size()));
+  }
+  void upload(void* device, const void* host, size_t bytes) override {
+    ++num_uploads_;
+    CpuBackend::upload(device, host, bytes);
+  }
   int rank() const override { return num_ranks - 1; }
   int world_size() const override { return num_ranks; }
 
   int num_ranks = 1;  // of which this is the last
   bool shares_tables = false;
+  bool refuses = false;
   std::vector<Tensor> shared_tables;
   int num_products() const { return num_products_; }
+  int num_uploads() const { return num_uploads_; }
 
  private:
   const std::function<void(int)> at_product_;
   const int64_t free_bytes_;
-  std::atomic<int> num_products_ = 0;
+  std::atomic<int> num_products_ = 0, num_uploads_ = 0;
 };
 
 void load_with(const std::string& model_dir, int num_threads, std::function<void(int)> at_product,
@@ -329,6 +338,26 @@ TEST(ModelLoading, AFailureOnALoadingThreadReachesTheCaller) {
     });
   });
   EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+}
+
+TEST(ModelLoading, WhatTheDeviceDoesNotComputeIsRefusedBeforeAnythingIsUploaded) {
+  LoadingBackend backend([](int) {}, std::numeric_limits<int64_t>::max());
+  backend.shares_tables = true;  // as on a device, where the embedding is uploaded, too
+  const ModelConfig config = ModelConfig::load(golden_dir("llama2"));
+  const WeightStore weights(golden_dir("llama2"));
+  const auto load = [&] {
+    make_model({config, weights, backend, DType::kFloat32, 8, 8, 8, /*num_loading_threads=*/4});
+  };
+  backend.refuses = true;
+  const Error error = error_of(load);
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_STREQ(error.what(), "3 layers");
+  EXPECT_EQ(backend.num_uploads(), 0);
+  EXPECT_EQ(backend.num_products(), 0);
+  backend.refuses = false;
+  load();
+  EXPECT_GT(backend.num_uploads(), 0);
+  EXPECT_GT(backend.num_products(), 0);
 }
 
 TEST(ModelLoading, TakesAsManyThreadsAsItMay) {

@@ -182,9 +182,17 @@ struct BackendTraits {
   bool is_asynchronous = false;
   // Rows of logits that are computed and sampled in one call, at most; 0 = any number.
   int max_logits_rows = 0;
-  // What the device does a second at its peak: operations of products in bfloat16, and bytes that
-  // its memory delivers. They are figures of the device, never measured; 0 = nobody knows.
-  double flops = 0, memory_bytes = 0;
+};
+
+// What a device does a second at its peak with layers of one type and geometry. They are figures of
+// the device, never measured, so that they are the same with each run; 0 = nobody knows.
+struct DeviceSpeed {
+  // Floating-point operations of products with weights.
+  double flops = 0;
+  // The same of prompts' attention, in the kernel that computes it.
+  double attention_flops = 0;
+  // Bytes that its memory delivers.
+  double bytes = 0;
 };
 
 // How a program is to be made.
@@ -234,6 +242,8 @@ class Backend {
   // For people, e.g. "cpu (avx512_bf16, 2 threads)".
   virtual std::string description() const = 0;
   virtual BackendTraits traits() const = 0;
+  // With layers that have such a KV cache, and weights and activations of its type.
+  virtual DeviceSpeed speed(const KvCacheSpec& /*spec*/) const { return {}; }
 
   // Memory. allocate() gives zeroed memory aligned to 64 bytes, or throws Error(kOutOfMemory)
   // saying needed and free bytes. On the CPU untouched pages cost nothing.
@@ -275,8 +285,11 @@ class Backend {
   // make_linear() it is.
   virtual std::unique_ptr<LinearWeight> make_linear_of_table(Tensor /*table*/) { return nullptr; }
 
-  // Packs the weights and chooses how each layer is computed. Collective. Throws
-  // Error(kUnsupported) for a kind of layer that this backend does not compute.
+  // Throws Error(kUnsupported) for a kind of layer that this backend does not compute. It reads no
+  // weights: to be called before any are packed.
+  virtual void check(const StackSpec& /*spec*/) const {}
+  // Packs the weights of a stack that check() takes and chooses how each layer is computed.
+  // Collective. Throws Error(kUnsupported) where make_experts() does.
   virtual std::unique_ptr<StackProgram> compile(const StackSpec& spec, const CompileLimits& limits);
 
   // To be called when all weights have been made: frees what only that needed.

@@ -34,7 +34,7 @@ StackWork work_of(const StackSpec& spec, DType dtype) {
     // A product with a key and one with a value, for each head.
     const double attention = 4.0 * core.num_heads * core.head_dim;
     if (core.window > 0) {
-      work.flops_per_token += attention * core.window;
+      work.window_flops_per_token += attention * core.window;
     } else {
       work.flops_per_seen_token += attention;
       work.kv_bytes_per_seen_token +=

@@ -40,7 +40,8 @@ TEST(StackWork, CountsAWindowWithEachToken) {
   spec.layers = {dense_layer()};
   std::get<Attention>(spec.layers[0].core).window = 10;
   EXPECT_EQ(work_of(spec, DType::kBFloat16),
-            (StackWork{.flops_per_token = 2 * (kAttentionWeights + kMlpWeights) + 10 * 4 * 96}));
+            (StackWork{.flops_per_token = 2 * (kAttentionWeights + kMlpWeights),
+                       .window_flops_per_token = 10 * 4 * 96}));
 }
 
 // Expert parallelism or not: a rank has a part of the experts, of which a token goes to some.

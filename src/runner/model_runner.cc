@@ -45,7 +45,9 @@ ModelRunner::ModelRunner(const ModelConfig& model, const EngineConfig& config,
       config_(config),
       dtype_(resolve_dtype(config.dtype, model.dtype)),
       most_context_(context_of(config, model)),
-      max_model_len_(most_context_.num_tokens),
+      max_model_len_(config.num_kvcache_blocks > 0
+                         ? context_in(config, most_context_, config.num_kvcache_blocks).num_tokens
+                         : most_context_.num_tokens),
       max_num_tokens_(static_cast<int>(
           std::min<int64_t>(config.max_num_batched_tokens,
                             static_cast<int64_t>(config.max_num_seqs) * max_model_len_))),
@@ -190,7 +192,8 @@ void ModelRunner::describe(EngineInfo& info) const {
 }
 
 StepCost ModelRunner::step_cost() const {
-  return nanovllm::step_cost(model_->work(), {traits_.flops, traits_.memory_bytes});
+  if (traits_.shares_host_memory) return guessed_step_cost(model_->work());
+  return nanovllm::step_cost(model_->work(), backend_->speed(kv_groups_.front().spec));
 }
 
 void ModelRunner::submit(const StepInput& input) {
@@ -290,15 +293,14 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
                                .progress = progress});
   if (group != nullptr) group->join(rank, *backend);
   auto runner = std::make_unique<ModelRunner>(model, config, std::move(backend), progress);
-  const KvCachePlan plan = runner->plan_kv_cache();
-  int num_blocks = plan.num_blocks;
-  if (group != nullptr) num_blocks = static_cast<int>(group->min_over_ranks(rank, num_blocks));
-  runner->allocate_kv_cache(num_blocks);
+  KvCachePlan plan = runner->plan_kv_cache();
+  if (group != nullptr) plan = shared_plan(plan, group->min_over_ranks(rank, plan.num_blocks));
+  runner->allocate_kv_cache(plan.num_blocks);
   runner->describe(info);
   const ContextLimit context = runner->context();
   info.sizing = fmt::format("max_model_len is {} ({}), and the KV cache has {} tokens ({})",
                             context.num_tokens, context.reason,
-                            int64_t{num_blocks} * config.kvcache_block_size, plan.reason);
+                            int64_t{plan.num_blocks} * config.kvcache_block_size, plan.reason);
   info.load_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return runner;

@@ -72,8 +72,8 @@ class ModelRunner final : public Runner {
   const ModelConfig model_config_;
   const EngineConfig config_;
   const DType dtype_;
-  const ContextLimit most_context_;  // what memory is allocated for
-  const int max_model_len_;          // its tokens
+  const ContextLimit most_context_;  // before anybody knows the KV cache
+  const int max_model_len_;          // what memory is allocated for
   const int max_num_tokens_;
   const size_t staging_size_;  // elements
   Progress* const progress_;

@@ -407,6 +407,24 @@ TEST(ModelRunner, BlockTablesBeyondReasonAreRefusedByTheFlagsThatMakeThem) {
   EXPECT_NE(std::string(error.what()).find("kvcache_block_size 16"), std::string::npos);
 }
 
+// What was given as blocks bounds what steps need besides the KV cache.
+TEST(ModelRunner, BlockTablesAreNoLongerThanTheBlocksGiven) {
+  ModelConfig model = ModelConfig::load(golden_dir("llama2"));
+  model.max_position_embeddings = 1 << 16;
+  EngineConfig config = small_config("float32", 1);
+  config.max_num_seqs = 1 << 19;  // times 4096 blocks are too many, times 9 are not
+  config.num_kvcache_blocks = 8;
+  EngineInfo info;
+  const auto runner = make_model_runner(model, config, info);
+  EXPECT_EQ(info.max_model_len, 8 * kBlockSize + 1);
+  EXPECT_EQ(info.sizing.substr(0, 121),
+            "max_model_len is 129 (what the KV cache holds of 65536 tokens, the model's own), and "
+            "the KV cache has 128 tokens (num_kvcac");
+  config.num_kvcache_blocks = 4096;
+  const Error error = error_of([&] { make_model_runner(model, config, info); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+}
+
 TEST(ModelRunner, AFolderWithoutWeightsIsRefused) {
   ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
   const nanovllm::testing::TempDir empty;

@@ -12,6 +12,9 @@ namespace {
 constexpr double kProductShare = 0.6, kAttentionShare = 0.5, kMemoryShare = 0.8;
 // flops a second of some CPU. The first steps tell how wrong it is.
 constexpr double kGuessedFlops = 2e11;
+// flops a second of a GPU that does not tell its clock. Nobody learns how wrong it is, and chunks
+// that are too short cost less than halts that are too long.
+constexpr double kUntoldFlops = 2e13;
 
 }  // namespace
 
@@ -35,14 +38,19 @@ int StepCost::most_tokens(double seconds, int context) const {
 }
 
 StepCost step_cost(const StackWork& work, const DeviceSpeed& speed) {
-  if (speed.flops <= 0) {
-    return {.per_token = work.flops_per_token / kGuessedFlops,
-            .per_pair = work.flops_per_seen_token / kGuessedFlops,
-            .is_guess = true};
-  }
-  return {.per_token = work.flops_per_token / (kProductShare * speed.flops),
-          .per_pair = work.flops_per_seen_token / (kAttentionShare * speed.flops),
-          .per_seen_token = work.kv_bytes_per_seen_token / (kMemoryShare * speed.bytes)};
+  const double products = kProductShare * (speed.flops > 0 ? speed.flops : kUntoldFlops);
+  const double attention =
+      kAttentionShare * (speed.attention_flops > 0 ? speed.attention_flops : kUntoldFlops);
+  return {.per_token = work.flops_per_token / products + work.window_flops_per_token / attention,
+          .per_pair = work.flops_per_seen_token / attention,
+          .per_seen_token =
+              speed.bytes > 0 ? work.kv_bytes_per_seen_token / (kMemoryShare * speed.bytes) : 0};
+}
+
+StepCost guessed_step_cost(const StackWork& work) {
+  return {.per_token = (work.flops_per_token + work.window_flops_per_token) / kGuessedFlops,
+          .per_pair = work.flops_per_seen_token / kGuessedFlops,
+          .is_guess = true};
 }
 
 }  // namespace nanovllm

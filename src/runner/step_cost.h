@@ -1,6 +1,7 @@
 // What a step is expected to take.
 #pragma once
 
+#include "ops/backend.h"
 #include "ops/stack_work.h"
 
 namespace nanovllm {
@@ -28,14 +29,10 @@ struct StepCost {
   bool operator==(const StepCost&) const = default;
 };
 
-// What a device does a second at its peak, of products in bfloat16 and of its memory. 0 = unknown.
-struct DeviceSpeed {
-  double flops = 0;
-  double bytes = 0;
-};
-
-// On a device whose speed is known, with the share of the peak that layers usually reach; else a
-// guess.
+// On a device, with the share of its peak that layers usually reach. Of what it does not tell,
+// arithmetic is taken to be slow, and reading the KV cache to cost nothing.
 StepCost step_cost(const StackWork& work, const DeviceSpeed& speed);
+// On some CPU: a guess.
+StepCost guessed_step_cost(const StackWork& work);
 
 }  // namespace nanovllm

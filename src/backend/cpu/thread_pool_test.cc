@@ -34,10 +34,12 @@ TEST_P(ThreadPoolTest, ProgressAdvancesWithinALoopAndStandsStillWhereATaskDoes) 
   ThreadPool pool(GetParam(), &progress);
   pool.parallel_for(0, [](int64_t, int) {});
   EXPECT_EQ(progress.count(), 0u);
+  // Tasks take some time, so that no thread takes all of them before others come.
+  const auto take_time = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
   std::atomic<bool> hangs = true;
   std::thread caller([&] {
     pool.parallel_for(100, [&](int64_t task, int) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      take_time();
       if (task == 99) hangs.wait(true);
     });
   });
@@ -54,7 +56,7 @@ TEST_P(ThreadPoolTest, ProgressAdvancesWithinALoopAndStandsStillWhereATaskDoes) 
   hangs = false;
   hangs.notify_all();
   caller.join();
-  pool.parallel_for(100, [](int64_t, int) {});
+  pool.parallel_for(100, [&](int64_t, int) { take_time(); });
   EXPECT_GT(progress.count(), count);
 }
 

@@ -65,7 +65,9 @@ CudaBackend::~CudaBackend() {
   cudaStreamDestroy(stream_);
 }
 
-BackendTraits CudaBackend::traits() const {
+BackendTraits CudaBackend::traits() const { return {.is_asynchronous = true}; }
+
+DeviceSpeed CudaBackend::speed(const KvCacheSpec& spec) const {
   const auto attribute = [this](cudaDeviceAttr which) {
     int value = 0;
     NANOVLLM_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device_));
@@ -73,10 +75,13 @@ BackendTraits CudaBackend::traits() const {
   };
   const double clock_hz = 1e3 * attribute(cudaDevAttrClockRate);  // the highest
   const double memory_clock_hz = 1e3 * attribute(cudaDevAttrMemoryClockRate);
-  return {.is_asynchronous = true,
-          .flops = cuda::peak_flops(properties_.major, properties_.minor,
-                                    properties_.multiProcessorCount, clock_hz),
-          .memory_bytes =
+  const double ticks = clock_hz * properties_.multiProcessorCount;
+  const int major = properties_.major, minor = properties_.minor;
+  const bool may_use_wgmma = prefill_words_ != nullptr;
+  return {.flops = ticks * cuda::flops_per_tick(major, minor, spec.dtype),
+          .attention_flops = ticks * cuda::attention_flops_per_tick(major, minor, spec.dtype,
+                                                                    spec.head_dim, may_use_wgmma),
+          .bytes =
               cuda::peak_memory_bytes(memory_clock_hz, attribute(cudaDevAttrGlobalMemoryBusWidth))};
 }
 

@@ -42,6 +42,7 @@ class CudaBackend final : public Backend {
 
   std::string description() const override;
   BackendTraits traits() const override;
+  DeviceSpeed speed(const KvCacheSpec& spec) const override;
 
   MemoryInfo memory() const override;
   std::unique_ptr<Buffer> allocate(size_t bytes) override;
@@ -62,6 +63,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<ExpertWeights> make_experts(const Experts& experts, DType dtype,
                                               int max_num_tokens) override;
   void experts(Tensor out, Tensor x, ExpertWeights& weights) override;
+  void check(const StackSpec& spec) const override;
   std::unique_ptr<StackProgram> compile(const StackSpec& spec,
                                         const CompileLimits& limits) override;
   // What plans of layers depend on.

@@ -2,13 +2,15 @@
 // each run.
 #pragma once
 
-#include <cstdint>
+#include "base/dtype.h"
 
 namespace nanovllm::cuda {
 
-// Operations of dense bfloat16 products with float32 sums that a multiprocessor begins with each
-// tick, by NVIDIA's data sheets. Of those with several kinds of GPUs the slower, GeForce's.
-constexpr int flops_per_tick(int major, int minor) {
+// Operations of dense products with float32 sums that a multiprocessor begins with each tick, by
+// NVIDIA's data sheets: of bfloat16 on its tensor cores, of float32 in its lanes. Of bfloat16's
+// with several kinds of GPUs the slower, GeForce's.
+constexpr int flops_per_tick(int major, int minor, DType dtype) {
+  if (dtype != DType::kBFloat16) return major == 8 && minor == 0 ? 128 : 256;
   switch (major) {
     case 8:
       return minor == 0 ? 2048 : 512;  // A100; A10, L40S and RTX 30 and 40
@@ -21,8 +23,19 @@ constexpr int flops_per_tick(int major, int minor) {
   }
 }
 
-constexpr double peak_flops(int major, int minor, int multiprocessors, double clock_hz) {
-  return clock_hz * multiprocessors * flops_per_tick(major, minor);
+// The general kernel of attention uses no tensor cores and waits for each key of each query head:
+// on an H100 it reaches 5 to 9, where others reach half of the peak.
+inline constexpr int kGeneralAttentionFlopsPerTick = 12;
+
+// The same of prompts' attention, which launch_paged_attention() chooses the kernel of.
+constexpr int attention_flops_per_tick(int major, int minor, DType dtype, int head_dim,
+                                       bool may_use_wgmma) {
+  const bool has_wgmma = head_dim == 64 || head_dim == 128 || head_dim == 256;
+  const bool has_mma = has_wgmma || head_dim == 96;
+  if (dtype != DType::kBFloat16 || !has_mma) return kGeneralAttentionFlopsPerTick;
+  const int peak = flops_per_tick(major, minor, dtype);
+  // Hopper's tensor cores give mma about a third of what they give wgmma.
+  return major == 9 && !(may_use_wgmma && has_wgmma) ? peak / 3 : peak;
 }
 
 // Memory gives data twice a tick.

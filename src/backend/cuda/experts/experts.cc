@@ -101,6 +101,11 @@ ExpertProduct product_of(const Packed& w, const std::unique_ptr<LinearWeight>& w
 
 std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts, DType dtype,
                                                          int max_num_tokens) {
+  const auto num_experts = static_cast<int>(experts.router.out_features());
+  if (num_experts > cuda::kMaxExperts) {
+    throw_error(ErrorCode::kUnsupported, "{}: {} experts a layer; at most {} are supported here",
+                description(), num_experts, cuda::kMaxExperts);
+  }
   auto packed = std::make_unique<Packed>();
   const auto pack = [&](const Matrix& matrix) {
     auto weight =
@@ -112,7 +117,7 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts,
   const Routing& routing = experts.routing;
   packed->router = pack(stacked({&experts.router, &experts.shared_gate}));
   packed->params = {.score = routing.score,
-                    .num_experts = static_cast<int>(experts.router.out_features()),
+                    .num_experts = num_experts,
                     .num_logits = static_cast<int>(packed->router->out_features),
                     .num_groups = routing.num_groups,
                     .num_active_groups = routing.num_active_groups,
@@ -121,7 +126,6 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts,
                     .scale = routing.scale,
                     .first = experts.first,
                     .count = static_cast<int>(experts.experts.size())};
-  NANOVLLM_CHECK(packed->params.num_experts <= cuda::kMaxExperts);  // see check_shapes()
   NANOVLLM_CHECK(routing.num_active <= kMaxActiveExperts);
   if (!routing.correction.empty()) {
     const size_t bytes = routing.correction.size() * sizeof(float);

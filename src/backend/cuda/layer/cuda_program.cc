@@ -52,9 +52,10 @@ class CudaProgram final : public LayerProgram {
 
 }  // namespace
 
+void CudaBackend::check(const StackSpec& spec) const { cuda::check_shapes(spec, description()); }
+
 std::unique_ptr<StackProgram> CudaBackend::compile(const StackSpec& spec,
                                                    const CompileLimits& limits) {
-  cuda::check_shapes(spec, description());
   return std::make_unique<CudaProgram>(*this, spec, limits);
 }
 

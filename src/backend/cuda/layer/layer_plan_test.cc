@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/experts/experts.h"
 #include "base/check.h"
 
 namespace nanovllm::cuda {
@@ -193,6 +194,24 @@ std::string refusal(const StackSpec& spec) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     return error.what();
   }
+}
+
+TEST(CudaShapes, ABackendRefusesThemBeforeItHasWeights) {
+  if (CudaBackend::device_count() == 0) GTEST_SKIP() << "no CUDA device on this machine";
+  CudaBackend backend;
+  const auto expect_refusal = [](const std::function<void()>& call) {
+    try {
+      call();
+      ADD_FAILURE() << "it was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
+    }
+  };
+  EXPECT_NO_THROW(backend.check(spec_of({1024, 2, 2, 256, 64, 2})));
+  expect_refusal([&] { backend.check(spec_of({1024, 2, 2, 264, 64, 2})); });
+  Experts experts;
+  experts.router = matrix(kMaxExperts + 1, 1024);
+  expect_refusal([&] { backend.make_experts(experts, DType::kBFloat16, 1); });
 }
 
 TEST(CudaShapes, ThoseThatNoKernelTakesAreRefused) {
