@@ -197,16 +197,21 @@ class Api(unittest.TestCase):
         self.assertEqual(self.server.get("/v1/models", headers={"Origin": f"http://127.0.0.1:{self.server.port}"}).status, 200)
 
     def test_a_client_that_leaves_is_noticed_behind_what_it_has_sent_ahead(self):
-        body = json.dumps({**STORY, "max_tokens": 1900, "ignore_eos": True, "n": 8, "temperature": 1})
+        body = json.dumps({**STORY, "max_tokens": 480, "n": 16, "temperature": 1})
         request = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-        aborted = self.server.metric("vllm:request_success_total", 'finished_reason="abort"')
+
+        def ended(reason):
+            return self.server.metric("vllm:request_success_total", f'finished_reason="{reason}"')
+        aborted, whole = ended("abort"), ended("length")
+        ahead = request * 20000  # megabytes
         with socket.create_connection(("127.0.0.1", self.server.port)) as connection:
             connection.sendall(request)
+            deadline = time.monotonic() + 30
             while self.server.metric("vllm:num_requests_running") == 0:
-                time.sleep(0.01)
-            connection.sendall(request * 20000)  # megabytes
+                self.assertLess(time.monotonic(), deadline, "the request never runs")
+            connection.sendall(ahead)
         self.wait_idle(self.server)
-        self.assertEqual(self.server.metric("vllm:request_success_total", 'finished_reason="abort"'), aborted + 1)
+        self.assertEqual((ended("abort"), ended("length")), (aborted + 16, whole))
 
     def test_a_client_that_leaves_frees_its_blocks(self):
         connection = self.server.connect()

@@ -22,8 +22,6 @@ namespace nanovllm::server {
 
 namespace {
 
-// Clients and what is between them and us take a silent stream for a dead one.
-constexpr std::chrono::seconds kSilence{5};
 constexpr const char* kRetryAfter = "1";  // second
 // Bytes of a body from which on it is large. Many times a usual prompt, and prepared in
 // milliseconds.
@@ -312,14 +310,15 @@ asio::awaitable<size_t> ApiServer::run(HttpExchange& exchange, Generation& gener
     const bool is_news = generation.news().has_value();
     if (call.is_over()) break;
     if (is_news) continue;
-    co_await exchange.wait(wake_up, kSilence);
+    co_await exchange.wait(wake_up, options_.max_silence);
     if (exchange.is_gone()) co_return 0;
   }
   co_return co_await send_whole(exchange, call);
 }
 
 // The same of an answer in pieces. Its head waits for the first one, so that a call which ends
-// before it is answered with the status of an error, which tells clients to try again.
+// before it is answered with the status of an error, which tells clients to try again. Of a stream
+// that is silent, only its head waits no longer, unless no worker is ready.
 asio::awaitable<void> ApiServer::run_stream(HttpExchange& exchange, Generation& generation) {
   ApiCall& call = *generation.call;
   const auto wake_up = [&](const std::function<void()>& wake) { generation.on_news(wake); };
@@ -331,9 +330,9 @@ asio::awaitable<void> ApiServer::run_stream(HttpExchange& exchange, Generation& 
       co_return co_await exchange.send(std::move(response));
     }
     if (!news) {
-      const bool is_woken = co_await exchange.wait(wake_up, kSilence);
+      const bool is_woken = co_await exchange.wait(wake_up, options_.max_silence);
       if (exchange.is_gone()) co_return;
-      if (is_woken) continue;
+      if (is_woken || (!has_begun && fleet_.status().num_ready == 0)) continue;
       news = ": still here\n\n";
     }
     if (!std::exchange(has_begun, true)) {

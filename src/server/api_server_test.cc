@@ -12,6 +12,8 @@
 namespace nanovllm::server {
 namespace {
 
+using namespace std::chrono_literals;
+
 // Another exchange, of which it counts the waits.
 class CountingExchange final : public HttpExchange {
  public:
@@ -41,8 +43,11 @@ class CountingExchange final : public HttpExchange {
 // An ApiServer on a free port, in front of a fleet that is loaded.
 class Served {
  public:
-  Served(Fleet& fleet, const ServedModel& model, std::atomic<int>& num_waits)
-      : metrics_("letters", 1), api_(options_, fleet, metrics_) {
+  Served(Fleet& fleet, const ServedModel& model, std::atomic<int>& num_waits,
+         std::chrono::milliseconds max_silence = ServeOptions().max_silence)
+      : options_({.max_silence = max_silence}),
+        metrics_("letters", 1),
+        api_(options_, fleet, metrics_) {
     fleet.wait_ready();
     api_.set_model(std::shared_ptr<const ServedModel>(std::shared_ptr<void>(), &model));
     HttpOptions http;
@@ -118,6 +123,26 @@ TEST(ApiServer, TellsToTryAgainWhileNoWorkerIsReady) {
     EXPECT_NE(answer.body.find("No worker is ready; try again later. It died."), std::string::npos)
         << answer.body;
   }
+}
+
+// A stream says that it is there, but not before it is clear that it will not be sent away.
+TEST(ApiServer, HoldsTheHeadOfAStreamBackWhileNoWorkerIsReady) {
+  const LetterModel model;
+  Stage stage(1);
+  const auto fleet = make_fleet({.unready_patience = 1s}, stage.starter());
+  stage.load(0);
+  std::atomic<int> num_waits = 0;
+  const Served server(*fleet, model.served, num_waits, 300ms);
+  http_testing::Client silent(server.port()), refused(server.port());
+  silent.send(completion(true, 10));
+  EXPECT_TRUE(silent.wait_for(": still here"));
+  EXPECT_EQ(silent.answer(/*of_head=*/true).status, 200);
+  refused.send(completion(true, 10));
+  ASSERT_TRUE(http_testing::comes_true([&] { return fleet->status().num_streams == 2; }));
+  stage.die(0);
+  const auto answer = refused.answer();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_TRUE(answer.has("Retry-After: 1\r\n")) << answer.head;
 }
 
 TEST(ApiServer, JudgesByWhatTheWorkerCameBackWith) {

@@ -27,6 +27,12 @@ bool is_on_cpu(const EngineHello& hello) {
   return hello.info.device.find("cpu (") != std::string::npos;
 }
 
+// Of the engine that takes the longest requests is what the fleet tells, here and in hello_.
+bool takes_more(const EngineLimits& one, const EngineLimits& other) {
+  return std::pair(one.max_num_tokens(), one.num_kvcache_blocks) >
+         std::pair(other.max_num_tokens(), other.num_kvcache_blocks);
+}
+
 }  // namespace
 
 bool Ongoing::is_proven() const {
@@ -155,11 +161,6 @@ void HealingFleet::hear(Engine& engine, EngineHello& hello) {
   changed_.notify_all();
   if (stopping_) return;
   if (!hello_) hello_ = hello;
-  if (starting) {  // a request that is taken must have room on each
-    EngineInfo& info = hello_->info;
-    info.max_model_len = std::min(info.max_model_len, hello.info.max_model_len);
-    info.num_kvcache_blocks = std::min(info.num_kvcache_blocks, hello.info.num_kvcache_blocks);
-  }
   if (is_on_cpu(hello) != is_on_cpu(*hello_)) {
     const std::string why = fmt::format(
         "Worker {} would compute on {}, but others on {}: there is no GPU for each of them; take a "
@@ -175,10 +176,9 @@ void HealingFleet::hear(Engine& engine, EngineHello& hello) {
   const int before = limits_.max_num_tokens();
   limits_ = {};
   for (const Engine& one : engines_) {
-    if (one.limits && one.limits->max_num_tokens() >= limits_.max_num_tokens()) {
-      limits_ = *one.limits;
-    }
+    if (one.limits && takes_more(*one.limits, limits_)) limits_ = *one.limits;
   }
+  if (starting && takes_more(hello.info, hello_->info)) hello_ = hello;
   set_ready(engine, true);
   if (engine.num_starts == 1) return;
   const int now = limits_.max_num_tokens();

@@ -68,8 +68,8 @@ class Fleet {
  public:
   virtual ~Fleet() = default;  // shuts down at once
   // Waits until each engine is loaded or failed to; throws what keeps the first of them from
-  // loading, or that they would compute on GPUs here and the CPU there. What one says of itself
-  // holds for all.
+  // loading, or that they would compute on GPUs here and the CPU there. What the one says of
+  // itself that takes the longest requests.
   virtual const EngineHello& wait_ready() = 0;
   virtual FleetStatus status() const = 0;
   // Queues a request; its id is chosen here, 0 first, and its seed where it has none, so that it

@@ -40,16 +40,23 @@ void HealingFleet::end_probation(Engine& engine) {
 void HealingFleet::dispatch() {
   if (num_ready_ == 0) return;
   dispatch_suspects();
+  int most = 0;  // tokens that a request may have where an engine is ready
+  for (const Engine& engine : engines_) {
+    if (engine.ready) most = std::max(most, engine.limits->max_num_tokens());
+  }
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     Ongoing& ongoing = requests_.at(*next++);
     if (!find_room(ongoing)) continue;
+    // It would end early on an engine that takes less, and nobody would know why.
+    const bool is_open_ended = ongoing.request.params.max_tokens == kAsManyAsFit;
     std::vector<int> loads;
     bool any_open = false;
     const Engine* for_suspects = reserved();
     for (const Engine& engine : engines_) {
       const bool open = engine.ready && !engine.alone && &engine != for_suspects;
       any_open = any_open || open;
-      const bool takes_it = open && ongoing.fits(*engine.limits);
+      const bool takes_it = open && ongoing.fits(*engine.limits) &&
+                            (!is_open_ended || engine.limits->max_num_tokens() == most);
       loads.push_back(takes_it ? static_cast<int>(engine.aboard.size()) : -1);
     }
     if (!any_open) return;
@@ -244,9 +251,12 @@ Clock::time_point HealingFleet::look_after_unready(std::unique_lock<std::mutex>&
     wake_streams(lock);
     lock.lock();
   }
-  auto deadline = unready_since_;
-  for (const Engine& engine : engines_) deadline = std::max(deadline, engine.last_sign);
-  deadline += options_.worker_start_timeout;
+  Clock::duration advanced{0};  // time that does not count: of a load that has not ended in a death
+  for (const Engine& engine : engines_) {
+    const auto begin = std::max(engine.started_at, unready_since_);
+    if (!engine.dead) advanced = std::max(advanced, engine.last_sign - begin);
+  }
+  const auto deadline = unready_since_ + advanced + options_.worker_start_timeout;
   if (now < deadline) return std::min(next, deadline);
   told_unready_ = true;
   observer_.on_unready(
@@ -259,6 +269,7 @@ Clock::time_point HealingFleet::look_after_unready(std::unique_lock<std::mutex>&
 void HealingFleet::start(Engine& engine) {
   if (engine.num_tries++ == kNumTries) engine.limits.reset();
   engine.dead = false;
+  engine.started_at = Clock::now();
   if (engine.num_starts++ > 0) ++num_restarts_;
   EngineListener listener = {
       .on_ready = [this, &engine](EngineHello hello) { change([&] { hear(engine, hello); }); },

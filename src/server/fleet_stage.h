@@ -46,6 +46,8 @@ class Stage {
     hello.info.max_model_len = max_model_len;
     listener(index).on_ready(hello);
   }
+  // It gets on with its loading.
+  void advance(int index) { listener(index).on_progress({}); }
   void wait_started(int index, int num_starts) {
     until([&] { return engines_[static_cast<size_t>(index)].num_starts == num_starts; });
   }

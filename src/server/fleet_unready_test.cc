@@ -99,12 +99,10 @@ TEST(FleetUnready, SendsAwayWhoWasShownNothing) {
   const auto shown = fleet->add(request_of({1}, greedy(10)));
   const auto told = fleet->add(request_of({2}, greedy(10)));
   stage.tell(0, 1);
-  for (int num_starts = 2; num_starts < 4; ++num_starts) {  // soon back: all go on
-    stage.die(0, false, ErrorCode::kUnavailable);
-    EXPECT_THROW(fleet->add(request_of({3}, greedy(10))), Error);
-    stage.load(0, num_starts);
-    stage.tell(0, 1, 4);
-  }
+  stage.die(0, false, ErrorCode::kUnavailable);  // soon back: all go on
+  EXPECT_THROW(fleet->add(request_of({3}, greedy(10))), Error);
+  stage.load(0, 2);
+  stage.tell(0, 1, 4);
   EXPECT_EQ(fleet->status().num_streams, 2);
   const auto died_at = std::chrono::steady_clock::now();
   stage.die(0);
@@ -113,7 +111,7 @@ TEST(FleetUnready, SendsAwayWhoWasShownNothing) {
   EXPECT_EQ(seen.code, ErrorCode::kUnavailable);
   EXPECT_EQ(seen.error, "No worker is ready; try again later. It died.");
   EXPECT_EQ(fleet->status().num_streams, 1);
-  stage.load(0, 4);
+  stage.load(0, 3);
   EXPECT_EQ(stage.aboard(0), Prompts{1});
   stage.end(0, 1);
   EXPECT_EQ(read(*shown).error, "");
@@ -171,6 +169,60 @@ TEST(FleetUnready, IsToldWhenItLastsTooLong) {
                              : "No worker was ready for 0.3 s: The model is being loaded. Where "
                                "loading takes longer, raise --worker-start-timeout.");
   }
+}
+
+// Loading that advances takes its time, however long.
+TEST(FleetUnready, LastsAsLongAsALoadAdvances) {
+  Stage stage(1);
+  std::atomic<int> num_told = 0;
+  const auto fleet = make_fleet({.worker_start_timeout = 500ms}, stage.starter(),
+                                {.on_unready = [&](const std::string&) { ++num_told; }});
+  stage.wait_started(0, 1);
+  for (int i = 0; i < 60; ++i) {
+    stage.advance(0);
+    std::this_thread::sleep_for(20ms);
+  }
+  EXPECT_EQ(num_told, 0);
+  stage.load(0);
+  std::this_thread::sleep_for(600ms);
+  EXPECT_EQ(num_told, 0);
+}
+
+// The waits between the starts grow from 0.1 s to twice the one before.
+TEST(FleetUnready, IsToldOfLoadsThatAdvanceAndDieAgainAndAgain) {
+  Stage stage(1);
+  std::atomic<int> num_told = 0;
+  const auto fleet = make_fleet({.worker_start_timeout = 2s}, stage.starter(),
+                                {.on_unready = [&](const std::string&) { ++num_told; }});
+  int num_starts = 0;
+  while (num_told == 0 && num_starts < 20) {
+    stage.wait_started(0, ++num_starts);
+    for (int i = 0; i < 15; ++i) {
+      stage.advance(0);
+      std::this_thread::sleep_for(20ms);
+    }
+    stage.advance(0);
+    stage.die(0);
+    std::this_thread::sleep_for(20ms);
+  }
+  EXPECT_LE(num_starts, 5);
+}
+
+TEST(FleetUnready, SendsWhatHasNoEndToTheLargestEngineThatIsReady) {
+  Stage stage(2);
+  const auto fleet = make_fleet({.num_engines = 2}, stage.starter());
+  stage.load(0, 1, kCpu, 20);
+  stage.load(1, 1, kCpu, 100);
+  EXPECT_EQ(fleet->wait_ready().info.max_num_tokens(), 401);  // as it is told in the log
+  EXPECT_EQ(fleet->status().limits.max_num_tokens(), 401);
+  std::vector<std::shared_ptr<RequestStream>> streams;
+  for (int i = 0; i < 3; ++i) {
+    streams.push_back(fleet->add(request_of(prompt(i, 10), greedy(kAsManyAsFit))));
+  }
+  EXPECT_EQ(stage.aboard(0), Prompts());
+  EXPECT_EQ(stage.aboard(1), (Prompts{0, 1, 2}));
+  stage.die(1);
+  EXPECT_EQ(stage.aboard(0), (Prompts{0, 1, 2}));
 }
 
 TEST(FleetSize, IsLimited) {

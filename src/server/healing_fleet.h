@@ -59,8 +59,9 @@ struct Engine {
   std::optional<EngineLimits> limits = {};  // that it has, or had and is to have again
   int num_steps = 0;                        // since it was ready
   int num_starts = 0;
-  int num_tries = 0;                 // starts since it was ready
-  int num_failures = 0;              // of these, without a SIGKILL
+  int num_tries = 0;     // starts since it was ready
+  int num_failures = 0;  // of these, without a SIGKILL
+  Clock::time_point started_at = {};
   Clock::time_point last_sign = {};  // that it gets on: events or progress
   Clock::time_point retry_at = {};
   milliseconds back_off{0};

@@ -92,8 +92,15 @@ class HttpConnection final : public HttpExchange,
   auto on_stream(F operate) {
     return tls_ ? operate(*tls_) : operate(socket_);
   }
+  // It may be ended to make room for another one until is_kept() says that it was not.
+  void begin_idle() {
+    int64_t busy = kBusy;
+    const int64_t now = Clock::now().time_since_epoch().count();
+    if (!is_refused_) idle_since_.compare_exchange_strong(busy, now);
+  }
+  bool is_kept() { return idle_since_.exchange(kBusy) != kEnded; }
   bool is_idle() const { return !is_busy_ && input_.empty() && ahead_.empty(); }
-  bool is_unwanted() const { return shared_->stopping || idle_since_ == kEnded; }
+  bool is_unwanted() const { return idle_since_ == kEnded || (is_idle() && shared_->stopping); }
   void keep(std::string_view bytes);
 
   const std::shared_ptr<HttpShared> shared_;
@@ -143,7 +150,7 @@ void HttpConnection::end(bool at_once) {
   asio::post(socket_.get_executor(), [self = shared_from_this(), at_once] {
     if (at_once || !self->is_ready_) {
       self->abort();
-    } else if (self->is_idle()) {
+    } else if (self->is_unwanted()) {
       self->timer_.cancel();
     }
   });
@@ -176,6 +183,7 @@ asio::awaitable<void> HttpConnection::run() {
     bool is_open = !is_refused_ || shared_->num_connections.load() <=
                                        shared_->max_connections + shared_->max_refused;
     if (tls_ && is_open) {
+      begin_idle();
       watch(options_.idle_timeout);
       const auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::server, kAwait);
       watchdog_.expires_at(Clock::time_point::max());
@@ -257,8 +265,7 @@ asio::awaitable<bool> HttpConnection::more_input(Clock::time_point deadline) {
   }
   const uint64_t before = num_reads_;
   start_read();
-  while (num_reads_ == before && !is_gone_ && Clock::now() < deadline &&
-         !(is_idle() && is_unwanted())) {
+  while (num_reads_ == before && !is_gone_ && Clock::now() < deadline && !is_unwanted()) {
     co_await sleep_until(deadline);
   }
   co_return num_reads_ != before && !is_gone_;
@@ -269,10 +276,12 @@ asio::awaitable<bool> HttpConnection::read_head(HttpParser& parser) {
   const Clock::duration limit = options_.idle_timeout;
   const auto deadline = Clock::now() + (is_refused_ ? std::min(limit, kRefusalTime) : limit);
   while (!parser.take_head(input_)) {
+    begin_idle();
     if (co_await more_input(deadline)) continue;
-    if (is_gone_) co_return false;
+    if (is_gone_ || idle_since_ == kEnded) co_return false;
     throw HttpFault(408, "The head of the request took too long.");
   }
+  if (!is_kept()) co_return false;
   request_.path = shared_->rules.strip_root(std::move(request_.path));
   request_.id = request_.header("x-request-id").substr(0, kMaxIdSize);
   keeps_alive_ = parser.keeps_alive();
@@ -316,9 +325,8 @@ asio::awaitable<bool> HttpConnection::serve_request() {
   request_.peer = peer_;
   input_.shrink_to_fit();
   if (input_.empty()) {
-    if (!is_refused_) idle_since_ = Clock::now().time_since_epoch().count();
-    const bool is_more = co_await more_input(Clock::now() + options_.idle_timeout);
-    if (idle_since_.exchange(kBusy) == kEnded || !is_more) co_return false;
+    begin_idle();
+    if (!co_await more_input(Clock::now() + options_.idle_timeout)) co_return false;
   }
   is_busy_ = true;
   const auto start = Clock::now();
@@ -329,6 +337,7 @@ asio::awaitable<bool> HttpConnection::serve_request() {
     answer = answer_head(parser.has_body());
     if (!answer && parser.has_body() && !co_await read_body(parser)) co_return false;
   } catch (const HttpFault& fault) {
+    if (!is_kept()) co_return false;
     answer = error_response(fault.status(), fault.what(), "",
                             fault.status() == 400 ? "Bad Request" : "");
     keeps_alive_ = false;

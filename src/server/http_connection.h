@@ -49,7 +49,8 @@ struct HttpShared {
 // Begins to serve what was accepted on a strand of its own.
 void serve_connection(std::shared_ptr<HttpShared> shared, StreamSocket socket, std::string peer);
 
-// Ends the connection that has been without a request for the longest time; false = all have one.
+// Ends the connection that has been without the whole head of a request for the longest time;
+// false = all have one.
 bool end_an_idle_connection(HttpShared& shared);
 // Ends the connections that have no request, or all.
 void end_connections(HttpShared& shared, bool at_once);

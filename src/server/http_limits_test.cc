@@ -109,6 +109,25 @@ TEST(HttpLimits, AnIdleConnectionMakesRoom) {
   EXPECT_EQ(server.seen.gone, 0);
 }
 
+TEST(HttpLimits, AConnectionIsIdleUntilTheHeadOfARequestIsWhole) {
+  TestServer server({.max_connections = 3});
+  std::vector<Client> slow;
+  for (int i = 0; i < 3; ++i) {
+    slow.emplace_back(server->port()).send("G");
+    ASSERT_TRUE(comes_true([&] { return server->num_connections() == i + 1; }));
+    std::this_thread::sleep_for(50ms);  // until it is waited for
+  }
+  Client client(server->port());
+  EXPECT_EQ(client.ask(get("/hello")).status, 200);
+  EXPECT_TRUE(slow[0].is_closed());
+  slow[1].send("E");  // gains no time
+  std::this_thread::sleep_for(50ms);
+  Client other(server->port());
+  EXPECT_EQ(other.ask(get("/hello")).status, 200);
+  EXPECT_TRUE(slow[1].is_closed());
+  EXPECT_EQ(slow[2].ask(get("/hello").substr(1)).status, 200);
+}
+
 // In a process of its own, as it can't take back the limit: 0 where the server has so many
 // connections at most.
 void serve_with(rlim_t num_descriptors, int max_connections) {

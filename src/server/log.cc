@@ -17,7 +17,7 @@ namespace nanovllm::server {
 
 namespace {
 
-constexpr size_t kMaxPending = size_t{256} << 10;  // bytes that wait to be written
+constexpr size_t kMaxPending = size_t{256} << 10;  // bytes that wait to be written, or one line
 constexpr std::chrono::seconds kLogFlushTime{1};
 
 // Waits for a reader. False where there will be none.
@@ -68,10 +68,11 @@ void LogWriter::State::run() {
       if (!write_whole(descriptor, line)) ++num_lost;
     }
     if (num_lost > 0 &&
-        write_whole(descriptor, fmt::format("{} nanovllm: {} of the log were dropped, because "
-                                            "nobody read it\n",
-                                            utc_time(std::chrono::system_clock::now()),
-                                            counted(num_lost, "line")))) {
+        write_whole(descriptor,
+                    fmt::format("{} nanovllm: {} of the log {} dropped, because "
+                                "nobody read it\n",
+                                utc_time(std::chrono::system_clock::now()),
+                                counted(num_lost, "line"), num_lost == 1 ? "was" : "were"))) {
       num_lost = 0;
     }
     lock.lock();
@@ -92,10 +93,12 @@ LogWriter::~LogWriter() {
   state_->changed.notify_all();
 }
 
-// Once some are dropped, all are until there is room for many: what is missing is in one place.
+// A line of any length is taken where none waits. Once some are dropped, all are until there is
+// room for many: what is missing is in one place.
 void LogWriter::write(std::string_view text) {
   const std::lock_guard lock(state_->mutex);
-  if (state_->num_dropped > 0 || state_->num_bytes + text.size() > kMaxPending) {
+  const bool has_room = state_->num_bytes == 0 || state_->num_bytes + text.size() <= kMaxPending;
+  if (state_->num_dropped > 0 || !has_room) {
     state_->num_dropped += std::max<int64_t>(std::ranges::count(text, '\n'), 1);
   } else {
     state_->lines.emplace_back(text);

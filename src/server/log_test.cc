@@ -3,11 +3,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/testing.h"
@@ -29,13 +31,22 @@ class Pipe {
   void close_reader() {
     if (ends_[0] >= 0) ::close(std::exchange(ends_[0], -1));
   }
-  // Lines up to one that ends with `last`.
+  // Until its writer waits for a reader.
+  void wait_until_full() const {
+    pollfd one = {.fd = ends_[1], .events = POLLOUT, .revents = 0};
+    while (::poll(&one, 1, 0) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::string read_line() {
+    std::string line;
+    for (char c = 0; ::read(ends_[0], &c, 1) == 1 && c != '\n';) line += c;
+    return line;
+  }
+  // Lines up to one that has `last` in it.
   std::vector<std::string> read_until(const std::string& last) {
     std::vector<std::string> lines;
-    for (std::string line; line.find(last) == std::string::npos; lines.push_back(line)) {
-      line.clear();
-      for (char c = 0; ::read(ends_[0], &c, 1) == 1 && c != '\n';) line += c;
-    }
+    do {
+      lines.push_back(read_line());
+    } while (lines.back().find(last) == std::string::npos);
     return lines;
   }
 
@@ -66,7 +77,7 @@ TEST(LogWriter, DropsWhatNobodyReadsAndTellsHowMuch) {
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
     int num_told = 0, num_dropped = 0;
     while (num_told < kNumLines) {
-      const std::string line = pipe.read_until("").at(0);
+      const std::string line = pipe.read_line();
       const size_t end = line.find(" lines of the log were dropped, because nobody read it");
       if (end == std::string::npos) {
         ASSERT_EQ(line, fmt::format("{:099}", num_told));
@@ -82,6 +93,28 @@ TEST(LogWriter, DropsWhatNobodyReadsAndTellsHowMuch) {
     writer.write("again\n");
     EXPECT_EQ(pipe.read_until("again").size(), 1u);
   }
+}
+
+// A request's body, say.
+TEST(LogWriter, WritesALineOfAnyLength) {
+  Pipe pipe;
+  LogWriter writer(pipe.writer());
+  const std::string line(size_t{1} << 20, 'x');
+  writer.write(line + "\n");
+  EXPECT_EQ(pipe.read_line().size(), line.size());
+}
+
+TEST(LogWriter, TellsOfASingleLineInGoodEnglish) {
+  Pipe pipe;
+  LogWriter writer(pipe.writer());
+  const std::string line(size_t{1} << 20, 'x');
+  // The first is being written, the second waits, and there is no room for the third.
+  writer.write(line + "\n");
+  pipe.wait_until_full();
+  writer.write(line + "\n");
+  writer.write("lost\n");
+  const std::string last = pipe.read_until("dropped").back();
+  EXPECT_NE(last.find("1 line of the log was dropped, because nobody read it"), std::string::npos);
 }
 
 TEST(LogWriter, EndsWithoutAReader) {

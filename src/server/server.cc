@@ -110,7 +110,7 @@ class Front {
   std::unique_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<const ChatTemplate> template_;
   std::thread loader_, ender_;
-  std::exception_ptr fault_;  // what kept engines from loading
+  std::exception_ptr fault_;  // what ends it, told by whoever set ending_
   std::atomic<bool> ending_ = false;
 };
 
@@ -190,7 +190,7 @@ void Front::load() noexcept {
               int64_t{hello.info.num_kvcache_blocks} * hello.info.kvcache_block_size,
               std::chrono::duration<double>(Clock::now() - start_).count());
   } catch (...) {
-    if (!ending_) fault_ = std::current_exception();
+    if (!ending_.exchange(true)) fault_ = std::current_exception();
     context_.stop();
   }
 }
