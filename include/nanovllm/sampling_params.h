@@ -26,7 +26,7 @@ struct ThinkingTags {
   // The tags around a thought as token ids, one or more.
   std::vector<int32_t> start_ids = {};
   std::vector<int32_t> end_ids = {};
-  // Tokens behind the start tag, where the prompt's last thought is open at its end; -1 = none is.
+  // Tokens of the thought that is open at the prompt's end, tagged or not; -1 = none is.
   int num_prompt_tokens = -1;
   bool operator==(const ThinkingTags&) const = default;
 };
@@ -91,7 +91,7 @@ struct SamplingParams {
   int priority = 0;
   // Requests share what the prefix cache holds only with those of the same salt, so that nobody can
   // find out by timing what others asked who does not know theirs. None = shared by all that have
-  // none. Not empty.
+  // none. 1 to 1,024 bytes.
   std::optional<std::string> cache_salt = {};
   // Tokens whose places in the text the outputs tell: see TokenMark. They are part of the text,
   // whatever skip_special_tokens says.

@@ -38,7 +38,8 @@ TEST(BadWords, AreBannedAtTheBeginningAndBehindASpace) {
   EXPECT_EQ(banned({"ab"}, {}), (Ids{4, 6}));
   EXPECT_EQ(banned({" \t\n\u00a0ab"}, {}),
             (Ids{4, 6}));  // the space that is given is not asked for
-  EXPECT_EQ(banned({"ab", "a"}, {2, 2}), (Ids{4, 6, 0, 5}));
+  EXPECT_EQ(banned({"ab", "a"}, {2, 2}), (Ids{0, 4, 5, 6}));
+  EXPECT_EQ(banned({"ab", "a", " ab", "a"}, {}), (Ids{0, 4, 5, 6}));  // each once
 }
 
 TEST(BadWords, CountBehindASpaceOnlyWhereThatIsAsManyTokensWithAnotherBeginning) {

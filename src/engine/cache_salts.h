@@ -1,4 +1,4 @@
-// Numbers for the salts of requests (SamplingParams::cache_salt), which are texts of any length.
+// Numbers for the salts of requests (SamplingParams::cache_salt), which are texts.
 #pragma once
 
 #include <cstddef>

@@ -41,6 +41,7 @@ void check(const Parameter& parameter, const T& value) {
 
 void SamplingParams::validate() const {
   constexpr auto kInvalid = ErrorCode::kInvalidArgument;
+  constexpr size_t kMaxCacheSalt = 1024;  // bytes
   for (const Parameter& parameter : sampling_table()) {
     if (parameter.ranges.empty()) continue;
     std::visit([&](auto member) { check(parameter, this->*member); }, parameter.member);
@@ -64,6 +65,10 @@ void SamplingParams::validate() const {
   }
   if (cache_salt && cache_salt->empty()) {
     throw_error(kInvalid, "Parameter 'cache_salt' must be a non-empty string if provided.");
+  }
+  if (cache_salt && cache_salt->size() > kMaxCacheSalt) {
+    throw_error(kInvalid, "Parameter 'cache_salt' may have {} bytes, got {}.", kMaxCacheSalt,
+                cache_salt->size());
   }
   if (temperature == 0 && n > 1) {
     throw_error(kInvalid, "n must be 1 when using greedy sampling, got {}.", n);

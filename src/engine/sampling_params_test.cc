@@ -88,6 +88,10 @@ TEST(SamplingParamsValidate, RefusesWithVllmsSentence) {
          p.logit_bias = {{3, std::numeric_limits<float>::quiet_NaN()}};
        },
        "logit_bias of token 3 must be a number."},
+      {[](P& p) { p.cache_salt = ""; },
+       "Parameter 'cache_salt' must be a non-empty string if provided."},
+      {[](P& p) { p.cache_salt = std::string(1025, 's'); },
+       "Parameter 'cache_salt' may have 1024 bytes, got 1025."},
       {[](P& p) { p.temperature = 0, p.n = 2; }, "n must be 1 when using greedy sampling, got 2."},
   };
   for (const auto& [change, sentence] : cases) EXPECT_EQ(refusal<P>(change), sentence);
@@ -117,6 +121,8 @@ TEST(SamplingParamsValidate, AcceptsTheEndsOfEveryRange) {
       [](P& p) { p.max_tokens = p.min_tokens = kIntMax; },
       [](P& p) { p.logprobs = p.prompt_logprobs = -1; },
       [](P& p) { p.logprobs = p.prompt_logprobs = 20; },
+      [](P& p) { p.cache_salt = "s"; },
+      [](P& p) { p.cache_salt = std::string(1024, 's'); },
       [](P& p) {
         p.logit_bias = {{3, 1e9f}};
       },

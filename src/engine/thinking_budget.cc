@@ -32,15 +32,27 @@ int num_open_thinking_tokens(std::span<const int32_t> prompt, const ThinkingTags
 
 ThinkingBudget::ThinkingBudget(const ThinkingTags& tags, int budget)
     : budget_(budget),
+      num_prompt_tokens_(tags.num_prompt_tokens),
       num_tokens_(tags.num_prompt_tokens),
       start_(tags.start_ids),
       end_(tags.end_ids) {}
 
 void ThinkingBudget::append(int32_t id) {
   if (is_over_) return;
-  if (num_tokens_ >= 0) ++num_tokens_;
-  if (num_tokens_ < 0 && start_.append(id)) num_tokens_ = 0;
-  is_over_ = end_.append(id);
+  // What ends something else, such as a message of another channel, ends no thought.
+  const bool is_open = num_tokens_ >= 0;
+  if (is_open) {
+    ++num_tokens_;
+    is_over_ = end_.append(id);
+  }
+  may_begin_ = may_begin_ && start_.num_found() == num_output_tokens_++;
+  if (!start_.append(id)) return;
+  if (!is_open) {
+    num_tokens_ = 0;
+  } else if (may_begin_) {
+    num_tokens_ = num_prompt_tokens_;
+  }
+  may_begin_ = false;
 }
 
 int32_t ThinkingBudget::forced_id() const { return num_free() <= 0 ? end_.next_id() : -1; }

@@ -44,7 +44,12 @@ class ThinkingBudget {
 
  private:
   const int budget_;
+  const int num_prompt_tokens_;
   int num_tokens_;  // of the open thought; -1 = none is open yet
+  // The output so far is the beginning of a start tag, which repeats what is open: it is not
+  // counted.
+  bool may_begin_ = true;
+  size_t num_output_tokens_ = 0;
   bool is_over_ = false;
   TagFinder start_, end_;
 };

@@ -54,8 +54,24 @@ TEST(ThinkingBudget, LeavesAThoughtAloneThatEndsBefore) {
   // Later tags are text.
   EXPECT_EQ(forced(ThinkingBudget(open, 3), {1, 8, 9, kStart, 1, 2, 3, 4, 5}),
             (Ids{1, 8, 9, kStart, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(forced(ThinkingBudget(closed, 1), {8, 9, kStart, 1, 2, 3}),
-            (Ids{8, 9, kStart, 1, 2, 3}));
+}
+
+TEST(ThinkingBudget, IsNotOverWhereSomethingElseEnds) {
+  const ThinkingTags closed = tags();
+  EXPECT_EQ(forced(ThinkingBudget(closed, 1), {8, 9, kStart, 1, 2, 3, 4}),
+            (Ids{8, 9, kStart, 1, 8, 9, 4}));
+}
+
+TEST(ThinkingBudget, DoesNotCountAStartTagThatRepeatsWhatIsOpen) {
+  const ThinkingTags open = tags(0), begun = tags(2), pair = tags(0, {6, kStart});
+  EXPECT_EQ(forced(ThinkingBudget(open, 2), {kStart, 1, 2, 3, 4}), (Ids{kStart, 1, 2, 8, 9}));
+  EXPECT_EQ(forced(ThinkingBudget(begun, 3), {kStart, 1, 2, 3, 4}), (Ids{kStart, 1, 8, 9, 4}));
+  EXPECT_EQ(forced(ThinkingBudget(pair, 2), {6, kStart, 1, 2, 3, 4}), (Ids{6, kStart, 1, 2, 8, 9}));
+  EXPECT_EQ(forced(ThinkingBudget(open, 0), {kStart, 1, 2}), (Ids{8, 9, 2}));
+  // Later ones are text of the thought.
+  EXPECT_EQ(forced(ThinkingBudget(open, 2), {1, kStart, 2, 3}), (Ids{1, kStart, 8, 9}));
+  EXPECT_EQ(forced(ThinkingBudget(open, 2), {kStart, kStart, 2, 3, 4}),
+            (Ids{kStart, kStart, 2, 8, 9}));
 }
 
 TEST(ThinkingBudget, GoesOnWithAnEndThatTheModelHasBegun) {

@@ -86,7 +86,10 @@ class Chat final : public Answer {
   void find_thought(std::string_view turn, SamplingParams& params) const {
     const RequestPreparer& preparer = model().preparer;
     if (params.thinking_token_budget.value_or(-1) < 0 || preparer.thinking_end.empty()) return;
-    params.thinking_tags = preparer.thinking_tags(encode(std::string(turn), false));
+    ThinkingTags tags = preparer.thinking_tags(encode(std::string(turn), false));
+    if (tags.num_prompt_tokens < 0 && thinks_at_once(model().format, turn))
+      tags.num_prompt_tokens = 0;
+    params.thinking_tags = std::move(tags);
   }
 
   std::string first_chunks(size_t prompt_index) override {

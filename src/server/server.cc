@@ -213,7 +213,7 @@ std::shared_ptr<const ServedModel> Front::served_model(const EngineHello& hello)
   if (!asked.tool_call_parser.empty()) served->format.tool_call_parser = asked.tool_call_parser;
   if (tokenizer_) served->tags = transcript_tags(served->format, *tokenizer_);
   served->make_parser = make_transcript_parser;
-  const ThoughtTags tags = thought_tags(served->format);
+  const ThoughtTags tags = thought_tags(served->format, template_ ? template_->source() : "");
   served->preparer.thinking_start = tags.begin;
   served->preparer.thinking_end = tags.end;
   served->enable_prompt_tokens_details = options_.enable_prompt_tokens_details;

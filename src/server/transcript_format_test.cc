@@ -24,6 +24,30 @@ TEST(TranscriptFormat, IsFoundInTheTemplate) {
             (TranscriptFormat{"", "llama3_json"}));
 }
 
+TEST(TranscriptFormat, TagsOfThoughtsAreThoseOfTheTemplate) {
+  const auto tags = [](const char* parser, const char* chat_template) {
+    const ThoughtTags found = thought_tags({parser, ""}, chat_template);
+    return std::pair(found.begin, found.end);
+  };
+  using Pair = std::pair<std::string, std::string>;
+  EXPECT_EQ(tags("granite", "between <think></think> and"), Pair("<think>", "</think>"));
+  EXPECT_EQ(tags("granite", "after 'Here is my thought process:' ... 'Here is my response:'"),
+            Pair("Here is my thought process:", "Here is my response:"));
+  EXPECT_EQ(tags("granite", ""), Pair("Here is my thought process:", "Here is my response:"));
+  EXPECT_EQ(tags("qwen3", "no tags"), Pair("<think>", "</think>"));
+  EXPECT_EQ(tags("", "</think>"), Pair("", ""));
+}
+
+TEST(TranscriptFormat, SaysWhereReasoningNeedsNoTag) {
+  EXPECT_TRUE(thinks_at_once({"qwen3", ""}, "<|im_start|>assistant\n"));
+  EXPECT_TRUE(thinks_at_once({"qwen3", ""}, "<|im_start|>assistant\n<think>\n"));
+  EXPECT_TRUE(thinks_at_once({"mistral", ""}, "[/INST][THINK]"));
+  EXPECT_FALSE(thinks_at_once({"qwen3", ""}, "<|im_start|>assistant\n<think>\n\n</think>\n"));
+  EXPECT_FALSE(thinks_at_once({"mistral", ""}, "[/INST]"));
+  EXPECT_FALSE(thinks_at_once({"", "hermes"}, "<think>"));
+  EXPECT_FALSE(thinks_at_once({"openai_gptoss", "openai"}, "<|start|>assistant"));
+}
+
 TEST(TranscriptFormat, IsFoundForPublishedModels) {
   const std::string archive = NANOVLLM_SOURCE_DIR "/../shared/data/chat-templates.tar.xz";
   if (!std::filesystem::exists(archive)) GTEST_SKIP() << archive << " is not there";

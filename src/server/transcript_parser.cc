@@ -233,11 +233,26 @@ TranscriptTags transcript_tags(const TranscriptFormat& format, const Tokenizer& 
   return tags;
 }
 
-ThoughtTags thought_tags(const TranscriptFormat& format) {
+ThoughtTags thought_tags(const TranscriptFormat& format, std::string_view chat_template) {
   if (has_channels(format)) return {"<|channel|>analysis<|message|>", "<|end|>"};
   const ReasoningFormat* reasoning = reasoning_format(format);
   if (reasoning == nullptr) return {};
-  return {std::string(reasoning->begin_tags[0]), std::string(reasoning->end_tags[0])};
+  const Template given = {chat_template};
+  size_t pair = 0;
+  for (size_t i = reasoning->end_tags.size(); i-- > 0;) {
+    const std::string_view tag = reasoning->end_tags[i];
+    if (!tag.empty() && given.has(tag)) pair = i;
+  }
+  return {std::string(reasoning->begin_tags[pair]), std::string(reasoning->end_tags[pair])};
+}
+
+bool thinks_at_once(const TranscriptFormat& format, std::string_view prompt) {
+  if (has_channels(format)) return false;
+  const ReasoningFormat* reasoning = reasoning_format(format);
+  if (reasoning == nullptr) return false;
+  const TagParser::Begin begin = begin_of(*reasoning, prompt);
+  return begin == TagParser::Begin::kThought ||
+         (begin == TagParser::Begin::kMayThink && !reasoning->needs_begin_tag);
 }
 
 std::unique_ptr<TranscriptParser> make_transcript_parser(const TranscriptFormat& format,

@@ -78,11 +78,14 @@ struct TranscriptTags {
 };
 TranscriptTags transcript_tags(const TranscriptFormat& format, const Tokenizer& tokenizer);
 
-// What begins and what ends a thought, for who bounds it. Empty = the format has no thoughts.
+// What begins and what ends a thought, for who bounds it: of a format with several such tags, those
+// that the chat template's text names, or the first. Empty = the format has no thoughts.
 struct ThoughtTags {
   std::string begin = {}, end = {};
 };
-ThoughtTags thought_tags(const TranscriptFormat& format);
+ThoughtTags thought_tags(const TranscriptFormat& format, std::string_view chat_template);
+// Whether what the model says behind this prompt is reasoning from its first token on.
+bool thinks_at_once(const TranscriptFormat& format, std::string_view prompt);
 
 // The end of a prompt that make_transcript_parser looks at: the turn that it has begun.
 std::string_view last_turn(std::string_view prompt);
