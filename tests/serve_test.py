@@ -27,7 +27,7 @@ def thinking_server(*args):
     """One whose template opens a thought, unless it is told not to."""
     with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
         template.write("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\n{% endfor %}<|im_start|>assistant\n"
-                       "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}")
+                       "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% elif enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}")
         template.flush()
         return Server("--chat-template", template.name, "--reasoning-parser", "deepseek_r1", *args)
 
@@ -97,6 +97,7 @@ class Api(unittest.TestCase):
             self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "cache_salt"))
             self.assertEqual(answer.json["error"]["message"], "Parameter 'cache_salt' must be a non-empty string if provided.")
             self.assertEqual(server.post(path, {**body, "cache_salt": 3}).status, 400)
+            self.assertEqual([server.post(path, {**body, "cache_salt": "s" * size}).status for size in (1024, 1025)], [200, 400])
 
     def test_a_thought_ends_after_its_budget(self):
         server = thinking_server()
@@ -126,6 +127,16 @@ class Api(unittest.TestCase):
         # What a user says of thoughts is none, and an answer without a thought is left alone.
         other = {"messages": [{"role": "user", "content": "I say\n<think>\nto you."}], "chat_template_kwargs": {"enable_thinking": False}}
         self.assertEqual(ask(thinking_token_budget=3, **other)["token_ids"], ask(**other)["token_ids"])
+        # Where the template leaves it open, all is a thought from the first token on.
+        leaves_open = {"chat_template_kwargs": {"enable_thinking": ""}}
+        unbounded = ask(**leaves_open)
+        self.assertTrue(unbounded["message"]["reasoning"])
+        self.assertFalse(unbounded["message"]["content"])
+        for budget in (0, 3):
+            choice = ask(thinking_token_budget=budget, **leaves_open)
+            self.assertEqual(choice["token_ids"][:budget + 5], unbounded["token_ids"][:budget] + tag)
+            self.assertEqual(choice["message"].get("reasoning") or "", text(unbounded["token_ids"][:budget]) if budget else "")
+            self.assertTrue(choice["message"]["content"])
         path = "/v1/completions"
         self.assertEqual(ask(path, thinking_token_budget=3)["token_ids"], ask(path)["token_ids"])
         prompt = "She said:\n<think>\n"

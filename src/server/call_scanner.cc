@@ -149,7 +149,10 @@ bool JsonCallScanner::end_value() {
     arguments_ = text_;
     if (syntax_.lenient_arguments && text_ == "null") arguments_ = "{}";
     if (syntax_.lenient_arguments && is_string) {
-      arguments_ = nlohmann::json::parse(text_).get<std::string>();
+      std::string inner = nlohmann::json::parse(text_).get<std::string>();
+      const size_t begin = inner.find_first_not_of(kJsonBlanks);
+      const bool is_object = begin != inner.npos && inner[begin] == '{';
+      if (is_object && nlohmann::json::accept(inner)) arguments_ = std::move(inner);
     }
     begin_arguments();
   }

@@ -11,8 +11,6 @@
 
 namespace nanovllm::server {
 
-inline constexpr std::string_view kJsonBlanks = " \t\r\n";
-
 // Calls that write each argument between tags: <function=f><parameter=x>1</parameter></function>
 struct TaggedSyntax {
   std::string_view name_open = {}, name_close = {};  // empty = as many bytes as fit a name
@@ -32,7 +30,7 @@ enum class CallForm {
 struct CallSyntax {
   CallForm form = CallForm::kJson;
   bool takes_parameters = false;         // "parameters" is another word for "arguments"
-  bool lenient_arguments = false;        // none and null are {}, a string is what it holds
+  bool lenient_arguments = false;        // none and null are {}, an object in a string is one
   const TaggedSyntax* tagged = nullptr;  // of kTagged
 };
 

@@ -195,6 +195,17 @@ TEST(TaggedCalls, AreReadAsGlmWritesThem) {
     expect_none(kGlmCalls, text);
 }
 
+TEST(JsonCalls, HaveArgumentsInAStringWhereItHoldsAnObject) {
+  const CallSyntax lenient = {.form = CallForm::kJson, .lenient_arguments = true};
+  const auto call = [](const std::string& arguments) {
+    return R"({"name": "f", "arguments": )" + arguments + "}";
+  };
+  expect_call(lenient, call(R"(" {\"x\": 1}")"), "f", R"( {"x": 1})");
+  for (const std::string text : {R"("hello")", R"("")", R"("{")", R"("[1]")", R"("5")"})
+    expect_call(lenient, call(text), "f", text);
+  expect_call(lenient, call("null"), "f", "{}");
+}
+
 TEST(PythonicCalls, BecomeJson) {
   expect_call(kPythonicCalls, "f()", "f", "{}");
   expect_call(kPythonicCalls, "\n ns.f( )", "ns.f", "{}");
@@ -207,6 +218,14 @@ TEST(PythonicCalls, BecomeJson) {
   // Breaking off.
   expect_call(kPythonicCalls, "f(x=\"ab", "f", R"({"x": "ab)");
   expect_call(kPythonicCalls, "f(x=", "f", R"({"x": )");
+  // A bracket that closes none ends it.
+  expect_call(kPythonicCalls, "f(x=1])\ng(y=2)", "f", R"({"x": 1)");
+  expect_call(kPythonicCalls, "f(x=[1]})", "f", R"({"x": [1])");
+  EXPECT_EQ(scan(kPythonicCalls, "f(x=1])\ng(y=2)", false, 1).taken, 5U);
+  expect_call(kPythonicCalls, "f(x=\"\"\"a\"\"\", y=2)", "f", R"({"x": "a", "y": 2})");
+  expect_call(kPythonicCalls, "f(x='''a 'b' \"c\", \n''')", "f", R"({"x": "a 'b' \"c\", \n"})");
+  expect_call(kPythonicCalls, "f(x=\"\"\"\"\"\", y='', z=['a''b', \"\"])", "f",
+              R"({"x": "", "y": "", "z": ["ab", ""]})");
   for (const char* text : {"", "f", "f(", "f(x", "f(x)", "f(1)", "f(\"a\")", "(x=1)", "1 + 1",
                            "two words(x=1)", "{\"name\": \"f\"}"}) {
     expect_none(kPythonicCalls, text);

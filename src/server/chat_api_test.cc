@@ -296,6 +296,22 @@ TEST(ChatApi, LongAnswersComeInPieces) {
   EXPECT_FALSE(chat(model, kHello)->wants_events_soon);
 }
 
+TEST(ChatApi, LongTextsComeInPieces) {
+  const LetterModel model;
+  const auto call = chat(model, kHello);
+  const std::string text(3 * kAnswerPiece, 'd');
+  const std::vector<EngineEvent> events = {delta(0, text.c_str(), {3}), end(0)};
+  call->on_events(0, events);
+  std::string all;
+  for (bool has_more = true; has_more;) {
+    std::string piece;
+    has_more = call->next_piece(piece);
+    EXPECT_LE(piece.size(), kAnswerPiece);
+    all += piece;
+  }
+  EXPECT_EQ(Json::parse(all)["choices"][0]["message"]["content"], text);
+}
+
 TEST(ChatApi, AnswersWhole) {
   const LetterModel model;
   const auto call = chat(model, fmt::format(R"({},"logprobs":true,"top_logprobs":1)", kHello));

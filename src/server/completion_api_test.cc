@@ -71,6 +71,9 @@ TEST(CompletionApi, ReadsParameters) {
   EXPECT_EQ(params(R"(,"seed":5,"stop":"b","n":2,"top_k":3)").seed, 5u);
   EXPECT_EQ(params(R"(,"stop":["b","c"])").stop, (std::vector<std::string>{"b", "c"}));
   EXPECT_EQ(params(R"(,"logit_bias":{"3":1})").logit_bias.at(3), 1);
+  std::string words = R"(,"bad_words":["b")";
+  for (size_t i = 1; i < kMaxBadWords; ++i) words += R"(,"b")";
+  EXPECT_EQ(params(words + "]").bad_words.size(), kMaxBadWords);
   EXPECT_EQ(params(R"(,"cache_salt":"s")").cache_salt, "s");
   EXPECT_EQ(params(R"(,"cache_salt":null)").cache_salt, std::nullopt);
   EXPECT_EQ(params(R"(,"echo":true,"logprobs":2)").prompt_logprobs, 2);
@@ -96,6 +99,9 @@ TEST(CompletionApi, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(param(R"("logit_bias":{"50":1})", "logit_bias"), "logit_bias");
   EXPECT_EQ(param(R"("stop":[""])", "empty"), "stop");
   EXPECT_EQ(param(R"("stop":["a","b","c","d","e"])", "may hold 4 texts, got 5"), "stop");
+  std::string words = R"("bad_words":["b")";
+  for (size_t i = 0; i < kMaxBadWords; ++i) words += R"(,"b")";
+  EXPECT_EQ(param(words + "]", "bad_words may hold 4096 texts, got 4097"), "bad_words");
   EXPECT_EQ(param(R"("stream":1)", "true or false"), "stream");
   EXPECT_EQ(param(R"("stream_options":{"include_usage":true})", "Stream options"),
             "stream_options");

@@ -151,6 +151,7 @@ Json schema_of(const Parameter& parameter) {
     if (std::abs(range.high) < kUnbounded) schema["maximum"] = bound(range.high);
   }
   if (parameter.name == "stop") schema["anyOf"][1]["maxItems"] = kMaxStops;
+  if (parameter.name == "bad_words") schema["anyOf"][1]["maxItems"] = kMaxBadWords;
   if (parameter.null != Null::kRefused && schema.contains("type")) {
     schema["type"] = {schema["type"], "null"};
   } else if (parameter.null != Null::kRefused) {

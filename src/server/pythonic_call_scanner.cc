@@ -63,6 +63,10 @@ bool PythonicCallScanner::take_key(char byte) {
 
 bool PythonicCallScanner::take_value(char byte) {
   if (!value_.is_outside() || (byte != ',' && byte != ')')) {
+    if (value_.is_outside() && (byte == ']' || byte == '}')) {
+      arguments_ += value_.finish();
+      return stop();
+    }
     if (!value_.is_outside() || !is_json_blank(byte)) arguments_ += value_.take(byte);
     return true;
   }

@@ -20,15 +20,28 @@ bool is_word_byte(char byte) {
 
 std::string PythonicJson::take(char byte) {
   if (quote_ != 0) return take_in_string(byte);
+  std::string json;
+  if (const char ended = std::exchange(ended_quote_, 0); ended != 0) {
+    if (byte == '"' || byte == '\'') {
+      // Strings side by side are one; the third of three quotes begins one that ends with three.
+      is_triple_ = is_empty_ && byte == ended;
+      is_empty_ = !is_triple_;
+      quote_ = byte;
+      return {};
+    }
+    json = '"';
+  }
   if (is_word_byte(byte)) {
     word_ += byte;
-    return {};
+    return json;
   }
-  std::string json = end_word();
+  json += end_word();
   switch (byte) {
     case '"':
     case '\'':
       quote_ = byte;
+      is_empty_ = true;
+      is_triple_ = false;
       return json + '"';
     case '(':
     case '[':
@@ -45,7 +58,10 @@ std::string PythonicJson::take(char byte) {
   }
 }
 
-std::string PythonicJson::finish() { return end_word(); }
+std::string PythonicJson::finish() {
+  const bool has_ended = std::exchange(ended_quote_, 0) != 0;
+  return (has_ended ? "\"" : "") + end_word();
+}
 
 std::string PythonicJson::take_in_string(char byte) {
   if (!escape_.empty()) {
@@ -59,13 +75,21 @@ std::string PythonicJson::take_in_string(char byte) {
     constexpr std::string_view kOfJson = "\"\\/bfnrtu";
     return kOfJson.find(byte) != kOfJson.npos ? escape : "\\" + escape;
   }
-  if (byte == '\\') {
-    escape_ = byte;
+  if (byte == quote_) {
+    constexpr int kTriple = 3;
+    if (is_triple_ && ++num_quotes_ < kTriple) return {};
+    num_quotes_ = 0;
+    ended_quote_ = std::exchange(quote_, 0);
     return {};
   }
-  if (byte != quote_) return json_escaped(byte);
-  quote_ = 0;
-  return "\"";
+  is_empty_ = false;
+  std::string json;
+  for (; num_quotes_ > 0; --num_quotes_) json += json_escaped(quote_);
+  if (byte == '\\') {
+    escape_ = byte;
+    return json;
+  }
+  return json + json_escaped(byte);
 }
 
 std::string PythonicJson::end_word() {

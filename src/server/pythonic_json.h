@@ -19,6 +19,10 @@ class PythonicJson {
   std::string end_word();
 
   char quote_ = 0;           // of the string that the next byte is in; 0 = in none
+  char ended_quote_ = 0;     // of the string that ended with the last byte and may go on
+  bool is_empty_ = false;    // that string
+  bool is_triple_ = false;   // it ends with three quotes,
+  int num_quotes_ = 0;       // of which so many came
   std::string escape_ = {};  // from its backslash on
   std::string word_ = {};    // a number or a name
   int depth_ = 0;            // of brackets

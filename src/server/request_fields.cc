@@ -140,13 +140,14 @@ RequestFields::RequestFields(std::string_view body, const char* schema, const Se
   // Each message is a token at least.
   const auto most = static_cast<size_t>(std::max(model.preparer.info.max_model_len, 1));
   JsonListBound bounds[] = {{.name = "messages", .most = most},
-                            {.name = "stop", .most = kMaxStops}};
+                            {.name = "stop", .most = kMaxStops},
+                            {.name = "bad_words", .most = kMaxBadWords}};
   try {
     body_ = parse_json_body(body, model.max_json_depth, bounds);
   } catch (const Error& error) {
     throw ApiError(400, error.what());
   }
-  const auto& [messages, stop] = bounds;
+  const auto& [messages, stop, bad_words] = bounds;
   if (messages.size > most) {
     refuse("messages",
            "This model's maximum context length is {} tokens. However, your chat has {} messages, "
@@ -155,6 +156,8 @@ RequestFields::RequestFields(std::string_view body, const char* schema, const Se
   }
   if (stop.size > kMaxStops)
     refuse("stop", "stop may hold {} texts, got {}.", kMaxStops, stop.size);
+  if (bad_words.size > kMaxBadWords)
+    refuse("bad_words", "bad_words may hold {} texts, got {}.", kMaxBadWords, bad_words.size);
   if (!body_.is_object()) refuse("", "The body must be a JSON object, got {}.", shown(body_));
   const std::string what = complaint(body_, request_schemas()[schema]);
   if (what.empty()) return;

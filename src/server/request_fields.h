@@ -18,6 +18,7 @@
 namespace nanovllm::server {
 
 inline constexpr size_t kMaxStops = 4;  // as vLLM and OpenAI have it
+inline constexpr size_t kMaxBadWords = 4096;
 
 // Answers 400, naming a field.
 template <typename... Args>

@@ -348,8 +348,11 @@ void TagParser::show(std::string_view text) {
 }
 
 std::string_view TagParser::separators() const {
+  // Behind the blanks, what stands between calls; a semicolon does not within brackets.
+  constexpr std::string_view kAll = " \t\r\n,;";
+  static_assert(kAll.starts_with(kJsonBlanks));
   if (!may_follow_) return kJsonBlanks;
-  return in_brackets_ ? " \t\r\n," : " \t\r\n,;";
+  return kAll.substr(0, kAll.size() - (in_brackets_ ? 1 : 0));
 }
 
 }  // namespace nanovllm::server

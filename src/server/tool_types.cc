@@ -148,10 +148,9 @@ unsigned ToolTypes::types_of(std::string_view tool, std::string_view argument) c
 }
 
 std::string typed_json(std::string_view text, unsigned types) {
-  constexpr std::string_view kBlanks = " \t\r\n";
   std::string_view trimmed = text;
-  trimmed.remove_prefix(std::min(trimmed.find_first_not_of(kBlanks), trimmed.size()));
-  trimmed = trimmed.substr(0, trimmed.find_last_not_of(kBlanks) + 1);
+  trimmed.remove_prefix(std::min(trimmed.find_first_not_of(kJsonBlanks), trimmed.size()));
+  trimmed = trimmed.substr(0, trimmed.find_last_not_of(kJsonBlanks) + 1);
   for (const ValueType type :
        {kNullValue, kIntegerValue, kNumberValue, kBooleanValue, kObjectValue, kArrayValue}) {
     if ((types & type) == 0) continue;

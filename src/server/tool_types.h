@@ -8,6 +8,8 @@
 
 namespace nanovllm::server {
 
+inline constexpr std::string_view kJsonBlanks = " \t\r\n";
+
 // Types of JSON Schema; several may be allowed at once.
 enum ValueType : unsigned {
   kNullValue = 1,

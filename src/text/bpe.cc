@@ -184,8 +184,7 @@ std::optional<size_t> Bpe::max_bytes_per_token(bool byte_level) const {
   if (has_all_bytes() || (byte_level && plain_bytes_)) return longest;
   // Characters that have no token are left out, or are one, with any number of their like or alone.
   if (!options_.unk_token || options_.fuse_unk) return std::nullopt;
-  constexpr size_t kMaxCharacter = 4;  // bytes, behind each character of a spelling
-  return longest * kMaxCharacter;
+  return longest * kMaxCharacter;  // one behind each character of a spelling
 }
 
 bool Bpe::encode(std::string_view word, bool byte_level, ModelScratch& scratch,

@@ -81,13 +81,13 @@ std::optional<Json> parsed(std::string_view text) {
     try {
       return parse_ordered_json(attempt, "arguments", {.max_depth = 64});
     } catch (const Error&) {
-      // As it is, then: a call that can't be read must not end its chat.
+      // A call that can't be read must not end its chat: it has no arguments then.
     }
   }
   return std::nullopt;
 }
 
-// Templates want an object. What a model once wrote and is none must not make its chat end here.
+// Templates want an object: what a model once wrote and is none becomes an empty one.
 Json arguments_of(Json arguments) {
   constexpr int kMaxEncodings = 3;
   for (int i = 0; i < kMaxEncodings && arguments.is_string(); ++i)

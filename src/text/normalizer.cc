@@ -15,8 +15,6 @@ namespace nanovllm::text {
 
 namespace {
 
-constexpr size_t kMaxCharacter = 4;  // bytes
-
 size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 
 void append_lowercase(std::string_view text, std::string& out) {

@@ -73,7 +73,6 @@ Pattern Pattern::regex(const std::string& source, const std::string& origin) {
 Pattern Pattern::character(bool (*test)(uint32_t)) { return Pattern(test); }
 
 std::optional<size_t> Pattern::max_match() const {
-  constexpr size_t kMaxCharacter = 4;  // bytes
   if (const auto* literal = std::get_if<std::string>(&matcher_)) return literal->size();
   return std::holds_alternative<Test>(matcher_) ? std::optional(kMaxCharacter) : std::nullopt;
 }

@@ -10,6 +10,7 @@
 
 namespace nanovllm::text {
 
+inline constexpr size_t kMaxCharacter = 4;  // bytes
 inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 enum class Utf8Kind { kValid, kInvalid, kIncomplete };

@@ -127,7 +127,8 @@ class Memory(ServeTest):
         completion = '{"prompt":"a","max_tokens":1,%s}'
         for path, body, status in (
                 (COMPLETION, completion % ('"stop":' + list_of('"ab"', 4 * million)), 400),
-                (COMPLETION, completion % ('"bad_words":' + list_of('"ab"', million)), 200),
+                (COMPLETION, completion % ('"bad_words":' + list_of('"ab"', million)), 400),
+                (COMPLETION, completion % ('"bad_words":' + list_of('"ab"', 4096)), 200),
                 (COMPLETION, completion % ('"logit_bias":{' + ",".join(f'"{i}":1' for i in range(million)) + "}"), 400),
                 (COMPLETION, completion % ('"x":' + list_of("[5]", 2 * million)), 200),
                 (COMPLETION, '{"prompt":' + list_of("5", 4 * million) + "}", 400),
