@@ -59,8 +59,9 @@ std::string PythonicJson::take(char byte) {
 }
 
 std::string PythonicJson::finish() {
-  const bool has_ended = std::exchange(ended_quote_, 0) != 0;
-  return (has_ended ? "\"" : "") + end_word();
+  std::string json;
+  if (std::exchange(ended_quote_, 0) != 0) json += '"';
+  return json += end_word();
 }
 
 std::string PythonicJson::take_in_string(char byte) {
