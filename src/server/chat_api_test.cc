@@ -300,7 +300,7 @@ TEST(ChatApi, LongTextsComeInPieces) {
   const LetterModel model;
   const auto call = chat(model, kHello);
   const std::string text(3 * kAnswerPiece, 'd');
-  const std::vector<EngineEvent> events = {delta(0, text.c_str(), {3}), end(0)};
+  const std::vector<EngineEvent> events = {delta(0, text, {3}), end(0)};
   call->on_events(0, events);
   std::string all;
   for (bool has_more = true; has_more;) {

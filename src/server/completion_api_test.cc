@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "server/protocol_testing.h"
+#include "server/request_fields.h"
 #include "text/testing.h"
 
 namespace nanovllm::server {
