@@ -94,7 +94,7 @@ std::string PythonicJson::take_in_string(char byte) {
 }
 
 std::string PythonicJson::end_word() {
-  const std::string word = std::exchange(word_, {});
+  std::string word = std::exchange(word_, {});
   if (word == "True") return "true";
   if (word == "False") return "false";
   if (word == "None") return "null";

@@ -11,6 +11,10 @@
 namespace nanovllm::text {
 namespace {
 
+bool is_empty_text(const Json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().empty();
+}
+
 constexpr std::array kTextParts = {"text", "input_text", "output_text", "refusal", "thinking"};
 constexpr std::array kReasoningNames = {"reasoning", "reasoning_content", "thinking"};
 constexpr const char* kBetweenMessages = "\n\n";  // that become one, as vLLM has it
@@ -136,7 +140,8 @@ void prepare_calls(Json& message, const TemplateHabits& habits) {
     }
     function["arguments"] = std::move(arguments);
   }
-  if (habits.wants_null_beside_calls && message["content"] == "") message["content"] = nullptr;
+  if (habits.wants_null_beside_calls && is_empty_text(message["content"]))
+    message["content"] = nullptr;
 }
 
 // Under all names that templates read, whichever it came under.
@@ -146,7 +151,8 @@ void prepare_reasoning(Json& message, const TemplateHabits& habits) {
   if (given == kReasoningNames.end()) return;
   Json reasoning = message[*given];
   const bool is_too_much = habits.wants_one_text_beside_calls && message.contains("tool_calls") &&
-                           reasoning.is_string() && reasoning != "" && message["content"] != "";
+                           reasoning.is_string() && !is_empty_text(reasoning) &&
+                           !is_empty_text(message["content"]);
   if (is_too_much) {
     reasoning = reasoning.get<std::string>() + kBetweenMessages + joined_parts(message["content"]);
     message["content"] = "";
@@ -184,7 +190,7 @@ void append_words(Json& message, const std::string& words) {
   if (words.empty()) return;
   if (content.is_array()) {
     content.push_back(text_part((content.empty() ? "" : kBetweenMessages) + words));
-  } else if (content == "" || content.is_null()) {
+  } else if (is_empty_text(content) || content.is_null()) {
     content = words;
   } else {
     content.get_ref<std::string&>() += kBetweenMessages + words;

@@ -175,7 +175,7 @@ void ThreadPool::worker(int thread) {
   }
 }
 
-void ThreadPool::run_inline(int64_t num_tasks, TaskFn fn, void* context, int thread) {
+void ThreadPool::run_inline(int64_t num_tasks, TaskFn fn, void* context, int thread) const {
   for (int64_t task = 0; task < num_tasks; ++task) {
     fn(context, task, thread);
     advance(thread);

@@ -72,7 +72,7 @@ class ThreadPool {
   };
 
   void run(int64_t num_tasks, TaskFn fn, void* context);
-  void run_inline(int64_t num_tasks, TaskFn fn, void* context, int thread);
+  void run_inline(int64_t num_tasks, TaskFn fn, void* context, int thread) const;
   void stop_workers();
   void work(int thread);
   void run_task(int64_t task, int thread);
