@@ -35,8 +35,7 @@ BadWords::BadWords(const std::vector<std::string>& words, const Tokenizer& token
     if (is_another) words_.push_back(std::move(behind_space));
   }
   std::ranges::sort(words_);
-  const auto repeated = std::ranges::unique(words_);
-  words_.erase(repeated.begin(), repeated.end());
+  words_.erase(std::unique(words_.begin(), words_.end()), words_.end());
 }
 
 void BadWords::append_banned(std::span<const int32_t> output, std::vector<int32_t>& ids) const {

@@ -91,6 +91,10 @@ class Stage {
     }
     return prompts;
   }
+  // It computed so much that the next start need not wait.
+  void compute(int index) {
+    for (int i = 0; i < 4; ++i) listener(index).on_events({StepStats{}});
+  }
   // The blocks of KV that each start was to have; -1 = what fits.
   std::vector<int> num_blocks(int index) {
     const std::lock_guard lock(mutex_);

@@ -129,6 +129,7 @@ TEST(FleetSuspects, AreThoseOfTheRule) {
           num_given_up += request.over ? 1 : 0;
           std::ranges::fill(request.num_deltas, 0);
         }
+        stage.compute(0);
         stage.die(0, false, pick(2) == 0 ? ErrorCode::kInternal : ErrorCode::kUnavailable);
         stage.load(0, ++num_starts);
       } else if (what == 1 && !chosen.ended[completion]) {

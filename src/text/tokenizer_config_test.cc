@@ -14,7 +14,7 @@ namespace nanovllm {
 namespace {
 
 TEST(TokenizerConfig, GivesTheTokensOfTransformers) {
-  using Ids = std::vector<int32_t>;
+  using TokenIds = std::vector<int32_t>;
   const auto recorded = nlohmann::ordered_json::parse(
       read_text_file(NANOVLLM_SOURCE_DIR "/tests/data/tokenizer_configs.json"));
   const auto texts = recorded.at("texts").get<std::vector<std::string>>();
@@ -28,9 +28,9 @@ TEST(TokenizerConfig, GivesTheTokensOfTransformers) {
     for (size_t i = 0; i < texts.size(); ++i) {
       const auto& result = entry.at("results")[i];
       const auto where = entry.at("name").get<std::string>() + ": " + texts[i];
-      const auto ids = result.at("ids").get<Ids>();
+      const auto ids = result.at("ids").get<TokenIds>();
       EXPECT_EQ(tokenizer->encode(texts[i]), ids) << where;
-      EXPECT_EQ(tokenizer->encode(texts[i], false), result.at("plain").get<Ids>()) << where;
+      EXPECT_EQ(tokenizer->encode(texts[i], false), result.at("plain").get<TokenIds>()) << where;
       EXPECT_EQ(tokenizer->decode(ids), result.at("decoded").get<std::string>()) << where;
     }
   }
