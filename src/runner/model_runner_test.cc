@@ -417,9 +417,9 @@ TEST(ModelRunner, BlockTablesAreNoLongerThanTheBlocksGiven) {
   EngineInfo info;
   const auto runner = make_model_runner(model, config, info);
   EXPECT_EQ(info.max_model_len, 8 * kBlockSize + 1);
-  EXPECT_EQ(info.sizing.substr(0, 121),
+  EXPECT_EQ(info.sizing,
             "max_model_len is 129 (what the KV cache holds of 65536 tokens, the model's own), and "
-            "the KV cache has 128 tokens (num_kvcac");
+            "the KV cache has 128 tokens (num_kvcache_blocks)");
   config.num_kvcache_blocks = 4096;
   const Error error = error_of([&] { make_model_runner(model, config, info); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
