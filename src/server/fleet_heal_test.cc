@@ -128,7 +128,9 @@ TEST(FleetHeals, KeepsTwoHundredStreamsThroughTenKills) {
   while (num_kills < 10 && fleet->status().num_streams > 0) {
     while (fleet->status().num_ready == 0) std::this_thread::sleep_for(1ms);
     std::this_thread::sleep_for(std::chrono::milliseconds(20 + rng() % 80));
+    const int before = fleet->status().num_restarts;
     num_kills += signal_workers(SIGKILL);
+    while (fleet->status().num_restarts == before) std::this_thread::sleep_for(1ms);
   }
   size_t num_completions = 0;
   for (size_t i = 0; i < streams.size(); ++i) {

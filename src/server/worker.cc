@@ -58,7 +58,7 @@ class Reporter {
   }
 
  private:
-  void send(const EngineReport& what) {
+  void send(const EngineReport& what) const {
     std::string bytes;
     append_frame(what, bytes);
     std::string_view rest = bytes;
