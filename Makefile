@@ -45,7 +45,7 @@ test: ## build and run every test
 
 test-real: build ## a published model against what transformers gives on it (fetches its 98 MB once)
 	@scripts/fetch_smollm2.sh "$(SMOLLM2)"
-	@python3 tests/real_model_test.py build/nanovllm "$(SMOLLM2)" ../shared/real-models
+	@python3 tests/real_model_test.py build/nanovllm "$(SMOLLM2)" tests/data/smollm2
 
 test-python: build ## the Python package in a virtual environment of its own: tests, types, examples and notebooks
 	@scripts/test_python.sh

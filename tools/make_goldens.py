@@ -84,6 +84,8 @@ CHECKPOINTS = {
     "gpt_oss": (33, "GptOss", dict(num_local_experts=6, num_experts_per_tok=3, intermediate_size=64, head_dim=32, sliding_window=16,
                                    num_hidden_layers=2), dict(rope_theta=1.5e5, truncate=False, beta_fast=32.0, beta_slow=1.0, **YARN),
                 dict(quantise="mxfp4")),
+    "gpt_oss_plain": (38, "GptOss", dict(num_local_experts=6, num_experts_per_tok=3, intermediate_size=64, head_dim=32, sliding_window=16,
+                                         num_hidden_layers=2), dict(rope_theta=1.5e5, **YARN), dict()),
     "phi3": (26, "Phi3", dict(num_attention_heads=2, num_key_value_heads=1, intermediate_size=96, sliding_window=40, max_position_embeddings=1600,
                               original_max_position_embeddings=400, pad_token_id=0),
              dict(rope_theta=1e4, partial_rotary_factor=0.75, **longrope(12)), dict(layout=4)),

@@ -295,7 +295,6 @@ QuantizedMatrix read_mxfp4(const RawTensors& tensors, const std::string& name,
                             .rows = shape[1],
                             .cols = coded->cols,
                             .stack_size = shape[0],
-                            .alternates = module.ends_with(".gate_up_proj"),
                             .decoder = nullptr};
   matrix.decoder = std::move(coded);
   return matrix;

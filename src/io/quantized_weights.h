@@ -31,7 +31,6 @@ struct QuantizedMatrix {
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t stack_size = 0;                  // of a stack, the matrices; 0 = one
-  bool alternates = false;                 // rows of two matrices in turn, gate and up
   std::unique_ptr<MatrixDecoder> decoder;  // reads the tensors' data
 };
 

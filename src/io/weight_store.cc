@@ -22,6 +22,7 @@
 #include "io/json.h"
 #include "io/quantized_weights.h"
 #include "io/safetensors.h"
+#include "io/transposed_stack.h"
 
 namespace nanovllm {
 namespace {
@@ -89,6 +90,7 @@ class WeightStore::Impl {
                       : "");
     }
     if (quantization) add_quantized(*quantization);
+    add_transposed();
     keep_text_part();
     for (const auto& [name, item] : items_) {
       if (!item.is_known && !item.used) refuse_dtype(file_of(item).path(), name, item.format);
@@ -294,7 +296,30 @@ class WeightStore::Impl {
           .shape = {matrix.rows, matrix.cols}, .bytes = bytes, .decoder = item.decoder.get()};
       if (matrix.stack_size > 0)
         item.tensor.shape.insert(item.tensor.shape.begin(), matrix.stack_size);
-      if (matrix.alternates) item.tensor.interleaved_head = matrix.rows;
+    }
+  }
+
+  // Experts that are parameters of their module, [experts, in, out], not weights of layers, whose
+  // names end in ".weight".
+  void add_transposed() {
+    std::vector<std::string> names;
+    for (const auto& [name, item] : items_) {
+      const bool is_of_experts =
+          name.ends_with(".experts.gate_up_proj") || name.ends_with(".experts.down_proj");
+      if (is_of_experts && item.is_known && item.tensor.shape.size() == 3) names.push_back(name);
+    }
+    for (const std::string& name : names) {
+      auto node = items_.extract(name);
+      node.key() += ".weight";
+      Item& item = node.mapped();
+      std::swap(item.tensor.shape[1], item.tensor.shape[2]);
+      item.decoder = std::make_unique<TransposedStack>(item.tensor.data, item.tensor.dtype,
+                                                       item.tensor.shape[1], item.tensor.shape[2]);
+      item.tensor.decoder = item.decoder.get();
+      if (!items_.insert(std::move(node)).inserted) {
+        throw_error(ErrorCode::kCorruptData, "{}: tensor {} is there, and {}.weight as well",
+                    location(), printable(name), printable(name));
+      }
     }
   }
 

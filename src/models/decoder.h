@@ -28,6 +28,8 @@ struct ExpertOptions {
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
   // If the checkpoint has this, it is a stack with the rows of both gate and up.
   std::string gate_up = "gate_up_proj";
+  // There, rows of gate and up take turns.
+  bool alternates = false;
   // Of the router, gate, up and down.
   bool has_biases = false;
   // Instead of the config's hidden_act.

@@ -81,6 +81,9 @@ class ExpertSlices {
         slice(split_rows, is_fused_ ? options_.gate_up : options_.gate, width_, hidden_, i);
     if (!is_fused_) return {gate, slice(split_rows, options_.up, width_, hidden_, i)};
     gate.rows = 2 * width_;
+    if (options_.alternates) {
+      gate.interleaved_head = gate.interleaved_rows = gate.rows;
+    }
     MatrixSlice up = gate;
     up.row_begin += width_;
     up.row_end += width_;
@@ -95,7 +98,10 @@ class ExpertSlices {
   MatrixSlice slice(Split split, const std::string& part, int64_t rows, int64_t cols, int i) const {
     const std::string name = is_stack_ ? prefix_ + part : fmt::format("{}{}.{}", prefix_, i, part);
     MatrixSlice slice = split(name, rows, cols, shard_);
-    if (is_stack_) slice.stack_size = num_, slice.stack_index = i;
+    if (is_stack_) {
+      slice.stack_size = num_;
+      slice.stack_index = i;
+    }
     return slice;
   }
 

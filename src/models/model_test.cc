@@ -222,6 +222,16 @@ TEST(ModelLoading, TensorsOfExpertsAreCheckedLikeAllOthers) {
   EXPECT_EQ(refusal(twice, ErrorCode::kCorruptData),
             "/model.safetensors: tensor model.layers.1.mlp.experts.down_proj_blocks is there, and "
             "model.layers.1.mlp.experts.down_proj.weight as well");
+  Copy plain("gpt_oss_plain");
+  plain.config()["intermediate_size"] = 96;
+  EXPECT_EQ(refusal(plain, ErrorCode::kCorruptData),
+            "/model.safetensors: tensor model.layers.0.mlp.experts.gate_up_proj.weight has shape "
+            "[6, 128, 64], but config.json asks for [6, 192, 64]");
+  Copy plain_twice("gpt_oss_plain");
+  plain_twice.add_tensor("model.layers.1.mlp.experts.down_proj.weight");
+  EXPECT_EQ(refusal(plain_twice, ErrorCode::kCorruptData),
+            "/model.safetensors: tensor model.layers.1.mlp.experts.down_proj is there, and "
+            "model.layers.1.mlp.experts.down_proj.weight as well");
 }
 
 TEST(ModelLoading, ConfigsOfExpertsThatNoModelCanHaveAreRefused) {
