@@ -266,7 +266,12 @@ bool Answer::next_piece(std::string& out) {
   const size_t end = out.size() + kAnswerPiece;
   while (next_part_ < parts_.size() && out.size() < end) {
     Part& part = parts_[next_part_];
-    out += std::exchange(part.text, {});
+    const auto piece = std::string_view(part.text).substr(part.num_sent, end - out.size());
+    out += piece;
+    part.num_sent += piece.size();
+    if (part.num_sent < part.text.size()) break;
+    part.text = {};
+    part.num_sent = 0;
     if (!part.more || !part.more(out, end)) ++next_part_;
   }
   return next_part_ < parts_.size();

@@ -56,9 +56,10 @@ class Answer : public ApiCall {
   };
 
   // Of a whole answer: a text, and behind it what is made when it is sent, piece by piece: `more`
-  // appends until there are `end` bytes and returns whether there is another.
+  // appends the next one, until `out` has `end` bytes, and returns whether there is another.
   struct Part {
     std::string text = {};
+    size_t num_sent = 0;  // bytes of text
     std::function<bool(std::string& out, size_t end)> more = {};
   };
 
