@@ -40,12 +40,18 @@ class CountingExchange final : public HttpExchange {
   std::atomic<int>& num_waits_;
 };
 
+ServeOptions with_silence(std::chrono::milliseconds max_silence) {
+  ServeOptions options;
+  options.max_silence = max_silence;
+  return options;
+}
+
 // An ApiServer on a free port, in front of a fleet that is loaded.
 class Served {
  public:
   Served(Fleet& fleet, const ServedModel& model, std::atomic<int>& num_waits,
          std::chrono::milliseconds max_silence = ServeOptions().max_silence)
-      : options_({.max_silence = max_silence}),
+      : options_(with_silence(max_silence)),
         metrics_("letters", 1),
         api_(options_, fleet, metrics_) {
     fleet.wait_ready();
