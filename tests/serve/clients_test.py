@@ -106,11 +106,13 @@ class LmEval(Clients):
 
 
 @unittest.skipIf("schemathesis" in MISSING, "no schemathesis package")
-class Schema(Clients):
+class Schema(ServeTest):
     def test_what_the_schema_allows_never_breaks_the_server(self):
+        # A short context: some requests ask for thousands of completions as long as it.
+        self.server = self.serve("--served-model-name", "demo", "--tool-call-parser", "hermes", "--max-model-len", "128", small=False)
         tool = shutil.which("schemathesis") or os.path.join(os.path.dirname(sys.executable), "schemathesis")
         result = subprocess.run([tool, "run", f"http://127.0.0.1:{self.server.port}/openapi.json", "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance",
-                                 "--max-examples", "60", "--phases", "examples,fuzzing", "--request-timeout", "60", "--seed", "1", "--no-color"],
+                                 "--max-examples", "60", "--phases", "examples,fuzzing", "--request-timeout", "600", "--seed", "1", "--no-color"],
                                 capture_output=True, text=True, timeout=1200, cwd=self.enterContext(tempfile.TemporaryDirectory()))
         self.assertEqual(result.returncode, 0, result.stdout[-6000:] + result.stderr[-2000:])
         self.assertEqual(self.server.get("/health").status, 200)
