@@ -95,7 +95,8 @@ class Faults(ServeTest):
 
     def test_a_request_that_kills_its_worker_is_given_up(self):
         """Whoever kills it, the system for want of memory say: by SIGKILL whenever that request runs."""
-        server = self.serve("--deterministic", "--max-num-batched-tokens", "16", small=False)  # so that its prompt takes long
+        slow = {"NANOVLLM_CPU_ISA": "portable"}  # so that its prompt takes long on any machine
+        server = self.serve("--deterministic", "--num-threads", "1", "--max-num-batched-tokens", "16", small=False, environment=slow)
         over = threading.Event()
         kills = []
 
