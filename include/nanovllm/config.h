@@ -28,7 +28,7 @@ struct EngineConfig {
   double gpu_memory_utilization = 0.9;
   // Bytes for the KV cache of each rank. Without it, the cache gets what gpu_memory_utilization
   // leaves (CUDA) or 40% of the free memory (CPU), but never more than max_num_seqs sequences of
-  // max_model_len tokens can use; nor, on a CPU, more than 8 times the weights and 512 MiB or, if
+  // max_model_len tokens can use; nor, on a CPU, more than 8 times the weights plus 512 MiB or, if
   // that is larger, 4 such sequences.
   std::optional<int64_t> kv_cache_memory;
   // Blocks in the KV cache; -1 = as many as the memory above holds. If kv_cache_memory is given

@@ -48,7 +48,7 @@ Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
         kWeightsUnasked * demand.weight_bytes + kKvCacheBytesUnasked / memory.num_ranks;
     const int64_t of_weights = bytes / demand.block_bytes, requests = kRequestsUnasked * request;
     if (of_weights >= requests) {
-      bounds.push_back({of_weights, fmt::format("{} times the weights and {} MiB", kWeightsUnasked,
+      bounds.push_back({of_weights, fmt::format("{} times the weights plus {} MiB", kWeightsUnasked,
                                                 kKvCacheBytesUnasked >> 20)});
     } else {
       bounds.push_back({requests, fmt::format("{} requests of that length", kRequestsUnasked)});

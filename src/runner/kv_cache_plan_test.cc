@@ -121,7 +121,7 @@ TEST(KvCachePlan, ACpuTakesTheLeastOfItsShareAllSequencesAndWhatASmallModelNeeds
   };
   // 8 x 11 + 512 MiB
   EXPECT_EQ(plan(1503, 512, 2048, 11).num_blocks, 600);
-  EXPECT_EQ(plan(1503, 512, 2048, 11).reason, "8 times the weights and 512 MiB");
+  EXPECT_EQ(plan(1503, 512, 2048, 11).reason, "8 times the weights plus 512 MiB");
   EXPECT_EQ(plan(1499, 512, 2048, 11).num_blocks, 599);
   EXPECT_EQ(plan(1497, 512, 2048, 11).reason, "40% of the free memory");
   EXPECT_EQ(plan(1500, 5, 1920, 11).num_blocks, 600);
@@ -129,7 +129,7 @@ TEST(KvCachePlan, ACpuTakesTheLeastOfItsShareAllSequencesAndWhatASmallModelNeeds
   EXPECT_EQ(plan(1500, 4, 2048, 11).reason, "4 requests of that length, max_num_seqs");
   // 4 requests of 150 blocks each, or of 151
   EXPECT_EQ(plan(9999, 512, 150 * 16 + 1, 11).num_blocks, 600);
-  EXPECT_EQ(plan(9999, 512, 150 * 16 + 1, 11).reason, "8 times the weights and 512 MiB");
+  EXPECT_EQ(plan(9999, 512, 150 * 16 + 1, 11).reason, "8 times the weights plus 512 MiB");
   EXPECT_EQ(plan(9999, 512, 150 * 16 + 2, 11).num_blocks, 604);
   EXPECT_EQ(plan(9999, 512, 150 * 16 + 2, 11).reason, "4 requests of that length");
   // Ranks share the free memory and the 512 MiB; each has weights of its own.

@@ -218,13 +218,17 @@ Clock::time_point HealingFleet::look_after(Engine& engine, std::unique_lock<std:
   if (engine.dead) {
     if (now < engine.retry_at) return engine.retry_at;
     start(engine);
-    return engine.dead ? engine.retry_at : Clock::time_point::max();
+    return engine.dead ? engine.retry_at : now;
   }
-  if (!engine.ready || engine.aboard.empty()) return Clock::time_point::max();
-  const auto deadline = engine.last_sign + options_.worker_timeout;
+  if (engine.given_up) return Clock::time_point::max();
+  // Where no other is ready, look_after_unready() has the patience.
+  if (engine.ready ? engine.aboard.empty() : num_ready_ == 0) return Clock::time_point::max();
+  const auto patience = engine.ready ? options_.worker_timeout : options_.worker_start_timeout;
+  const auto deadline = std::max(engine.started_at, engine.last_sign) + patience;
   if (now < deadline) return deadline;
-  give_up(engine, fmt::format("Worker {} made no progress for {} s.", engine.index,
-                              std::chrono::duration<double>(options_.worker_timeout).count()));
+  give_up(engine, fmt::format("Worker {} made no progress{} for {} s.", engine.index,
+                              engine.ready ? "" : " with its loading",
+                              std::chrono::duration<double>(patience).count()));
   dispatch();
   wake_streams(lock);
   lock.lock();

@@ -208,6 +208,28 @@ TEST(FleetUnready, IsToldOfLoadsThatAdvanceAndDieAgainAndAgain) {
   EXPECT_LE(num_starts, 5);
 }
 
+TEST(FleetUnready, StartsAnEngineAgainWhoseLoadingStandsStillBesideOneThatIsReady) {
+  Stage stage(2);
+  std::atomic<int> num_told = 0;
+  const auto fleet = make_fleet({.num_engines = 2, .worker_start_timeout = 500ms}, stage.starter(),
+                                {.on_unready = [&](const std::string&) { ++num_told; }});
+  stage.load(0);
+  stage.wait_started(1, 1);
+  for (int i = 0; i < 40; ++i) {
+    stage.advance(1);
+    std::this_thread::sleep_for(20ms);
+  }
+  EXPECT_EQ(stage.num_kills(1), 0);
+  while (stage.num_kills(1) == 0) std::this_thread::sleep_for(1ms);
+  stage.die(1);
+  stage.load(1, 2);
+  fleet->wait_ready();
+  std::this_thread::sleep_for(600ms);
+  EXPECT_EQ(stage.num_kills(1), 1);
+  EXPECT_EQ(stage.num_kills(0), 0);
+  EXPECT_EQ(num_told, 0);
+}
+
 TEST(FleetUnready, SendsWhatHasNoEndToTheLargestEngineThatIsReady) {
   Stage stage(2);
   const auto fleet = make_fleet({.num_engines = 2}, stage.starter());
