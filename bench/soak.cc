@@ -46,7 +46,7 @@ constexpr int kMinModelLen = 16;       // tokens
 struct SoakOptions {
   std::string model;
   double seconds = 60;
-  uint64_t seed = 0;
+  int64_t seed = 0;
   EngineConfig engine;
 };
 

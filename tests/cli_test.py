@@ -179,14 +179,13 @@ class CommandLine(CliTest):
             self.assertIn(word, result.stderr)
             self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
 
-    def test_seeds_are_64_bits_and_every_other_is_refused_by_its_flag(self):
-        most = 2 ** 64 - 1
+    def test_seeds_are_64_bits_with_a_sign_and_every_other_is_refused_by_its_flag(self):
+        least, most = -2 ** 63, 2 ** 63 - 1
         commands = {"--seed": (["generate"], ["chat"], ["bench", "throughput"], ["bench", "latency"]),
                     "--engine-seed": (["info"], ["chat"])}
         for flag, forms in commands.items():
             for command in forms:
-                least = -1 if flag == "--seed" and command[0] != "bench" else 0
-                for seed in (least, most):  # taken: what is missing is the model
+                for seed in (least, -2, -1, most):  # taken: what is missing is the model
                     self.assertNotIn(flag, run(*command, "/nonexistent", flag, seed).stderr)
                 for seed in (least - 1, most + 1, "99999999999999999999", "1.5", "many", ""):
                     result = run(*command, "/nonexistent", flag, seed)
@@ -201,6 +200,8 @@ class CommandLine(CliTest):
         self.assertEqual(texts(), texts("--seed", "-1", "--engine-seed", "0"))
         self.assertNotEqual(texts(), texts("--engine-seed", "1"))
         self.assertEqual(texts("--seed", "5"), texts("--seed", "5", "--engine-seed", "1"))
+        self.assertEqual(texts("--seed", "-5"), texts("--seed", "-5", "--engine-seed", "-1"))
+        self.assertEqual(len({texts("--seed", seed) for seed in ("5", "-5", "-2", str(-2 ** 63), str(2 ** 63 - 1))}), 5)
 
 
 @unittest.skipIf(SANITIZED, "sanitizers reserve terabytes of addresses")

@@ -18,6 +18,7 @@ OTHERWISE = ('"n": null',                          # here the default
              '"text": "b"}',                       # here behind "a" without a line break
              '"stream": "yes"',                    # here no boolean
              '"best_of": 2',                       # here refused, there ignored
+             '"priority": 1}',                     # here refused, there ignored in spite of its help
              '"stream": true, "stop": ["girl"]')   # here only what may begin a stop text is held back
 
 

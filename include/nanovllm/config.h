@@ -55,7 +55,7 @@ struct EngineConfig {
   // "auto" (the checkpoint's type), "bfloat16" or "float32".
   std::string dtype = "auto";
   // A request without a seed gets one made from this number and its id.
-  uint64_t seed = 0;
+  int64_t seed = 0;
   // CPU threads, at most 1,024; 0 = as many as affinity and cgroup limits allow.
   int num_threads = 0;
   // Path of a Chrome/Perfetto trace that is written while the engine runs; empty = no trace.

@@ -54,7 +54,7 @@ struct SamplingParams {
   // Token id to bias. The bias is limited to [-100, 100] and added to the token's logit.
   std::map<int32_t, float> logit_bias = {};
   // Completion i draws with seed + i. Without a seed: see EngineConfig::seed.
-  std::optional<uint64_t> seed = {};
+  std::optional<int64_t> seed = {};
   // Longest output, at least 1. A value that does not fit in max_model_len is lowered to what fits.
   int max_tokens = 64;
   // The first min_tokens tokens contain no EOS and no stop token, and no stop text ends in them.

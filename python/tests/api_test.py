@@ -116,6 +116,9 @@ def test_errors_are_pythons_own(llm, model, tmp_path):
         SamplingParams(max_tokens="x")
     with pytest.raises(ValueError, match="does not fit into 64 bits"):
         SamplingParams(seed=2**64)
+    with pytest.raises(ValueError, match=f"seed must be an integer from {-2**63} to {2**63 - 1}, got {2**63}"):
+        SamplingParams(seed=2**63)
+    assert [SamplingParams(seed=seed).seed for seed in (-2**63, -2, -1, 2**63 - 1)] == [-2**63, -2, None, 2**63 - 1]
     refused = [
         (ValueError, [[1, 99999]], "prompt 1: .*99999"),
         (ValueError, [[]], "prompt 1: .*empty"),

@@ -10,7 +10,7 @@ TEXTS = ["Once upon a time", "The little dog", "Lily said: \"Ünïcödé 🐶\""
 PARAMS = [
     {"temperature": 0, "max_tokens": 40},
     {"temperature": 0.8, "top_p": 0.9, "seed": 7, "max_tokens": 30},
-    {"temperature": 1.2, "top_k": 20, "min_p": 0.05, "seed": 2**64 - 1, "logprobs": 3},
+    {"temperature": 1.2, "top_k": 20, "min_p": 0.05, "seed": -2**63, "logprobs": 3},
     {"seed": 5, "n": 3, "max_tokens": 12, "presence_penalty": 0.5, "frequency_penalty": -0.5},
     {"temperature": 0, "stop": ["was", "."], "include_stop_str_in_output": True},
     {"temperature": 0, "bad_words": [" girl", "little boy"], "logit_bias": {"13": -100, "20": 1.5}},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <type_traits>
@@ -30,7 +31,8 @@ T integer_value(const json& value, std::string_view name) {
     const auto number = value.get<int64_t>();
     if (std::in_range<T>(number)) return static_cast<T>(number);
   }
-  throw_error(ErrorCode::kInvalidArgument, "{} is out of range: {}", name, shown(value));
+  throw_error(ErrorCode::kInvalidArgument, "{} must be an integer from {} to {}, got {}", name,
+              std::numeric_limits<T>::min(), std::numeric_limits<T>::max(), shown(value));
 }
 
 void read(const json& value, std::string_view name, int& out) {
@@ -52,13 +54,14 @@ void read(const json& value, std::string_view name, bool& out) {
   out = value.get<bool>();
 }
 
-// What has no sign is a seed: of that -1 is none, as in vLLM. A comparison of json with -1 would
-// take 2^64-1 for it.
-template <typename T>
-void read(const json& value, std::string_view name, std::optional<T>& out) {
-  const bool is_signed = value.is_number_integer() && !value.is_number_unsigned();
-  const bool is_none = std::is_unsigned_v<T> && is_signed && value == -1;
-  out = is_none ? std::nullopt : std::optional(integer_value<T>(value, name));
+void read(const json& value, std::string_view name, std::optional<int>& out) {
+  out = integer_value<int>(value, name);
+}
+
+// A seed: -1 is none, as in vLLM.
+void read(const json& value, std::string_view name, std::optional<int64_t>& out) {
+  out = integer_value<int64_t>(value, name);
+  if (out == -1) out.reset();
 }
 
 void read(const json& value, std::string_view name, std::optional<std::string>& out) {

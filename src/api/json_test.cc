@@ -41,18 +41,21 @@ TEST(RequestLine, TakesItsParametersOverTheDefaults) {
   EXPECT_GT(request.params.logit_bias.at(4), 100);
 }
 
-TEST(RequestLine, TakesEverySeedOf64BitsAndMinusOneAsNone) {
+TEST(RequestLine, TakesEverySeedOf64BitsWithASignAndMinusOneAsNone) {
   SamplingParams defaults;
   defaults.seed = 7;
   const auto seed_of = [&](const std::string& seed) {
     const std::string line = R"({"prompt": "x", "sampling_params": {"seed": )" + seed + "}}";
     return parse_request_line(line, defaults).params.seed;
   };
-  EXPECT_EQ(seed_of("0"), 0u);
-  EXPECT_EQ(seed_of("18446744073709551615"), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(seed_of("0"), 0);
+  EXPECT_EQ(seed_of("-2"), -2);
+  EXPECT_EQ(seed_of("9223372036854775807"), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(seed_of("-9223372036854775808"), std::numeric_limits<int64_t>::min());
   EXPECT_EQ(seed_of("-1"), std::nullopt);
   EXPECT_EQ(seed_of("null"), std::nullopt);
-  for (const char* wrong : {"-2", "-9223372036854775808", "18446744073709551616", "-1.0", "1.5"}) {
+  for (const char* wrong : {"9223372036854775808", "-9223372036854775809", "18446744073709551615",
+                            "18446744073709551616", "-1.0", "1.5"}) {
     EXPECT_THROW(seed_of(wrong), Error) << wrong;
   }
 }
@@ -153,8 +156,9 @@ TEST(RequestLine, IsRefusedInOneShortSentence) {
             "prompt_token_ids must be a list of token ids, got null");
   EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"logit_bias": {"12abc": 1}}})"),
             "logit_bias has the key \"12abc\", expected a token id");
-  EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"seed": -2}})"),
-            "seed is out of range: -2");
+  EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"seed": 9223372036854775808}})"),
+            "seed must be an integer from -9223372036854775808 to 9223372036854775807, got "
+            "9223372036854775808");
   EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"temperature": "\u001bhot"}})"),
             "temperature must be a number, got \"\\u001bhot\"");
   EXPECT_EQ(refusal("{\"prompt\": \"x\", \"a\\u0000b\": 1}"),

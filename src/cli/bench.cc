@@ -46,8 +46,8 @@ double mean(const std::vector<double>& values) {
 // as nano-vLLM draws them, fewer where the vocabulary is smaller.
 class PromptSource {
  public:
-  PromptSource(int vocab_size, uint64_t seed)
-      : generator_(seed), token_(0, std::min(vocab_size - 1, 10000)) {}
+  PromptSource(int vocab_size, int64_t seed)
+      : generator_(static_cast<uint64_t>(seed)), token_(0, std::min(vocab_size - 1, 10000)) {}
   Prompt draw(int length) {
     std::vector<int32_t> ids(static_cast<size_t>(length));
     for (int32_t& id : ids) id = token_(generator_);
@@ -162,7 +162,7 @@ struct ThroughputOptions {
   int num_prompts = 0;
   int input_len = 0;
   int output_len = 0;
-  uint64_t seed = 0;
+  int64_t seed = 0;
   bool json = false;
   bool quiet = false;
   EngineConfig engine;
@@ -293,7 +293,7 @@ struct LatencyOptions {
   int output_len = 128;
   int num_warmup = 1;
   int num_iters = 3;
-  uint64_t seed = 0;
+  int64_t seed = 0;
   bool json = false;
   bool quiet = false;
   EngineConfig engine;

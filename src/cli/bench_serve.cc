@@ -52,7 +52,7 @@ struct ServeOptions {
   std::string percentile_metrics = "ttft,tpot,itl,e2el", percentiles = "50,90,99";
   int num_warmups = 1;
   int ready_timeout = 0;  // seconds
-  uint64_t seed = 0;
+  int64_t seed = 0;
   bool save_result = false, save_detailed = false, json = false, quiet = false;
   std::string result_dir, result_filename;
 
@@ -85,7 +85,7 @@ class Workload {
         is_random() ? RequestLengths{options_.input_len, options_.output_len}
                     : kNanoVllmWorkload[static_cast<size_t>(std::max<int64_t>(index, 0)) %
                                         kNanoVllmWorkload.size()];
-    std::seed_seq seeds = {options_.seed, static_cast<uint64_t>(index)};
+    std::seed_seq seeds = {options_.seed, static_cast<int64_t>(index)};
     std::mt19937_64 generator(seeds);
     std::uniform_int_distribution<int> id(0, kRandomIds - 1);
     ordered_json body = fixed_;

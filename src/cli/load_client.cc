@@ -210,7 +210,7 @@ class LoadClient {
   std::vector<double> arrivals() const {
     std::vector<double> times(outcomes_.size(), 0);
     if (std::isinf(load_->request_rate)) return times;
-    std::mt19937_64 generator(load_->seed);
+    std::mt19937_64 generator(static_cast<uint64_t>(load_->seed));
     std::gamma_distribution<double> between(load_->burstiness, 1);
     double time = 0;
     for (double& one : times) one = time += between(generator);

@@ -45,7 +45,7 @@ struct Load {
   double request_rate = std::numeric_limits<double>::infinity();  // arrivals a second
   double burstiness = 1;    // shape of the gamma distribution of the time between two; 1 = Poisson
   int max_concurrency = 0;  // of requests that are sent; 0 = any
-  uint64_t seed = 0;        // of the arrivals
+  int64_t seed = 0;         // of the arrivals
 };
 
 struct LoadProgress {

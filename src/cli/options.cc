@@ -56,15 +56,11 @@ std::string unescape(std::string& text) {
   return "";  // nothing is wrong with it
 }
 
-// The least seed is 0, or -1 where that asks for no seed; then nothing is returned for it.
-std::optional<uint64_t> parse_seed(const std::string& flag, const std::string& text, int least) {
-  if (least == -1 && text == "-1") return std::nullopt;
-  const auto seed = parse_number<uint64_t>(text);
-  if (!seed) {
-    throw CLI::ValidationError(flag, fmt::format("must be an integer from {} to {}, got {}", least,
-                                                 std::numeric_limits<uint64_t>::max(), text));
-  }
-  return seed;
+int64_t parse_seed(const std::string& flag, const std::string& text) {
+  using Seed = std::numeric_limits<int64_t>;
+  if (const auto seed = parse_number<int64_t>(text)) return *seed;
+  throw CLI::ValidationError(flag, fmt::format("must be an integer from {} to {}, got {}",
+                                               Seed::min(), Seed::max(), text));
 }
 
 // The flag of a parameter, which sets `value`, as its type has it. Given several times, lists add
@@ -75,9 +71,12 @@ CLI::Option* add_parameter(CLI::App& app, const std::string& flag, T& value,
   using Number = std::conditional_t<std::is_same_v<T, double>, double, int>;
   return check_number<Number>(app.add_option(flag, value, help));
 }
-CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::optional<uint64_t>& value,
+CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::optional<int64_t>& value,
                            const std::string& help) {
-  const auto set = [flag, &value](const std::string& text) { value = parse_seed(flag, text, -1); };
+  const auto set = [flag, &value](const std::string& text) {
+    value = parse_seed(flag, text);
+    if (value == -1) value.reset();
+  };
   return app.add_option_function<std::string>(flag, set, help)->type_name("INT");
 }
 CLI::Option* add_parameter(CLI::App& app, const std::string& flag,
@@ -131,7 +130,7 @@ CLI::Option* add_field(CLI::App& app, const std::string& flag, T& value, const s
   if constexpr (std::is_arithmetic_v<T>) check_number<T>(option);
   return option;
 }
-CLI::Option* add_field(CLI::App& app, const std::string& flag, uint64_t& value,
+CLI::Option* add_field(CLI::App& app, const std::string& flag, int64_t& value,
                        const std::string& help) {
   return add_seed(app, flag, value, help);
 }
@@ -180,12 +179,12 @@ CLI::Validator at_least(int least) {
   return {check, ""};
 }
 
-CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& seed,
+CLI::Option* add_seed(CLI::App& app, const std::string& flag, int64_t& seed,
                       const std::string& help) {
   return app
       .add_option_function<std::string>(
-          flag, [flag, &seed](const std::string& text) { seed = *parse_seed(flag, text, 0); }, help)
-      ->type_name("UINT")
+          flag, [flag, &seed](const std::string& text) { seed = parse_seed(flag, text); }, help)
+      ->type_name("INT")
       ->default_str(std::to_string(seed));
 }
 

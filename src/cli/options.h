@@ -20,8 +20,8 @@ void add_trace_option(CLI::App& app, EngineConfig& config);
 // Refuses smaller integers; CLI11's own checks tell their range with every digit of a double's.
 CLI::Validator at_least(int least);
 
-// A flag for a seed from 0 to 2^64-1; CLI11's own would wrap negative numbers and clamp large ones.
-CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& seed,
+// A flag for a seed, any of 64 bits with a sign; CLI11's own would clamp large ones.
+CLI::Option* add_seed(CLI::App& app, const std::string& flag, int64_t& seed,
                       const std::string& help);
 
 // The sampling flags that were given; the others keep the model's defaults.

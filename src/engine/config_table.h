@@ -18,7 +18,7 @@ struct ConfigField {
 
   std::string_view name;
   // One of EngineConfig's, as a pointer to member.
-  Members<int, double, bool, uint64_t, std::string, std::optional<int64_t>> member;
+  Members<int, double, bool, int64_t, std::string, std::optional<int64_t>> member;
   std::string_view help;
   // No effect on a CPU.
   bool cuda_only = false;

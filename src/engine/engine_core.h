@@ -72,7 +72,7 @@ class EngineCore {
   const Tokenizer& tokenizer() const;
   void finish_trace() const;
   // The seed that a request without its own would get if its id was request_id.
-  uint64_t seed_of(uint64_t request_id) const { return default_seed(context_.seed, request_id); }
+  int64_t seed_of(uint64_t request_id) const { return default_seed(context_.seed, request_id); }
 
   // See BlockManager::check_integrity.
   std::string check_integrity() const;

@@ -235,7 +235,7 @@ TEST_P(Engine, CompletionsDrawWithConsecutiveSeeds) {
 }
 
 TEST_P(Engine, RequestsWithoutASeedDifferAndRepeatWithTheEngine) {
-  const auto three = [this](uint64_t seed) {
+  const auto three = [this](int64_t seed) {
     FakeEngine engine = make({.seed = seed});
     std::vector<Ids> texts;
     for (int i = 0; i < 3; ++i) {

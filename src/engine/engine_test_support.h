@@ -49,7 +49,7 @@ inline SamplingParams greedy(int max_tokens) {
   return params;
 }
 
-inline SamplingParams random(int max_tokens, std::optional<uint64_t> seed = {}) {
+inline SamplingParams random(int max_tokens, std::optional<int64_t> seed = {}) {
   SamplingParams params = greedy(max_tokens);
   params.temperature = 1;
   params.seed = seed;

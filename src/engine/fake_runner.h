@@ -287,7 +287,7 @@ struct FakeEngineOptions {
   double max_step_seconds = 0;
   StepCost step_cost = {};
   std::vector<int32_t> eos_token_ids = {0};
-  uint64_t seed = 0;
+  int64_t seed = 0;
   std::string trace_file = {};
   std::vector<int> kv_group_sizes = {1};
   std::function<std::vector<int32_t>(const Sequence&, int)> drafter = {};

@@ -50,8 +50,8 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
 
 }  // namespace
 
-uint64_t default_seed(uint64_t engine_seed, uint64_t request_id) {
-  return mix(engine_seed ^ mix(request_id));
+int64_t default_seed(int64_t engine_seed, uint64_t request_id) {
+  return static_cast<int64_t>(mix(static_cast<uint64_t>(engine_seed) ^ mix(request_id)));
 }
 
 Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
@@ -83,7 +83,9 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
   for (const auto& completion : completions_) {
     completion->request = this;
     completion->priority = params_.priority;
-    completion->seed = params_.seed.value_or(default_seed(context.seed, id)) + completion->index;
+    completion->seed =
+        static_cast<uint64_t>(params_.seed.value_or(default_seed(context.seed, id))) +
+        completion->index;
     if (context.enable_prefix_caching) {
       completion->num_cacheable_tokens = max_num_tokens;
       completion->cache_salt = cache_salt;

@@ -52,13 +52,13 @@ struct RequestContext {
   std::vector<int32_t> eos_token_ids = {};
   bool enable_prefix_caching = true;
   bool has_drafter = false;
-  uint64_t seed = 0;
+  int64_t seed = 0;
   // When the present step was submitted or, later, when its result came.
   Clock::time_point now = {};
 };
 
 // The seed of a request that has none.
-uint64_t default_seed(uint64_t engine_seed, uint64_t request_id);
+int64_t default_seed(int64_t engine_seed, uint64_t request_id);
 
 class Request {
  public:

@@ -41,9 +41,8 @@ struct Parameter {
   using Members = std::variant<T SamplingParams::*...>;
 
   std::string_view name;
-  Members<int, double, bool, std::optional<int>, std::optional<uint64_t>,
-          std::optional<std::string>, std::vector<std::string>, std::vector<int32_t>,
-          std::map<int32_t, float>>
+  Members<int, double, bool, std::optional<int>, std::optional<int64_t>, std::optional<std::string>,
+          std::vector<std::string>, std::vector<int32_t>, std::map<int32_t, float>>
       member;
   Null null;
   Use use;

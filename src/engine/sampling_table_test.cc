@@ -19,7 +19,7 @@ std::string kind(int) { return "integer"; }
 std::string kind(double) { return "number"; }
 std::string kind(bool) { return "true or false"; }
 std::string kind(const std::optional<int>&) { return "integer"; }
-std::string kind(const std::optional<uint64_t>&) { return "integer of 64 bits, or -1"; }
+std::string kind(const std::optional<int64_t>&) { return "integer of 64 bits"; }
 std::string kind(const std::optional<std::string>&) { return "text"; }
 std::string kind(const std::vector<std::string>&) { return "text or list of texts"; }
 std::string kind(const std::vector<int32_t>&) { return "list of token ids"; }

@@ -17,21 +17,47 @@ constexpr int kMaxCompletions = 16384;  // of a call, over its prompts
 
 bool is_word_part(char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// The parameter that a sentence names first; empty = none.
+// Where a sentence has a name, as words of its own; npos = nowhere.
+size_t place_of(std::string_view name, std::string_view message) {
+  const size_t at = message.find(name);
+  if (at == std::string_view::npos) return at;
+  const size_t end = at + name.size();
+  const bool is_part = (at > 0 && is_word_part(message[at - 1])) ||
+                       (end < message.size() && is_word_part(message[end]));
+  return is_part ? std::string_view::npos : at;
+}
+
+// The parameter that a sentence names first, as it is or with blanks; empty = none.
 std::string param_in(std::string_view message) {
   size_t first = std::string_view::npos;
   std::string name;
   for (const Parameter& parameter : sampling_table()) {
-    const size_t at = message.find(parameter.name);
+    std::string spoken(parameter.name);
+    std::ranges::replace(spoken, '_', ' ');
+    const size_t at = std::min(place_of(parameter.name, message), place_of(spoken, message));
     if (at >= first) continue;
-    const size_t end = at + parameter.name.size();
-    if ((at > 0 && is_word_part(message[at - 1])) ||
-        (end < message.size() && is_word_part(message[end])))
-      continue;
     first = at;
     name = parameter.name;
   }
   return name;
+}
+
+// An event of a stream. Clients that split streams as Python's splitlines() does take these
+// characters for ends of lines too. JSON has them in texts alone, where an escape means the same.
+std::string event_of(std::string_view json) {
+  constexpr std::pair<std::string_view, std::string_view> kLineEnds[] = {
+      {"\xc2\x85", "\\u0085"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}};
+  constexpr const char* kFirstBytes = "\xc2\xe2";
+  std::string event = "data: ";
+  size_t from = 0;  // of what was not appended yet
+  for (size_t at = 0; (at = json.find_first_of(kFirstBytes, at)) != json.npos; ++at) {
+    for (const auto& [character, escape] : kLineEnds) {
+      if (!json.substr(at).starts_with(character)) continue;
+      event.append(json.substr(from, at - from)).append(escape);
+      from = at + character.size();
+    }
+  }
+  return event.append(json.substr(from)).append("\n\n");
 }
 
 int64_t now() {
@@ -132,7 +158,6 @@ void Answer::check_length(size_t num_tokens) const {
 }
 
 void Answer::prepare(std::vector<int32_t> token_ids, std::string text, SamplingParams params) {
-  if (!model_.preparer.info.takes_priorities) params.priority = 0;  // as vLLM, which ignores them
   check_length(token_ids.size());
   try {
     requests.push_back(model_.preparer.prepare(0, token_ids, params));
@@ -201,8 +226,7 @@ std::string Answer::on_events(size_t prompt, std::span<const EngineEvent> events
     const bool is_last = choices_[index].finish_reason != FinishReason::kNone;
     if (!json.empty()) out += chunk(index, json, is_last);
   }
-  if (error_)
-    out += fmt::format("data: {}\n\n", error_body(status_of(error_->code), error_->message));
+  if (error_) out += event_of(error_body(status_of(error_->code), error_->message));
   return out;
 }
 
@@ -216,12 +240,12 @@ std::optional<ApiError> Answer::error() const {
 std::string Answer::end_of_stream() const {
   std::string out;
   if (include_usage_ && !error_) {
-    out = fmt::format("data: {}],\"usage\":{}", head_, total_usage(false));
+    out = fmt::format("{}],\"usage\":{}", head_, total_usage(false));
     if (!model_.system_fingerprint.empty())
       out += ",\"system_fingerprint\":" + json_text(model_.system_fingerprint);
-    out += "}\n\n";
+    out = event_of(out + "}");
   }
-  return out + "data: [DONE]\n\n";
+  return out + event_of("[DONE]");
 }
 
 void Answer::add_text(std::string_view text) {
@@ -279,7 +303,7 @@ bool Answer::next_piece(std::string& out) {
 
 std::string Answer::chunk(size_t choice, const std::string& json, bool is_last,
                           std::string_view more) const {
-  std::string out = fmt::format("data: {}{}]", head_, json);
+  std::string out = fmt::format("{}{}]", head_, json);
   if (continuous_usage_) {
     const size_t num_prompt_tokens =
         prompts_[choice / static_cast<size_t>(num_completions_)].num_tokens;
@@ -291,7 +315,7 @@ std::string Answer::chunk(size_t choice, const std::string& json, bool is_last,
   if (is_last && !include_usage_ && !model_.system_fingerprint.empty())
     out += ",\"system_fingerprint\":" + json_text(model_.system_fingerprint);
   out += more;
-  return out + "}\n\n";
+  return event_of(out + "}");
 }
 
 // Without its closing brace.

@@ -72,7 +72,13 @@ std::vector<std::string> methods_of(const std::string& path) {
     if (path == posted) return {"POST"};
   }
   if (path == "/ping") return {"GET", "POST"};
+  if (path == kTokenizerInfo || page_file(path)) return {"GET"};
   return {};
+}
+
+HttpResponse redirect(int status, const std::string& where) {
+  return {
+      .status = status, .content_type = "text/plain", .headers = {{"Location", where}}, .body = ""};
 }
 
 HttpResponse page_response(const PageFile& file, const HttpRequest& request) {
@@ -164,19 +170,19 @@ HttpResponse ApiServer::small_answer(const HttpRequest& request) {
   if (path == "/version") return json_response(version_body());
   if (path == "/openapi.json") return json_response(openapi_body());
   if (path == "/v1/models") return json_response(models_body(*model()));
+  if (path == kTokenizerInfo && options_.enable_tokenizer_info_endpoint)
+    return json_response(model()->tokenizer_info);
   if (path == "/metrics") {
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_.text()};
   }
-  if (path.empty()) {  // what the page names is relative to an address with "/" behind it
-    return {.status = 308,
-            .content_type = "text/plain",
-            .headers = {{"Location", options_.http.root_path + "/"}},
-            .body = ""};
-  }
+  const std::string& root = options_.http.root_path;
+  // What the page names is relative to an address with "/" behind it.
+  if (path.empty()) return redirect(308, root + "/");
+  const std::string bare = path.substr(0, path.size() - 1);
+  if (path.ends_with('/') && !methods_of(bare).empty())  // as vLLM's web framework has it
+    return redirect(307, root + bare + (request.query.empty() ? "" : "?" + request.query));
   const std::optional<PageFile> file = page_file(path);
-  if (!file) return refusal(404, missing_path(path));
-  const bool asked = request.method == "GET" || request.method == "HEAD";
-  return asked ? page_response(*file, request) : nothing;
+  return file ? page_response(*file, request) : refusal(404, missing_path(path));
 }
 
 asio::awaitable<void> ApiServer::handle(HttpExchange& exchange) {

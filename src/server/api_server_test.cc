@@ -81,6 +81,50 @@ class Served {
   std::thread thread_;
 };
 
+// As vLLM's web framework has it.
+TEST(ApiServer, TakesTheSlashBehindAPathAway) {
+  const LetterModel model;
+  Stage stage(1);
+  const auto fleet = make_fleet({}, stage.starter());
+  stage.load(0);
+  std::atomic<int> num_waits = 0;
+  const Served server(*fleet, model.served, num_waits);
+  http_testing::Client client(server.port());
+  for (const auto& [asked, where] :
+       {std::pair{http_testing::get("/v1/models/"), "/v1/models"},
+        {http_testing::get("/health/?a=b%20c"), "/health?a=b%20c"},
+        {http_testing::get("/app.js/"), "/app.js"},
+        {http_testing::get("//"), "/"},
+        {http_testing::post("/v1/chat/completions/", "{}"), "/v1/chat/completions"}}) {
+    const auto answer = client.ask(asked);
+    EXPECT_EQ(answer.status, 307) << asked;
+    EXPECT_TRUE(answer.has(fmt::format("Location: {}\r\n", where))) << answer.head;
+  }
+  for (const char* path : {"/nowhere/", "/v1/", "/v1/models//", "//evil.example/"})
+    EXPECT_EQ(client.ask(http_testing::get(path)).status, 404) << path;
+}
+
+TEST(ApiServer, KnowsTheMethodsOfEachPath) {
+  const LetterModel model;
+  Stage stage(1);
+  const auto fleet = make_fleet({}, stage.starter());
+  stage.load(0);
+  std::atomic<int> num_waits = 0;
+  const Served server(*fleet, model.served, num_waits);
+  http_testing::Client client(server.port());
+  for (const char* path : {"/", "/app.js", "/v1/models", "/v1/completions", "/health"}) {
+    const auto answer =
+        client.ask(fmt::format("DELETE {} HTTP/1.1\r\nHost: localhost\r\n\r\n", path));
+    EXPECT_EQ(answer.status, 405) << path;
+    EXPECT_TRUE(
+        answer.has(path == std::string("/v1/completions") ? "Allow: POST\r\n" : "Allow: GET\r\n"))
+        << answer.head;
+  }
+  EXPECT_EQ(client.ask(http_testing::post("/", "{}")).status, 405);
+  EXPECT_EQ(client.ask("DELETE /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 404);
+  EXPECT_EQ(client.ask(http_testing::get("/")).status, 200);
+}
+
 // The second prompt runs when the first one is over, which must wake nobody any more.
 TEST(ApiServer, SleepsWhileOneOfItsPromptsIsOver) {
   const LetterModel model;

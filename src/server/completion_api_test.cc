@@ -69,7 +69,7 @@ TEST(CompletionApi, ReadsParameters) {
   EXPECT_EQ(params(R"(,"max_tokens":null)").max_tokens, 16);
   EXPECT_EQ(params(R"(,"max_tokens":7.0)").max_tokens, 7);
   EXPECT_EQ(params(R"(,"temperature":null)").temperature, 1.0);
-  EXPECT_EQ(params(R"(,"seed":5,"stop":"b","n":2,"top_k":3)").seed, 5u);
+  EXPECT_EQ(params(R"(,"seed":5,"stop":"b","n":2,"top_k":3)").seed, 5);
   EXPECT_EQ(params(R"(,"stop":["b","c"])").stop, (std::vector<std::string>{"b", "c"}));
   EXPECT_EQ(params(R"(,"logit_bias":{"3":1})").logit_bias.at(3), 1);
   std::string words = R"(,"bad_words":["b")";
@@ -97,6 +97,9 @@ TEST(CompletionApi, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(param(R"("n":99999)", "n must be at most"), "n");
   EXPECT_EQ(param(R"("n":2,"temperature":0)", "greedy"), "n");
   EXPECT_EQ(param(R"("logprobs":21)", "greater than max allowed"), "logprobs");
+  EXPECT_EQ(param(R"("prompt_logprobs":21)", "greater than max allowed"), "prompt_logprobs");
+  EXPECT_EQ(param(R"("priority":1)", "Priority scheduling is not enabled"), "priority");
+  EXPECT_EQ(param(R"("seed":9223372036854775808)", "from -9223372036854775808"), "seed");
   EXPECT_EQ(param(R"("logit_bias":{"50":1})", "logit_bias"), "logit_bias");
   EXPECT_EQ(param(R"("stop":[""])", "empty"), "stop");
   EXPECT_EQ(param(R"("stop":["a","b","c","d","e"])", "may hold 4 texts, got 5"), "stop");
@@ -114,10 +117,11 @@ TEST(CompletionApi, NamesTheFieldThatIsWrong) {
 }
 
 TEST(CompletionApi, RefusesWhatWouldChangeTheAnswer) {
-  for (const char* field : {R"("suffix":"b")", R"("best_of":2)", R"("use_beam_search":true)",
-                            R"("response_format":{"type":"json_object"})",
-                            R"("structured_outputs":{"regex":"a"})", R"("guided_json":{"a":1})",
-                            R"("allowed_token_ids":[1])", R"("truncate_prompt_tokens":3)"}) {
+  for (const char* field :
+       {R"("suffix":"b")", R"("best_of":2)", R"("best_of":3,"n":2)", R"("use_beam_search":true)",
+        R"("response_format":{"type":"json_object"})", R"("structured_outputs":{"regex":"a"})",
+        R"("guided_json":{"a":1})", R"("allowed_token_ids":[1])",
+        R"("truncate_prompt_tokens":3)"}) {
     const std::string name = std::string(field).substr(1, std::string(field).find(':') - 2);
     EXPECT_EQ(refused_param(fmt::format(R"({{"prompt":"a",{}}})", field), name), name);
   }
@@ -125,6 +129,7 @@ TEST(CompletionApi, RefusesWhatWouldChangeTheAnswer) {
   EXPECT_NO_THROW(completion(model,
                              R"({"prompt":"a","suffix":null,"best_of":1,"guided_regex":null,)"
                              R"("use_beam_search":false,"response_format":{"type":"text"}})"));
+  EXPECT_NO_THROW(completion(model, R"({"prompt":"a","best_of":3,"n":3})"));
 }
 
 TEST(CompletionApi, TellsFieldsThatNobodyKnows) {
@@ -255,6 +260,24 @@ TEST(CompletionApi, Streams) {
             R"("usage":{"prompt_tokens":2,"total_tokens":5,"completion_tokens":3},)"
             R"("system_fingerprint":"fp"})");
   EXPECT_EQ(chunks[3], "[DONE]");
+}
+
+// Python's splitlines() ends lines at these.
+TEST(CompletionApi, EscapesWhatSomeTakeForEndsOfLinesInStreams) {
+  const std::string text = "a\u0085b\u2028c\u2029d\u2027\u00c2\u0086";
+  const std::vector<EngineEvent> events = {delta(0, text, {1}), end(0, FinishReason::kStop, text)};
+  const LetterModel model;
+  const auto streamed = completion(model, R"({"prompt":"a","stream":true})");
+  const std::string stream = streamed->on_events(0, events) + streamed->finish();
+  for (const char* character : {"\u0085", "\u2028", "\u2029"})
+    EXPECT_EQ(stream.find(character), std::string::npos);
+  EXPECT_NE(stream.find("\u2027\u00c2\u0086"), std::string::npos);
+  const Json choice = chunks_of(stream).front()["choices"][0];
+  EXPECT_EQ(choice["text"], text);
+  EXPECT_EQ(choice["stop_reason"], text);
+  const auto whole = completion(model, R"({"prompt":"a"})");
+  whole->on_events(0, events);
+  EXPECT_NE(whole->finish().find(text), std::string::npos);
 }
 
 TEST(CompletionApi, EndsABrokenStreamWithTheError) {

@@ -35,7 +35,7 @@ struct FleetOptions {
   int num_engines = 1;
   std::chrono::milliseconds worker_timeout{60'000};  // without progress, with work aboard
   int max_num_queued = 1024;  // requests that have not been given a token yet, over all engines
-  uint64_t seed = 0;          // EngineConfig::seed of the engines
+  int64_t seed = 0;           // EngineConfig::seed of the engines
   // How long requests that were shown nothing wait where no engine is ready any more. They wait no
   // longer either where several starts in a row failed by themselves.
   std::chrono::milliseconds unready_patience{60'000};

@@ -189,6 +189,13 @@ std::optional<HttpResponse> HttpRules::answer(const HttpRequest& request, bool h
                         .headers = {{"WWW-Authenticate", "Bearer"}},
                         .body = R"({"error":"Unauthorized"})"};
   }
+  const std::string_view encoding = request.header("content-encoding");
+  if (has_body && !encoding.empty() && !equal_ignoring_case(encoding, "identity")) {
+    HttpResponse response = error_response(
+        415, "Bodies are taken as they are: send this one without a Content-Encoding.");
+    response.headers.emplace_back("Accept-Encoding", "identity");
+    return response;
+  }
   if (request.method == "POST" && has_body && !is_json(request.header("content-type"))) {
     return error_response(400,
                           "1 validation error:\n  Unsupported Media Type: Only 'application/json' "

@@ -180,6 +180,27 @@ TEST(HttpRules, TakeBodiesThatSayTheyAreJson) {
   EXPECT_EQ(status(rules, request_of("POST", {}), false), 0);
 }
 
+TEST(HttpRules, TakeBodiesThatAreNotEncoded) {
+  const HttpOptions options = {.api_keys = {"secret"}};
+  const HttpRules rules(options, false);
+  const auto ask = [&](const char* encoding, bool has_body = true) {
+    return rules.answer(request_of("POST", {{"Authorization", "Bearer secret"},
+                                            {"Content-Type", "application/json"},
+                                            {"Content-Encoding", encoding}}),
+                        has_body);
+  };
+  for (const char* encoding : {"", "identity", "Identity"}) EXPECT_FALSE(ask(encoding));
+  for (const char* encoding : {"gzip", "br", "zstd", "deflate", "gzip, identity", "x"}) {
+    const auto answer = ask(encoding);
+    ASSERT_TRUE(answer) << encoding;
+    EXPECT_EQ(answer->status, 415) << encoding;
+    EXPECT_EQ(HttpRequest{.headers = answer->headers}.header("accept-encoding"), "identity");
+    EXPECT_NE(answer->body.find("Unsupported Media Type"), std::string::npos) << answer->body;
+  }
+  EXPECT_FALSE(ask("gzip", false));
+  EXPECT_EQ(status(rules, request_of("POST", {{"Content-Encoding", "gzip"}}), true), 401);
+}
+
 TEST(HttpRules, WriteALineForEachRequest) {
   HttpRequest request = {.peer = "127.0.0.1:53211", .id = "a\"b\n"};
   HttpOptions options;

@@ -118,8 +118,8 @@ template <typename T>
 Json type_of_member(T SamplingParams::*) {
   if constexpr (std::is_same_v<T, bool>) return schema_of_type("boolean");
   if constexpr (std::is_same_v<T, double>) return schema_of_type("number");
-  if constexpr (std::is_same_v<T, std::optional<uint64_t>>)
-    return schema_of_type("integer", {{"minimum", -1}, {"maximum", UINT64_MAX}});
+  if constexpr (std::is_same_v<T, std::optional<int64_t>>)
+    return schema_of_type("integer", {{"minimum", INT64_MIN}, {"maximum", INT64_MAX}});
   if constexpr (std::is_same_v<T, int> || std::is_same_v<T, std::optional<int>>)
     return schema_of_type("integer", {{"minimum", INT32_MIN}, {"maximum", INT32_MAX}});
   if constexpr (std::is_same_v<T, std::optional<std::string>>)
@@ -209,7 +209,8 @@ Json operation(const Operation& of) {
   if (of.streams) answer.update(content_of("text/event-stream"));
   Json result = {{"summary", of.summary},
                  {"responses", {{"200", {{"description", "OK"}, {"content", std::move(answer)}}}}}};
-  for (const char* status : {"400", "401", "403", "404", "408", "413", "429", "500", "503"}) {
+  for (const char* status :
+       {"400", "401", "403", "404", "408", "413", "415", "429", "500", "503"}) {
     result["responses"][status] = {{"description", "An error, in a sentence"},
                                    {"content", content_of("ErrorResponse")}};
   }

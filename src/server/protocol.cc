@@ -19,6 +19,7 @@ const char* type_of(int status) {
                                                     {404, "NotFoundError"},
                                                     {405, "Method Not Allowed"},
                                                     {413, "Request Entity Too Large"},
+                                                    {415, "Unsupported Media Type"},
                                                     {429, "Too Many Requests"},
                                                     {503, "ServiceUnavailableError"}};
   for (const auto& [known, type] : kTypes) {
@@ -29,6 +30,15 @@ const char* type_of(int status) {
 
 std::string dumped(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// transformers has special tokens as objects; as vLLM, this tells their texts.
+Json with_token_texts(const Json& value) {
+  if (value.is_object() && value.contains("content")) return value["content"];
+  if (!value.is_structured()) return value;
+  Json result = value;
+  for (Json& item : result) item = with_token_texts(item);
+  return result;
 }
 
 const Tokenizer& tokenizer_of(const ServedModel& model) {
@@ -122,15 +132,26 @@ std::string models_body(const ServedModel& model) {
   return dumped({{"object", "list"}, {"data", std::move(list)}});
 }
 
+std::string tokenizer_info_body(std::string_view config, std::string_view chat_template) {
+  Json info = config.empty() ? Json::object() : parse_ordered_json(config, "tokenizer_config.json");
+  for (const char* file : {"vocab_file", "merges_file"}) info.erase(file);
+  for (Json& item : info) item = with_token_texts(item);
+  if (!info.contains("tokenizer_class")) info["tokenizer_class"] = "PreTrainedTokenizerFast";
+  if (!chat_template.empty()) info["chat_template"] = chat_template;
+  return dumped(info);
+}
+
 std::string version_body() { return dumped({{"version", kVersion}}); }
 
 std::string missing_path(std::string_view path) {
+  if (path == kTokenizerInfo)
+    return "/tokenizer_info is there where the server has --enable-tokenizer-info-endpoint.";
   // clang-format off
   constexpr std::string_view kOfVllm[] = {
       "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/audio", "/v1/score", "/v1/rerank",
       "/v2/rerank", "/v2/embed", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
       "/v1/realtime", "/score", "/rerank", "/pooling", "/classify", "/invocations", "/inference",
-      "/load", "/tokenizer_info", "/sleep", "/wake_up", "/reset_prefix_cache", "/start_profile"};
+      "/load", "/sleep", "/wake_up", "/reset_prefix_cache", "/start_profile"};
   // clang-format on
   const bool is_of_vllm = std::ranges::any_of(kOfVllm, [&](std::string_view known) {
     return path.starts_with(known) && (path.size() == known.size() || path[known.size()] == '/');

@@ -60,7 +60,8 @@ struct ServedModel {
   bool return_tokens_as_token_ids = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;
-  int max_num_prompts = 1024;  // of a completions call
+  std::string tokenizer_info = {};  // the body of /tokenizer_info
+  int max_num_prompts = 1024;       // of a completions call
   int max_json_depth = 64;
 };
 
@@ -109,6 +110,10 @@ std::unique_ptr<ApiCall> parse_chat(std::string_view body, const ServedModel& mo
 std::string tokenize_body(std::string_view body, const ServedModel& model);
 std::string detokenize_body(std::string_view body, const ServedModel& model);
 std::string models_body(const ServedModel& model);
+inline constexpr std::string_view kTokenizerInfo = "/tokenizer_info";
+// As vLLM's: what stands in a tokenizer_config.json (its text, or nothing) and the chat template
+// that is used. Throws Error(kCorruptData).
+std::string tokenizer_info_body(std::string_view config, std::string_view chat_template);
 std::string version_body();
 std::string openapi_body();
 // Why there is no such path: a sentence.

@@ -123,7 +123,23 @@ TEST(Protocol, ListsModels) {
   EXPECT_FALSE(Json::parse(version_body())["version"].get<std::string>().empty());
 }
 
+TEST(Protocol, TellsTheTokenizerAsVllmDoes) {
+  const std::string config =
+      R"({"bos_token":{"__type":"AddedToken","content":"<s>","lstrip":false},"eos_token":"</s>",)"
+      R"("added_tokens_decoder":{"1":{"content":"<s>","special":true}},"vocab_file":"a",)"
+      R"("merges_file":"b","tokenizer_class":"Qwen2Tokenizer","chat_template":"old"})";
+  EXPECT_EQ(tokenizer_info_body(config, "new"),
+            R"({"bos_token":"<s>","eos_token":"</s>","added_tokens_decoder":{"1":"<s>"},)"
+            R"("tokenizer_class":"Qwen2Tokenizer","chat_template":"new"})");
+  EXPECT_EQ(tokenizer_info_body(R"({"content":[{"x":{"content":1}}]})", ""),
+            R"({"content":[{"x":1}],"tokenizer_class":"PreTrainedTokenizerFast"})");
+  EXPECT_EQ(tokenizer_info_body("", "t"),
+            R"({"tokenizer_class":"PreTrainedTokenizerFast","chat_template":"t"})");
+}
+
 TEST(Protocol, SaysWhatIsMissing) {
+  EXPECT_NE(missing_path(kTokenizerInfo).find("--enable-tokenizer-info-endpoint"),
+            std::string::npos);
   EXPECT_TRUE(missing_path("/v1/embeddings").starts_with("/v1/embeddings is an endpoint of vLLM"));
   EXPECT_TRUE(
       missing_path("/v1/responses/5").starts_with("/v1/responses/5 is an endpoint of vLLM"));
@@ -158,6 +174,9 @@ TEST(OpenApi, HasEveryParameterAndEveryReference) {
   EXPECT_EQ(top_p["maximum"], 1);
   EXPECT_EQ(top_p["type"].dump(), R"(["number","null"])");
   EXPECT_EQ(schemas["ChatRequest"]["properties"]["min_tokens"]["type"], "integer");
+  const Json& seed = schemas["ChatRequest"]["properties"]["seed"];
+  EXPECT_EQ(seed["minimum"].dump() + " " + seed["maximum"].dump(),
+            "-9223372036854775808 9223372036854775807");
   EXPECT_EQ(document["paths"]["/v1/completions"]["post"]["responses"]["400"]["content"]
                     ["application/json"]["schema"]["$ref"],
             "#/components/schemas/ErrorResponse");

@@ -159,6 +159,13 @@ RequestFields::RequestFields(std::string_view body, const char* schema, const Se
   if (bad_words.size > kMaxBadWords)
     refuse("bad_words", "bad_words may hold {} texts, got {}.", kMaxBadWords, bad_words.size);
   if (!body_.is_object()) refuse("", "The body must be a JSON object, got {}.", shown(body_));
+  const Json* choice = find("tool_choice");
+  if (choice != nullptr && (*choice == "required" || choice->is_object())) {
+    refuse("tool_choice",
+           "tool_choice {} is not supported yet; use \"auto\", which leaves it to the model, or "
+           "\"none\".",
+           choice->is_object() ? "of a certain function" : "\"required\"");
+  }
   const std::string what = complaint(body_, request_schemas()[schema]);
   if (what.empty()) return;
   const size_t end = what.find_first_of(".[ ", 1);
@@ -213,8 +220,13 @@ void RequestFields::refuse_unsupported() const {
     refuse("response_format",
            "response_format of another type than \"text\" is not supported yet; leave it out.");
   const Json* best_of = find("best_of");
-  if (best_of != nullptr && *best_of != 1)
-    refuse("best_of", "best_of above 1 is not supported; ask for n completions instead.");
+  const Json* n = find("n");
+  if (best_of != nullptr && *best_of != 1 && (n == nullptr || *best_of != *n)) {
+    refuse("best_of",
+           "best_of must be n, as all completions are answered, got {}; ask for n completions "
+           "instead.",
+           shown(*best_of));
+  }
   for (const auto& [name, value] : body_.items()) {
     if (is_unsupported(name) && !says_nothing(value))
       refuse(printable(name), "{0} is not supported yet; leave it out.", printable(name));

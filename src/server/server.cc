@@ -220,6 +220,11 @@ std::shared_ptr<const ServedModel> Front::served_model(const EngineHello& hello)
   served->enable_force_include_usage = options_.enable_force_include_usage;
   served->default_chat_template_kwargs = options_.default_chat_template_kwargs;
   served->trust_request_chat_template = options_.trust_request_chat_template;
+  if (options_.enable_tokenizer_info_endpoint) {
+    const std::string config = options_.model + "/tokenizer_config.json";
+    served->tokenizer_info = tokenizer_info_body(file_exists(config) ? read_text_file(config) : "",
+                                                 template_ ? template_->source() : "");
+  }
   // More would find no place in the queue at any time.
   served->max_num_prompts = std::min(options_.max_prompts, options_.fleet.max_num_queued);
   served->max_json_depth = options_.max_json_depth;

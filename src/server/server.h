@@ -26,7 +26,8 @@ struct ServeOptions {
   int num_io_threads = 2;
   // Clients and what is between them and us take a stream that is silent for longer for a dead one.
   std::chrono::milliseconds max_silence{5000};
-  bool log_requests = false;                  // prompts and parameters too
+  bool log_requests = false;  // prompts and parameters too
+  bool enable_tokenizer_info_endpoint = false;
   bool enable_prompt_tokens_details = false;  // usage tells what came from the prefix cache
   bool enable_force_include_usage = false;    // streams tell usage, asked for or not
   nlohmann::ordered_json default_chat_template_kwargs = nlohmann::ordered_json::object();

@@ -150,6 +150,7 @@ const std::vector<std::string> kOtherwise = {
     R"("text": "b"})",                     // here behind "a" without a line break
     R"("stream": "yes")",                  // here no boolean
     R"("best_of": 2)",                     // here refused, there ignored
+    R"("priority": 1})",                   // here refused, there ignored in spite of its help
     R"("stream": true, "stop": ["girl"])"  // here only what may begin a stop text is held back
 };
 

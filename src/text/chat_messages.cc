@@ -32,8 +32,8 @@ std::string text_of_part(const Json& part, const std::string& where) {
     refuse_message("{} must be a text or an object with a type.", where);
   const auto& kind = type->get_ref<const std::string&>();
   if (std::ranges::find(kTextParts, kind) == kTextParts.end()) {
-    refuse_message("{} is of the type \"{}\", which is not supported; send text parts only.", where,
-                   printable(kind));
+    refuse_message("{} is of the type \"{}\", which is not supported yet; send text parts only.",
+                   where, printable(kind));
   }
   const auto text = part.find(kind == "refusal" || kind == "thinking" ? kind : "text");
   if (text == part.end() || !text->is_string()) refuse_message("{} has no text.", where);
