@@ -73,7 +73,8 @@ class Api(unittest.TestCase):
         self.assertEqual(texts, [choice["text"] for choice in whole["choices"]])
 
     def test_flags_say_what_templates_and_usage_are(self):
-        server = Server("--default-chat-template-kwargs", '{"word": "dog"}', "--trust-request-chat-template", "--enable-force-include-usage")
+        server = Server("--default-chat-template-kwargs", '{"word": "dog"}', "--trust-request-chat-template", "--enable-force-include-usage",
+                        "--enable-tokenizer-info-endpoint")
         self.addCleanup(server.close)
         tokens = server.post("/tokenize", {"messages": CHAT["messages"], "chat_template": "a {{ word }}"}).json["tokens"]
         self.assertEqual(server.post("/detokenize", {"tokens": tokens}).json["prompt"].strip(), "a dog")
@@ -81,6 +82,13 @@ class Api(unittest.TestCase):
         self.assertEqual(events[-2]["usage"]["completion_tokens"], 24)
         self.assertTrue(all("usage" in event for event in events[:-1]))
         self.assertEqual(self.server.post("/tokenize", {"messages": CHAT["messages"], "chat_template": "a"}).status, 400)
+        told = server.get("/tokenizer_info").json
+        self.assertEqual(told, json.loads((pathlib.Path(MODEL) / "tokenizer_config.json").read_text()))
+        self.assertEqual((told["tokenizer_class"], told["eos_token"]), ("PreTrainedTokenizerFast", "<|im_end|>"))
+        self.assertEqual(server.request("DELETE", "/tokenizer_info").status, 405)
+        untold = self.server.get("/tokenizer_info")
+        self.assertEqual(untold.status, 404)
+        self.assertIn("--enable-tokenizer-info-endpoint", untold.text)
 
     def test_only_requests_of_the_same_salt_share_what_is_cached(self):
         server = Server("--enable-prompt-tokens-details", "--kvcache-block-size", "16", "--data-parallel-size", "2")
@@ -183,6 +191,10 @@ class Api(unittest.TestCase):
         for path, body, status, word in (
                 ("/v1/completions", {**STORY, "model": "other"}, 404, "other"),
                 ("/v1/completions", {**STORY, "temperature": -1}, 400, "temperature"),
+                ("/v1/completions", {**STORY, "prompt_logprobs": 21}, 400, '"param":"prompt_logprobs"'),
+                ("/v1/completions", {**STORY, "priority": 1}, 400, "scheduling_policy"),
+                ("/v1/completions", {**STORY, "seed": 2 ** 63}, 400, str(2 ** 63 - 1)),
+                ("/v1/completions", {**STORY, "seed": -2 ** 63 - 1}, 400, '"param":"seed"'),
                 ("/v1/completions", {**STORY, "max_tokens": "many"}, 400, "max_tokens"),
                 ("/v1/completions", {**STORY, "suffix": "x"}, 400, "suffix"),
                 ("/v1/completions", {**STORY, "logits_processors": ["a.b"]}, 400, "logits_processors"),
@@ -191,7 +203,7 @@ class Api(unittest.TestCase):
                 ("/v1/completions", "{", 400, ""),
                 ("/v1/completions", b'{"prompt": "\xff"}', 400, ""),
                 ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}, 400, "response_format"),
-                ("/v1/chat/completions", {**CHAT, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tool_choice"),
+                ("/v1/chat/completions", {**CHAT, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "not supported yet"),
                 ("/v1/chat/completions", {"messages": []}, 400, "messages"),
                 ("/v1/embeddings", {"input": "x"}, 404, "embeddings"),
                 ("/nowhere", {}, 404, "")):
@@ -200,6 +212,10 @@ class Api(unittest.TestCase):
             self.assertEqual(answer.json["error"]["code"], status)
             self.assertIn(word, answer.text)
         self.assertEqual(self.server.get("/v1/completions").status, 405)
+        self.assertEqual(self.server.request("DELETE", "/").status, 405)
+        self.assertEqual(self.server.post("/v1/completions", STORY, headers={"Content-Encoding": "gzip"}).status, 415)
+        moved = self.server.post("/v1/completions/?a=b", STORY)
+        self.assertEqual((moved.status, moved.getheader("location")), (307, "/v1/completions?a=b"))
         self.assertEqual(self.server.post("/v1/completions", "{}", headers={"Content-Type": "text/plain"}).status, 400)
 
     def test_foreign_pages_and_hosts_are_kept_out(self):
@@ -259,6 +275,21 @@ class Keys(ServeTest):
             self.assertEqual(server.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status, status, key)
         self.assertNotIn("secret", server.log())
 
+    def test_one_option_takes_several_keys_names_and_origins(self):
+        origins = ["--allowed-origins", '["https://a", "https://b:8"]', "https://c"]
+        server = self.serve("--api_key", "first", "second", "--served-model-name", "one", "two", *origins, "--api-key=third")
+        for key, status in (("first", 200), ("second", 200), ("third", 200), ("one", 401)):
+            self.assertEqual(server.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status, status, key)
+        key = {"Authorization": "Bearer second"}
+        self.assertEqual([model["id"] for model in server.get("/v1/models", headers=key).json["data"]], ["one", "two"])
+        for name, status in (("one", 200), ("two", 200), ("three", 404)):
+            self.assertEqual(server.post("/v1/completions", {**STORY, "model": name}, headers=key).status, status, name)
+        for origin, status in (("https://a", 200), ("https://b:8", 200), ("https://c", 200), ("https://d", 403)):
+            self.assertEqual(server.get("/v1/models", headers={**key, "Origin": origin}).status, status, origin)
+        words = pathlib.Path(f"/proc/{server.workers()[0]}/cmdline").read_text().split("\0")
+        self.assertEqual([word for word in words if "key" in word or word in ("first", "second", "third")], [])
+        self.assertIn("two", words)
+
     def test_workers_are_not_told_the_keys(self):
         path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"serve_keys_{os.getpid()}.yaml")
         with open(path, "w", encoding="utf-8") as file:
@@ -289,10 +320,18 @@ class Start(ServeTest):
         result = subprocess.run([BINARY, "serve", "Owner/Model", "--port", "0"], capture_output=True, text=True, timeout=120, env={**os.environ, "HF_HUB_OFFLINE": "1"})
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, r"^nanovllm: Owner/Model: not in the cache .*\n$")
-        for key in (["--api-key", ""], ["--api-key=", "--deterministic"], ["--api-key", "secret", "--api-key", ""]):
+        for key in (["--api-key", ""], ["--api-key=", "--deterministic"], ["--api-key", "secret", "--api-key", ""], ["--api_key", "secret", ""]):
             status, said = self.fails(MODEL, "--port", "0", *key)
             self.assertEqual(status, 2, said)
             self.assertIn("--api-key is empty", said)
+        result = subprocess.run([BINARY, "serve", MODEL, "--port", "0"], capture_output=True, text=True, timeout=120, env={**os.environ, "NANOVLLM_API_KEY": ""})
+        self.assertEqual((result.returncode, result.stderr),
+                         (2, "nanovllm: NANOVLLM_API_KEY is empty, which would let everybody in: leave it out if that is meant\n"))
+        for flag in ("--ssl-certfile", "--ssl-keyfile", "--served-model-name", "--uds", "--host", "--chat-template"):
+            for words in ([flag, ""], [flag + "="]):
+                result = subprocess.run([BINARY, "serve", MODEL, "--port", "0", *words], capture_output=True, text=True, timeout=120)
+                self.assertEqual(result.returncode, 2, words)
+                self.assertIn(f"nanovllm: {flag}: must not be empty; leave the option out if that is meant\n", result.stderr)
         status, said = self.fails(MODEL, "--port", "0", "--kv-cache-memory", "1K")
         self.assertIn("kv_cache_memory", said)
         self.assertNotEqual(status, 0)
@@ -300,7 +339,8 @@ class Start(ServeTest):
     def test_flags_that_mean_nothing_are_refused(self):
         for flag, value in (("--idle-timeout", "nan"), ("--write-timeout", "0"), ("--worker-timeout", "inf"), ("--max-body-size", "0"),
                             ("--allowed-origins", "https://chat.example/"), ("--allowed-origins", "chat.example"), ("--allowed-origins", "https://"),
-                            ("--allowed-origins", '["*"]'), ("--allowed-origins", '["https://a"]'), ("--allowed-origins", "https://a,https://b")):
+                            ("--allowed-origins", '["https://a/"]'), ("--allowed-origins", '[3]'), ("--allowed-origins", "[[]]"),
+                            ("--allowed-origins", "[https://a]"), ("--allowed-origins", "https://a,https://b")):
             result = subprocess.run([BINARY, "serve", MODEL, "--port", "0", flag, value], capture_output=True, text=True, timeout=120)
             self.assertEqual(result.returncode, 2, (flag, value, result.stderr))
             self.assertIn(flag, result.stderr)

@@ -17,7 +17,8 @@ Command add_bench_throughput(CLI::App& app);
 Command add_bench_latency(CLI::App& app);
 Command add_bench_serve(CLI::App& app);
 Command add_info(CLI::App& app);
-// `words` are the command line behind the binary's name, for workers.
+// `words` are the command line behind the binary's name, for workers: they are read when the
+// command runs.
 Command add_serve(CLI::App& app, const std::vector<std::string>& words);
 Command add_tokenize(CLI::App& app);
 Command add_pull(CLI::App& app);

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <system_error>
@@ -22,10 +22,11 @@
 #include "cli/file_fault.h"
 #include "cli/model_option.h"
 #include "cli/terminal.h"
-#include "hub/name.h"
+#include "cli/typed_words.h"
 #include "io/json.h"
 #include "nanovllm/error.h"
 #include "server/config_file.h"
+#include "server/log.h"
 
 namespace {
 
@@ -87,12 +88,7 @@ std::string advice_on(const CLI::App& app, const CLI::Error& error) {
   const CLI::Option* model = commands.front()->get_option_no_throw("model");
   if (prompt == nullptr || prompt->empty() || !model->empty()) return "";
   const std::vector<std::string>& texts = prompt->results();
-  std::error_code ignored;  // what can't be looked at is no model
-  const auto is_model = [&](const std::string& text) {
-    return text.ends_with(".gguf") || std::filesystem::is_directory(text, ignored) ||
-           nanovllm::hub::parse_name(text.substr(0, text.find_first_of("@:")));
-  };
-  const auto found = std::find_if(texts.rbegin(), texts.rend(), is_model);
+  const auto found = std::find_if(texts.rbegin(), texts.rend(), may_be_model);
   return fmt::format(", and -p took \"{}\" for a text; MODEL goes before -p",
                      nanovllm::printable(found == texts.rend() ? texts.back() : *found));
 }
@@ -106,17 +102,41 @@ int print_outcome(const CLI::App& app, const CLI::Error& outcome) {
   return code == 0 ? kExitOk : kExitUsage;
 }
 
+// The exit status where nothing is to be run: what was asked for, or what is wrong, was told.
+std::optional<int> parse(CLI::App& app, const std::vector<std::string>& words) {
+  try {
+    std::vector<std::string> rest(words.rbegin(), words.rend());
+    app.parse(std::move(rest));
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    const std::string word = misplaced_word(app);
+    if (error.get_exit_code() != 0 && !word.empty()) {
+      const char* what = word.starts_with('-') ? "option before a command" : "command";
+      print_error(fmt::format("there is no {} \"{}\"; --help lists those there are", what, word));
+      return kExitUsage;
+    }
+    return run_command([&] { return print_outcome(app, error); });
+  }
+}
+
+// What was taken otherwise than it was typed, in the server's log or where others speak.
+void print_notes(const CLI::App& command, const std::vector<std::string>& notes) {
+  const CLI::Option* quiet = command.get_option_no_throw("--quiet");
+  if (quiet != nullptr && !quiet->empty()) return;
+  for (const std::string& note : notes) {
+    if (command.get_name() == "serve") {
+      nanovllm::server::print_log("{}", note);
+    } else {
+      nanovllm::print_message("nanovllm: {}\n", note);
+    }
+  }
+}
+
 // The command line behind the binary's name, with what a file of flags adds to it.
 std::vector<std::string> command_line(int argc, char** argv) {
   std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   if (words.empty() || words.front() != "serve") return words;
   words = nanovllm::server::with_config_file({words.begin() + 1, words.end()});
-  // CLI11 would take the word behind "--api-key=" for its value.
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (!words[i].starts_with("--") || words[i].find('=') + 1 != words[i].size()) continue;
-    words[i].pop_back();
-    words.insert(words.begin() + static_cast<std::ptrdiff_t>(i) + 1, "");
-  }
   words.insert(words.begin(), "serve");
   return words;
 }
@@ -152,11 +172,11 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   // As with vLLM; what may be given several times adds up all the same.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  const std::string from_file =
+      config_file.empty() ? "" : fmt::format("; flags come from {}, too", config_file);
   app.failure_message([&](const CLI::App* parsed, const CLI::Error& error) {
-    return fmt::format(
-        "nanovllm: {}{}{}\nRun with --help for more information.\n", error.what(),
-        config_file.empty() ? "" : fmt::format("; flags come from {}, too", config_file),
-        advice_on(*parsed, error));
+    return fmt::format("nanovllm: {}{}{}\nRun with --help for more information.\n", error.what(),
+                       from_file, advice_on(*parsed, error));
   });
   app.get_formatter()->column_width(36);
   app.footer(
@@ -185,20 +205,17 @@ int main(int argc, char** argv) {
   declare(app, "list", "the models that were pulled", add_list);
   declare(app, "rm", "remove models that were pulled", add_remove);
 
-  try {
-    std::vector<std::string> rest(words.rbegin(), words.rend());
-    app.parse(std::move(rest));
-  } catch (const CLI::ParseError& error) {
-    const std::string word = misplaced_word(app);
-    if (error.get_exit_code() != 0 && !word.empty()) {
-      const char* what = word.starts_with('-') ? "option before a command" : "command";
-      print_error(fmt::format("there is no {} \"{}\"; --help lists those there are", what, word));
-      return kExitUsage;
-    }
-    return run_command([&] { return print_outcome(app, error); });
+  TypedWords typed = read_typed(app, words);
+  if (!typed.fault.empty()) {
+    print_error(typed.fault + from_file);
+    return kExitUsage;
   }
+  words = std::move(typed.words);
+  if (const auto status = parse(app, words)) return *status;
   for (const auto& [command, run] : commands) {
-    if (command->parsed()) return run_command(run);
+    if (!command->parsed()) continue;
+    print_notes(*command, typed.notes);
+    return run_command(run);
   }
   return kExitUsage;
 }

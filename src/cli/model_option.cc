@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "base/message.h"
 #include "cli/terminal.h"
+#include "hub/name.h"
 
 namespace nanovllm::cli {
 namespace {
@@ -28,6 +30,12 @@ std::string shown_bytes(int64_t bytes) {
     ++unit;
   }
   return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : value < 10 ? 2 : 1, kUnits[unit]);
+}
+
+bool may_be_model(const std::string& text) {
+  std::error_code ignored;  // what can't be looked at is no model
+  return text.ends_with(".gguf") || std::filesystem::is_directory(text, ignored) ||
+         hub::parse_name(text.substr(0, text.find_first_of("@:")));
 }
 
 void ModelOption::add_to(CLI::App& app) {

@@ -18,6 +18,9 @@ struct ModelOption {
   void find(bool quiet = false);
 };
 
+// Whether a word looks like one.
+bool may_be_model(const std::string& text);
+
 // Ctrl-C during a pull.
 struct PullInterrupted {};
 

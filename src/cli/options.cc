@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -41,6 +42,28 @@ std::string fault_of_number(const std::string& text) {
 template <typename T>
 CLI::Option* check_number(CLI::Option* option) {
   return option->check(CLI::Validator(fault_of_number<T>, ""));
+}
+
+// What a number's suffix multiplies it by: 8k is 8,000, and 8K is 8,192. 0 = there is none such.
+double unit_of(char suffix) {
+  constexpr std::string_view kKnown = "kmgt";
+  const auto lower = static_cast<char>(std::tolower(static_cast<unsigned char>(suffix)));
+  const size_t power = kKnown.find(lower);
+  if (power == std::string_view::npos) return 0;
+  return std::pow(lower == suffix ? 1000.0 : 1024.0, static_cast<double>(power) + 1);
+}
+
+// Gives CLI11 the digits of a count that may have a suffix.
+std::string expand_count(std::string& text) {
+  const double unit = text.empty() ? 0 : unit_of(text.back());
+  if (unit > 0 && std::isdigit(static_cast<unsigned char>(text.front())) != 0) {
+    double number = 0;
+    const char* end = &text.back();
+    const char* rest = std::from_chars(text.data(), end, number, std::chars_format::fixed).ptr;
+    if (rest == end && number * unit <= std::numeric_limits<int>::max())
+      text = std::to_string(static_cast<int>(number * unit));
+  }
+  return fault_of_number<int>(text);
 }
 
 // Shells make it hard to write a line break. Other backslashes stay as they are: \boxed is a stop.
@@ -127,7 +150,8 @@ CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::map<int3
 template <typename T>
 CLI::Option* add_field(CLI::App& app, const std::string& flag, T& value, const std::string& help) {
   CLI::Option* option = app.add_option(flag, value, help)->capture_default_str();
-  if constexpr (std::is_arithmetic_v<T>) check_number<T>(option);
+  if constexpr (std::is_same_v<T, double>) check_number<T>(option);
+  if constexpr (std::is_same_v<T, int>) option->transform(CLI::Validator(expand_count, ""));
   return option;
 }
 CLI::Option* add_field(CLI::App& app, const std::string& flag, int64_t& value,
@@ -193,16 +217,9 @@ int64_t parse_bytes(const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   const std::string suffix(rest, end);
-  const std::string known = "KMGT";
-  double unit = 1;
-  bool valid = error == std::errc() && number >= 0;
-  if (!suffix.empty()) {
-    const auto position =
-        known.find(static_cast<char>(std::toupper(static_cast<unsigned char>(suffix[0]))));
-    valid = valid && position != std::string::npos &&
-            (suffix.size() == 1 || suffix.substr(1) == "B" || suffix.substr(1) == "iB");
-    unit = std::pow(1024.0, static_cast<double>(position) + 1);
-  }
+  const double unit = suffix.empty() ? 1 : unit_of(suffix[0]);
+  const bool is_known = suffix.size() < 2 || suffix.substr(1) == "B" || suffix.substr(1) == "iB";
+  const bool valid = error == std::errc() && number >= 0 && unit > 0 && is_known;
   if (valid && number * unit >= 0x1p62) {
     throw_error(ErrorCode::kInvalidArgument, "{} is too large: it must be less than 4194304T",
                 text);
@@ -221,7 +238,15 @@ void add_engine_options(CLI::App& app, EngineConfig& config) {
     const auto add = [&](auto member) {
       return add_field(app, flag, config.*member, std::string(field.help));
     };
-    std::visit(add, field.member)->group(field.cuda_only ? kGpuGroup : kEngineGroup);
+    CLI::Option* option = std::visit(add, field.member);
+    option->group(field.cuda_only ? kGpuGroup : kEngineGroup);
+    if (field.name != "max_model_len") continue;
+    option->transform(CLI::Validator(  // vLLM's other word for it
+        [](std::string& text) {
+          if (text == "auto") text = "-1";
+          return std::string();
+        },
+        ""));
   }
 }
 

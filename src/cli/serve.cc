@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/model_option.h"
 #include "cli/options.h"
+#include "io/json.h"
 #include "server/fleet.h"
 #include "server/log.h"
 #include "server/page.h"
@@ -31,6 +32,11 @@ struct CommandLine {
 
 using Options = server::ServeOptions;
 
+// A variable that is not set, as a rule, where a text is meant.
+std::string fault_of_empty(const std::string& text) {
+  return text.empty() ? "must not be empty; leave the option out if that is meant" : "";
+}
+
 // One of the flags of a group of the help; they keep their defaults where they are not given.
 class Group {
  public:
@@ -40,11 +46,14 @@ class Group {
   CLI::Option* add(const char* flag, T& value, const std::string& help) {
     return app_.add_option(flag, value, help)->capture_default_str()->group(name_);
   }
+  CLI::Option* add(const char* flag, std::string& value, const std::string& help) {
+    return add<std::string>(flag, value, help)->check(CLI::Validator(fault_of_empty, ""));
+  }
   void add(const char* flag, bool& value, const char* help) {
     app_.add_flag(flag, value, help)->group(name_);
   }
-  void add(const char* flag, std::vector<std::string>& values, const char* help) {
-    app_.add_option(flag, values, std::string(help) + " (may be given several times)")
+  CLI::Option* add(const char* flag, std::vector<std::string>& values, const char* help) {
+    return app_.add_option(flag, values, std::string(help) + " (may be several)")
         ->option_text("TEXT")
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
         ->allow_extra_args(false)
@@ -112,8 +121,8 @@ void add_http_options(CLI::App& app, CommandLine& line) {
   group.add("--port", http.port, "port to listen on; 0 = any free one")
       ->check(CLI::Range(0, 65535));
   group.add("--uds", http.uds, "listen on this Unix socket instead");
-  group.add("--root-path", http.root_path,
-            "prefix of all paths, where a proxy in front leaves one on");
+  group.add<std::string>("--root-path", http.root_path,
+                         "prefix of all paths, where a proxy in front leaves one on");
   group.add("--api-key", http.api_keys,
             "clients must send this key; NANOVLLM_API_KEY in the environment is one too");
   group.add("--ssl-keyfile", http.ssl_keyfile, "key of the TLS certificate (PEM)");
@@ -144,8 +153,10 @@ void add_limit_options(CLI::App& app, Options& options) {
 
 void add_api_options(CLI::App& app, Options& options) {
   Group group(app, "API");
-  group.add("--served-model-name", options.served_model_names,
-            "name of the model in the API; the first one is told");
+  group
+      .add("--served-model-name", options.served_model_names,
+           "name of the model in the API; the first one is told")
+      ->check(CLI::Validator(fault_of_empty, ""));
   group.add("--chat-template", options.chat_template,
             "Jinja file to use instead of the model's own template");
   group.add("--default-chat-template-kwargs", options.default_chat_template_kwargs,
@@ -160,6 +171,8 @@ void add_api_options(CLI::App& app, Options& options) {
             "usage tells how many tokens came from the prefix cache");
   group.add("--enable-force-include-usage", options.enable_force_include_usage,
             "every chunk of a stream tells usage, asked for or not");
+  group.add("--enable-tokenizer-info-endpoint", options.enable_tokenizer_info_endpoint,
+            "/tokenizer_info tells the tokenizer's configuration and the chat template");
   group.add("--enable-log-requests", options.log_requests,
             "log prompts and parameters: they may be private");
 }
@@ -183,8 +196,6 @@ void add_process_options(CLI::App& app, CommandLine& line) {
   app.add_option("--worker-fd", line.worker_socket)->group("");
   app.add_option("--worker-index", line.worker_index)->group("");
   app.add_option("--worker-model", line.worker_model)->group("");
-  // Taken for vLLM's sake: prompts are not logged, tools are on.
-  app.add_flag("--disable-log-requests,--enable-auto-tool-choice")->group("");
 }
 
 // "https://chat.example:8443", as browsers send it.
@@ -194,19 +205,41 @@ bool is_origin(const std::string& text) {
          text.find_first_of("/\"', *", scheme + 3) == std::string::npos;
 }
 
-void check(const CommandLine& line) {
-  const server::HttpOptions& http = line.options.http;
-  if (std::ranges::find(http.api_keys, "") != http.api_keys.end()) {
-    throw_error(ErrorCode::kInvalidArgument,
-                "--api-key is empty, which would let everybody in: leave it out if that is meant");
+// Origins as they are, and lists of them in JSON, as vLLM has them.
+std::vector<std::string> origins_of(const std::vector<std::string>& texts) {
+  std::vector<std::string> origins;
+  for (const std::string& text : texts) {
+    const auto list = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!list.is_array()) {
+      origins.push_back(text);
+      continue;
+    }
+    for (const auto& item : list)
+      origins.push_back(item.is_string() ? item.get<std::string>() : shown(item));
   }
-  for (const std::string& origin : http.allowed_origins) {
+  for (const std::string& origin : origins) {
     if (origin == "*" || origin == "null" || is_origin(origin)) continue;
     throw_error(ErrorCode::kInvalidArgument,
-                "--allowed-origins must be * or an origin such as https://chat.example:8443, "
-                "without anything behind it, got {}; give the flag once for each of several",
-                origin);
+                "--allowed-origins must be * or origins such as https://chat.example:8443, without "
+                "anything behind them, or a JSON list of such, got {}",
+                printable(origin));
   }
+  return origins;
+}
+
+void read_keys(std::vector<std::string>& keys) {
+  const char* key = std::getenv("NANOVLLM_API_KEY");
+  const char* empty = std::ranges::find(keys, "") != keys.end() ? "--api-key" : nullptr;
+  if (key != nullptr && *key == '\0') empty = "NANOVLLM_API_KEY";
+  if (empty != nullptr) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "{} is empty, which would let everybody in: leave it out if that is meant", empty);
+  }
+  if (key != nullptr) keys.emplace_back(key);
+}
+
+void check(const CommandLine& line) {
+  const server::HttpOptions& http = line.options.http;
   if (http.ssl_keyfile.empty() != http.ssl_certfile.empty()) {
     throw_error(ErrorCode::kInvalidArgument,
                 "TLS needs both --ssl-keyfile and --ssl-certfile; one of them is missing");
@@ -221,9 +254,8 @@ void check(const CommandLine& line) {
 int run_front(CommandLine& line) {
   check(line);
   Options& options = line.options;
-  if (const char* key = std::getenv("NANOVLLM_API_KEY"); key != nullptr && *key != '\0') {
-    options.http.api_keys.emplace_back(key);
-  }
+  read_keys(options.http.api_keys);
+  options.http.allowed_origins = origins_of(options.http.allowed_origins);
   options.http.open_paths = server::page_paths();
   for (const char* path : {"/health", "/ping", "/version", ""}) {
     options.http.open_paths.emplace_back(path);
@@ -282,7 +314,6 @@ int run_worker(const CommandLine& line) {
 
 Command add_serve(CLI::App& app, const std::vector<std::string>& words) {
   auto line = std::make_shared<CommandLine>();
-  line->options.worker_arguments = without_keys(words);
   Options& options = line->options;
   options.engine.max_step_seconds = -1;  // others wait while a long prompt is computed
   line->model.add_to(app);
@@ -297,9 +328,11 @@ Command add_serve(CLI::App& app, const std::vector<std::string>& words) {
       "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n"
       "or open http://localhost:8000 in a browser. docs/serving.md has the rest.\n"
       "Exit status: 0 ended by SIGTERM, SIGHUP or Ctrl-C, 1 error, 2 wrong usage.");
-  return [line] {
+  return [line, &words] {
     server::print_without_waiting();
-    return line->worker_socket >= 0 ? run_worker(*line) : run_front(*line);
+    if (line->worker_socket >= 0) return run_worker(*line);
+    line->options.worker_arguments = without_keys(words);
+    return run_front(*line);
   };
 }
 

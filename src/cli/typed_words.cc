@@ -1,0 +1,345 @@
+#include "cli/typed_words.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "cli/model_option.h"
+#include "io/json.h"
+
+namespace nanovllm::cli {
+namespace {
+
+// What vLLM calls otherwise. Where a command has an option of vLLM's name, that is meant.
+struct OtherName {
+  std::string_view theirs, ours;
+};
+constexpr OtherName kOtherNames[] = {
+    {"-tp", "--tensor-parallel-size"},
+    {"-dp", "--data-parallel-size"},
+    {"-ep", "--enable-expert-parallel"},
+    {"--block-size", "--kvcache-block-size"},
+    {"--num-gpu-blocks-override", "--num-kvcache-blocks"},
+    {"--kv-cache-memory-bytes", "--kv-cache-memory"},
+    {"--device-memory-utilization", "--gpu-memory-utilization"},
+    {"--seed", "--engine-seed"},
+};
+
+// Flags of vLLM that ask for what is so anyway, or for what changes no answer. nullptr: it has no
+// value; "": any value; otherwise other values than this one ask for something that is not there.
+struct NoChange {
+  std::string_view name;
+  const char* value = nullptr;
+};
+constexpr NoChange kNoChange[] = {
+    {"--disable-log-stats"},
+    {"--disable-log-requests"},
+    {"--enable-auto-tool-choice"},
+    {"--enable-chunked-prefill"},
+    {"--enable-request-id-headers"},
+    {"--trust-remote-code"},
+    {"--async-scheduling"},
+    {"--disable-custom-all-reduce"},
+    {"--disable-cascade-attn"},
+    {"--disable-frontend-multiprocessing"},
+    {"--use-v2-block-manager"},
+    {"--language-model-only"},
+    {"-O0"},
+    {"-O1"},
+    {"-O2"},
+    {"-O3"},
+    {"--swap-space", ""},
+    {"--uvicorn-log-level", ""},
+    {"--api-server-count", ""},
+    {"-asc", ""},
+    {"--optimization-level", ""},
+    {"--compilation-config", ""},
+    {"-cc", ""},
+    {"--attention-backend", ""},
+    {"--distributed-executor-backend", ""},
+    {"--max-parallel-loading-workers", ""},
+    {"--max-seq-len-to-capture", ""},
+    {"--max-cudagraph-capture-size", ""},
+    {"--num-scheduler-steps", ""},
+    {"--sse-keep-alive-interval", ""},
+    {"--stream-interval", ""},
+    {"--chat-template-content-format", "auto"},
+    {"--config-format", "auto"},
+    {"--cpu-offload-gb", "0"},
+    {"--generation-config", "auto"},
+    {"--kv-cache-dtype", "auto"},
+    {"--load-format", "auto"},
+    {"--load-format", "safetensors"},
+    {"--model-impl", "auto"},
+    {"--model-impl", "vllm"},
+    {"--pipeline-parallel-size", "1"},
+    {"-pp", "1"},
+    {"--runner", "auto"},
+    {"--runner", "generate"},
+    {"--task", "auto"},
+    {"--task", "generate"},
+    {"--tokenizer-mode", "auto"},
+};
+
+// Numbers such as -1 are none, nor is "-", which stands for standard input.
+bool is_option(std::string_view word) {
+  return word.size() > 1 && word[0] == '-' &&
+         (word[1] == '-' || std::isalpha(static_cast<unsigned char>(word[1])) != 0);
+}
+
+// How many characters are left out, added, replaced or swapped with their neighbour.
+size_t num_slips(std::string_view a, std::string_view b) {
+  std::vector<size_t> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  std::iota(last.begin(), last.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, replaced});
+      const bool is_swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (is_swapped) row[j] = std::min(row[j], before_last[j - 2] + 1);
+    }
+    std::swap(before_last, last);
+    std::swap(last, row);
+  }
+  return last[b.size()];
+}
+
+class TypedReader {
+ public:
+  TypedReader(const CLI::App& app, const std::vector<std::string>& words)
+      : command_(&app), words_(words) {}
+  TypedWords run();
+
+ private:
+  bool enter_command();
+  void take_option(const std::string& word);
+  void take_known(const CLI::Option& option, const std::string& name,
+                  std::optional<std::string> value);
+  bool take_no_change(const std::string& name, std::optional<std::string> value);
+  bool take_negation(const std::string& name);
+  void give_model_back();
+  std::string taken_as(const std::string& name, const std::string& value);
+  std::string nearest(std::string_view name) const;
+
+  const CLI::Option* find(const std::string& name) const {
+    return command_->get_option_no_throw(name);
+  }
+  const NoChange* find_no_change(std::string_view name) const;
+  // Plain: a value, or MODEL.
+  bool has_plain() const { return next_ < words_.size() && !is_option(words_[next_]); }
+  void tell(std::string fault) {
+    if (result_.fault.empty()) result_.fault = std::move(fault);
+  }
+
+  const CLI::App* command_;
+  const std::vector<std::string>& words_;
+  size_t next_ = 0;  // of words_
+  TypedWords result_ = {};
+  size_t begin_ = 0;         // of the command's own in result_.words
+  bool has_engine_ = false;  // the command runs one, with vLLM's options
+  bool has_model_ = false;   // or another word that is no option's
+  bool wants_help_ = false;
+  std::vector<std::string> no_change_ = {};
+  // In result_.words: the last value behind an option's first.
+  std::optional<size_t> last_extra_ = {};
+};
+
+bool TypedReader::enter_command() {
+  const auto is_named = [&](const CLI::App* command) {
+    return command->get_name() == words_[next_];
+  };
+  const auto found =
+      next_ < words_.size() ? command_->get_subcommands(is_named) : std::vector<const CLI::App*>();
+  if (found.empty()) return false;
+  command_ = found.front();
+  result_.words.push_back(words_[next_++]);
+  return true;
+}
+
+TypedWords TypedReader::run() {
+  while (enter_command()) {
+  }
+  begin_ = result_.words.size();
+  has_engine_ = find("--max-num-seqs") != nullptr;
+  while (next_ < words_.size() && words_[next_] != "--") {
+    const std::string& word = words_[next_++];
+    if (is_option(word) && command_->get_require_subcommand_min() == 0) {
+      take_option(word);
+    } else {
+      has_model_ = true;
+      result_.words.push_back(word);
+    }
+  }
+  has_model_ = has_model_ || next_ < words_.size();
+  std::copy(words_.begin() + static_cast<std::ptrdiff_t>(next_), words_.end(),
+            std::back_inserter(result_.words));
+  give_model_back();
+  if (!no_change_.empty()) {
+    result_.notes.push_back(
+        fmt::format("ignored, as they change nothing here: {}", fmt::join(no_change_, ", ")));
+  }
+  if (wants_help_) result_.fault.clear();
+  return std::move(result_);
+}
+
+void TypedReader::take_option(const std::string& word) {
+  const bool is_long = word.starts_with("--");
+  if (!is_long && find(word.substr(0, 2)) != nullptr) {  // with its value, or other flags, behind
+    if (word.size() == 2) return take_known(*find(word), word, std::nullopt);
+    result_.words.push_back(word);
+    return;
+  }
+  const size_t end = std::min(word.find('='), word.size());
+  const std::string typed = word.substr(0, end);
+  std::optional<std::string> value;
+  if (end < word.size()) value = word.substr(end + 1);
+  std::string name = typed;
+  if (is_long) std::ranges::replace(name, '_', '-');
+  const auto* other = std::ranges::find(kOtherNames, name, &OtherName::theirs);
+  if (find(name) == nullptr && has_engine_ && other != std::end(kOtherNames)) name = other->ours;
+
+  if (const CLI::Option* option = find(name)) return take_known(*option, name, std::move(value));
+  if (take_no_change(name, value) || take_negation(name)) return;
+  if (name == "--model" && find("model") != nullptr && (value || has_plain())) {
+    if (!value) value = words_[next_++];
+    result_.words.insert(result_.words.begin() + static_cast<std::ptrdiff_t>(begin_), *value);
+    if (last_extra_) ++*last_extra_;
+    has_model_ = true;
+    return;
+  }
+  if (name == "--disable-uvicorn-access-log" && find("--access-log") != nullptr) {
+    if (value != "false") result_.words.insert(result_.words.end(), {"--access-log", "none"});
+    return;
+  }
+  const std::string near = nearest(name);
+  tell(fmt::format("there is no option {}; {}", printable(typed),
+                   near.empty() ? "--help lists those there are" : "did you mean " + near + "?"));
+  if (!value && has_plain()) ++next_;  // its own, which is no model
+}
+
+// CLI11 takes the word behind "--api-key=" for its value, and for a value whatever stands behind an
+// option that wants one.
+void TypedReader::take_known(const CLI::Option& option, const std::string& name,
+                             std::optional<std::string> value) {
+  wants_help_ = wants_help_ || &option == command_->get_help_ptr();
+  if (option.get_items_expected_max() == 0) {
+    result_.words.push_back(value ? fmt::format("{}={}", name, *value) : name);
+    return;
+  }
+  const bool is_joined = value.has_value();
+  if (!value && next_ < words_.size()) value = words_[next_++];
+  if (value) value = taken_as(name, *value);
+  if (is_joined && !value->empty()) {
+    result_.words.push_back(fmt::format("{}={}", name, *value));
+    return;
+  }
+  result_.words.push_back(name);
+  if (value) result_.words.push_back(*value);
+  if (is_joined || option.get_items_expected_max() == 1) return;
+  // Of any number of values CLI11 takes but one at a time, as it would take MODEL too.
+  const bool needs_name = option.get_expected_max() >= CLI::detail::expected_max_vector_size / 16;
+  while (has_plain()) {
+    if (needs_name) {
+      result_.words.push_back(name);
+      last_extra_ = result_.words.size();
+    }
+    result_.words.push_back(words_[next_++]);
+  }
+}
+
+const NoChange* TypedReader::find_no_change(std::string_view name) const {
+  // Of an object's members: --compilation-config.level 3.
+  const auto* found = std::ranges::find(kNoChange, name.substr(0, name.find('.')), &NoChange::name);
+  return !has_engine_ || found == std::end(kNoChange) ? nullptr : found;
+}
+
+bool TypedReader::take_no_change(const std::string& name, std::optional<std::string> value) {
+  const NoChange* row = find_no_change(name);
+  if (row == nullptr) return false;
+  if (row->value != nullptr && !value && has_plain()) value = words_[next_++];
+  if (row->value != nullptr && !value) tell(fmt::format("{} needs a value", name));
+  const bool is_fine = row->value == nullptr || row->value[0] == '\0' ||
+                       std::ranges::any_of(kNoChange, [&](const NoChange& other) {
+                         return other.name == row->name && value == other.value;
+                       });
+  if (is_fine) {
+    no_change_.push_back(name);
+  } else {
+    tell(fmt::format("{} {} is not supported yet; leave it out", name,
+                     printable(value.value_or(""))));
+  }
+  return true;
+}
+
+// vLLM has --no-X beside every flag X.
+bool TypedReader::take_negation(const std::string& name) {
+  constexpr std::string_view kNo = "--no-";
+  if (!name.starts_with(kNo)) return false;
+  const std::string positive = "--" + name.substr(kNo.size());
+  if (const CLI::Option* option = find(positive)) {
+    if (option->get_items_expected_max() > 0) return false;
+    result_.words.push_back(positive + "=false");
+    return true;
+  }
+  const NoChange* row = find_no_change(positive);
+  if (row == nullptr || row->value != nullptr) return false;
+  no_change_.push_back(name);
+  return true;
+}
+
+// MODEL may stand behind an option of several values: the last of them is it, where nothing else
+// is.
+void TypedReader::give_model_back() {
+  if (has_model_ || !last_extra_ || find("model") == nullptr) return;
+  const auto place = result_.words.begin() + static_cast<std::ptrdiff_t>(*last_extra_);
+  if (may_be_model(*place)) {
+    result_.words.erase(place - 1);
+  } else {  // which may be a key: it is not shown
+    tell(fmt::format("model is required, and {} took what is behind it; MODEL goes before it",
+                     *(place - 1)));
+  }
+}
+
+// Values of vLLM's that have another name here.
+std::string TypedReader::taken_as(const std::string& name, const std::string& value) {
+  if (name != "--dtype" || !has_engine_) return value;
+  if (value == "float") return "float32";
+  if (value != "half" && value != "float16") return value;
+  result_.notes.push_back(
+      fmt::format("--dtype {} is taken as bfloat16, as float16 checkpoints are", value));
+  return "bfloat16";
+}
+
+// The option that was meant, if one is near: a third of its letters may be wrong, or its end
+// missing.
+std::string TypedReader::nearest(std::string_view name) const {
+  std::string best;
+  size_t least = name.size() / 3 + 1;
+  for (const CLI::Option* option : command_->get_options()) {
+    if (option->get_group().empty()) continue;
+    for (const std::string& known : option->get_lnames()) {
+      const std::string flag = "--" + known;
+      const bool is_beginning = name.size() > 4 && flag.starts_with(name);
+      const size_t slips = is_beginning ? 1 : num_slips(name, flag);
+      if (slips >= least) continue;
+      least = slips;
+      best = flag;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+TypedWords read_typed(const CLI::App& app, const std::vector<std::string>& words) {
+  return TypedReader(app, words).run();
+}
+
+}  // namespace nanovllm::cli
