@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -109,14 +110,17 @@ class EngineLoop {
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
 
-  // Any thread may call the following methods. try_submit() and submit() throw Error(kUnavailable)
-  // when the loop has ended.
+  // Any thread may call the following methods. try_submit(), submit() and call() throw
+  // Error(kUnavailable) when the loop has ended.
 
   // Returns false if the queue is full.
   bool try_submit(EngineCommand command);
   // Waits while the queue is full. Inside the sink that would be for ever, so there it throws
   // Error(kInvalidArgument) instead.
   void submit(EngineCommand command);
+  // Runs a task between two steps, on the loop's thread, when the commands before it were handled;
+  // returns when it has ended, and throws what it throws. Must not be called by the sink.
+  void call(const std::function<void(LLMEngine&)>& task);
   // Returns when a Shutdown has been carried out and the sink was called for the last time. Must
   // not be called by the sink.
   void wait();
@@ -154,6 +158,7 @@ class EngineLoop {
   void deliver();
   void fail_all(const std::exception_ptr& error) noexcept;
   void close() noexcept;
+  void run_calls();
   bool may_submit(std::unique_lock<std::mutex>& lock, bool wait);
   void push(EngineCommand&& command);
 
@@ -172,6 +177,7 @@ class EngineLoop {
   std::mutex mutex_;  // guards the following
   std::condition_variable work_, room_, end_;
   std::deque<EngineCommand> commands_;
+  std::vector<std::packaged_task<void()>> calls_;
   bool destroyed_ = false;  // the destructor runs
   bool closed_ = false;     // no more commands are accepted
   bool ended_ = false;      // the sink was called for the last time

@@ -108,8 +108,16 @@ class LLMEngine {
   const StepStats& last_step() const;
   // The sequences that it computed, decodes first; empty if it computed nothing.
   const std::vector<ScheduledRequest>& last_schedule() const;
-  // Writes the rest of EngineConfig::trace_file. Throws Error(kIo) if it could not be written; the
-  // destructor does the same but can only print that sentence.
+  // Requests that are added from now on share nothing with those before. What runs or waits goes on
+  // as it is.
+  void reset_prefix_cache();
+  // Writes a trace to this file from now on, in place of one that is being written, which is
+  // completed first. Throws Error(kIo) if a file can't be created or completed, and
+  // Error(kInvalidArgument) for a file of the model.
+  void start_trace(const std::string& path);
+  // Completes the trace, of EngineConfig::trace_file or start_trace(), and ends it. Throws
+  // Error(kIo) if it could not be written; the destructor does the same but can only print that
+  // sentence.
   void finish_trace();
   const EngineInfo& info() const;
   // The parameters a request should start from: the model's own (generation_config.json,

@@ -66,6 +66,8 @@ struct SamplingParams {
   std::vector<std::string> stop = {};
   // Token ids that end the output.
   std::vector<int32_t> stop_token_ids = {};
+  // The only token ids that may be drawn, one or more; none = all may.
+  std::optional<std::vector<int32_t>> allowed_token_ids = {};
   // Words that the output must not contain. As in vLLM each word is tokenised twice, without and
   // with a space before it; the second form counts only if it has as many tokens as the first. The
   // last token of a form is banned whenever the output ends with the tokens before it. With words

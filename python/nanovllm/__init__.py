@@ -9,23 +9,32 @@
 LLM generates for lists of prompts, AsyncLLM serves many callers of an asyncio program, and LLMEngine
 is stepped by hand.
 """
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from nanovllm._engine import RequestOutputKind, SamplingParams, __version__
+from nanovllm.inputs import PromptType, TextPrompt, TokensPrompt
 from nanovllm.llm import LLM, LLMEngine
 from nanovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, StepStats
 
 if TYPE_CHECKING:
     from nanovllm.async_llm import AsyncLLM
+    from nanovllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+    from nanovllm.engine.async_llm_engine import AsyncLLMEngine
 
-__all__ = ["LLM", "AsyncLLM", "CompletionOutput", "LLMEngine", "Logprob", "RequestMetrics", "RequestOutput",
-           "RequestOutputKind", "SamplingParams", "StepStats", "__version__"]
+__all__ = ["LLM", "AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "CompletionOutput", "EngineArgs", "LLMEngine", "Logprob",
+           "PromptType", "RequestMetrics", "RequestOutput", "RequestOutputKind", "SamplingParams", "StepStats", "TextPrompt",
+           "TokensPrompt", "__version__"]
+# They come when they are asked for: asyncio and argparse take longer to import than all else.
+_LATER = {
+    "AsyncLLM": "nanovllm.async_llm",
+    "AsyncLLMEngine": "nanovllm.engine.async_llm_engine",
+    "AsyncEngineArgs": "nanovllm.engine.arg_utils",
+    "EngineArgs": "nanovllm.engine.arg_utils",
+}
 
 
 def __getattr__(name: str) -> object:
-    """AsyncLLM comes when it is asked for: asyncio takes longer to import than all else."""
-    if name != "AsyncLLM":
+    if name not in _LATER:
         raise AttributeError(f"module 'nanovllm' has no attribute {name!r}")
-    from nanovllm.async_llm import AsyncLLM
-
-    return AsyncLLM
+    return getattr(import_module(_LATER[name]), name)

@@ -2,50 +2,119 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from nanovllm import _engine
 from nanovllm._engine import SamplingParams
 
+
+class Elsewhere(NamedTuple):
+    """What vLLM has and we have not: what to use instead, and which values ask for nothing (None always does); the first is
+    vLLM's default."""
+
+    instead: str
+    nothing: tuple[Any, ...] = (None,)
+
+
 _SAMPLING = {
-    "best_of": "use n, and choose among the completions",
-    "use_beam_search": "there is no beam search; use n with a temperature",
-    "guided_decoding": "outputs can't be bound to a grammar",
-    "structured_outputs": "outputs can't be bound to a grammar",
-    "logits_processors": "use logit_bias, bad_words or min_p",
-    "allowed_token_ids": "use logit_bias",
-    "detokenize": "the text always comes with the token ids",
-    "spaces_between_special_tokens": "special tokens stand in the text as the tokenizer has them",
-    "truncate_prompt_tokens": "cut the prompt's token ids before",
+    "best_of": Elsewhere("use n, and choose among the completions"),
+    "use_beam_search": Elsewhere("there is no beam search; use n with a temperature", (False,)),
+    "guided_decoding": Elsewhere("outputs can't be bound to a grammar"),
+    "structured_outputs": Elsewhere("outputs can't be bound to a grammar"),
+    "logits_processors": Elsewhere("use logit_bias, allowed_token_ids, bad_words or min_p", (None, [])),
+    "flat_logprobs": Elsewhere("log-probabilities come as lists of dicts", (False,)),
+    "logprob_token_ids": Elsewhere("use logprobs, which tells the 20 most likely tokens at most"),
+    "detokenize": Elsewhere("the text always comes with the token ids", (True,)),
+    "spaces_between_special_tokens": Elsewhere("special tokens stand in the text as the tokenizer has them", (True,)),
+    "truncate_prompt_tokens": Elsewhere("cut the prompt's token ids before"),
+    "extra_args": Elsewhere("there are no plugins that would read them", (None, {})),
 }
 _ENGINE = {
-    "block_size": "use kvcache_block_size",
-    "num_gpu_blocks_override": "use num_kvcache_blocks",
-    "kv_cache_memory_bytes": "use kv_cache_memory",
-    "tokenizer": "the model's own is used; give token ids for another one's",
-    "tokenizer_mode": "the model's own tokenizer is used",
-    "skip_tokenizer_init": "give token ids, and the tokenizer is not used",
-    "trust_remote_code": "no code of a model is ever run",
-    "quantization": "the checkpoint says how it is quantized",
-    "load_format": "safetensors and GGUF are recognised",
-    "revision": "write it after the model's name",
-    "download_dir": "set HF_HOME",
-    "hf_token": "set HF_TOKEN",
-    "swap_space": "a preempted request is computed again; nothing is swapped",
-    "cpu_offload_gb": "the weights must fit into the device's memory",
-    "kv_cache_dtype": "the KV cache has the dtype of the activations",
-    "pipeline_parallel_size": "use tensor_parallel_size",
-    "data_parallel_size": "start several programs, or `nanovllm serve`",
-    "distributed_executor_backend": "ranks are threads of this process",
-    "enable_chunked_prefill": "long prompts are always computed in chunks of max_num_batched_tokens",
-    "disable_log_stats": "nothing is logged; see RequestOutput.metrics and LLMEngine.last_step",
-    "speculative_config": "there is no draft model",
-    "compilation_config": "there is nothing to compile; enforce_eager does without CUDA graphs",
-    "enable_lora": "merge the adapter into the weights",
-    "limit_mm_per_prompt": "prompts are texts and token ids",
-    "task": "models generate",
+    "block_size": Elsewhere("use kvcache_block_size"),
+    "num_gpu_blocks_override": Elsewhere("use num_kvcache_blocks"),
+    "kv_cache_memory_bytes": Elsewhere("use kv_cache_memory"),
+    "tokenizer": Elsewhere("the model's own is used; give token ids for another one's"),
+    "tokenizer_mode": Elsewhere("the model's own tokenizer is used", ("auto",)),
+    "tokenizer_revision": Elsewhere("the tokenizer is that of the model's revision"),
+    "skip_tokenizer_init": Elsewhere("give token ids, and the tokenizer is not used", (False,)),
+    "chat_template": Elsewhere("give it to chat()"),
+    "trust_remote_code": Elsewhere("no code of a model is ever run", (False,)),
+    "hf_overrides": Elsewhere("change the model's config.json", (None, {})),
+    "config_format": Elsewhere("config.json and GGUF are recognised", ("auto", "hf")),
+    "model_impl": Elsewhere("families are compiled in", ("auto", "vllm")),
+    "generation_config": Elsewhere("give SamplingParams to each call", ("auto",)),
+    "override_generation_config": Elsewhere("change what get_default_sampling_params() gives", (None, {})),
+    "quantization": Elsewhere("the checkpoint says how it is quantized"),
+    "load_format": Elsewhere("safetensors and GGUF are recognised", ("auto", "safetensors")),
+    "revision": Elsewhere("write it after the model's name"),
+    "code_revision": Elsewhere("no code of a model is ever run"),
+    "download_dir": Elsewhere("set HF_HOME"),
+    "hf_token": Elsewhere("set HF_TOKEN", (None, False)),
+    "served_model_name": Elsewhere("only `nanovllm serve` has names"),
+    "swap_space": Elsewhere("a preempted request is computed again; nothing is swapped", (4, 0)),
+    "cpu_offload_gb": Elsewhere("the weights must fit into the device's memory", (0.0,)),
+    "kv_cache_dtype": Elsewhere("the KV cache has the dtype of the activations", ("auto",)),
+    "pipeline_parallel_size": Elsewhere("use tensor_parallel_size", (1,)),
+    "data_parallel_size": Elsewhere("start several programs, or `nanovllm serve`", (1,)),
+    "distributed_executor_backend": Elsewhere("ranks are threads of this process"),
+    "disable_custom_all_reduce": Elsewhere("ranks always add up in our own way", (False,)),
+    "enable_chunked_prefill": Elsewhere(
+        "long prompts are always computed in chunks of max_num_batched_tokens", (True,)
+    ),
+    "async_scheduling": Elsewhere("steps are submitted ahead wherever the device can wait", (None, True)),
+    "disable_log_stats": Elsewhere(
+        "nothing is logged; see RequestOutput.metrics and LLMEngine.last_step", (False, True)
+    ),
+    "enable_log_requests": Elsewhere("nothing is logged", (False,)),
+    "max_logprobs": Elsewhere("20 log-probabilities of a position are the most", (20,)),
+    "logprobs_mode": Elsewhere("log-probabilities are those of the raw logits", ("raw_logprobs",)),
+    "profiler_config": Elsewhere(
+        "use trace_file, or start_profile() and stop_profile(), which write a trace", (None, {})
+    ),
+    "enable_sleep_mode": Elsewhere("exit() gives the memory back, and another LLM takes it", (False,)),
+    "speculative_config": Elsewhere("there is no draft model"),
+    "compilation_config": Elsewhere("there is nothing to compile; enforce_eager does without CUDA graphs", (None, {})),
+    "structured_outputs_config": Elsewhere("outputs can't be bound to a grammar", (None, {})),
+    "logits_processors": Elsewhere("use logit_bias, allowed_token_ids, bad_words or min_p", (None, [])),
+    "enable_lora": Elsewhere("merge the adapter into the weights", (False,)),
+    "enable_prompt_embeds": Elsewhere("prompts are texts and token ids", (False,)),
+    "limit_mm_per_prompt": Elsewhere("prompts are texts and token ids", (None, {})),
+    "mm_processor_kwargs": Elsewhere("prompts are texts and token ids", (None, {})),
+    "runner": Elsewhere("models generate", ("auto", "generate")),
+    "convert": Elsewhere("models generate", ("auto", "none")),
+    "task": Elsewhere("models generate", (None, "auto", "generate")),
+}
+_CALLS = {
+    "lora_request": Elsewhere("merge the adapter into the weights"),
+    "prompt_token_ids": Elsewhere("they are prompts too"),
+    "tokenization_kwargs": Elsewhere("give token ids, for instance encode()'s"),
+    "mm_processor_kwargs": Elsewhere("prompts are texts and token ids", (None, {})),
+    "chat_template_content_format": Elsewhere("contents come as the template wants them", ("auto",)),
+    "continue_final_message": Elsewhere("give generate() the text of render_chat() and what the answer begins with", (False,)),
+    "arrival_time": Elsewhere("a request comes when it is added"),
+    "trace_headers": Elsewhere("use trace_file"),
+    "data_parallel_rank": Elsewhere("start several programs, or `nanovllm serve`"),
+    "stat_loggers": Elsewhere("see RequestOutput.metrics"),
+}
+_ATTRIBUTES = {
+    "sleep": "exit() gives the model's memory back, and another LLM takes it again",
+    "wake_up": "load the model again after exit()",
+    "get_metrics": "see RequestOutput.metrics and last_step, or /metrics of `nanovllm serve`",
+    "pause_generation": "abort() what shall not go on, and ask for it again",
+    "resume_generation": "abort() what shall not go on, and ask for it again",
+    "beam_search": "there is no beam search; use n with a temperature",
+    "enqueue": "use add_request() and step()",
+    "wait_for_completion": "use add_request() and step()",
+    "embed": "models generate",
+    "classify": "models generate; allowed_token_ids and logprobs choose among tokens",
+    "score": "models generate; allowed_token_ids and logprobs choose among tokens",
+    "reward": "models generate",
+    "collective_rpc": "there are no worker processes",
+    "apply_model": "the model is no module of Python",
+    "model_config": "use info",
+    "vllm_config": "use info",
 }
 _PARAMETERS = [*(name for name, _, _ in _engine.parameters()), "output_kind"]
 _IN_PYTHON = {
@@ -93,21 +162,46 @@ def describe_engine(cls: type) -> None:
     _describe(cls, _engine.config_fields(), [model])
 
 
-def _check(function: str, names: Iterable[str], known: list[str], explained: Mapping[str, str]) -> None:
-    for name in names:
+def _known(
+    function: str, arguments: Mapping[str, Any], known: Container[str], elsewhere: Mapping[str, Elsewhere], names: str = ""
+) -> dict[str, Any]:
+    """The arguments without those of vLLM that ask for nothing. A TypeError for the first that is not known."""
+    for name, value in arguments.items():
         sentence = f"{function}() got an unexpected keyword argument {name!r}"
-        if name in explained:
-            raise TypeError(f"{sentence}, which vLLM has: {explained[name]}.")
-        if name not in known:
-            raise TypeError(f"{sentence}; there are {', '.join(known)}.")
+        other = elsewhere.get(name)
+        if other is not None and value is not None and value not in other.nothing:
+            raise TypeError(f"{sentence}, which vLLM has: {other.instead}.")
+        if other is None and name not in known:
+            raise TypeError(f"{sentence}; there are {names}." if names else f"{sentence}.")
+    return {name: value for name, value in arguments.items() if name in known}
 
 
-def check_parameters(names: Iterable[str]) -> None:
-    """Called by SamplingParams: a TypeError for the first keyword that there is not."""
-    _check("SamplingParams", names, _PARAMETERS, _SAMPLING)
+def known_parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Called by SamplingParams where a keyword is wrong: those that ask for something, or a TypeError."""
+    return _known("SamplingParams", arguments, _PARAMETERS, _SAMPLING, ", ".join(_PARAMETERS))
 
 
-def checked(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def engine_defaults() -> dict[str, Any]:
+    """All keywords of an engine and those that only vLLM has, with their defaults."""
+    others = {name: other.nothing[0] for name, other in _ENGINE.items()}
+    return {**{name: default for name, default, _ in _engine.config_fields()}, **others}
+
+
+def checked(function: str, model: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """An engine's keywords without those that are None, vLLM's word for a default; or likewise a TypeError."""
-    _check(function, arguments, [name for name, _, _ in _engine.config_fields()], _ENGINE)
-    return {name: value for name, value in arguments.items() if value is not None}
+    names = [name for name, _, _ in _engine.config_fields()]
+    tokenizer = _ENGINE["tokenizer"]._replace(nothing=(model,))
+    known = _known(function, arguments, names, {**_ENGINE, "tokenizer": tokenizer}, ", ".join(names))
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def check_call(function: str, arguments: Mapping[str, Any]) -> None:
+    """A TypeError for further keywords of a call, where they ask for something."""
+    _known(function, arguments, (), _CALLS)
+
+
+def missing_attribute(owner: object, name: str) -> AttributeError:
+    sentence = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    if name in _ATTRIBUTES:
+        sentence += f", which vLLM has: {_ATTRIBUTES[name]}"
+    return AttributeError(f"{sentence}.", name=name, obj=owner)

@@ -5,13 +5,18 @@ import atexit
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nanovllm import _engine
-from nanovllm._arguments import checked
+from nanovllm._arguments import check_call, checked, missing_attribute
 from nanovllm._engine import SamplingParams
 from nanovllm._progress import Pull
 from nanovllm._prompts import Message, as_message
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from nanovllm.engine.arg_utils import EngineArgs
 
 Core = TypeVar("Core", _engine.Engine, _engine.Loop)
 
@@ -20,13 +25,29 @@ class Model(Generic[Core]):
     def __init__(
         self, core: type[Core], model: str | os.PathLike[str], kwargs: Mapping[str, Any]
     ) -> None:
-        arguments = checked(type(self).__name__, kwargs)
+        arguments = checked(type(self).__name__, model, kwargs)
+        self._trace_file: str = arguments.get("trace_file") or ""
         self._core: Core = core()
         self._template: _engine.ChatTemplate | None = None
         # A program may end with an engine, or while it loads: its threads end before the interpreter does.
         weakref.finalize(self, self._core.close)
         with Pull() as pull:
             self.model = self._core.load(os.fsdecode(model), arguments, pull)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs, usage_context: object = None, **kwargs: Any) -> Self:
+        """One with these arguments. usage_context, vLLM's, is not looked at."""
+        check_call("from_engine_args", kwargs)
+        return cls(**vars(engine_args))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name)
+
+    def _profile(self, prefix: str | None) -> str:
+        """The file of start_profile()."""
+        return f"{prefix}.trace.json" if prefix else self._trace_file or "nanovllm.trace.json"
 
     @property
     def info(self) -> dict[str, Any]:

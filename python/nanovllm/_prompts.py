@@ -19,16 +19,20 @@ def as_list(prompts: Prompt | Iterable[Prompt]) -> list[Any]:
     return [items] if not isinstance(items, list) or (items and isinstance(items[0], Integral)) else items
 
 
+def with_priority(params: SamplingParams, priority: int) -> SamplingParams:
+    params = params.clone()
+    params.priority = priority
+    return params
+
+
 def with_priorities(
-    each: Sequence[SamplingParams], priorities: Sequence[int], num_prompts: int
+    each: Sequence[SamplingParams], priority: int | Sequence[int], num_prompts: int
 ) -> list[SamplingParams]:
-    """The parameters of each prompt, with priorities of their own."""
+    """The parameters of each prompt, with one priority for all or priorities of their own."""
+    priorities = [priority] * num_prompts if isinstance(priority, Integral) else priority
     if len(priorities) != num_prompts:
         raise ValueError(f"The lengths of prompts ({num_prompts}) and priority ({len(priorities)}) must be the same.")
-    copies = [one.clone() for one in each]
-    for copy, value in zip(copies, priorities):
-        copy.priority = value
-    return copies
+    return [with_priority(one, value) for one, value in zip(each, priorities)]
 
 
 def with_salt(prompt: Prompt, params: SamplingParams) -> tuple[Prompt, SamplingParams]:

@@ -5,14 +5,14 @@ import asyncio
 import itertools
 import os
 import weakref
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Iterable
+from typing import TYPE_CHECKING, Any
 
 from nanovllm import _engine
-from nanovllm._arguments import describe_engine
+from nanovllm._arguments import check_call, describe_engine
 from nanovllm._engine import RequestOutputKind, SamplingParams
 from nanovllm._model import Model
-from nanovllm._prompts import Prompt, with_salt
+from nanovllm._prompts import Prompt, with_priority, with_salt
 from nanovllm.outputs import CompletionOutput, RequestOutput
 
 if TYPE_CHECKING:
@@ -53,11 +53,19 @@ class AsyncLLM(Model[_engine.Loop]):
         prompt: Prompt,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        *,
+        priority: int | None = None,
+        **kwargs: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Generates for one prompt, as sampling_params.output_kind says: all so far (the default),
         what is new, or all at the end. Who stops to listen, or is cancelled, aborts the request.
+        priority: in place of that of the parameters. kwargs: vLLM's others, where they ask for nothing.
         """
-        prompt, params = with_salt(prompt, self._checked(sampling_params))
+        check_call("generate", kwargs)
+        params = self._checked(sampling_params)
+        if priority is not None:
+            params = with_priority(params, priority)
+        prompt, params = with_salt(prompt, params)
         number = next(n for n in self._unused if request_id is not None or str(n) not in self._numbers)
         name = str(number) if request_id is None else request_id
         if name in self._numbers:
@@ -85,10 +93,26 @@ class AsyncLLM(Model[_engine.Loop]):
             del self._news[number], self._numbers[name]
             self._core.forget(number)
 
-    async def abort(self, request_id: str) -> None:
-        """Ends a request now: its last output has finish_reason "abort"."""
-        if request_id in self._numbers:
-            self._core.abort(self._numbers[request_id])
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """Ends requests now: their last outputs have finish_reason "abort"."""
+        for name in [request_id] if isinstance(request_id, str) else request_id:
+            if name in self._numbers:
+                self._core.abort(self._numbers[name])
+
+    async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """As LLM's; it waits for the running step."""
+        await asyncio.to_thread(self._core.reset_prefix_cache)
+        return True
+
+    async def start_profile(self, profile_prefix: str | None = None) -> str:
+        """As LLM's; it waits for the running step."""
+        file = self._profile(profile_prefix)
+        await asyncio.to_thread(self._core.start_trace, file)
+        return file
+
+    async def stop_profile(self) -> None:
+        """Completes the trace."""
+        await asyncio.to_thread(self._core.finish_trace)
 
     def shutdown(self) -> None:
         """Ends all requests with RuntimeError and gives the model's memory back."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nanovllm import _engine
-from nanovllm._arguments import describe_engine, describe_parameters
+from nanovllm._arguments import check_call, describe_engine, describe_parameters
 from nanovllm._engine import SamplingParams
 from nanovllm._model import Model
-from nanovllm._prompts import Message, Prompt, as_list, conversations, with_priorities, with_salt
+from nanovllm._prompts import Message, Prompt, as_list, conversations, with_priorities, with_priority, with_salt
 from nanovllm.outputs import RequestOutput, StepStats
 
 if TYPE_CHECKING:
@@ -33,21 +33,28 @@ class LLMEngine(Model[_engine.Engine]):
         self._numbers: dict[str, int] = {}
 
     def add_request(self, *request: Any, **kwargs: Any) -> str:
-        """add_request(prompt, params=None), or vLLM's add_request(request_id, prompt, params).
+        """add_request(prompt, params=None), or vLLM's add_request(request_id, prompt, params); both with
+        a priority in place of that of params, if they should have one.
 
         Queues a request and returns its id.
         """
+        own = {name: kwargs.pop(name) for name in ("request_id", "prompt", "params", "priority") if name in kwargs}
+        check_call("add_request", kwargs)
+        kwargs, priority = own, own.pop("priority", None)
         has_id = "request_id" in kwargs or (request and "prompt" in kwargs)
         if has_id or len(request) + len(kwargs) > 2:
-            return self._add(*request, **kwargs)
-        return self._add(None, *request, **kwargs)
+            return self._add(priority, *request, **kwargs)
+        return self._add(priority, None, *request, **kwargs)
 
     def _add(
-        self, request_id: str | None, prompt: Prompt, params: SamplingParams | None = None
+        self, priority: int | None, request_id: str | None, prompt: Prompt, params: SamplingParams | None = None
     ) -> str:
         if request_id in self._numbers:
             raise ValueError(f"The request id {request_id!r} is in use.")
-        number = self._core.add_request(*with_salt(prompt, self._checked(params)))
+        params = self._checked(params)
+        if priority is not None:
+            params = with_priority(params, priority)
+        number = self._core.add_request(*with_salt(prompt, params))
         unused = (str(n) for n in itertools.count(number) if str(n) not in self._numbers)
         name = next(unused) if request_id is None else request_id
         self._names[number], self._numbers[name] = name, number
@@ -76,6 +83,23 @@ class LLMEngine(Model[_engine.Engine]):
     def has_unfinished_requests(self) -> bool:
         return not self.is_finished()
 
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Requests of later calls find nothing of what was computed until now. What runs goes on as it is,
+        reset_running_requests or not: its tokens are the same. True, as vLLM tells success."""
+        self._core.reset_prefix_cache()
+        return True
+
+    def start_profile(self, profile_prefix: str | None = None) -> str:
+        """Writes a Chrome/Perfetto trace from now on, and returns its file's name: PREFIX.trace.json, without a
+        prefix the engine's trace_file, and without that nanovllm.trace.json."""
+        file = self._profile(profile_prefix)
+        self._core.start_trace(file)
+        return file
+
+    def stop_profile(self) -> None:
+        """Completes the trace."""
+        self._core.finish_trace()
+
     @property
     def last_step(self) -> StepStats:
         """What the last step did."""
@@ -98,18 +122,20 @@ class LLM(LLMEngine):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
         *,
-        priority: Sequence[int] | None = None,
+        priority: int | Sequence[int] | None = None,
+        **kwargs: Any,
     ) -> list[RequestOutput]:
         """Generates for all prompts at once; outputs are in their order.
 
         prompts: texts, lists or arrays of token ids, {"prompt": text} or {"prompt_token_ids": ids},
         these with a "cache_salt" if they should have one; or one of these alone. sampling_params: one for all, one each, or the model's own. use_tqdm:
-        whether to show progress, or what to show it with instead of tqdm. priority: one for each
-        prompt, in place of that of its parameters.
+        whether to show progress, or what to show it with instead of tqdm. priority: one for all or
+        one each, in place of that of the parameters. kwargs: vLLM's others, where they ask for nothing.
 
         Raises what is wrong with a prompt or its parameters before any work. Ctrl-C ends it after
         the running step, and the engine is free for the next call.
         """
+        check_call("generate", kwargs)
         asked = as_list(prompts)
         each = (
             [self._checked(params) for params in sampling_params]
@@ -134,23 +160,26 @@ class LLM(LLMEngine):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
         *,
+        priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         tools: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> list[RequestOutput]:
         """Answers a conversation, or each of several: lists of {"role": ..., "content": ...}.
 
         The prompt is what the model's chat template, or chat_template, makes of them;
-        chat_template_kwargs are its variables, enable_thinking for instance.
+        chat_template_kwargs are its variables, enable_thinking for instance. The rest is generate()'s.
         """
+        check_call("chat", kwargs)
         prompts = [
             self.render_chat(
                 conversation, add_generation_prompt, tools, chat_template, chat_template_kwargs
             )
             for conversation in conversations(messages)
         ]
-        outputs = self.generate(prompts, sampling_params, use_tqdm)
+        outputs = self.generate(prompts, sampling_params, use_tqdm, priority=priority)
         for output, prompt in zip(outputs, prompts):
             output.prompt = prompt["prompt"]
         return outputs

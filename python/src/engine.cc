@@ -105,6 +105,21 @@ class Engine : public Owner<LLM> {
     return engine().is_finished() && kept_.empty();
   }
 
+  void reset_prefix_cache() {
+    const std::lock_guard call(*this);
+    engine().reset_prefix_cache();
+  }
+
+  void start_trace(const std::string& path) {
+    const std::lock_guard call(*this);
+    engine().start_trace(path);
+  }
+
+  void finish_trace() {
+    const std::lock_guard call(*this);
+    engine().finish_trace();
+  }
+
   nb::object last_step() {
     const std::lock_guard call(*this);
     return to_python(engine().last_step());
@@ -140,6 +155,9 @@ void bind_engine(nb::module_& module) {
       .def("abort_request", &Engine::abort_request)
       .def("step", &Engine::step)
       .def("is_finished", &Engine::is_finished)
+      .def("reset_prefix_cache", &Engine::reset_prefix_cache)
+      .def("start_trace", &Engine::start_trace)
+      .def("finish_trace", &Engine::finish_trace)
       .def("last_step", &Engine::last_step);
 }
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/set.h>
 #include <sys/eventfd.h>
 
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -80,6 +81,16 @@ class Loop : public Owner<EngineLoop> {
     if (is_open()) get().submit(AbortRequest{id});
   }
 
+  void reset_prefix_cache() {
+    between_steps([](LLMEngine& engine) { engine.reset_prefix_cache(); });
+  }
+  void start_trace(const std::string& path) {
+    between_steps([&](LLMEngine& engine) { engine.start_trace(path); });
+  }
+  void finish_trace() {
+    between_steps([](LLMEngine& engine) { engine.finish_trace(); });
+  }
+
   // The requests that have something new since the last call.
   std::set<uint64_t> take() {
     const std::lock_guard lock(mutex_);
@@ -118,6 +129,14 @@ class Loop : public Owner<EngineLoop> {
         std::numeric_limits<size_t>::max());
   }
 
+  // Waits for the running step.
+  void between_steps(const std::function<void(LLMEngine&)>& task) {
+    const std::lock_guard call(*this);
+    EngineLoop& loop = get();
+    const Unlocked unlocked;
+    loop.call(task);
+  }
+
   void keep(std::vector<EngineEvent>&& events) {
     const std::lock_guard lock(mutex_);
     for (EngineEvent& event : events) {
@@ -150,6 +169,9 @@ void bind_loop(nb::module_& module) {
       .def("fileno", &Loop::fileno)
       .def("add", &Loop::add, nb::arg("id"), nb::arg("prompt").none(), nb::arg("params"))
       .def("abort", &Loop::abort)
+      .def("reset_prefix_cache", &Loop::reset_prefix_cache)
+      .def("start_trace", &Loop::start_trace)
+      .def("finish_trace", &Loop::finish_trace)
       .def("take", &Loop::take)
       .def("output", &Loop::output)
       .def("forget", &Loop::forget);

@@ -38,14 +38,16 @@ void set(SamplingParams& params, std::string_view name, nb::handle value) {
   update_sampling_params(params, object);
 }
 
-SamplingParams make(const nb::kwargs& values) {
+SamplingParams make(const nb::dict& values) {
   SamplingParams params;
   try {
     for (const auto [key, value] : values) set(params, to_text(key), value);
   } catch (const std::exception&) {
     // No sooner: a daemon thread that Python stops in there, for it has ended, ends the process.
-    nb::module_::import_("nanovllm._arguments").attr("check_parameters")(values);
-    throw;
+    const nb::object known =
+        nb::module_::import_("nanovllm._arguments").attr("known_parameters")(values);
+    if (nb::len(known) == nb::len(values)) throw;
+    return make(nb::cast<nb::dict>(known));  // the others ask for nothing
   }
   params.validate();
   return params;

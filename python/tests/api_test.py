@@ -2,7 +2,9 @@
 import ast
 import copy
 import functools
+import importlib
 import inspect
+import json
 import operator
 import os
 import pathlib
@@ -12,6 +14,7 @@ import pydoc
 import nanovllm
 import pytest
 from nanovllm import LLM, RequestOutputKind, SamplingParams, _arguments, _engine
+from nanovllm.utils.argparse_utils import FlexibleArgumentParser
 
 
 def test_results_serve_both_worlds(llm):
@@ -94,8 +97,120 @@ def test_unknown_keywords_are_named_and_vllms_explained(model):
         LLM(model, block_size=16)
     known = {name for name, _, _ in [*_engine.parameters(), *_engine.config_fields()]}
     assert not known & {*_arguments._SAMPLING, *_arguments._ENGINE}
-    with pytest.raises(TypeError, match="lora_request"):
-        LLM(model).generate("x", lora_request=None)
+
+
+def test_what_asks_for_nothing_is_taken(llm, model):
+    values = {name: value for name, other in _arguments._SAMPLING.items() for value in (None, *other.nothing)}
+    assert SamplingParams(**values, max_tokens=3) == SamplingParams(max_tokens=3)
+    for name, other in _arguments._SAMPLING.items():
+        for value in (None, *other.nothing):
+            assert SamplingParams(n=2, **{name: value}) == SamplingParams(n=2)
+    for pick in (0, -1):
+        LLM(model, **{name: other.nothing[pick] for name, other in _arguments._ENGINE.items()})
+    LLM(model, **dict.fromkeys(_arguments._ENGINE))
+    LLM(model, tokenizer=model)
+    params = SamplingParams(max_tokens=1)
+    nothing = {name: other.nothing[0] for name, other in _arguments._CALLS.items()}
+    assert llm.generate("x", params, use_tqdm=False, **nothing)
+    assert llm.chat([{"role": "user", "content": "x"}], params, use_tqdm=False, **nothing)
+
+
+def test_what_is_not_there_is_told_with_what_to_use_instead(llm, model):
+    engine = {
+        "hf_overrides": ({"a": 1}, "change the model's config.json"),
+        "profiler_config": ({"profiler": "torch"}, "use trace_file, or start_profile"),
+        "max_logprobs": (21, "20 log-probabilities of a position are the most"),
+        "enable_sleep_mode": (True, r"exit\(\) gives the memory back"),
+        "trust_remote_code": (True, "no code of a model is ever run"),
+        "tokenizer": ("another", "the model's own is used"),
+        "enable_chunked_prefill": (False, "always computed in chunks"),
+        "data_parallel_size": (2, "start several programs"),
+    }
+    for name, (value, instead) in engine.items():
+        for make in (LLM, nanovllm.AsyncLLM, nanovllm.EngineArgs):
+            with pytest.raises(TypeError, match=rf"{make.__name__}\(\).*'{name}', which vLLM has: {instead}"):
+                make(model, **{name: value})
+    for name, value in {"flat_logprobs": True, "detokenize": False, "structured_outputs": object()}.items():
+        with pytest.raises(TypeError, match=f"'{name}', which vLLM has: "):
+            SamplingParams(**{name: value}, temperature=-1)
+    for name in ("logprobs", "prompt_logprobs"):
+        with pytest.raises(ValueError, match=f"{name} of -1 asks for the whole vocabulary, 4096 tokens, .* use {name} of 20"):
+            llm.generate("x", SamplingParams(**{name: -1}), use_tqdm=False)
+    for name in ("sleep", "wake_up", "get_metrics", "pause_generation"):
+        assert not hasattr(llm, name)
+        with pytest.raises(AttributeError, match=f"'LLM' object has no attribute '{name}', which vLLM has: "):
+            getattr(llm, name)()
+    with pytest.raises(AttributeError, match="'LLM' object has no attribute 'slep'.$"):
+        llm.slep()
+    calls = [
+        ("generate", "x", "lora_request", object()),
+        ("generate", "x", "loras", None),
+        ("chat", [{"role": "user", "content": "x"}], "continue_final_message", True),
+        ("add_request", "x", "trace_headers", {"a": 1}),
+    ]
+    for call, prompt, name, value in calls:
+        with pytest.raises(TypeError, match=rf"{call}\(\) got an unexpected keyword argument '{name}'"):
+            getattr(llm, call)(prompt, **{name: value})
+    for name, instead in {"v1.metrics.reader": "RequestOutput.metrics", "config": "help", "lora.request": "merge"}.items():
+        with pytest.raises(ImportError, match=instead):
+            importlib.import_module(f"nanovllm.{name}")
+    with pytest.raises(ImportError, match="outputs can't be bound to a grammar"):
+        from nanovllm.sampling_params import StructuredOutputsParams  # noqa: F401
+
+
+def test_engine_arguments_are_an_object_and_flags(model):
+    args = nanovllm.EngineArgs(model, max_num_seqs=3, quantization=None)
+    assert repr(args) == f"EngineArgs(model={model!r}, max_num_seqs=3)" and args != nanovllm.EngineArgs(model)
+    assert args.max_num_seqs == 3 and args.tensor_parallel_size == 1 and args.trust_remote_code is False
+    for make in (LLM, nanovllm.LLMEngine, nanovllm.AsyncLLM):
+        engine = make.from_engine_args(args, usage_context=None)
+        assert type(engine) is make and engine.info["max_num_seqs"] == 3
+    with pytest.raises(TypeError, match="there are device, "):
+        nanovllm.EngineArgs(model, max_seqs=3)
+    parser = nanovllm.AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
+    words = ["--model", model, "--max_num_seqs=5", "-tp", "1", "--kv-cache-memory", "8388608", "--gpu_memory_utilization", "0.5"]
+    parsed = parser.parse_args([*words, "--no-enable-prefix-caching", "--enforce-eager"])
+    args = nanovllm.AsyncEngineArgs.from_cli_args(parsed)
+    assert LLM.from_engine_args(args).info["kv_cache_bytes"] <= 8 << 20
+    assert (args.gpu_memory_utilization, args.enable_prefix_caching, args.enforce_eager) == (0.5, False, True)
+    plain = parser.parse_args([])
+    assert nanovllm.EngineArgs.from_cli_args(plain) == nanovllm.EngineArgs()
+    with pytest.raises(TypeError, match="'hf_overrides', which vLLM has"):
+        nanovllm.EngineArgs.from_cli_args(parser.parse_args(["--hf-overrides", "{}"]))
+    for name, _, help_text in _engine.config_fields():
+        assert f"--{name.replace('_', '-')}" in parser.format_help() and help_text
+    assert nanovllm.AsyncEngineArgs.add_cli_args(FlexibleArgumentParser(), async_args_only=True).parse_args([])
+
+
+def test_only_allowed_tokens_are_drawn(llm):
+    params = SamplingParams(max_tokens=40, ignore_eos=True, seed=5, allowed_token_ids=(7, 300))
+    assert params.allowed_token_ids == [7, 300] and "allowed_token_ids=[7, 300]" in repr(params)
+    (output,) = llm.generate("The dog", params, use_tqdm=False)
+    assert set(output.outputs[0].token_ids) == {7, 300}
+    params.allowed_token_ids = None
+    (output,) = llm.generate("The dog", params, use_tqdm=False)
+    assert not set(output.outputs[0].token_ids) <= {7, 300}
+    with pytest.raises(ValueError, match="allowed_token_ids is not None and empty!"):
+        SamplingParams(allowed_token_ids=[])
+    with pytest.raises(ValueError, match=r"\[4096\] in allowed_token_ids contain out-of-vocab"):
+        llm.generate("x", SamplingParams(allowed_token_ids=[4095, 4096]), use_tqdm=False)
+
+
+def test_a_profile_is_written_where_it_is_told(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    llm = LLM(model, trace_file="own.json")
+    for prefix, name in ((None, "own.json"), ("two", "two.trace.json")):
+        llm.generate(["a"] * 5, params, use_tqdm=False)
+        assert llm.start_profile(prefix) == name
+        llm.generate("b", params, use_tqdm=False)
+        llm.stop_profile()
+        lives = {event["id"] for event in json.loads((tmp_path / name).read_text()) if event["ph"] == "b"}
+        assert len(lives) == 1
+    llm.stop_profile()
+    with pytest.raises(OSError, match="nowhere/t.trace.json can't be created"):
+        llm.start_profile("nowhere/t")
+    assert LLM(model).start_profile() == "nanovllm.trace.json"
 
 
 def test_errors_are_pythons_own(llm, model, tmp_path):
@@ -266,6 +381,25 @@ def test_priorities_are_those_of_the_call(model):
     assert params.priority == 0
     with pytest.raises(ValueError, match=r"prompts \(1\) and priority \(2\)"):
         llm.generate("a", params, use_tqdm=False, priority=[1, 2])
+    ends = [output.metrics.time_to_finish for output in llm.generate(["a", "b"], params, use_tqdm=False, priority=1)]
+    assert ends[0] < ends[1]
+    conversation = [{"role": "user", "content": "x"}]
+    first, last = llm.chat([conversation] * 2, params, use_tqdm=False, priority=[2, 1])
+    assert last.metrics.time_to_finish < first.metrics.time_to_finish
+    llm.add_request("late", "a", params, priority=2)
+    llm.add_request("b", params, priority=1)
+    assert [output.request_id for output in llm.step()] != ["late"]
+
+
+def test_a_priority_without_its_policy_is_refused(llm):
+    for call in (
+        lambda: llm.generate("x", priority=1, use_tqdm=False),
+        lambda: llm.chat([{"role": "user", "content": "x"}], priority=1, use_tqdm=False),
+        lambda: llm.add_request("x", priority=1),
+    ):
+        with pytest.raises(ValueError, match="Got priority 1 but Priority scheduling is not enabled"):
+            call()
+    assert llm.generate("x", SamplingParams(max_tokens=1), priority=0, use_tqdm=False)
 
 
 def test_contents_may_come_in_parts(llm):

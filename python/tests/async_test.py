@@ -1,6 +1,7 @@
 """AsyncLLM: many callers, and those that go away."""
 import asyncio
 import gc
+import json
 import weakref
 
 import pytest
@@ -172,5 +173,51 @@ def test_shutdown_ends_all_requests(model):
             await last_of(stream)
         with pytest.raises(RuntimeError, match="closed"):
             await last_of(llm.generate("Once", SHORT))
+
+    asyncio.run(main())
+
+
+def test_many_are_aborted_with_one_call(shared):
+    async def main():
+        streams = [shared.generate("Once", LONG, f"many-{i}") for i in range(3)]
+        for stream in streams:
+            await anext(stream)
+        await shared.abort(["many-0", "many-1", "nobody"])
+        await shared.abort("many-2")
+        for stream in streams:
+            assert (await last_of(stream)).outputs[0].finish_reason == "abort"
+
+    asyncio.run(main())
+
+
+def test_its_cache_is_reset_and_its_steps_are_traced_while_it_runs(shared, tmp_path):
+    prompt = {"prompt_token_ids": [5] * 600}
+
+    async def main():
+        await last_of(shared.generate(prompt, SHORT))
+        assert (await last_of(shared.generate(prompt, SHORT))).num_cached_tokens == 512
+        running = shared.generate("Once", LONG, "running")
+        await anext(running)
+        assert await shared.start_profile(str(tmp_path / "loop")) == str(tmp_path / "loop.trace.json")
+        assert await shared.reset_prefix_cache()
+        assert (await last_of(shared.generate(prompt, SHORT))).num_cached_tokens == 0
+        await shared.stop_profile()
+        await shared.abort("running")
+        assert (await last_of(running)).finished
+        with pytest.raises(OSError, match="can't be created"):
+            await shared.start_profile("/nowhere/t")
+
+    asyncio.run(main())
+    events = json.loads((tmp_path / "loop.trace.json").read_text())
+    assert len({event["id"] for event in events if event["ph"] == "b"}) == 2  # it and the one that came
+
+
+def test_priorities_and_other_keywords_are_those_of_the_call(shared):
+    async def main():
+        with pytest.raises(ValueError, match="Got priority 1 but Priority"):
+            await anext(shared.generate("Once", SHORT, priority=1))
+        with pytest.raises(TypeError, match="'trace_headers', which vLLM has: use trace_file"):
+            await anext(shared.generate("Once", SHORT, trace_headers={"a": "b"}))
+        assert (await last_of(shared.generate("Once", SHORT, priority=0, lora_request=None))).finished
 
     asyncio.run(main())

@@ -1,4 +1,5 @@
 """Programs that use nanovllm as those for nano-vLLM and vLLM use their packages."""
+import json
 import os
 import pathlib
 import re
@@ -51,6 +52,49 @@ def run(program, model, **kwargs):
     done = subprocess.run([sys.executable, "-c", program, model], capture_output=True, text=True, timeout=300, env=os.environ, **kwargs)
     assert done.returncode == 0, done.stderr
     return done
+
+
+# Programs as their authors write them for vLLM, and their flags; with the import replaced they run here.
+PROGRAMS = {
+    "abort": ["{}"],
+    "async_streaming": ["{}"],
+    "basic": ["{}"],
+    "chat_flags": ["--model", "{}", "--max_model_len", "512"],
+    "classification": ["{}"],
+    "data_parallel": ["--model={}", "-dp=2", "-tp", "1", "--num-threads", "1"],
+    "generate_flags": ["--model", "{}", "--max-tokens", "5", "--temperature", "0", "--no-enable-prefix-caching"],
+    "llm_engine": ["--model", "{}", "--max-num-seqs", "4"],
+    "prefix_caching": ["{}"],
+    "profiling": ["{}"],
+}
+
+
+def run_for_vllm(name, model, folder):
+    """What the program says, with the import replaced, in an empty folder."""
+    source = (pathlib.Path(__file__).parent / "vllm_programs" / f"{name}.py").read_text()
+    program = folder / f"{name}.py"
+    program.write_text(re.sub(r"^from vllm\b", "from nanovllm", source, flags=re.MULTILINE))
+    command = [sys.executable, str(program), *(word.format(model) for word in PROGRAMS[name])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "profiling"])
+def test_a_program_for_vllm(name, model, tmp_path):
+    assert run_for_vllm(name, model, tmp_path).strip()
+
+
+def test_all_programs_for_vllm_are_run():
+    there = {path.stem for path in (pathlib.Path(__file__).parent / "vllm_programs").glob("*.py")}
+    assert there == set(PROGRAMS) and len(there) == 10
+
+
+def test_a_profile_holds_what_came_between_its_two_calls(model, tmp_path):
+    run_for_vllm("profiling", model, tmp_path)
+    events = json.loads((tmp_path / "nanovllm.trace.json").read_text())
+    assert len({event["id"] for event in events if event["ph"] == "b"}) == 2
+    assert any(event["name"] == "step" for event in events)
 
 
 def test_a_program_like_those_for_nano_vllm(model):

@@ -1,7 +1,8 @@
 """What users write, for mypy: it is checked, and never run."""
 from typing import assert_type
 
-from nanovllm import LLM, AsyncLLM, LLMEngine, RequestOutput, RequestOutputKind, SamplingParams
+from nanovllm import LLM, AsyncEngineArgs, AsyncLLM, EngineArgs, LLMEngine, RequestOutput, RequestOutputKind, SamplingParams, TokensPrompt
+from nanovllm.utils.argparse_utils import FlexibleArgumentParser
 
 
 def batch() -> None:
@@ -18,6 +19,15 @@ def batch() -> None:
     LLM("models/demo", max_model_len=None, seed=None, dtype=None)
     SamplingParams(temprature=1)  # type: ignore[call-arg]
     LLM("models/demo", max_len=1)  # type: ignore[call-arg]
+
+
+def flags() -> None:
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    assert_type(parser, FlexibleArgumentParser)
+    args = EngineArgs.from_cli_args(parser.parse_args())
+    assert_type(LLM.from_engine_args(args), LLM)
+    assert_type(AsyncLLM.from_engine_args(AsyncEngineArgs("models/demo")), AsyncLLM)
+    LLM("models/demo").generate(TokensPrompt(prompt_token_ids=[1]), SamplingParams(allowed_token_ids=[3]), priority=1)
 
 
 async def stream() -> None:

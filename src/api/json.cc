@@ -80,6 +80,12 @@ void read(const json& value, std::string_view name, std::vector<int32_t>& out) {
   for (const json& item : value) out.push_back(integer_value<int32_t>(item, name));
 }
 
+void read(const json& value, std::string_view name, std::optional<std::vector<int32_t>>& out) {
+  std::vector<int32_t> ids;
+  read(value, name, ids);
+  out = std::move(ids);
+}
+
 // A text or a list of texts, as the OpenAI API has `stop`.
 void read(const json& value, std::string_view name, std::vector<std::string>& out) {
   out.clear();

@@ -63,16 +63,19 @@ TEST(RequestLine, TakesEverySeedOf64BitsWithASignAndMinusOneAsNone) {
 TEST(RequestLine, TakesNullForWhatVllmTakesNoneFor) {
   SamplingParams defaults;
   defaults.stop_token_ids = {5};
+  defaults.allowed_token_ids.emplace({5});
   defaults.logit_bias[3] = 1;
   defaults.stop = {"x"};
   const SamplingParams params =
       parse_request_line(R"({"prompt": "x", "sampling_params": {"max_tokens": null, "stop": null,
-          "stop_token_ids": null, "bad_words": null, "logit_bias": null, "logprobs": null}})",
+          "stop_token_ids": null, "bad_words": null, "logit_bias": null, "logprobs": null,
+          "allowed_token_ids": null}})",
                          defaults)
           .params;
   EXPECT_EQ(params.max_tokens, std::numeric_limits<int>::max());
   EXPECT_TRUE(params.stop_token_ids.empty() && params.logit_bias.empty() && params.stop.empty());
   EXPECT_EQ(params.logprobs, std::nullopt);
+  EXPECT_EQ(params.allowed_token_ids, std::nullopt);
   EXPECT_EQ(parse_request_line(R"({"prompt": "x", "sampling_params": null})", defaults).params.stop,
             defaults.stop);
 }
@@ -172,7 +175,7 @@ constexpr const char* kEveryParameter = R"({"prompt": "Grüße 👋", "sampling_
     "temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "presence_penalty": -0.5,
     "frequency_penalty": 0.5, "repetition_penalty": 1.1, "logit_bias": {"7": -1.5, "11": 100},
     "seed": 42, "max_tokens": 128, "min_tokens": 3, "ignore_eos": true, "stop": ["\n\n", "é"],
-    "stop_token_ids": [2, 5], "bad_words": ["no", " \u00fc"], "include_stop_str_in_output": true, "skip_special_tokens": false,
+    "stop_token_ids": [2, 5], "allowed_token_ids": [7, 3], "bad_words": ["no", " \u00fc"], "include_stop_str_in_output": true, "skip_special_tokens": false,
     "logprobs": 5, "prompt_logprobs": 0}})";
 
 void damage_bytes(std::string& line, std::mt19937& random) {

@@ -126,6 +126,10 @@ CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::vector<i
       ->delimiter(',')
       ->allow_extra_args(false);
 }
+CLI::Option* add_parameter(CLI::App& app, const std::string& flag,
+                           std::optional<std::vector<int32_t>>& value, const std::string& help) {
+  return add_parameter(app, flag, value.emplace(), help);  // which counts where the flag is given
+}
 CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::map<int32_t, float>& value,
                            const std::string& help) {
   const auto set = [flag, &value](const std::vector<std::string>& pairs) {

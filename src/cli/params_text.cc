@@ -18,12 +18,12 @@ std::string text_of(const T& value) {
   return fmt::format("{}", value);
 }
 template <typename T>
-std::string text_of(const std::optional<T>& value) {
-  return value ? fmt::format("{}", *value) : "null";
-}
-template <typename T>
 std::string text_of(const std::vector<T>& value) {
   return json(value).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+template <typename T>
+std::string text_of(const std::optional<T>& value) {
+  return value ? text_of(*value) : "null";
 }
 std::string text_of(const std::map<int32_t, float>& value) {
   std::string biases;

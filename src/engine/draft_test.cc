@@ -138,6 +138,9 @@ TEST_P(Drafts, AreAskedForWhereEachDrawIsBannedTheSame) {
   of_two.bad_words = {"ab"};
   EXPECT_EQ(asked_for(of_one_letter), (std::vector<int>{3, 2, 1}));
   EXPECT_EQ(asked_for(of_two), (std::vector<int>{}));
+  SamplingParams allowed = greedy(5);
+  allowed.allowed_token_ids = Ids{1, 2};
+  EXPECT_EQ(asked_for(allowed), (std::vector<int>{}));
 }
 
 TEST(Masks, ComeBetweenTheForwardPassAndSampling) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/trace.h"
 
 namespace nanovllm {
 
@@ -372,8 +373,21 @@ const Tokenizer& EngineCore::tokenizer() const {
   return *parts_.tokenizer;
 }
 
-void EngineCore::finish_trace() const {
-  for (const auto& observer : parts_.observers) observer->finish();
+void EngineCore::start_trace(const std::string& path) {
+  check_trace_file(path, parts_.model_dir);
+  finish_trace();
+  auto trace = std::make_unique<TraceWriter>(path);
+  for (const auto& [id, request] : requests_) {
+    for (const auto& completion : request->completions()) {
+      if (completion->phase == Phase::kNone) continue;
+      trace->on_phase(id, completion->index, Phase::kNone, completion->phase, Clock::now());
+    }
+  }
+  parts_.observers.push_back(std::move(trace));
+}
+
+void EngineCore::finish_trace() {
+  std::erase_if(parts_.observers, [](const auto& observer) { return observer->finish(); });
 }
 
 std::string EngineCore::check_integrity() const {

@@ -70,7 +70,9 @@ class EngineCore {
   const RequestPreparer& preparer() const { return preparer_; }
   // Throws Error(kUnsupported) when there is none.
   const Tokenizer& tokenizer() const;
-  void finish_trace() const;
+  void reset_prefix_cache() { salts_.forget(); }
+  void start_trace(const std::string& path);
+  void finish_trace();
   // The seed that a request without its own would get if its id was request_id.
   int64_t seed_of(uint64_t request_id) const { return default_seed(context_.seed, request_id); }
 

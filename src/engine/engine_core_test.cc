@@ -72,6 +72,23 @@ TEST_P(Engine, NeitherEosNorStopTokensComeBeforeMinTokens) {
   }
 }
 
+TEST_P(Engine, DrawsNothingButWhatIsAllowed) {
+  Ids text = prompt_of(9);
+  const std::vector<uint32_t> allowed = {1u << 4 | 1u << 31, 1u << (49 - 32)};
+  for (int i = 0; i < 12; ++i) {
+    const SamplingRow row = {.temperature = 0, .allowed = allowed};
+    text.push_back(FakeModel::sample(FakeModel::fold(text), row, 50).token_id);
+  }
+  FakeEngine engine = make();
+  SamplingParams params = greedy(12);
+  params.allowed_token_ids = Ids{49, 4, 31, 4};
+  const Ids got = run_one(*engine.core, prompt_of(9), params).outputs[0].token_ids;
+  EXPECT_EQ(got, Ids(text.begin() + 9, text.end()));
+  EXPECT_EQ(std::set<int32_t>(got.begin(), got.end()), (std::set<int32_t>{4, 31, 49}));
+  params.allowed_token_ids = Ids{7};
+  EXPECT_EQ(run_one(*engine.core, prompt_of(9), params).outputs[0].token_ids, Ids(12, 7));
+}
+
 TEST_P(Engine, TheLengthOfTheModelEndsARequest) {
   FakeEngine engine = make({.max_model_len = 12});
   const RequestOutput output = run_one(*engine.core, prompt_of(9), greedy(100));
@@ -135,6 +152,29 @@ TEST_P(Engine, OnlyRequestsOfTheSameSaltShareWhatIsCached) {
   EXPECT_EQ(num_cached_tokens("b"), 39);
   EXPECT_EQ(num_cached_tokens({}), 39);
   EXPECT_EQ(num_cached_tokens("c"), 0);
+}
+
+TEST_P(Engine, AResetOfThePrefixCacheHidesWhatWasComputedBefore) {
+  FakeEngine engine = make();
+  SamplingParams salted = greedy(4);
+  salted.cache_salt = "a";
+  for (const SamplingParams& params : {greedy(4), salted}) {
+    const auto num_cached_tokens = [&] {
+      return run_one(*engine.core, prompt_of(40), params).num_cached_tokens;
+    };
+    EXPECT_EQ(num_cached_tokens(), 0);
+    EXPECT_EQ(num_cached_tokens(), 39);
+    const uint64_t running = engine.core->add_request(prompt_of(40), params);
+    engine.core->step();
+    engine.core->reset_prefix_cache();
+    const uint64_t later = engine.core->add_request(prompt_of(40), params);
+    const auto outputs = run(*engine.core);
+    EXPECT_EQ(outputs.at(running).num_cached_tokens, 39);
+    EXPECT_EQ(outputs.at(later).num_cached_tokens, 0);
+    for (const auto& [id, output] : outputs)
+      EXPECT_EQ(output.outputs[0].token_ids, greedy_tokens(prompt_of(40), 4));
+    EXPECT_EQ(num_cached_tokens(), 39);
+  }
 }
 
 // What is forgotten is computed again, and never found by another one.

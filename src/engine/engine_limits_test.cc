@@ -61,11 +61,19 @@ TEST(EngineRefuses, WhatCanNeverBeServedAndGoesOn) {
   params = greedy(1);
   params.logprobs = -1;
   EXPECT_EQ(refusal(core, prompt_of(5), params),
-            "Requested sample logprobs of 50, which is greater than max allowed: 20");
+            "logprobs of -1 asks for the whole vocabulary, 50 tokens, which is greater than max "
+            "allowed: 20; use logprobs of 20.");
   params.logprobs = {};
-  params.prompt_logprobs = -1;
+  params.allowed_token_ids = Ids{49, 50, -2};
   EXPECT_EQ(refusal(core, prompt_of(5), params),
-            "Requested prompt logprobs of 50, which is greater than max allowed: 20");
+            "token_id(s) [50, -2] in allowed_token_ids contain out-of-vocab token ids. Vocabulary "
+            "size: 50");
+  params.allowed_token_ids.reset();
+  params.prompt_logprobs = -1;
+  EXPECT_EQ(
+      refusal(core, prompt_of(5), params),
+      "prompt_logprobs of -1 asks for the whole vocabulary, 50 tokens, which is greater than max "
+      "allowed: 20; use prompt_logprobs of 20.");
   EXPECT_EQ(refusal(core, prompt_of(5), greedy(0)), "max_tokens must be at least 1, got 0.");
   EXPECT_EQ(run(core).at(good).outputs[0].token_ids, greedy_tokens(prompt_of(5), 3));
 }
@@ -99,7 +107,8 @@ TEST(EngineServes, AllLogprobsUpToTheMostThatMayBeAskedFor) {
   params.logprobs = -1;
   EXPECT_EQ(refusal(*make_fake_engine({.vocab_size = 20}).core, Ids{1, 2}, params), "");
   EXPECT_EQ(refusal(*make_fake_engine({.vocab_size = 21}).core, Ids{1, 2}, params),
-            "Requested sample logprobs of 21, which is greater than max allowed: 20");
+            "logprobs of -1 asks for the whole vocabulary, 21 tokens, which is greater than max "
+            "allowed: 20; use logprobs of 20.");
 }
 
 TEST(EngineServes, ManyCompletionsThatHoldTheirPromptOnce) {

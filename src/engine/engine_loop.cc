@@ -81,6 +81,18 @@ void EngineLoop::submit(EngineCommand command) {
   push(std::move(command));
 }
 
+void EngineLoop::call(const std::function<void(LLMEngine&)>& task) {
+  std::packaged_task<void()> call([&] { task(engine_); });
+  std::future<void> end = call.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) throw_error(ErrorCode::kUnavailable, "The engine was shut down.");
+    calls_.push_back(std::move(call));
+  }
+  work_.notify_one();
+  end.get();
+}
+
 void EngineLoop::wait() {
   std::unique_lock lock(mutex_);
   end_.wait(lock, [this] { return ended_; });
@@ -113,7 +125,17 @@ void EngineLoop::run() noexcept {
 void EngineLoop::wait_for_work() {
   if (shutdown_ || !engine_.is_finished()) return;
   std::unique_lock lock(mutex_);
-  work_.wait(lock, [this] { return destroyed_ || !commands_.empty(); });
+  work_.wait(lock, [this] { return destroyed_ || !commands_.empty() || !calls_.empty(); });
+}
+
+// Their errors are their callers'.
+void EngineLoop::run_calls() {
+  std::vector<std::packaged_task<void()>> calls;
+  {
+    const std::lock_guard lock(mutex_);
+    calls.swap(calls_);
+  }
+  for (auto& call : calls) call();
 }
 
 // Commands that keep coming don't keep the engine from its work.
@@ -123,6 +145,7 @@ bool EngineLoop::run_once() {
     if (!command) break;
     std::visit([this](auto&& c) { handle(std::forward<decltype(c)>(c)); }, *std::move(command));
   }
+  run_calls();
   const bool at_once = shutdown_ == false;
   if (!at_once && !engine_.is_finished()) step();
   deliver();
@@ -261,6 +284,7 @@ void EngineLoop::close() noexcept {
     closed_ = true;  // from here on the queue is this thread's
   }
   room_.notify_all();
+  run_calls();
   try {
     for (EngineCommand& command : commands_) {
       if (auto* add = std::get_if<AddRequest>(&command)) handle(std::move(*add));

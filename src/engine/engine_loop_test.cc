@@ -281,6 +281,39 @@ TEST(EngineLoop, TakesCommandsOfItsSink) {
   expect_complete(hearing.answer(2), 7);
 }
 
+TEST(EngineLoop, RunsCallsBehindTheCommandsBeforeThem) {
+  Hearing hearing;
+  EngineLoop loop(fake(), hearing.sink());
+  EXPECT_EQ(code_of([&] { loop.call([](LLMEngine& engine) { engine.start_trace("/no/t"); }); }),
+            ErrorCode::kIo);
+  loop.submit(add(1, 150));
+  bool is_known = false;
+  loop.call([&](LLMEngine& engine) { is_known = !engine.is_finished(); });
+  EXPECT_TRUE(is_known || hearing.answers()[1].over);
+  expect_complete(hearing.answer(1), 150);
+  loop.submit(Shutdown{.drain = true});
+  loop.wait();
+  EXPECT_EQ(code_of([&] { loop.call([](LLMEngine&) {}); }), ErrorCode::kUnavailable);
+}
+
+// Whoever waits for one hears of the end.
+TEST(EngineLoop, RunsCallsThatComeWhileItEnds) {
+  Hearing hearing;
+  EngineLoop loop(fake(), hearing.sink());
+  hearing.hold();
+  loop.submit(add(1, 5));
+  hearing.wait_until_held();
+  loop.submit(Shutdown{.drain = false});
+  std::thread ends([&] {
+    std::this_thread::sleep_for(10ms);
+    hearing.let_go();
+  });
+  bool ran = false;
+  loop.call([&](LLMEngine&) { ran = true; });
+  ends.join();
+  EXPECT_TRUE(ran);
+}
+
 TEST(EngineLoop, DrainsBeforeItEnds) {
   Hearing hearing;
   EngineLoop loop(fake(), hearing.sink());

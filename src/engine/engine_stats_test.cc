@@ -119,7 +119,10 @@ class Listener : public EngineObserver {
     EXPECT_FALSE(scheduled.empty());
     notes_.steps.push_back(stats);
   }
-  void finish() override { notes_.finished = true; }
+  bool finish() override {
+    notes_.finished = true;
+    return false;
+  }
 
  private:
   Notes& notes_;

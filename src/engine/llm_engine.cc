@@ -52,6 +52,10 @@ const std::vector<ScheduledRequest>& LLMEngine::last_schedule() const {
   return core_->last_schedule();
 }
 
+void LLMEngine::reset_prefix_cache() { core_->reset_prefix_cache(); }
+
+void LLMEngine::start_trace(const std::string& path) { core_->start_trace(path); }
+
 void LLMEngine::finish_trace() { core_->finish_trace(); }
 
 const EngineInfo& LLMEngine::info() const { return core_->info(); }

@@ -11,7 +11,6 @@
 #include "io/file.h"
 #include "io/gguf.h"
 #include "io/model_config.h"
-#include "io/output_file.h"
 #include "nanovllm/tokenizer.h"
 #include "runner/parallel_runner.h"
 
@@ -58,11 +57,7 @@ std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
   config.validate();
   const ModelConfig model = ModelConfig::load(model_dir);
   check_defaults(model);
-  if (is_file_of_model(config.trace_file, model_dir)) {
-    throw_error(ErrorCode::kInvalidArgument,
-                "The trace file {} is a file of the model {}; name another one.", config.trace_file,
-                model_dir);
-  }
+  check_trace_file(config.trace_file, model_dir);
   EngineParts parts;
   parts.config = config;
   parts.model_dir = model_dir;

@@ -23,8 +23,9 @@ class EngineObserver {
   // A step was collected; `stats` and `scheduled` are LLMEngine's last_step() and last_schedule().
   virtual void on_step(Clock::time_point begin, Clock::time_point end, const StepStats& stats,
                        std::span<const ScheduledRequest> scheduled) noexcept = 0;
-  // Writes what is still buffered. Throws Error if anything could not be written.
-  virtual void finish() {}
+  // Writes what is still buffered, and returns whether that was the end: it wants to hear no more.
+  // Throws Error if anything could not be written.
+  virtual bool finish() { return false; }
 };
 
 }  // namespace nanovllm

@@ -9,6 +9,7 @@
 #include "engine/thinking_budget.h"
 #include "nanovllm/chat.h"
 #include "nanovllm/tokenizer.h"
+#include "ops/sampling.h"
 
 namespace nanovllm {
 
@@ -40,11 +41,13 @@ void need_tokenizer(const RequestPreparer& engine, const char* who, const char* 
 
 void check_params(const SamplingParams& params, const RequestPreparer& engine) {
   params.validate();
-  for (auto logprobs : {&SamplingParams::logprobs, &SamplingParams::prompt_logprobs}) {
-    if (params.*logprobs != -1) continue;
-    SamplingParams resolved = params;  // -1 is the whole vocabulary, which may be too many
-    resolved.*logprobs = engine.info.vocab_size;
-    resolved.validate();
+  for (const auto& [name, asked] : {std::pair{"logprobs", params.logprobs},
+                                    std::pair{"prompt_logprobs", params.prompt_logprobs}}) {
+    if (asked != -1 || engine.info.vocab_size <= kMaxLogprobs) continue;
+    throw_error(ErrorCode::kInvalidArgument,
+                "{0} of -1 asks for the whole vocabulary, {1} tokens, which is greater than max "
+                "allowed: {2}; use {0} of {2}.",
+                name, engine.info.vocab_size, kMaxLogprobs);
   }
   if (params.priority != 0 && !engine.info.takes_priorities) {
     throw_error(ErrorCode::kInvalidArgument,
@@ -56,6 +59,8 @@ void check_params(const SamplingParams& params, const RequestPreparer& engine) {
   for (const auto& [id, bias] : params.logit_bias) biased.push_back(id);
   check_ids(biased, "logit_bias", engine.info.vocab_size);
   check_ids(params.stop_token_ids, "stop_token_ids", engine.info.vocab_size);
+  if (params.allowed_token_ids)
+    check_ids(*params.allowed_token_ids, "allowed_token_ids", engine.info.vocab_size);
   if (params.thinking_tags) {
     const ThinkingTags& tags = *params.thinking_tags;
     if (tags.start_ids.empty() || tags.end_ids.empty()) {

@@ -69,6 +69,10 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
   }
   stop_ids_.insert(stop_ids_.end(), params_.stop_token_ids.begin(), params_.stop_token_ids.end());
   if (!params_.bad_words.empty()) bad_words_ = BadWords(params_.bad_words, *context.tokenizer);
+  if (params_.allowed_token_ids) allowed_.resize((context.limits.vocab_size + 31) / 32);
+  for (const int32_t id : params_.allowed_token_ids.value_or(std::vector<int32_t>())) {
+    allowed_[id / 32] |= 1u << id % 32;
+  }
   row_.num_logprobs = num_logprobs(params_.logprobs, context.limits.vocab_size);
   num_prompt_logprobs_ = num_logprobs(params_.prompt_logprobs, context.limits.vocab_size);
   if (params_.prompt_logprobs) prompt_logprobs_.emplace_back(std::nullopt);
@@ -146,7 +150,7 @@ bool Request::awaits_ids(const Completion& completion) const {
 }
 
 int Request::max_drafts(const Completion& completion) const {
-  if (bad_words_.depend_on_output()) return 0;
+  if (bad_words_.depend_on_output() || !allowed_.empty()) return 0;
   // One token is drawn after them, and it may be the last.
   int64_t room = completion.max_num_tokens - completion.num_tokens();
   const int banned = params_.min_tokens - completion.num_output_tokens();
@@ -171,6 +175,7 @@ void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInp
     input.sampling.prompt_ids = completion.prompt();
     input.sampling.output_ids = completion.output();
     input.sampling.logit_bias = logit_bias_;
+    input.sampling.allowed = allowed_;
     if (completion.thinking) input.sampling.forced_id = completion.thinking->forced_id();
     if (completion.num_output_tokens() < params_.min_tokens) input.sampling.banned_ids = stop_ids_;
     if (!bad_words_.empty()) {

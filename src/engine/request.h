@@ -62,8 +62,8 @@ int64_t default_seed(int64_t engine_seed, uint64_t request_id);
 
 class Request {
  public:
-  // `context` outlives the request. `cache_salt` is the number of the parameters' salt, 0
-  // = they have none.
+  // `context` outlives the request. `cache_salt` is the number of the parameters' salt
+  // (CacheSalts).
   Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
           const SamplingParams& params, const RequestContext& context, uint64_t cache_salt = 0);
 
@@ -78,7 +78,8 @@ class Request {
   // To be called when a completion is computed for the first time.
   void note_first_step() noexcept;
   // How many drafts a completion may have. All draws of a step share one list of banned tokens, so
-  // drafts end where that list would change, or where a token may be forced.
+  // drafts end where that list would change, or where a token may be forced; and each draw would
+  // need a mask of its own.
   int max_drafts(const Completion& completion) const;
   // Fills in what the runner needs to compute a scheduled completion. `input` points into both the
   // request and the completion.
@@ -122,6 +123,7 @@ class Request {
   int num_prompt_logprobs_ = -1;
   std::vector<std::pair<int32_t, float>> logit_bias_;
   std::vector<int32_t> stop_ids_;  // EOS and stop_token_ids: banned before min_tokens
+  std::vector<uint32_t> allowed_;  // allowed_token_ids as SamplingRow::allowed
   BadWords bad_words_;
   std::vector<std::unique_ptr<Completion>> completions_;
   std::vector<std::optional<PositionLogprobs>> prompt_logprobs_;

@@ -56,6 +56,8 @@ void SamplingParams::validate() const {
   if (std::ranges::any_of(stop, &std::string::empty)) {
     throw_error(kInvalid, "stop cannot contain an empty string.");
   }
+  if (allowed_token_ids && allowed_token_ids->empty())
+    throw_error(kInvalid, "allowed_token_ids is not None and empty!");
   for (const std::string& word : bad_words) {
     if (word.empty()) throw_error(kInvalid, "bad_words cannot contain an empty string.");
     if (!without_leading_space(word).empty()) continue;

@@ -84,6 +84,7 @@ TEST(SamplingParamsValidate, RefusesWithVllmsSentence) {
          p.bad_words = {"a", " \n"};
        },
        "bad_words cannot contain a text of white space only; ban its tokens with logit_bias."},
+      {[](P& p) { p.allowed_token_ids.emplace(); }, "allowed_token_ids is not None and empty!"},
       {[](P& p) {
          p.logit_bias = {{3, std::numeric_limits<float>::quiet_NaN()}};
        },
@@ -121,6 +122,7 @@ TEST(SamplingParamsValidate, AcceptsTheEndsOfEveryRange) {
       [](P& p) { p.max_tokens = p.min_tokens = kIntMax; },
       [](P& p) { p.logprobs = p.prompt_logprobs = -1; },
       [](P& p) { p.logprobs = p.prompt_logprobs = 20; },
+      [](P& p) { p.allowed_token_ids.emplace({3}); },
       [](P& p) { p.cache_salt = "s"; },
       [](P& p) { p.cache_salt = std::string(1024, 's'); },
       [](P& p) {

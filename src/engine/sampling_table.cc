@@ -56,6 +56,8 @@ std::span<const Parameter> sampling_table() {
       {"ignore_eos", &P::ignore_eos, kRefused, kSeldom, "go on after the end-of-text token"},
       {"stop", &P::stop, kNone, kSeldom, "text that ends the output"},
       {"stop_token_ids", &P::stop_token_ids, kNone, kSeldom, "token ids that end the output"},
+      {"allowed_token_ids", &P::allowed_token_ids, kNone, kSeldom,
+       "the only token ids that may be drawn"},
       {"bad_words", &P::bad_words, kNone, kSeldom, "text that the output must not hold"},
       {"thinking_token_budget", &P::thinking_token_budget, kNone, kSeldom,
        "tokens of a thought, after which it is ended; -1 = no bound",

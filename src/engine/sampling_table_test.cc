@@ -23,6 +23,7 @@ std::string kind(const std::optional<int64_t>&) { return "integer of 64 bits"; }
 std::string kind(const std::optional<std::string>&) { return "text"; }
 std::string kind(const std::vector<std::string>&) { return "text or list of texts"; }
 std::string kind(const std::vector<int32_t>&) { return "list of token ids"; }
+std::string kind(const std::optional<std::vector<int32_t>>&) { return "list of token ids"; }
 std::string kind(const std::map<int32_t, float>&) { return "object token id to bias"; }
 
 template <typename T>

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -15,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/message.h"
+#include "io/output_file.h"
 
 namespace nanovllm {
 
@@ -107,7 +109,8 @@ void TraceWriter::append_phase(const std::string& id, Phase from, Phase to, Cloc
 
 void TraceWriter::append_step(Clock::time_point begin, Clock::time_point end,
                               const StepStats& stats, std::span<const ScheduledRequest> scheduled) {
-  const int64_t begin_us = microseconds(begin), end_us = microseconds(end);
+  // A trace may have been started while the step ran.
+  const int64_t begin_us = microseconds(std::max(begin, begin_)), end_us = microseconds(end);
   const auto out = std::back_inserter(buffer_);
   begin_event();
   fmt::format_to(out,
@@ -134,9 +137,9 @@ void TraceWriter::append_step(Clock::time_point begin, Clock::time_point end,
                  end_us, stats.num_running, stats.num_waiting);
 }
 
-void TraceWriter::finish() {
+bool TraceWriter::finish() {
   write([this] { flush(); });
-  if (std::exchange(finished_, true) || error_ == 0) return;
+  if (std::exchange(finished_, true) || error_ == 0) return true;
   throw_error(ErrorCode::kIo, "The trace file {} is incomplete: {}.", path_, std::strerror(error_));
 }
 
@@ -162,6 +165,12 @@ void TraceWriter::flush() {
 void TraceWriter::fail(int error) noexcept {
   error_ = error;
   if (end_ > 0 && ::ftruncate(file_, end_) == 0) write_all(file_, kClosing, end_);
+}
+
+void check_trace_file(const std::string& path, const std::string& model) {
+  if (!is_file_of_model(path, model)) return;
+  throw_error(ErrorCode::kInvalidArgument,
+              "The trace file {} is a file of the model {}; name another one.", path, model);
 }
 
 }  // namespace nanovllm

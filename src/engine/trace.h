@@ -28,7 +28,7 @@ class TraceWriter : public EngineObserver {
 
   // Writes what is still buffered (during the run events are written whenever they are 64 KiB). The
   // first call throws Error(kIo) if anything could not be written, also because memory ran out.
-  void finish() override;
+  bool finish() override;
 
  private:
   template <typename Append>
@@ -50,5 +50,8 @@ class TraceWriter : public EngineObserver {
   bool finished_ = false;
   const Clock::time_point begin_ = Clock::now();
 };
+
+// Throws Error(kInvalidArgument) where the file is one of the model's.
+void check_trace_file(const std::string& path, const std::string& model);
 
 }  // namespace nanovllm

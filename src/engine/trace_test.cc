@@ -95,6 +95,56 @@ TEST_F(Trace, TellsStepsBlocksAndTheLifeOfEachRequest) {
   }
 }
 
+// Requests that run when it starts begin in it as what they are.
+TEST_F(Trace, HoldsWhatComesBetweenItsStartAndItsEnd) {
+  for (const int depth : {0, 1}) {
+    FakeEngine engine = make_fake_engine({.pipeline_depth = depth});
+    add(engine, 3, 20);
+    engine.core->step();
+    engine.core->start_trace(path_);
+    engine.core->step();
+    engine.core->step();
+    add(engine, 4, 2);
+    engine.core->finish_trace();
+    const nlohmann::json events = read();
+    while (!engine.core->is_finished()) engine.core->step();
+    EXPECT_EQ(read(), events);
+    std::vector<std::string> life;
+    int num_steps = 0;
+    for (const auto& event : events) {
+      const std::string kind = event["ph"];
+      if (kind == "b" || kind == "e") {
+        life.push_back((kind == "b" ? "+" : "-") + event["name"].get<std::string>());
+      }
+      if (kind == "X") {
+        ++num_steps;
+        EXPECT_GE(event["ts"].get<int64_t>(), 0);
+      }
+    }
+    EXPECT_EQ(life,
+              (std::vector<std::string>{"+request 0.0", "+decode", "+request 1.0", "+queued"}));
+    EXPECT_EQ(num_steps, 2);
+  }
+}
+
+TEST_F(Trace, AnotherOneTakesThePlaceOfTheOneThatRuns) {
+  FakeEngine engine = make();
+  const std::string other = path_ + ".2";
+  add(engine, 3, 2);
+  engine.core->step();
+  engine.core->start_trace(other);
+  const nlohmann::json first = read();
+  while (!engine.core->is_finished()) engine.core->step();
+  engine.core->start_trace(path_);  // anew
+  EXPECT_EQ(read().size(), 2u);     // names
+  engine.core->finish_trace();
+  EXPECT_GT(first.size(), 2u);
+  EXPECT_GT(fs::file_size(other), fs::file_size(path_));
+  fs::remove(other);
+  EXPECT_THROW(engine.core->start_trace("/nowhere/trace.json"), Error);
+  engine.core->finish_trace();
+}
+
 TEST_F(Trace, IsValidJsonAtAnyMoment) {
   FakeEngine engine = make();
   for (int i = 0; i < 10; ++i) add(engine, i + 1, 150);

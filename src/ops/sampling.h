@@ -47,7 +47,7 @@ struct SamplingRow {
   // Bad words; EOS and stop tokens before min_tokens.
   std::span<const int32_t> banned_ids = {};
   // A bit mask over the whole vocabulary: a token may be drawn if bit id % 32 of word id / 32 is 1.
-  // Empty = all may. (No request has one yet; tests do.)
+  // Empty = all may.
   std::span<const uint32_t> allowed = {};
   // -1 = none, 0 = the chosen token's only; at most kMaxLogprobs.
   int32_t num_logprobs = -1;

@@ -75,6 +75,8 @@ TEST(CompletionApi, ReadsParameters) {
   std::string words = R"(,"bad_words":["b")";
   for (size_t i = 1; i < kMaxBadWords; ++i) words += R"(,"b")";
   EXPECT_EQ(params(words + "]").bad_words.size(), kMaxBadWords);
+  EXPECT_EQ(params(R"(,"allowed_token_ids":[3,4])").allowed_token_ids, (Ids{3, 4}));
+  EXPECT_EQ(params(R"(,"allowed_token_ids":null)").allowed_token_ids, std::nullopt);
   EXPECT_EQ(params(R"(,"cache_salt":"s")").cache_salt, "s");
   EXPECT_EQ(params(R"(,"cache_salt":null)").cache_salt, std::nullopt);
   EXPECT_EQ(params(R"(,"echo":true,"logprobs":2)").prompt_logprobs, 2);
@@ -101,6 +103,8 @@ TEST(CompletionApi, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(param(R"("priority":1)", "Priority scheduling is not enabled"), "priority");
   EXPECT_EQ(param(R"("seed":9223372036854775808)", "from -9223372036854775808"), "seed");
   EXPECT_EQ(param(R"("logit_bias":{"50":1})", "logit_bias"), "logit_bias");
+  EXPECT_EQ(param(R"("allowed_token_ids":[49,50])", "[50] in"), "allowed_token_ids");
+  EXPECT_EQ(param(R"("allowed_token_ids":[])", "empty!"), "allowed_token_ids");
   EXPECT_EQ(param(R"("stop":[""])", "empty"), "stop");
   EXPECT_EQ(param(R"("stop":["a","b","c","d","e"])", "may hold 4 texts, got 5"), "stop");
   std::string words = R"("bad_words":["b")";
@@ -120,8 +124,7 @@ TEST(CompletionApi, RefusesWhatWouldChangeTheAnswer) {
   for (const char* field :
        {R"("suffix":"b")", R"("best_of":2)", R"("best_of":3,"n":2)", R"("use_beam_search":true)",
         R"("response_format":{"type":"json_object"})", R"("structured_outputs":{"regex":"a"})",
-        R"("guided_json":{"a":1})", R"("allowed_token_ids":[1])",
-        R"("truncate_prompt_tokens":3)"}) {
+        R"("guided_json":{"a":1})", R"("truncate_prompt_tokens":3)"}) {
     const std::string name = std::string(field).substr(1, std::string(field).find(':') - 2);
     EXPECT_EQ(refused_param(fmt::format(R"({{"prompt":"a",{}}})", field), name), name);
   }

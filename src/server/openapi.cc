@@ -128,6 +128,9 @@ Json type_of_member(T SamplingParams::*) {
     const Json text = schema_of_type("string", {{"minLength", 1}});
     return {{"anyOf", {text, schema_of_type("array", {{"items", text}})}}};
   }
+  if constexpr (std::is_same_v<T, std::optional<std::vector<int32_t>>>)
+    return schema_of_type(
+        "array", {{"items", schema_of_type("integer", {{"minimum", 0}})}, {"minItems", 1}});
   if constexpr (std::is_same_v<T, std::vector<int32_t>>)
     return schema_of_type("array", {{"items", schema_of_type("integer", {{"minimum", 0}})}});
   if constexpr (std::is_same_v<T, std::map<int32_t, float>>) {

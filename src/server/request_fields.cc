@@ -12,13 +12,12 @@ namespace nanovllm::server {
 namespace {
 
 // What asks for something that is not there, where its value is more than nothing.
-constexpr std::string_view kUnsupported[] = {
-    "structured_outputs", "prompt_embeds", "allowed_token_ids",
-    "logprob_token_ids",  "suffix",        "truncate_prompt_tokens",
-    "use_beam_search",    "watermarking",  "repetition_detection",
-    "functions",          "audio",         "logits_processors"};
-// What changes no answer of ours.
 // clang-format off
+constexpr std::string_view kUnsupported[] = {
+    "structured_outputs", "prompt_embeds", "logprob_token_ids", "suffix", "truncate_prompt_tokens",
+    "use_beam_search", "watermarking", "repetition_detection", "functions", "audio",
+    "logits_processors"};
+// What changes no answer of ours.
 constexpr std::string_view kWithoutEffect[] = {
     "user", "metadata", "store", "service_tier", "session_id", "safety_identifier",
     "prompt_cache_key", "length_penalty", "best_of", "stream_interval",

@@ -15,7 +15,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr char kVersion = 3;
+constexpr char kVersion = 4;
 constexpr size_t kHeaderSize = sizeof(uint32_t) + sizeof(kVersion);
 
 template <typename T, typename... Us>
@@ -58,8 +58,10 @@ auto members(T& value) {
                     value.kv_cache_bytes, value.sizing, value.default_temperature_source,
                     value.reasoning_parser, value.tool_parser, value.load_seconds);
   } else if constexpr (OneOf<T, SamplingParams>) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z);
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, z2] =
+        value;
+    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z,
+                    z2);
   }
 }
 

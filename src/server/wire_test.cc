@@ -55,6 +55,7 @@ class Random {
     p.ignore_eos = flag();
     p.stop = list([&] { return text(); });
     p.stop_token_ids = ids();
+    p.allowed_token_ids = maybe([&] { return ids(); });
     p.bad_words = list([&] { return text(); });
     p.include_stop_str_in_output = flag();
     p.skip_special_tokens = flag();

@@ -1,0 +1,4 @@
+"""Where vLLM's programs import it from."""
+from nanovllm.outputs import Logprob
+
+__all__ = ["Logprob"]

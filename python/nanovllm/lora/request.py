@@ -1,0 +1,2 @@
+"""Where vLLM has LoRARequest."""
+raise ImportError("nanovllm has no LoRARequest, which vLLM has: merge the adapter into the weights.")
