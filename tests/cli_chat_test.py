@@ -101,10 +101,10 @@ class Chat(CliTest):
         source = "\ntemperature 0 (--temperature)\n"
         self.assertEqual(run("chat", MODEL, *first, stdin="/params\n").stdout, shown + source)
         flags = ["--presence-penalty", "0.5", "--frequency-penalty", "-1", "--logit-bias", "5:-100,6:0.1", "--seed", "7", "--min-tokens", "2",
-                 "--ignore-eos", "--stop", "a, \"b\"", "--stop", "c\x1b", "--stop-token-ids", "5,6", "--include-stop-str-in-output", "--no-skip-special-tokens",
+                 "--ignore-eos", "--stop", "a, \"b\"", "--stop", "c\x1b", "--stop-token-ids", "5,6", "--allowed-token-ids", "8", "--include-stop-str-in-output", "--no-skip-special-tokens",
                  "--bad-words", r"no\n", "--bad-words", r"\\never"]
         rest = (' presence_penalty=0.5 frequency_penalty=-1 logit_bias={"5":-100,"6":0.1} seed=7 min_tokens=2 ignore_eos=true '
-                r'stop=["a, \"b\"","c\u001b"] stop_token_ids=[5,6] bad_words=["no\n","\\never"] include_stop_str_in_output=true skip_special_tokens=false')
+                r'stop=["a, \"b\"","c\u001b"] stop_token_ids=[5,6] allowed_token_ids=[8] bad_words=["no\n","\\never"] include_stop_str_in_output=true skip_special_tokens=false')
         self.assertEqual(run("chat", MODEL, *first, *flags, stdin="/params\n").stdout, shown + rest + source)
         words = rest.replace("a, ", "a,")  # what is shown without blanks can be given again
         self.assertEqual(run("chat", MODEL, *first, stdin=f"/params {words}\n").stdout, shown + words + source)

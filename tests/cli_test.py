@@ -166,9 +166,9 @@ class CommandLine(CliTest):
         ids = run("generate", "/nonexistent", "-p", "x", "--stop-token-ids", "5,x")
         self.assertEqual(ids.stderr.splitlines()[0], f"nanovllm: --stop-token-ids: must be {whole}, got x")
         shown = run("generate", "--help").stdout
-        for flag in ("--stop TEXT ", "--bad-words TEXT ", "--stop-token-ids INT ", "--logit-bias TEXT "):
+        for flag in ("--stop TEXT ", "--bad-words TEXT ", "--stop-token-ids INT ", "--allowed-token-ids INT ", "--logit-bias TEXT "):
             self.assertIn(flag, shown)
-        self.assertNotRegex(shown, r"--(stop|bad-words|stop-token-ids|logit-bias) \w+ \.\.\.")
+        self.assertNotRegex(shown, r"--(stop|bad-words|stop-token-ids|allowed-token-ids|logit-bias) \w+ \.\.\.")
 
     def test_values_out_of_range_are_told_in_one_line(self):
         for args, word in ((["--max-num-seqs", "0"], "max_num_seqs"), (["--kvcache-block-size", "17"], "kvcache_block_size"),
@@ -434,6 +434,19 @@ class Generate(CliTest):
         self.assertTrue(any("." in text for text in without))
         empty = run("generate", MODEL, "-p", "a", "--bad-words", "")
         self.assert_one_sentence(empty, "bad_words cannot contain an empty string.", status=2)
+
+    def test_only_allowed_tokens_are_drawn(self):
+        def ids(*flags, **params):
+            request = {"prompt": "Once upon a time", "sampling_params": params}
+            result = run("generate", MODEL, "-q", "--input", "-", *flags, *SMALL[:2], "--max-tokens", "40", "--seed", "3",
+                         "--temperature", "1", "--ignore-eos", stdin=json.dumps(request))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return set(lines(result.stdout)[0]["token_ids"])
+        self.assertEqual(ids("--allowed-token-ids", "7,300"), {7, 300})
+        self.assertEqual(ids("--allowed-token-ids", "7", allowed_token_ids=[300]), {300})
+        self.assertGreater(len(ids("--allowed-token-ids", "7", allowed_token_ids=None)), 2)
+        outside = run("generate", MODEL, "-q", "-p", "a", "--allowed-token-ids", "4095", "--allowed-token-ids", "4096")
+        self.assert_one_sentence(outside, "token_id(s) [4096] in allowed_token_ids contain out-of-vocab token ids", status=2)
 
     def test_completions_are_numbered_in_plain_output(self):
         args = ("generate", MODEL, "-q", "-p", "Once", "-p", "The", "--seed", "5", "--temperature", "1", "--max-tokens", "3")
