@@ -22,9 +22,11 @@ PyObject* exception_of(ErrorCode code) {
       return PyExc_MemoryError;
     case ErrorCode::kIo:
       return PyExc_OSError;
-    default:
+    case ErrorCode::kInternal:
+    case ErrorCode::kUnavailable:
       return PyExc_RuntimeError;
   }
+  return PyExc_RuntimeError;
 }
 
 void translate(const std::exception_ptr& exception, void* /*payload*/) {

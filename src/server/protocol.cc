@@ -56,9 +56,13 @@ int status_of(ErrorCode code) {
       return 400;
     case ErrorCode::kUnavailable:
       return 503;
-    default:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kOutOfMemory:
+    case ErrorCode::kIo:
+    case ErrorCode::kInternal:
       return 500;
   }
+  return 500;
 }
 
 std::string error_body(int status, const std::string& message, const std::string& param,
