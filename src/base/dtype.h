@@ -10,7 +10,15 @@ namespace nanovllm {
 enum class DType { kFloat32, kBFloat16, kFloat16, kInt32 };
 
 constexpr size_t size_of(DType dtype) {  // bytes
-  return dtype == DType::kFloat32 || dtype == DType::kInt32 ? 4 : 2;
+  switch (dtype) {
+    case DType::kFloat32:
+    case DType::kInt32:
+      return 4;
+    case DType::kBFloat16:
+    case DType::kFloat16:
+      return 2;
+  }
+  return 0;
 }
 
 constexpr const char* to_string(DType dtype) {

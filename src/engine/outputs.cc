@@ -3,8 +3,17 @@
 namespace nanovllm {
 
 const char* to_string(FinishReason reason) {
-  constexpr const char* kNames[] = {"", "stop", "length", "abort"};
-  return kNames[static_cast<int>(reason)];
+  switch (reason) {
+    case FinishReason::kNone:
+      return "";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+  }
+  return "";
 }
 
 }  // namespace nanovllm

@@ -26,8 +26,19 @@ constexpr size_t kFlushBytes = 1 << 16;
 constexpr std::string_view kClosing = "\n]\n";
 
 const char* name_of(Phase phase) {
-  constexpr const char* kNames[] = {"", "queued", "prefill", "decode", "preempted"};
-  return kNames[static_cast<int>(phase)];
+  switch (phase) {
+    case Phase::kNone:
+      return "";
+    case Phase::kQueued:
+      return "queued";
+    case Phase::kPrefill:
+      return "prefill";
+    case Phase::kDecode:
+      return "decode";
+    case Phase::kPreempted:
+      return "preempted";
+  }
+  return "";
 }
 
 // 0, or what went wrong.

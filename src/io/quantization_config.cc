@@ -179,19 +179,24 @@ void read_awq_or_gptq(const JsonFields& fields, QuantizationConfig& config) {
 }
 
 QuantizationConfig read(const JsonFields& fields, const std::string& method) {
-  constexpr std::pair<const char*, void (*)(const JsonFields&, QuantizationConfig&)> kReaders[] = {
-      {"compressed-tensors", read_compressed_tensors},  // in the order of QuantizationMethod
-      {"fp8", read_fp8},
-      {"modelopt", read_modelopt},
-      {"awq", read_awq_or_gptq},
-      {"gptq", read_awq_or_gptq},
-      {"mxfp4", [](const JsonFields&, QuantizationConfig&) {}}};
-  QuantizationConfig config;
-  config.where = fields.where();
-  for (int i = 0; const auto& [name, read_fields] : kReaders) {
-    config.method = static_cast<QuantizationMethod>(i++);
-    if (method != name) continue;
-    read_fields(fields, config);
+  struct Reader {
+    const char* name;
+    QuantizationMethod method;
+    void (*read)(const JsonFields&, QuantizationConfig&);
+  };
+  constexpr Reader kReaders[] = {
+      {"compressed-tensors", QuantizationMethod::kCompressedTensors, read_compressed_tensors},
+      {"fp8", QuantizationMethod::kFp8, read_fp8},
+      {"modelopt", QuantizationMethod::kModelOpt, read_modelopt},
+      {"awq", QuantizationMethod::kAwq, read_awq_or_gptq},
+      {"gptq", QuantizationMethod::kGptq, read_awq_or_gptq},
+      {"mxfp4", QuantizationMethod::kMxfp4, [](const JsonFields&, QuantizationConfig&) {}}};
+  for (const Reader& reader : kReaders) {
+    if (method != reader.name) continue;
+    QuantizationConfig config;
+    config.where = fields.where();
+    config.method = reader.method;
+    reader.read(fields, config);
     return config;
   }
   refuse(fields, "quant_method " + method);

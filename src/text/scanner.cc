@@ -147,7 +147,10 @@ std::optional<KnownPattern> known_pattern(std::string_view regex) {
 }
 
 std::string_view regex_of(KnownPattern pattern) {
-  return kPatterns[static_cast<size_t>(pattern)].second;
+  for (const auto& [known, source] : kPatterns) {
+    if (known == pattern) return source;
+  }
+  return {};
 }
 
 size_t scan(KnownPattern pattern, std::string_view text, size_t at) {

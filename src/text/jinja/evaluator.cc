@@ -81,9 +81,12 @@ Value Interpreter::evaluate_composite(const Expr& expr) {
     }
     case ExprKind::kSlice:
       return evaluate_slice(expr);
-    default:
-      fail("this expression has no value");
+    case ExprKind::kConst:
+    case ExprKind::kName:
+    case ExprKind::kSpread:
+      break;
   }
+  fail("this expression has no value");
 }
 
 Values Interpreter::evaluate_all(const Expr& expr) {

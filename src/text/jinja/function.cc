@@ -28,8 +28,21 @@ constexpr std::string_view kNoMethods[] = {
     "rjust",        "rpartition", "rsplit",    "splitlines",  "swapcase",   "translate",
     "zfill"};
 
-constexpr std::span<const std::string_view> kTables[] = {kNoTags, kNoFilters, kNoTests, kNoNames,
-                                                         kNoMethods};
+std::span<const std::string_view> names_of(Refused what) {
+  switch (what) {
+    case Refused::kTag:
+      return kNoTags;
+    case Refused::kFilter:
+      return kNoFilters;
+    case Refused::kTest:
+      return kNoTests;
+    case Refused::kName:
+      return kNoNames;
+    case Refused::kMethod:
+      return kNoMethods;
+  }
+  return {};
+}
 
 // Binds what does not stand in the order of the parameters already.
 void bind_builtin(const Builtin& builtin, Arguments& arguments, Budget& budget) {
@@ -72,7 +85,7 @@ void bind_arguments(std::string_view callee, const std::vector<std::string_view>
 }
 
 bool is_refused(Refused what, std::string_view name) {
-  const auto& names = kTables[static_cast<size_t>(what)];
+  const auto names = names_of(what);
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 

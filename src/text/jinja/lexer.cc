@@ -271,10 +271,28 @@ std::vector<Token> tokenize(const std::string& source, uint32_t& offset) {
 }
 
 std::string describe(const Token& token) {
-  if (token.type == TokenType::kName || token.type == TokenType::kOperator) return token.text;
-  static constexpr const char* kNames[] = {
-      "text", "{{", "}}", "{%", "%}", "name", "operator", "string", "number", "end of template"};
-  return kNames[static_cast<size_t>(token.type)];
+  switch (token.type) {
+    case TokenType::kName:
+    case TokenType::kOperator:
+      return token.text;
+    case TokenType::kData:
+      return "text";
+    case TokenType::kVariableBegin:
+      return "{{";
+    case TokenType::kVariableEnd:
+      return "}}";
+    case TokenType::kBlockBegin:
+      return "{%";
+    case TokenType::kBlockEnd:
+      return "%}";
+    case TokenType::kString:
+      return "string";
+    case TokenType::kNumber:
+      return "number";
+    case TokenType::kEof:
+      return "end of template";
+  }
+  return "";
 }
 
 }  // namespace nanovllm::jinja

@@ -42,6 +42,48 @@ bool equal_dicts(Budget& budget, const Value& a, const Value& b) {
   return true;
 }
 
+const char* symbol_of(BinaryOp op) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      return "+";
+    case BinaryOp::kSub:
+      return "-";
+    case BinaryOp::kMul:
+      return "*";
+    case BinaryOp::kDiv:
+      return "/";
+    case BinaryOp::kFloorDiv:
+      return "//";
+    case BinaryOp::kMod:
+      return "%";
+    case BinaryOp::kPow:
+      return "**";
+  }
+  return "";
+}
+
+const char* symbol_of(CompareOp op) {
+  switch (op) {
+    case CompareOp::kEq:
+      return "==";
+    case CompareOp::kNe:
+      return "!=";
+    case CompareOp::kLt:
+      return "<";
+    case CompareOp::kLe:
+      return "<=";
+    case CompareOp::kGt:
+      return ">";
+    case CompareOp::kGe:
+      return ">=";
+    case CompareOp::kIn:
+      return "in";
+    case CompareOp::kNotIn:
+      return "not in";
+  }
+  return "";
+}
+
 bool holds(CompareOp op, std::partial_ordering order) {
   return op == CompareOp::kLt   ? std::is_lt(order)
          : op == CompareOp::kLe ? std::is_lteq(order)
@@ -103,7 +145,9 @@ Value combine_integers(BinaryOp op, int64_t a, int64_t b) {
     case BinaryOp::kPow:
       if (b < 0) return Value::number(power(static_cast<double>(a), static_cast<double>(b)));
       return Value::integer(power(a, b));
-    default:
+    case BinaryOp::kDiv:
+    case BinaryOp::kFloorDiv:
+    case BinaryOp::kMod:
       if (b == 0) fail("division by zero");
       if (op == BinaryOp::kDiv) {
         return Value::number(
@@ -226,9 +270,7 @@ bool compare(Budget& budget, CompareOp op, const Value& a, const Value& b) {
   }
   if (a.is_undefined()) fail_undefined(a);
   if (b.is_undefined()) fail_undefined(b);
-  static constexpr const char* kNames[] = {"==", "!=", "<", "<=", ">", ">="};
-  fail("'{}' not supported between '{}' and '{}'", kNames[static_cast<int>(op)], type_name(a),
-       type_name(b));
+  fail("'{}' not supported between '{}' and '{}'", symbol_of(op), type_name(a), type_name(b));
 }
 
 size_t hash_value(Budget& budget, const Value& value) {
@@ -306,9 +348,8 @@ Value apply_binary(Budget& budget, BinaryOp op, Value a, const Value& b) {
   }
   if (a.is_undefined()) fail_undefined(a);
   if (b.is_undefined()) fail_undefined(b);
-  static constexpr const char* kSymbols[] = {"+", "-", "*", "/", "//", "%", "**"};
-  fail("unsupported operand types for {}: '{}' and '{}'", kSymbols[static_cast<int>(op)],
-       type_name(a), type_name(b));
+  fail("unsupported operand types for {}: '{}' and '{}'", symbol_of(op), type_name(a),
+       type_name(b));
 }
 
 Value apply_sign(bool negates, const Value& value) {

@@ -1,5 +1,7 @@
 // From the operators down to names and literals; what follows those is in parser_postfix.cc.
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "text/jinja/parser.h"
 
@@ -88,7 +90,9 @@ constexpr BinaryOperator kBinaryOperators[] = {
 };
 constexpr size_t kSumLevel = 2, kProductLevel = 3, kPowerLevel = 4;
 
-constexpr std::string_view kComparisons[] = {"==", "!=", "<", "<=", ">", ">=", "in"};
+constexpr std::pair<std::string_view, CompareOp> kComparisons[] = {
+    {"==", CompareOp::kEq}, {"!=", CompareOp::kNe}, {"<", CompareOp::kLt}, {"<=", CompareOp::kLe},
+    {">", CompareOp::kGt},  {">=", CompareOp::kGe}, {"in", CompareOp::kIn}};
 
 }  // namespace
 
@@ -138,15 +142,16 @@ ExprPtr Parser::parse_compare() {
     const uint32_t offset = current().offset;
     const bool is_negated = at("not") && is(ahead(), "in");
     if (is_negated) advance();
-    size_t op = 0;
-    while (op < std::size(kComparisons) && !at(kComparisons[op])) ++op;
-    if (op == std::size(kComparisons)) return comparison ? std::move(comparison) : std::move(first);
+    const auto* found = std::ranges::find_if(
+        kComparisons, [&](const auto& candidate) { return at(candidate.first); });
+    if (found == std::end(kComparisons))
+      return comparison ? std::move(comparison) : std::move(first);
     advance();
     if (comparison == nullptr) {
       comparison = node(ExprKind::kCompare, offset);
       add(*comparison, std::move(first));
     }
-    comparison->compare_ops.push_back(is_negated ? CompareOp::kNotIn : static_cast<CompareOp>(op));
+    comparison->compare_ops.push_back(is_negated ? CompareOp::kNotIn : found->second);
     add(*comparison, parse_binary(kSumLevel));
   }
 }

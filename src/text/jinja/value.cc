@@ -115,14 +115,35 @@ const char* type_name(const Value& value) {
     case Kind::kTuple:
     case Kind::kView:
       return value.as<List>().type();
-    default:
-      break;
+    case Kind::kMissing:
+      return "missing";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+    case Kind::kBigInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kFunction:
+      return "function";
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kDict:
+      return "dict";
+    case Kind::kIterator:
+      return "generator";
+    case Kind::kNamespace:
+      return "Namespace";
+    case Kind::kMacro:
+      return "Macro";
+    case Kind::kMethod:
+      return "method";
+    case Kind::kLoop:
+      return "LoopContext";
   }
-  static constexpr const char* kNames[] = {
-      "missing",  "NoneType",  "bool",      "int",   "int",    "float",
-      "function", "Undefined", "",          "",      "",       "",
-      "dict",     "generator", "Namespace", "Macro", "method", "LoopContext"};
-  return kNames[static_cast<size_t>(value.kind())];
+  return "";
 }
 
 }  // namespace nanovllm::jinja

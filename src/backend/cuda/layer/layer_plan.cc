@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <iterator>
 #include <span>
 
 #include "backend/cuda/experts/experts.h"
@@ -67,11 +66,19 @@ void check_shapes(const StackSpec& spec, const std::string& device) {
 }
 
 const char* to_string(TailPath path) {
-  static constexpr const char* kNames[] = {"op by op", "one kernel", "one kernel for large layers",
-                                           "chain of streaming products",
-                                           "chain of wgmma products"};
-  static_assert(std::size(kNames) == static_cast<size_t>(TailPath::kWgmmaChain) + 1);
-  return kNames[static_cast<size_t>(path)];
+  switch (path) {
+    case TailPath::kOpByOp:
+      return "op by op";
+    case TailPath::kOneKernel:
+      return "one kernel";
+    case TailPath::kLargeKernel:
+      return "one kernel for large layers";
+    case TailPath::kSkinnyChain:
+      return "chain of streaming products";
+    case TailPath::kWgmmaChain:
+      return "chain of wgmma products";
+  }
+  return "";
 }
 
 TailPath plan_tail(TailProducts products, int rows, const TailTraits& traits) {
