@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -61,7 +62,9 @@ struct ScheduledRequest {
   bool decode = false;
 };
 
+class ChatTemplate;
 class EngineCore;
+struct RequestPreparer;
 
 // Not thread-safe: one thread calls all methods. The threads that an engine starts block all
 // signals except those of faults such as SIGSEGV, so that the program's handlers run in the
@@ -93,6 +96,10 @@ class LLMEngine {
                        const std::vector<std::vector<int32_t>>& previous_output_ids = {});
   // Ends a request now; its last output has finish_reason kAbort. Unknown ids are ignored.
   void abort_request(uint64_t request_id) noexcept;
+  // Ends a request now without reporting it. Unknown ids are ignored.
+  void discard_request(uint64_t request_id) noexcept;
+  // The same, and returns its last output; none for unknown ids.
+  std::optional<RequestOutput> finish_request(uint64_t request_id);
   // Computes one step and returns the requests that gained tokens or ended in it (with kFinalOnly,
   // those that ended): none if it computed only parts of prompts. Does nothing if there is no
   // work.
@@ -126,14 +133,33 @@ class LLMEngine {
   // Text to ids and back with the model's tokenizer. Throws Error(kUnsupported) if it has none.
   std::vector<int32_t> encode(const std::string& text, bool add_special_tokens = true) const;
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens = true) const;
+  // Makes requests for this engine, on any thread (nanovllm/prepare.h); valid while the engine and
+  // the template live.
+  RequestPreparer preparer(const ChatTemplate* chat_template = nullptr) const;
+  // The seed that a request without its own would get if its id was request_id.
+  uint64_t seed_of(uint64_t request_id) const;
+
+  // Steps an engine for LLM::generate(): while it lives, nobody else does, for step() throws.
+  class Stepper {
+   public:
+    // Throws Error(kInvalidArgument) if the engine has one.
+    explicit Stepper(LLMEngine& engine);
+    ~Stepper();
+    Stepper(const Stepper&) = delete;
+    Stepper& operator=(const Stepper&) = delete;
+
+    // LLMEngine::step().
+    std::vector<RequestOutput> step();
+
+   private:
+    LLMEngine& engine_;
+  };
 
  private:
-  friend class EngineLoop;
-  friend class LLM;
   std::vector<RequestOutput> run_step();
 
   std::unique_ptr<EngineCore> core_;
-  bool generating_ = false;  // while LLM::generate() runs: step() is refused
+  bool has_stepper_ = false;
 };
 
 }  // namespace nanovllm

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "engine/engine_core.h"
 
 namespace nanovllm {
 
@@ -53,17 +52,9 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
 // exception say, are forgotten, so that the engine is free for the next call.
 class LLM::Batch {
  public:
-  explicit Batch(LLMEngine& engine) : engine_(engine) {
-    if (engine_.generating_) {
-      throw_error(ErrorCode::kInvalidArgument,
-                  "generate() can't be called by a callback of generate(); add requests to "
-                  "engine() instead.");
-    }
-    engine_.generating_ = true;
-  }
+  explicit Batch(LLMEngine& engine) : engine_(engine), stepper_(engine) {}
   ~Batch() {
-    engine_.generating_ = false;
-    for_each_unfinished([this](uint64_t id) { engine_.core_->discard_request(id); });
+    for_each_unfinished([this](uint64_t id) { engine_.discard_request(id); });
   }
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
@@ -74,6 +65,8 @@ class LLM::Batch {
     outputs_.emplace_back();
     ++num_unfinished_;
   }
+
+  std::vector<RequestOutput> step() { return stepper_.step(); }
 
   void add_output(RequestOutput&& output, const std::vector<SamplingParams>& params) {
     const uint64_t i = output.request_id - first_id_;
@@ -89,7 +82,7 @@ class LLM::Batch {
   // Takes what there is without a further step, whose other outputs nobody would see.
   void abort(const std::vector<SamplingParams>& params) {
     for_each_unfinished([&](uint64_t id) {
-      if (auto output = engine_.core_->finish_request(id)) add_output(std::move(*output), params);
+      if (auto output = engine_.finish_request(id)) add_output(std::move(*output), params);
     });
   }
 
@@ -105,6 +98,7 @@ class LLM::Batch {
   }
 
   LLMEngine& engine_;
+  LLMEngine::Stepper stepper_;
   uint64_t first_id_ = 0;
   std::vector<RequestOutput> outputs_;
   size_t num_unfinished_ = 0;
@@ -134,7 +128,7 @@ std::vector<RequestOutput> LLM::generate_each(const std::vector<Prompt>& prompts
       throw_error(ErrorCode::kInvalidArgument,
                   "The requests of generate() are gone: its engine was replaced while it ran.");
     }
-    std::vector<RequestOutput> changed = engine_.run_step();
+    std::vector<RequestOutput> changed = batch.step();
     const bool go_on = !callback || callback(changed, engine_.last_step());
     for (RequestOutput& output : changed) batch.add_output(std::move(output), params);
     if (!go_on) batch.abort(params);

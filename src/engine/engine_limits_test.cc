@@ -134,5 +134,43 @@ TEST(EngineDiscards, ARequestThatIsDiscardedLeavesNothing) {
   EXPECT_EQ(engine.runner->num_steps, 0);
 }
 
+TEST(EngineDiscards, ARequestThatIsFinishedEarlyGivesWhatItHas) {
+  LLMEngine engine(make_fake_engine().core);
+  const uint64_t id = engine.add_request(prompt_of(5), greedy(3));
+  engine.step();
+  const std::optional<RequestOutput> output = engine.finish_request(id);
+  ASSERT_TRUE(output);
+  EXPECT_TRUE(output->finished);
+  EXPECT_EQ(output->outputs[0].token_ids, greedy_tokens(prompt_of(5), 1));
+  EXPECT_EQ(output->outputs[0].finish_reason, FinishReason::kAbort);
+  EXPECT_TRUE(engine.is_finished());
+  EXPECT_FALSE(engine.finish_request(id));
+  engine.discard_request(id);
+}
+
+TEST(EngineStepper, IsTheOnlyOneThatSteps) {
+  LLMEngine engine(make_fake_engine().core);
+  engine.add_request(prompt_of(5), greedy(2));
+  {
+    LLMEngine::Stepper stepper(engine);
+    EXPECT_THROW(LLMEngine::Stepper second(engine), Error);
+    EXPECT_THROW(engine.step(), Error);
+    EXPECT_EQ(stepper.step().at(0).outputs[0].token_ids.size(), 1u);
+  }
+  EXPECT_EQ(engine.step().at(0).outputs[0].token_ids, greedy_tokens(prompt_of(5), 2));
+}
+
+TEST(EngineSeeds, AreThoseOfRequestsWithoutTheirOwn) {
+  LLMEngine engine(make_fake_engine().core);
+  const uint64_t id = engine.add_request(prompt_of(5), random(4));
+  engine.add_request(prompt_of(5), random(4, engine.seed_of(id)));
+  engine.add_request(prompt_of(5), random(4));
+  std::vector<RequestOutput> last;
+  while (!engine.is_finished()) last = engine.step();
+  ASSERT_EQ(last.size(), 3u);
+  EXPECT_EQ(last[0].outputs[0].token_ids, last[1].outputs[0].token_ids);
+  EXPECT_NE(last[0].outputs[0].token_ids, last[2].outputs[0].token_ids);
+}
+
 }  // namespace
 }  // namespace nanovllm

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/message.h"
 #include "base/signals.h"
-#include "engine/engine_core.h"
 
 namespace nanovllm {
 
@@ -58,9 +57,7 @@ EngineLoop::~EngineLoop() {
 }
 
 RequestPreparer EngineLoop::preparer(const ChatTemplate* chat_template) const {
-  RequestPreparer preparer = engine_.core_->preparer();
-  preparer.chat_template = chat_template;
-  return preparer;
+  return engine_.preparer(chat_template);
 }
 
 bool EngineLoop::try_submit(EngineCommand command) {
@@ -172,7 +169,7 @@ void EngineLoop::handle(AddRequest&& command) {
     if (shutdown_) std::rethrow_exception(unavailable());
     SamplingParams& params = command.params;
     params.output_kind = RequestOutputKind::kDelta;
-    if (!params.seed) params.seed = engine_.core_->seed_of(command.id);
+    if (!params.seed) params.seed = engine_.seed_of(command.id);
     const uint64_t engine_id = engine_.add_request(std::move(command.prompt_token_ids), params,
                                                    command.previous_output_ids);
     place->second.engine_id = engine_id;
@@ -195,7 +192,7 @@ void EngineLoop::handle(const Shutdown& command) {
 
 void EngineLoop::refuse(uint64_t id, const std::exception_ptr& error) {
   if (const auto engine_id = std::exchange(requests_.at(id).engine_id, std::nullopt)) {
-    engine_.core_->discard_request(*engine_id);
+    engine_.discard_request(*engine_id);
     ids_.erase(*engine_id);
   }
   ended_ids_.push_back(id);
@@ -256,7 +253,7 @@ void EngineLoop::deliver() {
 // Events that were not delivered are lost.
 void EngineLoop::fail_all(const std::exception_ptr& error) noexcept {
   for (const auto& [id, live] : requests_) {
-    if (live.engine_id) engine_.core_->discard_request(*live.engine_id);
+    if (live.engine_id) engine_.discard_request(*live.engine_id);
   }
   try {
     if (requests_.empty()) std::rethrow_exception(error);

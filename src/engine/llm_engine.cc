@@ -25,8 +25,29 @@ uint64_t LLMEngine::add_request(const Prompt& prompt, const SamplingParams& para
 
 void LLMEngine::abort_request(uint64_t request_id) noexcept { core_->abort_request(request_id); }
 
+void LLMEngine::discard_request(uint64_t request_id) noexcept {
+  core_->discard_request(request_id);
+}
+
+std::optional<RequestOutput> LLMEngine::finish_request(uint64_t request_id) {
+  return core_->finish_request(request_id);
+}
+
+LLMEngine::Stepper::Stepper(LLMEngine& engine) : engine_(engine) {
+  if (engine_.has_stepper_) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "generate() can't be called by a callback of generate(); add requests to "
+                "engine() instead.");
+  }
+  engine_.has_stepper_ = true;
+}
+
+LLMEngine::Stepper::~Stepper() { engine_.has_stepper_ = false; }
+
+std::vector<RequestOutput> LLMEngine::Stepper::step() { return engine_.run_step(); }
+
 std::vector<RequestOutput> LLMEngine::step() {
-  if (generating_) {
+  if (has_stepper_) {
     throw_error(ErrorCode::kInvalidArgument,
                 "step() can't be called while generate() runs, for it would take outputs of its "
                 "requests.");
@@ -71,5 +92,13 @@ std::vector<int32_t> LLMEngine::encode(const std::string& text, bool add_special
 std::string LLMEngine::decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
   return core_->tokenizer().decode(ids, skip_special_tokens);
 }
+
+RequestPreparer LLMEngine::preparer(const ChatTemplate* chat_template) const {
+  RequestPreparer preparer = core_->preparer();
+  preparer.chat_template = chat_template;
+  return preparer;
+}
+
+uint64_t LLMEngine::seed_of(uint64_t request_id) const { return core_->seed_of(request_id); }
 
 }  // namespace nanovllm
