@@ -20,7 +20,7 @@ constexpr const char* kTokenizer = NANOVLLM_SOURCE_DIR "/models/demo";
 class IdleRunner : public Runner {
  public:
   int num_kvcache_blocks() const override { return 1 << 16; }
-  void submit(const StepInput& input) override {
+  void submit(const StepInput& input, const AwaitMasks& /*await_masks*/) override {
     done_.results.reserve(input.sequences.size());
     done_.sequences.reserve(input.sequences.size());
     for (const SequenceInput& sequence : input.sequences) {

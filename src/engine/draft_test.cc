@@ -154,11 +154,10 @@ TEST(Masks, ComeBetweenTheForwardPassAndSampling) {
                         .block_table = blocks,
                         .sample = true,
                         .sampling = {.temperature = 0, .position = 9, .allowed = mask}}};
-    input.await_masks = [&] {
+    runner.submit(input, [&] {
       EXPECT_EQ(runner.num_computed_tokens, 9);
       fill_mask();
-    };
-    runner.submit(input);
+    });
     return runner.collect().results.at(0).token_id;
   };
   const int32_t best = greedy_tokens(ids, 1)[0];

@@ -102,7 +102,7 @@ class Reciter : public Runner {
   explicit Reciter(std::vector<int32_t> script, int num_blocks)
       : script_(std::move(script)), num_blocks_(num_blocks) {}
   int num_kvcache_blocks() const override { return num_blocks_; }
-  void submit(const StepInput& input) override {
+  void submit(const StepInput& input, const AwaitMasks& /*await_masks*/) override {
     done_.results.resize(input.sequences.size());
     done_.sequences.resize(input.sequences.size());
     for (size_t i = 0; i < input.sequences.size(); ++i) {

@@ -95,7 +95,7 @@ class FakeRunner : public Runner {
   int max_in_flight() const override { return depth_ + 1; }
   StepCost step_cost() const override { return cost; }
 
-  void submit(const StepInput& input) override {
+  void submit(const StepInput& input, const AwaitMasks& await_masks) override {
     NANOVLLM_CHECK(static_cast<int>(done_.size()) <= depth_);
     const int step = num_steps++;
     for (int piece = 1; piece <= pieces_of_step; ++piece) {
@@ -121,7 +121,7 @@ class FakeRunner : public Runner {
       ends.push_back(output.results.size());
       num_computed_tokens += sequence.num_new_tokens;
     }
-    if (input.await_masks) input.await_masks();
+    if (await_masks) await_masks();
     std::vector<int32_t> draws;
     for (size_t i = 0; i < contexts.size(); ++i) {
       if (input.sequences[i].sample) sample(input.sequences[i], contexts[i], output.results, draws);

@@ -112,11 +112,11 @@ void ModelRunner::warm_up() {
   kv_caches_ = split_kv_memory(*backend_, kv_groups_, block->data(), 1);
   std::vector<int32_t> zeros;
   StepInput input = largest_step(zeros);
-  submit(input);
+  submit(input, {});
   collect();
   input.sequences.resize(std::min<size_t>(input.sequences.size(), max_num_logits_));
   for (SequenceInput& sequence : input.sequences) sequence.num_new_tokens = 1;
-  submit(input);
+  submit(input, {});
   collect();
   backend_->synchronize();
 }
@@ -196,10 +196,10 @@ StepCost ModelRunner::step_cost() const {
   return nanovllm::step_cost(model_->work(), backend_->speed(kv_groups_.front().spec));
 }
 
-void ModelRunner::submit(const StepInput& input) {
+void ModelRunner::submit(const StepInput& input, const AwaitMasks& await_masks) {
   NANOVLLM_CHECK(num_submitted_ - num_collected_ < 2);
   try {
-    enqueue(input, slots_[num_submitted_ % 2], slots_[(num_submitted_ + 1) % 2]);
+    enqueue(input, await_masks, slots_[num_submitted_ % 2], slots_[(num_submitted_ + 1) % 2]);
   } catch (...) {
     abandon();
     throw;
@@ -207,7 +207,8 @@ void ModelRunner::submit(const StepInput& input) {
   ++num_submitted_;
 }
 
-void ModelRunner::enqueue(const StepInput& input, Slot& slot, const Slot& previous) {
+void ModelRunner::enqueue(const StepInput& input, const AwaitMasks& await_masks, Slot& slot,
+                          const Slot& previous) {
   slot.batch->build(input);
   const std::span<const int32_t> staging = slot.batch->staging();
   auto* const on_device = static_cast<int32_t*>(staging_->data());
@@ -221,12 +222,12 @@ void ModelRunner::enqueue(const StepInput& input, Slot& slot, const Slot& previo
       model_->forward(batch, kv_caches_);
       return model_->logits(0, batch.num_logits);
     });
-    if (input.await_masks) input.await_masks();
+    if (await_masks) await_masks();
     sample(slot, previous, 0, logits.first_rows(num_rows));
     return;
   }
   model_->forward(batch, kv_caches_);
-  if (input.await_masks) input.await_masks();
+  if (await_masks) await_masks();
   for (int begin = 0; begin < num_rows; begin += max_num_logits_) {
     const int end = std::min(begin + max_num_logits_, num_rows);
     sample(slot, previous, begin, model_->logits(begin, end));

@@ -47,7 +47,7 @@ class ModelRunner final : public Runner {
   int num_kvcache_blocks() const override { return num_kvcache_blocks_; }
   int max_in_flight() const override { return traits_.is_asynchronous ? 2 : 1; }
   StepCost step_cost() const override;
-  void submit(const StepInput& input) override;
+  void submit(const StepInput& input, const AwaitMasks& await_masks) override;
   StepOutput collect() override;
   void abandon() noexcept override;
 
@@ -66,7 +66,8 @@ class ModelRunner final : public Runner {
   void allocate_slots();
   void warm_up();
   StepInput largest_step(std::vector<int32_t>& zeros) const;
-  void enqueue(const StepInput& input, Slot& slot, const Slot& previous);
+  void enqueue(const StepInput& input, const AwaitMasks& await_masks, Slot& slot,
+               const Slot& previous);
   void sample(Slot& slot, const Slot& previous, int begin, const Tensor& logits);
 
   const ModelConfig model_config_;

@@ -177,7 +177,7 @@ class FakeRank final : public Runner {
   }
 
   int num_kvcache_blocks() const override { return num_blocks_; }
-  void submit(const StepInput&) override {
+  void submit(const StepInput&, const AwaitMasks&) override {
     if (num_steps_++ == dies_in_step_) throw Error(ErrorCode::kOutOfMemory, "a rank has died");
     float value = static_cast<float>(backend_->rank() + 1);
     backend_->all_reduce(Tensor(&value, DType::kFloat32, {1}));

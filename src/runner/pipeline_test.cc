@@ -320,11 +320,10 @@ TEST_P(Pipeline, MasksMayComeWhileTheForwardPassRuns) {
       input.sequences[0].sampling.allowed = masks;
       std::atomic<int> num_calls = 0;
       std::once_flag filled;
-      input.await_masks = [&] {
+      runner->submit(input, [&] {
         ++num_calls;
         std::call_once(filled, fill_masks);
-      };
-      runner->submit(input);
+      });
       EXPECT_EQ(num_calls, GetParam().num_ranks);
       const StepOutput output = runner->collect();
       Ids drawn;

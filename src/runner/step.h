@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -59,11 +58,6 @@ struct SequenceOutput {
 struct StepInput {
   // Those that decode come first.
   std::vector<SequenceInput> sequences;
-  // For masks of allowed tokens that are made while the forward pass runs: called after it was
-  // started and before anything is drawn. Until it returns, what sampling.allowed points to may
-  // still be written. With several ranks, each calls it on its own thread. Empty = nothing to wait
-  // for, as it always is yet: only tests set it.
-  std::function<void()> await_masks;
 };
 
 struct StepOutput {
