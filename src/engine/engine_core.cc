@@ -191,7 +191,7 @@ bool EngineCore::collect_step() {
   for (size_t i = 0; i < step.entries.size(); ++i) {
     if (step.entries[i].completion->finish_reason != FinishReason::kNone) continue;
     alive = true;
-    update_or_give_up(step.entries[i], output.sequences[i]);
+    update_from_output(step.entries[i], output.sequences[i]);
   }
   if (alive) report(step);
   in_flight_.pop_front();
@@ -199,10 +199,14 @@ bool EngineCore::collect_step() {
 }
 
 // A request that took its token in half can't go on, and would meet the same error again.
-void EngineCore::update_or_give_up(const InFlightStep::Entry& entry, const SequenceOutput& output) {
+void EngineCore::update_from_output(const InFlightStep::Entry& entry,
+                                    const SequenceOutput& output) {
   Request& request = *entry.completion->request;
   try {
-    update_from_output(entry, output);
+    take_tokens(entry, output);
+    const bool prompt_computed = register_computed(entry);
+    if (!output.sampled.empty()) mark_changed(request);
+    move_on(entry, prompt_computed);
   } catch (const Error& error) {  // its text can't be decoded
     give_up(request);
     request.give_reason(error.what());
@@ -212,30 +216,36 @@ void EngineCore::update_or_give_up(const InFlightStep::Entry& entry, const Seque
   }
 }
 
-void EngineCore::update_from_output(const InFlightStep::Entry& entry,
-                                    const SequenceOutput& output) {
+// Tokens count even if the sequence had to give its blocks back since: they were drawn before.
+void EngineCore::take_tokens(const InFlightStep::Entry& entry, const SequenceOutput& output) {
   Completion& completion = *entry.completion;
-  Request& request = *completion.request;
-  // Tokens count even if the sequence had to give its blocks back since: they were drawn before.
-  const bool holds_its_blocks = entry.num_preemptions == completion.num_preemptions;
   NANOVLLM_CHECK(entry.num_drafts > 0 || output.sampled.size() == (entry.sampled ? 1 : 0));
   const size_t num_tokens = completion.token_ids.size();
-  request.append_output(completion, entry.sampled, output);
+  completion.request->append_output(completion, entry.sampled, output);
   const size_t num_gained = completion.token_ids.size() - num_tokens;
   counts_.num_generation_tokens += static_cast<int64_t>(num_gained);
   if (completion.phase == Phase::kPrefill && num_gained > 0 &&
       num_gained == completion.output().size()) {
     counts_.num_prompt_tokens += completion.num_prompt_tokens;
   }
+}
+
+bool EngineCore::register_computed(const InFlightStep::Entry& entry) {
+  Completion& completion = *entry.completion;
+  const bool holds_its_blocks = entry.num_preemptions == completion.num_preemptions;
+  if (!holds_its_blocks) return false;
   int num_computed_tokens = entry.num_computed_tokens + entry.num_new_tokens;
-  if (holds_its_blocks) {
-    if (entry.sampled && !completion.draft_ids.empty()) {
-      num_computed_tokens = completion.resolve_drafts(num_computed_tokens - entry.num_drafts);
-      completion.num_computed_tokens = num_computed_tokens;
-    }
-    blocks_.register_computed(completion, num_computed_tokens);
+  if (entry.sampled && !completion.draft_ids.empty()) {
+    num_computed_tokens = completion.resolve_drafts(num_computed_tokens - entry.num_drafts);
+    completion.num_computed_tokens = num_computed_tokens;
   }
-  if (!output.sampled.empty()) mark_changed(request);
+  blocks_.register_computed(completion, num_computed_tokens);
+  return num_computed_tokens >= completion.num_prompt_tokens;
+}
+
+void EngineCore::move_on(const InFlightStep::Entry& entry, bool prompt_computed) {
+  Completion& completion = *entry.completion;
+  Request& request = *completion.request;
   const bool finished = completion.finish_reason != FinishReason::kNone;
   if (finished) {
     scheduler_.finish(completion);
@@ -243,8 +253,6 @@ void EngineCore::update_from_output(const InFlightStep::Entry& entry,
   } else if (entry.sampled && completion.phase == Phase::kPrefill) {
     enter_phase(completion, Phase::kDecode);
   }
-  const bool prompt_computed =
-      holds_its_blocks && num_computed_tokens >= completion.num_prompt_tokens;
   if (!request.siblings_released && completion.index == 0 && (prompt_computed || finished)) {
     release_siblings(request);
   }

@@ -115,8 +115,12 @@ class EngineCore {
   void propose_drafts(Completion& completion);
   bool submit_step();
   bool collect_step();
-  void update_or_give_up(const InFlightStep::Entry& entry, const SequenceOutput& output);
   void update_from_output(const InFlightStep::Entry& entry, const SequenceOutput& output);
+  void take_tokens(const InFlightStep::Entry& entry, const SequenceOutput& output);
+  // Returns whether its blocks hold the whole prompt now.
+  bool register_computed(const InFlightStep::Entry& entry);
+  // Ends it, lets it decode, or lets the other completions of its prompt begin.
+  void move_on(const InFlightStep::Entry& entry, bool prompt_computed);
   void release_siblings(Request& request);
   void give_up(Request& request) noexcept;      // ends it as aborted, to be reported
   void end_request(Request& request) noexcept;  // aborts what has not ended
