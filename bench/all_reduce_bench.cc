@@ -19,6 +19,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/peers/cuda_communicator.h"
+#include "cuda_timer.h"
 
 namespace nanovllm {
 namespace {
@@ -39,33 +40,26 @@ double time_calls(const RankContext& context, const std::function<void()>& call)
   const cudaStream_t stream = context.backend.stream();
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t replay = nullptr;
-  cudaEvent_t begin = nullptr, end = nullptr;
   call();
   context.backend.synchronize();
   NANOVLLM_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   for (int i = 0; i < kCalls; ++i) call();
   NANOVLLM_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
   NANOVLLM_CUDA_CHECK(cudaGraphInstantiate(&replay, graph, 0));
-  NANOVLLM_CUDA_CHECK(cudaEventCreate(&begin));
-  NANOVLLM_CUDA_CHECK(cudaEventCreate(&end));
-  std::vector<float> milliseconds(kReplays);
-  for (float& time : milliseconds) {
+  CudaTimer timer(stream);
+  std::vector<double> times(kReplays);
+  for (double& time : times) {
     context.group.min_over_ranks(context.rank, 0);
     NANOVLLM_CUDA_CHECK(cudaGraphLaunch(replay, stream));  // the ranks meet on the devices
-    NANOVLLM_CUDA_CHECK(cudaEventRecord(begin, stream));
-    NANOVLLM_CUDA_CHECK(cudaGraphLaunch(replay, stream));
-    NANOVLLM_CUDA_CHECK(cudaEventRecord(end, stream));
+    time = timer.time([&] { NANOVLLM_CUDA_CHECK(cudaGraphLaunch(replay, stream)); });
     context.backend.synchronize();
-    NANOVLLM_CUDA_CHECK(cudaEventElapsedTime(&time, begin, end));
   }
   context.group.check();
   context.group.min_over_ranks(context.rank, 0);
-  NANOVLLM_CUDA_CHECK(cudaEventDestroy(begin));
-  NANOVLLM_CUDA_CHECK(cudaEventDestroy(end));
   NANOVLLM_CUDA_CHECK(cudaGraphExecDestroy(replay));
   NANOVLLM_CUDA_CHECK(cudaGraphDestroy(graph));
-  std::ranges::sort(milliseconds);
-  return milliseconds[kReplays / 2] * 1e3 / kCalls;
+  std::ranges::sort(times);
+  return times[kReplays / 2] / kCalls;
 }
 
 // Calls f on a thread of each rank of a group that sends up to most_line_bytes by lines.

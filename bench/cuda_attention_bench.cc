@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/cuda_check.h"
+#include "cuda_timer.h"
 
 namespace nanovllm {
 namespace {
@@ -43,21 +43,7 @@ double time_graph(CudaBackend& backend, const std::function<void()>& ops) {
   ops();  // loads the kernels
   backend.synchronize();
   const std::unique_ptr<Graph> graph = backend.capture(ops);
-  cudaEvent_t start = nullptr, stop = nullptr;
-  NANOVLLM_CUDA_CHECK(cudaEventCreate(&start));
-  NANOVLLM_CUDA_CHECK(cudaEventCreate(&stop));
-  std::vector<float> times(kRepeats + 1);
-  for (float& time : times) {
-    NANOVLLM_CUDA_CHECK(cudaEventRecord(start, backend.stream()));
-    backend.launch(*graph);
-    NANOVLLM_CUDA_CHECK(cudaEventRecord(stop, backend.stream()));
-    NANOVLLM_CUDA_CHECK(cudaEventSynchronize(stop));
-    NANOVLLM_CUDA_CHECK(cudaEventElapsedTime(&time, start, stop));
-  }
-  NANOVLLM_CUDA_CHECK(cudaEventDestroy(start));
-  NANOVLLM_CUDA_CHECK(cudaEventDestroy(stop));
-  std::sort(times.begin() + 1, times.end());  // the first warms up
-  return times[1 + kRepeats / 2];
+  return CudaTimer(backend.stream()).median(kRepeats, [&] { backend.launch(*graph); }) / 1e3;
 }
 
 template <typename T>

@@ -16,6 +16,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_check.h"
+#include "cuda_timer.h"
 
 namespace nanovllm {
 namespace {
@@ -125,23 +126,7 @@ class Bench {
   }
 
   double median(const std::function<void()>& work) {
-    cudaEvent_t begin, end;
-    NANOVLLM_CUDA_CHECK(cudaEventCreate(&begin));
-    NANOVLLM_CUDA_CHECK(cudaEventCreate(&end));
-    std::vector<float> times;
-    for (int i = 0; i < kReplays + 1; ++i) {
-      NANOVLLM_CUDA_CHECK(cudaEventRecord(begin, backend_.stream()));
-      work();
-      NANOVLLM_CUDA_CHECK(cudaEventRecord(end, backend_.stream()));
-      backend_.synchronize();
-      float ms = 0;
-      NANOVLLM_CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
-      if (i > 0) times.push_back(ms);
-    }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    std::ranges::sort(times);
-    return times[times.size() / 2] * 1e3;
+    return CudaTimer(backend_.stream()).median(kReplays, work);
   }
 
   // Bytes a microsecond, of a copy of 1 GiB.

@@ -25,6 +25,7 @@
 #include "backend/cuda/linear/linear_skinny.h"
 #include "backend/cuda/linear/linear_wgmma.h"
 #include "backend/cuda/linear/linear_wgmma_plan.h"
+#include "cuda_timer.h"
 
 namespace nanovllm::cuda {
 namespace {
@@ -110,28 +111,15 @@ cudaGraphExec_t capture(const Enqueue& enqueue) {
   return instance;
 }
 
-// Microseconds of one replay.
-double time_graph(const Enqueue& enqueue, int replays = 5) {
+// Microseconds of one replay, the median of several.
+double time_graph(const Enqueue& enqueue) {
+  constexpr size_t kReplays = 5;
   const cudaStream_t stream = the_stream();
   const cudaGraphExec_t instance = capture(enqueue);
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  std::vector<double> times;
-  for (int i = 0; i < replays + 1; ++i) {
-    NANOVLLM_CUDA_CHECK(cudaEventRecord(begin, stream));
-    NANOVLLM_CUDA_CHECK(cudaGraphLaunch(instance, stream));
-    NANOVLLM_CUDA_CHECK(cudaEventRecord(end, stream));
-    NANOVLLM_CUDA_CHECK(cudaStreamSynchronize(stream));
-    float ms = 0;
-    cudaEventElapsedTime(&ms, begin, end);
-    if (i > 0) times.push_back(ms * 1e3);
-  }
-  std::sort(times.begin(), times.end());
+  const double time = CudaTimer(stream).median(
+      kReplays, [&] { NANOVLLM_CUDA_CHECK(cudaGraphLaunch(instance, stream)); });
   cudaGraphExecDestroy(instance);
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  return times[times.size() / 2];
+  return time;
 }
 
 // out = x W^T through cuBLASLt with the best of the first `tries` algorithms.

@@ -10,47 +10,21 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
-#include "backend/cuda/cuda_check.h"
+#include "cuda_timer.h"
 #include "sampling_cases.h"
 
 namespace nanovllm {
 namespace {
-
-class Timer {
- public:
-  Timer() {
-    NANOVLLM_CUDA_CHECK(cudaEventCreate(&begin_));
-    NANOVLLM_CUDA_CHECK(cudaEventCreate(&end_));
-  }
-  ~Timer() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  template <typename F>
-  double microseconds(cudaStream_t stream, F&& f) {
-    NANOVLLM_CUDA_CHECK(cudaEventRecord(begin_, stream));
-    f();
-    NANOVLLM_CUDA_CHECK(cudaEventRecord(end_, stream));
-    NANOVLLM_CUDA_CHECK(cudaEventSynchronize(end_));
-    float milliseconds = 0;
-    NANOVLLM_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, begin_, end_));
-    return milliseconds * 1000.0;
-  }
-
- private:
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
-};
 
 // Bytes per second of a copy, reads and writes together.
 double memory_bandwidth(CudaBackend& backend) {
   constexpr size_t kBytes = size_t{1} << 30;
   const auto from = backend.allocate(kBytes);
   const auto to = backend.allocate(kBytes);
-  Timer timer;
+  CudaTimer timer(backend.stream());
   double best = 1e30;
   for (int i = 0; i < 5; ++i) {
-    best = std::min(best, timer.microseconds(backend.stream(), [&] {
+    best = std::min(best, timer.time([&] {
       NANOVLLM_CUDA_CHECK(cudaMemcpyAsync(to->data(), from->data(), kBytes,
                                           cudaMemcpyDeviceToDevice, backend.stream()));
     }));
@@ -73,13 +47,13 @@ double step_microseconds(CudaBackend& backend, std::vector<SamplingRow>& rows,
   constexpr int kBatches = 15;
   constexpr int kSteps = 20;
   constexpr int64_t kEnqueueNanoseconds = 5'000'000;
-  Timer timer;
+  CudaTimer timer(backend.stream());
   std::vector<double> times;
   uint64_t position = 0;
   std::vector<std::unique_ptr<SamplingTicket>> tickets;
   for (int batch = 0; batch < kBatches; ++batch) {
     spin<<<1, 1, 0, backend.stream()>>>(kEnqueueNanoseconds);
-    const double time = timer.microseconds(backend.stream(), [&] {
+    const double time = timer.time([&] {
       for (int step = 0; step < kSteps; ++step) {
         for (SamplingRow& row : rows) row.position = position++;
         tickets.push_back(backend.sample(rows, logits[step % logits.size()], nullptr, nullptr));
