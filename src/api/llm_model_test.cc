@@ -183,7 +183,7 @@ TEST_F(LlmOnTheDemoModel, PromptLogprobsAreTheSameInChunks) {
   }
 }
 
-// From text and messages to text; golden.json: see tools/demo_model/golden.py. No margin of its
+// From text and messages to text; golden.json: see models/demo/README.md. No margin of its
 // float32 run is below 0.01.
 TEST(LlmModel, WritesWhatTransformersWrites) {
   const auto golden =

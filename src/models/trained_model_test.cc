@@ -20,7 +20,7 @@ nlohmann::json read_json(const std::string& path) {
   return nlohmann::json::parse(std::ifstream(path));
 }
 
-// golden.json: see tools/demo_model/golden.py. The bounds of golden_test.cc, but for its
+// golden.json: see models/demo/README.md. The bounds of golden_test.cc, but for its
 // percentile, which so few tokens do not have; bfloat16 is compared where both have read
 // transformers' float32 tokens.
 TEST(DemoModel, GivesTheTokensOfTransformers) {
