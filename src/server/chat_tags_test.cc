@@ -5,11 +5,11 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "engine/wire.h"
 #include "nanovllm/engine_loop.h"
 #include "server/protocol_testing.h"
 #include "server/request_stream.h"
 #include "server/transcript_testing.h"
-#include "server/wire.h"
 
 namespace nanovllm::server {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/wire.h"
 #include "nanovllm/engine_loop.h"
-#include "server/wire.h"
 
 namespace nanovllm::server {
 

@@ -1,11 +1,11 @@
-// Frames (server/wire.h) out of the bytes of a stream socket.
+// Frames (engine/wire.h) out of the bytes of a stream socket.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 
-#include "server/wire.h"
+#include "engine/wire.h"
 
 namespace nanovllm::server {
 

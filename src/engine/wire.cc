@@ -1,4 +1,4 @@
-#include "server/wire.h"
+#include "engine/wire.h"
 
 #include <bit>
 #include <concepts>
