@@ -199,8 +199,10 @@ class LoadClient {
     outcomes_.resize(static_cast<size_t>(load.num_requests));
     begin_ = Clock::now();
     asio::co_spawn(context_, arrive(), asio::detached);
-    while (context_.run_for(std::chrono::milliseconds(100)), progress_.num_done < load.num_requests)
-      if (!tick(progress_)) break;
+    for (;;) {
+      context_.run_for(std::chrono::milliseconds(100));
+      if (progress_.num_done >= load.num_requests || !tick(progress_)) break;
+    }
     return std::move(outcomes_);
   }
 

@@ -64,7 +64,8 @@ TEST(Fleet, SaysWhatKeepsTheFirstWorkerFromLoading) {
   const auto no_binary = make_fleet({}, worker_starter({}, "/nowhere/nanovllm"));
   EXPECT_EQ(code_thrown_by([&] { no_binary->wait_ready(); }), ErrorCode::kInternal);
   const auto no_engine = make_fleet({}, [](const EngineStart&, EngineListener) {
-    return throw_error(ErrorCode::kUnsupported, "Not here."), nullptr;
+    throw_error(ErrorCode::kUnsupported, "Not here.");
+    return nullptr;
   });
   EXPECT_EQ(code_thrown_by([&] { no_engine->wait_ready(); }), ErrorCode::kUnsupported);
 }
