@@ -206,10 +206,15 @@ int check() {
         for (const Epilogue e : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kActAndMul}) {
           if (e == Epilogue::kActAndMul && n % 2 != 0) continue;
           SkinnyProduct p;
-          p.rows = rows, p.out_features = n, p.in_features = k, p.weight = w, p.bias = bias;
+          p.rows = rows;
+          p.out_features = n;
+          p.in_features = k;
+          p.weight = w;
+          p.bias = bias;
           p.x = with_norm ? static_cast<void*>(residual_in) : x;
           if (with_norm) p.norm = {norm, 1e-6f};
-          p.epilogue = e, p.out = out;
+          p.epilogue = e;
+          p.out = out;
           p.out_dtype = e == Epilogue::kStore ? DType::kFloat32 : DType::kBFloat16;
           NANOVLLM_CUDA_CHECK(
               cudaMemcpy(out, before.data(), before.size() * 4, cudaMemcpyHostToDevice));
@@ -271,8 +276,12 @@ void products(const std::vector<int>& row_counts, bool large) {
     for (const int rows : row_counts) {
       double ours = 0, fused = 0;
       SkinnyProduct p;
-      p.rows = rows, p.out_features = s.n, p.in_features = s.k, p.x = x;
-      p.epilogue = s.epilogue, p.out = out;
+      p.rows = rows;
+      p.out_features = s.n;
+      p.in_features = s.k;
+      p.x = x;
+      p.epilogue = s.epilogue;
+      p.out = out;
       p.out_dtype = s.n > 100000 ? DType::kFloat32 : DType::kBFloat16;
       const auto run = [&](cudaStream_t stream) {
         for (int i = 0; i < launches; ++i) {
@@ -282,7 +291,8 @@ void products(const std::vector<int>& row_counts, bool large) {
       };
       p.weight = weights[0];
       if (launch_skinny(nullptr, p, device())) ours = time_graph(run) / launches;
-      p.norm = {norm, 1e-6f}, p.x = residual;
+      p.norm = {norm, 1e-6f};
+      p.x = residual;
       if (s.norm && launch_skinny(nullptr, p, device())) fused = time_graph(run) / launches;
       const auto problem = cublas.problem(rows, s.n, s.k, p.out_dtype == DType::kFloat32, 8);
       double first = 0, best = 1e9;
@@ -294,14 +304,20 @@ void products(const std::vector<int>& row_counts, bool large) {
                          }) /
                          launches;
         if (a == 0) first = t;
-        if (t < best) best = t, which = a;
+        if (t < best) {
+          best = t;
+          which = a;
+        }
       }
       std::printf("%-11s %5d | %8.2f %6.0f | %8.2f %8.2f %3d | %8.2f | %5.0f TFLOP/s\n", s.name,
                   rows, ours, ours > 0 ? bytes / ours * 1e-3 : 0, first, best, which, fused,
                   2e-6 * rows * s.n * s.k / best);
     }
     for (Bf16* w : weights) cudaFree(w);
-    cudaFree(x), cudaFree(residual), cudaFree(norm), cudaFree(out);
+    cudaFree(x);
+    cudaFree(residual);
+    cudaFree(norm);
+    cudaFree(out);
   }
 }
 
@@ -462,19 +478,29 @@ class DecodeStep {
   WgmmaProduct wgmma(int n, int k, const void* weight, const void* x, bool norm, Epilogue epilogue,
                      void* out) const {
     WgmmaProduct p;
-    p.rows = rows_, p.out_features = n, p.in_features = k, p.weight = weight, p.x = x;
+    p.rows = rows_;
+    p.out_features = n;
+    p.in_features = k;
+    p.weight = weight;
+    p.x = x;
     const SplitNorm split = {{norm_, 1e-6f}, hidden_, squares_, square_parts(shape_.hidden)};
     if (norm) p.norm = split;
     if (epilogue == Epilogue::kAdd) p.next_norm = split;
-    p.epilogue = epilogue, p.out = out;
+    p.epilogue = epilogue;
+    p.out = out;
     return p;
   }
   SkinnyProduct product(int n, int k, const void* weight, const void* x, bool norm,
                         Epilogue epilogue, void* out) const {
     SkinnyProduct p;
-    p.rows = rows_, p.out_features = n, p.in_features = k, p.weight = weight, p.x = x;
+    p.rows = rows_;
+    p.out_features = n;
+    p.in_features = k;
+    p.weight = weight;
+    p.x = x;
     if (norm) p.norm = {norm_, 1e-6f};
-    p.epilogue = epilogue, p.out = out;
+    p.epilogue = epilogue;
+    p.out = out;
     return p;
   }
 

@@ -146,12 +146,18 @@ SoakRequest SoakWorkload::bad_request() {
       [](SoakRequest& r) { r.params.repetition_penalty = 0; },
       [](SoakRequest& r) { r.params.n = 0; },
       [](SoakRequest& r) { r.params.max_tokens = 0; },
-      [](SoakRequest& r) { r.params.max_tokens = 1, r.params.min_tokens = 2; },
+      [](SoakRequest& r) {
+        r.params.max_tokens = 1;
+        r.params.min_tokens = 2;
+      },
       [](SoakRequest& r) { r.params.logprobs = 21; },
       [](SoakRequest& r) { r.params.prompt_logprobs = -2; },
       [](SoakRequest& r) { r.params.stop_token_ids = {-5}; },
       [](SoakRequest& r) { r.params.stop = {""}; },
-      [](SoakRequest& r) { r.params.temperature = 0, r.params.n = 2; },
+      [](SoakRequest& r) {
+        r.params.temperature = 0;
+        r.params.n = 2;
+      },
   };
   SoakRequest bad;
   bad.ids = prompt();

@@ -352,7 +352,10 @@ TEST_P(Communicators, LayerTailsRepeatThemselvesInGraphs) {
       EXPECT_TRUE(large.run());
       EXPECT_TRUE(odd.run());
     };
-    const auto restart = [&] { large.restart(), odd.restart(); };
+    const auto restart = [&] {
+      large.restart();
+      odd.restart();
+    };
     run();
     std::vector<HostTensor> first;
     for (const TailFixture* layer : {&large, &odd}) {

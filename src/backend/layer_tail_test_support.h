@@ -80,7 +80,9 @@ class TailFixture {
     const int next = shape_.next > 0 ? shape_.next : shape_.hidden_size;
     both_ = device_tensor(backend_, act_, {rows, std::max({next, shape_.heads, shape_.width})});
     attention = mlp = out = both_.view;
-    attention.shape[1] = shape_.heads, mlp.shape[1] = shape_.width, out.shape[1] = next;
+    attention.shape[1] = shape_.heads;
+    mlp.shape[1] = shape_.width;
+    out.shape[1] = next;
     restart();
   }
   void begin(int rows, Random& random) { begin(rows, random, random); }
@@ -102,7 +104,9 @@ class TailFixture {
                                  cuda_backend.tail_traits());
     if (path == cuda::TailPath::kOpByOp) return false;
     Activations x;
-    x.residual = residual.view, x.core_out = attention, x.mlp = mlp;
+    x.residual = residual.view;
+    x.core_out = attention;
+    x.mlp = mlp;
     x.core_in = x.hidden = out;
     cuda_backend.run_tail(path, products, x);
     return true;

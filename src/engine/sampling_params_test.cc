@@ -93,7 +93,11 @@ TEST(SamplingParamsValidate, RefusesWithVllmsSentence) {
        "Parameter 'cache_salt' must be a non-empty string if provided."},
       {[](P& p) { p.cache_salt = std::string(1025, 's'); },
        "Parameter 'cache_salt' may have 1024 bytes, got 1025."},
-      {[](P& p) { p.temperature = 0, p.n = 2; }, "n must be 1 when using greedy sampling, got 2."},
+      {[](P& p) {
+         p.temperature = 0;
+         p.n = 2;
+       },
+       "n must be 1 when using greedy sampling, got 2."},
   };
   for (const auto& [change, sentence] : cases) EXPECT_EQ(refusal<P>(change), sentence);
 }
@@ -109,7 +113,10 @@ TEST(SamplingParamsValidate, AcceptsTheEndsOfEveryRange) {
       [](P& p) { p.repetition_penalty = std::numeric_limits<float>::max(); },
       [](P& p) { p.temperature = 0; },
       [](P& p) { p.temperature = 2; },
-      [](P& p) { p.temperature = 1e-300, p.n = 2; },
+      [](P& p) {
+        p.temperature = 1e-300;
+        p.n = 2;
+      },
       [](P& p) { p.top_p = 1e-6; },
       [](P& p) { p.top_p = 1; },
       [](P& p) { p.top_p = p.min_p = p.temperature = 1e-300; },  // one token, all, as 0.01
@@ -117,7 +124,10 @@ TEST(SamplingParamsValidate, AcceptsTheEndsOfEveryRange) {
       [](P& p) { p.top_k = kIntMax; },
       [](P& p) { p.min_p = 0; },
       [](P& p) { p.min_p = 1; },
-      [](P& p) { p.max_tokens = 1, p.min_tokens = 0; },
+      [](P& p) {
+        p.max_tokens = 1;
+        p.min_tokens = 0;
+      },
       [](P& p) { p.max_tokens = p.min_tokens = 1; },
       [](P& p) { p.max_tokens = p.min_tokens = kIntMax; },
       [](P& p) { p.logprobs = p.prompt_logprobs = -1; },
@@ -209,13 +219,26 @@ TEST(EngineConfigValidate, NamesTheFieldThatIsOutOfRange) {
 TEST(EngineConfigValidate, AcceptsEveryChoiceAndTheEndsOfOtherRanges) {
   const ConfigChange cases[] = {
       [](C&) {},
-      [](C& c) { c.gpu_memory_utilization = 1e-6, c.kv_cache_memory = 1; },
       [](C& c) {
-        c.gpu_memory_utilization = 1, c.kv_cache_memory = std::numeric_limits<int64_t>::max();
+        c.gpu_memory_utilization = 1e-6;
+        c.kv_cache_memory = 1;
       },
-      [](C& c) { c.device = "auto", c.dtype = "auto"; },
-      [](C& c) { c.device = "cpu", c.dtype = "bfloat16"; },
-      [](C& c) { c.device = "cuda", c.dtype = "float32"; },
+      [](C& c) {
+        c.gpu_memory_utilization = 1;
+        c.kv_cache_memory = std::numeric_limits<int64_t>::max();
+      },
+      [](C& c) {
+        c.device = "auto";
+        c.dtype = "auto";
+      },
+      [](C& c) {
+        c.device = "cpu";
+        c.dtype = "bfloat16";
+      },
+      [](C& c) {
+        c.device = "cuda";
+        c.dtype = "float32";
+      },
       [](C& c) { c.num_kvcache_blocks = -1; },
       [](C& c) { c.max_step_seconds = -1; },
       [](C& c) { c.max_step_seconds = 1e-3; },

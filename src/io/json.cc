@@ -68,8 +68,8 @@ struct Builder {
   bool binary(Json::binary_t&) { return false; }
   bool start_object(size_t) { return add(Json::object()); }
   bool start_array(size_t) { return add(Json::array()); }
-  bool end_object() { return open.pop_back(), true; }
-  bool end_array() { return open.pop_back(), true; }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
 
   bool key(std::string& text) {
     const auto [found, is_new] = open.back().places.try_emplace(text, open.back().value->size());
@@ -95,6 +95,11 @@ struct Builder {
     if (std::cmp_greater(open.size(), rules.max_depth)) {
       fail("JSON nested deeper than {} levels", rules.max_depth);
     }
+    return true;
+  }
+
+  bool close() {
+    open.pop_back();
     return true;
   }
 

@@ -80,7 +80,9 @@ TEST(LayerSpec, HoldsQwen35WithTheDeltaRuleAsAnotherCore) {
     if (i % 4 == 3) {
       layer.common.in = matrix((2 * 16 + 2 * 2) * 256, 2048);  // q, its gate, k, v
       GatedAttention attention;
-      attention.num_heads = 16, attention.num_kv_heads = 2, attention.head_dim = 256;
+      attention.num_heads = 16;
+      attention.num_kv_heads = 2;
+      attention.head_dim = 256;
       attention.q_norm = attention.k_norm = norm(256);
       layer.core = attention;
     } else {

@@ -107,9 +107,15 @@ inline uint32_t decode_utf8(const char* p) {
 inline constexpr uint32_t kInvalidByte = 0x110000;
 inline uint32_t next_character(std::string_view text, size_t& pos) {
   const char* p = text.data() + pos;
-  if (static_cast<uint8_t>(*p) < 0x80) return ++pos, static_cast<uint8_t>(*p);
+  if (static_cast<uint8_t>(*p) < 0x80) {
+    ++pos;
+    return static_cast<uint8_t>(*p);
+  }
   const Utf8Step step = classify_utf8(p, text.size() - pos);
-  if (step.kind != Utf8Kind::kValid) return ++pos, kInvalidByte + static_cast<uint8_t>(*p);
+  if (step.kind != Utf8Kind::kValid) {
+    ++pos;
+    return kInvalidByte + static_cast<uint8_t>(*p);
+  }
   pos += static_cast<size_t>(step.length);
   return decode_utf8(p);
 }

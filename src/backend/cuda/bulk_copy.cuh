@@ -76,7 +76,10 @@ struct RingPlace {
   uint32_t parity = 0;
 
   __device__ void next() {
-    if (++place == n) place = 0, parity ^= 1;
+    if (++place == n) {
+      place = 0;
+      parity ^= 1;
+    }
   }
 };
 

@@ -76,7 +76,12 @@ void launch(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 bloc
 // Calls f.operator()<n>() for the one of `values` that x is; false if it is none.
 template <auto... values, typename T, typename F>
 bool with_constant(T x, F&& f) {
-  return ((x == values && (f.template operator()<values>(), true)) || ...);
+  const auto call_if_equal = [&]<auto value>() {
+    if (x != value) return false;
+    f.template operator()<value>();
+    return true;
+  };
+  return (call_if_equal.template operator()<values>() || ...);
 }
 
 __device__ inline void wait_for_predecessor() {

@@ -14,7 +14,10 @@ __device__ inline void load_vector(float (&x)[n], const float* p) {
 #pragma unroll
     for (int i = 0; i < n; i += 4) {
       const float4 v = *reinterpret_cast<const float4*>(p + i);
-      x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
+      x[i] = v.x;
+      x[i + 1] = v.y;
+      x[i + 2] = v.z;
+      x[i + 3] = v.w;
     }
   }
 }
@@ -48,16 +51,21 @@ __device__ inline void load_vector(float (&x)[n], const __nv_bfloat16* p) {
     uint32_t pairs[n / 2];
     if constexpr (n == 4) {
       const uint2 v = *reinterpret_cast<const uint2*>(p);
-      pairs[0] = v.x, pairs[1] = v.y;
+      pairs[0] = v.x;
+      pairs[1] = v.y;
     } else {
       static_assert(n == 8);
       const uint4 v = *reinterpret_cast<const uint4*>(p);
-      pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
+      pairs[0] = v.x;
+      pairs[1] = v.y;
+      pairs[2] = v.z;
+      pairs[3] = v.w;
     }
 #pragma unroll
     for (int i = 0; i < n; i += 2) {
       const float2 v = unpack_bfloat16(pairs[i / 2]);
-      x[i] = v.x, x[i + 1] = v.y;
+      x[i] = v.x;
+      x[i + 1] = v.y;
     }
   }
 }

@@ -22,7 +22,10 @@ struct RowPart {
     for (int i = 0; i < kVectors; ++i) {
       uint4 v = {};
       if (row != nullptr) v = *reinterpret_cast<const uint4*>(row + 32 * i + lane % 4 * 8);
-      x[i][0] = v.x, x[i][1] = v.y, x[i][2] = v.z, x[i][3] = v.w;
+      x[i][0] = v.x;
+      x[i][1] = v.y;
+      x[i][2] = v.z;
+      x[i][3] = v.w;
     }
   }
   __device__ void store(void* row, int lane) const {
@@ -44,7 +47,8 @@ struct RowPart {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float2 pair = unpack_bfloat16(x[i][e]);
-        y[i][2 * e] = pair.x, y[i][2 * e + 1] = pair.y;
+        y[i][2 * e] = pair.x;
+        y[i][2 * e + 1] = pair.y;
         sum += pair.x * pair.x + pair.y * pair.y;
       }
     }
@@ -126,7 +130,10 @@ struct DecodeWarp {
       for (int i = 0; i < kSteps; i += 2) {
         uint32_t x[4];
         load_matrices(x, source + t * 8 * kQueryStride<kDim> + i * 32);
-        q[t][i][0] = x[0], q[t][i][1] = x[1], q[t][i + 1][0] = x[2], q[t][i + 1][1] = x[3];
+        q[t][i][0] = x[0];
+        q[t][i][1] = x[1];
+        q[t][i + 1][0] = x[2];
+        q[t][i + 1][1] = x[3];
       }
       largest[t][0] = largest[t][1] = -INFINITY;
       total[t][0] = total[t][1] = 0;
@@ -189,7 +196,10 @@ struct DecodeWarp {
           largest[t][h] = now[h];
           total[t][h] *= keep;
 #pragma unroll
-          for (int i = 0; i < kSteps; ++i) o[t][i][h] *= keep, o[t][i][2 + h] *= keep;
+          for (int i = 0; i < kSteps; ++i) {
+            o[t][i][h] *= keep;
+            o[t][i][2 + h] *= keep;
+          }
         }
       }
 #pragma unroll
@@ -233,8 +243,10 @@ struct DecodeWarp {
         if (head >= num_heads) continue;
         float* const values = piece.values(head) + lane / 4;
 #pragma unroll
-        for (int i = 0; i < kSteps; ++i)
-          values[16 * i] = o[t][i][h], values[16 * i + 8] = o[t][i][2 + h];
+        for (int i = 0; i < kSteps; ++i) {
+          values[16 * i] = o[t][i][h];
+          values[16 * i + 8] = o[t][i][2 + h];
+        }
         *piece.largest(head) = largest[t][h];
         *piece.total(head) = total[t][h];
       }

@@ -52,7 +52,10 @@ struct PrefillKernel {
     int block, offset;  // of the tile's first position
     __device__ void advance(int positions, int block_size) {
       offset += positions;
-      while (offset >= block_size) offset -= block_size, ++block;
+      while (offset >= block_size) {
+        offset -= block_size;
+        ++block;
+      }
     }
   };
 

@@ -44,7 +44,10 @@ __device__ void gate_and_up(const Few& few, const int32_t* ids) {
     multiply_rows<kVectorOf<T>>(sum, x, {w, w + int64_t{width} * p.in_features}, p.in_features);
     float y[2] = {warp_sum(sum[0][0]), warp_sum(sum[0][1])};
     if (threadIdx.x % 32 != 0) continue;
-    if (p.bias != nullptr) y[0] += p.bias[gate], y[1] += p.bias[gate + width];
+    if (p.bias != nullptr) {
+      y[0] += p.bias[gate];
+      y[1] += p.bias[gate + width];
+    }
     store(static_cast<T*>(p.out) + item, gate_and_mul(p.activation, y[0], y[1]));
   }
 }

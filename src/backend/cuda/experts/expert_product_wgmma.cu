@@ -72,7 +72,10 @@ class Walk {
 
   __device__ bool is_done() const { return item_ >= end_; }
   __device__ void next_unit() {
-    if (++stage == S::kStages) stage = 0, parity ^= 1;
+    if (++stage == S::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
     if (++unit == launch_.units) next_item();
   }
   __device__ void next_item() {
@@ -336,12 +339,16 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   __shared__ StageBarriers<S::kStages> barriers;
   char* shared = dynamic + (-shared_address(dynamic) & 1023);
   if (threadIdx.x == 0) {
-    prefetch_map(w_map), prefetch_map(x_map);
+    prefetch_map(w_map);
+    prefetch_map(x_map);
     barriers.init(S::kConsumers / 32 * S::kCluster);
     publish_barriers();
   }
   __syncthreads();
-  if constexpr (S::kCluster > 1) arrive_cluster(), wait_cluster();
+  if constexpr (S::kCluster > 1) {
+    arrive_cluster();
+    wait_cluster();
+  }
   if (threadIdx.x < S::kConsumers) {
     consume<S, kGated>(launch, shared, barriers);
   } else {
@@ -349,7 +356,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   }
   if constexpr (S::kCluster > 1) {  // whose blocks write to each other's memory until then
     __syncwarp();
-    arrive_cluster(), wait_cluster();
+    arrive_cluster();
+    wait_cluster();
   }
 #endif
 }

@@ -53,8 +53,15 @@ struct Gating {
   float slope = 1, cube = 0, shift = 0, limit = INFINITY;
 
   __host__ __device__ explicit Gating(Activation activation) {
-    if (activation == Activation::kGeluTanh) slope = 1.5957691216f, cube = 0.0713548163f;
-    if (activation == Activation::kClampedSwiglu) slope = 1.702f, shift = 1, limit = 7;
+    if (activation == Activation::kGeluTanh) {
+      slope = 1.5957691216f;
+      cube = 0.0713548163f;
+    }
+    if (activation == Activation::kClampedSwiglu) {
+      slope = 1.702f;
+      shift = 1;
+      limit = 7;
+    }
   }
   __device__ float operator()(float gate, float up) const {
     const float g = fminf(gate, limit), u = fmaxf(fminf(up, limit), -limit);

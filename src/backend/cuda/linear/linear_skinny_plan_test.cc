@@ -163,7 +163,8 @@ TEST(CudaSkinnyPlan, LeavesOtherProductsToOthers) {
   EXPECT_GT(plan_of(p, kHopper.device).tiles, 0);
   p.rows = kMaxSkinnyRows + 1;
   EXPECT_EQ(plan_of(p, kHopper.device).tiles, 0);
-  p.rows = 1, p.in_features = 1028;  // K in vectors of 8
+  p.rows = 1;
+  p.in_features = 1028;  // K in vectors of 8
   EXPECT_EQ(plan_of(p, kHopper.device).tiles, 0);
 }
 

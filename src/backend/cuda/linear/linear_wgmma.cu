@@ -62,7 +62,10 @@ struct Turn {
   }
   __device__ void next(int count, int stages) {
     stage += count;
-    if (stage >= stages) stage -= stages, parity ^= 1;
+    if (stage >= stages) {
+      stage -= stages;
+      parity ^= 1;
+    }
   }
 };
 
@@ -220,7 +223,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool first_lane = threadIdx.x % 32 == 0;
   if (warp == kWeightWarp) {
-    if (first_lane) prefetch_map(w_map), prefetch_map(x_map);
+    if (first_lane) {
+      prefetch_map(w_map);
+      prefetch_map(x_map);
+    }
     init_barriers(plan, barriers);
   }
   __syncthreads();

@@ -62,8 +62,10 @@ void place(WgmmaPlan& plan, int chunks) {
   const int chunk_bytes = plan.features * kChunk * 2;
   plan.w_bytes = chunk_bytes * plan.unit;
   plan.w_copies = plan.units;
-  for (plan.w_shift = 0; plan.w_copies % 2 == 0 && plan.w_bytes * 2 <= kCopyBytes; ++plan.w_shift)
-    plan.w_bytes *= 2, plan.w_copies /= 2;
+  for (plan.w_shift = 0; plan.w_copies % 2 == 0 && plan.w_bytes * 2 <= kCopyBytes; ++plan.w_shift) {
+    plan.w_bytes *= 2;
+    plan.w_copies /= 2;
+  }
   plan.x_bytes = plan.rows * kChunk * 2 * plan.unit;
   plan.x_stages = std::min(std::max(kXBytes / plan.x_bytes, kMinStages), plan.units);
   plan.x_offset = chunk_bytes * chunks;

@@ -15,10 +15,14 @@ namespace {
 // The float32 values of four or eight bytes.
 __device__ inline void unpack(uint2 bits, float (&x)[4], __nv_bfloat16) {
   const float2 low = unpack_bfloat16(bits.x), high = unpack_bfloat16(bits.y);
-  x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
+  x[0] = low.x;
+  x[1] = low.y;
+  x[2] = high.x;
+  x[3] = high.y;
 }
 __device__ inline void unpack(uint2 bits, float (&x)[2], float) {
-  x[0] = __uint_as_float(bits.x), x[1] = __uint_as_float(bits.y);
+  x[0] = __uint_as_float(bits.x);
+  x[1] = __uint_as_float(bits.y);
 }
 __device__ inline uint2 pack(const float (&x)[4], __nv_bfloat16) {
   return {pack_bfloat16(x[0], x[1]), pack_bfloat16(x[2], x[3])};
@@ -136,7 +140,8 @@ __global__ void __launch_bounds__(kPeerThreads)
 #pragma unroll
         for (int e = 0; e < kHalf; e += 2) {
           const float2 pair = *reinterpret_cast<const float2*>(stored + half * kHalf + e);
-          old[half][e] = pair.x, old[half][e + 1] = pair.y;
+          old[half][e] = pair.x;
+          old[half][e + 1] = pair.y;
         }
       }
       exchange.template receive_sum<T>(slot(j, 0), {own[j].x, own[j].y}, value[j][0]);

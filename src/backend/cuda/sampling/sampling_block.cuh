@@ -24,7 +24,10 @@ __device__ inline void load_block(float (&x)[4], const float* row, int block, in
   if (vector_aligned) {
     float4 v = make_float4(padding, padding, padding, padding);
     if (block >= 0 && id < vocab_size) v = *reinterpret_cast<const float4*>(row + id);
-    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+    x[0] = v.x;
+    x[1] = v.y;
+    x[2] = v.z;
+    x[3] = v.w;
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

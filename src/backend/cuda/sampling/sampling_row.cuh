@@ -310,7 +310,10 @@ __device__ int32_t RowInBlock::find(double target, F&& f) const {
   for_own_blocks([&](int b) {
     if (!(mass_[b] > 0)) return;
     positive = b;
-    if (crossing < 0 && cumulative + mass_[b] > target) crossing = b, before = cumulative;
+    if (crossing < 0 && cumulative + mass_[b] > target) {
+      crossing = b;
+      before = cumulative;
+    }
     cumulative += mass_[b];
   });
   if (crossing >= 0) atomicMin(&first_crossing, crossing);

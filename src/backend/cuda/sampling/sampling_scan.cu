@@ -37,7 +37,10 @@ __global__ void __launch_bounds__(kWarps * 32)
     const float top = warp_largest(x[u]);
     const float mass = warp_mass(x[u], top, rate);
     const float raw = !wants_raw ? 0.f : rate == kLog2E ? mass : warp_mass(x[u], top, kLog2E);
-    if (lane == u) mine = {top, mass}, raw_mass = raw;
+    if (lane == u) {
+      mine = {top, mass};
+      raw_mass = raw;
+    }
   }
   if (lane >= kUnroll || first + lane >= num_blocks) return;
   const int64_t block = static_cast<int64_t>(row) * num_blocks + first + lane;
