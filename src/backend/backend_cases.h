@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/isas_testing.h"
 #include "base/testing.h"
 #include "ops/backend.h"
 #ifdef NANOVLLM_WITH_CUDA

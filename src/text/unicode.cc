@@ -82,10 +82,6 @@ int category(uint32_t c) {
   return range != std::end(kRecent) ? range->category : known;
 }
 
-bool is_letter(uint32_t c) {
-  return between(category(c), UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO);
-}
-
 bool is_mark(uint32_t c) {
   return between(category(c), UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_ME);
 }
@@ -96,10 +92,6 @@ bool is_number(uint32_t c) {
 
 bool is_punctuation(uint32_t c) {
   return between(category(c), UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO);
-}
-
-bool is_symbol(uint32_t c) {
-  return between(category(c), UTF8PROC_CATEGORY_SM, UTF8PROC_CATEGORY_SO);
 }
 
 bool is_word(uint32_t c) {

@@ -20,11 +20,9 @@ enum class CharClass : uint8_t {
 // General category, a utf8proc_category_t; c <= 0x10FFFF.
 int category(uint32_t c);
 
-bool is_letter(uint32_t c);       // \p{L}
 bool is_mark(uint32_t c);         // \p{M}
 bool is_number(uint32_t c);       // \p{N}
 bool is_punctuation(uint32_t c);  // \p{P}
-bool is_symbol(uint32_t c);       // \p{S}
 bool is_word(uint32_t c);         // \w of Rust's regex
 CharClass class_of_non_ascii(uint32_t c);
 
@@ -48,10 +46,6 @@ inline constexpr std::array<CharClass, 128> kAsciiClasses = [] {
   for (uint32_t c = 0; c < 128; ++c) classes[c] = class_of_ascii(c);
   return classes;
 }();
-
-inline CharClass class_of(uint32_t c) {
-  return c < 0x80 ? kAsciiClasses[c] : class_of_non_ascii(c);
-}
 
 struct CategoryRange {
   uint32_t first, last;

@@ -113,11 +113,4 @@ WeightStreams weight_streams() {
   return streams;
 }
 
-std::vector<Isa> available_isas() {
-  std::vector<Isa> isas;
-  for (int isa = 0; isa <= static_cast<int>(detected_isa()); ++isa)
-    isas.push_back(static_cast<Isa>(isa));
-  return isas;
-}
-
 }  // namespace nanovllm

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "backend/cpu/isa.h"
 
@@ -21,8 +20,5 @@ Isa detected_isa();
 // is lower (a higher one is not an error: the variable can only lower it). Throws
 // Error(kInvalidArgument) for an unknown value.
 Isa default_isa();
-
-// Every Isa up to the detected one, lowest first.
-std::vector<Isa> available_isas();
 
 }  // namespace nanovllm

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/isas_testing.h"
 #include "backend/cpu/linear/weight_streams.h"
 #include "base/check.h"
 

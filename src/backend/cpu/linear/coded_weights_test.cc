@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "backend/cpu/cpu_features.h"
+#include "backend/cpu/isas_testing.h"
 #include "backend/cpu/linear/linear_pack.h"
 #include "base/dtype.h"
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/isas_testing.h"
 #include "base/dtype.h"
 #include "base/testing.h"
 #include "ops/reference.h"

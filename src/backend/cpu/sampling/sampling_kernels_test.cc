@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/cpu_features.h"
+#include "backend/cpu/isas_testing.h"
 
 namespace nanovllm {
 namespace {
