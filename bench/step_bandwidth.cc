@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ceilings.h"
-#include "io/model_config.h"
+#include "models/load_config.h"
 #include "nanovllm/error.h"
 #include "nanovllm/llm_engine.h"
 
@@ -34,7 +34,7 @@ struct Step {
 
 // But for the embedding's table, of which a step reads one row.
 int64_t weight_bytes_of_step(const LLMEngine& engine, const std::string& model) {
-  const ModelConfig config = ModelConfig::load(model);
+  const ModelConfig config = load_model_config(model);
   return engine.info().weight_bytes - int64_t{config.vocab_size} * config.hidden_size *
                                           static_cast<int64_t>(size_of(config.dtype));
 }

@@ -1,9 +1,8 @@
 // Any bytes as a config.json, and behind the first zero byte as a generation_config.json: refused,
 // or sizes within the bounds that the models count on.
-#include "io/model_config.h"
-
 #include "fuzzing.h"
 #include "io/temp_dir_testing.h"
+#include "models/load_config.h"
 
 namespace nanovllm {
 namespace {
@@ -47,6 +46,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   kFolder.write("config.json", config);
   kFolder.write("generation_config.json",
                 config.size() == input.size() ? "{}" : input.substr(config.size() + 1));
-  fuzzing::run_or_refuse([&] { check(ModelConfig::load(kFolder.path())); });
+  fuzzing::run_or_refuse([&] { check(load_model_config(kFolder.path())); });
   return 0;
 }

@@ -10,7 +10,7 @@
 #include "engine/trace.h"
 #include "io/file.h"
 #include "io/gguf.h"
-#include "io/model_config.h"
+#include "models/load_config.h"
 #include "nanovllm/tokenizer.h"
 #include "runner/parallel_runner.h"
 
@@ -55,7 +55,7 @@ std::future<std::unique_ptr<const Tokenizer>> begin_to_load_tokenizer(
 std::unique_ptr<EngineCore> load_engine_core(const std::string& model_dir,
                                              const EngineConfig& config, Progress* progress) {
   config.validate();
-  const ModelConfig model = ModelConfig::load(model_dir);
+  const ModelConfig model = load_model_config(model_dir);
   check_defaults(model);
   check_trace_file(config.trace_file, model_dir);
   EngineParts parts;

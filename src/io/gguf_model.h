@@ -1,37 +1,63 @@
-// Where a GGUF file differs from a Hugging Face folder: its keys and names, and the order of rows.
-// Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; names: gguf-py's
-// tensor_mapping.py.
+// What the metadata and the tensors of a GGUF file say of a model of any family.
+// Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "io/config_rules.h"
 #include "io/gguf.h"
 #include "io/model_config.h"
 
 namespace nanovllm {
 
-// The config that the model's folder would give. Throws Error: kCorruptData, or kUnsupported naming
-// an architecture or a kind of file that can't be loaded.
-ModelConfig gguf_config(const Gguf& file);
+// The keys of a file's architecture, "ARCHITECTURE.NAME", by their names. A key that is absent
+// reads as nothing; a value of another type or out of range throws Error(kCorruptData) naming file
+// and key.
+class GgufFields {
+ public:
+  // Throws Error(kUnsupported) for a file that is of something beside a model. `file` must outlive
+  // this.
+  explicit GgufFields(const Gguf& file);
 
-// GGUF's name of a tensor: "blk.3.attn_q.weight" of "model.layers.3.self_attn.q_proj.weight". A
-// name that it does not know stays as it is. A family with post-norms has its
-// post_attention_layernorm behind attention, others before the MLP.
-std::string gguf_tensor_name(std::string_view name, bool post_norms = false);
-bool gguf_has_post_norms(const Gguf& file);
+  const Gguf& file() const { return file_; }
+  const std::string& architecture() const { return architecture_; }  // may be empty
+  std::string key(std::string_view name) const;
 
-// The rows of a head where the file has those of q and k for a rotation of neighbours; otherwise 0.
-int64_t gguf_interleaved_head(const Gguf& file);
-// Whether a tensor, by GGUF's name, is one of those.
-bool is_interleaved(std::string_view tensor_name);
+  std::optional<int> size(std::string_view name, int64_t max, int64_t min = 1) const;
+  // Throws Error(kCorruptData) if it is missing.
+  int required_size(std::string_view name, int64_t max = kMaxSize) const;
+  std::optional<double> number(std::string_view name, double min, double max) const;
+  std::optional<bool> boolean(std::string_view name) const;
+  std::optional<std::string_view> string(std::string_view name) const;
+  std::optional<std::vector<bool>> booleans(std::string_view name) const;
+  // Null where there is none of this name.
+  const GgufTensor* tensor(std::string_view name) const;
 
-// Whether a tensor is a table of the rotary embedding, which is part of the config or can be
-// computed from it.
-bool is_rotary_table(std::string_view tensor_name);
+  // Throws Error(kUnsupported) if the file has a key that changes what a model computes, and that
+  // nobody has asked for.
+  void refuse_unread() const;
 
-// A matrix of one row, which files have as a vector.
-bool is_matrix_of_one_row(std::string_view tensor_name);
+ private:
+  std::string asked_for(std::string_view name) const;
+
+  const Gguf& file_;
+  const std::string architecture_;
+  mutable std::set<std::string, std::less<>> read_;  // names
+};
+
+// Each fills in its part of a config that has the family's defaults, in this order. They throw
+// Error: kCorruptData, kUnsupported.
+void read_sizes(const GgufFields& fields, ModelConfig& config, const ConfigRules& rules);
+// Of a family with mixtures of experts.
+void read_experts(const GgufFields& fields, ModelConfig& config);
+// What the tensors tell: vocabulary, biases and type.
+void read_tensors(const GgufFields& fields, ModelConfig& config);
+void read_rope(const GgufFields& fields, ModelConfig& config);
+void read_sampling(const GgufFields& fields, ModelConfig& config);
 
 }  // namespace nanovllm

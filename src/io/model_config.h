@@ -1,5 +1,5 @@
-// What a model is: config.json and generation_config.json of a Hugging Face folder, or the metadata
-// of a GGUF file, checked and in one layout.
+// What a model is: what config.json and generation_config.json of a Hugging Face folder, or the
+// metadata of a GGUF file, say of it, checked and in one layout.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "io/gguf_names.h"
 #include "io/quantization_config.h"
 #include "nanovllm/sampling_params.h"
 
@@ -48,6 +49,8 @@ struct ExpertsConfig {
   bool renormalise = false;
   double scale = 1;
   int num_groups = 1, num_active_groups = 1;
+  // Layers at the beginning that have none.
+  int num_dense_layers = 0;
   // Which layers have experts; the others have one MLP.
   std::vector<bool> layers;
 };
@@ -72,6 +75,8 @@ struct ModelConfig {
   int num_key_value_heads = 0;
   int head_dim = 0;
   int max_position_embeddings = 0;
+  // What stretches the rotation is in max_position_embeddings already.
+  bool positions_are_stretched = false;
   float rms_norm_eps = 1e-6f;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
@@ -110,6 +115,8 @@ struct ModelConfig {
   DType dtype = DType::kBFloat16;
   // Of a Hugging Face folder.
   std::optional<QuantizationConfig> quantization;
+  // Of a GGUF file.
+  GgufLayout gguf;
   // config.json's, then generation_config.json's, without repeats.
   std::vector<int32_t> eos_token_ids;
   // generation_config.json's over our defaults.
@@ -124,23 +131,10 @@ struct ModelConfig {
   // Positions that the model was made for: max_position_embeddings, stretched by linear or YaRN
   // scaling.
   int max_context_length() const;
-
-  // Reads config.json in both layouts: top-level rope_theta/rope_scaling/torch_dtype, and
-  // rope_parameters/dtype of transformers 5 (if both are there, rope_scaling counts); of a
-  // multimodal model, the text part. Or the metadata of a GGUF file. A size that config.json does
-  // not give is left 0: make_model refuses it, after the architecture.
-  // Throws Error: kNotFound (folder or config.json), kCorruptData (bad JSON, field of the wrong
-  // type or out of range), kUnsupported (an unknown dtype, a quantisation that can't be decoded).
-  static ModelConfig load(const std::string& model);
 };
 
-// Fills in what transformers assumes if a file does not say it: much for Gemma, nothing for the
-// other architectures.
-void assume_defaults(ModelConfig& config);
 // A sentence about numbers that do not fit together; empty if all do.
 std::string problem_of(const ExpertsConfig& experts);
-// Whether models of this model_type may rotate only a part of each head.
-bool turns_parts(const ModelConfig& config);
 // true for all layers but every nth.
 std::vector<bool> layers_but_every(int64_t nth, int num_layers);
 

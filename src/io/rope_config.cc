@@ -12,8 +12,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kPhiPositions = 4096;  // of Phi-3's original context, where a file is silent
-
 // The factor that YaRN's paper gives for a stretch of `scale`.
 double yarn_magnitude(double scale, double mscale) {
   return scale <= 1 ? 1 : 0.1 * mscale * std::log(scale) + 1;
@@ -52,11 +50,12 @@ void read_longrope(const JsonFields& fields, ModelConfig& config) {
   scaling.kind = "default";  // its divisors tell all
 }
 
-void read_rope_scaling(const JsonFields& fields, int original_positions, ModelConfig& config) {
+void read_rope_scaling(const JsonFields& fields, int original_positions, ModelConfig& config,
+                       const ConfigRules& rules) {
   RopeScaling& scaling = config.rope_scaling = RopeScaling();
   assign_if(scaling.kind, fields.string("type"));
   assign_if(scaling.kind, fields.string("rope_type"));
-  if (config.model_type == "phi3" && (scaling.kind == "su" || scaling.kind == "yarn")) {
+  if (rules.yarn_is_longrope && (scaling.kind == "su" || scaling.kind == "yarn")) {
     scaling.kind = "longrope";  // its names until 2024
   }
   scaling.original_max_position_embeddings = original_positions;
@@ -91,7 +90,7 @@ void read_rope_scaling(const JsonFields& fields, int original_positions, ModelCo
                                       : scaling.kind == "default" && scaling.factor != 1;
   if (no_effect) fail_without_effect(fields);
   const double partial = fields.number("partial_rotary_factor", 0, 1).value_or(1);
-  if (partial != 1 && !turns_parts(config)) scaling.kind = "partial_rotary_factor";
+  if (partial != 1 && !rules.turns_parts) scaling.kind = "partial_rotary_factor";
 }
 
 // Of rope_parameters with an entry for each kind of layers, that of layers that see everything;
@@ -110,9 +109,9 @@ const Json* read_window_rope(const JsonFields& kinds, ModelConfig& config) {
   return kinds.find("full_attention");
 }
 
-void read_rotary_dim(const JsonFields& fields, ModelConfig& config) {
+void read_rotary_dim(const JsonFields& fields, ModelConfig& config, const ConfigRules& rules) {
   const auto share = fields.number("partial_rotary_factor", 0, 1);
-  if (!share || !turns_parts(config)) return;
+  if (!share || !rules.turns_parts) return;
   config.rotary_dim = static_cast<int>(config.head_dim * *share);
   if (config.rotary_dim == 0 || config.rotary_dim % 2 != 0) {
     fields.fail("partial_rotary_factor", fmt::format("a share of the {} elements of a head that is "
@@ -125,19 +124,17 @@ void read_rotary_dim(const JsonFields& fields, ModelConfig& config) {
 
 // Where both are there, rope_scaling counts, as in transformers: people add it. What transformers
 // then forgets is the rope_theta of rope_parameters, with which no model gives sense.
-void read_rope(const JsonFields& fields, ModelConfig& config) {
+void read_rope(const JsonFields& fields, ModelConfig& config, const ConfigRules& rules) {
   const auto theta = fields.number("rope_theta", 1, 1e18);
   assign_if(config.rope_theta, theta);
-  if (config.model_type.starts_with("glm4")) config.rotary_dim = config.head_dim / 4 * 2;
-  read_rotary_dim(fields, config);
-  const bool is_phi = config.model_type == "phi3", is_olmo3 = config.model_type == "olmo3";
-  const bool has_own_base = config.window_rope_theta > 0 || is_olmo3;  // of layers with a window
-  const int original =
-      static_cast<int>(fields.integer("original_max_position_embeddings", 1, INT32_MAX)
-                           .value_or(is_phi ? kPhiPositions : config.max_position_embeddings));
+  read_rotary_dim(fields, config, rules);
+  const bool turn_apart = rules.windows_turn_apart || config.window_rope_theta > 0;
+  int original = config.rope_scaling.original_max_position_embeddings;
+  if (original == 0) original = config.max_position_embeddings;
+  assign_if(original, fields.integer("original_max_position_embeddings", 1, INT32_MAX));
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     const Json* value = fields.find(key);
-    if (value != nullptr && has_own_base &&
+    if (value != nullptr && turn_apart &&
         (value->contains("full_attention") || value->contains("sliding_attention"))) {
       value = read_window_rope(JsonFields(*value, fields.where() + ", " + key), config);
     }
@@ -145,8 +142,8 @@ void read_rope(const JsonFields& fields, ModelConfig& config) {
     const JsonFields rope(*value, fields.where() + ", " + key);
     assign_if(config.rope_theta, theta);
     assign_if(config.rope_theta, rope.number("rope_theta", 1, 1e18));
-    read_rotary_dim(rope, config);
-    read_rope_scaling(rope, original, config);
+    read_rotary_dim(rope, config, rules);
+    read_rope_scaling(rope, original, config, rules);
     const bool is_named = rope.find("rope_type") != nullptr || rope.find("type") != nullptr;
     for (const auto& [name, field] : value->items()) {
       const bool acts_alone = name == "rope_theta" || name == "partial_rotary_factor" ||
@@ -160,8 +157,10 @@ void read_rope(const JsonFields& fields, ModelConfig& config) {
     add_unknown_keys(rope, std::string(key) + ".", config);
   }
   const double partial = fields.number("partial_rotary_factor", 0, 1).value_or(1);
-  if (partial != 1 && !turns_parts(config)) config.rope_scaling.kind = "partial_rotary_factor";
-  if (is_olmo3 && config.window_rope_theta == 0) config.window_rope_theta = config.rope_theta;
+  if (partial != 1 && !rules.turns_parts) config.rope_scaling.kind = "partial_rotary_factor";
+  if (rules.windows_turn_apart && config.window_rope_theta == 0) {
+    config.window_rope_theta = config.rope_theta;
+  }
   // YaRN divides by its logarithm.
   if (config.rope_scaling.kind == "yarn" && config.rope_theta <= 1) {
     throw_error(ErrorCode::kCorruptData, "{}: rope_theta is {}, but yarn needs more than 1",

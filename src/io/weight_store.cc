@@ -18,7 +18,6 @@
 #include "io/file.h"
 #include "io/ggml_formats.h"
 #include "io/gguf.h"
-#include "io/gguf_model.h"
 #include "io/json.h"
 #include "io/quantized_weights.h"
 #include "io/safetensors.h"
@@ -64,8 +63,9 @@ std::string name_in_text_part(const std::string& name) {
 
 class WeightStore::Impl {
  public:
-  Impl(std::string model, const std::optional<QuantizationConfig>& quantization)
-      : model_dir_(std::move(model)) {
+  Impl(std::string model, const std::optional<QuantizationConfig>& quantization,
+       const GgufLayout& layout)
+      : model_dir_(std::move(model)), layout_(layout) {
     if (const auto path = find_gguf(model_dir_)) {
       gguf_.emplace(*path);
       add_gguf();
@@ -186,7 +186,7 @@ class WeightStore::Impl {
   std::string location() const { return files().size() == 1 ? files()[0].path() : model_dir_; }
   std::string name_in_file(std::string_view name) const {
     if (!gguf_) return std::string(name);
-    std::string found = gguf_tensor_name(name, has_post_norms_);
+    std::string found = gguf_tensor_name(name, layout_.has_post_norms);
     // Some families have the norm before the feed-forward block under the name of its place.
     const size_t norm = found.find("ffn_norm.");
     if (norm == found.npos || items_.contains(found)) return found;
@@ -196,16 +196,15 @@ class WeightStore::Impl {
 
   void add_gguf() {
     for (const MappedFile& part : gguf_->parts()) part.prefetch();
-    has_post_norms_ = gguf_has_post_norms(*gguf_);
-    const int64_t head_dim = gguf_interleaved_head(*gguf_);
     for (const GgufTensor& tensor : gguf_->tensors()) {
       const GgmlFormat& format = *find_ggml_format(tensor.type);
       Item& item = items_.try_emplace(std::string(tensor.name), *this).first->second;
-      item.tensor = {.data = tensor.data,
-                     .dtype = format.plain.value_or(DType::kFloat32),
-                     .shape = tensor.shape,
-                     .bytes = static_cast<int64_t>(tensor.bytes),
-                     .interleaved_head = is_interleaved(tensor.name) ? head_dim : 0};
+      item.tensor = {
+          .data = tensor.data,
+          .dtype = format.plain.value_or(DType::kFloat32),
+          .shape = tensor.shape,
+          .bytes = static_cast<int64_t>(tensor.bytes),
+          .interleaved_head = is_interleaved(tensor.name) ? layout_.interleaved_head : 0};
       item.file = tensor.part;
       item.format = format.name;
       if (is_rotary_table(tensor.name)) item.used = true;
@@ -358,8 +357,8 @@ class WeightStore::Impl {
   }
 
   std::string model_dir_;
+  GgufLayout layout_;
   std::optional<Gguf> gguf_;
-  bool has_post_norms_ = false;
   std::vector<MappedFile> files_;  // where it is no GGUF
   std::map<std::string, Item, std::less<>> items_;
   std::set<std::string> ignored_parts_;  // towers of a multimodal checkpoint
@@ -367,8 +366,9 @@ class WeightStore::Impl {
 };
 
 WeightStore::WeightStore(const std::string& model,
-                         const std::optional<QuantizationConfig>& quantization)
-    : impl_(std::make_unique<Impl>(model, quantization)) {}
+                         const std::optional<QuantizationConfig>& quantization,
+                         const GgufLayout& layout)
+    : impl_(std::make_unique<Impl>(model, quantization, layout)) {}
 WeightStore::~WeightStore() = default;
 
 bool WeightStore::contains(std::string_view name) const { return impl_->contains(name); }

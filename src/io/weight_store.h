@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/matrix_decoder.h"
 #include "base/matrix_source.h"
+#include "io/gguf_names.h"
 #include "io/quantization_config.h"
 #include "nanovllm/engine_info.h"
 
@@ -34,9 +35,10 @@ class WeightStore {
  public:
   // Maps the files and checks every header: lengths, overlaps, dtypes, offsets inside the file.
   // Throws Error: kNotFound, kCorruptData, kUnsupported (a format that can't be read), kIo.
-  // `quantization` is that of a folder's config, if it has one.
+  // `quantization` is that of a folder's config, if it has one; `layout` that of a GGUF file.
   explicit WeightStore(const std::string& model,
-                       const std::optional<QuantizationConfig>& quantization = {});
+                       const std::optional<QuantizationConfig>& quantization = {},
+                       const GgufLayout& layout = {});
   ~WeightStore();
 
   bool contains(std::string_view name) const;

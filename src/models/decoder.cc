@@ -203,23 +203,17 @@ Tensor Decoder::logits(int begin, int end) {
 }  // namespace
 
 std::unique_ptr<Model> make_decoder(const ModelContext& context, const DecoderOptions& options) {
-  return std::make_unique<Decoder>(context, options);
-}
-
-std::unique_ptr<Model> make_decoder(const ModelContext& context, DecoderOptions options,
-                                    const ExpertOptions& experts) {
   const std::string& config_path = context.config.config_path;
   const ExpertsConfig& sizes = context.config.experts;
-  if (sizes.num == 0) {
+  if (options.experts && sizes.num == 0) {
     throw_error(ErrorCode::kCorruptData, "{}: the number of experts is missing", config_path);
   }
-  if (sizes.num_active > kMaxActiveExperts) {
+  if (options.experts && sizes.num_active > kMaxActiveExperts) {
     throw_error(ErrorCode::kUnsupported,
                 "{}: a token goes to {} experts, only up to {} are supported", config_path,
                 sizes.num_active, kMaxActiveExperts);
   }
-  options.experts = experts;
-  return make_decoder(context, options);
+  return std::make_unique<Decoder>(context, options);
 }
 
 }  // namespace nanovllm

@@ -64,18 +64,15 @@ struct DecoderOptions {
   double query_scalar = 0;
   // Which layers have the config's sliding window: none, all, or those that the config lists.
   enum class Windows { kNone, kAllLayers, kListedLayers } windows = Windows::kNone;
-  // Set by the second make_decoder(), not by families.
+  // Of a mixture of experts.
   std::optional<ExpertOptions> experts = {};
   // The base of the rotary embedding in layers with a window, which is not scaled there; none = as
   // in the other layers.
   std::optional<double> window_rope_theta = {};
 };
 
-// Throws what make_model throws.
+// Throws what make_model throws. With mixtures of experts, which are in the layers that the config
+// says, also Error(kCorruptData) if the config has no number of experts.
 std::unique_ptr<Model> make_decoder(const ModelContext& context, const DecoderOptions& options);
-// With mixtures of experts in the layers that the config says. Throws also Error(kCorruptData) if
-// the config has no number of experts.
-std::unique_ptr<Model> make_decoder(const ModelContext& context, DecoderOptions options,
-                                    const ExpertOptions& experts);
 
 }  // namespace nanovllm

@@ -10,7 +10,7 @@
 #include "backend/backend_cases.h"
 #include "backend/registry.h"
 #include "io/file.h"
-#include "io/gguf_model.h"
+#include "io/gguf_names.h"
 #include "io/gguf_testing.h"
 #include "io/safetensors.h"
 #include "io/testing.h"
@@ -82,7 +82,7 @@ std::string interleaved(const std::string& bytes, int64_t rows, int64_t head) {
 class Converter {
  public:
   Converter(const std::string& folder, Matrices matrices)
-      : config_(ModelConfig::load(folder)),
+      : config_(load_model_config(folder)),
         file_(folder + "/model.safetensors"),
         matrices_(matrices) {
     architecture_ = config_.model_type == "gemma3_text" ? "gemma3"

@@ -1,18 +1,21 @@
-// Llama 2 and 3 (arXiv 2307.09288, 2407.21783) with their optional biases, and Mistral (arXiv
-// 2310.06825), which is a Llama whose queries see a sliding window.
-#include "models/decoder.h"
+// Llama 2 and 3 (arXiv 2307.09288, 2407.21783) with their optional biases.
 #include "models/families.h"
 
 namespace nanovllm {
+namespace {
 
-std::unique_ptr<Model> make_llama(const ModelContext& context) {
-  return make_decoder(context, {.qkv_bias = context.config.attention_bias,
-                                .output_bias = context.config.attention_bias,
-                                .mlp_bias = context.config.mlp_bias});
+DecoderOptions llama_options(const ModelConfig& config) {
+  return {.qkv_bias = config.attention_bias,
+          .output_bias = config.attention_bias,
+          .mlp_bias = config.mlp_bias};
 }
 
-std::unique_ptr<Model> make_mistral(const ModelContext& context) {
-  return make_decoder(context, {.windows = DecoderOptions::Windows::kAllLayers});
-}
+}  // namespace
+
+constinit const Family kLlama = {
+    .model = {"LlamaForCausalLM", "Llama 2, Llama 3", "llama", "", "llama3_json"},
+    .model_type = "llama",
+    .gguf_turns_neighbours = true,
+    .options = llama_options};
 
 }  // namespace nanovllm

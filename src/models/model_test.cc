@@ -143,7 +143,7 @@ TEST(SupportedModels, AreThoseThatGgufFilesOpenAs) {
   const testing::TempDir dir;
   const std::string path = dir.write(
       "model.gguf", testing::GgufWriter().add("general.architecture", std::string("x")).bytes());
-  const std::string message = error_of([&] { ModelConfig::load(path); }).what();
+  const std::string message = error_of([&] { load_model_config(path); }).what();
   EXPECT_TRUE(message.ends_with(fmt::format("; supported are {}", fmt::join(names, ", "))))
       << message;
 }
@@ -336,7 +336,7 @@ class LoadingBackend final : public CpuBackend {
 void load_with(const std::string& model_dir, int num_threads, std::function<void(int)> at_product,
                int64_t free_bytes = std::numeric_limits<int64_t>::max()) {
   LoadingBackend backend(std::move(at_product), free_bytes);
-  const ModelConfig config = ModelConfig::load(model_dir);
+  const ModelConfig config = load_model_config(model_dir);
   const WeightStore weights(model_dir);
   make_model({config, weights, backend, DType::kFloat32, 8, 8, 8, num_threads});
 }
@@ -353,7 +353,7 @@ TEST(ModelLoading, AFailureOnALoadingThreadReachesTheCaller) {
 TEST(ModelLoading, WhatTheDeviceDoesNotComputeIsRefusedBeforeAnythingIsUploaded) {
   LoadingBackend backend([](int) {}, std::numeric_limits<int64_t>::max());
   backend.shares_tables = true;  // as on a device, where the embedding is uploaded, too
-  const ModelConfig config = ModelConfig::load(golden_dir("llama2"));
+  const ModelConfig config = load_model_config(golden_dir("llama2"));
   const WeightStore weights(golden_dir("llama2"));
   const auto load = [&] {
     make_model({config, weights, backend, DType::kFloat32, 8, 8, 8, /*num_loading_threads=*/4});
@@ -445,7 +445,7 @@ TEST(Model, CountsTheParametersThatATokenMeets) {
 
 TEST(ModelLoading, ATiedHeadLiesInTheEmbeddingsTableWhereTheBackendCanHaveItSo) {
   const std::string dir = golden_dir("qwen3_tied");  // bfloat16, so that float32 is a copy
-  const ModelConfig config = ModelConfig::load(dir);
+  const ModelConfig config = load_model_config(dir);
   const WeightStore weights(dir);
   const StoredTensor stored =
       weights.get("model.embed_tokens.weight", {config.vocab_size, config.hidden_size});
@@ -477,7 +477,7 @@ TEST(ModelLoading, ATiedHeadLiesInTheEmbeddingsTableWhereTheBackendCanHaveItSo) 
 TEST(ModelLoading, AHeadOfItsOwnSharesNoTable) {
   LoadingBackend backend([](int) {}, std::numeric_limits<int64_t>::max());
   backend.shares_tables = true;
-  const ModelConfig config = ModelConfig::load(golden_dir("llama2"));
+  const ModelConfig config = load_model_config(golden_dir("llama2"));
   const WeightStore weights(golden_dir("llama2"));
   make_model({config, weights, backend, DType::kBFloat16, 8, 8, 8, 2});
   EXPECT_TRUE(backend.shared_tables.empty());

@@ -1,8 +1,11 @@
-// Which architecture of config.json is built by what.
+// All families, and what a model's files have to say to be of one.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
+#include <set>
+#include <string_view>
+#include <vector>
 
 #include "base/check.h"
 #include "models/families.h"
@@ -10,37 +13,36 @@
 namespace nanovllm {
 namespace {
 
-struct Entry {
-  SupportedModel model;
-  std::unique_ptr<Model> (*make)(const ModelContext&);
-};
+constexpr const Family* kFamilies[] = {&kGemma2,   &kGemma3,  &kGemma3WithTowers,
+                                       &kGlm4,     &kGlm4Moe, &kGptOss,
+                                       &kGranite,  &kLlama,   &kMistral,
+                                       &kMixtral,  &kOlmo2,   &kOlmo3,
+                                       &kOlmoe,    &kPhi3,    &kQwen2,
+                                       &kQwen2Moe, &kQwen3,   &kQwen3Moe,
+                                       &kSmolLm3};
 
-constexpr Entry kModels[] = {
-    {{"Gemma2ForCausalLM", "Gemma 2", "gemma2", "", ""}, make_gemma2},
-    {{"Gemma3ForCausalLM", "Gemma 3", "gemma3", "", ""}, make_gemma3},
-    {{"Gemma3ForConditionalGeneration", "Gemma 3, the text part", "", "", ""}, make_gemma3},
-    {{"Glm4ForCausalLM", "GLM-4", "glm4", "", ""}, make_glm4},
-    {{"Glm4MoeForCausalLM", "GLM-4.5", "glm4moe", "glm45", "glm45"}, make_glm4_moe},
-    {{"GptOssForCausalLM", "gpt-oss", "gpt-oss", "openai_gptoss", "openai"}, make_gpt_oss},
-    {{"GraniteForCausalLM", "Granite 3", "granite", "granite", "granite"}, make_granite},
-    {{"LlamaForCausalLM", "Llama 2, Llama 3", "llama", "", "llama3_json"}, make_llama},
-    {{"MistralForCausalLM", "Mistral", "llama, mistral3", "mistral", "mistral"}, make_mistral},
-    {{"MixtralForCausalLM", "Mixtral", "llama", "", "mistral"}, make_mixtral},
-    {{"Olmo2ForCausalLM", "OLMo 2", "olmo2", "", ""}, make_olmo2},
-    {{"Olmo3ForCausalLM", "OLMo 3", "olmo2", "olmo3", "olmo3"}, make_olmo3},
-    {{"OlmoeForCausalLM", "OLMoE", "olmoe", "", ""}, make_olmoe},
-    {{"Phi3ForCausalLM", "Phi-3, Phi-4", "phi3", "", ""}, make_phi3},
-    {{"Qwen2ForCausalLM", "Qwen2, Qwen2.5", "qwen2", "", "hermes"}, make_qwen2},
-    {{"Qwen2MoeForCausalLM", "Qwen2-MoE", "qwen2moe", "", "hermes"}, make_qwen2_moe},
-    {{"Qwen3ForCausalLM", "Qwen3", "qwen3", "qwen3", "hermes"}, make_qwen3},
-    {{"Qwen3MoeForCausalLM", "Qwen3-MoE", "qwen3moe", "qwen3", "hermes"}, make_qwen3_moe},
-    {{"SmolLM3ForCausalLM", "SmolLM3", "smollm3", "qwen3", "hermes"}, make_smollm3},
-};
+// make_model refuses it; until then its files are read like a Llama's.
+constexpr Family kUnknown = {.model = {"", "", "", "", ""},
+                             .model_type = "",
+                             .options = [](const ModelConfig&) { return DecoderOptions(); }};
 
-// So begin the architectures of models, hybrids above all, that are not there yet.
+// Models, hybrids above all, that are not there yet: so begin their architectures in config.json,
+// and so GGUF calls them.
 constexpr std::string_view kLater[] = {"Gemma4", "Qwen3Next", "Qwen3_5"};
+constexpr std::string_view kLaterInGguf[] = {"gemma4", "qwen35", "qwen35moe", "qwen3next"};
 
-// What ModelConfig::load leaves open: sizes that are missing or do not fit together.
+// The architectures of GGUF files that are opened as a family.
+std::vector<std::string_view> gguf_names(const Family& family) {
+  std::vector<std::string_view> names;
+  for (std::string_view rest = family.model.gguf; !rest.empty();) {
+    const size_t end = std::min(rest.find(", "), rest.size());
+    names.push_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 2, rest.size()));
+  }
+  return names;
+}
+
+// What load_model_config leaves open: sizes that are missing or do not fit together.
 void check_sizes(const ModelConfig& config) {
   const std::string& path = config.config_path;
   const struct {
@@ -77,15 +79,57 @@ void refuse_unknown_keys(const ModelConfig& config) {
               config.config_path, fmt::join(config.unknown_keys, "\", \""));
 }
 
+const Family* find_architecture(std::string_view architecture) {
+  const auto* found = std::ranges::find(
+      kFamilies, architecture,
+      [](const Family* family) -> std::string_view { return family->model.architecture; });
+  return found == std::end(kFamilies) ? nullptr : *found;
+}
+
 }  // namespace
+
+const Family& find_family(std::string_view architecture, std::string_view model_type) {
+  if (const Family* family = find_architecture(architecture)) return *family;
+  const auto* found = std::ranges::find(
+      kFamilies, model_type,
+      [](const Family* family) -> std::string_view { return family->model_type; });
+  return found == std::end(kFamilies) ? kUnknown : **found;
+}
+
+const Family& family_of(const GgufFields& fields) {
+  const std::string& name = fields.architecture();
+  const std::string& path = fields.file().path();
+  std::set<std::string_view> names;
+  const Family* other = nullptr;
+  for (const Family* family : kFamilies) {
+    const std::vector<std::string_view> own = gguf_names(*family);
+    names.insert(own.begin(), own.end());
+    if (std::ranges::find(own, name) == own.end()) continue;
+    if (family->owns == nullptr) {
+      other = family;
+    } else if (family->owns(fields)) {
+      return *family;
+    }
+  }
+  if (other != nullptr) return *other;
+  if (std::ranges::find(kLaterInGguf, name) != std::end(kLaterInGguf)) {
+    throw_error(ErrorCode::kUnsupported,
+                "{}: general.architecture {} is not supported yet: it comes in a later version",
+                path, name);
+  }
+  throw_error(ErrorCode::kUnsupported, "{}: {}; supported are {}", path,
+              name.empty()
+                  ? std::string("general.architecture is missing")
+                  : fmt::format("general.architecture {} is not supported", printable(name)),
+              fmt::join(names, ", "));
+}
 
 std::unique_ptr<Model> make_model(const ModelContext& context) {
   const std::string& architecture = context.config.architecture;
-  for (const Entry& entry : kModels) {
-    if (architecture != entry.model.architecture) continue;
+  if (const Family* family = find_architecture(architecture)) {
     check_sizes(context.config);
     refuse_unknown_keys(context.config);
-    return entry.make(context);
+    return make_decoder(context, family->options(context.config));
   }
   for (const std::string_view name : kLater) {
     if (!architecture.starts_with(name)) continue;
@@ -94,7 +138,7 @@ std::unique_ptr<Model> make_model(const ModelContext& context) {
                 context.config.config_path, architecture);
   }
   std::vector<const char*> names;
-  for (const Entry& entry : kModels) names.push_back(entry.model.architecture);
+  for (const Family* family : kFamilies) names.push_back(family->model.architecture);
   throw_error(ErrorCode::kUnsupported, "{}: {}; supported are {}", context.config.config_path,
               architecture.empty() ? "names no architecture"
                                    : "architecture " + architecture + " is not supported",
@@ -102,15 +146,13 @@ std::unique_ptr<Model> make_model(const ModelContext& context) {
 }
 
 const SupportedModel* find_supported_model(std::string_view architecture) {
-  const auto* found = std::ranges::find(kModels, architecture, [](const Entry& entry) {
-    return std::string_view(entry.model.architecture);
-  });
-  return found == std::end(kModels) ? nullptr : &found->model;
+  const Family* family = find_architecture(architecture);
+  return family == nullptr ? nullptr : &family->model;
 }
 
 std::vector<SupportedModel> supported_models() {
   std::vector<SupportedModel> models;
-  for (const Entry& entry : kModels) models.push_back(entry.model);
+  for (const Family* family : kFamilies) models.push_back(family->model);
   return models;
 }
 

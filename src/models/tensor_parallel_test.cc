@@ -118,7 +118,7 @@ TEST(ExpertParallel, BiasesOfOtherRanksTakeNoMemory) {
                  expert_parallel);
     return rig.model().weight_bytes();
   };
-  const ModelConfig config = ModelConfig::load(golden_dir("gpt_oss"));
+  const ModelConfig config = load_model_config(golden_dir("gpt_oss"));
   EXPECT_EQ(bytes(false) - bytes(true), int64_t{config.num_hidden_layers} * config.experts.num / 2 *
                                             config.hidden_size * int64_t{sizeof(float)});
 }

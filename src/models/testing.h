@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/load_config.h"
 #include "models/model.h"
 #include "runner/kv_cache_plan.h"
 #include "runner/step_batch.h"
@@ -82,8 +83,8 @@ class ModelRig {
 
   ModelRig(const std::string& model_dir, DType dtype, std::unique_ptr<Backend> backend,
            int block_size, bool expert_parallel = false)
-      : config_(ModelConfig::load(model_dir)),
-        weights_(model_dir, config_.quantization),
+      : config_(load_model_config(model_dir)),
+        weights_(model_dir, config_.quantization, config_.gguf),
         backend_(std::move(backend)),
         sequences_(kMaxSequences) {
     model_ = make_model({.config = config_,

@@ -66,7 +66,8 @@ ModelRunner::~ModelRunner() { abandon(); }
 void ModelRunner::load_model() {
   max_num_logits_ = traits_.max_logits_rows > 0 ? traits_.max_logits_rows : config_.max_num_seqs;
   max_num_logits_ = std::min(max_num_logits_, max_num_tokens_);
-  weights_ = std::make_unique<WeightStore>(model_config_.model_dir, model_config_.quantization);
+  weights_ = std::make_unique<WeightStore>(model_config_.model_dir, model_config_.quantization,
+                                           model_config_.gguf);
   if (model_config_.quantization && backend_->rank() == 0) {
     const char* dtype = to_string(dtype_);
     print_message("nanovllm: {}: quantised weights are decoded to {}; activations are {} as well\n",

@@ -36,7 +36,7 @@ EngineConfig small_config(const std::string& dtype, int num_threads) {
 
 std::unique_ptr<Runner> load(const std::string& name, const EngineConfig& config) {
   EngineInfo info;
-  return make_model_runner(ModelConfig::load(golden_dir(name)), config, info);
+  return make_model_runner(load_model_config(golden_dir(name)), config, info);
 }
 
 Ids random_ids(int count, uint32_t seed) {
@@ -284,7 +284,7 @@ TEST(ModelRunner, SeededSamplesDependOnSeedAndPositionAlone) {
 }
 
 TEST(ModelRunner, ProgressAdvancesWhileItLoadsAndWithEachLayer) {
-  const ModelConfig model = ModelConfig::load(golden_dir("llama2"));
+  const ModelConfig model = load_model_config(golden_dir("llama2"));
   Progress progress;
   EngineInfo info;
   const auto runner =
@@ -306,7 +306,7 @@ TEST(ModelRunner, GuessesWhatStepsCostByTheOperationsOfTheLayers) {
 
 TEST(ModelRunner, InfoSaysWhatWasLoaded) {
   EngineInfo info;
-  const auto r = make_model_runner(ModelConfig::load(golden_dir("qwen3_odd_vocab")),
+  const auto r = make_model_runner(load_model_config(golden_dir("qwen3_odd_vocab")),
                                    small_config("auto", 1), info);
   EXPECT_EQ(info.architecture, "Qwen3ForCausalLM");
   EXPECT_EQ(info.device.substr(0, 5), "cpu (");
@@ -326,7 +326,7 @@ TEST(ModelRunner, InfoSaysWhatWasLoaded) {
 
 TEST(ModelRunner, MaxModelLenIsLoweredToWhatTheModelWasMadeFor) {
   const auto max_model_len = [&](int asked, const std::string& name = "qwen3_tied") {
-    const ModelConfig model = ModelConfig::load(golden_dir(name));
+    const ModelConfig model = load_model_config(golden_dir(name));
     EngineConfig config = small_config("auto", 1);
     config.max_model_len = asked;
     EngineInfo info;
@@ -342,7 +342,7 @@ TEST(ModelRunner, MaxModelLenIsLoweredToWhatTheModelWasMadeFor) {
 
 // As a worker comes back that is told how many blocks the one before it had.
 TEST(ModelRunner, UnaskedMaxModelLenIsWhatTheKvCacheHoldsAndComesOutOfItsBlocksAgain) {
-  const ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
+  const ModelConfig model = load_model_config(golden_dir("qwen3_tied"));
   const auto load_info = [&](const EngineConfig& config) {
     EngineInfo info;
     make_model_runner(model, config, info);
@@ -369,7 +369,7 @@ TEST(ModelRunner, UnaskedMaxModelLenIsWhatTheKvCacheHoldsAndComesOutOfItsBlocksA
 }
 
 TEST(ModelRunner, DtypeAutoIsTheCheckpointsAndBfloat16ForHalfPrecision) {
-  ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
+  ModelConfig model = load_model_config(golden_dir("qwen3_tied"));
   const auto dtype = [&](DType of_checkpoint, const std::string& asked) {
     model.dtype = of_checkpoint;
     EngineInfo info;
@@ -394,7 +394,7 @@ TEST(ModelRunner, KvCacheThatDoesNotFitIsRefusedInBytes) {
 }
 
 TEST(ModelRunner, BlockTablesBeyondReasonAreRefusedByTheFlagsThatMakeThem) {
-  ModelConfig model = ModelConfig::load(golden_dir("llama2"));
+  ModelConfig model = load_model_config(golden_dir("llama2"));
   model.max_position_embeddings = 1 << 24;
   EngineConfig config = small_config("float32", 1);
   config.max_num_seqs = 1 << 16;
@@ -409,7 +409,7 @@ TEST(ModelRunner, BlockTablesBeyondReasonAreRefusedByTheFlagsThatMakeThem) {
 
 // What was given as blocks bounds what steps need besides the KV cache.
 TEST(ModelRunner, BlockTablesAreNoLongerThanTheBlocksGiven) {
-  ModelConfig model = ModelConfig::load(golden_dir("llama2"));
+  ModelConfig model = load_model_config(golden_dir("llama2"));
   model.max_position_embeddings = 1 << 16;
   EngineConfig config = small_config("float32", 1);
   config.max_num_seqs = 1 << 19;  // times 4096 blocks are too many, times 9 are not
@@ -426,7 +426,7 @@ TEST(ModelRunner, BlockTablesAreNoLongerThanTheBlocksGiven) {
 }
 
 TEST(ModelRunner, AFolderWithoutWeightsIsRefused) {
-  ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
+  ModelConfig model = load_model_config(golden_dir("qwen3_tied"));
   const nanovllm::testing::TempDir empty;
   model.model_dir = empty.path();
   EngineInfo info;

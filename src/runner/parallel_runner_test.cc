@@ -91,7 +91,7 @@ TEST_P(ParallelRunnerGoldens, GreedyTokensAreThoseOfTransformers) {
     EngineInfo info;
     EngineConfig config = small_config(num_ranks, dtype);
     config.device = device;
-    const auto runner = make_runner(ModelConfig::load(golden_dir(checkpoint)), config, info);
+    const auto runner = make_runner(load_model_config(golden_dir(checkpoint)), config, info);
     for (const auto& item : document.at("cases")) {
       const std::vector<int32_t> prompt = item.at("ids"), continuation = item.at("greedy");
       const std::vector<float> margin = item.at("margins");
@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(
 #endif
 
 TEST(ParallelRunner, ARankCostsItsShareOfALayer) {
-  const ModelConfig model = ModelConfig::load(golden_dir("llama2"));
+  const ModelConfig model = load_model_config(golden_dir("llama2"));
   EngineInfo info;
   Progress progress;
   const StepCost one = make_runner(model, small_config(1), info)->step_cost();
@@ -142,7 +142,7 @@ TEST(ParallelRunner, ARankCostsItsShareOfALayer) {
 }
 
 TEST(ParallelRunner, InfoCountsTheBytesOfAllRanks) {
-  const ModelConfig model = ModelConfig::load(golden_dir("llama2"));
+  const ModelConfig model = load_model_config(golden_dir("llama2"));
   EngineInfo one, four;
   make_runner(model, small_config(1), one);
   const auto runner = make_runner(model, small_config(4), four);
@@ -158,7 +158,7 @@ TEST(ParallelRunner, InfoCountsTheBytesOfAllRanks) {
 TEST(ParallelRunner, HeadsThatTheRanksCannotShareAreRefused) {
   EngineInfo info;
   const Error error = error_of(
-      [&] { make_runner(ModelConfig::load(golden_dir("llama2")), small_config(3), info); });
+      [&] { make_runner(load_model_config(golden_dir("llama2")), small_config(3), info); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_EQ(std::string(error.what()),
             golden_dir("llama2") +
@@ -246,7 +246,7 @@ TEST(ParallelRunner, ARankThatDiesWhileLoadingEndsAllWithItsSentence) {
 }
 
 TEST(ParallelRunner, AFolderWithoutWeightsIsRefused) {
-  ModelConfig model = ModelConfig::load(golden_dir("llama2"));
+  ModelConfig model = load_model_config(golden_dir("llama2"));
   const nanovllm::testing::TempDir empty;
   model.model_dir = empty.path();
   EngineInfo info;

@@ -53,7 +53,7 @@ std::unique_ptr<Runner> load(const Place& place, const std::string& dtype,
   config.max_num_seqs = kNumSequences;
   config.max_num_batched_tokens = 256;
   config.enforce_eager = enforce_eager;
-  const ModelConfig model = ModelConfig::load(golden_dir("qwen3_tied"));
+  const ModelConfig model = load_model_config(golden_dir("qwen3_tied"));
   EngineInfo info;
   return make_runner(model, config, info);
 }

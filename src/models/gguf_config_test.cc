@@ -1,6 +1,4 @@
 // What the metadata and the tensors of a GGUF file say of its model.
-#include "io/gguf_model.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -10,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "io/gguf_names.h"
 #include "io/gguf_testing.h"
 #include "io/testing.h"
 #include "io/weight_store.h"
+#include "models/load_config.h"
 
 namespace nanovllm {
 namespace {
@@ -20,8 +20,6 @@ namespace {
 using testing::error_of;
 using testing::GgufWriter;
 using testing::TempDir;
-
-constexpr uint32_t kF32 = 0, kF16 = 1;
 
 // A model of hidden size 8, two heads of 4, a vocabulary of 3 and no layer's tensors.
 class File {
@@ -40,12 +38,12 @@ class File {
     return add("attention.head_count", uint32_t{2});
   }
   File& add_table() {
-    writer.tensor("token_embd.weight", kF32, {3, 8}, std::string(96, '\0'));
+    writer.tensor("token_embd.weight", GgufWriter::kF32, {3, 8}, std::string(96, '\0'));
     return *this;
   }
   ModelConfig config() {
     const std::string path = dir_.write("model.gguf", writer.bytes());
-    return ModelConfig::load(path);
+    return load_model_config(path);
   }
   std::string error() {
     const std::string message = error_of([&] { config(); }).what();
@@ -85,10 +83,10 @@ TEST(GgufModel, SizesComeFromKeysAndTheVocabularyFromItsTable) {
 TEST(GgufModel, TensorsTellOfHeadsAndBiases) {
   File file("llama");
   file.add_sizes();
-  file.writer.tensor("token_embd.weight", kF16, {3, 8}, std::string(48, '\0'))
-      .tensor("output.weight", kF32, {3, 8}, std::string(96, '\0'))
-      .tensor("blk.0.attn_q.bias", kF32, {8}, std::string(32, '\0'))
-      .tensor("blk.0.ffn_gate.bias", kF32, {16}, std::string(64, '\0'));
+  file.writer.tensor("token_embd.weight", GgufWriter::kF16, {3, 8}, std::string(48, '\0'))
+      .tensor("output.weight", GgufWriter::kF32, {3, 8}, std::string(96, '\0'))
+      .tensor("blk.0.attn_q.bias", GgufWriter::kF32, {8}, std::string(32, '\0'))
+      .tensor("blk.0.ffn_gate.bias", GgufWriter::kF32, {16}, std::string(64, '\0'));
   const ModelConfig config = file.config();
   EXPECT_FALSE(config.tie_word_embeddings);
   EXPECT_TRUE(config.attention_bias);
@@ -197,7 +195,7 @@ TEST(GgufModel, PartsOfHeadsTurnAndDivisorsAreForThese) {
   file.add_sizes().add("rope.dimension_count", uint32_t{2}).add_table();
   const float divisors[] = {3, 5};
   for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"})
-    file.writer.tensor(name, kF32, {1}, {reinterpret_cast<const char*>(divisors), 4});
+    file.writer.tensor(name, GgufWriter::kF32, {1}, {reinterpret_cast<const char*>(divisors), 4});
   EXPECT_EQ(file.config().rotary_dim, 2);
   EXPECT_EQ(file.config().rope_scaling.long_divisors, std::vector<double>{3});
 }
@@ -233,7 +231,8 @@ TEST(GgufModel, DivisorsOfFrequenciesAreTensors) {
     auto file = std::make_unique<File>("llama");
     file->add_sizes().add_table();
     const auto* bytes = reinterpret_cast<const char*>(divisors.data());
-    file->writer.tensor("rope_freqs.weight", kF32, {static_cast<int64_t>(divisors.size())},
+    file->writer.tensor("rope_freqs.weight", GgufWriter::kF32,
+                        {static_cast<int64_t>(divisors.size())},
                         {bytes, divisors.size() * sizeof(float)});
     return file;
   };
@@ -294,10 +293,25 @@ TEST(GgufModel, RefusesWhatItCannotCompute) {
             "llama.vocab_size is 4, but token_embd.weight has 3 rows");
 }
 
+TEST(GgufModel, ALlamaWithAWindowIsAMistral) {
+  File window("llama");
+  window.add_sizes().add("attention.sliding_window", uint32_t{64}).add_table();
+  EXPECT_EQ(window.config().architecture, "MistralForCausalLM");
+  EXPECT_EQ(window.config().sliding_window, 64);
+  File named("mistral3");
+  named.add_sizes().add_table();
+  EXPECT_EQ(named.config().architecture, "MistralForCausalLM");
+  EXPECT_EQ(named.config().sliding_window, 0);
+  File experts("llama");
+  experts.add_sizes().add("expert_count", uint32_t{8}).add("expert_used_count", uint32_t{2});
+  experts.add("attention.sliding_window", uint32_t{64}).add_table();
+  EXPECT_EQ(experts.config().architecture, "MixtralForCausalLM");
+}
+
 TEST(GgufModel, ALlamaWithExpertsIsAMixtral) {
   File file("llama");
   file.add_sizes().add("expert_count", uint32_t{8}).add("expert_used_count", uint32_t{2});
-  file.writer.tensor("blk.1.ffn_gate_inp.weight", kF32, {8, 8}, std::string(256, '\0'));
+  file.writer.tensor("blk.1.ffn_gate_inp.weight", GgufWriter::kF32, {8, 8}, std::string(256, '\0'));
   const ModelConfig config = file.add_table().config();
   EXPECT_EQ(config.architecture, "MixtralForCausalLM");
   EXPECT_EQ(config.experts.num, 8);
@@ -387,9 +401,10 @@ TEST(GgufModel, OnlyRowsOfQueriesAndKeysAreInterleaved) {
     File file(architecture);
     file.add_sizes().add_table();
     for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight"}) {
-      file.writer.tensor(name, kF32, {8, 8}, std::string(256, '\0'));
+      file.writer.tensor(name, GgufWriter::kF32, {8, 8}, std::string(256, '\0'));
     }
-    const WeightStore weights(dir.write("model.gguf", file.writer.bytes()));
+    const std::string path = dir.write("model.gguf", file.writer.bytes());
+    const WeightStore weights(path, {}, load_model_config(path).gguf);
     const auto interleaved = [&](const char* name) {
       return weights.get(fmt::format("model.layers.0.self_attn.{}.weight", name), {8, 8})
           .interleaved_head;

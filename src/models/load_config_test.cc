@@ -1,4 +1,4 @@
-#include "io/model_config.h"
+#include "models/load_config.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,15 +16,15 @@ namespace {
 using testing::error_of;
 using testing::TempDir;
 
-ModelConfig load(const std::string& config, const std::string& generation_config = "") {
+ModelConfig load_json(const std::string& config, const std::string& generation_config = "") {
   const TempDir dir;
   dir.write("config.json", config);
   if (!generation_config.empty()) dir.write("generation_config.json", generation_config);
-  return ModelConfig::load(dir.path());
+  return load_model_config(dir.path());
 }
 
 std::string message_for(const std::string& config, const std::string& generation_config = "") {
-  return error_of([&] { load(config, generation_config); }).what();
+  return error_of([&] { load_json(config, generation_config); }).what();
 }
 
 constexpr const char* kTransformers4 = R"({
@@ -37,7 +37,7 @@ constexpr const char* kTransformers4 = R"({
   "tie_word_embeddings": true, "eos_token_id": [128001, 128008], "bos_token_id": 128000})";
 
 TEST(ModelConfig, ReadsTheLayoutOfTransformers4) {
-  const ModelConfig config = load(kTransformers4);
+  const ModelConfig config = load_json(kTransformers4);
   EXPECT_EQ(config.architecture, "LlamaForCausalLM");
   EXPECT_EQ(config.model_type, "llama");
   EXPECT_EQ(config.vocab_size, 128256);
@@ -62,7 +62,7 @@ TEST(ModelConfig, ReadsTheLayoutOfTransformers4) {
 }
 
 TEST(ModelConfig, ReadsTheLayoutOfTransformers5) {
-  const ModelConfig config = load(R"({
+  const ModelConfig config = load_json(R"({
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "dtype": "float32",
     "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2,
     "max_position_embeddings": 4096, "layer_types": ["full_attention", "full_attention"],
@@ -82,26 +82,26 @@ TEST(ModelConfig, ReadsTheLayoutOfTransformers5) {
 }
 
 TEST(ModelConfig, ReadsOldRopeScalingAndItsDefaults) {
-  const ModelConfig linear =
-      load(R"({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2}})");
+  const ModelConfig linear = load_json(
+      R"({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2}})");
   EXPECT_EQ(linear.rope_scaling.kind, "linear");
   EXPECT_EQ(linear.max_context_length(), 8192);
-  const ModelConfig plain = load(R"({"rope_scaling": null})");
+  const ModelConfig plain = load_json(R"({"rope_scaling": null})");
   EXPECT_EQ(plain.rope_scaling.kind, "default");
   EXPECT_EQ(plain.rope_theta, 10000.0);
-  const ModelConfig partial = load(R"({"partial_rotary_factor": 0.5})");
+  const ModelConfig partial = load_json(R"({"partial_rotary_factor": 0.5})");
   EXPECT_EQ(partial.rope_scaling.kind, "partial_rotary_factor");
   const ModelConfig mscale =
-      load(R"({"max_position_embeddings": 100, "rope_scaling": {"type": "yarn", "factor": 4,
+      load_json(R"({"max_position_embeddings": 100, "rope_scaling": {"type": "yarn", "factor": 4,
                "mscale": 1.0, "mscale_all_dim": 1.0}})");
   EXPECT_DOUBLE_EQ(mscale.rope_scaling.attention_factor, 1.0);
 }
 
 TEST(ModelConfig, RopeScalingGoesBeforeRopeParameters) {
   const auto load_rope = [](const std::string& scaling, const std::string& more = "") {
-    return load(R"({"max_position_embeddings": 4096, "rope_parameters": {"rope_theta": 1e6,
+    return load_json(R"({"max_position_embeddings": 4096, "rope_parameters": {"rope_theta": 1e6,
                     "rope_type": "llama3", "factor": 8, "low_freq_factor": 2}, "rope_scaling": )" +
-                scaling + more + "}");
+                     scaling + more + "}");
   };
   const ModelConfig yarn = load_rope(R"({"rope_type": "yarn", "factor": 4})");
   EXPECT_EQ(yarn.rope_scaling.kind, "yarn");
@@ -141,34 +141,35 @@ TEST(ModelConfig, ScalingsThatWouldHaveNoEffectAreRefused) {
        {R"({"type": "default", "factor": 1})", R"({"type": "linear", "factor": 1})",
         R"({"rope_theta": 5e5})", R"({"factor": 1, "type": null, "beta_fast": null})",
         R"({"type": "yarn", "original_max_position_embeddings": 2048})"}) {
-    EXPECT_NO_THROW(load(with(scaling))) << scaling;
+    EXPECT_NO_THROW(load_json(with(scaling))) << scaling;
   }
-  EXPECT_EQ(load(with(R"({"full_attention": {"type": "linear", "factor": 2}})")).rope_scaling.kind,
-            "full_attention");
+  EXPECT_EQ(
+      load_json(with(R"({"full_attention": {"type": "linear", "factor": 2}})")).rope_scaling.kind,
+      "full_attention");
 }
 
 TEST(ModelConfig, WindowsHoldForTheLayersThatHaveThem) {
-  const ModelConfig all = load(R"({"num_hidden_layers": 3, "sliding_window": 16})");
+  const ModelConfig all = load_json(R"({"num_hidden_layers": 3, "sliding_window": 16})");
   EXPECT_EQ(all.sliding_window, 16);
   EXPECT_TRUE(all.sliding_layers.empty());
-  EXPECT_EQ(load(R"({"model_type": "mistral"})").sliding_window, 4096);
-  EXPECT_EQ(load(R"({"model_type": "mistral", "sliding_window": null})").sliding_window, 0);
-  EXPECT_EQ(load(R"({"model_type": "llama"})").sliding_window, 0);
+  EXPECT_EQ(load_json(R"({"model_type": "mistral"})").sliding_window, 4096);
+  EXPECT_EQ(load_json(R"({"model_type": "mistral", "sliding_window": null})").sliding_window, 0);
+  EXPECT_EQ(load_json(R"({"model_type": "llama"})").sliding_window, 0);
   const ModelConfig off =
-      load(R"({"num_hidden_layers": 3, "sliding_window": 16, "use_sliding_window": false})");
+      load_json(R"({"num_hidden_layers": 3, "sliding_window": 16, "use_sliding_window": false})");
   EXPECT_EQ(off.sliding_window, 0);
   const ModelConfig qwen =
-      load(R"({"model_type": "qwen2", "num_hidden_layers": 30, "sliding_window": 16})");
+      load_json(R"({"model_type": "qwen2", "num_hidden_layers": 30, "sliding_window": 16})");
   EXPECT_EQ(qwen.sliding_window, 0);
   const ModelConfig qwen_upper =
-      load(R"({"model_type": "qwen2", "num_hidden_layers": 30, "sliding_window": 16,
+      load_json(R"({"model_type": "qwen2", "num_hidden_layers": 30, "sliding_window": 16,
                "use_sliding_window": true})");
   EXPECT_EQ(std::count(qwen_upper.sliding_layers.begin(), qwen_upper.sliding_layers.end(), true),
             2);
   const ModelConfig upper =
-      load(R"({"num_hidden_layers": 3, "sliding_window": 16, "max_window_layers": 2})");
+      load_json(R"({"num_hidden_layers": 3, "sliding_window": 16, "max_window_layers": 2})");
   EXPECT_EQ(upper.sliding_layers, (std::vector<bool>{false, false, true}));
-  const ModelConfig listed = load(
+  const ModelConfig listed = load_json(
       R"({"num_hidden_layers": 2, "sliding_window": 16, "max_window_layers": 2,
           "layer_types": ["sliding_attention", "full_attention"]})");
   EXPECT_EQ(listed.sliding_layers, (std::vector<bool>{true, false}));
@@ -187,7 +188,7 @@ constexpr const char* kMultimodal = R"({
                   "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}})";
 
 TEST(ModelConfig, OfAMultimodalModelItReadsTheTextPart) {
-  const ModelConfig config = load(kMultimodal);
+  const ModelConfig config = load_json(kMultimodal);
   EXPECT_EQ(config.architecture, "Gemma3ForConditionalGeneration");
   EXPECT_EQ(config.dtype, DType::kBFloat16);
   EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{1, 106}));
@@ -210,14 +211,15 @@ TEST(ModelConfig, OfAMultimodalModelItReadsTheTextPart) {
   windows[5] = windows[11] = false;
   EXPECT_EQ(config.sliding_layers, windows);
   EXPECT_TRUE(config.tie_word_embeddings);
-  EXPECT_EQ(load(R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 8,
+  EXPECT_EQ(load_json(R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 8,
                      "text_config": {"hidden_size": 16}})")
                 .hidden_size,
             8);
 }
 
 ModelConfig load_gemma(int version, const std::string& fields) {
-  return load(fmt::format(R"({{"architectures": ["Gemma{}ForCausalLM"]{}}})", version, fields));
+  return load_json(
+      fmt::format(R"({{"architectures": ["Gemma{}ForCausalLM"]{}}})", version, fields));
 }
 
 TEST(ModelConfig, AGemma2HasWindowsInEverySecondLayerAndSoftCaps) {
@@ -293,9 +295,9 @@ TEST(ModelConfig, WhatAGemmaMayNotHaveIsRefusedInOneSentence) {
 }
 
 ModelConfig load_type(const std::string& type, const std::string& fields) {
-  return load(fmt::format(R"({{"model_type": "{}", "num_hidden_layers": 4, "hidden_size": 64,
+  return load_json(fmt::format(R"({{"model_type": "{}", "num_hidden_layers": 4, "hidden_size": 64,
                               "num_attention_heads": 4{}}})",
-                          type, fields));
+                               type, fields));
 }
 
 TEST(ModelConfig, APhi3StretchesByListsOfDivisors) {
@@ -378,7 +380,7 @@ TEST(ModelConfig, OfAGlm4HalfOfAHeadTurns) {
 }
 
 TEST(ModelConfig, KeysThatNothingKnowsAreListed) {
-  const ModelConfig config = load(
+  const ModelConfig config = load_json(
       R"({"attention_dropout": 0.5, "_name_or_path": "x", "clip_qkv": 8.0, "alibi": true,
           "use_mrope": false, "moe": null, "no": 0, "nor": "", "neither": [], "but": "some",
           "rope_scaling": {"type": "linear", "factor": 2, "beta": 3}})");
@@ -388,7 +390,7 @@ TEST(ModelConfig, KeysThatNothingKnowsAreListed) {
 
 // Keys of published models, or of folders that transformers writes.
 TEST(ModelConfig, KeysThatTransformersDoesNotComputeWithAreHarmless) {
-  const ModelConfig config = load(
+  const ModelConfig config = load_json(
       R"({"is_llama_config": true, "neftune_noise_alpha": 5, "max_sequence_length": 2048,
           "unk_token_id": 3, "dual_chunk_attention_config": {"chunk_size": 262144},
           "max_position_embeddings": 64, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
@@ -397,13 +399,14 @@ TEST(ModelConfig, KeysThatTransformersDoesNotComputeWithAreHarmless) {
 }
 
 TEST(ModelConfig, GenerationConfigGivesDefaultsAndMoreEndTokens) {
-  const ModelConfig config =
-      load(R"({"eos_token_id": 7})", R"({"eos_token_id": [9, 7], "temperature": 0.6, "top_k": 20,
+  const ModelConfig config = load_json(R"({"eos_token_id": 7})",
+                                       R"({"eos_token_id": [9, 7], "temperature": 0.6, "top_k": 20,
                "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.05, "max_new_tokens": 128})");
   EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{7, 9}));
   EXPECT_EQ(config.default_sampling_params.temperature, 0.6);
   EXPECT_EQ(config.default_temperature_source, "generation_config.json");
-  EXPECT_EQ(load("{}", R"({"temperature": null, "top_k": 20})").default_temperature_source, "");
+  EXPECT_EQ(load_json("{}", R"({"temperature": null, "top_k": 20})").default_temperature_source,
+            "");
   EXPECT_EQ(config.default_sampling_params.top_k, 20);
   EXPECT_EQ(config.default_sampling_params.top_p, 0.95);
   EXPECT_EQ(config.default_sampling_params.min_p, 0.01);
@@ -413,9 +416,9 @@ TEST(ModelConfig, GenerationConfigGivesDefaultsAndMoreEndTokens) {
     const std::vector<int> ids(static_cast<size_t>(count), 5);
     return fmt::format(R"({{"eos_token_id": [{}]}})", fmt::join(ids, ", "));
   };
-  EXPECT_EQ(load(many(1024)).eos_token_ids, std::vector<int32_t>{5});
+  EXPECT_EQ(load_json(many(1024)).eos_token_ids, std::vector<int32_t>{5});
   EXPECT_NE(message_for(many(1025)).find("a list of at most 1024 token ids"), std::string::npos);
-  const ModelConfig without = load(R"({"eos_token_id": -1})");
+  const ModelConfig without = load_json(R"({"eos_token_id": -1})");
   EXPECT_TRUE(without.eos_token_ids.empty());
   EXPECT_EQ(without.default_sampling_params.temperature, SamplingParams().temperature);
 }
@@ -480,42 +483,42 @@ TEST(ModelConfig, DeepNestingIsRefused) {
 
 TEST(ModelConfig, MissingFoldersAndFilesAreRefused) {
   const TempDir dir;
-  const Error folder = error_of([&] { ModelConfig::load(dir.path() + "/none"); });
+  const Error folder = error_of([&] { load_model_config(dir.path() + "/none"); });
   EXPECT_EQ(folder.code(), ErrorCode::kNotFound);
   EXPECT_NE(std::string(folder.what()).find("/none: no such folder"), std::string::npos);
-  const Error file = error_of([&] { ModelConfig::load(dir.path()); });
+  const Error file = error_of([&] { load_model_config(dir.path()); });
   EXPECT_EQ(file.code(), ErrorCode::kNotFound);
   EXPECT_EQ(std::string(file.what()),
             dir.path() + ": neither config.json nor a GGUF file is in this folder");
   dir.write("config.json", "{}");
-  EXPECT_NO_THROW(ModelConfig::load(dir.path()));
+  EXPECT_NO_THROW(load_model_config(dir.path()));
   std::filesystem::create_symlink("../blobs/0", dir.path() + "/generation_config.json");
-  EXPECT_EQ(std::string(error_of([&] { ModelConfig::load(dir.path()); }).what()),
+  EXPECT_EQ(std::string(error_of([&] { load_model_config(dir.path()); }).what()),
             dir.path() + "/generation_config.json, a link to ../blobs/0: no such file");
   const std::string huge = dir.write("config.json", std::string((16 << 20) + 1, ' '));
-  EXPECT_EQ(std::string(error_of([&] { ModelConfig::load(dir.path()); }).what()),
+  EXPECT_EQ(std::string(error_of([&] { load_model_config(dir.path()); }).what()),
             huge + ": 16777217 bytes long, expected at most 16777216");
 }
 
 TEST(ModelConfig, ReadsTheConfigsOfRealModels) {
   const auto data = testing::extract_shared_data("tokenizers.tar.xz");
   if (data == nullptr) GTEST_SKIP() << "../shared/data/tokenizers.tar.xz is not there";
-  const ModelConfig qwen3 = ModelConfig::load(data->path() + "/qwen3");
+  const ModelConfig qwen3 = load_model_config(data->path() + "/qwen3");
   EXPECT_EQ(qwen3.architecture, "Qwen3ForCausalLM");
   EXPECT_EQ(qwen3.head_dim, 128);
   EXPECT_EQ(qwen3.eos_token_ids, (std::vector<int32_t>{151645, 151643}));
   EXPECT_EQ(qwen3.default_sampling_params.temperature, 0.6);
-  const ModelConfig qwen2 = ModelConfig::load(data->path() + "/qwen2.5");
+  const ModelConfig qwen2 = load_model_config(data->path() + "/qwen2.5");
   EXPECT_EQ(qwen2.sliding_window, 0);
   EXPECT_EQ(qwen2.head_dim, 128);
-  const ModelConfig llama2 = ModelConfig::load(data->path() + "/llama-2");
+  const ModelConfig llama2 = load_model_config(data->path() + "/llama-2");
   EXPECT_EQ(llama2.dtype, DType::kFloat16);
   EXPECT_EQ(llama2.num_key_value_heads, 32);
   EXPECT_EQ(llama2.rope_theta, 10000.0);
-  const ModelConfig llama3 = ModelConfig::load(data->path() + "/llama-3.2");
+  const ModelConfig llama3 = load_model_config(data->path() + "/llama-3.2");
   EXPECT_EQ(llama3.rope_scaling.kind, "llama3");
   EXPECT_EQ(llama3.eos_token_ids.size(), 3u);
-  const ModelConfig mistral = ModelConfig::load(data->path() + "/mistral-v0.2");
+  const ModelConfig mistral = load_model_config(data->path() + "/mistral-v0.2");
   EXPECT_EQ(mistral.architecture, "MistralForCausalLM");
   EXPECT_EQ(mistral.sliding_window, 0);
   for (const ModelConfig& config : {qwen3, qwen2, llama2, llama3, mistral})
@@ -554,7 +557,7 @@ TEST(ModelConfig, MutatedFilesLoadOrThrowError) {
     dir.write(round % 4 == 0 ? "generation_config.json" : "config.json", text);
     dir.write(round % 4 == 0 ? "config.json" : "generation_config.json", "{}");
     try {
-      const ModelConfig config = ModelConfig::load(dir.path());
+      const ModelConfig config = load_model_config(dir.path());
       ASSERT_GE(config.hidden_size, 0);
       ASSERT_GE(config.head_dim, 0);
       ++loaded;
