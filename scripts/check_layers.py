@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that includes go only downwards: a layer includes itself and the layers below it (docs/architecture.md).
+"""Checks that includes go only downwards: a layer includes itself and the layers below it (docs/architecture.md); and
+that src/io names no family of models, each of which stands in its file in src/models.
 
 Usage: check_layers.py [ROOT]. Exit status 1 and one line for each offence.
 """
@@ -37,9 +38,13 @@ PUBLIC = {
     "prepare.h": "engine",
     "llm.h": "api",
 }
-# What the engine may know of what is below the runner: the plain data of a step, no tensors and no devices.
-EXTRA = {("engine", "ops/sampling.h")}
+# What the engine may know of what is below the runner: the plain data of a step and of a model, no tensors and no devices.
+EXTRA = {("engine", "ops/sampling.h"), ("engine", "models/load_config.h")}
 DEVICE = re.compile(r'#\s*include\s*[<"](cuda|cublas|nccl|immintrin)')
+# The architectures of the families' rows, and what else is text or comment in a source.
+ARCHITECTURE = re.compile(r'"([A-Z]\w*?)[\d_]*(?:Moe)?For[A-Z]\w+"')
+COMMENT_OR_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/|.', re.DOTALL)
+NOT_FAMILIES = re.compile(r'"llama3"|llama3_\w+|"is_llama_config"')  # a kind of rotary embedding, and a key of many models
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
@@ -48,7 +53,28 @@ def stands_on(layer: str) -> set:
     return {layer}.union(*(stands_on(below) for below in ALLOWED[layer]))
 
 
+def is_test(path: pathlib.Path) -> bool:
+    return path.stem.endswith(("_test", "testing", "_test_support"))
+
+
+def family_names(root: pathlib.Path):
+    """One expression for the names of all families: "GptOssForCausalLM" gives gpt_oss, gpt-oss and GptOss."""
+    names = set()
+    for path in (root / "src/models").glob("*.cc"):
+        if not is_test(path):
+            names.update(ARCHITECTURE.findall(path.read_text(encoding="utf-8")))
+    words = ("[-_]?".join(re.findall(r"[A-Z]+[a-z]*", name)) for name in sorted(names))
+    return re.compile("(?<![a-z])(?:" + "|".join(words) + ")", re.IGNORECASE) if names else None
+
+
+def families_in(text: str, names) -> list:
+    """Those that a source names outside of comments."""
+    code = "".join(part for part in COMMENT_OR_CODE.findall(text) if not part.startswith(("//", "/*")))
+    return sorted({name.lower() for name in names.findall(NOT_FAMILIES.sub("", code))})
+
+
 def offences(root: pathlib.Path):
+    families = family_names(root)
     for path in sorted([*(root / "include").rglob("*"), *(root / "src").rglob("*")]):
         if path.suffix not in {".h", ".cc", ".cu", ".cuh"}:
             continue
@@ -62,11 +88,14 @@ def offences(root: pathlib.Path):
             yield f"{path}: device headers belong in src/backend"
         allowed = {layer} | ALLOWED[layer]
         # A test may stand on everything its layer stands on, directly or not.
-        if path.stem.endswith(("_test", "testing", "_test_support")):
+        if is_test(path):
             for below in ALLOWED[layer]:
                 allowed |= ALLOWED[below]
             if layer in {"models", "runner", "engine", "api"}:
                 allowed |= {"backend", "models", "runner"}
+        elif layer == "io" and families is not None:
+            for name in families_in(text, families):
+                yield f"{path}: names the family {name}, of which only its file in src/models knows"
         for name in INCLUDE.findall(text):
             target, _, rest = name.partition("/")
             if target == "nanovllm":
@@ -80,7 +109,7 @@ def offences(root: pathlib.Path):
 def main() -> int:
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
     found = list(offences(root))
-    print("\n".join(found) if found else "layers: every include goes downwards")
+    print("\n".join(found) if found else "layers: every include goes downwards, and families stand in their files")
     return 1 if found else 0
 
 

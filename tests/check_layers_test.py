@@ -1,4 +1,4 @@
-"""scripts/check_layers.py passes what the sources include, and names what they must not."""
+"""scripts/check_layers.py passes what the sources include, and names what they must not include or know."""
 import pathlib
 import sys
 import tempfile
@@ -12,10 +12,15 @@ import check_layers
 class CheckLayers(unittest.TestCase):
     def offences(self, path, include):
         """What is said about one file with one include."""
+        return self.offences_of({path: f'#include "{include}"\n'})
+
+    def offences_of(self, files):
+        """What is said about some files, {path: text}."""
         with tempfile.TemporaryDirectory() as root:
-            file = pathlib.Path(root) / path
-            file.parent.mkdir(parents=True)
-            file.write_text(f'#include "{include}"\n')
+            for path, text in files.items():
+                file = pathlib.Path(root) / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
             return "\n".join(check_layers.offences(pathlib.Path(root))).replace(f"{root}/", "")
 
     def test_the_sources_pass(self):
@@ -26,6 +31,7 @@ class CheckLayers(unittest.TestCase):
         self.assertEqual(self.offences("src/base/a.h", "io/file.h"),
                          'src/base/a.h: layer base must not include "io/file.h"')
         self.assertEqual(self.offences("src/engine/a.cc", "ops/sampling.h"), "")
+        self.assertEqual(self.offences("src/engine/a.cc", "models/load_config.h"), "")
         self.assertIn('"ops/tensor.h"', self.offences("src/engine/a.cc", "ops/tensor.h"))
         self.assertIn("device headers", self.offences("src/runner/a.cc", "cuda_runtime.h"))
         self.assertIn("of no layer", self.offences("src/new/a.h", "base/check.h"))
@@ -45,6 +51,22 @@ class CheckLayers(unittest.TestCase):
         self.assertIn("must not include", self.offences("include/nanovllm/llm_engine.h", "ops/sampling.h"))
         self.assertIn("must not include", self.offences("include/nanovllm/error.h", "llm.h"))
         self.assertIn("of no layer", self.offences("include/nanovllm/new.h", "nanovllm/error.h"))
+
+    def test_io_knows_no_family_by_name(self):
+        rows = {"src/models/gpt.cc": '{"GptOssForCausalLM", "gpt-oss"}', "src/models/llama.cc": '{"LlamaForCausalLM"}',
+                "src/models/new.cc": '{"Newton2MoeForCausalLM"}', "src/models/a_test.cc": '{"TestForCausalLM"}'}
+
+        def offences(text, path="src/io/a.cc"):
+            return self.offences_of({**rows, path: text})
+
+        self.assertEqual(offences('bool is_newton2();'),
+                         "src/io/a.cc: names the family newton, of which only its file in src/models knows")
+        for text in ('if (type == "gpt_oss") return;', 'return "gpt-oss";', 'GptOss a;', '"//"; llama();', "// a\nread_llama();"):
+            self.assertIn("names the family", offences(text))
+        for text in ("// as Newton has it\nint x;", "/* llama\n */", 'kind == "llama3"', "llama3_frequency()", "gpt();", '"test"'):
+            self.assertEqual(offences(text), "")
+        self.assertEqual(offences("read_llama();", "src/io/a_test.cc"), "")
+        self.assertEqual(offences("read_llama();", "src/models/a.cc"), "")
 
 
 if __name__ == "__main__":
