@@ -1,4 +1,5 @@
-"""The lines that docs/walkthrough.md quotes stand in the sources, its commands show what it says, and both languages agree."""
+"""The lines that docs/walkthrough.md quotes stand in the sources, its commands show what it says, and both languages agree.
+CONTRIBUTING.md shows a family of models as it is."""
 import os
 import pathlib
 import re
@@ -48,6 +49,12 @@ class Walkthrough(unittest.TestCase):
                 place = find(run, source, begin)
                 self.assertIsNotNone(place, f"{name} has no lines such as these behind line {begin}:\n" + "\n".join(run))
                 begin = place + len(run)
+
+    def test_the_family_that_contributing_shows_is_a_whole_file(self):
+        text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("\n   ", "\n")
+        [quote] = [block for language, block in BLOCK.findall(text) if language == "cpp"]
+        name, source = quote.split("\n", 1)
+        self.assertEqual(source, (ROOT / name.removeprefix("// ")).read_text(encoding="utf-8"))
 
     def test_each_stop_names_its_neighbours_and_asks(self):
         for page, words in (("walkthrough.md", ("nano-vLLM:", "vLLM:", "**Question:**")),
