@@ -4,8 +4,8 @@
 chat_template_driver is looked for in the folder NANOVLLM_BIN, the archive in NANOVLLM_SHARED. Every template and every snippet is rendered with many generated
 conversations by both; output must be identical, and where Jinja2 raises we must fail for the same reason: with its words, or with those of ours that MEANINGS
 has for its kind of error. Snippets may be refused as not supported. Exit status 1 and what differs
-otherwise, 77 (a skipped test) when Jinja2 is not installed. Templates come from data/chat-templates.tar.xz, where that is
-there, and from chat_template_cases.py. usage: chat_template_oracle.py [--every N]
+otherwise, 77 (a skipped test) when Jinja2 is not installed. Templates come from data/chat-templates.tar.xz, or, where that is
+not there, from what tests/data/chat_templates has of it, and from chat_template_cases.py. usage: chat_template_oracle.py [--every N]
 """
 import argparse
 import datetime
@@ -187,22 +187,25 @@ def collect(shared, every):
     templates = dict(cases.TEMPLATES)
     snippets = [(f"own snippet {index}", source, {}) for index, source in enumerate(cases.SNIPPETS)]
     archive = shared / "data" / "chat-templates.tar.xz"
-    if archive.exists():
-        with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as tar:
-            tar.extractall(folder)
-            for path in sorted(pathlib.Path(folder).rglob("*.jinja")):
-                templates[path.name] = path.read_text(encoding="utf-8")
-            vectors = json.loads(next(pathlib.Path(folder).rglob("chat_template_vectors.json")).read_text())
-            for group in ("default_templates", "custom_templates"):
-                for name, vector in vectors[group].items():
-                    templates[name] = vector["chat_template"]
-                    requests.append((name + " (its own data)",
-                                     {"template": vector["chat_template"], "variables": vector["data"]}))
-            for vector in json.loads(next(pathlib.Path(folder).rglob("jinja_syntax_vectors.json")).read_text()):
-                if not vector["has_function"]:
-                    snippets.append((vector["name"], vector["template"], vector["context"]))
-    else:
-        print(f"SKIPPED in part: {archive} is not there; only our own templates are compared")
+    with tempfile.TemporaryDirectory() as unpacked:
+        folder = pathlib.Path(__file__).parent / "data" / "chat_templates"
+        if archive.exists():
+            folder = pathlib.Path(unpacked)
+            with tarfile.open(archive) as tar:
+                tar.extractall(folder)
+        else:
+            print(f"SKIPPED in part: {archive} is not there; of published templates only those of {folder} are compared")
+        for path in sorted(folder.rglob("*.jinja")):
+            templates[path.name] = path.read_text(encoding="utf-8")
+        vectors = json.loads(next(folder.rglob("chat_template_vectors.json")).read_text(encoding="utf-8"))
+        for group in ("default_templates", "custom_templates"):
+            for name, vector in vectors[group].items():
+                templates[name] = vector["chat_template"]
+                requests.append((name + " (its own data)",
+                                 {"template": vector["chat_template"], "variables": vector["data"]}))
+        for vector in json.loads(next(folder.rglob("jinja_syntax_vectors.json")).read_text(encoding="utf-8")):
+            if not vector["has_function"]:
+                snippets.append((vector["name"], vector["template"], vector["context"]))
     for name, source, variables in snippets:
         requests.append((name, {"template": source, "variables": {**cases.VARIABLES, **variables}}))
     for name, source in templates.items():

@@ -1,12 +1,8 @@
-// What tests that read files share: archives of reference data, safetensors files made on the
-// spot, temporary folders.
+// What tests that read files share: safetensors files made on the spot, temporary folders.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -14,17 +10,6 @@
 #include "nanovllm/error.h"
 
 namespace nanovllm::testing {
-
-// The content of an archive of ../shared/data, without its top folder; null when it is not there,
-// and the test should skip.
-inline std::unique_ptr<TempDir> extract_shared_data(const std::string& archive) {
-  const std::string path = std::string(NANOVLLM_SOURCE_DIR) + "/../shared/data/" + archive;
-  if (!std::filesystem::exists(path)) return nullptr;
-  auto dir = std::make_unique<TempDir>();
-  const std::string command = "tar xf '" + path + "' --strip-components=1 -C '" + dir->path() + "'";
-  if (std::system(command.c_str()) != 0) return nullptr;
-  return dir;
-}
 
 // A safetensors file: the length of the header, the header, the data.
 inline std::string safetensors_bytes(std::string_view header, std::string_view data) {

@@ -10,6 +10,8 @@
 #include <random>
 
 #include "io/file.h"
+#include "io/reference_data_testing.h"
+#include "io/shards_testing.h"
 #include "io/testing.h"
 
 namespace nanovllm {
@@ -312,11 +314,27 @@ TEST(WeightStore, EveryTruncationIsRefused) {
   EXPECT_TRUE(WeightStore(dir.path()).contains("a"));
 }
 
+TEST(WeightStore, ReadsTheDemoModelWholeAndInShards) {
+  const std::string model = NANOVLLM_SOURCE_DIR "/models/demo";
+  const TempDir dir;
+  const auto shapes = testing::write_shards(model, 3, dir);
+  const WeightStore whole(model), shards(dir.path());
+  EXPECT_EQ(whole.unused().size(), shapes.size());
+  EXPECT_EQ(whole.unused(), shards.unused());
+  EXPECT_EQ(whole.total_bytes(), shards.total_bytes());
+  for (const auto& [name, shape] : shapes) {
+    const StoredTensor a = whole.get(name, shape), b = shards.get(name, shape);
+    ASSERT_EQ(a.dtype, b.dtype) << name;
+    ASSERT_EQ(a.bytes, b.bytes) << name;
+    EXPECT_EQ(std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes)), 0) << name;
+  }
+}
+
 TEST(WeightStore, ReadsTheTrainedCheckpointWholeAndInShards) {
-  const auto data = testing::extract_shared_data("checkpoints.tar.xz");
-  if (data == nullptr) GTEST_SKIP() << "../shared/data/checkpoints.tar.xz is not there";
-  const WeightStore whole(data->path() + "/stories260K-hf");
-  const WeightStore shards(data->path() + "/stories260K-hf-sharded");
+  const auto data = testing::unpacked_archive("checkpoints");
+  if (data.empty()) GTEST_SKIP() << testing::archive_of("checkpoints") << " is not there";
+  const WeightStore whole(data / "stories260K-hf");
+  const WeightStore shards(data / "stories260K-hf-sharded");
   EXPECT_EQ(whole.unused(), shards.unused());
   EXPECT_EQ(whole.total_bytes(), shards.total_bytes());
   const StoredTensor a = whole.get("model.embed_tokens.weight", {512, 64});

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 
+#include "io/reference_data_testing.h"
 #include "io/testing.h"
 
 namespace nanovllm {
@@ -500,29 +501,39 @@ TEST(ModelConfig, MissingFoldersAndFilesAreRefused) {
             huge + ": 16777217 bytes long, expected at most 16777216");
 }
 
-TEST(ModelConfig, ReadsTheConfigsOfRealModels) {
-  const auto data = testing::extract_shared_data("tokenizers.tar.xz");
-  if (data == nullptr) GTEST_SKIP() << "../shared/data/tokenizers.tar.xz is not there";
-  const ModelConfig qwen3 = load_model_config(data->path() + "/qwen3");
+class RealModelConfigs : public testing::ReferenceDataTest {
+ protected:
+  RealModelConfigs() : ReferenceDataTest({"tokenizers"}) {}
+
+  ModelConfig load_config(const std::string& name) const {
+    ModelConfig config = load_model_config((folder("tokenizers") / name).string());
+    EXPECT_EQ(fmt::format("{}", fmt::join(config.unknown_keys, ", ")), "") << name;
+    return config;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, RealModelConfigs, testing::kExtents, testing::name_of_extent);
+
+TEST_P(RealModelConfigs, AreRead) {
+  const ModelConfig qwen3 = load_config("qwen3");
   EXPECT_EQ(qwen3.architecture, "Qwen3ForCausalLM");
   EXPECT_EQ(qwen3.head_dim, 128);
   EXPECT_EQ(qwen3.eos_token_ids, (std::vector<int32_t>{151645, 151643}));
   EXPECT_EQ(qwen3.default_sampling_params.temperature, 0.6);
-  const ModelConfig qwen2 = load_model_config(data->path() + "/qwen2.5");
+  const ModelConfig qwen2 = load_config("qwen2.5");
   EXPECT_EQ(qwen2.sliding_window, 0);
   EXPECT_EQ(qwen2.head_dim, 128);
-  const ModelConfig llama2 = load_model_config(data->path() + "/llama-2");
+  const ModelConfig mistral = load_config("mistral-v0.2");
+  EXPECT_EQ(mistral.architecture, "MistralForCausalLM");
+  EXPECT_EQ(mistral.sliding_window, 0);
+  if (!is_whole()) return;
+  const ModelConfig llama2 = load_config("llama-2");
   EXPECT_EQ(llama2.dtype, DType::kFloat16);
   EXPECT_EQ(llama2.num_key_value_heads, 32);
   EXPECT_EQ(llama2.rope_theta, 10000.0);
-  const ModelConfig llama3 = load_model_config(data->path() + "/llama-3.2");
+  const ModelConfig llama3 = load_config("llama-3.2");
   EXPECT_EQ(llama3.rope_scaling.kind, "llama3");
   EXPECT_EQ(llama3.eos_token_ids.size(), 3u);
-  const ModelConfig mistral = load_model_config(data->path() + "/mistral-v0.2");
-  EXPECT_EQ(mistral.architecture, "MistralForCausalLM");
-  EXPECT_EQ(mistral.sliding_window, 0);
-  for (const ModelConfig& config : {qwen3, qwen2, llama2, llama3, mistral})
-    EXPECT_EQ(fmt::format("{}", fmt::join(config.unknown_keys, ", ")), "") << config.architecture;
 }
 
 TEST(ModelConfig, MutatedFilesLoadOrThrowError) {

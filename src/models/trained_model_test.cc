@@ -6,7 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/registry.h"
-#include "io/testing.h"
+#include "io/reference_data_testing.h"
+#include "io/shards_testing.h"
 #include "models/testing.h"
 
 namespace nanovllm {
@@ -51,15 +52,26 @@ TEST(DemoModel, GivesTheTokensOfTransformers) {
   EXPECT_LE(testing::root_mean_square(ours), 1.2 * testing::root_mean_square(theirs));
 }
 
+TEST(DemoModel, GivesTheSameBitsFromShards) {
+  const std::string dir = std::string(NANOVLLM_SOURCE_DIR) + "/models/demo";
+  const testing::TempDir shards;
+  testing::write_shards(dir, 3, shards);
+  std::filesystem::copy_file(dir + "/config.json", shards.path() + "/config.json");
+  const std::vector<int32_t> ids = {1, 2, 3, 4, 5, 6, 7, 8};
+  ModelRig from_whole(dir, DType::kBFloat16, make_cpu_backend(2), 16);
+  ModelRig from_shards(shards.path(), DType::kBFloat16, make_cpu_backend(2), 16);
+  EXPECT_EQ(from_shards.step({{0, ids}}), from_whole.step({{0, ids}}));
+}
+
 // The trained checkpoint's golden.json comes from a reference in float64.
 class TrainedCheckpoint : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TrainedCheckpoint, GivesItsGoldenTokens) {
-  const auto data = testing::extract_shared_data("checkpoints.tar.xz");
-  if (data == nullptr) GTEST_SKIP() << "../shared/data/checkpoints.tar.xz is not there";
-  const std::string dir = data->path() + "/" + GetParam();
+  const auto data = testing::unpacked_archive("checkpoints");
+  if (data.empty()) GTEST_SKIP() << testing::archive_of("checkpoints") << " is not there";
+  const std::string dir = data / GetParam();
   // Shards hold the same weights and have no golden.json of their own.
-  const auto document = read_json(data->path() + "/stories260K-hf/golden.json");
+  const auto document = read_json(data / "stories260K-hf/golden.json");
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     SCOPED_TRACE(to_string(dtype));
     ModelRig rig(dir, dtype, make_cpu_backend(2), 16);

@@ -1,12 +1,11 @@
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 
-#include "io/temp_dir_testing.h"
+#include "io/reference_data_testing.h"
 #include "server/transcript_parser.h"
 
 namespace nanovllm::server {
@@ -48,11 +47,15 @@ TEST(TranscriptFormat, SaysWhereReasoningNeedsNoTag) {
   EXPECT_FALSE(thinks_at_once({"openai_gptoss", "openai"}, "<|start|>assistant"));
 }
 
-TEST(TranscriptFormat, IsFoundForPublishedModels) {
-  const std::string archive = NANOVLLM_SOURCE_DIR "/../shared/data/chat-templates.tar.xz";
-  if (!std::filesystem::exists(archive)) GTEST_SKIP() << archive << " is not there";
-  const testing::TempDir dir;
-  ASSERT_EQ(std::system(("tar -C " + dir.path() + " -xf " + archive).c_str()), 0);
+class PublishedTranscriptFormat : public testing::ReferenceDataTest {
+ protected:
+  PublishedTranscriptFormat() : ReferenceDataTest({"chat-templates"}) {}
+};
+
+INSTANTIATE_TEST_SUITE_P(All, PublishedTranscriptFormat, testing::kExtents,
+                         testing::name_of_extent);
+
+TEST_P(PublishedTranscriptFormat, IsFoundInTheTemplate) {
   const std::map<std::string, TranscriptFormat> expected = {
       {"Qwen-Qwen2.5-7B-Instruct", {"", "hermes"}},
       {"Qwen-Qwen3-0.6B", {"qwen3", "hermes"}},
@@ -86,14 +89,20 @@ TEST(TranscriptFormat, IsFoundForPublishedModels) {
       {"microsoft-Phi-3.5-mini-instruct", {"", ""}},
       {"unsloth-Apriel-1.5", {"", ""}},
   };
-  for (const auto& [name, format] : expected) {
-    std::ifstream file(dir.path() + "/chat-templates/templates/" + name + ".jinja");
-    ASSERT_TRUE(file) << name;
+  int count = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(folder("chat-templates"))) {
+    const auto row = expected.find(entry.path().stem());
+    if (row == expected.end()) continue;
+    const auto& [name, format] = *row;
+    ++count;
+    std::ifstream file(entry.path());
     const std::string text((std::istreambuf_iterator<char>(file)), {});
     const TranscriptFormat found = transcript_format_of(text);
     EXPECT_EQ(found, format) << name << ": " << found.reasoning_parser << ", "
                              << found.tool_call_parser;
   }
+  EXPECT_EQ(count, is_whole() ? 31 : 20);
 }
 
 }  // namespace

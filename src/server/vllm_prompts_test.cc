@@ -1,16 +1,15 @@
 // Prompts of published chat templates beside those that vLLM 0.32 makes of the same bodies
 // (tests/data/vllm_prompts.json, by tools/record_vllm_prompts.py).
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <set>
 
+#include "io/reference_data_testing.h"
 #include "server/chat_prompt.h"
 #include "server/protocol_testing.h"
 
@@ -141,8 +140,15 @@ bool is_otherwise(const std::string& file, const std::string& conversation) {
   return found != kReasonsByTemplate.end() && found->second.conversations.contains(conversation);
 }
 
-// The templates of a folder, those that were recorded.
-void compare_with_vllm(const fs::path& folder, size_t num_templates) {
+class VllmPrompts : public testing::ReferenceDataTest {
+ protected:
+  VllmPrompts() : ReferenceDataTest({"chat-templates"}) {}
+};
+
+INSTANTIATE_TEST_SUITE_P(All, VllmPrompts, testing::kExtents, testing::name_of_extent);
+
+// Those of the templates that were recorded.
+TEST_P(VllmPrompts, AreOurs) {
   const Json record =
       Json::parse(text_of_file(NANOVLLM_SOURCE_DIR "/tests/data/vllm_prompts.json"));
   const Json& conversations = record["conversations"];
@@ -150,11 +156,12 @@ void compare_with_vllm(const fs::path& folder, size_t num_templates) {
   for (size_t i = 0; i < conversations.size(); ++i) index_of[conversations[i]["name"]] = i;
   LetterModel letters;
   letters.served.format.tool_call_parser = "brackets";
-  size_t count = 0;
+  const fs::path templates = folder("chat-templates") / (is_whole() ? "templates" : "");
+  int count = 0;
   for (const auto& [name, prompts] : record["templates"].items()) {
-    if (!fs::exists(folder / name)) continue;
+    if (!fs::exists(templates / name)) continue;
     ++count;
-    const ChatTemplate chat_template(without_clock(text_of_file(folder / name)));
+    const ChatTemplate chat_template(without_clock(text_of_file(templates / name)));
     letters.served.preparer.chat_template = &chat_template;
     for (const auto& [conversation, i] : index_of) {
       const auto prompt = prompt_of_body(conversations[i]["body"], letters.served);
@@ -169,23 +176,7 @@ void compare_with_vllm(const fs::path& folder, size_t num_templates) {
       EXPECT_TRUE(prompt || !otherwise) << name << ", " << conversation;
     }
   }
-  EXPECT_EQ(count, num_templates);
-}
-
-TEST(VllmPrompts, AreOurs) {
-  compare_with_vllm(NANOVLLM_SOURCE_DIR "/tests/data/chat_templates", 19);
-}
-
-TEST(VllmPrompts, AreOursForAllTemplatesOfTheArchive) {
-  const std::string archive = NANOVLLM_SOURCE_DIR "/../shared/data/chat-templates.tar.xz";
-  if (!fs::exists(archive)) GTEST_SKIP() << archive << " is not there";
-  const fs::path folder =
-      fs::temp_directory_path() / ("vllm_prompts_" + std::to_string(::getpid()));
-  fs::create_directories(folder);
-  const std::string command = "tar -C " + folder.string() + " -xf " + archive;
-  ASSERT_EQ(std::system(command.c_str()), 0) << command;
-  compare_with_vllm(folder / "chat-templates" / "templates", 56);
-  fs::remove_all(folder);
+  EXPECT_EQ(count, is_whole() ? 56 : 23);
 }
 
 }  // namespace

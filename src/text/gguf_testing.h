@@ -10,8 +10,9 @@
 
 namespace nanovllm::text {
 
-// What conversions write, but for tokenizer.ggml.pre and the special tokens' ids. SentencePiece's
-// scores are not in tokenizer.json: they are made to fall in the order of the merges.
+// What conversions write, ids without a token included, but for tokenizer.ggml.pre and the special
+// tokens' ids. SentencePiece's scores are not in tokenizer.json: they are made to fall in the order
+// of the merges.
 template <typename Json>
 testing::GgufWriter gguf_of(const Json& tokenizer) {
   const Json& model = tokenizer["model"];
@@ -38,6 +39,9 @@ testing::GgufWriter gguf_of(const Json& tokenizer) {
         is_unknown                              ? 2
         : added["special"].template get<bool>() ? 3
                                                 : 4);
+  }
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (tokens[id].empty()) tokens[id] = "[PAD" + std::to_string(id) + "]";
   }
   std::vector<std::string> merges;
   std::unordered_map<std::string, float> scores;
