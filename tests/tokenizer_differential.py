@@ -111,7 +111,8 @@ def compare(program, model_dir, rng, rounds):
             ids = driver.encode(text, special)
             if encoding is not None:
                 check(f"encode (special={special})", ids, encoding.ids, text)
-        for some in (ids, cases.random_ids(rng, size)):
+        random_ids = [known_ids[i] if i < len(known_ids) else i for i in cases.random_ids(rng, len(known_ids))]
+        for some in (ids, random_ids):
             some = [i for i in some if i not in odd]
             for skip in (False, True):
                 decoded = ask_peer(peer.decode, some, skip_special_tokens=skip)
@@ -125,16 +126,31 @@ def compare(program, model_dir, rng, rounds):
 
 # --- every character -----------------------------------------------------------------------------
 
+# Planes in which no version of Unicode has a character, and those of private use, all alike. They are three quarters of all
+# code points; one in so many of them shows any range of a table that is wrong there, and its ends are compared too.
+ALIKE = range(0x40000, 0xE0000), range(0xF0000, 0x110000)
+STEP_AMONG_ALIKE = 101
+
+
+def code_points(every):
+    apart = set(range(0, 0x110000, every)) - set(range(0xD800, 0xE000))
+    for planes in ALIKE:
+        kept = {*planes[::STEP_AMONG_ALIKE * every], *planes[::0x10000], *planes[0xFFFF::0x10000]}
+        apart = apart - set(planes) | kept
+    return sorted(apart)
+
+
 def compare_characters(program, name, model_dir, every):
     peer = tokenizers.Tokenizer.from_file(os.path.join(model_dir, "tokenizer.json"))
     driver = Driver(program, model_dir)
     frame = "{}<x>{}" if "<x>" in peer.get_vocab() else "½{}" if name == "charsmap" else "\n{}"
-    characters = [chr(c) for c in range(0, 0x110000, every) if not 0xD800 <= c <= 0xDFFF]
+    characters = [chr(c) for c in code_points(every)]
+    encode = getattr(peer, "encode_batch_fast", peer.encode_batch)  # without offsets, where the release has it
     different = []
 
     def narrow(part):
         text = "".join(frame.replace("{}", c) for c in part)
-        if driver.encode(text, False) == peer.encode(text, add_special_tokens=False).ids:
+        if driver.encode(text, False) == encode([text], add_special_tokens=False)[0].ids:
             return
         if len(part) == 1:
             different.append(f"U+{ord(part[0]):04X}")
@@ -168,9 +184,13 @@ def trained_tokenizers():
 
 
 def real_tokenizers(shared, folder):
+    committed = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "tokenizers")
+    for name in sorted(os.listdir(committed)):
+        if os.path.isdir(os.path.join(committed, name)):
+            yield f"cut {name}", os.path.join(committed, name)
     archive = os.path.join(shared, "data", "tokenizers.tar.xz")
     if not os.path.exists(archive):
-        print(f"SKIPPED in part: {archive} is not there; the tokenizers of well-known models are not compared")
+        print(f"SKIPPED in part: {archive} is not there; the tokenizers of well-known models are compared as cut only")
         return
     with tarfile.open(archive) as tar:
         tar.extractall(folder)
@@ -183,7 +203,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--every", type=int, default=1, help="of all characters, compare each Nth (default: 1)")
+    parser.add_argument("--every", type=int, default=1, help="of the characters, compare each Nth (default: 1)")
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     driver = os.path.join(os.environ["NANOVLLM_BIN"], "tokenizer_driver")
@@ -224,7 +244,7 @@ def main():
                 failures += 1
                 print(f"{name}: {error}", file=sys.stderr)
     print(f"{count - failures} of {count} tokenizers agree, on {options.rounds} texts or "
-          f"on 1 in {options.every} of all characters")
+          f"on 1 in {options.every} of the characters")
     sys.exit(1 if failures or not count else 0)
 
 
