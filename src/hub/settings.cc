@@ -1,5 +1,9 @@
 #include "hub/settings.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
+#include <array>
 #include <cstdlib>
 #include <regex>
 
@@ -18,11 +22,22 @@ std::string variable(const char* name, const std::string& otherwise = "") {
   return value == nullptr || *value == '\0' ? otherwise : value;
 }
 
+// The user's folder, also where nobody says which it is, as in services and cron's jobs.
+std::string home_folder() {
+  std::array<char, 16384> text;
+  passwd entry = {}, *found = nullptr;
+  const std::string home = variable("HOME");
+  if (!home.empty() || getpwuid_r(getuid(), &entry, text.data(), text.size(), &found) != 0 ||
+      found == nullptr)
+    return home;
+  return found->pw_dir;
+}
+
 // The same of a path, in which ~ is the user's folder, and $NAME or ${NAME} another variable.
 std::string path(const char* name, const std::string& otherwise) {
   static const std::regex form(R"(\$\{?(\w+)\}?)");
   std::string rest = variable(name, otherwise), done;
-  if (rest.starts_with("~/")) rest.replace(0, 1, variable("HOME"));
+  if (rest.starts_with("~/")) rest.replace(0, 1, home_folder());
   for (std::smatch found; std::regex_search(rest, found, form);) {
     done += found.prefix().str() + variable(found.str(1).c_str(), found.str());
     rest = found.suffix().str();
@@ -50,7 +65,7 @@ std::string checked_token(const std::string& text, const std::string& source) {
 
 Settings read_settings() {
   const std::string home =
-      path("HF_HOME", path("XDG_CACHE_HOME", variable("HOME") + "/.cache") + "/huggingface");
+      path("HF_HOME", path("XDG_CACHE_HOME", home_folder() + "/.cache") + "/huggingface");
   Settings settings;
   settings.cache = path("HF_HUB_CACHE", path("HUGGINGFACE_HUB_CACHE", home + "/hub"));
   settings.endpoint = variable("HF_ENDPOINT", "https://huggingface.co");
