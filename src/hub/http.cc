@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <regex>
 #include <utility>
 
 #include "base/check.h"
 #include "base/version.h"
+#include "io/json.h"
 
 namespace nanovllm::hub {
 namespace {
@@ -22,12 +24,28 @@ constexpr int kMaxFailures = 5;           // of one request, one after another
 constexpr int kMaxFailuresAtFirst = 2;    // while nothing has answered: there may be no network
 constexpr milliseconds kFirstPause{500};  // doubled each time
 constexpr std::chrono::seconds kLongestPause{120};  // more is left to the user
+constexpr size_t kMaxLinkBytes = 4096;              // of a header; the pattern recurses
 constexpr long kConnectSeconds = 20, kStalledSeconds = 30;
 
 std::string header_of(CURL* handle, const char* name) {
   curl_header* header = nullptr;
   const bool found = curl_easy_header(handle, name, 0, CURLH_HEADER, -1, &header) == CURLHE_OK;
   return found ? header->value : "";
+}
+
+// The hub's own words, to stand behind ours.
+std::string words_of(CURL* handle) {
+  const std::string words = header_of(handle, "X-Error-Message");
+  return words.empty() ? "" : fmt::format(" (\"{}\")", printable(words, 500));
+}
+
+// Of the page that follows, its path at whatever hub is asked: mirrors may name the first one.
+std::string next_of(CURL* handle) {
+  static const std::regex form(R"re(<[^<>]*?(/api/[^<>]*)>; *rel="next")re");
+  const std::string links = header_of(handle, "Link");
+  std::smatch found;
+  const bool has_next = links.size() <= kMaxLinkBytes && std::regex_search(links, found, form);
+  return has_next ? found.str(1) : "";
 }
 
 template <typename T>
@@ -50,9 +68,10 @@ bool may_pass(int result, long status, bool is_at_hub) {
   return is_good(status) || status == 408 || status == 429 || status >= 500;
 }
 
-// Why the hub gives nothing, and what to do about it. `code` is the hub's word for it.
-[[noreturn]] void refuse(const std::string& what, const std::string& code, long status,
-                         const Settings& settings) {
+// Why the hub gives nothing, and what to do about it. `code` is the hub's word for it, `words` are
+// what it says.
+[[noreturn]] void refuse(const std::string& what, const std::string& code, const std::string& words,
+                         long status, const Settings& settings) {
   const std::string why =
       code == "GatedRepo"
           ? "has it for those only who accept its owner's conditions, on its page there"
@@ -64,7 +83,7 @@ bool may_pass(int result, long status, bool is_at_hub) {
       : settings.token.empty()
           ? "; no token was sent: run hf auth login, or set HF_TOKEN, where it needs one"
           : fmt::format("; the token of {} was sent", settings.token_source);
-  throw_error(ErrorCode::kNotFound, "{}: {} {}{}", what, settings.shown, why, token);
+  throw_error(ErrorCode::kNotFound, "{}: {} {}{}{}", what, settings.shown, why, words, token);
 }
 
 void begin_answer(Fetch& fetch) {
@@ -129,6 +148,14 @@ std::string escaped(const std::string& text) {
       curl_easy_escape(nullptr, text.data(), static_cast<int>(text.size())), curl_free);
   if (!copy) throw std::bad_alloc();
   return copy.get();
+}
+
+std::string unescaped(const std::string& text) {
+  int size = 0;
+  const std::unique_ptr<char, void (*)(void*)> copy(
+      curl_easy_unescape(nullptr, text.data(), static_cast<int>(text.size()), &size), curl_free);
+  if (!copy) throw std::bad_alloc();
+  return {copy.get(), static_cast<size_t>(size)};
 }
 
 HttpPool::HttpPool(const Settings& settings) : settings_(settings) {
@@ -209,7 +236,8 @@ void HttpPool::finish(Fetch& fetch, int result) {
   const auto status = info_of<long>(handle, CURLINFO_RESPONSE_CODE);
   const bool is_whole = result == CURLE_OK && is_good(status);
   if (is_whole && !fetch.has_begun) begin_answer(fetch);  // of no bytes
-  const std::string code = header_of(handle, "X-Error-Code");
+  const std::string code = header_of(handle, "X-Error-Code"), words = words_of(handle);
+  fetch.next = next_of(handle);
   const std::string url = info_of<char*>(handle, CURLINFO_EFFECTIVE_URL);
   const bool is_at_hub = url.starts_with(settings_.endpoint + "/");
   // Such an address is good for a while only.
@@ -227,7 +255,7 @@ void HttpPool::finish(Fetch& fetch, int result) {
   }
   trouble_ = result != CURLE_OK ? curl_easy_strerror(static_cast<CURLcode>(result))
              : is_whole         ? "the connection was cut"
-             : is_at_hub        ? fmt::format("status {}", status)
+             : is_at_hub        ? fmt::format("status {}{}", status, words)
                          : fmt::format("status {} of {}", status, url.substr(0, url.find('/', 8)));
   const auto pause = std::max<milliseconds>(std::chrono::seconds(asked_pause),
                                             kFirstPause * (1 << fetch.num_failures));
@@ -237,7 +265,8 @@ void HttpPool::finish(Fetch& fetch, int result) {
     fetch.retry_at = Clock::now() + pause;
     return;
   }
-  if (!passes && result == CURLE_OK && is_at_hub) refuse(source.what, code, status, settings_);
+  if (!passes && result == CURLE_OK && is_at_hub)
+    refuse(source.what, code, words, status, settings_);
   throw_error(ErrorCode::kUnavailable, "{}: {} {}: {}; {}: what has come is kept", source.what,
               settings_.shown,
               status == 429                   ? "wants fewer requests"

@@ -14,8 +14,9 @@ using CURLM = void;
 
 namespace nanovllm::hub {
 
-// As a part of an address, "/" too.
+// As a part of an address, "/" too; and back.
 std::string escaped(const std::string& text);
+std::string unescaped(const std::string& text);
 
 // A page or a file of the hub.
 struct Source {
@@ -33,6 +34,7 @@ struct Fetch {
   int64_t begin, end;      // bytes that are still to come; a page's `end` is a bound
   std::string bytes = {};  // that came, for the caller to take
   bool is_done = false;    // and no longer known to the pool
+  std::string next = {};   // path at the hub of the page behind this one, where there is one
 
   // The pool's:
   CURL* handle = nullptr;  // null = it waits for another try

@@ -4,6 +4,7 @@
 #include <regex>
 
 #include "base/check.h"
+#include "hub/http.h"
 #include "io/json.h"
 
 namespace nanovllm::hub {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr size_t kMaxRepositoryBytes = 96;  // the hub's own limit
 constexpr size_t kMaxPathBytes = 255;
+constexpr size_t kMaxAddressBytes = 1000;
 
 bool is_repository(const std::string& text) {
   static const std::regex form(R"(\w([\w.-]*\w)?/\w([\w.-]*\w)?)");
@@ -24,7 +26,32 @@ std::string HubName::text() const {
   return repository + (revision == "main" ? "" : "@" + revision) + (type.empty() ? "" : ":" + type);
 }
 
-std::optional<HubName> parse_name(const std::string& text) {
+std::string name_of_address(const std::string& text) {
+  static const std::regex site(R"((https?://)?(www\.)?(huggingface\.co|hf\.co)/([^?#]+).*)",
+                               std::regex::icase);
+  static const std::regex page(R"(([^/]+/[^/]+)/(tree|blob|resolve|raw|commits?)/([^/]+)/?(.*))");
+  if (text.size() > kMaxAddressBytes) return text;
+  std::smatch found, parts;
+  std::string path = std::regex_match(text, found, site) ? found.str(4) : "";
+  while (path.ends_with('/')) path.pop_back();
+  if (std::regex_match(path, parts, page)) {
+    HubName name{.repository = parts[1], .revision = unescaped(parts[3])};
+    const std::string inner = unescaped(parts[4]);
+    // Of files only those of GGUF are models of their own, as are folders named after their type.
+    if (inner.ends_with(".gguf") || (parts[2] == "tree" && !inner.empty())) name.type = inner;
+    path = name.text();
+  }
+  if (is_repository(path.substr(0, path.find_first_of("@:")))) return path;
+  if (!text.starts_with("https://") && !text.starts_with("http://")) return text;
+  throw_error(
+      ErrorCode::kInvalidArgument,
+      "{}: not the address of a model, such as https://huggingface.co/Qwen/Qwen3-0.6B; name "
+      "one by OWNER/MODEL, and a hub elsewhere by HF_ENDPOINT",
+      printable(text, 300));
+}
+
+std::optional<HubName> parse_name(const std::string& given) {
+  const std::string text = name_of_address(given);
   size_t mark = std::min(text.find_first_of("@:"), text.size());
   HubName name{.repository = text.substr(0, mark), .revision = ""};
   if (!is_repository(name.repository)) return std::nullopt;

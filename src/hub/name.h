@@ -1,4 +1,5 @@
-// Names of the hub: OWNER/MODEL[@REVISION][:TYPE]; and what a hub may call its files.
+// Names of the hub: OWNER/MODEL[@REVISION][:TYPE], or the addresses of its pages; and what a hub
+// may call its files.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,13 @@ struct HubName {
   std::string text() const;  // without what nobody has to say
 };
 
+// Of the address of a model's page or file at huggingface.co or hf.co,
+// OWNER/MODEL[@REVISION][:TYPE]; of any other text the text. Throws Error(kInvalidArgument) for
+// https:// of anything else.
+std::string name_of_address(const std::string& text);
+
 // Nothing where `text` can't be a name but a path. Throws Error(kInvalidArgument) where OWNER/MODEL
-// is followed by what is no revision or type.
+// is followed by what is no revision or type, and as name_of_address() does.
 std::optional<HubName> parse_name(const std::string& text);
 // The same, but only names will do.
 HubName expect_name(const std::string& text);

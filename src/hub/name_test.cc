@@ -40,6 +40,40 @@ TEST(HubName, RefusesRevisionsAndTypesThatCantBe) {
   EXPECT_THROW(expect_name("../x"), Error);
 }
 
+TEST(HubName, AddressesOfAModelsPagesAreNames) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"https://huggingface.co/Own/Demo", "Own/Demo"},
+      {"http://www.huggingface.co/Own/Demo/", "Own/Demo"},
+      {"huggingface.co/Own/Demo", "Own/Demo"},
+      {"hf.co/Own/Demo", "Own/Demo"},
+      {"HTTPS://HuggingFace.co/Own/Demo", "Own/Demo"},
+      {"hf.co/Own/Demo-GGUF:Q4_K_M", "Own/Demo-GGUF:Q4_K_M"},
+      {"https://hf.co/Own/Demo@v1", "Own/Demo@v1"},
+      {"https://huggingface.co/Own/Demo?library=transformers", "Own/Demo"},
+      {"https://huggingface.co/Own/Demo#usage", "Own/Demo"},
+      {"https://huggingface.co/Own/Demo/tree/main", "Own/Demo"},
+      {"https://huggingface.co/Own/Demo/tree/v1/", "Own/Demo@v1"},
+      {"https://huggingface.co/Own/Demo/tree/refs%2Fpr%2F1", "Own/Demo@refs/pr/1"},
+      {"https://huggingface.co/Own/Demo/commit/abc", "Own/Demo@abc"},
+      {"https://huggingface.co/Own/Demo/commits/main", "Own/Demo"},
+      {"https://huggingface.co/Own/Demo/blob/main/config.json", "Own/Demo"},
+      {"https://huggingface.co/Own/A/blob/main/a-Q8_0.gguf", "Own/A:a-Q8_0.gguf"},
+      {"https://huggingface.co/Own/A/resolve/v1/s/a.gguf?download=true", "Own/A@v1:s/a.gguf"},
+      {"https://huggingface.co/Own/A/tree/main/UD-Q4_K_XL", "Own/A:UD-Q4_K_XL"},
+      {"Own/Demo@v1:Q8_0", "Own/Demo@v1:Q8_0"},
+      {"hf.co/Own", "hf.co/Own"},
+      {"Once upon a time", "Once upon a time"},
+  };
+  for (const auto& [text, name] : kCases) EXPECT_EQ(name_of_address(text), name) << text;
+  EXPECT_EQ(parse_name("https://hf.co/Own/Demo/tree/v1")->revision, "v1");
+  for (const char* text : {"https://example.com/Own/Demo", "https://huggingface.co/",
+                           "https://huggingface.co/Own", "https://huggingface.co/datasets/Own/Demo",
+                           "http://huggingface.co.example.com/Own/Demo", "https://"}) {
+    EXPECT_THROW(parse_name(text), Error) << text;
+  }
+  EXPECT_THROW(parse_name("https://hf.co/Own/Demo/tree/..%2Fx"), Error);
+}
+
 TEST(HubName, SafePathsStayBelowTheirFolder) {
   for (const char* path : {"a", "a/b.json", "..a", "a..b/c", ".gitattributes", "\xc3\xa4"}) {
     EXPECT_TRUE(is_safe_path(path)) << path;
