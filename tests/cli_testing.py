@@ -1,4 +1,5 @@
 """What the tests of the real binary share."""
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -7,8 +8,10 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
+import time
 import unittest
 
 BINARY = os.environ["NANOVLLM"]
@@ -23,7 +26,7 @@ def run(*args, stdin=None, **kwargs):
 
 
 def run_watched(*args, stdin=None, **kwargs):
-    """With its messages on a terminal; `stderr` is what stands there in the end. `stdin` is a text or a file."""
+    """With its messages on a terminal; `stderr` is what stands there in the end, `drawn` all that ever came. `stdin` is a text or a file."""
     terminal, other_end = pty.openpty()
     seen = []
 
@@ -43,12 +46,43 @@ def run_watched(*args, stdin=None, **kwargs):
         os.close(other_end)
         watcher.join()
         os.close(terminal)
-    result.stderr = re.sub(r"[^\n]*\r\x1b\[K", "", b"".join(seen).decode().replace("\r\n", "\n"))
+    result.drawn = b"".join(seen).decode().replace("\r\n", "\n")
+    result.stderr = re.sub(r"[^\n]*\r\x1b\[K", "", result.drawn)
     return result
 
 
 def lines(text):
     return [json.loads(line) for line in text.splitlines()]
+
+
+class SideBySide:
+    """Runs tests that mostly wait several at a time, for unittest.main(testRunner=)."""
+
+    def __init__(self, count=6):
+        self.count = count
+
+    def run(self, suite):
+        def tests_of(entry):
+            return [entry] if isinstance(entry, unittest.TestCase) else [test for part in entry for test in tests_of(part)]
+
+        def outcome_of(test):
+            outcome = unittest.TestResult()
+            test.run(outcome)
+            return outcome
+
+        begin = time.monotonic()
+        total = unittest.TestResult()
+        with concurrent.futures.ThreadPoolExecutor(self.count) as pool:
+            for outcome in pool.map(outcome_of, tests_of(suite)):
+                total.testsRun += outcome.testsRun
+                for kind in ("failures", "errors", "skipped", "unexpectedSuccesses"):
+                    getattr(total, kind).extend(getattr(outcome, kind))
+        for test, text in total.failures + total.errors:
+            print(f"{test}\n{text}", file=sys.stderr)
+        for test, reason in total.skipped:
+            print(f"SKIPPED: {test}: {reason}", file=sys.stderr)
+        print(f"{total.testsRun} tests in {time.monotonic() - begin:.1f} s, {len(total.failures) + len(total.errors)} failed", file=sys.stderr)
+        return total
 
 
 class CliTest(unittest.TestCase):

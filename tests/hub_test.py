@@ -5,7 +5,9 @@ import hashlib
 import json
 import os
 import pathlib
+import pwd
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -13,13 +15,16 @@ import threading
 import time
 import unittest
 
-from cli_testing import BINARY, MODEL, SMALL, CliTest, lines, run, run_watched
-from hub_testing import Hub, failing, git_sha1
+from cli_testing import BINARY, MODEL, SANITIZED, SMALL, CliTest, SideBySide, lines, run, run_watched
+from hub_testing import Hub, failing, file_hash, fill_cache, git_sha1
 
 DEMO = {path.name: path.read_bytes() for path in pathlib.Path(MODEL).iterdir()}
 NEEDED = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}
 PART = 8 << 20  # bytes that one request asks for
 KEPT = "what has come is kept"
+FALLS_BACK = "; the copy in the cache is used"
+# A flock that grants a lock to whoever asks, as some file systems have it.
+GRANTS_EVERYTHING = "int flock(int file, int how) { (void)file; (void)how; return 0; }"
 
 
 def noise(size, seed=1):
@@ -185,14 +190,33 @@ class Names(HubTest):
         self.pull()
         self.assertEqual(self.nanovllm("info", "Own/Demo").returncode, 0)
 
+    def test_addresses_of_pages_are_names(self):
+        repository = self.hub.add("Own/Demo", DEMO)
+        repository.revisions["v1"] = repository.revisions["main"]
+        for address in ("https://huggingface.co/Own/Demo", "https://huggingface.co/Own/Demo/tree/v1", "hf.co/Own/Demo", "https://hf.co/Own/Demo/blob/main/config.json"):
+            self.assertEqual(self.pull(address).name, repository.revisions["main"])
+        self.assertIn('"model":"Own/Demo@v1"', self.nanovllm("info", "https://huggingface.co/Own/Demo/tree/v1", "--json").stdout)
+        for address in ("https://example.com/Own/Demo", "https://huggingface.co/datasets/Own/Demo"):
+            for command in (("pull",), ("info",), ("rm",)):
+                self.refused(f"{address}: not the address of a model, such as https://huggingface.co/Qwen/Qwen3-0.6B", name=address, status=2, command=command)
+        self.assertIn("Own/Demo: removed", self.nanovllm("rm", "https://hf.co/Own/Demo").stdout)
+        self.assertFalse((self.cache / "models--Own--Demo").exists())
+
+    def test_a_type_of_a_repository_without_gguf_files(self):
+        self.hub.add("Own/Demo", DEMO)
+        self.refused("Own/Demo: holds safetensors and no GGUF file, of which Q4_K_M would be the type; leave :Q4_K_M away", name="Own/Demo:Q4_K_M")
+
+    def test_without_a_home_the_cache_is_in_the_users_folder(self):
+        for name in ("HOME", "HF_HOME", "XDG_CACHE_HOME"):
+            self.environment.pop(name, None)
+        home = pwd.getpwuid(os.getuid()).pw_dir
+        for env, cache in (({}, f"{home}/.cache/huggingface/hub"), ({"HOME": ""}, f"{home}/.cache/huggingface/hub"), ({"HF_HOME": "~/x"}, f"{home}/x/hub")):
+            self.refused(f"not in the cache {cache}, ", env={"HF_HUB_OFFLINE": "1", **env}, name="Own/Surely-not-there")
+
     def test_a_server_is_named_as_it_was_asked_for(self):
         self.hub.add("Own/Demo", DEMO)
         from serve_testing import Server
-        os.environ, saved = self.environment, os.environ  # noqa: B003
-        try:
-            server = Server(model="Own/Demo")
-        finally:
-            os.environ = saved  # noqa: B003
+        server = Server(model="Own/Demo", environment={**dict.fromkeys(os.environ, ""), **self.environment})
         self.addCleanup(server.close)
         model = server.get("/v1/models").json["data"][0]
         self.assertEqual(model["id"], "Own/Demo")
@@ -221,7 +245,9 @@ class Tokens(HubTest):
         self.path("home").mkdir()
         self.path("home/token", "hf_secret\n")
         self.pull()
-        self.refused("has nothing of that name, or not for us; the token of HF_TOKEN was sent", env={"HF_TOKEN": "hf_other"})
+        self.nanovllm("rm", "Own/Demo")
+        self.refused('has nothing of that name, or not for us ("Invalid credentials in Authorization header"); the token of HF_TOKEN was sent',
+                     env={"HF_TOKEN": "hf_other"})
         self.path("home/token", "hf_se\ncret: x")
         self.refused(f"{self.path('home/token')} holds no token of the hub", status=2)
 
@@ -232,9 +258,13 @@ class Tokens(HubTest):
         self.refused(f"Own/Demo: {self.hub.url} has nothing of that name", "no token was sent: run hf auth login, or set HF_TOKEN")
         self.refused("Own/Nothing: ", "has nothing of that name", name="Own/Nothing", env={"HF_TOKEN": "hf_secret"})
         repository.private, repository.gated = False, True
-        self.refused("Own/Demo: ", "has it for those only who accept its owner's conditions", "hf auth login")
+        self.refused("Own/Demo: ", 'has it for those only who accept its owner\'s conditions, on its page there ("Access to model Own/Demo is restricted.")',
+                     "hf auth login")
         self.hub.faults.append(failing("hub", "resolve", 403))
-        self.refused("answers with status 403; the token of HF_TOKEN was sent", env={"HF_TOKEN": "hf_secret"})
+        self.refused('answers with status 403 ("ordered"); the token of HF_TOKEN was sent', env={"HF_TOKEN": "hf_secret"})
+        self.hub.faults = [lambda handler, request: (self.hub.fail(handler, 403, "", "a\x1b[31m" + "x" * 1000), True)[1]]
+        said = self.refused("a?[31mxxx", env={"HF_TOKEN": "hf_secret"})
+        self.assertLess(len(said), 800)
 
 
 class Certificates(HubTest):
@@ -274,7 +304,7 @@ class Faults(HubTest):
                 return {**answer, "siblings": [*answer["siblings"], {"rfilename": bad, "size": 1, "blobId": "0" * 40}]}
             self.hub.listing = with_bad
             self.refused("lists a file named", "would leave the model's folder")
-        for change in ({"sha": None}, {"siblings": None}, {"siblings": [{"rfilename": "config.json"}]}, {"sha": "../../../x"}, {"sha": 5}, {"siblings": {}}, {"siblings": [{"rfilename": "config.json", "size": -1, "blobId": "0" * 40}]},
+        for change in ({"sha": None}, {"siblings": None}, {"sha": "../../../x"}, {"sha": 5}, {"siblings": {}}, {"siblings": [{"rfilename": "config.json", "size": -1, "blobId": "0" * 40}]},
                        {"siblings": [{"rfilename": "config.json", "size": 1, "blobId": "../x"}]},
                        {"siblings": [{"rfilename": "m.gguf", "size": 1, "blobId": "0" * 40, "lfs": {"sha256": "../../../../x"}}]}):
             self.hub.listing = lambda answer, change=change: {**answer, **change}
@@ -303,9 +333,9 @@ class Faults(HubTest):
     def test_a_hub_that_stays_busy(self):
         self.hub.add("Own/Demo", DEMO)
         self.hub.faults.append(failing("hub", "/api/", 429, None, {"Retry-After": "300"}))
-        self.refused("wants fewer requests: status 429; pull again in 300 s", KEPT)
+        self.refused('wants fewer requests: status 429 ("ordered"); pull again in 300 s', KEPT)
         self.hub.faults = [failing("hub", "/api/", 503)]
-        self.refused("can't be reached: status 503", KEPT)
+        self.refused("can't be reached: status 503 (\"ordered\")", KEPT)
         self.assertEqual(len(self.hub.of("hub")), 1 + 5)
 
     def test_files_that_are_not_where_the_hub_sends_us_are_asked_for_once(self):
@@ -319,6 +349,32 @@ class Faults(HubTest):
         self.refused("Own/Demo", "can't be reached: Transferred a partial file")
         self.hub.faults = [failing("hub", "resolve", 416)]
         self.assertNotIn("token", self.refused("answers with status 416"))
+
+    def test_a_mirror_that_tells_no_sizes_is_asked_for_the_tree(self):
+        files = {**DEMO, "additional_chat_templates/tool_use.jinja": b"x", "notes.txt": b""}
+        commit = self.hub.add("Own/Demo", files).revisions["main"]
+        self.hub.listing = lambda answer: {**answer, "siblings": [{"rfilename": entry["rfilename"]} for entry in answer["siblings"]]}
+        self.hub.page = 2
+        path = self.pull()
+        self.assertEqual(path.name, commit)
+        for name in (*NEEDED, "additional_chat_templates/tool_use.jinja", "notes.txt"):
+            self.assertEqual((path / name).read_bytes(), files[name])
+        self.assertEqual(len(self.hub.of("hub", f"/api/models/Own/Demo/tree/{commit}")), (len(files) + 1) // 2)
+        self.hub.forget()
+        self.assertEqual(self.nanovllm("tokenize", "Own/Demo", "x").returncode, 0)
+        self.assertEqual(self.hub.requests, [])
+        self.nanovllm("rm", "Own/Demo")
+        self.hub.faults = [failing("hub", "/tree/", 404, code="EntryNotFound")]
+        self.refused(f'Own/Demo: the sizes of its files: {self.hub.url} has nothing of that name, or not for us ("ordered")')
+        bad = ({}, [{"type": "file", "path": "../x", "oid": "0" * 40, "size": 1}], [{"type": "file", "path": "x.json", "oid": "0" * 40}],
+               [{"type": "file", "path": "x.json", "oid": "../x", "size": 1}])
+        for answer in bad:
+            self.hub.faults = [lambda handler, request, answer=answer: "/tree/" in request.path and (self.hub.send_json(handler, request, answer), True)[1]]
+            self.refused(f"Own/Demo: what {self.hub.url} answers")
+        endless = {"Link": f'<{self.hub.url}/api/models/Own/Demo/tree/{commit}>; rel="next"'}
+        self.hub.faults = [lambda handler, request: "/tree/" in request.path and (self.hub.send_json(handler, request, [], endless), True)[1]]
+        self.refused("a list of files without an end")
+        self.assertFalse((self.cache / "models--Own--Demo").exists())
 
     def test_a_hub_that_is_not_there(self):
         self.hub.close()
@@ -530,6 +586,193 @@ class Faults(HubTest):
         self.assertEqual(set(proxies), {"hub.invalid", "files.invalid"})
 
 
+class Shared(HubTest):
+    """A cache that huggingface_hub filled."""
+
+    def setUp(self):
+        super().setUp()
+        self.repository = self.hub.add("Own/Demo", DEMO)
+        self.path_of_main = fill_cache(self.cache, "Own/Demo", DEMO, self.repository.revisions["main"])
+
+    def assert_falls_back(self, *words, command=("pull",), name="Own/Demo", output=None, env=None):
+        """Whatever the hub says, what is there is taken, and one line says why."""
+        result = self.nanovllm(*command, name, *(["x"] if command == ("tokenize",) else []), env=env)
+        self.assertEqual((result.returncode, result.stdout), (0, output or f"{self.path_of_main}\n"), result.stderr)
+        warnings = [line for line in result.stderr.splitlines() if "; trying again in" not in line and "nanovllm: pulling" not in line]
+        self.assertEqual(len(warnings), 1, result.stderr)
+        for word in (*words, FALLS_BACK):
+            self.assertIn(word, warnings[0])
+
+    def test_its_use_needs_no_connection(self):
+        fill_cache(self.cache, "Own/A-GGUF", {"a-Q8_0.gguf": b"x"}, "a" * 40, "main")
+        newer = self.repository.commit({**DEMO, "config.json": DEMO["config.json"] + b"\n"})
+        for revision in ("", "@" + self.path_of_main.name):  # of an older commit
+            for private in (False, True):
+                self.repository.private = private
+                self.assertEqual(self.nanovllm("tokenize", "Own/Demo" + revision, "x").stderr, "")
+        del self.hub.repositories["Own/Demo"]
+        self.assertEqual(self.nanovllm("info", "Own/Demo").stderr, "")
+        self.assertEqual({row["name"]: row["complete"] for row in lines(self.nanovllm("list", "--json").stdout)}, {"Own/Demo": True, "Own/A-GGUF:Q8_0": True})
+        self.assertEqual(self.hub.requests, [])
+        self.assertNotEqual(newer, self.path_of_main.name)
+
+    def test_a_cache_that_only_others_may_write(self):
+        pathlib.Path(self.folder.name).chmod(0o755)
+        folders = [folder for folder, _, _ in os.walk(self.cache)]
+        other = {"user": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+        for folder in folders:
+            os.chmod(folder, 0o555)
+        try:
+            self.assertEqual(self.nanovllm("tokenize", "Own/Demo", "x", **other).stderr, "")
+            self.assertEqual(self.hub.requests, [])
+            self.assertEqual(self.pull(**other), self.path_of_main)  # nothing has changed
+        finally:
+            for folder in folders:
+                os.chmod(folder, 0o755)
+
+    def test_a_pull_fetches_what_has_changed(self):
+        self.assertEqual(self.pull(), self.path_of_main)
+        changed = {**DEMO, "config.json": DEMO["config.json"] + b"\n"}
+        commit = self.repository.commit(changed)
+        path = self.pull()
+        self.assertEqual((path.name, (path / "config.json").read_bytes()), (commit, changed["config.json"]))
+        self.assertEqual([request.path.rsplit("/", 1)[1] for request in self.hub.of("hub", "resolve")], ["config.json"])
+        self.assertEqual(self.hub.of("files"), [])
+
+    def test_a_hub_that_refuses_or_is_not_there_falls_back_to_what_is(self):
+        self.repository.private = True
+        self.assert_falls_back("has nothing of that name, or not for us (\"Repository not found\"); no token was sent")
+        self.hub.token = "hf_secret"
+        self.assert_falls_back("Invalid credentials", "the token of HF_TOKEN was sent", env={"HF_TOKEN": "hf_old"})
+        del self.hub.repositories["Own/Demo"]
+        self.assert_falls_back("has nothing of that name")
+        self.hub.faults = [failing("hub", "/api/", 429, None, {"Retry-After": "300"})]
+        self.assert_falls_back("wants fewer requests")
+        self.hub.close()
+        self.assert_falls_back("can't be reached")
+        self.refused("can't be reached", name="Own/Other")
+
+    def test_a_hub_that_refuses_files_falls_back_too(self):
+        self.repository.gated = True
+        self.repository.commit({**DEMO, "config.json": DEMO["config.json"] + b"\n"})
+        self.assert_falls_back("has it for those only who accept its owner's conditions")
+        self.hub.faults = [failing("hub", "resolve", 404)]
+        self.assert_falls_back("config.json")
+        self.hub.faults = [lambda handler, request: (self.hub.send_json(handler, request, {"sha": 5}), True)[1]]
+        self.refused("is HF_ENDPOINT that of a hub?")  # what answers is no hub that refuses
+
+    def test_texts_that_nobody_reads_are_not_missed_when_they_are_refused(self):
+        self.repository.commit({**DEMO, "vocab.json": b"{}"})
+        commit = self.repository.revisions["main"]
+        self.path_of_main = fill_cache(self.cache, "Own/Demo", DEMO, commit)
+        self.repository.gated = True
+        self.assert_falls_back("vocab.json: ", "conditions")
+        self.hub.forget()
+        self.assertEqual(self.nanovllm("tokenize", "Own/Demo", "x").stderr, "")
+        self.assertEqual(self.hub.requests, [])
+
+    def test_what_every_model_has_is_fetched_where_it_is_missing(self):
+        for missing in ("config.json", "tokenizer.json"):
+            (self.path_of_main / missing).unlink()
+            self.hub.forget()
+            self.assertEqual([row["complete"] for row in lines(self.nanovllm("list", "--json").stdout)], [False])
+            self.assertEqual(self.nanovllm("tokenize", "Own/Demo", "x").returncode, 0)
+            self.assertTrue((self.path_of_main / missing).exists())
+            self.assertEqual(self.hub.of("files"), [])
+        (self.path_of_main / "config.json").unlink()
+        (self.path_of_main.parent.parent / "nanovllm" / f"{self.path_of_main.name}.json").unlink()
+        (self.cache / "models--Own--Demo/blobs" / git_sha1(DEMO["config.json"])).unlink()
+        self.repository.private = True
+        output = self.nanovllm("tokenize", MODEL, "x").stdout
+        self.assert_falls_back("has nothing of that name", command=("tokenize",), output=output)
+
+
+class Locks(HubTest):
+    """Where everybody is granted every lock."""
+
+    def setUp(self):
+        super().setUp()
+        source, library = self.path("flock.c", GRANTS_EVERYTHING), self.path("flock.so")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+        self.environment["LD_PRELOAD"] = str(library)
+        if SANITIZED:
+            self.environment["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
+        self.content = noise(3 * PART)
+        self.hub.add("Own/Big-GGUF", {"big.gguf": self.content})
+        self.sha = hashlib.sha256(self.content).hexdigest()
+        self.blob = self.cache / "models--Own--Big-GGUF/blobs" / self.sha
+
+    def parts(self):
+        return {name: size for name, size in self.blobs("Own/Big-GGUF").items() if name.endswith(".incomplete")}
+
+    def pulls(self, count):
+        """As many at once, each well on its way."""
+        self.hub.speed = 10e6
+        processes = [self.start("pull", "Own/Big-GGUF") for _ in range(count)]
+        self.wait_until(lambda: sum(size > 1 << 20 for size in self.parts().values()) == count)
+        return processes
+
+    def test_each_process_writes_a_file_of_its_own(self):
+        processes = self.pulls(3)
+        self.wait_until(self.blob.exists)
+        self.assertEqual(self.blob.read_bytes(), self.content)
+        for process in processes:
+            out, err = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, pathlib.Path(out.strip()).read_bytes() == self.content), (0, True), err)
+            self.assertEqual(self.blob.read_bytes(), self.content)
+        self.assertEqual(self.blobs("Own/Big-GGUF"), {self.sha: len(self.content)})
+
+    def test_what_came_damaged_to_one_gets_no_name(self):
+        damaged = [0]
+
+        def damage(handler, request):
+            if request.server != "files" or damaged[0] == 2:
+                return False
+            damaged[0] += 1
+            begin, end = map(int, request.range[6:].split("-"))
+            body = bytearray(self.content[begin:end + 1])
+            body[-1] ^= 1
+            self.hub.send(handler, request, 206, bytes(body), {"Content-Range": f"bytes {begin}-{end}/{len(self.content)}"})
+            return True
+
+        self.hub.faults.append(damage)
+        processes = [*self.pulls(2), self.start("pull", "Own/Big-GGUF")]
+        outcomes = []
+        for process in processes:
+            while process.poll() is None:
+                if self.blob.exists():
+                    self.assertEqual(self.blob.read_bytes(), self.content)
+                time.sleep(0.02)
+            outcomes.append((process.returncode, "came with the hash" in process.stderr.read()))
+            process.communicate()
+        self.assertLessEqual(set(outcomes), {(0, False), (1, True)})
+        self.assertIn((0, False), outcomes)
+        self.assertEqual(self.blobs("Own/Big-GGUF"), {self.sha: len(self.content)})
+
+    def test_what_ended_pulls_left_is_copied(self):
+        for process in self.pulls(2):
+            process.kill()
+            process.communicate()
+        left = self.parts()
+        self.assertEqual(len(left), 2)
+        self.hub.speed = None
+        time.sleep(0.2)  # requests of before end
+        self.hub.forget()
+        self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), self.content)
+        self.assertEqual(sum(request.sent for request in self.hub.of("files")), len(self.content) - max(left.values()))
+        self.assertEqual(self.blobs("Own/Big-GGUF"), {self.sha: len(self.content)})
+
+    def test_another_programs_file_stays_as_it_is(self):
+        part = pathlib.Path(f"{self.blob}.incomplete")
+        for left in (self.content[:PART], noise(PART, 2), noise(4 * PART, 2)):
+            part.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(left)
+            self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), self.content)
+            self.assertEqual(part.read_bytes(), left)
+            self.nanovllm("rm", "Own/Big-GGUF")
+            self.assertFalse(part.exists())
+
+
 class Display(HubTest):
     def test_lines_where_there_is_no_terminal(self):
         self.hub.add("Own/Demo", DEMO)
@@ -542,15 +785,8 @@ class Display(HubTest):
     def test_a_bar_on_a_terminal(self):
         self.hub.add("Own/Demo", DEMO)
         self.hub.speed = 8e6
-        import cli_testing
-        seen = []
-        original = cli_testing.re.sub
-        try:
-            cli_testing.re.sub = lambda pattern, to, text: seen.append(text) or original(pattern, to, text)
-            result = self.nanovllm("pull", "Own/Demo", runner=run_watched)
-        finally:
-            cli_testing.re.sub = original
-        self.assertRegex(seen[0], r"Own/Demo █+░+ [\d.]+ MB/15\.\d MB \[[\d.]+ MB/s, 00:0\d left\]")
+        result = self.nanovllm("pull", "Own/Demo", runner=run_watched)
+        self.assertRegex(result.drawn, r"Own/Demo █+░+ [\d.]+ MB/15\.\d MB \[[\d.]+ MB/s, 00:0\d left\]")
         self.assertRegex(result.stderr, r"^Own/Demo: 15\.\d MB in 00:0\d\n$")
 
     def test_list_and_rm(self):
@@ -589,6 +825,52 @@ class Display(HubTest):
             self.refused(f"{name}: not in the cache", name=name, command=("rm",))
         self.refused("not a name of the hub", name="../x", command=("rm",), status=2)
 
+    def freed(self, name):
+        """What `rm` says, which is what the disk says."""
+        def used():
+            files = [path.lstat() for path in self.path("").rglob("*") if path.is_file() and not path.is_symlink()]
+            return sum({info.st_ino: info.st_size for info in files}.values())
+        before = used()
+        result = self.nanovllm("rm", name)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        said = re.fullmatch(rf"{name}: removed, (\d+) B are free again\n", result.stdout)
+        self.assertTrue(said, result.stdout)
+        self.assertEqual(int(said.group(1)), before - used())
+        return before - used()
+
+    def test_rm_frees_what_it_says_where_blobs_are_shared(self):
+        same, old, new = noise(400), noise(110, 2), noise(120, 3)
+        first = fill_cache(self.cache, "Own/A", {"same.gguf": same, "a-Q8_0.gguf": old}, "a" * 40, "v1")
+        second = fill_cache(self.cache, "Own/A", {"same.gguf": same, "a-Q8_0.gguf": new, "again.gguf": same}, "b" * 40)
+        self.assertEqual(self.freed("Own/A:again.gguf"), 0)  # two files of one revision
+        self.assertEqual(self.freed(f"Own/A@{'a' * 40}"), 110 + 40)  # two revisions; and the note of what v1 was
+        self.assertFalse(first.exists())
+        other = fill_cache(self.cache, "Own/B", {"same.gguf": same, "b-Q8_0.gguf": old}, "c" * 40)
+        blob, copy = (self.cache / f"models--Own--{model}/blobs" / file_hash("same.gguf", same) for model in "AB")
+        copy.unlink()
+        copy.hardlink_to(blob)  # two repositories, by a second name
+        self.assertEqual(self.freed("Own/B"), 110 + 40)
+        self.assertFalse(other.exists())
+        other = fill_cache(self.cache, "Own/B", {"same.gguf": same, "b-Q8_0.gguf": old}, "c" * 40)
+        copy.unlink()
+        copy.symlink_to(os.path.relpath(blob, copy.parent))  # and by a link
+        self.assertEqual(self.freed("Own/A"), 120 + 40)
+        self.assertEqual((other / "same.gguf").read_bytes(), same)
+        self.assertFalse(second.exists())
+        self.assertEqual(self.freed("Own/B"), 110 + 40)
+        self.assertEqual(self.freed("Own/A"), 400)
+        self.assertEqual([path.name for path in self.cache.iterdir() if path.name != ".locks"], [])
+
+    def test_rm_of_what_is_elsewhere_or_without_links(self):
+        content = noise(300)
+        fill_cache(self.path("disk"), "Own/A", {"a.gguf": content}, "a" * 40)
+        self.cache.mkdir(parents=True)
+        (self.cache / "models--Own--A").symlink_to(self.path("disk/models--Own--A"))
+        self.assertEqual(self.freed("Own/A"), 300 + 40)
+        pointer = fill_cache(self.cache, "Own/A", {"a.gguf": content}, "a" * 40) / "a.gguf"
+        pointer.resolve().rename(pointer)
+        self.assertEqual(self.freed("Own/A:a.gguf"), 300)
+
     def test_a_broken_model_hides_no_others(self):
         self.hub.add("Own/Demo", DEMO)
         self.hub.add("Own/Broken", {"config.json": b"{}", "model.safetensors.index.json": b"<html>"})
@@ -609,4 +891,4 @@ class Display(HubTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(testRunner=SideBySide)

@@ -1,7 +1,9 @@
 """A hub of models on the loopback address, with a second server for large files as the real one has, and faults to order."""
+import functools
 import hashlib
 import http.server
 import json
+import os
 import re
 import ssl
 import threading
@@ -11,8 +13,35 @@ import urllib.parse
 LARGE = (".safetensors", ".gguf", ".bin", ".onnx")  # what Git LFS keeps
 
 
+@functools.cache
 def git_sha1(content):
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@functools.cache
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def file_hash(path, content):
+    """By that a cache calls the file's blob."""
+    return sha256(content) if path.endswith(LARGE) else git_sha1(content)
+
+
+def fill_cache(cache, name, files, commit, revision="main"):
+    """As huggingface_hub fills it; returns the snapshot."""
+    own = cache / ("models--" + name.replace("/", "--"))
+    snapshot = own / "snapshots" / commit
+    for path, content in files.items():
+        blob = own / "blobs" / file_hash(path, content)
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(content)
+        pointer = snapshot / path
+        pointer.parent.mkdir(parents=True, exist_ok=True)
+        pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+    (own / "refs").mkdir(exist_ok=True)
+    (own / "refs" / revision).write_text(commit)
+    return snapshot
 
 
 class Repository:
@@ -61,6 +90,7 @@ class Hub:
         self.takes_ranges = True
         self.moves_files = False  # small ones, to another address of the first server
         self.listing = lambda answer: answer  # what is done to a listing before it goes out
+        self.page = 1000  # files of a page of a tree
         self.main, self.files = self.serve("hub"), self.serve("files")
         self.url = f"http://127.0.0.1:{self.main.server_port}"
         if tls:
@@ -87,7 +117,7 @@ class Hub:
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()  # s until it sees that it is to end
         return server
 
     def close(self):
@@ -153,9 +183,13 @@ class Hub:
             files = repository.commits[commit]
             if api and found.group(2) == "tree":
                 entries = [{"type": "file", "oid": git_sha1(content), "size": len(content), "path": path,
-                            **({"lfs": {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}} if path.endswith(LARGE) else {})}
+                            **({"lfs": {"oid": sha256(content), "size": len(content), "pointerSize": 134}} if path.endswith(LARGE) else {})}
                            for path, content in files.items()]
-                return self.send_json(handler, request, entries)
+                begin = int(urllib.parse.parse_qs(request.query).get("cursor", ["0"])[0])
+                end = begin + self.page
+                # A mirror's names another hub.
+                more = {"Link": f'<https://hub.invalid{request.path}?recursive=true&cursor={end}>; rel="next"'} if end < len(entries) else {}
+                return self.send_json(handler, request, entries[begin:end], more)
             siblings = [self.sibling(path, content, "blobs=" in request.query) for path, content in files.items()]
             return self.send_json(handler, request, self.listing({"id": name, "modelId": name, "sha": commit, "private": False, "tags": [],
                                                                   "downloads": 0, "siblings": siblings}))
@@ -164,7 +198,7 @@ class Hub:
             return self.fail(handler, 404, "EntryNotFound", "Entry not found")
         headers = {"X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
         if found.group(3).endswith(LARGE):
-            sha = hashlib.sha256(content).hexdigest()
+            sha = sha256(content)
             headers |= {"X-Linked-Etag": f'"{sha}"', "X-Linked-Size": str(len(content)), "Location": f"{self.files_url}/{sha}"}
             return self.send(handler, request, 302, b"Found. Redirecting", headers)
         if self.moves_files and not request.path.startswith("/api/"):
@@ -175,7 +209,7 @@ class Hub:
         for repository in self.repositories.values():
             for files in repository.commits.values():
                 for content in files.values():
-                    if hashlib.sha256(content).hexdigest() == request.path[1:]:
+                    if sha256(content) == request.path[1:]:
                         return self.send_file(handler, request, content, {"ETag": f'"{request.path[1:]}"'})
         return self.fail(handler, 404, "", "no such file")
 
@@ -185,7 +219,7 @@ class Hub:
         if blobs:
             entry |= {"size": len(content), "blobId": git_sha1(content)}
             if path.endswith(LARGE):
-                entry["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
+                entry["lfs"] = {"sha256": sha256(content), "size": len(content), "pointerSize": 134}
         return entry
 
     def send_file(self, handler, request, content, headers):
@@ -197,8 +231,8 @@ class Hub:
             return self.fail(handler, 416, "", "beyond its end")
         return self.send(handler, request, 206, content[begin:end], {**headers, "Content-Range": f"bytes {begin}-{end - 1}/{len(content)}"})
 
-    def send_json(self, handler, request, value):
-        self.send(handler, request, 200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+    def send_json(self, handler, request, value, headers=None):
+        self.send(handler, request, 200, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})})
 
     def send(self, handler, request, status, body, headers, cut=None):
         """`cut`: the connection ends behind so many bytes."""

@@ -22,7 +22,7 @@ struct PullProgress {
 
 struct PullOptions {
   // true: ask the hub what a branch holds now, and pull what has changed. false: a model that is in
-  // the cache is taken without any connection.
+  // the cache is taken without any connection, whoever pulled it.
   bool update = false;
   // true: use the cache only, as with HF_HUB_OFFLINE=1.
   bool offline = false;
@@ -32,6 +32,9 @@ struct PullOptions {
   // and is passed on to the caller; what has been downloaded is kept, and the next pull goes on
   // from there.
   std::function<void(const PullProgress&)> on_progress = {};
+  // Called with a sentence where the hub can't be reached or refuses, and what is in the cache is
+  // taken. Empty: the sentence goes to stderr.
+  std::function<void(const std::string&)> on_warning = {};
 };
 
 // Returns the folder or file of a model, for `LLM`, `LLMEngine` and `Tokenizer::load`. Downloads
@@ -42,10 +45,12 @@ struct PullOptions {
 // `model` is a path (or any other text that is no name), which is returned unchanged, or a name of
 // the hub,
 //   OWNER/MODEL[@REVISION][:TYPE]
-// REVISION is a branch, a tag or a commit. TYPE chooses one of a repository's GGUF files: Q4_K_M,
-// or a file's name. If a file or folder OWNER/MODEL exists, it is taken as a path. If there is only
-// a folder OWNER, and the cache has no such model, a mistyped path is more likely than a name:
-// kNotFound, unless options.update is set.
+// or the address of its page at huggingface.co or hf.co. REVISION is a branch, a tag or a commit.
+// TYPE chooses one of a repository's GGUF files: Q4_K_M, or a file's name. If a file or folder
+// OWNER/MODEL exists, it is taken as a path. If there is only a folder OWNER, and the cache has no
+// such model, a mistyped path is more likely than a name: kNotFound, unless options.update is set.
+// Where the hub can't be reached or refuses, a model that the cache has is returned, and
+// options.on_warning is told why.
 //
 // Environment variables, as for Hugging Face's libraries: HF_HUB_CACHE and HF_HOME (where the cache
 // is), HF_ENDPOINT (which hub), HF_TOKEN (or what `hf auth login` wrote), HF_HUB_OFFLINE, and

@@ -45,7 +45,10 @@ void ModelOption::add_to(CLI::App& app) {
       ->required();
 }
 
-void ModelOption::find(bool quiet) { path = pull(name, {}, quiet); }
+void ModelOption::find(bool quiet) {
+  path = pull(name, {}, quiet);
+  if (path != name) name = hub::name_of_address(name);  // by which clients will call it
+}
 
 std::string pull(const std::string& name, PullOptions options, bool quiet) {
   const InterruptGuard guard;
@@ -54,6 +57,7 @@ std::string pull(const std::string& name, PullOptions options, bool quiet) {
     if (InterruptGuard::interrupted()) throw PullInterrupted();
     display.update(progress);
   };
+  options.on_warning = [&](const std::string& text) { display.warn(text); };
   std::string path = resolve_model(name, options);
   display.finish();
   return path;
@@ -62,8 +66,16 @@ std::string pull(const std::string& name, PullOptions options, bool quiet) {
 PullDisplay::PullDisplay(std::string name, bool enabled)
     : name_(std::move(name)), enabled_(enabled), in_place_(is_terminal(stderr)) {}
 
-PullDisplay::~PullDisplay() {
+PullDisplay::~PullDisplay() { clear(); }
+
+void PullDisplay::clear() {
   if (drawn_ && in_place_) print_message("\r\x1b[K");
+  drawn_ = false;
+}
+
+void PullDisplay::warn(const std::string& text) {
+  clear();
+  print_message("nanovllm: {}\n", text);
 }
 
 void PullDisplay::update(const PullProgress& progress) {

@@ -39,9 +39,11 @@ class PullDisplay {
   PullDisplay(const PullDisplay&) = delete;
   PullDisplay& operator=(const PullDisplay&) = delete;
   void update(const PullProgress& progress);
+  void warn(const std::string& text);  // in the place of the line, which ends
   void finish();
 
  private:
+  void clear();
   using Clock = std::chrono::steady_clock;
   std::string text() const;
 

@@ -16,7 +16,8 @@
 namespace nanovllm::cli {
 namespace {
 
-constexpr const char* kNameHelp = "OWNER/MODEL, with @REVISION or, of GGUF, :TYPE behind it";
+constexpr const char* kNameHelp =
+    "OWNER/MODEL, with @REVISION or, of GGUF, :TYPE behind it; or the address of its page";
 
 void print_models(bool as_json) {
   const std::vector<hub::CachedModel> models = hub::list_models(hub::read_settings().cache);
@@ -50,7 +51,8 @@ Command add_pull(CLI::App& app) {
       "Pulls what is missing, and what has changed on the hub since, into the cache that Hugging\n"
       "Face's own libraries use (~/.cache/huggingface/hub), and prints the path of the model. An\n"
       "interrupted pull goes on where it ended. Of a repository with safetensors these and the\n"
-      "texts beside them are pulled; of one with GGUF files that of TYPE, or Q4_K_M.\n"
+      "texts beside them are pulled; of one with GGUF files that of TYPE, or Q4_K_M. Where the\n"
+      "hub can't be reached or refuses, the copy in the cache is used, and a line says why.\n"
       "Environment: HF_HUB_CACHE or HF_HOME (where the cache is), HF_TOKEN (else what hf auth "
       "login\n"
       "wrote), HF_ENDPOINT (a mirror), HF_HUB_OFFLINE=1, https_proxy.\n"

@@ -1,8 +1,10 @@
 #include "hub/cache.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,10 +20,17 @@ namespace nanovllm::hub {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr const char* kOwn = ".nanovllm-";  // begins the ending of a part of a process's own
+
+// A name beside it that nobody else has.
+std::string draft_of(const std::string& path) {
+  return fmt::format("{}.{:08x}.tmp", path, std::random_device()());
+}
+
 // Into another file first, which then takes the place of an older one.
 void write_whole(const std::string& path, std::string_view text) {
   make_folder(fs::path(path).parent_path());
-  const std::string draft = fmt::format("{}.{:08x}.tmp", path, std::random_device()());
+  const std::string draft = draft_of(path);
   std::ofstream file(draft, std::ios::binary);
   file << text;
   file.close();
@@ -82,11 +91,38 @@ File take_lock(const std::string& path) {
   }
 }
 
+bool lock_holds(const std::string& path) {
+  constexpr auto kOfThisMachine = std::to_array<unsigned>(
+      {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, TMPFS_MAGIC, OVERLAYFS_SUPER_MAGIC});
+  struct statfs system = {};
+  if (::statfs(path.c_str(), &system) != 0 ||
+      std::ranges::find(kOfThisMachine, static_cast<unsigned>(system.f_type)) ==
+          kOfThisMachine.end())
+    return false;
+  const File another(std::fopen(path.c_str(), "ae"));
+  return another && ::flock(::fileno(another.get()), LOCK_EX | LOCK_NB) != 0 &&
+         errno == EWOULDBLOCK;
+}
+
 RepositoryCache::RepositoryCache(const std::string& cache, const std::string& repository) {
   std::string name = "models--" + repository;
   name.replace(name.find('/'), 1, "--");
   folder = cache + "/" + name;
   locks = cache + "/.locks/" + name;
+}
+
+std::string RepositoryCache::own_part(const HubFile& file) const {
+  std::random_device random;
+  return fmt::format("{}{}{:08x}{:08x}.incomplete", blob(file), kOwn, random(), random());
+}
+
+std::vector<std::string> RepositoryCache::parts(const HubFile& file) const {
+  std::vector<std::string> found;
+  if (size_of(part(file)) >= 0) found.push_back(part(file));
+  for (const std::string& name : names_in(folder + "/blobs")) {
+    if (name.starts_with(file.hash + kOwn)) found.push_back(folder + "/blobs/" + name);
+  }
+  return found;
 }
 
 std::optional<std::string> RepositoryCache::commit_of(const std::string& revision) const {
@@ -98,7 +134,8 @@ std::optional<std::string> RepositoryCache::commit_of(const std::string& revisio
 
 std::optional<Listing> RepositoryCache::listing_of(const std::string& commit) const {
   try {
-    return parse_listing(read_text_file(answer(commit)), answer(commit)).second;
+    Listing listing = parse_listing(read_text_file(answer(commit)), answer(commit)).second;
+    return tells_sizes(listing) ? std::optional(std::move(listing)) : std::nullopt;
   } catch (const Error&) {
     return std::nullopt;  // it is asked for again
   }
@@ -133,20 +170,23 @@ std::optional<std::string> RepositoryCache::find(const HubName& name, bool trust
   const auto commit = commit_of(name.revision);
   if (!commit) return std::nullopt;
   auto listing = listing_of(*commit);
-  if (!listing && trusting) listing = files_of_snapshot(*commit);
-  if (!listing) return std::nullopt;
+  const bool is_told = listing.has_value();
+  if (!is_told) listing = files_of_snapshot(*commit);
   try {
     const Choice choice = choose(*commit, *listing, name);
-    const auto is_there = [&](const HubFile& file) { return holds(*commit, file); };
-    if (choice.needs_index || !std::ranges::all_of(choice.files, is_there)) return std::nullopt;
+    const auto is_there = [&](const HubFile& file) {
+      return !is_read(file) || holds(*commit, file);
+    };
+    const bool is_whole = !choice.needs_index && std::ranges::all_of(choice.files, is_there);
+    if (!is_whole || (!is_told && !trusting && !is_enough(choice))) return std::nullopt;
     return snapshot(*commit) + choice.entry;
   } catch (const Error&) {
     return std::nullopt;  // a pull says what is wrong
   }
 }
 
-void RepositoryCache::keep_answer(const std::string& commit, std::string_view text) const {
-  if (!listing_of(commit)) write_whole(answer(commit), text);
+void RepositoryCache::keep_listing(const std::string& commit, const Listing& listing) const {
+  if (!listing_of(commit)) write_whole(answer(commit), listing_text(commit, listing));
 }
 
 void RepositoryCache::keep_ref(const std::string& revision, const std::string& commit) const {
@@ -156,13 +196,14 @@ void RepositoryCache::keep_ref(const std::string& revision, const std::string& c
 void RepositoryCache::link(const std::string& commit, const HubFile& file) const {
   const fs::path pointer = snapshot(commit) + "/" + file.path;
   make_folder(pointer.parent_path());
-  std::error_code error;
-  fs::remove(pointer, error);
-  fs::create_symlink(fs::path(blob(file)).lexically_relative(pointer.parent_path()), pointer,
-                     error);
+  std::error_code error, ignored;
+  const fs::path draft = draft_of(pointer);
+  fs::create_symlink(fs::path(blob(file)).lexically_relative(pointer.parent_path()), draft, error);
   // Where there are no links, the file itself stands there, as with huggingface_hub.
-  if (error && error != std::errc::file_exists) fs::rename(blob(file), pointer, error);
-  if (error && error != std::errc::file_exists) throw_write_error(pointer, error.value());
+  fs::rename(error ? fs::path(blob(file)) : draft, pointer, error);
+  if (!error) return;
+  fs::remove(draft, ignored);
+  throw_write_error(pointer, error.value());
 }
 
 }  // namespace nanovllm::hub

@@ -25,6 +25,9 @@ using File = std::unique_ptr<std::FILE, CloseFile>;
 // An exclusive lock of a file, as huggingface_hub takes them (flock), until it is closed. Nothing
 // where somebody else holds it. Throws Error(kIo) where the file can't be made.
 File take_lock(const std::string& path);
+// Whether such a lock, which we hold, keeps others out. Some file systems grant it to everybody;
+// those of networks may know this machine's locks only, and are not believed.
+bool lock_holds(const std::string& path);
 
 // One model's part of the cache.
 struct RepositoryCache {
@@ -33,6 +36,11 @@ struct RepositoryCache {
   std::string snapshot(const std::string& commit) const { return folder + "/snapshots/" + commit; }
   std::string blob(const HubFile& file) const { return folder + "/blobs/" + file.hash; }
   std::string lock(const HubFile& file) const { return locks + "/" + file.hash + ".lock"; }
+  // Where a blob grows: the one place where locks hold; else one of each process's own, of a name
+  // that no other has. What an earlier pull left is in any of `parts()`.
+  std::string part(const HubFile& file) const { return blob(file) + ".incomplete"; }
+  std::string own_part(const HubFile& file) const;
+  std::vector<std::string> parts(const HubFile& file) const;
   // What the hub said of a commit.
   std::string answer(const std::string& commit) const {
     return folder + "/nanovllm/" + commit + ".json";
@@ -51,12 +59,13 @@ struct RepositoryCache {
   // The files of the model at a commit; needs_index is left where the index is not there yet.
   // Throws as choose_files() and add_shards() do.
   Choice choose(const std::string& commit, const Listing& listing, const HubName& name) const;
-  // The path of a model that is there whole, by what the hub said of it. Where nobody kept that, as
-  // of what huggingface_hub pulled, `trusting` takes what is there for all.
+  // The path of a model of which all is there that we read, by what the hub said of it. Where
+  // nobody kept that, as of what huggingface_hub pulled, what is there is taken for all of it if
+  // nothing is missing that every model has; `trusting` asks for the weights alone.
   std::optional<std::string> find(const HubName& name, bool trusting) const;
 
   // Throw Error(kIo).
-  void keep_answer(const std::string& commit, std::string_view answer) const;
+  void keep_listing(const std::string& commit, const Listing& listing) const;
   void keep_ref(const std::string& revision, const std::string& commit) const;
   void link(const std::string& commit, const HubFile& file) const;  // the blob under its name
 

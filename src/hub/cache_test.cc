@@ -1,10 +1,10 @@
 #include "hub/cache.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "io/temp_dir_testing.h"
 #include "nanovllm/error.h"
@@ -78,14 +78,88 @@ TEST(HubCache, AModelIsThereWhereAllOfItsFilesAreInTheirSizes) {
   cache.link(kCommit, listing[1]);
   EXPECT_FALSE(cache.find(name, false));  // nobody knows whether that is all
   EXPECT_EQ(cache.find(name, true), cache.snapshot(kCommit));
-  const std::string sha1(40, '1'), other(40, '2');
-  cache.keep_answer(kCommit, fmt::format(R"({{"sha": "{}", "siblings": [
-      {{"rfilename": "config.json", "size": 2, "blobId": "{}"}},
-      {{"rfilename": "model.safetensors", "size": 7, "blobId": "{}"}}]}})",
-                                         kCommit, sha1, other));
+  cache.keep_listing(kCommit, listing);
   EXPECT_EQ(cache.find(name, false), cache.snapshot(kCommit));
   fs::resize_file(cache.blob(listing[1]), 3);
   EXPECT_FALSE(cache.find(name, true));
+}
+
+// A cache whose "main" has these files, of which nobody said whether they are all.
+RepositoryCache cache_of_others(const testing::TempDir& folder,
+                                const std::map<std::string, std::string>& files) {
+  RepositoryCache cache(folder.path(), "a/b");
+  cache.keep_ref("main", kCommit);
+  char digit = '0';
+  for (const auto& [path, content] : files)
+    cache.link(kCommit, file_of(cache, path, content, ++digit));
+  return cache;
+}
+
+TEST(HubCache, WhatOthersPulledIsTrustedUnlessAModelCantBeWithoutWhatIsMissing) {
+  const std::string index = R"({"weight_map": {"x": "1.safetensors", "y": "2.safetensors"}})";
+  const std::map<std::string, std::string> texts = {{"config.json", "{}"},
+                                                    {"tokenizer.json", "{}"}};
+  std::map<std::string, std::string> files = texts;
+  files["model.safetensors"] = "x";
+  const auto is_found = [](const std::map<std::string, std::string>& of, bool trusting) {
+    const testing::TempDir folder;
+    return cache_of_others(folder, of).find({.repository = "a/b"}, trusting).has_value();
+  };
+  EXPECT_TRUE(is_found(files, false));
+  for (const auto& [path, content] : files) {
+    auto fewer = files;
+    fewer.erase(path);
+    EXPECT_FALSE(is_found(fewer, false)) << path;
+    EXPECT_EQ(is_found(fewer, true), path != "model.safetensors") << path;
+  }
+  files = texts;
+  files[kIndex] = index;
+  files["1.safetensors"] = "x";
+  EXPECT_FALSE(is_found(files, true));
+  files["2.safetensors"] = "x";
+  EXPECT_TRUE(is_found(files, false));
+  files = {{"a-Q4_K_M-00001-of-00002.gguf", "x"}};
+  EXPECT_FALSE(is_found(files, false));
+  files["a-Q4_K_M-00002-of-00002.gguf"] = "x";
+  EXPECT_TRUE(is_found(files, false));
+}
+
+TEST(HubCache, OfWhatTheHubListsOnlyWhatWeReadIsMissed) {
+  const testing::TempDir folder;
+  const RepositoryCache cache = cache_of_others(
+      folder, {{"config.json", "{}"}, {"model.safetensors", "x"}, {"tokenizer.json", "{}"}});
+  Listing listing = cache.files_of_snapshot(kCommit);
+  for (HubFile& file : listing) file.hash = std::string(40, 'a');
+  listing.push_back({.path = "vocab.json", .size = 1, .hash = std::string(40, 'b')});
+  cache.keep_listing(kCommit, listing);
+  EXPECT_TRUE(cache.find({.repository = "a/b"}, false));
+  fs::remove(cache.answer(kCommit));
+  listing.push_back({.path = "chat_template.jinja", .size = 1, .hash = std::string(40, 'c')});
+  cache.keep_listing(kCommit, listing);
+  EXPECT_FALSE(cache.find({.repository = "a/b"}, true));
+}
+
+TEST(HubCache, AKeptListWithoutSizesIsNone) {
+  const testing::TempDir folder;
+  const RepositoryCache cache(folder.path(), "a/b");
+  make_folder(cache.folder + "/nanovllm");
+  std::ofstream(cache.answer(kCommit))
+      << R"({"sha": ")" << kCommit << R"(", "siblings": [{"rfilename": "config.json"}]})";
+  EXPECT_FALSE(cache.listing_of(kCommit));
+}
+
+TEST(HubCache, PartsAreTheSharedOneAndThoseOfProcesses) {
+  const testing::TempDir folder;
+  const RepositoryCache cache(folder.path(), "a/b");
+  const HubFile file = file_of(cache, "x", "content", '1');
+  EXPECT_TRUE(cache.parts(file).empty());
+  const std::string own = cache.own_part(file), other = cache.own_part(file);
+  EXPECT_NE(own, other);
+  EXPECT_TRUE(own.ends_with(".incomplete"));
+  std::ofstream(cache.blob({.path = "y", .hash = std::string(40, '2')}) + ".incomplete") << "y";
+  std::ofstream(cache.part(file)) << "x";
+  std::ofstream(own.c_str()) << "x";
+  EXPECT_EQ(cache.parts(file), (std::vector<std::string>{cache.part(file), own}));
 }
 
 TEST(HubCache, ALockIsHeldByOneAtATime) {
@@ -95,7 +169,9 @@ TEST(HubCache, ALockIsHeldByOneAtATime) {
     const auto lock = take_lock(path);
     EXPECT_TRUE(lock);
     EXPECT_FALSE(take_lock(path));
+    EXPECT_TRUE(lock_holds(path));
   }
+  EXPECT_FALSE(lock_holds(path));
   EXPECT_TRUE(take_lock(path));
 }
 

@@ -16,6 +16,7 @@
 #include <regex>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "hub/cache.h"
 #include "hub/http.h"
 #include "hub/settings.h"
@@ -28,27 +29,38 @@ namespace {
 constexpr int64_t kPartBytes = int64_t{8} << 20;
 // Of a list of files: some ten thousand of them.
 constexpr int64_t kMaxPageBytes = int64_t{8} << 20;
+constexpr int kMaxPages = 100;  // of a thousand files each, as the hub has them
 
 // A file on its way, and the parts of it that are, in the file's order. What stands in it is always
-// a beginning of the file, whenever the program ends.
+// a beginning of the file, whenever the program ends, and nobody else writes it.
 class Job {
  public:
-  Job(const HubFile& of_file, const std::string& place, File lock, Source its_source)
+  // Goes on with what an earlier pull left: in its place where the lock holds, else in a copy.
+  Job(const HubFile& of_file, const RepositoryCache& cache, File lock, Source its_source)
       : file(of_file),
         source(std::move(its_source)),
-        place_(place),
-        path_(place + ".incomplete"),
-        lock_(std::move(lock)),
-        out_(std::fopen(path_.c_str(), "a+e")) {
+        cache_(cache),
+        path_(lock_holds(cache.lock(file)) ? cache.part(file) : cache.own_part(file)),
+        lock_(std::move(lock)) {
+    const auto left = cache.parts(file);
+    const auto largest = std::ranges::max_element(left, {}, size_of);
+    if (largest != left.end() && *largest != path_) left_.reset(std::fopen(largest->c_str(), "re"));
+    out_.reset(std::fopen(path_.c_str(), left_ ? "w+e" : "a+e"));
     if (!out_) throw_write_error(path_, errno);
     std::setvbuf(out_.get(), nullptr, _IONBF, 0);
     begin_hash();
   }
+  ~Job() {
+    if (size_of(path_) == 0) static_cast<void>(std::remove(path_.c_str()));
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
   // Reads what an earlier pull left, a piece at each call; false = that was all.
   bool read_on() {
     std::string piece(1 << 20, '\0');
-    piece.resize(std::fread(piece.data(), 1, piece.size(), out_.get()));
+    piece.resize(std::fread(piece.data(), 1, piece.size(), left_ ? left_.get() : out_.get()));
+    if (left_) append(piece);
     add(piece);
     if (num_written > file.size) begin_anew();
     num_resumed_ = source.num_planned = num_written;
@@ -58,8 +70,7 @@ class Job {
   bool write() {
     while (!parts.empty()) {
       const std::string bytes = std::exchange(parts.front().bytes, "");
-      if (std::fwrite(bytes.data(), 1, bytes.size(), out_.get()) != bytes.size())
-        throw_write_error(path_, errno);
+      append(bytes);
       add(bytes);
       if (!parts.front().is_done) return false;
       parts.pop_front();
@@ -87,7 +98,12 @@ class Job {
     NANOVLLM_CHECK(EVP_DigestUpdate(hash_.get(), bytes.data(), bytes.size()) == 1);
     num_written += static_cast<int64_t>(bytes.size());
   }
+  void append(std::string_view bytes) {
+    if (std::fwrite(bytes.data(), 1, bytes.size(), out_.get()) != bytes.size())
+      throw_write_error(path_, errno);
+  }
   void begin_anew() {
+    left_.reset();
     if (::ftruncate(::fileno(out_.get()), 0) != 0) throw_write_error(path_, errno);
     std::rewind(out_.get());
     begin_hash();
@@ -99,7 +115,7 @@ class Job {
     NANOVLLM_CHECK(EVP_DigestFinal_ex(hash_.get(), bytes.data(), &size) == 1);
     const auto hash = fmt::format("{:02x}", fmt::join(bytes.begin(), bytes.begin() + size, ""));
     if (hash == file.hash) {
-      if (std::rename(path_.c_str(), place_.c_str()) != 0) throw_write_error(place_, errno);
+      take_place();
       return true;
     }
     const bool was_resumed = num_resumed_ > 0;
@@ -112,8 +128,20 @@ class Job {
         source.what, hash, file.hash);
   }
 
-  const std::string place_, path_;
-  const File lock_, out_;
+  // Without locks another program may have been faster, and have taken our part away.
+  void take_place() {
+    const std::string place = cache_.blob(file);
+    if (std::rename(path_.c_str(), place.c_str()) != 0 && size_of(place) != file.size)
+      throw_write_error(place, errno);
+    for (const std::string& part : cache_.parts(file)) {
+      if (part != cache_.part(file)) static_cast<void>(std::remove(part.c_str()));
+    }
+  }
+
+  const RepositoryCache& cache_;
+  const std::string path_;
+  const File lock_;
+  File left_, out_;          // `left_`: what is copied, null when it was
   int64_t num_resumed_ = 0;  // bytes that an earlier pull left
   const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> hash_{EVP_MD_CTX_new(), EVP_MD_CTX_free};
 };
@@ -125,14 +153,17 @@ class Pull {
       : settings_(settings), cache_(cache), name_(name), options_(options), pool_(settings) {}
 
   std::string run() {
-    const std::string what = HubName{name_.repository, name_.revision}.text();
-    const std::string answer = page(what, fmt::format("/api/models/{}/revision/{}?blobs=true",
-                                                      name_.repository, escaped(name_.revision)));
-    Listing listing;
-    std::tie(commit_, listing) =
-        parse_listing(answer, fmt::format("{}: what {} answers", what, settings_.shown));
+    const Listing listing = list();
     Choice choice = cache_.choose(commit_, listing, name_);
-    cache_.keep_answer(commit_, answer);
+    const auto has_name = [&](const HubFile& file) { return cache_.holds(commit_, file); };
+    const bool is_whole = cache_.commit_of(name_.revision) == commit_ && !choice.needs_index &&
+                          std::ranges::all_of(choice.files, has_name);
+    try {
+      cache_.keep_listing(commit_, listing);
+    } catch (const Error&) {
+      if (!is_whole) throw;  // else the cache may be one that only others write
+    }
+    if (is_whole) return cache_.snapshot(commit_) + choice.entry;
     if (choice.needs_index) {  // only it says what else is needed; its few bytes are no progress
       files({*std::ranges::find(listing, kIndex, &HubFile::path)});
       choice = cache_.choose(commit_, listing, name_);
@@ -145,11 +176,33 @@ class Pull {
   }
 
  private:
-  std::string page(const std::string& what, const std::string& path) {
+  // What the hub says that the revision is.
+  Listing list() {
+    const std::string what = HubName{name_.repository, name_.revision}.text();
+    const std::string where = fmt::format("{}: what {} answers", what, settings_.shown);
+    std::string path = fmt::format("/api/models/{}/revision/{}?blobs=true", name_.repository,
+                                   escaped(name_.revision));
+    Listing listing;
+    std::tie(commit_, listing) = parse_listing(page(what, path), where);
+    if (tells_sizes(listing)) return listing;
+    listing.clear();
+    path = fmt::format("/api/models/{}/tree/{}?recursive=true", name_.repository, commit_);
+    for (int count = 0; !path.empty(); ++count) {
+      if (count == kMaxPages) {
+        throw_error(ErrorCode::kCorruptData,
+                    "{}: a list of files without an end; is HF_ENDPOINT that of a hub?", where);
+      }
+      add_tree(listing, page(what + ": the sizes of its files", path), where);
+    }
+    return listing;
+  }
+  // Leaves the path of the page behind it, or nothing, in `path`.
+  std::string page(const std::string& what, std::string& path) {
     Source source{.what = what, .path = path};
     Fetch page{&source, 0, kMaxPageBytes};
     HttpPool pool(settings_);
     for (pool.start(page); !page.is_done; report(pool.note())) pool.step();
+    path = page.next;
     return page.bytes;
   }
   // Those that are not there yet.
@@ -193,7 +246,7 @@ class Pull {
       return take(file);
     }
     Job& job = jobs_.emplace_back(
-        file, cache_.blob(file), std::move(lock),
+        file, cache_, std::move(lock),
         Source{.what = name_.repository + ": " + file.path,
                .path = fmt::format("/{}/resolve/{}/{}", name_.repository, commit_,
                                    std::regex_replace(escaped(file.path), std::regex("%2F"), "/")),
@@ -206,7 +259,7 @@ class Pull {
     int64_t missing = 0;
     for (const HubFile& file : files) {
       progress_.total_bytes += file.size;
-      const int64_t come = std::max<int64_t>(0, size_of(cache_.blob(file) + ".incomplete"));
+      const int64_t come = std::max<int64_t>(0, size_of(cache_.part(file)));
       if (!is_there(file)) missing += std::max<int64_t>(0, file.size - come);
     }
     std::error_code error;
@@ -276,7 +329,7 @@ std::string resolve(const std::string& model, const HubName& name, const PullOpt
                 model, settings.cache);
   }
   const std::string owner = name.repository.substr(0, name.repository.find('/'));
-  if (!options.update && exists(owner)) {
+  if (!options.update && model.starts_with(owner + "/") && exists(owner)) {
     throw_error(
         ErrorCode::kNotFound,
         "{}: no such folder or file; expected a Hugging Face model folder or a GGUF file, or, "
@@ -287,10 +340,18 @@ std::string resolve(const std::string& model, const HubName& name, const PullOpt
   try {
     return Pull(settings, cache, name, options).run();
   } catch (const Error& error) {
-    // No network; but others may have pulled it.
-    if (error.code() != ErrorCode::kUnavailable || options.update) throw;
-    if (auto path = cache.find(name, true)) return *path;
-    throw;
+    // No network, a token that ran out, a repository that is gone: what was pulled once is as good.
+    const bool is_refusal =
+        error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kNotFound;
+    const auto path = is_refusal ? cache.find(name, !options.update) : std::nullopt;
+    if (!path) throw;
+    const std::string warning = fmt::format("{}; the copy in the cache is used", error.what());
+    if (options.on_warning) {
+      options.on_warning(warning);
+    } else {
+      print_message("nanovllm: {}\n", warning);
+    }
+    return *path;
   }
 }
 

@@ -1,5 +1,7 @@
 #include "hub/inventory.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -14,13 +16,35 @@ namespace {
 
 constexpr std::string_view kPrefix = "models--";
 
-// Bytes of the blobs whose names end so.
-int64_t size_of_blobs(const RepositoryCache& cache, std::string_view ending) {
+constexpr int kMaxLinks = 8;  // that lead to one file
+
+// Bytes of files on their way.
+int64_t size_of_parts(const RepositoryCache& cache) {
   int64_t size = 0;
   for (const std::string& name : names_in(cache.folder + "/blobs")) {
-    if (name.ends_with(ending)) size += size_of(cache.folder + "/blobs/" + name);
+    if (name.ends_with(".incomplete")) size += size_of(cache.folder + "/blobs/" + name);
   }
   return size;
+}
+
+// Bytes that nobody has any more once the folder is gone: a file that has names elsewhere, too, is
+// none of them.
+int64_t own_bytes(const std::string& folder) {
+  std::map<ino_t, nlink_t> num_names;
+  int64_t size = 0;
+  for (const std::string& path : names_in(folder, true)) {
+    struct stat info = {};
+    const bool is_file =
+        ::lstat((folder + "/" + path).c_str(), &info) == 0 && S_ISREG(info.st_mode);
+    if (is_file && ++num_names[info.st_ino] == info.st_nlink) size += info.st_size;
+  }
+  return size;
+}
+
+// Where it is, with no link on the way there; it may be one itself.
+fs::path address_of(const fs::path& path) {
+  std::error_code ignored;
+  return fs::weakly_canonical(path.parent_path(), ignored) / path.filename();
 }
 
 // Those of one commit: the folder's, and one for each type of GGUF. `coming`: bytes of blobs that
@@ -36,7 +60,7 @@ void add_snapshot(std::vector<CachedModel>& models, const RepositoryCache& cache
   for (const auto& [type, size] : sizes) {
     if (type.empty() && !has_weights && sizes.size() > 1) continue;  // texts beside GGUF files
     name.type = type;
-    const auto path = cache.find(name, true);
+    const auto path = cache.find(name, false);
     models.push_back({.name = name.text(),
                       .num_bytes = size + (path ? 0 : coming),
                       .is_complete = path.has_value(),
@@ -72,17 +96,44 @@ void remove_commit(const RepositoryCache& cache, const std::string& commit) {
   }
 }
 
-// What no snapshot has a link to any more.
-void remove_unused_blobs(const RepositoryCache& cache) {
-  std::set<std::string> used;
-  const std::string snapshots = cache.folder + "/snapshots/";
-  for (const std::string& path : names_in(snapshots, true)) {
-    std::error_code ignored;  // of what is no link
-    used.insert(fs::read_symlink(snapshots + path, ignored).filename());
+// Blobs that a snapshot leads to: of any repository, as programs that look for equal files make one
+// a link to another.
+std::set<fs::path> used_blobs(const std::string& cache) {
+  std::set<fs::path> used;
+  std::error_code ignored;  // of what is no link
+  for (const std::string& repository : names_in(cache)) {
+    const std::string snapshots = fmt::format("{}/{}/snapshots/", cache, repository);
+    if (!repository.starts_with(kPrefix)) continue;
+    for (const std::string& path : names_in(snapshots, true)) {
+      fs::path at = snapshots + path;
+      for (int hop = 0; hop < kMaxLinks && fs::is_symlink(at, ignored); ++hop) {
+        at = address_of(at.parent_path() / fs::read_symlink(at, ignored));
+        used.insert(at);
+      }
+    }
   }
-  for (const std::string& blob : names_in(cache.folder + "/blobs")) {
-    if (!used.contains(blob)) remove(cache.folder + "/blobs/" + blob);
+  return used;
+}
+
+void remove_unused_blobs(const std::string& cache, const RepositoryCache& own) {
+  const std::set<fs::path> used = used_blobs(cache);
+  for (const std::string& name : names_in(own.folder + "/blobs")) {
+    const std::string blob = own.folder + "/blobs/" + name;
+    if (!used.contains(address_of(blob))) remove(blob);
   }
+}
+
+// All there is of a repository, but for blobs that another one leads to.
+void remove_repository(const std::string& cache, const RepositoryCache& own) {
+  for (const std::string& name : names_in(own.folder)) {
+    if (name != "blobs") remove(own.folder + "/" + name);
+  }
+  remove_unused_blobs(cache, own);
+  if (!names_in(own.folder + "/blobs").empty()) return;
+  std::error_code ignored;
+  remove(fs::weakly_canonical(own.folder, ignored).string());  // elsewhere, where it is a link
+  remove(own.folder);
+  remove(own.locks);
 }
 
 }  // namespace
@@ -96,7 +147,7 @@ std::vector<CachedModel> list_models(const std::string& cache) {
                      std::string(folder).replace(dashes, 2, 1, '/').substr(kPrefix.size())};
     const RepositoryCache own(cache, name.repository);
     const auto main = own.commit_of("main");
-    const int64_t coming = size_of_blobs(own, ".incomplete");
+    const int64_t coming = size_of_parts(own);
     const size_t num_before = models.size();
     for (const std::string& commit : names_in(own.folder + "/snapshots")) {
       name.revision = commit == main ? "main" : commit;
@@ -108,7 +159,8 @@ std::vector<CachedModel> list_models(const std::string& cache) {
   return models;
 }
 
-int64_t remove_model(const std::string& cache, const std::string& text) {
+int64_t remove_model(const std::string& cache, const std::string& given) {
+  const std::string text = name_of_address(given);
   const HubName name = expect_name(text);
   const RepositoryCache own(cache, name.repository);
   const bool is_all = text == name.repository;
@@ -119,10 +171,9 @@ int64_t remove_model(const std::string& cache, const std::string& text) {
                 cache);
   }
   const std::vector<File> locks = lock_all(own, text);
-  const int64_t before = size_of_blobs(own, "");
+  const int64_t before = own_bytes(own.folder);
   if (is_all) {
-    remove(own.folder);
-    remove(own.locks);
+    remove_repository(cache, own);
   } else if (name.type.empty()) {
     remove_commit(own, commit);
   } else {
@@ -130,8 +181,8 @@ int64_t remove_model(const std::string& cache, const std::string& text) {
       remove(own.snapshot(commit) + "/" + file.path);
     }
   }
-  if (!is_all) remove_unused_blobs(own);
-  return before - size_of_blobs(own, "");
+  if (!is_all) remove_unused_blobs(cache, own);
+  return before - own_bytes(own.folder);
 }
 
 }  // namespace nanovllm::hub

@@ -17,8 +17,8 @@ struct CachedModel {
 std::vector<CachedModel> list_models(const std::string& cache);
 
 // Takes a model away: a file of its type, or a revision, or all there is of the repository. Blobs
-// that other revisions have too stay. Returns the bytes that are free now. Throws Error: kNotFound,
-// kUnavailable (it is being pulled), kIo.
+// that other revisions or repositories lead to stay. Returns the bytes that are free now. Throws
+// Error: kNotFound, kUnavailable (it is being pulled), kIo.
 int64_t remove_model(const std::string& cache, const std::string& name);
 
 }  // namespace nanovllm::hub

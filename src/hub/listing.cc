@@ -27,6 +27,32 @@ std::string checked_hash(const JsonFields& fields, const char* key, size_t num_d
   return hash;
 }
 
+// How a list calls what it says of a file.
+struct Keys {
+  const char *path, *hash, *sha256;
+};
+
+void add_file(Listing& listing, const nlohmann::json& value, const Keys& keys,
+              const std::string& where) {
+  HubFile file{.path = JsonFields(value, where).string(keys.path).value_or("")};
+  if (leaves_folder(file.path)) {
+    throw_error(ErrorCode::kCorruptData,
+                "{}: lists a file named {}, which would leave the model's folder; nothing was "
+                "pulled, for whoever made this means harm, or no hub answers",
+                where, printable(file.path));
+  }
+  if (!is_safe_path(file.path)) return;  // what has such a name is no part of a model
+  const JsonFields entry(value, where + ": " + file.path);
+  file.size = entry.integer("size", 0, kMaxBytes).value_or(-1);
+  const nlohmann::json* lfs = entry.find("lfs");
+  if (lfs != nullptr) {
+    file.hash = checked_hash(JsonFields(*lfs, entry.where()), keys.sha256, kSha256Digits);
+  } else if (file.size >= 0) {
+    file.hash = checked_hash(entry, keys.hash, kSha1Digits);
+  }
+  listing.push_back(std::move(file));
+}
+
 // No model by themselves are projectors of images, and matrices from which others were made.
 bool is_gguf(const std::string& path) {
   static const std::regex form(R"((.*/)?(?!mmproj|imatrix)[^/]*\.gguf)");
@@ -55,10 +81,21 @@ const HubFile* find(const Listing& listing, std::string_view path) {
   return found == listing.end() ? nullptr : &*found;
 }
 
+bool has_safetensors(const Listing& listing) {
+  return find(listing, kWeights) != nullptr || find(listing, kIndex) != nullptr;
+}
+
 Choice choose_gguf(const Listing& listing, const HubName& name) {
   std::map<std::string, Listing> by_stem;
   for (const HubFile& file : listing) {
     if (is_gguf(file.path)) by_stem[stem_of(file.path)].push_back(file);
+  }
+  if (by_stem.empty() && has_safetensors(listing)) {
+    throw_error(
+        ErrorCode::kNotFound,
+        "{0}: holds safetensors and no GGUF file, of which {1} would be the type; leave :{1} "
+        "away, or name a repository of GGUF files; many are called {0}-GGUF",
+        name.repository, printable(name.type));
   }
   if (by_stem.empty()) {
     throw_error(ErrorCode::kNotFound,
@@ -98,32 +135,45 @@ std::pair<std::string, Listing> parse_listing(std::string_view answer, const std
   if (siblings == nullptr || !siblings->is_array()) fail(where, "siblings", "a list of files");
   Listing listing;
   for (const nlohmann::json& sibling : *siblings) {
-    HubFile file{.path = JsonFields(sibling, where).string("rfilename").value_or("")};
-    if (leaves_folder(file.path)) {
-      throw_error(ErrorCode::kCorruptData,
-                  "{}: lists a file named {}, which would leave the model's folder; nothing was "
-                  "pulled, for whoever made this means harm, or no hub answers",
-                  where, printable(file.path));
-    }
-    if (!is_safe_path(file.path)) continue;  // what has such a name is no part of a model
-    const JsonFields entry(sibling, where + ": " + file.path);
-    const auto size = entry.integer("size", 0, kMaxBytes);
-    if (!size) fail(entry.where(), "size", "a number of bytes");
-    file.size = *size;
-    const nlohmann::json* lfs = entry.find("lfs");
-    file.hash = lfs == nullptr
-                    ? checked_hash(entry, "blobId", kSha1Digits)
-                    : checked_hash(JsonFields(*lfs, entry.where()), "sha256", kSha256Digits);
-    listing.push_back(std::move(file));
+    add_file(listing, sibling, {.path = "rfilename", .hash = "blobId", .sha256 = "sha256"}, where);
   }
   return {checked_hash(fields, "sha", kSha1Digits), std::move(listing)};
 }
 
+bool tells_sizes(const Listing& listing) {
+  return std::ranges::all_of(listing, [](const HubFile& file) { return file.size >= 0; });
+}
+
+void add_tree(Listing& listing, std::string_view answer, const std::string& where) {
+  const nlohmann::json value = parse_json(answer, where);
+  if (!value.is_array()) {
+    throw_error(ErrorCode::kCorruptData, "{}: must be a list; is HF_ENDPOINT that of a hub?",
+                where);
+  }
+  for (const nlohmann::json& entry : value) {
+    if (JsonFields(entry, where).string("type") != "file") continue;
+    add_file(listing, entry, {.path = "path", .hash = "oid", .sha256 = "oid"}, where);
+  }
+  if (!tells_sizes(listing)) fail(where, "size", "a number of bytes");
+}
+
+std::string listing_text(const std::string& commit, const Listing& listing) {
+  nlohmann::json siblings = nlohmann::json::array();
+  for (const HubFile& file : listing) {
+    nlohmann::json sibling = {{"rfilename", file.path}, {"size", file.size}};
+    if (file.hash.size() == kSha1Digits) {
+      sibling["blobId"] = file.hash;
+    } else {
+      sibling["lfs"] = {{"sha256", file.hash}};
+    }
+    siblings.push_back(std::move(sibling));
+  }
+  return nlohmann::json{{"sha", commit}, {"siblings", std::move(siblings)}}.dump();
+}
+
 Choice choose_files(const Listing& listing, const HubName& name) {
   const HubFile* weights = find(listing, kWeights);
-  const HubFile* index = find(listing, kIndex);
-  if (!name.type.empty() || (weights == nullptr && index == nullptr))
-    return choose_gguf(listing, name);
+  if (!name.type.empty() || !has_safetensors(listing)) return choose_gguf(listing, name);
   Choice choice;
   choice.needs_index = weights == nullptr;
   for (const HubFile& file : listing) {
@@ -131,6 +181,24 @@ Choice choose_files(const Listing& listing, const HubName& name) {
     if ((is_text(file.path) && !is_useless) || &file == weights) choice.files.push_back(file);
   }
   return choice;
+}
+
+bool is_read(const HubFile& file) {
+  static const std::set<std::string_view> names = {
+      kIndex,           "config.json",           "generation_config.json",  "hf_quant_config.json",
+      "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.json"};
+  return !is_text(file.path) || file.path.ends_with(".jinja") || names.contains(file.path);
+}
+
+bool is_enough(const Choice& choice) {
+  if (choice.needs_index) return false;
+  if (choice.entry.empty())
+    return find(choice.files, "config.json") != nullptr &&
+           find(choice.files, "tokenizer.json") != nullptr;
+  static const std::regex part("-of-([0-9]{5})\\.gguf$");
+  std::smatch found;
+  return !std::regex_search(choice.entry, found, part) ||
+         choice.files.size() == std::stoul(found[1]);
 }
 
 void add_shards(Choice& choice, const Listing& listing, std::string_view index,

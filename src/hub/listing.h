@@ -13,7 +13,7 @@ namespace nanovllm::hub {
 
 struct HubFile {
   std::string path;  // in the repository
-  int64_t size = 0;  // bytes
+  int64_t size = 0;  // bytes; -1 = the hub did not say, nor its hash
   std::string hash =
       {};  // SHA-256 where Git LFS keeps it, git's SHA-1 else: its ETag, and its blob's name
 };
@@ -23,6 +23,12 @@ using Listing = std::vector<HubFile>;
 // `where` begins messages. Leaves out names that can't be kept. Throws Error(kCorruptData) for
 // those that leave their folder, and for what is no size or hash.
 std::pair<std::string, Listing> parse_listing(std::string_view answer, const std::string& where);
+// False of what mirrors answer that drop ?blobs=true.
+bool tells_sizes(const Listing& listing);
+// Adds what a page of /api/models/NAME/tree/COMMIT answers. Throws the same.
+void add_tree(Listing& listing, std::string_view answer, const std::string& where);
+// What parse_listing() reads.
+std::string listing_text(const std::string& commit, const Listing& listing);
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 
@@ -36,6 +42,11 @@ struct Choice {
 // The files of the model that `name` asks for. Throws Error(kNotFound) where there is none or more
 // than one, naming them.
 Choice choose_files(const Listing& listing, const HubName& name);
+// Whether we read it; others' tokenizers alone read some of the texts that are chosen.
+bool is_read(const HubFile& file);
+// Whether no part of a GGUF file is missing, or nothing that every folder has. To be asked of what
+// was chosen from files of which nobody said that they are all.
+bool is_enough(const Choice& choice);
 // Adds the shards that the index names. Throws Error(kCorruptData, kNotFound).
 void add_shards(Choice& choice, const Listing& listing, std::string_view index,
                 const std::string& where);

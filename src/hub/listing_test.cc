@@ -91,6 +91,14 @@ TEST(HubListing, ChoosesGgufByType) {
   EXPECT_NE(error_of({"config.json"}, ""), "");
 }
 
+TEST(HubListing, ATypeOfSafetensorsIsExplained) {
+  for (const char* weights : {"model.safetensors", "model.safetensors.index.json"}) {
+    EXPECT_EQ(error_of({"config.json", weights}, "Q4_K_M"),
+              "a/b: holds safetensors and no GGUF file, of which Q4_K_M would be the type; leave "
+              ":Q4_K_M away, or name a repository of GGUF files; many are called a/b-GGUF");
+  }
+}
+
 TEST(HubListing, WhatTheHubAnswersIsChecked) {
   const std::string sha1(40, 'a'), sha256(64, 'b');
   const nlohmann::json good = {
@@ -105,7 +113,7 @@ TEST(HubListing, WhatTheHubAnswersIsChecked) {
   EXPECT_EQ(listing[1].hash, sha256);
   EXPECT_EQ(listing[1].size, 5);
   const std::vector<std::pair<std::string, nlohmann::json>> changes = {
-      {"rfilename", "../x"}, {"rfilename", nullptr},      {"size", -1}, {"size", nullptr},
+      {"rfilename", "../x"}, {"rfilename", nullptr},      {"size", -1},
       {"size", 1e30},        {"lfs", {{"sha256", sha1}}}, {"lfs", 1}};
   for (const auto& [key, value] : changes) {
     nlohmann::json bad = good;
@@ -121,6 +129,49 @@ TEST(HubListing, WhatTheHubAnswersIsChecked) {
     EXPECT_THROW(parse_listing(bad.dump(), "hub"), Error) << hash;
   }
   EXPECT_THROW(parse_listing("{}", "hub"), Error);
+}
+
+TEST(HubListing, ATreeSaysWhatAListWithoutSizesDoesNot) {
+  const std::string sha1(40, 'a'), sha256(64, 'b');
+  const nlohmann::json few = {{"sha", sha1}, {"siblings", {{{"rfilename", "config.json"}}}}};
+  EXPECT_FALSE(tells_sizes(parse_listing(few.dump(), "hub").second));
+  const nlohmann::json tree = {
+      {{"type", "directory"}, {"path", "sub"}, {"oid", sha1}, {"size", 0}},
+      {{"type", "file"}, {"path", "config.json"}, {"oid", sha1}, {"size", 3}},
+      {{"type", "file"},
+       {"path", "m.gguf"},
+       {"oid", sha1},
+       {"size", 5},
+       {"lfs", {{"oid", sha256}, {"size", 5}, {"pointerSize", 134}}}}};
+  Listing listing;
+  add_tree(listing, tree.dump(), "hub");
+  ASSERT_EQ(listing.size(), 2U);
+  EXPECT_EQ(listing[0].path, "config.json");
+  EXPECT_EQ(listing[0].hash, sha1);
+  EXPECT_EQ(listing[1].hash, sha256);
+  EXPECT_EQ(listing[1].size, 5);
+  const std::vector<std::pair<std::string, nlohmann::json>> changes = {
+      {"path", "../x"}, {"oid", "x"}, {"size", nullptr}, {"size", -1}, {"type", 1}};
+  for (const auto& [key, value] : changes) {
+    nlohmann::json bad = tree;
+    bad[1][key] = value;
+    EXPECT_THROW(add_tree(listing, bad.dump(), "hub"), Error) << key << " " << value;
+  }
+  EXPECT_THROW(add_tree(listing, "{}", "hub"), Error);
+}
+
+TEST(HubListing, WhatIsKeptReadsAsItWas) {
+  const Listing listing = {{.path = "a.json", .size = 0, .hash = std::string(40, 'a')},
+                           {.path = "\"\xc3\xa4\".gguf", .size = 5, .hash = std::string(64, 'b')}};
+  const std::string commit(40, 'c');
+  const auto [kept, files] = parse_listing(listing_text(commit, listing), "kept");
+  EXPECT_EQ(kept, commit);
+  ASSERT_EQ(files.size(), 2U);
+  for (const size_t i : {0U, 1U}) {
+    EXPECT_EQ(files[i].path, listing[i].path);
+    EXPECT_EQ(files[i].size, listing[i].size);
+    EXPECT_EQ(files[i].hash, listing[i].hash);
+  }
 }
 
 }  // namespace

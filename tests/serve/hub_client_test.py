@@ -67,6 +67,29 @@ class Shared(unittest.TestCase):
             self.assertTrue(text.startswith("Once upon a time"), text)
         self.assertIn(f'"path":"{path}"', self.nanovllm("list", "--json"))
 
+    def test_what_it_pulled_needs_no_hub(self):
+        path = self.python("print(hub.snapshot_download('Own/Demo', allow_patterns=['*.json', '*.safetensors']))")
+        first = self.repository.revisions["main"]
+        self.repository.commit({**FILES, "config.json": FILES["config.json"] + b"\n"})
+        self.hub.forget()
+        folders = [folder for folder, _, _ in os.walk(self.home)]
+        for folder in folders:
+            os.chmod(folder, 0o555)
+        try:
+            for name in ("Own/Demo", f"Own/Demo@{first}"):
+                self.nanovllm("tokenize", name, "x")
+        finally:
+            for folder in folders:
+                os.chmod(folder, 0o755)
+        self.assertEqual(self.hub.requests, [])
+        self.repository.private = True
+        self.assertEqual(self.nanovllm("pull", "Own/Demo"), path)  # what is there, as the hub refuses
+        self.repository.private = False
+        self.hub.forget()
+        self.assertNotEqual(self.nanovllm("pull", "Own/Demo"), path)
+        self.assertEqual([request.path.rsplit("/", 1)[1] for request in self.hub.of("hub", "resolve")], ["config.json"])
+        self.assertEqual(self.hub.of("files"), [])
+
     def test_we_fetch_only_what_it_left_out(self):
         self.python("hub.hf_hub_download('Own/Demo', 'model.safetensors')")
         self.hub.forget()
