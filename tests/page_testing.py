@@ -1,5 +1,5 @@
 """What tests of the page need: headless Chromium, and a server that plays the API and serves the page's files as the
-binary does, with the policy of src/server/page.cc and below a prefix.
+binary does, with the policy of src/server/page/page.cc and below a prefix.
 
 Exit status 77 (a skipped test) where there is no Chromium, or only a snap of it, which sees no temporary folders. With
 NANOVLLM_SCREENSHOTS set to a folder, what was seen is written there.

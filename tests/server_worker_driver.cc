@@ -16,8 +16,8 @@
 
 #include "base/check.h"
 #include "engine/engine_test_support.h"
-#include "server/fleet.h"
-#include "server/worker.h"
+#include "server/fleet/fleet.h"
+#include "server/fleet/worker.h"
 
 namespace {
 

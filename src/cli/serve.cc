@@ -13,9 +13,9 @@
 #include "cli/model_option.h"
 #include "cli/options.h"
 #include "io/json.h"
-#include "server/fleet.h"
+#include "server/fleet/fleet.h"
 #include "server/log.h"
-#include "server/page.h"
+#include "server/page/page.h"
 #include "server/server.h"
 
 namespace nanovllm::cli {

@@ -16,7 +16,7 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "server/log.h"
-#include "server/page.h"
+#include "server/page/page.h"
 
 namespace nanovllm::server {
 

@@ -9,11 +9,11 @@
 #include <string>
 #include <string_view>
 
-#include "server/fleet.h"
+#include "server/fleet/fleet.h"
 #include "server/freed_memory.h"
-#include "server/http_server.h"
+#include "server/http/http_server.h"
 #include "server/metrics.h"
-#include "server/protocol.h"
+#include "server/openai/protocol.h"
 #include "server/server.h"
 
 namespace nanovllm::server {

@@ -4,10 +4,10 @@
 #include <chrono>
 #include <thread>
 
-#include "server/fleet_stage.h"
-#include "server/fleet_testing.h"
-#include "server/http_testing.h"
-#include "server/protocol_testing.h"
+#include "server/fleet/fleet_stage.h"
+#include "server/fleet/fleet_testing.h"
+#include "server/http/http_testing.h"
+#include "server/openai/protocol_testing.h"
 
 namespace nanovllm::server {
 namespace {

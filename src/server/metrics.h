@@ -8,7 +8,7 @@
 
 #include "nanovllm/config.h"
 #include "nanovllm/engine_info.h"
-#include "server/fleet.h"
+#include "server/fleet/fleet.h"
 
 namespace prometheus {
 class Registry;

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "nanovllm/config.h"
-#include "server/fleet.h"
-#include "server/http_server.h"
-#include "server/transcript_parser.h"
+#include "server/fleet/fleet.h"
+#include "server/http/http_server.h"
+#include "server/transcript/transcript_parser.h"
 
 namespace nanovllm::server {
 

@@ -1,0 +1,305 @@
+// /v1/chat/completions
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "nanovllm/tokenizer.h"
+#include "server/openai/answer.h"
+#include "server/openai/chat_prompt.h"
+#include "text/chat_messages.h"
+
+namespace nanovllm::server {
+namespace {
+
+class Chat final : public Answer {
+ public:
+  Chat(const RequestFields& fields, const ServedModel& served, const std::string& id)
+      : Answer(fields, served, {"chatcmpl-", "chat.completion", "chat.completion.chunk"}, id),
+        id_(id) {
+    SamplingParams params = served.defaults;
+    read_params(fields, params);
+    include_reasoning_ = fields.boolean("include_reasoning", true);
+    parallel_tool_calls_ = fields.boolean("parallel_tool_calls", true);
+    shows_prompt_text_ = fields.boolean("return_prompt_text");
+    ChatPrompt prompt = render_chat(fields, served);
+    tools_ = std::move(prompt.tools);
+    role_ = std::move(prompt.role);
+    last_content_ = std::move(prompt.last_content);
+    short_call_ids_ = prompt.short_call_ids;
+    with_parser_ = served.make_parser && (!served.format.reasoning_parser.empty() ||
+                                          (tools_ && !served.format.tool_call_parser.empty()));
+    if (with_parser_) {
+      for (const auto& [tag, token] : served.tags.ids) params.marked_token_ids.push_back(token);
+    }
+    const std::string_view turn = last_turn(prompt.text);  // once, for there may be many choices
+    find_thought(turn, params);
+    prepare(encode(prompt.text, prompt.add_special_tokens),
+            shows_prompt_text_ ? prompt.text : std::string(), params);
+    states_.resize(choices().size());
+    for (State& state : states_) {
+      if (with_parser_) {
+        state.parser = served.make_parser(served.format, served.tags, turn, tools_.get());
+      }
+    }
+    hides_tokens_ = with_parser_ && !include_reasoning_;
+    if (hides_tokens_) num_top_.reset();
+  }
+
+ private:
+  struct State {
+    std::unique_ptr<TranscriptParser> parser = {};  // null = all is content
+    bool has_called = false;
+    bool has_reasoned = false;
+    bool may_reason = true;    // the end of its reasoning has not come
+    size_t num_reasoning = 0;  // tokens before that
+    // What follows is of a whole answer, or of one chunk.
+    TranscriptDelta message = {};
+  };
+
+  void read_params(const RequestFields& fields, SamplingParams& params) {
+    params.max_tokens = kAsManyAsFit;
+    fields.read_all(params, {"max_tokens", "logprobs"});
+    const auto newer = fields.integer("max_completion_tokens");
+    const auto older = fields.integer("max_tokens");
+    const char* name = newer ? "max_completion_tokens" : "max_tokens";
+    const auto max_tokens = newer ? newer : older;
+    check_max_tokens(name, max_tokens);
+    if (max_tokens) {
+      if (*max_tokens < 1) refuse(name, "max_tokens must be at least 1, got {}.", *max_tokens);
+      params.max_tokens = static_cast<int>(*max_tokens);
+    }
+    const bool wants_logprobs = fields.boolean("logprobs");
+    const int64_t top = fields.integer("top_logprobs").value_or(0);
+    if (top < -1 || top > INT32_MAX)
+      refuse("top_logprobs", "top_logprobs must be non-negative or -1, got {}.", top);
+    if (top != 0 && !wants_logprobs)
+      refuse("top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true.");
+    params.logprobs.reset();
+    if (wants_logprobs) num_top_ = params.logprobs = static_cast<int>(top);
+    if (stream && params.prompt_logprobs.value_or(0) != 0)
+      refuse("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
+    echo_ = fields.boolean("echo");
+    if (echo_ && !stream && !params.prompt_logprobs) params.prompt_logprobs = static_cast<int>(top);
+  }
+
+  // What the turn before says of thoughts is not the model's.
+  void find_thought(std::string_view turn, SamplingParams& params) const {
+    const RequestPreparer& preparer = model().preparer;
+    if (params.thinking_token_budget.value_or(-1) < 0 || preparer.thinking_end.empty()) return;
+    ThinkingTags tags = preparer.thinking_tags(encode(std::string(turn), false));
+    if (tags.num_prompt_tokens < 0 && thinks_at_once(model().format, turn))
+      tags.num_prompt_tokens = 0;
+    params.thinking_tags = std::move(tags);
+  }
+
+  std::string first_chunks(size_t prompt_index) override {
+    const PromptFacts& prompt = prompt_of(prompt_index);
+    const std::string more =
+        fmt::format(R"(,"prompt_token_ids":{},"prompt_text":{})", token_ids_json(prompt.token_ids),
+                    shows_prompt_text_ ? json_text(prompt.text) : "null");
+    std::string out;
+    const auto add = [&](const std::string& delta, std::string_view members) {
+      for (size_t choice = 0; choice < choices().size(); ++choice) {
+        out +=
+            chunk(choice,
+                  fmt::format(R"({{"index":{},"delta":{},"logprobs":null,"finish_reason":null}})",
+                              choice, delta),
+                  false, members);
+      }
+    };
+    add(fmt::format(R"({{"role":{},"content":""}})", json_text(role_)), more);
+    if (echo_ && !last_content_.empty())
+      add(fmt::format(R"({{"content":{}}})", json_text(last_content_)), {});
+    return out;
+  }
+
+  void take(size_t index, const RequestDelta& delta) override {
+    State& state = states_[index];
+    for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i)
+      choices()[index].logprobs.append(delta.logprobs[i]);
+    for (const int32_t id : delta.token_ids) {
+      state.may_reason = state.may_reason && id != model().tags.end_of_thought;
+      state.num_reasoning += state.may_reason && id != model().tags.begin_of_thought;
+    }
+    if (state.parser) {
+      add_delta(state, state.parser->append(delta.text, delta.marks));
+    } else {
+      state.message.content += delta.text;
+    }
+  }
+
+  void end(size_t choice) override {
+    State& state = states_[choice];
+    if (state.parser) add_delta(state, state.parser->finish());
+  }
+
+  std::string take_chunk(size_t index) override {
+    State& state = states_[index];
+    Choice& choice = choices()[index];
+    const bool is_last = choice.finish_reason != FinishReason::kNone;
+    const bool shows_ids = return_token_ids_ && !hides_tokens_ && !choice.token_ids.empty();
+    const bool says_nothing =
+        state.message == TranscriptDelta{} && choice.logprobs.empty() && !shows_ids;
+    if (with_parser_ && says_nothing && !is_last) return {};
+    std::string json = fmt::format(
+        R"({{"index":{},"delta":{},"logprobs":{},"finish_reason":{},{}"token_ids":{}}})", index,
+        delta_json(state, index), logprobs_json(choice), finish_json(index),
+        is_last ? fmt::format(R"("stop_reason":{},)", json_of(choice.stop_reason)) : "",
+        shown_ids_json(choice));
+    state.message = {};
+    return json;
+  }
+
+  std::string shown_ids_json(const Choice& choice) const {
+    return hides_tokens_ ? "null" : token_ids_json(choice.token_ids);
+  }
+
+  void add_delta(State& state, TranscriptDelta&& delta) const {
+    state.has_reasoned = state.has_reasoned || !delta.reasoning.empty();
+    if (include_reasoning_) state.message.reasoning += delta.reasoning;
+    state.message.content += delta.content;
+    std::vector<ToolCallDelta>& calls = state.message.tool_calls;
+    for (ToolCallDelta& call : delta.tool_calls) {
+      if (!parallel_tool_calls_ && call.index > 0) continue;
+      state.has_called = true;
+      if (!calls.empty() && calls.back().index == call.index) {
+        calls.back().name += call.name;
+        calls.back().arguments += call.arguments;
+      } else {
+        calls.push_back(std::move(call));
+      }
+    }
+  }
+
+  std::string call_id(size_t choice, int call) const {
+    const size_t hash = std::hash<std::string>()(fmt::format("{} {} {}", id_, choice, call));
+    const std::string whole = fmt::format("chatcmpl-tool-{:016x}", hash);
+    return short_call_ids_ ? text::short_call_id(whole) : whole;
+  }
+
+  // [{id, type, index, function: {name, arguments}}, ...]: with the index only in chunks, and with
+  // id, type and name where the call begins.
+  std::string calls_json(const State& state, size_t choice) const {
+    std::vector<std::string> calls;
+    for (const ToolCallDelta& call : state.message.tool_calls) {
+      std::string head, function;
+      if (!call.name.empty()) {
+        head = fmt::format(R"("id":"{}","type":"function",)", call_id(choice, call.index));
+        function = fmt::format(R"("name":{},)", json_text(call.name));
+      }
+      if (stream) head += fmt::format(R"("index":{},)", call.index);
+      calls.push_back(fmt::format(R"({{{}"function":{{{}"arguments":{}}}}})", head, function,
+                                  json_text(call.arguments)));
+    }
+    return fmt::format("[{}]", fmt::join(calls, ","));
+  }
+
+  std::string delta_json(const State& state, size_t choice) const {
+    const TranscriptDelta& delta = state.message;
+    std::vector<std::string> members;
+    if (state.parser == nullptr || !delta.content.empty())
+      members.push_back("\"content\":" + json_text(delta.content));
+    if (!delta.reasoning.empty())
+      members.push_back(
+          fmt::format(R"("reasoning":{0},"reasoning_content":{0})", json_text(delta.reasoning)));
+    if (!delta.tool_calls.empty()) members.push_back("\"tool_calls\":" + calls_json(state, choice));
+    return fmt::format("{{{}}}", fmt::join(members, ","));
+  }
+
+  std::string message_json(const State& state, size_t choice) const {
+    const TranscriptDelta& message = state.message;
+    const bool has_reasoning = !message.reasoning.empty(), calls = !message.tool_calls.empty();
+    const std::string content = (echo_ ? last_content_ : "") + message.content;
+    const bool is_null = content.empty() && (has_reasoning || calls);
+    const std::string reasoning = has_reasoning ? json_text(message.reasoning) : "null";
+    return fmt::format(R"({{"role":{},"content":{},"refusal":null,"annotations":null,"audio":null,)"
+                       R"("function_call":null{},"reasoning":{}{}}})",
+                       json_text(role_), is_null ? "null" : json_text(content),
+                       calls ? ",\"tool_calls\":" + calls_json(state, choice) : "", reasoning,
+                       has_reasoning ? ",\"reasoning_content\":" + reasoning : "");
+  }
+
+  void append_logprobs(Choice& choice, size_t position, std::string& out) const {
+    const auto logprobs = choice.logprobs.at(position, model().preparer.tokenizer);
+    choice.logprob_text.append_chat(*logprobs, *num_top_, out);
+  }
+
+  // Of a chunk.
+  std::string logprobs_json(Choice& choice) const {
+    if (!num_top_) return "null";
+    std::string list;
+    for (size_t i = 0; i < choice.logprobs.size(); ++i) {
+      if (i > 0) list += ',';
+      append_logprobs(choice, i, list);
+    }
+    return fmt::format(R"({{"content":[{}]}})", list);
+  }
+
+  std::string finish_json(size_t index) {
+    const FinishReason reason = choices()[index].finish_reason;
+    if (reason == FinishReason::kNone) return "null";
+    const bool calls = states_[index].has_called && reason == FinishReason::kStop;
+    return json_text(calls ? "tool_calls" : to_string(reason));
+  }
+
+  void add_choice(size_t index) override {
+    Choice& choice = choices()[index];
+    add_text(fmt::format(R"({{"index":{},"message":{},"logprobs":)", index,
+                         message_json(states_[index], index)));
+    add_text(num_top_ ? R"({"content":[)" : "null");
+    if (num_top_) {
+      add_list(choice.logprobs.size(),
+               [this, &choice](size_t i, std::string& out) { append_logprobs(choice, i, out); });
+      add_text("]}");
+    }
+    add_text(fmt::format(
+        R"(,"finish_reason":{},"stop_reason":{},"token_ids":{},"routed_experts":null}})",
+        finish_json(index), json_of(choice.stop_reason), shown_ids_json(choice)));
+  }
+
+  // Known where the end of the reasoning is a token.
+  std::string completion_details(std::optional<size_t> choice) const override {
+    if (!model().tags.end_of_thought) return "null";
+    size_t count = 0;
+    const auto add = [&](const State& state) { count += state.has_reasoned * state.num_reasoning; };
+    if (choice) {
+      add(states_[*choice]);
+    } else {
+      std::ranges::for_each(states_, add);
+    }
+    return fmt::format(R"({{"reasoning_tokens":{}}})", count);
+  }
+
+  void add_members() override {
+    const PromptFacts& prompt = prompt_of(0);
+    add_text(R"(,"prompt_logprobs":)");
+    add_prompt_logprobs(prompt);
+    add_text(fmt::format(R"(,"prompt_token_ids":{},"prompt_text":{},)"
+                         R"("kv_transfer_params":null,"ec_transfer_params":null,"metrics":null)",
+                         token_ids_json(prompt.token_ids),
+                         shows_prompt_text_ ? json_text(prompt.text) : "null"));
+  }
+
+  std::string id_;
+  std::unique_ptr<const ToolTypes> tools_;  // null = no calls are looked for
+  std::string role_;                        // of the answer
+  std::string last_content_;                // of the last message, where the answer goes on with it
+  std::optional<int> num_top_;
+  bool echo_ = false;
+  bool include_reasoning_ = true;
+  bool parallel_tool_calls_ = true;
+  bool shows_prompt_text_ = false;
+  bool with_parser_ = false;
+  bool short_call_ids_ = false;
+  bool hides_tokens_ = false;  // for they would show the reasoning
+  std::vector<State> states_;  // a choice
+};
+
+}  // namespace
+
+std::unique_ptr<ApiCall> parse_chat(std::string_view body, const ServedModel& model,
+                                    const std::string& id) {
+  return std::make_unique<Chat>(RequestFields(body, "ChatRequest", model), model, id);
+}
+
+}  // namespace nanovllm::server

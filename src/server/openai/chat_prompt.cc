@@ -1,0 +1,163 @@
+#include "server/openai/chat_prompt.h"
+
+#include "base/check.h"
+#include "io/json.h"
+#include "nanovllm/chat.h"
+#include "server/transcript/harmony_parser.h"
+#include "text/chat_messages.h"
+
+namespace nanovllm::server {
+namespace {
+
+// What vLLM hands on; ChatTemplate makes of it what the template reads.
+Json message_of(const Json& message) {
+  Json result = {{"role", message["role"]}, {"content", message.value("content", Json())}};
+  const auto copy = [&](const char* name) {
+    const auto found = message.find(name);
+    if (found != message.end() && !found->is_null()) result[name] = *found;
+  };
+  if (message["role"] == "assistant") {
+    for (const char* name : {"tool_calls", "reasoning", "reasoning_content", "thinking"})
+      copy(name);
+  }
+  if (message["role"] == "tool") copy("tool_call_id");
+  if (message["role"] == "developer") copy("tools");
+  copy("name");
+  return result;
+}
+
+// Tools as the template gets them; null = none. `has_tools`: whether calls of them are looked for.
+Json read_tools(const RequestFields& fields, const ServedModel& model, bool& has_tools) {
+  const Json* list = fields.find("tools");
+  const Json* choice = fields.find("tool_choice");
+  has_tools = list != nullptr && (choice == nullptr || *choice != "none");
+  if (list == nullptr && choice != nullptr && *choice != "none")
+    refuse("tool_choice", "When using `tool_choice`, `tools` must be set.");
+  if (list == nullptr) return nullptr;
+  if (has_tools && model.format.tool_call_parser.empty()) {
+    refuse("tool_choice",
+           "\"auto\" tool choice requires a parser of the model's calls; start the server with "
+           "--tool-call-parser, or send \"tool_choice\": \"none\".");
+  }
+  Json tools = Json::array();
+  for (const Json& tool : *list) {
+    // In vLLM's order of keys, for templates write them out.
+    const Json& given = tool["function"];
+    Json function = {{"name", given["name"]},
+                     {"description", given.value("description", Json())},
+                     {"parameters", given.value("parameters", Json())}};
+    if (given.contains("strict") && !given["strict"].is_null())
+      function["strict"] = given["strict"];
+    tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return tools;
+}
+
+// gpt-oss was taught three efforts, and its template would write any other as it stands.
+void check_effort(const Json& kwargs, const ServedModel& model) {
+  if (model.format.reasoning_parser != kHarmonyReasoning) return;
+  const Json effort = kwargs.value("reasoning_effort", Json("medium"));
+  if (effort == "low" || effort == "medium" || effort == "high") return;
+  refuse("reasoning_effort",
+         "reasoning_effort is {}, which this model does not know; use \"low\", \"medium\" or "
+         "\"high\".",
+         shown(effort));
+}
+
+Json read_kwargs(const RequestFields& fields, const ServedModel& model) {
+  Json kwargs = model.default_chat_template_kwargs;
+  const Json* given = fields.find("chat_template_kwargs");
+  for (const char* name : {"chat_template", "tokenize"}) {
+    if (given != nullptr && given->contains(name))
+      refuse("chat_template_kwargs", "chat_template_kwargs must not have {}.", name);
+  }
+  const auto effort = fields.text("reasoning_effort");
+  if (effort) kwargs["enable_thinking"] = *effort != "none";
+  if (given != nullptr) kwargs.update(*given);
+  if (effort) kwargs["reasoning_effort"] = *effort;
+  if (const Json* documents = fields.find("documents")) kwargs["documents"] = *documents;
+  check_effort(kwargs, model);
+  return kwargs;
+}
+
+// To its last part.
+void append_to(Json& content, std::string_view words) {
+  if (content.is_null()) content = "";
+  Json* last = &content;
+  if (content.is_array()) {
+    if (content.empty()) content.push_back({{"type", "text"}, {"text", ""}});
+    last = &content.back();
+    if (last->is_object()) last = &(*last)["text"];
+  }
+  // Other types are left to who refuses them.
+  if (last->is_string()) last->get_ref<std::string&>() += words;
+}
+
+// As transformers does it: the final message is found by a tag behind it, and what follows is cut.
+std::string continue_final(const ChatTemplate& chat_template, Json& messages, const Json& tools,
+                           const Json& kwargs) {
+  constexpr std::string_view kTag = "CONTINUE_FINAL_MESSAGE_TAG ";
+  constexpr std::string_view kStripped = kTag.substr(0, kTag.size() - 1);
+  append_to(messages.back()["content"], kTag);
+  std::string text = chat_template.render(messages, tools, false, kwargs);
+  const size_t at = text.rfind(kStripped);
+  if (at == std::string::npos) {
+    refuse("continue_final_message",
+           "continue_final_message is set but the final message does not appear in the chat after "
+           "applying the chat template.");
+  }
+  const bool keeps_spaces = text.compare(at, kTag.size(), kTag) == 0;
+  text.resize(at);
+  if (!keeps_spaces) text.resize(text.find_last_not_of(" \t\n\r\f\v") + 1);
+  return text;
+}
+
+}  // namespace
+
+ChatPrompt render_chat(const RequestFields& fields, const ServedModel& model) {
+  ChatPrompt prompt;
+  Json messages = Json::array();
+  for (const Json& message : *fields.find("messages")) messages.push_back(message_of(message));
+  bool has_tools = false;
+  const Json tools = read_tools(fields, model, has_tools);
+  if (has_tools) prompt.tools = std::make_unique<ToolTypes>(tools);
+  const Json kwargs = read_kwargs(fields, model);
+  const bool continues = fields.boolean("continue_final_message");
+  const bool add_generation_prompt = fields.boolean("add_generation_prompt", true);
+  if (continues && add_generation_prompt) {
+    refuse("continue_final_message",
+           "Cannot set both `continue_final_message` and `add_generation_prompt` to True; "
+           "`add_generation_prompt` is True unless the request says otherwise.");
+  }
+  prompt.add_special_tokens = fields.boolean("add_special_tokens");
+  prompt.role = add_generation_prompt ? "assistant" : messages.back()["role"].get<std::string>();
+  const auto source = fields.text("chat_template");
+  if (source && !model.trust_request_chat_template) {
+    refuse("chat_template",
+           "Chat template is passed with request, but --trust-request-chat-template is not set. "
+           "Refused request with untrusted chat template.");
+  }
+  fields.check_model();
+  try {
+    const auto own =
+        source ? ChatTemplate::from_source(*source, model.preparer.model_dir) : nullptr;
+    const ChatTemplate* chat_template = own ? own.get() : model.preparer.chat_template;
+    if (chat_template == nullptr) {
+      refuse("messages", "{} has no chat template; start the server with --chat-template.",
+             model.names.front());
+    }
+    if (messages.back()["role"] == prompt.role) {
+      prompt.last_content = text::text_of_content(
+          messages.back()["content"], fmt::format("messages[{}].content", messages.size() - 1));
+    }
+    prompt.short_call_ids = chat_template->wants_short_call_ids();
+    if (chat_template->adds_bos()) prompt.add_special_tokens = false;  // never two
+    prompt.text = continues ? continue_final(*chat_template, messages, tools, kwargs)
+                            : chat_template->render(messages, tools, add_generation_prompt, kwargs);
+  } catch (const Error& error) {
+    throw ApiError(status_of(error.code()), error.what(), source ? "chat_template" : "messages");
+  }
+  return prompt;
+}
+
+}  // namespace nanovllm::server

@@ -1,0 +1,122 @@
+// The OpenAI API without its transport: from the text of a body to requests for an engine, and from
+// an engine's events to the text of an answer. Statuses, fields and their order are vLLM's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nanovllm/engine_loop.h"
+#include "nanovllm/prepare.h"
+#include "server/transcript/transcript_parser.h"
+
+namespace nanovllm::server {
+
+// A call that is answered with an error. what() is one sentence.
+class ApiError : public std::runtime_error {
+ public:
+  ApiError(int status, const std::string& message, std::string param = {})
+      : std::runtime_error(message), status_(status), param_(std::move(param)) {}
+  int status() const noexcept { return status_; }
+  const std::string& param() const noexcept { return param_; }  // the field; empty = none
+
+ private:
+  int status_;
+  std::string param_;
+};
+
+int status_of(ErrorCode code);
+// {"error": {message, type, param, code}}
+// The type is the one that goes with the status unless it is given.
+std::string error_body(int status, const std::string& message, const std::string& param = "",
+                       const std::string& type = "");
+
+// What calls need to know. Does not change: any number of threads may use it at once.
+struct ServedModel {
+  std::vector<std::string> names;  // answers bear the first
+  RequestPreparer preparer;
+  SamplingParams defaults = {};
+  int64_t created = 0;  // seconds since the epoch
+  std::string system_fingerprint = {};
+
+  TranscriptFormat format = {};
+  TranscriptTags tags = {};  // of the format
+  // make_transcript_parser; not called where the format is empty.
+  std::function<std::unique_ptr<TranscriptParser>(const TranscriptFormat& format,
+                                                  const TranscriptTags& tags,
+                                                  std::string_view prompt, const ToolTypes* tools)>
+      make_parser = {};
+
+  nlohmann::ordered_json default_chat_template_kwargs = nlohmann::ordered_json::object();
+  bool trust_request_chat_template = false;
+  bool return_tokens_as_token_ids = false;
+  bool enable_prompt_tokens_details = false;
+  bool enable_force_include_usage = false;
+  std::string tokenizer_info = {};  // the body of /tokenizer_info
+  int max_num_prompts = 1024;       // of a completions call
+  int max_json_depth = 64;
+};
+
+// One call of /v1/completions or /v1/chat/completions. The model outlives it; one thread at a time.
+class ApiCall {
+ public:
+  virtual ~ApiCall() = default;
+
+  // One a prompt, to be queued all; their ids are left to who does it.
+  std::vector<AddRequest> requests;
+  bool stream = false;
+  // Events are to be told when they come, for what is kept of them is much less.
+  bool wants_events_soon = false;
+  std::vector<std::string> ignored_fields;  // that nobody knows
+
+  // What happened to requests[prompt], in order. Returns what the client is sent: SSE text where it
+  // streams, else nothing.
+  virtual std::string on_events(size_t prompt, std::span<const EngineEvent> events) = 0;
+  // Whether all requests have ended, or one with an error, and the others are to be cancelled.
+  virtual bool is_over() const = 0;
+  // The error that one of the requests ended with; none = there is none.
+  virtual std::optional<ApiError> error() const = 0;
+  // Appends the end of the stream, or of a whole answer the next piece, which ends soon behind
+  // kAnswerPiece bytes. Returns whether there is more. The first call throws ApiError where a whole
+  // answer became none.
+  virtual bool next_piece(std::string& out) = 0;
+  // All of them.
+  std::string finish() {
+    std::string all;
+    while (next_piece(all)) {
+    }
+    return all;
+  }
+};
+
+inline constexpr size_t kAnswerPiece = size_t{64} << 10;  // bytes
+
+// `id` is the request's, for the answer's own. Throw ApiError. They render and tokenize, which
+// takes milliseconds for long prompts.
+std::unique_ptr<ApiCall> parse_completion(std::string_view body, const ServedModel& model,
+                                          const std::string& id);
+std::unique_ptr<ApiCall> parse_chat(std::string_view body, const ServedModel& model,
+                                    const std::string& id);
+
+// Bodies of answers. The first two throw ApiError.
+std::string tokenize_body(std::string_view body, const ServedModel& model);
+std::string detokenize_body(std::string_view body, const ServedModel& model);
+std::string models_body(const ServedModel& model);
+inline constexpr std::string_view kTokenizerInfo = "/tokenizer_info";
+// As vLLM's: what stands in a tokenizer_config.json (its text, or nothing) and the chat template
+// that is used. Throws Error(kCorruptData).
+std::string tokenizer_info_body(std::string_view config, std::string_view chat_template);
+std::string version_body();
+std::string openapi_body();
+// Why there is no such path: a sentence.
+std::string missing_path(std::string_view path);
+
+}  // namespace nanovllm::server
