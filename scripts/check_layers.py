@@ -38,6 +38,15 @@ PUBLIC = {
     "prepare.h": "engine",
     "llm.h": "api",
 }
+# Room of the server -> rooms that it may include; what lies in no room ties them together and may include all of them.
+ROOMS = {
+    "http": set(),
+    "page": set(),
+    "transcript": set(),
+    "fleet": set(),
+    "openai": {"http", "transcript", "fleet"},
+}
+FLOOR = {"server/log.h"}  # that all rooms stand on
 # What the engine may know of what is below the runner: the plain data of a step and of a model, no tensors and no devices.
 EXTRA = {("engine", "ops/sampling.h"), ("engine", "models/load_config.h")}
 DEVICE = re.compile(r'#\s*include\s*[<"](cuda|cublas|nccl|immintrin)')
@@ -73,6 +82,12 @@ def families_in(text: str, names) -> list:
     return sorted({name.lower() for name in names.findall(NOT_FAMILIES.sub("", code))})
 
 
+def may_enter(path: pathlib.Path, name: str) -> bool:
+    """Whether a file of the server may include "server/..."; tests may include all."""
+    room, other = path.parent.name, pathlib.PurePath(name).parent.name
+    return room not in ROOMS or name in FLOOR or path.stem.endswith("_test") or other in {room} | ROOMS[room]
+
+
 def offences(root: pathlib.Path):
     families = family_names(root)
     for path in sorted([*(root / "include").rglob("*"), *(root / "src").rglob("*")]):
@@ -102,6 +117,8 @@ def offences(root: pathlib.Path):
                 fits = PUBLIC.get(rest) in stands_on(layer)
             else:  # a public header is installed without those of src
                 fits = not is_public and (not rest or target in allowed or (layer, name) in EXTRA)
+            if layer == "server" and target == "server" and not may_enter(path, name):
+                yield f'{path}: this room of the server must not include "{name}"'
             if not fits:
                 yield f'{path}: layer {layer} must not include "{name}"'
 

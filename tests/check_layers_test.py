@@ -36,6 +36,15 @@ class CheckLayers(unittest.TestCase):
         self.assertIn("device headers", self.offences("src/runner/a.cc", "cuda_runtime.h"))
         self.assertIn("of no layer", self.offences("src/new/a.h", "base/check.h"))
 
+    def test_rooms_of_the_server_know_only_what_they_stand_on(self):
+        self.assertEqual(self.offences("src/server/openai/a.cc", "server/http/api_error.h"), "")
+        self.assertEqual(self.offences("src/server/http/a.cc", "server/log.h"), "")
+        self.assertEqual(self.offences("src/server/a.cc", "server/page/page.h"), "")
+        self.assertEqual(self.offences("src/server/fleet/a_test.cc", "server/openai/answer.h"), "")
+        self.assertEqual(self.offences("src/server/http/a.cc", "server/openai/protocol.h"),
+                         'src/server/http/a.cc: this room of the server must not include "server/openai/protocol.h"')
+        self.assertIn("this room", self.offences("src/server/openai/a.cc", "server/routes.h"))
+
     def test_a_public_header_is_for_its_lowest_layer_and_those_above(self):
         for layer, header in [("base", "error.h"), ("text", "sampling_params.h"), ("runner", "config.h"),
                               ("api", "llm.h")]:

@@ -15,7 +15,6 @@
 #include "io/json.h"
 #include "server/fleet/fleet.h"
 #include "server/log.h"
-#include "server/page/page.h"
 #include "server/server.h"
 
 namespace nanovllm::cli {
@@ -256,10 +255,6 @@ int run_front(CommandLine& line) {
   Options& options = line.options;
   read_keys(options.http.api_keys);
   options.http.allowed_origins = origins_of(options.http.allowed_origins);
-  options.http.open_paths = server::page_paths();
-  for (const char* path : {"/health", "/ping", "/version", ""}) {
-    options.http.open_paths.emplace_back(path);
-  }
   if (line.access_log != "none") {
     options.http.access_log = [](const std::string& text) { print_message("{}\n", text); };
     options.http.access_log_json = line.access_log == "json";

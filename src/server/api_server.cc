@@ -27,8 +27,6 @@ constexpr const char* kRetryAfter = "1";  // second
 // milliseconds.
 constexpr size_t kLargeBody = size_t{256} << 10;
 
-HttpResponse json_response(std::string body) { return {.body = std::move(body)}; }
-
 HttpResponse refusal(int status, const std::string& message, const std::string& param = "") {
   HttpResponse response = error_response(status, message, param);
   if (status == 429 || status == 503) response.headers.emplace_back("Retry-After", kRetryAfter);
@@ -62,23 +60,16 @@ bool is_last(const EngineEvent& event) {
   return end != nullptr ? end->last : std::holds_alternative<RequestError>(event);
 }
 
-// The methods of the paths there are; none = another path.
-std::vector<std::string> methods_of(const std::string& path) {
-  for (const char* got : {"/health", "/version", "/metrics", "/openapi.json", "/v1/models"}) {
-    if (path == got) return {"GET"};
-  }
-  for (const char* posted :
-       {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"}) {
-    if (path == posted) return {"POST"};
-  }
-  if (path == "/ping") return {"GET", "POST"};
-  if (path == kTokenizerInfo || page_file(path)) return {"GET"};
-  return {};
-}
-
 HttpResponse redirect(int status, const std::string& where) {
   return {
       .status = status, .content_type = "text/plain", .headers = {{"Location", where}}, .body = ""};
+}
+
+HttpResponse wrong_method(const HttpRequest& request, std::string_view methods) {
+  HttpResponse response =
+      refusal(405, fmt::format("{} takes {}, not {}.", request.path, methods, request.method));
+  response.headers.emplace_back("Allow", methods);
+  return response;
 }
 
 HttpResponse page_response(const PageFile& file, const HttpRequest& request) {
@@ -136,7 +127,6 @@ void ApiServer::set_model(std::shared_ptr<const ServedModel> model) {
   model_ = std::move(model);
 }
 
-// Throws ApiError while there is none to work with.
 std::shared_ptr<const ServedModel> ApiServer::model() const {
   if (draining_) throw ApiError(503, "The server is shutting down.");
   const EngineLimits limits = fleet_.status().limits;
@@ -151,7 +141,6 @@ std::shared_ptr<const ServedModel> ApiServer::model() const {
   return model_;
 }
 
-// Throws ApiError where there is no model to work with.
 HttpResponse ApiServer::health() const {
   const auto served = model();
   const FleetStatus status = fleet_.status();
@@ -161,48 +150,44 @@ HttpResponse ApiServer::health() const {
                                   status.why));
 }
 
-// What is answered at once.
-HttpResponse ApiServer::small_answer(const HttpRequest& request) {
+HttpResponse ApiServer::tokenizer_info() const {
+  if (!options_.enable_tokenizer_info_endpoint) throw ApiError(404, missing_path(kTokenizerInfo));
+  return {.body = model()->tokenizer_info};
+}
+
+// Where there is no route: a file of the page, a way to what was meant, or none.
+HttpResponse ApiServer::page_answer(const HttpRequest& request) const {
   const std::string& path = request.path;
-  HttpResponse nothing = {.content_type = "text/plain", .headers = {}, .body = ""};
-  if (path == "/health") return health();
-  if (path == "/ping") return nothing;
-  if (path == "/version") return json_response(version_body());
-  if (path == "/openapi.json") return json_response(openapi_body());
-  if (path == "/v1/models") return json_response(models_body(*model()));
-  if (path == kTokenizerInfo && options_.enable_tokenizer_info_endpoint)
-    return json_response(model()->tokenizer_info);
-  if (path == "/metrics") {
-    return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_.text()};
-  }
   const std::string& root = options_.http.root_path;
   // What the page names is relative to an address with "/" behind it.
   if (path.empty()) return redirect(308, root + "/");
   const std::string bare = path.substr(0, path.size() - 1);
-  if (path.ends_with('/') && !methods_of(bare).empty())  // as vLLM's web framework has it
+  if (path.ends_with('/') && find_route(bare) != nullptr) {  // as vLLM's web framework has it
     return redirect(307, root + bare + (request.query.empty() ? "" : "?" + request.query));
+  }
   const std::optional<PageFile> file = page_file(path);
-  return file ? page_response(*file, request) : refusal(404, missing_path(path));
+  if (!file) return refusal(404, missing_path(path));
+  const bool asked = request.method == "GET" || request.method == "HEAD";
+  return asked ? page_response(*file, request) : wrong_method(request, "GET");
 }
 
 asio::awaitable<void> ApiServer::handle(HttpExchange& exchange) {
   const HttpRequest& request = exchange.request();
-  const std::vector<std::string> methods = methods_of(request.path);
-  const std::string method = request.method == "HEAD" ? "GET" : request.method;
+  const Route* route = find_route(request.path);
   HttpResponse response;
-  if (!methods.empty() && std::ranges::find(methods, method) == methods.end()) {
-    response = refusal(405, fmt::format("{} takes {}, not {}.", request.path,
-                                        fmt::join(methods, " and "), request.method));
-    response.headers.emplace_back("Allow", fmt::format("{}", fmt::join(methods, ", ")));
-  } else if (!methods.empty() && request.path.ends_with("completions")) {
-    freed_memory_.add(co_await generate(exchange));
+  if (route == nullptr) {
+    response = page_answer(request);
+  } else if (!route->takes(request.method)) {
+    response = wrong_method(request, route->operation.methods);
+  } else if (const auto* parse = std::get_if<ParseCall>(&route->handler)) {
+    freed_memory_.add(co_await generate(exchange, *parse));
     co_return;
-  } else if (!methods.empty() && request.path.ends_with("tokenize")) {
-    freed_memory_.add(co_await text_answer(exchange));
+  } else if (const auto* body = std::get_if<AnswerText>(&route->handler)) {
+    freed_memory_.add(co_await text_answer(exchange, *body));
     co_return;
   } else {
     try {
-      response = small_answer(request);
+      response = std::get<AnswerAtOnce>(route->handler)(*this);
     } catch (...) {
       response = refusal_for(std::current_exception());
     }
@@ -221,15 +206,13 @@ asio::thread_pool& ApiServer::lane_of(std::string_view body) {
   return body.size() < kLargeBody ? preparers_ : large_preparer_;
 }
 
-asio::awaitable<size_t> ApiServer::text_answer(HttpExchange& exchange) {
-  const HttpRequest& request = exchange.request();
+asio::awaitable<size_t> ApiServer::text_answer(HttpExchange& exchange, AnswerText body) {
   const std::string text = exchange.take_body();
   HttpResponse response;
   try {
     const auto served = model();
-    const auto body = request.path == "/tokenize" ? tokenize_body : detokenize_body;
     std::function<std::string()> work = [&] { return body(text, *served); };
-    response = json_response(co_await elsewhere(lane_of(text), std::move(work)));
+    response.body = co_await elsewhere(lane_of(text), std::move(work));
   } catch (...) {
     response = refusal_for(std::current_exception());
   }
@@ -238,7 +221,7 @@ asio::awaitable<size_t> ApiServer::text_answer(HttpExchange& exchange) {
   co_return num_bytes;
 }
 
-asio::awaitable<size_t> ApiServer::generate(HttpExchange& exchange) {
+asio::awaitable<size_t> ApiServer::generate(HttpExchange& exchange, ParseCall parse) {
   const HttpRequest& request = exchange.request();
   std::string body = exchange.take_body();
   size_t num_bytes = body.size();
@@ -247,7 +230,6 @@ asio::awaitable<size_t> ApiServer::generate(HttpExchange& exchange) {
   bool added = false;
   try {
     generation.model = model();
-    const auto parse = request.path == "/v1/chat/completions" ? parse_chat : parse_completion;
     std::function<std::unique_ptr<ApiCall>()> work = [&] {
       return parse(body, *generation.model, request.id);
     };

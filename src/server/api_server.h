@@ -14,6 +14,7 @@
 #include "server/http/http_server.h"
 #include "server/metrics.h"
 #include "server/openai/protocol.h"
+#include "server/routes.h"
 #include "server/server.h"
 
 namespace nanovllm::server {
@@ -34,16 +35,20 @@ class ApiServer {
 
   asio::awaitable<void> handle(HttpExchange& exchange);
 
+  // For routes. Throw ApiError where there is no model to work with.
+  HttpResponse health() const;
+  std::shared_ptr<const ServedModel> model() const;
+  HttpResponse tokenizer_info() const;
+  const Metrics& metrics() const { return metrics_; }
+
  private:
   struct Generation;
 
-  HttpResponse small_answer(const HttpRequest& request);
-  HttpResponse health() const;
-  std::shared_ptr<const ServedModel> model() const;
+  HttpResponse page_answer(const HttpRequest& request) const;
   asio::thread_pool& lane_of(std::string_view body);
   // These return how many bytes came and went.
-  asio::awaitable<size_t> generate(HttpExchange& exchange);
-  asio::awaitable<size_t> text_answer(HttpExchange& exchange);
+  asio::awaitable<size_t> generate(HttpExchange& exchange, ParseCall parse);
+  asio::awaitable<size_t> text_answer(HttpExchange& exchange, AnswerText body);
   asio::awaitable<size_t> run(HttpExchange& exchange, Generation& generation);
   asio::awaitable<size_t> send_whole(HttpExchange& exchange, ApiCall& call);
   asio::awaitable<void> run_stream(HttpExchange& exchange, Generation& generation);

@@ -23,6 +23,7 @@
 #include "nanovllm/tokenizer.h"
 #include "server/api_server.h"
 #include "server/log.h"
+#include "server/routes.h"
 #include "text/hash.h"
 
 namespace nanovllm::server {
@@ -40,6 +41,7 @@ constexpr int kOwnDescriptors = 40, kDescriptorsOfWorker = 10;
 
 HttpOptions http_options(const ServeOptions& options) {
   HttpOptions http = options.http;
+  http.open_paths = open_paths();
   http.num_other_descriptors =
       kOwnDescriptors + kDescriptorsOfWorker * std::max(options.fleet.num_engines, 1);
   return http;

@@ -12,8 +12,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "server/http/api_error.h"
 #include "server/log.h"
-#include "server/openai/protocol.h"
 
 namespace nanovllm::server {
 

@@ -180,26 +180,7 @@ Json with_sampling(Json request) {
   return request;
 }
 
-struct Operation {
-  const char* path;
-  const char* method;
-  const char* summary;
-  const char* answer;  // a schema, or a type of content
-  const char* request = nullptr;
-  bool streams = false;
-};
-
-constexpr Operation kOperations[] = {
-    {"/v1/completions", "post", "Complete prompts", "Completion", "CompletionRequest", true},
-    {"/v1/chat/completions", "post", "Answer a chat", "ChatCompletion", "ChatRequest", true},
-    {"/v1/models", "get", "The models", "ModelList"},
-    {"/tokenize", "post", "Text to ids", "Tokens", "TokenizeRequest"},
-    {"/detokenize", "post", "Ids to text", "Text", "DetokenizeRequest"},
-    {"/health", "get", "Whether requests are taken", "text/plain"},
-    {"/ping", "get", "Whether the server runs", "text/plain"},
-    {"/version", "get", "The server's version", "application/json"},
-    {"/metrics", "get", "For Prometheus", "text/plain"},
-};
+constexpr std::pair<const char*, const char*> kMethods[] = {{"GET", "get"}, {"POST", "post"}};
 
 Json content_of(std::string_view name) {
   if (name.find('/') != name.npos) return {{name, {{"schema", Json::object()}}}};
@@ -235,9 +216,15 @@ const Json& request_schemas() {
   return schemas;
 }
 
-std::string openapi_body() {
+std::string openapi_body(std::span<const Operation> operations) {
   Json paths = Json::object();
-  for (const Operation& of : kOperations) paths[of.path] = {{of.method, operation(of)}};
+  for (const Operation& of : operations) {
+    for (const auto& [name, method] : kMethods) {
+      if (std::string_view(of.methods).find(name) != std::string_view::npos) {
+        paths[std::string(of.path)][method] = operation(of);
+      }
+    }
+  }
   Json schemas = request_schemas();
   schemas.update(expanded(Json::parse(kAnswerSchemas)));
   const Json key = {{"type", "http"}, {"scheme", "bearer"}};

@@ -1,7 +1,5 @@
 #include "server/openai/protocol.h"
 
-#include <algorithm>
-#include <array>
 #include <optional>
 
 #include "base/version.h"
@@ -12,21 +10,6 @@
 
 namespace nanovllm::server {
 namespace {
-
-const char* type_of(int status) {
-  constexpr std::pair<int, const char*> kTypes[] = {{401, "Unauthorized"},
-                                                    {403, "Forbidden"},
-                                                    {404, "NotFoundError"},
-                                                    {405, "Method Not Allowed"},
-                                                    {413, "Request Entity Too Large"},
-                                                    {415, "Unsupported Media Type"},
-                                                    {429, "Too Many Requests"},
-                                                    {503, "ServiceUnavailableError"}};
-  for (const auto& [known, type] : kTypes) {
-    if (status == known) return type;
-  }
-  return status >= 500 ? "InternalServerError" : "BadRequestError";
-}
 
 std::string dumped(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -47,33 +30,6 @@ const Tokenizer& tokenizer_of(const ServedModel& model) {
 }
 
 }  // namespace
-
-int status_of(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-    case ErrorCode::kUnsupported:
-    case ErrorCode::kCorruptData:
-      return 400;
-    case ErrorCode::kUnavailable:
-      return 503;
-    case ErrorCode::kNotFound:
-    case ErrorCode::kOutOfMemory:
-    case ErrorCode::kIo:
-    case ErrorCode::kInternal:
-      return 500;
-  }
-  return 500;
-}
-
-std::string error_body(int status, const std::string& message, const std::string& param,
-                       const std::string& type) {
-  Json error = {{"message", message},
-                {"type", type.empty() ? type_of(status) : type},
-                {"param", nullptr},
-                {"code", status}};
-  if (!param.empty()) error["param"] = param;
-  return dumped({{"error", std::move(error)}});
-}
 
 std::string tokenize_body(std::string_view body, const ServedModel& model) {
   const RequestFields fields(body, "TokenizeRequest", model);
@@ -146,25 +102,5 @@ std::string tokenizer_info_body(std::string_view config, std::string_view chat_t
 }
 
 std::string version_body() { return dumped({{"version", kVersion}}); }
-
-std::string missing_path(std::string_view path) {
-  if (path == kTokenizerInfo)
-    return "/tokenizer_info is there where the server has --enable-tokenizer-info-endpoint.";
-  // clang-format off
-  constexpr std::string_view kOfVllm[] = {
-      "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/audio", "/v1/score", "/v1/rerank",
-      "/v2/rerank", "/v2/embed", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
-      "/v1/realtime", "/score", "/rerank", "/pooling", "/classify", "/invocations", "/inference",
-      "/load", "/sleep", "/wake_up", "/reset_prefix_cache", "/start_profile"};
-  // clang-format on
-  const bool is_of_vllm = std::ranges::any_of(kOfVllm, [&](std::string_view known) {
-    return path.starts_with(known) && (path.size() == known.size() || path[known.size()] == '/');
-  });
-  return fmt::format(
-      "{} is {}; there are /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
-      "/detokenize, /health, /version, /metrics and /openapi.json.",
-      printable(path),
-      is_of_vllm ? "an endpoint of vLLM that this server does not have" : "not found");
-}
 
 }  // namespace nanovllm::server

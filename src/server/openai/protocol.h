@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,28 +15,10 @@
 
 #include "nanovllm/engine_loop.h"
 #include "nanovllm/prepare.h"
+#include "server/http/api_error.h"
 #include "server/transcript/transcript_parser.h"
 
 namespace nanovllm::server {
-
-// A call that is answered with an error. what() is one sentence.
-class ApiError : public std::runtime_error {
- public:
-  ApiError(int status, const std::string& message, std::string param = {})
-      : std::runtime_error(message), status_(status), param_(std::move(param)) {}
-  int status() const noexcept { return status_; }
-  const std::string& param() const noexcept { return param_; }  // the field; empty = none
-
- private:
-  int status_;
-  std::string param_;
-};
-
-int status_of(ErrorCode code);
-// {"error": {message, type, param, code}}
-// The type is the one that goes with the status unless it is given.
-std::string error_body(int status, const std::string& message, const std::string& param = "",
-                       const std::string& type = "");
 
 // What calls need to know. Does not change: any number of threads may use it at once.
 struct ServedModel {
@@ -115,8 +96,16 @@ inline constexpr std::string_view kTokenizerInfo = "/tokenizer_info";
 // that is used. Throws Error(kCorruptData).
 std::string tokenizer_info_body(std::string_view config, std::string_view chat_template);
 std::string version_body();
-std::string openapi_body();
-// Why there is no such path: a sentence.
-std::string missing_path(std::string_view path);
+
+// What /openapi.json says of an endpoint.
+struct Operation {
+  std::string_view path;
+  const char* methods;  // "GET, POST"; who may GET may HEAD
+  const char* summary;
+  const char* answer;             // a schema's name, or a type of content
+  const char* request = nullptr;  // the schema of the body
+  bool streams = false;           // where it is asked to
+};
+std::string openapi_body(std::span<const Operation> operations);
 
 }  // namespace nanovllm::server
