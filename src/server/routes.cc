@@ -63,8 +63,8 @@ bool Route::takes(std::string_view method) const {
 std::span<const Route> routes() { return kRoutes; }
 
 const Route* find_route(std::string_view path) {
-  const auto found = std::ranges::find(
-      kRoutes, path, [](const Route& route) { return std::string_view(route.operation.path); });
+  const auto found =
+      std::ranges::find(kRoutes, path, [](const Route& route) { return route.operation.path; });
   return found == std::end(kRoutes) ? nullptr : &*found;
 }
 

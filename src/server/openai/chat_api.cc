@@ -1,11 +1,11 @@
 // /v1/chat/completions
-#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 
 #include "nanovllm/tokenizer.h"
 #include "server/openai/answer.h"
 #include "server/openai/chat_prompt.h"
+#include "server/transcript/turn.h"
 #include "text/chat_messages.h"
 
 namespace nanovllm::server {
@@ -19,7 +19,6 @@ class Chat final : public Answer {
     SamplingParams params = served.defaults;
     read_params(fields, params);
     include_reasoning_ = fields.boolean("include_reasoning", true);
-    parallel_tool_calls_ = fields.boolean("parallel_tool_calls", true);
     shows_prompt_text_ = fields.boolean("return_prompt_text");
     ChatPrompt prompt = render_chat(fields, served);
     tools_ = std::move(prompt.tools);
@@ -35,27 +34,21 @@ class Chat final : public Answer {
     find_thought(turn, params);
     prepare(encode(prompt.text, prompt.add_special_tokens),
             shows_prompt_text_ ? prompt.text : std::string(), params);
-    states_.resize(choices().size());
-    for (State& state : states_) {
+    const TurnOptions options = {
+        .include_reasoning = include_reasoning_,
+        .parallel_tool_calls = fields.boolean("parallel_tool_calls", true)};
+    for (size_t i = 0; i < choices().size(); ++i) {
+      std::unique_ptr<TranscriptParser> parser;
       if (with_parser_) {
-        state.parser = served.make_parser(served.format, served.tags, turn, tools_.get());
+        parser = served.make_parser(served.format, served.tags, turn, tools_.get());
       }
+      turns_.emplace_back(std::move(parser), served.tags, options);
     }
     hides_tokens_ = with_parser_ && !include_reasoning_;
     if (hides_tokens_) num_top_.reset();
   }
 
  private:
-  struct State {
-    std::unique_ptr<TranscriptParser> parser = {};  // null = all is content
-    bool has_called = false;
-    bool has_reasoned = false;
-    bool may_reason = true;    // the end of its reasoning has not come
-    size_t num_reasoning = 0;  // tokens before that
-    // What follows is of a whole answer, or of one chunk.
-    TranscriptDelta message = {};
-  };
-
   void read_params(const RequestFields& fields, SamplingParams& params) {
     params.max_tokens = kAsManyAsFit;
     fields.read_all(params, {"max_tokens", "logprobs"});
@@ -114,61 +107,32 @@ class Chat final : public Answer {
   }
 
   void take(size_t index, const RequestDelta& delta) override {
-    State& state = states_[index];
     for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i)
       choices()[index].logprobs.append(delta.logprobs[i]);
-    for (const int32_t id : delta.token_ids) {
-      state.may_reason = state.may_reason && id != model().tags.end_of_thought;
-      state.num_reasoning += state.may_reason && id != model().tags.begin_of_thought;
-    }
-    if (state.parser) {
-      add_delta(state, state.parser->append(delta.text, delta.marks));
-    } else {
-      state.message.content += delta.text;
-    }
+    turns_[index].append(delta);
   }
 
-  void end(size_t choice) override {
-    State& state = states_[choice];
-    if (state.parser) add_delta(state, state.parser->finish());
-  }
+  void end(size_t choice) override { turns_[choice].finish(); }
 
   std::string take_chunk(size_t index) override {
-    State& state = states_[index];
+    Turn& turn = turns_[index];
     Choice& choice = choices()[index];
     const bool is_last = choice.finish_reason != FinishReason::kNone;
     const bool shows_ids = return_token_ids_ && !hides_tokens_ && !choice.token_ids.empty();
     const bool says_nothing =
-        state.message == TranscriptDelta{} && choice.logprobs.empty() && !shows_ids;
+        turn.news() == TranscriptDelta{} && choice.logprobs.empty() && !shows_ids;
     if (with_parser_ && says_nothing && !is_last) return {};
     std::string json = fmt::format(
         R"({{"index":{},"delta":{},"logprobs":{},"finish_reason":{},{}"token_ids":{}}})", index,
-        delta_json(state, index), logprobs_json(choice), finish_json(index),
+        delta_json(turn, index), logprobs_json(choice), finish_json(index),
         is_last ? fmt::format(R"("stop_reason":{},)", json_of(choice.stop_reason)) : "",
         shown_ids_json(choice));
-    state.message = {};
+    turn.clear_news();
     return json;
   }
 
   std::string shown_ids_json(const Choice& choice) const {
     return hides_tokens_ ? "null" : token_ids_json(choice.token_ids);
-  }
-
-  void add_delta(State& state, TranscriptDelta&& delta) const {
-    state.has_reasoned = state.has_reasoned || !delta.reasoning.empty();
-    if (include_reasoning_) state.message.reasoning += delta.reasoning;
-    state.message.content += delta.content;
-    std::vector<ToolCallDelta>& calls = state.message.tool_calls;
-    for (ToolCallDelta& call : delta.tool_calls) {
-      if (!parallel_tool_calls_ && call.index > 0) continue;
-      state.has_called = true;
-      if (!calls.empty() && calls.back().index == call.index) {
-        calls.back().name += call.name;
-        calls.back().arguments += call.arguments;
-      } else {
-        calls.push_back(std::move(call));
-      }
-    }
   }
 
   std::string call_id(size_t choice, int call) const {
@@ -179,9 +143,9 @@ class Chat final : public Answer {
 
   // [{id, type, index, function: {name, arguments}}, ...]: with the index only in chunks, and with
   // id, type and name where the call begins.
-  std::string calls_json(const State& state, size_t choice) const {
+  std::string calls_json(const Turn& turn, size_t choice) const {
     std::vector<std::string> calls;
-    for (const ToolCallDelta& call : state.message.tool_calls) {
+    for (const ToolCallDelta& call : turn.news().tool_calls) {
       std::string head, function;
       if (!call.name.empty()) {
         head = fmt::format(R"("id":"{}","type":"function",)", call_id(choice, call.index));
@@ -194,20 +158,20 @@ class Chat final : public Answer {
     return fmt::format("[{}]", fmt::join(calls, ","));
   }
 
-  std::string delta_json(const State& state, size_t choice) const {
-    const TranscriptDelta& delta = state.message;
+  std::string delta_json(const Turn& turn, size_t choice) const {
+    const TranscriptDelta& delta = turn.news();
     std::vector<std::string> members;
-    if (state.parser == nullptr || !delta.content.empty())
+    if (!turn.is_parsed() || !delta.content.empty())
       members.push_back("\"content\":" + json_text(delta.content));
     if (!delta.reasoning.empty())
       members.push_back(
           fmt::format(R"("reasoning":{0},"reasoning_content":{0})", json_text(delta.reasoning)));
-    if (!delta.tool_calls.empty()) members.push_back("\"tool_calls\":" + calls_json(state, choice));
+    if (!delta.tool_calls.empty()) members.push_back("\"tool_calls\":" + calls_json(turn, choice));
     return fmt::format("{{{}}}", fmt::join(members, ","));
   }
 
-  std::string message_json(const State& state, size_t choice) const {
-    const TranscriptDelta& message = state.message;
+  std::string message_json(const Turn& turn, size_t choice) const {
+    const TranscriptDelta& message = turn.news();
     const bool has_reasoning = !message.reasoning.empty(), calls = !message.tool_calls.empty();
     const std::string content = (echo_ ? last_content_ : "") + message.content;
     const bool is_null = content.empty() && (has_reasoning || calls);
@@ -215,7 +179,7 @@ class Chat final : public Answer {
     return fmt::format(R"({{"role":{},"content":{},"refusal":null,"annotations":null,"audio":null,)"
                        R"("function_call":null{},"reasoning":{}{}}})",
                        json_text(role_), is_null ? "null" : json_text(content),
-                       calls ? ",\"tool_calls\":" + calls_json(state, choice) : "", reasoning,
+                       calls ? ",\"tool_calls\":" + calls_json(turn, choice) : "", reasoning,
                        has_reasoning ? ",\"reasoning_content\":" + reasoning : "");
   }
 
@@ -238,14 +202,14 @@ class Chat final : public Answer {
   std::string finish_json(size_t index) {
     const FinishReason reason = choices()[index].finish_reason;
     if (reason == FinishReason::kNone) return "null";
-    const bool calls = states_[index].has_called && reason == FinishReason::kStop;
+    const bool calls = turns_[index].has_called() && reason == FinishReason::kStop;
     return json_text(calls ? "tool_calls" : to_string(reason));
   }
 
   void add_choice(size_t index) override {
     Choice& choice = choices()[index];
     add_text(fmt::format(R"({{"index":{},"message":{},"logprobs":)", index,
-                         message_json(states_[index], index)));
+                         message_json(turns_[index], index)));
     add_text(num_top_ ? R"({"content":[)" : "null");
     if (num_top_) {
       add_list(choice.logprobs.size(),
@@ -257,15 +221,11 @@ class Chat final : public Answer {
         finish_json(index), json_of(choice.stop_reason), shown_ids_json(choice)));
   }
 
-  // Known where the end of the reasoning is a token.
   std::string completion_details(std::optional<size_t> choice) const override {
     if (!model().tags.end_of_thought) return "null";
     size_t count = 0;
-    const auto add = [&](const State& state) { count += state.has_reasoned * state.num_reasoning; };
-    if (choice) {
-      add(states_[*choice]);
-    } else {
-      std::ranges::for_each(states_, add);
+    for (size_t i = choice.value_or(0); i < (choice ? *choice + 1 : turns_.size()); ++i) {
+      count += turns_[i].num_reasoning_tokens();
     }
     return fmt::format(R"({{"reasoning_tokens":{}}})", count);
   }
@@ -287,12 +247,11 @@ class Chat final : public Answer {
   std::optional<int> num_top_;
   bool echo_ = false;
   bool include_reasoning_ = true;
-  bool parallel_tool_calls_ = true;
   bool shows_prompt_text_ = false;
   bool with_parser_ = false;
   bool short_call_ids_ = false;
   bool hides_tokens_ = false;  // for they would show the reasoning
-  std::vector<State> states_;  // a choice
+  std::vector<Turn> turns_;    // a choice
 };
 
 }  // namespace
