@@ -44,17 +44,19 @@ class Workload {
     for (auto& layer : layers_) {
       layer = backend_.allocate(bytes);
       auto* words = static_cast<uint32_t*>(layer->data());
-      for (size_t i = 0; i < bytes / 4; ++i)  // numbers around 1, two bfloat16 or a float each
+      for (size_t i = 0; i < bytes / 4; ++i) {  // numbers around 1, two bfloat16 or a float each
         words[i] = 0x3f003f00u + static_cast<uint32_t>(i * 2654435761u >> 12 & 0x807f807fu);
+      }
     }
     qkv_ = backend_.allocate(size_of(dtype) * tokens * kWidth);
     const Tensor qkv(qkv_->data(), dtype, {tokens, kWidth});
     for (int64_t i = 0; i < qkv.num_elements(); ++i) {
       const float value = static_cast<float>(i * 37 % 101) / 50 - 1;
-      if (dtype == DType::kFloat32)
+      if (dtype == DType::kFloat32) {
         qkv.f32()[i] = value;
-      else
+      } else {
         qkv.bf16()[i] = to_bfloat16(value);
+      }
     }
     out_ = backend_.allocate(size_of(dtype) * tokens * kHeads * kDim);
     cos_sin_.assign(static_cast<size_t>(context) * kDim, 0.5f);

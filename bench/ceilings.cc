@@ -36,7 +36,7 @@ template <int streams, bool prefetch>
 __attribute__((target("avx2"))) uint64_t read_avx2(const char* p, size_t bytes) {
   const size_t stride = bytes / streams;
   __m256i sum[streams] = {};
-  for (size_t i = 0; i < stride; i += 64)
+  for (size_t i = 0; i < stride; i += 64) {
     for (int s = 0; s < streams; ++s) {
       const char* q = p + static_cast<size_t>(s) * stride + i;
       if constexpr (prefetch) _mm_prefetch(q + 4096, _MM_HINT_T0);
@@ -44,9 +44,11 @@ __attribute__((target("avx2"))) uint64_t read_avx2(const char* p, size_t bytes) 
       sum[s] =
           _mm256_xor_si256(sum[s], _mm256_load_si256(reinterpret_cast<const __m256i*>(q + 32)));
     }
+  }
   uint64_t total = 0;
-  for (const __m256i& s : sum)
+  for (const __m256i& s : sum) {
     total += static_cast<uint64_t>(_mm256_extract_epi64(s, 0) + _mm256_extract_epi64(s, 1));
+  }
   return total;
 }
 
@@ -126,8 +128,9 @@ using Read = uint64_t (*)(const char* p, size_t bytes);
 // Which is the quickest depends on the processor.
 std::vector<Read> ways_to_read() {
 #if defined(__x86_64__)
-  if (detected_isa() >= Isa::kAvx2)
+  if (detected_isa() >= Isa::kAvx2) {
     return {&read_avx2<1, false>, &read_avx2<1, true>, &read_avx2<4, false>, &read_avx2<4, true>};
+  }
 #endif
   return {&read_portable};
 }
@@ -161,9 +164,11 @@ Read best_read(CpuBackend& cpu) {
 
 double read_bandwidth(CpuBackend& cpu) {
   double best = 0;
-  for (int pass = 0; pass < 3; ++pass)
-    for (const Read way : ways_to_read())
+  for (int pass = 0; pass < 3; ++pass) {
+    for (const Read way : ways_to_read()) {
       best = std::max(best, time_read(cpu, memory_to_read(cpu), kReadBytes, way));
+    }
+  }
   return best;
 }
 

@@ -65,9 +65,10 @@ std::unique_ptr<Buffer> random_bfloat16(Backend& backend, size_t count) {
     x = static_cast<uint16_t>(bits >> 16);
   }
   auto buffer = backend.allocate(2 * count);
-  for (size_t i = 0; i < count; i += pattern.size())
+  for (size_t i = 0; i < count; i += pattern.size()) {
     backend.upload(static_cast<uint16_t*>(buffer->data()) + i, pattern.data(),
                    2 * std::min(pattern.size(), count - i));
+  }
   backend.synchronize();
   return buffer;
 }
@@ -144,9 +145,10 @@ class Bench {
     const auto for_each_layer = [&](auto&& op) {
       return time_graph(backend_,
                         [&] {
-                          for (int i = 0; i < num_layers; ++i)
+                          for (int i = 0; i < num_layers; ++i) {
                             op(KvCache{spec, static_cast<char*>(cache->data()) + i * layer_bytes,
                                        num_blocks});
+                          }
                         }) /
              num_layers;
     };
@@ -160,8 +162,9 @@ class Bench {
     const double speed = kv_bytes / ms / 1e6;
     fmt::print("{:<24} {:>9.2f} us {:>6.0f} GB/s {:>5.1f}%", c.name, ms * 1e3, speed,
                100 * speed / ceiling_);
-    if (batch.max_query_len > 1)
+    if (batch.max_query_len > 1) {
       fmt::print(" {:>5.0f} TFLOP/s", 4.0 * c.num_heads * c.head_dim * pairs / ms / 1e9);
+    }
     fmt::print("  store {:>7.2f} us, both {:>9.2f} us\n", store_ms * 1e3, both_ms * 1e3);
     std::fflush(stdout);
   }
@@ -174,17 +177,20 @@ class Bench {
 std::vector<Sequence> ragged(int count, int longest) {
   std::mt19937 random(3);
   std::vector<Sequence> sequences;
-  for (int s = 0; s < count; ++s)
+  for (int s = 0; s < count; ++s) {
     sequences.push_back({1 + static_cast<int>(random() % longest), 1});
+  }
   return sequences;
 }
 
 std::vector<Case> cases() {
   std::vector<Case> cases;
-  for (const int batch : {1, 8, 32, 256})
-    for (const int context : {128, 1000, 4000})
+  for (const int batch : {1, 8, 32, 256}) {
+    for (const int context : {128, 1000, 4000}) {
       cases.push_back({fmt::format("decode {} x {}", batch, context),
                        std::vector<Sequence>(batch, {context, 1})});
+    }
+  }
   cases.push_back({"decode 256 x 1..2000", ragged(256, 2000)});
   cases.push_back({"decode 32 x 1..8000", ragged(32, 8000)});
   cases.push_back({"decode 1 x 32000", {{32000, 1}}});
@@ -227,6 +233,7 @@ int main(int argc, char** argv) {
     }
   }
   nanovllm::Bench bench(options, ceiling);
-  for (const nanovllm::Case& c : nanovllm::cases())
+  for (const nanovllm::Case& c : nanovllm::cases()) {
     if (c.name.find(part) != std::string::npos) bench.run(c);
+  }
 }

@@ -150,14 +150,16 @@ class Bench {
         std::vector<std::pair<float, int>> logits;
         for (int e = 0; e < shape_.experts; ++e) {
           float logit = 0;
-          for (int i = 0; i < shape_.hidden; ++i)
+          for (int i = 0; i < shape_.hidden; ++i) {
             logit += to_float(x_host_[static_cast<size_t>(r * shape_.hidden + i)]) *
                      to_float(router[static_cast<size_t>(e * shape_.hidden + i)]);
+          }
           logits.emplace_back(logit, e);
         }
         std::ranges::partial_sort(logits, logits.begin() + shape_.active, std::greater());
-        for (int j = 0; j < shape_.active; ++j)
+        for (int j = 0; j < shape_.active; ++j) {
           chosen.insert(logits[static_cast<size_t>(j)].second);
+        }
       }
       sum += static_cast<double>(chosen.size());
     }

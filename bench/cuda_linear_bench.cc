@@ -77,10 +77,11 @@ T* device_array(int64_t n, float scale = 1, int seed = 1) {
   }
   T* p = nullptr;
   NANOVLLM_CUDA_CHECK(cudaMalloc(reinterpret_cast<void**>(&p), n * sizeof(T)));
-  for (int64_t i = 0; i < n; i += static_cast<int64_t>(host.size()))
+  for (int64_t i = 0; i < n; i += static_cast<int64_t>(host.size())) {
     NANOVLLM_CUDA_CHECK(cudaMemcpy(p + i, host.data(),
                                    std::min<int64_t>(n - i, host.size()) * sizeof(T),
                                    cudaMemcpyHostToDevice));
+  }
   return p;
 }
 
@@ -197,9 +198,10 @@ int check() {
       const std::vector<float> before = to_host(out, int64_t{rows} * n);
       const std::vector<float> b = to_host(bias, n);
       for (const bool with_norm : {false, true}) {
-        if (with_norm)
+        if (with_norm) {
           launch_rms_norm(nullptr, hidden, DType::kBFloat16, nullptr, nullptr, 1, residual_in, norm,
                           rows, k, 1e-6f);
+        }
         const auto problem = cublas.problem(rows, n, k, true, 1);
         cublas.run(nullptr, problem, 0, w, with_norm ? hidden : x, y);
         const std::vector<float> expected = to_host(y, int64_t{rows} * n);
@@ -246,8 +248,9 @@ int check() {
         }
       }
       for (void* p : {(void*)w, (void*)x, (void*)residual_in, (void*)norm, (void*)bias,
-                      (void*)hidden, (void*)y, (void*)out})
+                      (void*)hidden, (void*)y, (void*)out}) {
         cudaFree(p);
+      }
     }
   }
   std::printf("check: %d failures\n", failures);
@@ -266,8 +269,9 @@ void products(const std::vector<int>& row_counts, bool large) {
     const int copies = static_cast<int>(std::max<int64_t>(2, (int64_t{300} << 20) / bytes + 1));
     const int launches = std::max(copies, 8);
     std::vector<Bf16*> weights;
-    for (int i = 0; i < copies; ++i)
+    for (int i = 0; i < copies; ++i) {
       weights.push_back(device_array<Bf16>(int64_t{s.n} * s.k, 0.03f, i));
+    }
     const int max_rows = *std::max_element(row_counts.begin(), row_counts.end());
     Bf16* x = device_array<Bf16>(int64_t{max_rows} * s.k);
     float* residual = device_array<float>(int64_t{max_rows} * s.k);
@@ -299,8 +303,9 @@ void products(const std::vector<int>& row_counts, bool large) {
       int which = 0;
       for (int a = 0; a < static_cast<int>(problem.results.size()); ++a) {
         const double t = time_graph([&](cudaStream_t stream) {
-                           for (int i = 0; i < launches; ++i)
+                           for (int i = 0; i < launches; ++i) {
                              cublas.run(stream, problem, a, weights[i % copies], x, out);
+                           }
                          }) /
                          launches;
         if (a == 0) first = t;
@@ -350,15 +355,17 @@ class DecodeStep {
     const auto matrix = [](int n, int k, int seed) {
       return device_array<Bf16>(int64_t{n} * k, 0.03f, seed);
     };
-    for (int i = 0; i < shape.count; ++i)
+    for (int i = 0; i < shape.count; ++i) {
       layers_.push_back({matrix(shape.qkv, shape.hidden, i), matrix(shape.hidden, shape.heads, i),
                          matrix(2 * shape.width, shape.hidden, i),
                          matrix(shape.hidden, shape.width, i)});
+    }
     NANOVLLM_CUDA_CHECK(cudaGetDeviceProperties(&device_, 0));
   }
   ~DecodeStep() {
-    for (const LayerWeights& l : layers_)
+    for (const LayerWeights& l : layers_) {
       for (Bf16* w : {l.qkv, l.o, l.gate_up, l.down}) cudaFree(w);
+    }
     for (float* x : {residual_, norm_, squares_}) cudaFree(x);
     for (Bf16* x : {hidden_, branch_, gate_up_, qkv_, attention_, mlp_}) cudaFree(x);
   }
@@ -406,8 +413,10 @@ class DecodeStep {
             wgmma(2 * width, hidden, l.gate_up, nullptr, true, Epilogue::kActAndMul, mlp_),
             wgmma(hidden, width, l.down, mlp_, false, Epilogue::kAdd, residual_),
             wgmma(qkv, hidden, next.qkv, nullptr, true, Epilogue::kStore, qkv_)}) {
-        if (!has_wgmma_kernels(device_) || plan_wgmma(p, device_.multiProcessorCount).features == 0)
+        if (!has_wgmma_kernels(device_) ||
+            plan_wgmma(p, device_.multiProcessorCount).features == 0) {
           return false;
+        }
         launch_wgmma(stream, p, device_);
       }
     }

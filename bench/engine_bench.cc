@@ -86,8 +86,9 @@ void admit(benchmark::State& state) {
     state.PauseTiming();
     if (!cached) ++round;
     std::vector<std::vector<int32_t>> prompts(static_cast<size_t>(num_sequences));
-    for (int i = 0; i < num_sequences; ++i)
+    for (int i = 0; i < num_sequences; ++i) {
       prompts[i] = prompt_of(length, i * 13, 1 + round % 4096);
+    }
     state.ResumeTiming();
     for (auto& prompt : prompts) core.add_request(std::move(prompt), params);
     while (!core.is_finished()) core.step();

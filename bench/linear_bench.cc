@@ -44,8 +44,9 @@ void linear(benchmark::State& state, Shape shape, DType dtype) {
   const std::vector<uint16_t> source = random_bf16(shape.n * shape.k);
   const HostMatrix matrix{source.data(), DType::kBFloat16, shape.n, shape.k, shape.k};
   std::vector<std::unique_ptr<LinearWeight>> weights;
-  for (int64_t total = 0; weights.size() < 2 || total < kColdBytes; total += weights[0]->bytes)
+  for (int64_t total = 0; weights.size() < 2 || total < kColdBytes; total += weights[0]->bytes) {
     weights.push_back(cpu.make_linear({&matrix, 1}, nullptr, dtype));
+  }
   const auto weight_bytes = static_cast<double>(weights[0]->bytes);  // as they lie in memory
   const DType act = dtype;
   const DType out_dtype = act == DType::kFloat32 ? act : shape.out;
@@ -55,10 +56,11 @@ void linear(benchmark::State& state, Shape shape, DType dtype) {
   const Tensor out(out_buffer->data(), out_dtype, {m, shape.n});
   for (int64_t i = 0; i < m * shape.k; ++i) {
     const BFloat16 value{source[static_cast<size_t>(i % (shape.n * shape.k))]};
-    if (act == DType::kFloat32)
+    if (act == DType::kFloat32) {
       x.f32()[i] = to_float(value);
-    else
+    } else {
       x.bf16()[i] = value;
+    }
   }
   static const double peaks[] = {peak_flops(cpu, DType::kBFloat16),
                                  peak_flops(cpu, DType::kFloat32)};
@@ -78,15 +80,17 @@ void linear(benchmark::State& state, Shape shape, DType dtype) {
 }
 
 const bool linear_registered = [] {
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat32})
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
     for (const Shape& shape : kShapes) {
       auto* bench = benchmark::RegisterBenchmark(
           (std::string("linear/") + to_string(dtype) + "/" + shape.name).c_str(),
           [=](benchmark::State& state) { linear(state, shape, dtype); });
       bench->Unit(benchmark::kMicrosecond)->UseRealTime();
-      for (const int64_t m : {1, 2, 4, 8, 12, 16, 24, 32, 64, 512, 2048})
+      for (const int64_t m : {1, 2, 4, 8, 12, 16, 24, 32, 64, 512, 2048}) {
         if (m * shape.n < int64_t{1} << 28) bench->Arg(m);
+      }
     }
+  }
   return true;
 }();
 

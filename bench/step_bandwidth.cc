@@ -66,8 +66,9 @@ std::vector<Step> measure(const Options& options) {
     const int64_t bytes = weight_bytes + ++num_tokens * engine.info().kv_bytes_per_token;
     const double rate = static_cast<double>(bytes) / seconds_of([&] { engine.step(); });
     const double after = read_once(prober);
-    if (std::abs(before - after) <= kMaxDifference * std::max(before, after))
+    if (std::abs(before - after) <= kMaxDifference * std::max(before, after)) {
       steps.push_back({(before + after) / 2, rate});
+    }
     before = after;
   }
   return steps;

@@ -25,8 +25,9 @@ void check(const ModelConfig& config) {
       config.rotary_dim >= 0 && config.rotary_dim <= config.head_dim && config.rotary_dim % 2 == 0,
       "pairs of a head turn");
   const ExpertsConfig& experts = config.experts;
-  for (const int size : {experts.num, experts.num_active, experts.width, experts.shared_width})
+  for (const int size : {experts.num, experts.num_active, experts.width, experts.shared_width}) {
     require(size >= 0 && size <= 1 << 28, "no product of two sizes overflows");
+  }
   require(experts.num_active <= experts.num, "there are experts to choose from");
   require(
       experts.num == 0 || experts.layers.size() == static_cast<size_t>(config.num_hidden_layers),

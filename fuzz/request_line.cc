@@ -17,8 +17,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       require(is_utf8(*prompt), "a prompt is UTF-8");
     }
     for (const std::string& stop : params.stop) require(is_utf8(stop), "stop texts are UTF-8");
-    for (const auto& [id, bias] : params.logit_bias)
+    for (const auto& [id, bias] : params.logit_bias) {
       require(std::isfinite(bias), "biases are finite");
+    }
     params.validate();
   });
   return 0;

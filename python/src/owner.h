@@ -126,8 +126,9 @@ class Owner {
                   "An engine can't be used in a forked child of its process; load one there, or "
                   "start the child with multiprocessing's \"spawn\".");
     }
-    if (is_closing_ || !is_loaded || Unlocked::is_over())
+    if (is_closing_ || !is_loaded || Unlocked::is_over()) {
       throw_error(ErrorCode::kUnavailable, "The engine was closed.");
+    }
   }
 
  private:

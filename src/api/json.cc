@@ -125,8 +125,9 @@ void read(const json& value, std::string_view name, std::map<int32_t, float>& ou
 
 void set(SamplingParams& params, const Parameter& parameter, const json& value) {
   const auto set_member = [&]<typename T>(T SamplingParams::*member) {
-    if (!value.is_null() || parameter.null == Null::kRefused)
+    if (!value.is_null() || parameter.null == Null::kRefused) {
       return read(value, parameter.name, params.*member);
+    }
     if (parameter.null == Null::kKept) return;
     params.*member = {};
     if constexpr (std::is_same_v<T, int>) params.*member = kAsManyAsFit;
@@ -138,10 +139,12 @@ void add_completion(ordered_json& line, const CompletionOutput& completion) {
   line["text"] = completion.text;
   line["token_ids"] = completion.token_ids;
   line["finish_reason"] = to_string(completion.finish_reason);
-  if (const auto* token_id = std::get_if<int32_t>(&completion.stop_reason))
+  if (const auto* token_id = std::get_if<int32_t>(&completion.stop_reason)) {
     line["stop_reason"] = *token_id;
-  if (const auto* text = std::get_if<std::string>(&completion.stop_reason))
+  }
+  if (const auto* text = std::get_if<std::string>(&completion.stop_reason)) {
     line["stop_reason"] = *text;
+  }
   if (completion.logprobs.empty()) return;
   ordered_json& positions = line["logprobs"] = ordered_json::array();
   for (const PositionLogprobs& position : completion.logprobs) {
@@ -172,8 +175,9 @@ void update_sampling_params(SamplingParams& params, const json& object) {
     const auto found = std::ranges::find(table, name, &Parameter::name);
     if (found == table.end()) {
       std::string names;
-      for (const Parameter& known : table)
+      for (const Parameter& known : table) {
         names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
+      }
       throw_error(ErrorCode::kInvalidArgument, "unknown sampling parameter \"{}\"; there are {}",
                   printable(name), names);
     }

@@ -70,8 +70,9 @@ class LlmEqualities : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
 #ifdef NANOVLLM_WITH_CUDA
-    if (GetParam().device == "cuda" && CudaBackend::device_count() == 0)
+    if (GetParam().device == "cuda" && CudaBackend::device_count() == 0) {
       GTEST_SKIP() << "no CUDA device on this machine";
+    }
 #endif
   }
   static LLM load(EngineConfig config) {

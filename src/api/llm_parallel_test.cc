@@ -81,8 +81,9 @@ TEST(LlmParallel, ThreadsOfTheEngineLeaveSignalsToTheProgram) {
     const std::vector<uint64_t> masks = masks_of_other_threads();
     EXPECT_GE(masks.size(), num_ranks == 1 ? 3 : 4);
     for (const uint64_t mask : masks) {
-      for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD})
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD}) {
         EXPECT_TRUE(mask & uint64_t{1} << (signal - 1)) << signal;
+      }
     }
     sigset_t own;
     ASSERT_EQ(pthread_sigmask(SIG_BLOCK, nullptr, &own), 0);
@@ -95,8 +96,9 @@ TEST(LlmParallel, GpusTogetherWriteWhatTheCpuDoes) {
   const std::vector<RequestOutput> expected = generate(1);
   if (CudaBackend::device_count() < 2) GTEST_SKIP() << "this machine has fewer than 2 GPUs";
   for (const int num_ranks : {1, 2, 4}) {
-    if (num_ranks <= CudaBackend::device_count())
+    if (num_ranks <= CudaBackend::device_count()) {
       expect_equal(generate(num_ranks, "cuda"), expected);
+    }
   }
 }
 #endif

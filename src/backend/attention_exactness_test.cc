@@ -25,9 +25,10 @@ TEST_P(AttentionExactness, ChunksOfAnySizeGiveTheSameBits) {
     const Sequences sequences({2 * kv_heads, kv_heads, dim, 64}, act(), {1030, 37, 530}, 80);
     const std::vector<int>& lengths = sequences.lengths();
     const auto expected = sequences.run(*backend, whole(lengths), {});
-    for (const int size : full_or_reduced<std::vector<int>>({7, 16, 100, 1000}, {7, 1000}))
+    for (const int size : full_or_reduced<std::vector<int>>({7, 16, 100, 1000}, {7, 1000})) {
       expect_same(expected, sequences.run(*backend, chunked(lengths, size), {}),
                   fmt::format("chunks of {}", size));
+    }
     expect_same(expected, sequences.run(*backend, ragged(lengths, 200, random), {}), "ragged");
   }
 }
@@ -52,9 +53,10 @@ TEST_P(AttentionExactness, AnyNumberOfThreadsGivesTheSameBits) {
   const Sequences sequences({2 * kv_heads, kv_heads, dim, 64}, act(), {1100, 3, 200}, 100);
   const std::vector<Step> steps = ragged(sequences.lengths(), 300, random);
   const auto expected = sequences.run(*make(1), steps, {});
-  for (const int threads : full_or_reduced<std::vector<int>>({2, 3, 5}, {3}))
+  for (const int threads : full_or_reduced<std::vector<int>>({2, 3, 5}, {3})) {
     expect_same(expected, sequences.run(*make(threads), steps, {}),
                 fmt::format("{} threads", threads));
+  }
 }
 
 TEST_P(AttentionExactness, BatchMatesChangeNothing) {
@@ -72,8 +74,9 @@ TEST_P(AttentionExactness, BlocksMayLieAnywhere) {
   const Sequences sequences({4, 2, 64, 16}, act(), {150, 80, 33}, 120);
   const std::vector<Step> steps = chunked(sequences.lengths(), 20);
   const auto expected = sequences.run(*backend, steps, {}, 1);
-  for (const uint32_t order : {2u, 3u})
+  for (const uint32_t order : {2u, 3u}) {
     expect_same(expected, sequences.run(*backend, steps, {}, order), "shuffled blocks");
+  }
 }
 }  // namespace
 }  // namespace nanovllm::test

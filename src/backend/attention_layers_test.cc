@@ -27,9 +27,10 @@ struct Contents {
     const auto elements =
         static_cast<int64_t>(backend.kv_block_bytes(spec) * kSeqs * kStride / size_of(act));
     kv = HostTensor(random.floats(elements, -1, 1), act, {elements});
-    for ([[maybe_unused]] const int window : kWindows)
+    for ([[maybe_unused]] const int window : kWindows) {
       qkv.emplace_back(random.floats(kSeqs * width, -2, 2), act,
                        std::initializer_list<int64_t>{kSeqs, width});
+    }
     cos_sin = random.floats(int64_t{kMaxLen} * head_dim, -1, 1);
     table.resize(kSeqs * kStride);
     std::iota(table.begin(), table.end(), 0);

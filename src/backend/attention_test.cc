@@ -133,8 +133,9 @@ TEST_P(Attention, DecodesMatchReferenceInLargeRaggedBatches) {
   Random random(10);
   for (const int dim : full_or_reduced<std::vector<int>>({64, 128}, {64})) {
     std::vector<int> lengths = {full_or_reduced(600, 150)};
-    for (int s = 0; s < full_or_reduced(70, 30); ++s)
+    for (int s = 0; s < full_or_reduced(70, 30); ++s) {
       lengths.push_back(random.between(1, full_or_reduced(100, 40)));
+    }
     const Sequences sequences({6, 3, dim, 16}, act(), lengths, 140);
     for (const float soft_cap : {0.f, 5.f}) {
       Variant variant;

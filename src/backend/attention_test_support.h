@@ -52,9 +52,11 @@ class Sequences {
     for (size_t s = 0; s < lengths_.size(); ++s) {
       Random random(seed + static_cast<uint32_t>(s));  // a sequence's numbers are its own
       std::vector<float> values = random.floats(int64_t{lengths_[s]} * shape.qkv_width(), -1, 1);
-      for (int t = 0; t < lengths_[s]; ++t)
-        for (int i = 0; i < shape.num_heads * shape.head_dim; ++i)
+      for (int t = 0; t < lengths_[s]; ++t) {
+        for (int i = 0; i < shape.num_heads * shape.head_dim; ++i) {
           values[static_cast<size_t>(t) * shape.qkv_width() + i] *= q_range;
+        }
+      }
       qkv_.emplace_back(values, act,
                         std::initializer_list<int64_t>{lengths_[s], shape.qkv_width()});
     }
@@ -67,11 +69,12 @@ class Sequences {
                   : shape.head_dim >= 32 ? shape.head_dim / 4 * 3 / 2 * 2
                                          : shape.head_dim;
     for (int p = 0; p < longest; ++p) {
-      for (int half = 0; half < 2; ++half)
+      for (int half = 0; half < 2; ++half) {
         for (int i = 0; i < rotary_dim_ / 2; ++i) {
           const double angle = p * std::pow(10000.0, -2.0 * i / rotary_dim_);
           cos_sin_.push_back(static_cast<float>(half == 0 ? std::cos(angle) : std::sin(angle)));
         }
+      }
     }
   }
 
@@ -83,8 +86,9 @@ class Sequences {
                               const Variant& variant, uint32_t order = 1) const {
     Cache cache(*this, backend, order);
     std::vector<HostTensor> outputs;
-    for (const int length : lengths_)
+    for (const int length : lengths_) {
       outputs.emplace_back(act_, std::initializer_list<int64_t>{length, out_width()});
+    }
     std::vector<int> computed(lengths_.size(), 0);
     for (const Step& step : steps) {
       HostTensor out = run_step(backend, cache, step, computed, variant, false);
@@ -130,9 +134,11 @@ class Sequences {
           reference::qk_norm_rope_store(qkv_[s].view, shape_.num_heads, rope, cache, batch);
       round_to_act(cache.k);
       HostTensor turned(act_, {lengths_[s], shape_.qkv_width()});
-      for (int t = 0; t < lengths_[s]; ++t)
-        for (int i = 0; i < out_width(); ++i)
+      for (int t = 0; t < lengths_[s]; ++t) {
+        for (int i = 0; i < out_width(); ++i) {
           put(turned, int64_t{t} * shape_.qkv_width() + i, q[int64_t{t} * out_width() + i]);
+        }
+      }
       outputs.push_back(
           reference::paged_attention(turned.view, cache, params(variant, sinks_.data()), batch));
     }
@@ -236,8 +242,9 @@ class Sequences {
       backend.store_and_attend(out.view, qkv.view, rope, cache.cache, attention, batch);
     } else {
       backend.qk_norm_rope_store(qkv.view, shape_.num_heads, rope, cache.cache, batch);
-      for (int i = 0; i < variant.num_launches; ++i)
+      for (int i = 0; i < variant.num_launches; ++i) {
         backend.paged_attention(out.view, qkv.view, cache.cache, attention, batch);
+      }
     }
     return download(backend, out.view);
   }
@@ -268,8 +275,9 @@ class Sequences {
     }
   }
   void round_to_act(std::vector<float>& values) const {
-    for (float& value : values)
+    for (float& value : values) {
       if (act_ == DType::kBFloat16) value = to_float(to_bfloat16(value));
+    }
   }
 
   Shape shape_;
@@ -292,9 +300,11 @@ inline std::vector<Step> chunked(const std::vector<int>& lengths, int size) {
   std::vector<Step> steps;
   for (int begin = 0; begin < *std::max_element(lengths.begin(), lengths.end()); begin += size) {
     Step step;
-    for (size_t s = 0; s < lengths.size(); ++s)
-      if (begin < lengths[s])
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      if (begin < lengths[s]) {
         step.push_back({static_cast<int>(s), std::min(size, lengths[s] - begin)});
+      }
+    }
     steps.push_back(step);
   }
   return steps;
@@ -353,8 +363,9 @@ class AttentionTest : public OpsTest {
     const std::vector<std::vector<float>> expected = sequences.expected(variant);
     const bool bfloat16 = act() == DType::kBFloat16;
     const double absolute = bfloat16 ? (variant.norm_and_rope ? 0x1p-7 : 0x1.1p-8) : float_error;
-    for (size_t s = 0; s < actual.size(); ++s)
+    for (size_t s = 0; s < actual.size(); ++s) {
       expect_close(actual[s], expected[s], rounding(act()), absolute);
+    }
   }
 };
 

@@ -39,19 +39,22 @@ inline std::vector<BackendCase> backends(SanitizedIsas sanitized = kIsasOfOps) {
   std::vector<BackendCase> cases;
   std::vector<Isa> isas = available_isas();
   if (kUnderSanitizer && sanitized == SanitizedIsas::kLast) isas = {isas.back()};
-  if (kUnderSanitizer && sanitized == SanitizedIsas::kFirstAndLast && isas.size() > 2)
+  if (kUnderSanitizer && sanitized == SanitizedIsas::kFirstAndLast && isas.size() > 2) {
     isas = {isas.front(), isas.back()};
-  for (const Isa isa : isas)
+  }
+  for (const Isa isa : isas) {
     cases.push_back({std::string("cpu_") + to_string(isa), [isa](int threads) {
                        return std::make_unique<CpuBackend>(CpuOptions{threads, isa});
                      }});
+  }
 #ifdef NANOVLLM_WITH_CUDA
-  for (const bool deterministic : {false, true})
+  for (const bool deterministic : {false, true}) {
     cases.push_back({deterministic ? "cuda_deterministic" : "cuda",
                      [deterministic](int) {
                        return std::make_unique<CudaBackend>(CudaOptions{0, deterministic});
                      },
                      deterministic});
+  }
 #endif
   return cases;
 }

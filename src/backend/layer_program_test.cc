@@ -133,8 +133,9 @@ void add(std::vector<float>& residual, const std::vector<float>& branch, float s
 
 std::vector<float> feed_forward(const std::vector<float>& x,
                                 const std::variant<Dense, Experts>& ffn) {
-  if (const auto* experts = std::get_if<Experts>(&ffn))
+  if (const auto* experts = std::get_if<Experts>(&ffn)) {
     return reference::experts(floats(x, kHidden).view, *experts);
+  }
   const auto& dense = std::get<Dense>(ffn);
   const std::vector<float> gate_up = linear(x, dense.gate_up);
   return linear(reference::act_and_mul(floats(gate_up, 2 * kWidth).view, dense.activation),
@@ -168,8 +169,9 @@ std::vector<float> expected(const StackSpec& spec, std::vector<float> r) {
     const int64_t width = layer.in.out_features();
     const std::vector<float> q =
         reference::qk_norm_rope_store(floats(qkv, width).view, kHeads, rope, cache, host.batch);
-    for (int t = 0; t < kTokens; ++t)
+    for (int t = 0; t < kTokens; ++t) {
       std::copy_n(q.begin() + t * kHeads * kDim, kHeads * kDim, qkv.begin() + t * width);
+    }
     const std::vector<float> attended =
         reference::paged_attention(floats(qkv, width).view, cache,
                                    {kHeads, core.scale, core.window, core.soft_cap,
@@ -180,8 +182,9 @@ std::vector<float> expected(const StackSpec& spec, std::vector<float> r) {
         layer.residual_scale);
   }
   std::vector<float> rows;
-  for (const int32_t row : host.rows)
+  for (const int32_t row : host.rows) {
     rows.insert(rows.end(), r.begin() + row * kHidden, r.begin() + (row + 1) * kHidden);
+  }
   return normed(rows, spec.final_norm);
 }
 

@@ -43,8 +43,9 @@ TEST_P(Ops, SoftCapBoundsLogits) {
     const DeviceTensor device = upload(*backend, x.view);
     backend->soft_cap(device.view, 30);
     std::vector<float> expected;
-    for (int64_t i = 0; i < int64_t{3} * width; ++i)
+    for (int64_t i = 0; i < int64_t{3} * width; ++i) {
       expected.push_back(static_cast<float>(30 * std::tanh(x.at(i) / 30.0)));
+    }
     expect_close(download(*backend, device.view), expected, 1e-6, 1e-6);
   }
 }
@@ -147,10 +148,11 @@ TEST_P(Ops, RmsNormOfARowIsTheSameAloneAndWithAnyNumberOfThreads) {
       backend->rms_norm(out.view.first_rows(1), device.view.slice_rows(r, r + 1), w, 1e-6f);
       expect_same_bits(download(*backend, out.view.first_rows(1)).bytes, all.row(r));
     }
-    if (first.bytes.empty())
+    if (first.bytes.empty()) {
       first = std::move(all);
-    else
+    } else {
       expect_same_bits(all.bytes, first.bytes);
+    }
   }
 }
 

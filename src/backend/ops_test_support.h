@@ -103,8 +103,9 @@ class Random {
   }
   template <typename T>
   void shuffle(std::vector<T>& values) {
-    for (size_t i = values.size(); i > 1; --i)
+    for (size_t i = values.size(); i > 1; --i) {
       std::swap(values[i - 1], values[below(static_cast<int>(i))]);
+    }
   }
 
  private:

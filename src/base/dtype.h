@@ -56,8 +56,9 @@ constexpr float half_to_float(uint16_t half) {
   const uint32_t exponent = (half >> 10) & 0x1fu;
   uint32_t mantissa = half & 0x3ffu;
   if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
-  if (exponent != 0)
+  if (exponent != 0) {
     return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+  }
   const float subnormal = static_cast<float>(mantissa) * 0x1p-24f;
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(subnormal));
 }

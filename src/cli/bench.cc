@@ -119,8 +119,9 @@ Run run(LLM& llm, const std::vector<Prompt>& prompts, const std::vector<Sampling
   result.outputs = llm.generate(prompts, params, [&](const auto& changed, const StepStats& step) {
     for (const RequestOutput& output : changed) done += output.finished ? 1 : 0;
     result.phases.add(step);
-    for (const ScheduledRequest& one : llm.engine().last_schedule())
+    for (const ScheduledRequest& one : llm.engine().last_schedule()) {
       num_tokens += one.sampled ? 1 : 0;
+    }
     progress.update(done, num_tokens / all_tokens, step);
     return !InterruptGuard::interrupted();
   });
@@ -174,8 +175,9 @@ int64_t num_requests(const ThroughputOptions& options) {
 }
 
 RequestLengths lengths_of(const ThroughputOptions& options, int64_t request) {
-  if (options.input_len == 0 && options.output_len == 0)
+  if (options.input_len == 0 && options.output_len == 0) {
     return kNanoVllmWorkload[static_cast<size_t>(request) % kNanoVllmWorkload.size()];
+  }
   return {options.input_len > 0 ? options.input_len : 512,
           options.output_len > 0 ? options.output_len : 128};
 }
@@ -359,8 +361,9 @@ int bench_latency(const LatencyOptions& options) {
       {"latency", shown_latency(percentile(latency, 0.5))},
       {"latency, p99", shown_latency(percentile(latency, 0.99))},
       {"prefill", fmt::format("{:.1f} tok/s", percentile(prefill, 0.5))}};
-  if (options.output_len > 1)
+  if (options.output_len > 1) {
     rows.emplace_back("decode", fmt::format("{:.1f} tok/s", percentile(decode, 0.5)));
+  }
   print_table(rows);
   return kExitOk;
 }

@@ -69,8 +69,9 @@ class Workload {
     if (options.temperature) fixed_["temperature"] = *options.temperature;
     if (options.extra_body.empty()) return;
     const auto extra = ordered_json::parse(options.extra_body, nullptr, false);
-    if (!extra.is_object())
+    if (!extra.is_object()) {
       throw_error(ErrorCode::kInvalidArgument, "--extra-body is no JSON object");
+    }
     fixed_.update(extra);
   }
 
@@ -221,19 +222,22 @@ int bench_serve(ServeOptions options) {
       parse_url(options.base_url.empty() ? fmt::format("http://{}:{}", host, options.port)
                                          : options.base_url);
   server.api_key = options.api_key;
-  if (options.endpoint.empty())
+  if (options.endpoint.empty()) {
     options.endpoint = options.chats() ? "/v1/chat/completions" : "/v1/completions";
+  }
   // What clients of OpenAI's API are given; the endpoint has it, too.
   constexpr std::string_view kApi = "/v1";
-  if (server.path.ends_with(kApi) && options.endpoint.starts_with("/v1/"))
+  if (server.path.ends_with(kApi) && options.endpoint.starts_with("/v1/")) {
     server.path.resize(server.path.size() - kApi.size());
+  }
   const Workload workload(options);
   until_ready(options, [&] {
     if (options.model.empty()) options.model = model_of(server);
     for (int64_t i = 1; i <= std::max(options.num_warmups, 1); ++i) {
       const Outcome outcome = send(server, workload.make(-i));
-      if (!outcome.ok())
+      if (!outcome.ok()) {
         throw_error(ErrorCode::kIo, "the first request failed: {}", shown(outcome));
+      }
     }
   });
   const auto start = Clock::now();
@@ -243,8 +247,9 @@ int bench_serve(ServeOptions options) {
   report.add_to(result, outcomes, duration, options.save_detailed);
   size_t num_errors = 0;
   for (const Outcome& outcome : outcomes) {
-    if (!outcome.ok() && num_errors++ < kMaxNumErrors)
+    if (!outcome.ok() && num_errors++ < kMaxNumErrors) {
       print_message("nanovllm: a request failed: {}\n", shown(outcome));
+    }
   }
   if (options.save_result) save(options, result);
   if (options.json) {

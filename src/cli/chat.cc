@@ -256,11 +256,13 @@ class Chat {
 
   static std::string path_in(const std::string& command, const std::string& rest) {
     const auto begin = rest.find_first_not_of(kSpaces);
-    if (begin == std::string::npos)
+    if (begin == std::string::npos) {
       throw_error(ErrorCode::kInvalidArgument, "{} wants the name of a file", command);
+    }
     std::string path = rest.substr(begin, rest.find_last_not_of(kSpaces) + 1 - begin);
-    if (path.find('\n') != std::string::npos)  // something else was pasted
+    if (path.find('\n') != std::string::npos) {  // something else was pasted
       throw_error(ErrorCode::kInvalidArgument, "{} wants the name of a file on one line", command);
+    }
     return path;
   }
 

@@ -32,8 +32,9 @@ using File = std::unique_ptr<std::FILE, Close>;
 File open_to_save(const std::string& path) {
   struct stat status = {};
   // Opening a pipe would wait for whoever reads it.
-  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     fail_to_save(path, "not a regular file");
+  }
   File file(std::fopen(path.c_str(), "w"));
   if (file == nullptr) fail_to_save(path, std::strerror(errno));
   return file;
@@ -45,8 +46,9 @@ void check_message(const Messages& message, size_t number, const std::string& pa
   };
   if (!message.is_object()) fail("must be an object with \"role\" and \"content\"");
   for (const char* key : {"role", "content"}) {
-    if (!message.contains(key) || !message[key].is_string())
+    if (!message.contains(key) || !message[key].is_string()) {
       fail(fmt::format("\"{}\" must be there and be a text", key));
+    }
   }
   const auto& role = message["role"].get_ref<const std::string&>();
   if (std::ranges::find(kRoles, role) != kRoles.end()) return;

@@ -69,8 +69,9 @@ void EarlierResults::tidy() const {
   std::ifstream from(path);
   std::ofstream to(copy);
   std::string line;
-  for (size_t i = 0; i < kept_.size() && std::getline(from, line); ++i)
+  for (size_t i = 0; i < kept_.size() && std::getline(from, line); ++i) {
     if (kept_[i]) to << line << "\n";
+  }
   to.close();
   if (!to || from.bad()) fail_to("write", copy);
   std::error_code error;

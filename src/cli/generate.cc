@@ -110,8 +110,9 @@ class Generation {
         if (!request) return;
         // By its place, so that a run that was resumed draws as one that was not.
         auto& seed = request->params.seed;
-        if (!seed)
+        if (!seed) {
           seed = default_seed(options_.engine.seed, static_cast<uint64_t>(source_.index()));
+        }
         const uint64_t id = engine_.add_request(request->prompt, request->params);
         const int longest = std::min(request->params.max_tokens, engine_.info().max_model_len);
         origin_of_[id] = {source_.index(), source_.place(), 1.0 * longest * request->params.n};
@@ -189,8 +190,9 @@ class Generation {
       } else if (!streaming_) {
         std::string text = prompt_logprob_table(output);
         for (const CompletionOutput& completion : output.outputs) {
-          if (output.outputs.size() > 1)
+          if (output.outputs.size() > 1) {
             text += fmt::format("[{}/{}] ", completion.index + 1, output.outputs.size());
+          }
           text += fmt::format("{}{}\n\n", bold(sink_.stream(), output.prompt), completion.text);
           const std::string table = logprob_table(completion);
           if (!table.empty()) text += table + "\n";
@@ -201,8 +203,9 @@ class Generation {
   }
 
   static const std::string* first_abort_reason(const RequestOutput& output) {
-    for (const CompletionOutput& completion : output.outputs)
+    for (const CompletionOutput& completion : output.outputs) {
       if (const std::string* reason = abort_reason(completion)) return reason;
+    }
     return nullptr;
   }
 

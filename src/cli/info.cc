@@ -101,8 +101,9 @@ int info(const InfoOptions& options) {
   print_row("device", facts.device);
   print_row("dtype", facts.dtype);
   print_row("parameters", millions(facts.num_parameters));
-  if (facts.num_active_parameters < facts.num_parameters)
+  if (facts.num_active_parameters < facts.num_parameters) {
     print_row("active parameters", millions(facts.num_active_parameters));
+  }
   print_rows("layers", facts.layers);
   print_formats(facts);
   print_row("vocabulary", counted(facts.vocab_size, "token"));

@@ -146,8 +146,9 @@ std::optional<LineReader::Text> LineReader::read() {
   while ((got = read_text(text)) == Got::kDropped) std::puts("^C");  // as in a shell
   if (got == Got::kEnd) return {};
   HistEvent event;
-  if (interactive() && !text.text.empty())
+  if (interactive() && !text.text.empty()) {
     ::history(editor_->history, &event, H_ENTER, text.text.c_str());
+  }
   return text;
 }
 

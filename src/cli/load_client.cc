@@ -47,8 +47,9 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 std::string message_of(const json& answer, const std::string& text) {
   if (answer.is_object()) {
     const json& error = answer.value("error", answer.value("detail", json()));
-    if (error.is_object() && error.value("message", json()).is_string())
+    if (error.is_object() && error.value("message", json()).is_string()) {
       return error["message"].get<std::string>();
+    }
     if (error.is_string()) return error.get<std::string>();
   }
   return text.substr(0, 200);
@@ -67,16 +68,18 @@ bool has_token(const json& choices) {
   const json& choice = choices[0];
   const auto delta = choice.find("delta");
   if (delta == choice.end() || holds_text(choice, "finish_reason")) return true;
-  for (const char* name : {"content", "reasoning", "reasoning_content", "tool_calls"})
+  for (const char* name : {"content", "reasoning", "reasoning_content", "tool_calls"}) {
     if (holds_text(*delta, name)) return true;
+  }
   return false;
 }
 
 // Takes what a chunk says of the request; true where it came with a token.
 bool take(const json& chunk, Outcome& outcome) {
   if (!chunk.is_object()) throw_error(ErrorCode::kIo, "a chunk of the stream is no JSON");
-  if (const auto error = chunk.find("error"); error != chunk.end() && !error->is_null())
+  if (const auto error = chunk.find("error"); error != chunk.end() && !error->is_null()) {
     outcome.error = message_of(chunk, chunk.dump());
+  }
   if (const auto usage = chunk.find("usage"); usage != chunk.end() && usage->is_object()) {
     outcome.num_prompt_tokens = usage->value("prompt_tokens", outcome.num_prompt_tokens);
     outcome.num_output_tokens = usage->value("completion_tokens", 0);
@@ -120,8 +123,9 @@ class Answer {
     begun_ = begun_ || !bytes.empty();
     buffer_.commit(asio::buffer_copy(buffer_.prepare(bytes.size()), asio::buffer(bytes)));
     error_code error;
-    while (!error && !done() && buffer_.size() > 0)
+    while (!error && !done() && buffer_.size() > 0) {
       buffer_.consume(parser_.put(buffer_.data(), error));
+    }
     check(error);
     if (parser_.is_header_done() && is_stream()) take_lines();
     if (body().size() > kMaxBytes) check(http::error::body_limit);
@@ -135,8 +139,9 @@ class Answer {
 
  private:
   static void check(const error_code& error) {
-    if (error && error != http::error::need_more)
+    if (error && error != http::error::need_more) {
       throw_error(ErrorCode::kIo, "the answer is no HTTP/1.1");
+    }
   }
 
   void take_lines() {
@@ -173,8 +178,9 @@ void judge(const HttpCall& call, const Answer& answer, bool complete, Outcome& o
   } else if (outcome.ttft == 0) {
     outcome.error = "the stream had no token";
   }
-  if (outcome.num_output_tokens == 0 && outcome.ttft > 0)
+  if (outcome.num_output_tokens == 0 && outcome.ttft > 0) {
     outcome.num_output_tokens = static_cast<int>(outcome.inter_token_times.size()) + 1;
+  }
 }
 
 // Sockets of one thread.
@@ -293,10 +299,11 @@ class LoadClient {
             asio::buffer(bytes), asio::redirect_error(asio::use_awaitable, error));
         now = Clock::now();
         answer.read({bytes.data(), count});
-        if (error == asio::error::eof)
+        if (error == asio::error::eof) {
           answer.read_end();
-        else if (error)
+        } else if (error) {
           throw boost::system::system_error(error);
+        }
       }
       if (answer.keeps_alive()) idle_.push_back(std::move(socket));
     } catch (const boost::system::system_error& error) {
@@ -334,8 +341,9 @@ class LoadClient {
         "Content-Length: {}\r\n",
         call.method, server_.path, call.path, is_address ? "[" : "", server_.host,
         is_address ? "]" : "", server_.port, call.body.size());
-    if (!server_.api_key.empty())
+    if (!server_.api_key.empty()) {
       text += fmt::format("Authorization: Bearer {}\r\n", server_.api_key);
+    }
     return text + "\r\n" + call.body;
   }
 

@@ -151,8 +151,9 @@ int main(int argc, char** argv) {
   std::string config_file;  // where some of them are from
   const auto read_command_line = [&] {
     words = command_line(argc, argv);
-    if (!words.empty() && words.front() == "serve")
+    if (!words.empty() && words.front() == "serve") {
       config_file = nanovllm::printable(nanovllm::server::path_of_config({argv + 1, argv + argc}));
+    }
     return kExitOk;
   };
   if (const int status = run_command(read_command_line); status != kExitOk) return status;

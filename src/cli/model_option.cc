@@ -14,8 +14,9 @@ namespace {
 
 std::string shown_seconds(double seconds) {
   const auto whole = int64_t{std::llround(seconds)};
-  if (whole >= 3600)
+  if (whole >= 3600) {
     return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  }
   return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
 }
 

@@ -60,8 +60,9 @@ std::string expand_count(std::string& text) {
     double number = 0;
     const char* end = &text.back();
     const char* rest = std::from_chars(text.data(), end, number, std::chars_format::fixed).ptr;
-    if (rest == end && number * unit <= std::numeric_limits<int>::max())
+    if (rest == end && number * unit <= std::numeric_limits<int>::max()) {
       text = std::to_string(static_cast<int>(number * unit));
+    }
   }
   return fault_of_number<int>(text);
 }
@@ -137,8 +138,9 @@ CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::map<int3
       const auto colon = std::min(pair.find(':'), pair.size());
       const auto id = parse_number<int32_t>(pair.substr(0, colon));
       const auto bias = parse_number<double>(pair.substr(std::min(colon + 1, pair.size())));
-      if (!id || !bias)
+      if (!id || !bias) {
         throw CLI::ValidationError(flag, fmt::format("must be ID:BIAS, got {}", pair));
+      }
       value[*id] = static_cast<float>(std::clamp(*bias, -100.0, 100.0));
     }
   };
@@ -265,8 +267,9 @@ void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens, bool 
     if (in_chat && parameter.use == Use::kGenerate) continue;
     std::string help(parameter.help);
     const auto& ranges = parameter.ranges;
-    if (!ranges.empty() && ranges.back().sentence == nullptr)
+    if (!ranges.empty() && ranges.back().sentence == nullptr) {
       help = fmt::format("{}: {}", interval(ranges.back()), help);
+    }
     if (parameter.name == "max_tokens") help += fmt::format(" (default: {})", max_tokens);
     const auto add = [&](auto member) {
       return add_parameter(app, flag_of(parameter), values_.*member, help);

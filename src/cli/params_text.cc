@@ -27,8 +27,9 @@ std::string text_of(const std::optional<T>& value) {
 }
 std::string text_of(const std::map<int32_t, float>& value) {
   std::string biases;
-  for (const auto& [id, bias] : value)
+  for (const auto& [id, bias] : value) {
     biases += fmt::format("{}\"{}\":{}", biases.empty() ? "" : ",", id, bias);
+  }
   return fmt::format("{{{}}}", biases);
 }
 

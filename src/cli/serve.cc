@@ -213,8 +213,9 @@ std::vector<std::string> origins_of(const std::vector<std::string>& texts) {
       origins.push_back(text);
       continue;
     }
-    for (const auto& item : list)
+    for (const auto& item : list) {
       origins.push_back(item.is_string() ? item.get<std::string>() : shown(item));
+    }
   }
   for (const std::string& origin : origins) {
     if (origin == "*" || origin == "null" || is_origin(origin)) continue;

@@ -71,17 +71,20 @@ double percentile_of(const std::vector<double>& sorted, double p) {
 std::pair<double, int> peaks(const std::vector<Outcome>& outcomes) {
   std::map<int64_t, std::pair<double, int>> seconds;
   double begin = HUGE_VAL;
-  for (const Outcome& outcome : outcomes)
+  for (const Outcome& outcome : outcomes) {
     if (outcome.ok()) begin = std::min(begin, outcome.start);
+  }
   for (const Outcome& outcome : outcomes) {
     if (!outcome.ok()) continue;
     double time = outcome.start - begin;
     const auto last = static_cast<int64_t>(time + outcome.latency);
-    for (auto second = static_cast<int64_t>(time); second <= last; ++second)
+    for (auto second = static_cast<int64_t>(time); second <= last; ++second) {
       ++seconds[second].second;
+    }
     ++seconds[static_cast<int64_t>(time += outcome.ttft)].first;
-    for (const double one : outcome.inter_token_times)
+    for (const double one : outcome.inter_token_times) {
       ++seconds[static_cast<int64_t>(time += one)].first;
+    }
   }
   std::pair<double, int> most = {0, 0};
   for (const auto& [second, counts] : seconds) {
@@ -93,8 +96,9 @@ std::pair<double, int> peaks(const std::vector<Outcome>& outcomes) {
 
 void add_details(ordered_json& result, const std::vector<Outcome>& outcomes) {
   for (const char* key :
-       {"input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times", "errors"})
+       {"input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times", "errors"}) {
     result[key] = ordered_json::array();
+  }
   for (const Outcome& outcome : outcomes) {
     result["input_lens"].push_back(outcome.num_prompt_tokens);
     result["output_lens"].push_back(outcome.ok() ? outcome.num_output_tokens : 0);
@@ -123,8 +127,9 @@ ServeReport::ServeReport(const std::string& percentile_metrics,
                          const std::vector<std::string>& goodput)
     : metrics_(split(percentile_metrics)), percentiles_(split(metric_percentiles)) {
   for (const std::string& name : metrics_) {
-    if (std::ranges::any_of(kMetrics, [&](const Metric& one) { return name == one.name; }))
+    if (std::ranges::any_of(kMetrics, [&](const Metric& one) { return name == one.name; })) {
       continue;
+    }
     throw_error(ErrorCode::kInvalidArgument,
                 "--percentile-metrics knows ttft, tpot, itl and e2el, got \"{}\"", name);
   }
@@ -197,8 +202,9 @@ void ServeReport::add_times(ordered_json& result, const std::vector<Outcome>& ou
     add("mean", mean);
     add("median", percentile_of(values, 50));
     add("std", std::sqrt(squares / count));
-    for (const std::string& p : percentiles_)
+    for (const std::string& p : percentiles_) {
       add("p" + p, percentile_of(values, checked_number("", p, 0, 100)));
+    }
   }
 }
 

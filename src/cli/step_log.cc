@@ -29,8 +29,9 @@ void log_step(int64_t number, const LLMEngine& engine) {
     ++num_prefills;
     prefills += fmt::format(" {}:{}+{}", name(request), request.num_computed_tokens,
                             request.num_new_tokens);
-    if (request.num_cached_tokens > 0)
+    if (request.num_cached_tokens > 0) {
       prefills += fmt::format("(cached {})", request.num_cached_tokens);
+    }
   }
   if (num_prefills + num_decodes == 0) return;
   print_message(

@@ -93,8 +93,9 @@ std::string escaped(std::string_view bytes) {
     if (c == '\n') {
       shown += "\\n";
     } else if (valid == 0 || c < 0x20 || (c >= 0x7F && c < 0xA0)) {
-      for (const char byte : bytes.substr(0, length))
+      for (const char byte : bytes.substr(0, length)) {
         shown += fmt::format("\\x{:02x}", byte & 0xFF);
+      }
     } else {
       shown += bytes.substr(0, length);
     }

@@ -14,8 +14,9 @@ std::string_view without_leading_space(std::string_view word) {
   const auto is_space = [](uint32_t c) { return text::is_space(c) || (c >= 0x1C && c <= 0x1F); };
   const size_t valid = text::find_invalid_utf8(word);
   size_t begin = 0;
-  while (begin < valid && is_space(text::decode_utf8(word.data() + begin)))
+  while (begin < valid && is_space(text::decode_utf8(word.data() + begin))) {
     begin += static_cast<size_t>(text::utf8_length(word[begin]));
+  }
   return word.substr(begin);
 }
 
@@ -41,8 +42,9 @@ BadWords::BadWords(const std::vector<std::string>& words, const Tokenizer& token
 void BadWords::append_banned(std::span<const int32_t> output, std::vector<int32_t>& ids) const {
   for (const std::vector<int32_t>& word : words_) {
     const auto before = std::span(word).first(word.size() - 1);
-    if (before.size() <= output.size() && std::ranges::equal(before, output.last(before.size())))
+    if (before.size() <= output.size() && std::ranges::equal(before, output.last(before.size()))) {
       ids.push_back(word.back());
+    }
   }
 }
 

@@ -352,8 +352,9 @@ void EngineCore::report(const InFlightStep& step) {
 void EngineCore::learn_cost() {
   if (!learner_ || last_step_.num_prefill_tokens == 0) return;
   double num_pairs = 0;
-  for (const ScheduledRequest& part : last_schedule_)
+  for (const ScheduledRequest& part : last_schedule_) {
     num_pairs += StepCost::pairs(part.num_new_tokens, part.num_computed_tokens);
+  }
   learner_->learn(last_step_.num_prefill_tokens + last_step_.num_decode_tokens, num_pairs,
                   last_step_.seconds);
   scheduler_.set_cost(learner_->cost());

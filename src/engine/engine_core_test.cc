@@ -171,8 +171,9 @@ TEST_P(Engine, AResetOfThePrefixCacheHidesWhatWasComputedBefore) {
     const auto outputs = run(*engine.core);
     EXPECT_EQ(outputs.at(running).num_cached_tokens, 39);
     EXPECT_EQ(outputs.at(later).num_cached_tokens, 0);
-    for (const auto& [id, output] : outputs)
+    for (const auto& [id, output] : outputs) {
       EXPECT_EQ(output.outputs[0].token_ids, greedy_tokens(prompt_of(40), 4));
+    }
     EXPECT_EQ(num_cached_tokens(), 39);
   }
 }

@@ -35,8 +35,9 @@ int32_t id_of(char letter) { return letter >= 'a' ? letter - 'a' : letter - 'A' 
 
 std::unique_ptr<const Tokenizer> one_letter_tokens() {
   std::string vocab;
-  for (int id = 0; id < kVocabSize; ++id)
+  for (int id = 0; id < kVocabSize; ++id) {
     vocab += fmt::format("{}\"{}\":{}", id == 0 ? "" : ",", letter_of(id), id);
+  }
   return Tokenizer::from_json(
       R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
       R"("pre_tokenizer":null,"post_processor":null,"decoder":null,"model":{"type":"BPE",)"
@@ -52,8 +53,9 @@ void append_banned(const std::vector<std::string>& bad_words, const std::vector<
                    std::vector<int32_t>& ids) {
   std::string text;
   for (const int32_t id : output) text += letter_of(id);
-  for (const std::string& word : bad_words)
+  for (const std::string& word : bad_words) {
     if (text.ends_with(word.substr(0, word.size() - 1))) ids.push_back(id_of(word.back()));
+  }
 }
 
 // What the model generates alone, by definition.
@@ -125,8 +127,9 @@ class Workload {
     if (one_in(4)) {
       // Of one letter, and all that begin with one that is drawn once in five tokens.
       for (int i = pick(8); i >= 0; --i) p.bad_words.emplace_back(1, letter_of(pick(kVocabSize)));
-      for (int i = one_in(2) ? 500 : 0; i > 0; --i)
+      for (int i = one_in(2) ? 500 : 0; i > 0; --i) {
         p.bad_words.push_back({letter_of(pick(10)), letter_of(pick(kVocabSize))});
+      }
     }
     if (one_in(4)) {  // of tokens that are drawn once in ten
       p.thinking_token_budget = pick(8);
@@ -295,8 +298,9 @@ TEST_P(EngineProperty, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
       check(tracked);
       num_cached_tokens += tracked.total.num_cached_tokens;
     }
-    for (const auto& [count, times] : engine.runner->num_times_drawn)
+    for (const auto& [count, times] : engine.runner->num_times_drawn) {
       num_times_drawn[count] += times;
+    }
   }
   // The workload must have met what it is about.
   if (num_blocks < 20 && max_num_seqs > 2 && max_num_batched_tokens > 2) {

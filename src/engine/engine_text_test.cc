@@ -122,8 +122,9 @@ std::vector<std::string> marked_pieces(const std::unique_ptr<EngineCore>& core,
   while (!core->is_finished()) {
     for (const RequestOutput& output : core->step()) {
       std::vector<std::string> marks;
-      for (const auto& [offset, id] : output.outputs[0].marks)
+      for (const auto& [offset, id] : output.outputs[0].marks) {
         marks.push_back(fmt::format("{}:{}", offset, id));
+      }
       const std::string list = fmt::format("({})", fmt::join(marks, " "));
       pieces.push_back(output.outputs[0].text + (marks.empty() ? "" : list));
     }

@@ -106,8 +106,9 @@ class FakeRunner : public Runner {
       done_.clear();
       throw Error(ErrorCode::kInternal, "The device is on fire.");
     }
-    for (const SequenceInput& sequence : input.sequences)
+    for (const SequenceInput& sequence : input.sequences) {
       std::this_thread::sleep_for(time_per_token * sequence.num_new_tokens);
+    }
     written_.clear();
     StepOutput output;
     std::vector<uint64_t> contexts;
@@ -312,8 +313,9 @@ inline FakeEngine make_fake_engine(const FakeEngineOptions& options = {},
   parts.info.max_model_len = options.max_model_len;
   parts.info.vocab_size = options.vocab_size;
   parts.model_dir = "fake";
-  if (!options.trace_file.empty())
+  if (!options.trace_file.empty()) {
     parts.observers.push_back(std::make_unique<TraceWriter>(options.trace_file));
+  }
   if (observer) parts.observers.push_back(std::move(observer));
   parts.eos_token_ids = options.eos_token_ids;
   parts.tokenizer = std::move(tokenizer);

@@ -59,8 +59,9 @@ void check_params(const SamplingParams& params, const RequestPreparer& engine) {
   for (const auto& [id, bias] : params.logit_bias) biased.push_back(id);
   check_ids(biased, "logit_bias", engine.info.vocab_size);
   check_ids(params.stop_token_ids, "stop_token_ids", engine.info.vocab_size);
-  if (params.allowed_token_ids)
+  if (params.allowed_token_ids) {
     check_ids(*params.allowed_token_ids, "allowed_token_ids", engine.info.vocab_size);
+  }
   if (params.thinking_tags) {
     const ThinkingTags& tags = *params.thinking_tags;
     if (tags.start_ids.empty() || tags.end_ids.empty()) {
@@ -150,8 +151,9 @@ AddRequest RequestPreparer::prepare(uint64_t id, const Prompt& prompt,
                 "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside, last);
   }
   AddRequest request = {.id = id, .prompt_token_ids = std::move(ids), .params = params};
-  if (params.thinking_token_budget.value_or(-1) >= 0 && !params.thinking_tags)
+  if (params.thinking_token_budget.value_or(-1) >= 0 && !params.thinking_tags) {
     request.params.thinking_tags = thinking_tags(request.prompt_token_ids);
+  }
   return request;
 }
 

@@ -97,8 +97,9 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
       completion->num_cacheable_tokens = completion->num_prompt_tokens;
       completion->cache_salt = kPrivateSalt | id;
     }
-    if (params_.thinking_tags && params_.thinking_token_budget.value_or(-1) >= 0)
+    if (params_.thinking_tags && params_.thinking_token_budget.value_or(-1) >= 0) {
       completion->thinking.emplace(*params_.thinking_tags, *params_.thinking_token_budget);
+    }
     completion->awaits_ids = awaits_ids(*completion);
     completion->reads_prefix_cache = completion->index > 0 || !params_.prompt_logprobs;
     if (!params_.stop.empty()) {
@@ -219,8 +220,9 @@ void Request::append_token(Completion& completion, const SamplingResult& sampled
     completion.awaits_ids = awaits_ids(completion);
   }
   last_token_at_ = context_.now;
-  if (metrics_.time_to_first_token == 0)
+  if (metrics_.time_to_first_token == 0) {
     metrics_.time_to_first_token = seconds_until(last_token_at_);
+  }
   if (params_.logprobs) completion.logprobs.push_back(position_logprobs(sampled));
 
   const bool at_stop_token = stops_at(completion, token_id);
@@ -308,8 +310,9 @@ void Request::give_reason(const char* reason) {
   for (const auto& completion : completions_) {
     // A stop token's id is none: the end it would have made is what failed.
     const bool has_one = std::holds_alternative<std::string>(completion->stop_reason);
-    if (completion->finish_reason == FinishReason::kAbort && !has_one)
+    if (completion->finish_reason == FinishReason::kAbort && !has_one) {
       completion->stop_reason = reason;
+    }
   }
 }
 

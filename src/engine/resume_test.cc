@@ -49,8 +49,9 @@ struct Seen {
         EXPECT_EQ(from.text, "");
         EXPECT_TRUE(from.token_ids.empty());
       }
-      for (const TokenMark& mark : from.marks)
+      for (const TokenMark& mark : from.marks) {
         to.marks.push_back({to.text.size() + mark.offset, mark.token_id});
+      }
       to.text += from.text;
       to.token_ids.insert(to.token_ids.end(), from.token_ids.begin(), from.token_ids.end());
       to.logprobs.insert(to.logprobs.end(), from.logprobs.begin(), from.logprobs.end());

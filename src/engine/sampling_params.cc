@@ -28,9 +28,10 @@ void check(const Parameter& parameter, const T& value) {
     for (const Range& range : parameter.ranges) {
       const bool is_above = range.low_is_open ? value > range.low : value >= range.low;
       if (is_above && value <= range.high) continue;
-      if (range.sentence != nullptr)
+      if (range.sentence != nullptr) {
         throw_error(ErrorCode::kInvalidArgument, fmt::runtime(range.sentence), number(value),
                     range.high);
+      }
       throw_error(ErrorCode::kInvalidArgument, "{} must be in {}, got {}.", parameter.name,
                   interval(range), number(value));
     }
@@ -56,8 +57,9 @@ void SamplingParams::validate() const {
   if (std::ranges::any_of(stop, &std::string::empty)) {
     throw_error(kInvalid, "stop cannot contain an empty string.");
   }
-  if (allowed_token_ids && allowed_token_ids->empty())
+  if (allowed_token_ids && allowed_token_ids->empty()) {
     throw_error(kInvalid, "allowed_token_ids is not None and empty!");
+  }
   for (const std::string& word : bad_words) {
     if (word.empty()) throw_error(kInvalid, "bad_words cannot contain an empty string.");
     if (!without_leading_space(word).empty()) continue;

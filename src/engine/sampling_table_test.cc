@@ -69,12 +69,13 @@ TEST(SamplingTable, StandsInTheReference) {
 bool accepts(const Parameter& parameter, double value) {
   SamplingParams params;
   const auto set = [&]<typename T>(T SamplingParams::*member) {
-    if constexpr (std::is_same_v<T, double>)
+    if constexpr (std::is_same_v<T, double>) {
       params.*member = value;
-    else if constexpr (std::is_same_v<T, int> || std::is_same_v<T, std::optional<int>>)
+    } else if constexpr (std::is_same_v<T, int> || std::is_same_v<T, std::optional<int>>) {
       params.*member = static_cast<int>(value);
-    else
+    } else {
       FAIL() << parameter.name << " has a range, but no number";
+    }
   };
   std::visit(set, parameter.member);
   try {

@@ -36,8 +36,9 @@ StepBudget::StepBudget(int max_num_tokens, const StepTime& time, std::span<Seque
     somebody_waits = true;
     decodes += cost_.seconds(sequence->num_uncomputed_tokens(), sequence->num_computed_tokens);
   }
-  if (somebody_waits)
+  if (somebody_waits) {
     seconds_ = std::max(time.most_seconds - decodes, kLeastShare * time.most_seconds);
+  }
 }
 
 int StepBudget::share_of(const Sequence& sequence) const {

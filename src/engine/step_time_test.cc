@@ -102,8 +102,9 @@ TEST(StepTime, SuitsTheDeviceUnlessSomebodySaysOtherwise) {
 
 std::vector<int> new_tokens(const EngineCore& core, bool decode) {
   std::vector<int> counts;
-  for (const ScheduledRequest& part : core.last_schedule())
+  for (const ScheduledRequest& part : core.last_schedule()) {
     if (part.decode == decode) counts.push_back(part.num_new_tokens);
+  }
   return counts;
 }
 

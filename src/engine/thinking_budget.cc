@@ -10,8 +10,9 @@ bool TagFinder::append(int32_t id) {
   const auto found = tag_.first(num_found_);
   for (size_t length = num_found_ + 1; length > 0; --length) {
     if (tag_[length - 1] != id ||
-        !std::ranges::equal(tag_.first(length - 1), found.last(length - 1)))
+        !std::ranges::equal(tag_.first(length - 1), found.last(length - 1))) {
       continue;
+    }
     num_found_ = length % tag_.size();
     return length == tag_.size();
   }

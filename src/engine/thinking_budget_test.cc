@@ -150,8 +150,9 @@ TEST_P(ThinkingEngine, AThoughtEndsAfterItsBudget) {
       // The output's third token opens a thought where the prompt does not. None is of the end tag.
       const Ids said = greedy_tokens(prompt_of(9), 20);
       Ids unsaid;
-      for (int32_t id = 1; unsaid.size() < 2; ++id)
+      for (int32_t id = 1; unsaid.size() < 2; ++id) {
         if (std::ranges::count(said, id) == 0) unsaid.push_back(id);
+      }
       const ThinkingTags t = tags(in_prompt, {said[2]}, unsaid);
       FakeEngine engine = make();
       const SamplingParams params = with_budget(greedy(20), budget, t);

@@ -86,8 +86,9 @@ File take_lock(const std::string& path) {
     if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return nullptr;
     // Who held it before may have taken the file away.
     struct stat own = {}, now = {};
-    if (::fstat(fd, &own) == 0 && ::stat(path.c_str(), &now) == 0 && own.st_ino == now.st_ino)
+    if (::fstat(fd, &own) == 0 && ::stat(path.c_str(), &now) == 0 && own.st_ino == now.st_ino) {
       return lock;
+    }
   }
 }
 
@@ -97,8 +98,9 @@ bool lock_holds(const std::string& path) {
   struct statfs system = {};
   if (::statfs(path.c_str(), &system) != 0 ||
       std::ranges::find(kOfThisMachine, static_cast<unsigned>(system.f_type)) ==
-          kOfThisMachine.end())
+          kOfThisMachine.end()) {
     return false;
+  }
   const File another(std::fopen(path.c_str(), "ae"));
   return another && ::flock(::fileno(another.get()), LOCK_EX | LOCK_NB) != 0 &&
          errno == EWOULDBLOCK;
@@ -161,8 +163,9 @@ Choice RepositoryCache::choose(const std::string& commit, const Listing& listing
                                const HubName& name) const {
   Choice choice = choose_files(listing, name);
   const std::string index = snapshot(commit) + "/" + kIndex;
-  if (choice.needs_index && size_of(index) > 0)
+  if (choice.needs_index && size_of(index) > 0) {
     add_shards(choice, listing, read_text_file(index), index);
+  }
   return choice;
 }
 

@@ -90,8 +90,9 @@ RepositoryCache cache_of_others(const testing::TempDir& folder,
   RepositoryCache cache(folder.path(), "a/b");
   cache.keep_ref("main", kCommit);
   char digit = '0';
-  for (const auto& [path, content] : files)
+  for (const auto& [path, content] : files) {
     cache.link(kCommit, file_of(cache, path, content, ++digit));
+  }
   return cache;
 }
 

@@ -207,8 +207,9 @@ void HttpPool::ask(Fetch& fetch) {
     curl_easy_setopt(handle, CURLOPT_HTTP_CONTENT_DECODING, 0L);
   }
   // As curl's own program has it, for networks with certificates of their own.
-  if (const char* file = std::getenv("SSL_CERT_FILE"); file != nullptr && *file != '\0')
+  if (const char* file = std::getenv("SSL_CERT_FILE"); file != nullptr && *file != '\0') {
     curl_easy_setopt(handle, CURLOPT_CAINFO, file);
+  }
   curl_easy_setopt(handle, CURLOPT_PRIVATE, &fetch);
   curl_multi_add_handle(multi_, handle);
 }
@@ -265,8 +266,9 @@ void HttpPool::finish(Fetch& fetch, int result) {
     fetch.retry_at = Clock::now() + pause;
     return;
   }
-  if (!passes && result == CURLE_OK && is_at_hub)
+  if (!passes && result == CURLE_OK && is_at_hub) {
     refuse(source.what, code, words, status, settings_);
+  }
   throw_error(ErrorCode::kUnavailable, "{}: {} {}: {}; {}: what has come is kept", source.what,
               settings_.shown,
               status == 429                   ? "wants fewer requests"

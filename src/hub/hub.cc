@@ -99,8 +99,9 @@ class Job {
     num_written += static_cast<int64_t>(bytes.size());
   }
   void append(std::string_view bytes) {
-    if (std::fwrite(bytes.data(), 1, bytes.size(), out_.get()) != bytes.size())
+    if (std::fwrite(bytes.data(), 1, bytes.size(), out_.get()) != bytes.size()) {
       throw_write_error(path_, errno);
+    }
   }
   void begin_anew() {
     left_.reset();
@@ -131,8 +132,9 @@ class Job {
   // Without locks another program may have been faster, and have taken our part away.
   void take_place() {
     const std::string place = cache_.blob(file);
-    if (std::rename(path_.c_str(), place.c_str()) != 0 && size_of(place) != file.size)
+    if (std::rename(path_.c_str(), place.c_str()) != 0 && size_of(place) != file.size) {
       throw_write_error(place, errno);
+    }
     for (const std::string& part : cache_.parts(file)) {
       if (part != cache_.part(file)) static_cast<void>(std::remove(part.c_str()));
     }
@@ -288,13 +290,15 @@ class Pull {
     progress_.num_bytes = num_there_;
     for (const Job& job : jobs_) {
       progress_.num_bytes += job.num_written;
-      for (const Fetch& part : job.parts)
+      for (const Fetch& part : job.parts) {
         progress_.num_bytes += static_cast<int64_t>(part.bytes.size());
+      }
     }
     progress_.num_received = std::max<int64_t>(0, progress_.num_bytes - num_found_);
     progress_.note = std::move(note);
-    if (options_.on_progress)
+    if (options_.on_progress) {
       options_.on_progress(shows_bytes_ ? progress_ : PullProgress{.note = progress_.note});
+    }
   }
 
   const Settings& settings_;

@@ -153,8 +153,9 @@ std::vector<CachedModel> list_models(const std::string& cache) {
       name.revision = commit == main ? "main" : commit;
       if (is_hash(commit, kSha1Digits)) add_snapshot(models, own, name, coming);
     }
-    if (coming > 0 && models.size() == num_before)
+    if (coming > 0 && models.size() == num_before) {
       models.push_back({.name = name.repository, .num_bytes = coming, .is_complete = false});
+    }
   }
   return models;
 }

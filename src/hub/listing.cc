@@ -192,9 +192,10 @@ bool is_read(const HubFile& file) {
 
 bool is_enough(const Choice& choice) {
   if (choice.needs_index) return false;
-  if (choice.entry.empty())
+  if (choice.entry.empty()) {
     return find(choice.files, "config.json") != nullptr &&
            find(choice.files, "tokenizer.json") != nullptr;
+  }
   static const std::regex part("-of-([0-9]{5})\\.gguf$");
   std::smatch found;
   return !std::regex_search(choice.entry, found, part) ||

@@ -18,8 +18,9 @@ Listing listing_of(const std::vector<std::string>& paths) {
 
 std::vector<std::string> chosen(const std::vector<std::string>& paths, const HubName& name) {
   std::vector<std::string> names;
-  for (const HubFile& file : choose_files(listing_of(paths), name).files)
+  for (const HubFile& file : choose_files(listing_of(paths), name).files) {
     names.push_back(file.path);
+  }
   return names;
 }
 

@@ -28,8 +28,9 @@ std::string home_folder() {
   passwd entry = {}, *found = nullptr;
   const std::string home = variable("HOME");
   if (!home.empty() || getpwuid_r(getuid(), &entry, text.data(), text.size(), &found) != 0 ||
-      found == nullptr)
+      found == nullptr) {
     return home;
+  }
   return found->pw_dir;
 }
 

@@ -88,18 +88,19 @@ class GgufWriter {
 
   template <typename T>
   static constexpr uint32_t type_of() {
-    if constexpr (std::is_same_v<T, bool>)
+    if constexpr (std::is_same_v<T, bool>) {
       return 7;
-    else if constexpr (std::is_same_v<T, float>)
+    } else if constexpr (std::is_same_v<T, float>) {
       return 6;
-    else if constexpr (std::is_same_v<T, double>)
+    } else if constexpr (std::is_same_v<T, double>) {
       return 12;
-    else if constexpr (!std::integral<T>)
+    } else if constexpr (!std::integral<T>) {
       return 8;
-    else if constexpr (sizeof(T) == 8)
+    } else if constexpr (sizeof(T) == 8) {
       return std::is_signed_v<T> ? 11 : 10;
-    else
+    } else {
       return (sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 2 : 4) + (std::is_signed_v<T> ? 1 : 0);
+    }
   }
   template <typename T>
   static std::string encoded(const T& value) {

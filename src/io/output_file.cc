@@ -15,8 +15,9 @@ bool holds(const fs::path& folder, const fs::path& file, int depth) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     if (fs::equivalent(entry.path(), file, ignored)) return true;
-    if (depth > 0 && entry.is_directory(ignored) && holds(entry.path(), file, depth - 1))
+    if (depth > 0 && entry.is_directory(ignored) && holds(entry.path(), file, depth - 1)) {
       return true;
+    }
   }
   return false;
 }
@@ -26,8 +27,9 @@ bool holds(const fs::path& folder, const fs::path& file, int depth) {
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code ignored;  // a file that is not there is told where it is opened
   if (a.empty() || b.empty()) return false;
-  if (fs::exists(a, ignored))
+  if (fs::exists(a, ignored)) {
     return fs::is_regular_file(a, ignored) && fs::equivalent(a, b, ignored);
+  }
   return fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
 }
 
@@ -39,8 +41,9 @@ bool is_file_of_model(const std::string& path, const std::string& model) {
   const fs::path folder = fs::path(model).parent_path();
   const fs::path ending = fs::path(model).extension();
   for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, ignored)) {
-    if (entry.path().extension() == ending && fs::equivalent(entry.path(), path, ignored))
+    if (entry.path().extension() == ending && fs::equivalent(entry.path(), path, ignored)) {
       return true;
+    }
   }
   return false;
 }

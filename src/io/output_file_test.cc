@@ -61,8 +61,9 @@ TEST(OutputFile, FilesAreTheSameByEveryPathAndLink) {
   const std::string file = dir.write("file", "x");
   fs::create_hard_link(file, dir.path() + "/hard");
   fs::create_symlink("file", dir.path() + "/link");
-  for (const char* name : {"/./file", "/hard", "/link"})
+  for (const char* name : {"/./file", "/hard", "/link"}) {
     EXPECT_TRUE(is_same_file(file, dir.path() + name)) << name;
+  }
   EXPECT_TRUE(is_same_file(dir.path() + "/new", dir.path() + "/./new"));
   EXPECT_FALSE(is_same_file(file, dir.path() + "/new"));
   EXPECT_FALSE(is_same_file(file, dir.write("other", "x")));

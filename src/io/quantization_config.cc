@@ -35,8 +35,9 @@ std::vector<std::string> strings(const JsonFields& fields, const char* key) {
   const Json* list = fields.find(key);
   if (list == nullptr) return {};
   const auto is_string = [](const Json& item) { return item.is_string(); };
-  if (!list->is_array() || !std::ranges::all_of(*list, is_string))
+  if (!list->is_array() || !std::ranges::all_of(*list, is_string)) {
     fields.fail(key, "a list of names");
+  }
   return list->get<std::vector<std::string>>();
 }
 

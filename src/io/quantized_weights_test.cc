@@ -152,8 +152,9 @@ struct Checkpoint {
     for (const QuantizedMatrix& matrix : find_quantized_matrices(raw, *config_of(folder))) {
       if (matrix.name != module + ".weight") continue;
       std::vector<float> row(static_cast<size_t>(matrix.cols));
-      for (int64_t r = 0; r < matrix.rows; ++r)
+      for (int64_t r = 0; r < matrix.rows; ++r) {
         matrix.decoder->decode(r, 0, matrix.cols, row.data());
+      }
     }
   }
 

@@ -14,8 +14,9 @@ namespace nanovllm::testing {
 // A safetensors file: the length of the header, the header, the data.
 inline std::string safetensors_bytes(std::string_view header, std::string_view data) {
   std::string bytes;
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < 8; ++i) {
     bytes.push_back(static_cast<char>(uint64_t{header.size()} >> (8 * i)));
+  }
   return bytes.append(header).append(data);
 }
 

@@ -208,8 +208,9 @@ class WeightStore::Impl {
       item.file = tensor.part;
       item.format = format.name;
       if (is_rotary_table(tensor.name)) item.used = true;
-      if (tensor.shape.size() == 1 && is_matrix_of_one_row(tensor.name))
+      if (tensor.shape.size() == 1 && is_matrix_of_one_row(tensor.name)) {
         item.tensor.shape.insert(item.tensor.shape.begin(), 1);
+      }
       if (format.plain) continue;
       const std::vector<int64_t>& shape = item.tensor.shape;
       if (shape.size() != 2 && shape.size() != 3) {
@@ -293,8 +294,9 @@ class WeightStore::Impl {
       item.decoder = std::move(matrix.decoder);
       item.tensor = {
           .shape = {matrix.rows, matrix.cols}, .bytes = bytes, .decoder = item.decoder.get()};
-      if (matrix.stack_size > 0)
+      if (matrix.stack_size > 0) {
         item.tensor.shape.insert(item.tensor.shape.begin(), matrix.stack_size);
+      }
     }
   }
 

@@ -73,8 +73,9 @@ Decoder::Decoder(const ModelContext& context, const DecoderOptions& options)
   first_id_ = static_cast<int32_t>(embedding.row_begin);
   StackSpec spec = {
       .hidden_size = config_.hidden_size, .layers = {}, .final_norm = {}, .rotary_tables = {}};
-  for (int i = 0; i < config_.num_hidden_layers; ++i)
+  for (int i = 0; i < config_.num_hidden_layers; ++i) {
     spec.layers.push_back(layer(context, options, loader, i));
+  }
   spec.final_norm =
       load_norm(context, loader, "model.norm", config_.hidden_size, options.norm_offset);
   // The head is linear: a factor of the logits may as well be one of what it multiplies.

@@ -194,8 +194,9 @@ TEST(GgufModel, PartsOfHeadsTurnAndDivisorsAreForThese) {
   File file("phi3");
   file.add_sizes().add("rope.dimension_count", uint32_t{2}).add_table();
   const float divisors[] = {3, 5};
-  for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"})
+  for (const char* name : {"rope_factors_short.weight", "rope_factors_long.weight"}) {
     file.writer.tensor(name, GgufWriter::kF32, {1}, {reinterpret_cast<const char*>(divisors), 4});
+  }
   EXPECT_EQ(file.config().rotary_dim, 2);
   EXPECT_EQ(file.config().rope_scaling.long_divisors, std::vector<double>{3});
 }

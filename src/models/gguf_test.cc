@@ -300,8 +300,9 @@ TEST(GgufOfAMixtral, EachExpertMayBeATensorOfItsOwn) {
         "llama.expert_count", "llama.expert_used_count"}) {
     writer.add(key, static_cast<uint32_t>(stacked.integer(key, 1, 1 << 20).value()));
   }
-  for (const std::string key : {"llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"})
+  for (const std::string key : {"llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"}) {
     writer.add(key, static_cast<float>(stacked.number(key, 0, 1e9).value()));
+  }
   int num_experts = 0;
   for (const GgufTensor& tensor : stacked.tensors()) {
     const std::string_view bytes(reinterpret_cast<const char*>(tensor.data), tensor.bytes);

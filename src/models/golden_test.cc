@@ -180,8 +180,9 @@ std::pair<std::vector<double>, std::vector<double>> errors_of_large_steps(
   for (size_t step = 0; step < kDecodes; ++step) {
     rig.use_graphs(step % 2 == 1);
     std::vector<Chunk> chunks;
-    for (int s = 0; s < num_sequences; ++s)
+    for (int s = 0; s < num_sequences; ++s) {
       chunks.push_back({s, {sequences[s]->ids[done[s] + step]}});
+    }
     const auto logits = rig.step(chunks);
     for (int s = 0; s < num_sequences; ++s) {
       const GoldenCase& golden = *sequences[s];

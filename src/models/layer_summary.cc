@@ -31,8 +31,9 @@ std::vector<std::string> summarise_layers(const StackSpec& spec, const ModelConf
   }
   std::vector<std::string> lines;
   lines.reserve(kinds.size());
-  for (const auto& [kind, count] : kinds)
+  for (const auto& [kind, count] : kinds) {
     lines.push_back(fmt::format("{}: {}", counted(count, "layer"), kind));
+  }
   return lines;
 }
 

@@ -50,8 +50,9 @@ void stack(const std::string& name, std::initializer_list<MatrixSlice*> slices) 
 Activation parse_activation(const ModelConfig& config) {
   if (config.hidden_act == "silu") return Activation::kSilu;
   if (config.hidden_act == "gelu") return Activation::kGelu;
-  if (config.hidden_act == "gelu_new" || config.hidden_act == "gelu_pytorch_tanh")
+  if (config.hidden_act == "gelu_new" || config.hidden_act == "gelu_pytorch_tanh") {
     return Activation::kGeluTanh;
+  }
   throw_error(ErrorCode::kUnsupported,
               "{}: hidden_act \"{}\" is not supported, only silu, gelu, gelu_new and "
               "gelu_pytorch_tanh",
@@ -148,8 +149,9 @@ ShardSizes::ShardSizes(const ModelConfig& config, const Backend& backend)
   const int heads = config.num_attention_heads;
   const int kv_heads = config.num_key_value_heads;
   require_divisible(config, "attention heads", heads, world_size);
-  if (world_size % kv_heads != 0)
+  if (world_size % kv_heads != 0) {
     require_divisible(config, "key-value heads", kv_heads, world_size);
+  }
   require_divisible(config, "rows of intermediate_size", config.intermediate_size, world_size);
   num_heads = heads / world_size;
   num_kv_heads = std::max(1, kv_heads / world_size);
@@ -257,17 +259,19 @@ Experts load_experts(const ModelContext& context, WeightLoader& loader, const st
                      .num_active = sizes.num_active,
                      .renormalise = sizes.renormalise,
                      .scale = static_cast<float>(sizes.scale)};
-  if (options.has_correction)
+  if (options.has_correction) {
     experts.routing.correction = loader.values(router + ".e_score_correction_bias", sizes.num);
+  }
   load_routed(experts, context, loader, name + ".experts.", options);
   if (sizes.shared_width > 0) {
     const std::string shared = name + "." + options.shared;
     require_divisible(config, "rows of a shared expert", sizes.shared_width,
                       context.backend.world_size());
     experts.shared = load_mlp(context, loader, shared, sizes.shared_width, false, false);
-    if (options.has_shared_gate)
+    if (options.has_shared_gate) {
       experts.shared_gate =
           loader.matrix({MatrixSlice::whole(shared + "_gate", 1, config.hidden_size)}, false);
+    }
   }
   return experts;
 }

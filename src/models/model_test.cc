@@ -127,9 +127,10 @@ TEST(SupportedModels, StandInTheDocumentation) {
   std::string table =
       "| model | architecture in config.json | general.architecture in GGUF | reasoning parser | "
       "tool parser |\n|---|---|---|---|---|\n";
-  for (const auto& [architecture, family, gguf, reasoning, tools] : supported_models())
+  for (const auto& [architecture, family, gguf, reasoning, tools] : supported_models()) {
     table +=
         fmt::format("| {} | {} | {} | {} | {} |\n", family, architecture, gguf, reasoning, tools);
+  }
   const std::string page = read(std::string(NANOVLLM_SOURCE_DIR) + "/docs/models.md");
   EXPECT_NE(page.find(table), std::string::npos) << "docs/models.md should have\n" << table;
 }
@@ -254,8 +255,9 @@ TEST(ModelLoading, ConfigsOfExpertsThatNoModelCanHaveAreRefused) {
   }
   Copy copy("qwen3_moe");
   for (const char* key : {"num_local_experts", "num_experts_per_tok", "moe_intermediate_size",
-                          "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"})
+                          "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"}) {
     copy.config().erase(key);
+  }
   EXPECT_EQ(refusal(copy, ErrorCode::kCorruptData),
             "/config.json: the number of experts is missing");
 }

@@ -37,8 +37,9 @@ std::vector<double> differences(const Rows& rows, const Rows& expected) {
   EXPECT_EQ(rows.size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_EQ(rows[i].size(), expected[i].size());
-    for (size_t v = 0; v < expected[i].size(); ++v)
+    for (size_t v = 0; v < expected[i].size(); ++v) {
       result.push_back(double{rows[i][v]} - expected[i][v]);
+    }
   }
   return result;
 }

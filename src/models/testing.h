@@ -143,8 +143,9 @@ class ModelRig {
     size_t next = order.size();
     for (size_t i = 0; i < order.size(); ++i) {
       const size_t count = only_last ? 0 : chunks[order[i]].ids.size() - 1;
-      for (const size_t end = next + count; next < end; ++next)
+      for (const size_t end = next + count; next < end; ++next) {
         result[order[i]].push_back(rows[next]);
+      }
       result[order[i]].push_back(rows[i]);
     }
     return result;
@@ -205,8 +206,9 @@ class ModelRig {
       const Tensor logits = model_->logits(begin, std::min(begin + kMaxLogits, batch.num_logits));
       values.resize(logits.num_elements());
       backend_->download(values.data(), logits.data, logits.bytes());
-      for (auto row = values.begin(); row != values.end(); row += config_.vocab_size)
+      for (auto row = values.begin(); row != values.end(); row += config_.vocab_size) {
         rows.emplace_back(row, row + config_.vocab_size);
+      }
     }
     backend_->synchronize();
     return rows;

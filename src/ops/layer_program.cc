@@ -56,8 +56,9 @@ template <typename Pack>
 auto read_sources(const std::vector<const Matrix*>& matrices, Pack pack) {
   std::set<const MatrixSource*> sources;
   for (const Matrix* matrix : matrices) {
-    for (const HostMatrix& piece : matrix->pieces)
+    for (const HostMatrix& piece : matrix->pieces) {
       if (piece.source != nullptr) sources.insert(piece.source);
+    }
   }
   for (const MatrixSource* source : sources) source->check_size();
   auto packed = pack();
@@ -68,8 +69,9 @@ auto read_sources(const std::vector<const Matrix*>& matrices, Pack pack) {
 // The weights of a layer that there are.
 template <typename Visit>
 void for_each_weight(const PackedLayer& layer, Visit visit) {
-  for (const auto* weight : {&layer.in, &layer.out, &layer.gate_up, &layer.down})
+  for (const auto* weight : {&layer.in, &layer.out, &layer.gate_up, &layer.down}) {
     if (*weight != nullptr) visit(**weight);
+  }
   if (layer.experts != nullptr) visit(*layer.experts);
 }
 
@@ -206,16 +208,18 @@ void LayerProgram::lay_out(const StackSpec& spec, const CompileLimits& limits) {
   add(largest_.gate_up, limits.dtype, 2 * width);
   add(largest_.mlp, limits.dtype, width);
   memory_.push_back(backend_.allocate(std::max(end, end_of_core)));
-  for (const auto& [tensor, offset] : places)
+  for (const auto& [tensor, offset] : places) {
     tensor->data = static_cast<char*>(memory_.back()->data()) + offset;
+  }
 }
 
 Activations LayerProgram::activations(Tensor residual) const {
   Activations x = largest_;
   x.residual = residual;
   for (Tensor* tensor :
-       {&x.hidden, &x.branch, &x.core_in, &x.means, &x.core_out, &x.gate_up, &x.mlp})
+       {&x.hidden, &x.branch, &x.core_in, &x.means, &x.core_out, &x.gate_up, &x.mlp}) {
     *tensor = tensor->first_rows(residual.rows());
+  }
   return x;
 }
 
@@ -244,8 +248,9 @@ Tensor LayerProgram::run(const ForwardBatch& batch, std::span<const KvCache> cac
     const PackedLayer& layer = layers_[i];
     fit(x, layer);
     const bool is_last = i + 1 == std::ssize(layers_);
-    if (layer.heads_norm.q_weight != nullptr)
+    if (layer.heads_norm.q_weight != nullptr) {
       backend_.norm_all_heads(x.core_in, x.means, layer.heads_norm);
+    }
     if (is_last && is_last_stage && batch.num_logits == 0) {  // nothing but the KV is wanted
       backend_.qk_norm_rope_store(x.core_in, layer.attention.num_heads, layer.rope, caches[i],
                                   batch);

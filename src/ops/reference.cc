@@ -124,8 +124,9 @@ std::vector<float> rms_norm(const Tensor& x, std::span<const float> weight, floa
   for (int64_t t = 0; t < x.rows(); ++t) {
     const std::vector<double> row = read(x, t, 0, x.row_size());
     const double rms = root_mean_square(row, eps);
-    for (size_t i = 0; i < row.size(); ++i)
+    for (size_t i = 0; i < row.size(); ++i) {
       out.push_back(static_cast<float>(row[i] / rms * weight[i]));
+    }
   }
   return out;
 }
@@ -147,8 +148,9 @@ std::vector<float> norm_all_heads(const Tensor& qkv, const HeadsNormParams& norm
     normalise(q, norm.q_weight, norm.eps);
     normalise(k, norm.k_weight, norm.eps);
     const std::vector<double> v = read(qkv, t, norm.q_width + norm.k_width, norm.k_width);
-    for (const std::vector<double>& part : {q, k, v})
+    for (const std::vector<double>& part : {q, k, v}) {
       out.insert(out.end(), part.begin(), part.end());
+    }
   }
   return out;
 }
@@ -159,8 +161,9 @@ std::vector<float> linear(const Tensor& x, const Tensor& weight, std::span<const
   for (int64_t t = 0; t < x.rows(); ++t) {
     for (int64_t n = 0; n < weight.rows(); ++n) {
       double sum = bias.empty() ? 0.0 : bias[n];
-      for (int64_t k = 0; k < depth; ++k)
+      for (int64_t k = 0; k < depth; ++k) {
         sum += static_cast<double>(element(x, t * depth + k)) * element(weight, n * depth + k);
+      }
       out.push_back(static_cast<float>(sum));
     }
   }
@@ -262,8 +265,9 @@ std::vector<std::pair<int, double>> route(std::span<const double> logits, const 
     value = is_softmax ? std::exp(value - largest) : 1 / (1 + std::exp(-value));
     sum += value;
   }
-  if (is_softmax)
+  if (is_softmax) {
     for (double& value : s) value /= sum;
+  }
   std::vector<double> p = s;
   for (size_t i = 0; i < routing.correction.size(); ++i) p[i] += routing.correction[i];
 
@@ -282,16 +286,19 @@ std::vector<std::pair<int, double>> route(std::span<const double> logits, const 
   }
   std::vector<int> open = best(of_group);
   open.resize(routing.num_active_groups);
-  for (int i = 0; i < n; ++i)
+  for (int i = 0; i < n; ++i) {
     if (std::ranges::count(open, i / group) == 0) p[i] = 0;
+  }
 
   std::vector<std::pair<int, double>> chosen;
-  for (const int expert : best(p))
+  for (const int expert : best(p)) {
     if (std::ssize(chosen) < routing.num_active) chosen.emplace_back(expert, s[expert]);
+  }
   double chosen_sum = 0;
   for (const auto& [expert, weight] : chosen) chosen_sum += weight;
-  for (auto& [expert, weight] : chosen)
+  for (auto& [expert, weight] : chosen) {
     weight *= routing.scale / (routing.renormalise ? chosen_sum : 1);
+  }
   return chosen;
 }
 
@@ -303,15 +310,17 @@ std::vector<float> experts(const Tensor& x, const Experts& experts) {
     const auto add = [&](const Dense& expert, double weight) {
       std::vector<double> gate_up = multiply(expert.gate_up, row), inner;
       const size_t width = gate_up.size() / 2;
-      for (size_t i = 0; i < width; ++i)
+      for (size_t i = 0; i < width; ++i) {
         inner.push_back(act_and_mul(gate_up[i], gate_up[width + i], expert.activation));
+      }
       const std::vector<double> down = multiply(expert.down, inner);
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += weight * down[i];
     };
     for (const auto& [i, weight] : route(multiply(experts.router, row), experts.routing)) {
       const int of_rank = i - experts.first;
-      if (of_rank >= 0 && of_rank < std::ssize(experts.experts))
+      if (of_rank >= 0 && of_rank < std::ssize(experts.experts)) {
         add(experts.experts[of_rank], weight);
+      }
     }
     if (experts.shared) {
       const bool has_gate = !experts.shared_gate.pieces.empty();

@@ -62,14 +62,16 @@ Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
 ContextLimit context_of(const EngineConfig& config, const ModelConfig& model) {
   const int own = model.max_context_length();
   const int asked = config.max_model_len;
-  if (asked != -1)
+  if (asked != -1) {
     return asked <= own ? ContextLimit{asked, "as asked for"}
                         : ContextLimit{own, "the model's own"};
+  }
   const RopeScaling& rope = model.rope_scaling;
   const int of_short_factors =
       rope.long_divisors.empty() ? own : rope.original_max_position_embeddings;
-  if (of_short_factors < std::min(own, kMostUnasked))
+  if (of_short_factors < std::min(own, kMostUnasked)) {
     return {of_short_factors, "what the model's rotary factors for short contexts are for"};
+  }
   if (kMostUnasked < own) return {kMostUnasked, "the most that is taken unasked"};
   return {own, "the model's own"};
 }

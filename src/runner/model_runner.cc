@@ -177,8 +177,9 @@ void ModelRunner::describe(EngineInfo& info) const {
   info.weight_formats = weights_->formats();
   info.layers = model_->describe_layers();
   for (const PathChoice& choice : model_->plan()) info.plan.push_back(to_string(choice));
-  if (traits_.is_asynchronous && !config_.enforce_eager)
+  if (traits_.is_asynchronous && !config_.enforce_eager) {
     info.plan.emplace_back("decode steps: graphs, one for each shape");
+  }
   info.kv_cache_bytes = static_cast<int64_t>(kv_cache_memory_->bytes());
   info.kv_bytes_per_token = info.kv_cache_bytes / num_kvcache_blocks_ / config_.kvcache_block_size;
   info.num_kvcache_blocks = num_kvcache_blocks_;

@@ -58,8 +58,9 @@ ParallelRunner::Ranks::Ranks(CommunicatorGroup& group)
     : group_(group), runners_(group.world_size()) {
   try {
     const SignalsBlocked in_ranks;
-    for (int rank = 0; rank < num_ranks(); ++rank)
+    for (int rank = 0; rank < num_ranks(); ++rank) {
       threads_.emplace_back([this, rank] { work(rank); });
+    }
   } catch (const std::system_error& error) {
     const size_t started = threads_.size();
     stop();

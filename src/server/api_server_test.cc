@@ -100,8 +100,9 @@ TEST(ApiServer, TakesTheSlashBehindAPathAway) {
     EXPECT_EQ(answer.status, 307) << asked;
     EXPECT_TRUE(answer.has(fmt::format("Location: {}\r\n", where))) << answer.head;
   }
-  for (const char* path : {"/nowhere/", "/v1/", "/v1/models//", "//evil.example/"})
+  for (const char* path : {"/nowhere/", "/v1/", "/v1/models//", "//evil.example/"}) {
     EXPECT_EQ(client.ask(http_testing::get(path)).status, 404) << path;
+  }
 }
 
 TEST(ApiServer, KnowsTheMethodsOfEachPath) {

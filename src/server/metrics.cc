@@ -285,8 +285,9 @@ void Metrics::on_step(int engine, const StepStats& stats) {
 void Metrics::on_idle(int engine) {
   if (!begun_) return;  // the engine came to nothing
   Engine& e = *engines_[static_cast<size_t>(engine)];
-  for (Gauge* gauge : {&e.running, &e.waiting, &e.waiting_for_capacity, &e.cache_usage})
+  for (Gauge* gauge : {&e.running, &e.waiting, &e.waiting_for_capacity, &e.cache_usage}) {
     gauge->Set(0);
+  }
 }
 
 void Metrics::on_tokens(int engine, bool first, double seconds) {
@@ -323,8 +324,9 @@ void Metrics::on_end(int engine, const AddRequest& request, const RequestEnd& en
       std::min(request.params.max_tokens, max_model_len_ - num_prompt_tokens));
   if (!end.last) return;
   std::ptrdiff_t most = 0;
-  for (size_t i = 0; i < request.previous_output_ids.size(); ++i)
+  for (size_t i = 0; i < request.previous_output_ids.size(); ++i) {
     most = std::max(most, num_tokens_of(i));
+  }
   e.params_n.Observe(request.params.n);
   e.max_generation_tokens.Observe(static_cast<double>(most));
 }

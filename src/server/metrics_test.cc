@@ -100,8 +100,9 @@ TEST(Metrics, HaveTheNamesLabelsAndBucketsOfVllm) {
   }
   const auto facts = ours.extract("vllm:cache_config_info");
   const auto all_facts = expected.extract("vllm:cache_config_info");
-  for (const std::string& label : facts.mapped().labels)
+  for (const std::string& label : facts.mapped().labels) {
     EXPECT_TRUE(all_facts.mapped().labels.contains(label)) << label;
+  }
   ASSERT_EQ(ours.size(), expected.size());
   for (const auto& [name, shape] : expected) {
     ASSERT_TRUE(ours.contains(name)) << name;

@@ -78,8 +78,9 @@ std::vector<std::string> open_paths() {
 }
 
 std::string missing_path(std::string_view path) {
-  if (path == kTokenizerInfo)
+  if (path == kTokenizerInfo) {
     return "/tokenizer_info is there where the server has --enable-tokenizer-info-endpoint.";
+  }
   // clang-format off
   constexpr std::string_view kOfVllm[] = {
       "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/audio", "/v1/score", "/v1/rerank",

@@ -58,8 +58,9 @@ TEST(Routes, AreDescribedWithEveryParameterAndReference) {
   const Json document = Json::parse(openapi_body(operations));
   const Json& schemas = document["components"]["schemas"];
   for (const char* name : {"CompletionRequest", "ChatRequest"}) {
-    for (const Parameter& parameter : sampling_table())
+    for (const Parameter& parameter : sampling_table()) {
       EXPECT_TRUE(schemas[name]["properties"].contains(std::string(parameter.name)));
+    }
   }
   std::set<std::string> references;
   collect_references(document, references);

@@ -67,8 +67,9 @@ std::unique_ptr<const ChatTemplate> load_template(const ServeOptions& options) {
     auto loaded = ChatTemplate::load(options.model);
     const std::string fault = loaded->fault(false), fault_with_tools = loaded->fault(true);
     if (!fault.empty()) print_log("chats are refused: {}", fault);
-    if (!fault_with_tools.empty() && fault_with_tools != fault)
+    if (!fault_with_tools.empty() && fault_with_tools != fault) {
       print_log("chats with tools are refused: {}", fault_with_tools);
+    }
     return loaded;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
@@ -141,8 +142,9 @@ int Front::run() {
   {
     const SignalsBlocked in_threads;
     loader_ = std::thread([this] { load(); });
-    for (int i = 1; i < options_.num_io_threads; ++i)
+    for (int i = 1; i < options_.num_io_threads; ++i) {
       threads.emplace_back([this] { context_.run(); });
+    }
   }
   context_.run();
   for (std::thread& thread : threads) thread.join();

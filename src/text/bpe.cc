@@ -115,8 +115,9 @@ void Bpe::merge_short(ModelScratch& scratch) const {
   std::vector<int32_t>& ids = scratch.ids;
   std::vector<PairTable::Merge>& pairs = scratch.pairs;
   pairs.clear();
-  for (size_t i = 0; i + 1 < ids.size(); ++i)
+  for (size_t i = 0; i + 1 < ids.size(); ++i) {
     pairs.push_back(pair(ids[i], ids[i + 1], scratch.spelling));
+  }
   while (!pairs.empty()) {
     size_t best = 0;
     for (size_t i = 1; i < pairs.size(); ++i) {

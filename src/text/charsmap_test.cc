@@ -51,8 +51,9 @@ TEST(Charsmap, DamagedTablesAreRefusedOrHarmless) {
   std::mt19937 random(33);
   for (int round = 0; round < 300; ++round) {
     std::string bad = good;
-    for (int i = 0; i < 200; ++i)
+    for (int i = 0; i < 200; ++i) {
       bad[4 + random() % (bad.size() - 4)] = static_cast<char>(random());
+    }
     const auto map = Charsmap::from_base64(base64_of(bad));
     if (map) apply(*map, "a½ﬁb㍿ cafe\u0301s\r\n한");
   }

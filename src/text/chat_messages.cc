@@ -28,8 +28,9 @@ template <typename... Args>
 std::string text_of_part(const Json& part, const std::string& where) {
   if (part.is_string()) return part.get<std::string>();
   const auto type = part.is_object() ? part.find("type") : part.end();
-  if (!part.is_object() || type == part.end() || !type->is_string())
+  if (!part.is_object() || type == part.end() || !type->is_string()) {
     refuse_message("{} must be a text or an object with a type.", where);
+  }
   const auto& kind = type->get_ref<const std::string&>();
   if (std::ranges::find(kTextParts, kind) == kTextParts.end()) {
     refuse_message("{} is of the type \"{}\", which is not supported yet; send text parts only.",
@@ -48,8 +49,9 @@ Json content_of_message(const Json& message, const std::string& where) {
   if (content == message.end() || content->is_null()) return "";
   if (!content->is_array()) return text_of_content(*content, where);
   Json parts = Json::array();
-  for (const Json& part : *content)
+  for (const Json& part : *content) {
     parts.push_back(text_part(text_of_part(part, fmt::format("{}[{}]", where, parts.size()))));
+  }
   return parts;
 }
 
@@ -94,8 +96,9 @@ std::optional<Json> parsed(std::string_view text) {
 // Templates want an object: what a model once wrote and is none becomes an empty one.
 Json arguments_of(Json arguments) {
   constexpr int kMaxEncodings = 3;
-  for (int i = 0; i < kMaxEncodings && arguments.is_string(); ++i)
+  for (int i = 0; i < kMaxEncodings && arguments.is_string(); ++i) {
     arguments = parsed(arguments.get_ref<const std::string&>()).value_or(Json());
+  }
   return arguments.is_object() ? arguments : Json::object();
 }
 
@@ -128,8 +131,9 @@ void prepare_calls(Json& message, const TemplateHabits& habits) {
   for (Json& call : *calls) {
     if (!call.is_object()) refuse_message("a call in tool_calls is not an object.");
     const auto id = call.find("id");
-    if (habits.wants_short_call_ids && id != call.end() && id->is_string())
+    if (habits.wants_short_call_ids && id != call.end() && id->is_string()) {
       *id = short_call_id(id->get_ref<const std::string&>());
+    }
     const auto inner = call.find("function");
     Json& function = inner != call.end() && inner->is_object() ? *inner : call;
     Json arguments = arguments_of(function.value("arguments", Json()));
@@ -140,8 +144,9 @@ void prepare_calls(Json& message, const TemplateHabits& habits) {
     }
     function["arguments"] = std::move(arguments);
   }
-  if (habits.wants_null_beside_calls && is_empty_text(message["content"]))
+  if (habits.wants_null_beside_calls && is_empty_text(message["content"])) {
     message["content"] = nullptr;
+  }
 }
 
 // Under all names that templates read, whichever it came under.
@@ -167,15 +172,17 @@ Json prepare_message(const Json& message, size_t index, const TemplateHabits& ha
   if (!message.is_object()) refuse_message("{} is not an object", where);
   Json prepared = Json::object();
   for (const auto& [name, value] : message.items()) {
-    if (name == "content")
+    if (name == "content") {
       prepared[name] = nullptr;  // its place, for templates that write all
-    else if (!value.is_null())
+    } else if (!value.is_null()) {
       prepared[name] = value;
+    }
   }
   prepared["content"] = content_of_message(message, where + ".content");
   const auto result_of = prepared.find("tool_call_id");
-  if (habits.wants_short_call_ids && result_of != prepared.end() && result_of->is_string())
+  if (habits.wants_short_call_ids && result_of != prepared.end() && result_of->is_string()) {
     *result_of = short_call_id(result_of->get_ref<const std::string&>());
+  }
   prepare_reasoning(prepared, habits);
   prepare_calls(prepared, habits);
   if (prepared.value("role", Json()) == "developer" && !habits.knows_developer) {
@@ -238,30 +245,35 @@ void shape_content(Json& message, const TemplateHabits& habits) {
 std::string text_of_content(const Json& content, const std::string& where) {
   if (content.is_null()) return {};
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array())
+  if (!content.is_array()) {
     refuse_message("{} must be a text or a list of parts, got {}.", where, shown(content));
+  }
   std::string text;
-  for (size_t i = 0; i < content.size(); ++i)
+  for (size_t i = 0; i < content.size(); ++i) {
     text += text_of_part(content[i], fmt::format("{}[{}]", where, i));
+  }
   return text;
 }
 
 std::string short_call_id(std::string_view id) {
   constexpr std::string_view kSigns =
       "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-  if (id.size() == kShortIdLength && id.find_first_not_of(kSigns) == id.npos)
+  if (id.size() == kShortIdLength && id.find_first_not_of(kSigns) == id.npos) {
     return std::string(id);
+  }
   std::string result;
   uint64_t hash = hash_bytes(id);  // 62^9 are 2^53 of its 2^64 values
-  for (; result.size() < kShortIdLength; hash /= kSigns.size())
+  for (; result.size() < kShortIdLength; hash /= kSigns.size()) {
     result += kSigns[hash % kSigns.size()];
+  }
   return result;
 }
 
 Json prepare_messages(const Json& messages, const TemplateHabits& habits) {
   Json prepared = Json::array();
-  for (const Json& message : messages)
+  for (const Json& message : messages) {
     prepared.push_back(prepare_message(message, prepared.size(), habits));
+  }
   prepared = place_system_messages(std::move(prepared), habits);
   for (Json& message : prepared) shape_content(message, habits);
   return prepared;

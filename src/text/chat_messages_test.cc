@@ -80,8 +80,9 @@ TEST(ChatMessages, ArgumentsBecomeAnObject) {
   EXPECT_EQ(arguments_after("{\"key\": \"\xC3\xA4\\\"\t\\\n\"}"),
             Json({{"key", "\xC3\xA4\"\t\\\n"}}));
   for (const Json& none : {Json(), Json(""), Json("{"), Json("[1]"), Json("3"), Json(3),
-                           Json::array({1}), Json("null"), Json("\"\"")})
+                           Json::array({1}), Json("null"), Json("\"\"")}) {
     EXPECT_EQ(arguments_after(none), Json::object()) << none;
+  }
   const Json nested = Json::parse(R"({"b": 1, "a": [1, {"c": null}], "d": 1.5, "e": {}})");
   EXPECT_EQ(arguments_after(nested.dump()).dump(), nested.dump());
   const TemplateHabits text =
@@ -94,8 +95,9 @@ TEST(ChatMessages, ReasoningIsThereUnderAllNames) {
     Json message = said("assistant", "a");
     message[name] = "r";
     const Json result = prepare_messages(Json::array({message}), kPlain)[0];
-    for (const char* read : {"reasoning", "reasoning_content", "thinking"})
+    for (const char* read : {"reasoning", "reasoning_content", "thinking"}) {
       EXPECT_EQ(result[read], "r") << name << read;
+    }
   }
   EXPECT_EQ(prepare_messages(Json::array({said("assistant", "a")}), kPlain)[0].size(), 2u);
 }
@@ -184,8 +186,9 @@ TEST(ChatMessages, ContentsHaveTheFormThatTheTemplateReads) {
     TemplateHabits habits;
     habits.contents["user"] = form;
     Json result = Json::array();
-    for (const Json& message : prepare_messages(messages, habits))
+    for (const Json& message : prepare_messages(messages, habits)) {
       result.push_back(message["content"]);
+    }
     return result;
   };
   EXPECT_EQ(contents(Content::kText), Json({"a", "bc", "d"}));

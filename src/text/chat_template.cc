@@ -154,8 +154,9 @@ struct ChatTemplate::Impl {
   // Templates without a model have none, and fail where they write them.
   Json tokens_for_probes() const {
     Json tokens = Json::object();
-    for (const char* name : text::kSpecialTokens)
+    for (const char* name : text::kSpecialTokens) {
       tokens[name] = special_tokens.value(name, Json(fmt::format("<{}>", name)));
+    }
     return tokens;
   }
 

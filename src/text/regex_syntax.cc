@@ -194,8 +194,9 @@ class Translator {
       out_ += c;
     } else if (c == 'k' || c == 'g') {
       const size_t end = pattern_.find('>', at_);
-      if (peek(1) != '<' || end == pattern_.npos)
+      if (peek(1) != '<' || end == pattern_.npos) {
         corrupt(fmt::format("has a '\\{}' without <name>", c));
+      }
       out_ += '\\';
       out_ += pattern_.substr(at_, end + 1 - at_);
       at_ = end + 1;

@@ -57,8 +57,9 @@ size_t count_quoted(std::string_view text, const std::string& key) {
 }
 
 std::string replaced(std::string text, std::string_view what, std::string_view with) {
-  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + with.size()))
+  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + with.size())) {
     text.replace(at, what.size(), with);
+  }
   return text;
 }
 
@@ -69,8 +70,9 @@ class HabitFinder {
   TemplateHabits find() {
     find_roles();
     find_form_of_calls();
-    for (const char* role : {"system", "developer", "user", "assistant", "tool"})
+    for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
       habits_.contents[role] = find_content(role);
+    }
     return habits_;
   }
 
@@ -149,8 +151,9 @@ class HabitFinder {
     habits_ = found;
     const auto with_both = [&](const char* content, const char* reasoning) {
       Json dialogue = call_dialogue(content);
-      for (const char* name : {"reasoning", "reasoning_content", "thinking"})
+      for (const char* name : {"reasoning", "reasoning_content", "thinking"}) {
         dialogue[1][name] = reasoning;
+      }
       return attempt(dialogue, one_tool()).has_value();
     };
     habits_.wants_one_text_beside_calls = !with_both(kSaid, kThought) && with_both("", kThought);

@@ -87,8 +87,9 @@ inline TestJson byte_level_json() {
 inline TestJson sentence_piece_json() {
   std::vector<std::string> tokens = {"<unk>", "<s>", "</s>"};
   for (int b = 0; b < 256; ++b) tokens.push_back(fmt::format("<0x{:02X}>", b));
-  for (const char* c : {"▁", "h", "e", "l", "o", "w", "r", "d", "a", "é", "中"})
+  for (const char* c : {"▁", "h", "e", "l", "o", "w", "r", "d", "a", "é", "中"}) {
     tokens.push_back(c);
+  }
   TestJson json = tokenizer_json(model_json(tokens, {{"▁", "h"},
                                                      {"l", "l"},
                                                      {"▁h", "e"},

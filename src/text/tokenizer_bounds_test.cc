@@ -80,8 +80,9 @@ TEST(TokenizerBounds, NormalizersThatShrinkTextCountAsOftenAsTheyDo) {
 TEST(TokenizerBounds, ThereIsNoneWhereAnyAmountOfTextIsOneTokenOrNone) {
   const TestJson json = byte_level_json();
   for (const char* normalizer :
-       {R"({"type":"StripAccents"})", R"({"type":"Strip","strip_left":true,"strip_right":true})"})
+       {R"({"type":"StripAccents"})", R"({"type":"Strip","strip_left":true,"strip_right":true})"}) {
     EXPECT_EQ(bound_with(json, "normalizer", normalizer), std::nullopt) << normalizer;
+  }
   EXPECT_EQ(make_tokenizer(with_flag("lstrip"))->max_bytes_per_token(), std::nullopt);
   EXPECT_EQ(make_tokenizer(with_flag("rstrip"))->max_bytes_per_token(), std::nullopt);
   EXPECT_EQ(make_tokenizer(with_flag("single_word"))->max_bytes_per_token(), 7u);
@@ -122,8 +123,9 @@ TEST(TokenizerBounds, NoTextHasFewerTokens) {
   for (const auto& tokenizer : tokenizers) {
     const auto bound = tokenizer->max_bytes_per_token();
     ASSERT_TRUE(bound);
-    for (const std::string& one : texts)
+    for (const std::string& one : texts) {
       EXPECT_LE(one.size(), tokenizer->encode(one, false).size() * *bound) << one;
+    }
   }
 }
 
@@ -154,8 +156,9 @@ TEST(TokenizerBounds, NoNormalFormMakesTextShorterThanSaid) {
       if (form_of(character, composed) != character) return;
       const std::string decomposed = form_of(character, NormalForm::kNfd);
       size_t sum = 0;
-      for (size_t i = 0; i < decomposed.size(); i += utf8_length(decomposed[i]))
+      for (size_t i = 0; i < decomposed.size(); i += utf8_length(decomposed[i])) {
         sum += longest[decode_utf8(decomposed.data() + i)];
+      }
       ASSERT_LE(sum, text::kMaxUnicodeShrinkage * character.size()) << character;
     });
   }

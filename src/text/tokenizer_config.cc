@@ -98,8 +98,9 @@ void apply_tokenizer_config(std::string_view json, const std::string& origin,
         value ? special_token(config, *value, name) : AddedToken{.content = usual, .special = true};
     const int32_t id = add_special(parts, std::move(token));
     if (!config.boolean_or(flag, otherwise)) return -1;
-    if (id < 0 && value)
+    if (id < 0 && value) {
       config.fail(fmt::format("has a '{}' that is no token of tokenizer.json", name));
+    }
     return id;
   };
   parts.post_processor.set_ends(end_id("add_bos_token", named->adds_bos, "bos_token", named->bos),

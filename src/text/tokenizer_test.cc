@@ -181,8 +181,9 @@ TEST(Tokenizer, ThreadsShareOne) {
   std::vector<int> wrong(4, 0);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
-      for (size_t i = 0; i < texts.size(); ++i)
+      for (size_t i = 0; i < texts.size(); ++i) {
         wrong[t] += tokenizer->encode(texts[i]) != expected[i];
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();

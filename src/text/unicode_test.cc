@@ -110,8 +110,9 @@ TEST(Unicode, WordsAreWhatRustTakesForThem) {
   for (const uint32_t c : {0x61, 0xE9, 0x4E2D, 0x5F, 0x37, 0x301, 0x200D, 0x24B6, 0x2160}) {
     EXPECT_TRUE(is_word(c)) << std::hex << c;
   }
-  for (const uint32_t c : {0x20, 0x2D, 0xBD, 0x1F600, 0x2460})
+  for (const uint32_t c : {0x20, 0x2D, 0xBD, 0x1F600, 0x2460}) {
     EXPECT_FALSE(is_word(c)) << std::hex << c;
+  }
 }
 
 }  // namespace

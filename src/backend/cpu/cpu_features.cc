@@ -35,8 +35,9 @@ CpuidLeaf cpuid(uint32_t leaf, uint32_t subleaf) {
 }
 
 constexpr bool has(uint32_t word, std::initializer_list<int> bits) {
-  for (const int bit : bits)
+  for (const int bit : bits) {
     if ((word >> bit & 1) == 0) return false;
+  }
   return true;
 }
 
@@ -55,13 +56,16 @@ Isa detect() {
   const CpuidLeaf leaf1 = cpuid(1, 0);
   const CpuidLeaf leaf7 = cpuid(7, 0);
   const uint32_t state = saved_register_state();
-  if (!has(state, {1, 2}) || !has(leaf1.ecx, {12, 28, 29}) || !has(leaf7.ebx, {5}))
+  if (!has(state, {1, 2}) || !has(leaf1.ecx, {12, 28, 29}) || !has(leaf7.ebx, {5})) {
     return Isa::kPortable;  // FMA, AVX, F16C; AVX2
-  if (!has(state, {5, 6, 7}) || !has(leaf7.ebx, {16, 17, 30, 31}))
+  }
+  if (!has(state, {5, 6, 7}) || !has(leaf7.ebx, {16, 17, 30, 31})) {
     return Isa::kAvx2;  // AVX-512 F, DQ, BW, VL
+  }
   if (!has(cpuid(7, 1).eax, {5})) return Isa::kAvx512;
-  if (!has(state, {17, 18}) || !has(leaf7.edx, {22, 24}) || !request_tiles())
+  if (!has(state, {17, 18}) || !has(leaf7.edx, {22, 24}) || !request_tiles()) {
     return Isa::kAvx512Bf16;  // AMX-BF16, AMX-TILE
+  }
   return Isa::kAmx;
 }
 

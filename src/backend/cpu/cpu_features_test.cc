@@ -24,10 +24,11 @@ class CpuIsaVariable : public ::testing::Test {
     if (was_set_) before_ = value;
   }
   void TearDown() override {
-    if (was_set_)
+    if (was_set_) {
       set(before_);
-    else
+    } else {
       unsetenv(kName);
+    }
   }
   static void set(const std::string& value) { setenv(kName, value.c_str(), 1); }
 
@@ -74,8 +75,9 @@ TEST_F(CpuIsaVariable, AnUnknownValueIsAnErrorThatNamesTheValues) {
 }
 
 TEST(CpuFeatures, NamesAreReadBack) {
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx})
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx}) {
     EXPECT_EQ(parse_isa(to_string(isa)), isa);
+  }
 }
 
 TEST(CpuFeatures, EverythingUpToTheDetectedIsAvailable) {

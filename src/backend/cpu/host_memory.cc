@@ -102,8 +102,9 @@ std::unique_ptr<Buffer> allocate_host(size_t bytes) {
   // The kernel would grant more than there is and kill the process when it is touched. Asking is
   // too slow for small allocations, which can hardly matter.
   if (bytes >= kHugePageBytes &&
-      bytes > static_cast<size_t>(std::max<int64_t>(0, read_memory_info().free_bytes)))
+      bytes > static_cast<size_t>(std::max<int64_t>(0, read_memory_info().free_bytes))) {
     throw_out_of_memory(bytes);
+  }
   return std::make_unique<MappedBuffer>(std::max<size_t>(bytes, 1));
 }
 

@@ -47,8 +47,9 @@ void limit_memory(int64_t limit, int64_t used, CgroupLimits* limits) {
   if (limit >= kNoLimit) return;
   const int64_t headroom = std::max<int64_t>(0, limit - used);
   if (limits->memory_limit < 0 || limit < limits->memory_limit) limits->memory_limit = limit;
-  if (limits->memory_headroom < 0 || headroom < limits->memory_headroom)
+  if (limits->memory_headroom < 0 || headroom < limits->memory_headroom) {
     limits->memory_headroom = headroom;
+  }
 }
 
 void read_memory_group(const std::string& folder, const char* limit_name, const char* usage_name,
@@ -72,8 +73,9 @@ void read_v2_group(const std::string& folder, CgroupLimits* limits) {
 void read_v1_cpu_group(const std::string& folder, CgroupLimits* limits) {
   const auto quota = read_number(folder + "/cpu.cfs_quota_us");
   const auto period = read_number(folder + "/cpu.cfs_period_us");
-  if (quota && period && *quota > 0 && *period > 0)
+  if (quota && period && *quota > 0 && *period > 0) {
     limit_cpus(static_cast<double>(*quota) / static_cast<double>(*period), limits);
+  }
 }
 
 void read_v1_memory_group(const std::string& folder, CgroupLimits* limits) {
@@ -135,14 +137,18 @@ CgroupLimits read_cgroup_limits(const std::string& root) {
       continue;
     }
     const std::string padded = "," + controllers + ",";
-    if (padded.find(",cpu,") != std::string::npos)
-      for (const std::string& name : {std::string("cpu"), controllers})
+    if (padded.find(",cpu,") != std::string::npos) {
+      for (const std::string& name : {std::string("cpu"), controllers}) {
         read_hierarchy(fmt::format("{}/{}", mount, name), path,
                        [&](const std::string& folder) { read_v1_cpu_group(folder, &limits); });
-    if (padded.find(",memory,") != std::string::npos)
-      for (const std::string& name : {std::string("memory"), controllers})
+      }
+    }
+    if (padded.find(",memory,") != std::string::npos) {
+      for (const std::string& name : {std::string("memory"), controllers}) {
         read_hierarchy(fmt::format("{}/{}", mount, name), path,
                        [&](const std::string& folder) { read_v1_memory_group(folder, &limits); });
+      }
+    }
   }
   return limits;
 }
@@ -192,8 +198,9 @@ MemoryInfo read_memory_info(const std::string& root) {
   if (read_number(base + "proc/sys/vm/overcommit_memory") == 2) {
     const auto promises = read_key(meminfo, "CommitLimit:");
     const auto promised = read_key(meminfo, "Committed_AS:");
-    if (promises && promised)
+    if (promises && promised) {
       apply(*promises * 1024, (*promises - *promised) * 1024, " (vm.overcommit_memory=2)");
+    }
   }
   return info;
 }

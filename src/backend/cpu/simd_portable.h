@@ -86,14 +86,17 @@ struct Simd {
   }
 
   static float reduce_add(F x) {
-    for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int width = kLanes / 2; width > 0; width /= 2) {
       for (int i = 0; i < width; ++i) x.lane[i] += x.lane[i + width];
+    }
     return x.lane[0];
   }
   static float reduce_max(F x) {
-    for (int width = kLanes / 2; width > 0; width /= 2)
-      for (int i = 0; i < width; ++i)
+    for (int width = kLanes / 2; width > 0; width /= 2) {
+      for (int i = 0; i < width; ++i) {
         x.lane[i] = x.lane[i] > x.lane[i + width] ? x.lane[i] : x.lane[i + width];
+      }
+    }
     return x.lane[0];
   }
 

@@ -54,10 +54,11 @@ constexpr int64_t range_end(uint64_t bounds) { return static_cast<int64_t>(bound
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads, Progress* progress) : progress_(progress) {
-  if (num_threads < 0 || num_threads > kMaxThreads)
+  if (num_threads < 0 || num_threads > kMaxThreads) {
     throw_error(ErrorCode::kInvalidArgument,
                 "num_threads is {}, but must be 0 (all usable cores) to {}", num_threads,
                 kMaxThreads);
+  }
   const int cpus = std::min(usable_cpus(), kMaxThreads);
   num_threads_ = num_threads == 0 ? cpus : num_threads;
   may_spin_ = num_threads_ <= cpus;
@@ -160,8 +161,9 @@ void ThreadPool::worker(int thread) {
         const uint32_t now = control_.load(std::memory_order_acquire);
         return (now & ~kActiveMask) != (word & ~kActiveMask);
       };
-      if (!spin_until(changed, &rounds_without_spinning))
+      if (!spin_until(changed, &rounds_without_spinning)) {
         control_.wait(word, std::memory_order_acquire);
+      }
       continue;
     }
     if (!control_.compare_exchange_weak(word, word + 1, std::memory_order_acquire)) continue;
@@ -185,8 +187,9 @@ void ThreadPool::run_inline(int64_t num_tasks, TaskFn fn, void* context, int thr
 void ThreadPool::run(int64_t num_tasks, TaskFn fn, void* context) {
   NANOVLLM_CHECK(num_tasks <= INT32_MAX);
   if (current.pool == this) return run_inline(num_tasks, fn, context, current.thread);
-  if (num_threads_ == 1 || num_tasks <= 1 || busy_.exchange(true, std::memory_order_acquire))
+  if (num_threads_ == 1 || num_tasks <= 1 || busy_.exchange(true, std::memory_order_acquire)) {
     return run_inline(num_tasks, fn, context, 0);
+  }
   fn_ = fn;
   context_ = context;
   for (int64_t i = 0; i < num_threads_; ++i) {
@@ -202,8 +205,9 @@ void ThreadPool::run(int64_t num_tasks, TaskFn fn, void* context) {
   const uint32_t closed = control_.fetch_and(~kOpen, std::memory_order_acq_rel);
   if ((closed & kActiveMask) != 0) {
     const auto all_left = [&] { return all_left_.load(std::memory_order_acquire) != 0; };
-    if (!spin_until(all_left, &caller_rounds_without_spinning_))
+    if (!spin_until(all_left, &caller_rounds_without_spinning_)) {
       all_left_.wait(0, std::memory_order_acquire);
+    }
   }
   const bool failed = failed_.exchange(false);
   const std::exception_ptr failure = failed ? std::exchange(failure_, nullptr) : nullptr;

@@ -91,11 +91,12 @@ TEST_P(ThreadPoolTest, TasksThatRunAtOnceHaveDifferentThreadIndices) {
   ThreadPool pool(GetParam());
   std::vector<std::atomic<int>> inside(static_cast<size_t>(GetParam()));
   std::atomic<bool> clash{false};
-  for (int round = 0; round < 50; ++round)
+  for (int round = 0; round < 50; ++round) {
     pool.parallel_for(64, [&](int64_t, int thread) {
       if (inside[thread].fetch_add(1) != 0) clash = true;
       inside[thread].fetch_sub(1);
     });
+  }
   EXPECT_FALSE(clash);
 }
 
@@ -130,7 +131,7 @@ TEST_P(ThreadPoolTest, SeveralThreadsMayCallAtOnce) {
   ThreadPool pool(GetParam());
   std::atomic<int64_t> total{0};
   std::vector<std::thread> callers;
-  for (int i = 0; i < 4; ++i)
+  for (int i = 0; i < 4; ++i) {
     callers.emplace_back([&] {
       for (int round = 0; round < 300; ++round) {
         std::vector<int> runs(20, 0);
@@ -138,6 +139,7 @@ TEST_P(ThreadPoolTest, SeveralThreadsMayCallAtOnce) {
         total += std::accumulate(runs.begin(), runs.end(), 0);
       }
     });
+  }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(total, 4 * 300 * 20);
 }
@@ -166,8 +168,9 @@ TEST(ThreadPool, WorkersTakeNoSignalsButThoseOfTheirFaults) {
     ASSERT_EQ(pthread_sigmask(SIG_BLOCK, nullptr, &blocked), 0);
     EXPECT_EQ(sigismember(&blocked, SIGINT), thread == 0 ? 0 : 1);
     EXPECT_EQ(sigismember(&blocked, SIGTSTP), thread == 0 ? 0 : 1);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT})
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT}) {
       EXPECT_EQ(sigismember(&blocked, fault), 0) << fault;
+    }
   });
 }
 

@@ -47,8 +47,9 @@ CudaBackend::CudaBackend(const CudaOptions& options)
     return buffer;
   };
   decode_words_ = words(cuda::decode_attention_bytes(multiprocessors));
-  if (properties_.major == 9 && !deterministic_)
+  if (properties_.major == 9 && !deterministic_) {
     prefill_words_ = words(cuda::prefill_attention_bytes(multiprocessors));
+  }
   decode_plans_ = std::make_unique<cuda::DecodePlans>(multiprocessors);
   split_norm_ = allocate(cuda::split_norm_bytes());
   products_ = std::make_unique<cuda::CublasProducts>(kWorkspaceBytes);

@@ -49,8 +49,9 @@ void allow_shared_memory(const void* kernel, size_t bytes) {
   if (kMaxSharedBytes > 0) {  // refuses what a device with no more would
     cudaFuncAttributes attributes = {};
     NANOVLLM_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-    if (attributes.sharedSizeBytes + bytes > kMaxSharedBytes)
+    if (attributes.sharedSizeBytes + bytes > kMaxSharedBytes) {
       check(cudaErrorInvalidValue, "cudaFuncSetAttribute");
+    }
   }
   NANOVLLM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(bytes)));

@@ -37,8 +37,9 @@ constexpr size_t kDefaultSharedBytes = size_t{46} << 10;
 template <typename... Params, typename... Args>
 void launch_clusters(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block,
                      int cluster, size_t shared_bytes, Args&&... args) {
-  if (shared_bytes > kDefaultSharedBytes)
+  if (shared_bytes > kDefaultSharedBytes) {
     allow_shared_memory(reinterpret_cast<const void*>(kernel), shared_bytes);
+  }
   cudaLaunchAttribute attributes[3] = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;

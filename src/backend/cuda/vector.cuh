@@ -28,8 +28,9 @@ __device__ inline void store_vector(float* p, const float (&x)[n]) {
     *p = x[0];
   } else {
 #pragma unroll
-    for (int i = 0; i < n; i += 4)
+    for (int i = 0; i < n; i += 4) {
       *reinterpret_cast<float4*>(p + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+    }
   }
 }
 

@@ -292,8 +292,9 @@ TEST(FleetHeals, MovesRequestsToAnotherEngine) {
   std::map<int, EngineClient*> clients;
   std::atomic<bool> is_loaded = false;  // engine 0
   const auto load = [&](const EngineStart& start) {
-    if (start.index == 0 && is_loaded.exchange(true))
+    if (start.index == 0 && is_loaded.exchange(true)) {
       throw_error(ErrorCode::kInternal, "The GPU fell off.");
+    }
     FakeEngine engine = make_fake_engine();
     engine.runner->step_time = 2ms;
     return LLMEngine(std::move(engine.core));

@@ -22,8 +22,9 @@ bool StreamBuffer::merge(RequestDelta& delta) {
     return false;
   }
   auto& before = std::get<RequestDelta>(events_[deltas_[index] - 1]);
-  for (const TokenMark& mark : delta.marks)
+  for (const TokenMark& mark : delta.marks) {
     before.marks.push_back({before.text.size() + mark.offset, mark.token_id});
+  }
   before.text += delta.text;
   before.token_ids.insert(before.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
   before.logprobs.insert(before.logprobs.end(), std::move_iterator(delta.logprobs.begin()),

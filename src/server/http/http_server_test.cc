@@ -62,8 +62,9 @@ TEST(HttpServer, AnswersWhatWasSentAheadHoweverMuchItIs) {
   Client client(server->port());
   const std::string body(size_t{3} << 20, 'x');
   std::string requests = get("/timeout");
-  for (int i = 0; i < 3000; ++i)
+  for (int i = 0; i < 3000; ++i) {
     requests += get("/hello", "X: " + std::string(i % 100, 'x') + "\r\n");
+  }
   requests += post("/echo", body) + get("/hello");
   std::thread sender([&] { client.send(requests); });
   EXPECT_EQ(client.answer().body, "timeout");

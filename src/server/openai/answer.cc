@@ -103,8 +103,9 @@ Answer::Answer(const RequestFields& fields, const ServedModel& model, const Name
   ignored_fields = fields.unknown();
   stream = fields.boolean("stream");
   const Json* options = fields.find("stream_options");
-  if (options != nullptr && !options->empty() && !stream)
+  if (options != nullptr && !options->empty() && !stream) {
     refuse("stream_options", "Stream options can only be defined when `stream=True`.");
+  }
   const auto option = [&](const char* name) {
     return model.enable_force_include_usage ||
            (options != nullptr && options->value(name, Json()) == true);
@@ -241,8 +242,9 @@ std::string Answer::end_of_stream() const {
   std::string out;
   if (include_usage_ && !error_) {
     out = fmt::format("{}],\"usage\":{}", head_, total_usage(false));
-    if (!model_.system_fingerprint.empty())
+    if (!model_.system_fingerprint.empty()) {
       out += ",\"system_fingerprint\":" + json_text(model_.system_fingerprint);
+    }
     out = event_of(out + "}");
   }
   return out + event_of("[DONE]");
@@ -312,8 +314,9 @@ std::string Answer::chunk(size_t choice, const std::string& json, bool is_last,
     if (!details.empty()) out += ",\"completion_tokens_details\":" + details;
     out += '}';
   }
-  if (is_last && !include_usage_ && !model_.system_fingerprint.empty())
+  if (is_last && !include_usage_ && !model_.system_fingerprint.empty()) {
     out += ",\"system_fingerprint\":" + json_text(model_.system_fingerprint);
+  }
   out += more;
   return event_of(out + "}");
 }
@@ -338,8 +341,9 @@ std::string Answer::total_usage(bool is_whole) const {
   }
   // A chunk leaves out what is null.
   const std::string details = completion_details({});
-  if (is_whole || !(details.empty() || details == "null"))
+  if (is_whole || !(details.empty() || details == "null")) {
     out += ",\"completion_tokens_details\":" + (details.empty() ? "null" : details);
+  }
   return out + '}';
 }
 

@@ -63,14 +63,17 @@ class Chat final : public Answer {
     }
     const bool wants_logprobs = fields.boolean("logprobs");
     const int64_t top = fields.integer("top_logprobs").value_or(0);
-    if (top < -1 || top > INT32_MAX)
+    if (top < -1 || top > INT32_MAX) {
       refuse("top_logprobs", "top_logprobs must be non-negative or -1, got {}.", top);
-    if (top != 0 && !wants_logprobs)
+    }
+    if (top != 0 && !wants_logprobs) {
       refuse("top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true.");
+    }
     params.logprobs.reset();
     if (wants_logprobs) num_top_ = params.logprobs = static_cast<int>(top);
-    if (stream && params.prompt_logprobs.value_or(0) != 0)
+    if (stream && params.prompt_logprobs.value_or(0) != 0) {
       refuse("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
+    }
     echo_ = fields.boolean("echo");
     if (echo_ && !stream && !params.prompt_logprobs) params.prompt_logprobs = static_cast<int>(top);
   }
@@ -80,8 +83,9 @@ class Chat final : public Answer {
     const RequestPreparer& preparer = model().preparer;
     if (params.thinking_token_budget.value_or(-1) < 0 || preparer.thinking_end.empty()) return;
     ThinkingTags tags = preparer.thinking_tags(encode(std::string(turn), false));
-    if (tags.num_prompt_tokens < 0 && thinks_at_once(model().format, turn))
+    if (tags.num_prompt_tokens < 0 && thinks_at_once(model().format, turn)) {
       tags.num_prompt_tokens = 0;
+    }
     params.thinking_tags = std::move(tags);
   }
 
@@ -101,14 +105,16 @@ class Chat final : public Answer {
       }
     };
     add(fmt::format(R"({{"role":{},"content":""}})", json_text(role_)), more);
-    if (echo_ && !last_content_.empty())
+    if (echo_ && !last_content_.empty()) {
       add(fmt::format(R"({{"content":{}}})", json_text(last_content_)), {});
+    }
     return out;
   }
 
   void take(size_t index, const RequestDelta& delta) override {
-    for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i)
+    for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i) {
       choices()[index].logprobs.append(delta.logprobs[i]);
+    }
     turns_[index].append(delta);
   }
 
@@ -161,11 +167,13 @@ class Chat final : public Answer {
   std::string delta_json(const Turn& turn, size_t choice) const {
     const TranscriptDelta& delta = turn.news();
     std::vector<std::string> members;
-    if (!turn.is_parsed() || !delta.content.empty())
+    if (!turn.is_parsed() || !delta.content.empty()) {
       members.push_back("\"content\":" + json_text(delta.content));
-    if (!delta.reasoning.empty())
+    }
+    if (!delta.reasoning.empty()) {
       members.push_back(
           fmt::format(R"("reasoning":{0},"reasoning_content":{0})", json_text(delta.reasoning)));
+    }
     if (!delta.tool_calls.empty()) members.push_back("\"tool_calls\":" + calls_json(turn, choice));
     return fmt::format("{{{}}}", fmt::join(members, ","));
   }

@@ -16,8 +16,9 @@ std::unique_ptr<ApiCall> chat(const LetterModel& model, const std::string& field
 std::string prompt_of(const LetterModel& model, const std::string& fields) {
   const auto call = chat(model, fields);
   std::string letters;
-  for (const int32_t id : call->requests.at(0).prompt_token_ids)
+  for (const int32_t id : call->requests.at(0).prompt_token_ids) {
     letters += model.tokenizer->id_to_token(id).value();
+  }
   return letters;
 }
 
@@ -222,8 +223,9 @@ TEST(ChatApi, ChecksTools) {
   EXPECT_NO_THROW(chat(model, with(R"("tool_choice":"none")")));
   for (const char* tools :
        {"[]", "3", "[3]", R"([{"type":"x"}])", R"([{"type":"function"}])", R"([{"function":{}}])",
-        R"([{"function":{"name":"f","parameters":3}}])"})
+        R"([{"function":{"name":"f","parameters":3}}])"}) {
     EXPECT_EQ(refusal(model, with(fmt::format(R"("tools":{})", tools))).param(), "tools") << tools;
+  }
 }
 
 TEST(ChatApi, WritesToolsInOneOrder) {

@@ -17,8 +17,9 @@ Json message_of(const Json& message) {
     if (found != message.end() && !found->is_null()) result[name] = *found;
   };
   if (message["role"] == "assistant") {
-    for (const char* name : {"tool_calls", "reasoning", "reasoning_content", "thinking"})
+    for (const char* name : {"tool_calls", "reasoning", "reasoning_content", "thinking"}) {
       copy(name);
+    }
   }
   if (message["role"] == "tool") copy("tool_call_id");
   if (message["role"] == "developer") copy("tools");
@@ -31,8 +32,9 @@ Json read_tools(const RequestFields& fields, const ServedModel& model, bool& has
   const Json* list = fields.find("tools");
   const Json* choice = fields.find("tool_choice");
   has_tools = list != nullptr && (choice == nullptr || *choice != "none");
-  if (list == nullptr && choice != nullptr && *choice != "none")
+  if (list == nullptr && choice != nullptr && *choice != "none") {
     refuse("tool_choice", "When using `tool_choice`, `tools` must be set.");
+  }
   if (list == nullptr) return nullptr;
   if (has_tools && model.format.tool_call_parser.empty()) {
     refuse("tool_choice",
@@ -46,8 +48,9 @@ Json read_tools(const RequestFields& fields, const ServedModel& model, bool& has
     Json function = {{"name", given["name"]},
                      {"description", given.value("description", Json())},
                      {"parameters", given.value("parameters", Json())}};
-    if (given.contains("strict") && !given["strict"].is_null())
+    if (given.contains("strict") && !given["strict"].is_null()) {
       function["strict"] = given["strict"];
+    }
     tools.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
   return tools;
@@ -68,8 +71,9 @@ Json read_kwargs(const RequestFields& fields, const ServedModel& model) {
   Json kwargs = model.default_chat_template_kwargs;
   const Json* given = fields.find("chat_template_kwargs");
   for (const char* name : {"chat_template", "tokenize"}) {
-    if (given != nullptr && given->contains(name))
+    if (given != nullptr && given->contains(name)) {
       refuse("chat_template_kwargs", "chat_template_kwargs must not have {}.", name);
+    }
   }
   const auto effort = fields.text("reasoning_effort");
   if (effort) kwargs["enable_thinking"] = *effort != "none";

@@ -26,8 +26,9 @@ std::unique_ptr<const Tokenizer> tagged_ascii() {
   };
   added.push_back({{"id", 0}, {"content", "<eos>"}, {"special", true}});
   bool special = false;
-  for (const char* tag : {"<think>", "</think>", "<tool_call>", "</tool_call>"})
+  for (const char* tag : {"<think>", "</think>", "<tool_call>", "</tool_call>"}) {
     add(tag, special = !special);
+  }
   return Tokenizer::from_json(
       Json({{"added_tokens", added},
             {"decoder", {{"type", "Fuse"}}},
@@ -122,8 +123,9 @@ class DictatedModel {
   static Json of_whole(const Json& answer) {
     const Json& message = answer["choices"][0]["message"];
     Json calls = Json::array();
-    for (const Json& call : message.value("tool_calls", Json::array()))
+    for (const Json& call : message.value("tool_calls", Json::array())) {
       calls.push_back(call["function"]);
+    }
     return {{"reasoning", message["reasoning"].is_null() ? Json("") : message["reasoning"]},
             {"content", message["content"].is_null() ? Json("") : message["content"]},
             {"calls", calls},
@@ -142,8 +144,9 @@ class DictatedModel {
         content += delta.value("content", "");
         for (const Json& call : delta.value("tool_calls", Json::array())) {
           const Json& function = call["function"];
-          if (call["index"] == calls.size())
+          if (call["index"] == calls.size()) {
             calls.push_back({{"name", function["name"]}, {"arguments", ""}});
+          }
           Json& arguments = calls[call["index"].get<size_t>()]["arguments"];
           arguments = arguments.get<std::string>() + function.value("arguments", "");
         }
@@ -168,8 +171,9 @@ class DictatedModel {
 void expect_answer(std::string_view dictated, const std::string& reasoning,
                    const std::string& content, const TranscriptCalls& calls, int reasoning_tokens) {
   Json list = Json::array();
-  for (const auto& [name, arguments] : calls)
+  for (const auto& [name, arguments] : calls) {
     list.push_back({{"name", name}, {"arguments", arguments}});
+  }
   const Json expected = {{"reasoning", reasoning},
                          {"content", content},
                          {"calls", list},

@@ -13,8 +13,9 @@ constexpr const char* kPromptKinds =
 
 std::vector<Prompt> prompts_of(const Json* value, int max_num_prompts) {
   if (value == nullptr || (value->is_string() && value->get_ref<const std::string&>().empty()) ||
-      (value->is_array() && value->empty()))
+      (value->is_array() && value->empty())) {
     refuse("prompt", "prompt must be given and not be empty.");
+  }
   if (value->is_string()) return {value->get<std::string>()};
   if (!value->is_array()) refuse("prompt", "{}, got {}.", kPromptKinds, shown(*value));
   if (value->front().is_number()) return {token_ids_of(*value, "prompt", INT32_MAX)};
@@ -24,8 +25,9 @@ std::vector<Prompt> prompts_of(const Json* value, int max_num_prompts) {
   }
   std::vector<Prompt> prompts;
   for (const Json& item : *value) {
-    if (item.type() != value->front().type() || (!item.is_string() && !item.is_array()))
+    if (item.type() != value->front().type() || (!item.is_string() && !item.is_array())) {
       refuse("prompt", "{}, got {} in the list.", kPromptKinds, shown(item));
+    }
     if (item.is_string()) {
       prompts.emplace_back(item.get<std::string>());
     } else {
@@ -52,8 +54,9 @@ class Completion final : public Answer {
     } else if (max_tokens) {
       fields.read("max_tokens", params);
     }
-    if (stream && params.prompt_logprobs.value_or(0) != 0)
+    if (stream && params.prompt_logprobs.value_or(0) != 0) {
       refuse("prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`.");
+    }
     if (echo_ && !params.prompt_logprobs) params.prompt_logprobs = params.logprobs;
     num_top_ = params.logprobs;
     const bool add_special_tokens = fields.boolean("add_special_tokens", true);
@@ -92,8 +95,9 @@ class Completion final : public Answer {
     if (prompt_only_) return;
     State& state = states_[choice];
     state.text += delta.text;
-    for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i)
+    for (size_t i = 0; num_top_ && i < delta.logprobs.size(); ++i) {
       choices()[choice].logprobs.append(delta.logprobs[i]);
+    }
   }
 
   void end(size_t choice) override { begin(choice); }
@@ -133,8 +137,9 @@ class Completion final : public Answer {
   std::string logprobs_json(size_t choice) {
     if (!num_top_) return "null";
     CompletionLogprobs lists;
-    for (size_t i = 0; i < num_positions(choice); ++i)
+    for (size_t i = 0; i < num_positions(choice); ++i) {
       append_logprobs(choice, i, choices()[choice].logprob_text, lists);
+    }
     return lists.json();
   }
 

@@ -39,9 +39,10 @@ TEST(CompletionApi, TakesEveryKindOfPrompt) {
 TEST(CompletionApi, RefusesOtherPrompts) {
   for (const char* prompt :
        {"null", "\"\"", "[]", "3", "{}", "[1,\"a\"]", "[\"a\",1]", "[[1],\"a\"]", "[true]", "[-1]",
-        "[1.5]", "[3000000000]", "[[\"a\"]]", "[[1],[2.5]]"})
+        "[1.5]", "[3000000000]", "[[\"a\"]]", "[[1],[2.5]]"}) {
     EXPECT_EQ(refused_param(fmt::format("{{\"prompt\":{}}}", prompt), "prompt"), "prompt")
         << prompt;
+  }
   EXPECT_EQ(refused_param("{}", "prompt must be given"), "prompt");
   EXPECT_EQ(refused_param(R"({"prompt":["a",""]})", "cannot be empty"), "");
   EXPECT_EQ(refused_param(R"({"prompt":[50]})", "out of vocabulary"), "");
@@ -272,8 +273,9 @@ TEST(CompletionApi, EscapesWhatSomeTakeForEndsOfLinesInStreams) {
   const LetterModel model;
   const auto streamed = completion(model, R"({"prompt":"a","stream":true})");
   const std::string stream = streamed->on_events(0, events) + streamed->finish();
-  for (const char* character : {"\u0085", "\u2028", "\u2029"})
+  for (const char* character : {"\u0085", "\u2028", "\u2029"}) {
     EXPECT_EQ(stream.find(character), std::string::npos);
+  }
   EXPECT_NE(stream.find("\u2027\u00c2\u0086"), std::string::npos);
   const Json choice = chunks_of(stream).front()["choices"][0];
   EXPECT_EQ(choice["text"], text);

@@ -85,8 +85,9 @@ void LogprobText::append_completion(int32_t token_id, const PositionLogprobs* po
   }
   const std::string name = name_of(chosen);
   if (wants(&CompletionLogprobs::tokens)) append(out.tokens, json_text(name));
-  if (wants(&CompletionLogprobs::token_logprobs))
+  if (wants(&CompletionLogprobs::token_logprobs)) {
     append(out.token_logprobs, position == nullptr ? "null" : number(chosen.logprob));
+  }
   if (wants(&CompletionLogprobs::text_offset)) append(out.text_offset, std::to_string(offset_));
   offset_ += num_characters(name);
   if (position == nullptr && wants(&CompletionLogprobs::top_logprobs)) {

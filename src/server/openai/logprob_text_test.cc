@@ -50,8 +50,9 @@ TEST(LogprobText, TokensOfACharacterAddUpToIt) {
   for (size_t i = 0; i < ids.size(); ++i) {
     EXPECT_EQ(all["text_offset"][i], offset);
     tokens += all["tokens"][i].get<std::string>();
-    for (const char c : all["tokens"][i].get<std::string>())
+    for (const char c : all["tokens"][i].get<std::string>()) {
       offset += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+    }
   }
   EXPECT_EQ(tokens, text);
 }
@@ -101,8 +102,9 @@ TEST(PackedLogprobs, KeepManyInOrder) {
   for (int i = 0; i < 1000; ++i) {
     const auto position = packed.at(i, nullptr);
     ASSERT_EQ(position->size(), i % 21 + 1u);
-    for (int j = 0; j <= i % 21; ++j)
+    for (int j = 0; j <= i % 21; ++j) {
       ASSERT_EQ((*position)[j], (TokenLogprob{i * 100 + j, -0.5F * j, j + 1, {}}));
+    }
   }
 }
 

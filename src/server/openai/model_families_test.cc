@@ -125,8 +125,9 @@ class FamilyModel {
       if (chunk == "[DONE]") continue;
       const Json& choice = chunk["choices"][0];
       if (!choice["finish_reason"].is_null()) reason = choice["finish_reason"];
-      for (const char* key : {"reasoning", "content"})
+      for (const char* key : {"reasoning", "content"}) {
         message[key] = text_of(message, key) + text_of(choice["delta"], key);
+      }
       for (const Json& call : choice["delta"].value("tool_calls", Json::array())) {
         Json& calls = message["tool_calls"];
         const auto index = call["index"].get<size_t>();

@@ -118,21 +118,26 @@ template <typename T>
 Json type_of_member(T SamplingParams::*) {
   if constexpr (std::is_same_v<T, bool>) return schema_of_type("boolean");
   if constexpr (std::is_same_v<T, double>) return schema_of_type("number");
-  if constexpr (std::is_same_v<T, std::optional<int64_t>>)
+  if constexpr (std::is_same_v<T, std::optional<int64_t>>) {
     return schema_of_type("integer", {{"minimum", INT64_MIN}, {"maximum", INT64_MAX}});
-  if constexpr (std::is_same_v<T, int> || std::is_same_v<T, std::optional<int>>)
+  }
+  if constexpr (std::is_same_v<T, int> || std::is_same_v<T, std::optional<int>>) {
     return schema_of_type("integer", {{"minimum", INT32_MIN}, {"maximum", INT32_MAX}});
-  if constexpr (std::is_same_v<T, std::optional<std::string>>)
+  }
+  if constexpr (std::is_same_v<T, std::optional<std::string>>) {
     return schema_of_type("string", {{"minLength", 1}});
+  }
   if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     const Json text = schema_of_type("string", {{"minLength", 1}});
     return {{"anyOf", {text, schema_of_type("array", {{"items", text}})}}};
   }
-  if constexpr (std::is_same_v<T, std::optional<std::vector<int32_t>>>)
+  if constexpr (std::is_same_v<T, std::optional<std::vector<int32_t>>>) {
     return schema_of_type(
         "array", {{"items", schema_of_type("integer", {{"minimum", 0}})}, {"minItems", 1}});
-  if constexpr (std::is_same_v<T, std::vector<int32_t>>)
+  }
+  if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
     return schema_of_type("array", {{"items", schema_of_type("integer", {{"minimum", 0}})}});
+  }
   if constexpr (std::is_same_v<T, std::map<int32_t, float>>) {
     return schema_of_type("object", {{"propertyNames", {{"pattern", "^(0|[1-9][0-9]{0,8})$"}}},
                                      {"additionalProperties", schema_of_type("number")}});
@@ -198,8 +203,9 @@ Json operation(const Operation& of) {
     result["responses"][status] = {{"description", "An error, in a sentence"},
                                    {"content", content_of("ErrorResponse")}};
   }
-  if (of.request != nullptr)
+  if (of.request != nullptr) {
     result["requestBody"] = {{"required", true}, {"content", content_of(of.request)}};
+  }
   return result;
 }
 

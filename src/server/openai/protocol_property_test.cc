@@ -119,8 +119,9 @@ Json member(const Json& json, const char* name) { return json.value(name, Json(n
 void expect_same_choice(const Json& streamed, const Json& whole) {
   const bool is_chat = whole.contains("message");
   for (const char* name :
-       {"index", "text", "finish_reason", "stop_reason", "logprobs", "token_ids"})
+       {"index", "text", "finish_reason", "stop_reason", "logprobs", "token_ids"}) {
     EXPECT_EQ(member(streamed, name), member(whole, name)) << name;
+  }
   if (!is_chat) return;
   const Json& message = whole["message"];
   const Json& told = streamed["delta"];
@@ -163,10 +164,12 @@ TEST(ProtocolProperty, StreamsAddUpToWholeAnswers) {
         tell(*parse(R"(,"stream":true,"stream_options":{"include_usage":true})"), events, random));
     SCOPED_TRACE(seed);
     ASSERT_EQ(streamed["choices"].size(), whole["choices"].size());
-    for (size_t i = 0; i < whole["choices"].size(); ++i)
+    for (size_t i = 0; i < whole["choices"].size(); ++i) {
       expect_same_choice(streamed["choices"][i], whole["choices"][i]);
-    for (const char* name : {"prompt_tokens", "total_tokens", "completion_tokens"})
+    }
+    for (const char* name : {"prompt_tokens", "total_tokens", "completion_tokens"}) {
       EXPECT_EQ(streamed["usage"][name], whole["usage"][name]);
+    }
   }
 }
 
@@ -219,8 +222,9 @@ std::string mutated(Random& random, std::string body) {
 
 void run(ApiCall& call, Random& random) {
   std::string text;
-  for (size_t prompt = 0; prompt < call.requests.size(); ++prompt)
+  for (size_t prompt = 0; prompt < call.requests.size(); ++prompt) {
     text += call.on_events(prompt, random_events(random, call.requests[prompt].params.n));
+  }
   EXPECT_TRUE(call.is_over());
   text += call.finish();
   if (call.stream) {

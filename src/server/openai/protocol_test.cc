@@ -76,8 +76,9 @@ TEST(Protocol, Tokenizes) {
                     model.served),
       R"({"count":3,"max_model_len":100,"tokens":[1,49,32],"token_strs":["b","X","G"]})");
   for (const char* body : {"{}", R"({"prompt":3})", R"({"prompt":["a"]})", R"({"messages":[]})",
-                           R"({"prompt":"a","add_special_tokens":3})"})
+                           R"({"prompt":"a","add_special_tokens":3})"}) {
     EXPECT_EQ(api_error_of([&] { tokenize_body(body, model.served); }).status(), 400) << body;
+  }
   const auto other = [&] { tokenize_body(R"({"prompt":"a","model":"m"})", model.served); };
   EXPECT_EQ(api_error_of(other).status(), 404);
 }
@@ -88,8 +89,9 @@ TEST(Protocol, Detokenizes) {
   EXPECT_EQ(detokenize_body(R"({"tokens":[]})", model.served), R"({"prompt":""})");
   EXPECT_EQ(detokenize_body(R"({"tokens":[49]})", model.served), R"({"prompt":"X"})");
   for (const char* body : {"{}", R"({"tokens":3})", R"({"tokens":["a"]})", R"({"tokens":[-1]})",
-                           R"({"tokens":[50]})", R"({"tokens":[1.5]})"})
+                           R"({"tokens":[50]})", R"({"tokens":[1.5]})"}) {
     EXPECT_EQ(api_error_of([&] { detokenize_body(body, model.served); }).param(), "tokens") << body;
+  }
 }
 
 TEST(Protocol, SaysWhatItCanNotDoWithoutATokenizer) {

@@ -44,8 +44,9 @@ class BracketParser final : public TranscriptParser {
     } else if (calls_ && !named_) {
       name_ += c;
     } else if (calls_) {
-      if (delta.tool_calls.empty() || delta.tool_calls.back().index != index_)
+      if (delta.tool_calls.empty() || delta.tool_calls.back().index != index_) {
         delta.tool_calls.push_back({.index = index_, .name = {}, .arguments = {}});
+      }
       delta.tool_calls.back().arguments += c;
     } else {
       (reasons_ ? delta.reasoning : delta.content) += c;

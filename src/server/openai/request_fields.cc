@@ -63,13 +63,16 @@ std::string complaint(const Json& value, const Json& schema) {
     if (!wanted.is(value)) return fmt::format(" must be {}, got {}.", wanted.words, shown(value));
   }
   const auto allowed = schema.find("enum");
-  if (allowed != schema.end() && std::ranges::find(*allowed, value) == allowed->end())
+  if (allowed != schema.end() && std::ranges::find(*allowed, value) == allowed->end()) {
     return fmt::format(" must be one of {}, got {}.", allowed->dump(), shown(value));
+  }
   if (!value.is_structured()) return {};
-  if (value.is_array() && value.size() < schema.value("minItems", size_t{0}))
+  if (value.is_array() && value.size() < schema.value("minItems", size_t{0})) {
     return " must not be empty.";
-  if (const size_t most = schema.value("maxProperties", value.size()); value.size() > most)
+  }
+  if (const size_t most = schema.value("maxProperties", value.size()); value.size() > most) {
     return fmt::format(" must not have more than {} members.", most);
+  }
   if (const auto required = schema.find("required"); required != schema.end()) {
     for (const Json& name : *required) {
       const auto& text = name.get_ref<const std::string&>();
@@ -106,8 +109,9 @@ std::optional<int64_t> whole_number(const Json& value) {
   constexpr double kMostExact = 9007199254740992;  // 2^53: no double between it and the next
   if (value.is_number_float()) {
     const auto number = value.get<double>();
-    if (std::trunc(number) == number && std::abs(number) <= kMostExact)
+    if (std::trunc(number) == number && std::abs(number) <= kMostExact) {
       return static_cast<int64_t>(number);
+    }
   } else if (value.is_number_unsigned()) {
     const auto number = value.get<uint64_t>();
     if (std::in_range<int64_t>(number)) return static_cast<int64_t>(number);
@@ -122,8 +126,9 @@ std::vector<int32_t> token_ids_of(const Json& list, const char* param, int32_t m
   ids.reserve(list.size());
   for (const Json& item : list) {
     const auto id = whole_number(item);
-    if (!id || *id < 0 || *id > most)
+    if (!id || *id < 0 || *id > most) {
       refuse(param, "{} must hold token ids from 0 to {}, got {}.", param, most, shown(item));
+    }
     ids.push_back(static_cast<int32_t>(*id));
   }
   return ids;
@@ -153,10 +158,12 @@ RequestFields::RequestFields(std::string_view body, const char* schema, const Se
            "each of which takes one token at least. Please reduce the number of messages.",
            most, messages.size);
   }
-  if (stop.size > kMaxStops)
+  if (stop.size > kMaxStops) {
     refuse("stop", "stop may hold {} texts, got {}.", kMaxStops, stop.size);
-  if (bad_words.size > kMaxBadWords)
+  }
+  if (bad_words.size > kMaxBadWords) {
     refuse("bad_words", "bad_words may hold {} texts, got {}.", kMaxBadWords, bad_words.size);
+  }
   if (!body_.is_object()) refuse("", "The body must be a JSON object, got {}.", shown(body_));
   const Json* choice = find("tool_choice");
   if (choice != nullptr && (*choice == "required" || choice->is_object())) {
@@ -215,9 +222,10 @@ void RequestFields::read_all(SamplingParams& params,
 
 void RequestFields::refuse_unsupported() const {
   const Json* format = find("response_format");
-  if (format != nullptr && (*format)["type"] != "text")
+  if (format != nullptr && (*format)["type"] != "text") {
     refuse("response_format",
            "response_format of another type than \"text\" is not supported yet; leave it out.");
+  }
   const Json* best_of = find("best_of");
   const Json* n = find("n");
   if (best_of != nullptr && *best_of != 1 && (n == nullptr || *best_of != *n)) {
@@ -227,8 +235,9 @@ void RequestFields::refuse_unsupported() const {
            shown(*best_of));
   }
   for (const auto& [name, value] : body_.items()) {
-    if (is_unsupported(name) && !says_nothing(value))
+    if (is_unsupported(name) && !says_nothing(value)) {
       refuse(printable(name), "{0} is not supported yet; leave it out.", printable(name));
+    }
   }
 }
 

@@ -26,8 +26,9 @@ std::string text_of_file(const fs::path& path) {
 // As the recorder has it, for which the format of a date is the date.
 std::string without_clock(std::string source) {
   constexpr std::string_view kClock = "strftime_now(";
-  for (size_t at = source.find(kClock); at != source.npos; at = source.find(kClock, at + 1))
+  for (size_t at = source.find(kClock); at != source.npos; at = source.find(kClock, at + 1)) {
     source.erase(at, kClock.size() - 1);
+  }
   return source;
 }
 
@@ -168,8 +169,9 @@ TEST_P(VllmPrompts, AreOurs) {
       const Json ours = prompt ? fnv1a(*prompt) : Json();
       bool is_same = ours == prompts[i];
       const auto [begin, end] = kSaysTheSame.equal_range(conversation);
-      for (auto same = begin; same != end; ++same)
+      for (auto same = begin; same != end; ++same) {
         is_same = is_same || (prompt && ours == prompts[index_of.at(same->second)]);
+      }
       const bool otherwise = is_otherwise(name, conversation);
       EXPECT_NE(is_same, otherwise)
           << name << ", " << conversation << ": " << prompt.value_or("refused");

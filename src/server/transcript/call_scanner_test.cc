@@ -84,8 +84,9 @@ void expect_call(const CallSyntax& syntax, const std::string& text, const std::s
 }
 
 void expect_none(const CallSyntax& syntax, const std::string& text, bool closes = true) {
-  for (const size_t piece : {text.size() + 1, size_t{1}, size_t{0}})
+  for (const size_t piece : {text.size() + 1, size_t{1}, size_t{0}}) {
     EXPECT_FALSE(scan(syntax, text, closes, piece).is_call) << text;
+  }
 }
 
 const CallSyntax kCoderCalls = {.form = CallForm::kTagged, .tagged = &kCoder};
@@ -191,8 +192,9 @@ TEST(TaggedCalls, AreReadAsGlmWritesThem) {
   expect_call(kGlmCalls, "f\n<arg_key>i", "f", "", false);
   expect_call(kGlmCalls, "f\n<arg_key>i</arg_key> 1", "f", "{}", false);
   expect_none(kGlmCalls, "f", false);
-  for (const char* text : {"", "two words", "<arg_key>i</arg_key>", "{}", "f\n<arg_"})
+  for (const char* text : {"", "two words", "<arg_key>i</arg_key>", "{}", "f\n<arg_"}) {
     expect_none(kGlmCalls, text);
+  }
 }
 
 TEST(JsonCalls, HaveArgumentsInAStringWhereItHoldsAnObject) {
@@ -201,8 +203,9 @@ TEST(JsonCalls, HaveArgumentsInAStringWhereItHoldsAnObject) {
     return R"({"name": "f", "arguments": )" + arguments + "}";
   };
   expect_call(lenient, call(R"(" {\"x\": 1}")"), "f", R"( {"x": 1})");
-  for (const std::string text : {R"("hello")", R"("")", R"("{")", R"("[1]")", R"("5")"})
+  for (const std::string text : {R"("hello")", R"("")", R"("{")", R"("[1]")", R"("5")"}) {
     expect_call(lenient, call(text), "f", text);
+  }
   expect_call(lenient, call("null"), "f", "{}");
 }
 

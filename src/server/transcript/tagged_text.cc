@@ -5,8 +5,9 @@
 namespace nanovllm::server {
 
 void TaggedText::announce(std::span<const TokenMark> marks) {
-  for (const TokenMark& mark : marks)
+  for (const TokenMark& mark : marks) {
     marks_.push_back({begin_ + text_.size() + mark.offset, mark.token_id});
+  }
 }
 
 std::string_view TaggedText::take(size_t size) {

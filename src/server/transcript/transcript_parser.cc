@@ -87,8 +87,9 @@ template <typename Formats>
 auto* find_transcript_format(const Formats& formats, const std::string& name, const char* flag) {
   const auto* found = std::ranges::find(formats, name, [](const auto& it) { return it.name; });
   if (found != std::end(formats)) return found;
-  if (!name.empty())
+  if (!name.empty()) {
     throw_error(ErrorCode::kInvalidArgument, "{}: \"{}\" is not known", flag, name);
+  }
   return decltype(found){nullptr};
 }
 
@@ -227,8 +228,9 @@ TranscriptTags transcript_tags(const TranscriptFormat& format, const Tokenizer& 
     }
   }
   if (const ToolFormat* tools = tool_format(format)) {
-    for (const std::string_view tag : {tools->open_tag, tools->other_open, tools->close_tag})
+    for (const std::string_view tag : {tools->open_tag, tools->other_open, tools->close_tag}) {
       add(tag);
+    }
   }
   return tags;
 }

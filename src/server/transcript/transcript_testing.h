@@ -22,8 +22,9 @@ struct TranscriptAnswer {
   bool operator==(const TranscriptAnswer&) const = default;
   friend std::ostream& operator<<(std::ostream& out, const TranscriptAnswer& answer) {
     out << "reasoning: [" << answer.reasoning << "] content: [" << answer.content << "]";
-    for (const auto& [name, arguments] : answer.calls)
+    for (const auto& [name, arguments] : answer.calls) {
       out << " " << name << "(" << arguments << ")";
+    }
     return out;
   }
 };
@@ -95,8 +96,9 @@ inline MarkedText marked_text_of(const TranscriptCase& c) {
       continue;
     }
     for (const auto& [tag, id] : tags_of(c).ids) {
-      if (std::string_view(c.text).substr(at + 1).starts_with(tag))
+      if (std::string_view(c.text).substr(at + 1).starts_with(tag)) {
         result.marks.push_back({result.text.size(), id});
+      }
     }
   }
   return result;
@@ -113,8 +115,9 @@ inline TranscriptAnswer parse_transcript(const TranscriptCase& c, std::vector<si
   for (const size_t cut : cuts) {
     std::vector<TokenMark> marks;
     for (const TokenMark& mark : given.marks) {
-      if (mark.offset >= from && mark.offset < cut)
+      if (mark.offset >= from && mark.offset < cut) {
         marks.push_back({mark.offset - from, mark.token_id});
+      }
     }
     client.add(parser->append(std::string_view(given.text).substr(from, cut - from), marks));
     from = cut;

@@ -102,8 +102,9 @@ Value filter_float(const Call& call) {  // default?
   if (value.is_number()) return Value::number(float_of(value));
   int64_t whole = 0;
   double number = 0;
-  if (value.is_string() && parse_number(text_of(value), whole, number))
+  if (value.is_string() && parse_number(text_of(value), whole, number)) {
     return Value::number(number);
+  }
   return call[0].is_missing() ? Value::number(0.0) : call[0];
 }
 

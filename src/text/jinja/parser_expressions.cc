@@ -144,8 +144,9 @@ ExprPtr Parser::parse_compare() {
     if (is_negated) advance();
     const auto* found = std::ranges::find_if(
         kComparisons, [&](const auto& candidate) { return at(candidate.first); });
-    if (found == std::end(kComparisons))
+    if (found == std::end(kComparisons)) {
       return comparison ? std::move(comparison) : std::move(first);
+    }
     advance();
     if (comparison == nullptr) {
       comparison = node(ExprKind::kCompare, offset);

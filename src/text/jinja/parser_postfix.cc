@@ -46,8 +46,9 @@ ExprPtr Parser::parse_subscript(ExprPtr object) {
       add(*item, has_colon && !at(":") && !at("]") ? parse_expression() : nullptr);
     }
   }
-  if (at(",") && item->kind == ExprKind::kItem)
+  if (at(",") && item->kind == ExprKind::kItem) {
     refuse(current().offset, "an index of several items, as in", "x[1, 2]");
+  }
   expect("]");
   return item;
 }

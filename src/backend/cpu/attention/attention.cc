@@ -103,8 +103,9 @@ void PagedAttention::plan_pieces(int num_kv_heads, int padded_dim) {
     tile.state_stride = stride;
     tile.states = state_floats_;
     state_floats_ += floats;
-    for (int span = tile.first_span; span < tile.end_span; ++span)
+    for (int span = tile.first_span; span < tile.end_span; ++span) {
       pieces_.push_back({&tile, span, span + 1});
+    }
   }
 }
 
@@ -118,9 +119,10 @@ void PagedAttention::reserve_memory(int num_kv_heads, int padded_dim) {
     missing_spans_ = std::make_unique<std::atomic<int>[]>(missing_capacity_);
   }
   for (const Tile& tile : tiles_) {
-    for (int head = 0; tile.split >= 0 && head < num_kv_heads; ++head)
+    for (int head = 0; tile.split >= 0 && head < num_kv_heads; ++head) {
       missing_spans_[tile.split * num_kv_heads + head].store(tile.end_span - tile.first_span,
                                                              std::memory_order_relaxed);
+    }
   }
 }
 
@@ -166,8 +168,9 @@ void PagedAttention::run_piece(const AttentionKernels& kernels, AttentionTask ta
                       states + tile.state_stride * (piece.first_span - tile.first_span));
   // Whoever finishes the last span merges them all.
   std::atomic<int>& missing = missing_spans_[tile.split * spec.num_kv_heads + head];
-  if (missing.fetch_sub(1, std::memory_order_acq_rel) == 1)
+  if (missing.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     kernels.combine(task, states, tile.state_stride, spans);
+  }
 }
 
 void PagedAttention::run(Tensor out, Tensor qkv, const KvCache& cache,
@@ -187,9 +190,10 @@ void PagedAttention::run(Tensor out, Tensor qkv, const KvCache& cache,
       AttentionTask task = base;
       // As a rule the other threads take the tasks in between.
       const int64_t coming = i + pool_.num_threads();
-      if (coming < num_tasks)
+      if (coming < num_tasks) {
         task.coming_keys = first_keys(base, spec, batch, pieces_[coming / heads],
                                       static_cast<int>(coming % heads));
+      }
       run_piece(kernels, task, spec, batch, pieces_[i / heads], static_cast<int>(i % heads),
                 thread);
       pool_.advance(thread);

@@ -68,8 +68,9 @@ class AttentionKernel {
 
   static void combine(const AttentionTask& task, float* states, int64_t stride, int num_spans) {
     const SoftmaxState total(states, task.rows);
-    for (int i = 1; i < num_spans; ++i)
+    for (int i = 1; i < num_spans; ++i) {
       merge(task, total, SoftmaxState(states + i * stride, task.rows));
+    }
     finish(task, total);
   }
 
@@ -115,8 +116,9 @@ class AttentionKernel {
       const int first = larger(tile, begin);
       compute_tile(first, smaller(tile + kKeyTile, end), state);
     }
-    for (int r = 0; r < task_.rows; ++r)
+    for (int r = 0; r < task_.rows; ++r) {
       state.sum[r] = Simd::reduce_add(Simd::load(lane_sums_ + r * kLanes));
+    }
   }
 
   // Index of the cache tile of a key, in tiles from the beginning of its block; sets the block.
@@ -155,12 +157,14 @@ class AttentionKernel {
     }
     find_coming(first + subtiles * kSubtile, subtiles, coming_keys);
     compute_scores(keys, values, subtiles);
-    for (int r = 0; r < task_.rows; ++r)
+    for (int r = 0; r < task_.rows; ++r) {
       tile_max_[r] = scale_and_mask(scores_ + r * kKeyTile, subtiles, first_visible(r) - first,
                                     end_visible(r) - first);
+    }
     update_max(state);
-    for (int r = 0; r < task_.rows; ++r)
+    for (int r = 0; r < task_.rows; ++r) {
       compute_weights(r, subtiles, first_visible(r) - first, end_visible(r) - first, state.max[r]);
+    }
     add_values(values, coming_keys, subtiles, state.acc);
   }
 
@@ -180,9 +184,10 @@ class AttentionKernel {
                    float* scores) const {
     Floats acc[R][J];
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int j = 0; j < J; ++j) acc[r][j] = Simd::set1(0);
+    }
     const int dim = task_.head_dim;
     for (int d = 0; d < dim; d += Dot::kDepth) {
       const int64_t offset = static_cast<int64_t>(d) * kSubtile * sizeof(Cache);
@@ -200,9 +205,10 @@ class AttentionKernel {
       }
     }
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int j = 0; j < J; ++j) Simd::store(scores + r * kKeyTile + j * kLanes, acc[r][j]);
+    }
   }
 
   // Turns products into exponents of 2, those of lanes outside begin .. end-1 into kNoScore, and
@@ -280,10 +286,12 @@ class AttentionKernel {
     const int64_t dim = task_.padded_dim;
     Floats sum[R][J];
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-      for (int j = 0; j < J; ++j)
+      for (int j = 0; j < J; ++j) {
         sum[r][j] = Simd::mul(Simd::load(acc + r * dim + j * kLanes), Simd::set1(rescale[r]));
+      }
+    }
     for (int i = 0; i < subtiles; ++i) {
       for (int token = 0; token < kSubtile; token += Dot::kDepth) {
         const int64_t offset = (token * dim + first_dim * Dot::kDepth) * sizeof(Cache);
@@ -304,9 +312,10 @@ class AttentionKernel {
       }
     }
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int j = 0; j < J; ++j) Simd::store(acc + r * dim + j * kLanes, sum[r][j]);
+    }
   }
 
   // With few rows, decodes as a rule, memory is the bound. Each product then fetches what the next
@@ -336,9 +345,10 @@ class AttentionKernel {
       float* acc = total.acc + static_cast<int64_t>(r) * dim;
       const float* other = next.acc + static_cast<int64_t>(r) * dim;
       const Floats a = Simd::set1(total_scale[r]), b = Simd::set1(next_scale[r]);
-      for (int d = 0; d < dim; d += kLanes)
+      for (int d = 0; d < dim; d += kLanes) {
         Simd::store(acc + d, Simd::add(Simd::mul(Simd::load(acc + d), a),
                                        Simd::mul(Simd::load(other + d), b)));
+      }
     }
   }
 
@@ -365,8 +375,9 @@ class AttentionKernel {
   // To each row's sum. A sink far above all scores makes it infinite and the row 0.
   static void add_sinks(const AttentionTask& task, const SoftmaxState& state) {
     float exponents[kMaxAttentionRows];
-    for (int r = 0; r < task.rows; ++r)
+    for (int r = 0; r < task.rows; ++r) {
       exponents[r] = task.sinks[(task.first_row + r) % task.group] * kLog2E - state.max[r];
+    }
     for (int r = 0; r < task.rows; r += kLanes) {
       const int n = smaller(kLanes, task.rows - r);
       const Floats e = exp2(Simd::load_n(exponents + r, n));

@@ -111,8 +111,9 @@ std::vector<int32_t> sort_by_expert(const CpuExpertWeights& w, int64_t num_rows,
     const int64_t expert = step.ids[i] - w.first;
     return expert >= 0 && expert < num_experts ? expert : -1;
   };
-  for (int64_t i = 0; i < chosen; ++i)
+  for (int64_t i = 0; i < chosen; ++i) {
     if (of_rank(i) >= 0) ++starts[of_rank(i) + 2];
+  }
   std::partial_sum(starts.begin(), starts.end(), starts.begin());
   for (int64_t i = 0; i < chosen; ++i) {  // moves starts[e + 1] from e's begin to its end
     const int64_t expert = of_rank(i);
@@ -135,16 +136,19 @@ void add_up(const CpuExpertWeights& w, const Step& step, int64_t t, const Tensor
       const float* const from = rows.f32() + row * hidden + begin;
       for (int64_t i = 0; i < n; ++i) sum[i] += weight * from[i];
     };
-    for (int64_t i = t * active; i < (t + 1) * active; ++i)
+    for (int64_t i = t * active; i < (t + 1) * active; ++i) {
       if (step.places[i] >= 0) add(step.routed.out, step.places[i], step.weights[i]);
-    if (w.shared)
+    }
+    if (w.shared) {
       add(step.shared.out, t, w.shared_gate ? 1 / (1 + std::exp(-step.shared_gate.f32()[t])) : 1);
+    }
     for (int64_t i = 0; i < n; ++i) {
       const int64_t at = t * hidden + begin + i;
-      if (out.dtype == DType::kFloat32)
+      if (out.dtype == DType::kFloat32) {
         out.f32()[at] = sum[i];
-      else
+      } else {
         out.bf16()[at] = to_bfloat16(sum[i]);
+      }
     }
   }
 }
@@ -197,9 +201,10 @@ void CpuBackend::mix(Tensor out, Tensor x, const ExpertWeights& weights) {
   linear(step.logits, x, *w.router);
   const int num_experts = static_cast<int>(w.router->out_features);
   for_rows(pool_, rows, int64_t{num_experts} * active, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t)
+    for (int64_t t = begin; t < end; ++t) {
       route(step.logits.f32() + t * num_experts, num_experts, w.routing, step.ids + t * active,
             step.weights + t * active);
+    }
   });
   const std::vector<int32_t> starts = sort_by_expert(w, rows, step);
 
@@ -211,8 +216,9 @@ void CpuBackend::mix(Tensor out, Tensor x, const ExpertWeights& weights) {
     downs.push_back(
         {cpu(expert.down), block.out.slice_rows(begin, end), block.inner.slice_rows(begin, end)});
   };
-  for (size_t e = 0; e < w.experts.size(); ++e)
+  for (size_t e = 0; e < w.experts.size(); ++e) {
     add(w.experts[e], step.routed, starts[e], starts[e + 1], step.row_ids + starts[e]);
+  }
   if (w.shared) add(*w.shared, step.shared, 0, static_cast<int>(rows), nullptr);
   if (w.shared_gate) gate_ups.push_back({cpu(w.shared_gate), step.shared_gate, x});
   multiply(gate_ups);

@@ -23,8 +23,9 @@ void score(std::span<float> x, Routing::Score how) {
 // The largest of those that are not taken, the first of equals.
 int take_largest(std::span<const float> values, std::vector<bool>& taken) {
   int best = -1;
-  for (int i = 0; i < std::ssize(values); ++i)
+  for (int i = 0; i < std::ssize(values); ++i) {
     if (!taken[i] && (best < 0 || values[i] > values[best])) best = i;
+  }
   taken[best] = true;
   return best;
 }
@@ -43,8 +44,9 @@ void close_groups(std::span<float> p, const Routing& routing) {
   }
   std::vector<bool> is_open(sums.size());
   for (int i = 0; i < routing.num_active_groups; ++i) take_largest(sums, is_open);
-  for (size_t i = 0; i < p.size(); ++i)
+  for (size_t i = 0; i < p.size(); ++i) {
     if (!is_open[i / size]) p[i] = 0;
+  }
 }
 
 }  // namespace

@@ -23,8 +23,9 @@ void CpuBackend::act_and_mul(Tensor out, Tensor gate_up, Activation activation) 
 void CpuBackend::soft_cap(Tensor logits, float cap) {
   for_rows(pool_, logits.rows(), logits.row_size(), [&](int64_t begin, int64_t end) {
     float* const x = logits.f32();
-    for (int64_t i = begin * logits.row_size(); i < end * logits.row_size(); ++i)
+    for (int64_t i = begin * logits.row_size(); i < end * logits.row_size(); ++i) {
       x[i] = cap * std::tanh(x[i] / cap);
+    }
   });
 }
 

@@ -60,14 +60,16 @@ void clear_unwritten(const Slot& slot, const ForwardBatch& batch, int64_t t,
                      const KvCacheSpec& spec, int padded_dim) {
   int written = 1;
   while (written < kKvTile && t + written < batch.num_tokens &&
-         batch.slot_mapping[t + written] == batch.slot_mapping[t] + written)
+         batch.slot_mapping[t + written] == batch.slot_mapping[t] + written) {
     ++written;
+  }
   const size_t element = size_of(spec.dtype);
   const int together = spec.dtype == DType::kBFloat16 ? 2 : 1;  // tokens
   if (written % together != 0) {
     auto* pairs = reinterpret_cast<uint16_t*>(slot.value_tile);
-    for (int d = 0; d < spec.head_dim; ++d)
+    for (int d = 0; d < spec.head_dim; ++d) {
       pairs[value_element(spec.dtype, padded_dim, written, d)] = 0;
+    }
     ++written;
   }
   const size_t token_bytes = static_cast<size_t>(padded_dim) * element;

@@ -104,8 +104,9 @@ struct RowKernel {
   static void add(float* residual, const void* x, int64_t n, float factor) {
     const Act* row = static_cast<const Act*>(x);
     const Floats factors = Simd::set1(factor);
-    for (int64_t i = 0; i < n; i += kLanes)
+    for (int64_t i = 0; i < n; i += kLanes) {
       store_at(residual, i, n, Simd::fma(load_at(row, i, n), factors, load_at(residual, i, n)));
+    }
   }
 
   static void norm_rope(void* out, const void* x, int dim, const float* norm, float eps,
@@ -132,8 +133,9 @@ struct RowKernel {
   static void act_and_mul(void* out, const void* gate, const void* up, int64_t n) {
     const Act* g = static_cast<const Act*>(gate);
     const Act* u = static_cast<const Act*>(up);
-    for (int64_t i = 0; i < n; i += kLanes)
+    for (int64_t i = 0; i < n; i += kLanes) {
       store_at(static_cast<Act*>(out), i, n, combine(load_at(g, i, n), load_at(u, i, n)));
+    }
   }
 
   static RowKernels table() {

@@ -33,9 +33,11 @@ struct Coder {
   void list(__m256i words, uint32_t missing, uint32_t unit, int position) {
     alignas(32) uint16_t bits[16];
     _mm256_store_si256(reinterpret_cast<__m256i*>(bits), words);
-    for (int i = 0; i < 16; ++i)
-      if ((missing >> 2 * i & 1) != 0)
+    for (int i = 0; i < 16; ++i) {
+      if ((missing >> 2 * i & 1) != 0) {
         *next_patch++ = {unit, static_cast<uint16_t>(position + i), bits[i]};
+      }
+    }
   }
 };
 
@@ -51,13 +53,14 @@ int64_t code_panel_avx2(const char* plain, int64_t num_steps, char* coded, Weigh
   Coder coder{_mm256_set1_epi16(static_cast<int16_t>(base)), patches};
   for (int64_t unit = 0; unit < num_steps / kUnitSteps; ++unit) {
     __m256i w[4][2], codes[2] = {};
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < 4; ++i) {
       for (int half = 0; half < 2; ++half) {
         w[i][half] = load(plain + i * 64 + half * 32);
         const __m256i code =
             coder.code(&w[i][half], static_cast<uint32_t>(unit), i * 32 + half * 16);
         codes[half] = _mm256_or_si256(codes[half], _mm256_slli_epi16(code, 4 * i));
       }
+    }
     for (int half = 0; half < 2; ++half) {
       char* to = coded + half * 32;
       stream(to, _mm256_or_si256(w[0][half], swap_bytes(w[1][half])));

@@ -50,12 +50,14 @@ class CodedPanel {
     }
     if (__builtin_expect(patch_->unit == index, 0)) {
       alignas(32) uint16_t words[kUnitWeights / 2];
-      for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < 4; ++i) {
         _mm256_store_si256(reinterpret_cast<__m256i*>(words + i * 16), w[i]);
+      }
       const WeightPatch* behind = apply(patch_, index, part, words);
       if (part == 1) patch_ = behind;
-      for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < 4; ++i) {
         w[i] = _mm256_load_si256(reinterpret_cast<const __m256i*>(words + i * 16));
+      }
     }
     if (part == 1) unit_ += kUnitBytes;
   }
@@ -74,9 +76,11 @@ class CodedPanel {
   __attribute__((noinline)) static const WeightPatch* apply(const WeightPatch* patch,
                                                             uint32_t index, int part,
                                                             uint16_t* words) {
-    for (; patch->unit == index; ++patch)
-      if (patch->position / 32 % 2 == part)
+    for (; patch->unit == index; ++patch) {
+      if (patch->position / 32 % 2 == part) {
         words[patch->position / 64 * 32 + patch->position % 32] = patch->bits;
+      }
+    }
     return patch;
   }
 

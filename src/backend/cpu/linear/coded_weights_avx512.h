@@ -50,8 +50,9 @@ class CodedPanel {
     const __m512i bits = _mm512_set1_epi16(static_cast<int16_t>(patch.bits));
     const __mmask32 word = __mmask32{1} << patch.position % 32;
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < 4; ++i) {
       w[i] = _mm512_mask_mov_epi16(w[i], patch.position / 32 == i ? word : __mmask32{0}, bits);
+    }
   }
 
   const char* table_;

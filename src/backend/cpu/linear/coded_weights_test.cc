@@ -43,13 +43,17 @@ uint16_t decoded(const char* table, const char* unit, int vector, int i) {
 
 Words decode(const Panel& panel) {
   Words plain;
-  for (int64_t unit = 0; unit < kSteps / kUnitSteps; ++unit)
-    for (int vector = 0; vector < 4; ++vector)
-      for (int i = 0; i < 32; ++i)
+  for (int64_t unit = 0; unit < kSteps / kUnitSteps; ++unit) {
+    for (int vector = 0; vector < 4; ++vector) {
+      for (int i = 0; i < 32; ++i) {
         plain.push_back(
             decoded(panel.bytes, panel.bytes + kCodeTableBytes + unit * kUnitBytes, vector, i));
-  for (const WeightPatch& patch : panel.patches)
+      }
+    }
+  }
+  for (const WeightPatch& patch : panel.patches) {
     plain[patch.unit * size_t{kUnitWeights} + patch.position] = patch.bits;
+  }
   return plain;
 }
 

@@ -60,9 +60,10 @@ void pack_tile(const LinearProduct& p, const LinearKernels& kernels, const Packe
               packed.memory + begin * packed.row_bytes);
     return;
   }
-  for (int64_t r = begin; r < end; ++r)
+  for (int64_t r = begin; r < end; ++r) {
     pack_rows(kernels, std::span(rows).subspan(r - begin, 1), columns, dtype, packed.row_bytes / 4,
               packed.memory + r * packed.row_bytes);
+  }
 }
 
 // Into `wanted` tasks or more.
@@ -167,9 +168,10 @@ void CpuBackend::multiply(std::span<const LinearProduct> products) {
     num_tasks += p.division.panel_tasks * p.division.row_tasks;
     // Each thread's; see LinearBlock::scratch.
     const int64_t panels_kept = p.division.tiles_per_task > 1 ? p.division.panels_per_task : 1;
-    if (w.coded())
+    if (w.coded()) {
       decoded_bytes =
           std::max({decoded_bytes, panels_kept * w.plain_panel_bytes(), kMinScratchBytes});
+    }
   }
   pack_rows_of(planned_);
   char* const decoded = decoded_panels_.get(static_cast<size_t>(decoded_bytes * threads));

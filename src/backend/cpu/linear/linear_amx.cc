@@ -228,8 +228,9 @@ void few_rows(const LinearBlock& block, int64_t wanted) {
   int64_t panel = 0;
   for (; panel + kAtOnce <= block.num_panels; panel += kAtOnce) {
     FewRows::multiply<rows, kAtOnce>(block, a, panel, results);
-    for (int i = 0; i < kAtOnce; ++i)
+    for (int i = 0; i < kAtOnce; ++i) {
       write_out(block, results + i * kPanelColumns, kAtOnce * kPanelColumns, row, rows, panel + i);
+    }
   }
   for (; panel < block.num_panels; ++panel) {
     FewRows::multiply<rows, 1>(block, a, panel, results);

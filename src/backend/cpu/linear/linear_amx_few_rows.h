@@ -42,10 +42,11 @@ class FewRows {
   // The results of `rows` rows with `panels` panels from `panel` on, [rows][panels][32].
   template <int rows, int panels>
   static void multiply(const LinearBlock& block, const char* a, int64_t panel, float* results) {
-    if (block.patches != nullptr)
+    if (block.patches != nullptr) {
       multiply<CodedUnits<panels>, rows, panels>(block, a, panel, results);
-    else
+    } else {
       multiply<PlainUnits, rows, panels>(block, a, panel, results);
+    }
   }
 
  private:
@@ -71,14 +72,16 @@ class FewRows {
   class CodedUnits {
    public:
     CodedUnits(const LinearBlock& block, int64_t panel) {
-      for (int p = 0; p < panels; ++p)
+      for (int p = 0; p < panels; ++p) {
         panels_[p] =
             CodedPanel(block.b + (panel + p) * block.panel_bytes, block.patches[panel + p]);
+      }
     }
     void next(int p, uint32_t unit, __m512i (&w)[4]) {
 #pragma GCC unroll 4
-      for (int line = 0; line < kUnitBytes; line += 64)
+      for (int line = 0; line < kUnitBytes; line += 64) {
         _mm_prefetch(panels_[p].unit() + kPrefetchBytes + line, _MM_HINT_T1);
+      }
       panels_[p].next(unit, 0, w);
     }
 
@@ -142,13 +145,16 @@ class FewRows {
     __m512 v[rows][panels * 2];
 
     void clear() {
-      for (auto& row : v)
+      for (auto& row : v) {
         for (__m512& x : row) x = _mm512_setzero_ps();
+      }
     }
     void add(const Sums& even, const Sums& odd) {
-      for (int r = 0; r < rows; ++r)
-        for (int i = 0; i < panels * 2; ++i)
+      for (int r = 0; r < rows; ++r) {
+        for (int i = 0; i < panels * 2; ++i) {
           v[r][i] = _mm512_add_ps(v[r][i], _mm512_add_ps(even.v[r][i], odd.v[r][i]));
+        }
+      }
     }
   };
 };

@@ -22,17 +22,19 @@ struct Avx2Ops {
   static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
   static void prefetch_near(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }
   static void store_f32(char* p, int lanes, Vec value) {
-    if (lanes == kLanes)
+    if (lanes == kLanes) {
       _mm256_storeu_ps(reinterpret_cast<float*>(p), value);
-    else
+    } else {
       std::memcpy(p, &value, static_cast<size_t>(lanes) * 4);
+    }
   }
   static void store_bf16(char* p, int lanes, Vec value) {
     const __m128i rounded = Simd::narrow(value);
-    if (lanes == kLanes)
+    if (lanes == kLanes) {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(p), rounded);
-    else
+    } else {
       std::memcpy(p, &rounded, static_cast<size_t>(lanes) * 2);
+    }
   }
 };
 
@@ -119,19 +121,21 @@ void transpose_avx2(const void* const* rows, int num_rows, int64_t count, void* 
       const int n = num_rows - first < 8 ? num_rows - first : 8;
       __m256i r[8];
 #pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i)
+      for (int i = 0; i < 8; ++i) {
         r[i] = i < n ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(
                            static_cast<const char*>(rows[first + i]) + d * 4))
                      : _mm256_setzero_si256();
+      }
       transpose_8x8(r);
       int32_t* p = static_cast<int32_t*>(out) + d * stride + first;
       const __m256i mask = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMask + 8 - n));
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) {
-        if (past_caches)
+        if (past_caches) {
           _mm256_stream_si256(reinterpret_cast<__m256i*>(p + i * stride), r[i]);
-        else
+        } else {
           _mm256_maskstore_epi32(p + i * stride, mask, r[i]);
+        }
       }
     }
   }
@@ -148,9 +152,10 @@ void bf16_to_f32_avx2(const void* in, float* out, int64_t n) {
 void f16_to_f32_avx2(const void* in, float* out, int64_t n) {
   const char* p = static_cast<const char*>(in);
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
+  for (; i + 8 <= n; i += 8) {
     _mm256_storeu_ps(out + i,
                      _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + i * 2))));
+  }
   if (i < n) f16_to_f32_portable(p + i * 2, out + i, n - i);
 }
 

@@ -91,15 +91,17 @@ void transpose_avx512(const void* const* rows, int num_rows, int64_t count, void
     for (int64_t d = 0; d < count; d += 16) {
       __m512i r[16];
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i)
+      for (int i = 0; i < 16; ++i) {
         r[i] = i < n ? _mm512_loadu_si512(static_cast<const char*>(rows[first + i]) + d * 4)
                      : _mm512_setzero_si512();
+      }
       transpose_16x16(r);
       char* p = static_cast<char*>(out) + (d * stride + first) * 4;
       if (past_caches) {
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; ++i)
+        for (int i = 0; i < 16; ++i) {
           _mm512_stream_si512(reinterpret_cast<__m512i*>(p + i * stride * 4), r[i]);
+        }
       } else {
 #pragma GCC unroll 16
         for (int i = 0; i < 16; ++i) _mm512_mask_storeu_epi32(p + i * stride * 4, mask, r[i]);

@@ -14,12 +14,13 @@ template <typename Ops>
 class CodedLoops : private LinearLoops<Ops> {
  public:
   static void run(const LinearBlock& block) {
-    if (block.patches == nullptr)
+    if (block.patches == nullptr) {
       LinearLoops<Ops>::run(block);
-    else if (block.num_tiles == 1 && decodes_along(rows_of(block.tiling, block.first_tile)))
+    } else if (block.num_tiles == 1 && decodes_along(rows_of(block.tiling, block.first_tile))) {
       one_tile(block);
-    else
+    } else {
       several_tiles(block);
+    }
   }
 
  private:
@@ -66,9 +67,10 @@ class CodedLoops : private LinearLoops<Ops> {
         const char* next = b + block.panel_bytes;
         (decodes_along(rows) ? decode_along : decode)(
             block, {first_row(block.tiling, first), panel, b, next});
-        for (int64_t tile = others; tile < last; ++tile)
+        for (int64_t tile = others; tile < last; ++tile) {
           Plain::one_panel(block, tile, panel, block.scratch,
                            tile == others ? next + block.panel_bytes / 3 : nullptr);
+        }
       }
     }
   }
@@ -115,12 +117,14 @@ class CodedLoops : private LinearLoops<Ops> {
     char* keep = block.scratch;
     typename Ops::Panel coded[panels];
 #pragma GCC unroll 4
-    for (int p = 0; p < panels; ++p)
+    for (int p = 0; p < panels; ++p) {
       coded[p] =
           typename Ops::Panel(place.b + p * block.panel_bytes, block.patches[place.panel + p]);
+    }
     // The lists of patches are a stream too thin for processors to foresee.
-    if (place.panel + panels < block.num_panels)
+    if (place.panel + panels < block.num_panels) {
       Ops::prefetch_near(reinterpret_cast<const char*>(block.patches[place.panel + panels]));
+    }
     Vec acc[rows][kVectors];
     Plain::template clear<rows, kVectors>(acc);
     const uint32_t num_units = static_cast<uint32_t>(block.num_steps / kUnitSteps);
@@ -128,8 +132,9 @@ class CodedLoops : private LinearLoops<Ops> {
 #pragma GCC unroll 4
       for (int p = 0; p < panels; ++p) {
 #pragma GCC unroll 4
-        for (int line = 0; line < kUnitBytes; line += 64)
+        for (int line = 0; line < kUnitBytes; line += 64) {
           Plain::template ask_ahead<prefetch, panels>(coded[p].unit() + line);
+        }
 #pragma GCC unroll 2
         for (int part = 0; part < kParts; ++part) {
           Words w[2 * kPartVectors];
@@ -151,10 +156,11 @@ class CodedLoops : private LinearLoops<Ops> {
   static inline __attribute__((always_inline)) void store_part(char* keep, int part,
                                                                const Words (&w)[4]) {
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < 4; ++i) {
       Ops::store_words(keep + i / kPartVectors * kPanelStepBytes +
                            (part * kPartVectors + i % kPartVectors) * kVectorBytes,
                        w[i]);
+    }
   }
 
   // Adds the products of a unit's steps to the accumulators from `first` on.

@@ -25,8 +25,9 @@ std::vector<Conversions> available() {
   std::vector<Conversions> all = {
       {"portable", bf16_to_f32_portable, f16_to_f32_portable, f32_to_bf16_portable}};
 #if defined(__x86_64__)
-  if (detected_isa() >= Isa::kAvx2)
+  if (detected_isa() >= Isa::kAvx2) {
     all.push_back({"avx2", bf16_to_f32_avx2, f16_to_f32_avx2, f32_to_bf16_avx2});
+  }
 #endif
   return all;
 }
@@ -42,10 +43,11 @@ TEST_P(LinearConvert, EverySixteenBitValueWidensExactly) {
   for (size_t i = 0; i < in.size(); ++i) {
     ASSERT_EQ(std::bit_cast<uint32_t>(bf16[i]), i << 16);
     const float half = half_to_float(in[i]);
-    if (std::isnan(half))  // hardware makes signalling NaNs quiet
+    if (std::isnan(half)) {  // hardware makes signalling NaNs quiet
       ASSERT_TRUE(std::isnan(f16[i])) << i;
-    else
+    } else {
       ASSERT_EQ(std::bit_cast<uint32_t>(f16[i]), std::bit_cast<uint32_t>(half)) << i;
+    }
   }
 }
 
@@ -53,8 +55,9 @@ TEST_P(LinearConvert, RoundingToBfloat16IsToNearestEven) {
   std::mt19937 rng(1);
   std::vector<float> in = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 1e-42f, 3.4e38f};
   for (const uint32_t bits : {0x3f808000u, 0x3f818000u, 0x3f807fffu, 0x3f808001u, 0x7f7fffffu,
-                              0x7f800001u, 0xffffffffu, 0x00000001u})
+                              0x7f800001u, 0xffffffffu, 0x00000001u}) {
     in.push_back(std::bit_cast<float>(bits));
+  }
   for (int i = 0; i < 100000; ++i) in.push_back(std::bit_cast<float>(static_cast<uint32_t>(rng())));
   std::vector<uint16_t> out(in.size());
   GetParam().f32_to_bf16(in.data(), out.data(), static_cast<int64_t>(in.size()));

@@ -23,10 +23,11 @@ template <typename Ops>
 class LinearLoops {
  public:
   static void run(const LinearBlock& block) {
-    if (block.num_tiles == 1)
+    if (block.num_tiles == 1) {
       one_tile(block);
-    else
+    } else {
       several_tiles(block);
+    }
   }
 
   // Adds the bias to [rows][columns] results, of which rows are `stride` apart, and stores those
@@ -36,17 +37,19 @@ class LinearLoops {
                                                   int64_t stride) {
     const int64_t left = block.num_columns - column;
     const int existing = left < columns ? static_cast<int>(left) : columns;
-    for (int r = 0; r < rows; ++r)
+    for (int r = 0; r < rows; ++r) {
       for (int c = 0; c < existing; c += Ops::kLanes) {
         const int lanes = existing - c < Ops::kLanes ? existing - c : Ops::kLanes;
         auto value = Ops::load(results + r * stride + c);
         if (block.bias != nullptr) value = Ops::add(value, Ops::load(block.bias + column + c));
         const int64_t index = (row + r) * block.out_stride + column + c;
-        if (block.out_is_bf16)
+        if (block.out_is_bf16) {
           Ops::store_bf16(block.out + index * 2, lanes, value);
-        else
+        } else {
           Ops::store_f32(block.out + index * 4, lanes, value);
+        }
       }
+    }
   }
 
  protected:
@@ -161,20 +164,22 @@ class LinearLoops {
     if constexpr (rows > 1) {
       if (wanted < rows) return find<panels, prefetch, rows - 1>(wanted);
     }
-    if constexpr (Ops::vectors(rows) < kVectorsPerPanel)
+    if constexpr (Ops::vectors(rows) < kVectorsPerPanel) {
       return &panel_in_parts<rows, prefetch>;
-    else if constexpr (panels == Panels::kSeveral)
+    } else if constexpr (panels == Panels::kSeveral) {
       return &tile<rows, Ops::vectors(rows), prefetch>;
-    else
+    } else {
       return &tile<rows, kVectorsPerPanel, prefetch>;
+    }
   }
 
   template <int rows, Prefetch prefetch>
   static void panel_in_parts(const LinearBlock& block, const Place& place) {
     constexpr int kAtOnce = Ops::vectors(rows);
     tile<rows, kAtOnce, prefetch>(block, place);
-    for (int v = kAtOnce; v < kVectorsPerPanel; v += kAtOnce)
+    for (int v = kAtOnce; v < kVectorsPerPanel; v += kAtOnce) {
       part<rows, kAtOnce, Prefetch::kNone>(block, place, v);
+    }
   }
 
   template <int rows, int vectors, Prefetch prefetch>
@@ -220,9 +225,10 @@ class LinearLoops {
   template <int rows, int vectors>
   static void clear(Vec (&acc)[rows][vectors]) {
 #pragma GCC unroll 16
-    for (int r = 0; r < rows; ++r)
+    for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 16
       for (int v = 0; v < vectors; ++v) acc[r][v] = Ops::zero();
+    }
   }
 
   // Through memory, so that what follows exists once and not unrolled in every instantiation.
@@ -231,10 +237,12 @@ class LinearLoops {
                      const Vec (&acc)[rows][vectors]) {
     alignas(64) float results[rows * vectors * Ops::kLanes];
 #pragma GCC unroll 16
-    for (int r = 0; r < rows; ++r)
+    for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 16
-      for (int v = 0; v < vectors; ++v)
+      for (int v = 0; v < vectors; ++v) {
         Ops::store(results + (r * vectors + v) * Ops::kLanes, acc[r][v]);
+      }
+    }
     constexpr int kColumns = vectors * Ops::kLanes;
     write_out(block, row, rows, column, kColumns, results, kColumns);
   }

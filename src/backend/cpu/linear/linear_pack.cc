@@ -129,8 +129,9 @@ void pack_rows(const LinearKernels& kernels, std::span<const SourceRow> rows, in
   if (num_rows == 1) return stage_row(kernels, rows[0], 0, columns, dtype, num_words, out);
   std::array<const void*, kMaxPackedRows> pointers;
   const bool as_they_are = [&] {
-    for (const SourceRow& row : rows)
+    for (const SourceRow& row : rows) {
       if (row.data == nullptr || row.dtype != dtype) return false;
+    }
     return columns == num_words * per_word;
   }();
   if (as_they_are) {
@@ -145,8 +146,9 @@ void pack_rows(const LinearKernels& kernels, std::span<const SourceRow> rows, in
     const int64_t words = std::min(kChunkWords, num_words - word);
     const int64_t first = word * per_word;
     const int64_t count = std::clamp<int64_t>(columns - first, 0, words * per_word);
-    for (int r = 0; r < num_rows; ++r)
+    for (int r = 0; r < num_rows; ++r) {
       stage_row(kernels, rows[r], first, count, dtype, words, staged[r]);
+    }
     kernels.transpose(pointers.data(), num_rows, words,
                       static_cast<char*>(out) + word * num_rows * 4, num_rows, past_caches);
   }

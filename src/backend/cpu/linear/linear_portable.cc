@@ -90,10 +90,12 @@ void linear_f32_portable(const LinearBlock& block) { LinearLoops<FloatOps>::run(
 
 void transpose_portable(const void* const* rows, int num_rows, int64_t count, void* out,
                         int64_t stride, bool /*past_caches*/) {
-  for (int64_t d = 0; d < count; ++d)
-    for (int r = 0; r < num_rows; ++r)
+  for (int64_t d = 0; d < count; ++d) {
+    for (int r = 0; r < num_rows; ++r) {
       std::memcpy(static_cast<char*>(out) + (d * stride + r) * 4,
                   static_cast<const char*>(rows[r]) + d * 4, 4);
+    }
+  }
 }
 
 void bf16_to_f32_portable(const void* in, float* out, int64_t n) {

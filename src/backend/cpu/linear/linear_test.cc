@@ -103,7 +103,7 @@ TEST_P(LinearTest, ExactOnShapesThatAreMultiplesOfNothing) {
   std::mt19937 rng(1);
   CpuBackend cpu({2, GetParam()});
   const int64_t sizes[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 65, 100, 257};
-  for (const int64_t k : sizes)
+  for (const int64_t k : sizes) {
     for (const int64_t n : sizes) {
       const int64_t m = 1 + static_cast<int64_t>(rng() % 40);
       const Types types = kTypes[rng() % std::size(kTypes)];
@@ -127,13 +127,14 @@ TEST_P(LinearTest, ExactOnShapesThatAreMultiplesOfNothing) {
             << m << "x" << k << "x" << n << " at " << i;
       }
     }
+  }
 }
 
 TEST_P(LinearTest, EveryCombinationOfTypesIsAccurate) {
   std::mt19937 rng(2);
   CpuBackend cpu({2, GetParam()});
   const int64_t k = 771, n = test::full_or_reduced(203, 53);
-  for (const Types types : kTypes)
+  for (const Types types : kTypes) {
     for (const int64_t m : {1, 2, 7, 12, 13, 33, 70}) {
       PlainMatrix x = normal_numbers(m, k, types.x, rng);
       const PlainMatrix w = normal_numbers(n, k, types.weight, rng);
@@ -145,8 +146,9 @@ TEST_P(LinearTest, EveryCombinationOfTypesIsAccurate) {
       for (int64_t i = 0; i < m * n; ++i) {
         const double expected = reference(x, w, bias, i / n, i % n);
         double magnitude = 0.5;
-        for (int64_t j = 0; j < k; ++j)
+        for (int64_t j = 0; j < k; ++j) {
           magnitude += std::abs(x.values[i / n * k + j] * w.values[i % n * k + j]);
+        }
         // The bound for a sum of k terms in any order. Kernels for bfloat16 weights may round
         // float32 activations to bfloat16.
         const bool rounds_x = types.weight == kBf16 && types.x == kF32;
@@ -156,6 +158,7 @@ TEST_P(LinearTest, EveryCombinationOfTypesIsAccurate) {
         ASSERT_NEAR(reference::element(out.tensor(), i), expected, bound) << m << " rows, at " << i;
       }
     }
+  }
 }
 
 TEST_P(LinearTest, PiecesOfSeveralTypesAndStridesAreStacked) {
@@ -173,18 +176,20 @@ TEST_P(LinearTest, PiecesOfSeveralTypesAndStridesAreStacked) {
       HostMatrix piece = part.host();
       piece.cols = k;
       pieces.push_back(piece);
-      for (int64_t r = 0; r < part.rows; ++r, ++all.rows)
+      for (int64_t r = 0; r < part.rows; ++r, ++all.rows) {
         for (int64_t c = 0; c < k; ++c) all.values.push_back(part.values[r * part.cols + c]);
+      }
     }
     const auto weight = cpu.make_linear(pieces, nullptr, dtype);
     ASSERT_EQ(weight->out_features, all.rows);
     PlainMatrix x = small_numbers(m, k, kBf16, rng);
     PlainMatrix out = output(m, all.rows, kF32);
     cpu.linear(out.tensor(), x.tensor(), *weight);
-    for (int64_t i = 0; i < m * all.rows; ++i)
+    for (int64_t i = 0; i < m * all.rows; ++i) {
       ASSERT_EQ(reference::element(out.tensor(), i),
                 reference(x, all, {}, i / all.rows, i % all.rows))
           << i;
+    }
   }
 }
 
@@ -194,7 +199,7 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
   struct Shape {
     int64_t k, n;
   };
-  for (const Types types : {kTypes[0], kTypes[1], kTypes[3]})
+  for (const Types types : {kTypes[0], kTypes[1], kTypes[3]}) {
     for (const Shape shape : {Shape{192, 161}, Shape{99, 64}}) {
       PlainMatrix x = normal_numbers(kRows, shape.k, types.x, rng);
       const PlainMatrix w = normal_numbers(shape.n, shape.k, types.weight, rng);
@@ -210,9 +215,10 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
           if (expected.rows == 0) {
             // One row at a time is what everything else is compared with.
             expected = output(kRows, shape.n, types.out);
-            for (int64_t r = 0; r < kRows; ++r)
+            for (int64_t r = 0; r < kRows; ++r) {
               cpu.linear(expected.tensor().slice_rows(r, r + 1), x.tensor().slice_rows(r, r + 1),
                          *weight);
+            }
           }
           const int64_t first = (kRows - m) / 3;
           PlainMatrix out = output(m, shape.n, types.out);
@@ -223,6 +229,7 @@ TEST_P(LinearTest, ARowHasTheSameBitsInEveryBatchAndWithAnyNumberOfThreads) {
         }
       }
     }
+  }
 }
 
 // So long rows that a task of several tiles takes fewer panels than one of a single tile.
@@ -243,9 +250,10 @@ TEST_P(LinearTest, ALongRowHasTheSameBitsInEveryBatch) {
       ASSERT_EQ(std::memcmp(out.bytes.data(), expected.bytes.data(), out.bytes.size()), 0)
           << m << " rows, " << way.threads << " threads";
     }
-    for (const int64_t i : {int64_t{0}, kColumns - 1, kRows * kColumns - 1})
+    for (const int64_t i : {int64_t{0}, kColumns - 1, kRows * kColumns - 1}) {
       EXPECT_NEAR(reference::element(expected.tensor(), i),
                   reference(x, w, {}, i / kColumns, i % kColumns), 0.1);
+    }
   }
 }
 
@@ -290,13 +298,16 @@ TEST_P(LinearTest, ProductsWithTheIdentityGiveTheWeightsBitForBit) {
   // In every panel some of far smaller and larger size, among them its first and its last; less
   // than one in 512.
   const int64_t odd_positions[] = {0, 1, 3, 4, 25 * kDepth + 7, 26 * kDepth + kDepth - 1};
-  for (int64_t panel = 0; panel < kColumns; panel += 32)
-    for (const int64_t position : odd_positions)
+  for (int64_t panel = 0; panel < kColumns; panel += 32) {
+    for (const int64_t position : odd_positions) {
       weights[panel * kDepth + position] =
           to_bfloat16(std::ldexp(1.5f, static_cast<int>(rng() % 2) * 160 - 100));
+    }
+  }
   PlainMatrix identity = make_matrix(kDepth, kDepth, kBf16, [] { return 0.0f; });
-  for (int64_t i = 0; i < kDepth; ++i)
+  for (int64_t i = 0; i < kDepth; ++i) {
     reinterpret_cast<BFloat16*>(identity.bytes.data())[i * kDepth + i] = to_bfloat16(1.0f);
+  }
   const HostMatrix source = w.host();
   for (const Way way : kWays) {
     CpuBackend cpu = backend(way);
@@ -307,11 +318,12 @@ TEST_P(LinearTest, ProductsWithTheIdentityGiveTheWeightsBitForBit) {
       PlainMatrix out = output(m, kColumns, kF32);
       for (int64_t first = 0; first + m <= kDepth; first += m) {
         cpu.linear(out.tensor(), identity.tensor().slice_rows(first, first + m), *weight);
-        for (int64_t i = 0; i < m * kColumns; ++i)
+        for (int64_t i = 0; i < m * kColumns; ++i) {
           ASSERT_EQ(reference::element(out.tensor(), i),
                     to_float(weights[i % kColumns * kDepth + first + i / kColumns]))
               << m << " rows, " << way.threads << " threads, row " << first + i / kColumns
               << ", column " << i % kColumns;
+        }
       }
     }
   }
@@ -374,8 +386,9 @@ TEST_P(LinearTest, MoreRowsThanArePackedAtOnce) {
   const auto weight = cpu.make_linear({&source, 1}, nullptr, kBf16);
   PlainMatrix out = output(m, n, kF32);
   cpu.linear(out.tensor(), x.tensor(), *weight);
-  for (int64_t i = 0; i < m * n; ++i)
+  for (int64_t i = 0; i < m * n; ++i) {
     ASSERT_EQ(reference::element(out.tensor(), i), reference(x, w, {}, i / n, i % n)) << i;
+  }
   cpu.linear(out.tensor().first_rows(0), x.tensor().first_rows(0), *weight);
 }
 

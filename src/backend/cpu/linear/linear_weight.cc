@@ -128,8 +128,9 @@ std::unique_ptr<LinearWeight> pack_linear(ThreadPool& pool, Isa isa,
   const LinearKernels& kernels = linear_kernels(isa);
   const PanelPacker packer{kernels, pieces, dtype, weight->num_steps};
   const bool may_code = dtype == DType::kBFloat16 && kernels.code_panel != nullptr;
-  if (!may_code || !pack_coded(pool, packer, arena, *weight))
+  if (!may_code || !pack_coded(pool, packer, arena, *weight)) {
     pack_plain(pool, packer, arena, *weight);
+  }
   weight->format = weight->coded() ? "12-bit codes" : to_string(dtype);
   return weight;
 }

@@ -30,8 +30,9 @@ __global__ void __launch_bounds__(kWarps * 32)
 
   float query[kMaxPerLane], sum[kMaxPerLane] = {};
 #pragma unroll
-  for (int j = 0; j < kMaxPerLane; ++j)
+  for (int j = 0; j < kMaxPerLane; ++j) {
     query[j] = lane + 32 * j < dim ? load(q + lane + 32 * j) * p.params.scale : 0.f;
+  }
   float largest = -1e30f, total = 0;
   for (int key = p.first_visible(position) + warp; key <= position; key += kWarps) {
     const int64_t block =
@@ -52,8 +53,9 @@ __global__ void __launch_bounds__(kWarps * 32)
     largest = now;
 #pragma unroll
     for (int j = 0; j < kMaxPerLane; ++j) {
-      if (lane + 32 * j < dim)
+      if (lane + 32 * j < dim) {
         sum[j] = sum[j] * keep + weight * load(v + ((lane + 32 * j) ^ swizzle));
+      }
     }
   }
 

@@ -200,8 +200,9 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
   __device__ void clear(char* values, int begin, int end, int lane) const {
 #pragma unroll 1
     for (int token = begin; token < end; ++token) {
-      if (lane < kDim / 8)
+      if (lane < kDim / 8) {
         *reinterpret_cast<uint4*>(values + Layout::offset(token, lane)) = uint4{0, 0, 0, 0};
+      }
     }
   }
 
@@ -219,8 +220,9 @@ struct DecodeKernel : DecodeBatch<kDim, kHeadTiles, kStores> {
       rows.part[0].norm_and_turn(norm, rope.eps, cos_sin, lane);
     }
 #pragma unroll
-    for (int t = 0; t < kHeadTiles; ++t)
+    for (int t = 0; t < kHeadTiles; ++t) {
       rows.part[t].store(scratch(shared, warp) + (8 * t + lane / 4) * kQueryStride<kDim>, lane);
+    }
     __syncwarp();
     if (!kStores || rows.slot < 0) return;
     auto* const token = reinterpret_cast<__nv_bfloat16*>(&rows.token);
@@ -304,8 +306,9 @@ bool launch_decode(const Bf16Attention& a, const Rope& rope, const int32_t* slot
   // No more blocks than the longest contexts of the block table can need.
   const int64_t segments = int64_t{p.num_seqs} * kernel.units;
   const int64_t most_tiles = segments * p.block_table_stride * (p.kv.block_size / kTile);
-  if (most_tiles > std::numeric_limits<int>::max() / 2 || p.num_seqs > DecodePlans::kMaxSeqs)
+  if (most_tiles > std::numeric_limits<int>::max() / 2 || p.num_seqs > DecodePlans::kMaxSeqs) {
     return false;
+  }
   const int num_blocks = static_cast<int>(std::min<int64_t>(
       a.workspace.num_multiprocessors, div_up(most_tiles, kMinBlockTiles) + segments));
   const int most_bytes = a.workspace.max_shared_bytes - kStaticSharedBytes;

@@ -47,8 +47,9 @@ class MergedHead {
     const float own_total = lane_ < n ? *piece(lane_).total(head) : 0;
     largest_ = own;
 #pragma unroll
-    for (int step = 1; step < 32; step <<= 1)
+    for (int step = 1; step < 32; step <<= 1) {
       largest_ = fmaxf(largest_, __shfl_xor_sync(0xffffffffu, largest_, step));
+    }
     const float own_weight = lane_ < n ? exp2f(own - largest_) : 0;
     total_ = own_weight * own_total;
 #pragma unroll

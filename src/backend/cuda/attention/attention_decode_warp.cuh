@@ -31,8 +31,9 @@ struct RowPart {
   __device__ void store(void* row, int lane) const {
     auto* target = reinterpret_cast<uint4*>(row) + lane % 4;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i)
+    for (int i = 0; i < kVectors; ++i) {
       target[4 * i] = make_uint4(x[i][0], x[i][1], x[i][2], x[i][3]);
+    }
   }
 
   // Per-head RMSNorm (unless `norm` is null) and rotary embedding of all of the head's elements, as
@@ -154,8 +155,9 @@ struct DecodeWarp {
       uint32_t k[4];
       load_matrices(k, tile + offset[i]);
 #pragma unroll
-      for (int t = 0; t < kHeadTiles; ++t)
+      for (int t = 0; t < kHeadTiles; ++t) {
         mma_bf16(i % 2 == 0 ? s[t] : odd[t], k, q[t][i][0], q[t][i][1]);
+      }
     }
 #pragma unroll
     for (int t = 0; t < kHeadTiles; ++t) {

@@ -67,8 +67,9 @@ struct PrefillKernel {
     wait_for_predecessor();
     release_successor();
     const auto piece = static_cast<int>(blockIdx.y);
-    if (piece < num_pieces)
+    if (piece < num_pieces) {
       attend(prefill_work<kRows>(sums, p, piece, static_cast<int>(blockIdx.x)), shared);
+    }
   }
 
   __device__ void attend(const Work& work, __nv_bfloat16* shared) const {
@@ -163,8 +164,9 @@ struct PrefillKernel {
     for (int step = 0; step < kKSteps; ++step) {
       uint32_t a[kRowTiles][4];
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t)
+      for (int t = 0; t < kRowTiles; ++t) {
         load_matrices(a[t], query + (16 * t * kStride + 16 * step) * 2);
+      }
 #pragma unroll
       for (int n = 0; n < kKeyTiles; n += 2) {
         uint32_t b[4];
@@ -245,10 +247,11 @@ struct PrefillKernel {
         const int r = work.row + warp_row + 16 * t + 8 * h + lane / 4;
         const float factor = softmax_factor(state.rows[t], h, p, work.head_of(r, p.group));
 #pragma unroll
-        for (int n = 0; n < kValueTiles; ++n)
+        for (int n = 0; n < kValueTiles; ++n) {
           *reinterpret_cast<uint32_t*>(rows + (16 * t + 8 * h + lane / 4) * kStride + 8 * n +
                                        lane % 4 * 2) =
               pack_bfloat16(state.o[t][n][2 * h] * factor, state.o[t][n][2 * h + 1] * factor);
+        }
       }
     }
     __syncwarp();
@@ -275,8 +278,9 @@ bool launch_prefill(const Bf16Attention& call, int num_tokens) {
   const AttentionProblem& p = call.p;
   const int num_seqs = p.num_seqs - p.first_seq;
   const size_t bytes = Kernel::kSharedBytes + sizeof(int) * (num_seqs + 1);
-  if (bytes + kStaticSharedBytes > static_cast<size_t>(call.workspace.max_shared_bytes))
+  if (bytes + kStaticSharedBytes > static_cast<size_t>(call.workspace.max_shared_bytes)) {
     return false;
+  }
   // Every sequence may end in a block that is not full.
   const int64_t rows = int64_t{num_tokens} * p.group;
   const auto blocks =

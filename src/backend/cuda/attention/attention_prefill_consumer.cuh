@@ -28,8 +28,9 @@ class PrefillConsumer {
       auto& queries = shared_.queries[buffer.place];
       State state = start(job.work);
       const auto span = span_of<kKeys>(p_, job.work).part(job.part, job.num_parts);
-      if (span.first < span.end)
+      if (span.first < span.end) {
         attend(shared_address(&queries[0][group_ * kGroupRows]), span, state, stage);
+      }
       if (job.num_parts > 1) {
         merge(job, state);
       } else {
@@ -126,8 +127,9 @@ class PrefillConsumer {
   // Zeros from line `first` on, where anything may lie that no row sees, NaN too.
   __device__ static void clear_lines(typename Shared::Keys& lines, int first) {
     const int count = (kKeys - first) * 8;
-    for (int i = threadIdx.x; i < count * kChunks; i += kConsumers)
+    for (int i = threadIdx.x; i < count * kChunks; i += kConsumers) {
       *reinterpret_cast<uint4*>(&lines[i / count][first + i % count / 8][i % 8 * 16]) = {};
+    }
     order_copies_behind_writes();
     meet_part_threads();
   }
@@ -179,8 +181,9 @@ class PrefillConsumer {
 
   __device__ static void pack_weights(const float (&s)[kKeys / 2], State& state) {
 #pragma unroll
-    for (int i = 0; i < kKeys / 4; ++i)
+    for (int i = 0; i < kKeys / 4; ++i) {
       state.weights[i / 4][i % 4] = pack_bfloat16(s[2 * i], s[2 * i + 1]);
+    }
     settle(state.weights);
   }
 

@@ -139,8 +139,9 @@ __device__ void finish_parts(const PartGroup<kDim>& group, const AttentionProble
       const int n = first + i * group.count;
       if (n >= kTiles) break;
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
+      for (int h = 0; h < 2; ++h) {
         write(h, n, sums[i][2 * h] * factors[h], sums[i][2 * h + 1] * factors[h]);
+      }
     }
   }
 }

@@ -73,8 +73,9 @@ class PrefillProducer {
       job.index = num_taken == 0 ? static_cast<int>(blockIdx.x) : num_jobs;
     } else {
       job.index = static_cast<int>(atomicAdd(&counters[0], 1) + 1);
-      if (job.index >= num_jobs && atomicAdd(&counters[1], 1) + 2 == gridDim.x)
+      if (job.index >= num_jobs && atomicAdd(&counters[1], 1) + 2 == gridDim.x) {
         counters[0] = counters[1] = ~0u;
+      }
     }
     if (job.index >= num_jobs) return job;
     const int unit = job.index / max_parts;

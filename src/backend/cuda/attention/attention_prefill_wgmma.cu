@@ -91,8 +91,9 @@ bool launch_for_dim(const Bf16Attention& call, const PrefillBatch& batch) {
       rows / num_seqs > kGroupRows && max_jobs >= workspace.num_multiprocessors / 4;
   if (parts == 1 && !is_large) return false;
   int box_rows = 16;
-  while (box_rows < PrefillShared<kDim>::kKeys && p.kv.block_size % (box_rows * 2) == 0)
+  while (box_rows < PrefillShared<kDim>::kKeys && p.kv.block_size % (box_rows * 2) == 0) {
     box_rows *= 2;
+  }
   const CUtensorMap map = make_line_map(
       call.cache, batch.num_cache_blocks * 2 * heads * p.kv.block_size, kDim, box_rows);
   const auto blocks = std::min<int64_t>(max_jobs * parts, workspace.num_multiprocessors);

@@ -94,12 +94,14 @@ __device__ void down_and_sum(const Few& few) {
     const int column = first + static_cast<int>(threadIdx.x);
     if (threadIdx.x < kColumns && column < hidden) {
       float sum = 0;
-      for (int slot = 0; slot < active; ++slot)
+      for (int slot = 0; slot < active; ++slot) {
         sum = fmaf(few.step.scores[row * active + slot], outputs[slot][threadIdx.x], sum);
+      }
       const int64_t at = int64_t{row} * hidden + column;
-      if (few.shared != nullptr)
+      if (few.shared != nullptr) {
         sum += shared_gate(few.router, few.step.logits + int64_t{row} * few.router.num_logits) *
                load(static_cast<const T*>(few.shared) + at);
+      }
       store(static_cast<T*>(few.product.out) + at, sum);
     }
     __syncthreads();  // the outputs are read until then

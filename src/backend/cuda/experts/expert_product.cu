@@ -53,8 +53,9 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
         y[f] = warp_sum(sum[r][f]) + bias[f];
         if (threadIdx.x % 32 != 0 || r >= tile.num_rows || first + f >= p.out_features) continue;
         if (!p.is_gated) store(out + first + f, y[f]);
-        if (p.is_gated && f % 2 == 1)
+        if (p.is_gated && f % 2 == 1) {
           store(out + (first + f) / 2, gate_and_mul(p.activation, y[f - 1], y[f]));
+        }
       }
     }
   }

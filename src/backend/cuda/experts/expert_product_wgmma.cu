@@ -168,10 +168,11 @@ struct Producer {
     Barrier& barrier = barriers.full[at.stage];
     if (lane == 0) barrier.expect(S::kChunks * (S::kWBytes + boxes(at) * S::kBoxRows * kLineBytes));
     __syncwarp();
-    if (lane < S::kChunks)
+    if (lane < S::kChunks) {
       load_weights(shared + (at.stage * S::kChunks + lane) * S::kWBytes, w_map,
                    (at.unit * S::kChunks + lane) * kChunk, at.feature_tile() * groups,
                    at.tile.expert, barrier);
+    }
   }
   __device__ void fetch_rows(const Walk<S>& at) const {
     const int chunk = static_cast<int>(threadIdx.x) % S::kChunks;
@@ -193,12 +194,14 @@ template <typename S>
 __device__ void produce(const Launch& launch, const Producer<S>& producer) {
   if (!launch.product.tiles_are_older) wait_for_predecessor();
   Walk<S> walk(launch), rows(walk);
-  for (int i = 0; i < S::kStages && !walk.is_done(); ++i, walk.next_unit())
+  for (int i = 0; i < S::kStages && !walk.is_done(); ++i, walk.next_unit()) {
     producer.fetch_weights(walk);
+  }
   if (launch.product.tiles_are_older) wait_for_predecessor();
   release_successor();
-  for (int i = 0; i < S::kStages && !rows.is_done(); ++i, rows.next_unit())
+  for (int i = 0; i < S::kStages && !rows.is_done(); ++i, rows.next_unit()) {
     producer.fetch_rows(rows);
+  }
 #  pragma unroll 1
   for (; !walk.is_done(); walk.next_unit()) {
     producer.barriers.empty[walk.stage].wait(walk.parity ^ 1);
@@ -318,8 +321,9 @@ __device__ void consume(const Launch& launch, char* shared, StageBarriers<S::kSt
     const int parts = (walk.tile.num_rows + S::kRowStep - 1) / S::kRowStep;
     [&]<int... i>(std::integer_sequence<int, i...>) {
       const auto run = [&]<int kParts>() {
-        if (parts == kParts)
+        if (parts == kParts) {
           compute<S, kParts * S::kRowStep, kGated>(launch, walk, group, shared, barriers);
+        }
       };
       (run.template operator()<i + 1>(), ...);
     }

@@ -156,8 +156,9 @@ std::unique_ptr<ExpertWeights> CudaBackend::make_experts(const Experts& experts,
   const int rows = std::min(max_num_tokens, kMaxStepRows);
   const size_t bytes = lay_out(*packed, rows, dtype, nullptr).bytes;
   const std::lock_guard lock(expert_mutex_);
-  if (expert_scratch_ == nullptr || expert_scratch_->bytes() < bytes)
+  if (expert_scratch_ == nullptr || expert_scratch_->bytes() < bytes) {
     expert_scratch_ = allocate(bytes);
+  }
   packed->scratch = expert_scratch_;
   return packed;
 }

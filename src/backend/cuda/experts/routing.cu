@@ -56,9 +56,10 @@ __global__ void __launch_bounds__(1024)
   const int tiles = (count + tile_rows - 1) / tile_rows;
   if (expert == p.count - 1 && thread == 0) *step.num_tiles = tiles_before + tiles;
   if (count == 0) return;
-  for (int t = thread; t < tiles; t += threads)
+  for (int t = thread; t < tiles; t += threads) {
     step.tiles[tiles_before + t] = {expert, first + t * tile_rows,
                                     min(tile_rows, count - t * tile_rows)};
+  }
 #pragma unroll 4
   for (int i = thread; i < pairs; i += threads) {
     if (step.ids[i] - p.first != expert) continue;
@@ -103,8 +104,9 @@ __global__ void combine_kernel(T* out, const __grid_constant__ RouterParams p,
     if (first > 0) fetch(first);
     float y[kAtOnce][n] = {};
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j)
+    for (int j = 0; j < kAtOnce; ++j) {
       if (place[j] >= 0) load_vector(y[j], outputs + int64_t{place[j]} * hidden + i);
+    }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
 #pragma unroll

@@ -29,8 +29,9 @@ __device__ inline void close_groups(const RouterParams& p, float* choice, float*
     groups[g] = size > 1 ? first + second : first;
   }
   __syncwarp();
-  for (int e = threadIdx.x % 32; e < p.num_experts; e += 32)
+  for (int e = threadIdx.x % 32; e < p.num_experts; e += 32) {
     if (count_before(groups, p.num_groups, e / size) >= p.num_active_groups) choice[e] = -INFINITY;
+  }
 }
 
 // The scores of a row's experts, what they are chosen by, and room for their groups, by a warp.
@@ -64,8 +65,9 @@ __device__ inline void route_rows(const RouterParams& p, const float* logits, in
                                   float* memory, int32_t* ids, float* scores) {
   const int lane = threadIdx.x % 32, warps = static_cast<int>(blockDim.x) / 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, n = p.num_experts;
-  for (int r = warp; r < count; r += warps)
+  for (int r = warp; r < count; r += warps) {
     score_row(p, logits + static_cast<int64_t>(r) * p.num_logits, memory + r * 3 * n);
+  }
   __syncthreads();
   for (int i = threadIdx.x; i < count * n; i += static_cast<int>(blockDim.x)) {
     const float* choice = memory + i / n * 3 * n + n;
@@ -80,8 +82,9 @@ __device__ inline void route_rows(const RouterParams& p, const float* logits, in
     float sum = 0;
     for (int j = lane; j < p.num_active; j += 32) sum += score[chosen[j]];
     sum = p.renormalise ? warp_sum(sum) : 1.f;
-    for (int j = lane; j < p.num_active; j += 32)
+    for (int j = lane; j < p.num_active; j += 32) {
       scores[r * p.num_active + j] = score[chosen[j]] / sum * p.scale;
+    }
   }
 }
 

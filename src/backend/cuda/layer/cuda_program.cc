@@ -22,8 +22,9 @@ class CudaProgram final : public LayerProgram {
       paths_.push_back(cuda::plan_layer(spec, static_cast<size_t>(i), limits.dtype, traits));
     }
     if (!backend.ranks_agree(cuda::fingerprint(paths_))) {
-      for (std::vector<cuda::TailPath>& paths : paths_)
+      for (std::vector<cuda::TailPath>& paths : paths_) {
         std::ranges::fill(paths, cuda::TailPath::kOpByOp);
+      }
     }
   }
 
@@ -105,8 +106,9 @@ void CudaBackend::run_tail(cuda::TailPath path, cuda::TailProducts products, con
                                  products);
       break;
     case cuda::TailPath::kSkinnyChain:
-      for (const cuda::SkinnyProduct& product : std::span(products).first(is_last ? 3 : 4))
+      for (const cuda::SkinnyProduct& product : std::span(products).first(is_last ? 3 : 4)) {
         cuda::launch_skinny(stream_, product, properties_);
+      }
       break;
     case cuda::TailPath::kWgmmaChain: {
       auto* const squares =
@@ -115,8 +117,9 @@ void CudaBackend::run_tail(cuda::TailPath path, cuda::TailProducts products, con
           products, {.weighted = split_norm_->data(),
                      .squares = squares,
                      .parts = cuda::square_parts(static_cast<int>(x.residual.row_size()))});
-      for (const cuda::WgmmaProduct& product : std::span(chain).first(is_last ? 3 : 4))
+      for (const cuda::WgmmaProduct& product : std::span(chain).first(is_last ? 3 : 4)) {
         cuda::launch_wgmma(stream_, product, properties_);
+      }
       break;
     }
   }

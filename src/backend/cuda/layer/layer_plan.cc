@@ -90,8 +90,9 @@ TailPath plan_tail(TailProducts products, int rows, const TailTraits& traits) {
   const bool takes_large = traits.has_tail_kernel && sum_bytes <= traits.most_sum_bytes &&
                            LayerTailKernel::takes_large(products, multiprocessors);
   if (traits.world_size > 1) return takes_large ? TailPath::kLargeKernel : TailPath::kOpByOp;
-  if (traits.has_tail_kernel && LayerTailKernel::takes(products, multiprocessors))
+  if (traits.has_tail_kernel && LayerTailKernel::takes(products, multiprocessors)) {
     return TailPath::kOneKernel;
+  }
   if (takes_large) return TailPath::kLargeKernel;
   const auto is_skinny_product = [&](const auto& p) { return is_skinny(p, traits.device); };
   if (std::ranges::all_of(chain_of(products), is_skinny_product)) return TailPath::kSkinnyChain;
@@ -149,15 +150,17 @@ std::vector<TailPath> plan_layer(const StackSpec& spec, size_t i, DType act,
   const bool has_norms = !spec.layers[i].before_ffn.is_absent() && !last.is_absent();
   if (act != DType::kBFloat16 || !honours(spec.layers[i]) || !has_norms) return paths;
   const TailProducts products = tail_shapes(spec, i);
-  for (int rows = 1; rows <= kMaxTailPathRows; ++rows)
+  for (int rows = 1; rows <= kMaxTailPathRows; ++rows) {
     paths[static_cast<size_t>(rows - 1)] = plan_tail(products, rows, traits);
+  }
   return paths;
 }
 
 int64_t fingerprint(const std::vector<std::vector<TailPath>>& layers) {
   uint64_t hash = 0;
-  for (const std::vector<TailPath>& paths : layers)
+  for (const std::vector<TailPath>& paths : layers) {
     hash = XXH3_64bits_withSeed(paths.data(), paths.size() * sizeof(TailPath), hash);
+  }
   return static_cast<int64_t>(hash >> 1);
 }
 

@@ -63,8 +63,9 @@ StackSpec spec_of(const Sizes& s) {
 std::vector<PathChoice> plan(const StackSpec& spec, const TailTraits& traits,
                              DType act = DType::kBFloat16) {
   std::vector<std::vector<TailPath>> layers;
-  for (size_t i = 0; i < spec.layers.size(); ++i)
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
     layers.push_back(plan_layer(spec, i, act, traits));
+  }
   return summary(layers);
 }
 
@@ -76,15 +77,17 @@ struct Range {
 void expect_plan(const std::vector<PathChoice>& choices, int first, int count,
                  const std::vector<Range>& ranges) {
   std::vector<PathChoice> expected, found;
-  for (const auto& [max_rows, path] : ranges)
+  for (const auto& [max_rows, path] : ranges) {
     expected.push_back({first, count, "tail", max_rows, to_string(path)});
+  }
   for (const PathChoice& choice : choices) {
     if (choice.first_layer == first) found.push_back(choice);
   }
   EXPECT_EQ(found, expected) << [&] {
     std::string text;
-    for (const PathChoice& c : choices)
+    for (const PathChoice& c : choices) {
       text += fmt::format("{}+{} to {}: {}\n", c.first_layer, c.num_layers, c.max_rows, c.path);
+    }
     return text;
   }();
 }
@@ -158,8 +161,9 @@ TEST(CudaLayerPlan, RanksTellPlansApartByTheirFingerprints) {
   const StackSpec spec = spec_of({1024, 16, 8, 128, 3072, 2});
   const auto paths = [&](const TailTraits& traits) {
     std::vector<std::vector<TailPath>> layers;
-    for (size_t i = 0; i < spec.layers.size(); ++i)
+    for (size_t i = 0; i < spec.layers.size(); ++i) {
       layers.push_back(plan_layer(spec, i, DType::kBFloat16, traits));
+    }
     return layers;
   };
   EXPECT_GE(fingerprint(paths(h200())), 0);

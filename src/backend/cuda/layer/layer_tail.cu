@@ -120,8 +120,9 @@ bool describe(TailParams& p, std::span<const SkinnyProduct, 4> products, int mul
 std::unique_ptr<LayerTailKernel> LayerTailKernel::make(int device,
                                                        const cudaDeviceProp& properties) {
   const int multiprocessors = properties.multiProcessorCount;
-  if (!supports_programmatic_launch() || multiprocessors > kMaxTailBlocks || !fits(properties))
+  if (!supports_programmatic_launch() || multiprocessors > kMaxTailBlocks || !fits(properties)) {
     return nullptr;
+  }
   if (is_taken(device).exchange(true)) return nullptr;
   std::unique_ptr<LayerTailKernel> kernel(new LayerTailKernel(device, multiprocessors));
   const auto all_set = [](size_t bytes) {

@@ -48,8 +48,9 @@ class TailExchange {
     auto* vectors = reinterpret_cast<uint4*>(memory_.rows[(number() + 1) % 2]);
 #pragma unroll 1
     for (int i = static_cast<int>(blockIdx.x * kTailWarps * 32 + threadIdx.x); i < num_vectors;
-         i += static_cast<int>(gridDim.x) * kTailWarps * 32)
+         i += static_cast<int>(gridDim.x) * kTailWarps * 32) {
       vectors[i] = kHoles;
+    }
   }
   // All lanes call it together, at the end.
   __device__ void finish(int num_rows) const {

@@ -47,8 +47,9 @@ using Ring = RingWalk<kLargeSlots, kLargeRowBytes>;
 #pragma unroll 1
   for (int step = 0; step < p.num_steps; ++step) {
 #pragma unroll 1
-    for (int pass = 0; pass < p.products[step].num_passes; ++pass)
+    for (int pass = 0; pass < p.products[step].num_passes; ++pass) {
       stream_pass(p.products[step], OwnFeatures(p, step, pass), step == kGateUpStep ? 2 : 1, ring);
+    }
   }
 }
 
@@ -66,8 +67,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 bool describe(LargeProduct& product, const SkinnyProduct& source, int step, int multiprocessors) {
   product.describe(source, step);
   if (product.features == 0 || product.features % kSlotFeatures != 0 ||
-      product.depth % kLargeWarpDepth != 0)
+      product.depth % kLargeWarpDepth != 0) {
     return false;
+  }
   const int block_slots = div_up(product.features / kSlotFeatures, multiprocessors);
   const int pass_slots = step == kGateUpStep ? kMaxLargeTiles : kMaxNarrowTiles * 2;
   product.num_passes = div_up(block_slots, pass_slots);

@@ -66,21 +66,24 @@ class LargeTailWarp {
   using Source = uint4[kParts<step>];
 
   __device__ void prefetch(const NormParams& norm) const {
-    for (int i = static_cast<int>(threadIdx.x) * 32; i < p_.hidden(); i += kTailWarps * 32 * 32)
+    for (int i = static_cast<int>(threadIdx.x) * 32; i < p_.hidden(); i += kTailWarps * 32 * 32) {
       prefetch_line(norm.weight + i);
+    }
   }
   __device__ void prefetch_residual() const {
     const OwnFeatures own(p_, kAttentionStep, 0);
     const int row = warp_, feature = own.first / 32 * 32 + lane_ * 32;  // where a line begins
-    if (row < p_.rows && feature < own.first + own.count)
+    if (row < p_.rows && feature < own.first + own.count) {
       prefetch_line(p_.residual + static_cast<int64_t>(row) * p_.hidden() + feature);
+    }
   }
 
   template <int step>
   __device__ void take_step(const LargeExchange& exchange) {
 #pragma unroll 1
-    for (int pass = 0; pass < p_.products[step].num_passes; ++pass)
+    for (int pass = 0; pass < p_.products[step].num_passes; ++pass) {
       take_pass<step>(exchange, OwnFeatures(p_, step, pass));
+    }
   }
 
   template <int step>
@@ -290,8 +293,9 @@ class LargeTailWarp {
       for (int i = 0; i < kMaxPairs; ++i) {
         const Pair pair = pair_of<step>(own, first, count, i);
         if (!pair.exists) continue;
-        if (p_.group.world_size > 1)
+        if (p_.group.world_size > 1) {
           sums[i] = exchange.receive_sum(step / 2, index_of(pair), sums[i], patience);
+        }
         write_residual(exchange, step / 2, pair, sums[i]);
       }
     }

@@ -97,8 +97,9 @@ class LargeExchange {
 #  pragma unroll 1
     for (int rank = 0; rank < group.world_size; ++rank) {
       uint2 part = {__float_as_uint(own_part.x), __float_as_uint(own_part.y)};
-      if (rank != group.rank)
+      if (rank != group.rank) {
         receive(line(group.rank, rank, round, pair), tail_number_, part, patience);
+      }
       sum.x += __uint_as_float(part.x);
       sum.y += __uint_as_float(part.y);
     }
@@ -110,8 +111,9 @@ class LargeExchange {
     const int count = static_cast<int>(min(last_.y, kTailRows * kMaxLargeWords));
     auto* vectors = reinterpret_cast<uint4*>(p_.memory->rows[(number() + 1) % 2]);
     for (int i = static_cast<int>(blockIdx.x * kTailWarps * 32 + threadIdx.x); i < count / 4;
-         i += static_cast<int>(gridDim.x) * kTailWarps * 32)
+         i += static_cast<int>(gridDim.x) * kTailWarps * 32) {
       vectors[i] = kHoles;
+    }
   }
   // All lanes call it together, at the end.
   __device__ void finish() const {

@@ -244,8 +244,9 @@ class TailWarp {
       }
     }
 #pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2)
+    for (int step = kLanes / 2; step > 0; step /= 2) {
       sums[0] += __shfl_xor_sync(0xffffffffu, sums[0], step);
+    }
     if (lane_ % kLanes == 0) shared_.square_sums[warp_][lane_ / kLanes] = sums[0];
   }
 
@@ -266,8 +267,9 @@ class TailWarp {
     // A row and a column of 8 elements that a lane names.
     const uint32_t source = shared_address(&scratch_.rows[lane_ % 8][lane_ / 8 * 8]);
 #pragma unroll
-    for (int unit = 0; unit < kTailUnits; ++unit)
+    for (int unit = 0; unit < kTailUnits; ++unit) {
       load_matrices(x[unit], source + unit * kTailUnit * 2);
+    }
     add_squares(values);
     __syncwarp();  // the sums take the rows' place
   }
@@ -322,8 +324,9 @@ class TailWarp {
       float sums[4][4] = {};
       if (has_part) {
 #pragma unroll
-        for (int i = 0; i < kTailUnits * 2; ++i)
+        for (int i = 0; i < kTailUnits * 2; ++i) {
           mma_bf16(sums[i % 4], weights[i], x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
+        }
       }
       if (tile + 1 < num_tiles) load_tile(weights);
 #pragma unroll
@@ -358,8 +361,9 @@ class TailWarp {
   __device__ float rounded_total(const TailProduct& product) const {
     float sum = 0;
 #pragma unroll
-    for (const TailScratch& scratch : shared_.scratch)
+    for (const TailScratch& scratch : shared_.scratch) {
       sum += scratch.half_tile_sums[hidden_place_.row][hidden_place_.local];
+    }
     if (product.bias != nullptr) sum += product.bias[hidden_place_.feature];
     return round_to_bfloat16(sum);
   }

@@ -92,8 +92,9 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = lane; i < kv.head_dim; i += 32) {
     float y = row[i];
     if (!is_value && i < half) y = row[i] * cosine[i] - row[i + half] * cosine[half + i];
-    if (!is_value && i >= half && i < rope.rotary_dim)
+    if (!is_value && i >= half && i < rope.rotary_dim) {
       y = row[i] * cosine[i - half] + row[i - half] * cosine[i];
+    }
     store(target + (i ^ swizzle), y);
   }
 }

@@ -35,8 +35,9 @@ __device__ inline void norm_and_turn(float (&x)[kVector], int i, int lanes, int 
   load_vector(cosine, cos_sin + (first ? i : i - half));
   load_vector(sine, cos_sin + (first ? i : i - half) + half);
 #pragma unroll
-  for (int e = 0; e < kVector; ++e)
+  for (int e = 0; e < kVector; ++e) {
     x[e] = first ? x[e] * cosine[e] - y[e] * sine[e] : x[e] * cosine[e] + y[e] * sine[e];
+  }
 }
 
 }  // namespace nanovllm::cuda

@@ -34,11 +34,13 @@ struct Sums {
 
   __device__ void clear() {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
+    for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
+      for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) d[m][tile][e] = 0;
+      }
+    }
   }
 
   // One unit: `x` points at this lane's 8 elements of row lane / 4.
@@ -90,8 +92,9 @@ template <int kTiles, int kRowSets>
 __device__ float block_total(const float* partials, int index) {
   float total = 0;
 #pragma unroll
-  for (int warp = 0; warp < kWarps; ++warp)
+  for (int warp = 0; warp < kWarps; ++warp) {
     total += partials[warp * (kRowSets * kTiles * 64) + index];
+  }
   return total;
 }
 
@@ -145,17 +148,20 @@ __device__ void reduce_and_finish(const SkinnyProduct& p, const Plan& plan, int 
     const cg::cluster_group cluster = cg::this_cluster();
     // Each block adds its own, then writes out its share of the features.
     float* totals = partials + kWarps * kRowSets * kTiles * 64;
-    for (int i = threadIdx.x; i < p.rows * kFeatures; i += kThreads)
+    for (int i = threadIdx.x; i < p.rows * kFeatures; i += kThreads) {
       totals[i] = block_total<kTiles, kRowSets>(partials, i);
+    }
     cluster.sync();
     const int share = kFeatures / plan.cluster;
     for (int i = threadIdx.x; i < p.rows * share; i += kThreads) {
       const int row = i / share, column = rank * share + i % share;
       float total = 0;
-      for (int block = 0; block < plan.cluster; ++block)
+      for (int block = 0; block < plan.cluster; ++block) {
         total += *cluster.map_shared_rank(totals + row * kFeatures + column, block);
-      if (group * kFeatures + column < p.out_features)
+      }
+      if (group * kFeatures + column < p.out_features) {
         finish(p, row, group * kFeatures + column, total, is_first(i) ? &old : nullptr);
+      }
     }
     cluster.sync();  // a block's totals are read until then
 #endif

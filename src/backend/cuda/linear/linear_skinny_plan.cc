@@ -48,8 +48,9 @@ Plan make_plan(const SkinnyProduct& p, int tiles, int cluster, const cudaDeviceP
                         tiles % cluster == 0 && rounds == 1;
   // Norms want whole rows.
   if (!fits || (cluster > 1 && !shares_k) || (pairs && tiles % 2 != 0) ||
-      (in_slices && p.norm.weight != nullptr))
+      (in_slices && p.norm.weight != nullptr)) {
     plan.tiles = 0;
+  }
   return plan;
 }
 

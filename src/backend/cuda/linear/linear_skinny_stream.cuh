@@ -90,8 +90,9 @@ __device__ inline void copy_rows(const SkinnyProduct& p, const Plan& plan, int r
 
 // Starts the copy of the norm's weight, which depends on no predecessor.
 __device__ inline void copy_norm(const SkinnyProduct& p, float* norm) {
-  for (int k = threadIdx.x * 4; k < p.in_features; k += kThreads * 4)
+  for (int k = threadIdx.x * 4; k < p.in_features; k += kThreads * 4) {
     copy_async(shared_address(norm + k), p.norm.weight + k, true);
+  }
 }
 
 // The rounded norm of the residual's rows into shared memory. Few rows are shared by several warps

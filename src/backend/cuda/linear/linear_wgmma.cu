@@ -120,8 +120,9 @@ __device__ void multiply(float (&sums)[kRows / 2], const WgmmaPlan& plan, char* 
 #  pragma unroll 1
     for (int chunk = 0; chunk < plan.unit; ++chunk, a += w_chunk, b += kXChunk) {
 #  pragma unroll
-      for (int step = 0; step < kChunk / kStep; ++step)
+      for (int step = 0; step < kChunk / kStep; ++step) {
         multiply_tile(sums, a + step * 2, b + step * 2);
+      }
     }
     commit_products();
     // Given back at once where it is wanted again: the other group keeps the tensor cores busy.
@@ -141,8 +142,9 @@ __device__ void stage_sums(const float (&sums)[kRows / 2], float* staged) {
 #  pragma unroll
   for (int j = 0; j < kRows / 8; ++j) {
 #  pragma unroll
-    for (int e = 0; e < 4; ++e)
+    for (int e = 0; e < 4; ++e) {
       target[(j * 8 + e % 2) * kStagedStride + e / 2 * 8] = sums[j * 4 + e];
+    }
   }
 }
 
@@ -250,8 +252,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   } else {
     wait_for_predecessor();
-    if (p.norm.weighted != nullptr)
+    if (p.norm.weighted != nullptr) {
       fetch_scale(p, reinterpret_cast<float*>(shared + plan.scale_offset));
+    }
     arrive_threads<kConsumers + 32>(kStaged);
   }
   if constexpr (kKBlocks > 1) {

@@ -102,8 +102,9 @@ class RowEpilogue {
     if (exists(row)) store_vector(static_cast<float*>(p_.out) + at(row), y);
     if (p_.next_norm.weighted == nullptr) return;
 #pragma unroll
-    for (int step = kLanes / 2; step > 0; step >>= 1)
+    for (int step = kLanes / 2; step > 0; step >>= 1) {
       squares += __shfl_xor_sync(0xffffffffu, squares, step);
+    }
     if (!exists(row)) return;
 #pragma unroll
     for (int e = 0; e < 4; ++e) y[e] *= factor_[e];

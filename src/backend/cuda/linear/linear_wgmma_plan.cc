@@ -24,8 +24,9 @@ bool are_enough(int blocks, int multiprocessors) { return blocks * 3 >= multipro
 int k_blocks_of(const WgmmaProduct& p, int tiles, int most, int multiprocessors) {
   int blocks = 1;
   while (blocks < kMaxKBlocks && p.in_features % (kChunk * blocks * 2) == 0 &&
-         (tiles * blocks * 2 <= most || !are_enough(tiles * blocks, multiprocessors)))
+         (tiles * blocks * 2 <= most || !are_enough(tiles * blocks, multiprocessors))) {
     blocks *= 2;
+  }
   return blocks;
 }
 
@@ -71,8 +72,9 @@ void place(WgmmaPlan& plan, int chunks) {
   plan.x_offset = chunk_bytes * chunks;
   // A block that leaves no room for another on its multiprocessor takes it all.
   const int spare = kMaxShared - kAlignment - others - plan.x_offset - plan.x_stages * plan.x_bytes;
-  if (spare * 2 < kMaxShared)
+  if (spare * 2 < kMaxShared) {
     plan.x_stages = std::min(plan.x_stages + std::max(spare, 0) / plan.x_bytes, plan.units);
+  }
   // A stage that is used again belongs to one of the groups. The other, ahead of it, could take the
   // end of a phase for that of the next but one: barriers tell only odd phases from even ones.
   if (plan.x_stages < plan.units) plan.x_stages -= plan.x_stages % kGroups;
@@ -103,8 +105,9 @@ WgmmaPlan plan_wgmma(const WgmmaProduct& p, int multiprocessors) {
   const int chunks = p.in_features / kChunk / plan.k_blocks;
   plan.unit = 1;
   while (chunks % (plan.unit * 2) == 0 && plan.unit * 4 <= chunks &&
-         plan.rows * kChunk * 2 * plan.unit * 2 <= kCopyBytes)
+         plan.rows * kChunk * 2 * plan.unit * 2 <= kCopyBytes) {
     plan.unit *= 2;
+  }
   place(plan, chunks);
   // One block a multiprocessor, not all clusters of a full device find room at once.
   while (plan.k_blocks > 1 && plan.unit > 1 && plan.shared_bytes * 2 > kMaxShared) {

@@ -95,8 +95,9 @@ void CublasProducts::multiply(cudaStream_t stream, void* workspace, Tensor out, 
   };
   cublasStatus_t status = run(chosen);
   // An algorithm need not take fewer rows than it was chosen for.
-  if (status != CUBLAS_STATUS_SUCCESS && shape != shape_of_algorithm)
+  if (status != CUBLAS_STATUS_SUCCESS && shape != shape_of_algorithm) {
     status = run(algorithm(shape, bias));
+  }
   check(status, "cublasLtMatmul");
 }
 

@@ -53,8 +53,9 @@ bool CudaCommunicatorGroup::Rank::all_reduce_add_rms_norm(Tensor out, Tensor res
                                                           const float* weight, float eps) const {
   const auto hidden = static_cast<int>(x.row_size());
   if (static_cast<int64_t>(x.bytes()) > most_line_bytes() ||
-      !cuda::can_all_reduce_add_rms_norm(x.dtype, hidden))
+      !cuda::can_all_reduce_add_rms_norm(x.dtype, hidden)) {
     return false;
+  }
   NANOVLLM_CHECK(x.dtype == out.dtype);
   cuda::launch_all_reduce_add_rms_norm(queue_, out.data, x.dtype, residual.f32(), x.data, weight,
                                        static_cast<int>(x.rows()), hidden, eps);
@@ -115,8 +116,9 @@ void CudaBackend::all_gather(Tensor out, Tensor x) {
 void CudaBackend::all_reduce_add_rms_norm(Tensor out, Tensor residual, Tensor x,
                                           const float* weight, float eps) {
   // In one step it rounds the sum in another place than in two, as many rows are done.
-  if (rank_ && !deterministic_ && rank_->all_reduce_add_rms_norm(out, residual, x, weight, eps))
+  if (rank_ && !deterministic_ && rank_->all_reduce_add_rms_norm(out, residual, x, weight, eps)) {
     return;
+  }
   Backend::all_reduce_add_rms_norm(out, residual, x, weight, eps);
 }
 

@@ -358,8 +358,9 @@ __device__ int32_t RowInBlock::find_in_block(int block, double before, double ta
   }
   const uint32_t crossings = __ballot_sync(0xffffffffu, crossing >= 0);
   const uint32_t positives = __ballot_sync(0xffffffffu, positive >= 0);
-  if (crossings != 0)
+  if (crossings != 0) {
     return __shfl_sync(0xffffffffu, crossing, __ffs(static_cast<int>(crossings)) - 1);
+  }
   if (positives == 0) return -1;
   return __shfl_sync(0xffffffffu, positive, 31 - __clz(static_cast<int>(positives)));
 }
