@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/message.h"
+#include "engine/parameter_error.h"
 #include "engine/thinking_budget.h"
 #include "nanovllm/chat.h"
 #include "nanovllm/tokenizer.h"
@@ -27,16 +28,18 @@ void check_ids(const std::vector<int32_t>& ids, const char* name, int vocab_size
     outside += fmt::format("{}{}", outside.empty() ? "" : ", ", id);
   }
   if (!outside.empty()) {
-    throw_error(ErrorCode::kInvalidArgument,
-                "token_id(s) [{}] in {} contain out-of-vocab token ids. Vocabulary size: {}",
-                outside, name, vocab_size);
+    refuse_parameter(name,
+                     "token_id(s) [{}] in {} contain out-of-vocab token ids. Vocabulary size: {}",
+                     outside, name, vocab_size);
   }
 }
 
-void need_tokenizer(const RequestPreparer& engine, const char* who, const char* instead) {
+void need_tokenizer(const RequestPreparer& engine, const char* parameter, const char* who,
+                    const char* instead) {
   if (engine.tokenizer != nullptr) return;
-  throw_error(ErrorCode::kUnsupported, "{} a tokenizer, and {} has no tokenizer; {}.", who,
-              engine.model_dir, instead);
+  throw ParameterError(
+      ErrorCode::kUnsupported, parameter,
+      fmt::format("{} a tokenizer, and {} has no tokenizer; {}.", who, engine.model_dir, instead));
 }
 
 void check_params(const SamplingParams& params, const RequestPreparer& engine) {
@@ -44,16 +47,18 @@ void check_params(const SamplingParams& params, const RequestPreparer& engine) {
   for (const auto& [name, asked] : {std::pair{"logprobs", params.logprobs},
                                     std::pair{"prompt_logprobs", params.prompt_logprobs}}) {
     if (asked != -1 || engine.info.vocab_size <= kMaxLogprobs) continue;
-    throw_error(ErrorCode::kInvalidArgument,
-                "{0} of -1 asks for the whole vocabulary, {1} tokens, which is greater than max "
-                "allowed: {2}; use {0} of {2}.",
-                name, engine.info.vocab_size, kMaxLogprobs);
+    refuse_parameter(
+        name,
+        "{0} of -1 asks for the whole vocabulary, {1} tokens, which is greater than max "
+        "allowed: {2}; use {0} of {2}.",
+        name, engine.info.vocab_size, kMaxLogprobs);
   }
   if (params.priority != 0 && !engine.info.takes_priorities) {
-    throw_error(ErrorCode::kInvalidArgument,
-                "Got priority {} but Priority scheduling is not enabled; set scheduling_policy to "
-                "priority.",
-                params.priority);
+    refuse_parameter(
+        "priority",
+        "Got priority {} but Priority scheduling is not enabled; set scheduling_policy to "
+        "priority.",
+        params.priority);
   }
   std::vector<int32_t> biased;
   for (const auto& [id, bias] : params.logit_bias) biased.push_back(id);
@@ -65,13 +70,15 @@ void check_params(const SamplingParams& params, const RequestPreparer& engine) {
   if (params.thinking_tags) {
     const ThinkingTags& tags = *params.thinking_tags;
     if (tags.start_ids.empty() || tags.end_ids.empty()) {
-      throw_error(ErrorCode::kInvalidArgument, "thinking_tags need a start and an end.");
+      refuse_parameter("thinking_tags", "thinking_tags need a start and an end.");
     }
     check_ids(tags.start_ids, "thinking_tags", engine.info.vocab_size);
     check_ids(tags.end_ids, "thinking_tags", engine.info.vocab_size);
   }
-  if (!params.stop.empty()) need_tokenizer(engine, "stop strings need", "use stop_token_ids");
-  if (!params.bad_words.empty()) need_tokenizer(engine, "bad_words need", "use logit_bias");
+  if (!params.stop.empty())
+    need_tokenizer(engine, "stop", "stop strings need", "use stop_token_ids");
+  if (!params.bad_words.empty())
+    need_tokenizer(engine, "bad_words", "bad_words need", "use logit_bias");
 }
 
 void check_length(int num_prompt_tokens, const SamplingParams& params, const EngineLimits& limits) {
@@ -99,8 +106,8 @@ void check_length(int num_prompt_tokens, const SamplingParams& params, const Eng
   const int64_t num_blocks =
       (num_tokens + limits.kvcache_block_size - 1) / limits.kvcache_block_size;
   if (num_blocks > limits.num_kvcache_blocks) {
-    throw_error(
-        ErrorCode::kInvalidArgument,
+    refuse_parameter(
+        max_tokens > 1 ? "max_tokens" : "",
         "The request can never fit in the KV cache: {} and up to {} need {} of {} tokens, but "
         "there {}; {}raise num_kvcache_blocks or kv_cache_memory.",
         counted(num_prompt_tokens, "prompt token"),
@@ -114,7 +121,7 @@ void check_length(int num_prompt_tokens, const SamplingParams& params, const Eng
 
 std::vector<int32_t> token_ids_of(const Prompt& prompt, const RequestPreparer& engine) {
   if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return *ids;
-  need_tokenizer(engine, "A text prompt needs", "give the prompt as token ids");
+  need_tokenizer(engine, "", "A text prompt needs", "give the prompt as token ids");
   return engine.tokenizer->encode(std::get<std::string>(prompt));
 }
 
@@ -122,11 +129,11 @@ std::vector<int32_t> token_ids_of(const Prompt& prompt, const RequestPreparer& e
 
 ThinkingTags RequestPreparer::thinking_tags(const std::vector<int32_t>& prompt) const {
   if (tokenizer == nullptr || thinking_start.empty() || thinking_end.empty()) {
-    throw_error(
-        ErrorCode::kUnsupported,
-        "thinking_token_budget is set, but it is not known how {} marks its thoughts; leave "
-        "it out, or start the server with a --reasoning-parser.",
-        model_dir);
+    throw ParameterError(
+        ErrorCode::kUnsupported, "thinking_token_budget",
+        fmt::format("thinking_token_budget is set, but it is not known how {} marks its thoughts; "
+                    "leave it out, or start the server with a --reasoning-parser.",
+                    model_dir));
   }
   const auto ids_of = [&](const std::string& tag) {
     const auto id = tokenizer->token_to_id(tag);

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <type_traits>
 
-#include "base/check.h"
 #include "engine/bad_words.h"
+#include "engine/parameter_error.h"
 #include "engine/sampling_table.h"
 
 namespace nanovllm {
@@ -29,11 +29,10 @@ void check(const Parameter& parameter, const T& value) {
       const bool is_above = range.low_is_open ? value > range.low : value >= range.low;
       if (is_above && value <= range.high) continue;
       if (range.sentence != nullptr) {
-        throw_error(ErrorCode::kInvalidArgument, fmt::runtime(range.sentence), number(value),
-                    range.high);
+        refuse_parameter(parameter.name, fmt::runtime(range.sentence), number(value), range.high);
       }
-      throw_error(ErrorCode::kInvalidArgument, "{} must be in {}, got {}.", parameter.name,
-                  interval(range), number(value));
+      refuse_parameter(parameter.name, "{} must be in {}, got {}.", parameter.name, interval(range),
+                       number(value));
     }
   }
 }
@@ -41,41 +40,43 @@ void check(const Parameter& parameter, const T& value) {
 }  // namespace
 
 void SamplingParams::validate() const {
-  constexpr auto kInvalid = ErrorCode::kInvalidArgument;
   constexpr size_t kMaxCacheSalt = 1024;  // bytes
   for (const Parameter& parameter : sampling_table()) {
     if (parameter.ranges.empty()) continue;
     std::visit([&](auto member) { check(parameter, this->*member); }, parameter.member);
   }
   for (const auto& [id, bias] : logit_bias) {
-    if (std::isnan(bias)) throw_error(kInvalid, "logit_bias of token {} must be a number.", id);
+    if (std::isnan(bias))
+      refuse_parameter("logit_bias", "logit_bias of token {} must be a number.", id);
   }
   if (min_tokens > max_tokens) {
-    throw_error(kInvalid, "min_tokens must be less than or equal to max_tokens={}, got {}.",
-                max_tokens, min_tokens);
+    refuse_parameter("min_tokens",
+                     "min_tokens must be less than or equal to max_tokens={}, got {}.", max_tokens,
+                     min_tokens);
   }
   if (std::ranges::any_of(stop, &std::string::empty)) {
-    throw_error(kInvalid, "stop cannot contain an empty string.");
+    refuse_parameter("stop", "stop cannot contain an empty string.");
   }
   if (allowed_token_ids && allowed_token_ids->empty()) {
-    throw_error(kInvalid, "allowed_token_ids is not None and empty!");
+    refuse_parameter("allowed_token_ids", "allowed_token_ids is not None and empty!");
   }
   for (const std::string& word : bad_words) {
-    if (word.empty()) throw_error(kInvalid, "bad_words cannot contain an empty string.");
+    if (word.empty()) refuse_parameter("bad_words", "bad_words cannot contain an empty string.");
     if (!without_leading_space(word).empty()) continue;
-    throw_error(kInvalid,
-                "bad_words cannot contain a text of white space only; ban its tokens with "
-                "logit_bias.");
+    refuse_parameter("bad_words",
+                     "bad_words cannot contain a text of white space only; ban its tokens with "
+                     "logit_bias.");
   }
   if (cache_salt && cache_salt->empty()) {
-    throw_error(kInvalid, "Parameter 'cache_salt' must be a non-empty string if provided.");
+    refuse_parameter("cache_salt",
+                     "Parameter 'cache_salt' must be a non-empty string if provided.");
   }
   if (cache_salt && cache_salt->size() > kMaxCacheSalt) {
-    throw_error(kInvalid, "Parameter 'cache_salt' may have {} bytes, got {}.", kMaxCacheSalt,
-                cache_salt->size());
+    refuse_parameter("cache_salt", "Parameter 'cache_salt' may have {} bytes, got {}.",
+                     kMaxCacheSalt, cache_salt->size());
   }
   if (temperature == 0 && n > 1) {
-    throw_error(kInvalid, "n must be 1 when using greedy sampling, got {}.", n);
+    refuse_parameter("n", "n must be 1 when using greedy sampling, got {}.", n);
   }
 }
 

@@ -7,40 +7,13 @@
 
 #include "api/json.h"
 #include "base/check.h"
-#include "engine/sampling_table.h"
+#include "engine/parameter_error.h"
 #include "nanovllm/tokenizer.h"
 
 namespace nanovllm::server {
 namespace {
 
 constexpr int kMaxCompletions = 16384;  // of a call, over its prompts
-
-bool is_word_part(char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
-// Where a sentence has a name, as words of its own; npos = nowhere.
-size_t place_of(std::string_view name, std::string_view message) {
-  const size_t at = message.find(name);
-  if (at == std::string_view::npos) return at;
-  const size_t end = at + name.size();
-  const bool is_part = (at > 0 && is_word_part(message[at - 1])) ||
-                       (end < message.size() && is_word_part(message[end]));
-  return is_part ? std::string_view::npos : at;
-}
-
-// The parameter that a sentence names first, as it is or with blanks; empty = none.
-std::string param_in(std::string_view message) {
-  size_t first = std::string_view::npos;
-  std::string name;
-  for (const Parameter& parameter : sampling_table()) {
-    std::string spoken(parameter.name);
-    std::ranges::replace(spoken, '_', ' ');
-    const size_t at = std::min(place_of(parameter.name, message), place_of(spoken, message));
-    if (at >= first) continue;
-    first = at;
-    name = parameter.name;
-  }
-  return name;
-}
 
 // An event of a stream. Clients that split streams as Python's splitlines() does take these
 // characters for ends of lines too. JSON has them in texts alone, where an escape means the same.
@@ -162,8 +135,10 @@ void Answer::prepare(std::vector<int32_t> token_ids, std::string text, SamplingP
   check_length(token_ids.size());
   try {
     requests.push_back(model_.preparer.prepare(0, token_ids, params));
+  } catch (const ParameterError& error) {
+    throw ApiError(status_of(error.code()), error.what(), error.parameter());
   } catch (const Error& error) {
-    throw ApiError(status_of(error.code()), error.what(), param_in(error.what()));
+    throw ApiError(status_of(error.code()), error.what());
   }
   wants_events_soon = wants_events_soon || params.logprobs || params.prompt_logprobs;
   num_completions_ = params.n;
