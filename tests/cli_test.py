@@ -442,11 +442,11 @@ class Generate(CliTest):
                          "--temperature", "1", "--ignore-eos", stdin=json.dumps(request))
             self.assertEqual(result.returncode, 0, result.stderr)
             return set(lines(result.stdout)[0]["token_ids"])
-        self.assertEqual(ids("--allowed-token-ids", "7,300"), {7, 300})
+        self.assertEqual(ids("--allowed-token-ids", "261,13"), {261, 13})
         self.assertEqual(ids("--allowed-token-ids", "7", allowed_token_ids=[300]), {300})
         self.assertGreater(len(ids("--allowed-token-ids", "7", allowed_token_ids=None)), 2)
-        outside = run("generate", MODEL, "-q", "-p", "a", "--allowed-token-ids", "4095", "--allowed-token-ids", "4096")
-        self.assert_one_sentence(outside, "token_id(s) [4096] in allowed_token_ids contain out-of-vocab token ids", status=2)
+        outside = run("generate", MODEL, "-q", "-p", "a", "--allowed-token-ids", "4098", "--allowed-token-ids", "4099")
+        self.assert_one_sentence(outside, "token_id(s) [4099] in allowed_token_ids contain out-of-vocab token ids", status=2)
 
     def test_completions_are_numbered_in_plain_output(self):
         args = ("generate", MODEL, "-q", "-p", "Once", "-p", "The", "--seed", "5", "--temperature", "1", "--max-tokens", "3")

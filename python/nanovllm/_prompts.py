@@ -29,7 +29,7 @@ def with_priorities(
     each: Sequence[SamplingParams], priority: int | Sequence[int], num_prompts: int
 ) -> list[SamplingParams]:
     """The parameters of each prompt, with one priority for all or priorities of their own."""
-    priorities = [priority] * num_prompts if isinstance(priority, Integral) else priority
+    priorities = [priority] * num_prompts if isinstance(priority, int) else priority
     if len(priorities) != num_prompts:
         raise ValueError(f"The lengths of prompts ({num_prompts}) and priority ({len(priorities)}) must be the same.")
     return [with_priority(one, value) for one, value in zip(each, priorities)]

@@ -123,7 +123,7 @@ def test_what_is_not_there_is_told_with_what_to_use_instead(llm, model):
         "enable_sleep_mode": (True, r"exit\(\) gives the memory back"),
         "trust_remote_code": (True, "no code of a model is ever run"),
         "tokenizer": ("another", "the model's own is used"),
-        "enable_chunked_prefill": (False, "always computed in chunks"),
+        "enable_chunked_prefill": (False, "long prompts are always computed in chunks"),
         "data_parallel_size": (2, "start several programs"),
     }
     for name, (value, instead) in engine.items():
@@ -134,7 +134,7 @@ def test_what_is_not_there_is_told_with_what_to_use_instead(llm, model):
         with pytest.raises(TypeError, match=f"'{name}', which vLLM has: "):
             SamplingParams(**{name: value}, temperature=-1)
     for name in ("logprobs", "prompt_logprobs"):
-        with pytest.raises(ValueError, match=f"{name} of -1 asks for the whole vocabulary, 4096 tokens, .* use {name} of 20"):
+        with pytest.raises(ValueError, match=f"{name} of -1 asks for the whole vocabulary, 4099 tokens, .* use {name} of 20"):
             llm.generate("x", SamplingParams(**{name: -1}), use_tqdm=False)
     for name in ("sleep", "wake_up", "get_metrics", "pause_generation"):
         assert not hasattr(llm, name)
@@ -183,17 +183,17 @@ def test_engine_arguments_are_an_object_and_flags(model):
 
 
 def test_only_allowed_tokens_are_drawn(llm):
-    params = SamplingParams(max_tokens=40, ignore_eos=True, seed=5, allowed_token_ids=(7, 300))
-    assert params.allowed_token_ids == [7, 300] and "allowed_token_ids=[7, 300]" in repr(params)
+    params = SamplingParams(max_tokens=40, ignore_eos=True, seed=5, allowed_token_ids=(261, 13))
+    assert params.allowed_token_ids == [261, 13] and "allowed_token_ids=[261, 13]" in repr(params)
     (output,) = llm.generate("The dog", params, use_tqdm=False)
-    assert set(output.outputs[0].token_ids) == {7, 300}
+    assert set(output.outputs[0].token_ids) == {261, 13}
     params.allowed_token_ids = None
     (output,) = llm.generate("The dog", params, use_tqdm=False)
-    assert not set(output.outputs[0].token_ids) <= {7, 300}
+    assert not set(output.outputs[0].token_ids) <= {261, 13}
     with pytest.raises(ValueError, match="allowed_token_ids is not None and empty!"):
         SamplingParams(allowed_token_ids=[])
-    with pytest.raises(ValueError, match=r"\[4096\] in allowed_token_ids contain out-of-vocab"):
-        llm.generate("x", SamplingParams(allowed_token_ids=[4095, 4096]), use_tqdm=False)
+    with pytest.raises(ValueError, match=r"\[4099\] in allowed_token_ids contain out-of-vocab"):
+        llm.generate("x", SamplingParams(allowed_token_ids=[4098, 4099]), use_tqdm=False)
 
 
 def test_a_profile_is_written_where_it_is_told(model, tmp_path, monkeypatch):

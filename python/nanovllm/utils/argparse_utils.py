@@ -13,5 +13,8 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         words = sys.argv[1:] if args is None else args
-        dashed = [re.sub(r"^--[^=]+", lambda flag: flag[0].replace("_", "-"), word) for word in words]
-        return super().parse_known_args(dashed, namespace)
+        return super().parse_known_args([re.sub(r"^--[^=]+", _dashed, word) for word in words], namespace)
+
+
+def _dashed(flag: re.Match[str]) -> str:
+    return flag[0].replace("_", "-")

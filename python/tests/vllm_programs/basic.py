@@ -12,7 +12,7 @@ PROMPTS = ["Once upon a time", "The little dog", "A girl named"]
 
 def texts(llm: LLM) -> list[str]:
     params = SamplingParams(
-        temperature=0.8, top_p=0.95, max_tokens=12, seed=3, detokenize=True, structured_outputs=None, logits_processors=None,
+        temperature=0.8, top_p=0.95, max_tokens=12, seed=3, detokenize=True, structured_outputs=None,
         spaces_between_special_tokens=True, flat_logprobs=False, allowed_token_ids=None,
     )
     outputs: list[RequestOutput] = llm.generate(PROMPTS, params, use_tqdm=False, lora_request=None)
