@@ -1,5 +1,5 @@
-// Any bytes as what a hub answers, after the first zero byte as a model.safetensors.index.json,
-// and after the second as a type: refused, or files that stay in their folder.
+// Any bytes as what a hub answers, after the first zero byte as a model.safetensors.index.json, and
+// as a page of a tree, and after the second as a type: refused, or files that stay in their folder.
 #include <algorithm>
 #include <filesystem>
 
@@ -17,6 +17,7 @@ void check(const Listing& listing) {
     require(there == path.string() && there.size() > 8, "a file stays in its folder");
     require(file.path.size() < 256 && text::find_invalid_utf8(file.path) == file.path.size(),
             "names can be kept and shown");
+    if (file.size == -1) continue;  // it was not told, nor need the hash be
     require(file.size >= 0 && file.size <= int64_t{1} << 42, "sizes can be added up");
     require(file.hash.find_first_not_of("0123456789abcdef") == std::string::npos &&
                 (file.hash.size() == 40 || file.hash.size() == 64),
@@ -49,11 +50,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto [commit, listing] = hub::parse_listing(answer, "hub");
     fuzzing::require(hub::is_hash(commit, hub::kSha1Digits), "a commit is a hash");
     hub::check(listing);
+    if (!hub::tells_sizes(listing)) return;
+    const auto [same, kept] = hub::parse_listing(hub::listing_text(commit, listing), "kept");
+    fuzzing::require(same == commit && kept.size() == listing.size(), "what is kept reads again");
     fuzzing::run_or_refuse(
         [&, &files = listing] { hub::check_choice(files, {.repository = "a/b"}, index); });
     if (hub::is_safe_path(std::string(type))) {
       hub::check_choice(listing, {.repository = "a/b", .type = std::string(type)}, index);
     }
+  });
+  fuzzing::run_or_refuse([&] {
+    hub::Listing tree;
+    hub::add_tree(tree, index, "hub");
+    hub::check(tree);
+    fuzzing::require(hub::tells_sizes(tree), "a tree tells sizes");
   });
   return 0;
 }

@@ -32,10 +32,10 @@ int64_t size_of_parts(const RepositoryCache& cache) {
 int64_t own_bytes(const std::string& folder) {
   std::map<ino_t, nlink_t> num_names;
   int64_t size = 0;
-  for (const std::string& path : names_in(folder, true)) {
+  for (const std::string& name : names_in(folder, true)) {
+    const fs::path path = fs::path(folder) / name;
     struct stat info = {};
-    const bool is_file =
-        ::lstat((folder + "/" + path).c_str(), &info) == 0 && S_ISREG(info.st_mode);
+    const bool is_file = ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
     if (is_file && ++num_names[info.st_ino] == info.st_nlink) size += info.st_size;
   }
   return size;

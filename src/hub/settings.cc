@@ -26,7 +26,7 @@ std::string variable(const char* name, const std::string& otherwise = "") {
 std::string home_folder() {
   std::array<char, 16384> text;
   passwd entry = {}, *found = nullptr;
-  const std::string home = variable("HOME");
+  std::string home = variable("HOME");
   if (!home.empty() || getpwuid_r(getuid(), &entry, text.data(), text.size(), &found) != 0 ||
       found == nullptr) {
     return home;
