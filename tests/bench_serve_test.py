@@ -96,6 +96,8 @@ class Server:
             events[3] = b'data: {"error": {"message": "the engine is gone"}}\n\n'
         if way == "no usage":
             usage = None
+        if way == "pairs":
+            usage["completion_tokens"] = 2 * TOKENS
         if way == "cut":
             events = events[:3]
         events += [b": a comment\n\n", b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n"]
@@ -184,6 +186,16 @@ class BenchServe(CliTest):
         self.assertEqual(path, "/v1/chat/completions")
         self.assertEqual((body["model"], body["temperature"], body["ignore_eos"], body["top_k"]), ("mine", 0, True, 5))
         self.assertEqual(body["max_completion_tokens"], TOKENS)
+
+    def test_the_peak_counts_tokens_and_not_chunks(self):
+        for way, tokens in (("pairs", 2 * TOKENS), ("well", TOKENS), ("no usage", TOKENS)):
+            with Server(way) as server:
+                result = self.result(server, "--num-prompts", 3)
+            self.assertEqual(result["total_output_tokens"], 3 * tokens)
+            if max(start + latency for start, latency in zip(result["start_times"], result["latencies"])) - min(result["start_times"]) < 1:
+                self.assertAlmostEqual(result["max_output_tokens_per_s"], 3 * tokens)
+            else:  # on a machine that takes so long, they are in several seconds
+                self.assertLessEqual(result["max_output_tokens_per_s"], 3 * tokens)
 
     def test_spaces_in_chunks_mean_nothing(self):
         for backend in ("openai", "openai-chat"):

@@ -67,9 +67,10 @@ double percentile_of(const std::vector<double>& sorted, double p) {
   return sorted[low] + (sorted[high] - sorted[low]) * (at - static_cast<double>(low));
 }
 
-// The most output tokens and requests of one second.
+// The most output tokens and requests of one second. Where a chunk of a stream brings several
+// tokens, its request's tokens are shared out among its chunks.
 std::pair<double, int> peaks(const std::vector<Outcome>& outcomes) {
-  std::map<int64_t, std::pair<double, int>> seconds;
+  std::map<int64_t, std::pair<double, int>> seconds;  // tokens and requests
   double begin = HUGE_VAL;
   for (const Outcome& outcome : outcomes) {
     if (outcome.ok()) begin = std::min(begin, outcome.start);
@@ -81,10 +82,11 @@ std::pair<double, int> peaks(const std::vector<Outcome>& outcomes) {
     for (auto second = static_cast<int64_t>(time); second <= last; ++second) {
       ++seconds[second].second;
     }
-    ++seconds[static_cast<int64_t>(time += outcome.ttft)].first;
-    for (const double one : outcome.inter_token_times) {
-      ++seconds[static_cast<int64_t>(time += one)].first;
-    }
+    const auto num_chunks = static_cast<double>(outcome.inter_token_times.size() + 1);
+    const double tokens = outcome.num_output_tokens / num_chunks;
+    seconds[static_cast<int64_t>(time += outcome.ttft)].first += tokens;
+    for (const double one : outcome.inter_token_times)
+      seconds[static_cast<int64_t>(time += one)].first += tokens;
   }
   std::pair<double, int> most = {0, 0};
   for (const auto& [second, counts] : seconds) {
