@@ -15,10 +15,13 @@ all: build
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
+# Who only wants to talk need not be told that there is nothing to build.
+run chat: BUILD_FLAGS = $(if $(wildcard build/nanovllm),-- --quiet)
+
 build: ## build the library and build/nanovllm (installs missing packages first)
 	@scripts/install_packages.sh build
 	@cmake --preset release -DNANOVLLM_TESTS=OFF -DNANOVLLM_BENCH=OFF $(CMAKE_FLAGS) >/dev/null
-	@cmake --build build -j $(JOBS)
+	@cmake --build build -j $(JOBS) $(BUILD_FLAGS)
 
 cuda: ## build build-cuda/nanovllm, which serves NVIDIA GPUs too (needs the CUDA toolkit, 12.4 or newer)
 	@scripts/install_packages.sh build
