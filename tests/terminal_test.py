@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -18,13 +19,57 @@ BINARY = os.environ["NANOVLLM"]
 MODEL = os.environ["NANOVLLM_MODEL"]
 SPEED = re.compile(r"\[(\d+) tokens, [\d.]+ tok/s, first after [\d.]+ s(, stopped|, cut off at max_tokens=12)?\]")
 SLOWLY = ["--ignore-eos", "--dtype", "float32", "--num-threads", "1"]
-LONG_WORDS = ["--logit-bias", "4087:100"]  # " conversation" again and again: more text than a terminal holds that nobody reads
+WORD = 4087  # the token " conversation"
+LONG_WORDS = ["--logit-bias", f"{WORD}:100"]  # it again and again: more text than a terminal holds that nobody reads
 # ChatML, but a message that says "show" is answered with an error that shows what the template was given, and one that
 # begins with "repeat" with one that shows the message.
 TEMPLATE = """{%- if messages[-1].content.startswith('repeat') %}{{ raise_exception(messages[-1].content | tojson) }}{% endif %}
 {%- if messages[-1].content == 'show' %}{{ raise_exception((messages[:-1] | map(attribute='role') | join(' '))
 ~ '; system: ' ~ (messages[0].content if messages[0].role == 'system' else 'none') ~ '; eos: ' ~ eos_token) }}{% endif %}
 {%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}"""
+
+
+def spelled(text):
+    """As tokenizers of bytes write a text: characters that are seen for all bytes."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return "".join(chr(byte) if byte in seen else chr(256 + hidden.index(byte)) for byte in text.encode())
+
+
+def model_that_says(folder, text):
+    """A copy of the demo model whose token WORD is another text."""
+    shutil.copytree(MODEL, folder)
+    path = os.path.join(folder, "tokenizer.json")
+    with open(path, encoding="utf-8") as file:
+        tokenizer = json.load(file)
+    model = tokenizer["model"]
+    word = next(piece for piece, id in model["vocab"].items() if id == WORD)
+    pair = lambda merge: merge.split(" ") if isinstance(merge, str) else merge
+    model["merges"] = [merge for merge in model["merges"] if word not in (*pair(merge), "".join(pair(merge)))]
+    model["vocab"] = {spelled(text) if piece == word else piece: id for piece, id in model["vocab"].items()}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(tokenizer, file)
+    return folder
+
+
+def screen(text):
+    """The lines that a terminal of enough columns shows of what it was sent."""
+    lines, column = [[]], 0
+    for piece in re.findall(r"\x1b\[\w*|[\s\S]", text):
+        line = lines[-1]
+        if piece == "\n":
+            lines.append([])
+            column = 0
+        elif piece == "\r":
+            column = 0
+        elif piece == "\b":
+            column -= 1
+        elif piece == "\x1b[K":
+            del line[column:]
+        elif not piece.startswith("\x1b"):
+            line[column:column + 1] = [piece]
+            column += 1
+    return ["".join(line) for line in lines]
 
 
 class Terminal:
@@ -41,6 +86,9 @@ class Terminal:
             [*(["bash", "-mc", shell, "bash"] if shell else []), BINARY, *args], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             env={**{k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "EDITRC")}, "TERM": "xterm", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", **environment},
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+
+    def resize(self, columns):
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
 
     def type(self, keys):
         os.write(self.master, keys.encode())
@@ -91,14 +139,14 @@ class Terminal:
 
 
 class Chat(unittest.TestCase):
-    def chat(self, *args, long=False, **environment):
+    def chat(self, *args, long=False, model=MODEL, **environment):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         template = os.path.join(folder.name, "template.jinja")
         with open(template, "w", encoding="utf-8") as file:
             file.write(TEMPLATE)
         length = [*SLOWLY, *LONG_WORDS] if long else ["--max-tokens", "12"]
-        terminal = Terminal("chat", MODEL, "--temperature", "0", "--chat-template", template, *length, *args, **environment)
+        terminal = Terminal("chat", model, "--temperature", "0", "--chat-template", template, *length, *args, **environment)
         self.addCleanup(terminal.close)
         terminal.expect(r"on cpu [^\n]*, temperature 0 \(--temperature\)\. /help lists the commands, Ctrl-D leaves")
         terminal.prompt()
@@ -314,6 +362,125 @@ class Chat(unittest.TestCase):
         terminal.process.send_signal(signal.SIGTERM)
         terminal.expect_end(-signal.SIGTERM)
         self.assert_pastes_unmarked(terminal)
+        self.assertTrue(termios.tcgetattr(terminal.slave)[3] & termios.ECHO)
+
+    def test_every_character_arrives_whatever_the_locale(self):
+        plain = {name: "" for name in ("LC_ALL", "LC_CTYPE", "LANG")}
+        for locale in ({}, {"LANG": "C"}, {"LC_ALL": "POSIX"}, {"LANG": "xx_XX.UTF-8"}, {"LC_CTYPE": "de_DE.ISO-8859-1"}, {"LANG": "C.UTF-8"}):
+            terminal = self.chat(**(plain | locale))
+            self.expect_message(terminal, "repeat Grüße 小猫x\x7f!\n", "repeat Grüße 小猫!")
+            terminal.type("\x04")
+            terminal.expect_end(0)
+
+    def answer_of(self, text, *args, tokens=12, **environment):
+        """What a terminal is sent for an answer that is `text` again and again."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        terminal = self.chat("--ignore-eos", "--logit-bias", f"{WORD}:100", "--max-tokens", str(tokens), *args,
+                             model=model_that_says(os.path.join(folder.name, "model"), text), **environment)
+        terminal.type("Hi\n")
+        terminal.expect("Hi\r*\n")
+        begin = terminal.at
+        terminal.expect(r"\[\d+ tokens?, ")
+        return terminal.seen[begin:terminal.seen.rindex("\r\n", 0, terminal.at)].replace("\r\n", "\n")
+
+    def test_what_a_model_writes_does_not_steer_the_terminal(self):
+        text = "a\x1b[31mb\x9b2Jc\x07\x7f\rd\r\n\te"
+        shown = "a\\u001b[31mb\\u009b2Jc\\u0007\\u007f\\u000dd\n\te"
+        self.assertEqual(self.answer_of(text, tokens=3), shown * 3)
+        with tempfile.TemporaryDirectory() as folder:
+            model = model_that_says(os.path.join(folder, "model"), text)
+            args = ["generate", model, "-q", "-p", "Hi", "--ignore-eos", "--temperature", "0", "--logit-bias", f"{WORD}:100", "--max-tokens", "3"]
+            for more in ([], ["-n", "2", "--temperature", "1"], ["--logprobs", "1"], ["--json"], ["--json", "--logprobs", "1"]):
+                terminal = Terminal(*args, *more)
+                self.addCleanup(terminal.close)
+                terminal.expect_end(0)
+                self.assertNotRegex(re.sub(r"\x1b\[[01]m", "", terminal.seen), "[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f]", more)
+                self.assertIn("\\u001b[31m", terminal.seen)
+                if "--json" in more:  # what is shown is the same JSON
+                    self.assertEqual(json.loads(terminal.seen)["text"], text * 3)
+            piped = subprocess.run([BINARY, *args], capture_output=True).stdout
+            self.assertIn((text * 3).encode(), piped)
+            piped = subprocess.run([BINARY, "chat", model, "-m", "Hi", *args[5:]], capture_output=True).stdout
+            self.assertEqual(piped, (text * 3).encode() + b"\n")
+
+    def test_lines_of_an_answer_end_between_words(self):
+        width = lambda line: sum(2 if character in "小猫" else 1 for character in line)
+        for text, columns, expected in (
+                (" conversation", 30, [" conversation conversation", *["conversation conversation"] * 5]),
+                (" conversation", 27, [" conversation conversation", *["conversation conversation"] * 5]),
+                (" conversation", 26, [" conversation", *["conversation conversation"] * 5, "conversation"]),
+                (" conversation", 14, [" conversation", *["conversation"] * 11]),
+                (" conversation", 13, ["", *["conversation"] * 12]),
+                (" conversation", 8, ["", *["convers", "ation"] * 12]),
+                ("lang", 11, ["langlangla", "nglanglang", "langlangla", "nglanglang", "langlang"]),
+                ("小猫", 12, ["小猫小猫小", "猫小猫小猫"] * 2 + ["小猫小猫"]),
+                ("a\n    b  ", 9, ["a", *["    b  a"] * 11, "    b"]),
+                ("a\n    b  ", 8, ["a", "    b"] * 12),
+                ("\tab cd\n", 14, [*["\tab cd"] * 12, ""]),
+                ("\tab cd\n", 13, [*["\tab", "cd"] * 12, ""])):
+            shown = screen(self.answer_of(text, columns=columns))
+            with self.subTest(text, columns=columns):
+                self.assertEqual([line.rstrip(" ") for line in shown], expected)
+                self.assertLess(max(width(line.expandtabs(8)) for line in shown), columns)
+
+    def test_an_answer_takes_the_width_that_its_terminal_gets(self):
+        terminal = self.chat(long=True, columns=80)
+        self.begin_answer(terminal)
+        self.assertNotIn("\r\nconversation c\b", terminal.seen)
+        terminal.resize(20)
+        for _ in range(3):
+            terminal.expect("\r\nconversation conver\b{6}\x1b\\[K\r\n")
+
+    def test_keys_are_not_shown_during_an_answer(self):
+        terminal = self.chat(long=True)
+        self.begin_answer(terminal)
+        terminal.type("repeat sooner\n")
+        time.sleep(0.2)
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.expect(", stopped\\]")
+        self.assertNotIn("sooner", terminal.seen[:terminal.at])
+        terminal.expect("> [^\n]*repeat sooner")  # as if it was typed now
+        terminal.expect('"repeat sooner"')
+        terminal.prompt()
+        self.begin_answer(terminal)
+        terminal.type("\x03")
+        terminal.expect(", stopped\\]")
+        self.assertNotIn("^C", terminal.seen)
+
+    def test_a_line_is_drawn_anew_where_the_terminal_changes(self):
+        typed = "repeat " + "many words " * 6 + "小猫"
+        for before, after in ((100, 50), (50, 100), (100, 40), (40, 30)):
+            terminal = self.chat(columns=before)
+            terminal.type(typed)
+            terminal.expect("小猫")
+            terminal.resize(after)
+            rows = (len("> " + typed) + 2) // after
+            terminal.expect(re.escape("\r" + (f"\x1b[{rows}A" if rows else "") + "\x1b[J") + "> repeat many")
+            terminal.expect("小猫")
+            self.expect_message(terminal, "\x7f!\n", typed[:-1] + "!")
+            terminal.type("\x04")
+            terminal.expect_end(0)
+
+    def test_tab_completes_commands(self):
+        terminal = self.chat()
+        terminal.type("/h\t\n")
+        terminal.expect("sampling parameters")
+        terminal.prompt()
+        terminal.type("/s")
+        terminal.expect("/s")
+        terminal.type("\t")
+        terminal.expect(r"/save  ?/system *\r\n")
+        terminal.expect("> /s")
+        terminal.type("y\tBe kind.\n")
+        terminal.expect("a new conversation with this system message")
+        terminal.prompt()
+        terminal.type("show\n")
+        terminal.expect("system: Be kind.;")
+        terminal.prompt()
+        self.expect_message(terminal, "\trepeat\t /h\t\n", "repeat /h")  # no command
+        terminal.type("/q\t\n")
+        terminal.expect_end(0)
 
     def assert_pastes_unmarked(self, terminal):
         self.assertEqual(re.findall("\x1b\\[\\?2004([hl])", terminal.seen), ["h", "l"])

@@ -9,22 +9,12 @@
 
 namespace nanovllm::cli {
 
-// While it lives, the terminal of standard output marks what is pasted; a signal that ends or stops
-// the program takes that back first. It begins with standard input's terminal as it was before, and
-// a signal that ends the program leaves it so. There is one at a time.
-class BracketedPaste {
- public:
-  static constexpr const char* kBegin = "\\e[200~";  // as el_set(EL_BIND) has it
+inline constexpr const char* kPasteBegin = "\\e[200~";  // as el_set(EL_BIND) has it
 
-  BracketedPaste();
-  ~BracketedPaste();
-  BracketedPaste(const BracketedPaste&) = delete;
-  BracketedPaste& operator=(const BracketedPaste&) = delete;
-};
-
-// What follows kBegin up to the end of the paste, with "\n" for each newline and without characters
-// 0; of a text longer than any message may be, only so much that it is still longer. Nothing when
-// the input ended or, with errno EINTR, a signal or `interrupt_key` came before the paste's end.
+// What follows kPasteBegin up to the end of the paste, with "\n" for each newline and without
+// characters 0; of a text longer than any message may be, only so much that it is still longer.
+// Nothing when the input ended or, with errno EINTR, a signal or `interrupt_key` came before the
+// paste's end.
 std::optional<std::wstring> read_paste(EditLine* line, wchar_t interrupt_key);
 
 }  // namespace nanovllm::cli

@@ -1,6 +1,4 @@
 // `nanovllm chat`: a conversation in the terminal.
-#include "nanovllm/chat.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,8 +19,8 @@
 #include "cli/output_check.h"
 #include "cli/params_text.h"
 #include "cli/terminal.h"
+#include "cli/terminal_text.h"
 #include "io/file.h"
-#include "io/gguf.h"
 #include "io/json.h"
 #include "nanovllm/llm_engine.h"
 
@@ -45,17 +43,19 @@ struct ChatOptions {
 
 constexpr const char* kSpaces = " \t\n";
 constexpr const char* kHelp =
-    "  /system TEXT    start over with this system message (without TEXT: none)\n"
-    "  /clear          forget the conversation, but not the system message\n"
-    "  /params         show the sampling parameters; /params temperature=0.5 top_k=20 sets some\n"
-    "  /retry          answer the last message again\n"
-    "  /save FILE      keep the conversation, as a JSON list of messages\n"
-    "  /load FILE      go on with a conversation that was kept\n"
-    "  /help           this list\n"
-    "  /quit           leave (Ctrl-D too)\n"
-    "  Ctrl-C          stop the answer; at the prompt, drop what was typed\n"
-    "  A \\ at a line's end continues the message on the next line; one in \"\"\" has as many\n"
-    "  lines as it needs and is no command. What is pasted is one message.\n";
+    "  /system TEXT   start over with this system message (without TEXT: none)\n"
+    "  /clear         forget the conversation, but not the system message\n"
+    "  /params        show the sampling parameters; /params temperature=0.5 top_k=20\n"
+    "                 sets some\n"
+    "  /retry         answer the last message again\n"
+    "  /save FILE     keep the conversation, as a JSON list of messages\n"
+    "  /load FILE     go on with a conversation that was kept\n"
+    "  /help          this list\n"
+    "  /quit          leave (Ctrl-D too)\n"
+    "  Tab            completes a command\n"
+    "  Ctrl-C         stop the answer; at the prompt, drop what was typed\n"
+    "  A \\ at a line's end continues the message on the next line; one in \"\"\" has\n"
+    "  as many lines as it needs and is no command. What is pasted is one message.\n";
 
 void check_outputs(const char* flag, const std::string& path, const ChatOptions& options) {
   const std::string& trace = options.engine.trace_file;
@@ -64,18 +64,6 @@ void check_outputs(const char* flag, const std::string& path, const ChatOptions&
                 {options.tools, "--tools reads"},
                 {standard_input_path(), "standard input reads"},
                 {std::string_view(flag) == "--trace" ? "" : trace, "--trace writes"}});
-}
-
-std::unique_ptr<ChatTemplate> load_template(const ChatOptions& options) {
-  if (!find_gguf(options.model.path)) check_is_folder(options.model.path);
-  if (!options.chat_template.empty()) {
-    return ChatTemplate::from_source(read_text_file(options.chat_template), options.model.path,
-                                     options.chat_template);
-  }
-  auto loaded = ChatTemplate::load(options.model.path);
-  const std::string fault = loaded->fault(!options.tools.empty());
-  if (!fault.empty()) throw_error(ErrorCode::kCorruptData, "{}", fault);
-  return loaded;
 }
 
 ordered_json load_tools(const std::string& path) {
@@ -107,7 +95,7 @@ class Chat {
  public:
   explicit Chat(const ChatOptions& options)
       : options_(options),
-        template_(load_template(options)),
+        template_(load_template(options.model.path, options.chat_template, !options.tools.empty())),
         tools_(load_tools(options.tools)),
         kwargs_(parse_kwargs(options.template_kwargs)),
         engine_(options.model.path, options.engine),
@@ -123,6 +111,7 @@ class Chat {
   }
 
   int run() {
+    use_utf8();
     const int status = talk();
     engine_.finish_trace();
     return status;
@@ -131,7 +120,8 @@ class Chat {
  private:
   int talk() {
     if (options_.message) return answer_once();
-    LineReader reader("> ");
+    LineReader reader("> ", {"/clear", "/exit", "/help", "/load", "/params", "/quit", "/retry",
+                             "/save", "/system"});
     if (reader.interactive()) {
       stay_.emplace(InterruptGuard::Again::kMeansNothing);
       fmt::print("{} on {}, {}. /help lists the commands, Ctrl-D leaves.\n",
@@ -143,7 +133,7 @@ class Chat {
         if (!input || !obey(*input)) break;
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kInternal || error.code() == ErrorCode::kIo) throw;
-        print_message("{}\n", colored(stderr, error.what(), 1));
+        print_message("{}\n", colored(stderr, shown_on(stderr, error.what()), 1));
         some_failed_ = true;
       }
       if (!reader.interactive() && InterruptGuard::interrupted()) return kExitInterrupted;
@@ -311,14 +301,17 @@ class Chat {
     InterruptGuard::reset();
     const uint64_t id = engine_.add_request(ids, params);
     std::string reply;
+    WordWrap wrap;
     RequestOutput last;
     size_t num_tokens = 0;
     bool stopped = false;
     while (!engine_.is_finished()) {
       for (RequestOutput& output : step_or_abort(id)) {
         if (output.request_id != id) continue;  // what is left of an answer that failed
-        fmt::print("{}", output.outputs.front().text);
-        reply += output.outputs.front().text;
+        const std::string& delta = output.outputs.front().text;
+        fmt::print(
+            "{}", is_terminal(stdout) ? wrap.add(without_controls(delta), columns(stdout)) : delta);
+        reply += delta;
         num_tokens += output.outputs.front().token_ids.size();
         last = std::move(output);
       }
@@ -403,8 +396,8 @@ Command add_chat(CLI::App& app) {
   add_trace_option(app, options->engine);
   app.footer(std::string("In the chat:\n") + kHelp +
              "Standard input that is no terminal is taken in the same way, up to 64 MiB a line.\n"
-             "Exit status: 0 all answered, 1 error, 2 usage, 3 some lines refused or\n"
-             "their answers aborted by the engine (1 with -m), 130 interrupted.");
+             "Exit status: 0 all answered, 1 error, 2 usage, 3 some lines refused or their answers "
+             "aborted by the engine (1 with -m), 130 interrupted.");
   return [options] {
     options->engine.validate();
     options->model.find();

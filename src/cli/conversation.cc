@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "io/file.h"
+#include "io/gguf.h"
 #include "io/json.h"
 
 namespace nanovllm::cli {
@@ -56,6 +57,16 @@ void check_message(const Messages& message, size_t number, const std::string& pa
 }
 
 }  // namespace
+
+std::unique_ptr<ChatTemplate> load_template(const std::string& model, const std::string& file,
+                                            bool has_tools) {
+  if (!find_gguf(model)) check_is_folder(model);
+  if (!file.empty()) return ChatTemplate::from_source(read_text_file(file), model, file);
+  auto loaded = ChatTemplate::load(model);
+  const std::string fault = loaded->fault(has_tools);
+  if (!fault.empty()) throw_error(ErrorCode::kCorruptData, "{}", fault);
+  return loaded;
+}
 
 std::string system_of(const Messages& messages) {
   if (messages.empty() || messages.front()["role"] != "system") return "";

@@ -1,13 +1,21 @@
-// The messages of a chat, and files of them.
+// The messages of a chat, files of them, and the template that makes prompts of them.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "nanovllm/chat.h"
 
 namespace nanovllm::cli {
 
 // Messages as the OpenAI API has them: [{"role": "user", "content": "Hi"}, ...].
 using Messages = nlohmann::ordered_json;
+
+// The template of a model, or the one of a file, with the model's special tokens; `file` is empty
+// where there is none. Throws Error where chats, or chats with tools, can't be rendered by it.
+std::unique_ptr<ChatTemplate> load_template(const std::string& model, const std::string& file,
+                                            bool has_tools);
 
 // The system message that a conversation begins with; empty where there is none.
 std::string system_of(const Messages& messages);

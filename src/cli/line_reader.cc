@@ -5,10 +5,11 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <clocale>
 #include <cstdio>
 #include <cstdlib>
+#include <cwchar>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "cli/bracketed_paste.h"
 #include "cli/input_lines.h"
 #include "cli/terminal.h"
+#include "cli/terminal_modes.h"
 #include "io/file.h"
 
 namespace nanovllm::cli {
@@ -54,7 +56,8 @@ std::string unquoted(std::string_view text) {
 }  // namespace
 
 struct LineReader::Editor {
-  Editor() : line(el_init("nanovllm", stdin, stdout, stderr)), history(history_init()) {
+  explicit Editor(const std::vector<std::string>& commands)
+      : words(commands), line(el_init("nanovllm", stdin, stdout, stderr)), history(history_init()) {
     HistEvent event;
     ::history(history, &event, H_SETSIZE, kHistoryLines);
     ::history(history, &event, H_SETUNIQUE, 1);
@@ -63,12 +66,15 @@ struct LineReader::Editor {
         line, EL_PROMPT, +[](EditLine* from) { return of(from).prompt.data(); });
     el_set(line, EL_HIST, ::history, history);
     el_set(line, EL_EDITOR, "emacs");
-    el_set(line, EL_SIGNAL, 1);  // the terminal is put right before a signal ends the program
+    el_wset(line, EL_GETCFN, &read_character);
     const char* const end = nullptr;
     for (const auto& [key, function] : kKeys) el_set(line, EL_BIND, key, function, end);
     el_source(line, nullptr);  // the user's own .editrc
     take_interrupts();
-    take_pastes();
+    take_tabs();
+    const bool takes_marks = can_take_pastes();
+    modes.emplace(takes_marks);
+    if (takes_marks) take_pastes();
   }
   ~Editor() {
     history_end(history);
@@ -103,18 +109,54 @@ struct LineReader::Editor {
     return CC_EOF;
   }
 
-  void take_pastes() {
-    const char* kind = nullptr;
+  void take_tabs() {
+    const char* const end = nullptr;
+    el_wset(line, EL_ADDFN, L"nanovllm-complete", L"Complete a command", &complete);
+    el_set(line, EL_BIND, "^I", "nanovllm-complete", end);
+  }
+
+  // As much as all commands have that begin so; where that is nothing, the commands are shown.
+  static unsigned char complete(EditLine* line, wint_t) {
+    const LineInfoW* const info = el_wline(line);
+    const std::wstring typed(info->buffer, info->cursor);
+    std::vector<std::wstring> found;
+    for (const std::string& word : of(line).words) {
+      if (std::wstring wide(word.begin(), word.end()); wide.starts_with(typed))
+        found.push_back(wide + L" ");
+    }
+    if (typed.empty() || found.empty()) return CC_ERROR;
+    size_t common = typed.size();
+    const auto goes_on = [&](const std::wstring& one) {
+      return common < one.size() && one[common] == found.front()[common];
+    };
+    while (std::ranges::all_of(found, goes_on)) ++common;
+    if (common > typed.size()) {
+      const std::wstring more = found.front().substr(typed.size(), common - typed.size());
+      return el_winsertstr(line, more.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+    }
+    std::puts("");
+    for (const std::wstring& one : found) std::printf("%ls ", one.c_str());
+    std::puts("");
+    return CC_REDISPLAY;
+  }
+
+  static bool knows_sequences() {
     const char* terminal = std::getenv("TERM");
+    return terminal != nullptr && terminal != std::string_view("dumb");
+  }
+
+  bool can_take_pastes() const {
+    const char* kind = nullptr;
     el_get(line, EL_EDITOR, &kind);
     // In vi's way of editing, a key that begins with Escape would keep Escape itself waiting.
-    if (kind == nullptr || kind != std::string_view("emacs")) return;
-    if (terminal == nullptr || terminal == std::string_view("dumb")) return;
+    return kind != nullptr && kind == std::string_view("emacs") && knows_sequences();
+  }
+
+  void take_pastes() {
     el_wset(line, EL_ADDFN, L"nanovllm-paste", L"Insert a pasted text", &insert_paste);
     const char* const end = nullptr;
-    el_set(line, EL_BIND, BracketedPaste::kBegin, "nanovllm-paste", end);
+    el_set(line, EL_BIND, kPasteBegin, "nanovllm-paste", end);
     el_set(line, EL_SETTY, "-d", "-icrnl", "-inlcr", end);  // else "\r\n" comes as two newlines
-    paste.emplace();
   }
 
   static unsigned char insert_paste(EditLine* line, wint_t) {
@@ -124,23 +166,76 @@ struct LineReader::Editor {
     return el_winsertstr(line, text->c_str()) == 0 ? CC_REFRESH : CC_ERROR;
   }
 
+  // Instead of the editor's own, which leaves a line as it stands where its terminal changes.
+  static int read_character(EditLine* line, wchar_t* character) {
+    std::mbstate_t state = {};
+    while (true) {
+      switch (of(line).modes->wait()) {
+        case TerminalModes::Event::kResized:
+          of(line).draw_anew();
+          continue;
+        case TerminalModes::Event::kContinued:
+          el_set(line, EL_REFRESH);
+          continue;
+        case TerminalModes::Event::kInterrupted:
+          errno = EINTR;
+          return -1;
+        case TerminalModes::Event::kKey:
+          break;
+      }
+      char byte = 0;
+      const ssize_t count = ::read(STDIN_FILENO, &byte, 1);
+      if (count <= 0) return static_cast<int>(count);
+      const size_t length = std::mbrtowc(character, &byte, 1, &state);
+      if (length == 0 || length == 1) return 1;
+      if (length == static_cast<size_t>(-1)) state = {};  // no character begins so
+    }
+  }
+
+  // Terminals wrap what they show anew, so that the rows above the cursor are those of its width.
+  void draw_anew() {
+    el_resize(line);
+    if (knows_sequences()) {
+      const int rows = rows_above_cursor();
+      std::printf("\r%s\x1b[J", rows > 0 ? fmt::format("\x1b[{}A", rows).c_str() : "");
+      std::fflush(stdout);
+    }
+    el_set(line, EL_REFRESH);
+  }
+
+  int rows_above_cursor() const {
+    const int width = columns(stdout);
+    const LineInfoW* const info = el_wline(line);
+    int rows = 0;
+    auto column = static_cast<int>(prompt.size());
+    for (const wchar_t c : std::wstring_view(info->buffer, info->cursor)) {
+      const bool is_newline = c == L'\n';
+      if (!is_newline) column += c < L' ' ? 2 : std::max(::wcwidth(c), 0);  // ^A
+      if (!is_newline && column <= width) continue;
+      ++rows;
+      column = is_newline ? 0 : column - width;
+    }
+    return rows + (column == width ? 1 : 0);
+  }
+
+  const std::vector<std::string> words;
   std::string prompt;
   EditLine* line;
   History* history;
-  std::optional<BracketedPaste> paste;
+  std::optional<TerminalModes> modes;
   wchar_t interrupt_key = 0;  // none, where the terminal has none
   bool interrupted = false;
 };
 
-LineReader::LineReader(std::string prompt) : prompt_(std::move(prompt)) {
-  if (!is_terminal(stdin) || !is_terminal(stdout)) return;
-  std::setlocale(LC_CTYPE, "");  // editing by characters, not bytes
-  editor_ = std::make_unique<Editor>();
+LineReader::LineReader(std::string prompt, const std::vector<std::string>& commands)
+    : prompt_(std::move(prompt)) {
+  if (is_terminal(stdin) && is_terminal(stdout)) editor_ = std::make_unique<Editor>(commands);
 }
 
 LineReader::~LineReader() = default;
 
 std::optional<LineReader::Text> LineReader::read() {
+  if (interactive()) editor_->modes->show_keys(true);
   Text text;
   Got got = Got::kDropped;
   while ((got = read_text(text)) == Got::kDropped) std::puts("^C");  // as in a shell
@@ -149,6 +244,7 @@ std::optional<LineReader::Text> LineReader::read() {
   if (interactive() && !text.text.empty()) {
     ::history(editor_->history, &event, H_ENTER, text.text.c_str());
   }
+  if (interactive()) editor_->modes->show_keys(false);
   return text;
 }
 
@@ -200,7 +296,9 @@ LineReader::Got LineReader::read_line(const std::string& prompt, std::string& li
 LineReader::Got LineReader::edit_line(const std::string& prompt, std::string& line) {
   editor_->prompt = prompt;
   editor_->interrupted = false;
-  int length = 0;  // bytes, -1 for an error
+  InterruptGuard::reset();   // what it stopped has ended
+  el_resize(editor_->line);  // the terminal may have changed since the last line
+  int length = 0;            // bytes, -1 for an error
   const char* const typed = el_gets(editor_->line, &length);
   if (typed == nullptr || length <= 0) {
     const bool signalled = typed == nullptr && length < 0 && errno == EINTR;

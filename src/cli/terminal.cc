@@ -1,6 +1,7 @@
 #include "cli/terminal.h"
 
 #include <fmt/format.h>
+#include <langinfo.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,12 +9,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <clocale>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 
 #include "base/check.h"
 #include "base/message.h"
+#include "cli/terminal_text.h"
 
 namespace nanovllm::cli {
 namespace {
@@ -32,12 +35,6 @@ bool use_color(std::FILE* stream) {
   return is_terminal(stream) && std::getenv("NO_COLOR") == nullptr;
 }
 
-int columns(std::FILE* terminal) {
-  winsize size = {};
-  const bool known = ioctl(fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : 80;
-}
-
 bool is_pipe(std::FILE* stream) {
   struct stat status = {};
   return fstat(fileno(stream), &status) == 0 &&
@@ -51,6 +48,17 @@ std::string styled(std::FILE* stream, std::string_view text, int code) {
 }  // namespace
 
 bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }
+
+int columns(std::FILE* terminal) {
+  winsize size = {};
+  const bool known = ioctl(fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+void use_utf8() {
+  std::setlocale(LC_CTYPE, "");
+  if (nl_langinfo(CODESET) != std::string_view("UTF-8")) std::setlocale(LC_CTYPE, "C.UTF-8");
+}
 
 std::string bold(std::FILE* stream, std::string_view text) { return styled(stream, text, 1); }
 std::string dim(std::FILE* stream, std::string_view text) { return styled(stream, text, 2); }
@@ -73,7 +81,7 @@ std::string with_bar(const std::string& label, double share, const std::string& 
 }
 
 void print_error(std::string_view message) {
-  print_message("{} {}\n", colored(stderr, "nanovllm:", 1), message);
+  print_message("{} {}\n", colored(stderr, "nanovllm:", 1), shown_on(stderr, message));
 }
 
 void let_writes_fail() {

@@ -12,6 +12,11 @@
 namespace nanovllm::cli {
 
 bool is_terminal(std::FILE* stream);
+int columns(std::FILE* terminal);
+
+// Characters are to be those of UTF-8, as tokenizers have them, whatever the environment says:
+// where its locale has others or is not installed, C.UTF-8 takes its place.
+void use_utf8();
 
 // ANSI styles; texts pass unchanged where `stream` is no terminal or NO_COLOR is set.
 std::string bold(std::FILE* stream, std::string_view text);

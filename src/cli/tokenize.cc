@@ -15,6 +15,7 @@
 #include "cli/input_lines.h"
 #include "cli/model_option.h"
 #include "cli/terminal.h"
+#include "cli/terminal_text.h"
 #include "io/file.h"
 #include "io/gguf.h"
 #include "nanovllm/tokenizer.h"
@@ -136,7 +137,7 @@ int tokenize(const TokenizeOptions& options) {
     if (options.ids) {
       const std::vector<int32_t> ids = parse_ids(text);
       tell_unknown(*tokenizer, ids);
-      fmt::print("{}\n", tokenizer->decode(ids, !options.keep_special));
+      fmt::print("{}\n", shown_on(stdout, tokenizer->decode(ids, !options.keep_special)));
       continue;
     }
     const std::vector<int32_t> ids = tokenizer->encode(text, !options.no_special);
@@ -182,11 +183,10 @@ Command add_tokenize(CLI::App& app) {
   app.add_flag("--no-skip-special-tokens", options->keep_special,
                "with --ids: show special tokens in the text");
   app.footer(
-      "Each text gives a JSON list of ids on a line of its own, or with --ids the text and a new\n"
-      "line. A file or standard input is one text of up to 64 MiB, with the new line at its end.\n"
+      "Each text gives a JSON list of ids on a line of its own, or with --ids the text and a new "
+      "line. A file or standard input is one text of up to 64 MiB, with the new line at its end. "
       "Ids that are not in the vocabulary are left out of the text, and named on stderr. A text "
-      "may\n"
-      "begin with a dash behind MODEL --. --show writes parts of characters as \\xe4.\n"
+      "may begin with a dash behind MODEL --. --show writes parts of characters as \\xe4.\n"
       "Exit status: 0 done, 1 error, 2 usage.\n"
       "  nanovllm tokenize models/demo \"Once upon a time\"\n"
       "  nanovllm tokenize models/demo --ids \"12 7 99\"");
