@@ -252,7 +252,10 @@ class Chat(CliTest):
             self.assertEqual((result.returncode, result.stderr), (3, "there is no answer to try again yet\n"), roles)
 
     def test_what_is_no_name_of_the_hub_is_a_path(self):
-        for path in ("model", "./model", "../own1/model", "/own1/model", "own1/a/model", "own1/", "/model", "~/model", "own1/mo del"):
+        result = run("chat", "Qwen3-0.6B", "-m", "x", cwd=self.folder.name)
+        self.assert_one_sentence(result, "nanovllm: Qwen3-0.6B: no such folder or file; expected a Hugging Face model folder or a GGUF file, "
+                                         "or OWNER/MODEL for one of the hub, such as Qwen/Qwen3-0.6B\n")
+        for path in ("./model", "../own1/model", "/own1/model", "own1/a/model", "own1/", "/model", "~/model", "own1/mo del"):
             result = run("chat", path, "-m", "x", cwd=self.folder.name)
             self.assert_one_sentence(result, f"nanovllm: {path}: no such folder or file; expected a Hugging Face model folder or a GGUF file\n")
 

@@ -790,7 +790,10 @@ class Display(HubTest):
         self.assertRegex(result.stderr, r"^Own/Demo: 15\.\d MB in 00:0\d\n$")
 
     def test_list_and_rm(self):
-        self.assertEqual(self.nanovllm("list").stdout, "")
+        for flags in ([], ["--json"]):
+            nothing = self.nanovllm("list", *flags)
+            self.assertEqual((nothing.returncode, nothing.stdout), (0, ""))
+            self.assertRegex(nothing.stderr, r"^nanovllm: no models in \S+; nanovllm pull Qwen/Qwen3-0\.6B fetches one\n$")
         repository = self.hub.add("Own/Demo", DEMO)
         self.hub.add("Own/A-GGUF", {"a-Q4_K_M.gguf": noise(1000), "a-Q8_0.gguf": noise(2500)})
         self.hub.add("Own/Big-GGUF", {"big.gguf": noise(2 * PART)})

@@ -20,6 +20,7 @@
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/file_fault.h"
+#include "cli/help.h"
 #include "cli/model_option.h"
 #include "cli/terminal.h"
 #include "cli/typed_words.h"
@@ -159,17 +160,18 @@ int main(int argc, char** argv) {
   if (const int status = run_command(read_command_line); status != kExitOk) return status;
   CLI::App app{
       "nanovllm: serves large language models, many requests at once.\n\n"
-      "  nanovllm generate models/demo -p \"Once upon a time\"      continue a text\n"
-      "  nanovllm generate MODEL --input requests.jsonl           serve a file of requests\n"
-      "  nanovllm chat MODEL                                      talk to it\n"
-      "  nanovllm serve MODEL                                     let others: an OpenAI-compatible "
-      "server\n"
-      "  nanovllm bench throughput MODEL                          measure it\n\n"
+      "  nanovllm generate models/demo -p \"Once upon a time\"   continue a text\n"
+      "  nanovllm generate MODEL --input requests.jsonl        serve a file of requests\n"
+      "  nanovllm chat MODEL                                   talk to it\n"
+      "  nanovllm serve MODEL                                  let others: an OpenAI server\n"
+      "  nanovllm bench throughput MODEL                       measure it\n\n"
       "MODEL is a folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or a "
-      "name on the\nHugging Face hub such as Qwen/Qwen3-0.6B, which is pulled when it is first "
+      "name on the Hugging Face hub such as Qwen/Qwen3-0.6B, which is pulled when it is first "
       "used.",
       "nanovllm"};
-  app.set_version_flag("--version", fmt::format("nanovllm {}", nanovllm::kVersion));
+  app.set_help_flag("-h,--help", "print this help");
+  app.set_version_flag("--version", fmt::format("nanovllm {}", nanovllm::kVersion),
+                       "print the version");
   app.require_subcommand(1);
   // As with vLLM; what may be given several times adds up all the same.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -179,10 +181,12 @@ int main(int argc, char** argv) {
     return fmt::format("nanovllm: {}{}{}\nRun with --help for more information.\n", error.what(),
                        from_file, advice_on(*parsed, error));
   });
-  app.get_formatter()->column_width(36);
+  app.formatter_fn([](const CLI::App* command, const std::string& name, CLI::AppFormatMode) {
+    return help_text(*command, name);
+  });
   app.footer(
-      "Exit status: 0 done, 1 error, 2 wrong usage, 3 some requests refused or aborted,\n"
-      "130 interrupted.");
+      "Exit status: 0 done, 1 error, 2 wrong usage, 3 some requests refused or aborted, 130 "
+      "interrupted.");
 
   std::map<const CLI::App*, Command> commands;
   const auto declare = [&](CLI::App& parent, const char* name, const char* help,

@@ -20,7 +20,11 @@ constexpr const char* kNameHelp =
     "OWNER/MODEL, with @REVISION or, of GGUF, :TYPE behind it; or the address of its page";
 
 void print_models(bool as_json) {
-  const std::vector<hub::CachedModel> models = hub::list_models(hub::read_settings().cache);
+  const std::string cache = hub::read_settings().cache;
+  const std::vector<hub::CachedModel> models = hub::list_models(cache);
+  if (models.empty()) {
+    print_message("nanovllm: no models in {}; nanovllm pull Qwen/Qwen3-0.6B fetches one\n", cache);
+  }
   size_t width = 0;
   for (const hub::CachedModel& model : models) width = std::max(width, model.name.size());
   for (const hub::CachedModel& model : models) {
@@ -48,14 +52,13 @@ Command add_pull(CLI::App& app) {
   app.add_option("name", options->name, kNameHelp)->required();
   app.add_flag("-q,--quiet", options->quiet, "no progress display");
   app.footer(
-      "Pulls what is missing, and what has changed on the hub since, into the cache that Hugging\n"
-      "Face's own libraries use (~/.cache/huggingface/hub), and prints the path of the model. An\n"
-      "interrupted pull goes on where it ended. Of a repository with safetensors these and the\n"
-      "texts beside them are pulled; of one with GGUF files that of TYPE, or Q4_K_M. Where the\n"
+      "Pulls what is missing, and what has changed on the hub since, into the cache that Hugging "
+      "Face's own libraries use (~/.cache/huggingface/hub), and prints the path of the model. An "
+      "interrupted pull goes on where it ended. Of a repository with safetensors these and the "
+      "texts beside them are pulled; of one with GGUF files that of TYPE, or Q4_K_M. Where the "
       "hub can't be reached or refuses, the copy in the cache is used, and a line says why.\n"
       "Environment: HF_HUB_CACHE or HF_HOME (where the cache is), HF_TOKEN (else what hf auth "
-      "login\n"
-      "wrote), HF_ENDPOINT (a mirror), HF_HUB_OFFLINE=1, https_proxy.\n"
+      "login wrote), HF_ENDPOINT (a mirror), HF_HUB_OFFLINE=1, https_proxy.\n"
       "Exit status: 0 done, 1 error, 2 usage, 130 interrupted.\n"
       "  nanovllm pull Qwen/Qwen3-0.6B\n"
       "  nanovllm pull Qwen/Qwen3-0.6B-GGUF:Q8_0");
@@ -79,7 +82,7 @@ Command add_remove(CLI::App& app) {
   auto names = std::make_shared<std::vector<std::string>>();
   app.add_option("name", *names, kNameHelp)->required();
   app.footer(
-      "Without @REVISION or :TYPE, all that there is of OWNER/MODEL. Files that other revisions\n"
+      "Without @REVISION or :TYPE, all that there is of OWNER/MODEL. Files that other revisions "
       "have too stay for those.");
   return [names] {
     for (const std::string& name : *names) {

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "cli/params_text.h"
 #include "engine/config_table.h"
 
 namespace nanovllm::cli {
@@ -17,7 +18,7 @@ namespace {
 
 constexpr const char* kEngineGroup = "Engine";
 constexpr const char* kGpuGroup = "Engine, on GPUs only";
-constexpr const char* kSamplingGroup = "Sampling (defaults: the model's own)";
+constexpr const char* kSamplingGroup = "Sampling (the model's own defaults go before these)";
 
 // The number that is the whole of a text, without the octal and hexadecimal ones that CLI11 knows.
 template <typename T>
@@ -274,7 +275,10 @@ void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens, bool 
     const auto add = [&](auto member) {
       return add_parameter(app, flag_of(parameter), values_.*member, help);
     };
-    flags_.emplace_back(&parameter, std::visit(add, parameter.member)->group(kSamplingGroup));
+    CLI::Option* flag = std::visit(add, parameter.member)->group(kSamplingGroup);
+    const std::string value = value_text(SamplingParams(), parameter);
+    if (value != "null" && value != "[]" && value != "{}") flag->default_str(value);
+    flags_.emplace_back(&parameter, flag);
   }
 }
 

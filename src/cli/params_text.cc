@@ -5,8 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "engine/sampling_table.h"
-
 namespace nanovllm::cli {
 namespace {
 
@@ -35,14 +33,18 @@ std::string text_of(const std::map<int32_t, float>& value) {
 
 }  // namespace
 
+std::string value_text(const SamplingParams& params, const Parameter& parameter) {
+  return std::visit([&](auto member) { return text_of(params.*member); }, parameter.member);
+}
+
 std::string params_text(const SamplingParams& params) {
   const SamplingParams defaults;
   std::string text;
   for (const Parameter& parameter : sampling_table()) {
     const auto add = [&](auto member) {
       if (parameter.use != Use::kOften && params.*member == defaults.*member) return;
-      text +=
-          fmt::format("{}{}={}", text.empty() ? "" : " ", parameter.name, text_of(params.*member));
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", parameter.name,
+                          value_text(params, parameter));
     };
     std::visit(add, parameter.member);
   }

@@ -181,8 +181,9 @@ void add_process_options(CLI::App& app, CommandLine& line) {
   Group group(app, "Options");
   group
       .add("--data-parallel-size", options.fleet.num_engines,
-           "worker processes, each with the whole model: GPUs of its own, or its share of the CPU "
-           "threads")
+           "worker processes, 1 to 64, each with the whole model: GPUs of its own, or its share of "
+           "the "
+           "CPU threads")
       ->check(CLI::Range(1, server::kMaxNumEngines));
   group.add("--worker-timeout", options.fleet.worker_timeout,
             "a worker that has work and makes no progress for so long is started again; a step may "

@@ -177,8 +177,11 @@ void check_is_folder(const std::string& path) {
       throw_error(ErrorCode::kIo, "{}: no permission to look into this folder", path);
     }
     throw_error(ErrorCode::kNotFound,
-                "{}: no such folder or file; expected a Hugging Face model folder or a GGUF file",
-                shown_path(path));
+                "{}: no such folder or file; expected a Hugging Face model folder or a GGUF file{}",
+                shown_path(path),
+                path.find('/') == path.npos
+                    ? ", or OWNER/MODEL for one of the hub, such as Qwen/Qwen3-0.6B"
+                    : "");
   }
   if (!S_ISDIR(status.st_mode)) {
     throw_error(ErrorCode::kNotFound,
