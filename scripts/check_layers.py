@@ -53,7 +53,8 @@ DEVICE = re.compile(r'#\s*include\s*[<"](cuda|cublas|nccl|immintrin)')
 # The architectures of the families' rows, and what else is text or comment in a source.
 ARCHITECTURE = re.compile(r'"([A-Z]\w*?)[\d_]*(?:Moe)?For[A-Z]\w+"')
 COMMENT_OR_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/|.', re.DOTALL)
-NOT_FAMILIES = re.compile(r'"llama3"|llama3_\w+|"is_llama_config"')  # a kind of rotary embedding, and a key of many models
+# A kind of rotary embedding, a key of many models, and an example of a model's name.
+NOT_FAMILIES = re.compile(r'"llama3"|llama3_\w+|"is_llama_config"|Qwen/Qwen3-0\.6B')
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 

@@ -190,7 +190,7 @@ class Streams(CliTest):
         for end in (b'"}\n{"prompt": "Hi"}\n', b""):
             result = subprocess.run([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], input=b"bad\n" + long + end, capture_output=True)
             self.assertEqual(result.returncode, 3)
-            self.assertIn(b"nanovllm: -:2: the line is longer than 64 MiB\n", result.stderr)
+            self.assertIn(b"nanovllm: standard input:2: the line is longer than 64 MiB\n", result.stderr)
             answers = sorted(lines(result.stdout.decode()), key=lambda answer: answer["index"])
             self.assertEqual(answers[1], {"index": 1, "error": "the line is longer than 64 MiB"})
             self.assertEqual(["text" in answer for answer in answers], [False, False, True][:3 if end else 2])
@@ -217,7 +217,7 @@ class Streams(CliTest):
         process = subprocess.Popen([BINARY, "generate", MODEL, "-q", "--input", "-", *SMALL], stdin=source.stdout, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
         source.stdout.close()
-        self.assertIn("-:1: ", process.stderr.readline())  # it reads its input now
+        self.assertIn("standard input:1: ", process.stderr.readline())  # it reads its input now
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 130, error)

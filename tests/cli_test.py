@@ -25,9 +25,35 @@ class CommandLine(CliTest):
             self.assertEqual(result.returncode, 0, command)
             self.assertIn("model", result.stdout)
 
+    def test_help_fits_into_80_columns_and_names_every_default(self):
+        commands = ([], ["generate"], ["chat"], ["bench"], ["bench", "throughput"], ["bench", "latency"], ["bench", "serve"], ["serve"], ["info"],
+                    ["tokenize"], ["pull"], ["list"], ["rm"])
+        for command in commands:
+            text = run(*command, "--help", env={**os.environ, "COLUMNS": "200", "OPENAI_API_KEY": "a secret"}).stdout
+            with self.subTest(command):
+                self.assertTrue(text.endswith("\n") and not text.endswith("\n\n"))
+                self.assertIn(" ".join(["Usage: nanovllm", *command, "[OPTIONS]"]), text)
+                for line in text.splitlines():
+                    self.assertLessEqual(len(line), 80, line)
+                    self.assertEqual(line, line.rstrip())
+                self.assertNotRegex(text, r"\{false\}|\{true\}|=\S*\]|(TEXT|INT|FLOAT):[A-Z{]|INT in |REQUIRED|a secret|\x1b")
+                entries = re.findall(r"(?m)^  (-\S+(?: \S+)?)((?:  .*|\n {31}.*)(?:\n {31}.*)*)", text)
+                self.assertGreater(len(entries), 0)
+                for name, meaning in entries:
+                    takes_value = " " in name
+                    self.assertEqual("(default: " in meaning.replace("\n" + " " * 31, " "), takes_value or ",--no-" in name, (name, meaning))
+        for flag, value in (("--max-num-seqs", "512"), ("--max-model-len", "-1"), ("--dtype", "auto"), ("--temperature", "1"), ("--top-k", "0"),
+                            ("--max-tokens", "64"), ("--seed", "none"), ("--stop", "none"), ("--gpu-memory-utilization", "0.9"), ("--output", "standard output"),
+                            ("--n", "1")):
+            text = re.sub(r"\n {31}", " ", run("generate", "--help").stdout)
+            self.assertRegex(text, rf"(?m)^ .*{flag} [A-Z]+ .*\(default: {value}[;)]")
+        text = re.sub(r"\n {31}", " ", run("serve", "--help").stdout)
+        for flag, value in (("--worker-timeout", r"\d+"), ("--max-body-size", r"\d+K"), ("--port", "8000"), ("--api-key", "none"), ("--max-step-seconds", "-1")):
+            self.assertRegex(text, rf"(?m)^  {flag} [A-Z]+(\.\.\.)? .*\(default: {value}\)")
+
     def test_help_says_what_only_gpus_have(self):
         for command in (["generate"], ["chat"], ["bench", "throughput"], ["bench", "latency"], ["info"]):
-            groups = dict(re.findall(r"(?ms)^([A-Z][^\n]*):\n(.*?)(?=\n\n)", run(*command, "--help").stdout))
+            groups = dict(re.findall(r"(?ms)^([A-Z][^\n]*):\n(.*?)(?=\n\n|\Z)", run(*command, "--help").stdout))
             flags = {name: set(re.findall(r"(?m)^  (--[\w-]+)", text)) for name, text in groups.items()}
             gpus = {"--gpu-memory-utilization", "--enforce-eager", "--deterministic"}
             self.assertEqual(flags["Engine, on GPUs only"], gpus)
@@ -484,6 +510,47 @@ class Generate(CliTest):
         text = run("generate", "--help").stdout
         for name in (*line, *fields, "stop_reason"):
             self.assertIn(name, text)
+
+    def test_request_lines_take_chats_and_give_their_ids_back(self):
+        messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": [{"type": "text", "text": "Tell me a story."}]}]
+        requests = [{"custom_id": "a\u00e4\"1", "messages": messages}, {"prompt": "Once", "custom_id": ""}, {"messages": messages},
+                    {"messages": messages, "custom_id": "two", "sampling_params": {"n": 2, "temperature": 1, "top_k": 1}}]
+        source = self.path("in.jsonl", "".join(json.dumps(request) + "\n" for request in requests))
+        result = run("generate", MODEL, "-q", "--input", source, *SMALL)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        first, prompt, other, both = sorted(lines(result.stdout), key=lambda line: line["index"])
+        self.assertEqual(list(first)[:3], ["index", "custom_id", "text"])
+        self.assertEqual([line.get("custom_id") for line in (first, prompt, other, both)], ['a\u00e4"1', "", None, "two"])
+        self.assertEqual(first["token_ids"], other["token_ids"])
+        self.assertEqual([output["text"] for output in both["outputs"]], [first["text"]] * 2)
+        said = run("chat", MODEL, "--system", "Be kind.", "-m", "Tell me a story.", *SMALL)
+        self.assertEqual(first["text"] + "\n", said.stdout)
+        text = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
+        ids = run("tokenize", MODEL, "--no-special", text)
+        self.assertEqual(first["num_prompt_tokens"], len(json.loads(ids.stdout)))
+
+    def test_chats_of_request_lines_are_what_the_template_makes_of_them(self):
+        template = self.path("t.jinja", "{{ raise_exception([tools | tojson, enable_thinking, messages[0].content, eos_token] | join(' / ')) }}")
+        request = {"custom_id": "x", "messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "function", "function": {"name": "f", "b": 1, "a": 2}}],
+                   "chat_template_kwargs": {"enable_thinking": False}}
+        result = run("generate", MODEL, "-q", "--input", "-", "--chat-template", template, stdin=json.dumps(request) + "\n")
+        self.assertEqual(result.returncode, 3)
+        line = lines(result.stdout)[0]
+        self.assertEqual(list(line), ["index", "custom_id", "error"])
+        self.assertIn('[{"type": "function", "function": {"name": "f", "b": 1, "a": 2}}] / False / Hi / <|im_end|>', line["error"])
+        self.assertIn("standard input:1: ", result.stderr)
+        model = self.path("model")
+        shutil.copytree(MODEL, model)
+        config = json.loads((model / "tokenizer_config.json").read_text())
+        del config["chat_template"]
+        (model / "tokenizer_config.json").write_text(json.dumps(config))
+        both = json.dumps({"messages": request["messages"]}) + '\n{"prompt": "Hi"}\n'
+        result = run("generate", model, "-q", "--input", "-", *SMALL, stdin=both)
+        self.assertEqual(result.returncode, 3)
+        self.assertRegex(lines(result.stdout)[0]["error"], "no chat template .*; give one with --chat-template")
+        self.assertIn("text", lines(result.stdout)[1])
+        result = run("generate", model, "--input", "-", "--chat-template", "/nonexistent", stdin=both)
+        self.assert_one_sentence(result, "/nonexistent")
 
     def test_seed_minus_one_is_no_seed(self):
         source = self.path("in.jsonl", '{"prompt": "Once upon a time", "sampling_params": {"seed": -1}}\n')

@@ -92,6 +92,42 @@ class Resume(CliTest):
             self.assertEqual(run(*self.generate("--resume")).returncode, 0)
             self.assertEqual([line["index"] for line in lines(self.output.read_text())], [0])
 
+    def test_two_at_once_answer_nothing_twice(self):
+        expected = self.whole_run()
+        slow = json.dumps({"prompt": "The end", "sampling_params": {"max_tokens": 400, "ignore_eos": True}})
+        half = expected[:len(expected) // 2]
+        for there in ("", expected[:expected.index("\n") + 1], half):  # of OUTPUT before; the last line of the half has to go
+            if there:
+                self.output.write_text(there)
+            self.source.write_text("\n".join([*map(json.dumps, self.requests), *[slow] * 60]))
+            first = subprocess.Popen([BINARY, *map(str, self.generate("--resume", "-q"))], stderr=subprocess.DEVNULL)
+            while not self.output.exists() or self.output.read_text().count("\n") < there.count("\n") + 3:
+                time.sleep(0.005)
+            link = self.path("link")
+            link.symlink_to(self.output)
+            before = self.output.stat().st_ino
+            for target in (self.output, link):
+                for flags in (["--resume"], []):
+                    result = run("generate", MODEL, "--input", self.source, "--output", target, *SETTINGS, *flags)
+                    self.assert_one_sentence(result, f"{target}: another run writes its results there; wait for its end, or name another file")
+            self.assertIsNone(first.poll())
+            self.assertEqual(self.output.stat().st_ino, before)
+            self.assertIn(first.wait(timeout=300), (0, 3))
+            self.assertEqual(sorted(line["index"] for line in lines(self.output.read_text())), list(range(len(self.requests) + 60)))
+            link.unlink()
+            self.output.unlink()
+
+    def test_a_run_that_has_not_begun_to_write_is_noticed(self):
+        self.source.write_text("")
+        reader = subprocess.Popen([BINARY, *map(str, ["generate", MODEL, "--input", "-", "--output", self.output, "--resume", *SETTINGS])],
+                                  stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        while not self.output.exists():
+            time.sleep(0.005)
+        time.sleep(0.05)
+        self.assert_one_sentence(run(*self.generate("--resume")), "another run writes its results there")
+        reader.communicate(b"", timeout=300)
+        self.assertEqual(run(*self.generate("--resume")).returncode, 0)
+
     def test_other_files_are_left_alone(self):
         for text in ('{"index": 1}\nmine\n{"index": 2}\n', '[1]\n{"index": 2}\n', '{"index": "a"}\n{"index": 2}\n'):
             self.output.write_text(text)

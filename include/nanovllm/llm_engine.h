@@ -137,7 +137,7 @@ class LLMEngine {
   // the template live.
   RequestPreparer preparer(const ChatTemplate* chat_template = nullptr) const;
   // The seed that a request without its own would get if its id was request_id.
-  uint64_t seed_of(uint64_t request_id) const;
+  int64_t seed_of(uint64_t request_id) const;
 
   // Steps an engine for LLM::generate(): while it lives, nobody else does, for step() throws.
   class Stepper {

@@ -123,6 +123,16 @@ void read(const json& value, std::string_view name, std::map<int32_t, float>& ou
   }
 }
 
+std::string text_value(const ordered_json& value, std::string_view name) {
+  if (value.is_string()) return value.get<std::string>();
+  throw_error(ErrorCode::kInvalidArgument, "\"{}\" must be a text, got {}", name, shown(value));
+}
+
+const ordered_json& list_value(const ordered_json& value, std::string_view name) {
+  if (value.is_array()) return value;
+  throw_error(ErrorCode::kInvalidArgument, "\"{}\" must be a list, got {}", name, shown(value));
+}
+
 void set(SamplingParams& params, const Parameter& parameter, const json& value) {
   const auto set_member = [&]<typename T>(T SamplingParams::*member) {
     if (!value.is_null() || parameter.null == Null::kRefused) {
@@ -187,47 +197,76 @@ void update_sampling_params(SamplingParams& params, const json& object) {
 
 RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults,
                                int64_t number) {
-  const json object = parse_json(line, "the request", number);
+  constexpr int kMaxDepth = 64;
+  const ordered_json object = parse_ordered_json(
+      line, "the request", {.max_depth = kMaxDepth, .allows_repeats = false, .first_line = number});
   if (!object.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "a request must be a JSON object, got {}",
                 shown(object));
   }
-  RequestLine request{{}, defaults};
-  bool has_prompt = false;
+  RequestLine request{.params = defaults};
+  std::string_view prompt;  // which field it is
+  std::string_view part;    // of a chat
   for (const auto& [name, value] : object.items()) {
-    if (name == "prompt" || name == "prompt_token_ids") {
-      if (has_prompt) {
-        throw_error(ErrorCode::kInvalidArgument,
-                    "give either \"prompt\" or \"prompt_token_ids\", not both");
+    if (name == "prompt" || name == "prompt_token_ids" || name == "messages") {
+      if (!prompt.empty()) {
+        throw_error(ErrorCode::kInvalidArgument, "give either \"{}\" or \"{}\", not both", prompt,
+                    name);
       }
-      has_prompt = true;
-      if (name == "prompt") {
-        if (!value.is_string()) {
-          throw_error(ErrorCode::kInvalidArgument, "\"prompt\" must be a text, got {}",
-                      shown(value));
-        }
-        request.prompt = value.get<std::string>();
-      } else {
-        read(value, name, request.prompt.emplace<std::vector<int32_t>>());
-      }
+      prompt = name;
+    }
+    if (name == "prompt") {
+      request.prompt = text_value(value, name);
+    } else if (name == "prompt_token_ids") {
+      read(value, name, request.prompt.emplace<std::vector<int32_t>>());
+    } else if (name == "messages") {
+      request.messages = list_value(value, name);
+    } else if (name == "tools") {
+      part = name;
+      if (!value.is_null()) request.tools = list_value(value, name);
+    } else if (name == "chat_template_kwargs") {
+      part = name;
+      if (!value.is_null()) request.chat_template_kwargs = value;
+    } else if (name == "custom_id") {
+      if (!value.is_null()) request.custom_id = text_value(value, name);
     } else if (name == "sampling_params") {
       update_sampling_params(request.params, value);
     } else {
       throw_error(ErrorCode::kInvalidArgument,
-                  "unknown field \"{}\"; a request has \"prompt\" or \"prompt_token_ids\", and "
-                  "\"sampling_params\"",
+                  "unknown field \"{}\"; a request has \"prompt\", \"prompt_token_ids\" or "
+                  "\"messages\" (with \"tools\" and \"chat_template_kwargs\"), \"sampling_params\" "
+                  "and \"custom_id\"",
                   printable(name));
     }
   }
-  if (!has_prompt) {
+  if (prompt.empty()) {
     throw_error(ErrorCode::kInvalidArgument,
-                "a request needs \"prompt\" (a text) or \"prompt_token_ids\" (a list)");
+                "a request needs \"prompt\" (a text), \"prompt_token_ids\" (a list) or "
+                "\"messages\" (a list)");
+  }
+  if (!part.empty() && request.messages.is_null()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "\"{}\" is for chat templates: it goes with \"messages\", not with \"{}\"", part,
+                prompt);
   }
   return request;
 }
 
-ordered_json result_line(int64_t index, const RequestOutput& output) {
+std::optional<std::string> custom_id_of(const std::string& line) {
+  try {
+    const json object = parse_json(line, "the request");
+    const auto found = object.find("custom_id");
+    if (found != object.end() && found->is_string()) return found->get<std::string>();
+  } catch (const Error&) {
+    // Then it has none.
+  }
+  return std::nullopt;
+}
+
+ordered_json result_line(int64_t index, const RequestOutput& output,
+                         const std::optional<std::string>& custom_id) {
   ordered_json line = {{"index", index}};
+  if (custom_id) line["custom_id"] = *custom_id;
   if (output.outputs.size() == 1) {
     add_completion(line, output.outputs.front());
   } else {

@@ -120,6 +120,60 @@ TEST(RequestLine, TakesBadWordsAsAList) {
             "bad_words must hold texts only, got 5");
 }
 
+TEST(RequestLine, TakesChatsWithWhatTheirTemplateReads) {
+  const RequestLine plain =
+      parse_request_line(R"({"messages": [{"role": "user", "content": "Hi"}], "tools": null,
+                            "chat_template_kwargs": null, "custom_id": null})",
+                         {});
+  EXPECT_EQ(plain.messages.dump(), R"([{"role":"user","content":"Hi"}])");
+  EXPECT_TRUE(plain.tools.is_null());
+  EXPECT_EQ(plain.chat_template_kwargs.dump(), "{}");
+  EXPECT_FALSE(plain.custom_id);
+  const RequestLine full = parse_request_line(
+      R"({"custom_id": "", "tools": [{"b": 1, "a": 2}], "chat_template_kwargs": {"y": 1, "x": 2},
+          "messages": [{"role": "user", "content": "Hi"}], "sampling_params": {"top_k": 3}})",
+      {});
+  EXPECT_EQ(full.tools.dump(), R"([{"b":1,"a":2}])") << "in their order: templates write them out";
+  EXPECT_EQ(full.chat_template_kwargs.dump(), R"({"y":1,"x":2})");
+  EXPECT_EQ(full.custom_id, "");
+  EXPECT_EQ(full.params.top_k, 3);
+  EXPECT_TRUE(parse_request_line(R"({"prompt": "x"})", {}).messages.is_null());
+}
+
+TEST(RequestLine, IsEitherAChatOrAPrompt) {
+  EXPECT_EQ(refusal(R"({"messages": [], "prompt": "x"})"),
+            "give either \"messages\" or \"prompt\", not both");
+  EXPECT_EQ(refusal(R"({"messages": "x"})"), "\"messages\" must be a list, got \"x\"");
+  EXPECT_EQ(refusal(R"({"messages": null})"), "\"messages\" must be a list, got null");
+  EXPECT_EQ(refusal(R"({"messages": [], "tools": {}})"), "\"tools\" must be a list, got an object");
+  EXPECT_EQ(refusal(R"({"prompt": "x", "tools": []})"),
+            "\"tools\" is for chat templates: it goes with \"messages\", not with \"prompt\"");
+  EXPECT_EQ(refusal(R"({"chat_template_kwargs": {}, "prompt_token_ids": [1]})"),
+            "\"chat_template_kwargs\" is for chat templates: it goes with \"messages\", not with "
+            "\"prompt_token_ids\"");
+  EXPECT_EQ(refusal(R"({"custom_id": 5, "prompt": "x"})"), "\"custom_id\" must be a text, got 5");
+  EXPECT_EQ(refusal("{}"),
+            "a request needs \"prompt\" (a text), \"prompt_token_ids\" (a list) or \"messages\" (a "
+            "list)");
+}
+
+TEST(RequestLine, HasItsIdWhateverElseIsWrong) {
+  EXPECT_EQ(custom_id_of(R"({"nonsense": 1, "custom_id": "a"})"), "a");
+  for (const char* line :
+       {"", "[]", "{\"custom_id\": \"a\"", R"({"custom_id": 1})", R"({"a": "b"})"}) {
+    EXPECT_EQ(custom_id_of(line), std::nullopt) << line;
+  }
+  EXPECT_EQ(custom_id_of(nested(1'000'000)), std::nullopt);
+}
+
+TEST(ResultLine, BearsTheIdOfItsRequest) {
+  RequestOutput output;
+  output.outputs.push_back({});
+  EXPECT_EQ(result_line(3, output, "a\"").dump().substr(0, 38),
+            R"({"index":3,"custom_id":"a\"","text":"")");
+  EXPECT_FALSE(result_line(3, output).contains("custom_id"));
+}
+
 TEST(RequestLine, TellsWhereInItsFileItIsBroken) {
   try {
     parse_request_line(R"({"prompt": x})", {}, 7);
@@ -164,9 +218,10 @@ TEST(RequestLine, IsRefusedInOneShortSentence) {
             "9223372036854775808");
   EXPECT_EQ(refusal(R"({"prompt": "x", "sampling_params": {"temperature": "\u001bhot"}})"),
             "temperature must be a number, got \"\\u001bhot\"");
-  EXPECT_EQ(refusal("{\"prompt\": \"x\", \"a\\u0000b\": 1}"),
-            "unknown field \"a?b\"; a request has \"prompt\" or \"prompt_token_ids\", and "
-            "\"sampling_params\"");
+  EXPECT_EQ(
+      refusal("{\"prompt\": \"x\", \"a\\u0000b\": 1}"),
+      "unknown field \"a?b\"; a request has \"prompt\", \"prompt_token_ids\" or \"messages\" (with "
+      "\"tools\" and \"chat_template_kwargs\"), \"sampling_params\" and \"custom_id\"");
   EXPECT_LT(refusal(R"({"prompt": )" + std::string(5000, '1') + "}").size(), 300u);
   EXPECT_NE(refusal("not json"), "");
 }

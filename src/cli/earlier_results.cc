@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 
@@ -62,7 +63,7 @@ EarlierResults::EarlierResults(const std::string& path) : path_(path) {
   if (file.bad()) fail_to("read", path);
 }
 
-void EarlierResults::tidy() const {
+void EarlierResults::tidy(OutputLock& lock) const {
   if (std::ranges::find(kept_, false) == kept_.end()) return;
   const std::string path = fs::canonical(path_);  // a link stays one
   const std::string copy = path + ".resume";
@@ -76,8 +77,10 @@ void EarlierResults::tidy() const {
   if (!to || from.bad()) fail_to("write", copy);
   std::error_code error;
   fs::permissions(copy, fs::status(path).permissions(), error);
+  OutputLock lock_of_copy(copy);  // before others see it in its place
   fs::rename(copy, path, error);
   if (error) throw_error(ErrorCode::kIo, "cannot replace {}: {}", path, error.message());
+  lock = std::move(lock_of_copy);
 }
 
 }  // namespace nanovllm::cli

@@ -6,6 +6,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "cli/output_lock.h"
+
 namespace nanovllm::cli {
 
 // What is no file, or not there, answers nothing.
@@ -18,8 +20,9 @@ class EarlierResults {
   bool answer(int64_t index) const { return answered_.contains(index); }
   int64_t size() const { return static_cast<int64_t>(answered_.size()); }
   // Takes out of the file what is no answer: the torn line, and what a Ctrl-C cut short. Whoever
-  // is killed meanwhile leaves the file as it was. Throws Error(kIo).
-  void tidy() const;
+  // is killed meanwhile leaves the file as it was. `lock` is the file's, whichever it is then.
+  // Throws Error(kIo).
+  void tidy(OutputLock& lock) const;
 
  private:
   const std::string path_;

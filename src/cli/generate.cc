@@ -11,17 +11,21 @@
 #include "base/message.h"
 #include "cli/abort_reason.h"
 #include "cli/commands.h"
+#include "cli/conversation.h"
 #include "cli/earlier_results.h"
 #include "cli/logprob_table.h"
 #include "cli/model_option.h"
 #include "cli/options.h"
 #include "cli/output_check.h"
+#include "cli/output_lock.h"
 #include "cli/request_source.h"
 #include "cli/result_sink.h"
 #include "cli/step_log.h"
 #include "cli/terminal.h"
+#include "cli/terminal_text.h"
 #include "engine/request.h"
 #include "nanovllm/llm_engine.h"
+#include "nanovllm/prepare.h"
 
 namespace nanovllm::cli {
 namespace {
@@ -37,6 +41,7 @@ struct GenerateOptions {
   bool json = false;
   bool quiet = false;
   bool log_steps = false;
+  std::string chat_template;
   EngineConfig engine;
   SamplingOptions sampling;
 };
@@ -46,8 +51,12 @@ class Generation {
   explicit Generation(const GenerateOptions& options)
       : options_(options),
         sink_(options.output),
+        lock_(options.resume ? options.output : ""),
         earlier_(options.resume ? options.output : ""),
         source_(options.prompts, options.input, earlier_, defaults_),
+        template_(options.chat_template.empty()
+                      ? nullptr
+                      : load_template(options.model.path, options.chat_template, false)),
         engine_(options.model.path, options.engine),
         defaults_(options.sampling.apply_to(engine_.default_sampling_params())),
         json_(options.json || !options.input.empty() || !options.output.empty()),
@@ -59,7 +68,8 @@ class Generation {
   }
 
   int run() {
-    earlier_.tidy();
+    if (!options_.resume) lock_ = OutputLock(options_.output);
+    earlier_.tidy(lock_);
     sink_.open(options_.resume);
     const InterruptGuard guard;
     while (true) {
@@ -113,15 +123,25 @@ class Generation {
         if (!seed) {
           seed = default_seed(options_.engine.seed, static_cast<uint64_t>(source_.index()));
         }
-        const uint64_t id = engine_.add_request(request->prompt, request->params);
+        const uint64_t id = add(*request);
         const int longest = std::min(request->params.max_tokens, engine_.info().max_model_len);
-        origin_of_[id] = {source_.index(), source_.place(), 1.0 * longest * request->params.n};
+        origin_of_[id] = {source_.index(), source_.custom_id(), source_.place(),
+                          1.0 * longest * request->params.n};
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kIo) throw;
         fail(source_.place(), error.what());
         write_refusal(error.what());
       }
     }
+  }
+
+  uint64_t add(const RequestLine& request) {
+    if (request.messages.is_null()) return engine_.add_request(request.prompt, request.params);
+    if (template_ == nullptr) template_ = load_template(options_.model.path, "", false);
+    const AddRequest chat = engine_.preparer(template_.get())
+                                .prepare_chat(0, request.messages, request.tools,
+                                              request.chat_template_kwargs, request.params);
+    return engine_.add_request(chat.prompt_token_ids, chat.params);
   }
 
   void count_tokens() {
@@ -149,15 +169,20 @@ class Generation {
 
   void write_refusal(const std::string& reason) {
     if (json_) {
-      write_line({{"index", source_.index()}, {"error", reason}});
+      nlohmann::ordered_json line = {{"index", source_.index()}};
+      if (source_.custom_id()) line["custom_id"] = *source_.custom_id();
+      line["error"] = reason;
+      write_line(line);
     } else {
       print_in_order(source_.index(), "");
     }
   }
 
   void write_line(const nlohmann::ordered_json& line) {
-    write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    write(shown(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n");
   }
+
+  std::string shown(std::string_view text) const { return shown_on(sink_.stream(), text); }
 
   void write(const std::string& text) {
     progress_.clear_for(sink_.stream());
@@ -186,16 +211,17 @@ class Generation {
       }
       count_texts(output);
       if (json_) {
-        write_line(result_line(origin.index, output));
+        write_line(result_line(origin.index, output, origin.custom_id));
       } else if (!streaming_) {
-        std::string text = prompt_logprob_table(output);
+        std::string text = shown(prompt_logprob_table(output));
         for (const CompletionOutput& completion : output.outputs) {
           if (output.outputs.size() > 1) {
             text += fmt::format("[{}/{}] ", completion.index + 1, output.outputs.size());
           }
-          text += fmt::format("{}{}\n\n", bold(sink_.stream(), output.prompt), completion.text);
+          text += fmt::format("{}{}\n\n", bold(sink_.stream(), shown(output.prompt)),
+                              shown(completion.text));
           const std::string table = logprob_table(completion);
-          if (!table.empty()) text += table + "\n";
+          if (!table.empty()) text += shown(table) + "\n";
         }
         print_in_order(origin.index, std::move(text));
       }
@@ -234,9 +260,9 @@ class Generation {
   }
 
   void stream(const RequestOutput& output) {
-    if (!prompt_shown_) sink_.write(bold(stdout, output.prompt));
+    if (!prompt_shown_) sink_.write(bold(stdout, shown(output.prompt)));
     prompt_shown_ = true;
-    sink_.write(output.outputs.front().text);
+    sink_.write(shown(output.outputs.front().text));
     if (output.finished) sink_.write("\n");
   }
 
@@ -252,8 +278,10 @@ class Generation {
   const GenerateOptions& options_;
   // What can't be read or written is told before the model is loaded.
   ResultSink sink_;
+  OutputLock lock_;
   EarlierResults earlier_;
   RequestSource source_;
+  std::unique_ptr<ChatTemplate> template_;  // null until a request needs the model's
   LLMEngine engine_;
   SamplingParams defaults_;
   bool json_;
@@ -262,6 +290,7 @@ class Generation {
   Progress progress_;
   struct Origin {
     int64_t index;
+    std::optional<std::string> custom_id;
     std::string place;
     double max_tokens = 1;  // of all its completions
     double num_tokens = 0;
@@ -293,9 +322,10 @@ void check_files(const GenerateOptions& options) {
   }
   const UsedFile input = {options.input == "-" ? standard_input_path() : options.input,
                           "--input reads"};
-  check_output("--output", options.output, options.model.path, {input});
+  const UsedFile chat_template = {options.chat_template, "--chat-template reads"};
+  check_output("--output", options.output, options.model.path, {input, chat_template});
   check_output("--trace", options.engine.trace_file, options.model.path,
-               {input, {options.output, "--output writes"}});
+               {input, chat_template, {options.output, "--output writes"}});
 }
 
 }  // namespace
@@ -308,9 +338,10 @@ Command add_generate(CLI::App& app) {
                      ->expected(1, kMaxNumPrompts)
                      ->allow_extra_args(false);  // else CLI11 takes "[a, b]" for two texts
   auto* input =
-      app.add_option("--input", options->input,
-                     "JSON lines {\"prompt\": str} or {\"prompt_token_ids\": [int]}, each with an "
-                     "optional \"sampling_params\"; - reads standard input")
+      app.add_option(
+             "--input", options->input,
+             "file of requests, as JSON lines such as {\"prompt\": \"Hi\"}; - reads standard "
+             "input")
           ->excludes(prompt);
   auto* output =
       app.add_option("--output", options->output,
@@ -319,6 +350,8 @@ Command add_generate(CLI::App& app) {
                "go on where an earlier run ended: answer what OUTPUT does not yet")
       ->needs(input)
       ->needs(output);
+  app.add_option("--chat-template", options->chat_template,
+                 "Jinja file to use for messages instead of the model's own template");
   app.add_flag("--json", options->json, "results as JSON lines, for prompts given with -p too");
   app.add_flag("--log-steps", options->log_steps, "say on stderr what each step computed");
   app.add_flag("-q,--quiet", options->quiet,
@@ -327,22 +360,27 @@ Command add_generate(CLI::App& app) {
   add_engine_options(app, options->engine);
   add_trace_option(app, options->engine);
   app.footer(
-      "Result lines hold index (which request, from 0), text, token_ids, finish_reason (stop,\n"
-      "length, abort), stop_reason (the stop text, the stop token's id or why the engine\n"
-      "aborted it, where there is one), num_prompt_tokens and num_cached_tokens, and logprobs\n"
-      "and prompt_logprobs where asked for; they come in the order in which requests finish.\n"
-      "With n > 1, the list \"outputs\" holds index, text, token_ids, finish_reason, stop_reason\n"
-      "and logprobs of each completion instead. Of a refused request the line holds index and\n"
-      "error.\n"
-      "A position of logprobs is an object token id -> {logprob, rank, decoded_token}, the drawn\n"
+      "Request lines hold \"prompt\" (a text), \"prompt_token_ids\" (a list) or \"messages\" (a "
+      "chat "
+      "as the OpenAI API has it, which the model's chat template makes a prompt of; with \"tools\" "
+      "and \"chat_template_kwargs\" where it has them), and optionally \"sampling_params\" and a "
+      "\"custom_id\", a text that comes back in the result.\n"
+      "Result lines hold index (which request, from 0), custom_id, text, token_ids, finish_reason "
+      "(stop, length, abort), stop_reason (the stop text, the stop token's id or why the engine "
+      "aborted it, where there is one), num_prompt_tokens and num_cached_tokens, and logprobs and "
+      "prompt_logprobs where asked for; they come in the order in which requests finish. With n > "
+      "1, the list \"outputs\" holds index, text, token_ids, finish_reason, stop_reason and "
+      "logprobs "
+      "of each completion instead. Of a refused request the line holds index, custom_id and error. "
+      "A position of logprobs is an object token id -> {logprob, rank, decoded_token}, the drawn "
       "token first.\n"
-      "Prompts given with -p are answered in plain text, with log-probabilities as a table and a\n"
-      "number before each of several completions; the text of a single one appears as it comes\n"
+      "Prompts given with -p are answered in plain text, with log-probabilities as a table and a "
+      "number before each of several completions; the text of a single one appears as it comes "
       "where the output is a terminal. Progress is shown where stderr is one.\n"
-      "Ctrl-C ends cleanly with what is done so far. After that, or when the run was killed, the\n"
+      "Ctrl-C ends cleanly with what is done so far. After that, or when the run was killed, the "
       "same command with --resume answers the rest: each request once, in OUTPUT.\n"
-      "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused or\n"
-      "aborted by the engine, 130 interrupted.");
+      "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused or aborted by the "
+      "engine, 130 interrupted.");
   return [options] {
     if (options->prompts.empty() && options->input.empty()) {
       throw_error(ErrorCode::kInvalidArgument,

@@ -79,7 +79,7 @@ std::string relation(const char* words, const std::set<CLI::Option*>& others) {
   for (const CLI::Option* other : others) {
     names.insert(other->get_positional() ? name_of(*other) : other->get_name());
   }
-  return names.empty() ? "" : fmt::format(" ({} {})", words, fmt::join(names, ", "));
+  return names.empty() ? "" : fmt::format("; {} {}", words, fmt::join(names, ", "));
 }
 
 std::string meaning_of(const CLI::Option& option) {
@@ -110,8 +110,9 @@ void append_options(std::string& out, const CLI::App& app, const std::string& gr
     append_entry(entries, name_of(*option) + (value.empty() ? "" : " " + value),
                  meaning_of(*option));
   }
-  if (!entries.empty())
+  if (!entries.empty()) {
     out += fmt::format("\n{}:\n{}", positional ? "Positionals" : group, entries);
+  }
 }
 
 }  // namespace
@@ -128,8 +129,9 @@ std::string help_text(const CLI::App& app, const std::string& name) {
   }
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (!commands.empty()) out += "\nCommands:\n";
-  for (const CLI::App* command : commands)
+  for (const CLI::App* command : commands) {
     append_entry(out, command->get_name(), command->get_description());
+  }
   const std::string footer = app.get_footer();
   if (!footer.empty()) out += "\n";
   append_paragraphs(out, footer);

@@ -110,7 +110,8 @@ void InputLines::fill() {
 }
 
 void InputLines::fail() const {
-  throw_error(ErrorCode::kIo, "cannot read requests from {}: {}", path_, std::strerror(errno));
+  throw_error(ErrorCode::kIo, "cannot read requests from {}: {}",
+              path_ == "-" ? "standard input" : path_, std::strerror(errno));
 }
 
 }  // namespace nanovllm::cli

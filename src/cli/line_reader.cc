@@ -121,8 +121,9 @@ struct LineReader::Editor {
     const std::wstring typed(info->buffer, info->cursor);
     std::vector<std::wstring> found;
     for (const std::string& word : of(line).words) {
-      if (std::wstring wide(word.begin(), word.end()); wide.starts_with(typed))
+      if (std::wstring wide(word.begin(), word.end()); wide.starts_with(typed)) {
         found.push_back(wide + L" ");
+      }
     }
     if (typed.empty() || found.empty()) return CC_ERROR;
     size_t common = typed.size();

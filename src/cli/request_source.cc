@@ -30,18 +30,31 @@ std::optional<RequestLine> RequestSource::next(bool wait) {
     const bool blank = line.find_first_not_of(InputLines::kBlanks) == std::string::npos;
     if (state == Next::kLine && blank) continue;
     if (earlier_.answer(++index_)) continue;
+    custom_id_.reset();
     if (state == Next::kTooLong) {
       throw_error(ErrorCode::kInvalidArgument, "the line is longer than {} MiB",
                   InputLines::kMaxLineBytes >> 20);
     }
-    return parse_request_line(line, defaults_, line_number_);
+    return parse(line);
   }
   at_end_ = state == Next::kEnd;
   return {};
 }
 
+RequestLine RequestSource::parse(const std::string& line) {
+  try {
+    RequestLine request = parse_request_line(line, defaults_, line_number_);
+    custom_id_ = request.custom_id;
+    return request;
+  } catch (const Error&) {
+    custom_id_ = custom_id_of(line);
+    throw;
+  }
+}
+
 std::string RequestSource::place() const {
-  return lines_ ? fmt::format("{}:{}", input_, line_number_) : fmt::format("prompt {}", index_ + 1);
+  if (!lines_) return fmt::format("prompt {}", index_ + 1);
+  return fmt::format("{}:{}", input_ == "-" ? "standard input" : input_, line_number_);
 }
 
 int64_t RequestSource::total() const {

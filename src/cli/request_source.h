@@ -29,11 +29,13 @@ class RequestSource {
   bool at_end() const { return at_end_; }
 
   int64_t index() const { return index_; }  // of the request that next() gave or refused
-  std::string place() const;                // its, for messages
-  int64_t total() const;                    // 0 = unknown; to be called before next()
+  const std::optional<std::string>& custom_id() const { return custom_id_; }
+  std::string place() const;  // its, for messages
+  int64_t total() const;      // 0 = unknown; to be called before next()
 
  private:
   std::optional<RequestLine> next_prompt();
+  RequestLine parse(const std::string& line);
 
   const std::vector<std::string>& prompts_;
   const std::string& input_;
@@ -43,6 +45,7 @@ class RequestSource {
   bool at_end_ = false;
   int64_t index_ = -1;
   int64_t line_number_ = 0;
+  std::optional<std::string> custom_id_;
 };
 
 }  // namespace nanovllm::cli

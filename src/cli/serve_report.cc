@@ -85,8 +85,9 @@ std::pair<double, int> peaks(const std::vector<Outcome>& outcomes) {
     const auto num_chunks = static_cast<double>(outcome.inter_token_times.size() + 1);
     const double tokens = outcome.num_output_tokens / num_chunks;
     seconds[static_cast<int64_t>(time += outcome.ttft)].first += tokens;
-    for (const double one : outcome.inter_token_times)
+    for (const double one : outcome.inter_token_times) {
       seconds[static_cast<int64_t>(time += one)].first += tokens;
+    }
   }
   std::pair<double, int> most = {0, 0};
   for (const auto& [second, counts] : seconds) {

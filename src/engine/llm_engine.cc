@@ -7,6 +7,7 @@
 #include "base/message.h"
 #include "engine/engine_core.h"
 #include "engine/load.h"
+#include "nanovllm/prepare.h"
 
 namespace nanovllm {
 
@@ -99,6 +100,6 @@ RequestPreparer LLMEngine::preparer(const ChatTemplate* chat_template) const {
   return preparer;
 }
 
-uint64_t LLMEngine::seed_of(uint64_t request_id) const { return core_->seed_of(request_id); }
+int64_t LLMEngine::seed_of(uint64_t request_id) const { return core_->seed_of(request_id); }
 
 }  // namespace nanovllm

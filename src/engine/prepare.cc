@@ -75,10 +75,12 @@ void check_params(const SamplingParams& params, const RequestPreparer& engine) {
     check_ids(tags.start_ids, "thinking_tags", engine.info.vocab_size);
     check_ids(tags.end_ids, "thinking_tags", engine.info.vocab_size);
   }
-  if (!params.stop.empty())
+  if (!params.stop.empty()) {
     need_tokenizer(engine, "stop", "stop strings need", "use stop_token_ids");
-  if (!params.bad_words.empty())
+  }
+  if (!params.bad_words.empty()) {
     need_tokenizer(engine, "bad_words", "bad_words need", "use logit_bias");
+  }
 }
 
 void check_length(int num_prompt_tokens, const SamplingParams& params, const EngineLimits& limits) {

@@ -46,8 +46,9 @@ void SamplingParams::validate() const {
     std::visit([&](auto member) { check(parameter, this->*member); }, parameter.member);
   }
   for (const auto& [id, bias] : logit_bias) {
-    if (std::isnan(bias))
+    if (std::isnan(bias)) {
       refuse_parameter("logit_bias", "logit_bias of token {} must be a number.", id);
+    }
   }
   if (min_tokens > max_tokens) {
     refuse_parameter("min_tokens",
