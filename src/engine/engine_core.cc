@@ -216,8 +216,11 @@ void EngineCore::update_from_output(const InFlightStep::Entry& entry,
   }
 }
 
-// Tokens count even if the sequence had to give its blocks back since: they were drawn before.
-void EngineCore::take_tokens(const InFlightStep::Entry& entry, const SequenceOutput& output) {
+// The three are inline, because what a shared library exports is called and not merged, and these
+// are called for every sequence of every step. Tokens count even if the sequence had to give its
+// blocks back since: they were drawn before.
+inline void EngineCore::take_tokens(const InFlightStep::Entry& entry,
+                                    const SequenceOutput& output) {
   Completion& completion = *entry.completion;
   NANOVLLM_CHECK(entry.num_drafts > 0 || output.sampled.size() == (entry.sampled ? 1 : 0));
   const size_t num_tokens = completion.token_ids.size();
@@ -230,7 +233,7 @@ void EngineCore::take_tokens(const InFlightStep::Entry& entry, const SequenceOut
   }
 }
 
-bool EngineCore::register_computed(const InFlightStep::Entry& entry) {
+inline bool EngineCore::register_computed(const InFlightStep::Entry& entry) {
   Completion& completion = *entry.completion;
   const bool holds_its_blocks = entry.num_preemptions == completion.num_preemptions;
   if (!holds_its_blocks) return false;
@@ -243,7 +246,7 @@ bool EngineCore::register_computed(const InFlightStep::Entry& entry) {
   return num_computed_tokens >= completion.num_prompt_tokens;
 }
 
-void EngineCore::move_on(const InFlightStep::Entry& entry, bool prompt_computed) {
+inline void EngineCore::move_on(const InFlightStep::Entry& entry, bool prompt_computed) {
   Completion& completion = *entry.completion;
   Request& request = *completion.request;
   const bool finished = completion.finish_reason != FinishReason::kNone;

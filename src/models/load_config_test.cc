@@ -361,6 +361,8 @@ TEST(ModelConfig, AnOlmo3StretchesInLayersWithoutAWindowOnly) {
   EXPECT_EQ(four.sliding_layers, (std::vector<bool>{1, 1, 1, 0}));
   EXPECT_EQ(four.rope_scaling.kind, "yarn");
   EXPECT_EQ(four.window_rope_theta, 3e5);
+  EXPECT_EQ(load_type("olmo3", R"(, "use_sliding_window": false)").sliding_layers,
+            four.sliding_layers);  // a key that OLMo 3 does not have
   const ModelConfig five = load_type("olmo3", R"(, "rope_parameters": {
       "full_attention": {"rope_theta": 2e6, "rope_type": "linear", "factor": 8},
       "sliding_attention": {"rope_theta": 3e4, "rope_type": "default"}})");
