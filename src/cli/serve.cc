@@ -202,6 +202,7 @@ void add_process_options(CLI::App& app, CommandLine& line) {
 bool is_origin(const std::string& text) {
   const size_t scheme = text.find("://");
   return scheme != std::string::npos && scheme > 0 && text.size() > scheme + 3 &&
+         text.find_first_of("[\"', *") > scheme &&
          text.find_first_of("/\"', *", scheme + 3) == std::string::npos;
 }
 
