@@ -150,14 +150,6 @@ std::string escaped(const std::string& text) {
   return copy.get();
 }
 
-std::string unescaped(const std::string& text) {
-  int size = 0;
-  const std::unique_ptr<char, void (*)(void*)> copy(
-      curl_easy_unescape(nullptr, text.data(), static_cast<int>(text.size()), &size), curl_free);
-  if (!copy) throw std::bad_alloc();
-  return {copy.get(), static_cast<size_t>(size)};
-}
-
 HttpPool::HttpPool(const Settings& settings) : settings_(settings) {
   static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
   multi_ = ready == CURLE_OK ? curl_multi_init() : nullptr;

@@ -14,9 +14,8 @@ using CURLM = void;
 
 namespace nanovllm::hub {
 
-// As a part of an address, "/" too; and back.
+// As a part of an address, "/" too.
 std::string escaped(const std::string& text);
-std::string unescaped(const std::string& text);
 
 // A page or a file of the hub.
 struct Source {

@@ -94,8 +94,9 @@ Choice choose_gguf(const Listing& listing, const HubName& name) {
     throw_error(
         ErrorCode::kNotFound,
         "{0}: holds safetensors and no GGUF file, of which {1} would be the type; leave :{1} "
-        "away, or name a repository of GGUF files; many are called {0}-GGUF",
-        name.repository, printable(name.type));
+        "away, or name a repository of GGUF files, often called OWNER/{2}-GGUF",
+        name.repository, printable(name.type),
+        name.repository.substr(name.repository.find('/') + 1));
   }
   if (by_stem.empty()) {
     throw_error(ErrorCode::kNotFound,

@@ -96,7 +96,7 @@ TEST(HubListing, ATypeOfSafetensorsIsExplained) {
   for (const char* weights : {"model.safetensors", "model.safetensors.index.json"}) {
     EXPECT_EQ(error_of({"config.json", weights}, "Q4_K_M"),
               "a/b: holds safetensors and no GGUF file, of which Q4_K_M would be the type; leave "
-              ":Q4_K_M away, or name a repository of GGUF files; many are called a/b-GGUF");
+              ":Q4_K_M away, or name a repository of GGUF files, often called OWNER/b-GGUF");
   }
 }
 

@@ -1,10 +1,10 @@
 #include "hub/name.h"
 
 #include <algorithm>
+#include <charconv>
 #include <regex>
 
 #include "base/check.h"
-#include "hub/http.h"
 #include "io/json.h"
 
 namespace nanovllm::hub {
@@ -18,6 +18,20 @@ bool is_repository(const std::string& text) {
   static const std::regex form(R"(\w([\w.-]*\w)?/\w([\w.-]*\w)?)");
   return text.size() <= kMaxRepositoryBytes && text.find("..") == text.npos &&
          text.find("--") == text.npos && std::regex_match(text, form);
+}
+
+// Of a part of an address, "%2F" and the like as what they stand for.
+std::string unescaped(const std::string& text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned char byte = 0;
+    const char* digits = text.data() + i + 1;
+    const bool is_code = text[i] == '%' && i + 2 < text.size() &&
+                         std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    plain += is_code ? static_cast<char>(byte) : text[i];
+    if (is_code) i += 2;
+  }
+  return plain;
 }
 
 }  // namespace

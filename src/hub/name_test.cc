@@ -54,6 +54,8 @@ TEST(HubName, AddressesOfAModelsPagesAreNames) {
       {"https://huggingface.co/Own/Demo/tree/main", "Own/Demo"},
       {"https://huggingface.co/Own/Demo/tree/v1/", "Own/Demo@v1"},
       {"https://huggingface.co/Own/Demo/tree/refs%2Fpr%2F1", "Own/Demo@refs/pr/1"},
+      {"https://huggingface.co/Own/Demo/tree/100%25%", "Own/Demo@100%%"},
+      {"https://huggingface.co/Own/Demo/tree/%4g%2", "Own/Demo@%4g%2"},
       {"https://huggingface.co/Own/Demo/commit/abc", "Own/Demo@abc"},
       {"https://huggingface.co/Own/Demo/commits/main", "Own/Demo"},
       {"https://huggingface.co/Own/Demo/blob/main/config.json", "Own/Demo"},
