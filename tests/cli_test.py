@@ -36,7 +36,7 @@ class CommandLine(CliTest):
                 for line in text.splitlines():
                     self.assertLessEqual(len(line), 80, line)
                     self.assertEqual(line, line.rstrip())
-                self.assertNotRegex(text, r"\{false\}|\{true\}|=\S*\]|(TEXT|INT|FLOAT):[A-Z{]|INT in |REQUIRED|a secret|\x1b")
+                self.assertNotRegex(text, r"\{false\}|\{true\}|=\S*\]|[A-Z]+:[A-Z{]|INT in |REQUIRED|a secret|\x1b")
                 entries = re.findall(r"(?m)^  (-\S+(?: \S+)?)((?:  .*|\n {31}.*)(?:\n {31}.*)*)", text)
                 self.assertGreater(len(entries), 0)
                 for name, meaning in entries:
@@ -353,7 +353,7 @@ class Generate(CliTest):
         self.assertTrue(all(r["error"] for r in results if "error" in r))
         self.assertEqual(len(result.stderr.splitlines()), len(bad))
         self.assertIn("in.jsonl:3", result.stderr)
-        self.assertLess(max(map(len, result.stderr.splitlines())), 400)
+        self.assertLess(max(map(len, result.stderr.splitlines())), 450)
 
     def test_greedy_output_does_not_depend_on_batch_mates_or_threads(self):
         texts = ["Once upon a time there was", "The king said", "A small bird", "Tom went to the"]
@@ -472,7 +472,7 @@ class Generate(CliTest):
         self.assertEqual(ids("--allowed-token-ids", "7", allowed_token_ids=[300]), {300})
         self.assertGreater(len(ids("--allowed-token-ids", "7", allowed_token_ids=None)), 2)
         outside = run("generate", MODEL, "-q", "-p", "a", "--allowed-token-ids", "4098", "--allowed-token-ids", "4099")
-        self.assert_one_sentence(outside, "token_id(s) [4099] in allowed_token_ids contain out-of-vocab token ids", status=2)
+        self.assert_one_sentence(outside, "token_id(s) [4099] in allowed_token_ids contain out-of-vocab token ids", status=3)
 
     def test_completions_are_numbered_in_plain_output(self):
         args = ("generate", MODEL, "-q", "-p", "Once", "-p", "The", "--seed", "5", "--temperature", "1", "--max-tokens", "3")

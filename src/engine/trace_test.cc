@@ -1,5 +1,6 @@
 #include "engine/trace.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -114,7 +115,8 @@ TEST_F(Trace, HoldsWhatComesBetweenItsStartAndItsEnd) {
     for (const auto& event : events) {
       const std::string kind = event["ph"];
       if (kind == "b" || kind == "e") {
-        life.push_back((kind == "b" ? "+" : "-") + event["name"].get<std::string>());
+        life.push_back(
+            fmt::format("{}{}", kind == "b" ? '+' : '-', event["name"].get<std::string>()));
       }
       if (kind == "X") {
         ++num_steps;
