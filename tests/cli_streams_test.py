@@ -13,9 +13,15 @@ import subprocess
 import time
 import unittest
 
-from cli_testing import BINARY, MODEL, SMALL, CliTest, lines, run
+from cli_testing import BINARY, MODEL, SANITIZED, SMALL, CliTest, lines, run
 
 LIBC = ctypes.CDLL(None)
+SLOW = ["--device", "cpu", "--num-threads", "1"]  # with the portable kernels, which a step of 16,000 tokens occupies for long
+
+
+def is_caught(process, number):
+    status = pathlib.Path(f"/proc/{process}/status").read_text()
+    return int(re.search(r"SigCgt:\s+(\w+)", status)[1], 16) >> (number - 1) & 1 == 1
 
 
 def drop_rights():
@@ -289,7 +295,7 @@ class Streams(CliTest):
 
     def test_ctrl_c_ends_a_benchmark_with_130(self):
         terminal, other_end = pty.openpty()
-        # Steps are short, for a Ctrl-C waits for the end of one, and there are many.
+        # Steps are short and many.
         process = subprocess.Popen([BINARY, "bench", "throughput", MODEL, "--num-prompts", "64", "--input-len", "8", "--output-len", "2000"],
                                    stdout=subprocess.PIPE, stderr=other_end, text=True)
         os.read(terminal, 1)  # the bar
@@ -298,6 +304,34 @@ class Streams(CliTest):
         self.assertEqual((process.returncode, out), (130, ""))
         os.close(terminal)
         os.close(other_end)
+
+    def interrupt_a_long_step(self, *command, ready=lambda: True):
+        """What Ctrl-C gives in a step of many seconds: the time until the end, status and messages."""
+        slow = {**os.environ, "NANOVLLM_CPU_ISA": "portable"}
+        process = subprocess.Popen([BINARY, *map(str, command), *SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=slow)
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline and not (ready() and is_caught(process.pid, signal.SIGALRM)):
+            time.sleep(0.05)
+        time.sleep(1)  # in the step
+        process.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        out, error = process.communicate(timeout=300)
+        self.assertLess(time.monotonic() - start, 2 if SANITIZED else 1)
+        self.assertEqual((process.returncode, out), (130, ""))
+        self.assertEqual(error.splitlines()[-1], "nanovllm: interrupted; what was written is whole, and what was running is lost")
+
+    def test_ctrl_c_ends_at_once_while_a_step_runs(self):
+        target = self.path("out.jsonl")
+        request = json.dumps({"prompt_token_ids": [5] * 1000})
+        source = self.path("in.jsonl", "bad\n" * 3 + f"{request}\n" * 16)  # what is refused is told before the step
+        for resume in ([], ["--resume"]):
+            self.interrupt_a_long_step("generate", MODEL, "--input", source, "--output", target, *resume,
+                                       ready=lambda: target.exists() and target.read_text().count("\n") == 3)
+            self.assertEqual([answer["index"] for answer in lines(target.read_text())], [0, 1, 2])
+            self.assertTrue(target.read_text().endswith("}\n"))
+
+    def test_ctrl_c_ends_a_benchmark_while_a_step_runs(self):
+        self.interrupt_a_long_step("bench", "latency", MODEL, "--batch-size", "16", "--input-len", "1000")
 
     def test_a_benchmark_of_any_length_fits_into_memory(self):
         terminal, other_end = pty.openpty()

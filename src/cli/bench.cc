@@ -232,7 +232,7 @@ Served serve(LLMEngine& engine, const ThroughputOptions& options) {
 }
 
 int bench_throughput(const ThroughputOptions& options) {
-  const InterruptGuard guard;
+  const InterruptGuard guard(InterruptGuard::Again::kIsNotNeeded);
   LLM llm(options.model.path, options.engine);
   const EngineInfo& info = llm.engine().info();
   const int64_t requests = num_requests(options);
@@ -320,7 +320,7 @@ void check_runs_at_once(const EngineInfo& info, const LatencyOptions& options) {
 }
 
 int bench_latency(const LatencyOptions& options) {
-  const InterruptGuard guard;
+  const InterruptGuard guard(InterruptGuard::Again::kIsNotNeeded);
   LLM llm(options.model.path, options.engine);
   const EngineInfo& info = llm.engine().info();
   PromptSource source(info.vocab_size, options.seed);

@@ -297,7 +297,7 @@ class Chat {
     params.max_tokens = std::min(params.max_tokens, room);
     params.output_kind = RequestOutputKind::kDelta;
     std::optional<InterruptGuard> guard;
-    if (!stay_) guard.emplace();
+    if (!stay_) guard.emplace(InterruptGuard::Again::kIsNotNeeded);
     InterruptGuard::reset();
     const uint64_t id = engine_.add_request(ids, params);
     std::string reply;

@@ -71,9 +71,13 @@ class Generation {
     if (!options_.resume) lock_ = OutputLock(options_.output);
     earlier_.tidy(lock_);
     sink_.open(options_.resume);
-    const InterruptGuard guard;
+    const InterruptGuard guard(InterruptGuard::Again::kIsNotNeeded);
     while (true) {
       if (!interrupted_) feed();
+      if (InterruptGuard::interrupted() && !interrupted_) {
+        interrupted_ = true;
+        for (const auto& [id, origin] : origin_of_) engine_.abort_request(id);
+      }
       if (!engine_.is_finished()) {
         handle(engine_.step());
         if (options_.log_steps) {
@@ -84,10 +88,6 @@ class Generation {
         progress_.update(num_done_ + num_failed_, share(), engine_.last_step());
       } else if (interrupted_ || source_.at_end()) {
         break;
-      }
-      if (InterruptGuard::interrupted() && !interrupted_) {
-        interrupted_ = true;
-        for (const auto& [id, origin] : origin_of_) engine_.abort_request(id);
       }
     }
     progress_.finish(num_done_ + num_failed_, share());
@@ -377,8 +377,9 @@ Command add_generate(CLI::App& app) {
       "Prompts given with -p are answered in plain text, with log-probabilities as a table and a "
       "number before each of several completions; the text of a single one appears as it comes "
       "where the output is a terminal. Progress is shown where stderr is one.\n"
-      "Ctrl-C ends cleanly with what is done so far. After that, or when the run was killed, the "
-      "same command with --resume answers the rest: each request once, in OUTPUT.\n"
+      "Ctrl-C ends cleanly with what is done so far, and at once where a step takes long: then "
+      "without what was running. After that, or when the run was killed, the same command with "
+      "--resume answers the rest: each request once, in OUTPUT.\n"
       "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused or aborted by the "
       "engine, 130 interrupted.");
   return [options] {

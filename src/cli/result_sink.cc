@@ -29,6 +29,7 @@ void ResultSink::open(bool behind) {
 }
 
 void ResultSink::write(const std::string& text) {
+  const InterruptGuard::Writing whole;
   if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) fail();
   if (std::fflush(file_) != 0) fail();
 }

@@ -4,6 +4,7 @@
 #include <langinfo.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,10 +24,40 @@ namespace {
 
 bool pipes_end_the_program = true;  // unless whoever started it had it ignore SIGPIPE
 std::atomic<int> interruptions = 0;
-static_assert(std::atomic<int>::is_always_lock_free, "signal handlers may touch it");
+std::atomic<bool> is_writing = false;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
+              "signal handlers may touch them");
+
+// Of the work, to end by itself. Long for most steps, and short for who pressed the keys.
+constexpr std::chrono::microseconds kPatience{500'000};
+
+// Sends SIGALRM, or never where it is 0. Signal handlers may call it.
+void send_alarm_in(std::chrono::microseconds time) {
+  const itimerval once = {.it_interval = {}, .it_value = {0, time.count()}};
+  setitimer(ITIMER_REAL, &once, nullptr);
+}
 
 void count_and_end_at_the_second(int) {
   if (interruptions.fetch_add(1) > 0) _exit(kExitInterrupted);
+}
+
+void count_and_end_soon(int signal) {
+  count_and_end_at_the_second(signal);
+  send_alarm_in(kPatience);
+}
+
+void end_program(int) {
+  if (is_writing) {
+    send_alarm_in(kPatience);
+    return;
+  }
+  constexpr std::string_view kClearLine = "\r\x1b[K";  // of a bar
+  constexpr std::string_view kMessage =
+      "nanovllm: interrupted; what was written is whole, and what was running is lost\n";
+  if (isatty(STDERR_FILENO) == 1)
+    static_cast<void>(!::write(STDERR_FILENO, kClearLine.data(), kClearLine.size()));
+  static_cast<void>(!::write(STDERR_FILENO, kMessage.data(), kMessage.size()));
+  _exit(kExitInterrupted);
 }
 
 void count(int) { interruptions = 1; }
@@ -112,11 +143,14 @@ InterruptGuard::InterruptGuard(Again again) {
     install(SIGINT, count);
     return;
   }
-  install(SIGINT, count_and_end_at_the_second);
-  install(SIGTERM, count_and_end_at_the_second);
+  const bool ends_soon = again == Again::kIsNotNeeded;
+  if (ends_soon) std::signal(SIGALRM, end_program);
+  for (const int signal : {SIGINT, SIGTERM})
+    install(signal, ends_soon ? count_and_end_soon : count_and_end_at_the_second);
 }
 
 InterruptGuard::~InterruptGuard() {
+  send_alarm_in(std::chrono::microseconds(0));
   install(SIGINT, SIG_DFL);
   install(SIGTERM, SIG_DFL);
 }
@@ -125,8 +159,16 @@ void InterruptGuard::install(int signal, Handler handler) {
   if (std::signal(signal, handler) == SIG_IGN) std::signal(signal, SIG_IGN);
 }
 
-bool InterruptGuard::interrupted() { return interruptions.load() > 0; }
+bool InterruptGuard::interrupted() {
+  if (interruptions.load() == 0) return false;
+  send_alarm_in(std::chrono::microseconds(0));  // who asks comes to an end
+  return true;
+}
+
 void InterruptGuard::reset() { interruptions = 0; }
+
+InterruptGuard::Writing::Writing() { is_writing = true; }
+InterruptGuard::Writing::~Writing() { is_writing = false; }
 
 Progress::Progress(std::string label, int64_t total, bool enabled)
     : label_(std::move(label)), total_(total), enabled_(enabled && is_terminal(stderr)) {}

@@ -47,6 +47,8 @@ class InterruptGuard {
  public:
   enum class Again {
     kEndsProgram,  // the second Ctrl-C does so at once, with status 130; SIGTERM counts as Ctrl-C
+    kIsNotNeeded,  // the same; and the first does so where interrupted() is not asked for half a
+                   // second, in a long step for instance
     kMeansNothing  // the program stays whatever the user types; SIGTERM ends it
   };
   explicit InterruptGuard(Again again = Again::kEndsProgram);
@@ -55,6 +57,15 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
   static bool interrupted();
   static void reset();  // what was interrupted has ended; another work begins
+
+  // While it lives, the first Ctrl-C does not end the program: what is written is written whole.
+  class Writing {
+   public:
+    Writing();
+    ~Writing();
+    Writing(const Writing&) = delete;
+    Writing& operator=(const Writing&) = delete;
+  };
 
  private:
   using Handler = void (*)(int);
