@@ -54,8 +54,9 @@ void end_program(int) {
   constexpr std::string_view kClearLine = "\r\x1b[K";  // of a bar
   constexpr std::string_view kMessage =
       "nanovllm: interrupted; what was written is whole, and what was running is lost\n";
-  if (isatty(STDERR_FILENO) == 1)
+  if (isatty(STDERR_FILENO) == 1) {
     static_cast<void>(!::write(STDERR_FILENO, kClearLine.data(), kClearLine.size()));
+  }
   static_cast<void>(!::write(STDERR_FILENO, kMessage.data(), kMessage.size()));
   _exit(kExitInterrupted);
 }
@@ -145,8 +146,9 @@ InterruptGuard::InterruptGuard(Again again) {
   }
   const bool ends_soon = again == Again::kIsNotNeeded;
   if (ends_soon) std::signal(SIGALRM, end_program);
-  for (const int signal : {SIGINT, SIGTERM})
+  for (const int signal : {SIGINT, SIGTERM}) {
     install(signal, ends_soon ? count_and_end_soon : count_and_end_at_the_second);
+  }
 }
 
 InterruptGuard::~InterruptGuard() {

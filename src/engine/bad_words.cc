@@ -1,6 +1,9 @@
 #include "engine/bad_words.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -20,20 +23,47 @@ std::string_view without_leading_space(std::string_view word) {
   return word.substr(begin);
 }
 
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+// Why a model that writes as the tokenizer does can write the word and none of its `forms`, which
+// are banned; empty = it can't.
+std::string why_it_comes(const std::string& word, const std::vector<Ids>& forms,
+                         const Tokenizer& tokenizer) {
+  const std::string known = tokenizer.decode(forms[0], false);
+  if (known != word) return fmt::format("the tokenizer reads it as \"{}\"", printable(known));
+  const bool has_space_behind = word.ends_with(' ');
+  const Ids ids = tokenizer.encode(" " + word + (has_space_behind ? "a" : ""), false);
+  const auto is_in_text = [&](const Ids& form) { return !std::ranges::search(ids, form).empty(); };
+  if (std::ranges::any_of(forms, is_in_text)) return "";
+  if (has_space_behind) return "the space at its end belongs to the token of the next word";
+  return fmt::format(
+      "behind a space its tokens are {} and not {}; logit_bias can keep a token away",
+      fmt::join(ids, ", "), fmt::join(forms[0], ", "));
+}
+
+}  // namespace
+
 BadWords::BadWords(const std::vector<std::string>& words, const Tokenizer& tokenizer) {
   for (const std::string& word : words) {
     const std::string rest(without_leading_space(word));
-    std::vector<int32_t> ids = tokenizer.encode(rest, false);
-    std::vector<int32_t> behind_space = tokenizer.encode(" " + rest, false);
-    if (ids.empty()) {
+    std::vector<Ids> forms = {tokenizer.encode(rest, false)};
+    if (forms[0].empty()) {
       throw_error(ErrorCode::kInvalidArgument,
                   "bad_words can't hold \"{}\": the tokenizer has no tokens for it",
                   printable(word));
     }
-    const bool is_another = behind_space.size() == ids.size() && behind_space[0] != ids[0];
-    depend_on_output_ |= ids.size() > 1;
-    words_.push_back(std::move(ids));
-    if (is_another) words_.push_back(std::move(behind_space));
+    Ids behind_space = tokenizer.encode(" " + rest, false);
+    if (behind_space.size() == forms[0].size() && behind_space[0] != forms[0][0]) {
+      forms.push_back(std::move(behind_space));
+    }
+    const std::string why = why_it_comes(rest, forms, tokenizer);
+    if (!why.empty()) {
+      remarks_.push_back(fmt::format("bad_words: \"{}\" can come: {}", printable(word), why));
+    }
+    depend_on_output_ |= forms[0].size() > 1;
+    std::ranges::move(forms, std::back_inserter(words_));
   }
   std::ranges::sort(words_);
   words_.erase(std::unique(words_.begin(), words_.end()), words_.end());

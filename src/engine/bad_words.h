@@ -23,6 +23,8 @@ class BadWords {
   BadWords(const std::vector<std::string>& words, const Tokenizer& tokenizer);
 
   bool empty() const { return words_.empty(); }
+  // Of each word that can come all the same, as it was given, a sentence that says why.
+  const std::vector<std::string>& remarks() const { return remarks_; }
   // Whether some word has several tokens, so that what is banned depends on the output before.
   bool depend_on_output() const { return depend_on_output_; }
   // Appends to `ids` the last token of each word whose other tokens are the end of `output` (the
@@ -31,6 +33,7 @@ class BadWords {
 
  private:
   std::vector<std::vector<int32_t>> words_;
+  std::vector<std::string> remarks_;
   bool depend_on_output_ = false;
 };
 

@@ -15,16 +15,18 @@ namespace {
 
 using nanovllm::testing::error_of;
 
-// a, b and c are 0, 1 and 2, a space is 3, "ab" is 4, " a" is 5, " ab" is 6.
-std::unique_ptr<const Tokenizer> syllables() {
+// a, b and c are 0, 1 and 2, a space is 3, "ab" is 4, " a" is 5, " ab" is 6, " b" is 7, " ba" is 8.
+std::unique_ptr<const Tokenizer> syllables(const std::string& normalizer = "null") {
   return Tokenizer::from_json(
-      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
-      R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,)"
-      R"("use_regex":true},"post_processor":null,"decoder":null,"model":{"type":"BPE",)"
-      R"("dropout":null,"unk_token":null,"continuing_subword_prefix":null,)"
-      R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":false,)"
-      R"("vocab":{"a":0,"b":1,"c":2,"Ġ":3,"ab":4,"Ġa":5,"Ġab":6},)"
-      R"("merges":["a b","Ġ a","Ġ ab"]}})",
+      R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":)" +
+          normalizer +
+          R"(,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,)"
+          R"("use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel",)"
+          R"("add_prefix_space":false,"trim_offsets":true,"use_regex":true},"model":{"type":"BPE",)"
+          R"("dropout":null,"unk_token":null,"continuing_subword_prefix":null,)"
+          R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":false,)"
+          R"("vocab":{"a":0,"b":1,"c":2,"Ġ":3,"ab":4,"Ġa":5,"Ġab":6,"Ġb":7,"Ġba":8},)"
+          R"("merges":["a b","Ġ a","Ġ ab","Ġ b","Ġb a"]}})",
       "syllables");
 }
 
@@ -63,6 +65,24 @@ TEST(BadWords, ThatTheTokenizerCannotSpellAreRefused) {
   const Error error = error_of([] { banned({"ab", "x"}, {}); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
   EXPECT_STREQ(error.what(), "bad_words can't hold \"x\": the tokenizer has no tokens for it");
+}
+
+TEST(BadWords, ThatCanComeAllTheSameAreNamed) {
+  const auto remarks = [](const std::string& word, const std::string& normalizer = "null") {
+    return BadWords({word}, *syllables(normalizer)).remarks();
+  };
+  using Sentences = std::vector<std::string>;
+  EXPECT_EQ(remarks("ba"),
+            Sentences{"bad_words: \"ba\" can come: behind a space its tokens are 8 and "
+                      "not 1, 0; logit_bias can keep a token away"});
+  EXPECT_EQ(remarks(" ab "), Sentences{"bad_words: \" ab \" can come: the space at its end belongs "
+                                       "to the token of the next word"});
+  EXPECT_EQ(remarks("Ab", R"({"type":"Lowercase"})"),
+            Sentences{"bad_words: \"Ab\" can come: the tokenizer reads it as \"ab\""});
+  for (const char* word : {"ab", " ab", "a", "c", "cab", "abc", "a c"}) {
+    EXPECT_EQ(remarks(word), Sentences{}) << word;
+  }
+  EXPECT_EQ(BadWords({"ab", "ba", "c", "bab"}, *syllables()).remarks().size(), 1u);
 }
 
 TEST(BadWords, LoseTheWhiteSpaceTheyBeginWith) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "engine/trace.h"
 
 namespace nanovllm {
@@ -59,6 +60,7 @@ uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& par
                                          std::move(prepared.prompt_token_ids), prepared.params,
                                          context_, salts_.number(params.cache_salt));
   Request& request = *owner;
+  tell_once(request.bad_words().remarks());
   if (!previous_output_ids.empty()) {
     request.replay(previous_output_ids);
     for (const auto& completion : request.completions()) {
@@ -84,6 +86,15 @@ uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& par
     }
   }
   return id;
+}
+
+void EngineCore::tell_once(const std::vector<std::string>& remarks) {
+  constexpr size_t kMost = 100;  // users of a server may think of any number
+  for (const std::string& remark : remarks) {
+    if (told_.size() < kMost && told_.insert(remark).second) {
+      print_message("nanovllm: {}\n", remark);
+    }
+  }
 }
 
 void EngineCore::abort_request(uint64_t request_id) noexcept {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -131,6 +132,7 @@ class EngineCore {
   void report(const InFlightStep& step);
   void learn_cost();  // from the last step
   void enter_phase(Completion& completion, Phase phase) noexcept;
+  void tell_once(const std::vector<std::string>& remarks);
 
   EngineParts parts_;
   const RequestPreparer preparer_;  // with parts_.info
@@ -138,6 +140,7 @@ class EngineCore {
   Scheduler scheduler_;
   RequestContext context_;
   CacheSalts salts_;
+  std::set<std::string> told_;  // on stderr
 
   Requests requests_;  // until their last output was delivered
   uint64_t next_request_id_ = 0;

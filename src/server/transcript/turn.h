@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "nanovllm/engine_loop.h"
 #include "server/transcript/transcript_parser.h"
 
 namespace nanovllm::server {
