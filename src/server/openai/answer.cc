@@ -131,7 +131,8 @@ void Answer::check_length(size_t num_tokens) const {
          most, num_tokens);
 }
 
-void Answer::prepare(std::vector<int32_t> token_ids, std::string text, SamplingParams params) {
+void Answer::prepare(std::vector<int32_t> token_ids, std::string text,
+                     const SamplingParams& params) {
   check_length(token_ids.size());
   try {
     requests.push_back(model_.preparer.prepare(0, token_ids, params));

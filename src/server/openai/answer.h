@@ -70,7 +70,7 @@ class Answer : public ApiCall {
   // Throws ApiError for a prompt of more tokens than the context has.
   void check_length(size_t num_tokens) const;
   // Throws ApiError for a prompt that can't be served. `text` is what an answer may show of it.
-  void prepare(std::vector<int32_t> token_ids, std::string text, SamplingParams params);
+  void prepare(std::vector<int32_t> token_ids, std::string text, const SamplingParams& params);
   std::vector<int32_t> encode(const std::string& text, bool add_special_tokens) const;
   // Throws ApiError where `max_tokens` is more than the model has room for.
   void check_max_tokens(const char* name, std::optional<int64_t> max_tokens) const;
