@@ -105,7 +105,7 @@ TEST(CompletionApi, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(param(R"("seed":9223372036854775808)", "from -9223372036854775808"), "seed");
   EXPECT_EQ(param(R"("logit_bias":{"50":1})", "logit_bias"), "logit_bias");
   EXPECT_EQ(param(R"("allowed_token_ids":[49,50])", "[50] in"), "allowed_token_ids");
-  EXPECT_EQ(param(R"("allowed_token_ids":[])", "empty!"), "allowed_token_ids");
+  EXPECT_EQ(param(R"("allowed_token_ids":[])", "must not be empty"), "allowed_token_ids");
   EXPECT_EQ(param(R"("stop":[""])", "empty"), "stop");
   EXPECT_EQ(param(R"("stop":["a","b","c","d","e"])", "may hold 4 texts, got 5"), "stop");
   std::string words = R"("bad_words":["b")";
