@@ -504,6 +504,21 @@ class Faults(HubTest):
                            (self.hub.send_file(handler, request, DEMO["config.json"][::-1], {}), True)[1]]
         self.refused("Own/Demo: config.json: came with the hash", git_sha1(DEMO["config.json"]))
 
+    def test_the_most_of_what_was_left_is_gone_on_with(self):
+        content = noise(100000)
+        self.hub.add("Own/Big-GGUF", {"big.gguf": content})
+        sha = hashlib.sha256(content).hexdigest()
+        blobs = self.cache / "models--Own--Big-GGUF/blobs"
+        for shared, own in ((70000, 90000), (90000, 70000)):  # here locks hold, there they did not
+            blobs.mkdir(parents=True, exist_ok=True)
+            (blobs / f"{sha}.incomplete").write_bytes(content[:shared])
+            (blobs / f"{sha}.nanovllm-0123456789abcdef.incomplete").write_bytes(content[:own])
+            self.hub.forget()
+            self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), content)
+            self.assertEqual(set(self.blobs("Own/Big-GGUF")), {sha})
+            self.assertEqual(sum(request.sent for request in self.hub.of("files")), 10000)
+            self.nanovllm("rm", "Own/Big-GGUF")
+
     def test_a_full_disk(self):
         content = noise(PART)
         self.hub.add("Own/Big-GGUF", {"big.gguf": content})
