@@ -9,15 +9,14 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 find_package(CURL 7.87 REQUIRED)
 find_package(OpenSSL REQUIRED)
 
-if(NOT NANOVLLM_PYTHON_MODULE)  # the binary's
-  find_package(CLI11 REQUIRED)
-  pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
-  # Older versions of Boost have no coroutines under clang 14.
-  find_package(Boost 1.81 REQUIRED)
-  find_package(prometheus-cpp REQUIRED CONFIG)
-  find_package(yaml-cpp REQUIRED)
-  set(NANOVLLM_SERVER_LIBRARIES Boost::headers OpenSSL::SSL prometheus-cpp::core yaml-cpp)
-endif()
+# The binary's.
+find_package(CLI11 REQUIRED)
+pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
+# Older versions of Boost have no coroutines under clang 14.
+find_package(Boost 1.81 REQUIRED)
+find_package(prometheus-cpp REQUIRED CONFIG)
+find_package(yaml-cpp REQUIRED)
+set(NANOVLLM_SERVER_LIBRARIES Boost::headers OpenSSL::SSL prometheus-cpp::core yaml-cpp)
 
 # What someone who links libnanovllm.a has to link as well.
 set(NANOVLLM_LINK_LIBRARIES fmt::fmt Threads::Threads PkgConfig::pcre2 PkgConfig::utf8proc
@@ -29,7 +28,8 @@ target_include_directories(nanovllm_dependencies INTERFACE
   ${CMAKE_CURRENT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/src)
 target_compile_features(nanovllm_dependencies INTERFACE cxx_std_20)
 target_compile_options(nanovllm_dependencies INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow
+    -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>)  # __FILE__ is the same in every clone
 target_link_libraries(nanovllm_dependencies INTERFACE
   ${NANOVLLM_LINK_LIBRARIES} nlohmann_json::nlohmann_json)
 if(NANOVLLM_SANITIZE)
@@ -76,8 +76,10 @@ if(NANOVLLM_CUDA)
   list(APPEND NANOVLLM_LINK_LIBRARIES $<LINK_ONLY:CUDA::cudart_static> $<LINK_ONLY:CUDA::cublasLt>)
 endif()
 
+# What one clone compiled, another one has, wherever it is: paths below its folder count as relative.
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher})
 endif()

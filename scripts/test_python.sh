@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The Python package: builds its wheel, installs that into a fresh virtual environment, and there runs its tests, mypy and
-# the notebooks. Usage: scripts/test_python.sh [PYTEST_ARGUMENT...]
+# The Python package: builds its archive and of that its wheel, installs the wheel into a fresh virtual environment, and there
+# runs its tests, mypy and the notebooks. Usage: scripts/test_python.sh [PYTEST_ARGUMENT...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install_packages.sh python
@@ -25,7 +25,7 @@ start=$SECONDS
 rm -rf "$wheels"
 scripts/build_python.sh "$builder" "$wheels"
 "$venv/bin/pip" install -q --disable-pip-version-check --force-reinstall --no-deps "$wheels"/nanovllm-*.whl
-echo "nanovllm: built and installed the wheel in $((SECONDS - start)) s"
+echo "nanovllm: built and installed archive and wheel in $((SECONDS - start)) s"
 
 export NANOVLLM="$PWD/build/nanovllm" NANOVLLM_MODEL="$PWD/models/demo" PYTHONDONTWRITEBYTECODE=1
 "$venv/bin/mypy" --strict python/nanovllm python/tests/typed_program.py
