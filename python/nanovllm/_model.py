@@ -12,6 +12,7 @@ from nanovllm._arguments import check_call, checked, missing_attribute
 from nanovllm._engine import SamplingParams
 from nanovllm._progress import Pull
 from nanovllm._prompts import Message, as_message
+from nanovllm.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -74,9 +75,18 @@ class Model(Generic[Core]):
         return self._core.decode(token_ids, skip_special_tokens)
 
     def get_tokenizer(self) -> Any:
-        """The tokenizer of the package transformers, for a model's folder, as vLLM gives it."""
-        from transformers import AutoTokenizer
-
+        """The tokenizer of the package transformers for a model's folder, as vLLM gives it; for a
+        GGUF file a nanovllm.tokenizer.Tokenizer."""
+        if os.path.isfile(self.model):
+            return Tokenizer(self)
+        try:
+            from transformers import AutoTokenizer
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "get_tokenizer() gives the tokenizer of the package transformers, which is not here; "
+                "encode(), decode() and render_chat() need nothing.",
+                name=error.name,
+            ) from None
         return AutoTokenizer.from_pretrained(self.model)
 
     def render_chat(

@@ -13,7 +13,7 @@ Message: TypeAlias = Mapping[str, Any]
 
 def as_list(prompts: Prompt | Iterable[Prompt]) -> list[Any]:
     """A list of prompts, where one alone may have been given."""
-    if isinstance(prompts, (str, bytes, Mapping, Integral)):
+    if isinstance(prompts, (str, bytes, Mapping)) or not _is_iterable(prompts):
         return [prompts]
     items = prompts.tolist() if hasattr(prompts, "tolist") else list(prompts)
     return [items] if not isinstance(items, list) or (items and isinstance(items[0], Integral)) else items
@@ -23,6 +23,14 @@ def with_priority(params: SamplingParams, priority: int) -> SamplingParams:
     params = params.clone()
     params.priority = priority
     return params
+
+
+def _is_iterable(value: object) -> bool:
+    try:
+        iter(value)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
 
 
 def with_priorities(
@@ -46,9 +54,13 @@ def with_salt(prompt: Prompt, params: SamplingParams) -> tuple[Prompt, SamplingP
 
 def conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Any]:
     """A list of conversations, where one alone may have been given."""
-    if messages and isinstance(messages[0], Mapping):
-        return [messages]
-    return list(messages)
+    if isinstance(messages, Mapping) or not _is_iterable(messages):
+        raise TypeError(
+            'messages must be a list of dicts with "role" and "content", or of such lists, '
+            f"got {type(messages).__name__}"
+        )
+    items = list(messages)
+    return [items] if items and isinstance(items[0], Mapping) else items
 
 
 def as_message(message: Message) -> Message:

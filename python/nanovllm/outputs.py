@@ -1,4 +1,5 @@
 """What requests give back: the attributes of vLLM's classes of the same names."""
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 
@@ -47,9 +48,9 @@ class RequestMetrics:
 
 
 @dataclass(slots=True)
-class RequestOutput:
+class RequestOutput(Mapping[str, "str | list[int]"]):
     """What came of a prompt. output["text"] and output["token_ids"] are those of the first
-    completion, as nano-vLLM has them."""
+    completion, as nano-vLLM has them: it is a mapping with these two keys."""
 
     request_id: str
     prompt: str | None  # None where token ids were given
@@ -61,8 +62,11 @@ class RequestOutput:
     num_cached_tokens: int = 0  # prompt tokens that the prefix cache had
     num_preemptions: int = 0
 
-    def keys(self) -> list[str]:
-        return ["text", "token_ids"]
+    def __iter__(self) -> Iterator[str]:
+        return iter(("text", "token_ids"))
+
+    def __len__(self) -> int:
+        return 2
 
     def __getitem__(self, key: str) -> "str | list[int]":
         if key == "text":

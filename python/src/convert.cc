@@ -23,8 +23,7 @@ nlohmann::ordered_json integer_json(nb::handle value) {
 
 int32_t token_id(PyObject* item) {
   if (PyBool_Check(item) != 0 || PyIndex_Check(item) == 0) {
-    refuse(nb::exception_type::type_error, "a prompt's token ids must be integers, got {}",
-           type_of(item));
+    refuse(nb::exception_type::type_error, "token ids must be integers, got {}", type_of(item));
   }
   const Py_ssize_t id = PyNumber_AsSsize_t(item, nullptr);  // clamps
   if (id == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
@@ -35,7 +34,7 @@ int32_t token_id(PyObject* item) {
   return static_cast<int32_t>(id);
 }
 
-// The classes of nanovllm.outputs; looked up once, and kept for ever.
+// The classes of nanovllm.outputs, kept for ever.
 struct Classes {
   nb::object module = nb::module_::import_("nanovllm.outputs");
   nb::object request = module.attr("RequestOutput");
@@ -92,6 +91,8 @@ nb::object to_python(const CompletionOutput& completion) {
 
 }  // namespace
 
+void find_classes() { Classes::get(); }
+
 std::string type_of(nb::handle value) { return to_text(value.type().attr("__name__")); }
 
 std::string to_text(nb::handle value) {
@@ -133,17 +134,14 @@ nlohmann::ordered_json to_json(nb::handle value, int depth) {
   refuse(nb::exception_type::type_error, "a value of type {} can't be taken here", type_of(value));
 }
 
-std::vector<int32_t> to_token_ids(nb::handle value) {
+std::vector<int32_t> to_token_ids(nb::handle value, const char* expected) {
   nb::object list = nb::borrow(value);
   if (!nb::isinstance<nb::list>(value) && nb::hasattr(value, "tolist")) {
     list = value.attr("tolist")();
   }
   if (PySequence_Check(list.ptr()) == 0 || nb::isinstance<nb::str>(list) ||
       nb::isinstance<nb::bytes>(list)) {
-    refuse(nb::exception_type::type_error,
-           "a prompt must be a str, a list or an array of token ids, or a dict with \"prompt\" or "
-           "\"prompt_token_ids\", got {}",
-           type_of(value));
+    refuse(nb::exception_type::type_error, "{}, got {}", expected, type_of(value));
   }
   const nb::tuple items(list);  // what __index__ of its items does can't change it
   std::vector<int32_t> ids;
@@ -154,7 +152,11 @@ std::vector<int32_t> to_token_ids(nb::handle value) {
 
 Prompt to_prompt(nb::handle value) {
   if (nb::isinstance<nb::str>(value)) return to_text(value);
-  if (!nb::isinstance<nb::dict>(value)) return to_token_ids(value);
+  if (!nb::isinstance<nb::dict>(value)) {
+    return to_token_ids(value,
+                        "a prompt must be a str, a list or an array of token ids, or a dict with "
+                        "\"prompt\" or \"prompt_token_ids\"");
+  }
   const auto prompt = nb::cast<nb::dict>(value);
   for (const auto [key, item] : prompt) {
     const std::string name = to_text(nb::str(key));

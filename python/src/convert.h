@@ -36,8 +36,9 @@ nlohmann::ordered_json to_json(nb::handle value, int depth = 0);
 Prompt to_prompt(nb::handle value);
 std::vector<Prompt> to_prompts(const nb::list& values);  // errors say which
 
-// The same for ids alone.
-std::vector<int32_t> to_token_ids(nb::handle value);
+// The same for ids alone. `expected` is what the sentence about something else says first.
+std::vector<int32_t> to_token_ids(
+    nb::handle value, const char* expected = "token ids must be a list or an array of integers");
 
 // Adds what is new of a completion to what there was.
 template <typename Completion>
@@ -47,7 +48,9 @@ void append(CompletionOutput& to, const Completion& more) {
   to.logprobs.insert(to.logprobs.end(), more.logprobs.begin(), more.logprobs.end());
 }
 
-// Objects of nanovllm.outputs.
+// Looks up nanovllm.outputs, of which the following are objects: a program that forgets its modules
+// would not find it later.
+void find_classes();
 nb::object to_python(const RequestOutput& output);
 nb::object to_python(const StepStats& stats);
 

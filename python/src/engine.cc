@@ -1,6 +1,8 @@
 // LLM and LLMEngine: one engine, one thread at a time.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -8,13 +10,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/signals.h"
 #include "nanovllm/llm.h"
 #include "owner.h"
 
 namespace nanovllm::python {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kPause{50};  // between two words with Python
 
 // Of two outputs that hold what was new, one that holds both.
@@ -29,40 +31,57 @@ void put_before(RequestOutput& output, const RequestOutput& before) {
   }
 }
 
-class Engine : public Owner<LLM> {
- public:
-  LLMEngine& engine() const { return get().engine(); }
+// An LLM and the call of it that computes, whose end is waited for where they end.
+struct Computer {
+  LLM llm;
+  std::future<std::vector<RequestOutput>> running;
+};
 
-  // Between its steps it hears of Ctrl-C, which Python tells only when asked, and tells `progress`;
-  // seldom, for a step may take 50 us.
+// What a call of generate() has done, for who waits for it.
+struct Done {
+  std::atomic<int64_t> num_finished = 0, num_prefilled = 0, num_decoded = 0;
+};
+
+class Engine : public Owner<Computer> {
+ public:
+  ~Engine() override { close(); }
+
+  LLMEngine& engine() const { return get().llm.engine(); }
+
+  // As std::lock_guard has it. The step that a Ctrl-C left running ends first.
+  void lock() {
+    Owner::lock();
+    try {
+      end_what_was_left();
+    } catch (...) {
+      unlock();
+      throw;
+    }
+  }
+
   nb::list generate(const nb::list& prompts, std::vector<SamplingParams> params,
                     const nb::object& progress) {
     const std::lock_guard call(*this);
-    const std::vector<Prompt> asked = to_prompts(prompts);
+    std::vector<Prompt> asked = to_prompts(prompts);
     for (SamplingParams& one : params) one.output_kind = RequestOutputKind::kFinalOnly;
-    int64_t num_finished = 0, num_prefilled = 0, num_decoded = 0;
+    const auto done = std::make_shared<Done>();
     const auto tell = [&] {
-      if (!progress.is_none()) progress(num_finished, num_prefilled, num_decoded);
+      if (progress.is_none()) return;
+      progress(done->num_finished.load(), done->num_prefilled.load(), done->num_decoded.load());
     };
-    auto next = Clock::now();
-    const auto after_step = [&](const std::vector<RequestOutput>& changed, const StepStats& step) {
+    const auto after_step = [this, done](const std::vector<RequestOutput>& changed,
+                                         const StepStats& step) {
       check_open();
       keep_others(changed);
-      num_finished += std::ranges::count(changed, true, &RequestOutput::finished);
-      num_prefilled += step.num_prefill_tokens;
-      num_decoded += step.num_decode_tokens;
-      if (Clock::now() < next) return true;
-      next = Clock::now() + kPause;
-      const nb::gil_scoped_acquire acquire;
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      tell();
-      return true;
+      done->num_finished += std::ranges::count(changed, true, &RequestOutput::finished);
+      done->num_prefilled += step.num_prefill_tokens;
+      done->num_decoded += step.num_decode_tokens;
+      return !is_left_;
     };
-    std::vector<RequestOutput> outputs;
-    {
-      const Unlocked unlocked;
-      outputs = get().generate(asked, params, after_step);
-    }
+    std::vector<RequestOutput> outputs =
+        compute([&llm = get().llm, asked = std::move(asked), params = std::move(params),
+                 after_step] { return llm.generate(asked, params, after_step); },
+                tell);
     tell();
     nb::list results;
     for (RequestOutput& output : outputs) {
@@ -88,10 +107,7 @@ class Engine : public Owner<LLM> {
     const std::lock_guard call(*this);
     std::vector<RequestOutput> outputs;
     for (auto& [id, output] : std::exchange(kept_, {})) outputs.push_back(std::move(output));
-    if (outputs.empty()) {
-      const Unlocked unlocked;
-      outputs = engine().step();
-    }
+    if (outputs.empty()) outputs = compute([&one = engine()] { return one.step(); }, [] {});
     nb::list results;
     for (const RequestOutput& output : outputs) {
       if (output.finished) added_.erase(output.request_id);
@@ -126,8 +142,51 @@ class Engine : public Owner<LLM> {
   }
 
  private:
-  std::unique_ptr<LLM> make(const std::string& path, const EngineConfig& config) override {
-    return std::make_unique<LLM>(path, config);
+  std::unique_ptr<Computer> make(const std::string& path, const EngineConfig& config) override {
+    return std::make_unique<Computer>(Computer{LLM(path, config), {}});
+  }
+
+  // `work` has a thread of its own, so that Python hears of Ctrl-C while a step runs, and leaves
+  // it: the running step ends behind it. `tell` is called now and then.
+  template <typename Work, typename Tell>
+  std::vector<RequestOutput> compute(Work&& work, const Tell& tell) {
+    auto& running = get().running;
+    is_left_ = false;
+    {
+      const SignalsBlocked in_thread;
+      running = std::async(std::launch::async, std::forward<Work>(work));
+    }
+    try {
+      wait_for(running, tell);
+    } catch (...) {
+      is_left_ = true;
+      throw;
+    }
+    return running.get();
+  }
+
+  template <typename Tell>
+  void wait_for(const std::future<std::vector<RequestOutput>>& running, const Tell& tell) {
+    while (true) {
+      {
+        const Unlocked unlocked;
+        if (running.wait_for(kPause) == std::future_status::ready) return;
+      }
+      check_open();
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      tell();
+    }
+  }
+
+  void end_what_was_left() {
+    auto& running = get().running;
+    if (!running.valid()) return;
+    wait_for(running, [] {});
+    try {
+      keep_others(running.get());
+    } catch (const std::exception&) {
+      // Whom it concerned is gone; where the engine can't go on, the next step says so.
+    }
   }
 
   // What came of requests that were added one by one: the next step() gives it.
@@ -143,6 +202,7 @@ class Engine : public Owner<LLM> {
 
   std::unordered_map<uint64_t, RequestOutputKind> added_;  // by add_request, and not finished
   std::map<uint64_t, RequestOutput> kept_;                 // by their ids
+  std::atomic<bool> is_left_ = false;                      // nobody waits for what runs any more
 };
 
 }  // namespace

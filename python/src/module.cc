@@ -2,6 +2,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <atomic>
+#include <stdexcept>
+
 #include "base/version.h"
 #include "convert.h"
 #include "nanovllm/chat.h"
@@ -42,9 +45,23 @@ std::string render(const ChatTemplate& self, nb::handle messages, nb::handle too
   return self.render(to_json(messages), to_json(tools), add_generation_prompt, to_json(kwargs));
 }
 
+// Its classes are known to the process once, with what a second module would break.
+void refuse_to_be_another() {
+  static std::atomic<bool> is_there = false;
+  if (is_there.exchange(true)) {
+    throw std::runtime_error(
+        "nanovllm is imported once in a process, and this one has it already: keep what the first "
+        "import gave, or start another process.");
+  }
+}
+
 }  // namespace
 
+// PyInit__engine below is what Python calls.
+#define PyInit__engine nanovllm_make_module
 NB_MODULE(_engine, module) {
+  refuse_to_be_another();
+  find_classes();
   nb::set_leak_warnings(false);  // programs may end with engines in their global variables
   nb::register_exception_translator(translate);
   module.attr("__version__") = std::string(kVersion);
@@ -61,5 +78,17 @@ NB_MODULE(_engine, module) {
   bind_engine(module);
   bind_loop(module);
 }
+#undef PyInit__engine
 
 }  // namespace nanovllm::python
+
+// In front of nanobind's own, which a subinterpreter would have forget the main one.
+extern "C" NB_EXPORT PyObject* PyInit__engine() {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
+    return nanovllm::python::nanovllm_make_module();
+  }
+  PyErr_SetString(PyExc_ImportError,
+                  "nanovllm can't be imported in a subinterpreter: use it in the main one, or in "
+                  "another process.");
+  return nullptr;
+}

@@ -146,15 +146,19 @@ nb::class_<Core> bind_core(nb::module_& module, const char* name) {
       .def("load", &Core::load)
       .def("default_sampling_params",
            [](const Core& self) { return self.engine().default_sampling_params(); })
-      .def("encode",
-           [](const Core& self, nb::handle text, bool add_special_tokens) {
-             return self.engine().encode(to_text(text), add_special_tokens);
-           })
-      .def("decode",
-           [](const Core& self, nb::handle ids, bool skip_special_tokens) {
-             const auto read = to_token_ids(ids);  // which may close it
-             return self.engine().decode(read, skip_special_tokens);
-           })
+      .def(
+          "encode",
+          [](const Core& self, nb::handle text, bool add_special_tokens) {
+            return self.engine().encode(to_text(text), add_special_tokens);
+          },
+          nb::arg("text").none(), nb::arg("add_special_tokens"))
+      .def(
+          "decode",
+          [](const Core& self, nb::handle ids, bool skip_special_tokens) {
+            const auto read = to_token_ids(ids);  // which may close it
+            return self.engine().decode(read, skip_special_tokens);
+          },
+          nb::arg("token_ids").none(), nb::arg("skip_special_tokens"))
       .def("info", [](const Core& self) { return to_python(self.engine().info()); })
       .def("close", &Core::close);
 }

@@ -38,6 +38,15 @@ void set(SamplingParams& params, std::string_view name, nb::handle value) {
   update_sampling_params(params, object);
 }
 
+// Checks it whatever the other parameters are, which may be assigned next.
+void assign(SamplingParams& params, std::string_view name, nb::handle value) {
+  SamplingParams alone;
+  alone.max_tokens = kAsManyAsFit;
+  set(alone, name, value);
+  alone.validate();
+  set(params, name, value);
+}
+
 SamplingParams make(const nb::dict& values) {
   SamplingParams params;
   try {
@@ -112,10 +121,15 @@ void bind_params(nb::module_& module) {
     params.def_prop_rw(
         parameter.name.data(),
         [&parameter](const SamplingParams& self) { return get(self, parameter); },
-        [&parameter](SamplingParams& self, nb::handle value) { set(self, parameter.name, value); },
+        [&parameter](SamplingParams& self, nb::handle value) {
+          assign(self, parameter.name, value);
+        },
         nb::for_setter(nb::arg("value").none()), parameter.help.data());
   }
-  params.def_rw("output_kind", &SamplingParams::output_kind);
+  params.def_prop_rw(
+      "output_kind", [](const SamplingParams& self) { return self.output_kind; },
+      [](SamplingParams& self, nb::handle value) { assign(self, "output_kind", value); },
+      nb::for_setter(nb::arg("value").none()));
   params.def(
       "clone", [](const SamplingParams& self) { return self; }, "A copy.");
   params.def(nb::self == nb::self);

@@ -10,6 +10,8 @@ import os
 import pathlib
 import pickle
 import pydoc
+import subprocess
+import sys
 
 import nanovllm
 import pytest
@@ -23,7 +25,10 @@ def test_results_serve_both_worlds(llm):
     completion = output.outputs[0]
     assert output["text"] == completion.text
     assert output["token_ids"] == completion.token_ids
-    assert dict(output) == {"text": completion.text, "token_ids": completion.token_ids}
+    both = {"text": completion.text, "token_ids": completion.token_ids}
+    assert dict(output) == dict(output.items()) == both and list(output) == list(both) and {**output} == both
+    assert "text" in output and "logprobs" not in output and list(output.values()) == list(both.values())
+    assert output.get("text") == completion.text and output.get("logprobs", 5) == 5 and output
     with pytest.raises(KeyError):
         output["logprobs"]
     assert completion.finish_reason == "length" and completion.finished()
@@ -54,6 +59,36 @@ def test_sampling_params_are_those_of_the_table():
     assert SamplingParams().max_tokens == 64
     table = {name: default for name, default, _ in _engine.parameters()}
     assert {name: getattr(SamplingParams(), name) for name in table} == table
+
+
+def test_what_is_assigned_is_checked_at_once():
+    params = SamplingParams(n=2, max_tokens=10)
+    before = params.clone()
+    for name, value, sentence in [
+        ("temperature", -1, "temperature must be non-negative, got -1.0"),
+        ("top_p", 0, "top_p must be in"),
+        ("top_k", -2, "top_k must be 0"),
+        ("max_tokens", 0, "max_tokens must be at least 1, got 0"),
+        ("max_tokens", "x", "max_tokens must be an integer"),
+        ("logprobs", 21, "greater than max allowed: 20"),
+        ("n", 0, "n must be at least 1"),
+        ("stop", [""], "stop cannot contain an empty string"),
+        ("bad_words", [" "], "white space only"),
+        ("cache_salt", "", "non-empty string"),
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            setattr(params, name, value)
+        assert params == before
+    with pytest.raises(TypeError, match="output_kind must be a RequestOutputKind"):
+        params.output_kind = "delta"
+    with pytest.raises(AttributeError, match="temprature"):
+        params.temprature = 1
+    # What is wrong together is so when it is used: the other one may come next.
+    params.min_tokens = 50
+    params.temperature = 0
+    params.max_tokens, params.n = 100, 1
+    params.max_tokens, params.logprobs, params.stop = None, 20, "x"
+    assert params == SamplingParams(min_tokens=50, temperature=0, max_tokens=None, logprobs=20, stop=["x"])
 
 
 def test_help_shows_the_tables():
@@ -275,6 +310,24 @@ def test_texts_that_are_not_unicode_are_value_errors(llm):
             call()
 
 
+def test_sentences_speak_of_what_was_given(llm):
+    for ids, what in ((5, "int"), (None, "NoneType"), ("abc", "str"), ({"a": 1}, "dict")):
+        with pytest.raises(TypeError, match=f"^token ids must be a list or an array of integers, got {what}$"):
+            llm.decode(ids)
+    with pytest.raises(TypeError, match="^token ids must be integers, got str$"):
+        llm.decode(["a"])
+    with pytest.raises(TypeError, match="^a text must be a str, got NoneType$"):
+        llm.encode(None)
+    for prompts, what in ((None, "NoneType"), (5, "int"), (5.5, "float"), (llm, "LLM")):
+        with pytest.raises(TypeError, match=f"^a prompt must be a str, a list .*, got {what}$"):
+            llm.generate(prompts, use_tqdm=False)
+    with pytest.raises(TypeError, match="^token ids must be a list or an array of integers, got int$"):
+        llm.generate({"prompt_token_ids": 5}, use_tqdm=False)
+    for messages, what in ((None, "NoneType"), (5, "int"), ({"role": "user", "content": "x"}, "dict")):
+        with pytest.raises(TypeError, match=f'^messages must be a list of dicts with "role" and "content".*, got {what}$'):
+            llm.chat(messages, use_tqdm=False)
+
+
 def test_parameters_of_another_type_are_type_errors(llm):
     with pytest.raises(TypeError, match="a text must be a str, got int"):
         llm.encode(5)
@@ -430,6 +483,42 @@ def test_a_chat_template_that_can_not_be_used_is_a_sentence(model, tmp_path):
 def test_the_tokenizer_is_that_of_transformers(llm):
     pytest.importorskip("transformers", reason="no transformers here")
     assert llm.get_tokenizer().encode("Once upon a time", add_special_tokens=False) == llm.encode("Once upon a time", False)
+
+
+def test_a_gguf_file_has_a_tokenizer_of_ours():
+    llm = LLM(pathlib.Path(__file__).parents[2] / "tests" / "data" / "gguf_llama.gguf")
+    tokenizer = llm.get_tokenizer()
+    ids = tokenizer.encode("Once upon", add_special_tokens=False)
+    assert ids == llm.encode("Once upon", False) and tokenizer("Once upon")["input_ids"] == llm.encode("Once upon")
+    assert tokenizer.decode(ids) == "Once upon" and tokenizer.decode(ids[0]) == llm.decode(ids[:1])
+    messages = [{"role": "user", "content": "Hello"}]
+    expected = llm.render_chat(messages)
+    assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == expected["prompt"]
+    assert tokenizer.apply_chat_template(messages, add_generation_prompt=True) == expected["prompt_token_ids"]
+    with pytest.raises(AttributeError, match="a GGUF file has no 'vocab_size', but encode, decode and"):
+        tokenizer.vocab_size
+
+
+def test_a_folders_tokenizer_needs_transformers(llm, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ModuleNotFoundError, match="the package transformers, which is not here; encode"):
+        llm.get_tokenizer()
+
+
+def test_bad_words_that_can_come_are_named(model):
+    code = """
+import sys, nanovllm
+llm = nanovllm.LLM(sys.argv[1])
+words = [word for word in "umbrella butterfly elephant rabbit princess garden yesterday".split() if len(llm.encode(" " + word, False)) == 1 < len(llm.encode(word, False))]
+assert words
+for _ in range(2):
+    llm.generate("Once", nanovllm.SamplingParams(max_tokens=1, bad_words=[words[0], "the"]), use_tqdm=False)
+print(words[0], *llm.encode(" " + words[0], False))
+"""
+    done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, timeout=120, check=True)
+    word, token = done.stdout.split()
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f'nanovllm: bad_words: "{word}" can come: behind a space its tokens are {token} and not ')
 
 
 def test_of_requests_that_run_along_only_what_counts_is_kept(model):

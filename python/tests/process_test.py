@@ -14,9 +14,9 @@ LONG = SamplingParams(temperature=0, max_tokens=1500, ignore_eos=True)
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 
 
-def run_python(code, *arguments, **kwargs):
+def run_python(code, *arguments, seconds=120, **kwargs):
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **kwargs)
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, **kwargs)
 
 
 def test_import_takes_less_than_a_fifth_of_a_second():
@@ -41,6 +41,114 @@ def test_ctrl_c_ends_generate_at_once_and_leaves_the_engine_usable(llm):
     timer.join()
     assert llm.is_finished()
     assert llm.generate("The little dog", GREEDY, use_tqdm=False)[0].outputs == expected
+
+
+IN_A_LONG_STEP = """
+import os, signal, sys, threading, time, nanovllm
+os.environ["NANOVLLM_CPU_ISA"] = "portable"
+signal.signal(signal.SIGINT, signal.default_int_handler)
+llm = nanovllm.LLM(sys.argv[1], device="cpu", num_threads=1)
+greedy = nanovllm.SamplingParams(temperature=0, max_tokens=8)
+expected = llm.generate("Once", greedy, use_tqdm=False)[0].outputs
+prompts = [[5 + i] * 1000 for i in range(12)]  # one step of many seconds
+one = nanovllm.SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+
+def interrupted(call):
+    sent = []
+    def press():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    timer = threading.Timer(1, press)
+    timer.start()
+    try:
+        call()
+    except KeyboardInterrupt:
+        assert time.monotonic() - sent[0] < 1
+    else:
+        raise AssertionError("the step was too short")
+    timer.join()
+
+def took_long(call):
+    start = time.monotonic()
+    result = call()
+    assert time.monotonic() - start > 1, "it did not wait for the step"
+    return result
+"""
+AFTER_GENERATE = f"""{IN_A_LONG_STEP}
+interrupted(lambda: llm.generate(prompts, one, use_tqdm=False))
+assert llm.decode(llm.encode("Once")) == "Once"  # nothing waits for what needs no step
+interrupted(lambda: llm.generate("Once", greedy, use_tqdm=False))  # while it waits
+assert took_long(lambda: llm.generate("Once", greedy, use_tqdm=False)[0].outputs) == expected
+assert llm.is_finished()
+"""
+AFTER_STEP = f"""{IN_A_LONG_STEP}
+for prompt in prompts:
+    llm.add_request(prompt, one)
+interrupted(llm.step)
+assert len(took_long(llm.step)) == len(prompts)  # what came of the step that was left
+assert llm.is_finished()
+"""
+AT_EXIT = f"""{IN_A_LONG_STEP}
+interrupted(lambda: llm.generate(prompts, one, use_tqdm=False))
+"""
+
+
+@pytest.mark.parametrize("program", [AFTER_GENERATE, AFTER_STEP, AT_EXIT], ids=["generate", "step", "exit"])
+def test_ctrl_c_is_heard_in_a_step_whose_end_the_next_call_waits_for(model, program):
+    done = run_python(program, model, seconds=600)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_second_import_is_an_import_error_and_harms_nobody(model):
+    code = """
+import importlib, sys, nanovllm
+first = nanovllm
+try:
+    importlib.reload(first._engine)  # which Python may pass over
+except ImportError as error:
+    print(error)
+for name in [name for name in sys.modules if name.startswith("nanovllm")]:
+    del sys.modules[name]
+try:
+    import nanovllm
+except ImportError as error:
+    print(error)
+print(first.LLM(sys.argv[1]).generate("Once", first.SamplingParams(max_tokens=3), use_tqdm=False)[0].finished)
+"""
+    done = run_python(code, model)
+    assert done.returncode == 0, done.stderr
+    *sentences, last = done.stdout.splitlines()
+    assert last == "True"
+    assert sentences and all("imported once in a process" in sentence for sentence in sentences)
+
+
+def test_a_subinterpreter_gets_an_import_error(model):
+    code = """
+import sys, nanovllm
+try:
+    import _interpreters as interpreters
+    create = lambda: interpreters.create("legacy")
+except ImportError:
+    import _xxsubinterpreters as interpreters
+    create = lambda: interpreters.create(isolated=False)
+before = sys.argv[2] == "before"
+llm = nanovllm.LLM(sys.argv[1]) if before else None
+one = create()
+interpreters.run_string(one, \"\"\"
+try:
+    import nanovllm
+except ImportError as error:
+    print(error, flush=True)
+\"\"\")
+interpreters.destroy(one)
+llm = llm or nanovllm.LLM(sys.argv[1])
+print(llm.generate("Once", nanovllm.SamplingParams(max_tokens=3), use_tqdm=False)[0].finished)
+"""
+    for order in ("before", "after"):
+        program = code if order == "before" else code.replace("import sys, nanovllm", "import sys").replace("llm = llm or", "import nanovllm\nllm = llm or")
+        done = run_python(program, model, order)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == ["nanovllm can't be imported in a subinterpreter: use it in the main one, or in another process.", "True"]
 
 
 def test_other_threads_of_python_run_during_steps(llm):
