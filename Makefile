@@ -15,13 +15,13 @@ all: build
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-# Who only wants to talk need not be told that there is nothing to build.
-run chat: BUILD_FLAGS = $(if $(wildcard build/nanovllm),-- --quiet)
+# Who only wants to talk need not be told that there is nothing to build. Errors are told all the same.
+run chat: QUIETLY = $(if $(wildcard build/nanovllm),-- --quiet | (grep -v '^ninja: no work to do' || true))
 
 build: ## build the library and build/nanovllm (installs missing packages first)
 	@scripts/install_packages.sh build
 	@cmake --preset release -DNANOVLLM_TESTS=OFF -DNANOVLLM_BENCH=OFF $(CMAKE_FLAGS) >/dev/null
-	@cmake --build build -j $(JOBS) $(BUILD_FLAGS)
+	@set -o pipefail; cmake --build build -j $(JOBS) $(QUIETLY)
 
 cuda: ## build build-cuda/nanovllm, which serves NVIDIA GPUs too (needs the CUDA toolkit, 12.4 or newer)
 	@scripts/install_packages.sh build

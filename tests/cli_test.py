@@ -36,7 +36,7 @@ class CommandLine(CliTest):
                 for line in text.splitlines():
                     self.assertLessEqual(len(line), 80, line)
                     self.assertEqual(line, line.rstrip())
-                self.assertNotRegex(text, r"\{false\}|\{true\}|=\S*\]|[A-Z]+:[A-Z{]|INT in |REQUIRED|a secret|\x1b")
+                self.assertNotRegex(text, r"\{false\}|\{true\}|=\S*\]|(TEXT|INT|FLOAT):[A-Z{]|INT in |REQUIRED|a secret|\x1b")
                 entries = re.findall(r"(?m)^  (-\S+(?: \S+)?)((?:  .*|\n {31}.*)(?:\n {31}.*)*)", text)
                 self.assertGreater(len(entries), 0)
                 for name, meaning in entries:

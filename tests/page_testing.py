@@ -20,7 +20,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "src" / "server" / "page"
-POLICY = re.search(r"kSecurityPolicy =(.*?);\n", (ROOT / "src" / "server" / "page.cc").read_text(), re.DOTALL)[1]
+POLICY = re.search(r"kSecurityPolicy =(.*?);\n", (ROOT / "src" / "server" / "page" / "page.cc").read_text(), re.DOTALL)[1]
 POLICY = "".join(re.findall(r'"(.*?)"', POLICY))
 TYPES = {"": ("index.html", "text/html"), "style.css": ("style.css", "text/css"),
          **{it.name: (it.name, "text/javascript") for it in PAGE.glob("*.js")}}

@@ -109,7 +109,7 @@ struct LineReader::Editor {
     return CC_EOF;
   }
 
-  void take_tabs() {
+  void take_tabs() const {
     const char* const end = nullptr;
     el_wset(line, EL_ADDFN, L"nanovllm-complete", L"Complete a command", &complete);
     el_set(line, EL_BIND, "^I", "nanovllm-complete", end);
@@ -153,7 +153,7 @@ struct LineReader::Editor {
     return kind != nullptr && kind == std::string_view("emacs") && knows_sequences();
   }
 
-  void take_pastes() {
+  void take_pastes() const {
     el_wset(line, EL_ADDFN, L"nanovllm-paste", L"Insert a pasted text", &insert_paste);
     const char* const end = nullptr;
     el_set(line, EL_BIND, kPasteBegin, "nanovllm-paste", end);
@@ -194,7 +194,7 @@ struct LineReader::Editor {
   }
 
   // Terminals wrap what they show anew, so that the rows above the cursor are those of its width.
-  void draw_anew() {
+  void draw_anew() const {
     el_resize(line);
     if (knows_sequences()) {
       const int rows = rows_above_cursor();

@@ -163,15 +163,14 @@ int main(int argc, char** argv) {
       "  nanovllm generate models/demo -p \"Once upon a time\"   continue a text\n"
       "  nanovllm generate MODEL --input requests.jsonl        serve a file of requests\n"
       "  nanovllm chat MODEL                                   talk to it\n"
-      "  nanovllm serve MODEL                                  let others: an OpenAI server\n"
+      "  nanovllm serve MODEL                                  an OpenAI server\n"
       "  nanovllm bench throughput MODEL                       measure it\n\n"
       "MODEL is a folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or a "
       "name on the Hugging Face hub such as Qwen/Qwen3-0.6B, which is pulled when it is first "
       "used.",
       "nanovllm"};
   app.set_help_flag("-h,--help", "print this help");
-  app.set_version_flag("--version", fmt::format("nanovllm {}", nanovllm::kVersion),
-                       "print the version");
+  app.set_version_flag("--version", fmt::format("nanovllm {}", nanovllm::kVersion));
   app.require_subcommand(1);
   // As with vLLM; what may be given several times adds up all the same.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

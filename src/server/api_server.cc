@@ -162,7 +162,8 @@ HttpResponse ApiServer::page_answer(const HttpRequest& request) const {
   // What the page names is relative to an address with "/" behind it.
   if (path.empty()) return redirect(308, root + "/");
   const std::string bare = path.substr(0, path.size() - 1);
-  if (path.ends_with('/') && find_route(bare) != nullptr) {  // as vLLM's web framework has it
+  if (path.ends_with('/') &&
+      (find_route(bare) != nullptr || page_file(bare))) {  // as vLLM's web framework has it
     return redirect(307, root + bare + (request.query.empty() ? "" : "?" + request.query));
   }
   const std::optional<PageFile> file = page_file(path);
@@ -327,7 +328,9 @@ asio::awaitable<void> ApiServer::run_stream(HttpExchange& exchange, Generation& 
       HttpResponse head = head_of_stream();
       co_await exchange.begin_stream(std::move(head));
     }
-    if (!news->empty() && !co_await exchange.write(*news)) co_return;
+    if (!news->empty() && !co_await exchange.write(*news)) {
+      co_return;
+    }
     if (call.is_over()) break;
   }
   const std::string rest = call.finish();

@@ -39,6 +39,7 @@ class ApiServer {
   HttpResponse health() const;
   std::shared_ptr<const ServedModel> model() const;
   HttpResponse tokenizer_info() const;
+  const ServeOptions& options() const { return options_; }
   const Metrics& metrics() const { return metrics_; }
 
  private:

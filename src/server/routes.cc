@@ -27,9 +27,13 @@ HttpResponse tokenizer_info(const ApiServer& server) { return server.tokenizer_i
 HttpResponse metrics(const ApiServer& server) {
   return plain(server.metrics().text(), "text/plain; version=0.0.4; charset=utf-8");
 }
-HttpResponse openapi(const ApiServer&) {
+HttpResponse openapi(const ApiServer& server) {
   std::vector<Operation> operations;
-  for (const Route& route : routes()) operations.push_back(route.operation);
+  for (const Route& route : routes()) {
+    const bool is_there =
+        route.operation.path != kTokenizerInfo || server.options().enable_tokenizer_info_endpoint;
+    if (is_there) operations.push_back(route.operation);
+  }
   return {.body = openapi_body(operations)};
 }
 

@@ -190,8 +190,12 @@ asio::awaitable<void> HttpConnection::run() {
       is_open = !ec;
     }
     is_ready_ = true;
-    while (is_open) is_open = co_await serve_request();
-    if (status_ != 0 && !is_gone_) co_await linger();
+    while (is_open) {
+      is_open = co_await serve_request();
+    }
+    if (status_ != 0 && !is_gone_) {
+      co_await linger();
+    }
   } catch (const std::exception&) {
     // Out of memory, say: it ends this connection and nothing else.
   }
@@ -326,16 +330,22 @@ asio::awaitable<bool> HttpConnection::serve_request() {
   input_.shrink_to_fit();
   if (input_.empty()) {
     begin_idle();
-    if (!co_await more_input(Clock::now() + options_.idle_timeout)) co_return false;
+    if (!co_await more_input(Clock::now() + options_.idle_timeout)) {
+      co_return false;
+    }
   }
   is_busy_ = true;
   const auto start = Clock::now();
   HttpParser parser(options_, request_);
   std::optional<HttpResponse> answer;
   try {
-    if (!co_await read_head(parser)) co_return false;
+    if (!co_await read_head(parser)) {
+      co_return false;
+    }
     answer = answer_head(parser.has_body());
-    if (!answer && parser.has_body() && !co_await read_body(parser)) co_return false;
+    if (!answer && parser.has_body() && !co_await read_body(parser)) {
+      co_return false;
+    }
   } catch (const HttpFault& fault) {
     if (!is_kept()) co_return false;
     answer = error_response(fault.status(), fault.what(), "",
@@ -370,7 +380,9 @@ asio::awaitable<void> HttpConnection::call_handler() {
   }
   ++wait_round_;  // who still wakes this request must not wake the next one
   if (sent_ == Sent::kNothing) {
-    if (!is_gone_) co_await send(error_response(500, error));
+    if (!is_gone_) {
+      co_await send(error_response(500, error));
+    }
   } else if (sent_ == Sent::kStreamHead) {
     if (has_failed) keeps_alive_ = false;  // without its end, the client sees that it is cut short
     if (!has_failed && knows_chunks_ && request_.method != "HEAD") {
@@ -409,7 +421,9 @@ asio::awaitable<void> HttpConnection::begin_stream(HttpResponse response) {
   sent_ = Sent::kStreamHead;
   if (!knows_chunks_) keeps_alive_ = false;  // the end of the connection ends the body
   std::string head = head_of(response, knows_chunks_ ? "Transfer-Encoding: chunked\r\n" : "");
-  if (co_await write_all(std::move(head))) co_await write(response.body);
+  if (co_await write_all(std::move(head))) {
+    co_await write(response.body);
+  }
 }
 
 asio::awaitable<bool> HttpConnection::write(std::string_view piece) {
@@ -458,7 +472,9 @@ asio::awaitable<bool> HttpConnection::wait(
       self->timer_.cancel();
     });
   });
-  while (!is_woken_ && !is_gone_ && Clock::now() < deadline) co_await sleep_until(deadline);
+  while (!is_woken_ && !is_gone_ && Clock::now() < deadline) {
+    co_await sleep_until(deadline);
+  }
   co_return is_woken_ || is_gone_;
 }
 
