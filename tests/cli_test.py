@@ -126,16 +126,18 @@ class CommandLine(CliTest):
         self.assertEqual(layers("olmo3"), [f"1 layer: {heads}, MLP of 96", f"3 layers: {heads}, window of 20 tokens, MLP of 96"])
         self.assertEqual(layers("smollm3")[1], "1 layer: 4 query and 2 key-value heads of 16, no rotation, MLP of 96")
 
-    def test_a_flag_that_took_the_model_for_a_text_is_named(self):
-        for args in (["-p", "a", "b", MODEL, "-q"], ["-p", "a", MODEL, "-p", "b", "-q"], ["-p", MODEL]):
-            result = run("generate", *args)
-            self.assertEqual(result.returncode, 2, args)
-            self.assertEqual(result.stderr.splitlines()[0],
-                             f'nanovllm: model is required, and -p took "{MODEL}" for a text; MODEL goes before -p')
-        self.assertIn('-p took "x.gguf" for a text', run("generate", "-p", "a", "x.gguf", "b", "-q").stderr)
-        self.assertIn('-p took "Qwen/Qwen3-0.6B:Q8_0" for a text', run("generate", "-p", "Qwen/Qwen3-0.6B:Q8_0", "b", "-q").stderr)
-        self.assertIn('-p took "nowhere" for a text', run("generate", "-p", "a", "nowhere", "-q").stderr)
-        for args in (["generate"], ["generate", "--input", "-"], ["chat", "-m", "a"], ["info"]):
+    def test_a_list_of_texts_leaves_the_model(self):
+        plain = ["-q", "--json", *SMALL]
+        texts = [line["text"] for line in lines(run("generate", MODEL, "-p", "a", "b", *plain).stdout)]
+        self.assertEqual(len(texts), 2)
+        for args in (["-p", "a", "b", MODEL], ["-p", "a", MODEL, "-p", "b"], ["--prompt", "a", "b", "--model", MODEL]):
+            result = run("generate", *args, *plain)
+            self.assertEqual([line["text"] for line in lines(result.stdout)], texts, (args, result.stderr))
+        for args in (["a", "x.gguf", "b"], ["Qwen/Qwen3-0.6B:Q8_0", "b"], ["a", "nowhere"]):
+            result = run("generate", "-p", *args, "-q")
+            self.assertEqual((result.returncode, result.stderr),
+                             (2, "nanovllm: model is required, and -p took what is behind it; MODEL goes before it\n"))
+        for args in (["generate"], ["generate", "-p", "a"], ["generate", "--input", "-"], ["chat", "-m", "a"], ["info"]):
             self.assertEqual(run(*args).stderr.splitlines()[0], "nanovllm: model is required")
 
     def test_sizes_that_no_machine_has_are_called_too_large(self):

@@ -73,17 +73,37 @@ class Options(CliTest):
 
     def test_what_changes_nothing_is_ignored_in_one_line(self):
         flags = ["--disable-log-stats", "--enable_chunked_prefill", "--swap-space", "4", "--uvicorn-log-level=error", "--trust-remote-code",
-                 "--no-async-scheduling", "-O3", "-cc", '{"level": 3}', "--compilation-config.level", "3", "--kv-cache-dtype", "auto",
+                 "--async-scheduling", "-O3", "-cc", '{"level": 3}', "--compilation-config.level", "3", "--kv-cache-dtype", "auto",
                  "--pipeline-parallel-size", "1", "--load-format=safetensors"]
         result = run("info", MODEL, "--json", *flags)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stderr, "nanovllm: ignored, as they change nothing here: --disable-log-stats, --enable-chunked-prefill, --swap-space, "
-                         "--uvicorn-log-level, --trust-remote-code, --no-async-scheduling, -O3, -cc, --compilation-config.level, --kv-cache-dtype, "
+                         "--uvicorn-log-level, --trust-remote-code, --async-scheduling, -O3, -cc, --compilation-config.level, --kv-cache-dtype, "
                          "--pipeline-parallel-size, --load-format\n")
         for words, what in ((["--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8"), (["-pp=2"], "-pp 2"), (["--generation-config", "vllm"], "--generation-config vllm")):
             self.assertEqual(self.first_line("info", MODEL, *words), f"nanovllm: {what} is not supported yet; leave it out")
+        for flag in ("chunked-prefill", "auto-tool-choice", "request-id-headers"):
+            self.assertEqual(run("info", MODEL, f"--enable-{flag}=True").stderr, f"nanovllm: ignored, as they change nothing here: --enable-{flag}\n")
+        for word in ("--no-enable-chunked-prefill", "--no_enable_auto_tool_choice", "--enable-chunked-prefill=false", "--no-async-scheduling",
+                     "--enable-request-id-headers=False", "--no-language-model-only"):
+            shown = word.replace("_", "-")
+            self.assertEqual(self.first_line("info", MODEL, word), f"nanovllm: {shown} is not supported yet; leave it out")
+        for word in ("--no-trust-remote-code", "--trust-remote-code=false", "--no-disable-log-stats", "--no-disable-custom-all-reduce"):
+            self.assertEqual(run("info", MODEL, word).stderr, f"nanovllm: ignored, as they change nothing here: {word.split('=')[0]}\n")
         self.assertEqual(self.first_line("info", MODEL, "--swap-space", "--json"), "nanovllm: --swap-space needs a value")
         self.assertEqual(self.first_line("list", "--swap-space", "4"), "nanovllm: there is no option --swap-space; --help lists those there are")
+
+    def test_vllms_names_of_two_letters_are_no_flag_with_its_value(self):
+        texts = [line["text"] for line in lines(run("generate", MODEL, "--json", "-q", "-p", "a", *SMALL).stdout)]
+        self.assertEqual(len(texts), 1)
+        for words in (["-pp=1", "-p", "a"], ["-p", "a", "-pp", "1"], ["-pa", "-pp", "1"]):
+            result = run("generate", MODEL, "--json", *words, *SMALL)
+            self.assertEqual([line["text"] for line in lines(result.stdout)], texts, (words, result.stderr))
+            self.assertIn("ignored, as they change nothing here: -pp\n", result.stderr)
+        for words in (["-pp=2"], ["-pp", "2"]):
+            self.assertEqual(self.first_line("generate", MODEL, *words, "-p", "a"), "nanovllm: -pp 2 is not supported yet; leave it out")
+        pair = lines(run("generate", MODEL, "--json", "-q", "-ppp", *SMALL).stdout)  # of no such name
+        self.assertEqual(pair, lines(run("generate", MODEL, "--json", "-q", "-p", "pp", *SMALL).stdout))
 
     def test_a_typo_is_told_alone_with_the_nearest_name(self):
         for typed, meant in (("--max-modle-len", "--max-model-len"), ("--max_model_lenn", "--max-model-len"), ("--maxmodellen", "--max-model-len"),
@@ -112,14 +132,20 @@ class Options(CliTest):
         self.assertEqual(banned["finish_reason"], "stop")
         for words in (["--stop", "girl", MODEL], ["--stop", "boy", "girl", MODEL], ["--stop-token-ids", "5", MODEL, "--stop", "girl"]):
             self.assertEqual(lines(run("generate", *words, *plain).stdout)[0]["text"], banned["text"], words)
-        for model in (self.folder.name, "Owner/Model", "model.gguf"):
-            for words in (["--api-key", "secret", model, "--port", "0"], ["--served-model-name", "a", model], ["--api-key=secret", model, "--port", "0"]):
-                result = run("serve", *words, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-                self.assertEqual(result.returncode, 1, result.stderr)
-                self.assertIn(model, result.stderr)
-        forgotten = run("serve", "--api-key", "secret one", "secret two")
-        self.assertEqual((forgotten.returncode, forgotten.stderr),
-                         (2, "nanovllm: model is required, and --api-key took what is behind it; MODEL goes before it\n"))
+        offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        file = self.path("model.gguf", "")
+        address = "https://huggingface.co/Owner/Model"
+        names = [["--served-model-name", "a", model] for model in ("Owner/Model", "no.gguf", f"{address}/tree/main")]
+        keys = [["--api-key", "secret", model, "--port", "0"] for model in (self.folder.name, file, address, "hf.co/Owner/Model")]
+        for words in (*names, *keys, ["--api-key=secret", "Owner/Model"], ["--api-key", "secret", "one/two", "--served-model-name", "a", "Owner/Model"]):
+            result = run("serve", *words, env=offline)
+            self.assertEqual(result.returncode, 1, (words, result.stderr))
+            self.assertRegex(result.stderr, f"Owner/Model|no.gguf|{file}|{self.folder.name}")
+            self.assertNotIn("model is required", result.stderr)
+        for other in ("secret two", "aB3/dE9xyz", "no.gguf", "https://example.com/a/b"):
+            forgotten = run("serve", "--api-key", "secret one", other, env=offline)
+            self.assertEqual((forgotten.returncode, forgotten.stderr),
+                             (2, "nanovllm: model is required, and --api-key took what is behind it; MODEL goes before it\n"))
 
 
 class ServeLog(CliTest):

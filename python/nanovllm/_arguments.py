@@ -40,7 +40,6 @@ _ENGINE = {
     "tokenizer_revision": Elsewhere("the tokenizer is that of the model's revision"),
     "skip_tokenizer_init": Elsewhere("give token ids, and the tokenizer is not used", (False,)),
     "chat_template": Elsewhere("give it to chat()"),
-    "trust_remote_code": Elsewhere("no code of a model is ever run", (False,)),
     "hf_overrides": Elsewhere("change the model's config.json", (None, {})),
     "config_format": Elsewhere("config.json and GGUF are recognised", ("auto", "hf")),
     "model_impl": Elsewhere("families are compiled in", ("auto", "vllm")),
@@ -53,20 +52,14 @@ _ENGINE = {
     "download_dir": Elsewhere("set HF_HOME"),
     "hf_token": Elsewhere("set HF_TOKEN", (None, False)),
     "served_model_name": Elsewhere("only `nanovllm serve` has names"),
-    "swap_space": Elsewhere("a preempted request is computed again; nothing is swapped", (4, 0)),
     "cpu_offload_gb": Elsewhere("the weights must fit into the device's memory", (0.0,)),
     "kv_cache_dtype": Elsewhere("the KV cache has the dtype of the activations", ("auto",)),
     "pipeline_parallel_size": Elsewhere("use tensor_parallel_size", (1,)),
     "data_parallel_size": Elsewhere("start several programs, or `nanovllm serve`", (1,)),
-    "distributed_executor_backend": Elsewhere("ranks are threads of this process"),
-    "disable_custom_all_reduce": Elsewhere("ranks always add up in our own way", (False,)),
     "enable_chunked_prefill": Elsewhere(
         "long prompts are always computed in chunks of max_num_batched_tokens", (True,)
     ),
     "async_scheduling": Elsewhere("steps are submitted ahead wherever the device can wait", (None, True)),
-    "disable_log_stats": Elsewhere(
-        "nothing is logged; see RequestOutput.metrics and LLMEngine.last_step", (False, True)
-    ),
     "enable_log_requests": Elsewhere("nothing is logged", (False,)),
     "max_logprobs": Elsewhere("20 log-probabilities of a position are the most", (20,)),
     "logprobs_mode": Elsewhere("log-probabilities are those of the raw logits", ("raw_logprobs",)),
@@ -75,7 +68,6 @@ _ENGINE = {
     ),
     "enable_sleep_mode": Elsewhere("exit() gives the memory back, and another LLM takes it", (False,)),
     "speculative_config": Elsewhere("there is no draft model"),
-    "compilation_config": Elsewhere("there is nothing to compile; enforce_eager does without CUDA graphs", (None, {})),
     "structured_outputs_config": Elsewhere("outputs can't be bound to a grammar", (None, {})),
     "logits_processors": Elsewhere("use logit_bias, allowed_token_ids, bad_words or min_p", (None, [])),
     "enable_lora": Elsewhere("merge the adapter into the weights", (False,)),
@@ -85,6 +77,17 @@ _ENGINE = {
     "runner": Elsewhere("models generate", ("auto", "generate")),
     "convert": Elsewhere("models generate", ("auto", "none")),
     "task": Elsewhere("models generate", (None, "auto", "generate")),
+}
+# Keywords of an engine that are taken whatever they say, as they change no answer here, with vLLM's defaults. The command takes
+# them, too (src/cli/typed_words.cc).
+_NO_EFFECT = {
+    "trust_remote_code": False,
+    "swap_space": 4,
+    "attention_backend": None,
+    "compilation_config": None,
+    "distributed_executor_backend": None,
+    "disable_custom_all_reduce": False,
+    "disable_log_stats": False,
 }
 _CALLS = {
     "lora_request": Elsewhere("merge the adapter into the weights"),
@@ -184,14 +187,15 @@ def known_parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def engine_defaults() -> dict[str, Any]:
     """All keywords of an engine and those that only vLLM has, with their defaults."""
     others = {name: other.nothing[0] for name, other in _ENGINE.items()}
-    return {**{name: default for name, default, _ in _engine.config_fields()}, **others}
+    return {**{name: default for name, default, _ in _engine.config_fields()}, **others, **_NO_EFFECT}
 
 
 def checked(function: str, model: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """An engine's keywords without those that are None, vLLM's word for a default; or likewise a TypeError."""
     names = [name for name, _, _ in _engine.config_fields()]
     tokenizer = _ENGINE["tokenizer"]._replace(nothing=(model,))
-    known = _known(function, arguments, names, {**_ENGINE, "tokenizer": tokenizer}, ", ".join(names))
+    asking = {name: value for name, value in arguments.items() if name not in _NO_EFFECT}
+    known = _known(function, asking, names, {**_ENGINE, "tokenizer": tokenizer}, ", ".join(names))
     return {name: value for name, value in known.items() if value is not None}
 
 

@@ -131,7 +131,8 @@ def test_unknown_keywords_are_named_and_vllms_explained(model):
     with pytest.raises(TypeError, match="'block_size', which vLLM has: use kvcache_block_size"):
         LLM(model, block_size=16)
     known = {name for name, _, _ in [*_engine.parameters(), *_engine.config_fields()]}
-    assert not known & {*_arguments._SAMPLING, *_arguments._ENGINE}
+    assert not known & {*_arguments._SAMPLING, *_arguments._ENGINE, *_arguments._NO_EFFECT}
+    assert not {*_arguments._ENGINE} & {*_arguments._NO_EFFECT}
 
 
 def test_what_asks_for_nothing_is_taken(llm, model):
@@ -144,6 +145,19 @@ def test_what_asks_for_nothing_is_taken(llm, model):
         LLM(model, **{name: other.nothing[pick] for name, other in _arguments._ENGINE.items()})
     LLM(model, **dict.fromkeys(_arguments._ENGINE))
     LLM(model, tokenizer=model)
+    no_effect = {
+        "trust_remote_code": True,
+        "swap_space": 8.5,
+        "attention_backend": "FLASH_ATTN",
+        "compilation_config": {"level": 3},
+        "distributed_executor_backend": "mp",
+        "disable_custom_all_reduce": True,
+        "disable_log_stats": True,
+    }
+    assert {*no_effect} == {*_arguments._NO_EFFECT}
+    told = [{**engine.info, "load_seconds": 0} for engine in (llm, LLM(model, **no_effect), LLM(model, **_arguments._NO_EFFECT))]
+    assert told[0] == told[1] == told[2]
+    assert nanovllm.EngineArgs(model, **no_effect).attention_backend == "FLASH_ATTN"
     params = SamplingParams(max_tokens=1)
     nothing = {name: other.nothing[0] for name, other in _arguments._CALLS.items()}
     assert llm.generate("x", params, use_tqdm=False, **nothing)
@@ -156,7 +170,7 @@ def test_what_is_not_there_is_told_with_what_to_use_instead(llm, model):
         "profiler_config": ({"profiler": "torch"}, "use trace_file, or start_profile"),
         "max_logprobs": (21, "20 log-probabilities of a position are the most"),
         "enable_sleep_mode": (True, r"exit\(\) gives the memory back"),
-        "trust_remote_code": (True, "no code of a model is ever run"),
+        "async_scheduling": (False, "steps are submitted ahead"),
         "tokenizer": ("another", "the model's own is used"),
         "enable_chunked_prefill": (False, "long prompts are always computed in chunks"),
         "data_parallel_size": (2, "start several programs"),

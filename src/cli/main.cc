@@ -81,19 +81,6 @@ std::string misplaced_word(const CLI::App& app) {
   return "";
 }
 
-// What to do where MODEL is missing because -p, which takes several texts, took it for one.
-std::string advice_on(const CLI::App& app, const CLI::Error& error) {
-  const std::vector<CLI::App*> commands = app.get_subcommands();
-  if (commands.empty() || error.get_name() != "RequiredError") return "";
-  const CLI::Option* prompt = commands.front()->get_option_no_throw("--prompt");
-  const CLI::Option* model = commands.front()->get_option_no_throw("model");
-  if (prompt == nullptr || prompt->empty() || !model->empty()) return "";
-  const std::vector<std::string>& texts = prompt->results();
-  const auto found = std::find_if(texts.rbegin(), texts.rend(), may_be_model);
-  return fmt::format(", and -p took \"{}\" for a text; MODEL goes before -p",
-                     nanovllm::printable(found == texts.rend() ? texts.back() : *found));
-}
-
 // Help, the version, or what is wrong with the command line. Returns the exit status.
 int print_outcome(const CLI::App& app, const CLI::Error& outcome) {
   std::ostringstream help, fault;
@@ -176,9 +163,9 @@ int main(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   const std::string from_file =
       config_file.empty() ? "" : fmt::format("; flags come from {}, too", config_file);
-  app.failure_message([&](const CLI::App* parsed, const CLI::Error& error) {
-    return fmt::format("nanovllm: {}{}{}\nRun with --help for more information.\n", error.what(),
-                       from_file, advice_on(*parsed, error));
+  app.failure_message([&](const CLI::App*, const CLI::Error& error) {
+    return fmt::format("nanovllm: {}{}\nRun with --help for more information.\n", error.what(),
+                       from_file);
   });
   app.formatter_fn([](const CLI::App* command, const std::string& name, CLI::AppFormatMode) {
     return help_text(*command, name);

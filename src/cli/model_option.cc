@@ -8,6 +8,7 @@
 #include "base/message.h"
 #include "cli/terminal.h"
 #include "hub/name.h"
+#include "nanovllm/error.h"
 
 namespace nanovllm::cli {
 namespace {
@@ -34,9 +35,19 @@ std::string shown_bytes(int64_t bytes) {
 }
 
 bool may_be_model(const std::string& text) {
+  if (text.ends_with(".gguf") || is_surely_model(text)) return true;
+  return hub::parse_name(text.substr(0, text.find_first_of("@:"))).has_value();
+}
+
+bool is_surely_model(const std::string& text) {
   std::error_code ignored;  // what can't be looked at is no model
-  return text.ends_with(".gguf") || std::filesystem::is_directory(text, ignored) ||
-         hub::parse_name(text.substr(0, text.find_first_of("@:")));
+  if (std::filesystem::is_directory(text, ignored)) return true;
+  if (text.ends_with(".gguf")) return std::filesystem::exists(text, ignored);
+  try {
+    return hub::name_of_address(text) != text;
+  } catch (const Error&) {  // the address of another page
+    return false;
+  }
 }
 
 void ModelOption::add_to(CLI::App& app) {

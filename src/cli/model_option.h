@@ -20,6 +20,8 @@ struct ModelOption {
 
 // Whether a word looks like one.
 bool may_be_model(const std::string& text);
+// Whether it is one that is there, or the address of one: a name of the hub may be another word.
+bool is_surely_model(const std::string& text);
 
 // Ctrl-C during a pull.
 struct PullInterrupted {};

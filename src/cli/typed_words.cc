@@ -31,29 +31,31 @@ constexpr OtherName kOtherNames[] = {
     {"--seed", "--engine-seed"},
 };
 
-// Flags of vLLM that ask for what is so anyway, or for what changes no answer. nullptr: it has no
-// value; "": any value; otherwise other values than this one ask for something that is not there.
+// Flags of vLLM that ask for what is so anyway, or for what changes no answer. "": any value;
+// otherwise other values than this one ask for something that is not there. Of a flag without
+// values "true" is that it stands there. Python's keywords agree: python/nanovllm/_arguments.py.
 struct NoChange {
-  std::string_view name;
-  const char* value = nullptr;
+  std::string_view name, value;
+  bool is_flag = false;
 };
+constexpr bool kIsFlag = true;
 constexpr NoChange kNoChange[] = {
-    {"--disable-log-stats"},
-    {"--disable-log-requests"},
-    {"--enable-auto-tool-choice"},
-    {"--enable-chunked-prefill"},
-    {"--enable-request-id-headers"},
-    {"--trust-remote-code"},
-    {"--async-scheduling"},
-    {"--disable-custom-all-reduce"},
-    {"--disable-cascade-attn"},
-    {"--disable-frontend-multiprocessing"},
-    {"--use-v2-block-manager"},
-    {"--language-model-only"},
-    {"-O0"},
-    {"-O1"},
-    {"-O2"},
-    {"-O3"},
+    {"--disable-log-stats", "", kIsFlag},
+    {"--disable-log-requests", "", kIsFlag},
+    {"--trust-remote-code", "", kIsFlag},
+    {"--disable-custom-all-reduce", "", kIsFlag},
+    {"--disable-cascade-attn", "", kIsFlag},
+    {"--disable-frontend-multiprocessing", "", kIsFlag},
+    {"--use-v2-block-manager", "", kIsFlag},
+    {"-O0", "", kIsFlag},
+    {"-O1", "", kIsFlag},
+    {"-O2", "", kIsFlag},
+    {"-O3", "", kIsFlag},
+    {"--enable-auto-tool-choice", "true", kIsFlag},
+    {"--enable-chunked-prefill", "true", kIsFlag},
+    {"--enable-request-id-headers", "true", kIsFlag},
+    {"--async-scheduling", "true", kIsFlag},
+    {"--language-model-only", "true", kIsFlag},
     {"--swap-space", ""},
     {"--uvicorn-log-level", ""},
     {"--api-server-count", ""},
@@ -71,6 +73,7 @@ constexpr NoChange kNoChange[] = {
     {"--stream-interval", ""},
     {"--chat-template-content-format", "auto"},
     {"--config-format", "auto"},
+    {"--config-format", "hf"},
     {"--cpu-offload-gb", "0"},
     {"--generation-config", "auto"},
     {"--kv-cache-dtype", "auto"},
@@ -123,7 +126,10 @@ class TypedReader {
   void take_known(const CLI::Option& option, const std::string& name,
                   std::optional<std::string> value);
   bool take_no_change(const std::string& name, std::optional<std::string> value);
+  void judge_no_change(const NoChange& row, std::string_view value, const std::string& shown,
+                       const std::string& shown_value);
   bool take_negation(const std::string& name);
+  void put_model(const std::string& model);
   void give_model_back();
   std::string taken_as(const std::string& name, const std::string& value);
   std::string nearest(std::string_view name) const;
@@ -191,11 +197,6 @@ TypedWords TypedReader::run() {
 
 void TypedReader::take_option(const std::string& word) {
   const bool is_long = word.starts_with("--");
-  if (!is_long && find(word.substr(0, 2)) != nullptr) {  // with its value, or other flags, behind
-    if (word.size() == 2) return take_known(*find(word), word, std::nullopt);
-    result_.words.push_back(word);
-    return;
-  }
   const size_t end = std::min(word.find('='), word.size());
   const std::string typed = word.substr(0, end);
   std::optional<std::string> value;
@@ -203,15 +204,22 @@ void TypedReader::take_option(const std::string& word) {
   std::string name = typed;
   if (is_long) std::ranges::replace(name, '_', '-');
   const auto* other = std::ranges::find(kOtherNames, name, &OtherName::theirs);
-  if (find(name) == nullptr && has_engine_ && other != std::end(kOtherNames)) name = other->ours;
+  const bool is_theirs = has_engine_ && other != std::end(kOtherNames);
+  // One letter, with its value or other flags behind it: but "-pp" is no "-p p".
+  if (!is_long && !is_theirs && find_no_change(name) == nullptr &&
+      find(word.substr(0, 2)) != nullptr) {
+    if (word.size() == 2) return take_known(*find(word), word, std::nullopt);
+    result_.words.push_back(word);
+    return;
+  }
+  if (find(name) == nullptr && is_theirs) name = other->ours;
 
   if (const CLI::Option* option = find(name)) return take_known(*option, name, std::move(value));
   if (take_no_change(name, value) || take_negation(name)) return;
   if (name == "--model" && find("model") != nullptr && (value || has_plain())) {
     if (!value) value = words_[next_++];
-    result_.words.insert(result_.words.begin() + static_cast<std::ptrdiff_t>(begin_), *value);
+    put_model(*value);
     if (last_extra_) ++*last_extra_;
-    has_model_ = true;
     return;
   }
   if (name == "--disable-uvicorn-access-log" && find("--access-log") != nullptr) {
@@ -243,13 +251,10 @@ void TypedReader::take_known(const CLI::Option& option, const std::string& name,
   result_.words.push_back(name);
   if (value) result_.words.push_back(*value);
   if (is_joined || option.get_items_expected_max() == 1) return;
-  // Of any number of values CLI11 takes but one at a time, as it would take MODEL too.
-  const bool needs_name = option.get_expected_max() >= CLI::detail::expected_max_vector_size / 16;
+  // CLI11 would take MODEL too.
   while (has_plain()) {
-    if (needs_name) {
-      result_.words.push_back(name);
-      last_extra_ = result_.words.size();
-    }
+    result_.words.push_back(name);
+    last_extra_ = result_.words.size();
     result_.words.push_back(words_[next_++]);
   }
 }
@@ -263,19 +268,28 @@ const NoChange* TypedReader::find_no_change(std::string_view name) const {
 bool TypedReader::take_no_change(const std::string& name, std::optional<std::string> value) {
   const NoChange* row = find_no_change(name);
   if (row == nullptr) return false;
-  if (row->value != nullptr && !value && has_plain()) value = words_[next_++];
-  if (row->value != nullptr && !value) tell(fmt::format("{} needs a value", name));
-  const bool is_fine = row->value == nullptr || row->value[0] == '\0' ||
-                       std::ranges::any_of(kNoChange, [&](const NoChange& other) {
-                         return other.name == row->name && value == other.value;
-                       });
-  if (is_fine) {
-    no_change_.push_back(name);
-  } else {
-    tell(fmt::format("{} {} is not supported yet; leave it out", name,
-                     printable(value.value_or(""))));
+  if (row->is_flag) {
+    judge_no_change(*row, CLI::detail::to_lower(value.value_or("true")), name,
+                    value ? "=" + *value : "");
+    return true;
   }
+  if (!value && has_plain()) value = words_[next_++];
+  if (!value) tell(fmt::format("{} needs a value", name));
+  judge_no_change(*row, value.value_or(""), name, " " + value.value_or(""));
   return true;
+}
+
+void TypedReader::judge_no_change(const NoChange& row, std::string_view value,
+                                  const std::string& shown, const std::string& shown_value) {
+  const bool is_fine =
+      row.value.empty() || std::ranges::any_of(kNoChange, [&](const NoChange& other) {
+        return other.name == row.name && value == other.value;
+      });
+  if (is_fine) {
+    no_change_.push_back(shown);
+  } else {
+    tell(fmt::format("{}{} is not supported yet; leave it out", shown, printable(shown_value)));
+  }
 }
 
 // vLLM has --no-X beside every flag X.
@@ -289,9 +303,15 @@ bool TypedReader::take_negation(const std::string& name) {
     return true;
   }
   const NoChange* row = find_no_change(positive);
-  if (row == nullptr || row->value != nullptr) return false;
-  no_change_.push_back(name);
+  if (row == nullptr || !row->is_flag) return false;
+  judge_no_change(*row, "false", name, "");
   return true;
+}
+
+// In front: behind an option of several values CLI11 would take it for one.
+void TypedReader::put_model(const std::string& model) {
+  result_.words.insert(result_.words.begin() + static_cast<std::ptrdiff_t>(begin_), model);
+  has_model_ = true;
 }
 
 // MODEL may stand behind an option of several values: the last of them is it, where nothing else
@@ -299,8 +319,12 @@ bool TypedReader::take_negation(const std::string& name) {
 void TypedReader::give_model_back() {
   if (has_model_ || !last_extra_ || find("model") == nullptr) return;
   const auto place = result_.words.begin() + static_cast<std::ptrdiff_t>(*last_extra_);
-  if (may_be_model(*place)) {
-    result_.words.erase(place - 1);
+  // Keys may look like a name of the hub, which is shown, and the hub asked for it.
+  const bool is_key = *(place - 1) == "--api-key";
+  if (is_key ? is_surely_model(*place) : may_be_model(*place)) {
+    const std::string model = *place;
+    result_.words.erase(place - 1, place + 1);
+    put_model(model);
   } else {  // which may be a key: it is not shown
     tell(fmt::format("model is required, and {} took what is behind it; MODEL goes before it",
                      *(place - 1)));
