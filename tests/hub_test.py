@@ -196,11 +196,37 @@ class Names(HubTest):
         for address in ("https://huggingface.co/Own/Demo", "https://huggingface.co/Own/Demo/tree/v1", "hf.co/Own/Demo", "https://hf.co/Own/Demo/blob/main/config.json"):
             self.assertEqual(self.pull(address).name, repository.revisions["main"])
         self.assertIn('"model":"Own/Demo@v1"', self.nanovllm("info", "https://huggingface.co/Own/Demo/tree/v1", "--json").stdout)
-        for address in ("https://example.com/Own/Demo", "https://huggingface.co/datasets/Own/Demo"):
+        for address in ("https://example.com/Own/Demo", "https://huggingface.co/datasets/Own/Demo", "https://huggingface.co/docs/transformers",
+                        "https://huggingface.co/datasets/squad", "https://hf.co/spaces/Own/tree/main"):
             for command in (("pull",), ("info",), ("rm",)):
                 self.refused(f"{address}: not the address of a model, such as https://huggingface.co/Qwen/Qwen3-0.6B", name=address, status=2, command=command)
         self.assertIn("Own/Demo: removed", self.nanovllm("rm", "https://hf.co/Own/Demo").stdout)
         self.assertFalse((self.cache / "models--Own--Demo").exists())
+
+    def test_rm_of_an_address_takes_away_no_more_than_that_names(self):
+        repository = self.hub.add("Own/Demo", DEMO)
+        first = repository.revisions["v1"] = repository.revisions["main"]
+        self.pull("Own/Demo@v1")
+        second = repository.commit({**DEMO, "config.json": DEMO["config.json"] + b"\n"})
+
+        def commits(name="Own/Demo"):
+            return sorted(path.name for path in (self.cache / f"models--{name.replace('/', '--')}/snapshots").iterdir())
+
+        for name in ("Own/Demo@main", "https://huggingface.co/Own/Demo/tree/main", "hf.co/Own/Demo/commits/main"):
+            self.pull()
+            self.assertEqual(commits(), sorted([first, second]))
+            for page in ("blob", "resolve", "raw"):
+                address = f"https://huggingface.co/Own/Demo/{page}/main/config.json"
+                self.refused(f"{address}: the address of a file that is no model of its own; Own/Demo would be all of the model, Own/Demo@main that revision of it",
+                             name=address, command=("rm",), status=2)
+            self.assertEqual(commits(), sorted([first, second]))
+            self.assertEqual(self.nanovllm("rm", name).returncode, 0)
+            self.assertEqual(commits(), [first])
+        self.hub.add("Own/A-GGUF", {"a-Q4_K_M.gguf": b"a", "a-Q8_0.gguf": b"b"})
+        left = self.pull("Own/A-GGUF")
+        self.pull("Own/A-GGUF:Q8_0")
+        self.assertEqual(self.nanovllm("rm", "https://huggingface.co/Own/A-GGUF/blob/main/a-Q8_0.gguf").returncode, 0)
+        self.assertEqual([path.name for path in left.parent.iterdir()], [left.name])
 
     def test_a_type_of_a_repository_without_gguf_files(self):
         self.hub.add("Own/Demo", DEMO)
@@ -631,6 +657,36 @@ class Shared(HubTest):
         self.assertEqual(self.hub.requests, [])
         self.assertNotEqual(newer, self.path_of_main.name)
 
+    def test_what_others_pulled_does_not_change_what_a_name_means(self):
+        files = {"a-Q4_K_M.gguf": b"usual", "a-Q8_0.gguf": b"other"}
+        commit = self.hub.add("Own/A-GGUF", files).revisions["main"]
+        cached = fill_cache(self.cache, "Own/A-GGUF", {"a-Q8_0.gguf": b"other"}, commit) / "a-Q8_0.gguf"
+
+        def opened(name):  # by a use: no bytes of these are a model
+            result = self.nanovllm("info", name)
+            self.assertEqual(result.returncode, 1)
+            return re.search(r"/(a-\w+\.gguf)", result.stderr.splitlines()[-1]).group(1)
+
+        self.assertEqual(opened("Own/A-GGUF:Q8_0"), "a-Q8_0.gguf")
+        self.assertEqual(self.hub.requests, [])
+        self.hub.faults = [failing("hub", "/api/", 429, None, {"Retry-After": "300"})]
+        for command in ("info", "pull"):
+            self.assertIn(FALLS_BACK, self.nanovllm(command, "Own/A-GGUF").stderr)
+        self.assertEqual(self.pull("Own/A-GGUF"), cached)
+        self.assertEqual(opened("Own/A-GGUF"), "a-Q8_0.gguf")
+        self.hub.faults = []
+        self.assertEqual(opened("Own/A-GGUF"), "a-Q4_K_M.gguf")
+        commit = self.hub.add("Own/B-GGUF", {"a-Q5_0.gguf": b"x", "a-Q8_0.gguf": b"other"}).revisions["main"]
+        fill_cache(self.cache, "Own/B-GGUF", {"a-Q8_0.gguf": b"other"}, commit)
+        for command in (("info",), ("pull",)):  # what the hub says is an answer, no refusal
+            self.refused("Own/B-GGUF: holds no GGUF file of type Q4_K_M", name="Own/B-GGUF", command=command)
+        commit = self.hub.add("Own/C-GGUF", {"a-Q8_0.gguf": b"other"}).revisions["main"]
+        fill_cache(self.cache, "Own/C-GGUF", {"a-Q8_0.gguf": b"other"}, commit)
+        self.hub.forget()
+        for num_requests in (1, 1):  # that it is the only one is asked once
+            self.assertEqual(opened("Own/C-GGUF"), "a-Q8_0.gguf")
+            self.assertEqual(len(self.hub.requests), num_requests)
+
     def test_a_cache_that_only_others_may_write(self):
         pathlib.Path(self.folder.name).chmod(0o755)
         folders = [folder for folder, _, _ in os.walk(self.cache)]
@@ -776,6 +832,34 @@ class Locks(HubTest):
         self.assertEqual(self.pull("Own/Big-GGUF").read_bytes(), self.content)
         self.assertEqual(sum(request.sent for request in self.hub.of("files")), len(self.content) - max(left.values()))
         self.assertEqual(self.blobs("Own/Big-GGUF"), {self.sha: len(self.content)})
+
+    def test_what_was_copied_goes_once_nobody_writes_it(self):
+        for minutes, num_left in ((15, 3), (25, 1)):
+            for process in self.pulls(2):
+                process.kill()
+                process.communicate()
+            before = set(self.parts())
+            for name in before:
+                long_ago = time.time() - 60 * minutes
+                os.utime(self.blob.parent / name, (long_ago, long_ago))
+            process = self.start("pull", "Own/Big-GGUF")
+            self.wait_until(lambda before=before: any(size > 5 << 20 for name, size in self.parts().items() if name not in before))
+            process.kill()
+            process.communicate()
+            self.assertEqual(len(self.parts()), num_left, minutes)
+            self.nanovllm("rm", "Own/Big-GGUF")
+
+    def test_the_space_for_copies_is_counted(self):
+        size, sha, hour = 4 * 10**12, "1" * 64, 3600
+        self.hub.listing = lambda answer: {**answer, "siblings": [{**answer["siblings"][0], "size": size, "blobId": "1" * 40, "lfs": {"sha256": sha}}]}
+        self.blob.parent.mkdir(parents=True)
+        for name, age, come in ((f"{sha}.incomplete", hour, 0), (f"{sha}.nanovllm-0123456789abcdef.incomplete", 0, 0),
+                                (f"{sha}.nanovllm-0123456789abcdef.incomplete", hour, 70000)):
+            left = self.blob.parent / name
+            left.write_bytes(noise(70000))
+            os.utime(left, (time.time() - age, time.time() - age))
+            self.refused(f"{size - come} bytes are still to come and the disk has", name="Own/Big-GGUF")
+            left.unlink()
 
     def test_another_programs_file_stays_as_it_is(self):
         part = pathlib.Path(f"{self.blob}.incomplete")

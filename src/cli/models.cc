@@ -82,8 +82,8 @@ Command add_remove(CLI::App& app) {
   auto names = std::make_shared<std::vector<std::string>>();
   app.add_option("name", *names, kNameHelp)->required();
   app.footer(
-      "Without @REVISION or :TYPE, all that there is of OWNER/MODEL. Files that other revisions "
-      "have too stay for those.");
+      "Without @REVISION or :TYPE, all that there is of OWNER/MODEL; an address with a revision "
+      "or a GGUF file in it names that. Files that other revisions have too stay for those.");
   return [names] {
     for (const std::string& name : *names) {
       const int64_t bytes = hub::remove_model(hub::read_settings().cache, name);

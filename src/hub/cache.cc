@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -21,6 +22,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kOwn = ".nanovllm-";  // begins the ending of a part of a process's own
+// A pull that is refused again and again writes nothing for ten minutes and more.
+constexpr std::chrono::minutes kIdle{20};
 
 // A name beside it that nobody else has.
 std::string draft_of(const std::string& path) {
@@ -127,6 +130,33 @@ std::vector<std::string> RepositoryCache::parts(const HubFile& file) const {
   return found;
 }
 
+std::vector<std::string> RepositoryCache::idle_parts(const HubFile& file,
+                                                     fs::file_time_type now) const {
+  std::vector<std::string> found = parts(file);
+  const auto is_busy = [&](const std::string& path) {
+    std::error_code error;  // of what is gone by now
+    const auto written = fs::last_write_time(path, error);
+    return path == part(file) || error || now - written < kIdle;
+  };
+  std::erase_if(found, is_busy);
+  return found;
+}
+
+int64_t RepositoryCache::bytes_to_come(const HubFile& file) const {
+  const std::vector<std::string> left = parts(file);
+  if (left.empty()) return file.size;
+  int64_t largest = 0, idle = 0;
+  for (const std::string& path : left) largest = std::max(largest, size_of(path));
+  largest = std::min(largest, file.size);  // what is larger is not copied to its end
+  for (const std::string& path : idle_parts(file, fs::file_time_type::clock::now())) {
+    idle += std::max<int64_t>(0, size_of(path));
+  }
+  const File own_lock = take_lock(lock(file));
+  const bool is_shared = !own_lock || lock_holds(lock(file));
+  const int64_t in_place = is_shared ? std::max<int64_t>(0, size_of(part(file))) : 0;
+  return std::max<int64_t>(0, std::max(largest, file.size - idle) - in_place);
+}
+
 std::optional<std::string> RepositoryCache::commit_of(const std::string& revision) const {
   if (is_hash(revision, kSha1Digits)) return revision;
   std::string commit;
@@ -169,7 +199,7 @@ Choice RepositoryCache::choose(const std::string& commit, const Listing& listing
   return choice;
 }
 
-std::optional<std::string> RepositoryCache::find(const HubName& name, bool trusting) const {
+std::optional<std::string> RepositoryCache::find(const HubName& name, Trust trust) const {
   const auto commit = commit_of(name.revision);
   if (!commit) return std::nullopt;
   auto listing = listing_of(*commit);
@@ -181,7 +211,9 @@ std::optional<std::string> RepositoryCache::find(const HubName& name, bool trust
       return !is_read(file) || holds(*commit, file);
     };
     const bool is_whole = !choice.needs_index && std::ranges::all_of(choice.files, is_there);
-    if (!is_whole || (!is_told && !trusting && !is_enough(choice))) return std::nullopt;
+    if (!is_whole) return std::nullopt;
+    if (!is_told && trust != Trust::kWeights && !is_enough(choice)) return std::nullopt;
+    if (!is_told && trust == Trust::kSure && !is_sure(choice, name)) return std::nullopt;
     return snapshot(*commit) + choice.entry;
   } catch (const Error&) {
     return std::nullopt;  // a pull says what is wrong

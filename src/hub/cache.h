@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +30,14 @@ File take_lock(const std::string& path);
 // those of networks may know this machine's locks only, and are not believed.
 bool lock_holds(const std::string& path);
 
+// How much of what others pulled is taken for the model, where nobody kept what the hub said.
+enum class Trust {
+  kSure,     // what the hub would give, too: nothing is missing that every model has, and a GGUF
+             // file is of the type that was named, or of the one that is taken without a name
+  kWhole,    // a GGUF file of any type, if it is the only one
+  kWeights,  // and weights alone
+};
+
 // One model's part of the cache.
 struct RepositoryCache {
   RepositoryCache(const std::string& cache, const std::string& repository);
@@ -41,6 +50,13 @@ struct RepositoryCache {
   std::string part(const HubFile& file) const { return blob(file) + ".incomplete"; }
   std::string own_part(const HubFile& file) const;
   std::vector<std::string> parts(const HubFile& file) const;
+  // Those of processes' own that nobody writes any more: untouched for longer than a pull waits,
+  // where it is `now` by the clock that writes times there (a file server has its own).
+  std::vector<std::string> idle_parts(const HubFile& file,
+                                      std::filesystem::file_time_type now) const;
+  // Bytes that the disk has to have free for it: what is in place already takes none, a copy of
+  // what an earlier pull left does, and idle parts go once that is made.
+  int64_t bytes_to_come(const HubFile& file) const;
   // What the hub said of a commit.
   std::string answer(const std::string& commit) const {
     return folder + "/nanovllm/" + commit + ".json";
@@ -59,10 +75,9 @@ struct RepositoryCache {
   // The files of the model at a commit; needs_index is left where the index is not there yet.
   // Throws as choose_files() and add_shards() do.
   Choice choose(const std::string& commit, const Listing& listing, const HubName& name) const;
-  // The path of a model of which all is there that we read, by what the hub said of it. Where
-  // nobody kept that, as of what huggingface_hub pulled, what is there is taken for all of it if
-  // nothing is missing that every model has; `trusting` asks for the weights alone.
-  std::optional<std::string> find(const HubName& name, bool trusting) const;
+  // The path of a model of which all is there that we read, by what the hub said of it, or where
+  // nobody kept that, as of what huggingface_hub pulled, by `trust`.
+  std::optional<std::string> find(const HubName& name, Trust trust) const;
 
   // Throw Error(kIo).
   void keep_listing(const std::string& commit, const Listing& listing) const;

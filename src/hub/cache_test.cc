@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -76,12 +77,12 @@ TEST(HubCache, AModelIsThereWhereAllOfItsFilesAreInTheirSizes) {
                            file_of(cache, "model.safetensors", "weights", '2')};
   cache.link(kCommit, listing[0]);
   cache.link(kCommit, listing[1]);
-  EXPECT_FALSE(cache.find(name, false));  // nobody knows whether that is all
-  EXPECT_EQ(cache.find(name, true), cache.snapshot(kCommit));
+  EXPECT_FALSE(cache.find(name, Trust::kSure));  // nobody knows whether that is all
+  EXPECT_EQ(cache.find(name, Trust::kWeights), cache.snapshot(kCommit));
   cache.keep_listing(kCommit, listing);
-  EXPECT_EQ(cache.find(name, false), cache.snapshot(kCommit));
+  EXPECT_EQ(cache.find(name, Trust::kSure), cache.snapshot(kCommit));
   fs::resize_file(cache.blob(listing[1]), 3);
-  EXPECT_FALSE(cache.find(name, true));
+  EXPECT_FALSE(cache.find(name, Trust::kWeights));
 }
 
 // A cache whose "main" has these files, of which nobody said whether they are all.
@@ -102,27 +103,43 @@ TEST(HubCache, WhatOthersPulledIsTrustedUnlessAModelCantBeWithoutWhatIsMissing) 
                                                     {"tokenizer.json", "{}"}};
   std::map<std::string, std::string> files = texts;
   files["model.safetensors"] = "x";
-  const auto is_found = [](const std::map<std::string, std::string>& of, bool trusting) {
+  const auto is_found = [](const std::map<std::string, std::string>& of, Trust trust) {
     const testing::TempDir folder;
-    return cache_of_others(folder, of).find({.repository = "a/b"}, trusting).has_value();
+    return cache_of_others(folder, of).find({.repository = "a/b"}, trust).has_value();
   };
-  EXPECT_TRUE(is_found(files, false));
+  EXPECT_TRUE(is_found(files, Trust::kSure));
   for (const auto& [path, content] : files) {
     auto fewer = files;
     fewer.erase(path);
-    EXPECT_FALSE(is_found(fewer, false)) << path;
-    EXPECT_EQ(is_found(fewer, true), path != "model.safetensors") << path;
+    EXPECT_FALSE(is_found(fewer, Trust::kSure)) << path;
+    EXPECT_EQ(is_found(fewer, Trust::kWeights), path != "model.safetensors") << path;
   }
   files = texts;
   files[kIndex] = index;
   files["1.safetensors"] = "x";
-  EXPECT_FALSE(is_found(files, true));
+  EXPECT_FALSE(is_found(files, Trust::kWeights));
   files["2.safetensors"] = "x";
-  EXPECT_TRUE(is_found(files, false));
+  EXPECT_TRUE(is_found(files, Trust::kSure));
   files = {{"a-Q4_K_M-00001-of-00002.gguf", "x"}};
-  EXPECT_FALSE(is_found(files, false));
+  EXPECT_FALSE(is_found(files, Trust::kSure));
   files["a-Q4_K_M-00002-of-00002.gguf"] = "x";
-  EXPECT_TRUE(is_found(files, false));
+  EXPECT_TRUE(is_found(files, Trust::kSure));
+}
+
+TEST(HubCache, OfAnotherTypeThanTheUsualWhatOthersPulledIsNotSureToBeMeant) {
+  const testing::TempDir folder;
+  const RepositoryCache cache = cache_of_others(folder, {{"a-Q8_0.gguf", "x"}});
+  const HubName name{.repository = "a/b"};
+  EXPECT_FALSE(cache.find(name, Trust::kSure));
+  EXPECT_EQ(cache.find(name, Trust::kWhole), cache.snapshot(kCommit) + "/a-Q8_0.gguf");
+  EXPECT_TRUE(cache.find(name, Trust::kWeights));
+  for (const char* type : {"Q8_0", "a-Q8_0.gguf"}) {
+    EXPECT_TRUE(cache.find({.repository = "a/b", .type = type}, Trust::kSure)) << type;
+  }
+  Listing listing = cache.files_of_snapshot(kCommit);
+  listing[0].hash = std::string(40, 'a');
+  cache.keep_listing(kCommit, listing);
+  EXPECT_TRUE(cache.find(name, Trust::kSure));  // the hub said that it is the only one
 }
 
 TEST(HubCache, OfWhatTheHubListsOnlyWhatWeReadIsMissed) {
@@ -133,11 +150,11 @@ TEST(HubCache, OfWhatTheHubListsOnlyWhatWeReadIsMissed) {
   for (HubFile& file : listing) file.hash = std::string(40, 'a');
   listing.push_back({.path = "vocab.json", .size = 1, .hash = std::string(40, 'b')});
   cache.keep_listing(kCommit, listing);
-  EXPECT_TRUE(cache.find({.repository = "a/b"}, false));
+  EXPECT_TRUE(cache.find({.repository = "a/b"}, Trust::kSure));
   fs::remove(cache.answer(kCommit));
   listing.push_back({.path = "chat_template.jinja", .size = 1, .hash = std::string(40, 'c')});
   cache.keep_listing(kCommit, listing);
-  EXPECT_FALSE(cache.find({.repository = "a/b"}, true));
+  EXPECT_FALSE(cache.find({.repository = "a/b"}, Trust::kWeights));
 }
 
 TEST(HubCache, AKeptListWithoutSizesIsNone) {
@@ -161,6 +178,42 @@ TEST(HubCache, PartsAreTheSharedOneAndThoseOfProcesses) {
   std::ofstream(cache.part(file)) << "x";
   std::ofstream(own.c_str()) << "x";
   EXPECT_EQ(cache.parts(file), (std::vector<std::string>{cache.part(file), own}));
+}
+
+TEST(HubCache, PartsThatNobodyHasWrittenForLongAreIdle) {
+  const testing::TempDir folder;
+  const RepositoryCache cache(folder.path(), "a/b");
+  const HubFile file = file_of(cache, "x", "content", '1');
+  const std::string busy = cache.own_part(file), idle = cache.own_part(file);
+  for (const std::string& path : {busy, idle, cache.part(file)}) std::ofstream(path) << "x";
+  const auto now = fs::last_write_time(busy);
+  fs::last_write_time(busy, now - std::chrono::minutes(19));
+  fs::last_write_time(idle, now - std::chrono::minutes(20));
+  fs::last_write_time(cache.part(file), now - std::chrono::hours(1));  // another program's
+  EXPECT_EQ(cache.idle_parts(file, now), std::vector<std::string>{idle});
+  EXPECT_TRUE(cache.idle_parts(file, now - std::chrono::minutes(1)).empty());
+}
+
+TEST(HubCache, WhatIsInPlaceTakesNoMoreOfTheDiskAndACopyDoes) {
+  const testing::TempDir folder;
+  const RepositoryCache cache(folder.path(), "a/b");
+  const HubFile file{.path = "x", .size = 1000, .hash = std::string(40, '1')};
+  make_folder(cache.folder + "/blobs");
+  const auto write = [](const std::string& path, int size) {
+    std::ofstream(path) << std::string(size, 'x');
+  };
+  EXPECT_EQ(cache.bytes_to_come(file), 1000);
+  write(cache.part(file), 300);
+  EXPECT_EQ(cache.bytes_to_come(file), 700);
+  fs::remove(cache.part(file));
+  const std::string own = cache.own_part(file);
+  write(own, 300);
+  EXPECT_EQ(cache.bytes_to_come(file), 1000);  // it stays beside its copy
+  fs::last_write_time(own, fs::last_write_time(own) - std::chrono::hours(1));
+  EXPECT_EQ(cache.bytes_to_come(file), 700);
+  write(own, 800);
+  fs::last_write_time(own, fs::last_write_time(own) - std::chrono::hours(1));
+  EXPECT_EQ(cache.bytes_to_come(file), 800);  // until it is copied
 }
 
 TEST(HubCache, ALockIsHeldByOneAtATime) {

@@ -64,6 +64,7 @@ class Job {
     add(piece);
     if (num_written > file.size) begin_anew();
     num_resumed_ = source.num_planned = num_written;
+    if (piece.empty()) remove_idle_parts();
     return !piece.empty();
   }
   // Writes what has come in its order. True = that was all, and the file is in its place.
@@ -129,6 +130,15 @@ class Job {
         source.what, hash, file.hash);
   }
 
+  // What was copied, and what is less, so that pulls that end early don't pile up their parts.
+  void remove_idle_parts() {
+    std::error_code error;
+    const auto now = std::filesystem::last_write_time(path_, error);
+    if (error) return;  // another program has the file, and has removed the parts
+    for (const std::string& part : cache_.idle_parts(file, now)) {
+      static_cast<void>(std::remove(part.c_str()));
+    }
+  }
   // Without locks another program may have been faster, and have taken our part away.
   void take_place() {
     const std::string place = cache_.blob(file);
@@ -156,7 +166,9 @@ class Pull {
 
   std::string run() {
     const Listing listing = list();
+    found_none_ = true;
     Choice choice = cache_.choose(commit_, listing, name_);
+    found_none_ = false;
     const auto has_name = [&](const HubFile& file) { return cache_.holds(commit_, file); };
     const bool is_whole = cache_.commit_of(name_.revision) == commit_ && !choice.needs_index &&
                           std::ranges::all_of(choice.files, has_name);
@@ -176,6 +188,8 @@ class Pull {
     cache_.keep_ref(name_.revision, commit_);
     return cache_.snapshot(commit_) + choice.entry;
   }
+  // Whether run() failed since no one model of the hub's list is what the name asks for.
+  bool found_none() const { return found_none_; }
 
  private:
   // What the hub says that the revision is.
@@ -261,8 +275,7 @@ class Pull {
     int64_t missing = 0;
     for (const HubFile& file : files) {
       progress_.total_bytes += file.size;
-      const int64_t come = std::max<int64_t>(0, size_of(cache_.part(file)));
-      if (!is_there(file)) missing += std::max<int64_t>(0, file.size - come);
+      if (!is_there(file)) missing += cache_.bytes_to_come(file);
     }
     std::error_code error;
     const auto free = static_cast<int64_t>(std::filesystem::space(cache_.folder, error).available);
@@ -311,6 +324,7 @@ class Pull {
   int64_t num_found_ = 0;  // bytes that nobody had to send
   PullProgress progress_;
   bool shows_bytes_ = false;
+  bool found_none_ = false;
   HttpPool pool_;  // the last: it lets go of parts before they are gone
 };
 
@@ -324,7 +338,8 @@ std::string resolve(const std::string& model, const HubName& name, const PullOpt
   const RepositoryCache cache(settings.cache, name.repository);
   const bool is_offline = settings.offline || options.offline;
   if (!options.update || is_offline) {
-    if (auto path = cache.find(name, is_offline)) return *path;
+    const Trust trust = is_offline ? Trust::kWeights : Trust::kSure;
+    if (auto path = cache.find(name, trust)) return *path;
   }
   if (is_offline) {
     throw_error(ErrorCode::kNotFound,
@@ -341,13 +356,17 @@ std::string resolve(const std::string& model, const HubName& name, const PullOpt
         "is a folder {} here",
         model, model, owner);
   }
+  Pull pull(settings, cache, name, options);
   try {
-    return Pull(settings, cache, name, options).run();
+    return pull.run();
   } catch (const Error& error) {
     // No network, a token that ran out, a repository that is gone: what was pulled once is as good.
     const bool is_refusal =
         error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kNotFound;
-    const auto path = is_refusal ? cache.find(name, !options.update) : std::nullopt;
+    const Trust trust = pull.found_none() ? Trust::kSure
+                        : options.update  ? Trust::kWhole
+                                          : Trust::kWeights;
+    const auto path = is_refusal ? cache.find(name, trust) : std::nullopt;
     if (!path) throw;
     const std::string warning = fmt::format("{}; the copy in the cache is used", error.what());
     if (options.on_warning) {

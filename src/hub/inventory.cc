@@ -60,7 +60,7 @@ void add_snapshot(std::vector<CachedModel>& models, const RepositoryCache& cache
   for (const auto& [type, size] : sizes) {
     if (type.empty() && !has_weights && sizes.size() > 1) continue;  // texts beside GGUF files
     name.type = type;
-    const auto path = cache.find(name, false);
+    const auto path = cache.find(name, Trust::kSure);
     models.push_back({.name = name.text(),
                       .num_bytes = size + (path ? 0 : coming),
                       .is_complete = path.has_value(),
@@ -161,7 +161,7 @@ std::vector<CachedModel> list_models(const std::string& cache) {
 }
 
 int64_t remove_model(const std::string& cache, const std::string& given) {
-  const std::string text = name_of_address(given);
+  const std::string text = exact_name_of_address(given);
   const HubName name = expect_name(text);
   const RepositoryCache own(cache, name.repository);
   const bool is_all = text == name.repository;

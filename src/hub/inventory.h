@@ -16,9 +16,10 @@ struct CachedModel {
 // What is there, by name. Throws Error(kIo) where the cache can't be read.
 std::vector<CachedModel> list_models(const std::string& cache);
 
-// Takes a model away: a file of its type, or a revision, or all there is of the repository. Blobs
-// that other revisions or repositories lead to stay. Returns the bytes that are free now. Throws
-// Error: kNotFound, kUnavailable (it is being pulled), kIo.
+// Takes a model away: a file of its type, or a revision, or, where neither is named, all there is
+// of the repository. Blobs that other revisions or repositories lead to stay. Returns the bytes
+// that are free now. Throws Error: kInvalidArgument (as exact_name_of_address() does too),
+// kNotFound, kUnavailable (it is being pulled), kIo.
 int64_t remove_model(const std::string& cache, const std::string& name);
 
 }  // namespace nanovllm::hub

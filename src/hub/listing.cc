@@ -14,6 +14,7 @@ namespace nanovllm::hub {
 namespace {
 
 constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kUsualType = "Q4_K_M";     // of GGUF, that is taken where none was named
 constexpr int64_t kMaxBytes = int64_t{1} << 42;  // of a file; a million of them can be added up
 
 [[noreturn]] void fail(const std::string& where, const char* key, const char* expected) {
@@ -104,7 +105,7 @@ Choice choose_gguf(const Listing& listing, const HubName& name) {
                 "these formats",
                 name.repository, kWeights);
   }
-  const std::string type = name.type.empty() ? "Q4_K_M" : name.type;
+  const std::string type = name.type.empty() ? kUsualType : name.type;
   std::set<std::string> types, names;  // of all, of those that fit
   for (const auto& [stem, files] : by_stem) types.insert(type_of_gguf(stem));
   // By its type, or by its name without the folder or with it.
@@ -201,6 +202,10 @@ bool is_enough(const Choice& choice) {
   std::smatch found;
   return !std::regex_search(choice.entry, found, part) ||
          choice.files.size() == std::stoul(found[1]);
+}
+
+bool is_sure(const Choice& choice, const HubName& name) {
+  return choice.entry.empty() || !name.type.empty() || type_of_gguf(choice.entry) == kUsualType;
 }
 
 void add_shards(Choice& choice, const Listing& listing, std::string_view index,

@@ -47,6 +47,8 @@ bool is_read(const HubFile& file);
 // Whether no part of a GGUF file is missing, or nothing that every folder has. To be asked of what
 // was chosen from files of which nobody said that they are all.
 bool is_enough(const Choice& choice);
+// Whether it is what `name` asks for, whatever other files there may be. To be asked of the same.
+bool is_sure(const Choice& choice, const HubName& name);
 // Adds the shards that the index names. Throws Error(kCorruptData, kNotFound).
 void add_shards(Choice& choice, const Listing& listing, std::string_view index,
                 const std::string& where);

@@ -20,6 +20,15 @@ bool is_repository(const std::string& text) {
          text.find("--") == text.npos && std::regex_match(text, form);
 }
 
+// What the hub's site has under other words than an owner's: no name of a model begins so.
+bool is_no_owner(const std::string& path) {
+  static const std::regex form(
+      "(api|blog|chat|collections|datasets|docs|inference|learn|models|organizations|papers|posts|"
+      "settings|spaces|tasks)/.*",
+      std::regex::icase);
+  return std::regex_match(path, form);
+}
+
 // Of a part of an address, "%2F" and the like as what they stand for.
 std::string unescaped(const std::string& text) {
   std::string plain;
@@ -34,13 +43,8 @@ std::string unescaped(const std::string& text) {
   return plain;
 }
 
-}  // namespace
-
-std::string HubName::text() const {
-  return repository + (revision == "main" ? "" : "@" + revision) + (type.empty() ? "" : ":" + type);
-}
-
-std::string name_of_address(const std::string& text) {
+// `exactly`: as exact_name_of_address().
+std::string read_address(const std::string& text, bool exactly) {
   static const std::regex site(R"((https?://)?(www\.)?(huggingface\.co|hf\.co)/([^?#]+).*)",
                                std::regex::icase);
   static const std::regex page(R"(([^/]+/[^/]+)/(tree|blob|resolve|raw|commits?)/([^/]+)/?(.*))");
@@ -48,12 +52,20 @@ std::string name_of_address(const std::string& text) {
   std::smatch found, parts;
   std::string path = std::regex_match(text, found, site) ? found.str(4) : "";
   while (path.ends_with('/')) path.pop_back();
+  if (is_no_owner(path)) path.clear();
   if (std::regex_match(path, parts, page)) {
     HubName name{.repository = parts[1], .revision = unescaped(parts[3])};
     const std::string inner = unescaped(parts[4]);
     // Of files only those of GGUF are models of their own, as are folders named after their type.
     if (inner.ends_with(".gguf") || (parts[2] == "tree" && !inner.empty())) name.type = inner;
+    if (exactly && name.type.empty() && !inner.empty()) {
+      throw_error(ErrorCode::kInvalidArgument,
+                  "{0}: the address of a file that is no model of its own; {1} would be all of the "
+                  "model, {1}@{2} that revision of it",
+                  printable(text, 300), name.repository, printable(name.revision));
+    }
     path = name.text();
+    if (exactly && name.revision == "main") path.insert(name.repository.size(), "@main");
   }
   if (is_repository(path.substr(0, path.find_first_of("@:")))) return path;
   if (!text.starts_with("https://") && !text.starts_with("http://")) return text;
@@ -63,6 +75,15 @@ std::string name_of_address(const std::string& text) {
       "one by OWNER/MODEL, and a hub elsewhere by HF_ENDPOINT",
       printable(text, 300));
 }
+
+}  // namespace
+
+std::string HubName::text() const {
+  return repository + (revision == "main" ? "" : "@" + revision) + (type.empty() ? "" : ":" + type);
+}
+
+std::string name_of_address(const std::string& text) { return read_address(text, false); }
+std::string exact_name_of_address(const std::string& text) { return read_address(text, true); }
 
 std::optional<HubName> parse_name(const std::string& given) {
   const std::string text = name_of_address(given);

@@ -21,6 +21,9 @@ struct HubName {
 // OWNER/MODEL[@REVISION][:TYPE]; of any other text the text. Throws Error(kInvalidArgument) for
 // https:// of anything else.
 std::string name_of_address(const std::string& text);
+// The same for who takes away what is named: with the revision that the address has, "main" too.
+// Throws Error(kInvalidArgument) for the address of a file that is no model of its own, as well.
+std::string exact_name_of_address(const std::string& text);
 
 // Nothing where `text` can't be a name but a path. Throws Error(kInvalidArgument) where OWNER/MODEL
 // is followed by what is no revision or type, and as name_of_address() does.

@@ -1,5 +1,6 @@
 #include "hub/name.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "nanovllm/error.h"
@@ -68,12 +69,35 @@ TEST(HubName, AddressesOfAModelsPagesAreNames) {
   };
   for (const auto& [text, name] : kCases) EXPECT_EQ(name_of_address(text), name) << text;
   EXPECT_EQ(parse_name("https://hf.co/Own/Demo/tree/v1")->revision, "v1");
-  for (const char* text : {"https://example.com/Own/Demo", "https://huggingface.co/",
-                           "https://huggingface.co/Own", "https://huggingface.co/datasets/Own/Demo",
-                           "http://huggingface.co.example.com/Own/Demo", "https://"}) {
+  for (const char* text :
+       {"https://example.com/Own/Demo", "https://huggingface.co/", "https://huggingface.co/Own",
+        "https://huggingface.co/datasets/Own/Demo", "https://huggingface.co/docs/transformers",
+        "https://hf.co/Docs/hub/", "https://huggingface.co/datasets/squad/tree/main",
+        "https://huggingface.co/spaces/Own?x", "https://hf.co/papers/2309.06180",
+        "http://huggingface.co.example.com/Own/Demo", "https://"}) {
     EXPECT_THROW(parse_name(text), Error) << text;
   }
   EXPECT_THROW(parse_name("https://hf.co/Own/Demo/tree/..%2Fx"), Error);
+  EXPECT_FALSE(parse_name("hf.co/docs/transformers"));
+  EXPECT_EQ(parse_name("https://hf.co/docs-own/docs")->repository, "docs-own/docs");
+}
+
+TEST(HubName, WhoTakesAwayKeepsTheRevisionOfAnAddress) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"Own/Demo", "Own/Demo"},
+      {"Own/Demo@main", "Own/Demo@main"},
+      {"https://huggingface.co/Own/Demo/", "Own/Demo"},
+      {"https://huggingface.co/Own/Demo/tree/main", "Own/Demo@main"},
+      {"https://huggingface.co/Own/Demo/tree/v1", "Own/Demo@v1"},
+      {"hf.co/Own/A/blob/main/a-Q8_0.gguf", "Own/A@main:a-Q8_0.gguf"},
+      {"https://huggingface.co/Own/A/tree/main/UD-Q4_K_XL", "Own/A@main:UD-Q4_K_XL"},
+  };
+  for (const auto& [text, name] : kCases) EXPECT_EQ(exact_name_of_address(text), name) << text;
+  for (const char* page : {"blob", "resolve", "raw", "commits"}) {
+    const std::string address = fmt::format("hf.co/Own/Demo/{}/main/config.json", page);
+    EXPECT_THROW(exact_name_of_address(address), Error) << page;
+    EXPECT_EQ(name_of_address(address), "Own/Demo");
+  }
 }
 
 TEST(HubName, SafePathsStayBelowTheirFolder) {
