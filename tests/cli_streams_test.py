@@ -330,6 +330,16 @@ class Streams(CliTest):
             self.assertEqual([answer["index"] for answer in lines(target.read_text())], [0, 1, 2])
             self.assertTrue(target.read_text().endswith("}\n"))
 
+    def test_ctrl_c_in_a_long_step_leaves_a_whole_trace(self):
+        target, trace = self.path("out.jsonl"), self.path("trace.json")
+        short = json.dumps({"prompt": "Hi", "sampling_params": {"max_tokens": 150, "ignore_eos": True}})  # steps of more than a flush
+        long = json.dumps({"prompt_token_ids": [5] * 1000})
+        source = self.path("in.jsonl", f"{short}\n" * 16 + f"{long}\n" * 16)
+        self.interrupt_a_long_step("generate", MODEL, "--input", source, "--output", target, "--trace", trace, "--max-num-seqs", "16",
+                                   ready=lambda: target.exists() and target.read_text().count("\n") == 16)
+        steps = [event for event in json.loads(trace.read_text()) if event.get("name") == "step"]
+        self.assertGreater(len(steps), 10)
+
     def test_ctrl_c_ends_a_benchmark_while_a_step_runs(self):
         self.interrupt_a_long_step("bench", "latency", MODEL, "--batch-size", "16", "--input-len", "1000")
 

@@ -551,6 +551,19 @@ class Generate(CliTest):
         self.assertEqual(result.returncode, 3)
         self.assertRegex(lines(result.stdout)[0]["error"], "no chat template .*; give one with --chat-template")
         self.assertIn("text", lines(result.stdout)[1])
+        # The template is looked for once: one that comes later is none of this run's.
+        process = subprocess.Popen([BINARY, "generate", model, "-q", "--input", "-", *SMALL], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True)
+        errors = []
+        for _ in range(2):
+            process.stdin.write(json.dumps({"messages": request["messages"]}) + "\n")
+            process.stdin.flush()
+            errors.append(json.loads(process.stdout.readline())["error"])
+            shutil.copy(pathlib.Path(MODEL) / "tokenizer_config.json", model)
+        process.communicate(timeout=300)
+        self.assertIn("no chat template", errors[0])
+        self.assertEqual(errors[0], errors[1])
+        (model / "tokenizer_config.json").write_text(json.dumps(config))
         result = run("generate", model, "--input", "-", "--chat-template", "/nonexistent", stdin=both)
         self.assert_one_sentence(result, "/nonexistent")
 
@@ -592,9 +605,18 @@ class Generate(CliTest):
         result = run("generate", broken, "-p", "x", "--output", results, "--trace", trace)
         self.assert_one_sentence(result, "model.safetensors")
         self.assertEqual((results.read_text(), trace.read_text()), ("kept", "kept"))
-        other = self.path("none.jsonl")
+        other, link = self.path("none.jsonl"), self.path("link.jsonl")
+        link.symlink_to(other)
+        for output in (other, link):
+            run("generate", broken, "-p", "x", "--output", output)
+            self.assertFalse(other.exists())
+        self.assertTrue(link.is_symlink())
+        other.touch()  # an empty one that was there stays
         run("generate", broken, "-p", "x", "--output", other)
-        self.assertFalse(other.exists())
+        self.assertTrue(other.exists())
+        nothing = self.path("nothing.jsonl")
+        self.assertEqual(run("generate", MODEL, "-q", "--input", self.path("in.jsonl", ""), "--output", nothing, *SMALL).returncode, 0)
+        self.assertEqual(nothing.read_text(), "")  # all the results of no request
 
     def test_log_probabilities_are_shown_in_plain_output_too(self):
         result = run("generate", MODEL, "-q", "-p", "Once upon a time", "--logprobs", "2", "--prompt-logprobs", "0", *SMALL)

@@ -1,6 +1,9 @@
 """`nanovllm generate --resume`: runs that were killed go on, and every request is answered once."""
+import fcntl
 import json
+import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -60,6 +63,27 @@ class Resume(CliTest):
                 self.assertTrue(self.output.read_text().startswith(expected[:end if size == end else begin]))
                 self.assert_all_answered(expected)
 
+    def test_no_file_beside_the_output_is_touched_or_left(self):
+        expected = self.whole_run()
+        neighbours = [self.path(f"out.jsonl.{ending}", "mine") for ending in ("resume", "tmp")]
+        self.output.write_text(expected[:len(expected) // 2])  # the last line is torn, or without its end
+        self.assertIn(run(*self.generate("--resume")).returncode, (0, 3))
+        self.assert_all_answered(expected)
+        self.assertEqual([path.read_text() for path in neighbours], ["mine"] * 2)
+        self.assertEqual(sorted(self.output.parent.glob("out.jsonl*")), sorted([self.output, *neighbours]))
+
+    def test_an_output_in_use_is_told_before_the_model_is_loaded(self):
+        broken = self.path("broken")
+        shutil.copytree(MODEL, broken)
+        os.truncate(broken / "model.safetensors", 4096)
+        self.output.write_text("of another run\n")
+        for flags in ([], ["--resume"]):
+            with open(self.output, "a") as other:
+                fcntl.flock(other, fcntl.LOCK_EX)
+                result = run("generate", broken, "--input", self.source, "--output", self.output, *SETTINGS, *flags)
+            self.assert_one_sentence(result, "another run writes its results there; wait for its end, or name another file")
+            self.assertEqual(self.output.read_text(), "of another run\n")
+
     def test_what_ctrl_c_cut_short_comes_whole(self):
         expected = self.whole_run()
         long = [{**request, "sampling_params": {"max_tokens": 400, "ignore_eos": True}} for request in self.requests]
@@ -82,7 +106,7 @@ class Resume(CliTest):
             self.assert_all_answered(expected)
             self.assertTrue(link.is_symlink())
             self.assertEqual(self.output.stat().st_mode & 0o777, 0o640)
-            self.assertEqual([path.name for path in self.output.parent.glob("*.resume")], [])
+            self.assertEqual([path.name for path in self.output.parent.glob("out.jsonl?*")], [])
             link.unlink()
             self.output.unlink()
 

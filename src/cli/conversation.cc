@@ -14,17 +14,13 @@
 #include "io/file.h"
 #include "io/gguf.h"
 #include "io/json.h"
+#include "io/stdio_file.h"
 
 namespace nanovllm::cli {
 namespace {
 
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                     "tool"};
-
-struct Close {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, Close>;
 
 [[noreturn]] void fail_to_save(const std::string& path, const char* reason) {
   throw_error(ErrorCode::kInvalidArgument, "cannot save the conversation to {}: {}", path, reason);

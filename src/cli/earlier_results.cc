@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "io/output_file.h"
 
 namespace nanovllm::cli {
 namespace {
@@ -66,20 +67,22 @@ EarlierResults::EarlierResults(const std::string& path) : path_(path) {
 void EarlierResults::tidy(OutputLock& lock) const {
   if (std::ranges::find(kept_, false) == kept_.end()) return;
   const std::string path = fs::canonical(path_);  // a link stays one
-  const std::string copy = path + ".resume";
+  const Draft copy(path);
   std::ifstream from(path);
-  std::ofstream to(copy);
+  std::ofstream to(copy.path());
   std::string line;
   for (size_t i = 0; i < kept_.size() && std::getline(from, line); ++i) {
     if (kept_[i]) to << line << "\n";
   }
   to.close();
-  if (!to || from.bad()) fail_to("write", copy);
+  if (!to || from.bad()) fail_to("write", copy.path());
   std::error_code error;
-  fs::permissions(copy, fs::status(path).permissions(), error);
-  OutputLock lock_of_copy(copy);  // before others see it in its place
-  fs::rename(copy, path, error);
-  if (error) throw_error(ErrorCode::kIo, "cannot replace {}: {}", path, error.message());
+  fs::permissions(copy.path(), fs::status(path).permissions(), error);
+  OutputLock lock_of_copy(copy.path());  // before others see it in its place
+  const int failure = copy.take_place();
+  if (failure != 0) {
+    throw_error(ErrorCode::kIo, "cannot replace {}: {}", path, std::strerror(failure));
+  }
   lock = std::move(lock_of_copy);
 }
 

@@ -51,7 +51,7 @@ class Generation {
   explicit Generation(const GenerateOptions& options)
       : options_(options),
         sink_(options.output),
-        lock_(options.resume ? options.output : ""),
+        lock_(options.output),
         earlier_(options.resume ? options.output : ""),
         source_(options.prompts, options.input, earlier_, defaults_),
         template_(options.chat_template.empty()
@@ -68,9 +68,9 @@ class Generation {
   }
 
   int run() {
-    if (!options_.resume) lock_ = OutputLock(options_.output);
     earlier_.tidy(lock_);
     sink_.open(options_.resume);
+    lock_.keep_file();
     const InterruptGuard guard(InterruptGuard::Again::kIsNotNeeded);
     while (true) {
       if (!interrupted_) feed();
@@ -137,11 +137,22 @@ class Generation {
 
   uint64_t add(const RequestLine& request) {
     if (request.messages.is_null()) return engine_.add_request(request.prompt, request.params);
-    if (template_ == nullptr) template_ = load_template(options_.model.path, "", false);
-    const AddRequest chat = engine_.preparer(template_.get())
+    const AddRequest chat = engine_.preparer(chat_template())
                                 .prepare_chat(0, request.messages, request.tools,
                                               request.chat_template_kwargs, request.params);
     return engine_.add_request(chat.prompt_token_ids, chat.params);
+  }
+
+  // The model's is read once, also where it has none that can be used.
+  const ChatTemplate* chat_template() {
+    if (template_error_) throw Error(*template_error_);
+    try {
+      if (template_ == nullptr) template_ = load_template(options_.model.path, "", false);
+    } catch (const Error& error) {
+      template_error_ = error;
+      throw;
+    }
+    return template_.get();
   }
 
   void count_tokens() {
@@ -282,6 +293,7 @@ class Generation {
   EarlierResults earlier_;
   RequestSource source_;
   std::unique_ptr<ChatTemplate> template_;  // null until a request needs the model's
+  std::optional<Error> template_error_;     // of the model's
   LLMEngine engine_;
   SamplingParams defaults_;
   bool json_;

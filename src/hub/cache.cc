@@ -1,9 +1,7 @@
 #include "hub/cache.h"
 
-#include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include <algorithm>
@@ -16,6 +14,8 @@
 
 #include "base/check.h"
 #include "io/file.h"
+#include "io/file_lock.h"
+#include "io/output_file.h"
 
 namespace nanovllm::hub {
 namespace fs = std::filesystem;
@@ -25,22 +25,15 @@ constexpr const char* kOwn = ".nanovllm-";  // begins the ending of a part of a 
 // A pull that is refused again and again writes nothing for ten minutes and more.
 constexpr std::chrono::minutes kIdle{20};
 
-// A name beside it that nobody else has.
-std::string draft_of(const std::string& path) {
-  return fmt::format("{}.{:08x}.tmp", path, std::random_device()());
-}
-
 // Into another file first, which then takes the place of an older one.
 void write_whole(const std::string& path, std::string_view text) {
   make_folder(fs::path(path).parent_path());
-  const std::string draft = draft_of(path);
-  std::ofstream file(draft, std::ios::binary);
+  const Draft draft(path);
+  std::ofstream file(draft.path(), std::ios::binary);
   file << text;
   file.close();
-  if (!file.fail() && std::rename(draft.c_str(), path.c_str()) == 0) return;
-  const int error = errno;
-  static_cast<void>(std::remove(draft.c_str()));
-  throw_write_error(path, error);
+  const int error = file ? draft.take_place() : errno;
+  if (error != 0) throw_write_error(path, error);
 }
 
 }  // namespace
@@ -81,18 +74,9 @@ void throw_write_error(const std::string& path, int error) {
 
 File take_lock(const std::string& path) {
   make_folder(fs::path(path).parent_path());
-  while (true) {
-    File lock(std::fopen(path.c_str(), "ae"));
-    if (!lock) throw_write_error(path, errno);
-    const int fd = ::fileno(lock.get());
-    // A file system without locks, as some of networks are, is no reason not to pull.
-    if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return nullptr;
-    // Who held it before may have taken the file away.
-    struct stat own = {}, now = {};
-    if (::fstat(fd, &own) == 0 && ::stat(path.c_str(), &now) == 0 && own.st_ino == now.st_ino) {
-      return lock;
-    }
-  }
+  FileLock lock = lock_file(path);
+  if (!lock.file && lock.error != EWOULDBLOCK) throw_write_error(path, lock.error);
+  return std::move(lock.file);
 }
 
 bool lock_holds(const std::string& path) {
@@ -231,14 +215,13 @@ void RepositoryCache::keep_ref(const std::string& revision, const std::string& c
 void RepositoryCache::link(const std::string& commit, const HubFile& file) const {
   const fs::path pointer = snapshot(commit) + "/" + file.path;
   make_folder(pointer.parent_path());
-  std::error_code error, ignored;
-  const fs::path draft = draft_of(pointer);
-  fs::create_symlink(fs::path(blob(file)).lexically_relative(pointer.parent_path()), draft, error);
+  std::error_code error;
+  const Draft draft(pointer);
+  fs::create_symlink(fs::path(blob(file)).lexically_relative(pointer.parent_path()), draft.path(),
+                     error);
   // Where there are no links, the file itself stands there, as with huggingface_hub.
-  fs::rename(error ? fs::path(blob(file)) : draft, pointer, error);
-  if (!error) return;
-  fs::remove(draft, ignored);
-  throw_write_error(pointer, error.value());
+  fs::rename(error ? blob(file) : draft.path(), pointer, error);
+  if (error) throw_write_error(pointer, error.value());
 }
 
 }  // namespace nanovllm::hub

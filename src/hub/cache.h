@@ -5,9 +5,7 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,13 +13,9 @@
 
 #include "hub/listing.h"
 #include "hub/name.h"
+#include "io/stdio_file.h"
 
 namespace nanovllm::hub {
-
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using File = std::unique_ptr<std::FILE, CloseFile>;
 
 // An exclusive lock of a file, as huggingface_hub takes them (flock), until it is closed. Nothing
 // where somebody else holds it. Throws Error(kIo) where the file can't be made.

@@ -1,6 +1,11 @@
 #include "io/output_file.h"
 
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
 #include <filesystem>
+#include <random>
 #include <system_error>
 
 namespace nanovllm {
@@ -46,6 +51,15 @@ bool is_file_of_model(const std::string& path, const std::string& model) {
     }
   }
   return false;
+}
+
+Draft::Draft(const std::string& place)
+    : place_(place), path_(fmt::format("{}.{:08x}.tmp", place, std::random_device()())) {}
+
+Draft::~Draft() { static_cast<void>(std::remove(path_.c_str())); }
+
+int Draft::take_place() const {
+  return std::rename(path_.c_str(), place_.c_str()) == 0 ? 0 : errno;
 }
 
 }  // namespace nanovllm

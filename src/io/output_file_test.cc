@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <filesystem>
+#include <fstream>
 
 #include "io/testing.h"
 
@@ -69,6 +71,31 @@ TEST(OutputFile, FilesAreTheSameByEveryPathAndLink) {
   EXPECT_FALSE(is_same_file(file, dir.write("other", "x")));
   EXPECT_FALSE(is_same_file("/dev/null", "/dev/null"));
   EXPECT_FALSE(is_same_file("", ""));
+}
+
+TEST(OutputFile, ADraftTakesThePlaceOrGoes) {
+  const TempDir dir;
+  const std::string place = dir.write("file", "old");
+  const auto num_files = [&] { return std::distance(fs::directory_iterator(dir.path()), {}); };
+  {
+    const Draft draft(place), other(place);
+    EXPECT_NE(draft.path(), other.path());
+    EXPECT_EQ(fs::path(draft.path()).parent_path(), dir.path());
+    std::ofstream(draft.path()) << "whole";
+    std::ofstream(other.path()) << "half";
+    EXPECT_EQ(fs::file_size(place), 3u);
+    EXPECT_EQ(draft.take_place(), 0);
+  }
+  EXPECT_EQ(fs::file_size(place), 5u);
+  EXPECT_EQ(num_files(), 1);
+  fs::create_directories(dir.path() + "/folder/full");
+  {
+    const Draft draft(dir.path() + "/folder");
+    EXPECT_EQ(draft.take_place(), ENOENT);  // nothing was written
+    std::ofstream(draft.path()) << "x";
+    EXPECT_EQ(draft.take_place(), EISDIR);
+  }
+  EXPECT_EQ(num_files(), 2);
 }
 
 }  // namespace
