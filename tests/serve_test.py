@@ -266,6 +266,15 @@ class Api(unittest.TestCase):
         self.assertGreaterEqual(self.server.metric("vllm:request_success_total", 'finished_reason="length"'), 1)
 
 
+class Privacy(ServeTest):
+    def test_what_requests_ask_for_is_not_in_the_log(self):
+        server = self.serve()
+        words = ["private umbrella", "confidential "]  # generate and chat name both, for they can come
+        answer = server.post("/v1/completions", {**STORY, "bad_words": words})
+        self.assertEqual(answer.status, 200)
+        self.assertNotRegex(server.log(), "umbrella|confidential|bad_words")
+
+
 class Keys(ServeTest):
     def test_with_keys_only_a_few_paths_are_open(self):
         server = self.serve("--api-key", "secret", "--api-key", "other", environment={"NANOVLLM_API_KEY": "third"})

@@ -115,6 +115,9 @@ class LLMEngine {
   const StepStats& last_step() const;
   // The sequences that it computed, decodes first; empty if it computed nothing.
   const std::vector<ScheduledRequest>& last_schedule() const;
+  // From now on nothing is said on stderr of what requests ask for, such as bad_words that can come
+  // all the same: they are other people's, and may be private.
+  void withhold_remarks();
   // Requests that are added from now on share nothing with those before. What runs or waits goes on
   // as it is.
   void reset_prefix_cache();

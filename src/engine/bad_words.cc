@@ -33,6 +33,17 @@ std::string without_spaces(std::string text) {
   return text;
 }
 
+// The spellings of a word, without the white space it begins with, that are banned.
+std::vector<Ids> forms_of(const std::string& word, const Tokenizer& tokenizer) {
+  std::vector<Ids> forms = {tokenizer.encode(word, false)};
+  Ids behind_space = tokenizer.encode(" " + word, false);
+  if (behind_space.size() == forms[0].size() && !forms[0].empty() &&
+      behind_space[0] != forms[0][0]) {
+    forms.push_back(std::move(behind_space));
+  }
+  return forms;
+}
+
 // Why a model that writes as the tokenizer does can write the word and none of its `forms`, which
 // are banned; empty = it can't.
 std::string why_it_comes(const std::string& word, const std::vector<Ids>& forms,
@@ -55,22 +66,20 @@ std::string why_it_comes(const std::string& word, const std::vector<Ids>& forms,
 
 }  // namespace
 
+std::string remark_on_bad_word(const std::string& word, const Tokenizer& tokenizer) {
+  const std::string rest(without_leading_space(word));
+  const std::string why = why_it_comes(rest, forms_of(rest, tokenizer), tokenizer);
+  if (why.empty()) return "";
+  return fmt::format("bad_words: \"{}\" can come: {}", printable(word), why);
+}
+
 BadWords::BadWords(const std::vector<std::string>& words, const Tokenizer& tokenizer) {
   for (const std::string& word : words) {
-    const std::string rest(without_leading_space(word));
-    std::vector<Ids> forms = {tokenizer.encode(rest, false)};
+    std::vector<Ids> forms = forms_of(std::string(without_leading_space(word)), tokenizer);
     if (forms[0].empty()) {
       throw_error(ErrorCode::kInvalidArgument,
                   "bad_words can't hold \"{}\": the tokenizer has no tokens for it",
                   printable(word));
-    }
-    Ids behind_space = tokenizer.encode(" " + rest, false);
-    if (behind_space.size() == forms[0].size() && behind_space[0] != forms[0][0]) {
-      forms.push_back(std::move(behind_space));
-    }
-    const std::string why = why_it_comes(rest, forms, tokenizer);
-    if (!why.empty()) {
-      remarks_.push_back(fmt::format("bad_words: \"{}\" can come: {}", printable(word), why));
     }
     depend_on_output_ |= forms[0].size() > 1;
     std::ranges::move(forms, std::back_inserter(words_));

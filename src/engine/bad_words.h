@@ -14,6 +14,10 @@ namespace nanovllm {
 // A bad word without the white space at its beginning, which vLLM ignores too.
 std::string_view without_leading_space(std::string_view word);
 
+// A sentence that says why the word can come all the same; empty = it can't. Costs several times
+// what banning the word does.
+std::string remark_on_bad_word(const std::string& word, const Tokenizer& tokenizer);
+
 class BadWords {
  public:
   BadWords() = default;
@@ -23,8 +27,6 @@ class BadWords {
   BadWords(const std::vector<std::string>& words, const Tokenizer& tokenizer);
 
   bool empty() const { return words_.empty(); }
-  // Of each word that can come all the same, as it was given, a sentence that says why.
-  const std::vector<std::string>& remarks() const { return remarks_; }
   // Whether some word has several tokens, so that what is banned depends on the output before.
   bool depend_on_output() const { return depend_on_output_; }
   // Appends to `ids` the last token of each word whose other tokens are the end of `output` (the
@@ -33,7 +35,6 @@ class BadWords {
 
  private:
   std::vector<std::vector<int32_t>> words_;
-  std::vector<std::string> remarks_;
   bool depend_on_output_ = false;
 };
 

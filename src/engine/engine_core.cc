@@ -60,7 +60,7 @@ uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& par
                                          std::move(prepared.prompt_token_ids), prepared.params,
                                          context_, salts_.number(params.cache_salt));
   Request& request = *owner;
-  tell_once(request.bad_words().remarks());
+  if (!withholds_remarks_) remark_on(params.bad_words);
   if (!previous_output_ids.empty()) {
     request.replay(previous_output_ids);
     for (const auto& completion : request.completions()) {
@@ -88,12 +88,17 @@ uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& par
   return id;
 }
 
-void EngineCore::tell_once(const std::vector<std::string>& remarks) {
-  constexpr size_t kMost = 100;  // users of a server may think of any number
-  for (const std::string& remark : remarks) {
-    if (told_.size() < kMost && told_.insert(remark).second) {
-      print_message("nanovllm: {}\n", remark);
-    }
+// Once for each word, and no more than somebody may read, or than time should be spent on.
+void EngineCore::remark_on(const std::vector<std::string>& bad_words) {
+  constexpr size_t kMostJudged = 1000;
+  constexpr int kMostRemarks = 100;
+  for (const std::string& word : bad_words) {
+    if (judged_.size() == kMostJudged || num_remarks_ == kMostRemarks) return;
+    if (!judged_.insert(word).second) continue;
+    const std::string remark = remark_on_bad_word(word, tokenizer());
+    if (remark.empty()) continue;
+    print_message("nanovllm: {}\n", remark);
+    ++num_remarks_;
   }
 }
 

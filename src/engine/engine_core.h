@@ -71,6 +71,7 @@ class EngineCore {
   const RequestPreparer& preparer() const { return preparer_; }
   // Throws Error(kUnsupported) when there is none.
   const Tokenizer& tokenizer() const;
+  void withhold_remarks() { withholds_remarks_ = true; }
   void reset_prefix_cache() { salts_.forget(); }
   void start_trace(const std::string& path);
   void finish_trace();
@@ -132,7 +133,7 @@ class EngineCore {
   void report(const InFlightStep& step);
   void learn_cost();  // from the last step
   void enter_phase(Completion& completion, Phase phase) noexcept;
-  void tell_once(const std::vector<std::string>& remarks);
+  void remark_on(const std::vector<std::string>& bad_words);
 
   EngineParts parts_;
   const RequestPreparer preparer_;  // with parts_.info
@@ -140,7 +141,9 @@ class EngineCore {
   Scheduler scheduler_;
   RequestContext context_;
   CacheSalts salts_;
-  std::set<std::string> told_;  // on stderr
+  bool withholds_remarks_ = false;
+  std::set<std::string> judged_;  // bad words, by remark_on()
+  int num_remarks_ = 0;
 
   Requests requests_;  // until their last output was delivered
   uint64_t next_request_id_ = 0;

@@ -1,7 +1,9 @@
 // What the engine refuses, with which sentence, and what it just serves.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "engine/engine_test_support.h"
 
@@ -15,6 +17,46 @@ std::string refusal(EngineCore& core, const Prompt& prompt, const SamplingParams
     return error.what();
   }
   return "";
+}
+
+std::string remarks(EngineCore& core, const std::vector<std::string>& bad_words) {
+  SamplingParams params = greedy(1);
+  params.bad_words = bad_words;
+  ::testing::internal::CaptureStderr();
+  core.add_request(prompt_of(5), params);
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(EngineRemarks, OnEachBadWordThatCanComeOnce) {
+  FakeEngine engine = make_fake_engine({}, alphabet());
+  const std::string remark =
+      "nanovllm: bad_words: \"a\u00e9\" can come: the tokenizer reads it as \"a\"\n";
+  EXPECT_EQ(remarks(*engine.core, {"b", "a\u00e9", "a\u00e9"}), remark);
+  EXPECT_EQ(remarks(*engine.core, {"a\u00e9", "c"}), "");
+  FakeEngine silent = make_fake_engine({}, alphabet());
+  silent.core->withhold_remarks();
+  EXPECT_EQ(remarks(*silent.core, {"a\u00e9"}), "");
+}
+
+// `from`, `from` + 1 ... as words, with an end that the alphabet lacks if they shall be able to
+// come.
+std::vector<std::string> numbered(int from, int count, const char* end) {
+  std::vector<std::string> words;
+  for (int i = from; i < from + count; ++i) {
+    std::string& word = words.emplace_back(end);
+    for (int rest = i; rest > 0; rest /= 26) word.insert(0, 1, static_cast<char>('a' + rest % 26));
+  }
+  return words;
+}
+
+TEST(EngineRemarks, OnNoMoreBadWordsThanSomebodyMayRead) {
+  const auto num_lines = [](const std::string& text) { return std::ranges::count(text, '\n'); };
+  FakeEngine engine = make_fake_engine({.num_blocks = 128}, alphabet());
+  EXPECT_EQ(num_lines(remarks(*engine.core, numbered(1, 99, "\u00e9"))), 99);
+  EXPECT_EQ(num_lines(remarks(*engine.core, numbered(100, 2, "\u00e9"))), 1);
+  FakeEngine other = make_fake_engine({.num_blocks = 128}, alphabet());
+  EXPECT_EQ(num_lines(remarks(*other.core, numbered(1, 999, ""))), 0);
+  EXPECT_EQ(num_lines(remarks(*other.core, numbered(1, 2, "\u00e9"))), 1);  // the 1,000th judged
 }
 
 TEST(EngineRefuses, WhatCanNeverBeServedAndGoesOn) {

@@ -43,6 +43,7 @@ EngineLoop::EngineLoop(LLMEngine engine, Sink sink, size_t max_num_commands)
                 "An EngineLoop needs an engine without requests, a sink, and room for a command at "
                 "least.");
   }
+  engine_.withhold_remarks();
   const SignalsBlocked in_thread;
   thread_ = std::thread([this] { run(); });
 }

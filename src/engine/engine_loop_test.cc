@@ -491,6 +491,19 @@ TEST(EngineLoop, IsDestroyedWhileItsSinkWaits) {
   }
 }
 
+TEST(EngineLoop, SaysNothingOfWhatRequestsAskFor) {
+  AddRequest request = add(1, 5);
+  request.params.bad_words = {"a\u00e9"};  // the alphabet has no such letter: it bans an a
+  ::testing::internal::CaptureStderr();
+  {
+    Hearing hearing;
+    EngineLoop loop(LLMEngine(make_fake_engine({}, alphabet()).core), hearing.sink());
+    loop.submit(request);
+    EXPECT_FALSE(hearing.answer(1).error);
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 TEST(EngineLoop, RefusesToBeginWithoutItsParts) {
   Hearing hearing;
   EXPECT_EQ(code_of([&] { EngineLoop(fake(), {}); }), ErrorCode::kInvalidArgument);

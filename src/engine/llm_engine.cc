@@ -74,6 +74,8 @@ const std::vector<ScheduledRequest>& LLMEngine::last_schedule() const {
   return core_->last_schedule();
 }
 
+void LLMEngine::withhold_remarks() { core_->withhold_remarks(); }
+
 void LLMEngine::reset_prefix_cache() { core_->reset_prefix_cache(); }
 
 void LLMEngine::start_trace(const std::string& path) { core_->start_trace(path); }

@@ -103,8 +103,6 @@ class Request {
   // Since the last output.
   bool changed = false;
 
-  const BadWords& bad_words() const { return bad_words_; }
-
  private:
   void append_token(Completion& completion, const SamplingResult& sampled);
   bool awaits_ids(const Completion& completion) const;
