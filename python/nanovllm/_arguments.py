@@ -19,7 +19,7 @@ class Elsewhere(NamedTuple):
 
 
 _SAMPLING = {
-    "best_of": Elsewhere("use n, and choose among the completions"),
+    "best_of": Elsewhere("use n, and choose among the completions", (None, 1)),
     "use_beam_search": Elsewhere("there is no beam search; use n with a temperature", (False,)),
     "guided_decoding": Elsewhere("outputs can't be bound to a grammar"),
     "structured_outputs": Elsewhere("outputs can't be bound to a grammar"),
@@ -181,7 +181,9 @@ def _known(
 
 def known_parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Called by SamplingParams where a keyword is wrong: those that ask for something, or a TypeError."""
-    return _known("SamplingParams", arguments, _PARAMETERS, _SAMPLING, ", ".join(_PARAMETERS))
+    best_of = _SAMPLING["best_of"]
+    best_of = best_of._replace(nothing=(*best_of.nothing, arguments.get("n")))
+    return _known("SamplingParams", arguments, _PARAMETERS, {**_SAMPLING, "best_of": best_of}, ", ".join(_PARAMETERS))
 
 
 def engine_defaults() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Keywords, results, and what is refused in which sentence."""
 import ast
 import copy
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -123,9 +124,9 @@ def test_stubs_have_the_keywords_of_the_tables():
 def test_unknown_keywords_are_named_and_vllms_explained(model):
     with pytest.raises(TypeError, match="SamplingParams.*'temprature'; there are temperature, "):
         SamplingParams(temprature=1)
-    for value in (2, object()):
+    for arguments in ({"best_of": 2}, {"best_of": object()}, {"best_of": 3, "n": 2}):
         with pytest.raises(TypeError, match="'best_of', which vLLM has: use n"):
-            SamplingParams(best_of=value)
+            SamplingParams(**arguments)
     with pytest.raises(TypeError, match=r"LLM\(\).*'max_len'; there are device, "):
         LLM(model, max_len=3)
     with pytest.raises(TypeError, match="'block_size', which vLLM has: use kvcache_block_size"):
@@ -141,6 +142,7 @@ def test_what_asks_for_nothing_is_taken(llm, model):
     for name, other in _arguments._SAMPLING.items():
         for value in (None, *other.nothing):
             assert SamplingParams(n=2, **{name: value}) == SamplingParams(n=2)
+    assert SamplingParams(n=2, best_of=2, temperature=0.5) == SamplingParams(n=2, temperature=0.5)
     for pick in (0, -1):
         LLM(model, **{name: other.nothing[pick] for name, other in _arguments._ENGINE.items()})
     LLM(model, **dict.fromkeys(_arguments._ENGINE))
@@ -229,6 +231,41 @@ def test_engine_arguments_are_an_object_and_flags(model):
     for name, _, help_text in _engine.config_fields():
         assert f"--{name.replace('_', '-')}" in parser.format_help() and help_text
     assert nanovllm.AsyncEngineArgs.add_cli_args(FlexibleArgumentParser(), async_args_only=True).parse_args([])
+
+
+def test_engine_arguments_are_a_dataclass(model):
+    args = nanovllm.AsyncEngineArgs(model, max_num_seqs=3, dtype=None)
+    assert dataclasses.is_dataclass(args) and [field.name for field in dataclasses.fields(args)] == [*vars(args)]
+    assert dataclasses.asdict(args) == vars(args) and args == copy.copy(args)
+    for keywords in (dataclasses.asdict(args), vars(args), {**vars(args), "seed": 5}):
+        assert LLM(**keywords).info["max_num_seqs"] == 3
+    other = dataclasses.replace(args, seed=5)
+    assert (type(other), other.seed, other.max_num_seqs) == (nanovllm.AsyncEngineArgs, 5, 3) and other != args
+    with pytest.raises(TypeError, match="'hf_overrides', which vLLM has"):
+        dataclasses.replace(args, hf_overrides={"a": 1})
+    assert (nanovllm.EngineArgs.max_num_seqs, nanovllm.EngineArgs().max_num_seqs) == (512, 512)
+
+
+def test_flags_take_the_suffixes_of_the_command_line(model, capsys):
+    parser = nanovllm.EngineArgs.add_cli_args(FlexibleArgumentParser())
+
+    def parsed(flag, text):
+        return vars(parser.parse_args([flag, text]))[flag[2:].replace("-", "_")]
+
+    counts = {"8k": 8000, "8K": 8192, "1.5K": 1536, "25.6k": 25600, "2m": 2000000, "2M": 2 << 20, "512": 512, "-1": -1}
+    for text, number in counts.items():
+        assert parsed("--max-num-batched-tokens", text) == parsed("--max-model-len", text) == number
+    assert parsed("--max-model-len", "auto") == -1
+    sizes = {"64M": 64 << 20, "1.5GiB": 3 << 29, "4GB": 4 << 30, "4g": 4 * 10**9, "1T": 1 << 40, "4096": 4096}
+    for text, number in sizes.items():
+        assert parsed("--kv-cache-memory", text) == number
+    for flag, text in [("--max-num-seqs", "8KB"), ("--max-num-seqs", "auto"), ("--max-model-len", "8x"), ("--kv-cache-memory", "8KK")]:
+        with pytest.raises(SystemExit):
+            parser.parse_args([flag, text])
+        assert f"argument {flag}: must be an integer such as 8192, 8k (8,000) or 8K (8,192), got {text}" in capsys.readouterr().err
+    args = nanovllm.EngineArgs.from_cli_args(parser.parse_args(["--model", model, "--max-num-batched-tokens", "2K", "--max-model-len", "1k"]))
+    info = LLM.from_engine_args(args).info
+    assert (info["max_num_batched_tokens"], info["max_model_len"]) == (2048, 1000)
 
 
 def test_only_allowed_tokens_are_drawn(llm):

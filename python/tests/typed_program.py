@@ -1,4 +1,5 @@
 """What users write, for mypy: it is checked, and never run."""
+import dataclasses
 from typing import assert_type
 
 from nanovllm import LLM, AsyncEngineArgs, AsyncLLM, EngineArgs, LLMEngine, RequestOutput, RequestOutputKind, SamplingParams, TokensPrompt
@@ -25,6 +26,8 @@ def flags() -> None:
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     assert_type(parser, FlexibleArgumentParser)
     args = EngineArgs.from_cli_args(parser.parse_args())
+    LLM(**dataclasses.asdict(args))
+    LLM(**vars(args))
     assert_type(LLM.from_engine_args(args), LLM)
     assert_type(AsyncLLM.from_engine_args(AsyncEngineArgs("models/demo")), AsyncLLM)
     LLM("models/demo").generate(TokensPrompt(prompt_token_ids=[1]), SamplingParams(allowed_token_ids=[3]), priority=1)

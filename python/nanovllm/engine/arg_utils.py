@@ -2,8 +2,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from nanovllm import _engine
 from nanovllm._arguments import checked, engine_defaults
@@ -24,19 +27,17 @@ _ONLY_VLLMS = "as in vLLM; other values than its default are explained"
 
 
 class EngineArgs:
-    """The keywords of LLM, LLMEngine and AsyncLLM, those that only vLLM has too: LLM(**vars(args)), or
-    LLMEngine.from_engine_args(args)."""
+    """The keywords of LLM, LLMEngine and AsyncLLM, those that only vLLM has too, as a dataclass: LLM(**vars(args)),
+    LLM(**dataclasses.asdict(args)), or LLMEngine.from_engine_args(args)."""
 
     def __init__(self, model: str | os.PathLike[str] = _MODEL, **kwargs: Any) -> None:
         checked(type(self).__name__, model, kwargs)
         vars(self).update({"model": model, **engine_defaults(), **kwargs})
 
     if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
         def __getattr__(self, name: str) -> Any: ...
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EngineArgs) and vars(self) == vars(other)
 
     def __repr__(self) -> str:
         defaults = engine_defaults()
@@ -59,6 +60,17 @@ class EngineArgs:
         return cls(**{name: value for name, value in vars(args).items() if name in names})
 
 
+def _make_dataclass() -> None:
+    defaults = {"model": _MODEL, **engine_defaults()}
+    EngineArgs.__annotations__ = dict.fromkeys(defaults, Any)
+    for name, default in defaults.items():
+        setattr(EngineArgs, name, default)
+    dataclasses.dataclass(init=False, repr=False)(EngineArgs)  # its own say more
+
+
+_make_dataclass()
+
+
 class AsyncEngineArgs(EngineArgs):
     @staticmethod
     def add_cli_args(parser: Parser, async_args_only: bool = False) -> Parser:
@@ -71,6 +83,28 @@ def _add_flag(parser: argparse._ActionsContainer, name: str, default: Any, text:
     if isinstance(default, bool):
         parser.add_argument(*flags, action=argparse.BooleanOptionalAction, default=default, help=text)
         return
-    is_int = isinstance(default, int) or name == "kv_cache_memory"
-    kind = int if is_int else float if isinstance(default, float) else str
-    parser.add_argument(*flags, type=kind, default=default, help=text)
+    parser.add_argument(*flags, type=_KINDS.get(name) or _KINDS.get(type(default), str), default=default, help=text)
+
+
+def _count(text: str, unit: str = "") -> int:
+    """As on the command line: 8k is 8,000, and 8K is 8,192."""
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?)([kmgtKMGT]){unit}", text)
+    if found is None and re.fullmatch(r"-?\d+", text) is None:
+        raise argparse.ArgumentTypeError(f"must be an integer such as 8192, 8k (8,000) or 8K (8,192), got {text}")
+    if found is None:
+        return int(text)
+    number, suffix = found.groups()
+    power = "kmgt".index(suffix.lower()) + 1
+    return int(float(number) * (1000 if suffix.islower() else 1024) ** power)
+
+
+def _length(text: str) -> int:
+    return -1 if text == "auto" else _count(text)
+
+
+_KINDS: dict[Any, Any] = {
+    int: _count,
+    float: float,
+    "max_model_len": _length,
+    "kv_cache_memory": partial(_count, unit="(?:i?B)?"),
+}
