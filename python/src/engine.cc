@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <future>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -31,10 +33,59 @@ void put_before(RequestOutput& output, const RequestOutput& before) {
   }
 }
 
-// An LLM and the call of it that computes, whose end is waited for where they end.
-struct Computer {
+// An LLM, and a thread that computes with it: one for all calls, as starting one may take longer
+// than a small model's step. What it computes ends before it does.
+class Computer {
+ public:
+  using Outputs = std::vector<RequestOutput>;
+
+  explicit Computer(LLM model) : llm(std::move(model)) {
+    const SignalsBlocked in_thread;
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Computer() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  Computer(const Computer&) = delete;
+  Computer& operator=(const Computer&) = delete;
+
+  // What ran before was waited for.
+  void start(std::packaged_task<Outputs()> work) {
+    running = work.get_future();
+    {
+      const std::lock_guard lock(mutex_);
+      work_ = std::move(work);
+    }
+    changed_.notify_one();
+  }
+
   LLM llm;
-  std::future<std::vector<RequestOutput>> running;
+  std::future<Outputs> running;  // by start()
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return is_over_ || work_.valid(); });
+      if (!work_.valid()) return;
+      auto work = std::exchange(work_, {});
+      lock.unlock();
+      work();
+      work = {};  // with what it holds of its caller's
+      lock.lock();
+    }
+  }
+
+  std::thread thread_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  std::packaged_task<Outputs()> work_;
 };
 
 // What a call of generate() has done, for who waits for it.
@@ -143,26 +194,23 @@ class Engine : public Owner<Computer> {
 
  private:
   std::unique_ptr<Computer> make(const std::string& path, const EngineConfig& config) override {
-    return std::make_unique<Computer>(Computer{LLM(path, config), {}});
+    return std::make_unique<Computer>(LLM(path, config));
   }
 
-  // `work` has a thread of its own, so that Python hears of Ctrl-C while a step runs, and leaves
-  // it: the running step ends behind it. `tell` is called now and then.
+  // `work` runs on another thread, so that Python hears of Ctrl-C while a step runs, and leaves it:
+  // the running step ends behind it. `tell` is called now and then.
   template <typename Work, typename Tell>
   std::vector<RequestOutput> compute(Work&& work, const Tell& tell) {
-    auto& running = get().running;
+    Computer& computer = get();
     is_left_ = false;
-    {
-      const SignalsBlocked in_thread;
-      running = std::async(std::launch::async, std::forward<Work>(work));
-    }
+    computer.start(std::packaged_task<Computer::Outputs()>(std::forward<Work>(work)));
     try {
-      wait_for(running, tell);
+      wait_for(computer.running, tell);
     } catch (...) {
       is_left_ = true;
       throw;
     }
-    return running.get();
+    return computer.running.get();
   }
 
   template <typename Tell>

@@ -129,9 +129,10 @@ class Loop : public Owner<EngineLoop> {
         std::numeric_limits<size_t>::max());
   }
 
-  // Waits for the running step.
+  // Waits for the running step, and for other tasks.
   void between_steps(const std::function<void(LLMEngine&)>& task) {
-    const std::lock_guard call(*this);
+    wait_and_lock();
+    const std::lock_guard call(*this, std::adopt_lock);
     EngineLoop& loop = get();
     const Unlocked unlocked;
     loop.call(task);

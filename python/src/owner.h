@@ -114,6 +114,11 @@ class Owner {
     user_ = std::this_thread::get_id();
   }
   void unlock() { user_ = std::thread::id(); }
+  // Behind the calls of other threads.
+  void wait_and_lock() {
+    for (check_open(); user_ != std::thread::id(); check_open()) Unlocked::pause();
+    lock();
+  }
 
  protected:
   virtual std::unique_ptr<T> make(const std::string& path, const EngineConfig& config) = 0;

@@ -2,6 +2,8 @@
 import asyncio
 import gc
 import json
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -210,6 +212,52 @@ def test_its_cache_is_reset_and_its_steps_are_traced_while_it_runs(shared, tmp_p
     asyncio.run(main())
     events = json.loads((tmp_path / "loop.trace.json").read_text())
     assert len({event["id"] for event in events if event["ph"] == "b"}) == 2  # it and the one that came
+
+
+def test_what_waits_for_a_step_is_done_one_after_the_other(shared, tmp_path):
+    async def main():
+        running = shared.generate("Once", LONG, "running")
+        await anext(running)
+        files = [str(tmp_path / f"{i}.trace.json") for i in range(4)]
+        calls = [shared.start_profile(file.removesuffix(".trace.json")) for file in files]
+        done = await asyncio.gather(*calls, *(shared.reset_prefix_cache() for _ in range(4)))
+        assert done == [*files, *[True] * 4]
+        assert await asyncio.gather(shared.stop_profile(), shared.stop_profile(), shared.reset_prefix_cache()) == [None, None, True]
+        assert all(json.loads((tmp_path / f"{i}.trace.json").read_text()) for i in range(4))
+        await shared.abort("running")
+        assert (await last_of(running)).finished
+
+    asyncio.run(main())
+
+
+def test_what_waits_for_a_step_may_be_shut_down(model):
+    llm = AsyncLLM(model)
+
+    async def main():
+        running = last_of(llm.generate("Once", LONG))
+        calls = [llm.reset_prefix_cache() for _ in range(8)]
+        tasks = [asyncio.create_task(call) for call in (running, *calls)]
+        await asyncio.sleep(0)
+        llm.shutdown()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(done[0], RuntimeError)
+        assert all(one is True or isinstance(one, RuntimeError) for one in done[1:])
+
+    asyncio.run(main())
+
+
+def test_bad_words_of_its_callers_are_not_told(model):
+    code = """
+import asyncio, sys, nanovllm
+async def main():
+    llm = nanovllm.AsyncLLM(sys.argv[1])
+    async for _ in llm.generate("Once", nanovllm.SamplingParams(max_tokens=1, bad_words=["umbrella", "butter "])):
+        pass
+    llm.shutdown()
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""
 
 
 def test_priorities_and_other_keywords_are_those_of_the_call(shared):

@@ -70,8 +70,8 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
   stop_ids_.insert(stop_ids_.end(), params_.stop_token_ids.begin(), params_.stop_token_ids.end());
   if (!params_.bad_words.empty()) bad_words_ = BadWords(params_.bad_words, *context.tokenizer);
   if (params_.allowed_token_ids) allowed_.resize((context.limits.vocab_size + 31) / 32);
-  for (const int32_t id : params_.allowed_token_ids.value_or(std::vector<int32_t>())) {
-    allowed_[id / 32] |= 1u << id % 32;
+  for (const int32_t allowed : params_.allowed_token_ids.value_or(std::vector<int32_t>())) {
+    allowed_[allowed / 32] |= 1u << allowed % 32;
   }
   row_.num_logprobs = num_logprobs(params_.logprobs, context.limits.vocab_size);
   num_prompt_logprobs_ = num_logprobs(params_.prompt_logprobs, context.limits.vocab_size);
