@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "server/fleet/fleet_stage.h"
@@ -81,15 +83,26 @@ class Served {
   std::thread thread_;
 };
 
+// A worker that does what a test says, loaded, and the server in front of it.
+struct Scene {
+  explicit Scene(const FleetOptions& options = {},
+                 std::chrono::milliseconds max_silence = ServeOptions().max_silence)
+      : fleet(make_fleet(options, stage.starter())) {
+    stage.load(0);
+    server.emplace(*fleet, model.served, num_waits, max_silence);
+  }
+
+  const LetterModel model;
+  Stage stage{1};
+  const std::unique_ptr<Fleet> fleet;
+  std::atomic<int> num_waits = 0;
+  std::optional<Served> server;
+};
+
 // As vLLM's web framework has it.
 TEST(ApiServer, TakesTheSlashBehindAPathAway) {
-  const LetterModel model;
-  Stage stage(1);
-  const auto fleet = make_fleet({}, stage.starter());
-  stage.load(0);
-  std::atomic<int> num_waits = 0;
-  const Served server(*fleet, model.served, num_waits);
-  http_testing::Client client(server.port());
+  Scene scene;
+  http_testing::Client client(scene.server->port());
   for (const auto& [asked, where] :
        {std::pair{http_testing::get("/v1/models/"), "/v1/models"},
         {http_testing::get("/health/?a=b%20c"), "/health?a=b%20c"},
@@ -106,13 +119,8 @@ TEST(ApiServer, TakesTheSlashBehindAPathAway) {
 }
 
 TEST(ApiServer, KnowsTheMethodsOfEachPath) {
-  const LetterModel model;
-  Stage stage(1);
-  const auto fleet = make_fleet({}, stage.starter());
-  stage.load(0);
-  std::atomic<int> num_waits = 0;
-  const Served server(*fleet, model.served, num_waits);
-  http_testing::Client client(server.port());
+  Scene scene;
+  http_testing::Client client(scene.server->port());
   for (const char* path : {"/", "/app.js", "/v1/models", "/v1/completions", "/health"}) {
     const auto answer =
         client.ask(fmt::format("DELETE {} HTTP/1.1\r\nHost: localhost\r\n\r\n", path));
@@ -154,18 +162,13 @@ std::string completion(bool stream, int max_tokens) {
 
 // Whole or streamed, as nothing of it was sent.
 TEST(ApiServer, TellsToTryAgainWhileNoWorkerIsReady) {
-  const LetterModel model;
-  Stage stage(1);
-  const auto fleet =
-      make_fleet({.unready_patience = std::chrono::milliseconds(100)}, stage.starter());
-  stage.load(0);
-  std::atomic<int> num_waits = 0;
-  const Served server(*fleet, model.served, num_waits);
-  http_testing::Client whole(server.port()), streamed(server.port()), later(server.port());
+  Scene scene({.unready_patience = std::chrono::milliseconds(100)});
+  http_testing::Client whole(scene.server->port()), streamed(scene.server->port()),
+      later(scene.server->port());
   whole.send(completion(false, 10));
   streamed.send(completion(true, 10));
-  ASSERT_TRUE(http_testing::comes_true([&] { return fleet->status().num_streams == 2; }));
-  stage.die(0);
+  ASSERT_TRUE(http_testing::comes_true([&] { return scene.fleet->status().num_streams == 2; }));
+  scene.stage.die(0);
   for (http_testing::Client* client : {&whole, &streamed, &later}) {
     const auto answer = client == &later ? later.ask(completion(true, 10)) : client->answer();
     EXPECT_EQ(answer.status, 503);
@@ -178,44 +181,34 @@ TEST(ApiServer, TellsToTryAgainWhileNoWorkerIsReady) {
 
 // A stream says that it is there, but not before it is clear that it will not be sent away.
 TEST(ApiServer, HoldsTheHeadOfAStreamBackWhileNoWorkerIsReady) {
-  const LetterModel model;
-  Stage stage(1);
-  const auto fleet = make_fleet({.unready_patience = 1s}, stage.starter());
-  stage.load(0);
-  std::atomic<int> num_waits = 0;
-  const Served server(*fleet, model.served, num_waits, 300ms);
-  http_testing::Client silent(server.port()), refused(server.port());
+  Scene scene({.unready_patience = 1s}, 300ms);
+  http_testing::Client silent(scene.server->port()), refused(scene.server->port());
   silent.send(completion(true, 10));
   EXPECT_TRUE(silent.wait_for(": still here"));
   EXPECT_EQ(silent.answer(/*of_head=*/true).status, 200);
   refused.send(completion(true, 10));
-  ASSERT_TRUE(http_testing::comes_true([&] { return fleet->status().num_streams == 2; }));
-  stage.die(0);
+  ASSERT_TRUE(http_testing::comes_true([&] { return scene.fleet->status().num_streams == 2; }));
+  scene.stage.die(0);
   const auto answer = refused.answer();
   EXPECT_EQ(answer.status, 503);
   EXPECT_TRUE(answer.has("Retry-After: 1\r\n")) << answer.head;
 }
 
 TEST(ApiServer, JudgesByWhatTheWorkerCameBackWith) {
-  const LetterModel model;
-  Stage stage(1);
-  const auto fleet = make_fleet({}, stage.starter());
-  stage.load(0);
-  std::atomic<int> num_waits = 0;
-  const Served server(*fleet, model.served, num_waits);
-  http_testing::Client client(server.port());
+  Scene scene;
+  http_testing::Client client(scene.server->port());
   const auto len = [&](int length) { return fmt::format("\"max_model_len\":{}", length); };
   const std::string before = client.ask(http_testing::get("/v1/models")).body;
   EXPECT_NE(before.find(len(1000)), std::string::npos) << before;
-  stage.die(0);
-  stage.load(0, 2, "cpu (2 threads)", 3, 12);  // 3 blocks of 4 tokens
+  scene.stage.die(0);
+  scene.stage.load(0, 2, "cpu (2 threads)", 3, 12);  // 3 blocks of 4 tokens
   const std::string after = client.ask(http_testing::get("/v1/models")).body;
   EXPECT_NE(after.find(len(12)), std::string::npos) << after;
   const auto refused = client.ask(completion(false, 13));
   EXPECT_EQ(refused.status, 400);
   EXPECT_NE(refused.body.find("max_model_len=12"), std::string::npos) << refused.body;
   client.send(completion(false, 10));
-  EXPECT_TRUE(http_testing::comes_true([&] { return fleet->status().num_streams == 1; }));
+  EXPECT_TRUE(http_testing::comes_true([&] { return scene.fleet->status().num_streams == 1; }));
 }
 
 }  // namespace

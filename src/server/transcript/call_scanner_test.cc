@@ -8,22 +8,11 @@
 #include <random>
 #include <vector>
 
+#include "server/transcript/call_scanners.h"
 #include "server/transcript/pythonic_json.h"
 
 namespace nanovllm::server {
 namespace {
-
-constexpr TaggedSyntax kCoder = {.name_open = "<function=",
-                                 .name_close = ">",
-                                 .key_open = "<parameter=",
-                                 .key_close = ">",
-                                 .value_close = "</parameter>",
-                                 .close = "</function>",
-                                 .values_have_own_lines = true};
-constexpr TaggedSyntax kGlm = {.key_open = "<arg_key>",
-                               .key_close = "</arg_key>",
-                               .value_open = "<arg_value>",
-                               .value_close = "</arg_value>"};
 
 const ToolTypes& scanned_tools() {
   static const ToolTypes tools(nlohmann::ordered_json::parse(R"([{"type": "function", "function": {
@@ -89,8 +78,8 @@ void expect_none(const CallSyntax& syntax, const std::string& text, bool closes 
   }
 }
 
-const CallSyntax kCoderCalls = {.form = CallForm::kTagged, .tagged = &kCoder};
-const CallSyntax kGlmCalls = {.form = CallForm::kTagged, .tagged = &kGlm};
+const CallSyntax kCoderCalls = {.form = CallForm::kTagged, .tagged = &kQwen3CoderCall};
+const CallSyntax kGlmCalls = {.form = CallForm::kTagged, .tagged = &kGlmCall};
 const CallSyntax kPythonicCalls = {.form = CallForm::kPythonic};
 
 std::string coder_call(const std::string& argument, const std::string& value) {

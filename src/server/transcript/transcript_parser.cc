@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "nanovllm/tokenizer.h"
+#include "server/transcript/call_scanners.h"
 #include "server/transcript/harmony_parser.h"
 #include "server/transcript/tag_parser.h"
 
@@ -29,19 +30,6 @@ constexpr ReasoningFormat kReasoningFormats[] = {
     {.name = "olmo3"},
     {.name = kHarmonyReasoning},
 };
-
-constexpr TaggedSyntax kQwen3CoderCall = {.name_open = "<function=",
-                                          .name_close = ">",
-                                          .key_open = "<parameter=",
-                                          .key_close = ">",
-                                          .value_close = "</parameter>",
-                                          .close = "</function>",
-                                          .values_have_own_lines = true};
-
-constexpr TaggedSyntax kGlmCall = {.key_open = "<arg_key>",
-                                   .key_close = "</arg_key>",
-                                   .value_open = "<arg_value>",
-                                   .value_close = "</arg_value>"};
 
 constexpr ToolFormat hermes_like(std::string_view name, const TaggedSyntax* tagged) {
   ToolFormat format = {
