@@ -53,6 +53,14 @@ bool heeds_hangup() {
   return ::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN;
 }
 
+// SIGHUP comes twice, and may do so when its handler is gone: that must not be the exit status.
+void block_hangup() {
+  sigset_t hangup;
+  ::sigemptyset(&hangup);
+  ::sigaddset(&hangup, SIGHUP);
+  ::pthread_sigmask(SIG_BLOCK, &hangup, nullptr);
+}
+
 std::string name_of_model(const ServeOptions& options) {
   return options.served_model_names.empty() ? options.model : options.served_model_names.front();
 }
@@ -147,6 +155,7 @@ int Front::run() {
     }
   }
   context_.run();
+  block_hangup();
   for (std::thread& thread : threads) thread.join();
   loader_.join();
   api_->stop();  // long texts may still be read, by the tokenizer and for coroutines that end below
