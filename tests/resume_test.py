@@ -11,7 +11,8 @@ import unittest
 
 from cli_testing import BINARY, MODEL, CliTest, lines, run
 
-SETTINGS = ["--max-model-len", "512", "--max-num-seqs", "8", "--temperature", "0.8"]
+# Two at once would wait for each other's threads where there are few cores.
+SETTINGS = ["--max-model-len", "512", "--max-num-seqs", "8", "--temperature", "0.8", "--num-threads", "1"]
 
 
 class Resume(CliTest):

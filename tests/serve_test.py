@@ -16,7 +16,7 @@ import tempfile
 import time
 import unittest
 
-from serve_testing import BINARY, MODEL, SMALL, ServeTest, Server, in_parallel, text_of
+from serve_testing import BINARY, LONG, MODEL, SANITIZED, SLOW_CPU, SMALL, ServeTest, Server, in_parallel, text_of
 
 GREEDY = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
 STORY = {"prompt": "Once upon a time", **GREEDY}
@@ -398,7 +398,7 @@ class Start(ServeTest):
             before = pages()
             server.post("/v1/completions", {"prompt": list(range(100)), "max_tokens": 3, "ignore_eos": True})
             # Without a request before this one, 130 to 160. Sanitizers have pages of their own.
-            if not any(sanitizer in BINARY for sanitizer in ("asan", "tsan")):
+            if not SANITIZED:
                 self.assertLess(pages() - before, 100)
         deadline = time.monotonic() + 10
         while server.metric(counters[1]) < 3 and time.monotonic() < deadline:
@@ -480,8 +480,7 @@ class Patience(ServeTest):
 
     def longest_halt(self, *flags):
         """Of a stream while another's prompt is computed, and what that took; the prompt's answer."""
-        slow = {"NANOVLLM_CPU_ISA": "portable"}
-        server = self.serve("--num-threads", "1", "--max-model-len", "2048", *flags, small=False, environment=slow)
+        server = self.serve("--num-threads", "1", "--max-model-len", "2048", *flags, small=False, environment=SLOW_CPU)
         stream = server.stream("/v1/completions", {**STORY, "max_tokens": 2000})
         for _ in range(20):
             next(stream)
@@ -490,7 +489,7 @@ class Patience(ServeTest):
         def work(i):
             if i == 0:
                 begin = time.monotonic()
-                answer = server.post("/v1/completions", {**GREEDY, "prompt": [10 + j % 500 for j in range(2000)]})
+                answer = server.post("/v1/completions", {**GREEDY, "prompt": [10 + j % 500 for j in range(LONG)]})
                 span.extend((begin, time.monotonic()))
                 return answer.json["choices"][0]["text"]
             while not span:
@@ -644,9 +643,8 @@ class Healing(ServeTest):
         self.assertEqual(text_of(events), whole)
 
     def test_a_step_may_take_longer_than_a_worker_is_waited_for(self):
-        slow = {"NANOVLLM_CPU_ISA": "portable"}
-        server = self.serve("--num-threads", "1", "--worker-timeout", "1", "--max-model-len", "2048", small=False, environment=slow)
-        prompts = [[10 + (7 * i + j) % 500 for j in range(2000)] for i in range(2)]
+        server = self.serve("--num-threads", "1", "--worker-timeout", "1", "--max-model-len", "2048", small=False, environment=SLOW_CPU)
+        prompts = [[10 + (7 * i + j) % 500 for j in range(LONG)] for i in range(2)]
         start = time.monotonic()
         answer = server.post("/v1/completions", {"prompt": prompts, "max_tokens": 1})
         self.assertGreater(time.monotonic() - start, 2, "it was too fast to show anything")

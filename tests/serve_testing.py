@@ -15,6 +15,9 @@ import time
 import unittest
 
 BINARY = os.environ["NANOVLLM"]
+SANITIZED = any(sanitizer in BINARY for sanitizer in ("asan", "tsan"))
+# What takes a server long: the environment, and the tokens of a prompt. Sanitizers see to it by themselves.
+SLOW_CPU, LONG = ({}, 300) if SANITIZED else ({"NANOVLLM_CPU_ISA": "portable"}, 2000)
 MODEL = os.environ["NANOVLLM_MODEL"]
 SMALL = ["--max-model-len", "512", "--max-num-seqs", "64", "--kv-cache-memory", "64M"]
 
