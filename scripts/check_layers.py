@@ -45,6 +45,7 @@ ROOMS = {
     "transcript": set(),
     "fleet": set(),
     "openai": {"http", "transcript", "fleet"},
+    "agents": {"http", "transcript", "fleet", "openai"},
 }
 FLOOR = {"server/log.h"}  # that all rooms stand on
 # What the engine may know of what is below the runner: the plain data of a step and of a model, no tensors and no devices.

@@ -1,4 +1,4 @@
-// The schemas of request bodies, and /openapi.json. Their sampling parameters are those of
+// The schemas of bodies, and /openapi.json. Their sampling parameters are those of
 // engine/sampling_table.h, which checks them itself.
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -82,7 +82,7 @@ constexpr const char* kDetokenizeFields = R"({
 })";
 
 // What answers hold is the API's business.
-constexpr const char* kAnswerSchemas = R"({
+constexpr const char kAnswerSchemas[] = R"({
   "ErrorResponse": {"type": "object", "required": ["error"], "properties": {
     "error": {"type": "object", "required": ["message", "type", "param", "code"], "properties": {
       "message": {"type": "string"}, "type": {"type": "string"}, "param": "string?",
@@ -95,6 +95,9 @@ constexpr const char* kAnswerSchemas = R"({
   "Tokens": {"type": "object", "required": ["count", "max_model_len", "tokens", "token_strs"]},
   "Text": {"type": "object", "required": ["prompt"]}
 })";
+
+// Texts of schemas by name, those of further APIs among them (request_fields.h).
+constexpr const char* kSchemaTexts[] = {kAnswerSchemas};
 
 Json expanded(Json schema) {
   if (schema.is_string() && schema.get_ref<const std::string&>().ends_with('?')) {
@@ -211,14 +214,17 @@ Json operation(const Operation& of) {
 
 }  // namespace
 
-const Json& request_schemas() {
-  static const Json schemas = {
-      {"CompletionRequest",
-       with_sampling(request_of({kCommonFields, kCompletionFields}, {"prompt"}))},
-      {"ChatRequest",
-       with_sampling(request_of({kCommonFields, kPromptFields, kChatFields}, {"messages"}))},
-      {"TokenizeRequest", request_of({kPromptFields, kTokenizeFields}, Json::array())},
-      {"DetokenizeRequest", request_of({kDetokenizeFields}, {"tokens"})}};
+const Json& body_schemas() {
+  static const Json schemas = [] {
+    Json all = {{"CompletionRequest",
+                 with_sampling(request_of({kCommonFields, kCompletionFields}, {"prompt"}))},
+                {"ChatRequest", with_sampling(request_of(
+                                    {kCommonFields, kPromptFields, kChatFields}, {"messages"}))},
+                {"TokenizeRequest", request_of({kPromptFields, kTokenizeFields}, Json::array())},
+                {"DetokenizeRequest", request_of({kDetokenizeFields}, {"tokens"})}};
+    for (const char* text : kSchemaTexts) all.update(expanded(Json::parse(text)));
+    return all;
+  }();
   return schemas;
 }
 
@@ -231,14 +237,11 @@ std::string openapi_body(std::span<const Operation> operations) {
       }
     }
   }
-  Json schemas = request_schemas();
-  schemas.update(expanded(Json::parse(kAnswerSchemas)));
   const Json key = {{"type", "http"}, {"scheme", "bearer"}};
   return Json({{"openapi", "3.1.0"},
                {"info", {{"title", "nanovllm"}, {"version", kVersion}}},
                {"paths", std::move(paths)},
-               {"components",
-                {{"schemas", std::move(schemas)}, {"securitySchemes", {{"key", key}}}}}})
+               {"components", {{"schemas", body_schemas()}, {"securitySchemes", {{"key", key}}}}}})
       .dump();
 }
 

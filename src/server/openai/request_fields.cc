@@ -140,7 +140,7 @@ std::string shown(const Json& value) {
 }
 
 RequestFields::RequestFields(std::string_view body, const char* schema, const ServedModel& model)
-    : model_(model), properties_(request_schemas()[schema]["properties"]) {
+    : model_(model), properties_(body_schemas()[schema]["properties"]) {
   // Each message is a token at least.
   const auto most = static_cast<size_t>(std::max(model.preparer.info.max_model_len, 1));
   JsonListBound bounds[] = {{.name = "messages", .most = most},
@@ -172,7 +172,7 @@ RequestFields::RequestFields(std::string_view body, const char* schema, const Se
            "\"none\".",
            choice->is_object() ? "of a certain function" : "\"required\"");
   }
-  const std::string what = complaint(body_, request_schemas()[schema]);
+  const std::string what = complaint(body_, body_schemas()[schema]);
   if (what.empty()) return;
   const size_t end = what.find_first_of(".[ ", 1);
   throw ApiError(400, what.substr(1), what.substr(1, end - 1));

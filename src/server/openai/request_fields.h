@@ -27,8 +27,10 @@ template <typename... Args>
   throw ApiError(400, fmt::format(format, std::forward<Args>(args)...), std::string(param));
 }
 
-// JSON Schemas of the bodies that are taken, by name.
-const Json& request_schemas();
+// JSON Schemas of the bodies that are taken and answered, by name. An API of another room writes
+// its own in its file, as a JSON object of them by name in which "string?" is short for a string or
+// null, and declares that text here, `extern const char kItsSchemas[];`; openapi.cc lists it.
+const Json& body_schemas();
 
 class RequestFields {
  public:
