@@ -16,85 +16,66 @@
 namespace nanovllm {
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
-
-template <typename T>
-T integer_value(const json& value, std::string_view name) {
-  if (!value.is_number_integer()) {
-    throw_error(ErrorCode::kInvalidArgument, "{} must be an integer, got {}", name, shown(value));
-  }
-  if (value.is_number_unsigned()) {
-    const auto number = value.get<uint64_t>();
-    if (std::in_range<T>(number)) return static_cast<T>(number);
-  } else {
-    const auto number = value.get<int64_t>();
-    if (std::in_range<T>(number)) return static_cast<T>(number);
-  }
-  throw_error(ErrorCode::kInvalidArgument, "{} must be an integer from {} to {}, got {}", name,
-              std::numeric_limits<T>::min(), std::numeric_limits<T>::max(), shown(value));
+[[noreturn]] void refuse(std::string_view name, std::string_view wanted, const Json& value) {
+  throw_error(ErrorCode::kInvalidArgument, "{} must be {}, got {}", name, wanted, shown(value));
 }
 
-void read(const json& value, std::string_view name, int& out) {
+template <typename T>
+T integer_value(const Json& value, std::string_view name) {
+  if (!value.is_number_integer()) refuse(name, "an integer", value);
+  const auto number = integer_of(value);
+  if (number && std::in_range<T>(*number)) return static_cast<T>(*number);
+  using Limits = std::numeric_limits<T>;
+  refuse(name, fmt::format("an integer from {} to {}", Limits::min(), Limits::max()), value);
+}
+
+void read(const Json& value, std::string_view name, int& out) {
   out = integer_value<int>(value, name);
 }
 
-void read(const json& value, std::string_view name, double& out) {
-  if (!value.is_number()) {
-    throw_error(ErrorCode::kInvalidArgument, "{} must be a number, got {}", name, shown(value));
-  }
+void read(const Json& value, std::string_view name, double& out) {
+  if (!value.is_number()) refuse(name, "a number", value);
   out = value.get<double>();
 }
 
-void read(const json& value, std::string_view name, bool& out) {
-  if (!value.is_boolean()) {
-    throw_error(ErrorCode::kInvalidArgument, "{} must be true or false, got {}", name,
-                shown(value));
-  }
+void read(const Json& value, std::string_view name, bool& out) {
+  if (!value.is_boolean()) refuse(name, "true or false", value);
   out = value.get<bool>();
 }
 
-void read(const json& value, std::string_view name, std::optional<int>& out) {
+void read(const Json& value, std::string_view name, std::optional<int>& out) {
   out = integer_value<int>(value, name);
 }
 
 // A seed: -1 is none, as in vLLM.
-void read(const json& value, std::string_view name, std::optional<int64_t>& out) {
+void read(const Json& value, std::string_view name, std::optional<int64_t>& out) {
   out = integer_value<int64_t>(value, name);
   if (out == -1) out.reset();
 }
 
-void read(const json& value, std::string_view name, std::optional<std::string>& out) {
-  if (!value.is_string()) {
-    throw_error(ErrorCode::kInvalidArgument, "{} must be a text, got {}", name, shown(value));
-  }
+void read(const Json& value, std::string_view name, std::optional<std::string>& out) {
+  if (!value.is_string()) refuse(name, "a text", value);
   out = value.get<std::string>();
 }
 
-void read(const json& value, std::string_view name, std::vector<int32_t>& out) {
-  if (!value.is_array()) {
-    throw_error(ErrorCode::kInvalidArgument, "{} must be a list of token ids, got {}", name,
-                shown(value));
-  }
+void read(const Json& value, std::string_view name, std::vector<int32_t>& out) {
+  if (!value.is_array()) refuse(name, "a list of token ids", value);
   out.clear();
-  for (const json& item : value) out.push_back(integer_value<int32_t>(item, name));
+  for (const Json& item : value) out.push_back(integer_value<int32_t>(item, name));
 }
 
-void read(const json& value, std::string_view name, std::optional<std::vector<int32_t>>& out) {
+void read(const Json& value, std::string_view name, std::optional<std::vector<int32_t>>& out) {
   std::vector<int32_t> ids;
   read(value, name, ids);
   out = std::move(ids);
 }
 
 // A text or a list of texts, as the OpenAI API has `stop`.
-void read(const json& value, std::string_view name, std::vector<std::string>& out) {
+void read(const Json& value, std::string_view name, std::vector<std::string>& out) {
   out.clear();
-  const json list = value.is_string() ? json::array({value}) : value;
-  if (!list.is_array()) {
-    throw_error(ErrorCode::kInvalidArgument, "{} must be a text or a list of texts, got {}", name,
-                shown(value));
-  }
-  for (const json& item : list) {
+  const Json list = value.is_string() ? Json::array({value}) : value;
+  if (!list.is_array()) refuse(name, "a text or a list of texts", value);
+  for (const Json& item : list) {
     if (!item.is_string()) {
       throw_error(ErrorCode::kInvalidArgument, "{} must hold texts only, got {}", name,
                   shown(item));
@@ -103,11 +84,8 @@ void read(const json& value, std::string_view name, std::vector<std::string>& ou
   }
 }
 
-void read(const json& value, std::string_view name, std::map<int32_t, float>& out) {
-  if (!value.is_object()) {
-    throw_error(ErrorCode::kInvalidArgument, "{} must be an object token id -> bias, got {}", name,
-                shown(value));
-  }
+void read(const Json& value, std::string_view name, std::map<int32_t, float>& out) {
+  if (!value.is_object()) refuse(name, "an object token id -> bias", value);
   out.clear();
   for (const auto& [key, bias] : value.items()) {
     int32_t id = 0;
@@ -123,17 +101,17 @@ void read(const json& value, std::string_view name, std::map<int32_t, float>& ou
   }
 }
 
-std::string text_value(const ordered_json& value, std::string_view name) {
+std::string text_value(const Json& value, std::string_view name) {
   if (value.is_string()) return value.get<std::string>();
-  throw_error(ErrorCode::kInvalidArgument, "\"{}\" must be a text, got {}", name, shown(value));
+  refuse(fmt::format("\"{}\"", name), "a text", value);
 }
 
-const ordered_json& list_value(const ordered_json& value, std::string_view name) {
+const Json& list_value(const Json& value, std::string_view name) {
   if (value.is_array()) return value;
-  throw_error(ErrorCode::kInvalidArgument, "\"{}\" must be a list, got {}", name, shown(value));
+  refuse(fmt::format("\"{}\"", name), "a list", value);
 }
 
-void set(SamplingParams& params, const Parameter& parameter, const json& value) {
+void set(SamplingParams& params, const Parameter& parameter, const Json& value) {
   const auto set_member = [&]<typename T>(T SamplingParams::*member) {
     if (!value.is_null() || parameter.null == Null::kRefused) {
       return read(value, parameter.name, params.*member);
@@ -145,7 +123,7 @@ void set(SamplingParams& params, const Parameter& parameter, const json& value) 
   std::visit(set_member, parameter.member);
 }
 
-void add_completion(ordered_json& line, const CompletionOutput& completion) {
+void add_completion(Json& line, const CompletionOutput& completion) {
   line["text"] = completion.text;
   line["token_ids"] = completion.token_ids;
   line["finish_reason"] = to_string(completion.finish_reason);
@@ -156,7 +134,7 @@ void add_completion(ordered_json& line, const CompletionOutput& completion) {
     line["stop_reason"] = *text;
   }
   if (completion.logprobs.empty()) return;
-  ordered_json& positions = line["logprobs"] = ordered_json::array();
+  Json& positions = line["logprobs"] = Json::array();
   for (const PositionLogprobs& position : completion.logprobs) {
     positions.push_back(to_json(position));
   }
@@ -164,22 +142,19 @@ void add_completion(ordered_json& line, const CompletionOutput& completion) {
 
 }  // namespace
 
-ordered_json to_json(const PositionLogprobs& position) {
-  ordered_json object = ordered_json::object();
+Json to_json(const PositionLogprobs& position) {
+  Json object = Json::object();
   for (const TokenLogprob& entry : position) {
-    ordered_json& token = object[std::to_string(entry.token_id)];
+    Json& token = object[std::to_string(entry.token_id)];
     token = {{"logprob", entry.logprob}, {"rank", entry.rank}, {"decoded_token", nullptr}};
     if (entry.decoded_token) token["decoded_token"] = *entry.decoded_token;
   }
   return object;
 }
 
-void update_sampling_params(SamplingParams& params, const json& object) {
+void update_sampling_params(SamplingParams& params, const Json& object) {
   if (object.is_null()) return;
-  if (!object.is_object()) {
-    throw_error(ErrorCode::kInvalidArgument, "sampling_params must be an object, got {}",
-                shown(object));
-  }
+  if (!object.is_object()) refuse("sampling_params", "an object", object);
   for (const auto& [name, value] : object.items()) {
     const auto table = sampling_table();
     const auto found = std::ranges::find(table, name, &Parameter::name);
@@ -198,12 +173,9 @@ void update_sampling_params(SamplingParams& params, const json& object) {
 RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults,
                                int64_t number) {
   constexpr int kMaxDepth = 64;
-  const ordered_json object = parse_ordered_json(
+  const Json object = parse_ordered_json(
       line, "the request", {.max_depth = kMaxDepth, .allows_repeats = false, .first_line = number});
-  if (!object.is_object()) {
-    throw_error(ErrorCode::kInvalidArgument, "a request must be a JSON object, got {}",
-                shown(object));
-  }
+  if (!object.is_object()) refuse("a request", "a JSON object", object);
   RequestLine request{.params = defaults};
   std::string_view prompt;  // which field it is
   std::string_view part;    // of a chat
@@ -254,7 +226,7 @@ RequestLine parse_request_line(const std::string& line, const SamplingParams& de
 
 std::optional<std::string> custom_id_of(const std::string& line) {
   try {
-    const json object = parse_json(line, "the request");
+    const Json object = parse_json(line, "the request");
     const auto found = object.find("custom_id");
     if (found != object.end() && found->is_string()) return found->get<std::string>();
   } catch (const Error&) {
@@ -263,15 +235,15 @@ std::optional<std::string> custom_id_of(const std::string& line) {
   return std::nullopt;
 }
 
-ordered_json result_line(int64_t index, const RequestOutput& output,
-                         const std::optional<std::string>& custom_id) {
-  ordered_json line = {{"index", index}};
+Json result_line(int64_t index, const RequestOutput& output,
+                 const std::optional<std::string>& custom_id) {
+  Json line = {{"index", index}};
   if (custom_id) line["custom_id"] = *custom_id;
   if (output.outputs.size() == 1) {
     add_completion(line, output.outputs.front());
   } else {
     for (const CompletionOutput& completion : output.outputs) {
-      ordered_json item = {{"index", completion.index}};
+      Json item = {{"index", completion.index}};
       add_completion(item, completion);
       line["outputs"].push_back(std::move(item));
     }
@@ -279,9 +251,9 @@ ordered_json result_line(int64_t index, const RequestOutput& output,
   line["num_prompt_tokens"] = output.prompt_token_ids.size();
   line["num_cached_tokens"] = output.num_cached_tokens;
   if (!output.prompt_logprobs.empty()) {
-    ordered_json& positions = line["prompt_logprobs"] = ordered_json::array();
+    Json& positions = line["prompt_logprobs"] = Json::array();
     for (const auto& position : output.prompt_logprobs) {
-      positions.push_back(position ? to_json(*position) : ordered_json(nullptr));
+      positions.push_back(position ? to_json(*position) : Json(nullptr));
     }
   }
   return line;

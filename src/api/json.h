@@ -12,7 +12,7 @@ namespace nanovllm {
 // Sets the fields of `params` that the object names. Which there are, and what null is for each,
 // says engine/sampling_table.h. Throws Error(kInvalidArgument) for an unknown name or a value of
 // the wrong type. Ranges are SamplingParams::validate's business.
-void update_sampling_params(SamplingParams& params, const nlohmann::json& object);
+void update_sampling_params(SamplingParams& params, const nlohmann::ordered_json& object);
 
 // An object token id -> {logprob, rank, decoded_token}, as in vLLM.
 nlohmann::ordered_json to_json(const PositionLogprobs& position);

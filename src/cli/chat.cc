@@ -27,7 +27,6 @@
 namespace nanovllm::cli {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
 struct ChatOptions {
@@ -218,8 +217,8 @@ class Chat {
     for (std::string word; words >> word;) {
       const auto equals = word.find('=');
       const std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
-      json parsed = value;
-      if (json::accept(value)) parsed = parse_json(value, "/params");
+      ordered_json parsed = value;
+      if (ordered_json::accept(value)) parsed = parse_json(value, "/params");
       const std::string name = word.substr(0, equals);
       update_sampling_params(changed, {{name, parsed}});
       if (name == "temperature" && !parsed.is_null()) source = "/params";  // null changes nothing

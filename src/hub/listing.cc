@@ -33,8 +33,7 @@ struct Keys {
   const char *path, *hash, *sha256;
 };
 
-void add_file(Listing& listing, const nlohmann::json& value, const Keys& keys,
-              const std::string& where) {
+void add_file(Listing& listing, const Json& value, const Keys& keys, const std::string& where) {
   HubFile file{.path = JsonFields(value, where).string(keys.path).value_or("")};
   if (leaves_folder(file.path)) {
     throw_error(ErrorCode::kCorruptData,
@@ -45,7 +44,7 @@ void add_file(Listing& listing, const nlohmann::json& value, const Keys& keys,
   if (!is_safe_path(file.path)) return;  // what has such a name is no part of a model
   const JsonFields entry(value, where + ": " + file.path);
   file.size = entry.integer("size", 0, kMaxBytes).value_or(-1);
-  const nlohmann::json* lfs = entry.find("lfs");
+  const Json* lfs = entry.find("lfs");
   if (lfs != nullptr) {
     file.hash = checked_hash(JsonFields(*lfs, entry.where()), keys.sha256, kSha256Digits);
   } else if (file.size >= 0) {
@@ -131,12 +130,12 @@ Choice choose_gguf(const Listing& listing, const HubName& name) {
 }  // namespace
 
 std::pair<std::string, Listing> parse_listing(std::string_view answer, const std::string& where) {
-  const nlohmann::json value = parse_json(answer, where);
+  const Json value = parse_json(answer, where);
   const JsonFields fields(value, where);
-  const nlohmann::json* siblings = fields.find("siblings");
+  const Json* siblings = fields.find("siblings");
   if (siblings == nullptr || !siblings->is_array()) fail(where, "siblings", "a list of files");
   Listing listing;
-  for (const nlohmann::json& sibling : *siblings) {
+  for (const Json& sibling : *siblings) {
     add_file(listing, sibling, {.path = "rfilename", .hash = "blobId", .sha256 = "sha256"}, where);
   }
   return {checked_hash(fields, "sha", kSha1Digits), std::move(listing)};
@@ -147,12 +146,12 @@ bool tells_sizes(const Listing& listing) {
 }
 
 void add_tree(Listing& listing, std::string_view answer, const std::string& where) {
-  const nlohmann::json value = parse_json(answer, where);
+  const Json value = parse_json(answer, where);
   if (!value.is_array()) {
     throw_error(ErrorCode::kCorruptData, "{}: must be a list; is HF_ENDPOINT that of a hub?",
                 where);
   }
-  for (const nlohmann::json& entry : value) {
+  for (const Json& entry : value) {
     if (JsonFields(entry, where).string("type") != "file") continue;
     add_file(listing, entry, {.path = "path", .hash = "oid", .sha256 = "oid"}, where);
   }
@@ -160,9 +159,9 @@ void add_tree(Listing& listing, std::string_view answer, const std::string& wher
 }
 
 std::string listing_text(const std::string& commit, const Listing& listing) {
-  nlohmann::json siblings = nlohmann::json::array();
+  Json siblings = Json::array();
   for (const HubFile& file : listing) {
-    nlohmann::json sibling = {{"rfilename", file.path}, {"size", file.size}};
+    Json sibling = {{"rfilename", file.path}, {"size", file.size}};
     if (file.hash.size() == kSha1Digits) {
       sibling["blobId"] = file.hash;
     } else {
@@ -170,7 +169,7 @@ std::string listing_text(const std::string& commit, const Listing& listing) {
     }
     siblings.push_back(std::move(sibling));
   }
-  return nlohmann::json{{"sha", commit}, {"siblings", std::move(siblings)}}.dump();
+  return Json{{"sha", commit}, {"siblings", std::move(siblings)}}.dump();
 }
 
 Choice choose_files(const Listing& listing, const HubName& name) {
@@ -210,10 +209,10 @@ bool is_sure(const Choice& choice, const HubName& name) {
 
 void add_shards(Choice& choice, const Listing& listing, std::string_view index,
                 const std::string& where) {
-  const nlohmann::json value = parse_json(index, where);
-  const nlohmann::json* shards = JsonFields(value, where).find("weight_map");
+  const Json value = parse_json(index, where);
+  const Json* shards = JsonFields(value, where).find("weight_map");
   std::set<std::string> names;
-  for (const nlohmann::json& shard : shards == nullptr ? nlohmann::json() : *shards) {
+  for (const Json& shard : shards == nullptr ? Json() : *shards) {
     names.insert(shard.is_string() ? shard.get<std::string>() : "");
   }
   std::map<std::string_view, const HubFile*> files;

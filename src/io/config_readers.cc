@@ -14,8 +14,6 @@
 namespace nanovllm {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kMaxEosTokens = 1024;
 constexpr double kInfinity = std::numeric_limits<double>::max();
 

@@ -15,7 +15,7 @@ namespace nanovllm {
 inline constexpr int64_t kMaxConfigBytes = 16 << 20;
 
 // Leaves of a multimodal model's config the text_config, with what the whole model says of itself.
-void keep_text_part(nlohmann::json& document);
+void keep_text_part(Json& document);
 
 // A size that config.json does not give is left as it is.
 void read_sizes(const JsonFields& fields, ModelConfig& config);

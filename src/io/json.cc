@@ -43,7 +43,6 @@ std::string with_line(const std::string& reason, int64_t first) {
 // Builds a document in linear time. The library's own builders do not: one looks through an ordered
 // object for every key it adds, the one with a callback through all of a container for every child.
 struct Builder {
-  using Json = nlohmann::ordered_json;
   struct Open {
     Json* value;
     JsonListBound* bound = nullptr;                       // of a list
@@ -145,9 +144,9 @@ std::string printable(std::string_view name, size_t max_bytes) {
   return text;
 }
 
-std::string shown(const nlohmann::json& value) {
+std::string shown(const Json& value) {
   if (value.is_structured()) return std::string("an ") + value.type_name();
-  return printable(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 std::string reason_of(const std::exception& json_error) {
@@ -157,20 +156,31 @@ std::string reason_of(const std::exception& json_error) {
   return printable(reason, kMaxReason);
 }
 
-nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where,
-                                          const JsonRules& rules, std::span<JsonListBound> bounds) {
+Json parse_ordered_json(std::string_view text, const std::string& where, const JsonRules& rules,
+                        std::span<JsonListBound> bounds) {
   Builder builder{where, rules, bounds};
-  nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &builder);
+  Json::sax_parse(text.begin(), text.end(), &builder);
   return std::move(builder.root);
 }
 
-nlohmann::json parse_json(std::string_view text, const std::string& where, int64_t line) {
+Json parse_json(std::string_view text, const std::string& where, int64_t line) {
   constexpr int kMaxDepth = 64;
   return parse_ordered_json(text, where,
                             {.max_depth = kMaxDepth, .allows_repeats = false, .first_line = line});
 }
 
-JsonFields::JsonFields(const nlohmann::json& value, std::string where)
+const Json* find_member(const Json& object, std::string_view key) {
+  const auto it = object.find(key);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+std::optional<int64_t> integer_of(const Json& value) {
+  const bool fits = value.is_number_integer() &&
+                    (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
+  return fits ? std::optional(value.get<int64_t>()) : std::nullopt;
+}
+
+JsonFields::JsonFields(const Json& value, std::string where)
     : object_(&value), where_(std::move(where)) {
   if (!value.is_object()) {
     throw_error(ErrorCode::kCorruptData, "{}: expected a JSON object, found {}", where_,
@@ -178,7 +188,7 @@ JsonFields::JsonFields(const nlohmann::json& value, std::string where)
   }
 }
 
-bool JsonFields::has(const char* key) const {
+bool JsonFields::has(std::string_view key) const {
   read_.emplace(key);
   return object_->contains(key);
 }
@@ -194,32 +204,35 @@ std::vector<std::string> JsonFields::unread() const {
   return keys;
 }
 
-const nlohmann::json* JsonFields::find(const char* key) const {
+const Json* JsonFields::find(std::string_view key) const {
   read_.emplace(key);
-  const auto it = object_->find(key);
-  return it == object_->end() || it->is_null() ? nullptr : &*it;
+  return find_member(*object_, key);
 }
 
-void JsonFields::fail(const char* key, const std::string& expected) const {
-  const nlohmann::json* value = find(key);
+const Json& JsonFields::required(std::string_view key) const {
+  if (const Json* value = find(key)) return *value;
+  throw_error(ErrorCode::kCorruptData, "{}: \"{}\" is missing", where_, key);
+}
+
+void JsonFields::fail(std::string_view key, std::string_view expected) const {
+  const Json* value = find(key);
   NANOVLLM_CHECK(value != nullptr);
   throw_error(ErrorCode::kCorruptData, "{}: \"{}\" is {}, expected {}", where_, key, shown(*value),
               expected);
 }
 
-std::optional<int64_t> JsonFields::integer(const char* key, int64_t min, int64_t max) const {
-  const nlohmann::json* value = find(key);
+std::optional<int64_t> JsonFields::integer(std::string_view key, int64_t min, int64_t max) const {
+  const Json* value = find(key);
   if (value == nullptr) return std::nullopt;
-  const bool fits = value->is_number_integer() &&
-                    (!value->is_number_unsigned() || value->get<uint64_t>() <= INT64_MAX);
-  if (!fits || value->get<int64_t>() < min || value->get<int64_t>() > max) {
+  const auto number = integer_of(*value);
+  if (!number || *number < min || *number > max) {
     fail(key, fmt::format("an integer from {} to {}", min, max));
   }
-  return value->get<int64_t>();
+  return number;
 }
 
-std::optional<double> JsonFields::number(const char* key, double min, double max) const {
-  const nlohmann::json* value = find(key);
+std::optional<double> JsonFields::number(std::string_view key, double min, double max) const {
+  const Json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number() || !(value->get<double>() >= min && value->get<double>() <= max)) {
     fail(key, fmt::format("a number from {} to {}", min, max));
@@ -227,15 +240,15 @@ std::optional<double> JsonFields::number(const char* key, double min, double max
   return value->get<double>();
 }
 
-std::optional<bool> JsonFields::boolean(const char* key) const {
-  const nlohmann::json* value = find(key);
+std::optional<bool> JsonFields::boolean(std::string_view key) const {
+  const Json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_boolean()) fail(key, "true or false");
   return value->get<bool>();
 }
 
-std::optional<std::string> JsonFields::string(const char* key) const {
-  const nlohmann::json* value = find(key);
+std::optional<std::string> JsonFields::string(std::string_view key) const {
+  const Json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_string()) fail(key, "a string");
   return value->get<std::string>();

@@ -27,7 +27,7 @@ TEST(OrderedJson, KeepsEveryKindOfValueAndTheOrderOfKeys) {
       R"({"b":[1,-2,18446744073709551615,2.5,true,null,"x"],"a":{"d":{},"c":[[]]},"":1e+300})";
   EXPECT_EQ(parse_ordered_json(text, "here").dump(), text);
   EXPECT_EQ(parse_ordered_json(" 7 ", "here"), 7);
-  EXPECT_EQ(parse_json(text, "here"), nlohmann::json::parse(text));
+  EXPECT_EQ(parse_json(text, "here").dump(), text);
 }
 
 TEST(OrderedJson, TheLastOfEqualKeysCountsUnlessTheyAreRefused) {
@@ -80,6 +80,56 @@ TEST(OrderedJson, ManyKeysAndListsOfObjectsTakeLinearTime) {
   EXPECT_TRUE(test::takes_linear_time(5'000, [&](size_t count) {
     parse_json(repeated(count, "[", "{{\"a\": {}}}, ", "0]"), "here");
   }));
+}
+
+TEST(JsonFields, AbsentOrNullReadsAsNothingAndAllElseIsOfItsTypeAndRange) {
+  const Json object = parse_json(
+      R"({"null": null, "five": 5, "huge": 18446744073709551615, "half": 0.5, "yes": true,
+          "text": "t", "list": [1]})",
+      "here");
+  const JsonFields fields(object, "here");
+  for (const char* key : {"null", "missing"}) {
+    EXPECT_FALSE(fields.find(key) || fields.integer(key, 0, 1) || fields.number(key, 0, 1) ||
+                 fields.boolean(key) || fields.string(key))
+        << key;
+  }
+  EXPECT_TRUE(fields.has("null"));
+  EXPECT_FALSE(fields.has("missing"));
+  EXPECT_EQ(fields.integer("five", 5, 5), 5);
+  EXPECT_EQ(fields.number("five", 4.5, 5), 5);
+  EXPECT_EQ(fields.number("half", 0.5, 1), 0.5);
+  EXPECT_EQ(fields.boolean("yes"), true);
+  EXPECT_EQ(fields.string("text"), "t");
+  EXPECT_EQ(&fields.required("list"), &object["list"]);
+  EXPECT_EQ(fields.unread(), std::vector<std::string>{"huge"});
+
+  const auto refusal = [](const auto& read) -> std::string {
+    try {
+      read();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorruptData);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal([&] { fields.integer("five", 6, 9); }),
+            "here: \"five\" is 5, expected an integer from 6 to 9");
+  EXPECT_EQ(refusal([&] { fields.integer("five", 1, 4); }),
+            "here: \"five\" is 5, expected an integer from 1 to 4");
+  EXPECT_EQ(refusal([&] { fields.integer("huge", 0, INT64_MAX); }),
+            "here: \"huge\" is 18446744073709551615, expected an integer from 0 to "
+            "9223372036854775807");
+  EXPECT_EQ(refusal([&] { fields.integer("half", 0, 1); }),
+            "here: \"half\" is 0.5, expected an integer from 0 to 1");
+  EXPECT_EQ(refusal([&] { fields.number("yes", 0, 1); }),
+            "here: \"yes\" is true, expected a number from 0 to 1");
+  EXPECT_EQ(refusal([&] { fields.boolean("text"); }),
+            "here: \"text\" is \"t\", expected true or false");
+  EXPECT_EQ(refusal([&] { fields.string("list"); }),
+            "here: \"list\" is an array, expected a string");
+  EXPECT_EQ(refusal([&] { fields.required("null"); }), "here: \"null\" is missing");
+  EXPECT_EQ(refusal([&] { JsonFields(object["list"], "here"); }),
+            "here: expected a JSON object, found array");
 }
 
 }  // namespace

@@ -13,8 +13,6 @@
 namespace nanovllm {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int64_t kMaxFileBytes = 16 << 20;
 constexpr int64_t kMaxBlock = 1 << 28;
 constexpr uint32_t kMatchLimit = 100'000;  // steps, far beyond what a module's name needs

@@ -14,9 +14,9 @@ using testing::TempDir;
 
 std::optional<QuantizationConfig> load_quantization(const std::string& quantization_config,
                                                     const TempDir& dir = {}) {
-  nlohmann::json document = nlohmann::json::object();
+  Json document = Json::object();
   if (!quantization_config.empty()) {
-    document["quantization_config"] = nlohmann::json::parse(quantization_config);
+    document["quantization_config"] = Json::parse(quantization_config);
   }
   return load_quantization_config(JsonFields(document, "config.json"), dir.path());
 }
@@ -42,7 +42,7 @@ TEST(QuantizationConfig, IsNothingWhereNothingIsSaid) {
 }
 
 TEST(QuantizationConfig, OldCompressedTensorsCallItCompressionConfig) {
-  const nlohmann::json document = {{"compression_config", nlohmann::json::parse(compressed("{}"))}};
+  const Json document = {{"compression_config", Json::parse(compressed("{}"))}};
   const auto config = load_quantization_config(JsonFields(document, "config.json"), "/nowhere");
   expect_scheme(config->scheme_of("a.b"), 8, false, true, 0, 0);
   EXPECT_EQ(config->where, "config.json, compression_config");

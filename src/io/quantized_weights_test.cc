@@ -21,7 +21,7 @@ using testing::TempDir;
 
 std::optional<QuantizationConfig> config_of(const std::string& folder) {
   const std::string path = folder + "/config.json";
-  const nlohmann::json document = parse_json(read_text_file(path, 1 << 20), path);
+  const Json document = parse_json(read_text_file(path, 1 << 20), path);
   return load_quantization_config(JsonFields(document, path), folder);
 }
 
@@ -108,7 +108,7 @@ TEST(QuantizedWeights, FormatsCountAllTheBytesOfAMatrix) {
 struct Checkpoint {
   explicit Checkpoint(const std::string& name) {
     const std::string folder = golden_folder(name), path = folder + "/model.safetensors";
-    config = nlohmann::json::parse(std::ifstream(folder + "/config.json"));
+    config = Json::parse(std::ifstream(folder + "/config.json"));
     const MappedFile file(path);
     for (const SafetensorsEntry& entry : parse_safetensors_header(file.bytes(), path)) {
       tensors[entry.name] = {
@@ -165,7 +165,7 @@ struct Checkpoint {
   };
   Tensor& part(const std::string& name) { return tensors["model.layers.0.mlp.up_proj." + name]; }
 
-  nlohmann::json config;
+  Json config;
   std::map<std::string, Tensor> tensors;
 };
 
@@ -174,13 +174,13 @@ TEST(QuantizedWeights, AMatrixMayLieInSeveralFiles) {
   const std::string name = "model.layers.0.mlp.up_proj.weight";
   const Checkpoint whole("pack_int4_group");
   const TempDir dir;
-  nlohmann::json index;
+  Json index;
   for (const auto& [tensor, content] : whole.tensors) {
     const std::string file = tensor + ".safetensors";
-    const nlohmann::json header = {{tensor,
-                                    {{"dtype", content.type},
-                                     {"shape", content.shape},
-                                     {"data_offsets", {0, content.data.size()}}}}};
+    const Json header = {{tensor,
+                          {{"dtype", content.type},
+                           {"shape", content.shape},
+                           {"data_offsets", {0, content.data.size()}}}}};
     dir.write(file, testing::safetensors_bytes(header.dump(), content.data));
     index["weight_map"][tensor] = file;
   }

@@ -10,8 +10,6 @@
 namespace nanovllm {
 namespace {
 
-using Json = nlohmann::json;
-
 // The factor that YaRN's paper gives for a stretch of `scale`.
 double yarn_magnitude(double scale, double mscale) {
   return scale <= 1 ? 1 : 0.1 * mscale * std::log(scale) + 1;
@@ -23,16 +21,13 @@ double yarn_magnitude(double scale, double mscale) {
 }
 
 std::vector<double> read_divisors(const JsonFields& fields, const char* key, int count) {
-  const Json* value = fields.find(key);
-  if (value == nullptr) {
-    throw_error(ErrorCode::kCorruptData, "{}: \"{}\" is missing", fields.where(), key);
-  }
-  const bool fits = value->is_array() && std::ssize(*value) == count &&
-                    std::ranges::all_of(*value, [](const Json& v) {
+  const Json& value = fields.required(key);
+  const bool fits = value.is_array() && std::ssize(value) == count &&
+                    std::ranges::all_of(value, [](const Json& v) {
                       return v.is_number() && v >= kAboveZero && v <= 1e18;
                     });
   if (!fits) fields.fail(key, fmt::format("a list of {} numbers above 0", count));
-  return *value;
+  return value;
 }
 
 // LongRoPE (arXiv 2402.13753): divisors for short and for long contexts.

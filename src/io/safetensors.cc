@@ -17,8 +17,6 @@
 namespace nanovllm {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr size_t kMaxRank = 8;
@@ -55,7 +53,7 @@ const ElementType* find_element_type(std::string_view name) {
 // Receives the header token by token, so that a hostile one never becomes a document in memory.
 //   {"__metadata__": {"any": "text"}, "name": {"dtype": "BF16", "shape": [2, 3],
 //    "data_offsets": [0, 12]}, ...}
-class HeaderReader : public nlohmann::json_sax<Json> {
+class HeaderReader : public Json::json_sax_t {
  public:
   explicit HeaderReader(const std::string& path) : path_(path) {}
 

@@ -30,8 +30,8 @@ constexpr int64_t kMaxIndexBytes = 100'000'000;
 
 // What model.safetensors.index.json says: tensor name -> shard file name.
 std::map<std::string, std::string> read_index(const std::string& path) {
-  const nlohmann::json document = parse_json(read_text_file(path, kMaxIndexBytes), path);
-  const nlohmann::json* weight_map = JsonFields(document, path).find("weight_map");
+  const Json document = parse_json(read_text_file(path, kMaxIndexBytes), path);
+  const Json* weight_map = JsonFields(document, path).find("weight_map");
   if (weight_map == nullptr || !weight_map->is_object() || weight_map->empty()) {
     throw_error(ErrorCode::kCorruptData, "{}: has no weight_map of tensor names and files", path);
   }

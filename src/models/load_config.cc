@@ -11,8 +11,6 @@
 namespace nanovllm {
 namespace {
 
-using Json = nlohmann::json;
-
 ModelConfig read_gguf_file(const Gguf& file) {
   const GgufFields fields(file);
   const Family& family = family_of(fields);

@@ -8,8 +8,6 @@
 namespace nanovllm {
 namespace {
 
-using Json = nlohmann::json;
-
 void assume_smollm3(ModelConfig& config) {
   config.rope_theta = 2e6;
   config.tie_word_embeddings = true;

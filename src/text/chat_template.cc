@@ -19,7 +19,6 @@
 namespace nanovllm {
 namespace {
 
-using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 std::optional<std::string> read_file(const fs::path& path) {
@@ -44,7 +43,7 @@ using Sources = std::map<std::string, Source>;  // by name
 
 // A template, or a list of named ones.
 void add_sources(const Json& config, const std::string& origin, Sources& sources) {
-  const text::Fields fields(config, origin, "the file");
+  const text::Fields fields(config, origin + ": the file");
   const Json* found = fields.find("chat_template");
   if (found == nullptr) return;
   if (found->is_string()) {

@@ -32,7 +32,7 @@ void Decoder::parse(const Fields& fields) {
   } else if (type == "Fuse") {
     add<FuseStep>();
   } else if (type == "Replace") {
-    const Fields pattern(fields.required("pattern"), fields.origin(), fields.path() + ".pattern");
+    const Fields pattern = fields.part("pattern");
     const auto literal = pattern.optional_string("String");
     if (literal && !literal->empty()) {
       add<ReplaceLiteralStep>(*literal, fields.string("content"));

@@ -22,12 +22,26 @@ void Fields::unsupported_type(const char* supported) const {
                           supported));
 }
 
-uint32_t Fields::character(const char* name) const {
+uint32_t Fields::character(std::string_view name) const {
   const std::string value = string(name);
   if (value.empty() || value.size() != static_cast<size_t>(utf8_length(value[0]))) {
-    fail(fmt::format("has a '{}' that is not one character", name));
+    JsonFields::fail(name, "one character");
   }
   return decode_utf8(value.data());
+}
+
+const Json& Fields::array(std::string_view name) const {
+  const Json& value = required(name);
+  if (!value.is_array()) JsonFields::fail(name, "a list");
+  return value;
+}
+
+Fields Fields::part(std::string_view name) const {
+  return {required(name), fmt::format("{}.{}", where(), printable(name))};
+}
+
+Fields Fields::element(std::string_view name, size_t index) const {
+  return {array(name).at(index), fmt::format("{}.{}[{}]", where(), name, index)};
 }
 
 namespace {
@@ -47,7 +61,9 @@ void parse_sequence(const Fields& fields, const char* list, int depth,
 
 void for_each_part(const Json& json, const std::string& origin, const char* name, const char* list,
                    const std::function<void(const Fields&)>& parse) {
-  if (!json.is_null()) parse_sequence(Fields(json, origin, name), list, 0, parse);
+  if (!json.is_null()) {
+    parse_sequence(Fields(json, fmt::format("{}: {}", origin, name)), list, 0, parse);
+  }
 }
 
 }  // namespace nanovllm::text

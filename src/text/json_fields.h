@@ -12,79 +12,47 @@
 
 namespace nanovllm::text {
 
-using Json = nlohmann::ordered_json;
-
-// One object of tokenizer.json, e.g. a normalizer; `path` is where it is:
-// "normalizer.normalizers[1]".
-class Fields {
+// One object of tokenizer.json, e.g. a normalizer, most of whose fields must be there; where() is
+// "FILE: normalizer.normalizers[1]".
+class Fields : JsonFields {
  public:
-  Fields(const Json& object, const std::string& origin, const std::string& path)
-      : object_(object), origin_(origin), path_(printable(path)) {
-    if (!object.is_object()) fail("is not an object");
-  }
+  using JsonFields::find, JsonFields::JsonFields, JsonFields::required, JsonFields::where;
 
-  const std::string& origin() const { return origin_; }
-  const std::string& path() const { return path_; }
   std::string type() const;
-
-  std::string string(const char* name) const {
-    const Json& value = required(name);
-    if (!value.is_string()) fail(fmt::format("has a '{}' that is not a string", name));
-    return value.get<std::string>();
-  }
+  std::string string(std::string_view name) const { return given(name, JsonFields::string(name)); }
   // Absent and null are the same.
-  std::optional<std::string> optional_string(const char* name) const {
-    if (!find(name)) return std::nullopt;
-    return string(name);
+  std::optional<std::string> optional_string(std::string_view name) const {
+    return JsonFields::string(name);
   }
-  bool boolean(const char* name) const {
-    const Json& value = required(name);
-    if (!value.is_boolean()) fail(fmt::format("has a '{}' that is neither true nor false", name));
-    return value.get<bool>();
+  bool boolean(std::string_view name) const { return given(name, JsonFields::boolean(name)); }
+  bool boolean_or(std::string_view name, bool fallback) const {
+    return JsonFields::boolean(name).value_or(fallback);
   }
-  bool boolean_or(const char* name, bool fallback) const {
-    return find(name) ? boolean(name) : fallback;
-  }
-  uint32_t unsigned_integer(const char* name) const {
-    const Json& value = required(name);
-    if (!value.is_number_unsigned() || value.get<uint64_t>() > UINT32_MAX) {
-      fail(fmt::format("has a '{}' that is not a non-negative integer below 2^32", name));
-    }
-    return value.get<uint32_t>();
+  uint32_t unsigned_integer(std::string_view name) const {
+    return static_cast<uint32_t>(given(name, integer(name, 0, UINT32_MAX)));
   }
   // One character, as a code point.
-  uint32_t character(const char* name) const;
-  const Json& array(const char* name) const {
-    const Json& value = required(name);
-    if (!value.is_array()) fail(fmt::format("has a '{}' that is not a list", name));
-    return value;
-  }
-  const Json* find(const char* name) const {
-    const auto it = object_.find(name);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-  const Json& required(const char* name) const {
-    const Json* value = find(name);
-    if (value == nullptr) fail(fmt::format("has no '{}'", name));
-    return *value;
-  }
-  Fields element(const char* name, size_t index) const {
-    return Fields(array(name).at(index), origin_, fmt::format("{}.{}[{}]", path_, name, index));
-  }
+  uint32_t character(std::string_view name) const;
+  const Json& array(std::string_view name) const;
+  // The object that a field is, or an element of its list.
+  Fields part(std::string_view name) const;
+  Fields element(std::string_view name, size_t index) const;
 
   // For a type that is none of those named, e.g. "NFC and NFKC".
   [[noreturn]] void unsupported_type(const char* supported) const;
-  [[noreturn]] void fail(const std::string& what) const {
-    throw_error(ErrorCode::kCorruptData, "{}: {} {}", origin_, path_, what);
+  [[noreturn]] void fail(std::string_view what) const {
+    throw_error(ErrorCode::kCorruptData, "{} {}", where(), what);
   }
-  [[noreturn]] void unsupported(const std::string& what) const {
-    throw_error(ErrorCode::kUnsupported, "{}: {} {}", origin_, path_, what);
+  [[noreturn]] void unsupported(std::string_view what) const {
+    throw_error(ErrorCode::kUnsupported, "{} {}", where(), what);
   }
 
  private:
-  const Json& object_;
-  const std::string& origin_;
-  std::string path_;
+  template <typename T>
+  T given(std::string_view name, std::optional<T> value) const {
+    required(name);
+    return *std::move(value);
+  }
 };
 
 // A document or a part of one. Throws Error(kCorruptData) with `name` and `origin`.

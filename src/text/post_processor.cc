@@ -12,14 +12,12 @@ namespace {
 
 // Ids of the special token a template names.
 void append_special(const Fields& fields, const std::string& name, std::vector<int32_t>& out) {
-  const Json& table = fields.required("special_tokens");
-  if (!table.is_object()) fields.fail("has special_tokens that are not an object");
-  const auto entry = table.find(name);
-  if (entry == table.end()) {
+  const Fields table = fields.part("special_tokens");
+  if (!table.find(name)) {
     fields.fail(
         fmt::format("uses the special token '{}', which its special_tokens lack", printable(name)));
   }
-  const Fields token(*entry, fields.origin(), fields.path() + ".special_tokens." + name);
+  const Fields token = table.part(name);
   for (const Json& id : token.array("ids")) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > kMaxTokenId) {
       token.fail("has ids that are not token ids");
@@ -45,12 +43,10 @@ void PostProcessor::parse(const Fields& fields) {
   has_template_ = true;
   for (size_t i = 0; i < fields.array("single").size(); ++i) {
     const Fields piece = fields.element("single", i);
-    if (const Json* special = piece.find("SpecialToken")) {
-      const Fields token(*special, fields.origin(), piece.path() + ".SpecialToken");
-      append_special(fields, token.string("id"), template_);
+    if (piece.find("SpecialToken")) {
+      append_special(fields, piece.part("SpecialToken").string("id"), template_);
     } else {
-      const Fields sequence(piece.required("Sequence"), fields.origin(),
-                            piece.path() + ".Sequence");
+      const Fields sequence = piece.part("Sequence");
       if (sequence.string("id") != "A") sequence.fail("uses a second sequence for a single text");
       template_.push_back(kText);
     }

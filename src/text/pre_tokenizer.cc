@@ -54,7 +54,7 @@ void PreTokenizer::parse(const Fields& fields) {
     if (fields.boolean("add_prefix_space")) steps_.emplace_back(PrefixSpace{});
     if (fields.boolean_or("use_regex", true)) {
       steps_.emplace_back(
-          Split{Pattern::regex(std::string(regex_of(KnownPattern::kGpt2)), fields.origin()),
+          Split{Pattern::regex(std::string(regex_of(KnownPattern::kGpt2)), fields.where()),
                 SplitBehavior::kIsolated, false});
     }
     steps_.emplace_back(SpellBytes{});
@@ -108,7 +108,7 @@ void PreTokenizer::parse_metaspace(const Fields& fields) {
   cuts_at_spaces_ = cuts_at_spaces_ || (splits && steps_.empty());
   steps_.emplace_back(std::move(step));
   if (splits) {
-    steps_.emplace_back(Split{Pattern::literal(replacement, fields.origin()),
+    steps_.emplace_back(Split{Pattern::literal(replacement, fields.where()),
                               SplitBehavior::kMergedWithNext, false});
   }
 }

@@ -101,10 +101,9 @@ void Pattern::cut(std::string_view text, std::vector<Section>& sections) const {
 }
 
 Pattern parse_pattern(const Fields& fields, const char* name) {
-  const Fields pattern(fields.required(name), fields.origin(), fields.path() + "." + name);
-  const std::string where = fmt::format("{}: {}", pattern.origin(), pattern.path());
-  if (pattern.find("String")) return Pattern::literal(pattern.string("String"), where);
-  if (pattern.find("Regex")) return Pattern::regex(pattern.string("Regex"), where);
+  const Fields pattern = fields.part(name);
+  if (pattern.find("String")) return Pattern::literal(pattern.string("String"), pattern.where());
+  if (pattern.find("Regex")) return Pattern::regex(pattern.string("Regex"), pattern.where());
   pattern.fail("has neither 'String' nor 'Regex'");
 }
 

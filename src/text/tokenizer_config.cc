@@ -17,8 +17,9 @@ AddedToken special_token(const Fields& config, const Json& value, const char* na
   if (!value.is_string() && !value.is_object()) {
     config.fail(fmt::format("has a '{}' that is neither a string nor an object", name));
   }
-  AddedToken token = value.is_string() ? AddedToken{.content = value.get<std::string>()}
-                                       : parse_added_token(Fields(value, config.origin(), name));
+  AddedToken token = value.is_string()
+                         ? AddedToken{.content = value.get<std::string>()}
+                         : parse_added_token({value, fmt::format("{}.{}", config.where(), name)});
   token.special = true;
   return token;
 }
@@ -35,16 +36,18 @@ int32_t add_special(TokenizerParts& parts, AddedToken token) {
 // holds, and a token that it alone knows has the id of its content, or the next free one.
 void add_configured_tokens(const Fields& config, TokenizerParts& parts) {
   const Vocabulary& vocabulary = parts.model->vocabulary();
-  const Json* found = config.find("added_tokens_decoder");
-  const Json table = found ? *found : Json::object();
-  if (!table.is_object()) config.fail("has an added_tokens_decoder that is not an object");
   std::map<uint32_t, AddedToken> tokens;  // by id, which only orders them
-  for (const auto& [key, value] : table.items()) {
-    const Fields fields(value, config.origin(), "added_tokens_decoder." + key);
-    uint32_t id = 0;
-    const char* end = key.data() + key.size();
-    if (std::from_chars(key.data(), end, id).ptr != end) fields.fail("is not named by a token id");
-    tokens.emplace(id, parse_added_token(fields));
+  if (constexpr const char* kTable = "added_tokens_decoder"; config.find(kTable)) {
+    const Fields table = config.part(kTable);
+    for (const auto& [key, value] : config.required(kTable).items()) {
+      const Fields fields(value, fmt::format("{}.{}", table.where(), printable(key)));
+      uint32_t id = 0;
+      const char* end = key.data() + key.size();
+      if (std::from_chars(key.data(), end, id).ptr != end) {
+        fields.fail("is not named by a token id");
+      }
+      tokens.emplace(id, parse_added_token(fields));
+    }
   }
   for (auto& [id, token] : tokens) parts.added.add(std::move(token), vocabulary);
   for (const char* name : kSpecialTokens) {
@@ -84,7 +87,7 @@ const TokenizerClass* find_class(std::string_view name) {
 void apply_tokenizer_config(std::string_view json, const std::string& origin,
                             TokenizerParts& parts) {
   const Json document = parse_part(json, "the document", origin);
-  const Fields config(document, origin, "the file");
+  const Fields config(document, origin + ": the file");
   add_configured_tokens(config, parts);
   if (const Json* eos = config.find("eos_token")) {
     const int32_t id = add_special(parts, special_token(config, *eos, "eos_token"));

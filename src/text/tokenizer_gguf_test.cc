@@ -16,7 +16,6 @@ namespace {
 using testing::GgufWriter;
 using text::byte_level_json;
 using text::gguf_of;
-using text::Json;
 using text::make_tokenizer;
 using text::sentence_piece_json;
 using text::TestJson;

@@ -172,7 +172,7 @@ std::unique_ptr<Model> parse_model(JsonReader& reader, size_t document_size,
       vocabulary = is_list ? parse_pieces(reader, document_size, scores)
                            : parse_vocabulary(reader, document_size);
     } else if (name == "merges" && vocabulary && small.contains(kPrefix)) {
-      const Fields fields(small, origin, "model");
+      const Fields fields(small, origin + ": model");
       rules = MergeReader(reader, *vocabulary, prefix_length(fields)).read();
     } else if (name == "merges") {
       merges = reader;
@@ -181,7 +181,7 @@ std::unique_ptr<Model> parse_model(JsonReader& reader, size_t document_size,
       small[name] = parse_part(reader.skip_value(), "model." + name, origin);
     }
   }
-  const Fields fields(small, origin, "model");
+  const Fields fields(small, origin + ": model");
   // Files from before the type was written and with merges are BPE.
   const bool is_old_bpe = !fields.find("type") && (rules || merges);
   const std::string type = is_old_bpe ? "BPE" : fields.type();
@@ -202,8 +202,8 @@ void parse_added_tokens(const Json& json, const std::string& origin, TokenizerPa
     throw_error(ErrorCode::kCorruptData, "{}: added_tokens is not a list", origin);
   }
   for (size_t i = 0; i < json.size(); ++i) {
-    parts.added.add(parse_added_token(Fields(json[i], origin, fmt::format("added_tokens[{}]", i))),
-                    parts.model->vocabulary());
+    const Fields fields(json[i], fmt::format("{}: added_tokens[{}]", origin, i));
+    parts.added.add(parse_added_token(fields), parts.model->vocabulary());
   }
 }
 

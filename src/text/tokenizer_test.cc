@@ -318,6 +318,29 @@ TEST(Tokenizer, HelpsWhereTheTypeIsNotWritten) {
   expect_error(json.dump(), corrupt, {"normalizer has no 'type'", "save_pretrained"});
 }
 
+TEST(Tokenizer, SaysWhichPartIsWrong) {
+  const auto expect = [](const char* name, TestJson part, const char* what) {
+    TestJson json = byte_level_json();
+    json[name] = std::move(part);
+    expect_error(json.dump(), ErrorCode::kCorruptData, {fmt::format("json: {}", name), what});
+  };
+  const TestJson digits = {{"type", "Digits"}, {"individual_digits", true}};
+  expect("normalizer", TestJson::array(), "normalizer: expected a JSON object, found array");
+  expect("normalizer", {{"type", "Prepend"}}, "normalizer: \"prepend\" is missing");
+  expect("normalizer", {{"type", "Prepend"}, {"prepend", 3}},
+         "normalizer: \"prepend\" is 3, expected a string");
+  expect("pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", 1}},
+         "pre_tokenizer: \"pretokenizers\" is 1, expected a list");
+  expect("pre_tokenizer",
+         {{"type", "Sequence"},
+          {"pretokenizers", {digits, {{"type", "Split"}, {"pattern", {{"String", 1}}}}}}},
+         "pre_tokenizer.pretokenizers[1].pattern: \"String\" is 1, expected a string");
+  expect("decoder", {{"type", "Strip"}, {"content", "ab"}, {"start", 1}, {"stop", 0}},
+         "decoder: \"content\" is \"ab\", expected one character");
+  expect("decoder", {{"type", "Strip"}, {"content", "a"}, {"start", -1}, {"stop", 0}},
+         "decoder: \"start\" is -1, expected an integer from 0 to 4294967295");
+}
+
 TEST(Tokenizer, MessagesAboutDamagedTextAreUtf8) {
   const std::string damaged = R"({"decoder": ["\u00e9 )" + std::string(5000, 'x') + "\xFF\"]}";
   try {

@@ -9,8 +9,6 @@
 
 namespace nanovllm::server {
 
-using Json = nlohmann::ordered_json;
-
 inline constexpr int kMaxJsonDepth = 64;  // --max-json-depth
 
 // Throws Error(kCorruptData) in a sentence for what is not JSON (NaN and bytes that are no UTF-8

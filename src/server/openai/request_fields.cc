@@ -107,18 +107,10 @@ void to_whole_numbers(Json& value) {
 
 std::optional<int64_t> whole_number(const Json& value) {
   constexpr double kMostExact = 9007199254740992;  // 2^53: no double between it and the next
-  if (value.is_number_float()) {
-    const auto number = value.get<double>();
-    if (std::trunc(number) == number && std::abs(number) <= kMostExact) {
-      return static_cast<int64_t>(number);
-    }
-  } else if (value.is_number_unsigned()) {
-    const auto number = value.get<uint64_t>();
-    if (std::in_range<int64_t>(number)) return static_cast<int64_t>(number);
-  } else if (value.is_number_integer()) {
-    return value.get<int64_t>();
-  }
-  return std::nullopt;
+  if (!value.is_number_float()) return integer_of(value);
+  const auto number = value.get<double>();
+  const bool is_whole = std::trunc(number) == number && std::abs(number) <= kMostExact;
+  return is_whole ? std::optional(static_cast<int64_t>(number)) : std::nullopt;
 }
 
 std::vector<int32_t> token_ids_of(const Json& list, const char* param, int32_t most) {
@@ -132,11 +124,6 @@ std::vector<int32_t> token_ids_of(const Json& list, const char* param, int32_t m
     ids.push_back(static_cast<int32_t>(*id));
   }
   return ids;
-}
-
-std::string shown(const Json& value) {
-  if (value.is_structured()) return std::string("an ") + value.type_name();
-  return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 RequestFields::RequestFields(std::string_view body, const char* schema, const ServedModel& model)
@@ -178,10 +165,7 @@ RequestFields::RequestFields(std::string_view body, const char* schema, const Se
   throw ApiError(400, what.substr(1), what.substr(1, end - 1));
 }
 
-const Json* RequestFields::find(std::string_view name) const {
-  const auto found = body_.find(name);
-  return found == body_.end() || found->is_null() ? nullptr : &*found;
-}
+const Json* RequestFields::find(std::string_view name) const { return find_member(body_, name); }
 
 bool RequestFields::boolean(std::string_view name, bool otherwise) const {
   const Json* value = find(name);
@@ -207,7 +191,7 @@ void RequestFields::read(std::string_view parameter, SamplingParams& params) con
   Json value = *found;
   to_whole_numbers(value);
   try {
-    update_sampling_params(params, {{std::string(parameter), nlohmann::json(value)}});
+    update_sampling_params(params, {{std::string(parameter), std::move(value)}});
   } catch (const Error& error) {
     throw ApiError(400, error.what(), std::string(parameter));
   }

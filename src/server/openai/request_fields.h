@@ -62,6 +62,5 @@ class RequestFields {
 std::optional<int64_t> whole_number(const Json& value);
 // Token ids from 0 to `most`. Throws ApiError for a list that holds something else.
 std::vector<int32_t> token_ids_of(const Json& list, const char* param, int32_t most);
-std::string shown(const Json& value);
 
 }  // namespace nanovllm::server
