@@ -5,9 +5,10 @@
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
 
 #include <algorithm>
-#include <cmath>
+#include <charconv>
 #include <string_view>
 #include <utility>
 
@@ -64,61 +65,20 @@ struct Source {
   }
 };
 
-// As Python writes a float: what selects vLLM's buckets by their bound selects ours.
+// As Python writes a float.
 std::string number(double value) {
   std::string text = fmt::format("{}", value);
   if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
   return text;
 }
 
-std::string bound(double value) {
-  if (std::isinf(value)) return "+Inf";
+// What selects vLLM's buckets by their bound selects ours, for which Prometheus before 3.0 compares
+// texts: 1.0 and 1e+06, which the serialiser writes as 1 and 1000000.
+std::string as_vllm_writes_it(std::string_view bound) {
+  double value = 0;
+  const bool is_finite = std::from_chars(bound.begin(), bound.end(), value).ec == std::errc();
+  if (!is_finite) return std::string(bound);  // +Inf
   return value < 1e6 ? number(value) : fmt::format("{:.0e}", value);
-}
-
-std::string escaped(std::string_view value) {
-  std::string text;
-  for (const char c : value) {
-    if (c == '\n') {
-      text += "\\n";
-      continue;
-    }
-    if (c == '\\' || c == '"') text += '\\';
-    text += c;
-  }
-  return text;
-}
-
-void append_histogram(std::string& text, const std::string& name, const std::string& labels,
-                      const prometheus::ClientMetric::Histogram& histogram) {
-  for (const auto& bucket : histogram.bucket) {
-    text += fmt::format("{}_bucket{{{},le=\"{}\"}} {}.0\n", name, labels, bound(bucket.upper_bound),
-                        bucket.cumulative_count);
-  }
-  text += fmt::format("{}_count{{{}}} {}.0\n{}_sum{{{}}} {}\n", name, labels,
-                      histogram.sample_count, name, labels, number(histogram.sample_sum));
-}
-
-void append(std::string& text, const prometheus::MetricFamily& family) {
-  using Type = prometheus::MetricType;
-  const char* type = family.type == Type::Counter ? "counter"
-                     : family.type == Type::Gauge ? "gauge"
-                                                  : "histogram";
-  text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", family.name, family.help, type);
-  for (const prometheus::ClientMetric& metric : family.metric) {
-    std::string labels;
-    for (const auto& label : metric.label) {
-      labels +=
-          fmt::format("{}{}=\"{}\"", labels.empty() ? "" : ",", label.name, escaped(label.value));
-    }
-    if (family.type == Type::Histogram) {
-      append_histogram(text, family.name, labels, metric.histogram);
-    } else {
-      const bool counts = family.type == Type::Counter;
-      text += fmt::format("{}{{{}}} {}\n", family.name, labels,
-                          number(counts ? metric.counter.value : metric.gauge.value));
-    }
-  }
 }
 
 }  // namespace
@@ -334,9 +294,17 @@ void Metrics::on_end(int engine, const AddRequest& request, const RequestEnd& en
 void Metrics::on_queue_full() { front_->queue_full.Increment(); }
 
 std::string Metrics::text() const {
+  constexpr std::string_view kBound = ",le=\"";  // not in a value, where quotes are escaped
+  const std::string written = prometheus::TextSerializer().Serialize(registry_->Collect());
   std::string text;
-  for (const prometheus::MetricFamily& family : registry_->Collect()) append(text, family);
-  return text;
+  size_t end = 0;  // of what is in `text`
+  for (size_t at = 0; (at = written.find(kBound, end)) != written.npos;) {
+    at += kBound.size();
+    text.append(written, end, at - end);
+    end = written.find('"', at);
+    text += as_vllm_writes_it(std::string_view(written).substr(at, end - at));
+  }
+  return text.append(written, end);
 }
 
 }  // namespace nanovllm::server

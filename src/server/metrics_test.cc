@@ -140,6 +140,8 @@ TEST(Metrics, TellHowTheCacheIsSetUp) {
 TEST(Metrics, EscapeTheModelsName) {
   const std::string text = Begun(1, 4096, "a\\b\"c\nd").text();
   EXPECT_NE(text.find(R"(model_name="a\\b\"c\nd"})"), std::string::npos);
+  const std::string bound = Begun(1, 4096, R"(a,le="1")").text();
+  EXPECT_NE(bound.find(R"(model_name="a,le=\"1\"",le="1.0"})"), std::string::npos);
 }
 
 TEST(Metrics, ShowTheLastStepAndAddUpAll) {

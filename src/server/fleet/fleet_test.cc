@@ -162,16 +162,16 @@ TEST(Fleet, TellsWhatMetricsCount) {
   const std::string text = metrics.text();
   for (
       const char* line : {
-          R"(vllm:request_success_total{engine="0",finished_reason="length",model_name="demo"} 4.0)",
-          R"(vllm:request_success_total{engine="0",finished_reason="abort",model_name="demo"} 1.0)",
-          R"(vllm:request_success_total{engine="0",finished_reason="error",model_name="demo"} 2.0)",
-          R"(vllm:time_to_first_token_seconds_count{engine="0",model_name="demo"} 5.0)",
-          R"(vllm:request_params_n_count{engine="0",model_name="demo"} 4.0)",
-          R"(vllm:request_max_num_generation_tokens_bucket{engine="0",model_name="demo",le="+Inf"} 4.0)",
-          R"(vllm:num_requests_running{engine="0",model_name="demo"} 0.0)",
-          R"(vllm:kv_cache_usage_perc{engine="0",model_name="demo"} 0.0)",
+          R"(vllm:request_success_total{engine="0",finished_reason="length",model_name="demo"} 4)",
+          R"(vllm:request_success_total{engine="0",finished_reason="abort",model_name="demo"} 1)",
+          R"(vllm:request_success_total{engine="0",finished_reason="error",model_name="demo"} 2)",
+          R"(vllm:time_to_first_token_seconds_count{engine="0",model_name="demo"} 5)",
+          R"(vllm:request_params_n_count{engine="0",model_name="demo"} 4)",
+          R"(vllm:request_max_num_generation_tokens_bucket{engine="0",model_name="demo",le="+Inf"} 4)",
+          R"(vllm:num_requests_running{engine="0",model_name="demo"} 0)",
+          R"(vllm:kv_cache_usage_perc{engine="0",model_name="demo"} 0)",
       }) {
-    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+    EXPECT_NE(text.find(std::string(line) + "\n"), std::string::npos) << line << "\n" << text;
   }
 }
 
