@@ -55,9 +55,9 @@ void attend(std::span<const double> q, const PlainKvCache& cache, int head,
   for (int p = first; p <= position; ++p) {
     const int slot = block_table[p / cache.block_size] * cache.block_size + p % cache.block_size;
     rows.push_back(cache.row(slot, kv_head));
-    double score = 0;
-    for (int d = 0; d < dim; ++d) score += q[d] * cache.k[rows.back() + d];
-    score *= params.scale;
+    // Four sums at a time, where a loop would wait for each addition.
+    double score = params.scale *
+                   std::transform_reduce(q.begin(), q.end(), cache.k.begin() + rows.back(), 0.0);
     if (params.soft_cap > 0) score = params.soft_cap * std::tanh(score / params.soft_cap);
     scores.push_back(score);
     largest = std::max(largest, score);
