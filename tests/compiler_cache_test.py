@@ -28,12 +28,12 @@ class CompilerCache(unittest.TestCase):
 
             seen = []
             for clone in (folder / "one", folder / "two" / "deeper" / "clone"):
-                for name in ("CMakeLists.txt", "CMakePresets.json", "cmake", "src", "include", "bench"):
+                for name in ("CMakeLists.txt", "CMakePresets.json", "cmake", "src", "include", "bench", "tests"):
                     copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
                     clone.mkdir(parents=True, exist_ok=True)
                     copy(ROOT / name, clone / name)
-                run("cmake", "-S", clone, "--preset", "release", "-DNANOVLLM_TESTS=OFF", "-DNANOVLLM_BENCH=OFF")
-                run("cmake", "--build", clone / "build", "--target", "nanovllm_base", "nanovllm_ops")
+                run("cmake", "-S", clone, "--preset", "release", "-DNANOVLLM_TESTS=ON", "-DNANOVLLM_BENCH=OFF")
+                run("cmake", "--build", clone / "build", "--target", "nanovllm_base", "nanovllm_ops", "base_tests")
                 seen.append(compiled())
             (first, no_hits), (all, hits) = seen
             self.assertGreater(first, 1)

@@ -79,7 +79,7 @@ class LlmEqualities : public ::testing::TestWithParam<Case> {
     config.dtype = GetParam().dtype;
     config.device = GetParam().device;
     config.deterministic = config.device == "cuda";
-    return LLM(NANOVLLM_SOURCE_DIR "/tests/goldens/" + GetParam().checkpoint, config);
+    return LLM(test::source_path("tests/goldens/") + GetParam().checkpoint, config);
   }
   static std::vector<RequestOutput> generate(const EngineConfig& config) {
     return load(config).generate(prompts(), params());

@@ -18,7 +18,7 @@ namespace {
 
 using test::expect_equal;
 
-constexpr const char* kModel = NANOVLLM_SOURCE_DIR "/models/demo";
+const std::string kModel = test::source_path("models/demo");
 constexpr int kMaxTokens = test::full_or_reduced(48, 24);
 
 EngineConfig demo_config() {
@@ -186,8 +186,7 @@ TEST_F(LlmOnTheDemoModel, PromptLogprobsAreTheSameInChunks) {
 // From text and messages to text; golden.json: see models/demo/README.md. No margin of its
 // float32 run is below 0.01.
 TEST(LlmModel, WritesWhatTransformersWrites) {
-  const auto golden =
-      nlohmann::ordered_json::parse(std::ifstream(kModel + std::string("/golden.json")));
+  const auto golden = nlohmann::ordered_json::parse(std::ifstream(kModel + "/golden.json"));
   const auto chat_template = ChatTemplate::load(kModel);
   std::vector<Prompt> prompts;
   for (const auto& item : golden.at("cases")) {
@@ -224,7 +223,7 @@ TEST(LlmModel, TellsWhichEosItWasButForTheTokenizers) {
 }
 
 TEST(LlmModel, TheHeadersExampleWorksWordForWord) {
-  std::filesystem::current_path(NANOVLLM_SOURCE_DIR);
+  std::filesystem::current_path(test::source_path(""));
   nanovllm::LLM llm("models/demo");
   auto outputs = llm.generate({"Once upon a time"}, {.temperature = 0});
   ASSERT_EQ(outputs.size(), 1u);

@@ -43,7 +43,7 @@ std::vector<RequestOutput> generate(int num_ranks, const std::string& device = "
   random.temperature = 0.8;
   random.seed = 5;
   random.repetition_penalty = 1.1;
-  LLM llm(NANOVLLM_SOURCE_DIR "/models/demo", config);
+  LLM llm(test::source_path("models/demo"), config);
   return llm.generate(prompts, {greedy, random, greedy, random});
 }
 
@@ -77,7 +77,7 @@ TEST(LlmParallel, ThreadsOfTheEngineLeaveSignalsToTheProgram) {
     config.num_threads = 4;
     config.tensor_parallel_size = num_ranks;
     config.num_kvcache_blocks = 16;
-    const LLM llm(NANOVLLM_SOURCE_DIR "/models/demo", config);
+    const LLM llm(test::source_path("models/demo"), config);
     const std::vector<uint64_t> masks = masks_of_other_threads();
     EXPECT_GE(masks.size(), num_ranks == 1 ? 3 : 4);
     for (const uint64_t mask : masks) {

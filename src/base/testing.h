@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <ctime>
+#include <filesystem>
+#include <string>
 
 namespace nanovllm::test {
 
@@ -16,6 +18,16 @@ inline constexpr bool kUnderSanitizer = true;
 #else
 inline constexpr bool kUnderSanitizer = false;
 #endif
+
+// Paths below the folder of the build, where the program lies, and below that of the project. Both
+// may have been taken elsewhere together.
+inline std::string build_path(const std::string& path) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / path;
+}
+inline std::string source_path(const std::string& path) {
+  const std::filesystem::path from_build = NANOVLLM_SOURCE_FROM_BUILD;
+  return std::filesystem::path(build_path(from_build / path)).lexically_normal();
+}
 
 // A size or a number of repetitions. A sanitizer makes loads and stores 5 to 50 times slower and
 // looks at which there are, not at how often: it gets the reduced one, which must reach the same

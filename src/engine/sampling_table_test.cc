@@ -9,6 +9,7 @@
 #include <sstream>
 #include <type_traits>
 
+#include "base/testing.h"
 #include "nanovllm/error.h"
 
 namespace nanovllm {
@@ -57,7 +58,7 @@ TEST(SamplingTable, StandsInTheReference) {
       "|---|---|---|---|---|\n";
   for (const Parameter& parameter : sampling_table()) rows += row_of(parameter);
   std::ostringstream page;
-  page << std::ifstream(NANOVLLM_SOURCE_DIR "/docs/reference.md").rdbuf();
+  page << std::ifstream(test::source_path("docs/reference.md")).rdbuf();
   const std::string begin = "<!-- sampling table -->\n";
   const std::string text = page.str();
   const auto from = text.find(begin);

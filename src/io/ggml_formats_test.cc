@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/testing.h"
 #include "io/gguf.h"
 #include "io/testing.h"
 
@@ -23,7 +24,7 @@ using testing::error_of;
 constexpr uint32_t kQ4_1 = 3, kQ6K = 14, kMxfp4 = 39;
 
 struct Golden {
-  Golden() : file(std::string(NANOVLLM_SOURCE_DIR) + "/tests/data/ggml_formats.gguf") {}
+  Golden() : file(test::source_path("tests/data/ggml_formats.gguf")) {}
   const GgufTensor& tensor(const std::string& name) const {
     return *std::ranges::find(file.tensors(), name, &GgufTensor::name);
   }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "base/testing.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "io/testing.h"
@@ -26,7 +27,7 @@ std::optional<QuantizationConfig> config_of(const std::string& folder) {
 }
 
 std::string golden_folder(const std::string& name) {
-  return std::string(NANOVLLM_SOURCE_DIR) + "/tests/data/quantized/" + name;
+  return test::source_path("tests/data/quantized/") + name;
 }
 
 std::vector<std::string> golden_names() {

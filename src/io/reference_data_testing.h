@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/testing.h"
 #include "io/temp_dir_testing.h"
 
 namespace nanovllm::testing {
@@ -20,7 +21,7 @@ namespace nanovllm::testing {
 enum class Extent { kCommitted, kWhole };
 
 inline std::string archive_of(const std::string& name) {
-  return NANOVLLM_SOURCE_DIR "/../shared/data/" + name + ".tar.xz";
+  return test::source_path("../shared/data/") + name + ".tar.xz";
 }
 
 // The content of an archive without its top folder, unpacked once a process; empty: it is not
@@ -41,7 +42,7 @@ inline std::filesystem::path unpacked_archive(const std::string& name) {
 // The folder "chat-templates", say, is chat_templates there.
 inline std::filesystem::path committed_folder(std::string name) {
   std::ranges::replace(name, '-', '_');
-  return std::filesystem::path(NANOVLLM_SOURCE_DIR "/tests/data") / name;
+  return std::filesystem::path(test::source_path("tests/data")) / name;
 }
 
 // A test on the folders of some names, either those committed or the archives.

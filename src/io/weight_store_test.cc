@@ -9,6 +9,7 @@
 #include <functional>
 #include <random>
 
+#include "base/testing.h"
 #include "io/file.h"
 #include "io/reference_data_testing.h"
 #include "io/shards_testing.h"
@@ -315,7 +316,7 @@ TEST(WeightStore, EveryTruncationIsRefused) {
 }
 
 TEST(WeightStore, ReadsTheDemoModelWholeAndInShards) {
-  const std::string model = NANOVLLM_SOURCE_DIR "/models/demo";
+  const std::string model = test::source_path("models/demo");
   const TempDir dir;
   const auto shapes = testing::write_shards(model, 3, dir);
   const WeightStore whole(model), shards(dir.path());

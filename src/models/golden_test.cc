@@ -51,9 +51,8 @@ struct GoldenCase {
 
 std::vector<GoldenCase> load_cases(const std::string& name) {
   const bool is_gguf = golden_dir(name).ends_with(".gguf");
-  const std::string path = is_gguf
-                               ? std::string(NANOVLLM_SOURCE_DIR) + "/tests/data/" + name + ".json"
-                               : golden_dir(name) + "/golden.json";
+  const std::string path = is_gguf ? test::source_path("tests/data/") + name + ".json"
+                                   : golden_dir(name) + "/golden.json";
   const auto document = nlohmann::json::parse(std::ifstream(path));
   std::vector<GoldenCase> cases;
   for (const auto& item : document.at("cases")) {

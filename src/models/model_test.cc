@@ -21,6 +21,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/registry.h"
+#include "base/testing.h"
 #include "io/gguf_testing.h"
 #include "io/testing.h"
 #include "models/testing.h"
@@ -131,7 +132,7 @@ TEST(SupportedModels, StandInTheDocumentation) {
     table +=
         fmt::format("| {} | {} | {} | {} | {} |\n", family, architecture, gguf, reasoning, tools);
   }
-  const std::string page = read(std::string(NANOVLLM_SOURCE_DIR) + "/docs/models.md");
+  const std::string page = read(test::source_path("docs/models.md"));
   EXPECT_NE(page.find(table), std::string::npos) << "docs/models.md should have\n" << table;
 }
 

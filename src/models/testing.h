@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/testing.h"
 #include "models/load_config.h"
 #include "models/model.h"
 #include "runner/kv_cache_plan.h"
@@ -63,7 +64,7 @@ inline void expect_greedy(const Rows& rows, const std::vector<int32_t>& tokens,
 
 // A folder; of gguf_NAME, a GGUF file.
 inline std::string golden_dir(const std::string& name) {
-  const std::string tests = std::string(NANOVLLM_SOURCE_DIR) + "/tests/";
+  const std::string tests = test::source_path("tests/");
   return name.starts_with("gguf_") ? tests + "data/" + name + ".gguf" : tests + "goldens/" + name;
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/registry.h"
+#include "base/testing.h"
 #include "io/reference_data_testing.h"
 #include "io/shards_testing.h"
 #include "models/testing.h"
@@ -25,7 +26,7 @@ nlohmann::json read_json(const std::string& path) {
 // percentile, which so few tokens do not have; bfloat16 is compared where both have read
 // transformers' float32 tokens.
 TEST(DemoModel, GivesTheTokensOfTransformers) {
-  const std::string dir = std::string(NANOVLLM_SOURCE_DIR) + "/models/demo";
+  const std::string dir = test::source_path("models/demo");
   const auto document = read_json(dir + "/golden.json");
   ModelRig exact(dir, DType::kFloat32, make_cpu_backend(2), 16);
   ModelRig rounded(dir, DType::kBFloat16, make_cpu_backend(2), 16);
@@ -53,7 +54,7 @@ TEST(DemoModel, GivesTheTokensOfTransformers) {
 }
 
 TEST(DemoModel, GivesTheSameBitsFromShards) {
-  const std::string dir = std::string(NANOVLLM_SOURCE_DIR) + "/models/demo";
+  const std::string dir = test::source_path("models/demo");
   const testing::TempDir shards;
   testing::write_shards(dir, 3, shards);
   std::filesystem::copy_file(dir + "/config.json", shards.path() + "/config.json");

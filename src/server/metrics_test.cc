@@ -10,6 +10,8 @@
 #include <sstream>
 #include <thread>
 
+#include "base/testing.h"
+
 namespace nanovllm::server {
 namespace {
 
@@ -73,7 +75,7 @@ std::map<std::string, Shape> shapes_of(const std::string& text) {
 
 std::map<std::string, Shape> shapes_of_vllm() {
   std::map<std::string, Shape> shapes;
-  std::ifstream file(NANOVLLM_SOURCE_DIR "/tests/data/vllm_metrics.txt");
+  std::ifstream file(test::source_path("tests/data/vllm_metrics.txt"));
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("#")) continue;
     std::istringstream words(line);

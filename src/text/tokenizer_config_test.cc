@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/testing.h"
 #include "io/file.h"
 #include "io/temp_dir_testing.h"
 #include "nanovllm/tokenizer.h"
@@ -16,7 +17,7 @@ namespace {
 TEST(TokenizerConfig, GivesTheTokensOfTransformers) {
   using TokenIds = std::vector<int32_t>;
   const auto recorded = nlohmann::ordered_json::parse(
-      read_text_file(NANOVLLM_SOURCE_DIR "/tests/data/tokenizer_configs.json"));
+      read_text_file(test::source_path("tests/data/tokenizer_configs.json")));
   const auto texts = recorded.at("texts").get<std::vector<std::string>>();
   const testing::TempDir folder;
   for (const auto& entry : recorded.at("cases")) {

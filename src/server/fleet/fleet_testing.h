@@ -17,13 +17,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/testing.h"
 #include "engine/engine_test_support.h"
 #include "server/fleet/fleet.h"
 
 namespace nanovllm::server {
 
-inline const std::string kWorkerDriver = NANOVLLM_WORKER_DRIVER;
-inline const std::string kDemoModel = NANOVLLM_SOURCE_DIR "/models/demo";
+inline const std::string kWorkerDriver = test::build_path("tests/server_worker_driver");
+inline const std::string kDemoModel = test::source_path("models/demo");
 
 // What a completion's user has seen.
 struct SeenCompletion {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/testing.h"
 #include "server/openai/protocol_testing.h"
 
 namespace nanovllm::server {
@@ -10,9 +11,7 @@ namespace {
 constexpr const char* kReplacement = "\uFFFD";
 
 // A byte-level tokenizer whose tokens of a character outside ASCII are bytes, or some of them.
-std::unique_ptr<Tokenizer> demo() {
-  return Tokenizer::load(std::string(NANOVLLM_SOURCE_DIR) + "/models/demo");
-}
+std::unique_ptr<Tokenizer> demo() { return Tokenizer::load(test::source_path("models/demo")); }
 
 PositionLogprobs position(const Tokenizer& tokenizer, int32_t id) {
   return {logprob(id, -1, 1, tokenizer.decode(std::span(&id, 1), false))};

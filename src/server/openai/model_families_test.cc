@@ -9,6 +9,7 @@
 #include <random>
 #include <sstream>
 
+#include "base/testing.h"
 #include "server/openai/chat_prompt.h"
 #include "server/openai/model_families_testing.h"
 #include "server/openai/protocol_testing.h"
@@ -19,8 +20,8 @@ namespace {
 
 std::string template_text(const Family& family) {
   if (family.chat_template.find("{%") != std::string::npos) return family.chat_template;
-  const std::string path = std::string(NANOVLLM_SOURCE_DIR) + "/tests/data/chat_templates/" +
-                           family.chat_template + ".jinja";
+  const std::string path =
+      test::source_path("tests/data/chat_templates/") + family.chat_template + ".jinja";
   std::ifstream file(path);
   EXPECT_TRUE(file) << path;
   return {std::istreambuf_iterator<char>(file), {}};
@@ -236,7 +237,7 @@ TEST(ModelFamilies, SayTheSameHoweverTheirWordsAreCut) {
 
 // The table of docs/models.md is the registry's, as a test beside that compares.
 TEST(ModelFamilies, HaveNoParserInTheRegistryThatTheServerDoesNotKnow) {
-  std::ifstream page(std::string(NANOVLLM_SOURCE_DIR) + "/docs/models.md");
+  std::ifstream page(test::source_path("docs/models.md"));
   const auto known = [](std::vector<std::string> names, const std::string& name) {
     names.emplace_back();
     return std::ranges::find(names, name) != names.end();

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 
+#include "base/testing.h"
 #include "nanovllm/engine_loop.h"
 #include "server/openai/protocol_testing.h"
 
@@ -23,7 +24,7 @@ constexpr float kTolerance = 0.02F;  // of a log-probability: both compute in an
 class DemoEngine {
  public:
   DemoEngine()
-      : dir_(std::string(NANOVLLM_SOURCE_DIR) + "/models/demo"),
+      : dir_(test::source_path("models/demo")),
         tokenizer_(Tokenizer::load(dir_)),
         template_(ChatTemplate::load(dir_)),
         loop_(LLMEngine(dir_, config()), [this](std::vector<EngineEvent> events) {
@@ -166,7 +167,7 @@ Json by_choice(Json chunks) {
 
 TEST(VllmAnswers, AreOurs) {
   DemoEngine engine;
-  std::ifstream file(std::string(NANOVLLM_SOURCE_DIR) + "/tests/data/vllm_answers.jsonl");
+  std::ifstream file(test::source_path("tests/data/vllm_answers.jsonl"));
   int num_same = 0;
   for (std::string line; std::getline(file, line);) {
     const Json record = Json::parse(line);

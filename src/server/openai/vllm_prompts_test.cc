@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "base/testing.h"
 #include "io/reference_data_testing.h"
 #include "server/openai/chat_prompt.h"
 #include "server/openai/protocol_testing.h"
@@ -150,8 +151,7 @@ INSTANTIATE_TEST_SUITE_P(All, VllmPrompts, testing::kExtents, testing::name_of_e
 
 // Those of the templates that were recorded.
 TEST_P(VllmPrompts, AreOurs) {
-  const Json record =
-      Json::parse(text_of_file(NANOVLLM_SOURCE_DIR "/tests/data/vllm_prompts.json"));
+  const Json record = Json::parse(text_of_file(test::source_path("tests/data/vllm_prompts.json")));
   const Json& conversations = record["conversations"];
   std::map<std::string, size_t> index_of;
   for (size_t i = 0; i < conversations.size(); ++i) index_of[conversations[i]["name"]] = i;

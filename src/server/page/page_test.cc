@@ -6,6 +6,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/testing.h"
+
 namespace nanovllm::server {
 namespace {
 
@@ -14,7 +16,7 @@ constexpr const char* kScripts[] = {"/storage.js", "/markdown.js", "/inline.js",
 
 TEST(Page, IsTheFilesOfTheRepository) {
   for (const auto& entry :
-       std::filesystem::directory_iterator(NANOVLLM_SOURCE_DIR "/src/server/page")) {
+       std::filesystem::directory_iterator(test::source_path("src/server/page"))) {
     const std::string name = entry.path().filename();
     if (name.ends_with(".cc") || name.ends_with(".h")) continue;
     std::ifstream file(entry.path());

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 
+#include "base/testing.h"
 #include "io/reference_data_testing.h"
 #include "text/jinja/testing.h"
 
@@ -99,7 +100,7 @@ TEST_P(ChatTemplateVectors, EveryTemplateCompiles) {
 
 // Those whose licence allows them to be here.
 TEST(ChatTemplateFixtures, PublishedTemplatesRenderAsInJinja2) {
-  const fs::path folder = NANOVLLM_SOURCE_DIR "/tests/data/chat_templates";
+  const fs::path folder = test::source_path("tests/data/chat_templates");
   const Json expected = Json::parse(read(folder / "expected.json"));
   const Json& cases = expected.at("cases");
   for (const auto& [name, texts] : expected.at("templates").items()) {
