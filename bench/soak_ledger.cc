@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/deltas.h"
+
 namespace nanovllm {
 
 namespace {
@@ -138,19 +140,12 @@ void SoakLedger::merge(SoakEntry& entry, RequestOutput output) const {
   const bool first = !std::exchange(entry.shown, true);
   if (!first && entry.request.params.output_kind == RequestOutputKind::kDelta) {
     expect(output.prompt_token_ids.empty(), "a later difference brought the prompt again");
-    total.finished = output.finished;
-    total.num_preemptions = output.num_preemptions;
     for (size_t i = 0; i < total.outputs.size(); ++i) {
-      CompletionOutput& to = total.outputs[i];
-      const CompletionOutput& from = output.outputs[i];
-      expect(to.finish_reason == FinishReason::kNone || from.token_ids.empty(),
+      expect(total.outputs[i].finish_reason == FinishReason::kNone ||
+                 output.outputs[i].token_ids.empty(),
              "completion {} got tokens after its end", i);
-      to.text += from.text;
-      to.token_ids.insert(to.token_ids.end(), from.token_ids.begin(), from.token_ids.end());
-      to.logprobs.insert(to.logprobs.end(), from.logprobs.begin(), from.logprobs.end());
-      to.finish_reason = from.finish_reason;
-      to.stop_reason = from.stop_reason;
     }
+    append_delta(total, std::move(output));
     return;
   }
   for (size_t i = 0; i < total.outputs.size(); ++i) {

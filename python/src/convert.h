@@ -40,14 +40,6 @@ std::vector<Prompt> to_prompts(const nb::list& values);  // errors say which
 std::vector<int32_t> to_token_ids(
     nb::handle value, const char* expected = "token ids must be a list or an array of integers");
 
-// Adds what is new of a completion to what there was.
-template <typename Completion>
-void append(CompletionOutput& to, const Completion& more) {
-  to.text += more.text;
-  to.token_ids.insert(to.token_ids.end(), more.token_ids.begin(), more.token_ids.end());
-  to.logprobs.insert(to.logprobs.end(), more.logprobs.begin(), more.logprobs.end());
-}
-
 // Looks up nanovllm.outputs, of which the following are objects: a program that forgets its modules
 // would not find it later.
 void find_classes();

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/signals.h"
+#include "engine/deltas.h"
 #include "nanovllm/llm.h"
 #include "owner.h"
 
@@ -20,18 +21,6 @@ namespace nanovllm::python {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{50};  // between two words with Python
-
-// Of two outputs that hold what was new, one that holds both.
-void put_before(RequestOutput& output, const RequestOutput& before) {
-  if (output.prompt_logprobs.empty()) output.prompt_logprobs = before.prompt_logprobs;
-  for (CompletionOutput both : before.outputs) {
-    CompletionOutput& to = output.outputs[static_cast<size_t>(both.index)];
-    append(both, to);
-    to.text = std::move(both.text);
-    to.token_ids = std::move(both.token_ids);
-    to.logprobs = std::move(both.logprobs);
-  }
-}
 
 // An LLM, and a thread that computes with it: one for all calls, as starting one may take longer
 // than a small model's step. What it computes ends before it does.
@@ -243,8 +232,11 @@ class Engine : public Owner<Computer> {
       const auto added = added_.find(output.request_id);
       if (added == added_.end()) continue;
       RequestOutput& kept = kept_[output.request_id];
-      const RequestOutput before = std::exchange(kept, output);
-      if (added->second == RequestOutputKind::kDelta) put_before(kept, before);
+      if (added->second == RequestOutputKind::kDelta) {
+        append_delta(kept, RequestOutput(output));
+      } else {
+        kept = output;
+      }
     }
   }
 

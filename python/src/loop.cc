@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/deltas.h"
 #include "nanovllm/engine_loop.h"
 #include "owner.h"
 
@@ -27,7 +28,9 @@ struct News {
   std::optional<RequestError> error = {};
 
   void add(PromptLogprobs& event) { output.prompt_logprobs = std::move(event.positions); }
-  void add(RequestDelta& event) { append(output.outputs[static_cast<size_t>(event.index)], event); }
+  void add(RequestDelta& event) {
+    append_delta(output.outputs[static_cast<size_t>(event.index)], std::move(event));
+  }
   void add(RequestEnd& event) {
     CompletionOutput& to = output.outputs[static_cast<size_t>(event.index)];
     to.finish_reason = event.finish_reason;
@@ -45,6 +48,7 @@ struct News {
     output.prompt_logprobs.clear();
     for (CompletionOutput& completion : output.outputs) {
       completion.text.clear();
+      completion.marks.clear();
       completion.token_ids.clear();
       completion.logprobs.clear();
     }

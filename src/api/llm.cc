@@ -2,42 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <utility>
 
 #include "base/check.h"
+#include "engine/deltas.h"
 
 namespace nanovllm {
-
-namespace {
-
-template <typename T>
-void append(std::vector<T>& to, std::vector<T>&& from) {
-  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
-}
-
-// Adds what a kDelta output brings to what came before it.
-void append_delta(RequestOutput& total, RequestOutput&& delta) {
-  if (total.outputs.empty()) {
-    total = std::move(delta);
-    return;
-  }
-  total.finished = delta.finished;
-  total.num_preemptions = delta.num_preemptions;
-  total.num_cached_tokens = delta.num_cached_tokens;
-  total.metrics = delta.metrics;
-  for (size_t i = 0; i < total.outputs.size(); ++i) {
-    CompletionOutput& to = total.outputs[i];
-    CompletionOutput& from = delta.outputs[i];
-    to.text += from.text;
-    append(to.token_ids, std::move(from.token_ids));
-    append(to.logprobs, std::move(from.logprobs));
-    to.finish_reason = from.finish_reason;
-    to.stop_reason = std::move(from.stop_reason);
-  }
-}
-
-}  // namespace
 
 LLM::LLM(const std::string& model_dir, const EngineConfig& config) : engine_(model_dir, config) {}
 

@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "base/testing.h"
+#include "engine/deltas.h"
 #include "engine/fake_runner.h"
 
 namespace nanovllm {
@@ -158,17 +159,10 @@ void receive(std::map<uint64_t, Tracked>& requests, std::vector<RequestOutput> o
     Tracked& tracked = requests.at(output.request_id);
     ASSERT_FALSE(tracked.total.finished);
     ASSERT_EQ(output.outputs.size(), static_cast<size_t>(tracked.params.n));
-    if (tracked.params.output_kind != RequestOutputKind::kDelta || tracked.total.outputs.empty()) {
+    if (tracked.params.output_kind != RequestOutputKind::kDelta) {
       tracked.total = std::move(output);
-      continue;
-    }
-    tracked.total.finished = output.finished;
-    for (size_t i = 0; i < output.outputs.size(); ++i) {
-      CompletionOutput& to = tracked.total.outputs[i];
-      const CompletionOutput& from = output.outputs[i];
-      to.token_ids.insert(to.token_ids.end(), from.token_ids.begin(), from.token_ids.end());
-      to.logprobs.insert(to.logprobs.end(), from.logprobs.begin(), from.logprobs.end());
-      to.finish_reason = from.finish_reason;
+    } else {
+      append_delta(tracked.total, std::move(output));
     }
   }
 }

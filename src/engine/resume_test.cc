@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/deltas.h"
 #include "engine/engine_test_support.h"
 
 namespace nanovllm {
@@ -49,14 +50,7 @@ struct Seen {
         EXPECT_EQ(from.text, "");
         EXPECT_TRUE(from.token_ids.empty());
       }
-      for (const TokenMark& mark : from.marks) {
-        to.marks.push_back({to.text.size() + mark.offset, mark.token_id});
-      }
-      to.text += from.text;
-      to.token_ids.insert(to.token_ids.end(), from.token_ids.begin(), from.token_ids.end());
-      to.logprobs.insert(to.logprobs.end(), from.logprobs.begin(), from.logprobs.end());
-      to.finish_reason = from.finish_reason;
-      to.stop_reason = from.stop_reason;
+      append_delta(to, std::move(from));
     }
   }
   std::vector<Ids> ids() const {

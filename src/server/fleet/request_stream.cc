@@ -1,6 +1,6 @@
 #include "server/fleet/request_stream.h"
 
-#include <iterator>
+#include "engine/deltas.h"
 
 namespace nanovllm::server {
 
@@ -21,14 +21,7 @@ bool StreamBuffer::merge(RequestDelta& delta) {
     deltas_[index] = events_.size() + 1;
     return false;
   }
-  auto& before = std::get<RequestDelta>(events_[deltas_[index] - 1]);
-  for (const TokenMark& mark : delta.marks) {
-    before.marks.push_back({before.text.size() + mark.offset, mark.token_id});
-  }
-  before.text += delta.text;
-  before.token_ids.insert(before.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
-  before.logprobs.insert(before.logprobs.end(), std::move_iterator(delta.logprobs.begin()),
-                         std::move_iterator(delta.logprobs.end()));
+  append_delta(std::get<RequestDelta>(events_[deltas_[index] - 1]), std::move(delta));
   return true;
 }
 
