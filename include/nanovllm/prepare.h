@@ -31,6 +31,31 @@ struct AddRequest {
   bool operator==(const AddRequest&) const = default;
 };
 
+// How the text of a chat ends, and what the tokenizer adds to it: as transformers'
+// apply_chat_template has it.
+struct ChatTextOptions {
+  // The text ends where the model's answer begins.
+  bool add_generation_prompt = true;
+  // It ends with the content of the last message, which the model goes on with.
+  bool continue_final_message = false;
+  // Those that the tokenizer adds to other texts; ignored where the template has written them.
+  bool add_special_tokens = false;
+};
+
+// The text of a chat's prompt.
+struct ChatText {
+  std::string text = {};
+  // For Tokenizer::encode.
+  bool add_special_tokens = false;
+};
+
+// The arguments are ChatTemplate::render's. Throws what that throws; and Error(kInvalidArgument)
+// for options that contradict each other, and where the template leaves out the message that is to
+// be continued.
+ChatText chat_text(const ChatTemplate& chat_template, const nlohmann::ordered_json& messages,
+                   const nlohmann::ordered_json& tools, const nlohmann::ordered_json& kwargs,
+                   const ChatTextOptions& options = {});
+
 // Needs no engine: only its EngineInfo and, if the model has them, its tokenizer and its chat
 // template, which must live as long as this. Immutable: any number of threads may use it at the
 // same time.
@@ -56,12 +81,10 @@ struct RequestPreparer {
   // are a prompt or the part of it where one may have begun. Throws Error(kUnsupported) where no
   // tags are known.
   ThinkingTags thinking_tags(const std::vector<int32_t>& prompt) const;
-  // Renders the chat so that its text ends where the model's answer begins, and tokenises it
-  // without further special tokens: the template has written them. The arguments are
-  // ChatTemplate::render's. Throws also what that throws.
+  // Tokenises what chat_text() makes of the chat. Throws also what that throws.
   AddRequest prepare_chat(uint64_t id, const nlohmann::ordered_json& messages,
                           const nlohmann::ordered_json& tools, const nlohmann::ordered_json& kwargs,
-                          const SamplingParams& params) const;
+                          const SamplingParams& params, const ChatTextOptions& options = {}) const;
 };
 
 }  // namespace nanovllm

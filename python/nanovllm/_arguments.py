@@ -95,7 +95,6 @@ _CALLS = {
     "tokenization_kwargs": Elsewhere("give token ids, for instance encode()'s"),
     "mm_processor_kwargs": Elsewhere("prompts are texts and token ids", (None, {})),
     "chat_template_content_format": Elsewhere("contents come as the template wants them", ("auto",)),
-    "continue_final_message": Elsewhere("give generate() the text of render_chat() and what the answer begins with", (False,)),
     "arrival_time": Elsewhere("a request comes when it is added"),
     "trace_headers": Elsewhere("use trace_file"),
     "data_parallel_rank": Elsewhere("start several programs, or `nanovllm serve`"),

@@ -74,8 +74,9 @@ class ChatTemplate:
     @staticmethod
     def from_source(source: str, model: str) -> ChatTemplate: ...
     def render(
-        self, messages: Any, tools: Any, add_generation_prompt: bool, kwargs: dict[str, Any]
-    ) -> str: ...
+        self, messages: Any, tools: Any, kwargs: dict[str, Any], add_generation_prompt: bool,
+        continue_final_message: bool,
+    ) -> tuple[str, bool]: ...
 
 class EngineArgs(TypedDict, total=False):
     """The keywords of LLM, LLMEngine and AsyncLLM; None is the default."""

@@ -96,18 +96,20 @@ class Model(Generic[Core]):
         tools: Sequence[dict[str, Any]] | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
+        continue_final_message: bool = False,
     ) -> dict[str, Any]:
         """A conversation as a prompt, by the model's chat template or another one. A content may be a
-        text, or a list of {"type": "text", "text": ...}."""
+        text, or a list of {"type": "text", "text": ...}. With continue_final_message, and without
+        add_generation_prompt, it ends with the last message, which the model goes on with."""
         template = self._template
         if chat_template is not None:
             template = _engine.ChatTemplate.from_source(chat_template, self.model)
         elif template is None:
             template = self._template = _engine.ChatTemplate.load(self.model)
-        kwargs = chat_template_kwargs or {}
-        text = template.render([as_message(m) for m in messages], tools, add_generation_prompt, kwargs)
-        # The template writes the special tokens itself.
-        return {"prompt": text, "prompt_token_ids": self.encode(text, add_special_tokens=False)}
+        text, add_special_tokens = template.render(
+            [as_message(m) for m in messages], tools, chat_template_kwargs or {}, add_generation_prompt, continue_final_message
+        )
+        return {"prompt": text, "prompt_token_ids": self.encode(text, add_special_tokens)}
 
 
 weakref.finalize(Model, int)  # whoever registers behind the first finalizer is called before all of them

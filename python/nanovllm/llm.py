@@ -163,6 +163,7 @@ class LLM(LLMEngine):
         priority: int | Sequence[int] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -170,12 +171,14 @@ class LLM(LLMEngine):
         """Answers a conversation, or each of several: lists of {"role": ..., "content": ...}.
 
         The prompt is what the model's chat template, or chat_template, makes of them;
-        chat_template_kwargs are its variables, enable_thinking for instance. The rest is generate()'s.
+        chat_template_kwargs are its variables, enable_thinking for instance. With
+        continue_final_message=True and add_generation_prompt=False the last message is not answered but
+        gone on with. The rest is generate()'s.
         """
         check_call("chat", kwargs)
         prompts = [
             self.render_chat(
-                conversation, add_generation_prompt, tools, chat_template, chat_template_kwargs
+                conversation, add_generation_prompt, tools, chat_template, chat_template_kwargs, continue_final_message
             )
             for conversation in conversations(messages)
         ]

@@ -31,11 +31,14 @@ class Tokenizer:
         tools: Sequence[dict[str, Any]] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
         tokenize: bool = True,
         **kwargs: Any,
     ) -> str | list[int]:
         """A conversation as text, or with tokenize as token ids. kwargs are the template's variables."""
-        prompt = self._model.render_chat(conversation, add_generation_prompt, tools, chat_template, kwargs)
+        prompt = self._model.render_chat(
+            conversation, add_generation_prompt, tools, chat_template, kwargs, continue_final_message
+        )
         rendered: str | list[int] = prompt["prompt_token_ids" if tokenize else "prompt"]
         return rendered
 

@@ -1,13 +1,16 @@
 // nanovllm._engine: what the Python package nanovllm stands on.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
 #include <atomic>
 #include <stdexcept>
+#include <utility>
 
 #include "base/version.h"
 #include "convert.h"
 #include "nanovllm/chat.h"
+#include "nanovllm/prepare.h"
 #include "owner.h"
 
 namespace nanovllm::python {
@@ -40,9 +43,14 @@ void translate(const std::exception_ptr& exception, void* /*payload*/) {
   }
 }
 
-std::string render(const ChatTemplate& self, nb::handle messages, nb::handle tools,
-                   bool add_generation_prompt, nb::handle kwargs) {
-  return self.render(to_json(messages), to_json(tools), add_generation_prompt, to_json(kwargs));
+// The text, and whether the tokenizer is to add special tokens.
+std::pair<std::string, bool> render(const ChatTemplate& self, nb::handle messages, nb::handle tools,
+                                    nb::handle kwargs, bool add_generation_prompt,
+                                    bool continue_final_message) {
+  ChatText chat = chat_text(self, to_json(messages), to_json(tools), to_json(kwargs),
+                            {.add_generation_prompt = add_generation_prompt,
+                             .continue_final_message = continue_final_message});
+  return {std::move(chat.text), chat.add_special_tokens};
 }
 
 // Its classes are known to the process once, with what a second module would break.
@@ -71,8 +79,8 @@ NB_MODULE(_engine, module) {
                   [](const std::string& source, const std::string& model) {
                     return ChatTemplate::from_source(source, model);
                   })
-      .def("render", render, nb::arg("messages"), nb::arg("tools").none(),
-           nb::arg("add_generation_prompt"), nb::arg("kwargs"));
+      .def("render", render, nb::arg("messages"), nb::arg("tools").none(), nb::arg("kwargs"),
+           nb::arg("add_generation_prompt"), nb::arg("continue_final_message"));
   module.def("end_calls", &Unlocked::end);
   bind_params(module);
   bind_engine(module);

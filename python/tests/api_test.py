@@ -196,7 +196,7 @@ def test_what_is_not_there_is_told_with_what_to_use_instead(llm, model):
     calls = [
         ("generate", "x", "lora_request", object()),
         ("generate", "x", "loras", None),
-        ("chat", [{"role": "user", "content": "x"}], "continue_final_message", True),
+        ("chat", [{"role": "user", "content": "x"}], "lora_request", object()),
         ("add_request", "x", "trace_headers", {"a": 1}),
     ]
     for call, prompt, name, value in calls:
@@ -520,6 +520,25 @@ def test_contents_may_come_in_parts(llm):
             llm.chat([{"role": "user", "content": [part]}], params, use_tqdm=False)
 
 
+def test_a_chat_goes_on_with_its_last_message(llm):
+    params = SamplingParams(temperature=0, max_tokens=8)
+    turn = [{"role": "user", "content": "Tell me a story."}, {"role": "assistant", "content": "Once upon a"}]
+    ends = {"add_generation_prompt": False, "continue_final_message": True}
+    (output,) = llm.chat(turn, params, use_tqdm=False, **ends)
+    whole = llm.render_chat(turn, add_generation_prompt=False)["prompt"]
+    assert output.prompt.endswith("Once upon a") and whole.startswith(output.prompt) and whole != output.prompt
+    assert output.prompt == llm.render_chat(turn, **ends)["prompt"]
+    assert output.prompt_token_ids == llm.encode(output.prompt, add_special_tokens=False)
+    (same,) = llm.generate([output.prompt_token_ids], params, use_tqdm=False)
+    assert output.outputs == same.outputs and turn[-1]["content"] == "Once upon a"
+    (again,) = llm.chat(turn, params, use_tqdm=False, add_generation_prompt=False, continue_final_message=False)
+    assert again.prompt == whole
+    with pytest.raises(ValueError, match="Cannot set both `continue_final_message` and `add_generation_prompt` to True"):
+        llm.chat(turn, params, use_tqdm=False, continue_final_message=True)
+    with pytest.raises(ValueError, match="the final message does not appear in the chat"):
+        llm.chat(turn, params, use_tqdm=False, chat_template="x", **ends)
+
+
 def test_a_chat_template_that_can_not_be_used_is_a_sentence(model, tmp_path):
     for path in pathlib.Path(model).iterdir():
         (tmp_path / path.name).symlink_to(path.resolve())
@@ -546,6 +565,8 @@ def test_a_gguf_file_has_a_tokenizer_of_ours():
     expected = llm.render_chat(messages)
     assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == expected["prompt"]
     assert tokenizer.apply_chat_template(messages, add_generation_prompt=True) == expected["prompt_token_ids"]
+    continued = tokenizer.apply_chat_template(messages, continue_final_message=True, tokenize=False)
+    assert continued.endswith("Hello") and expected["prompt"].startswith(continued)
     with pytest.raises(AttributeError, match="a GGUF file has no 'vocab_size', but encode, decode and"):
         tokenizer.vocab_size
 

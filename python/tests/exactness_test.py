@@ -159,6 +159,9 @@ def test_chat_is_what_transformers_makes_of_the_messages(llm, model):
         assert output.prompt_token_ids == ids
         assert output["text"] == llm.generate([ids], params, use_tqdm=False)[0]["text"]
         assert output["text"] == tokenizer.decode(output["token_ids"], skip_special_tokens=True)
+    turn = [*conversations[0], {"role": "assistant", "content": "Once upon a  "}]
+    continued = tokenizer.apply_chat_template(turn, tokenize=False, continue_final_message=True)
+    assert llm.render_chat(turn, add_generation_prompt=False, continue_final_message=True)["prompt"] == continued
     alone = llm.chat(conversations[0], params, use_tqdm=False)
     assert [output.outputs for output in alone] == [outputs[0].outputs]
     template = "{% for m in messages %}{{ m.content }}{{ extra }}{% endfor %}"

@@ -23,6 +23,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "nanovllm/llm_engine.h"
+#include "nanovllm/prepare.h"
 
 namespace nanovllm::cli {
 namespace {
@@ -284,8 +285,8 @@ class Chat {
   bool answer(const std::string& text) {
     ordered_json messages = messages_;
     messages.push_back({{"role", "user"}, {"content", text}});
-    const std::string prompt = template_->render(messages, tools_, true, kwargs_);
-    const std::vector<int32_t> ids = engine_.encode(prompt, false);
+    const ChatText chat = chat_text(*template_, messages, tools_, kwargs_);
+    const std::vector<int32_t> ids = engine_.encode(chat.text, chat.add_special_tokens);
     const int room = room_ - static_cast<int>(ids.size());
     if (room <= 0) {
       throw_error(ErrorCode::kInvalidArgument,

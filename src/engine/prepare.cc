@@ -166,18 +166,18 @@ AddRequest RequestPreparer::prepare(uint64_t id, const Prompt& prompt,
   return request;
 }
 
-// The template writes the special tokens itself.
 AddRequest RequestPreparer::prepare_chat(uint64_t id, const nlohmann::ordered_json& messages,
                                          const nlohmann::ordered_json& tools,
                                          const nlohmann::ordered_json& kwargs,
-                                         const SamplingParams& params) const {
+                                         const SamplingParams& params,
+                                         const ChatTextOptions& options) const {
   if (chat_template == nullptr) {
     throw_error(ErrorCode::kUnsupported, "{} has no chat template; give the prompt as text.",
                 model_dir);
   }
-  std::string text = chat_template->render(messages, tools, true, kwargs);
-  if (tokenizer == nullptr) return prepare(id, std::move(text), params);  // which says so
-  return prepare(id, tokenizer->encode(text, false), params);
+  ChatText chat = chat_text(*chat_template, messages, tools, kwargs, options);
+  if (tokenizer == nullptr) return prepare(id, std::move(chat.text), params);  // which says so
+  return prepare(id, tokenizer->encode(chat.text, chat.add_special_tokens), params);
 }
 
 }  // namespace nanovllm

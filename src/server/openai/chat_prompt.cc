@@ -1,6 +1,9 @@
 #include "server/openai/chat_prompt.h"
 
+#include <utility>
+
 #include "base/check.h"
+#include "engine/parameter_error.h"
 #include "io/json.h"
 #include "nanovllm/chat.h"
 #include "server/transcript/harmony_parser.h"
@@ -84,38 +87,6 @@ Json read_kwargs(const RequestFields& fields, const ServedModel& model) {
   return kwargs;
 }
 
-// To its last part.
-void append_to(Json& content, std::string_view words) {
-  if (content.is_null()) content = "";
-  Json* last = &content;
-  if (content.is_array()) {
-    if (content.empty()) content.push_back({{"type", "text"}, {"text", ""}});
-    last = &content.back();
-    if (last->is_object()) last = &(*last)["text"];
-  }
-  // Other types are left to who refuses them.
-  if (last->is_string()) last->get_ref<std::string&>() += words;
-}
-
-// As transformers does it: the final message is found by a tag behind it, and what follows is cut.
-std::string continue_final(const ChatTemplate& chat_template, Json& messages, const Json& tools,
-                           const Json& kwargs) {
-  constexpr std::string_view kTag = "CONTINUE_FINAL_MESSAGE_TAG ";
-  constexpr std::string_view kStripped = kTag.substr(0, kTag.size() - 1);
-  append_to(messages.back()["content"], kTag);
-  std::string text = chat_template.render(messages, tools, false, kwargs);
-  const size_t at = text.rfind(kStripped);
-  if (at == std::string::npos) {
-    refuse("continue_final_message",
-           "continue_final_message is set but the final message does not appear in the chat after "
-           "applying the chat template.");
-  }
-  const bool keeps_spaces = text.compare(at, kTag.size(), kTag) == 0;
-  text.resize(at);
-  if (!keeps_spaces) text.resize(text.find_last_not_of(" \t\n\r\f\v") + 1);
-  return text;
-}
-
 }  // namespace
 
 ChatPrompt render_chat(const RequestFields& fields, const ServedModel& model) {
@@ -126,15 +97,12 @@ ChatPrompt render_chat(const RequestFields& fields, const ServedModel& model) {
   const Json tools = read_tools(fields, model, has_tools);
   if (has_tools) prompt.tools = std::make_unique<ToolTypes>(tools);
   const Json kwargs = read_kwargs(fields, model);
-  const bool continues = fields.boolean("continue_final_message");
-  const bool add_generation_prompt = fields.boolean("add_generation_prompt", true);
-  if (continues && add_generation_prompt) {
-    refuse("continue_final_message",
-           "Cannot set both `continue_final_message` and `add_generation_prompt` to True; "
-           "`add_generation_prompt` is True unless the request says otherwise.");
-  }
-  prompt.add_special_tokens = fields.boolean("add_special_tokens");
-  prompt.role = add_generation_prompt ? "assistant" : messages.back()["role"].get<std::string>();
+  const ChatTextOptions options = {
+      .add_generation_prompt = fields.boolean("add_generation_prompt", true),
+      .continue_final_message = fields.boolean("continue_final_message"),
+      .add_special_tokens = fields.boolean("add_special_tokens")};
+  prompt.role =
+      options.add_generation_prompt ? "assistant" : messages.back()["role"].get<std::string>();
   const auto source = fields.text("chat_template");
   if (source && !model.trust_request_chat_template) {
     refuse("chat_template",
@@ -155,9 +123,11 @@ ChatPrompt render_chat(const RequestFields& fields, const ServedModel& model) {
           messages.back()["content"], fmt::format("messages[{}].content", messages.size() - 1));
     }
     prompt.short_call_ids = chat_template->wants_short_call_ids();
-    if (chat_template->adds_bos()) prompt.add_special_tokens = false;  // never two
-    prompt.text = continues ? continue_final(*chat_template, messages, tools, kwargs)
-                            : chat_template->render(messages, tools, add_generation_prompt, kwargs);
+    ChatText chat = chat_text(*chat_template, messages, tools, kwargs, options);
+    prompt.text = std::move(chat.text);
+    prompt.add_special_tokens = chat.add_special_tokens;
+  } catch (const ParameterError& error) {
+    throw ApiError(status_of(error.code()), error.what(), error.parameter());
   } catch (const Error& error) {
     throw ApiError(status_of(error.code()), error.what(), source ? "chat_template" : "messages");
   }
