@@ -166,6 +166,12 @@ class CommandLine(CliTest):
             result = run(*args)
             self.assertEqual(result.returncode, 2, args)
             self.assertEqual(result.stderr, f"nanovllm: there is no {what}; --help lists those there are\n")
+        for args, typed, meant in ((["sreve", MODEL], "sreve", "serve"), (["tok", MODEL, "a"], "tok", "tokenize"), (["genrate"], "genrate", "generate"),
+                                   (["bench", "throughputs", MODEL], "throughputs", "throughput"), (["bench", "lat"], "lat", "latency")):
+            result = run(*args)
+            self.assertEqual((result.returncode, result.stderr), (2, f'nanovllm: there is no command "{typed}"; did you mean {meant}?\n'))
+        for typed in ("to", "srvice", "ls", "latency"):  # the last one is a command of bench
+            self.assertEqual(run(typed, MODEL).stderr, f'nanovllm: there is no command "{typed}"; --help lists those there are\n')
         self.assertEqual(run("bogus", "--help").returncode, 0)
         self.assertIn("subcommand", run("bench").stderr)  # none is named where none was given
 

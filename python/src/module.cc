@@ -1,12 +1,15 @@
 // nanovllm._engine: what the Python package nanovllm stands on.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
 
 #include <atomic>
 #include <stdexcept>
 #include <utility>
 
+#include "base/quantity.h"
 #include "base/version.h"
 #include "convert.h"
 #include "nanovllm/chat.h"
@@ -82,6 +85,7 @@ NB_MODULE(_engine, module) {
       .def("render", render, nb::arg("messages"), nb::arg("tools").none(), nb::arg("kwargs"),
            nb::arg("add_generation_prompt"), nb::arg("continue_final_message"));
   module.def("end_calls", &Unlocked::end);
+  module.def("parse_quantity", &parse_quantity, nb::arg("text"), nb::arg("is_bytes"));
   bind_params(module);
   bind_engine(module);
   bind_loop(module);

@@ -166,6 +166,22 @@ def test_what_asks_for_nothing_is_taken(llm, model):
     assert llm.chat([{"role": "user", "content": "x"}], params, use_tqdm=False, **nothing)
 
 
+def test_the_command_takes_what_keywords_take(model):
+    """Its flags stand in src/cli/typed_words.cc."""
+    flag = lambda name: f"--{name.replace('_', '-')}"
+    flags = [word for name, value in _arguments._NO_EFFECT.items() for word in ([flag(name)] if value is False else [flag(name), "4"])]
+    of_others = {"data_parallel_size"}  # which only the server has
+    for name, other in _arguments._ENGINE.items():
+        for value in other.nothing:
+            if value is True:
+                flags.append(flag(name))
+            elif value not in (None, False, {}, []) and name not in of_others or name == "cpu_offload_gb":
+                flags += [flag(name), f"{value:g}" if isinstance(value, (int, float)) else value]
+    assert len(flags) > 30 and "raw_logprobs" in flags
+    done = subprocess.run([os.environ["NANOVLLM"], "info", model, *flags], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr.startswith("nanovllm: ignored, as they change nothing here: "), done.stderr
+
+
 def test_what_is_not_there_is_told_with_what_to_use_instead(llm, model):
     engine = {
         "hf_overrides": ({"a": 1}, "change the model's config.json"),

@@ -22,6 +22,7 @@
 #include "cli/file_fault.h"
 #include "cli/help.h"
 #include "cli/model_option.h"
+#include "cli/nearest_name.h"
 #include "cli/terminal.h"
 #include "cli/typed_words.h"
 #include "io/json.h"
@@ -68,13 +69,25 @@ void keep_standard_streams() {
   }
 }
 
-// The word that stands where a command should, or an option that stands before it, or nothing.
-// CLI11 says only that a command is missing or which words are left, the last one first.
-std::string misplaced_word(const CLI::App& app) {
+// What is wrong with the word that stands where a command should, or with an option that stands
+// before it; empty = there is none such. CLI11 says only that a command is missing or which words
+// are left, the last one first.
+std::string fault_of_command(const CLI::App& app) {
   const CLI::App* parent = &app;
   while (parent->get_require_subcommand_min() > 0) {
     const std::vector<std::string> words = parent->remaining(false);
-    if (!words.empty()) return words.front();
+    if (!words.empty()) {
+      const std::string& word = words.front();
+      const bool is_option = word.starts_with('-');
+      std::vector<std::string> commands;
+      for (const CLI::App* command : parent->get_subcommands(nullptr)) {
+        commands.push_back(command->get_name());
+      }
+      const std::string near = is_option ? "" : nearest_name(word, commands);
+      return fmt::format(
+          "there is no {} \"{}\"; {}", is_option ? "option before a command" : "command", word,
+          near.empty() ? "--help lists those there are" : fmt::format("did you mean {}?", near));
+    }
     if (parent->get_subcommands().empty()) break;
     parent = parent->get_subcommands().front();
   }
@@ -97,10 +110,9 @@ std::optional<int> parse(CLI::App& app, const std::vector<std::string>& words) {
     app.parse(std::move(rest));
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    const std::string word = misplaced_word(app);
-    if (error.get_exit_code() != 0 && !word.empty()) {
-      const char* what = word.starts_with('-') ? "option before a command" : "command";
-      print_error(fmt::format("there is no {} \"{}\"; --help lists those there are", what, word));
+    const std::string fault = fault_of_command(app);
+    if (error.get_exit_code() != 0 && !fault.empty()) {
+      print_error(fault);
       return kExitUsage;
     }
     return run_command([&] { return print_outcome(app, error); });

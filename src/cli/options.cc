@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
-#include <cmath>
 #include <limits>
 #include <type_traits>
 
 #include "base/check.h"
+#include "base/quantity.h"
 #include "cli/params_text.h"
 #include "engine/config_table.h"
 
@@ -45,25 +44,11 @@ CLI::Option* check_number(CLI::Option* option) {
   return option->check(CLI::Validator(fault_of_number<T>, ""));
 }
 
-// What a number's suffix multiplies it by: 8k is 8,000, and 8K is 8,192. 0 = there is none such.
-double unit_of(char suffix) {
-  constexpr std::string_view kKnown = "kmgt";
-  const auto lower = static_cast<char>(std::tolower(static_cast<unsigned char>(suffix)));
-  const size_t power = kKnown.find(lower);
-  if (power == std::string_view::npos) return 0;
-  return std::pow(lower == suffix ? 1000.0 : 1024.0, static_cast<double>(power) + 1);
-}
-
 // Gives CLI11 the digits of a count that may have a suffix.
 std::string expand_count(std::string& text) {
-  const double unit = text.empty() ? 0 : unit_of(text.back());
-  if (unit > 0 && std::isdigit(static_cast<unsigned char>(text.front())) != 0) {
-    double number = 0;
-    const char* end = &text.back();
-    const char* rest = std::from_chars(text.data(), end, number, std::chars_format::fixed).ptr;
-    if (rest == end && number * unit <= std::numeric_limits<int>::max()) {
-      text = std::to_string(static_cast<int>(number * unit));
-    }
+  const auto number = parse_quantity(text, false);
+  if (number && *number <= std::numeric_limits<int>::max()) {
+    text = std::to_string(static_cast<int>(*number));
   }
   return fault_of_number<int>(text);
 }
@@ -220,22 +205,16 @@ CLI::Option* add_seed(CLI::App& app, const std::string& flag, int64_t& seed,
 }
 
 int64_t parse_bytes(const std::string& text) {
-  double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  const std::string suffix(rest, end);
-  const double unit = suffix.empty() ? 1 : unit_of(suffix[0]);
-  const bool is_known = suffix.size() < 2 || suffix.substr(1) == "B" || suffix.substr(1) == "iB";
-  const bool valid = error == std::errc() && number >= 0 && unit > 0 && is_known;
-  if (valid && number * unit >= 0x1p62) {
-    throw_error(ErrorCode::kInvalidArgument, "{} is too large: it must be less than 4194304T",
-                text);
-  }
-  if (!valid) {
+  const auto number = parse_quantity(text, true);
+  if (!number) {
     throw_error(ErrorCode::kInvalidArgument,
                 "\"{}\" is not a size in bytes; write for example 536870912, 512M or 1.5G", text);
   }
-  return static_cast<int64_t>(number * unit);
+  if (*number >= 0x1p62) {
+    throw_error(ErrorCode::kInvalidArgument, "{} is too large: it must be less than 4194304T",
+                text);
+  }
+  return static_cast<int64_t>(*number);
 }
 
 void add_engine_options(CLI::App& app, EngineConfig& config) {

@@ -37,8 +37,8 @@ class SamplingOptions {
   std::vector<std::pair<const Parameter*, const CLI::Option*>> flags_;
 };
 
-// "512", "64K", "1.5G": bytes, less than 2^62. As vLLM has it, the suffixes K, M, G and T are
-// binary, and k, m, g and t decimal; B or iB may stand behind them. Throws Error(kInvalidArgument).
+// "512", "64K", "1.5G": bytes, less than 2^62, with the suffixes of parse_quantity(). Throws
+// Error(kInvalidArgument).
 int64_t parse_bytes(const std::string& text);
 
 }  // namespace nanovllm::cli

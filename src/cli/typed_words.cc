@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cctype>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "cli/model_option.h"
+#include "cli/nearest_name.h"
 #include "io/json.h"
 
 namespace nanovllm::cli {
@@ -72,6 +72,8 @@ constexpr NoChange kNoChange[] = {
     {"--sse-keep-alive-interval", ""},
     {"--stream-interval", ""},
     {"--chat-template-content-format", "auto"},
+    {"--convert", "auto"},
+    {"--convert", "none"},
     {"--config-format", "auto"},
     {"--config-format", "hf"},
     {"--cpu-offload-gb", "0"},
@@ -79,6 +81,8 @@ constexpr NoChange kNoChange[] = {
     {"--kv-cache-dtype", "auto"},
     {"--load-format", "auto"},
     {"--load-format", "safetensors"},
+    {"--logprobs-mode", "raw_logprobs"},
+    {"--max-logprobs", "20"},
     {"--model-impl", "auto"},
     {"--model-impl", "vllm"},
     {"--pipeline-parallel-size", "1"},
@@ -94,24 +98,6 @@ constexpr NoChange kNoChange[] = {
 bool is_option(std::string_view word) {
   return word.size() > 1 && word[0] == '-' &&
          (word[1] == '-' || std::isalpha(static_cast<unsigned char>(word[1])) != 0);
-}
-
-// How many characters are left out, added, replaced or swapped with their neighbour.
-size_t num_slips(std::string_view a, std::string_view b) {
-  std::vector<size_t> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  std::iota(last.begin(), last.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, replaced});
-      const bool is_swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (is_swapped) row[j] = std::min(row[j], before_last[j - 2] + 1);
-    }
-    std::swap(before_last, last);
-    std::swap(last, row);
-  }
-  return last[b.size()];
 }
 
 class TypedReader {
@@ -341,23 +327,14 @@ std::string TypedReader::taken_as(const std::string& name, const std::string& va
   return "bfloat16";
 }
 
-// The option that was meant, if one is near: a third of its letters may be wrong, or its end
-// missing.
+// The option that was meant, if one is near.
 std::string TypedReader::nearest(std::string_view name) const {
-  std::string best;
-  size_t least = name.size() / 3 + 1;
+  std::vector<std::string> flags;
   for (const CLI::Option* option : command_->get_options()) {
     if (option->get_group().empty()) continue;
-    for (const std::string& known : option->get_lnames()) {
-      const std::string flag = "--" + known;
-      const bool is_beginning = name.size() > 4 && flag.starts_with(name);
-      const size_t slips = is_beginning ? 1 : num_slips(name, flag);
-      if (slips >= least) continue;
-      least = slips;
-      best = flag;
-    }
+    for (const std::string& known : option->get_lnames()) flags.push_back("--" + known);
   }
-  return best;
+  return nearest_name(name, flags);
 }
 
 }  // namespace

@@ -86,16 +86,14 @@ def _add_flag(parser: argparse._ActionsContainer, name: str, default: Any, text:
     parser.add_argument(*flags, type=_KINDS.get(name) or _KINDS.get(type(default), str), default=default, help=text)
 
 
-def _count(text: str, unit: str = "") -> int:
+def _count(text: str, is_bytes: bool = False) -> int:
     """As on the command line: 8k is 8,000, and 8K is 8,192."""
-    found = re.fullmatch(rf"(\d+(?:\.\d+)?)([kmgtKMGT]){unit}", text)
-    if found is None and re.fullmatch(r"-?\d+", text) is None:
-        raise argparse.ArgumentTypeError(f"must be an integer such as 8192, 8k (8,000) or 8K (8,192), got {text}")
-    if found is None:
+    if re.fullmatch(r"-?\d+", text):
         return int(text)
-    number, suffix = found.groups()
-    power = "kmgt".index(suffix.lower()) + 1
-    return int(float(number) * (1000 if suffix.islower() else 1024) ** power)
+    number = _engine.parse_quantity(text, is_bytes)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"must be an integer such as 8192, 8k (8,000) or 8K (8,192), got {text}")
+    return int(number)
 
 
 def _length(text: str) -> int:
@@ -106,5 +104,5 @@ _KINDS: dict[Any, Any] = {
     int: _count,
     float: float,
     "max_model_len": _length,
-    "kv_cache_memory": partial(_count, unit="(?:i?B)?"),
+    "kv_cache_memory": partial(_count, is_bytes=True),
 }
