@@ -153,6 +153,59 @@ class Resume(CliTest):
         reader.communicate(b"", timeout=300)
         self.assertEqual(run(*self.generate("--resume")).returncode, 0)
 
+    def test_another_input_is_noticed(self):
+        """A line that changed or moved, as far as results tell, and lines that are gone; not one that came."""
+        asked = [{"prompt": f"Once {'upon a time ' * i}", "custom_id": f"r{i}", "sampling_params": {"max_tokens": 4}} for i in range(4)]
+        asked[2] = {"prompt_token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 4}}
+        asked[3] = {"messages": [{"role": "user", "content": "Hi"}], "custom_id": "chat", "sampling_params": {"max_tokens": 4}}
+        write = lambda requests: self.source.write_text("".join(json.dumps(request) + "\n" for request in requests))
+        write(asked)
+        self.assertEqual(run(*self.generate()).returncode, 0)
+        whole = self.output.read_text()
+        changed = {"another id": (0, {**asked[0], "custom_id": "r"}), "no id": (0, {"prompt": "Once"}), "an id": (2, {**asked[2], "custom_id": "r2"}),
+                   "another text": (1, {**asked[1], "prompt": "Once"}), "other tokens": (2, {"prompt_token_ids": [5, 6]}),
+                   "another chat": (3, {**asked[3], "custom_id": "other"}), "no request": (1, {"custom_id": "r", "prompt": 5})}
+        for what, (place, request) in changed.items():
+            with self.subTest(what):
+                write([*asked[:place], request, *asked[place + 1:]])
+                self.assert_one_sentence(run(*self.generate("--resume")), f"cannot resume: {self.source}:{place + 1} is not the request that the result {place} answers")
+                self.assertEqual(self.output.read_text(), whole)
+        write(asked[:3])
+        self.assert_one_sentence(run(*self.generate("--resume")), f"cannot resume: {self.source} has 3 requests, and the results are of 4 or more")
+        write(asked)
+        self.assertEqual((run(*self.generate("--resume")).returncode, self.output.read_text()), (0, whole))
+        write([*asked, {"prompt": "The end", "custom_id": "new"}])
+        self.assertEqual(run(*self.generate("--resume")).returncode, 0)
+        self.assertEqual([line["index"] for line in lines(self.output.read_text())][-1], 4)
+
+    def test_failures_of_an_earlier_run_stay_in_the_exit_status(self):
+        self.requests = self.requests[6:9]  # the second is refused
+        self.source.write_text("\n".join(map(json.dumps, self.requests)) + "\n")
+        self.whole_run()
+        for _ in range(2):
+            self.assertEqual(run(*self.generate("--resume")).returncode, 3)
+            result = run(*self.generate("--resume", "-q"))
+            self.assertEqual((result.returncode, result.stderr), (3, f"nanovllm: 1 request of an earlier run was refused or aborted; {self.output} says why\n"))
+        aborted = {"index": 0, "text": "", "token_ids": [], "finish_reason": "abort", "stop_reason": "the logits hold NaN"}
+        self.output.write_text("".join(json.dumps({**aborted, "index": i}) + "\n" for i in (0, 2)))
+        result = run(*self.generate("--resume", "-q"))
+        self.assertEqual(result.returncode, 3)
+        self.assertIn("nanovllm: 2 requests of an earlier run were refused or aborted;", result.stderr)
+        self.source.write_text(json.dumps({"prompt": "Once", "sampling_params": {"max_tokens": 4}}))
+        self.output.unlink()
+        self.assertEqual([run(*self.generate("--resume")).returncode for _ in range(2)], [0, 0])
+
+    def test_without_the_flag_results_are_replaced_and_that_is_said(self):
+        said = f"nanovllm: {self.output} is written anew; --resume would go on behind what it has\n"
+        self.output.write_text("of another run\n")
+        self.source.write_text(json.dumps({"prompt": "Once", "sampling_params": {"max_tokens": 4}}))
+        result = run(*self.generate())
+        self.assertEqual((result.returncode, result.stderr), (0, said))
+        self.assertEqual([line["index"] for line in lines(self.output.read_text())], [0])
+        self.assertEqual(run(*self.generate("-q")).stderr, "")
+        self.output.write_text("")
+        self.assertEqual(run(*self.generate()).stderr, "")
+
     def test_other_files_are_left_alone(self):
         for text in ('{"index": 1}\nmine\n{"index": 2}\n', '[1]\n{"index": 2}\n', '{"index": "a"}\n{"index": 2}\n'):
             self.output.write_text(text)

@@ -346,7 +346,7 @@ class Start(ServeTest):
         self.assertNotEqual(status, 0)
 
     def test_flags_that_mean_nothing_are_refused(self):
-        for flag, value in (("--idle-timeout", "nan"), ("--write-timeout", "0"), ("--worker-timeout", "inf"), ("--max-body-size", "0"),
+        for flag, value in (("--idle-timeout", "nan"), ("--write-timeout", "0"), ("--shutdown-timeout", "-1"), ("--shutdown-timeout", "nan"), ("--worker-timeout", "inf"), ("--max-body-size", "0"),
                             ("--allowed-origins", "https://chat.example/"), ("--allowed-origins", "chat.example"), ("--allowed-origins", "https://"),
                             ("--allowed-origins", '["https://a/"]'), ("--allowed-origins", '[3]'), ("--allowed-origins", "[[]]"),
                             ("--allowed-origins", "[https://a]"), ("--allowed-origins", "https://a,https://b")):
@@ -462,6 +462,16 @@ class End(ServeTest):
         server.process.wait(30)
         self.assertLess(time.monotonic() - started, 10)
         self.assertEqual(server.workers() if server.process.poll() is None else [], [])
+
+    def test_no_time_to_end_is_a_time(self):
+        server = self.serve("--shutdown-timeout", "0", "--num-threads", "1", "--dtype", "float32", "--max-model-len", "2048", small=False)
+        stream = server.stream("/v1/completions", {**STORY, "max_tokens": 2000})
+        next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        rest = list(stream)
+        self.assertIn("error", rest[-2])
+        self.assertEqual(rest[-1], "[DONE]")
+        self.assertEqual(server.process.wait(10), 0)
 
     def test_workers_end_with_their_front(self):
         server = self.serve()

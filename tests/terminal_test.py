@@ -611,6 +611,38 @@ class Work(unittest.TestCase):
         self.assertIn("cut off", remark)
 
 
+class Text(unittest.TestCase):
+    """What is typed to `nanovllm tokenize`."""
+
+    def tokenize(self, *args):
+        terminal = Terminal("tokenize", MODEL, *args)
+        self.addCleanup(terminal.close)
+        while terminal.process.poll() is None and not self.catches_ctrl_c(terminal.process.pid):
+            time.sleep(0.01)
+        return terminal
+
+    @staticmethod
+    def catches_ctrl_c(pid):
+        with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+            caught = re.search(r"^SigCgt:\t([0-9a-f]+)$", status.read(), re.MULTILINE).group(1)
+        return int(caught, 16) >> (signal.SIGINT - 1) & 1 == 1
+
+    def test_one_ctrl_d_ends_it(self):
+        terminal = self.tokenize()
+        terminal.type("Once upon\na time\n\x04")
+        ids = json.loads(terminal.expect(r"\[[\d,]+\]\s").group())
+        terminal.expect_end(0, seconds=60)
+        piped = subprocess.run([BINARY, "tokenize", MODEL], input="Once upon\na time\n", capture_output=True, text=True, timeout=60)
+        self.assertEqual(ids, json.loads(piped.stdout))
+
+    def test_ctrl_c_is_told(self):
+        for typed in ("", "Once upon\n", "Once"):
+            terminal = self.tokenize()
+            terminal.type(typed + "\x03")
+            terminal.expect("nanovllm:\x1b\\[0m interrupted\r\n|nanovllm: interrupted\r\n")
+            terminal.expect_end(130, seconds=60)
+
+
 class Colours(unittest.TestCase):
     def pieces(self, **environment):
         terminal = Terminal("tokenize", MODEL, "--show", "Once upon a time\n\x1b", **environment)

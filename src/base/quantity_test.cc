@@ -14,7 +14,8 @@ TEST(Quantity, HasDecimalAndBinarySuffixes) {
     EXPECT_EQ(parse_quantity("2m", is_bytes), 2e6);
     EXPECT_EQ(parse_quantity("3G", is_bytes), 3.0 * (1 << 30));
     EXPECT_EQ(parse_quantity("1T", is_bytes), 0x1p40);
-    for (const char* none : {"", "k", "-1K", "8x", "8KK", "8 K", " 8K", "8Kb", "nanK", "infK", "0x8K"}) {
+    for (const char* none :
+         {"", "k", "-1K", "8x", "8KK", "8 K", " 8K", "8Kb", "nanK", "infK", "0x8K"}) {
       EXPECT_EQ(parse_quantity(none, is_bytes), std::nullopt) << none;
     }
   }

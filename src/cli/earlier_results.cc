@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -33,10 +34,19 @@ std::optional<json> parse_result(const std::string& line) {
   return valid ? std::optional(std::move(result)) : std::nullopt;
 }
 
-bool is_answer(const json& result) {
-  const json outputs = result.value("outputs", json::array({result}));
-  return std::ranges::none_of(outputs, is_cut_short);
+template <typename Predicate>
+bool has_completion(const json& result, const Predicate& predicate) {
+  const auto outputs = result.find("outputs");
+  return outputs == result.end() ? predicate(result) : std::ranges::any_of(*outputs, predicate);
 }
+
+bool has_failed(const json& result) {
+  return result.contains("error") || has_completion(result, [](const json& completion) {
+           return completion.value("finish_reason", json()) == "abort";
+         });
+}
+
+size_t hash_of(const std::string& custom_id) { return std::hash<std::string>()(custom_id) | 1; }
 
 [[noreturn]] void fail_to(const char* what, const std::string& path) {
   throw_error(ErrorCode::kIo, "cannot {} {}: {}", what, path, std::strerror(errno));
@@ -57,11 +67,33 @@ EarlierResults::EarlierResults(const std::string& path) : path_(path) {
                   "{}:{} is no result of an earlier run: --resume can't go on behind it", path,
                   number);
     }
-    const bool kept =
-        result && is_answer(*result) && answered_.insert((*result)["index"].get<int64_t>()).second;
+    const bool kept = result && !has_completion(*result, is_cut_short) && add(*result);
     kept_.push_back(kept);
   }
   if (file.bad()) fail_to("read", path);
+}
+
+bool EarlierResults::add(const json& result) {
+  const auto index = result["index"].get<int64_t>();
+  Answer answer;
+  if (const json id = result.value("custom_id", json()); id.is_string()) {
+    answer.custom_id = hash_of(id.get<std::string>());
+  }
+  if (const json count = result.value("num_prompt_tokens", json()); count.is_number_unsigned()) {
+    answer.num_prompt_tokens = count.get<uint32_t>();
+  }
+  if (!answered_.emplace(index, answer).second) return false;
+  num_failed_ += has_failed(result) ? 1 : 0;
+  last_index_ = std::max(last_index_, index);
+  return true;
+}
+
+bool EarlierResults::may_answer(int64_t index, const std::optional<std::string>& custom_id,
+                                std::optional<size_t> num_prompt_tokens) const {
+  const Answer& answer = answered_.at(index);
+  if (answer.custom_id != (custom_id ? hash_of(*custom_id) : 0)) return false;
+  return !num_prompt_tokens || !answer.num_prompt_tokens ||
+         *num_prompt_tokens == *answer.num_prompt_tokens;
 }
 
 void EarlierResults::tidy(OutputLock& lock) const {

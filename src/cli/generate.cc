@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -29,6 +30,8 @@
 
 namespace nanovllm::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr int kMaxNumPrompts = 1 << 20;  // behind one -p
 
@@ -69,6 +72,7 @@ class Generation {
 
   int run() {
     earlier_.tidy(lock_);
+    tell_what_goes();
     sink_.open(options_.resume);
     lock_.keep_file();
     const InterruptGuard guard(InterruptGuard::Again::kIsNotNeeded);
@@ -105,10 +109,25 @@ class Generation {
       print_message("nanovllm: {} of {} reached --max-tokens or --max-model-len and {} cut off\n",
                     num_cut_off_, counted(num_texts_, "text"), num_cut_off_ == 1 ? "was" : "were");
     }
-    return num_failed_ > 0 ? kExitSomeFailed : kExitOk;
+    if (earlier_.num_failed() > 0) {
+      print_message("nanovllm: {} of an earlier run {} refused or aborted; {} says why\n",
+                    counted(earlier_.num_failed(), "request"),
+                    earlier_.num_failed() == 1 ? "was" : "were", options_.output);
+    }
+    return num_failed_ + earlier_.num_failed() > 0 ? kExitSomeFailed : kExitOk;
   }
 
  private:
+  void tell_what_goes() const {
+    std::error_code error;
+    const bool has_results = options_.output != "-" &&
+                             fs::is_regular_file(options_.output, error) &&
+                             fs::file_size(options_.output, error) > 0;
+    if (!has_results || options_.resume || options_.quiet) return;
+    print_message("nanovllm: {} is written anew{}\n", options_.output,
+                  options_.input.empty() ? "" : "; --resume would go on behind what it has");
+  }
+
   // Keeps twice as many requests in the engine as a step can hold, so that it never starves and a
   // file of any length is never held in memory. Requests that are there never wait for those that
   // are not: whoever writes them may wait for the first answer.
@@ -118,6 +137,10 @@ class Generation {
       try {
         auto request = source_.next(engine_.is_finished());
         if (!request) return;
+        if (source_.is_answered()) {
+          source_.check_answered(num_tokens_of(*request));
+          continue;
+        }
         // By its place, so that a run that was resumed draws as one that was not.
         auto& seed = request->params.seed;
         if (!seed) {
@@ -129,6 +152,10 @@ class Generation {
                           1.0 * longest * request->params.n};
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kIo) throw;
+        if (source_.is_answered()) {
+          source_.check_answered(std::nullopt);
+          continue;
+        }
         fail(source_.place(), error.what());
         write_refusal(error.what());
       }
@@ -141,6 +168,12 @@ class Generation {
                                 .prepare_chat(0, request.messages, request.tools,
                                               request.chat_template_kwargs, request.params);
     return engine_.add_request(chat.prompt_token_ids, chat.params);
+  }
+
+  // Of the prompt; not known of chats, whose templates may write the day's date.
+  std::optional<size_t> num_tokens_of(const RequestLine& request) const {
+    if (!request.messages.is_null()) return std::nullopt;
+    return engine_.preparer().prepare(0, request.prompt, request.params).prompt_token_ids.size();
   }
 
   // The model's is read once, also where it has none that can be used.
@@ -357,7 +390,8 @@ Command add_generate(CLI::App& app) {
           ->excludes(prompt);
   auto* output =
       app.add_option("--output", options->output,
-                     "write results here as JSON lines (default: standard output; so does -)");
+                     "write results here as JSON lines, in place of what the file has unless "
+                     "--resume is there (default: standard output; so does -)");
   app.add_flag("--resume", options->resume,
                "go on where an earlier run ended: answer what OUTPUT does not yet")
       ->needs(input)
@@ -391,9 +425,10 @@ Command add_generate(CLI::App& app) {
       "where the output is a terminal. Progress is shown where stderr is one.\n"
       "Ctrl-C ends cleanly with what is done so far, and at once where a step takes long: then "
       "without what was running. After that, or when the run was killed, the same command with "
-      "--resume answers the rest: each request once, in OUTPUT.\n"
+      "--resume answers the rest: each request once, in OUTPUT. INPUT must be the same, but may "
+      "have grown.\n"
       "Exit status: 0 all served, 1 error, 2 usage, 3 some requests refused or aborted by the "
-      "engine, 130 interrupted.");
+      "engine, those of resumed runs included, 130 interrupted.");
   return [options] {
     if (options->prompts.empty() && options->input.empty()) {
       throw_error(ErrorCode::kInvalidArgument,

@@ -5,13 +5,25 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/message.h"
 
 namespace nanovllm::cli {
+namespace {
+
+constexpr const char* kChangedInput =
+    "give the input that the earlier run had, or another --output for this one";
+
+}  // namespace
 
 RequestSource::RequestSource(const std::vector<std::string>& prompts, const std::string& input,
                              const EarlierResults& earlier, const SamplingParams& defaults)
     : prompts_(prompts), input_(input), earlier_(earlier), defaults_(defaults) {
-  if (!input.empty()) lines_.emplace(input);
+  if (input.empty()) return;
+  lines_.emplace(input);
+  num_lines_ = lines_->count();
+  if (num_lines_ == 0 || earlier.last_index() < num_lines_) return;
+  throw_error(ErrorCode::kIo, "cannot resume: {} has {}, and the results are of {} or more; {}",
+              input, counted(num_lines_, "request"), earlier.last_index() + 1, kChangedInput);
 }
 
 std::optional<RequestLine> RequestSource::next_prompt() {
@@ -29,7 +41,7 @@ std::optional<RequestLine> RequestSource::next(bool wait) {
     ++line_number_;
     const bool blank = line.find_first_not_of(InputLines::kBlanks) == std::string::npos;
     if (state == Next::kLine && blank) continue;
-    if (earlier_.answer(++index_)) continue;
+    ++index_;
     custom_id_.reset();
     if (state == Next::kTooLong) {
       throw_error(ErrorCode::kInvalidArgument, "the line is longer than {} MiB",
@@ -58,8 +70,14 @@ std::string RequestSource::place() const {
 }
 
 int64_t RequestSource::total() const {
-  return lines_ ? std::max<int64_t>(0, lines_->count() - earlier_.size())
+  return lines_ ? std::max<int64_t>(0, num_lines_ - earlier_.size())
                 : static_cast<int64_t>(prompts_.size());
+}
+
+void RequestSource::check_answered(std::optional<size_t> num_prompt_tokens) const {
+  if (earlier_.may_answer(index_, custom_id_, num_prompt_tokens)) return;
+  throw_error(ErrorCode::kIo, "cannot resume: {} is not the request that the result {} answers; {}",
+              place(), index_, kChangedInput);
 }
 
 }  // namespace nanovllm::cli

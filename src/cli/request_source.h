@@ -17,21 +17,25 @@ namespace nanovllm::cli {
 class RequestSource {
  public:
   // `input` is a file of request lines, "-" for standard input; where it is empty, `prompts` are
-  // the requests, but for those of a file that `earlier` answers. All of them and `defaults`, which
-  // may still change until the first next(), are kept by reference. Throws Error(kIo) when the file
-  // can't be opened.
+  // the requests. All of them and `defaults`, which may still change until the first next(), are
+  // kept by reference. Throws Error(kIo) when the file can't be opened, or has fewer requests than
+  // `earlier` answers.
   RequestSource(const std::vector<std::string>& prompts, const std::string& input,
                 const EarlierResults& earlier, const SamplingParams& defaults);
 
   // The next request, or nothing where there is none yet; it waits a moment for one if `wait`.
   // Throws Error for a line that is no request, or too long for one; the next call goes on.
   std::optional<RequestLine> next(bool wait);
+  // Whether an earlier run answered the request that next() gave or refused.
+  bool is_answered() const { return earlier_.answer(index_); }
+  // Throws Error(kIo) where that run must have had another input.
+  void check_answered(std::optional<size_t> num_prompt_tokens) const;
   bool at_end() const { return at_end_; }
 
   int64_t index() const { return index_; }  // of the request that next() gave or refused
   const std::optional<std::string>& custom_id() const { return custom_id_; }
   std::string place() const;  // its, for messages
-  int64_t total() const;      // 0 = unknown; to be called before next()
+  int64_t total() const;      // without those that are answered; 0 = unknown
 
  private:
   std::optional<RequestLine> next_prompt();
@@ -42,6 +46,7 @@ class RequestSource {
   const EarlierResults& earlier_;
   const SamplingParams& defaults_;
   std::optional<InputLines> lines_;
+  int64_t num_lines_ = 0;  // that are requests, when it was opened; 0 = unknown
   bool at_end_ = false;
   int64_t index_ = -1;
   int64_t line_number_ = 0;

@@ -62,11 +62,12 @@ class Group {
     add(flag, value, help)->check(at_least(least));
   }
   // Whole or broken seconds.
-  void add(const char* flag, std::chrono::milliseconds& value, const char* help) {
-    const auto set = [flag, &value](const double& seconds) {
-      if (!(seconds >= 0.001 && seconds <= 1e6)) {  // nan is neither
+  void add(const char* flag, std::chrono::milliseconds& value, const char* help,
+           double least = 0.001) {
+    const auto set = [flag, &value, least](const double& seconds) {
+      if (!(seconds >= least && seconds <= 1e6)) {  // nan is neither
         throw CLI::ValidationError(
-            flag, fmt::format("must be from 0.001 to 1000000 seconds, got {}", seconds));
+            flag, fmt::format("must be from {} to 1000000 seconds, got {}", least, seconds));
       }
       value = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
     };
@@ -128,7 +129,7 @@ void add_http_options(CLI::App& app, CommandLine& line) {
   group.add("--ssl-certfile", http.ssl_certfile, "TLS certificate chain (PEM)");
   group.add("--allowed-origins", http.allowed_origins, "web pages of this origin may ask; * = all");
   group.add("--shutdown-timeout", line.options.shutdown_timeout,
-            "after SIGTERM running requests may take so long to end");
+            "after SIGTERM running requests may take so long to end; 0 = they end at once", 0);
   group.add("--access-log", line.access_log, "lines, json or none")
       ->check(CLI::IsMember({"lines", "json", "none"}));
 }

@@ -1,13 +1,17 @@
 // `nanovllm tokenize`: text to token ids and back.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <array>
-#include <cstdio>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "base/check.h"
 #include "base/message.h"
@@ -37,20 +41,29 @@ struct TokenizeOptions {
   bool keep_special = false;
 };
 
-std::string read_standard_input() {
+// Nothing where a Ctrl-C came. Not by a stream, which would read on behind the end that a terminal
+// tells once.
+std::optional<std::string> read_standard_input() {
   std::string text;
   std::array<char, 1 << 16> part;
-  size_t size = 0;
-  while ((size = std::fread(part.data(), 1, part.size(), stdin)) > 0) {
-    text.append(part.data(), size);
+  while (true) {
+    pollfd wanted = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    ::poll(&wanted, 1, -1);  // a signal ends it, unlike read()
+    if (InterruptGuard::interrupted()) return std::nullopt;
+    if (wanted.revents == 0) continue;
+    const ssize_t size = ::read(STDIN_FILENO, part.data(), part.size());
+    if (size == 0) return text;
+    if (size < 0) {
+      if (errno == EINTR || errno == EAGAIN) continue;
+      throw_error(ErrorCode::kIo, "cannot read standard input: {}", std::strerror(errno));
+    }
+    text.append(part.data(), static_cast<size_t>(size));
     if (text.size() <= size_t{kMaxTextBytes}) continue;
     throw_error(ErrorCode::kCorruptData, "standard input: longer than {} MiB", kMaxTextBytes >> 20);
   }
-  check_standard_input();
-  return text;
 }
 
-std::string read_input(const std::string& path) {
+std::optional<std::string> read_input(const std::string& path) {
   if (path.empty() || path == "-") return read_standard_input();
   return read_text_file(path, InputLines::kMaxLineBytes);
 }
@@ -131,8 +144,14 @@ void tell_unknown(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
 int tokenize(const TokenizeOptions& options) {
   if (!find_gguf(options.model.path)) check_is_folder(options.model.path);
   const auto tokenizer = Tokenizer::load(options.model.path);
+  const InterruptGuard guard(InterruptGuard::Again::kIsNotNeeded);
+  auto first = options.first ? options.first : read_input(options.input);
+  if (!first) {
+    print_error("interrupted");
+    return kExitInterrupted;
+  }
   std::vector<std::string> texts = options.texts;
-  texts.insert(texts.begin(), options.first ? *options.first : read_input(options.input));
+  texts.insert(texts.begin(), std::move(*first));
   for (const std::string& text : texts) {
     if (options.ids) {
       const std::vector<int32_t> ids = parse_ids(text);
@@ -187,7 +206,7 @@ Command add_tokenize(CLI::App& app) {
       "line. A file or standard input is one text of up to 64 MiB, with the new line at its end. "
       "Ids that are not in the vocabulary are left out of the text, and named on stderr. A text "
       "may begin with a dash behind MODEL --. --show writes parts of characters as \\xe4.\n"
-      "Exit status: 0 done, 1 error, 2 usage.\n"
+      "Exit status: 0 done, 1 error, 2 usage, 130 interrupted.\n"
       "  nanovllm tokenize models/demo \"Once upon a time\"\n"
       "  nanovllm tokenize models/demo --ids \"12 7 99\"");
   return [options] {
