@@ -113,11 +113,13 @@ class EngineLoop {
   // Any thread may call the following methods. try_submit(), submit() and call() throw
   // Error(kUnavailable) when the loop has ended.
 
-  // Returns false if the queue is full.
+  // Returns false if the queue is full. What preparer() has checked is not checked again.
   bool try_submit(EngineCommand command);
+  bool try_submit(CheckedRequest request);
   // Waits while the queue is full. Inside the sink that would be for ever, so there it throws
   // Error(kInvalidArgument) instead.
   void submit(EngineCommand command);
+  void submit(CheckedRequest request);
   // Runs a task between two steps, on the loop's thread, when the commands before it were handled;
   // returns when it has ended, and throws what it throws. Must not be called by the sink.
   void call(const std::function<void(LLMEngine&)>& task);
@@ -140,6 +142,8 @@ class EngineLoop {
   RequestPreparer preparer(const ChatTemplate* chat_template = nullptr) const;
 
  private:
+  using Command = std::variant<AddRequest, CheckedRequest, AbortRequest, Shutdown>;
+
   struct LiveRequest {
     std::optional<uint64_t> engine_id = {};  // none after it was refused or has ended
     std::vector<bool> ended = {};            // [n] completions
@@ -147,9 +151,11 @@ class EngineLoop {
 
   void run() noexcept;
   bool run_once();
-  std::optional<EngineCommand> next_command();
+  std::optional<Command> next_command();
   void wait_for_work();
   void handle(AddRequest&& command);
+  void handle(CheckedRequest&& command);
+  void add(uint64_t id, const std::function<CheckedRequest()>& request);
   void handle(const AbortRequest& command);
   void handle(const Shutdown& command);
   void refuse(uint64_t id, const std::exception_ptr& error);
@@ -160,9 +166,11 @@ class EngineLoop {
   void close() noexcept;
   void run_calls();
   bool may_submit(std::unique_lock<std::mutex>& lock, bool wait);
-  void push(EngineCommand&& command);
+  bool try_push(Command command);
+  void push(Command command);
 
   LLMEngine engine_;
+  const RequestPreparer preparer_;  // the engine's
   const Sink sink_;
   const size_t max_num_commands_;
 
@@ -176,7 +184,7 @@ class EngineLoop {
 
   std::mutex mutex_;  // guards the following
   std::condition_variable work_, room_, end_;
-  std::deque<EngineCommand> commands_;
+  std::deque<Command> commands_;
   std::vector<std::packaged_task<void()>> calls_;
   bool destroyed_ = false;  // the destructor runs
   bool closed_ = false;     // no more commands are accepted

@@ -63,6 +63,7 @@ struct ScheduledRequest {
 };
 
 class ChatTemplate;
+class CheckedRequest;
 class EngineCore;
 struct RequestPreparer;
 
@@ -92,8 +93,11 @@ class LLMEngine {
   // log-probabilities; with the other kinds they are, and they and the prompt have no
   // log-probabilities. A completion that they already end is reported as finished by the next
   // step(). Throws Error(kInvalidArgument) if ids follow after an end.
-  uint64_t add_request(const Prompt& prompt, const SamplingParams& params,
+  uint64_t add_request(Prompt prompt, const SamplingParams& params,
                        const std::vector<std::vector<int32_t>>& previous_output_ids = {});
+  // The same of a request that this engine's preparer() has checked, on any thread, and that is not
+  // checked again; one that was checked for another engine is. Its id is not used.
+  uint64_t add_request(CheckedRequest request);
   // Ends a request now; its last output has finish_reason kAbort. Unknown ids are ignored.
   void abort_request(uint64_t request_id) noexcept;
   // Ends a request now without reporting it. Unknown ids are ignored.

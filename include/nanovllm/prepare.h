@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nanovllm/engine_info.h"
@@ -56,6 +57,29 @@ ChatText chat_text(const ChatTemplate& chat_template, const nlohmann::ordered_js
                    const nlohmann::ordered_json& tools, const nlohmann::ordered_json& kwargs,
                    const ChatTextOptions& options = {});
 
+struct RequestPreparer;
+
+// A request that RequestPreparer::check() let pass; nobody else makes one. An engine with the
+// limits and the tokenizer that it was checked for takes it without another check.
+class CheckedRequest {
+ public:
+  const AddRequest* operator->() const { return &request_; }
+  // Nothing that is checked depends on these.
+  void set_output_kind(RequestOutputKind kind) { request_.params.output_kind = kind; }
+  void set_seed(int64_t seed) { request_.params.seed = seed; }
+  bool is_for(const RequestPreparer& engine) const;
+  // Its content, to be moved elsewhere and changed.
+  AddRequest&& release() && { return std::move(request_); }
+
+ private:
+  friend struct RequestPreparer;
+  CheckedRequest(AddRequest&& request, const RequestPreparer& engine);
+
+  AddRequest request_;
+  EngineLimits limits_;
+  const Tokenizer* tokenizer_;
+};
+
 // Needs no engine: only its EngineInfo and, if the model has them, its tokenizer and its chat
 // template, which must live as long as this. Immutable: any number of threads may use it at the
 // same time.
@@ -74,14 +98,25 @@ struct RequestPreparer {
   std::string thinking_start = {};
   std::string thinking_end = {};
 
-  // Tokenises a text prompt, with the special tokens that the tokenizer adds. Throws what
+  // The ids of a prompt, of a text with the special tokens that the tokenizer adds. Throws
+  // Error(kUnsupported) for a text where there is no tokenizer.
+  std::vector<int32_t> token_ids(Prompt prompt) const;
+  // The same of what chat_text() makes of a chat. Throws also what that throws.
+  std::vector<int32_t> token_ids_of_chat(const nlohmann::ordered_json& messages,
+                                         const nlohmann::ordered_json& tools,
+                                         const nlohmann::ordered_json& kwargs,
+                                         const ChatTextOptions& options = {}) const;
+  // Checks parameters and prompt, and finds out thinking_tags where they are needed. Throws what
   // LLMEngine::add_request throws.
+  CheckedRequest check(AddRequest request) const;
+
+  // token_ids() and check() in one.
   AddRequest prepare(uint64_t id, const Prompt& prompt, const SamplingParams& params) const;
   // For SamplingParams: the tags, and how much of a thought is open at the end of these ids, which
   // are a prompt or the part of it where one may have begun. Throws Error(kUnsupported) where no
   // tags are known.
   ThinkingTags thinking_tags(const std::vector<int32_t>& prompt) const;
-  // Tokenises what chat_text() makes of the chat. Throws also what that throws.
+  // token_ids_of_chat() and check() in one.
   AddRequest prepare_chat(uint64_t id, const nlohmann::ordered_json& messages,
                           const nlohmann::ordered_json& tools, const nlohmann::ordered_json& kwargs,
                           const SamplingParams& params, const ChatTextOptions& options = {}) const;

@@ -68,16 +68,18 @@ class Loop : public Owner<EngineLoop> {
 
   // Queues a request, and returns its prompt's token ids.
   std::vector<int32_t> add(uint64_t id, nb::handle prompt, const SamplingParams& params) {
-    const Prompt asked = to_prompt(prompt);  // which may close it
-    AddRequest command = get().preparer().prepare(id, asked, params);
-    std::vector<int32_t> ids = command.prompt_token_ids;
+    Prompt asked = to_prompt(prompt);  // which may close it
+    const RequestPreparer preparer = get().preparer();
+    CheckedRequest request = preparer.check(
+        {.id = id, .prompt_token_ids = preparer.token_ids(std::move(asked)), .params = params});
+    std::vector<int32_t> ids = request->prompt_token_ids;
     News news{.waits_for_end = params.output_kind == RequestOutputKind::kFinalOnly};
     for (int i = 0; i < params.n; ++i) news.output.outputs.emplace_back().index = i;
     {
       const std::lock_guard lock(mutex_);
       news_.emplace(id, std::move(news));
     }
-    get().submit(std::move(command));
+    get().submit(std::move(request));
     return ids;
   }
 

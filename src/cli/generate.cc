@@ -164,10 +164,10 @@ class Generation {
 
   uint64_t add(const RequestLine& request) {
     if (request.messages.is_null()) return engine_.add_request(request.prompt, request.params);
-    const AddRequest chat = engine_.preparer(chat_template())
-                                .prepare_chat(0, request.messages, request.tools,
-                                              request.chat_template_kwargs, request.params);
-    return engine_.add_request(chat.prompt_token_ids, chat.params);
+    const std::vector<int32_t> ids =
+        engine_.preparer(chat_template())
+            .token_ids_of_chat(request.messages, request.tools, request.chat_template_kwargs);
+    return engine_.add_request(ids, request.params);
   }
 
   // Of the prompt; not known of chats, whose templates may write the day's date.

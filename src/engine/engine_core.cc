@@ -51,18 +51,27 @@ EngineCore::EngineCore(EngineParts parts)
 
 EngineCore::~EngineCore() = default;
 
-uint64_t EngineCore::add_request(const Prompt& prompt, const SamplingParams& params,
+uint64_t EngineCore::add_request(Prompt prompt, const SamplingParams& params,
                                  const std::vector<std::vector<int32_t>>& previous_output_ids) {
-  AddRequest prepared = preparer_.prepare(0, prompt, params);
-  const auto* text = std::get_if<std::string>(&prompt);
+  const auto* given = std::get_if<std::string>(&prompt);
+  std::string text = given == nullptr ? "" : *given;
+  return add_request(preparer_.check({.prompt_token_ids = preparer_.token_ids(std::move(prompt)),
+                                      .params = params,
+                                      .previous_output_ids = previous_output_ids}),
+                     std::move(text));
+}
+
+uint64_t EngineCore::add_request(CheckedRequest checked, std::string text) {
+  if (!checked.is_for(preparer_)) checked = preparer_.check(std::move(checked).release());
+  AddRequest&& asked = std::move(checked).release();
   const uint64_t id = next_request_id_;
-  auto owner = std::make_unique<Request>(id, text == nullptr ? "" : *text,
-                                         std::move(prepared.prompt_token_ids), prepared.params,
-                                         context_, salts_.number(params.cache_salt));
+  if (!withholds_remarks_) remark_on(asked.params.bad_words);
+  const uint64_t salt = salts_.number(asked.params.cache_salt);
+  auto owner = std::make_unique<Request>(id, std::move(text), std::move(asked.prompt_token_ids),
+                                         std::move(asked.params), context_, salt);
   Request& request = *owner;
-  if (!withholds_remarks_) remark_on(params.bad_words);
-  if (!previous_output_ids.empty()) {
-    request.replay(previous_output_ids);
+  if (!asked.previous_output_ids.empty()) {
+    request.replay(asked.previous_output_ids);
     for (const auto& completion : request.completions()) {
       if (completion->finish_reason != FinishReason::kNone) scheduler_.finish(*completion);
     }

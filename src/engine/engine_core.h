@@ -49,8 +49,10 @@ class EngineCore {
   explicit EngineCore(EngineParts parts);
   ~EngineCore();
 
-  uint64_t add_request(const Prompt& prompt, const SamplingParams& params,
+  uint64_t add_request(Prompt prompt, const SamplingParams& params,
                        const std::vector<std::vector<int32_t>>& previous_output_ids = {});
+  // `text` is what RequestOutput::prompt says.
+  uint64_t add_request(CheckedRequest checked, std::string text = "");
   void abort_request(uint64_t request_id) noexcept;
   // Ends a request now without reporting it.
   void discard_request(uint64_t request_id) noexcept;

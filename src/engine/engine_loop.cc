@@ -37,7 +37,10 @@ std::exception_ptr unavailable() {
 }  // namespace
 
 EngineLoop::EngineLoop(LLMEngine engine, Sink sink, size_t max_num_commands)
-    : engine_(std::move(engine)), sink_(std::move(sink)), max_num_commands_(max_num_commands) {
+    : engine_(std::move(engine)),
+      preparer_(engine_.preparer()),
+      sink_(std::move(sink)),
+      max_num_commands_(max_num_commands) {
   if (max_num_commands == 0 || !sink_ || !engine_.is_finished()) {
     throw_error(ErrorCode::kInvalidArgument,
                 "An EngineLoop needs an engine without requests, a sink, and room for a command at "
@@ -58,17 +61,33 @@ EngineLoop::~EngineLoop() {
 }
 
 RequestPreparer EngineLoop::preparer(const ChatTemplate* chat_template) const {
-  return engine_.preparer(chat_template);
+  RequestPreparer preparer = preparer_;
+  preparer.chat_template = chat_template;
+  return preparer;
 }
 
 bool EngineLoop::try_submit(EngineCommand command) {
+  return std::visit([this](auto&& c) { return try_push(std::forward<decltype(c)>(c)); },
+                    std::move(command));
+}
+
+bool EngineLoop::try_submit(CheckedRequest request) { return try_push(std::move(request)); }
+
+void EngineLoop::submit(EngineCommand command) {
+  std::visit([this](auto&& c) { push(std::forward<decltype(c)>(c)); }, std::move(command));
+}
+
+void EngineLoop::submit(CheckedRequest request) { push(std::move(request)); }
+
+bool EngineLoop::try_push(Command command) {
   std::unique_lock lock(mutex_);
   if (!may_submit(lock, /*wait=*/false)) return false;
-  push(std::move(command));
+  commands_.push_back(std::move(command));
+  work_.notify_one();
   return true;
 }
 
-void EngineLoop::submit(EngineCommand command) {
+void EngineLoop::push(Command command) {
   std::unique_lock lock(mutex_);
   const bool in_sink = std::this_thread::get_id() == thread_.get_id();
   if (!may_submit(lock, !in_sink)) {
@@ -76,7 +95,8 @@ void EngineLoop::submit(EngineCommand command) {
                 "The engine's queue of {} is full and its own thread can't wait for it.",
                 counted(static_cast<int64_t>(max_num_commands_), "command"));
   }
-  push(std::move(command));
+  commands_.push_back(std::move(command));
+  work_.notify_one();
 }
 
 void EngineLoop::call(const std::function<void(LLMEngine&)>& task) {
@@ -101,11 +121,6 @@ bool EngineLoop::may_submit(std::unique_lock<std::mutex>& lock, bool wait) {
   if (wait) room_.wait(lock, [&] { return closed_ || !is_full(); });
   if (closed_) throw_error(ErrorCode::kUnavailable, "The engine was shut down.");
   return !is_full();
-}
-
-void EngineLoop::push(EngineCommand&& command) {
-  commands_.push_back(std::move(command));
-  work_.notify_one();
 }
 
 void EngineLoop::run() noexcept {
@@ -151,33 +166,42 @@ bool EngineLoop::run_once() {
   return !shutdown_ || !requests_.empty();
 }
 
-std::optional<EngineCommand> EngineLoop::next_command() {
+std::optional<EngineLoop::Command> EngineLoop::next_command() {
   const std::lock_guard lock(mutex_);
   if (destroyed_) shutdown_ = false;
   if (commands_.empty() || shutdown_ == false) return std::nullopt;
-  std::optional<EngineCommand> command(std::move(commands_.front()));
+  std::optional<Command> command(std::move(commands_.front()));
   commands_.pop_front();
   room_.notify_one();
   return command;
 }
 
+// From anybody, of another process say.
 void EngineLoop::handle(AddRequest&& command) {
-  const auto [place, is_new] = requests_.try_emplace(command.id);
+  add(command.id, [&] { return preparer_.check(std::move(command)); });
+}
+
+void EngineLoop::handle(CheckedRequest&& command) {
+  add(command->id, [&] { return std::move(command); });
+}
+
+void EngineLoop::add(uint64_t id, const std::function<CheckedRequest()>& request) {
+  const auto [place, is_new] = requests_.try_emplace(id);
   try {
     if (!is_new) {
-      throw_error(ErrorCode::kInvalidArgument, "Two requests have the id {} at once.", command.id);
+      throw_error(ErrorCode::kInvalidArgument, "Two requests have the id {} at once.", id);
     }
     if (shutdown_) std::rethrow_exception(unavailable());
-    SamplingParams& params = command.params;
-    params.output_kind = RequestOutputKind::kDelta;
-    if (!params.seed) params.seed = engine_.seed_of(command.id);
-    const uint64_t engine_id = engine_.add_request(std::move(command.prompt_token_ids), params,
-                                                   command.previous_output_ids);
+    CheckedRequest checked = request();
+    checked.set_output_kind(RequestOutputKind::kDelta);
+    if (!checked->params.seed) checked.set_seed(engine_.seed_of(id));
+    const auto num_completions = static_cast<size_t>(checked->params.n);
+    const uint64_t engine_id = engine_.add_request(std::move(checked));
     place->second.engine_id = engine_id;
-    place->second.ended.resize(static_cast<size_t>(params.n));
-    ids_.emplace(engine_id, command.id);
+    place->second.ended.resize(num_completions);
+    ids_.emplace(engine_id, id);
   } catch (...) {
-    refuse(command.id, std::current_exception());
+    refuse(id, std::current_exception());
   }
 }
 
@@ -284,8 +308,9 @@ void EngineLoop::close() noexcept {
   room_.notify_all();
   run_calls();
   try {
-    for (EngineCommand& command : commands_) {
-      if (auto* add = std::get_if<AddRequest>(&command)) handle(std::move(*add));
+    for (Command& command : commands_) {
+      if (auto* unchecked = std::get_if<AddRequest>(&command)) handle(std::move(*unchecked));
+      if (auto* checked = std::get_if<CheckedRequest>(&command)) handle(std::move(*checked));
     }
     deliver();
   } catch (...) {

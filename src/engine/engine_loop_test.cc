@@ -187,6 +187,53 @@ TEST(EngineLoop, LetsAnyThreadPrepareRequests) {
   }
 }
 
+TEST(EngineLoop, TakesWhatItsPreparerHasChecked) {
+  Hearing hearing;
+  EngineLoop loop(LLMEngine(make_fake_engine({.seed = 5}, alphabet()).core), hearing.sink());
+  const RequestPreparer preparer = loop.preparer();
+  AddRequest request{.id = 3, .prompt_token_ids = {1, 2, 3}, .params = random(20)};
+  request.params.output_kind = RequestOutputKind::kFinalOnly;  // which a loop ignores
+  loop.submit(preparer.check(request));
+  const Ids ids = hearing.answer(3).token_ids[0];
+  EXPECT_EQ(ids.size(), 20u);
+  request.id = 4;
+  request.params.seed = default_seed(5, 3);  // which that one had
+  loop.submit(request);
+  EXPECT_EQ(hearing.answer(4).token_ids[0], ids);
+  request.id = 5;
+  request.previous_output_ids = {Ids(ids.begin(), ids.begin() + 5)};
+  EXPECT_TRUE(loop.try_submit(preparer.check(request)));
+  EXPECT_EQ(hearing.answer(5).token_ids[0], Ids(ids.begin() + 5, ids.end()));
+}
+
+// What another engine may do can be what this one can't.
+TEST(EngineLoop, ChecksWhatWasCheckedForAnotherEngine) {
+  Hearing hearing;
+  EngineLoop loop(LLMEngine(make_fake_engine({}).core), hearing.sink());
+  RequestPreparer other = loop.preparer();
+  other.info.vocab_size = 60;
+  loop.submit(other.check({.id = 1, .prompt_token_ids = {55}, .params = greedy(5)}));
+  ASSERT_TRUE(hearing.answer(1).error);
+  EXPECT_EQ(hearing.answer(1).error->message,
+            "Token id 55 is out of vocabulary; the model knows 0 to 49.");
+  const auto tokenizer = alphabet();
+  other = loop.preparer();
+  other.tokenizer = tokenizer.get();
+  SamplingParams with_stop = greedy(5);
+  with_stop.stop = {"b"};
+  loop.submit(other.check({.id = 2, .prompt_token_ids = {5}, .params = with_stop}));
+  ASSERT_TRUE(hearing.answer(2).error);
+  EXPECT_EQ(hearing.answer(2).error->code, ErrorCode::kUnsupported);
+  loop.submit(other.check({.id = 3, .prompt_token_ids = {5}, .params = greedy(5)}));
+  EXPECT_EQ(hearing.answer(3).token_ids[0], greedy_tokens({5}, 5));
+  // One that was used up is no request any more.
+  CheckedRequest used = loop.preparer().check({.prompt_token_ids = {5}, .params = greedy(5)});
+  EXPECT_TRUE(used.is_for(loop.preparer()));
+  const AddRequest taken = std::move(used).release();
+  EXPECT_FALSE(used.is_for(loop.preparer()));  // NOLINT(bugprone-use-after-move)
+  EXPECT_EQ(taken.prompt_token_ids, Ids{5});
+}
+
 TEST(EngineLoop, EndsEachCompletionOnce) {
   Hearing hearing;
   EngineLoop loop(fake(), hearing.sink());

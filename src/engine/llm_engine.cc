@@ -19,9 +19,13 @@ LLMEngine::~LLMEngine() = default;
 LLMEngine::LLMEngine(LLMEngine&&) noexcept = default;
 LLMEngine& LLMEngine::operator=(LLMEngine&&) noexcept = default;
 
-uint64_t LLMEngine::add_request(const Prompt& prompt, const SamplingParams& params,
+uint64_t LLMEngine::add_request(Prompt prompt, const SamplingParams& params,
                                 const std::vector<std::vector<int32_t>>& previous_output_ids) {
-  return core_->add_request(prompt, params, previous_output_ids);
+  return core_->add_request(std::move(prompt), params, previous_output_ids);
+}
+
+uint64_t LLMEngine::add_request(CheckedRequest request) {
+  return core_->add_request(std::move(request));
 }
 
 void LLMEngine::abort_request(uint64_t request_id) noexcept { core_->abort_request(request_id); }

@@ -121,10 +121,14 @@ void check_length(int num_prompt_tokens, const SamplingParams& params, const Eng
   }
 }
 
-std::vector<int32_t> token_ids_of(const Prompt& prompt, const RequestPreparer& engine) {
-  if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return *ids;
-  need_tokenizer(engine, "", "A text prompt needs", "give the prompt as token ids");
-  return engine.tokenizer->encode(std::get<std::string>(prompt));
+void check_vocabulary(const std::vector<int32_t>& ids, int vocab_size) {
+  const int32_t last = vocab_size - 1;
+  uint32_t signs = 0;  // of the ids' distances to both ends; vectorised, unlike comparisons
+  for (const int32_t t : ids) signs |= t | (static_cast<uint32_t>(last) - t);
+  if (static_cast<int32_t>(signs) >= 0) return;
+  const auto outside = std::ranges::find_if(ids, [&](int32_t t) { return t < 0 || t > last; });
+  throw_error(ErrorCode::kInvalidArgument,
+              "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside, last);
 }
 
 }  // namespace
@@ -146,24 +150,50 @@ ThinkingTags RequestPreparer::thinking_tags(const std::vector<int32_t>& prompt) 
   return tags;
 }
 
+CheckedRequest::CheckedRequest(AddRequest&& request, const RequestPreparer& engine)
+    : request_(std::move(request)),
+      limits_(static_cast<const EngineLimits&>(engine.info)),
+      tokenizer_(engine.tokenizer) {}
+
+// Nor is one whose content was moved elsewhere.
+bool CheckedRequest::is_for(const RequestPreparer& engine) const {
+  return !request_.prompt_token_ids.empty() && tokenizer_ == engine.tokenizer &&
+         limits_ == static_cast<const EngineLimits&>(engine.info);
+}
+
+std::vector<int32_t> RequestPreparer::token_ids(Prompt prompt) const {
+  if (auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return std::move(*ids);
+  need_tokenizer(*this, "", "A text prompt needs", "give the prompt as token ids");
+  return tokenizer->encode(std::get<std::string>(prompt));
+}
+
+std::vector<int32_t> RequestPreparer::token_ids_of_chat(const nlohmann::ordered_json& messages,
+                                                        const nlohmann::ordered_json& tools,
+                                                        const nlohmann::ordered_json& kwargs,
+                                                        const ChatTextOptions& options) const {
+  if (chat_template == nullptr) {
+    throw_error(ErrorCode::kUnsupported, "{} has no chat template; give the prompt as text.",
+                model_dir);
+  }
+  ChatText chat = chat_text(*chat_template, messages, tools, kwargs, options);
+  if (tokenizer == nullptr) return token_ids(std::move(chat.text));  // which says so
+  return tokenizer->encode(chat.text, chat.add_special_tokens);
+}
+
+CheckedRequest RequestPreparer::check(AddRequest request) const {
+  SamplingParams& params = request.params;
+  check_params(params, *this);
+  check_length(static_cast<int>(request.prompt_token_ids.size()), params, info);
+  check_vocabulary(request.prompt_token_ids, info.vocab_size);
+  if (params.thinking_token_budget.value_or(-1) >= 0 && !params.thinking_tags) {
+    params.thinking_tags = thinking_tags(request.prompt_token_ids);
+  }
+  return {std::move(request), *this};
+}
+
 AddRequest RequestPreparer::prepare(uint64_t id, const Prompt& prompt,
                                     const SamplingParams& params) const {
-  check_params(params, *this);
-  std::vector<int32_t> ids = token_ids_of(prompt, *this);
-  check_length(static_cast<int>(ids.size()), params, info);
-  const int32_t last = info.vocab_size - 1;
-  uint32_t signs = 0;  // of the ids' distances to both ends; vectorised, unlike comparisons
-  for (const int32_t t : ids) signs |= t | (static_cast<uint32_t>(last) - t);
-  if (static_cast<int32_t>(signs) < 0) {
-    const auto outside = std::ranges::find_if(ids, [&](int32_t t) { return t < 0 || t > last; });
-    throw_error(ErrorCode::kInvalidArgument,
-                "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside, last);
-  }
-  AddRequest request = {.id = id, .prompt_token_ids = std::move(ids), .params = params};
-  if (params.thinking_token_budget.value_or(-1) >= 0 && !params.thinking_tags) {
-    request.params.thinking_tags = thinking_tags(request.prompt_token_ids);
-  }
-  return request;
+  return check({.id = id, .prompt_token_ids = token_ids(prompt), .params = params}).release();
 }
 
 AddRequest RequestPreparer::prepare_chat(uint64_t id, const nlohmann::ordered_json& messages,
@@ -171,13 +201,10 @@ AddRequest RequestPreparer::prepare_chat(uint64_t id, const nlohmann::ordered_js
                                          const nlohmann::ordered_json& kwargs,
                                          const SamplingParams& params,
                                          const ChatTextOptions& options) const {
-  if (chat_template == nullptr) {
-    throw_error(ErrorCode::kUnsupported, "{} has no chat template; give the prompt as text.",
-                model_dir);
-  }
-  ChatText chat = chat_text(*chat_template, messages, tools, kwargs, options);
-  if (tokenizer == nullptr) return prepare(id, std::move(chat.text), params);  // which says so
-  return prepare(id, tokenizer->encode(chat.text, chat.add_special_tokens), params);
+  return check({.id = id,
+                .prompt_token_ids = token_ids_of_chat(messages, tools, kwargs, options),
+                .params = params})
+      .release();
 }
 
 }  // namespace nanovllm

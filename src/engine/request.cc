@@ -55,14 +55,14 @@ int64_t default_seed(int64_t engine_seed, uint64_t request_id) {
 }
 
 Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
-                 const SamplingParams& params, const RequestContext& context, uint64_t cache_salt)
+                 SamplingParams params, const RequestContext& context, uint64_t cache_salt)
     : id_(id),
       prompt_(std::move(prompt)),
-      params_(params),
+      params_(std::move(params)),
       context_(context),
-      row_(constant_row(params)),
+      row_(constant_row(params_)),
       stop_ids_(context.eos_token_ids),
-      num_unfinished_(params.n),
+      num_unfinished_(params_.n),
       added_at_(Clock::now()) {
   for (const auto& [token_id, bias] : params_.logit_bias) {
     logit_bias_.emplace_back(token_id, std::clamp(bias, -100.0f, 100.0f));

@@ -65,7 +65,7 @@ class Request {
   // `context` outlives the request. `cache_salt` is the number of the parameters' salt
   // (CacheSalts).
   Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
-          const SamplingParams& params, const RequestContext& context, uint64_t cache_salt = 0);
+          SamplingParams params, const RequestContext& context, uint64_t cache_salt = 0);
 
   // Appends output ids that another engine generated and counts them as delivered. Throws
   // Error(kInvalidArgument) if these parameters could not have given them.

@@ -135,7 +135,8 @@ void Answer::prepare(std::vector<int32_t> token_ids, std::string text,
                      const SamplingParams& params) {
   check_length(token_ids.size());
   try {
-    requests.push_back(model_.preparer.prepare(0, token_ids, params));
+    requests.push_back(
+        model_.preparer.check({.prompt_token_ids = token_ids, .params = params}).release());
   } catch (const ParameterError& error) {
     throw ApiError(status_of(error.code()), error.what(), error.parameter());
   } catch (const Error& error) {
