@@ -29,9 +29,11 @@ class Options(CliTest):
         self.assertIn('got "b_float"', run("info", MODEL, "--dtype", "b_float").stderr)
 
     def test_k_is_a_thousand_and_capital_k_1024(self):
-        for typed, count in (("1k", 1000), ("1K", 1024), ("1.5k", 1500), ("0.5K", 512), ("1000", 1000), ("auto", 2048), ("-1", 2048),
-                             ("8k", 2048), ("1m", 2048), ("1M", 2048)):
+        for typed, count in (("1k", 1000), ("1K", 1024), ("1.5k", 1500), ("0.5K", 512), ("1000", 1000), ("auto", 2048), ("-1", 2048), ("2K", 2048)):
             self.assertEqual(self.facts("--max-model-len", typed)["max_model_len"], count, typed)
+        for typed, count in (("8k", 8000), ("1m", 1000000), ("1M", 1048576)):
+            self.assertEqual(self.first_line("info", MODEL, "--max-model-len", typed),
+                             f"nanovllm: max_model_len is {count}, but {MODEL} was made for 2048 tokens, prompt and output together; ask for no more, or leave it out")
         for typed, tokens in (("8k", 8000), ("8K", 8192), ("1048576", 1048576), ("1M", 1 << 20)):
             self.assertEqual(run("info", MODEL, "--max-num-batched-tokens", typed).returncode, 0, (typed, tokens))
         for typed, what in (("2M", "max_num_batched_tokens must be between 1 and 1048576, got 2097152"), ("2m", "got 2000000"), ("1g", "got 1000000000"),

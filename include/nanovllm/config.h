@@ -18,9 +18,9 @@ struct EngineConfig {
   double max_step_seconds = 0;
   // Most sequences in one step, 1 to 65,536.
   int max_num_seqs = 512;
-  // Most tokens of a prompt and its output together, 2 to 2^24. A model that was trained for fewer
-  // lowers it: EngineInfo::max_model_len is what counts. -1 = what the model was trained for, as
-  // far as the KV cache can hold one request of that length, and at most 65,536.
+  // Most tokens of a prompt and its output together, 2 to 2^24; more than the model was trained for
+  // is refused. -1 = what the model was trained for, as far as the KV cache can hold one request of
+  // that length, and at most 65,536: EngineInfo::max_model_len tells.
   int max_model_len = -1;
   // CUDA only: the part of the device memory that is free before the model is loaded which weights,
   // workspace and KV cache may take together. Above 0, at most 1. (In vLLM it is a part of all

@@ -11,8 +11,8 @@ std::span<const ConfigField> config_table() {
       {"num_threads", &C::num_threads,
        "CPU threads; 0 = as many as affinity and cgroup limits allow"},
       {"max_model_len", &C::max_model_len,
-       "longest prompt plus output, in tokens, never more than the model's own; -1 = that, as far as "
-       "the KV cache holds it, and at most 65536"},
+       "longest prompt plus output, in tokens, at most the model's own; -1 = that, as far as the KV "
+       "cache holds it, and at most 65536"},
       {"max_num_seqs", &C::max_num_seqs, "sequences in one step, at most"},
       {"max_num_batched_tokens", &C::max_num_batched_tokens,
        "tokens in one step, at most (longer prompts are computed in chunks)"},

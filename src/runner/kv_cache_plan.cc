@@ -62,10 +62,13 @@ Bound bound_in_shares(const EngineConfig& config, const KvCacheDemand& demand,
 ContextLimit context_of(const EngineConfig& config, const ModelConfig& model) {
   const int own = model.max_context_length();
   const int asked = config.max_model_len;
-  if (asked != -1) {
-    return asked <= own ? ContextLimit{asked, "as asked for"}
-                        : ContextLimit{own, "the model's own"};
+  if (asked > own) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "max_model_len is {}, but {} was made for {} tokens, prompt and output together; "
+                "ask for no more, or leave it out",
+                asked, model.model_dir.empty() ? "the model" : model.model_dir, own);
   }
+  if (asked != -1) return {asked, "as asked for"};
   const RopeScaling& rope = model.rope_scaling;
   const int of_short_factors =
       rope.long_divisors.empty() ? own : rope.original_max_position_embeddings;

@@ -24,9 +24,10 @@ struct ContextLimit {
   // For people: "the model's own".
   std::string reason;
 };
-// EngineConfig::max_model_len or, where that is -1, kMostUnasked, but no more than the model was
-// made for; unasked also no more than what its rotary factors for short contexts were made for
-// (LongRoPE), as those for long ones would change its answers to short prompts.
+// EngineConfig::max_model_len; throws Error(kInvalidArgument) where that is more than the model was
+// made for. Where it is -1, kMostUnasked, but no more than the model was made for, nor than what
+// its rotary factors for short contexts were made for (LongRoPE), as those for long ones would
+// change its answers to short prompts.
 ContextLimit context_of(const EngineConfig& config, const ModelConfig& model);
 inline constexpr int kMostUnasked = 65'536;  // tokens
 // The same once the KV cache is there: what nobody asked for is lowered to what one request has

@@ -189,13 +189,31 @@ TEST(Context, UnaskedALongRopeModelKeepsItsShortFactors) {
   EXPECT_EQ(context_of(config, model).num_tokens, 4097);
 }
 
-TEST(Context, WhatIsAskedForIsLoweredByTheModelAlone) {
+TEST(Context, WhatIsAskedForIsTakenWhateverTheKvCacheHolds) {
   EngineConfig config;
   config.max_model_len = 100'000;
   EXPECT_EQ(context_of(config, model_for(131'072)).num_tokens, 100'000);
   EXPECT_EQ(context_of(config, model_for(131'072)).reason, "as asked for");
-  EXPECT_EQ(context_of(config, model_for(512)).num_tokens, 512);
   EXPECT_EQ(context_in(config, context_of(config, model_for(131'072)), 3).num_tokens, 100'000);
+}
+
+TEST(Context, MoreThanTheModelWasMadeForIsRefusedWithBothNumbers) {
+  EngineConfig config;
+  config.max_model_len = 512;
+  EXPECT_EQ(context_of(config, model_for(512)).num_tokens, 512);
+  config.max_model_len = 513;
+  ModelConfig model = model_for(512);
+  model.model_dir = "models/small";
+  try {
+    context_of(config, model);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_STREQ(
+        error.what(),
+        "max_model_len is 513, but models/small was made for 512 tokens, prompt and output "
+        "together; ask for no more, or leave it out");
+  }
 }
 
 TEST(Context, UnaskedItIsWhatOneRequestHasRoomFor) {

@@ -2,6 +2,7 @@
 // Over the tiny checkpoints of tests/goldens, whose numbers the tests of models check.
 #include "runner/model_runner.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -324,7 +325,7 @@ TEST(ModelRunner, InfoSaysWhatWasLoaded) {
   EXPECT_GT(info.load_seconds, 0);
 }
 
-TEST(ModelRunner, MaxModelLenIsLoweredToWhatTheModelWasMadeFor) {
+TEST(ModelRunner, MaxModelLenIsAtMostWhatTheModelWasMadeFor) {
   const auto max_model_len = [&](int asked, const std::string& name = "qwen3_tied") {
     const ModelConfig model = load_model_config(golden_dir(name));
     EngineConfig config = small_config("auto", 1);
@@ -335,9 +336,14 @@ TEST(ModelRunner, MaxModelLenIsLoweredToWhatTheModelWasMadeFor) {
   };
   EXPECT_EQ(max_model_len(511), 511);
   EXPECT_EQ(max_model_len(512), 512);
-  EXPECT_EQ(max_model_len(513), 512);
   EXPECT_EQ(max_model_len(1024, "llama_linear"), 1024);  // 512, stretched by two
-  EXPECT_EQ(max_model_len(1025, "llama_linear"), 1024);
+  for (const auto& [asked, name] : {std::pair{513, "qwen3_tied"}, {1025, "llama_linear"}}) {
+    const Error error = error_of([&, asked = asked, name = name] { max_model_len(asked, name); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find(fmt::format("max_model_len is {}, but", asked)),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 // As a worker comes back that is told how many blocks the one before it had.
