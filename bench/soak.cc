@@ -81,8 +81,7 @@ class Soak {
         core_(*core),
         engine_(std::move(core)),
         limits_(limits_of(engine_.info(), options.engine)),
-        exact_(engine_.info().device.find("cpu") != std::string::npos ||
-               options.engine.deterministic),
+        exact_(engine_.info().device_type == "cpu" || options.engine.deterministic),
         workload_(limits_, text_prompts(), options.seed),
         ledger_(limits_) {}
 

@@ -55,7 +55,7 @@ class CommandLine(CliTest):
         for command in (["generate"], ["chat"], ["bench", "throughput"], ["bench", "latency"], ["info"]):
             groups = dict(re.findall(r"(?ms)^([A-Z][^\n]*):\n(.*?)(?=\n\n|\Z)", run(*command, "--help").stdout))
             flags = {name: set(re.findall(r"(?m)^  (--[\w-]+)", text)) for name, text in groups.items()}
-            gpus = {"--gpu-memory-utilization", "--enforce-eager", "--deterministic"}
+            gpus = {"--first-gpu", "--gpu-memory-utilization", "--enforce-eager", "--deterministic"}
             self.assertEqual(flags["Engine, on GPUs only"], gpus)
             self.assertTrue({"--device", "--num-threads", "--engine-seed"} <= flags["Engine"])
             self.assertFalse(flags["Options"] & (gpus | flags["Engine"]), flags)

@@ -46,12 +46,15 @@ struct EngineConfig {
   // step. This costs speed. On the CPU it always holds.
   bool deterministic = false;
   // Number of ranks (workers, each with a thread of its own) that split the model's weights, 1 to
-  // 8. On CUDA each has a GPU of its own; on the CPU they divide num_threads.
+  // 8. On CUDA each has a GPU of its own (first_gpu); on the CPU they divide num_threads.
   int tensor_parallel_size = 1;
   // For mixtures of experts: each rank holds some experts whole, not a slice of every expert.
   bool enable_expert_parallel = false;
   // "auto", "cpu" or "cuda"; auto takes a GPU if there is one.
   std::string device = "auto";
+  // CUDA only: the number of the first rank's GPU, 0 to 65,536, as CUDA counts those that
+  // CUDA_VISIBLE_DEVICES leaves; the next ranks have those behind it.
+  int first_gpu = 0;
   // "auto" (the checkpoint's type), "bfloat16" or "float32".
   std::string dtype = "auto";
   // A request without a seed gets one made from this number and its id.

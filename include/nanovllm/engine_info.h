@@ -49,6 +49,8 @@ struct EngineInfo : EngineLimits {
   std::string architecture;
   // For people: "cpu (avx512_bf16, 2 threads)".
   std::string device;
+  // "cpu" or "cuda".
+  std::string device_type;
   // Of weights and activations: "bfloat16" or "float32".
   std::string dtype;
   int64_t num_parameters = 0;

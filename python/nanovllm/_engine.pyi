@@ -93,6 +93,7 @@ class EngineArgs(TypedDict, total=False):
     gpu_memory_utilization: float | None
     enable_prefix_caching: bool | None
     scheduling_policy: str | None
+    first_gpu: int | None
     enforce_eager: bool | None
     deterministic: bool | None
     tensor_parallel_size: int | None

@@ -202,8 +202,8 @@ nb::object to_python(const EngineInfo& info) {
   using nb::literals::operator""_a;
   return nb::module_::import_("builtins")
       .attr("dict")("architecture"_a = info.architecture, "device"_a = info.device,
-                    "dtype"_a = info.dtype, "num_parameters"_a = info.num_parameters,
-                    "weight_bytes"_a = info.weight_bytes,
+                    "device_type"_a = info.device_type, "dtype"_a = info.dtype,
+                    "num_parameters"_a = info.num_parameters, "weight_bytes"_a = info.weight_bytes,
                     "kv_bytes_per_token"_a = info.kv_bytes_per_token,
                     "kv_cache_bytes"_a = info.kv_cache_bytes,
                     "num_kvcache_blocks"_a = info.num_kvcache_blocks,

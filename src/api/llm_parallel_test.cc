@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "api/outputs_testing.h"
@@ -21,9 +22,11 @@ namespace {
 
 using test::expect_equal;
 
-std::vector<RequestOutput> generate(int num_ranks, const std::string& device = "cpu") {
+std::vector<RequestOutput> generate(int num_ranks, const std::string& device = "cpu",
+                                    int first_gpu = 0) {
   EngineConfig config;
   config.device = device;
+  config.first_gpu = first_gpu;
   config.dtype = "float32";
   config.num_threads = 2;
   config.tensor_parallel_size = num_ranks;
@@ -44,7 +47,12 @@ std::vector<RequestOutput> generate(int num_ranks, const std::string& device = "
   random.seed = 5;
   random.repetition_penalty = 1.1;
   LLM llm(test::source_path("models/demo"), config);
-  return llm.generate(prompts, {greedy, random, greedy, random});
+  std::vector<RequestOutput> outputs;
+  // On another thread than it was loaded on, as a worker computes.
+  std::thread([&] {
+    outputs = llm.generate(prompts, std::vector<SamplingParams>{greedy, random, greedy, random});
+  }).join();
+  return outputs;
 }
 
 // Sums differ in rounding with the number of ranks; in float32 that is far below the margins by
@@ -100,6 +108,17 @@ TEST(LlmParallel, GpusTogetherWriteWhatTheCpuDoes) {
       expect_equal(generate(num_ranks, "cuda"), expected);
     }
   }
+}
+
+TEST(LlmParallel, AnyGpuMayBeTheFirst) {
+  const std::vector<RequestOutput> expected = generate(1);
+  const int num_gpus = CudaBackend::device_count();
+  if (num_gpus < 2) GTEST_SKIP() << "this machine has fewer than 2 GPUs";
+  expect_equal(generate(1, "cuda", num_gpus - 1), expected);
+  EXPECT_THROW(generate(1, "cuda", num_gpus), Error);
+  EXPECT_THROW(generate(2, "cuda", num_gpus - 1), Error);
+  if (num_gpus < 3) GTEST_SKIP() << "this machine has fewer than 3 GPUs";
+  expect_equal(generate(2, "cuda", 1), expected);
 }
 #endif
 

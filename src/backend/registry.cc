@@ -6,6 +6,7 @@
 #include "backend/cpu/peers/cpu_communicator.h"
 #include "backend/cpu/resource_limits.h"
 #include "base/check.h"
+#include "base/message.h"
 #ifdef NANOVLLM_WITH_CUDA
 #  include "backend/cuda/cuda_backend.h"
 #  include "backend/cuda/peers/cuda_communicator.h"
@@ -15,20 +16,46 @@ namespace nanovllm {
 
 namespace {
 
-// Which kind of device a name stands for. Throws where this build has none.
-bool is_cuda(const std::string& device) {
+std::optional<int> count_gpus() {
 #ifdef NANOVLLM_WITH_CUDA
-  if (device == "cuda" || (device == "auto" && CudaBackend::device_count() > 0)) return true;
+  return CudaBackend::device_count();
+#else
+  return std::nullopt;
 #endif
-  if (device == "cpu" || device == "auto") return false;
-  if (device == "cuda") {
-    throw_error(ErrorCode::kUnsupported,
-                "device cuda is not available: this build has no CUDA backend; use cpu or auto");
-  }
-  throw_error(ErrorCode::kInvalidArgument, "device is '{}', but must be auto, cpu or cuda", device);
 }
 
 }  // namespace
+
+bool is_on_gpus(const BackendOptions& options, std::optional<int> num_gpus) {
+  if (options.device == "cpu" || (options.device == "auto" && num_gpus.value_or(0) == 0)) {
+    return false;
+  }
+  if (options.device != "auto" && options.device != "cuda") {
+    throw_error(ErrorCode::kInvalidArgument, "device is '{}', but must be auto, cpu or cuda",
+                options.device);
+  }
+  if (!num_gpus) {
+    throw_error(ErrorCode::kUnsupported,
+                "device cuda is not available: this build has no CUDA backend; use cpu or auto");
+  }
+  const int num_left = std::max(0, *num_gpus - options.first_gpu);
+  if (options.num_ranks <= num_left) return true;
+  const bool is_shifted = options.first_gpu > 0;  // by the user, or for the workers before this one
+  const char* way_out =
+      is_shifted ? "a lower first_gpu or data_parallel_size, or device cpu" : "device cpu";
+  const std::string there = counted(*num_gpus, "GPU");
+  if (num_left == 0) {
+    throw_error(ErrorCode::kUnsupported,
+                "there is no CUDA device {}: this machine has {}, counted from 0; use {}",
+                options.first_gpu, there, way_out);
+  }
+  throw_error(
+      ErrorCode::kUnsupported,
+      "tensor_parallel_size is {}, but this machine has {}{}; use at most {}, or {}",
+      options.num_ranks, there,
+      is_shifted ? fmt::format(", {} of them from number {} on", num_left, options.first_gpu) : "",
+      num_left, way_out);
+}
 
 int threads_of_rank(int num_threads, int rank, int num_ranks) {
   const int total = num_threads == 0 ? usable_cpus() : num_threads;
@@ -41,36 +68,27 @@ std::unique_ptr<Backend> make_cpu_backend(int num_threads, Progress* progress) {
 }
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
-  [[maybe_unused]] const bool cuda = is_cuda(options.device);
+  [[maybe_unused]] const bool on_gpus = is_on_gpus(options, count_gpus());
 #ifdef NANOVLLM_WITH_CUDA
-  if (cuda) {
-    return std::make_unique<CudaBackend>(CudaOptions{.device = options.device_index,
+  if (on_gpus) {
+    return std::make_unique<CudaBackend>(CudaOptions{.device = options.first_gpu + options.rank,
                                                      .deterministic = options.deterministic,
                                                      .progress = options.progress});
   }
 #endif
   // A single rank's backend refuses numbers of threads that can't be.
-  return make_cpu_backend(
-      options.num_ranks == 1
-          ? options.num_threads
-          : threads_of_rank(options.num_threads, options.device_index, options.num_ranks),
-      options.progress);
+  return make_cpu_backend(options.num_ranks == 1 ? options.num_threads
+                                                 : threads_of_rank(options.num_threads,
+                                                                   options.rank, options.num_ranks),
+                          options.progress);
 }
 
 std::unique_ptr<CommunicatorGroup> make_communicator_group(const std::string& device,
-                                                           int world_size) {
-  [[maybe_unused]] const bool cuda = is_cuda(device);
+                                                           int world_size, int first_gpu) {
+  [[maybe_unused]] const bool on_gpus =
+      is_on_gpus({.device = device, .first_gpu = first_gpu, .num_ranks = world_size}, count_gpus());
 #ifdef NANOVLLM_WITH_CUDA
-  if (cuda) {
-    const int num_devices = CudaBackend::device_count();
-    if (world_size > num_devices) {
-      throw_error(ErrorCode::kUnsupported,
-                  "tensor_parallel_size is {}, but this machine has {} GPU{}; use at most {}, or "
-                  "device cpu",
-                  world_size, num_devices, num_devices == 1 ? "" : "s", std::max(1, num_devices));
-    }
-    return std::make_unique<CudaCommunicatorGroup>(world_size);
-  }
+  if (on_gpus) return std::make_unique<CudaCommunicatorGroup>(world_size);
 #endif
   return std::make_unique<CpuCommunicatorGroup>(world_size);
 }

@@ -61,6 +61,7 @@ void EngineConfig::validate() const {
   check_choice("scheduling_policy", scheduling_policy, {"fcfs", "priority"});
   check_range("tensor_parallel_size", tensor_parallel_size, 1, 8);
   check_choice("device", device, {"auto", "cpu", "cuda"});
+  check_range("first_gpu", first_gpu, 0, 1 << 16);
   check_choice("dtype", dtype, {"auto", "bfloat16", "float32"});
   check_range("num_threads (0 for as many as allowed)", num_threads, 0, 1024);
 }

@@ -30,6 +30,8 @@ std::span<const ConfigField> config_table() {
        "reuse the KV of equal prompt beginnings"},
       {"scheduling_policy", &C::scheduling_policy,
        "fcfs (first come, first served) or priority (requests' own, lower first)"},
+      {"first_gpu", &C::first_gpu,
+       "number of the first rank's GPU, of those that CUDA_VISIBLE_DEVICES leaves", true},
       {"enforce_eager", &C::enforce_eager, "no CUDA graphs", true},
       {"deterministic", &C::deterministic,
        "tokens never depend on batch mates (always so on the CPU)", true},

@@ -176,6 +176,7 @@ TEST(EngineConfigValidate, TakesEveryIntegerUpToBothEndsOfItsRange) {
       {&C::num_kvcache_blocks, "num_kvcache_blocks (-1 for as many as fit)", 1, 1 << 24},
       {&C::kvcache_block_size, "kvcache_block_size", 16, 4096},
       {&C::tensor_parallel_size, "tensor_parallel_size", 1, 8},
+      {&C::first_gpu, "first_gpu", 0, 1 << 16},
       {&C::num_threads, "num_threads (0 for as many as allowed)", 0, 1024},
   };
   for (const RangeCase& range : ranges) {

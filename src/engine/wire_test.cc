@@ -84,6 +84,7 @@ class Random {
     EngineInfo info;
     info.architecture = text();
     info.device = text();
+    info.device_type = text();
     info.dtype = text();
     info.num_parameters = number();
     info.num_active_parameters = number();

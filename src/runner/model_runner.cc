@@ -170,6 +170,7 @@ ContextLimit ModelRunner::context() const {
 void ModelRunner::describe(EngineInfo& info) const {
   info.architecture = model_config_.architecture;
   info.device = backend_->description();
+  info.device_type = traits_.device_type;
   info.dtype = to_string(dtype_);
   info.num_parameters = model_->num_parameters();
   info.num_active_parameters = model_->num_active_parameters();
@@ -201,6 +202,7 @@ StepCost ModelRunner::step_cost() const {
 void ModelRunner::submit(const StepInput& input, const AwaitMasks& await_masks) {
   NANOVLLM_CHECK(num_submitted_ - num_collected_ < 2);
   try {
+    backend_->enter_thread();
     enqueue(input, await_masks, slots_[num_submitted_ % 2], slots_[(num_submitted_ + 1) % 2]);
   } catch (...) {
     abandon();
@@ -251,6 +253,7 @@ StepOutput ModelRunner::collect() {
   Slot& slot = slots_[num_collected_ % 2];
   StepOutput output;
   try {
+    backend_->enter_thread();
     output.results.resize(slot.batch->sampling_rows().size());
     std::span<SamplingResult> rest = output.results;
     for (size_t i = 0; i < slot.tickets.size(); ++i) {
@@ -278,6 +281,7 @@ void ModelRunner::abandon() noexcept {
   }
   num_submitted_ = num_collected_ = 0;
   try {
+    backend_->enter_thread();
     backend_->synchronize();
   } catch (const Error&) {
     // The device failed: whoever asks it for anything next will hear of it.
@@ -289,9 +293,10 @@ std::unique_ptr<Runner> make_model_runner(const ModelConfig& model, const Engine
                                           Progress* progress) {
   const auto start = std::chrono::steady_clock::now();
   auto backend = make_backend({.device = config.device,
+                               .first_gpu = config.first_gpu,
                                .num_threads = config.num_threads,
                                .num_ranks = group != nullptr ? group->world_size() : 1,
-                               .device_index = rank,
+                               .rank = rank,
                                .deterministic = config.deterministic,
                                .progress = progress});
   if (group != nullptr) group->join(rank, *backend);

@@ -311,6 +311,7 @@ TEST(ModelRunner, InfoSaysWhatWasLoaded) {
                                    small_config("auto", 1), info);
   EXPECT_EQ(info.architecture, "Qwen3ForCausalLM");
   EXPECT_EQ(info.device.substr(0, 5), "cpu (");
+  EXPECT_EQ(info.device_type, "cpu");
   EXPECT_EQ(info.dtype, "bfloat16");
   EXPECT_EQ(info.vocab_size, 389);
   EXPECT_EQ(info.max_model_len, 512);

@@ -152,6 +152,7 @@ TEST(ParallelRunner, InfoCountsTheBytesOfAllRanks) {
   EXPECT_GE(four.weight_bytes, one.weight_bytes);
   EXPECT_LT(four.weight_bytes, 2 * one.weight_bytes);
   EXPECT_EQ(four.device.substr(0, 9), "4 x cpu (");
+  EXPECT_EQ(four.device_type, "cpu");
   EXPECT_EQ(runner->num_kvcache_blocks(), 32);
 }
 

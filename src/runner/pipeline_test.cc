@@ -34,7 +34,8 @@ struct Place {
 
 bool is_there(const Place& place) {
   try {
-    make_backend({.device = place.device, .device_index = place.num_ranks - 1});
+    make_backend(
+        {.device = place.device, .num_ranks = place.num_ranks, .rank = place.num_ranks - 1});
     return true;
   } catch (const Error&) {
     return false;

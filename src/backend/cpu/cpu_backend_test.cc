@@ -20,6 +20,10 @@ TEST(CpuBackend, DescribesItself) {
   EXPECT_EQ(CpuBackend({3, Isa::kPortable}).description(), "cpu (portable, 3 threads)");
 }
 
+TEST(CpuBackend, TellsItsKindAsData) {
+  EXPECT_STREQ(CpuBackend({1, Isa::kPortable}).traits().device_type, "cpu");
+}
+
 TEST(CpuBackend, AllocationsAreZeroedAndAligned) {
   CpuBackend cpu({1, {}});
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{100}, (size_t{2} << 20) - 1,

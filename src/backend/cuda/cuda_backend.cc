@@ -66,7 +66,12 @@ CudaBackend::~CudaBackend() {
   cudaStreamDestroy(stream_);
 }
 
-BackendTraits CudaBackend::traits() const { return {.is_asynchronous = true}; }
+BackendTraits CudaBackend::traits() const {
+  return {.is_asynchronous = true, .device_type = "cuda"};
+}
+
+// Each thread has a current device, at first number 0.
+void CudaBackend::enter_thread() { NANOVLLM_CUDA_CHECK(cudaSetDevice(device_)); }
 
 DeviceSpeed CudaBackend::speed(const KvCacheSpec& spec) const {
   const auto attribute = [this](cudaDeviceAttr which) {

@@ -42,6 +42,7 @@ class CudaBackend final : public Backend {
 
   std::string description() const override;
   BackendTraits traits() const override;
+  void enter_thread() override;
   DeviceSpeed speed(const KvCacheSpec& spec) const override;
 
   MemoryInfo memory() const override;

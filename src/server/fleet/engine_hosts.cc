@@ -48,7 +48,8 @@ class ProcessHost final : public EngineHost {
 
   // Its thread must outlive the worker, which the system ends with it.
   void start(int socket) override {
-    std::vector<char*> arguments = {binary_.data()};
+    std::string name = kWorkerName;
+    std::vector<char*> arguments = {name.data()};
     for (std::string& argument : arguments_) arguments.push_back(argument.data());
     arguments.push_back(nullptr);
     const pid_t front = ::getpid();

@@ -23,10 +23,6 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-bool is_on_cpu(const EngineHello& hello) {
-  return hello.info.device.find("cpu (") != std::string::npos;
-}
-
 // Of the engine that takes the longest requests is what the fleet tells, here and in hello_.
 bool takes_more(const EngineLimits& one, const EngineLimits& other) {
   return std::pair(one.max_num_tokens(), one.num_kvcache_blocks) >
@@ -161,7 +157,7 @@ void HealingFleet::hear(Engine& engine, EngineHello& hello) {
   changed_.notify_all();
   if (stopping_) return;
   if (!hello_) hello_ = hello;
-  if (is_on_cpu(hello) != is_on_cpu(*hello_)) {
+  if (hello.info.device_type != hello_->info.device_type) {
     const std::string why = fmt::format(
         "Worker {} would compute on {}, but others on {}: there is no GPU for each of them; take a "
         "smaller --data-parallel-size, or --device cpu.",

@@ -68,8 +68,8 @@ class Fleet {
  public:
   virtual ~Fleet() = default;  // shuts down at once
   // Waits until each engine is loaded or failed to; throws what keeps the first of them from
-  // loading, or that they would compute on GPUs here and the CPU there. What the one says of
-  // itself that takes the longest requests.
+  // loading, or any of them where that is kUnsupported, or that they would compute on GPUs here and
+  // the CPU there. What the one says of itself that takes the longest requests.
   virtual const EngineHello& wait_ready() = 0;
   virtual FleetStatus status() const = 0;
   // Queues a request; its id is chosen here, 0 first, and its seed where it has none, so that it
@@ -111,7 +111,7 @@ std::unique_ptr<Fleet> make_fleet(const FleetOptions& options, EngineStarter sta
 EngineStarter worker_starter(std::vector<std::string> arguments,
                              std::string binary = "/proc/self/exe");
 // The worker's main: loads the model, serves the socket until the front closes it. Returns the exit
-// status. The GPUs are those behind the ones of workers of lower index.
+// status.
 int run_worker(int socket, int index, const std::string& model, const EngineConfig& config);
 // An engine on threads of this process.
 EngineStarter thread_starter(std::function<LLMEngine(const EngineStart& start)> load);

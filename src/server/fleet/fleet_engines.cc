@@ -148,7 +148,10 @@ void HealingFleet::give_up(Engine& engine, const std::string& why) {
 }
 
 void HealingFleet::bury(Engine& engine, const EngineFault& fault) {
-  if (!hello_ && !start_error_) start_error_.emplace(fault.code, fault.message);
+  const bool starting = !std::ranges::all_of(engines_, &Engine::has_spoken);
+  // A GPU that is not there will not come, however many others have one.
+  const bool is_hopeless = !hello_ || (starting && fault.code == ErrorCode::kUnsupported);
+  if (is_hopeless && !start_error_) start_error_.emplace(fault.code, fault.message);
   engine.has_spoken = engine.dead = true;
   if (engine.num_tries > 0 && fault.code != ErrorCode::kUnavailable) ++engine.num_failures;
   engine.retry_at = Clock::now() + engine.back_off;

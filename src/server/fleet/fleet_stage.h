@@ -40,6 +40,7 @@ class Stage {
     wait_started(index, num_starts);
     EngineHello hello;
     hello.info.device = device;
+    hello.info.device_type = device.find("cuda") == std::string::npos ? "cpu" : "cuda";
     hello.info.vocab_size = 50;
     hello.info.kvcache_block_size = 4;
     hello.info.num_kvcache_blocks = num_blocks;

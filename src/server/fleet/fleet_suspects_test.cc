@@ -230,6 +230,33 @@ TEST(FleetDevices, AreOfOneKindOrThereIsNoFleet) {
   }
 }
 
+// It may be that another one was loaded before, or will be.
+TEST(FleetDevices, AreThereForEachWorkerOrThereIsNoFleet) {
+  for (const bool other_is_first : {true, false}) {
+    Stage stage(2);
+    const auto fleet = make_fleet({.num_engines = 2}, stage.starter());
+    stage.wait_started(1, 1);
+    if (other_is_first) stage.load(0);
+    stage.die(1, false, ErrorCode::kUnsupported);
+    if (!other_is_first) stage.load(0);
+    try {
+      fleet->wait_ready();
+      ADD_FAILURE() << "it is ready";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_STREQ(error.what(), "It died.");
+    }
+  }
+  Stage stage(2);
+  const auto fleet = make_fleet({.num_engines = 2}, stage.starter());
+  stage.load(0);
+  stage.wait_started(1, 1);
+  stage.die(1, false, ErrorCode::kOutOfMemory);  // which may pass
+  fleet->wait_ready();
+  stage.load(1, 2);
+  EXPECT_EQ(fleet->status().num_ready, 2);
+}
+
 TEST(FleetDevices, NeedNotHaveOneNumberOfThreads) {
   Stage stage(2);
   const auto fleet = make_fleet({.num_engines = 2}, stage.starter());

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "server/fleet/fleet_testing.h"
+#include "server/fleet/worker.h"
 #include "server/metrics.h"
 
 namespace nanovllm::server {
@@ -70,11 +71,22 @@ TEST(Fleet, SaysWhatKeepsTheFirstWorkerFromLoading) {
   EXPECT_EQ(code_thrown_by([&] { no_engine->wait_ready(); }), ErrorCode::kUnsupported);
 }
 
+TEST(Worker, HasTheGpusBehindThoseOfTheWorkersBeforeIt) {
+  EngineConfig config;
+  config.first_gpu = 2;
+  config.tensor_parallel_size = 4;
+  EXPECT_EQ(config_of_worker(0, config).first_gpu, 2);
+  EXPECT_EQ(config_of_worker(1, config).first_gpu, 6);
+  EXPECT_EQ(config_of_worker(3, config).first_gpu, 14);
+  EXPECT_EQ(config_of_worker(3, config).tensor_parallel_size, 4);
+}
+
 TEST(Fleet, TellsWhatAWorkerSaysOfItself) {
   const auto fleet = make_fleet({}, worker_starter({"model", kDemoModel}, kWorkerDriver));
   EXPECT_EQ(fleet->status().why.empty(), fleet->status().num_ready > 0);
   const EngineHello& hello = fleet->wait_ready();
   EXPECT_EQ(hello.model_dir, kDemoModel);
+  EXPECT_EQ(hello.info.device_type, "cpu");
   EXPECT_EQ(hello.info.num_kvcache_blocks, 512);
   EXPECT_EQ(hello.info.max_model_len, 512);
   EXPECT_EQ(fleet->status().num_ready, 1);

@@ -1,5 +1,6 @@
 #include "server/fleet/worker.h"
 
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -128,19 +129,6 @@ void warm_up(LLMEngine& engine) {
   while (!engine.is_finished()) engine.step();
 }
 
-// Ranks take their GPUs from the front of the list: the workers before this one have the first.
-void leave_devices_to_others(int count) {
-  const char* listed = std::getenv("CUDA_VISIBLE_DEVICES");
-  std::string rest;
-  if (listed == nullptr) {
-    for (int i = count; i < 64; ++i) rest += fmt::format("{}{}", rest.empty() ? "" : ",", i);
-  } else {
-    rest = listed;
-    for (int i = 0; i < count; ++i) rest.erase(0, std::min(rest.find(','), rest.size() - 1) + 1);
-  }
-  ::setenv("CUDA_VISIBLE_DEVICES", rest.c_str(), 1);
-}
-
 }  // namespace
 
 EngineFault fault_of(const std::exception_ptr& error) {
@@ -185,10 +173,15 @@ int serve_engine(int socket, const EngineLoader& load) {
   return serve_socket(socket, load) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+EngineConfig config_of_worker(int index, EngineConfig config) {
+  config.first_gpu += index * config.tensor_parallel_size;
+  return config;
+}
+
 int run_worker(int socket, int index, const std::string& model, const EngineConfig& config) {
-  if (index > 0) leave_devices_to_others(index * config.tensor_parallel_size);
+  ::prctl(PR_SET_NAME, kWorkerName);
   return serve_engine(socket, [&](Progress& progress) {
-    LLMEngine engine(load_engine_core(model, config, &progress));
+    LLMEngine engine(load_engine_core(model, config_of_worker(index, config), &progress));
     warm_up(engine);
     return engine;
   });
