@@ -341,9 +341,12 @@ class Start(ServeTest):
                 result = subprocess.run([BINARY, "serve", MODEL, "--port", "0", *words], capture_output=True, text=True, timeout=120)
                 self.assertEqual(result.returncode, 2, words)
                 self.assertIn(f"nanovllm: {flag}: must not be empty; leave the option out if that is meant\n", result.stderr)
-        status, said = self.fails(MODEL, "--port", "0", "--kv-cache-memory", "1K")
-        self.assertIn("kv_cache_memory", said)
-        self.assertNotEqual(status, 0)
+        # Behind its first line all that it says is a log's.
+        for flags, meant in ((["--kv-cache-memory", "1K"], "kv_cache_memory is 1024 bytes, but one block of 256 tokens needs"),
+                             (["--max-model-len", "2049"], "max_model_len is 2049, but .* was made for 2048 tokens, prompt and output together; ask for no more")):
+            status, said = self.fails(MODEL, "--port", "0", *flags)
+            self.assertEqual(status, 2)
+            self.assertRegex(said, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z nanovllm: " + meant)
 
     def test_flags_that_mean_nothing_are_refused(self):
         for flag, value in (("--idle-timeout", "nan"), ("--write-timeout", "0"), ("--shutdown-timeout", "-1"), ("--shutdown-timeout", "nan"), ("--worker-timeout", "inf"), ("--max-body-size", "0"),
@@ -404,6 +407,25 @@ class Start(ServeTest):
         while server.metric(counters[1]) < 3 and time.monotonic() < deadline:
             time.sleep(0.05)
         self.assertEqual([server.metric(name) for name in counters], [100, 3])
+
+    def test_several_workers_are_told_of_and_found_by_their_name(self):
+        server = self.serve("--data-parallel-size", "2", "--served-model-name", "demo")
+        server.wait_for(r"Z nanovllm: ready: demo, 2 workers, each on cpu \(.*\), max_model_len 512, \d+ tokens of KV cache, ")
+        workers = server.workers()
+        self.assertEqual(len(workers), 2)
+        for worker in workers:
+            process = pathlib.Path(f"/proc/{worker}")
+            self.assertEqual((process / "comm").read_text(), "nanovllm-worker\n")
+            self.assertEqual((process / "cmdline").read_text().split("\0")[0], "nanovllm-worker")
+        blocks = [re.search('num_gpu_blocks="([0-9]+)"', line)[1] for line in server.get("/metrics").text.splitlines()
+                  if line.startswith("vllm:cache_config_info{")]
+        self.assertEqual(blocks, ["64", "64"])
+        restarts = "nanovllm:worker_restarts_total"
+        self.assertEqual(server.metric(restarts), 0)
+        killed = pathlib.Path(f"/proc/{workers[0]}/cmdline").read_text().rstrip("\0").split("\0")[-1]  # its index
+        os.kill(workers[0], signal.SIGKILL)
+        server.wait_for(f"Worker {killed} is ready again")
+        self.assertEqual((server.metric(restarts), server.metric(restarts, f'engine="{killed}"')), (1, 1))
 
     def test_a_unix_socket_is_served(self):
         path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"serve_{os.getpid()}.sock")
@@ -591,7 +613,7 @@ class Healing(ServeTest):
         events += list(stream)
         self.assertEqual(events[-2]["error"]["code"], 503)
         self.assertEqual(server.process.wait(60), 1)
-        self.assertRegex(server.log().splitlines()[-1], r"^nanovllm: No worker was ready for 3 s: .*/model.* Where loading takes longer, raise --worker-start-timeout\.$")
+        self.assertRegex(server.log().splitlines()[-1], r"Z nanovllm: No worker was ready for 3 s: .*/model.* Where loading takes longer, raise --worker-start-timeout\.$")
         unit = configparser.ConfigParser(strict=False, interpolation=None)
         unit.optionxform = str
         unit.read(pathlib.Path(__file__).parent.parent / "deploy" / "nanovllm.service")

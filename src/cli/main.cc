@@ -41,7 +41,7 @@ int run_command(const Command& command) {
     return status;
   } catch (const nanovllm::Error& error) {
     print_error(error.what());
-    if (error.code() == nanovllm::ErrorCode::kInvalidArgument) return kExitUsage;
+    return exit_status_of(error);
   } catch (const PullInterrupted&) {
     print_error("interrupted; what has come is kept, and the next pull goes on from there");
     return kExitInterrupted;

@@ -12,6 +12,8 @@
 #include "cli/commands.h"
 #include "cli/model_option.h"
 #include "cli/options.h"
+#include "cli/terminal.h"
+#include "cli/terminal_text.h"
 #include "io/json.h"
 #include "server/fleet/fleet.h"
 #include "server/log.h"
@@ -270,7 +272,13 @@ int run_front(CommandLine& line) {
   if (options.served_model_names.empty()) options.served_model_names = {line.model.name};
   options.worker_arguments.insert(options.worker_arguments.end(),
                                   {"--worker-model", options.model});
-  return server::serve(std::move(options));
+  server::begin_log();
+  try {
+    return server::serve(std::move(options));
+  } catch (const Error& error) {  // which its log ends with
+    server::print_log("{}", shown_on(stderr, error.what()));
+    return exit_status_of(error);
+  }
 }
 
 // A worker's part of the CPUs that the front may use.
@@ -304,6 +312,7 @@ std::vector<std::string> without_keys(const std::vector<std::string>& words) {
 }
 
 int run_worker(const CommandLine& line) {
+  server::begin_log();
   take_cpus(line.worker_index, line.options.fleet.num_engines);
   return server::run_worker(line.worker_socket, line.worker_index, line.worker_model,
                             line.options.engine);

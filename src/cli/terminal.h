@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "nanovllm/error.h"
 #include "nanovllm/llm_engine.h"
 
 namespace nanovllm::cli {
@@ -77,6 +78,10 @@ inline constexpr int kExitError = 1;          // an error, told on stderr
 inline constexpr int kExitUsage = 2;          // the command line asks for what can't be had
 inline constexpr int kExitSomeFailed = 3;     // some requests were refused or aborted by the engine
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C; what was done so far was written
+
+inline int exit_status_of(const Error& error) {
+  return error.code() == ErrorCode::kInvalidArgument ? kExitUsage : kExitError;
+}
 
 // "Generating ███░░░ 3/6 [00:12, prefill 1234 tok/s, decode 567 tok/s]" on stderr where that is a
 // terminal, redrawn in place. Speeds are those of the last step with such tokens; in the last line

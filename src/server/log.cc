@@ -36,6 +36,12 @@ bool write_whole(int descriptor, std::string_view text) {
   return true;
 }
 
+LogWriter& writer_to_stderr() {
+  // Never destroyed: threads print to the end.
+  static LogWriter* const writer = std::make_unique<LogWriter>(STDERR_FILENO).release();
+  return *writer;
+}
+
 }  // namespace
 
 struct LogWriter::State {
@@ -96,6 +102,11 @@ LogWriter::~LogWriter() {
 // A line of any length is taken where none waits. Once some are dropped, all are until there is
 // room for many: what is missing is in one place.
 void LogWriter::write(std::string_view text) {
+  std::string stamped;
+  if (stamps_ && text.starts_with("nanovllm: ")) {
+    stamped = fmt::format("{} {}", utc_time(std::chrono::system_clock::now()), text);
+    text = stamped;
+  }
   const std::lock_guard lock(state_->mutex);
   const bool has_room = state_->num_bytes == 0 || state_->num_bytes + text.size() <= kMaxPending;
   if (state_->num_dropped > 0 || !has_room) {
@@ -113,9 +124,10 @@ void LogWriter::flush() {
 }
 
 void print_without_waiting() {
-  // Never destroyed: threads print to the end.
-  static MessageSink* const writer = std::make_unique<LogWriter>(STDERR_FILENO).release();
-  if (message_sink.exchange(writer) == nullptr) std::atexit([] { writer->flush(); });
+  LogWriter* const writer = &writer_to_stderr();
+  if (message_sink.exchange(writer) == nullptr) std::atexit([] { writer_to_stderr().flush(); });
 }
+
+void begin_log() { writer_to_stderr().stamp(); }
 
 }  // namespace nanovllm::server

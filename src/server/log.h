@@ -4,6 +4,7 @@
 
 #include <fmt/chrono.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -37,13 +38,19 @@ class LogWriter final : public MessageSink {
   LogWriter& operator=(const LogWriter&) = delete;
   void write(std::string_view text) override;  // a line or several
   void flush() override;
+  // From now on what begins with "nanovllm: ", from whoever knows of no log, gets the time in
+  // front.
+  void stamp() { stamps_ = true; }
 
  private:
   struct State;
+  std::atomic<bool> stamps_ = false;
   const std::shared_ptr<State> state_;  // its thread may wait for a reader longer than this lives
 };
 
-// From now on the messages of this process, whoever prints them, go to stderr by a LogWriter.
+// From now on the messages of this process, whoever prints them, go to stderr by a LogWriter; and
+// from the next call on each is a line of a log, with its time.
 void print_without_waiting();
+void begin_log();
 
 }  // namespace nanovllm::server

@@ -104,6 +104,21 @@ TEST(LogWriter, WritesALineOfAnyLength) {
   EXPECT_EQ(pipe.read_line().size(), line.size());
 }
 
+TEST(LogWriter, GivesMessagesOfTheLibraryATimeOnceItIsALog) {
+  Pipe pipe;
+  LogWriter writer(pipe.writer());
+  writer.write("nanovllm: what was typed is wrong\n");
+  EXPECT_EQ(pipe.read_line(), "nanovllm: what was typed is wrong");
+  writer.stamp();
+  writer.write("nanovllm: weights are decoded\n");
+  writer.write("{\"status\": 200}\n");
+  const std::string line = pipe.read_line();
+  EXPECT_EQ(line.substr(line.find(' ')), " nanovllm: weights are decoded");
+  EXPECT_EQ(line.size(),
+            std::string("2026-11-24T18:07:05.042Z nanovllm: weights are decoded").size());
+  EXPECT_EQ(pipe.read_line(), "{\"status\": 200}");
+}
+
 TEST(LogWriter, TellsOfASingleLineInGoodEnglish) {
   Pipe pipe;
   LogWriter writer(pipe.writer());

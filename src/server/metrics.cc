@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <prometheus/counter.h>
+#include <prometheus/family.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
@@ -84,9 +85,28 @@ std::string as_vllm_writes_it(std::string_view bound) {
 }  // namespace
 
 struct Metrics::Engine {
-  explicit Engine(Source source) : add(std::move(source)) {}
+  Engine(Source source, prometheus::Labels its_facts)
+      : add(std::move(source)), facts(std::move(its_facts)) {}
+
+  // What it takes: another one where it came back with less. The labels are what is told.
+  void show(const EngineLimits& limits) {
+    prometheus::Labels labels = facts;
+    labels["block_size"] = std::to_string(limits.kvcache_block_size);
+    labels["num_gpu_blocks"] = std::to_string(limits.num_kvcache_blocks);
+    labels["kv_cache_size_tokens"] =
+        std::to_string(int64_t{limits.num_kvcache_blocks} * limits.kvcache_block_size);
+    if (cache_config != nullptr) cache_configs.Remove(cache_config);
+    cache_config = &cache_configs.Add(labels);
+    cache_config->Set(1);
+  }
 
   const Source add;
+  const prometheus::Labels facts;  // that stay as they are
+  prometheus::Family<Gauge>& cache_configs = prometheus::BuildGauge()
+                                                 .Name("vllm:cache_config_info")
+                                                 .Help("How the KV cache is set up; always 1.")
+                                                 .Register(add.registry);
+  Gauge* cache_config = nullptr;
 
   Gauge& running = add.gauge("vllm:num_requests_running", "Completions that steps compute.");
   Gauge& waiting = add.gauge("vllm:num_requests_waiting", "Completions that wait for their turn.");
@@ -176,39 +196,54 @@ struct Metrics::Front {
 
 Metrics::Metrics(std::string model_name, int num_engines)
     : model_name_(std::move(model_name)),
+      limits_(static_cast<size_t>(num_engines)),
       registry_(std::make_unique<prometheus::Registry>()),
-      engines_(static_cast<size_t>(num_engines)) {}
+      engines_(static_cast<size_t>(num_engines)) {
+  for (int i = 0; i < num_engines; ++i) {
+    const Source source = {
+        *registry_, {{"model_name", model_name_}, {"engine", std::to_string(i)}}, {}};
+    restarts_.push_back(&source.counter("nanovllm:worker_restarts_total",
+                                        "How often the worker died and was started again."));
+  }
+}
 
 Metrics::~Metrics() = default;
 
 void Metrics::begin(const EngineInfo& info, const EngineConfig& config) {
   const std::string cache_bytes =
       config.kv_cache_memory ? std::to_string(*config.kv_cache_memory) : "None";
-  const int64_t cache_tokens = int64_t{info.num_kvcache_blocks} * info.kvcache_block_size;
+  const std::lock_guard lock(limits_mutex_);
   for (size_t i = 0; i < engines_.size(); ++i) {
     const std::string engine = std::to_string(i);
     const prometheus::Labels labels = {{"model_name", model_name_}, {"engine", engine}};
-    engines_[i] =
-        std::make_unique<Engine>(Source{*registry_, labels, token_buckets(info.max_model_len)});
-    const Source facts = {*registry_, {{"engine", engine}}, {}};
-    facts
-        .gauge("vllm:cache_config_info", "How the KV cache is set up; always 1.",
-               {{"block_size", std::to_string(info.kvcache_block_size)},
-                {"num_gpu_blocks", std::to_string(info.num_kvcache_blocks)},
-                {"cache_dtype", info.dtype},
-                {"enable_prefix_caching", config.enable_prefix_caching ? "True" : "False"},
-                {"gpu_memory_utilization", number(config.gpu_memory_utilization)},
-                {"kv_cache_memory_bytes", cache_bytes},
-                {"kv_cache_size_tokens", std::to_string(cache_tokens)}})
-        .Set(1);
+    const prometheus::Labels facts = {
+        {"engine", engine},
+        {"cache_dtype", info.dtype},
+        {"enable_prefix_caching", config.enable_prefix_caching ? "True" : "False"},
+        {"gpu_memory_utilization", number(config.gpu_memory_utilization)},
+        {"kv_cache_memory_bytes", cache_bytes}};
+    engines_[i] = std::make_unique<Engine>(
+        Source{*registry_, labels, token_buckets(info.max_model_len)}, facts);
+    if (!limits_[i]) limits_[i] = static_cast<const EngineLimits&>(info);
+    engines_[i]->show(*limits_[i]);
   }
-  max_model_len_ = info.max_model_len;
   front_ = std::make_unique<Front>(Source{*registry_, {{"model_name", model_name_}}, {}});
   begun_ = true;
 }
 
+void Metrics::on_ready(int engine, const EngineLimits& limits) {
+  const auto i = static_cast<size_t>(engine);
+  const std::lock_guard lock(limits_mutex_);
+  limits_[i] = limits;
+  if (begun_) engines_[i]->show(limits);
+}
+
+void Metrics::on_restart(int engine) { restarts_[static_cast<size_t>(engine)]->Increment(); }
+
 FleetObserver Metrics::observer() {
   return {
+      .on_ready = [this](int engine, const EngineLimits& limits) { on_ready(engine, limits); },
+      .on_restart = [this](int engine) { on_restart(engine); },
       .on_step = [this](int engine, const StepStats& stats) { on_step(engine, stats); },
       .on_idle = [this](int engine) { on_idle(engine); },
       .on_tokens = [this](int engine, bool first,
@@ -256,7 +291,8 @@ void Metrics::on_tokens(int engine, bool first, double seconds) {
 }
 
 void Metrics::on_end(int engine, const AddRequest& request, const RequestEnd& end, bool failed) {
-  Engine& e = *engines_[static_cast<size_t>(std::max(engine, 0))];
+  const auto place = static_cast<size_t>(std::max(engine, 0));
+  Engine& e = *engines_[place];
   const auto num_prompt_tokens = static_cast<int>(request.prompt_token_ids.size());
   const auto num_tokens_of = [&](size_t index) {
     return index < request.previous_output_ids.size()
@@ -281,7 +317,7 @@ void Metrics::on_end(int engine, const AddRequest& request, const RequestEnd& en
   e.request_prompt_tokens.Observe(num_prompt_tokens);
   e.request_generation_tokens.Observe(num_tokens);
   e.params_max_tokens.Observe(
-      std::min(request.params.max_tokens, max_model_len_ - num_prompt_tokens));
+      std::min(request.params.max_tokens, limits_[place]->max_model_len - num_prompt_tokens));
   if (!end.last) return;
   std::ptrdiff_t most = 0;
   for (size_t i = 0; i < request.previous_output_ids.size(); ++i) {
@@ -294,6 +330,7 @@ void Metrics::on_end(int engine, const AddRequest& request, const RequestEnd& en
 void Metrics::on_queue_full() { front_->queue_full.Increment(); }
 
 std::string Metrics::text() const {
+  if (!begun_) return {};
   constexpr std::string_view kBound = ",le=\"";  // not in a value, where quotes are escaped
   const std::string written = prometheus::TextSerializer().Serialize(registry_->Collect());
   std::string text;

@@ -1,8 +1,10 @@
-// What /metrics tells: vLLM's metrics, with its names, labels and buckets.
+// What /metrics tells: vLLM's metrics, with its names, labels and buckets, and a few of our own.
 #pragma once
 
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,8 +13,9 @@
 #include "server/fleet/fleet.h"
 
 namespace prometheus {
+class Counter;
 class Registry;
-}
+}  // namespace prometheus
 
 namespace nanovllm::server {
 
@@ -22,11 +25,14 @@ class Metrics {
   ~Metrics();
 
   // Once, when the fleet is ready and before its first request. There are no metrics until then.
+  // `info` stands for engines that were never ready.
   void begin(const EngineInfo& info, const EngineConfig& config);
   // For make_fleet; calls this object's on_...().
   FleetObserver observer();
 
   // As the fleet calls them: one at a time for each engine.
+  void on_ready(int engine, const EngineLimits& limits);
+  void on_restart(int engine);
   void on_step(int engine, const StepStats& stats);
   void on_idle(int engine);
   void on_tokens(int engine, bool first, double seconds);
@@ -42,8 +48,10 @@ class Metrics {
   struct Front;
 
   const std::string model_name_;
-  int max_model_len_ = 0;
+  std::mutex limits_mutex_;                          // begin() and on_ready() may meet
+  std::vector<std::optional<EngineLimits>> limits_;  // of engines that were ready
   const std::unique_ptr<prometheus::Registry> registry_;
+  std::vector<prometheus::Counter*> restarts_;  // by engine; they count from the start on
   std::unique_ptr<Front> front_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::atomic<bool> begun_ = false;

@@ -100,6 +100,7 @@ TEST(Metrics, HaveTheNamesLabelsAndBucketsOfVllm) {
         "vllm:mm_cache_hits_total", "vllm:prompt_tokens_cached_by_source_total"}) {
     EXPECT_EQ(expected.erase(name), 1) << name;
   }
+  EXPECT_EQ(ours.erase("nanovllm:worker_restarts_total"), 1);
   const auto facts = ours.extract("vllm:cache_config_info");
   const auto all_facts = expected.extract("vllm:cache_config_info");
   for (const std::string& label : facts.mapped().labels) {
@@ -137,6 +138,54 @@ TEST(Metrics, TellHowTheCacheIsSetUp) {
                       "kv_cache_size_tokens=\"1024\""),
             std::string::npos)
       << text;
+}
+
+TEST(Metrics, TellOfEachWorkersCacheWhatItIsNow) {
+  Metrics metrics("demo", 3);
+  const FleetObserver observer = metrics.observer();
+  EngineInfo less = engine_info();
+  less.num_kvcache_blocks = 32;
+  observer.on_ready(1, less);  // before all are
+  metrics.begin(engine_info(), {});
+  const auto blocks = [&](int engine) {
+    std::vector<int> found;
+    std::istringstream lines(metrics.text());
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("vllm:cache_config_info{") ||
+          line.find(fmt::format("engine=\"{}\"", engine)) == std::string::npos) {
+        continue;
+      }
+      const std::string key = "num_gpu_blocks=\"";
+      found.push_back(std::stoi(line.substr(line.find(key) + key.size())));
+    }
+    return found;
+  };
+  EXPECT_EQ(blocks(0), std::vector{64});
+  EXPECT_EQ(blocks(1), std::vector{32});
+  EXPECT_EQ(blocks(2), std::vector{64});
+  less.num_kvcache_blocks = 16;
+  observer.on_ready(2, less);  // it came back
+  observer.on_ready(0, engine_info());
+  EXPECT_EQ(blocks(0), std::vector{64});
+  EXPECT_EQ(blocks(1), std::vector{32});
+  EXPECT_EQ(blocks(2), std::vector{16});
+}
+
+TEST(Metrics, CountRestartsOfEachWorkerFromTheBeginning) {
+  Metrics metrics("demo", 2);
+  const FleetObserver observer = metrics.observer();
+  observer.on_restart(1);
+  EXPECT_EQ(metrics.text(), "");
+  metrics.begin(engine_info(), {});
+  observer.on_restart(1);
+  const std::string text = metrics.text();
+  const auto restarts = [&](int engine) {
+    return value_of(
+        text,
+        fmt::format("nanovllm:worker_restarts_total{{engine=\"{}\",model_name=\"demo\"}}", engine));
+  };
+  EXPECT_EQ(restarts(0), 0);
+  EXPECT_EQ(restarts(1), 2);
 }
 
 TEST(Metrics, EscapeTheModelsName) {

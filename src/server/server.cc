@@ -104,6 +104,7 @@ class Front {
   void load() noexcept;
   std::shared_ptr<const ServedModel> served_model(const EngineHello& hello) const;
   void announce() const;
+  void announce_ready(const EngineInfo& info) const;
   void await_signal();
   void give_up(const std::string& why);
   void begin_end(std::chrono::milliseconds timeout);
@@ -189,6 +190,21 @@ void Front::announce() const {
   }
 }
 
+// Where there are several workers, of the one that takes the longest requests.
+void Front::announce_ready(const EngineInfo& info) const {
+  const FleetStatus status = fleet_->status();
+  std::string workers;
+  if (status.num_engines > 1) {
+    const bool all = status.num_ready == status.num_engines;
+    workers = fmt::format(", {}{} workers, each",
+                          all ? "" : fmt::format("{} of ", status.num_ready), status.num_engines);
+  }
+  print_log("ready: {}{} on {}, max_model_len {}, {} tokens of KV cache, {:.2f} s after the start",
+            name_of_model(options_), workers, info.device, info.max_model_len,
+            int64_t{info.num_kvcache_blocks} * info.kvcache_block_size,
+            std::chrono::duration<double>(Clock::now() - start_).count());
+}
+
 // Engine and text side by side.
 void Front::load() noexcept {
   try {
@@ -198,10 +214,7 @@ void Front::load() noexcept {
     metrics_.begin(hello.info, options_.engine);
     api_->set_model(served_model(hello));
     print_log("{}", hello.info.sizing);
-    print_log("ready: {} on {}, max_model_len {}, {} tokens of KV cache, {:.2f} s after the start",
-              name_of_model(options_), hello.info.device, hello.info.max_model_len,
-              int64_t{hello.info.num_kvcache_blocks} * hello.info.kvcache_block_size,
-              std::chrono::duration<double>(Clock::now() - start_).count());
+    announce_ready(hello.info);
   } catch (...) {
     if (!ending_.exchange(true)) fault_ = std::current_exception();
     context_.stop();

@@ -168,6 +168,7 @@ void HealingFleet::hear(Engine& engine, EngineHello& hello) {
   if (!router_) router_.emplace(hello_->info.kvcache_block_size);
   router_->forget(engine.index);
   engine.limits = static_cast<const EngineLimits&>(hello.info);
+  observer_.on_ready(engine.index, *engine.limits);
   engine.num_tries = engine.num_failures = 0;
   const int before = limits_.max_num_tokens();
   limits_ = {};

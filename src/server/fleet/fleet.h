@@ -84,6 +84,11 @@ class Fleet {
 // What the fleet sees pass by, for metrics; called one at a time, with the fleet's lock held: it
 // must not call the fleet.
 struct FleetObserver {
+  // The engine is loaded, be it for the first time or again.
+  std::function<void(int engine, const EngineLimits& limits)> on_ready = [](int,
+                                                                            const EngineLimits&) {};
+  // The engine died and is started again.
+  std::function<void(int engine)> on_restart = [](int) {};
   std::function<void(int engine, const StepStats& stats)> on_step = [](int, const StepStats&) {};
   // The engine has no requests any more, or is gone.
   std::function<void(int engine)> on_idle = [](int) {};

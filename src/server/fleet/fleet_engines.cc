@@ -277,7 +277,10 @@ void HealingFleet::start(Engine& engine) {
   if (engine.num_tries++ == kNumTries) engine.limits.reset();
   engine.dead = false;
   engine.started_at = Clock::now();
-  if (engine.num_starts++ > 0) ++num_restarts_;
+  if (engine.num_starts++ > 0) {
+    ++num_restarts_;
+    observer_.on_restart(engine.index);
+  }
   EngineListener listener = {
       .on_ready = [this, &engine](EngineHello hello) { change([&] { hear(engine, hello); }); },
       .on_events = [this, &engine](

@@ -36,6 +36,31 @@ TEST(FleetUnready, StartsWithWhatFitsAfterThreeTries) {
   EXPECT_EQ(stage.num_blocks(0).back(), 30);
 }
 
+TEST(FleetUnready, TellsObserversOfEachStartAndOfWhatIsLoaded) {
+  Stage stage(2);
+  std::mutex mutex;
+  std::vector<std::pair<int, int>> loaded;  // engine, blocks
+  std::vector<int> restarted;
+  FleetObserver observer;
+  observer.on_ready = [&](int engine, const EngineLimits& limits) {
+    const std::lock_guard lock(mutex);
+    loaded.emplace_back(engine, limits.num_kvcache_blocks);
+  };
+  observer.on_restart = [&](int engine) {
+    const std::lock_guard lock(mutex);
+    restarted.push_back(engine);
+  };
+  const auto fleet = make_fleet({.num_engines = 2}, stage.starter(), observer);
+  stage.load(0, 1, kCpu, 100);
+  stage.load(1, 1, kCpu, 90);
+  fleet->wait_ready();
+  stage.die(1);
+  stage.load(1, 2, kCpu, 30);
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(loaded, (std::vector<std::pair<int, int>>{{0, 100}, {1, 90}, {1, 30}}));
+  EXPECT_EQ(restarted, std::vector{1});
+}
+
 // Blocks of 4 tokens: 20 of them hold 80, and the last token of a request needs no room.
 TEST(FleetUnready, EndsWhatCanNotFitAnyMore) {
   Stage stage(1);
