@@ -93,15 +93,6 @@ std::optional<Json> parsed(std::string_view text) {
   return std::nullopt;
 }
 
-// Templates want an object: what a model once wrote and is none becomes an empty one.
-Json arguments_of(Json arguments) {
-  constexpr int kMaxEncodings = 3;
-  for (int i = 0; i < kMaxEncodings && arguments.is_string(); ++i) {
-    arguments = parsed(arguments.get_ref<const std::string&>()).value_or(Json());
-  }
-  return arguments.is_object() ? arguments : Json::object();
-}
-
 // Python's json.dumps, as models were trained with it.
 void write_spaced(const Json& value, std::string& out) {
   if (!value.is_structured()) {
@@ -229,6 +220,23 @@ Json place_system_messages(Json messages, const TemplateHabits& habits) {
   return placed;
 }
 
+// What the user says becomes words of the message before where the template takes none of its own
+// there.
+Json join_user_messages(Json messages, const TemplateHabits& habits) {
+  Json joined = Json::array();
+  for (Json& message : messages) {
+    const bool behind_user = !joined.empty() && is_of(joined.back(), "user");
+    const bool behind_result = !joined.empty() && is_of(joined.back(), "tool");
+    if (is_of(message, "user") && ((behind_user && !habits.takes_users_in_a_row) ||
+                                   (behind_result && !habits.takes_user_behind_result))) {
+      append_words(joined.back(), joined_parts(message["content"]));
+    } else {
+      joined.push_back(std::move(message));
+    }
+  }
+  return joined;
+}
+
 void shape_content(Json& message, const TemplateHabits& habits) {
   Json& content = message["content"];
   const Json role = message.value("role", Json());
@@ -255,6 +263,14 @@ std::string text_of_content(const Json& content, const std::string& where) {
   return text;
 }
 
+Json arguments_of(Json arguments) {
+  constexpr int kMaxEncodings = 3;
+  for (int i = 0; i < kMaxEncodings && arguments.is_string(); ++i) {
+    arguments = parsed(arguments.get_ref<const std::string&>()).value_or(Json());
+  }
+  return arguments.is_object() ? arguments : Json::object();
+}
+
 std::string short_call_id(std::string_view id) {
   constexpr std::string_view kSigns =
       "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -275,6 +291,7 @@ Json prepare_messages(const Json& messages, const TemplateHabits& habits) {
     prepared.push_back(prepare_message(message, prepared.size(), habits));
   }
   prepared = place_system_messages(std::move(prepared), habits);
+  prepared = join_user_messages(std::move(prepared), habits);
   for (Json& message : prepared) shape_content(message, habits);
   return prepared;
 }

@@ -16,6 +16,10 @@ Json prepare_messages(const Json& messages, const TemplateHabits& habits);
 // what errors name. Throws Error(kInvalidArgument).
 std::string text_of_content(const Json& content, const std::string& where);
 
+// Of a call, as an object: given as one, or as the text of one, which a model may have written with
+// line breaks in its strings. What is none becomes an empty one.
+Json arguments_of(Json arguments);
+
 // Nine letters and digits for a call's id: the same for the same, and for what is such an id
 // itself.
 std::string short_call_id(std::string_view id);

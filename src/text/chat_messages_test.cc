@@ -165,6 +165,21 @@ TEST(ChatMessages, LateSystemMessagesStayOrBecomeWordsOfTheUserBefore) {
   EXPECT_EQ(roles_and_words(prepare_messages(into_parts, kPlain)), "user(ab\n\ns) ");
 }
 
+TEST(ChatMessages, TheUsersJoinWhatIsBeforeThemWhereTheTemplateTakesNoneThere) {
+  const Json messages = {said("user", "a"), said("user", parts_of({"b", "c"})),
+                         said("assistant", "d"), said("tool", "e"), said("user", "f")};
+  EXPECT_EQ(roles_and_words(prepare_messages(messages, kPlain)),
+            "user(a) user(bc) assistant(d) tool(e) user(f) ");
+  const TemplateHabits alternates =
+      habits_with([](TemplateHabits& habits) { habits.takes_users_in_a_row = false; });
+  EXPECT_EQ(roles_and_words(prepare_messages(messages, alternates)),
+            "user(a\n\nbc) assistant(d) tool(e) user(f) ");
+  const TemplateHabits ends_with_results =
+      habits_with([](TemplateHabits& habits) { habits.takes_user_behind_result = false; });
+  EXPECT_EQ(roles_and_words(prepare_messages(messages, ends_with_results)),
+            "user(a) user(bc) assistant(d) tool(e\n\nf) ");
+}
+
 TEST(ChatMessages, OfManyMessagesEachIsPlacedInConstantTime) {
   constexpr int kMany = 100'000;
   Json late = {said("user", "u")}, head = {said("system", "s")};
@@ -250,6 +265,18 @@ TEST(TemplateHabits, LateSystemMessagesStayOnlyWhereTheyAreShownInTheirPlace) {
                      "{% endfor %}",
                      messages),
             moved);
+}
+
+TEST(TemplateHabits, UsersStayWhereTheTemplateTakesThem) {
+  const Json messages = {said("user", "u"), said("user", "v")};
+  const std::string all = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}";
+  EXPECT_EQ(rendered(all, messages), "u:u u:v ");
+  EXPECT_EQ(rendered("{% for m in messages %}{% if not loop.first and m.role == 'user' and "
+                     "loop.previtem.role == 'user' %}{{ raise_exception('must alternate') }}"
+                     "{% endif %}{% endfor %}" +
+                         all,
+                     messages),
+            "u:u\n\nv ");
 }
 
 TEST(TemplateHabits, PartsStayWhereTheTemplateGoesThroughThem) {

@@ -70,6 +70,7 @@ class HabitFinder {
   TemplateHabits find() {
     find_roles();
     find_form_of_calls();
+    find_what_follows();
     for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
       habits_.contents[role] = find_content(role);
     }
@@ -157,6 +158,18 @@ class HabitFinder {
       return attempt(dialogue, one_tool()).has_value();
     };
     habits_.wants_one_text_beside_calls = !with_both(kSaid, kThought) && with_both("", kThought);
+  }
+
+  // Where a template refuses less too, it is not for what follows.
+  void find_what_follows() {
+    const Json one = Json::array({say_as("user", kAsked)});
+    const Json two = {say_as("user", kAsked), say_as("user", kSaid)};
+    habits_.takes_users_in_a_row = attempt(two).has_value() || !attempt(one);
+    const Json called = call_dialogue(habits_.wants_null_beside_calls ? Json() : Json(""));
+    Json followed = called;
+    followed.push_back(say_as("user", kSaid));
+    habits_.takes_user_behind_result =
+        attempt(followed, one_tool()).has_value() || !attempt(called, one_tool());
   }
 
   Content find_content(std::string_view role) const {

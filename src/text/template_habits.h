@@ -20,6 +20,8 @@ struct TemplateHabits {
 
   bool knows_developer = false;              // the role; elsewhere it is system
   bool takes_late_system = false;            // system messages behind others, where they stand
+  bool takes_users_in_a_row = true;          // messages of the user behind each other
+  bool takes_user_behind_result = true;      // a message of the user behind a tool's result
   bool wants_short_call_ids = false;         // nine letters and digits, as Mistral's
   bool wants_arguments_as_text = false;      // of calls, instead of an object
   bool wants_null_beside_calls = false;      // as the content; calls are not shown elsewhere
