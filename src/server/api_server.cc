@@ -27,8 +27,9 @@ constexpr const char* kRetryAfter = "1";  // second
 // milliseconds.
 constexpr size_t kLargeBody = size_t{256} << 10;
 
-HttpResponse refusal(int status, const std::string& message, const std::string& param = "") {
-  HttpResponse response = error_response(status, message, param);
+HttpResponse refusal(int status, const std::string& message, const std::string& param = "",
+                     const std::string& code = "") {
+  HttpResponse response = error_response(status, message, param, "", code);
   if (status == 429 || status == 503) response.headers.emplace_back("Retry-After", kRetryAfter);
   return response;
 }
@@ -43,7 +44,7 @@ HttpResponse refusal_for(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const ApiError& e) {
-    return refusal(e.status(), e.what(), e.param());
+    return refusal(e.status(), e.what(), e.param(), e.code());
   } catch (const QueueFull& e) {
     return refusal(429, e.what());
   } catch (const Error& e) {
@@ -162,8 +163,9 @@ HttpResponse ApiServer::page_answer(const HttpRequest& request) const {
   // What the page names is relative to an address with "/" behind it.
   if (path.empty()) return redirect(308, root + "/");
   const std::string bare = path.substr(0, path.size() - 1);
-  if (path.ends_with('/') &&
-      (find_route(bare) != nullptr || page_file(bare))) {  // as vLLM's web framework has it
+  const Route* route = find_route(bare);
+  const bool is_route = route != nullptr && route->operation.path == bare;
+  if (path.ends_with('/') && (is_route || page_file(bare))) {  // as vLLM's web framework has it
     return redirect(307, root + bare + (request.query.empty() ? "" : "?" + request.query));
   }
   const std::optional<PageFile> file = page_file(path);
@@ -188,7 +190,7 @@ asio::awaitable<void> ApiServer::handle(HttpExchange& exchange) {
     co_return;
   } else {
     try {
-      response = std::get<AnswerAtOnce>(route->handler)(*this);
+      response = std::get<AnswerAtOnce>(route->handler)(*this, request);
     } catch (...) {
       response = refusal_for(std::current_exception());
     }
@@ -315,7 +317,8 @@ asio::awaitable<void> ApiServer::run_stream(HttpExchange& exchange, Generation& 
   while (true) {
     std::optional<std::string> news = generation.news();
     if (!has_begun && call.error()) {
-      HttpResponse response = refusal(call.error()->status(), call.error()->what());
+      const ApiError error = *call.error();
+      HttpResponse response = refusal(error.status(), error.what(), error.param(), error.code());
       co_return co_await exchange.send(std::move(response));
     }
     if (!news) {

@@ -18,6 +18,13 @@ TEST(Routes, TakeTheirMethodsAndHeadForGet) {
   const Route& ping = *find_route("/ping");
   for (const char* method : {"GET", "HEAD", "POST"}) EXPECT_TRUE(ping.takes(method));
   EXPECT_FALSE(ping.takes("PUT"));
+  for (const char* path : {"/v1/models/a", "/v1/models/Qwen/Qwen3-0.6B"}) {
+    ASSERT_NE(find_route(path), nullptr) << path;
+    EXPECT_EQ(find_route(path)->operation.path, "/v1/models/{model}");
+  }
+  for (const char* path : {"/v1/models/", "/v1/models/a/", "/v1/modelsx", "/v1/messages/batches"}) {
+    EXPECT_EQ(find_route(path), nullptr) << path;
+  }
   EXPECT_EQ(find_route("/v1/chat"), nullptr);
   EXPECT_EQ(find_route(""), nullptr);
 }
@@ -36,13 +43,36 @@ TEST(Routes, SayWhatIsMissing) {
   EXPECT_NE(missing_path(kTokenizerInfo).find("--enable-tokenizer-info-endpoint"),
             std::string::npos);
   EXPECT_TRUE(missing_path("/v1/embeddings").starts_with("/v1/embeddings is an endpoint of vLLM"));
-  EXPECT_TRUE(
-      missing_path("/v1/responses/5").starts_with("/v1/responses/5 is an endpoint of vLLM"));
+  EXPECT_TRUE(missing_path("/v1/responses/5").starts_with("Response with id '5' not found"));
   EXPECT_TRUE(missing_path("/v1/responsesx").starts_with("/v1/responsesx is not found"));
   EXPECT_TRUE(missing_path("/\n").starts_with("/? is not found"));
   EXPECT_TRUE(missing_path("/a").ends_with(
-      "; there are /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, "
-      "/health, /ping, /version, /metrics and /openapi.json."));
+      "; there are /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages, "
+      "/v1/messages/count_tokens, /v1/models, /tokenize, /detokenize, /health, /ping, /version, "
+      "/metrics and /openapi.json."));
+}
+
+TEST(Routes, HaveTheErrorsAndTheIdHeaderOfTheirApi) {
+  const auto finished = [](const char* path, HttpResponse response) {
+    HttpRequest request;
+    request.path = path;
+    request.id = "7";
+    finish_answer(request, response);
+    return response;
+  };
+  const HttpResponse error = error_response(404, "no", "model");
+  for (const char* path : {"/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches"}) {
+    const HttpResponse response = finished(path, error);
+    EXPECT_EQ(response.body,
+              R"({"type":"error","error":{"type":"not_found_error","message":"no"}})");
+    ASSERT_EQ(response.headers.size(), 1u);
+    EXPECT_EQ(response.headers[0], (std::pair<std::string, std::string>("request-id", "7")));
+    EXPECT_EQ(finished(path, {.body = "x"}).body, "x");
+  }
+  for (const char* path : {"/v1/messagesx", "/v1/models", ""}) {
+    EXPECT_EQ(finished(path, error).body, error.body);
+    EXPECT_TRUE(finished(path, error).headers.empty());
+  }
 }
 
 void collect_references(const Json& json, std::set<std::string>& references) {

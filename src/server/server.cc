@@ -42,6 +42,7 @@ constexpr int kOwnDescriptors = 40, kDescriptorsOfWorker = 10;
 HttpOptions http_options(const ServeOptions& options) {
   HttpOptions http = options.http;
   http.open_paths = open_paths();
+  http.finish = finish_answer;
   http.num_other_descriptors =
       kOwnDescriptors + kDescriptorsOfWorker * std::max(options.fleet.num_engines, 1);
   return http;

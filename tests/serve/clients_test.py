@@ -47,6 +47,29 @@ class OpenAi(Clients):
         self.assertEqual(text, chat.choices[0].message.content)
         self.assertEqual(usage, chat.usage)
 
+    def test_responses_whole_and_streamed(self):
+        import openai
+        client = self.client()
+        tools = [{"type": "function", "name": "weather", "description": "of a town", "strict": False, "parameters": {"type": "object", "properties": {}}}]
+        asked = {"model": "demo", "instructions": "You are a dog.", "max_output_tokens": 20, "temperature": 0, "extra_body": {"ignore_eos": True}}
+        whole = client.responses.create(input=CHAT, tools=tools, **asked)
+        self.assertEqual((whole.status, whole.usage.output_tokens, whole.store), ("incomplete", 20, False))
+        with client.responses.stream(input=CHAT, tools=tools, **asked) as stream:
+            text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        self.assertEqual(text, whole.output_text)
+        ended = {**asked, "extra_body": {"stop": [text[10:15]]}}  # the helper has a last response of what ended by itself
+        with client.responses.stream(input=CHAT, **ended) as stream:
+            last = stream.get_final_response()
+        self.assertEqual((last.status, last.output_text), ("completed", client.responses.create(input=CHAT, **ended).output_text))
+        history = [*CHAT, *last.output, {"type": "function_call", "call_id": "1", "name": "weather", "arguments": "{}"},
+                   {"type": "function_call_output", "call_id": "1", "output": "sunny"}]
+        self.assertGreater(client.responses.create(input=history, tools=tools, **asked).usage.input_tokens, whole.usage.input_tokens)
+        with self.assertRaises(openai.NotFoundError) as caught:
+            client.responses.create(input="x", previous_response_id=whole.id, **asked)
+        self.assertEqual(caught.exception.code, "previous_response_not_found")
+        with self.assertRaises(openai.NotFoundError):
+            client.responses.retrieve(whole.id)
+
     def test_many_asynchronous_streams(self):
         import openai
 

@@ -40,12 +40,13 @@ int status_of(ErrorCode code) {
 }
 
 std::string error_body(int status, const std::string& message, const std::string& param,
-                       const std::string& type) {
+                       const std::string& type, const std::string& code) {
   nlohmann::ordered_json error = {{"message", message},
                                   {"type", type.empty() ? type_of(status) : type},
                                   {"param", nullptr},
                                   {"code", status}};
   if (!param.empty()) error["param"] = param;
+  if (!code.empty()) error["code"] = code;
   const nlohmann::ordered_json body = {{"error", std::move(error)}};
   return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

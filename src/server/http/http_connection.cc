@@ -279,14 +279,19 @@ asio::awaitable<bool> HttpConnection::more_input(Clock::time_point deadline) {
 asio::awaitable<bool> HttpConnection::read_head(HttpParser& parser) {
   const Clock::duration limit = options_.idle_timeout;
   const auto deadline = Clock::now() + (is_refused_ ? std::min(limit, kRefusalTime) : limit);
-  while (!parser.take_head(input_)) {
-    begin_idle();
-    if (co_await more_input(deadline)) continue;
-    if (is_gone_ || idle_since_ == kEnded) co_return false;
-    throw HttpFault(408, "The head of the request took too long.");
+  try {
+    while (!parser.take_head(input_)) {
+      begin_idle();
+      if (co_await more_input(deadline)) continue;
+      if (is_gone_ || idle_since_ == kEnded) co_return false;
+      throw HttpFault(408, "The head of the request took too long.");
+    }
+  } catch (const HttpFault&) {
+    request_.path = shared_->rules.strip_root(std::move(request_.path));
+    throw;
   }
-  if (!is_kept()) co_return false;
   request_.path = shared_->rules.strip_root(std::move(request_.path));
+  if (!is_kept()) co_return false;
   request_.id = request_.header("x-request-id").substr(0, kMaxIdSize);
   keeps_alive_ = parser.keeps_alive();
   knows_chunks_ = parser.knows_chunks();
@@ -410,6 +415,7 @@ std::string HttpConnection::head_of(const HttpResponse& response, std::string_vi
 
 asio::awaitable<void> HttpConnection::send(HttpResponse response) {
   sent_ = Sent::kAll;
+  if (options_.finish) options_.finish(request_, response);
   constexpr int kNotModified = 304;  // has the length of what it stands for, or none
   const std::string length = fmt::format("Content-Length: {}\r\n", response.body.size());
   std::string data = head_of(response, response.status == kNotModified ? "" : length);
@@ -419,6 +425,7 @@ asio::awaitable<void> HttpConnection::send(HttpResponse response) {
 
 asio::awaitable<void> HttpConnection::begin_stream(HttpResponse response) {
   sent_ = Sent::kStreamHead;
+  if (options_.finish) options_.finish(request_, response);
   if (!knows_chunks_) keeps_alive_ = false;  // the end of the connection ends the body
   std::string head = head_of(response, knows_chunks_ ? "Transfer-Encoding: chunked\r\n" : "");
   if (co_await write_all(std::move(head))) {

@@ -51,6 +51,32 @@ TEST(HttpLimits, BodyHeaderAndUrlHaveTheirSizes) {
   EXPECT_EQ(last_status(server, "GET /" + std::string(100000, 'x')), 414);
 }
 
+TEST(HttpLimits, RefusalsHaveTheFormOfTheirPath) {
+  TestServer server({.root_path = "/root",
+                     .api_keys = {"key"},
+                     .max_body_bytes = 1000,
+                     .max_header_bytes = 2000,
+                     .finish = [](const HttpRequest& request, HttpResponse& response) {
+                       response.headers.emplace_back("X-Path", request.path);
+                       if (request.path == "/echo" && response.error)
+                         response.body = response.error->message;
+                     }});
+  const auto ask = [&](const std::string& bytes) { return Client(server->port()).ask(bytes); };
+  const std::string key = "Authorization: Bearer key\r\n";
+  const Answer large = ask(post("/root/echo", std::string(1001, 'x')));
+  EXPECT_EQ(large.status, 413);
+  EXPECT_TRUE(large.has("X-Path: /echo\r\n")) << large.head;
+  EXPECT_EQ(large.body, "The body has more than 1000 bytes.");
+  const Answer unknown = ask(get("/root/echo"));
+  EXPECT_EQ(unknown.status, 401);
+  EXPECT_TRUE(unknown.body.starts_with("No key of this server came")) << unknown.body;
+  EXPECT_EQ(ask(get("/root/show")).body, R"({"error":"Unauthorized"})");
+  EXPECT_TRUE(ask(get("/root/stream?1", key)).has("X-Path: /stream\r\n"));
+  const Answer broken = ask("GET\r\n\r\n");  // has no path
+  EXPECT_EQ(broken.status, 400);
+  EXPECT_TRUE(broken.has("X-Path: \r\n")) << broken.head;
+}
+
 TEST(HttpLimits, LargeBodiesAreRefusedReadably) {
   // The client sends all of it before it looks for an answer.
   TestServer server({.max_body_bytes = 1000});

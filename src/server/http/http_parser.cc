@@ -95,7 +95,14 @@ bool HttpParser::take_head(std::string& input) {
     while (input.starts_with("\r\n")) input.erase(0, 2);  // as older clients send behind a body
   }
   if (!find_end_of_head(input)) return false;
-  beast_->take(input, line_start_, options_.max_body_bytes);
+  try {
+    beast_->take(input, line_start_, options_.max_body_bytes);
+  } catch (const HttpFault&) {
+    // A length that is refused: the refusal has the form of the path.
+    const std::string target(beast_->get().target());
+    if (!target.empty()) take_target(target);
+    throw;
+  }
   if (!beast_->is_header_done()) bad_request("its head is incomplete");
   beast_->eager(true);
   const auto& head = beast_->get();

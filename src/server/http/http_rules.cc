@@ -72,8 +72,10 @@ std::string_view HttpRequest::header(std::string_view name) const {
 }
 
 HttpResponse error_response(int status, const std::string& message, const std::string& param,
-                            const std::string& type) {
-  return {.status = status, .body = error_body(status, message, param, type)};
+                            const std::string& type, const std::string& code) {
+  return {.status = status,
+          .body = error_body(status, message, param, type),
+          .error = ErrorWords{.message = message, .param = param, .code = code}};
 }
 
 std::string make_request_id() {
@@ -140,14 +142,20 @@ bool HttpRules::is_known_host(std::string_view host) const {
   return !ec && address.is_loopback();
 }
 
-bool HttpRules::has_key(std::string_view authorization) const {
+bool HttpRules::has_key(const HttpRequest& request) const {
+  const std::string_view authorization = request.header("authorization");
   const size_t blank = authorization.find(' ');
-  if (blank == std::string_view::npos ||
-      !equal_ignoring_case(authorization.substr(0, blank), "bearer")) {
-    return false;
+  if (blank != std::string_view::npos &&
+      equal_ignoring_case(authorization.substr(0, blank), "bearer") &&
+      is_key(authorization.substr(blank + 1))) {
+    return true;
   }
+  return is_key(request.header("x-api-key"));
+}
+
+bool HttpRules::is_key(std::string_view text) const {
   // Digests are of one length, and none of them is skipped: time tells nothing of the keys.
-  const Digest given = digest(authorization.substr(blank + 1));
+  const Digest given = digest(text);
   int found = 0;
   for (const Digest& key : keys_) {
     found |= ::CRYPTO_memcmp(given.data(), key.data(), key.size()) == 0 ? 1 : 0;
@@ -184,10 +192,13 @@ std::optional<HttpResponse> HttpRules::answer(const HttpRequest& request, bool h
   }
   const auto& open = options_.open_paths;
   if (!keys_.empty() && std::find(open.begin(), open.end(), request.path) == open.end() &&
-      !has_key(request.header("authorization"))) {
-    return HttpResponse{.status = 401,
-                        .headers = {{"WWW-Authenticate", "Bearer"}},
-                        .body = R"({"error":"Unauthorized"})"};
+      !has_key(request)) {
+    return HttpResponse{
+        .status = 401,
+        .headers = {{"WWW-Authenticate", "Bearer"}},
+        .body = kUnauthorized,
+        .error = ErrorWords{.message = "No key of this server came with the request: send one as "
+                                       "\"Authorization: Bearer KEY\" or as \"x-api-key: KEY\"."}};
   }
   const std::string_view encoding = request.header("content-encoding");
   if (has_body && !encoding.empty() && !equal_ignoring_case(encoding, "identity")) {

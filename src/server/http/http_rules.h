@@ -33,7 +33,8 @@ class HttpRules {
   using Digest = std::array<unsigned char, 32>;
   bool is_allowed(std::string_view origin) const;
   bool is_known_host(std::string_view host) const;
-  bool has_key(std::string_view authorization) const;
+  bool has_key(const HttpRequest& request) const;
+  bool is_key(std::string_view text) const;
 
   const HttpOptions& options_;
   const bool on_loopback_;

@@ -146,9 +146,20 @@ TEST(HttpRules, WantOneOfTheKeysWhereThereAreAny) {
                             "Bearer firstt", "Bearer FIRST", "Bearer  first", "Bearer first "}) {
     EXPECT_EQ(ask(given), 401) << given;
   }
+  // Clients of Anthropic's API send theirs so, or so too.
+  const auto status_with = [&](const HttpHeaders& headers) {
+    return status(rules, request_of("GET", headers));
+  };
+  EXPECT_EQ(status_with({{"x-api-key", "second key"}}), 0);
+  EXPECT_EQ(status_with({{"X-Api-Key", "first"}, {"Authorization", "Bearer none"}}), 0);
+  EXPECT_EQ(status_with({{"x-api-key", "none"}, {"Authorization", "Bearer first"}}), 0);
+  for (const char* given : {"", "firs", "FIRST", "Bearer first"}) {
+    EXPECT_EQ(status_with({{"x-api-key", given}}), 401) << given;
+  }
   const auto answer = rules.answer(request_of("GET", {}), false);
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->body, R"({"error":"Unauthorized"})");
+  EXPECT_NE(answer->error->message.find("x-api-key"), std::string::npos);
   EXPECT_EQ(status(rules, {.method = "GET", .path = "/health"}), 0);
   EXPECT_EQ(status(rules, {.method = "GET", .path = "/health/"}), 401);
   EXPECT_EQ(status(rules, request_of("OPTIONS", {})), 0);

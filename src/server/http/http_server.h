@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/http/api_error.h"
+
 namespace nanovllm::server {
 
 namespace asio = boost::asio;
@@ -37,6 +39,7 @@ struct HttpResponse {
   std::string content_type = "application/json";
   HttpHeaders headers = {};
   std::string body = {};
+  std::optional<ErrorWords> error = {};  // that the body tells
 };
 
 // One request and its answer. All calls on the coroutine's executor, one at a time.
@@ -84,6 +87,9 @@ struct HttpOptions {
   int num_other_descriptors = 64;                   // that this process may need beside them
   std::chrono::milliseconds idle_timeout{75'000};   // between requests, and of a head or body
   std::chrono::milliseconds write_timeout{60'000};  // of a client that reads nothing
+  // Called by any thread before an answer is sent, for what the API of a path adds to its head, and
+  // for its form of errors. The path is empty where the request's head has a fault; null = nothing.
+  std::function<void(const HttpRequest& request, HttpResponse& response)> finish = {};
   // Called by any thread with a line without its end; null = none.
   std::function<void(const std::string& line)> access_log = {};
   bool access_log_json = false;
@@ -109,6 +115,6 @@ std::unique_ptr<HttpServer> make_http_server(asio::io_context& context, HttpOpti
 // The error that vLLM answers: {"error": {message, type, param, code}}. The type is the one that
 // goes with the status unless it is given.
 HttpResponse error_response(int status, const std::string& message, const std::string& param = "",
-                            const std::string& type = "");
+                            const std::string& type = "", const std::string& code = "");
 
 }  // namespace nanovllm::server

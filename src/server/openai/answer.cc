@@ -7,31 +7,12 @@
 
 #include "api/json.h"
 #include "base/check.h"
-#include "engine/parameter_error.h"
-#include "nanovllm/tokenizer.h"
+#include "server/openai/prompt_tokens.h"
 
 namespace nanovllm::server {
 namespace {
 
 constexpr int kMaxCompletions = 16384;  // of a call, over its prompts
-
-// An event of a stream. Clients that split streams as Python's splitlines() does take these
-// characters for ends of lines too. JSON has them in texts alone, where an escape means the same.
-std::string event_of(std::string_view json) {
-  constexpr std::pair<std::string_view, std::string_view> kLineEnds[] = {
-      {"\xc2\x85", "\\u0085"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}};
-  constexpr const char* kFirstBytes = "\xc2\xe2";
-  std::string event = "data: ";
-  size_t from = 0;  // of what was not appended yet
-  for (size_t at = 0; (at = json.find_first_of(kFirstBytes, at)) != json.npos; ++at) {
-    for (const auto& [character, escape] : kLineEnds) {
-      if (!json.substr(at).starts_with(character)) continue;
-      event.append(json.substr(from, at - from)).append(escape);
-      from = at + character.size();
-    }
-  }
-  return event.append(json.substr(from)).append("\n\n");
-}
 
 int64_t now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -55,18 +36,20 @@ std::string json_of(const StopReason& reason) {
   return "null";
 }
 
-void check_fits(std::string_view text, const ServedModel& model) {
-  const Tokenizer* tokenizer = model.preparer.tokenizer;
-  const auto max_bytes = tokenizer == nullptr ? std::nullopt : tokenizer->max_bytes_per_token();
-  if (!max_bytes) return;
-  const int most = model.preparer.info.max_model_len;
-  const size_t most_bytes = static_cast<size_t>(std::max(most, 0)) * *max_bytes;
-  if (text.size() <= most_bytes) return;
-  refuse("input_text",
-         "This model's maximum context length is {} tokens, which no text of more than {} bytes "
-         "fits in. However, your prompt has {} bytes. Please reduce the length of the input "
-         "prompt.",
-         most, most_bytes, text.size());
+std::string event_of(std::string_view json, std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kLineEnds[] = {
+      {"\xc2\x85", "\\u0085"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}};
+  constexpr const char* kFirstBytes = "\xc2\xe2";
+  std::string event = name.empty() ? "data: " : fmt::format("event: {}\ndata: ", name);
+  size_t from = 0;  // of what was not appended yet
+  for (size_t at = 0; (at = json.find_first_of(kFirstBytes, at)) != json.npos; ++at) {
+    for (const auto& [character, escape] : kLineEnds) {
+      if (!json.substr(at).starts_with(character)) continue;
+      event.append(json.substr(from, at - from)).append(escape);
+      from = at + character.size();
+    }
+  }
+  return event.append(json.substr(from)).append("\n\n");
 }
 
 Answer::Answer(const RequestFields& fields, const ServedModel& model, const Names& names,
@@ -95,25 +78,6 @@ Answer::Answer(const RequestFields& fields, const ServedModel& model, const Name
                       json_text(model.names.front()));
 }
 
-std::vector<int32_t> Answer::encode(const std::string& text, bool add_special_tokens) const {
-  const Tokenizer* tokenizer = model_.preparer.tokenizer;
-  if (tokenizer == nullptr) {
-    refuse("", "{} has no tokenizer; give the prompt as token ids.", model_.names.front());
-  }
-  check_fits(text, model_);
-  const int most = model_.preparer.info.max_model_len;
-  std::vector<int32_t> ids =
-      tokenizer->encode(text, add_special_tokens, static_cast<size_t>(std::max(most, 0)));
-  if (std::cmp_greater(ids.size(), most)) {
-    refuse("input_tokens",
-           "This model's maximum context length is {} tokens. However, your prompt contains at "
-           "least {} input tokens, which exceeds this limit even without any output tokens. Please "
-           "reduce the length of the input prompt.",
-           most, int64_t{most} + 1);
-  }
-  return ids;
-}
-
 void Answer::check_max_tokens(const char* name, std::optional<int64_t> max_tokens) const {
   const int most = model_.preparer.info.max_model_len;
   if (max_tokens.value_or(0) <= most) return;
@@ -121,27 +85,9 @@ void Answer::check_max_tokens(const char* name, std::optional<int64_t> max_token
          name, *max_tokens, most);
 }
 
-void Answer::check_length(size_t num_tokens) const {
-  const int most = model_.preparer.info.max_model_len;
-  if (std::cmp_less_equal(num_tokens, most)) return;
-  refuse("input_tokens",
-         "This model's maximum context length is {} tokens. However, your prompt contains {} "
-         "input tokens, which exceeds this limit even without any output tokens. Please reduce "
-         "the length of the input prompt.",
-         most, num_tokens);
-}
-
 void Answer::prepare(std::vector<int32_t> token_ids, std::string text,
                      const SamplingParams& params) {
-  check_length(token_ids.size());
-  try {
-    requests.push_back(
-        model_.preparer.check({.prompt_token_ids = token_ids, .params = params}).release());
-  } catch (const ParameterError& error) {
-    throw ApiError(status_of(error.code()), error.what(), error.parameter());
-  } catch (const Error& error) {
-    throw ApiError(status_of(error.code()), error.what());
-  }
+  requests.push_back(prepare_request(token_ids, params, model_));
   wants_events_soon = wants_events_soon || params.logprobs || params.prompt_logprobs;
   num_completions_ = params.n;
   if (std::cmp_greater((prompts_.size() + 1) * static_cast<size_t>(num_completions_),
@@ -149,7 +95,6 @@ void Answer::prepare(std::vector<int32_t> token_ids, std::string text,
     refuse("n", "A request may have {} completions over all of its prompts; ask for fewer.",
            kMaxCompletions);
   }
-  requests.back().params.output_kind = RequestOutputKind::kDelta;
   PromptFacts& facts = prompts_.emplace_back();
   facts.text = std::move(text);
   facts.num_tokens = token_ids.size();

@@ -20,8 +20,10 @@ std::string json_text(std::string_view text);
 std::string json_of(const std::vector<int32_t>& ids);
 std::string json_of(const StopReason& reason);
 
-// Throws ApiError for a text that has too many tokens whatever they are.
-void check_fits(std::string_view text, const ServedModel& model);
+// An event of a stream. Clients that split streams as Python's splitlines() does take some
+// characters for ends of lines too. JSON has them in texts alone, where an escape means the same,
+// and is sent in their place.
+std::string event_of(std::string_view json, std::string_view name = {});
 
 class Answer : public ApiCall {
  public:
@@ -67,11 +69,8 @@ class Answer : public ApiCall {
   // prepare().
   Answer(const RequestFields& fields, const ServedModel& model, const Names& names,
          const std::string& id);
-  // Throws ApiError for a prompt of more tokens than the context has.
-  void check_length(size_t num_tokens) const;
   // Throws ApiError for a prompt that can't be served. `text` is what an answer may show of it.
   void prepare(std::vector<int32_t> token_ids, std::string text, const SamplingParams& params);
-  std::vector<int32_t> encode(const std::string& text, bool add_special_tokens) const;
   // Throws ApiError where `max_tokens` is more than the model has room for.
   void check_max_tokens(const char* name, std::optional<int64_t> max_tokens) const;
 

@@ -1,12 +1,9 @@
 // /v1/chat/completions
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "nanovllm/tokenizer.h"
 #include "server/openai/answer.h"
-#include "server/openai/chat_prompt.h"
-#include "server/transcript/turn.h"
-#include "text/chat_messages.h"
+#include "server/openai/chat_request.h"
 
 namespace nanovllm::server {
 namespace {
@@ -20,31 +17,15 @@ class Chat final : public Answer {
     read_params(fields, params);
     include_reasoning_ = fields.boolean("include_reasoning", true);
     shows_prompt_text_ = fields.boolean("return_prompt_text");
-    ChatPrompt prompt = render_chat(fields, served);
-    tools_ = std::move(prompt.tools);
-    role_ = std::move(prompt.role);
-    last_content_ = std::move(prompt.last_content);
-    short_call_ids_ = prompt.short_call_ids;
-    with_parser_ = served.make_parser && (!served.format.reasoning_parser.empty() ||
-                                          (tools_ && !served.format.tool_call_parser.empty()));
-    if (with_parser_) {
-      for (const auto& [tag, token] : served.tags.ids) params.marked_token_ids.push_back(token);
-    }
-    const std::string_view turn = last_turn(prompt.text);  // once, for there may be many choices
-    find_thought(turn, params);
-    prepare(encode(prompt.text, prompt.add_special_tokens),
-            shows_prompt_text_ ? prompt.text : std::string(), params);
+    request_.emplace(fields, served, std::move(params));
+    prepare(request_->encode(), shows_prompt_text_ ? request_->prompt().text : std::string(),
+            request_->params());
     const TurnOptions options = {
         .include_reasoning = include_reasoning_,
         .parallel_tool_calls = fields.boolean("parallel_tool_calls", true)};
-    for (size_t i = 0; i < choices().size(); ++i) {
-      std::unique_ptr<TranscriptParser> parser;
-      if (with_parser_) {
-        parser = served.make_parser(served.format, served.tags, turn, tools_.get());
-      }
-      turns_.emplace_back(std::move(parser), served.tags, options);
-    }
-    hides_tokens_ = with_parser_ && !include_reasoning_;
+    for (size_t i = 0; i < choices().size(); ++i) turns_.push_back(request_->make_turn(options));
+    request_->drop_text();
+    hides_tokens_ = request_->is_parsed() && !include_reasoning_;
     if (hides_tokens_) num_top_.reset();
   }
 
@@ -78,16 +59,9 @@ class Chat final : public Answer {
     if (echo_ && !stream && !params.prompt_logprobs) params.prompt_logprobs = static_cast<int>(top);
   }
 
-  // What the turn before says of thoughts is not the model's.
-  void find_thought(std::string_view turn, SamplingParams& params) const {
-    const RequestPreparer& preparer = model().preparer;
-    if (params.thinking_token_budget.value_or(-1) < 0 || preparer.thinking_end.empty()) return;
-    ThinkingTags tags = preparer.thinking_tags(encode(std::string(turn), false));
-    if (tags.num_prompt_tokens < 0 && thinks_at_once(model().format, turn)) {
-      tags.num_prompt_tokens = 0;
-    }
-    params.thinking_tags = std::move(tags);
-  }
+  // Whose turn the answer is; and of the last message, what the answer goes on with.
+  const std::string& role() const { return request_->prompt().role; }
+  const std::string& last_content() const { return request_->prompt().last_content; }
 
   std::string first_chunks(size_t prompt_index) override {
     const PromptFacts& prompt = prompt_of(prompt_index);
@@ -104,9 +78,9 @@ class Chat final : public Answer {
                   false, members);
       }
     };
-    add(fmt::format(R"({{"role":{},"content":""}})", json_text(role_)), more);
-    if (echo_ && !last_content_.empty()) {
-      add(fmt::format(R"({{"content":{}}})", json_text(last_content_)), {});
+    add(fmt::format(R"({{"role":{},"content":""}})", json_text(role())), more);
+    if (echo_ && !last_content().empty()) {
+      add(fmt::format(R"({{"content":{}}})", json_text(last_content())), {});
     }
     return out;
   }
@@ -127,7 +101,7 @@ class Chat final : public Answer {
     const bool shows_ids = return_token_ids_ && !hides_tokens_ && !choice.token_ids.empty();
     const bool says_nothing =
         turn.news() == TranscriptDelta{} && choice.logprobs.empty() && !shows_ids;
-    if (with_parser_ && says_nothing && !is_last) return {};
+    if (request_->is_parsed() && says_nothing && !is_last) return {};
     std::string json = fmt::format(
         R"({{"index":{},"delta":{},"logprobs":{},"finish_reason":{},{}"token_ids":{}}})", index,
         delta_json(turn, index), logprobs_json(choice), finish_json(index),
@@ -142,9 +116,7 @@ class Chat final : public Answer {
   }
 
   std::string call_id(size_t choice, int call) const {
-    const size_t hash = std::hash<std::string>()(fmt::format("{} {} {}", id_, choice, call));
-    const std::string whole = fmt::format("chatcmpl-tool-{:016x}", hash);
-    return short_call_ids_ ? text::short_call_id(whole) : whole;
+    return request_->call_id("chatcmpl-tool-", id_, choice, call);
   }
 
   // [{id, type, index, function: {name, arguments}}, ...]: with the index only in chunks, and with
@@ -181,12 +153,12 @@ class Chat final : public Answer {
   std::string message_json(const Turn& turn, size_t choice) const {
     const TranscriptDelta& message = turn.news();
     const bool has_reasoning = !message.reasoning.empty(), calls = !message.tool_calls.empty();
-    const std::string content = (echo_ ? last_content_ : "") + message.content;
+    const std::string content = (echo_ ? last_content() : "") + message.content;
     const bool is_null = content.empty() && (has_reasoning || calls);
     const std::string reasoning = has_reasoning ? json_text(message.reasoning) : "null";
     return fmt::format(R"({{"role":{},"content":{},"refusal":null,"annotations":null,"audio":null,)"
                        R"("function_call":null{},"reasoning":{}{}}})",
-                       json_text(role_), is_null ? "null" : json_text(content),
+                       json_text(role()), is_null ? "null" : json_text(content),
                        calls ? ",\"tool_calls\":" + calls_json(turn, choice) : "", reasoning,
                        has_reasoning ? ",\"reasoning_content\":" + reasoning : "");
   }
@@ -249,15 +221,11 @@ class Chat final : public Answer {
   }
 
   std::string id_;
-  std::unique_ptr<const ToolTypes> tools_;  // null = no calls are looked for
-  std::string role_;                        // of the answer
-  std::string last_content_;                // of the last message, where the answer goes on with it
+  std::optional<ChatRequest> request_;
   std::optional<int> num_top_;
   bool echo_ = false;
   bool include_reasoning_ = true;
   bool shows_prompt_text_ = false;
-  bool with_parser_ = false;
-  bool short_call_ids_ = false;
   bool hides_tokens_ = false;  // for they would show the reasoning
   std::vector<Turn> turns_;    // a choice
 };

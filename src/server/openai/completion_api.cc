@@ -3,6 +3,7 @@
 
 #include "nanovllm/tokenizer.h"
 #include "server/openai/answer.h"
+#include "server/openai/prompt_tokens.h"
 
 namespace nanovllm::server {
 namespace {
@@ -76,9 +77,9 @@ class Completion final : public Answer {
 
   void add_prompt(const Prompt& prompt, bool add_special_tokens, const SamplingParams& params) {
     const auto* text = std::get_if<std::string>(&prompt);
-    std::vector<int32_t> ids = text != nullptr ? encode(*text, add_special_tokens)
+    std::vector<int32_t> ids = text != nullptr ? encode_prompt(*text, add_special_tokens, model())
                                                : std::get<std::vector<int32_t>>(prompt);
-    check_length(ids.size());
+    check_length(ids.size(), model());
     std::string shown_text;
     if (echo_ && !return_token_ids_) {
       if (text != nullptr) {

@@ -1,5 +1,6 @@
 // The schemas of bodies, and /openapi.json. Their sampling parameters are those of
 // engine/sampling_table.h, which checks them itself.
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -86,18 +87,19 @@ constexpr const char kAnswerSchemas[] = R"({
   "ErrorResponse": {"type": "object", "required": ["error"], "properties": {
     "error": {"type": "object", "required": ["message", "type", "param", "code"], "properties": {
       "message": {"type": "string"}, "type": {"type": "string"}, "param": "string?",
-      "code": {"type": "integer"}}}}},
+      "code": {"type": ["integer", "string"]}}}}},
   "Completion": {"type": "object",
                  "required": ["id", "object", "created", "model", "choices", "usage"]},
   "ChatCompletion": {"type": "object",
                      "required": ["id", "object", "created", "model", "choices", "usage"]},
   "ModelList": {"type": "object", "required": ["object", "data"]},
+  "Model": {"type": "object", "required": ["id", "object", "created", "owned_by"]},
   "Tokens": {"type": "object", "required": ["count", "max_model_len", "tokens", "token_strs"]},
   "Text": {"type": "object", "required": ["prompt"]}
 })";
 
 // Texts of schemas by name, those of further APIs among them (request_fields.h).
-constexpr const char* kSchemaTexts[] = {kAnswerSchemas};
+constexpr const char* kSchemaTexts[] = {kAnswerSchemas, kMessagesSchemas, kResponsesSchemas};
 
 Json expanded(Json schema) {
   if (schema.is_string() && schema.get_ref<const std::string&>().ends_with('?')) {
@@ -179,9 +181,10 @@ Json request_of(std::initializer_list<const char*> fields, Json required) {
                         {{"properties", std::move(properties)}, {"required", std::move(required)}});
 }
 
-Json with_sampling(Json request) {
+Json with_sampling(Json request, std::initializer_list<std::string_view> but = {}) {
   Json& fields = request["properties"];
   for (const Parameter& parameter : sampling_table()) {
+    if (std::ranges::find(but, parameter.name) != but.end()) continue;
     Json& field = fields[std::string(parameter.name)];
     if (field.is_null()) field = schema_of(parameter);
   }
@@ -204,7 +207,13 @@ Json operation(const Operation& of) {
   for (const char* status :
        {"400", "401", "403", "404", "408", "413", "415", "429", "500", "503"}) {
     result["responses"][status] = {{"description", "An error, in a sentence"},
-                                   {"content", content_of("ErrorResponse")}};
+                                   {"content", content_of(of.error)}};
+  }
+  if (const size_t at = of.path.find('{'); at != of.path.npos) {
+    const std::string_view name = of.path.substr(at + 1, of.path.find('}') - at - 1);
+    Json parameter = {
+        {"name", name}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}};
+    result["parameters"] = Json::array({std::move(parameter)});
   }
   if (of.request != nullptr) {
     result["requestBody"] = {{"required", true}, {"content", content_of(of.request)}};
@@ -223,6 +232,8 @@ const Json& body_schemas() {
                 {"TokenizeRequest", request_of({kPromptFields, kTokenizeFields}, Json::array())},
                 {"DetokenizeRequest", request_of({kDetokenizeFields}, {"tokens"})}};
     for (const char* text : kSchemaTexts) all.update(expanded(Json::parse(text)));
+    Json& responses = all["ResponsesRequest"];
+    responses = with_sampling(responses, {"n", "max_tokens", "logprobs", "prompt_logprobs"});
     return all;
   }();
   return schemas;

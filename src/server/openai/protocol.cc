@@ -5,8 +5,8 @@
 #include "base/version.h"
 #include "io/json.h"
 #include "nanovllm/tokenizer.h"
-#include "server/openai/answer.h"
 #include "server/openai/chat_prompt.h"
+#include "server/openai/prompt_tokens.h"
 
 namespace nanovllm::server {
 namespace {
@@ -22,6 +22,29 @@ Json with_token_texts(const Json& value) {
   Json result = value;
   for (Json& item : result) item = with_token_texts(item);
   return result;
+}
+
+Json model_json(const ServedModel& model, const std::string& name) {
+  const Json permission = {{"id", "modelperm-" + name},
+                           {"object", "model_permission"},
+                           {"created", model.created},
+                           {"allow_create_engine", false},
+                           {"allow_sampling", true},
+                           {"allow_logprobs", true},
+                           {"allow_search_indices", false},
+                           {"allow_view", true},
+                           {"allow_fine_tuning", false},
+                           {"organization", "*"},
+                           {"group", nullptr},
+                           {"is_blocking", false}};
+  return {{"id", name},
+          {"object", "model"},
+          {"created", model.created},
+          {"owned_by", "vllm"},  // clients tell by it which extra fields there are
+          {"root", model.preparer.model_dir},
+          {"parent", nullptr},
+          {"max_model_len", model.preparer.info.max_model_len},
+          {"permission", Json::array({permission})}};
 }
 
 const Tokenizer& tokenizer_of(const ServedModel& model) {
@@ -67,29 +90,13 @@ std::string detokenize_body(std::string_view body, const ServedModel& model) {
 
 std::string models_body(const ServedModel& model) {
   Json list = Json::array();
-  for (const std::string& name : model.names) {
-    const Json permission = {{"id", "modelperm-" + name},
-                             {"object", "model_permission"},
-                             {"created", model.created},
-                             {"allow_create_engine", false},
-                             {"allow_sampling", true},
-                             {"allow_logprobs", true},
-                             {"allow_search_indices", false},
-                             {"allow_view", true},
-                             {"allow_fine_tuning", false},
-                             {"organization", "*"},
-                             {"group", nullptr},
-                             {"is_blocking", false}};
-    list.push_back({{"id", name},
-                    {"object", "model"},
-                    {"created", model.created},
-                    {"owned_by", "vllm"},  // clients tell by it which extra fields there are
-                    {"root", model.preparer.model_dir},
-                    {"parent", nullptr},
-                    {"max_model_len", model.preparer.info.max_model_len},
-                    {"permission", Json::array({permission})}});
-  }
+  for (const std::string& name : model.names) list.push_back(model_json(model, name));
   return dumped({{"object", "list"}, {"data", std::move(list)}});
+}
+
+std::string model_body(const ServedModel& model, const std::string& name) {
+  check_model_name(name, model);
+  return dumped(model_json(model, name));
 }
 
 std::string tokenizer_info_body(std::string_view config, std::string_view chat_template) {

@@ -91,6 +91,8 @@ std::unique_ptr<ApiCall> parse_chat(std::string_view body, const ServedModel& mo
 std::string tokenize_body(std::string_view body, const ServedModel& model);
 std::string detokenize_body(std::string_view body, const ServedModel& model);
 std::string models_body(const ServedModel& model);
+// Of one of its names; throws ApiError (404) for another one.
+std::string model_body(const ServedModel& model, const std::string& name);
 inline constexpr std::string_view kTokenizerInfo = "/tokenizer_info";
 // As vLLM's: what stands in a tokenizer_config.json (its text, or nothing) and the chat template
 // that is used. Throws Error(kCorruptData).
@@ -102,9 +104,10 @@ struct Operation {
   std::string_view path;
   const char* methods;  // "GET, POST"; who may GET may HEAD
   const char* summary;
-  const char* answer;             // a schema's name, or a type of content
-  const char* request = nullptr;  // the schema of the body
-  bool streams = false;           // where it is asked to
+  const char* answer;                   // a schema's name, or a type of content
+  const char* request = nullptr;        // the schema of the body
+  bool streams = false;                 // where it is asked to
+  const char* error = "ErrorResponse";  // a schema's name
 };
 std::string openapi_body(std::span<const Operation> operations);
 

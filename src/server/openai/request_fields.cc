@@ -7,6 +7,7 @@
 #include "api/json.h"
 #include "engine/sampling_table.h"
 #include "io/json.h"
+#include "server/openai/prompt_tokens.h"
 
 namespace nanovllm::server {
 namespace {
@@ -103,6 +104,27 @@ void to_whole_numbers(Json& value) {
   }
 }
 
+// Each is a token at least.
+size_t most_messages(const ServedModel& model) {
+  return static_cast<size_t>(std::max(model.preparer.info.max_model_len, 1));
+}
+
+Json bounded_body(std::string_view body, const ServedModel& model) {
+  JsonListBound bounds[] = {{.name = "messages", .most = most_messages(model)},
+                            {.name = "stop", .most = kMaxStops},
+                            {.name = "bad_words", .most = kMaxBadWords}};
+  Json json = parse_body(body, model, bounds);
+  const auto& [messages, stop, bad_words] = bounds;
+  check_num_messages(messages.size, model);
+  if (stop.size > kMaxStops) {
+    refuse("stop", "stop may hold {} texts, got {}.", kMaxStops, stop.size);
+  }
+  if (bad_words.size > kMaxBadWords) {
+    refuse("bad_words", "bad_words may hold {} texts, got {}.", kMaxBadWords, bad_words.size);
+  }
+  return json;
+}
+
 }  // namespace
 
 std::optional<int64_t> whole_number(const Json& value) {
@@ -126,34 +148,45 @@ std::vector<int32_t> token_ids_of(const Json& list, const char* param, int32_t m
   return ids;
 }
 
-RequestFields::RequestFields(std::string_view body, const char* schema, const ServedModel& model)
-    : model_(model), properties_(body_schemas()[schema]["properties"]) {
-  // Each message is a token at least.
-  const auto most = static_cast<size_t>(std::max(model.preparer.info.max_model_len, 1));
-  JsonListBound bounds[] = {{.name = "messages", .most = most},
-                            {.name = "stop", .most = kMaxStops},
-                            {.name = "bad_words", .most = kMaxBadWords}};
+Json parse_body(std::string_view body, const ServedModel& model, std::span<JsonListBound> bounds) {
+  Json json;
   try {
-    body_ = parse_json_body(body, model.max_json_depth, bounds);
+    json = parse_json_body(body, model.max_json_depth, bounds);
   } catch (const Error& error) {
     throw ApiError(400, error.what());
   }
-  const auto& [messages, stop, bad_words] = bounds;
-  if (messages.size > most) {
-    refuse("messages",
-           "This model's maximum context length is {} tokens. However, your chat has {} messages, "
-           "each of which takes one token at least. Please reduce the number of messages.",
-           most, messages.size);
-  }
-  if (stop.size > kMaxStops) {
-    refuse("stop", "stop may hold {} texts, got {}.", kMaxStops, stop.size);
-  }
-  if (bad_words.size > kMaxBadWords) {
-    refuse("bad_words", "bad_words may hold {} texts, got {}.", kMaxBadWords, bad_words.size);
-  }
-  if (!body_.is_object()) refuse("", "The body must be a JSON object, got {}.", shown(body_));
+  if (!json.is_object()) refuse("", "The body must be a JSON object, got {}.", shown(json));
+  return json;
+}
+
+void check_model_name(const std::string& name, const ServedModel& model) {
+  if (std::ranges::find(model.names, name) != model.names.end()) return;
+  throw ApiError(404,
+                 fmt::format("The model `{}` does not exist. Valid aliases: {}.", printable(name),
+                             fmt::join(model.names, ", ")),
+                 "model");
+}
+
+void check_num_messages(size_t num_messages, const ServedModel& model) {
+  const size_t most = most_messages(model);
+  if (num_messages <= most) return;
+  throw ApiError(400,
+                 fmt::format("This model's maximum context length is {} tokens. However, your chat "
+                             "has {} messages, each of which takes one token at least. Please "
+                             "reduce the number of messages.",
+                             most, num_messages),
+                 "messages", kContextExceeded);
+}
+
+RequestFields::RequestFields(std::string_view body, const char* schema, const ServedModel& model)
+    : RequestFields(model, schema, bounded_body(body, model)) {}
+
+RequestFields::RequestFields(const ServedModel& model, const char* schema, Json body)
+    : model_(model), properties_(body_schemas()[schema]["properties"]), body_(std::move(body)) {
   const Json* choice = find("tool_choice");
-  if (choice != nullptr && (*choice == "required" || choice->is_object())) {
+  const bool is_word =
+      properties_.contains("tool_choice") && properties_["tool_choice"].contains("enum");
+  if (is_word && choice != nullptr && (*choice == "required" || choice->is_object())) {
     refuse("tool_choice",
            "tool_choice {} is not supported yet; use \"auto\", which leaves it to the model, or "
            "\"none\".",
@@ -206,7 +239,7 @@ void RequestFields::read_all(SamplingParams& params,
 
 void RequestFields::refuse_unsupported() const {
   const Json* format = find("response_format");
-  if (format != nullptr && (*format)["type"] != "text") {
+  if (format != nullptr && (!format->is_object() || format->value("type", Json()) != "text")) {
     refuse("response_format",
            "response_format of another type than \"text\" is not supported yet; leave it out.");
   }
@@ -227,11 +260,7 @@ void RequestFields::refuse_unsupported() const {
 
 void RequestFields::check_model() const {
   const std::string name = text("model").value_or("");
-  if (name.empty() || std::ranges::find(model_.names, name) != model_.names.end()) return;
-  throw ApiError(404,
-                 fmt::format("The model `{}` does not exist. Valid aliases: {}.", printable(name),
-                             fmt::join(model_.names, ", ")),
-                 "model");
+  if (!name.empty()) check_model_name(name, model_);
 }
 
 std::vector<std::string> RequestFields::unknown() const {

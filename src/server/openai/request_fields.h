@@ -31,12 +31,18 @@ template <typename... Args>
 // its own in its file, as a JSON object of them by name in which "string?" is short for a string or
 // null, and declares that text here, `extern const char kItsSchemas[];`; openapi.cc lists it.
 const Json& body_schemas();
+extern const char kMessagesSchemas[];
+extern const char kResponsesSchemas[];
 
 class RequestFields {
  public:
   // Throws ApiError where the body is no JSON object, or not what the schema says; ranges and
   // "anyOf" are left to who reads a field. Null is as good as absent.
   RequestFields(std::string_view body, const char* schema, const ServedModel& model);
+  // The same of a body that was made of another API's, within the bounds of that one.
+  static RequestFields of(Json body, const char* schema, const ServedModel& model) {
+    return {model, schema, std::move(body)};
+  }
 
   const Json* find(std::string_view name) const;  // null pointer: absent or null
   bool boolean(std::string_view name, bool otherwise = false) const;
@@ -53,10 +59,20 @@ class RequestFields {
   std::vector<std::string> unknown() const;
 
  private:
+  RequestFields(const ServedModel& model, const char* schema, Json body);
+
   const ServedModel& model_;
   const Json& properties_;  // of the schema
   Json body_;
 };
+
+// A body within the server's bounds of depth, of values, and of the lists that `bounds` name.
+// Throws ApiError where it is no JSON object.
+Json parse_body(std::string_view body, const ServedModel& model, std::span<JsonListBound> bounds);
+// Throws ApiError (404) where it is none of ours.
+void check_model_name(const std::string& name, const ServedModel& model);
+// Throws ApiError where there are more messages than tokens in the context.
+void check_num_messages(size_t num_messages, const ServedModel& model);
 
 // Of a JSON number that is one, be it written as 16.0.
 std::optional<int64_t> whole_number(const Json& value);

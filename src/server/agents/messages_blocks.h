@@ -1,0 +1,81 @@
+// The messages and tools of Anthropic's API, as those of chat.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/openai/request_fields.h"
+
+namespace nanovllm::server {
+
+// Answers 400 in a sentence that names the field itself, as errors of this API name none beside it.
+template <typename... Args>
+[[noreturn]] void refuse_body(fmt::format_string<Args...> format, Args&&... args) {
+  throw ApiError(400, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// A member of an object; null pointer: absent or null.
+const Json* member(const Json& object, const char* name);
+// Throws ApiError where it is no text. `where` is the object's place, such as "messages[2]".
+std::string text_member(const Json& object, const char* name, const std::string& where);
+
+// What the model may call, in the order in which it is shown.
+class MessageTools {
+ public:
+  // The field `tools`. Throws ApiError.
+  void add_given(const Json& list);
+  // Throws ApiError where it is no definition of a tool.
+  void add(const Json& definition, const std::string& where);
+  void show(const std::string& name);  // one that was to be loaded later
+  void remove(const std::string& name);
+  Json as_chat_has_them() const;  // those that are shown
+
+ private:
+  struct Tool {
+    std::string name;
+    Json function;
+    bool is_shown = true;
+  };
+  std::vector<Tool> tools_;
+};
+
+// Translates messages one after the other.
+class MessageReader {
+ public:
+  // With `checks_results`, each result has a call before it, and each call one result at most.
+  MessageReader(MessageTools& tools, bool checks_results)
+      : tools_(tools), checks_results_(checks_results) {}
+  // The field `system`.
+  void read_system(const Json& system);
+  void read(const Json& message, const std::string& where);
+
+  Json take() { return std::move(messages_); }
+  // Whether the last message is the begin of an answer.
+  bool ends_with_answer() const;
+
+ private:
+  // What the blocks of a message say.
+  struct Parts {
+    std::string role;
+    Json texts = Json::array();  // parts
+    std::string thought = {};
+    Json calls = Json::array();
+    bool has_results = false;
+  };
+  void read_block(const Json& block, const std::string& where, Parts& parts);
+  void read_call(const Json& block, const std::string& where, Parts& parts);
+  void read_result(const Json& block, const std::string& where, Parts& parts);
+  void read_tool_change(const Json& block, const std::string& where);
+  std::string result_text(const Json* content, const std::string& where);
+  void add(Parts&& parts);
+
+  MessageTools& tools_;
+  const bool checks_results_;
+  Json messages_ = Json::array();
+  std::set<std::string> calls_ = {}, results_ = {};  // ids
+};
+
+}  // namespace nanovllm::server

@@ -1,0 +1,186 @@
+#include "server/agents/messages_request.h"
+
+#include <algorithm>
+
+#include "io/json.h"
+#include "server/agents/messages_blocks.h"
+#include "server/openai/prompt_tokens.h"
+#include "server/transcript/harmony_parser.h"
+
+namespace nanovllm::server {
+namespace {
+
+constexpr int64_t kLeastBudget = 1024;  // tokens, as Anthropic's
+constexpr size_t kMaxJsonLists = 2;     // that have a bound
+
+Json bounded_messages(std::string_view body, const ServedModel& model) {
+  const auto most = static_cast<size_t>(std::max(model.preparer.info.max_model_len, 1));
+  JsonListBound bounds[kMaxJsonLists] = {{.name = "messages", .most = most},
+                                         {.name = "stop_sequences", .most = kMaxStops}};
+  Json json = parse_body(body, model, bounds);
+  const auto& [messages, stops] = bounds;
+  if (messages.size > most) throw prompt_too_long(messages.size, most);  // each is a token at least
+  if (stops.size > kMaxStops) {
+    refuse_body("stop_sequences may hold {} texts, got {}.", kMaxStops, stops.size);
+  }
+  return json;
+}
+
+// The package that asks for a thread goes on without one when it is answered with this code.
+void refuse_thread(const Json& body) {
+  if (member(body, "thread") == nullptr) return;
+  throw ApiError(400,
+                 "thread is not supported: nothing is stored here; send the whole conversation in "
+                 "messages, without thread.",
+                 "thread", "thread_unsupported_request");
+}
+
+std::string type_of_choice(const RequestFields& fields) {
+  const Json* choice = fields.find("tool_choice");
+  if (choice == nullptr) return "auto";
+  std::string type = text_member(*choice, "type", "tool_choice");
+  if (type == "any" || type == "tool") {
+    refuse_body(
+        "tool_choice of the type \"{}\" is not supported yet; use \"auto\", which leaves it to the "
+        "model, or \"none\".",
+        type);
+  }
+  if (type != "auto" && type != "none") {
+    refuse_body("tool_choice.type must be auto or none, got \"{}\".", printable(type));
+  }
+  return type;
+}
+
+void refuse_formats(const RequestFields& fields) {
+  const Json* config = fields.find("output_config");
+  const Json* format = config == nullptr ? nullptr : member(*config, "format");
+  if (format != nullptr) {
+    refuse_body("output_config.format is not supported yet; leave it out.");
+  }
+  if (fields.find("output_format") != nullptr) {
+    refuse_body("output_format is not supported yet; leave it out.");
+  }
+  const Json* servers = fields.find("mcp_servers");
+  if (servers != nullptr && !servers->empty()) {
+    refuse_body("mcp_servers are not supported: this server asks no other ones; leave them out.");
+  }
+}
+
+// What the template knows of it.
+std::string effort_of(const Json& config, const ServedModel& model) {
+  const std::string effort = text_member(config, "effort", "output_config");
+  constexpr std::string_view kEfforts[] = {"low", "medium", "high", "xhigh", "max"};
+  if (std::ranges::find(kEfforts, effort) == std::end(kEfforts)) {
+    refuse_body("output_config.effort must be one of {}, got \"{}\".", fmt::join(kEfforts, ", "),
+                printable(effort));
+  }
+  const bool knows_three = model.format.reasoning_parser == kHarmonyReasoning;
+  return knows_three && (effort == "xhigh" || effort == "max") ? "high" : effort;
+}
+
+Json template_kwargs(const RequestFields& fields, const ServedModel& model) {
+  Json kwargs = Json::object();
+  const Json* config = fields.find("output_config");
+  if (config != nullptr && member(*config, "effort") != nullptr) {
+    kwargs["reasoning_effort"] = effort_of(*config, model);
+  }
+  if (const Json* thinking = fields.find("thinking")) {
+    const std::string type = text_member(*thinking, "type", "thinking");
+    if (type != "enabled" && type != "disabled" && type != "adaptive") {
+      refuse_body("thinking.type must be enabled, disabled or adaptive, got \"{}\".",
+                  printable(type));
+    }
+    if (type != "adaptive") kwargs["enable_thinking"] = type == "enabled";
+  }
+  if (const Json* given = fields.find("chat_template_kwargs")) kwargs.update(*given);
+  return kwargs;
+}
+
+// Tokens of a thought; none = there is no budget.
+std::optional<int64_t> read_budget(const RequestFields& fields, std::optional<int64_t> max_tokens) {
+  const Json* thinking = fields.find("thinking");
+  if (thinking == nullptr || (*thinking)["type"] != "enabled") return std::nullopt;
+  const Json* given = member(*thinking, "budget_tokens");
+  if (given == nullptr) refuse_body("thinking.budget_tokens must be given.");
+  const auto budget = whole_number(*given);
+  if (!budget || *budget < kLeastBudget) {
+    refuse_body("thinking.budget_tokens must be an integer of at least {}, got {}.", kLeastBudget,
+                shown(*given));
+  }
+  if (max_tokens && *budget >= *max_tokens) {
+    refuse_body("thinking.budget_tokens must be less than max_tokens, got {} and {}.", *budget,
+                *max_tokens);
+  }
+  return budget;
+}
+
+void read_sampling(const RequestFields& fields, const ServedModel& model,
+                   MessagesRequest& request) {
+  const auto max_tokens = fields.integer("max_tokens");
+  if (max_tokens.value_or(1) < 1) {
+    refuse_body("max_tokens must be at least 1, got {}.", *max_tokens);
+  }
+  request.options.max_tokens = max_tokens;
+  const auto budget = read_budget(fields, max_tokens);
+  if (budget && !model.preparer.thinking_end.empty()) {
+    request.chat["thinking_token_budget"] =
+        std::min<int64_t>(*budget, model.preparer.info.max_model_len);
+  }
+  for (const char* name : {"temperature", "top_p", "top_k", "cache_salt"}) {
+    if (const Json* value = fields.find(name)) request.chat[name] = *value;
+  }
+  if (const Json* stops = fields.find("stop_sequences")) {
+    for (const Json& stop : *stops) {
+      if (stop.is_string() && stop.get_ref<const std::string&>().empty()) {
+        refuse_body("stop_sequences must not hold an empty text.");
+      }
+    }
+    request.chat["stop"] = *stops;
+  }
+}
+
+}  // namespace
+
+ApiError prompt_too_long(size_t num_tokens, size_t most) {
+  return ApiError(400, fmt::format("prompt is too long: {} tokens > {} maximum", num_tokens, most),
+                  {}, kContextExceeded);
+}
+
+MessagesRequest read_messages(std::string_view body, const ServedModel& model, bool counts) {
+  Json json = bounded_messages(body, model);
+  refuse_thread(json);
+  const RequestFields fields =
+      RequestFields::of(std::move(json), counts ? "CountTokensRequest" : "MessagesRequest", model);
+  const std::string name = *fields.text("model");
+  check_model_name(name, model);
+  refuse_formats(fields);
+  MessagesRequest request = {.stream = !counts && fields.boolean("stream"),
+                             .options = {.call_ids = "toolu_"},
+                             .ignored_fields = fields.unknown()};
+  MessageTools tools;
+  if (const Json* list = fields.find("tools")) tools.add_given(*list);
+  MessageReader reader(tools, !counts);
+  if (const Json* system = fields.find("system")) reader.read_system(*system);
+  const Json& messages = *fields.find("messages");
+  for (size_t i = 0; i < messages.size(); ++i) {
+    reader.read(messages[i], fmt::format("messages[{}]", i));
+  }
+  const bool goes_on = reader.ends_with_answer();
+  request.chat = {{"model", name}, {"messages", reader.take()}};
+  if (request.chat["messages"].empty()) refuse_body("messages has nothing to answer.");
+  if (goes_on) {
+    request.chat["add_generation_prompt"] = false;
+    request.chat["continue_final_message"] = true;
+  }
+  Json visible = type_of_choice(fields) == "none" ? Json::array() : tools.as_chat_has_them();
+  if (!visible.empty()) request.chat["tools"] = std::move(visible);
+  if (const Json* choice = fields.find("tool_choice")) {
+    const Json* one = member(*choice, "disable_parallel_tool_use");
+    request.options.parallel_tool_calls = one == nullptr || *one != true;
+  }
+  request.chat["chat_template_kwargs"] = template_kwargs(fields, model);
+  read_sampling(fields, model, request);
+  return request;
+}
+
+}  // namespace nanovllm::server

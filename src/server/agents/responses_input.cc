@@ -1,0 +1,203 @@
+#include "server/agents/responses_input.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "io/json.h"
+#include "text/chat_messages.h"
+
+namespace nanovllm::server {
+namespace {
+
+// What servers did on their own, and what only they can read.
+constexpr std::string_view kPassedOver[] = {
+    "web_search_call",  "file_search_call", "image_generation_call",
+    "local_shell_call", "tool_search_call", "tool_search_output",
+    "compaction"};
+
+std::string words_of(const JsonPart& content) {
+  try {
+    return text::text_of_content(content.json(), content.where());
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), content.where());
+  }
+}
+
+// Absent is as good as null only where nothing has to be said.
+std::string words_of(const JsonPart& item, const char* name) {
+  const auto part = item.find(name);
+  if (!part && !item.json().contains(name)) {
+    refuse(item.where(), "{}.{} must be given.", item.where(), name);
+  }
+  return part ? words_of(*part) : "";
+}
+
+// The texts of {type, text} parts, whatever the types; "" where there are none.
+std::string thought_in(const JsonPart& item, const char* name) {
+  const JsonPart parts = item.list(name);
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) text += "\n";
+    text += parts.item(i).text("text").value_or("");
+  }
+  return text;
+}
+
+bool is_blank_text(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
+}  // namespace
+
+JsonPart JsonPart::item(size_t index) const {
+  JsonPart part((*json_)[index], fmt::format("{}[{}]", where_, index));
+  if (!part.json().is_object()) {
+    refuse(part.where(), "{} must be an object, got {}.", part.where(), shown(part.json()));
+  }
+  return part;
+}
+
+std::optional<JsonPart> JsonPart::find(const char* name) const {
+  const auto found = json_->find(name);
+  if (found == json_->end() || found->is_null()) return std::nullopt;
+  return JsonPart(*found, fmt::format("{}.{}", where_, name));
+}
+
+std::optional<std::string> JsonPart::text(const char* name) const {
+  const auto part = find(name);
+  if (!part) return std::nullopt;
+  if (!part->json().is_string()) {
+    refuse(part->where(), "{} must be a text, got {}.", part->where(), shown(part->json()));
+  }
+  return part->json().get<std::string>();
+}
+
+std::optional<JsonPart> JsonPart::object(const char* name) const {
+  auto part = find(name);
+  if (part && !part->json().is_object()) {
+    refuse(part->where(), "{} must be an object, got {}.", part->where(), shown(part->json()));
+  }
+  return part;
+}
+
+std::string JsonPart::given(const char* name) const {
+  std::string value = text(name).value_or("");
+  if (value.empty()) refuse(where_, "{}.{} must be given.", where_, name);
+  return value;
+}
+
+JsonPart JsonPart::list(const char* name) const {
+  static const Json kNone = Json::array();
+  JsonPart part = find(name).value_or(JsonPart(kNone, where_));
+  if (!part.json().is_array()) {
+    refuse(part.where(), "{} must be a list, got {}.", part.where(), shown(part.json()));
+  }
+  return part;
+}
+
+std::string flat_tool_name(const std::string& space, const std::string& name) {
+  return space.empty() ? name : space + "__" + name;
+}
+
+void ResponsesDialogue::add(const JsonPart& item) {
+  const auto type = item.text("type");
+  if (!type && !item.find("role")) {
+    refuse(item.where(), "{} has neither a type nor a role.", item.where());
+  }
+  if (!type || *type == "message") {
+    add_message(item);
+  } else if (*type == "reasoning") {
+    add_reasoning(item);
+  } else if (*type == "function_call" || *type == "custom_tool_call") {
+    add_call(item, *type == "custom_tool_call");
+  } else if (*type == "function_call_output" || *type == "custom_tool_call_output") {
+    add_output(item);
+  } else if (*type == "item_reference") {
+    throw ApiError(404,
+                   fmt::format("Item with id '{}' not found: this server stores no items. Send the "
+                               "item itself.",
+                               printable(item.text("id").value_or(""))),
+                   item.where());
+  } else if (std::ranges::find(kPassedOver, *type) != std::end(kPassedOver)) {
+    left_out_.push_back(fmt::format("{} ({})", item.where(), *type));
+  } else {
+    refuse(item.where(), "{} is of the type \"{}\", which is not known.", item.where(),
+           printable(*type));
+  }
+}
+
+void ResponsesDialogue::say(const char* role, std::string text) {
+  has_turns_ = has_turns_ || std::string_view(role) != "system";
+  messages_.push_back({{"role", role}, {"content", std::move(text)}});
+}
+
+// The last message, if what comes next is of the same turn, else a new one. Calls wait for their
+// outputs, which have to come right behind them: what is said beside them is of their turn.
+Json& ResponsesDialogue::assistant(const char* gets) {
+  const bool goes_on =
+      !messages_.empty() && messages_.back()["role"] == "assistant" &&
+      (gets == std::string_view("tool_calls") || messages_.back().contains("tool_calls") ||
+       messages_.back()["content"].is_null());
+  if (!goes_on) messages_.push_back({{"role", "assistant"}, {"content", nullptr}});
+  has_turns_ = true;
+  return messages_.back();
+}
+
+void ResponsesDialogue::add_message(const JsonPart& item) {
+  const std::string role = item.given("role");
+  std::string text = words_of(item, "content");
+  if (role == "user") {
+    ask(text);
+  } else if (role == "system" || role == "developer") {
+    // Templates drop the role "developer", or know it at the head alone.
+    instruct(text);
+  } else if (role == "assistant") {
+    Json& content = assistant("content")["content"];
+    content = (content.is_null() ? "" : content.get<std::string>()) + text;
+  } else {
+    refuse(item.where() + ".role",
+           "{}.role must be one of user, assistant, system and developer, got \"{}\".",
+           item.where(), printable(role));
+  }
+}
+
+void ResponsesDialogue::add_reasoning(const JsonPart& item) {
+  std::string thought = thought_in(item, "content");
+  if (thought.empty()) thought = thought_in(item, "summary");
+  if (is_blank_text(thought)) return;
+  Json& message = assistant("reasoning_content");
+  const std::string before = message.value("reasoning_content", "");
+  message["reasoning_content"] = before + (before.empty() ? "" : "\n") + thought;
+}
+
+void ResponsesDialogue::add_call(const JsonPart& item, bool is_custom) {
+  const std::string id = item.given("call_id"), name = item.given("name");
+  const std::string space = item.text("namespace").value_or("");
+  const std::string given = item.text(is_custom ? "input" : "arguments").value_or("");
+  open_calls_.insert(id);
+  answered_calls_.erase(id);  // some clients count anew in each turn
+  assistant("tool_calls")["tool_calls"].push_back(
+      {{"id", id},
+       {"type", "function"},
+       {"function",
+        {{"name", flat_tool_name(space, name)},
+         {"arguments", is_custom ? Json({{"input", given}}).dump() : given}}}});
+}
+
+void ResponsesDialogue::add_output(const JsonPart& item) {
+  const std::string id = item.given("call_id");
+  if (answered_calls_.contains(id)) {
+    refuse(item.where(), "{} is a second output of the call \"{}\"; send one of each call.",
+           item.where(), printable(id));
+  }
+  if (open_calls_.erase(id) == 0) {
+    refuse(item.where(),
+           "{} is the output of the call \"{}\", which is not among the items before it.",
+           item.where(), printable(id));
+  }
+  answered_calls_.insert(id);
+  messages_.push_back(
+      {{"role", "tool"}, {"tool_call_id", id}, {"content", words_of(item, "output")}});
+}
+
+}  // namespace nanovllm::server

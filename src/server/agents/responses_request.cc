@@ -1,0 +1,231 @@
+#include "server/agents/responses_request.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "engine/sampling_table.h"
+#include "io/json.h"
+#include "server/agents/responses_input.h"
+
+namespace nanovllm::server {
+namespace {
+
+constexpr int kMostTopLogprobs = 20;  // as OpenAI's
+
+// With chat's meaning, beside the sampling parameters.
+constexpr std::string_view kAsInChat[] = {"model", "chat_template", "chat_template_kwargs"};
+
+// A function with one text, for models were taught no other tools.
+Json function_of_custom_tool(const JsonPart& tool, Json name) {
+  std::string description = tool.text("description").value_or("");
+  if (const auto format = tool.object("format"); format && format->text("type") == "grammar") {
+    description += fmt::format(
+        "{}The input must match this grammar ({}):\n{}", description.empty() ? "" : "\n\n",
+        format->text("syntax").value_or("lark"), format->given("definition"));
+  }
+  return {{"name", std::move(name)},
+          {"description", std::move(description)},
+          {"parameters",
+           {{"type", "object"},
+            {"properties", {{"input", {{"type", "string"}}}}},
+            {"required", Json::array({"input"})}}}};
+}
+
+class ToolList {
+ public:
+  explicit ToolList(ResponsesRequest& request) : request_(request) {}
+
+  void add(const JsonPart& list, const std::string& space = {}) {
+    for (size_t i = 0; i < list.size(); ++i) add_one(list.item(i), space);
+  }
+
+  Json take() { return std::move(tools_); }
+
+ private:
+  void add_one(const JsonPart& tool, const std::string& space) {
+    const std::string type = tool.given("type");
+    if (type == "namespace" && space.empty()) {
+      add(tool.list("tools"), tool.given("name"));
+    } else if (type == "function" || type == "custom") {
+      add_function(tool, space, type == "custom");
+    } else {
+      request_.left_out.push_back(fmt::format("{} ({})", tool.where(), printable(type)));
+    }
+  }
+
+  void add_function(const JsonPart& tool, const std::string& space, bool is_custom) {
+    const std::string name = tool.given("name");
+    const std::string flat = flat_tool_name(space, name);
+    if (!request_.tools.emplace(flat, ResponsesTool{is_custom, name, space}).second) return;
+    Json function = {{"name", flat}};
+    if (is_custom) {
+      function = function_of_custom_tool(tool, flat);
+    } else {
+      if (const auto description = tool.text("description")) {
+        function["description"] = *description;
+      }
+      if (const auto parameters = tool.object("parameters")) {
+        function["parameters"] = parameters->json();
+      }
+    }
+    tools_.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+
+  ResponsesRequest& request_;
+  Json tools_ = Json::array();
+};
+
+void refuse_what_is_stored(const RequestFields& fields) {
+  if (const auto id = fields.text("previous_response_id")) {
+    throw ApiError(404,
+                   fmt::format("Previous response with id '{}' not found: this server stores no "
+                               "responses. Send the whole conversation as input.",
+                               printable(*id)),
+                   "previous_response_id", "previous_response_not_found");
+  }
+  if (fields.boolean("background")) {
+    refuse("background",
+           "background is not supported, as this server stores no responses; leave it out and wait "
+           "for the answer, or stream it.");
+  }
+  if (fields.find("conversation") != nullptr) {
+    refuse("conversation",
+           "conversation is not supported, as this server stores none; send the whole conversation "
+           "as input.");
+  }
+  if (fields.find("prompt") != nullptr) {
+    refuse("prompt",
+           "prompt is not supported, as this server stores no templates of prompts; send its text "
+           "as instructions or input.");
+  }
+}
+
+void refuse_grammars(const RequestFields& fields) {
+  const Json* text = fields.find("text");
+  const Json format = text == nullptr ? Json() : text->value("format", Json());
+  if (format.is_null()) return;
+  const Json type = format.value("type", Json());
+  if (type != "text") {
+    refuse("text.format",
+           "text.format of the type {} is not supported yet; use \"text\", or leave it out.",
+           shown(type));
+  }
+}
+
+Json messages_of(const RequestFields& fields, ResponsesRequest& request, ToolList& tools) {
+  ResponsesDialogue dialogue(request.left_out);
+  if (const auto instructions = fields.text("instructions")) dialogue.instruct(*instructions);
+  const Json& input = *fields.find("input");
+  if (input.is_string()) {
+    dialogue.ask(input.get<std::string>());
+  } else if (input.is_array()) {
+    const JsonPart list(input, "input");
+    for (size_t i = 0; i < list.size(); ++i) {
+      const JsonPart item = list.item(i);
+      if (item.text("type") == "additional_tools") {
+        tools.add(item.list("tools"));
+      } else {
+        dialogue.add(item);
+      }
+    }
+  } else {
+    refuse("input", "input must be a text or a list of items, got {}.", shown(input));
+  }
+  if (!dialogue.has_turns()) refuse("input", "input has no message; send one at least.");
+  return dialogue.take();
+}
+
+void copy_what_chat_has(const RequestFields& fields, Json& chat) {
+  const auto copy = [&](std::string_view name) {
+    if (const Json* value = fields.find(name)) chat[std::string(name)] = *value;
+  };
+  for (const std::string_view name : kAsInChat) copy(name);
+  const Json& known = body_schemas()[kResponsesRequest]["properties"];
+  for (const Parameter& parameter : sampling_table()) {
+    if (known.contains(parameter.name)) copy(parameter.name);
+  }
+}
+
+void read_effort(const RequestFields& fields, Json& chat) {
+  const Json* reasoning = fields.find("reasoning");
+  const Json effort = reasoning == nullptr ? Json() : reasoning->value("effort", Json());
+  if (!effort.is_null()) chat["reasoning_effort"] = effort;
+}
+
+std::optional<int64_t> read_max_output_tokens(const RequestFields& fields) {
+  const auto most = fields.integer("max_output_tokens");
+  if (most && *most < 1) {
+    refuse("max_output_tokens", "max_output_tokens must be at least 1, got {}.", *most);
+  }
+  return most;
+}
+
+std::optional<int> read_logprobs(const RequestFields& fields) {
+  const Json* include = fields.find("include");
+  const int64_t top = fields.integer("top_logprobs").value_or(0);
+  if (top < 0 || top > kMostTopLogprobs) {
+    refuse("top_logprobs", "top_logprobs must be from 0 to {}, got {}.", kMostTopLogprobs, top);
+  }
+  const bool is_wanted =
+      include != nullptr &&
+      std::ranges::find(*include, Json("message.output_text.logprobs")) != include->end();
+  return is_wanted ? std::optional(static_cast<int>(top)) : std::nullopt;
+}
+
+}  // namespace
+
+// What may be in items and tools is checked where they are read, and named more exactly.
+const char kResponsesSchemas[] = R"({
+  "ResponsesRequest": {"type": "object", "required": ["input"], "properties": {
+    "model": "string?",
+    "input": {"anyOf": [{"type": "string"},
+                        {"type": "array", "minItems": 1, "items": {"type": "object"}}]},
+    "instructions": "string?", "stream": "boolean?", "stream_options": "object?",
+    "tools": {"type": ["array", "null"], "items": {
+      "type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}},
+    "tool_choice": {"enum": ["none", "auto", null]},
+    "parallel_tool_calls": "boolean?", "max_tool_calls": "integer?",
+    "reasoning": {"type": ["object", "null"], "properties": {
+      "effort": {"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max", null]},
+      "summary": "string?"}},
+    "max_output_tokens": {"type": ["integer", "null"], "minimum": 1},
+    "include": {"type": ["array", "null"], "items": {"type": "string"}},
+    "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
+    "text": {"type": ["object", "null"], "properties": {
+      "format": {"type": ["object", "null"], "required": ["type"], "properties": {
+        "type": {"const": "text"}}},
+      "verbosity": "string?"}},
+    "chat_template": "string?",
+    "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 256},
+    "store": "boolean?", "metadata": "object?", "user": "string?", "safety_identifier": "string?",
+    "service_tier": "string?", "truncation": "string?", "prompt_cache_key": "string?",
+    "prompt_cache_retention": "string?", "prompt_cache_options": "object?",
+    "client_metadata": "object?", "previous_response_id": "string?", "background": "boolean?",
+    "conversation": {"anyOf": ["string?", {"type": "object"}]}, "prompt": "object?"
+  }},
+  "Response": {"type": "object",
+               "required": ["id", "object", "created_at", "status", "model", "output", "usage"]}
+})";
+
+ResponsesRequest translate_responses(const RequestFields& fields) {
+  fields.refuse_unsupported();
+  refuse_what_is_stored(fields);
+  refuse_grammars(fields);
+  ResponsesRequest request;
+  copy_what_chat_has(fields, request.chat);
+  read_effort(fields, request.chat);
+  request.max_output_tokens = read_max_output_tokens(fields);
+  request.num_top_logprobs = read_logprobs(fields);
+  ToolList tools(request);
+  if (const Json* list = fields.find("tools")) tools.add(JsonPart(*list, "tools"));
+  request.chat["messages"] = messages_of(fields, request, tools);
+  Json functions = tools.take();
+  const Json* choice = fields.find("tool_choice");
+  const bool may_call = choice == nullptr || *choice != "none";
+  if (may_call && !functions.empty()) request.chat["tools"] = std::move(functions);
+  return request;
+}
+
+}  // namespace nanovllm::server

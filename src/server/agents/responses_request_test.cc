@@ -1,0 +1,372 @@
+#include "server/agents/responses_request.h"
+
+#include "server/agents/custom_input.h"
+#include "server/agents/responses_input.h"
+#include "server/openai/protocol_testing.h"
+
+namespace nanovllm::server {
+namespace {
+
+const LetterModel& request_letters() {
+  static const LetterModel model;
+  return model;
+}
+
+// Members of a body.
+ResponsesRequest translated(const std::string& members) {
+  return translate_responses(
+      RequestFields("{" + members + "}", kResponsesRequest, request_letters().served));
+}
+
+// What a chat's body is made to say.
+Json chat_of(const std::string& members) { return translated(members).chat; }
+Json messages_of_input(const std::string& input) {
+  return chat_of(R"("input":)" + input)["messages"];
+}
+
+// Whatever the order of its keys.
+nlohmann::json sorted(const Json& json) { return nlohmann::json::parse(json.dump()); }
+
+// The status, the field and the words of a refusal.
+std::string refusal_of(const std::string& members) {
+  const ApiError error = api_error_of([&] { translated(members); });
+  return fmt::format("{} {}{}: {}", error.status(), error.param(),
+                     error.code().empty() ? "" : " " + error.code(), error.what());
+}
+std::string refusal_of_items(const std::string& items) {
+  return refusal_of(R"("input":[)" + items + "]");
+}
+std::string refusal_of_tools(const std::string& tools) {
+  return refusal_of(R"("input":"x","tools":[)" + tools + "]");
+}
+
+constexpr const char* kOneCallItem =
+    R"({"type":"function_call","call_id":"call_1","name":"f","arguments":"{\"x\": 1}"})";
+constexpr const char* kItsOutput =
+    R"({"type":"function_call_output","call_id":"call_1","output":"y"})";
+
+TEST(ResponsesRequest, TakesATextOrItems) {
+  const Json asked = Json::parse(R"([{"role":"user","content":"hi"}])");
+  EXPECT_EQ(messages_of_input(R"("hi")"), asked);
+  EXPECT_EQ(messages_of_input(R"([{"role":"user","content":"hi"}])"), asked);
+  EXPECT_EQ(messages_of_input(R"([{"type":"message","role":"user","id":"msg_1","status":"completed",
+      "content":[{"type":"input_text","text":"h"},{"type":"text","text":"i"}]}])"),
+            asked);
+  EXPECT_EQ(messages_of_input(R"("")"), Json::parse(R"([{"role":"user","content":""}])"));
+  EXPECT_EQ(refusal_of(R"("model":"letters")"), "400 input: input must be given.");
+  EXPECT_EQ(refusal_of(R"("input":null)"), "400 input: input must be given.");
+  EXPECT_EQ(refusal_of(R"("input":3)"),
+            "400 input: input must be a text or a list of items, got 3.");
+  EXPECT_EQ(refusal_of(R"("input":[])"), "400 input: input has no message; send one at least.");
+  EXPECT_EQ(refusal_of(R"("input":[],"instructions":"a")"),
+            "400 input: input has no message; send one at least.");
+}
+
+TEST(ResponsesRequest, LetsEveryInstructionReachThePrompt) {
+  // The template's helper joins those at the head, and puts later ones where the template takes
+  // them.
+  EXPECT_EQ(chat_of(R"("instructions":"a","input":[
+      {"type":"message","role":"developer","content":[{"type":"input_text","text":"b"}]},
+      {"role":"system","content":"c"},{"role":"user","content":"d"},
+      {"role":"developer","content":"e"}])")["messages"],
+            Json::parse(R"([{"role":"system","content":"a"},{"role":"system","content":"b"},
+      {"role":"system","content":"c"},{"role":"user","content":"d"},
+      {"role":"system","content":"e"}])"));
+}
+
+TEST(ResponsesRequest, MakesOneMessageOfATurn) {
+  const std::string turn = fmt::format(
+      R"([{{"role":"user","content":"q"}},
+      {{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":null,
+        "content":[{{"type":"reasoning_text","text":"t"}}]}},
+      {{"type":"message","role":"assistant","content":[
+        {{"type":"output_text","text":"a","annotations":[],"logprobs":[]}}]}},
+      {},{{"type":"custom_tool_call","call_id":"call_2","name":"g","input":"a\n\"b\""}},
+      {{"type":"function_call","call_id":"call_3","name":"h","namespace":"n","arguments":""}},
+      {},{{"type":"custom_tool_call_output","call_id":"call_2",
+        "output":[{{"type":"input_text","text":"z"}}]}},
+      {{"type":"message","role":"assistant","content":[{{"type":"refusal","refusal":"no"}}]}}])",
+      kOneCallItem, kItsOutput);
+  EXPECT_EQ(messages_of_input(turn), Json::parse(R"([{"role":"user","content":"q"},
+      {"role":"assistant","content":"a","reasoning_content":"t","tool_calls":[
+        {"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"x\": 1}"}},
+        {"id":"call_2","type":"function",
+         "function":{"name":"g","arguments":"{\"input\":\"a\\n\\\"b\\\"\"}"}},
+        {"id":"call_3","type":"function","function":{"name":"n__h","arguments":""}}]},
+      {"role":"tool","tool_call_id":"call_1","content":"y"},
+      {"role":"tool","tool_call_id":"call_2","content":"z"},
+      {"role":"assistant","content":"no"}])"));
+}
+
+TEST(ResponsesRequest, BeginsATurnAnewWhereNoCallWaits) {
+  EXPECT_EQ(messages_of_input(R"([{"role":"assistant","content":"a"},
+      {"role":"assistant","content":"b"},{"type":"reasoning","content":[{"text":"t"}]},
+      {"role":"assistant","content":"c"}])"),
+            Json::parse(R"([{"role":"assistant","content":"a"},{"role":"assistant","content":"b"},
+      {"role":"assistant","content":"c","reasoning_content":"t"}])"));
+  // The words behind a call are of its turn, as this server tells them.
+  EXPECT_EQ(
+      messages_of_input(fmt::format(
+          R"([{{"role":"assistant","content":"a"}},{},{{"role":"assistant","content":"b"}},{}])",
+          kOneCallItem, kItsOutput)),
+      Json::parse(R"([{"role":"assistant","content":"ab","tool_calls":[
+      {"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"x\": 1}"}}]},
+      {"role":"tool","tool_call_id":"call_1","content":"y"}])"));
+}
+
+TEST(ResponsesRequest, ReadsThoughtsWhereverTheyStand) {
+  const auto thought = [](const std::string& members) {
+    return messages_of_input(R"([{"type":"reasoning",)" + members +
+                             R"(},{"role":"assistant","content":"a"}])")[0]
+        .value("reasoning_content", "none");
+  };
+  EXPECT_EQ(thought(R"("content":[{"type":"reasoning_text","text":"t"}],"summary":[{"text":"s"}])"),
+            "t");
+  EXPECT_EQ(thought(R"("summary":[{"type":"summary_text","text":"s"},{"text":"u"}])"), "s\nu");
+  EXPECT_EQ(thought(R"("content":null,"summary":[],"encrypted_content":"xyz")"), "none");
+  EXPECT_EQ(thought(R"("content":[{"type":"reasoning_text","text":" \n"}])"), "none");
+}
+
+TEST(ResponsesRequest, PassesOverWhatOthersDid) {
+  for (const char* type :
+       {"web_search_call", "file_search_call", "image_generation_call", "local_shell_call",
+        "tool_search_call", "tool_search_output", "compaction"}) {
+    const auto request = translated(
+        fmt::format(R"("input":[{{"role":"user","content":"a"}},{{"type":"{}","id":"x"}}])", type));
+    EXPECT_EQ(request.chat["messages"].size(), 1u) << type;
+    EXPECT_EQ(request.left_out, std::vector<std::string>{fmt::format("input[1] ({})", type)});
+  }
+}
+
+TEST(ResponsesRequest, RefusesItemsByName) {
+  EXPECT_EQ(refusal_of_items("3"), "400 input[0]: input[0] must be an object, got 3.");
+  EXPECT_EQ(refusal_of_items("{}"), "400 input[0]: input[0] has neither a type nor a role.");
+  EXPECT_EQ(refusal_of_items(R"({"type":3})"),
+            "400 input[0].type: input[0].type must be a text, got 3.");
+  EXPECT_EQ(refusal_of_items(R"({"type":"dance"})"),
+            "400 input[0]: input[0] is of the type \"dance\", which is not known.");
+  EXPECT_EQ(refusal_of_items(R"({"role":"robot","content":"a"})"),
+            "400 input[0].role: input[0].role must be one of user, assistant, system and "
+            "developer, got \"robot\".");
+  EXPECT_EQ(refusal_of_items(R"({"role":"user"})"),
+            "400 input[0]: input[0].content must be given.");
+  EXPECT_EQ(refusal_of_items(R"({"role":"user","content":3})"),
+            "400 input[0].content: input[0].content must be a text or a list of parts, got 3.");
+  EXPECT_EQ(
+      refusal_of_items(R"({"role":"user","content":[{"type":"input_image"}]})"),
+      "400 input[0].content: input[0].content[0] is of the type \"input_image\", which is not "
+      "supported yet; send text parts only.");
+  EXPECT_EQ(refusal_of_items(R"({"role":"user","content":[{"type":"input_text"}]})"),
+            "400 input[0].content: input[0].content[0] has no text.");
+  EXPECT_EQ(refusal_of_items(R"({"type":"item_reference","id":"msg_7"})"),
+            "404 input[0]: Item with id 'msg_7' not found: this server stores no items. Send the "
+            "item itself.");
+  EXPECT_EQ(refusal_of_items(R"({"type":"reasoning","content":"t"})"),
+            "400 input[0].content: input[0].content must be a list, got \"t\".");
+}
+
+TEST(ResponsesRequest, RefusesCallsThatDoNotFitTogether) {
+  EXPECT_EQ(refusal_of_items(kItsOutput),
+            "400 input[0]: input[0] is the output of the call \"call_1\", which is not among the "
+            "items before it.");
+  EXPECT_EQ(refusal_of_items(fmt::format("{},{},{}", kOneCallItem, kItsOutput, kItsOutput)),
+            "400 input[2]: input[2] is a second output of the call \"call_1\"; send one of each "
+            "call.");
+  EXPECT_EQ(refusal_of_items(R"({"type":"function_call","name":"f","arguments":"{}"})"),
+            "400 input[0]: input[0].call_id must be given.");
+  EXPECT_EQ(refusal_of_items(R"({"type":"function_call","call_id":"c","arguments":"{}"})"),
+            "400 input[0]: input[0].name must be given.");
+  EXPECT_EQ(refusal_of_items(R"({"type":"function_call","call_id":"c","name":"f","arguments":{}})"),
+            "400 input[0].arguments: input[0].arguments must be a text, got an object.");
+  EXPECT_EQ(refusal_of_items(fmt::format(
+                R"({},{{"type":"function_call_output","call_id":"call_1"}})", kOneCallItem)),
+            "400 input[1]: input[1].output must be given.");
+  // A client may count its calls anew in each turn; a call without its output may have been cut.
+  EXPECT_EQ(
+      messages_of_input(fmt::format("[{0},{1},{0},{1},{0}]", kOneCallItem, kItsOutput)).size(), 5u);
+}
+
+TEST(ResponsesRequest, MakesToolsFunctions) {
+  const ResponsesRequest request = translated(R"("input":"x","tools":[
+      {"type":"function","name":"f","description":"does","parameters":{"type":"object"},
+       "strict":false},
+      {"type":"function","name":"bare"},
+      {"type":"web_search","external_web_access":false},
+      {"type":"custom","name":"apply_patch","description":"Patches.",
+       "format":{"type":"grammar","syntax":"lark","definition":"start: x"}},
+      {"type":"custom","name":"say","format":{"type":"text"}},
+      {"type":"namespace","name":"agents","description":"of agents","tools":[
+        {"type":"function","name":"spawn","parameters":{"type":"object","properties":{}}},
+        {"type":"file_search"}]}])");
+  EXPECT_EQ(request.chat["tools"], Json::parse(R"([
+      {"type":"function","function":{"name":"f","description":"does",
+       "parameters":{"type":"object"}}},
+      {"type":"function","function":{"name":"bare"}},
+      {"type":"function","function":{"name":"apply_patch",
+       "description":"Patches.\n\nThe input must match this grammar (lark):\nstart: x",
+       "parameters":{"type":"object","properties":{"input":{"type":"string"}},
+                     "required":["input"]}}},
+      {"type":"function","function":{"name":"say","description":"",
+       "parameters":{"type":"object","properties":{"input":{"type":"string"}},
+                     "required":["input"]}}},
+      {"type":"function","function":{"name":"agents__spawn",
+       "parameters":{"type":"object","properties":{}}}}])"));
+  EXPECT_EQ(request.tools.at("agents__spawn"), (ResponsesTool{false, "spawn", "agents"}));
+  EXPECT_EQ(request.tools.at("apply_patch"), (ResponsesTool{true, "apply_patch", ""}));
+  EXPECT_EQ(request.tools.at("f"), (ResponsesTool{false, "f", ""}));
+  EXPECT_EQ(request.left_out,
+            (std::vector<std::string>{"tools[2] (web_search)", "tools[5].tools[1] (file_search)"}));
+  const ResponsesRequest additional = translated(R"("input":[{"type":"additional_tools",
+      "role":"developer","tools":[{"type":"function","name":"f"}]},{"role":"user","content":"x"}])");
+  EXPECT_EQ(additional.chat["tools"].dump(), R"([{"type":"function","function":{"name":"f"}}])");
+  EXPECT_EQ(additional.chat["messages"].size(), 1u);
+}
+
+TEST(ResponsesRequest, ShowsNoToolsThatMayNotBeCalled) {
+  for (const char* members : {R"("tools":[],"tool_choice":"auto")", R"("tool_choice":"auto")",
+                              R"("tools":null)", R"("tools":[{"type":"web_search"}])",
+                              R"("tools":[{"type":"function","name":"f"}],"tool_choice":"none")"}) {
+    const Json chat = chat_of(std::string(R"("input":"x",)") + members);
+    EXPECT_FALSE(chat.contains("tools")) << members;
+    EXPECT_FALSE(chat.contains("tool_choice")) << members;
+  }
+}
+
+TEST(ResponsesRequest, RefusesToolsByName) {
+  EXPECT_EQ(refusal_of_tools("3"), "400 tools: tools[0] must be an object, got 3.");
+  EXPECT_EQ(refusal_of_tools("{}"), "400 tools: tools[0].type must be given.");
+  EXPECT_EQ(refusal_of_tools(R"({"type":"function"})"),
+            "400 tools[0]: tools[0].name must be given.");
+  EXPECT_EQ(refusal_of_tools(R"({"type":"function","function":{"name":"f"}})"),
+            "400 tools[0]: tools[0].name must be given.");
+  EXPECT_EQ(refusal_of_tools(R"({"type":"custom","name":""})"),
+            "400 tools[0]: tools[0].name must be given.");
+  EXPECT_EQ(refusal_of_tools(R"({"type":"function","name":"f","parameters":[]})"),
+            "400 tools[0].parameters: tools[0].parameters must be an object, got an array.");
+  EXPECT_EQ(refusal_of_tools(R"({"type":"namespace","tools":[]})"),
+            "400 tools[0]: tools[0].name must be given.");
+  EXPECT_EQ(refusal_of_tools(R"({"type":"namespace","name":"n","tools":[{"type":"function"}]})"),
+            "400 tools[0].tools[0]: tools[0].tools[0].name must be given.");
+  EXPECT_EQ(refusal_of_tools(R"({"type":"custom","name":"c","format":{"type":"grammar"}})"),
+            "400 tools[0].format: tools[0].format.definition must be given.");
+}
+
+TEST(ResponsesRequest, HandsOnWhatChatHas) {
+  const ResponsesRequest request = translated(
+      R"("input":"x","model":"letters","stream":true,"temperature":0.5,"top_p":0.9,"top_k":5,
+      "min_p":0.1,"seed":7,"stop":["a"],"presence_penalty":1,"frequency_penalty":0.5,
+      "repetition_penalty":1.1,"logit_bias":{"1":2},"chat_template_kwargs":{"a":1},
+      "cache_salt":"s","priority":0,"parallel_tool_calls":false,"max_output_tokens":9,
+      "reasoning":{"effort":"low","summary":"auto"},"top_logprobs":2,
+      "include":["reasoning.encrypted_content","message.output_text.logprobs"],
+      "n":2,"max_tokens":3,"logprobs":true,"echo":true,"store":true,"metadata":{"a":"b"},
+      "text":{"format":{"type":"text"},"verbosity":"low"},"truncation":"auto","unknown":1,
+      "stream_options":{"include_obfuscation":false},"client_metadata":{},"response_format":null)");
+  EXPECT_EQ(sorted(request.chat),
+            nlohmann::json::parse(R"({"model":"letters","temperature":0.5,"top_p":0.9,
+      "top_k":5,"min_p":0.1,"seed":7,"stop":["a"],"presence_penalty":1,"frequency_penalty":0.5,
+      "repetition_penalty":1.1,"logit_bias":{"1":2},"chat_template_kwargs":{"a":1},
+      "cache_salt":"s","priority":0,"reasoning_effort":"low",
+      "messages":[{"role":"user","content":"x"}]})"));
+  EXPECT_EQ(request.max_output_tokens, 9);
+  EXPECT_EQ(request.num_top_logprobs, 2);
+  const ResponsesRequest bare = translated(
+      R"("input":"x","top_logprobs":2,"include":["anything"],"max_output_tokens":null,
+      "reasoning":{"effort":null,"summary":"auto"},"text":null)");
+  EXPECT_EQ(bare.chat, Json::parse(R"({"messages":[{"role":"user","content":"x"}]})"));
+  EXPECT_FALSE(bare.max_output_tokens);
+  EXPECT_FALSE(bare.num_top_logprobs);
+}
+
+TEST(ResponsesRequest, RefusesWhatWouldBeStored) {
+  EXPECT_EQ(refusal_of(R"("input":"x","previous_response_id":"resp_9")"),
+            "404 previous_response_id previous_response_not_found: Previous response with id "
+            "'resp_9' not found: this server stores no responses. Send the whole conversation as "
+            "input.");
+  EXPECT_EQ(refusal_of(R"("input":"x","background":true)"),
+            "400 background: background is not supported, as this server stores no responses; "
+            "leave it out and wait for the answer, or stream it.");
+  EXPECT_EQ(refusal_of(R"("input":"x","conversation":"conv_1")"),
+            "400 conversation: conversation is not supported, as this server stores none; send the "
+            "whole conversation as input.");
+  EXPECT_EQ(refusal_of(R"("input":"x","prompt":{"id":"p"})"),
+            "400 prompt: prompt is not supported, as this server stores no templates of prompts; "
+            "send its text as instructions or input.");
+  translated(
+      R"("input":"x","previous_response_id":null,"background":false,"conversation":null,
+      "prompt":null,"store":true)");
+}
+
+TEST(ResponsesRequest, RefusesWhatNeedsAGrammar) {
+  for (const char* type : {"json_schema", "json_object"}) {
+    EXPECT_EQ(refusal_of(fmt::format(R"("input":"x","text":{{"format":{{"type":"{}"}}}})", type)),
+              fmt::format("400 text.format: text.format of the type \"{}\" is not supported yet; "
+                          "use \"text\", or leave it out.",
+                          type));
+  }
+  for (const char* choice :
+       {R"("required")", R"({"type":"function","name":"f"})", R"({"type":"allowed_tools"})"}) {
+    const std::string refusal = refusal_of(std::string(R"("input":"x","tool_choice":)") + choice);
+    EXPECT_TRUE(refusal.starts_with("400 tool_choice: tool_choice ")) << refusal;
+    EXPECT_NE(refusal.find("is not supported yet; use \"auto\""), std::string::npos) << refusal;
+  }
+  EXPECT_EQ(refusal_of(R"("input":"x","structured_outputs":{"json":{}})"),
+            "400 structured_outputs: structured_outputs is not supported yet; leave it out.");
+}
+
+TEST(ResponsesRequest, RefusesNumbersAndTypesByName) {
+  EXPECT_EQ(refusal_of(R"("input":"x","max_output_tokens":0)"),
+            "400 max_output_tokens: max_output_tokens must be at least 1, got 0.");
+  EXPECT_EQ(translated(R"("input":"","max_output_tokens":1)").max_output_tokens, 1);
+  EXPECT_EQ(refusal_of(R"("input":"x","top_logprobs":21)"),
+            "400 top_logprobs: top_logprobs must be from 0 to 20, got 21.");
+  EXPECT_EQ(refusal_of(R"("input":"x","top_logprobs":-1)"),
+            "400 top_logprobs: top_logprobs must be from 0 to 20, got -1.");
+  EXPECT_EQ(refusal_of(R"("input":"x","max_output_tokens":"9")"),
+            "400 max_output_tokens: max_output_tokens must be an integer, got \"9\".");
+  EXPECT_EQ(refusal_of(R"("input":"x","reasoning":{"effort":"huge"})"),
+            "400 reasoning: reasoning.effort must be one of [\"none\",\"minimal\",\"low\","
+            "\"medium\",\"high\",\"xhigh\",\"max\",null], got \"huge\".");
+  EXPECT_EQ(refusal_of(R"("input":"x","stream":"yes")"),
+            "400 stream: stream must be true or false, got \"yes\".");
+  EXPECT_EQ(refusal_of(R"("input":"x","tools":{})"),
+            "400 tools: tools must be a list, got an object.");
+}
+
+// What Codex sends, in small.
+TEST(ResponsesRequest, TakesWhatCodexSends) {
+  const char* const kFirst = R"("model":"letters","input":[
+      {"type":"message","role":"developer","content":[{"type":"input_text","text":"You are."}]},
+      {"type":"message","role":"developer","content":[{"type":"input_text","text":"Rules."}]},
+      {"type":"message","role":"user","content":[{"type":"input_text","text":"Files."}]},
+      {"type":"message","role":"user","content":[{"type":"input_text","text":"Do it."}]}],
+      "tool_choice":"auto","parallel_tool_calls":true,"reasoning":{"summary":"auto"},"store":false,
+      "stream":true,"include":["reasoning.encrypted_content"],"prompt_cache_key":"k",
+      "client_metadata":{"a":"b"},"text":{"verbosity":"low"},"tools":)";
+  std::string tools;
+  for (int i = 0; i < 7; ++i) {
+    tools += fmt::format(R"({{"type":"function","name":"f{}","description":"d","strict":false,
+        "parameters":{{"type":"object","properties":{{}},"additionalProperties":false}}}},)",
+                         i);
+  }
+  tools += R"({"type":"namespace","name":"multi_agent","description":"d","tools":[
+      {"type":"function","name":"spawn","strict":false,"parameters":{"type":"object"}}]},
+      {"type":"custom","name":"apply_patch","description":"d",
+       "format":{"type":"grammar","syntax":"lark","definition":"start: x"}},
+      {"type":"web_search","external_web_access":false})";
+  const ResponsesRequest request = translated(kFirst + ("[" + tools + "]"));
+  EXPECT_EQ(request.chat["tools"].size(), 9u);
+  EXPECT_EQ(request.tools.size(), 9u);
+  EXPECT_EQ(request.chat["messages"].size(), 4u);
+  EXPECT_EQ(request.left_out, std::vector<std::string>{"tools[9] (web_search)"});
+  const ResponsesRequest compaction = translated(kFirst + std::string("[]"));
+  EXPECT_FALSE(compaction.chat.contains("tools"));
+  EXPECT_EQ(compaction.chat["messages"], request.chat["messages"]);
+  EXPECT_TRUE(RequestFields("{" + (kFirst + std::string("[]")) + "}", kResponsesRequest,
+                            request_letters().served)
+                  .unknown()
+                  .empty());
+}
+
+}  // namespace
+}  // namespace nanovllm::server
