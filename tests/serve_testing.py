@@ -25,10 +25,11 @@ SMALL = ["--max-model-len", "512", "--max-num-seqs", "64", "--kv-cache-memory", 
 class Server:
     """`nanovllm serve` on a free port. Its log is in `log()`."""
 
-    def __init__(self, *args, model=MODEL, small=True, wait=True, environment=None, limits=None, before=()):
-        """`limits`: pairs for setrlimit by resource; `before`: a program that starts it."""
+    def __init__(self, *args, model=MODEL, small=True, wait=True, environment=None, limits=None, before=(), command=None):
+        """`limits`: pairs for setrlimit by resource; `before`: a program that starts it; `command`: another server."""
         self.file = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([*before, BINARY, "serve", model, "--port", "0", *(SMALL if small else []), *map(str, args)],
+        command = command or [BINARY, "serve", model, "--port", "0", *(SMALL if small else [])]
+        self.process = subprocess.Popen([*before, *command, *map(str, args)],
                                         stdin=subprocess.DEVNULL, stdout=self.file, stderr=self.file,
                                         env={**os.environ, **(environment or {})},
                                         preexec_fn=lambda: [resource.setrlimit(*limit) for limit in (limits or {}).items()])
