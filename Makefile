@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 30
 
 # Targets install packages and configure the same folders; their builds are parallel by JOBS.
 .NOTPARALLEL:
-.PHONY: all build cuda python run chat test test-real test-python test-serve soak-serve test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
+.PHONY: all build cuda python run chat test test-real test-python test-serve test-agents soak-serve test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
 
 all: build
 
@@ -56,6 +56,12 @@ test-python: build ## the Python package in a virtual environment of its own: te
 test-serve: build ## the server against real clients (openai, lm_eval, schemathesis, prometheus, a browser) and under faults
 	@scripts/install_packages.sh serve
 	@scripts/test_serve.sh
+
+test-agents: ## the server against Codex, Claude Code and the packages of agents (fetches some 320 MB with pip)
+	@scripts/install_packages.sh test
+	@cmake --preset release -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=OFF $(CMAKE_FLAGS) >/dev/null
+	@cmake --build build -j $(JOBS) --target nanovllm_cli dictated_server
+	@scripts/test_agents.sh
 
 soak-serve: ## an hour of mixed traffic on the server under sanitizers (SOAK_SECONDS=1800 for each)
 	@scripts/soak_serve.sh
