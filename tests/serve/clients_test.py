@@ -128,18 +128,34 @@ class LmEval(Clients):
             self.assertGreaterEqual(accuracy, 0.75)  # the demo model knows how stories go on
 
 
+# Another model than the one that is served is refused before the rest of a body is read.
+HOOKS = """
+import schemathesis
+
+
+@schemathesis.hook
+def map_body(context, body):
+    return {**body, "model": "demo"} if isinstance(body, dict) and isinstance(body.get("model"), str) else body
+"""
+
+
 @unittest.skipIf("schemathesis" in MISSING, "no schemathesis package")
 class Schema(ServeTest):
     def test_what_the_schema_allows_never_breaks_the_server(self):
         # A short context: some requests ask for thousands of completions as long as it.
         self.server = self.serve("--served-model-name", "demo", "--tool-call-parser", "hermes", "--max-model-len", "128", small=False)
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        with open(os.path.join(folder, "hooks.py"), "w", encoding="utf-8") as file:
+            file.write(HOOKS)
         tool = shutil.which("schemathesis") or os.path.join(os.path.dirname(sys.executable), "schemathesis")
         result = subprocess.run([tool, "run", f"http://127.0.0.1:{self.server.port}/openapi.json", "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance",
                                  "--max-examples", "60", "--phases", "examples,fuzzing", "--request-timeout", "600", "--seed", "1", "--no-color"],
-                                capture_output=True, text=True, timeout=1200, cwd=self.enterContext(tempfile.TemporaryDirectory()))
+                                capture_output=True, text=True, timeout=1200, cwd=folder, env={**os.environ, "SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": folder})
         self.assertEqual(result.returncode, 0, result.stdout[-6000:] + result.stderr[-2000:])
         self.assertEqual(self.server.get("/health").status, 200)
         self.assertEqual(self.server.metric("vllm:num_requests_running"), 0)
+        for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"):
+            self.assertRegex(self.server.log(), rf'POST {path} [^\n]*" (200|400) ', "bodies were not read")
 
 
 if __name__ == "__main__":
