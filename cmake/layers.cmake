@@ -70,7 +70,7 @@ function(nanovllm_tests)
   foreach(name ${layers})
     set(tests ${NANOVLLM_TESTS_${name}})
     if(NANOVLLM_SANITIZE MATCHES "thread")  # one thread as well, some of them many thousand times
-      list(FILTER tests EXCLUDE REGEX "/(json|gguf_config|load_config|protocol|resume|transcript_parser|wire|[a-z]+_property)_test\\.cc$")
+      list(FILTER tests EXCLUDE REGEX "/(json|json_schema|regex|gbnf|gguf_config|load_config|protocol|resume|transcript_parser|wire|[a-z]+_property)_test\\.cc$")
     endif()
     if(tests)
       add_executable(${name}_tests ${tests})

@@ -14,6 +14,7 @@ ALLOWED = {
     "io": {"base"},
     "hub": {"io", "base"},
     "text": {"io", "base"},
+    "grammar": {"text", "io", "base"},
     "ops": {"base"},
     "backend": {"ops", "base"},
     "models": {"ops", "io", "base"},

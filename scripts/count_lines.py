@@ -23,6 +23,7 @@ PARTS = [
     ("files of models", r"src/io/"),
     ("chat templates", r"src/text/(?:jinja/|chat_template)"),
     ("tokenizers", r"src/text/"),
+    ("grammars", r"src/grammar/"),
     ("cpu", r"src/backend/cpu/"),
     ("cuda", r"src/backend/cuda/"),
     ("server and page", r"src/server/"),

@@ -2,12 +2,14 @@
 # Fuzzes what reads model files, texts, templates and requests: FUZZ_SECONDS (30) for each target, or for those named.
 # What the fuzzers learn stays in build-fuzz/corpus, an input that breaks something is left in build-fuzz/findings.
 # Usage: [FUZZ_SECONDS=600] scripts/fuzz.sh
-#        [tokenizer_json|tokenizer_text|chat_template|safetensors|gguf|gguf_tokenizer|model_config|request_line|hub_listing]...
+#        [tokenizer_json|tokenizer_text|chat_template|safetensors|gguf|gguf_tokenizer|model_config|request_line|hub_listing|
+#         grammar_schema|grammar_regex|grammar_gbnf]...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] ||
-  targets=(tokenizer_json tokenizer_text chat_template safetensors gguf gguf_tokenizer model_config request_line hub_listing)
+  targets=(tokenizer_json tokenizer_text chat_template safetensors gguf gguf_tokenizer model_config request_line hub_listing
+           grammar_schema grammar_regex grammar_gbnf)
 scripts/install_packages.sh fuzz
 cmake --preset fuzz >/dev/null
 cmake --build build-fuzz -j "$(nproc)" --target fuzzers

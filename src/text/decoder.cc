@@ -27,8 +27,10 @@ void Decoder::parse(const Fields& fields) {
   const std::string type = fields.type();
   if (type == "ByteLevel") {
     add<ByteLevelStep>();
+    spells_bytes_ = true;
   } else if (type == "ByteFallback") {
     add<ByteFallbackStep>();
+    falls_back_to_bytes_ = true;
   } else if (type == "Fuse") {
     add<FuseStep>();
   } else if (type == "Replace") {

@@ -53,6 +53,10 @@ class Decoder {
   Decoder(const nlohmann::ordered_json& json, const std::string& origin);
 
   DecodeStream start() const;
+  // Whether tokens are spelled in the alphabet of bytes, and whether tokens such as <0xE2> are
+  // bytes.
+  bool spells_bytes() const { return spells_bytes_; }
+  bool falls_back_to_bytes() const { return falls_back_to_bytes_; }
 
  private:
   void parse(const class Fields& fields);
@@ -62,6 +66,8 @@ class Decoder {
   // Each makes a step that writes to the one given, which outlives it.
   std::vector<std::function<std::unique_ptr<DecodeStep>(DecodeStep&)>> steps_;
   bool join_with_spaces_ = true;
+  bool spells_bytes_ = false;
+  bool falls_back_to_bytes_ = false;
 };
 
 }  // namespace nanovllm::text

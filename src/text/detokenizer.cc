@@ -43,6 +43,28 @@ Detokenizer::Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens,
 Detokenizer::~Detokenizer() = default;
 Detokenizer::Detokenizer(Detokenizer&&) noexcept = default;
 
+std::vector<std::string> Detokenizer::bytes_of_tokens(const Tokenizer& tokenizer) {
+  std::vector<std::string> texts(tokenizer.vocab_size());
+  const Tokenizer::Impl& impl = *tokenizer.impl_;
+  text::DecodeStream stream = impl.parts.decoder.start();
+  stream.token("x");  // what the first token of a text loses belongs to the others
+  std::string_view spelling;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (!impl.decodable(id, false, spelling)) continue;
+    if (impl.parts.decoder.spells_bytes()) {
+      text::append_spelled_bytes(texts[id], spelling);
+    } else if (const int byte = text::byte_of(spelling);
+               byte >= 0 && impl.parts.decoder.falls_back_to_bytes()) {
+      texts[id] = static_cast<char>(byte);
+    } else {
+      stream.out().clear();
+      stream.token(spelling);
+      texts[id] = stream.out();
+    }
+  }
+  return texts;
+}
+
 std::string Detokenizer::append(int32_t id, bool keep) {
   std::string_view spelling;
   const bool skip_special_tokens = state_->skip_special_tokens && !keep;

@@ -28,6 +28,10 @@ class Detokenizer {
   std::string append(int32_t id, bool keep = false);
   std::string finish();  // the rest, incomplete characters as U+FFFD
 
+  // The bytes that each id adds to a text behind others, [vocab_size()]: pieces of characters as
+  // they are. Empty for ids that there are not.
+  static std::vector<std::string> bytes_of_tokens(const Tokenizer& tokenizer);
+
  private:
   struct State;
   std::unique_ptr<State> state_;

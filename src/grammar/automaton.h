@@ -1,0 +1,183 @@
+// A pushdown automaton over bytes, made deterministic as it is used: a state is the number of an
+// interned set of stacks, and what was found out once about a state is remembered.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "grammar/syntax.h"
+
+namespace nanovllm::grammar {
+
+using StateId = uint32_t;
+inline constexpr StateId kDead = 1;      // no text goes on from here
+inline constexpr StateId kOutgrown = 2;  // as kDead, for the automaton has become too large
+inline constexpr StateId kStart = 3;
+
+// Rows of things that never move, so that threads may read them while another adds more: blocks
+// that double in size.
+template <typename T>
+class StableRows {
+ public:
+  explicit StableRows(size_t width) : width_(width) {}
+  // The first of row i's things.
+  T* operator[](size_t i) const {
+    const size_t block = std::bit_width(i / kFirst + 1) - size_t{1};
+    T* const begin = blocks_[block].load(std::memory_order_acquire);
+    return begin + (i + kFirst - (kFirst << block)) * width_;
+  }
+  // Room for `size` rows in all, each thing of them zero. One thread at a time.
+  void grow(size_t size) {
+    while (capacity_ < size) {
+      const size_t count = kFirst << owned_.size();
+      owned_.push_back(std::make_unique<T[]>(count * width_));
+      blocks_[owned_.size() - 1].store(owned_.back().get(), std::memory_order_release);
+      capacity_ += count;
+    }
+  }
+
+ private:
+  static constexpr size_t kFirst = 32;
+  const size_t width_;
+  std::array<std::atomic<T*>, 26> blocks_ = {};
+  std::vector<std::unique_ptr<T[]>> owned_;
+  size_t capacity_ = 0;
+};
+
+// Interns things that are kept elsewhere by their number.
+class IdTable {
+ public:
+  // The number of what has this hash and satisfies `equals(number)`, or kUnbounded.
+  template <typename Equals>
+  uint32_t find(uint64_t hash, Equals&& equals) const {
+    if (slots_.empty()) return kUnbounded;
+    const size_t mask = slots_.size() - 1;
+    for (size_t i = hash & mask; slots_[i].id != kUnbounded; i = (i + 1) & mask) {
+      if (slots_[i].hash == static_cast<uint32_t>(hash >> 32) && equals(slots_[i].id)) {
+        return slots_[i].id;
+      }
+    }
+    return kUnbounded;
+  }
+  // What find() did not find.
+  void add(uint64_t hash, uint32_t id);
+  size_t bytes() const { return slots_.size() * sizeof(Slot); }
+
+ private:
+  struct Slot {
+    uint32_t hash, id;
+    uint64_t whole;
+  };
+  std::vector<Slot> slots_;  // a power of two, at most half full
+  size_t size_ = 0;
+};
+
+// Thread-safe: transitions that are known are read without a lock, others are found under one.
+class Automaton {
+ public:
+  // `syntax` is finished, outlives it, and does not change. Bytes of memory beyond `max_bytes` make
+  // states outgrown.
+  Automaton(const Syntax& syntax, NodeId start, size_t max_bytes);
+
+  StateId next(StateId state, uint8_t byte) {
+    return next_of_class(state, syntax_.classes()[byte]);
+  }
+  StateId next_of_class(StateId state, uint8_t byte_class) {
+    const StateId known = rows_[state][byte_class].load(std::memory_order_acquire);
+    return known != 0 ? known : find_next(state, byte_class);
+  }
+  StateId advance(StateId state, std::string_view bytes) {
+    for (const char byte : bytes) state = next(state, static_cast<uint8_t>(byte));
+    return state;
+  }
+  bool is_accepting(StateId state) const { return infos_[state]->is_accepting; }
+  // Characters: any run of so many plain ones is the beginning of an accepted text from here.
+  uint32_t covers(StateId state) const {
+    return infos_[state]->covers.load(std::memory_order_relaxed);
+  }
+  // A state that any text of up to `most` bytes takes where it takes this one: counts that it can't
+  // reach are alike. `most` is the same in all calls.
+  StateId nearby(StateId state, uint32_t most);
+
+  const Syntax& syntax() const { return syntax_; }
+  size_t num_states() const;
+  size_t bytes() const;  // of memory, about
+
+ private:
+  // What is to be read next, and behind it `parent`'s. Frame 0 is the end of the text.
+  struct Frame {
+    NodeId node;
+    // kLiteral: bytes read. kDfa: its state. kExcept: state of canonical_string(), and above 16
+    // bits the bytes read while low < high.
+    uint32_t position;
+    // kRepeat, and kDfa that is counted: rounds that must and may follow. kExcept: the names that
+    // begin as what was read does.
+    uint32_t low, high;
+    uint32_t parent;
+    bool operator==(const Frame&) const = default;
+  };
+  // What is to be read behind a frame's beginning: frames of literals and automata.
+  struct Closure {
+    uint32_t offset = 0, count = kUnbounded;  // in closure_frames_; not known yet
+    uint32_t covers = 0;
+    bool is_accepting = false;
+  };
+  struct Info {
+    uint32_t offset = 0, count = 0;  // in state_frames_
+    std::atomic<uint32_t> covers = 0;
+    std::atomic<StateId> nearby = 0;
+    bool is_accepting = false;
+  };
+  // A set of stacks that is being put together.
+  struct Gathered {
+    std::vector<uint32_t> frames;
+    uint32_t covers = 0;
+    bool is_accepting = false;
+  };
+
+  StateId find_next(StateId state, uint8_t byte_class);
+  // Before anything of the node is read.
+  Frame begin(NodeId node, uint32_t parent) const;
+  uint32_t intern(const Frame& frame);
+  StateId intern(Gathered& gathered);
+  Closure closure(uint32_t frame);
+  void expand(uint32_t frame, Closure& closure);
+  void add(uint32_t frame, Gathered& out);
+  void add_terminal(const Frame& frame, Gathered& out);
+  void step(const Frame& frame, uint8_t byte, Gathered& out);
+  void step_dfa(const Frame& frame, uint8_t byte, Gathered& out);
+  void step_except(const Frame& frame, uint8_t byte, Gathered& out);
+  bool treats_alike(const Frame& frame, uint8_t a, uint8_t b) const;
+  uint32_t covers_of(const Frame& frame) const;
+  uint32_t nearby_frame(uint32_t frame, uint32_t most);
+  size_t used_bytes() const;
+  bool is_outgrown() const { return used_bytes() > max_bytes_; }
+
+  const Syntax& syntax_;
+  const size_t max_bytes_;
+  const uint32_t num_classes_;
+  std::array<uint8_t, 256> bytes_of_classes_ = {};  // one of each
+
+  mutable std::mutex mutex_;               // of all below but what is read without it
+  StableRows<std::atomic<StateId>> rows_;  // [states, num_classes_], 0: not known
+  StableRows<Info> infos_{1};
+  std::vector<Frame> frames_;
+  std::vector<Closure> closures_;  // by frame
+  std::vector<uint32_t> nearby_;   // by frame, kUnbounded: not known
+  std::vector<uint32_t> marks_;    // by frame: the closure that has been there last
+  std::vector<uint32_t> closure_frames_, state_frames_;
+  std::vector<uint32_t> todo_;
+  Gathered scratch_;
+  IdTable frame_ids_, state_ids_;
+  uint32_t mark_ = 0;
+  uint32_t num_states_ = 0;
+};
+
+}  // namespace nanovllm::grammar

@@ -1,0 +1,159 @@
+#include "grammar/automaton.h"
+
+#include <random>
+#include <thread>
+
+#include "grammar/gbnf.h"
+#include "grammar/json_schema.h"
+#include "grammar/masks.h"
+#include "grammar/reference_testing.h"
+#include "grammar/regex.h"
+#include "grammar/testing.h"
+
+namespace nanovllm::grammar {
+namespace {
+
+// Grammars that use each kind of node, and texts that their random walks begin with.
+struct Sample {
+  std::string name;
+  std::function<NodeId(Syntax&)> build;
+};
+
+std::vector<Sample> samples() {
+  const auto regex = [](std::string pattern) {
+    return Sample{pattern, [=](Syntax& syntax) { return compile_regex(pattern, syntax); }};
+  };
+  const auto gbnf = [](std::string text) {
+    return Sample{text, [=](Syntax& syntax) { return compile_gbnf(text, syntax); }};
+  };
+  const auto schema = [](std::string text) {
+    return Sample{text, [=](Syntax& syntax) {
+                    std::vector<std::string> notes;
+                    return compile_json_schema(text, {}, syntax, notes);
+                  }};
+  };
+  return {
+      regex("(a|bb){3,7}c*[é-ü]{0,2}|((ab?){2}){3}"),
+      regex("((x{2,3}y?){2,4}z|x*)*"),
+      regex(".{3,20}end"),
+      gbnf("root ::= \"{\" (root (\",\" root)*)? \"}\" | [a-z]{1,3}"),
+      schema("true"),
+      schema(R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 5},
+                 "nav": {"type": "integer", "minimum": 3, "maximum": 1200}}, "required": ["nav"]})"),
+      schema(R"({"type": "object", "properties": {"a": {"enum": ["x", "xy", 3]}},
+                 "patternProperties": {"^x-": {"type": "null"}}, "additionalProperties": {"type": "boolean"}})"),
+      schema(R"({"type": "string", "pattern": "x.*y", "minLength": 2, "maxLength": 14})"),
+      schema(R"({"type": "string", "pattern": "[a-q]$", "maxLength": 300})"),
+      schema(
+          R"({"type": "array", "items": {"type": "string", "pattern": "^a+b", "maxLength": 6}, "maxItems": 3})"),
+  };
+}
+
+// A text that is the beginning of an accepted one, and perhaps a byte that is not.
+std::string random_walk(Automaton& automaton, std::mt19937& random, size_t length) {
+  std::string text;
+  StateId state = kStart;
+  while (text.size() < length) {
+    std::vector<uint8_t> open;
+    for (int byte = 0; byte < 256; ++byte) {
+      if (automaton.next(state, static_cast<uint8_t>(byte)) > kOutgrown) {
+        open.push_back(static_cast<uint8_t>(byte));
+      }
+    }
+    if (open.empty()) break;
+    text.push_back(static_cast<char>(open[random() % open.size()]));
+    state = automaton.next(state, static_cast<uint8_t>(text.back()));
+  }
+  if (random() % 4 == 0) text.push_back(static_cast<char>("\"}x,a"[random() % 5]));
+  return text;
+}
+
+TEST(Automaton, AgreesWithTheSlowRecogniserOnRandomTexts) {
+  std::mt19937 random(7);
+  for (const Sample& sample : samples()) {
+    Syntax syntax;
+    const NodeId start = syntax.finish(sample.build(syntax));
+    ASSERT_NE(start, syntax.never());
+    Automaton automaton(syntax, start, 1 << 26);
+    Reference reference(syntax, start);
+    for (int round = 0; round < 100; ++round) {
+      const std::string text = random_walk(automaton, random, random() % 40);
+      const Reference::Verdict slow = reference.judge(text);
+      const StateId state = automaton.advance(kStart, text);
+      EXPECT_EQ(automaton.is_accepting(state), slow.accepts) << sample.name << "\n" << text;
+      EXPECT_EQ(state > kOutgrown, slow.accepts || slow.goes_on) << sample.name << "\n" << text;
+    }
+  }
+}
+
+TEST(Automaton, MasksAreWhatTheSlowRecogniserSaysOfEachToken) {
+  const TokenIndex index(demo_tokenizer());
+  std::mt19937 random(11);
+  for (const Sample& sample : samples()) {
+    Syntax syntax;
+    const NodeId start = syntax.finish(sample.build(syntax));
+    Automaton automaton(syntax, start, 1 << 26);
+    Reference reference(syntax, start);
+    for (int round = 0; round < 4; ++round) {
+      std::string text = random_walk(automaton, random, round * 7);
+      const StateId state = automaton.advance(kStart, text);
+      if (state <= kOutgrown) continue;
+      MaskWords words;
+      make_mask(automaton, automaton.nearby(state, index.longest()), index, words);
+      for (int32_t id = 0; id < index.vocab_size(); ++id) {
+        const std::string_view bytes = index.bytes(id);
+        bool is_open = false;
+        if (!bytes.empty()) {
+          const auto verdict = reference.judge(text + std::string(bytes));
+          is_open = verdict.accepts || verdict.goes_on;
+        }
+        ASSERT_EQ((words[id / 32] >> id % 32 & 1) != 0, is_open) << sample.name << "\n"
+                                                                 << text << "\ntoken " << bytes;
+      }
+    }
+  }
+}
+
+TEST(Automaton, ThreadsFindTheSameStates) {
+  const auto grammar = demo_compiler().json_schema("true");
+  const std::string text = R"({"a": [1, 2, {"b": null}], "c": "text of a string", "d": [[[]]]})";
+  std::vector<std::vector<GrammarState>> states(4);
+  std::vector<std::thread> threads;
+  for (auto& its : states) {
+    threads.emplace_back([&] {
+      GrammarState state = grammar->start();
+      for (const char byte : text) {
+        state = grammar->advance(state, std::string_view(&byte, 1));
+        its.push_back(state);
+        grammar->mask(state);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& its : states) EXPECT_EQ(its, states[0]);
+  EXPECT_TRUE(grammar->is_accepting(states[0].back()));
+}
+
+TEST(Automaton, EndsWhereItsMemoryEnds) {
+  Syntax syntax;
+  const NodeId start = syntax.finish(compile_gbnf("root ::= \"(\" root? \")\"", syntax));
+  Automaton automaton(syntax, start, 1 << 18);
+  EXPECT_GT(automaton.advance(kStart, std::string(100, '(')), kOutgrown);
+  EXPECT_EQ(automaton.advance(kStart, std::string(100000, '(')), kOutgrown);
+  EXPECT_LT(automaton.bytes(), 1 << 19);
+}
+
+TEST(Automaton, CountsThatAreFarAwayShareAMask) {
+  for (const char* schema :
+       {R"({"type": "string", "maxLength": 100000})",
+        R"({"type": "string", "pattern": "^[a-z]*$", "minLength": 1, "maxLength": 5000})"}) {
+    const auto grammar = demo_compiler().json_schema(schema);
+    const GrammarState near = grammar->advance(grammar->start(), "\"ab");
+    const GrammarState far = grammar->advance(near, "cdefgh");
+    EXPECT_NE(near, far);
+    EXPECT_EQ(grammar->mask(near), grammar->mask(far)) << schema;
+  }
+}
+
+}  // namespace
+}  // namespace nanovllm::grammar

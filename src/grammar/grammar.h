@@ -1,0 +1,112 @@
+// Grammars that an output must follow: JSON Schemas, regular expressions and GBNF as automata,
+// whose states are numbers that never change, and the masks of tokens that their states allow.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nanovllm/tokenizer.h"
+
+namespace nanovllm {
+
+namespace grammar {
+struct Parts;
+class TokenIndex;
+class MaskCache;
+class Syntax;
+}  // namespace grammar
+
+// A state of one grammar. Nobody rolls it back: drafts, forks and lost steps keep the number they
+// had.
+using GrammarState = uint32_t;
+
+// Immutable for those who use it, and thread-safe: what states lead to is found out as it is asked
+// for, under a lock, and read without one from then on.
+class Grammar {
+ public:
+  ~Grammar();
+
+  GrammarState start() const;
+  // Behind further bytes of text, which may end within a character.
+  GrammarState advance(GrammarState state, std::string_view bytes) const;
+  // Behind one more token. One that stands for no text leads to a dead state.
+  GrammarState advance(GrammarState state, int32_t token) const;
+  // Whether the text may end here.
+  bool is_accepting(GrammarState state) const;
+  // Whether nothing may follow, for the text is wrong already or the automaton is outgrown.
+  bool is_dead(GrammarState state) const;
+  // Whether states became too many for the grammar's bound of memory: a dead state that is nobody's
+  // mistake. The sentence says what to do.
+  bool is_outgrown(GrammarState state) const;
+  static std::string outgrown_message();
+
+  // One bit a token of the vocabulary, from the lowest bit of the first word on: the tokens that
+  // may follow. Tokens that end the text are not among them. The same object for as long as it is
+  // kept.
+  std::shared_ptr<const std::vector<uint32_t>> mask(GrammarState state) const;
+  // The same into `words`, num_mask_words() at least; those behind them are cleared.
+  void fill_mask(GrammarState state, std::span<uint32_t> words) const;
+  size_t num_mask_words() const;
+
+  // What the user should know: annotations that are not enforced, alternatives that may overlap.
+  const std::vector<std::string>& notes() const;
+  size_t num_states() const;
+  size_t bytes() const;  // of memory, about
+
+ private:
+  friend class GrammarCompiler;
+  explicit Grammar(std::unique_ptr<grammar::Parts> parts);
+  std::unique_ptr<grammar::Parts> parts_;
+};
+
+struct JsonSchemaOptions {
+  // No white space but one blank behind each comma and colon, or none there either.
+  bool disable_any_whitespace = false;
+  // A regular expression of what may stand between JSON's tokens.
+  std::optional<std::string> whitespace_pattern;
+  // Objects have the properties that they name, unless they say what others are.
+  bool disable_additional_properties = false;
+  bool operator==(const JsonSchemaOptions&) const = default;
+};
+
+// Compiles grammars for one tokenizer. Thread-safe. The tokenizer need not outlive it. Equal
+// grammars that are in use are one object.
+//
+// All compile functions throw Error(kInvalidArgument) with what is wrong and where: the path in a
+// schema, the position in a regular expression, the rule of a grammar; Error(kUnsupported) for what
+// would narrow the result and can't be enforced.
+class GrammarCompiler {
+ public:
+  explicit GrammarCompiler(const Tokenizer& tokenizer);
+  ~GrammarCompiler();
+
+  std::shared_ptr<const Grammar> json_schema(std::string_view schema,
+                                             const JsonSchemaOptions& options = {}) const;
+  // Any JSON object.
+  std::shared_ptr<const Grammar> json_object(const JsonSchemaOptions& options = {}) const;
+  // The whole output matches it, by code points.
+  std::shared_ptr<const Grammar> regex(std::string_view pattern) const;
+  // One of the texts.
+  std::shared_ptr<const Grammar> choice(const std::vector<std::string>& texts) const;
+  // llama.cpp's GBNF; it begins with the rule `root`.
+  std::shared_ptr<const Grammar> gbnf(std::string_view text) const;
+
+  const grammar::TokenIndex& tokens() const { return *index_; }
+
+ private:
+  using Build = std::function<uint32_t(grammar::Syntax&, std::vector<std::string>& notes)>;
+  std::shared_ptr<const Grammar> compile(std::string key, const Build& build) const;
+  struct Known;
+
+  std::shared_ptr<const grammar::TokenIndex> index_;
+  std::shared_ptr<grammar::MaskCache> masks_;
+  std::unique_ptr<Known> known_;
+};
+
+}  // namespace nanovllm

@@ -1,0 +1,457 @@
+#include "grammar/json_schema.h"
+
+#include "grammar/testing.h"
+
+namespace nanovllm::grammar {
+namespace {
+
+std::shared_ptr<const Grammar> compile_schema(const std::string& schema) {
+  return demo_compiler().json_schema(schema);
+}
+
+TEST(JsonSchema, TakesAnyJson) {
+  check_cases(
+      {
+          {"true",
+           {"null", "true", "-12.50e-3", "\"a\\n\\u00e9\\ud83d\\ude00é\"", "[]", "[1, [2], {}]",
+            "{\"a\": {\"b\": []}, \"a\": 1}", "{\n  \"a\": 1,\n\t\"b\": 2\n}", "[ ]"},
+           {"", "nul", "01", "+1", "1.", ".5", "\"\n\"", "\"\\x\"", "\"\\ud800\"", "[1,]", "{a: 1}",
+            " 1", "1 ", "[1,  2]", "[\r\n]", "'a'"}},
+          {"{}", {"1", "{}"}, {""}},
+          {"{\"type\": \"object\"}", {"{}", "{\"a\": [1]}"}, {"[]", "1"}},
+      },
+      compile_schema);
+}
+
+TEST(JsonSchema, Types) {
+  check_cases(
+      {
+          {R"({"type": "null"})", {"null"}, {"true", "0"}},
+          {R"({"type": "boolean"})", {"true", "false"}, {"null", "\"true\""}},
+          {R"({"type": "integer"})",
+           {"0", "-0", "-12", "12345678901234567890123456789012"},
+           {"1.5", "1e3", "01", "123456789012345678901234567890123"}},
+          {R"({"type": "number"})", {"0", "1.5", "-1e10", "2E+3"}, {"1.", "\"1\"", "1e1000"}},
+          {R"({"type": "string"})", {"\"\"", "\"é\""}, {"a", "1"}},
+          {R"({"type": "array"})", {"[]", "[1]"}, {"{}"}},
+          {R"({"type": ["string", "null"]})", {"\"a\"", "null"}, {"1"}},
+      },
+      compile_schema);
+  EXPECT_EQ(message_of([] { compile_schema(R"({"type": []})"); }),
+            "the grammar can't be satisfied: no text fits it");
+}
+
+TEST(JsonSchema, Objects) {
+  check_cases(
+      {
+          {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}, "c": {}},
+               "required": ["b"], "additionalProperties": false})",
+           {R"({"b": null})", R"({"a": 1, "b": null})", R"({"a":1,"b":null,"c":[]})",
+            R"({"b":null,"c":1})"},
+           {"{}", R"({"a": 1})", R"({"b": null, "a": 1})", R"({"b": null, "d": 1})",
+            R"({"b": null,})", R"({,"b": null})", R"({"b": null "c": 1})",
+            R"({"a": "x", "b": null})"}},
+          {R"({"type": "object", "properties": {"a": {"type": "integer"}}})",
+           {"{}", R"({"a": 1})", R"({"a": 1, "b": []})", R"({"b": 1})", R"({"ab": 1, "": 2})"},
+           {R"({"a": "x"})", R"({"b": 1, "a": "x"})", R"({"b": 1, "\u0061": "x"})"}},
+          {R"({"type": "object", "additionalProperties": {"type": "integer"}})",
+           {"{}", R"({"a": 1, "b": 2})"},
+           {R"({"a": "x"})"}},
+          {R"({"type": "object", "required": ["z"]})",
+           {R"({"z": 1})", R"({"z": [], "a": 2})"},
+           {"{}", R"({"a": 2})"}},
+          {R"({"type": "object", "properties": {"a": false, "b": true}})",
+           {"{}", R"({"b": 1})"},
+           {R"({"a": 1})"}},
+          {R"({"type": "object", "properties": {"é\"": {"type": "null"}}, "additionalProperties": false})",
+           {R"({"é\"": null})"},
+           {R"({"e": null})"}},
+          {R"({"type": "object", "patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": false})",
+           {"{}", R"({"x-": 1, "x-a": 2})"},
+           {R"({"x-": "s"})", R"({"y": 1})"}},
+          {R"({"type": "object", "properties": {"x-1": {"minimum": 5}}, "patternProperties": {"^x-": {"type": "integer"}, "9$": {"maximum": 9}},
+               "additionalProperties": {"type": "string"}})",
+           {R"({"x-1": 5, "x-2": 1, "x-9": 9, "y": "s"})", R"({"y9": null})"},
+           {R"({"x-1": 4})", R"({"x-1": null})", R"({"x-2": "s"})", R"({"x-9": 10})", R"({"y": 1})",
+            R"({"y9": 10})"}},
+          {R"({"type": "object", "minProperties": 1, "maxProperties": 2, "additionalProperties": {"type": "null"}})",
+           {R"({"a": null})", R"({"a": null, "b": null})"},
+           {"{}", R"({"a": null, "b": null, "c": null})"}},
+          {R"({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2, "maxProperties": 2, "additionalProperties": {"type": "null"}})",
+           {R"({"a": 1, "b": 2})", R"({"b": 1, "c": 2})", R"({"c": 2, "d": null})",
+            R"({"x": null, "y": null})"},
+           {"{}", R"({"a": 1})", R"({"a": 1, "b": 2, "c": 3})", R"({"a": 1, "b": 2, "d": null})"}},
+          {R"({"type": "object", "properties": {"ab": {}, "B": {}}, "propertyNames": {"pattern": "^[a-z]+$", "maxLength": 3}})",
+           {"{}", R"({"ab": 1, "abc": 2})"},
+           {R"({"B": 1})", R"({"abcd": 1})", R"({"a1": 1})"}},
+          {R"({"type": "object", "maxProperties": 0})", {"{}"}, {R"({"a": 1})"}},
+      },
+      compile_schema);
+}
+
+TEST(JsonSchema, Lists) {
+  check_cases(
+      {
+          {R"({"type": "array", "items": {"type": "integer"}})",
+           {"[]", "[1]", "[1, 2,3]"},
+           {"[\"a\"]", "[1,]", "[,1]"}},
+          {R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3})",
+           {"[1, 2]", "[1, 2, 3]"},
+           {"[]", "[1]", "[1, 2, 3, 4]"}},
+          {R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "null"}], "items": {"type": "string"}, "minItems": 1})",
+           {"[1]", "[1, null]", "[1, null, \"a\", \"b\"]"},
+           {"[]", "[null]", "[1, null, 2]"}},
+          {R"({"type": "array", "items": [{"type": "integer"}], "additionalItems": false})",
+           {"[]", "[1]"},
+           {"[1, 2]"}},
+          {R"({"type": "array", "prefixItems": [true, false]})", {"[]", "[1]"}, {"[1, 2]"}},
+          {R"({"type": "array", "maxItems": 0})", {"[]"}, {"[1]"}},
+          {R"({"type": "array", "items": false})", {"[]"}, {"[1]"}},
+          {R"({"type": "array", "items": {"type": "array", "minItems": 1000}, "maxItems": 1000})",
+           {"[]"},
+           {"[[]]"}},
+      },
+      compile_schema);
+}
+
+TEST(JsonSchema, Strings) {
+  check_cases(
+      {
+          {R"({"type": "string", "minLength": 2, "maxLength": 3})",
+           {"\"ab\"", "\"é😀\\n\"", "\"\\ud83d\\ude00a\""},
+           {"\"a\"", "\"abcd\"", "\"\\ud83d\\ude00\""}},
+          {R"({"type": "string", "pattern": "^[a-c\"\\\\]+$"})",
+           {"\"abc\"", "\"\\\"\\\\\""},
+           {"\"\"", "\"abcd\""}},
+          {R"({"type": "string", "pattern": "b+"})",
+           {"\"b\"", "\"abba\"", "\"\\nb\""},
+           {"\"\"", "\"ac\""}},
+          {R"({"type": "string", "pattern": "^a*b?$", "minLength": 2, "maxLength": 4})",
+           {"\"aa\"", "\"aaab\"", "\"ab\""},
+           {"\"a\"", "\"b\"", "\"aaaab\"", "\"abb\""}},
+          {R"({"allOf": [{"type": "string", "pattern": "^a"}, {"pattern": "z$"}]})",
+           {"\"az\"", "\"abcz\""},
+           {"\"a\"", "\"z\"", "\"za\""}},
+          {R"({"type": "string", "format": "date"})",
+           {"\"2024-02-29\"", "\"2000-02-29\"", "\"1999-12-31\""},
+           {"\"2023-02-29\"", "\"1900-02-29\"", "\"2023-04-31\"", "\"2023-13-01\"",
+            "\"2023-1-1\""}},
+          {R"({"type": "string", "format": "time"})",
+           {"\"12:00:00Z\"", "\"23:59:59.123+02:00\""},
+           {"\"24:00:00Z\"", "\"12:00:00\""}},
+          {R"({"type": "string", "format": "date-time"})",
+           {"\"2024-02-29T12:00:00Z\""},
+           {"\"2024-02-29 12:00:00Z\"", "\"2024-02-30T12:00:00Z\""}},
+          {R"({"type": "string", "format": "duration"})",
+           {"\"P1Y2M3DT4H5M6S\"", "\"P4W\"", "\"PT5M\""},
+           {"\"P\"", "\"PT\"", "\"1Y\"", "\"P1YT\""}},
+          {R"({"type": "string", "format": "email"})",
+           {"\"a.b+c@example.org\""},
+           {"\"a\"", "\"@b\"", "\"a..b@c\"", "\"a@-b\""}},
+          {R"({"type": "string", "format": "hostname"})",
+           {"\"example.org\"", "\"a-b\""},
+           {"\"-a\"", "\"a..b\"", "\"a_b\""}},
+          {R"({"type": "string", "format": "ipv4"})",
+           {"\"255.1.0.99\""},
+           {"\"256.1.1.1\"", "\"1.1.1\"", "\"01.1.1.1\""}},
+          {R"({"type": "string", "format": "ipv6"})",
+           {"\"::\"", "\"::1\"", "\"1:2:3:4:5:6:7:8\"", "\"fe80::a:b\"", "\"::ffff:1.2.3.4\""},
+           {"\":\"", "\"1:2:3:4:5:6:7\"", "\"1::2::3\"", "\"12345::\""}},
+          {R"({"type": "string", "format": "uuid"})",
+           {"\"123e4567-e89b-12d3-a456-426614174000\""},
+           {"\"123e4567e89b12d3a456426614174000\""}},
+          {R"({"type": "string", "format": "uri"})",
+           {"\"https://user@example.org:80/a/b?c=d#e\"", "\"mailto:a@b.c\"", "\"urn:a:b\"",
+            "\"http://[::1]/\""},
+           {"\"example.org\"", "\"http://a b\"", "\"http://a/%zz\""}},
+      },
+      compile_schema);
+  EXPECT_EQ(
+      message_of([] { compile_schema(R"({"type": "string", "format": "date", "maxLength": 9})"); }),
+      "the grammar can't be satisfied: no text fits it");
+  const auto noted = compile_schema(R"({"type": "string", "format": "color"})");
+  ASSERT_EQ(noted->notes().size(), 1u);
+  EXPECT_EQ(noted->notes()[0], "JSON schema: the format \"color\" is not enforced");
+}
+
+TEST(JsonSchema, StringsWhoseLengthAndPatternMeetHaveNoDeadEnds) {
+  // From each state on a shortest way of masks ends in an instance.
+  const auto grammar = compile_schema(
+      R"({"type": "string", "pattern": "^(abc|de)*$", "minLength": 4, "maxLength": 7})");
+  std::vector<std::pair<GrammarState, std::string>> todo = {{grammar->start(), ""}};
+  for (size_t i = 0; i < todo.size(); ++i) {
+    const auto [state, text] = todo[i];
+    bool goes_on = grammar->is_accepting(state);
+    for (const char byte : std::string("\"abcde")) {
+      const GrammarState next = grammar->advance(state, std::string_view(&byte, 1));
+      if (grammar->is_dead(next)) continue;
+      goes_on = true;
+      todo.emplace_back(next, text + byte);
+    }
+    EXPECT_TRUE(goes_on) << text;
+  }
+  EXPECT_TRUE(accepts(*grammar, "\"dede\""));
+  EXPECT_TRUE(accepts(*grammar, "\"abcdede\""));
+  EXPECT_TRUE(accepts(*grammar, "\"abcde\""));
+  EXPECT_FALSE(accepts(*grammar, "\"abc\""));
+  EXPECT_FALSE(accepts(*grammar, "\"abcabcde\""));
+}
+
+TEST(JsonSchema, Numbers) {
+  check_cases(
+      {
+          {R"({"type": "integer", "minimum": -12, "maximum": 105})",
+           {"-12", "-9", "0", "9", "99", "100", "105"},
+           {"-13", "106", "-0", "1.0", "1000", "007"}},
+          {R"({"type": "integer", "exclusiveMinimum": 3, "exclusiveMaximum": 5})",
+           {"4"},
+           {"3", "5"}},
+          {R"({"type": "integer", "minimum": 3, "exclusiveMinimum": true, "maximum": 5.5})",
+           {"4", "5"},
+           {"3", "6"}},
+          {R"({"type": "integer", "minimum": 2.5})",
+           {"3", "10", "99999999999999999999"},
+           {"2", "-3"}},
+          {R"({"type": "integer", "maximum": -1})", {"-1", "-100"}, {"0", "1"}},
+          {R"({"type": "number", "minimum": 0})", {"0", "0.0", "12.5", "0.001"}, {"-1", "-0.1"}},
+          {R"({"type": "number", "exclusiveMinimum": 0})",
+           {"0.001", "1", "10.0"},
+           {"0", "0.0", "-1"}},
+          {R"({"type": "number", "minimum": -1.25, "maximum": 2.5})",
+           {"-1.25", "-1.2", "-1", "-0.5", "0", "2.5", "2.50", "2.49999", "1.999"},
+           {"-1.26", "-1.251", "2.51", "3", "-2"}},
+          {R"({"type": "number", "exclusiveMinimum": 1.25, "exclusiveMaximum": 1.5})",
+           {"1.3", "1.251", "1.49"},
+           {"1.25", "1.250", "1.5", "1.2", "1"}},
+          {R"({"type": "number", "minimum": 90, "maximum": 90})", {"90", "90.0"}, {"90.1", "89"}},
+          {R"({"type": "integer", "multipleOf": 7})",
+           {"0", "7", "-14", "700", "1001"},
+           {"1", "8", "-15"}},
+          {R"({"type": "integer", "multipleOf": 5, "minimum": 7, "maximum": 23})",
+           {"10", "15", "20"},
+           {"5", "25", "12"}},
+          {R"({"type": "integer", "multipleOf": 3, "minimum": 1})", {"3", "33"}, {"0", "-3", "4"}},
+          {R"({"type": "number", "multipleOf": 0.01})", {"0", "1.5", "1.25", "-3"}, {"1.255"}},
+          {R"({"type": "number", "multipleOf": 0.01, "minimum": 0.5})",
+           {"0.5", "0.55", "7"},
+           {"0.4", "0.555"}},
+          {R"({"type": "number", "multipleOf": 0.5, "minimum": -1, "maximum": 1})",
+           {"-1", "-0.5", "0", "0.5", "1"},
+           {"0.25", "1.5"}},
+          {R"({"type": "number", "maximum": 1e300})", {"5", "-5"}, {"x"}},
+          {R"({"type": "number", "minimum": 5e-324, "maximum": 1})", {"1", "0.5"}, {"0"}},
+      },
+      compile_schema);
+  EXPECT_EQ(message_of([] { compile_schema(R"({"type": "number", "minimum": 3, "maximum": 2})"); }),
+            "the grammar can't be satisfied: no text fits it");
+}
+
+TEST(JsonSchema, ListsOfValues) {
+  check_cases(
+      {
+          {R"({"enum": ["a", "ab", 1, 2.5, null, [1, {"b": 2}], "é\n"]})",
+           {"\"a\"", "\"ab\"", "1", "2.5", "null", "[1, {\"b\": 2}]", "[1,{\"b\":2}]", "\"é\\n\""},
+           {"\"b\"", "2", "[1]"}},
+          {R"({"const": 3.0})", {"3.0", "3"}, {"4"}},
+          {R"({"type": "string", "enum": ["a", 1]})", {"\"a\""}, {"1"}},
+          {R"({"enum": ["a", "bb", "ccc"], "minLength": 2})", {"\"bb\"", "\"ccc\""}, {"\"a\""}},
+          {R"({"enum": [1, 5, 9], "const": 5})", {"5"}, {"1"}},
+          {R"({"enum": [1, 5, 9, "a"], "minimum": 4})", {"5", "9", "\"a\""}, {"1"}},
+      },
+      compile_schema);
+}
+
+TEST(JsonSchema, CombinesSchemas) {
+  check_cases(
+      {
+          {R"({"anyOf": [{"type": "integer"}, {"type": "string"}]})", {"1", "\"a\""}, {"null"}},
+          {R"({"oneOf": [{"type": "integer"}, {"type": "string"}]})", {"1", "\"a\""}, {"null"}},
+          {R"({"allOf": [{"type": "integer"}, {"minimum": 3}], "maximum": 5})",
+           {"3", "5"},
+           {"2", "6", "\"a\""}},
+          {R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
+               "anyOf": [{"properties": {"b": {"type": "null"}}, "required": ["b"]}, {"properties": {"a": {"minimum": 10}}}]})",
+           {R"({"a": 1, "b": null})", R"({"a": 10})"},
+           {R"({"a": 1})", R"({"b": null})"}},
+          {R"({"$ref": "#/$defs/a", "maximum": 5, "$defs": {"a": {"type": "integer"}}})",
+           {"5"},
+           {"6", "\"a\""}},
+          {R"({"$defs": {"node": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+               "required": ["next"], "additionalProperties": false}}, "$ref": "#/$defs/node"})",
+           {R"({"next": null})", R"({"next": {"next": {"next": null}}})"},
+           {"{}", R"({"next": {}})"}},
+          {R"({"type": "array", "items": {"$ref": "#"}})", {"[]", "[[], [[]]]"}, {"[1]"}},
+          {R"({"allOf": [{"$ref": "#/definitions/a"}, {"$ref": "#/definitions/a"}], "definitions": {"a": {"type": "null"}}})",
+           {"null"},
+           {"1"}},
+          {R"({"$id": "http://x/y.json", "$ref": "http://x/y.json#/d/a%25~1b", "d": {"a%/b": {"type": "null"}}})",
+           {"null"},
+           {"1"}},
+          {R"({"items": {"$ref": "#named"}, "type": "array", "$defs": {"a": {"$anchor": "named", "type": "null"}}})",
+           {"[null]"},
+           {"[1]"}},
+          {R"({"allOf": [true, {}]})", {"1"}, {}},
+          {R"({"$id": "http://x/a", "$defs": {"t": {"type": "null"}}, "type": "array",
+               "items": {"$id": "b", "$defs": {"t": {"type": "integer"}}, "$ref": "#/$defs/t"}})",
+           {"[1]"},
+           {"[null]"}},
+      },
+      compile_schema);
+}
+
+TEST(JsonSchema, MembersHaveTheOrderOfTheDocument) {
+  const std::string a = R"("properties": {"a": {"type": "null"}})";
+  const std::string b = R"({"properties": {"b": {"type": "null"}}})";
+  for (const std::string& part : {"\"allOf\": [" + b + "]", "\"anyOf\": [" + b + "]",
+                                  "\"$ref\": \"#/$defs/b\", \"$defs\": {\"b\": " + b + "}"}) {
+    const auto behind = compile_schema("{" + a + ", " + part + "}");
+    EXPECT_TRUE(accepts(*behind, R"({"a": null, "b": null})")) << part;
+    EXPECT_FALSE(accepts(*behind, R"({"b": null, "a": null})")) << part;
+    const auto before = compile_schema("{" + part + ", " + a + "}");
+    EXPECT_TRUE(accepts(*before, R"({"b": null, "a": null})")) << part;
+    EXPECT_FALSE(accepts(*before, R"({"a": null, "b": null})")) << part;
+  }
+}
+
+TEST(JsonSchema, RefusesWithThePath) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"({"properties": {"a": {"not": {}}}})",
+       "JSON schema at /properties/a: not can't be enforced; leave it out, or say it in another "
+       "way"},
+      {R"({"items": {"uniqueItems": true}})",
+       "JSON schema at /items: uniqueItems can't be enforced; leave it out, or say it in another "
+       "way"},
+      {R"({"if": {}, "then": {}})",
+       "JSON schema: if can't be enforced; leave it out, or say it in another way"},
+      {R"({"contains": {}})",
+       "JSON schema: contains can't be enforced; leave it out, or say it in another way"},
+      {R"({"dependencies": {"a": ["b"]}})",
+       "JSON schema: dependencies can't be enforced; leave it out, or say it in another way"},
+      {R"({"unevaluatedProperties": false})",
+       "JSON schema: unevaluatedProperties can't be enforced; leave it out, or say it in another "
+       "way"},
+      {R"({"$ref": "http://other/x"})",
+       "JSON schema: $ref names \"http://other/x\", which is not in this schema"},
+      {R"({"$ref": "#/$defs/b"})",
+       "JSON schema: $ref names \"#/$defs/b\", which is not in this schema"},
+      {R"({"$ref": "#"})", "JSON schema: it refers to itself without anything in between"},
+      {R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})",
+       "JSON schema: it refers to itself without anything in between"},
+      {R"({"type": "objekt"})", "JSON schema: type is \"objekt\", which is no type"},
+      {R"({"properties": []})", "JSON schema: properties is not an object"},
+      {R"({"minLength": -1})", "JSON schema: minLength is not a whole number of zero or more"},
+      {R"({"items": 3})",
+       "JSON schema at /items: it is no schema: expected an object, true or false"},
+      {R"({"anyOf": []})", "JSON schema: anyOf is an empty list"},
+      {R"({"multipleOf": 0})", "JSON schema: multipleOf is no number above zero"},
+      {R"({"type": "string", "pattern": "(a"})",
+       "JSON schema: pattern has a group that is not closed (at position 0)"},
+      {"false", "the grammar can't be satisfied: no text fits it"},
+      {R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})",
+       "the grammar can't be satisfied: no text fits it"},
+  };
+  for (const auto& [schema, message] : cases) {
+    EXPECT_EQ(message_of([&] { compile_schema(schema); }), message) << schema;
+  }
+  EXPECT_NE(message_of([] { compile_schema("{"); }).find("the JSON schema"), std::string::npos);
+  // Where it can't narrow anything it is no matter.
+  for (const char* schema :
+       {R"({"type": "string", "uniqueItems": true})", R"({"uniqueItems": false})", R"({"if": {}})",
+        R"({"type": "array", "dependencies": {"a": ["b"]}})"}) {
+    EXPECT_EQ(message_of([&] { compile_schema(schema); }), "") << schema;
+  }
+}
+
+TEST(JsonSchema, NotesBranchesThatMayOverlap) {
+  EXPECT_EQ(
+      compile_schema(R"({"oneOf": [{"type": "integer"}, {"type": "string"}]})")->notes().size(),
+      0u);
+  EXPECT_EQ(
+      compile_schema(
+          R"({"oneOf": [{"properties": {"k": {"const": 1}}}, {"properties": {"k": {"const": 2}}}]})")
+          ->notes()
+          .size(),
+      0u);
+  const auto noted =
+      compile_schema(R"({"items": {"oneOf": [{"type": "integer"}, {"minimum": 3}]}})");
+  ASSERT_EQ(noted->notes().size(), 1u);
+  EXPECT_EQ(noted->notes()[0],
+            "JSON schema at /items: branches of oneOf may overlap; it is taken for anyOf");
+}
+
+TEST(JsonSchema, OptionsSayWhatStandsBetweenTokens) {
+  const std::string schema =
+      R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}})";
+  JsonSchemaOptions options;
+  options.disable_any_whitespace = true;
+  const auto tight = demo_compiler().json_schema(schema, options);
+  EXPECT_TRUE(accepts(*tight, R"({"a": 1, "b": 2})"));
+  EXPECT_TRUE(accepts(*tight, R"({"a":1,"b":2})"));
+  EXPECT_FALSE(accepts(*tight, R"({ "a": 1})"));
+  EXPECT_FALSE(accepts(*tight, "{\n\"a\": 1}"));
+  options = {};
+  options.whitespace_pattern = "x*";
+  const auto odd = demo_compiler().json_schema(schema, options);
+  EXPECT_TRUE(accepts(*odd, R"({xx"a"x:1})"));
+  EXPECT_FALSE(accepts(*odd, R"({"a": 1})"));
+  options = {};
+  options.disable_additional_properties = true;
+  const auto closed = demo_compiler().json_schema(schema, options);
+  EXPECT_TRUE(accepts(*closed, R"({"a": 1})"));
+  EXPECT_FALSE(accepts(*closed, R"({"c": 1})"));
+}
+
+TEST(JsonSchema, WhitespaceEnds) {
+  const auto grammar = compile_schema("true");
+  EXPECT_TRUE(accepts(*grammar, "[\n" + std::string(64, ' ') + "]"));
+  EXPECT_FALSE(accepts(*grammar, "[\n" + std::string(65, ' ') + "]"));
+}
+
+TEST(JsonSchema, LargeSchemasAreCompiledOrRefusedSoon) {
+  std::string nested = R"({"type": "integer"})";
+  for (int i = 0; i < 30; ++i) nested = R"({"oneOf": [)" + nested + R"(, {"type": "string"}]})";
+  EXPECT_TRUE(accepts(*compile_schema(nested), "1"));
+  std::string doubled = R"({"$ref": "#/$defs/d0", "$defs": {"d30": {"type": "integer"})";
+  for (int i = 0; i < 30; ++i) {
+    const std::string next = "#/$defs/d" + std::to_string(i + 1);
+    doubled += R"(, "d)" + std::to_string(i) + R"(": {"oneOf": [{"$ref": ")" + next +
+               R"("}, {"type": "array", "items": {"$ref": ")" + next + R"("}}]})";
+  }
+  EXPECT_TRUE(accepts(*compile_schema(doubled + "}}"), "[[1]]"));
+  std::string product = R"({"allOf": [)";
+  for (int i = 0; i < 30; ++i) {
+    product += std::string(i > 0 ? "," : "") + R"({"anyOf": [{"minimum": )" + std::to_string(i) +
+               R"(}, {"maximum": )" + std::to_string(i) + "}]}";
+  }
+  EXPECT_NE(
+      message_of([&] { compile_schema(product + "]}"); }).find("more than 10000 combinations"),
+      std::string::npos);
+  std::string patterns = R"({"allOf": [)";
+  for (int i = 0; i < 40; ++i) {
+    patterns += std::string(i > 0 ? "," : "") + R"({"type": "string", "pattern": "a)" +
+                std::to_string(i) + "\"}";
+  }
+  EXPECT_NE(message_of([&] { compile_schema(patterns + "]}"); }).find("more than 30 times"),
+            std::string::npos);
+  std::string wide = R"({"type": "object", "properties": {)";
+  for (int i = 0; i < 5000; ++i) {
+    wide += std::string(i > 0 ? "," : "") + "\"property" + std::to_string(i) +
+            R"(": {"type": "integer"})";
+  }
+  EXPECT_TRUE(
+      accepts(*compile_schema(wide + "}}"), R"({"property7": 1, "property4999": 2, "other": 3})"));
+  std::string chain = R"({"$ref": "#/$defs/d0", "$defs": {)";
+  for (int i = 0; i < 5000; ++i) {
+    chain += "\"d" + std::to_string(i) + R"(": {"type": "array", "items": {"$ref": "#/$defs/d)" +
+             std::to_string(i + 1) + "\"}},";
+  }
+  EXPECT_TRUE(accepts(*compile_schema(chain + R"("d5000": {"type": "null"}}})"), "[[[]]]"));
+  EXPECT_NE(message_of([] {
+              compile_schema("\"" + std::string(1 << 20, 'a') + "\"");
+            }).find("bytes; at most 1048576 are supported"),
+            std::string::npos);
+  EXPECT_NE(message_of([] { compile_schema(std::string(101, '[') + std::string(101, ']')); }), "");
+}
+
+}  // namespace
+}  // namespace nanovllm::grammar

@@ -1,0 +1,145 @@
+// What all a JSON Schema's parts say of one value at once, as rules.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "grammar/grammar.h"
+#include "grammar/json_numbers.h"
+#include "grammar/schema_document.h"
+#include "grammar/string_dfa.h"
+#include "grammar/syntax.h"
+
+namespace nanovllm::grammar {
+
+class SchemaCompiler {
+ public:
+  SchemaCompiler(const SchemaDocument& document, const JsonSchemaOptions& options, Syntax& syntax,
+                 std::vector<std::string>& notes);
+
+  NodeId compile();
+
+ private:
+  // A schema of which some keywords are done with.
+  struct Term {
+    const Json* schema;
+    uint8_t done = 0;
+    bool operator==(const Term&) const = default;
+    bool operator<(const Term& other) const {
+      return schema != other.schema ? std::less<>()(schema, other.schema) : done < other.done;
+    }
+  };
+  static constexpr uint8_t kAnyOf = 1, kOneOf = 2, kValues = 4, kParts = 8;
+  // All of them hold; none: anything does.
+  using Terms = std::vector<Term>;
+  // What is known of one set of terms.
+  struct Known {
+    NodeId node = kUnbounded;  // not known yet
+    std::optional<RuleId> rule;
+    Terms terms;
+  };
+  enum Type : uint8_t {
+    kNull = 1,
+    kBoolean = 2,
+    kInteger = 4,
+    kNumber = 8,
+    kString = 16,
+    kArray = 32,
+    kObject = 64
+  };
+  static constexpr uint8_t kAllTypes = 127;
+
+  NodeId value(const Terms& terms);
+  void define_waiting();
+  NodeId value_of(const Json& schema) { return value(Terms{Term{&schema}}); }
+  RuleId rule_of(Known& known);
+  NodeId build(const Terms& terms);
+  void refuse_cycles(const Json& schema, int depth);
+  bool flatten(Term term, Terms& flat);
+  NodeId alternatives(const Terms& flat, size_t index, uint8_t which);
+  void note_overlap(const Json& schema, const Json& branches);
+  uint8_t types(const Terms& flat) const;
+  uint8_t type_of_name(const Json& schema, const Json& name) const;
+  static uint8_t type_of_value(const Json& value);
+  void refuse_unsupported(const Json& schema, uint8_t types) const;
+
+  NodeId typed(const Terms& flat, uint8_t types);
+  // enum and const.
+  std::optional<NodeId> listed(const Terms& flat, uint8_t types);
+  bool allows(const Terms& flat, const Json& candidate);
+  NodeId constant(const Json& value);
+
+  NodeId number(const Terms& flat, bool is_integer);
+  NumberBounds bounds_of(const Terms& flat) const;
+  // `divisor` has been checked.
+  NodeId multiples(const Json& schema, const Decimal& divisor, NumberBounds bounds,
+                   bool is_integer);
+  NodeId string(const Terms& flat);
+  NodeId array(const Terms& flat);
+  Terms element(const Terms& flat, size_t index) const;
+
+  // schema_objects.cc
+  struct Pattern {
+    const Json* owner;
+    const StringLanguage* language;
+    const Json* schema;
+  };
+  struct ObjectParts {
+    std::vector<std::string> names;
+    std::vector<Terms> values;  // of names
+    std::vector<uint8_t> is_required;
+    std::vector<Pattern> patterns;
+    std::vector<const StringLanguage*> key_languages;  // of propertyNames
+    uint32_t min = 0, max = kUnbounded;
+    std::vector<NodeId> further;  // members that have no names here: key, colon, value
+  };
+  NodeId object(const Terms& flat);
+  ObjectParts parts_of(const Terms& flat);
+  void add_key_languages(const Json& schema, ObjectParts& parts);
+  // `properties` are those of each term by name.
+  using Properties = std::unordered_map<std::string_view, const Json*>;
+  Terms named_value(const Terms& flat, const ObjectParts& parts,
+                    const std::vector<Properties>& properties, const std::string& name) const;
+  Terms further_value(const Terms& flat, const ObjectParts& parts, uint32_t patterns) const;
+  std::vector<NodeId> further_members(const Terms& flat, const ObjectParts& parts);
+  NodeId members(const ObjectParts& parts);
+  bool is_closed(const Terms& flat) const;
+
+  // What a string must match, as a regular expression that is searched for or is to match it whole.
+  struct Text {
+    std::string regex;
+    bool is_search;
+    std::string where;
+  };
+  std::vector<Text> texts_of(const Json& schema);
+  LengthBounds length_of(const Json& schema) const;
+  const StringLanguage& language(const Text& text);
+  NodeId text_node(const Text& text);
+  NodeId quoted(std::string_view text);
+
+  const SchemaDocument& document_;
+  const JsonSchemaOptions& options_;
+  Syntax& syntax_;
+  std::vector<std::string>& notes_;
+  NodeId space_, comma_, colon_;
+  std::map<Terms, size_t> places_;  // in known_, by sorted terms
+  std::deque<Known> known_;
+  std::deque<size_t> waiting_;  // of known_, whose rules are still to be defined
+  std::unordered_map<const Json*, bool> is_grounded_;  // false: it is being looked at
+  int depth_ = 0;
+  size_t num_merges_ = 0;
+  std::map<std::string, StringLanguage> languages_;  // by what they are of
+  std::map<std::pair<bool, std::string>, NodeId> text_nodes_;
+  std::set<std::string> noted_;
+};
+
+}  // namespace nanovllm::grammar

@@ -1,0 +1,292 @@
+// Objects of JSON Schema: members in the schema's order, then those that it does not name.
+#include <algorithm>
+#include <unordered_set>
+
+#include "base/check.h"
+#include "grammar/schema_compiler.h"
+#include "io/json.h"
+
+namespace nanovllm::grammar {
+namespace {
+
+constexpr size_t kMaxPlaces = 50'000;  // members by how many were written before
+constexpr size_t kMaxNameBytes = 60'000;
+
+}  // namespace
+
+// Whether objects have no members but those that are named, though nothing says so.
+bool SchemaCompiler::is_closed(const Terms& flat) const {
+  if (!options_.disable_additional_properties) return false;
+  return std::ranges::none_of(flat, [](const Term term) {
+    return term.schema->contains("additionalProperties") ||
+           term.schema->contains("patternProperties");
+  });
+}
+
+SchemaCompiler::ObjectParts SchemaCompiler::parts_of(const Terms& flat) {
+  ObjectParts parts;
+  std::unordered_set<std::string> names, required;
+  std::vector<Properties> properties;
+  const auto add_name = [&](const Json& schema, const std::string& name) {
+    if (name.size() > kMaxNameBytes) {
+      document_.fail(schema, "properties", "has a name of more than 60,000 bytes");
+    }
+    if (names.insert(name).second) parts.names.push_back(name);
+  };
+  for (const Term term : flat) {
+    const Json& schema = *term.schema;
+    properties.emplace_back();
+    if (const Json* its = document_.object(schema, "properties")) {
+      for (const auto& [name, property] : its->items()) {
+        add_name(schema, name);
+        properties.back().emplace(name, &property);
+      }
+    }
+    if (const Json* patterns = document_.object(schema, "patternProperties")) {
+      for (const auto& [regex, property] : patterns->items()) {
+        const Text text = {regex, true, document_.where(schema) + ": patternProperties"};
+        parts.patterns.push_back({&schema, &language(text), &property});
+      }
+    }
+    parts.min = std::max(parts.min, document_.count(schema, "minProperties").value_or(0));
+    parts.max = std::min(parts.max, document_.count(schema, "maxProperties").value_or(kUnbounded));
+    add_key_languages(schema, parts);
+  }
+  for (const Term term : flat) {
+    const Json* list = document_.find(*term.schema, "required");
+    if (list == nullptr || list->is_boolean()) continue;  // a boolean in draft 3
+    if (!list->is_array()) document_.fail(*term.schema, "required", "is not a list");
+    for (const Json& name : *list) {
+      if (!name.is_string()) document_.fail(*term.schema, "required", "has what is no string");
+      required.insert(name.get<std::string>());
+      add_name(*term.schema, name.get<std::string>());
+    }
+  }
+  if (parts.patterns.size() + parts.key_languages.size() > 30) {
+    document_.refuse(*flat[0].schema, "patternProperties", "are more than 30 patterns");
+  }
+  for (const std::string& name : parts.names) {
+    parts.is_required.push_back(required.contains(name) ? 1 : 0);
+    parts.values.push_back(named_value(flat, parts, properties, name));
+  }
+  return parts;
+}
+
+// propertyNames: patterns, formats, lengths and lists of names.
+void SchemaCompiler::add_key_languages(const Json& schema, ObjectParts& parts) {
+  const Json* names = document_.find(schema, "propertyNames");
+  if (names == nullptr) return;
+  document_.schema(*names);
+  if (names->is_boolean()) {
+    if (!names->get<bool>()) parts.max = 0;
+    return;
+  }
+  Terms flat;
+  refuse_cycles(*names, 0);
+  if (!flatten(Term{names}, flat)) {
+    parts.max = 0;
+    return;
+  }
+  for (const Term term : flat) {
+    for (const auto& [keyword, ignored] : term.schema->items()) {
+      static const std::set<std::string> kKnown = {
+          "pattern",  "format",  "minLength", "maxLength",   "enum",  "const",
+          "type",     "$ref",    "allOf",     "description", "title", "$comment",
+          "examples", "default", "$id",       "$schema"};
+      if (!kKnown.contains(keyword)) {
+        document_.refuse(*term.schema, keyword, "of names can't be enforced");
+      }
+    }
+    if ((types(Terms{term}) & kString) == 0) parts.max = 0;
+    for (const Text& text : texts_of(*term.schema)) parts.key_languages.push_back(&language(text));
+    const LengthBounds length = length_of(*term.schema);
+    if (length.is_bounded()) {
+      if (length.min > length.max) {
+        parts.max = 0;
+        continue;
+      }
+      parts.key_languages.push_back(&languages_
+                                         .emplace(fmt::format("l{} {}", length.min, length.max),
+                                                  StringLanguage::of_length(length))
+                                         .first->second);
+    }
+    for (const char* keyword : {"enum", "const"}) {
+      const Json* values = document_.find(*term.schema, keyword);
+      if (values == nullptr) continue;
+      std::vector<std::string> texts;
+      const auto add = [&texts](const Json& value) {
+        if (value.is_string()) texts.push_back(value.get<std::string>());
+      };
+      if (keyword == std::string_view("const")) {
+        add(*values);
+      } else {
+        for (const Json& value : *values) add(value);
+      }
+      parts.key_languages.push_back(
+          &languages_.emplace(fmt::format("t{}", values->dump()), StringLanguage::of_texts(texts))
+               .first->second);
+    }
+  }
+}
+
+SchemaCompiler::Terms SchemaCompiler::named_value(const Terms& flat, const ObjectParts& parts,
+                                                  const std::vector<Properties>& properties,
+                                                  const std::string& name) const {
+  Terms terms;
+  for (size_t i = 0; i < flat.size(); ++i) {
+    const Json* const schema = flat[i].schema;
+    const auto property = properties[i].find(name);
+    bool is_known = property != properties[i].end();
+    if (is_known) terms.push_back(Term{property->second});
+    for (const Pattern& pattern : parts.patterns) {
+      if (pattern.owner != schema || !pattern.language->contains(name)) continue;
+      terms.push_back(Term{pattern.schema});
+      is_known = true;
+    }
+    const Json* others = document_.find(*schema, "additionalProperties");
+    if (!is_known && others != nullptr) terms.push_back(Term{others});
+  }
+  return terms;
+}
+
+// Of members that no schema names and that match these patterns, one bit each.
+SchemaCompiler::Terms SchemaCompiler::further_value(const Terms& flat, const ObjectParts& parts,
+                                                    uint32_t patterns) const {
+  Terms terms;
+  for (const Term term : flat) {
+    bool is_known = false;
+    for (size_t i = 0; i < parts.patterns.size(); ++i) {
+      if (parts.patterns[i].owner != term.schema || (patterns >> i & 1) == 0) continue;
+      terms.push_back(Term{parts.patterns[i].schema});
+      is_known = true;
+    }
+    const Json* others = document_.find(*term.schema, "additionalProperties");
+    if (!is_known && others != nullptr) terms.push_back(Term{others});
+  }
+  return terms;
+}
+
+std::vector<NodeId> SchemaCompiler::further_members(const Terms& flat, const ObjectParts& parts) {
+  std::vector<NodeId> members;
+  const NodeId quote = syntax_.literal("\"");
+  if (parts.patterns.empty() && parts.key_languages.empty()) {
+    if (is_closed(flat)) return members;
+    const NodeId node = value(further_value(flat, parts, 0));
+    Names names;
+    for (const std::string& name : parts.names) {
+      names.push_back(spell_text(name, Spelling::kCanonical));
+    }
+    members.push_back(syntax_.sequence({quote, syntax_.except(std::move(names)), colon_, node}));
+    return members;
+  }
+  const std::string where = document_.where(*flat[0].schema);
+  std::vector<const StringLanguage*> languages;
+  for (const Pattern& pattern : parts.patterns) languages.push_back(pattern.language);
+  languages.insert(languages.end(), parts.key_languages.begin(), parts.key_languages.end());
+  const StringLanguage named = StringLanguage::of_texts(parts.names);
+  languages.push_back(&named);
+  const size_t num_patterns = parts.patterns.size(), num_keys = parts.key_languages.size();
+  const uint32_t of_patterns = (1u << num_patterns) - 1;
+  const uint32_t of_keys = ((1u << num_keys) - 1) << num_patterns;
+  const uint32_t of_names = 1u << (num_patterns + num_keys);
+  // Names by the patterns that they match: all that match the same have one value.
+  std::map<NodeId, std::vector<uint32_t>> by_value;
+  for (const uint32_t membership : memberships(languages, where)) {
+    if ((membership & of_keys) != of_keys || (membership & of_names) != 0) continue;
+    by_value[value(further_value(flat, parts, membership & of_patterns))].push_back(membership);
+  }
+  for (const auto& entry : by_value) {
+    const NodeId node = entry.first;
+    const std::vector<uint32_t>& accepted = entry.second;
+    if (node == syntax_.never()) continue;
+    auto dfa = make_string_dfa(
+        languages,
+        [&](uint32_t membership) {
+          return std::ranges::find(accepted, membership) != accepted.end();
+        },
+        {}, where);
+    if (dfa) {
+      members.push_back(syntax_.sequence({quote, syntax_.dfa(std::move(*dfa)), colon_, node}));
+    }
+  }
+  return members;
+}
+
+NodeId SchemaCompiler::object(const Terms& flat) {
+  ObjectParts parts = parts_of(flat);
+  if (parts.min > parts.max) return syntax_.never();
+  parts.further = further_members(flat, parts);
+  return members(parts);
+}
+
+NodeId SchemaCompiler::members(const ObjectParts& parts) {
+  // Named members, without those that can't be.
+  std::vector<NodeId> named;
+  std::vector<uint8_t> is_required;
+  for (size_t i = 0; i < parts.names.size(); ++i) {
+    const bool has_key = std::ranges::all_of(
+        parts.key_languages, [&](const auto* keys) { return keys->contains(parts.names[i]); });
+    const NodeId node = has_key ? value(parts.values[i]) : syntax_.never();
+    if (node == syntax_.never()) {
+      if (parts.is_required[i] != 0) return syntax_.never();
+      continue;
+    }
+    named.push_back(syntax_.sequence({quoted(parts.names[i]), colon_, node}));
+    is_required.push_back(parts.is_required[i]);
+  }
+  const size_t num_required = std::ranges::count(is_required, 1);
+  const NodeId further = syntax_.choice(parts.further);
+  if (num_required > parts.max) return syntax_.never();
+  // How many were written matters up to `cap`, where there is a bound.
+  const bool is_bounded_above =
+      parts.max != kUnbounded && (further != syntax_.never() || parts.max < named.size());
+  const uint32_t least = parts.min > num_required ? parts.min : 0;
+  const uint32_t cap = is_bounded_above ? parts.max : least;
+  const size_t width = std::min<size_t>(cap, named.size()) + 1;
+  if (width * (named.size() + 1) > kMaxPlaces) {
+    throw_error(ErrorCode::kUnsupported,
+                "the JSON schema has an object with {} properties and a minProperties or "
+                "maxProperties of {}, which is not supported; leave the bound out",
+                named.size(), cap);
+  }
+  const auto left = [&](uint32_t count, size_t written) {
+    return count == kUnbounded ? count
+                               : static_cast<uint32_t>(count - std::min<size_t>(count, written));
+  };
+  const uint32_t most = is_bounded_above ? parts.max : kUnbounded;
+  const NodeId close = syntax_.sequence({space_, syntax_.literal("}")});
+  // Behind the i-th of the named ones, with so many written, at least one: the comma and another
+  // member, or the end. And what stands behind a comma or the opening brace.
+  std::vector<NodeId> behind(width), member(width), next_behind(width), next_member(width);
+  for (size_t written = 0; written < width; ++written) {
+    const uint32_t min = left(least, written), max = left(most, written);
+    const NodeId more = syntax_.repeat(syntax_.sequence({comma_, further}), min, max);
+    behind[written] = syntax_.sequence({more, close});
+    member[written] = max == 0
+                          ? syntax_.never()
+                          : syntax_.sequence({further,
+                                              syntax_.repeat(syntax_.sequence({comma_, further}),
+                                                             left(min, 1), left(max, 1)),
+                                              close});
+  }
+  bool is_rest_optional = true;
+  for (size_t i = named.size(); i-- > 0;) {
+    is_rest_optional = is_rest_optional && is_required[i] == 0;
+    for (size_t written = 0; written < width; ++written) {
+      const size_t more = std::min(written + 1, width - 1);
+      const bool is_full = is_bounded_above && written >= parts.max;
+      const NodeId its = is_full ? syntax_.never() : syntax_.sequence({named[i], behind[more]});
+      next_member[written] = is_required[i] != 0 ? its : syntax_.either(its, member[written]);
+      const NodeId goes_on = syntax_.sequence({comma_, next_member[written]});
+      next_behind[written] =
+          is_rest_optional && written >= least ? syntax_.either(goes_on, close) : goes_on;
+    }
+    behind.swap(next_behind);
+    member.swap(next_member);
+  }
+  const NodeId some = syntax_.sequence({syntax_.literal("{"), space_, member[0]});
+  const NodeId none = syntax_.sequence({syntax_.literal("{"), close});
+  return is_rest_optional && least == 0 ? syntax_.choice({none, some}) : some;
+}
+
+}  // namespace nanovllm::grammar

@@ -1,0 +1,261 @@
+#include "grammar/string_dfa.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+#include "grammar/regex.h"
+
+namespace nanovllm::grammar {
+namespace {
+
+constexpr size_t kMaxProduct = 4000;              // states
+constexpr size_t kMaxShortest = size_t{1} << 18;  // entries of the table of lengths
+constexpr size_t kMaxLanguageBytes = size_t{16} << 20;
+
+// All languages at once: what a string's beginning leads to in each.
+class Product {
+ public:
+  Product(std::span<const StringLanguage* const> languages, const std::string& where)
+      : languages_(languages) {
+    std::array<uint8_t, 256>& classes = dfa.classes;
+    dfa.num_classes = refine(classes, 1, canonical_string().classes);
+    for (const StringLanguage* language : languages) {
+      if (language->automaton() == nullptr) continue;
+      dfa.num_classes = refine(classes, dfa.num_classes, language->automaton()->syntax().classes());
+    }
+    std::vector<uint8_t> bytes(dfa.num_classes);
+    for (int byte = 255; byte >= 0; --byte) bytes[classes[byte]] = static_cast<uint8_t>(byte);
+    std::vector<StateId> start = {0};
+    for (const StringLanguage* language : languages) {
+      start.push_back(language->automaton() == nullptr ? kDead : kStart);
+    }
+    find(start);
+    std::vector<StateId> next;
+    while (dfa.next.size() < states_.size() * dfa.num_classes) {
+      const std::vector<StateId>& from = *states_[dfa.next.size() / dfa.num_classes];
+      if (states_.size() > kMaxProduct) {
+        throw_error(ErrorCode::kUnsupported,
+                    "{}: what its patterns and lengths say together needs more than {} states, "
+                    "which is not supported",
+                    where, kMaxProduct);
+      }
+      for (const uint8_t byte : bytes) {
+        const uint16_t outer = canonical_string().step(static_cast<uint16_t>(from[0]), byte);
+        if (outer >= ByteDfa::kAccept) {
+          dfa.next.push_back(outer);
+          continue;
+        }
+        next.assign(1, outer);
+        for (size_t i = 0; i < languages.size(); ++i) {
+          next.push_back(from[i + 1] <= kOutgrown
+                             ? kDead
+                             : languages[i]->automaton()->next(from[i + 1], byte));
+          if (next.back() == kOutgrown) {
+            throw_error(ErrorCode::kUnsupported, "{}: a pattern is too large", where);
+          }
+        }
+        dfa.next.push_back(find(next));
+      }
+    }
+  }
+
+  // Of a state between characters: which languages have what was read.
+  uint32_t membership(size_t state) const {
+    uint32_t bits = 0;
+    for (size_t i = 0; i < languages_.size(); ++i) {
+      const StateId at = (*states_[state])[i + 1];
+      if (at > kOutgrown && languages_[i]->automaton()->is_accepting(at)) bits |= 1u << i;
+    }
+    return bits;
+  }
+  bool is_between(size_t state) const { return (*states_[state])[0] == 0; }
+  size_t size() const { return states_.size(); }
+
+  ByteDfa dfa;  // that accepts every string
+
+ private:
+  uint16_t find(const std::vector<StateId>& state) {
+    const auto [found, is_new] = ids_.try_emplace(state, static_cast<uint16_t>(states_.size()));
+    if (is_new) states_.push_back(&found->first);
+    return found->second;
+  }
+
+  std::span<const StringLanguage* const> languages_;
+  std::map<std::vector<StateId>, uint16_t> ids_;
+  std::vector<const std::vector<StateId>*> states_;
+};
+
+// Takes out what no accepted string goes through. False: nothing is left.
+bool keep_live(ByteDfa& dfa) {
+  const size_t states = dfa.num_states();
+  std::vector<std::vector<uint16_t>> before(states);
+  std::vector<uint8_t> is_live(states);
+  std::vector<uint16_t> todo;
+  for (size_t state = 0; state < states; ++state) {
+    for (uint32_t c = 0; c < dfa.num_classes; ++c) {
+      const uint16_t next = dfa.next[state * dfa.num_classes + c];
+      if (next < ByteDfa::kAccept) before[next].push_back(static_cast<uint16_t>(state));
+      if (next == ByteDfa::kAccept && is_live[state] == 0) {
+        is_live[state] = 1;
+        todo.push_back(static_cast<uint16_t>(state));
+      }
+    }
+  }
+  for (size_t i = 0; i < todo.size(); ++i) {
+    for (const uint16_t state : before[todo[i]]) {
+      if (is_live[state] == 0) todo.push_back(state);
+      is_live[state] = 1;
+    }
+  }
+  for (uint16_t& next : dfa.next) {
+    if (next < ByteDfa::kAccept && is_live[next] == 0) next = ByteDfa::kDead;
+  }
+  return is_live[0] != 0;
+}
+
+// The shortest end of `at_least` characters or more, by the tables of one character less.
+void find_shortest(ByteDfa& dfa) {
+  const size_t states = dfa.num_states(), width = size_t{dfa.min} + 1;
+  dfa.shortest.assign(states * width, kUnbounded);
+  std::vector<std::vector<uint16_t>> before(states);
+  std::vector<std::vector<uint16_t>> layers(1);  // by characters to the end
+  for (size_t state = 0; state < states; ++state) {
+    for (uint32_t c = 0; c < dfa.num_classes; ++c) {
+      const uint16_t next = dfa.next[state * dfa.num_classes + c];
+      if (next < ByteDfa::kAccept) before[next].push_back(static_cast<uint16_t>(state));
+      if (next == ByteDfa::kAccept && dfa.shortest[state * width] != 0) {
+        dfa.shortest[state * width] = 0;
+        layers[0].push_back(static_cast<uint16_t>(state));
+      }
+    }
+  }
+  // Bytes within a character cost nothing, its last one costs one: what leads to a state between
+  // characters is a layer further.
+  for (uint32_t chars = 0; chars < layers.size(); ++chars) {
+    for (size_t i = 0; i < layers[chars].size(); ++i) {
+      const uint16_t state = layers[chars][i];
+      if (dfa.shortest[state * width] != chars) continue;
+      const uint32_t cost = chars + (dfa.is_between[state] != 0 ? 1 : 0);
+      for (const uint16_t from : before[state]) {
+        if (dfa.shortest[from * width] <= cost) continue;
+        dfa.shortest[from * width] = cost;
+        if (layers.size() <= cost) layers.resize(cost + 1);
+        layers[cost].push_back(from);
+      }
+    }
+  }
+  for (size_t least = 1; least < width; ++least) {
+    // Characters have up to twelve bytes, and states within one have no cycles.
+    for (int round = 0; round < 12; ++round) {
+      bool changed = false;
+      for (size_t state = 0; state < states; ++state) {
+        uint32_t best = dfa.shortest[state * width + least];
+        for (uint32_t c = 0; c < dfa.num_classes; ++c) {
+          const uint16_t next = dfa.next[state * dfa.num_classes + c];
+          if (next >= ByteDfa::kAccept) continue;
+          const bool ends = dfa.is_between[next] != 0;
+          const uint32_t rest = dfa.shortest[next * width + (ends ? least - 1 : least)];
+          if (rest != kUnbounded) best = std::min(best, rest + (ends ? 1 : 0));
+        }
+        changed = changed || best != dfa.shortest[state * width + least];
+        dfa.shortest[state * width + least] = best;
+      }
+      if (!changed) break;
+    }
+  }
+}
+
+}  // namespace
+
+StringLanguage::StringLanguage(const std::function<NodeId(Syntax&)>& build)
+    : syntax_(std::make_unique<Syntax>()) {
+  const NodeId start = syntax_->finish(build(*syntax_));
+  if (start != syntax_->never()) {
+    automaton_ = std::make_unique<Automaton>(*syntax_, start, kMaxLanguageBytes);
+  }
+}
+
+StringLanguage StringLanguage::of_pattern(std::string_view pattern, const std::string& where) {
+  return StringLanguage([&](Syntax& syntax) {
+    return compile_regex(pattern, syntax,
+                         {.spelling = Spelling::kCanonical, .is_search = true, .where = where});
+  });
+}
+
+StringLanguage StringLanguage::of_regex(std::string_view regex) {
+  return StringLanguage([&](Syntax& syntax) {
+    return compile_regex(regex, syntax, {.spelling = Spelling::kCanonical});
+  });
+}
+
+StringLanguage StringLanguage::of_length(LengthBounds length) {
+  return StringLanguage([&](Syntax& syntax) {
+    return syntax.repeat(syntax.characters(CharRanges::all(), Spelling::kCanonical), length.min,
+                         length.max);
+  });
+}
+
+StringLanguage StringLanguage::of_texts(const std::vector<std::string>& texts) {
+  return StringLanguage([&](Syntax& syntax) {
+    std::vector<std::string> spelled;
+    spelled.reserve(texts.size());
+    for (const std::string& text : texts) spelled.push_back(spell_text(text, Spelling::kCanonical));
+    return syntax.choice_of_texts(std::move(spelled));
+  });
+}
+
+bool StringLanguage::contains(std::string_view text) const {
+  if (automaton_ == nullptr) return false;
+  return automaton_->is_accepting(
+      automaton_->advance(kStart, spell_text(text, Spelling::kCanonical)));
+}
+
+std::vector<uint32_t> memberships(std::span<const StringLanguage* const> languages,
+                                  const std::string& where) {
+  const Product product(languages, where);
+  std::set<uint32_t> found;
+  for (size_t state = 0; state < product.size(); ++state) {
+    if (product.is_between(state)) found.insert(product.membership(state));
+  }
+  return {found.begin(), found.end()};
+}
+
+std::optional<ByteDfa> make_string_dfa(std::span<const StringLanguage* const> languages,
+                                       const std::function<bool(uint32_t)>& accepts,
+                                       LengthBounds length, const std::string& where) {
+  Product product(languages, where);
+  ByteDfa dfa = std::move(product.dfa);
+  dfa.is_between.resize(product.size());
+  const uint8_t quote = dfa.classes['"'];
+  for (size_t state = 0; state < product.size(); ++state) {
+    if (!product.is_between(state)) continue;
+    dfa.is_between[state] = 1;
+    if (!accepts(product.membership(state))) {
+      dfa.next[state * dfa.num_classes + quote] = ByteDfa::kDead;
+    }
+  }
+  if (!keep_live(dfa)) return std::nullopt;
+  if (length.is_bounded()) {
+    dfa.is_counted = true;
+    dfa.min = length.min;
+    dfa.max = std::min(length.max, kUnbounded - 1);  // none of the table's is above its bound
+    if (dfa.num_states() * (size_t{dfa.min} + 1) > kMaxShortest) {
+      throw_error(ErrorCode::kUnsupported,
+                  "{}: its pattern and a minLength of {} need too large a table, which is not "
+                  "supported",
+                  where, dfa.min);
+    }
+    find_shortest(dfa);
+    if (dfa.shortest[dfa.min] > dfa.max) return std::nullopt;
+    for (size_t at = 0; at < dfa.shortest.size(); at += size_t{dfa.min} + 1) {
+      if (dfa.shortest[at] == kUnbounded) continue;  // of a state that is not live
+      dfa.most_needed = std::max(dfa.most_needed, dfa.shortest[at]);
+    }
+  }
+  find_covering_states(dfa);
+  return dfa;
+}
+
+}  // namespace nanovllm::grammar

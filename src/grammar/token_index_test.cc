@@ -1,0 +1,125 @@
+#include "grammar/token_index.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+
+#include "base/testing.h"
+#include "grammar/masks.h"
+#include "grammar/testing.h"
+#include "text/detokenizer.h"
+#include "text/testing.h"
+#include "text/utf8.h"
+
+namespace nanovllm::grammar {
+namespace {
+
+// What the tokens write is what the detokenizer shows, one by one and in a row.
+void check_bytes(const Tokenizer& tokenizer, const std::string& name) {
+  const std::vector<std::string> bytes = Detokenizer::bytes_of_tokens(tokenizer);
+  ASSERT_EQ(bytes.size(), static_cast<size_t>(tokenizer.vocab_size()));
+  const std::vector<int32_t> before = tokenizer.encode("x", false);
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    Detokenizer detokenizer(tokenizer, false, before);
+    std::string shown = detokenizer.append(id);
+    shown += detokenizer.finish();
+    ASSERT_EQ(text::replace_invalid_utf8(bytes[id]), shown) << name << ": token " << id;
+  }
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<int32_t> ids = tokenizer.encode(text::random_text(random, 12), false);
+    std::string joined;
+    for (const int32_t id : ids) joined += bytes[id];
+    Detokenizer detokenizer(tokenizer, false, before);
+    std::string shown;
+    for (const int32_t id : ids) shown += detokenizer.append(id);
+    shown += detokenizer.finish();
+    ASSERT_EQ(joined, shown) << name;
+  }
+}
+
+TEST(TokenIndex, BytesAreWhatTheDetokenizerShows) {
+  check_bytes(demo_tokenizer(), "demo");
+  check_bytes(*text::make_tokenizer(text::byte_level_json()), "byte level");
+  check_bytes(*text::make_tokenizer(text::sentence_piece_json()), "SentencePiece");
+  for (const auto& folder :
+       std::filesystem::directory_iterator(test::source_path("tests/data/tokenizers"))) {
+    if (!folder.is_directory()) continue;
+    check_bytes(*Tokenizer::load(folder.path().string()), folder.path().string());
+  }
+}
+
+TEST(TokenIndex, MarksStandForNoText) {
+  text::TestJson json = text::byte_level_json();
+  json["added_tokens"].push_back(text::added_token_json("<think>", false));
+  json["added_tokens"].push_back(text::added_token_json("    ", false));
+  const auto tokenizer = text::make_tokenizer(json);
+  const TokenIndex index(*tokenizer);
+  EXPECT_EQ(index.bytes(*tokenizer->token_to_id("<think>")), "");
+  EXPECT_EQ(index.bytes(*tokenizer->token_to_id("<|end|>")), "");
+  EXPECT_EQ(index.bytes(*tokenizer->token_to_id("    ")), "    ");
+  EXPECT_EQ(index.bytes(-1), "");
+  EXPECT_EQ(index.bytes(index.vocab_size()), "");
+}
+
+TEST(TokenIndex, SlicesHoldRunsOfPlainCharacters) {
+  const TokenIndex index({"a", "ab", "\"", "a\"", "", "é", "\xC3", "\xA9", "abcdefghijk",
+                          "abcdefghijklmnopqrst", "\\n", "\n", "b\xF0\x9F", "a"});
+  EXPECT_EQ(index.slice(0), nullptr);
+  EXPECT_EQ(index.slice(3), nullptr);
+  const auto ids = [](const MaskWords& words) {
+    std::vector<int> set;
+    for (int id = 0; id < 32; ++id) {
+      if ((words[0] >> id & 1) != 0) set.push_back(id);
+    }
+    return set;
+  };
+  ASSERT_NE(index.slice(4), nullptr);
+  EXPECT_EQ(ids(index.slice(4)->tokens), (std::vector<int>{0, 1, 5, 6, 12, 13}));
+  EXPECT_EQ(ids(index.slice(19)->tokens), (std::vector<int>{0, 1, 5, 6, 8, 12, 13}));
+  EXPECT_EQ(ids(index.slice(kUnbounded)->tokens), (std::vector<int>{0, 1, 5, 6, 8, 9, 12, 13}));
+  EXPECT_EQ(index.longest(), 20u);
+}
+
+TEST(TokenIndex, VocabulariesWithoutTextHaveEmptyMasks) {
+  const TokenIndex index(std::vector<std::string>{"", ""});
+  Syntax syntax;
+  const NodeId start = syntax.finish(syntax.literal("a"));
+  Automaton automaton(syntax, start, 1 << 20);
+  MaskWords words;
+  make_mask(automaton, kStart, index, words);
+  EXPECT_EQ(words, MaskWords{0});
+}
+
+TEST(MaskCache, ForgetsWhatWasUsedLast) {
+  MaskCache cache(3 * 4 * 10);  // three masks of ten words
+  const auto mask = [] { return std::make_shared<MaskWords>(10); };
+  for (StateId state = 0; state < 3; ++state) cache.add(1, state, mask());
+  EXPECT_NE(cache.find(1, 0), nullptr);
+  cache.add(2, 0, mask());
+  EXPECT_EQ(cache.bytes(), 120u);
+  EXPECT_EQ(cache.find(1, 1), nullptr);
+  EXPECT_NE(cache.find(1, 0), nullptr);
+  EXPECT_NE(cache.find(1, 2), nullptr);
+  EXPECT_NE(cache.find(2, 0), nullptr);
+}
+
+TEST(Grammars, EqualOnesInUseAreOneObject) {
+  const auto first = demo_compiler().regex("abc+");
+  EXPECT_EQ(demo_compiler().regex("abc+"), first);
+  EXPECT_NE(demo_compiler().regex("abc"), first);
+  const auto token = demo_tokenizer().encode("a", false).front();
+  const GrammarState next = first->advance(first->start(), token);
+  EXPECT_EQ(next, first->advance(first->start(), "a"));
+  EXPECT_TRUE(first->is_dead(first->advance(next, token)));
+  const auto special = *demo_tokenizer().token_to_id("<|endoftext|>");
+  EXPECT_TRUE(first->is_dead(first->advance(next, special)));
+  std::vector<uint32_t> words(first->num_mask_words() + 2, ~0u);
+  first->fill_mask(first->start(), words);
+  EXPECT_EQ((words[token / 32] >> token % 32 & 1), 1u);
+  EXPECT_EQ((words[special / 32] >> special % 32 & 1), 0u);
+  EXPECT_EQ(words.back(), 0u);
+}
+
+}  // namespace
+}  // namespace nanovllm::grammar
