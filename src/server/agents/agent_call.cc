@@ -5,6 +5,7 @@
 
 #include "nanovllm/tokenizer.h"
 #include "server/openai/prompt_tokens.h"
+#include "server/transcript/harmony_parser.h"
 
 namespace nanovllm::server {
 namespace {
@@ -53,6 +54,12 @@ std::vector<int32_t> agent_prompt(const ChatRequest& request, const ServedModel&
   return tokenizer->encode(prompt.text, prompt.add_special_tokens);
 }
 
+std::string effort_for(const ServedModel& model, const std::string& effort) {
+  if (model.format.reasoning_parser != kHarmonyReasoning) return effort;
+  if (effort == "none" || effort == "minimal") return "low";
+  return effort == "xhigh" || effort == "max" ? "high" : effort;
+}
+
 AgentCall::AgentCall(Json chat, const ServedModel& model, const std::string& id,
                      const AgentOptions& options)
     : model_(model),
@@ -89,8 +96,8 @@ std::string AgentCall::on_events(size_t /*prompt*/, std::span<const EngineEvent>
   for (const EngineEvent& event : events) {
     if (is_over()) break;
     if (const auto* delta = std::get_if<RequestDelta>(&event)) {
-      take(*delta);
       if (!delta->logprobs.empty()) take_logprobs(*delta);
+      take(*delta);
     } else if (const auto* over = std::get_if<RequestEnd>(&event)) {
       take_end(*over);
     } else if (const auto* error = std::get_if<RequestError>(&event)) {
@@ -135,7 +142,8 @@ bool AgentCall::next_piece(std::string& out) {
 }
 
 // What a parser makes of a piece does not say in which order its text and its calls came, so it is
-// given characters one by one.
+// given characters one by one. Of calls that it is sure of only later (TranscriptParser says
+// which), text and calls come at once: there the text is the block before them, wherever it stood.
 void AgentCall::take(const RequestDelta& delta) {
   draw_begin();
   usage_.num_tokens += delta.token_ids.size();
@@ -150,6 +158,7 @@ void AgentCall::take(const RequestDelta& delta) {
     for (; mark != delta.marks.end() && (mark->offset < to || to == size); ++mark) {
       piece.marks.push_back({mark->offset - from, mark->token_id});
     }
+    num_read_ += to - from;
     turn_.append(piece);
     take_news();
     from = to;
@@ -174,6 +183,7 @@ void AgentCall::take_news() {
 
 void AgentCall::add_words(AnswerBlock::Kind kind, const std::string& words) {
   if (words.empty()) return;
+  if (kind == AnswerBlock::Kind::kThought) is_behind_thought_ = true;
   if (is_open_ && blocks_.back().kind == kind) {
     blanks_.clear();
     return extend_block(words);
@@ -181,7 +191,11 @@ void AgentCall::add_words(AnswerBlock::Kind kind, const std::string& words) {
   if (kind != std::exchange(blanks_kind_, kind)) blanks_.clear();
   blanks_ += words;
   if (words.find_first_not_of(kBlanks) == words.npos) return;
-  const std::string text = std::exchange(blanks_, {});
+  std::string text = std::exchange(blanks_, {});
+  // The template's newlines behind a thought, which it writes again.
+  if (kind == AnswerBlock::Kind::kText && std::exchange(is_behind_thought_, false)) {
+    text.erase(0, text.find_first_not_of(kBlanks));
+  }
   open_block({.kind = kind});
   extend_block(text);
 }
@@ -189,6 +203,7 @@ void AgentCall::add_words(AnswerBlock::Kind kind, const std::string& words) {
 void AgentCall::open_block(AnswerBlock block) {
   close_block();
   blanks_.clear();
+  if (block.kind == AnswerBlock::Kind::kCall) is_behind_thought_ = false;
   block.index = blocks_.size();
   blocks_.push_back(std::move(block));
   is_open_ = true;
@@ -198,6 +213,8 @@ void AgentCall::open_block(AnswerBlock block) {
 void AgentCall::extend_block(const std::string& text) {
   blocks_.back().text += text;
   if (stream) grown_ += text;
+  // What a parser held back, and shows now, is the end of what it has read.
+  take_words(blocks_.back(), num_read_ - std::min(text.size(), num_read_), num_read_);
 }
 
 void AgentCall::close_block() {

@@ -32,6 +32,9 @@ ChatRequest agent_request(Json chat, const ServedModel& model);
 // Of its prompt, be it more than the context holds. Throws ApiError where there is no tokenizer.
 std::vector<int32_t> agent_prompt(const ChatRequest& request, const ServedModel& model);
 
+// As the model's template knows it: gpt-oss was taught three efforts, of which it gets the nearest.
+std::string effort_for(const ServedModel& model, const std::string& effort);
+
 // A part of an answer. Never of blanks alone.
 struct AnswerBlock {
   enum class Kind { kThought, kText, kCall };
@@ -90,8 +93,10 @@ class AgentCall : public ApiCall {
   virtual std::string fail(const ApiError& error) = 0;
   // The body of an answer that is no stream.
   virtual std::string whole() = 0;
-  // The log-probabilities of a piece, whose text is in the blocks.
+  // A piece with log-probabilities, whose text is still to be read.
   virtual void take_logprobs(const RequestDelta& /*delta*/) {}
+  // A block grows by what the bytes [begin, end) of the model's text, at most, say. In order.
+  virtual void take_words(const AnswerBlock& /*block*/, size_t /*begin*/, size_t /*end*/) {}
 
   void take(const RequestDelta& delta);
   void take_end(const RequestEnd& over);
@@ -119,6 +124,8 @@ class AgentCall : public ApiCall {
   int call_ = -1;            // the parser's number of the last call
   std::string blanks_ = {};  // which open no block alone, of blanks_kind_
   AnswerBlock::Kind blanks_kind_ = AnswerBlock::Kind::kText;
+  bool is_behind_thought_ = false;  // no text has come since
+  size_t num_read_ = 0;             // bytes of the model's text
 
   bool has_begun_ = false;
   std::string grown_ = {};  // of the open block, not drawn yet

@@ -109,8 +109,14 @@ TEST(AgentCall, OpensNoBlockForBlanks) {
   EXPECT_EQ(whole_of("<a>\n\n<b>\n\n[f {}]\n[g {}] \n "),
             "thought \"ab\"\ncall f \"{}\"\ncall g \"{}\"\n");
   // Those before words come with them: no text is lost.
-  EXPECT_EQ(whole_of("<a>\n\nb \n[f {}]\n\nc\n"),
-            "thought \"a\"\ntext \"\\n\\nb \\n\"\ncall f \"{}\"\ntext \"\\n\\nc\\n\"\n");
+  EXPECT_EQ(whole_of("b \n[f {}]\n\nc\n"), "text \"b \\n\"\ncall f \"{}\"\ntext \"\\n\\nc\\n\"\n");
+  EXPECT_EQ(whole_of("\n\nb"), "text \"\\n\\nb\"\n");
+}
+
+TEST(AgentCall, DropsTheTemplatesBlanksBehindAThought) {
+  EXPECT_EQ(whole_of("<a>\n\nb\n\nc"), "thought \"a\"\ntext \"b\\n\\nc\"\n");
+  EXPECT_EQ(whole_of("<\n>\n\n b"), "text \"b\"\n");
+  EXPECT_EQ(whole_of("<a>[f {}]\nb"), "thought \"a\"\ncall f \"{}\"\ntext \"\\nb\"\n");
 }
 
 TEST(AgentCall, MergesWhatComesAtOnceAndTellsItWhenItComes) {
@@ -121,7 +127,7 @@ TEST(AgentCall, MergesWhatComesAtOnceAndTellsItWhenItComes) {
   const std::vector<EngineEvent> nothing = {delta(0, "", {4})};
   EXPECT_EQ(call.on_events(0, nothing), "");
   const std::vector<EngineEvent> second = {delta(0, "d>\n", {5}), delta(0, "\ne", {6})};
-  EXPECT_EQ(call.on_events(0, second), "\"d\"\nclose thought\nopen text\n\"\\n\\ne\"\n");
+  EXPECT_EQ(call.on_events(0, second), "\"d\"\nclose thought\nopen text\n\"e\"\n");
   RequestEnd over = end(0, FinishReason::kLength);
   over.num_cached_tokens = 2;
   const std::vector<EngineEvent> last = {over};
@@ -209,6 +215,22 @@ TEST(AgentCall, TellsHowMuchAPromptIsTooLong) {
   EXPECT_EQ(too_long(size), std::pair(num_tokens, num_tokens - 1));  // an answer has a token
   EXPECT_EQ(too_long(size - 1), std::pair(num_tokens, num_tokens - 1));
   EXPECT_EQ(too_long(2), std::pair(num_tokens, size_t{2}));
+}
+
+TEST(AgentCall, GivesAModelOfThreeEffortsTheNearest) {
+  LetterModel model;
+  EXPECT_EQ(effort_for(model.served, "none"), "none");
+  EXPECT_EQ(effort_for(model.served, "max"), "max");
+  model.served.format = {"openai_gptoss", "openai"};
+  for (const auto& [asked, given] : {std::pair("none", "low"),
+                                     {"minimal", "low"},
+                                     {"low", "low"},
+                                     {"medium", "medium"},
+                                     {"high", "high"},
+                                     {"xhigh", "high"},
+                                     {"max", "high"}}) {
+    EXPECT_EQ(effort_for(model.served, asked), given);
+  }
 }
 
 std::string without_blanks(std::string text) {

@@ -4,17 +4,37 @@
 
 namespace nanovllm::server {
 
-void BlockLogprobs::take(const RequestDelta& delta, const std::vector<AnswerBlock>& blocks) {
+BlockLogprobs::BlockLogprobs(const ServedModel& model, const AddRequest& request)
+    : model_(&model), writer_(new_writer()) {
+  const SamplingParams& params = request.params;
+  const Tokenizer* tokenizer = model.preparer.tokenizer;
+  if (!params.logprobs || tokenizer == nullptr) return;
+  num_top_ = *params.logprobs;
+  tags_ = params.marked_token_ids;
+  detokenizer_.emplace(*tokenizer, params.skip_special_tokens, request.prompt_token_ids);
+}
+
+void BlockLogprobs::take(const RequestDelta& delta) {
+  if (!detokenizer_) return;
   for (const PositionLogprobs& position : delta.logprobs) {
-    if (!is_tag(position.front().token_id)) held_.push_back(position);
+    const int32_t id = position.front().token_id;
+    const bool is_tag = std::ranges::find(tags_, id) != tags_.end();
+    const size_t begin = num_bytes_;
+    num_bytes_ += detokenizer_->append(id, is_tag).size();
+    const bool is_hidden = begin == num_bytes_ && model_->preparer.tokenizer->is_special(id);
+    if (!is_hidden) tokens_.push_back({begin, num_bytes_, position});
   }
-  const std::pair<size_t, size_t> shown = {blocks.size(),
-                                           blocks.empty() ? 0 : blocks.back().text.size()};
-  if (shown == std::exchange(shown_, shown)) return;
-  if (blocks.back().kind == AnswerBlock::Kind::kText) {
-    for (const PositionLogprobs& position : held_) by_block_[blocks.back().index].append(position);
+}
+
+void BlockLogprobs::take_words(const AnswerBlock& block, size_t begin, size_t end) {
+  const bool is_text = block.kind == AnswerBlock::Kind::kText;
+  while (!tokens_.empty()) {
+    const Token& token = tokens_.front();
+    const size_t token_end = std::max(token.end, token.begin + 1);
+    if (token.begin >= end || (!is_text && token_end > end)) break;
+    if (is_text && token_end > begin) by_block_[block.index].append(token.logprobs);
+    tokens_.pop_front();
   }
-  held_.clear();
 }
 
 std::string BlockLogprobs::all(const AnswerBlock& block) const {
@@ -35,11 +55,6 @@ std::string BlockLogprobs::news(const AnswerBlock& block) {
 
 LogprobText BlockLogprobs::new_writer() const {
   return {model_->preparer.tokenizer, model_->return_tokens_as_token_ids};
-}
-
-bool BlockLogprobs::is_tag(int32_t token_id) const {
-  return std::ranges::any_of(model_->tags.ids,
-                             [&](const auto& tag) { return tag.second == token_id; });
 }
 
 // Of entries from one on, those before which the writer has written.

@@ -1,45 +1,55 @@
-// The log-probabilities of an answer's texts, as far as pieces of several tokens tell which tokens
-// they are of.
+// The log-probabilities of an answer's texts.
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <map>
+#include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "server/agents/agent_call.h"
 #include "server/openai/logprob_text.h"
+#include "text/detokenizer.h"
 
 namespace nanovllm::server {
 
+// Pieces have a text and tokens, any number of them: which bytes are a token's is found as the
+// engine finds the text.
 class BlockLogprobs {
  public:
-  // The model outlives it.
-  BlockLogprobs(const ServedModel& model, int num_top) : model_(&model), num_top_(num_top) {}
+  // The model outlives it. The request may ask for none.
+  BlockLogprobs(const ServedModel& model, const AddRequest& request);
 
-  // A piece that has been added to the blocks. Tokens that show nothing are of what is shown next;
-  // those of tags are of nothing.
-  void take(const RequestDelta& delta, const std::vector<AnswerBlock>& blocks);
+  // A piece of the model's text.
+  void take(const RequestDelta& delta);
+  // The bytes [begin, end) of it are in the block now, in order. Tokens of which no text shows any
+  // byte, such as tags and what ended the answer, are of nothing.
+  void take_words(const AnswerBlock& block, size_t begin, size_t end);
   // [{token, logprob, bytes, top_logprobs}, ...]: all of the block, and what came since the last
   // time.
   std::string all(const AnswerBlock& block) const;
   std::string news(const AnswerBlock& block);
 
  private:
+  struct Token {
+    size_t begin, end;  // bytes of the model's text; with half a character, none
+    PositionLogprobs logprobs;
+  };
+
   LogprobText new_writer() const;
-  bool is_tag(int32_t token_id) const;
   std::string list(const AnswerBlock& block, size_t from, LogprobText& writer) const;
 
   const ServedModel* model_;
-  int num_top_;
+  int num_top_ = 0;
+  std::vector<int32_t> tags_ = {};               // ids, which are text whatever else is left out
+  std::optional<Detokenizer> detokenizer_ = {};  // where there are any
+  size_t num_bytes_ = 0;                         // that it has given
+  std::deque<Token> tokens_ = {};                // not shown yet
   std::map<size_t, PackedLogprobs> by_block_ = {};
-  std::vector<PositionLogprobs> held_ = {};  // of tokens that have shown nothing yet
-  std::pair<size_t, size_t> shown_ = {};     // blocks, and bytes of the last one
 
   size_t told_block_ = 0;  // whose news were told last,
   size_t num_told_ = 0;    // so many of them
-  LogprobText writer_ = new_writer();
+  LogprobText writer_;
 };
 
 }  // namespace nanovllm::server

@@ -1,5 +1,6 @@
 #include "server/agents/custom_input.h"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -62,7 +63,7 @@ void CustomInput::take(char byte, std::string& out) {
   switch (mode_) {
     case Mode::kHead:
       arguments_ += byte;
-      if (!is_json_blank(byte)) head_ += byte;
+      if (!is_json_blank(byte) || std::ranges::count(head_, '"') % 2 == 1) head_ += byte;
       if (head_ == kHeadOfInput) {
         mode_ = Mode::kString;
       } else if (!kHeadOfInput.starts_with(head_)) {

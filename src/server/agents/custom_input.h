@@ -30,7 +30,7 @@ class CustomInput {
 
   Mode mode_ = Mode::kHead;
   std::string arguments_ = {};  // where they are needed: up to the string, or all
-  std::string head_ = {};       // the same without blanks
+  std::string head_ = {};       // the same without blanks outside of quotes
   std::string escape_ = {};     // in the string, from its backslash on; of a pair both
 };
 

@@ -33,8 +33,9 @@ TEST(CustomInput, IsTheStringWithoutItsEscapes) {
 }
 
 TEST(CustomInput, IsAllThatIsNoSuchObject) {
-  for (const char* text : {"", "*** Begin Patch\n", "{}", R"({"patch": "a"})", R"({"input": 3})",
-                           R"(["input"])", R"({"inp)", "{broken"}) {
+  for (const char* text :
+       {"", "*** Begin Patch\n", "{}", R"({"patch": "a"})", R"({"input": 3})", R"({"in put": "a"})",
+        R"({" input ": "a"})", R"(["input"])", R"({"inp)", "{broken"}) {
     expect_input(text, text);
   }
 }

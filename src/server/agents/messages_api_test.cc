@@ -103,7 +103,7 @@ TEST(MessagesApi, AnswersWithBlocks) {
   EXPECT_EQ(answer.dump(),
             R"({"id":"msg_7","type":"message","role":"assistant","model":"letters","content":[)"
             R"({"type":"thinking","thinking":"a","signature":"nanovllm"},)"
-            R"({"type":"text","text":"\n\nb"},)"
+            R"({"type":"text","text":"b"},)"
             R"({"type":"tool_use","id":)" +
                 answer["content"][2]["id"].dump() +
                 R"(,"name":"f","input":{"z":1,"a":2}}],)"
@@ -191,7 +191,7 @@ TEST(MessagesApi, StreamsEventsWithTheirNames) {
           R"({{"type":"content_block_start","index":1,"content_block":{{"type":"text","text":""}}}})"
           "\n\nevent: content_block_delta\ndata: "
           R"({{"type":"content_block_delta","index":1,"delta":{{"type":"text_delta",)"
-          R"("text":"\n\nc"}}}})"
+          R"("text":"c"}}}})"
           "\n\nevent: content_block_stop\ndata: "
           R"({{"type":"content_block_stop","index":1}})"
           "\n\nevent: content_block_start\ndata: "

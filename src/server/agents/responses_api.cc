@@ -74,7 +74,7 @@ std::string told_again(const RequestFields& fields, const ServedModel& model,
                {"temperature", params.temperature},
                {"text", std::move(text)},
                {"tool_choice", given("tool_choice", "auto")},
-               {"tools", given("tools", Json::array())},
+               {"tools", request.shown_tools},
                {"top_p", params.top_p},
                {"truncation", given("truncation", "disabled")},
                {"max_output_tokens", given("max_output_tokens", nullptr)},
@@ -104,7 +104,7 @@ class Responses final : public AgentCall {
         tools_(std::move(request.tools)),
         created_(seconds_since_epoch()),
         told_(told_again(fields, served, requests.front().params, request)),
-        logprobs_(served, request.num_top_logprobs.value_or(0)) {
+        logprobs_(served, requests.front()) {
     stream = fields.boolean("stream");
     ignored_fields = fields.unknown();
     ignored_fields.insert(ignored_fields.end(), request.left_out.begin(), request.left_out.end());
@@ -119,7 +119,7 @@ class Responses final : public AgentCall {
   std::string open(const AnswerBlock& block) override {
     input_ = {};
     std::string out = item_event("response.output_item.added", block, Status::kInProgress);
-    if (has_part(block)) out += part_event("response.content_part.added", block, "", "[]");
+    if (has_part(block)) out += part_event("response.content_part.added", block, "");
     return out;
   }
 
@@ -130,13 +130,14 @@ class Responses final : public AgentCall {
   std::string close(const AnswerBlock& block) override {
     std::string out;
     if (is_custom(block)) out = text_delta(block, input_.finish());
-    const std::string text = text_of(block), logprobs = logprobs_.all(block);
+    const std::string text = text_of(block);
     std::string members =
         fmt::format(R"({},"{}":{})", place_of(block), form_of(block).whole, json_text(text));
-    if (block.kind == AnswerBlock::Kind::kText) members += R"(,"logprobs":)" + logprobs;
+    // Deltas and the item have them, which take much more than the text.
+    if (block.kind == AnswerBlock::Kind::kText) members += R"(,"logprobs":[])";
     if (!has_part(block)) members += R"(,"name":)" + json_text(tool_of(block).name);
     out += event(form_of(block).events + std::string(".done"), members);
-    if (has_part(block)) out += part_event("response.content_part.done", block, text, logprobs);
+    if (has_part(block)) out += part_event("response.content_part.done", block, text);
     return out + item_event("response.output_item.done", block, status_of_item(block));
   }
 
@@ -153,7 +154,11 @@ class Responses final : public AgentCall {
 
   std::string whole() override { return response_json(status_of_end()); }
 
-  void take_logprobs(const RequestDelta& delta) override { logprobs_.take(delta, blocks()); }
+  void take_logprobs(const RequestDelta& delta) override { logprobs_.take(delta); }
+
+  void take_words(const AnswerBlock& block, size_t begin, size_t end) override {
+    logprobs_.take_words(block, begin, end);
+  }
 
   std::string event(const std::string& type, std::string_view members) {
     return event_of(
@@ -170,10 +175,9 @@ class Responses final : public AgentCall {
         type, fmt::format(R"("output_index":{},"item":{})", block.index, item_json(block, status)));
   }
 
-  std::string part_event(const char* type, const AnswerBlock& block, const std::string& text,
-                         const std::string& logprobs) {
+  std::string part_event(const char* type, const AnswerBlock& block, const std::string& text) {
     return event(type,
-                 fmt::format(R"({},"part":{})", place_of(block), part_json(block, text, logprobs)));
+                 fmt::format(R"({},"part":{})", place_of(block), part_json(block, text, "[]")));
   }
 
   std::string text_delta(const AnswerBlock& block, std::string_view text) {
@@ -323,7 +327,9 @@ std::unique_ptr<ApiCall> parse_responses(std::string_view body, const ServedMode
   const RequestFields fields(body, kResponsesRequest, model);
   ResponsesRequest request = translate_responses(fields);
   try {
-    check_num_messages(request.chat["messages"].size(), model);
+    if (const auto effort = request.chat.find("reasoning_effort"); effort != request.chat.end()) {
+      *effort = effort_for(model, effort->get<std::string>());
+    }
     return std::make_unique<Responses>(fields, std::move(request), model, id);
   } catch (const ApiError& error) {
     throw_with_own_name(error);

@@ -357,33 +357,6 @@ TEST(ResponsesApi, LetsCallsBeTextWhereNoneMayBe) {
   EXPECT_EQ(answer["tool_choice"], "none");
 }
 
-TEST(ResponsesApi, TellsTheLogprobsOfTexts) {
-  const TalkingModel model;
-  const std::string members = R"("input":"ab","top_logprobs":1,
-      "include":["message.output_text.logprobs"])";
-  const auto call = responses_call(model, members + R"(,"stream":true)");
-  EXPECT_TRUE(call->wants_events_soon);
-  EXPECT_EQ(call->requests[0].params.logprobs, 1);
-  ResponsesClient client;
-  for (const auto& [text, id] : {std::pair("<a", 0), {">", 9}, {"b", 1}, {"c", 2}}) {
-    RequestDelta piece = delta(0, text, {id});
-    piece.logprobs = {{logprob(id, -0.5f, 1, text)}};
-    const EngineEvent event = piece;
-    client.read(call->on_events(0, {&event, 1}));
-  }
-  const EngineEvent over = response_end();
-  client.read(call->on_events(0, {&over, 1}));
-  const Json& logprobs = client.response["output"][1]["content"][0]["logprobs"];
-  // That of the tag, whose characters are no token here, goes with the text that it comes before.
-  ASSERT_EQ(logprobs.size(), 3u);
-  EXPECT_EQ(logprobs[1].dump(), R"({"token":"b","logprob":-0.5,"bytes":[98],)"
-                                R"("top_logprobs":[{"token":"b","logprob":-0.5,"bytes":[98]}]})");
-  EXPECT_EQ(client.output, client.response["output"]);
-  EXPECT_EQ(client.response["top_logprobs"], 1);
-  EXPECT_FALSE(
-      responses_call(model, R"("input":"ab","top_logprobs":1)")->requests[0].params.logprobs);
-}
-
 TEST(ResponsesApi, CutsMaxOutputTokensToTheContext) {
   const LetterModel model;
   const auto max_tokens = [&](const char* members) {
@@ -425,6 +398,83 @@ TEST(ResponsesApi, NamesInTheLogWhatItLeavesOut) {
       "stream_options":{},"tools":[{"type":"web_search"}])");
   EXPECT_EQ(call->ignored_fields,
             (std::vector<std::string>{"safeguards", "tools[0] (web_search)"}));
+}
+
+TEST(ResponsesApi, TakesAnyEffortWhereThreeAreKnown) {
+  LetterModel model;
+  model.served.format = {"openai_gptoss", "openai"};
+  for (const char* effort : {"none", "minimal", "low", "high", "xhigh", "max"}) {
+    const Json answer = answered_whole(
+        model, fmt::format(R"("input":"ab","reasoning":{{"effort":"{}"}})", effort), "c");
+    EXPECT_EQ(answer["reasoning"]["effort"], effort);
+  }
+}
+
+TEST(ResponsesApi, TakesLongTextsAndTellsThatTheyAreTooLong) {
+  LetterModel model;
+  model.served.preparer.info.max_model_len = 2 << 20;
+  model.served.preparer.info.num_kvcache_blocks = 1 << 20;
+  const std::string members = R"("input":")" + std::string(1 << 20, 'a') + "\"";
+  EXPECT_GT(responses_call(model, members)->requests[0].prompt_token_ids.size(), 1U << 20);
+  model.served.preparer.info.max_model_len = 1 << 20;
+  EXPECT_EQ(responses_refusal(model, members).code(), "context_length_exceeded");
+}
+
+// A value somewhere in a body becomes another one.
+void spoil_response_body(Json& body, std::mt19937& random) {
+  const char* const values[] = {
+      "null", "true",          "-1",    "1e300",    "9223372036854775808",  "[]", "{}",
+      "\"\"", "{\"type\":[]}", "[[1]]", "\"text\"", "[{\"type\":\"text\"}]"};
+  Json* node = &body;
+  while (node->is_structured() && !node->empty() && (node == &body || random() % 4 != 0)) {
+    auto child = node->begin();
+    std::advance(child, random() % node->size());
+    node = &*child;
+  }
+  *node = Json::parse(values[random() % std::size(values)]);
+}
+
+TEST(ResponsesApiProperty, AnyBodyIsACallOrAnErrorOfTheApi) {
+  const TalkingModel model;
+  const Json body = Json::parse(R"({"model":"letters","input":[
+      {"type":"message","role":"developer","content":[{"type":"input_text","text":"a"}]},
+      {"type":"reasoning","summary":[{"type":"summary_text","text":"b"}],
+       "content":[{"type":"reasoning_text","text":"c"}]},
+      {"type":"function_call","call_id":"i","name":"g","namespace":"n","arguments":"{}"},
+      {"type":"custom_tool_call","call_id":"j","name":"c","input":"d"},
+      {"type":"function_call_output","call_id":"i","output":[{"type":"input_text","text":"e"}]},
+      {"type":"custom_tool_call_output","call_id":"j","output":"f"},{"role":"user","content":"g"},
+      {"type":"additional_tools","tools":[{"type":"function","name":"h"}]},{"type":"compaction"}],
+      "instructions":"h","stream":true,"stream_options":{},"tool_choice":"auto","tools":[
+      {"type":"function","name":"f","description":"d","parameters":{"type":"object"}},
+      {"type":"custom","name":"c","format":{"type":"grammar","syntax":"lark","definition":"x"}},
+      {"type":"namespace","name":"n","tools":[{"type":"function","name":"g"}]},
+      {"type":"web_search"}],"parallel_tool_calls":true,"reasoning":{"effort":"low",
+      "summary":"auto"},"max_output_tokens":9,"include":["message.output_text.logprobs"],
+      "top_logprobs":2,"text":{"format":{"type":"text"},"verbosity":"low"},"temperature":0.5,
+      "top_p":1,"top_k":3,"stop":["x"],"chat_template_kwargs":{"more":"d"},"store":true,
+      "metadata":{"a":"b"},"user":"u","service_tier":"auto","truncation":"auto",
+      "prompt_cache_key":"k","prompt_cache_options":{},"client_metadata":{},
+      "previous_response_id":null,"background":false,"conversation":null,"prompt":null})");
+  int num_calls = 0, num_errors = 0;
+  for (unsigned seed = 0; seed < 4000; ++seed) {
+    std::mt19937 random(seed);
+    Json spoiled = body;
+    for (unsigned i = random() % 3; i > 0; --i) spoil_response_body(spoiled, random);
+    const std::string text = spoiled.dump();
+    try {
+      const auto call = parse_responses(text, model.served, "7");
+      const std::vector<EngineEvent> events = {said_piece("<a>b[f {}]"), response_end()};
+      const std::string told = call->on_events(0, events) + call->finish();
+      EXPECT_FALSE(told.empty());
+      ++num_calls;
+    } catch (const ApiError& error) {
+      EXPECT_TRUE(error.status() == 400 || error.status() == 404) << text;
+      ++num_errors;
+    }
+  }
+  EXPECT_GT(num_calls, 1000);
+  EXPECT_GT(num_errors, 500);
 }
 
 TEST(ResponsesApi, StoresNothingThatCouldBeAskedFor) {

@@ -99,6 +99,11 @@ std::string flat_tool_name(const std::string& space, const std::string& name) {
   return space.empty() ? name : space + "__" + name;
 }
 
+void note_left_out(const JsonPart& part, std::string_view type, std::vector<std::string>& list) {
+  constexpr size_t kMost = 20;  // in a line of a log
+  if (list.size() < kMost) list.push_back(fmt::format("{} ({})", part.where(), printable(type)));
+}
+
 void ResponsesDialogue::add(const JsonPart& item) {
   const auto type = item.text("type");
   if (!type && !item.find("role")) {
@@ -119,7 +124,7 @@ void ResponsesDialogue::add(const JsonPart& item) {
                                printable(item.text("id").value_or(""))),
                    item.where());
   } else if (std::ranges::find(kPassedOver, *type) != std::end(kPassedOver)) {
-    left_out_.push_back(fmt::format("{} ({})", item.where(), *type));
+    note_left_out(item, *type, left_out_);
   } else {
     refuse(item.where(), "{} is of the type \"{}\", which is not known.", item.where(),
            printable(*type));
@@ -153,7 +158,8 @@ void ResponsesDialogue::add_message(const JsonPart& item) {
     instruct(text);
   } else if (role == "assistant") {
     Json& content = assistant("content")["content"];
-    content = (content.is_null() ? "" : content.get<std::string>()) + text;
+    if (content.is_null()) content = "";
+    content.get_ref<std::string&>() += text;
   } else {
     refuse(item.where() + ".role",
            "{}.role must be one of user, assistant, system and developer, got \"{}\".",
@@ -166,8 +172,12 @@ void ResponsesDialogue::add_reasoning(const JsonPart& item) {
   if (thought.empty()) thought = thought_in(item, "summary");
   if (is_blank_text(thought)) return;
   Json& message = assistant("reasoning_content");
-  const std::string before = message.value("reasoning_content", "");
-  message["reasoning_content"] = before + (before.empty() ? "" : "\n") + thought;
+  Json& before = message["reasoning_content"];
+  if (before.is_null()) {
+    before = std::move(thought);
+  } else {
+    before.get_ref<std::string&>() += "\n" + thought;
+  }
 }
 
 void ResponsesDialogue::add_call(const JsonPart& item, bool is_custom) {

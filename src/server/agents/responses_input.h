@@ -39,6 +39,9 @@ class JsonPart {
 // As vLLM names it.
 std::string flat_tool_name(const std::string& space, const std::string& name);
 
+// Adds what the model does not see to the list of it, for the log; beyond some of them, nothing.
+void note_left_out(const JsonPart& part, std::string_view type, std::vector<std::string>& list);
+
 // Reasoning, a message and calls that follow each other are one message of the assistant, as the
 // model said them.
 class ResponsesDialogue {

@@ -13,6 +13,20 @@ namespace nanovllm::server {
 namespace {
 
 constexpr int kMostTopLogprobs = 20;  // as OpenAI's
+// As OpenAI's, in characters.
+constexpr size_t kMostMetadataKey = 64, kMostMetadataValue = 512;
+
+// What each response tells again and no prompt bounds, and how much of it: bytes as JSON.
+constexpr std::string_view kToldAgain[] = {"reasoning",
+                                           "text",
+                                           "truncation",
+                                           "user",
+                                           "service_tier",
+                                           "prompt_cache_key",
+                                           "prompt_cache_retention",
+                                           "prompt_cache_options",
+                                           "safety_identifier"};
+constexpr size_t kMostTold = 1024;
 
 // With chat's meaning, beside the sampling parameters.
 constexpr std::string_view kAsInChat[] = {"model", "chat_template", "chat_template_kwargs"};
@@ -37,28 +51,38 @@ class ToolList {
  public:
   explicit ToolList(ResponsesRequest& request) : request_(request) {}
 
-  void add(const JsonPart& list, const std::string& space = {}) {
-    for (size_t i = 0; i < list.size(); ++i) add_one(list.item(i), space);
-  }
+  void add(const JsonPart& list) { add(list, "", request_.shown_tools); }
 
   Json take() { return std::move(tools_); }
 
  private:
-  void add_one(const JsonPart& tool, const std::string& space) {
+  void add(const JsonPart& list, const std::string& space, Json& shown) {
+    for (size_t i = 0; i < list.size(); ++i) add_one(list.item(i), space, shown);
+  }
+
+  void add_one(const JsonPart& tool, const std::string& space, Json& shown) {
     const std::string type = tool.given("type");
     if (type == "namespace" && space.empty()) {
-      add(tool.list("tools"), tool.given("name"));
+      const std::string name = tool.given("name");
+      Json members = Json::array();
+      add(tool.list("tools"), name, members);
+      if (members.empty()) return;
+      shown.push_back({{"type", type}, {"name", name}, {"tools", std::move(members)}});
     } else if (type == "function" || type == "custom") {
       add_function(tool, space, type == "custom");
+      shown.push_back(shown_tool(tool));
     } else {
-      request_.left_out.push_back(fmt::format("{} ({})", tool.where(), printable(type)));
+      note_left_out(tool, type, request_.left_out);
     }
   }
 
   void add_function(const JsonPart& tool, const std::string& space, bool is_custom) {
     const std::string name = tool.given("name");
     const std::string flat = flat_tool_name(space, name);
-    if (!request_.tools.emplace(flat, ResponsesTool{is_custom, name, space}).second) return;
+    if (!request_.tools.emplace(flat, ResponsesTool{is_custom, name, space}).second) {
+      refuse(tool.where(), "{} is a second tool that the model would know as \"{}\"; rename one.",
+             tool.where(), printable(flat));
+    }
     Json function = {{"name", flat}};
     if (is_custom) {
       function = function_of_custom_tool(tool, flat);
@@ -67,10 +91,28 @@ class ToolList {
         function["description"] = *description;
       }
       if (const auto parameters = tool.object("parameters")) {
+        check_parameters(*parameters);
         function["parameters"] = parameters->json();
       }
     }
     tools_.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+
+  // Calls have members of an object.
+  static void check_parameters(const JsonPart& parameters) {
+    const auto type = parameters.find("type");
+    if (type && type->json() != "object") {
+      refuse(type->where(), "{} must be \"object\", got {}.", type->where(), shown(type->json()));
+    }
+  }
+
+  static Json shown_tool(const JsonPart& tool) {
+    Json result = Json::object();
+    for (const char* name : {"type", "name", "description", "parameters"}) {
+      if (const auto part = tool.find(name)) result[name] = part->json();
+    }
+    if (result["type"] == "custom") result.erase("parameters");  // which mean nothing there
+    return result;
   }
 
   ResponsesRequest& request_;
@@ -102,7 +144,36 @@ void refuse_what_is_stored(const RequestFields& fields) {
   }
 }
 
+size_t num_characters(std::string_view text) {
+  return static_cast<size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+void check_told_again(const RequestFields& fields) {
+  for (const std::string_view name : kToldAgain) {
+    const Json* value = fields.find(name);
+    const size_t size = value == nullptr ? 0 : value->dump().size();
+    if (size > kMostTold) {
+      refuse(name, "{} may have {} bytes, as each response tells it again, got {}; shorten it.",
+             name, kMostTold, size);
+    }
+  }
+  const Json* metadata = fields.find("metadata");
+  if (metadata == nullptr) return;
+  for (const auto& [key, value] : metadata->items()) {
+    if (num_characters(key) > kMostMetadataKey || !value.is_string() ||
+        num_characters(value.get_ref<const std::string&>()) > kMostMetadataValue) {
+      refuse("metadata",
+             "metadata may have texts of {} characters under keys of {}; mend or leave out \"{}\".",
+             kMostMetadataValue, kMostMetadataKey, printable(key));
+    }
+  }
+}
+
 void refuse_grammars(const RequestFields& fields) {
+  if (fields.find("structured_outputs") != nullptr) {
+    refuse("structured_outputs", "structured_outputs is not supported yet; leave it out.");
+  }
   const Json* text = fields.find("text");
   const Json format = text == nullptr ? Json() : text->value("format", Json());
   if (format.is_null()) return;
@@ -199,7 +270,10 @@ const char kResponsesSchemas[] = R"({
       "verbosity": "string?"}},
     "chat_template": "string?",
     "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 256},
-    "store": "boolean?", "metadata": "object?", "user": "string?", "safety_identifier": "string?",
+    "store": "boolean?", "user": "string?", "safety_identifier": "string?",
+    "metadata": {"type": ["object", "null"], "maxProperties": 16,
+                 "propertyNames": {"maxLength": 64},
+                 "additionalProperties": {"type": "string", "maxLength": 512}},
     "service_tier": "string?", "truncation": "string?", "prompt_cache_key": "string?",
     "prompt_cache_retention": "string?", "prompt_cache_options": "object?",
     "client_metadata": "object?", "previous_response_id": "string?", "background": "boolean?",
@@ -210,9 +284,9 @@ const char kResponsesSchemas[] = R"({
 })";
 
 ResponsesRequest translate_responses(const RequestFields& fields) {
-  fields.refuse_unsupported();
   refuse_what_is_stored(fields);
   refuse_grammars(fields);
+  check_told_again(fields);
   ResponsesRequest request;
   copy_what_chat_has(fields, request.chat);
   read_effort(fields, request.chat);
@@ -224,6 +298,7 @@ ResponsesRequest translate_responses(const RequestFields& fields) {
   Json functions = tools.take();
   const Json* choice = fields.find("tool_choice");
   const bool may_call = choice == nullptr || *choice != "none";
+  if (!may_call) request.shown_tools = Json::array();
   if (may_call && !functions.empty()) request.chat["tools"] = std::move(functions);
   return request;
 }

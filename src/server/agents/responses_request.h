@@ -27,7 +27,8 @@ struct ResponsesRequest {
   std::optional<int64_t> max_output_tokens = {};
   std::optional<int> num_top_logprobs = {};                      // none = no log-probabilities
   std::map<std::string, ResponsesTool, std::less<>> tools = {};  // by the model's name of them
-  std::vector<std::string> left_out = {};                        // what the model does not see
+  Json shown_tools = Json::array();        // as the client gave them, without what is not known
+  std::vector<std::string> left_out = {};  // what the model does not see
 };
 
 // Nothing is looked up, rendered or remembered. Throws ApiError.

@@ -138,6 +138,50 @@ TEST(ResponsesRequest, PassesOverWhatOthersDid) {
   }
 }
 
+TEST(ResponsesRequest, JoinsAnyNumberOfPartsOfATurn) {
+  constexpr size_t kNumParts = 20'000;
+  const std::string words(50, 'a');
+  std::vector<std::string> left_out;
+  ResponsesDialogue dialogue(left_out);
+  const Json thought =
+      Json::parse(fmt::format(R"({{"type":"reasoning","content":[{{"text":"{}"}}]}})", words));
+  const Json call = Json::parse(kOneCallItem);
+  const Json text = {{"role", "assistant"}, {"content", words}};
+  for (size_t i = 0; i < kNumParts; ++i) dialogue.add(JsonPart(thought, "thought"));
+  dialogue.add(JsonPart(call, "call"));
+  for (size_t i = 0; i < kNumParts; ++i) dialogue.add(JsonPart(text, "text"));
+  const Json messages = dialogue.take();
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_EQ(messages[0]["reasoning_content"].get<std::string>().size(), kNumParts * 51 - 1);
+  EXPECT_EQ(messages[0]["content"].get<std::string>().size(), kNumParts * 50);
+}
+
+TEST(ResponsesRequest, TakesAsManyItemsAsTheContextHasTokens) {
+  std::string items = R"([{"role":"user","content":"a"})";
+  for (int i = 1; i < 100; ++i) items += R"(,{"type":"reasoning"})";
+  EXPECT_EQ(messages_of_input(items + "]").size(), 1u);
+  const std::string refusal = refusal_of(R"("input":)" + items + R"(,{"type":"reasoning"}])");
+  EXPECT_TRUE(refusal.starts_with("400 input context_length_exceeded: ")) << refusal;
+  EXPECT_NE(refusal.find("has 101 messages"), std::string::npos) << refusal;
+  // Elsewhere the name means nothing.
+  RequestFields("{\"messages\":[{\"role\":\"user\"}],\"input\":" + items + ",1]}", "ChatRequest",
+                request_letters().served);
+}
+
+TEST(ResponsesRequest, NamesSomeOfWhatItLeavesOut) {
+  std::string items = R"({"role":"user","content":"a"})";
+  std::string tools = R"({"type":"t"})";
+  for (int i = 0; i < 30; ++i) {
+    items += R"(,{"type":"compaction"})";
+    tools += R"(,{"type":"t"})";
+  }
+  const auto num_left_out = [](const std::string& members) {
+    return translated(members).left_out.size();
+  };
+  EXPECT_EQ(num_left_out(R"("input":[)" + items + "]"), 20u);
+  EXPECT_EQ(num_left_out(R"("input":"a","tools":[)" + tools + "]"), 20u);
+}
+
 TEST(ResponsesRequest, RefusesItemsByName) {
   EXPECT_EQ(refusal_of_items("3"), "400 input[0]: input[0] must be an object, got 3.");
   EXPECT_EQ(refusal_of_items("{}"), "400 input[0]: input[0] has neither a type nor a role.");
@@ -222,6 +266,66 @@ TEST(ResponsesRequest, MakesToolsFunctions) {
   EXPECT_EQ(additional.chat["messages"].size(), 1u);
 }
 
+TEST(ResponsesRequest, TellsAgainTheToolsThatTheModelSees) {
+  const std::string tools = R"("tools":[
+      {"type":"function","name":"f","description":"d","parameters":{"type":"object"},"more":1},
+      {"type":"web_search"},{"type":"custom","name":"c","format":{"type":"text"}},
+      {"type":"namespace","name":"n","description":"of n","tools":[{"type":"function","name":"g"}]},
+      {"type":"namespace","name":"none","tools":[{"type":"file_search"}]}])";
+  EXPECT_EQ(translated(R"("input":"x",)" + tools).shown_tools.dump(),
+            R"([{"type":"function","name":"f","description":"d","parameters":{"type":"object"}},)"
+            R"({"type":"custom","name":"c"},)"
+            R"({"type":"namespace","name":"n","tools":[{"type":"function","name":"g"}]}])");
+  EXPECT_TRUE(translated(R"("input":"x","tool_choice":"none",)" + tools).shown_tools.empty());
+}
+
+TEST(ResponsesRequest, BoundsWhatEachResponseTellsAgain) {
+  const auto with_user = [](size_t size) {
+    return R"("input":"x","user":")" + std::string(size, 'a') + "\"";
+  };
+  translated(with_user(1022));  // and its quotes
+  EXPECT_EQ(refusal_of(with_user(1023)),
+            "400 user: user may have 1024 bytes, as each response tells it again, got 1025; "
+            "shorten it.");
+  for (const char* member : {"text", "reasoning", "prompt_cache_options"}) {
+    const std::string refusal = refusal_of(
+        fmt::format(R"("input":"x","{}":{{"more":"{}"}})", member, std::string(1024, 'a')));
+    EXPECT_TRUE(refusal.starts_with(fmt::format("400 {0}: {0} may have", member))) << refusal;
+  }
+  const auto with_metadata = [](int num_pairs, size_t key, size_t value) {
+    std::string pairs;
+    for (int i = 0; i < num_pairs; ++i) {
+      std::string name(key, 'k');
+      name.front() = static_cast<char>('a' + i);
+      std::string text;
+      for (size_t j = 0; j < value; ++j) text += "é";
+      pairs += fmt::format(R"({}"{}":"{}")", i == 0 ? "" : ",", name, text);
+    }
+    return R"("input":"x","metadata":{)" + pairs + "}";
+  };
+  translated(with_metadata(16, 64, 512));
+  EXPECT_EQ(refusal_of(with_metadata(17, 1, 1)),
+            "400 metadata: metadata must not have more than 16 members.");
+  const std::string bounds =
+      "400 metadata: metadata may have texts of 512 characters under keys of 64; mend or leave "
+      "out ";
+  EXPECT_TRUE(refusal_of(with_metadata(1, 65, 1)).starts_with(bounds + "\"akk"));
+  EXPECT_EQ(refusal_of(with_metadata(1, 1, 513)), bounds + "\"a\".");
+  EXPECT_EQ(refusal_of(R"("input":"x","metadata":{"b":3})"), bounds + "\"b\".");
+}
+
+TEST(ResponsesRequest, PassesOverWhatOtherApisKnow) {
+  const RequestFields fields(
+      R"({"input":"x","suffix":"a","functions":[{"name":"f"}],"best_of":3,"guided_json":{"a":1},
+      "response_format":{"type":"json_object"},"audio":{"voice":"v"},"use_beam_search":true})",
+      kResponsesRequest, request_letters().served);
+  EXPECT_EQ(translate_responses(fields).chat,
+            Json::parse(R"({"messages":[{"role":"user","content":"x"}]})"));
+  EXPECT_EQ(fields.unknown(),
+            (std::vector<std::string>{"suffix", "functions", "guided_json", "response_format",
+                                      "audio", "use_beam_search"}));
+}
+
 TEST(ResponsesRequest, ShowsNoToolsThatMayNotBeCalled) {
   for (const char* members : {R"("tools":[],"tool_choice":"auto")", R"("tool_choice":"auto")",
                               R"("tools":null)", R"("tools":[{"type":"web_search"}])",
@@ -233,8 +337,8 @@ TEST(ResponsesRequest, ShowsNoToolsThatMayNotBeCalled) {
 }
 
 TEST(ResponsesRequest, RefusesToolsByName) {
-  EXPECT_EQ(refusal_of_tools("3"), "400 tools: tools[0] must be an object, got 3.");
-  EXPECT_EQ(refusal_of_tools("{}"), "400 tools: tools[0].type must be given.");
+  EXPECT_EQ(refusal_of_tools("3"), "400 tools[0]: tools[0] must be an object, got 3.");
+  EXPECT_EQ(refusal_of_tools("{}"), "400 tools[0].type: tools[0].type must be given.");
   EXPECT_EQ(refusal_of_tools(R"({"type":"function"})"),
             "400 tools[0]: tools[0].name must be given.");
   EXPECT_EQ(refusal_of_tools(R"({"type":"function","function":{"name":"f"}})"),
@@ -243,6 +347,16 @@ TEST(ResponsesRequest, RefusesToolsByName) {
             "400 tools[0]: tools[0].name must be given.");
   EXPECT_EQ(refusal_of_tools(R"({"type":"function","name":"f","parameters":[]})"),
             "400 tools[0].parameters: tools[0].parameters must be an object, got an array.");
+  EXPECT_EQ(refusal_of_tools(R"({"type":"function","name":"f","parameters":{"type":"string"}})"),
+            "400 tools[0].parameters.type: tools[0].parameters.type must be \"object\", got "
+            "\"string\".");
+  EXPECT_EQ(refusal_of_tools(R"({"type":"function","name":"f"},{"type":"custom","name":"f"})"),
+            "400 tools[1]: tools[1] is a second tool that the model would know as \"f\"; rename "
+            "one.");
+  EXPECT_EQ(refusal_of_tools(R"({"type":"function","name":"a__b"},
+      {"type":"namespace","name":"a","tools":[{"type":"function","name":"b"}]})"),
+            "400 tools[1].tools[0]: tools[1].tools[0] is a second tool that the model would know "
+            "as \"a__b\"; rename one.");
   EXPECT_EQ(refusal_of_tools(R"({"type":"namespace","tools":[]})"),
             "400 tools[0]: tools[0].name must be given.");
   EXPECT_EQ(refusal_of_tools(R"({"type":"namespace","name":"n","tools":[{"type":"function"}]})"),
@@ -325,7 +439,7 @@ TEST(ResponsesRequest, RefusesNumbersAndTypesByName) {
   EXPECT_EQ(refusal_of(R"("input":"x","max_output_tokens":"9")"),
             "400 max_output_tokens: max_output_tokens must be an integer, got \"9\".");
   EXPECT_EQ(refusal_of(R"("input":"x","reasoning":{"effort":"huge"})"),
-            "400 reasoning: reasoning.effort must be one of [\"none\",\"minimal\",\"low\","
+            "400 reasoning.effort: reasoning.effort must be one of [\"none\",\"minimal\",\"low\","
             "\"medium\",\"high\",\"xhigh\",\"max\",null], got \"huge\".");
   EXPECT_EQ(refusal_of(R"("input":"x","stream":"yes")"),
             "400 stream: stream must be true or false, got \"yes\".");

@@ -109,13 +109,14 @@ size_t most_messages(const ServedModel& model) {
   return static_cast<size_t>(std::max(model.preparer.info.max_model_len, 1));
 }
 
-Json bounded_body(std::string_view body, const ServedModel& model) {
-  JsonListBound bounds[] = {{.name = "messages", .most = most_messages(model)},
+Json bounded_body(std::string_view body, const char* schema, const ServedModel& model) {
+  const char* turns = body_schemas()[schema]["properties"].contains("input") ? "input" : "messages";
+  JsonListBound bounds[] = {{.name = turns, .most = most_messages(model)},
                             {.name = "stop", .most = kMaxStops},
                             {.name = "bad_words", .most = kMaxBadWords}};
   Json json = parse_body(body, model, bounds);
   const auto& [messages, stop, bad_words] = bounds;
-  check_num_messages(messages.size, model);
+  check_num_messages(messages.size, model, turns);
   if (stop.size > kMaxStops) {
     refuse("stop", "stop may hold {} texts, got {}.", kMaxStops, stop.size);
   }
@@ -167,7 +168,7 @@ void check_model_name(const std::string& name, const ServedModel& model) {
                  "model");
 }
 
-void check_num_messages(size_t num_messages, const ServedModel& model) {
+void check_num_messages(size_t num_messages, const ServedModel& model, const char* param) {
   const size_t most = most_messages(model);
   if (num_messages <= most) return;
   throw ApiError(400,
@@ -175,11 +176,11 @@ void check_num_messages(size_t num_messages, const ServedModel& model) {
                              "has {} messages, each of which takes one token at least. Please "
                              "reduce the number of messages.",
                              most, num_messages),
-                 "messages", kContextExceeded);
+                 param, kContextExceeded);
 }
 
 RequestFields::RequestFields(std::string_view body, const char* schema, const ServedModel& model)
-    : RequestFields(model, schema, bounded_body(body, model)) {}
+    : RequestFields(model, schema, bounded_body(body, schema, model)) {}
 
 RequestFields::RequestFields(const ServedModel& model, const char* schema, Json body)
     : model_(model), properties_(body_schemas()[schema]["properties"]), body_(std::move(body)) {
@@ -194,7 +195,9 @@ RequestFields::RequestFields(const ServedModel& model, const char* schema, Json 
   }
   const std::string what = complaint(body_, body_schemas()[schema]);
   if (what.empty()) return;
-  const size_t end = what.find_first_of(".[ ", 1);
+  // In vLLM's manner the field alone; OpenAI's newer API names its place.
+  const bool tells_place = properties_.contains("input");
+  const size_t end = what.find_first_of(tells_place ? " " : ".[ ", 1);
   throw ApiError(400, what.substr(1), what.substr(1, end - 1));
 }
 
@@ -267,7 +270,8 @@ std::vector<std::string> RequestFields::unknown() const {
   constexpr size_t kMost = 20;  // in a line of a log
   std::vector<std::string> names;
   for (const auto& [name, value] : body_.items()) {
-    const bool is_known = properties_.contains(name) || is_unsupported(name) ||
+    const bool is_known = properties_.contains(name) ||
+                          (is_unsupported(name) && says_nothing(value)) ||
                           std::ranges::find(kWithoutEffect, name) != std::end(kWithoutEffect);
     if (names.size() < kMost && !is_known) names.push_back(printable(name));
   }

@@ -72,7 +72,8 @@ Json parse_body(std::string_view body, const ServedModel& model, std::span<JsonL
 // Throws ApiError (404) where it is none of ours.
 void check_model_name(const std::string& name, const ServedModel& model);
 // Throws ApiError where there are more messages than tokens in the context.
-void check_num_messages(size_t num_messages, const ServedModel& model);
+void check_num_messages(size_t num_messages, const ServedModel& model,
+                        const char* param = "messages");
 
 // Of a JSON number that is one, be it written as 16.0.
 std::optional<int64_t> whole_number(const Json& value);
