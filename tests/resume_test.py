@@ -163,7 +163,6 @@ class Resume(CliTest):
         self.assertEqual(run(*self.generate()).returncode, 0)
         whole = self.output.read_text()
         changed = {"another id": (0, {**asked[0], "custom_id": "r"}), "no id": (0, {"prompt": "Once"}), "an id": (2, {**asked[2], "custom_id": "r2"}),
-                   "another text": (1, {**asked[1], "prompt": "Once"}), "other tokens": (2, {"prompt_token_ids": [5, 6]}),
                    "another chat": (3, {**asked[3], "custom_id": "other"}), "no request": (1, {"custom_id": "r", "prompt": 5})}
         for what, (place, request) in changed.items():
             with self.subTest(what):
@@ -172,11 +171,29 @@ class Resume(CliTest):
                 self.assertEqual(self.output.read_text(), whole)
         write(asked[:3])
         self.assert_one_sentence(run(*self.generate("--resume")), f"cannot resume: {self.source} has 3 requests, and the results are of 4 or more")
+        self.source.write_text("")
+        self.assert_one_sentence(run(*self.generate("--resume")), f"cannot resume: {self.source} has 0 requests, and the results are of 4 or more")
+        args = ["generate", MODEL, "--input", "-", "--output", self.output, "--resume", *SETTINGS]
+        piped = run(*args, stdin=json.dumps(asked[0]) + "\n")
+        self.assert_one_sentence(piped, "cannot resume: standard input has 1 request, and the results are of 4 or more")
+        self.assertEqual(self.output.read_text(), whole)
         write(asked)
         self.assertEqual((run(*self.generate("--resume")).returncode, self.output.read_text()), (0, whole))
         write([*asked, {"prompt": "The end", "custom_id": "new"}])
         self.assertEqual(run(*self.generate("--resume")).returncode, 0)
         self.assertEqual([line["index"] for line in lines(self.output.read_text())][-1], 4)
+
+    def test_a_line_that_was_refused_may_have_been_mended(self):
+        good = {"prompt": "Once", "custom_id": "a", "sampling_params": {"max_tokens": 4}}
+        for broken in (json.dumps({**good, "custom_id": "b", "prompt": 5}), '{"custom_id": "b", "prompt": "On'):
+            self.source.write_text(json.dumps(good) + "\n" + broken + "\n")
+            self.assertEqual(run(*self.generate("-q")).returncode, 3)
+            whole = self.output.read_text()
+            self.source.write_text("".join(json.dumps({**good, "custom_id": i}) + "\n" for i in "ac"))
+            self.assertEqual((run(*self.generate("--resume", "-q")).returncode, self.output.read_text()), (3, whole))
+            self.output.write_text("".join(line for line in whole.splitlines(keepends=True) if "error" not in line))
+            self.assertEqual(run(*self.generate("--resume", "-q")).returncode, 0)
+            self.assertEqual([line["custom_id"] for line in lines(self.output.read_text())], ["a", "c"])
 
     def test_failures_of_an_earlier_run_stay_in_the_exit_status(self):
         self.requests = self.requests[6:9]  # the second is refused

@@ -75,25 +75,20 @@ EarlierResults::EarlierResults(const std::string& path) : path_(path) {
 
 bool EarlierResults::add(const json& result) {
   const auto index = result["index"].get<int64_t>();
-  Answer answer;
-  if (const json id = result.value("custom_id", json()); id.is_string()) {
-    answer.custom_id = hash_of(id.get<std::string>());
+  std::optional<size_t> custom_id;
+  if (!result.contains("error")) {
+    const json id = result.value("custom_id", json());
+    custom_id = id.is_string() ? hash_of(id.get<std::string>()) : 0;
   }
-  if (const json count = result.value("num_prompt_tokens", json()); count.is_number_unsigned()) {
-    answer.num_prompt_tokens = count.get<uint32_t>();
-  }
-  if (!answered_.emplace(index, answer).second) return false;
+  if (!answered_.emplace(index, custom_id).second) return false;
   num_failed_ += has_failed(result) ? 1 : 0;
   last_index_ = std::max(last_index_, index);
   return true;
 }
 
-bool EarlierResults::may_answer(int64_t index, const std::optional<std::string>& custom_id,
-                                std::optional<size_t> num_prompt_tokens) const {
-  const Answer& answer = answered_.at(index);
-  if (answer.custom_id != (custom_id ? hash_of(*custom_id) : 0)) return false;
-  return !num_prompt_tokens || !answer.num_prompt_tokens ||
-         *num_prompt_tokens == *answer.num_prompt_tokens;
+bool EarlierResults::may_answer(int64_t index, const std::optional<std::string>& custom_id) const {
+  const std::optional<size_t>& answered = answered_.at(index);
+  return !answered || *answered == (custom_id ? hash_of(*custom_id) : 0);
 }
 
 void EarlierResults::tidy(OutputLock& lock) const {

@@ -130,15 +130,20 @@ class Generation {
 
   // Keeps twice as many requests in the engine as a step can hold, so that it never starves and a
   // file of any length is never held in memory. Requests that are there never wait for those that
-  // are not: whoever writes them may wait for the first answer.
+  // are not: whoever writes them may wait for the first answer. Nor do they wait long while those
+  // that an earlier run answered are passed over.
   void feed() {
+    constexpr int kMostPassedOver = 100;
+    int num_passed_over = 0;
     const size_t wanted = 2 * static_cast<size_t>(options_.engine.max_num_seqs);
     while (!source_.at_end() && origin_of_.size() < wanted && !InterruptGuard::interrupted()) {
+      if (num_passed_over >= kMostPassedOver && !engine_.is_finished()) return;
       try {
         auto request = source_.next(engine_.is_finished());
         if (!request) return;
         if (source_.is_answered()) {
-          source_.check_answered(num_tokens_of(*request));
+          source_.check_answered();
+          ++num_passed_over;
           continue;
         }
         // By its place, so that a run that was resumed draws as one that was not.
@@ -153,7 +158,8 @@ class Generation {
       } catch (const Error& error) {
         if (error.code() == ErrorCode::kIo) throw;
         if (source_.is_answered()) {
-          source_.check_answered(std::nullopt);
+          source_.check_answered();
+          ++num_passed_over;
           continue;
         }
         fail(source_.place(), error.what());
@@ -164,16 +170,10 @@ class Generation {
 
   uint64_t add(const RequestLine& request) {
     if (request.messages.is_null()) return engine_.add_request(request.prompt, request.params);
-    const std::vector<int32_t> ids =
+    std::vector<int32_t> ids =
         engine_.preparer(chat_template())
             .token_ids_of_chat(request.messages, request.tools, request.chat_template_kwargs);
-    return engine_.add_request(ids, request.params);
-  }
-
-  // Of the prompt; not known of chats, whose templates may write the day's date.
-  std::optional<size_t> num_tokens_of(const RequestLine& request) const {
-    if (!request.messages.is_null()) return std::nullopt;
-    return engine_.preparer().prepare(0, request.prompt, request.params).prompt_token_ids.size();
+    return engine_.add_request(std::move(ids), request.params);
   }
 
   // The model's is read once, also where it has none that can be used.

@@ -53,9 +53,9 @@ InputLines::Next InputLines::next(std::string& line, bool wait) {
   }
 }
 
-int64_t InputLines::count() const {
+std::optional<int64_t> InputLines::count() const {
   struct stat status = {};
-  if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) return 0;
+  if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   std::string buffer(kReadBytes, '\0');
   int64_t num_lines = 0;
   bool in_line = false;  // else before the first character of one that counts
@@ -71,7 +71,7 @@ int64_t InputLines::count() const {
     }
     at += size;
   }
-  return size < 0 ? 0 : num_lines;
+  return size < 0 ? std::nullopt : std::optional(num_lines);
 }
 
 InputLines::Next InputLines::whole(const std::string& line) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,9 +35,9 @@ class InputLines {
   // `wait`, not so long that Ctrl-C would go unnoticed. Throws Error(kIo) when reading fails.
   Next next(std::string& line, bool wait);
 
-  // How many lines with more than blanks next() will find in a file; 0 for what is no file or can't
-  // be read. To be called before next(), and changes nothing.
-  int64_t count() const;
+  // How many lines with more than blanks next() will find in a file; nothing for what is no file or
+  // can't be read. To be called before next(), and changes nothing.
+  std::optional<int64_t> count() const;
 
  private:
   bool is_readable(bool wait) const;

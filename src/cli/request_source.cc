@@ -21,10 +21,17 @@ RequestSource::RequestSource(const std::vector<std::string>& prompts, const std:
   if (input.empty()) return;
   lines_.emplace(input);
   num_lines_ = lines_->count();
-  if (num_lines_ == 0 || earlier.last_index() < num_lines_) return;
-  throw_error(ErrorCode::kIo, "cannot resume: {} has {}, and the results are of {} or more; {}",
-              input, counted(num_lines_, "request"), earlier.last_index() + 1, kChangedInput);
+  if (num_lines_) check_count(*num_lines_);
 }
+
+void RequestSource::check_count(int64_t num_requests) const {
+  if (earlier_.last_index() < num_requests) return;
+  throw_error(ErrorCode::kIo, "cannot resume: {} has {}, and the results are of {} or more; {}",
+              input_name(), counted(num_requests, "request"), earlier_.last_index() + 1,
+              kChangedInput);
+}
+
+std::string RequestSource::input_name() const { return input_ == "-" ? "standard input" : input_; }
 
 std::optional<RequestLine> RequestSource::next_prompt() {
   at_end_ = index_ + 1 >= static_cast<int64_t>(prompts_.size());
@@ -50,6 +57,7 @@ std::optional<RequestLine> RequestSource::next(bool wait) {
     return parse(line);
   }
   at_end_ = state == Next::kEnd;
+  if (at_end_) check_count(index_ + 1);
   return {};
 }
 
@@ -66,16 +74,16 @@ RequestLine RequestSource::parse(const std::string& line) {
 
 std::string RequestSource::place() const {
   if (!lines_) return fmt::format("prompt {}", index_ + 1);
-  return fmt::format("{}:{}", input_ == "-" ? "standard input" : input_, line_number_);
+  return fmt::format("{}:{}", input_name(), line_number_);
 }
 
 int64_t RequestSource::total() const {
-  return lines_ ? std::max<int64_t>(0, num_lines_ - earlier_.size())
+  return lines_ ? std::max<int64_t>(0, num_lines_.value_or(0) - earlier_.size())
                 : static_cast<int64_t>(prompts_.size());
 }
 
-void RequestSource::check_answered(std::optional<size_t> num_prompt_tokens) const {
-  if (earlier_.may_answer(index_, custom_id_, num_prompt_tokens)) return;
+void RequestSource::check_answered() const {
+  if (earlier_.may_answer(index_, custom_id_)) return;
   throw_error(ErrorCode::kIo, "cannot resume: {} is not the request that the result {} answers; {}",
               place(), index_, kChangedInput);
 }

@@ -24,12 +24,13 @@ class RequestSource {
                 const EarlierResults& earlier, const SamplingParams& defaults);
 
   // The next request, or nothing where there is none yet; it waits a moment for one if `wait`.
-  // Throws Error for a line that is no request, or too long for one; the next call goes on.
+  // Throws Error for a line that is no request, or too long for one; the next call goes on. Throws
+  // Error(kIo) at an end that comes before a request that `earlier` answers.
   std::optional<RequestLine> next(bool wait);
   // Whether an earlier run answered the request that next() gave or refused.
   bool is_answered() const { return earlier_.answer(index_); }
   // Throws Error(kIo) where that run must have had another input.
-  void check_answered(std::optional<size_t> num_prompt_tokens) const;
+  void check_answered() const;
   bool at_end() const { return at_end_; }
 
   int64_t index() const { return index_; }  // of the request that next() gave or refused
@@ -40,13 +41,15 @@ class RequestSource {
  private:
   std::optional<RequestLine> next_prompt();
   RequestLine parse(const std::string& line);
+  void check_count(int64_t num_requests) const;
+  std::string input_name() const;
 
   const std::vector<std::string>& prompts_;
   const std::string& input_;
   const EarlierResults& earlier_;
   const SamplingParams& defaults_;
   std::optional<InputLines> lines_;
-  int64_t num_lines_ = 0;  // that are requests, when it was opened; 0 = unknown
+  std::optional<int64_t> num_lines_;  // of a file, that are requests, when it was opened
   bool at_end_ = false;
   int64_t index_ = -1;
   int64_t line_number_ = 0;
