@@ -155,7 +155,8 @@ class EngineLoop {
   void wait_for_work();
   void handle(AddRequest&& command);
   void handle(CheckedRequest&& command);
-  void add(uint64_t id, const std::function<CheckedRequest()>& request);
+  template <typename GetRequest>
+  void add(uint64_t id, GetRequest&& get_request);
   void handle(const AbortRequest& command);
   void handle(const Shutdown& command);
   void refuse(uint64_t id, const std::exception_ptr& error);
@@ -165,9 +166,9 @@ class EngineLoop {
   void fail_all(const std::exception_ptr& error) noexcept;
   void close() noexcept;
   void run_calls();
-  bool may_submit(std::unique_lock<std::mutex>& lock, bool wait);
-  bool try_push(Command command);
-  void push(Command command);
+  // Returns false if the queue is full, and stays so where it does not wait.
+  bool push(Command&& command, bool wait);
+  void push_or_throw(Command&& command);
 
   LLMEngine engine_;
   const RequestPreparer preparer_;  // the engine's

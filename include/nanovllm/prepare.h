@@ -15,6 +15,7 @@
 namespace nanovllm {
 
 class ChatTemplate;
+class EngineLoop;
 class Tokenizer;
 
 // Command: add a request. The loop answers with deltas and ends, or with a RequestError that may
@@ -64,16 +65,17 @@ struct RequestPreparer;
 class CheckedRequest {
  public:
   const AddRequest* operator->() const { return &request_; }
-  // Nothing that is checked depends on these.
-  void set_output_kind(RequestOutputKind kind) { request_.params.output_kind = kind; }
-  void set_seed(int64_t seed) { request_.params.seed = seed; }
   bool is_for(const RequestPreparer& engine) const;
   // Its content, to be moved elsewhere and changed.
-  AddRequest&& release() && { return std::move(request_); }
+  AddRequest release() && { return std::move(request_); }
 
  private:
   friend struct RequestPreparer;
+  friend class EngineLoop;
   CheckedRequest(AddRequest&& request, const RequestPreparer& engine);
+  // Nothing that is checked depends on these.
+  void set_output_kind(RequestOutputKind kind) { request_.params.output_kind = kind; }
+  void set_seed(int64_t seed) { request_.params.seed = seed; }
 
   AddRequest request_;
   EngineLimits limits_;
@@ -109,14 +111,16 @@ struct RequestPreparer {
   // Checks parameters and prompt, and finds out thinking_tags where they are needed. Throws what
   // LLMEngine::add_request throws.
   CheckedRequest check(AddRequest request) const;
+  // token_ids() and check() in one: no prompt is tokenised for parameters that are refused.
+  CheckedRequest check(AddRequest request, Prompt prompt) const;
 
-  // token_ids() and check() in one.
+  // The same.
   AddRequest prepare(uint64_t id, const Prompt& prompt, const SamplingParams& params) const;
   // For SamplingParams: the tags, and how much of a thought is open at the end of these ids, which
   // are a prompt or the part of it where one may have begun. Throws Error(kUnsupported) where no
   // tags are known.
   ThinkingTags thinking_tags(const std::vector<int32_t>& prompt) const;
-  // token_ids_of_chat() and check() in one.
+  // token_ids_of_chat() and check() in one, likewise.
   AddRequest prepare_chat(uint64_t id, const nlohmann::ordered_json& messages,
                           const nlohmann::ordered_json& tools, const nlohmann::ordered_json& kwargs,
                           const SamplingParams& params, const ChatTextOptions& options = {}) const;

@@ -70,8 +70,7 @@ class Loop : public Owner<EngineLoop> {
   std::vector<int32_t> add(uint64_t id, nb::handle prompt, const SamplingParams& params) {
     Prompt asked = to_prompt(prompt);  // which may close it
     const RequestPreparer preparer = get().preparer();
-    CheckedRequest request = preparer.check(
-        {.id = id, .prompt_token_ids = preparer.token_ids(std::move(asked)), .params = params});
+    CheckedRequest request = preparer.check({.id = id, .params = params}, std::move(asked));
     std::vector<int32_t> ids = request->prompt_token_ids;
     News news{.waits_for_end = params.output_kind == RequestOutputKind::kFinalOnly};
     for (int i = 0; i < params.n; ++i) news.output.outputs.emplace_back().index = i;

@@ -55,21 +55,20 @@ uint64_t EngineCore::add_request(Prompt prompt, const SamplingParams& params,
                                  const std::vector<std::vector<int32_t>>& previous_output_ids) {
   const auto* given = std::get_if<std::string>(&prompt);
   std::string text = given == nullptr ? "" : *given;
-  return add_request(preparer_.check({.prompt_token_ids = preparer_.token_ids(std::move(prompt)),
-                                      .params = params,
-                                      .previous_output_ids = previous_output_ids}),
+  return add_request(preparer_.check({.params = params, .previous_output_ids = previous_output_ids},
+                                     std::move(prompt)),
                      std::move(text));
 }
 
 uint64_t EngineCore::add_request(CheckedRequest checked, std::string text) {
   if (!checked.is_for(preparer_)) checked = preparer_.check(std::move(checked).release());
-  AddRequest&& asked = std::move(checked).release();
+  AddRequest asked = std::move(checked).release();
   const uint64_t id = next_request_id_;
-  if (!withholds_remarks_) remark_on(asked.params.bad_words);
   const uint64_t salt = salts_.number(asked.params.cache_salt);
   auto owner = std::make_unique<Request>(id, std::move(text), std::move(asked.prompt_token_ids),
                                          std::move(asked.params), context_, salt);
   Request& request = *owner;
+  if (!withholds_remarks_) remark_on(request.params().bad_words);
   if (!asked.previous_output_ids.empty()) {
     request.replay(asked.previous_output_ids);
     for (const auto& completion : request.completions()) {

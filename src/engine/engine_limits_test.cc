@@ -33,6 +33,11 @@ TEST(EngineRemarks, OnEachBadWordThatCanComeOnce) {
       "nanovllm: bad_words: \"a\u00e9\" can come: the tokenizer reads it as \"a\"\n";
   EXPECT_EQ(remarks(*engine.core, {"b", "a\u00e9", "a\u00e9"}), remark);
   EXPECT_EQ(remarks(*engine.core, {"a\u00e9", "c"}), "");
+  SamplingParams refused = greedy(1);
+  refused.bad_words = {"d\u00e9", "\u00e9"};
+  ::testing::internal::CaptureStderr();
+  EXPECT_NE(refusal(*engine.core, prompt_of(5), refused), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   FakeEngine silent = make_fake_engine({}, alphabet());
   silent.core->withhold_remarks();
   EXPECT_EQ(remarks(*silent.core, {"a\u00e9"}), "");

@@ -67,36 +67,35 @@ RequestPreparer EngineLoop::preparer(const ChatTemplate* chat_template) const {
 }
 
 bool EngineLoop::try_submit(EngineCommand command) {
-  return std::visit([this](auto&& c) { return try_push(std::forward<decltype(c)>(c)); },
+  return std::visit([this](auto&& c) { return push(std::forward<decltype(c)>(c), false); },
                     std::move(command));
 }
 
-bool EngineLoop::try_submit(CheckedRequest request) { return try_push(std::move(request)); }
+bool EngineLoop::try_submit(CheckedRequest request) { return push(std::move(request), false); }
 
 void EngineLoop::submit(EngineCommand command) {
-  std::visit([this](auto&& c) { push(std::forward<decltype(c)>(c)); }, std::move(command));
+  std::visit([this](auto&& c) { push_or_throw(std::forward<decltype(c)>(c)); }, std::move(command));
 }
 
-void EngineLoop::submit(CheckedRequest request) { push(std::move(request)); }
+void EngineLoop::submit(CheckedRequest request) { push_or_throw(std::move(request)); }
 
-bool EngineLoop::try_push(Command command) {
+bool EngineLoop::push(Command&& command, bool wait) {
   std::unique_lock lock(mutex_);
-  if (!may_submit(lock, /*wait=*/false)) return false;
+  const auto is_full = [this] { return commands_.size() >= max_num_commands_; };
+  if (wait) room_.wait(lock, [&] { return closed_ || !is_full(); });
+  if (closed_) throw_error(ErrorCode::kUnavailable, "The engine was shut down.");
+  if (is_full()) return false;
   commands_.push_back(std::move(command));
   work_.notify_one();
   return true;
 }
 
-void EngineLoop::push(Command command) {
-  std::unique_lock lock(mutex_);
+void EngineLoop::push_or_throw(Command&& command) {
   const bool in_sink = std::this_thread::get_id() == thread_.get_id();
-  if (!may_submit(lock, !in_sink)) {
-    throw_error(ErrorCode::kInvalidArgument,
-                "The engine's queue of {} is full and its own thread can't wait for it.",
-                counted(static_cast<int64_t>(max_num_commands_), "command"));
-  }
-  commands_.push_back(std::move(command));
-  work_.notify_one();
+  if (push(std::move(command), !in_sink)) return;
+  throw_error(ErrorCode::kInvalidArgument,
+              "The engine's queue of {} is full and its own thread can't wait for it.",
+              counted(static_cast<int64_t>(max_num_commands_), "command"));
 }
 
 void EngineLoop::call(const std::function<void(LLMEngine&)>& task) {
@@ -114,13 +113,6 @@ void EngineLoop::call(const std::function<void(LLMEngine&)>& task) {
 void EngineLoop::wait() {
   std::unique_lock lock(mutex_);
   end_.wait(lock, [this] { return ended_; });
-}
-
-bool EngineLoop::may_submit(std::unique_lock<std::mutex>& lock, bool wait) {
-  const auto is_full = [this] { return commands_.size() >= max_num_commands_; };
-  if (wait) room_.wait(lock, [&] { return closed_ || !is_full(); });
-  if (closed_) throw_error(ErrorCode::kUnavailable, "The engine was shut down.");
-  return !is_full();
 }
 
 void EngineLoop::run() noexcept {
@@ -176,23 +168,15 @@ std::optional<EngineLoop::Command> EngineLoop::next_command() {
   return command;
 }
 
-// From anybody, of another process say.
-void EngineLoop::handle(AddRequest&& command) {
-  add(command.id, [&] { return preparer_.check(std::move(command)); });
-}
-
-void EngineLoop::handle(CheckedRequest&& command) {
-  add(command->id, [&] { return std::move(command); });
-}
-
-void EngineLoop::add(uint64_t id, const std::function<CheckedRequest()>& request) {
+template <typename GetRequest>
+void EngineLoop::add(uint64_t id, GetRequest&& get_request) {
   const auto [place, is_new] = requests_.try_emplace(id);
   try {
     if (!is_new) {
       throw_error(ErrorCode::kInvalidArgument, "Two requests have the id {} at once.", id);
     }
     if (shutdown_) std::rethrow_exception(unavailable());
-    CheckedRequest checked = request();
+    CheckedRequest checked = get_request();
     checked.set_output_kind(RequestOutputKind::kDelta);
     if (!checked->params.seed) checked.set_seed(engine_.seed_of(id));
     const auto num_completions = static_cast<size_t>(checked->params.n);
@@ -203,6 +187,15 @@ void EngineLoop::add(uint64_t id, const std::function<CheckedRequest()>& request
   } catch (...) {
     refuse(id, std::current_exception());
   }
+}
+
+// From anybody, of another process say.
+void EngineLoop::handle(AddRequest&& command) {
+  add(command.id, [&] { return preparer_.check(std::move(command)); });
+}
+
+void EngineLoop::handle(CheckedRequest&& command) {
+  add(command->id, [&] { return std::move(command); });
 }
 
 void EngineLoop::handle(const AbortRequest& command) {

@@ -7,6 +7,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/engine_test_support.h"
@@ -226,7 +228,8 @@ TEST(EngineLoop, ChecksWhatWasCheckedForAnotherEngine) {
   EXPECT_EQ(hearing.answer(2).error->code, ErrorCode::kUnsupported);
   loop.submit(other.check({.id = 3, .prompt_token_ids = {5}, .params = greedy(5)}));
   EXPECT_EQ(hearing.answer(3).token_ids[0], greedy_tokens({5}, 5));
-  // One that was used up is no request any more.
+  // One that was used up is no request any more, and none can be changed where it is.
+  static_assert(std::is_same_v<decltype(std::declval<CheckedRequest>().release()), AddRequest>);
   CheckedRequest used = loop.preparer().check({.prompt_token_ids = {5}, .params = greedy(5)});
   EXPECT_TRUE(used.is_for(loop.preparer()));
   const AddRequest taken = std::move(used).release();

@@ -131,6 +131,17 @@ void check_vocabulary(const std::vector<int32_t>& ids, int vocab_size) {
               "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside, last);
 }
 
+// And finds out what depends on it.
+void check_prompt(AddRequest& request, const RequestPreparer& engine) {
+  SamplingParams& params = request.params;
+  const std::vector<int32_t>& ids = request.prompt_token_ids;
+  check_length(static_cast<int>(ids.size()), params, engine.info);
+  check_vocabulary(ids, engine.info.vocab_size);
+  if (params.thinking_token_budget.value_or(-1) >= 0 && !params.thinking_tags) {
+    params.thinking_tags = engine.thinking_tags(ids);
+  }
+}
+
 }  // namespace
 
 ThinkingTags RequestPreparer::thinking_tags(const std::vector<int32_t>& prompt) const {
@@ -181,19 +192,21 @@ std::vector<int32_t> RequestPreparer::token_ids_of_chat(const nlohmann::ordered_
 }
 
 CheckedRequest RequestPreparer::check(AddRequest request) const {
-  SamplingParams& params = request.params;
-  check_params(params, *this);
-  check_length(static_cast<int>(request.prompt_token_ids.size()), params, info);
-  check_vocabulary(request.prompt_token_ids, info.vocab_size);
-  if (params.thinking_token_budget.value_or(-1) >= 0 && !params.thinking_tags) {
-    params.thinking_tags = thinking_tags(request.prompt_token_ids);
-  }
+  check_params(request.params, *this);
+  check_prompt(request, *this);
+  return {std::move(request), *this};
+}
+
+CheckedRequest RequestPreparer::check(AddRequest request, Prompt prompt) const {
+  check_params(request.params, *this);
+  request.prompt_token_ids = token_ids(std::move(prompt));
+  check_prompt(request, *this);
   return {std::move(request), *this};
 }
 
 AddRequest RequestPreparer::prepare(uint64_t id, const Prompt& prompt,
                                     const SamplingParams& params) const {
-  return check({.id = id, .prompt_token_ids = token_ids(prompt), .params = params}).release();
+  return check({.id = id, .params = params}, prompt).release();
 }
 
 AddRequest RequestPreparer::prepare_chat(uint64_t id, const nlohmann::ordered_json& messages,
@@ -201,10 +214,12 @@ AddRequest RequestPreparer::prepare_chat(uint64_t id, const nlohmann::ordered_js
                                          const nlohmann::ordered_json& kwargs,
                                          const SamplingParams& params,
                                          const ChatTextOptions& options) const {
-  return check({.id = id,
-                .prompt_token_ids = token_ids_of_chat(messages, tools, kwargs, options),
-                .params = params})
-      .release();
+  check_params(params, *this);
+  AddRequest request = {.id = id,
+                        .prompt_token_ids = token_ids_of_chat(messages, tools, kwargs, options),
+                        .params = params};
+  check_prompt(request, *this);
+  return request;
 }
 
 }  // namespace nanovllm

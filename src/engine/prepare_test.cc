@@ -112,7 +112,14 @@ TEST(Prepare, RefusesWhatTheEngineWould) {
   EXPECT_EQ(refusal([&] { preparer.prepare_chat(0, Json::array(), nullptr, nullptr, greedy(4)); },
                     ErrorCode::kUnsupported),
             "fake has no chat template; give the prompt as text.");
+  // Parameters come first: a text need not be tokenised, or a chat rendered, for what is refused.
+  const std::string wrong = "max_tokens must be at least 1, got 0.";
   const RequestPreparer without{"fake", small()};
+  EXPECT_EQ(refusal([&] { without.prepare(0, "b", greedy(0)); }, kInvalid), wrong);
+  EXPECT_EQ(refusal([&] { without.check({.params = greedy(0)}, "b"); }, kInvalid), wrong);
+  EXPECT_EQ(refusal([&] { without.prepare_chat(0, Json::array(), nullptr, nullptr, greedy(0)); },
+                    kInvalid),
+            wrong);
   EXPECT_EQ(refusal([&] { without.prepare(0, Ids{49}, greedy(4)); }, kInvalid), "");
   EXPECT_NE(refusal([&] { without.prepare(0, "b", greedy(4)); }, ErrorCode::kUnsupported), "");
 }

@@ -67,6 +67,8 @@ class Request {
   Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
           SamplingParams params, const RequestContext& context, uint64_t cache_salt = 0);
 
+  const SamplingParams& params() const { return params_; }
+
   // Appends output ids that another engine generated and counts them as delivered. Throws
   // Error(kInvalidArgument) if these parameters could not have given them.
   void replay(const std::vector<std::vector<int32_t>>& previous_output_ids);
