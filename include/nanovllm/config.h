@@ -53,7 +53,8 @@ struct EngineConfig {
   // "auto", "cpu" or "cuda"; auto takes a GPU if there is one.
   std::string device = "auto";
   // CUDA only: the number of the first rank's GPU, 0 to 65,536, as CUDA counts those that
-  // CUDA_VISIBLE_DEVICES leaves; the next ranks have those behind it.
+  // CUDA_VISIBLE_DEVICES leaves; the next ranks have those behind it. A thread that makes or steps
+  // an engine has its first GPU as CUDA's current device from then on.
   int first_gpu = 0;
   // "auto" (the checkpoint's type), "bfloat16" or "float32".
   std::string dtype = "auto";

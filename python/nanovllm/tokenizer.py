@@ -31,8 +31,9 @@ class Tokenizer:
         tools: Sequence[dict[str, Any]] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = False,
-        continue_final_message: bool = False,
         tokenize: bool = True,
+        *,
+        continue_final_message: bool = False,
         **kwargs: Any,
     ) -> str | list[int]:
         """A conversation as text, or with tokenize as token ids. kwargs are the template's variables."""

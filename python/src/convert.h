@@ -50,6 +50,9 @@ nb::object to_python(const EngineInfo& info);  // a dict
 
 // An engine's keywords. Throws Error(kInvalidArgument).
 EngineConfig to_config(const nb::dict& arguments);
+// The same with a max_model_len that the model was made for: more is lowered, as in nano-vLLM, and
+// that is said on stderr. Throws what loading the model's config does.
+EngineConfig lowered_for(const std::string& model, EngineConfig config);
 
 void bind_params(nb::module_& module);
 void bind_engine(nb::module_& module);

@@ -84,7 +84,7 @@ class Owner {
     };
     const Unlocked unlocked;
     const std::string path = resolve_model(model, options);
-    value_ = make(path, config);
+    value_ = make(path, lowered_for(path, config));
     check_open();
     return path;
   }

@@ -11,9 +11,11 @@
 
 #include "api/json.h"
 #include "base/check.h"
+#include "base/message.h"
 #include "convert.h"
 #include "engine/config_table.h"
 #include "engine/sampling_table.h"
+#include "models/load_config.h"
 
 namespace nanovllm::python {
 namespace {
@@ -103,6 +105,16 @@ EngineConfig to_config(const nb::dict& arguments) {
     std::visit(assign, field.member);
   }
   config.validate();
+  return config;
+}
+
+EngineConfig lowered_for(const std::string& model, EngineConfig config) {
+  if (config.max_model_len == -1) return config;
+  const int most = load_model_config(model).max_context_length();
+  if (config.max_model_len <= most) return config;
+  print_message("nanovllm: max_model_len is lowered from {} to {}, which {} was made for\n",
+                config.max_model_len, most, model);
+  config.max_model_len = most;
   return config;
 }
 

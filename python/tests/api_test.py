@@ -482,6 +482,14 @@ def test_only_prompts_of_the_same_salt_share_the_cache(model):
         num_cached_tokens("")
 
 
+def test_a_context_beyond_the_models_is_lowered_and_that_is_said(model, capfd):
+    assert LLM(model, max_model_len=2048).info["max_model_len"] == 2048
+    assert "max_model_len" not in capfd.readouterr().err
+    assert LLM(model, max_model_len=4096).info["max_model_len"] == 2048  # nano-vLLM's default
+    said = f"nanovllm: max_model_len is lowered from 4096 to 2048, which {model} was made for\n"
+    assert capfd.readouterr().err.count(said) == 1
+
+
 def test_a_context_that_nobody_asked_for_is_what_one_request_has_room_for(model):
     assert LLM(model, kv_cache_memory=8 << 20).info["max_model_len"] == 2048
     llm = LLM(model, kv_cache_memory=4 << 20)

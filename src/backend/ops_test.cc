@@ -35,6 +35,10 @@ TEST_P(Ops, EmbeddingCopiesRowsOfTheShardAndZerosElsewhere) {
   }
 }
 
+TEST_P(Ops, BackendSaysWhatItsDeviceIs) {
+  EXPECT_EQ(make()->device_type(), backend_case().name.starts_with("cuda") ? "cuda" : "cpu");
+}
+
 TEST_P(Ops, SoftCapBoundsLogits) {
   const auto backend = make();
   Random random(16);

@@ -88,7 +88,10 @@ std::unique_ptr<CommunicatorGroup> make_communicator_group(const std::string& de
   [[maybe_unused]] const bool on_gpus =
       is_on_gpus({.device = device, .first_gpu = first_gpu, .num_ranks = world_size}, count_gpus());
 #ifdef NANOVLLM_WITH_CUDA
-  if (on_gpus) return std::make_unique<CudaCommunicatorGroup>(world_size);
+  if (on_gpus) {
+    return std::make_unique<CudaCommunicatorGroup>(
+        world_size, CudaCommunicatorGroup::kMostLineBytes, first_gpu);
+  }
 #endif
   return std::make_unique<CpuCommunicatorGroup>(world_size);
 }

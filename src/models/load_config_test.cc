@@ -388,7 +388,7 @@ TEST(ModelConfig, KeysThatNothingKnowsAreListed) {
           "use_mrope": false, "moe": null, "no": 0, "nor": "", "neither": [], "but": "some",
           "rope_scaling": {"type": "linear", "factor": 2, "beta": 3}})");
   EXPECT_EQ(config.unknown_keys,
-            (std::vector<std::string>{"rope_scaling.beta", "alibi", "but", "clip_qkv"}));
+            (std::vector<std::string>{"rope_scaling.beta", "clip_qkv", "alibi", "but"}));
 }
 
 // Keys of published models, or of folders that transformers writes.

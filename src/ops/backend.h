@@ -182,8 +182,6 @@ struct BackendTraits {
   bool is_asynchronous = false;
   // Rows of logits that are computed and sampled in one call, at most; 0 = any number.
   int max_logits_rows = 0;
-  // EngineInfo::device_type
-  const char* device_type = "cpu";
 };
 
 // What a device does a second at its peak with layers of one type and geometry. They are figures of
@@ -243,6 +241,8 @@ class Backend {
   virtual ~Backend() = default;
   // For people, e.g. "cpu (avx512_bf16, 2 threads)".
   virtual std::string description() const = 0;
+  // EngineInfo::device_type
+  virtual std::string device_type() const = 0;
   virtual BackendTraits traits() const = 0;
   // Before a thread issues ops that is not the one that issued the last ones, or made the backend.
   virtual void enter_thread() {}

@@ -170,7 +170,7 @@ ContextLimit ModelRunner::context() const {
 void ModelRunner::describe(EngineInfo& info) const {
   info.architecture = model_config_.architecture;
   info.device = backend_->description();
-  info.device_type = traits_.device_type;
+  info.device_type = backend_->device_type();
   info.dtype = to_string(dtype_);
   info.num_parameters = model_->num_parameters();
   info.num_active_parameters = model_->num_active_parameters();

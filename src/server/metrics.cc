@@ -95,9 +95,11 @@ struct Metrics::Engine {
     labels["num_gpu_blocks"] = std::to_string(limits.num_kvcache_blocks);
     labels["kv_cache_size_tokens"] =
         std::to_string(int64_t{limits.num_kvcache_blocks} * limits.kvcache_block_size);
+    Gauge& shown = cache_configs.Add(labels);  // the one that is there, where they are the same
+    if (&shown == cache_config) return;
+    shown.Set(1);
     if (cache_config != nullptr) cache_configs.Remove(cache_config);
-    cache_config = &cache_configs.Add(labels);
-    cache_config->Set(1);
+    cache_config = &shown;
   }
 
   const Source add;
@@ -316,8 +318,9 @@ void Metrics::on_end(int engine, const AddRequest& request, const RequestEnd& en
   e.prefill_computed.Observe(num_prompt_tokens - end.num_cached_tokens);
   e.request_prompt_tokens.Observe(num_prompt_tokens);
   e.request_generation_tokens.Observe(num_tokens);
-  e.params_max_tokens.Observe(
-      std::min(request.params.max_tokens, limits_[place]->max_model_len - num_prompt_tokens));
+  // An engine that came back with less may have no room for the prompt.
+  const int room = std::max(0, limits_[place]->max_model_len - num_prompt_tokens);
+  e.params_max_tokens.Observe(std::min(request.params.max_tokens, room));
   if (!end.last) return;
   std::ptrdiff_t most = 0;
   for (size_t i = 0; i < request.previous_output_ids.size(); ++i) {

@@ -171,6 +171,24 @@ TEST(Metrics, TellOfEachWorkersCacheWhatItIsNow) {
   EXPECT_EQ(blocks(2), std::vector{16});
 }
 
+// What was sent again by an engine that had room for it to one that has not.
+TEST(Metrics, AskForNoFewerThanNoTokens) {
+  Begun metrics(1, 4);
+  AddRequest request{.prompt_token_ids = {1, 2, 3, 4, 5}};
+  metrics.on_end(0, request, {.finish_reason = FinishReason::kAbort}, true);
+  metrics.on_end(-1, request, {.finish_reason = FinishReason::kAbort}, true);
+  request.prompt_token_ids = {1, 2, 3};
+  metrics.on_end(0, request, {.finish_reason = FinishReason::kLength}, false);
+  const std::string text = metrics.text();
+  const auto value = [&](const char* name) {
+    return value_of(text, fmt::format("vllm:request_params_max_tokens_{}{{engine=\"0\","
+                                      "model_name=\"demo\"}}",
+                                      name));
+  };
+  EXPECT_EQ(value("count"), 3);
+  EXPECT_EQ(value("sum"), 1);
+}
+
 TEST(Metrics, CountRestartsOfEachWorkerFromTheBeginning) {
   Metrics metrics("demo", 2);
   const FleetObserver observer = metrics.observer();

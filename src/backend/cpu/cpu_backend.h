@@ -37,6 +37,7 @@ class CpuBackend : public Backend {
   ThreadPool& pool() { return pool_; }
 
   std::string description() const override;
+  std::string device_type() const override { return "cpu"; }
   BackendTraits traits() const override;
 
   MemoryInfo memory() const override;

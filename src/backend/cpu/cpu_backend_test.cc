@@ -21,7 +21,7 @@ TEST(CpuBackend, DescribesItself) {
 }
 
 TEST(CpuBackend, TellsItsKindAsData) {
-  EXPECT_STREQ(CpuBackend({1, Isa::kPortable}).traits().device_type, "cpu");
+  EXPECT_EQ(CpuBackend({1, Isa::kPortable}).device_type(), "cpu");
 }
 
 TEST(CpuBackend, AllocationsAreZeroedAndAligned) {

@@ -66,9 +66,7 @@ CudaBackend::~CudaBackend() {
   cudaStreamDestroy(stream_);
 }
 
-BackendTraits CudaBackend::traits() const {
-  return {.is_asynchronous = true, .device_type = "cuda"};
-}
+BackendTraits CudaBackend::traits() const { return {.is_asynchronous = true}; }
 
 // Each thread has a current device, at first number 0.
 void CudaBackend::enter_thread() { NANOVLLM_CUDA_CHECK(cudaSetDevice(device_)); }

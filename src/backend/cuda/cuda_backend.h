@@ -41,6 +41,7 @@ class CudaBackend final : public Backend {
   cudaStream_t stream() const { return stream_; }
 
   std::string description() const override;
+  std::string device_type() const override { return "cuda"; }
   BackendTraits traits() const override;
   void enter_thread() override;
   DeviceSpeed speed(const KvCacheSpec& spec) const override;

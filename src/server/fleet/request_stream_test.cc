@@ -37,6 +37,25 @@ TEST(RequestStream, MergesWhatIsNotRead) {
   EXPECT_EQ(std::get<RequestDelta>(buffer.take().at(0)), letters(0, "y"));
 }
 
+TEST(RequestStream, KeepsMarksAtTheirPlacesWhenItMerges) {
+  const auto marked = [](int index, const std::string& text, std::vector<TokenMark> marks) {
+    RequestDelta gained = letters(index, text);
+    gained.marks = std::move(marks);
+    return gained;
+  };
+  StreamBuffer buffer;
+  buffer.append(marked(0, "ab", {{1, 7}}), false);
+  buffer.append(marked(1, "x", {{0, 8}}), false);
+  buffer.append(marked(0, "", {}), false);
+  buffer.append(marked(0, "cde", {{0, 7}, {2, 9}}), false);
+  buffer.append(marked(0, "f", {{0, 7}}), false);
+  const std::vector<EngineEvent> events = buffer.take();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(std::get<RequestDelta>(events[0]),
+            marked(0, "abcdef", {{1, 7}, {2, 7}, {4, 9}, {5, 7}}));
+  EXPECT_EQ(std::get<RequestDelta>(events[1]), marked(1, "x", {{0, 8}}));
+}
+
 TEST(RequestStream, WakesOnceAndOnlyWhoWaits) {
   StreamBuffer buffer;
   int num_calls = 0;

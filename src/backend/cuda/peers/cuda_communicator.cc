@@ -80,10 +80,17 @@ std::atomic<bool>& CudaCommunicatorGroup::OnlyOne::exists() {
   return flag;
 }
 
-CudaCommunicatorGroup::CudaCommunicatorGroup(int world_size, int64_t most_line_bytes)
+// A GPU that no rank has would lose memory to this process's context.
+cuda::PinnedBuffer CudaCommunicatorGroup::make_status(int gpu) {
+  NANOVLLM_CUDA_CHECK(cudaSetDevice(gpu));
+  return cuda::PinnedBuffer(sizeof(cuda::PeerStatus));
+}
+
+CudaCommunicatorGroup::CudaCommunicatorGroup(int world_size, int64_t most_line_bytes, int first_gpu)
     : CommunicatorGroup(world_size, world_size <= usable_cpus()),
       only_one_(world_size),
       most_line_bytes_(most_line_bytes),
+      status_memory_(make_status(first_gpu)),
       peers_(world_size) {
   if (world_size > cuda::kMaxRanks) {
     throw_error(ErrorCode::kUnsupported, "{} ranks were asked for, but GPUs work as {} at most",

@@ -23,8 +23,10 @@ class CudaCommunicatorGroup final : public CommunicatorGroup {
 
   // Throws Error(kUnsupported) for more ranks than an exchange can have, and while the process has
   // another group of several ranks: a rank's kernels may take a whole GPU while they wait for other
-  // ranks', whose GPUs another group's kernels could have taken likewise.
-  explicit CudaCommunicatorGroup(int world_size, int64_t most_line_bytes = kMostLineBytes);
+  // ranks', whose GPUs another group's kernels could have taken likewise. `first_gpu` is rank 0's,
+  // and then the current device of this thread.
+  explicit CudaCommunicatorGroup(int world_size, int64_t most_line_bytes = kMostLineBytes,
+                                 int first_gpu = 0);
   // `backend` is a CudaBackend. Throws Error(kUnsupported) when its GPU and another rank's can't
   // reach each other's memory. Several ranks may share a GPU, as tests do.
   void join(int rank, Backend& backend) override;
@@ -47,11 +49,12 @@ class CudaCommunicatorGroup final : public CommunicatorGroup {
     static std::atomic<bool>& exists();
     const bool counts_;
   };
+  static cuda::PinnedBuffer make_status(int gpu);
   void enable_access(int rank);
 
   const OnlyOne only_one_;
   const int64_t most_line_bytes_;
-  const cuda::PinnedBuffer status_memory_{sizeof(cuda::PeerStatus)};
+  const cuda::PinnedBuffer status_memory_;
   volatile cuda::PeerStatus* const status_ = static_cast<cuda::PeerStatus*>(status_memory_.data());
   // [world_size]. The ranks are gone before, and what they sent has arrived: also where one failed
   // and did not wait.
