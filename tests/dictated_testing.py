@@ -43,9 +43,9 @@ def call(name, **arguments):
 class Dictated(Server):
     """Its model says what `say` was given, and what it was asked is in `prompts()`."""
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args, template="Qwen-Qwen3-0.6B", **kwargs):
         self.folder = tempfile.TemporaryDirectory()
-        self.model = make_model(self.folder.name)
+        self.model = make_model(self.folder.name, template)
         self.say("Good.")
         super().__init__(*args, command=[DICTATED, self.model, "--script", self.path("script.json"), "--prompts", self.path("prompts.jsonl")], **kwargs)
 

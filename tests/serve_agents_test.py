@@ -2,6 +2,7 @@
 import json
 import tempfile
 
+from dictated_testing import DictatedTest, call
 from serve_testing import ServeTest, Server, in_parallel, run_tests
 
 BLOCK = 16  # tokens of the KV cache
@@ -110,12 +111,18 @@ class Messages(AgentsTest):
 
     def test_more_tokens_than_are_left_are_cut(self):
         """As Claude Code asks for 32,000 whatever the context is."""
-        answer = self.post("/v1/messages", asked(self.server, max_tokens=32000))
+        def fields(num_words):
+            return asked(self.server, max_tokens=32000, messages=[{"role": "user", "content": "A cat" + " sat" * num_words}])
+
+        def count(num_words):
+            return self.post("/v1/messages/count_tokens", fields(num_words)).json["input_tokens"]
+
+        num_words = (508 - count(0)) // (count(1) - count(0))
+        self.assertIn(count(num_words), range(505, 509))
+        answer = self.post("/v1/messages", fields(num_words))
         self.assertEqual(answer.status, 200, answer.text)
         usage = answer.json["usage"]
-        self.assertLessEqual(num_prompt_tokens(usage) + usage["output_tokens"], 512)
-        if answer.json["stop_reason"] == "max_tokens":
-            self.assertEqual(num_prompt_tokens(usage) + usage["output_tokens"], 512)
+        self.assertEqual((answer.json["stop_reason"], num_prompt_tokens(usage) + usage["output_tokens"]), ("max_tokens", 512))
 
     def test_a_prompt_that_is_too_long_is_told_with_both_numbers(self):
         for more in ({}, {"stream": True}):
@@ -216,6 +223,36 @@ class Messages(AgentsTest):
         self.post("/v1/messages", asked(self.server, max_tokens=1))
         self.post("/v1/messages/count_tokens", asked(self.server))
         self.assertEqual(successes(), before + 1)
+
+
+class DictatedMessages(DictatedTest):
+    def test_a_thought_a_text_and_calls_are_blocks_streamed_or_whole(self):
+        server = self.serve()
+        server.say("<think>\nA file is asked for.\n</think>\n\nI read it." + call("Read", file_path="a.txt") + call("Read", file_path="b.txt"))
+        body = {"model": "dictated", "max_tokens": 1000, "tools": TOOLS, "messages": [{"role": "user", "content": "Read them."}]}
+        whole = server.post("/v1/messages", body)
+        self.assertEqual(whole.status, 200, whole.text)
+        for message in (whole.json, message_of(event_stream(server, "/v1/messages", body))):
+            thought, text, *calls = message["content"]
+            self.assertEqual((thought["type"], thought["thinking"].strip(), thought["signature"]), ("thinking", "A file is asked for.", "nanovllm"))
+            self.assertEqual((text["type"], text["text"].strip()), ("text", "I read it."))
+            self.assertEqual([(one["type"], one["name"], one["input"]) for one in calls],
+                             [("tool_use", "Read", {"file_path": path}) for path in ("a.txt", "b.txt")])
+            self.assertTrue(all(one["id"].startswith("toolu_") for one in calls) and calls[0]["id"] != calls[1]["id"], calls)
+            self.assertEqual((message["stop_reason"], message["stop_sequence"]), ("tool_use", None))
+        one = server.post("/v1/messages", {**body, "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}).json
+        self.assertEqual([block["type"] for block in one["content"]], ["thinking", "text", "tool_use"])
+
+    def test_single_messages_are_counted_whatever_the_template_refuses(self):
+        """As Claude Code's /context asks for them: Qwen3.5's template refuses a dialogue without a user."""
+        server = self.serve(template="Qwen3.5-4B")
+        system = "Be brief and kind."
+        for message in ({"role": "assistant", "content": "It is a cat."}, {"role": "system", "content": system},
+                        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"file_path": "a.txt"}}]},
+                        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "A cat."}]}):
+            answer = server.post("/v1/messages/count_tokens", {"model": "dictated", "messages": [message]})
+            self.assertEqual(answer.status, 200, answer.text)
+            self.assertIn(answer.json["input_tokens"], range(3, 200))
 
 
 class MessagesOfABusyServer(ServeTest):

@@ -168,7 +168,7 @@ class Responses(unittest.TestCase):
 
     def test_what_is_left_out_stands_in_the_log(self):
         self.answer({**ASK, "tools": [TOOL, {"type": "web_search"}], "safeguards": 1})
-        self.server.wait_for(r"are ignored: safeguards, tools\[1\] \(web_search\)")
+        self.server.wait_for(r"is ignored: safeguards, tools\[1\] \(web_search\)")
 
     def test_a_client_that_leaves_ends_its_request(self):
         aborted = self.server.metric("vllm:request_success_total", 'finished_reason="abort"')

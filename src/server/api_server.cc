@@ -265,7 +265,7 @@ asio::awaitable<size_t> ApiServer::generate(HttpExchange& exchange, ParseCall pa
 void ApiServer::log(const HttpRequest& request, std::string_view body, const ApiCall& call) const {
   if (options_.log_requests) print_log("{} asks {}", request.id, body);
   if (call.ignored_fields.empty()) return;
-  print_log("{}: fields that nothing is known of are ignored: {}", request.id,
+  print_log("{}: what is not known here is ignored: {}", request.id,
             printable(fmt::format("{}", fmt::join(call.ignored_fields, ", "))));
 }
 

@@ -198,11 +198,11 @@ void append_words(Json& message, const std::string& words) {
 bool is_of(const Json& message, const char* role) { return message.value("role", Json()) == role; }
 
 // Those at the head become one. Later ones stay where the template takes them; else they become
-// words of the user's turn before. Never of the head: what a server has computed of the dialogue
-// before would be lost.
+// words of the user's message that they stand behind, or a message of the user in their place.
+// Never words of what is further back: what a server has computed of the dialogue would be lost.
 Json place_system_messages(Json messages, const TemplateHabits& habits) {
   Json placed = Json::array();
-  std::optional<size_t> head, user;  // where the last of them is
+  std::optional<size_t> head, user;  // where they are; of the user, the message before
   bool at_head = true;
   for (Json& message : messages) {
     const bool is_system = is_of(message, "system");
@@ -214,7 +214,7 @@ Json place_system_messages(Json messages, const TemplateHabits& habits) {
     }
     if (is_system && at_head) head = placed.size();
     if (is_system && !at_head && !habits.takes_late_system) message["role"] = "user";
-    if (is_of(message, "user")) user = placed.size();
+    user = is_of(message, "user") ? std::optional(placed.size()) : std::nullopt;
     placed.push_back(std::move(message));
   }
   return placed;

@@ -149,11 +149,11 @@ TEST(ChatMessages, DevelopersAreSystemWhereTheTemplateDoesNotKnowThem) {
   EXPECT_EQ(roles_and_words(prepare_messages(messages, knows)), "system(a) developer(b) user(u) ");
 }
 
-TEST(ChatMessages, LateSystemMessagesStayOrBecomeWordsOfTheUserBefore) {
+TEST(ChatMessages, LateSystemMessagesStayOrBecomeTheUsersInTheirPlace) {
   const Json messages = {said("system", "h"),    said("user", "a"), said("assistant", "b"),
                          said("developer", "s"), said("user", "c"), said("system", "t")};
   EXPECT_EQ(roles_and_words(prepare_messages(messages, kPlain)),
-            "system(h) user(a\n\ns) assistant(b) user(c\n\nt) ");
+            "system(h) user(a) assistant(b) user(s) user(c\n\nt) ");
   const TemplateHabits takes =
       habits_with([](TemplateHabits& habits) { habits.takes_late_system = true; });
   EXPECT_EQ(roles_and_words(prepare_messages(messages, takes)),
@@ -161,6 +161,18 @@ TEST(ChatMessages, LateSystemMessagesStayOrBecomeWordsOfTheUserBefore) {
   const Json before = {said("assistant", "b"), said("system", "s"), said("assistant", "c")};
   EXPECT_EQ(roles_and_words(prepare_messages(before, kPlain)),
             "assistant(b) user(s) assistant(c) ");
+  const Json behind_result = {said("user", "a"), said("assistant", "b"), said("tool", "r"),
+                              said("system", "s"), said("system", "t")};
+  EXPECT_EQ(roles_and_words(prepare_messages(behind_result, kPlain)),
+            "user(a) assistant(b) tool(r) user(s\n\nt) ");
+  const TemplateHabits ends_with_results =
+      habits_with([](TemplateHabits& habits) { habits.takes_user_behind_result = false; });
+  EXPECT_EQ(roles_and_words(prepare_messages(behind_result, ends_with_results)),
+            "user(a) assistant(b) tool(r\n\ns\n\nt) ");
+  const TemplateHabits alternates =
+      habits_with([](TemplateHabits& habits) { habits.takes_users_in_a_row = false; });
+  EXPECT_EQ(roles_and_words(prepare_messages(messages, alternates)),
+            "system(h) user(a) assistant(b) user(s\n\nc\n\nt) ");
   const Json into_parts = {said("user", parts_of({"a", "b"})), said("system", "s")};
   EXPECT_EQ(roles_and_words(prepare_messages(into_parts, kPlain)), "user(ab\n\ns) ");
 }
@@ -187,7 +199,7 @@ TEST(ChatMessages, OfManyMessagesEachIsPlacedInConstantTime) {
     late.push_back(said(i % 2 == 0 ? "assistant" : "system", "x"));
     head.push_back(said(i % 2 == 0 ? "developer" : "system", "x"));
   }
-  EXPECT_EQ(prepare_messages(late, kPlain).size(), 1u + kMany / 2);
+  EXPECT_EQ(prepare_messages(late, kPlain).size(), 1u + kMany);
   const TemplateHabits knows =
       habits_with([](TemplateHabits& habits) { habits.knows_developer = true; });
   EXPECT_EQ(prepare_messages(head, knows).size(), 1u + kMany / 2);
@@ -254,7 +266,7 @@ TEST(TemplateHabits, LateSystemMessagesStayOnlyWhereTheyAreShownInTheirPlace) {
   EXPECT_EQ(
       rendered("{% for m in messages %}{{ m.role[0] }}:{{ m.content }} {% endfor %}", messages),
       "u:u a:a s:s u:v ");
-  const char* moved = "u:u\n\ns a:a u:v ";
+  const char* moved = "u:u a:a u:s u:v ";
   EXPECT_EQ(rendered("{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
                      "{% for m in messages if m.role != 'system' %}{{ m.role[0] }}:{{ m.content }} "
                      "{% endfor %}",

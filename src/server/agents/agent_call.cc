@@ -47,11 +47,16 @@ ChatRequest agent_request(Json chat, const ServedModel& model) {
   return {fields, model, std::move(params)};
 }
 
+size_t most_counted_tokens(const ServedModel& model) {
+  constexpr size_t kAnyways = 1 << 20;  // a second's work
+  return std::max(context_of(model), kAnyways);
+}
+
 std::vector<int32_t> agent_prompt(const ChatRequest& request, const ServedModel& model) {
   const Tokenizer* tokenizer = model.preparer.tokenizer;
   if (tokenizer == nullptr) refuse("", "{} has no tokenizer.", model.names.front());
   const ChatPrompt& prompt = request.prompt();
-  return tokenizer->encode(prompt.text, prompt.add_special_tokens);
+  return tokenizer->encode(prompt.text, prompt.add_special_tokens, most_counted_tokens(model));
 }
 
 std::string effort_for(const ServedModel& model, const std::string& effort) {
@@ -68,8 +73,6 @@ AgentCall::AgentCall(Json chat, const ServedModel& model, const std::string& id,
       request_(agent_request(std::move(chat), model)),
       turn_(request_.make_turn({.parallel_tool_calls = options.parallel_tool_calls})) {
   const size_t context = context_of(model);
-  const size_t least = least_num_tokens(request_.prompt().text, model);
-  if (least > context) throw PromptTooLong(least, context);
   const std::vector<int32_t> ids = agent_prompt(request_, model);
   if (ids.size() >= context) {
     throw PromptTooLong(ids.size(), ids.size() > context ? context : context - 1);

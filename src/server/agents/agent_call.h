@@ -29,7 +29,10 @@ class PromptTooLong : public ApiError {
 // A chat of the translated body, whose fields are chat's (/v1/chat/completions) but for max_tokens
 // and n. Throws ApiError.
 ChatRequest agent_request(Json chat, const ServedModel& model);
-// Of its prompt, be it more than the context holds. Throws ApiError where there is no tokenizer.
+// As many tokens of a prompt are counted, which is more than the context holds.
+size_t most_counted_tokens(const ServedModel& model);
+// Of its prompt; one of more than most_counted_tokens is given up soon behind them. Throws ApiError
+// where there is no tokenizer.
 std::vector<int32_t> agent_prompt(const ChatRequest& request, const ServedModel& model);
 
 // As the model's template knows it: gpt-oss was taught three efforts, of which it gets the nearest.

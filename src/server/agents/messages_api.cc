@@ -1,6 +1,7 @@
 // /v1/messages and /v1/messages/count_tokens
 #include "server/agents/messages_api.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -143,6 +144,58 @@ class Messages final : public AgentCall {
   }
 };
 
+size_t num_rendered(const Json& chat, const ServedModel& model) {
+  const size_t count = agent_prompt(agent_request(chat, model), model).size();
+  const size_t most = most_counted_tokens(model);
+  if (count > most) throw prompt_too_long(count, most);
+  return count;
+}
+
+// Of a piece that a template takes in a dialogue alone, such as an answer or a tool's result:
+// behind an empty message of the user, whose tokens are not counted.
+size_t num_tokens_behind_user(const Json& chat, const ServedModel& model) {
+  const Json& messages = chat["messages"];
+  const auto is_system = [](const Json& message) { return message["role"] == "system"; };
+  const auto rest = std::find_if_not(messages.begin(), messages.end(), is_system);
+  Json all(messages.begin(), rest);
+  Json before = all;
+  for (Json& message : before) message["content"] = "";
+  const Json empty = {{"role", "user"}, {"content", ""}};
+  all.push_back(empty);
+  before.push_back(empty);
+  if (rest != messages.end() && (*rest)["role"] == "tool") {
+    const Json call = {{"id", (*rest)["tool_call_id"]},
+                       {"type", "function"},
+                       {"function", {{"name", "f"}, {"arguments", Json::object()}}}};
+    const Json calling = {
+        {"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}};
+    all.push_back(calling);
+    before.push_back(calling);
+  }
+  all.insert(all.end(), rest, messages.end());
+  Json whole = chat;
+  whole["messages"] = std::move(all);
+  const Json begin = {{"model", chat["model"]},
+                      {"messages", std::move(before)},
+                      {"add_generation_prompt", false},
+                      {"chat_template_kwargs", chat["chat_template_kwargs"]}};
+  const size_t count = num_rendered(whole, model);
+  return count - std::min(count, num_rendered(begin, model));
+}
+
+size_t num_tokens_of(const Json& chat, const ServedModel& model) {
+  try {
+    return num_rendered(chat, model);
+  } catch (const ApiError& refusal) {
+    if (refusal.param() != "messages") throw;
+    try {
+      return num_tokens_behind_user(chat, model);
+    } catch (const ApiError&) {
+      throw ApiError(refusal);  // not what was asked
+    }
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<ApiCall> parse_messages(std::string_view body, const ServedModel& model,
@@ -155,9 +208,8 @@ std::unique_ptr<ApiCall> parse_messages(std::string_view body, const ServedModel
 }
 
 std::string count_tokens_body(std::string_view body, const ServedModel& model) {
-  MessagesRequest request = read_messages(body, model, true);
-  const auto tokens = agent_prompt(agent_request(std::move(request.chat), model), model);
-  return fmt::format(R"({{"input_tokens":{}}})", tokens.size());
+  const MessagesRequest request = read_messages(body, model, true);
+  return fmt::format(R"({{"input_tokens":{}}})", num_tokens_of(request.chat, model));
 }
 
 std::string messages_error_body(int status, const ErrorWords& error) {

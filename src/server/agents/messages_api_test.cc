@@ -1,6 +1,7 @@
 #include "server/agents/messages_api.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -272,6 +273,38 @@ TEST(MessagesApi, CountsTheTokensThatAMessageReports) {
   }
 }
 
+TEST(MessagesApi, TellsTheNumberOfTokensHoweverManyThereAre) {
+  const BracketModel model;  // a context of 100
+  const auto error = [&](const std::string& messages) {
+    return std::string(api_error_of([&] {
+                         parse_messages(
+                             R"({"model":"letters","max_tokens":9,"messages":[)" + messages + "]}",
+                             model.served, "7");
+                       }).what());
+  };
+  const auto said = [](size_t count) {
+    return R"({"role":"user","content":")" + std::string(count, 'a') + "\"}";
+  };
+  // Each message ends with a token of its own, and the prompt with another one.
+  EXPECT_EQ(error(said(280'010)), "prompt is too long: 280012 tokens > 100 maximum");
+  std::string many = said(1);
+  for (int i = 1; i < 101; ++i) many += "," + said(1);
+  EXPECT_EQ(error(many), "prompt is too long: 203 tokens > 100 maximum");
+}
+
+TEST(MessagesApi, CountsAMillionTokensAtMost) {
+  const BracketModel model;
+  const auto body = [](size_t count) {
+    return R"({"model":"letters","messages":[{"role":"user","content":")" +
+           std::string(count - 2, 'a') + "\"}]}";
+  };
+  const size_t most = most_counted_tokens(model.served);
+  EXPECT_EQ(most, 1'048'576u);
+  EXPECT_EQ(count_tokens_body(body(most), model.served), R"({"input_tokens":1048576})");
+  const ApiError error = api_error_of([&] { count_tokens_body(body(most + 1), model.served); });
+  EXPECT_STREQ(error.what(), "prompt is too long: 1048577 tokens > 1048576 maximum");
+}
+
 TEST(MessagesApi, CountsMoreThanTheContextHas) {
   BracketModel model;
   model.served.preparer.info.max_model_len = 3;
@@ -367,6 +400,111 @@ std::string template_source(const std::string& name) {
   return text.str();
 }
 
+bool shows_calls(const ChatTemplate& chat_template) {
+  const Json messages = Json::parse(R"([{"role":"user","content":"a"},
+      {"role":"assistant","content":"","tool_calls":[{"id":"toolu_1","type":"function",
+       "function":{"name":"f","arguments":{"x":"quokka"}}}]},
+      {"role":"tool","tool_call_id":"toolu_1","content":"wallaby"}])");
+  try {
+    const std::string text = chat_template.render(messages, nullptr, true, {});
+    return text.find("quokka") != text.npos && text.find("wallaby") != text.npos;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// As Claude Code's overview of its context asks for them.
+TEST(MessagesApi, CountsSingleMessagesWhateverTheTemplateRefuses) {
+  const auto tokenizer = Tokenizer::load(test::source_path("models/demo"));
+  LetterModel letters;
+  letters.served.preparer.tokenizer = tokenizer.get();
+  letters.served.format.tool_call_parser = "brackets";
+  int num_refused = 0;
+  const std::string folder = test::source_path("tests/data/chat_templates");
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".jinja") continue;
+    const std::string name = entry.path().stem();
+    const ChatTemplate chat_template(template_source(name));
+    letters.served.preparer.chat_template = &chat_template;
+    const auto count = [&](const std::string& role, const std::string& content,
+                           const std::string& more = "") {
+      const std::string asked = fmt::format(
+          R"({{"model":"letters",{}"chat_template_kwargs":{{"bos_token":"<s>","eos_token":"</s>"}},)"
+          R"("messages":[{{"role":"{}","content":{}}}]}})",
+          more, role, content);
+      const Json request = read_messages(asked, letters.served, true).chat;
+      try {
+        static_cast<void>(agent_request(request, letters.served));
+      } catch (const ApiError&) {
+        ++num_refused;
+      }
+      try {
+        return Json::parse(count_tokens_body(asked, letters.served))["input_tokens"].get<int>();
+      } catch (const ApiError& error) {
+        ADD_FAILURE() << name << ", " << role << ": " << error.what();
+        return 0;
+      }
+    };
+    const int words = static_cast<int>(tokenizer->encode(" cat", false).size()) * 200;
+    std::string cats;
+    for (int i = 0; i < 200; ++i) cats += " cat";
+    const auto plain = [](const std::string& said) { return Json(said).dump(); };
+    const auto call = [](const std::string& said) {
+      return R"([{"type":"tool_use","id":"toolu_1","name":"f","input":{"x":)" + Json(said).dump() +
+             "}}]";
+    };
+    const auto result = [](const std::string& said) {
+      return R"([{"type":"tool_result","tool_use_id":"toolu_1","content":)" + Json(said).dump() +
+             "}]";
+    };
+    const auto grows_by_words = [&](const char* role, const auto& content, const char* more = "") {
+      const int few = count(role, content("It is"), more);
+      EXPECT_GT(few, 0) << name << ", " << role << more;
+      EXPECT_LT(few, 3000) << name << ", " << role << more;
+      EXPECT_EQ(count(role, content("It is" + cats), more), few + words)
+          << name << ", " << role << more;
+    };
+    grows_by_words("user", plain);
+    grows_by_words("assistant", plain);
+    // Nemo's shows the system message in the user's last one alone, and takes it alone all the
+    // same.
+    if (name != "mistralai-Mistral-Nemo-Instruct-2407") {
+      grows_by_words("system", plain);
+      grows_by_words("assistant", plain, R"("system":"Be brief.",)");
+    }
+    if (shows_calls(chat_template)) {
+      grows_by_words("user", result);
+      grows_by_words("assistant", call);
+    }
+  }
+  EXPECT_GT(num_refused, 20);
+}
+
+TEST(MessagesApi, CountsNoTokensOfTheUserThatAnAnswerIsPutBehind) {
+  const auto tokenizer = Tokenizer::load(test::source_path("models/demo"));
+  LetterModel letters;
+  letters.served.preparer.tokenizer = tokenizer.get();
+  const ChatTemplate chat_template(
+      "{% if messages[0].role != 'user' %}{{ raise_exception('No user query found') }}{% endif %}"
+      "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}"
+      "{% if add_generation_prompt %}[assistant]{% endif %}");
+  letters.served.preparer.chat_template = &chat_template;
+  const auto count = [&](const std::string& messages) {
+    return Json::parse(count_tokens_body(R"({"model":"letters","messages":[)" + messages + "]}",
+                                         letters.served))["input_tokens"];
+  };
+  const auto tokens = [&](const char* text) { return tokenizer->encode(text, false).size(); };
+  EXPECT_EQ(count(R"({"role":"assistant","content":"A cat."})"),
+            tokens("[user];[assistant]A cat.") - tokens("[user];"));
+  EXPECT_EQ(count(R"({"role":"user","content":"A cat."})"), tokens("[user]A cat.;[assistant]"));
+  const ApiError error = api_error_of([&] {
+    parse_messages(R"({"model":"letters","max_tokens":1,"messages":[)"
+                   R"({"role":"assistant","content":"A cat."}]})",
+                   letters.served, "7");
+  });
+  EXPECT_EQ(error.status(), 400);  // it is a count alone that puts it there
+}
+
 // Requests as Claude Code sends them: their shape, with words of our own.
 class Session {
  public:
@@ -460,6 +598,27 @@ TEST(MessagesApi, RendersASessionSoThatEachPromptBeginsAsTheOneBefore) {
     EXPECT_NE(second.find("Written."), std::string::npos);
     EXPECT_NE(second.find("Hm."), std::string::npos) << second;
     EXPECT_LT(second.find("zulu"), second.find("a.txt"));
+  }
+}
+
+TEST(MessagesApi, ShowsALateSystemMessageWhereItStands) {
+  // Up to where the template has them alike: Qwen3.5's drops thoughts before the user's last turn.
+  for (const auto& [name, alike] : {std::pair{"Qwen-Qwen3-0.6B", "Written."},
+                                    {"Qwen3.5-4B", "<|im_start|>assistant"},
+                                    {"Mistral-Small-3.2-24B-Instruct-2506", "Written."}}) {
+    Session session(name);
+    session.say(user("Write it."));
+    const std::string call =
+        R"([{"type":"tool_use","id":"toolu_1","name":"Tool1","input":{"file_path":"a.txt"}}])";
+    session.say({{"role", "assistant"}, {"content", Json::parse(call)}});
+    session.say(user(
+        Json::parse(R"([{"type":"tool_result","tool_use_id":"toolu_1","content":"Written."}])")));
+    const std::string before = session.prompt();
+    session.say({{"role", "system"}, {"content", "Files have changed."}});
+    const std::string after = session.prompt();
+    EXPECT_GT(after.find("Files have changed."), after.find("Written.")) << after;
+    EXPECT_NE(after.find("Files have changed."), after.npos) << after;
+    EXPECT_GT(num_shared(before, after), before.find(alike)) << after;
   }
 }
 

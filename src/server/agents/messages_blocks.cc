@@ -81,6 +81,11 @@ std::string text_member(const Json& object, const char* name, const std::string&
 void MessageTools::add_given(const Json& list) {
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string where = fmt::format("tools[{}]", i);
+    const Json* name = list[i].is_object() ? member(list[i], "name") : nullptr;
+    if (name != nullptr && name->is_string() &&
+        places_.contains(name->get_ref<const std::string&>())) {
+      refuse_body("{}.name is {}, which another tool before has too.", where, shown(*name));
+    }
     add(list[i], where);
     const Json* defers = member(list[i], "defer_loading");
     tools_.back().is_shown = defers == nullptr || *defers != true;
@@ -104,21 +109,29 @@ void MessageTools::add(const Json& definition, const std::string& where) {
     refuse_body("{}.input_schema must be an object, got {}.", where, shown(*schema));
   }
   Json parameters = *schema;
-  if (!parameters.contains("type")) parameters["type"] = "object";
+  if (const Json* type = member(parameters, "type"); type != nullptr && *type != "object") {
+    refuse_body("{}.input_schema.type must be \"object\", got {}.", where, shown(*type));
+  }
+  parameters["type"] = "object";
   Json function = {{"name", name}, {"description", nullptr}, {"parameters", std::move(parameters)}};
   if (member(definition, "description") != nullptr) {
     function["description"] = text_member(definition, "description", where);
   }
   remove(name);
-  tools_.push_back({name, std::move(function)});
+  places_[name] = tools_.size();
+  tools_.push_back({std::move(function)});
 }
 
 void MessageTools::show(const std::string& name) {
-  for (Tool& tool : tools_) tool.is_shown = tool.is_shown || tool.name == name;
+  const auto found = places_.find(name);
+  if (found != places_.end()) tools_[found->second].is_shown = true;
 }
 
 void MessageTools::remove(const std::string& name) {
-  std::erase_if(tools_, [&](const Tool& tool) { return tool.name == name; });
+  const auto found = places_.find(name);
+  if (found == places_.end()) return;
+  tools_[found->second].is_shown = false;
+  places_.erase(found);
 }
 
 Json MessageTools::as_chat_has_them() const {
@@ -149,20 +162,15 @@ void MessageReader::read_system(const Json& system) {
 }
 
 void MessageReader::read(const Json& message, const std::string& where) {
-  Parts parts = {.role = text_member(message, "role", where)};
-  if (parts.role != "user" && parts.role != "assistant" && parts.role != "system") {
-    refuse_body("{}.role must be user, assistant or system, got \"{}\".", where,
-                printable(parts.role));
-  }
-  const Json* content = member(message, "content");
-  if (content != nullptr && content->is_string()) {
-    parts.texts.push_back(text_part(content->get<std::string>()));
-  } else if (content == nullptr || !content->is_array()) {
-    refuse_body("{}.content must be a text or a list of blocks, got {}.", where,
-                content == nullptr ? "null" : shown(*content));
+  Parts parts = {.role = message["role"].get<std::string>()};
+  const Json& content = message["content"];
+  if (content.is_string()) {
+    parts.texts.push_back(text_part(content.get<std::string>()));
+  } else if (!content.is_array()) {
+    refuse_body("{}.content must be a text or a list of blocks, got {}.", where, shown(content));
   } else {
-    for (size_t i = 0; i < content->size(); ++i) {
-      read_block((*content)[i], fmt::format("{}.content[{}]", where, i), parts);
+    for (size_t i = 0; i < content.size(); ++i) {
+      read_block(content[i], fmt::format("{}.content[{}]", where, i), parts);
     }
   }
   add(std::move(parts));
@@ -233,7 +241,7 @@ std::string MessageReader::result_text(const Json* content, const std::string& w
     if (type == "tool_reference") {
       texts.push_back(name_of_reference(block, here));
       tools_.show(texts.back());
-    } else {
+    } else if (!is_of_other_servers(type)) {
       check_type(type, "", here);
       texts.push_back(text_member(block, "text", here));
     }
@@ -247,10 +255,14 @@ void MessageReader::read_tool_change(const Json& block, const std::string& where
   if (tool == nullptr) refuse_body("{} must be given.", here);
   const std::string type = type_of(*tool, here);
   const bool adds = block["type"] == "tool_addition";
-  if (adds && type == "tool_definition") {
+  if (type == "tool_definition") {
     const Json* definition = member(*tool, "definition");
     if (definition == nullptr) refuse_body("{}.definition must be given.", here);
-    tools_.add(*definition, here + ".definition");
+    if (adds) return tools_.add(*definition, here + ".definition");
+    if (!definition->is_object()) {
+      refuse_body("{}.definition must be an object, got {}.", here, shown(*definition));
+    }
+    tools_.remove(text_member(*definition, "name", here + ".definition"));
   } else if (type != "tool_reference") {
     refuse_body("{} is of the type \"{}\", which is not known here.", here, printable(type));
   } else if (adds) {

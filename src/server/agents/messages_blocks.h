@@ -1,6 +1,8 @@
 // The messages and tools of Anthropic's API, as those of chat.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -25,9 +27,9 @@ std::string text_member(const Json& object, const char* name, const std::string&
 // What the model may call, in the order in which it is shown.
 class MessageTools {
  public:
-  // The field `tools`. Throws ApiError.
+  // The field `tools`. Throws ApiError, also where two of them have one name.
   void add_given(const Json& list);
-  // Throws ApiError where it is no definition of a tool.
+  // In place of the tool that has its name. Throws ApiError where it is no definition of a tool.
   void add(const Json& definition, const std::string& where);
   void show(const std::string& name);  // one that was to be loaded later
   void remove(const std::string& name);
@@ -35,11 +37,12 @@ class MessageTools {
 
  private:
   struct Tool {
-    std::string name;
     Json function;
     bool is_shown = true;
   };
+  // Those that were removed too, but not shown.
   std::vector<Tool> tools_;
+  std::map<std::string, size_t, std::less<>> places_ = {};  // by name
 };
 
 // Translates messages one after the other.
@@ -50,6 +53,7 @@ class MessageReader {
       : tools_(tools), checks_results_(checks_results) {}
   // The field `system`.
   void read_system(const Json& system);
+  // A message as the schema has it. Throws ApiError.
   void read(const Json& message, const std::string& where);
 
   Json take() { return std::move(messages_); }

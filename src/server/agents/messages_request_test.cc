@@ -70,6 +70,7 @@ TEST(MessagesRequest, TakesBackWhatTheModelSaid) {
       {"role":"user","content":[{"type":"text","text":"e"},
       {"type":"tool_result","tool_use_id":"toolu_1","content":"d","is_error":true},
       {"type":"tool_result","tool_use_id":"toolu_2","content":[{"type":"text","text":"x"},
+       {"type":"web_search_tool_result","content":[]},
        {"type":"text","text":"y"},{"type":"tool_reference","tool_name":"h"}]}]}])")
                 .dump(),
             R"([{"role":"user","content":"a"},)"
@@ -166,6 +167,16 @@ TEST(MessagesRequest, ChangesToolsAsMessagesSay) {
   EXPECT_EQ(change(R"({"type":"tool_addition","tool":{"type":"tool_reference","tool_name":"later"}},
                 {"type":"tool_removal","tool":{"type":"tool_reference","name":"f"}})"),
             (Names{"later"}));
+  EXPECT_EQ(change(R"({"type":"tool_addition","tool":{"type":"tool_reference","name":"later"}},
+                {"type":"tool_removal","tool":{"type":"tool_definition",
+                 "definition":{"name":"f","input_schema":{}}}})"),
+            (Names{"later"}));
+  EXPECT_EQ(change(R"({"type":"tool_addition","tool":{"type":"tool_definition",
+                      "definition":{"name":"h","input_schema":{}}}},
+                {"type":"tool_addition","tool":{"type":"tool_definition",
+                      "definition":{"name":"f","input_schema":{}}}},
+                {"type":"tool_removal","tool":{"type":"tool_reference","name":"none"}})"),
+            (Names{"h", "f"}));
   EXPECT_EQ(names_after(R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"i",
                 "content":[{"type":"tool_reference","tool_name":"later"}]}]})"),
             (Names{"f", "later"}));
@@ -323,6 +334,14 @@ TEST(MessagesRequest, RefusesByName) {
       {asks(R"("tools":[{"name":"f"}])"), "tools[0].input_schema must be given."},
       {asks(R"("tools":[{"name":"f","input_schema":[]}])"),
        "tools[0].input_schema must be an object, got an array."},
+      {asks(R"("tools":[{"name":"f","input_schema":{"type":"string"}}])"),
+       "tools[0].input_schema.type must be \"object\", got \"string\"."},
+      {asks(R"("tools":[{"name":"f","input_schema":{}},{"name":"g","input_schema":{}},)"
+            R"({"name":"f","input_schema":{"type":"object"}}])"),
+       "tools[2].name is \"f\", which another tool before has too."},
+      {R"("messages":[{"role":"system","content":[{"type":"tool_removal","tool":)"
+       R"({"type":"tool_definition","definition":{}}}]}])",
+       "messages[0].content[0].tool.definition.name must be given."},
       {asks(R"("tool_choice":{"type":"any"})"),
        "tool_choice of the type \"any\" is not supported yet; use \"auto\", which leaves it to the "
        "model, or \"none\"."},
@@ -345,7 +364,7 @@ TEST(MessagesRequest, RefusesByName) {
        "\"sometimes\"."},
       {asks(R"("thinking":{"type":"enabled"})"), "thinking.budget_tokens must be given."},
       {asks(R"("stop_sequences":["a","b","c","d","e"])"),
-       "stop_sequences may hold 4 texts, got 5."},
+       "stop_sequences must not have more than 4 entries, got 5."},
       {asks(R"("stop_sequences":[""])"), "stop_sequences must not hold an empty text."},
       {asks(R"("temperature":"hot")"), "temperature must be a number, got \"hot\"."},
       {asks(R"("stream":1)"), "stream must be true or false, got 1."},
@@ -384,17 +403,59 @@ TEST(MessagesRequest, CountsPiecesOfAChat) {
   EXPECT_EQ(read(result, true).chat["messages"].size(), 1u);
 }
 
-TEST(MessagesRequest, RefusesMoreMessagesThanTheContextHasTokens) {
-  LetterModel model;
-  const auto body = [](int count) {
-    std::string list;
-    for (int i = 0; i < count; ++i) list += R"({"role":"user","content":"a"},)";
-    list.pop_back();
-    return R"({"model":"letters","max_tokens":1,"messages":[)" + list + "]}";
+TEST(MessagesRequest, CountsWhateverTheSamplingIs) {
+  const std::string asked =
+      fmt::format(R"({},"temperature":"hot","top_p":7,"top_k":-9,"cache_salt":"","stream":3,)"
+                  R"("stop_sequences":["a","b","c","d",""],"thinking":{{"type":"enabled"}})",
+                  kHi);
+  EXPECT_EQ(refusal(asked).status(), 400);
+  const MessagesRequest request = read(asked, true);
+  EXPECT_FALSE(request.stream);
+  EXPECT_EQ(request.chat.dump(), R"({"model":"letters","messages":[{"role":"user","content":"a"}],)"
+                                 R"("chat_template_kwargs":{"enable_thinking":true}})");
+  EXPECT_STREQ(refusal(R"("messages":[{"role":"tool","content":"a"}])", true).what(),
+               "messages[0].role must be one of [\"user\",\"assistant\",\"system\"], got "
+               "\"tool\".");
+}
+
+std::string repeated(const std::string& item, int count) {
+  std::string list = item;
+  for (int i = 1; i < count; ++i) list += "," + item;
+  return "[" + list + "]";
+}
+
+TEST(MessagesRequest, TakesMoreMessagesThanTheContextHasTokensButNotAnyNumber) {
+  const auto asks = [](int count) {
+    return R"("messages":)" + repeated(R"({"role":"user","content":"a"})", count);
   };
-  EXPECT_EQ(read_messages(body(100), model.served, false).chat["messages"].size(), 100u);
-  const ApiError error = api_error_of([&] { read_messages(body(101), model.served, false); });
-  EXPECT_STREQ(error.what(), "prompt is too long: 101 tokens > 100 maximum");
+  for (const bool counts : {false, true}) {
+    EXPECT_EQ(read(asks(101), counts).chat["messages"].size(), 101u);
+    EXPECT_EQ(read(asks(100'000), counts).chat["messages"].size(), 100'000u);
+    EXPECT_STREQ(refusal(asks(100'001), counts).what(),
+                 "messages must not have more than 100000 entries, got 100001.");
+  }
+}
+
+TEST(MessagesRequest, TakesThousandsOfToolsInLinearTime) {
+  const auto asks = [](int count) {
+    std::string tools;
+    for (int i = 0; i < count; ++i) {
+      tools += fmt::format(R"({}{{"name":"f{}","input_schema":{{}}}})", i == 0 ? "" : ",", i);
+    }
+    return fmt::format(R"("tools":[{}],{})", tools, kHi);
+  };
+  EXPECT_EQ(read(asks(4096)).chat["tools"].size(), 4096u);
+  EXPECT_STREQ(refusal(asks(4097)).what(), "tools must not have more than 4096 entries, got 4097.");
+  // Of each of many tools, changes of the last one are found at once.
+  const std::string change =
+      R"({"type":"tool_addition","tool":{"type":"tool_reference","name":"f4095"}})";
+  const std::string messages =
+      R"("messages":[{"role":"user","content":"a"},{"role":"system","content":)" +
+      repeated(change, 100'000) + "}]";
+  const std::string many = asks(4096);
+  const MessagesRequest request =
+      read(many.substr(0, many.size() - std::string(kHi).size()) + messages);
+  EXPECT_EQ(request.chat["tools"].size(), 4096u);
 }
 
 }  // namespace

@@ -384,7 +384,7 @@ TEST(ResponsesApi, RefusesInTheWordsOfItsOwnFields) {
             "room for 100. Please reduce the length of the prompt.");
   EXPECT_EQ(words(fmt::format(R"("input":"ab",{})", kResponsesTools)),
             "400 tool_choice : \"auto\" tool choice requires a parser of the model's calls; start "
-            "the server with --tool-call-parser, or send \"tool_choice\": \"none\".");
+            "the server with --tool-call-parser, or let tool_choice be none.");
   EXPECT_TRUE(words(R"("input":"ab","temperature":-1)").starts_with("400 temperature : "));
   std::string messages;
   for (int i = 0; i < 101; ++i) messages += R"({"role":"user","content":"a"},)";

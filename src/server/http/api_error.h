@@ -35,8 +35,7 @@ struct ErrorWords {
 int status_of(ErrorCode code);
 inline constexpr const char* kUnauthorized = R"({"error":"Unauthorized"})";  // body of a 401
 // {"error": {message, type, param, code}}
-// The type is the one that goes with the status unless it is given.
-// So is the code, a number.
+// Type and code are those that go with the status unless they are given.
 std::string error_body(int status, const std::string& message, const std::string& param = "",
                        const std::string& type = "", const std::string& code = "");
 

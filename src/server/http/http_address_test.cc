@@ -278,6 +278,8 @@ TEST(HttpAddress, LetsInWhoMayAsk) {
   const Answer allowed = client.ask(get("/nowhere", key + "Origin: https://chat.example\r\n"));
   EXPECT_EQ(allowed.status, 404);
   EXPECT_TRUE(allowed.has("Access-Control-Allow-Origin: https://chat.example\r\n"));
+  EXPECT_TRUE(
+      allowed.has("Access-Control-Expose-Headers: x-request-id, request-id, retry-after\r\n"));
   EXPECT_TRUE(allowed.has("Vary: Origin\r\n"));
   EXPECT_EQ(client.ask(get("/show", key + "Origin: https://evil.example\r\n")).status, 403);
   EXPECT_EQ(client

@@ -222,7 +222,7 @@ void HttpRules::allow_origin(const HttpRequest& request, HttpHeaders& headers) c
   const std::string_view origin = request.header("origin");
   if (origin.empty() || !is_allowed(origin)) return;
   headers.emplace_back("Access-Control-Allow-Origin", all_origins_ ? "*" : origin);
-  headers.emplace_back("Access-Control-Expose-Headers", "x-request-id, retry-after");
+  headers.emplace_back("Access-Control-Expose-Headers", "x-request-id, request-id, retry-after");
 }
 
 std::string access_log_line(const HttpOptions& options, const HttpRequest& request,

@@ -1,5 +1,5 @@
-// What the answers of both APIs share: the frame of an answer and of its chunks, usage, errors, and
-// who gained what.
+// What the answers of /v1/completions and /v1/chat/completions share: the frame of an answer and of
+// its chunks, usage, errors, and who gained what.
 #pragma once
 
 #include <cstdint>

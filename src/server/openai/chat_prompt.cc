@@ -42,7 +42,7 @@ Json read_tools(const RequestFields& fields, const ServedModel& model, bool& has
   if (has_tools && model.format.tool_call_parser.empty()) {
     refuse("tool_choice",
            "\"auto\" tool choice requires a parser of the model's calls; start the server with "
-           "--tool-call-parser, or send \"tool_choice\": \"none\".");
+           "--tool-call-parser, or let tool_choice be none.");
   }
   Json tools = Json::array();
   for (const Json& tool : *list) {

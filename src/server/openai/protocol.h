@@ -1,5 +1,6 @@
-// The OpenAI API without its transport: from the text of a body to requests for an engine, and from
-// an engine's events to the text of an answer. Statuses, fields and their order are vLLM's.
+// The APIs without their transport: from the text of a body to requests for an engine, and from an
+// engine's events to the text of an answer. Of OpenAI's, statuses, fields and their order are
+// vLLM's.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +47,8 @@ struct ServedModel {
   int max_json_depth = 64;
 };
 
-// One call of /v1/completions or /v1/chat/completions. The model outlives it; one thread at a time.
+// One call that is answered with what a model says, in whichever API. The model outlives it; one
+// thread at a time.
 class ApiCall {
  public:
   virtual ~ApiCall() = default;

@@ -58,13 +58,17 @@ const std::multimap<std::string, std::string> kSaysTheSame = {
     {"a beginning in parts", "a beginning"},
     // It gives templates all that there are; some show the last one alone, some refuse the second.
     {"two system messages", "two system messages as one"},
-    // Where a template does not show them in their place, the words are the user's. vLLM leaves it
+    // Where a template does not show them in their place, they are the user's there. vLLM leaves it
     // to the template, which drops, refuses or moves them; with a developer among them it moves all
     // to the head, so that nothing of the dialogue before is found in the prefix cache.
     {"a late system message", "a late system message as the user's"},
+    {"a late system message", "a late system message in the user's"},
     {"a late developer", "a late system message"},
     {"a late developer", "a late system message as the user's"},
+    {"a late developer", "a late system message in the user's"},
     {"a system message behind the user", "a system message as the user's"},
+    // Some templates refuse the user behind the user, and get one message.
+    {"a late system message as the user's", "a late system message in the user's"},
     // It makes {} of what is encoded twice or has a raw line break.
     {"arguments in a text", "a tool loop"},
     {"arguments in a text", "a tool loop with mapped ids"},
