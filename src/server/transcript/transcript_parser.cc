@@ -31,20 +31,26 @@ constexpr ReasoningFormat kReasoningFormats[] = {
     {.name = kHarmonyReasoning},
 };
 
-constexpr ToolFormat hermes_like(std::string_view name, const TaggedSyntax* tagged) {
-  ToolFormat format = {
-      .name = name, .open_tag = "<tool_call>", .close_tag = "</tool_call>", .keeps_tags = true};
-  if (tagged != nullptr) format.syntax = {.form = CallForm::kTagged, .tagged = tagged};
-  // Models leave the tag out now and then.
-  if (tagged == &kQwen3CoderCall) {
-    format.other_open = tagged->name_open;
-    format.other_is_call = true;
-  }
+constexpr ToolFormat hermes_like(std::string_view name) {
+  return {.name = name, .open_tag = "<tool_call>", .close_tag = "</tool_call>", .keeps_tags = true};
+}
+
+constexpr ToolFormat hermes_like(std::string_view name, const TaggedSyntax& tagged) {
+  ToolFormat format = hermes_like(name);
+  format.syntax = {.form = CallForm::kTagged, .tagged = &tagged};
+  return format;
+}
+
+// Models leave the tag out now and then.
+constexpr ToolFormat qwen3_like(std::string_view name) {
+  ToolFormat format = hermes_like(name, kQwen3CoderCall);
+  format.other_open = kQwen3CoderCall.name_open;
+  format.other_is_call = true;
   return format;
 }
 
 constexpr ToolFormat kToolFormats[] = {
-    hermes_like("hermes", nullptr),
+    hermes_like("hermes"),
     {.name = "llama3_json",
      .open_tag = "<|python_tag|>",
      .begins_answer = true,
@@ -53,10 +59,10 @@ constexpr ToolFormat kToolFormats[] = {
      .open_tag = "[TOOL_CALLS]",
      .may_be_list = true,
      .syntax = {.lenient_arguments = true}},
-    hermes_like("qwen3_coder", &kQwen3CoderCall),
-    hermes_like("qwen3_xml", &kQwen3CoderCall),
-    hermes_like("glm45", &kGlmCall),
-    hermes_like("glm47", &kGlmCall),
+    qwen3_like("qwen3_coder"),
+    qwen3_like("qwen3_xml"),
+    hermes_like("glm45", kGlmCall),
+    hermes_like("glm47", kGlmCall),
     {.name = "granite",
      .open_tag = "<|tool_call|>",
      .other_open = "<tool_call>",
