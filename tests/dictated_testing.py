@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 
-from serve_testing import MODEL, Server, ServeTest
+from serve_testing import MODEL, Server, ServeTest, event_stream
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 DICTATED = os.path.join(os.environ.get("NANOVLLM_BIN", os.path.join(ROOT, "build", "tests")), "dictated_server")
@@ -65,25 +65,10 @@ class Dictated(Server):
 
     def stream(self, path, body, headers=None):
         """Yields the data of the events; their names must be their types."""
-        connection = self.connect()
-        connection.request("POST", path, json.dumps({**body, "stream": True}), {"Content-Type": "application/json", **(headers or {})})
-        answer = connection.getresponse()
-        if answer.status != 200:
-            raise AssertionError(f"status {answer.status}: {answer.read()!r}")
-        name = None
-        for line in answer:
-            line = line.decode().rstrip("\n")
-            if line.startswith("event: "):
-                name = line[7:]
-            elif line.startswith("data: "):
-                event = line[6:] if line[6:] == "[DONE]" else json.loads(line[6:])
-                if name is not None and event["type"] != name:
-                    raise AssertionError(f"{name} is {line!r}")
-                name = None
-                yield event
-            elif line and not line.startswith(":"):
-                raise AssertionError(f"not an event: {line!r}")
-        connection.close()
+        for name, event in event_stream(self, path, body, headers):
+            if name is not None and event["type"] != name:
+                raise AssertionError(f"{name} is {event!r}")
+            yield event
 
     def prompts(self, having=""):
         """{"ids", "text"} of each prompt so far that has a text."""

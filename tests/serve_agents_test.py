@@ -3,7 +3,7 @@ import json
 import tempfile
 
 from dictated_testing import DictatedTest, call
-from serve_testing import ServeTest, Server, in_parallel, run_tests
+from serve_testing import ServeTest, Server, event_stream, in_parallel, run_tests
 
 BLOCK = 16  # tokens of the KV cache
 # Tells its tools and calls as Qwen's do, so that calls are looked for.
@@ -19,26 +19,6 @@ TOOLS = [{"name": "Read", "description": "Reads a file.", "input_schema": {"type
 
 def asked(server, **fields):
     return {"model": server.name, "max_tokens": 12, "temperature": 0, "messages": [{"role": "user", "content": "Who is the cat?"}], **fields}
-
-
-def event_stream(server, path, body, headers=None):
-    """Yields (name, data) of the events; comments are passed over."""
-    connection = server.connect()
-    connection.request("POST", path, json.dumps({**body, "stream": True}), {"Content-Type": "application/json", **(headers or {})})
-    answer = connection.getresponse()
-    if answer.status != 200:
-        raise AssertionError(f"status {answer.status}: {answer.read()!r}")
-    name = None
-    for line in answer:
-        line = line.decode().rstrip("\n")
-        if line.startswith("event: "):
-            name = line[7:]
-        elif line.startswith("data: "):
-            yield name, json.loads(line[6:])
-            name = None
-        elif line and not line.startswith(":"):
-            raise AssertionError(f"not an event: {line!r}")
-    connection.close()
 
 
 def message_of(events):

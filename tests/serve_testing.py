@@ -148,6 +148,26 @@ def text_of(events):
     return text
 
 
+def event_stream(server, path, body, headers=None):
+    """Yields (name or None, data) of a stream's events; comments are passed over."""
+    connection = server.connect()
+    connection.request("POST", path, json.dumps({**body, "stream": True}), {"Content-Type": "application/json", **(headers or {})})
+    answer = connection.getresponse()
+    if answer.status != 200:
+        raise AssertionError(f"status {answer.status}: {answer.read()!r}")
+    name = None
+    for line in answer:
+        line = line.decode().rstrip("\n")
+        if line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            yield name, line[6:] if line[6:] == "[DONE]" else json.loads(line[6:])
+            name = None
+        elif line and not line.startswith(":"):
+            raise AssertionError(f"not an event: {line!r}")
+    connection.close()
+
+
 def in_parallel(count, work):
     """work(i) on threads of their own; the results in order. The first error is raised."""
     results, errors = [None] * count, []
