@@ -8,7 +8,7 @@ import time
 import unittest
 
 from cli_testing import MODEL, SANITIZED, SideBySide, lines
-from hub_cli_testing import DEMO, PART, HubTest, noise
+from hub_cli_testing import DEMO, PART, HubTest, noise, without_progress
 from hub_testing import failing, fill_cache, git_sha1
 
 FALLS_BACK = "; the copy in the cache is used"
@@ -28,7 +28,7 @@ class Shared(HubTest):
         """Whatever the hub says, what is there is taken, and one line says why."""
         result = self.nanovllm(*command, name, *(["x"] if command == ("tokenize",) else []), env=env)
         self.assertEqual((result.returncode, result.stdout), (0, output or f"{self.path_of_main}\n"), result.stderr)
-        warnings = [line for line in result.stderr.splitlines() if "; trying again in" not in line and "nanovllm: pulling" not in line]
+        warnings = without_progress(result.stderr)
         self.assertEqual(len(warnings), 1, result.stderr)
         for word in (*words, FALLS_BACK):
             self.assertIn(word, warnings[0])
