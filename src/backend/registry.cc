@@ -7,6 +7,7 @@
 #include "backend/cpu/resource_limits.h"
 #include "base/check.h"
 #include "base/message.h"
+#include "base/signals.h"
 #ifdef NANOVLLM_WITH_CUDA
 #  include "backend/cuda/cuda_backend.h"
 #  include "backend/cuda/peers/cuda_communicator.h"
@@ -68,6 +69,7 @@ std::unique_ptr<Backend> make_cpu_backend(int num_threads, Progress* progress) {
 }
 
 std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
+  const SignalsBlocked in_driver;  // CUDA's starts threads, even to count the GPUs
   [[maybe_unused]] const bool on_gpus = is_on_gpus(options, count_gpus());
 #ifdef NANOVLLM_WITH_CUDA
   if (on_gpus) {
@@ -85,6 +87,7 @@ std::unique_ptr<Backend> make_backend(const BackendOptions& options) {
 
 std::unique_ptr<CommunicatorGroup> make_communicator_group(const std::string& device,
                                                            int world_size, int first_gpu) {
+  const SignalsBlocked in_driver;
   [[maybe_unused]] const bool on_gpus =
       is_on_gpus({.device = device, .first_gpu = first_gpu, .num_ranks = world_size}, count_gpus());
 #ifdef NANOVLLM_WITH_CUDA
