@@ -2,12 +2,15 @@
 // engine says, cut anywhere.
 #pragma once
 
+#include <fstream>
 #include <random>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/testing.h"
 #include "server/openai/protocol_testing.h"
 #include "server/transcript/transcript_testing.h"
 
@@ -42,6 +45,16 @@ inline std::vector<size_t> random_cuts(std::string_view text, unsigned one_in,
   }
   cuts.push_back(text.size());
   return cuts;
+}
+
+// Of a template in tests/data/chat_templates.
+inline std::string template_source(const std::string& name) {
+  const std::string path = test::source_path("tests/data/chat_templates/" + name + ".jinja");
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 // A delta of one token for each piece, and the end.

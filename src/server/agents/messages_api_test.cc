@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "base/testing.h"
 #include "server/agents/agents_testing.h"
@@ -288,7 +286,7 @@ TEST(MessagesApi, TellsTheNumberOfTokensHoweverManyThereAre) {
   // Each message ends with a token of its own, and the prompt with another one.
   EXPECT_EQ(error(said(280'010)), "prompt is too long: 280012 tokens > 100 maximum");
   std::string many = said(1);
-  for (int i = 1; i < 101; ++i) many += "," + said(1);
+  for (int i = 1; i < 101; ++i) many.append(",").append(said(1));
   EXPECT_EQ(error(many), "prompt is too long: 203 tokens > 100 maximum");
 }
 
@@ -389,15 +387,6 @@ TEST(MessagesApiProperty, AnyBodyIsACallOrAnErrorOfTheApi) {
   }
   EXPECT_GT(num_calls, 1000);
   EXPECT_GT(num_errors, 1000);
-}
-
-std::string template_source(const std::string& name) {
-  const std::string path = test::source_path("tests/data/chat_templates/" + name + ".jinja");
-  std::ifstream file(path);
-  EXPECT_TRUE(file) << path;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 bool shows_calls(const ChatTemplate& chat_template) {

@@ -28,110 +28,74 @@ bool is_no_text(const Json& content) {
 
 Json text_part(std::string text) { return {{"type", "text"}, {"text", std::move(text)}}; }
 
-// Of a block, an object.
-std::string type_of(const Json& block, const std::string& where) {
-  if (!block.is_object()) refuse_body("{} must be an object, got {}.", where, shown(block));
-  return text_member(block, "type", where);
-}
-
 // What other servers' tools did is told in the texts around it.
 bool is_of_other_servers(std::string_view type) {
   return type == "server_tool_use" || type == "mcp_tool_use" ||
          (type != "tool_result" && type.ends_with("_tool_result"));
 }
 
-void check_type(const std::string& type, const std::string& role, const std::string& where) {
+void check_type(const JsonPart& block, const std::string& type, const std::string& role) {
   if (type == "image" || type == "document") {
-    refuse_body("{} is a block of the type \"{}\", and this model reads text alone; leave it out.",
-                where, type);
+    block.refuse(" is a block of the type \"{}\", and this model reads text alone; leave it out.",
+                 type);
   }
   const auto* known =
-      std::ranges::find_if(kBlocks, [&](const auto& block) { return block.first == type; });
+      std::ranges::find_if(kBlocks, [&](const auto& one) { return one.first == type; });
   if (known == std::end(kBlocks)) {
-    refuse_body("{} is a block of the type \"{}\", which is not known here.", where,
-                printable(type));
+    block.refuse(" is a block of the type \"{}\", which is not known here.", printable(type));
   }
   if (!known->second.empty() && known->second != role) {
-    refuse_body("{} is a block of the type \"{}\", which belongs into messages of the role {}.",
-                where, type, known->second);
+    block.refuse(" is a block of the type \"{}\", which belongs into messages of the role {}.",
+                 type, known->second);
   }
 }
 
-std::string name_of_reference(const Json& reference, const std::string& where) {
-  return text_member(reference, member(reference, "tool_name") != nullptr ? "tool_name" : "name",
-                     where);
+std::string name_of_reference(const JsonPart& reference) {
+  return reference.given_text(reference.find("tool_name") ? "tool_name" : "name");
 }
 
 }  // namespace
 
-const Json* member(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-std::string text_member(const Json& object, const char* name, const std::string& where) {
-  const Json* value = member(object, name);
-  if (value == nullptr) refuse_body("{}.{} must be given.", where, name);
-  if (!value->is_string()) {
-    refuse_body("{}.{} must be a text, got {}.", where, name, shown(*value));
-  }
-  return value->get<std::string>();
-}
-
-void MessageTools::add_given(const Json& list) {
+void MessageTools::add_given(const JsonPart& list) {
   for (size_t i = 0; i < list.size(); ++i) {
-    const std::string where = fmt::format("tools[{}]", i);
-    const Json* name = list[i].is_object() ? member(list[i], "name") : nullptr;
-    if (name != nullptr && name->is_string() &&
-        places_.contains(name->get_ref<const std::string&>())) {
-      refuse_body("{}.name is {}, which another tool before has too.", where, shown(*name));
+    const JsonPart tool = list.item(i);
+    if (const auto name = tool.text("name"); name && places_.contains(*name)) {
+      tool.refuse(".name is {}, which another tool before has too.", shown(*name));
     }
-    add(list[i], where);
-    const Json* defers = member(list[i], "defer_loading");
-    tools_.back().is_shown = defers == nullptr || *defers != true;
+    add(tool);
+    const auto defers = tool.find("defer_loading");
+    tools_.back().is_shown = !defers || defers->json() != true;
   }
 }
 
-void MessageTools::add(const Json& definition, const std::string& where) {
-  if (!definition.is_object()) {
-    refuse_body("{} must be an object, got {}.", where, shown(definition));
+void MessageTools::add(const JsonPart& definition) {
+  if (const auto type = definition.find("type"); type && type->json() != "custom") {
+    definition.refuse(
+        " is of the type {}, a tool of Anthropic's servers, which are not here; leave it out.",
+        shown(type->json()));
   }
-  if (const Json* type = member(definition, "type"); type != nullptr && *type != "custom") {
-    refuse_body(
-        "{} is of the type {}, a tool of Anthropic's servers, which are not here; leave it out.",
-        where, shown(*type));
+  const std::string name = definition.given("name");
+  const JsonPart schema = definition.given_object("input_schema");
+  if (const auto type = schema.find("type"); type && type->json() != "object") {
+    type->refuse(" must be \"object\", got {}.", shown(type->json()));
   }
-  const std::string name = text_member(definition, "name", where);
-  if (name.empty()) refuse_body("{}.name must not be empty.", where);
-  const Json* schema = member(definition, "input_schema");
-  if (schema == nullptr) refuse_body("{}.input_schema must be given.", where);
-  if (!schema->is_object()) {
-    refuse_body("{}.input_schema must be an object, got {}.", where, shown(*schema));
-  }
-  Json parameters = *schema;
-  if (const Json* type = member(parameters, "type"); type != nullptr && *type != "object") {
-    refuse_body("{}.input_schema.type must be \"object\", got {}.", where, shown(*type));
-  }
+  Json parameters = schema.json();
   parameters["type"] = "object";
   Json function = {{"name", name}, {"description", nullptr}, {"parameters", std::move(parameters)}};
-  if (member(definition, "description") != nullptr) {
-    function["description"] = text_member(definition, "description", where);
+  if (const auto description = definition.text("description")) {
+    function["description"] = *description;
   }
-  remove(name);
+  set_shown(name, false);
   places_[name] = tools_.size();
   tools_.push_back({std::move(function)});
 }
 
-void MessageTools::show(const std::string& name) {
-  const auto found = places_.find(name);
-  if (found != places_.end()) tools_[found->second].is_shown = true;
-}
+void MessageTools::show(const std::string& name) { set_shown(name, true); }
+void MessageTools::remove(const std::string& name) { set_shown(name, false); }
 
-void MessageTools::remove(const std::string& name) {
+void MessageTools::set_shown(const std::string& name, bool is_shown) {
   const auto found = places_.find(name);
-  if (found == places_.end()) return;
-  tools_[found->second].is_shown = false;
-  places_.erase(found);
+  if (found != places_.end()) tools_[found->second].is_shown = is_shown;
 }
 
 Json MessageTools::as_chat_has_them() const {
@@ -142,133 +106,109 @@ Json MessageTools::as_chat_has_them() const {
   return list;
 }
 
-void MessageReader::read_system(const Json& system) {
+void MessageReader::read_system(const JsonPart& system) {
   Parts parts = {.role = "system"};
-  if (system.is_string()) {
-    parts.texts.push_back(text_part(system.get<std::string>()));
-  } else if (!system.is_array()) {
-    refuse_body("system must be a text or a list of text blocks, got {}.", shown(system));
-  } else {
-    for (size_t i = 0; i < system.size(); ++i) {
-      const std::string where = fmt::format("system[{}]", i);
-      if (const std::string type = type_of(system[i], where); type != "text") {
-        refuse_body("{} is a block of the type \"{}\"; system has text blocks alone.", where,
-                    printable(type));
-      }
-      read_block(system[i], where, parts);
-    }
-  }
+  read_content(system, parts);
   add(std::move(parts));
 }
 
-void MessageReader::read(const Json& message, const std::string& where) {
-  Parts parts = {.role = message["role"].get<std::string>()};
-  const Json& content = message["content"];
-  if (content.is_string()) {
-    parts.texts.push_back(text_part(content.get<std::string>()));
-  } else if (!content.is_array()) {
-    refuse_body("{}.content must be a text or a list of blocks, got {}.", where, shown(content));
-  } else {
-    for (size_t i = 0; i < content.size(); ++i) {
-      read_block(content[i], fmt::format("{}.content[{}]", where, i), parts);
-    }
-  }
+void MessageReader::read(const JsonPart& message) {
+  Parts parts = {.role = message.json()["role"].get<std::string>()};
+  read_content({message.json()["content"], message.where() + ".content"}, parts);
   add(std::move(parts));
 }
 
-void MessageReader::read_block(const Json& block, const std::string& where, Parts& parts) {
-  const std::string type = type_of(block, where);
+void MessageReader::read_content(const JsonPart& content, Parts& parts) {
+  if (content.json().is_string()) {
+    parts.texts.push_back(text_part(content.json().get<std::string>()));
+    return;
+  }
+  if (!content.json().is_array()) {
+    content.refuse(" must be a text or a list of blocks, got {}.", shown(content.json()));
+  }
+  for (size_t i = 0; i < content.size(); ++i) read_block(content.item(i), parts);
+}
+
+void MessageReader::read_block(const JsonPart& block, Parts& parts) {
+  const std::string type = block.given("type");
   if (is_of_other_servers(type)) return;
-  check_type(type, parts.role, where);
+  check_type(block, type, parts.role);
   if (type == "text") {
-    std::string text = text_member(block, "text", where);
+    std::string text = block.given_text("text");
     if (parts.role == "system" && text.starts_with(kBillingHeader)) return;
     parts.texts.push_back(text_part(std::move(text)));
   } else if (type == "thinking") {
-    parts.thought += text_member(block, "thinking", where);
+    parts.thought += block.given_text("thinking");
   } else if (type == "tool_use") {
-    read_call(block, where, parts);
+    read_call(block, parts);
   } else if (type == "tool_result") {
-    read_result(block, where, parts);
+    read_result(block, parts);
   } else if (type == "tool_addition" || type == "tool_removal") {
-    read_tool_change(block, where);
+    read_tool_change(block, type == "tool_addition");
   }
 }
 
-void MessageReader::read_call(const Json& block, const std::string& where, Parts& parts) {
-  const std::string id = text_member(block, "id", where);
-  const std::string name = text_member(block, "name", where);
-  const Json* input = member(block, "input");
-  if (input == nullptr) refuse_body("{}.input must be given.", where);
-  if (!input->is_object()) {
-    refuse_body("{}.input must be an object, got {}.", where, shown(*input));
-  }
+void MessageReader::read_call(const JsonPart& block, Parts& parts) {
+  const std::string id = block.given("id"), name = block.given("name");
+  const JsonPart input = block.given_object("input");
   // One that was answered may have it: a client that gives all its requests one id gets calls of
   // one id.
   if (!calls_.insert(id).second && results_.erase(id) == 0 && checks_results_) {
-    refuse_body("{}.id is \"{}\", which another call before has too.", where, printable(id));
+    block.refuse(".id is \"{}\", which another call before has too.", printable(id));
   }
-  parts.calls.push_back(
-      {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", *input}}}});
+  parts.calls.push_back({{"id", id},
+                         {"type", "function"},
+                         {"function", {{"name", name}, {"arguments", input.json()}}}});
 }
 
-void MessageReader::read_result(const Json& block, const std::string& where, Parts& parts) {
-  const std::string id = text_member(block, "tool_use_id", where);
+void MessageReader::read_result(const JsonPart& block, Parts& parts) {
+  const std::string id = block.given("tool_use_id");
   if (checks_results_ && !calls_.contains(id)) {
-    refuse_body("{}.tool_use_id is \"{}\", and no tool_use block before has this id.", where,
-                printable(id));
+    block.refuse(".tool_use_id is \"{}\", and no tool_use block before has this id.",
+                 printable(id));
   }
   if (!results_.insert(id).second && checks_results_) {
-    refuse_body("{} is a second result of the call \"{}\"; a call has one.", where, printable(id));
+    block.refuse(" is a second result of the call \"{}\"; a call has one.", printable(id));
   }
   parts.has_results = true;
-  messages_.push_back({{"role", "tool"},
-                       {"content", result_text(member(block, "content"), where + ".content")},
-                       {"tool_call_id", id}});
+  const auto content = block.find("content");
+  messages_.push_back(
+      {{"role", "tool"}, {"content", content ? result_text(*content) : ""}, {"tool_call_id", id}});
 }
 
-std::string MessageReader::result_text(const Json* content, const std::string& where) {
-  if (content == nullptr) return {};
-  if (content->is_string()) return content->get<std::string>();
-  if (!content->is_array()) {
-    refuse_body("{} must be a text or a list of blocks, got {}.", where, shown(*content));
+std::string MessageReader::result_text(const JsonPart& content) {
+  if (content.json().is_string()) return content.json().get<std::string>();
+  if (!content.json().is_array()) {
+    content.refuse(" must be a text or a list of blocks, got {}.", shown(content.json()));
   }
   std::vector<std::string> texts;
-  for (size_t i = 0; i < content->size(); ++i) {
-    const Json& block = (*content)[i];
-    const std::string here = fmt::format("{}[{}]", where, i);
-    const std::string type = type_of(block, here);
+  for (size_t i = 0; i < content.size(); ++i) {
+    const JsonPart block = content.item(i);
+    const std::string type = block.given("type");
     if (type == "tool_reference") {
-      texts.push_back(name_of_reference(block, here));
+      texts.push_back(name_of_reference(block));
       tools_.show(texts.back());
     } else if (!is_of_other_servers(type)) {
-      check_type(type, "", here);
-      texts.push_back(text_member(block, "text", here));
+      check_type(block, type, "");
+      texts.push_back(block.given_text("text"));
     }
   }
   return fmt::format("{}", fmt::join(texts, "\n"));
 }
 
-void MessageReader::read_tool_change(const Json& block, const std::string& where) {
-  const Json* tool = member(block, "tool");
-  const std::string here = where + ".tool";
-  if (tool == nullptr) refuse_body("{} must be given.", here);
-  const std::string type = type_of(*tool, here);
-  const bool adds = block["type"] == "tool_addition";
+void MessageReader::read_tool_change(const JsonPart& block, bool adds) {
+  const JsonPart tool = block.given_object("tool");
+  const std::string type = tool.given("type");
   if (type == "tool_definition") {
-    const Json* definition = member(*tool, "definition");
-    if (definition == nullptr) refuse_body("{}.definition must be given.", here);
-    if (adds) return tools_.add(*definition, here + ".definition");
-    if (!definition->is_object()) {
-      refuse_body("{}.definition must be an object, got {}.", here, shown(*definition));
-    }
-    tools_.remove(text_member(*definition, "name", here + ".definition"));
+    const JsonPart definition = tool.given_object("definition");
+    if (adds) return tools_.add(definition);
+    tools_.remove(definition.given("name"));
   } else if (type != "tool_reference") {
-    refuse_body("{} is of the type \"{}\", which is not known here.", here, printable(type));
+    tool.refuse(" is of the type \"{}\", which is not known here.", printable(type));
   } else if (adds) {
-    tools_.show(name_of_reference(*tool, here));
+    tools_.show(name_of_reference(tool));
   } else {
-    tools_.remove(name_of_reference(*tool, here));
+    tools_.remove(name_of_reference(tool));
   }
 }
 

@@ -9,29 +9,18 @@
 #include <utility>
 #include <vector>
 
-#include "server/openai/request_fields.h"
+#include "server/agents/json_part.h"
 
 namespace nanovllm::server {
-
-// Answers 400 in a sentence that names the field itself, as errors of this API name none beside it.
-template <typename... Args>
-[[noreturn]] void refuse_body(fmt::format_string<Args...> format, Args&&... args) {
-  throw ApiError(400, fmt::format(format, std::forward<Args>(args)...));
-}
-
-// A member of an object; null pointer: absent or null.
-const Json* member(const Json& object, const char* name);
-// Throws ApiError where it is no text. `where` is the object's place, such as "messages[2]".
-std::string text_member(const Json& object, const char* name, const std::string& where);
 
 // What the model may call, in the order in which it is shown.
 class MessageTools {
  public:
   // The field `tools`. Throws ApiError, also where two of them have one name.
-  void add_given(const Json& list);
+  void add_given(const JsonPart& list);
   // In place of the tool that has its name. Throws ApiError where it is no definition of a tool.
-  void add(const Json& definition, const std::string& where);
-  void show(const std::string& name);  // one that was to be loaded later
+  void add(const JsonPart& definition);
+  void show(const std::string& name);  // one that was to be loaded later, or was removed
   void remove(const std::string& name);
   Json as_chat_has_them() const;  // those that are shown
 
@@ -40,6 +29,8 @@ class MessageTools {
     Json function;
     bool is_shown = true;
   };
+  void set_shown(const std::string& name, bool is_shown);
+
   // Those that were removed too, but not shown.
   std::vector<Tool> tools_;
   std::map<std::string, size_t, std::less<>> places_ = {};  // by name
@@ -52,9 +43,9 @@ class MessageReader {
   MessageReader(MessageTools& tools, bool checks_results)
       : tools_(tools), checks_results_(checks_results) {}
   // The field `system`.
-  void read_system(const Json& system);
+  void read_system(const JsonPart& system);
   // A message as the schema has it. Throws ApiError.
-  void read(const Json& message, const std::string& where);
+  void read(const JsonPart& message);
 
   Json take() { return std::move(messages_); }
   // Whether the last message is the begin of an answer.
@@ -69,11 +60,12 @@ class MessageReader {
     Json calls = Json::array();
     bool has_results = false;
   };
-  void read_block(const Json& block, const std::string& where, Parts& parts);
-  void read_call(const Json& block, const std::string& where, Parts& parts);
-  void read_result(const Json& block, const std::string& where, Parts& parts);
-  void read_tool_change(const Json& block, const std::string& where);
-  std::string result_text(const Json* content, const std::string& where);
+  void read_content(const JsonPart& content, Parts& parts);
+  void read_block(const JsonPart& block, Parts& parts);
+  void read_call(const JsonPart& block, Parts& parts);
+  void read_result(const JsonPart& block, Parts& parts);
+  void read_tool_change(const JsonPart& block, bool adds);
+  std::string result_text(const JsonPart& content);
   void add(Parts&& parts);
 
   MessageTools& tools_;

@@ -5,7 +5,6 @@
 #include "io/json.h"
 #include "server/agents/messages_blocks.h"
 #include "server/openai/prompt_tokens.h"
-#include "server/transcript/harmony_parser.h"
 
 namespace nanovllm::server {
 namespace {
@@ -14,6 +13,18 @@ constexpr int64_t kLeastBudget = 1024;  // tokens, as Anthropic's
 // Far more than a session has, so that a prompt that is too long is rendered and its tokens told.
 constexpr size_t kMaxMessages = 100'000;
 constexpr size_t kMaxTools = 4096;
+
+// Answers 400 in a sentence that names the field itself, as errors of this API name none beside it.
+template <typename... Args>
+[[noreturn]] void refuse_body(fmt::format_string<Args...> format, Args&&... args) {
+  throw ApiError(400, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// A member of an object; null pointer: absent or null.
+const Json* member(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
 
 Json bounded_body(std::string_view body, const ServedModel& model, bool counts) {
   JsonListBound bounds[] = {{.name = "messages", .most = kMaxMessages},
@@ -75,19 +86,11 @@ void refuse_formats(const RequestFields& fields) {
   }
 }
 
-// What the template knows of it.
-std::string effort_of(const Json& config, const ServedModel& model) {
-  auto effort = config["effort"].get<std::string>();
-  const bool knows_three = model.format.reasoning_parser == kHarmonyReasoning;
-  return knows_three && (effort == "xhigh" || effort == "max") ? "high" : effort;
-}
-
 Json template_kwargs(const RequestFields& fields, const ServedModel& model) {
   Json kwargs = Json::object();
   const Json* config = fields.find("output_config");
-  if (config != nullptr && member(*config, "effort") != nullptr) {
-    kwargs["reasoning_effort"] = effort_of(*config, model);
-  }
+  const Json* effort = config == nullptr ? nullptr : member(*config, "effort");
+  if (effort != nullptr) kwargs["reasoning_effort"] = effort_for(model, effort->get<std::string>());
   if (const Json* thinking = fields.find("thinking")) {
     const Json& type = (*thinking)["type"];
     if (type != "adaptive") kwargs["enable_thinking"] = type == "enabled";
@@ -158,13 +161,11 @@ MessagesRequest read_messages(std::string_view body, const ServedModel& model, b
                              .options = {.call_ids = "toolu_"},
                              .ignored_fields = fields.unknown()};
   MessageTools tools;
-  if (const Json* list = fields.find("tools")) tools.add_given(*list);
+  if (const Json* list = fields.find("tools")) tools.add_given({*list, "tools"});
   MessageReader reader(tools, !counts);
-  if (const Json* system = fields.find("system")) reader.read_system(*system);
-  const Json& messages = *fields.find("messages");
-  for (size_t i = 0; i < messages.size(); ++i) {
-    reader.read(messages[i], fmt::format("messages[{}]", i));
-  }
+  if (const Json* system = fields.find("system")) reader.read_system({*system, "system"});
+  const JsonPart messages(*fields.find("messages"), "messages");
+  for (size_t i = 0; i < messages.size(); ++i) reader.read(messages.item(i));
   const bool goes_on = reader.ends_with_answer();
   request.chat = {{"model", name}, {"messages", reader.take()}};
   if (request.chat["messages"].empty()) refuse_body("messages has nothing to answer.");

@@ -171,6 +171,9 @@ TEST(MessagesRequest, ChangesToolsAsMessagesSay) {
                 {"type":"tool_removal","tool":{"type":"tool_definition",
                  "definition":{"name":"f","input_schema":{}}}})"),
             (Names{"later"}));
+  EXPECT_EQ(change(R"({"type":"tool_removal","tool":{"type":"tool_reference","name":"f"}},
+                {"type":"tool_addition","tool":{"type":"tool_reference","name":"f"}})"),
+            (Names{"f"}));
   EXPECT_EQ(change(R"({"type":"tool_addition","tool":{"type":"tool_definition",
                       "definition":{"name":"h","input_schema":{}}}},
                 {"type":"tool_addition","tool":{"type":"tool_definition",
@@ -323,14 +326,18 @@ TEST(MessagesRequest, RefusesByName) {
       {R"("messages":[{"role":"assistant","content":[{"type":"tool_use","id":"i","name":"f",)"
        R"("input":"{}"}]}])",
        "messages[0].content[0].input must be an object, got \"{}\"."},
-      {asks(R"("system":3)"), "system must be a text or a list of text blocks, got 3."},
+      {asks(R"("system":3)"), "system must be a text or a list of blocks, got 3."},
       {asks(R"("system":[{"type":"image"}])"),
-       "system[0] is a block of the type \"image\"; system has text blocks alone."},
+       "system[0] is a block of the type \"image\", and this model reads text alone; leave it "
+       "out."},
+      {asks(R"("system":[{"type":"tool_use","id":"i","name":"f","input":{}}])"),
+       "system[0] is a block of the type \"tool_use\", which belongs into messages of the role "
+       "assistant."},
       {asks(R"("tools":[{"type":"web_search_20250305","name":"web_search"}])"),
        "tools[0] is of the type \"web_search_20250305\", a tool of Anthropic's servers, which are "
        "not here; leave it out."},
       {asks(R"("tools":[{"input_schema":{}}])"), "tools[0].name must be given."},
-      {asks(R"("tools":[{"name":"","input_schema":{}}])"), "tools[0].name must not be empty."},
+      {asks(R"("tools":[{"name":"","input_schema":{}}])"), "tools[0].name must be given."},
       {asks(R"("tools":[{"name":"f"}])"), "tools[0].input_schema must be given."},
       {asks(R"("tools":[{"name":"f","input_schema":[]}])"),
        "tools[0].input_schema must be an object, got an array."},

@@ -27,7 +27,7 @@ std::string words_of(const JsonPart& content) {
 std::string words_of(const JsonPart& item, const char* name) {
   const auto part = item.find(name);
   if (!part && !item.json().contains(name)) {
-    refuse(item.where(), "{}.{} must be given.", item.where(), name);
+    item.refuse(".{} must be given.", name);
   }
   return part ? words_of(*part) : "";
 }
@@ -49,52 +49,6 @@ bool is_blank_text(std::string_view text) {
 
 }  // namespace
 
-JsonPart JsonPart::item(size_t index) const {
-  JsonPart part((*json_)[index], fmt::format("{}[{}]", where_, index));
-  if (!part.json().is_object()) {
-    refuse(part.where(), "{} must be an object, got {}.", part.where(), shown(part.json()));
-  }
-  return part;
-}
-
-std::optional<JsonPart> JsonPart::find(const char* name) const {
-  const auto found = json_->find(name);
-  if (found == json_->end() || found->is_null()) return std::nullopt;
-  return JsonPart(*found, fmt::format("{}.{}", where_, name));
-}
-
-std::optional<std::string> JsonPart::text(const char* name) const {
-  const auto part = find(name);
-  if (!part) return std::nullopt;
-  if (!part->json().is_string()) {
-    refuse(part->where(), "{} must be a text, got {}.", part->where(), shown(part->json()));
-  }
-  return part->json().get<std::string>();
-}
-
-std::optional<JsonPart> JsonPart::object(const char* name) const {
-  auto part = find(name);
-  if (part && !part->json().is_object()) {
-    refuse(part->where(), "{} must be an object, got {}.", part->where(), shown(part->json()));
-  }
-  return part;
-}
-
-std::string JsonPart::given(const char* name) const {
-  std::string value = text(name).value_or("");
-  if (value.empty()) refuse(where_, "{}.{} must be given.", where_, name);
-  return value;
-}
-
-JsonPart JsonPart::list(const char* name) const {
-  static const Json kNone = Json::array();
-  JsonPart part = find(name).value_or(JsonPart(kNone, where_));
-  if (!part.json().is_array()) {
-    refuse(part.where(), "{} must be a list, got {}.", part.where(), shown(part.json()));
-  }
-  return part;
-}
-
 std::string flat_tool_name(const std::string& space, const std::string& name) {
   return space.empty() ? name : space + "__" + name;
 }
@@ -107,7 +61,7 @@ void note_left_out(const JsonPart& part, std::string_view type, std::vector<std:
 void ResponsesDialogue::add(const JsonPart& item) {
   const auto type = item.text("type");
   if (!type && !item.find("role")) {
-    refuse(item.where(), "{} has neither a type nor a role.", item.where());
+    item.refuse(" has neither a type nor a role.");
   }
   if (!type || *type == "message") {
     add_message(item);
@@ -126,8 +80,7 @@ void ResponsesDialogue::add(const JsonPart& item) {
   } else if (std::ranges::find(kPassedOver, *type) != std::end(kPassedOver)) {
     note_left_out(item, *type, left_out_);
   } else {
-    refuse(item.where(), "{} is of the type \"{}\", which is not known.", item.where(),
-           printable(*type));
+    item.refuse(" is of the type \"{}\", which is not known.", printable(*type));
   }
 }
 
@@ -161,9 +114,8 @@ void ResponsesDialogue::add_message(const JsonPart& item) {
     if (content.is_null()) content = "";
     content.get_ref<std::string&>() += text;
   } else {
-    refuse(item.where() + ".role",
-           "{}.role must be one of user, assistant, system and developer, got \"{}\".",
-           item.where(), printable(role));
+    item.find("role")->refuse(" must be one of user, assistant, system and developer, got \"{}\".",
+                              printable(role));
   }
 }
 
@@ -197,13 +149,11 @@ void ResponsesDialogue::add_call(const JsonPart& item, bool is_custom) {
 void ResponsesDialogue::add_output(const JsonPart& item) {
   const std::string id = item.given("call_id");
   if (answered_calls_.contains(id)) {
-    refuse(item.where(), "{} is a second output of the call \"{}\"; send one of each call.",
-           item.where(), printable(id));
+    item.refuse(" is a second output of the call \"{}\"; send one of each call.", printable(id));
   }
   if (open_calls_.erase(id) == 0) {
-    refuse(item.where(),
-           "{} is the output of the call \"{}\", which is not among the items before it.",
-           item.where(), printable(id));
+    item.refuse(" is the output of the call \"{}\", which is not among the items before it.",
+                printable(id));
   }
   answered_calls_.insert(id);
   messages_.push_back(

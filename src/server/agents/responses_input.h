@@ -1,40 +1,14 @@
 // The items of a request of /v1/responses as the messages of a chat.
 #pragma once
 
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "server/openai/request_fields.h"
+#include "server/agents/json_part.h"
 
 namespace nanovllm::server {
-
-// A value in a body, and where it stands: "input[2].content". What it refuses, it names so.
-class JsonPart {
- public:
-  JsonPart(const Json& json, std::string where) : json_(&json), where_(std::move(where)) {}
-
-  const Json& json() const { return *json_; }
-  const std::string& where() const { return where_; }
-  size_t size() const { return json_->size(); }  // of a list
-
-  // Throws ApiError where an item of the list is no object.
-  JsonPart item(size_t index) const;
-  // Members of an object; none = absent or null. Throw ApiError for those of other types.
-  std::optional<JsonPart> find(const char* name) const;
-  std::optional<std::string> text(const char* name) const;
-  std::optional<JsonPart> object(const char* name) const;
-  // The same where they have to be given: a text that is not empty, and a list, which may be
-  // absent.
-  std::string given(const char* name) const;
-  JsonPart list(const char* name) const;
-
- private:
-  const Json* json_;
-  std::string where_;
-};
 
 // As vLLM names it.
 std::string flat_tool_name(const std::string& space, const std::string& name);

@@ -80,8 +80,8 @@ class ToolList {
     const std::string name = tool.given("name");
     const std::string flat = flat_tool_name(space, name);
     if (!request_.tools.emplace(flat, ResponsesTool{is_custom, name, space}).second) {
-      refuse(tool.where(), "{} is a second tool that the model would know as \"{}\"; rename one.",
-             tool.where(), printable(flat));
+      tool.refuse(" is a second tool that the model would know as \"{}\"; rename one.",
+                  printable(flat));
     }
     Json function = {{"name", flat}};
     if (is_custom) {
@@ -102,7 +102,7 @@ class ToolList {
   static void check_parameters(const JsonPart& parameters) {
     const auto type = parameters.find("type");
     if (type && type->json() != "object") {
-      refuse(type->where(), "{} must be \"object\", got {}.", type->where(), shown(type->json()));
+      type->refuse(" must be \"object\", got {}.", shown(type->json()));
     }
   }
 
