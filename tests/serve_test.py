@@ -420,7 +420,7 @@ class Start(ServeTest):
         blocks = [re.search('num_gpu_blocks="([0-9]+)"', line)[1] for line in server.get("/metrics").text.splitlines()
                   if line.startswith("vllm:cache_config_info{")]
         self.assertEqual(blocks, ["64", "64"])
-        restarts = "nanovllm:worker_restarts_total"
+        restarts = "nanovllm_worker_restarts_total"
         self.assertEqual(server.metric(restarts), 0)
         killed = pathlib.Path(f"/proc/{workers[0]}/cmdline").read_text().rstrip("\0").split("\0")[-1]  # its index
         os.kill(workers[0], signal.SIGKILL)

@@ -204,7 +204,7 @@ Metrics::Metrics(std::string model_name, int num_engines)
   for (int i = 0; i < num_engines; ++i) {
     const Source source = {
         *registry_, {{"model_name", model_name_}, {"engine", std::to_string(i)}}, {}};
-    restarts_.push_back(&source.counter("nanovllm:worker_restarts_total",
+    restarts_.push_back(&source.counter("nanovllm_worker_restarts_total",
                                         "How often the worker died and was started again."));
   }
 }

@@ -100,7 +100,7 @@ TEST(Metrics, HaveTheNamesLabelsAndBucketsOfVllm) {
         "vllm:mm_cache_hits_total", "vllm:prompt_tokens_cached_by_source_total"}) {
     EXPECT_EQ(expected.erase(name), 1) << name;
   }
-  EXPECT_EQ(ours.erase("nanovllm:worker_restarts_total"), 1);
+  EXPECT_EQ(ours.erase("nanovllm_worker_restarts_total"), 1);
   const auto facts = ours.extract("vllm:cache_config_info");
   const auto all_facts = expected.extract("vllm:cache_config_info");
   for (const std::string& label : facts.mapped().labels) {
@@ -200,7 +200,7 @@ TEST(Metrics, CountRestartsOfEachWorkerFromTheBeginning) {
   const auto restarts = [&](int engine) {
     return value_of(
         text,
-        fmt::format("nanovllm:worker_restarts_total{{engine=\"{}\",model_name=\"demo\"}}", engine));
+        fmt::format("nanovllm_worker_restarts_total{{engine=\"{}\",model_name=\"demo\"}}", engine));
   };
   EXPECT_EQ(restarts(0), 0);
   EXPECT_EQ(restarts(1), 2);
