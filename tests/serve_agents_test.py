@@ -223,6 +223,15 @@ class DictatedMessages(DictatedTest):
         one = server.post("/v1/messages", {**body, "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}).json
         self.assertEqual([block["type"] for block in one["content"]], ["thinking", "text", "tool_use"])
 
+    def test_a_response_counts_the_tokens_of_its_thought(self):
+        server = self.serve()
+        thought = "\nA file is asked for.\n"
+        server.say(f"<think>{thought}</think>\n\nI read it.")
+        usage = server.post("/v1/responses", {"model": "dictated", "input": "Read it."}).json["usage"]
+        count = server.post("/tokenize", {"prompt": thought, "add_special_tokens": False}).json["count"]
+        self.assertIn(usage["output_tokens_details"]["reasoning_tokens"], (count, count + 1, count + 2))  # with its tags, or without
+        self.assertGreater(usage["output_tokens"], count + 2)
+
     def test_single_messages_are_counted_whatever_the_template_refuses(self):
         """As Claude Code's /context asks for them: Qwen3.5's template refuses a dialogue without a user."""
         server = self.serve(template="Qwen3.5-4B")

@@ -202,7 +202,6 @@ class Thoughts(ServeTest):
         self.assertEqual([item["type"] for item in response["output"]], ["reasoning", "message"])
         thought = response["output"][0]
         self.assertEqual((thought["summary"], thought["encrypted_content"], thought["content"][0]["type"]), ([], None, "reasoning_text"))
-        self.assertIn(response["usage"]["output_tokens_details"]["reasoning_tokens"], range(1, 8))
         events = stream_of(server, {**ASK, "thinking_token_budget": 5})
         self.assertEqual([without(item, "id") for item in events[-1]["response"]["output"]], [without(item, "id") for item in response["output"]])
         said = "".join(event["delta"] for event in events if event["type"] == "response.reasoning_text.delta")
