@@ -20,7 +20,7 @@ constexpr const char* kTokenizer = NANOVLLM_SOURCE_DIR "/models/demo";
 class IdleRunner : public Runner {
  public:
   int num_kvcache_blocks() const override { return 1 << 16; }
-  void submit(const StepInput& input, const AwaitMasks& /*await_masks*/) override {
+  void submit(const StepInput& input) override {
     done_.results.reserve(input.sequences.size());
     done_.sequences.reserve(input.sequences.size());
     for (const SequenceInput& sequence : input.sequences) {
@@ -30,6 +30,7 @@ class IdleRunner : public Runner {
       output.sampled = std::span(&done_.results.back(), 1);
     }
   }
+  void draw(std::span<const SamplingRow> /*rows*/) override {}
   StepOutput collect() override { return std::move(done_); }
   void abandon() noexcept override {}
 

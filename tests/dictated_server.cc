@@ -76,24 +76,28 @@ class DictatedRunner final : public Runner {
 
   int num_kvcache_blocks() const override { return num_blocks_; }
 
-  void submit(const StepInput& input, const AwaitMasks& /*await_masks*/) override {
+  void submit(const StepInput& input) override {
     done_ = {};
     done_.results.resize(input.sequences.size());
     done_.sequences.resize(input.sequences.size());
-    std::chrono::milliseconds time{};
+    draws_.clear();
     for (size_t i = 0; i < input.sequences.size(); ++i) {
-      const SequenceInput& sequence = input.sequences[i];
-      if (!sequence.sample) continue;
-      const size_t at = sequence.sampling.output_ids.size();
-      const Answer& answer =
-          answer_to(sequence.token_ids.first(sequence.token_ids.size() - at), at);
+      if (input.sequences[i].sample) draws_.push_back(i);
+    }
+  }
+  void draw(std::span<const SamplingRow> rows) override {
+    std::chrono::milliseconds time{};
+    for (size_t draw = 0; draw < rows.size(); ++draw) {
+      const SamplingRow& row = rows[draw];
+      const size_t at = row.output_ids.size();
+      const Answer& answer = answer_to(row.prompt_ids, at);
       if (at >= answer.die_at) std::abort();
-      SamplingResult& result = done_.results[i];
-      result.token_id = sequence.sampling.forced_id >= 0 ? sequence.sampling.forced_id
-                        : at < answer.ids.size()         ? answer.ids[at]
-                                                         : eos_;
-      if (sequence.sampling.num_logprobs >= 0) result.logprobs = {{result.token_id, -0.5f, 1}};
-      done_.sequences[i].sampled = std::span(&result, 1);
+      SamplingResult& result = done_.results[draws_.at(draw)];
+      result.token_id = row.forced_id >= 0       ? row.forced_id
+                        : at < answer.ids.size() ? answer.ids[at]
+                                                 : eos_;
+      if (row.num_logprobs >= 0) result.logprobs = {{result.token_id, -0.5f, 1}};
+      done_.sequences[draws_[draw]].sampled = std::span(&result, 1);
       time = std::max(time, answer.token_time);
       if (at == 0) time = std::max(time, answer.token_time + answer.first_token_time);
     }
@@ -133,6 +137,7 @@ class DictatedRunner final : public Runner {
   Progress& progress_;
   std::map<Ids, Answer> answers_;  // by prompt
   StepOutput done_;
+  std::vector<size_t> draws_;  // which sequence each is for
 };
 
 LLMEngine dictated_engine(const std::string& model, const Flags& flags, Progress& progress) {

@@ -154,7 +154,8 @@ std::vector<RequestOutput> EngineCore::step() {
 
 // Asks for drafts where one token is left to compute. Nobody else gives up blocks for them.
 void EngineCore::propose_drafts(Completion& completion) {
-  const int most = completion.request->max_drafts(completion);
+  // One token is drawn behind them, and it may be the last.
+  const int most = completion.max_num_tokens - completion.num_tokens() - 1;
   if (completion.num_uncomputed_tokens() != 1 || most <= 0) return;
   completion.draft_ids = parts_.drafter(completion, most);
   NANOVLLM_CHECK(std::ssize(completion.draft_ids) <= most);
@@ -162,8 +163,10 @@ void EngineCore::propose_drafts(Completion& completion) {
   if (!blocks_.reserve(completion, num_tokens)) completion.draft_ids.clear();
 }
 
-// Schedules one step and hands it to the runner. False when there is nothing to run now.
+// Schedules one step and hands it to the runner. False when there is nothing to run now, or when
+// the last one waits to be drawn.
 bool EngineCore::submit_step() {
+  if (!in_flight_.empty() && !in_flight_.back().is_drawn) return false;
   context_.now = Clock::now();
   if (parts_.drafter) {
     for (Sequence* sequence : scheduler_.running()) propose_drafts(completion_of(*sequence));
@@ -186,17 +189,38 @@ bool EngineCore::submit_step() {
     Completion& completion = completion_of(*sequence);
     SequenceInput& input = input_.sequences.emplace_back();
     completion.request->fill_input(completion, num_new_tokens, input);
-    if (completion.num_pending_tokens > 0) input.sampling.pending_from = completion.draw_number;
     const int num_drafts = static_cast<int>(input.draft_token_ids.size());
     if (input.sample) completion.draw_number = std::exchange(num_draws, num_draws + 1 + num_drafts);
     step.entries.push_back({&completion, completion.num_computed_tokens, num_new_tokens, num_drafts,
-                            completion.num_preemptions, input.sample});
+                            completion.num_preemptions, input.sample, input.pending_from});
     if (completion.phase != Phase::kDecode) enter_phase(completion, Phase::kPrefill);
   }
   parts_.runner->submit(input_);
   scheduler_.advance(scheduled);
   in_flight_.push_back(std::move(step));
+  const auto needs_ids = [](const InFlightStep::Entry& entry) {
+    return entry.sampled &&
+           entry.completion->request->needs_ids(*entry.completion, entry.num_pending());
+  };
+  if (std::ranges::none_of(in_flight_.back().entries, needs_ids)) draw(in_flight_.back());
   return true;
+}
+
+// Rows of what has ended meanwhile are drawn for nobody.
+void EngineCore::draw(InFlightStep& step) {
+  rows_.clear();
+  for (const InFlightStep::Entry& entry : step.entries) {
+    if (!entry.sampled) continue;
+    const Completion& completion = *entry.completion;
+    if (completion.finish_reason != FinishReason::kNone) {
+      for (int i = 0; i <= entry.num_drafts; ++i) rows_.add({.temperature = 0});
+      continue;
+    }
+    completion.request->add_rows(completion, entry.first_position(), entry.num_drafts,
+                                 entry.num_pending() > 0 ? entry.pending_from : -1, rows_);
+  }
+  parts_.runner->draw(rows_.rows());
+  step.is_drawn = true;
 }
 
 // Waits for the oldest step. False when all it computed was for requests that have ended since.
@@ -217,6 +241,7 @@ bool EngineCore::collect_step() {
     alive = true;
     update_from_output(step.entries[i], output.sequences[i]);
   }
+  if (in_flight_.size() == 2 && !in_flight_.back().is_drawn) draw(in_flight_.back());
   if (alive) report(step);
   in_flight_.pop_front();
   return alive;

@@ -43,7 +43,8 @@ struct EngineParts {
 };
 
 // See LLMEngine, whose methods these are. If Runner::max_in_flight() is 2, a step is scheduled and
-// submitted while another one runs; outputs do not depend on that. Not thread-safe.
+// submitted while another one runs, and drawn at once unless a row depends on the ids that the
+// other one draws: then when that is collected. Outputs do not depend on it. Not thread-safe.
 class EngineCore {
  public:
   explicit EngineCore(EngineParts parts);
@@ -100,7 +101,16 @@ class EngineCore {
       // and its blocks are no longer the ones that the step wrote to.
       int num_preemptions;
       bool sampled;
+      // See SequenceInput.
+      int pending_from;
 
+      // What it draws first, as an index of the completion's tokens.
+      int first_position() const { return num_computed_tokens + num_new_tokens - num_drafts; }
+      // How many ids before that are not known yet.
+      int num_pending() const {
+        return first_position() - completion->num_prompt_tokens -
+               static_cast<int>(completion->output().size());
+      }
       // Whether it computes the token drawn last, not a part of a prompt.
       bool is_decode() const {
         return sampled && num_new_tokens - num_drafts == 1 &&
@@ -108,6 +118,7 @@ class EngineCore {
       }
     };
     std::vector<Entry> entries;
+    bool is_drawn = false;
     Clock::time_point submitted_at;
     // At submission.
     int num_running = 0, num_waiting = 0, num_used_blocks = 0;
@@ -118,6 +129,7 @@ class EngineCore {
 
   void propose_drafts(Completion& completion);
   bool submit_step();
+  void draw(InFlightStep& step);
   bool collect_step();
   void update_from_output(const InFlightStep::Entry& entry, const SequenceOutput& output);
   void take_tokens(const InFlightStep::Entry& entry, const SequenceOutput& output);
@@ -152,6 +164,7 @@ class EngineCore {
   std::deque<InFlightStep> in_flight_;      // oldest first
   std::vector<Request*> changed_;           // capacity for all requests, so that it never allocates
   StepInput input_;                         // reused, to keep its memory
+  StepRows rows_;                           // likewise
   StepStats counts_;                        // since the last reported step
   std::optional<StepCostLearner> learner_;  // where steps are bounded and their cost is a guess
 

@@ -102,15 +102,20 @@ class Reciter : public Runner {
   explicit Reciter(std::vector<int32_t> script, int num_blocks)
       : script_(std::move(script)), num_blocks_(num_blocks) {}
   int num_kvcache_blocks() const override { return num_blocks_; }
-  void submit(const StepInput& input, const AwaitMasks& /*await_masks*/) override {
+  void submit(const StepInput& input) override {
     done_.results.resize(input.sequences.size());
     done_.sequences.resize(input.sequences.size());
+    draws_.clear();
     for (size_t i = 0; i < input.sequences.size(); ++i) {
-      if (!input.sequences[i].sample) continue;
-      SamplingResult& result = done_.results[i];
-      result.token_id = script_.at(input.sequences[i].sampling.output_ids.size());
+      if (input.sequences[i].sample) draws_.push_back(i);
+    }
+  }
+  void draw(std::span<const SamplingRow> rows) override {
+    for (size_t draw = 0; draw < rows.size(); ++draw) {
+      SamplingResult& result = done_.results[draws_.at(draw)];
+      result.token_id = script_.at(rows[draw].output_ids.size());
       result.logprobs = {{result.token_id, -0.5f, 1}, {27, -1.5f, 2}};
-      done_.sequences[i].sampled = std::span(&result, 1);
+      done_.sequences[draws_[draw]].sampled = std::span(&result, 1);
     }
   }
   StepOutput collect() override { return std::move(done_); }
@@ -118,6 +123,7 @@ class Reciter : public Runner {
 
  private:
   StepOutput done_;
+  std::vector<size_t> draws_;  // which sequence each is for
   const std::vector<int32_t> script_;
   const int num_blocks_;
 };

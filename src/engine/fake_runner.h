@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <unordered_set>
@@ -52,8 +53,20 @@ class FakeModel {
     return -static_cast<float>(mix(context + static_cast<uint64_t>(token_id)) % 1000) / 100;
   }
 
+  static bool may_draw(const SamplingRow& row, int32_t id) {
+    return is_allowed(row, id) && std::ranges::count(row.banned_ids, id) == 0;
+  }
+  static bool can_draw(const SamplingRow& row, int vocab_size) {
+    if (row.allowed.empty()) return true;
+    for (int32_t id = 0; id < vocab_size; ++id) {
+      if (may_draw(row, id)) return true;
+    }
+    return false;
+  }
+
   static SamplingResult sample(uint64_t context, const SamplingRow& row, int vocab_size) {
     SamplingResult result;
+    if (row.forced_id < 0 && !can_draw(row, vocab_size)) return result;
     if (row.forced_id >= 0) {
       result.token_id = row.forced_id;
     } else {
@@ -65,8 +78,7 @@ class FakeModel {
       do {
         x = mix(x + 1);
         result.token_id = static_cast<int32_t>(x % static_cast<uint64_t>(vocab_size));
-      } while (std::ranges::count(row.banned_ids, result.token_id) > 0 ||
-               !is_allowed(row, result.token_id));
+      } while (!may_draw(row, result.token_id));
     }
     if (row.num_logprobs >= 0) {
       for (int32_t i = 0; i <= row.num_logprobs; ++i) {
@@ -95,47 +107,58 @@ class FakeRunner : public Runner {
   int max_in_flight() const override { return depth_ + 1; }
   StepCost step_cost() const override { return cost; }
 
-  void submit(const StepInput& input, const AwaitMasks& await_masks) override {
-    NANOVLLM_CHECK(static_cast<int>(done_.size()) <= depth_);
+  void submit(const StepInput& input) override {
+    NANOVLLM_CHECK(std::ssize(done_) <= depth_ && !undrawn_);
     const int step = num_steps++;
     for (int piece = 1; piece <= pieces_of_step; ++piece) {
       std::this_thread::sleep_for(step_time / pieces_of_step);
       if (progress != nullptr) progress->advance();
     }
-    if (fail_at_step >= 0 && step >= fail_at_step && step < fail_at_step + num_failures) {
-      done_.clear();
-      throw Error(ErrorCode::kInternal, "The device is on fire.");
-    }
+    if (fails(step, fail_at_step)) fail();
     for (const SequenceInput& sequence : input.sequences) {
       std::this_thread::sleep_for(time_per_token * sequence.num_new_tokens);
     }
     written_.clear();
-    StepOutput output;
-    std::vector<uint64_t> contexts;
-    std::vector<size_t> ends;  // in the results, of each sequence's
+    Undrawn undrawn;
     bool prefills = false;
     for (const SequenceInput& sequence : input.sequences) {
       if (std::ranges::count(sequence.token_ids, deadly_id) > 0) std::abort();
       prefills = prefills || sequence.num_new_tokens > 1;
       NANOVLLM_CHECK(prefills == (sequence.num_new_tokens > 1));  // decodes come first
-      contexts.push_back(forward(sequence, output.results));
-      ends.push_back(output.results.size());
+      undrawn.sequences.push_back(forward(sequence, undrawn.prompt_logprobs));
       num_computed_tokens += sequence.num_new_tokens;
     }
-    if (await_masks) await_masks();
+    undrawn_ = std::move(undrawn);
+  }
+
+  void draw(std::span<const SamplingRow> rows) override {
+    NANOVLLM_CHECK(undrawn_);
+    const Undrawn undrawn = *std::exchange(undrawn_, std::nullopt);
+    const int step = num_steps - 1;
+    if (!done_.empty()) ++num_drawn_ahead;
+    if (fails(step, fail_at_draw)) fail();
+    StepOutput output;
+    output.results = undrawn.prompt_logprobs;
+    std::vector<size_t> ends;  // in the results, of each sequence's
     std::vector<int32_t> draws;
-    for (size_t i = 0; i < contexts.size(); ++i) {
-      if (input.sequences[i].sample) sample(input.sequences[i], contexts[i], output.results, draws);
+    for (const UndrawnSequence& sequence : undrawn.sequences) {
+      if (sequence.sample) {
+        const size_t num_rows = sequence.draft_ids.size() + 1;
+        NANOVLLM_CHECK(draws.size() + num_rows <= rows.size());
+        sample(sequence, rows.subspan(draws.size(), num_rows), output.results, draws);
+      }
       ends.push_back(output.results.size());
     }
+    NANOVLLM_CHECK(draws.size() == rows.size());
     if (impossible_at_step == step) output.results.emplace_back().token_id = vocab_size_;
-    const auto results = [&](size_t i) {
-      const size_t begin = i > 0 ? ends[i - 1] : 0;
-      return std::span<const SamplingResult>(output.results).subspan(begin, ends[i] - begin);
-    };
-    for (size_t i = 0; i < contexts.size(); ++i) {
-      output.sequences.push_back(
-          {.sampled = results(contexts.size() + i), .prompt_logprobs = results(i)});
+    const std::span<const SamplingResult> results = output.results;
+    size_t first_prompt = 0, first = undrawn.prompt_logprobs.size();
+    for (size_t i = 0; i < ends.size(); ++i) {
+      const size_t num_scored = undrawn.sequences[i].num_scored;
+      output.sequences.push_back({.sampled = results.subspan(first, ends[i] - first),
+                                  .prompt_logprobs = results.subspan(first_prompt, num_scored)});
+      first = ends[i];
+      first_prompt += num_scored;
     }
     last_draws_ = std::move(draws);
     done_.push_back(std::move(output));
@@ -148,11 +171,16 @@ class FakeRunner : public Runner {
     return output;
   }
 
-  void abandon() noexcept override { done_.clear(); }
+  void abandon() noexcept override {
+    done_.clear();
+    undrawn_.reset();
+  }
 
   int num_steps = 0;
   int num_computed_tokens = 0;
+  int num_drawn_ahead = 0;      // steps that were drawn while the one before was in flight
   int fail_at_step = -1;        // from this submit() on,
+  int fail_at_draw = -1;        // or from this step's draw() on,
   int num_failures = 1;         // this many throw
   int impossible_at_step = -1;  // this one draws a token outside of the vocabulary
   int32_t deadly_id = -1;       // the process ends if a sequence contains it
@@ -161,7 +189,7 @@ class FakeRunner : public Runner {
   StepCost cost;
   int pieces_of_step = 1;
   Progress* progress = nullptr;  // advances with each piece
-  // With drafts, returns some number of tokens, whether the drafts are right or not.
+  // With drafts, returns some number of the tokens that it could, perhaps none.
   bool gives_any_number = false;
   std::map<size_t, int> num_times_drawn;  // by the number of tokens, where there were drafts
 
@@ -172,6 +200,28 @@ class FakeRunner : public Runner {
 
     std::span<uint64_t> at(size_t slot) { return std::span(kv).subspan(slot * size, size); }
   };
+
+  // What a step knows of a sequence between submit() and draw().
+  struct UndrawnSequence {
+    bool sample = false;
+    uint64_t context = 0;  // what its tokens lead to, drafts not counted
+    std::vector<int32_t> draft_ids = {};
+    uint64_t position = 0;  // of the first draw
+    int32_t pending_id = -1;
+    size_t num_scored = 0;  // of prompt_logprobs
+  };
+  struct Undrawn {
+    std::vector<UndrawnSequence> sequences;
+    std::vector<SamplingResult> prompt_logprobs;
+  };
+
+  bool fails(int step, int first) const {
+    return first >= 0 && step >= first && step < first + num_failures;
+  }
+  [[noreturn]] void fail() {
+    abandon();
+    throw Error(ErrorCode::kInternal, "The device is on fire.");
+  }
 
   size_t slot_of(const SequenceInput& s, int position) const {
     const int32_t block = s.block_table[static_cast<size_t>(position / block_size_)];
@@ -194,12 +244,12 @@ class FakeRunner : public Runner {
     groups_[0].at(slot)[0] ^= kv ^ load(slot);
   }
 
-  // What the sequence's tokens lead to, drafts not counted.
-  uint64_t forward(const SequenceInput& s, std::vector<SamplingResult>& prompt_logprobs) {
+  UndrawnSequence forward(const SequenceInput& s, std::vector<SamplingResult>& prompt_logprobs) {
     const int end = s.num_computed_tokens + s.num_new_tokens;
     const auto num_known = static_cast<int>(s.token_ids.size());
     const auto& drafts = s.draft_token_ids;
-    const int pending_from = s.sampling.pending_from;
+    const int pending_from = s.pending_from;
+    const size_t num_scored = prompt_logprobs.size();
     if (pending_from >= 0) {
       NANOVLLM_CHECK(s.num_new_tokens > 0 && end <= num_known + 1 && drafts.empty());
     } else {
@@ -212,7 +262,7 @@ class FakeRunner : public Runner {
       const size_t slot = slot_of(s, p);
       if (p >= s.num_computed_tokens) {
         const int32_t id = p < num_known       ? s.token_ids[p]
-                           : pending_from >= 0 ? last_draws_.at(pending_from)
+                           : pending_from >= 0 ? std::max(last_draws_.at(pending_from), 0)
                                                : drafts[p - num_known];
         NANOVLLM_CHECK(id >= 0 && id < vocab_size_);
         const uint64_t value = FakeModel::kv(id, p, context);
@@ -231,32 +281,37 @@ class FakeRunner : public Runner {
         prompt_logprobs.push_back(FakeModel::sample(context, row, vocab_size_));
       }
     }
-    return known_context;
+    return {.sample = s.sample,
+            .context = known_context,
+            .draft_ids = {drafts.begin(), drafts.end()},
+            .position = static_cast<uint64_t>(end - std::ssize(drafts)),
+            .pending_id = pending_from >= 0 ? last_draws_.at(pending_from) : -1,
+            .num_scored = prompt_logprobs.size() - num_scored};
   }
 
-  void sample(const SequenceInput& s, uint64_t context, std::vector<SamplingResult>& sampled,
-              std::vector<int32_t>& draws) {
-    const size_t num_drafts = s.draft_token_ids.size();
-    SamplingRow row = s.sampling;
-    NANOVLLM_CHECK(row.position + num_drafts ==
-                   static_cast<uint64_t>(s.num_computed_tokens + s.num_new_tokens));
-    std::vector<int32_t> output_ids(row.output_ids.begin(), row.output_ids.end());
-    if (row.pending_from >= 0) output_ids.push_back(last_draws_.at(row.pending_from));
-    const auto masks = row.allowed;
-    const size_t mask_size = masks.size() / (num_drafts + 1);
+  void sample(const UndrawnSequence& s, std::span<const SamplingRow> rows,
+              std::vector<SamplingResult>& sampled, std::vector<int32_t>& draws) {
+    const size_t num_drafts = s.draft_ids.size();
+    uint64_t context = s.context;
     const size_t any_number =
         FakeModel::mix(context + static_cast<uint64_t>(num_steps)) % (num_drafts + 2);
     const size_t num_before = draws.size();
-    for (size_t i = 0; i <= num_drafts; ++i, ++row.position) {
-      const bool follows = i == 0 || draws.back() == s.draft_token_ids[i - 1];
-      if (gives_any_number && num_drafts > 0 ? i == any_number : !follows) break;
+    for (size_t i = 0; i <= num_drafts; ++i) {
+      if (i > 0 && draws.back() != s.draft_ids[i - 1]) break;
+      if (gives_any_number && num_drafts > 0 && i == any_number) break;
+      SamplingRow row = rows[i];
+      std::vector<int32_t> output_ids(row.output_ids.begin(), row.output_ids.end());
+      if (row.pending_from >= 0) output_ids.push_back(s.pending_id);
       row.output_ids = output_ids;
-      row.allowed = masks.subspan(i * mask_size, mask_size);
+      // The rows of those that have ended meanwhile have no lists.
+      if (!row.prompt_ids.empty()) {
+        NANOVLLM_CHECK(row.position == s.position + i);
+        NANOVLLM_CHECK(row.prompt_ids.size() + output_ids.size() == row.position);
+      }
       sampled.push_back(FakeModel::sample(context, row, vocab_size_));
       const int32_t id = sampled.back().token_id;
       context =
-          FakeModel::fold(context, FakeModel::kv(id, static_cast<int>(row.position), context));
-      output_ids.push_back(id);
+          FakeModel::fold(context, FakeModel::kv(id, static_cast<int>(s.position + i), context));
       draws.push_back(id);
     }
     if (num_drafts == 0) return;
@@ -271,6 +326,7 @@ class FakeRunner : public Runner {
   const int depth_;
   std::vector<Group> groups_;
   std::vector<int32_t> last_draws_;  // of the step submitted last
+  std::optional<Undrawn> undrawn_;   // the step submitted last
   std::deque<StepOutput> done_;
   std::unordered_set<size_t> written_;  // slots, in the present step
 };

@@ -100,7 +100,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
     if (params_.thinking_tags && params_.thinking_token_budget.value_or(-1) >= 0) {
       completion->thinking.emplace(*params_.thinking_tags, *params_.thinking_token_budget);
     }
-    completion->awaits_ids = awaits_ids(*completion);
+    completion->awaits_ids = context.has_drafter;
     completion->reads_prefix_cache = completion->index > 0 || !params_.prompt_logprobs;
     if (!params_.stop.empty()) {
       completion->stop_strings.emplace(params_.stop, params_.include_stop_str_in_output);
@@ -144,23 +144,8 @@ void Request::note_first_step() noexcept {
   if (metrics_.time_to_first_step == 0) metrics_.time_to_first_step = seconds_until(context_.now);
 }
 
-// The draw after the next one may depend on what that gives.
-bool Request::awaits_ids(const Completion& completion) const {
-  return bad_words_.depend_on_output() || context_.has_drafter ||
-         (completion.thinking && completion.thinking->num_free() <= 1);
-}
-
-int Request::max_drafts(const Completion& completion) const {
-  if (bad_words_.depend_on_output() || !allowed_.empty()) return 0;
-  // One token is drawn after them, and it may be the last.
-  int64_t room = completion.max_num_tokens - completion.num_tokens();
-  const int banned = params_.min_tokens - completion.num_output_tokens();
-  if (banned > 0) room = std::min<int64_t>(room, banned);
-  if (completion.thinking) room = std::min(room, completion.thinking->num_free());
-  return static_cast<int>(room - 1);
-}
-
-void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const {
+void Request::fill_input(const Completion& completion, int num_new_tokens,
+                         SequenceInput& input) const {
   input.token_ids = completion.token_ids;
   input.num_computed_tokens = completion.num_computed_tokens;
   input.num_new_tokens = num_new_tokens;
@@ -168,28 +153,55 @@ void Request::fill_input(Completion& completion, int num_new_tokens, SequenceInp
   input.block_table = completion.block_table;
   const int num_drafts = completion.num_computed_tokens + num_new_tokens - completion.num_tokens();
   input.sample = num_drafts >= 0;
-  if (input.sample) {
-    if (num_drafts > 0) input.draft_token_ids = std::span(completion.draft_ids).first(num_drafts);
-    input.sampling = row_;
-    input.sampling.seed = completion.seed;
-    input.sampling.position = static_cast<uint64_t>(completion.num_tokens());
-    input.sampling.prompt_ids = completion.prompt();
-    input.sampling.output_ids = completion.output();
-    input.sampling.logit_bias = logit_bias_;
-    input.sampling.allowed = allowed_;
-    if (completion.thinking) input.sampling.forced_id = completion.thinking->forced_id();
-    if (completion.num_output_tokens() < params_.min_tokens) input.sampling.banned_ids = stop_ids_;
-    if (!bad_words_.empty()) {
-      const auto others = input.sampling.banned_ids;
-      completion.banned_ids.assign(others.begin(), others.end());
-      bad_words_.append_banned(completion.output(), completion.banned_ids);
-      input.sampling.banned_ids = completion.banned_ids;
-    }
-  }
+  if (num_drafts > 0) input.draft_token_ids = std::span(completion.draft_ids).first(num_drafts);
+  if (completion.num_pending_tokens > 0) input.pending_from = completion.draw_number;
   if (params_.prompt_logprobs && completion.index == 0) {
     input.prompt_logprobs_begin = static_cast<int>(prompt_logprobs_.size());
     input.prompt_logprobs_end = completion.num_prompt_tokens;
     input.num_prompt_logprobs = num_prompt_logprobs_;
+  }
+}
+
+bool Request::needs_ids(const Completion& completion, int num_pending) const {
+  if (num_pending == 0) return false;
+  return bad_words_.depend_on_output() ||
+         (completion.thinking && completion.thinking->num_free() <= num_pending);
+}
+
+void Request::add_rows(const Completion& completion, int position, int num_drafts, int pending_from,
+                       StepRows& rows) const {
+  const auto drafts = std::span(completion.draft_ids).first(num_drafts);
+  std::span<const int32_t> output = completion.output();
+  const size_t num_known = output.size();
+  if (num_drafts > 0) {
+    std::vector<int32_t>& ids = rows.add_list();
+    ids.assign(output.begin(), output.end());
+    ids.insert(ids.end(), drafts.begin(), drafts.end());
+    output = ids;
+  }
+  std::optional<ThinkingBudget> thinking = completion.thinking;
+  for (int i = 0; i <= num_drafts; ++i) {
+    SamplingRow& row = rows.add(row_);
+    row.seed = completion.seed;
+    row.position = static_cast<uint64_t>(position + i);
+    row.prompt_ids = completion.prompt();
+    row.output_ids = output.first(num_known + i);
+    row.pending_from = pending_from;
+    row.logit_bias = logit_bias_;
+    row.allowed = allowed_;
+    if (thinking) {
+      row.forced_id = thinking->forced_id();
+      if (i < num_drafts) thinking->append(drafts[i]);
+    }
+    if (position + i - completion.num_prompt_tokens < params_.min_tokens) {
+      row.banned_ids = stop_ids_;
+    }
+    if (!bad_words_.empty()) {
+      std::vector<int32_t>& banned = rows.add_list();
+      banned.assign(row.banned_ids.begin(), row.banned_ids.end());
+      bad_words_.append_banned(row.output_ids, banned);
+      row.banned_ids = banned;
+    }
   }
 }
 
@@ -215,10 +227,7 @@ void Request::append_output(Completion& completion, bool sampled, const Sequence
 void Request::append_token(Completion& completion, const SamplingResult& sampled) {
   const int32_t token_id = sampled.token_id;
   completion.token_ids.push_back(token_id);
-  if (completion.thinking) {
-    completion.thinking->append(token_id);
-    completion.awaits_ids = awaits_ids(completion);
-  }
+  if (completion.thinking) completion.thinking->append(token_id);
   last_token_at_ = context_.now;
   if (metrics_.time_to_first_token == 0) {
     metrics_.time_to_first_token = seconds_until(last_token_at_);

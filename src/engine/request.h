@@ -11,6 +11,7 @@
 #include "engine/bad_words.h"
 #include "engine/observer.h"
 #include "engine/sequence.h"
+#include "engine/step_rows.h"
 #include "engine/thinking_budget.h"
 #include "nanovllm/llm_engine.h"
 #include "runner/step.h"
@@ -35,10 +36,9 @@ struct Completion : Sequence {
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;
   Phase phase = Phase::kNone;
-  // Index of its draw in the last submitted step that drew for it (see SequenceInput::sampling).
+  // Index of its draw in the last submitted step that drew for it (see
+  // SequenceInput::pending_from).
   int draw_number = 0;
-  // In that step, if the request has bad words.
-  std::vector<int32_t> banned_ids;
 
   // What earlier outputs of a kDelta request have held already.
   size_t num_delivered_tokens = 0;
@@ -79,13 +79,17 @@ class Request {
 
   // To be called when a completion is computed for the first time.
   void note_first_step() noexcept;
-  // How many drafts a completion may have. All draws of a step share one list of banned tokens, so
-  // drafts end where that list would change, or where a token may be forced; and each draw would
-  // need a mask of its own.
-  int max_drafts(const Completion& completion) const;
-  // Fills in what the runner needs to compute a scheduled completion. `input` points into both the
+  // Fills in what the forward pass of a scheduled completion needs. `input` points into both the
   // request and the completion.
-  void fill_input(Completion& completion, int num_new_tokens, SequenceInput& input) const;
+  void fill_input(const Completion& completion, int num_new_tokens, SequenceInput& input) const;
+  // Whether the row of its next draw depends on the ids of the tokens before it, if the last
+  // num_pending of them are not known.
+  bool needs_ids(const Completion& completion, int num_pending) const;
+  // Adds the rows of a completion's draws, which point into both as well. Token `position`, the
+  // prompt's included, is drawn first, and one more behind each of its first num_drafts drafts;
+  // pending_from is SamplingRow's.
+  void add_rows(const Completion& completion, int position, int num_drafts, int pending_from,
+                StepRows& rows) const;
   // Appends what a step gave: log-probabilities of the prompt and, if `sampled`, tokens. Tokens
   // after one that ends the completion are dropped. If it throws, the completion can't go on.
   void append_output(Completion& completion, bool sampled, const SequenceOutput& output);
@@ -107,7 +111,6 @@ class Request {
 
  private:
   void append_token(Completion& completion, const SamplingResult& sampled);
-  bool awaits_ids(const Completion& completion) const;
   bool stops_at(Completion& completion, int32_t token_id) const;
   void detokenize(Completion& completion, int32_t token_id, bool at_stop_token);
   void append_text(Completion& completion, const std::string& piece);

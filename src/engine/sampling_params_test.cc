@@ -152,10 +152,10 @@ TEST(SamplingParamsTemperature, IsGreedyAtZeroOnlyAndAtLeastAHundredthElse) {
     params.temperature = asked;
     params.top_k = 3;
     const Request request(0, "", {1, 2, 3}, params, context);
-    SequenceInput input;
-    request.fill_input(*request.completions()[0], 3, input);
-    EXPECT_EQ(input.sampling.temperature, expected);
-    EXPECT_EQ(input.sampling.top_k, asked == 0 ? 0 : 3);
+    StepRows rows;
+    request.add_rows(*request.completions()[0], 3, 0, -1, rows);
+    EXPECT_EQ(rows.rows()[0].temperature, expected);
+    EXPECT_EQ(rows.rows()[0].top_k, asked == 0 ? 0 : 3);
   }
 }
 

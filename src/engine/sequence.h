@@ -72,9 +72,8 @@ struct Sequence {
   SequenceStatus status = SequenceStatus::kNew;
   // Tokens that steps in flight draw: they count, but their ids are not known yet.
   int num_pending_tokens = 0;
-  // true: it is not scheduled again before its last step is collected. Its next draw needs all ids
-  // before it (bad words of several tokens, the end of a thought), or a step draws a number of
-  // tokens that is not known in advance (drafts). May change while a step of it is in flight.
+  // true: it is not scheduled again before its last step is collected, for that draws a number of
+  // tokens that is not known in advance (drafts).
   bool awaits_ids = false;
   // Tokens whose KV is stored, or will be by the steps in flight.
   int num_computed_tokens = 0;

@@ -113,17 +113,19 @@ void ModelRunner::warm_up() {
   kv_caches_ = split_kv_memory(*backend_, kv_groups_, block->data(), 1);
   std::vector<int32_t> zeros;
   StepInput input = largest_step(zeros);
-  submit(input, {});
+  const std::vector<SamplingRow> rows(input.sequences.size(), {.top_p = 0.9f});
+  submit(input);
+  draw(rows);
   collect();
   input.sequences.resize(std::min<size_t>(input.sequences.size(), max_num_logits_));
   for (SequenceInput& sequence : input.sequences) sequence.num_new_tokens = 1;
-  submit(input, {});
+  submit(input);
+  draw(std::span(rows).first(input.sequences.size()));
   collect();
   backend_->synchronize();
 }
 
-// As many sequences as may be, of equally many tokens as far as they divide. They store nothing,
-// and sample with top_p.
+// As many sequences as may be, of equally many tokens as far as they divide. They store nothing.
 StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
   const int num_seqs = std::min(config_.max_num_seqs, max_num_tokens_);
   const int longest = (max_num_tokens_ + num_seqs - 1) / num_seqs;
@@ -135,8 +137,7 @@ StepInput ModelRunner::largest_step(std::vector<int32_t>& zeros) const {
                                .num_new_tokens = max_num_tokens_ / num_seqs + (is_longer ? 1 : 0),
                                .kv_write_begin = longest,
                                .block_table = zeros,
-                               .sample = true,
-                               .sampling = {.top_p = 0.9f}});
+                               .sample = true});
   }
   return input;
 }
@@ -199,11 +200,11 @@ StepCost ModelRunner::step_cost() const {
   return nanovllm::step_cost(model_->work(), backend_->speed(kv_groups_.front().spec));
 }
 
-void ModelRunner::submit(const StepInput& input, const AwaitMasks& await_masks) {
-  NANOVLLM_CHECK(num_submitted_ - num_collected_ < 2);
+void ModelRunner::submit(const StepInput& input) {
+  NANOVLLM_CHECK(num_submitted_ - num_collected_ < 2 && num_drawn_ == num_submitted_);
   try {
     backend_->enter_thread();
-    enqueue(input, await_masks, slots_[num_submitted_ % 2], slots_[(num_submitted_ + 1) % 2]);
+    run_forward(input, slot_of(num_submitted_), slot_before(num_submitted_));
   } catch (...) {
     abandon();
     throw;
@@ -211,8 +212,7 @@ void ModelRunner::submit(const StepInput& input, const AwaitMasks& await_masks) 
   ++num_submitted_;
 }
 
-void ModelRunner::enqueue(const StepInput& input, const AwaitMasks& await_masks, Slot& slot,
-                          const Slot& previous) {
+void ModelRunner::run_forward(const StepInput& input, Slot& slot, const Slot& previous) {
   slot.batch->build(input);
   const std::span<const int32_t> staging = slot.batch->staging();
   auto* const on_device = static_cast<int32_t*>(staging_->data());
@@ -220,22 +220,36 @@ void ModelRunner::enqueue(const StepInput& input, const AwaitMasks& await_masks,
   NANOVLLM_CHECK(batch.num_tokens <= max_num_tokens_ && batch.max_seq_len <= max_model_len_);
   backend_->stage_batch(on_device, staging.data(), std::ssize(staging), batch.num_tokens,
                         static_cast<const int32_t*>(previous.sampled_ids->data()));
-  const int num_rows = static_cast<int>(slot.batch->sampling_rows().size());
   if (graphs_ && slot.batch->decode_shape()) {
-    const Tensor logits = graphs_->run(*slot.batch->decode_shape(), [&] {
+    logits_ = graphs_->run(*slot.batch->decode_shape(), [&] {
       model_->forward(batch, kv_caches_);
       return model_->logits(0, batch.num_logits);
     });
-    if (await_masks) await_masks();
-    sample(slot, previous, 0, logits.first_rows(num_rows));
     return;
   }
   model_->forward(batch, kv_caches_);
-  if (await_masks) await_masks();
-  for (int begin = 0; begin < num_rows; begin += max_num_logits_) {
-    const int end = std::min(begin + max_num_logits_, num_rows);
-    sample(slot, previous, begin, model_->logits(begin, end));
+  const int num_rows = static_cast<int>(slot.batch->sampling_rows().size());
+  if (num_rows > 0) logits_ = model_->logits(0, std::min(num_rows, max_num_logits_));
+}
+
+void ModelRunner::draw(std::span<const SamplingRow> rows) {
+  NANOVLLM_CHECK(num_drawn_ < num_submitted_);
+  Slot& slot = slot_of(num_drawn_);
+  const Slot& previous = slot_before(num_drawn_);
+  try {
+    backend_->enter_thread();
+    slot.batch->set_draws(rows);
+    const int num_rows = static_cast<int>(slot.batch->sampling_rows().size());
+    for (int begin = 0; begin < num_rows; begin += max_num_logits_) {
+      const int end = std::min(begin + max_num_logits_, num_rows);
+      if (begin > 0) logits_ = model_->logits(begin, end);
+      sample(slot, previous, begin, logits_.first_rows(end - begin));
+    }
+  } catch (...) {
+    abandon();
+    throw;
   }
+  ++num_drawn_;
 }
 
 // Rows begin, begin + 1, ...: as many as there are logits.
@@ -249,8 +263,8 @@ void ModelRunner::sample(Slot& slot, const Slot& previous, int begin, const Tens
 }
 
 StepOutput ModelRunner::collect() {
-  NANOVLLM_CHECK(num_collected_ < num_submitted_);
-  Slot& slot = slots_[num_collected_ % 2];
+  NANOVLLM_CHECK(num_collected_ < num_drawn_);
+  Slot& slot = slot_of(num_collected_);
   StepOutput output;
   try {
     backend_->enter_thread();
@@ -279,7 +293,7 @@ void ModelRunner::abandon() noexcept {
     slot.tickets.clear();
     slot.ticket_rows.clear();
   }
-  num_submitted_ = num_collected_ = 0;
+  num_submitted_ = num_drawn_ = num_collected_ = 0;
   try {
     backend_->enter_thread();
     backend_->synchronize();

@@ -23,9 +23,9 @@ namespace nanovllm {
 
 // One rank's share of a model and of its KV cache. It is made in two calls, so that ranks can agree
 // on a number of blocks: the constructor loads the weights, then allocate_kv_cache() must be
-// called. On an asynchronous backend (BackendTraits) submit() enqueues a step while another one
-// runs, and the tokens that the running one draws go to the next step on the device; decode steps
-// run as graphs there, unless enforce_eager is set.
+// called. On an asynchronous backend (BackendTraits) submit() and draw() enqueue a step while
+// another one runs, and the tokens that the running one draws go to the next step on the device;
+// decode steps run as graphs there, unless enforce_eager is set.
 class ModelRunner final : public Runner {
  public:
   // `progress`, or null, advances with each step. Throws Error: kNotFound, kCorruptData,
@@ -47,7 +47,8 @@ class ModelRunner final : public Runner {
   int num_kvcache_blocks() const override { return num_kvcache_blocks_; }
   int max_in_flight() const override { return traits_.is_asynchronous ? 2 : 1; }
   StepCost step_cost() const override;
-  void submit(const StepInput& input, const AwaitMasks& await_masks) override;
+  void submit(const StepInput& input) override;
+  void draw(std::span<const SamplingRow> rows) override;
   StepOutput collect() override;
   void abandon() noexcept override;
 
@@ -66,8 +67,9 @@ class ModelRunner final : public Runner {
   void allocate_slots();
   void warm_up();
   StepInput largest_step(std::vector<int32_t>& zeros) const;
-  void enqueue(const StepInput& input, const AwaitMasks& await_masks, Slot& slot,
-               const Slot& previous);
+  Slot& slot_of(uint64_t step) { return slots_[step % 2]; }
+  Slot& slot_before(uint64_t step) { return slots_[(step + 1) % 2]; }
+  void run_forward(const StepInput& input, Slot& slot, const Slot& previous);
   void sample(Slot& slot, const Slot& previous, int begin, const Tensor& logits);
 
   const ModelConfig model_config_;
@@ -91,8 +93,10 @@ class ModelRunner final : public Runner {
 
   std::unique_ptr<Buffer> staging_;  // on the device: the integers of the step that runs
   std::array<Slot, 2> slots_;
+  Tensor logits_;  // of the step that is not drawn yet: its first max_num_logits_ rows
   // 64 bits, because at one step per millisecond 31 bits are used up in 25 days.
   uint64_t num_submitted_ = 0;
+  uint64_t num_drawn_ = 0;
   uint64_t num_collected_ = 0;
   std::optional<DecodeGraphs> graphs_;
 };

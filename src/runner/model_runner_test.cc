@@ -69,16 +69,19 @@ struct Request {
                      .kv_write_begin = kv_write_begin,
                      .block_table = blocks};
     in.sample = in.num_computed_tokens + in.num_new_tokens == total;
-    in.sampling = sampling;
-    in.sampling.position = total;
-    in.sampling.prompt_ids = std::span(token_ids).first(num_prompt_tokens);
-    in.sampling.output_ids = std::span(token_ids).subspan(num_prompt_tokens);
     if (num_prompt_logprobs >= 0) {
       in.prompt_logprobs_begin = 1;
       in.prompt_logprobs_end = num_prompt_tokens;
       in.num_prompt_logprobs = num_prompt_logprobs;
     }
     return in;
+  }
+  SamplingRow row() const {
+    SamplingRow row = sampling;
+    row.position = token_ids.size();
+    row.prompt_ids = std::span(token_ids).first(num_prompt_tokens);
+    row.output_ids = std::span(token_ids).subspan(num_prompt_tokens);
+    return row;
   }
   void take(const SequenceOutput& output, int num_new_tokens) {
     num_computed += num_new_tokens;
@@ -95,8 +98,13 @@ void step(Runner& runner, std::vector<Request*> requests) {
   std::stable_partition(requests.begin(), requests.end(),
                         [](Request* r) { return r->input().num_new_tokens == 1; });
   StepInput input;
-  for (Request* r : requests) input.sequences.push_back(r->input());
+  std::vector<SamplingRow> rows;
+  for (Request* r : requests) {
+    input.sequences.push_back(r->input());
+    if (input.sequences.back().sample) rows.push_back(r->row());
+  }
   runner.submit(input);
+  runner.draw(rows);
   const StepOutput output = runner.collect();
   ASSERT_EQ(output.sequences.size(), requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {

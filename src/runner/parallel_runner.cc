@@ -132,8 +132,12 @@ int ParallelRunner::max_in_flight() const { return ranks_->runner(0).max_in_flig
 StepCost ParallelRunner::step_cost() const { return ranks_->runner(0).step_cost(); }
 
 // All ranks have read the input when this returns: none of it is copied.
-void ParallelRunner::submit(const StepInput& input, const AwaitMasks& await_masks) {
-  ranks_->run([&](int rank) { ranks_->runner(rank).submit(input, await_masks); });
+void ParallelRunner::submit(const StepInput& input) {
+  ranks_->run([&](int rank) { ranks_->runner(rank).submit(input); });
+}
+
+void ParallelRunner::draw(std::span<const SamplingRow> rows) {
+  ranks_->run([&](int rank) { ranks_->runner(rank).draw(rows); });
 }
 
 StepOutput ParallelRunner::collect() {

@@ -39,7 +39,8 @@ class ParallelRunner final : public Runner {
   int num_kvcache_blocks() const override;
   int max_in_flight() const override;
   StepCost step_cost() const override;
-  void submit(const StepInput& input, const AwaitMasks& await_masks) override;
+  void submit(const StepInput& input) override;
+  void draw(std::span<const SamplingRow> rows) override;
   StepOutput collect() override;
   void abandon() noexcept override;
 

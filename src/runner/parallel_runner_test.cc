@@ -46,8 +46,6 @@ struct Text {
     const int count = static_cast<int>(token_ids.size());
     SequenceInput input{.token_ids = token_ids, .num_new_tokens = count, .block_table = blocks};
     input.sample = true;
-    input.sampling = sampling;
-    input.sampling.position = count;
     input.prompt_logprobs_begin = 1;
     input.prompt_logprobs_end = count;
     input.num_prompt_logprobs = 0;
@@ -55,11 +53,22 @@ struct Text {
     step.sequences = {input};
     return step;
   }
+  SamplingRow row() const {
+    SamplingRow row = sampling;
+    row.position = token_ids.size();
+    return row;
+  }
 };
 
-StepOutput run_step(Runner& runner, const StepInput& input) {
+StepOutput run_step(Runner& runner, const StepInput& input, std::span<const SamplingRow> rows) {
   runner.submit(input);
+  runner.draw(rows);
   return runner.collect();
+}
+
+StepOutput run_step(Runner& runner, Text& text) {
+  const SamplingRow row = text.row();
+  return run_step(runner, text.step(), std::span(&row, 1));
 }
 
 struct RankCase {
@@ -97,7 +106,7 @@ TEST_P(ParallelRunnerGoldens, GreedyTokensAreThoseOfTransformers) {
       const std::vector<float> margin = item.at("margins");
       Text text(prompt);
       text.token_ids.insert(text.token_ids.end(), continuation.begin(), continuation.end());
-      const StepOutput step = run_step(*runner, text.step());
+      const StepOutput step = run_step(*runner, text);
       const SequenceOutput& output = step.sequences.at(0);
       ASSERT_EQ(output.prompt_logprobs.size(), text.token_ids.size() - 1);
       for (size_t i = 0; i < continuation.size(); ++i) {
@@ -178,7 +187,7 @@ class FakeRank final : public Runner {
   }
 
   int num_kvcache_blocks() const override { return num_blocks_; }
-  void submit(const StepInput&, const AwaitMasks&) override {
+  void submit(const StepInput&) override {
     if (num_steps_++ == dies_in_step_) throw Error(ErrorCode::kOutOfMemory, "a rank has died");
     float value = static_cast<float>(backend_->rank() + 1);
     backend_->all_reduce(Tensor(&value, DType::kFloat32, {1}));
@@ -186,6 +195,7 @@ class FakeRank final : public Runner {
         1, {.token_id = static_cast<int32_t>(value) * 100 + num_steps_, .logprobs = {}});
     done_.sequences.assign(1, {.sampled = done_.results, .prompt_logprobs = {}});
   }
+  void draw(std::span<const SamplingRow>) override {}
   StepOutput collect() override { return std::move(done_); }
   void abandon() noexcept override {}
 
@@ -204,7 +214,7 @@ TEST(ParallelRunner, RanksAgreeOnTheSmallestKvCacheAndTakeEveryStepTogether) {
                         [&](int rank) { return std::make_unique<FakeRank>(ranks, rank, -1); });
   EXPECT_EQ(runner.num_kvcache_blocks(), 7);
   for (int step = 1; step <= 50; ++step) {
-    EXPECT_EQ(run_step(runner, {}).sequences.at(0).sampled[0].token_id, 1000 + step);
+    EXPECT_EQ(run_step(runner, {}, {}).sequences.at(0).sampled[0].token_id, 1000 + step);
   }
 }
 
@@ -215,10 +225,10 @@ TEST(ParallelRunner, ARankThatDiesInAStepEndsAllWithItsSentence) {
     ParallelRunner runner(std::move(group), [&](int rank) {
       return std::make_unique<FakeRank>(ranks, rank, rank == dying ? 2 : -1);
     });
-    run_step(runner, {});
-    run_step(runner, {});
+    run_step(runner, {}, {});
+    run_step(runner, {}, {});
     for (int again = 0; again < 2; ++again) {
-      const Error error = error_of([&] { run_step(runner, {}); });
+      const Error error = error_of([&] { run_step(runner, {}, {}); });
       EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
       EXPECT_STREQ(error.what(), "a rank has died");
     }

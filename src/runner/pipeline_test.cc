@@ -3,9 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
+#include <iterator>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <string>
 #include <utility>
@@ -91,6 +90,15 @@ std::vector<Sequence> make_sequences(bool greedy) {
   return sequences;
 }
 
+// Of the draw of token `position`, behind what is known of these ids.
+SamplingRow row_of(const Sequence& sequence, std::span<const int32_t> ids, size_t position) {
+  SamplingRow row = sequence.sampling;
+  row.position = position;
+  row.prompt_ids = ids.first(sequence.num_prompt_tokens);
+  row.output_ids = ids.subspan(sequence.num_prompt_tokens);
+  return row;
+}
+
 // The whole batch in steps of at most `chunk` new tokens a sequence.
 class Driver {
  public:
@@ -110,7 +118,14 @@ class Driver {
   }
 
   bool submit(int chunk) {
+    if (!submit_only(chunk)) return false;
+    runner_.draw(rows_);
+    return true;
+  }
+
+  bool submit_only(int chunk) {
     StepInput input;
+    rows_.clear();
     std::vector<std::pair<int, int>> order;  // new tokens, sequence
     for (size_t s = 0; s < sequences_.size(); ++s) {
       const Sequence& sequence = sequences_[s];
@@ -130,17 +145,15 @@ class Driver {
                        .block_table = sequence.blocks};
       const bool reaches_end =
           sequence.num_computed + num_new == static_cast<int>(sequence.num_tokens);
-      int pending_from = -1;
-      if (reaches_end && sequence.token_ids.size() < sequence.num_tokens) {
-        pending_from = sequence.draw;
-      }
       in.sample = reaches_end;
-      in.sampling = sequence.sampling;
-      in.sampling.pending_from = pending_from;
-      in.sampling.position = sequence.num_tokens;
-      in.sampling.prompt_ids = std::span(sequence.token_ids).first(sequence.num_prompt_tokens);
-      in.sampling.output_ids = std::span(sequence.token_ids).subspan(sequence.num_prompt_tokens);
-      if (reaches_end) sequence.draw = num_draws++;
+      if (reaches_end && sequence.token_ids.size() < sequence.num_tokens) {
+        in.pending_from = sequence.draw;
+      }
+      if (reaches_end) {
+        rows_.push_back(row_of(sequence, sequence.token_ids, sequence.num_tokens));
+        rows_.back().pending_from = in.pending_from;
+        sequence.draw = num_draws++;
+      }
       sampled.push_back(reaches_end ? s : -1);
       input.sequences.push_back(in);
       sequence.num_computed += num_new;
@@ -168,6 +181,7 @@ class Driver {
   Runner& runner_;
   std::vector<Sequence> sequences_;
   int depth_;
+  std::vector<SamplingRow> rows_;            // of the step submitted last
   std::vector<std::vector<int>> in_flight_;  // which sequence each row samples
   std::vector<std::vector<SamplingResult>> outputs_;
 };
@@ -223,9 +237,12 @@ TEST_P(Pipeline, APendingTokenIsComputedAgainWithAllBeforeIt) {
 TEST_P(Pipeline, AbandonedStepsAreForgotten) {
   const auto runner = load(GetParam(), "float32");
   const auto alone = Driver(*runner, make_sequences(true), 0).run(256);
-  for (int num_abandoned = 0; num_abandoned <= 2; ++num_abandoned) {
+  for (int num_abandoned = 0; num_abandoned <= 3; ++num_abandoned) {
     Driver abandoned(*runner, make_sequences(false), 1);
-    for (int i = 0; i < num_abandoned; ++i) ASSERT_TRUE(abandoned.submit(256));
+    for (int i = 0; i < std::min(num_abandoned, 2); ++i) {
+      ASSERT_TRUE(i == 1 && num_abandoned == 2 ? abandoned.submit_only(256)
+                                               : abandoned.submit(256));
+    }
     runner->abandon();
     expect_same(Driver(*runner, make_sequences(true), 1).run(256), alone, 0);
   }
@@ -252,12 +269,18 @@ SequenceInput step_of(const Sequence& sequence, std::span<const int32_t> ids, in
                       .num_computed_tokens = num_computed,
                       .num_new_tokens = static_cast<int>(ids.size()) - num_computed,
                       .block_table = sequence.blocks,
-                      .sample = true,
-                      .sampling = sequence.sampling};
-  input.sampling.position = num_known;
-  input.sampling.prompt_ids = ids.first(sequence.num_prompt_tokens);
-  input.sampling.output_ids = input.token_ids.subspan(sequence.num_prompt_tokens);
+                      .sample = true};
   return input;
+}
+
+// And its rows.
+std::vector<SamplingRow> rows_of(const Sequence& sequence, std::span<const int32_t> ids,
+                                 int num_drafts) {
+  std::vector<SamplingRow> rows;
+  for (size_t position = ids.size() - num_drafts; position <= ids.size(); ++position) {
+    rows.push_back(row_of(sequence, ids.first(position), position));
+  }
+  return rows;
 }
 
 TEST_P(Pipeline, DraftsChangeNothingButTheNumberOfSteps) {
@@ -289,7 +312,14 @@ TEST_P(Pipeline, DraftsChangeNothingButTheNumberOfSteps) {
         order.insert(order.begin() + place, s);
         num_drafts += count;
       }
+      std::vector<SamplingRow> rows;
+      for (size_t i = 0; i < order.size(); ++i) {
+        const size_t s = order[i];
+        const auto num_its_drafts = static_cast<int>(input.sequences[i].draft_token_ids.size());
+        std::ranges::copy(rows_of(sequences[s], ids[s], num_its_drafts), std::back_inserter(rows));
+      }
       runner->submit(input);
+      runner->draw(rows);
       const StepOutput output = runner->collect();
       num_left = 0;
       for (size_t i = 0; i < order.size(); ++i) {
@@ -311,47 +341,79 @@ TEST_P(Pipeline, DraftsChangeNothingButTheNumberOfSteps) {
   }
 }
 
-TEST_P(Pipeline, MasksMayComeWhileTheForwardPassRuns) {
+TEST_P(Pipeline, EachDrawHasAMaskOfItsOwn) {
   const auto runner = load(GetParam(), "float32");
   for (Sequence& sequence : make_sequences(true)) {
     Ids ids = sequence.token_ids;
-    const auto draw = [&](int num_drafts, std::span<uint32_t> masks, const auto& fill_masks) {
+    constexpr size_t kWords = 16;  // more than the vocabulary of 380 needs
+    // With a mask that lacks one token for the draw of this number.
+    const auto draw = [&](int num_drafts, size_t number = 0, int32_t forbidden = 511) {
       StepInput input;
       input.sequences = {step_of(sequence, ids, 0, num_drafts)};
-      input.sequences[0].sampling.allowed = masks;
-      std::atomic<int> num_calls = 0;
-      std::once_flag filled;
-      runner->submit(input, [&] {
-        ++num_calls;
-        std::call_once(filled, fill_masks);
-      });
-      EXPECT_EQ(num_calls, GetParam().num_ranks);
+      runner->submit(input);
+      std::vector<uint32_t> mask(kWords, ~0u);
+      mask[forbidden / 32] &= ~(1u << forbidden % 32);
+      std::vector<SamplingRow> rows = rows_of(sequence, ids, num_drafts);
+      rows[number].allowed = mask;
+      runner->draw(rows);
+      std::ranges::fill(mask, 0);  // it was read
       const StepOutput output = runner->collect();
       Ids drawn;
       for (const auto& result : output.sequences[0].sampled) drawn.push_back(result.token_id);
       return drawn;
     };
-    const auto nothing = [] {};
-    const int32_t best = draw(0, {}, nothing).at(0);
+    const int32_t best = draw(0).at(0);
     ids.push_back(best);
-    const Ids two = draw(1, {}, nothing);
+    const Ids two = draw(1);
     ASSERT_EQ(two.size(), 2U);
     EXPECT_EQ(two[0], best);
-
-    constexpr size_t kWords = 16;  // more than the vocabulary needs
-    std::vector<uint32_t> masks(2 * kWords);
-    const auto forbid = [&](size_t row, int32_t id) {
-      std::ranges::fill(masks, ~0u);
-      masks[row * kWords + id / 32] &= ~(1u << id % 32);
-    };
-    EXPECT_EQ(draw(1, masks, [&] { forbid(0, 32 * kWords - 1); }), two);
-    const Ids second = draw(1, masks, [&] { forbid(1, two[1]); });
+    const Ids second = draw(1, 1, two[1]);
     ASSERT_EQ(second.size(), 2U);
     EXPECT_EQ(second[0], best);
     EXPECT_NE(second[1], two[1]);
-    const Ids first = draw(1, masks, [&] { forbid(0, best); });
+    const Ids first = draw(1, 0, best);
     ASSERT_EQ(first.size(), 1U);  // the draft is no longer what is drawn
     EXPECT_NE(first[0], best);
+  }
+}
+
+// The forward pass takes the token of the step before from the device, and the draw knows it: each
+// second one may be nothing but the next id.
+TEST_P(Pipeline, ADrawMayDependOnTheTokenBeforeThatItsForwardPassDidNotKnow) {
+  const auto runner = load(GetParam(), "float32");
+  for (const Sequence& sequence : make_sequences(false)) {
+    const auto generate = [&](bool ahead) {
+      Ids ids = sequence.token_ids;
+      const auto submit = [&](int num_computed, int pending_from) {
+        StepInput input;
+        input.sequences = {step_of(sequence, ids, num_computed, 0)};
+        input.sequences[0].pending_from = pending_from;
+        if (pending_from >= 0) ++input.sequences[0].num_new_tokens;
+        runner->submit(input);
+      };
+      const auto collect = [&] { ids.push_back(runner->collect().results.at(0).token_id); };
+      submit(0, -1);
+      runner->draw(rows_of(sequence, ids, 0));
+      for (int i = 0; i < 6; ++i) {
+        if (ahead) submit(static_cast<int>(ids.size()), 0);
+        collect();
+        if (!ahead) submit(static_cast<int>(ids.size()) - 1, -1);
+        std::vector<SamplingRow> rows = rows_of(sequence, ids, 0);
+        std::vector<uint32_t> mask(16, 0);
+        const int32_t only = (ids.back() + 1) % 380;
+        mask[only / 32] |= 1u << only % 32;
+        if (i % 2 == 1) rows[0].allowed = mask;
+        runner->draw(rows);
+      }
+      collect();
+      return ids;
+    };
+    const Ids ids = generate(true);
+    EXPECT_EQ(ids, generate(false));
+    for (int i = 1; i < 6; i += 2) {
+      const size_t place = sequence.token_ids.size() + i + 1;
+      EXPECT_EQ(ids.at(place), (ids.at(place - 1) + 1) % 380);
+    }
   }
 }
 

@@ -1,22 +1,20 @@
 // The interface between the engine and the devices.
 #pragma once
 
-#include <functional>
+#include <span>
 
 #include "runner/step.h"
 #include "runner/step_cost.h"
 
 namespace nanovllm {
 
-// For masks of allowed tokens that are made while the forward pass runs: called after it was
-// started and before anything is drawn. Until it returns, what SamplingRow::allowed points to may
-// still be written. With several ranks, each calls it on its own thread. Empty = nothing to wait
-// for, as it always is yet: only tests give one.
-using AwaitMasks = std::function<void()>;
-
 // Runs steps on a model whose KV cache has a fixed number of blocks. Tests of the engine have a
 // fake one. Steps run in the order in which they are submitted: so a block may be freed and given
 // to a later step while an earlier one still writes to it.
+//
+// Each step takes three calls, once each and in this order: submit(), draw(), collect(). Between
+// submit() and draw() the step before may be collected, and nothing be submitted: so a draw may
+// depend on all tokens before it while its forward pass runs already.
 class Runner {
  public:
   virtual ~Runner() = default;
@@ -27,14 +25,18 @@ class Runner {
   // What steps are expected to take.
   virtual StepCost step_cost() const { return {}; }
 
-  // Begins one step: stores the KV of the new tokens and draws tokens for the sequences that want
-  // them. Everything that `input` points to is read before it returns. Throws Error on device
-  // faults; then no step is in flight any more.
-  virtual void submit(const StepInput& input, const AwaitMasks& await_masks = {}) = 0;
-  // Waits for the oldest step submitted and not yet collected. Throws as submit().
+  // Begins one step: its forward pass, which stores the KV of the new tokens. Everything that
+  // `input` points to is read before it returns. Throws Error on device faults; then no step is in
+  // flight any more.
+  virtual void submit(const StepInput& input) = 0;
+  // Draws the tokens of the step submitted last: one row for each draw, numbered over all its
+  // sequences in order (SequenceInput::sample); none for a step without. Everything that `rows`
+  // point to is read before it returns. Throws as submit().
+  virtual void draw(std::span<const SamplingRow> rows) = 0;
+  // Waits for the oldest step submitted and not yet collected, which was drawn. Throws as submit().
   virtual StepOutput collect() = 0;
-  // Waits for the steps in flight and drops their results. If the device failed, the next submit()
-  // throws.
+  // Waits for the steps in flight, also one that was not drawn, and drops their results. If the
+  // device failed, the next submit() throws.
   virtual void abandon() noexcept = 0;
 };
 

@@ -16,8 +16,9 @@ struct SequenceInput {
   // All tokens whose ids are known.
   std::span<const int32_t> token_ids = {};
   // Speculative decoding: guesses of the tokens that follow, all computed by this step. With k of
-  // them the step draws k + 1 tokens; draw i assumes that drafts 0 .. i-1 are right. Draws after
-  // the first wrong draft are dropped. Only with `sample`, and never after a pending token.
+  // them the step draws k + 1 tokens; draw i assumes that drafts 0 .. i-1 are right, and so does
+  // its row. Draws after the first wrong draft are dropped. Only with `sample`, and never after a
+  // pending token.
   std::span<const int32_t> draft_token_ids = {};
   int num_computed_tokens = 0;
   int num_new_tokens = 0;
@@ -30,15 +31,14 @@ struct SequenceInput {
   // Draw what follows. Only if this step computes all that is known: num_computed_tokens +
   // num_new_tokens == token_ids.size() + draft_token_ids.size() (+ 1 with a pending token).
   bool sample = false;
-  // For the first draw. Each further one (with drafts) has the next `position`, one more draft at
-  // the end of output_ids, and the next of k + 1 equal parts of `allowed`.
+  // The draws of a step are numbered over all its sequences, in order. >= 0: the last new token is
+  // pending, that is, it is draw number pending_from of the step submitted just before, and the
+  // host does not know its id. token_ids ends before it; the runner takes it from there. If that
+  // draw had no distribution (id -1), the request is over and anything may be computed for it.
   //
-  // The draws of a step are numbered over all its sequences, in order. sampling.pending_from >= 0:
-  // the last new token is pending, that is, it is draw number pending_from of the step submitted
-  // just before, and the host does not know its id. token_ids and output_ids end before it; the
-  // runner takes it from there and counts it for the penalties. If that draw had no distribution
-  // (id -1), the request is over and anything may be computed for it.
-  SamplingRow sampling = {};
+  // Where the step before was collected before draw(), the row of the draw may know the id all the
+  // same (SamplingRow::pending_from).
+  int32_t pending_from = -1;
   // Log-probabilities of the prompt: for each new token at a position p with p + 1 in
   // [prompt_logprobs_begin, prompt_logprobs_end), that of token p + 1. Empty range = none.
   int prompt_logprobs_begin = 0;

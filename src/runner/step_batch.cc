@@ -35,9 +35,8 @@ size_t StepBatch::staging_size(int max_num_tokens, int max_num_seqs, int max_mod
 void StepBatch::build(const StepInput& input) {
   measure(input);
   place_arrays();
-  sampling_rows_.clear();
   result_counts_.clear();
-  drafted_outputs_.clear();
+  num_draws_ = 0;
   int first_token = 0;
   for (size_t s = 0; s < input.sequences.size(); ++s) {
     const SequenceInput& sequence = input.sequences[s];
@@ -46,6 +45,7 @@ void StepBatch::build(const StepInput& input) {
     first_token += sequence.num_new_tokens;
   }
   if (decode_shape_) add_padding(first_token);
+  sampling_rows_.assign(num_draws_, {});
   first_token = 0;
   for (const SequenceInput& sequence : input.sequences) {
     add_prompt_logprobs(sequence, first_token);
@@ -61,7 +61,7 @@ void StepBatch::measure(const StepInput& input) {
   for (const SequenceInput& sequence : input.sequences) {
     const int seq_len = sequence.num_computed_tokens + sequence.num_new_tokens;
     const int num_drafts = static_cast<int>(sequence.draft_token_ids.size());
-    const int num_known = seq_len - num_drafts - (sequence.sampling.pending_from >= 0 ? 1 : 0);
+    const int num_known = seq_len - num_drafts - (sequence.pending_from >= 0 ? 1 : 0);
     const int num_blocks = (seq_len + block_size_ - 1) / block_size_;
     NANOVLLM_CHECK(sequence.num_new_tokens > num_drafts);
     NANOVLLM_CHECK(sequence.token_ids.size() >= static_cast<size_t>(num_known));
@@ -115,7 +115,7 @@ void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first
   int32_t* const positions = &staging_[layout_.positions + first_token];
   int32_t* const slots = &staging_[layout_.slot_mapping + first_token];
   const auto known = sequence.token_ids.subspan(begin);
-  const int pending_from = sequence.sampling.pending_from;
+  const int pending_from = sequence.pending_from;
   const auto& drafts = sequence.draft_token_ids;
   const auto num_known = sequence.num_new_tokens - std::ssize(drafts) - (pending_from >= 0 ? 1 : 0);
   std::copy_n(known.begin(), num_known, token_ids);
@@ -139,41 +139,29 @@ void StepBatch::add_sequence(const SequenceInput& sequence, int index, int first
 }
 
 void StepBatch::add_draws(const SequenceInput& sequence, int first_token) {
-  const auto& drafts = sequence.draft_token_ids;
-  const int num_draws = sequence.sample ? 1 + static_cast<int>(drafts.size()) : 0;
+  const int num_draws = sequence.sample ? 1 + static_cast<int>(sequence.draft_token_ids.size()) : 0;
   const int token = first_token + sequence.num_new_tokens - num_draws;
   const auto [begin, end] = scored_positions(sequence);
   result_counts_.push_back({num_draws, end - begin, token + 1});
-  SamplingRow row = sequence.sampling;
-  const auto masks = row.allowed;
-  const bool counts_drafts = num_draws > 1 && has_penalties(row);
-  if (counts_drafts) {
-    auto& ids = drafted_outputs_.emplace_back(row.output_ids.begin(), row.output_ids.end());
-    ids.insert(ids.end(), drafts.begin(), drafts.end());
-  }
-  for (int i = 0; i < num_draws; ++i, ++row.position) {
-    if (counts_drafts) {
-      const std::span<const int32_t> ids = drafted_outputs_.back();
-      row.output_ids = ids.first(ids.size() - drafts.size() + i);
-    }
-    row.allowed = masks.subspan(i * (masks.size() / num_draws), masks.size() / num_draws);
-    add_row(row, token + i);
+  for (int i = 0; i < num_draws; ++i) {
+    staging_[layout_.logits_rows + num_draws_++] = token + i;
   }
 }
 
 void StepBatch::add_prompt_logprobs(const SequenceInput& sequence, int first_token) {
   const auto [begin, end] = scored_positions(sequence);
   for (int position = begin; position < end; ++position) {
-    SamplingRow row;
+    staging_[layout_.logits_rows + sampling_rows_.size()] =
+        first_token + position - sequence.num_computed_tokens;
+    SamplingRow& row = sampling_rows_.emplace_back();
     row.forced_id = sequence.token_ids[position + 1];
     row.num_logprobs = sequence.num_prompt_logprobs;
-    add_row(row, first_token + position - sequence.num_computed_tokens);
   }
 }
 
-void StepBatch::add_row(const SamplingRow& row, int token) {
-  staging_[layout_.logits_rows + sampling_rows_.size()] = token;
-  sampling_rows_.push_back(row);
+void StepBatch::set_draws(std::span<const SamplingRow> rows) {
+  NANOVLLM_CHECK(std::ssize(rows) == num_draws_);
+  std::ranges::copy(rows, sampling_rows_.begin());
 }
 
 void StepBatch::add_padding(int first) {

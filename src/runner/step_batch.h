@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <utility>
@@ -31,10 +30,12 @@ class StepBatch {
   static size_t staging_size(int max_num_tokens, int max_num_seqs, int max_model_len,
                              int block_size);
 
-  // Reads all that `input` points to, except the lists of its sampling rows: those Backend::sample
-  // reads, during the same Runner::submit. The id of a pending token is written as the number
+  // Reads all that `input` points to. The id of a pending token is written as the number
   // -1 - pending_from (see Backend::stage_batch).
   void build(const StepInput& input);
+  // The rows of its draws. What they point to is read by Backend::sample, during the same
+  // Runner::draw.
+  void set_draws(std::span<const SamplingRow> rows);
 
   std::span<const int32_t> staging() const { return staging_.first(staging_size_); }
   // The batch; `staging` is where the device has its copy of the staging area.
@@ -42,7 +43,8 @@ class StepBatch {
   const std::optional<DecodeShape>& decode_shape() const { return decode_shape_; }
 
   // One for each row of logits that is needed: first the draws of all sequences, so that a draw's
-  // number is that of its row, then the log-probabilities of prompts.
+  // number is that of its row, then the log-probabilities of prompts. The former hold nothing
+  // before set_draws().
   std::span<const SamplingRow> sampling_rows() const { return sampling_rows_; }
   // Sets output.sequences to views of output.results, which are in the order of sampling_rows(). Of
   // a sequence with drafts: the draws up to and with the first that differs from its draft.
@@ -69,7 +71,6 @@ class StepBatch {
   void add_sequence(const SequenceInput& sequence, int index, int first_token);
   void add_draws(const SequenceInput& sequence, int first_token);
   void add_prompt_logprobs(const SequenceInput& sequence, int first_token);
-  void add_row(const SamplingRow& row, int token);
   void add_padding(int first);
 
   const int block_size_;
@@ -79,9 +80,9 @@ class StepBatch {
   ForwardBatch sizes_;  // its pointers are null
   std::optional<DecodeShape> decode_shape_;
   Layout layout_;
+  int num_draws_ = 0;
   std::vector<SamplingRow> sampling_rows_;
-  std::vector<ResultCounts> result_counts_;           // of the sequences of the input
-  std::deque<std::vector<int32_t>> drafted_outputs_;  // output_ids and drafts, for penalties
+  std::vector<ResultCounts> result_counts_;  // of the sequences of the input
 };
 
 }  // namespace nanovllm

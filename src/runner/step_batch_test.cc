@@ -26,14 +26,12 @@ class StepBatchTest : public ::testing::Test {
                            .num_computed_tokens = 19,
                            .num_new_tokens = 1,
                            .block_table = first_blocks_,
-                           .sample = true,
-                           .sampling = {.seed = 1}};
+                           .sample = true};
     input_.sequences[1] = {.token_ids = second_,
                            .num_computed_tokens = 2,
                            .num_new_tokens = 1,
                            .block_table = second_blocks_,
-                           .sample = true,
-                           .sampling = {.seed = 2}};
+                           .sample = true};
     input_.sequences[2] = {.token_ids = third_,
                            .num_computed_tokens = 14,
                            .num_new_tokens = 4,
@@ -254,8 +252,8 @@ TEST_F(StepBatchTest, DrawsHaveTheFirstRows) {
   input_.sequences[0].prompt_logprobs_end = 30;
   input_.sequences[1].sample = false;
   input_.sequences[2].sample = true;
-  input_.sequences[2].sampling.seed = 3;
   batch_.build(input_);
+  batch_.set_draws(std::vector<SamplingRow>{{.seed = 1}, {.seed = 3}});
   const auto rows = batch_.sampling_rows();
   ASSERT_EQ(rows.size(), 3U);
   EXPECT_EQ(rows[0].seed, 1U);
@@ -272,19 +270,17 @@ TEST_F(StepBatchTest, PendingTokensNameTheDrawsThatTheyAre) {
                          .num_new_tokens = 1,
                          .block_table = third_blocks_,
                          .sample = true,
-                         .sampling = {.pending_from = 4}};
+                         .pending_from = 4};
   // All of it again, after a preemption: only the last token is not known.
   input_.sequences[1] = {.token_ids = second_,
                          .num_computed_tokens = 1,
                          .num_new_tokens = 3,
                          .block_table = second_blocks_,
                          .sample = true,
-                         .sampling = {.pending_from = 1}};
+                         .pending_from = 1};
   batch_.build(input_);
   const ForwardBatch b = batch_.forward_batch(batch_.staging().data());
   EXPECT_EQ(array(b.token_ids, 4), (Ids{-1 - 4, 201, 202, -1 - 1}));
-  EXPECT_EQ(batch_.sampling_rows()[0].pending_from, 4);
-  EXPECT_EQ(batch_.sampling_rows()[1].pending_from, 1);
 }
 
 }  // namespace
