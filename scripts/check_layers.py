@@ -19,9 +19,9 @@ ALLOWED = {
     "backend": {"ops", "base"},
     "models": {"ops", "io", "base"},
     "runner": {"models", "backend", "ops", "io", "base"},
-    "engine": {"runner", "text", "io", "base"},
+    "engine": {"runner", "grammar", "text", "io", "base"},
     "api": {"engine", "text", "io", "base"},
-    "server": {"api", "engine", "text", "io", "base"},
+    "server": {"api", "engine", "grammar", "text", "io", "base"},
     "cli": {"server", "api", "engine", "text", "hub", "io", "base"},
 }
 # Public header -> the lowest layer that may include it: the lowest one that needs its values, or whose class it declares.

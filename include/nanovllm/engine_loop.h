@@ -113,7 +113,8 @@ class EngineLoop {
   // Any thread may call the following methods. try_submit(), submit() and call() throw
   // Error(kUnavailable) when the loop has ended.
 
-  // Returns false if the queue is full. What preparer() has checked is not checked again.
+  // Requests are checked on the caller's thread, also those that the loop answers with an error;
+  // what preparer() has checked is not checked again. Returns false if the queue is full.
   bool try_submit(EngineCommand command);
   bool try_submit(CheckedRequest request);
   // Waits while the queue is full. Inside the sink that would be for ever, so there it throws
@@ -142,7 +143,11 @@ class EngineLoop {
   RequestPreparer preparer(const ChatTemplate* chat_template = nullptr) const;
 
  private:
-  using Command = std::variant<AddRequest, CheckedRequest, AbortRequest, Shutdown>;
+  struct Refusal {
+    uint64_t id;
+    std::exception_ptr error;
+  };
+  using Command = std::variant<CheckedRequest, Refusal, AbortRequest, Shutdown>;
 
   struct LiveRequest {
     std::optional<uint64_t> engine_id = {};  // none after it was refused or has ended
@@ -153,8 +158,8 @@ class EngineLoop {
   bool run_once();
   std::optional<Command> next_command();
   void wait_for_work();
-  void handle(AddRequest&& command);
   void handle(CheckedRequest&& command);
+  void handle(const Refusal& command);
   template <typename GetRequest>
   void add(uint64_t id, GetRequest&& get_request);
   void handle(const AbortRequest& command);
@@ -166,6 +171,7 @@ class EngineLoop {
   void fail_all(const std::exception_ptr& error) noexcept;
   void close() noexcept;
   void run_calls();
+  Command checked(EngineCommand&& command) const;
   // Returns false if the queue is full, and stays so where it does not wait.
   bool push(Command&& command, bool wait);
   void push_or_throw(Command&& command);

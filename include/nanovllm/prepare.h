@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
@@ -16,6 +17,8 @@ namespace nanovllm {
 
 class ChatTemplate;
 class EngineLoop;
+class Grammar;
+class GrammarCompiler;
 class Tokenizer;
 
 // Command: add a request. The loop answers with deltas and ends, or with a RequestError that may
@@ -30,7 +33,13 @@ struct AddRequest {
   SamplingParams params = {};
   // See LLMEngine::add_request.
   std::vector<std::vector<int32_t>> previous_output_ids = {};
-  bool operator==(const AddRequest&) const = default;
+  // Of params.structured_outputs; RequestPreparer::check() sets it. Neither sent to another process
+  // nor compared: it follows from what is.
+  std::shared_ptr<const Grammar> grammar = {};
+  bool operator==(const AddRequest& other) const {
+    return id == other.id && prompt_token_ids == other.prompt_token_ids && params == other.params &&
+           previous_output_ids == other.previous_output_ids;
+  }
 };
 
 // How the text of a chat ends, and what the tokenizer adds to it: as transformers'
@@ -94,6 +103,8 @@ struct RequestPreparer {
   const Tokenizer* tokenizer = nullptr;
   // Null = none: prepare_chat() throws Error(kUnsupported).
   const ChatTemplate* chat_template = nullptr;
+  // Of that tokenizer, for structured_outputs. Null = whoever takes the requests compiles them.
+  const GrammarCompiler* grammars = nullptr;
   // The tags around the model's thoughts, which are tokens of their own or of several each. Empty =
   // none are known: requests with a thinking_token_budget are refused. An engine's own preparer has
   // <think> and </think> where they are tokens.
@@ -108,8 +119,8 @@ struct RequestPreparer {
                                          const nlohmann::ordered_json& tools,
                                          const nlohmann::ordered_json& kwargs,
                                          const ChatTextOptions& options = {}) const;
-  // Checks parameters and prompt, and finds out thinking_tags where they are needed. Throws what
-  // LLMEngine::add_request throws.
+  // Checks parameters and prompt, finds out thinking_tags where they are needed, and compiles
+  // structured_outputs. Throws what LLMEngine::add_request throws.
   CheckedRequest check(AddRequest request) const;
   // token_ids() and check() in one: no prompt is tokenised for parameters that are refused.
   CheckedRequest check(AddRequest request, Prompt prompt) const;

@@ -21,14 +21,42 @@ enum class RequestOutputKind {
 inline constexpr int kAsManyAsFit = std::numeric_limits<int>::max();
 
 // Where a request's thoughts begin and end. RequestPreparer fills it in, for a request that has a
-// thinking_token_budget.
+// thinking_token_budget or structured_outputs.
 struct ThinkingTags {
-  // The tags around a thought as token ids, one or more.
+  // The tags around a thought as token ids, one or more; none of both = there are no thoughts.
   std::vector<int32_t> start_ids = {};
   std::vector<int32_t> end_ids = {};
   // Tokens of the thought that is open at the prompt's end, tagged or not; -1 = none is.
   int num_prompt_tokens = -1;
   bool operator==(const ThinkingTags&) const = default;
+};
+
+// What an output must follow, all of it: exactly one of the first six. Compiled for the model's
+// tokenizer by RequestPreparer, which refuses what is wrong with it.
+struct StructuredOutputsParams {
+  // A JSON Schema, of draft 7 or 2020-12. Properties come in its order.
+  std::optional<std::string> json = {};
+  // A regular expression that matches the whole output.
+  std::optional<std::string> regex = {};
+  // The output is one of these texts, one or more.
+  std::optional<std::vector<std::string>> choice = {};
+  // llama.cpp's GBNF; it begins with the rule `root`.
+  std::optional<std::string> grammar = {};
+  // true: any JSON object.
+  bool json_object = false;
+  // JSON that says where tags may stand and what is between them, as xgrammar has it.
+  std::optional<std::string> structural_tag = {};
+  // Of json and json_object. Between JSON's tokens stand nothing, one blank, or a newline and up to
+  // 64 blanks; with disable_any_whitespace nothing or one blank behind commas and colons, and with
+  // whitespace_pattern what this regular expression matches.
+  bool disable_any_whitespace = false;
+  // Of json: objects have the properties that they name, unless they say what others are.
+  bool disable_additional_properties = false;
+  std::optional<std::string> whitespace_pattern = {};
+
+  // Throws Error(kInvalidArgument) with vLLM's sentence for none of the six, or several.
+  void validate() const;
+  bool operator==(const StructuredOutputsParams&) const = default;
 };
 
 // Every member has an initializer, because GCC would warn at {.temperature = 0} otherwise.
@@ -88,6 +116,8 @@ struct SamplingParams {
   // open after the prompt is bounded. -1 or none = no bound.
   std::optional<int> thinking_token_budget = {};
   std::optional<ThinkingTags> thinking_tags = {};
+  // None = any output. Where the model thinks, it is what follows the thought. Needs a tokenizer.
+  std::optional<StructuredOutputsParams> structured_outputs = {};
   // Requests with a lower number are served first; of equal ones, the first that came. Other values
   // than 0 need EngineConfig::scheduling_policy "priority".
   int priority = 0;

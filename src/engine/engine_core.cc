@@ -6,12 +6,13 @@
 #include "base/check.h"
 #include "base/message.h"
 #include "engine/trace.h"
+#include "grammar/grammar.h"
 
 namespace nanovllm {
 
 namespace {
 
-RequestPreparer preparer_of(EngineParts& parts) {
+RequestPreparer preparer_of(EngineParts& parts, const GrammarCompiler* grammars) {
   EngineLimits& limits = parts.info;
   limits.max_num_batched_tokens = parts.config.max_num_batched_tokens;
   limits.max_num_seqs = parts.config.max_num_seqs;
@@ -19,6 +20,7 @@ RequestPreparer preparer_of(EngineParts& parts) {
   limits.kvcache_block_size = parts.config.kvcache_block_size;
   limits.takes_priorities = parts.config.scheduling_policy == "priority";
   RequestPreparer preparer = {parts.model_dir, std::move(parts.info), parts.tokenizer.get()};
+  preparer.grammars = grammars;
   if (preparer.tokenizer != nullptr && preparer.tokenizer->token_to_id("<think>") &&
       preparer.tokenizer->token_to_id("</think>")) {
     preparer.thinking_start = "<think>";
@@ -35,7 +37,9 @@ Completion& completion_of(const Sequence& sequence) {
 
 EngineCore::EngineCore(EngineParts parts)
     : parts_(std::move(parts)),
-      preparer_(preparer_of(parts_)),
+      grammars_(parts_.tokenizer ? std::make_unique<const GrammarCompiler>(*parts_.tokenizer)
+                                 : nullptr),
+      preparer_(preparer_of(parts_, grammars_.get())),
       blocks_(info().num_kvcache_blocks, info().kvcache_block_size),
       scheduler_(info(), blocks_, info().takes_priorities ? by_priority : by_arrival,
                  make_step_time(parts_.config.max_step_seconds, parts_.runner->step_cost())),

@@ -150,7 +150,8 @@ class EngineCore {
   void remark_on(const std::vector<std::string>& bad_words);
 
   EngineParts parts_;
-  const RequestPreparer preparer_;  // with parts_.info
+  const std::unique_ptr<const GrammarCompiler> grammars_;  // null: no tokenizer
+  const RequestPreparer preparer_;                         // with parts_.info
   BlockManager blocks_;
   Scheduler scheduler_;
   RequestContext context_;

@@ -66,16 +66,26 @@ RequestPreparer EngineLoop::preparer(const ChatTemplate* chat_template) const {
   return preparer;
 }
 
+// What is refused is answered in its turn.
+EngineLoop::Command EngineLoop::checked(EngineCommand&& command) const {
+  if (const auto* abort = std::get_if<AbortRequest>(&command)) return *abort;
+  if (const auto* shutdown = std::get_if<Shutdown>(&command)) return *shutdown;
+  auto& request = std::get<AddRequest>(command);
+  const uint64_t id = request.id;
+  try {
+    return preparer_.check(std::move(request));
+  } catch (...) {
+    return Refusal{id, std::current_exception()};
+  }
+}
+
 bool EngineLoop::try_submit(EngineCommand command) {
-  return std::visit([this](auto&& c) { return push(std::forward<decltype(c)>(c), false); },
-                    std::move(command));
+  return push(checked(std::move(command)), false);
 }
 
 bool EngineLoop::try_submit(CheckedRequest request) { return push(std::move(request), false); }
 
-void EngineLoop::submit(EngineCommand command) {
-  std::visit([this](auto&& c) { push_or_throw(std::forward<decltype(c)>(c)); }, std::move(command));
-}
+void EngineLoop::submit(EngineCommand command) { push_or_throw(checked(std::move(command))); }
 
 void EngineLoop::submit(CheckedRequest request) { push_or_throw(std::move(request)); }
 
@@ -189,13 +199,12 @@ void EngineLoop::add(uint64_t id, GetRequest&& get_request) {
   }
 }
 
-// From anybody, of another process say.
-void EngineLoop::handle(AddRequest&& command) {
-  add(command.id, [&] { return preparer_.check(std::move(command)); });
-}
-
 void EngineLoop::handle(CheckedRequest&& command) {
   add(command->id, [&] { return std::move(command); });
+}
+
+void EngineLoop::handle(const Refusal& command) {
+  add(command.id, [&]() -> CheckedRequest { std::rethrow_exception(command.error); });
 }
 
 void EngineLoop::handle(const AbortRequest& command) {
@@ -302,8 +311,8 @@ void EngineLoop::close() noexcept {
   run_calls();
   try {
     for (Command& command : commands_) {
-      if (auto* unchecked = std::get_if<AddRequest>(&command)) handle(std::move(*unchecked));
-      if (auto* checked = std::get_if<CheckedRequest>(&command)) handle(std::move(*checked));
+      if (auto* request = std::get_if<CheckedRequest>(&command)) handle(std::move(*request));
+      if (auto* refusal = std::get_if<Refusal>(&command)) handle(*refusal);
     }
     deliver();
   } catch (...) {

@@ -8,6 +8,7 @@
 #include "base/message.h"
 #include "engine/parameter_error.h"
 #include "engine/thinking_budget.h"
+#include "grammar/grammar.h"
 #include "nanovllm/chat.h"
 #include "nanovllm/tokenizer.h"
 #include "ops/sampling.h"
@@ -42,6 +43,10 @@ void need_tokenizer(const RequestPreparer& engine, const char* parameter, const 
       fmt::format("{} a tokenizer, and {} has no tokenizer; {}.", who, engine.model_dir, instead));
 }
 
+bool has_budget(const SamplingParams& params) {
+  return params.thinking_token_budget.value_or(-1) >= 0;
+}
+
 void check_params(const SamplingParams& params, const RequestPreparer& engine) {
   params.validate();
   for (const auto& [name, asked] : {std::pair{"logprobs", params.logprobs},
@@ -69,7 +74,8 @@ void check_params(const SamplingParams& params, const RequestPreparer& engine) {
   }
   if (params.thinking_tags) {
     const ThinkingTags& tags = *params.thinking_tags;
-    if (tags.start_ids.empty() || tags.end_ids.empty()) {
+    const bool may_be_none = tags.end_ids.empty() && !has_budget(params);
+    if (tags.start_ids.empty() != may_be_none || tags.end_ids.empty() != may_be_none) {
       refuse_parameter("thinking_tags", "thinking_tags need a start and an end.");
     }
     check_ids(tags.start_ids, "thinking_tags", engine.info.vocab_size);
@@ -80,6 +86,35 @@ void check_params(const SamplingParams& params, const RequestPreparer& engine) {
   }
   if (!params.bad_words.empty()) {
     need_tokenizer(engine, "bad_words", "bad_words need", "use logit_bias");
+  }
+  if (params.structured_outputs) {
+    need_tokenizer(engine, "structured_outputs", "structured_outputs need", "leave them out");
+  }
+}
+
+std::shared_ptr<const Grammar> compiled(const StructuredOutputsParams& asked,
+                                        const GrammarCompiler& grammars) {
+  const JsonSchemaOptions options = {
+      .disable_any_whitespace = asked.disable_any_whitespace,
+      .whitespace_pattern = asked.whitespace_pattern,
+      .disable_additional_properties = asked.disable_additional_properties};
+  if (asked.json) return grammars.json_schema(*asked.json, options);
+  if (asked.regex) return grammars.regex(*asked.regex);
+  if (asked.choice) return grammars.choice(*asked.choice);
+  if (asked.grammar) return grammars.gbnf(*asked.grammar);
+  if (asked.json_object) return grammars.json_object(options);
+  throw_error(ErrorCode::kUnsupported, "structural_tag can't be enforced yet; use json or grammar");
+}
+
+// Last, for it costs most.
+void compile_grammar(AddRequest& request, const RequestPreparer& engine) {
+  request.grammar = nullptr;
+  const auto& asked = request.params.structured_outputs;
+  if (!asked || engine.grammars == nullptr) return;
+  try {
+    request.grammar = compiled(*asked, *engine.grammars);
+  } catch (const Error& error) {
+    throw ParameterError(error.code(), "structured_outputs", fmt::format("{}.", error.what()));
   }
 }
 
@@ -131,15 +166,19 @@ void check_vocabulary(const std::vector<int32_t>& ids, int vocab_size) {
               "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside, last);
 }
 
-// And finds out what depends on it.
+// And finds out what depends on it and on the parameters.
 void check_prompt(AddRequest& request, const RequestPreparer& engine) {
   SamplingParams& params = request.params;
   const std::vector<int32_t>& ids = request.prompt_token_ids;
   check_length(static_cast<int>(ids.size()), params, engine.info);
   check_vocabulary(ids, engine.info.vocab_size);
-  if (params.thinking_token_budget.value_or(-1) >= 0 && !params.thinking_tags) {
-    params.thinking_tags = engine.thinking_tags(ids);
+  if ((has_budget(params) || params.structured_outputs) && !params.thinking_tags) {
+    // Set in any case: who checks it again, and knows of other tags, leaves it as it is.
+    const bool are_known = !engine.thinking_start.empty() && !engine.thinking_end.empty();
+    params.thinking_tags =
+        are_known || has_budget(params) ? engine.thinking_tags(ids) : ThinkingTags();
   }
+  compile_grammar(request, engine);
 }
 
 }  // namespace
@@ -168,8 +207,10 @@ CheckedRequest::CheckedRequest(AddRequest&& request, const RequestPreparer& engi
 
 // Nor is one whose content was moved elsewhere.
 bool CheckedRequest::is_for(const RequestPreparer& engine) const {
+  const bool has_grammar = request_.grammar != nullptr;
   return !request_.prompt_token_ids.empty() && tokenizer_ == engine.tokenizer &&
-         limits_ == static_cast<const EngineLimits&>(engine.info);
+         limits_ == static_cast<const EngineLimits&>(engine.info) &&
+         has_grammar == request_.params.structured_outputs.has_value();
 }
 
 std::vector<int32_t> RequestPreparer::token_ids(Prompt prompt) const {

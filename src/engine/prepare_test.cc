@@ -6,6 +6,8 @@
 
 #include "base/check.h"
 #include "engine/engine_test_support.h"
+#include "engine/parameter_error.h"
+#include "grammar/grammar.h"
 #include "nanovllm/chat.h"
 
 namespace nanovllm {
@@ -57,6 +59,82 @@ TEST(Prepare, RendersAChat) {
             "messages must be an array of at least one message");
 }
 
+SamplingParams structured(const StructuredOutputsParams& asked) {
+  SamplingParams params = greedy(4);
+  params.structured_outputs = asked;
+  return params;
+}
+
+TEST(Prepare, CompilesStructuredOutputs) {
+  const auto tokenizer = alphabet();
+  const GrammarCompiler grammars(*tokenizer);
+  RequestPreparer preparer{"fake", small(), tokenizer.get()};
+  // What the engine compiles itself it does not take for checked.
+  const SamplingParams abc = structured({.regex = "[a-c]+"});
+  EXPECT_EQ(preparer.prepare(3, Ids{1}, abc).grammar, nullptr);
+  preparer.grammars = &grammars;
+  EXPECT_FALSE(
+      RequestPreparer({"fake", small(), tokenizer.get()}).check({{}, {1}, abc}).is_for(preparer));
+  EXPECT_TRUE(preparer.check({{}, {1}, abc}).is_for(preparer));
+  EXPECT_EQ(preparer.prepare(3, Ids{1}, greedy(4)).grammar, nullptr);
+
+  const auto takes = [&](const StructuredOutputsParams& asked, std::string_view text) {
+    const auto grammar = preparer.prepare(3, Ids{1}, structured(asked)).grammar;
+    return grammar->is_accepting(grammar->advance(grammar->start(), text));
+  };
+  EXPECT_TRUE(takes({.regex = "[a-c]+"}, "abc"));
+  EXPECT_FALSE(takes({.regex = "[a-c]+"}, "abd"));
+  EXPECT_TRUE(takes({.choice = {{"yes", "no"}}}, "no"));
+  EXPECT_FALSE(takes({.choice = {{"yes", "no"}}}, "n"));
+  EXPECT_TRUE(takes({.grammar = R"(root ::= "a"+)"}, "aa"));
+  EXPECT_TRUE(takes({.json_object = true}, R"({"a": 1})"));
+  EXPECT_FALSE(takes({.json_object = true}, "[1]"));
+  const char* schema = R"({"type": "object", "properties": {"a": {"type": "integer"}}})";
+  EXPECT_TRUE(takes({.json = schema}, "{\n  \"a\": 1, \"b\": 2}"));
+  EXPECT_FALSE(takes({.json = schema, .disable_any_whitespace = true}, "{\n  \"a\": 1}"));
+  EXPECT_FALSE(takes({.json = schema, .disable_additional_properties = true}, R"({"b": 2})"));
+  EXPECT_TRUE(takes({.json = schema, .whitespace_pattern = "\t*"}, "{\t\t\"a\":1}"));
+
+  // Grammars in use are shared, and a grammar that was given is not believed.
+  AddRequest request = preparer.prepare(3, Ids{1}, abc);
+  EXPECT_EQ(preparer.prepare(4, Ids{1}, abc).grammar, request.grammar);
+  request.params.structured_outputs = std::nullopt;
+  EXPECT_EQ(preparer.check(request)->grammar, nullptr);
+}
+
+TEST(Prepare, SaysWhatIsWrongWithStructuredOutputs) {
+  const auto tokenizer = alphabet();
+  const GrammarCompiler grammars(*tokenizer);
+  RequestPreparer preparer{"fake", small(), tokenizer.get(), nullptr, &grammars};
+  const auto fault = [&](const StructuredOutputsParams& asked, ErrorCode code) -> std::string {
+    try {
+      preparer.prepare(3, Ids{1}, structured(asked));
+    } catch (const ParameterError& error) {
+      EXPECT_EQ(error.code(), code);
+      EXPECT_EQ(error.parameter(), "structured_outputs");
+      return error.what();
+    }
+    return "";
+  };
+  const auto invalid = ErrorCode::kInvalidArgument;
+  const auto unsupported = ErrorCode::kUnsupported;
+  EXPECT_EQ(fault({.json = "{", .json_object = true}, invalid),
+            "You can only use one kind of structured outputs constraint but multiple are "
+            "specified: json, json_object.");
+  EXPECT_EQ(fault({.choice = std::vector<std::string>()}, invalid),
+            "choice is an empty list; expected one text or more to choose from.");
+  EXPECT_NE(fault({.json = "{"}, invalid), "");
+  EXPECT_NE(fault({.json = R"({"not": {}})"}, unsupported).find("not can't be enforced"),
+            std::string::npos);
+  EXPECT_NE(fault({.regex = "a(b"}, invalid).find("(at position 1)"), std::string::npos);
+  EXPECT_NE(fault({.grammar = "root ::= other"}, invalid).find("\"other\" is not defined"),
+            std::string::npos);
+  preparer.tokenizer = nullptr;
+  preparer.grammars = nullptr;
+  EXPECT_EQ(fault({.json_object = true}, unsupported),
+            "structured_outputs need a tokenizer, and fake has no tokenizer; leave them out.");
+}
+
 TEST(Prepare, FindsTheTagsOfThoughts) {
   const auto tokenizer = alphabet();
   RequestPreparer preparer{"fake", small(), tokenizer.get()};
@@ -77,6 +155,20 @@ TEST(Prepare, FindsTheTagsOfThoughts) {
   EXPECT_EQ(tags("acd"), (ThinkingTags{{1}, {5, 6}, -1}));
   EXPECT_EQ(tags("abcd"), (ThinkingTags{{1}, {5, 6}, 2}));
   EXPECT_EQ(tags("abcdfga"), (ThinkingTags{{1}, {5, 6}, -1}));
+  // A grammar begins behind the thought, or at once where there are none.
+  SamplingParams constrained = structured({.regex = "a"});
+  const auto tags_of_grammar = [&](const char* prompt) {
+    return preparer.prepare(3, prompt, constrained).params.thinking_tags;
+  };
+  EXPECT_EQ(tags_of_grammar("abcd"), (ThinkingTags{{1}, {5, 6}, 2}));
+  EXPECT_EQ(tags_of_grammar("acd"), (ThinkingTags{{1}, {5, 6}, -1}));
+  constrained.thinking_tags = ThinkingTags();  // as they came over the wire
+  EXPECT_EQ(tags_of_grammar("abcd"), ThinkingTags());
+  constrained.thinking_tags.reset();
+  preparer.thinking_start = preparer.thinking_end = "";
+  EXPECT_EQ(tags_of_grammar("abcd"), ThinkingTags());
+  preparer.thinking_start = "b";
+  preparer.thinking_end = "fg";
   params.thinking_tags = ThinkingTags{{2}, {3}, 7};  // as they came over the wire
   EXPECT_EQ(tags("abcd"), params.thinking_tags);
   params.thinking_tags->end_ids = {50};

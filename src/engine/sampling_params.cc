@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
+#include <utility>
 
 #include "engine/bad_words.h"
 #include "engine/parameter_error.h"
@@ -39,6 +40,32 @@ void check(const Parameter& parameter, const T& value) {
 
 }  // namespace
 
+void StructuredOutputsParams::validate() const {
+  std::string asked;
+  size_t count = 0;
+  for (const auto& [name, is_set] :
+       {std::pair{"json", json.has_value()}, std::pair{"regex", regex.has_value()},
+        std::pair{"choice", choice.has_value()}, std::pair{"grammar", grammar.has_value()},
+        std::pair{"json_object", json_object},
+        std::pair{"structural_tag", structural_tag.has_value()}}) {
+    if (!is_set) continue;
+    asked += fmt::format("{}{}", asked.empty() ? "" : ", ", name);
+    ++count;
+  }
+  if (count > 1) {
+    refuse_parameter("structured_outputs",
+                     "You can only use one kind of structured outputs constraint but multiple are "
+                     "specified: {}.",
+                     asked);
+  }
+  if (count == 0) {
+    refuse_parameter("structured_outputs",
+                     "You must use one kind of structured outputs constraint but none are "
+                     "specified: one of json, regex, choice, grammar, json_object, "
+                     "structural_tag.");
+  }
+}
+
 void SamplingParams::validate() const {
   constexpr size_t kMaxCacheSalt = 1024;  // bytes
   for (const Parameter& parameter : sampling_table()) {
@@ -68,6 +95,7 @@ void SamplingParams::validate() const {
                      "bad_words cannot contain a text of white space only; ban its tokens with "
                      "logit_bias.");
   }
+  if (structured_outputs) structured_outputs->validate();
   if (cache_salt && cache_salt->empty()) {
     refuse_parameter("cache_salt",
                      "Parameter 'cache_salt' must be a non-empty string if provided.");

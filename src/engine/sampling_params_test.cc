@@ -89,6 +89,15 @@ TEST(SamplingParamsValidate, RefusesWithVllmsSentence) {
          p.logit_bias = {{3, std::numeric_limits<float>::quiet_NaN()}};
        },
        "logit_bias of token 3 must be a number."},
+      {[](P& p) { p.structured_outputs.emplace(); },
+       "You must use one kind of structured outputs constraint but none are specified: one of "
+       "json, regex, choice, grammar, json_object, structural_tag."},
+      {[](P& p) { p.structured_outputs = {.json = "{}", .choice = {{"a"}}, .json_object = true}; },
+       "You can only use one kind of structured outputs constraint but multiple are specified: "
+       "json, choice, json_object."},
+      {[](P& p) { p.structured_outputs = {.regex = "", .grammar = "", .structural_tag = ""}; },
+       "You can only use one kind of structured outputs constraint but multiple are specified: "
+       "regex, grammar, structural_tag."},
       {[](P& p) { p.cache_salt = ""; },
        "Parameter 'cache_salt' must be a non-empty string if provided."},
       {[](P& p) { p.cache_salt = std::string(1025, 's'); },
@@ -133,6 +142,8 @@ TEST(SamplingParamsValidate, AcceptsTheEndsOfEveryRange) {
       [](P& p) { p.logprobs = p.prompt_logprobs = -1; },
       [](P& p) { p.logprobs = p.prompt_logprobs = 20; },
       [](P& p) { p.allowed_token_ids.emplace({3}); },
+      [](P& p) { p.structured_outputs = {.json = "", .disable_any_whitespace = true}; },
+      [](P& p) { p.structured_outputs = {.json_object = true, .whitespace_pattern = " "}; },
       [](P& p) { p.cache_salt = "s"; },
       [](P& p) { p.cache_salt = std::string(1024, 's'); },
       [](P& p) {

@@ -15,7 +15,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr char kVersion = 5;
+constexpr char kVersion = 6;
 constexpr size_t kHeaderSize = sizeof(uint32_t) + sizeof(kVersion);
 
 template <typename T, typename... Us>
@@ -34,8 +34,11 @@ auto members(T& value) {
   } else if constexpr (OneOf<T, RequestError, EngineHello, WeightFormat, ThinkingTags>) {
     auto& [a, b, c] = value;
     return std::tie(a, b, c);
-  } else if constexpr (OneOf<T, AddRequest, RequestMetrics, TokenLogprob>) {
+  } else if constexpr (OneOf<T, RequestMetrics, TokenLogprob>) {
     auto& [a, b, c, d] = value;
+    return std::tie(a, b, c, d);
+  } else if constexpr (OneOf<T, AddRequest>) {
+    auto& [a, b, c, d, grammar] = value;  // which who reads it compiles
     return std::tie(a, b, c, d);
   } else if constexpr (OneOf<T, RequestDelta>) {
     auto& [a, b, c, d, e, f] = value;
@@ -46,6 +49,9 @@ auto members(T& value) {
   } else if constexpr (OneOf<T, RequestEnd>) {
     auto& [a, b, c, d, e, f, g, h] = value;
     return std::tie(a, b, c, d, e, f, g, h);
+  } else if constexpr (OneOf<T, StructuredOutputsParams>) {
+    auto& [a, b, c, d, e, f, g, h, i] = value;
+    return std::tie(a, b, c, d, e, f, g, h, i);
   } else if constexpr (OneOf<T, StepStats>) {
     auto& [a, b, c, d, e, f, g, h, i, j, k, l] = value;
     return std::tie(a, b, c, d, e, f, g, h, i, j, k, l);
@@ -59,10 +65,10 @@ auto members(T& value) {
                     value.sizing, value.default_temperature_source, value.reasoning_parser,
                     value.tool_parser, value.load_seconds);
   } else if constexpr (OneOf<T, SamplingParams>) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, z2] =
+    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, z2, z3] =
         value;
     return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z,
-                    z2);
+                    z2, z3);
   }
 }
 

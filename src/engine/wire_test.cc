@@ -38,6 +38,18 @@ class Random {
     return list([&] { return number(); });
   }
 
+  StructuredOutputsParams structured_outputs() {
+    const auto some_text = [&] { return maybe([&] { return text(); }); };
+    return {.json = some_text(),
+            .regex = some_text(),
+            .choice = maybe([&] { return list([&] { return text(); }); }),
+            .grammar = some_text(),
+            .json_object = flag(),
+            .structural_tag = some_text(),
+            .disable_any_whitespace = flag(),
+            .disable_additional_properties = flag(),
+            .whitespace_pattern = some_text()};
+  }
   SamplingParams params() {
     SamplingParams p;
     p.n = number();
@@ -64,6 +76,7 @@ class Random {
     p.priority = number();
     p.thinking_token_budget = maybe([&] { return number(); });
     p.thinking_tags = maybe([&] { return ThinkingTags{ids(), ids(), number()}; });
+    p.structured_outputs = maybe([&] { return structured_outputs(); });
     p.cache_salt = maybe([&] { return text(); });
     p.marked_token_ids = ids();
     p.output_kind = static_cast<RequestOutputKind>(pick(3));
@@ -72,7 +85,7 @@ class Random {
   EngineCommand command() {
     switch (pick(3)) {
       case 0:
-        return AddRequest{id(), ids(), params(), list([&] { return ids(); })};
+        return AddRequest{id(), ids(), params(), list([&] { return ids(); }), {}};
       case 1:
         return AbortRequest{id()};
       default:

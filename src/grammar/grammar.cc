@@ -93,17 +93,27 @@ const std::vector<std::string>& Grammar::notes() const { return parts_->notes; }
 size_t Grammar::num_states() const { return parts_->automaton.num_states(); }
 size_t Grammar::bytes() const { return parts_->syntax->bytes() + parts_->automaton.bytes(); }
 
-// The grammars that somebody uses still.
 struct GrammarCompiler::Known {
+  std::once_flag once;
+  std::shared_ptr<const grammar::TokenIndex> index;  // made once
+
+  // The grammars that somebody uses still.
   std::mutex mutex;
   std::unordered_map<std::string, std::weak_ptr<const Grammar>> grammars;
 };
 
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer)
-    : index_(std::make_shared<grammar::TokenIndex>(tokenizer)),
+    : tokenizer_(tokenizer),
       masks_(std::make_shared<grammar::MaskCache>(grammar::kMaxMaskBytes)),
       known_(std::make_unique<Known>()) {}
 GrammarCompiler::~GrammarCompiler() = default;
+
+const std::shared_ptr<const grammar::TokenIndex>& GrammarCompiler::index() const {
+  std::call_once(known_->once, [this] {
+    known_->index = std::make_shared<const grammar::TokenIndex>(tokenizer_);
+  });
+  return known_->index;
+}
 
 std::shared_ptr<const Grammar> GrammarCompiler::compile(std::string key, const Build& build) const {
   {
@@ -120,7 +130,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::compile(std::string key, const B
     throw_error(ErrorCode::kInvalidArgument, "the grammar can't be satisfied: no text fits it");
   }
   std::shared_ptr<const Grammar> made(new Grammar(std::make_unique<grammar::Parts>(
-      std::move(syntax), start, index_, masks_, std::move(notes))));
+      std::move(syntax), start, index(), masks_, std::move(notes))));
   const std::lock_guard lock(known_->mutex);
   std::erase_if(known_->grammars, [](const auto& entry) { return entry.second.expired(); });
   known_->grammars[std::move(key)] = made;

@@ -75,8 +75,9 @@ struct JsonSchemaOptions {
   bool operator==(const JsonSchemaOptions&) const = default;
 };
 
-// Compiles grammars for one tokenizer. Thread-safe. The tokenizer need not outlive it. Equal
-// grammars that are in use are one object.
+// Compiles grammars for one tokenizer, which must outlive it. Thread-safe. What it needs to know of
+// the tokenizer it finds out for the first grammar: where nobody asks for one it costs nothing.
+// Equal grammars that are in use are one object.
 //
 // All compile functions throw Error(kInvalidArgument) with what is wrong and where: the path in a
 // schema, the position in a regular expression, the rule of a grammar; Error(kUnsupported) for what
@@ -97,14 +98,16 @@ class GrammarCompiler {
   // llama.cpp's GBNF; it begins with the rule `root`.
   std::shared_ptr<const Grammar> gbnf(std::string_view text) const;
 
-  const grammar::TokenIndex& tokens() const { return *index_; }
+  const grammar::TokenIndex& tokens() const { return *index(); }
 
  private:
   using Build = std::function<uint32_t(grammar::Syntax&, std::vector<std::string>& notes)>;
   std::shared_ptr<const Grammar> compile(std::string key, const Build& build) const;
   struct Known;
 
-  std::shared_ptr<const grammar::TokenIndex> index_;
+  const std::shared_ptr<const grammar::TokenIndex>& index() const;
+
+  const Tokenizer& tokenizer_;
   std::shared_ptr<grammar::MaskCache> masks_;
   std::unique_ptr<Known> known_;
 };

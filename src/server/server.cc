@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/signals.h"
 #include "base/version.h"
+#include "grammar/grammar.h"
 #include "io/file.h"
 #include "io/gguf.h"
 #include "nanovllm/chat.h"
@@ -121,6 +122,7 @@ class Front {
   asio::signal_set signals_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<const GrammarCompiler> grammars_;
   std::unique_ptr<const ChatTemplate> template_;
   std::thread loader_, ender_;
   std::exception_ptr fault_;  // what ends it, told by whoever set ending_
@@ -210,6 +212,7 @@ void Front::announce_ready(const EngineInfo& info) const {
 void Front::load() noexcept {
   try {
     tokenizer_ = Tokenizer::load(options_.model);
+    if (tokenizer_) grammars_ = std::make_unique<const GrammarCompiler>(*tokenizer_);
     template_ = load_template(options_);
     const EngineHello& hello = fleet_->wait_ready();
     metrics_.begin(hello.info, options_.engine);
@@ -229,7 +232,8 @@ std::shared_ptr<const ServedModel> Front::served_model(const EngineHello& hello)
   served->preparer = {.model_dir = hello.model_dir,
                       .info = hello.info,
                       .tokenizer = tokenizer_.get(),
-                      .chat_template = template_.get()};
+                      .chat_template = template_.get(),
+                      .grammars = grammars_.get()};
   served->defaults = hello.default_sampling_params;
   served->system_fingerprint = fingerprint_of(hello.info);
   served->created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
