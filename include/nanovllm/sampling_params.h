@@ -98,8 +98,7 @@ struct SamplingParams {
   std::optional<std::vector<int32_t>> allowed_token_ids = {};
   // Words that the output must not contain. As in vLLM each word is tokenised twice, without and
   // with a space before it; the second form counts only if it has as many tokens as the first. The
-  // last token of a form is banned whenever the output ends with the tokens before it. With words
-  // of several tokens a request is slower: its next step waits for the one that runs.
+  // last token of a form is banned whenever the output ends with the tokens before it.
   std::vector<std::string> bad_words = {};
   bool include_stop_str_in_output = false;
   // true: special tokens are left out of the text.

@@ -69,8 +69,10 @@ uint64_t EngineCore::add_request(CheckedRequest checked, std::string text) {
   AddRequest asked = std::move(checked).release();
   const uint64_t id = next_request_id_;
   const uint64_t salt = salts_.number(asked.params.cache_salt);
+  auto rules =
+      constraints_.rules_of(asked.params, asked.grammar, info().vocab_size, context_.eos_token_ids);
   auto owner = std::make_unique<Request>(id, std::move(text), std::move(asked.prompt_token_ids),
-                                         std::move(asked.params), context_, salt);
+                                         std::move(asked.params), context_, std::move(rules), salt);
   Request& request = *owner;
   if (!withholds_remarks_) remark_on(request.params().bad_words);
   if (!asked.previous_output_ids.empty()) {
@@ -163,6 +165,7 @@ void EngineCore::propose_drafts(Completion& completion) {
   if (completion.num_uncomputed_tokens() != 1 || most <= 0) return;
   completion.draft_ids = parts_.drafter(completion, most);
   NANOVLLM_CHECK(std::ssize(completion.draft_ids) <= most);
+  completion.request->cut_drafts(completion);
   const int num_tokens = completion.num_tokens() + static_cast<int>(completion.draft_ids.size());
   if (!blocks_.reserve(completion, num_tokens)) completion.draft_ids.clear();
 }
@@ -223,6 +226,7 @@ void EngineCore::draw(InFlightStep& step) {
     completion.request->add_rows(completion, entry.first_position(), entry.num_drafts,
                                  entry.num_pending() > 0 ? entry.pending_from : -1, rows_);
   }
+  rows_.make_masks();
   parts_.runner->draw(rows_.rows());
   step.is_drawn = true;
 }

@@ -156,6 +156,7 @@ class EngineCore {
   Scheduler scheduler_;
   RequestContext context_;
   CacheSalts salts_;
+  ConstraintTable constraints_;
   bool withholds_remarks_ = false;
   std::set<std::string> judged_;  // bad words, by remark_on()
   int num_remarks_ = 0;

@@ -55,13 +55,15 @@ int64_t default_seed(int64_t engine_seed, uint64_t request_id) {
 }
 
 Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
-                 SamplingParams params, const RequestContext& context, uint64_t cache_salt)
+                 SamplingParams params, const RequestContext& context,
+                 std::shared_ptr<const ConstraintRules> rules, uint64_t cache_salt)
     : id_(id),
       prompt_(std::move(prompt)),
       params_(std::move(params)),
       context_(context),
       row_(constant_row(params_)),
       stop_ids_(context.eos_token_ids),
+      rules_(std::move(rules)),
       num_unfinished_(params_.n),
       added_at_(Clock::now()) {
   for (const auto& [token_id, bias] : params_.logit_bias) {
@@ -69,10 +71,6 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
   }
   stop_ids_.insert(stop_ids_.end(), params_.stop_token_ids.begin(), params_.stop_token_ids.end());
   if (!params_.bad_words.empty()) bad_words_ = BadWords(params_.bad_words, *context.tokenizer);
-  if (params_.allowed_token_ids) allowed_.resize((context.limits.vocab_size + 31) / 32);
-  for (const int32_t allowed : params_.allowed_token_ids.value_or(std::vector<int32_t>())) {
-    allowed_[allowed / 32] |= 1u << allowed % 32;
-  }
   row_.num_logprobs = num_logprobs(params_.logprobs, context.limits.vocab_size);
   num_prompt_logprobs_ = num_logprobs(params_.prompt_logprobs, context.limits.vocab_size);
   if (params_.prompt_logprobs) prompt_logprobs_.emplace_back(std::nullopt);
@@ -100,6 +98,7 @@ Request::Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_to
     if (params_.thinking_tags && params_.thinking_token_budget.value_or(-1) >= 0) {
       completion->thinking.emplace(*params_.thinking_tags, *params_.thinking_token_budget);
     }
+    if (rules_ != nullptr) completion->constraint.emplace(*rules_, params_.thinking_tags);
     completion->awaits_ids = context.has_drafter;
     completion->reads_prefix_cache = completion->index > 0 || !params_.prompt_logprobs;
     if (!params_.stop.empty()) {
@@ -126,6 +125,10 @@ void Request::replay(const std::vector<std::vector<int32_t>>& previous_output_id
         throw_error(ErrorCode::kInvalidArgument,
                     "Completion {} has {} output ids, but token {} ends it.", i,
                     previous_output_ids[i].size(), completion.output().size());
+      }
+      if (completion.constraint && !completion.constraint->admits(id)) {
+        throw_error(ErrorCode::kInvalidArgument,
+                    "Output id {} of completion {} does not follow its structured_outputs.", id, i);
       }
       append_token(completion, {.token_id = id, .logprobs = {}});
     }
@@ -165,7 +168,20 @@ void Request::fill_input(const Completion& completion, int num_new_tokens,
 bool Request::needs_ids(const Completion& completion, int num_pending) const {
   if (num_pending == 0) return false;
   return bad_words_.depend_on_output() ||
+         (completion.constraint && completion.constraint->depends_on(num_pending)) ||
          (completion.thinking && completion.thinking->num_free() <= num_pending);
+}
+
+void Request::cut_drafts(Completion& completion) const {
+  if (!completion.constraint) return;
+  Constraint constraint = *completion.constraint;
+  const auto is_drawn = [&](int32_t id) {
+    if (!constraint.admits(id)) return false;
+    constraint.append(id);
+    return true;
+  };
+  std::vector<int32_t>& drafts = completion.draft_ids;
+  drafts.erase(std::ranges::find_if_not(drafts, is_drawn), drafts.end());
 }
 
 void Request::add_rows(const Completion& completion, int position, int num_drafts, int pending_from,
@@ -180,6 +196,7 @@ void Request::add_rows(const Completion& completion, int position, int num_draft
     output = ids;
   }
   std::optional<ThinkingBudget> thinking = completion.thinking;
+  std::optional<Constraint> constraint = completion.constraint;
   for (int i = 0; i <= num_drafts; ++i) {
     SamplingRow& row = rows.add(row_);
     row.seed = completion.seed;
@@ -188,13 +205,12 @@ void Request::add_rows(const Completion& completion, int position, int num_draft
     row.output_ids = output.first(num_known + i);
     row.pending_from = pending_from;
     row.logit_bias = logit_bias_;
-    row.allowed = allowed_;
-    if (thinking) {
+    const bool is_early = position + i - completion.num_prompt_tokens < params_.min_tokens;
+    const bool is_bound = constraint && constraint->binds();
+    if (constraint) rows.add_mask(constraint->mask(is_early));
+    if (is_early && !is_bound) row.banned_ids = stop_ids_;
+    if (thinking && !(constraint && constraint->is_in_text())) {
       row.forced_id = thinking->forced_id();
-      if (i < num_drafts) thinking->append(drafts[i]);
-    }
-    if (position + i - completion.num_prompt_tokens < params_.min_tokens) {
-      row.banned_ids = stop_ids_;
     }
     if (!bad_words_.empty()) {
       std::vector<int32_t>& banned = rows.add_list();
@@ -202,6 +218,9 @@ void Request::add_rows(const Completion& completion, int position, int num_draft
       bad_words_.append_banned(row.output_ids, banned);
       row.banned_ids = banned;
     }
+    if (i == num_drafts) break;
+    if (thinking) thinking->append(drafts[i]);
+    if (constraint) constraint->append(drafts[i]);
   }
 }
 
@@ -217,17 +236,29 @@ void Request::append_output(Completion& completion, bool sampled, const Sequence
       append_token(completion, result);
       continue;
     }
-    end(completion, FinishReason::kAbort);
-    // Ending it may have added text that was held back, and a stop string in it.
-    if (completion.finish_reason != FinishReason::kAbort) return;
-    completion.stop_reason = "the model's logits leave no token to draw";
+    end_without_draw(completion);
   }
+}
+
+// Its logits, or its grammar, leave no token. A text that is complete ends as it should where the
+// model has nothing to end it with.
+void Request::end_without_draw(Completion& completion) {
+  std::string why;
+  if (completion.constraint) {
+    const bool is_early = std::ssize(completion.output()) < params_.min_tokens;
+    why = completion.constraint->why_empty(is_early);
+    if (!why.empty() && completion.constraint->may_end()) {
+      end(completion, FinishReason::kStop);
+      return;
+    }
+  }
+  if (why.empty()) why = "the model's logits leave no token to draw";
+  abort(completion, std::move(why));
 }
 
 void Request::append_token(Completion& completion, const SamplingResult& sampled) {
   const int32_t token_id = sampled.token_id;
   completion.token_ids.push_back(token_id);
-  if (completion.thinking) completion.thinking->append(token_id);
   last_token_at_ = context_.now;
   if (metrics_.time_to_first_token == 0) {
     metrics_.time_to_first_token = seconds_until(last_token_at_);
@@ -239,14 +270,32 @@ void Request::append_token(Completion& completion, const SamplingResult& sampled
       completion.num_prompt_tokens + std::ssize(completion.output()) >= completion.max_num_tokens;
   if (context_.tokenizer != nullptr) detokenize(completion, token_id, at_stop_token);
   if (completion.finish_reason != FinishReason::kNone) return;  // it came to a stop string
-  if (at_stop_token || at_length) {
-    end(completion, at_stop_token ? FinishReason::kStop : FinishReason::kLength);
+  if (at_stop_token) {
+    end(completion, FinishReason::kStop);
+    return;
   }
+  walk(completion, token_id);
+  if (at_length && completion.finish_reason == FinishReason::kNone) {
+    end(completion, FinishReason::kLength);
+  }
+}
+
+// What the next token may be depends on this one.
+void Request::walk(Completion& completion, int32_t token_id) {
+  if (completion.thinking) completion.thinking->append(token_id);
+  if (!completion.constraint) return;
+  Constraint& constraint = *completion.constraint;
+  constraint.append(token_id);
+  // Text that looks like a thought is none.
+  if (constraint.is_in_text()) completion.thinking.reset();
+  if (std::string why = constraint.failure(); !why.empty()) abort(completion, std::move(why));
 }
 
 bool Request::stops_at(Completion& completion, int32_t token_id) const {
   if (!contains(stop_ids_, token_id)) return false;
-  if (std::ssize(completion.output()) < params_.min_tokens) return false;
+  // A grammar's text ends before min_tokens where nothing else can follow.
+  const bool is_bound = completion.constraint && completion.constraint->binds();
+  if (!is_bound && std::ssize(completion.output()) < params_.min_tokens) return false;
   const bool is_eos = !params_.ignore_eos && contains(context_.eos_token_ids, token_id);
   if (!is_eos && !contains(params_.stop_token_ids, token_id)) return false;
   // As in vLLM, further EOS ids count as stop tokens: they tell which of them it was.
@@ -313,6 +362,12 @@ void Request::abort(Completion& completion) noexcept {
     // Its text stays without what was held back. Nothing fails once it is finished.
     set_finished(completion, FinishReason::kAbort);
   }
+}
+
+void Request::abort(Completion& completion, std::string why) {
+  end(completion, FinishReason::kAbort);
+  // Ending it may have added text that was held back, and a stop string in it.
+  if (completion.finish_reason == FinishReason::kAbort) completion.stop_reason = std::move(why);
 }
 
 void Request::give_reason(const char* reason) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/bad_words.h"
+#include "engine/constraint.h"
 #include "engine/observer.h"
 #include "engine/sequence.h"
 #include "engine/step_rows.h"
@@ -26,7 +27,9 @@ struct Completion : Sequence {
   using Sequence::Sequence;
 
   uint64_t seed = 0;
-  std::optional<ThinkingBudget> thinking;  // of a request with a thinking_token_budget
+  // Of a request with a thinking_token_budget, until a grammar's text begins.
+  std::optional<ThinkingBudget> thinking;
+  std::optional<Constraint> constraint;    // of a request with rules
   std::optional<Detokenizer> detokenizer;  // made at the first token that may have text
   std::optional<StopStringMatcher> stop_strings;
   std::string text;
@@ -62,10 +65,11 @@ int64_t default_seed(int64_t engine_seed, uint64_t request_id);
 
 class Request {
  public:
-  // `context` outlives the request. `cache_salt` is the number of the parameters' salt
-  // (CacheSalts).
+  // `context` outlives the request. `rules` are those of its grammar and its allowed_token_ids,
+  // null where it has neither. `cache_salt` is the number of the parameters' salt (CacheSalts).
   Request(uint64_t id, std::string prompt, std::vector<int32_t> prompt_token_ids,
-          SamplingParams params, const RequestContext& context, uint64_t cache_salt = 0);
+          SamplingParams params, const RequestContext& context,
+          std::shared_ptr<const ConstraintRules> rules = nullptr, uint64_t cache_salt = 0);
 
   const SamplingParams& params() const { return params_; }
 
@@ -85,6 +89,8 @@ class Request {
   // Whether the row of its next draw depends on the ids of the tokens before it, if the last
   // num_pending of them are not known.
   bool needs_ids(const Completion& completion, int num_pending) const;
+  // Drops the drafts that can't be drawn.
+  void cut_drafts(Completion& completion) const;
   // Adds the rows of a completion's draws, which point into both as well. Token `position`, the
   // prompt's included, is drawn first, and one more behind each of its first num_drafts drafts;
   // pending_from is SamplingRow's.
@@ -112,9 +118,12 @@ class Request {
  private:
   void append_token(Completion& completion, const SamplingResult& sampled);
   bool stops_at(Completion& completion, int32_t token_id) const;
+  void walk(Completion& completion, int32_t token_id);
+  void end_without_draw(Completion& completion);
   void detokenize(Completion& completion, int32_t token_id, bool at_stop_token);
   void append_text(Completion& completion, const std::string& piece);
   void end(Completion& completion, FinishReason reason);
+  void abort(Completion& completion, std::string why);
   void set_finished(Completion& completion, FinishReason reason) noexcept;
   PositionLogprobs position_logprobs(const SamplingResult& result) const;
   CompletionOutput completion_output(const Completion& completion) const;
@@ -128,7 +137,7 @@ class Request {
   int num_prompt_logprobs_ = -1;
   std::vector<std::pair<int32_t, float>> logit_bias_;
   std::vector<int32_t> stop_ids_;  // EOS and stop_token_ids: banned before min_tokens
-  std::vector<uint32_t> allowed_;  // allowed_token_ids as SamplingRow::allowed
+  std::shared_ptr<const ConstraintRules> rules_;
   BadWords bad_words_;
   std::vector<std::unique_ptr<Completion>> completions_;
   std::vector<std::optional<PositionLogprobs>> prompt_logprobs_;

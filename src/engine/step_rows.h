@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <deque>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
+#include "engine/constraint.h"
+#include "engine/mask_pool.h"
 #include "ops/sampling.h"
 
 namespace nanovllm {
@@ -18,13 +21,26 @@ class StepRows {
   SamplingRow& add(const SamplingRow& row) { return rows_.emplace_back(row); }
   // An empty list that lives until clear().
   std::vector<int32_t>& add_list();
+  // Of the row added last. make_masks() makes it, once where several have the same.
+  void add_mask(const TokenMask& mask);
+  void make_masks();
 
   std::span<const SamplingRow> rows() const { return rows_; }
 
  private:
+  struct MaskUse {
+    size_t row;
+    size_t mask;  // in masks_
+  };
+
   std::vector<SamplingRow> rows_;
   std::deque<std::vector<int32_t>> lists_;
   size_t num_lists_ = 0;  // those behind are for later steps
+  std::vector<TokenMask> masks_;
+  std::vector<MaskUse> mask_uses_;
+  std::unordered_map<uint64_t, size_t> masks_by_key_;
+  std::vector<uint32_t> words_;  // of masks_, one behind the other
+  MaskPool pool_;
 };
 
 }  // namespace nanovllm

@@ -1,0 +1,185 @@
+#include "engine/constraint.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace nanovllm {
+namespace {
+
+// A key is a number of rules, the kind of a mask, and a state.
+constexpr int kStateBits = 32;
+constexpr int kKindBits = 3;
+constexpr uint64_t kMaxRules = uint64_t{1} << (64 - kStateBits - kKindBits);
+
+bool has_bit(std::span<const uint32_t> words, int32_t id) {
+  return (words[id / 32] >> (id % 32) & 1) != 0;
+}
+
+bool is_any(std::span<const uint32_t> words) {
+  return std::ranges::any_of(words, [](uint32_t word) { return word != 0; });
+}
+
+bool contains(const std::vector<int32_t>& ids, int32_t id) {
+  return std::ranges::find(ids, id) != ids.end();
+}
+
+}  // namespace
+
+bool ConstraintRules::allows_same(const ConstraintRules& other) const {
+  return grammar == other.grammar && thought_id == other.thought_id &&
+         vocab_size == other.vocab_size && end_ids == other.end_ids &&
+         banned_ids == other.banned_ids && allowed == other.allowed;
+}
+
+bool ConstraintRules::is_end(int32_t id) const { return contains(end_ids, id); }
+
+std::shared_ptr<const ConstraintRules> ConstraintTable::rules_of(
+    const SamplingParams& params, std::shared_ptr<const Grammar> grammar, int vocab_size,
+    const std::vector<int32_t>& eos_token_ids) {
+  if (grammar == nullptr && !params.allowed_token_ids) return nullptr;
+  ConstraintRules rules;
+  rules.vocab_size = vocab_size;
+  if (params.allowed_token_ids) {
+    rules.allowed.resize((vocab_size + 31) / 32);
+    for (const int32_t id : *params.allowed_token_ids) rules.allowed[id / 32] |= 1u << id % 32;
+  }
+  rules.grammar = std::move(grammar);
+  if (rules.grammar == nullptr) return intern(std::move(rules));
+  rules.end_ids = params.stop_token_ids;
+  if (!params.ignore_eos) {
+    rules.end_ids.insert(rules.end_ids.end(), eos_token_ids.begin(), eos_token_ids.end());
+  }
+  for (const int32_t id : eos_token_ids) {
+    if (!contains(rules.end_ids, id)) rules.banned_ids.push_back(id);
+  }
+  std::ranges::sort(rules.end_ids);
+  rules.end_ids.erase(std::unique(rules.end_ids.begin(), rules.end_ids.end()), rules.end_ids.end());
+  const auto& tags = params.thinking_tags;
+  if (tags && tags->num_prompt_tokens < 0 && tags->start_ids.size() == 1) {
+    rules.thought_id = tags->start_ids.front();
+  }
+  return intern(std::move(rules));
+}
+
+std::shared_ptr<const ConstraintRules> ConstraintTable::intern(ConstraintRules rules) {
+  std::erase_if(known_, [](const auto& known) { return known.expired(); });
+  for (const auto& known : known_) {
+    auto same = known.lock();
+    if (same != nullptr && same->allows_same(rules)) return same;
+  }
+  // Numbers are not used again: somebody may have words under their keys still.
+  rules.number = num_numbers_ + 1 < kMaxRules ? ++num_numbers_ : 0;
+  auto made = std::make_shared<const ConstraintRules>(std::move(rules));
+  known_.push_back(made);
+  return made;
+}
+
+uint64_t TokenMask::key() const {
+  if (rules == nullptr || rules->number == 0) return 0;
+  const uint64_t kind =
+      is_of_ids_alone ? 4 : (is_before_min_tokens ? 1 : 0) + (may_begin_thought ? 2 : 0);
+  return (rules->number << kKindBits | kind) << kStateBits | state;
+}
+
+void TokenMask::fill(std::span<uint32_t> words) const {
+  if (is_of_ids_alone) {
+    std::ranges::copy(rules->allowed, words.begin());
+    return;
+  }
+  const auto text = rules->grammar->mask(state);
+  // Either vocabulary may be the larger one, a checkpoint's or its tokenizer's.
+  const auto known = std::span(*text).first(std::min(text->size(), words.size()));
+  std::fill(std::ranges::copy(known, words.begin()).out, words.end(), 0);
+  if (rules->vocab_size % 32 != 0) words.back() &= (1u << rules->vocab_size % 32) - 1;
+  const auto is_in_vocabulary = [&](int32_t id) { return id >= 0 && id < rules->vocab_size; };
+  const auto open = [&](int32_t id) {
+    if (!is_in_vocabulary(id)) return;
+    if (rules->allowed.empty() || has_bit(rules->allowed, id)) words[id / 32] |= 1u << id % 32;
+  };
+  for (const auto* ids : {&rules->end_ids, &rules->banned_ids}) {
+    for (const int32_t id : *ids) {
+      if (is_in_vocabulary(id)) words[id / 32] &= ~(1u << id % 32);
+    }
+  }
+  for (size_t i = 0; i < rules->allowed.size(); ++i) words[i] &= rules->allowed[i];
+  if (may_begin_thought) open(rules->thought_id);
+  if (!rules->grammar->is_accepting(state)) return;
+  if (is_before_min_tokens && is_any(words)) return;
+  for (const int32_t id : rules->end_ids) open(id);
+}
+
+Constraint::Constraint(const ConstraintRules& rules, const std::optional<ThinkingTags>& tags)
+    : rules_(&rules) {
+  if (rules.grammar == nullptr) return;
+  state_ = rules.grammar->start();
+  if (!tags || tags->end_ids.empty()) return;
+  thought_end_.emplace(tags->end_ids);
+  if (tags->num_prompt_tokens >= 0) {
+    place_ = Place::kThought;
+  } else if (rules.thought_id >= 0) {
+    place_ = Place::kBeginning;
+  }
+}
+
+void Constraint::append(int32_t id) {
+  if (rules_->grammar == nullptr) return;
+  if (place_ == Place::kThought) {
+    if (thought_end_->append(id)) place_ = Place::kText;
+    return;
+  }
+  if (std::exchange(place_, Place::kText) == Place::kBeginning && id == rules_->thought_id) {
+    place_ = Place::kThought;
+    return;
+  }
+  state_ = rules_->grammar->advance(state_, id);
+}
+
+bool Constraint::admits(int32_t id) const {
+  if (!binds()) return true;
+  if (place_ == Place::kBeginning && id == rules_->thought_id) return true;
+  if (rules_->is_end(id)) return may_end();
+  return !contains(rules_->banned_ids, id) &&
+         !rules_->grammar->is_dead(rules_->grammar->advance(state_, id));
+}
+
+bool Constraint::depends_on(int num_pending) const {
+  if (rules_->grammar == nullptr) return false;
+  if (place_ != Place::kThought) return num_pending > 0;
+  return thought_end_->num_missing() <= static_cast<size_t>(num_pending);
+}
+
+bool Constraint::may_end() const { return binds() && rules_->grammar->is_accepting(state_); }
+
+TokenMask Constraint::mask(bool is_before_min_tokens) const {
+  // What comes behind a draft that ends the output is drawn for nobody.
+  if (!binds() || rules_->grammar->is_dead(state_)) {
+    if (rules_->allowed.empty()) return {};
+    return {.rules = rules_, .is_of_ids_alone = true};
+  }
+  return {.rules = rules_,
+          .state = state_,
+          .is_before_min_tokens = is_before_min_tokens,
+          .may_begin_thought = place_ == Place::kBeginning};
+}
+
+std::string Constraint::failure() const {
+  if (!binds() || !rules_->grammar->is_dead(state_)) return "";
+  if (rules_->grammar->is_outgrown(state_)) return Grammar::outgrown_message();
+  return "the output no longer follows its grammar";
+}
+
+std::string Constraint::why_empty(bool is_before_min_tokens) const {
+  if (!binds()) return "";
+  std::vector<uint32_t> words((rules_->vocab_size + 31) / 32);
+  mask(is_before_min_tokens).fill(words);
+  if (is_any(words)) return "";
+  for (int32_t id = 0; id < rules_->vocab_size; ++id) {
+    if (rules_->grammar->is_outgrown(rules_->grammar->advance(state_, id))) {
+      return Grammar::outgrown_message();
+    }
+  }
+  return "the grammar leaves no token to draw: none of the vocabulary that is allowed goes on "
+         "with this text";
+}
+
+}  // namespace nanovllm

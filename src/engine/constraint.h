@@ -1,0 +1,106 @@
+// What a completion may say next where a request names its tokens or a grammar: the masks of its
+// draws.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/thinking_budget.h"
+#include "grammar/grammar.h"
+#include "nanovllm/sampling_params.h"
+
+namespace nanovllm {
+
+// What a request allows from beginning to end.
+struct ConstraintRules {
+  // Null = allowed_token_ids alone.
+  std::shared_ptr<const Grammar> grammar = {};
+  // allowed_token_ids as SamplingRow::allowed; empty = all. [(vocab_size + 31) / 32]
+  std::vector<uint32_t> allowed = {};
+  // What ends the output: where the grammar's text may end, these may be drawn, and nowhere else.
+  std::vector<int32_t> end_ids = {};
+  // What can't end it and is no text either: EOS with ignore_eos. Never drawn in the text.
+  std::vector<int32_t> banned_ids = {};
+  // A thought may come before the text, if it begins with this token; -1 = none may.
+  int32_t thought_id = -1;
+  int vocab_size = 0;
+  // Of no other rules that an engine ever has, as long as they differ. 0 = there are too many.
+  uint64_t number = 0;
+
+  bool allows_same(const ConstraintRules& other) const;
+  // Whether the output ends with this token, if it was drawn in the text.
+  bool is_end(int32_t id) const;
+};
+
+// Equal rules of requests that live at the same time are one object, so that their masks are the
+// same for the device too.
+class ConstraintTable {
+ public:
+  // The rules of a request's parameters; null where they allow everything.
+  std::shared_ptr<const ConstraintRules> rules_of(const SamplingParams& params,
+                                                  std::shared_ptr<const Grammar> grammar,
+                                                  int vocab_size,
+                                                  const std::vector<int32_t>& eos_token_ids);
+
+ private:
+  std::shared_ptr<const ConstraintRules> intern(ConstraintRules rules);
+
+  std::vector<std::weak_ptr<const ConstraintRules>> known_;
+  uint64_t num_numbers_ = 0;
+};
+
+// Which tokens a draw may give, as a number and as words. The rules must outlive it.
+struct TokenMask {
+  const ConstraintRules* rules = nullptr;  // null = all tokens
+  GrammarState state = 0;
+  // Draws that the grammar does not bind: rules->allowed is the mask, or there is none.
+  bool is_of_ids_alone = false;
+  // The end ids wait, as long as anything else may be drawn.
+  bool is_before_min_tokens = false;
+  bool may_begin_thought = false;
+
+  // SamplingRow::allowed_key
+  uint64_t key() const;
+  // [(vocab_size + 31) / 32]. May be called on any thread.
+  void fill(std::span<uint32_t> words) const;
+};
+
+// Where a completion is in its text. A copy goes on by itself, so that drafts need no way back.
+class Constraint {
+ public:
+  // `rules` and `tags` must live longer. With tags, a thought that is open at the prompt's end, or
+  // that the output begins with, comes before the text: the grammar does not bind it.
+  Constraint(const ConstraintRules& rules, const std::optional<ThinkingTags>& tags);
+
+  // One more token of the output, which does not end it.
+  void append(int32_t id);
+  // Whether a token may be drawn here, as far as the grammar is concerned.
+  bool admits(int32_t id) const;
+  // Whether the grammar binds the next token, and whether it did the one before.
+  bool binds() const { return rules_->grammar != nullptr && place_ != Place::kThought; }
+  bool is_in_text() const { return rules_->grammar != nullptr && place_ == Place::kText; }
+  // Whether what the next token may be depends on the last `num_pending` ones.
+  bool depends_on(int num_pending) const;
+  // Whether the output may end here.
+  bool may_end() const;
+  TokenMask mask(bool is_before_min_tokens) const;
+
+  // Why the text can't go on: it follows no longer, or the automaton is outgrown. Empty = it can.
+  std::string failure() const;
+  // Why mask() has no token. Empty = it has some.
+  std::string why_empty(bool is_before_min_tokens) const;
+
+ private:
+  enum class Place { kBeginning, kThought, kText };
+
+  const ConstraintRules* rules_;
+  Place place_ = Place::kText;
+  GrammarState state_ = 0;
+  std::optional<TagFinder> thought_end_;
+};
+
+}  // namespace nanovllm
