@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
@@ -12,12 +13,10 @@
 namespace nanovllm {
 namespace {
 
-void sampling(benchmark::State& state, const SamplingKind& kind, bool trained) {
+void measure(benchmark::State& state, std::vector<SamplingRow> rows, bool trained) {
   static CpuBackend cpu;
   const int64_t num_rows = state.range(0);
   std::vector<float> logits = sampling_logits(num_rows, trained);
-  const std::vector<int32_t> output_ids = sampling_output_ids();
-  std::vector<SamplingRow> rows = sampling_rows(kind, num_rows, output_ids);
   std::vector<SamplingResult> results(num_rows);
   const Tensor tensor(logits.data(), DType::kFloat32, {num_rows, kSampledVocabSize});
   uint64_t position = 0;
@@ -32,6 +31,19 @@ void sampling(benchmark::State& state, const SamplingKind& kind, bool trained) {
   state.counters["of_read"] = {bytes / read_bandwidth(cpu), rate};
 }
 
+void sampling(benchmark::State& state, const SamplingKind& kind, bool trained) {
+  const std::vector<int32_t> output_ids = sampling_output_ids();
+  measure(state, sampling_rows(kind, state.range(0), output_ids), trained);
+}
+
+// The logits stay masked from the first round on.
+void masked_sampling(benchmark::State& state, const MaskedSamplingKind& kind, int num_logprobs) {
+  const auto masks = sampling_masks(kind.share_allowed, state.range(0));
+  std::vector<SamplingRow> rows = masked_sampling_rows(kind, masks);
+  for (SamplingRow& row : rows) row.num_logprobs = num_logprobs;
+  measure(state, std::move(rows), true);
+}
+
 const bool sampling_registered = [] {
   for (const SamplingKind& kind : kSamplingKinds) {
     for (const bool trained : {true, false}) {
@@ -40,6 +52,20 @@ const bool sampling_registered = [] {
       benchmark::RegisterBenchmark(
           name.c_str(),
           [&kind, trained](benchmark::State& state) { sampling(state, kind, trained); })
+          ->Unit(benchmark::kMicrosecond)
+          ->UseRealTime()
+          ->Arg(1)
+          ->Arg(16);
+    }
+  }
+  for (const MaskedSamplingKind& kind : kMaskedSamplingKinds) {
+    for (const int num_logprobs : {-1, 5}) {
+      const std::string name =
+          std::string("sampling/") + kind.name + (num_logprobs < 0 ? "" : "_5_logprobs");
+      benchmark::RegisterBenchmark(name.c_str(),
+                                   [&kind, num_logprobs](benchmark::State& state) {
+                                     masked_sampling(state, kind, num_logprobs);
+                                   })
           ->Unit(benchmark::kMicrosecond)
           ->UseRealTime()
           ->Arg(1)

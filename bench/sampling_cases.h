@@ -65,4 +65,39 @@ inline std::vector<SamplingRow> sampling_rows(const SamplingKind& kind, int64_t 
   return std::vector<SamplingRow>(static_cast<size_t>(num_rows), row);
 }
 
+// Rows of which each has a mask of allowed tokens for itself: most are, as inside a string of JSON,
+// or few, as between its members.
+struct MaskedSamplingKind {
+  const char* name;
+  double share_allowed;
+  SamplingRow row;
+};
+
+inline const MaskedSamplingKind kMaskedSamplingKinds[] = {
+    {"most_allowed", 0.95, {}},
+    {"few_allowed", 0.001, {}},
+    {"few_allowed_greedy", 0.001, {.temperature = 0}},
+    {"most_allowed_top_k_20_top_p_0.95", 0.95, {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20}}};
+
+inline std::vector<std::vector<uint32_t>> sampling_masks(double share_allowed, int64_t num_rows) {
+  std::mt19937 rng(3);
+  std::bernoulli_distribution is_allowed(share_allowed);
+  std::vector<std::vector<uint32_t>> masks(static_cast<size_t>(num_rows));
+  for (std::vector<uint32_t>& mask : masks) {
+    mask.resize((kSampledVocabSize + 31) / 32);
+    for (int64_t id = 0; id < kSampledVocabSize; ++id) {
+      if (is_allowed(rng)) mask[id / 32] |= 1u << (id % 32);
+    }
+  }
+  return masks;
+}
+
+// `masks` stay the caller's.
+inline std::vector<SamplingRow> masked_sampling_rows(
+    const MaskedSamplingKind& kind, const std::vector<std::vector<uint32_t>>& masks) {
+  std::vector<SamplingRow> rows(masks.size(), kind.row);
+  for (size_t r = 0; r < masks.size(); ++r) rows[r].allowed = masks[r];
+  return rows;
+}
+
 }  // namespace nanovllm

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "io/json.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
@@ -71,6 +72,19 @@ std::string remark_on_bad_word(const std::string& word, const Tokenizer& tokeniz
   const std::string why = why_it_comes(rest, forms_of(rest, tokenizer), tokenizer);
   if (why.empty()) return "";
   return fmt::format("bad_words: \"{}\" can come: {}", printable(word), why);
+}
+
+void BadWordRemarks::remark_on(const std::vector<std::string>& words, const Tokenizer& tokenizer) {
+  constexpr size_t kMostJudged = 1000;
+  constexpr int kMostRemarks = 100;
+  for (const std::string& word : words) {
+    if (judged_.size() == kMostJudged || num_remarks_ == kMostRemarks) return;
+    if (!judged_.insert(word).second) continue;
+    const std::string remark = remark_on_bad_word(word, tokenizer);
+    if (remark.empty()) continue;
+    print_message("nanovllm: {}\n", remark);
+    ++num_remarks_;
+  }
 }
 
 BadWords::BadWords(const std::vector<std::string>& words, const Tokenizer& tokenizer) {

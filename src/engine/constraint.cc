@@ -33,6 +33,10 @@ bool ConstraintRules::allows_same(const ConstraintRules& other) const {
 
 bool ConstraintRules::is_end(int32_t id) const { return contains(end_ids, id); }
 
+bool ConstraintRules::is_listed(int32_t id) const {
+  return id >= 0 && id < vocab_size && (allowed.empty() || has_bit(allowed, id));
+}
+
 std::shared_ptr<const ConstraintRules> ConstraintTable::rules_of(
     const SamplingParams& params, std::shared_ptr<const Grammar> grammar, int vocab_size,
     const std::vector<int32_t>& eos_token_ids) {
@@ -54,6 +58,11 @@ std::shared_ptr<const ConstraintRules> ConstraintTable::rules_of(
   }
   std::ranges::sort(rules.end_ids);
   rules.end_ids.erase(std::unique(rules.end_ids.begin(), rules.end_ids.end()), rules.end_ids.end());
+  const auto is_text = [&](int32_t id) { return !rules.grammar->text_of(id).empty(); };
+  rules.takes_all_text =
+      rules.allowed.empty() && std::ranges::none_of(rules.end_ids, is_text) &&
+      std::ranges::none_of(rules.banned_ids, is_text) &&
+      rules.grammar->num_mask_words() <= (static_cast<size_t>(vocab_size) + 31) / 32;
   const auto& tags = params.thinking_tags;
   if (tags && tags->num_prompt_tokens < 0 && tags->start_ids.size() == 1) {
     rules.thought_id = tags->start_ids.front();
@@ -91,17 +100,15 @@ void TokenMask::fill(std::span<uint32_t> words) const {
   const auto known = std::span(*text).first(std::min(text->size(), words.size()));
   std::fill(std::ranges::copy(known, words.begin()).out, words.end(), 0);
   if (rules->vocab_size % 32 != 0) words.back() &= (1u << rules->vocab_size % 32) - 1;
-  const auto is_in_vocabulary = [&](int32_t id) { return id >= 0 && id < rules->vocab_size; };
-  const auto open = [&](int32_t id) {
-    if (!is_in_vocabulary(id)) return;
-    if (rules->allowed.empty() || has_bit(rules->allowed, id)) words[id / 32] |= 1u << id % 32;
-  };
   for (const auto* ids : {&rules->end_ids, &rules->banned_ids}) {
     for (const int32_t id : *ids) {
-      if (is_in_vocabulary(id)) words[id / 32] &= ~(1u << id % 32);
+      if (id >= 0 && id < rules->vocab_size) words[id / 32] &= ~(1u << id % 32);
     }
   }
   for (size_t i = 0; i < rules->allowed.size(); ++i) words[i] &= rules->allowed[i];
+  const auto open = [&](int32_t id) {
+    if (rules->is_listed(id)) words[id / 32] |= 1u << id % 32;
+  };
   if (may_begin_thought) open(rules->thought_id);
   if (!rules->grammar->is_accepting(state)) return;
   if (is_before_min_tokens && is_any(words)) return;
@@ -138,8 +145,9 @@ bool Constraint::admits(int32_t id) const {
   if (!binds()) return true;
   if (place_ == Place::kBeginning && id == rules_->thought_id) return true;
   if (rules_->is_end(id)) return may_end();
-  return !contains(rules_->banned_ids, id) &&
-         !rules_->grammar->is_dead(rules_->grammar->advance(state_, id));
+  if (contains(rules_->banned_ids, id)) return false;
+  const GrammarState next = rules_->grammar->advance(state_, id);
+  return !rules_->grammar->is_dead(next) || rules_->grammar->is_outgrown(next);
 }
 
 bool Constraint::depends_on(int num_pending) const {
@@ -162,21 +170,29 @@ TokenMask Constraint::mask(bool is_before_min_tokens) const {
           .may_begin_thought = place_ == Place::kBeginning};
 }
 
-std::string Constraint::failure() const {
-  if (!binds() || !rules_->grammar->is_dead(state_)) return "";
-  if (rules_->grammar->is_outgrown(state_)) return Grammar::outgrown_message();
-  return "the output no longer follows its grammar";
+bool Constraint::is_stuck() const {
+  if (!binds()) return false;
+  const auto is_listed = [&](int32_t id) { return rules_->is_listed(id); };
+  if (may_end() && std::ranges::any_of(rules_->end_ids, is_listed)) return false;
+  if (place_ == Place::kBeginning && is_listed(rules_->thought_id)) return false;
+  if (rules_->grammar->is_dead(state_)) return true;
+  return rules_->takes_all_text ? !rules_->grammar->has_next(state_) : is_mask_empty();
 }
 
-std::string Constraint::why_empty(bool is_before_min_tokens) const {
-  if (!binds()) return "";
+bool Constraint::is_mask_empty() const {
+  const TokenMask its_mask = mask(false);
+  if (its_mask.rules == nullptr) return false;
   std::vector<uint32_t> words((rules_->vocab_size + 31) / 32);
-  mask(is_before_min_tokens).fill(words);
-  if (is_any(words)) return "";
+  its_mask.fill(words);
+  return !is_any(words);
+}
+
+std::string Constraint::why_stuck() const {
+  const Grammar& grammar = *rules_->grammar;
+  if (grammar.is_outgrown(state_)) return Grammar::outgrown_message();
+  if (grammar.is_dead(state_)) return "the output no longer follows its grammar";
   for (int32_t id = 0; id < rules_->vocab_size; ++id) {
-    if (rules_->grammar->is_outgrown(rules_->grammar->advance(state_, id))) {
-      return Grammar::outgrown_message();
-    }
+    if (grammar.is_outgrown(grammar.advance(state_, id))) return Grammar::outgrown_message();
   }
   return "the grammar leaves no token to draw: none of the vocabulary that is allowed goes on "
          "with this text";

@@ -28,12 +28,16 @@ struct ConstraintRules {
   // A thought may come before the text, if it begins with this token; -1 = none may.
   int32_t thought_id = -1;
   int vocab_size = 0;
+  // Its masks are the grammar's and ids that are no text.
+  bool takes_all_text = false;
   // Of no other rules that an engine ever has, as long as they differ. 0 = there are too many.
   uint64_t number = 0;
 
   bool allows_same(const ConstraintRules& other) const;
   // Whether the output ends with this token, if it was drawn in the text.
   bool is_end(int32_t id) const;
+  // Whether a token can be drawn as far as ids alone are concerned.
+  bool is_listed(int32_t id) const;
 };
 
 // Equal rules of requests that live at the same time are one object, so that their masks are the
@@ -78,21 +82,25 @@ class Constraint {
 
   // One more token of the output, which does not end it.
   void append(int32_t id);
-  // Whether a token may be drawn here, as far as the grammar is concerned.
+  // Whether a token may follow, as far as the grammar is concerned. One with which the automaton is
+  // outgrown may: that is not the token's fault.
   bool admits(int32_t id) const;
   // Whether the grammar binds the next token, and whether it did the one before.
   bool binds() const { return rules_->grammar != nullptr && place_ != Place::kThought; }
   bool is_in_text() const { return rules_->grammar != nullptr && place_ == Place::kText; }
   // Whether what the next token may be depends on the last `num_pending` ones.
   bool depends_on(int num_pending) const;
-  // Whether the output may end here.
+  // Whether the text is complete here.
   bool may_end() const;
   TokenMask mask(bool is_before_min_tokens) const;
 
-  // Why the text can't go on: it follows no longer, or the automaton is outgrown. Empty = it can.
-  std::string failure() const;
-  // Why mask() has no token. Empty = it has some.
-  std::string why_empty(bool is_before_min_tokens) const;
+  // Whether nothing can follow: the text is complete and no token can end it, or it can't go on.
+  // Makes no mask if it can do without.
+  bool is_stuck() const;
+  // Whether mask() has no token at all.
+  bool is_mask_empty() const;
+  // Why nothing follows, where the text isn't complete.
+  std::string why_stuck() const;
 
  private:
   enum class Place { kBeginning, kThought, kText };

@@ -61,7 +61,7 @@ TEST_F(ConstraintTest, AllowsWhatGoesOnWithTheTextAndItsEndWhereItMayEnd) {
   EXPECT_TRUE(constraint.may_end());
   constraint.append(id("c"));
   EXPECT_EQ(open(constraint), ids({"<eos>"}));
-  EXPECT_EQ(constraint.failure(), "");
+  EXPECT_FALSE(constraint.is_stuck());
 }
 
 TEST_F(ConstraintTest, StopTokensAreNoText) {
@@ -120,7 +120,7 @@ TEST_F(ConstraintTest, AllowedTokensNarrowItFurther) {
   closed.append(id("ab"));
   EXPECT_EQ(open(closed), OpenIds{});
   EXPECT_TRUE(closed.may_end());
-  EXPECT_NE(closed.why_empty(false), "");
+  EXPECT_TRUE(closed.is_stuck());
   // Alone they bind nothing but the draw.
   params.allowed_token_ids = {{4, 49}};
   const auto alone = rules(params, "");
@@ -129,7 +129,7 @@ TEST_F(ConstraintTest, AllowedTokensNarrowItFurther) {
   EXPECT_FALSE(free.binds());
   EXPECT_FALSE(free.depends_on(1));
   free.append(7);
-  EXPECT_EQ(free.failure(), "");
+  EXPECT_FALSE(free.is_stuck());
 }
 
 TEST_F(ConstraintTest, AVocabularyMayBeSmallerThanItsTokenizers) {
@@ -196,18 +196,47 @@ TEST_F(ConstraintTest, ATextThatLeavesItsGrammarHasFailed) {
   EXPECT_TRUE(constraint.admits(id("a")));
   EXPECT_FALSE(constraint.admits(id("b")));
   EXPECT_FALSE(constraint.admits(45));
+  EXPECT_FALSE(constraint.is_stuck());
   constraint.append(id("b"));
-  EXPECT_EQ(constraint.failure(), "the output no longer follows its grammar");
+  EXPECT_TRUE(constraint.is_stuck());
+  EXPECT_EQ(constraint.why_stuck(), "the output no longer follows its grammar");
+}
+
+// Whatever may end it: the mask, which costs more, is what it is compared with.
+TEST_F(ConstraintTest, KnowsWithoutAMaskWhetherNothingFollows) {
+  int num_stuck = 0, num_free = 0;
+  for (const char* text : {"ab|c[x-z]", "[0-9]+[x]?", "(ab)?c", "a{3}", "a\\{0,1}é"}) {
+    for (const bool ignores_eos : {false, true}) {
+      SamplingParams params;
+      params.ignore_eos = ignores_eos;
+      if (ignores_eos) params.stop_token_ids = {id("b")};
+      const auto its_rules = rules(params, text, ignores_eos ? 20 : kNumTokens);
+      std::vector<Constraint> seen = {Constraint(*its_rules, {})};
+      for (size_t i = 0; i < seen.size() && i < 200; ++i) {
+        EXPECT_EQ(seen[i].is_stuck(), seen[i].is_mask_empty()) << text;
+        ++(seen[i].is_stuck() ? num_stuck : num_free);
+        for (int32_t next = 1; next < 40; ++next) {
+          if (!seen[i].admits(next) || its_rules->is_end(next)) continue;
+          Constraint behind = seen[i];
+          behind.append(next);
+          seen.push_back(behind);
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_stuck, 5);
+  EXPECT_GT(num_free, 50);
 }
 
 TEST_F(ConstraintTest, AStateWithoutTokensSaysSo) {
   const auto its_rules = rules({}, "a[x-z]");  // of which no token has any
   Constraint constraint(*its_rules, {});
-  EXPECT_EQ(constraint.why_empty(false), "");
+  EXPECT_FALSE(constraint.is_stuck());
   constraint.append(id("a"));
-  EXPECT_EQ(constraint.failure(), "");
   EXPECT_EQ(open(constraint), OpenIds{});
-  EXPECT_EQ(constraint.why_empty(false),
+  EXPECT_TRUE(constraint.is_stuck());
+  EXPECT_FALSE(constraint.may_end());
+  EXPECT_EQ(constraint.why_stuck(),
             "the grammar leaves no token to draw: none of the vocabulary that is allowed goes on "
             "with this text");
 }
@@ -216,8 +245,8 @@ TEST_F(ConstraintTest, AnOutgrownAutomatonSaysSo) {
   const auto grammar = compiler_.gbnf(R"(root ::= "{" root? "}")");
   const auto its_rules = table_.rules_of({}, grammar, kNumTokens, {kEndOfText});
   Constraint constraint(*its_rules, {});
-  for (int i = 0; i < 10'000'000 && constraint.failure().empty(); ++i) constraint.append(id("{"));
-  EXPECT_EQ(constraint.failure(), Grammar::outgrown_message());
+  for (int i = 0; i < 10'000'000 && !constraint.is_stuck(); ++i) constraint.append(id("{"));
+  EXPECT_EQ(constraint.why_stuck(), Grammar::outgrown_message());
 }
 
 // Over walks by several rules, also those of requests that came and went.

@@ -74,7 +74,9 @@ uint64_t EngineCore::add_request(CheckedRequest checked, std::string text) {
   auto owner = std::make_unique<Request>(id, std::move(text), std::move(asked.prompt_token_ids),
                                          std::move(asked.params), context_, std::move(rules), salt);
   Request& request = *owner;
-  if (!withholds_remarks_) remark_on(request.params().bad_words);
+  if (!withholds_remarks_ && !request.params().bad_words.empty()) {
+    remarks_.remark_on(request.params().bad_words, tokenizer());
+  }
   if (!asked.previous_output_ids.empty()) {
     request.replay(asked.previous_output_ids);
     for (const auto& completion : request.completions()) {
@@ -100,20 +102,6 @@ uint64_t EngineCore::add_request(CheckedRequest checked, std::string text) {
     }
   }
   return id;
-}
-
-// Once for each word, and no more than somebody may read, or than time should be spent on.
-void EngineCore::remark_on(const std::vector<std::string>& bad_words) {
-  constexpr size_t kMostJudged = 1000;
-  constexpr int kMostRemarks = 100;
-  for (const std::string& word : bad_words) {
-    if (judged_.size() == kMostJudged || num_remarks_ == kMostRemarks) return;
-    if (!judged_.insert(word).second) continue;
-    const std::string remark = remark_on_bad_word(word, tokenizer());
-    if (remark.empty()) continue;
-    print_message("nanovllm: {}\n", remark);
-    ++num_remarks_;
-  }
 }
 
 void EngineCore::abort_request(uint64_t request_id) noexcept {
@@ -205,27 +193,13 @@ bool EngineCore::submit_step() {
   parts_.runner->submit(input_);
   scheduler_.advance(scheduled);
   in_flight_.push_back(std::move(step));
-  const auto needs_ids = [](const InFlightStep::Entry& entry) {
-    return entry.sampled &&
-           entry.completion->request->needs_ids(*entry.completion, entry.num_pending());
-  };
-  if (std::ranges::none_of(in_flight_.back().entries, needs_ids)) draw(in_flight_.back());
+  if (!in_flight_.back().needs_ids()) draw(in_flight_.back());
   return true;
 }
 
-// Rows of what has ended meanwhile are drawn for nobody.
 void EngineCore::draw(InFlightStep& step) {
   rows_.clear();
-  for (const InFlightStep::Entry& entry : step.entries) {
-    if (!entry.sampled) continue;
-    const Completion& completion = *entry.completion;
-    if (completion.finish_reason != FinishReason::kNone) {
-      for (int i = 0; i <= entry.num_drafts; ++i) rows_.add({.temperature = 0});
-      continue;
-    }
-    completion.request->add_rows(completion, entry.first_position(), entry.num_drafts,
-                                 entry.num_pending() > 0 ? entry.pending_from : -1, rows_);
-  }
+  step.add_rows(rows_);
   rows_.make_masks();
   parts_.runner->draw(rows_.rows());
   step.is_drawn = true;
@@ -385,18 +359,7 @@ void EngineCore::report(const InFlightStep& step) {
   // A step that was submitted ahead begins when the one before it ends.
   const auto begin = std::max(step.submitted_at, last_collected_at_);
   last_collected_at_ = Clock::now();
-  last_schedule_.reserve(step.entries.size());  // nothing below can throw
-  for (const auto& entry : step.entries) {
-    const bool decode = entry.is_decode();
-    (decode ? counts_.num_decode_tokens : counts_.num_prefill_tokens) += entry.num_new_tokens;
-    last_schedule_.push_back({.request_id = entry.completion->request_id,
-                              .index = entry.completion->index,
-                              .num_computed_tokens = entry.num_computed_tokens,
-                              .num_new_tokens = entry.num_new_tokens,
-                              .num_cached_tokens = entry.completion->num_cached_tokens,
-                              .sampled = entry.sampled,
-                              .decode = decode});
-  }
+  step.count(counts_, last_schedule_);
   last_step_ = std::exchange(counts_, {});
   last_step_.num_running = step.num_running;
   last_step_.num_waiting = step.num_waiting;

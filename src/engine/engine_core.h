@@ -5,17 +5,15 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "engine/block_manager.h"
 #include "engine/cache_salts.h"
+#include "engine/in_flight_step.h"
 #include "engine/observer.h"
-#include "engine/request.h"
 #include "engine/scheduler.h"
 #include "nanovllm/llm_engine.h"
 #include "nanovllm/prepare.h"
@@ -85,48 +83,6 @@ class EngineCore {
   std::string check_integrity() const;
 
  private:
-  // std::map, because extract() and insert() move an entry to another map without allocating.
-  using Requests = std::map<uint64_t, std::unique_ptr<Request>>;
-
-  // What a submitted step needs to be collected.
-  struct InFlightStep {
-    struct Entry {
-      Completion* completion;
-      // Before the step.
-      int num_computed_tokens;
-      // Drafts included.
-      int num_new_tokens;
-      int num_drafts;
-      // The sequence's when the step was submitted. If it has more now, it was preempted meanwhile
-      // and its blocks are no longer the ones that the step wrote to.
-      int num_preemptions;
-      bool sampled;
-      // See SequenceInput.
-      int pending_from;
-
-      // What it draws first, as an index of the completion's tokens.
-      int first_position() const { return num_computed_tokens + num_new_tokens - num_drafts; }
-      // How many ids before that are not known yet.
-      int num_pending() const {
-        return first_position() - completion->num_prompt_tokens -
-               static_cast<int>(completion->output().size());
-      }
-      // Whether it computes the token drawn last, not a part of a prompt.
-      bool is_decode() const {
-        return sampled && num_new_tokens - num_drafts == 1 &&
-               num_computed_tokens >= completion->num_prompt_tokens;
-      }
-    };
-    std::vector<Entry> entries;
-    bool is_drawn = false;
-    Clock::time_point submitted_at;
-    // At submission.
-    int num_running = 0, num_waiting = 0, num_used_blocks = 0;
-    // Requests that ended while the step ran. They live until it is collected, because entries
-    // point to them.
-    Requests ended;
-  };
-
   void propose_drafts(Completion& completion);
   bool submit_step();
   void draw(InFlightStep& step);
@@ -147,7 +103,6 @@ class EngineCore {
   void report(const InFlightStep& step);
   void learn_cost();  // from the last step
   void enter_phase(Completion& completion, Phase phase) noexcept;
-  void remark_on(const std::vector<std::string>& bad_words);
 
   EngineParts parts_;
   const std::unique_ptr<const GrammarCompiler> grammars_;  // null: no tokenizer
@@ -158,8 +113,7 @@ class EngineCore {
   CacheSalts salts_;
   ConstraintTable constraints_;
   bool withholds_remarks_ = false;
-  std::set<std::string> judged_;  // bad words, by remark_on()
-  int num_remarks_ = 0;
+  BadWordRemarks remarks_;
 
   Requests requests_;  // until their last output was delivered
   uint64_t next_request_id_ = 0;

@@ -366,6 +366,11 @@ TEST_P(Engine, AFailingStepLeavesAnEngineThatGoesOn) {
                   &FakeRunner::fail_at_step, "The device is on fire.");
 }
 
+TEST_P(Engine, AFailingDrawLeavesAnEngineThatGoesOn) {
+  expect_to_go_on({.max_num_batched_tokens = 8, .pipeline_depth = GetParam()},
+                  &FakeRunner::fail_at_draw, "The device is on fire.");
+}
+
 TEST_P(Engine, AnImpossibleTokenLeavesAnEngineThatGoesOn) {
   expect_to_go_on({.max_num_batched_tokens = 8, .pipeline_depth = GetParam()},
                   &FakeRunner::impossible_at_step, "The model sampled token 50 but has only 50.");

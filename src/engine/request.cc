@@ -236,24 +236,22 @@ void Request::append_output(Completion& completion, bool sampled, const Sequence
       append_token(completion, result);
       continue;
     }
-    end_without_draw(completion);
+    if (completion.constraint && completion.constraint->is_mask_empty()) {
+      end_stuck(completion);
+    } else {
+      abort(completion, "the model's logits leave no token to draw");
+    }
   }
 }
 
-// Its logits, or its grammar, leave no token. A text that is complete ends as it should where the
-// model has nothing to end it with.
-void Request::end_without_draw(Completion& completion) {
-  std::string why;
-  if (completion.constraint) {
-    const bool is_early = std::ssize(completion.output()) < params_.min_tokens;
-    why = completion.constraint->why_empty(is_early);
-    if (!why.empty() && completion.constraint->may_end()) {
-      end(completion, FinishReason::kStop);
-      return;
-    }
+// Its grammar leaves no token: a text that is complete ends as it should, where nothing can be
+// drawn that ends it.
+void Request::end_stuck(Completion& completion) {
+  if (completion.constraint->may_end()) {
+    end(completion, FinishReason::kStop);
+  } else {
+    abort(completion, completion.constraint->why_stuck());
   }
-  if (why.empty()) why = "the model's logits leave no token to draw";
-  abort(completion, std::move(why));
 }
 
 void Request::append_token(Completion& completion, const SamplingResult& sampled) {
@@ -288,7 +286,8 @@ void Request::walk(Completion& completion, int32_t token_id) {
   constraint.append(token_id);
   // Text that looks like a thought is none.
   if (constraint.is_in_text()) completion.thinking.reset();
-  if (std::string why = constraint.failure(); !why.empty()) abort(completion, std::move(why));
+  // With its last token, so that who goes on with these ids finds the same end.
+  if (constraint.is_stuck()) end_stuck(completion);
 }
 
 bool Request::stops_at(Completion& completion, int32_t token_id) const {

@@ -91,6 +91,10 @@ class CutWorkload {
     }
     if (one_in(3)) p.logprobs = pick(3);
     if (one_in(4)) p.prompt_logprobs = pick(3);
+    if (one_in(3)) {
+      static constexpr const char* kRegexes[] = {"(ab|é| )*a", "[ab]{2,9}( é)?", "b?a*(x|b)"};
+      p.structured_outputs.emplace().regex = kRegexes[pick(3)];
+    }
     return asked;
   }
   FakeEngine engine() {

@@ -53,11 +53,11 @@ class TextAlone {
 
   AloneOutput generate(const Ids& prompt, int index) {
     Ids text = prompt;
+    end_if_stuck();
     while (expected_.reason == FinishReason::kNone) {
       const int32_t id = draw(prompt, text, index);
       if (id < 0) {
-        const bool is_complete = binds() && grammar_->is_accepting(state_) && is_masked_out_;
-        expected_.reason = is_complete ? FinishReason::kStop : FinishReason::kAbort;
+        expected_.reason = FinishReason::kAbort;
         break;
       }
       text.push_back(id);
@@ -87,7 +87,7 @@ class TextAlone {
     return !params_.allowed_token_ids || std::ranges::count(*params_.allowed_token_ids, id) > 0;
   }
 
-  int32_t draw(const Ids& prompt, const Ids& text, int index) {
+  std::vector<uint32_t> mask() const {
     std::vector<uint32_t> allowed(2);
     const auto open = [&](int32_t id) { allowed[id / 32] |= 1u << id % 32; };
     int num_open = 0;
@@ -104,7 +104,17 @@ class TextAlone {
         if (is_stop(id) && is_listed(id)) open(id);
       }
     }
-    is_masked_out_ = allowed[0] == 0 && allowed[1] == 0;
+    return allowed;
+  }
+  // Its text can't go on.
+  void end_if_stuck() {
+    if (!binds() || mask() != std::vector<uint32_t>(2)) return;
+    const bool is_complete = grammar_->is_accepting(state_);
+    expected_.reason = is_complete ? FinishReason::kStop : FinishReason::kAbort;
+  }
+
+  int32_t draw(const Ids& prompt, const Ids& text, int index) {
+    const std::vector<uint32_t> allowed = mask();
     Ids banned;
     if (is_early() && !binds()) banned = params_.stop_token_ids;
     if (is_early() && !binds()) banned.push_back(kEndOfText);
@@ -140,6 +150,7 @@ class TextAlone {
       is_in_text_ = true;
       state_ = grammar_->advance(state_, id);
     }
+    end_if_stuck();
   }
 
   const SamplingParams& params_;
@@ -149,7 +160,6 @@ class TextAlone {
   Ids thought_;
   bool has_thought_ = false;
   bool is_in_text_ = false;
-  bool is_masked_out_ = false;
   AloneOutput expected_;
 };
 
@@ -361,22 +371,23 @@ TEST_P(StructuredEngine, AStateWithoutTokensEndsItsOwnCompletion) {
 }
 
 TEST_P(StructuredEngine, AnOutgrownAutomatonEndsItsOwnCompletion) {
-  FakeEngine engine = make({.max_model_len = 100});
-  SamplingParams params = greedy(60);
+  FakeEngine engine = make();
+  SamplingParams params = greedy(20);
   params.ignore_eos = false;
   params.structured_outputs.emplace().grammar = R"(root ::= "{" root? "}")";
-  // Another request made the automaton as large as it may be.
-  const CheckedRequest checked =
+  // Another request made the automaton as large as it may be, and never closed a brace.
+  const CheckedRequest other =
       engine.core->preparer().check({.prompt_token_ids = prompt_of(9), .params = params});
-  const Grammar& grammar = *checked->grammar;
+  const Grammar& grammar = *other->grammar;
   GrammarState state = grammar.start();
   while (!grammar.is_dead(state)) state = grammar.advance(state, std::string_view("{"));
-  params.logit_bias = {{19, 100.0f}};
-  const uint64_t id = engine.core->add_request(prompt_of(9), params);
-  const auto output = run(*engine.core).at(id).outputs[0];
-  // What was known before goes on.
-  EXPECT_EQ(output.finish_reason == FinishReason::kAbort,
-            output.stop_reason == StopReason(Grammar::outgrown_message()));
+  ASSERT_TRUE(grammar.is_outgrown(state));
+  const uint64_t id = engine.core->add_request(prompt_of(9), params, {{19, 19, 20}});
+  const uint64_t fine = engine.core->add_request(prompt_of(9), greedy(20));
+  const auto outputs = run(*engine.core);
+  EXPECT_EQ(outputs.at(id).outputs[0].finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(outputs.at(id).outputs[0].stop_reason, StopReason(Grammar::outgrown_message()));
+  EXPECT_EQ(outputs.at(fine).outputs[0].token_ids, greedy_tokens(prompt_of(9), 20));
 }
 
 TEST_P(StructuredEngine, OutputThatDoesNotFollowIsNotTaken) {

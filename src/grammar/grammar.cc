@@ -63,6 +63,16 @@ bool Grammar::is_accepting(GrammarState state) const {
   return parts_->automaton.is_accepting(state);
 }
 
+bool Grammar::has_next(GrammarState state) const {
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto value = static_cast<uint8_t>(byte);
+    if (parts_->index->has_byte(value) && !is_dead(parts_->automaton.next(state, value))) {
+      return true;
+    }
+  }
+  return std::ranges::any_of(*mask(state), [](uint32_t word) { return word != 0; });
+}
+
 bool Grammar::is_dead(GrammarState state) const { return state <= kOutgrown; }
 bool Grammar::is_outgrown(GrammarState state) const { return state == kOutgrown; }
 
@@ -88,6 +98,7 @@ void Grammar::fill_mask(GrammarState state, std::span<uint32_t> words) const {
   std::fill(rest, words.end(), 0);
 }
 
+std::string_view Grammar::text_of(int32_t token) const { return parts_->index->bytes(token); }
 size_t Grammar::num_mask_words() const { return parts_->index->num_words(); }
 const std::vector<std::string>& Grammar::notes() const { return parts_->notes; }
 size_t Grammar::num_states() const { return parts_->automaton.num_states(); }

@@ -39,6 +39,8 @@ class Grammar {
   GrammarState advance(GrammarState state, int32_t token) const;
   // Whether the text may end here.
   bool is_accepting(GrammarState state) const;
+  // Whether some token may follow: mask() has one. Costs far less where tokens of one byte do.
+  bool has_next(GrammarState state) const;
   // Whether nothing may follow, for the text is wrong already or the automaton is outgrown.
   bool is_dead(GrammarState state) const;
   // Whether states became too many for the grammar's bound of memory: a dead state that is nobody's
@@ -53,6 +55,8 @@ class Grammar {
   // The same into `words`, num_mask_words() at least; those behind them are cleared.
   void fill_mask(GrammarState state, std::span<uint32_t> words) const;
   size_t num_mask_words() const;
+  // What a token adds to a text; empty: it is no text.
+  std::string_view text_of(int32_t token) const;
 
   // What the user should know: annotations that are not enforced, alternatives that may overlap.
   const std::vector<std::string>& notes() const;

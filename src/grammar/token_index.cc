@@ -77,6 +77,7 @@ void TokenIndex::build() {
     if (text.size() > kMaxTokenBytes) text.clear();
     if (text.empty()) continue;
     longest_ = std::max(longest_, static_cast<uint32_t>(text.size()));
+    if (text.size() == 1) has_byte_[static_cast<uint8_t>(text[0])] = true;
     chars[id] = plain_chars(text);
     ids.push_back(id);
   }

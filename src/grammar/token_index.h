@@ -2,6 +2,7 @@
 // is made by walking it once.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -63,6 +64,8 @@ class TokenIndex {
   int vocab_size() const { return static_cast<int>(texts_.size()); }
   size_t num_words() const { return (texts_.size() + 31) / 32; }
   uint32_t longest() const { return longest_; }  // bytes
+  // Whether a token is this byte alone.
+  bool has_byte(uint8_t byte) const { return has_byte_[byte]; }
   const ByteTrie& trie() const { return trie_; }
   // The largest that a run of so many characters has all tokens of; null: there is none.
   const Slice* slice(uint32_t chars) const;
@@ -72,6 +75,7 @@ class TokenIndex {
 
   std::vector<std::string> texts_;  // by id
   uint32_t longest_ = 1;
+  std::array<bool, 256> has_byte_ = {};
   ByteTrie trie_;
   std::vector<Slice> slices_;  // from few characters to many
 };

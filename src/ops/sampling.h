@@ -49,8 +49,8 @@ struct SamplingRow {
   // A bit mask over the whole vocabulary: a token may be drawn if bit id % 32 of word id / 32 is 1.
   // Empty = all may.
   std::span<const uint32_t> allowed = {};
-  // Equal keys that are not 0 mean equal words of `allowed`, for as long as an engine lives: a
-  // backend that has the words of a key need not read them again. 0 = they may be any.
+  // Equal keys (not 0) mean equal words, for as long as the engine lives: a backend that has the
+  // words of a key need not be sent them. 0 = always sent.
   uint64_t allowed_key = 0;
   // -1 = none, 0 = the chosen token's only; at most kMaxLogprobs.
   int32_t num_logprobs = -1;

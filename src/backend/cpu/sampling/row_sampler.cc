@@ -51,15 +51,13 @@ SamplingResult RowSampler::sample(const SamplingKernels& kernels, ThreadPool& po
     NANOVLLM_CHECK(row.forced_id < vocab_size);
     result.token_id = row.forced_id;
   } else {
+    // What is not allowed stays -inf, whatever is added to it.
+    mask(row);
     edits_.apply(row, logits_, vocab_size_);
     rescan_edited();
     if (!find_top()) return result;
     result.token_id = is_greedy(row) ? first_largest() : draw(row);
-    if (row.num_logprobs >= 0) {
-      edits_.undo(logits_);
-      rescan_edited();
-      find_top();
-    }
+    if (row.num_logprobs >= 0) restore(row);
   }
   if (row.num_logprobs >= 0) result.logprobs = logprobs(result.token_id, row.num_logprobs);
   return result;
@@ -72,6 +70,28 @@ void RowSampler::scan() {
     const int64_t last = std::min(end * kSampleBlock, vocab_size_);
     kernels_->block_max(block(begin), last - begin * kSampleBlock, &max_[begin]);
   });
+}
+
+void RowSampler::mask(const SamplingRow& row) {
+  if (row.allowed.empty()) return;
+  if (row.num_logprobs >= 0) raw_.assign(logits_, logits_ + vocab_size_);
+  for_block_ranges([&](int64_t begin, int64_t end) {
+    const int64_t last = std::min(end * kSampleBlock, vocab_size_);
+    kernels_->mask(logits_ + begin * kSampleBlock, last - begin * kSampleBlock,
+                   &row.allowed[begin * (kSampleBlock / 32)], &max_[begin]);
+  });
+}
+
+// The raw logits again.
+void RowSampler::restore(const SamplingRow& row) {
+  if (row.allowed.empty()) {
+    edits_.undo(logits_);
+    rescan_edited();
+  } else {
+    std::ranges::copy(raw_, logits_);
+    scan();
+  }
+  find_top();
 }
 
 void RowSampler::rescan_edited() {

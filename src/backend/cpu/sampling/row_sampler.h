@@ -50,6 +50,8 @@ class RowSampler {
   }
 
   void scan();
+  void mask(const SamplingRow& row);
+  void restore(const SamplingRow& row);
   void rescan_edited();
   bool find_top();
   int32_t first_largest() const;
@@ -75,6 +77,7 @@ class RowSampler {
   float scale_ = 1;  // 1 / temperature
 
   LogitEdits edits_;
+  std::vector<float> raw_;       // [vocab_size] of a row that is masked and read again
   std::vector<float> max_;       // [num_blocks]
   std::vector<float> mass_;      // [num_blocks]
   std::vector<float> ordered_;   // values that nth_element shuffles

@@ -22,9 +22,6 @@ void LogitEdits::apply(const SamplingRow& row, float* logits, int64_t vocab_size
   for (const int32_t id : row.banned_ids) {
     if (id >= 0 && id < vocab_size) set(logits, id, -std::numeric_limits<float>::infinity());
   }
-  for (int32_t id = 0; !row.allowed.empty() && id < vocab_size; ++id) {
-    if (!is_allowed(row, id)) set(logits, id, -std::numeric_limits<float>::infinity());
-  }
   if (has_penalties(row)) apply_penalties(row, logits, vocab_size);
 }
 

@@ -1,5 +1,5 @@
-// What a request changes in its logits before they are looked at: logit_bias, banned tokens and
-// penalties, and the way back to the raw logits.
+// What a request changes in single logits before they are looked at: logit_bias, banned tokens and
+// penalties, and the way back to what they were.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace nanovllm {
 // Keeps its memory from row to row.
 class LogitEdits {
  public:
-  // Edits logits[0, vocab_size) as ops/sampling.h says.
+  // Edits logits[0, vocab_size) as ops/sampling.h says, but for the mask.
   void apply(const SamplingRow& row, float* logits, int64_t vocab_size);
-  // The raw values again.
+  // The values before.
   void undo(float* logits);
   // Calls fn(id) for every logit that apply changed; some may come more than once.
   template <typename Fn>

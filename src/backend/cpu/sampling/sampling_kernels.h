@@ -36,6 +36,9 @@ struct SamplingKernels {
   void (*bins)(const float* x, int n, float top, float bins_per_unit, int last_bin, int32_t* bin);
   // How many of x[0, n) are at least `value`.
   int64_t (*count_at_least)(const float* x, int64_t n, float value);
+  // x[i] = -inf where bit i % 32 of word i / 32 is 0, and max as block_max() has it then: it holds
+  // the largest of each block before. Bits behind n don't count.
+  void (*mask)(float* x, int64_t n, const uint32_t* words, float* max);
 };
 
 SamplingKernels sampling_kernels(Isa isa);

@@ -56,6 +56,29 @@ TEST_P(SamplingKernelsTest, BlockMaxIsNanWhereverTheNanIs) {
   }
 }
 
+TEST_P(SamplingKernelsTest, MasksTakeAwayWhatTheirBitsDoNotNameAndKnowWhatIsLargestThen) {
+  std::mt19937 rng(4);
+  for (const int n : {1, 31, 32, 33, 127, 128, 129, 300, 1024}) {
+    for (const int kind : {0, 1, 2, 3}) {  // nothing allowed, all, every other word, at random
+      const std::vector<float> x = normal_row(n, static_cast<uint32_t>(n), 3);
+      std::vector<uint32_t> words((n + 31) / 32);
+      for (size_t w = 0; w < words.size(); ++w) {
+        words[w] = kind == 0 ? 0 : kind == 1 ? ~0u : kind == 2 ? (w % 2 == 0 ? ~0u : 0) : rng();
+      }
+      std::vector<float> expected = x, got = x;
+      for (int i = 0; i < n; ++i) {
+        if ((words[i / 32] >> i % 32 & 1) == 0) expected[i] = -kInfinity;
+      }
+      std::vector<float> max(num_sample_blocks(n)), expected_max(max.size());
+      kernels_.block_max(x.data(), n, max.data());
+      kernels_.mask(got.data(), n, words.data(), max.data());
+      EXPECT_EQ(got, expected) << n << ' ' << kind;
+      kernels_.block_max(expected.data(), n, expected_max.data());
+      EXPECT_EQ(max, expected_max) << n << ' ' << kind;
+    }
+  }
+}
+
 TEST_P(SamplingKernelsTest, WeightsAreExponentialsDownToWhereFloatsEnd) {
   std::vector<float> x(kSampleBlock);
   for (int i = 0; i < kSampleBlock; ++i) x[i] = 5 - 0.7f * static_cast<float>(i);

@@ -158,6 +158,38 @@ int64_t count_at_least(const float* x, int64_t n, float value) {
   return count;
 }
 
+// A whole block, of four words.
+NANOVLLM_INLINE void mask_block(float* block, const uint32_t* words) {
+  uint32_t lane_bits[32];
+  for (int i = 0; i < 32; ++i) lane_bits[i] = 1u << i;
+  const Floats banned = Floats{} - __builtin_inff();
+  for (int i = 0; i < kSampleBlock; i += kWidth) {
+    Ints bits;
+    std::memcpy(&bits, lane_bits + i % 32, sizeof bits);
+    bits &= static_cast<int32_t>(words[i / 32]);
+    const Floats kept = bits != 0 ? load(block + i) : banned;
+    std::memcpy(block + i, &kept, sizeof kept);
+  }
+}
+
+void mask(float* x, int64_t n, const uint32_t* words, float* max) {
+  constexpr int kWords = kSampleBlock / 32;
+  for (int64_t b = 0; b * kSampleBlock < n; ++b, x += kSampleBlock, words += kWords) {
+    const int64_t size = n - b * kSampleBlock;
+    if (size < kSampleBlock) {
+      for (int64_t i = 0; i < size; ++i) {
+        if ((words[i / 32] >> i % 32 & 1) == 0) x[i] = -__builtin_inff();
+      }
+    } else {
+      uint32_t all = ~0u;
+      for (int w = 0; w < kWords; ++w) all &= words[w];
+      if (all == ~0u) continue;
+      mask_block(x, words);
+    }
+    block_max(x, size < kSampleBlock ? size : kSampleBlock, max + b);
+  }
+}
+
 #undef NANOVLLM_INLINE
 #undef NANOVLLM_VECTOR_BYTES
 
