@@ -27,8 +27,7 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
 
 bool ConstraintRules::allows_same(const ConstraintRules& other) const {
   return grammar == other.grammar && thought_id == other.thought_id &&
-         vocab_size == other.vocab_size && end_ids == other.end_ids &&
-         banned_ids == other.banned_ids && allowed == other.allowed;
+         vocab_size == other.vocab_size && end_ids == other.end_ids && allowed == other.allowed;
 }
 
 bool ConstraintRules::is_end(int32_t id) const { return contains(end_ids, id); }
@@ -53,15 +52,11 @@ std::shared_ptr<const ConstraintRules> ConstraintTable::rules_of(
   if (!params.ignore_eos) {
     rules.end_ids.insert(rules.end_ids.end(), eos_token_ids.begin(), eos_token_ids.end());
   }
-  for (const int32_t id : eos_token_ids) {
-    if (!contains(rules.end_ids, id)) rules.banned_ids.push_back(id);
-  }
   std::ranges::sort(rules.end_ids);
   rules.end_ids.erase(std::unique(rules.end_ids.begin(), rules.end_ids.end()), rules.end_ids.end());
-  const auto is_text = [&](int32_t id) { return !rules.grammar->text_of(id).empty(); };
+  const auto is_text = [&](int32_t id) { return rules.grammar->is_text(id); };
   rules.takes_all_text =
       rules.allowed.empty() && std::ranges::none_of(rules.end_ids, is_text) &&
-      std::ranges::none_of(rules.banned_ids, is_text) &&
       rules.grammar->num_mask_words() <= (static_cast<size_t>(vocab_size) + 31) / 32;
   const auto& tags = params.thinking_tags;
   if (tags && tags->num_prompt_tokens < 0 && tags->start_ids.size() == 1) {
@@ -100,10 +95,9 @@ void TokenMask::fill(std::span<uint32_t> words) const {
   const auto known = std::span(*text).first(std::min(text->size(), words.size()));
   std::fill(std::ranges::copy(known, words.begin()).out, words.end(), 0);
   if (rules->vocab_size % 32 != 0) words.back() &= (1u << rules->vocab_size % 32) - 1;
-  for (const auto* ids : {&rules->end_ids, &rules->banned_ids}) {
-    for (const int32_t id : *ids) {
-      if (id >= 0 && id < rules->vocab_size) words[id / 32] &= ~(1u << id % 32);
-    }
+  for (const int32_t id : rules->end_ids) {
+    const bool is_known = id >= 0 && id < rules->vocab_size;
+    if (is_known && rules->grammar->is_text(id)) words[id / 32] &= ~(1u << id % 32);
   }
   for (size_t i = 0; i < rules->allowed.size(); ++i) words[i] &= rules->allowed[i];
   const auto open = [&](int32_t id) {
@@ -144,8 +138,7 @@ void Constraint::append(int32_t id) {
 bool Constraint::admits(int32_t id) const {
   if (!binds()) return true;
   if (place_ == Place::kBeginning && id == rules_->thought_id) return true;
-  if (rules_->is_end(id)) return may_end();
-  if (contains(rules_->banned_ids, id)) return false;
+  if (rules_->is_end(id) && (may_end() || rules_->grammar->is_text(id))) return may_end();
   const GrammarState next = rules_->grammar->advance(state_, id);
   return !rules_->grammar->is_dead(next) || rules_->grammar->is_outgrown(next);
 }

@@ -21,14 +21,13 @@ struct ConstraintRules {
   std::shared_ptr<const Grammar> grammar = {};
   // allowed_token_ids as SamplingRow::allowed; empty = all. [(vocab_size + 31) / 32]
   std::vector<uint32_t> allowed = {};
-  // What ends the output: where the grammar's text may end, these may be drawn, and nowhere else.
+  // What ends the output: these may be drawn where the grammar's text may end, and else only where
+  // it names the token itself. They are never text.
   std::vector<int32_t> end_ids = {};
-  // What can't end it and is no text either: EOS with ignore_eos. Never drawn in the text.
-  std::vector<int32_t> banned_ids = {};
   // A thought may come before the text, if it begins with this token; -1 = none may.
   int32_t thought_id = -1;
   int vocab_size = 0;
-  // Its masks are the grammar's and ids that are no text.
+  // Its masks are the grammar's, and end ids where the text may end.
   bool takes_all_text = false;
   // Of no other rules that an engine ever has, as long as they differ. 0 = there are too many.
   uint64_t number = 0;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <csignal>
 #include <functional>
 #include <new>
 #include <random>
@@ -509,6 +511,27 @@ TEST(MaskPoolTest, CallsEveryTaskOnceAndThrowsWhatOneThrows) {
   int num_calls = 0;
   pool.run(3, [&](int) { ++num_calls; });
   EXPECT_EQ(num_calls, 3);
+}
+
+TEST(MaskPoolTest, ItsThreadsLeaveSignalsToTheProgram) {
+  if (std::thread::hardware_concurrency() == 1) GTEST_SKIP() << "one core has no use for threads";
+  MaskPool pool;
+  const auto caller = std::this_thread::get_id();
+  std::atomic<int> num_of_others = 0, num_open = 0;
+  for (int round = 0; round < 100 && num_of_others == 0; ++round) {
+    pool.run(100, [&](int) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      if (std::this_thread::get_id() == caller) return;
+      ++num_of_others;
+      sigset_t blocked;
+      pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+      for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+        if (sigismember(&blocked, signal) == 0) ++num_open;
+      }
+    });
+  }
+  EXPECT_GT(num_of_others, 0);
+  EXPECT_EQ(num_open, 0);
 }
 
 }  // namespace

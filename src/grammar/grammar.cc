@@ -98,7 +98,10 @@ void Grammar::fill_mask(GrammarState state, std::span<uint32_t> words) const {
   std::fill(rest, words.end(), 0);
 }
 
-std::string_view Grammar::text_of(int32_t token) const { return parts_->index->bytes(token); }
+bool Grammar::is_text(int32_t token) const {
+  const std::string_view bytes = parts_->index->bytes(token);
+  return !bytes.empty() && bytes.find('\xFF') == std::string_view::npos;  // a byte of no UTF-8
+}
 size_t Grammar::num_mask_words() const { return parts_->index->num_words(); }
 const std::vector<std::string>& Grammar::notes() const { return parts_->notes; }
 size_t Grammar::num_states() const { return parts_->automaton.num_states(); }

@@ -55,8 +55,8 @@ class Grammar {
   // The same into `words`, num_mask_words() at least; those behind them are cleared.
   void fill_mask(GrammarState state, std::span<uint32_t> words) const;
   size_t num_mask_words() const;
-  // What a token adds to a text; empty: it is no text.
-  std::string_view text_of(int32_t token) const;
+  // Whether a token stands for text, as special ones don't.
+  bool is_text(int32_t token) const;
 
   // What the user should know: annotations that are not enforced, alternatives that may overlap.
   const std::vector<std::string>& notes() const;
