@@ -28,7 +28,10 @@ class Sampler::Ticket final : public SamplingTicket {
 };
 
 Sampler::Sampler(Backend& backend, cudaStream_t stream, size_t shared_bytes)
-    : backend_(backend), stream_(stream), max_vocab_size_(cuda::max_vocab_size(shared_bytes)) {}
+    : backend_(backend),
+      stream_(stream),
+      max_vocab_size_(cuda::max_vocab_size(shared_bytes)),
+      masks_(backend) {}
 Sampler::~Sampler() = default;
 
 std::unique_ptr<SamplingSlot> Sampler::take_slot() {
@@ -62,7 +65,7 @@ std::unique_ptr<SamplingTicket> Sampler::sample(std::span<const SamplingRow> row
         logits.row_size(), max_vocab_size_);
   }
   std::unique_ptr<SamplingSlot> slot = take_slot();
-  slot->fill(rows, logits.row_size());
+  slot->fill(rows, logits.row_size(), masks_);
   if (!rows.empty()) {
     SamplingStep& step = slot->step();
     step.logits = logits.f32();
@@ -75,6 +78,8 @@ std::unique_ptr<SamplingTicket> Sampler::sample(std::span<const SamplingRow> row
 
 void Sampler::launch(SamplingSlot& slot) {
   SamplingStep& step = slot.step();
+  // Before all that could fail: the table counts on them.
+  launch_sampling_masks(stream_, step, slot.mask_upload());
   const size_t num_rows = step.num_rows;
   const size_t stats_bytes = num_rows * step.num_blocks * sizeof(BlockStats);
   step.stats = static_cast<BlockStats*>(grow(stats_, stats_bytes));
@@ -99,6 +104,7 @@ void Sampler::launch(SamplingSlot& slot) {
     for (int r = 0; r < count; ++r) {
       const RowParams& params = slot.params()[first + r];
       rows.rate[r] = scan_rate(params);
+      rows.mask[r] = params.mask;
       if (params.num_logprobs >= 0) rows.wants_raw[r / 32] |= 1u << (r % 32);
     }
     launch_sampling_scan(stream_, step, rows, first, count);

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/cuda/sampling/mask_table.h"
 #include "backend/cuda/sampling/sampling_kernels.h"
 #include "ops/backend.h"
 
@@ -40,6 +41,7 @@ class Sampler {
   Backend& backend_;
   const cudaStream_t stream_;
   const int64_t max_vocab_size_;
+  MaskTable masks_;
   std::vector<std::unique_ptr<SamplingSlot>> free_slots_;
   std::unique_ptr<Buffer> stats_;
   std::unique_ptr<Buffer> raw_stats_;

@@ -36,6 +36,31 @@ __device__ inline void load_block(float (&x)[4], const float* row, int block, in
   }
 }
 
+// The mask in `place`, or null for place -1.
+__device__ inline const uint32_t* mask_of(const uint32_t* masks, int32_t place, int num_blocks) {
+  return place < 0 ? nullptr : masks + static_cast<int64_t>(place) * num_blocks * kMaskWords;
+}
+
+// x[i], what load_block gave for block[i], becomes -inf where the mask has a 0. Rows without a mask
+// pay for one branch: the loads of many blocks in front of it stay together. 16 bytes a warp and
+// block, beside the 512 of load_block.
+template <int kCount>
+__device__ inline void apply_mask(float (&x)[kCount][4], const uint32_t* mask,
+                                  const int (&block)[kCount], int num_blocks) {
+  if (mask == nullptr) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t bits[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const bool exists = block[i] >= 0 && block[i] < num_blocks;
+    bits[i] = exists ? mask[block[i] * kMaskWords + lane / 8] >> (lane % 8 * 4) : ~0u;
+  }
+#pragma unroll
+  for (int i = 0; i < kCount * 4; ++i) {
+    if ((bits[i / 4] >> (i % 4) & 1) == 0) x[i / 4][i % 4] = kMinusInfinity;
+  }
+}
+
 // exp((x - top) / temperature), and 0 where that leaves the normal float32 numbers: a mass is zero
 // just when all its weights are. rate = log2(e) / temperature.
 __device__ inline float weight_of(float x, float top, float rate) {

@@ -96,15 +96,17 @@ class RowEditor {
 
   // A row that held a NaN or +inf before the edits has no distribution after them either, so such
   // a maximum stays.
-  __device__ void rescan(BlockStats* stats, int64_t vocab_size, bool vector_aligned) {
+  __device__ void rescan(BlockStats* stats, const uint32_t* mask, int64_t vocab_size,
+                         int num_blocks, bool vector_aligned) {
     const float rate = scan_rate(params_);
     for (int b = threadIdx.x / 32; b < kRange / kSampleBlock; b += kThreads / 32) {
       if (range_.dirty[b] == 0) continue;
       const int block = first_id_ / kSampleBlock + b;
-      float x[4];
-      load_block(x, logits_, block, vocab_size, vector_aligned, kMinusInfinity);
-      const float top = warp_largest(x);
-      const float mass = warp_mass(x, top, rate);
+      float x[1][4];
+      load_block(x[0], logits_, block, vocab_size, vector_aligned, kMinusInfinity);
+      apply_mask(x, mask, {block}, num_blocks);
+      const float top = warp_largest(x[0]);
+      const float mass = warp_mass(x[0], top, rate);
       const bool was_good = stats[block].max < -kMinusInfinity;  // false for NaN
       __syncwarp();
       if (threadIdx.x % 32 == 0 && was_good) stats[block] = {top, mass};
@@ -158,7 +160,8 @@ __global__ void __launch_bounds__(kThreads)
   editor.add_biases();
   editor.ban();
   if (params.has_penalties != 0) editor.penalise(pending_id);
-  editor.rescan(step.stats + static_cast<int64_t>(row) * step.num_blocks, step.vocab_size,
+  editor.rescan(step.stats + static_cast<int64_t>(row) * step.num_blocks,
+                mask_of(step.masks, params.mask, step.num_blocks), step.vocab_size, step.num_blocks,
                 vector_aligned);
 }
 

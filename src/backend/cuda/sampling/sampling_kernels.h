@@ -1,5 +1,6 @@
 // The kernels of sampling, in the order in which a step launches them:
 //
+// - sampling_masks.cu brings the masks of allowed tokens that the device does not have yet;
 // - sampling_scan.cu reads all logits once: the largest of each block and the block's mass;
 // - sampling_edits.cu does biases, bans and penalties, where a row has any;
 // - sampling_select.cu gives a token for each row;
@@ -7,6 +8,9 @@
 //
 // Only the scan has to read everything; those behind it read the blocks that can matter. What a row
 // gets depends on that row alone: every sum has an order that only the vocabulary's size decides.
+//
+// A mask changes no logit: whoever reads a masked row's logits reads the mask beside them, 1 bit
+// for 32, and takes -inf where it is 0.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,7 +24,8 @@
 namespace nanovllm::cuda {
 
 constexpr int kSampleBlock = 128;     // logits in a block
-constexpr int kScanRows = 512;        // rows that one launch of the scan takes
+constexpr int kMaskWords = 4;         // of a mask for a block
+constexpr int kScanRows = 256;        // rows that one launch of the scan takes
 constexpr int kMaxCandidates = 4096;  // tokens of a row that shared memory holds
 
 // A SamplingRow as the kernels read it. Its lists lie one after the other in SamplingStep::lists.
@@ -46,6 +51,7 @@ struct RowParams {
   int32_t num_prompt;
   int32_t num_output;
   int32_t has_penalties;
+  int32_t mask;  // its place in SamplingStep::masks; -1 = none
 };
 static_assert(sizeof(RowParams) % sizeof(uint64_t) == 0);
 
@@ -79,8 +85,9 @@ struct SamplingStep {
   int64_t vocab_size = 0;             // V
   int num_blocks = 0;                 // B = ceil(V / kSampleBlock)
   float* logits = nullptr;            // [R, V]
-  BlockStats* stats = nullptr;        // [R, B] at the row's temperature, edits included
-  BlockStats* raw_stats = nullptr;    // [R, B] at temperature 1, without edits; null = not needed
+  uint32_t* masks = nullptr;          // [places, B, kMaskWords]; null where no row has one
+  BlockStats* stats = nullptr;        // [R, B] at the row's temperature, edits and mask done
+  BlockStats* raw_stats = nullptr;    // [R, B] at temperature 1, without these; null = not needed
   const RowParams* params = nullptr;  // [R], pinned where no row is edited
   const int32_t* lists = nullptr;     // see RowParams
   RawLogit* raw_logits = nullptr;     // one for each entry of `lists`
@@ -94,12 +101,22 @@ struct SamplingStep {
   int logprobs_stride = 0;
 };
 
+// Masks for the device, in pinned memory.
+struct MaskUpload {
+  const uint32_t* words = nullptr;  // [count, B, kMaskWords]; bits behind the row's end are 1
+  const int32_t* places = nullptr;  // [count] in SamplingStep::masks
+  int count = 0;
+};
+
 // What the scan has to know of each row. It travels as a kernel argument, so that nothing has to
 // arrive before the scan can begin.
 struct ScanRows {
   float rate[kScanRows];               // scan_rate of the row
+  int32_t mask[kScanRows];             // RowParams::mask
   uint32_t wants_raw[kScanRows / 32];  // bits: the row needs raw_stats
 };
+
+void launch_sampling_masks(cudaStream_t stream, const SamplingStep& step, const MaskUpload& upload);
 
 // Rows first_row .. first_row + num_rows - 1, at most kScanRows.
 void launch_sampling_scan(cudaStream_t stream, const SamplingStep& step, const ScanRows& rows,

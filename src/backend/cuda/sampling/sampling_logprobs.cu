@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
   float* const logits = step.logits + r * step.vocab_size;
   if (params.lists_begin >= 0) restore_raw_logits(step, params, logits);
-  RowInBlock row(shared, logits, step.vocab_size, step.num_blocks, vector_aligned);
+  RowInBlock row(shared, logits, nullptr, step.vocab_size, step.num_blocks, vector_aligned);
   row.load_stats(step.raw_stats + r * step.num_blocks, kLog2E);
   const double log_total = row.top() + log(row.total_mass());
   const float x = row.logit(chosen);

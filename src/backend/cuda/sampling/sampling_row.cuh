@@ -31,14 +31,15 @@ enum class Measure { kCount, kMass };
 // All threads of the block call every method together.
 class RowInBlock {
  public:
-  // `shared` holds sampling_shared_bytes.
-  __device__ RowInBlock(char* shared, const float* logits, int64_t vocab_size, int num_blocks,
-                        bool vector_aligned)
+  // `shared` holds sampling_shared_bytes. `mask`: of the allowed tokens, null = all.
+  __device__ RowInBlock(char* shared, const float* logits, const uint32_t* mask, int64_t vocab_size,
+                        int num_blocks, bool vector_aligned)
       : candidates_(reinterpret_cast<unsigned long long*>(shared)),
         max_(reinterpret_cast<float*>(candidates_ + kMaxCandidates)),
         mass_(max_ + num_blocks),
         list_(reinterpret_cast<uint16_t*>(mass_ + num_blocks)),
         logits_(logits),
+        mask_(mask),
         vocab_size_(vocab_size),
         num_blocks_(num_blocks),
         vector_aligned_(vector_aligned) {}
@@ -138,6 +139,7 @@ class RowInBlock {
   float* const mass_;                     // [num_blocks]
   uint16_t* const list_;                  // [num_blocks] the blocks to visit
   const float* const logits_;
+  const uint32_t* const mask_;
   const int64_t vocab_size_;
   const int num_blocks_;
   const bool vector_aligned_;
@@ -240,13 +242,15 @@ __device__ void RowInBlock::visit(float lowest, F&& f) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   for (int first = warp * kInFlight; first < count; first += kRowWarps * kInFlight) {
     int32_t id[kInFlight];
+    int block[kInFlight];
     float x[kInFlight][4];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      const int block = first + i < count ? list_[first + i] : -1;
-      load_block(x[i], logits_, block, vocab_size_, vector_aligned_, kNan);
-      id[i] = block < 0 ? -1 : block * kSampleBlock + 4 * lane;
+      block[i] = first + i < count ? list_[first + i] : -1;
+      load_block(x[i], logits_, block[i], vocab_size_, vector_aligned_, kNan);
+      id[i] = block[i] < 0 ? -1 : block[i] * kSampleBlock + 4 * lane;
     }
+    apply_mask(x, mask_, block, num_blocks_);
     if (!f(id, x)) return;
   }
 }
@@ -338,12 +342,13 @@ template <typename F>
 __device__ int32_t RowInBlock::find_in_block(int block, double before, double target, F&& f) const {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int32_t id = block * kSampleBlock + 4 * lane;
-  float x[4];
-  load_block(x, logits_, block, vocab_size_, vector_aligned_, kNan);
+  float x[1][4];
+  load_block(x[0], logits_, block, vocab_size_, vector_aligned_, kNan);
+  apply_mask(x, mask_, {block}, num_blocks_);
   double value[4];
   double sum = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) sum += value[i] = f(x[i], id + i);
+  for (int i = 0; i < 4; ++i) sum += value[i] = f(x[0][i], id + i);
   const double inclusive = warp_prefix_sum(sum, lane);
   const double previous = __shfl_up_sync(0xffffffffu, inclusive, 1);
   double cumulative = before + (lane == 0 ? 0 : previous);

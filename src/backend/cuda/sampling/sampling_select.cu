@@ -51,6 +51,7 @@ __device__ int32_t choose(RowInBlock& row, const RowParams& params, const BlockS
   return row.find(philox_uniform(params.seed, params.position) * total, weight);
 }
 
+template <bool kMasked>  // whether rows may have masks
 __global__ void __launch_bounds__(kRowThreads)
     select_kernel(const __grid_constant__ SamplingStep step, bool vector_aligned) {
   extern __shared__ __align__(16) char shared[];
@@ -59,7 +60,9 @@ __global__ void __launch_bounds__(kRowThreads)
   load_params(params, step.params + r);
   wait_for_predecessor();
   release_successor();
-  RowInBlock row(shared, step.logits + r * step.vocab_size, step.vocab_size, step.num_blocks,
+  const uint32_t* const mask =
+      kMasked ? mask_of(step.masks, params.mask, step.num_blocks) : nullptr;
+  RowInBlock row(shared, step.logits + r * step.vocab_size, mask, step.vocab_size, step.num_blocks,
                  vector_aligned);
   const int32_t id = choose(row, params, step.stats + r * step.num_blocks, step.vocab_size);
   if (threadIdx.x == 0) step.sampled_ids[r] = step.token_ids[r] = id;
@@ -68,7 +71,8 @@ __global__ void __launch_bounds__(kRowThreads)
 }  // namespace
 
 void launch_sampling_select(cudaStream_t stream, const SamplingStep& step) {
-  launch(stream, select_kernel, dim3(step.num_rows), dim3(kRowThreads),
+  const auto kernel = step.masks == nullptr ? select_kernel<false> : select_kernel<true>;
+  launch(stream, kernel, dim3(step.num_rows), dim3(kRowThreads),
          sampling_shared_bytes(step.num_blocks), step,
          is_vector_aligned(step.logits, step.vocab_size));
 }

@@ -11,13 +11,14 @@ namespace nanovllm::cuda {
 namespace {
 
 bool is_edited(const SamplingRow& row) {
-  return row.forced_id < 0 && (!row.logit_bias.empty() || !row.banned_ids.empty() ||
-                               !row.allowed.empty() || has_penalties(row));
+  return row.forced_id < 0 &&
+         (!row.logit_bias.empty() || !row.banned_ids.empty() || has_penalties(row));
 }
+bool is_masked(const SamplingRow& row) { return row.forced_id < 0 && !row.allowed.empty(); }
 
 // An upper bound of num_list_entries of the row's parameters.
 size_t max_list_entries(const SamplingRow& row) {
-  size_t count = 2 * row.logit_bias.size() + row.banned_ids.size() + 32 * row.allowed.size() + 1;
+  size_t count = 2 * row.logit_bias.size() + row.banned_ids.size() + 1;
   if (has_penalties(row)) count += row.prompt_ids.size() + row.output_ids.size();
   return count;
 }
@@ -53,11 +54,12 @@ void SamplingSlot::wait() {
   in_flight_ = false;
 }
 
-void SamplingSlot::fill(std::span<const SamplingRow> rows, int64_t vocab_size) {
+void SamplingSlot::fill(std::span<const SamplingRow> rows, int64_t vocab_size, MaskTable& masks) {
   wait();
-  measure(rows);
+  step_ = {};
   step_.vocab_size = vocab_size;
   step_.num_blocks = static_cast<int>((vocab_size + kSampleBlock - 1) / kSampleBlock);
+  measure(rows, masks);
   auto* edited_row = reinterpret_cast<int32_t*>(params_ + num_rows());
   int32_t* const lists = edited_row + step_.num_edited;
   num_entries_ = 0;
@@ -82,23 +84,26 @@ void SamplingSlot::fill(std::span<const SamplingRow> rows, int64_t vocab_size) {
               .num_banned = 0,
               .num_prompt = 0,
               .num_output = 0,
-              .has_penalties = has_penalties(row) ? 1 : 0};
+              .has_penalties = has_penalties(row) ? 1 : 0,
+              .mask = is_masked(row) ? place_mask(row, masks) : -1};
     if (!is_edited(row)) continue;
     *edited_row++ = static_cast<int32_t>(r);
     params.lists_begin = static_cast<int32_t>(num_entries_);
-    fill_lists(row, vocab_size, params, lists + num_entries_);
+    fill_lists(row, params, lists + num_entries_);
     num_entries_ += cuda::num_list_entries(params);
   }
   rows_size_ = reinterpret_cast<const char*>(lists + num_entries_) - rows_data_;
+  masks.end_step();
 }
 
-// Finds the sizes and reserves the memory.
-void SamplingSlot::measure(std::span<const SamplingRow> rows) {
-  step_ = {};
+// Finds the sizes and reserves the memory, so that nothing fails once masks have places.
+void SamplingSlot::measure(std::span<const SamplingRow> rows, MaskTable& masks) {
   step_.num_rows = static_cast<int>(rows.size());
   size_t entries = 0;
+  size_t num_masks = 0;
   for (const SamplingRow& row : rows) {
     step_.logprobs_stride = std::max(step_.logprobs_stride, row.num_logprobs + 1);
+    if (is_masked(row)) ++num_masks;
     if (!is_edited(row)) continue;
     ++step_.num_edited;
     entries += max_list_entries(row);
@@ -115,16 +120,35 @@ void SamplingSlot::measure(std::span<const SamplingRow> rows) {
   step_.token_ids = static_cast<int32_t*>(results);
   step_.num_logprobs = step_.token_ids + num_rows();
   step_.logprobs = reinterpret_cast<LogprobEntry*>(step_.num_logprobs + num_rows());
+  mask_upload_ = {};
+  if (num_masks == 0) return;
+  const size_t words = num_masks * mask_words();
+  mask_words_ =
+      static_cast<uint32_t*>(reserve(masks_memory_, (words + num_masks) * sizeof(uint32_t)));
+  mask_places_ = reinterpret_cast<int32_t*>(mask_words_ + words);
+  mask_upload_ = {mask_words_, mask_places_, 0};
+  step_.masks = masks.begin_step(num_masks, mask_words());
 }
 
-void SamplingSlot::fill_lists(const SamplingRow& row, int64_t vocab_size, RowParams& params,
-                              int32_t* lists) {
+// The place of the row's mask in the table; lays the mask out where the table does not have it.
+int32_t SamplingSlot::place_mask(const SamplingRow& row, MaskTable& masks) {
+  const auto [place, is_new] = masks.place(row.allowed_key);
+  if (!is_new) return place;
+  const int64_t vocab_size = step_.vocab_size;
+  const auto num_words = static_cast<size_t>((vocab_size + 31) / 32);
+  NANOVLLM_CHECK(row.allowed.size() >= num_words);
+  uint32_t* const words = mask_words_ + mask_upload_.count * mask_words();
+  std::copy_n(row.allowed.begin(), num_words, words);
+  if (vocab_size % 32 != 0) words[num_words - 1] |= ~0u << (vocab_size % 32);
+  std::fill(words + num_words, words + mask_words(), ~0u);
+  mask_places_[mask_upload_.count++] = place;
+  return place;
+}
+
+void SamplingSlot::fill_lists(const SamplingRow& row, RowParams& params, int32_t* lists) {
   params.num_biases = fill_biases(row, lists);
   int32_t* const banned = lists + 2 * params.num_biases;
   lists = std::copy(row.banned_ids.begin(), row.banned_ids.end(), banned);
-  for (int32_t id = 0; !row.allowed.empty() && id < vocab_size; ++id) {
-    if (!is_allowed(row, id)) *lists++ = id;
-  }
   params.num_banned = static_cast<int32_t>(lists - banned);
   if (params.has_penalties == 0) return;
   if (row.repetition_penalty != 1) {  // the only one that looks at the prompt
