@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "api/json.h"
+#include "engine/structured_outputs.h"
 #include "fuzzing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -21,6 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       require(std::isfinite(bias), "biases are finite");
     }
     params.validate();
+    if (params.structured_outputs) check_structured_outputs(*params.structured_outputs);
   });
   return 0;
 }

@@ -12,7 +12,7 @@ is stepped by hand.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from nanovllm._engine import RequestOutputKind, SamplingParams, __version__
+from nanovllm._engine import RequestOutputKind, SamplingParams, StructuredOutputsParams, __version__
 from nanovllm.inputs import PromptType, TextPrompt, TokensPrompt
 from nanovllm.llm import LLM, LLMEngine
 from nanovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, StepStats
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from nanovllm.engine.async_llm_engine import AsyncLLMEngine
 
 __all__ = ["LLM", "AsyncEngineArgs", "AsyncLLM", "AsyncLLMEngine", "CompletionOutput", "EngineArgs", "LLMEngine", "Logprob",
-           "PromptType", "RequestMetrics", "RequestOutput", "RequestOutputKind", "SamplingParams", "StepStats", "TextPrompt",
-           "TokensPrompt", "__version__"]
+           "PromptType", "RequestMetrics", "RequestOutput", "RequestOutputKind", "SamplingParams", "StepStats",
+           "StructuredOutputsParams", "TextPrompt", "TokensPrompt", "__version__"]
 # They come when they are asked for: asyncio and argparse take longer to import than all else.
 _LATER = {
     "AsyncLLM": "nanovllm.async_llm",

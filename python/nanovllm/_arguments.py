@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from nanovllm import _engine
-from nanovllm._engine import SamplingParams
+from nanovllm._engine import SamplingParams, StructuredOutputsParams
 
 
 class Elsewhere(NamedTuple):
@@ -21,8 +21,7 @@ class Elsewhere(NamedTuple):
 _SAMPLING = {
     "best_of": Elsewhere("use n, and choose among the completions", (None, 1)),
     "use_beam_search": Elsewhere("there is no beam search; use n with a temperature", (False,)),
-    "guided_decoding": Elsewhere("outputs can't be bound to a grammar"),
-    "structured_outputs": Elsewhere("outputs can't be bound to a grammar"),
+    "guided_decoding": Elsewhere("use structured_outputs"),
     "logits_processors": Elsewhere("use logit_bias, allowed_token_ids, bad_words or min_p", (None, [])),
     "flat_logprobs": Elsewhere("log-probabilities come as lists of dicts", (False,)),
     "logprob_token_ids": Elsewhere("use logprobs, which tells the 20 most likely tokens at most"),
@@ -68,7 +67,7 @@ _ENGINE = {
     ),
     "enable_sleep_mode": Elsewhere("exit() gives the memory back, and another LLM takes it", (False,)),
     "speculative_config": Elsewhere("there is no draft model"),
-    "structured_outputs_config": Elsewhere("outputs can't be bound to a grammar", (None, {})),
+    "structured_outputs_config": Elsewhere("there is one engine for grammars; use SamplingParams' structured_outputs", (None, {})),
     "logits_processors": Elsewhere("use logit_bias, allowed_token_ids, bad_words or min_p", (None, [])),
     "enable_lora": Elsewhere("merge the adapter into the weights", (False,)),
     "enable_prompt_embeds": Elsewhere("prompts are texts and token ids", (False,)),
@@ -119,6 +118,8 @@ _ATTRIBUTES = {
     "vllm_config": "use info",
 }
 _PARAMETERS = [*(name for name, _, _ in _engine.parameters()), "output_kind"]
+_CONSTRAINTS = ["json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace", "disable_additional_properties",
+                "whitespace_pattern", "structural_tag"]
 _IN_PYTHON = {
     "--engine-seed": "the engine's seed",
     "with --scheduling-policy priority": 'with scheduling_policy="priority"',
@@ -141,22 +142,25 @@ def _describe(cls: type, rows: list[tuple[str, Any, str]], first: list[inspect.P
     setattr(cls, "__signature__", inspect.Signature([*first, *named]))
 
 
-def _changed(params: SamplingParams) -> dict[str, Any]:
+def _changed(params: SamplingParams | StructuredOutputsParams) -> dict[str, Any]:
     """What differs from the defaults."""
+    if isinstance(params, StructuredOutputsParams):
+        return {name: value for name in _CONSTRAINTS if (value := getattr(params, name)) not in (None, False)}
     default = SamplingParams()
     return {name: value for name in _PARAMETERS if (value := getattr(params, name)) != getattr(default, name)}
 
 
-def _repr(params: SamplingParams) -> str:
-    return f"SamplingParams({', '.join(f'{name}={value!r}' for name, value in _changed(params).items())})"
+def _repr(params: SamplingParams | StructuredOutputsParams) -> str:
+    return f"{type(params).__name__}({', '.join(f'{name}={value!r}' for name, value in _changed(params).items())})"
 
 
 def describe_parameters() -> None:
-    """Gives SamplingParams what its table says: help(), repr() and pickles."""
+    """Gives SamplingParams what its table says: help(), repr() and pickles; the last two to StructuredOutputsParams too."""
     SamplingParams.__doc__ = "How a request's tokens are chosen. Meanings, ranges and errors are vLLM's."
     _describe(SamplingParams, _engine.parameters(), [])
-    setattr(SamplingParams, "__repr__", _repr)
-    setattr(SamplingParams, "__reduce__", lambda self: (partial(self.__class__, **_changed(self)), ()))
+    for cls in (SamplingParams, StructuredOutputsParams):
+        setattr(cls, "__repr__", _repr)
+        setattr(cls, "__reduce__", lambda self: (partial(self.__class__, **_changed(self)), ()))
 
 
 def describe_engine(cls: type) -> None:

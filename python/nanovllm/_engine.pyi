@@ -12,6 +12,33 @@ class RequestOutputKind(enum.Enum):
     DELTA = 1
     FINAL_ONLY = 2
 
+class StructuredOutputsParams:
+    def __init__(
+        self, json: str | dict[str, Any] | None = None, regex: str | None = None, choice: Sequence[str] | None = None,
+        grammar: str | None = None, json_object: bool | None = None, disable_any_whitespace: bool = False,
+        disable_additional_properties: bool = False, whitespace_pattern: str | None = None,
+        structural_tag: str | dict[str, Any] | None = None,
+    ) -> None: ...
+    @property
+    def json(self) -> str | None: ...
+    @property
+    def regex(self) -> str | None: ...
+    @property
+    def choice(self) -> list[str] | None: ...
+    @property
+    def grammar(self) -> str | None: ...
+    @property
+    def json_object(self) -> bool: ...
+    @property
+    def disable_any_whitespace(self) -> bool: ...
+    @property
+    def disable_additional_properties(self) -> bool: ...
+    @property
+    def whitespace_pattern(self) -> str | None: ...
+    @property
+    def structural_tag(self) -> str | None: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
 class SamplingParams:
     temperature: float
     top_k: int
@@ -25,6 +52,7 @@ class SamplingParams:
     min_tokens: int
     ignore_eos: bool
     thinking_token_budget: int | None
+    structured_outputs: StructuredOutputsParams | None
     include_stop_str_in_output: bool
     skip_special_tokens: bool
     n: int
@@ -41,7 +69,7 @@ class SamplingParams:
         Mapping[int, float] | Mapping[str, float] | None = {}, seed: int | None =
         None, min_tokens: int = 0, ignore_eos: bool = False, stop: str | Sequence[str] | None = [],
         stop_token_ids: Sequence[int] | None = [], allowed_token_ids: Sequence[int] | None = None, bad_words: Sequence[str] | None = [],
-        thinking_token_budget: int | None = None, include_stop_str_in_output: bool = False,
+        thinking_token_budget: int | None = None, structured_outputs: StructuredOutputsParams | None = None, include_stop_str_in_output: bool = False,
         skip_special_tokens: bool = True, n: int = 1, logprobs: int | None = None,
         prompt_logprobs: int | None = None, priority: int = 0, cache_salt: str | None = None,
         output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,

@@ -1,11 +1,10 @@
 """Where vLLM's programs import these from."""
-from nanovllm._engine import RequestOutputKind, SamplingParams
+from nanovllm._engine import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-__all__ = ["RequestOutputKind", "SamplingParams"]
+__all__ = ["RequestOutputKind", "SamplingParams", "StructuredOutputsParams"]
 _NOT_HERE = {
     "BeamSearchParams": "there is no beam search; use n with a temperature",
-    "GuidedDecodingParams": "outputs can't be bound to a grammar",
-    "StructuredOutputsParams": "outputs can't be bound to a grammar",
+    "GuidedDecodingParams": "use StructuredOutputsParams",
 }
 
 

@@ -1,4 +1,4 @@
-// SamplingParams and EngineConfig, whose keywords come from tables.
+// SamplingParams and EngineConfig, whose keywords come from tables, and StructuredOutputsParams.
 #include <nanobind/operators.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -6,10 +6,12 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <iterator>
 #include <string>
 #include <type_traits>
 
 #include "api/json.h"
+#include "api/structured_outputs_json.h"
 #include "base/check.h"
 #include "base/message.h"
 #include "convert.h"
@@ -31,6 +33,10 @@ nb::object get(const SamplingParams& params, const Parameter& parameter) {
 }
 
 void set(SamplingParams& params, std::string_view name, nb::handle value) {
+  if (name == "structured_outputs" && nb::isinstance<StructuredOutputsParams>(value)) {
+    params.structured_outputs = nb::cast<const StructuredOutputsParams&>(value);
+    return;
+  }
   if (name == "output_kind") {
     if (nb::try_cast(value, params.output_kind)) return;
     throw nb::type_error("output_kind must be a RequestOutputKind");
@@ -78,6 +84,63 @@ nb::list parameters() {
   return rows;
 }
 
+// In vLLM's order, in which they may be given without their names.
+template <typename... Handles>
+StructuredOutputsParams structured_outputs_of(Handles... values) {
+  constexpr std::string_view kNames[] = {"json",
+                                         "regex",
+                                         "choice",
+                                         "grammar",
+                                         "json_object",
+                                         "disable_any_whitespace",
+                                         "disable_additional_properties",
+                                         "whitespace_pattern",
+                                         "structural_tag"};
+  static_assert(sizeof...(Handles) == std::size(kNames));
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  const auto* name = std::begin(kNames);
+  ((object[std::string(*name++)] = to_json(values)), ...);
+  StructuredOutputsParams params = read_structured_outputs(object);
+  params.validate();
+  return params;
+}
+
+void bind_structured_outputs(nb::module_& module) {
+  using P = StructuredOutputsParams;
+  nb::class_<P> params(module, "StructuredOutputsParams",
+                       "What an output must follow: exactly one of json, regex, choice, grammar, "
+                       "json_object and structural_tag, as in vLLM.");
+  using H = nb::handle;
+  params
+      .def(
+          "__init__",
+          [](P* self, H json, H regex, H choice, H grammar, H json_object, H any_whitespace,
+             H additional_properties, H whitespace_pattern, H structural_tag) {
+            new (self)
+                P(structured_outputs_of(json, regex, choice, grammar, json_object, any_whitespace,
+                                        additional_properties, whitespace_pattern, structural_tag));
+          },
+          nb::arg("json") = nb::none(), nb::arg("regex") = nb::none(),
+          nb::arg("choice") = nb::none(), nb::arg("grammar") = nb::none(),
+          nb::arg("json_object") = nb::none(), nb::arg("disable_any_whitespace") = false,
+          nb::arg("disable_additional_properties") = false,
+          nb::arg("whitespace_pattern") = nb::none(), nb::arg("structural_tag") = nb::none())
+      .def_ro("json", &P::json, "A JSON Schema: its text, or a dict.")
+      .def_ro("regex", &P::regex, "A regular expression that matches the whole output.")
+      .def_ro("choice", &P::choice, "Texts of which the output is one.")
+      .def_ro("grammar", &P::grammar, "llama.cpp's GBNF; it begins with the rule root.")
+      .def_ro("json_object", &P::json_object, "Any JSON object.")
+      .def_ro("disable_any_whitespace", &P::disable_any_whitespace,
+              "No white space in JSON, but a blank behind commas and colons.")
+      .def_ro("disable_additional_properties", &P::disable_additional_properties,
+              "Objects have the properties that a schema names, unless it says what others are.")
+      .def_ro("whitespace_pattern", &P::whitespace_pattern,
+              "A regular expression of what stands between JSON's tokens.")
+      .def_ro("structural_tag", &P::structural_tag, "Tags and what is between them, as xgrammar's.")
+      .def(nb::self == nb::self);
+  params.attr("__hash__") = nb::none();
+}
+
 // The same for the keywords of an engine.
 nb::list config_fields() {
   const EngineConfig config;
@@ -119,6 +182,7 @@ EngineConfig lowered_for(const std::string& model, EngineConfig config) {
 }
 
 void bind_params(nb::module_& module) {
+  bind_structured_outputs(module);
   nb::enum_<RequestOutputKind>(module, "RequestOutputKind",
                                "What the outputs of a request's steps hold.")
       .value("CUMULATIVE", RequestOutputKind::kCumulative, "everything so far, each time")

@@ -11,12 +11,13 @@ import os
 import pathlib
 import pickle
 import pydoc
+import re
 import subprocess
 import sys
 
 import nanovllm
 import pytest
-from nanovllm import LLM, RequestOutputKind, SamplingParams, _arguments, _engine
+from nanovllm import LLM, RequestOutputKind, SamplingParams, StructuredOutputsParams, _arguments, _engine
 from nanovllm.utils.argparse_utils import FlexibleArgumentParser
 
 
@@ -197,7 +198,7 @@ def test_what_is_not_there_is_told_with_what_to_use_instead(llm, model):
         for make in (LLM, nanovllm.AsyncLLM, nanovllm.EngineArgs):
             with pytest.raises(TypeError, match=rf"{make.__name__}\(\).*'{name}', which vLLM has: {instead}"):
                 make(model, **{name: value})
-    for name, value in {"flat_logprobs": True, "detokenize": False, "structured_outputs": object()}.items():
+    for name, value in {"flat_logprobs": True, "detokenize": False, "guided_decoding": object()}.items():
         with pytest.raises(TypeError, match=f"'{name}', which vLLM has: "):
             SamplingParams(**{name: value}, temperature=-1)
     for name in ("logprobs", "prompt_logprobs"):
@@ -221,8 +222,59 @@ def test_what_is_not_there_is_told_with_what_to_use_instead(llm, model):
     for name, instead in {"v1.metrics.reader": "RequestOutput.metrics", "config": "help", "lora.request": "merge"}.items():
         with pytest.raises(ImportError, match=instead):
             importlib.import_module(f"nanovllm.{name}")
-    with pytest.raises(ImportError, match="outputs can't be bound to a grammar"):
-        from nanovllm.sampling_params import StructuredOutputsParams  # noqa: F401
+    with pytest.raises(ImportError, match="use StructuredOutputsParams"):
+        from nanovllm.sampling_params import GuidedDecodingParams  # noqa: F401
+
+
+def test_structured_outputs_are_parameters_like_others():
+    assert importlib.import_module("nanovllm.sampling_params").StructuredOutputsParams is StructuredOutputsParams
+    schema = {"type": "object", "properties": {"z": {}, "a": {}}}
+    params = StructuredOutputsParams(json=schema, disable_any_whitespace=True)
+    assert params.json == json.dumps(schema, separators=(",", ":")) and params.disable_any_whitespace
+    assert params.regex is None and params.json_object is False
+    assert params == StructuredOutputsParams(json=params.json, disable_any_whitespace=True) != StructuredOutputsParams(json=schema)
+    assert StructuredOutputsParams(schema) == StructuredOutputsParams(json=schema)
+    assert repr(StructuredOutputsParams(choice=["a"], regex=None)) == "StructuredOutputsParams(choice=['a'])"
+    asked = SamplingParams(structured_outputs=params, max_tokens=3)
+    assert asked.structured_outputs == params and asked.clone() == asked == pickle.loads(pickle.dumps(asked))
+    asked.structured_outputs = None
+    assert asked == SamplingParams(max_tokens=3, structured_outputs=None)
+    asked.structured_outputs = StructuredOutputsParams(json_object=True)
+    assert asked.structured_outputs.json_object
+    with pytest.raises(ValueError, match="multiple are specified: json, regex"):
+        StructuredOutputsParams(json={}, regex="a")
+    with pytest.raises(ValueError, match="none are specified"):
+        StructuredOutputsParams()
+    with pytest.raises(ValueError, match="structured_outputs.choice must be a list of texts"):
+        StructuredOutputsParams(choice="a")
+    with pytest.raises(TypeError):
+        StructuredOutputsParams(lark="a")
+    for value in (object(), StructuredOutputsParams):
+        with pytest.raises(TypeError):
+            SamplingParams(structured_outputs=value)
+
+
+def test_structured_outputs_bind_outputs(llm):
+    def texts(**asked):
+        params = SamplingParams(max_tokens=100, seed=1, structured_outputs=StructuredOutputsParams(**asked))
+        return [output.outputs[0].text for output in llm.generate(["a", "b"], params, use_tqdm=False)]
+
+    assert {*texts(choice=["yes", "no"])} <= {"yes", "no"}
+    assert all(re.fullmatch("[a-c]{2}x", text) for text in texts(regex="[a-c]{2}x"))
+    assert texts(grammar='root ::= "only this"') == ["only this"] * 2
+    schema = {"type": "object", "properties": {"z": {"type": "boolean"}, "a": {"enum": [1, 2]}}, "required": ["z", "a"],
+              "additionalProperties": False}
+    for text in texts(json=schema):
+        assert list(json.loads(text)) == ["z", "a"]
+    for asked, sentence in [
+        ({"json": {"not": {}}}, "not can't be enforced"),
+        ({"json": "{"}, "JSON"),
+        ({"regex": "a(b"}, r"\(at position 1\)"),
+        ({"grammar": "root ::= other"}, '"other" is not defined'),
+        ({"choice": []}, "choice is an empty list"),
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            texts(**asked)
 
 
 def test_engine_arguments_are_an_object_and_flags(model):

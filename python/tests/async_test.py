@@ -7,7 +7,7 @@ import sys
 import weakref
 
 import pytest
-from nanovllm import AsyncLLM, RequestOutputKind, SamplingParams
+from nanovllm import AsyncLLM, RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 LONG = SamplingParams(temperature=0, max_tokens=1500, ignore_eos=True)
 SHORT = SamplingParams(temperature=0, max_tokens=2)
@@ -32,6 +32,18 @@ def test_two_thousand_callers_at_once(shared):
         outputs = await asyncio.gather(*map(last_of, streams))
         assert len({o.request_id for o in outputs}) == 2000
         assert all(o.finished and o.outputs == outputs[0].outputs for o in outputs)
+
+    asyncio.run(main())
+
+
+def test_outputs_are_bound(shared):
+    async def main():
+        choices = [StructuredOutputsParams(choice=[f"label {i}"]) for i in range(20)]
+        streams = (shared.generate("Once", SamplingParams(structured_outputs=choice, max_tokens=50)) for choice in choices)
+        outputs = await asyncio.gather(*map(last_of, streams))
+        assert [output.outputs[0].text for output in outputs] == [f"label {i}" for i in range(20)]
+        with pytest.raises(ValueError, match=r"\(at position 0\)"):
+            await last_of(shared.generate("Once", SamplingParams(structured_outputs=StructuredOutputsParams(regex="("))))
 
     asyncio.run(main())
 

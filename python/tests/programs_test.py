@@ -66,6 +66,7 @@ PROGRAMS = {
     "llm_engine": ["--model", "{}", "--max-num-seqs", "4"],
     "prefix_caching": ["{}"],
     "profiling": ["{}"],
+    "structured_outputs": ["{}"],
 }
 
 
@@ -87,7 +88,7 @@ def test_a_program_for_vllm(name, model, tmp_path):
 
 def test_all_programs_for_vllm_are_run():
     there = {path.stem for path in (pathlib.Path(__file__).parent / "vllm_programs").glob("*.py")}
-    assert there == set(PROGRAMS) and len(there) == 10
+    assert there == set(PROGRAMS) and len(there) == 11
 
 
 def test_a_profile_holds_what_came_between_its_two_calls(model, tmp_path):

@@ -2,7 +2,7 @@
 import dataclasses
 from typing import assert_type
 
-from nanovllm import LLM, AsyncEngineArgs, AsyncLLM, EngineArgs, LLMEngine, RequestOutput, RequestOutputKind, SamplingParams, TokensPrompt
+from nanovllm import LLM, AsyncEngineArgs, AsyncLLM, EngineArgs, LLMEngine, RequestOutput, RequestOutputKind, SamplingParams, StructuredOutputsParams, TokensPrompt
 from nanovllm.utils.argparse_utils import FlexibleArgumentParser
 
 
@@ -18,6 +18,10 @@ def batch() -> None:
     params.bad_words = params.stop_token_ids = None
     assert_type(params.stop, list[str])
     LLM("models/demo", max_model_len=None, seed=None, dtype=None)
+    params.structured_outputs = StructuredOutputsParams(json={"type": "object"}, disable_any_whitespace=True)
+    assert_type(params.structured_outputs.json, str | None)
+    SamplingParams(structured_outputs=StructuredOutputsParams(choice=["a", "b"]))
+    StructuredOutputsParams(lark="a")  # type: ignore[call-arg]
     SamplingParams(temprature=1)  # type: ignore[call-arg]
     LLM("models/demo", max_len=1)  # type: ignore[call-arg]
 

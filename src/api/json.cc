@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/structured_outputs_json.h"
 #include "base/check.h"
 #include "engine/sampling_table.h"
 #include "io/json.h"
@@ -101,6 +102,11 @@ void read(const Json& value, std::string_view name, std::map<int32_t, float>& ou
   }
 }
 
+void read(const Json& value, std::string_view /*name*/,
+          std::optional<StructuredOutputsParams>& out) {
+  out = read_structured_outputs(value);
+}
+
 std::string text_value(const Json& value, std::string_view name) {
   if (value.is_string()) return value.get<std::string>();
   refuse(fmt::format("\"{}\"", name), "a text", value);
@@ -179,6 +185,8 @@ RequestLine parse_request_line(const std::string& line, const SamplingParams& de
   RequestLine request{.params = defaults};
   std::string_view prompt;  // which field it is
   std::string_view part;    // of a chat
+  const Json* format = find_member(object, "response_format");
+  if (format != nullptr) request.params.structured_outputs.reset();
   for (const auto& [name, value] : object.items()) {
     if (name == "prompt" || name == "prompt_token_ids" || name == "messages") {
       if (!prompt.empty()) {
@@ -203,14 +211,18 @@ RequestLine parse_request_line(const std::string& line, const SamplingParams& de
       if (!value.is_null()) request.custom_id = text_value(value, name);
     } else if (name == "sampling_params") {
       update_sampling_params(request.params, value);
+    } else if (name == "response_format") {
+      continue;
     } else {
-      throw_error(ErrorCode::kInvalidArgument,
-                  "unknown field \"{}\"; a request has \"prompt\", \"prompt_token_ids\" or "
-                  "\"messages\" (with \"tools\" and \"chat_template_kwargs\"), \"sampling_params\" "
-                  "and \"custom_id\"",
-                  printable(name));
+      throw_error(
+          ErrorCode::kInvalidArgument,
+          "unknown field \"{}\"; a request has \"prompt\", \"prompt_token_ids\" or "
+          "\"messages\" (with \"tools\" and \"chat_template_kwargs\"), \"sampling_params\", "
+          "\"response_format\" and \"custom_id\"",
+          printable(name));
     }
   }
+  if (format != nullptr) apply_response_format(*format, request.params);
   if (prompt.empty()) {
     throw_error(ErrorCode::kInvalidArgument,
                 "a request needs \"prompt\" (a text), \"prompt_token_ids\" (a list) or "

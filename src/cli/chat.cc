@@ -20,6 +20,7 @@
 #include "cli/params_text.h"
 #include "cli/terminal.h"
 #include "cli/terminal_text.h"
+#include "engine/structured_outputs.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "nanovllm/llm_engine.h"
@@ -89,6 +90,16 @@ ordered_json parse_kwargs(const std::string& text) {
                 printable(text));
   }
   return object;
+}
+
+void check(const SamplingParams& params) {
+  params.validate();
+  if (params.structured_outputs) check_structured_outputs(*params.structured_outputs);
+  if (params.n != 1 || params.logprobs || params.prompt_logprobs) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "a chat shows one answer and no log-probabilities; use generate for n, logprobs "
+                "and prompt_logprobs");
+  }
 }
 
 class Chat {
@@ -233,15 +244,6 @@ class Chat {
   // What makes a chat sober or wild, and where to change it.
   std::string temperature_text() const {
     return fmt::format("temperature {} ({})", params_.temperature, temperature_source_);
-  }
-
-  static void check(const SamplingParams& params) {
-    params.validate();
-    if (params.n != 1 || params.logprobs || params.prompt_logprobs) {
-      throw_error(ErrorCode::kInvalidArgument,
-                  "a chat shows one answer and no log-probabilities; use generate for n, logprobs "
-                  "and prompt_logprobs");
-    }
   }
 
   static std::string path_in(const std::string& command, const std::string& rest) {
@@ -399,6 +401,9 @@ Command add_chat(CLI::App& app) {
              "Exit status: 0 all answered, 1 error, 2 usage, 3 some lines refused or their answers "
              "aborted by the engine (1 with -m), 130 interrupted.");
   return [options] {
+    SamplingParams params;
+    params.max_tokens = kAsManyAsFit;
+    check(options->sampling.apply_to(params));
     options->engine.validate();
     options->model.find();
     check_outputs("--trace", options->engine.trace_file, *options);

@@ -25,6 +25,7 @@
 #include "cli/terminal.h"
 #include "cli/terminal_text.h"
 #include "engine/request.h"
+#include "engine/structured_outputs.h"
 #include "nanovllm/llm_engine.h"
 #include "nanovllm/prepare.h"
 
@@ -357,7 +358,9 @@ class Generation {
 void check_sampling(const SamplingOptions& flags) {
   SamplingParams params;
   params.max_tokens = kAsManyAsFit;  // the model's may be more than ours
-  flags.apply_to(params).validate();
+  params = flags.apply_to(params);
+  params.validate();
+  if (params.structured_outputs) check_structured_outputs(*params.structured_outputs);
 }
 
 void check_files(const GenerateOptions& options) {
@@ -409,8 +412,10 @@ Command add_generate(CLI::App& app) {
       "Request lines hold \"prompt\" (a text), \"prompt_token_ids\" (a list) or \"messages\" (a "
       "chat "
       "as the OpenAI API has it, which the model's chat template makes a prompt of; with \"tools\" "
-      "and \"chat_template_kwargs\" where it has them), and optionally \"sampling_params\" and a "
-      "\"custom_id\", a text that comes back in the result.\n"
+      "and \"chat_template_kwargs\" where it has them), and optionally \"sampling_params\", a "
+      "\"response_format\" as the OpenAI API has it, and a \"custom_id\", a text that comes back "
+      "in "
+      "the result.\n"
       "Result lines hold index (which request, from 0), custom_id, text, token_ids, finish_reason "
       "(stop, length, abort), stop_reason (the stop text, the stop token's id or why the engine "
       "aborted it, where there is one), num_prompt_tokens and num_cached_tokens, and logprobs and "

@@ -11,6 +11,7 @@
 #include "base/quantity.h"
 #include "cli/params_text.h"
 #include "engine/config_table.h"
+#include "io/file.h"
 
 namespace nanovllm::cli {
 namespace {
@@ -138,6 +139,53 @@ CLI::Option* add_parameter(CLI::App& app, const std::string& flag, std::map<int3
       ->allow_extra_args(false);
 }
 
+// What a flag names, or holds: a file, or its text.
+std::string text_of_file(const char* flag, const std::string& given, bool is_text) {
+  if (is_text) return given;
+  try {
+    return read_text_file(given);
+  } catch (const Error& error) {
+    throw CLI::ValidationError(flag, error.what());
+  }
+}
+
+// No file of a schema has such a name.
+bool is_json(const std::string& text) {
+  return text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size())).starts_with('{');
+}
+
+// Each of these flags says all of it.
+std::vector<CLI::Option*> add_parameter(CLI::App& app, const std::string& /*flag*/,
+                                        std::optional<StructuredOutputsParams>& value,
+                                        const std::string& /*help*/) {
+  const auto all = [&value]() -> StructuredOutputsParams& {
+    return value ? *value : value.emplace();
+  };
+  const auto add = [&](const char* flag, const char* placeholder, const char* help, auto set) {
+    return app.add_option_function<std::string>(flag, set, help)->option_text(placeholder);
+  };
+  return {add("--json-schema", "FILE",
+              "the output is JSON that follows this JSON Schema: a file, or its text",
+              [all](const std::string& given) {
+                all().json = text_of_file("--json-schema", given, is_json(given));
+              }),
+          add("--regex", "TEXT", "the output matches this regular expression, all of it",
+              [all](const std::string& given) { all().regex = given; }),
+          app.add_option_function<std::vector<std::string>>(
+                 "--choice", [all](const std::vector<std::string>& given) { all().choice = given; },
+                 "the output is one of these texts (given several times; knows \\n, \\t and "
+                 "\\\\)")
+              ->option_text("TEXT")
+              ->transform(CLI::Validator(unescape, ""))
+              ->allow_extra_args(false),
+          add("--grammar-file", "FILE",
+              "the output follows this grammar, llama.cpp's GBNF: a file, or its text",
+              [all](const std::string& given) {
+                const bool is_text = given.find("::=") != given.npos;
+                all().grammar = text_of_file("--grammar-file", given, is_text);
+              })};
+}
+
 // The flag of an engine's field.
 template <typename T>
 CLI::Option* add_field(CLI::App& app, const std::string& flag, T& value, const std::string& help) {
@@ -251,13 +299,15 @@ void SamplingOptions::add_to(CLI::App& app, const std::string& max_tokens, bool 
       help = fmt::format("{}: {}", interval(ranges.back()), help);
     }
     if (parameter.name == "max_tokens") help += fmt::format(" (default: {})", max_tokens);
-    const auto add = [&](auto member) {
-      return add_parameter(app, flag_of(parameter), values_.*member, help);
+    const auto add = [&](auto member) -> std::vector<CLI::Option*> {
+      return {add_parameter(app, flag_of(parameter), values_.*member, help)};
     };
-    CLI::Option* flag = std::visit(add, parameter.member)->group(kSamplingGroup);
     const std::string value = value_text(SamplingParams(), parameter);
-    if (value != "null" && value != "[]" && value != "{}") flag->default_str(value);
-    flags_.emplace_back(&parameter, flag);
+    for (CLI::Option* flag : std::visit(add, parameter.member)) {
+      flag->group(kSamplingGroup);
+      if (value != "null" && value != "[]" && value != "{}") flag->default_str(value);
+      flags_.emplace_back(&parameter, flag);
+    }
   }
 }
 

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "api/structured_outputs_json.h"
+
 namespace nanovllm::cli {
 namespace {
 
@@ -18,6 +20,9 @@ std::string text_of(const T& value) {
 template <typename T>
 std::string text_of(const std::vector<T>& value) {
   return json(value).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+std::string text_of(const StructuredOutputsParams& value) {
+  return to_json(value).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 template <typename T>
 std::string text_of(const std::optional<T>& value) {

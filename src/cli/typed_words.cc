@@ -16,7 +16,8 @@
 namespace nanovllm::cli {
 namespace {
 
-// What vLLM calls otherwise. Where a command has an option of vLLM's name, that is meant.
+// What vLLM and llama.cpp call otherwise. Where a command has an option of their name, that is
+// meant.
 struct OtherName {
   std::string_view theirs, ours;
 };
@@ -29,6 +30,10 @@ constexpr OtherName kOtherNames[] = {
     {"--kv-cache-memory-bytes", "--kv-cache-memory"},
     {"--device-memory-utilization", "--gpu-memory-utilization"},
     {"--seed", "--engine-seed"},
+    {"-j", "--json-schema"},
+    {"-jf", "--json-schema"},
+    {"--json-schema-file", "--json-schema"},
+    {"--grammar", "--grammar-file"},
 };
 
 // Flags of vLLM that ask for what is so anyway, or for what changes no answer. "": any value;

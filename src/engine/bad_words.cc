@@ -74,19 +74,6 @@ std::string remark_on_bad_word(const std::string& word, const Tokenizer& tokeniz
   return fmt::format("bad_words: \"{}\" can come: {}", printable(word), why);
 }
 
-void BadWordRemarks::remark_on(const std::vector<std::string>& words, const Tokenizer& tokenizer) {
-  constexpr size_t kMostJudged = 1000;
-  constexpr int kMostRemarks = 100;
-  for (const std::string& word : words) {
-    if (judged_.size() == kMostJudged || num_remarks_ == kMostRemarks) return;
-    if (!judged_.insert(word).second) continue;
-    const std::string remark = remark_on_bad_word(word, tokenizer);
-    if (remark.empty()) continue;
-    print_message("nanovllm: {}\n", remark);
-    ++num_remarks_;
-  }
-}
-
 BadWords::BadWords(const std::vector<std::string>& words, const Tokenizer& tokenizer) {
   for (const std::string& word : words) {
     std::vector<Ids> forms = forms_of(std::string(without_leading_space(word)), tokenizer);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,17 +17,6 @@ std::string_view without_leading_space(std::string_view word);
 // A sentence that says why the word can come all the same; empty = it can't. Costs several times
 // what banning the word does.
 std::string remark_on_bad_word(const std::string& word, const Tokenizer& tokenizer);
-
-// Says so on stderr, once for each word, and no more than somebody may read, or than time should be
-// spent on.
-class BadWordRemarks {
- public:
-  void remark_on(const std::vector<std::string>& words, const Tokenizer& tokenizer);
-
- private:
-  std::set<std::string> judged_;
-  int num_remarks_ = 0;
-};
 
 class BadWords {
  public:

@@ -14,6 +14,7 @@
 #include "engine/cache_salts.h"
 #include "engine/in_flight_step.h"
 #include "engine/observer.h"
+#include "engine/remarks.h"
 #include "engine/scheduler.h"
 #include "nanovllm/llm_engine.h"
 #include "nanovllm/prepare.h"
@@ -103,6 +104,7 @@ class EngineCore {
   void report(const InFlightStep& step);
   void learn_cost();  // from the last step
   void enter_phase(Completion& completion, Phase phase) noexcept;
+  void remark_on(const Request& request, const Grammar* grammar);
 
   EngineParts parts_;
   const std::unique_ptr<const GrammarCompiler> grammars_;  // null: no tokenizer
@@ -113,7 +115,7 @@ class EngineCore {
   CacheSalts salts_;
   ConstraintTable constraints_;
   bool withholds_remarks_ = false;
-  BadWordRemarks remarks_;
+  Remarks remarks_;
 
   Requests requests_;  // until their last output was delivered
   uint64_t next_request_id_ = 0;

@@ -7,8 +7,8 @@
 #include "base/check.h"
 #include "base/message.h"
 #include "engine/parameter_error.h"
+#include "engine/structured_outputs.h"
 #include "engine/thinking_budget.h"
-#include "grammar/grammar.h"
 #include "nanovllm/chat.h"
 #include "nanovllm/tokenizer.h"
 #include "ops/sampling.h"
@@ -92,30 +92,11 @@ void check_params(const SamplingParams& params, const RequestPreparer& engine) {
   }
 }
 
-std::shared_ptr<const Grammar> compiled(const StructuredOutputsParams& asked,
-                                        const GrammarCompiler& grammars) {
-  const JsonSchemaOptions options = {
-      .disable_any_whitespace = asked.disable_any_whitespace,
-      .whitespace_pattern = asked.whitespace_pattern,
-      .disable_additional_properties = asked.disable_additional_properties};
-  if (asked.json) return grammars.json_schema(*asked.json, options);
-  if (asked.regex) return grammars.regex(*asked.regex);
-  if (asked.choice) return grammars.choice(*asked.choice);
-  if (asked.grammar) return grammars.gbnf(*asked.grammar);
-  if (asked.json_object) return grammars.json_object(options);
-  throw_error(ErrorCode::kUnsupported, "structural_tag can't be enforced yet; use json or grammar");
-}
-
 // Last, for it costs most.
 void compile_grammar(AddRequest& request, const RequestPreparer& engine) {
-  request.grammar = nullptr;
   const auto& asked = request.params.structured_outputs;
-  if (!asked || engine.grammars == nullptr) return;
-  try {
-    request.grammar = compiled(*asked, *engine.grammars);
-  } catch (const Error& error) {
-    throw ParameterError(error.code(), "structured_outputs", fmt::format("{}.", error.what()));
-  }
+  request.grammar =
+      asked && engine.grammars != nullptr ? compile(*asked, *engine.grammars) : nullptr;
 }
 
 void check_length(int num_prompt_tokens, const SamplingParams& params, const EngineLimits& limits) {

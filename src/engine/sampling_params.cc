@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
-#include <utility>
 
 #include "engine/bad_words.h"
 #include "engine/parameter_error.h"
@@ -39,32 +38,6 @@ void check(const Parameter& parameter, const T& value) {
 }
 
 }  // namespace
-
-void StructuredOutputsParams::validate() const {
-  std::string asked;
-  size_t count = 0;
-  for (const auto& [name, is_set] :
-       {std::pair{"json", json.has_value()}, std::pair{"regex", regex.has_value()},
-        std::pair{"choice", choice.has_value()}, std::pair{"grammar", grammar.has_value()},
-        std::pair{"json_object", json_object},
-        std::pair{"structural_tag", structural_tag.has_value()}}) {
-    if (!is_set) continue;
-    asked += fmt::format("{}{}", asked.empty() ? "" : ", ", name);
-    ++count;
-  }
-  if (count > 1) {
-    refuse_parameter("structured_outputs",
-                     "You can only use one kind of structured outputs constraint but multiple are "
-                     "specified: {}.",
-                     asked);
-  }
-  if (count == 0) {
-    refuse_parameter("structured_outputs",
-                     "You must use one kind of structured outputs constraint but none are "
-                     "specified: one of json, regex, choice, grammar, json_object, "
-                     "structural_tag.");
-  }
-}
 
 void SamplingParams::validate() const {
   constexpr size_t kMaxCacheSalt = 1024;  // bytes

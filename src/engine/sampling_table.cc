@@ -62,6 +62,9 @@ std::span<const Parameter> sampling_table() {
       {"thinking_token_budget", &P::thinking_token_budget, kNone, kSeldom,
        "tokens of a thought, after which it is ended; -1 = no bound",
        {{-1, kMost, "thinking_token_budget must be non-negative or -1, got {}."}}},
+      {"structured_outputs", &P::structured_outputs, kNone, kSeldom,
+       "what the output must follow: one of json, regex, choice, grammar, json_object and "
+       "structural_tag"},
       {"include_stop_str_in_output", &P::include_stop_str_in_output, kRefused, kSeldom,
        "keep the text that ended the output"},
       {"skip_special_tokens", &P::skip_special_tokens, kRefused, kSeldom,

@@ -43,7 +43,7 @@ struct Parameter {
   std::string_view name;
   Members<int, double, bool, std::optional<int>, std::optional<int64_t>, std::optional<std::string>,
           std::vector<std::string>, std::vector<int32_t>, std::optional<std::vector<int32_t>>,
-          std::map<int32_t, float>>
+          std::map<int32_t, float>, std::optional<StructuredOutputsParams>>
       member;
   Null null;
   Use use;

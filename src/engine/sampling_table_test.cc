@@ -26,6 +26,7 @@ std::string kind(const std::vector<std::string>&) { return "text or list of text
 std::string kind(const std::vector<int32_t>&) { return "list of token ids"; }
 std::string kind(const std::optional<std::vector<int32_t>>&) { return "list of token ids"; }
 std::string kind(const std::map<int32_t, float>&) { return "object token id to bias"; }
+std::string kind(const std::optional<StructuredOutputsParams>&) { return "object"; }
 
 template <typename T>
 std::string shown(const T& value) {

@@ -117,14 +117,24 @@ struct GrammarCompiler::Known {
 };
 
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer)
-    : tokenizer_(tokenizer),
+    : tokenizer_(&tokenizer),
       masks_(std::make_shared<grammar::MaskCache>(grammar::kMaxMaskBytes)),
       known_(std::make_unique<Known>()) {}
+
+GrammarCompiler::GrammarCompiler(std::shared_ptr<const grammar::TokenIndex> index)
+    : tokenizer_(nullptr),
+      masks_(std::make_shared<grammar::MaskCache>(grammar::kMaxMaskBytes)),
+      known_(std::make_unique<Known>()) {
+  known_->index = std::move(index);
+}
+
 GrammarCompiler::~GrammarCompiler() = default;
 
 const std::shared_ptr<const grammar::TokenIndex>& GrammarCompiler::index() const {
   std::call_once(known_->once, [this] {
-    known_->index = std::make_shared<const grammar::TokenIndex>(tokenizer_);
+    if (tokenizer_ != nullptr) {
+      known_->index = std::make_shared<const grammar::TokenIndex>(*tokenizer_);
+    }
   });
   return known_->index;
 }

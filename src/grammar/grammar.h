@@ -89,6 +89,7 @@ struct JsonSchemaOptions {
 class GrammarCompiler {
  public:
   explicit GrammarCompiler(const Tokenizer& tokenizer);
+  explicit GrammarCompiler(std::shared_ptr<const grammar::TokenIndex> index);
   ~GrammarCompiler();
 
   std::shared_ptr<const Grammar> json_schema(std::string_view schema,
@@ -111,7 +112,7 @@ class GrammarCompiler {
 
   const std::shared_ptr<const grammar::TokenIndex>& index() const;
 
-  const Tokenizer& tokenizer_;
+  const Tokenizer* const tokenizer_;  // null: the index was given
   std::shared_ptr<grammar::MaskCache> masks_;
   std::unique_ptr<Known> known_;
 };

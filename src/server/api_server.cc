@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "grammar/grammar.h"
 #include "io/json.h"
 #include "server/log.h"
 #include "server/page/page.h"
@@ -262,8 +263,25 @@ asio::awaitable<size_t> ApiServer::generate(HttpExchange& exchange, ParseCall pa
   co_return num_bytes;
 }
 
-void ApiServer::log(const HttpRequest& request, std::string_view body, const ApiCall& call) const {
+// Each once, and no more than somebody may read: they are about what clients ask for.
+void ApiServer::log_notes(const Grammar& grammar) {
+  constexpr size_t kMostNotes = 1000, kMostBytes = 300;
+  for (const std::string& note : grammar.notes()) {
+    const std::string text = printable(note, kMostBytes);
+    {
+      const std::lock_guard lock(mutex_);
+      if (notes_.size() == kMostNotes) return;
+      if (!notes_.insert(text).second) continue;
+    }
+    print_log("{}", text);
+  }
+}
+
+void ApiServer::log(const HttpRequest& request, std::string_view body, const ApiCall& call) {
   if (options_.log_requests) print_log("{} asks {}", request.id, body);
+  for (const AddRequest& one : call.requests) {
+    if (one.grammar) log_notes(*one.grammar);
+  }
   if (call.ignored_fields.empty()) return;
   print_log("{}: what is not known here is ignored: {}", request.id,
             printable(fmt::format("{}", fmt::join(call.ignored_fields, ", "))));

@@ -6,6 +6,7 @@
 #include <boost/asio/thread_pool.hpp>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -53,14 +54,17 @@ class ApiServer {
   asio::awaitable<size_t> run(HttpExchange& exchange, Generation& generation);
   asio::awaitable<size_t> send_whole(HttpExchange& exchange, ApiCall& call);
   asio::awaitable<void> run_stream(HttpExchange& exchange, Generation& generation);
-  void log(const HttpRequest& request, std::string_view body, const ApiCall& call) const;
+  void log(const HttpRequest& request, std::string_view body, const ApiCall& call);
+  void log_notes(const Grammar& grammar);
 
   const ServeOptions& options_;
   Fleet& fleet_;
   Metrics& metrics_;
   std::atomic<bool> draining_ = false;
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<const ServedModel> model_;  // guarded by mutex_; has the fleet's limits
+  // These two are guarded by mutex_.
+  mutable std::shared_ptr<const ServedModel> model_;  // has the fleet's limits
+  std::set<std::string> notes_;                       // that were told
   asio::thread_pool preparers_;  // templates and tokenizing take long for the threads of HTTP
   // One large body at a time, so that they hold up no small one, and their memory has a bound.
   asio::thread_pool large_preparer_{1};

@@ -84,7 +84,7 @@ AgentCall::AgentCall(Json chat, const ServedModel& model, const std::string& id,
   }
   params.logprobs = options.num_top_logprobs;
   wants_events_soon = options.num_top_logprobs.has_value();
-  requests.push_back(prepare_request(ids, params, model));
+  requests.push_back(prepare_request(ids, params, model, options.constraint));
   usage_.num_prompt_tokens = ids.size();
   request_.drop_text();
 }

@@ -53,6 +53,8 @@ struct AgentOptions {
   std::optional<int64_t> max_tokens = {};    // cut to what the context has left
   bool parallel_tool_calls = true;           // else the first call alone is shown
   std::optional<int> num_top_logprobs = {};  // none = no log-probabilities
+  // The client's name of what the output must follow.
+  const char* constraint = "structured_outputs";
 };
 
 struct AgentUsage {

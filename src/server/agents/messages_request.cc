@@ -71,15 +71,21 @@ std::string type_of_choice(const RequestFields& fields) {
   return type;
 }
 
-void refuse_formats(const RequestFields& fields) {
+// output_format is the older name. A chat has the schema one level deeper.
+void read_format(const RequestFields& fields, Json& chat) {
   const Json* config = fields.find("output_config");
   const Json* format = config == nullptr ? nullptr : member(*config, "format");
-  if (format != nullptr) {
-    refuse_body("output_config.format is not supported yet; leave it out.");
+  const Json* older = fields.find("output_format");
+  if (format != nullptr && older != nullptr) {
+    refuse_body("output_format is the older name of output_config.format; leave it out.");
   }
-  if (fields.find("output_format") != nullptr) {
-    refuse_body("output_format is not supported yet; leave it out.");
-  }
+  if (format == nullptr) format = older;
+  if (format == nullptr) return;
+  chat["response_format"] = {{"type", "json_schema"},
+                             {"json_schema", {{"schema", (*format)["schema"]}}}};
+}
+
+void refuse_servers(const RequestFields& fields) {
   const Json* servers = fields.find("mcp_servers");
   if (servers != nullptr && !servers->empty()) {
     refuse_body("mcp_servers are not supported: this server asks no other ones; leave them out.");
@@ -156,10 +162,11 @@ MessagesRequest read_messages(std::string_view body, const ServedModel& model, b
   const RequestFields fields = RequestFields::of(std::move(json), "MessagesRequest", model);
   const std::string name = *fields.text("model");
   check_model_name(name, model);
-  refuse_formats(fields);
-  MessagesRequest request = {.stream = fields.boolean("stream"),
-                             .options = {.call_ids = "toolu_"},
-                             .ignored_fields = fields.unknown()};
+  refuse_servers(fields);
+  MessagesRequest request = {
+      .stream = fields.boolean("stream"),
+      .options = {.call_ids = "toolu_", .constraint = "output_config.format"},
+      .ignored_fields = fields.unknown()};
   MessageTools tools;
   if (const Json* list = fields.find("tools")) tools.add_given({*list, "tools"});
   MessageReader reader(tools, !counts);
@@ -180,7 +187,10 @@ MessagesRequest read_messages(std::string_view body, const ServedModel& model, b
     request.options.parallel_tool_calls = one == nullptr || *one != true;
   }
   request.chat["chat_template_kwargs"] = template_kwargs(fields, model);
-  if (!counts) read_sampling(fields, model, request);
+  if (!counts) {
+    read_sampling(fields, model, request);
+    read_format(fields, request.chat);
+  }
   return request;
 }
 

@@ -225,6 +225,21 @@ TEST(MessagesRequest, GivesABudgetWhereTheModelHasThoughts) {
   }
 }
 
+TEST(MessagesRequest, TranslatesWhatTheOutputMustFollow) {
+  const char* format = R"({"type":"json_schema","schema":{"z":1,"a":2}})";
+  const char* expected = R"({"type":"json_schema","json_schema":{"schema":{"z":1,"a":2}}})";
+  for (const char* field :
+       {R"("output_config":{{"effort":"low","format":{}}},{})", R"("output_format":{},{})"}) {
+    const std::string fields = fmt::format(fmt::runtime(field), format, kHi);
+    const MessagesRequest request = read(fields);
+    EXPECT_EQ(request.chat["response_format"].dump(), expected);
+    EXPECT_STREQ(request.options.constraint, "output_config.format");
+    EXPECT_FALSE(read(fields, true).chat.contains("response_format"));  // which no prompt shows
+  }
+  EXPECT_FALSE(read(fmt::format(R"("output_config":{{"format":null}},{})", kHi))
+                   .chat.contains("response_format"));
+}
+
 TEST(MessagesRequest, MapsEffortsThatGptOssDoesNotKnow) {
   LetterModel model;
   model.served.format.reasoning_parser = "openai_gptoss";
@@ -356,10 +371,14 @@ TEST(MessagesRequest, RefusesByName) {
        "tool_choice of the type \"tool\" is not supported yet; use \"auto\", which leaves it to "
        "the model, or \"none\"."},
       {asks(R"("tool_choice":"auto")"), "tool_choice must be an object, got \"auto\"."},
-      {asks(R"("output_config":{"format":{"type":"json_schema","schema":{}}})"),
-       "output_config.format is not supported yet; leave it out."},
-      {asks(R"("output_format":{"type":"json_schema"})"),
-       "output_format is not supported yet; leave it out."},
+      {asks(R"("output_config":{"format":{"type":"text","schema":{}}})"),
+       "output_config.format.type must be one of [\"json_schema\"], got \"text\"."},
+      {asks(R"("output_config":{"format":{"type":"json_schema","schema":"{}"}})"),
+       "output_config.format.schema must be an object, got \"{}\"."},
+      {asks(R"("output_format":{"type":"json_schema"})"), "output_format.schema must be given."},
+      {asks(R"("output_config":{"format":{"type":"json_schema","schema":{}}},)"
+            R"("output_format":{"type":"json_schema","schema":{}})"),
+       "output_format is the older name of output_config.format; leave it out."},
       {asks(R"("output_config":{"effort":"huge"})"),
        "output_config.effort must be one of [\"low\",\"medium\",\"high\",\"xhigh\",\"max\",null], "
        "got "

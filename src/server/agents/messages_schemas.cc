@@ -28,7 +28,11 @@ const char kMessagesSchemas[] = R"({
         "type": {"enum": ["enabled", "disabled", "adaptive"]},
         "budget_tokens": {"type": ["integer", "null"], "minimum": 1024}}},
       "output_config": {"type": ["object", "null"], "properties": {
-        "effort": {"enum": ["low", "medium", "high", "xhigh", "max", null]}}},
+        "effort": {"enum": ["low", "medium", "high", "xhigh", "max", null]},
+        "format": {"type": ["object", "null"], "required": ["type", "schema"], "properties": {
+          "type": {"enum": ["json_schema"]}, "schema": {"type": "object"}}}}},
+      "output_format": {"type": ["object", "null"], "required": ["type", "schema"], "properties": {
+        "type": {"enum": ["json_schema"]}, "schema": {"type": "object"}}},
       "stop_sequences": {"type": ["array", "null"], "maxItems": 4,
                          "items": {"type": "string", "minLength": 1}},
       "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},

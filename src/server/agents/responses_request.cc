@@ -149,10 +149,17 @@ size_t num_characters(std::string_view text) {
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
+// Which has a bound of its own.
+Json without_schema(Json value) {
+  const auto format = value.is_object() ? value.find("format") : value.end();
+  if (format != value.end() && format->is_object()) format->erase("schema");
+  return value;
+}
+
 void check_told_again(const RequestFields& fields) {
   for (const std::string_view name : kToldAgain) {
     const Json* value = fields.find(name);
-    const size_t size = value == nullptr ? 0 : value->dump().size();
+    const size_t size = value == nullptr ? 0 : without_schema(*value).dump().size();
     if (size > kMostTold) {
       refuse(name, "{} may have {} bytes, as each response tells it again, got {}; shorten it.",
              name, kMostTold, size);
@@ -170,19 +177,22 @@ void check_told_again(const RequestFields& fields) {
   }
 }
 
-void refuse_grammars(const RequestFields& fields) {
-  if (fields.find("structured_outputs") != nullptr) {
-    refuse("structured_outputs", "structured_outputs is not supported yet; leave it out.");
-  }
+// A chat has the members of a schema's format one level deeper.
+void read_format(const RequestFields& fields, ResponsesRequest& request) {
   const Json* text = fields.find("text");
-  const Json format = text == nullptr ? Json() : text->value("format", Json());
-  if (format.is_null()) return;
-  const Json type = format.value("type", Json());
-  if (type != "text") {
+  const Json* format = text == nullptr ? nullptr : find_member(*text, "format");
+  if (format == nullptr || (*format)["type"] == "text") return;
+  if (fields.find("structured_outputs") != nullptr) {
     refuse("text.format",
-           "text.format of the type {} is not supported yet; use \"text\", or leave it out.",
-           shown(type));
+           "text.format and structured_outputs both say what the output must follow; leave one of "
+           "them out.");
   }
+  request.constraint = "text.format";
+  Json& asked = request.chat["response_format"] = {{"type", (*format)["type"]}};
+  if (asked["type"] != "json_schema") return;
+  const Json* schema = find_member(*format, "schema");
+  if (schema == nullptr) refuse("text.format.schema", "text.format.schema must be given.");
+  asked["json_schema"] = {{"schema", *schema}};
 }
 
 Json messages_of(const RequestFields& fields, ResponsesRequest& request, ToolList& tools) {
@@ -266,7 +276,8 @@ const char kResponsesSchemas[] = R"({
     "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
     "text": {"type": ["object", "null"], "properties": {
       "format": {"type": ["object", "null"], "required": ["type"], "properties": {
-        "type": {"const": "text"}}},
+        "type": {"enum": ["text", "json_object", "json_schema"]}, "name": "string?",
+        "description": "string?", "strict": "boolean?", "schema": "object?"}},
       "verbosity": "string?"}},
     "chat_template": "string?",
     "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 256},
@@ -285,10 +296,10 @@ const char kResponsesSchemas[] = R"({
 
 ResponsesRequest translate_responses(const RequestFields& fields) {
   refuse_what_is_stored(fields);
-  refuse_grammars(fields);
   check_told_again(fields);
   ResponsesRequest request;
   copy_what_chat_has(fields, request.chat);
+  read_format(fields, request);
   read_effort(fields, request.chat);
   request.max_output_tokens = read_max_output_tokens(fields);
   request.num_top_logprobs = read_logprobs(fields);

@@ -24,6 +24,7 @@ struct ResponsesTool {
 
 struct ResponsesRequest {
   Json chat = Json::object();
+  const char* constraint = "structured_outputs";  // see AgentOptions
   std::optional<int64_t> max_output_tokens = {};
   std::optional<int> num_top_logprobs = {};                      // none = no log-probabilities
   std::map<std::string, ResponsesTool, std::less<>> tools = {};  // by the model's name of them

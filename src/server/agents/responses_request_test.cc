@@ -412,20 +412,51 @@ TEST(ResponsesRequest, RefusesWhatWouldBeStored) {
 }
 
 TEST(ResponsesRequest, RefusesWhatNeedsAGrammar) {
-  for (const char* type : {"json_schema", "json_object"}) {
-    EXPECT_EQ(refusal_of(fmt::format(R"("input":"x","text":{{"format":{{"type":"{}"}}}})", type)),
-              fmt::format("400 text.format: text.format of the type \"{}\" is not supported yet; "
-                          "use \"text\", or leave it out.",
-                          type));
-  }
   for (const char* choice :
        {R"("required")", R"({"type":"function","name":"f"})", R"({"type":"allowed_tools"})"}) {
     const std::string refusal = refusal_of(std::string(R"("input":"x","tool_choice":)") + choice);
     EXPECT_TRUE(refusal.starts_with("400 tool_choice: tool_choice ")) << refusal;
     EXPECT_NE(refusal.find("is not supported yet; use \"auto\""), std::string::npos) << refusal;
   }
-  EXPECT_EQ(refusal_of(R"("input":"x","structured_outputs":{"json":{}})"),
-            "400 structured_outputs: structured_outputs is not supported yet; leave it out.");
+}
+
+TEST(ResponsesRequest, TranslatesWhatTheOutputMustFollow) {
+  const auto format_of = [](const std::string& members) {
+    const ResponsesRequest request = translated(R"("input":"x",)" + members);
+    EXPECT_STREQ(request.constraint, "text.format");
+    return request.chat["response_format"].dump();
+  };
+  EXPECT_EQ(format_of(R"("text":{"format":{"type":"json_object"}})"), R"({"type":"json_object"})");
+  EXPECT_EQ(format_of(R"("text":{"verbosity":"low","format":{"type":"json_schema","name":"n",
+                "strict":true,"description":null,"schema":{"z":1,"a":2}}})"),
+            R"({"type":"json_schema","json_schema":{"schema":{"z":1,"a":2}}})");
+  const ResponsesRequest own = translated(R"("input":"x","structured_outputs":{"regex":"a"})");
+  EXPECT_STREQ(own.constraint, "structured_outputs");
+  EXPECT_EQ(own.chat["structured_outputs"].dump(), R"({"regex":"a"})");
+  for (const char* text : {"null", "{}", R"({"format":null})", R"({"format":{"type":"text"}})"}) {
+    EXPECT_FALSE(
+        translated(R"("input":"x","text":)" + std::string(text)).chat.contains("response_format"));
+  }
+  EXPECT_EQ(refusal_of(R"("input":"x","text":{"format":{"type":"json_schema"}})"),
+            "400 text.format.schema: text.format.schema must be given.");
+  EXPECT_EQ(refusal_of(R"("input":"x","text":{"format":{"type":"grammar"}})"),
+            "400 text.format.type: text.format.type must be one of "
+            "[\"text\",\"json_object\",\"json_schema\"], got \"grammar\".");
+  EXPECT_EQ(refusal_of(R"("input":"x","text":{"format":{"type":"json_object"}},
+                "structured_outputs":{"regex":"a"})"),
+            "400 text.format: text.format and structured_outputs both say what the output must "
+            "follow; leave one of them out.");
+}
+
+// What responses tell again is bounded, but for a schema, which has a bound of its own.
+TEST(ResponsesRequest, TakesLongSchemas) {
+  const std::string name(1024, 'n');
+  translated(R"("input":"x","text":{"format":{"type":"json_schema","schema":{"title":")" + name +
+             R"("}}})");
+  EXPECT_TRUE(
+      refusal_of(R"("input":"x","text":{"format":{"type":"json_schema","schema":{},"name":")" +
+                 name + R"("}})")
+          .starts_with("400 text: text may have 1024 bytes"));
 }
 
 TEST(ResponsesRequest, RefusesNumbersAndTypesByName) {

@@ -54,7 +54,7 @@ std::string event_of(std::string_view json, std::string_view name) {
 
 Answer::Answer(const RequestFields& fields, const ServedModel& model, const Names& names,
                const std::string& id)
-    : model_(model) {
+    : model_(model), constraint_(fields.constraint()) {
   fields.refuse_unsupported();
   ignored_fields = fields.unknown();
   stream = fields.boolean("stream");
@@ -87,7 +87,7 @@ void Answer::check_max_tokens(const char* name, std::optional<int64_t> max_token
 
 void Answer::prepare(std::vector<int32_t> token_ids, std::string text,
                      const SamplingParams& params) {
-  requests.push_back(prepare_request(token_ids, params, model_));
+  requests.push_back(prepare_request(token_ids, params, model_, constraint_));
   wants_events_soon = wants_events_soon || params.logprobs || params.prompt_logprobs;
   num_completions_ = params.n;
   if (std::cmp_greater((prompts_.size() + 1) * static_cast<size_t>(num_completions_),

@@ -114,8 +114,9 @@ class Answer : public ApiCall {
   std::string total_usage(bool is_whole) const;
 
   const ServedModel& model_;
-  std::string head_;            // of an answer, up to its choices
-  bool include_usage_ = false;  // in a chunk behind the last
+  const char* const constraint_;  // see prepare_request
+  std::string head_;              // of an answer, up to its choices
+  bool include_usage_ = false;    // in a chunk behind the last
   bool continuous_usage_ = false;
   std::vector<PromptFacts> prompts_;
   int num_open_ = 0;  // completions that have not ended

@@ -168,6 +168,23 @@ TEST(ChatApi, TakesTheServersTemplateKwargsWhereTheRequestHasNone) {
             "abXdFG");
 }
 
+TEST(ChatApi, FindsTheThoughtBehindWhichAGrammarBegins) {
+  LetterModel model;
+  const auto tags = [&](const char* fields) {
+    return chat(model, fmt::format(R"({}{})", kHello, fields))->requests[0].params.thinking_tags;
+  };
+  const char* format = R"(,"response_format":{"type":"json_object"})";
+  EXPECT_EQ(tags(format), ThinkingTags());
+  model.served.preparer.thinking_start = "p";
+  model.served.preparer.thinking_end = "qr";
+  EXPECT_EQ(tags(format), (ThinkingTags{{15}, {16, 17}, -1}));
+  EXPECT_EQ(tags(R"(,"structured_outputs":{"regex":"a"},"thinking_token_budget":-1)"),
+            (ThinkingTags{{15}, {16, 17}, -1}));
+  EXPECT_EQ(tags(R"(,"chat_template_kwargs":{"more":"pc"},"structured_outputs":{"regex":"a"})"),
+            (ThinkingTags{{15}, {16, 17}, 2}));  // open at the prompt's end
+  EXPECT_EQ(tags(""), std::nullopt);
+}
+
 TEST(ChatApi, TellsUsageInEveryChunkWhereTheServerWantsIt) {
   LetterModel model;
   model.served.enable_force_include_usage = true;

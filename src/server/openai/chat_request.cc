@@ -23,7 +23,9 @@ SamplingParams ChatRequest::params() const {
     for (const auto& [tag, token] : model_.tags.ids) params.marked_token_ids.push_back(token);
   }
   const RequestPreparer& preparer = model_.preparer;
-  if (params.thinking_token_budget.value_or(-1) < 0 || preparer.thinking_end.empty()) return params;
+  const bool is_bounded = params.thinking_token_budget.value_or(-1) >= 0;
+  if (!is_bounded && !params.structured_outputs) return params;
+  if (preparer.thinking_end.empty()) return params;
   // What the turn before says of thoughts is not the model's.
   ThinkingTags tags = preparer.thinking_tags(encode_prompt(turn_, false, model_));
   if (tags.num_prompt_tokens < 0 && thinks_at_once(model_.format, turn_)) {

@@ -124,7 +124,6 @@ TEST(CompletionApi, NamesTheFieldThatIsWrong) {
 TEST(CompletionApi, RefusesWhatWouldChangeTheAnswer) {
   for (const char* field :
        {R"("suffix":"b")", R"("best_of":2)", R"("best_of":3,"n":2)", R"("use_beam_search":true)",
-        R"("response_format":{"type":"json_object"})", R"("structured_outputs":{"regex":"a"})",
         R"("guided_json":{"a":1})", R"("truncate_prompt_tokens":3)"}) {
     const std::string name = std::string(field).substr(1, std::string(field).find(':') - 2);
     EXPECT_EQ(refused_param(fmt::format(R"({{"prompt":"a",{}}})", field), name), name);
@@ -134,6 +133,81 @@ TEST(CompletionApi, RefusesWhatWouldChangeTheAnswer) {
                              R"({"prompt":"a","suffix":null,"best_of":1,"guided_regex":null,)"
                              R"("use_beam_search":false,"response_format":{"type":"text"}})"));
   EXPECT_NO_THROW(completion(model, R"({"prompt":"a","best_of":3,"n":3})"));
+}
+
+TEST(CompletionApi, TakesWhatTheOutputMustFollow) {
+  using P = StructuredOutputsParams;
+  const LetterModel model;
+  const auto asked = [&](const std::string& field) {
+    const auto call = completion(model, R"({"prompt":["a","b"],)" + field + "}");
+    for (const AddRequest& request : call->requests) {
+      EXPECT_EQ(request.grammar != nullptr, request.params.structured_outputs.has_value());
+      EXPECT_EQ(request.grammar, call->requests[0].grammar);  // compiled once
+    }
+    return call->requests[0].params.structured_outputs;
+  };
+  EXPECT_EQ(asked(R"("structured_outputs":{"regex":"a+","json":null})"), P{.regex = "a+"});
+  EXPECT_EQ(asked(R"("structured_outputs":{"choice":["a","b"]})"), (P{.choice = {{"a", "b"}}}));
+  EXPECT_EQ(asked(R"("structured_outputs":{"grammar":"root ::= [a-z]"})"),
+            P{.grammar = "root ::= [a-z]"});
+  EXPECT_EQ(asked(R"("structured_outputs":{"json_object":true,"disable_any_whitespace":true})"),
+            (P{.json_object = true, .disable_any_whitespace = true}));
+  const std::string schema = R"({"properties":{"z":{"type":"null"},"a":{"minimum":1}}})";
+  EXPECT_EQ(asked(R"("structured_outputs":{"json":)" + schema + "}"), P{.json = schema});
+  EXPECT_EQ(asked(R"("structured_outputs":{"json":)" + Json(schema).dump() + "}"),
+            P{.json = schema});
+  EXPECT_EQ(asked(R"("response_format":{"type":"json_schema","json_schema":{"name":"n",)"
+                  R"("strict":true,"schema":)" +
+                  schema + "}}"),
+            P{.json = schema});
+  EXPECT_EQ(asked(R"("response_format":{"type":"json_object"})"), P{.json_object = true});
+  EXPECT_EQ(asked(R"("structured_outputs":null,"response_format":{"type":"text"})"), std::nullopt);
+}
+
+TEST(CompletionApi, NamesTheFieldWhoseConstraintIsWrong) {
+  const auto param = [](const std::string& field, const std::string& part) {
+    return refused_param(R"({"prompt":"a",)" + field + "}", part);
+  };
+  const std::string own = "structured_outputs";
+  const std::pair<const char*, const char*> of_own[] = {
+      {R"({"json":{},"regex":"a"})", "multiple are specified: json, regex."},
+      {R"({})", "none are specified"},
+      {R"({"json":"{"})", "JSON"},
+      {R"({"json":{"properties":{"a":{"type":"odd"}}}})", "/properties/a"},
+      {R"({"json":{"allOf":[{"const":1},{"const":2}]}})", "can't be satisfied"},
+      {R"({"regex":"a(b"})", "(at position 1)."},
+      {R"({"grammar":"root ::= other"})", "the rule \"other\" is not defined."},
+      {R"({"choice":[]})", "must not be empty."},
+      {R"({"choice":"a"})", "must be a list, got \"a\"."},
+      {R"({"lark":"a"})", "structured_outputs has no \"lark\""},
+  };
+  for (const auto& [value, part] : of_own) {
+    EXPECT_EQ(param("\"structured_outputs\":" + std::string(value), part), own) << value;
+  }
+  const std::string format = "response_format";
+  const std::pair<const char*, const char*> of_format[] = {
+      {R"({})", "response_format.type must be given."},
+      {R"({"type":"xml"})", "response_format.type must be one of"},
+      {R"({"type":"json_schema"})", "response_format.json_schema must be given"},
+      {R"({"type":"json_schema","json_schema":{"schema":{"not":{}}}})", "not can't be enforced"},
+      {R"({"type":"json_object"},"structured_outputs":{"regex":"a"})", "leave one of them out"},
+  };
+  for (const auto& [value, part] : of_format) {
+    EXPECT_EQ(param("\"response_format\":" + std::string(value), part), format) << value;
+  }
+  EXPECT_EQ(param(R"("guided_regex":"a")", "use structured_outputs, or response_format."),
+            "guided_regex");
+
+  LetterModel model;
+  model.served.preparer.tokenizer = nullptr;
+  model.served.preparer.grammars = nullptr;
+  const ApiError error = api_error_of(
+      [&] { completion(model, R"({"prompt":[1],"response_format":{"type":"json_object"}})"); });
+  EXPECT_EQ(error.status(), 400);
+  EXPECT_EQ(error.param(), "response_format");
+  EXPECT_STREQ(
+      error.what(),
+      "structured_outputs need a tokenizer, and letters has no tokenizer; leave them out.");
 }
 
 TEST(CompletionApi, TellsFieldsThatNobodyKnows) {

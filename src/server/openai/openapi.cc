@@ -22,7 +22,21 @@ constexpr const char* kCommonFields = R"({
   "return_token_ids": "boolean?", "return_tokens_as_token_ids": "boolean?",
   "add_special_tokens": "boolean?",
   "response_format": {"type": ["object", "null"], "required": ["type"], "properties": {
-    "type": {"const": "text"}}}
+    "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
+    "json_schema": {"type": ["object", "null"], "required": ["schema"], "properties": {
+      "name": "string?", "description": "string?", "strict": "boolean?",
+      "schema": {"type": "object"}}},
+    "schema": "object?", "format": "object?", "structures": "array?", "triggers": "array?"}}
+})";
+
+constexpr const char* kStructuredOutputs = R"({
+  "type": "object", "additionalProperties": false, "properties": {
+    "json": {"anyOf": ["string?", {"type": "object"}]}, "regex": "string?",
+    "choice": {"type": ["array", "null"], "minItems": 1, "items": {"type": "string"}},
+    "grammar": "string?", "json_object": "boolean?",
+    "structural_tag": {"anyOf": ["string?", {"type": "object"}]},
+    "disable_any_whitespace": "boolean?", "disable_additional_properties": "boolean?",
+    "whitespace_pattern": "string?"}
 })";
 
 constexpr const char* kCompletionFields = R"({
@@ -142,6 +156,9 @@ Json type_of_member(T SamplingParams::*) {
   }
   if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
     return schema_of_type("array", {{"items", schema_of_type("integer", {{"minimum", 0}})}});
+  }
+  if constexpr (std::is_same_v<T, std::optional<StructuredOutputsParams>>) {
+    return expanded(Json::parse(kStructuredOutputs));
   }
   if constexpr (std::is_same_v<T, std::map<int32_t, float>>) {
     return schema_of_type("object", {{"propertyNames", {{"pattern", "^(0|[1-9][0-9]{0,8})$"}}},

@@ -70,7 +70,7 @@ std::vector<int32_t> encode_prompt(const std::string& text, bool add_special_tok
 }
 
 AddRequest prepare_request(const std::vector<int32_t>& token_ids, const SamplingParams& params,
-                           const ServedModel& model) {
+                           const ServedModel& model, const char* constraint) {
   check_length(token_ids.size(), model);
   try {
     AddRequest request =
@@ -78,7 +78,9 @@ AddRequest prepare_request(const std::vector<int32_t>& token_ids, const Sampling
     request.params.output_kind = RequestOutputKind::kDelta;
     return request;
   } catch (const ParameterError& error) {
-    throw ApiError(status_of(error.code()), error.what(), error.parameter());
+    const bool is_constraint = error.parameter() == "structured_outputs";
+    throw ApiError(status_of(error.code()), error.what(),
+                   is_constraint ? constraint : error.parameter());
   } catch (const Error& error) {
     throw ApiError(status_of(error.code()), error.what());
   }

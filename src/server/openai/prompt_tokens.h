@@ -23,8 +23,9 @@ void check_length(size_t num_tokens, const ServedModel& model);
 // Throws ApiError where there is no tokenizer, and for a text that has too many tokens.
 std::vector<int32_t> encode_prompt(const std::string& text, bool add_special_tokens,
                                    const ServedModel& model);
-// Throws ApiError for a prompt that can't be served.
+// `constraint`: the client's name of structured_outputs. Throws ApiError for a prompt that can't be
+// served.
 AddRequest prepare_request(const std::vector<int32_t>& token_ids, const SamplingParams& params,
-                           const ServedModel& model);
+                           const ServedModel& model, const char* constraint);
 
 }  // namespace nanovllm::server

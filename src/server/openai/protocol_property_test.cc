@@ -185,6 +185,10 @@ const std::vector<std::string>& seeds() {
       R"("function":{"name":"f","parameters":{}}}],"tool_choice":"auto","logprobs":true,)"
       R"("top_logprobs":2,"chat_template_kwargs":{"more":"d"},"documents":[{"a":"b"}],)"
       R"("continue_final_message":true,"add_generation_prompt":false,"reasoning_effort":"low"})",
+      R"({"prompt":"a","structured_outputs":{"json":{"type":"object","properties":{"a":{"enum":)"
+      R"(["b"]}}},"disable_any_whitespace":true,"whitespace_pattern":null}})",
+      R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema",)"
+      R"("json_schema":{"name":"n","strict":true,"schema":{"anyOf":[{"minItems":1},{}]}}}})",
       R"({"tokens":[1,2],"return_token_strs":true,"add_special_tokens":false})"};
   return list;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine_test_support.h"
+#include "grammar/grammar.h"
 #include "nanovllm/chat.h"
 #include "server/openai/json_body.h"
 #include "server/openai/protocol.h"
@@ -63,7 +64,7 @@ class BracketParser final : public TranscriptParser {
 struct LetterModel {
   LetterModel() {
     served.names = {"letters", "alias"};
-    served.preparer = {"letters", {}, tokenizer.get(), &chat_template};
+    served.preparer = {"letters", {}, tokenizer.get(), &chat_template, &grammars};
     served.preparer.info.vocab_size = 50;
     served.preparer.info.max_model_len = 100;
     served.preparer.info.num_kvcache_blocks = 100;
@@ -78,6 +79,7 @@ struct LetterModel {
   LetterModel& operator=(const LetterModel&) = delete;
 
   std::unique_ptr<const Tokenizer> tokenizer = alphabet();
+  GrammarCompiler grammars{*tokenizer};
   ChatTemplate chat_template{
       "{% for m in messages %}{{ m.content }}{% if m.reasoning_content %}R{{ m.reasoning_content "
       "}}{% endif %}{% for c in m.tool_calls %}{{ c.function.arguments.x }}{% endfor %}X{% endfor "

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "api/json.h"
+#include "api/structured_outputs_json.h"
 #include "engine/sampling_table.h"
 #include "io/json.h"
 #include "server/openai/prompt_tokens.h"
@@ -15,9 +16,8 @@ namespace {
 // What asks for something that is not there, where its value is more than nothing.
 // clang-format off
 constexpr std::string_view kUnsupported[] = {
-    "structured_outputs", "prompt_embeds", "logprob_token_ids", "suffix", "truncate_prompt_tokens",
-    "use_beam_search", "watermarking", "repetition_detection", "functions", "audio",
-    "logits_processors"};
+    "prompt_embeds", "logprob_token_ids", "suffix", "truncate_prompt_tokens", "use_beam_search",
+    "watermarking", "repetition_detection", "functions", "audio", "logits_processors"};
 // What changes no answer of ours.
 constexpr std::string_view kWithoutEffect[] = {
     "user", "metadata", "store", "service_tier", "session_id", "safety_identifier",
@@ -26,9 +26,11 @@ constexpr std::string_view kWithoutEffect[] = {
     "routed_experts_prompt_start"};
 // clang-format on
 
+// vLLM's older names.
+bool is_guided(std::string_view name) { return name.starts_with("guided_"); }
+
 bool is_unsupported(std::string_view name) {
-  return name.starts_with("guided_") ||
-         std::ranges::find(kUnsupported, name) != std::end(kUnsupported);
+  return is_guided(name) || std::ranges::find(kUnsupported, name) != std::end(kUnsupported);
 }
 
 bool says_nothing(const Json& value) {
@@ -221,6 +223,12 @@ std::optional<std::string> RequestFields::text(std::string_view name) const {
   return value == nullptr ? std::nullopt : std::optional(value->get<std::string>());
 }
 
+const char* RequestFields::constraint() const {
+  const Json* format = find("response_format");
+  const bool is_text = format == nullptr || format->value("type", Json()) == "text";
+  return is_text ? "structured_outputs" : "response_format";
+}
+
 void RequestFields::read(std::string_view parameter, SamplingParams& params) const {
   const auto found = body_.find(parameter);
   if (found == body_.end()) return;
@@ -238,14 +246,16 @@ void RequestFields::read_all(SamplingParams& params,
   for (const Parameter& parameter : sampling_table()) {
     if (std::ranges::find(but, parameter.name) == but.end()) read(parameter.name, params);
   }
+  const Json* format = find("response_format");
+  if (format == nullptr) return;
+  try {
+    apply_response_format(*format, params);
+  } catch (const Error& error) {
+    throw ApiError(400, error.what(), "response_format");
+  }
 }
 
 void RequestFields::refuse_unsupported() const {
-  const Json* format = find("response_format");
-  if (format != nullptr && (!format->is_object() || format->value("type", Json()) != "text")) {
-    refuse("response_format",
-           "response_format of another type than \"text\" is not supported yet; leave it out.");
-  }
   const Json* best_of = find("best_of");
   const Json* n = find("n");
   if (best_of != nullptr && *best_of != 1 && (n == nullptr || *best_of != *n)) {
@@ -255,6 +265,10 @@ void RequestFields::refuse_unsupported() const {
            shown(*best_of));
   }
   for (const auto& [name, value] : body_.items()) {
+    if (is_guided(name) && !says_nothing(value)) {
+      refuse(printable(name), "{} is not known; use structured_outputs, or response_format.",
+             printable(name));
+    }
     if (is_unsupported(name) && !says_nothing(value)) {
       refuse(printable(name), "{0} is not supported yet; leave it out.", printable(name));
     }

@@ -50,8 +50,10 @@ class RequestFields {
   std::optional<std::string> text(std::string_view name) const;
 
   void read(std::string_view parameter, SamplingParams& params) const;
-  // Every parameter of engine/sampling_table.h but these.
+  // Every parameter of engine/sampling_table.h but these, and response_format.
   void read_all(SamplingParams& params, std::initializer_list<std::string_view> but) const;
+  // The field that says what the output must follow.
+  const char* constraint() const;
   // Throws ApiError where the call asks for what would change its answer and is not there.
   void refuse_unsupported() const;
   // Throws ApiError (404) where the field `model` is none of ours.

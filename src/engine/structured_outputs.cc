@@ -1,0 +1,73 @@
+#include "engine/structured_outputs.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "engine/parameter_error.h"
+#include "grammar/token_index.h"
+
+namespace nanovllm {
+namespace {
+
+constexpr const char* kParameter = "structured_outputs";
+
+std::shared_ptr<const Grammar> made_of(const StructuredOutputsParams& asked,
+                                       const GrammarCompiler& grammars) {
+  const JsonSchemaOptions options = {
+      .disable_any_whitespace = asked.disable_any_whitespace,
+      .whitespace_pattern = asked.whitespace_pattern,
+      .disable_additional_properties = asked.disable_additional_properties};
+  if (asked.json) return grammars.json_schema(*asked.json, options);
+  if (asked.regex) return grammars.regex(*asked.regex);
+  if (asked.choice) return grammars.choice(*asked.choice);
+  if (asked.grammar) return grammars.gbnf(*asked.grammar);
+  if (asked.json_object) return grammars.json_object(options);
+  throw_error(ErrorCode::kUnsupported, "structural_tag can't be enforced yet; use json or grammar");
+}
+
+}  // namespace
+
+void StructuredOutputsParams::validate() const {
+  std::string names;
+  size_t count = 0;
+  for (const auto& [name, is_set] :
+       {std::pair{"json", json.has_value()}, std::pair{"regex", regex.has_value()},
+        std::pair{"choice", choice.has_value()}, std::pair{"grammar", grammar.has_value()},
+        std::pair{"json_object", json_object},
+        std::pair{"structural_tag", structural_tag.has_value()}}) {
+    if (!is_set) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+    ++count;
+  }
+  if (count > 1) {
+    refuse_parameter(kParameter,
+                     "You can only use one kind of structured outputs constraint but multiple are "
+                     "specified: {}.",
+                     names);
+  }
+  if (count == 0) {
+    refuse_parameter(kParameter,
+                     "You must use one kind of structured outputs constraint but none are "
+                     "specified: one of json, regex, choice, grammar, json_object, "
+                     "structural_tag.");
+  }
+}
+
+std::shared_ptr<const Grammar> compile(const StructuredOutputsParams& asked,
+                                       const GrammarCompiler& grammars) {
+  asked.validate();
+  try {
+    return made_of(asked, grammars);
+  } catch (const Error& error) {
+    throw ParameterError(error.code(), kParameter, fmt::format("{}.", error.what()));
+  }
+}
+
+void check_structured_outputs(const StructuredOutputsParams& asked) {
+  compile(asked, GrammarCompiler(
+                     std::make_shared<const grammar::TokenIndex>(std::vector<std::string>{""})));
+}
+
+}  // namespace nanovllm

@@ -1,0 +1,227 @@
+"""Outputs that must follow a schema, an expression, a choice or a grammar: the command line and every API, with the demo model."""
+import json
+import os
+import pathlib
+import re
+import tempfile
+import threading
+import time
+import unittest
+
+from cli_testing import MODEL, lines, run
+from serve_testing import SANITIZED, Server
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"z": {"type": "boolean"}, "name": {"enum": ["cat", "a dog"]}, "legs": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["z", "name", "legs"],
+    "additionalProperties": False,
+}
+GRAMMAR = 'root ::= "the " ("cat" | "dog") "s"? "."'
+ASK = ["--max-tokens", "100", "--temperature", "1", "--json", "-q"]
+
+
+def follows(text):
+    """The value, where the text is what the schema asks for."""
+    value = json.loads(text)
+    assert list(value) == ["z", "name", "legs"], text
+    assert isinstance(value["z"], bool) and value["name"] in ("cat", "a dog") and 0 <= value["legs"] <= 99, text
+    return value
+
+
+class CommandLine(unittest.TestCase):
+    def texts(self, *flags, prompts=("Once", "The")):
+        result = run("generate", MODEL, *ASK, *flags, *(word for prompt in prompts for word in ("-p", prompt)))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        answers = lines(result.stdout)
+        self.assertEqual({answer["finish_reason"] for answer in answers}, {"stop"})
+        return [answer["text"] for answer in answers]
+
+    def test_every_flag_binds_the_output(self):
+        for text in self.texts("--choice", "yes", "--choice", "no"):
+            self.assertIn(text, ("yes", "no"))
+        for text in self.texts("--regex", "[a-f]{3}-[0-9]{2}"):
+            self.assertRegex(text, r"\A[a-f]{3}-[0-9]{2}\Z")
+        with tempfile.TemporaryDirectory() as folder:
+            schema, grammar = pathlib.Path(folder, "schema.json"), pathlib.Path(folder, "animal.gbnf")
+            schema.write_text(json.dumps(SCHEMA), encoding="utf-8")
+            grammar.write_text(GRAMMAR, encoding="utf-8")
+            for flag, value in [("--json-schema", schema), ("--json-schema", json.dumps(SCHEMA)), ("-jf", schema), ("-j", json.dumps(SCHEMA))]:
+                for text in self.texts(flag, value):
+                    follows(text)
+            for flag, value in [("--grammar-file", grammar), ("--grammar-file", GRAMMAR), ("--grammar", GRAMMAR)]:
+                for text in self.texts(flag, value):
+                    self.assertRegex(text, r"\Athe (cat|dog)s?\.\Z")
+
+    def test_lines_say_it_too(self):
+        requests = [
+            {"prompt": "a", "sampling_params": {"structured_outputs": {"choice": ["x y"]}}},
+            {"prompt": "a", "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+            {"prompt": "a", "sampling_params": {"structured_outputs": {"json": json.dumps(SCHEMA), "disable_any_whitespace": True}}},
+            {"prompt": "a", "sampling_params": {"structured_outputs": {"regex": "("}}},
+            {"prompt": "a", "response_format": {"type": "json_object"}, "sampling_params": {"structured_outputs": {"regex": "a"}}},
+            {"prompt": "a"},
+        ]
+        result = run("generate", MODEL, *ASK, "--choice", "all others", "--input", "-", stdin="\n".join(map(json.dumps, requests)))
+        self.assertEqual(result.returncode, 3, result.stderr)
+        answers = sorted(lines(result.stdout), key=lambda line: line["index"])
+        self.assertEqual(answers[0]["text"], "x y")
+        follows(answers[1]["text"])
+        self.assertNotIn("\n", answers[2]["text"])
+        follows(answers[2]["text"])
+        self.assertIn("(at position 0)", answers[3]["error"])
+        self.assertIn("leave one of them out", answers[4]["error"])
+        self.assertEqual(answers[5]["text"], "all others")
+
+    def test_wrong_flags_are_told_before_a_model_is_looked_for(self):
+        cases = [
+            (["--regex", "a(b"], 2, "(at position 1)"),
+            (["--regex", "a", "--choice", "b"], 2, "multiple are specified: regex, choice."),
+            (["--grammar-file", "root ::= other"], 2, 'the rule "other" is not defined'),
+            (["--json-schema", '{"type": 3}'], 2, "type"),
+            (["--json-schema", '{"not": {}}'], 1, "not can't be enforced"),
+            (["--json-schema", "/nowhere.json"], 2, "/nowhere.json"),
+        ]
+        for command in ("generate", "chat"):
+            for flags, status, sentence in cases:
+                result = run(command, "/no/model", *flags, "-p" if command == "generate" else "-m", "a")
+                self.assertEqual((result.returncode, result.stdout), (status, ""), (flags, result.stderr))
+                self.assertIn(sentence, result.stderr)
+                self.assertNotIn("/no/model", result.stderr)
+
+    def test_a_chat_is_bound_too(self):
+        result = run("chat", MODEL, "--choice", "well", "-m", "Hello")
+        self.assertEqual((result.returncode, result.stdout), (0, "well\n"), result.stderr)
+        result = run("chat", MODEL, "--choice", "well", stdin='a\n/params structured_outputs={"regex":"[xy]z"}\nb\n/params\n')
+        self.assertEqual(result.returncode, 0, result.stderr)
+        first, *shown, second, params, _ = result.stdout.splitlines()
+        self.assertEqual(first, "well")
+        self.assertRegex(second, r"\A[xy]z\Z", result.stdout)
+        self.assertIn('structured_outputs={"regex":"[xy]z"}', params)
+
+    def test_what_is_not_enforced_is_told_once(self):
+        schema = '{"type": "string", "maxLength": 2, "format": "color"}'
+        result = run("generate", MODEL, *ASK, "--json-schema", schema, "-p", "a", "-p", "b")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr.count('nanovllm: JSON schema: the format "color" is not enforced\n'), 1, result.stderr)
+
+
+class Serving(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+        cls.addClassCleanup(cls.server.close)
+
+    def asked(self, path, body):
+        """The text of an answer, which is the same streamed and whole."""
+        whole = self.server.post(path, body)
+        self.assertEqual(whole.status, 200, whole.text)
+        events = [event for event in self.server.stream(path, body) if event != "[DONE]"]
+        if path == "/v1/responses":
+            text = "".join(part["text"] for item in whole.json["output"] for part in item.get("content", []) if part["type"] == "output_text")
+            streamed = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+        elif path == "/v1/messages":
+            text = "".join(block.get("text", "") for block in whole.json["content"])
+            streamed = "".join(event["delta"]["text"] for event in events if event["type"] == "content_block_delta")
+        else:
+            text_of = lambda choice: choice.get("text") or (choice.get("delta") or choice.get("message") or {}).get("content") or ""
+            text = text_of(whole.json["choices"][0])
+            streamed = "".join(text_of(choice) for event in events for choice in event["choices"])
+            self.assertEqual(whole.json["choices"][0]["finish_reason"], "stop")
+        self.assertEqual(streamed, text)
+        return text
+
+    BODIES = {
+        "/v1/completions": {"prompt": "Once", "max_tokens": 100, "seed": 3},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 100, "seed": 3},
+        "/v1/responses": {"input": "Once", "max_output_tokens": 100, "seed": 3},
+        "/v1/messages": {"model": MODEL, "messages": [{"role": "user", "content": "Once"}], "max_tokens": 100, "temperature": 0},
+    }
+
+    def test_every_api_binds_its_answers(self):
+        format_of = {"type": "json_schema", "json_schema": {"name": "animal", "strict": True, "schema": SCHEMA}}
+        asks = [
+            ("/v1/completions", {"response_format": format_of}),
+            ("/v1/completions", {"structured_outputs": {"json": SCHEMA}}),
+            ("/v1/chat/completions", {"response_format": format_of}),
+            ("/v1/chat/completions", {"structured_outputs": {"json": json.dumps(SCHEMA), "whitespace_pattern": ""}}),
+            ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "animal", "schema": SCHEMA}}}),
+            ("/v1/responses", {"structured_outputs": {"json": SCHEMA}}),
+            ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
+        ]
+        for path, fields in asks:
+            follows(self.asked(path, {**self.BODIES[path], **fields}))
+        for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses"):
+            ask = lambda value: self.asked(path, {**self.BODIES[path], "structured_outputs": value})
+            self.assertRegex(ask({"regex": "[a-c]{2,5}x"}), r"\A[a-c]{2,5}x\Z")
+            self.assertIn(ask({"choice": ["yes", "no"]}), ("yes", "no"))
+            self.assertRegex(ask({"grammar": GRAMMAR}), r"\Athe (cat|dog)s?\.\Z")
+
+    def test_the_same_request_gives_the_same_alone_and_among_others(self):
+        body = {**self.BODIES["/v1/completions"], "structured_outputs": {"json": SCHEMA}}
+        alone = self.asked("/v1/completions", body)
+        texts = []
+        threads = [threading.Thread(target=lambda: texts.append(self.asked("/v1/completions", body))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(texts, [alone] * 8)
+
+    def test_what_is_wrong_is_told_with_its_field(self):
+        cases = [
+            ("structured_outputs", {"json": {}, "regex": "a"}, "multiple are specified: json, regex."),
+            ("structured_outputs", {"json": "{"}, "JSON"),
+            ("structured_outputs", {"json": {"properties": {"a": {"allOf": [{"type": "null"}, {"type": "string"}]}}, "required": ["a"]}}, "can't be satisfied"),
+            ("structured_outputs", {"regex": "a(b"}, "(at position 1)"),
+            ("structured_outputs", {"grammar": "root ::= other"}, '"other" is not defined'),
+            ("structured_outputs", {"choice": []}, "must not be empty"),
+            ("response_format", {"type": "xml"}, "response_format.type must be one of"),
+            ("response_format", {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"not": {}}}}}}, "/properties/a: not"),
+        ]
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            for field, value, sentence in cases:
+                for stream in (False, True):
+                    answer = self.server.post(path, {**self.BODIES[path], field: value, "stream": stream})
+                    self.assertEqual((answer.status, answer.json["error"]["param"]), (400, field), (value, answer.text))
+                    self.assertIn(sentence, answer.json["error"]["message"])
+        bad = {"type": "json_schema", "name": "n", "schema": {"properties": {"a": {"not": {}}}}}
+        for stream in (False, True):
+            answer = self.server.post("/v1/responses", {**self.BODIES["/v1/responses"], "text": {"format": bad}, "stream": stream})
+            self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "text.format"), answer.text)
+            answer = self.server.post("/v1/messages", {**self.BODIES["/v1/messages"], "output_config": {"format": bad}, "stream": stream})
+            self.assertEqual((answer.status, answer.json["error"]["type"]), (400, "invalid_request_error"), answer.text)
+            self.assertIn("/properties/a: not", answer.json["error"]["message"])
+        answer = self.server.post("/v1/completions", {**self.BODIES["/v1/completions"], "guided_json": {"a": 1}})
+        self.assertEqual((answer.status, answer.json["error"]["param"]), (400, "guided_json"), answer.text)
+        self.assertIn("use structured_outputs", answer.json["error"]["message"])
+
+    def test_what_is_not_enforced_is_logged_once(self):
+        body = {**self.BODIES["/v1/completions"], "structured_outputs": {"json": {"type": "string", "maxLength": 2, "format": "colour"}}}
+        for _ in range(3):
+            self.assertEqual(self.asked("/v1/completions", body), '"a"')
+        self.assertEqual(self.server.log().count('JSON schema: the format "colour" is not enforced\n'), 1, self.server.log())
+
+    def test_schemas_of_any_size_are_answered_and_hold_nobody_up(self):
+        """Others, meanwhile, wait no longer than the machine makes them."""
+        huge = {"enum": ["x" * 1000] * 20000}  # 20 MB
+        for constraint in ({"json": huge}, {"json": json.dumps(huge)}, {"regex": "(ab|c)*" * 1_000_000}, {"choice": ["ab" * 10] * 400_000},
+                           {"grammar": "root ::= " + '"ab" ' * 2_000_000}):
+            body = json.dumps({**self.BODIES["/v1/completions"], "structured_outputs": constraint})
+            answers = []
+            asking = threading.Thread(target=lambda: answers.append(self.server.request("POST", "/v1/completions", body)))
+            asking.start()
+            longest = 0
+            while asking.is_alive():
+                begin = time.monotonic()
+                self.assertEqual(self.server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status, 200)
+                longest = max(longest, time.monotonic() - begin)
+            asking.join()
+            self.assertIn(answers[0].status, (200, 400), answers[0].text[:300])
+            self.assertLess(len(answers[0].text), 5000)
+            if not SANITIZED:
+                self.assertLess(longest, 2, str(constraint)[:50])
+
+
+if __name__ == "__main__":
+    unittest.main()
