@@ -3,13 +3,13 @@
 # What the fuzzers learn stays in build-fuzz/corpus, an input that breaks something is left in build-fuzz/findings.
 # Usage: [FUZZ_SECONDS=600] scripts/fuzz.sh
 #        [tokenizer_json|tokenizer_text|chat_template|safetensors|gguf|gguf_tokenizer|model_config|request_line|hub_listing|
-#         grammar_schema|grammar_regex|grammar_gbnf]...
+#         grammar_schema|grammar_regex|grammar_gbnf|grammar_tag]...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] ||
   targets=(tokenizer_json tokenizer_text chat_template safetensors gguf gguf_tokenizer model_config request_line hub_listing
-           grammar_schema grammar_regex grammar_gbnf)
+           grammar_schema grammar_regex grammar_gbnf grammar_tag)
 scripts/install_packages.sh fuzz
 cmake --preset fuzz >/dev/null
 cmake --build build-fuzz -j "$(nproc)" --target fuzzers

@@ -184,8 +184,10 @@ void Automaton::expand(uint32_t root, Closure& found) {
       case Node::Kind::kEmpty:
         visit(frame.parent);
         break;
-      case Node::Kind::kLiteral:
       case Node::Kind::kDfa:
+        if (frame.low == 0 && syntax_.dfa_of(node).ends(frame.position)) visit(frame.parent);
+        [[fallthrough]];
+      case Node::Kind::kLiteral:
       case Node::Kind::kExcept:
         closure_frames_.push_back(id);
         found.covers = std::max(found.covers, covers_of(frame));
@@ -272,6 +274,7 @@ void Automaton::step_dfa(const Frame& frame, uint8_t byte, Gathered& out) {
     // Within a character it counts among those that follow.
     if (dfa.shortest[next * (size_t{dfa.min} + 1) + rest.low] > rest.high) return;
   }
+  if (rest.low == 0 && dfa.ends(next)) add(frame.parent, out);
   add_terminal(rest, out);
 }
 

@@ -8,6 +8,7 @@
 #include "grammar/masks.h"
 #include "grammar/reference_testing.h"
 #include "grammar/regex.h"
+#include "grammar/structural_tag.h"
 #include "grammar/testing.h"
 
 namespace nanovllm::grammar {
@@ -32,7 +33,23 @@ std::vector<Sample> samples() {
                     return compile_json_schema(text, {}, syntax, notes);
                   }};
   };
+  const auto tag = [](std::string format) {
+    return Sample{format, [=](Syntax& syntax) {
+                    std::vector<std::string> notes;
+                    return compile_structural_tag(
+                        R"({"type": "structural_tag", "format": )" + format + "}", {},
+                        demo_compiler().tokens(), syntax, notes);
+                  }};
+  };
   return {
+      tag(R"({"type": "any_text", "excludes": ["aba", "ab\u00e9", "\n\n"]})"),
+      tag(R"({"type": "star", "content": {"type": "sequence", "elements": [
+              {"type": "any_text", "excludes": ["a"]}, {"type": "star", "content":
+              {"type": "const_string", "value": "aa"}}]}})"),
+      tag(R"({"type": "triggered_tags", "triggers": ["<f", "<|im_start|>"], "tags": [
+              {"begin": "<f=", "content": {"type": "any_text"}, "end": ["</f>", "<|im_end|>"]},
+              {"begin": "<|im_start|>a", "content": {"type": "json_schema", "json_schema":
+               {"type": "object", "properties": {"x": {"type": "string"}}}}, "end": "<|im_end|>"}]})"),
       regex("(a|bb){3,7}c*[é-ü]{0,2}|((ab?){2}){3}"),
       regex("((x{2,3}y?){2,4}z|x*)*"),
       regex(".{3,20}end"),

@@ -1,7 +1,10 @@
 #include "grammar/byte_dfa.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "base/check.h"
 
@@ -92,6 +95,55 @@ ByteDfa compressed(const std::vector<std::array<uint16_t, 256>>& rows) {
   return dfa;
 }
 
+// Finds texts in a text: the state behind each byte is the longest beginning of one of them that
+// ends there (Aho and Corasick, 1975).
+class TextFinder {
+ public:
+  explicit TextFinder(std::span<const std::string> texts) {
+    add_node();
+    for (const std::string& text : texts) {
+      uint32_t node = 0;
+      for (const char c : text) {
+        const auto byte = static_cast<uint8_t>(c);
+        if (nodes_[node].next[byte] == kNone) {
+          const uint32_t child = add_node();
+          nodes_[node].next[byte] = child;
+        }
+        node = nodes_[node].next[byte];
+      }
+      nodes_[node].is_found = true;
+    }
+    std::vector<std::pair<uint32_t, uint32_t>> todo = {{0, 0}};  // with what it falls back to
+    for (size_t i = 0; i < todo.size(); ++i) {
+      const auto [node, back] = todo[i];
+      if (nodes_[back].is_found) nodes_[node].is_found = true;
+      for (size_t byte = 0; byte < 256; ++byte) {
+        const uint32_t otherwise = node == 0 ? 0 : nodes_[back].next[byte];
+        uint32_t& next = nodes_[node].next[byte];
+        if (next == kNone) {
+          next = otherwise;
+        } else {
+          todo.emplace_back(next, otherwise);
+        }
+      }
+    }
+  }
+  uint32_t step(uint32_t node, uint8_t byte) const { return nodes_[node].next[byte]; }
+  bool is_found(uint32_t node) const { return nodes_[node].is_found; }
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  struct Node {
+    std::array<uint32_t, 256> next;
+    bool is_found = false;
+  };
+  uint32_t add_node() {
+    nodes_.emplace_back().next.fill(kNone);
+    return static_cast<uint32_t>(nodes_.size() - 1);
+  }
+  std::vector<Node> nodes_;
+};
+
 }  // namespace
 
 ByteDfa make_byte_dfa(std::span<const ByteSequence> sequences) {
@@ -133,6 +185,52 @@ const ByteDfa& canonical_string() {
     return dfa;
   }();
   return kString;
+}
+
+ByteDfa text_without(std::span<const std::string> excluded) {
+  static const ByteDfa kText = make_byte_dfa(spell(CharRanges::all(), Spelling::kText));
+  const TextFinder finder(excluded);
+  std::map<std::pair<uint32_t, uint16_t>, uint16_t> ids;  // by states of the finder and of kText
+  std::vector<std::pair<uint32_t, uint16_t>> states;
+  const auto find = [&](uint32_t node, uint16_t rest) {
+    const auto [found, is_new] =
+        ids.try_emplace({node, rest}, static_cast<uint16_t>(states.size()));
+    if (is_new) states.emplace_back(node, rest);
+    return found->second;
+  };
+  find(0, 0);
+  std::vector<std::array<uint16_t, 256>> rows;
+  while (rows.size() < states.size()) {
+    const auto [node, rest] = states[rows.size()];
+    auto& row = rows.emplace_back();
+    for (size_t i = 0; i < 256; ++i) {
+      const auto byte = static_cast<uint8_t>(i);
+      const uint16_t behind = kText.step(rest, byte);
+      const uint32_t next = finder.step(node, byte);
+      const bool is_dead = behind == ByteDfa::kDead || finder.is_found(next);
+      row[i] = is_dead ? ByteDfa::kDead : find(next, behind == ByteDfa::kAccept ? 0 : behind);
+    }
+  }
+  ByteDfa dfa = compressed(rows);
+  for (const auto& [node, rest] : states) dfa.may_end.push_back(rest == 0 ? 1 : 0);
+  dfa.is_between = dfa.may_end;
+  find_covering_states(dfa);
+  return dfa;
+}
+
+ByteDfa without_empty_text(const ByteDfa& dfa) {
+  NANOVLLM_CHECK(!dfa.is_counted);
+  // The first state, which others may lead back to, once more before all others.
+  ByteDfa rest = dfa;
+  rest.next.insert(rest.next.begin(), dfa.next.begin(), dfa.next.begin() + dfa.num_classes);
+  for (uint16_t& next : rest.next) {
+    if (next < ByteDfa::kAccept) ++next;
+  }
+  for (auto* marks : {&rest.covers, &rest.is_between, &rest.may_end}) {
+    if (!marks->empty()) marks->insert(marks->begin(), marks->front());
+  }
+  if (!rest.may_end.empty()) rest.may_end[0] = 0;
+  return rest;
 }
 
 void find_covering_states(ByteDfa& dfa) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "grammar/char_ranges.h"
@@ -12,7 +13,7 @@ namespace nanovllm::grammar {
 
 inline constexpr uint32_t kUnbounded = UINT32_MAX;
 
-// Nothing follows what is accepted: no accepted sequence is the beginning of another.
+// Nothing follows what kAccept accepts: it is the beginning of no other accepted sequence.
 struct ByteDfa {
   static constexpr uint16_t kDead = 0xFFFF;
   static constexpr uint16_t kAccept = 0xFFFE;
@@ -25,8 +26,10 @@ struct ByteDfa {
   std::vector<uint8_t> covers = {};
   // [states]: 1 between characters. Empty: only state 0 is.
   std::vector<uint8_t> is_between = {};
-  // Bounds of the number of characters, where it is bounded: what is accepted then ends with one
-  // byte, a closing quote, that belongs to no character.
+  // [states]: 1 where what was read is accepted, though more may follow. Empty: nowhere.
+  std::vector<uint8_t> may_end = {};
+  // Bounds of the number of characters, where it is bounded: what is accepted then ends between
+  // characters, or with one byte, a closing quote, that belongs to no character.
   bool is_counted = false;
   uint32_t min = 0, max = kUnbounded;
   // [states, min + 1]: characters of the shortest end that has at least so many, with the one that
@@ -38,6 +41,7 @@ struct ByteDfa {
     return next[state * num_classes + classes[byte]];
   }
   size_t num_states() const { return next.size() / num_classes; }
+  bool ends(uint32_t state) const { return !may_end.empty() && may_end[state] != 0; }
 };
 
 // Accepts one of the sequences, of which none is the beginning of another.
@@ -48,6 +52,13 @@ const ByteDfa& any_json_character();
 
 // The characters of a JSON string, each in its canonical spelling, and its closing quote.
 const ByteDfa& canonical_string();
+
+// Texts in UTF-8 that contain none of these, at most kMaxExcludedBytes of text that is not empty.
+inline constexpr size_t kMaxExcludedBytes = 1024;
+ByteDfa text_without(std::span<const std::string> excluded);
+
+// The same but the empty sequence. `dfa` is not counted.
+ByteDfa without_empty_text(const ByteDfa& dfa);
 
 // Sets dfa.covers.
 void find_covering_states(ByteDfa& dfa);

@@ -11,6 +11,7 @@
 #include "grammar/json_schema.h"
 #include "grammar/masks.h"
 #include "grammar/regex.h"
+#include "grammar/structural_tag.h"
 #include "grammar/syntax.h"
 #include "grammar/token_index.h"
 
@@ -207,6 +208,14 @@ std::shared_ptr<const Grammar> GrammarCompiler::gbnf(std::string_view text) cons
   return compile("gbnf " + std::string(text), [&](grammar::Syntax& syntax, auto&) {
     return grammar::compile_gbnf(text, syntax);
   });
+}
+
+std::shared_ptr<const Grammar> GrammarCompiler::structural_tag(
+    std::string_view json, const JsonSchemaOptions& options) const {
+  return compile("tag " + key_of(options, json),
+                 [&](grammar::Syntax& syntax, std::vector<std::string>& notes) {
+                   return grammar::compile_structural_tag(json, options, *index_, syntax, notes);
+                 });
 }
 
 }  // namespace nanovllm

@@ -1,5 +1,6 @@
-// Grammars that an output must follow: JSON Schemas, regular expressions and GBNF as automata,
-// whose states are numbers that never change, and the masks of tokens that their states allow.
+// Grammars that an output must follow: JSON Schemas, regular expressions, GBNF and tags as
+// automata, whose states are numbers that never change, and the masks of tokens that their states
+// allow.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ class Grammar {
   GrammarState start() const;
   // Behind further bytes of text, which may end within a character.
   GrammarState advance(GrammarState state, std::string_view bytes) const;
-  // Behind one more token. One that stands for no text leads to a dead state.
+  // Behind one more token. One that stands for no text is taken where a structural tag names it.
   GrammarState advance(GrammarState state, int32_t token) const;
   // Whether the text may end here.
   bool is_accepting(GrammarState state) const;
@@ -102,6 +103,9 @@ class GrammarCompiler {
   std::shared_ptr<const Grammar> choice(const std::vector<std::string>& texts) const;
   // llama.cpp's GBNF; it begins with the rule `root`.
   std::shared_ptr<const Grammar> gbnf(std::string_view text) const;
+  // xgrammar's JSON: {"type": "structural_tag", "format": {...}}, or {"structures", "triggers"}.
+  std::shared_ptr<const Grammar> structural_tag(std::string_view json,
+                                                const JsonSchemaOptions& options = {}) const;
 
   const grammar::TokenIndex& tokens() const { return *index(); }
 

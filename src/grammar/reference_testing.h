@@ -107,7 +107,9 @@ class Reference {
     const ByteDfa& dfa = syntax_.dfa_of(node);
     uint16_t state = 0;
     uint32_t characters = 0;
-    for (; at < text_.size(); ++at) {
+    for (;; ++at) {
+      if (dfa.ends(state) && characters >= dfa.min && characters <= dfa.max) all.at.insert(at);
+      if (at == text_.size()) break;
       state = dfa.step(state, static_cast<uint8_t>(text_[at]));
       if (state == ByteDfa::kDead) return;
       if (state == ByteDfa::kAccept) {
@@ -128,6 +130,7 @@ class Reference {
     while (!todo.empty()) {
       const auto [at, count] = *todo.begin();
       todo.erase(todo.begin());
+      if (dfa.ends(at) && count >= dfa.min && count <= dfa.max) return true;
       for (uint32_t c = 0; c < dfa.num_classes; ++c) {
         const uint16_t next = dfa.next[at * dfa.num_classes + c];
         if (next == ByteDfa::kDead) continue;

@@ -51,9 +51,10 @@ bool Syntax::is_nullable(const Node& node) const {
                                  [this](NodeId id) { return nodes_[id].is_nullable; });
     case Node::Kind::kRepeat:
       return node.min == 0 || nodes_[node.first].is_nullable;
+    case Node::Kind::kDfa:
+      return dfas_[node.first].ends(0) && dfas_[node.first].min == 0;
     case Node::Kind::kNever:
     case Node::Kind::kLiteral:
-    case Node::Kind::kDfa:
     case Node::Kind::kExcept:
     case Node::Kind::kRule:
       break;

@@ -33,7 +33,7 @@ std::vector<uint8_t> Syntax::find(Property property) const {
       case Node::Kind::kLiteral:
       case Node::Kind::kDfa:
       case Node::Kind::kExcept:
-        if (property == Property::kSatisfiable) set(id);
+        if (property == Property::kSatisfiable || node.is_nullable) set(id);
         break;
       case Node::Kind::kSequence:
         users[node.first].push_back(id);
@@ -101,8 +101,10 @@ NodeId Syntax::without_empty(NodeId id, std::vector<uint8_t>& nullable, std::vec
     case Node::Kind::kNever:
     case Node::Kind::kEmpty:
     case Node::Kind::kLiteral:
-    case Node::Kind::kDfa:
     case Node::Kind::kExcept:
+      break;
+    case Node::Kind::kDfa:
+      result = dfa(without_empty_text(dfas_[node.first]));
       break;
     case Node::Kind::kSequence: {
       const NodeId head = without_empty(node.first, nullable, memo, depth + 1);

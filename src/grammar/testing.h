@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +26,20 @@ inline const Tokenizer& demo_tokenizer() {
 inline const GrammarCompiler& demo_compiler() {
   static const GrammarCompiler kCompiler(demo_tokenizer());
   return kCompiler;
+}
+
+// The demo's with further added tokens.
+inline std::unique_ptr<Tokenizer> tokenizer_with_marks(const std::vector<std::string>& marks) {
+  std::ifstream file(test::source_path("models/demo/tokenizer.json"));
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(file);
+  for (const std::string& mark : marks) {
+    nlohmann::ordered_json token = json["added_tokens"].back();
+    token["id"] = token["id"].get<int>() + 1;
+    token["content"] = mark;
+    token["special"] = false;
+    json["added_tokens"].push_back(std::move(token));
+  }
+  return Tokenizer::from_json(json.dump(), "demo");
 }
 
 inline bool accepts(const Grammar& grammar, std::string_view text) {

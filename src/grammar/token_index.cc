@@ -62,9 +62,47 @@ TokenIndex::TokenIndex(const Tokenizer& tokenizer)
     : texts_(Detokenizer::bytes_of_tokens(tokenizer)) {
   for (int32_t id = 0; id < vocab_size(); ++id) {
     std::string& text = texts_[id];
-    if (tokenizer.is_special(id) || (tokenizer.is_added(id) && !is_white(text))) text.clear();
+    const bool is_mark = tokenizer.is_special(id) || (tokenizer.is_added(id) && !is_white(text));
+    if (text.empty()) continue;
+    if (has_symbol(text)) {
+      text.clear();  // a byte of no UTF-8
+    } else if (is_mark) {
+      marks_.push_back(text);
+      text = symbol(text);
+    }
   }
+  std::ranges::sort(marks_);
   build();
+}
+
+std::string TokenIndex::symbol(std::string_view text) {
+  return kMarkByte + std::string(text) + kMarkByte;
+}
+
+std::string TokenIndex::with_symbols(std::string_view text) const {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    // Marks that go on as the text does, and the longest of those that have ended.
+    auto begin = marks_.begin(), end = marks_.end();
+    size_t longest = 0;
+    for (size_t depth = 0; begin != end; ++depth) {
+      if (begin->size() == depth) longest = depth;
+      if (at + depth == text.size()) break;
+      const auto byte_at = [depth](const std::string& mark) {
+        return mark.size() == depth ? -1 : static_cast<int>(static_cast<uint8_t>(mark[depth]));
+      };
+      const int byte = static_cast<uint8_t>(text[at + depth]);
+      begin = std::partition_point(begin, end, [&](const auto& it) { return byte_at(it) < byte; });
+      end = std::partition_point(begin, end, [&](const auto& it) { return byte_at(it) == byte; });
+    }
+    if (longest == 0) {
+      out.push_back(text[at++]);
+    } else {
+      out += symbol(text.substr(at, longest));
+      at += longest;
+    }
+  }
+  return out;
 }
 
 TokenIndex::TokenIndex(std::vector<std::string> texts) : texts_(std::move(texts)) { build(); }

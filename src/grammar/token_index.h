@@ -1,5 +1,9 @@
 // A tokenizer's vocabulary as the bytes that its tokens write, sorted into a trie, so that a mask
 // is made by walking it once.
+//
+// Marks are tokens that stand for no text: special ones, and added ones that are more than white
+// space, as those around thoughts and calls. An automaton reads them as symbols between two bytes
+// that no UTF-8 has, so that nothing takes them for text and only what names one lets it come.
 #pragma once
 
 #include <array>
@@ -55,12 +59,17 @@ class TokenIndex {
   // From texts by id; empty: no token of text.
   explicit TokenIndex(std::vector<std::string> texts);
 
-  // What the token adds to a text; empty for those that stand for no text: special ones, and added
-  // ones that are more than white space, which mark thoughts and calls.
+  // What an automaton reads of the token: its text, or a mark's symbol; empty for what is neither.
   std::string_view bytes(int32_t id) const {
     return id >= 0 && static_cast<size_t>(id) < texts_.size() ? std::string_view(texts_[id])
                                                               : std::string_view();
   }
+  // The symbol of the mark with this text.
+  static std::string symbol(std::string_view text);
+  static bool has_symbol(std::string_view bytes) { return bytes.find(kMarkByte) != bytes.npos; }
+  // A text with symbols in place of the marks that it names, the longest that begins first.
+  std::string with_symbols(std::string_view text) const;
+
   int vocab_size() const { return static_cast<int>(texts_.size()); }
   size_t num_words() const { return (texts_.size() + 31) / 32; }
   uint32_t longest() const { return longest_; }  // bytes
@@ -71,9 +80,11 @@ class TokenIndex {
   const Slice* slice(uint32_t chars) const;
 
  private:
+  static constexpr char kMarkByte = '\xFF';
   void build();
 
   std::vector<std::string> texts_;  // by id
+  std::vector<std::string> marks_;  // their texts, sorted
   uint32_t longest_ = 1;
   std::array<bool, 256> has_byte_ = {};
   ByteTrie trie_;

@@ -49,17 +49,32 @@ TEST(TokenIndex, BytesAreWhatTheDetokenizerShows) {
   }
 }
 
-TEST(TokenIndex, MarksStandForNoText) {
+TEST(TokenIndex, MarksAreSymbolsAndNoText) {
   text::TestJson json = text::byte_level_json();
   json["added_tokens"].push_back(text::added_token_json("<think>", false));
   json["added_tokens"].push_back(text::added_token_json("    ", false));
   const auto tokenizer = text::make_tokenizer(json);
   const TokenIndex index(*tokenizer);
-  EXPECT_EQ(index.bytes(*tokenizer->token_to_id("<think>")), "");
-  EXPECT_EQ(index.bytes(*tokenizer->token_to_id("<|end|>")), "");
+  EXPECT_EQ(index.bytes(*tokenizer->token_to_id("<think>")), "\xFF<think>\xFF");
+  EXPECT_EQ(index.bytes(*tokenizer->token_to_id("<|end|>")), TokenIndex::symbol("<|end|>"));
+  EXPECT_EQ(index.bytes(255), "");  // the byte itself, which no text has
   EXPECT_EQ(index.bytes(*tokenizer->token_to_id("    ")), "    ");
   EXPECT_EQ(index.bytes(-1), "");
   EXPECT_EQ(index.bytes(index.vocab_size()), "");
+}
+
+TEST(TokenIndex, FindsTheLongestMarksThatATextNames) {
+  text::TestJson json = text::byte_level_json();
+  for (const char* mark : {"<a>", "<a>b", "<a", "x<a>"}) {
+    json["added_tokens"].push_back(text::added_token_json(mark, false));
+  }
+  const TokenIndex index(*text::make_tokenizer(json));
+  const auto symbol = TokenIndex::symbol;
+  EXPECT_EQ(index.with_symbols("<<a>b<a>c"), "<" + symbol("<a>b") + symbol("<a>") + "c");
+  EXPECT_EQ(index.with_symbols("yx<a<a"), "yx" + symbol("<a") + symbol("<a"));
+  EXPECT_EQ(index.with_symbols("x<a>"), symbol("x<a>"));
+  EXPECT_EQ(index.with_symbols("plain"), "plain");
+  EXPECT_EQ(index.with_symbols(""), "");
 }
 
 TEST(TokenIndex, SlicesHoldRunsOfPlainCharacters) {
