@@ -54,7 +54,7 @@ struct StructuredOutputsParams {
   bool disable_additional_properties = false;
   std::optional<std::string> whitespace_pattern = {};
 
-  // Throws Error(kInvalidArgument) with vLLM's sentence for none of the six, or several.
+  // Throws Error(kInvalidArgument) for none of the six, several, and more than 1 MiB of text.
   void validate() const;
   bool operator==(const StructuredOutputsParams&) const = default;
 };

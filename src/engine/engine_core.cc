@@ -67,7 +67,6 @@ uint64_t EngineCore::add_request(Prompt prompt, const SamplingParams& params,
 uint64_t EngineCore::add_request(CheckedRequest checked, std::string text) {
   if (!checked.is_for(preparer_)) checked = preparer_.check(std::move(checked).release());
   AddRequest asked = std::move(checked).release();
-  const std::shared_ptr<const Grammar> grammar = asked.grammar;
   const uint64_t id = next_request_id_;
   const uint64_t salt = salts_.number(asked.params.cache_salt);
   auto rules =
@@ -75,7 +74,7 @@ uint64_t EngineCore::add_request(CheckedRequest checked, std::string text) {
   auto owner = std::make_unique<Request>(id, std::move(text), std::move(asked.prompt_token_ids),
                                          std::move(asked.params), context_, std::move(rules), salt);
   Request& request = *owner;
-  if (!withholds_remarks_) remark_on(request, grammar.get());
+  if (!withholds_remarks_) remark_on(request, asked.grammar.get());
   if (!asked.previous_output_ids.empty()) {
     request.replay(asked.previous_output_ids);
     for (const auto& completion : request.completions()) {

@@ -94,6 +94,10 @@ TEST(Prepare, CompilesStructuredOutputs) {
   EXPECT_FALSE(takes({.json = schema, .disable_any_whitespace = true}, "{\n  \"a\": 1}"));
   EXPECT_FALSE(takes({.json = schema, .disable_additional_properties = true}, R"({"b": 2})"));
   EXPECT_TRUE(takes({.json = schema, .whitespace_pattern = "\t*"}, "{\t\t\"a\":1}"));
+  const char* tag =
+      R"({"type": "structural_tag", "format": {"type": "const_string", "value": "only"}})";
+  EXPECT_TRUE(takes({.structural_tag = tag}, "only"));
+  EXPECT_FALSE(takes({.structural_tag = tag}, "on"));
 
   // Grammars in use are shared, and a grammar that was given is not believed.
   AddRequest request = preparer.prepare(3, Ids{1}, abc);

@@ -98,6 +98,13 @@ TEST(SamplingParamsValidate, RefusesWithVllmsSentence) {
       {[](P& p) { p.structured_outputs = {.regex = "", .grammar = "", .structural_tag = ""}; },
        "You can only use one kind of structured outputs constraint but multiple are specified: "
        "regex, grammar, structural_tag."},
+      {[](P& p) { p.structured_outputs = {.regex = std::string((1 << 20) + 1, 'a')}; },
+       "structured_outputs.regex may have 1048576 bytes, got 1048577."},
+      {[](P& p) {
+         p.structured_outputs = {
+             .choice = {{std::string(1 << 19, 'a'), std::string((1 << 19) + 1, 'b')}}};
+       },
+       "structured_outputs.choice may have 1048576 bytes, got 1048577."},
       {[](P& p) { p.cache_salt = ""; },
        "Parameter 'cache_salt' must be a non-empty string if provided."},
       {[](P& p) { p.cache_salt = std::string(1025, 's'); },
@@ -143,6 +150,8 @@ TEST(SamplingParamsValidate, AcceptsTheEndsOfEveryRange) {
       [](P& p) { p.logprobs = p.prompt_logprobs = 20; },
       [](P& p) { p.allowed_token_ids.emplace({3}); },
       [](P& p) { p.structured_outputs = {.json = "", .disable_any_whitespace = true}; },
+      [](P& p) { p.structured_outputs = {.grammar = std::string(1 << 20, ' ')}; },
+      [](P& p) { p.structured_outputs = {.choice = {{std::string(1 << 20, ' ')}}}; },
       [](P& p) { p.structured_outputs = {.json_object = true, .whitespace_pattern = " "}; },
       [](P& p) { p.cache_salt = "s"; },
       [](P& p) { p.cache_salt = std::string(1024, 's'); },

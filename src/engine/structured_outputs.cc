@@ -1,10 +1,14 @@
 #include "engine/structured_outputs.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <future>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "base/signals.h"
 #include "engine/parameter_error.h"
 #include "grammar/token_index.h"
 
@@ -12,6 +16,27 @@ namespace nanovllm {
 namespace {
 
 constexpr const char* kParameter = "structured_outputs";
+constexpr size_t kMaxBytes = size_t{1} << 20;  // of a text; the compiler bounds schemas itself
+constexpr int kCompilingNiceness = 10;
+
+void check_size(const char* name, size_t num_bytes) {
+  if (num_bytes <= kMaxBytes) return;
+  refuse_parameter(kParameter, "structured_outputs.{} may have {} bytes, got {}.", name, kMaxBytes,
+                   num_bytes);
+}
+
+// Waits for a thread that leaves the processor to those that compute tokens, where all have work.
+template <typename Work>
+auto at_low_priority(const Work& work) {
+  const SignalsBlocked in_thread;
+  return std::async(std::launch::async,
+                    [&] {
+                      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()),
+                                    kCompilingNiceness);
+                      return work();
+                    })
+      .get();
+}
 
 std::shared_ptr<const Grammar> made_of(const StructuredOutputsParams& asked,
                                        const GrammarCompiler& grammars) {
@@ -24,7 +49,7 @@ std::shared_ptr<const Grammar> made_of(const StructuredOutputsParams& asked,
   if (asked.choice) return grammars.choice(*asked.choice);
   if (asked.grammar) return grammars.gbnf(*asked.grammar);
   if (asked.json_object) return grammars.json_object(options);
-  throw_error(ErrorCode::kUnsupported, "structural_tag can't be enforced yet; use json or grammar");
+  return grammars.structural_tag(asked.structural_tag.value(), options);
 }
 
 }  // namespace
@@ -53,13 +78,23 @@ void StructuredOutputsParams::validate() const {
                      "specified: one of json, regex, choice, grammar, json_object, "
                      "structural_tag.");
   }
+  for (const auto& [name, text] : {std::pair{"regex", &regex}, std::pair{"grammar", &grammar},
+                                   std::pair{"structural_tag", &structural_tag},
+                                   std::pair{"whitespace_pattern", &whitespace_pattern}}) {
+    if (*text) check_size(name, (*text)->size());
+  }
+  size_t num_bytes = 0;
+  for (const std::string& text : choice.value_or(std::vector<std::string>())) {
+    num_bytes += text.size();
+  }
+  check_size("choice", num_bytes);
 }
 
 std::shared_ptr<const Grammar> compile(const StructuredOutputsParams& asked,
                                        const GrammarCompiler& grammars) {
   asked.validate();
   try {
-    return made_of(asked, grammars);
+    return at_low_priority([&] { return made_of(asked, grammars); });
   } catch (const Error& error) {
     throw ParameterError(error.code(), kParameter, fmt::format("{}.", error.what()));
   }
