@@ -42,6 +42,9 @@ std::vector<Sample> samples() {
                   }};
   };
   return {
+      tag(R"({"type": "json_schema", "style": "qwen_xml", "json_schema": {"properties": {
+              "s": {"type": "string", "pattern": "^a*[<b]", "minLength": 2, "maxLength": 9},
+              "t": {"type": ["string", "integer"], "minimum": 4}}}})"),
       tag(R"({"type": "any_text", "excludes": ["aba", "ab\u00e9", "\n\n"]})"),
       tag(R"({"type": "star", "content": {"type": "sequence", "elements": [
               {"type": "any_text", "excludes": ["a"]}, {"type": "star", "content":

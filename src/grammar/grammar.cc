@@ -214,7 +214,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::structural_tag(
     std::string_view json, const JsonSchemaOptions& options) const {
   return compile("tag " + key_of(options, json),
                  [&](grammar::Syntax& syntax, std::vector<std::string>& notes) {
-                   return grammar::compile_structural_tag(json, options, *index(), syntax, notes);
+                   return grammar::compile_structural_tag(json, options, tokens(), syntax, notes);
                  });
 }
 

@@ -23,14 +23,28 @@ std::string json_text(std::string_view text) {
 }  // namespace
 
 NodeId compile_json_schema(std::string_view schema, const JsonSchemaOptions& options,
-                           Syntax& syntax, std::vector<std::string>& notes) {
+                           Syntax& syntax, std::vector<std::string>& notes,
+                           std::vector<std::string> excluded) {
   const SchemaDocument document(schema);
-  return SchemaCompiler(document, options, syntax, notes).compile();
+  return SchemaCompiler(document, options, syntax, notes, std::move(excluded)).compile();
+}
+
+NodeId compile_members(std::string_view schema, const MemberStyle& style,
+                       const JsonSchemaOptions& options, Syntax& syntax,
+                       std::vector<std::string>& notes, std::vector<std::string> excluded) {
+  const SchemaDocument document(schema);
+  return SchemaCompiler(document, options, syntax, notes, std::move(excluded))
+      .compile_members(style);
 }
 
 SchemaCompiler::SchemaCompiler(const SchemaDocument& document, const JsonSchemaOptions& options,
-                               Syntax& syntax, std::vector<std::string>& notes)
-    : document_(document), options_(options), syntax_(syntax), notes_(notes) {
+                               Syntax& syntax, std::vector<std::string>& notes,
+                               std::vector<std::string> excluded)
+    : document_(document),
+      options_(options),
+      syntax_(syntax),
+      notes_(notes),
+      excluded_(std::move(excluded)) {
   const NodeId blank = syntax_.literal(" ");
   NodeId behind_mark;
   if (options_.whitespace_pattern) {
@@ -70,6 +84,15 @@ RuleId SchemaCompiler::rule_of(Known& known) {
   return *known.rule;
 }
 
+void SchemaCompiler::count_merge() {
+  if (++num_merges_ > kMaxMerges) {
+    throw_error(ErrorCode::kUnsupported,
+                "the JSON schema's allOf, anyOf, oneOf and $ref have more than {} combinations, "
+                "which is not supported; make it simpler",
+                kMaxMerges);
+  }
+}
+
 NodeId SchemaCompiler::value(const Terms& terms) {
   Terms key = terms;
   std::sort(key.begin(), key.end());
@@ -78,12 +101,7 @@ NodeId SchemaCompiler::value(const Terms& terms) {
   const size_t place = found->second;
   if (is_new) {
     known_.push_back({.rule = {}, .terms = terms});
-    if (++num_merges_ > kMaxMerges) {
-      throw_error(ErrorCode::kUnsupported,
-                  "the JSON schema's allOf, anyOf, oneOf and $ref have more than {} combinations, "
-                  "which is not supported; make it simpler",
-                  kMaxMerges);
-    }
+    count_merge();
   } else if (known_[place].node != kUnbounded) {
     return known_[place].rule ? syntax_.rule(*known_[place].rule) : known_[place].node;
   } else if (depth_ > 0) {
@@ -163,37 +181,47 @@ NodeId SchemaCompiler::build(const Terms& terms) {
     refuse_cycles(*term.schema, 0);
     if (!flatten(term, flat)) return syntax_.never();
   }
+  const std::vector<Terms> ways = branches(flat);
+  if (ways.empty()) return typed(flat, types(flat));
+  std::vector<NodeId> nodes;
+  nodes.reserve(ways.size());
+  for (const Terms& way : ways) nodes.push_back(value(way));
+  return syntax_.choice(nodes);
+}
+
+// What the first anyOf or oneOf leaves; none: there is neither.
+std::vector<SchemaCompiler::Terms> SchemaCompiler::branches(const Terms& flat) {
   for (size_t i = 0; i < flat.size(); ++i) {
     for (const uint8_t which : {kAnyOf, kOneOf}) {
       const char* const keyword = which == kAnyOf ? "anyOf" : "oneOf";
       if ((flat[i].done & which) == 0 && flat[i].schema->contains(keyword)) {
-        return alternatives(flat, i, which);
+        return branches(flat, i, which);
       }
     }
   }
-  return typed(flat, types(flat));
+  return {};
 }
 
-NodeId SchemaCompiler::alternatives(const Terms& flat, size_t index, uint8_t which) {
+std::vector<SchemaCompiler::Terms> SchemaCompiler::branches(const Terms& flat, size_t index,
+                                                            uint8_t which) {
   const char* const keyword = which == kAnyOf ? "anyOf" : "oneOf";
   const Json& schema = *flat[index].schema;
-  const Json& branches = *document_.array(schema, keyword);
-  if (branches.empty()) document_.fail(schema, keyword, "is an empty list");
-  if (which == kOneOf) note_overlap(schema, branches);
+  const Json& list = *document_.array(schema, keyword);
+  if (list.empty()) document_.fail(schema, keyword, "is an empty list");
+  if (which == kOneOf) note_overlap(schema, list);
   // Its members come before those of the properties that stand behind it.
   size_t place = index + 1;
   for (const auto& [name, value] : schema.items()) {
     if (name == keyword) place = index;
     if (name == keyword || name == "properties") break;
   }
-  std::vector<NodeId> ways;
-  for (const Json& branch : branches) {
-    Terms terms = flat;
+  std::vector<Terms> ways;
+  for (const Json& branch : list) {
+    Terms& terms = ways.emplace_back(flat);
     terms[index].done |= which;
     terms.insert(terms.begin() + static_cast<std::ptrdiff_t>(place), Term{&branch});
-    ways.push_back(value(terms));
   }
-  return syntax_.choice(ways);
+  return ways;
 }
 
 // Branches of different types, or that have different constants for one property, are apart.
@@ -335,7 +363,8 @@ NodeId SchemaCompiler::typed(const Terms& flat, uint8_t types) {
   return syntax_.choice(ways);
 }
 
-std::optional<NodeId> SchemaCompiler::listed(const Terms& flat, uint8_t types) {
+std::optional<std::vector<const Json*>> SchemaCompiler::listed_values(const Terms& flat,
+                                                                      uint8_t types) {
   std::optional<std::vector<const Json*>> values;
   const auto equals = [](const Json& a, const Json& b) {
     return nlohmann::json(a) == nlohmann::json(b);
@@ -385,12 +414,20 @@ std::optional<NodeId> SchemaCompiler::listed(const Terms& flat, uint8_t types) {
       has_more = has_more || schema.contains(keyword);
     }
   }
+  if (values) {
+    std::erase_if(*values, [&](const Json* value) {
+      return (type_of_value(*value) & types) == 0 || (has_more && !allows(flat, *value));
+    });
+  }
+  return values;
+}
+
+std::optional<NodeId> SchemaCompiler::listed(const Terms& flat, uint8_t types) {
+  const auto values = listed_values(flat, types);
   if (!values) return std::nullopt;
   std::vector<NodeId> ways;
   std::vector<std::string> texts;
   for (const Json* value : *values) {
-    if ((type_of_value(*value) & types) == 0) continue;
-    if (has_more && !allows(flat, *value)) continue;
     if (value->is_string()) {
       texts.push_back(json_text(value->get<std::string>()));
     } else {

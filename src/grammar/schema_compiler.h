@@ -15,6 +15,7 @@
 
 #include "grammar/grammar.h"
 #include "grammar/json_numbers.h"
+#include "grammar/json_schema.h"
 #include "grammar/schema_document.h"
 #include "grammar/string_dfa.h"
 #include "grammar/syntax.h"
@@ -24,9 +25,10 @@ namespace nanovllm::grammar {
 class SchemaCompiler {
  public:
   SchemaCompiler(const SchemaDocument& document, const JsonSchemaOptions& options, Syntax& syntax,
-                 std::vector<std::string>& notes);
+                 std::vector<std::string>& notes, std::vector<std::string> excluded = {});
 
   NodeId compile();
+  NodeId compile_members(const MemberStyle& style);
 
  private:
   // A schema of which some keywords are done with.
@@ -60,12 +62,14 @@ class SchemaCompiler {
 
   NodeId value(const Terms& terms);
   void define_waiting();
+  void count_merge();
   NodeId value_of(const Json& schema) { return value(Terms{Term{&schema}}); }
   RuleId rule_of(Known& known);
   NodeId build(const Terms& terms);
   void refuse_cycles(const Json& schema, int depth);
   bool flatten(Term term, Terms& flat);
-  NodeId alternatives(const Terms& flat, size_t index, uint8_t which);
+  std::vector<Terms> branches(const Terms& flat);
+  std::vector<Terms> branches(const Terms& flat, size_t index, uint8_t which);
   void note_overlap(const Json& schema, const Json& branches);
   uint8_t types(const Terms& flat) const;
   uint8_t type_of_name(const Json& schema, const Json& name) const;
@@ -74,16 +78,31 @@ class SchemaCompiler {
 
   NodeId typed(const Terms& flat, uint8_t types);
   // enum and const.
+  std::optional<std::vector<const Json*>> listed_values(const Terms& flat, uint8_t types);
   std::optional<NodeId> listed(const Terms& flat, uint8_t types);
   bool allows(const Terms& flat, const Json& candidate);
   NodeId constant(const Json& value);
 
+  // What a string must match, as a regular expression that is searched for or is to match it whole.
+  struct Text {
+    std::string regex;
+    bool is_search;
+    std::string where;
+  };
   NodeId number(const Terms& flat, bool is_integer);
   NumberBounds bounds_of(const Terms& flat) const;
   // `divisor` has been checked.
   NodeId multiples(const Json& schema, const Decimal& divisor, NumberBounds bounds,
                    bool is_integer);
   NodeId string(const Terms& flat);
+  // All that hold of a string.
+  struct StringBounds {
+    LengthBounds length;
+    std::vector<Text> texts;
+  };
+  StringBounds string_bounds(const Terms& flat);
+  static std::string key_of(std::string_view spelling, LengthBounds length,
+                            const std::vector<Text>& texts);
   NodeId array(const Terms& flat);
   Terms element(const Terms& flat, size_t index) const;
 
@@ -111,18 +130,21 @@ class SchemaCompiler {
                     const std::vector<Properties>& properties, const std::string& name) const;
   Terms further_value(const Terms& flat, const ObjectParts& parts, uint32_t patterns) const;
   std::vector<NodeId> further_members(const Terms& flat, const ObjectParts& parts);
-  NodeId members(const ObjectParts& parts);
+  // Null: as JSON has it.
+  NodeId members(const ObjectParts& parts, const MemberStyle* style);
   bool is_closed(const Terms& flat) const;
 
-  // What a string must match, as a regular expression that is searched for or is to match it whole.
-  struct Text {
-    std::string regex;
-    bool is_search;
-    std::string where;
-  };
+  // schema_members.cc
+  void leaves(const Terms& terms, std::vector<Terms>& out);
+  uint8_t told_types(const Terms& flat, const MemberStyle& style);
+  NodeId member_value(const Terms& terms, const MemberStyle& style);
+  NodeId plain_string(const Terms& flat, uint8_t others);
+  NodeId named_member(const std::string& name, const Terms& terms, const MemberStyle& style);
+  NodeId further_member(const Terms& flat, const ObjectParts& parts, const MemberStyle& style);
+
   std::vector<Text> texts_of(const Json& schema);
   LengthBounds length_of(const Json& schema) const;
-  const StringLanguage& language(const Text& text);
+  const StringLanguage& language(const Text& text, Spelling spelling = Spelling::kCanonical);
   NodeId text_node(const Text& text);
   NodeId quoted(std::string_view text);
 
@@ -130,6 +152,7 @@ class SchemaCompiler {
   const JsonSchemaOptions& options_;
   Syntax& syntax_;
   std::vector<std::string>& notes_;
+  const std::vector<std::string> excluded_;  // from strings
   NodeId space_, comma_, colon_;
   std::map<Terms, size_t> places_;  // in known_, by sorted terms
   std::deque<Known> known_;
@@ -139,6 +162,7 @@ class SchemaCompiler {
   size_t num_merges_ = 0;
   std::map<std::string, StringLanguage> languages_;  // by what they are of
   std::map<std::pair<bool, std::string>, NodeId> text_nodes_;
+  std::map<std::string, NodeId> strings_;  // by what holds of them
   std::set<std::string> noted_;
 };
 

@@ -216,22 +216,27 @@ NodeId SchemaCompiler::object(const Terms& flat) {
   ObjectParts parts = parts_of(flat);
   if (parts.min > parts.max) return syntax_.never();
   parts.further = further_members(flat, parts);
-  return members(parts);
+  return members(parts, nullptr);
 }
 
-NodeId SchemaCompiler::members(const ObjectParts& parts) {
+NodeId SchemaCompiler::members(const ObjectParts& parts, const MemberStyle* style) {
   // Named members, without those that can't be.
   std::vector<NodeId> named;
   std::vector<uint8_t> is_required;
   for (size_t i = 0; i < parts.names.size(); ++i) {
     const bool has_key = std::ranges::all_of(
         parts.key_languages, [&](const auto* keys) { return keys->contains(parts.names[i]); });
-    const NodeId node = has_key ? value(parts.values[i]) : syntax_.never();
+    NodeId node = syntax_.never();
+    if (has_key && style == nullptr) {
+      node = syntax_.sequence({quoted(parts.names[i]), colon_, value(parts.values[i])});
+    } else if (has_key) {
+      node = named_member(parts.names[i], parts.values[i], *style);
+    }
     if (node == syntax_.never()) {
       if (parts.is_required[i] != 0) return syntax_.never();
       continue;
     }
-    named.push_back(syntax_.sequence({quoted(parts.names[i]), colon_, node}));
+    named.push_back(node);
     is_required.push_back(parts.is_required[i]);
   }
   const size_t num_required = std::ranges::count(is_required, 1);
@@ -254,18 +259,20 @@ NodeId SchemaCompiler::members(const ObjectParts& parts) {
                                : static_cast<uint32_t>(count - std::min<size_t>(count, written));
   };
   const uint32_t most = is_bounded_above ? parts.max : kUnbounded;
-  const NodeId close = syntax_.sequence({space_, syntax_.literal("}")});
+  const NodeId comma = style == nullptr ? comma_ : style->between;
+  const NodeId close =
+      style == nullptr ? syntax_.sequence({space_, syntax_.literal("}")}) : syntax_.empty();
   // Behind the i-th of the named ones, with so many written, at least one: the comma and another
   // member, or the end. And what stands behind a comma or the opening brace.
   std::vector<NodeId> behind(width), member(width), next_behind(width), next_member(width);
   for (size_t written = 0; written < width; ++written) {
     const uint32_t min = left(least, written), max = left(most, written);
-    const NodeId more = syntax_.repeat(syntax_.sequence({comma_, further}), min, max);
+    const NodeId more = syntax_.repeat(syntax_.sequence({comma, further}), min, max);
     behind[written] = syntax_.sequence({more, close});
     member[written] = max == 0
                           ? syntax_.never()
                           : syntax_.sequence({further,
-                                              syntax_.repeat(syntax_.sequence({comma_, further}),
+                                              syntax_.repeat(syntax_.sequence({comma, further}),
                                                              left(min, 1), left(max, 1)),
                                               close});
   }
@@ -277,15 +284,18 @@ NodeId SchemaCompiler::members(const ObjectParts& parts) {
       const bool is_full = is_bounded_above && written >= parts.max;
       const NodeId its = is_full ? syntax_.never() : syntax_.sequence({named[i], behind[more]});
       next_member[written] = is_required[i] != 0 ? its : syntax_.either(its, member[written]);
-      const NodeId goes_on = syntax_.sequence({comma_, next_member[written]});
+      const NodeId goes_on = syntax_.sequence({comma, next_member[written]});
       next_behind[written] =
           is_rest_optional && written >= least ? syntax_.either(goes_on, close) : goes_on;
     }
     behind.swap(next_behind);
     member.swap(next_member);
   }
-  const NodeId some = syntax_.sequence({syntax_.literal("{"), space_, member[0]});
-  const NodeId none = syntax_.sequence({syntax_.literal("{"), close});
+  NodeId some = member[0], none = close;
+  if (style == nullptr) {
+    some = syntax_.sequence({syntax_.literal("{"), space_, some});
+    none = syntax_.sequence({syntax_.literal("{"), none});
+  }
   return is_rest_optional && least == 0 ? syntax_.choice({none, some}) : some;
 }
 

@@ -185,13 +185,14 @@ LengthBounds SchemaCompiler::length_of(const Json& schema) const {
           document_.count(schema, "maxLength").value_or(kUnbounded)};
 }
 
-const StringLanguage& SchemaCompiler::language(const Text& text) {
-  const std::string key = (text.is_search ? "s" : "r") + text.regex;
+const StringLanguage& SchemaCompiler::language(const Text& text, Spelling spelling) {
+  const std::string key = fmt::format("{}{}{}", text.is_search ? "s" : "r",
+                                      spelling == Spelling::kText ? "t" : "j", text.regex);
   const auto known = languages_.find(key);
   if (known != languages_.end()) return known->second;
   return languages_
-      .emplace(key, text.is_search ? StringLanguage::of_pattern(text.regex, text.where)
-                                   : StringLanguage::of_regex(text.regex))
+      .emplace(key, text.is_search ? StringLanguage::of_pattern(text.regex, text.where, spelling)
+                                   : StringLanguage::of_regex(text.regex, spelling))
       .first->second;
 }
 
@@ -206,7 +207,7 @@ NodeId SchemaCompiler::text_node(const Text& text) {
   return known->second;
 }
 
-NodeId SchemaCompiler::string(const Terms& flat) {
+SchemaCompiler::StringBounds SchemaCompiler::string_bounds(const Terms& flat) {
   LengthBounds length;
   std::vector<Text> texts;
   for (const Term term : flat) {
@@ -219,26 +220,46 @@ NodeId SchemaCompiler::string(const Terms& flat) {
       if (std::ranges::none_of(texts, is_same)) texts.push_back(std::move(text));
     }
   }
-  if (length.min > length.max) return syntax_.never();
-  const NodeId quote = syntax_.literal("\"");
-  if (texts.empty()) {
-    const NodeId character = syntax_.characters(CharRanges::all(), Spelling::kJson);
-    return syntax_.sequence({quote, syntax_.repeat(character, length.min, length.max), quote});
-  }
-  if (texts.size() == 1 && !length.is_bounded()) {
-    return syntax_.sequence({quote, text_node(texts[0]), quote});
-  }
   if (texts.size() > kMaxTexts) {
     document_.refuse(*flat[0].schema, "pattern",
                      fmt::format("and format come together more than {} times", kMaxTexts));
   }
+  return {length, std::move(texts)};
+}
+
+std::string SchemaCompiler::key_of(std::string_view spelling, LengthBounds length,
+                                   const std::vector<Text>& texts) {
+  std::string key = fmt::format("{} {} {}", spelling, length.min, length.max);
+  for (const Text& text : texts) key += fmt::format("\n{} {}", text.is_search, text.regex);
+  return key;
+}
+
+NodeId SchemaCompiler::string(const Terms& flat) {
+  const auto [length, texts] = string_bounds(flat);
+  if (length.min > length.max) return syntax_.never();
+  const NodeId quote = syntax_.literal("\"");
+  if (texts.empty() && excluded_.empty()) {
+    const NodeId character = syntax_.characters(CharRanges::all(), Spelling::kJson);
+    return syntax_.sequence({quote, syntax_.repeat(character, length.min, length.max), quote});
+  }
+  if (texts.size() == 1 && !length.is_bounded() && excluded_.empty()) {
+    return syntax_.sequence({quote, text_node(texts[0]), quote});
+  }
+  const auto [known, is_new] = strings_.try_emplace(key_of("json", length, texts), syntax_.never());
+  if (!is_new) return known->second;
   std::vector<const StringLanguage*> languages;
   languages.reserve(texts.size());
   for (const Text& text : texts) languages.push_back(&language(text));
+  if (!excluded_.empty()) {
+    languages.push_back(
+        &languages_.try_emplace("excluded", StringLanguage::without(excluded_)).first->second);
+  }
   const uint32_t all = (1u << languages.size()) - 1;
   auto dfa = make_string_dfa(
-      languages, [all](uint32_t membership) { return membership == all; }, length, texts[0].where);
-  return dfa ? syntax_.sequence({quote, syntax_.dfa(std::move(*dfa))}) : syntax_.never();
+      languages, [all](uint32_t membership) { return membership == all; }, length,
+      texts.empty() ? document_.where(document_.root()) : texts[0].where);
+  if (dfa) known->second = syntax_.sequence({quote, syntax_.dfa(std::move(*dfa))});
+  return known->second;
 }
 
 // What the terms say of the element at `index`.

@@ -17,10 +17,11 @@ constexpr size_t kMaxLanguageBytes = size_t{16} << 20;
 // All languages at once: what a string's beginning leads to in each.
 class Product {
  public:
-  Product(std::span<const StringLanguage* const> languages, const std::string& where)
-      : languages_(languages) {
+  Product(std::span<const StringLanguage* const> languages, const std::string& where,
+          const ByteDfa& all)
+      : all_(all), languages_(languages) {
     std::array<uint8_t, 256>& classes = dfa.classes;
-    dfa.num_classes = refine(classes, 1, canonical_string().classes);
+    dfa.num_classes = refine(classes, 1, all.classes);
     for (const StringLanguage* language : languages) {
       if (language->automaton() == nullptr) continue;
       dfa.num_classes = refine(classes, dfa.num_classes, language->automaton()->syntax().classes());
@@ -42,7 +43,7 @@ class Product {
                     where, kMaxProduct);
       }
       for (const uint8_t byte : bytes) {
-        const uint16_t outer = canonical_string().step(static_cast<uint16_t>(from[0]), byte);
+        const uint16_t outer = all.step(static_cast<uint16_t>(from[0]), byte);
         if (outer >= ByteDfa::kAccept) {
           dfa.next.push_back(outer);
           continue;
@@ -70,7 +71,10 @@ class Product {
     }
     return bits;
   }
-  bool is_between(size_t state) const { return (*states_[state])[0] == 0; }
+  bool is_between(size_t state) const {
+    const StateId outer = (*states_[state])[0];
+    return all_.is_between.empty() ? outer == 0 : all_.is_between[outer] != 0;
+  }
   size_t size() const { return states_.size(); }
 
   ByteDfa dfa;  // that accepts every string
@@ -82,6 +86,7 @@ class Product {
     return found->second;
   }
 
+  const ByteDfa& all_;
   std::span<const StringLanguage* const> languages_;
   std::map<std::vector<StateId>, uint16_t> ids_;
   std::vector<const std::vector<StateId>*> states_;
@@ -97,7 +102,7 @@ bool keep_live(ByteDfa& dfa) {
     for (uint32_t c = 0; c < dfa.num_classes; ++c) {
       const uint16_t next = dfa.next[state * dfa.num_classes + c];
       if (next < ByteDfa::kAccept) before[next].push_back(static_cast<uint16_t>(state));
-      if (next == ByteDfa::kAccept && is_live[state] == 0) {
+      if ((next == ByteDfa::kAccept || dfa.ends(state)) && is_live[state] == 0) {
         is_live[state] = 1;
         todo.push_back(static_cast<uint16_t>(state));
       }
@@ -125,7 +130,7 @@ void find_shortest(ByteDfa& dfa) {
     for (uint32_t c = 0; c < dfa.num_classes; ++c) {
       const uint16_t next = dfa.next[state * dfa.num_classes + c];
       if (next < ByteDfa::kAccept) before[next].push_back(static_cast<uint16_t>(state));
-      if (next == ByteDfa::kAccept && dfa.shortest[state * width] != 0) {
+      if ((next == ByteDfa::kAccept || dfa.ends(state)) && dfa.shortest[state * width] != 0) {
         dfa.shortest[state * width] = 0;
         layers[0].push_back(static_cast<uint16_t>(state));
       }
@@ -177,17 +182,17 @@ StringLanguage::StringLanguage(const std::function<NodeId(Syntax&)>& build)
   }
 }
 
-StringLanguage StringLanguage::of_pattern(std::string_view pattern, const std::string& where) {
+StringLanguage StringLanguage::of_pattern(std::string_view pattern, const std::string& where,
+                                          Spelling spelling) {
   return StringLanguage([&](Syntax& syntax) {
     return compile_regex(pattern, syntax,
-                         {.spelling = Spelling::kCanonical, .is_search = true, .where = where});
+                         {.spelling = spelling, .is_search = true, .where = where});
   });
 }
 
-StringLanguage StringLanguage::of_regex(std::string_view regex) {
-  return StringLanguage([&](Syntax& syntax) {
-    return compile_regex(regex, syntax, {.spelling = Spelling::kCanonical});
-  });
+StringLanguage StringLanguage::of_regex(std::string_view regex, Spelling spelling) {
+  return StringLanguage(
+      [&](Syntax& syntax) { return compile_regex(regex, syntax, {.spelling = spelling}); });
 }
 
 StringLanguage StringLanguage::of_length(LengthBounds length) {
@@ -195,6 +200,10 @@ StringLanguage StringLanguage::of_length(LengthBounds length) {
     return syntax.repeat(syntax.characters(CharRanges::all(), Spelling::kCanonical), length.min,
                          length.max);
   });
+}
+
+StringLanguage StringLanguage::without(const std::vector<std::string>& texts) {
+  return StringLanguage([&](Syntax& syntax) { return syntax.dfa(text_without(texts)); });
 }
 
 StringLanguage StringLanguage::of_texts(const std::vector<std::string>& texts) {
@@ -214,7 +223,7 @@ bool StringLanguage::contains(std::string_view text) const {
 
 std::vector<uint32_t> memberships(std::span<const StringLanguage* const> languages,
                                   const std::string& where) {
-  const Product product(languages, where);
+  const Product product(languages, where, canonical_string());
   std::set<uint32_t> found;
   for (size_t state = 0; state < product.size(); ++state) {
     if (product.is_between(state)) found.insert(product.membership(state));
@@ -224,15 +233,20 @@ std::vector<uint32_t> memberships(std::span<const StringLanguage* const> languag
 
 std::optional<ByteDfa> make_string_dfa(std::span<const StringLanguage* const> languages,
                                        const std::function<bool(uint32_t)>& accepts,
-                                       LengthBounds length, const std::string& where) {
-  Product product(languages, where);
+                                       LengthBounds length, const std::string& where,
+                                       const ByteDfa& all) {
+  Product product(languages, where, all);
   ByteDfa dfa = std::move(product.dfa);
   dfa.is_between.resize(product.size());
+  if (!all.may_end.empty()) dfa.may_end.resize(product.size());
   const uint8_t quote = dfa.classes['"'];
   for (size_t state = 0; state < product.size(); ++state) {
     if (!product.is_between(state)) continue;
     dfa.is_between[state] = 1;
-    if (!accepts(product.membership(state))) {
+    const bool is_accepted = accepts(product.membership(state));
+    if (!dfa.may_end.empty()) {
+      dfa.may_end[state] = is_accepted ? 1 : 0;
+    } else if (!is_accepted) {
       dfa.next[state * dfa.num_classes + quote] = ByteDfa::kDead;
     }
   }

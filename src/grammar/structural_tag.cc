@@ -12,7 +12,9 @@
 #include "base/check.h"
 #include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
+#include "grammar/member_style.h"
 #include "grammar/regex.h"
+#include "grammar/tag_part.h"
 #include "io/json.h"
 
 namespace nanovllm::grammar {
@@ -21,15 +23,8 @@ namespace {
 constexpr size_t kMaxTagBytes = size_t{1} << 20;
 constexpr int kMaxFormats = 100;   // one in another
 constexpr int kMaxTagDepth = 320;  // lists and objects: two a format, and a schema's
-constexpr int64_t kMaxTimes = 1'000'000;
 
 using Texts = std::vector<std::string>;
-
-// A member of an object and where it stands.
-struct Part {
-  const Json* json;
-  std::string path;
-};
 
 class TagCompiler {
  public:
@@ -46,30 +41,13 @@ class TagCompiler {
     NodeId rest;
   };
 
-  [[noreturn]] static void fail(const Part& part, std::string_view what) {
-    throw_error(ErrorCode::kInvalidArgument, "structural tag at {}: {}", printable(part.path, 300),
-                what);
-  }
-  [[noreturn]] static void refuse(const Part& part, std::string_view what) {
-    throw_error(ErrorCode::kUnsupported, "structural tag at {}: {}", printable(part.path, 300),
-                what);
-  }
-
-  // Members; absent and null ones are none.
-  static std::optional<Part> find(const Part& part, std::string_view name);
-  static Part member(const Part& part, std::string_view name);
-  static std::vector<Part> list(const Part& part);  // of one thing or more
-  static std::string text(const Part& part);
-  static bool flag(const Part& part, std::string_view name);
-  static std::optional<int64_t> count(const Part& part, std::string_view name, int64_t least);
-  static void expect_members(const Part& part, std::initializer_list<std::string_view> names);
-
   NodeId format(const Part& part);
   std::optional<NodeId> simple(const Part& part, std::string_view type);
   std::optional<NodeId> composed(const Part& part, std::string_view type);
   std::optional<NodeId> triggered(const Part& part, std::string_view type);
   NodeId any_text(const Part& part);
   NodeId json_schema(const Part& schema, const Part& part);
+  void keep_texts(const Part& part, Texts& excluded);
   NodeId tags_with_separator(const Part& part);
   NodeId dispatch(const Part& part, bool by_token);
   NodeId triggered_tags(const Part& part, bool by_token);
@@ -98,91 +76,38 @@ class TagCompiler {
   std::map<std::string, NodeId> known_;  // schemas and free texts
 };
 
-std::optional<Part> TagCompiler::find(const Part& part, std::string_view name) {
-  const Json* found = find_member(*part.json, name);
-  if (found == nullptr) return std::nullopt;
-  return Part{found, fmt::format("{}/{}", part.path, name)};
-}
-
-Part TagCompiler::member(const Part& part, std::string_view name) {
-  auto found = find(part, name);
-  if (!found) fail(part, fmt::format("\"{}\" is missing", name));
-  return *found;
-}
-
-std::vector<Part> TagCompiler::list(const Part& part) {
-  if (!part.json->is_array() || part.json->empty()) fail(part, "expected a list that is not empty");
-  std::vector<Part> parts;
-  for (size_t i = 0; i < part.json->size(); ++i) {
-    parts.push_back({&(*part.json)[i], fmt::format("{}/{}", part.path, i)});
-  }
-  return parts;
-}
-
-std::string TagCompiler::text(const Part& part) {
-  if (!part.json->is_string()) fail(part, "expected a text");
-  return part.json->get<std::string>();
-}
-
-bool TagCompiler::flag(const Part& part, std::string_view name) {
-  const auto found = find(part, name);
-  if (found && !found->json->is_boolean()) fail(*found, "expected true or false");
-  return found && found->json->get<bool>();
-}
-
-std::optional<int64_t> TagCompiler::count(const Part& part, std::string_view name, int64_t least) {
-  const auto found = find(part, name);
-  if (!found) return std::nullopt;
-  const auto value = integer_of(*found->json);
-  if (!value || *value < least || *value > kMaxTimes) {
-    fail(*found, fmt::format("expected a whole number from {} to {}", least, kMaxTimes));
-  }
-  return value;
-}
-
-void TagCompiler::expect_members(const Part& part, std::initializer_list<std::string_view> names) {
-  if (!part.json->is_object()) fail(part, "expected an object");
-  for (const auto& [name, value] : part.json->items()) {
-    if (name == "type" || value.is_null()) continue;
-    if (std::ranges::find(names, name) == names.end()) {
-      refuse(part, fmt::format("\"{}\" is not known; expected {}", printable(name),
-                               fmt::join(names, ", ")));
-    }
-  }
-}
-
 NodeId TagCompiler::compile(const Json& root) {
   const Part whole = {&root, ""};
   if (!root.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "the structural tag is no JSON object");
   }
   if (root.contains("structures")) return structures(whole);
-  expect_members(whole, {"format"});
-  const auto type = find(whole, "type");
+  whole.expect_members({"format"});
+  const auto type = whole.find("type");
   if (!type || *type->json != "structural_tag") {
     throw_error(ErrorCode::kInvalidArgument,
                 "the structural tag's \"type\" is not \"structural_tag\"");
   }
-  const auto found = find(whole, "format");
+  const auto found = whole.find("format");
   if (!found) throw_error(ErrorCode::kInvalidArgument, "the structural tag has no \"format\"");
   return format(*found);
 }
 
 NodeId TagCompiler::format(const Part& part) {
-  if (!part.json->is_object()) fail(part, "expected an object");
-  if (depth_ == kMaxFormats) fail(part, fmt::format("formats are more than {} deep", kMaxFormats));
+  if (!part.json->is_object()) part.fail("expected an object");
+  if (depth_ == kMaxFormats) part.fail(fmt::format("formats are more than {} deep", kMaxFormats));
   ++depth_;
-  const std::string type = text(member(part, "type"));
+  const std::string type = part.member("type").text();
   auto node = simple(part, type);
   if (!node) node = composed(part, type);
   if (!node) node = triggered(part, type);
   if (!node) {
-    refuse(part,
-           fmt::format("the type \"{}\" is not supported; expected one of const_string, any_text, "
-                       "json_schema, regex, grammar, token, any_tokens, sequence, or, optional, "
-                       "plus, star, repeat, tag, tags_with_separator, triggered_tags, "
-                       "token_triggered_tags, dispatch, token_dispatch",
-                       printable(type)));
+    part.refuse(
+        fmt::format("the type \"{}\" is not supported; expected one of const_string, any_text, "
+                    "json_schema, regex, grammar, token, any_tokens, sequence, or, optional, "
+                    "plus, star, repeat, tag, tags_with_separator, triggered_tags, "
+                    "token_triggered_tags, dispatch, token_dispatch",
+                    printable(type)));
   }
   --depth_;
   return *node;
@@ -190,41 +115,40 @@ NodeId TagCompiler::format(const Part& part) {
 
 std::optional<NodeId> TagCompiler::simple(const Part& part, std::string_view type) {
   if (type == "const_string") {
-    expect_members(part, {"value"});
-    return literal(text(member(part, "value")));
+    part.expect_members({"value"});
+    return literal(part.member("value").text());
   }
   if (type == "token") {
-    expect_members(part, {"token"});
+    part.expect_members({"token"});
     return syntax_.literal(bytes_of(part));
   }
   if (type == "regex") {
-    expect_members(part, {"pattern"});
-    const Part pattern = member(part, "pattern");
-    const std::string regex = text(pattern);
+    part.expect_members({"pattern"});
+    const Part pattern = part.member("pattern");
+    const std::string regex = pattern.text();
     return placed(pattern, [&] { return compile_regex(regex, syntax_); });
   }
   if (type == "grammar") {
-    expect_members(part, {"grammar"});
-    const Part rules = member(part, "grammar");
-    const std::string gbnf = text(rules);
+    part.expect_members({"grammar"});
+    const Part rules = part.member("grammar");
+    const std::string gbnf = rules.text();
     return placed(rules, [&] { return compile_gbnf(gbnf, syntax_); });
   }
   if (type == "json_schema" || type == "qwen_xml_parameter") {
-    expect_members(part, {"json_schema", "style", "any_order", "max_whitespace_cnt", "excludes"});
-    return json_schema(member(part, "json_schema"), part);
+    part.expect_members({"json_schema", "style", "any_order", "max_whitespace_cnt", "excludes"});
+    return json_schema(part.member("json_schema"), part);
   }
   if (type == "any_text") {
-    expect_members(part, {"excludes", "max_chars", "max_tokens"});
+    part.expect_members({"excludes", "max_chars", "max_tokens"});
     return any_text(part);
   }
   if (type == "any_tokens") {
     // Marks don't come anyway.
-    expect_members(part, {"exclude_tokens", "max_tokens"});
+    part.expect_members({"exclude_tokens", "max_tokens"});
     Texts excluded;
-    if (const auto tokens = find(part, "exclude_tokens"); tokens && !tokens->json->empty()) {
-      for (const Part& token : list(*tokens)) excluded.push_back(token_bytes(token));
-    }
-    if (const auto most = find(part, "max_tokens")) refuse(*most, "can't be enforced");
+    for (const Part& token : part.optional_list("exclude_tokens"))
+      excluded.push_back(token_bytes(token));
+    if (const auto most = part.find("max_tokens")) most->refuse("can't be enforced");
     return free_text(part, std::move(excluded));
   }
   return std::nullopt;
@@ -232,22 +156,22 @@ std::optional<NodeId> TagCompiler::simple(const Part& part, std::string_view typ
 
 std::optional<NodeId> TagCompiler::composed(const Part& part, std::string_view type) {
   if (type == "sequence" || type == "or") {
-    expect_members(part, {"elements"});
+    part.expect_members({"elements"});
     std::vector<NodeId> nodes;
-    for (const Part& element : list(member(part, "elements"))) nodes.push_back(format(element));
+    for (const Part& element : part.member("elements").list()) nodes.push_back(format(element));
     return type == "or" ? syntax_.choice(nodes) : syntax_.sequence(nodes);
   }
   if (type == "optional" || type == "star" || type == "plus") {
-    expect_members(part, {"content"});
-    const NodeId content = format(member(part, "content"));
+    part.expect_members({"content"});
+    const NodeId content = format(part.member("content"));
     return syntax_.repeat(content, type == "plus" ? 1 : 0, type == "optional" ? 1 : kUnbounded);
   }
   if (type == "repeat") {
-    expect_members(part, {"content", "min", "max"});
-    const int64_t min = count(part, "min", 0).value_or(0);
-    const int64_t max = count(part, "max", -1).value_or(-1);
-    if (max >= 0 && max < min) fail(part, "\"min\" is above \"max\"");
-    return syntax_.repeat(format(member(part, "content")), static_cast<uint32_t>(min),
+    part.expect_members({"content", "min", "max"});
+    const int64_t min = part.count("min", 0).value_or(0);
+    const int64_t max = part.count("max", -1).value_or(-1);
+    if (max >= 0 && max < min) part.fail("\"min\" is above \"max\"");
+    return syntax_.repeat(format(part.member("content")), static_cast<uint32_t>(min),
                           max < 0 ? kUnbounded : static_cast<uint32_t>(max));
   }
   if (type == "tag") {
@@ -278,66 +202,81 @@ NodeId TagCompiler::placed(const Part& part, Compile&& compile) {
 
 NodeId TagCompiler::json_schema(const Part& schema, const Part& part) {
   const Json& json = *schema.json;
-  if (const auto style = find(part, "style"); style && *style->json != "json") {
-    refuse(*style, fmt::format("{} is not supported; expected \"json\"", shown(*style->json)));
+  const auto type = part.find("type"), named = part.find("style");
+  const bool is_older = type && *type->json == "qwen_xml_parameter";
+  const std::string style = named ? named->text() : is_older ? "qwen_xml" : "json";
+  Texts excluded;
+  for (const Part& its : part.optional_list("excludes")) excluded.push_back(bytes_of(its));
+  std::optional<MemberStyle> members;
+  if (style != "json") {
+    members = member_style(style, tokens_, syntax_, excluded);
+    if (!members) {
+      named->refuse(
+          fmt::format("\"{}\" is not supported; expected json, qwen_xml, glm_xml or "
+                      "pythonic",
+                      printable(style)));
+    }
   }
-  if (const auto excludes = find(part, "excludes"); excludes && !excludes->json->empty()) {
-    refuse(*excludes, "can't be enforced with a schema");
-  }
-  if (flag(part, "any_order")) {
+  keep_texts(part, excluded);
+  if (part.flag("any_order")) {
     const std::string note =
         "structural tag: any_order is not followed; members of objects come "
         "in their schema's order";
     if (std::ranges::find(notes_, note) == notes_.end()) notes_.push_back(note);
   }
   JsonSchemaOptions options = options_;
-  if (const auto most = count(part, "max_whitespace_cnt", 0)) {
+  if (const auto most = part.count("max_whitespace_cnt", 0)) {
     options.whitespace_pattern = fmt::format("[ \\t\\r\\n]{{0,{}}}", *most);
   }
   std::string text = json.is_string() ? json.get<std::string>() : json.dump();
   const auto [known, is_new] = known_.try_emplace(
-      fmt::format("{}\n{}", options.whitespace_pattern.value_or(""), text), syntax_.never());
+      fmt::format("{} {}\n{}\n{}", style, options.whitespace_pattern.value_or(""),
+                  fmt::join(excluded, "\n"), text),
+      syntax_.never());
   if (is_new) {
-    known->second =
-        placed(schema, [&] { return compile_json_schema(text, options, syntax_, notes_); });
+    known->second = placed(schema, [&] {
+      return members ? compile_members(text, *members, options, syntax_, notes_, excluded)
+                     : compile_json_schema(text, options, syntax_, notes_, excluded);
+    });
   }
   return known->second;
 }
 
+// Symbols are no text: what has one does not come in it.
+void TagCompiler::keep_texts(const Part& part, Texts& excluded) {
+  std::erase_if(excluded, [](const auto& it) { return it.empty() || TokenIndex::has_symbol(it); });
+  size_t bytes = 0;
+  for (const std::string& text : excluded) bytes += text.size();
+  if (bytes > kMaxExcludedBytes) {
+    part.refuse(fmt::format("what must not come in its text has {} bytes; at most {} are supported",
+                            bytes, kMaxExcludedBytes));
+  }
+  std::ranges::sort(excluded);
+}
+
 NodeId TagCompiler::any_text(const Part& part) {
-  if (const auto most = find(part, "max_tokens")) {
-    refuse(*most, "can't be enforced; use max_chars");
+  if (const auto most = part.find("max_tokens")) {
+    most->refuse("can't be enforced; use max_chars");
   }
   Texts excluded;
-  if (const auto texts = find(part, "excludes"); texts && !texts->json->empty()) {
-    for (const Part& its : list(*texts)) excluded.push_back(bytes_of(its));
-  }
-  const auto most = count(part, "max_chars", 0);
+  for (const Part& its : part.optional_list("excludes")) excluded.push_back(bytes_of(its));
+  const auto most = part.count("max_chars", 0);
   if (!most) return free_text(part, std::move(excluded));
   excluded.insert(excluded.end(), ends_.begin(), ends_.end());
-  const auto is_text = [](const auto& it) { return !it.empty() && !TokenIndex::has_symbol(it); };
-  if (std::ranges::any_of(excluded, is_text)) {
-    refuse(part, "max_chars can't be enforced where a text is excluded or ends the tag");
+  keep_texts(part, excluded);
+  if (!excluded.empty()) {
+    part.refuse("max_chars can't be enforced where a text is excluded or ends the tag");
   }
   return syntax_.repeat(syntax_.characters(CharRanges::all(), Spelling::kText), 0,
                         static_cast<uint32_t>(*most));
 }
 
-// Symbols are no text: what has one does not come in it.
 NodeId TagCompiler::free_text(const Part& part, Texts excluded) {
   excluded.insert(excluded.end(), ends_.begin(), ends_.end());
-  std::erase_if(excluded, [](const auto& it) { return it.empty() || TokenIndex::has_symbol(it); });
+  keep_texts(part, excluded);
   if (excluded.empty()) {
     return syntax_.repeat(syntax_.characters(CharRanges::all(), Spelling::kText), 0, kUnbounded);
   }
-  size_t bytes = 0;
-  for (const std::string& text : excluded) bytes += text.size();
-  if (bytes > kMaxExcludedBytes) {
-    refuse(part,
-           fmt::format("what must not come in its text has {} bytes; at most {} are supported",
-                       bytes, kMaxExcludedBytes));
-  }
-  std::ranges::sort(excluded);
   std::string key = fmt::format("text without {}", fmt::join(excluded, "\n"));
   const auto [known, is_new] = known_.try_emplace(std::move(key), syntax_.never());
   if (is_new) known->second = syntax_.dfa(text_without(excluded));
@@ -345,48 +284,49 @@ NodeId TagCompiler::free_text(const Part& part, Texts excluded) {
 }
 
 std::string TagCompiler::bytes_of(const Part& part) {
-  if (!part.json->is_object()) return tokens_.with_symbols(text(part));
-  expect_members(part, {"token"});
-  return token_bytes(member(part, "token"));
+  if (!part.json->is_object()) return tokens_.with_symbols(part.text());
+  part.expect_members({"token"});
+  return token_bytes(part.member("token"));
 }
 
 std::string TagCompiler::token_bytes(const Part& part) {
   if (part.json->is_string()) {
-    const std::string name = text(part);
+    const std::string name = part.text();
     const std::string bytes = tokens_.with_symbols(name);
     if (bytes != TokenIndex::symbol(name)) {
-      fail(part, fmt::format("\"{}\" is no special or added token of the tokenizer; name it as a "
-                             "text",
-                             printable(name)));
+      part.fail(
+          fmt::format("\"{}\" is no special or added token of the tokenizer; name it as a "
+                      "text",
+                      printable(name)));
     }
     return bytes;
   }
   const auto id = integer_of(*part.json);
   if (!id || *id < 0 || *id >= tokens_.vocab_size()) {
-    fail(part, fmt::format("expected a token's id below {} or its text", tokens_.vocab_size()));
+    part.fail(fmt::format("expected a token's id below {} or its text", tokens_.vocab_size()));
   }
   std::string bytes(tokens_.bytes(static_cast<int32_t>(*id)));
   if (!TokenIndex::has_symbol(bytes)) {
-    fail(part, fmt::format("{} is no special or added token of the tokenizer; name its text", *id));
+    part.fail(fmt::format("{} is no special or added token of the tokenizer; name its text", *id));
   }
   return bytes;
 }
 
 TagCompiler::Tag TagCompiler::tag(const Part& part) {
-  expect_members(part, {"begin", "content", "end"});
-  if (const auto type = find(part, "type"); type && *type->json != "tag") {
-    fail(*type, "expected \"tag\"");
+  part.expect_members({"begin", "content", "end"});
+  if (const auto type = part.find("type"); type && *type->json != "tag") {
+    type->fail("expected \"tag\"");
   }
-  Tag result{bytes_of(member(part, "begin")), syntax_.never()};
-  const Part end = member(part, "end");
+  Tag result{bytes_of(part.member("begin")), syntax_.never()};
+  const Part end = part.member("end");
   Texts ends;
   if (end.json->is_array()) {
-    for (const Part& its : list(end)) ends.push_back(bytes_of(its));
+    for (const Part& its : end.list()) ends.push_back(bytes_of(its));
   } else {
     ends.push_back(bytes_of(end));
   }
   Texts outer = std::exchange(ends_, ends);
-  const NodeId content = format(member(part, "content"));
+  const NodeId content = format(part.member("content"));
   ends_ = std::move(outer);
   result.rest = syntax_.sequence(content, syntax_.choice_of_texts(std::move(ends)));
   return result;
@@ -394,7 +334,7 @@ TagCompiler::Tag TagCompiler::tag(const Part& part) {
 
 std::vector<TagCompiler::Tag> TagCompiler::tags(const Part& part) {
   std::vector<Tag> all;
-  for (const Part& its : list(member(part, "tags"))) all.push_back(tag(its));
+  for (const Part& its : part.member("tags").list()) all.push_back(tag(its));
   return all;
 }
 
@@ -414,15 +354,15 @@ NodeId TagCompiler::choice(const std::vector<Tag>& tags) {
 }
 
 NodeId TagCompiler::tags_with_separator(const Part& part) {
-  expect_members(part, {"tags", "separator", "at_least_one", "stop_after_first"});
+  part.expect_members({"tags", "separator", "at_least_one", "stop_after_first"});
   const NodeId one = choice(tags(part));
   NodeId all = one;
-  if (!flag(part, "stop_after_first")) {
-    const auto separator = find(part, "separator");
-    const NodeId between = separator ? literal(text(*separator)) : syntax_.empty();
+  if (!part.flag("stop_after_first")) {
+    const auto separator = part.find("separator");
+    const NodeId between = separator ? literal(separator->text()) : syntax_.empty();
     all = syntax_.sequence(one, syntax_.repeat(syntax_.sequence(between, one), 0, kUnbounded));
   }
-  return flag(part, "at_least_one") ? all : syntax_.optional(all);
+  return part.flag("at_least_one") ? all : syntax_.optional(all);
 }
 
 // Free text ends where a trigger has come, for tags alone have one.
@@ -443,14 +383,14 @@ NodeId TagCompiler::tags_in_text(const Part& part, const Texts& triggers,
 void TagCompiler::expect_triggers(const Part& part, const Texts& triggers,
                                   const std::vector<Tag>& tags) {
   for (size_t i = 0; i < triggers.size(); ++i) {
-    if (triggers[i].empty()) fail(part, fmt::format("trigger {} is empty", i));
+    if (triggers[i].empty()) part.fail(fmt::format("trigger {} is empty", i));
   }
   for (size_t i = 0; i < tags.size(); ++i) {
     const auto begins = [&](const std::string& trigger) {
       return tags[i].begin.starts_with(trigger);
     };
     if (std::ranges::none_of(triggers, begins)) {
-      fail(part, fmt::format("tag {} begins with none of the triggers", i));
+      part.fail(fmt::format("tag {} begins with none of the triggers", i));
     }
   }
 }
@@ -458,49 +398,45 @@ void TagCompiler::expect_triggers(const Part& part, const Texts& triggers,
 NodeId TagCompiler::triggered_tags(const Part& part, bool by_token) {
   const char* const name = by_token ? "trigger_tokens" : "triggers";
   const char* const others = by_token ? "exclude_tokens" : "excludes";
-  expect_members(part, {name, "tags", "at_least_one", "stop_after_first", others});
+  part.expect_members({name, "tags", "at_least_one", "stop_after_first", others});
   Texts triggers, excluded;
   const auto bytes = [&](const Part& its) { return by_token ? token_bytes(its) : bytes_of(its); };
-  for (const Part& its : list(member(part, name))) triggers.push_back(bytes(its));
-  if (const auto texts = find(part, others); texts && !texts->json->empty()) {
-    for (const Part& its : list(*texts)) excluded.push_back(bytes(its));
-  }
+  for (const Part& its : part.member(name).list()) triggers.push_back(bytes(its));
+  for (const Part& its : part.optional_list(others)) excluded.push_back(bytes(its));
   const std::vector<Tag> all = tags(part);
   expect_triggers(part, triggers, all);
-  return tags_in_text(part, triggers, all, excluded, flag(part, "at_least_one"),
-                      flag(part, "stop_after_first"));
+  return tags_in_text(part, triggers, all, excluded, part.flag("at_least_one"),
+                      part.flag("stop_after_first"));
 }
 
 NodeId TagCompiler::dispatch(const Part& part, bool by_token) {
   const char* const others = by_token ? "exclude_tokens" : "excludes";
-  expect_members(part, {"rules", "loop", others});
+  part.expect_members({"rules", "loop", others});
   Texts triggers, excluded;
   std::vector<Tag> all;
   const auto bytes = [&](const Part& its) { return by_token ? token_bytes(its) : bytes_of(its); };
-  if (const auto texts = find(part, others); texts && !texts->json->empty()) {
-    for (const Part& its : list(*texts)) excluded.push_back(bytes(its));
-  }
-  for (const Part& rule : list(member(part, "rules"))) {
-    const std::vector<Part> pair = list(rule);
-    if (pair.size() != 2) fail(rule, "expected a pattern and a format");
+  for (const Part& its : part.optional_list(others)) excluded.push_back(bytes(its));
+  for (const Part& rule : part.member("rules").list()) {
+    const std::vector<Part> pair = rule.list();
+    if (pair.size() != 2) rule.fail("expected a pattern and a format");
     triggers.push_back(bytes(pair[0]));
     all.push_back({triggers.back(), format(pair[1])});
   }
   expect_triggers(part, triggers, all);
-  const auto loop = find(part, "loop");
-  return tags_in_text(part, triggers, all, excluded, false, loop && !flag(part, "loop"));
+  const auto loop = part.find("loop");
+  return tags_in_text(part, triggers, all, excluded, false, loop && !part.flag("loop"));
 }
 
 NodeId TagCompiler::structures(const Part& root) {
-  expect_members(root, {"structures", "triggers"});
+  root.expect_members({"structures", "triggers"});
   Texts triggers;
-  for (const Part& its : list(member(root, "triggers"))) triggers.push_back(bytes_of(its));
+  for (const Part& its : root.member("triggers").list()) triggers.push_back(bytes_of(its));
   std::vector<Tag> all;
-  for (const Part& its : list(member(root, "structures"))) {
-    expect_members(its, {"begin", "schema", "end"});
-    const NodeId schema = json_schema(member(its, "schema"), its);
-    all.push_back({bytes_of(member(its, "begin")),
-                   syntax_.sequence(schema, syntax_.literal(bytes_of(member(its, "end"))))});
+  for (const Part& its : root.member("structures").list()) {
+    its.expect_members({"begin", "schema", "end"});
+    const NodeId schema = json_schema(its.member("schema"), its);
+    all.push_back({bytes_of(its.member("begin")),
+                   syntax_.sequence(schema, syntax_.literal(bytes_of(its.member("end"))))});
   }
   expect_triggers(root, triggers, all);
   return tags_in_text(root, triggers, all, {}, false, false);

@@ -185,6 +185,107 @@ TEST(StructuralTag, MarksAreTokensThatTagsName) {
   }
 }
 
+// {"style": ..., "json_schema": ...}
+std::string styled(const std::string& style, const std::string& schema) {
+  return R"({"type": "json_schema", "style": ")" + style + R"(", "json_schema": )" + schema + "}";
+}
+
+TEST(StructuralTag, ArgumentsStandBetweenTags) {
+  const std::string schema = R"({"type": "object", "properties": {
+      "city": {"type": "string"}, "days": {"type": "integer", "minimum": 1},
+      "where": {"anyOf": [{"$ref": "#/$defs/place"}, {"type": "null"}]},
+      "dry": {"type": "boolean"}}, "required": ["city"],
+      "$defs": {"place": {"type": "object", "properties": {"x": {"type": "number"}},
+                          "required": ["x"], "additionalProperties": false}}})";
+  const auto qwen = [](const std::string& name, const std::string& value) {
+    return "\n<parameter=" + name + ">\n" + value + "\n</parameter>";
+  };
+  const auto glm = [](const std::string& name, const std::string& value) {
+    return "<arg_key>" + name + "</arg_key><arg_value>" + value + "</arg_value>";
+  };
+  check_tags({
+      {styled("qwen_xml", schema),
+       {qwen("city", "Paris"), qwen("city", ""), qwen("city", "a\nb </param> 3"),
+        qwen("city", "\"Paris\"") + qwen("days", "3"),
+        qwen("city", "x") + qwen("where", R"({"x": 1.5})") + qwen("dry", "True"),
+        qwen("city", "x") + qwen("where", "null"), qwen("city", "x") + qwen("where", "None")},
+       {"", qwen("days", "3"), qwen("city", "x") + qwen("days", "0"),
+        qwen("city", "x") + qwen("days", "three"), qwen("city", "x") + qwen("where", "{}"),
+        qwen("city", "x") + qwen("other", "1"), qwen("city", "a</parameter>"),
+        qwen("city", "a\n<parameter=b"), qwen("city", "x") + qwen("dry", "1")}},
+      {styled("glm_xml", schema),
+       {glm("city", "Paris"), glm("city", "a\nb") + "\n" + glm("days", "12"),
+        "\n<arg_key>city</arg_key>\n<arg_value></arg_value>"},
+       {"", glm("city", "a</arg_value>"), glm("city", "a") + " " + glm("days", "1")}},
+      {styled("pythonic", schema),
+       {R"(city="Paris")", R"(city="a\"b", days=3, where={"x": 1}, dry=True)",
+        R"(city="", dry=false)"},
+       {"", "city=Paris", R"(city="a",days=3)", R"(days=3, city="a")"}},
+  });
+  // The older name.
+  check_tags({{R"({"type": "qwen_xml_parameter", "json_schema": {"properties": {"x": {}}}})",
+               {"", qwen("x", "3"), "<parameter=x>\n\n</parameter>"},
+               {qwen("y", "3")}}});
+}
+
+TEST(StructuralTag, StringsBetweenTagsAreWhatTheSchemaSays) {
+  const auto one = [](const std::string& schema) {
+    return styled("qwen_xml", R"({"properties": {"x": )" + schema + R"(}, "required": ["x"]})");
+  };
+  const auto values = [](std::vector<std::string> texts) {
+    for (std::string& text : texts) text = "<parameter=x>\n" + text + "\n</parameter>";
+    return texts;
+  };
+  check_tags({
+      {one(R"({"enum": ["a b", "c\"d", 3]})"), values({"a b", "c\"d", "3"}),
+       values({"\"a b\"", "d"})},
+      {one(R"({"type": "string", "pattern": "^a.*z$"})"), values({"az", "a<z", "a<\"/z"}),
+       values({"a", "a</parameter>z"})},
+      {one(R"({"type": "string", "minLength": 2, "maxLength": 4})"),
+       values({"ab", "éééé", "a\nb", "\n\n"}), values({"a", "abcde"})},
+      {one(R"({"type": "string", "minLength": 1, "maxLength": 3, "pattern": "^(ab)*$"})"),
+       values({"ab"}), values({"", "abab", "b"})},
+      {one(R"({"type": "string", "format": "date"})"), values({"2026-02-28"}),
+       values({"2026-02-29"})},
+      // Nothing is said of it, or nothing that holds of strings.
+      {one("{}"), values({"3", "null", "[a"}), {}},
+      {one(R"({"minimum": 3})"), values({"1"}), {}},
+      // What reads as another type is of that type.
+      {one(R"({"type": ["string", "integer"]})"), values({"3", "a3", ""}),
+       values({" 3", "3a", "-x"})},
+      {one(R"({"anyOf": [{"type": "string"}, {"type": "object", "required": ["y"]},
+               {"type": "array", "items": {"type": "null"}}]})"),
+       values({"a{", R"({"y": 1})", "[null]"}), values({"{}", "[1]", "{", "[", " {"})},
+      // Strings within JSON don't end it either.
+      {one(R"({"type": "array", "items": {"type": "string"}})"), values({R"(["a", "</p"])"}),
+       values({R"(["</parameter>"])"})},
+  });
+  // An object that names none has any, and strings.
+  check_tags({{styled("glm_xml", "true"),
+               {"", "<arg_key>a_1</arg_key><arg_value>x</arg_value>"},
+               {"<arg_key>a b</arg_key><arg_value>x</arg_value>"}},
+              {styled("pythonic", "{}"), {"", R"(a=3, b="x", c=[null])"}, {"a=x", "a-b=3"}}});
+  const auto error_of = [](const std::string& format) {
+    return message_of([&] { compile_tag(format); });
+  };
+  EXPECT_EQ(error_of(styled("pythonic", R"({"properties": {"a-b": {}}})")),
+            "structural tag at /format/json_schema: the JSON schema has the property \"a-b\", a "
+            "name that the model's calls can't spell");
+  EXPECT_EQ(error_of(styled("qwen_xml", R"({"properties": {"a>": {}}})")),
+            "structural tag at /format/json_schema: the JSON schema has the property \"a>\", a "
+            "name that the model's calls can't spell");
+  EXPECT_EQ(error_of(styled("qwen_xml", R"({"patternProperties": {"a": {}}})")),
+            "structural tag at /format/json_schema: JSON schema: patternProperties can't be "
+            "enforced here");
+}
+
+TEST(StructuralTag, StringsOfSchemasExcludeTexts) {
+  check_tags({{R"({"type": "json_schema", "excludes": ["</a>", "<tool_call>"], "json_schema":
+                   {"type": "array", "items": {"type": "string", "maxLength": 9}}})",
+               {R"(["a", "</a"])", R"(["\"", "123456789"])"},
+               {R"(["</a>"])", R"(["b</a>c"])", R"(["1234567890"])"}}});
+}
+
 TEST(StructuralTag, RefusesWithThePath) {
   const auto error_of = [](const std::string& format) {
     return message_of([&] { compile_tag(format); });
@@ -213,7 +314,8 @@ TEST(StructuralTag, RefusesWithThePath) {
        "structural tag at /format/json_schema: JSON schema at /properties/a: type is \"x\", which "
        "is no type"},
       {R"({"type": "json_schema", "json_schema": true, "style": "cohere_xml"})",
-       "structural tag at /format/style: \"cohere_xml\" is not supported; expected \"json\""},
+       "structural tag at /format/style: \"cohere_xml\" is not supported; expected json, qwen_xml, "
+       "glm_xml or pythonic"},
       {R"({"type": "repeat", "min": 3, "max": 2, "content": {"type": "any_text"}})",
        "structural tag at /format: \"min\" is above \"max\""},
       {R"({"type": "tag", "begin": "a", "content": {"type": "any_text"}, "end": 3})",
