@@ -164,7 +164,7 @@ class Messages(AgentsTest):
                 (self.post("/v1/messages/count_tokens", {**body, "model": "opus"}), 404, "not_found_error", "The model `opus` does not exist"),
                 (self.post("/v1/messages", "{"), 400, "invalid_request_error", "The body"),
                 (self.post("/v1/messages", {**body, "max_tokens": None}), 400, "invalid_request_error", "max_tokens must be given."),
-                (self.post("/v1/messages", {**body, "stream": True, "tool_choice": {"type": "any"}}), 400, "invalid_request_error", "tool_choice"),
+                (self.post("/v1/messages", {**body, "stream": True, "tool_choice": {"type": "any"}}), 400, "invalid_request_error", "needs tools"),
                 (self.post("/v1/messages", {**body, "temperature": 7}), 400, "invalid_request_error", "temperature"),
                 (self.post("/v1/messages", b" " * (33 << 20)), 413, "request_too_large", "33554432 bytes"),
                 (self.post("/v1/messages", body, **{"Content-Type": "text/plain"}), 400, "invalid_request_error", "application/json"),

@@ -101,6 +101,7 @@ std::shared_ptr<const Grammar> compile(const StructuredOutputsParams& asked,
 }
 
 void check_structured_outputs(const StructuredOutputsParams& asked) {
+  if (asked.structural_tag) return asked.validate();  // it may name tokens
   compile(asked, GrammarCompiler(
                      std::make_shared<const grammar::TokenIndex>(std::vector<std::string>{""})));
 }

@@ -77,7 +77,7 @@ AgentCall::AgentCall(Json chat, const ServedModel& model, const std::string& id,
   if (ids.size() >= context) {
     throw PromptTooLong(ids.size(), ids.size() > context ? context : context - 1);
   }
-  SamplingParams params = request_.params();
+  SamplingParams params = request_.params(options.constraint);
   const auto left = static_cast<int64_t>(context - ids.size());
   if (options.max_tokens && *options.max_tokens < left) {
     params.max_tokens = static_cast<int>(*options.max_tokens);

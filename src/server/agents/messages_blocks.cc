@@ -85,6 +85,9 @@ void MessageTools::add(const JsonPart& definition) {
   if (const auto description = definition.text("description")) {
     function["description"] = *description;
   }
+  if (const auto strict = definition.find("strict"); strict && strict->json() == true) {
+    function["strict"] = true;
+  }
   set_shown(name, false);
   places_[name] = tools_.size();
   tools_.push_back({std::move(function)});

@@ -61,14 +61,28 @@ void refuse_thread(const Json& body) {
 std::string type_of_choice(const RequestFields& fields) {
   const Json* choice = fields.find("tool_choice");
   if (choice == nullptr) return "auto";
-  auto type = (*choice)["type"].get<std::string>();
-  if (type == "any" || type == "tool") {
-    refuse_body(
-        "tool_choice of the type \"{}\" is not supported yet; use \"auto\", which leaves it to the "
-        "model, or \"none\".",
-        type);
+  return (*choice)["type"].get<std::string>();
+}
+
+// As chat has it, of tools that are shown.
+void read_choice(const RequestFields& fields, const std::string& type, MessagesRequest& request) {
+  const Json* choice = fields.find("tool_choice");
+  if (choice == nullptr) return;
+  const Json* one = member(*choice, "disable_parallel_tool_use");
+  request.options.parallel_tool_calls = one == nullptr || *one != true;
+  if (type != "any" && type != "tool") return;
+  if (!request.chat.contains("tools")) {
+    refuse_body("tool_choice of the type \"{}\" needs tools, and there are none.", type);
   }
-  return type;
+  request.chat["parallel_tool_calls"] = request.options.parallel_tool_calls;
+  request.chat["tool_choice"] = "required";
+  if (type == "any") return;
+  const Json* name = member(*choice, "name");
+  if (name == nullptr || !name->is_string()) refuse_body("tool_choice.name must be given.");
+  const bool is_known = std::ranges::any_of(
+      request.chat["tools"], [&](const Json& tool) { return tool["function"]["name"] == *name; });
+  if (!is_known) refuse_body("tool_choice.name is {}, which is none of the tools.", shown(*name));
+  request.chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
 }
 
 // output_format is the older name. A chat has the schema one level deeper.
@@ -180,12 +194,10 @@ MessagesRequest read_messages(std::string_view body, const ServedModel& model, b
     request.chat["add_generation_prompt"] = false;
     request.chat["continue_final_message"] = true;
   }
-  Json visible = type_of_choice(fields) == "none" ? Json::array() : tools.as_chat_has_them();
+  const std::string choice = type_of_choice(fields);
+  Json visible = choice == "none" ? Json::array() : tools.as_chat_has_them();
   if (!visible.empty()) request.chat["tools"] = std::move(visible);
-  if (const Json* choice = fields.find("tool_choice")) {
-    const Json* one = member(*choice, "disable_parallel_tool_use");
-    request.options.parallel_tool_calls = one == nullptr || *one != true;
-  }
+  if (!counts) read_choice(fields, choice, request);
   request.chat["chat_template_kwargs"] = template_kwargs(fields, model);
   if (!counts) {
     read_sampling(fields, model, request);

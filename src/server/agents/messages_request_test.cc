@@ -125,7 +125,7 @@ TEST(MessagesRequest, TranslatesTools) {
         "allowed_callers":["direct"]},{"type":"custom","name":"g","input_schema":{"type":"object"}},
         {"name":"later","input_schema":{},"defer_loading":true}])"),
             R"([{"type":"function","function":{"name":"f","description":"d","parameters":)"
-            R"({"properties":{},"type":"object"}}},{"type":"function","function":)"
+            R"({"properties":{},"type":"object"},"strict":true}},{"type":"function","function":)"
             R"({"name":"g","description":null,"parameters":{"type":"object"}}}])");
   for (const char* none : {"[]", "null"}) {
     EXPECT_EQ(tools_of(fmt::format(R"("tools":{})", none)), "null");
@@ -133,6 +133,16 @@ TEST(MessagesRequest, TranslatesTools) {
   const std::string one = R"("tools":[{"name":"f","input_schema":{}}])";
   EXPECT_EQ(tools_of(one + R"(,"tool_choice":{"type":"none"})"), "null");
   EXPECT_NE(tools_of(one + R"(,"tool_choice":{"type":"auto"})"), "null");
+  const auto choice_of = [&](const std::string& choice) -> Json {
+    const Json chat = read(fmt::format(R"({},{},"tool_choice":{})", one, kHi, choice)).chat;
+    return {chat.value("tool_choice", Json()), chat.value("parallel_tool_calls", Json())};
+  };
+  EXPECT_EQ(choice_of(R"({"type":"auto"})"), Json({nullptr, nullptr}));
+  EXPECT_EQ(choice_of(R"({"type":"any"})"), Json({"required", true}));
+  EXPECT_EQ(choice_of(R"({"type":"any","disable_parallel_tool_use":true})"),
+            Json({"required", false}));
+  EXPECT_EQ(choice_of(R"({"type":"tool","name":"f"})"),
+            Json({{{"type", "function"}, {"function", {{"name", "f"}}}}, true}));
   EXPECT_TRUE(read(fmt::format("{},{}", one, kHi)).options.parallel_tool_calls);
   EXPECT_FALSE(read(fmt::format(R"({},{},"tool_choice":{{"type":"auto",)"
                                 R"("disable_parallel_tool_use":true}})",
@@ -365,11 +375,11 @@ TEST(MessagesRequest, RefusesByName) {
        R"({"type":"tool_definition","definition":{}}}]}])",
        "messages[0].content[0].tool.definition.name must be given."},
       {asks(R"("tool_choice":{"type":"any"})"),
-       "tool_choice of the type \"any\" is not supported yet; use \"auto\", which leaves it to the "
-       "model, or \"none\"."},
-      {asks(R"("tool_choice":{"type":"tool","name":"f"})"),
-       "tool_choice of the type \"tool\" is not supported yet; use \"auto\", which leaves it to "
-       "the model, or \"none\"."},
+       "tool_choice of the type \"any\" needs tools, and there are none."},
+      {asks(R"("tools":[{"name":"f","input_schema":{}}],"tool_choice":{"type":"tool","name":"g"})"),
+       "tool_choice.name is \"g\", which is none of the tools."},
+      {asks(R"("tools":[{"name":"f","input_schema":{}}],"tool_choice":{"type":"tool"})"),
+       "tool_choice.name must be given."},
       {asks(R"("tool_choice":"auto")"), "tool_choice must be an object, got \"auto\"."},
       {asks(R"("output_config":{"format":{"type":"text","schema":{}}})"),
        "output_config.format.type must be one of [\"json_schema\"], got \"text\"."},

@@ -20,10 +20,11 @@ const char kMessagesSchemas[] = R"({
       "tools": {"type": ["array", "null"], "items": {
         "type": "object", "properties": {
           "type": {"const": "custom"}, "name": {"type": "string", "minLength": 1},
-          "description": "string?", "input_schema": {"type": "object"},
+          "description": "string?", "input_schema": {"type": "object"}, "strict": "boolean?",
           "defer_loading": "boolean?"}}},
       "tool_choice": {"type": ["object", "null"], "required": ["type"], "properties": {
-        "type": {"enum": ["auto", "none", "any", "tool"]}, "disable_parallel_tool_use": "boolean?"}},
+        "type": {"enum": ["auto", "none", "any", "tool"]}, "name": "string?",
+        "disable_parallel_tool_use": "boolean?"}},
       "thinking": {"type": ["object", "null"], "required": ["type"], "properties": {
         "type": {"enum": ["enabled", "disabled", "adaptive"]},
         "budget_tokens": {"type": ["integer", "null"], "minimum": 1024}}},

@@ -94,6 +94,8 @@ class ToolList {
         check_parameters(*parameters);
         function["parameters"] = parameters->json();
       }
+      const auto strict = tool.find("strict");
+      if (strict && strict->json() == true) function["strict"] = true;
     }
     tools_.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
@@ -195,6 +197,55 @@ void read_format(const RequestFields& fields, ResponsesRequest& request) {
   asked["json_schema"] = {{"schema", *schema}};
 }
 
+using ResponsesTools = std::map<std::string, ResponsesTool, std::less<>>;
+
+// {"type": "function", "name"} as chat has it, with the name that the model knows: the whole one,
+// or that within a namespace where it is the only one.
+Json named_function(const Json& choice, const ResponsesTools& tools) {
+  const Json* type = find_member(choice, "type");
+  const Json* name = find_member(choice, "name");
+  if (type == nullptr || (*type != "function" && *type != "custom") || name == nullptr ||
+      !name->is_string()) {
+    refuse("tool_choice",
+           "tool_choice must be \"none\", \"auto\", \"required\", a function or a custom tool with "
+           "its name, or allowed_tools that are a list of these, got {}.",
+           type != nullptr ? shown(*type) : shown(choice));
+  }
+  const auto& asked = name->get_ref<const std::string&>();
+  std::vector<std::string> found;
+  for (const auto& [flat, tool] : tools) {
+    if (flat == asked) return {{"type", "function"}, {"function", {{"name", flat}}}};
+    if (tool.name == asked) found.push_back(flat);
+  }
+  if (found.empty()) {
+    refuse("tool_choice", "tool_choice names {}, which is none of the tools.", shown(*name));
+  }
+  if (found.size() > 1) {
+    refuse("tool_choice",
+           "tool_choice names {}, which more than one namespace has; use its whole name, {}.",
+           shown(*name), printable(fmt::format("{}", fmt::join(found, " or "))));
+  }
+  return {{"type", "function"}, {"function", {{"name", found[0]}}}};
+}
+
+Json chat_choice(const Json& choice, const ResponsesTools& tools) {
+  if (choice == "required") {
+    if (tools.empty()) {
+      refuse("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.");
+    }
+    return choice;
+  }
+  const Json* type = find_member(choice, "type");
+  if (type == nullptr || *type != "allowed_tools") return named_function(choice, tools);
+  const Json* list = find_member(choice, "tools");
+  const Json* mode = find_member(choice, "mode");
+  Json allowed = {{"mode", mode == nullptr ? Json("auto") : *mode}, {"tools", Json::array()}};
+  if (list != nullptr && list->is_array()) {
+    for (const Json& one : *list) allowed["tools"].push_back(named_function(one, tools));
+  }
+  return {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
+}
+
 Json messages_of(const RequestFields& fields, ResponsesRequest& request, ToolList& tools) {
   ResponsesDialogue dialogue(request.left_out);
   if (const auto instructions = fields.text("instructions")) dialogue.instruct(*instructions);
@@ -266,7 +317,7 @@ const char kResponsesSchemas[] = R"({
     "instructions": "string?", "stream": "boolean?", "stream_options": "object?",
     "tools": {"type": ["array", "null"], "items": {
       "type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}},
-    "tool_choice": {"enum": ["none", "auto", null]},
+    "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", null]}, {"type": "object"}]},
     "parallel_tool_calls": "boolean?", "max_tool_calls": "integer?",
     "reasoning": {"type": ["object", "null"], "properties": {
       "effort": {"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max", null]},
@@ -310,7 +361,13 @@ ResponsesRequest translate_responses(const RequestFields& fields) {
   const Json* choice = fields.find("tool_choice");
   const bool may_call = choice == nullptr || *choice != "none";
   if (!may_call) request.shown_tools = Json::array();
-  if (may_call && !functions.empty()) request.chat["tools"] = std::move(functions);
+  if (may_call && choice != nullptr && *choice != "auto") {
+    request.chat["tool_choice"] = chat_choice(*choice, request.tools);
+  }
+  if (may_call && !functions.empty()) {
+    request.chat["tools"] = std::move(functions);
+    request.chat["parallel_tool_calls"] = fields.boolean("parallel_tool_calls", true);
+  }
   return request;
 }
 

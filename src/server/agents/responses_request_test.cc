@@ -411,13 +411,44 @@ TEST(ResponsesRequest, RefusesWhatWouldBeStored) {
       "prompt":null,"store":true)");
 }
 
-TEST(ResponsesRequest, RefusesWhatNeedsAGrammar) {
-  for (const char* choice :
-       {R"("required")", R"({"type":"function","name":"f"})", R"({"type":"allowed_tools"})"}) {
-    const std::string refusal = refusal_of(std::string(R"("input":"x","tool_choice":)") + choice);
-    EXPECT_TRUE(refusal.starts_with("400 tool_choice: tool_choice ")) << refusal;
-    EXPECT_NE(refusal.find("is not supported yet; use \"auto\""), std::string::npos) << refusal;
+TEST(ResponsesRequest, TranslatesToolChoice) {
+  const std::string tools = R"("input":"x","tools":[{"type":"function","name":"f","strict":true},
+      {"type":"custom","name":"c"},{"type":"namespace","name":"n","tools":[
+        {"type":"function","name":"g"},{"type":"function","name":"h"}]},
+      {"type":"namespace","name":"m","tools":[{"type":"function","name":"h"}]}],"tool_choice":)";
+  const auto choice = [&](const std::string& given) {
+    return translated(tools + given).chat.value("tool_choice", Json());
+  };
+  const auto named = [](const std::string& name) -> Json {
+    return {{"type", "function"}, {"function", {{"name", name}}}};
+  };
+  EXPECT_EQ(choice(R"("auto")"), Json());
+  EXPECT_EQ(choice("null"), Json());
+  EXPECT_EQ(choice(R"("required")"), "required");
+  EXPECT_EQ(choice(R"({"type":"function","name":"f"})"), named("f"));
+  EXPECT_EQ(choice(R"({"type":"custom","name":"c"})"), named("c"));
+  EXPECT_EQ(choice(R"({"type":"function","name":"n__g"})"), named("n__g"));
+  EXPECT_EQ(choice(R"({"type":"function","name":"g"})"), named("n__g"));
+  EXPECT_EQ(choice(R"({"type":"allowed_tools","mode":"required","tools":[
+                {"type":"function","name":"f"},{"type":"custom","name":"c"}]})"),
+            Json({{"type", "allowed_tools"},
+                  {"allowed_tools",
+                   {{"mode", "required"}, {"tools", Json::array({named("f"), named("c")})}}}}));
+  EXPECT_EQ(translated(tools + R"("auto")").chat["tools"][0]["function"]["strict"], true);
+  EXPECT_EQ(translated(tools + R"("auto","parallel_tool_calls":false)").chat["parallel_tool_calls"],
+            false);
+  for (const auto& [given, message] :
+       {std::pair{R"({"type":"function","name":"x"})",
+                  "tool_choice names \"x\", which is none of the tools."},
+        {R"({"type":"function","name":"h"})",
+         "tool_choice names \"h\", which more than one namespace has; use its whole name, m__h or "
+         "n__h."}}) {
+    EXPECT_EQ(refusal_of(tools + given), std::string("400 tool_choice: ") + message);
   }
+  EXPECT_TRUE(refusal_of(tools + R"({"type":"web_search"})")
+                  .starts_with("400 tool_choice: tool_choice must be \"none\", \"auto\", "));
+  EXPECT_EQ(refusal_of(R"("input":"x","tool_choice":"required")"),
+            "400 tool_choice: Tool choice 'required' must be specified with 'tools' parameter.");
 }
 
 TEST(ResponsesRequest, TranslatesWhatTheOutputMustFollow) {

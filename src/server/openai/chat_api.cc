@@ -19,7 +19,7 @@ class Chat final : public Answer {
     shows_prompt_text_ = fields.boolean("return_prompt_text");
     request_.emplace(fields, served, std::move(params));
     prepare(request_->encode(), shows_prompt_text_ ? request_->prompt().text : std::string(),
-            request_->params());
+            request_->params(fields.constraint()));
     const TurnOptions options = {
         .include_reasoning = include_reasoning_,
         .parallel_tool_calls = fields.boolean("parallel_tool_calls", true)};
@@ -182,7 +182,9 @@ class Chat final : public Answer {
   std::string finish_json(size_t index) {
     const FinishReason reason = choices()[index].finish_reason;
     if (reason == FinishReason::kNone) return "null";
-    const bool calls = turns_[index].has_called() && reason == FinishReason::kStop;
+    // As OpenAI's: a call that was asked for by name is no news.
+    const bool calls = turns_[index].has_called() && reason == FinishReason::kStop &&
+                       !request_->prompt().is_call_named;
     return json_text(calls ? "tool_calls" : to_string(reason));
   }
 

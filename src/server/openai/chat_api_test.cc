@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "grammar/grammar.h"
 #include "server/openai/protocol_testing.h"
 
 namespace nanovllm::server {
@@ -219,6 +220,102 @@ TEST(ChatApi, ReadsParameters) {
             "max_completion_tokens");
 }
 
+// The names and schemas of the calls that the request's tag lets come; "" = there is no tag.
+std::string tag_of(const LetterModel& model, const std::string& fields) {
+  const auto call = chat(model, fields);
+  const auto& asked = call->requests.at(0).params.structured_outputs;
+  return asked ? asked->structural_tag.value() : "";
+}
+
+struct HermesModel : LetterModel {
+  HermesModel() {
+    served.format.tool_call_parser = "hermes";
+    served.preparer.grammars = &grammars;
+  }
+  GrammarCompiler grammars{*tokenizer};
+};
+
+constexpr const char* kTwoTools =
+    R"("tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{"x":{}}}}},)"
+    R"({"type":"function","function":{"name":"g"}}])";
+
+TEST(ChatApi, LetsNothingComeButTheCallsThatAreAskedFor) {
+  const HermesModel model;
+  const auto tag = [&](const std::string& fields) {
+    return tag_of(model,
+                  fmt::format("{},{}{}{}", kHello, kTwoTools, fields.empty() ? "" : ",", fields));
+  };
+  EXPECT_EQ(tag(""), "");
+  EXPECT_EQ(tag(R"("tool_choice":"auto")"), "");
+  EXPECT_EQ(tag(R"("tool_choice":"none")"), "");
+  const auto calls = [](const std::string& text) -> Json {
+    Json format = Json::parse(text)["format"];
+    if (format["type"] == "sequence") format = format["elements"][1];
+    Json names = Json::array();
+    for (const Json& one : format["tags"]) {
+      const auto begin = one["begin"].get<std::string>();
+      names.push_back(begin.substr(begin.find("\": \"") + 4, 1));
+    }
+    return {format["type"], names, format["stop_after_first"]};
+  };
+  const std::string list = "tags_with_separator", text = "triggered_tags";
+  EXPECT_EQ(calls(tag(R"("tool_choice":"required")")), Json({list, {"f", "g"}, false}));
+  EXPECT_EQ(calls(tag(R"("tool_choice":"required","parallel_tool_calls":false)")),
+            Json({list, {"f", "g"}, true}));
+  EXPECT_EQ(calls(tag(R"("tool_choice":{"type":"function","function":{"name":"g"}})")),
+            Json({list, Json::array({"g"}), true}));
+  const std::string allowed = R"("tools":[{"type":"function","function":{"name":"f"}}]}})";
+  EXPECT_EQ(calls(tag(R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto",)" +
+                      allowed)),
+            Json({text, Json::array({"f"}), false}));
+  EXPECT_EQ(
+      calls(tag(R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required",)" +
+                allowed)),
+      Json({list, Json::array({"f"}), false}));
+  // Where one is strict, all are bound, and the others' arguments are an object.
+  const std::string strict = fmt::format(
+      R"({},"tools":[{{"type":"function","function":{{"name":"f","strict":true,"parameters":)"
+      R"({{"properties":{{"x":{{}}}}}}}}}},{{"type":"function","function":{{"name":"g",)"
+      R"("parameters":{{"properties":{{"y":{{}}}}}}}}}}])",
+      kHello);
+  EXPECT_EQ(calls(tag_of(model, strict)), Json({text, {"f", "g"}, false}));
+  EXPECT_NE(tag_of(model, strict).find("\"x\""), std::string::npos);
+  EXPECT_EQ(tag_of(model, strict).find("\"y\""), std::string::npos);
+  EXPECT_NE(tag_of(model, strict + R"(,"tool_choice":"required")").find("\"y\""),
+            std::string::npos);
+}
+
+TEST(ChatApi, NamesTheFunctionWhoseParametersCannotBeEnforced) {
+  const HermesModel model;
+  const std::string tools =
+      R"("tools":[{"type":"function","function":{"name":"f","parameters":{"properties":)"
+      R"({"x":{"not":{}}}}}}])";
+  EXPECT_NO_THROW(chat(model, fmt::format("{},{}", kHello, tools)));
+  const ApiError error =
+      refusal(model, fmt::format(R"({},{},"tool_choice":"required")", kHello, tools));
+  EXPECT_EQ(error.status(), 400);
+  EXPECT_EQ(error.param(), "tools");
+  EXPECT_EQ(std::string(error.what()),
+            "The parameters of the function \"f\" can't be enforced: JSON schema at "
+            "/properties/x: not can't be enforced; leave it out, or say it in another way.");
+}
+
+TEST(ChatApi, EndsWithStopWhereACallWasAskedForByName) {
+  const HermesModel model;
+  for (const auto& [choice, reason] :
+       {std::pair{R"("auto")", "tool_calls"},
+        {R"("required")", "tool_calls"},
+        {R"({"type":"function","function":{"name":"f"}})", "stop"}}) {
+    const auto call =
+        chat(model, fmt::format(R"({},{},"tool_choice":{})", kHello, kTwoTools, choice));
+    const std::vector<EngineEvent> events = {delta(0, "[f x]", {1}), end(0)};
+    call->on_events(0, events);
+    const Json one = Json::parse(call->finish())["choices"][0];
+    EXPECT_EQ(one["message"]["tool_calls"].size(), 1u);
+    EXPECT_EQ(one["finish_reason"], reason);
+  }
+}
+
 TEST(ChatApi, ChecksTools) {
   LetterModel model;
   const auto with = [&](const std::string& tools) { return fmt::format("{},{}", kHello, tools); };
@@ -229,9 +326,16 @@ TEST(ChatApi, ChecksTools) {
   EXPECT_EQ(prompt_of(model, auto_tools), "abXfG");
   EXPECT_EQ(prompt_of(model, auto_tools + R"(,"tool_choice":"auto")"), "abXfG");
   for (const auto& [choice, what] :
-       {std::pair{R"("required")", "not supported yet"},
-        {R"({"type":"function","function":{"name":"f"}})", "not supported yet"},
-        {"3", "must be one of"}}) {
+       {std::pair{R"({"type":"function","function":{"name":"g"}})", "does not match any"},
+        {R"({"type":"function","name":"f"})", "tool_choice must be \"none\", "},
+        {R"({"type":"custom","custom":{"name":"f"}})", "got an object"},
+        {R"({"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}})",
+         "must have a list of tools"},
+        {R"({"type":"allowed_tools","allowed_tools":{"mode":"some","tools":[{"type":"function",
+             "function":{"name":"f"}}]}})",
+         "must have a list of tools"},
+        {R"("sometimes")", "got \"sometimes\""},
+        {"3", "got 3"}}) {
     const ApiError error = refusal(model, auto_tools + R"(,"tool_choice":)" + choice);
     EXPECT_EQ(error.param(), "tool_choice");
     EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();

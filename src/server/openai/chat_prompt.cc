@@ -1,6 +1,8 @@
 #include "server/openai/chat_prompt.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "engine/parameter_error.h"
@@ -28,6 +30,75 @@ Json message_of(const Json& message) {
   if (message["role"] == "developer") copy("tools");
   copy("name");
   return result;
+}
+
+[[noreturn]] void refuse_choice(const Json& choice) {
+  refuse("tool_choice",
+         "tool_choice must be \"none\", \"auto\", \"required\", {{\"type\": \"function\", "
+         "\"function\": {{\"name\": ...}}}} or {{\"type\": \"allowed_tools\", "
+         "\"allowed_tools\": {{\"mode\", \"tools\"}}}}, got {}.",
+         shown(choice));
+}
+
+// The name in {"type": "function", "function": {"name"}}.
+std::string function_named(const Json& choice, const Json& tools) {
+  const Json* type = find_member(choice, "type");
+  const Json* function = find_member(choice, "function");
+  const Json* name = function == nullptr ? nullptr : find_member(*function, "name");
+  if (type == nullptr || *type != "function" || name == nullptr || !name->is_string()) {
+    refuse_choice(choice);
+  }
+  const bool is_known = std::ranges::any_of(
+      tools, [&](const Json& tool) { return tool["function"]["name"] == *name; });
+  if (!is_known) {
+    refuse("tool_choice",
+           "The tool specified in `tool_choice` does not match any of the specified `tools`");
+  }
+  return name->get<std::string>();
+}
+
+// Of allowed_tools, the names and whether one of them must be called.
+std::vector<std::string> allowed_names(const Json& choice, const Json& tools, bool& must_call) {
+  const Json* allowed = find_member(choice, "allowed_tools");
+  const Json* list = allowed == nullptr ? nullptr : find_member(*allowed, "tools");
+  const Json mode = allowed == nullptr ? Json() : allowed->value("mode", Json("auto"));
+  if (list == nullptr || !list->is_array() || list->empty() ||
+      (mode != "auto" && mode != "required")) {
+    refuse("tool_choice",
+           "tool_choice.allowed_tools must have a list of tools and the mode \"auto\" or "
+           "\"required\".");
+  }
+  must_call = mode == "required";
+  std::vector<std::string> names;
+  for (const Json& one : *list) names.push_back(function_named(one, tools));
+  return names;
+}
+
+// Which of the tools may be called, and whether one must.
+void read_choice(const RequestFields& fields, const Json& tools, ChatPrompt& prompt) {
+  CallRules rules = {.tools = tools, .parallel = fields.boolean("parallel_tool_calls", true)};
+  const Json* const choice = fields.find("tool_choice");
+  if (choice != nullptr && choice->is_object()) {
+    std::vector<std::string> names;
+    if (choice->value("type", Json()) == "allowed_tools") {
+      names = allowed_names(*choice, tools, rules.must_call);
+    } else {
+      names.push_back(function_named(*choice, tools));
+      rules.must_call = prompt.is_call_named = true;
+      rules.parallel = false;
+    }
+    rules.tools = Json::array();
+    for (const Json& tool : tools) {
+      if (std::ranges::find(names, tool["function"]["name"].get<std::string>()) != names.end()) {
+        rules.tools.push_back(tool);
+      }
+    }
+  } else if (choice != nullptr && *choice != "auto") {
+    if (*choice != "required") refuse_choice(*choice);
+    rules.must_call = true;
+  }
+  prompt.are_calls_fewer = rules.tools.size() < tools.size();
+  prompt.calls = std::move(rules);
 }
 
 // Tools as the template gets them; null = none. `has_tools`: whether calls of them are looked for.
@@ -95,7 +166,10 @@ ChatPrompt render_chat(const RequestFields& fields, const ServedModel& model) {
   for (const Json& message : *fields.find("messages")) messages.push_back(message_of(message));
   bool has_tools = false;
   const Json tools = read_tools(fields, model, has_tools);
-  if (has_tools) prompt.tools = std::make_unique<ToolTypes>(tools);
+  if (has_tools) {
+    prompt.tools = std::make_unique<ToolTypes>(tools);
+    read_choice(fields, tools, prompt);
+  }
   const Json kwargs = read_kwargs(fields, model);
   const ChatTextOptions options = {
       .add_generation_prompt = fields.boolean("add_generation_prompt", true),

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "server/openai/request_fields.h"
+#include "server/transcript/call_tags.h"
 
 namespace nanovllm::server {
 
@@ -14,7 +16,11 @@ struct ChatPrompt {
   std::string last_content;  // of the last message, where it is of that role
   bool add_special_tokens = false;
   std::unique_ptr<const ToolTypes> tools = {};  // null = no calls are looked for
-  bool short_call_ids = false;                  // the template takes no other ids of calls
+  // What may be called and what must be; none = no calls are looked for.
+  std::optional<CallRules> calls = {};
+  bool is_call_named = false;    // the one that must come
+  bool are_calls_fewer = false;  // than the tools that the prompt tells of
+  bool short_call_ids = false;   // the template takes no other ids of calls
 };
 
 // Reads the fields that say what the prompt is. Throws ApiError.

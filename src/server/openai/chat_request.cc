@@ -3,7 +3,12 @@
 #include <functional>
 #include <utility>
 
+#include "base/check.h"
+#include "engine/structured_outputs.h"
+#include "io/json.h"
+#include "nanovllm/chat.h"
 #include "server/openai/prompt_tokens.h"
+#include "server/transcript/harmony_parser.h"
 #include "text/chat_messages.h"
 
 namespace nanovllm::server {
@@ -17,22 +22,97 @@ ChatRequest::ChatRequest(const RequestFields& fields, const ServedModel& model,
   turn_ = last_turn(prompt_.text);
 }
 
-SamplingParams ChatRequest::params() const {
+SamplingParams ChatRequest::params(const char* constraint) const {
   SamplingParams params = params_;
   if (is_parsed_) {
     for (const auto& [tag, token] : model_.tags.ids) params.marked_token_ids.push_back(token);
   }
-  const RequestPreparer& preparer = model_.preparer;
-  const bool is_bounded = params.thinking_token_budget.value_or(-1) >= 0;
-  if (!is_bounded && !params.structured_outputs) return params;
-  if (preparer.thinking_end.empty()) return params;
-  // What the turn before says of thoughts is not the model's.
-  ThinkingTags tags = preparer.thinking_tags(encode_prompt(turn_, false, model_));
-  if (tags.num_prompt_tokens < 0 && thinks_at_once(model_.format, turn_)) {
-    tags.num_prompt_tokens = 0;
-  }
-  params.thinking_tags = std::move(tags);
+  constrain(params, constraint);
+  find_thoughts(params);
   return params;
+}
+
+bool ChatRequest::has_channels() const {
+  return model_.format.reasoning_parser == kHarmonyReasoning ||
+         model_.format.tool_call_parser == kHarmonyTools;
+}
+
+// Where calls come, or channels, what an answer must follow is part of a tag.
+void ChatRequest::constrain(SamplingParams& params, const char* constraint) const {
+  std::optional<StructuredOutputsParams>& asked = params.structured_outputs;
+  const CallRules* calls = prompt_.calls ? &*prompt_.calls : nullptr;
+  const bool are_bound = calls != nullptr && (asked || calls->must_call || calls->has_strict() ||
+                                              prompt_.are_calls_fewer);
+  if (!are_bound && !(asked && has_channels())) return;
+  const ChatTemplate* chat_template = model_.preparer.chat_template;
+  StructuredOutputsParams whole = asked.value_or(StructuredOutputsParams());
+  whole.json = whole.regex = whole.grammar = std::nullopt;
+  whole.choice = std::nullopt;
+  whole.json_object = false;
+  try {
+    Json text;
+    if (asked) text = text_format(*asked);
+    whole.structural_tag = answer_tag(model_.format, model_.tags,
+                                      chat_template ? chat_template->source() : std::string(),
+                                      turn_, are_bound ? calls : nullptr, asked ? &text : nullptr);
+  } catch (const Error& error) {
+    refuse(are_bound ? "tool_choice" : constraint, "{}.", error.what());
+  }
+  if (model_.preparer.grammars != nullptr) compile_whole(whole, asked, constraint);
+  asked = std::move(whole);
+}
+
+// What can't be enforced is told as it was given, not by its place in a tag that nobody has seen.
+void ChatRequest::compile_whole(const StructuredOutputsParams& whole,
+                                const std::optional<StructuredOutputsParams>& asked,
+                                const char* constraint) const {
+  const GrammarCompiler& grammars = *model_.preparer.grammars;
+  try {
+    grammar_ = compile(whole, grammars);
+    return;
+  } catch (const Error& error) {
+    for (const Json& tool : prompt_.calls ? prompt_.calls->tools : Json::array()) {
+      const Json* parameters = find_member(tool["function"], "parameters");
+      if (parameters == nullptr) continue;
+      try {
+        grammars.json_schema(parameters->dump());
+      } catch (const Error& its) {
+        refuse("tools", "The parameters of the function \"{}\" can't be enforced: {}.",
+               printable(tool["function"]["name"].get<std::string>()), its.what());
+      }
+    }
+    try {
+      if (asked) compile(*asked, grammars);
+    } catch (const Error& its) {
+      throw ApiError(status_of(its.code()), its.what(), constraint);
+    }
+    refuse(prompt_.calls ? "tools" : constraint, "{}", error.what());
+  }
+}
+
+// Where thoughts are, for who bounds them and who begins behind them.
+void ChatRequest::find_thoughts(SamplingParams& params) const {
+  const bool has_budget = params.thinking_token_budget.value_or(-1) >= 0;
+  const bool is_bound = params.structured_outputs.has_value();
+  const RequestPreparer& preparer = model_.preparer;
+  if (is_bound && has_channels()) {
+    if (has_budget) {
+      refuse(
+          "thinking_token_budget",
+          "thinking_token_budget can't be enforced together with what the answer must follow, as "
+          "this model's thoughts are messages of it; leave one of them out.");
+    }
+    params.thinking_tags = ThinkingTags();  // the tag has them
+  } else if (preparer.thinking_end.empty()) {
+    if (is_bound) params.thinking_tags = ThinkingTags();
+  } else if (has_budget || is_bound) {
+    // What the turn before says of thoughts is not the model's.
+    ThinkingTags tags = preparer.thinking_tags(encode_prompt(turn_, false, model_));
+    if (tags.num_prompt_tokens < 0 && thinks_at_once(model_.format, turn_)) {
+      tags.num_prompt_tokens = 0;
+    }
+    params.thinking_tags = std::move(tags);
+  }
 }
 
 std::vector<int32_t> ChatRequest::encode() const {

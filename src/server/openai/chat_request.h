@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "grammar/grammar.h"
 #include "server/openai/chat_prompt.h"
 #include "server/transcript/turn.h"
 
@@ -20,8 +21,10 @@ class ChatRequest {
   ChatRequest(const RequestFields& fields, const ServedModel& model, SamplingParams params);
 
   const ChatPrompt& prompt() const { return prompt_; }
-  // Those given to it, with the tags that are to be found in the answers. Throws ApiError.
-  SamplingParams params() const;
+  // Those given to it, with the tags that are to be found in the answers, and what calls and
+  // channels make of what the answers must follow, which was given as the field `constraint`.
+  // Throws ApiError.
+  SamplingParams params(const char* constraint = "structured_outputs") const;
   // Of the prompt. Throws ApiError.
   std::vector<int32_t> encode() const;
 
@@ -37,11 +40,20 @@ class ChatRequest {
   void drop_text();
 
  private:
+  bool has_channels() const;
+  void constrain(SamplingParams& params, const char* constraint) const;
+  void compile_whole(const StructuredOutputsParams& whole,
+                     const std::optional<StructuredOutputsParams>& asked,
+                     const char* constraint) const;
+  void find_thoughts(SamplingParams& params) const;
+
   const ServedModel& model_;
   SamplingParams params_;
   ChatPrompt prompt_;
   std::string turn_;  // that the prompt has begun
   bool is_parsed_ = false;
+  // Of the last params(): who checks them finds it there.
+  mutable std::shared_ptr<const Grammar> grammar_ = {};
 };
 
 }  // namespace nanovllm::server

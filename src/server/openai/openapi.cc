@@ -67,7 +67,7 @@ constexpr const char* kPromptFields = R"({
       "function": {"type": "object", "required": ["name"], "properties": {
         "name": {"type": "string"}, "description": "string?", "parameters": "object?",
         "strict": "boolean?"}}}}},
-  "tool_choice": {"enum": ["none", "auto", null]},
+  "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", null]}, {"type": "object"}]},
   "chat_template": "string?",
   "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 256},
   "reasoning_effort": {

@@ -186,15 +186,6 @@ RequestFields::RequestFields(std::string_view body, const char* schema, const Se
 
 RequestFields::RequestFields(const ServedModel& model, const char* schema, Json body)
     : model_(model), properties_(body_schemas()[schema]["properties"]), body_(std::move(body)) {
-  const Json* choice = find("tool_choice");
-  const bool is_word =
-      properties_.contains("tool_choice") && properties_["tool_choice"].contains("enum");
-  if (is_word && choice != nullptr && (*choice == "required" || choice->is_object())) {
-    refuse("tool_choice",
-           "tool_choice {} is not supported yet; use \"auto\", which leaves it to the model, or "
-           "\"none\".",
-           choice->is_object() ? "of a certain function" : "\"required\"");
-  }
   const std::string what = complaint(body_, body_schemas()[schema]);
   if (what.empty()) return;
   // In vLLM's manner the field alone; OpenAI's newer API names its place.

@@ -23,6 +23,18 @@ struct ReasoningFormat {
   std::string_view begin_answer = {}, end_answer = {};
 };
 
+// How a model was taught to write calls: each is begin, name, behind_name, arguments, end.
+struct CallLayout {
+  std::string_view between = {};  // calls
+  std::string_view begin = {}, behind_name = {}, end = {};
+  std::string_view id_mark = {}, arguments_mark = {};  // behind the name; empty = there is none
+  bool may_have_id_member = false;                     // behind the arguments
+  std::string_view style = "json";                     // of json_schema in structural tags
+  // All calls stand between these, behind one opening tag.
+  bool is_list = false;
+  std::string_view list_begin = {}, list_end = {};
+};
+
 struct ToolFormat {
   std::string_view name;  // vLLM's
   std::string_view open_tag = {};
@@ -33,6 +45,7 @@ struct ToolFormat {
   bool begins_answer = false;        // a call needs no tag where the answer begins with it
   bool may_be_list = false;          // behind the tag: [{...}, ...], or f{...}
   CallSyntax syntax = {};
+  CallLayout layout = {};
 };
 
 // What is not known yet to be calls is parsed on trial: its pieces are held back, and so is its

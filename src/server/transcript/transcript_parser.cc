@@ -8,6 +8,7 @@
 #include "server/transcript/call_scanners.h"
 #include "server/transcript/harmony_parser.h"
 #include "server/transcript/tag_parser.h"
+#include "server/transcript/transcript_formats.h"
 
 namespace nanovllm::server {
 namespace {
@@ -31,19 +32,55 @@ constexpr ReasoningFormat kReasoningFormats[] = {
     {.name = kHarmonyReasoning},
 };
 
-constexpr ToolFormat hermes_like(std::string_view name) {
-  return {.name = name, .open_tag = "<tool_call>", .close_tag = "</tool_call>", .keeps_tags = true};
+// {"name": "f", "arguments": {...}}
+constexpr CallLayout json_layout() {
+  return {
+      .between = ", ", .begin = "{\"name\": \"", .behind_name = "\", \"arguments\": ", .end = "}"};
 }
 
-constexpr ToolFormat hermes_like(std::string_view name, const TaggedSyntax& tagged) {
+constexpr ToolFormat hermes_like(std::string_view name) {
+  return {.name = name,
+          .open_tag = "<tool_call>",
+          .close_tag = "</tool_call>",
+          .keeps_tags = true,
+          .layout = {.between = "\n",
+                     .begin = "<tool_call>\n{\"name\": \"",
+                     .behind_name = "\", \"arguments\": ",
+                     .end = "}\n</tool_call>"}};
+}
+
+constexpr ToolFormat hermes_like(std::string_view name, const TaggedSyntax& tagged,
+                                 const CallLayout& layout) {
   ToolFormat format = hermes_like(name);
   format.syntax = {.form = CallForm::kTagged, .tagged = &tagged};
+  format.layout = layout;
   return format;
+}
+
+constexpr ToolFormat glm_like(std::string_view name, std::string_view between,
+                              std::string_view end) {
+  return hermes_like(name, kGlmCall,
+                     {.between = between, .begin = "<tool_call>", .end = end, .style = "glm_xml"});
+}
+
+// [{...}, {...}] behind a tag.
+constexpr CallLayout list_layout(bool may_have_ids) {
+  CallLayout layout = json_layout();
+  layout.may_have_id_member = may_have_ids;
+  layout.is_list = true;
+  layout.list_begin = "[";
+  layout.list_end = "]";
+  return layout;
 }
 
 // Models leave the tag out now and then.
 constexpr ToolFormat qwen3_like(std::string_view name) {
-  ToolFormat format = hermes_like(name, kQwen3CoderCall);
+  ToolFormat format = hermes_like(name, kQwen3CoderCall,
+                                  {.between = "\n",
+                                   .begin = "<tool_call>\n<function=",
+                                   .behind_name = ">",
+                                   .end = "\n</function>\n</tool_call>",
+                                   .style = "qwen_xml"});
   format.other_open = kQwen3CoderCall.name_open;
   format.other_is_call = true;
   return format;
@@ -54,25 +91,37 @@ constexpr ToolFormat kToolFormats[] = {
     {.name = "llama3_json",
      .open_tag = "<|python_tag|>",
      .begins_answer = true,
-     .syntax = {.takes_parameters = true}},
+     .syntax = {.takes_parameters = true},
+     .layout = {.between = "; ",
+                .begin = "{\"name\": \"",
+                .behind_name = "\", \"parameters\": ",
+                .end = "}"}},
     {.name = "mistral",
      .open_tag = "[TOOL_CALLS]",
      .may_be_list = true,
-     .syntax = {.lenient_arguments = true}},
+     .syntax = {.lenient_arguments = true},
+     .layout = list_layout(true)},
     qwen3_like("qwen3_coder"),
     qwen3_like("qwen3_xml"),
-    hermes_like("glm45", kGlmCall),
-    hermes_like("glm47", kGlmCall),
+    glm_like("glm45", "\n", "\n</tool_call>"),
+    glm_like("glm47", "", "</tool_call>"),
     {.name = "granite",
      .open_tag = "<|tool_call|>",
      .other_open = "<tool_call>",
      .keeps_tags = true,
-     .may_be_list = true},
+     .may_be_list = true,
+     .layout = list_layout(false)},
     {.name = "olmo3",
      .open_tag = "<function_calls>",
      .close_tag = "</function_calls>",
      .keeps_tags = true,
-     .syntax = {.form = CallForm::kPythonic}},
+     .syntax = {.form = CallForm::kPythonic},
+     .layout = {.between = "\n",
+                .behind_name = "(",
+                .end = ")",
+                .style = "pythonic",
+                .is_list = true,
+                .list_end = "</function_calls>"}},
     {.name = kHarmonyTools},
 };
 
@@ -114,6 +163,8 @@ TagParser::Begin begin_of(const ReasoningFormat& reasoning, std::string_view pro
   return closed > 0 ? TagParser::Begin::kContent : TagParser::Begin::kMayThink;
 }
 
+}  // namespace
+
 const ReasoningFormat* reasoning_format(const TranscriptFormat& format) {
   return find_transcript_format(kReasoningFormats, format.reasoning_parser, "--reasoning-parser");
 }
@@ -122,7 +173,6 @@ const ToolFormat* tool_format(const TranscriptFormat& format) {
   return find_transcript_format(kToolFormats, format.tool_call_parser, "--tool-call-parser");
 }
 
-// Both parts are marked by channels, or none is. Throws Error(kInvalidArgument) for half of it.
 bool has_channels(const TranscriptFormat& format) {
   const auto& [reasoning, tools] = format;
   if (reasoning != kHarmonyReasoning && tools != kHarmonyTools) return false;
@@ -135,6 +185,8 @@ bool has_channels(const TranscriptFormat& format) {
   }
   return true;
 }
+
+namespace {
 
 struct Template {
   std::string_view text;
