@@ -64,17 +64,64 @@ def expression(rng, depth):
         return "".join(expression(rng, depth - 1) for _ in range(rng.randrange(1, 4)))
     if kind == 7:
         return "(" + "|".join(expression(rng, depth - 1) for _ in range(rng.randrange(1, 4))) + ")"
-    return "(?:" + expression(rng, depth - 1) + ")" + rng.choice(["*", "+", "?", "{2}", "{1,3}", "{2,}", "*?", "+?"])
+    return "(?:" + expression(rng, depth - 1) + ")" + rng.choice(["*", "+", "?", "{2}", "{1,3}", "{2,}", "{0}", "*?", "+?"])
+
+
+def nested(rng, depth):
+    """Repeats in repeats, most of which may be empty: the expression, and where matches of it that begin at a place of a text end.
+
+    With such ones Python's re may take years."""
+    if depth == 0:
+        leaf = re.compile(rng.choice(["a", "b", "1", "[ab]", "[ab][1b]", "ab", "(?:[ab]1)"]))
+        return leaf.pattern, lambda text, at: {found.end() for found in [leaf.match(text, at)] if found}
+    alternatives = []
+    for _ in range(rng.choice([1, 1, 2])):
+        alternatives.append([nested(rng, depth - 1 if rng.random() < 0.6 else 0) for _ in range(rng.randrange(1, 4))])
+    sign, least, most = rng.choice([("*", 0, 99), ("*", 0, 99), ("?", 0, 1), ("+", 1, 99), ("{2}", 2, 2), ("{0,3}", 0, 3), ("{2,}", 2, 99)])
+
+    def once(text, at):
+        all_ends = set()
+        for parts in alternatives:
+            ends = {at}
+            for _, match in parts:
+                ends = {end for start in ends for end in match(text, start)}
+            all_ends |= ends
+        return all_ends
+
+    def match(text, at):
+        found, ends = {at} if least == 0 else set(), {at}
+        for i in range(1, most + 1):
+            before, ends = ends, {end for start in ends for end in once(text, start)}
+            found |= ends if i >= least else set()
+            if i >= least and ends <= found and (not ends or ends == before or i > len(text) + least):
+                break
+        return found
+
+    return "(?:" + "|".join("".join(part for part, _ in parts) for parts in alternatives) + ")" + sign, match
+
+
+def near(rng, text):
+    """The text with a character more, less or another."""
+    at = rng.randrange(len(text) + 1)
+    return text[:at] + rng.choice(["", "a", "b", "1"]) + text[at + rng.randrange(2) :]
+
+
+def is_plain(text):
+    """Without what Python sees in another way: ends of lines, and white space beyond ASCII."""
+    return all(c.isprintable() and c != "\xa0" for c in text)
 
 
 def check_expressions(driver, count):
     rng = random.Random(5)
     judged = refused = 0
-    for _ in range(count):
-        pattern = expression(rng, 3)
-        texts = ["".join(rng.choice("aab1é😀.-") for _ in range(rng.randrange(7))) for _ in range(30)]
+    for i in range(count):
+        pattern, match = nested(rng, 3) if i % 3 == 2 else (expression(rng, 3), None)
+        texts = ["".join(rng.choice("aab1é😀.-") for _ in range(rng.randrange(7))) for _ in range(15)]
+        walks = driver.ask(kind="regex", grammar=pattern, walks=5, seed=i).get("walks", [])
+        walks = [text for text in walks if len(text) <= 12 and is_plain(text)]
+        texts += walks + [near(rng, text) for text in walks for _ in range(4)]
         answer = driver.ask(kind="regex", grammar=pattern, texts=texts)
-        wanted = [re.fullmatch(pattern, text, re.ASCII) is not None for text in texts]
+        wanted = [len(text) in match(text, 0) if match else re.fullmatch(pattern, text, re.ASCII) is not None for text in texts]
         if "error" in answer:
             # An anchor that is repeated is refused, and what nothing can match.
             if "anchor" not in answer["error"] and not ("no text fits" in answer["error"] and not any(wanted)):

@@ -9,7 +9,8 @@ namespace nanovllm::grammar {
 namespace {
 
 constexpr size_t kFewStacks = 8;
-constexpr size_t kMaxStacks = 1 << 16;  // of one state
+constexpr size_t kMaxStacks = 1 << 14;    // of one state
+constexpr size_t kMaxGathered = 1 << 18;  // before equal ones are one
 
 uint64_t mixed(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
@@ -23,18 +24,18 @@ uint32_t less_one(uint32_t count) { return count == 0 || count == kUnbounded ? c
 void IdTable::add(uint64_t hash, uint32_t id) {
   const auto put = [this](Slot slot) {
     const size_t mask = slots_.size() - 1;
-    size_t i = slot.whole & mask;
+    size_t i = slot.hash & mask;
     while (slots_[i].id != kUnbounded) i = (i + 1) & mask;
     slots_[i] = slot;
   };
   if (2 * (size_ + 1) > slots_.size()) {
     std::vector<Slot> old = std::move(slots_);
-    slots_.assign(std::max<size_t>(64, 2 * old.size()), {0, kUnbounded, 0});
+    slots_.assign(std::max<size_t>(4, 2 * old.size()), {0, kUnbounded});
     for (const Slot slot : old) {
       if (slot.id != kUnbounded) put(slot);
     }
   }
-  put({static_cast<uint32_t>(hash >> 32), id, hash});
+  put({static_cast<uint32_t>(hash), id});
   ++size_;
 }
 
@@ -63,20 +64,32 @@ Automaton::Automaton(const Syntax& syntax, NodeId start, size_t max_bytes)
   }
   Gathered first;
   add(intern(begin(start, 0)), first);
-  const StateId state = intern(first);
-  NANOVLLM_CHECK(state <= kStart);
+  const StateId found = intern(first);
+  if (found == kStart) return;
+  // There is a start, which leads nowhere.
+  if (found == kOutgrown) outgrow();
+  num_states_ = kStart + 1;
+  rows_.grow(num_states_);
+  infos_.grow(num_states_);
 }
 
-size_t Automaton::used_bytes() const {
-  return frames_.size() * (sizeof(Frame) + sizeof(Closure) + 2 * sizeof(uint32_t)) +
-         (closure_frames_.size() + state_frames_.size()) * sizeof(uint32_t) +
-         num_states_ * (sizeof(Info) + num_classes_ * sizeof(StateId)) + frame_ids_.bytes() +
+// A vector that grows doubles.
+size_t Automaton::bytes_with(size_t num_states) const {
+  constexpr size_t kFrameBytes = sizeof(Frame) + sizeof(Closure) + 2 * sizeof(uint32_t);
+  return 2 * frames_.size() * kFrameBytes +
+         2 * (closure_frames_.size() + state_frames_.size()) * sizeof(uint32_t) +
+         rows_.bytes_with(num_states) + infos_.bytes_with(num_states) + frame_ids_.bytes() +
          state_ids_.bytes();
+}
+
+bool Automaton::is_full(size_t num_states) {
+  if (bytes_with(num_states) > max_bytes_) outgrow();
+  return is_outgrown();
 }
 
 size_t Automaton::bytes() const {
   const std::lock_guard lock(mutex_);
-  return used_bytes();
+  return bytes_with(num_states_);
 }
 
 size_t Automaton::num_states() const {
@@ -113,11 +126,29 @@ uint32_t Automaton::intern(const Frame& frame) {
   return id;
 }
 
+// Of a literal; -1: it is none.
+int Automaton::next_literal_byte(uint32_t frame) const {
+  const Node& node = syntax_.node(frames_[frame].node);
+  if (node.kind != Node::Kind::kLiteral) return -1;
+  return static_cast<uint8_t>(syntax_.text(node)[frames_[frame].position]);
+}
+
+// Literals stand behind all others, by their next bytes: where there are many, few of them are
+// looked at for a byte.
+void Automaton::sort(std::vector<uint32_t>& frames) {
+  sort_keys_.clear();
+  for (const uint32_t frame : frames) {
+    sort_keys_.push_back(static_cast<uint64_t>(next_literal_byte(frame) + 1) << 32 | frame);
+  }
+  std::ranges::sort(sort_keys_);
+  sort_keys_.erase(std::unique(sort_keys_.begin(), sort_keys_.end()), sort_keys_.end());
+  frames.assign(sort_keys_.begin(), sort_keys_.end());  // the lower halves
+}
+
 StateId Automaton::intern(Gathered& gathered) {
   std::vector<uint32_t>& set = gathered.frames;
-  std::ranges::sort(set);
-  set.erase(std::unique(set.begin(), set.end()), set.end());
-  if (set.size() > kMaxStacks || is_outgrown()) return kOutgrown;  // what was found may lack some
+  sort(set);
+  if (gathered.is_cut || set.size() > kMaxStacks || is_outgrown()) return kOutgrown;
   if (set.empty() && !gathered.is_accepting) return kDead;
   uint64_t hash = gathered.is_accepting ? 1 : 0;
   for (const uint32_t frame : set) hash = mixed(hash, frame);
@@ -132,6 +163,7 @@ StateId Automaton::intern(Gathered& gathered) {
     if (gathered.covers > covers.load(std::memory_order_relaxed)) covers = gathered.covers;
     return known;
   }
+  if (is_full(num_states_ + 1)) return kOutgrown;
   const StateId id = num_states_++;
   rows_.grow(num_states_);
   infos_.grow(num_states_);
@@ -212,7 +244,7 @@ void Automaton::expand(uint32_t root, Closure& found) {
         enter(syntax_.body(node.first), frame.parent);
         break;
     }
-    if (closure_frames_.size() - found.offset > kMaxStacks || is_outgrown()) break;
+    if (closure_frames_.size() - found.offset > kMaxStacks || is_full(num_states_)) break;
   }
 }
 
@@ -222,7 +254,7 @@ uint32_t Automaton::covers_of(const Frame& frame) const {
   if (node.kind != Node::Kind::kDfa) return 0;
   const ByteDfa& dfa = syntax_.dfa_of(node);
   if (dfa.covers.empty() || dfa.covers[frame.position] == 0) return 0;
-  if (!dfa.is_counted) return kUnbounded;
+  if (!dfa.is_counted || (frame.low == 0 && frame.high == kUnbounded)) return kUnbounded;
   // As many as leave room for an end.
   return frame.low > 0 || frame.high < dfa.most_needed ? 0 : frame.high - dfa.most_needed;
 }
@@ -233,6 +265,7 @@ void Automaton::add(uint32_t frame, Gathered& out) {
   out.frames.insert(out.frames.end(), begin, begin + found.count);
   out.covers = std::max(out.covers, found.covers);
   out.is_accepting = out.is_accepting || found.is_accepting;
+  out.is_cut = out.is_cut || found.count > kMaxStacks;
 }
 
 void Automaton::add_terminal(const Frame& frame, Gathered& out) {
@@ -272,7 +305,8 @@ void Automaton::step_dfa(const Frame& frame, uint8_t byte, Gathered& out) {
       rest.high = less_one(rest.high);
     }
     // Within a character it counts among those that follow.
-    if (dfa.shortest[next * (size_t{dfa.min} + 1) + rest.low] > rest.high) return;
+    const uint32_t needed = dfa.shortest[next * (size_t{dfa.min} + 1) + rest.low];
+    if (needed == kUnbounded || needed > rest.high) return;
   }
   if (rest.low == 0 && dfa.ends(next)) add(frame.parent, out);
   add_terminal(rest, out);
@@ -307,31 +341,43 @@ void Automaton::step_except(const Frame& frame, uint8_t byte, Gathered& out) {
   add_terminal(rest, out);
 }
 
-StateId Automaton::find_next(StateId state, uint8_t byte_class) {
+StateId Automaton::find_next(StateId state, uint8_t byte_class, size_t& work) {
   const std::lock_guard lock(mutex_);
   auto& entry = rows_[state][byte_class];
   const StateId known = entry.load(std::memory_order_relaxed);
   if (known != 0) return known;
+  if (is_outgrown()) return kOutgrown;
   scratch_.frames.clear();
   scratch_.covers = 0;
   scratch_.is_accepting = false;
+  scratch_.is_cut = false;
   const Info& info = *infos_[state];
+  const auto stacks = [&] { return std::span(state_frames_).subspan(info.offset, info.count); };
   const uint8_t byte = bytes_of_classes_[byte_class];
-  for (uint32_t i = 0; i < info.count; ++i) {
-    const Frame frame = frames_[state_frames_[info.offset + i]];
-    step(frame, byte, scratch_);
-    if (scratch_.frames.size() > 16 * kMaxStacks) break;
-  }
+  const auto next_byte = [this](uint32_t frame) { return next_literal_byte(frame); };
+  const auto literals = std::ranges::lower_bound(stacks(), 0, {}, next_byte);
+  const auto those_of_byte =
+      std::ranges::equal_range(literals, stacks().end(), int{byte}, {}, next_byte);
+  const auto take = [&](std::span<const uint32_t> some) {
+    for (const uint32_t id : some) {
+      const Frame frame = frames_[id];
+      step(frame, byte, scratch_);
+      ++work;
+      scratch_.is_cut = scratch_.is_cut || scratch_.frames.size() > kMaxGathered;
+      if (scratch_.is_cut) return;
+    }
+  };
+  take({stacks().begin(), literals});
+  take({those_of_byte.begin(), those_of_byte.end()});
   const StateId found = intern(scratch_);
   entry.store(found, std::memory_order_release);
   // Where few stacks say so at once, other bytes lead there too.
   if (info.count > kFewStacks) return found;
-  const std::span<const uint32_t> stacks(state_frames_.data() + info.offset, info.count);
   for (uint32_t c = 0; c < num_classes_; ++c) {
     const auto is_alike = [&](uint32_t frame) {
       return treats_alike(frames_[frame], byte, bytes_of_classes_[c]);
     };
-    if (std::ranges::all_of(stacks, is_alike)) {
+    if (std::ranges::all_of(stacks(), is_alike)) {
       rows_[state][c].store(found, std::memory_order_release);
     }
   }

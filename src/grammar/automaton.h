@@ -42,6 +42,12 @@ class StableRows {
       capacity_ += count;
     }
   }
+  // Of memory, when there is room for `size` rows.
+  size_t bytes_with(size_t size) const {
+    size_t capacity = capacity_;
+    for (size_t block = owned_.size(); capacity < size; ++block) capacity += kFirst << block;
+    return capacity * width_ * sizeof(T);
+  }
 
  private:
   static constexpr size_t kFirst = 32;
@@ -60,7 +66,7 @@ class IdTable {
     if (slots_.empty()) return kUnbounded;
     const size_t mask = slots_.size() - 1;
     for (size_t i = hash & mask; slots_[i].id != kUnbounded; i = (i + 1) & mask) {
-      if (slots_[i].hash == static_cast<uint32_t>(hash >> 32) && equals(slots_[i].id)) {
+      if (slots_[i].hash == static_cast<uint32_t>(hash) && equals(slots_[i].id)) {
         return slots_[i].id;
       }
     }
@@ -68,12 +74,12 @@ class IdTable {
   }
   // What find() did not find.
   void add(uint64_t hash, uint32_t id);
-  size_t bytes() const { return slots_.size() * sizeof(Slot); }
+  // Of memory at most: a table that has just grown is a quarter full.
+  size_t bytes() const { return 4 * (size_ + 1) * sizeof(Slot); }
 
  private:
   struct Slot {
-    uint32_t hash, id;
-    uint64_t whole;
+    uint32_t hash, id;  // the lower half of the hash
   };
   std::vector<Slot> slots_;  // a power of two, at most half full
   size_t size_ = 0;
@@ -82,16 +88,21 @@ class IdTable {
 // Thread-safe: transitions that are known are read without a lock, others are found under one.
 class Automaton {
  public:
-  // `syntax` is finished, outlives it, and does not change. Bytes of memory beyond `max_bytes` make
-  // states outgrown.
+  // `syntax` is finished, outlives it, and does not change. Where states would need more than
+  // `max_bytes` of memory, they are outgrown.
   Automaton(const Syntax& syntax, NodeId start, size_t max_bytes);
 
   StateId next(StateId state, uint8_t byte) {
     return next_of_class(state, syntax_.classes()[byte]);
   }
   StateId next_of_class(StateId state, uint8_t byte_class) {
+    size_t work = 0;
+    return next_of_class(state, byte_class, work);
+  }
+  // Adds to `work` how many stacks were looked at, none where the transition is known.
+  StateId next_of_class(StateId state, uint8_t byte_class, size_t& work) {
     const StateId known = rows_[state][byte_class].load(std::memory_order_acquire);
-    return known != 0 ? known : find_next(state, byte_class);
+    return known != 0 ? known : find_next(state, byte_class, work);
   }
   StateId advance(StateId state, std::string_view bytes) {
     for (const char byte : bytes) state = next(state, static_cast<uint8_t>(byte));
@@ -108,7 +119,12 @@ class Automaton {
 
   const Syntax& syntax() const { return syntax_; }
   size_t num_states() const;
-  size_t bytes() const;  // of memory, about
+  size_t bytes() const;  // of memory, at most
+  size_t max_bytes() const { return max_bytes_; }
+  // Whether any state was outgrown; those that are known are as they were.
+  bool is_outgrown() const { return is_outgrown_.load(std::memory_order_relaxed); }
+  // From now on all states that are not known are.
+  void outgrow() { is_outgrown_ = true; }
 
  private:
   // What is to be read next, and behind it `parent`'s. Frame 0 is the end of the text.
@@ -140,13 +156,16 @@ class Automaton {
     std::vector<uint32_t> frames;
     uint32_t covers = 0;
     bool is_accepting = false;
+    bool is_cut = false;  // they were too many
   };
 
-  StateId find_next(StateId state, uint8_t byte_class);
+  StateId find_next(StateId state, uint8_t byte_class, size_t& work);
   // Before anything of the node is read.
   Frame begin(NodeId node, uint32_t parent) const;
   uint32_t intern(const Frame& frame);
   StateId intern(Gathered& gathered);
+  void sort(std::vector<uint32_t>& frames);
+  int next_literal_byte(uint32_t frame) const;
   Closure closure(uint32_t frame);
   void expand(uint32_t frame, Closure& closure);
   void add(uint32_t frame, Gathered& out);
@@ -157,14 +176,16 @@ class Automaton {
   bool treats_alike(const Frame& frame, uint8_t a, uint8_t b) const;
   uint32_t covers_of(const Frame& frame) const;
   uint32_t nearby_frame(uint32_t frame, uint32_t most);
-  size_t used_bytes() const;
-  bool is_outgrown() const { return used_bytes() > max_bytes_; }
+  // When there is room for so many states.
+  size_t bytes_with(size_t num_states) const;
+  bool is_full(size_t num_states);
 
   const Syntax& syntax_;
   const size_t max_bytes_;
   const uint32_t num_classes_;
   std::array<uint8_t, 256> bytes_of_classes_ = {};  // one of each
 
+  std::atomic<bool> is_outgrown_ = false;
   mutable std::mutex mutex_;               // of all below but what is read without it
   StableRows<std::atomic<StateId>> rows_;  // [states, num_classes_], 0: not known
   StableRows<Info> infos_{1};
@@ -174,6 +195,7 @@ class Automaton {
   std::vector<uint32_t> marks_;    // by frame: the closure that has been there last
   std::vector<uint32_t> closure_frames_, state_frames_;
   std::vector<uint32_t> todo_;
+  std::vector<uint64_t> sort_keys_;
   Gathered scratch_;
   IdTable frame_ids_, state_ids_;
   uint32_t mark_ = 0;

@@ -1,5 +1,8 @@
 #include "grammar/automaton.h"
 
+#include <malloc.h>
+
+#include <algorithm>
 #include <random>
 #include <thread>
 
@@ -56,6 +59,7 @@ std::vector<Sample> samples() {
       regex("(a|bb){3,7}c*[é-ü]{0,2}|((ab?){2}){3}"),
       regex("((x{2,3}y?){2,4}z|x*)*"),
       regex(".{3,20}end"),
+      regex("((([ab][cd])?e*)*f*)*|(([ab]{2})*(c[de]?)?)*g"),
       gbnf("root ::= \"{\" (root (\",\" root)*)? \"}\" | [a-z]{1,3}"),
       schema("true"),
       schema(R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 5},
@@ -160,7 +164,78 @@ TEST(Automaton, EndsWhereItsMemoryEnds) {
   Automaton automaton(syntax, start, 1 << 18);
   EXPECT_GT(automaton.advance(kStart, std::string(100, '(')), kOutgrown);
   EXPECT_EQ(automaton.advance(kStart, std::string(100000, '(')), kOutgrown);
-  EXPECT_LT(automaton.bytes(), 1 << 19);
+  EXPECT_LE(automaton.bytes(), 1u << 18);
+  // What was known before is as it was.
+  EXPECT_TRUE(automaton.is_accepting(
+      automaton.advance(kStart, std::string(50, '(') + std::string(50, ')'))));
+}
+
+TEST(Automaton, TakesNoMoreMemoryThanItSays) {
+  const auto used = [] {
+    const struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+  };
+  Syntax syntax;
+  const NodeId start = syntax.finish(compile_gbnf("root ::= [(a] root? [)b]", syntax));
+  const size_t before = used();
+  Automaton automaton(syntax, start, 1 << 24);
+  size_t steps = 0;
+  for (StateId state = kStart; state > kOutgrown; ++steps) state = automaton.next(state, '(');
+  EXPECT_GT(steps, 20000u);
+  EXPECT_LE(automaton.bytes(), 1u << 24);
+  EXPECT_LE(used() - before, automaton.bytes() + 4096);
+}
+
+TEST(Automaton, MasksAreWholeOrEmpty) {
+  const TokenIndex index(demo_tokenizer());
+  Syntax syntax;
+  const NodeId start = syntax.finish(compile_regex("([a-z]{1,9} ){1,9}", syntax));
+  MaskWords whole, words;
+  Automaton large(syntax, start, 1 << 26);
+  EXPECT_TRUE(make_mask(large, kStart, index, whole));
+  EXPECT_FALSE(large.is_outgrown());
+  Automaton small(syntax, start, 1 << 14);
+  EXPECT_FALSE(make_mask(small, kStart, index, words));
+  EXPECT_TRUE(small.is_outgrown());
+  EXPECT_EQ(words, MaskWords(index.num_words()));
+  EXPECT_NE(words, whole);
+}
+
+TEST(Automaton, AMaskTakesNoEndlessWork) {
+  const auto grammar = demo_compiler().regex("(.{1,300}){1,300}");
+  GrammarState state = grammar->start();
+  bool is_cut = false;
+  for (int i = 0; i < 400 && !is_cut; ++i) {
+    state = grammar->advance(state, "a");
+    ASSERT_FALSE(grammar->is_dead(state));
+    is_cut = std::ranges::all_of(*grammar->mask(state), [](uint32_t word) { return word == 0; });
+  }
+  EXPECT_TRUE(is_cut);
+  EXPECT_TRUE(grammar->is_worn());
+  EXPECT_TRUE(grammar->is_outgrown(grammar->advance(state, "a")));
+  // Who asks for the same gets one that is not.
+  EXPECT_NE(demo_compiler().regex("(.{1,300}){1,300}"), grammar);
+}
+
+// Many alternatives that differ in the next byte.
+TEST(Automaton, ManyLiteralsAreToldApartByTheirBytes) {
+  Syntax syntax;
+  std::vector<NodeId> ways;
+  for (int i = 0; i < 3000; ++i) {
+    ways.push_back(syntax.sequence(
+        {syntax.literal(std::to_string(i * 7)), syntax.characters({{'a', 'f'}}, Spelling::kText)}));
+  }
+  ways.push_back(syntax.characters({{'1', '3'}, {'x', 'z'}}, Spelling::kText));
+  const NodeId start = syntax.finish(syntax.choice(ways));
+  Automaton automaton(syntax, start, 1 << 26);
+  Reference reference(syntax, start);
+  for (const char* text :
+       {"7", "14b", "15a", "2", "x", "20993f", "20993", "209", "20999", "4", "0a", "0"}) {
+    const StateId state = automaton.advance(kStart, text);
+    const Reference::Verdict slow = reference.judge(text);
+    EXPECT_EQ(automaton.is_accepting(state), slow.accepts) << text;
+    EXPECT_EQ(state > kOutgrown, slow.accepts || slow.goes_on) << text;
+  }
 }
 
 TEST(Automaton, CountsThatAreFarAwayShareAMask) {

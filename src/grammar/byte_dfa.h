@@ -42,6 +42,10 @@ struct ByteDfa {
   }
   size_t num_states() const { return next.size() / num_classes; }
   bool ends(uint32_t state) const { return !may_end.empty() && may_end[state] != 0; }
+  size_t bytes() const {  // of memory
+    return sizeof(ByteDfa) + next.size() * sizeof(uint16_t) + covers.size() + is_between.size() +
+           may_end.size() + shortest.size() * sizeof(uint32_t);
+  }
 };
 
 // Accepts one of the sequences, of which none is the beginning of another.

@@ -28,7 +28,7 @@ class GbnfParser {
     for (const auto& [name, rule] : rules_) {
       if (!rule.is_defined) {
         throw_error(ErrorCode::kInvalidArgument, "grammar: line {}: the rule \"{}\" is not defined",
-                    rule.line, printable(name));
+                    line_of(rule.at), printable(name));
       }
     }
     const auto root = rules_.find("root");
@@ -41,15 +41,18 @@ class GbnfParser {
  private:
   struct Rule {
     RuleId id;
-    size_t line;
+    size_t at;  // where it is named first
     bool is_defined = false;
   };
 
-  [[noreturn]] void fail(std::string_view what) const {
-    throw_error(ErrorCode::kInvalidArgument, "grammar: line {}: {}", line(), what);
+  [[noreturn]] void fail(std::string_view what) const { fail_at(at_, what); }
+  [[noreturn]] void fail_at(size_t at, std::string_view what) const {
+    throw_error(ErrorCode::kInvalidArgument, "grammar: line {}: {}", line_of(at), what);
   }
-  size_t line() const {
-    return 1 + static_cast<size_t>(std::count(text_.begin(), text_.begin() + at_, '\n'));
+  size_t line_of(size_t at) const {
+    const auto begin = text_.begin();
+    return 1 +
+           static_cast<size_t>(std::count(begin, begin + static_cast<std::ptrdiff_t>(at), '\n'));
   }
 
   bool take(std::string_view what) {
@@ -85,7 +88,7 @@ class GbnfParser {
     const auto [found, is_new] = rules_.try_emplace(std::string(name));
     if (is_new) {
       found->second = {syntax_.new_rule(fmt::format("grammar: the rule \"{}\"", printable(name))),
-                       line()};
+                       at_};
     }
     return found->second;
   }
@@ -118,7 +121,7 @@ class GbnfParser {
   NodeId sequence(int depth) {
     std::vector<NodeId> parts;
     for (auto part = element(depth); part; part = element(depth)) {
-      parts.push_back(repeats(*part));
+      parts.push_back(repeats(*part, depth > 0));
       skip_space(depth > 0);
       skip_before_bar(depth);
     }
@@ -153,9 +156,9 @@ class GbnfParser {
     return syntax_.rule(rule_of(its_name).id);
   }
 
-  NodeId repeats(NodeId body) {
+  NodeId repeats(NodeId body, bool lines) {
     for (;;) {
-      skip_space(false);
+      skip_space(lines);
       if (take("*")) {
         body = syntax_.repeat(body, 0, kUnbounded);
       } else if (take("+")) {
@@ -197,8 +200,9 @@ class GbnfParser {
 
   NodeId literal() {
     std::string bytes;
+    const size_t begin = at_;
     while (!take("\"")) {
-      if (at_ == text_.size() || text_[at_] == '\n') fail("a literal is not closed");
+      if (at_ == text_.size()) fail_at(begin, "a literal is not closed");
       text::append_utf8(bytes, character());
     }
     return syntax_.literal(bytes);
@@ -206,14 +210,15 @@ class GbnfParser {
 
   CharRanges char_class() {
     CharRanges set;
+    const size_t begin = at_;
     const bool is_negated = take("^");
     while (!take("]")) {
-      if (at_ == text_.size() || text_[at_] == '\n') fail("a class is not closed");
+      if (at_ == text_.size()) fail_at(begin, "a class is not closed");
       const uint32_t first = character();
       uint32_t last = first;
       if (text_.substr(at_).starts_with("-") && !text_.substr(at_).starts_with("-]")) {
         ++at_;
-        if (at_ == text_.size()) fail("a class is not closed");
+        if (at_ == text_.size()) fail_at(begin, "a class is not closed");
         last = character();
       }
       if (first > last) fail("a range of characters ends before it begins");

@@ -25,6 +25,8 @@ TEST(Gbnf, TakesWhatLlamaCppTakes) {
           {"root ::= . rest\nrest ::= \"\" | \"!\" rest", {"é", "x!!"}, {"", "x?"}},
           {"root ::= [-a\\]]+ [a-]", {"-]a-"}, {"b"}},
           {"root ::= \"(\" root* \")\"", {"()", "(()(()))"}, {"(", "())"}},
+          {"root ::= (\"a\"\n  *\n  [b]\n  {2}\n) \"\n\"", {"aabb\n", "bb\n"}, {"ab\n", "bb"}},
+          {"a_1 ::= |\n  \"x\"\r\nroot ::= a_1 [^\n] # end", {"xy", "y"}, {"x\n", "xx\ny"}},
       },
       compile_rules);
 }
@@ -42,6 +44,7 @@ TEST(Gbnf, RefusesWithTheLineOrTheRule) {
        "grammar: line 1: an escape that is not known; expected one of \\t \\r \\n \\\\ \\\" \\[ "
        "\\] "
        "\\x \\u \\U"},
+      {"root ::= \"a\"\n\nx ::= \"b\n\n", "grammar: line 3: a literal is not closed"},
       {"root ::= \"a\"{3,2}", "grammar: line 1: a repeat's least count is above its most"},
       {"root ::= a\na ::= b | \"x\"\nb ::= a \"y\"",
        "grammar: the rule \"a\" refers to itself before it has read anything, which is not "
@@ -56,6 +59,16 @@ TEST(Gbnf, RefusesWithTheLineOrTheRule) {
   for (const auto& [text, message] : cases) {
     EXPECT_EQ(message_of([&] { compile_rules(text); }), message) << text;
   }
+}
+
+TEST(Gbnf, LiteralsInARowAreOne) {
+  std::string text = "root ::=";
+  for (int i = 0; i < 50000; ++i) text += " \"ab\"";
+  const auto grammar = compile_rules(text);
+  std::string all;
+  for (int i = 0; i < 50000; ++i) all += "ab";
+  EXPECT_TRUE(accepts(*grammar, all));
+  EXPECT_LT(grammar->bytes(), 1u << 24);
 }
 
 TEST(Gbnf, DeepTextsGrowNoCallStack) {

@@ -1,6 +1,7 @@
 #include "grammar/grammar.h"
 
 #include <algorithm>
+#include <deque>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -19,15 +20,19 @@ namespace nanovllm {
 
 namespace grammar {
 
-constexpr size_t kMaxAutomatonBytes = size_t{64} << 20;  // of a grammar's automaton
-constexpr size_t kMaxMaskBytes = size_t{32} << 20;       // of all masks
+constexpr size_t kMaxGrammarBytes = size_t{64} << 20;  // its rules and its automaton
+constexpr size_t kMaxMaskBytes = size_t{32} << 20;     // of all masks
+constexpr size_t kMaxTextBytes = size_t{1} << 20;      // of a regular expression, GBNF or a choice
+// Grammars that nobody uses are kept for the next one who asks.
+constexpr size_t kMaxKept = 16;
+constexpr size_t kMaxKeptBytes = size_t{64} << 20;
 
 struct Parts {
   Parts(std::unique_ptr<const Syntax> its_syntax, NodeId start,
         std::shared_ptr<const TokenIndex> its_index, std::shared_ptr<MaskCache> its_masks,
         std::vector<std::string> its_notes)
       : syntax(std::move(its_syntax)),
-        automaton(*syntax, start, kMaxAutomatonBytes),
+        automaton(*syntax, start, kMaxGrammarBytes - syntax->bytes()),
         index(std::move(its_index)),
         masks(std::move(its_masks)),
         number(masks->next_grammar()),
@@ -79,16 +84,18 @@ bool Grammar::is_outgrown(GrammarState state) const { return state == kOutgrown;
 
 std::string Grammar::outgrown_message() {
   return fmt::format(
-      "the grammar's automaton needs more than {} MiB for this text; make the grammar simpler",
-      grammar::kMaxAutomatonBytes >> 20);
+      "the grammar allows so many ways to go on with this text that it needs more than {} MiB, or "
+      "more time than a token may take; make it simpler",
+      grammar::kMaxGrammarBytes >> 20);
 }
 
 std::shared_ptr<const std::vector<uint32_t>> Grammar::mask(GrammarState state) const {
   const GrammarState near = parts_->automaton.nearby(state, parts_->index->longest());
   if (auto known = parts_->masks->find(parts_->number, near)) return known;
   auto words = std::make_shared<grammar::MaskWords>();
-  grammar::make_mask(parts_->automaton, near, *parts_->index, *words);
-  parts_->masks->add(parts_->number, near, words);
+  if (grammar::make_mask(parts_->automaton, near, *parts_->index, *words)) {
+    parts_->masks->add(parts_->number, near, words);
+  }
   return words;
 }
 
@@ -108,13 +115,48 @@ const std::vector<std::string>& Grammar::notes() const { return parts_->notes; }
 size_t Grammar::num_states() const { return parts_->automaton.num_states(); }
 size_t Grammar::bytes() const { return parts_->syntax->bytes() + parts_->automaton.bytes(); }
 
+bool Grammar::is_worn() const {
+  const grammar::Automaton& automaton = parts_->automaton;
+  return automaton.is_outgrown() || automaton.bytes() > automaton.max_bytes() / 2;
+}
+
 struct GrammarCompiler::Known {
   std::once_flag once;
   std::shared_ptr<const grammar::TokenIndex> index;  // made once
 
-  // The grammars that somebody uses still.
+  std::shared_ptr<const Grammar> find(const std::string& key) {
+    const std::lock_guard lock(mutex);
+    const auto found = in_use.find(key);
+    std::shared_ptr<const Grammar> grammar = found == in_use.end() ? nullptr : found->second.lock();
+    if (grammar == nullptr || grammar->is_worn()) return nullptr;
+    keep(grammar);
+    return grammar;
+  }
+
+  void add(std::string key, const std::shared_ptr<const Grammar>& grammar) {
+    const std::lock_guard lock(mutex);
+    keep(grammar);
+    std::erase_if(in_use, [](const auto& entry) { return entry.second.expired(); });
+    in_use[std::move(key)] = grammar;
+  }
+
+ private:
+  void keep(const std::shared_ptr<const Grammar>& grammar) {
+    std::erase(kept, grammar);
+    kept.push_front(grammar);
+    size_t bytes = 0;
+    size_t count = 0;
+    for (; count < kept.size() && count < grammar::kMaxKept; ++count) {
+      bytes += kept[count]->bytes();
+      if (bytes > grammar::kMaxKeptBytes) break;
+    }
+    kept.resize(count);
+  }
+
   std::mutex mutex;
-  std::unordered_map<std::string, std::weak_ptr<const Grammar>> grammars;
+  // The grammars that somebody uses still, and those that were asked for last, the last one first.
+  std::unordered_map<std::string, std::weak_ptr<const Grammar>> in_use;
+  std::deque<std::shared_ptr<const Grammar>> kept;
 };
 
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer)
@@ -141,13 +183,7 @@ const std::shared_ptr<const grammar::TokenIndex>& GrammarCompiler::index() const
 }
 
 std::shared_ptr<const Grammar> GrammarCompiler::compile(std::string key, const Build& build) const {
-  {
-    const std::lock_guard lock(known_->mutex);
-    const auto found = known_->grammars.find(key);
-    if (found != known_->grammars.end()) {
-      if (auto grammar = found->second.lock()) return grammar;
-    }
-  }
+  if (auto grammar = known_->find(key)) return grammar;
   auto syntax = std::make_unique<grammar::Syntax>();
   std::vector<std::string> notes;
   const grammar::NodeId start = syntax->finish(build(*syntax, notes));
@@ -156,24 +192,37 @@ std::shared_ptr<const Grammar> GrammarCompiler::compile(std::string key, const B
   }
   std::shared_ptr<const Grammar> made(new Grammar(std::make_unique<grammar::Parts>(
       std::move(syntax), start, index(), masks_, std::move(notes))));
-  const std::lock_guard lock(known_->mutex);
-  std::erase_if(known_->grammars, [](const auto& entry) { return entry.second.expired(); });
-  known_->grammars[std::move(key)] = made;
+  if (made->parts_->automaton.is_outgrown()) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "the grammar has too many ways to begin a text; make it simpler");
+  }
+  known_->add(std::move(key), made);
   return made;
 }
 
 namespace {
 
 std::string key_of(const JsonSchemaOptions& options, std::string_view schema) {
-  return fmt::format("{}{}{}{}\n{}", options.disable_any_whitespace,
+  const std::string spaces = options.whitespace_pattern.value_or("");
+  return fmt::format("{}{}{} {}:{}{}", options.disable_any_whitespace,
                      options.disable_additional_properties, options.whitespace_pattern.has_value(),
-                     options.whitespace_pattern.value_or(""), schema);
+                     spaces.size(), spaces, schema);
+}
+
+void check_size(std::string_view what, size_t bytes) {
+  if (bytes > grammar::kMaxTextBytes) {
+    throw_error(ErrorCode::kInvalidArgument, "{} has {} bytes; at most {} are supported", what,
+                bytes, grammar::kMaxTextBytes);
+  }
 }
 
 }  // namespace
 
 std::shared_ptr<const Grammar> GrammarCompiler::json_schema(
     std::string_view schema, const JsonSchemaOptions& options) const {
+  if (options.whitespace_pattern) {
+    check_size("whitespace_pattern", options.whitespace_pattern->size());
+  }
   return compile("json " + key_of(options, schema),
                  [&](grammar::Syntax& syntax, std::vector<std::string>& notes) {
                    return grammar::compile_json_schema(schema, options, syntax, notes);
@@ -186,6 +235,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::json_object(
 }
 
 std::shared_ptr<const Grammar> GrammarCompiler::regex(std::string_view pattern) const {
+  check_size("the regular expression", pattern.size());
   return compile("regex " + std::string(pattern), [&](grammar::Syntax& syntax, auto&) {
     return grammar::compile_regex(pattern, syntax);
   });
@@ -195,6 +245,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::choice(
     const std::vector<std::string>& texts) const {
   std::string key = "choice";
   for (const std::string& text : texts) key += fmt::format(" {}:{}", text.size(), text);
+  check_size("choice", key.size());
   return compile(std::move(key), [&](grammar::Syntax& syntax, auto&) {
     if (texts.empty()) {
       throw_error(ErrorCode::kInvalidArgument,
@@ -205,6 +256,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::choice(
 }
 
 std::shared_ptr<const Grammar> GrammarCompiler::gbnf(std::string_view text) const {
+  check_size("the grammar", text.size());
   return compile("gbnf " + std::string(text), [&](grammar::Syntax& syntax, auto&) {
     return grammar::compile_gbnf(text, syntax);
   });

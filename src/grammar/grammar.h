@@ -44,14 +44,14 @@ class Grammar {
   bool has_next(GrammarState state) const;
   // Whether nothing may follow, for the text is wrong already or the automaton is outgrown.
   bool is_dead(GrammarState state) const;
-  // Whether states became too many for the grammar's bound of memory: a dead state that is nobody's
-  // mistake. The sentence says what to do.
+  // Whether states became too many for the grammar's bounds of memory and work: a dead state that
+  // is nobody's mistake. The sentence says what to do.
   bool is_outgrown(GrammarState state) const;
   static std::string outgrown_message();
 
   // One bit a token of the vocabulary, from the lowest bit of the first word on: the tokens that
   // may follow. Tokens that end the text are not among them. The same object for as long as it is
-  // kept.
+  // kept. All zero where one of the tokens leads to an outgrown state.
   std::shared_ptr<const std::vector<uint32_t>> mask(GrammarState state) const;
   // The same into `words`, num_mask_words() at least; those behind them are cleared.
   void fill_mask(GrammarState state, std::span<uint32_t> words) const;
@@ -62,7 +62,9 @@ class Grammar {
   // What the user should know: annotations that are not enforced, alternatives that may overlap.
   const std::vector<std::string>& notes() const;
   size_t num_states() const;
-  size_t bytes() const;  // of memory, about
+  size_t bytes() const;  // of memory, at most
+  // Whether so much of the bound is used up that who begins a text had better have a new one.
+  bool is_worn() const;
 
  private:
   friend class GrammarCompiler;
@@ -82,7 +84,8 @@ struct JsonSchemaOptions {
 
 // Compiles grammars for one tokenizer, which must outlive it. Thread-safe. What it needs to know of
 // the tokenizer it finds out for the first grammar: where nobody asks for one it costs nothing.
-// Equal grammars that are in use are one object.
+// Equal grammars that are in use are one object, and so are those that were asked for lately: their
+// states and masks are there already.
 //
 // All compile functions throw Error(kInvalidArgument) with what is wrong and where: the path in a
 // schema, the position in a regular expression, the rule of a grammar; Error(kUnsupported) for what

@@ -9,7 +9,8 @@
 namespace nanovllm::grammar {
 namespace {
 
-constexpr int64_t kMaxStates = 6400;  // remainders by digits, of multiple_node()
+constexpr int64_t kMaxStates = 6400;        // remainders by digits, of multiple_node()
+constexpr uint32_t kMaxExponentDigits = 2;  // so that a double holds it, and all readers take it
 
 // Digits behind a point: at least one of them, and whether none at all will do.
 struct Fraction {
@@ -226,6 +227,23 @@ int compare(const Decimal& a, const Decimal& b) {
   return a.is_negative ? -order : order;
 }
 
+std::optional<bool> is_multiple(const Decimal& value, const Decimal& divisor) {
+  const size_t places = std::max(value.fraction.size(), divisor.fraction.size());
+  const auto digits_of = [places](const Decimal& number) {
+    return number.whole + number.fraction + std::string(places - number.fraction.size(), '0');
+  };
+  const std::string by = digits_of(divisor);
+  uint64_t step = 0;
+  const auto [end, error] = std::from_chars(by.data(), by.data() + by.size(), step);
+  constexpr uint64_t kMaxStep = 1'000'000'000'000'000'000;  // ten of them fit
+  if (error != std::errc() || step > kMaxStep) return std::nullopt;
+  uint64_t rest = 0;
+  for (const char digit : digits_of(value)) {
+    rest = (rest * 10 + static_cast<uint64_t>(digit - '0')) % step;
+  }
+  return rest == 0;
+}
+
 NodeId number_node(Syntax& syntax, const NumberBounds& given) {
   NumberBounds bounds = given;
   // What no number of so many digits is beyond bounds nothing.
@@ -246,7 +264,7 @@ NodeId number_node(Syntax& syntax, const NumberBounds& given) {
       exponent = syntax.optional(syntax.sequence(
           {syntax.characters({{'E', 'E'}, {'e', 'e'}}, Spelling::kText),
            syntax.optional(syntax.characters({{'+', '+'}, {'-', '-'}}, Spelling::kText)),
-           build.digits(1, 3)}));
+           build.digits(1, kMaxExponentDigits)}));
     }
     return syntax.sequence({syntax.optional(minus), whole, build.any_fraction(), exponent});
   }

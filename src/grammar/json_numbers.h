@@ -26,6 +26,8 @@ struct Decimal {
 };
 // Negative, zero or positive as a is less than b, equal or more.
 int compare(const Decimal& a, const Decimal& b);
+// Exactly. None: the divisor has too many digits.
+std::optional<bool> is_multiple(const Decimal& value, const Decimal& divisor);
 
 struct Bound {
   Decimal value;
@@ -38,7 +40,7 @@ struct NumberBounds {
   uint32_t max_fraction = kMaxDigits;
 };
 
-// Without bounds numbers may have exponents, unless they are whole.
+// Without bounds numbers may have exponents of two digits, unless they are whole.
 NodeId number_node(Syntax& syntax, const NumberBounds& bounds);
 
 // Whole numbers that `divisor` divides, 1 to kMaxDivisor, above zero, below it or both; of fewer

@@ -1,7 +1,6 @@
 #include "grammar/json_schema.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 #include "grammar/regex.h"
@@ -14,11 +13,9 @@ namespace {
 constexpr size_t kMaxMerges = 10'000;  // sets of schemas that are looked at
 constexpr int kMaxSchemaCalls = 64;    // one in another; what is deeper waits
 constexpr int kMaxReferences = 500;    // one after the other
-constexpr uint32_t kMaxBlanks = 64;    // behind a newline
-
-std::string json_text(std::string_view text) {
-  return fmt::format("\"{}\"", spell_text(text, Spelling::kCanonical));
-}
+constexpr size_t kMaxTerms = 2000;     // that speak of one value
+constexpr size_t kMaxAllTerms = 500'000;
+constexpr uint32_t kMaxBlanks = 64;  // behind a newline
 
 }  // namespace
 
@@ -152,7 +149,12 @@ bool SchemaCompiler::flatten(Term term, Terms& flat) {
   const bool is_expanded = (term.done & kParts) != 0;
   term.done |= kParts;
   const auto add_itself = [&] {
-    if (std::ranges::find(flat, term) == flat.end()) flat.push_back(term);
+    if (std::ranges::find(flat, term) != flat.end()) return;
+    flat.push_back(term);
+    if (flat.size() > kMaxTerms || ++num_terms_ > kMaxAllTerms) {
+      document_.refuse(schema, "allOf",
+                       "and what else speaks of this value has too many parts; make it simpler");
+    }
   };
   if (is_expanded) {
     add_itself();
@@ -224,46 +226,6 @@ std::vector<SchemaCompiler::Terms> SchemaCompiler::branches(const Terms& flat, s
   return ways;
 }
 
-// Branches of different types, or that have different constants for one property, are apart.
-void SchemaCompiler::note_overlap(const Json& schema, const Json& branches) {
-  uint8_t seen = 0;
-  std::set<std::string> constants;
-  bool are_typed = true, are_told = true;
-  for (const Json& branch : branches) {
-    const Json* target = &branch;
-    if (branch.is_object() && branch.contains("$ref")) target = &document_.resolve(branch);
-    uint8_t its_types = kAllTypes;
-    if (target->is_object() && target->contains("type")) its_types = types(Terms{Term{target}});
-    are_typed = are_typed && (seen & its_types) == 0;
-    seen |= its_types;
-    bool is_told = false;
-    if (target->is_object()) {
-      for (const char* keyword : {"const", "enum"}) {
-        if (!target->contains(keyword)) continue;
-        const Json& values = (*target)[keyword];
-        is_told = constants.insert(values.dump()).second;
-      }
-      if (target->contains("properties") && (*target)["properties"].is_object()) {
-        for (const auto& [name, property] : (*target)["properties"].items()) {
-          if (!property.is_object()) continue;
-          if (const auto value = property.find("const"); value != property.end()) {
-            is_told = is_told || constants.insert(name + "=" + value->dump()).second;
-          }
-          if (const auto value = property.find("enum");
-              value != property.end() && value->is_array() && value->size() == 1) {
-            is_told = is_told || constants.insert(name + "=" + value->at(0).dump()).second;
-          }
-        }
-      }
-    }
-    are_told = are_told && is_told;
-  }
-  if (are_typed || are_told) return;
-  const std::string note =
-      document_.where(schema) + ": branches of oneOf may overlap; it is taken for anyOf";
-  if (noted_.insert(note).second) notes_.push_back(note);
-}
-
 uint8_t SchemaCompiler::type_of_name(const Json& schema, const Json& name) const {
   static const std::map<std::string, uint8_t> kTypes = {
       {"null", kNull},       {"boolean", kBoolean},
@@ -292,30 +254,6 @@ uint8_t SchemaCompiler::types(const Terms& flat) const {
     all &= its;
   }
   return all;
-}
-
-uint8_t SchemaCompiler::type_of_value(const Json& value) {
-  switch (value.type()) {
-    case Json::value_t::null:
-      return kNull;
-    case Json::value_t::boolean:
-      return kBoolean;
-    case Json::value_t::number_integer:
-    case Json::value_t::number_unsigned:
-      return kInteger;
-    case Json::value_t::number_float: {
-      const double number = value.get<double>();
-      return number == std::floor(number) ? kInteger : kNumber;
-    }
-    case Json::value_t::string:
-      return kString;
-    case Json::value_t::array:
-      return kArray;
-    case Json::value_t::object:
-      return kObject;
-    default:
-      return 0;
-  }
 }
 
 void SchemaCompiler::refuse_unsupported(const Json& schema, uint8_t types) const {
@@ -361,131 +299,6 @@ NodeId SchemaCompiler::typed(const Terms& flat, uint8_t types) {
   if ((types & kArray) != 0) ways.push_back(array(flat));
   if ((types & kObject) != 0) ways.push_back(object(flat));
   return syntax_.choice(ways);
-}
-
-std::optional<std::vector<const Json*>> SchemaCompiler::listed_values(const Terms& flat,
-                                                                      uint8_t types) {
-  std::optional<std::vector<const Json*>> values;
-  const auto equals = [](const Json& a, const Json& b) {
-    return nlohmann::json(a) == nlohmann::json(b);
-  };
-  const auto keep = [&](const std::vector<const Json*>& others) {
-    if (!values) {
-      values = others;
-      return;
-    }
-    std::erase_if(*values, [&](const Json* value) {
-      return std::ranges::none_of(others,
-                                  [&](const Json* other) { return equals(*value, *other); });
-    });
-  };
-  bool has_more = false;
-  for (const Term term : flat) {
-    const Json& schema = *term.schema;
-    if ((term.done & kValues) == 0) {
-      if (const Json* constant = document_.find(schema, "const")) keep({constant});
-      if (const Json* list = document_.array(schema, "enum")) {
-        std::vector<const Json*> others;
-        for (const Json& value : *list) others.push_back(&value);
-        keep(others);
-      }
-    }
-    for (const char* keyword : {"minimum",
-                                "maximum",
-                                "exclusiveMinimum",
-                                "exclusiveMaximum",
-                                "multipleOf",
-                                "minLength",
-                                "maxLength",
-                                "pattern",
-                                "format",
-                                "items",
-                                "prefixItems",
-                                "additionalItems",
-                                "minItems",
-                                "maxItems",
-                                "properties",
-                                "required",
-                                "additionalProperties",
-                                "patternProperties",
-                                "propertyNames",
-                                "minProperties",
-                                "maxProperties"}) {
-      has_more = has_more || schema.contains(keyword);
-    }
-  }
-  if (values) {
-    std::erase_if(*values, [&](const Json* value) {
-      return (type_of_value(*value) & types) == 0 || (has_more && !allows(flat, *value));
-    });
-  }
-  return values;
-}
-
-std::optional<NodeId> SchemaCompiler::listed(const Terms& flat, uint8_t types) {
-  const auto values = listed_values(flat, types);
-  if (!values) return std::nullopt;
-  std::vector<NodeId> ways;
-  std::vector<std::string> texts;
-  for (const Json* value : *values) {
-    if (value->is_string()) {
-      texts.push_back(json_text(value->get<std::string>()));
-    } else {
-      ways.push_back(constant(*value));
-    }
-  }
-  ways.push_back(syntax_.choice_of_texts(std::move(texts)));
-  return syntax_.choice(ways);
-}
-
-// Whether the terms allow a value that one of them lists.
-bool SchemaCompiler::allows(const Terms& flat, const Json& candidate) {
-  Terms rest = flat;
-  for (Term& term : rest) term.done |= kValues;
-  Syntax syntax;
-  std::vector<std::string> notes;
-  SchemaCompiler other(document_, options_, syntax, notes);
-  const NodeId typed = other.typed(rest, type_of_value(candidate));
-  other.define_waiting();
-  const NodeId start = syntax.finish(typed);
-  if (start == syntax.never()) return false;
-  constexpr size_t kMaxBytes = size_t{16} << 20;
-  Automaton automaton(syntax, start, kMaxBytes);
-  std::string text =
-      candidate.is_string() ? json_text(candidate.get<std::string>()) : candidate.dump();
-  return automaton.is_accepting(automaton.advance(kStart, text));
-}
-
-NodeId SchemaCompiler::quoted(std::string_view text) { return syntax_.literal(json_text(text)); }
-
-NodeId SchemaCompiler::constant(const Json& value) {
-  if (value.is_string()) return quoted(value.get<std::string>());
-  if (value.is_number_float()) {
-    const double number = value.get<double>();
-    NodeId as_written = syntax_.literal(value.dump());
-    if (number != std::floor(number) || std::abs(number) > 1e15) return as_written;
-    return syntax_.choice({as_written, syntax_.literal(fmt::format("{:.0f}", number))});
-  }
-  if (!value.is_structured()) return syntax_.literal(value.dump());
-  const bool is_list = value.is_array();
-  if (value.empty()) {
-    return syntax_.sequence(
-        {syntax_.literal(is_list ? "[" : "{"), space_, syntax_.literal(is_list ? "]" : "}")});
-  }
-  std::vector<NodeId> parts = {syntax_.literal(is_list ? "[" : "{"), space_};
-  bool is_first = true;
-  for (const auto& [name, member] : value.items()) {
-    if (!is_first) parts.push_back(comma_);
-    is_first = false;
-    if (!is_list) {
-      parts.push_back(quoted(name));
-      parts.push_back(colon_);
-    }
-    parts.push_back(constant(member));
-  }
-  parts.push_back(space_);
-  parts.push_back(syntax_.literal(is_list ? "]" : "}"));
-  return syntax_.sequence(parts);
 }
 
 }  // namespace nanovllm::grammar

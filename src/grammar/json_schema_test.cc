@@ -1,5 +1,7 @@
 #include "grammar/json_schema.h"
 
+#include <fmt/format.h>
+
 #include "grammar/testing.h"
 
 namespace nanovllm::grammar {
@@ -31,7 +33,9 @@ TEST(JsonSchema, Types) {
           {R"({"type": "integer"})",
            {"0", "-0", "-12", "12345678901234567890123456789012"},
            {"1.5", "1e3", "01", "123456789012345678901234567890123"}},
-          {R"({"type": "number"})", {"0", "1.5", "-1e10", "2E+3"}, {"1.", "\"1\"", "1e1000"}},
+          {R"({"type": "number"})",
+           {"0", "1.5", "-1e10", "2E+3", "1.5e-99"},
+           {"1.", "\"1\"", "1e100"}},
           {R"({"type": "string"})", {"\"\"", "\"é\""}, {"a", "1"}},
           {R"({"type": "array"})", {"[]", "[1]"}, {"{}"}},
           {R"({"type": ["string", "null"]})", {"\"a\"", "null"}, {"1"}},
@@ -134,8 +138,8 @@ TEST(JsonSchema, Strings) {
            {"\"a\"", "\"z\"", "\"za\""}},
           {R"({"type": "string", "format": "date"})",
            {"\"2024-02-29\"", "\"2000-02-29\"", "\"1999-12-31\""},
-           {"\"2023-02-29\"", "\"1900-02-29\"", "\"2023-04-31\"", "\"2023-13-01\"",
-            "\"2023-1-1\""}},
+           {"\"2023-02-29\"", "\"1900-02-29\"", "\"2023-04-31\"", "\"2023-13-01\"", "\"2023-1-1\"",
+            "\"0000-01-01\"", "\"0000-02-29\""}},
           {R"({"type": "string", "format": "time"})",
            {"\"12:00:00Z\"", "\"23:59:59.123+02:00\""},
            {"\"24:00:00Z\"", "\"12:00:00\""}},
@@ -257,6 +261,18 @@ TEST(JsonSchema, ListsOfValues) {
           {R"({"enum": ["a", "bb", "ccc"], "minLength": 2})", {"\"bb\"", "\"ccc\""}, {"\"a\""}},
           {R"({"enum": [1, 5, 9], "const": 5})", {"5"}, {"1"}},
           {R"({"enum": [1, 5, 9, "a"], "minimum": 4})", {"5", "9", "\"a\""}, {"1"}},
+          {R"({"enum": [1e20, 7, 14.0, 3], "minimum": 5, "multipleOf": 7})",
+           {"7", "14", "14.0"},
+           {"1e+20", "3"}},
+          {R"({"enum": [0.3, 0.35, 1e22], "multipleOf": 0.1})", {"0.3", "1e+22"}, {"0.35"}},
+          {R"({"allOf": [{"enum": [1, {"a": 1, "b": 2}]}, {"enum": [{"b": 2.0, "a": 1}, 2, 1.0]}]})",
+           {"1", R"({"a": 1, "b": 2})"},
+           {"2", "1.0"}},
+          {R"({"enum": ["é😀", "abc", "2024-01-01"], "maxLength": 2})", {"\"é😀\""}, {"\"abc\""}},
+          {R"({"enum": ["x", "2024-01-01", "2024-13-01"], "format": "date"})",
+           {"\"2024-01-01\""},
+           {"\"x\"", "\"2024-13-01\""}},
+          {R"({"type": "object", "enum": [{"a": [1]}, {}]})", {R"({"a": [1]})", "{}"}, {"1"}},
       },
       compile_schema);
 }
@@ -346,6 +362,10 @@ TEST(JsonSchema, RefusesWithThePath) {
       {R"({"multipleOf": 0})", "JSON schema: multipleOf is no number above zero"},
       {R"({"type": "string", "pattern": "(a"})",
        "JSON schema: pattern has a group that is not closed (at position 0)"},
+      {R"({"enum": [{"a": 1}], "properties": {"a": {"$ref": "#"}}})",
+       "JSON schema: properties beside an enum or const with lists or objects is not supported"},
+      {R"({"const": [1], "minItems": 2})",
+       "JSON schema: minItems beside an enum or const with lists or objects is not supported"},
       {"false", "the grammar can't be satisfied: no text fits it"},
       {R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})",
        "the grammar can't be satisfied: no text fits it"},
@@ -363,20 +383,33 @@ TEST(JsonSchema, RefusesWithThePath) {
 }
 
 TEST(JsonSchema, NotesBranchesThatMayOverlap) {
-  EXPECT_EQ(
-      compile_schema(R"({"oneOf": [{"type": "integer"}, {"type": "string"}]})")->notes().size(),
-      0u);
-  EXPECT_EQ(
-      compile_schema(
-          R"({"oneOf": [{"properties": {"k": {"const": 1}}}, {"properties": {"k": {"const": 2}}}]})")
-          ->notes()
-          .size(),
-      0u);
-  const auto noted =
-      compile_schema(R"({"items": {"oneOf": [{"type": "integer"}, {"minimum": 3}]}})");
-  ASSERT_EQ(noted->notes().size(), 1u);
-  EXPECT_EQ(noted->notes()[0],
-            "JSON schema at /items: branches of oneOf may overlap; it is taken for anyOf");
+  const std::string cat =
+      R"({"type": "object", "properties": {"kind": {"const": "cat"}}, "required": ["kind"]})";
+  const std::string dog =
+      R"({"type": "object", "properties": {"kind": {"enum": ["dog", "wolf"]}}, "required": ["kind"]})";
+  const auto notes_of = [](const std::string& branches, const std::string& more = "") {
+    return compile_schema(R"({"items": {"oneOf": [)" + branches + "]}" + more + "}")->notes();
+  };
+  for (const std::string& branches : {std::string(R"({"type": "integer"}, {"type": "string"})"),
+                                      std::string(R"({"const": 1}, {"enum": ["a", 2]})"),
+                                      cat + "," + dog + R"(,{"type": "null"})",
+                                      dog + R"(, {"allOf": [{"$ref": "#/$defs/cat"}]})"}) {
+    EXPECT_EQ(notes_of(branches, R"(, "$defs": {"cat": )" + cat + "}").size(), 0u) << branches;
+  }
+  for (const std::string& branches :
+       {std::string(R"({"type": "integer"}, {"minimum": 3})"),
+        // Nothing says that the member is there, or that there are members.
+        std::string(R"({"properties": {"k": {"const": 1}}}, {"properties": {"k": {"const": 2}}})"),
+        R"({"properties": {"kind": {"const": "cow"}}, "required": ["kind"]},)" + cat,
+        // One instance may have both.
+        std::string(
+            R"({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]},
+               {"type": "object", "properties": {"b": {"const": 2}}, "required": ["b"]})")}) {
+    const auto notes = notes_of(branches);
+    ASSERT_EQ(notes.size(), 1u) << branches;
+    EXPECT_EQ(notes[0],
+              "JSON schema at /items: branches of oneOf may overlap; it is taken for anyOf");
+  }
 }
 
 TEST(JsonSchema, OptionsSayWhatStandsBetweenTokens) {
@@ -399,12 +432,43 @@ TEST(JsonSchema, OptionsSayWhatStandsBetweenTokens) {
   const auto closed = demo_compiler().json_schema(schema, options);
   EXPECT_TRUE(accepts(*closed, R"({"a": 1})"));
   EXPECT_FALSE(accepts(*closed, R"({"c": 1})"));
+  // Where no member is named, nothing is left to close.
+  EXPECT_TRUE(accepts(*closed, R"({"b": {"x": 1}})"));
+  EXPECT_TRUE(accepts(*demo_compiler().json_object(options), R"({"x": 1})"));
+  const auto patterns = demo_compiler().json_schema(
+      R"({"type": "object", "patternProperties": {"^x": {"type": "null"}}})", options);
+  EXPECT_TRUE(accepts(*patterns, R"({"x1": null})"));
+  EXPECT_FALSE(accepts(*patterns, R"({"y": null})"));
+}
+
+TEST(JsonSchema, OptionsAndSchemasAreToldApart) {
+  JsonSchemaOptions first, second;
+  first.whitespace_pattern = "\n";
+  second.whitespace_pattern = "\n\n";
+  const auto one = demo_compiler().json_schema("\n{\"type\": \"array\"}", first);
+  const auto other = demo_compiler().json_schema("{\"type\": \"array\"}", second);
+  EXPECT_TRUE(accepts(*one, "[\n]"));
+  EXPECT_TRUE(accepts(*other, "[\n\n]"));
 }
 
 TEST(JsonSchema, WhitespaceEnds) {
   const auto grammar = compile_schema("true");
   EXPECT_TRUE(accepts(*grammar, "[\n" + std::string(64, ' ') + "]"));
   EXPECT_FALSE(accepts(*grammar, "[\n" + std::string(65, ' ') + "]"));
+}
+
+TEST(JsonSchema, NamesThatAreNotAllowedHaveABound) {
+  const auto schema_of = [](size_t size) {
+    return R"({"type": "object", "additionalProperties": {"type": "integer"}, "properties": {")" +
+           std::string(size, 'a') + R"(\u0001": {"type": "null"}}})";
+  };
+  const std::string longest(59994, 'a');
+  const auto grammar = compile_schema(schema_of(longest.size()));
+  EXPECT_TRUE(accepts(*grammar, "{\"" + longest + "\\u0001\": null}"));
+  EXPECT_FALSE(accepts(*grammar, "{\"" + longest + "\\u0001\": 1}"));
+  EXPECT_TRUE(accepts(*grammar, "{\"" + longest + "\": 1}"));
+  EXPECT_EQ(message_of([&] { compile_schema(schema_of(longest.size() + 1)); }),
+            "JSON schema: properties has a name of more than 60000 bytes in JSON");
 }
 
 TEST(JsonSchema, LargeSchemasAreCompiledOrRefusedSoon) {
@@ -446,6 +510,34 @@ TEST(JsonSchema, LargeSchemasAreCompiledOrRefusedSoon) {
              std::to_string(i + 1) + "\"}},";
   }
   EXPECT_TRUE(accepts(*compile_schema(chain + R"("d5000": {"type": "null"}}})"), "[[[]]]"));
+  std::string parts = "{}";
+  for (int i = 1; i < 2000; ++i) parts += ",{}";
+  EXPECT_NE(message_of([&] {
+              compile_schema(R"({"allOf": [)" + parts + "]}");
+            }).find("allOf and what else speaks of this value has too many parts"),
+            std::string::npos);
+  std::string texts = "\"t\"";
+  for (int i = 1; i < 10000; ++i) texts += ",\"t" + std::to_string(i) + "\"";
+  const auto listed = compile_schema(R"({"maxLength": 4, "allOf": [{"enum": [)" + texts +
+                                     R"(]}, {"enum": [)" + texts + "]}]}");
+  EXPECT_TRUE(accepts(*listed, "\"t999\""));
+  EXPECT_FALSE(accepts(*listed, "\"t9999\""));
+  std::string anchors;
+  std::string names;
+  for (int i = 0; i < 5000; ++i) {
+    anchors += fmt::format(R"("d{}": {{"$anchor": "a{}"}}, )", i, i);
+    names += fmt::format(R"({{"$ref": "#a{}"}}, )", i);
+  }
+  EXPECT_TRUE(accepts(*compile_schema(R"({"type": "array", "prefixItems": [)" + names +
+                                      R"({}], "$defs": {)" + anchors + R"("end": {}}})"),
+                      "[1, 2]"));
+  std::string many = R"({"type": "array", "prefixItems": [{})";
+  for (int i = 0; i < 5000; ++i) {
+    many += fmt::format(
+        R"(, {{"type": "string", "pattern": "^[a-z]{{900}}{}", "maxLength": 2000}})", i);
+  }
+  EXPECT_NE(message_of([&] { compile_schema(many + "]}"); }).find("are too large together"),
+            std::string::npos);
   EXPECT_NE(message_of([] {
               compile_schema("\"" + std::string(1 << 20, 'a') + "\"");
             }).find("bytes; at most 1048576 are supported"),

@@ -5,7 +5,12 @@
 namespace nanovllm::grammar {
 namespace {
 
-void walk(Automaton& automaton, StateId start, const ByteTrie& trie, uint32_t longest,
+// Stacks that are looked at for one mask: a tenth of a second's worth. The grammars that people
+// write need a tenth of it at most.
+constexpr size_t kMaxWork = 1'000'000;
+
+// False: the automaton is outgrown.
+bool walk(Automaton& automaton, StateId start, const ByteTrie& trie, uint32_t longest,
           MaskWords& words) {
   const ByteTrie::Node* const nodes = trie.nodes().data();
   const int32_t* const ids = trie.ids().data();
@@ -13,10 +18,13 @@ void walk(Automaton& automaton, StateId start, const ByteTrie& trie, uint32_t lo
   std::vector<StateId> path(longest + 1);  // state behind each byte of a node's text
   path[0] = start;
   const uint32_t end = nodes[0].skip;
+  size_t work = 0;
   for (uint32_t i = 1; i < end;) {
     const ByteTrie::Node& node = nodes[i];
-    const StateId state = automaton.next_of_class(path[node.depth - 1], classes[node.byte]);
-    if (state <= kOutgrown) {
+    const StateId state = automaton.next_of_class(path[node.depth - 1], classes[node.byte], work);
+    if (work > kMaxWork) automaton.outgrow();
+    if (state == kOutgrown || work > kMaxWork) return false;
+    if (state == kDead) {
       i = node.skip;
       continue;
     }
@@ -26,18 +34,22 @@ void walk(Automaton& automaton, StateId start, const ByteTrie& trie, uint32_t lo
       words[ids[t] / 32] |= 1u << ids[t] % 32;
     }
   }
+  return true;
 }
 
 }  // namespace
 
-void make_mask(Automaton& automaton, StateId state, const TokenIndex& index, MaskWords& words) {
+bool make_mask(Automaton& automaton, StateId state, const TokenIndex& index, MaskWords& words) {
   const TokenIndex::Slice* const slice = index.slice(automaton.covers(state));
   if (slice != nullptr) {
     words = slice->tokens;
   } else {
     words.assign(index.num_words(), 0);
   }
-  walk(automaton, state, slice != nullptr ? slice->others : index.trie(), index.longest(), words);
+  const ByteTrie& trie = slice != nullptr ? slice->others : index.trie();
+  if (walk(automaton, state, trie, index.longest(), words)) return true;
+  words.assign(index.num_words(), 0);
+  return false;
 }
 
 MaskCache::Mask MaskCache::find(uint64_t grammar, StateId state) {
@@ -52,12 +64,12 @@ void MaskCache::add(uint64_t grammar, StateId state, Mask mask) {
   const std::lock_guard lock(mutex_);
   const Key key{grammar, state};
   if (places_.contains(key)) return;  // another thread was first
-  bytes_ += mask->size() * sizeof(uint32_t);
+  bytes_ += mask->size() * sizeof(uint32_t) + kEntryBytes;
   entries_.push_front({grammar, state, std::move(mask)});
   places_.emplace(key, entries_.begin());
   while (bytes_ > max_bytes_ && entries_.size() > 1) {
     const Entry& last = entries_.back();
-    bytes_ -= last.mask->size() * sizeof(uint32_t);
+    bytes_ -= last.mask->size() * sizeof(uint32_t) + kEntryBytes;
     places_.erase({last.grammar, last.state});
     entries_.pop_back();
   }

@@ -13,8 +13,9 @@
 
 namespace nanovllm::grammar {
 
-// Sets the bits of the tokens that may follow, and clears all others.
-void make_mask(Automaton& automaton, StateId state, const TokenIndex& index, MaskWords& words);
+// Sets the bits of the tokens that may follow, and clears all others. False: the automaton is
+// outgrown, and no bit is set, for what is known would be less than what may follow.
+bool make_mask(Automaton& automaton, StateId state, const TokenIndex& index, MaskWords& words);
 
 // The masks used last, of all grammars together; thread-safe.
 class MaskCache {
@@ -25,6 +26,7 @@ class MaskCache {
   void add(uint64_t grammar, StateId state, Mask mask);
   uint64_t next_grammar() { return next_grammar_.fetch_add(1); }
   size_t bytes() const;
+  static constexpr size_t kEntryBytes = 128;  // that a mask takes beside its words, about
 
  private:
   struct Entry {

@@ -167,7 +167,9 @@ class RegexParser {
       if (!counts) return matches;
       if (!is_first) fail(at, "repeats a repeat; put the first one into a group");
       if (!take("?") && take("+")) refuse(at, "a possessive repeat");
-      if (matches.is_anchored()) {
+      if (counts->second == 0) {
+        matches = plain(syntax_.empty());
+      } else if (matches.is_anchored()) {
         if (counts->second > 1) refuse(begin, "an anchor that is repeated");
         if (counts->first == 0) {
           matches.nodes[0][0] = syntax_.choice({matches.nodes[0][0], syntax_.empty()});

@@ -31,6 +31,8 @@ TEST(Regex, MatchesTheWholeText) {
           {"^a$|^b|c$", {"a", "b", "c"}, {"ab"}},
           {"(^a)b(c$)", {"abc"}, {"ab"}},
           {"a^b|c", {"c"}, {"ab", "a^b"}},
+          {"(^a){0}b", {"b"}, {"ab"}},
+          {"(^a)?b(c$){0,1}", {"b", "ab", "abc"}, {"abcc"}},
           {"[\\u0000-\\u{10FFFF}]",
            {"a", "\x7f", "߿", "ࠀ", "￿", "𐀀", "\xF4\x8F\xBF\xBF"},
            {"", "\xED\xA0\x80", "\xC3", "\xFF"}},
@@ -68,6 +70,8 @@ TEST(Regex, RepeatsOfWhatMayBeEmptyEnd) {
           {"(a{2,3}){2}", {"aaaa", "aaaaa", "aaaaaa"}, {"aaa", "aaaaaaa"}},
           {"(a{2}){2,3}", {"aaaa", "aaaaaa"}, {"aaa", "aaaaa"}},
           {"(a{3}){0,}", {"", "aaa"}, {"a", "aaaa"}},
+          {"((([ab][cd])?e*)*f*)*", {"", "ace", "acf", "acefacf"}, {"c", "ce", "ecf", "a"}},
+          {"(((([ab][cd])?)*([ab]e)*)*)*", {"", "acbe", "acae"}, {"e", "ace", "c"}},
       },
       compile_regex_text);
 }
@@ -103,6 +107,18 @@ TEST(Regex, RefusesWithThePosition) {
       "");
   EXPECT_EQ(message_of([&] { compile_regex_text("a{1000000}"); }), "");
   EXPECT_NE(message_of([&] { compile_regex_text("a^b"); }), "");
+  EXPECT_EQ(message_of([&] { compile_regex_text(std::string(1 << 20, 'a')); }), "");
+  EXPECT_EQ(message_of([&] { compile_regex_text(std::string((1 << 20) + 1, 'a')); }),
+            "the regular expression has 1048577 bytes; at most 1048576 are supported");
+}
+
+TEST(Regex, HasABoundOnWaysToBegin) {
+  std::string pattern;
+  for (int i = 0; i < 10000; ++i) pattern += "[ab]" + std::to_string(i) + "|";
+  EXPECT_TRUE(accepts(*compile_regex_text(pattern + "c"), "b9999"));
+  for (int i = 10000; i < 20000; ++i) pattern += "[ab]" + std::to_string(i) + "|";
+  EXPECT_EQ(message_of([&] { compile_regex_text(pattern + "c"); }),
+            "the grammar has too many ways to begin a text; make it simpler");
 }
 
 TEST(Regex, ManyAlternativesShareTheirBeginnings) {
@@ -125,6 +141,8 @@ TEST(Regex, ChoosesOneOfManyTexts) {
   EXPECT_TRUE(accepts(*grammar, "text number 1"));
   EXPECT_FALSE(accepts(*grammar, "text number 10000"));
   EXPECT_FALSE(accepts(*grammar, "text number "));
+  EXPECT_EQ(message_of([&] { demo_compiler().choice({std::string(1 << 20, 'a')}); }),
+            "choice has 1048592 bytes; at most 1048576 are supported");
   EXPECT_EQ(message_of([&] { demo_compiler().choice({}); }),
             "choice is an empty list; expected one text or more to choose from");
 }

@@ -22,6 +22,9 @@
 
 namespace nanovllm::grammar {
 
+// Of a number.
+Decimal decimal_of(const Json& number);
+
 class SchemaCompiler {
  public:
   SchemaCompiler(const SchemaDocument& document, const JsonSchemaOptions& options, Syntax& syntax,
@@ -40,7 +43,7 @@ class SchemaCompiler {
       return schema != other.schema ? std::less<>()(schema, other.schema) : done < other.done;
     }
   };
-  static constexpr uint8_t kAnyOf = 1, kOneOf = 2, kValues = 4, kParts = 8;
+  static constexpr uint8_t kAnyOf = 1, kOneOf = 2, kParts = 4;
   // All of them hold; none: anything does.
   using Terms = std::vector<Term>;
   // What is known of one set of terms.
@@ -70,19 +73,48 @@ class SchemaCompiler {
   bool flatten(Term term, Terms& flat);
   std::vector<Terms> branches(const Terms& flat);
   std::vector<Terms> branches(const Terms& flat, size_t index, uint8_t which);
-  void note_overlap(const Json& schema, const Json& branches);
   uint8_t types(const Terms& flat) const;
   uint8_t type_of_name(const Json& schema, const Json& name) const;
-  static uint8_t type_of_value(const Json& value);
   void refuse_unsupported(const Json& schema, uint8_t types) const;
 
   NodeId typed(const Terms& flat, uint8_t types);
-  // enum and const.
+
+  // schema_overlap.cc
+  // What tells a branch of oneOf from others.
+  struct Branch {
+    uint8_t types = 0;
+    std::optional<std::set<std::string>> values;        // that are listed
+    std::map<std::string, std::set<std::string>> tags;  // of members that are required
+  };
+  void note_overlap(const Json& schema, const Json& branches);
+  Branch branch_of(const Json& schema);
+  static bool are_apart(const Branch& a, const Branch& b);
+  std::optional<std::set<std::string>> keys_of_values(const Terms& flat) const;
+
+  // schema_lists.cc
+  // Listed values, each behind a text that equal ones share.
+  using Values = std::vector<std::pair<std::string, const Json*>>;
+  struct Divisor {
+    const Json* owner;
+    Decimal value;
+  };
+  struct Limits {
+    NumberBounds bounds;
+    std::vector<Divisor> divisors;
+    LengthBounds length;
+    std::vector<const StringLanguage*> languages;
+  };
+  static uint8_t type_of_value(const Json& value);
+  std::optional<Values> all_listed(const Terms& flat) const;
+  Limits limits_of(const Terms& flat, uint8_t types);
+  bool allows(const Limits& limits, const Json& value) const;
+  // Those that all else allows; none: nothing is listed.
   std::optional<std::vector<const Json*>> listed_values(const Terms& flat, uint8_t types);
   std::optional<NodeId> listed(const Terms& flat, uint8_t types);
-  bool allows(const Terms& flat, const Json& candidate);
   NodeId constant(const Json& value);
 
+  // schema_values.cc
+  static constexpr const char* kTooManyDigits = "is too large a number to be enforced";
   // What a string must match, as a regular expression that is searched for or is to match it whole.
   struct Text {
     std::string regex;
@@ -91,6 +123,7 @@ class SchemaCompiler {
   };
   NodeId number(const Terms& flat, bool is_integer);
   NumberBounds bounds_of(const Terms& flat) const;
+  std::vector<Divisor> divisors_of(const Terms& flat) const;  // different ones
   // `divisor` has been checked.
   NodeId multiples(const Json& schema, const Decimal& divisor, NumberBounds bounds,
                    bool is_integer);
@@ -143,9 +176,12 @@ class SchemaCompiler {
   NodeId further_member(const Terms& flat, const ObjectParts& parts, const MemberStyle& style);
 
   std::vector<Text> texts_of(const Json& schema);
+  std::vector<Text> texts_of(const Terms& flat);  // different ones
   LengthBounds length_of(const Json& schema) const;
+  LengthBounds length_of(const Terms& flat) const;
   const StringLanguage& language(const Text& text, Spelling spelling = Spelling::kCanonical);
   NodeId text_node(const Text& text);
+  void count_product(const Terms& flat, size_t states);
   NodeId quoted(std::string_view text);
 
   const SchemaDocument& document_;
@@ -160,10 +196,13 @@ class SchemaCompiler {
   std::unordered_map<const Json*, bool> is_grounded_;  // false: it is being looked at
   int depth_ = 0;
   size_t num_merges_ = 0;
+  size_t num_terms_ = 0;
+  size_t num_product_states_ = 0;
   std::map<std::string, StringLanguage> languages_;  // by what they are of
   std::map<std::pair<bool, std::string>, NodeId> text_nodes_;
   std::map<std::string, NodeId> strings_;  // by what holds of them
   std::set<std::string> noted_;
+  std::set<const Json*> overlaps_looked_at_;
 };
 
 }  // namespace nanovllm::grammar

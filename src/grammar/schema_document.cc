@@ -81,6 +81,7 @@ void SchemaDocument::find_parents() const {
 void SchemaDocument::find_parents(const Json& part, const Json* parent, std::string name) const {
   parents_.emplace(&part, std::pair(parent, std::move(name)));
   if (part.is_object()) {
+    add_anchors(part);
     for (const auto& [key, value] : part.items()) find_parents(value, &part, key);
   } else if (part.is_array()) {
     for (size_t i = 0; i < part.size(); ++i) find_parents(part[i], &part, fmt::format("{}", i));
@@ -156,24 +157,29 @@ const Json& SchemaDocument::schema(const Json& part) const {
   return part;
 }
 
-const Json* SchemaDocument::by_anchor(std::string_view name) const {
-  find_parents();
-  const std::string id = fmt::format("#{}", name);
-  for (const auto& [part, parent] : parents_) {
-    if (!part->is_object()) continue;
-    for (const auto& [keyword, value] :
-         {std::pair("$anchor", std::string(name)), std::pair("$id", id), std::pair("id", id)}) {
-      const auto found = part->find(keyword);
-      if (found != part->end() && found->is_string() &&
-          found->get_ref<const std::string&>() == value) {
-        return part;
-      }
+// Drafts before 2019 have "$id": "#name", or "id".
+void SchemaDocument::add_anchors(const Json& part) const {
+  for (const char* keyword : {"$anchor", "$id", "id"}) {
+    const auto found = part.find(keyword);
+    if (found == part.end() || !found->is_string()) continue;
+    std::string_view name = found->get_ref<const std::string&>();
+    if (keyword != std::string_view("$anchor")) {
+      if (!name.starts_with('#')) continue;
+      name.remove_prefix(1);
     }
+    anchors_.emplace(name, &part);
   }
-  return nullptr;
 }
 
 const Json& SchemaDocument::resolve(const Json& schema) const {
+  const auto known = targets_.find(&schema);
+  if (known != targets_.end()) return *known->second;
+  const Json& target = find_target(schema);
+  targets_.emplace(&schema, &target);
+  return target;
+}
+
+const Json& SchemaDocument::find_target(const Json& schema) const {
   const std::string ref = *text(schema, "$ref");
   const size_t hash = std::min(ref.find('#'), ref.size());
   if (const std::string base = ref.substr(0, hash); !base.empty()) {
@@ -194,8 +200,9 @@ const Json& SchemaDocument::resolve(const Json& schema) const {
   const std::string fragment =
       hash < ref.size() ? percent_decoded(std::string_view(ref).substr(hash + 1)) : "";
   if (!fragment.empty() && fragment[0] != '/') {
-    const Json* found = by_anchor(fragment);
-    if (found != nullptr) return *found;
+    find_parents();
+    const auto found = anchors_.find(fragment);
+    if (found != anchors_.end()) return this->schema(*found->second);
     fail(schema, "$ref", fmt::format("names \"{}\", which is not in this schema", printable(ref)));
   }
   const Json* part = hash > 0 ? &root_ : &resource_of(schema);

@@ -43,14 +43,17 @@ class SchemaDocument {
  private:
   void find_parents() const;
   void find_parents(const Json& part, const Json* parent, std::string name) const;
-  const Json* by_anchor(std::string_view name) const;
+  void add_anchors(const Json& part) const;
+  const Json& find_target(const Json& schema) const;
   // What "#" means in the schema: the innermost part around it that has an $id.
   const Json& resource_of(const Json& schema) const;
 
   Json root_;
   bool has_resources_ = false;  // parts with an $id of their own, perhaps
-  // Of each part and its key there; found when somebody asks.
+  // Of each part and its key there; found when somebody asks, and so are all below.
   mutable std::unordered_map<const Json*, std::pair<const Json*, std::string>> parents_;
+  mutable std::unordered_map<std::string, const Json*> anchors_;  // the first of each name
+  mutable std::unordered_map<const Json*, const Json*> targets_;  // by who refers to them
 };
 
 }  // namespace nanovllm::grammar

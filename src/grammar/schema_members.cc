@@ -134,9 +134,10 @@ NodeId SchemaCompiler::plain_string(const Terms& flat, uint8_t others) {
     std::vector<const StringLanguage*> languages;
     for (const Text& text : texts) languages.push_back(&language(text, Spelling::kText));
     const uint32_t every = (1u << languages.size()) - 1;
-    auto dfa = make_string_dfa(
-        languages, [every](uint32_t membership) { return membership == every; }, length,
-        texts.empty() ? "a string" : texts[0].where, all);
+    const StringProduct product(languages, texts.empty() ? "a string" : texts[0].where, all);
+    count_product(flat, product.size());
+    auto dfa =
+        product.accepting([every](uint32_t membership) { return membership == every; }, length);
     if (!dfa) return syntax_.never();
     all = std::move(*dfa);
   }

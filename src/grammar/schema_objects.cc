@@ -9,18 +9,20 @@
 namespace nanovllm::grammar {
 namespace {
 
-constexpr size_t kMaxPlaces = 50'000;  // members by how many were written before
-constexpr size_t kMaxNameBytes = 60'000;
+constexpr size_t kMaxPlaces = 50'000;     // members by how many were written before
+constexpr size_t kMaxNameBytes = 60'000;  // as it is spelled in JSON
 
 }  // namespace
 
-// Whether objects have no members but those that are named, though nothing says so.
+// Whether objects have no members but those that are named or match a pattern, though nothing says
+// so. An object of which nothing is said stays as it is.
 bool SchemaCompiler::is_closed(const Terms& flat) const {
-  if (!options_.disable_additional_properties) return false;
-  return std::ranges::none_of(flat, [](const Term term) {
-    return term.schema->contains("additionalProperties") ||
-           term.schema->contains("patternProperties");
-  });
+  const auto has = [&flat](const char* keyword) {
+    return std::ranges::any_of(flat,
+                               [=](const Term term) { return term.schema->contains(keyword); });
+  };
+  return options_.disable_additional_properties && !has("additionalProperties") &&
+         (has("properties") || has("patternProperties"));
 }
 
 SchemaCompiler::ObjectParts SchemaCompiler::parts_of(const Terms& flat) {
@@ -28,8 +30,9 @@ SchemaCompiler::ObjectParts SchemaCompiler::parts_of(const Terms& flat) {
   std::unordered_set<std::string> names, required;
   std::vector<Properties> properties;
   const auto add_name = [&](const Json& schema, const std::string& name) {
-    if (name.size() > kMaxNameBytes) {
-      document_.fail(schema, "properties", "has a name of more than 60,000 bytes");
+    if (spell_text(name, Spelling::kCanonical).size() > kMaxNameBytes) {
+      document_.fail(schema, "properties",
+                     fmt::format("has a name of more than {} bytes in JSON", kMaxNameBytes));
     }
     if (names.insert(name).second) parts.names.push_back(name);
   };
@@ -189,23 +192,24 @@ std::vector<NodeId> SchemaCompiler::further_members(const Terms& flat, const Obj
   const uint32_t of_patterns = (1u << num_patterns) - 1;
   const uint32_t of_keys = ((1u << num_keys) - 1) << num_patterns;
   const uint32_t of_names = 1u << (num_patterns + num_keys);
+  const bool needs_pattern = is_closed(flat);
+  StringProduct product(languages, where);
+  count_product(flat, product.size());
   // Names by the patterns that they match: all that match the same have one value.
   std::map<NodeId, std::vector<uint32_t>> by_value;
-  for (const uint32_t membership : memberships(languages, where)) {
+  for (const uint32_t membership : product.memberships()) {
     if ((membership & of_keys) != of_keys || (membership & of_names) != 0) continue;
+    if (needs_pattern && (membership & of_patterns) == 0) continue;
     by_value[value(further_value(flat, parts, membership & of_patterns))].push_back(membership);
   }
   for (const auto& entry : by_value) {
     const NodeId node = entry.first;
     const std::vector<uint32_t>& accepted = entry.second;
     if (node == syntax_.never()) continue;
-    auto dfa = make_string_dfa(
-        languages,
-        [&](uint32_t membership) {
-          return std::ranges::find(accepted, membership) != accepted.end();
-        },
-        {}, where);
-    if (dfa) {
+    const auto is_accepted = [&accepted](uint32_t membership) {
+      return std::ranges::find(accepted, membership) != accepted.end();
+    };
+    if (auto dfa = product.accepting(is_accepted, {})) {
       members.push_back(syntax_.sequence({quote, syntax_.dfa(std::move(*dfa)), colon_, node}));
     }
   }
@@ -250,9 +254,10 @@ NodeId SchemaCompiler::members(const ObjectParts& parts, const MemberStyle* styl
   const size_t width = std::min<size_t>(cap, named.size()) + 1;
   if (width * (named.size() + 1) > kMaxPlaces) {
     throw_error(ErrorCode::kUnsupported,
-                "the JSON schema has an object with {} properties and a minProperties or "
-                "maxProperties of {}, which is not supported; leave the bound out",
-                named.size(), cap);
+                "the JSON schema has an object with {} properties{}, which is not supported; {}",
+                named.size(),
+                cap > 0 ? fmt::format(" and a minProperties or maxProperties of {}", cap) : "",
+                cap > 0 ? "leave the bound out" : "make it simpler");
   }
   const auto left = [&](uint32_t count, size_t written) {
     return count == kUnbounded ? count

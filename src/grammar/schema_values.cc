@@ -13,18 +13,9 @@
 namespace nanovllm::grammar {
 namespace {
 
-constexpr size_t kMaxTexts = 30;        // patterns and formats of one string
-constexpr int64_t kMaxListed = 10'000;  // multiples between two bounds
-
-Decimal decimal_of(const Json& number) {
-  if (number.is_number_unsigned()) {
-    Decimal decimal;
-    decimal.whole = fmt::format("{}", number.get<uint64_t>());
-    return decimal;
-  }
-  return number.is_number_integer() ? Decimal::of(number.get<int64_t>())
-                                    : Decimal::of(number.get<double>());
-}
+constexpr size_t kMaxTexts = 30;               // patterns and formats of one string
+constexpr int64_t kMaxListed = 10'000;         // multiples between two bounds
+constexpr size_t kMaxProductStates = 100'000;  // of all patterns that meet others or lengths
 
 // value * 10^places, rounded down or up; none: it is too large.
 std::optional<int64_t> scaled(const Decimal& value, size_t places, bool rounds_up) {
@@ -45,6 +36,16 @@ std::optional<int64_t> scaled(const Decimal& value, size_t places, bool rounds_u
 int64_t floor_divided(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
 }  // namespace
+
+Decimal decimal_of(const Json& number) {
+  if (number.is_number_unsigned()) {
+    Decimal decimal;
+    decimal.whole = fmt::format("{}", number.get<uint64_t>());
+    return decimal;
+  }
+  return number.is_number_integer() ? Decimal::of(number.get<int64_t>())
+                                    : Decimal::of(number.get<double>());
+}
 
 NumberBounds SchemaCompiler::bounds_of(const Terms& flat) const {
   NumberBounds bounds;
@@ -74,22 +75,26 @@ NumberBounds SchemaCompiler::bounds_of(const Terms& flat) const {
   return bounds;
 }
 
-NodeId SchemaCompiler::number(const Terms& flat, bool is_integer) {
-  NumberBounds bounds = bounds_of(flat);
-  const Json* owner = nullptr;
-  std::optional<Decimal> divisor;
+std::vector<SchemaCompiler::Divisor> SchemaCompiler::divisors_of(const Terms& flat) const {
+  std::vector<Divisor> divisors;
   for (const Term term : flat) {
     const Json* multiple = document_.find(*term.schema, "multipleOf");
     if (multiple == nullptr) continue;
     if (!multiple->is_number() || !(multiple->get<double>() > 0)) {
       document_.fail(*term.schema, "multipleOf", "is no number above zero");
     }
-    const Decimal its = decimal_of(*multiple);
-    if (divisor && !(*divisor == its)) {
-      document_.refuse(*term.schema, "multipleOf", "meets another one, which is not supported");
-    }
-    divisor = its;
-    owner = term.schema;
+    const Divisor its = {term.schema, decimal_of(*multiple)};
+    const auto is_same = [&](const Divisor& other) { return other.value == its.value; };
+    if (std::ranges::none_of(divisors, is_same)) divisors.push_back(its);
+  }
+  return divisors;
+}
+
+NodeId SchemaCompiler::number(const Terms& flat, bool is_integer) {
+  NumberBounds bounds = bounds_of(flat);
+  const std::vector<Divisor> divisors = divisors_of(flat);
+  if (divisors.size() > 1) {
+    document_.refuse(*divisors[1].owner, "multipleOf", "meets another one, which is not supported");
   }
   if (is_integer) bounds.max_fraction = 0;
   if (bounds.min && bounds.max) {
@@ -97,14 +102,15 @@ NodeId SchemaCompiler::number(const Terms& flat, bool is_integer) {
     const bool is_strict = bounds.min->is_exclusive || bounds.max->is_exclusive;
     if (order > 0 || (order == 0 && is_strict)) return syntax_.never();
   }
-  return divisor ? multiples(*owner, *divisor, bounds, is_integer) : number_node(syntax_, bounds);
+  if (divisors.empty()) return number_node(syntax_, bounds);
+  return multiples(*divisors[0].owner, divisors[0].value, bounds, is_integer);
 }
 
 NodeId SchemaCompiler::multiples(const Json& schema, const Decimal& divisor, NumberBounds bounds,
                                  bool is_integer) {
   const size_t places = divisor.fraction.size();
   const auto step = scaled(divisor, places, false);
-  if (!step) document_.refuse(schema, "multipleOf", "is too large a number to be enforced");
+  if (!step) document_.refuse(schema, "multipleOf", kTooManyDigits);
   if (*step == 1) {  // 1, 0.1, 0.01 ...: so many digits
     bounds.max_fraction = std::min(bounds.max_fraction, static_cast<uint32_t>(places));
     return number_node(syntax_, bounds);
@@ -185,6 +191,28 @@ LengthBounds SchemaCompiler::length_of(const Json& schema) const {
           document_.count(schema, "maxLength").value_or(kUnbounded)};
 }
 
+std::vector<SchemaCompiler::Text> SchemaCompiler::texts_of(const Terms& flat) {
+  std::vector<Text> texts;
+  for (const Term term : flat) {
+    for (Text& text : texts_of(*term.schema)) {
+      const auto is_same = [&](const Text& other) {
+        return other.regex == text.regex && other.is_search == text.is_search;
+      };
+      if (std::ranges::none_of(texts, is_same)) texts.push_back(std::move(text));
+    }
+  }
+  return texts;
+}
+
+LengthBounds SchemaCompiler::length_of(const Terms& flat) const {
+  LengthBounds length;
+  for (const Term term : flat) {
+    const LengthBounds its = length_of(*term.schema);
+    length = {std::max(length.min, its.min), std::min(length.max, its.max)};
+  }
+  return length;
+}
+
 const StringLanguage& SchemaCompiler::language(const Text& text, Spelling spelling) {
   const std::string key = fmt::format("{}{}{}", text.is_search ? "s" : "r",
                                       spelling == Spelling::kText ? "t" : "j", text.regex);
@@ -194,6 +222,15 @@ const StringLanguage& SchemaCompiler::language(const Text& text, Spelling spelli
       .emplace(key, text.is_search ? StringLanguage::of_pattern(text.regex, text.where, spelling)
                                    : StringLanguage::of_regex(text.regex, spelling))
       .first->second;
+}
+
+void SchemaCompiler::count_product(const Terms& flat, size_t states) {
+  num_product_states_ += states;
+  if (num_product_states_ > kMaxProductStates) {
+    document_.refuse(*flat[0].schema, "pattern",
+                     "and all others of the schema with their lengths are too large together; make "
+                     "them simpler");
+  }
 }
 
 NodeId SchemaCompiler::text_node(const Text& text) {
@@ -208,18 +245,8 @@ NodeId SchemaCompiler::text_node(const Text& text) {
 }
 
 SchemaCompiler::StringBounds SchemaCompiler::string_bounds(const Terms& flat) {
-  LengthBounds length;
-  std::vector<Text> texts;
-  for (const Term term : flat) {
-    const LengthBounds its = length_of(*term.schema);
-    length = {std::max(length.min, its.min), std::min(length.max, its.max)};
-    for (Text& text : texts_of(*term.schema)) {
-      const auto is_same = [&](const Text& other) {
-        return other.regex == text.regex && other.is_search == text.is_search;
-      };
-      if (std::ranges::none_of(texts, is_same)) texts.push_back(std::move(text));
-    }
-  }
+  const LengthBounds length = length_of(flat);
+  std::vector<Text> texts = texts_of(flat);
   if (texts.size() > kMaxTexts) {
     document_.refuse(*flat[0].schema, "pattern",
                      fmt::format("and format come together more than {} times", kMaxTexts));
@@ -255,9 +282,10 @@ NodeId SchemaCompiler::string(const Terms& flat) {
         &languages_.try_emplace("excluded", StringLanguage::without(excluded_)).first->second);
   }
   const uint32_t all = (1u << languages.size()) - 1;
-  auto dfa = make_string_dfa(
-      languages, [all](uint32_t membership) { return membership == all; }, length,
-      texts.empty() ? document_.where(document_.root()) : texts[0].where);
+  const StringProduct product(languages,
+                              texts.empty() ? document_.where(document_.root()) : texts[0].where);
+  count_product(flat, product.size());
+  auto dfa = product.accepting([all](uint32_t membership) { return membership == all; }, length);
   if (dfa) known->second = syntax_.sequence({quote, syntax_.dfa(std::move(*dfa))});
   return known->second;
 }

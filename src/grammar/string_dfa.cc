@@ -14,84 +14,6 @@ constexpr size_t kMaxProduct = 4000;              // states
 constexpr size_t kMaxShortest = size_t{1} << 18;  // entries of the table of lengths
 constexpr size_t kMaxLanguageBytes = size_t{16} << 20;
 
-// All languages at once: what a string's beginning leads to in each.
-class Product {
- public:
-  Product(std::span<const StringLanguage* const> languages, const std::string& where,
-          const ByteDfa& all)
-      : all_(all), languages_(languages) {
-    std::array<uint8_t, 256>& classes = dfa.classes;
-    dfa.num_classes = refine(classes, 1, all.classes);
-    for (const StringLanguage* language : languages) {
-      if (language->automaton() == nullptr) continue;
-      dfa.num_classes = refine(classes, dfa.num_classes, language->automaton()->syntax().classes());
-    }
-    std::vector<uint8_t> bytes(dfa.num_classes);
-    for (int byte = 255; byte >= 0; --byte) bytes[classes[byte]] = static_cast<uint8_t>(byte);
-    std::vector<StateId> start = {0};
-    for (const StringLanguage* language : languages) {
-      start.push_back(language->automaton() == nullptr ? kDead : kStart);
-    }
-    find(start);
-    std::vector<StateId> next;
-    while (dfa.next.size() < states_.size() * dfa.num_classes) {
-      const std::vector<StateId>& from = *states_[dfa.next.size() / dfa.num_classes];
-      if (states_.size() > kMaxProduct) {
-        throw_error(ErrorCode::kUnsupported,
-                    "{}: what its patterns and lengths say together needs more than {} states, "
-                    "which is not supported",
-                    where, kMaxProduct);
-      }
-      for (const uint8_t byte : bytes) {
-        const uint16_t outer = all.step(static_cast<uint16_t>(from[0]), byte);
-        if (outer >= ByteDfa::kAccept) {
-          dfa.next.push_back(outer);
-          continue;
-        }
-        next.assign(1, outer);
-        for (size_t i = 0; i < languages.size(); ++i) {
-          next.push_back(from[i + 1] <= kOutgrown
-                             ? kDead
-                             : languages[i]->automaton()->next(from[i + 1], byte));
-          if (next.back() == kOutgrown) {
-            throw_error(ErrorCode::kUnsupported, "{}: a pattern is too large", where);
-          }
-        }
-        dfa.next.push_back(find(next));
-      }
-    }
-  }
-
-  // Of a state between characters: which languages have what was read.
-  uint32_t membership(size_t state) const {
-    uint32_t bits = 0;
-    for (size_t i = 0; i < languages_.size(); ++i) {
-      const StateId at = (*states_[state])[i + 1];
-      if (at > kOutgrown && languages_[i]->automaton()->is_accepting(at)) bits |= 1u << i;
-    }
-    return bits;
-  }
-  bool is_between(size_t state) const {
-    const StateId outer = (*states_[state])[0];
-    return all_.is_between.empty() ? outer == 0 : all_.is_between[outer] != 0;
-  }
-  size_t size() const { return states_.size(); }
-
-  ByteDfa dfa;  // that accepts every string
-
- private:
-  uint16_t find(const std::vector<StateId>& state) {
-    const auto [found, is_new] = ids_.try_emplace(state, static_cast<uint16_t>(states_.size()));
-    if (is_new) states_.push_back(&found->first);
-    return found->second;
-  }
-
-  const ByteDfa& all_;
-  std::span<const StringLanguage* const> languages_;
-  std::map<std::vector<StateId>, uint16_t> ids_;
-  std::vector<const std::vector<StateId>*> states_;
-};
-
 // Takes out what no accepted string goes through. False: nothing is left.
 bool keep_live(ByteDfa& dfa) {
   const size_t states = dfa.num_states();
@@ -221,29 +143,82 @@ bool StringLanguage::contains(std::string_view text) const {
       automaton_->advance(kStart, spell_text(text, Spelling::kCanonical)));
 }
 
-std::vector<uint32_t> memberships(std::span<const StringLanguage* const> languages,
-                                  const std::string& where) {
-  const Product product(languages, where, canonical_string());
-  std::set<uint32_t> found;
-  for (size_t state = 0; state < product.size(); ++state) {
-    if (product.is_between(state)) found.insert(product.membership(state));
+StringProduct::StringProduct(std::span<const StringLanguage* const> languages, std::string where,
+                             ByteDfa strings)
+    : languages_(languages.begin(), languages.end()),
+      where_(std::move(where)),
+      strings_(std::move(strings)) {
+  dfa_.num_classes = refine(dfa_.classes, 1, strings_.classes);
+  for (const StringLanguage* language : languages_) {
+    if (language->automaton() == nullptr) continue;
+    dfa_.num_classes =
+        refine(dfa_.classes, dfa_.num_classes, language->automaton()->syntax().classes());
   }
-  return {found.begin(), found.end()};
+  std::vector<uint8_t> bytes(dfa_.num_classes);
+  for (int byte = 255; byte >= 0; --byte) bytes[dfa_.classes[byte]] = static_cast<uint8_t>(byte);
+  std::vector<StateId> start = {0};
+  for (const StringLanguage* language : languages_) {
+    start.push_back(language->automaton() == nullptr ? kDead : kStart);
+  }
+  find(start);
+  for (size_t state = 0; state < states_.size(); ++state) {
+    if (states_.size() > kMaxProduct) {
+      throw_error(ErrorCode::kUnsupported,
+                  "{}: what its patterns and lengths say together needs more than {} states, "
+                  "which is not supported",
+                  where_, kMaxProduct);
+    }
+    for (const uint8_t byte : bytes) dfa_.next.push_back(next(*states_[state], byte));
+  }
 }
 
-std::optional<ByteDfa> make_string_dfa(std::span<const StringLanguage* const> languages,
-                                       const std::function<bool(uint32_t)>& accepts,
-                                       LengthBounds length, const std::string& where,
-                                       const ByteDfa& all) {
-  Product product(languages, where, all);
-  ByteDfa dfa = std::move(product.dfa);
-  dfa.is_between.resize(product.size());
-  if (!all.may_end.empty()) dfa.may_end.resize(product.size());
+uint16_t StringProduct::next(const std::vector<StateId>& state, uint8_t byte) {
+  const uint16_t outer = strings_.step(static_cast<uint16_t>(state[0]), byte);
+  if (outer >= ByteDfa::kAccept) return outer;
+  std::vector<StateId> next = {outer};
+  for (size_t i = 0; i < languages_.size(); ++i) {
+    const StateId from = state[i + 1];
+    next.push_back(from <= kOutgrown ? kDead : languages_[i]->automaton()->next(from, byte));
+    if (next.back() == kOutgrown) {
+      throw_error(ErrorCode::kUnsupported, "{}: a pattern is too large", where_);
+    }
+  }
+  return find(next);
+}
+
+uint16_t StringProduct::find(const std::vector<StateId>& state) {
+  const auto [found, is_new] = ids_.try_emplace(state, static_cast<uint16_t>(states_.size()));
+  if (is_new) states_.push_back(&found->first);
+  return found->second;
+}
+
+uint32_t StringProduct::membership(size_t state) const {
+  uint32_t bits = 0;
+  for (size_t i = 0; i < languages_.size(); ++i) {
+    const StateId at = (*states_[state])[i + 1];
+    if (at > kOutgrown && languages_[i]->automaton()->is_accepting(at)) bits |= 1u << i;
+  }
+  return bits;
+}
+
+std::set<uint32_t> StringProduct::memberships() const {
+  std::set<uint32_t> found;
+  for (size_t state = 0; state < size(); ++state) {
+    if (is_between(state)) found.insert(membership(state));
+  }
+  return found;
+}
+
+std::optional<ByteDfa> StringProduct::accepting(const std::function<bool(uint32_t)>& accepts,
+                                                LengthBounds length) const {
+  ByteDfa dfa = dfa_;
+  dfa.is_between.resize(size());
+  if (!strings_.may_end.empty()) dfa.may_end.resize(size());
   const uint8_t quote = dfa.classes['"'];
-  for (size_t state = 0; state < product.size(); ++state) {
-    if (!product.is_between(state)) continue;
+  for (size_t state = 0; state < size(); ++state) {
+    if (!is_between(state)) continue;
     dfa.is_between[state] = 1;
-    const bool is_accepted = accepts(product.membership(state));
+    const bool is_accepted = accepts(membership(state));
     if (!dfa.may_end.empty()) {
       dfa.may_end[state] = is_accepted ? 1 : 0;
     } else if (!is_accepted) {
@@ -251,25 +226,30 @@ std::optional<ByteDfa> make_string_dfa(std::span<const StringLanguage* const> la
     }
   }
   if (!keep_live(dfa)) return std::nullopt;
-  if (length.is_bounded()) {
-    dfa.is_counted = true;
-    dfa.min = length.min;
-    dfa.max = std::min(length.max, kUnbounded - 1);  // none of the table's is above its bound
-    if (dfa.num_states() * (size_t{dfa.min} + 1) > kMaxShortest) {
-      throw_error(ErrorCode::kUnsupported,
-                  "{}: its pattern and a minLength of {} need too large a table, which is not "
-                  "supported",
-                  where, dfa.min);
-    }
-    find_shortest(dfa);
-    if (dfa.shortest[dfa.min] > dfa.max) return std::nullopt;
-    for (size_t at = 0; at < dfa.shortest.size(); at += size_t{dfa.min} + 1) {
-      if (dfa.shortest[at] == kUnbounded) continue;  // of a state that is not live
-      dfa.most_needed = std::max(dfa.most_needed, dfa.shortest[at]);
-    }
-  }
+  if (length.is_bounded() && !add_length(dfa, length)) return std::nullopt;
   find_covering_states(dfa);
   return dfa;
+}
+
+// False: no string is so long.
+bool StringProduct::add_length(ByteDfa& dfa, LengthBounds length) const {
+  dfa.is_counted = true;
+  dfa.min = length.min;
+  dfa.max = length.max;
+  if (dfa.num_states() * (size_t{dfa.min} + 1) > kMaxShortest) {
+    throw_error(ErrorCode::kUnsupported,
+                "{}: its pattern and a minLength of {} need too large a table, which is not "
+                "supported",
+                where_, dfa.min);
+  }
+  find_shortest(dfa);
+  const uint32_t least = dfa.shortest[dfa.min];
+  if (least == kUnbounded || least > dfa.max) return false;
+  for (size_t at = 0; at < dfa.shortest.size(); at += size_t{dfa.min} + 1) {
+    if (dfa.shortest[at] == kUnbounded) continue;  // of a state that is not live
+    dfa.most_needed = std::max(dfa.most_needed, dfa.shortest[at]);
+  }
+  return true;
 }
 
 }  // namespace nanovllm::grammar

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,17 +46,39 @@ class StringLanguage {
   std::unique_ptr<Automaton> automaton_;
 };
 
-// Those whose membership in the languages satisfies `accepts`, one bit a language. `all` has all
-// strings in that spelling: JSON's, of which the automaton reads the closing quote too, or those of
-// text_without(). None: there are no such strings. Throws Error(kUnsupported), which begins with
-// `where`, when it would be too large.
-std::optional<ByteDfa> make_string_dfa(std::span<const StringLanguage* const> languages,
-                                       const std::function<bool(uint32_t)>& accepts,
-                                       LengthBounds length, const std::string& where,
-                                       const ByteDfa& all = canonical_string());
+// All languages at once: what a string's beginning leads to in each. A string's membership has one
+// bit a language.
+class StringProduct {
+ public:
+  // At most 31 languages, which outlive it. `strings` has all strings in their spelling: JSON's, of
+  // which the automaton reads the closing quote too, or those of text_without(). Throws
+  // Error(kUnsupported), which begins with `where`, when it would be too large.
+  StringProduct(std::span<const StringLanguage* const> languages, std::string where,
+                ByteDfa strings = canonical_string());
 
-// Which memberships there are at all.
-std::vector<uint32_t> memberships(std::span<const StringLanguage* const> languages,
-                                  const std::string& where);
+  size_t size() const { return states_.size(); }
+  // Which there are at all.
+  std::set<uint32_t> memberships() const;
+  // The strings whose membership `accepts`. None: there are no such strings. Throws as above.
+  std::optional<ByteDfa> accepting(const std::function<bool(uint32_t)>& accepts,
+                                   LengthBounds length) const;
+
+ private:
+  uint16_t next(const std::vector<StateId>& state, uint8_t byte);
+  uint16_t find(const std::vector<StateId>& state);
+  bool is_between(size_t state) const {
+    const StateId outer = (*states_[state])[0];
+    return strings_.is_between.empty() ? outer == 0 : strings_.is_between[outer] != 0;
+  }
+  uint32_t membership(size_t state) const;  // of what leads to a state between characters
+  bool add_length(ByteDfa& dfa, LengthBounds length) const;
+
+  const std::vector<const StringLanguage*> languages_;
+  const std::string where_;
+  const ByteDfa strings_;
+  ByteDfa dfa_;  // that accepts every string
+  std::map<std::vector<StateId>, uint16_t> ids_;
+  std::vector<const std::vector<StateId>*> states_;
+};
 
 }  // namespace nanovllm::grammar

@@ -112,7 +112,7 @@ NodeId Syntax::characters(const CharRanges& set, Spelling spelling) {
   NodeId id = never();
   if (is_any_json || !sequences.empty()) {
     dfas_.push_back(is_any_json ? any_json_character() : make_byte_dfa(sequences));
-    grow(sizeof(ByteDfa) + 2 * dfas_.back().next.size());
+    grow(dfas_.back().bytes());
     id = intern({.kind = Node::Kind::kDfa,
                  .covers = set.contains(plain_characters()),
                  .first = static_cast<uint32_t>(dfas_.size() - 1)});
@@ -122,7 +122,7 @@ NodeId Syntax::characters(const CharRanges& set, Spelling spelling) {
 }
 
 NodeId Syntax::dfa(ByteDfa dfa) {
-  grow(sizeof(ByteDfa) + 2 * dfa.next.size() + 4 * dfa.shortest.size());
+  grow(dfa.bytes());
   dfas_.push_back(std::move(dfa));
   return intern({.kind = Node::Kind::kDfa, .first = static_cast<uint32_t>(dfas_.size() - 1)});
 }
@@ -165,8 +165,24 @@ NodeId Syntax::pair(NodeId first, NodeId second) {
 }
 
 NodeId Syntax::sequence(std::span<const NodeId> parts) {
+  // Literals in a row become one at once, not each with all behind it.
+  std::vector<NodeId> joined;
+  std::string text;
+  const auto end_text = [&] {
+    if (!text.empty()) joined.push_back(literal(text));
+    text.clear();
+  };
+  for (const NodeId part : parts) {
+    if (nodes_[part].kind == Node::Kind::kLiteral) {
+      text += this->text(nodes_[part]);
+      continue;
+    }
+    end_text();
+    joined.push_back(part);
+  }
+  end_text();
   NodeId all = empty();
-  for (size_t i = parts.size(); i-- > 0;) all = sequence(parts[i], all);
+  for (size_t i = joined.size(); i-- > 0;) all = sequence(joined[i], all);
   return all;
 }
 

@@ -113,6 +113,7 @@ class Syntax {
   void make_repeats_consume();
   void refuse_left_recursion(NodeId start) const;
   void find_classes();
+  void forget_tables();
 
   struct Hash {
     size_t operator()(const Node& node) const;

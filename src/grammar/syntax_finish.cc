@@ -88,8 +88,9 @@ void Syntax::prune(const std::vector<uint8_t>& satisfiable) {
 // What it accepts but the empty text.
 NodeId Syntax::without_empty(NodeId id, std::vector<uint8_t>& nullable, std::vector<NodeId>& memo,
                              int depth) {
-  if (id < nullable.size() && nullable[id] == 0) return id;
-  if (id < memo.size() && memo[id] != kUnbounded) return memo[id];
+  // What is new here was made by this function.
+  if (id >= nullable.size() || nullable[id] == 0) return id;
+  if (memo[id] != kUnbounded) return memo[id];
   if (depth > kMaxNullableDepth) {
     throw_error(ErrorCode::kInvalidArgument,
                 "a repeated part is nested more than {} levels deep; make it simpler",
@@ -129,7 +130,7 @@ NodeId Syntax::without_empty(NodeId id, std::vector<uint8_t>& nullable, std::vec
       return memo[id];
     }
   }
-  if (id < memo.size()) memo[id] = result;
+  memo[id] = result;
   return result;
 }
 
@@ -252,7 +253,26 @@ NodeId Syntax::finish(NodeId start) {
   make_repeats_consume();
   refuse_left_recursion(start);
   find_classes();
+  forget_tables();
   return start;
+}
+
+// Those that found equal parts while they were built.
+void Syntax::forget_tables() {
+  ids_ = {};
+  text_offsets_ = {};
+  child_offsets_ = {};
+  classes_of_characters_ = {};
+  nodes_.shrink_to_fit();
+  texts_.shrink_to_fit();
+  children_.shrink_to_fit();
+  bytes_ = nodes_.size() * sizeof(Node) + texts_.size() + children_.size() * sizeof(NodeId) +
+           rules_.capacity() * sizeof(Rule);
+  for (const Rule& rule : rules_) bytes_ += rule.name.size();
+  for (const ByteDfa& dfa : dfas_) bytes_ += dfa.bytes();
+  for (const Names& names : names_) {
+    for (const std::string& name : names) bytes_ += name.size() + sizeof(std::string);
+  }
 }
 
 }  // namespace nanovllm::grammar

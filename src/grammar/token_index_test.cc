@@ -107,16 +107,29 @@ TEST(TokenIndex, VocabulariesWithoutTextHaveEmptyMasks) {
 }
 
 TEST(MaskCache, ForgetsWhatWasUsedLast) {
-  MaskCache cache(3 * 4 * 10);  // three masks of ten words
+  constexpr size_t kMaskBytes = 4 * 10 + MaskCache::kEntryBytes;
+  MaskCache cache(3 * kMaskBytes);
   const auto mask = [] { return std::make_shared<MaskWords>(10); };
   for (StateId state = 0; state < 3; ++state) cache.add(1, state, mask());
   EXPECT_NE(cache.find(1, 0), nullptr);
   cache.add(2, 0, mask());
-  EXPECT_EQ(cache.bytes(), 120u);
+  EXPECT_EQ(cache.bytes(), 3 * kMaskBytes);
   EXPECT_EQ(cache.find(1, 1), nullptr);
   EXPECT_NE(cache.find(1, 0), nullptr);
   EXPECT_NE(cache.find(1, 2), nullptr);
   EXPECT_NE(cache.find(2, 0), nullptr);
+}
+
+TEST(Grammars, ThoseAskedForLatelyAreKept) {
+  const GrammarCompiler compiler(demo_tokenizer());
+  const std::weak_ptr<const Grammar> first = compiler.regex("a");
+  for (int i = 0; i < 15; ++i) compiler.regex("b" + std::to_string(i));
+  EXPECT_FALSE(first.expired());
+  EXPECT_EQ(compiler.regex("a"), first.lock());
+  for (int i = 0; i < 15; ++i) compiler.regex("c" + std::to_string(i));
+  EXPECT_FALSE(first.expired());
+  compiler.regex("d");
+  EXPECT_TRUE(first.expired());
 }
 
 TEST(Grammars, EqualOnesInUseAreOneObject) {
