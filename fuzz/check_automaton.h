@@ -28,7 +28,7 @@ inline void check_automaton(const Syntax& syntax, NodeId start, std::string_view
     fuzzing::require(automaton.is_accepting(near) == automaton.is_accepting(state),
                      "what is nearby accepts alike");
   }
-  fuzzing::require(automaton.bytes() < 4 * kMaxBytes, "memory is bounded");
+  fuzzing::require(automaton.bytes() < 2 * kMaxBytes, "memory is bounded");
 }
 
 }  // namespace nanovllm::grammar

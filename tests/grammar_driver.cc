@@ -22,6 +22,7 @@ namespace {
 
 constexpr size_t kRandomTokens = 60;  // before a walk looks for its end
 constexpr size_t kMostTokens = 1000;
+constexpr int kTries = 3;  // for each walk
 
 // Tokens at random, then those that end something. Empty: it found no end.
 std::string walk(const Grammar& grammar, const GrammarCompiler& compiler, std::mt19937& random) {
@@ -67,7 +68,8 @@ nlohmann::json answer(const GrammarCompiler& compiler, const nlohmann::json& req
     accepted.push_back(grammar->is_accepting(grammar->advance(grammar->start(), one)));
   }
   std::mt19937 random(request.value("seed", 1u));
-  for (int i = request.value("walks", 0); i > 0; --i) {
+  const int wanted = request.value("walks", 0);
+  for (int i = 0; i < kTries * wanted && walks.size() < static_cast<size_t>(wanted); ++i) {
     std::string its = walk(*grammar, compiler, random);
     if (!its.empty()) walks.push_back(std::move(its));
   }

@@ -4,7 +4,7 @@
 grammar_driver is looked for in the folder NANOVLLM_BIN, MaskBench in NANOVLLM_SHARED. Random expressions must match what `re`
 matches; random walks under the masks of schemas must end in instances that jsonschema accepts. Exit status 1 and what differs
 otherwise, 77 (a skipped test) after the expressions when jsonschema is not installed.
-usage: grammar_oracle.py [--expressions N] [--schemas N]
+usage: grammar_oracle.py [--expressions N] [--schemas N] [--walks N]   (walks of each schema; 500 schemas have 10,000 that end)
 """
 import argparse
 import decimal
@@ -153,14 +153,14 @@ def is_rounding(error):
     return error.validator == "multipleOf" and decimal.Decimal(repr(error.instance)) % decimal.Decimal(repr(error.validator_value)) == 0
 
 
-def check_walks(driver, schemas):
+def check_walks(driver, schemas, walks):
     import jsonschema
 
     formats = ["date", "time", "date-time", "ipv4", "ipv6", "uuid", "email"]  # as far as it can
     checker = jsonschema.FormatChecker(formats=[name for name in formats if name in jsonschema.FormatChecker.checkers])
     taken = ended = walked = 0
     for schema in schemas:
-        answer = driver.ask(kind="json", grammar=json.dumps(schema), walks=20, seed=3)
+        answer = driver.ask(kind="json", grammar=json.dumps(schema), walks=walks, seed=3)
         if "error" in answer:
             continue
         taken += 1
@@ -169,7 +169,7 @@ def check_walks(driver, schemas):
             validator.check_schema(schema)
         except Exception:  # a schema that is none for jsonschema
             continue
-        walked += 20
+        walked += walks
         for text in answer["walks"]:
             ended += 1
             if text.startswith("dead end behind: "):
@@ -185,6 +185,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--expressions", type=int, default=2000)
     parser.add_argument("--schemas", type=int, default=0, help="of MaskBench, besides our own")
+    parser.add_argument("--walks", type=int, default=20, help="of each schema")
     arguments = parser.parse_args()
     driver = Driver()
     check_expressions(driver, arguments.expressions)
@@ -193,9 +194,9 @@ def main():
     except ImportError:
         print("SKIPPED: GrammarOracle's walks need the Python package jsonschema (python3-jsonschema)")
         sys.exit(77)
-    check_walks(driver, SCHEMAS)
+    check_walks(driver, SCHEMAS, arguments.walks)
     if arguments.schemas:
-        check_walks(driver, list(shared_schemas(arguments.schemas)))
+        check_walks(driver, list(shared_schemas(arguments.schemas)), arguments.walks)
 
 
 if __name__ == "__main__":

@@ -82,8 +82,11 @@ size_t Automaton::bytes_with(size_t num_states) const {
          state_ids_.bytes();
 }
 
-bool Automaton::is_full(size_t num_states) {
-  if (bytes_with(num_states) > max_bytes_) outgrow();
+// Whether there is no room for one more state of so many stacks.
+bool Automaton::is_full(size_t num_stacks) {
+  constexpr size_t kStateBytes = 64;  // beside its row and its stacks
+  const size_t more = 2 * num_stacks * sizeof(uint32_t) + kStateBytes;
+  if (bytes_with(num_states_ + 1) + more > max_bytes_) outgrow();
   return is_outgrown();
 }
 
@@ -163,7 +166,7 @@ StateId Automaton::intern(Gathered& gathered) {
     if (gathered.covers > covers.load(std::memory_order_relaxed)) covers = gathered.covers;
     return known;
   }
-  if (is_full(num_states_ + 1)) return kOutgrown;
+  if (is_full(set.size())) return kOutgrown;
   const StateId id = num_states_++;
   rows_.grow(num_states_);
   infos_.grow(num_states_);
@@ -244,7 +247,7 @@ void Automaton::expand(uint32_t root, Closure& found) {
         enter(syntax_.body(node.first), frame.parent);
         break;
     }
-    if (closure_frames_.size() - found.offset > kMaxStacks || is_full(num_states_)) break;
+    if (closure_frames_.size() - found.offset > kMaxStacks || is_full(0)) break;
   }
 }
 

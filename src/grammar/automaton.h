@@ -178,7 +178,7 @@ class Automaton {
   uint32_t nearby_frame(uint32_t frame, uint32_t most);
   // When there is room for so many states.
   size_t bytes_with(size_t num_states) const;
-  bool is_full(size_t num_states);
+  bool is_full(size_t num_stacks);
 
   const Syntax& syntax_;
   const size_t max_bytes_;

@@ -14,7 +14,7 @@ constexpr size_t kMaxMerges = 10'000;  // sets of schemas that are looked at
 constexpr int kMaxSchemaCalls = 64;    // one in another; what is deeper waits
 constexpr int kMaxReferences = 500;    // one after the other
 constexpr size_t kMaxTerms = 2000;     // that speak of one value
-constexpr size_t kMaxAllTerms = 500'000;
+constexpr size_t kMaxAllTerms = 1'000'000;
 constexpr uint32_t kMaxBlanks = 64;  // behind a newline
 
 }  // namespace

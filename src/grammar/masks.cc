@@ -5,9 +5,9 @@
 namespace nanovllm::grammar {
 namespace {
 
-// Stacks that are looked at for one mask: a tenth of a second's worth. The grammars that people
-// write need a tenth of it at most.
-constexpr size_t kMaxWork = 1'000'000;
+// Stacks that are looked at for one mask: some 50 ms of work, more than an object with 10,000
+// properties or a union of 10,000 patterns needs.
+constexpr size_t kMaxWork = 300'000;
 
 // False: the automaton is outgrown.
 bool walk(Automaton& automaton, StateId start, const ByteTrie& trie, uint32_t longest,

@@ -142,7 +142,7 @@ TEST(Regex, ChoosesOneOfManyTexts) {
   EXPECT_FALSE(accepts(*grammar, "text number 10000"));
   EXPECT_FALSE(accepts(*grammar, "text number "));
   EXPECT_EQ(message_of([&] { demo_compiler().choice({std::string(1 << 20, 'a')}); }),
-            "choice has 1048592 bytes; at most 1048576 are supported");
+            "choice has 1048591 bytes; at most 1048576 are supported");
   EXPECT_EQ(message_of([&] { demo_compiler().choice({}); }),
             "choice is an empty list; expected one text or more to choose from");
 }

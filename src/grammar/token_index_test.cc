@@ -1,8 +1,11 @@
 #include "grammar/token_index.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <thread>
 
 #include "base/testing.h"
 #include "grammar/masks.h"
@@ -38,15 +41,25 @@ void check_bytes(const Tokenizer& tokenizer, const std::string& name) {
   }
 }
 
+void check_bytes_of_all(const std::filesystem::path& folders) {
+  for (const auto& folder : std::filesystem::directory_iterator(folders)) {
+    if (!folder.is_directory()) continue;
+    check_bytes(*Tokenizer::load(folder.path().string()), folder.path().string());
+  }
+}
+
 TEST(TokenIndex, BytesAreWhatTheDetokenizerShows) {
   check_bytes(demo_tokenizer(), "demo");
   check_bytes(*text::make_tokenizer(text::byte_level_json()), "byte level");
   check_bytes(*text::make_tokenizer(text::sentence_piece_json()), "SentencePiece");
-  for (const auto& folder :
-       std::filesystem::directory_iterator(test::source_path("tests/data/tokenizers"))) {
-    if (!folder.is_directory()) continue;
-    check_bytes(*Tokenizer::load(folder.path().string()), folder.path().string());
-  }
+  check_bytes_of_all(test::source_path("tests/data/tokenizers"));
+}
+
+// tests/grammar_tokenizers.py runs it.
+TEST(TokenIndex, BytesAreWhatTheDetokenizerShowsForOthersToo) {
+  const char* const folder = std::getenv("NANOVLLM_TOKENIZERS");
+  if (folder == nullptr) GTEST_SKIP() << "NANOVLLM_TOKENIZERS names no folder of tokenizers";
+  check_bytes_of_all(folder);
 }
 
 TEST(TokenIndex, MarksAreSymbolsAndNoText) {
@@ -130,6 +143,26 @@ TEST(Grammars, ThoseAskedForLatelyAreKept) {
   EXPECT_FALSE(first.expired());
   compiler.regex("d");
   EXPECT_TRUE(first.expired());
+}
+
+TEST(Grammars, ManyThreadsCompileAndMaskAtOnce) {
+  const GrammarCompiler compiler(demo_tokenizer());
+  std::vector<std::vector<uint32_t>> masks(4);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < masks.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 20; ++i) {
+        const auto own = compiler.regex(fmt::format("[a-z]{{{}}}x{}", t + 1, i));
+        own->mask(own->start());
+        const auto shared = compiler.json_schema(R"({"type": "object", "maxProperties": 3})");
+        const auto state = shared->advance(shared->start(), "{\"a\": [1, {");
+        masks[t].resize(shared->num_mask_words());
+        shared->fill_mask(state, masks[t]);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& mask : masks) EXPECT_EQ(mask, masks[0]);
 }
 
 TEST(Grammars, EqualOnesInUseAreOneObject) {
