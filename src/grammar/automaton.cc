@@ -358,9 +358,11 @@ StateId Automaton::find_next(StateId state, uint8_t byte_class, size_t& work) {
   const auto stacks = [&] { return std::span(state_frames_).subspan(info.offset, info.count); };
   const uint8_t byte = bytes_of_classes_[byte_class];
   const auto next_byte = [this](uint32_t frame) { return next_literal_byte(frame); };
-  const auto literals = std::ranges::lower_bound(stacks(), 0, {}, next_byte);
-  const auto those_of_byte =
-      std::ranges::equal_range(literals, stacks().end(), int{byte}, {}, next_byte);
+  const auto end = stacks().end();
+  const auto first_of = [&](int literal_byte) {
+    return std::ranges::lower_bound(stacks().begin(), end, literal_byte, {}, next_byte);
+  };
+  const auto literals = first_of(0);
   const auto take = [&](std::span<const uint32_t> some) {
     for (const uint32_t id : some) {
       const Frame frame = frames_[id];
@@ -371,7 +373,7 @@ StateId Automaton::find_next(StateId state, uint8_t byte_class, size_t& work) {
     }
   };
   take({stacks().begin(), literals});
-  take({those_of_byte.begin(), those_of_byte.end()});
+  take({first_of(byte), first_of(byte + 1)});
   const StateId found = intern(scratch_);
   entry.store(found, std::memory_order_release);
   // Where few stacks say so at once, other bytes lead there too.
