@@ -39,12 +39,11 @@ std::string walk(const Grammar& grammar, const GrammarCompiler& compiler, std::m
     }
     if (open.empty()) return grammar.is_accepting(state) ? text : "dead end behind: " + text;
     int32_t chosen = open[random() % open.size()];
-    for (const std::string_view end : {"}", "]", "\"", ":", "1"}) {
+    for (const std::string_view end : {"}", "]", "\"", ":", ",", "1", "0", "t", "f", "n"}) {
       const auto is_end = [&](int32_t id) { return tokens.bytes(id) == end; };
       const auto found = std::find_if(open.begin(), open.end(), is_end);
-      const bool is_longer = end == "1" && text.ends_with('1');
-      if (!ends || is_longer || found == open.end()) continue;
-      chosen = *found;
+      if (!ends || found == open.end()) continue;
+      if (random() % 4 != 0) chosen = *found;  // else it may go on in circles
       break;
     }
     text += tokens.bytes(chosen);
