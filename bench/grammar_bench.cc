@@ -58,6 +58,7 @@ class Run {
   Run(const std::string& model, bool tells) : tells_(tells) {
     tokenizer_ = Tokenizer::load(model);
     compiler_ = std::make_unique<GrammarCompiler>(*tokenizer_);
+    compiler_->tokens();  // so that the first schema does not wait for it
   }
 
   void take(const nlohmann::json& line) {

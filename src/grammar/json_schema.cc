@@ -14,7 +14,7 @@ constexpr size_t kMaxMerges = 10'000;  // sets of schemas that are looked at
 constexpr int kMaxSchemaCalls = 64;    // one in another; what is deeper waits
 constexpr int kMaxReferences = 500;    // one after the other
 constexpr size_t kMaxTerms = 2000;     // that speak of one value
-constexpr size_t kMaxAllTerms = 1'000'000;
+constexpr size_t kMaxAllTerms = 3'000'000;
 constexpr uint32_t kMaxBlanks = 64;  // behind a newline
 
 }  // namespace
@@ -79,6 +79,14 @@ RuleId SchemaCompiler::rule_of(Known& known) {
                                                       : document_.where(*known.terms[0].schema));
   }
   return *known.rule;
+}
+
+void SchemaCompiler::count_terms(const Json& schema, size_t more) {
+  num_terms_ += more;
+  if (num_terms_ >= kMaxAllTerms) {
+    document_.refuse(schema, "allOf",
+                     "and what else speaks of this value has too many parts; make it simpler");
+  }
 }
 
 void SchemaCompiler::count_merge() {
@@ -151,10 +159,7 @@ bool SchemaCompiler::flatten(Term term, Terms& flat) {
   const auto add_itself = [&] {
     if (std::ranges::find(flat, term) != flat.end()) return;
     flat.push_back(term);
-    if (flat.size() > kMaxTerms || ++num_terms_ > kMaxAllTerms) {
-      document_.refuse(schema, "allOf",
-                       "and what else speaks of this value has too many parts; make it simpler");
-    }
+    count_terms(schema, flat.size() > kMaxTerms ? kMaxAllTerms : 1);
   };
   if (is_expanded) {
     add_itself();
@@ -217,6 +222,7 @@ std::vector<SchemaCompiler::Terms> SchemaCompiler::branches(const Terms& flat, s
     if (name == keyword) place = index;
     if (name == keyword || name == "properties") break;
   }
+  count_terms(schema, list.size() * (flat.size() + 1));
   std::vector<Terms> ways;
   for (const Json& branch : list) {
     Terms& terms = ways.emplace_back(flat);

@@ -517,6 +517,13 @@ TEST(JsonSchema, LargeSchemasAreCompiledOrRefusedSoon) {
               compile_schema(R"({"allOf": [)" + parts + "]}");
             }).find("allOf and what else speaks of this value has too many parts"),
             std::string::npos);
+  std::string branches = "{}";
+  for (int i = 1; i < 100000; ++i) branches += ",{}";
+  EXPECT_NE(message_of([&] {
+              compile_schema(R"({"allOf": [)" + parts.substr(3000) + R"(], "anyOf": [)" + branches +
+                             "]}");
+            }).find("has too many parts"),
+            std::string::npos);
   std::string texts = "\"t\"";
   for (int i = 1; i < 10000; ++i) texts += ",\"t" + std::to_string(i) + "\"";
   const auto listed = compile_schema(R"({"maxLength": 4, "allOf": [{"enum": [)" + texts +

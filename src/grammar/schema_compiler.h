@@ -66,6 +66,7 @@ class SchemaCompiler {
   NodeId value(const Terms& terms);
   void define_waiting();
   void count_merge();
+  void count_terms(const Json& schema, size_t more);
   NodeId value_of(const Json& schema) { return value(Terms{Term{&schema}}); }
   RuleId rule_of(Known& known);
   NodeId build(const Terms& terms);
