@@ -5,6 +5,7 @@
 
 #include <future>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -28,14 +29,18 @@ void check_size(const char* name, size_t num_bytes) {
 // Waits for a thread that leaves the processor to those that compute tokens, where all have work.
 template <typename Work>
 auto at_low_priority(const Work& work) {
-  const SignalsBlocked in_thread;
-  return std::async(std::launch::async,
-                    [&] {
-                      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()),
-                                    kCompilingNiceness);
-                      return work();
-                    })
-      .get();
+  const auto run = [&work] {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kCompilingNiceness);
+    return work();
+  };
+  std::future<decltype(work())> result;
+  try {
+    const SignalsBlocked in_thread;
+    result = std::async(std::launch::async, run);
+  } catch (const std::system_error&) {  // there may be no more threads
+    return work();
+  }
+  return result.get();
 }
 
 std::shared_ptr<const Grammar> made_of(const StructuredOutputsParams& asked,
