@@ -172,11 +172,15 @@ bool Constraint::is_stuck() const {
   return rules_->takes_all_text ? !rules_->grammar->has_next(state_) : is_mask_empty();
 }
 
-bool Constraint::is_mask_empty() const {
-  const TokenMask its_mask = mask(false);
+bool Constraint::is_mask_empty(bool is_before_min_tokens,
+                               std::span<const int32_t> banned_ids) const {
+  const TokenMask its_mask = mask(is_before_min_tokens);
   if (its_mask.rules == nullptr) return false;
   std::vector<uint32_t> words((rules_->vocab_size + 31) / 32);
   its_mask.fill(words);
+  for (const int32_t id : banned_ids) {
+    if (id < rules_->vocab_size) words[id / 32] &= ~(1u << id % 32);
+  }
   return !is_any(words);
 }
 

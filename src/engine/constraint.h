@@ -96,8 +96,9 @@ class Constraint {
   // Whether nothing can follow: the text is complete and no token can end it, or it can't go on.
   // Makes no mask if it can do without.
   bool is_stuck() const;
-  // Whether mask() has no token at all.
-  bool is_mask_empty() const;
+  // Whether mask() has no token but those that are banned for other reasons.
+  bool is_mask_empty(bool is_before_min_tokens = false,
+                     std::span<const int32_t> banned_ids = {}) const;
   // Why nothing follows, where the text isn't complete.
   std::string why_stuck() const;
 

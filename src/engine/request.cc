@@ -236,12 +236,23 @@ void Request::append_output(Completion& completion, bool sampled, const Sequence
       append_token(completion, result);
       continue;
     }
-    if (completion.constraint && completion.constraint->is_mask_empty()) {
+    if (is_stuck(completion)) {
       end_stuck(completion);
     } else {
       abort(completion, "the model's logits leave no token to draw");
     }
   }
+}
+
+// Whether its grammar leaves no token, or none but bad words' last ones.
+bool Request::is_stuck(const Completion& completion) const {
+  if (!completion.constraint || !completion.constraint->binds()) return false;
+  if (completion.constraint->is_stuck()) return true;
+  std::vector<int32_t> banned;
+  bad_words_.append_banned(completion.output(), banned);
+  if (banned.empty()) return false;
+  const bool is_early = std::ssize(completion.output()) < params_.min_tokens;
+  return completion.constraint->is_mask_empty(is_early, banned);
 }
 
 // Its grammar leaves no token: a text that is complete ends as it should, where nothing can be
@@ -287,7 +298,7 @@ void Request::walk(Completion& completion, int32_t token_id) {
   // Text that looks like a thought is none.
   if (constraint.is_in_text()) completion.thinking.reset();
   // With its last token, so that who goes on with these ids finds the same end.
-  if (constraint.is_stuck()) end_stuck(completion);
+  if (is_stuck(completion)) end_stuck(completion);
 }
 
 bool Request::stops_at(Completion& completion, int32_t token_id) const {
