@@ -1,5 +1,6 @@
 """Codex and Claude Code edit a real file on a model that says what a script tells it, through interruptions and faults."""
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -141,6 +142,16 @@ class CommandLine(DictatedTest):
         self.assertEqual(self.said(events).strip(), COUNTED)
         self.assertGreaterEqual(len(server.prompts("Count slowly.")), 2)
 
+    def test_an_image_that_a_tool_returns_does_not_end_the_session(self):
+        """On a model of text. The image would be sent again with every request."""
+        server = self.serve(*self.ARGS)
+        path = os.path.join(self.work, "dot.png")
+        with open(path, "wb") as file:
+            file.write(base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="))
+        server.say("Good.", {"when": "Look at the dot.", "say": THOUGHT + self.look_at(path)}, {"when": self.LEFT_OUT, "say": "I can't see it."})
+        events = self.run_to_end(server.port, "Look at the dot.")
+        self.assertEqual(self.said(events).strip(), "I can't see it.")
+
     def test_a_worker_that_is_killed_is_not_noticed(self):
         server = self.serve(*self.ARGS)
         server.say("Good.", SLOW)
@@ -172,6 +183,11 @@ class CommandLine(DictatedTest):
 class Codex(CommandLine):
     TOO_LONG = "ran out of room in the model's context window|context_length_exceeded"
     NO_MODEL = "another"
+    LEFT_OUT = "image left out: this model reads text alone"
+
+    @staticmethod
+    def look_at(path):
+        return call("view_image", path=path)
 
     @staticmethod
     def script():
@@ -215,6 +231,11 @@ class Codex(CommandLine):
 class Claude(CommandLine):
     TOO_LONG = "[Pp]rompt is too long"
     NO_MODEL = "selected model"
+    LEFT_OUT = "media removed"  # as Claude Code says it, once it was refused
+
+    @staticmethod
+    def look_at(path):
+        return call("Read", file_path=path)
 
     def script(self):
         return ("Good.", {"when": TASK, "say": THOUGHT + call("Read", file_path=self.file)},

@@ -35,9 +35,8 @@ bool is_of_other_servers(std::string_view type) {
 }
 
 void check_type(const JsonPart& block, const std::string& type, const std::string& role) {
-  if (type == "image" || type == "document") {
-    block.refuse(" is a block of the type \"{}\", and this model reads text alone; leave it out.",
-                 type);
+  if (type == "image" || type == "document") {  // clients that find it by this place take it out
+    block.refuse(".{0}: this model reads text alone; leave the {0} out.", type);
   }
   const auto* known =
       std::ranges::find_if(kBlocks, [&](const auto& one) { return one.first == type; });
@@ -81,7 +80,7 @@ void MessageTools::add(const JsonPart& definition) {
   }
   Json parameters = schema.json();
   parameters["type"] = "object";
-  Json function = {{"name", name}, {"description", nullptr}, {"parameters", std::move(parameters)}};
+  Json function = {{"name", name}, {"parameters", std::move(parameters)}};
   if (const auto description = definition.text("description")) {
     function["description"] = *description;
   }
@@ -175,8 +174,10 @@ void MessageReader::read_result(const JsonPart& block, Parts& parts) {
   }
   parts.has_results = true;
   const auto content = block.find("content");
-  messages_.push_back(
-      {{"role", "tool"}, {"content", content ? result_text(*content) : ""}, {"tool_call_id", id}});
+  const std::string where = block.where() + ".tool_result.content";  // as Anthropic's API says it
+  messages_.push_back({{"role", "tool"},
+                       {"content", content ? result_text({content->json(), where}) : ""},
+                       {"tool_call_id", id}});
 }
 
 std::string MessageReader::result_text(const JsonPart& content) {

@@ -124,9 +124,9 @@ TEST(MessagesRequest, TranslatesTools) {
         "strict":true,"cache_control":{},"input_examples":[{}],"eager_input_streaming":true,
         "allowed_callers":["direct"]},{"type":"custom","name":"g","input_schema":{"type":"object"}},
         {"name":"later","input_schema":{},"defer_loading":true}])"),
-            R"([{"type":"function","function":{"name":"f","description":"d","parameters":)"
-            R"({"properties":{},"type":"object"},"strict":true}},{"type":"function","function":)"
-            R"({"name":"g","description":null,"parameters":{"type":"object"}}}])");
+            R"([{"type":"function","function":{"name":"f","parameters":)"
+            R"({"properties":{},"type":"object"},"description":"d","strict":true}},)"
+            R"({"type":"function","function":{"name":"g","parameters":{"type":"object"}}}])");
   for (const char* none : {"[]", "null"}) {
     EXPECT_EQ(tools_of(fmt::format(R"("tools":{})", none)), "null");
   }
@@ -324,11 +324,9 @@ TEST(MessagesRequest, RefusesByName) {
       {block(R"({"type":"video"})"),
        "messages[0].content[0] is a block of the type \"video\", which is not known here."},
       {block(R"({"type":"image","source":{}})"),
-       "messages[0].content[0] is a block of the type \"image\", and this model reads text alone; "
-       "leave it out."},
+       "messages[0].content[0].image: this model reads text alone; leave the image out."},
       {block(R"({"type":"document","source":{}})"),
-       "messages[0].content[0] is a block of the type \"document\", and this model reads text "
-       "alone; leave it out."},
+       "messages[0].content[0].document: this model reads text alone; leave the document out."},
       {block(R"({"type":"tool_use","id":"i","name":"f","input":{}})"),
        "messages[0].content[0] is a block of the type \"tool_use\", which belongs into messages of "
        "the role assistant."},
@@ -344,8 +342,8 @@ TEST(MessagesRequest, RefusesByName) {
       {R"("messages":[)" + call +
            R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"i","content":[)"
            R"({"type":"image","source":{}}]}]}])",
-       "messages[1].content[0].content[0] is a block of the type \"image\", and this model reads "
-       "text alone; leave it out."},
+       "messages[1].content[0].tool_result.content[0].image: this model reads text alone; leave "
+       "the image out."},
       {R"("messages":[{"role":"assistant","content":[{"type":"tool_use","id":"i","input":{}}]}])",
        "messages[0].content[0].name must be given."},
       {R"("messages":[{"role":"assistant","content":[{"type":"tool_use","id":"i","name":"f",)"
@@ -353,8 +351,7 @@ TEST(MessagesRequest, RefusesByName) {
        "messages[0].content[0].input must be an object, got \"{}\"."},
       {asks(R"("system":3)"), "system must be a text or a list of blocks, got 3."},
       {asks(R"("system":[{"type":"image"}])"),
-       "system[0] is a block of the type \"image\", and this model reads text alone; leave it "
-       "out."},
+       "system[0].image: this model reads text alone; leave the image out."},
       {asks(R"("system":[{"type":"tool_use","id":"i","name":"f","input":{}}])"),
        "system[0] is a block of the type \"tool_use\", which belongs into messages of the role "
        "assistant."},

@@ -146,6 +146,22 @@ void ResponsesDialogue::add_call(const JsonPart& item, bool is_custom) {
          {"arguments", is_custom ? Json({{"input", given}}).dump() : given}}}});
 }
 
+// An image that a tool returned is sent again with each request of its session, none of which could
+// be answered then: the model is told in words.
+std::string ResponsesDialogue::words_of_output(const JsonPart& item) {
+  const auto given = item.find("output");
+  if (!given || !given->json().is_array()) return words_of(item, "output");
+  Json output = given->json();
+  for (size_t i = 0; i < given->size(); ++i) {
+    const Json type = output[i].is_object() ? output[i].value("type", Json()) : Json();
+    if (type != "input_image" && type != "input_file") continue;
+    note_left_out(given->item(i), type.get<std::string>(), left_out_);
+    output[i] = fmt::format("({} left out: this model reads text alone)",
+                            type == "input_image" ? "image" : "file");
+  }
+  return words_of({output, given->where()});
+}
+
 void ResponsesDialogue::add_output(const JsonPart& item) {
   const std::string id = item.given("call_id");
   if (answered_calls_.contains(id)) {
@@ -156,8 +172,7 @@ void ResponsesDialogue::add_output(const JsonPart& item) {
                 printable(id));
   }
   answered_calls_.insert(id);
-  messages_.push_back(
-      {{"role", "tool"}, {"tool_call_id", id}, {"content", words_of(item, "output")}});
+  messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", words_of_output(item)}});
 }
 
 }  // namespace nanovllm::server

@@ -37,6 +37,7 @@ class ResponsesDialogue {
   void add_reasoning(const JsonPart& item);
   void add_call(const JsonPart& item, bool is_custom);
   void add_output(const JsonPart& item);
+  std::string words_of_output(const JsonPart& item);
   Json& assistant(const char* gets);
 
   std::vector<std::string>& left_out_;

@@ -138,6 +138,19 @@ TEST(ResponsesRequest, PassesOverWhatOthersDid) {
   }
 }
 
+TEST(ResponsesRequest, TellsTheModelOfImagesThatItsToolsReturned) {
+  const ResponsesRequest request = translated(fmt::format(
+      R"("input":[{},{{"type":"function_call_output","call_id":"call_1","output":[
+      {{"type":"input_text","text":"a "}},{{"type":"input_image","image_url":"data:image/png,"}},
+      {{"type":"input_file","file_data":"x"}}]}}])",
+      kOneCallItem));
+  EXPECT_EQ(request.chat["messages"][1]["content"],
+            "a (image left out: this model reads text alone)"
+            "(file left out: this model reads text alone)");
+  EXPECT_EQ(request.left_out, (std::vector<std::string>{"input[1].output[1] (input_image)",
+                                                        "input[1].output[2] (input_file)"}));
+}
+
 TEST(ResponsesRequest, JoinsAnyNumberOfPartsOfATurn) {
   constexpr size_t kNumParts = 20'000;
   const std::string words(50, 'a');
