@@ -285,6 +285,16 @@ std::string short_call_id(std::string_view id) {
   return result;
 }
 
+Json with_descriptions(Json tools) {
+  for (Json& tool : tools) {
+    const auto function = tool.is_object() ? tool.find("function") : tool.end();
+    if (function == tool.end() || !function->is_object()) continue;
+    Json& description = (*function)["description"];
+    if (description.is_null()) description = "";
+  }
+  return tools;
+}
+
 Json prepare_messages(const Json& messages, const TemplateHabits& habits) {
   Json prepared = Json::array();
   for (const Json& message : messages) {

@@ -16,6 +16,9 @@ Json prepare_messages(const Json& messages, const TemplateHabits& habits);
 // what errors name. Throws Error(kInvalidArgument).
 std::string text_of_content(const Json& content, const std::string& where);
 
+// A list of tools, with an empty description where there is none.
+Json with_descriptions(Json tools);
+
 // Of a call, as an object: given as one, or as the text of one, which a model may have written with
 // line breaks in its strings. What is none becomes an empty one.
 Json arguments_of(Json arguments);

@@ -248,8 +248,11 @@ std::string ChatTemplate::render(const Json& messages, const Json& tools,
   }
   const Impl::Compiled& chosen = impl_->choose(!tools.is_null());
   if (!chosen.program) throw_error(ErrorCode::kCorruptData, "{}", chosen.fault);
-  std::string text = chosen.program->render(impl_->variables(
-      text::prepare_messages(messages, chosen.habits), tools, add_generation_prompt, kwargs));
+  const Json described =
+      chosen.habits.wants_descriptions ? text::with_descriptions(tools) : nullptr;
+  std::string text = chosen.program->render(
+      impl_->variables(text::prepare_messages(messages, chosen.habits),
+                       described.is_null() ? tools : described, add_generation_prompt, kwargs));
   const std::string& bos = impl_->added_bos;
   const size_t begin = std::min(text.find_first_not_of(" \t\r\n"), text.size());
   if (text.compare(begin, bos.size(), bos) != 0) text.insert(0, bos);

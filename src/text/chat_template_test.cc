@@ -233,6 +233,18 @@ TEST(ChatTemplate, ToolsAndDocumentsAreThereAndNoneWithoutAny) {
             R"({"type": "function", "function": {"name": "f", "a": 1.0}}d)");
 }
 
+TEST(ChatTemplate, ToolsHaveADescriptionWhereTheTemplateJoinsItToOtherTexts) {
+  const Json tools =
+      Json::array({{{"type", "function"}, {"function", {{"name", "f"}, {"description", nullptr}}}},
+                   {{"type", "function"}, {"function", {{"name", "g"}, {"description", "does"}}}}});
+  EXPECT_EQ(render("{% for t in tools %}{{ '//' + t.function.description + ';' }}{% endfor %}",
+                   kHello, tools),
+            "//;//does;");
+  EXPECT_EQ(render("{% for t in tools %}{{ t.function.description | tojson }}{% endfor %}", kHello,
+                   tools),
+            "null\"does\"");
+}
+
 TEST(ChatTemplate, NullValuesOfAMessageAreLeftOutAndItsContentIsEmpty) {
   EXPECT_EQ(render("[{{ messages[0].content }}]{{ messages[0].tool_calls is defined }}",
                    {{{"role", "user"}, {"content", nullptr}, {"tool_calls", nullptr}}}),

@@ -69,6 +69,7 @@ class HabitFinder {
 
   TemplateHabits find() {
     find_roles();
+    find_form_of_tools();
     find_form_of_calls();
     find_what_follows();
     for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
@@ -108,6 +109,13 @@ class HabitFinder {
       if (at == late->npos) return;
     }
     habits_.takes_late_system = count_of(*late, kTold) == 1;
+  }
+
+  void find_form_of_tools() {
+    const Json asked = Json::array({say_as("user", kAsked)});
+    Json bare = one_tool();
+    bare[0]["function"]["description"] = nullptr;
+    habits_.wants_descriptions = attempt(asked, one_tool()) && !attempt(asked, bare);
   }
 
   // A question, the call of a function, and what it found.

@@ -26,6 +26,7 @@ struct TemplateHabits {
   bool wants_arguments_as_text = false;      // of calls, instead of an object
   bool wants_null_beside_calls = false;      // as the content; calls are not shown elsewhere
   bool wants_one_text_beside_calls = false;  // either content or reasoning
+  bool wants_descriptions = false;           // of tools: an empty one where none was given
   std::map<std::string, Content, std::less<>> contents = {};  // by role
 
   Content content_of(std::string_view role) const;
