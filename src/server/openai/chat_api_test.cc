@@ -353,7 +353,7 @@ TEST(ChatApi, WritesToolsInOneOrder) {
   LetterModel model;
   const ChatTemplate writes("{{ tools | tojson }}");
   model.served.preparer.chat_template = &writes;
-  model.served.format.tool_call_parser = "brackets";
+  model.served.format.tool_call_parser = "hermes";
   const auto call = chat(
       model,
       fmt::format(R"({},"return_prompt_text":true,"tools":[{{"function":{{"strict":true,"x":1,)"

@@ -64,6 +64,13 @@ bool is_strict(const Json& function) {
   return strict != nullptr && *strict == true;
 }
 
+[[noreturn]] void refuse_name(const std::string& name) {
+  throw_error(ErrorCode::kUnsupported,
+              "the function \"{}\" has a name that the model's calls can't spell; use letters, "
+              "digits, _ and -",
+              printable(name));
+}
+
 // How TagParser's formats write calls.
 class CallWriter {
  public:
@@ -86,9 +93,10 @@ class CallWriter {
     if (format_.begins_answer) {
       // What begins as one without a tag is one.
       const Json open = constant(format_.open_tag);
+      const char* const others = plain_tags_.empty() ? "{" : "{<";
       return choice(
           {sequence({optional(open), all_calls(false)}),
-           optional(sequence({pattern("[ \\t\\r\\n]*[^{ \\t\\r\\n]"),
+           optional(sequence({pattern(fmt::format("[ \\t\\r\\n]*[^{} \\t\\r\\n]", others)),
                               tags_in_text({tag(format_.open_tag, all_calls(false), "")})}))});
     }
     std::vector<Json> tags;
@@ -114,12 +122,7 @@ class CallWriter {
       const std::string text = Json(name).dump();
       return text.substr(1, text.size() - 2);
     }
-    if (name.empty() || !std::ranges::all_of(name, is_call_name_byte)) {
-      throw_error(ErrorCode::kUnsupported,
-                  "the function \"{}\" has a name that the model's calls can't spell; use letters, "
-                  "digits, _ and -",
-                  printable(name));
-    }
+    if (name.empty() || !std::ranges::all_of(name, is_call_name_byte)) refuse_name(name);
     return name;
   }
 
@@ -182,9 +185,7 @@ class CallWriter {
 
   Json tags_in_text(std::vector<Json> tags) const {
     Json triggers = Json::array({format_.open_tag});
-    if (!format_.other_open.empty()) {
-      triggers.push_back(format_.other_open);
-    }
+    if (!format_.other_open.empty()) triggers.push_back(format_.other_open);
     Json part = {{"type", "triggered_tags"}, {"triggers", triggers}, {"tags", std::move(tags)}};
     part["stop_after_first"] = !rules_.parallel || layout_.is_list;
     return part;
@@ -203,8 +204,9 @@ void CallWriter::suit(std::string_view chat_template) {
   if (format_.name == "mistral" && has("[ARGS]")) {
     layout_ = {.begin = "[TOOL_CALLS]", .arguments_mark = "[ARGS]"};
     if (has("[CALL_ID]")) layout_.id_mark = "[CALL_ID]";
-  } else if (layout_.is_list && !has(format_.open_tag) && has(format_.other_open)) {
-    if (!format_.other_open.empty()) open_ = format_.other_open;
+  } else if (layout_.is_list && !format_.other_open.empty() && !has(format_.open_tag) &&
+             has(format_.other_open)) {
+    open_ = format_.other_open;
   } else if (layout_.style == "glm_xml" && !chat_template.empty()) {
     const bool has_lines = has("</arg_key>\n");
     layout_.end = has_lines ? "\n</tool_call>" : "</tool_call>";
@@ -223,7 +225,9 @@ class HarmonyWriter {
     if (calls != nullptr) {
       before.push_back(
           sequence({tag("<|channel|>commentary<|message|>", any_text(), "<|end|>"), next}));
-      for (const Json& tool : calls->tools) add_call(tool["function"], calls->must_call, last);
+      for (const Json& tool : calls->tools) {
+        last.push_back(call(tool["function"], calls->must_call));
+      }
     }
     if (calls == nullptr || !calls->must_call) {
       const Json ends = Json::array({"", "<|return|>"});
@@ -237,25 +241,21 @@ class HarmonyWriter {
 
  private:
   // In all orders that the model was taught, or that its template has.
-  static void add_call(const Json& function, bool is_enforced, std::vector<Json>& out) {
+  static Json call(const Json& function, bool is_enforced) {
     const auto name = function["name"].get<std::string>();
-    if (name.empty() || name.find_first_of(" \t\r\n<") != name.npos) {
-      throw_error(ErrorCode::kUnsupported,
-                  "the function \"{}\" has a name that the model's calls can't spell; use letters, "
-                  "digits, _ and -",
-                  printable(name));
-    }
-    const Json arguments = {
-        {"type", "json_schema"},
-        {"json_schema", schema_of(function, is_enforced || is_strict(function))}};
-    for (const char* header :
-         {"<|channel|>commentary to=functions.{}", " to=functions.{}<|channel|>commentary"}) {
-      for (const char* type : {" <|constrain|>json", " json", ""}) {
-        const std::string begin = fmt::format(fmt::runtime(header), name);
-        out.push_back(tag(fmt::format("{}{}<|message|>", begin, type), arguments,
-                          Json::array({"", "<|call|>"})));
+    if (name.empty() || name.find_first_of(" \t\r\n<") != name.npos) refuse_name(name);
+    std::vector<Json> headers;
+    for (const char* type : {" <|constrain|>json", " json", ""}) {
+      for (const std::string& header :
+           {fmt::format("<|channel|>commentary to=functions.{}", name),
+            fmt::format(" to=functions.{}<|channel|>commentary", name)}) {
+        headers.push_back(constant(fmt::format("{}{}<|message|>", header, type)));
       }
     }
+    return sequence({choice(std::move(headers)),
+                     {{"type", "json_schema"},
+                      {"json_schema", schema_of(function, is_enforced || is_strict(function))}},
+                     optional(constant("<|call|>"))});
   }
 };
 

@@ -38,6 +38,12 @@ const Json& call_tools() {
   return kTools;
 }
 
+Json strict_tools() {
+  Json tools = call_tools();
+  for (Json& tool : tools) tool["function"]["strict"] = true;
+  return tools;
+}
+
 std::string template_named(const std::string& name) {
   std::ifstream file(test::source_path("tests/data/chat_templates/" + name + ".jinja"));
   EXPECT_TRUE(file) << name;
@@ -122,18 +128,23 @@ class Walk {
     GrammarState state = grammar.start();
     for (int i = 0; i < 5000; ++i) {
       const auto words = grammar.mask(state);
-      std::vector<int32_t> open, likely;
+      std::vector<int32_t> open, likely, marks;
       for (int32_t id = 0; id < vocabulary_.compiler.tokens().vocab_size(); ++id) {
         if (((*words)[id / 32] >> id % 32 & 1) == 0) continue;
         open.push_back(id);
         const std::string_view bytes = vocabulary_.compiler.tokens().bytes(id);
-        const bool may_end = bytes.find_first_of("\"}])") != bytes.npos;
-        if (may_end || grammar::TokenIndex::has_symbol(bytes)) likely.push_back(id);
+        if (grammar::TokenIndex::has_symbol(bytes)) {
+          marks.push_back(id);
+        } else if (bytes.find_first_of("\"}])") != bytes.npos) {
+          likely.push_back(id);
+        }
       }
       if (grammar.is_accepting(state) && (open.empty() || random() % 4 == 0)) return out;
       EXPECT_FALSE(open.empty()) << "a dead end behind " << out.text;
       if (open.empty()) return out;
-      const auto& from = likely.empty() || random() % 3 == 0 ? open : likely;
+      const auto& from = !marks.empty() && random() % 4 == 0   ? marks
+                         : likely.empty() || random() % 3 == 0 ? open
+                                                               : likely;
       add(from[random() % from.size()], out);
       state = grammar.advance(state, last_);
       EXPECT_FALSE(grammar.is_dead(state));
@@ -226,7 +237,8 @@ TEST(CallTags, RandomOutputsAreCallsThatFitTheirSchemas) {
           const std::string where = fmt::format("{} {} {}: {}", declared.parser,
                                                 declared.chat_template, with_marks, written.text);
           EXPECT_FALSE(answer.calls.empty()) << where;
-          EXPECT_EQ(answer.content, "") << where;
+          // What gpt-oss says before a call is content.
+          EXPECT_TRUE(answer.content.empty() || declared.parser == "openai") << where;
           EXPECT_TRUE(parallel || answer.calls.size() == 1) << where;
           expect_calls_fit(answer, rules.tools, where);
           if (::testing::Test::HasFailure()) return;
@@ -238,8 +250,7 @@ TEST(CallTags, RandomOutputsAreCallsThatFitTheirSchemas) {
 
 TEST(CallTags, StrictToolsFitFromTheirTriggerOn) {
   std::mt19937 random(9);
-  Json tools = call_tools();
-  tools[0]["function"]["strict"] = true;
+  const Json tools = strict_tools();
   size_t num_calls = 0;
   for (const Declared& declared : all_declared()) {
     for (const bool with_marks : {true, false}) {
@@ -253,9 +264,7 @@ TEST(CallTags, StrictToolsFitFromTheirTriggerOn) {
       EXPECT_TRUE(walk.accepts(*grammar, text)) << declared.parser;
       for (int round = 0; round < 8; ++round) {
         const Written written = walk.at_random(*grammar, random);
-        TranscriptAnswer answer = walk.parsed(written, tools);
-        // Others have an object, whatever it is.
-        std::erase_if(answer.calls, [](const auto& call) { return call.first == "now"; });
+        const TranscriptAnswer answer = walk.parsed(written, tools);
         num_calls += answer.calls.size();
         expect_calls_fit(answer, tools,
                          fmt::format("{} {} {}: {}", declared.parser, declared.chat_template,
@@ -269,7 +278,7 @@ TEST(CallTags, StrictToolsFitFromTheirTriggerOn) {
 
 TEST(CallTags, ATextFollowsItsFormatWhereNoCallComes) {
   const Json text = {{"type", "json_schema"}, {"json_schema", {{"const", 7}}}};
-  const CallRules rules = {.tools = call_tools()};
+  const CallRules rules = {.tools = strict_tools()};
   for (const Declared& declared : all_declared()) {
     const Walk walk(declared, true);
     const auto both = walk.grammar(&rules, &text);

@@ -1,0 +1,178 @@
+"""Calls that must come, calls of strict tools, and what may come beside them: the demo model under every parser's syntax, and a
+dictated one that thinks."""
+import json
+import unittest
+
+from dictated_testing import Dictated, call
+from serve_testing import SANITIZED, Server
+
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 8},
+            "days": {"type": "integer", "minimum": 1, "maximum": 99},
+            "detailed": {"type": "boolean"},
+            "kind": {"enum": ["rain", "wind"]},
+        },
+        "required": ["city", "detailed"],
+        "additionalProperties": False,
+    }}},
+    {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}},
+]
+PARSERS = ["hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "granite", "olmo3", "openai"]
+HELLO = [{"role": "user", "content": "Hello."}]
+
+
+def named(name):
+    return {"type": "function", "function": {"name": name}}
+
+
+class CallsTest(unittest.TestCase):
+    def fits(self, name, arguments):
+        value = json.loads(arguments)
+        if name == "now":
+            self.assertEqual(value, {})
+            return
+        self.assertEqual(name, "get_weather")
+        self.assertLessEqual({"city", "detailed"}, set(value))
+        self.assertLessEqual(set(value), {"city", "days", "detailed", "kind"})
+        self.assertLessEqual(len(value["city"]), 8)
+        self.assertIsInstance(value["detailed"], bool)
+        self.assertIn(value.get("kind", "rain"), ("rain", "wind"))
+        self.assertIn(value.get("days", 1), range(1, 100))
+
+    def calls(self, choice):
+        calls = [one["function"] for one in choice["message"].get("tool_calls") or []]
+        for one in calls:
+            self.fits(one["name"], one["arguments"])
+        return calls
+
+
+class EveryParser(CallsTest):
+    def test_calls_come_where_they_must_and_fit(self):
+        for parser in PARSERS[:3] if SANITIZED else PARSERS:
+            flags = ["--reasoning-parser", "openai_gptoss"] if parser == "openai" else []
+            server = Server("--tool-call-parser", parser, *flags)
+            self.addCleanup(server.close)
+            body = {"messages": HELLO, "tools": TOOLS, "max_tokens": 400, "temperature": 1, "seed": 7, "n": 3}
+            with self.subTest(parser=parser):
+                for choice, reason in (("required", "tool_calls"), (named("get_weather"), "stop")):
+                    asked = {**body, "tool_choice": choice, "parallel_tool_calls": False}
+                    answer = server.post("/v1/chat/completions", asked)
+                    self.assertEqual(answer.status, 200, answer.text)
+                    for one in answer.json["choices"]:
+                        # A model of random words may think for long.
+                        if one["finish_reason"] == "length" and parser == "openai":
+                            continue
+                        self.assertEqual(one["finish_reason"], reason, one)
+                        self.assertEqual(len(self.calls(one)), 1, one)
+                        self.assertFalse(one["message"]["content"], one)
+                        if reason == "stop":
+                            self.assertEqual(self.calls(one)[0]["name"], "get_weather")
+            server.close()
+
+    def test_every_api_has_them(self):
+        server = Server("--tool-call-parser", "hermes", "--served-model-name", "demo")
+        self.addCleanup(server.close)
+        flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
+        for choice in ("required", {"type": "function", "name": "get_weather"},
+                       {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_weather"}]}):
+            answer = server.post("/v1/responses", {"input": "Hello.", "tools": flat, "tool_choice": choice, "parallel_tool_calls": False,
+                                                   "max_output_tokens": 400, "temperature": 1, "seed": 3})
+            self.assertEqual(answer.status, 200, answer.text)
+            (item,) = answer.json["output"]
+            self.assertEqual(item["type"], "function_call")
+            self.fits(item["name"], item["arguments"])
+        tools = [{"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]} for tool in TOOLS]
+        for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "get_weather"}):
+            answer = server.post("/v1/messages", {"model": "demo", "messages": HELLO, "tools": tools, "tool_choice": choice,
+                                                  "max_tokens": 400, "temperature": 1})
+            self.assertEqual(answer.status, 200, answer.text)
+            self.assertEqual(answer.json["stop_reason"], "tool_use")
+            (block,) = answer.json["content"]
+            self.assertEqual(block["type"], "tool_use")
+            self.fits(block["name"], json.dumps(block["input"]))
+        # What can't be enforced is told with the function's name.
+        function = {"name": "f", "parameters": {"type": "object", "properties": {"x": {"not": {}}}}}
+        body = {"messages": HELLO, "tools": [{"type": "function", "function": function}], "max_tokens": 5}
+        self.assertEqual(server.post("/v1/chat/completions", body).status, 200)
+        for more in ({"tool_choice": "required"}, {"tools": [{"type": "function", "function": {**function, "strict": True}}]}):
+            answer = server.post("/v1/chat/completions", {**body, **more})
+            self.assertEqual(answer.status, 400)
+            self.assertEqual(answer.json["error"]["param"], "tools")
+            self.assertIn('The parameters of the function "f" can\'t be enforced: JSON schema at /properties/x: not', answer.json["error"]["message"])
+
+
+class Thinking(CallsTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Dictated()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.close()
+
+    def ask(self, say, stream=False, **more):
+        self.server.say(say)
+        body = {"messages": HELLO, "tools": TOOLS, "max_tokens": 300, "stream": stream, **more}
+        if not stream:
+            answer = self.server.post("/v1/chat/completions", body)
+            self.assertEqual(answer.status, 200, answer.text)
+            return answer.json["choices"][0]
+        message, reason = {"reasoning": "", "content": "", "tool_calls": []}, None
+        for event in self.server.stream("/v1/chat/completions", body):
+            if event == "[DONE]":
+                continue
+            choice = event["choices"][0]
+            reason = choice["finish_reason"] or reason
+            for key in ("reasoning", "content"):
+                message[key] += choice["delta"].get(key) or ""
+            for part in choice["delta"].get("tool_calls", []):
+                if part["index"] == len(message["tool_calls"]):
+                    message["tool_calls"].append({"function": {"name": part["function"]["name"], "arguments": ""}})
+                message["tool_calls"][part["index"]]["function"]["arguments"] += part["function"].get("arguments") or ""
+        return {"message": message, "finish_reason": reason}
+
+    def test_a_call_follows_a_thought_that_is_free(self):
+        thought = 'Is it <b>cold</b>? {"name":'
+        for stream in (False, True):
+            for separator in ("\n\n", ""):
+                choice = self.ask(f"<think>{thought}</think>{separator}" + call("get_weather", city="Oslo", detailed=True), stream, tool_choice="required")
+                self.assertEqual(choice["message"]["reasoning"], thought)
+                self.assertEqual(choice["finish_reason"], "tool_calls")
+                self.assertEqual([json.loads(one["arguments"]) for one in self.calls(choice)], [{"city": "Oslo", "detailed": True}])
+                self.assertFalse(choice["message"]["content"])
+
+    def test_a_text_that_is_not_asked_for_becomes_a_call(self):
+        for stream in (False, True):
+            choice = self.ask("<think>Hm.</think>\n\nI'd rather not.", stream, tool_choice="required", parallel_tool_calls=False)
+            self.assertEqual(choice["message"]["reasoning"], "Hm.")
+            self.assertEqual(len(self.calls(choice)), 1)
+            self.assertEqual(choice["finish_reason"], "tool_calls")
+
+    def test_strict_tools_fit_and_others_are_left_alone(self):
+        strict = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}, TOOLS[1]]
+        wrong = "<think>Hm.</think>\n\nI look.\n" + call("get_weather", town="Oslo")
+        (one,) = [one["function"] for one in self.ask(wrong)["message"]["tool_calls"]]
+        self.assertEqual(json.loads(one["arguments"]), {"town": "Oslo"})
+        choice = self.ask(wrong, tools=strict)
+        self.assertEqual(choice["message"]["content"].strip(), "I look.")
+        self.assertEqual(len(self.calls(choice)), 1)
+        choice = self.ask("<think>Hm.</think>\n\nNo call, <tool_call is text.", tools=strict)
+        self.assertEqual(choice["message"]["content"].strip(), "No call, <tool_call is text.")
+        self.assertEqual(choice["finish_reason"], "stop")
+
+    def test_beside_a_format_the_answer_follows_it_or_is_a_call(self):
+        schema = {"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"], "additionalProperties": False}
+        asked = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
+        choice = self.ask('<think>Hm.</think>{"warm": true}', **asked)
+        self.assertEqual((choice["message"]["content"], choice["finish_reason"]), ('{"warm": true}', "stop"))
+        choice = self.ask("<think>Hm.</think>" + call("now"), **asked)
+        self.assertEqual([one["name"] for one in self.calls(choice)], ["now"])
+        choice = self.ask('<think>Hm.</think>{"warm": 7}', **asked)
+        self.assertIn(json.loads(choice["message"]["content"]), ({"warm": True}, {"warm": False}))
+
+
+if __name__ == "__main__":
+    unittest.main()
