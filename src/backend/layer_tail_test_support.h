@@ -95,20 +95,20 @@ class TailFixture {
   // On the path that is planned for so many rows, or on one that a test asks for. False if that is
   // op by op.
   bool run(std::optional<cuda::TailPath> wanted = {}) {
-    auto& cuda_backend = dynamic_cast<CudaBackend&>(backend_);
-    if (act_ != DType::kBFloat16) return false;
-    const cuda::TailProducts products = cuda_backend.tail_products(layer, next_norm, next());
+    auto* const cuda_backend = dynamic_cast<CudaBackend*>(&backend_);
+    if (cuda_backend == nullptr || act_ != DType::kBFloat16) return false;
+    const cuda::TailProducts products = cuda_backend->tail_products(layer, next_norm, next());
     const cuda::TailPath path =
         wanted ? *wanted
                : cuda::plan_tail(products, static_cast<int>(residual.view.rows()),
-                                 cuda_backend.tail_traits());
+                                 cuda_backend->tail_traits());
     if (path == cuda::TailPath::kOpByOp) return false;
     Activations x;
     x.residual = residual.view;
     x.core_out = attention;
     x.mlp = mlp;
     x.core_in = x.hidden = out;
-    cuda_backend.run_tail(path, products, x);
+    cuda_backend->run_tail(path, products, x);
     return true;
   }
 #else
