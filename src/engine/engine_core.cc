@@ -74,13 +74,13 @@ uint64_t EngineCore::add_request(CheckedRequest checked, std::string text) {
   auto owner = std::make_unique<Request>(id, std::move(text), std::move(asked.prompt_token_ids),
                                          std::move(asked.params), context_, std::move(rules), salt);
   Request& request = *owner;
-  if (!withholds_remarks_) remark_on(request, asked.grammar.get());
   if (!asked.previous_output_ids.empty()) {
     request.replay(asked.previous_output_ids);
     for (const auto& completion : request.completions()) {
       if (completion->finish_reason != FinishReason::kNone) scheduler_.finish(*completion);
     }
   }
+  if (!withholds_remarks_) remark_on(request, asked.grammar.get());
   Requests added;
   added.emplace(id, std::move(owner));
   if (changed_.capacity() <= requests_.size()) changed_.reserve(2 * requests_.size() + 1);

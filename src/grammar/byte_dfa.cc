@@ -256,9 +256,9 @@ void find_covering_states(ByteDfa& dfa) {
       return plain == ByteDfa::kAccept ? dfa.covers[next] != 0 : self(self, next, plain);
     });
   };
-  // From the last one on: in most automata states lead to those behind them.
   for (bool changed = true; changed;) {
     changed = false;
+    // What was found last mostly leads to what was found before, or to its end.
     for (size_t state = states; state-- > 0;) {
       if (dfa.covers[state] == 0 || stays(stays, static_cast<uint16_t>(state), 0)) continue;
       dfa.covers[state] = 0;

@@ -90,11 +90,10 @@ class SchemaCompiler {
   void note_overlap(const Json& schema, const Json& branches);
   Branch branch_of(const Json& schema);
   static bool are_apart(const Branch& a, const Branch& b);
-  std::optional<std::set<std::string>> keys_of_values(const Terms& flat) const;
+  std::optional<std::set<std::string>> keys_of_values(const Terms& flat);
 
   // schema_lists.cc
-  // Listed values, each behind a text that equal ones share.
-  using Values = std::vector<std::pair<std::string, const Json*>>;
+  using Values = std::vector<const Json*>;
   struct Divisor {
     const Json* owner;
     Decimal value;
@@ -106,13 +105,15 @@ class SchemaCompiler {
     std::vector<const StringLanguage*> languages;
   };
   static uint8_t type_of_value(const Json& value);
-  std::optional<Values> all_listed(const Terms& flat) const;
+  const std::string& key_of(const Json& value);  // that equal ones share
+  std::optional<Values> all_listed(const Terms& flat);
   Limits limits_of(const Terms& flat, uint8_t types);
   bool allows(const Limits& limits, const Json& value) const;
   // Those that all else allows; none: nothing is listed.
-  std::optional<std::vector<const Json*>> listed_values(const Terms& flat, uint8_t types);
+  std::optional<Values> listed_values(const Terms& flat, uint8_t types);
   std::optional<NodeId> listed(const Terms& flat, uint8_t types);
   NodeId constant(const Json& value);
+  NodeId list_or_object(const Json& value);
 
   // schema_values.cc
   static constexpr const char* kTooManyDigits = "is too large a number to be enforced";
@@ -202,6 +203,8 @@ class SchemaCompiler {
   std::map<std::string, StringLanguage> languages_;  // by what they are of
   std::map<std::pair<bool, std::string>, NodeId> text_nodes_;
   std::map<std::string, NodeId> strings_;  // by what holds of them
+  std::unordered_map<const Json*, std::string> value_keys_;
+  std::unordered_map<const Json*, NodeId> constants_;  // of lists and objects
   std::set<std::string> noted_;
   std::set<const Json*> overlaps_looked_at_;
 };

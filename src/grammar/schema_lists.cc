@@ -66,25 +66,32 @@ uint8_t SchemaCompiler::type_of_value(const Json& value) {
   return 0;
 }
 
+// They are long where the value is, and asked for once for each branch.
+const std::string& SchemaCompiler::key_of(const Json& value) {
+  const auto [known, is_new] = value_keys_.try_emplace(&value);
+  if (is_new) known->second = canonical(value);
+  return known->second;
+}
+
 // Those that all lists have.
-std::optional<SchemaCompiler::Values> SchemaCompiler::all_listed(const Terms& flat) const {
+std::optional<SchemaCompiler::Values> SchemaCompiler::all_listed(const Terms& flat) {
   std::optional<Values> values;
   const auto keep = [&](std::span<const Json* const> others) {
-    std::unordered_set<std::string> known;
+    std::unordered_set<std::string_view> known;
     if (!values) {
       values.emplace();
       for (const Json* value : others) {
-        std::string key = canonical(*value);
-        if (known.insert(key).second) values->emplace_back(std::move(key), value);
+        if (known.insert(key_of(*value)).second) values->push_back(value);
       }
       return;
     }
-    for (const Json* value : others) known.insert(canonical(*value));
-    std::erase_if(*values, [&](const auto& value) { return !known.contains(value.first); });
+    for (const Json* value : others) known.insert(key_of(*value));
+    std::erase_if(*values, [&](const Json* value) { return !known.contains(key_of(*value)); });
   };
   for (const Term term : flat) {
     if (const Json* constant = document_.find(*term.schema, "const")) keep({&constant, 1});
     if (const Json* list = document_.array(*term.schema, "enum")) {
+      count_terms(*term.schema, list->size());
       std::vector<const Json*> others;
       others.reserve(list->size());
       for (const Json& value : *list) others.push_back(&value);
@@ -149,15 +156,15 @@ bool SchemaCompiler::allows(const Limits& limits, const Json& value) const {
   return true;
 }
 
-std::optional<std::vector<const Json*>> SchemaCompiler::listed_values(const Terms& flat,
-                                                                      uint8_t types) {
+std::optional<SchemaCompiler::Values> SchemaCompiler::listed_values(const Terms& flat,
+                                                                    uint8_t types) {
   const auto all = all_listed(flat);
   if (!all) return std::nullopt;
   uint8_t its_types = 0;
-  for (const auto& [key, value] : *all) its_types |= type_of_value(*value);
+  for (const Json* value : *all) its_types |= type_of_value(*value);
   const Limits limits = limits_of(flat, types & its_types);
-  std::vector<const Json*> values;
-  for (const auto& [key, value] : *all) {
+  Values values;
+  for (const Json* value : *all) {
     if ((type_of_value(*value) & types) != 0 && allows(limits, *value)) values.push_back(value);
   }
   return values;
@@ -191,6 +198,14 @@ NodeId SchemaCompiler::constant(const Json& value) {
     return syntax_.choice({as_written, syntax_.literal(fmt::format("{:.0f}", number))});
   }
   if (!value.is_structured()) return syntax_.literal(value.dump());
+  const auto known = constants_.find(&value);
+  if (known != constants_.end()) return known->second;
+  const NodeId node = list_or_object(value);
+  constants_.emplace(&value, node);
+  return node;
+}
+
+NodeId SchemaCompiler::list_or_object(const Json& value) {
   const bool is_list = value.is_array();
   if (value.empty()) {
     return syntax_.sequence(

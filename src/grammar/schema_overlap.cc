@@ -15,11 +15,11 @@ bool are_disjoint(const std::set<std::string>& a, const std::set<std::string>& b
 
 }  // namespace
 
-std::optional<std::set<std::string>> SchemaCompiler::keys_of_values(const Terms& flat) const {
+std::optional<std::set<std::string>> SchemaCompiler::keys_of_values(const Terms& flat) {
   const auto values = all_listed(flat);
   if (!values) return std::nullopt;
   std::set<std::string> keys;
-  for (const auto& [key, value] : *values) keys.insert(key);
+  for (const Json* value : *values) keys.insert(key_of(*value));
   return keys;
 }
 

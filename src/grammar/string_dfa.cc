@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "grammar/regex.h"
+#include "io/json.h"
 
 namespace nanovllm::grammar {
 namespace {
@@ -139,8 +140,13 @@ StringLanguage StringLanguage::of_texts(const std::vector<std::string>& texts) {
 
 bool StringLanguage::contains(std::string_view text) const {
   if (automaton_ == nullptr) return false;
-  return automaton_->is_accepting(
-      automaton_->advance(kStart, spell_text(text, Spelling::kCanonical)));
+  const StateId state = automaton_->advance(kStart, spell_text(text, Spelling::kCanonical));
+  if (state == kOutgrown) {
+    throw_error(ErrorCode::kUnsupported,
+                "the JSON schema has a pattern that is too large to be held against \"{}\"",
+                printable(text));
+  }
+  return automaton_->is_accepting(state);
 }
 
 StringProduct::StringProduct(std::span<const StringLanguage* const> languages, std::string where,

@@ -36,7 +36,8 @@ class StringLanguage {
   static StringLanguage without(const std::vector<std::string>& texts);
   static StringLanguage of_texts(const std::vector<std::string>& texts);
 
-  bool contains(std::string_view text) const;  // UTF-8
+  // `text` is UTF-8. Throws Error(kUnsupported) when the language is too large to tell.
+  bool contains(std::string_view text) const;
   // Null: no string is in it.
   Automaton* automaton() const { return automaton_.get(); }
 
