@@ -28,7 +28,7 @@ class CompilerCache(unittest.TestCase):
 
             seen = []
             for clone in (folder / "one", folder / "two" / "deeper" / "clone"):
-                for name in ("CMakeLists.txt", "CMakePresets.json", "cmake", "src", "include", "bench", "tests"):
+                for name in ("CMakeLists.txt", "CMakePresets.json", "cmake", "src", "include", "bench", "fuzz", "tests"):
                     copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
                     clone.mkdir(parents=True, exist_ok=True)
                     copy(ROOT / name, clone / name)

@@ -139,7 +139,7 @@ class Responses(unittest.TestCase):
                 ({"input": "x", "background": True}, 400, "background", 400, "background is not supported"),
                 ({"input": "x", "conversation": "c"}, 400, "conversation", 400, "conversation is not supported"),
                 ({"input": "x", "prompt": {"id": "p"}}, 400, "prompt", 400, "prompt is not supported"),
-                ({"input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}}, 400, "text.format", 400, "not supported yet"),
+                ({"input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}}, 400, "text.format", 400, "not can't be enforced"),
                 ({"input": "x", "tool_choice": "required"}, 400, "tool_choice", 400, "must be specified with 'tools'"),
                 ({"input": "x", "tools": [TOOL], "tool_choice": {"type": "function", "name": "?"}}, 400, "tool_choice", 400, "none of the tools"),
                 ({"input": "x", "tools": [{"type": "function"}]}, 400, "tools[0]", 400, "tools[0].name must be given."),

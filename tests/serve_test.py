@@ -202,7 +202,7 @@ class Api(unittest.TestCase):
                 ("/v1/completions", {}, 400, "prompt"),
                 ("/v1/completions", "{", 400, ""),
                 ("/v1/completions", b'{"prompt": "\xff"}', 400, ""),
-                ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}, 400, "response_format"),
+                ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json"}}, 400, "response_format"),
                 ("/v1/chat/completions", {**CHAT, "tool_choice": "some", "tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tool_choice"),
                 ("/v1/chat/completions", {"messages": []}, 400, "messages"),
                 ("/v1/embeddings", {"input": "x"}, 404, "embeddings"),

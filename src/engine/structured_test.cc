@@ -389,13 +389,13 @@ TEST_P(StructuredEngine, AnOutgrownAutomatonEndsItsOwnCompletion) {
   params.ignore_eos = false;
   params.structured_outputs.emplace().grammar = R"(root ::= "{" root? "}")";
   // Another request made the automaton as large as it may be, and never closed a brace.
-  const CheckedRequest other =
-      engine.core->preparer().check({.prompt_token_ids = prompt_of(9), .params = params});
-  const Grammar& grammar = *other->grammar;
+  CheckedRequest request = engine.core->preparer().check(
+      {.prompt_token_ids = prompt_of(9), .params = params, .previous_output_ids = {{19, 19, 20}}});
+  const Grammar& grammar = *request->grammar;
   GrammarState state = grammar.start();
   while (!grammar.is_dead(state)) state = grammar.advance(state, std::string_view("{"));
   ASSERT_TRUE(grammar.is_outgrown(state));
-  const uint64_t id = engine.core->add_request(prompt_of(9), params, {{19, 19, 20}});
+  const uint64_t id = engine.core->add_request(std::move(request), "");
   const uint64_t fine = engine.core->add_request(prompt_of(9), greedy(20));
   const auto outputs = run(*engine.core);
   EXPECT_EQ(outputs.at(id).outputs[0].finish_reason, FinishReason::kAbort);

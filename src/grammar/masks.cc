@@ -5,13 +5,9 @@
 namespace nanovllm::grammar {
 namespace {
 
-// Stacks that are looked at for one mask: some 50 ms of work, more than an object with 10,000
-// properties or a union of 10,000 patterns needs.
-constexpr size_t kMaxWork = 300'000;
-
 // False: the automaton is outgrown.
 bool walk(Automaton& automaton, StateId start, const ByteTrie& trie, uint32_t longest,
-          MaskWords& words) {
+          MaskWords& words, size_t max_work) {
   const ByteTrie::Node* const nodes = trie.nodes().data();
   const int32_t* const ids = trie.ids().data();
   const std::array<uint8_t, 256>& classes = automaton.syntax().classes();
@@ -22,8 +18,8 @@ bool walk(Automaton& automaton, StateId start, const ByteTrie& trie, uint32_t lo
   for (uint32_t i = 1; i < end;) {
     const ByteTrie::Node& node = nodes[i];
     const StateId state = automaton.next_of_class(path[node.depth - 1], classes[node.byte], work);
-    if (work > kMaxWork) automaton.outgrow();
-    if (state == kOutgrown || work > kMaxWork) return false;
+    if (work > max_work) automaton.outgrow();
+    if (state == kOutgrown || work > max_work) return false;
     if (state == kDead) {
       i = node.skip;
       continue;
@@ -39,7 +35,8 @@ bool walk(Automaton& automaton, StateId start, const ByteTrie& trie, uint32_t lo
 
 }  // namespace
 
-bool make_mask(Automaton& automaton, StateId state, const TokenIndex& index, MaskWords& words) {
+bool make_mask(Automaton& automaton, StateId state, const TokenIndex& index, MaskWords& words,
+               size_t max_work) {
   const TokenIndex::Slice* const slice = index.slice(automaton.covers(state));
   if (slice != nullptr) {
     words = slice->tokens;
@@ -47,7 +44,7 @@ bool make_mask(Automaton& automaton, StateId state, const TokenIndex& index, Mas
     words.assign(index.num_words(), 0);
   }
   const ByteTrie& trie = slice != nullptr ? slice->others : index.trie();
-  if (walk(automaton, state, trie, index.longest(), words)) return true;
+  if (walk(automaton, state, trie, index.longest(), words, max_work)) return true;
   words.assign(index.num_words(), 0);
   return false;
 }

@@ -13,9 +13,14 @@
 
 namespace nanovllm::grammar {
 
+// Stacks that are looked at for one mask: some 50 ms of work, more than an object with 10,000
+// properties or a union of 10,000 patterns needs.
+inline constexpr size_t kMaxMaskWork = 300'000;
+
 // Sets the bits of the tokens that may follow, and clears all others. False: the automaton is
 // outgrown, and no bit is set, for what is known would be less than what may follow.
-bool make_mask(Automaton& automaton, StateId state, const TokenIndex& index, MaskWords& words);
+bool make_mask(Automaton& automaton, StateId state, const TokenIndex& index, MaskWords& words,
+               size_t max_work = kMaxMaskWork);
 
 // The masks used last, of all grammars together; thread-safe.
 class MaskCache {

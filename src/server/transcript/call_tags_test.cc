@@ -227,6 +227,8 @@ TEST(CallTags, RandomOutputsAreCallsThatFitTheirSchemas) {
   std::mt19937 random(5);
   for (const Declared& declared : all_declared()) {
     for (const bool with_marks : {true, false}) {
+      // Tokens at random hardly ever spell the tag that ends one of its thoughts.
+      if (declared.parser == "openai" && !with_marks) continue;
       const Walk walk(declared, with_marks);
       for (const bool parallel : {true, false}) {
         const CallRules rules = {.tools = call_tools(), .must_call = true, .parallel = parallel};
