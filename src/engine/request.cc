@@ -200,7 +200,7 @@ void Request::add_rows(const Completion& completion, int position, int num_draft
   for (int i = 0; i <= num_drafts; ++i) {
     SamplingRow& row = rows.add(row_);
     row.seed = completion.seed;
-    row.position = static_cast<uint64_t>(position + i);
+    row.position = static_cast<uint64_t>(position) + static_cast<uint64_t>(i);
     row.prompt_ids = completion.prompt();
     row.output_ids = output.first(num_known + i);
     row.pending_from = pending_from;

@@ -132,6 +132,7 @@ NodeId SchemaCompiler::plain_string(const Terms& flat, uint8_t others) {
   ByteDfa all = text_without(excluded_);
   if (!texts.empty() || length.is_bounded()) {
     std::vector<const StringLanguage*> languages;
+    languages.reserve(texts.size());
     for (const Text& text : texts) languages.push_back(&language(text, Spelling::kText));
     const uint32_t every = (1u << languages.size()) - 1;
     const StringProduct product(languages, texts.empty() ? "a string" : texts[0].where, all);

@@ -167,14 +167,15 @@ StringProduct::StringProduct(std::span<const StringLanguage* const> languages, s
     start.push_back(language->automaton() == nullptr ? kDead : kStart);
   }
   find(start);
-  for (size_t state = 0; state < states_.size(); ++state) {
+  for (size_t num_done = 0; num_done < states_.size();) {
     if (states_.size() > kMaxProduct) {
       throw_error(ErrorCode::kUnsupported,
                   "{}: what its patterns and lengths say together needs more than {} states, "
                   "which is not supported",
                   where_, kMaxProduct);
     }
-    for (const uint8_t byte : bytes) dfa_.next.push_back(next(*states_[state], byte));
+    const std::vector<StateId>& state = *states_[num_done++];
+    for (const uint8_t byte : bytes) dfa_.next.push_back(next(state, byte));
   }
 }
 

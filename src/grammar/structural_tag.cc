@@ -146,8 +146,9 @@ std::optional<NodeId> TagCompiler::simple(const Part& part, std::string_view typ
     // Marks don't come anyway.
     part.expect_members({"exclude_tokens", "max_tokens"});
     Texts excluded;
-    for (const Part& token : part.optional_list("exclude_tokens"))
+    for (const Part& token : part.optional_list("exclude_tokens")) {
       excluded.push_back(token_bytes(token));
+    }
     if (const auto most = part.find("max_tokens")) most->refuse("can't be enforced");
     return free_text(part, std::move(excluded));
   }
@@ -292,7 +293,7 @@ std::string TagCompiler::bytes_of(const Part& part) {
 std::string TagCompiler::token_bytes(const Part& part) {
   if (part.json->is_string()) {
     const std::string name = part.text();
-    const std::string bytes = tokens_.with_symbols(name);
+    std::string bytes = tokens_.with_symbols(name);
     if (bytes != TokenIndex::symbol(name)) {
       part.fail(
           fmt::format("\"{}\" is no special or added token of the tokenizer; name it as a "
@@ -346,6 +347,7 @@ NodeId TagCompiler::choice(const std::vector<Tag>& tags) {
     shared = shared.substr(0, static_cast<size_t>(apart - shared.begin()));
   }
   std::vector<NodeId> ways;
+  ways.reserve(tags.size());
   for (const Tag& tag : tags) {
     ways.push_back(syntax_.sequence(
         syntax_.literal(std::string_view(tag.begin).substr(shared.size())), tag.rest));

@@ -116,7 +116,7 @@ class CallWriter {
   void suit(std::string_view chat_template);
 
   std::string name_of(const Json& function) const {
-    const auto name = function["name"].get<std::string>();
+    auto name = function["name"].get<std::string>();
     // In JSON any name can be spelled.
     if (layout_.behind_name.starts_with('"')) {
       const std::string text = Json(name).dump();
