@@ -3,7 +3,7 @@ dictated one that thinks."""
 import json
 import unittest
 
-from dictated_testing import Dictated, call
+from dictated_testing import APIS, Chat, Dictated, Messages, Responses, call
 from serve_testing import SANITIZED, Server
 
 TOOLS = [
@@ -172,6 +172,58 @@ class Thinking(CallsTest):
         self.assertEqual([one["name"] for one in self.calls(choice)], ["now"])
         choice = self.ask('<think>Hm.</think>{"warm": 7}', **asked)
         self.assertIn(json.loads(choice["message"]["content"]), ({"warm": True}, {"warm": False}))
+
+    # A thought, tools, a format and a stream in one request.
+
+    WARM = {"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"], "additionalProperties": False}
+    FORMATS = {Chat: {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": WARM}}},
+               Responses: {"text": {"format": {"type": "json_schema", "name": "n", "schema": WARM}}},
+               Messages: {"output_config": {"format": {"type": "json_schema", "schema": WARM}}}}
+    THOUGHT = 'Is it <b>warm</b>? {"warm": 7} or {"name":'
+
+    def streamed(self, api, say, **fields):
+        """What comes where a model thinks, and then would say this; all tools are strict."""
+        self.server.say(f"<think>{self.THOUGHT}</think>{say}")
+        session = api(self.server, tools=[{"description": "", "strict": True, **tool["function"]} for tool in TOOLS])
+        if api is Messages:
+            fields["tools"] = [{"name": tool["function"]["name"], "strict": True, "input_schema": tool["function"]["parameters"]} for tool in TOOLS]
+        body = session.body
+        session.body = lambda: {**body(), **self.FORMATS[api], **fields}
+        answer = session.ask("Is it warm in Oslo?")
+        self.assertTrue(answer["whole"], answer)
+        return answer
+
+    def test_behind_a_thought_a_stream_follows_its_format(self):
+        for api in APIS:
+            for said in ('{"warm": true}', "\n\n{\n  \"warm\": false\n}", '{"warm": 7}', "Rather warm.", ""):
+                with self.subTest(api=api.__name__, said=said):
+                    answer = self.streamed(api, said)
+                    self.assertEqual((answer["thought"], answer["calls"]), (self.THOUGHT, []))
+                    self.assertIn(json.loads(answer["text"]), ({"warm": True}, {"warm": False}))
+                    if said.startswith("{") and said.endswith("e}"):
+                        self.assertEqual(answer["text"], said)
+                    self.assertIn(answer["end"], ("stop", "completed", "end_turn"))
+
+    def test_behind_a_thought_a_stream_is_calls_that_fit(self):
+        for api in APIS:
+            for said in (call("get_weather", city="Oslo", detailed=True), call("get_weather", town="Oslo"), call("now") + "\n" + call("now")):
+                with self.subTest(api=api.__name__, said=said):
+                    answer = self.streamed(api, said)
+                    self.assertEqual((answer["thought"], answer["text"].strip()), (self.THOUGHT, ""))
+                    self.assertEqual(len(answer["calls"]), said.count("<tool_call>"))
+                    for one in answer["calls"]:
+                        self.fits(one["name"], json.dumps(one["input"]))
+                    if '"city"' in said:
+                        self.assertEqual(answer["calls"][0]["input"], {"city": "Oslo", "detailed": True})
+                    self.assertIn(answer["end"], ("tool_calls", "completed", "tool_use"))
+
+    def test_a_format_is_followed_too_where_a_thought_is_cut_off(self):
+        answer = self.streamed(Chat, '{"warm": true}', thinking_token_budget=4)
+        self.assertTrue(self.THOUGHT.startswith(answer["thought"]) and len(answer["thought"]) < len(self.THOUGHT), answer)
+        self.assertTrue(answer["calls"] or json.loads(answer["text"]) in ({"warm": True}, {"warm": False}), answer)
+        answer = self.streamed(Chat, "No.", thinking_token_budget=4, tool_choice="required", parallel_tool_calls=False)
+        self.assertEqual((len(answer["calls"]), answer["text"]), (1, ""))
+        self.fits(answer["calls"][0]["name"], json.dumps(answer["calls"][0]["input"]))
 
 
 if __name__ == "__main__":
