@@ -15,9 +15,13 @@ class Frameworks(DictatedTest):
     def setUpClass(cls):
         cls.server = Dictated()
         cls.addClassCleanup(cls.server.close)
+        cls.say()
+        cls.url = f"http://127.0.0.1:{cls.server.port}/v1"
+
+    @classmethod
+    def say(cls):
         cls.server.say("Good.", {"when": ASK, "say": "<think>\nI need it.\n</think>\n\n" + call("weather", town="Ulm")}, {"when": "sunny, 21 degrees", "say": "It is sunny in Ulm."},
                        {"when": "named Ada", "say": '{"name": "Ada", "age": 36}'})
-        cls.url = f"http://127.0.0.1:{cls.server.port}/v1"
 
 
 class Agents(Frameworks):
@@ -47,7 +51,7 @@ class Agents(Frameworks):
 
 
 class Instructor(Frameworks):
-    """Its modes that need no grammar; the others ask for a named tool or a format."""
+    """Its modes: those that ask for a named tool or a format, and the one that only asks the model."""
 
     def test_json_of_a_chat(self):
         import instructor
@@ -62,18 +66,22 @@ class Instructor(Frameworks):
         person = client.chat.completions.create(model="dictated", response_model=Person, messages=[{"role": "user", "content": "Who is named Ada?"}], max_tokens=100)
         self.assertEqual((person.name, person.age), ("Ada", 36))
 
-    def test_what_needs_a_grammar_is_refused_by_name(self):
+    def test_a_type_of_each_mode_behind_a_thought(self):
         import instructor
         import openai
         import pydantic
 
         class Person(pydantic.BaseModel):
-            name: str
+            who: str
 
-        client = instructor.from_openai(openai.OpenAI(base_url=self.url, api_key="none"), mode=instructor.Mode.RESPONSES_TOOLS)
-        with self.assertRaises(Exception) as caught:
-            client.responses.create(model="dictated", response_model=Person, input="Who is named Ada?", max_retries=1)
-        self.assertIn("tool_choice", str(caught.exception))
+        self.server.say("Good.", {"when": "named Ada", "say": '<think>\nI know her.\n</think>{"who": "Ada"}'}, {"when": "named Bo", "say": "<think>\nI know him.\n</think>\n\n" + call("Person", who="Bo")})
+        self.addCleanup(self.say)
+        client = lambda mode: instructor.from_openai(openai.OpenAI(base_url=self.url, api_key="none", max_retries=0), mode=mode)
+        chat = lambda mode, ask: client(mode).chat.completions.create(model="dictated", response_model=Person, messages=[{"role": "user", "content": ask}], max_tokens=100, max_retries=0)
+        self.assertEqual(chat(instructor.Mode.JSON_SCHEMA, "Who is named Ada?").who, "Ada")
+        self.assertEqual(chat(instructor.Mode.TOOLS, "Who is named Bo?").who, "Bo")
+        person = client(instructor.Mode.RESPONSES_TOOLS).responses.create(model="dictated", response_model=Person, input="Who is named Bo?", max_retries=0)
+        self.assertEqual(person.who, "Bo")
 
 
 if __name__ == "__main__":

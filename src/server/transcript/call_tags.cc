@@ -84,9 +84,10 @@ class CallWriter {
   }
 
   // Nothing but calls, behind what ends a thought.
-  Json calls(bool are_enforced) const {
-    return sequence({pattern("\\n{0,2}"), all_calls(are_enforced)});
-  }
+  Json calls() const { return sequence({pattern("\\n{0,2}"), all_calls(true)}); }
+
+  // Calls, or what the format says. No blanks stand before: they would decide for calls.
+  Json calls_or(const Json& text) const { return choice({all_calls(false), text}); }
 
   // Free text with calls in it.
   Json text_with_calls() const {
@@ -298,9 +299,9 @@ std::string answer_tag(const TranscriptFormat& format, const TranscriptTags& tag
     }
     const CallWriter writer(*tools, tags, chat_template, *calls);
     if (calls->must_call) {
-      all = writer.calls(true);
+      all = writer.calls();
     } else if (text != nullptr) {
-      all = choice({writer.calls(false), *text});
+      all = writer.calls_or(*text);
     } else {
       all = writer.text_with_calls();
     }
