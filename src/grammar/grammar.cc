@@ -108,7 +108,7 @@ void Grammar::fill_mask(GrammarState state, std::span<uint32_t> words) const {
 
 bool Grammar::is_text(int32_t token) const {
   const std::string_view bytes = parts_->index->bytes(token);
-  return !bytes.empty() && bytes.find('\xFF') == std::string_view::npos;  // a byte of no UTF-8
+  return !bytes.empty() && !grammar::TokenIndex::has_symbol(bytes);
 }
 size_t Grammar::num_mask_words() const { return parts_->index->num_words(); }
 const std::vector<std::string>& Grammar::notes() const { return parts_->notes; }

@@ -20,12 +20,6 @@ template <typename... Args>
   throw ApiError(400, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// A member of an object; null pointer: absent or null.
-const Json* member(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
 Json bounded_body(std::string_view body, const ServedModel& model, bool counts) {
   JsonListBound bounds[] = {{.name = "messages", .most = kMaxMessages},
                             {.name = "tools", .most = kMaxTools},
@@ -51,7 +45,7 @@ void drop_sampling(Json& body) {
 
 // The package that asks for a thread goes on without one when it is answered with this code.
 void refuse_thread(const Json& body) {
-  if (member(body, "thread") == nullptr) return;
+  if (find_member(body, "thread") == nullptr) return;
   throw ApiError(400,
                  "thread is not supported: nothing is stored here; send the whole conversation in "
                  "messages, without thread.",
@@ -68,7 +62,7 @@ std::string type_of_choice(const RequestFields& fields) {
 void read_choice(const RequestFields& fields, const std::string& type, MessagesRequest& request) {
   const Json* choice = fields.find("tool_choice");
   if (choice == nullptr) return;
-  const Json* one = member(*choice, "disable_parallel_tool_use");
+  const Json* one = find_member(*choice, "disable_parallel_tool_use");
   request.options.parallel_tool_calls = one == nullptr || *one != true;
   if (type != "any" && type != "tool") return;
   if (!request.chat.contains("tools")) {
@@ -77,7 +71,7 @@ void read_choice(const RequestFields& fields, const std::string& type, MessagesR
   request.chat["parallel_tool_calls"] = request.options.parallel_tool_calls;
   request.chat["tool_choice"] = "required";
   if (type == "any") return;
-  const Json* name = member(*choice, "name");
+  const Json* name = find_member(*choice, "name");
   if (name == nullptr || !name->is_string()) refuse_body("tool_choice.name must be given.");
   const bool is_known = std::ranges::any_of(
       request.chat["tools"], [&](const Json& tool) { return tool["function"]["name"] == *name; });
@@ -88,7 +82,7 @@ void read_choice(const RequestFields& fields, const std::string& type, MessagesR
 // output_format is the older name. A chat has the schema one level deeper.
 void read_format(const RequestFields& fields, Json& chat) {
   const Json* config = fields.find("output_config");
-  const Json* format = config == nullptr ? nullptr : member(*config, "format");
+  const Json* format = config == nullptr ? nullptr : find_member(*config, "format");
   const Json* older = fields.find("output_format");
   if (format != nullptr && older != nullptr) {
     refuse_body("output_format is the older name of output_config.format; leave it out.");
@@ -109,7 +103,7 @@ void refuse_servers(const RequestFields& fields) {
 Json template_kwargs(const RequestFields& fields, const ServedModel& model) {
   Json kwargs = Json::object();
   const Json* config = fields.find("output_config");
-  const Json* effort = config == nullptr ? nullptr : member(*config, "effort");
+  const Json* effort = config == nullptr ? nullptr : find_member(*config, "effort");
   if (effort != nullptr) kwargs["reasoning_effort"] = effort_for(model, effort->get<std::string>());
   if (const Json* thinking = fields.find("thinking")) {
     const Json& type = (*thinking)["type"];
@@ -123,7 +117,7 @@ Json template_kwargs(const RequestFields& fields, const ServedModel& model) {
 std::optional<int64_t> read_budget(const RequestFields& fields, std::optional<int64_t> max_tokens) {
   const Json* thinking = fields.find("thinking");
   if (thinking == nullptr || (*thinking)["type"] != "enabled") return std::nullopt;
-  const Json* given = member(*thinking, "budget_tokens");
+  const Json* given = find_member(*thinking, "budget_tokens");
   if (given == nullptr) refuse_body("thinking.budget_tokens must be given.");
   const auto budget = whole_number(*given);
   if (!budget || *budget < kLeastBudget) {
