@@ -1,15 +1,9 @@
 #include "engine/structured_outputs.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
-#include <future>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "base/signals.h"
 #include "engine/parameter_error.h"
 #include "grammar/token_index.h"
 
@@ -18,29 +12,11 @@ namespace {
 
 constexpr const char* kParameter = "structured_outputs";
 constexpr size_t kMaxBytes = size_t{1} << 20;  // of a text; the compiler bounds schemas itself
-constexpr int kCompilingNiceness = 10;
 
 void check_size(const char* name, size_t num_bytes) {
   if (num_bytes <= kMaxBytes) return;
   refuse_parameter(kParameter, "structured_outputs.{} may have {} bytes, got {}.", name, kMaxBytes,
                    num_bytes);
-}
-
-// Waits for a thread that leaves the processor to those that compute tokens, where all have work.
-template <typename Work>
-auto at_low_priority(const Work& work) {
-  const auto run = [&work] {
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kCompilingNiceness);
-    return work();
-  };
-  std::future<decltype(work())> result;
-  try {
-    const SignalsBlocked in_thread;
-    result = std::async(std::launch::async, run);
-  } catch (const std::system_error&) {  // there may be no more threads
-    return work();
-  }
-  return result.get();
 }
 
 std::shared_ptr<const Grammar> made_of(const StructuredOutputsParams& asked,
@@ -99,7 +75,7 @@ std::shared_ptr<const Grammar> compile(const StructuredOutputsParams& asked,
                                        const GrammarCompiler& grammars) {
   asked.validate();
   try {
-    return at_low_priority([&] { return made_of(asked, grammars); });
+    return made_of(asked, grammars);
   } catch (const Error& error) {
     throw ParameterError(error.code(), kParameter, fmt::format("{}.", error.what()));
   }

@@ -65,12 +65,14 @@ Automaton::Automaton(const Syntax& syntax, NodeId start, size_t max_bytes)
   Gathered first;
   add(intern(begin(start, 0)), first);
   const StateId found = intern(first);
+  bytes_ = bytes_with(num_states_);
   if (found == kStart) return;
   // There is a start, which leads nowhere.
   if (found == kOutgrown) outgrow();
   num_states_ = kStart + 1;
   rows_.grow(num_states_);
   infos_.grow(num_states_);
+  bytes_ = bytes_with(num_states_);
 }
 
 // A vector that grows doubles.
@@ -88,11 +90,6 @@ bool Automaton::is_full(size_t num_stacks) {
   const size_t more = 2 * num_stacks * sizeof(uint32_t) + kStateBytes;
   if (bytes_with(num_states_ + 1) + more > max_bytes_) outgrow();
   return is_outgrown();
-}
-
-size_t Automaton::bytes() const {
-  const std::lock_guard lock(mutex_);
-  return bytes_with(num_states_);
 }
 
 size_t Automaton::num_states() const {
@@ -375,6 +372,7 @@ StateId Automaton::find_next(StateId state, uint8_t byte_class, size_t& work) {
   take({stacks().begin(), literals});
   take({first_of(byte), first_of(byte + 1)});
   const StateId found = intern(scratch_);
+  bytes_ = bytes_with(num_states_);
   entry.store(found, std::memory_order_release);
   // Where few stacks say so at once, other bytes lead there too.
   if (info.count > kFewStacks) return found;
@@ -440,6 +438,7 @@ StateId Automaton::nearby(StateId state, uint32_t most) {
   }
   StateId found = is_same ? state : intern(near);
   if (found == kOutgrown) found = state;
+  bytes_ = bytes_with(num_states_);
   entry.store(found, std::memory_order_release);
   return found;
 }

@@ -119,7 +119,7 @@ class Automaton {
 
   const Syntax& syntax() const { return syntax_; }
   size_t num_states() const;
-  size_t bytes() const;  // of memory, at most
+  size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }  // of memory, at most
   size_t max_bytes() const { return max_bytes_; }
   // Whether any state was outgrown; those that are known are as they were.
   bool is_outgrown() const { return is_outgrown_.load(std::memory_order_relaxed); }
@@ -186,6 +186,7 @@ class Automaton {
   std::array<uint8_t, 256> bytes_of_classes_ = {};  // one of each
 
   std::atomic<bool> is_outgrown_ = false;
+  std::atomic<size_t> bytes_ = 0;
   mutable std::mutex mutex_;               // of all below but what is read without it
   StableRows<std::atomic<StateId>> rows_;  // [states, num_classes_], 0: not known
   StableRows<Info> infos_{1};

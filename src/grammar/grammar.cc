@@ -1,12 +1,18 @@
 #include "grammar/grammar.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <deque>
+#include <future>
 #include <mutex>
+#include <system_error>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
+#include "base/signals.h"
 #include "grammar/automaton.h"
 #include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
@@ -61,7 +67,7 @@ GrammarState Grammar::advance(GrammarState state, std::string_view bytes) const 
 }
 
 GrammarState Grammar::advance(GrammarState state, int32_t token) const {
-  const std::string_view bytes = parts_->index->bytes(token);
+  const std::string_view bytes = bytes_of(token);
   return bytes.empty() ? kDead : parts_->automaton.advance(state, bytes);
 }
 
@@ -90,7 +96,7 @@ std::string Grammar::outgrown_message() {
 }
 
 std::shared_ptr<const std::vector<uint32_t>> Grammar::mask(GrammarState state) const {
-  const GrammarState near = parts_->automaton.nearby(state, parts_->index->longest());
+  const GrammarState near = mask_state(state);
   if (auto known = parts_->masks->find(parts_->number, near)) return known;
   auto words = std::make_shared<grammar::MaskWords>();
   if (grammar::make_mask(parts_->automaton, near, *parts_->index, *words)) {
@@ -106,8 +112,14 @@ void Grammar::fill_mask(GrammarState state, std::span<uint32_t> words) const {
   std::fill(rest, words.end(), 0);
 }
 
+GrammarState Grammar::mask_state(GrammarState state) const {
+  return parts_->automaton.nearby(state, parts_->index->longest());
+}
+
+std::string_view Grammar::bytes_of(int32_t token) const { return parts_->index->bytes(token); }
+
 bool Grammar::is_text(int32_t token) const {
-  const std::string_view bytes = parts_->index->bytes(token);
+  const std::string_view bytes = bytes_of(token);
   return !bytes.empty() && !grammar::TokenIndex::has_symbol(bytes);
 }
 size_t Grammar::num_mask_words() const { return parts_->index->num_words(); }
@@ -182,8 +194,37 @@ const std::shared_ptr<const grammar::TokenIndex>& GrammarCompiler::index() const
   return known_->index;
 }
 
+namespace {
+
+constexpr int kCompilingNiceness = 10;
+
+// Waits for a thread that leaves the processor to those that compute tokens, where all have work.
+template <typename Work>
+auto at_low_priority(const Work& work) {
+  const auto run = [&work] {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kCompilingNiceness);
+    return work();
+  };
+  std::future<decltype(work())> result;
+  try {
+    const SignalsBlocked in_thread;
+    result = std::async(std::launch::async, run);
+  } catch (const std::system_error&) {  // there may be no more threads
+    return work();
+  }
+  return result.get();
+}
+
+}  // namespace
+
 std::shared_ptr<const Grammar> GrammarCompiler::compile(std::string key, const Build& build) const {
   if (auto grammar = known_->find(key)) return grammar;
+  auto made = at_low_priority([&] { return make(build); });
+  known_->add(std::move(key), made);
+  return made;
+}
+
+std::shared_ptr<const Grammar> GrammarCompiler::make(const Build& build) const {
   auto syntax = std::make_unique<grammar::Syntax>();
   std::vector<std::string> notes;
   const grammar::NodeId start = syntax->finish(build(*syntax, notes));
@@ -196,7 +237,6 @@ std::shared_ptr<const Grammar> GrammarCompiler::compile(std::string key, const B
     throw_error(ErrorCode::kInvalidArgument,
                 "the grammar has too many ways to begin a text; make it simpler");
   }
-  known_->add(std::move(key), made);
   return made;
 }
 

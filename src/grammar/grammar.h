@@ -56,6 +56,11 @@ class Grammar {
   // The same into `words`, num_mask_words() at least; those behind them are cleared.
   void fill_mask(GrammarState state, std::span<uint32_t> words) const;
   size_t num_mask_words() const;
+  // A state with the same mask that may end where this one may: equal ones for many states.
+  GrammarState mask_state(GrammarState state) const;
+  // What is read of a token: its text, or a symbol of one that stands for none; empty for what is
+  // never read.
+  std::string_view bytes_of(int32_t token) const;
   // Whether a token stands for text, as special ones don't.
   bool is_text(int32_t token) const;
 
@@ -85,7 +90,8 @@ struct JsonSchemaOptions {
 // Compiles grammars for one tokenizer, which must outlive it. Thread-safe. What it needs to know of
 // the tokenizer it finds out for the first grammar: where nobody asks for one it costs nothing.
 // Equal grammars that are in use are one object, and so are those that were asked for lately: their
-// states and masks are there already.
+// states and masks are there already. Others are compiled on a thread of low priority, so that
+// those that compute tokens go first.
 //
 // All compile functions throw Error(kInvalidArgument) with what is wrong and where: the path in a
 // schema, the position in a regular expression, the rule of a grammar; Error(kUnsupported) for what
@@ -115,6 +121,7 @@ class GrammarCompiler {
  private:
   using Build = std::function<uint32_t(grammar::Syntax&, std::vector<std::string>& notes)>;
   std::shared_ptr<const Grammar> compile(std::string key, const Build& build) const;
+  std::shared_ptr<const Grammar> make(const Build& build) const;
   struct Known;
 
   const std::shared_ptr<const grammar::TokenIndex>& index() const;

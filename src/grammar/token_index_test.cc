@@ -1,6 +1,7 @@
 #include "grammar/token_index.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -143,6 +144,22 @@ TEST(Grammars, ThoseAskedForLatelyAreKept) {
   EXPECT_FALSE(first.expired());
   compiler.regex("d");
   EXPECT_TRUE(first.expired());
+}
+
+// Whoever waits for another thread gives the processor away.
+TEST(Grammars, KnownOnesNeedNoThread) {
+  const GrammarCompiler compiler(demo_tokenizer());
+  const auto num_waits = [] {
+    rusage usage;
+    EXPECT_EQ(getrusage(RUSAGE_THREAD, &usage), 0);
+    return usage.ru_nvcsw;
+  };
+  const auto begin = num_waits();
+  const auto grammar = compiler.regex("a*");
+  EXPECT_GT(num_waits(), begin);
+  const auto known = num_waits();
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(compiler.regex("a*"), grammar);
+  EXPECT_LT(num_waits() - known, 20);
 }
 
 TEST(Grammars, ManyThreadsCompileAndMaskAtOnce) {
