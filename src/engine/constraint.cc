@@ -23,11 +23,26 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
   return std::ranges::find(ids, id) != ids.end();
 }
 
+int32_t value(char byte) { return static_cast<uint8_t>(byte); }
+
+// Empty: some token is not known. A blank at the beginning may be the tokenizer's own.
+std::vector<int32_t> bytes_of_tag(const std::vector<int32_t>& ids, const Grammar& grammar) {
+  std::vector<int32_t> bytes;
+  for (const int32_t id : ids) {
+    const std::string_view of_token = grammar.bytes_of(id);
+    if (of_token.empty()) return {};
+    for (const char byte : of_token) bytes.push_back(value(byte));
+  }
+  if (bytes.size() > 1 && bytes.front() == ' ') bytes.erase(bytes.begin());
+  return bytes;
+}
+
 }  // namespace
 
 bool ConstraintRules::allows_same(const ConstraintRules& other) const {
   return grammar == other.grammar && thought_id == other.thought_id &&
-         vocab_size == other.vocab_size && end_ids == other.end_ids && allowed == other.allowed;
+         thought_end_bytes == other.thought_end_bytes && vocab_size == other.vocab_size &&
+         end_ids == other.end_ids && allowed == other.allowed;
 }
 
 bool ConstraintRules::is_end(int32_t id) const { return contains(end_ids, id); }
@@ -61,6 +76,9 @@ std::shared_ptr<const ConstraintRules> ConstraintTable::rules_of(
   const auto& tags = params.thinking_tags;
   if (tags && tags->num_prompt_tokens < 0 && tags->start_ids.size() == 1) {
     rules.thought_id = tags->start_ids.front();
+  }
+  if (tags && tags->end_ids.size() > 1) {
+    rules.thought_end_bytes = bytes_of_tag(tags->end_ids, *rules.grammar);
   }
   return intern(std::move(rules));
 }
@@ -114,7 +132,7 @@ Constraint::Constraint(const ConstraintRules& rules, const std::optional<Thinkin
   if (rules.grammar == nullptr) return;
   state_ = rules.grammar->start();
   if (!tags || tags->end_ids.empty()) return;
-  thought_end_.emplace(tags->end_ids);
+  thought_end_.emplace(rules.thought_end_bytes.empty() ? tags->end_ids : rules.thought_end_bytes);
   if (tags->num_prompt_tokens >= 0) {
     place_ = Place::kThought;
   } else if (rules.thought_id >= 0) {
@@ -124,15 +142,28 @@ Constraint::Constraint(const ConstraintRules& rules, const std::optional<Thinkin
 
 void Constraint::append(int32_t id) {
   if (rules_->grammar == nullptr) return;
-  if (place_ == Place::kThought) {
-    if (thought_end_->append(id)) place_ = Place::kText;
-    return;
-  }
+  if (place_ == Place::kThought) return append_thought(id);
   if (std::exchange(place_, Place::kText) == Place::kBeginning && id == rules_->thought_id) {
     place_ = Place::kThought;
     return;
   }
   state_ = rules_->grammar->advance(state_, id);
+}
+
+void Constraint::append_thought(int32_t id) {
+  if (rules_->thought_end_bytes.empty()) {
+    if (thought_end_->append(id)) place_ = Place::kText;
+    return;
+  }
+  const std::string_view bytes = rules_->grammar->bytes_of(id);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (!thought_end_->append(value(bytes[i]))) continue;
+    place_ = Place::kText;
+    // What the token has behind the tag was drawn before the grammar bound anything.
+    const GrammarState next = rules_->grammar->advance(state_, bytes.substr(i + 1));
+    if (!rules_->grammar->is_dead(next)) state_ = next;
+    return;
+  }
 }
 
 bool Constraint::admits(int32_t id) const {
@@ -145,7 +176,8 @@ bool Constraint::admits(int32_t id) const {
 
 bool Constraint::depends_on(int num_pending) const {
   if (rules_->grammar == nullptr) return false;
-  if (place_ != Place::kThought) return num_pending > 0;
+  // Of a tag's bytes one token may have any number.
+  if (place_ != Place::kThought || !rules_->thought_end_bytes.empty()) return num_pending > 0;
   return thought_end_->num_missing() <= static_cast<size_t>(num_pending);
 }
 
@@ -158,7 +190,7 @@ TokenMask Constraint::mask(bool is_before_min_tokens) const {
     return {.rules = rules_, .is_of_ids_alone = true};
   }
   return {.rules = rules_,
-          .state = state_,
+          .state = rules_->grammar->mask_state(state_),
           .is_before_min_tokens = is_before_min_tokens,
           .may_begin_thought = place_ == Place::kBeginning};
 }

@@ -26,6 +26,9 @@ struct ConstraintRules {
   std::vector<int32_t> end_ids = {};
   // A thought may come before the text, if it begins with this token; -1 = none may.
   int32_t thought_id = -1;
+  // What ends one, byte by byte, where that is several tokens: a model may write it in others, and
+  // what follows with it. Empty = its ids do. Values of 0 to 255.
+  std::vector<int32_t> thought_end_bytes = {};
   int vocab_size = 0;
   // Its masks are the grammar's, and end ids where the text may end.
   bool takes_all_text = false;
@@ -59,7 +62,7 @@ class ConstraintTable {
 // Which tokens a draw may give, as a number and as words. The rules must outlive it.
 struct TokenMask {
   const ConstraintRules* rules = nullptr;  // null = all tokens
-  GrammarState state = 0;
+  GrammarState state = 0;                  // as Grammar::mask_state() has it
   // Draws that the grammar does not bind: rules->allowed is the mask, or there is none.
   bool is_of_ids_alone = false;
   // The end ids wait, as long as anything else may be drawn.
@@ -104,6 +107,7 @@ class Constraint {
 
  private:
   enum class Place { kBeginning, kThought, kText };
+  void append_thought(int32_t id);
 
   const ConstraintRules* rules_;
   Place place_ = Place::kText;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "engine/constraint_testing.h"
+#include "grammar/token_index.h"
 
 namespace nanovllm {
 namespace {
@@ -159,14 +160,47 @@ TEST_F(ConstraintTest, AThoughtThatIsOpenComesBeforeTheText) {
 
 TEST_F(ConstraintTest, WhatFollowsDependsOnTokensThatMayEndAThought) {
   SamplingParams params;
-  params.thinking_tags = ThinkingTags{{5}, {7, 8}, 3};
+  params.thinking_tags = ThinkingTags{{5}, {47, 48}, 3};
   const auto its_rules = rules(params, "ab");
   Constraint constraint(*its_rules, params.thinking_tags);
   EXPECT_FALSE(constraint.depends_on(1));
   EXPECT_TRUE(constraint.depends_on(2));
-  constraint.append(7);
+  constraint.append(47);
   EXPECT_FALSE(constraint.depends_on(0));
   EXPECT_TRUE(constraint.depends_on(1));
+}
+
+TEST(Constraint, AThoughtEndsWithinATokenThatHoldsMore) {
+  const std::vector<std::string> texts = {"",       "<think>", "</", "think", ">",  ">\n\n",
+                                          ">\n\na", "a",       "b",  "\n",    " </"};
+  const GrammarCompiler compiler(std::make_shared<const grammar::TokenIndex>(texts));
+  ConstraintTable table;
+  const auto states_behind = [&](const std::string& re, const std::vector<int32_t>& end_ids,
+                                 const std::vector<int32_t>& said) {
+    SamplingParams params;
+    params.thinking_tags = ThinkingTags{{1}, end_ids, 0};
+    const auto rules = table.rules_of(params, compiler.regex(re), 11, {0});
+    Constraint constraint(*rules, params.thinking_tags);
+    for (const int32_t id : said) {
+      EXPECT_FALSE(constraint.binds());
+      EXPECT_TRUE(constraint.depends_on(1));
+      EXPECT_FALSE(constraint.depends_on(0));
+      EXPECT_TRUE(constraint.admits(id));
+      constraint.append(id);
+    }
+    std::string open = constraint.is_in_text() ? "" : "in a thought ";
+    for (int32_t id = 0; constraint.is_in_text() && id < 11; ++id) {
+      if (constraint.admits(id)) open += std::to_string(id);
+    }
+    return open;
+  };
+  const std::vector<int32_t> tag = {2, 3, 4};
+  EXPECT_EQ(states_behind("ab", tag, {7, 2, 3, 4}), "7");
+  EXPECT_EQ(states_behind("ab", tag, {7, 2, 3, 5}), "7");       // blanks that it does not take
+  EXPECT_EQ(states_behind("\n{3}ab", tag, {2, 2, 3, 5}), "9");  // and those that it does
+  EXPECT_EQ(states_behind("\n\nab", tag, {2, 3, 6}), "8");      // more than blanks
+  EXPECT_EQ(states_behind("ab", {10, 3, 4}, {2, 3, 5}), "7");   // without the tag's own blank
+  EXPECT_EQ(states_behind("ab", tag, {7, 2, 3, 9}), "in a thought ");
 }
 
 TEST_F(ConstraintTest, AThoughtMayBeginWithTheFirstTokenIfItsTagIsOne) {
@@ -285,6 +319,18 @@ TEST_F(ConstraintTest, EqualKeysMeanEqualWords) {
   }
   EXPECT_GT(known.size(), 50U);
   EXPECT_GT(num_uses, 2 * known.size());
+}
+
+TEST_F(ConstraintTest, StatesWithEqualMasksHaveEqualKeys) {
+  const auto its_rules = rules({}, "a{100}b");
+  Constraint constraint(*its_rules, {});
+  constraint.append(id("a"));
+  const uint64_t key = constraint.mask(false).key();
+  for (int i = 0; i < 50; ++i) constraint.append(id("a"));
+  EXPECT_EQ(constraint.mask(false).key(), key);
+  for (int i = 0; i < 49; ++i) constraint.append(id("a"));
+  EXPECT_NE(constraint.mask(false).key(), key);
+  EXPECT_EQ(open(constraint), ids({"b"}));
 }
 
 TEST_F(ConstraintTest, RulesThatLiveAtTheSameTimeAreOneObject) {
