@@ -110,6 +110,10 @@ struct RequestPreparer {
   // <think> and </think> where they are tokens.
   std::string thinking_start = {};
   std::string thinking_end = {};
+  // Whether outputs with structured_outputs may begin with a thought, for the user is given it
+  // apart from the text. An engine's own preparer says no: then one comes first only where the
+  // prompt ends with the tag that opens it, or a thinking_token_budget is set.
+  bool may_think_first = true;
 
   // The ids of a prompt, of a text with the special tokens that the tokenizer adds. Throws
   // Error(kUnsupported) for a text where there is no tokenizer.

@@ -25,6 +25,7 @@ RequestPreparer preparer_of(EngineParts& parts, const GrammarCompiler* grammars)
       preparer.tokenizer->token_to_id("</think>")) {
     preparer.thinking_start = "<think>";
     preparer.thinking_end = "</think>";
+    preparer.may_think_first = false;
   }
   return preparer;
 }

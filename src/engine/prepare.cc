@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -147,6 +149,20 @@ void check_vocabulary(const std::vector<int32_t>& ids, int vocab_size) {
               "Token id {} is out of vocabulary; the model knows 0 to {}.", *outside, last);
 }
 
+// Of a prompt that holds other people's words only a tag at its very end, or with blanks behind it,
+// opens the thought that the output goes on with.
+ThinkingTags tags_before_text(const std::vector<int32_t>& prompt, const RequestPreparer& engine) {
+  if (engine.thinking_start.empty() || engine.thinking_end.empty()) return {};
+  ThinkingTags tags = engine.thinking_tags(prompt);
+  if (tags.num_prompt_tokens > 0) {
+    const std::string behind =
+        engine.tokenizer->decode(std::span(prompt).last(tags.num_prompt_tokens), false);
+    if (behind.find_first_not_of(" \t\r\n") != std::string::npos) tags.num_prompt_tokens = -1;
+  }
+  if (tags.num_prompt_tokens < 0 && !engine.may_think_first) return {};
+  return tags;
+}
+
 // And finds out what depends on it and on the parameters.
 void check_prompt(AddRequest& request, const RequestPreparer& engine) {
   SamplingParams& params = request.params;
@@ -155,9 +171,8 @@ void check_prompt(AddRequest& request, const RequestPreparer& engine) {
   check_vocabulary(ids, engine.info.vocab_size);
   if ((has_budget(params) || params.structured_outputs) && !params.thinking_tags) {
     // Set in any case: who checks it again, and knows of other tags, leaves it as it is.
-    const bool are_known = !engine.thinking_start.empty() && !engine.thinking_end.empty();
     params.thinking_tags =
-        are_known || has_budget(params) ? engine.thinking_tags(ids) : ThinkingTags();
+        has_budget(params) ? engine.thinking_tags(ids) : tags_before_text(ids, engine);
   }
   compile_grammar(request, engine);
 }

@@ -164,8 +164,19 @@ TEST(Prepare, FindsTheTagsOfThoughts) {
   const auto tags_of_grammar = [&](const char* prompt) {
     return preparer.prepare(3, prompt, constrained).params.thinking_tags;
   };
-  EXPECT_EQ(tags_of_grammar("abcd"), (ThinkingTags{{1}, {5, 6}, 2}));
+  EXPECT_EQ(tags_of_grammar("acdb"), (ThinkingTags{{1}, {5, 6}, 0}));
   EXPECT_EQ(tags_of_grammar("acd"), (ThinkingTags{{1}, {5, 6}, -1}));
+  EXPECT_EQ(tags_of_grammar("abcd"), (ThinkingTags{{1}, {5, 6}, -1}));  // it may be a user's text
+  // Where nobody takes thoughts out of the output, it begins with what was asked for.
+  preparer.may_think_first = false;
+  EXPECT_EQ(tags_of_grammar("acdb"), (ThinkingTags{{1}, {5, 6}, 0}));
+  EXPECT_EQ(tags_of_grammar("acd"), ThinkingTags());
+  EXPECT_EQ(tags_of_grammar("abcd"), ThinkingTags());
+  constrained.thinking_token_budget = 3;
+  EXPECT_EQ(tags_of_grammar("acd"), (ThinkingTags{{1}, {5, 6}, -1}));
+  EXPECT_EQ(tags_of_grammar("abcd"), (ThinkingTags{{1}, {5, 6}, 2}));
+  constrained.thinking_token_budget.reset();
+  preparer.may_think_first = true;
   constrained.thinking_tags = ThinkingTags();  // as they came over the wire
   EXPECT_EQ(tags_of_grammar("abcd"), ThinkingTags());
   constrained.thinking_tags.reset();
@@ -182,6 +193,26 @@ TEST(Prepare, FindsTheTagsOfThoughts) {
   params.thinking_tags->end_ids.clear();
   EXPECT_EQ(refusal([&] { tags("abcd"); }, ErrorCode::kInvalidArgument),
             "thinking_tags need a start and an end.");
+}
+
+TEST(Prepare, BlanksBehindAThoughtsTagLeaveItOpen) {
+  const auto tokenizer = byte_level_tokenizer(R"("<eos>":0,"a":1,"b":2,"c":3,"Ċ":4,"Ġ":5)");
+  const RequestPreparer preparer{
+      .model_dir = "fake",
+      .info = small(),
+      .tokenizer = tokenizer.get(),
+      .thinking_start = "b",
+      .thinking_end = "c",
+  };
+  const auto num_open = [&](const Ids& prompt) {
+    return preparer.prepare(3, prompt, structured({.regex = "a"}))
+        .params.thinking_tags->num_prompt_tokens;
+  };
+  EXPECT_EQ(num_open({1, 2}), 0);
+  EXPECT_EQ(num_open({1, 2, 4, 5}), 2);
+  EXPECT_EQ(num_open({1, 2, 4, 1}), -1);
+  EXPECT_EQ(num_open({1, 2, 4, 1, 2, 4}), 1);
+  EXPECT_EQ(num_open({1, 2, 3, 4}), -1);
 }
 
 TEST(Prepare, TakesPrioritiesWhereTheyCount) {
