@@ -236,7 +236,7 @@ void Request::append_output(Completion& completion, bool sampled, const Sequence
       append_token(completion, result);
       continue;
     }
-    if (is_stuck(completion)) {
+    if (has_empty_mask(completion)) {
       end_stuck(completion);
     } else {
       abort(completion, "the model's logits leave no token to draw");
@@ -250,7 +250,15 @@ bool Request::is_stuck(const Completion& completion) const {
   if (completion.constraint->is_stuck()) return true;
   std::vector<int32_t> banned;
   bad_words_.append_banned(completion.output(), banned);
-  if (banned.empty()) return false;
+  return !banned.empty() && has_empty_mask(completion);
+}
+
+// Whether the draw had nothing to choose from, also where that shows in no transition alone, as of
+// an automaton that its mask outgrew.
+bool Request::has_empty_mask(const Completion& completion) const {
+  if (!completion.constraint || !completion.constraint->binds()) return false;
+  std::vector<int32_t> banned;
+  bad_words_.append_banned(completion.output(), banned);
   const bool is_early = std::ssize(completion.output()) < params_.min_tokens;
   return completion.constraint->is_mask_empty(is_early, banned);
 }

@@ -120,6 +120,7 @@ class Request {
   bool stops_at(Completion& completion, int32_t token_id) const;
   void walk(Completion& completion, int32_t token_id);
   bool is_stuck(const Completion& completion) const;
+  bool has_empty_mask(const Completion& completion) const;
   void end_stuck(Completion& completion);
   void detokenize(Completion& completion, int32_t token_id, bool at_stop_token);
   void append_text(Completion& completion, const std::string& piece);

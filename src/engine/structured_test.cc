@@ -403,6 +403,26 @@ TEST_P(StructuredEngine, AnOutgrownAutomatonEndsItsOwnCompletion) {
   EXPECT_EQ(outputs.at(fine).outputs[0].token_ids, greedy_tokens(prompt_of(9), 20));
 }
 
+// Every letter doubles the ways to go on: somewhere no mask can be made any more, though each byte
+// still leads to a state.
+TEST_P(StructuredEngine, AnAutomatonOutgrownByAMaskSaysSo) {
+  SamplingParams params = greedy(40);
+  params.ignore_eos = false;
+  params.structured_outputs.emplace().grammar =
+      R"(root ::= [a-zA-Z ,.] root "1" | [a-zA-Z ,.] root "2" | "0")";
+  int num_outgrown = 0;
+  for (size_t given = 1; given < 13; ++given) {  // of more, the letters themselves are too many
+    FakeEngine engine = make();
+    const Ids previous(given, 1);
+    engine.core->add_request(prompt_of(9), params, {previous});
+    const auto output = run(*engine.core).at(0).outputs[0];
+    if (output.finish_reason != FinishReason::kAbort) continue;
+    EXPECT_EQ(output.stop_reason, StopReason(Grammar::outgrown_message())) << given;
+    ++num_outgrown;
+  }
+  EXPECT_GT(num_outgrown, 0);
+}
+
 TEST_P(StructuredEngine, OutputThatDoesNotFollowIsNotTaken) {
   FakeEngine engine = make();
   const auto refusal = [&](const Ids& previous) -> std::string {
