@@ -172,6 +172,7 @@ class EngineLoop {
   void close() noexcept;
   void run_calls();
   Command checked(EngineCommand&& command) const;
+  Command checked(CheckedRequest&& request) const;
   // Returns false if the queue is full, and stays so where it does not wait.
   bool push(Command&& command, bool wait);
   void push_or_throw(Command&& command);

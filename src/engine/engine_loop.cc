@@ -79,15 +79,23 @@ EngineLoop::Command EngineLoop::checked(EngineCommand&& command) const {
   }
 }
 
+// What was checked for another engine is checked here: the loop's thread has tokens to compute.
+EngineLoop::Command EngineLoop::checked(CheckedRequest&& request) const {
+  if (request.is_for(preparer_)) return std::move(request);
+  return checked(EngineCommand(std::move(request).release()));
+}
+
 bool EngineLoop::try_submit(EngineCommand command) {
   return push(checked(std::move(command)), false);
 }
 
-bool EngineLoop::try_submit(CheckedRequest request) { return push(std::move(request), false); }
+bool EngineLoop::try_submit(CheckedRequest request) {
+  return push(checked(std::move(request)), false);
+}
 
 void EngineLoop::submit(EngineCommand command) { push_or_throw(checked(std::move(command))); }
 
-void EngineLoop::submit(CheckedRequest request) { push_or_throw(std::move(request)); }
+void EngineLoop::submit(CheckedRequest request) { push_or_throw(checked(std::move(request))); }
 
 bool EngineLoop::push(Command&& command, bool wait) {
   std::unique_lock lock(mutex_);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -12,6 +13,7 @@
 
 #include "base/check.h"
 #include "engine/engine_test_support.h"
+#include "grammar/grammar.h"
 #include "nanovllm/chat.h"
 
 namespace nanovllm {
@@ -562,6 +564,31 @@ TEST(EngineLoop, RefusesToBeginWithoutItsParts) {
   busy.add_request(prompt_of(3), greedy(3));
   EXPECT_EQ(code_of([&] { EngineLoop(std::move(busy), hearing.sink()); }),
             ErrorCode::kInvalidArgument);
+}
+
+// The queue's commands hold what was compiled while the loop's thread is busy.
+TEST(EngineLoop, CompilesOnTheThreadThatSubmits) {
+  Hearing hearing;
+  EngineLoop loop(LLMEngine(make_fake_engine({}, alphabet()).core), hearing.sink());
+  const RequestPreparer ours = loop.preparer(nullptr);
+  RequestPreparer elsewhere = ours;
+  elsewhere.grammars = nullptr;
+  SamplingParams params = greedy(4);
+  params.structured_outputs.emplace().regex = "[a-c]{4}";
+  std::promise<void> is_busy, may_go_on;
+  std::thread caller([&] {
+    loop.call([&](LLMEngine&) {
+      is_busy.set_value();
+      may_go_on.get_future().wait();
+    });
+  });
+  is_busy.get_future().wait();
+  loop.submit(elsewhere.check({.id = 1, .prompt_token_ids = {1}, .params = params}));
+  // The compiler's own, the command's, and this one.
+  EXPECT_EQ(ours.grammars->regex("[a-c]{4}").use_count(), 3);
+  may_go_on.set_value();
+  caller.join();
+  EXPECT_FALSE(hearing.answer(1).error.has_value());
 }
 
 }  // namespace
