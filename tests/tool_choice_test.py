@@ -61,6 +61,7 @@ class EveryParser(CallsTest):
                     asked = {**body, "tool_choice": choice, "parallel_tool_calls": False}
                     answer = server.post("/v1/chat/completions", asked)
                     self.assertEqual(answer.status, 200, answer.text)
+                    self.assertTrue(any(one["finish_reason"] == reason for one in answer.json["choices"]), answer.text)
                     for one in answer.json["choices"]:
                         # A model of random words may think for long.
                         if one["finish_reason"] == "length" and parser == "openai":

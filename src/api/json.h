@@ -29,7 +29,7 @@ struct RequestLine {
 
 // One line {"prompt": str}, {"prompt_token_ids": [int]} or {"messages": [{"role", "content"}]}, the
 // last with optional "tools" and "chat_template_kwargs", all with optional "sampling_params",
-// "response_format" (see read_response_format) and "custom_id". Throws Error(kInvalidArgument), or
+// "response_format" (see apply_response_format) and "custom_id". Throws Error(kInvalidArgument), or
 // Error(kCorruptData) where it is not JSON, saying what is wrong with it. `number` is the line's in
 // its file, from 1.
 RequestLine parse_request_line(const std::string& line, const SamplingParams& defaults,

@@ -106,7 +106,9 @@ TEST_P(LlmStructured, EveryTextIsCompleteAndRightAndTheSameAloneAndInABatch) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     const CompletionOutput& output = outputs[i].outputs[0];
     const auto& asked = params[i].structured_outputs;
-    if (asked) EXPECT_EQ(output.finish_reason, FinishReason::kStop) << output.text;
+    if (asked) {
+      EXPECT_EQ(output.finish_reason, FinishReason::kStop) << output.text;
+    }
     if (asked && asked->regex) {
       EXPECT_TRUE(std::regex_match(output.text, std::regex(*asked->regex))) << output.text;
     } else if (asked) {

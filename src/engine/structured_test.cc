@@ -317,7 +317,9 @@ TEST_P(Structured, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
   }
   // The workload must have met what it is about.
   EXPECT_GT(num_errors, 2);
-  if (num_blocks < 20 && max_num_batched_tokens > 3) EXPECT_GT(num_preemptions, 4);
+  if (num_blocks < 20 && max_num_batched_tokens > 3) {
+    EXPECT_GT(num_preemptions, 4);
+  }
   EXPECT_EQ(num_cached_tokens > 0, caching);
   for (const auto reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort}) {
     EXPECT_GT(reasons[reason], 10);

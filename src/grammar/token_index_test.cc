@@ -137,10 +137,10 @@ TEST(MaskCache, ForgetsWhatWasUsedLast) {
 TEST(Grammars, ThoseAskedForLatelyAreKept) {
   const GrammarCompiler compiler(demo_tokenizer());
   const std::weak_ptr<const Grammar> first = compiler.regex("a");
-  for (int i = 0; i < 15; ++i) compiler.regex("b" + std::to_string(i));
+  for (int i = 0; i < 15; ++i) compiler.regex(fmt::format("b{}", i));
   EXPECT_FALSE(first.expired());
   EXPECT_EQ(compiler.regex("a"), first.lock());
-  for (int i = 0; i < 15; ++i) compiler.regex("c" + std::to_string(i));
+  for (int i = 0; i < 15; ++i) compiler.regex(fmt::format("c{}", i));
   EXPECT_FALSE(first.expired());
   compiler.regex("d");
   EXPECT_TRUE(first.expired());

@@ -114,14 +114,26 @@ struct ApiServer::Generation {
   }
 };
 
+bool may_be_constrained(std::string_view body) {
+  constexpr std::string_view kFields[] = {"\"structured_outputs\"",
+                                          "\"response_format\"",
+                                          "\"tool_choice\"",
+                                          "\"strict\"",
+                                          "\"format\"",
+                                          "\"output_format\""};
+  return std::ranges::any_of(kFields, [&](auto field) { return body.find(field) != body.npos; });
+}
+
 ApiServer::ApiServer(const ServeOptions& options, Fleet& fleet, Metrics& metrics)
     : options_(options), fleet_(fleet), metrics_(metrics), preparers_(options.num_io_threads) {}
 
 void ApiServer::stop() {
   preparers_.stop();
   large_preparer_.stop();
+  compiling_preparer_.stop();
   preparers_.join();
   large_preparer_.join();
+  compiling_preparer_.join();
 }
 
 void ApiServer::set_model(std::shared_ptr<const ServedModel> model) {
@@ -207,7 +219,8 @@ static asio::awaitable<Result> elsewhere(asio::thread_pool& pool, std::function<
 }
 
 asio::thread_pool& ApiServer::lane_of(std::string_view body) {
-  return body.size() < kLargeBody ? preparers_ : large_preparer_;
+  if (body.size() >= kLargeBody) return large_preparer_;
+  return may_be_constrained(body) ? compiling_preparer_ : preparers_;
 }
 
 asio::awaitable<size_t> ApiServer::text_answer(HttpExchange& exchange, AnswerText body) {
@@ -240,6 +253,7 @@ asio::awaitable<size_t> ApiServer::generate(HttpExchange& exchange, ParseCall pa
     generation.call = co_await elsewhere(lane_of(body), std::move(work));
     log(request, body, *generation.call);
     for (AddRequest& one : generation.call->requests) {
+      one.grammar.reset();  // workers have their own
       generation.streams.push_back(fleet_.add(std::move(one)));
     }
     added = true;

@@ -20,6 +20,10 @@
 
 namespace nanovllm::server {
 
+// Whether what an answer must follow may have to be compiled, by the fields that this body seems to
+// have.
+bool may_be_constrained(std::string_view body);
+
 // Thread-safe. All that it is given outlives it.
 class ApiServer {
  public:
@@ -68,6 +72,8 @@ class ApiServer {
   asio::thread_pool preparers_;  // templates and tokenizing take long for the threads of HTTP
   // One large body at a time, so that they hold up no small one, and their memory has a bound.
   asio::thread_pool large_preparer_{1};
+  // Likewise one at a time that may have a grammar compiled, which may take seconds.
+  asio::thread_pool compiling_preparer_{1};
   FreedMemory freed_memory_{large_preparer_};
 };
 

@@ -134,6 +134,15 @@ TEST(ApiServer, KnowsTheMethodsOfEachPath) {
   EXPECT_EQ(client.ask(http_testing::get("/")).status, 200);
 }
 
+TEST(ApiServer, KnowsBodiesWhoseAnswersMayBeConstrained) {
+  for (const char* field : {"structured_outputs", "response_format", "tool_choice"}) {
+    EXPECT_TRUE(may_be_constrained(fmt::format(R"({{"prompt":"a","{}":{{}}}})", field)));
+  }
+  EXPECT_TRUE(may_be_constrained(R"({"text":{"format":{"type":"json_object"}}})"));
+  EXPECT_TRUE(may_be_constrained(R"({"tools":[{"function":{"strict":true}}]})"));
+  EXPECT_FALSE(may_be_constrained(R"({"messages":[{"content":"strict response_format"}]})"));
+}
+
 // The second prompt runs when the first one is over, which must wake nobody any more.
 TEST(ApiServer, SleepsWhileOneOfItsPromptsIsOver) {
   const LetterModel model;

@@ -5,6 +5,7 @@
 #include "io/json.h"
 #include "server/agents/messages_blocks.h"
 #include "server/openai/prompt_tokens.h"
+#include "server/transcript/harmony_parser.h"
 
 namespace nanovllm::server {
 namespace {
@@ -91,6 +92,19 @@ void read_format(const RequestFields& fields, Json& chat) {
   if (format == nullptr) return;
   chat["response_format"] = {{"type", "json_schema"},
                              {"json_schema", {{"schema", (*format)["schema"]}}}};
+}
+
+// A budget of thoughts that are messages of the answer can't be enforced beside what it must
+// follow, and clients send one with every request.
+void drop_budget_of_channels(const ServedModel& model, Json& chat) {
+  if (model.format.reasoning_parser != kHarmonyReasoning) return;
+  const auto is_strict = [](const Json& tool) {
+    const Json* strict = find_member(tool["function"], "strict");
+    return strict != nullptr && *strict == true;
+  };
+  const bool is_bound = chat.contains("response_format") || chat.contains("tool_choice") ||
+                        (chat.contains("tools") && std::ranges::any_of(chat["tools"], is_strict));
+  if (is_bound) chat.erase("thinking_token_budget");
 }
 
 void refuse_servers(const RequestFields& fields) {
@@ -196,6 +210,7 @@ MessagesRequest read_messages(std::string_view body, const ServedModel& model, b
   if (!counts) {
     read_sampling(fields, model, request);
     read_format(fields, request.chat);
+    drop_budget_of_channels(model, request.chat);
   }
   return request;
 }

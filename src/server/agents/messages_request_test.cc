@@ -235,6 +235,29 @@ TEST(MessagesRequest, GivesABudgetWhereTheModelHasThoughts) {
   }
 }
 
+TEST(MessagesRequest, LeavesABudgetOutThatIsPartOfWhatTheOutputMustFollow) {
+  LetterModel model;
+  model.served.preparer.thinking_end = "b";
+  model.served.preparer.info.max_model_len = 2000;
+  const auto has_budget = [&](const std::string& fields) {
+    return read_messages(fmt::format(R"({{"model":"letters","max_tokens":1500,"thinking":{{)"
+                                     R"("type":"enabled","budget_tokens":1024}},{}{}}})",
+                                     fields, kHi),
+                         model.served, false)
+        .chat.contains("thinking_token_budget");
+  };
+  const std::string tools = R"("tools":[{"name":"f","input_schema":{"type":"object"}}],)";
+  const std::string strict =
+      R"("tools":[{"name":"f","strict":true,"input_schema":{"type":"object"}}],)";
+  const std::string any = tools + R"("tool_choice":{"type":"any"},)";
+  const std::string format =
+      R"("output_config":{"format":{"type":"json_schema","schema":{"type":"object"}}},)";
+  for (const std::string& bound : {strict, any, format}) EXPECT_TRUE(has_budget(bound));
+  model.served.format = {"openai_gptoss", "openai"};
+  for (const std::string& bound : {strict, any, format}) EXPECT_FALSE(has_budget(bound)) << bound;
+  EXPECT_TRUE(has_budget(tools));
+}
+
 TEST(MessagesRequest, TranslatesWhatTheOutputMustFollow) {
   const char* format = R"({"type":"json_schema","schema":{"z":1,"a":2}})";
   const char* expected = R"({"type":"json_schema","json_schema":{"schema":{"z":1,"a":2}}})";

@@ -241,7 +241,13 @@ Json chat_choice(const Json& choice, const ResponsesTools& tools) {
   const Json* mode = find_member(choice, "mode");
   Json allowed = {{"mode", mode == nullptr ? Json("auto") : *mode}, {"tools", Json::array()}};
   if (list != nullptr && list->is_array()) {
-    for (const Json& one : *list) allowed["tools"].push_back(named_function(one, tools));
+    for (const Json& one : *list) {
+      // Others are left out of the tools as well.
+      const Json* its = find_member(one, "type");
+      const bool is_left_out =
+          its != nullptr && its->is_string() && *its != "function" && *its != "custom";
+      if (!is_left_out) allowed["tools"].push_back(named_function(one, tools));
+    }
   }
   return {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
 }

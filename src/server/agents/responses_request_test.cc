@@ -447,6 +447,10 @@ TEST(ResponsesRequest, TranslatesToolChoice) {
             Json({{"type", "allowed_tools"},
                   {"allowed_tools",
                    {{"mode", "required"}, {"tools", Json::array({named("f"), named("c")})}}}}));
+  // What is left out of the tools is left out of these.
+  EXPECT_EQ(choice(R"({"type":"allowed_tools","tools":[{"type":"web_search"},
+                {"type":"function","name":"f"}]})")["allowed_tools"]["tools"],
+            Json::array({named("f")}));
   EXPECT_EQ(translated(tools + R"("auto")").chat["tools"][0]["function"]["strict"], true);
   EXPECT_EQ(translated(tools + R"("auto","parallel_tool_calls":false)").chat["parallel_tool_calls"],
             false);

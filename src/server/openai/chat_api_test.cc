@@ -300,6 +300,58 @@ TEST(ChatApi, NamesTheFunctionWhoseParametersCannotBeEnforced) {
             "/properties/x: not can't be enforced; leave it out, or say it in another way.");
 }
 
+TEST(ChatApi, TellsWhoIsToBlameForWhatCannotBeEnforced) {
+  const HermesModel model;
+  const auto refused = [&](const std::string& tools, const std::string& fields) {
+    const ApiError error =
+        refusal(model, fmt::format(R"({},"tools":[{}],{})", kHello, tools, fields));
+    EXPECT_EQ(error.status(), 400) << error.what();
+    return fmt::format("{}: {}", error.param(), error.what());
+  };
+  const std::string loose =
+      R"({"type":"function","function":{"name":"f","parameters":{"properties":{"x":{"not":{}}}}}})";
+  const std::string strict =
+      R"({"type":"function","function":{"name":"g","strict":true,"parameters":{"properties":)"
+      R"({"tags":{"not":{}}}}}})";
+  const std::string odd =
+      R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"odd"}}})";
+  EXPECT_EQ(refused(loose, odd),
+            "response_format: JSON schema: type is \"odd\", which is no type.");
+  EXPECT_EQ(refused(loose + "," + strict, R"("parallel_tool_calls":false)"),
+            "tools: The parameters of the function \"g\" can't be enforced: JSON schema at "
+            "/properties/tags: not can't be enforced; leave it out, or say it in another way.");
+  const std::string large(size_t{1} << 20, 'd');
+  const std::string long_tool = fmt::format(
+      R"({{"type":"function","function":{{"name":"g","parameters":{{"description":"{}"}}}}}})",
+      large);
+  const std::string too_long = refused(long_tool, R"("tool_choice":"required")");
+  EXPECT_TRUE(too_long.starts_with("tools: What the answer must follow has 1049018 bytes "))
+      << too_long.substr(0, 300);
+}
+
+TEST(ChatApi, RefusesConstraintsThatSayNothingOrTooMuchBesideToolsToo) {
+  const HermesModel model;
+  for (const auto& [fields, param, part] :
+       {std::tuple{R"("structured_outputs":{})", "structured_outputs", "none are specified"},
+        {R"("structured_outputs":{"disable_any_whitespace":true})", "structured_outputs",
+         "none are specified"},
+        {R"("structured_outputs":{"regex":"a","json_object":true})", "structured_outputs",
+         "multiple are specified: regex, json_object."},
+        {R"("response_format":{"type":"json_object"},"structured_outputs":{})",
+         "structured_outputs", "none are specified"},
+        {R"("structured_outputs":{"structural_tag":"[]"})", "structured_outputs",
+         "the structural tag is no JSON object."},
+        {R"("tool_choice":{"type":"allowed_tools","allowed_tools":"x"})", "tool_choice",
+         "must have a list of tools"},
+        {R"("tool_choice":{"type":"allowed_tools","allowed_tools":[1]})", "tool_choice",
+         "must have a list of tools"}}) {
+    const ApiError error = refusal(model, fmt::format("{},{},{}", kHello, kTwoTools, fields));
+    EXPECT_EQ(error.status(), 400) << fields;
+    EXPECT_EQ(error.param(), param) << fields;
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
 TEST(ChatApi, EndsWithStopWhereACallWasAskedForByName) {
   const HermesModel model;
   for (const auto& [choice, reason] :

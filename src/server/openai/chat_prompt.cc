@@ -61,7 +61,8 @@ std::string function_named(const Json& choice, const Json& tools) {
 std::vector<std::string> allowed_names(const Json& choice, const Json& tools, bool& must_call) {
   const Json* allowed = find_member(choice, "allowed_tools");
   const Json* list = allowed == nullptr ? nullptr : find_member(*allowed, "tools");
-  const Json mode = allowed == nullptr ? Json() : allowed->value("mode", Json("auto"));
+  const Json* given = allowed == nullptr ? nullptr : find_member(*allowed, "mode");
+  const Json mode = given == nullptr ? Json("auto") : *given;
   if (list == nullptr || !list->is_array() || list->empty() ||
       (mode != "auto" && mode != "required")) {
     refuse("tool_choice",

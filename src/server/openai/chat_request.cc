@@ -37,24 +37,32 @@ bool ChatRequest::has_channels() const {
          model_.format.tool_call_parser == kHarmonyTools;
 }
 
+// Whether what an answer must follow says how calls are.
+bool ChatRequest::are_calls_bound() const {
+  return prompt_.calls && (params_.structured_outputs || prompt_.calls->must_call ||
+                           prompt_.calls->has_strict() || prompt_.are_calls_fewer);
+}
+
 // Where calls come, or channels, what an answer must follow is part of a tag.
 void ChatRequest::constrain(SamplingParams& params, const char* constraint) const {
   std::optional<StructuredOutputsParams>& asked = params.structured_outputs;
-  const CallRules* calls = prompt_.calls ? &*prompt_.calls : nullptr;
-  const bool are_bound = calls != nullptr && (asked || calls->must_call || calls->has_strict() ||
-                                              prompt_.are_calls_fewer);
+  const bool are_bound = are_calls_bound();
   if (!are_bound && !(asked && has_channels())) return;
   const ChatTemplate* chat_template = model_.preparer.chat_template;
   StructuredOutputsParams whole = asked.value_or(StructuredOutputsParams());
   whole.json = whole.regex = whole.grammar = std::nullopt;
   whole.choice = std::nullopt;
   whole.json_object = false;
+  Json text;
   try {
-    Json text;
     if (asked) text = text_format(*asked);
-    whole.structural_tag = answer_tag(model_.format, model_.tags,
-                                      chat_template ? chat_template->source() : std::string(),
-                                      turn_, are_bound ? calls : nullptr, asked ? &text : nullptr);
+  } catch (const Error& error) {
+    refuse(constraint, "{}.", error.what());
+  }
+  try {
+    whole.structural_tag = answer_tag(
+        model_.format, model_.tags, chat_template ? chat_template->source() : std::string(), turn_,
+        are_bound ? &*prompt_.calls : nullptr, asked ? &text : nullptr);
   } catch (const Error& error) {
     refuse(are_bound ? "tool_choice" : constraint, "{}.", error.what());
   }
@@ -66,27 +74,37 @@ void ChatRequest::constrain(SamplingParams& params, const char* constraint) cons
 void ChatRequest::compile_whole(const StructuredOutputsParams& whole,
                                 const std::optional<StructuredOutputsParams>& asked,
                                 const char* constraint) const {
+  const char* const field = prompt_.calls ? "tools" : constraint;
+  try {
+    whole.validate();
+  } catch (const Error&) {
+    refuse(field,
+           "What the answer must follow has {} bytes with all that belongs to it, which is too "
+           "long; shorten the schemas{}.",
+           whole.structural_tag->size(), prompt_.calls ? ", or send fewer tools" : "");
+  }
   const GrammarCompiler& grammars = *model_.preparer.grammars;
   try {
     grammar_ = compile(whole, grammars);
-    return;
   } catch (const Error& error) {
-    for (const Json& tool : prompt_.calls ? prompt_.calls->tools : Json::array()) {
-      const Json* parameters = find_member(tool["function"], "parameters");
-      if (parameters == nullptr) continue;
-      try {
-        grammars.json_schema(parameters->dump());
-      } catch (const Error& its) {
-        refuse("tools", "The parameters of the function \"{}\" can't be enforced: {}.",
-               printable(tool["function"]["name"].get<std::string>()), its.what());
-      }
+    constexpr std::string_view kPlace = "structural tag at ";
+    std::string_view what = error.what(), path;
+    if (what.starts_with(kPlace)) {
+      path = what.substr(kPlace.size(), what.find(": ") - kPlace.size());
+      what.remove_prefix(what.find(": ") + 2);
+    }
+    const Json tag = Json::parse(*whole.structural_tag);
+    const Json* function = prompt_.calls ? function_at(tag, path, *prompt_.calls) : nullptr;
+    if (function != nullptr) {
+      refuse("tools", "The parameters of the function \"{}\" can't be enforced: {}",
+             printable((*function)["name"].get<std::string>()), what);
     }
     try {
       if (asked) compile(*asked, grammars);
     } catch (const Error& its) {
       throw ApiError(status_of(its.code()), its.what(), constraint);
     }
-    refuse(prompt_.calls ? "tools" : constraint, "{}", error.what());
+    refuse(field, "What the answer must follow can't be enforced: {}", what);
   }
 }
 
@@ -105,6 +123,10 @@ void ChatRequest::find_thoughts(SamplingParams& params) const {
     params.thinking_tags = ThinkingTags();  // the tag has them
   } else if (preparer.thinking_end.empty()) {
     if (is_bound) params.thinking_tags = ThinkingTags();
+  } else if (is_bound && has_thought_enough(model_.format, turn_)) {
+    // A thought more would be taken for the answer.
+    params.thinking_token_budget.reset();
+    params.thinking_tags = ThinkingTags();
   } else if (has_budget || is_bound) {
     // What the turn before says of thoughts is not the model's.
     ThinkingTags tags = preparer.thinking_tags(encode_prompt(turn_, false, model_));
@@ -122,7 +144,10 @@ std::vector<int32_t> ChatRequest::encode() const {
 Turn ChatRequest::make_turn(const TurnOptions& options) const {
   std::unique_ptr<TranscriptParser> parser;
   if (is_parsed_) {
-    parser = model_.make_parser(model_.format, model_.tags, turn_, prompt_.tools.get());
+    TranscriptFormat format = model_.format;
+    // A tag binds what comes behind the thought.
+    format.calls_in_thoughts = !are_calls_bound();
+    parser = model_.make_parser(format, model_.tags, turn_, prompt_.tools.get());
   }
   return {std::move(parser), model_.tags, options};
 }
@@ -137,6 +162,7 @@ std::string ChatRequest::call_id(std::string_view prefix, const std::string& id,
 void ChatRequest::drop_text() {
   prompt_.text = {};
   turn_ = {};
+  grammar_.reset();
 }
 
 }  // namespace nanovllm::server

@@ -36,11 +36,13 @@ class ChatRequest {
   // where the template takes short ids alone.
   std::string call_id(std::string_view prefix, const std::string& id, size_t completion,
                       int call) const;
-  // The prompt's text is not needed any more: where answers wait, it would take much.
+  // The prompt's text and its grammar are not needed any more: where answers wait, they would take
+  // much.
   void drop_text();
 
  private:
   bool has_channels() const;
+  bool are_calls_bound() const;
   void constrain(SamplingParams& params, const char* constraint) const;
   void compile_whole(const StructuredOutputsParams& whole,
                      const std::optional<StructuredOutputsParams>& asked,

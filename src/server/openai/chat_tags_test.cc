@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "engine/wire.h"
+#include "grammar/grammar.h"
 #include "nanovllm/engine_loop.h"
 #include "server/fleet/request_stream.h"
 #include "server/openai/protocol_testing.h"
@@ -196,6 +197,67 @@ TEST(ChatTags, AreTheTokensAndNotTheirCharacters) {
                 "Write <tool_call>, as in  done", one, 1);
   expect_answer("a" + tagged + "b\1</think>c", "a<tool_call>" + call + "</tool_call>b", "c", {},
                 static_cast<int>(call.size()) + 4);
+}
+
+// Thinks in tags, and its template closes the thought where it is asked to.
+struct ThinkingModel {
+  ThinkingModel() {
+    served.names = {"thinking"};
+    served.preparer = {"thinking", {}, tokenizer.get(), &chat_template, &grammars};
+    served.preparer.info.vocab_size = tokenizer->vocab_size();
+    served.preparer.info.max_model_len = 400;
+    served.preparer.info.num_kvcache_blocks = 100;
+    served.preparer.info.kvcache_block_size = 16;
+    served.preparer.thinking_start = "<think>";
+    served.preparer.thinking_end = "</think>";
+    served.format = {"qwen3", "hermes"};
+    served.make_parser = make_transcript_parser;
+  }
+
+  std::unique_ptr<ApiCall> ask(std::string_view fields) const {
+    return parse_chat(fmt::format(R"({{"messages":[{{"role":"user","content":"ab"}}]{}}})", fields),
+                      served, "7");
+  }
+
+  std::unique_ptr<const Tokenizer> tokenizer = tagged_ascii();
+  GrammarCompiler grammars{*tokenizer};
+  ChatTemplate chat_template{
+      "{{ messages[0].content }}{% if enable_thinking is false %}<think></think>{% endif %}"};
+  ServedModel served;
+};
+
+TEST(ChatTags, BeginNoThoughtAgainThatTheTemplateHasClosed) {
+  const ThinkingModel model;
+  const auto params = [&](const char* fields) { return model.ask(fields)->requests[0].params; };
+  const auto id_of = [&](const char* tag) { return model.tokenizer->token_to_id(tag).value(); };
+  const ThinkingTags open = {{id_of("<think>")}, {id_of("</think>")}, 0};
+  EXPECT_EQ(params(R"(,"structured_outputs":{"regex":"a"})").thinking_tags, open);
+  const SamplingParams closed = params(
+      R"(,"structured_outputs":{"regex":"a"},"chat_template_kwargs":{"enable_thinking":false},)"
+      R"("thinking_token_budget":5)");
+  EXPECT_EQ(closed.thinking_tags, ThinkingTags());
+  EXPECT_EQ(closed.thinking_token_budget, std::nullopt);
+  const SamplingParams free =
+      params(R"(,"chat_template_kwargs":{"enable_thinking":false},"thinking_token_budget":5)");
+  EXPECT_EQ(free.thinking_tags, (ThinkingTags{open.start_ids, open.end_ids, -1}));
+}
+
+TEST(ChatTags, AreNoCallsInThoughtsWhereCallsAreBound) {
+  const ThinkingModel model;
+  const std::string text = R"(a<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>)";
+  const auto message = [&](const char* more) {
+    const auto call = model.ask(fmt::format(
+        R"(,"tools":[{{"type":"function","function":{{"name":"f","strict":{}}}}}])", more));
+    const std::vector<EngineEvent> events = {delta(0, text, {1}), end(0)};
+    call->on_events(0, events);
+    return Json::parse(call->finish())["choices"][0]["message"];
+  };
+  const Json loose = message("false");
+  EXPECT_EQ(loose["reasoning"], "a");
+  EXPECT_EQ(loose["tool_calls"][0]["function"]["arguments"], R"({"x": 1})");
+  const Json strict = message("true");
+  EXPECT_EQ(strict["reasoning"], text);
+  EXPECT_TRUE(strict.value("tool_calls", Json::array()).empty()) << strict;
 }
 
 TEST(ChatTags, AreFoundForATokenizer) {

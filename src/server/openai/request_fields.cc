@@ -220,6 +220,15 @@ const char* RequestFields::constraint() const {
   return is_text ? "structured_outputs" : "response_format";
 }
 
+namespace {
+
+std::string sentence(std::string what) {
+  if (!what.ends_with('.')) what += '.';
+  return what;
+}
+
+}  // namespace
+
 void RequestFields::read(std::string_view parameter, SamplingParams& params) const {
   const auto found = body_.find(parameter);
   if (found == body_.end()) return;
@@ -228,7 +237,7 @@ void RequestFields::read(std::string_view parameter, SamplingParams& params) con
   try {
     update_sampling_params(params, {{std::string(parameter), std::move(value)}});
   } catch (const Error& error) {
-    throw ApiError(400, error.what(), std::string(parameter));
+    throw ApiError(400, sentence(error.what()), std::string(parameter));
   }
 }
 
@@ -237,12 +246,19 @@ void RequestFields::read_all(SamplingParams& params,
   for (const Parameter& parameter : sampling_table()) {
     if (std::ranges::find(but, parameter.name) == but.end()) read(parameter.name, params);
   }
+  if (find("structured_outputs") != nullptr && params.structured_outputs) {
+    try {
+      params.structured_outputs->validate();
+    } catch (const Error& error) {
+      throw ApiError(400, error.what(), "structured_outputs");
+    }
+  }
   const Json* format = find("response_format");
   if (format == nullptr) return;
   try {
     apply_response_format(*format, params);
   } catch (const Error& error) {
-    throw ApiError(400, error.what(), "response_format");
+    throw ApiError(400, sentence(error.what()), "response_format");
   }
 }
 

@@ -35,6 +35,9 @@ Json format_of_tag(const std::string& structural_tag) {
   constexpr int kMaxDepth = 320;  // as the compiler of tags has it
   const Json tag =
       parse_ordered_json(structural_tag, "the structural tag", {.max_depth = kMaxDepth});
+  if (!tag.is_object()) {
+    throw_error(ErrorCode::kInvalidArgument, "the structural tag is no JSON object");
+  }
   if (const Json* format = find_member(tag, "format")) return *format;
   Json tags = Json::array();
   if (const Json* structures = find_member(tag, "structures")) {
@@ -274,9 +277,24 @@ Json text_format(const StructuredOutputsParams& asked) {
   if (asked.json_object) {
     return {{"type", "json_schema"}, {"json_schema", {{"type", "object"}}}};
   }
-  std::vector<Json> texts;
-  for (const std::string& text : asked.choice.value()) texts.push_back(constant(text));
-  return {{"type", "or"}, {"elements", std::move(texts)}};
+  if (asked.choice) {
+    std::vector<Json> texts;
+    for (const std::string& text : *asked.choice) texts.push_back(constant(text));
+    return {{"type", "or"}, {"elements", std::move(texts)}};
+  }
+  throw_error(ErrorCode::kInvalidArgument, "structured_outputs say nothing");
+}
+
+const Json* function_at(const Json& tag, std::string_view path, const CallRules& calls) {
+  constexpr std::string_view kSchema = "/json_schema";
+  const size_t at = path.find(kSchema);
+  if (at == path.npos) return nullptr;
+  const Json::json_pointer place(std::string(path.substr(0, at + kSchema.size())));
+  if (!tag.contains(place)) return nullptr;
+  for (const Json& tool : calls.tools) {
+    if (tag[place] == schema_of(tool["function"], true)) return &tool["function"];
+  }
+  return nullptr;
 }
 
 std::string answer_tag(const TranscriptFormat& format, const TranscriptTags& tags,

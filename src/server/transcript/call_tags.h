@@ -25,6 +25,11 @@ struct CallRules {
 // JSON.
 nlohmann::ordered_json text_format(const StructuredOutputsParams& asked);
 
+// Of an answer's tag: the function whose parameters stand at this path, or within what does; null =
+// it is another place.
+const nlohmann::ordered_json* function_at(const nlohmann::ordered_json& tag, std::string_view path,
+                                          const CallRules& calls);
+
 // The text of the structural tag that an answer follows, from the end of its thought on; where a
 // format has channels, all of it. Arguments follow their schemas where a call must come, or where
 // the tool is strict; else they are an object. `calls`: null = none come. `text`: the format of an

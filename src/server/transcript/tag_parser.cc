@@ -6,8 +6,12 @@
 namespace nanovllm::server {
 
 TagParser::TagParser(const ReasoningFormat* reasoning, const ToolFormat* tools,
-                     const TranscriptTags& tags, Begin begin, const ToolTypes* types)
-    : reasoning_(reasoning), tools_(tools), types_(types) {
+                     const TranscriptTags& tags, Begin begin, const ToolTypes* types,
+                     bool calls_in_thoughts)
+    : reasoning_(reasoning),
+      tools_(tools),
+      may_call_in_thought_(calls_in_thoughts && tools && reasoning && reasoning->may_call),
+      types_(types) {
   const auto tag = [&](std::string_view text) {
     const auto known = tags.ids.find(text);
     return known == tags.ids.end() ? Tag{text} : Tag{text, known->second};
@@ -81,12 +85,12 @@ bool TagParser::advance() {
 
 bool TagParser::advance_thought() {
   constexpr int kEnd = 3, kOpen = 6;
-  const bool may_begin = !has_thought_, may_call = tools_ && reasoning_->may_call;
+  const bool may_begin = !has_thought_;
   const Tag none = {};
   const TaggedText::Found found =
       text_.find({may_begin ? begin_thought_[0] : none, may_begin ? begin_thought_[1] : none,
                   may_begin ? begin_thought_[2] : none, end_thought_[0], end_thought_[1],
-                  end_thought_[2], may_call ? open_call_ : none});
+                  end_thought_[2], may_call_in_thought_ ? open_call_ : none});
   if (!has_thought_) {
     const size_t at = found.before.find_first_not_of(kJsonBlanks);
     const bool is_blank = at == found.before.npos;

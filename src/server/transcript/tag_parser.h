@@ -58,8 +58,9 @@ class TagParser final : public TranscriptParser {
     kThought,   // that the prompt has opened
   };
   // Null formats: there is no such thing in the transcript. `types` (or null) must outlive it.
+  // Without `calls_in_thoughts`, there are none in formats that have them either.
   TagParser(const ReasoningFormat* reasoning, const ToolFormat* tools, const TranscriptTags& tags,
-            Begin begin, const ToolTypes* types);
+            Begin begin, const ToolTypes* types, bool calls_in_thoughts = true);
   TranscriptDelta append(std::string_view text, std::span<const TokenMark> tags) override;
   TranscriptDelta finish() override;
 
@@ -104,6 +105,7 @@ class TagParser final : public TranscriptParser {
 
   const ReasoningFormat* reasoning_;
   const ToolFormat* tools_;
+  const bool may_call_in_thought_;
   std::array<Tag, 3> begin_thought_ = {}, end_thought_ = {};
   Tag begin_answer_ = {}, end_answer_ = {};
   Tag open_call_ = {}, other_open_ = {}, close_call_ = {};

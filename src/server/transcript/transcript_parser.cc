@@ -174,7 +174,7 @@ const ToolFormat* tool_format(const TranscriptFormat& format) {
 }
 
 bool has_channels(const TranscriptFormat& format) {
-  const auto& [reasoning, tools] = format;
+  const std::string &reasoning = format.reasoning_parser, &tools = format.tool_call_parser;
   if (reasoning != kHarmonyReasoning && tools != kHarmonyTools) return false;
   if ((reasoning != kHarmonyReasoning && !reasoning.empty()) ||
       (tools != kHarmonyTools && !tools.empty())) {
@@ -303,6 +303,12 @@ bool thinks_at_once(const TranscriptFormat& format, std::string_view prompt) {
          (begin == TagParser::Begin::kMayThink && !reasoning->needs_begin_tag);
 }
 
+bool has_thought_enough(const TranscriptFormat& format, std::string_view prompt) {
+  if (has_channels(format)) return false;
+  const ReasoningFormat* reasoning = reasoning_format(format);
+  return reasoning != nullptr && begin_of(*reasoning, prompt) == TagParser::Begin::kContent;
+}
+
 std::unique_ptr<TranscriptParser> make_transcript_parser(const TranscriptFormat& format,
                                                          const TranscriptTags& tags,
                                                          std::string_view prompt,
@@ -314,7 +320,8 @@ std::unique_ptr<TranscriptParser> make_transcript_parser(const TranscriptFormat&
   const ToolFormat* calls = tool_format(format);
   return std::make_unique<TagParser>(
       reasoning, tools != nullptr ? calls : nullptr, tags,
-      reasoning != nullptr ? begin_of(*reasoning, prompt) : TagParser::Begin::kContent, tools);
+      reasoning != nullptr ? begin_of(*reasoning, prompt) : TagParser::Begin::kContent, tools,
+      format.calls_in_thoughts);
 }
 
 }  // namespace nanovllm::server

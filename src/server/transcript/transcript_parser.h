@@ -58,6 +58,9 @@ class TranscriptParser {
 struct TranscriptFormat {
   std::string reasoning_parser = {};  // vLLM's name; empty = none
   std::string tool_call_parser = {};  // vLLM's name; empty = none
+  // Where a format takes them for such: see TranscriptParser. Off where what calls must follow is
+  // enforced behind thoughts alone.
+  bool calls_in_thoughts = true;
   bool operator==(const TranscriptFormat&) const = default;
 };
 
@@ -86,6 +89,8 @@ struct ThoughtTags {
 ThoughtTags thought_tags(const TranscriptFormat& format, std::string_view chat_template);
 // Whether what the model says behind this prompt is reasoning from its first token on.
 bool thinks_at_once(const TranscriptFormat& format, std::string_view prompt);
+// Whether this prompt has closed the reasoning, so that what begins a thought is text.
+bool has_thought_enough(const TranscriptFormat& format, std::string_view prompt);
 
 // The end of a prompt that make_transcript_parser looks at: the turn that it has begun.
 std::string_view last_turn(std::string_view prompt);
