@@ -292,6 +292,7 @@ TEST(JsonSchema, CombinesSchemas) {
           {R"({"$ref": "#/$defs/a", "maximum": 5, "$defs": {"a": {"type": "integer"}}})",
            {"5"},
            {"6", "\"a\""}},
+          {R"({"$ref": "/$defs/a", "$defs": {"a": {"type": "integer"}}})", {"6"}, {"\"a\""}},
           {R"({"$defs": {"node": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
                "required": ["next"], "additionalProperties": false}}, "$ref": "#/$defs/node"})",
            {R"({"next": null})", R"({"next": {"next": {"next": null}}})"},
