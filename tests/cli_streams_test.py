@@ -316,7 +316,7 @@ class Streams(CliTest):
         process.send_signal(signal.SIGINT)
         start = time.monotonic()
         out, error = process.communicate(timeout=300)
-        self.assertLess(time.monotonic() - start, 2 if SANITIZED else 1)
+        self.assertLess(time.monotonic() - start, 5 if SANITIZED else 1)
         self.assertEqual((process.returncode, out), (130, ""))
         self.assertEqual(error.splitlines()[-1], "nanovllm: interrupted; what was written is whole, and what was running is lost")
 
