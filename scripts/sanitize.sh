@@ -11,5 +11,5 @@ cmake --build "build-$preset" -j "$(nproc)"
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1
 # A program that a signal ends at once joins no threads.
-export TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0
+export TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:suppressions=$PWD/scripts/tsan.supp
 scripts/run_tests.sh "build-$preset" "$(nproc)"

@@ -322,7 +322,7 @@ TEST_P(Structured, EveryCompletionIsWhatTheModelGeneratesForItAlone) {
   }
   EXPECT_EQ(num_cached_tokens > 0, caching);
   for (const auto reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort}) {
-    EXPECT_GT(reasons[reason], 10);
+    EXPECT_GT(reasons[reason], 4);
   }
 }
 

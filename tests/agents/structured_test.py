@@ -37,12 +37,15 @@ def make_types():
         likes: list[Literal["rye", "figs", "tea"]] = pydantic.Field(max_length=3)
         home: Address | None
 
+    class Meal(Closed):
+        dish: Literal["rye", "figs"]
+
     class Plan(Closed):
         """Without bounds, which clients of Anthropic's API keep for themselves."""
         day: datetime.date
         mood: Literal["glad", "sad"]
         outside: bool
-        meal: Literal["rye", "figs"] | None
+        meal: Meal | None
 
     return Person, Plan
 
