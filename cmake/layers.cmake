@@ -7,6 +7,8 @@ function(nanovllm_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/${name}/*.cc)
   if(NANOVLLM_CUDA)
     file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/${name}/*.cu)
+    # Versions of CMake from 3.31 on would merge them too, and they are not written for that.
+    set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     list(APPEND sources ${kernels})
   else()
     list(FILTER sources EXCLUDE REGEX "/backend/cuda/")

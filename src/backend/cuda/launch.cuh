@@ -49,9 +49,14 @@ void launch_clusters(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, 
   config.attrs = attributes;
   // Kernels run beside each other only where they want the same division of a multiprocessor's
   // memory into cache and shared memory: all of ours want as much shared memory as there is.
+#if CUDART_VERSION >= 12050
   auto& carveout = attributes[config.numAttrs++];
   carveout.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
   carveout.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+#else
+  NANOVLLM_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared));
+#endif
   if (supports_programmatic_launch()) {
     auto& attribute = attributes[config.numAttrs++];
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
