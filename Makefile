@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 30
 
 # Targets install packages and configure the same folders; their builds are parallel by JOBS.
 .NOTPARALLEL:
-.PHONY: all build cuda python run chat test test-real test-python test-serve test-agents soak-serve test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
+.PHONY: all build cuda python run chat test test-real test-python test-serve test-agents test-scale soak-serve test-gpu sanitize-gpu bench format lint check asan tsan fuzz install clean help
 
 all: build
 
@@ -62,6 +62,10 @@ test-agents: ## the server against Codex, Claude Code and the packages of agents
 	@cmake --preset release -DNANOVLLM_TESTS=ON -DNANOVLLM_BENCH=OFF $(CMAKE_FLAGS) >/dev/null
 	@cmake --build build -j $(JOBS) --target nanovllm_cli dictated_server
 	@scripts/test_agents.sh
+
+test-scale: build ## what runs on many machines: the manifests of Kubernetes, and a pod of them played here
+	@scripts/install_packages.sh python
+	@scripts/test_scale.sh
 
 soak-serve: ## an hour of mixed traffic on the server under sanitizers (SOAK_SECONDS=1800 for each)
 	@scripts/soak_serve.sh
