@@ -7,6 +7,7 @@ To be run by hand, as root, with debootstrap installed and Debian's packages in 
   tests/dockerfile_chroot.py deploy/docker/cuda.Dockerfile --build-arg CUDA_ARCHITECTURES=90a-real
 """
 import argparse
+import ctypes
 import fcntl
 import json
 import os
@@ -170,16 +171,11 @@ def check(condition, what):
 
 def own_network():
     """Port 8000 is free in it."""
-    os.unshare(os.CLONE_NEWNET) if hasattr(os, "unshare") else _unshare_network()
+    if ctypes.CDLL(None, use_errno=True).unshare(0x40000000) != 0:  # CLONE_NEWNET; Python has it from 3.12 on
+        raise OSError(ctypes.get_errno(), "unshare")
     with socket.socket() as any_socket:
         up_and_running = 0x41
         fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", up_and_running))  # SIOCSIFFLAGS
-
-
-def _unshare_network():
-    import ctypes
-    if ctypes.CDLL(None, use_errno=True).unshare(0x40000000) != 0:  # CLONE_NEWNET; Python has it from 3.12 on
-        raise OSError(ctypes.get_errno(), "unshare")
 
 
 def try_image(stage, folder):
