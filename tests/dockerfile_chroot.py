@@ -66,7 +66,7 @@ class Stage:
         for source, target, options in mounts:
             script.append(f'mount --bind {shlex.quote(str(source))} "$1"{target}')
             script.append(f'mount -o remount,bind,{options} "$1"{target}')
-        script.append('mount -t proc proc "$1/proc"')
+        script.append('mount -t proc proc "$1/proc"; mount -t devpts -o newinstance,ptmxmode=0666 devpts "$1/dev/pts"')
         uid, _, gid = self.user.partition(":")
         user = [] if uid == "0" else ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--no-new-privs",
                                       "--bounding-set=-all", "--inh-caps=-all"]
