@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@
 #include "nanovllm/prepare.h"
 
 namespace nanovllm {
+
+class CompileQueue;
 
 // Command: end a request with FinishReason::kAbort. Unknown ids are ignored.
 struct AbortRequest {
@@ -114,7 +117,9 @@ class EngineLoop {
   // Error(kUnavailable) when the loop has ended.
 
   // Requests are checked on the caller's thread, also those that the loop answers with an error;
-  // what preparer() has checked is not checked again. Returns false if the queue is full.
+  // what preparer() has checked is not checked again. One whose grammar is not known yet waits for
+  // a thread of the loop that compiles it, and lets others pass. Returns false if the queue is
+  // full.
   bool try_submit(EngineCommand command);
   bool try_submit(CheckedRequest request);
   // Waits while the queue is full. Inside the sink that would be for ever, so there it throws
@@ -147,11 +152,20 @@ class EngineLoop {
     uint64_t id;
     std::exception_ptr error;
   };
-  using Command = std::variant<CheckedRequest, Refusal, AbortRequest, Shutdown>;
+  // What came of a request whose grammar was to be compiled.
+  struct Compiled {
+    uint64_t ticket;
+    std::variant<CheckedRequest, Refusal> result;
+  };
+  // An AddRequest is one whose grammar is to be compiled.
+  using Command =
+      std::variant<CheckedRequest, Refusal, AddRequest, Compiled, AbortRequest, Shutdown>;
 
+  // Has neither number after it was refused or has ended.
   struct LiveRequest {
-    std::optional<uint64_t> engine_id = {};  // none after it was refused or has ended
-    std::vector<bool> ended = {};            // [n] completions
+    std::optional<uint64_t> engine_id = {};
+    std::optional<uint64_t> ticket = {};  // its grammar is being compiled
+    std::vector<bool> ended = {};         // [n] completions
   };
 
   void run() noexcept;
@@ -160,11 +174,16 @@ class EngineLoop {
   void wait_for_work();
   void handle(CheckedRequest&& command);
   void handle(const Refusal& command);
-  template <typename GetRequest>
-  void add(uint64_t id, GetRequest&& get_request);
+  void handle(AddRequest&& command);
+  void handle(Compiled&& command);
   void handle(const AbortRequest& command);
   void handle(const Shutdown& command);
+  template <typename Begin>
+  void add(uint64_t id, Begin&& begin);
+  void begin(LiveRequest& live, CheckedRequest&& request);
+  void compile(uint64_t ticket, AddRequest&& request);
   void refuse(uint64_t id, const std::exception_ptr& error);
+  void discard(LiveRequest& live) noexcept;
   void step();
   void tell(RequestOutput&& output);
   void deliver();
@@ -187,6 +206,7 @@ class EngineLoop {
   std::unordered_map<uint64_t, uint64_t> ids_;          // the engine's id -> the caller's
   std::vector<EngineEvent> events_;                     // to be delivered
   std::vector<uint64_t> ended_ids_;                     // requests whose last event is in events_
+  uint64_t num_tickets_ = 0;                            // given to requests to be compiled
   std::optional<bool> shutdown_;                        // a Shutdown came; its `drain`
   int num_failures_ = 0;                                // steps that threw since the last output
 
@@ -198,6 +218,7 @@ class EngineLoop {
   bool closed_ = false;     // no more commands are accepted
   bool ended_ = false;      // the sink was called for the last time
 
+  std::unique_ptr<CompileQueue> compiling_;
   std::thread thread_;
 };
 

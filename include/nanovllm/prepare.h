@@ -126,6 +126,9 @@ struct RequestPreparer {
   // Checks parameters and prompt, finds out thinking_tags where they are needed, and compiles
   // structured_outputs. Throws what LLMEngine::add_request throws.
   CheckedRequest check(AddRequest request) const;
+  // Whether check() has to compile a grammar that it does not know, which may take part of a
+  // second.
+  bool must_compile(const SamplingParams& params) const;
   // token_ids() and check() in one: no prompt is tokenised for parameters that are refused.
   CheckedRequest check(AddRequest request, Prompt prompt) const;
 

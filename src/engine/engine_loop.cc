@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/message.h"
 #include "base/signals.h"
+#include "engine/compile_queue.h"
 
 namespace nanovllm {
 
@@ -47,6 +48,8 @@ EngineLoop::EngineLoop(LLMEngine engine, Sink sink, size_t max_num_commands)
                 "least.");
   }
   engine_.withhold_remarks();
+  compiling_ = std::make_unique<CompileQueue>(
+      [this](uint64_t ticket, AddRequest&& request) { compile(ticket, std::move(request)); });
   const SignalsBlocked in_thread;
   thread_ = std::thread([this] { run(); });
 }
@@ -73,6 +76,8 @@ EngineLoop::Command EngineLoop::checked(EngineCommand&& command) const {
   auto& request = std::get<AddRequest>(command);
   const uint64_t id = request.id;
   try {
+    request.params.validate();
+    if (preparer_.must_compile(request.params)) return std::move(request);
     return preparer_.check(std::move(request));
   } catch (...) {
     return Refusal{id, std::current_exception()};
@@ -146,7 +151,7 @@ void EngineLoop::run() noexcept {
 }
 
 void EngineLoop::wait_for_work() {
-  if (shutdown_ || !engine_.is_finished()) return;
+  if ((shutdown_ && requests_.empty()) || !engine_.is_finished()) return;
   std::unique_lock lock(mutex_);
   work_.wait(lock, [this] { return destroyed_ || !commands_.empty() || !calls_.empty(); });
 }
@@ -186,39 +191,91 @@ std::optional<EngineLoop::Command> EngineLoop::next_command() {
   return command;
 }
 
-template <typename GetRequest>
-void EngineLoop::add(uint64_t id, GetRequest&& get_request) {
+template <typename Begin>
+void EngineLoop::add(uint64_t id, Begin&& begin) {
   const auto [place, is_new] = requests_.try_emplace(id);
   try {
     if (!is_new) {
       throw_error(ErrorCode::kInvalidArgument, "Two requests have the id {} at once.", id);
     }
     if (shutdown_) std::rethrow_exception(unavailable());
-    CheckedRequest checked = get_request();
-    checked.set_output_kind(RequestOutputKind::kDelta);
-    if (!checked->params.seed) checked.set_seed(engine_.seed_of(id));
-    const auto num_completions = static_cast<size_t>(checked->params.n);
-    const uint64_t engine_id = engine_.add_request(std::move(checked));
-    place->second.engine_id = engine_id;
-    place->second.ended.resize(num_completions);
-    ids_.emplace(engine_id, id);
+    begin(place->second);
   } catch (...) {
     refuse(id, std::current_exception());
   }
 }
 
+void EngineLoop::begin(LiveRequest& live, CheckedRequest&& request) {
+  const uint64_t id = request->id;
+  request.set_output_kind(RequestOutputKind::kDelta);
+  if (!request->params.seed) request.set_seed(engine_.seed_of(id));
+  live.ended.assign(static_cast<size_t>(request->params.n), false);
+  live.engine_id = engine_.add_request(std::move(request));
+  ids_.emplace(*live.engine_id, id);
+}
+
 void EngineLoop::handle(CheckedRequest&& command) {
-  add(command->id, [&] { return std::move(command); });
+  add(command->id, [&](LiveRequest& live) { begin(live, std::move(command)); });
 }
 
 void EngineLoop::handle(const Refusal& command) {
-  add(command.id, [&]() -> CheckedRequest { std::rethrow_exception(command.error); });
+  add(command.id, [&](LiveRequest&) { std::rethrow_exception(command.error); });
+}
+
+void EngineLoop::handle(AddRequest&& command) {
+  add(command.id, [&](LiveRequest& live) {
+    live.ended.assign(static_cast<size_t>(command.params.n), false);
+    compiling_->add(num_tickets_, std::move(command));
+    live.ticket = num_tickets_++;
+  });
+}
+
+// On the queue's thread.
+void EngineLoop::compile(uint64_t ticket, AddRequest&& request) {
+  const uint64_t id = request.id;
+  std::variant<CheckedRequest, Refusal> result = Refusal{id, nullptr};
+  try {
+    result = preparer_.check(std::move(request));
+  } catch (...) {
+    result = Refusal{id, std::current_exception()};
+  }
+  try {
+    push(Compiled{ticket, std::move(result)}, true);
+  } catch (const Error&) {
+    // The loop has ended, and with it the request.
+  }
+}
+
+// Of one that has ended meanwhile nobody wants to know.
+void EngineLoop::handle(Compiled&& command) {
+  auto* const request = std::get_if<CheckedRequest>(&command.result);
+  const uint64_t id = request ? (*request)->id : std::get<Refusal>(command.result).id;
+  const auto found = requests_.find(id);
+  if (found == requests_.end() || found->second.ticket != command.ticket) return;
+  found->second.ticket.reset();
+  try {
+    if (request == nullptr) std::rethrow_exception(std::get<Refusal>(command.result).error);
+    begin(found->second, std::move(*request));
+  } catch (...) {
+    refuse(id, std::current_exception());
+  }
 }
 
 void EngineLoop::handle(const AbortRequest& command) {
   const auto found = requests_.find(command.id);
-  if (found == requests_.end() || !found->second.engine_id) return;
-  engine_.abort_request(*found->second.engine_id);
+  if (found == requests_.end()) return;
+  LiveRequest& live = found->second;
+  if (live.engine_id) engine_.abort_request(*live.engine_id);
+  if (!live.ticket) return;
+  discard(live);
+  ended_ids_.push_back(command.id);
+  const int num_completions = static_cast<int>(live.ended.size());
+  for (int i = 0; i < num_completions; ++i) {
+    events_.emplace_back(RequestEnd{.id = command.id,
+                                    .index = i,
+                                    .finish_reason = FinishReason::kAbort,
+                                    .last = i + 1 == num_completions});
+  }
 }
 
 void EngineLoop::handle(const Shutdown& command) {
@@ -226,12 +283,19 @@ void EngineLoop::handle(const Shutdown& command) {
 }
 
 void EngineLoop::refuse(uint64_t id, const std::exception_ptr& error) {
-  if (const auto engine_id = std::exchange(requests_.at(id).engine_id, std::nullopt)) {
-    engine_.discard_request(*engine_id);
-    ids_.erase(*engine_id);
-  }
+  discard(requests_.at(id));
   ended_ids_.push_back(id);
   events_.emplace_back(request_error(id, error));
+}
+
+void EngineLoop::discard(LiveRequest& live) noexcept {
+  if (live.engine_id) {
+    engine_.discard_request(*live.engine_id);
+    ids_.erase(*live.engine_id);
+  }
+  if (live.ticket) compiling_->drop(*live.ticket);
+  live.engine_id.reset();
+  live.ticket.reset();
 }
 
 void EngineLoop::step() {
@@ -287,9 +351,7 @@ void EngineLoop::deliver() {
 
 // Events that were not delivered are lost.
 void EngineLoop::fail_all(const std::exception_ptr& error) noexcept {
-  for (const auto& [id, live] : requests_) {
-    if (live.engine_id) engine_.discard_request(*live.engine_id);
-  }
+  for (auto& [id, live] : requests_) discard(live);
   try {
     if (requests_.empty()) std::rethrow_exception(error);
     events_.clear();
@@ -321,6 +383,7 @@ void EngineLoop::close() noexcept {
     for (Command& command : commands_) {
       if (auto* request = std::get_if<CheckedRequest>(&command)) handle(std::move(*request));
       if (auto* refusal = std::get_if<Refusal>(&command)) handle(*refusal);
+      if (auto* request = std::get_if<AddRequest>(&command)) handle(std::move(*request));
     }
     deliver();
   } catch (...) {

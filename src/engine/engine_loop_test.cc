@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/constraint_testing.h"
 #include "engine/engine_test_support.h"
 #include "grammar/grammar.h"
 #include "nanovllm/chat.h"
@@ -566,29 +567,130 @@ TEST(EngineLoop, RefusesToBeginWithoutItsParts) {
             ErrorCode::kInvalidArgument);
 }
 
-// The queue's commands hold what was compiled while the loop's thread is busy.
-TEST(EngineLoop, CompilesOnTheThreadThatSubmits) {
+LLMEngine spelling() { return LLMEngine(make_fake_engine({}, short_texts()).core); }
+
+// One of 40,000 words of letters up to h: a tenth of a second or more to compile.
+AddRequest slow(uint64_t id, char first = 'a') {
+  std::string pattern = fmt::format("{}(", first);
+  for (int i = 0; i < 40'000; ++i) {
+    for (int rest = 300'000 + i * 31; rest > 0; rest /= 8) {
+      pattern += static_cast<char>('a' + rest % 8);
+    }
+    pattern += i + 1 < 40'000 ? '|' : ')';
+  }
+  AddRequest request = add(id, 5);
+  request.params.structured_outputs.emplace().regex = std::move(pattern);
+  return request;
+}
+
+int32_t first_letter(const Answer& answer) { return answer.token_ids.at(0).at(0); }
+
+TEST(EngineLoop, LetsOthersPassWhileAGrammarIsCompiled) {
+  Hearing hearing, alone;
+  EngineLoop loop(spelling(), hearing.sink());
+  const auto begin = std::chrono::steady_clock::now();
+  loop.submit(slow(1));
+  loop.submit(add(2, 5));
+  const auto submitted = std::chrono::steady_clock::now();
+  expect_complete(hearing.answer(2), 5);
+  EXPECT_FALSE(hearing.answers()[1].over);
+  EXPECT_TRUE(hearing.answers()[1].token_ids.empty());
+  const Answer answer = hearing.answer(1);
+  EXPECT_LT(submitted - begin, (std::chrono::steady_clock::now() - begin) / 2);
+  ASSERT_FALSE(answer.error) << answer.error->message;
+  ASSERT_EQ(answer.token_ids.at(0).size(), 5u);
+  const Ids with_an_a = {1, 24, 25};
+  EXPECT_EQ(std::ranges::count(with_an_a, first_letter(answer)), 1);
+  // The same as where it is known, and compiled before.
+  EXPECT_FALSE(loop.preparer().must_compile(slow(3).params));
+  loop.submit(slow(3));
+  EXPECT_EQ(hearing.answer(3).token_ids, answer.token_ids);
+  EngineLoop other(spelling(), alone.sink());
+  other.submit(other.preparer().check(slow(1)));
+  EXPECT_EQ(alone.answer(1).token_ids, answer.token_ids);
+}
+
+TEST(EngineLoop, RefusesWhatCanNotBeCompiledAndGoesOn) {
   Hearing hearing;
-  EngineLoop loop(LLMEngine(make_fake_engine({}, alphabet()).core), hearing.sink());
-  const RequestPreparer ours = loop.preparer(nullptr);
-  RequestPreparer elsewhere = ours;
-  elsewhere.grammars = nullptr;
-  SamplingParams params = greedy(4);
-  params.structured_outputs.emplace().regex = "[a-c]{4}";
-  std::promise<void> is_busy, may_go_on;
-  std::thread caller([&] {
-    loop.call([&](LLMEngine&) {
-      is_busy.set_value();
-      may_go_on.get_future().wait();
-    });
-  });
-  is_busy.get_future().wait();
-  loop.submit(elsewhere.check({.id = 1, .prompt_token_ids = {1}, .params = params}));
-  // The compiler's own, the command's, and this one.
-  EXPECT_EQ(ours.grammars->regex("[a-c]{4}").use_count(), 3);
-  may_go_on.set_value();
-  caller.join();
-  EXPECT_FALSE(hearing.answer(1).error.has_value());
+  EngineLoop loop(spelling(), hearing.sink());
+  AddRequest wrong = add(1, 5);
+  wrong.params.structured_outputs.emplace().regex = "(";
+  loop.submit(wrong);
+  ASSERT_TRUE(hearing.answer(1).error);
+  EXPECT_EQ(hearing.answer(1).error->code, ErrorCode::kInvalidArgument);
+  AddRequest untrue = slow(2);
+  untrue.params.n = -1;
+  loop.submit(untrue);
+  EXPECT_EQ(hearing.answer(2).error->code, ErrorCode::kInvalidArgument);
+  loop.submit(add(3, 5));
+  expect_complete(hearing.answer(3), 5);
+}
+
+TEST(EngineLoop, AbortsWhatIsBeingCompiledOrWaitsForIt) {
+  Hearing hearing;
+  EngineLoop loop(spelling(), hearing.sink());
+  AddRequest two = slow(1);
+  two.params = random(5);
+  two.params.n = 2;
+  two.params.structured_outputs = slow(1).params.structured_outputs;
+  loop.submit(two);
+  loop.submit(slow(2, 'b'));
+  loop.submit(slow(3, 'c'));
+  loop.submit(AbortRequest{1});
+  loop.submit(AbortRequest{2});
+  const Answer first = hearing.answer(1), second = hearing.answer(2);
+  EXPECT_FALSE(hearing.answers()[3].over);
+  EXPECT_EQ(first.ends,
+            (std::map<int, FinishReason>{{0, FinishReason::kAbort}, {1, FinishReason::kAbort}}));
+  EXPECT_EQ(second.ends, (std::map<int, FinishReason>{{0, FinishReason::kAbort}}));
+  EXPECT_TRUE(first.token_ids.empty() && second.token_ids.empty());
+  // What is compiled of those comes to nobody who has their ids by then.
+  EXPECT_EQ(first_letter(hearing.answer(3)), 3);  // a c
+  EXPECT_TRUE(loop.preparer().must_compile(slow(2, 'b').params)) << "it was compiled for nobody";
+}
+
+TEST(EngineLoop, EndsBothRequestsOfOneIdWhileOneIsCompiled) {
+  Hearing hearing;
+  EngineLoop loop(spelling(), hearing.sink());
+  loop.submit(slow(1));
+  loop.submit(add(1, 5));
+  EXPECT_EQ(hearing.answer(1).error->message, "Two requests have the id 1 at once.");
+  loop.submit(slow(2, 'b'));
+  EXPECT_FALSE(hearing.answer(2).error);
+  EXPECT_TRUE(hearing.answers()[1].token_ids.empty());
+}
+
+TEST(EngineLoop, DrainsWhatIsBeingCompiled) {
+  Hearing hearing;
+  EngineLoop loop(spelling(), hearing.sink());
+  loop.submit(slow(1));
+  loop.submit(slow(2, 'b'));
+  loop.submit(Shutdown{.drain = true});
+  loop.submit(slow(3, 'c'));
+  loop.wait();
+  EXPECT_EQ(hearing.answer(1).token_ids.at(0).size(), 5u);
+  EXPECT_EQ(hearing.answer(2).token_ids.at(0).size(), 5u);
+  EXPECT_EQ(hearing.answer(3).error->code, ErrorCode::kUnavailable);
+}
+
+TEST(EngineLoop, EndsAtOnceWhileItCompiles) {
+  for (const bool is_told : {true, false}) {
+    Hearing hearing;
+    {
+      EngineLoop loop(spelling(), hearing.sink());
+      loop.submit(slow(1));
+      loop.submit(slow(2, 'b'));
+      if (is_told) {
+        loop.submit(Shutdown{.drain = false});
+        loop.wait();
+        EXPECT_TRUE(loop.preparer().must_compile(slow(2, 'b').params));
+      }
+    }
+    for (const uint64_t id : {1, 2}) {
+      ASSERT_TRUE(hearing.answers()[id].over);
+      EXPECT_EQ(hearing.answer(id).error->code, ErrorCode::kUnavailable);
+    }
+  }
 }
 
 }  // namespace

@@ -228,6 +228,11 @@ std::vector<int32_t> RequestPreparer::token_ids_of_chat(const nlohmann::ordered_
   return tokenizer->encode(chat.text, chat.add_special_tokens);
 }
 
+bool RequestPreparer::must_compile(const SamplingParams& params) const {
+  const auto& asked = params.structured_outputs;
+  return asked && grammars != nullptr && !is_known(*asked, *grammars);
+}
+
 CheckedRequest RequestPreparer::check(AddRequest request) const {
   check_params(request.params, *this);
   check_prompt(request, *this);

@@ -81,6 +81,14 @@ std::shared_ptr<const Grammar> compile(const StructuredOutputsParams& asked,
   }
 }
 
+bool is_known(const StructuredOutputsParams& asked, const GrammarCompiler& grammars) {
+  try {
+    return compile(asked, grammars.known()) != nullptr;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
 void check_structured_outputs(const StructuredOutputsParams& asked) {
   if (asked.structural_tag) return asked.validate();  // it may name tokens
   compile(asked, GrammarCompiler(

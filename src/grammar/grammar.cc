@@ -174,16 +174,20 @@ struct GrammarCompiler::Known {
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer)
     : tokenizer_(&tokenizer),
       masks_(std::make_shared<grammar::MaskCache>(grammar::kMaxMaskBytes)),
-      known_(std::make_unique<Known>()) {}
+      known_(std::make_shared<Known>()) {}
 
 GrammarCompiler::GrammarCompiler(std::shared_ptr<const grammar::TokenIndex> index)
     : tokenizer_(nullptr),
       masks_(std::make_shared<grammar::MaskCache>(grammar::kMaxMaskBytes)),
-      known_(std::make_unique<Known>()) {
+      known_(std::make_shared<Known>()) {
   known_->index = std::move(index);
 }
 
-GrammarCompiler::~GrammarCompiler() = default;
+GrammarCompiler GrammarCompiler::known() const {
+  GrammarCompiler result(*this);
+  result.compiles_ = false;
+  return result;
+}
 
 const std::shared_ptr<const grammar::TokenIndex>& GrammarCompiler::index() const {
   std::call_once(known_->once, [this] {
@@ -218,7 +222,7 @@ auto at_low_priority(const Work& work) {
 }  // namespace
 
 std::shared_ptr<const Grammar> GrammarCompiler::compile(std::string key, const Build& build) const {
-  if (auto grammar = known_->find(key)) return grammar;
+  if (auto grammar = known_->find(key); grammar || !compiles_) return grammar;
   auto made = at_low_priority([&] { return make(build); });
   known_->add(std::move(key), made);
   return made;

@@ -91,7 +91,7 @@ struct JsonSchemaOptions {
 // the tokenizer it finds out for the first grammar: where nobody asks for one it costs nothing.
 // Equal grammars that are in use are one object, and so are those that were asked for lately: their
 // states and masks are there already. Others are compiled on a thread of low priority, so that
-// those that compute tokens go first.
+// those that compute tokens go first. Copies share what they know.
 //
 // All compile functions throw Error(kInvalidArgument) with what is wrong and where: the path in a
 // schema, the position in a regular expression, the rule of a grammar; Error(kUnsupported) for what
@@ -100,7 +100,8 @@ class GrammarCompiler {
  public:
   explicit GrammarCompiler(const Tokenizer& tokenizer);
   explicit GrammarCompiler(std::shared_ptr<const grammar::TokenIndex> index);
-  ~GrammarCompiler();
+  // One that compiles nothing: its functions return null for what is not known yet.
+  GrammarCompiler known() const;
 
   std::shared_ptr<const Grammar> json_schema(std::string_view schema,
                                              const JsonSchemaOptions& options = {}) const;
@@ -128,7 +129,8 @@ class GrammarCompiler {
 
   const Tokenizer* const tokenizer_;  // null: the index was given
   std::shared_ptr<grammar::MaskCache> masks_;
-  std::unique_ptr<Known> known_;
+  std::shared_ptr<Known> known_;
+  bool compiles_ = true;
 };
 
 }  // namespace nanovllm
