@@ -30,8 +30,9 @@ constexpr size_t kMaxGrammarBytes = size_t{64} << 20;  // its rules and its auto
 constexpr size_t kMaxMaskBytes = size_t{32} << 20;     // of all masks
 constexpr size_t kMaxTextBytes = size_t{1} << 20;      // of a regular expression, GBNF or a choice
 // Grammars that nobody uses are kept for the next one who asks.
-constexpr size_t kMaxKept = 16;
+constexpr ptrdiff_t kMaxKept = 16;
 constexpr size_t kMaxKeptBytes = size_t{64} << 20;
+constexpr size_t kMaxRefusedBytes = size_t{4} << 20;  // of the texts of as many that were refused
 
 struct Parts {
   Parts(std::unique_ptr<const Syntax> its_syntax, NodeId start,
@@ -136,8 +137,11 @@ struct GrammarCompiler::Known {
   std::once_flag once;
   std::shared_ptr<const grammar::TokenIndex> index;  // made once
 
+  // Null: it is not known. Throws what it was refused with.
   std::shared_ptr<const Grammar> find(const std::string& key) {
     const std::lock_guard lock(mutex);
+    const auto no = std::ranges::find(refused, key, &Refusal::key);
+    if (no != refused.end()) throw Error(no->error);
     const auto found = in_use.find(key);
     std::shared_ptr<const Grammar> grammar = found == in_use.end() ? nullptr : found->second.lock();
     if (grammar == nullptr || grammar->is_worn()) return nullptr;
@@ -152,23 +156,40 @@ struct GrammarCompiler::Known {
     in_use[std::move(key)] = grammar;
   }
 
+  void refuse(std::string key, const Error& error) {
+    const std::lock_guard lock(mutex);
+    refused.push_front({std::move(key), error});
+    bound(refused, grammar::kMaxRefusedBytes, [](const Refusal& it) { return it.key.size(); });
+  }
+
  private:
+  struct Refusal {
+    std::string key;
+    Error error;
+  };
+
   void keep(const std::shared_ptr<const Grammar>& grammar) {
     std::erase(kept, grammar);
     kept.push_front(grammar);
+    bound(kept, grammar::kMaxKeptBytes, [](const auto& it) { return it->bytes(); });
+  }
+
+  template <typename T, typename BytesOf>
+  static void bound(std::deque<T>& list, size_t max_bytes, const BytesOf& bytes_of) {
     size_t bytes = 0;
-    size_t count = 0;
-    for (; count < kept.size() && count < grammar::kMaxKept; ++count) {
-      bytes += kept[count]->bytes();
-      if (bytes > grammar::kMaxKeptBytes) break;
+    auto end = list.begin();
+    for (; end != list.end() && end - list.begin() < grammar::kMaxKept; ++end) {
+      bytes += bytes_of(*end);
+      if (bytes > max_bytes) break;
     }
-    kept.resize(count);
+    list.erase(end, list.end());
   }
 
   std::mutex mutex;
   // The grammars that somebody uses still, and those that were asked for last, the last one first.
   std::unordered_map<std::string, std::weak_ptr<const Grammar>> in_use;
   std::deque<std::shared_ptr<const Grammar>> kept;
+  std::deque<Refusal> refused;  // the last one first
 };
 
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer)
@@ -223,9 +244,14 @@ auto at_low_priority(const Work& work) {
 
 std::shared_ptr<const Grammar> GrammarCompiler::compile(std::string key, const Build& build) const {
   if (auto grammar = known_->find(key); grammar || !compiles_) return grammar;
-  auto made = at_low_priority([&] { return make(build); });
-  known_->add(std::move(key), made);
-  return made;
+  try {
+    auto made = at_low_priority([&] { return make(build); });
+    known_->add(std::move(key), made);
+    return made;
+  } catch (const Error& error) {
+    known_->refuse(std::move(key), error);
+    throw;
+  }
 }
 
 std::shared_ptr<const Grammar> GrammarCompiler::make(const Build& build) const {

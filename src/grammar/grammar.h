@@ -90,8 +90,9 @@ struct JsonSchemaOptions {
 // Compiles grammars for one tokenizer, which must outlive it. Thread-safe. What it needs to know of
 // the tokenizer it finds out for the first grammar: where nobody asks for one it costs nothing.
 // Equal grammars that are in use are one object, and so are those that were asked for lately: their
-// states and masks are there already. Others are compiled on a thread of low priority, so that
-// those that compute tokens go first. Copies share what they know.
+// states and masks are there already, and what was refused lately is refused at once. Others are
+// compiled on a thread of low priority, so that those that compute tokens go first. Copies share
+// what they know.
 //
 // All compile functions throw Error(kInvalidArgument) with what is wrong and where: the path in a
 // schema, the position in a regular expression, the rule of a grammar; Error(kUnsupported) for what

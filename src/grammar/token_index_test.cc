@@ -162,6 +162,39 @@ TEST(Grammars, KnownOnesNeedNoThread) {
   EXPECT_LT(num_waits() - known, 20);
 }
 
+TEST(Grammars, RefusedOnesAreKnownForAWhile) {
+  const GrammarCompiler compiler(demo_tokenizer());
+  const auto num_waits = [] {
+    rusage usage;
+    EXPECT_EQ(getrusage(RUSAGE_THREAD, &usage), 0);
+    return usage.ru_nvcsw;
+  };
+  const auto refusal = [&](const GrammarCompiler& by) {
+    return message_of([&] { EXPECT_EQ(by.regex("("), nullptr); });
+  };
+  EXPECT_EQ(refusal(compiler.known()), "");
+  const std::string why = refusal(compiler);
+  EXPECT_NE(why, "");
+  EXPECT_EQ(refusal(compiler.known()), why);
+  const auto known = num_waits();
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(refusal(compiler), why);
+  EXPECT_LT(num_waits() - known, 20);
+  for (int i = 0; i < 15; ++i)
+    EXPECT_NE(message_of([&] { compiler.regex(fmt::format("({}", i)); }), "");
+  EXPECT_EQ(refusal(compiler.known()), why);
+  EXPECT_NE(message_of([&] { compiler.regex("(x"); }), "");
+  EXPECT_EQ(refusal(compiler.known()), "");
+  // Long ones leave room for few others.
+  EXPECT_EQ(refusal(compiler), why);
+  const std::string blanks(size_t{900} << 10, ' ');
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_NE(message_of([&] { compiler.regex(fmt::format("{}({}", blanks, i)); }), "");
+  }
+  EXPECT_EQ(refusal(compiler.known()), why);
+  EXPECT_NE(message_of([&] { compiler.regex(blanks + "("); }), "");
+  EXPECT_EQ(refusal(compiler.known()), "");
+}
+
 TEST(Grammars, ManyThreadsCompileAndMaskAtOnce) {
   const GrammarCompiler compiler(demo_tokenizer());
   std::vector<std::vector<uint32_t>> masks(4);
