@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "engine/engine_test_support.h"
 #include "engine/parameter_error.h"
+#include "engine/structured_outputs.h"
 #include "grammar/grammar.h"
 #include "nanovllm/chat.h"
 
@@ -249,6 +250,26 @@ TEST(Prepare, RefusesWhatTheEngineWould) {
             wrong);
   EXPECT_EQ(refusal([&] { without.prepare(0, Ids{49}, greedy(4)); }, kInvalid), "");
   EXPECT_NE(refusal([&] { without.prepare(0, "b", greedy(4)); }, ErrorCode::kUnsupported), "");
+}
+
+// What is wrong whatever the tokenizer is, is found before there is one.
+TEST(StructuredOutputs, AreCheckedWithoutATokenizer) {
+  const auto refusal = [](const StructuredOutputsParams& asked) -> std::string {
+    try {
+      check_structured_outputs(asked);
+    } catch (const ParameterError& error) {
+      EXPECT_EQ(error.parameter(), "structured_outputs");
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(refusal({.regex = "("}), "");
+  EXPECT_EQ(refusal({.regex = "a"}), "");
+  EXPECT_NE(refusal({.structural_tag = "{\"type\": "}).find("the structural tag"),
+            std::string::npos);
+  EXPECT_EQ(refusal({.structural_tag = R"({"type": "structural_tag", "format":
+      {"type": "token", "token": "<x>"}})"}),
+            "");
 }
 
 }  // namespace

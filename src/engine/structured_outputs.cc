@@ -1,10 +1,12 @@
 #include "engine/structured_outputs.h"
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/parameter_error.h"
+#include "grammar/structural_tag.h"
 #include "grammar/token_index.h"
 
 namespace nanovllm {
@@ -31,6 +33,16 @@ std::shared_ptr<const Grammar> made_of(const StructuredOutputsParams& asked,
   if (asked.grammar) return grammars.gbnf(*asked.grammar);
   if (asked.json_object) return grammars.json_object(options);
   return grammars.structural_tag(asked.structural_tag.value(), options);
+}
+
+// Calls what throws, and says of which parameter.
+template <typename Work>
+auto named(const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    throw ParameterError(error.code(), kParameter, fmt::format("{}.", error.what()));
+  }
 }
 
 }  // namespace
@@ -74,11 +86,7 @@ void StructuredOutputsParams::validate() const {
 std::shared_ptr<const Grammar> compile(const StructuredOutputsParams& asked,
                                        const GrammarCompiler& grammars) {
   asked.validate();
-  try {
-    return made_of(asked, grammars);
-  } catch (const Error& error) {
-    throw ParameterError(error.code(), kParameter, fmt::format("{}.", error.what()));
-  }
+  return named([&] { return made_of(asked, grammars); });
 }
 
 bool is_known(const StructuredOutputsParams& asked, const GrammarCompiler& grammars) {
@@ -90,7 +98,11 @@ bool is_known(const StructuredOutputsParams& asked, const GrammarCompiler& gramm
 }
 
 void check_structured_outputs(const StructuredOutputsParams& asked) {
-  if (asked.structural_tag) return asked.validate();  // it may name tokens
+  if (asked.structural_tag) {  // it may name tokens: only its JSON is looked at
+    asked.validate();
+    named([&] { grammar::parse_structural_tag(*asked.structural_tag); });
+    return;
+  }
   compile(asked, GrammarCompiler(
                      std::make_shared<const grammar::TokenIndex>(std::vector<std::string>{""})));
 }

@@ -446,21 +446,23 @@ NodeId TagCompiler::structures(const Part& root) {
 
 }  // namespace
 
-NodeId compile_structural_tag(std::string_view json, const JsonSchemaOptions& options,
-                              const TokenIndex& tokens, Syntax& syntax,
-                              std::vector<std::string>& notes) {
+Json parse_structural_tag(std::string_view json) {
   if (json.size() > kMaxTagBytes) {
     throw_error(ErrorCode::kInvalidArgument,
                 "the structural tag has {} bytes; at most {} are supported", json.size(),
                 kMaxTagBytes);
   }
-  Json root;
   try {
-    root = parse_ordered_json(json, "the structural tag", {.max_depth = kMaxTagDepth});
+    return parse_ordered_json(json, "the structural tag", {.max_depth = kMaxTagDepth});
   } catch (const Error& error) {
     throw Error(ErrorCode::kInvalidArgument, error.what());
   }
-  return TagCompiler(options, tokens, syntax, notes).compile(root);
+}
+
+NodeId compile_structural_tag(std::string_view json, const JsonSchemaOptions& options,
+                              const TokenIndex& tokens, Syntax& syntax,
+                              std::vector<std::string>& notes) {
+  return TagCompiler(options, tokens, syntax, notes).compile(parse_structural_tag(json));
 }
 
 }  // namespace nanovllm::grammar

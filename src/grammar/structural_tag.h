@@ -2,6 +2,7 @@
 // or grammars hold, as JSON says it.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,5 +20,7 @@ namespace nanovllm::grammar {
 NodeId compile_structural_tag(std::string_view json, const JsonSchemaOptions& options,
                               const TokenIndex& tokens, Syntax& syntax,
                               std::vector<std::string>& notes);
+// Its JSON alone. Throws Error(kInvalidArgument) for what is none, or too long or deep.
+nlohmann::ordered_json parse_structural_tag(std::string_view json);
 
 }  // namespace nanovllm::grammar
