@@ -69,7 +69,8 @@ class Loop : public Owner<EngineLoop> {
   // Queues a request, and returns its prompt's token ids.
   std::vector<int32_t> add(uint64_t id, nb::handle prompt, const SamplingParams& params) {
     Prompt asked = to_prompt(prompt);  // which may close it
-    const RequestPreparer preparer = get().preparer();
+    RequestPreparer preparer = get().preparer();
+    preparer.grammars = nullptr;  // the loop compiles, while Python goes on
     CheckedRequest request = preparer.check({.id = id, .params = params}, std::move(asked));
     std::vector<int32_t> ids = request->prompt_token_ids;
     News news{.waits_for_end = params.output_kind == RequestOutputKind::kFinalOnly};

@@ -4,6 +4,7 @@ import gc
 import json
 import subprocess
 import sys
+import time
 import weakref
 
 import pytest
@@ -44,6 +45,24 @@ def test_outputs_are_bound(shared):
         assert [output.outputs[0].text for output in outputs] == [f"label {i}" for i in range(20)]
         with pytest.raises(ValueError, match=r"\(at position 0\)"):
             await last_of(shared.generate("Once", SamplingParams(structured_outputs=StructuredOutputsParams(regex="("))))
+
+    asyncio.run(main())
+
+
+def test_the_event_loop_goes_on_while_a_grammar_is_compiled(shared):
+    members = {f"p{i}": {"type": "integer"} for i in range(5000)}
+    schema = StructuredOutputsParams(json=json.dumps({"type": "object", "properties": members}))
+
+    async def main():
+        started = time.monotonic()
+        task = asyncio.create_task(last_of(shared.generate("Once", SamplingParams(structured_outputs=schema, max_tokens=5))))
+        ticks = [started]
+        while not task.done():
+            await asyncio.sleep(0.001)
+            ticks.append(time.monotonic())
+        assert (await task).outputs[0].text.startswith("{")
+        longest = max(after - before for before, after in zip(ticks, ticks[1:]))
+        assert longest < (ticks[-1] - started) / 2, "the schema was compiled on the event loop's thread"
 
     asyncio.run(main())
 
