@@ -12,13 +12,14 @@ namespace nanovllm::cli {
 using Command = std::function<int()>;
 
 Command add_generate(CLI::App& app);
+// `words` are the command line behind the binary's name, for workers, here and for a server: they
+// are read when the command runs.
+Command add_run_batch(CLI::App& app, const std::vector<std::string>& words);
 Command add_chat(CLI::App& app);
 Command add_bench_throughput(CLI::App& app);
 Command add_bench_latency(CLI::App& app);
 Command add_bench_serve(CLI::App& app);
 Command add_info(CLI::App& app);
-// `words` are the command line behind the binary's name, for workers: they are read when the
-// command runs.
 Command add_serve(CLI::App& app, const std::vector<std::string>& words);
 Command add_tokenize(CLI::App& app);
 Command add_pull(CLI::App& app);

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -17,34 +17,6 @@ namespace nanovllm::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
-
-// An abort of the engine's own says why.
-bool is_cut_short(const json& completion) {
-  return completion.value("finish_reason", json()) == "abort" &&
-         !completion.contains("stop_reason");
-}
-
-// A result line, or nothing where it is none.
-std::optional<json> parse_result(const std::string& line) {
-  json result = json::parse(line, nullptr, false);
-  const bool valid = result.is_object() && result.contains("index") &&
-                     result["index"].is_number_integer() &&
-                     (!result.contains("outputs") || result["outputs"].is_array());
-  return valid ? std::optional(std::move(result)) : std::nullopt;
-}
-
-template <typename Predicate>
-bool has_completion(const json& result, const Predicate& predicate) {
-  const auto outputs = result.find("outputs");
-  return outputs == result.end() ? predicate(result) : std::ranges::any_of(*outputs, predicate);
-}
-
-bool has_failed(const json& result) {
-  return result.contains("error") || has_completion(result, [](const json& completion) {
-           return completion.value("finish_reason", json()) == "abort";
-         });
-}
 
 size_t hash_of(const std::string& custom_id) { return std::hash<std::string>()(custom_id) | 1; }
 
@@ -54,35 +26,35 @@ size_t hash_of(const std::string& custom_id) { return std::hash<std::string>()(c
 
 }  // namespace
 
-EarlierResults::EarlierResults(const std::string& path) : path_(path) {
+EarlierResults::EarlierResults(const std::string& path, ResultReader read) : path_(path) {
   if (!fs::is_regular_file(path)) return;
   std::ifstream file(path);
   if (!file) fail_to("read", path);
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
     const bool torn = file.eof();  // without a newline
-    const auto result = torn ? std::nullopt : parse_result(line);
+    const auto result = torn ? std::nullopt : read(line);
     if (!result && !torn && file.peek() != std::ifstream::traits_type::eof()) {
       throw_error(ErrorCode::kCorruptData,
                   "{}:{} is no result of an earlier run: --resume can't go on behind it", path,
                   number);
     }
-    const bool kept = result && !has_completion(*result, is_cut_short) && add(*result);
+    const bool kept = result && !result->is_cut_short && add(*result);
+    if (kept && num_first_kept_ == std::ssize(kept_)) {
+      ++num_first_kept_;
+      first_kept_ += line.size() + 1;
+    }
     kept_.push_back(kept);
   }
   if (file.bad()) fail_to("read", path);
 }
 
-bool EarlierResults::add(const json& result) {
-  const auto index = result["index"].get<int64_t>();
+bool EarlierResults::add(const EarlierResult& result) {
   std::optional<size_t> custom_id;
-  if (!result.contains("error")) {
-    const json id = result.value("custom_id", json());
-    custom_id = id.is_string() ? hash_of(id.get<std::string>()) : 0;
-  }
-  if (!answered_.emplace(index, custom_id).second) return false;
-  num_failed_ += has_failed(result) ? 1 : 0;
-  last_index_ = std::max(last_index_, index);
+  if (!result.is_to_any) custom_id = result.custom_id ? hash_of(*result.custom_id) : 0;
+  if (!answered_.emplace(result.index, custom_id).second) return false;
+  num_failed_ += result.has_failed ? 1 : 0;
+  last_index_ = std::max(last_index_, result.index);
   return true;
 }
 
@@ -94,6 +66,12 @@ bool EarlierResults::may_answer(int64_t index, const std::optional<std::string>&
 void EarlierResults::tidy(OutputLock& lock) const {
   if (std::ranges::find(kept_, false) == kept_.end()) return;
   const std::string path = fs::canonical(path_);  // a link stays one
+  if (std::ranges::count(kept_, true) == num_first_kept_) {
+    std::error_code error;
+    fs::resize_file(path, first_kept_, error);
+    if (!error) return;
+    throw_error(ErrorCode::kIo, "cannot write {}: {}", path, error.message());
+  }
   const Draft copy(path);
   std::ifstream from(path);
   std::ofstream to(copy.path());

@@ -20,6 +20,7 @@
 #include "cli/output_check.h"
 #include "cli/output_lock.h"
 #include "cli/request_source.h"
+#include "cli/result_reader.h"
 #include "cli/result_sink.h"
 #include "cli/step_log.h"
 #include "cli/terminal.h"
@@ -56,7 +57,7 @@ class Generation {
       : options_(options),
         sink_(options.output),
         lock_(options.output),
-        earlier_(options.resume ? options.output : ""),
+        earlier_(options.resume ? options.output : "", read_result),
         source_(options.prompts, options.input, earlier_, defaults_),
         template_(options.chat_template.empty()
                       ? nullptr

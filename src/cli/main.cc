@@ -193,6 +193,8 @@ int main(int argc, char** argv) {
     commands[command] = add(*command);
   };
   declare(app, "generate", "continue prompts, from the command line or a file", add_generate);
+  declare(app, "run-batch", "answer a file of requests in OpenAI's batch format",
+          [&](CLI::App& command) { return add_run_batch(command, words); });
   declare(app, "chat", "talk to a model in the terminal", add_chat);
   CLI::App* bench = app.add_subcommand("bench", "measure speed");
   bench->require_subcommand(1);

@@ -8,7 +8,7 @@
 
 #include "api/json.h"
 #include "cli/earlier_results.h"
-#include "cli/input_lines.h"
+#include "cli/numbered_lines.h"
 
 namespace nanovllm::cli {
 
@@ -28,31 +28,24 @@ class RequestSource {
   // Error(kIo) at an end that comes before a request that `earlier` answers.
   std::optional<RequestLine> next(bool wait);
   // Whether an earlier run answered the request that next() gave or refused.
-  bool is_answered() const { return earlier_.answer(index_); }
+  bool is_answered() const { return lines_ && lines_->is_answered(); }
   // Throws Error(kIo) where that run must have had another input.
-  void check_answered() const;
-  bool at_end() const { return at_end_; }
+  void check_answered() const { lines_->check_answered(custom_id_); }
+  bool at_end() const;
 
-  int64_t index() const { return index_; }  // of the request that next() gave or refused
+  // Of the request that next() gave or refused.
+  int64_t index() const { return lines_ ? lines_->index() : index_; }
   const std::optional<std::string>& custom_id() const { return custom_id_; }
   std::string place() const;  // its, for messages
   int64_t total() const;      // without those that are answered; 0 = unknown
 
  private:
-  std::optional<RequestLine> next_prompt();
   RequestLine parse(const std::string& line);
-  void check_count(int64_t num_requests) const;
-  std::string input_name() const;
 
   const std::vector<std::string>& prompts_;
-  const std::string& input_;
-  const EarlierResults& earlier_;
   const SamplingParams& defaults_;
-  std::optional<InputLines> lines_;
-  std::optional<int64_t> num_lines_;  // of a file, that are requests, when it was opened
-  bool at_end_ = false;
-  int64_t index_ = -1;
-  int64_t line_number_ = 0;
+  std::optional<NumberedLines> lines_;
+  int64_t index_ = -1;  // of a prompt
   std::optional<std::string> custom_id_;
 };
 

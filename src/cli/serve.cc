@@ -1,6 +1,5 @@
 // `nanovllm serve`: the flags of the OpenAI-compatible server; and the workers that it starts.
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,11 +10,12 @@
 #include "base/message.h"
 #include "cli/commands.h"
 #include "cli/model_option.h"
+#include "cli/option_group.h"
 #include "cli/options.h"
+#include "cli/server_options.h"
 #include "cli/terminal.h"
 #include "cli/terminal_text.h"
 #include "io/json.h"
-#include "server/fleet/fleet.h"
 #include "server/log.h"
 #include "server/server.h"
 
@@ -24,97 +24,12 @@ namespace {
 
 struct CommandLine {
   server::ServeOptions options;
-  int worker_socket = -1;  // of a worker
-  int worker_index = 0;
+  WorkerOptions worker;
   std::string access_log = "lines";
   ModelOption model;
-  std::string worker_model;  // where the front found it
 };
 
 using Options = server::ServeOptions;
-
-// A variable that is not set, as a rule, where a text is meant.
-std::string fault_of_empty(const std::string& text) {
-  return text.empty() ? "must not be empty; leave the option out if that is meant" : "";
-}
-
-// One of the flags of a group of the help; they keep their defaults where they are not given.
-class Group {
- public:
-  Group(CLI::App& app, const char* name) : app_(app), name_(name) {}
-
-  template <typename T>
-  CLI::Option* add(const char* flag, T& value, const std::string& help) {
-    return app_.add_option(flag, value, help)->capture_default_str()->group(name_);
-  }
-  CLI::Option* add(const char* flag, std::string& value, const std::string& help) {
-    return add<std::string>(flag, value, help)->check(CLI::Validator(fault_of_empty, ""));
-  }
-  void add(const char* flag, bool& value, const char* help) {
-    app_.add_flag(flag, value, help)->group(name_);
-  }
-  CLI::Option* add(const char* flag, std::vector<std::string>& values, const char* help) {
-    return app_.add_option(flag, values, std::string(help) + " (may be several)")
-        ->option_text("TEXT")
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-        ->allow_extra_args(false)
-        ->group(name_);
-  }
-  void add(const char* flag, int& value, const char* help, int least) {
-    add(flag, value, help)->check(at_least(least));
-  }
-  // Whole or broken seconds.
-  void add(const char* flag, std::chrono::milliseconds& value, const char* help,
-           double least = 0.001) {
-    const auto set = [flag, &value, least](const double& seconds) {
-      if (!(seconds >= least && seconds <= 1e6)) {  // nan is neither
-        throw CLI::ValidationError(
-            flag, fmt::format("must be from {} to 1000000 seconds, got {}", least, seconds));
-      }
-      value = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-    };
-    app_.add_option_function<double>(flag, set, help)
-        ->default_str(fmt::format("{}", static_cast<double>(value.count()) / 1000))
-        ->option_text("SECONDS")
-        ->group(name_);
-  }
-  // Bytes, at most so many of a request.
-  void add_size(const char* flag, int64_t& value) {
-    const auto set = [flag, &value](const std::string& text) {
-      try {
-        value = parse_bytes(text);
-      } catch (const Error& error) {
-        throw CLI::ValidationError(flag, error.what());
-      }
-      if (value < 1) throw CLI::ValidationError(flag, "must be at least 1 byte, got " + text);
-    };
-    app_.add_option_function<std::string>(flag, set, "of a request")
-        ->default_str(fmt::format("{}K", value >> 10))
-        ->option_text("BYTES")
-        ->group(name_);
-  }
-  void add(const char* flag, nlohmann::ordered_json& object, const char* help) {
-    const auto set = [flag, &object](const std::string& text) {
-      object = nlohmann::ordered_json::parse(text, nullptr, false);
-      if (object.is_object()) return;
-      throw CLI::ValidationError(flag,
-                                 "must be a JSON object, such as {\"enable_thinking\": false}");
-    };
-    app_.add_option_function<std::string>(flag, set, help)->option_text("JSON")->group(name_);
-  }
-  // A name of `names`.
-  void add(const char* flag, std::string& value, const char* what,
-           const std::vector<std::string>& names) {
-    add(flag, value,
-        fmt::format("{}: {} (default: what fits the model)", what, fmt::join(names, ", ")))
-        ->check(CLI::IsMember(names))
-        ->option_text("NAME");
-  }
-
- private:
-  CLI::App& app_;
-  const char* name_;
-};
 
 void add_http_options(CLI::App& app, CommandLine& line) {
   server::HttpOptions& http = line.options.http;
@@ -155,22 +70,7 @@ void add_limit_options(CLI::App& app, Options& options) {
 
 void add_api_options(CLI::App& app, Options& options) {
   Group group(app, "API");
-  group
-      .add("--served-model-name", options.served_model_names,
-           "name of the model in the API; the first one is told")
-      ->check(CLI::Validator(fault_of_empty, ""));
-  group.add("--chat-template", options.chat_template,
-            "Jinja file to use instead of the model's own template");
-  group.add("--default-chat-template-kwargs", options.default_chat_template_kwargs,
-            "chat_template_kwargs of chats that say nothing of them, as a JSON object");
-  group.add("--trust-request-chat-template", options.trust_request_chat_template,
-            "chats may bring templates of their own");
-  group.add("--reasoning-parser", options.format.reasoning_parser, "how reasoning is marked",
-            server::reasoning_parsers());
-  group.add("--tool-call-parser", options.format.tool_call_parser, "how calls of tools are marked",
-            server::tool_call_parsers());
-  group.add("--enable-prompt-tokens-details", options.enable_prompt_tokens_details,
-            "usage tells how many tokens came from the prefix cache");
+  add_answer_options(group, options);
   group.add("--enable-force-include-usage", options.enable_force_include_usage,
             "every chunk of a stream tells usage, asked for or not");
   group.add("--enable-tokenizer-info-endpoint", options.enable_tokenizer_info_endpoint,
@@ -182,23 +82,10 @@ void add_api_options(CLI::App& app, Options& options) {
 void add_process_options(CLI::App& app, CommandLine& line) {
   Options& options = line.options;
   Group group(app, "Options");
-  group
-      .add("--data-parallel-size", options.fleet.num_engines,
-           "worker processes, 1 to 64, each with the whole model: GPUs of its own, or its share of "
-           "the "
-           "CPU threads")
-      ->check(CLI::Range(1, server::kMaxNumEngines));
-  group.add("--worker-timeout", options.fleet.worker_timeout,
-            "a worker that has work and makes no progress for so long is started again; a step may "
-            "take longer");
-  group.add("--worker-start-timeout", options.fleet.worker_start_timeout,
-            "without a worker that is ready, or one whose loading advances, for so long the server "
-            "ends with an error");
+  add_fleet_options(group, options.fleet);
   app.add_option("--config", "YAML file of these flags, such as \"port: 8000\"")
       ->option_text("FILE");
-  app.add_option("--worker-fd", line.worker_socket)->group("");
-  app.add_option("--worker-index", line.worker_index)->group("");
-  app.add_option("--worker-model", line.worker_model)->group("");
+  line.worker.add_to(app);
 }
 
 // "https://chat.example:8443", as browsers send it.
@@ -270,8 +157,7 @@ int run_front(CommandLine& line) {
   line.model.find();
   options.model = line.model.path;
   if (options.served_model_names.empty()) options.served_model_names = {line.model.name};
-  options.worker_arguments.insert(options.worker_arguments.end(),
-                                  {"--worker-model", options.model});
+  options.worker_arguments = worker_arguments(std::move(options.worker_arguments), options.model);
   server::begin_log();
   try {
     return server::serve(std::move(options));
@@ -279,23 +165,6 @@ int run_front(CommandLine& line) {
     server::print_log("{}", shown_on(stderr, error.what()));
     return exit_status_of(error);
   }
-}
-
-// A worker's part of the CPUs that the front may use.
-void take_cpus(int index, int num_workers) {
-  cpu_set_t all, own;
-  CPU_ZERO(&all);
-  CPU_ZERO(&own);
-  if (num_workers == 1 || sched_getaffinity(0, sizeof all, &all) != 0) return;
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &all)) cpus.push_back(cpu);
-  }
-  const auto count = static_cast<int>(cpus.size());
-  const int begin = index * count / num_workers;
-  const int end = std::max(begin + 1, (index + 1) * count / num_workers);
-  for (int i = begin; i < end; ++i) CPU_SET(cpus[i % count], &own);
-  sched_setaffinity(0, sizeof own, &own);  // where that fails it shares them all
 }
 
 // Workers need no keys, and what is on a command line is for everybody to see.
@@ -309,13 +178,6 @@ std::vector<std::string> without_keys(const std::vector<std::string>& words) {
     }
   }
   return others;
-}
-
-int run_worker(const CommandLine& line) {
-  server::begin_log();
-  take_cpus(line.worker_index, line.options.fleet.num_engines);
-  return server::run_worker(line.worker_socket, line.worker_index, line.worker_model,
-                            line.options.engine);
 }
 
 }  // namespace
@@ -338,7 +200,7 @@ Command add_serve(CLI::App& app, const std::vector<std::string>& words) {
       "Exit status: 0 ended by SIGTERM, SIGHUP or Ctrl-C, 1 error, 2 wrong usage.");
   return [line, &words] {
     server::print_without_waiting();
-    if (line->worker_socket >= 0) return run_worker(*line);
+    if (line->worker.is_worker()) return line->worker.run(line->options);
     line->options.worker_arguments = without_keys(words);
     return run_front(*line);
   };

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "engine/request.h"
 #include "grammar/grammar.h"
 #include "io/json.h"
 #include "server/log.h"
@@ -251,9 +252,15 @@ asio::awaitable<size_t> ApiServer::generate(HttpExchange& exchange, ParseCall pa
       return parse(body, *generation.model, request.id);
     };
     generation.call = co_await elsewhere(lane_of(body), std::move(work));
+    if (generation.call->stream && !exchange.takes_streams()) {
+      throw ApiError(400, "Answers are whole here, and no streams: leave stream out.", "stream");
+    }
     log(request, body, *generation.call);
+    std::optional<int64_t> seed = exchange.seed();
     for (AddRequest& one : generation.call->requests) {
       one.grammar.reset();  // workers have their own
+      if (!one.params.seed) one.params.seed = seed;
+      if (seed) seed = default_seed(*seed, 0);  // of the next prompt
       generation.streams.push_back(fleet_.add(std::move(one)));
     }
     added = true;
@@ -278,27 +285,29 @@ asio::awaitable<size_t> ApiServer::generate(HttpExchange& exchange, ParseCall pa
 }
 
 // Each once, and no more than somebody may read: they are about what clients ask for.
-void ApiServer::log_notes(const Grammar& grammar) {
+void ApiServer::tell_once(const std::string& note) {
   constexpr size_t kMostNotes = 1000, kMostBytes = 300;
-  for (const std::string& note : grammar.notes()) {
-    const std::string text = printable(note, kMostBytes);
-    {
-      const std::lock_guard lock(mutex_);
-      if (notes_.size() == kMostNotes) return;
-      if (!notes_.insert(text).second) continue;
-    }
-    print_log("{}", text);
+  const std::string text = printable(note, kMostBytes);
+  {
+    const std::lock_guard lock(mutex_);
+    if (notes_.size() == kMostNotes || !notes_.insert(text).second) return;
   }
+  if (options_.on_note) return options_.on_note(text);
+  print_log("{}", text);
 }
 
 void ApiServer::log(const HttpRequest& request, std::string_view body, const ApiCall& call) {
   if (options_.log_requests) print_log("{} asks {}", request.id, body);
   for (const AddRequest& one : call.requests) {
-    if (one.grammar) log_notes(*one.grammar);
+    if (!one.grammar) continue;
+    for (const std::string& note : one.grammar->notes()) tell_once(note);
   }
   if (call.ignored_fields.empty()) return;
-  print_log("{}: what is not known here is ignored: {}", request.id,
-            printable(fmt::format("{}", fmt::join(call.ignored_fields, ", "))));
+  const std::string ignored =
+      fmt::format("what is not known here is ignored: {}",
+                  printable(fmt::format("{}", fmt::join(call.ignored_fields, ", "))));
+  if (options_.on_note) return tell_once(ignored);
+  print_log("{}: {}", request.id, ignored);
 }
 
 // In pieces where it is long: all of it at once would be many times what it is made of.

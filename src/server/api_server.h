@@ -59,7 +59,7 @@ class ApiServer {
   asio::awaitable<size_t> send_whole(HttpExchange& exchange, ApiCall& call);
   asio::awaitable<void> run_stream(HttpExchange& exchange, Generation& generation);
   void log(const HttpRequest& request, std::string_view body, const ApiCall& call);
-  void log_notes(const Grammar& grammar);
+  void tell_once(const std::string& note);
 
   const ServeOptions& options_;
   Fleet& fleet_;

@@ -16,16 +16,12 @@
 
 #include "base/check.h"
 #include "base/signals.h"
-#include "base/version.h"
-#include "grammar/grammar.h"
 #include "io/file.h"
 #include "io/gguf.h"
-#include "nanovllm/chat.h"
-#include "nanovllm/tokenizer.h"
 #include "server/api_server.h"
+#include "server/load_model.h"
 #include "server/log.h"
 #include "server/routes.h"
-#include "text/hash.h"
 
 namespace nanovllm::server {
 
@@ -63,38 +59,6 @@ void block_hangup() {
   ::pthread_sigmask(SIG_BLOCK, &hangup, nullptr);
 }
 
-std::string name_of_model(const ServeOptions& options) {
-  return options.served_model_names.empty() ? options.model : options.served_model_names.front();
-}
-
-// Null where the model has none: chats are refused then.
-std::unique_ptr<const ChatTemplate> load_template(const ServeOptions& options) {
-  if (!options.chat_template.empty()) {
-    return ChatTemplate::from_source(read_text_file(options.chat_template), options.model,
-                                     options.chat_template);
-  }
-  try {
-    auto loaded = ChatTemplate::load(options.model);
-    const std::string fault = loaded->fault(false), fault_with_tools = loaded->fault(true);
-    if (!fault.empty()) print_log("chats are refused: {}", fault);
-    if (!fault_with_tools.empty() && fault_with_tools != fault) {
-      print_log("chats with tools are refused: {}", fault_with_tools);
-    }
-    return loaded;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNotFound) throw;
-    print_log("chats are refused: {}", error.what());
-    return nullptr;
-  }
-}
-
-// Engines of the same one give the same tokens for a seed, as far as their options promise it.
-std::string fingerprint_of(const EngineInfo& info) {
-  const uint64_t hash = text::hash_bytes(
-      fmt::format("{} {} {} {}", info.architecture, info.num_parameters, info.device, info.dtype));
-  return fmt::format("nanovllm-{}-{:08x}", kVersion, static_cast<uint32_t>(hash));
-}
-
 // The front process. It has threads that serve HTTP, one that loads, and in the end one that ends
 // it.
 class Front {
@@ -104,7 +68,6 @@ class Front {
 
  private:
   void load() noexcept;
-  std::shared_ptr<const ServedModel> served_model(const EngineHello& hello) const;
   void announce() const;
   void announce_ready(const EngineInfo& info) const;
   void await_signal();
@@ -121,9 +84,7 @@ class Front {
   asio::io_context context_;
   asio::signal_set signals_;
   std::unique_ptr<HttpServer> http_;
-  std::unique_ptr<const Tokenizer> tokenizer_;
-  std::unique_ptr<const GrammarCompiler> grammars_;
-  std::unique_ptr<const ChatTemplate> template_;
+  ModelTexts texts_;
   std::thread loader_, ender_;
   std::exception_ptr fault_;  // what ends it, told by whoever set ending_
   std::atomic<bool> ending_ = false;
@@ -211,55 +172,16 @@ void Front::announce_ready(const EngineInfo& info) const {
 // Engine and text side by side.
 void Front::load() noexcept {
   try {
-    tokenizer_ = Tokenizer::load(options_.model);
-    if (tokenizer_) grammars_ = std::make_unique<const GrammarCompiler>(*tokenizer_);
-    template_ = load_template(options_);
+    texts_ = load_texts(options_);
     const EngineHello& hello = fleet_->wait_ready();
     metrics_.begin(hello.info, options_.engine);
-    api_->set_model(served_model(hello));
+    api_->set_model(served_model(options_, texts_, hello));
     print_log("{}", hello.info.sizing);
     announce_ready(hello.info);
   } catch (...) {
     if (!ending_.exchange(true)) fault_ = std::current_exception();
     context_.stop();
   }
-}
-
-std::shared_ptr<const ServedModel> Front::served_model(const EngineHello& hello) const {
-  auto served = std::make_shared<ServedModel>();
-  served->names = options_.served_model_names;
-  if (served->names.empty()) served->names.push_back(options_.model);
-  served->preparer = {.model_dir = hello.model_dir,
-                      .info = hello.info,
-                      .tokenizer = tokenizer_.get(),
-                      .chat_template = template_.get(),
-                      .grammars = grammars_.get()};
-  served->defaults = hello.default_sampling_params;
-  served->system_fingerprint = fingerprint_of(hello.info);
-  served->created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  served->format = transcript_format_of(template_ ? template_->source() : "",
-                                        {hello.info.reasoning_parser, hello.info.tool_parser});
-  const TranscriptFormat& asked = options_.format;
-  if (!asked.reasoning_parser.empty()) served->format.reasoning_parser = asked.reasoning_parser;
-  if (!asked.tool_call_parser.empty()) served->format.tool_call_parser = asked.tool_call_parser;
-  if (tokenizer_) served->tags = transcript_tags(served->format, *tokenizer_);
-  served->make_parser = make_transcript_parser;
-  const ThoughtTags tags = thought_tags(served->format, template_ ? template_->source() : "");
-  served->preparer.thinking_start = tags.begin;
-  served->preparer.thinking_end = tags.end;
-  served->enable_prompt_tokens_details = options_.enable_prompt_tokens_details;
-  served->enable_force_include_usage = options_.enable_force_include_usage;
-  served->default_chat_template_kwargs = options_.default_chat_template_kwargs;
-  served->trust_request_chat_template = options_.trust_request_chat_template;
-  if (options_.enable_tokenizer_info_endpoint) {
-    const std::string config = options_.model + "/tokenizer_config.json";
-    served->tokenizer_info = tokenizer_info_body(file_exists(config) ? read_text_file(config) : "",
-                                                 template_ ? template_->source() : "");
-  }
-  // More would find no place in the queue at any time.
-  served->max_num_prompts = std::min(options_.max_prompts, options_.fleet.max_num_queued);
-  served->max_json_depth = options_.max_json_depth;
-  return served;
 }
 
 // The first signal ends it with grace, the second one at once; but a terminal that goes sends

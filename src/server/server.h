@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ struct ServeOptions {
   // Clients and what is between them and us take a stream that is silent for longer for a dead one.
   std::chrono::milliseconds max_silence{5000};
   bool log_requests = false;  // prompts and parameters too
+  // Called by any thread with what the log would have of requests and of the model, once for each
+  // sentence; null = it goes to the log.
+  std::function<void(const std::string& sentence)> on_note = {};
   bool enable_tokenizer_info_endpoint = false;
   bool enable_prompt_tokens_details = false;  // usage tells what came from the prefix cache
   bool enable_force_include_usage = false;    // streams tell usage, asked for or not

@@ -3,8 +3,6 @@
 #include <nlohmann/json.hpp>
 
 namespace nanovllm::server {
-namespace {
-
 const char* type_of(int status) {
   constexpr std::pair<int, const char*> kTypes[] = {{401, "Unauthorized"},
                                                     {403, "Forbidden"},
@@ -19,8 +17,6 @@ const char* type_of(int status) {
   }
   return status >= 500 ? "InternalServerError" : "BadRequestError";
 }
-
-}  // namespace
 
 int status_of(ErrorCode code) {
   switch (code) {

@@ -33,6 +33,7 @@ struct ErrorWords {
 };
 
 int status_of(ErrorCode code);
+const char* type_of(int status);                                             // "BadRequestError"
 inline constexpr const char* kUnauthorized = R"({"error":"Unauthorized"})";  // body of a 401
 // {"error": {message, type, param, code}}
 // Type and code are those that go with the status unless they are given.

@@ -65,6 +65,10 @@ class HttpExchange {
   virtual asio::awaitable<bool> wait(const std::function<void(std::function<void()> wake)>& wait,
                                      std::chrono::milliseconds timeout) = 0;
   virtual bool is_gone() const = 0;
+  // Whether an answer may come as a stream of events.
+  virtual bool takes_streams() const { return true; }
+  // What the request draws by where it names no seed; nothing = the order in which requests come.
+  virtual std::optional<int64_t> seed() const { return {}; }
 };
 
 using HttpHandler = std::function<asio::awaitable<void>(HttpExchange& exchange)>;

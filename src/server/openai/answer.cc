@@ -36,20 +36,25 @@ std::string json_of(const StopReason& reason) {
   return "null";
 }
 
-std::string event_of(std::string_view json, std::string_view name) {
+void append_in_one_line(std::string& out, std::string_view json) {
   constexpr std::pair<std::string_view, std::string_view> kLineEnds[] = {
       {"\xc2\x85", "\\u0085"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}};
   constexpr const char* kFirstBytes = "\xc2\xe2";
-  std::string event = name.empty() ? "data: " : fmt::format("event: {}\ndata: ", name);
   size_t from = 0;  // of what was not appended yet
   for (size_t at = 0; (at = json.find_first_of(kFirstBytes, at)) != json.npos; ++at) {
     for (const auto& [character, escape] : kLineEnds) {
       if (!json.substr(at).starts_with(character)) continue;
-      event.append(json.substr(from, at - from)).append(escape);
+      out.append(json.substr(from, at - from)).append(escape);
       from = at + character.size();
     }
   }
-  return event.append(json.substr(from)).append("\n\n");
+  out.append(json.substr(from));
+}
+
+std::string event_of(std::string_view json, std::string_view name) {
+  std::string event = name.empty() ? "data: " : fmt::format("event: {}\ndata: ", name);
+  append_in_one_line(event, json);
+  return event + "\n\n";
 }
 
 Answer::Answer(const RequestFields& fields, const ServedModel& model, const Names& names,

@@ -20,9 +20,10 @@ std::string json_text(std::string_view text);
 std::string json_of(const std::vector<int32_t>& ids);
 std::string json_of(const StopReason& reason);
 
-// An event of a stream. Clients that split streams as Python's splitlines() does take some
-// characters for ends of lines too. JSON has them in texts alone, where an escape means the same,
-// and is sent in their place.
+// Who splits lines as Python's splitlines() does takes some characters for their ends too. JSON has
+// them in texts alone, where an escape means the same, and is appended in their place.
+void append_in_one_line(std::string& out, std::string_view json);
+// An event of a stream.
 std::string event_of(std::string_view json, std::string_view name = {});
 
 class Answer : public ApiCall {
