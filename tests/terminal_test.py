@@ -487,7 +487,7 @@ class Chat(unittest.TestCase):
 
 
 class Work(unittest.TestCase):
-    BAR = r"\r\x1b\[K{} (█*░*) (\d+)/{} \[\d\d:\d\d, prefill \d+ tok/s, decode \d+ tok/s\]"
+    BAR = r"\r\x1b\[K{} (█*░*) (\d+)/{} \[\d\d:\d\d, prefill \d+ tok/s, decode \d+ tok/s(?:, [\d:]+ left)?\]"
 
     def start(self, *args, **kwargs):
         terminal = Terminal(*args, **kwargs)
@@ -566,7 +566,7 @@ class Work(unittest.TestCase):
                 terminal.expect_end(0)
                 shown = [line.split("\r\x1b[K")[-1] for line in terminal.seen.split("\r\n")]  # each line in the end
                 self.assertEqual(len([line for line in shown if line.startswith('{"index"') and line.endswith("}")]), 6, shown)
-                progress = [line for line in shown if line.startswith("Generating ") and line.endswith("tok/s]")]
+                progress = [line for line in shown if line.startswith("Generating ") and re.search(r"(tok/s|left)\]$", line)]
                 self.assertIn(" 6/6 [", progress[-1])
                 if not shell:  # where results go through a pipe, there may be one every few seconds before
                     self.assertEqual(len(progress), 1, shown)

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -32,8 +31,6 @@
 
 namespace nanovllm::cli {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr int kMaxNumPrompts = 1 << 20;  // behind one -p
 
@@ -121,11 +118,7 @@ class Generation {
 
  private:
   void tell_what_goes() const {
-    std::error_code error;
-    const bool has_results = options_.output != "-" &&
-                             fs::is_regular_file(options_.output, error) &&
-                             fs::file_size(options_.output, error) > 0;
-    if (!has_results || options_.resume || options_.quiet) return;
+    if (!sink_.has_content() || options_.resume || options_.quiet) return;
     print_message("nanovllm: {} is written anew{}\n", options_.output,
                   options_.input.empty() ? "" : "; --resume would go on behind what it has");
   }

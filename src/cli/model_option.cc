@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <filesystem>
 
 #include "base/message.h"
@@ -11,18 +10,6 @@
 #include "nanovllm/error.h"
 
 namespace nanovllm::cli {
-namespace {
-
-std::string shown_seconds(double seconds) {
-  const auto whole = int64_t{std::llround(seconds)};
-  if (whole >= 3600) {
-    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-  }
-  return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
-}
-
-}  // namespace
-
 std::string shown_bytes(int64_t bytes) {
   constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
   double value = static_cast<double>(bytes);
@@ -120,7 +107,7 @@ void PullDisplay::finish() {
   if (!drawn_) return;
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   print_message("{}{}: {} in {}\n", in_place_ ? "\r\x1b[K" : "nanovllm: ", name_,
-                shown_bytes(progress_.total_bytes), shown_seconds(seconds));
+                shown_bytes(progress_.total_bytes), shown_time(seconds));
   drawn_ = false;
 }
 
@@ -133,7 +120,7 @@ std::string PullDisplay::text() const {
   } else {
     rest += shown_bytes(static_cast<int64_t>(speed_)) + "/s";
     const auto left = static_cast<double>(progress_.total_bytes - progress_.num_bytes);
-    if (speed_ > 0) rest += fmt::format(", {} left", shown_seconds(left / speed_));
+    if (speed_ > 0) rest += fmt::format(", {} left", shown_time(left / speed_));
   }
   rest += "]";
   const double share =

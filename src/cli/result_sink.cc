@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "base/check.h"
 #include "cli/terminal.h"
@@ -20,6 +21,13 @@ ResultSink::ResultSink(const std::string& path) : path_(path == "-" ? "" : path)
 
 ResultSink::~ResultSink() {
   if (file_ != nullptr && file_ != stdout) std::fclose(file_);
+}
+
+bool ResultSink::has_content() const {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  return !path_.empty() && fs::is_regular_file(path_, ignored) &&
+         fs::file_size(path_, ignored) > 0;
 }
 
 void ResultSink::open(bool behind) {

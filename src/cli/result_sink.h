@@ -16,6 +16,8 @@ class ResultSink {
   ResultSink(const ResultSink&) = delete;
   ResultSink& operator=(const ResultSink&) = delete;
 
+  // Whether there is a file that has something.
+  bool has_content() const;
   // To be called before write(); what the file has goes, unless results go `behind` it. Throws
   // Error(kIo).
   void open(bool behind);

@@ -35,9 +35,31 @@ namespace nanovllm::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kTick{100};  // of the display, and of the answer to a Ctrl-C
-constexpr const char* kHowToGoOn = "the same command with --resume answers the rest";
+constexpr const char* kFooter =
+    "A line of the input is a request to the server, as OpenAI's batches have it:\n"
+    "  {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\",\n"
+    "   \"body\": {\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}}\n"
+    "all in one line. url is what makes an answer of a body: /v1/chat/completions, "
+    "/v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens, /tokenize or "
+    "/detokenize; the body has every field that the server takes there, but stream.\n"
+    "A line of the output is\n"
+    "  {\"id\": \"batch_req_0\", \"custom_id\": \"a\", \"response\": {\"status_code\": 200,\n"
+    "   \"request_id\": \"...\", \"body\": {...}}, \"error\": null}\n"
+    "They come in the order in which answers are complete; custom_id says which is which, and the "
+    "number in id, which counts lines that are not blank from 0. What the server refuses has its "
+    "status and its error for a body, and error holds code and message; of a line that is no "
+    "request, response is null.\n"
+    "After a Ctrl-C, or when the run was killed or the disk full, the same command with --resume "
+    "answers the rest: each line once. The input must be the same, but may have grown.\n"
+    "With -i - -o - it is a filter: each answer is written when it is complete, until the input "
+    "ends. Who writes lines must read answers too: only so many lines are taken ahead as keep the "
+    "engines busy, twice --max-num-seqs for each.\n"
+    "Exit status: 0 all answered, 1 error (also where the engine is lost), 2 usage, 3 some lines "
+    "have an error for an answer, those of resumed runs included, 130 interrupted.";
+constexpr std::chrono::milliseconds kTick{100};     // of the display, and of the answer to a Ctrl-C
+constexpr std::chrono::milliseconds kMeasure{500};  // speeds are those of so long a time
 
 struct RunBatchOptions {
   ModelOption model;
@@ -47,11 +69,6 @@ struct RunBatchOptions {
   bool quiet = false;
   WorkerOptions worker;
   server::ServeOptions server;
-
-  bool is_file() const {
-    std::error_code ignored;
-    return output != "-" && fs::is_regular_file(output, ignored);
-  }
 };
 
 std::optional<EarlierResult> read_answer(const std::string& line) {
@@ -71,7 +88,7 @@ struct News {
   };
   std::vector<Answer> answers = {};
   std::vector<std::string> messages = {};
-  StepStats steps = {};  // their tokens
+  StepStats steps = {};  // their tokens, and no more
   bool is_ready = false;
   bool is_read = false;  // all of the input
   std::exception_ptr fault = nullptr;
@@ -86,7 +103,7 @@ class BatchRun {
         lock_(options.output),
         earlier_(options.resume ? options.output : "", read_answer),
         lines_(options.input, earlier_),
-        total_(options.quiet ? 0 : lines_.total()),
+        total_(lines_.total()),
         most_in_flight_(int64_t{2} * options.server.engine.max_num_seqs *
                         options.server.fleet.num_engines) {}
   ~BatchRun() { stop(); }
@@ -104,9 +121,20 @@ class BatchRun {
   template <typename Change>
   void change(Change&& change_news);
   News next_news();
+  void begin();
+  void show(const News& news);
+  void measure(std::chrono::milliseconds least);
   void write(const News& news);
+  bool is_all_written();
   void stop();
-  int end(bool interrupted);
+  std::string how_to_go_on() const;
+  [[noreturn]] void fail(const std::exception_ptr& fault);
+  int end_interrupted();
+  int end();
+  int64_t num_answered() const { return num_done_ + num_failed_; }
+  double share() const {
+    return total_ > 0 ? static_cast<double>(num_answered()) / static_cast<double>(total_) : 0;
+  }
 
   const RunBatchOptions& options_;
   // What can't be read or written is told before the model is loaded.
@@ -116,7 +144,10 @@ class BatchRun {
   NumberedLines lines_;  // of the reading thread, once it runs
   const int64_t total_;  // lines; 0 = unknown
   const int64_t most_in_flight_;
-  int64_t num_done_ = 0, num_failed_ = 0;
+  int64_t num_done_ = 0, num_failed_ = 0;  // of this run
+  std::optional<Progress> progress_;       // once the engines are ready
+  StepStats steps_;                        // since last_measure_
+  Clock::time_point last_measure_;
 
   std::mutex mutex_;
   std::condition_variable changed_;  // news_
@@ -189,7 +220,7 @@ void BatchRun::take_line() {
 }
 
 void BatchRun::ask(const std::string& line) {
-  server::BatchRequest request = server::parse_batch_request(line);
+  server::BatchRequest request = server::parse_batch_request(line, lines_.line_number());
   if (lines_.is_answered()) return lines_.check_answered(request.custom_id);
   const server::BatchPlace place = {lines_.index(), request.custom_id};
   if (request.fault) return tell({server::batch_answer(place, *request.fault), true});
@@ -231,14 +262,74 @@ News BatchRun::next_news() {
   return news;
 }
 
+int BatchRun::run() {
+  const InterruptGuard guard;
+  start();
+  while (true) {
+    const News news = next_news();
+    show(news);
+    write(news);
+    if (InterruptGuard::interrupted()) return end_interrupted();
+    if (news.fault) fail(news.fault);
+    if (news.is_ready) begin();
+    if (news.is_read && is_all_written()) return end();
+  }
+}
+
+// Until now nothing has changed.
+void BatchRun::begin() {
+  earlier_.tidy(lock_);
+  if (sink_.has_content() && !options_.resume && !options_.quiet) {
+    print_message("nanovllm: {} is written anew; --resume would go on behind what it has\n",
+                  options_.output);
+  }
+  sink_.open(options_.resume);
+  lock_.keep_file();
+  progress_.emplace("Answering", total_, !options_.quiet, Progress::Elsewhere::kLines);
+  last_measure_ = Clock::now();
+  const SignalsBlocked in_thread;
+  reader_ = std::thread([this] { read(); });
+}
+
+void BatchRun::show(const News& news) {
+  if (progress_ && !news.messages.empty()) progress_->clear();
+  for (const std::string& message : news.messages) print_message("nanovllm: {}\n", message);
+  if (!progress_) return;
+  steps_.num_prefill_tokens += news.steps.num_prefill_tokens;
+  steps_.num_decode_tokens += news.steps.num_decode_tokens;
+  measure(kMeasure);
+  if (!news.answers.empty()) progress_->clear_for(sink_.stream());
+}
+
+// Of engines that work side by side the tokens add up, and their seconds don't.
+void BatchRun::measure(std::chrono::milliseconds least) {
+  StepStats steps;
+  const auto now = Clock::now();
+  if (now - last_measure_ >= least) {
+    steps = std::exchange(steps_, {});
+    steps.seconds = std::chrono::duration<double>(now - last_measure_).count();
+    last_measure_ = now;
+  }
+  progress_->update(num_answered(), share(), steps);
+}
+
 void BatchRun::write(const News& news) {
-  for (const News::Answer& answer : news.answers) {
-    sink_.write(answer.line);
-    ++(answer.has_failed ? num_failed_ : num_done_);
+  try {
+    for (const News::Answer& answer : news.answers) {
+      sink_.write(answer.line);
+      ++(answer.has_failed ? num_failed_ : num_done_);
+    }
+  } catch (const Error& error) {
+    throw_error(error.code(), "{}{}", error.what(), how_to_go_on());
   }
   const std::lock_guard lock(mutex_);
   num_in_flight_ -= std::ssize(news.answers);
   has_room_.notify_all();
+}
+
+bool BatchRun::is_all_written() {
+  const std::lock_guard lock(mutex_);
+  return num_in_flight_ == 0;
 }
 
 void BatchRun::stop() {
@@ -251,47 +342,64 @@ void BatchRun::stop() {
   server_.reset();
 }
 
-int BatchRun::run() {
-  earlier_.tidy(lock_);
-  const InterruptGuard guard;
-  start();
-  sink_.open(options_.resume);
-  lock_.keep_file();
-  Progress progress("Answering", total_, !options_.quiet);
-  while (true) {
-    const News news = next_news();
-    if (!news.messages.empty()) progress.clear();
-    for (const std::string& message : news.messages) print_message("nanovllm: {}\n", message);
-    if (!news.answers.empty()) progress.clear_for(sink_.stream());
-    write(news);
-    if (InterruptGuard::interrupted()) return end(true);
-    if (news.fault) std::rethrow_exception(news.fault);
-    if (news.is_ready) {
-      const SignalsBlocked in_thread;
-      reader_ = std::thread([this] { read(); });
-    }
-    if (news.is_read) {
-      const std::lock_guard lock(mutex_);
-      if (num_in_flight_ == 0) return end(false);
-    }
+std::string BatchRun::how_to_go_on() const {
+  std::error_code ignored;
+  if (!fs::is_regular_file(options_.output, ignored)) return "";
+  return fmt::format("; {} keeps what was answered, and the same command with --resume goes on",
+                     options_.output);
+}
+
+void BatchRun::fail(const std::exception_ptr& fault) {
+  if (!progress_) std::rethrow_exception(fault);  // nothing was begun
+  progress_->clear();
+  try {
+    std::rethrow_exception(fault);
+  } catch (const Error& error) {
+    // Whose input is another one must not go on.
+    const bool is_of_engine = error.code() != ErrorCode::kIo;
+    std::string what = error.what();
+    if (what.ends_with('.')) what.pop_back();
+    throw_error(error.code(), "{}{}", what, is_of_engine ? how_to_go_on() : "");
   }
 }
 
-int BatchRun::end(bool interrupted) {
-  const int64_t num_begun = num_done_ + num_failed_;
-  if (interrupted) {
-    print_message("nanovllm: interrupted: {} answered; {}\n", counted(num_begun, "line"),
-                  kHowToGoOn);
-    return kExitInterrupted;
-  }
+int BatchRun::end_interrupted() {
+  if (progress_) progress_->clear();
+  const int64_t num_left = total_ - num_answered();
+  print_message("nanovllm: interrupted: {} answered, {}{}\n", counted(num_answered(), "line"),
+                total_ > 0 && num_left >= 0 ? fmt::format("{} not", num_left) : "no others",
+                progress_ ? how_to_go_on() : "");
+  return kExitInterrupted;
+}
+
+int BatchRun::end() {
+  measure(std::chrono::milliseconds(0));
+  progress_->finish(num_answered(), share());
   const int64_t num_failed = num_failed_ + earlier_.num_failed();
-  return num_failed > 0 ? kExitSomeFailed : kExitOk;
+  if (num_failed == 0) return kExitOk;
+  print_message("nanovllm: {} of {} have an error for an answer{}\n", num_failed,
+                counted(num_answered() + earlier_.size(), "line"),
+                options_.output == "-" ? "" : "; " + options_.output + " says why");
+  return kExitSomeFailed;
+}
+
+void check_files(const RunBatchOptions& options) {
+  if (options.resume && options.output == "-") {
+    throw_error(ErrorCode::kInvalidArgument,
+                "--resume reads what --output-file names, which must be a file, not standard "
+                "output");
+  }
+  const UsedFile input = {options.input == "-" ? standard_input_path() : options.input,
+                          "--input-file reads"};
+  const UsedFile chat_template = {options.server.chat_template, "--chat-template reads"};
+  check_output("--output-file", options.output, options.model.path, {input, chat_template});
 }
 
 int run_batch(RunBatchOptions& options) {
   options.server.engine.validate();
   options.server.fleet.seed = options.server.engine.seed;
   options.model.find(options.quiet);
+  check_files(options);
   server::ServeOptions& server = options.server;
   server.model = options.model.path;
   if (server.served_model_names.empty()) server.served_model_names = {options.model.name};
@@ -304,11 +412,18 @@ int run_batch(RunBatchOptions& options) {
 Command add_run_batch(CLI::App& app, const std::vector<std::string>& words) {
   auto options = std::make_shared<RunBatchOptions>();
   options->model.add_to(app);
-  app.add_option("-i,--input-file", options->input, "file of requests; - reads standard input")
-      ->required();
-  app.add_option("-o,--output-file", options->output, "file of answers; - is standard output")
-      ->required();
-  app.add_flag("--resume", options->resume, "go on where an earlier run ended");
+  const auto is_empty = CLI::Validator(fault_of_empty, "");
+  app.add_option("-i,--input-file", options->input,
+                 "file of requests, a JSON line each; - reads standard input")
+      ->required()
+      ->check(is_empty);
+  app.add_option("-o,--output-file", options->output,
+                 "write answers here, in place of what the file has unless --resume is there; - is "
+                 "standard output")
+      ->required()
+      ->check(is_empty);
+  app.add_flag("--resume", options->resume,
+               "go on where an earlier run ended: answer what the output file does not yet");
   app.add_flag("-q,--quiet", options->quiet, "no progress display");
   Group workers(app, "Options");
   add_fleet_options(workers, options->server.fleet);
@@ -316,6 +431,7 @@ Command add_run_batch(CLI::App& app, const std::vector<std::string>& words) {
   add_answer_options(api, options->server);
   options->worker.add_to(app);
   add_engine_options(app, options->server.engine);
+  app.footer(kFooter);
   return [options, &words] {
     if (options->worker.is_worker()) {
       server::print_without_waiting();

@@ -112,6 +112,14 @@ std::string with_bar(const std::string& label, double share, const std::string& 
   return fmt::format("{} {} {}", label, bar, rest);
 }
 
+std::string shown_time(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds);
+  if (whole >= 3600) {
+    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  }
+  return fmt::format("{:02}:{:02}", whole / 60, whole % 60);
+}
+
 void print_error(std::string_view message) {
   print_message("{} {}\n", colored(stderr, "nanovllm:", 1), shown_on(stderr, message));
 }
@@ -172,8 +180,12 @@ void InterruptGuard::reset() { interruptions = 0; }
 InterruptGuard::Writing::Writing() { is_writing = true; }
 InterruptGuard::Writing::~Writing() { is_writing = false; }
 
-Progress::Progress(std::string label, int64_t total, bool enabled)
-    : label_(std::move(label)), total_(total), enabled_(enabled && is_terminal(stderr)) {}
+Progress::Progress(std::string label, int64_t total, bool enabled, Elsewhere elsewhere)
+    : label_(std::move(label)),
+      total_(total),
+      on_terminal_(is_terminal(stderr)),
+      enabled_(enabled && (on_terminal_ || elsewhere == Elsewhere::kLines)),
+      in_place_(on_terminal_) {}
 
 Progress::~Progress() { clear(); }
 
@@ -193,7 +205,7 @@ void Progress::update(int64_t done, double share, const StepStats& step) {
   share_ = share;
   prefill_speed_.add(step.num_prefill_tokens, step.seconds);
   decode_speed_.add(step.num_decode_tokens, step.seconds);
-  const auto pause = std::chrono::milliseconds(in_place_ ? 100 : 5000);
+  const auto pause = std::chrono::milliseconds(in_place_ ? 100 : on_terminal_ ? 5000 : 30'000);
   if (!enabled_ || Clock::now() - last_draw_ < pause) return;
   draw("");
 }
@@ -224,17 +236,19 @@ void Progress::draw(const char* end) {
   if (in_place_) {
     print_message("\r\x1b[K{}{}", text(), end);
   } else {
-    print_message("{}\n", text());
+    print_message("{}{}\n", on_terminal_ ? "" : "nanovllm: ", text());
   }
   drawn_ = true;
 }
 
 std::string Progress::text() const {
-  const auto seconds =
-      std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start_).count();
+  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  const bool is_known = total_ > 0 && share_ > 0 && share_ < 1;
+  const std::string left =
+      is_known ? fmt::format(", {} left", shown_time(seconds / share_ - seconds)) : "";
   const std::string speeds =
-      fmt::format("[{:02}:{:02}, prefill {:.0f} tok/s, decode {:.0f} tok/s]", seconds / 60,
-                  seconds % 60, prefill_speed_.shown, decode_speed_.shown);
+      fmt::format("[{}, prefill {:.0f} tok/s, decode {:.0f} tok/s{}]", shown_time(seconds),
+                  prefill_speed_.shown, decode_speed_.shown, left);
   const std::string count = total_ > 0 ? fmt::format("{}/{} {}", done_, total_, speeds)
                                        : fmt::format("{} done {}", done_, speeds);
   if (!in_place_) return fmt::format("{} {}", label_, count);

@@ -28,6 +28,9 @@ std::string colored(std::FILE* stream, std::string_view text, int color);  // 0.
 // where the share that is done, from 0 to 1, is negative.
 std::string with_bar(const std::string& label, double share, const std::string& rest);
 
+// "01:05", or with hours "2:01:05".
+std::string shown_time(double seconds);
+
 // "nanovllm: MESSAGE" on stderr.
 void print_error(std::string_view message);
 
@@ -83,13 +86,15 @@ inline int exit_status_of(const Error& error) {
   return error.code() == ErrorCode::kInvalidArgument ? kExitUsage : kExitError;
 }
 
-// "Generating ███░░░ 3/6 [00:12, prefill 1234 tok/s, decode 567 tok/s]" on stderr where that is a
-// terminal, redrawn in place. Speeds are those of the last step with such tokens; in the last line
-// those of all such steps: their tokens over their seconds, of which a step that prefills and
-// decodes counts for both.
+// "Generating ███░░░ 3/6 [00:12, prefill 1234 tok/s, decode 567 tok/s, 00:12 left]" on stderr where
+// that is a terminal, redrawn in place. Speeds are those of the last step with such tokens; in the
+// last line those of all such steps: their tokens over their seconds, of which a step that prefills
+// and decodes counts for both. The time left is there once a part of a known total is done.
 class Progress {
  public:
-  Progress(std::string label, int64_t total, bool enabled);
+  enum class Elsewhere { kNothing, kLines };  // where stderr is no terminal: a line now and then
+  Progress(std::string label, int64_t total, bool enabled,
+           Elsewhere elsewhere = Elsewhere::kNothing);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -118,8 +123,9 @@ class Progress {
 
   std::string label_;
   int64_t total_;
+  bool on_terminal_;
   bool enabled_;
-  bool in_place_ = true;
+  bool in_place_;
   bool drawn_ = false;
   int64_t done_ = 0;
   double share_ = 0;

@@ -95,7 +95,17 @@ void read(const Members& members, BatchRequest& request) {
   }
 }
 
-// Up to what stands behind the response.
+// In the words of a parser that knows more of JSON than where a value ends.
+std::string fault_of_json(std::string_view line, int64_t number) {
+  try {
+    parse_ordered_json(line, "the line", {.first_line = number});
+    return "A line must be a JSON object.";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// Up to the response.
 std::string head_of(const BatchPlace& place) {
   return fmt::format(R"({{"id":"{}{}","custom_id":{},"response":)", kIdPrefix, place.index,
                      place.custom_id ? json_text(*place.custom_id) : "null");
@@ -107,12 +117,12 @@ std::string error_of(std::string_view code, std::string_view message) {
 
 }  // namespace
 
-BatchRequest parse_batch_request(std::string_view line) {
+BatchRequest parse_batch_request(std::string_view line, int64_t number) {
   BatchRequest request;
   try {
     read(members_of(line), request);
-  } catch (const Error& error) {
-    request.fault = BatchFault{kBadJson, fmt::format("This is no JSON object: {}.", error.what())};
+  } catch (const Error&) {
+    request.fault = BatchFault{kBadJson, fault_of_json(line, number)};
   }
   return request;
 }

@@ -25,7 +25,8 @@ struct BatchRequest {
   std::string body = {};                 // as it came: what is wrong with it, the endpoint says
   std::optional<BatchFault> fault = {};  // then there is no url and no body
 };
-BatchRequest parse_batch_request(std::string_view line);
+// `number` is the line's in its file, from 1.
+BatchRequest parse_batch_request(std::string_view line, int64_t number);
 
 // Which line of the input an answer is to, by its place or by the name that its sender gave it.
 struct BatchPlace {

@@ -131,6 +131,7 @@ LocalServerImpl::LocalServerImpl(ServeOptions options, EngineStarter starter,
     : options_(with_patience(std::move(options), observer)),
       observer_(std::move(observer)),
       metrics_(name_of_model(options_), options_.fleet.num_engines) {
+  keep_little_freed_memory();
   const SignalsBlocked in_threads;
   fleet_ = make_fleet(options_.fleet, std::move(starter), fleet_observer());
   api_ = std::make_unique<ApiServer>(options_, *fleet_, metrics_);
