@@ -40,7 +40,7 @@ def without_chance(value):
     text = json.dumps(value)
     text = re.sub(r"[0-9a-f]{32}", "ID", text)
     text = re.sub(r'("(?:created|created_at|completed_at)": )[\d.]+', r"\1 0", text)
-    return json.loads(re.sub(r"(call_|toolu_|fc_)\w+", r"\1ID", text))
+    return json.loads(re.sub(r"(call_|toolu_|fc_|tool-)\w+", r"\1ID", text))
 
 
 def texts(path_or_text):
@@ -70,8 +70,8 @@ class BatchTest(CliTest):
         self.assertEqual(len(answers), len(requests))
         return {answer["custom_id"]: answer for answer in answers}
 
-    def popen(self, *flags, **kwargs):
-        process = subprocess.Popen([BINARY, *map(str, self.command(*flags))], stderr=subprocess.PIPE, **kwargs)
+    def popen(self, *flags, source=None, **kwargs):
+        process = subprocess.Popen([BINARY, *map(str, self.command(*flags, source=source))], stderr=subprocess.PIPE, **kwargs)
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
@@ -216,7 +216,7 @@ class Answers(BatchTest):
 
 
 class Progress(BatchTest):
-    BAR = r"Answering {0}/{0} \[\d\d:\d\d, prefill \d+ tok/s, decode \d+ tok/s\]\n"
+    BAR = r"Answering [█ ]*{0}/{0} \[\d\d:\d\d, prefill \d+ tok/s, decode \d+ tok/s\]\n"
 
     def test_it_ends_with_the_speed_of_the_run(self):
         self.write([short(i) for i in range(5)])
