@@ -89,7 +89,7 @@ TEST(BatchRequest, SaysWhatIsOfAnotherType) {
 }
 
 TEST(BatchRequest, SaysWhereALineIsNoJson) {
-  EXPECT_NE(fault_of(R"({"custom_id": "a)", "invalid_json_line", 17).find("line 17, column 16"),
+  EXPECT_NE(fault_of(R"({"custom_id": "a)", "invalid_json_line", 17).find("line 17, column 17"),
             std::string::npos);
   for (const char* line : {"", "{", "nonsense", R"({"a": 1} 2)", R"({"a" 1})", "\"\xff\"",
                            R"({"custom_id": "a", "url": "\ud800"})"}) {

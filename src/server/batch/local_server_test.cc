@@ -95,7 +95,9 @@ HttpResponse get(std::future<HttpResponse> answer) {
 std::vector<std::string> texts_of(const HttpResponse& response) {
   EXPECT_EQ(response.status, 200) << response.body;
   std::vector<std::string> texts;
-  for (const Json& choice : Json::parse(response.body)["choices"]) texts.push_back(choice["text"]);
+  const Json body = Json::parse(response.body);
+  for (const Json& choice : body["choices"]) texts.push_back(choice["text"]);
+  EXPECT_FALSE(texts.empty());
   return texts;
 }
 
@@ -116,14 +118,17 @@ TEST(LocalServer, AnswersByTheHandlersOfTheServer) {
   EXPECT_EQ(get(local.ask("/v1/completions", "nonsense")).status, 400);
 }
 
+constexpr const char* kHello = R"("messages": [{"role": "user", "content": "Hello."}])";
+
 // Before any token of it is computed.
 TEST(LocalServer, RefusesStreams) {
   Local local(options_of_demo(), demo_engines());
   ASSERT_TRUE(local.wait_ready());
-  for (const char* url : {"/v1/completions", "/v1/chat/completions", "/v1/responses"}) {
-    const HttpResponse answer = get(local.ask(
-        url,
-        R"({"prompt": "a", "input": "a", "messages": [{"role": "user", "content": "a"}], "stream": true})"));
+  for (const auto& [url, asked] : {std::pair{"/v1/completions", R"("prompt": "a")"},
+                                   {"/v1/chat/completions", kHello},
+                                   {"/v1/responses", R"("input": "a")"}}) {
+    const HttpResponse answer =
+        get(local.ask(url, fmt::format(R"({{{}, "stream": true}})", asked)));
     EXPECT_EQ(answer.status, 400) << answer.body;
     EXPECT_EQ(Json::parse(answer.body)["error"]["param"], "stream") << answer.body;
   }
