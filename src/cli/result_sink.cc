@@ -26,8 +26,7 @@ ResultSink::~ResultSink() {
 bool ResultSink::has_content() const {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  return !path_.empty() && fs::is_regular_file(path_, ignored) &&
-         fs::file_size(path_, ignored) > 0;
+  return !path_.empty() && fs::is_regular_file(path_, ignored) && fs::file_size(path_, ignored) > 0;
 }
 
 void ResultSink::open(bool behind) {
