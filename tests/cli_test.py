@@ -16,11 +16,11 @@ class CommandLine(CliTest):
     def test_help_names_every_command(self):
         result = run("--help")
         self.assertEqual(result.returncode, 0)
-        for command in ("generate", "chat", "bench", "info", "tokenize"):
+        for command in ("generate", "run-batch", "chat", "bench", "info", "tokenize"):
             self.assertIn(command, result.stdout)
 
     def test_every_command_has_help(self):
-        for command in (["generate"], ["chat"], ["bench", "throughput"], ["bench", "latency"], ["info"], ["tokenize"]):
+        for command in (["generate"], ["run-batch"], ["chat"], ["bench", "throughput"], ["bench", "latency"], ["info"], ["tokenize"]):
             result = run(*command, "--help")
             self.assertEqual(result.returncode, 0, command)
             self.assertIn("model", result.stdout)

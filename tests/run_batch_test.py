@@ -406,8 +406,9 @@ class Engines(BatchTest):
         model = self.path("model")
         shutil.copytree(MODEL, model)
         self.write([short(i, max_tokens=400, ignore_eos=True) for i in range(40)])
+        patience = 20 if SANITIZED else 1  # seconds, in which it has to load before
         for output, rest in ((self.output, f"; {self.output} keeps what was answered, and the same command with --resume goes on"), ("-", "")):
-            process = subprocess.Popen([BINARY, "run-batch", "-q", "-i", self.source, "-o", output, model, *SETTINGS, "--worker-start-timeout", "1"],
+            process = subprocess.Popen([BINARY, "run-batch", "-q", "-i", self.source, "-o", output, model, *SETTINGS, "--worker-start-timeout", str(patience)],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             self.addCleanup(process.kill)
             if output == "-":
@@ -419,7 +420,7 @@ class Engines(BatchTest):
             said = process.communicate(timeout=120)[1]
             (model / "gone.json").rename(model / "config.json")
             self.assertEqual(process.returncode, 1, said)
-            self.assertRegex(said.splitlines()[-1], f"^nanovllm: No worker was ready for 1 s: .*raise --worker-start-timeout{re.escape(rest)}$")
+            self.assertRegex(said.splitlines()[-1], f"^nanovllm: No worker was ready for {patience} s: .*raise --worker-start-timeout{re.escape(rest)}$")
         self.assertEqual(run("run-batch", "-q", "--resume", "-i", self.source, "-o", self.output, model, *SETTINGS).returncode, 0)
         self.assertEqual([index for index, *_ in texts(self.output)], list(range(40)))
 
@@ -507,6 +508,8 @@ class Usage(BatchTest):
             self.assertIn(word, result.stdout)
         self.assertNotIn("--port", result.stdout)
         self.assertNotIn("--worker-fd", result.stdout)
+        for line in result.stdout.splitlines():
+            self.assertLessEqual(len(line), 80, line)
         self.assertIn("run-batch", run("--help").stdout)
 
     def test_faults_are_sentences(self):

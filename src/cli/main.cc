@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
       "nanovllm: serves large language models, many requests at once.\n\n"
       "  nanovllm generate models/demo -p \"Once upon a time\"   continue a text\n"
       "  nanovllm generate MODEL --input requests.jsonl        serve a file of requests\n"
-      "  nanovllm run-batch -i IN -o OUT --model MODEL         serve a batch file of OpenAI's\n"
+      "  nanovllm run-batch -i IN -o OUT --model MODEL         OpenAI's batch files\n"
       "  nanovllm chat MODEL                                   talk to it\n"
       "  nanovllm serve MODEL                                  an OpenAI server\n"
       "  nanovllm bench throughput MODEL                       measure it\n\n"
