@@ -6,7 +6,7 @@
 // the instance in one order of members or more, one of which is to be taken. Prints one line of
 // JSON; with --refused a line before it for each schema that is not taken, and for each instance
 // that is judged wrongly. bench/grammar_compare.py makes the cases and compares with llguidance.
-// Times are those of the thread, which other programs do not change much.
+// Times are of the processor, which other programs do not change much.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -25,9 +25,9 @@
 namespace nanovllm {
 namespace {
 
-double now() {  // microseconds of this thread
+double now() {  // microseconds of all threads: grammars are compiled on one of their own
   timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) / 1e3;
 }
 
