@@ -2,8 +2,9 @@
 """What schemas cost a server's throughput: output tokens a second with 20 different ones, and without, in turns.
 
 SCHEMAS is MaskBench's schemas.jsonl, of which 20 that lie evenly are taken, as the items of lists without an end, so that
-each answer has as many tokens as one without a schema; strings have up to 16 characters, so that a random model comes to
-their ends. Prompts are random tokens. Further arguments are serve's flags:
+each answer has as many tokens as one without a schema. --string-len bounds strings that have no bound, so that a random
+model comes to their ends; with --fresh schemas are new in each round, and nothing of them is known. Prompts are random
+tokens. Further arguments are serve's flags:
 
   bench/structured_throughput.py build/nanovllm MODEL SCHEMAS --batch 16 --num-threads 2
 """
@@ -19,24 +20,24 @@ from halts import ask, start
 NUM_SCHEMAS = 20
 
 
-def bounded(schema):
-    """With a bound to strings that have none of their own."""
+def bounded(schema, string_len):
+    """With a bound to strings that have none of their own; 0 = none."""
     if isinstance(schema, list):
-        return [bounded(part) for part in schema]
-    if not isinstance(schema, dict):
+        return [bounded(part, string_len) for part in schema]
+    if not isinstance(schema, dict) or not string_len:
         return schema
-    schema = {key: value if key in ("enum", "const") else bounded(value) for key, value in schema.items()}
+    schema = {key: value if key in ("enum", "const") else bounded(value, string_len) for key, value in schema.items()}
     if schema.get("type") == "string" and not schema.keys() & {"enum", "const", "pattern", "format", "maxLength", "minLength"}:
-        schema["maxLength"] = 16
+        schema["maxLength"] = string_len
     return schema
 
 
-def taken_schemas(port, path):
+def taken_schemas(port, path, string_len):
     with open(path, encoding="utf-8") as file:
         lines = file.readlines()
     taken = []
     for line in lines[::max(1, len(lines) // (2 * NUM_SCHEMAS))]:
-        schema = {"type": "array", "minItems": 100, "items": bounded(json.loads(line)["schema"])}
+        schema = {"type": "array", "minItems": 100, "items": bounded(json.loads(line)["schema"], string_len)}
         if "$ref" in json.dumps(schema):
             continue  # it would name another place now
         try:
@@ -88,17 +89,20 @@ def main():
     parser.add_argument("--prompt-len", type=int, default=32)
     parser.add_argument("--output-len", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--string-len", type=int, default=16, help="characters of strings that have no bound; 0 = no bound")
+    parser.add_argument("--fresh", action="store_true")
     args, flags = parser.parse_known_args()
     server, port = start(args.binary, args.model, ["--max-num-seqs", str(args.batch), *flags])
     try:
         numbers = random.Random(1)
-        schemas = taken_schemas(port, args.schemas)
+        schemas = taken_schemas(port, args.schemas, args.string_len)
         speed(port, args, numbers, [])
+        speed(port, args, numbers, schemas)
         ratios = []
         for number in range(args.rounds):
-            # Schemas are new in each round, as titles are part of them.
-            fresh = [{**schema, "title": str(number)} for schema in schemas]
-            free, bound = speed(port, args, numbers, []), speed(port, args, numbers, fresh)
+            # Titles are part of schemas.
+            asked = [{**schema, "title": str(number)} for schema in schemas] if args.fresh else schemas
+            free, bound = speed(port, args, numbers, []), speed(port, args, numbers, asked)
             ratios.append(bound / free)
             print(f"without {free:9.1f} tok/s, {len(schemas)} schemas {bound:9.1f} tok/s, ratio {ratios[-1]:.3f}", flush=True)
         print(f"batch {args.batch}: median ratio {statistics.median(ratios):.3f}")

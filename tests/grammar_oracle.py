@@ -153,6 +153,11 @@ def is_rounding(error):
     return error.validator == "multipleOf" and decimal.Decimal(repr(error.instance)) % decimal.Decimal(repr(error.validator_value)) == 0
 
 
+def is_lower_case(error, checker):
+    """RFC 3339 lets `t` and `z` be small, which jsonschema does not know."""
+    return error.validator == "format" and checker.conforms(error.instance.upper(), error.validator_value)
+
+
 def check_walks(driver, schemas, walks):
     import jsonschema
 
@@ -175,7 +180,7 @@ def check_walks(driver, schemas, walks):
             if text.startswith("dead end behind: "):
                 sys.exit(f"{json.dumps(schema)[:2000]}\n{text}")
             value = json.loads(text)
-            error = next((error for error in validator.iter_errors(value) if not is_rounding(error)), None)
+            error = next((error for error in validator.iter_errors(value) if not (is_rounding(error) or is_lower_case(error, checker))), None)
             if error is not None and "oneOf" not in error.absolute_schema_path:
                 sys.exit(f"{json.dumps(schema)[:2000]}\nallows {text}\nbut {error.message[:300]}, at {list(error.absolute_schema_path)}")
     print(f"{taken} of {len(schemas)} schemas, {ended} of {walked} walks came to an end: as jsonschema says")
