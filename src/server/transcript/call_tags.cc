@@ -30,6 +30,17 @@ Json any_text() { return {{"type", "any_text"}}; }
 Json optional(Json content) { return {{"type", "optional"}, {"content", std::move(content)}}; }
 Json star(Json content) { return {{"type", "star"}, {"content", std::move(content)}}; }
 
+// A constant is searched for special tokens, which come where it names them; this is not.
+Json plain_text(std::string_view text) {
+  constexpr std::string_view kOperators = "\\^$.|?*+()[]{}";
+  std::string regex;
+  for (const char c : text) {
+    if (kOperators.find(c) != kOperators.npos) regex += '\\';
+    regex += c;
+  }
+  return pattern(regex);
+}
+
 // As the answer of a text follows it.
 Json format_of_tag(const std::string& structural_tag) {
   constexpr int kMaxDepth = 320;  // as the compiler of tags has it
@@ -119,9 +130,18 @@ class CallWriter {
  private:
   void suit(std::string_view chat_template);
 
+  // The name, and what stands between it and the arguments.
+  std::vector<Json> begin_of_call(const Json& function) const {
+    std::vector<Json> parts = {plain_text(name_of(function))};
+    if (!layout_.behind_name.empty()) parts.push_back(constant(layout_.behind_name));
+    return parts;
+  }
+
   std::string name_of(const Json& function) const {
     auto name = function["name"].get<std::string>();
-    // In JSON any name can be spelled.
+    const auto is_in_name = [&](std::string_view tag) { return name.find(tag) != name.npos; };
+    if (std::ranges::any_of(plain_tags_, is_in_name)) refuse_name(name);
+    // In JSON any other name can be spelled.
     if (layout_.behind_name.starts_with('"')) {
       const std::string text = Json(name).dump();
       return text.substr(1, text.size() - 2);
@@ -140,13 +160,8 @@ class CallWriter {
 
   Json call(const Json& tool, bool is_enforced) const {
     const Json& function = tool["function"];
-    return tag(fmt::format("{}{}{}", layout_.begin, name_of(function), layout_.behind_name),
-               sequence_of_arguments(function, is_enforced), layout_.end);
-  }
-
-  // Where an id stands between the name and the arguments, or behind them.
-  Json sequence_of_arguments(const Json& function, bool is_enforced) const {
-    std::vector<Json> parts;
+    std::vector<Json> parts = begin_of_call(function);
+    // An id stands between the name and the arguments, or behind them.
     if (!layout_.id_mark.empty()) {
       parts.push_back(constant(layout_.id_mark));
       parts.push_back(pattern("[A-Za-z0-9]{9}"));
@@ -156,16 +171,16 @@ class CallWriter {
     if (layout_.may_have_id_member) {
       parts.push_back(optional(pattern(", \"id\": \"[A-Za-z0-9]{9}\"")));
     }
-    return sequence(std::move(parts));
+    return tag(layout_.begin, sequence(std::move(parts)), layout_.end);
   }
 
   // The model has left the tag around it out.
   Json call_without_tag(const Json& tool) const {
-    const std::string_view open = format_.other_open, end = layout_.end;
+    const std::string_view end = layout_.end, close = end.substr(0, end.rfind('\n'));
     const Json& function = tool["function"];
-    const std::string_view close = end.substr(0, end.rfind('\n'));
-    return tag(fmt::format("{}{}{}", open, name_of(function), layout_.behind_name),
-               arguments(function, false), Json::array({end, close}));
+    std::vector<Json> parts = begin_of_call(function);
+    parts.push_back(arguments(function, false));
+    return tag(format_.other_open, sequence(std::move(parts)), Json::array({end, close}));
   }
 
   Json separated(bool are_enforced) const {
@@ -250,11 +265,11 @@ class HarmonyWriter {
     if (name.empty() || name.find_first_of(" \t\r\n<") != name.npos) refuse_name(name);
     std::vector<Json> headers;
     for (const char* type : {" <|constrain|>json", " json", ""}) {
-      for (const std::string& header :
-           {fmt::format("<|channel|>commentary to=functions.{}", name),
-            fmt::format(" to=functions.{}<|channel|>commentary", name)}) {
-        headers.push_back(constant(fmt::format("{}{}<|message|>", header, type)));
-      }
+      headers.push_back(sequence({constant("<|channel|>commentary to=functions."), plain_text(name),
+                                  constant(fmt::format("{}<|message|>", type))}));
+      headers.push_back(
+          sequence({constant(" to=functions."), plain_text(name),
+                    constant(fmt::format("<|channel|>commentary{}<|message|>", type))}));
     }
     return sequence({choice(std::move(headers)),
                      {{"type", "json_schema"},

@@ -371,6 +371,11 @@ TEST(CallTags, RefuseWhatCallsCannotSpell) {
     });
   };
   EXPECT_EQ(error_of("hermes", "a \"b\""), "");
+  EXPECT_EQ(error_of("hermes", "<tool_call"), "");
+  // Where the tag is no token, the call would end with it.
+  EXPECT_EQ(error_of("hermes", "a</tool_call>"),
+            "the function \"a</tool_call>\" has a name that the model's calls can't spell; use "
+            "letters, digits, _ and -");
   EXPECT_EQ(error_of("qwen3_coder", "a>b"),
             "the function \"a>b\" has a name that the model's calls can't spell; use letters, "
             "digits, _ and -");
@@ -384,6 +389,49 @@ TEST(CallTags, RefuseWhatCallsCannotSpell) {
             "no call can be asked of an answer that goes on with a message");
   EXPECT_EQ(grammar::message_of([&] { answer_tag({}, {}, "", "", &rules, nullptr); }),
             "calls need a parser; none is known for this model");
+}
+
+// A name is a text, even where a tokenizer has it as a token: that one would end or open a call.
+TEST(CallTags, SpellNamesAsTextWhereTheyAreTokensToo) {
+  std::mt19937 random(11);
+  const auto rules_of = [](const std::string& name) {
+    CallRules rules = {.tools = call_tools(), .must_call = true, .parallel = false};
+    rules.tools = Json::array({rules.tools[1]});
+    rules.tools[0]["function"]["name"] = name;
+    return rules;
+  };
+  const std::vector<std::string> names = {"</tool_call>", "<tool_call>", "[ARGS]",
+                                          "a.*\\[b]|(\"c\")"};
+  for (const char* parser : {"hermes", "llama3_json", "mistral", "granite", "openai"}) {
+    for (const std::string& name : names) {
+      const bool has_tag = name.find("tool_call>") != name.npos;
+      if (parser == std::string("openai") && has_tag) continue;
+      for (const bool with_marks : {true, false}) {
+        // A tag that is no token is one wherever it stands, and gpt-oss has no others.
+        if (!with_marks && (has_tag || parser == std::string("openai"))) continue;
+        const Walk walk({parser, ""}, with_marks);
+        const CallRules rules = rules_of(name);
+        const auto grammar = walk.grammar(&rules);
+        for (int round = 0; round < 5; ++round) {
+          const Written written = walk.at_random(*grammar, random);
+          const TranscriptAnswer answer = walk.parsed(written, rules.tools);
+          const std::string where = fmt::format("{} {}: {}", parser, with_marks, written.text);
+          ASSERT_EQ(answer.calls.size(), 1u) << where;
+          EXPECT_EQ(answer.calls[0].first, name) << where;
+        }
+      }
+    }
+  }
+  const Walk walk({"hermes", ""}, true);
+  const CallRules rules = rules_of("</tool_call>");
+  const auto grammar = walk.grammar(&rules);
+  const auto accepts = [&](const std::string& name) {
+    const auto mark = grammar::TokenIndex::symbol;
+    return grammar::accepts(*grammar, mark("<tool_call>") + "\n{\"name\": \"" + name +
+                                          "\", \"arguments\": {}}\n" + mark("</tool_call>"));
+  };
+  EXPECT_TRUE(accepts("</tool_call>"));
+  EXPECT_FALSE(accepts(grammar::TokenIndex::symbol("</tool_call>")));
 }
 
 TEST(CallTags, TakeAllThatAnOutputMayFollow) {
