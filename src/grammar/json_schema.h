@@ -20,10 +20,10 @@ struct MemberStyle {
   bool has_plain_strings;            // else they are JSON too
 };
 
-// Strings contain none of `excluded`; whole values that schemas name may. Appends what the user
-// should know to `notes`. Throws Error(kInvalidArgument) for what is no
-// schema or can't be satisfied, and Error(kUnsupported) for what would narrow the result and can't
-// be enforced, each with the path in the schema.
+// Strings and keys contain none of `excluded`; values and keys that schemas name may. Appends what
+// the user should know to `notes`. Throws Error(kInvalidArgument) for what is no schema or can't be
+// satisfied, and Error(kUnsupported) for what would narrow the result and can't be enforced, each
+// with the path in the schema.
 NodeId compile_json_schema(std::string_view schema, const JsonSchemaOptions& options,
                            Syntax& syntax, std::vector<std::string>& notes,
                            std::vector<std::string> excluded = {});

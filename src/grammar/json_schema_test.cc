@@ -499,6 +499,15 @@ TEST(JsonSchema, LargeSchemasAreCompiledOrRefusedSoon) {
   }
   EXPECT_NE(message_of([&] { compile_schema(patterns + "]}"); }).find("more than 30 times"),
             std::string::npos);
+  const auto keys = [](int count) {
+    std::string schema = R"({"patternProperties": {)";
+    for (int i = 0; i < count; ++i) {
+      schema += fmt::format(R"({}"^a{}": {{}})", i > 0 ? "," : "", i);
+    }
+    return message_of([&] { compile_schema(schema + "}}"); });
+  };
+  EXPECT_EQ(keys(29), "");
+  EXPECT_EQ(keys(30), "JSON schema: patternProperties are more than 29 patterns");
   std::string wide = R"({"type": "object", "properties": {)";
   for (int i = 0; i < 5000; ++i) {
     wide += std::string(i > 0 ? "," : "") + "\"property" + std::to_string(i) +

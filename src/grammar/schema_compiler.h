@@ -182,7 +182,12 @@ class SchemaCompiler {
   LengthBounds length_of(const Json& schema) const;
   LengthBounds length_of(const Terms& flat) const;
   const StringLanguage& language(const Text& text, Spelling spelling = Spelling::kCanonical);
+  const StringLanguage& without_excluded();
   NodeId text_node(const Text& text);
+  // Whom errors name.
+  const Json& owner(const Terms& flat) const {
+    return flat.empty() ? document_.root() : *flat[0].schema;
+  }
   void count_product(const Terms& flat, size_t states);
   NodeId quoted(std::string_view text);
 
@@ -190,7 +195,7 @@ class SchemaCompiler {
   const JsonSchemaOptions& options_;
   Syntax& syntax_;
   std::vector<std::string>& notes_;
-  const std::vector<std::string> excluded_;  // from strings
+  const std::vector<std::string> excluded_;  // from strings and keys
   NodeId space_, comma_, colon_;
   std::map<Terms, size_t> places_;  // in known_, by sorted terms
   std::deque<Known> known_;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kMaxPlaces = 50'000;     // members by how many were written before
 constexpr size_t kMaxNameBytes = 60'000;  // as it is spelled in JSON
+constexpr size_t kMaxPatterns = 29;       // of keys: a product has 31, with names and exclusions
 
 }  // namespace
 
@@ -65,8 +66,9 @@ SchemaCompiler::ObjectParts SchemaCompiler::parts_of(const Terms& flat) {
       add_name(*term.schema, name.get<std::string>());
     }
   }
-  if (parts.patterns.size() + parts.key_languages.size() > 30) {
-    document_.refuse(*flat[0].schema, "patternProperties", "are more than 30 patterns");
+  if (parts.patterns.size() + parts.key_languages.size() > kMaxPatterns) {
+    document_.refuse(*flat[0].schema, "patternProperties",
+                     fmt::format("are more than {} patterns", kMaxPatterns));
   }
   for (const std::string& name : parts.names) {
     parts.is_required.push_back(required.contains(name) ? 1 : 0);
@@ -172,7 +174,9 @@ SchemaCompiler::Terms SchemaCompiler::further_value(const Terms& flat, const Obj
 std::vector<NodeId> SchemaCompiler::further_members(const Terms& flat, const ObjectParts& parts) {
   std::vector<NodeId> members;
   const NodeId quote = syntax_.literal("\"");
-  if (parts.patterns.empty() && parts.key_languages.empty()) {
+  std::vector<const StringLanguage*> keys = parts.key_languages;
+  if (!excluded_.empty()) keys.push_back(&without_excluded());
+  if (parts.patterns.empty() && keys.empty()) {
     if (is_closed(flat)) return members;
     const NodeId node = value(further_value(flat, parts, 0));
     Names names;
@@ -182,13 +186,13 @@ std::vector<NodeId> SchemaCompiler::further_members(const Terms& flat, const Obj
     members.push_back(syntax_.sequence({quote, syntax_.except(std::move(names)), colon_, node}));
     return members;
   }
-  const std::string where = document_.where(*flat[0].schema);
+  const std::string where = document_.where(owner(flat));
   std::vector<const StringLanguage*> languages;
   for (const Pattern& pattern : parts.patterns) languages.push_back(pattern.language);
-  languages.insert(languages.end(), parts.key_languages.begin(), parts.key_languages.end());
+  languages.insert(languages.end(), keys.begin(), keys.end());
   const StringLanguage named = StringLanguage::of_texts(parts.names);
   languages.push_back(&named);
-  const size_t num_patterns = parts.patterns.size(), num_keys = parts.key_languages.size();
+  const size_t num_patterns = parts.patterns.size(), num_keys = keys.size();
   const uint32_t of_patterns = (1u << num_patterns) - 1;
   const uint32_t of_keys = ((1u << num_keys) - 1) << num_patterns;
   const uint32_t of_names = 1u << (num_patterns + num_keys);

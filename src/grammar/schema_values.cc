@@ -227,10 +227,18 @@ const StringLanguage& SchemaCompiler::language(const Text& text, Spelling spelli
 void SchemaCompiler::count_product(const Terms& flat, size_t states) {
   num_product_states_ += states;
   if (num_product_states_ > kMaxProductStates) {
-    document_.refuse(*flat[0].schema, "pattern",
+    document_.refuse(owner(flat), "pattern",
                      "and all others of the schema with their lengths are too large together; make "
                      "them simpler");
   }
+}
+
+const StringLanguage& SchemaCompiler::without_excluded() {
+  auto known = languages_.find("excluded");
+  if (known == languages_.end()) {
+    known = languages_.emplace("excluded", StringLanguage::without(excluded_)).first;
+  }
+  return known->second;
 }
 
 NodeId SchemaCompiler::text_node(const Text& text) {
@@ -277,10 +285,7 @@ NodeId SchemaCompiler::string(const Terms& flat) {
   std::vector<const StringLanguage*> languages;
   languages.reserve(texts.size());
   for (const Text& text : texts) languages.push_back(&language(text));
-  if (!excluded_.empty()) {
-    languages.push_back(
-        &languages_.try_emplace("excluded", StringLanguage::without(excluded_)).first->second);
-  }
+  if (!excluded_.empty()) languages.push_back(&without_excluded());
   const uint32_t all = (1u << languages.size()) - 1;
   const StringProduct product(languages,
                               texts.empty() ? document_.where(document_.root()) : texts[0].where);

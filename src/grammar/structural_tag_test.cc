@@ -283,7 +283,16 @@ TEST(StructuralTag, StringsOfSchemasExcludeTexts) {
   check_tags({{R"({"type": "json_schema", "excludes": ["</a>", "<tool_call>"], "json_schema":
                    {"type": "array", "items": {"type": "string", "maxLength": 9}}})",
                {R"(["a", "</a"])", R"(["\"", "123456789"])"},
-               {R"(["</a>"])", R"(["b</a>c"])", R"(["1234567890"])"}}});
+               {R"(["</a>"])", R"(["b</a>c"])", R"(["1234567890"])"}},
+              {R"({"type": "json_schema", "excludes": ["</a>"], "json_schema": {"type": "object",
+                   "properties": {"x</a>": {"const": 1}}}})",
+               {"{}", R"({"y": {"</a": 2}})", R"({"x</a>": 1, "x</b>": {}})"},
+               {R"({"y</a>": 1})", R"({"x</a>": 2})", R"({"y": {"x</a>": 1}})"}},
+              {R"({"type": "json_schema", "excludes": ["</a>"], "json_schema": {"type": "object",
+                   "propertyNames": {"maxLength": 5}, "patternProperties": {"^x": {"const": 1}},
+                   "additionalProperties": {"const": 2}}})",
+               {R"({"x</a": 1})", R"({"y": 2})"},
+               {R"({"x</a>": 1})", R"({"</a>": 2})", R"({"x": 2})", R"({"yyyyyy": 2})"}}});
 }
 
 TEST(StructuralTag, RefusesWithThePath) {
