@@ -181,7 +181,7 @@ const Json& SchemaDocument::resolve(const Json& schema) const {
 
 const Json& SchemaDocument::find_target(const Json& schema) const {
   std::string ref = *text(schema, "$ref");
-  if (ref.starts_with("/$defs/")) ref.insert(0, "#");  // as LiteLLM writes them for /v1/messages
+  if (ref.starts_with("/$defs/")) ref = '#' + ref;  // as LiteLLM writes them for /v1/messages
   const size_t hash = std::min(ref.find('#'), ref.size());
   if (const std::string base = ref.substr(0, hash); !base.empty()) {
     bool is_own = false;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "grammar/structural_tag.h"
 #include "io/json.h"
 #include "server/transcript/harmony_parser.h"
 #include "server/transcript/tag_parser.h"
@@ -43,9 +44,7 @@ Json plain_text(std::string_view text) {
 
 // As the answer of a text follows it.
 Json format_of_tag(const std::string& structural_tag) {
-  constexpr int kMaxDepth = 320;  // as the compiler of tags has it
-  const Json tag =
-      parse_ordered_json(structural_tag, "the structural tag", {.max_depth = kMaxDepth});
+  const Json tag = grammar::parse_structural_tag(structural_tag);
   if (!tag.is_object()) {
     throw_error(ErrorCode::kInvalidArgument, "the structural tag is no JSON object");
   }
