@@ -21,6 +21,8 @@ std::vector<TranscriptCase> harmony_cases() {
   add(analysis + "hm" + next + final + "Hi", {"hm", "Hi"});
   add(final + "1 < 2 <|en <|end", {"", "1 < 2 <|en <|end"});
   add(analysis + "hm <|constrain|>json<|message|>", {"hm <|constrain|>json<|message|>", ""});
+  add(analysis + "hm" + next + "<|channel|>final <|constrain|>json<|message|>{}<|return|>",
+      {"hm", "{}"});
   // Messages of one kind.
   add(analysis + "a" + next + analysis + "b" + next + "<|channel|>commentary<|message|>c" + next +
           final + "d",
