@@ -77,6 +77,7 @@ TEST(FleetHeals, ShowsTheSameWhereverItsWorkerIsKilled) {
   }
   RecordProperty("milliseconds_from_kill_to_token", static_cast<int>(slowest / 1ms));
   EXPECT_GT(num_cuts, num_requests / 2);
+  EXPECT_GT(fleet->status().num_restarts, num_requests / 2);
   EXPECT_GT(num_stops, 0);
 }
 

@@ -122,14 +122,15 @@ inline Seen read(RequestStream& stream, Seen seen = {}) {
   return seen;
 }
 
-// The workers of this process that are alive.
+// The workers of this process that are alive. Those with a model have the name of the binary's.
 inline std::vector<pid_t> worker_pids() {
   std::vector<pid_t> pids;
   DIR* folder = ::opendir("/proc");
   while (const dirent* entry = ::readdir(folder)) {
     std::ifstream file("/proc/" + std::string(entry->d_name) + "/stat");
     std::string pid, name, state, parent;
-    if (!(file >> pid >> name >> state >> parent) || name != "(server_worker_d)") continue;
+    if (!(file >> pid >> name >> state >> parent)) continue;
+    if (name != "(server_worker_d)" && name != "(nanovllm-worker)") continue;
     if (std::stoi(parent) == ::getpid() && state != "Z") pids.push_back(std::stoi(pid));
   }
   ::closedir(folder);
