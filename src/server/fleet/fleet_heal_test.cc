@@ -3,6 +3,8 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <random>
@@ -242,6 +244,40 @@ TEST(FleetHeals, KillsAWorkerWhoseStepStandsStill) {
             "The request was given up because workers end when they run it. Worker 0 made no "
             "progress for 0.5 s.");
   EXPECT_GE(fleet->status().num_restarts, 2);
+}
+
+// Whether the worker's thread of this name has something to do now.
+bool is_running(pid_t worker, const std::string& thread) {
+  for (const auto& task :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", worker))) {
+    std::ifstream file(task.path() / "stat");
+    std::string id, name, state;
+    if (file >> id >> name >> state && name == "(" + thread + ")") return state == "R";
+  }
+  return false;
+}
+
+TEST(FleetHeals, AnswersWhereItsWorkerIsKilledWhileAGrammarIsCompiled) {
+  const auto fleet = make_fleet({}, worker_starter({"model", kDemoModel}, kWorkerDriver));
+  fleet->wait_ready();
+  // One that was compiled before it could be seen, as a busy machine may have it, says nothing.
+  for (char first = 'a'; first <= 'h' && fleet->status().num_restarts == 0; ++first) {
+    AddRequest request = request_of({5, 9, 12, 40, 7}, greedy(5));
+    request.params.structured_outputs.emplace().regex = slow_regex(first);
+    const auto stream = add_when_ready(*fleet, request);
+    const pid_t worker = worker_pids().at(0);
+    while (!wait_for_events(*stream, 1ms)) {
+      if (!is_running(worker, "grammars")) continue;
+      ::kill(worker, SIGKILL);
+      break;
+    }
+    const Seen seen = read(*stream);
+    EXPECT_EQ(seen.error, "");
+    ASSERT_GT(seen.num_tokens(), 0u);
+    EXPECT_EQ(seen.completions.at(0).text[0], first);
+    EXPECT_EQ(seen, read(*add_when_ready(*fleet, request)));
+  }
+  EXPECT_EQ(fleet->status().num_restarts, 1);
 }
 
 TEST(FleetHeals, HearsOfProgressWhileAnEngineLoads) {
