@@ -1,0 +1,158 @@
+"""One `nanovllm run-batch` as a filter: lines of several callers go in, each caller gets the answers to its own."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Sequence
+
+PROBE = b'{"custom_id": "", "method": "POST", "url": "/tokenize", "body": {"prompt": ""}}'
+_NUMBER = re.compile(rb'\{"id":"batch_req_(\d+)"')
+_TRIES = 3  # of a start, and of lines on which engines end
+
+
+class EngineLost(RuntimeError):
+    """An engine that could not be started, or that ended again and again."""
+
+
+def command() -> str:
+    """The command that was installed with this package, else the one that PATH has."""
+    own = os.path.join(sysconfig.get_path("scripts"), "nanovllm")
+    found = own if os.access(own, os.X_OK) else shutil.which("nanovllm")
+    if found is None:
+        raise EngineLost(f"there is no command nanovllm, neither at {own} nor on PATH; install the package nanovllm there")
+    return found
+
+
+class _Question:
+    """Lines of one caller. What has no answer yet is None."""
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        self.lines = lines
+        self.answers: list[bytes | None] = [None] * len(lines)
+        self.left = len(lines)
+
+
+class _Process:
+    """A run-batch and its threads. Answers tell by their number which line they are to."""
+
+    def __init__(self, arguments: Sequence[str], folder: str) -> None:
+        self.answered = False
+        self.reason = ""
+        self._open: dict[int, tuple[_Question, int]] = {}
+        self._count = 0
+        self._writing = threading.Lock()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._process = subprocess.Popen(
+            [command(), "run-batch", "-q", "-i", "-", "-o", "-", *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder if os.path.isdir(folder) else None)
+        self._hearing = threading.Thread(target=self._hear, daemon=True)
+        self._hearing.start()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _hear(self) -> None:
+        assert self._process.stderr
+        for line in self._process.stderr:
+            self.reason = line.decode(errors="replace").strip()
+            print(self.reason, file=sys.stderr, flush=True)
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            found = _NUMBER.match(line)
+            if not found or not line.endswith(b"\n"):
+                continue  # cut off by its end
+            with self._changed:
+                question, index = self._open.pop(int(found[1]))
+                question.answers[index] = line
+                question.left -= 1
+                self.answered = True
+                if question.left == 0:
+                    self._changed.notify_all()
+        status = self._process.wait()
+        self._hearing.join()
+        self.reason = self.reason or f"run-batch ended with status {status}"
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def ask(self, question: _Question) -> bool:
+        """Whether every line has its answer; else the process has ended."""
+        assert self._process.stdin
+        try:
+            with self._writing:  # callers one behind the other, so that neighbours stay neighbours
+                for index, line in enumerate(question.lines):
+                    if question.answers[index] is None:
+                        with self._changed:
+                            self._open[self._count] = (question, index)
+                        self._count += 1
+                        self._process.stdin.write(line + b"\n")
+                self._process.stdin.flush()
+        except OSError:
+            pass  # it has ended
+        with self._changed:
+            self._changed.wait_for(lambda: question.left == 0 or self._ended)
+            return question.left == 0
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def close(self) -> None:
+        self._process.kill()
+
+
+class Engine:
+    """A run-batch that is started again where it ends. Any number of threads may ask."""
+
+    def __init__(self, arguments: Sequence[str], folder: str) -> None:
+        self._arguments = arguments
+        self._folder = folder
+        self._starting = threading.Lock()
+        self._process: _Process | None = None
+        self.ask([PROBE])  # answered when the model is loaded
+
+    def _running(self) -> _Process:
+        with self._starting:
+            if self._process is None or self._process.ended:
+                self._process = _Process(self._arguments, self._folder)
+            return self._process
+
+    def ask(self, lines: Sequence[bytes]) -> list[bytes]:
+        """The answers to request lines, in their order. Lines are written and answered once, but for those
+        that had no answer when an engine ended."""
+        question = _Question(lines)
+        for pause in range(1, _TRIES + 1):
+            process = self._running()
+            if process.ask(question):
+                return [answer for answer in question.answers if answer is not None]
+            if pause < _TRIES:
+                time.sleep(pause)  # what it held, a GPU's memory for one, may be given back a little later
+        raise EngineLost(process.reason)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+
+
+def placed(answer: bytes, place: int) -> bytes:
+    """An answer with its line's place in the whole input."""
+    return _NUMBER.sub(b'{"id":"batch_req_%d"' % place, answer, count=1)
+
+
+def named(line: bytes, place: int) -> bytes:
+    """A request line that has a custom_id, by which the engine draws: its place where it has none."""
+    try:
+        request = json.loads(line)
+    except ValueError:
+        return line  # the engine says what is wrong with it
+    if not isinstance(request, dict) or request.get("custom_id") is not None:
+        return line
+    return json.dumps({**request, "custom_id": str(place)}).encode()

@@ -1,0 +1,281 @@
+"""What a batch job on many machines reads and writes: its input in parts, and its output with the list of finished parts."""
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanovllm._batch_engine import named
+
+# pyarrow comes with ray[data] and is imported where it is used.
+
+
+class BatchError(RuntimeError):
+    """What ends a job, as a sentence for its user."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Neighbouring requests, which are answered and written together."""
+
+    number: int  # in the job, from 0
+    place: int  # of the first request in the input, from 0
+    count: int  # of requests
+    offset: int  # of its first byte in the file, or of its first row in the row group
+    size: int  # in bytes, or 0 for rows
+
+
+@dataclass
+class Piece:
+    """Parts of one file that are read by one task."""
+
+    path: str
+    group: int | None  # of rows, in Parquet
+    parts: list[Part] = field(default_factory=list)
+
+
+def open_input(path: str) -> tuple[Any, str]:
+    """The file system and the path there: of this machine, or as pyarrow.fs.FileSystem.from_uri has them."""
+    from pyarrow import fs
+
+    return fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), os.path.abspath(path))
+
+
+def _files(path: str) -> list[str]:
+    from pyarrow import fs
+
+    system, inner = open_input(path)
+    (info,) = system.get_file_info([inner])
+    if info.type == fs.FileType.File:
+        return [path]
+    if info.type == fs.FileType.Directory:
+        names = sorted(file.base_name for file in system.get_file_info(fs.FileSelector(inner)) if file.type == fs.FileType.File)
+        wanted = [name for name in names if name.endswith((".jsonl", ".parquet"))]
+        if wanted:
+            return [f"{path.rstrip('/')}/{name}" for name in wanted]
+        raise BatchError(f"{path} has no file whose name ends in .jsonl or .parquet")
+    raise BatchError(f"{path} can't be opened: there is no such file or folder")
+
+
+class Plan:
+    """How the input is cut into parts, which depends on nothing but the input and part_size; and its hash."""
+
+    def __init__(self, path: str, part_size: int) -> None:
+        self.pieces: list[Piece] = []
+        self.num_requests = 0
+        self.num_parts = 0
+        self._part_size = part_size
+        digest = hashlib.blake2b(digest_size=16)
+        for file in _files(path):
+            if file.endswith(".parquet"):
+                self._add_rows(file, digest)
+            else:
+                self._add_lines(file, digest)
+        self.digest = digest.hexdigest()
+
+    def _add(self, piece: Piece, count: int, offset: int, size: int) -> None:
+        piece.parts.append(Part(self.num_parts, self.num_requests, count, offset, size))
+        self.num_parts += 1
+        self.num_requests += count
+
+    def _add_lines(self, path: str, digest: Any) -> None:
+        system, inner = open_input(path)
+        parts = Piece(path, None)
+        start = end = count = 0
+        with io.BufferedReader(system.open_input_file(inner), 1 << 20) as file:
+            for line in file:
+                digest.update(line)
+                end += len(line)
+                count += bool(line.strip())
+                if count == self._part_size:
+                    self._add(parts, count, start, end - start)
+                    start, count = end, 0
+        if count:
+            self._add(parts, count, start, end - start)
+        # So many parts a task: few tasks for the driver, each soon done again.
+        for first in range(0, len(parts.parts), 16):
+            self.pieces.append(Piece(path, None, parts.parts[first : first + 16]))
+
+    def _add_rows(self, path: str, digest: Any) -> None:
+        from pyarrow import parquet
+
+        system, inner = open_input(path)
+        with system.open_input_file(inner) as file:
+            metadata = parquet.read_metadata(file)
+            file.seek(max(0, file.size() - 8 - metadata.serialized_size))
+            digest.update(b"%d" % file.size() + file.read())  # sizes and statistics of all columns
+        for group in range(metadata.num_row_groups):
+            piece = Piece(path, group)
+            rows = metadata.row_group(group).num_rows
+            for start in range(0, rows, self._part_size):
+                self._add(piece, min(self._part_size, rows - start), start, 0)
+            self.pieces.append(piece)
+
+    def without(self, finished: Mapping[int, Any]) -> list[Piece]:
+        """What is left to do."""
+        left = (Piece(piece.path, piece.group, [part for part in piece.parts if part.number not in finished]) for piece in self.pieces)
+        return [piece for piece in left if piece.parts]
+
+
+def read_piece(piece: Piece, body: Mapping[str, Any]) -> Iterator[tuple[Part, list[bytes]]]:
+    """Request lines, part by part."""
+    if piece.group is not None:
+        yield from _read_rows(piece, body)
+        return
+    system, inner = open_input(piece.path)
+    with system.open_input_file(inner) as file:
+        for part in piece.parts:
+            file.seek(part.offset)
+            lines = [line for line in file.read(part.size).split(b"\n") if line.strip()]
+            if len(lines) != part.count:
+                raise BatchError(f"{piece.path} has changed while it was read; start the job anew, with another output")
+            yield part, [named(line, part.place + index) for index, line in enumerate(lines)]
+
+
+def _read_rows(piece: Piece, body: Mapping[str, Any]) -> Iterator[tuple[Part, list[bytes]]]:
+    from pyarrow import parquet
+
+    system, inner = open_input(piece.path)
+    with system.open_input_file(inner) as file:
+        table = parquet.ParquetFile(file)
+        columns = [name for name in _COLUMNS if name in table.schema_arrow.names]
+        if not {"body", "messages", "prompt"}.intersection(columns):
+            raise BatchError(f"{piece.path} must have a column body, messages or prompt, it has {', '.join(table.schema_arrow.names)}")
+        rows = table.read_row_group(piece.group, columns=columns)
+        for part in piece.parts:
+            taken = rows.slice(part.offset, part.count).to_pylist()
+            yield part, [_request(row, part.place + index, body) for index, row in enumerate(taken)]
+
+
+_COLUMNS = ["custom_id", "url", "body", "messages", "prompt"]
+
+
+def _request(row: Mapping[str, Any], place: int, body: Mapping[str, Any]) -> bytes:
+    """The line of a row. Texts may be JSON where Parquet has no type for it."""
+    asked = {**body}
+    own = row.get("body")
+    if isinstance(own, str):
+        try:
+            own = json.loads(own)
+        except ValueError:
+            return json.dumps({"custom_id": _name(row, place), "method": "POST", "url": _url(row, {}), "body": own}).encode()
+    if isinstance(own, Mapping):
+        asked.update(_without_nulls(own))
+    messages = row.get("messages")
+    if messages is not None:
+        asked["messages"] = json.loads(messages) if isinstance(messages, str) else _without_nulls(messages)
+    if row.get("prompt") is not None:
+        asked["prompt"] = row["prompt"]
+    return json.dumps({"custom_id": _name(row, place), "method": "POST", "url": _url(row, asked), "body": asked}).encode()
+
+
+def _name(row: Mapping[str, Any], place: int) -> str:
+    return str(place if row.get("custom_id") is None else row["custom_id"])
+
+
+def _url(row: Mapping[str, Any], asked: Mapping[str, Any]) -> Any:
+    return row.get("url") or ("/v1/completions" if "prompt" in asked else "/v1/chat/completions")
+
+
+def _without_nulls(value: Any) -> Any:
+    """A structure of Parquet has null where a field is missing."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+class Output:
+    """OUTPUT, a file of JSON lines or a folder of Parquet, and OUTPUT.job: what the job is, then a line for each
+    part that is whole in OUTPUT. What OUTPUT has beyond these is cut or written over."""
+
+    def __init__(self, path: str, identity: Mapping[str, Any]) -> None:
+        if not path.endswith((".jsonl", ".parquet")):
+            raise BatchError(f"{path} must end in .jsonl, for a file of lines, or in .parquet, for a folder of parts")
+        self.path = path
+        self.finished: dict[int, dict[str, int]] = {}
+        self._is_folder = path.endswith(".parquet")
+        self._job = f"{path}.job"
+        is_new = not os.path.exists(self._job)
+        if is_new and os.path.exists(path):
+            raise BatchError(f"{path} is there, and {self._job} is not: it is the output of something else; name another or take it away")
+        self._journal = open(self._job, "ab+", buffering=0)
+        try:
+            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BatchError(f"{path} is being written by another run") from None
+        self._go_on(identity)
+        if self._is_folder:
+            os.makedirs(path, exist_ok=True)
+        else:
+            self._file = open(path, "ab", buffering=0)
+            self._end = max((part["end"] for part in self.finished.values()), default=0)
+            self._file.truncate(self._end)
+
+    def _go_on(self, identity: Mapping[str, Any]) -> None:
+        self._journal.seek(0)
+        whole = self._journal.read().rpartition(b"\n")[0]
+        entries = [json.loads(line) for line in whole.splitlines()]
+        self._journal.truncate(len(whole) + 1 if whole else 0)  # half a line is no entry
+        if not entries:
+            self._note(identity)
+            return
+        changed = [name for name, value in identity.items() if entries[0].get(name) != value]
+        if changed:
+            raise BatchError(f"{self.path} is the output of another job, with another {' and '.join(changed)}; name another output, "
+                             f"or take it and {self._job} away")
+        size = os.path.getsize(self.path) if os.path.isfile(self.path) else 0
+        for entry in entries[1:]:
+            if os.path.exists(self._part(entry["part"])) if self._is_folder else entry["end"] <= size:
+                self.finished[entry["part"]] = entry
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        _write(self._journal, json.dumps(entry).encode() + b"\n")
+
+    def _part(self, number: int) -> str:
+        return os.path.join(self.path, f"part-{number:06}.parquet")
+
+    def write(self, number: int, answers: bytes) -> None:
+        """A part's answers, once: those of a part that was done again are the same."""
+        if number in self.finished:
+            return
+        entry = {"part": number, "answers": answers.count(b"\n"), "errors": answers.count(b"\n") - answers.count(b',"error":null}\n')}
+        if self._is_folder:
+            self._write_rows(number, answers)
+        else:
+            _write(self._file, answers)
+            self._end += len(answers)
+            entry["end"] = self._end
+        self._note(entry)
+        self.finished[number] = entry
+
+    def _write_rows(self, number: int, answers: bytes) -> None:
+        import pyarrow
+        from pyarrow import parquet
+
+        rows = []
+        for answer in map(json.loads, answers.splitlines()):
+            response = answer["response"] or {"status_code": None, "body": None}
+            body, error = (None if value is None else json.dumps(value, ensure_ascii=False) for value in (response["body"], answer["error"]))
+            rows.append({"id": answer["id"], "custom_id": answer["custom_id"], "status_code": response["status_code"], "body": body,
+                         "error": error})
+        text = pyarrow.string()
+        schema = pyarrow.schema({"id": text, "custom_id": text, "status_code": pyarrow.int32(), "body": text, "error": text})
+        unfinished = self._part(number) + ".unfinished"
+        parquet.write_table(pyarrow.Table.from_pylist(rows, schema), unfinished)
+        os.replace(unfinished, self._part(number))
+
+    def count(self, what: str) -> int:
+        """Of answers or errors."""
+        return sum(part[what] for part in self.finished.values())
+
+
+def _write(file: io.FileIO, data: bytes) -> None:
+    """All of it, for a file without a buffer may take less where a disk gets full."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]

@@ -1,0 +1,214 @@
+"""Batch jobs on a Ray cluster: `nanovllm run-batch` on many machines.
+
+    nanovllm-batch requests.jsonl answers.jsonl --model Qwen/Qwen3-0.6B --ray-address auto
+
+Ray Data reads the input in parts, gives them to actors with an engine each, and does again what dies; this module
+writes answers as parts end. Needs nanovllm[ray].
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from nanovllm._batch_engine import Engine, EngineLost, placed
+from nanovllm._batch_job import BatchError, Output, Part, Piece, Plan, read_piece
+
+__all__ = ["BatchError", "main", "run"]
+
+_PARTS_AT_ONCE = 4  # in an engine, so that it goes on with the next ones while the last answers of one are drawn
+
+
+class _Answers:
+    """The actor: parts in, their answers out. Several threads of it call it at once."""
+
+    def __init__(self, arguments: Sequence[str], folder: str) -> None:
+        try:
+            self._engine = Engine(arguments, folder)
+        except EngineLost as error:
+            raise self._at_node(error) from None
+
+    @staticmethod
+    def _at_node(error: EngineLost) -> BatchError:
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        return BatchError(f"{_MARK}on node {node} ({ray.util.get_node_ip_address()}): {error}{_MARK}")
+
+    def __call__(self, parts: Any) -> Any:
+        import pyarrow
+
+        places, answers = parts["place"].to_pylist(), []
+        for place, lines in zip(places, parts["lines"].to_pylist()):
+            try:
+                answered = self._engine.ask(lines)
+            except EngineLost as error:
+                raise self._at_node(error) from None
+            answers.append(b"".join(placed(answer, place + index) for index, answer in enumerate(answered)))
+        return pyarrow.table({"part": parts["part"], "answers": pyarrow.array(answers, pyarrow.large_binary())})
+
+    def __del__(self) -> None:
+        if hasattr(self, "_engine"):
+            self._engine.close()
+
+
+_MARK = "\x1e"  # around a sentence of ours in what Ray makes of it
+
+
+def _table(read: tuple[Part, list[bytes]]) -> Any:
+    import pyarrow
+
+    part, lines = read
+    return pyarrow.table({"part": [part.number], "place": [part.place], "lines": [lines]})
+
+
+def _dataset(pieces: Sequence[Piece], body: Mapping[str, Any]) -> Any:
+    """Of a row for each part."""
+    import ray
+    from ray.data.block import BlockMetadata
+    from ray.data.datasource import Datasource, ReadTask
+
+    def task(piece: Piece) -> Any:
+        def read() -> Iterator[Any]:
+            try:
+                yield from map(_table, read_piece(piece, body))
+            except (BatchError, OSError) as error:
+                raise BatchError(f"{_MARK}{error}{_MARK}") from None
+
+        return ReadTask(read, BlockMetadata(num_rows=len(piece.parts), size_bytes=None, input_files=[piece.path], exec_stats=None))
+
+    class Requests(Datasource):  # type: ignore[misc]
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+        def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[Any]:
+            return [task(piece) for piece in pieces]
+
+    # Engines may have all CPUs; what reads waits for disks.
+    return ray.data.read_datasource(Requests(), override_num_blocks=len(pieces), ray_remote_args={"num_cpus": 0})
+
+
+def _places(num_cpus: float, num_gpus: float) -> int:
+    """How many engines the cluster has room for."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    asked = {name: amount for name, amount in (("CPU", num_cpus), ("GPU", num_gpus)) if amount}
+    if not asked:
+        return len(nodes)
+    room = sum(int(min(node.get(name, 0) / amount for name, amount in asked.items())) for node in nodes)
+    if room == 0:
+        has = "; ".join(f"{node.get('CPU', 0):g} CPU and {node.get('GPU', 0):g} GPU" for node in nodes)
+        wanted = " and ".join(f"{amount:g} {name}" for name, amount in asked.items())
+        raise BatchError(f"no node of the cluster has the {wanted} that an engine asks for; its nodes have {has}")
+    return room
+
+
+def _resources(num_cpus: float | None, num_gpus: float | None) -> tuple[float, float, list[str]]:
+    """What an engine asks for: a GPU where there are some, else the CPUs of the smallest node; and flags for that."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if num_gpus is None:
+        num_gpus = 1 if any(node.get("GPU") for node in nodes) else 0
+    if num_cpus is None:
+        num_cpus = 1 if num_gpus else min((node["CPU"] for node in nodes if node.get("CPU")), default=1)
+    return num_cpus, num_gpus, [] if num_gpus else [f"--num-threads={max(1, int(num_cpus))}"]
+
+
+def _answer(pieces: Sequence[Piece], output: Output, body: Mapping[str, Any], arguments: Sequence[str], num_engines: int,
+            resources: Mapping[str, float], progress: Any) -> None:
+    from ray.data import ActorPoolStrategy, DataContext
+
+    context = DataContext.get_current()
+    before = context.target_max_block_size, context.enable_progress_bars
+    context.target_max_block_size = 1  # a block for each row, which is a part
+    context.enable_progress_bars = False
+    try:
+        pool = ActorPoolStrategy(min_size=1, max_size=num_engines, initial_size=num_engines, enable_true_multi_threading=True,
+                                 max_concurrent_calls_per_actor=_PARTS_AT_ONCE, max_tasks_in_flight_per_actor=_PARTS_AT_ONCE)
+        answers = _dataset(pieces, body).map_batches(
+            _Answers, batch_size=None, batch_format="pyarrow", compute=pool,
+            fn_constructor_args=(list(arguments), os.getcwd()), **resources)
+        for table in answers.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            for part, lines in zip(table["part"].to_pylist(), table["answers"].to_pylist()):
+                output.write(part, lines)
+            progress.update(output.count("answers") - progress.n)
+    finally:
+        context.target_max_block_size, context.enable_progress_bars = before
+
+
+def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_address: str | None = None,
+        concurrency: int | None = None, num_cpus: float | None = None, num_gpus: float | None = None,
+        body: Mapping[str, Any] | None = None, part_size: int = 256, quiet: bool = False) -> dict[str, int]:
+    """Answers a file or folder of requests, and goes on where an earlier run of the same job ended. `flags` are those of
+    `nanovllm run-batch`, `body` is what bodies of Parquet rows have in common; an actor takes `part_size` neighbouring
+    requests at a time. Gives how many have answers, and how many of these are errors."""
+    try:
+        import ray
+        import ray.data
+    except ModuleNotFoundError as error:
+        raise BatchError(f'the package {error.name} is missing; pip install "nanovllm[ray]" brings it') from None
+    from tqdm import tqdm
+
+    body, flags = dict(body or {}), [*map(str, flags)]
+    plan = Plan(os.fspath(input), part_size)
+    identity = {"input": plan.digest, "model": os.fspath(model), "flags": flags, "body": body, "part size": part_size}
+    written = Output(os.fspath(output), identity)
+    pieces = plan.without(written.finished)
+    if pieces:
+        _connect(ray_address)
+        cpus, gpus, threads = _resources(num_cpus, num_gpus)
+        num_engines = min(concurrency or sys.maxsize, _places(cpus, gpus), sum(len(piece.parts) for piece in pieces))
+        arguments = ["--model", os.fspath(model), *threads, *flags]
+        with tqdm(total=plan.num_requests, initial=written.count("answers"), unit="request", disable=quiet) as progress:
+            try:
+                _answer(pieces, written, body, arguments, num_engines, {"num_cpus": cpus, "num_gpus": gpus}, progress)
+            except OSError as error:
+                raise BatchError(f"{error.filename or output}: {error.strerror}; {output} keeps {written.count('answers')} of "
+                                 f"{plan.num_requests} answers, and the same command goes on") from None
+            except Exception as error:
+                told = str(error).split(_MARK)
+                if len(told) < 3:
+                    raise
+                raise BatchError(told[1]) from None
+    return {"answers": written.count("answers"), "errors": written.count("errors")}
+
+
+def _connect(address: str | None) -> None:
+    import ray
+
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise BatchError(f"no Ray cluster answers at {address or 'this machine'}: {str(error).splitlines()[0]}") from None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="nanovllm-batch", allow_abbrev=False, description="Answer a file of requests on a Ray cluster.",
+        epilog="What else is given goes to `nanovllm run-batch` as it is: --max-model-len 4096, for example.")
+    parser.add_argument("input", metavar="INPUT", help="requests: JSON lines or Parquet, a file or a folder")
+    parser.add_argument("output", metavar="OUTPUT", help="NAME.jsonl, or a folder NAME.parquet; a run that was killed goes on there")
+    parser.add_argument("--model", required=True, help="folder, GGUF file or name on the hub, as each node has it")
+    parser.add_argument("--ray-address", help="auto or HOST:PORT; without it a Ray of this machine alone")
+    parser.add_argument("--concurrency", type=int, help="engines, without it as many as the cluster has room for")
+    parser.add_argument("--num-cpus", type=float, help="of an engine; without it 1 with a GPU, else those of the smallest node")
+    parser.add_argument("--num-gpus", type=float, help="of an engine; without it 1 where the cluster has some")
+    parser.add_argument("--body", type=json.loads, default={}, help="JSON that bodies of Parquet rows have in common: '{\"max_tokens\": 64}'")
+    parser.add_argument("--part-size", type=int, default=256, help="requests that an engine takes and answers together")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress display")
+    arguments, flags = parser.parse_known_args()
+    try:
+        done = run(**vars(arguments), flags=flags)
+    except BatchError as error:
+        sys.exit(f"nanovllm-batch: {error}")
+    except KeyboardInterrupt:
+        print("nanovllm-batch: interrupted; the same command goes on", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(3 if done["errors"] else 0)
