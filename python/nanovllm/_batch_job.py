@@ -204,6 +204,7 @@ class Output:
         if is_new and os.path.exists(path):
             raise BatchError(f"{path} is there, and {self._job} is not: it is the output of something else; name another or take it away")
         self._journal = open(self._job, "ab+", buffering=0)
+        self._files = [self._journal]
         try:
             fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -213,6 +214,7 @@ class Output:
             os.makedirs(path, exist_ok=True)
         else:
             self._file = open(path, "ab", buffering=0)
+            self._files.append(self._file)
             self._end = max((part["end"] for part in self.finished.values()), default=0)
             self._file.truncate(self._end)
 
@@ -268,6 +270,13 @@ class Output:
         unfinished = self._part(number) + ".unfinished"
         parquet.write_table(pyarrow.Table.from_pylist(rows, schema), unfinished)
         os.replace(unfinished, self._part(number))
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        for file in self._files:
+            file.close()
 
     def count(self, what: str) -> int:
         """Of answers or errors."""

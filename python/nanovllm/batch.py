@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
+import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -65,7 +67,7 @@ def _table(read: tuple[Part, list[bytes]]) -> Any:
     return pyarrow.table({"part": [part.number], "place": [part.place], "lines": [lines]})
 
 
-def _dataset(pieces: Sequence[Piece], body: Mapping[str, Any]) -> Any:
+def _dataset(pieces: Sequence[Piece], body: Mapping[str, Any], num_engines: int) -> Any:
     """Of a row for each part."""
     import ray
     from ray.data.block import BlockMetadata
@@ -87,8 +89,8 @@ def _dataset(pieces: Sequence[Piece], body: Mapping[str, Any]) -> Any:
         def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[Any]:
             return [task(piece) for piece in pieces]
 
-    # Engines may have all CPUs; what reads waits for disks.
-    return ray.data.read_datasource(Requests(), override_num_blocks=len(pieces), ray_remote_args={"num_cpus": 0})
+    # Engines may have all CPUs: reading asks for none, and a few tasks read far faster than engines answer.
+    return ray.data.read_datasource(Requests(), override_num_blocks=len(pieces), num_cpus=0, concurrency=1 + num_engines // 8)
 
 
 def _places(num_cpus: float, num_gpus: float) -> int:
@@ -130,7 +132,7 @@ def _answer(pieces: Sequence[Piece], output: Output, body: Mapping[str, Any], ar
     try:
         pool = ActorPoolStrategy(min_size=1, max_size=num_engines, initial_size=num_engines, enable_true_multi_threading=True,
                                  max_concurrent_calls_per_actor=_PARTS_AT_ONCE, max_tasks_in_flight_per_actor=_PARTS_AT_ONCE)
-        answers = _dataset(pieces, body).map_batches(
+        answers = _dataset(pieces, body, num_engines).map_batches(
             _Answers, batch_size=None, batch_format="pyarrow", compute=pool,
             fn_constructor_args=(list(arguments), os.getcwd()), **resources)
         for table in answers.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
@@ -157,16 +159,16 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
     body, flags = dict(body or {}), [*map(str, flags)]
     plan = Plan(os.fspath(input), part_size)
     identity = {"input": plan.digest, "model": os.fspath(model), "flags": flags, "body": body, "part size": part_size}
-    written = Output(os.fspath(output), identity)
-    pieces = plan.without(written.finished)
-    if pieces:
-        _connect(ray_address)
-        cpus, gpus, threads = _resources(num_cpus, num_gpus)
-        num_engines = min(concurrency or sys.maxsize, _places(cpus, gpus), sum(len(piece.parts) for piece in pieces))
-        arguments = ["--model", os.fspath(model), *threads, *flags]
-        with tqdm(total=plan.num_requests, initial=written.count("answers"), unit="request", disable=quiet) as progress:
+    with Output(os.fspath(output), identity) as written:
+        pieces = plan.without(written.finished)
+        if pieces:
+            _connect(ray_address)
+            cpus, gpus, threads = _resources(num_cpus, num_gpus)
+            num_engines = min(concurrency or sys.maxsize, _places(cpus, gpus), sum(len(piece.parts) for piece in pieces))
+            arguments = ["--model", os.fspath(model), *threads, *flags]
             try:
-                _answer(pieces, written, body, arguments, num_engines, {"num_cpus": cpus, "num_gpus": gpus}, progress)
+                with tqdm(total=plan.num_requests, initial=written.count("answers"), unit="request", disable=quiet) as progress:
+                    _answer(pieces, written, body, arguments, num_engines, {"num_cpus": cpus, "num_gpus": gpus}, progress)
             except OSError as error:
                 raise BatchError(f"{error.filename or output}: {error.strerror}; {output} keeps {written.count('answers')} of "
                                  f"{plan.num_requests} answers, and the same command goes on") from None
@@ -175,7 +177,7 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
                 if len(told) < 3:
                     raise
                 raise BatchError(told[1]) from None
-    return {"answers": written.count("answers"), "errors": written.count("errors")}
+        return {"answers": written.count("answers"), "errors": written.count("errors")}
 
 
 def _connect(address: str | None) -> None:
@@ -183,9 +185,12 @@ def _connect(address: str | None) -> None:
 
     if ray.is_initialized():
         return
+    host, _, port = (address or "").rpartition(":")
     try:
+        if port.isdecimal() and "/" not in host:
+            socket.create_connection((host, int(port)), timeout=10).close()  # which Ray itself tries for minutes
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise BatchError(f"no Ray cluster answers at {address or 'this machine'}: {str(error).splitlines()[0]}") from None
 
 
@@ -204,6 +209,7 @@ def main() -> None:
     parser.add_argument("--part-size", type=int, default=256, help="requests that an engine takes and answers together")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress display")
     arguments, flags = parser.parse_known_args()
+    logging.disable()  # Ray Data writes of each step, and of our own errors a stack; what a user must know is said below
     try:
         done = run(**vars(arguments), flags=flags)
     except BatchError as error:

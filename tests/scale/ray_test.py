@@ -1,0 +1,252 @@
+"""Batches on Ray: three nodes on this machine, of which actors, engines and a node die; answers are those of a single engine."""
+import contextlib
+import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+import pyarrow  # noqa: E402
+import ray  # noqa: E402
+from nanovllm.batch import BatchError, run  # noqa: E402
+from pyarrow import parquet  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+from serve_testing import BINARY, MODEL, run_tests  # noqa: E402
+
+FLAGS = ["--max-model-len", "512", "--max-num-seqs", "4", "--kv-cache-memory", "64M"]
+NODE = {"num_cpus": 1, "object_store_memory": 150_000_000, "include_dashboard": False}
+NUM_PROMPTS = int(os.environ.get("NUM_PROMPTS", "200"))  # 20000 by hand
+
+
+def request(i, **body):
+    body = {"prompt": f"The number {i}", "max_tokens": 200 + i % 50, "ignore_eos": True, "temperature": 0.8 if i % 2 else 0, **body}
+    return {"custom_id": f"r{i}", "method": "POST", "url": "/v1/completions", "body": body}
+
+
+def texts(lines):
+    """What each request got, by its place; each once."""
+    found = {}
+    for answer in map(json.loads, lines):
+        assert answer["id"] not in found, answer["id"]
+        response = answer["response"]
+        found[answer["id"]] = answer["custom_id"], response and response["status_code"], response and [
+            choice.get("text") or choice.get("message") for choice in response["body"].get("choices", [])]
+    return found
+
+
+def engines():
+    """Processes of run-batch as filters, and the actors above them."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"run-batch" in words and b"-i" in words and words[words.index(b"-i") + 1] == b"-":
+                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def setUpModule():
+    RayTest.cluster = Cluster(initialize_head=True, head_node_args=NODE)
+    RayTest.nodes = [RayTest.cluster.add_node(**NODE) for _ in range(2)]
+
+
+def tearDownModule():
+    ray.shutdown()
+    RayTest.cluster.shutdown()
+
+
+class RayTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.source, self.output = self.folder / "in.jsonl", self.folder / "out.jsonl"
+
+    def write(self, requests):
+        self.source.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in requests))
+
+    def single(self, source=None):
+        """The answers of one engine."""
+        path = self.folder / "single.jsonl"
+        subprocess.run([BINARY, "run-batch", "-q", "-i", source or self.source, "-o", path, MODEL, *FLAGS], check=False, timeout=3000)
+        return texts(path.read_text().splitlines())
+
+    def run_here(self, source=None, output=None, **more):
+        return run(str(source or self.source), str(output or self.output), model=MODEL, ray_address=self.cluster.address, quiet=True,
+                   **{"flags": FLAGS, "part_size": 8, **more})
+
+    def command(self, *more, output=None):
+        return [sys.executable, "-c", "from nanovllm.batch import main; main()", self.source, output or self.output, "--model", MODEL,
+                "--ray-address", self.cluster.address, "--part-size", "8", "-q", *FLAGS, *more]
+
+    def refused(self, **more):
+        with self.assertRaises(BatchError) as caught:
+            self.run_here(**more)
+        return str(caught.exception)
+
+    def num_answers(self):
+        return self.output.read_bytes().count(b"\n") if self.output.exists() else 0
+
+    def wait_for_answers(self, count):
+        deadline = time.monotonic() + 120
+        while self.num_answers() < count:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+
+
+class Deaths(RayTest):
+    def test_an_engine_an_actor_and_a_node_die_and_nothing_is_lost_or_answered_twice(self):
+        self.write(request(i) for i in range(NUM_PROMPTS))
+        expected = self.single()
+        self.assertEqual(len(expected), NUM_PROMPTS)
+        died = []
+
+        def kill():
+            self.wait_for_answers(8)
+            engine, _ = sorted(engines().items())[0]
+            os.kill(engine, signal.SIGKILL)
+            self.wait_for_answers(24)
+            _, actor = sorted(engines().items())[-1]
+            os.kill(actor, signal.SIGKILL)
+            self.wait_for_answers(64)
+            self.cluster.remove_node(self.nodes.pop(), allow_graceful=False)
+            died.append(self.num_answers())
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        done = self.run_here()
+        killer.join()
+        self.nodes.append(self.cluster.add_node(**NODE))
+        self.assertLess(died[0], NUM_PROMPTS)  # in the middle
+        self.assertEqual(done, {"answers": NUM_PROMPTS, "errors": 0})
+        self.assertEqual(texts(self.output.read_text().splitlines()), expected)
+
+    def test_a_job_that_is_killed_goes_on(self):
+        self.write(request(i) for i in range(100))
+        first = subprocess.Popen(self.command(), stderr=subprocess.DEVNULL)
+        self.wait_for_answers(16)
+        first.kill()
+        first.wait()
+        with self.output.open("ab") as output:
+            output.write(b'{"id":"batch_req_3","custom_id"')  # half an answer
+        finished = len(pathlib.Path(f"{self.output}.job").read_text().splitlines()) - 1
+        kept = self.output.read_bytes().splitlines()[:8]
+        self.assertTrue(0 < finished < 13, finished)
+        again = subprocess.run(self.command(), capture_output=True, text=True, timeout=120)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertEqual(self.output.read_bytes().splitlines()[:8], kept)
+        self.assertEqual(texts(self.output.read_text().splitlines()), self.single())
+        before = self.output.read_bytes()
+        self.assertEqual(self.run_here(), {"answers": 100, "errors": 0})  # there is nothing left to do
+        self.assertEqual(self.output.read_bytes(), before)
+
+    def test_a_full_disk_loses_nothing(self):
+        self.write(request(i) for i in range(64))
+        most = 8000
+        limited = subprocess.run(self.command(), capture_output=True, text=True, timeout=120,
+                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
+        self.assertEqual(limited.returncode, 1)
+        self.assertRegex(limited.stderr, r"^nanovllm-batch: .*out.jsonl keeps \d+ of 64 answers, and the same command goes on\n$")
+        self.assertLessEqual(self.output.stat().st_size, most)
+        self.assertEqual(self.run_here(), {"answers": 64, "errors": 0})
+        self.assertEqual(texts(self.output.read_text().splitlines()), self.single())
+
+
+class Formats(RayTest):
+    def test_lines_that_are_no_requests_have_their_error(self):
+        self.write([request(0, max_tokens=5), "", "nonsense", {**request(1, max_tokens=5), "url": "/v1/embeddings"}, "  ",
+                    {key: value for key, value in request(2, max_tokens=5).items() if key != "custom_id"}, request(0, max_tokens=5)])
+        with self.source.open("a") as source:
+            source.write(json.dumps(request(5, max_tokens=5)))  # and no end of a line
+        done = subprocess.run(self.command("--part-size", "2"), capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        answers = texts(self.output.read_text().splitlines())
+        single = self.single()
+        self.assertEqual(answers.pop("batch_req_3")[0], "3")  # its place, where it has no name
+        self.assertEqual(single.pop("batch_req_3")[0], None)
+        self.assertEqual(answers, single)
+
+    def test_parquet_comes_in_and_goes_out(self):
+        messages = [[{"role": "system", "content": "Be brief.", "name": None}, {"role": "user", "content": f"Say {i}"}] for i in range(40)]
+        rows = [{"custom_id": i, "messages": one, "body": {"max_tokens": 20 + i, "temperature": None if i % 2 else 0.0}}
+                for i, one in enumerate(messages)]
+        source, output = self.folder / "in.parquet", self.folder / "out.parquet"
+        parquet.write_table(pyarrow.Table.from_pylist(rows), source, row_group_size=25)
+        self.assertEqual(self.run_here(source, output, body={"max_tokens": 5, "seed": 3}), {"answers": 40, "errors": 0})
+        self.assertEqual(len(list(output.glob("part-*.parquet"))), 6)  # 25 and 15 rows by 8
+        found = parquet.read_table(output)
+        self.assertEqual(found.column_names, ["id", "custom_id", "status_code", "body", "error"])
+        self.write({"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": {
+            "messages": [{key: value for key, value in message.items() if value is not None} for message in one], "seed": 3,
+            "max_tokens": 20 + i, **({} if i % 2 else {"temperature": 0.0})}} for i, one in enumerate(messages))
+        lines = [json.dumps({"id": row["id"], "custom_id": row["custom_id"], "response": {"status_code": row["status_code"], "body": json.loads(row["body"])}})
+                 for row in found.to_pylist()]
+        self.assertEqual(texts(lines), self.single())
+        (output / "part-000002.parquet").unlink()  # is made again
+        self.assertEqual(self.run_here(source, output, body={"max_tokens": 5, "seed": 3}), {"answers": 40, "errors": 0})
+        self.assertEqual(sorted(parquet.read_table(output)["id"].to_pylist()), sorted(found["id"].to_pylist()))
+
+
+class BadInput(RayTest):
+    def test_another_jobs_output_is_refused(self):
+        self.write(request(i, max_tokens=3) for i in range(4))
+        self.run_here()
+        before = self.output.read_bytes()
+        self.assertIn("another job, with another flags; name another output, or take it and", self.refused(flags=[*FLAGS, "--seed=1"]))
+        self.write(request(i, max_tokens=3) for i in range(5))
+        self.assertIn("another job, with another input; name another output", self.refused())
+        self.assertEqual(self.output.read_bytes(), before)
+        alone = self.folder / "alone.jsonl"
+        alone.write_text("mine\n")
+        self.assertIn("is the output of something else", self.refused(output=alone))
+        self.assertEqual(alone.read_text(), "mine\n")
+        self.assertIn("must end in .jsonl, for a file of lines, or in .parquet", self.refused(output=self.folder / "out.csv"))
+
+    def test_a_second_run_is_refused(self):
+        self.write(request(i, max_tokens=3) for i in range(4))
+        first = subprocess.Popen(self.command(), stderr=subprocess.DEVNULL)
+        while not pathlib.Path(f"{self.output}.job").exists() or not pathlib.Path(f"{self.output}.job").stat().st_size:
+            time.sleep(0.01)
+        self.assertIn("is being written by another run", self.refused())
+        self.assertEqual(first.wait(), 0)
+
+    def test_what_the_cluster_has_not(self):
+        self.write([request(0)])
+        self.assertEqual(self.refused(num_gpus=1, num_cpus=1), "no node of the cluster has the 1 CPU and 1 GPU that an engine asks for; "
+                         "its nodes have 1 CPU and 0 GPU; 1 CPU and 0 GPU; 1 CPU and 0 GPU")
+        self.assertIn("has the 2 CPU that", self.refused(num_cpus=2))
+
+    def test_a_model_that_a_node_can_not_open(self):
+        self.write([request(0)])
+        done = subprocess.run([*self.command(), "--model", "/nowhere/model"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"nanovllm-batch: on node [0-9a-f]{56} \([\d.]+\): .*/nowhere/model.*\n$")
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+
+    def test_an_input_that_is_not_there(self):
+        self.assertIn("can't be opened: there is no such file", self.refused(source=self.folder / "nothing.jsonl"))
+        wrong = self.folder / "wrong.parquet"
+        parquet.write_table(pyarrow.table({"text": ["a"]}), wrong)
+        self.assertIn("must have a column body, messages or prompt, it has text", self.refused(source=wrong))
+
+    def test_without_ray_the_extra_is_named(self):
+        program = "import sys; sys.modules['ray'] = None; from nanovllm.batch import main; main()"
+        done = subprocess.run([sys.executable, "-c", program, "a", "b.jsonl", "--model", "m"], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (1, 'nanovllm-batch: the package ray is missing; pip install "nanovllm[ray]" brings it\n'))
+
+    def test_no_cluster(self):
+        self.write([request(0)])
+        done = subprocess.run([*self.command(), "--ray-address", "127.0.0.1:1"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nanovllm-batch: no Ray cluster answers at 127.0.0.1:1", done.stderr)
+
+
+if __name__ == "__main__":
+    run_tests()
