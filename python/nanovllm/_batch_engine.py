@@ -135,7 +135,7 @@ class Engine:
                 return [answer for answer in question.answers if answer is not None]
             if pause < _TRIES:
                 time.sleep(pause)  # what it held, a GPU's memory for one, may be given back a little later
-        raise EngineLost(process.reason)
+        raise EngineLost(process.reason.removeprefix("nanovllm: "))
 
     def close(self) -> None:
         if self._process is not None:

@@ -57,7 +57,7 @@ class _Answers:
             self._engine.close()
 
 
-_MARK = "\x1e"  # around a sentence of ours in what Ray makes of it
+_MARK = "\x02"  # around a sentence of ours in what Ray makes of it
 
 
 def _table(read: tuple[Part, list[bytes]]) -> Any:
@@ -82,7 +82,7 @@ def _dataset(pieces: Sequence[Piece], body: Mapping[str, Any], num_engines: int)
 
         return ReadTask(read, BlockMetadata(num_rows=len(piece.parts), size_bytes=None, input_files=[piece.path], exec_stats=None))
 
-    class Requests(Datasource):  # type: ignore[misc]
+    class Requests(Datasource):  # type: ignore[misc]  # which is Any for mypy
         def estimate_inmemory_data_size(self) -> int | None:
             return None
 
@@ -173,11 +173,18 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
                 raise BatchError(f"{error.filename or output}: {error.strerror}; {output} keeps {written.count('answers')} of "
                                  f"{plan.num_requests} answers, and the same command goes on") from None
             except Exception as error:
-                told = str(error).split(_MARK)
-                if len(told) < 3:
-                    raise
-                raise BatchError(told[1]) from None
+                raise _sentence(error) or error from None
         return {"answers": written.count("answers"), "errors": written.count("errors")}
+
+
+def _sentence(error: BaseException | None) -> BatchError | None:
+    """What an actor or a task of ours said, from within what Ray made of it."""
+    while error is not None:
+        told = str(error).split(_MARK)
+        if len(told) > 2:
+            return BatchError(told[1])
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _connect(address: str | None) -> None:
@@ -189,7 +196,7 @@ def _connect(address: str | None) -> None:
     try:
         if port.isdecimal() and "/" not in host:
             socket.create_connection((host, int(port)), timeout=10).close()  # which Ray itself tries for minutes
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
         raise BatchError(f"no Ray cluster answers at {address or 'this machine'}: {str(error).splitlines()[0]}") from None
 
