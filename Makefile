@@ -63,7 +63,7 @@ test-agents: ## the server against Codex, Claude Code and the packages of agents
 	@cmake --build build -j $(JOBS) --target nanovllm_cli dictated_server
 	@scripts/test_agents.sh
 
-test-scale: build ## what runs on many machines: the manifests of Kubernetes, and a pod of them played here
+test-scale: build ## what runs on many machines: Kubernetes' manifests, a pod of them played here, batches on Ray
 	@scripts/install_packages.sh python
 	@scripts/test_scale.sh
 

@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
-# What is for many machines: the manifests of deploy/kubernetes against Kubernetes' schemas, and a pod of them played here.
+# What is for many machines: the manifests of deploy/kubernetes against Kubernetes' schemas, a pod of them played here, and
+# batches on a Ray cluster of three nodes on this machine, with the Python package as it is installed.
 # Usage: scripts/test_scale.sh [PATTERN], which picks among the tests by name
 set -uo pipefail
 cd "$(dirname "$0")/.."
 pattern="${1:-}"
 venv=build/scale-venv
-packages=(kubernetes-validate==1.37.0 PyYAML==6.0.*)
+packages=(kubernetes-validate==1.37.0 PyYAML==6.0.* 'ray[data]==2.60.*')
 
 if ! cmp -s <(printf '%s\n' "${packages[@]}") "$venv/packages"; then
   echo "nanovllm: installing ${packages[*]} into $venv"
   rm -rf "$venv"
-  if ! { python3 -m venv "$venv" && "$venv/bin/python" -m pip --disable-pip-version-check install -q --retries 1 --timeout 10 \
+  if ! { /usr/bin/python3 -m venv "$venv" && "$venv/bin/python" -m pip --disable-pip-version-check install -q --retries 1 --timeout 10 \
     "${packages[@]}"; }; then
     echo "nanovllm: SKIPPED: the tests of many machines: ${packages[*]} can't be installed (is there a network?)" >&2
     exit 0
   fi
   printf '%s\n' "${packages[@]}" >"$venv/packages"
 fi
+
+scripts/build_python.sh "$venv" || exit 1
 
 export NANOVLLM="${NANOVLLM:-$PWD/build/nanovllm}" NANOVLLM_MODEL="$PWD/models/demo"
 export PYTHONPATH="$PWD/tests" PYTHONDONTWRITEBYTECODE=1
