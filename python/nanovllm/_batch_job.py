@@ -1,6 +1,7 @@
 """What a batch job on many machines reads and writes: its input in parts, and its output with the list of finished parts."""
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import io
@@ -156,30 +157,25 @@ _COLUMNS = ["custom_id", "url", "body", "messages", "prompt"]
 
 
 def _request(row: Mapping[str, Any], place: int, body: Mapping[str, Any]) -> bytes:
-    """The line of a row. Texts may be JSON where Parquet has no type for it."""
-    asked = {**body}
-    own = row.get("body")
-    if isinstance(own, str):
-        try:
-            own = json.loads(own)
-        except ValueError:
-            return json.dumps({"custom_id": _name(row, place), "method": "POST", "url": _url(row, {}), "body": own}).encode()
-    if isinstance(own, Mapping):
-        asked.update(_without_nulls(own))
-    messages = row.get("messages")
-    if messages is not None:
-        asked["messages"] = json.loads(messages) if isinstance(messages, str) else _without_nulls(messages)
-    if row.get("prompt") is not None:
-        asked["prompt"] = row["prompt"]
-    return json.dumps({"custom_id": _name(row, place), "method": "POST", "url": _url(row, asked), "body": asked}).encode()
+    """The line of a row. What is wrong with it, the engine says."""
+    own = _value(row.get("body"))
+    asked: Any = {**body, **own} if isinstance(own, Mapping) else dict(body) if own is None else own
+    if isinstance(asked, dict):
+        if row.get("messages") is not None:
+            asked["messages"] = _value(row["messages"])
+        if row.get("prompt") is not None:
+            asked["prompt"] = row["prompt"]
+    name = str(place if row.get("custom_id") is None else row["custom_id"])
+    url = row.get("url") or ("/v1/completions" if "prompt" in asked else "/v1/chat/completions")
+    return json.dumps({"custom_id": name, "method": "POST", "url": url, "body": asked}).encode()
 
 
-def _name(row: Mapping[str, Any], place: int) -> str:
-    return str(place if row.get("custom_id") is None else row["custom_id"])
-
-
-def _url(row: Mapping[str, Any], asked: Mapping[str, Any]) -> Any:
-    return row.get("url") or ("/v1/completions" if "prompt" in asked else "/v1/chat/completions")
+def _value(value: Any) -> Any:
+    """What a column has, which may be JSON as text where Parquet has no type for it."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        with contextlib.suppress(ValueError):
+            return json.loads(value)
+    return _without_nulls(value)
 
 
 def _without_nulls(value: Any) -> Any:
@@ -221,7 +217,10 @@ class Output:
     def _go_on(self, identity: Mapping[str, Any]) -> None:
         self._journal.seek(0)
         whole = self._journal.read().rpartition(b"\n")[0]
-        entries = [json.loads(line) for line in whole.splitlines()]
+        try:
+            entries = [json.loads(line) for line in whole.splitlines()]
+        except ValueError:
+            raise BatchError(f"{self._job} is no list of parts of {self.path}; take it away, and {self.path} too") from None
         self._journal.truncate(len(whole) + 1 if whole else 0)  # half a line is no entry
         if not entries:
             self._note(identity)

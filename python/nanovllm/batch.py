@@ -157,7 +157,10 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
     from tqdm import tqdm
 
     body, flags = dict(body or {}), [*map(str, flags)]
-    plan = Plan(os.fspath(input), part_size)
+    try:
+        plan = Plan(os.fspath(input), part_size)
+    except (OSError, ValueError) as error:  # pyarrow's are ValueErrors
+        raise BatchError(f"{input} can't be read: {error}") from None
     identity = {"input": plan.digest, "model": os.fspath(model), "flags": flags, "body": body, "part size": part_size}
     with Output(os.fspath(output), identity) as written:
         pieces = plan.without(written.finished)
@@ -165,7 +168,8 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
             _connect(ray_address)
             cpus, gpus, threads = _resources(num_cpus, num_gpus)
             num_engines = min(concurrency or sys.maxsize, _places(cpus, gpus), sum(len(piece.parts) for piece in pieces))
-            arguments = ["--model", os.fspath(model), *threads, *flags]
+            has_threads = any(flag.split("=")[0] == "--num-threads" for flag in flags)
+            arguments = ["--model", os.fspath(model), *([] if has_threads else threads), *flags]
             try:
                 with tqdm(total=plan.num_requests, initial=written.count("answers"), unit="request", disable=quiet) as progress:
                     _answer(pieces, written, body, arguments, num_engines, {"num_cpus": cpus, "num_gpus": gpus}, progress)

@@ -238,6 +238,8 @@ class BadInput(RayTest):
         wrong = self.folder / "wrong.parquet"
         parquet.write_table(pyarrow.table({"text": ["a"]}), wrong)
         self.assertIn("must have a column body, messages or prompt, it has text", self.refused(source=wrong))
+        wrong.write_bytes(b"nothing")
+        self.assertIn("wrong.parquet can't be read: ", self.refused(source=wrong))
 
     def test_without_ray_the_extra_is_named(self):
         program = "import sys; sys.modules['ray'] = None; from nanovllm.batch import main; main()"
