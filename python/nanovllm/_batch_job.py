@@ -13,6 +13,8 @@ from typing import Any
 
 from nanovllm._batch_engine import named
 
+_BLANKS = b" \t\r\n"  # what a line without a request has, for run-batch too
+
 # pyarrow comes with ray[data] and is imported where it is used.
 
 
@@ -92,7 +94,7 @@ class Plan:
             for line in file:
                 digest.update(line)
                 end += len(line)
-                count += bool(line.strip())
+                count += bool(line.strip(_BLANKS))
                 if count == self._part_size:
                     self._add(parts, count, start, end - start)
                     start, count = end, 0
@@ -132,7 +134,7 @@ def read_piece(piece: Piece, body: Mapping[str, Any]) -> Iterator[tuple[Part, li
     with system.open_input_file(inner) as file:
         for part in piece.parts:
             file.seek(part.offset)
-            lines = [line for line in file.read(part.size).split(b"\n") if line.strip()]
+            lines = [line for line in file.read(part.size).split(b"\n") if line.strip(_BLANKS)]
             if len(lines) != part.count:
                 raise BatchError(f"{piece.path} has changed while it was read; start the job anew, with another output")
             yield part, [named(line, part.place + index) for index, line in enumerate(lines)]
