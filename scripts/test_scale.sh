@@ -6,7 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 pattern="${1:-}"
 venv=build/scale-venv
-packages=(kubernetes-validate==1.37.0 PyYAML==6.0.* 'ray[data]==2.60.*')
+packages=(kubernetes-validate==1.37.0 PyYAML==6.0.* 'ray[data,serve]==2.60.*')
 
 if ! cmp -s <(printf '%s\n' "${packages[@]}") "$venv/packages"; then
   echo "nanovllm: installing ${packages[*]} into $venv"

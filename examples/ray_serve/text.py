@@ -25,7 +25,9 @@ class Text:
             asked = await request.json()
             prompt = asked.pop("prompt")
             params = SamplingParams(**asked, output_kind=RequestOutputKind.DELTA)
-        except (KeyError, TypeError, ValueError) as error:
+        except KeyError:
+            return PlainTextResponse("The request has no prompt.\n", status_code=400)
+        except (AttributeError, TypeError, ValueError) as error:
             return PlainTextResponse(f"{error}\n", status_code=400)
 
         async def texts() -> AsyncIterator[str]:
