@@ -156,6 +156,11 @@ def run(input: str, output: str, *, model: str, flags: Iterable[str] = (), ray_a
         raise BatchError(f'the package {error.name} is missing; pip install "nanovllm[ray]" brings it') from None
     from tqdm import tqdm
 
+    for name, number in (("part size", part_size), ("concurrency", concurrency)):
+        if number is not None and number < 1:
+            raise BatchError(f"the {name} must be at least 1, got {number}")
+    if not isinstance(body or {}, Mapping):
+        raise BatchError(f"body must be a JSON object, got {json.dumps(body)}")
     body, flags = dict(body or {}), [*map(str, flags)]
     try:
         plan = Plan(os.fspath(input), part_size)
@@ -216,7 +221,8 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, help="engines, without it as many as the cluster has room for")
     parser.add_argument("--num-cpus", type=float, help="of an engine; without it 1 with a GPU, else those of the smallest node")
     parser.add_argument("--num-gpus", type=float, help="of an engine; without it 1 where the cluster has some")
-    parser.add_argument("--body", type=json.loads, default={}, help="JSON that bodies of Parquet rows have in common: '{\"max_tokens\": 64}'")
+    parser.add_argument("--body", type=json.loads, default={},
+                        help="JSON that bodies of Parquet rows have in common: '{\"max_tokens\": 64}'")
     parser.add_argument("--part-size", type=int, default=256, help="requests that an engine takes and answers together")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress display")
     arguments, flags = parser.parse_known_args()

@@ -233,6 +233,13 @@ class BadInput(RayTest):
         self.assertRegex(done.stderr, r"(?m)^nanovllm-batch: on node [0-9a-f]{56} \([\d.]+\): /nowhere/model.*\n\Z")
         self.assertNotIn("Traceback", done.stderr)
 
+    def test_numbers_that_make_no_sense(self):
+        self.write([request(0)])
+        self.assertEqual(self.refused(part_size=0), "the part size must be at least 1, got 0")
+        self.assertEqual(self.refused(concurrency=0), "the concurrency must be at least 1, got 0")
+        self.assertEqual(self.refused(body=[1]), "body must be a JSON object, got [1]")
+        self.assertFalse(self.output.exists())
+
     def test_an_input_that_is_not_there(self):
         self.assertIn("can't be opened: there is no such file", self.refused(source=self.folder / "nothing.jsonl"))
         wrong = self.folder / "wrong.parquet"
