@@ -89,8 +89,9 @@ def _dataset(pieces: Sequence[Piece], body: Mapping[str, Any], num_engines: int)
         def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[Any]:
             return [task(piece) for piece in pieces]
 
-    # Engines may have all CPUs: reading asks for none, and a few tasks read far faster than engines answer.
-    return ray.data.read_datasource(Requests(), override_num_blocks=len(pieces), num_cpus=0, concurrency=1 + num_engines // 8)
+    # Engines may have all CPUs: reading asks for none, and a few tasks read far faster than engines answer, but more than
+    # one, for it takes Ray half a minute to miss a node.
+    return ray.data.read_datasource(Requests(), override_num_blocks=len(pieces), num_cpus=0, concurrency=2 + num_engines // 8)
 
 
 def _places(num_cpus: float, num_gpus: float) -> int:
