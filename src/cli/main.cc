@@ -132,6 +132,18 @@ void print_notes(const CLI::App& command, const std::vector<std::string>& notes)
   }
 }
 
+constexpr const char* kAbout =
+    "nanovllm: serves large language models, many requests at once.\n\n"
+    "  nanovllm generate models/demo -p \"Once upon a time\"   continue a text\n"
+    "  nanovllm generate MODEL --input requests.jsonl        serve a file of requests\n"
+    "  nanovllm run-batch -i IN -o OUT --model MODEL         OpenAI's batch files\n"
+    "  nanovllm chat MODEL                                   talk to it\n"
+    "  nanovllm serve MODEL                                  an OpenAI server\n"
+    "  nanovllm bench throughput MODEL                       measure it\n\n"
+    "MODEL is a folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or a "
+    "name on the Hugging Face hub such as Qwen/Qwen3-0.6B, which is pulled when it is first "
+    "used.";
+
 // The command line behind the binary's name, with what a file of flags adds to it.
 std::vector<std::string> command_line(int argc, char** argv) {
   std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
@@ -157,18 +169,7 @@ int main(int argc, char** argv) {
     return kExitOk;
   };
   if (const int status = run_command(read_command_line); status != kExitOk) return status;
-  CLI::App app{
-      "nanovllm: serves large language models, many requests at once.\n\n"
-      "  nanovllm generate models/demo -p \"Once upon a time\"   continue a text\n"
-      "  nanovllm generate MODEL --input requests.jsonl        serve a file of requests\n"
-      "  nanovllm run-batch -i IN -o OUT --model MODEL         OpenAI's batch files\n"
-      "  nanovllm chat MODEL                                   talk to it\n"
-      "  nanovllm serve MODEL                                  an OpenAI server\n"
-      "  nanovllm bench throughput MODEL                       measure it\n\n"
-      "MODEL is a folder with config.json, *.safetensors and tokenizer.json, a GGUF file, or a "
-      "name on the Hugging Face hub such as Qwen/Qwen3-0.6B, which is pulled when it is first "
-      "used.",
-      "nanovllm"};
+  CLI::App app{kAbout, "nanovllm"};
   app.set_help_flag("-h,--help", "print this help");
   app.set_version_flag("--version", fmt::format("nanovllm {}", nanovllm::kVersion));
   app.require_subcommand(1);
