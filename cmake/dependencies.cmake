@@ -60,6 +60,8 @@ if(NANOVLLM_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES 90a)  # e.g. -DCMAKE_CUDA_ARCHITECTURES="80;86;89;90a;120"
   endif()
   enable_language(CUDA)
+  # nvcc's host compiler may be older than the one that links, which is to find its own C++ library.
+  list(FILTER CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES EXCLUDE REGEX "/gcc/")
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} --expt-relaxed-constexpr")  # constexpr functions in kernels
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)  # CMake 3.25 does not know that nvcc can

@@ -161,8 +161,10 @@ def is_lower_case(error, checker):
 def check_walks(driver, schemas, walks):
     import jsonschema
 
+    known = jsonschema.Draft202012Validator.FORMAT_CHECKER.checkers  # of all drafts, "time" is that of draft 3: without an offset
     formats = ["date", "time", "date-time", "ipv4", "ipv6", "uuid", "email"]  # as far as it can
-    checker = jsonschema.FormatChecker(formats=[name for name in formats if name in jsonschema.FormatChecker.checkers])
+    checker = jsonschema.FormatChecker(formats=[])
+    checker.checkers = {name: known[name] for name in formats if name in known}
     taken = ended = walked = 0
     for schema in schemas:
         answer = driver.ask(kind="json", grammar=json.dumps(schema), walks=walks, seed=3)
