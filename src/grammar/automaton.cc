@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kFewStacks = 8;
 constexpr size_t kMaxStacks = 1 << 14;    // of one state
 constexpr size_t kMaxGathered = 1 << 18;  // before equal ones are one
+constexpr size_t kMaxExpanded = 1 << 18;  // frames that one transition looks behind
 
 uint64_t mixed(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
@@ -204,6 +205,7 @@ void Automaton::expand(uint32_t root, Closure& found) {
   while (!todo_.empty()) {
     const uint32_t id = todo_.back();
     todo_.pop_back();
+    ++num_expanded_;
     if (id == 0) {
       found.is_accepting = true;
       continue;
@@ -360,17 +362,20 @@ StateId Automaton::find_next(StateId state, uint8_t byte_class, size_t& work) {
     return std::ranges::lower_bound(stacks().begin(), end, literal_byte, {}, next_byte);
   };
   const auto literals = first_of(0);
+  const size_t num_before = num_expanded_;
   const auto take = [&](std::span<const uint32_t> some) {
     for (const uint32_t id : some) {
       const Frame frame = frames_[id];
       step(frame, byte, scratch_);
       ++work;
-      scratch_.is_cut = scratch_.is_cut || scratch_.frames.size() > kMaxGathered;
+      scratch_.is_cut = scratch_.is_cut || scratch_.frames.size() > kMaxGathered ||
+                        num_expanded_ - num_before > kMaxExpanded;
       if (scratch_.is_cut) return;
     }
   };
   take({stacks().begin(), literals});
   take({first_of(byte), first_of(byte + 1)});
+  work += num_expanded_ - num_before;
   const StateId found = intern(scratch_);
   bytes_ = bytes_with(num_states_);
   entry.store(found, std::memory_order_release);

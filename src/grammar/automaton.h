@@ -99,7 +99,8 @@ class Automaton {
     size_t work = 0;
     return next_of_class(state, byte_class, work);
   }
-  // Adds to `work` how many stacks were looked at, none where the transition is known.
+  // Adds to `work` how many stacks were looked at, and frames behind them that were not known yet;
+  // none where the transition is known.
   StateId next_of_class(StateId state, uint8_t byte_class, size_t& work) {
     const StateId known = rows_[state][byte_class].load(std::memory_order_acquire);
     return known != 0 ? known : find_next(state, byte_class, work);
@@ -200,6 +201,7 @@ class Automaton {
   Gathered scratch_;
   IdTable frame_ids_, state_ids_;
   uint32_t mark_ = 0;
+  size_t num_expanded_ = 0;  // frames, by all calls of expand()
   uint32_t num_states_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "grammar/automaton.h"
 
+#include <fmt/format.h>
 #include <malloc.h>
 
 #include <algorithm>
@@ -227,6 +228,33 @@ TEST(Automaton, AStateTakesNoEndlessWork) {
   GrammarState state = grammar->start();
   for (int i = 0; i < 400 && !grammar->is_dead(state); ++i) state = grammar->advance(state, "a");
   EXPECT_TRUE(grammar->is_outgrown(state));
+}
+
+// Behind each of 26 letters stands a chain of rules, which is looked through again for each.
+TEST(Automaton, LookingBehindStacksIsWork) {
+  const TokenIndex index(demo_tokenizer());
+  const auto with_chain = [&](int length, bool same_letter) {
+    std::string text = "root ::= ";
+    for (char letter = 'a'; letter <= 'z'; ++letter) {
+      const std::string first(1, same_letter ? 'a' : letter);
+      text += fmt::format(R"({}"{}" (r0 | "{}"))", letter > 'a' ? " | " : "", first, letter);
+    }
+    for (int i = 0; i < length; ++i) text += fmt::format("\nr{} ::= r{}", i, i + 1);
+    Syntax syntax;
+    const NodeId start =
+        syntax.finish(compile_gbnf(text + fmt::format("\nr{} ::= \"0\"\n", length), syntax));
+    Automaton automaton(syntax, start, 1 << 26);
+    if (same_letter) return automaton.advance(kStart, "a") != kOutgrown;
+    MaskWords words;
+    const bool is_whole = make_mask(automaton, kStart, index, words);
+    EXPECT_EQ(automaton.is_outgrown(), !is_whole);
+    return is_whole;
+  };
+  EXPECT_TRUE(with_chain(5000, false));
+  EXPECT_FALSE(with_chain(20'000, false));
+  // One transition alone.
+  EXPECT_TRUE(with_chain(5000, true));
+  EXPECT_FALSE(with_chain(20'000, true));
 }
 
 // Many alternatives that differ in the next byte.

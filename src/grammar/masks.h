@@ -13,8 +13,8 @@
 
 namespace nanovllm::grammar {
 
-// Stacks that are looked at for one mask: some 50 ms of work, more than an object with 10,000
-// properties or a union of 10,000 patterns needs.
+// Stacks, and frames behind them, that are looked at for one mask: some 50 ms of work, more than an
+// object with 10,000 properties or a union of 10,000 patterns needs.
 inline constexpr size_t kMaxMaskWork = 300'000;
 
 // Sets the bits of the tokens that may follow, and clears all others. False: the automaton is
