@@ -276,7 +276,9 @@ class RegexParser {
   }
 
   // Adds what the escape stands for. Returns the character if it is a single one.
-  std::optional<uint32_t> escape(size_t begin, CharRanges& set) {
+  // Where the class around it is negated, white space is what any of the three takes for it: then
+  // that is what matches least.
+  std::optional<uint32_t> escape(size_t begin, CharRanges& set, bool is_negated = false) {
     if (at_end()) fail(begin, "ends with a backslash");
     const uint32_t c = text::next_character(text_, at_);
     const auto single = [&set](uint32_t value) {
@@ -297,10 +299,10 @@ class RegexParser {
         set.add(word_characters().negated());
         return std::nullopt;
       case 's':
-        set.add(white_space());
+        set.add(is_negated ? unicode_white_space() : white_space());
         return std::nullopt;
       case 'S':
-        set.add(unicode_white_space().negated());
+        set.add((is_negated ? white_space() : unicode_white_space()).negated());
         return std::nullopt;
       case 't':
         return single('\t');
@@ -355,13 +357,13 @@ class RegexParser {
       if (at_end()) fail(begin, "has a class that is not closed");
       const size_t item = at_;
       if (text_.substr(at_).starts_with("[:")) refuse(item, "a named class");
-      const auto first = class_character(begin, set);
+      const auto first = class_character(begin, set, is_negated);
       const bool is_range = text_.substr(at_).starts_with("-") &&
                             !text_.substr(at_).starts_with("-]") && at_ + 1 < text_.size();
       if (!is_range) continue;
       ++at_;
       CharRanges ignored;
-      const auto last = class_character(begin, ignored);
+      const auto last = class_character(begin, ignored, is_negated);
       if (!first || !last) {  // a class and a dash
         set.add('-', '-');
         set.add(ignored);
@@ -373,14 +375,14 @@ class RegexParser {
     return is_negated ? set.negated() : set;
   }
 
-  std::optional<uint32_t> class_character(size_t begin, CharRanges& set) {
+  std::optional<uint32_t> class_character(size_t begin, CharRanges& set, bool is_negated) {
     if (at_end()) fail(begin, "has a class that is not closed");
     const size_t at = at_;
     if (take("\\b")) {
       set.add('\b', '\b');
       return '\b';
     }
-    if (take("\\")) return escape(at, set);
+    if (take("\\")) return escape(at, set, is_negated);
     const uint32_t c = text::next_character(text_, at_);
     set.add(c, c);
     return c;

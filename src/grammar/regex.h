@@ -15,8 +15,8 @@ struct RegexOptions {
 };
 
 // No look-around, no back-references, no flags, no boundaries of words. \d and \w are ASCII, \s is
-// ASCII white space, and \S no white space at all. Throws Error(kInvalidArgument) with the position
-// of what is wrong, Error(kUnsupported) with that of what is not supported.
+// ASCII white space, and \S no white space at all, nor is [^\s]. Throws Error(kInvalidArgument)
+// with the position of what is wrong, Error(kUnsupported) with that of what is not supported.
 NodeId compile_regex(std::string_view pattern, Syntax& syntax, const RegexOptions& options = {});
 
 // The same parts for other grammars.

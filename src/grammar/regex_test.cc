@@ -40,6 +40,18 @@ TEST(Regex, MatchesTheWholeText) {
       compile_regex_text);
 }
 
+// What ECMAScript, Python and RE2 take for white space is not the same: what is to have none has
+// none of any.
+TEST(Regex, NegatedWhiteSpaceIsThatOfAllLanguages) {
+  check_cases(
+      {{R"([^\s@]+@\S+)", {"a@b", "\u00e9@\u00e9"}, {"a\u00a0@b", "a@b\u2028", "a @b", "\u3000@b"}},
+       {R"([^\S])", {" ", "\t"}, {"\u00a0", "a", "\u2028"}},
+       {R"([\S\n])", {"\n", "a"}, {"\u00a0", " "}},
+       {R"([\sx])", {" ", "x"}, {"\u00a0", "a"}},
+       {R"([^x-\s])", {"a", "\u00e9"}, {"\u00a0", " ", "x", "-"}}},
+      [](const std::string& regex) { return demo_compiler().regex(regex); });
+}
+
 TEST(Regex, CountsAreNoCopies) {
   const auto grammar = compile_regex_text("(.{1000}){1000}");
   GrammarState state = grammar->start();
