@@ -14,7 +14,7 @@ constexpr size_t kMaxMerges = 10'000;  // sets of schemas that are looked at
 constexpr int kMaxSchemaCalls = 64;    // one in another; what is deeper waits
 constexpr int kMaxReferences = 500;    // one after the other
 constexpr size_t kMaxTerms = 2000;     // that speak of one value
-constexpr size_t kMaxAllTerms = 3'000'000;
+constexpr size_t kStepsOfMerge = 20;
 constexpr uint32_t kMaxBlanks = 64;  // behind a newline
 
 }  // namespace
@@ -81,15 +81,18 @@ RuleId SchemaCompiler::rule_of(Known& known) {
   return *known.rule;
 }
 
-void SchemaCompiler::count_terms(const Json& schema, size_t more) {
-  num_terms_ += more;
-  if (num_terms_ >= kMaxAllTerms) {
-    document_.refuse(schema, "allOf",
-                     "and what else speaks of this value has too many parts; make it simpler");
-  }
+// What is named again is looked at again, with all its keywords, members and values: a short schema
+// may take for ever.
+void SchemaCompiler::count_steps(const Json& schema, size_t steps) {
+  if (syntax_.take_steps(steps)) return;
+  throw_error(ErrorCode::kUnsupported,
+              "{}: up to here the schema takes too many steps to compile; name large parts less "
+              "often, or make them simpler",
+              document_.where(schema));
 }
 
-void SchemaCompiler::count_merge() {
+void SchemaCompiler::count_merge(const Terms& terms) {
+  count_steps(owner(terms), kStepsOfMerge);
   if (++num_merges_ > kMaxMerges) {
     throw_error(ErrorCode::kUnsupported,
                 "the JSON schema's allOf, anyOf, oneOf and $ref have more than {} combinations, "
@@ -106,7 +109,7 @@ NodeId SchemaCompiler::value(const Terms& terms) {
   const size_t place = found->second;
   if (is_new) {
     known_.push_back({.rule = {}, .terms = terms});
-    count_merge();
+    count_merge(terms);
   } else if (known_[place].node != kUnbounded) {
     return known_[place].rule ? syntax_.rule(*known_[place].rule) : known_[place].node;
   } else if (depth_ > 0) {
@@ -153,13 +156,20 @@ void SchemaCompiler::refuse_cycles(const Json& schema, int depth) {
 // so members have the document's order. False: nothing satisfies it.
 bool SchemaCompiler::flatten(Term term, Terms& flat) {
   const Json& schema = document_.schema(*term.schema);
+  // Each keyword is looked for, and so are the terms that are there.
+  count_steps(schema, 1 + schema.size() / 2 + flat.size() / 64);
   if (schema.is_boolean()) return schema.get<bool>();
   const bool is_expanded = (term.done & kParts) != 0;
   term.done |= kParts;
+  const auto is_there = [&] { return std::ranges::find(flat, term) != flat.end(); };
+  if (is_there()) return true;
   const auto add_itself = [&] {
-    if (std::ranges::find(flat, term) != flat.end()) return;
+    if (is_there()) return;
     flat.push_back(term);
-    count_terms(schema, flat.size() > kMaxTerms ? kMaxAllTerms : 1);
+    if (flat.size() > kMaxTerms) {
+      document_.refuse(schema, "allOf",
+                       "and what else speaks of this value has too many parts; make it simpler");
+    }
   };
   if (is_expanded) {
     add_itself();
@@ -222,7 +232,7 @@ std::vector<SchemaCompiler::Terms> SchemaCompiler::branches(const Terms& flat, s
     if (name == keyword) place = index;
     if (name == keyword || name == "properties") break;
   }
-  count_terms(schema, list.size() * (flat.size() + 1));
+  count_steps(schema, list.size() * (flat.size() + 1));
   std::vector<Terms> ways;
   for (const Json& branch : list) {
     Terms& terms = ways.emplace_back(flat);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "grammar/testing.h"
 
 namespace nanovllm::grammar {
@@ -532,7 +534,7 @@ TEST(JsonSchema, LargeSchemasAreCompiledOrRefusedSoon) {
   EXPECT_NE(message_of([&] {
               compile_schema(R"({"allOf": [)" + parts.substr(3000) + R"(], "anyOf": [)" + branches +
                              "]}");
-            }).find("has too many parts"),
+            }).find("takes too many steps to compile"),
             std::string::npos);
   std::string texts = "\"t\"";
   for (int i = 1; i < 10000; ++i) texts += ",\"t" + std::to_string(i) + "\"";
@@ -561,6 +563,79 @@ TEST(JsonSchema, LargeSchemasAreCompiledOrRefusedSoon) {
             }).find("bytes; at most 1048576 are supported"),
             std::string::npos);
   EXPECT_NE(message_of([] { compile_schema(std::string(101, '[') + std::string(101, ']')); }), "");
+}
+
+// Schemas are short, and what they say is long.
+TEST(JsonSchema, WhatIsNamedAgainAndAgainIsCompiledOrRefusedSoon) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::string doubled = R"({"$ref": "#/$defs/d0", "$defs": {"d100": {"type": "integer"})";
+  for (int i = 0; i < 100; ++i) {
+    doubled += fmt::format(
+        R"(, "d{}": {{"allOf": [{{"$ref": "#/$defs/d{}"}}, {{"$ref": "#/$defs/d{}"}}]}})", i, i + 1,
+        i + 1);
+  }
+  const auto grammar = compile_schema(doubled + "}}");
+  EXPECT_TRUE(accepts(*grammar, "1"));
+  EXPECT_FALSE(accepts(*grammar, "\"a\""));
+
+  const auto joined = [](int count, const char* format) {
+    std::string all;
+    for (int i = 0; i < count; ++i) {
+      if (i > 0) all += ",";
+      all += fmt::format(fmt::runtime(format), fmt::arg("i", i));
+    }
+    return all;
+  };
+  // What is large is named by so many branches.
+  const auto named = [&](const std::string& large, int count) {
+    return message_of([&] {
+      compile_schema(R"({"$defs": {"large": {)" + large + R"(}}, "anyOf": [)" +
+                     joined(count, R"({{"$ref": "#/$defs/large", "title": "{i}"}})") + "]}");
+    });
+  };
+  const std::string cases[] = {
+      joined(30'000, R"("annotation{i}": 1)"),
+      R"("required": [)" + joined(3000, "\"name{i}\"") + "]",
+      R"("properties": {)" + joined(3000, R"("name{i}": true)") + "}",
+      R"("enum": [)" + joined(30'000, "\"value{i}\"") + "]",
+      R"("prefixItems": [)" + joined(9000, "true") + "]",
+      R"("propertyNames": {"enum": [)" + joined(10'000, "\"name{i}\"") + "]}",
+      R"("maxProperties": 10, "properties": {)" + joined(1000, R"("name{i}": {{}})") + "}"};
+  for (const std::string& large : cases) {
+    EXPECT_EQ(named(large, 1), "") << large.substr(0, 60);
+    EXPECT_NE(named(large, 900).find(": up to here the schema takes too many steps to compile; "),
+              std::string::npos)
+        << large.substr(0, 60);
+  }
+  // Each has a table of characters that are missing.
+  const auto counted = [&](int count) {
+    return message_of([&] {
+      compile_schema(
+          R"({"prefixItems": [)" +
+          joined(count,
+                 R"({{"pattern": "^[a-z]{{900}}{i}", "minLength": 280, "type": "string"}})") +
+          "]}");
+    });
+  };
+  EXPECT_EQ(counted(1), "");
+  EXPECT_NE(counted(100).find(": up to here the schema takes too many steps"), std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+}
+
+TEST(JsonSchema, ManyRequiredMembersAreCompiledSoon) {
+  std::string names, members, text;
+  for (int i = 0; i < 4000; ++i) {
+    const char* const comma = i > 0 ? "," : "";
+    names += fmt::format("{}\"p{}\"", comma, i);
+    members += fmt::format(R"({}"p{}": {{"type": "integer"}})", comma, i);
+    text += fmt::format("{}\"p{}\":1", comma, i);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const auto grammar = compile_schema(R"({"type": "object", "properties": {)" + members +
+                                      R"(}, "required": [)" + names + "]}");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_TRUE(accepts(*grammar, "{" + text + "}"));
+  EXPECT_FALSE(accepts(*grammar, "{" + text.substr(0, text.rfind(',')) + "}"));
 }
 
 }  // namespace

@@ -65,8 +65,8 @@ class SchemaCompiler {
 
   NodeId value(const Terms& terms);
   void define_waiting();
-  void count_merge();
-  void count_terms(const Json& schema, size_t more);
+  void count_steps(const Json& schema, size_t steps);
+  void count_merge(const Terms& terms);
   NodeId value_of(const Json& schema) { return value(Terms{Term{&schema}}); }
   RuleId rule_of(Known& known);
   NodeId build(const Terms& terms);
@@ -148,6 +148,7 @@ class SchemaCompiler {
     const Json* schema;
   };
   struct ObjectParts {
+    const Json* owner = nullptr;  // whom errors name
     std::vector<std::string> names;
     std::vector<Terms> values;  // of names
     std::vector<uint8_t> is_required;
@@ -182,13 +183,16 @@ class SchemaCompiler {
   LengthBounds length_of(const Json& schema) const;
   LengthBounds length_of(const Terms& flat) const;
   const StringLanguage& language(const Text& text, Spelling spelling = Spelling::kCanonical);
+  // Made where none has the name.
+  const StringLanguage& language(const std::string& name,
+                                 const std::function<StringLanguage()>& make);
   const StringLanguage& without_excluded();
   NodeId text_node(const Text& text);
   // Whom errors name.
   const Json& owner(const Terms& flat) const {
     return flat.empty() ? document_.root() : *flat[0].schema;
   }
-  void count_product(const Terms& flat, size_t states);
+  void count_product(const Terms& flat, size_t states, LengthBounds length = {});
   NodeId quoted(std::string_view text);
 
   const SchemaDocument& document_;
@@ -203,7 +207,6 @@ class SchemaCompiler {
   std::unordered_map<const Json*, bool> is_grounded_;  // false: it is being looked at
   int depth_ = 0;
   size_t num_merges_ = 0;
-  size_t num_terms_ = 0;
   size_t num_product_states_ = 0;
   std::map<std::string, StringLanguage> languages_;  // by what they are of
   std::map<std::pair<bool, std::string>, NodeId> text_nodes_;

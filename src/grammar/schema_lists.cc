@@ -10,6 +10,8 @@
 namespace nanovllm::grammar {
 namespace {
 
+constexpr size_t kStepsOfValue = 4;
+
 std::string json_text(std::string_view text) {
   return fmt::format("\"{}\"", spell_text(text, Spelling::kCanonical));
 }
@@ -91,7 +93,7 @@ std::optional<SchemaCompiler::Values> SchemaCompiler::all_listed(const Terms& fl
   for (const Term term : flat) {
     if (const Json* constant = document_.find(*term.schema, "const")) keep({&constant, 1});
     if (const Json* list = document_.array(*term.schema, "enum")) {
-      count_terms(*term.schema, list->size());
+      count_steps(*term.schema, kStepsOfValue * list->size());
       std::vector<const Json*> others;
       others.reserve(list->size());
       for (const Json& value : *list) others.push_back(&value);

@@ -31,7 +31,7 @@ NodeId SchemaCompiler::compile_members(const MemberStyle& style) {
 
 // What anyOf and oneOf leave, flat.
 void SchemaCompiler::leaves(const Terms& terms, std::vector<Terms>& out) {
-  count_merge();
+  count_merge(terms);
   Terms flat;
   for (const Term term : terms) {
     refuse_cycles(*term.schema, 0);
@@ -136,7 +136,7 @@ NodeId SchemaCompiler::plain_string(const Terms& flat, uint8_t others) {
     for (const Text& text : texts) languages.push_back(&language(text, Spelling::kText));
     const uint32_t every = (1u << languages.size()) - 1;
     const StringProduct product(languages, texts.empty() ? "a string" : texts[0].where, all);
-    count_product(flat, product.size());
+    count_product(flat, product.size(), length);
     auto dfa =
         product.accepting([every](uint32_t membership) { return membership == every; }, length);
     if (!dfa) return syntax_.never();

@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kMaxPlaces = 50'000;     // members by how many were written before
 constexpr size_t kMaxNameBytes = 60'000;  // as it is spelled in JSON
 constexpr size_t kMaxPatterns = 29;       // of keys: a product has 31, with names and exclusions
+constexpr size_t kStepsOfName = 6;        // and as many for each pattern that it is held against
+constexpr size_t kStepsOfPlace = 8;
 
 }  // namespace
 
@@ -28,6 +30,7 @@ bool SchemaCompiler::is_closed(const Terms& flat) const {
 
 SchemaCompiler::ObjectParts SchemaCompiler::parts_of(const Terms& flat) {
   ObjectParts parts;
+  parts.owner = &owner(flat);
   std::unordered_set<std::string> names, required;
   std::vector<Properties> properties;
   const auto add_name = [&](const Json& schema, const std::string& name) {
@@ -60,6 +63,7 @@ SchemaCompiler::ObjectParts SchemaCompiler::parts_of(const Terms& flat) {
     const Json* list = document_.find(*term.schema, "required");
     if (list == nullptr || list->is_boolean()) continue;  // a boolean in draft 3
     if (!list->is_array()) document_.fail(*term.schema, "required", "is not a list");
+    count_steps(*term.schema, kStepsOfName * list->size());
     for (const Json& name : *list) {
       if (!name.is_string()) document_.fail(*term.schema, "required", "has what is no string");
       required.insert(name.get<std::string>());
@@ -70,6 +74,8 @@ SchemaCompiler::ObjectParts SchemaCompiler::parts_of(const Terms& flat) {
     document_.refuse(*flat[0].schema, "patternProperties",
                      fmt::format("are more than {} patterns", kMaxPatterns));
   }
+  count_steps(*parts.owner, parts.names.size() * flat.size() +
+                                parts.names.size() * kStepsOfName * (1 + parts.patterns.size()));
   for (const std::string& name : parts.names) {
     parts.is_required.push_back(required.contains(name) ? 1 : 0);
     parts.values.push_back(named_value(flat, parts, properties, name));
@@ -110,10 +116,8 @@ void SchemaCompiler::add_key_languages(const Json& schema, ObjectParts& parts) {
         parts.max = 0;
         continue;
       }
-      parts.key_languages.push_back(&languages_
-                                         .emplace(fmt::format("l{} {}", length.min, length.max),
-                                                  StringLanguage::of_length(length))
-                                         .first->second);
+      parts.key_languages.push_back(&language(fmt::format("l{} {}", length.min, length.max),
+                                              [&] { return StringLanguage::of_length(length); }));
     }
     for (const char* keyword : {"enum", "const"}) {
       const Json* values = document_.find(*term.schema, keyword);
@@ -127,9 +131,9 @@ void SchemaCompiler::add_key_languages(const Json& schema, ObjectParts& parts) {
       } else {
         for (const Json& value : *values) add(value);
       }
-      parts.key_languages.push_back(
-          &languages_.emplace(fmt::format("t{}", values->dump()), StringLanguage::of_texts(texts))
-               .first->second);
+      count_steps(*term.schema, kStepsOfName * texts.size());
+      parts.key_languages.push_back(&language(fmt::format("t{}", values->dump()),
+                                              [&] { return StringLanguage::of_texts(texts); }));
     }
   }
 }
@@ -267,6 +271,7 @@ NodeId SchemaCompiler::members(const ObjectParts& parts, const MemberStyle* styl
     return count == kUnbounded ? count
                                : static_cast<uint32_t>(count - std::min<size_t>(count, written));
   };
+  count_steps(*parts.owner, kStepsOfPlace * width * (named.size() + 1));
   const uint32_t most = is_bounded_above ? parts.max : kUnbounded;
   const NodeId comma = style == nullptr ? comma_ : style->between;
   const NodeId close =

@@ -34,6 +34,7 @@ SchemaCompiler::Branch SchemaCompiler::branch_of(const Json& schema) {
   for (const Term term : flat) {
     const auto list = term.schema->find("required");
     if (list == term.schema->end() || !list->is_array()) continue;
+    count_steps(*term.schema, list->size());
     for (const Json& name : *list) {
       if (name.is_string()) required.insert(name.get<std::string>());
     }
@@ -41,6 +42,7 @@ SchemaCompiler::Branch SchemaCompiler::branch_of(const Json& schema) {
   for (const Term term : flat) {
     const Json* properties = document_.object(*term.schema, "properties");
     if (properties == nullptr) continue;
+    count_steps(*term.schema, properties->size());
     for (const auto& [name, property] : properties->items()) {
       if (!required.contains(name) || !property.is_object()) continue;
       Terms its_flat;

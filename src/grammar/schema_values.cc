@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kMaxTexts = 30;               // patterns and formats of one string
 constexpr int64_t kMaxListed = 10'000;         // multiples between two bounds
 constexpr size_t kMaxProductStates = 100'000;  // of all patterns that meet others or lengths
+constexpr size_t kStepsOfState = 10;   // of these; half a one more for each entry of a table
+constexpr size_t kStepsOfElement = 3;  // that has a place of its own
 
 // value * 10^places, rounded down or up; none: it is too large.
 std::optional<int64_t> scaled(const Decimal& value, size_t places, bool rounds_up) {
@@ -213,18 +215,23 @@ LengthBounds SchemaCompiler::length_of(const Terms& flat) const {
   return length;
 }
 
-const StringLanguage& SchemaCompiler::language(const Text& text, Spelling spelling) {
-  const std::string key = fmt::format("{}{}{}", text.is_search ? "s" : "r",
-                                      spelling == Spelling::kText ? "t" : "j", text.regex);
-  const auto known = languages_.find(key);
-  if (known != languages_.end()) return known->second;
-  return languages_
-      .emplace(key, text.is_search ? StringLanguage::of_pattern(text.regex, text.where, spelling)
-                                   : StringLanguage::of_regex(text.regex, spelling))
-      .first->second;
+const StringLanguage& SchemaCompiler::language(const std::string& name,
+                                               const std::function<StringLanguage()>& make) {
+  const auto known = languages_.find(name);
+  return known != languages_.end() ? known->second : languages_.emplace(name, make()).first->second;
 }
 
-void SchemaCompiler::count_product(const Terms& flat, size_t states) {
+const StringLanguage& SchemaCompiler::language(const Text& text, Spelling spelling) {
+  const std::string name = fmt::format("{}{}{}", text.is_search ? "s" : "r",
+                                       spelling == Spelling::kText ? "t" : "j", text.regex);
+  return language(name, [&] {
+    return text.is_search ? StringLanguage::of_pattern(text.regex, text.where, spelling)
+                          : StringLanguage::of_regex(text.regex, spelling);
+  });
+}
+
+void SchemaCompiler::count_product(const Terms& flat, size_t states, LengthBounds length) {
+  count_steps(owner(flat), states * (kStepsOfState + length.min / 2));
   num_product_states_ += states;
   if (num_product_states_ > kMaxProductStates) {
     document_.refuse(owner(flat), "pattern",
@@ -234,11 +241,7 @@ void SchemaCompiler::count_product(const Terms& flat, size_t states) {
 }
 
 const StringLanguage& SchemaCompiler::without_excluded() {
-  auto known = languages_.find("excluded");
-  if (known == languages_.end()) {
-    known = languages_.emplace("excluded", StringLanguage::without(excluded_)).first;
-  }
-  return known->second;
+  return language("excluded", [this] { return StringLanguage::without(excluded_); });
 }
 
 NodeId SchemaCompiler::text_node(const Text& text) {
@@ -265,7 +268,9 @@ SchemaCompiler::StringBounds SchemaCompiler::string_bounds(const Terms& flat) {
 std::string SchemaCompiler::key_of(std::string_view spelling, LengthBounds length,
                                    const std::vector<Text>& texts) {
   std::string key = fmt::format("{} {} {}", spelling, length.min, length.max);
-  for (const Text& text : texts) key += fmt::format("\n{} {}", text.is_search, text.regex);
+  for (const Text& text : texts) {
+    key += fmt::format(" {} {}:{}", text.is_search, text.regex.size(), text.regex);
+  }
   return key;
 }
 
@@ -289,7 +294,7 @@ NodeId SchemaCompiler::string(const Terms& flat) {
   const uint32_t all = (1u << languages.size()) - 1;
   const StringProduct product(languages,
                               texts.empty() ? document_.where(document_.root()) : texts[0].where);
-  count_product(flat, product.size());
+  count_product(flat, product.size(), length);
   auto dfa = product.accepting([all](uint32_t membership) { return membership == all; }, length);
   if (dfa) known->second = syntax_.sequence({quote, syntax_.dfa(std::move(*dfa))});
   return known->second;
@@ -330,6 +335,7 @@ NodeId SchemaCompiler::array(const Terms& flat) {
   if (min > max) return syntax_.never();
   const NodeId open = syntax_.literal("["), close = syntax_.literal("]");
   prefix = std::min<size_t>(prefix, max);
+  count_steps(owner(flat), kStepsOfElement * prefix * flat.size());
   // From the last element on: what may follow behind so many.
   const auto fewer = [](uint32_t count, size_t by) {
     return count == kUnbounded ? count : static_cast<uint32_t>(count - std::min<size_t>(count, by));

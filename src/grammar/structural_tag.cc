@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,6 +24,13 @@ constexpr int kMaxFormats = 100;   // one in another
 constexpr int kMaxTagDepth = 320;  // lists and objects: two a format, and a schema's
 
 using Texts = std::vector<std::string>;
+
+// Other texts have another one.
+std::string key_of(std::string_view what, const Texts& texts) {
+  std::string key(what);
+  for (const std::string& text : texts) key += fmt::format(" {}:{}", text.size(), text);
+  return key;
+}
 
 class TagCompiler {
  public:
@@ -230,10 +236,9 @@ NodeId TagCompiler::json_schema(const Part& schema, const Part& part) {
     options.whitespace_pattern = fmt::format("[ \\t\\r\\n]{{0,{}}}", *most);
   }
   std::string text = json.is_string() ? json.get<std::string>() : json.dump();
-  const auto [known, is_new] = known_.try_emplace(
-      fmt::format("{} {}\n{}\n{}", style, options.whitespace_pattern.value_or(""),
-                  fmt::join(excluded, "\n"), text),
-      syntax_.never());
+  Texts all = {style, options.whitespace_pattern.value_or(""), text};
+  all.insert(all.end(), excluded.begin(), excluded.end());
+  const auto [known, is_new] = known_.try_emplace(key_of("schema", all), syntax_.never());
   if (is_new) {
     known->second = placed(schema, [&] {
       return members ? compile_members(text, *members, options, syntax_, notes_, excluded)
@@ -278,8 +283,7 @@ NodeId TagCompiler::free_text(const Part& part, Texts excluded) {
   if (excluded.empty()) {
     return syntax_.repeat(syntax_.characters(CharRanges::all(), Spelling::kText), 0, kUnbounded);
   }
-  std::string key = fmt::format("text without {}", fmt::join(excluded, "\n"));
-  const auto [known, is_new] = known_.try_emplace(std::move(key), syntax_.never());
+  const auto [known, is_new] = known_.try_emplace(key_of("text", excluded), syntax_.never());
   if (is_new) known->second = syntax_.dfa(text_without(excluded));
   return known->second;
 }

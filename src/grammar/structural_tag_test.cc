@@ -89,6 +89,17 @@ TEST(StructuralTag, FreeTextEndsWhereItsTagDoes) {
   });
 }
 
+TEST(StructuralTag, ListsOfTextsAreToldApart) {
+  const auto grammar = compile_tag(R"({"type": "sequence", "elements": [
+      {"type": "any_text", "excludes": ["a\nb"]}, {"type": "const_string", "value": "|"},
+      {"type": "any_text", "excludes": ["a", "b"]}, {"type": "const_string", "value": "|"},
+      {"type": "json_schema", "json_schema": {"type": "string"}, "excludes": ["a\nb"]},
+      {"type": "json_schema", "json_schema": {"type": "string"}, "excludes": ["a", "b"]}]})");
+  EXPECT_TRUE(accepts(*grammar, R"(ab|cd|"ab""cd")"));
+  EXPECT_FALSE(accepts(*grammar, R"(ab|cad|"ab""cd")"));
+  EXPECT_FALSE(accepts(*grammar, R"(ab|cd|"ab""cb")"));
+}
+
 TEST(StructuralTag, TriggersLetTagsFollow) {
   const std::string tags = R"("tags": [
       {"type": "tag", "begin": "<f=g>", "content": )" +
@@ -397,6 +408,27 @@ TEST(StructuralTag, ManyTagsAreCompiledSoon) {
   EXPECT_TRUE(accepts(*grammar, "a<f=999>{\"x\": 1}</f>"));
   grammar->mask(grammar->start());
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+}
+
+// What one grammar may take is shared by the schemas in it.
+TEST(StructuralTag, SchemasShareABoundOfWork) {
+  std::string values, members;
+  for (int i = 0; i < 100; ++i) {
+    values += fmt::format("\"a{}\", ", i);
+    members += fmt::format(R"("p{}": {{"$ref": "#/$defs/v"}}, )", i);
+  }
+  const auto with = [&](int count) {
+    std::string elements;
+    for (int i = 0; i < count; ++i) {
+      elements += fmt::format(
+          R"({}{{"type": "json_schema", "json_schema": {{"title": "{}", "type": "object",
+             "$defs": {{"v": {{"enum": [{}null]}}}}, "properties": {{{}"end": true}}}}}})",
+          i > 0 ? ", " : "", i, values, members);
+    }
+    return message_of([&] { compile_tag(R"({"type": "or", "elements": [)" + elements + "]}"); });
+  };
+  EXPECT_EQ(with(1), "");
+  EXPECT_NE(with(100).find("/json_schema: JSON schema at "), std::string::npos) << with(100);
 }
 
 }  // namespace

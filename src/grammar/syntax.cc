@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kMaxSyntaxBytes = size_t{32} << 20;  // of all nodes
 constexpr size_t kNodeBytes = 96;                     // with its place in the table, about
+constexpr size_t kMaxSteps = 2'000'000;               // some tenths of a microsecond each
 
 // None: it can't be told from no bound.
 std::optional<uint32_t> product(uint32_t a, uint32_t b) {
@@ -69,6 +70,11 @@ void Syntax::grow(size_t bytes) {
                 "the grammar needs more than {} MiB of rules; make it smaller",
                 kMaxSyntaxBytes >> 20);
   }
+}
+
+bool Syntax::take_steps(size_t steps) {
+  num_steps_ += steps;
+  return num_steps_ <= kMaxSteps;
 }
 
 NodeId Syntax::intern(Node node) {
@@ -139,6 +145,7 @@ NodeId Syntax::except(Names names) {
 
 NodeId Syntax::sequence(NodeId first, NodeId second) {
   if (first == never() || second == never()) return never();
+  if (second == empty()) return first;
   std::vector<NodeId> heads;
   for (; nodes_[first].kind == Node::Kind::kSequence; first = nodes_[first].second) {
     heads.push_back(nodes_[first].first);

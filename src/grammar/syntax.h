@@ -67,6 +67,10 @@ class Syntax {
   NodeId optional(NodeId node) { return choice({node, empty()}); }
   NodeId repeat(NodeId body, uint32_t min, uint32_t max);
 
+  // Counts work that need not make nodes, of all that is compiled into this. False: it is more than
+  // one grammar may take.
+  bool take_steps(size_t steps);
+
   // `name` is what errors call it.
   RuleId new_rule(std::string name);
   void define(RuleId rule, NodeId body) { rules_[rule].body = body; }
@@ -130,6 +134,7 @@ class Syntax {
   std::array<uint8_t, 256> classes_ = {};
   uint32_t num_classes_ = 1;
   size_t bytes_ = 0;
+  size_t num_steps_ = 0;
 };
 
 }  // namespace nanovllm::grammar
