@@ -82,6 +82,26 @@ HttpResponse page_response(const PageFile& file, const HttpRequest& request) {
           .body = std::string(file.body)};
 }
 
+// Takes this token of JSON off the text, if it comes first but for blanks.
+bool take(std::string_view& text, std::string_view token) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  if (!text.starts_with(token)) return false;
+  text.remove_prefix(token.size());
+  return true;
+}
+
+// Whether the value that the text begins with may bind an answer: many clients send one that says
+// that nothing does.
+bool may_bind(std::string_view value) {
+  if (take(value, "{")) {
+    const bool has_type = take(value, R"("type")") && take(value, ":");
+    return !has_type ||
+           !(take(value, R"("auto")") || take(value, R"("none")") || take(value, R"("text")"));
+  }
+  if (take(value, "null") || take(value, "false")) return false;
+  return !take(value, "\"") || value.starts_with("required\"");
+}
+
 }  // namespace
 
 // A call on its way.
@@ -116,13 +136,15 @@ struct ApiServer::Generation {
 };
 
 bool may_be_constrained(std::string_view body) {
-  constexpr std::string_view kFields[] = {"\"structured_outputs\"",
-                                          "\"response_format\"",
-                                          "\"tool_choice\"",
-                                          "\"strict\"",
-                                          "\"format\"",
-                                          "\"output_format\""};
-  return std::ranges::any_of(kFields, [&](auto field) { return body.find(field) != body.npos; });
+  for (const std::string_view field :
+       {R"("structured_outputs")", R"("response_format")", R"("tool_choice")", R"("strict")",
+        R"("format")", R"("output_format")"}) {
+    for (size_t at = body.find(field); at != body.npos; at = body.find(field, at + 1)) {
+      std::string_view value = body.substr(at + field.size());
+      if (take(value, ":") && may_bind(value)) return true;
+    }
+  }
+  return false;
 }
 
 ApiServer::ApiServer(const ServeOptions& options, Fleet& fleet, Metrics& metrics)

@@ -21,7 +21,7 @@
 namespace nanovllm::server {
 
 // Whether what an answer must follow may have to be compiled, by the fields that this body seems to
-// have.
+// have and how their values begin.
 bool may_be_constrained(std::string_view body);
 
 // Thread-safe. All that it is given outlives it.

@@ -137,10 +137,25 @@ TEST(ApiServer, KnowsTheMethodsOfEachPath) {
 TEST(ApiServer, KnowsBodiesWhoseAnswersMayBeConstrained) {
   for (const char* field : {"structured_outputs", "response_format", "tool_choice"}) {
     EXPECT_TRUE(may_be_constrained(fmt::format(R"({{"prompt":"a","{}":{{}}}})", field)));
+    EXPECT_FALSE(may_be_constrained(fmt::format(R"({{"prompt":"a","{}" : null}})", field)));
   }
-  EXPECT_TRUE(may_be_constrained(R"({"text":{"format":{"type":"json_object"}}})"));
-  EXPECT_TRUE(may_be_constrained(R"({"tools":[{"function":{"strict":true}}]})"));
-  EXPECT_FALSE(may_be_constrained(R"({"messages":[{"content":"strict response_format"}]})"));
+  for (const char* body :
+       {R"({"text":{"format":{"type":"json_object"}}})", R"({"text":{"format":{"name":"text"}}})",
+        R"({"tools":[{"function":{"strict": true}}]})", R"({"tool_choice": "required"})",
+        R"({"tool_choice":{"type":"function","function":{"name":"auto"}}})",
+        "{\"tool_choice\"\n:\t{ \"type\" : \"any\"}}", R"({"tool_choice": {"type":"tool"}})",
+        R"({"tool_choice":"auto","tools":[{"function":{"strict":false}},{"strict":true}]})"}) {
+    EXPECT_TRUE(may_be_constrained(body)) << body;
+  }
+  for (const char* body :
+       {R"({"messages":[{"content":"strict response_format"}]})", R"({"tool_choice":"auto"})",
+        R"({"tool_choice" : "none"})", "{\"tool_choice\"\n:\t{ \"type\" : \"auto\"}}",
+        R"({"tool_choice": {"type":"none"}})", R"({"response_format":{"type":"text"}})",
+        R"({"text":{"format": {"type": "text"}}})", R"({"tools":[{"strict":false}]})",
+        R"({"tools":[{"parameters":{"properties":{"at":{"format":"date-time"}}}}]})",
+        R"({"properties":["strict"]})", R"({"tool_choice)", R"({"tool_choice")"}) {
+    EXPECT_FALSE(may_be_constrained(body)) << body;
+  }
 }
 
 // The second prompt runs when the first one is over, which must wake nobody any more.
