@@ -398,6 +398,13 @@ TEST(ChatApi, ChecksTools) {
         R"([{"function":{"name":"f","parameters":3}}])"}) {
     EXPECT_EQ(refusal(model, with(fmt::format(R"("tools":{})", tools))).param(), "tools") << tools;
   }
+  for (const char* choice : {"", R"(,"tool_choice":"none")", R"(,"tool_choice":"required")"}) {
+    const ApiError error = refusal(
+        model, with(R"("tools":[{"function":{"name":"f"}},{"function":{"name":""}}])") + choice);
+    EXPECT_EQ(error.status(), 400);
+    EXPECT_EQ(error.param(), "tools");
+    EXPECT_STREQ(error.what(), "tools[1].function.name must not be empty.") << choice;
+  }
 }
 
 TEST(ChatApi, WritesToolsInOneOrder) {

@@ -120,6 +120,9 @@ Json read_tools(const RequestFields& fields, const ServedModel& model, bool& has
   for (const Json& tool : *list) {
     // In vLLM's order of keys, for templates write them out.
     const Json& given = tool["function"];
+    if (given["name"] == "") {
+      refuse("tools", "tools[{}].function.name must not be empty.", tools.size());
+    }
     Json function = {{"name", given["name"]},
                      {"description", given.value("description", Json())},
                      {"parameters", given.value("parameters", Json())}};

@@ -65,8 +65,8 @@ constexpr const char* kPromptFields = R"({
     "type": "object", "required": ["function"], "properties": {
       "type": {"enum": ["function"]},
       "function": {"type": "object", "required": ["name"], "properties": {
-        "name": {"type": "string"}, "description": "string?", "parameters": "object?",
-        "strict": "boolean?"}}}}},
+        "name": {"type": "string", "minLength": 1}, "description": "string?",
+        "parameters": "object?", "strict": "boolean?"}}}}},
   "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", null]}, {"type": "object"}]},
   "chat_template": "string?",
   "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 256},
