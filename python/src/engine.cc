@@ -133,8 +133,15 @@ class Engine : public Owner<Computer> {
 
   uint64_t add_request(nb::handle prompt, const SamplingParams& params) {
     const std::lock_guard call(*this);
-    const uint64_t id = engine().add_request(to_prompt(prompt), params);
-    added_[id] = params.output_kind;
+    Prompt asked = to_prompt(prompt);  // which may close it
+    LLMEngine& one = engine();
+    const SamplingParams own = params;  // Python may change them meanwhile
+    let_wait();
+    const uint64_t id = [&] {
+      const Unlocked unlocked;  // a grammar may have to be compiled
+      return one.add_request(std::move(asked), own);
+    }();
+    added_[id] = own.output_kind;
     return id;
   }
 

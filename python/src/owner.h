@@ -104,16 +104,21 @@ class Owner {
     return *value_;
   }
 
-  // One call of one thread, as std::lock_guard has it. Throws Error where another one runs.
+  // One call of one thread, as std::lock_guard has it. Throws Error where another one runs, unless
+  // that lets it wait.
   void lock() {
-    check_open();
+    const auto me = std::this_thread::get_id();
+    for (check_open(); lets_wait_ && user_ != me; check_open()) Unlocked::pause();
     if (user_ != std::thread::id()) {
       throw_error(ErrorCode::kInternal,
                   "Another call of this engine is running; an AsyncLLM serves many at once.");
     }
     user_ = std::this_thread::get_id();
   }
-  void unlock() { user_ = std::thread::id(); }
+  void unlock() {
+    user_ = std::thread::id();
+    lets_wait_ = false;
+  }
   // Behind the calls of other threads.
   void wait_and_lock() {
     for (check_open(); user_ != std::thread::id(); check_open()) Unlocked::pause();
@@ -123,6 +128,8 @@ class Owner {
  protected:
   virtual std::unique_ptr<T> make(const std::string& path, const EngineConfig& config) = 0;
 
+  // Calls of other threads wait for the running one, which ends soon.
+  void let_wait() { lets_wait_ = true; }
   bool is_open() const { return value_ != nullptr && !is_elsewhere() && !is_closing_; }
   bool is_elsewhere() const { return process_ != getpid(); }
   void check_open(bool is_loaded = true) const {
@@ -138,7 +145,8 @@ class Owner {
 
  private:
   const pid_t process_ = getpid();
-  std::thread::id user_;  // whose call runs; guarded by the GIL
+  std::thread::id user_;    // whose call runs; guarded by the GIL
+  bool lets_wait_ = false;  // likewise
   std::atomic<bool> is_closing_ = false;
   std::unique_ptr<T> value_;
 };

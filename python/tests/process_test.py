@@ -1,4 +1,5 @@
 """An engine among signals, threads, forks, and at a program's end."""
+import json
 import os
 import resource
 import signal
@@ -8,7 +9,7 @@ import threading
 import time
 
 import pytest
-from nanovllm import LLM, SamplingParams
+from nanovllm import LLM, SamplingParams, StructuredOutputsParams
 
 LONG = SamplingParams(temperature=0, max_tokens=1500, ignore_eos=True)
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
@@ -167,6 +168,34 @@ def test_other_threads_of_python_run_during_steps(llm):
     stop.set()
     thread.join()
     assert len([t for t in ticks if start <= t <= start + seconds]) > 20 * seconds
+
+
+def test_other_threads_of_python_run_while_a_grammar_is_compiled(llm):
+    def slow(last):
+        members = {f"p{i}": {"type": "integer"} for i in range(5000)}
+        schema = json.dumps({"type": "object", "properties": {**members, last: {}}})
+        return SamplingParams(temperature=0, max_tokens=5, structured_outputs=StructuredOutputsParams(json=schema))
+
+    added = {}
+
+    def add(name):
+        llm.add_request(name, "Once", slow(name))
+        added[name] = time.monotonic()
+
+    threads = [threading.Thread(target=add, args=(name,)) for name in ("a", "b")]  # one waits for the other
+    ticks = [time.monotonic()]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.001)
+        ticks.append(time.monotonic())
+    assert set(added) == {"a", "b"}
+    longest = max(after - before for before, after in zip(ticks, ticks[1:]))
+    assert longest < (max(added.values()) - ticks[0]) / 4, "a schema was compiled while nobody else could run"
+    texts = {}
+    while llm.has_unfinished_requests():
+        texts |= {output.request_id: output.outputs[0].text for output in llm.step()}
+    assert set(texts) == {"a", "b"} and all(text.startswith("{") for text in texts.values())
 
 
 def test_a_second_thread_is_refused_and_harms_nobody(llm):
