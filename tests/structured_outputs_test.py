@@ -1,6 +1,7 @@
 """Outputs that must follow a schema, an expression, a choice or a grammar: the command line and every API, with the demo model."""
 import json
 import pathlib
+import string
 import tempfile
 import threading
 import time
@@ -217,6 +218,29 @@ class Serving(unittest.TestCase):
             self.assertLess(len(answers[0].text), 5000)
             if not SANITIZED:
                 self.assertLess(longest, 2, str(constraint)[:50])
+
+    def test_what_is_short_and_takes_for_ever_holds_nobody_up(self):
+        """A schema whose large part is named again and again, and a grammar whose states have much to look through for a mask."""
+        schema = {"$defs": {"large": {f"annotation{i}": 1 for i in range(40_000)}},
+                  "anyOf": [{"$ref": "#/$defs/large", "title": str(i)} for i in range(3000)]}
+        begins = [a + b for a in string.ascii_lowercase for b in string.ascii_lowercase]
+        grammar = "root ::= " + " | ".join(f'"{begin}" (r0 | "{begin}")' for begin in begins)
+        grammar += "".join(f"\nr{i} ::= r{i + 1}" for i in range(30_000)) + '\nr30000 ::= "."\n'
+        for constraint, status, sentence in (({"json": schema}, 400, "takes too many steps to compile"), ({"grammar": grammar}, 500, "more time than a token may take")):
+            answers = []
+            body = {**self.BODIES["/v1/completions"], "structured_outputs": constraint}
+            asking = threading.Thread(target=lambda body=body, answers=answers: answers.append(self.server.post("/v1/completions", body)))
+            asking.start()
+            longest = 0
+            while asking.is_alive():
+                begin = time.monotonic()
+                self.assertEqual(self.server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}).status, 200)
+                longest = max(longest, time.monotonic() - begin)
+            asking.join()
+            self.assertEqual(answers[0].status, status, answers[0].text[:300])
+            self.assertIn(sentence, answers[0].text)
+            if not SANITIZED:
+                self.assertLess(longest, 2, sentence)
 
 
 if __name__ == "__main__":
