@@ -136,9 +136,9 @@ NodeId SchemaCompiler::plain_string(const Terms& flat, uint8_t others) {
     for (const Text& text : texts) languages.push_back(&language(text, Spelling::kText));
     const uint32_t every = (1u << languages.size()) - 1;
     const StringProduct product(languages, texts.empty() ? "a string" : texts[0].where, all);
-    count_product(flat, product.size(), length);
     auto dfa =
         product.accepting([every](uint32_t membership) { return membership == every; }, length);
+    count_product(flat, product.size(), length);
     if (!dfa) return syntax_.never();
     all = std::move(*dfa);
   }

@@ -294,8 +294,8 @@ NodeId SchemaCompiler::string(const Terms& flat) {
   const uint32_t all = (1u << languages.size()) - 1;
   const StringProduct product(languages,
                               texts.empty() ? document_.where(document_.root()) : texts[0].where);
-  count_product(flat, product.size(), length);
   auto dfa = product.accepting([all](uint32_t membership) { return membership == all; }, length);
+  count_product(flat, product.size(), length);
   if (dfa) known->second = syntax_.sequence({quote, syntax_.dfa(std::move(*dfa))});
   return known->second;
 }
